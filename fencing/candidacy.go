@@ -1,0 +1,154 @@
+package fencing
+
+import (
+	"context"
+	"net/netip"
+	"time"
+)
+
+// Role is where a candidacy stands, as SHOW fencepost.role spells it.
+type Role uint8
+
+const (
+	// Follower does not lead now, and may be granted an epoch later.
+	Follower Role = iota
+	// Leader was granted the current epoch as far as this proxy knows.
+	Leader
+	// Superseded had an epoch and another candidacy was granted a higher one.
+	// It is for good: the connections of a superseded candidacy end.
+	Superseded
+)
+
+func (r Role) String() string {
+	switch r {
+	case Leader:
+		return "leader"
+	case Superseded:
+		return "superseded"
+	default:
+		return "follower"
+	}
+}
+
+// Standing is an immutable snapshot of where a candidacy stands.
+type Standing struct {
+	Role Role
+	// Epoch is the one this candidacy was granted, 0 if none. A candidacy has
+	// at most one epoch in its life.
+	Epoch Epoch
+	// Lapsed: the candidacy has an epoch, but its lease is not confirmed now
+	// (the deadline has passed, or it was released for silence) and nobody is
+	// known to have been granted since. Role is then Follower.
+	Lapsed bool
+	// Vacant: nobody holds the lease, and it was freed by silence, so that it
+	// is taken only on demand (see Candidacy.Demand).
+	Vacant bool
+	// Holder is the latest recorded grant this proxy knows of.
+	Holder Record
+	// Fault, if not nil, says why the fence cannot be used (schema missing,
+	// database restored): every checked statement gets ZF004 with its text.
+	Fault error
+}
+
+// May reports whether writes under s.Epoch may be tried now.
+func (s *Standing) May() bool { return s.Role == Leader && s.Fault == nil }
+
+// CampaignMode says how a connection takes part in the election.
+type CampaignMode uint8
+
+const (
+	// CampaignOn campaigns; connecting waits for the first attempt only.
+	CampaignOn CampaignMode = iota
+	// CampaignWait campaigns; connecting blocks until the worker leads.
+	CampaignWait
+	// CampaignOff only observes.
+	CampaignOff
+)
+
+// Claim names the candidacy that a connection belongs to.
+type Claim struct {
+	Database string
+	User     string
+	Resource string
+	Worker   string
+	// Client is the address the connection came from. The same worker from two
+	// addresses at once is refused.
+	Client   netip.Addr
+	Campaign CampaignMode
+	// WorkerTimeout is how long the worker may be silent before its lease is
+	// released: negative means the configured default, 0 never.
+	WorkerTimeout time.Duration
+}
+
+// Member is one connection of a candidacy, as its candidacy sees it. Its
+// methods must not block: they are called from the candidacy's loop.
+type Member interface {
+	// Activity returns a counter that grows whenever bytes arrive from the
+	// client, and whether the server owes the client the next byte (not while
+	// COPY data is awaited, nor while the client does not read its replies).
+	Activity() (reads uint64, owed bool)
+	// StandingChanged tells that Candidacy.Standing has a new value. It is
+	// called after the value was stored. On Superseded the member ends its
+	// server backend at once, and tells its client at the next use.
+	StandingChanged()
+}
+
+// Candidates begins and joins candidacies. election.Elections implements it.
+type Candidates interface {
+	// Join makes m a member of the claim's candidacy and begins that candidacy
+	// if there is none (or if the last one is superseded). It returns at once;
+	// AwaitFirst waits. Errors are *Refusal where the client is to see one
+	// (ZF004: the fence cannot be used; ZF005: worker already connected from
+	// another address).
+	Join(ctx context.Context, c Claim, m Member) (Candidacy, error)
+}
+
+// Candidacy is one worker's standing for one resource of one database at this
+// proxy, shared by the connections of that worker.
+type Candidacy interface {
+	// Standing returns the current snapshot, never nil. It is an atomic load.
+	Standing() *Standing
+	// Incarnation is the candidacy's random id.
+	Incarnation() string
+	// Fence is the resource's fence in the database.
+	Fence() Fence
+	// SupersededBefore reports that this worker id had an epoch in an earlier
+	// candidacy and another worker was granted a higher one since. Such a
+	// worker is not told at startup, even when it leads again.
+	SupersededBefore() bool
+	// AwaitFirst returns when the first attempt to lead has ended either way,
+	// or ctx has.
+	AwaitFirst(ctx context.Context) error
+	// AwaitLeader returns nil when the candidacy leads, a *Refusal when it is
+	// superseded or faulty, or ctx's error. It counts as demand.
+	AwaitLeader(ctx context.Context) error
+	// AwaitConfirmed returns when the standing is no longer Lapsed, or ctx has
+	// ended.
+	AwaitConfirmed(ctx context.Context) error
+	// Demand tells that a write is about to be refused, or that the role was
+	// asked for. If the lease is vacant by silence, it makes one attempt, and
+	// returns when that has ended or ctx has. Otherwise it returns at once.
+	Demand(ctx context.Context)
+	// Advanced asks the database whether another candidacy was granted an
+	// epoch since this one held it, and updates the standing. The proxy calls
+	// it when the server ended a backend (57P01) or a check said ZF001.
+	Advanced(ctx context.Context) bool
+	// Leave ends the membership of m. The last member of a candidacy ends it:
+	// orderly says that the client said Terminate (the lease is kept for
+	// lease.linger), otherwise the lease is released at once.
+	Leave(m Member, orderly bool)
+}
+
+// Fence is one resource's row in the fence table of one database, with what
+// the proxy needs of the control connection.
+type Fence interface {
+	// ID is fencepost.fence.id.
+	ID() int32
+	// Enter checks that epoch is the current one and notes, in one transaction
+	// on the control connection, that the backend may write outside the check.
+	// A grant ends noted backends. The error is a *Refusal if the epoch is not
+	// current.
+	Enter(ctx context.Context, pid uint32, epoch Epoch) error
+	// Leave deletes the note.
+	Leave(ctx context.Context, pid uint32) error
+}

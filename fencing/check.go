@@ -1,0 +1,47 @@
+package fencing
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Literal quotes s as an SQL string constant that means the same under either
+// setting of standard_conforming_strings. NUL bytes are dropped: no text of
+// Postgres can hold one.
+func Literal(s string) string {
+	s = strings.ReplaceAll(s, "\x00", "")
+	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
+	if !strings.ContainsRune(s, '\\') {
+		return quoted
+	}
+	return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
+}
+
+// CheckSQL is the text of the check that stands in front of every transaction.
+// $1 is the epoch the connection was told, $2 the epoch its candidacy holds.
+//
+// pg_sequence_last_value locks the sequence in RowExclusive mode for the top
+// transaction and reads its value without a snapshot, so a grant (which takes
+// ShareRowExclusive by ALTER SEQUENCE … RESTART) waits for every transaction
+// that was checked, and every check behind a grant sees its epoch. It returns
+// NULL when the connection may go on; all else is told by fencepost.refuse,
+// which also compares the row under snapshots older than the grant. Operators
+// are qualified: a hostile search_path changes nothing.
+func CheckSQL(fence int32, worker, incarnation string) string {
+	return fmt.Sprintf(`SELECT CASE WHEN pg_catalog.pg_sequence_last_value('fencepost.epoch_%d'::pg_catalog.regclass) OPERATOR(pg_catalog.=) $1::pg_catalog.int8`+
+		` AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'`+
+		` THEN NULL ELSE fencepost.refuse(%d, $1::pg_catalog.int8, %s, %s, $2::pg_catalog.int8, false) END`,
+		fence, fence, Literal(worker), Literal(incarnation))
+}
+
+// RefuseSQL is the text that refuses whatever follows it, for a connection
+// whose lease is not confirmed (lapsed).
+func RefuseSQL(fence int32, worker, incarnation string, told, held Epoch, lapsed bool) string {
+	return fmt.Sprintf(`SELECT fencepost.refuse(%d, %d::pg_catalog.int8, %s, %s, %d::pg_catalog.int8, %t)`,
+		fence, told, Literal(worker), Literal(incarnation), held, lapsed)
+}
+
+// ReadOnlySQL is what stands in front of the reads of those who do not lead.
+// As the transaction's first query it cannot be undone inside it on PostgreSQL
+// 16 and later; on 14 and 15 RESET transaction_read_only undoes it.
+const ReadOnlySQL = `SELECT pg_catalog.set_config('transaction_read_only','on',true)`
