@@ -1,0 +1,61 @@
+# Fencepost. `make help` lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+ELECTION ?= postgres
+# Two packages at a time: their tests start servers of their own.
+TESTFLAGS ?= -p 2 -parallel 4 -timeout 15m
+PKG ?= ./...
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+CONSUL_MODULE := internal/consultest/agent
+MAJORS := 14 15 16 17 18
+
+.PHONY: help build test test-unfenced demo bench lint fmt setup consul postgres-versions clean
+
+help: ## Show this help
+	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
+
+build: setup ## Build bin/fencepost
+	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
+
+test: setup consul ## Run all tests, with -race, against real Postgres and Consul
+	FENCEPOST_TEST_PG18_BIN="$$(scripts/postgres-version.sh 18)" \
+		go test -race -count=1 $(TESTFLAGS) $(PKG)
+
+test-unfenced: setup consul ## Run the safety tests without the check: each of them must fail
+	FENCEPOST_TEST_PG18_BIN="$$(scripts/postgres-version.sh 18)" \
+		go run ./scripts/unfenced $(PKG)
+
+demo: build ## Show a frozen leader being fenced (ELECTION=postgres or consul)
+	@if [ "$(ELECTION)" = consul ]; then $(MAKE) --no-print-directory consul; fi
+	@bin/fencepost demo --election $(ELECTION)
+
+bench: build ## Compare with PgBouncer and with no proxy (pgbench, a few minutes)
+	scripts/setup.sh pgbouncer
+	scripts/bench.sh
+
+lint: ## Check format, vet, and who imports whom
+	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
+	go vet ./...
+	go test ./internal/imports
+
+fmt: ## Format the code
+	gofmt -w $$(git ls-files '*.go')
+
+setup: ## Install by apt what is missing: a C compiler, PostgreSQL
+	scripts/setup.sh go cc postgres
+
+consul: ## Build a Consul agent for tests and the demo, unless one is in PATH
+	@if ! command -v consul >/dev/null && [ ! -x .cache/consul ]; then \
+		echo "building Consul (some minutes, once)"; \
+		mkdir -p .cache; \
+		(cd $(CONSUL_MODULE) && go build -o "$(CURDIR)/.cache/consul.new" github.com/hashicorp/consul); \
+		mv .cache/consul.new .cache/consul; \
+	fi
+
+postgres-versions: ## Fetch PostgreSQL 14 to 18 for tests
+	for major in $(MAJORS); do scripts/postgres-version.sh $$major; done
+
+clean: ## Remove what was built and fetched
+	rm -rf bin .cache

@@ -1,0 +1,184 @@
+// Package imports holds no code, only the rule of who may import whom. The
+// picture of it is in ARCHITECTURE.md.
+package imports
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/fencepost/fencepost"
+
+// ours says which of our packages (by path below the module) each of our
+// packages may import outside its tests; "..." stands for all of them. The
+// longest matching prefix counts.
+var ours = map[string][]string{
+	"fencing":           {},
+	"fencing/store":     {"fencing"},
+	"election":          {"fencing"},
+	"election/consul":   {"election", "fencing"},
+	"election/postgres": {"election", "fencing"},
+	"election/electiontest": {
+		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
+	},
+	"proxy":               {"fencing"},
+	"migrations":          {},
+	"cmd/fencepost":       {"..."},
+	"internal/pgtest":     {"migrations"},
+	"internal/consultest": {},
+	"internal/imports":    {},
+	"scripts":             {},
+}
+
+// inTests are packages that only tests may import.
+var inTests = []string{"internal/pgtest", "internal/consultest", "election/electiontest"}
+
+// theirs says which single place may import a library, outside of tests. A
+// name that ends in .go is one file.
+var theirs = map[string]string{
+	"github.com/hashicorp/consul/api":     "election/consul",
+	"github.com/jackc/pgproto3/v2":        "proxy/wire.go",
+	"github.com/pganalyze/pg_query_go/v6": "fencing",
+	"github.com/prometheus/client_golang": "cmd/fencepost",
+	"go.yaml.in/yaml/v3":                  "cmd/fencepost",
+}
+
+type pkg struct {
+	ImportPath string
+	Dir        string
+	GoFiles    []string
+	Imports    []string
+}
+
+// name is the path below the module: "" for packages that are not ours.
+func name(importPath string) string {
+	rest, ok := strings.CutPrefix(importPath, module+"/")
+	if !ok {
+		return ""
+	}
+	return rest
+}
+
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Dir,GoFiles,Imports", module+"/...")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var pkgs []pkg
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			return pkgs
+		} else if err != nil {
+			t.Fatalf("decode go list: %v", err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
+	t.Parallel()
+	pkgs := list(t)
+	if len(pkgs) < 5 {
+		t.Fatalf("go list found %d packages", len(pkgs))
+	}
+	for _, p := range pkgs {
+		for _, fault := range faults(p) {
+			t.Error(fault)
+		}
+	}
+}
+
+func TestLibrariesAreImportedInOnePlace(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t) {
+		for library, place := range theirs {
+			where := name(p.ImportPath)
+			for _, file := range importers(t, p, library) {
+				if !allowedPlace(where, file, place) {
+					t.Errorf("%s/%s imports %s, which only %s may", where, file, library, place)
+				}
+			}
+		}
+	}
+}
+
+func TestTheRuleCanFail(t *testing.T) {
+	t.Parallel()
+	for _, p := range []pkg{
+		{ImportPath: module + "/proxy", Imports: []string{module + "/election"}},
+		{ImportPath: module + "/election", Imports: []string{module + "/proxy"}},
+		{ImportPath: module + "/fencing", Imports: []string{module + "/fencing/store"}},
+		{ImportPath: module + "/cmd/fencepost", Imports: []string{module + "/internal/pgtest"}},
+		{ImportPath: module + "/somewhere/new", Imports: []string{module + "/fencing"}},
+	} {
+		if len(faults(p)) != 1 {
+			t.Errorf("%s importing %v: faults %v, want one", p.ImportPath, p.Imports, faults(p))
+		}
+	}
+	if allowedPlace("proxy", "session.go", "proxy/wire.go") || !allowedPlace("proxy", "wire.go", "proxy/wire.go") {
+		t.Error("the rule for single files does not hold")
+	}
+}
+
+// faults returns what is wrong with the imports of p.
+func faults(p pkg) []string {
+	var found []string
+	where := name(p.ImportPath)
+	allowed, known := rule(where)
+	for _, imp := range p.Imports {
+		what := name(imp)
+		switch {
+		case what == "":
+		case !known:
+			found = append(found, where+" has no rule in internal/imports: add one")
+		case slices.Contains(inTests, what) && !slices.Contains(inTests, where) && !strings.HasPrefix(where, "internal/"):
+			found = append(found, where+" imports "+what+", which only tests may")
+		case slices.Contains(allowed, what), slices.Contains(allowed, "..."), strings.HasPrefix(what, where+"/internal/"):
+		default:
+			found = append(found, where+" imports "+what)
+		}
+	}
+	return found
+}
+
+// rule returns what the package may import, by the longest prefix that has a
+// rule.
+func rule(where string) ([]string, bool) {
+	for prefix := where; prefix != "."; prefix = filepath.Dir(prefix) {
+		if allowed, ok := ours[prefix]; ok {
+			return allowed, true
+		}
+	}
+	return nil, false
+}
+
+// importers returns the files of p that import library or a package below it.
+func importers(t *testing.T, p pkg, library string) []string {
+	t.Helper()
+	if !slices.ContainsFunc(p.Imports, func(s string) bool { return s == library || strings.HasPrefix(s, library+"/") }) {
+		return nil
+	}
+	var files []string
+	for _, file := range p.GoFiles {
+		if fileImports(t, filepath.Join(p.Dir, file), library) {
+			files = append(files, file)
+		}
+	}
+	return files
+}
+
+func allowedPlace(where, file, place string) bool {
+	if strings.HasSuffix(place, ".go") {
+		return where+"/"+file == place
+	}
+	return where == place || strings.HasPrefix(where, place+"/") && place != "fencing"
+}

@@ -1,0 +1,96 @@
+#!/usr/bin/env bash
+# Install what a make target needs and this machine lacks, and nothing else.
+#
+#   scripts/setup.sh go          check that a Go is there (apt has none that is new enough)
+#   scripts/setup.sh cc          C compiler, for the Postgres grammar that Fencepost links
+#   scripts/setup.sh postgres    PostgreSQL server and client programs
+#   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
+#   scripts/setup.sh pgbouncer   PgBouncer, which the benchmark compares with
+#
+# It knows apt only. On other systems install the programs by hand: what is
+# already there is used as it is.
+set -euo pipefail
+
+say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+as_root() {
+	if [ "$(id -u)" -eq 0 ]; then
+		"$@"
+	elif have sudo; then
+		sudo "$@"
+	else
+		say "need root (or sudo) to run: $*"
+		exit 1
+	fi
+}
+
+# install PACKAGE...: by apt, quietly, with fresh lists only when the stored
+# ones do not do.
+install() {
+	if ! have apt-get; then
+		say "this system has no apt-get: please install by hand what provides: $*"
+		exit 1
+	fi
+	say "installing $*"
+	local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends)
+	if ! as_root "${apt[@]}" install "$@" >/dev/null 2>&1; then
+		as_root "${apt[@]}" update >&2
+		as_root "${apt[@]}" install "$@" >&2
+	fi
+}
+
+# postgres_bin prints the newest directory that holds the server's programs.
+postgres_bin() {
+	local dirs=() dir
+	if [ -n "${FENCEPOST_TEST_PG_BIN:-}" ]; then dirs+=("$FENCEPOST_TEST_PG_BIN"); fi
+	if have pg_config; then dirs+=("$(pg_config --bindir)"); fi
+	while IFS= read -r dir; do dirs+=("$dir"); done \
+		< <(find /usr/lib/postgresql -mindepth 2 -maxdepth 2 -name bin 2>/dev/null | sort -rV)
+	for dir in "${dirs[@]}"; do
+		if [ -x "$dir/initdb" ] && [ -x "$dir/postgres" ]; then
+			printf '%s\n' "$dir"
+			return
+		fi
+	done
+	return 1
+}
+
+setup_postgres() {
+	if postgres_bin >/dev/null && have psql; then return; fi
+	# Debian would create and start a cluster of its own: nobody asked for one.
+	if [ ! -e /etc/postgresql-common/createcluster.conf ] && have apt-get; then
+		as_root mkdir -p /etc/postgresql-common/createcluster.d
+		printf 'create_main_cluster = false\n' |
+			as_root tee /etc/postgresql-common/createcluster.d/fencepost.conf >/dev/null
+	fi
+	install postgresql postgresql-client
+	postgres_bin >/dev/null || { say "no PostgreSQL server programs found after the installation"; exit 1; }
+}
+
+setup_go() {
+	if have go && go version >/dev/null; then return; fi
+	say "Go 1.21 or newer is needed (it fetches the version in go.mod by itself): https://go.dev/dl"
+	exit 1
+}
+
+setup_cc() {
+	have "${CC:-gcc}" || install gcc libc6-dev
+}
+
+setup_node() {
+	if have node && have npm; then return; fi
+	install nodejs npm
+}
+
+setup_pgbouncer() {
+	have pgbouncer || [ -x /usr/sbin/pgbouncer ] || install pgbouncer
+}
+
+[ $# -gt 0 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+for what in "$@"; do
+	case $what in
+	go | cc | postgres | node | pgbouncer) "setup_$what" ;;
+	*) say "do not know how to set up $what"; exit 2 ;;
+	esac
+done

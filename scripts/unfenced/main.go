@@ -1,0 +1,225 @@
+// Command unfenced runs the safety tests with the check switched off, and
+// requires every one of them to fail. A safety test that passes without the
+// fence proves nothing about the fence.
+//
+//	go run ./scripts/unfenced ./...
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+const (
+	// safety is the pattern of the names of safety tests.
+	safety = "^TestSafety"
+	// switchOff is the environment variable that test code reads to leave the
+	// check out. The program itself does not know it.
+	switchOff = "FENCEPOST_TEST_UNFENCED=1"
+	// atLeast guards against a renaming that leaves nothing to run.
+	atLeast = 10
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, "unfenced:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, patterns []string, out io.Writer) error {
+	if len(patterns) == 0 {
+		patterns = []string{"./..."}
+	}
+	packages, err := packagesWithSafetyTests(ctx, patterns)
+	if err != nil {
+		return err
+	}
+	res := newResults()
+	for _, pkg := range packages {
+		names, err := listTests(ctx, pkg)
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			res.expect(pkg, name)
+		}
+	}
+	args := append([]string{"test", "-json", "-count=1", "-p=2", "-parallel=4", "-timeout=15m", "-run=" + safety}, packages...)
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Env = append(os.Environ(), switchOff)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("open a pipe: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start go test: %w", err)
+	}
+	readErr := res.read(stdout, out)
+	// go test exits 1 when tests fail, which is what is wanted here.
+	var exit *exec.ExitError
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
+		return fmt.Errorf("run go test: %w", err)
+	}
+	if readErr != nil {
+		return readErr
+	}
+	return res.verdict(out)
+}
+
+// packagesWithSafetyTests returns the import paths of the packages whose test
+// files name a safety test, so that nothing else is compiled.
+func packagesWithSafetyTests(ctx context.Context, patterns []string) ([]string, error) {
+	format := `{{$d := .Dir}}{{$p := .ImportPath}}{{range .TestGoFiles}}{{$p}} {{$d}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$p}} {{$d}}/{{.}}{{"\n"}}{{end}}`
+	out, err := goOutput(ctx, append([]string{"list", "-f", format}, patterns...)...)
+	if err != nil {
+		return nil, err
+	}
+	var packages []string
+	for line := range strings.Lines(out) {
+		pkg, file, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok || slices.Contains(packages, pkg) {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("look for safety tests: %w", err)
+		}
+		if bytes.Contains(text, []byte("\nfunc TestSafety")) {
+			packages = append(packages, pkg)
+		}
+	}
+	if len(packages) == 0 {
+		return nil, errors.New("found no safety tests")
+	}
+	return packages, nil
+}
+
+func listTests(ctx context.Context, pkg string) ([]string, error) {
+	out, err := goOutput(ctx, "test", "-list", safety, pkg)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, "TestSafety") {
+			names = append(names, strings.TrimSpace(line))
+		}
+	}
+	return names, nil
+}
+
+func goOutput(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		os.Stderr.Write(out)
+		return "", fmt.Errorf("run go %s: %w", args[0], err)
+	}
+	return string(out), nil
+}
+
+// event is a line of go test -json.
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Output  string
+}
+
+// results is what became of each safety test.
+type results struct {
+	order  []string
+	action map[string]string // "pass", "fail", "skip"; "" when it did not end
+	output map[string]string
+}
+
+func newResults() *results {
+	return &results{action: map[string]string{}, output: map[string]string{}}
+}
+
+func (r *results) expect(pkg, name string) {
+	key := pkg + "." + name
+	r.order = append(r.order, key)
+	r.action[key] = ""
+}
+
+// read takes the events of go test and prints a line per test.
+func (r *results) read(in io.Reader, out io.Writer) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			fmt.Fprintln(out, lines.Text())
+			continue
+		}
+		top, _, _ := strings.Cut(e.Test, "/")
+		key := e.Package + "." + top
+		switch {
+		case e.Action == "build-output":
+			fmt.Fprint(out, e.Output)
+		case e.Action == "output":
+			r.output[key] += e.Output
+		case e.Test == top && (e.Action == "pass" || e.Action == "fail" || e.Action == "skip") && top != "":
+			r.action[key] = e.Action
+			if e.Action == "fail" {
+				fmt.Fprintf(out, "fails, as it must: %s: %s\n", key, r.reason(key))
+			}
+		}
+	}
+	return lines.Err()
+}
+
+// reason is the first line that the test itself reported.
+func (r *results) reason(key string) string {
+	for line := range strings.Lines(r.output[key]) {
+		if _, text, ok := strings.Cut(line, "_test.go:"); ok {
+			return strings.TrimSpace(text)
+		}
+	}
+	return ""
+}
+
+// verdict is nil if each expected test ran to its end and failed by its own
+// assertion: a panic, a time-out or a server that did not start is no proof.
+func (r *results) verdict(out io.Writer) error {
+	var bad int
+	complain := func(format string, args ...any) {
+		bad++
+		fmt.Fprintf(out, format+"\n", args...)
+	}
+	for _, key := range r.order {
+		switch {
+		case r.action[key] == "pass":
+			complain("PASSES WITHOUT THE CHECK: %s", key)
+		case r.action[key] != "fail":
+			complain("DID NOT RUN TO ITS END: %s\n%s", key, r.output[key])
+		case r.reason(key) == "":
+			complain("FAILED, BUT NOT BY AN ASSERTION: %s\n%s", key, r.output[key])
+		}
+	}
+	if bad > 0 {
+		return fmt.Errorf("%d of %d safety tests do not prove that the check is needed", bad, len(r.order))
+	}
+	if len(r.order) < atLeast {
+		return fmt.Errorf("found only %d safety tests, expected at least %d", len(r.order), atLeast)
+	}
+	fmt.Fprintf(out, "unfenced: %d safety tests fail without the check, as they must\n", len(r.order))
+	return nil
+}
