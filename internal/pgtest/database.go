@@ -1,0 +1,159 @@
+package pgtest
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/migrations"
+)
+
+// template is the database that fresh ones are copied from.
+const template = "fencepost_template"
+
+// Addr is host:port of the server.
+func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+
+// Port is the server's TCP port.
+func (s *Server) Port() int { return s.port }
+
+// SocketDir is the directory of the server's unix socket.
+func (s *Server) SocketDir() string { return s.dir }
+
+// DataDir is the server's data directory.
+func (s *Server) DataDir() string { return s.data() }
+
+// Program is the path of one of the server's own programs (psql, pg_dump,
+// pgbench). It fails the test if this server came without it.
+func (s *Server) Program(t testing.TB, name string) string {
+	t.Helper()
+	path := filepath.Join(s.bin, name)
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("this PostgreSQL has no %s: %v", name, err)
+	}
+	return path
+}
+
+// DSN names a user's connection to a database. It holds no password.
+func (s *Server) DSN(user, db string) string {
+	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", user, s.Addr(), db)
+}
+
+// Connect opens a connection, and closes it when the test ends.
+func (s *Server) Connect(t testing.TB, user, db string) *pgx.Conn {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.DSN(user, db))
+	if err != nil {
+		t.Fatalf("connect as %s to %s: %v", user, db, err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// Exec runs statements one after the other as a user.
+func (s *Server) Exec(t testing.TB, user, db string, statements ...string) {
+	t.Helper()
+	if err := s.exec(user, db, statements...); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *Server) exec(user, db string, statements ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.DSN(user, db))
+	if err != nil {
+		return fmt.Errorf("connect as %s to %s: %w", user, db, err)
+	}
+	defer conn.Close(ctx)
+	for _, statement := range statements {
+		if _, err := conn.Exec(ctx, statement); err != nil {
+			return fmt.Errorf("run %q: %w", statement, err)
+		}
+	}
+	return nil
+}
+
+// Database makes a fresh database with the schema fencepost, and drops it when
+// the test ends.
+func (s *Server) Database(t testing.TB) string {
+	t.Helper()
+	if err := s.makeTemplate(); err != nil {
+		t.Fatalf("make the template database: %v", err)
+	}
+	return s.copyDatabase(t, template)
+}
+
+// EmptyDatabase makes a fresh database without the schema fencepost, in which
+// Control may create it, and drops it when the test ends.
+func (s *Server) EmptyDatabase(t testing.TB) string {
+	t.Helper()
+	return s.copyDatabase(t, "template1")
+}
+
+func (s *Server) copyDatabase(t testing.TB, from string) string {
+	t.Helper()
+	name := "db_" + strings.ToLower(rand.Text()[:16])
+	s.Exec(t, Superuser, "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, from))
+	s.Exec(t, Superuser, "postgres", fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", name, Control))
+	s.Exec(t, Superuser, name, "GRANT ALL ON SCHEMA public TO "+App)
+	t.Cleanup(func() {
+		if !s.Running() {
+			return
+		}
+		if err := s.exec(Superuser, "postgres", fmt.Sprintf("DROP DATABASE %s WITH (FORCE)", name)); err != nil {
+			t.Logf("drop database %s: %v", name, err)
+		}
+	})
+	return name
+}
+
+// makeTemplate makes the migrated template database once per server.
+func (s *Server) makeTemplate() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.template {
+		return nil
+	}
+	if err := s.exec(Superuser, "postgres",
+		"CREATE DATABASE "+template,
+		"GRANT CREATE ON DATABASE "+template+" TO "+Control); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, s.DSN(Control, template))
+	if err != nil {
+		return fmt.Errorf("connect as %s: %w", Control, err)
+	}
+	defer conn.Close(ctx)
+	if _, err := migrations.Up(ctx, conn, migrations.Options{Control: Control}); err != nil {
+		return err
+	}
+	s.mu.template = true
+	return nil
+}
+
+// makeRoles makes the roles named in the package's comment.
+func (s *Server) makeRoles() error {
+	return s.exec(Superuser, "postgres",
+		"CREATE ROLE "+Control+" LOGIN",
+		"GRANT pg_signal_backend, pg_read_all_stats TO "+Control,
+		"CREATE ROLE "+App+" LOGIN",
+		"SET password_encryption = 'md5'",
+		"CREATE ROLE md5_user LOGIN PASSWORD '"+Password+"'",
+		"SET password_encryption = 'scram-sha-256'",
+		"CREATE ROLE cleartext_user LOGIN PASSWORD '"+Password+"'",
+		"CREATE ROLE scram_user LOGIN PASSWORD '"+Password+"'",
+	)
+}

@@ -1,0 +1,95 @@
+package pgtest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+)
+
+// process is one running postmaster. Its goroutine starts it, waits for it, and
+// keeps the operating system's thread meanwhile: the parent-death signal is sent
+// when the thread that started the child ends, not the process.
+type process struct {
+	pid  int
+	done chan struct{} // closed when the postmaster has ended
+}
+
+// startProcess runs the command until it ends. The server dies with this
+// process: by SIGQUIT, which is an immediate shutdown.
+func startProcess(cmd *exec.Cmd) (*process, error) {
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
+	p := &process{done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		if err := cmd.Start(); err != nil {
+			started <- err
+			return
+		}
+		p.pid = cmd.Process.Pid
+		started <- nil
+		_ = cmd.Wait() // how it ended stands in the server's log
+		close(p.done)
+	}()
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", cmd.Path, err)
+	}
+	return p, nil
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// account is the unprivileged user that servers run as: they refuse to run as
+// root. It is nil where the tests themselves are unprivileged.
+func account() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		found, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uidErr := strconv.ParseUint(found.Uid, 10, 32)
+		gid, gidErr := strconv.ParseUint(found.Gid, 10, 32)
+		if err := errors.Join(uidErr, gidErr); err != nil {
+			return nil, fmt.Errorf("read the ids of user %s: %w", name, err)
+		}
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	}
+	return nil, errors.New("running as root, and there is no user postgres or nobody to run the server as")
+}
+
+// reachable returns binaries that the account may execute: bin itself, or a copy
+// under dir when a parent directory of bin is closed to others (a clone in
+// root's home).
+func reachable(bin, dir string, as *syscall.Credential) (string, error) {
+	if as == nil {
+		return bin, nil
+	}
+	try := exec.Command(filepath.Join(bin, "postgres"), "--version")
+	try.Dir = "/"
+	try.SysProcAttr = &syscall.SysProcAttr{Credential: as}
+	if try.Run() == nil {
+		return bin, nil
+	}
+	copied := filepath.Join(dir, "server")
+	if out, err := exec.Command("cp", "-a", filepath.Dir(bin), copied).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("copy the server binaries: %w: %s", err, out)
+	}
+	return filepath.Join(copied, filepath.Base(bin)), nil
+}

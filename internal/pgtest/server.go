@@ -1,0 +1,328 @@
+package pgtest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The roles of every server, and the password of those that need one.
+const (
+	Superuser = "postgres"
+	Control   = "fencepost"
+	App       = "app"
+	Password  = "secret"
+)
+
+// patience bounds every wait on a server here: far beyond what a loaded machine
+// needs.
+const patience = 60 * time.Second
+
+// Mode is a way to stop a server.
+type Mode syscall.Signal
+
+const (
+	// Smart waits for clients to leave.
+	Smart = Mode(syscall.SIGTERM)
+	// Fast ends the clients' sessions and writes a checkpoint.
+	Fast = Mode(syscall.SIGINT)
+	// Immediate is a crash: what was not flushed is lost.
+	Immediate = Mode(syscall.SIGQUIT)
+)
+
+// Option changes how Start sets a server up.
+type Option func(*Server)
+
+// WithBinaries uses the server in dir.
+func WithBinaries(dir string) Option { return func(s *Server) { s.bin = dir } }
+
+// WithConfig adds settings to postgresql.conf.
+func WithConfig(settings map[string]string) Option {
+	return func(s *Server) {
+		for name, value := range settings {
+			s.settings[name] = value
+		}
+	}
+}
+
+// WithFsync makes the server flush for real: survival of the operating system's
+// crash is then part of the test.
+func WithFsync() Option { return WithConfig(map[string]string{"fsync": "on"}) }
+
+// Server is one PostgreSQL server.
+type Server struct {
+	bin      string
+	dir      string // owns data/ and the unix socket
+	port     int
+	settings map[string]string
+	as       *syscall.Credential
+
+	mu struct {
+		sync.Mutex
+		process  *process // nil while stopped
+		template bool     // the migrated template database exists
+	}
+}
+
+func newServer(opts []Option) *Server {
+	s := &Server{settings: map[string]string{
+		"fsync":                     "off",
+		"full_page_writes":          "off",
+		"max_connections":           "200",
+		"max_prepared_transactions": "10",
+		"listen_addresses":          "127.0.0.1",
+		"log_line_prefix":           "%m [%p] %q%u@%d ",
+		"lc_messages":               "C",
+		"timezone":                  "UTC",
+	}}
+	for _, opt := range opts {
+		opt(s)
+	}
+	return s
+}
+
+// Start starts a server of the test's own, and ends it when the test ends.
+func Start(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	s := newServer(opts)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("end of the server's log:\n%s", s.logTail())
+		}
+		s.remove()
+	})
+	if err := s.create(); err != nil {
+		t.Fatalf("start PostgreSQL: %v", err)
+	}
+	return s
+}
+
+// create makes the data directory, starts the server, and makes the roles.
+func (s *Server) create() error {
+	var err error
+	if s.bin == "" {
+		if s.bin, err = defaultBinaries(); err != nil {
+			return err
+		}
+	}
+	if s.as, err = account(); err != nil {
+		return err
+	}
+	if s.dir, err = os.MkdirTemp("", "fencepost-pg-"); err != nil {
+		return fmt.Errorf("make a directory for the server: %w", err)
+	}
+	if s.as != nil {
+		if err := os.Chown(s.dir, int(s.as.Uid), int(s.as.Gid)); err != nil {
+			return fmt.Errorf("give the directory to the server's user: %w", err)
+		}
+	}
+	if s.bin, err = reachable(s.bin, s.dir, s.as); err != nil {
+		return err
+	}
+	initdb := s.command("initdb", "--no-sync", "-D", s.data(), "-A", "trust", "-U", Superuser, "-E", "UTF8", "--locale=C")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("run initdb: %w: %s", err, out)
+	}
+	if err := s.configure(); err != nil {
+		return err
+	}
+	if err := s.startOnFreePort(); err != nil {
+		return err
+	}
+	return s.makeRoles()
+}
+
+// command runs one of the server's programs as its user.
+func (s *Server) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(filepath.Join(s.bin, name), args...)
+	cmd.Dir = s.dir
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as}
+	return cmd
+}
+
+func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
+func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
+
+// configure writes postgresql.conf's additions and pg_hba.conf.
+func (s *Server) configure() error {
+	conf, err := os.OpenFile(filepath.Join(s.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("open postgresql.conf: %w", err)
+	}
+	defer conf.Close()
+	for name, value := range s.settings {
+		if _, err := fmt.Fprintf(conf, "%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''")); err != nil {
+			return fmt.Errorf("write postgresql.conf: %w", err)
+		}
+	}
+	if _, err := fmt.Fprintf(conf, "unix_socket_directories = '%s'\n", s.dir); err != nil {
+		return fmt.Errorf("write postgresql.conf: %w", err)
+	}
+	const hba = `local all all trust
+host all cleartext_user 127.0.0.1/32 password
+host all md5_user 127.0.0.1/32 md5
+host all scram_user 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 trust
+local replication all trust
+host replication all 127.0.0.1/32 trust
+`
+	if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(hba), 0o600); err != nil {
+		return fmt.Errorf("write pg_hba.conf: %w", err)
+	}
+	return nil
+}
+
+// startOnFreePort starts the server, and tries another port when somebody else
+// took the free one first.
+func (s *Server) startOnFreePort() error {
+	var err error
+	for range 5 {
+		if s.port, err = freePort(); err != nil {
+			return err
+		}
+		if err = s.start(); err == nil {
+			return nil
+		}
+		if !strings.Contains(s.logTail(), "could not bind") {
+			return err
+		}
+	}
+	return err
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("look for a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// start runs the postmaster and waits until it takes connections.
+func (s *Server) start() error {
+	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("open the server's log: %w", err)
+	}
+	defer log.Close()
+	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port))
+	cmd.Stdout, cmd.Stderr = log, log
+	p, err := startProcess(cmd)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, s.DSN(Superuser, "postgres"))
+		if err == nil {
+			s.mu.Lock()
+			s.mu.process = p
+			s.mu.Unlock()
+			return conn.Close(ctx)
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("the server ended at its start; its log ends with:\n%s", s.logTail())
+		case <-ctx.Done():
+			_ = syscall.Kill(p.pid, syscall.SIGQUIT)
+			<-p.done
+			return fmt.Errorf("the server took no connection within %s: %w", patience, err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// end stops the server if it runs. A server that does not follow in time is
+// killed.
+func (s *Server) end(mode Mode) error {
+	s.mu.Lock()
+	p := s.mu.process
+	s.mu.process = nil
+	s.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	if err := syscall.Kill(p.pid, syscall.Signal(mode)); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("signal the server: %w", err)
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(patience):
+		_ = syscall.Kill(p.pid, syscall.SIGQUIT)
+		<-p.done
+		return fmt.Errorf("the server did not stop within %s", patience)
+	}
+}
+
+// remove ends the server for good.
+func (s *Server) remove() {
+	_ = s.end(Immediate)
+	if s.dir != "" {
+		_ = os.RemoveAll(s.dir)
+	}
+}
+
+// logTail is the end of the server's log.
+func (s *Server) logTail() string {
+	text, err := os.ReadFile(s.logFile())
+	if err != nil {
+		return err.Error()
+	}
+	if len(text) > 4000 {
+		text = text[len(text)-4000:]
+	}
+	return string(text)
+}
+
+// Running reports whether the server was started and not stopped.
+func (s *Server) Running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.process != nil && !s.mu.process.ended()
+}
+
+// Stop stops the server and waits for its end.
+func (s *Server) Stop(t testing.TB, mode Mode) {
+	t.Helper()
+	if err := s.end(mode); err != nil {
+		t.Fatalf("stop PostgreSQL: %v", err)
+	}
+}
+
+// Crash stops the server at once, without a checkpoint: what was not flushed is
+// lost.
+func (s *Server) Crash(t testing.TB) { t.Helper(); s.Stop(t, Immediate) }
+
+// Restart stops the server if it runs, and starts it on the same port.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	s.Stop(t, Fast)
+	if err := s.start(); err != nil {
+		t.Fatalf("restart PostgreSQL: %v", err)
+	}
+}
+
+// PID is the postmaster's process id, 0 while the server is stopped.
+func (s *Server) PID() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.process == nil {
+		return 0
+	}
+	return s.mu.process.pid
+}

@@ -1,0 +1,1 @@
+CREATE FUNCTION fencepost.seal() RETURNS void LANGUAGE plpgsql AS $$ BEGIN END $$;

@@ -1,0 +1,109 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// prepareRole makes sure that the control role exists and may end and see the
+// backends of others, and makes what is missing where it may.
+func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) error {
+	var super, mayCreate bool
+	if err := tx.QueryRow(ctx, "SELECT rolsuper, rolsuper OR rolcreaterole FROM pg_catalog.pg_roles WHERE rolname = $1", me).Scan(&super, &mayCreate); err != nil {
+		return fmt.Errorf("read the rights of role %q: %w", me, err)
+	}
+	var there bool
+	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)", control).Scan(&there); err != nil {
+		return fmt.Errorf("look for role %q: %w", control, err)
+	}
+	quoted := pgx.Identifier{control}.Sanitize()
+	if !there {
+		if password == "" || !mayCreate {
+			return fmt.Errorf("the control role %q does not exist; run as a superuser: CREATE ROLE %s LOGIN PASSWORD '...'; GRANT pg_signal_backend, pg_read_all_stats TO %s",
+				control, quoted, quoted)
+		}
+		var create string
+		if err := tx.QueryRow(ctx, "SELECT pg_catalog.format('CREATE ROLE %I LOGIN PASSWORD %L', $1::text, $2::text)", control, password).Scan(&create); err != nil {
+			return fmt.Errorf("write the statement that makes role %q: %w", control, err)
+		}
+		if _, err := tx.Exec(ctx, create); err != nil {
+			return fmt.Errorf("make role %q: %w", control, err)
+		}
+	}
+	for _, right := range []string{"pg_signal_backend", "pg_read_all_stats"} {
+		var has bool
+		if err := tx.QueryRow(ctx, "SELECT pg_catalog.pg_has_role($1::name, $2::name, 'USAGE')", control, right).Scan(&has); err != nil {
+			return fmt.Errorf("ask whether role %q has %s: %w", control, right, err)
+		}
+		if has {
+			continue
+		}
+		grant := fmt.Sprintf("GRANT %s TO %s", right, quoted)
+		if !super {
+			return &RightError{Role: control, Right: "membership in " + right, Fix: grant}
+		}
+		if _, err := tx.Exec(ctx, grant); err != nil {
+			return fmt.Errorf("grant %s to role %q: %w", right, control, err)
+		}
+	}
+	return nil
+}
+
+// prepareSchema makes the empty schema with its version table, owned by the
+// control role, and makes the transaction go on as that role.
+func prepareSchema(ctx context.Context, tx pgx.Tx, me, control string) error {
+	quoted := pgx.Identifier{control}.Sanitize()
+	if me != control {
+		var member bool
+		if err := tx.QueryRow(ctx, "SELECT pg_catalog.pg_has_role($1::name, $2::name, 'MEMBER')", me, control).Scan(&member); err != nil {
+			return fmt.Errorf("ask whether role %q is a member of %q: %w", me, control, err)
+		}
+		if !member {
+			return &RightError{Role: me, Right: fmt.Sprintf("membership in the control role %q", control),
+				Fix: fmt.Sprintf("GRANT %s TO %s (or run the migration as %s)", quoted, pgx.Identifier{me}.Sanitize(), quoted)}
+		}
+	}
+	var owner string
+	err := tx.QueryRow(ctx, "SELECT pg_catalog.pg_get_userbyid(nspowner) FROM pg_catalog.pg_namespace WHERE nspname = 'fencepost'").Scan(&owner)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		if err := createSchema(ctx, tx, me, quoted); err != nil {
+			return err
+		}
+	case err != nil:
+		return fmt.Errorf("look for the schema fencepost: %w", err)
+	case owner != control:
+		return fmt.Errorf("the schema fencepost belongs to role %q, not to the control role %q: name %q as the control role, or drop the schema", owner, control, owner)
+	}
+	if me != control {
+		if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+quoted); err != nil {
+			return fmt.Errorf("go on as role %q: %w", control, err)
+		}
+	}
+	_, err = tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS fencepost.schema_version (
+		version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT pg_catalog.now())`)
+	if err != nil {
+		return fmt.Errorf("make fencepost.schema_version: %w", err)
+	}
+	return nil
+}
+
+func createSchema(ctx context.Context, tx pgx.Tx, me, control string) error {
+	var database string
+	var may bool
+	if err := tx.QueryRow(ctx, "SELECT current_database(), pg_catalog.has_database_privilege(current_database(), 'CREATE')").Scan(&database, &may); err != nil {
+		return fmt.Errorf("ask for the right to create a schema: %w", err)
+	}
+	if !may {
+		quoted := pgx.Identifier{database}.Sanitize()
+		return &RightError{Role: me, Right: fmt.Sprintf("CREATE on database %q", database),
+			Fix: fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", quoted, pgx.Identifier{me}.Sanitize())}
+	}
+	if _, err := tx.Exec(ctx, "CREATE SCHEMA fencepost AUTHORIZATION "+control); err != nil {
+		return fmt.Errorf("create the schema fencepost: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,124 @@
+package migrations
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Up brings the database that conn is connected to up to this binary's version,
+// one transaction per migration, each under an advisory lock: two at once are
+// safe, and a second run changes nothing. It also gives back the grants of the
+// schema that a restore may have lost. It returns what the schema is at after.
+//
+// The role that conn belongs to must be the control role, or a superuser (or a
+// member of the control role that may create a schema).
+func Up(ctx context.Context, conn *pgx.Conn, opts Options) (State, error) {
+	files, err := list(embedded)
+	if err != nil {
+		return State{}, err
+	}
+	return up(ctx, conn, opts, files)
+}
+
+func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (State, error) {
+	for {
+		var more bool
+		err := inTransaction(ctx, conn, func(tx pgx.Tx) error {
+			var err error
+			more, err = step(ctx, tx, opts, files)
+			return err
+		})
+		if err != nil {
+			return State{}, fmt.Errorf("migrate the schema fencepost: %w", err)
+		}
+		if !more {
+			return Status(ctx, conn)
+		}
+	}
+}
+
+// inTransaction runs do in a transaction that no default of the role or the
+// database can spoil, under the lock that all migrations of a database share.
+func inTransaction(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after Commit it does nothing
+	for _, sql := range []string{
+		"SET LOCAL search_path = pg_catalog, pg_temp",
+		"SET LOCAL lock_timeout = 0",
+		"SET LOCAL statement_timeout = 0",
+		"SET LOCAL check_function_bodies = on",
+		"SET LOCAL standard_conforming_strings = on",
+		"SET LOCAL synchronous_commit = on",
+		fmt.Sprintf("SELECT pg_catalog.pg_advisory_xact_lock(%d)", int64(lockKey)),
+	} {
+		if _, err := tx.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("prepare the transaction (%s): %w", sql, err)
+		}
+	}
+	if err := do(tx); err != nil {
+		return err
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// step applies the next missing migration. It reports false when none was
+// missing; it has then only put the grants right.
+func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool, err error) {
+	var me string
+	if err := tx.QueryRow(ctx, "SELECT current_user").Scan(&me); err != nil {
+		return false, fmt.Errorf("ask for the current role: %w", err)
+	}
+	control := opts.Control
+	if control == "" {
+		control = me
+	}
+	if err := prepareRole(ctx, tx, me, control, opts.Password); err != nil {
+		return false, err
+	}
+	if err := prepareSchema(ctx, tx, me, control); err != nil {
+		return false, err
+	}
+	var version int
+	if err := tx.QueryRow(ctx, "SELECT coalesce(max(version), 0) FROM fencepost.schema_version").Scan(&version); err != nil {
+		return false, fmt.Errorf("read fencepost.schema_version: %w", err)
+	}
+	latest := files[len(files)-1].version
+	switch {
+	case version > latest:
+		return false, fmt.Errorf("%w: it is at version %d, and this binary knows %d; use a Fencepost at least as new", ErrNewer, version, latest)
+	case version == latest:
+		_, err := tx.Exec(ctx, "SELECT fencepost.seal()")
+		if err != nil {
+			return false, fmt.Errorf("set the grants of the schema: %w", err)
+		}
+		return false, nil
+	}
+	next := files[version]
+	if _, err := tx.Exec(ctx, next.sql); err != nil {
+		return false, fmt.Errorf("apply migration %03d_%s: %w", next.version, next.name, explain(err))
+	}
+	_, err = tx.Exec(ctx, "INSERT INTO fencepost.schema_version (version, name) VALUES ($1, $2)", next.version, next.name)
+	if err != nil {
+		return false, fmt.Errorf("record migration %03d_%s: %w", next.version, next.name, err)
+	}
+	return true, nil
+}
+
+// explain adds to a server's error what its text alone leaves out.
+func explain(err error) error {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) || (pg.Detail == "" && pg.Where == "") {
+		return err
+	}
+	return fmt.Errorf("%w: %s %s", err, pg.Detail, pg.Where)
+}
