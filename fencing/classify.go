@@ -1,0 +1,162 @@
+package fencing
+
+import "strings"
+
+// Kind says how a statement meets the check: whether one stands in front of
+// it, and what becomes of the transaction behind it.
+type Kind uint8
+
+const (
+	// Ordinary is checked as usual: queries, DDL, COPY, EXPLAIN, savepoints,
+	// FETCH, NOTIFY, LOCK, and everything that has no kind of its own.
+	Ordinary Kind = iota
+	// Session is SET, SHOW, RESET of anything but fencepost.*, LISTEN and
+	// UNLISTEN: they may come before the transaction's check. SET CONSTRAINTS
+	// is not one of them: it can run deferred triggers.
+	Session
+	// Begin is BEGIN and START TRANSACTION.
+	Begin
+	// Commit is COMMIT and END, with AND CHAIN too.
+	Commit
+	// Rollback is ROLLBACK and ABORT, with AND CHAIN too, not ROLLBACK TO.
+	Rollback
+	// Alone cannot share a transaction with something in front of it, or may
+	// commit inside: VACUUM, CREATE DATABASE, the CONCURRENTLY forms, CALL, DO.
+	// It matters only when the statement is the only one of its Query, outside
+	// a transaction block: in a block, and among others in one Query, Postgres
+	// itself refuses what must be alone, and refuses COMMIT inside CALL and DO.
+	Alone
+	// Discard is DISCARD in any form. With ALL it also ends every prepared
+	// statement, and cannot share a transaction with something in front.
+	Discard
+	// Deallocate is DEALLOCATE of one name, or ALL of them (Name is empty).
+	Deallocate
+	// Refused is what no connection may do here: PREPARE TRANSACTION, COMMIT
+	// PREPARED, ROLLBACK PREPARED. A prepared transaction would outlive its
+	// epoch.
+	Refused
+	// ByMessage is PREPARE, EXECUTE and DECLARE CURSOR: Postgres keeps their
+	// text or reports positions within it, so when one is alone in a simple
+	// Query it goes as extended messages, with nothing in front of its text.
+	ByMessage
+	// ShowFence is SHOW fencepost.<Name>.
+	ShowFence
+	// SetFence is SET [SESSION | LOCAL] fencepost.<Name> = Value.
+	SetFence
+)
+
+var kindNames = [...]string{"ordinary", "session", "begin", "commit", "rollback", "alone",
+	"discard", "deallocate", "refused", "by message", "show fence", "set fence"}
+
+func (k Kind) String() string {
+	if int(k) < len(kindNames) {
+		return kindNames[k]
+	}
+	return "unknown"
+}
+
+// Statement is what the text of one statement tells about it.
+type Statement struct {
+	Kind Kind
+	// Read: harmless as far as the grammar can tell, so that it may run in a
+	// read-only transaction of a worker that does not lead. It says nothing
+	// about what functions, views and operators do; the server's read-only
+	// mode sees through those.
+	Read bool
+	// Chain: COMMIT or ROLLBACK with AND CHAIN. The next transaction has begun.
+	Chain bool
+	// UnsetsReadOnly: it may undo a read-only mode that was set by the
+	// transaction's first query. PostgreSQL 14 and 15 allow that to RESET.
+	UnsetsReadOnly bool
+	// Savepoint is SAVEPOINT, RELEASE and ROLLBACK TO.
+	Savepoint bool
+	// EndsTx: it ends the transaction, or may (CALL and DO).
+	EndsTx bool
+	// Isolation: BEGIN or SET that fixes the isolation, mode or snapshot of
+	// the transaction, which must come before its first query.
+	Isolation bool
+	// MentionsQueryText: it names something that shows the text of queries
+	// (current_query, pg_cursors, ...), so that text must be the client's own.
+	MentionsQueryText bool
+	// Name is the parameter of ShowFence and SetFence in lower case without
+	// "fencepost.", or the statement's or cursor's name for PREPARE, EXECUTE,
+	// DEALLOCATE and DECLARE.
+	Name string
+	// Value is the new value of SetFence.
+	Value string
+	// Start and End are offsets in bytes of the text as it was given. Start is
+	// 0 or just behind the semicolon before; End is the end of the text or the
+	// statement's own semicolon. Comments and space around belong to it.
+	Start, End int
+	// reason says in words what decided about Read and Kind, for Explain.
+	reason string
+}
+
+// Text is what is known of the text of one Query or Parse message. It is
+// immutable: a Cache hands the same Text to many.
+type Text struct {
+	// Statements are in order of the text. Known and empty: nothing but space,
+	// comments and semicolons. If the text is not Known, they are told by the
+	// scanner and their leading words alone: Kind and boundaries hold, Read is
+	// false and the other flags err on the side of caution. Empty and not Known:
+	// nothing can be said, not even how many there are or whether one commits.
+	Statements []Statement
+	// Known: the grammar of Postgres accepted the text. If not (an error in it,
+	// syntax newer than our grammar, too long or too deep, an encoding that hides
+	// ASCII bytes), all of it is a write.
+	Known bool
+	// Single: there is at most one statement in it.
+	Single bool
+	// why says in words why the text is not Known.
+	why string
+}
+
+// Settings are the session's settings that decide how a text is read.
+type Settings struct {
+	// StandardConformingStrings is the reported parameter of that name. Off
+	// makes a backslash in '...' an escape.
+	StandardConformingStrings bool
+	// SafeEncoding: see the function of that name.
+	SafeEncoding bool
+}
+
+// DefaultSettings are those of a session that changed nothing.
+var DefaultSettings = Settings{StandardConformingStrings: true, SafeEncoding: true}
+
+// SafeEncoding reports whether no byte of a multi-byte character can be an
+// ASCII byte in the given client_encoding, so that quotes, backslashes and
+// semicolons are what they seem. Unknown names are not safe.
+func SafeEncoding(clientEncoding string) bool {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		default:
+			return -1 // Postgres ignores the rest: UTF-8 is UTF8
+		}
+	}, clientEncoding)
+	return safeEncodings[name]
+}
+
+// safeEncodings are all encodings that Postgres allows in a database, by their
+// names without punctuation and case, aliases included. Those that only a
+// client may use (SJIS, SHIFT_JIS_2004, BIG5, GBK, UHC, GB18030, JOHAB) are
+// the ones whose trail bytes can be ASCII.
+var safeEncodings = map[string]bool{
+	"sqlascii": true, "utf8": true, "unicode": true, "muleinternal": true,
+	"eucjp": true, "euccn": true, "euckr": true, "euctw": true, "eucjis2004": true,
+	"latin1": true, "latin2": true, "latin3": true, "latin4": true, "latin5": true,
+	"latin6": true, "latin7": true, "latin8": true, "latin9": true, "latin10": true,
+	"iso88591": true, "iso88592": true, "iso88593": true, "iso88594": true, "iso88595": true,
+	"iso88596": true, "iso88597": true, "iso88598": true, "iso88599": true, "iso885910": true,
+	"iso885913": true, "iso885914": true, "iso885915": true, "iso885916": true,
+	"win1250": true, "win1251": true, "win1252": true, "win1253": true, "win1254": true,
+	"win1255": true, "win1256": true, "win1257": true, "win1258": true, "win866": true, "win874": true,
+	"windows1250": true, "windows1251": true, "windows1252": true, "windows1253": true,
+	"windows1254": true, "windows1255": true, "windows1256": true, "windows1257": true,
+	"windows1258": true, "windows866": true, "windows874": true,
+	"abc": true, "alt": true, "tcvn": true, "tcvn5712": true, "vscii": true, "win": true,
+	"koi8": true, "koi8r": true, "koi8u": true,
+}

@@ -1,0 +1,133 @@
+package fencing
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	pgquery "github.com/pganalyze/pg_query_go/v6"
+)
+
+const (
+	// parsedTextMax is the longest text, in bytes, that is given to the grammar.
+	parsedTextMax = 1 << 20
+	// parsedDepthMax bounds how deep the tree of a text may be (see tooDeep).
+	// What walks it in C takes less than 1 KiB of stack for each level, and a
+	// thread has at least 2 MiB.
+	parsedDepthMax = 1200
+)
+
+// Analyze classifies every statement of sql by the grammar of Postgres. It
+// never fails: what cannot be read is not Known. Memory and time are bounded
+// by the length of sql.
+func Analyze(sql string, s Settings) *Text {
+	if why := unreadable(sql, s); why != "" {
+		return unparsed(sql, s, why)
+	}
+	tree, offsets, err := parse(sql)
+	if err != nil {
+		return unparsed(sql, s, err.Error())
+	}
+	t := &Text{Known: true, Single: len(tree.Stmts) <= 1}
+	if len(tree.Stmts) > 0 {
+		t.Statements = make([]Statement, len(tree.Stmts))
+	}
+	for i, raw := range tree.Stmts {
+		st := classify(raw.Stmt)
+		st.Start = offsets.original(int(raw.StmtLocation))
+		st.End = len(sql)
+		if raw.StmtLen > 0 {
+			st.End = offsets.original(int(raw.StmtLocation + raw.StmtLen))
+		}
+		t.Statements[i] = st
+	}
+	return t
+}
+
+// unreadable says why sql cannot be given to the grammar, "" if it can. The
+// grammar reads strings as standard_conforming_strings = on has them, which
+// matters only where there is a backslash; and it takes the text for a
+// superset of ASCII.
+func unreadable(sql string, s Settings) string {
+	switch {
+	case len(sql) > parsedTextMax:
+		return "text too long"
+	case strings.IndexByte(sql, 0) >= 0:
+		return "NUL byte"
+	case !s.StandardConformingStrings && strings.IndexByte(sql, '\\') >= 0:
+		return "backslash while standard_conforming_strings is off"
+	case !s.SafeEncoding && !isASCII(sql):
+		return "client_encoding that hides ASCII bytes"
+	case tooDeep(sql, parsedDepthMax):
+		return "nested too deep"
+	}
+	return ""
+}
+
+// parse runs the grammar. A panic of its Go side becomes an error.
+func parse(sql string) (tree *pgquery.ParseResult, o offsets, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			tree, err = nil, fmt.Errorf("parse: %v", r)
+		}
+	}()
+	text := sql
+	if !utf8.ValidString(sql) {
+		text, o = widen(sql)
+	}
+	tree, err = pgquery.Parse(text)
+	if err != nil {
+		return nil, o, fmt.Errorf("parse: %w", err)
+	}
+	return tree, o, nil
+}
+
+// offsets maps offsets of a widened text to those of the original: the offsets,
+// in the widened text, of the bytes that were put in. nil changes nothing.
+type offsets []int
+
+func (o offsets) original(at int) int {
+	n := 0
+	for n < len(o) && o[n] < at {
+		n++
+	}
+	return at - n
+}
+
+// widen makes UTF-8 of a text in another encoding, each byte from 0x80 on a
+// character of its own: the parser's output must be UTF-8. To the lexer both
+// are the same, for it takes any such byte for a letter.
+func widen(sql string) (string, offsets) {
+	var b strings.Builder
+	b.Grow(len(sql) + len(sql)/4)
+	var o offsets
+	for i := 0; i < len(sql); i++ {
+		if c := sql[i]; c < utf8.RuneSelf {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteRune(rune(sql[i]))
+		o = append(o, b.Len()-1)
+	}
+	return b.String(), o
+}
+
+func isASCII(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// singleByBytes reports whether sql has no semicolon but trailing ones: then
+// it is one statement at most, in every encoding and under all settings.
+func singleByBytes(sql string) bool {
+	if strings.IndexByte(sql, 0) >= 0 {
+		return false
+	}
+	b := bytes.TrimRight([]byte(sql), "; \t\n\r\f")
+	return bytes.IndexByte(b, ';') < 0
+}

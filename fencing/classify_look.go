@@ -1,0 +1,94 @@
+package fencing
+
+import (
+	"strings"
+
+	pgquery "github.com/pganalyze/pg_query_go/v6"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// findings is what the whole tree of a statement tells, at any depth.
+type findings struct {
+	writes         string // why it is no read, "" if nothing says so
+	function       string // the same, as far as functions are the reason
+	queryText      bool   // names something of queryTextNames
+	unsetsReadOnly bool   // set_config of what may undo a read-only mode
+}
+
+// look walks the tree below n.
+func look(n *pgquery.Node) findings {
+	var w findings
+	if n != nil {
+		w.message(n.ProtoReflect())
+	}
+	return w
+}
+
+func (w *findings) message(m protoreflect.Message) {
+	switch n := m.Interface().(type) {
+	case *pgquery.InsertStmt, *pgquery.UpdateStmt, *pgquery.DeleteStmt, *pgquery.MergeStmt:
+		w.write("it modifies rows")
+	case *pgquery.IntoClause:
+		w.write("INTO creates a table")
+	case *pgquery.LockingClause:
+		w.write("it locks rows")
+	case *pgquery.RangeVar:
+		w.queryText = w.queryText || queryTextNames[n.Relname]
+	case *pgquery.FuncCall:
+		w.call(n)
+	}
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd.Message() == nil:
+		case fd.IsList():
+			for i, l := 0, v.List(); i < l.Len(); i++ {
+				w.message(l.Get(i).Message())
+			}
+		default:
+			w.message(v.Message())
+		}
+		return true
+	})
+}
+
+func (w *findings) write(why string) {
+	if w.writes == "" {
+		w.writes = why
+	}
+}
+
+// call looks at one function call. The schema is not looked at: a function of
+// that name elsewhere is treated alike.
+func (w *findings) call(f *pgquery.FuncCall) {
+	if len(f.Funcname) == 0 {
+		return
+	}
+	name := f.Funcname[len(f.Funcname)-1].GetString_().GetSval()
+	w.queryText = w.queryText || queryTextNames[name]
+	why, listed := evadesReadOnly(name)
+	if name == "set_config" && setsTransactionMode(f.Args) {
+		w.unsetsReadOnly = true
+		why, listed = "it can undo read-only mode", true
+	}
+	if listed {
+		w.function = name + ": " + why
+		w.write(w.function)
+	}
+}
+
+// setsTransactionMode reports whether set_config with these arguments may set
+// transaction_read_only: unless its first argument is a constant of another
+// name, it may.
+func setsTransactionMode(args []*pgquery.Node) bool {
+	if len(args) == 0 || args[0].GetNamedArgExpr() != nil {
+		return true
+	}
+	c := args[0].GetAConst()
+	if c == nil {
+		c = args[0].GetTypeCast().GetArg().GetAConst()
+	}
+	if c.GetSval() == nil {
+		return true
+	}
+	return strings.EqualFold(c.GetSval().Sval, "transaction_read_only")
+}

@@ -1,0 +1,138 @@
+package fencing
+
+import "bytes"
+
+// Quick classifies the commonest texts without the grammar and without
+// allocating: true if sql is certainly one statement that begins with SELECT,
+// INSERT, UPDATE, DELETE, VALUES, WITH, TABLE or MERGE, or one of BEGIN,
+// START TRANSACTION, COMMIT, END, ROLLBACK with nothing else. It needs no
+// Settings: without a semicolon there is no second statement, however strings
+// are read. Only Analyze tells whether a query is a Read.
+func Quick(sql []byte) (Statement, bool) {
+	start := skipSpace(sql, 0)
+	end := len(sql)
+	for end > start && (sql[end-1] == ';' || isSpace(sql[end-1])) {
+		end--
+	}
+	word := start
+	for word < end && isLetter(sql[word]) {
+		word++
+	}
+	if word < end && isIdentifier(sql[word]) {
+		return Statement{}, false
+	}
+	first := sql[start:word]
+	switch {
+	case foldEqual(first, "select"), foldEqual(first, "insert"), foldEqual(first, "update"),
+		foldEqual(first, "delete"), foldEqual(first, "with"), foldEqual(first, "values"),
+		foldEqual(first, "table"), foldEqual(first, "merge"):
+		body := sql[word:end]
+		if bytes.IndexByte(body, ';') >= 0 || bytes.IndexByte(body, 0) >= 0 || mentionsQueryText(body) {
+			return Statement{}, false
+		}
+		return Statement{Kind: Ordinary, End: end}, true
+	}
+	return quickTransaction(sql[:end], first, word)
+}
+
+// quickTransaction is Quick for the transaction commands without options.
+func quickTransaction(sql, first []byte, word int) (Statement, bool) {
+	whole := word == len(sql)
+	switch {
+	case whole && foldEqual(first, "begin"):
+		return Statement{Kind: Begin, Read: true, End: len(sql)}, true
+	case whole && (foldEqual(first, "commit") || foldEqual(first, "end")):
+		return Statement{Kind: Commit, Read: true, EndsTx: true, End: len(sql)}, true
+	case whole && foldEqual(first, "rollback"):
+		return Statement{Kind: Rollback, Read: true, EndsTx: true, End: len(sql)}, true
+	case foldEqual(first, "start") && foldEqual(sql[skipSpace(sql, word):], "transaction"):
+		return Statement{Kind: Begin, Read: true, End: len(sql)}, true
+	}
+	return Statement{}, false
+}
+
+// mentionsQueryText reports whether b may name, in any case, something that
+// shows the text of queries: one of queryTextNames, or anything at all written
+// with Unicode escapes. All the names have an underscore, which is what makes
+// the search cheap.
+func mentionsQueryText(b []byte) bool {
+	for rest, at := b, 0; ; {
+		i := bytes.IndexByte(rest, '_')
+		if i < 0 {
+			break
+		}
+		at += i
+		if queryTextAround(b, at) {
+			return true
+		}
+		at++
+		rest = b[at:]
+	}
+	for rest := b; ; {
+		i := bytes.IndexByte(rest, '&')
+		if i < 0 {
+			return false
+		}
+		if i > 0 && rest[i-1]|0x20 == 'u' && i+1 < len(rest) && rest[i+1] == '"' {
+			return true
+		}
+		rest = rest[i+1:]
+	}
+}
+
+// queryTextAround reports whether one of the names has its first underscore at
+// b[at].
+func queryTextAround(b []byte, at int) bool {
+	switch {
+	case at >= 2 && b[at-1]|0x20 == 'g' && b[at-2]|0x20 == 'p':
+		after := b[at+1:]
+		return foldPrefix(after, "cursor") || foldPrefix(after, "prepared_statement") ||
+			foldPrefix(after, "stat_activity") || foldPrefix(after, "stat_get_activity") ||
+			foldPrefix(after, "stat_get_backend_activity")
+	case at >= 7 && b[at-1]|0x20 == 't':
+		return foldEqual(b[at-7:at], "current") && foldPrefix(b[at+1:], "query")
+	}
+	return false
+}
+
+// foldEqual compares in the way of ASCII without case; lower is in lower case
+// and has letters and underscores only.
+func foldEqual(b []byte, lower string) bool {
+	return len(b) == len(lower) && foldPrefix(b, lower)
+}
+
+func foldPrefix(b []byte, lower string) bool {
+	if len(b) < len(lower) {
+		return false
+	}
+	for i := 0; i < len(lower); i++ {
+		c := b[i]
+		if c >= 'A' && c <= 'Z' {
+			c |= 0x20
+		}
+		if c != lower[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func skipSpace(b []byte, i int) int {
+	for i < len(b) && isSpace(b[i]) {
+		i++
+	}
+	return i
+}
+
+// isSpace is what every version of Postgres takes for space. (The vertical tab
+// is space since 16 only.)
+func isSpace(c byte) bool {
+	return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f'
+}
+
+func isLetter(c byte) bool { c |= 0x20; return c >= 'a' && c <= 'z' }
+
+// isIdentifier reports whether c can continue an identifier.
+func isIdentifier(c byte) bool {
+	return isLetter(c) || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
+}

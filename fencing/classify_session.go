@@ -1,0 +1,127 @@
+package fencing
+
+import (
+	"strconv"
+	"strings"
+
+	pgquery "github.com/pganalyze/pg_query_go/v6"
+)
+
+// fencePrefix begins the names of Fencepost's own parameters.
+const fencePrefix = "fencepost."
+
+// classifySession tells the statements about the session and the transaction,
+// and reports whether n is one.
+func classifySession(n *pgquery.Node, st *Statement) bool {
+	switch {
+	case n.GetTransactionStmt() != nil:
+		classifyTransaction(n.GetTransactionStmt(), st)
+	case n.GetVariableSetStmt() != nil:
+		classifySet(n.GetVariableSetStmt(), st)
+	case n.GetVariableShowStmt() != nil:
+		st.Kind = Session
+		if name, ok := fenceName(n.GetVariableShowStmt().Name); ok {
+			st.Kind, st.Name = ShowFence, name
+		}
+	case n.GetListenStmt() != nil, n.GetUnlistenStmt() != nil:
+		st.Kind = Session
+	case n.GetDiscardStmt() != nil:
+		st.Kind = Discard
+		st.Name = discardTarget(n.GetDiscardStmt().Target)
+		st.UnsetsReadOnly = st.Name == "all"
+	case n.GetDeallocateStmt() != nil:
+		st.Kind, st.Name = Deallocate, n.GetDeallocateStmt().Name
+	default:
+		return false
+	}
+	if st.Kind != Refused {
+		st.Read, st.reason = true, "a command of the session"
+	}
+	return true
+}
+
+// discardTarget spells what DISCARD drops: all, plans, sequences or temp.
+func discardTarget(m pgquery.DiscardMode) string {
+	return strings.TrimPrefix(strings.ToLower(m.String()), "discard_")
+}
+
+func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
+	st.Chain = t.Chain
+	switch t.Kind {
+	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
+		st.Kind, st.Isolation = Begin, len(t.Options) > 0
+	case pgquery.TransactionStmtKind_TRANS_STMT_COMMIT:
+		st.Kind, st.EndsTx = Commit, true
+	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
+		st.Kind, st.EndsTx = Rollback, true
+	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT, pgquery.TransactionStmtKind_TRANS_STMT_RELEASE,
+		pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
+		st.Savepoint = true
+	default: // the three of two-phase commit, and whatever is added
+		st.Kind, st.EndsTx = Refused, true
+		st.reason = "a prepared transaction would outlive its epoch"
+	}
+}
+
+// classifySet tells SET and RESET apart from those of fencepost.*, and says
+// what they do to the transaction.
+func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
+	st.Kind = Session
+	name := lower(v.Name)
+	if own, ok := fenceName(name); ok && v.Kind == pgquery.VariableSetKind_VAR_SET_VALUE {
+		st.Kind, st.Name, st.Value = SetFence, own, setValue(v.Args)
+		return
+	}
+	switch name {
+	case "transaction_read_only":
+		st.UnsetsReadOnly, st.Isolation = true, true
+	case "transaction_isolation", "transaction_deferrable", "transaction snapshot":
+		st.Isolation = true
+	case "transaction": // SET [LOCAL] TRANSACTION ...
+		st.Isolation = true
+		st.UnsetsReadOnly = setsReadOnly(v.Args)
+	case "session characteristics":
+		st.UnsetsReadOnly = setsReadOnly(v.Args)
+	}
+	if v.Kind == pgquery.VariableSetKind_VAR_RESET_ALL {
+		st.UnsetsReadOnly = true
+	}
+}
+
+// setsReadOnly reports whether READ ONLY or READ WRITE is among the modes.
+func setsReadOnly(modes []*pgquery.Node) bool {
+	for _, m := range modes {
+		if m.GetDefElem().GetDefname() == "transaction_read_only" {
+			return true
+		}
+	}
+	return false
+}
+
+// fenceName returns the name behind "fencepost.", in lower case as Postgres
+// compares names of parameters.
+func fenceName(name string) (string, bool) {
+	return strings.CutPrefix(lower(name), fencePrefix)
+}
+
+// setValue spells the values of SET as the parameter would hold them.
+func setValue(args []*pgquery.Node) string {
+	values := make([]string, 0, len(args))
+	for _, a := range args {
+		c := a.GetAConst()
+		if c == nil {
+			c = a.GetTypeCast().GetArg().GetAConst()
+		}
+		switch {
+		case c.GetSval() != nil:
+			values = append(values, c.GetSval().Sval)
+		case c.GetIval() != nil:
+			values = append(values, strconv.Itoa(int(c.GetIval().Ival)))
+		case c.GetFval() != nil:
+			values = append(values, c.GetFval().Fval)
+		case c.GetBoolval() != nil:
+			values = append(values, strconv.FormatBool(c.GetBoolval().Boolval))
+		}
+	}
+	return strings.Join(values, ", ")
+}

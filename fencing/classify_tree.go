@@ -1,0 +1,145 @@
+package fencing
+
+import (
+	"strings"
+
+	pgquery "github.com/pganalyze/pg_query_go/v6"
+)
+
+// classify tells what one statement's tree says. Start and End are left to the
+// caller.
+func classify(n *pgquery.Node) Statement {
+	w := look(n)
+	st := Statement{Kind: Ordinary}
+	if !classifySession(n, &st) && !classifyAlone(n, &st) {
+		classifyQuery(n, w, &st)
+	}
+	st.MentionsQueryText = w.queryText
+	if w.unsetsReadOnly {
+		st.UnsetsReadOnly = true
+	}
+	return st
+}
+
+// classifyQuery tells what is Ordinary or ByMessage, and whether it reads.
+func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
+	switch {
+	case n.GetPrepareStmt() != nil:
+		st.Kind, st.Name = ByMessage, n.GetPrepareStmt().Name
+		st.readIf(w)
+	case n.GetDeclareCursorStmt() != nil:
+		st.Kind, st.Name = ByMessage, n.GetDeclareCursorStmt().Portalname
+		st.readIf(w)
+	case n.GetExecuteStmt() != nil:
+		st.Kind, st.Name = ByMessage, n.GetExecuteStmt().Name
+		st.reason = "what it executes is not in the text"
+	case n.GetSelectStmt() != nil:
+		st.readIf(w)
+	case n.GetFetchStmt() != nil, n.GetClosePortalStmt() != nil:
+		st.Read, st.reason = true, "a cursor reads"
+	case n.GetExplainStmt() != nil:
+		classifyExplain(n.GetExplainStmt(), w, st)
+	case n.GetCopyStmt() != nil:
+		classifyCopy(n.GetCopyStmt(), w, st)
+	default:
+		st.reason = "not a query"
+		if w.writes != "" {
+			st.reason = w.writes
+		}
+	}
+}
+
+// readIf makes st a read unless something in it says otherwise.
+func (st *Statement) readIf(w findings) {
+	if w.writes != "" {
+		st.reason = w.writes
+		return
+	}
+	st.Read, st.reason = true, "a query without INTO, row locks and data-modifying parts"
+}
+
+// classifyExplain: without ANALYZE nothing is executed, so only functions
+// count, which EXPLAIN EXECUTE evaluates in its parameters.
+func classifyExplain(e *pgquery.ExplainStmt, w findings, st *Statement) {
+	for _, o := range e.Options {
+		if d := o.GetDefElem(); d != nil && d.Defname == "analyze" && !isFalse(d.Arg) {
+			st.reason = "EXPLAIN ANALYZE executes"
+			return
+		}
+	}
+	if w.function != "" {
+		st.reason = w.function
+		return
+	}
+	st.Read, st.reason = true, "EXPLAIN without ANALYZE executes nothing"
+}
+
+// isFalse reports whether an option is plainly switched off.
+func isFalse(arg *pgquery.Node) bool {
+	switch s := strings.ToLower(arg.GetString_().GetSval()); {
+	case arg.GetBoolean() != nil:
+		return !arg.GetBoolean().Boolval
+	case arg.GetInteger() != nil:
+		return arg.GetInteger().Ival == 0
+	default:
+		return s == "false" || s == "off"
+	}
+}
+
+func classifyCopy(c *pgquery.CopyStmt, w findings, st *Statement) {
+	switch {
+	case c.IsFrom:
+		st.reason = "COPY FROM writes"
+	case c.IsProgram:
+		st.reason = "COPY TO PROGRAM runs a program"
+	case c.Filename != "":
+		st.reason = "COPY TO a file writes it"
+	default:
+		st.readIf(w)
+	}
+}
+
+// classifyAlone tells the statements that Postgres refuses behind others in a
+// transaction (those that call PreventInTransactionBlock), or that commit
+// inside. Where that hangs on what the text does not tell (is the table
+// partitioned? is there a slot?), the statement is taken to be one of them:
+// Alone costs time, nothing else.
+func classifyAlone(n *pgquery.Node, st *Statement) bool {
+	switch {
+	case n.GetCallStmt() != nil:
+		st.EndsTx, st.reason = true, "a procedure may commit inside"
+	case n.GetDoStmt() != nil:
+		st.EndsTx, st.reason = true, "DO may commit inside"
+	case n.GetVacuumStmt() != nil && n.GetVacuumStmt().IsVacuumcmd,
+		n.GetClusterStmt() != nil, n.GetReindexStmt() != nil,
+		n.GetCreatedbStmt() != nil, n.GetDropdbStmt() != nil,
+		n.GetCreateTableSpaceStmt() != nil, n.GetDropTableSpaceStmt() != nil,
+		n.GetAlterSystemStmt() != nil,
+		n.GetCreateSubscriptionStmt() != nil, n.GetAlterSubscriptionStmt() != nil, n.GetDropSubscriptionStmt() != nil,
+		n.GetIndexStmt().GetConcurrent(), n.GetDropStmt().GetConcurrent(),
+		setsTablespace(n.GetAlterDatabaseStmt()), detachesConcurrently(n.GetAlterTableStmt()):
+		st.reason = "Postgres refuses it behind another statement in a transaction"
+	default:
+		return false
+	}
+	st.Kind = Alone
+	return true
+}
+
+func setsTablespace(a *pgquery.AlterDatabaseStmt) bool {
+	for _, o := range a.GetOptions() {
+		if o.GetDefElem().GetDefname() == "tablespace" {
+			return true
+		}
+	}
+	return false
+}
+
+func detachesConcurrently(a *pgquery.AlterTableStmt) bool {
+	for _, c := range a.GetCmds() {
+		if c.GetAlterTableCmd().GetDef().GetPartitionCmd().GetConcurrent() {
+			return true
+		}
+	}
+	return false
+}
