@@ -20,6 +20,9 @@ const (
 	Commit
 	// Rollback is ROLLBACK and ABORT, with AND CHAIN too, not ROLLBACK TO.
 	Rollback
+	// RollbackTo is ROLLBACK TO a savepoint. It is the one command but Rollback
+	// and Commit that a failed transaction takes, so nothing stands in front.
+	RollbackTo
 	// Alone cannot share a transaction with something in front of it, or may
 	// commit inside: VACUUM, CREATE DATABASE, the CONCURRENTLY forms, CALL, DO.
 	// It matters only when the statement is the only one of its Query, outside
@@ -45,7 +48,7 @@ const (
 	SetFence
 )
 
-var kindNames = [...]string{"ordinary", "session", "begin", "commit", "rollback", "alone",
+var kindNames = [...]string{"ordinary", "session", "begin", "commit", "rollback", "rollback to", "alone",
 	"discard", "deallocate", "refused", "by message", "show fence", "set fence"}
 
 func (k Kind) String() string {
@@ -65,8 +68,10 @@ type Statement struct {
 	Read bool
 	// Chain: COMMIT or ROLLBACK with AND CHAIN. The next transaction has begun.
 	Chain bool
-	// UnsetsReadOnly: it may undo a read-only mode that was set by the
-	// transaction's first query. PostgreSQL 14 and 15 allow that to RESET.
+	// UnsetsReadOnly: its text may undo a read-only mode that was set by the
+	// transaction's first query, which PostgreSQL 14 and 15 allow: RESET
+	// transaction_read_only, SET of it to DEFAULT, and set_config. (RESET ALL,
+	// SET TRANSACTION READ WRITE and SET SESSION CHARACTERISTICS do not.)
 	UnsetsReadOnly bool
 	// Savepoint is SAVEPOINT, RELEASE and ROLLBACK TO.
 	Savepoint bool
@@ -79,8 +84,8 @@ type Statement struct {
 	// (current_query, pg_cursors, ...), so that text must be the client's own.
 	MentionsQueryText bool
 	// Name is the parameter of ShowFence and SetFence in lower case without
-	// "fencepost.", or the statement's or cursor's name for PREPARE, EXECUTE,
-	// DEALLOCATE and DECLARE.
+	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE,
+	// DEALLOCATE and DECLARE; all, plans, sequences or temp for DISCARD.
 	Name string
 	// Value is the new value of SetFence.
 	Value string

@@ -37,15 +37,20 @@ func (w *findings) message(m protoreflect.Message) {
 	case *pgquery.FuncCall:
 		w.call(n)
 	}
+	eachMessage(m, w.message)
+}
+
+// eachMessage calls visit for every message that is directly below m.
+func eachMessage(m protoreflect.Message, visit func(protoreflect.Message)) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
 		case fd.Message() == nil:
 		case fd.IsList():
 			for i, l := 0, v.List(); i < l.Len(); i++ {
-				w.message(l.Get(i).Message())
+				visit(l.Get(i).Message())
 			}
 		default:
-			w.message(v.Message())
+			visit(v.Message())
 		}
 		return true
 	})

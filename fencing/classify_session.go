@@ -28,7 +28,6 @@ func classifySession(n *pgquery.Node, st *Statement) bool {
 	case n.GetDiscardStmt() != nil:
 		st.Kind = Discard
 		st.Name = discardTarget(n.GetDiscardStmt().Target)
-		st.UnsetsReadOnly = st.Name == "all"
 	case n.GetDeallocateStmt() != nil:
 		st.Kind, st.Name = Deallocate, n.GetDeallocateStmt().Name
 	default:
@@ -54,9 +53,10 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 		st.Kind, st.EndsTx = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
 		st.Kind, st.EndsTx = Rollback, true
-	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT, pgquery.TransactionStmtKind_TRANS_STMT_RELEASE,
-		pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
+	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT, pgquery.TransactionStmtKind_TRANS_STMT_RELEASE:
 		st.Savepoint = true
+	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
+		st.Kind, st.Savepoint = RollbackTo, true
 	default: // the three of two-phase commit, and whatever is added
 		st.Kind, st.EndsTx = Refused, true
 		st.reason = "a prepared transaction would outlive its epoch"
@@ -74,28 +74,13 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 	}
 	switch name {
 	case "transaction_read_only":
-		st.UnsetsReadOnly, st.Isolation = true, true
-	case "transaction_isolation", "transaction_deferrable", "transaction snapshot":
-		st.Isolation = true
-	case "transaction": // SET [LOCAL] TRANSACTION ...
-		st.Isolation = true
-		st.UnsetsReadOnly = setsReadOnly(v.Args)
-	case "session characteristics":
-		st.UnsetsReadOnly = setsReadOnly(v.Args)
+		// SET to a value is refused behind a query; to its default it is not.
+		st.UnsetsReadOnly = v.Kind == pgquery.VariableSetKind_VAR_RESET ||
+			v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
+		st.Isolation = !st.UnsetsReadOnly
+	case "transaction", "transaction snapshot", "transaction_isolation", "transaction_deferrable":
+		st.Isolation = v.Kind != pgquery.VariableSetKind_VAR_RESET
 	}
-	if v.Kind == pgquery.VariableSetKind_VAR_RESET_ALL {
-		st.UnsetsReadOnly = true
-	}
-}
-
-// setsReadOnly reports whether READ ONLY or READ WRITE is among the modes.
-func setsReadOnly(modes []*pgquery.Node) bool {
-	for _, m := range modes {
-		if m.GetDefElem().GetDefname() == "transaction_read_only" {
-			return true
-		}
-	}
-	return false
 }
 
 // fenceName returns the name behind "fencepost.", in lower case as Postgres

@@ -7,7 +7,8 @@ type tokenKind uint8
 
 const (
 	tokenEnd    tokenKind = iota // the end of the text
-	tokenBad                     // unterminated, or read differently by different versions
+	tokenBad                     // unterminated, or a byte that is space in some versions only
+	tokenJunk                    // a number with letters on it: an error or not, by version
 	tokenWord                    // a keyword or an unquoted identifier
 	tokenQuoted                  // a string of any kind, or a quoted identifier
 	tokenOpen                    // ( or [
@@ -246,8 +247,8 @@ func (s *scanner) word() tokenKind {
 }
 
 // number reads the digits of a number or a parameter. Letters right behind it
-// are tokenBad: up to 14 they begin a word, which may introduce a string, later
-// they are an error or a hexadecimal digit.
+// make it tokenJunk: up to 14 they begin a word, which may introduce a string, later
+// they are an error, or part of the number.
 func (s *scanner) number() tokenKind {
 	for s.pos < len(s.sql) && (isDigit(s.sql[s.pos]) || s.sql[s.pos] == '.') {
 		s.pos++
@@ -264,8 +265,10 @@ func (s *scanner) number() tokenKind {
 		}
 	}
 	if s.pos < len(s.sql) && isIdentifier(s.sql[s.pos]) {
-		s.word()
-		return tokenBad
+		if s.word() == tokenBad {
+			return tokenBad
+		}
+		return tokenJunk
 	}
 	return tokenOther
 }

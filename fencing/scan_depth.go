@@ -32,6 +32,8 @@ func tooDeep(sql string, limit int) bool {
 			if s.pos >= len(sql) {
 				return depthOf(levels) > limit
 			}
+			l.tokens++
+		case tokenJunk:
 			l.tokens += 2
 		case tokenComma, tokenSemicolon:
 			l.endItem()

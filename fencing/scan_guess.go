@@ -37,7 +37,7 @@ func guess(words []string) Statement {
 	case "show", "listen", "unlisten":
 		st.Kind = Session
 	case "discard":
-		st.Kind, st.UnsetsReadOnly = Discard, true
+		st.Kind = Discard
 	case "deallocate":
 		st.Kind = Deallocate
 	case "call", "do":
@@ -59,7 +59,7 @@ func guessEnd(words []string, st *Statement) {
 			st.Kind, st.EndsTx = Refused, true
 			return
 		case "to":
-			st.Savepoint = true
+			st.Kind, st.Savepoint = RollbackTo, true
 			return
 		case "chain":
 			st.Chain = !slices.Contains(words, "no")

@@ -54,7 +54,7 @@ func splitByWords(sql string, escapes bool) ([]Statement, bool) {
 func (s *scanner) finish(t token) (token, bool) {
 	for depth := 0; ; t = s.next() {
 		switch t.kind {
-		case tokenBad:
+		case tokenBad, tokenJunk:
 			return t, false
 		case tokenOpen:
 			depth++

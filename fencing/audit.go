@@ -1,0 +1,178 @@
+package fencing
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	pgquery "github.com/pganalyze/pg_query_go/v6"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+const (
+	// auditTextMax is where a statement is cut in an audit record, in bytes.
+	auditTextMax = 4 << 10
+	// auditTablesMax is how many tables an audit record names at most.
+	auditTablesMax = 64
+)
+
+// Audit is what may be written down about a refused text: never its literals.
+type Audit struct {
+	// Statement is the text without comments, its space collapsed, each literal
+	// replaced by $n (numbered behind the text's own parameters), valid UTF-8,
+	// at most 4 KiB. Empty if Unparsable.
+	Statement string
+	// Fingerprint is equal for statements that differ in literals only. Empty
+	// if Unparsable.
+	Fingerprint string
+	// Tables are the relations named in the text, in the order of their first
+	// mention, qualified as they are there.
+	Tables []string
+	// Unparsable: where literals begin and end is not certain, so nothing of
+	// the text is shown.
+	Unparsable bool
+}
+
+// AuditOf describes sql for the audit log. It parses, so it is for the path of
+// a refusal only.
+func AuditOf(sql string) Audit {
+	statement, ok := withoutLiterals(sql)
+	if !ok || unreadable(sql, DefaultSettings) != "" {
+		return Audit{Unparsable: true}
+	}
+	tree, _, err := parse(sql)
+	if err != nil {
+		return Audit{Unparsable: true}
+	}
+	a := Audit{Statement: cut(statement, auditTextMax), Tables: tablesOf(tree)}
+	text := sql
+	if !utf8.ValidString(sql) {
+		text, _ = widen(sql)
+	}
+	if f, err := pgquery.Fingerprint(text); err == nil {
+		a.Fingerprint = f
+	}
+	return a
+}
+
+// withoutLiterals returns sql with each literal replaced, or false if it is not
+// certain where they are: text without an end, or a backslash in a plain
+// string, whose meaning hangs on the session's settings.
+func withoutLiterals(sql string) (string, bool) {
+	var b strings.Builder
+	next := highestParameter(sql) + 1
+	for s, last := (scanner{sql: sql}), -1; ; {
+		t := s.next()
+		switch t.kind {
+		case tokenEnd:
+			return strings.ToValidUTF8(b.String(), "?"), true
+		case tokenBad:
+			return "", false
+		}
+		if last >= 0 && t.start > last {
+			b.WriteByte(' ')
+		}
+		last = t.end
+		text := sql[t.start:t.end]
+		switch {
+		case t.kind == tokenQuoted && ambiguous(text):
+			return "", false
+		case t.kind == tokenQuoted && !isQuotedName(text), t.kind == tokenJunk, t.kind == tokenOther && startsNumber(text):
+			b.WriteByte('$')
+			b.WriteString(strconv.Itoa(next))
+			next++
+		default:
+			b.WriteString(text)
+		}
+	}
+}
+
+// highestParameter returns the highest n of the $n in sql, 0 if there is none.
+func highestParameter(sql string) int {
+	highest := 0
+	for s := (scanner{sql: sql}); ; {
+		t := s.next()
+		switch t.kind {
+		case tokenEnd, tokenBad:
+			return highest
+		case tokenOther:
+			if n, err := strconv.ParseUint(strings.TrimPrefix(sql[t.start:t.end], "$"), 10, 16); err == nil && sql[t.start] == '$' {
+				highest = max(highest, int(n))
+			}
+		}
+	}
+}
+
+// ambiguous reports whether a quoted text is a plain string with a backslash.
+func ambiguous(text string) bool {
+	c := text[0] | 0x20
+	return (text[0] == '\'' || c == 'n') && strings.IndexByte(text, '\\') >= 0
+}
+
+func isQuotedName(text string) bool {
+	return text[0] == '"' || len(text) > 2 && text[0]|0x20 == 'u' && text[2] == '"'
+}
+
+func startsNumber(text string) bool {
+	return isDigit(text[0]) || len(text) > 1 && text[0] == '.' && isDigit(text[1])
+}
+
+// cut shortens s to at most limit bytes, at a character, and marks that it did.
+func cut(s string, limit int) string {
+	const mark = " ..."
+	if len(s) <= limit {
+		return s
+	}
+	end := limit - len(mark)
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + mark
+}
+
+// tablesOf names the relations in tree, without those that WITH defines.
+func tablesOf(tree *pgquery.ParseResult) []string {
+	var c tableCollector
+	c.message(tree.ProtoReflect())
+	tables := slices.DeleteFunc(c.tables, func(t string) bool { return slices.Contains(c.ctes, t) })
+	return tables[:min(len(tables), auditTablesMax)]
+}
+
+type tableCollector struct{ tables, ctes []string }
+
+func (c *tableCollector) message(m protoreflect.Message) {
+	switch n := m.Interface().(type) {
+	case *pgquery.RangeVar:
+		c.add(n.Catalogname, n.Schemaname, n.Relname)
+	case *pgquery.CommonTableExpr:
+		c.ctes = append(c.ctes, n.Ctename)
+	case *pgquery.DropStmt:
+		c.dropped(n)
+	}
+	eachMessage(m, c.message)
+}
+
+// dropped adds what DROP names: a list of name parts for each relation.
+func (c *tableCollector) dropped(d *pgquery.DropStmt) {
+	switch d.RemoveType {
+	case pgquery.ObjectType_OBJECT_TABLE, pgquery.ObjectType_OBJECT_VIEW, pgquery.ObjectType_OBJECT_MATVIEW,
+		pgquery.ObjectType_OBJECT_SEQUENCE, pgquery.ObjectType_OBJECT_INDEX, pgquery.ObjectType_OBJECT_FOREIGN_TABLE:
+	default:
+		return
+	}
+	for _, o := range d.Objects {
+		var parts []string
+		for _, p := range o.GetList().GetItems() {
+			parts = append(parts, p.GetString_().GetSval())
+		}
+		c.add(parts...)
+	}
+}
+
+func (c *tableCollector) add(parts ...string) {
+	name := strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), ".")
+	if name != "" && len(c.tables) < 4*auditTablesMax && !slices.Contains(c.tables, name) {
+		c.tables = append(c.tables, name)
+	}
+}

@@ -1,0 +1,60 @@
+package fencing
+
+// Explanation says in words how one statement of a text is fenced.
+type Explanation struct {
+	SQL    string // the statement, as it is in the text
+	Kind   Kind
+	Read   bool   // may run on a connection of a worker that does not lead
+	Reason string // why it is, or is not, a read
+	Check  string // where its transaction's check goes
+	// Known: the grammar accepted the text. If not, Reason says why.
+	Known bool
+}
+
+// Explain tells, for each statement of sql, what Fencepost takes it for. A text
+// of which nothing can be said has one Explanation of the whole.
+func Explain(sql string) []Explanation {
+	t := Analyze(sql, DefaultSettings)
+	if len(t.Statements) == 0 && !t.Known {
+		return []Explanation{{SQL: sql, Kind: Alone, Reason: t.why,
+			Check: "on the control connection, and noted in the registry while it runs; refused with ZF005 if that cannot be"}}
+	}
+	all := make([]Explanation, len(t.Statements))
+	for i := range t.Statements {
+		st := &t.Statements[i]
+		all[i] = Explanation{SQL: sql[st.Start:st.End], Kind: st.Kind, Read: st.Read, Known: t.Known,
+			Reason: st.reason, Check: whereChecked(st, len(t.Statements))}
+		if !t.Known {
+			all[i].Reason = "taken for a write: " + t.why
+		}
+	}
+	return all
+}
+
+// whereChecked says where the check of a statement's transaction goes; of is
+// the number of statements in its text.
+func whereChecked(st *Statement, of int) string {
+	switch st.Kind {
+	case Session, Deallocate, RollbackTo:
+		return "none of its own: it may come before the transaction's check"
+	case Begin:
+		return "behind it, in front of the transaction's first statement that could do anything"
+	case Commit, Rollback:
+		return "none in front; the next transaction is checked again"
+	case Alone:
+		if of > 1 {
+			return "in front of the text, once for the transaction; Postgres runs such a statement only by itself"
+		}
+		return "outside a block on the control connection, and noted in the registry while it runs"
+	case Discard:
+		return "none in front; what it dropped of the check is prepared again behind it"
+	case Refused:
+		return "nowhere: it is refused with ZF005"
+	case ByMessage:
+		return "in front, once for the transaction, by extended messages if it is the only statement of a Query"
+	case ShowFence, SetFence:
+		return "none: Fencepost answers it"
+	default:
+		return "in front, once for the transaction"
+	}
+}
