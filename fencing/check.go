@@ -2,6 +2,7 @@ package fencing
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -20,6 +21,9 @@ func Literal(s string) string {
 // CheckSQL is the text of the check that stands in front of every transaction.
 // $1 is the epoch the connection was told, $2 the epoch its candidacy holds.
 //
+// Both must be the sequence's value: an epoch that a connection only claims to
+// know, but that its candidacy does not hold, passes nothing.
+//
 // pg_sequence_last_value locks the sequence in RowExclusive mode for the top
 // transaction and reads its value without a snapshot, so a grant (which takes
 // ShareRowExclusive by ALTER SEQUENCE … RESTART) waits for every transaction
@@ -28,10 +32,21 @@ func Literal(s string) string {
 // which also compares the row under snapshots older than the grant. Operators
 // are qualified: a hostile search_path changes nothing.
 func CheckSQL(fence int32, worker, incarnation string) string {
-	return fmt.Sprintf(`SELECT CASE WHEN pg_catalog.pg_sequence_last_value('fencepost.epoch_%d'::pg_catalog.regclass) OPERATOR(pg_catalog.=) $1::pg_catalog.int8`+
+	return checkSQL(fence, worker, incarnation, "$1", "$2")
+}
+
+// InlineCheckSQL is the check with its parameters in place, for where the
+// prepared one may be gone.
+func InlineCheckSQL(fence int32, worker, incarnation string, told, held Epoch) string {
+	return checkSQL(fence, worker, incarnation, strconv.FormatInt(int64(told), 10), strconv.FormatInt(int64(held), 10))
+}
+
+func checkSQL(fence int32, worker, incarnation, told, held string) string {
+	return fmt.Sprintf(`SELECT CASE WHEN pg_catalog.pg_sequence_last_value('fencepost.epoch_%[1]d'::pg_catalog.regclass) OPERATOR(pg_catalog.=) %[2]s::pg_catalog.int8`+
+		` AND $1::pg_catalog.int8 OPERATOR(pg_catalog.=) $2::pg_catalog.int8`+
 		` AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'`+
-		` THEN NULL ELSE fencepost.refuse(%d, $1::pg_catalog.int8, %s, %s, $2::pg_catalog.int8, false) END`,
-		fence, fence, Literal(worker), Literal(incarnation))
+		` THEN NULL ELSE fencepost.refuse(%[1]d, %[2]s::pg_catalog.int8, %[4]s, %[5]s, %[3]s::pg_catalog.int8, false) END`,
+		fence, told, held, Literal(worker), Literal(incarnation))
 }
 
 // RefuseSQL is the text that refuses whatever follows it, for a connection

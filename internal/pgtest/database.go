@@ -126,6 +126,7 @@ func (s *Server) makeTemplate() error {
 		return nil
 	}
 	if err := s.exec(Superuser, "postgres",
+		"DROP DATABASE IF EXISTS "+template, // of an attempt that failed
 		"CREATE DATABASE "+template,
 		"GRANT CREATE ON DATABASE "+template+" TO "+Control); err != nil {
 		return err

@@ -1,0 +1,153 @@
+package migrations_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/migrations"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+func TestUpTwiceChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	conn := s.Connect(t, pgtest.Control, s.Database(t))
+	before, err := migrations.Status(context.Background(), conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := migrations.Up(context.Background(), conn, migrations.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if before.Version != before.Latest || len(after.Applied) != len(before.Applied) || !after.Applied[0].At.Equal(before.Applied[0].At) {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+func TestUpTwoAtOnce(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.EmptyDatabase(t)
+	const runs = 6
+	errs := make(chan error, runs)
+	for range runs {
+		conn := s.Connect(t, pgtest.Control, db)
+		go func() {
+			_, err := migrations.Up(context.Background(), conn, migrations.Options{})
+			errs <- err
+		}()
+	}
+	for range runs {
+		if err := <-errs; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestUpBySuperuserMakesAndEquipsTheControlRole(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	db := s.EmptyDatabase(t)
+	s.Exec(t, pgtest.Superuser, "postgres", `ALTER ROLE app SET default_transaction_read_only = on`)
+	conn := s.Connect(t, pgtest.Superuser, db)
+	opts := migrations.Options{Control: `odd "one"`}
+	if _, err := migrations.Up(context.Background(), conn, opts); err == nil {
+		t.Fatal("a control role that does not exist was accepted without a password to make it with")
+	}
+	opts.Password = `it's`
+	state, err := migrations.Up(context.Background(), conn, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var owner string
+	var signals bool
+	if err := conn.QueryRow(context.Background(), `SELECT tableowner, pg_has_role(tableowner, 'pg_signal_backend', 'USAGE')
+		FROM pg_tables WHERE schemaname = 'fencepost' AND tablename = 'fence'`).Scan(&owner, &signals); err != nil {
+		t.Fatal(err)
+	}
+	if state.Version == 0 || owner != opts.Control || !signals {
+		t.Errorf("version %d, owner %q, may signal %t", state.Version, owner, signals)
+	}
+}
+
+func TestUpNamesTheMissingRight(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	for _, c := range []struct {
+		name, user, control, right, fix string
+	}{
+		{"no create on the database", "bare_control", "", `CREATE on database`, `GRANT CREATE ON DATABASE`},
+		{"no signal right", pgtest.App, "", "membership in pg_signal_backend", `GRANT pg_signal_backend TO "app"`},
+		{"not a member of the control role", pgtest.App, pgtest.Control, `membership in the control role "fencepost"`, `GRANT "fencepost" TO "app"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			db := s.EmptyDatabase(t)
+			if c.user == "bare_control" {
+				s.Exec(t, pgtest.Superuser, db, "CREATE ROLE bare_control LOGIN", "GRANT pg_signal_backend, pg_read_all_stats TO bare_control")
+				t.Cleanup(func() { s.Exec(t, pgtest.Superuser, db, "DROP ROLE bare_control") })
+			}
+			conn := s.Connect(t, c.user, db)
+			_, err := migrations.Up(context.Background(), conn, migrations.Options{Control: c.control})
+			var right *migrations.RightError
+			if !errors.As(err, &right) {
+				t.Fatalf("got %v, want a RightError", err)
+			}
+			if !contains(right.Right, c.right) || !contains(right.Fix, c.fix) {
+				t.Errorf("right %q, fix %q; want %q, %q", right.Right, right.Fix, c.right, c.fix)
+			}
+			state, err := migrations.Status(context.Background(), conn)
+			if err != nil || state.Version != 0 {
+				t.Errorf("after the refusal: %+v, %v", state, err)
+			}
+		})
+	}
+}
+
+func TestUpRefusesANewerSchema(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "INSERT INTO fencepost.schema_version (version, name) VALUES (999, 'later')")
+	_, err := migrations.Up(context.Background(), s.Connect(t, pgtest.Control, db), migrations.Options{})
+	if !errors.Is(err, migrations.ErrNewer) {
+		t.Errorf("got %v, want ErrNewer", err)
+	}
+}
+
+func TestUpIgnoresHostileDefaults(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.EmptyDatabase(t)
+	for _, setting := range []string{"default_transaction_read_only = on", "default_transaction_isolation = 'serializable'", "search_path = 'public'"} {
+		s.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+db+" SET "+setting)
+	}
+	if _, err := migrations.Up(context.Background(), s.Connect(t, pgtest.Control, db), migrations.Options{}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUpGivesBackLostGrants(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db,
+		"SELECT fencepost.register('billing')",
+		"REVOKE ALL ON SCHEMA fencepost FROM PUBLIC",
+		"REVOKE ALL ON ALL SEQUENCES IN SCHEMA fencepost FROM PUBLIC",
+		"GRANT ALL ON fencepost.running TO PUBLIC")
+	if _, err := migrations.Up(context.Background(), s.Connect(t, pgtest.Control, db), migrations.Options{}); err != nil {
+		t.Fatal(err)
+	}
+	var reads, notes bool
+	if err := s.Connect(t, pgtest.App, db).QueryRow(context.Background(),
+		`SELECT has_sequence_privilege('fencepost.epoch_1', 'SELECT'), has_table_privilege('fencepost.running', 'DELETE')`).Scan(&reads, &notes); err != nil {
+		t.Fatal(err)
+	}
+	if !reads || notes {
+		t.Errorf("app reads the sequence: %t, writes the registry: %t", reads, notes)
+	}
+}
