@@ -43,7 +43,7 @@ func InlineCheckSQL(fence int32, worker, incarnation string, told, held Epoch) s
 
 func checkSQL(fence int32, worker, incarnation, told, held string) string {
 	return fmt.Sprintf(`SELECT CASE WHEN pg_catalog.pg_sequence_last_value('fencepost.epoch_%[1]d'::pg_catalog.regclass) OPERATOR(pg_catalog.=) %[2]s::pg_catalog.int8`+
-		` AND $1::pg_catalog.int8 OPERATOR(pg_catalog.=) $2::pg_catalog.int8`+
+		` AND %[2]s::pg_catalog.int8 OPERATOR(pg_catalog.=) %[3]s::pg_catalog.int8`+
 		` AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'`+
 		` THEN NULL ELSE fencepost.refuse(%[1]d, %[2]s::pg_catalog.int8, %[4]s, %[5]s, %[3]s::pg_catalog.int8, false) END`,
 		fence, told, held, Literal(worker), Literal(incarnation))
