@@ -1,0 +1,38 @@
+package election
+
+import (
+	"context"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// Fence is what a candidacy needs of one resource's row in the fence table,
+// beyond what the proxy needs of it. Its errors are *fencing.Refusal where the
+// fence itself has spoken: ZF001 (another candidacy was granted since), ZF004
+// (missing, no right, restored), ZF006 (the award is not newer than the
+// recorded one: it is to be given back). All others mean unknown.
+type Fence interface {
+	fencing.Fence
+	// Grant turns an award into an epoch. The same award again returns the
+	// same epoch; a newer award of the recorded incarnation keeps the epoch.
+	Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error)
+	// Record returns the highest grant.
+	Record(ctx context.Context) (fencing.Record, error)
+	// SupersededBefore reports that the worker had an epoch and another worker
+	// was granted a higher one since.
+	SupersededBefore(ctx context.Context, worker string) (bool, error)
+	// Verify compares what the proxy believes with what the database holds. It
+	// returns a *fencing.Refusal if they differ.
+	Verify(ctx context.Context, t fencing.Term) error
+}
+
+// Backend is what Elections needs of one database.
+type Backend struct {
+	// Fence returns the fence of a resource, and makes it if there is none.
+	Fence func(ctx context.Context, resource string) (Fence, error)
+	// Provider awards the leases of this database's resources. Elections
+	// closes it.
+	Provider Provider
+	// Close, if not nil, is called after the Provider was closed.
+	Close func()
+}

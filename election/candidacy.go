@@ -1,0 +1,438 @@
+package election
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// Candidacy is one worker's standing for one resource at this proxy.
+type Candidacy struct {
+	r           *resource
+	user        string
+	worker      string
+	incarnation string
+	before      bool
+	log         *zap.Logger
+
+	standing atomic.Pointer[fencing.Standing]
+	poke     chan struct{} // cap 1; wakes the loop
+	results  chan func()   // what the loop does with the end of a request
+	done     chan struct{} // closed when the loop has ended
+
+	// ctx is for requests that make no sense once the candidacy is over;
+	// releases have a context of their own, which abandon ends.
+	ctx         context.Context
+	cancel      context.CancelFunc
+	releaseCtx  context.Context
+	abandonFunc context.CancelFunc
+
+	// mu comes after resource.mu.
+	mu struct {
+		sync.Mutex
+		state
+	}
+}
+
+// state is what the loop works on. It is guarded by Candidacy.mu.
+type state struct {
+	changed chan struct{} // closed and replaced with each new standing
+	told    bool          // the members know the present standing
+
+	members map[fencing.Member]*member
+	left    map[fencing.Member]*member // left since the last look
+	client  netip.Addr                 // where the members come from
+	waiters int                        // callers of AwaitLeader
+	demands []chan struct{}            // callers of Demand
+	first   chan struct{}              // closed when the first attempt has ended
+	ended   bool                       // nobody is left: release and stop
+	lingers time.Duration              // if not 0: end at this time unless somebody joins
+	departs bool                       // the resource knows that the lease is about to be given back
+
+	life  life
+	sight Sight
+
+	lease      *Lease        // held as far as known
+	trusted    time.Duration // until when; see Term.TrustedUntil
+	renewAt    time.Duration
+	granted    bool          // lease has been turned into the epoch
+	grantAt    time.Duration // when to try (again) to get it granted
+	heldSince  time.Duration // when the lease was asked for
+	freeSince  time.Duration // since when the resource had no holder before that
+	silenced   *Lease        // released for silence; not taken by anybody since, as far as known
+	uncertain  bool          // an Acquire may have got a lease without telling
+	distrusted bool          // the database disagreed with the term: give it back
+
+	epoch       fencing.Epoch
+	wasGranted  bool // this candidacy has led before
+	wasSilenced bool // its lease was released for silence, and it did not come back yet
+	superseded  bool
+	noted       bool // the supersession was logged
+	supersedeBy fencing.Record
+	record      fencing.Record
+	fault       error
+	notNewer    int // awards in a row that were not newer than the record
+
+	tryAt   time.Duration // not before this time
+	backoff time.Duration
+	wasLed  bool // the last published standing was leader
+
+	vacated bool // to be told to the resource: this candidacy holds nothing now
+	alarm   bool // to be told to the resource: a false alarm
+
+	acquiring, granting, renewing, releasing bool
+	stopGrant                                context.CancelFunc
+	stopRenew                                context.CancelFunc
+}
+
+// member is what the loop knows of one connection.
+type member struct {
+	campaigns bool
+	timeout   time.Duration // negative: the configured one; 0: never
+	reads     uint64        // as last seen; only the loop reads and writes it
+	seen      bool
+}
+
+var _ fencing.Candidacy = (*Candidacy)(nil)
+
+func newCandidacy(r *resource, claim fencing.Claim, before bool) *Candidacy {
+	c := &Candidacy{
+		r: r, user: claim.User, worker: claim.Worker, incarnation: rand.Text(), before: before,
+		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
+	}
+	c.log = r.log.With(zap.String("worker", c.worker), zap.String("incarnation", c.incarnation))
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
+	c.mu.changed = make(chan struct{})
+	c.mu.members, c.mu.left = map[fencing.Member]*member{}, map[fencing.Member]*member{}
+	c.mu.told = true
+	c.standing.Store(&fencing.Standing{})
+	return c
+}
+
+// Standing implements fencing.Candidacy.
+func (c *Candidacy) Standing() *fencing.Standing { return c.standing.Load() }
+
+// Incarnation implements fencing.Candidacy.
+func (c *Candidacy) Incarnation() string { return c.incarnation }
+
+// Fence implements fencing.Candidacy.
+func (c *Candidacy) Fence() fencing.Fence { return c.r.fence }
+
+// SupersededBefore implements fencing.Candidacy.
+func (c *Candidacy) SupersededBefore() bool { return c.before }
+
+// Term returns what is known of the lease; its Epoch is 0 while the candidacy
+// does not lead.
+func (c *Candidacy) Term() fencing.Term {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.termLocked()
+}
+
+func (c *Candidacy) termLocked() fencing.Term {
+	s := &c.mu.state
+	if s.lease == nil || !s.granted {
+		return fencing.Term{Award: fencing.Award{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation}}
+	}
+	return fencing.Term{Award: c.award(s.lease, s.epoch, 0), Epoch: s.epoch, TrustedUntil: s.trusted}
+}
+
+func (c *Candidacy) award(l *Lease, held, floor fencing.Epoch) fencing.Award {
+	return fencing.Award{
+		Resource: l.Resource, Worker: l.Worker, Incarnation: l.Incarnation,
+		Source: c.r.provider.Source(), Marker: l.Marker, Index: l.Index,
+		Held: held, Floor: floor,
+	}
+}
+
+// elsewhere returns the address the members come from if it is another one
+// than client, else "".
+func (c *Candidacy) elsewhere(client netip.Addr) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.mu.members) == 0 || c.mu.client == client || c.over() {
+		return ""
+	}
+	return c.mu.client.String()
+}
+
+// over reports that nobody can join any more. c.mu is held.
+func (c *Candidacy) over() bool { return c.mu.superseded || c.mu.ended }
+
+// admit makes m a member, unless the candidacy is over. r.mu is held.
+func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	if c.over() {
+		return false
+	}
+	if len(s.members) == 0 && s.client.IsValid() && s.client != claim.Client {
+		// It lingers for a process that has gone: another one begins anew.
+		s.ended = true
+		c.departLocked()
+		poke(c.poke)
+		return false
+	}
+	campaigns := claim.Campaign != fencing.CampaignOff
+	if campaigns && c.campaignersLocked() == 0 {
+		if s.first != nil {
+			closeOnce(s.first)
+		}
+		s.first = make(chan struct{})
+	}
+	s.client, s.lingers = claim.Client, 0
+	s.members[m] = &member{campaigns: campaigns, timeout: claim.WorkerTimeout}
+	if campaigns {
+		s.life.quiet = 0
+	}
+	poke(c.poke)
+	return true
+}
+
+func (c *Candidacy) campaignersLocked() int {
+	n := 0
+	for _, m := range c.mu.members {
+		if m.campaigns {
+			n++
+		}
+	}
+	return n
+}
+
+// Leave implements fencing.Candidacy.
+func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	k, ok := s.members[m]
+	if !ok {
+		return
+	}
+	if s.superseded && k.campaigns {
+		s.left[m] = k // whether it had come back is seen by its last sample
+	}
+	delete(s.members, m)
+	defer poke(c.poke)
+	if c.campaignersLocked() > 0 {
+		return
+	}
+	if orderly && c.r.set.Linger > 0 && s.lease != nil && s.granted && !c.over() {
+		s.lingers = c.r.e.cfg.Now() + c.r.set.Linger
+		return
+	}
+	s.ended = s.ended || len(s.members) == 0
+	c.departLocked()
+}
+
+// departLocked notes that the lease, if there may be one, is about to be given
+// back: a first attempt of somebody else waits for it rather than lose against
+// a goodbye. r.mu is held as well.
+func (c *Candidacy) departLocked() {
+	s := &c.mu.state
+	if s.lease != nil || s.acquiring || s.uncertain || s.silenced != nil {
+		s.departs = true
+		c.r.mu.departing[c] = struct{}{}
+	}
+}
+
+// end makes the candidacy release its lease and stop, members or not.
+func (c *Candidacy) end() {
+	c.mu.Lock()
+	c.mu.ended = true
+	c.mu.Unlock()
+	c.cancel()
+	poke(c.poke)
+}
+
+// abandon gives up on a release.
+func (c *Candidacy) abandon() { c.abandonFunc() }
+
+// AwaitFirst implements fencing.Candidacy.
+func (c *Candidacy) AwaitFirst(ctx context.Context) error {
+	c.mu.Lock()
+	first := c.mu.first
+	c.mu.Unlock()
+	if first == nil { // only observers
+		return nil
+	}
+	select {
+	case <-first:
+		return nil
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// AwaitLeader implements fencing.Candidacy.
+func (c *Candidacy) AwaitLeader(ctx context.Context) error {
+	c.mu.Lock()
+	c.mu.waiters++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.mu.waiters--
+		c.mu.Unlock()
+	}()
+	var refusal error
+	err := c.await(ctx, func(s *fencing.Standing) bool {
+		switch {
+		case s.Role == fencing.Superseded:
+			refusal = c.refuseSuperseded()
+		case s.Fault != nil:
+			refusal = asRefusal(s.Fault)
+		}
+		return refusal != nil || s.May()
+	})
+	return errors.Join(err, refusal)
+}
+
+// AwaitConfirmed implements fencing.Candidacy.
+func (c *Candidacy) AwaitConfirmed(ctx context.Context) error {
+	return c.await(ctx, func(s *fencing.Standing) bool { return !s.Lapsed })
+}
+
+// await wakes the loop, which may have something to find out, and waits for a
+// standing that will do.
+func (c *Candidacy) await(ctx context.Context, ok func(*fencing.Standing) bool) error {
+	for {
+		c.mu.Lock()
+		changed, now := c.mu.changed, c.standing.Load()
+		c.mu.Unlock()
+		if ok(now) {
+			return nil
+		}
+		poke(c.poke)
+		select {
+		case <-changed:
+		case <-c.done:
+			if ok(c.standing.Load()) {
+				return nil
+			}
+			return ErrClosed
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Demand implements fencing.Candidacy.
+func (c *Candidacy) Demand(ctx context.Context) {
+	if !c.Standing().Vacant {
+		return
+	}
+	answered := make(chan struct{})
+	c.mu.Lock()
+	c.mu.demands = append(c.mu.demands, answered)
+	c.mu.Unlock()
+	poke(c.poke)
+	select {
+	case <-answered:
+	case <-c.done:
+	case <-ctx.Done():
+	}
+}
+
+// Advanced implements fencing.Candidacy.
+func (c *Candidacy) Advanced(ctx context.Context) bool {
+	if _, err := c.r.refresh(ctx); err != nil {
+		c.failed("read the record", err)
+	}
+	return c.Standing().Role == fencing.Superseded
+}
+
+// verify compares what a leading candidacy believes with the database, for
+// each further server connection.
+func (c *Candidacy) verify(ctx context.Context) error {
+	term := c.Term()
+	if term.Epoch == 0 {
+		return nil
+	}
+	err := c.r.fence.Verify(ctx, term)
+	if err == nil {
+		return nil
+	}
+	if c.Advanced(ctx) || c.Term().Epoch != term.Epoch {
+		return nil // it moved on meanwhile, and its standing says so
+	}
+	if isState(err, fencing.StateNoFence) {
+		c.mu.Lock()
+		c.mu.fault, c.mu.distrusted = asRefusal(err), true
+		c.mu.Unlock()
+		poke(c.poke)
+	}
+	return fmt.Errorf("verify the fence: %w", err)
+}
+
+// observe takes note of the highest grant.
+func (c *Candidacy) observe(rec fencing.Record) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	if rec.Epoch < s.record.Epoch {
+		return
+	}
+	if rec.Epoch > s.record.Epoch {
+		s.fault = nil // the fence works, whatever was wrong with it
+	}
+	s.record = rec
+	switch {
+	case rec.Incarnation == c.incarnation:
+		s.epoch = max(s.epoch, rec.Epoch) // also after a grant without an answer
+	case s.superseded, s.epoch > 0 && rec.Epoch > s.epoch:
+		c.supersedeLocked(rec)
+	}
+	c.publishLocked(c.r.e.cfg.Now())
+}
+
+// supersedeLocked ends the candidacy for good. by may be out of date.
+func (c *Candidacy) supersedeLocked(by fencing.Record) {
+	s := &c.mu.state
+	s.superseded = true
+	if s.supersedeBy.Epoch <= s.epoch {
+		s.supersedeBy = by
+	}
+}
+
+func (c *Candidacy) refuseSuperseded() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	by := c.mu.supersedeBy
+	return &fencing.Refusal{
+		SQLState: fencing.StateSuperseded,
+		Message: fmt.Sprintf("worker %s was superseded on resource %s: it had epoch %d, the current epoch is %d of worker %s",
+			strconv.QuoteToASCII(c.worker), strconv.QuoteToASCII(c.r.key.name), c.mu.epoch, by.Epoch, strconv.QuoteToASCII(by.Worker)),
+		Hint: "Stop what this worker was doing, and connect again to start over.",
+	}
+}
+
+func asRefusal(err error) error {
+	var refusal *fencing.Refusal
+	if errors.As(err, &refusal) {
+		return refusal
+	}
+	return &fencing.Refusal{SQLState: fencing.StateNoFence, Message: "the fence cannot be used: " + strconv.QuoteToASCII(err.Error())}
+}
+
+func closeOnce(ch chan struct{}) {
+	select {
+	case <-ch:
+	default:
+		close(ch)
+	}
+}

@@ -1,0 +1,17 @@
+package election
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Boottime reads CLOCK_BOOTTIME, which goes on while the machine is suspended.
+// Go's own monotonic clock does not.
+func Boottime() time.Duration {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic("election: read CLOCK_BOOTTIME: " + err.Error()) // Linux has it since 2.6.39
+	}
+	return time.Duration(ts.Nano())
+}

@@ -1,0 +1,323 @@
+package election
+
+import (
+	"math/rand/v2"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+const (
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
+	// idleStep is how often a loop looks around though nothing is due.
+	idleStep = 5 * time.Second
+)
+
+// run is the candidacy's loop. Each step looks at all there is, starts what is
+// due, and waits for the next thing to happen: it does not matter which one it
+// was, so no event can be missed.
+func (c *Candidacy) run() {
+	defer c.r.loopEnded(c)
+	defer close(c.done)
+	defer c.abandonFunc()
+	defer c.cancel()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		v := c.r.view(c)
+		c.sample(v.factor)
+		wait, over := c.step(v)
+		c.tellResource()
+		c.tell()
+		if over {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-c.poke:
+		case apply := <-c.results:
+			apply()
+		}
+	}
+}
+
+// step starts what is due. It returns how long nothing will be due, and
+// whether the candidacy is over and owes nothing to anybody.
+func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	now := c.r.e.cfg.Now()
+	c.lookLocked(v, now)
+	c.publishLocked(now)
+	if s.superseded || s.ended {
+		c.cancel()
+		c.answerLocked()
+	}
+	switch {
+	case s.releasing:
+	case s.lease != nil:
+		c.holdLocked(v, now)
+	case s.ended && s.uncertain && !s.acquiring:
+		c.releaseLocked(&Lease{Bid: c.bid()}, ReasonLeft)
+	case s.silenced != nil && !c.livesLocked() && !s.acquiring:
+		c.releaseLocked(s.silenced, ReasonLeft)
+	case !s.acquiring && c.wantsLocked(v, now):
+		c.acquireLocked(v)
+	}
+	c.publishLocked(now)
+	busy := s.acquiring || s.granting || s.renewing || s.releasing
+	if s.departs && !busy && (s.lease == nil || c.livesLocked()) {
+		s.departs = false // told by tellResource
+	}
+	return c.nextLocked(now), s.ended && !busy && s.lease == nil
+}
+
+// lookLocked takes note of what came since the last step.
+func (c *Candidacy) lookLocked(v view, now time.Duration) {
+	s := &c.mu.state
+	if s.lingers != 0 && now >= s.lingers && c.campaignersLocked() == 0 {
+		s.lingers = 0
+		s.ended = s.ended || len(s.members) == 0
+	}
+	if s.superseded && len(s.members) == 0 {
+		s.ended = true
+	}
+	if v.sight == s.sight {
+		return
+	}
+	s.sight = v.sight
+	if v.sight.Incarnation == c.incarnation {
+		return // our own doing
+	}
+	s.silenced = nil // somebody has had the lease since
+	if s.fault == nil {
+		s.backoff = 0
+		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies in the same instant
+	}
+}
+
+// livesLocked reports that the candidacy has, or waits a moment for, a
+// connection that wants to lead.
+func (c *Candidacy) livesLocked() bool {
+	s := &c.mu.state
+	return !s.ended && !s.superseded && (c.campaignersLocked() > 0 || s.lingers != 0)
+}
+
+// holdLocked does what a held lease needs.
+func (c *Candidacy) holdLocked(v view, now time.Duration) {
+	s := &c.mu.state
+	switch {
+	case !c.livesLocked(), s.distrusted:
+		if s.distrusted {
+			s.tryAt = now + faultBackoff
+		}
+		s.distrusted = false
+		c.releaseLocked(s.lease, ReasonLeft)
+		return
+	case s.life.silent && s.granted:
+		c.releaseLocked(s.lease, ReasonSilence)
+		return
+	}
+	switch {
+	case s.granted:
+		c.answerLocked()
+	case !s.granting && now >= s.grantAt:
+		c.grantLocked(v)
+	}
+	if !s.renewing && now >= s.renewAt {
+		c.renewLocked()
+	}
+}
+
+// wantsLocked reports that it is time to try for the lease. Where an attempt
+// that somebody waits for makes no sense, it answers them.
+func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
+	s := &c.mu.state
+	asked := s.first != nil && !isClosed(s.first) || len(s.demands) > 0
+	switch {
+	case !c.livesLocked() || s.lingers != 0 || s.life.silent || v.held:
+		c.answerLocked()
+		return false
+	case v.departing: // its goodbye comes first; we are woken after it
+		return false
+	case s.first != nil && !isClosed(s.first):
+		return true // whatever the watch saw: it may be late
+	case len(s.demands) > 0 && s.sight.Vacancy != Held:
+		return true
+	case asked:
+		c.answerLocked()
+	}
+	if now < s.tryAt {
+		return false
+	}
+	switch s.sight.Vacancy {
+	case Freed:
+		return true
+	case Silent:
+		return s.waiters > 0 || s.epoch > 0
+	case Held: // by a request of ours whose answer was lost, or as of long ago
+		return v.blind || s.sight.Incarnation == c.incarnation
+	default:
+		return v.blind
+	}
+}
+
+// answerLocked ends the wait of those who asked for an attempt.
+func (c *Candidacy) answerLocked() {
+	s := &c.mu.state
+	if s.first != nil {
+		closeOnce(s.first)
+	}
+	for _, ch := range s.demands {
+		close(ch)
+	}
+	s.demands = nil
+}
+
+// nextLocked is when something is due again.
+func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
+	s := &c.mu.state
+	wait := idleStep
+	due := func(at time.Duration) { wait = min(wait, max(at-now, time.Millisecond)) }
+	if s.superseded && !s.ended {
+		return wait
+	}
+	if c.campaignersLocked() > 0 && s.life.timeout > 0 {
+		due(now + s.life.interval())
+	}
+	if s.lingers != 0 {
+		due(s.lingers)
+	}
+	if s.lease == nil {
+		if !s.acquiring && !s.releasing && s.tryAt > now {
+			due(s.tryAt)
+		}
+		return wait
+	}
+	if !s.granted && !s.granting {
+		due(s.grantAt)
+	}
+	if !s.renewing && !s.releasing {
+		due(s.renewAt)
+	}
+	if now < s.trusted {
+		due(s.trusted)
+	}
+	due(now + maxSample) // Go's timers stand still while the machine is suspended
+	return wait
+}
+
+// leadsLocked reports that the candidacy leads as far as this proxy knows.
+func (c *Candidacy) leadsLocked(now time.Duration) bool {
+	s := &c.mu.state
+	return s.lease != nil && s.granted && !s.releasing && !s.superseded && now < s.trusted
+}
+
+// publishLocked stores a new standing if there is one. The loop tells the
+// members of it.
+func (c *Candidacy) publishLocked(now time.Duration) {
+	s := &c.mu.state
+	leads := c.leadsLocked(now)
+	next := fencing.Standing{Epoch: s.epoch, Holder: s.record, Fault: s.fault}
+	switch {
+	case s.superseded:
+		next.Role = fencing.Superseded
+	case leads:
+		next.Role = fencing.Leader
+	default:
+		next.Lapsed = s.epoch > 0
+		next.Vacant = s.lease == nil && s.sight.Vacancy == Silent
+	}
+	if next == *c.standing.Load() {
+		return
+	}
+	c.standing.Store(&next)
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.told = false
+	poke(c.poke)
+	c.noteLocked(next, leads)
+}
+
+// noteLocked reports what a new standing means.
+func (c *Candidacy) noteLocked(next fencing.Standing, leads bool) {
+	s := &c.mu.state
+	was := s.wasLed
+	s.wasLed = leads
+	switch {
+	case next.Role == fencing.Superseded && !s.noted:
+		s.noted = true
+		c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
+			zap.Int64("current_epoch", int64(s.supersedeBy.Epoch)), zap.String("current_worker", s.supersedeBy.Worker))
+		c.event(Event{Kind: EventSuperseded})
+	case was && !leads && s.lease != nil && !s.releasing:
+		c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
+		c.event(Event{Kind: EventLapsed})
+		poke(c.r.wake) // look whether somebody was granted
+	}
+}
+
+// tellResource tells the resource what the loop has found out. The loop holds
+// no lock of its own meanwhile.
+func (c *Candidacy) tellResource() {
+	c.mu.Lock()
+	vacated, alarm, departs := c.mu.vacated, c.mu.alarm, c.mu.departs
+	c.mu.vacated, c.mu.alarm = false, false
+	c.mu.Unlock()
+	if alarm {
+		c.r.falseAlarm()
+	}
+	c.r.settle(c, vacated, departs)
+}
+
+// tell calls StandingChanged of all members if they do not know the present
+// standing. Only the loop calls it, and it holds no lock meanwhile.
+func (c *Candidacy) tell() {
+	c.mu.Lock()
+	if c.mu.told {
+		c.mu.Unlock()
+		return
+	}
+	c.mu.told = true
+	over := c.over()
+	members := make([]fencing.Member, 0, len(c.mu.members))
+	for m := range c.mu.members {
+		members = append(members, m)
+	}
+	c.mu.Unlock()
+	if over {
+		c.r.forget(c)
+	}
+	for _, m := range members {
+		m.StandingChanged()
+	}
+}
+
+// event reports e with the candidacy's names. c.mu is held.
+func (c *Candidacy) event(e Event) {
+	e.Database, e.Resource = c.r.key.database, c.r.key.name
+	e.Worker, e.Incarnation, e.Epoch = c.worker, c.incarnation, c.mu.epoch
+	c.r.e.cfg.Observe(e)
+}
+
+func isClosed(ch chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
+}
+
+// jitter returns a random time below d.
+func jitter(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return rand.N(d)
+}

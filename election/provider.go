@@ -1,0 +1,120 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+var (
+	// ErrHeld says that Acquire changed nothing because somebody else holds
+	// the lease, or because the lease service keeps it closed for a while
+	// after its last holder was lost.
+	ErrHeld = errors.New("the lease is held by another candidacy")
+	// ErrLost says that a term is over for certain: the lease service does not
+	// know it any more, or shows another holder. Every other error of a
+	// Provider means that the outcome is unknown.
+	ErrLost = errors.New("the lease is lost")
+)
+
+// Provider is one lease service, as seen from one database: resources of the
+// same name in two databases have two leases. It is safe for concurrent use.
+// Every method returns at once when its context ends.
+type Provider interface {
+	// Source names the provider as it is recorded with each grant.
+	Source() string
+	// Acquire tries once to get the lease for the bid's candidacy. It returns
+	// ErrHeld if another candidacy holds it. After an error of unknown outcome
+	// a second Acquire with the same bid returns the same award if the first
+	// one got it.
+	Acquire(ctx context.Context, bid Bid) (*Lease, error)
+	// Renew confirms that the lease of exactly this term is held, and keeps it
+	// for another TTL. It returns ErrLost if the term is over for certain.
+	Renew(ctx context.Context, l *Lease) error
+	// Release gives back the lease of exactly this term, and says why. If the
+	// term is over already it changes nothing and returns nil, with one
+	// exception: ReasonLeft after ReasonSilence, while nobody has had the lease
+	// since, turns the vacancy into one that anybody may fill. A lease that
+	// holds only its Bid stands for whatever an Acquire of unknown outcome may
+	// have got.
+	Release(ctx context.Context, l *Lease, why Reason) error
+	// Watch blocks until the lease looks other than seen. The zero Sight
+	// differs from all that can be seen, so Watch then answers at once.
+	Watch(ctx context.Context, resource string, seen Sight) (Sight, error)
+	// Close ends what the provider runs in the background. It releases nothing.
+	Close() error
+}
+
+// Bid is what a candidacy asks of a lease service.
+type Bid struct {
+	Resource    string
+	Worker      string
+	Incarnation string        // random id of the candidacy
+	TTL         time.Duration // how long the lease lasts unless renewed
+}
+
+// Lease is one award of a lease: a term. It is never changed once made.
+type Lease struct {
+	Bid
+	// Marker and Index order the awards; see fencing.Award.
+	Marker string
+	Index  int64
+	// Handle is the provider's own name of the term (a session id, say).
+	Handle string
+}
+
+// Reason says why a lease is released.
+type Reason uint8
+
+const (
+	// ReasonLeft: the holder has no more use for the lease. Any live candidate
+	// takes it at once.
+	ReasonLeft Reason = iota
+	// ReasonSilence: the worker gives no sign of life. The lease is taken only
+	// on demand.
+	ReasonSilence
+)
+
+func (r Reason) String() string {
+	if r == ReasonSilence {
+		return "silence"
+	}
+	return "left"
+}
+
+// Vacancy says whether a lease is there to be taken.
+type Vacancy uint8
+
+const (
+	// Unseen: nothing is known yet.
+	Unseen Vacancy = iota
+	// Held: somebody holds the lease.
+	Held
+	// Freed: nobody holds the lease; its holder left, died, or never was.
+	Freed
+	// Silent: nobody holds the lease, and it was released for silence.
+	Silent
+)
+
+func (v Vacancy) String() string {
+	switch v {
+	case Held:
+		return "held"
+	case Freed:
+		return "free"
+	case Silent:
+		return "vacant by silence"
+	default:
+		return "unknown"
+	}
+}
+
+// Sight is what a provider last saw of a lease. Two sights are equal if nothing
+// happened between them that a candidate would want to know.
+type Sight struct {
+	Vacancy Vacancy
+	// Incarnation of the holder, or of the last one; "" if not known.
+	Incarnation string
+	// Index of the award that was seen. It is not compared with other awards.
+	Index int64
+}

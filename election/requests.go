@@ -1,0 +1,350 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+const (
+	// faultBackoff is about how long a candidacy waits after the fence, or the
+	// order of awards, turned out to be unusable.
+	faultBackoff = 3 * time.Second
+	// grantPatience is how long beyond a TTL a lease is kept that cannot be
+	// turned into an epoch.
+	grantPatience = 5 * time.Second
+)
+
+// ask runs one request beside the loop. The loop runs what it returns, and does
+// not end before that.
+func (c *Candidacy) ask(request func() (apply func())) {
+	go func() { c.results <- request() }()
+}
+
+func (c *Candidacy) bid() Bid {
+	return Bid{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.r.set.TTL}
+}
+
+// acquireLocked tries for the lease.
+func (c *Candidacy) acquireLocked(v view) {
+	s := &c.mu.state
+	s.acquiring = true
+	if s.backoff == 0 {
+		c.log.Debug("campaign", zap.Stringer("lease", s.sight.Vacancy))
+	}
+	c.event(Event{Kind: EventCampaign})
+	sent := c.r.e.cfg.Now()
+	c.ask(func() func() {
+		ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
+		defer cancel()
+		lease, err := c.r.provider.Acquire(ctx, c.bid())
+		if err == nil {
+			c.r.setHolder(c)
+		}
+		return func() { c.acquired(lease, sent, v, err) }
+	})
+}
+
+func (c *Candidacy) acquired(lease *Lease, sent time.Duration, v view, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	s.acquiring = false
+	switch {
+	case err == nil:
+		s.uncertain, s.silenced = false, nil
+		s.lease, s.granted = lease, false
+		s.trusted = sent + c.r.set.trust()
+		s.renewAt = c.renewalAfter(sent)
+		s.grantAt, s.heldSince, s.freeSince = 0, sent, sent
+		if v.freeSince != 0 {
+			s.freeSince = min(sent, v.freeSince)
+		}
+	case errors.Is(err, ErrHeld):
+		c.retryLocked()
+	default:
+		s.uncertain = true
+		c.failedLocked("acquire the lease", err)
+		c.retryLocked()
+	}
+}
+
+// retryLocked ends an attempt without success.
+func (c *Candidacy) retryLocked() {
+	s := &c.mu.state
+	s.backoff = min(max(2*s.backoff, minBackoff), maxBackoff)
+	s.tryAt = c.r.e.cfg.Now() + s.backoff/2 + jitter(s.backoff/2)
+	c.answerLocked()
+}
+
+// renewalAfter is when a lease that was confirmed by a request sent at this
+// time is to be renewed: after a third of its TTL, and not in step with others.
+func (c *Candidacy) renewalAfter(sent time.Duration) time.Duration {
+	third := c.r.set.TTL / 3
+	return sent + third - jitter(third/5)
+}
+
+// grantLocked turns the award into the epoch.
+func (c *Candidacy) grantLocked(v view) {
+	s := &c.mu.state
+	s.granting = true
+	ctx, cancel := context.WithCancel(c.ctx)
+	s.stopGrant = cancel
+	lease, award, before := s.lease, c.award(s.lease, s.epoch, v.floor), s.record
+	c.ask(func() func() {
+		defer cancel()
+		epoch, err := c.r.fence.Grant(ctx, award)
+		record := fencing.Record{
+			Epoch: epoch, Worker: c.worker, Incarnation: c.incarnation,
+			Source: award.Source, Index: award.Index, GrantedAt: time.Now(),
+		}
+		if err == nil {
+			c.r.publish(record, c) // the others stop before this one leads
+		}
+		return func() { c.grantEnded(lease, before, record, err) }
+	})
+}
+
+func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	s.granting, s.stopGrant = false, nil
+	if err == nil {
+		s.epoch = record.Epoch
+		if record.Epoch >= s.record.Epoch {
+			s.record = record
+		} else {
+			c.supersedeLocked(s.record) // by a grant that came right behind
+		}
+	}
+	if s.lease != lease || s.releasing { // over meanwhile: the grant counts, the lease does not
+		c.retryLocked()
+		return
+	}
+	switch {
+	case err == nil:
+		c.grantedLocked(before)
+	case isState(err, fencing.StateSuperseded):
+		c.supersedeLocked(s.record)
+		c.refreshLocked()
+		c.answerLocked()
+	case isState(err, fencing.StateAwardNotNewer):
+		c.notNewerLocked(err)
+	case isState(err, fencing.StateNoFence):
+		s.fault = asRefusal(err)
+		c.giveBackLocked(err, faultBackoff)
+	default:
+		c.grantFailedLocked(err)
+	}
+}
+
+// giveBackLocked releases a lease that could not be turned into an epoch, and
+// does not try for another one before pause is over.
+func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
+	c.failedLocked("grant an epoch", err)
+	c.retryLocked()
+	c.mu.tryAt = max(c.mu.tryAt, c.r.e.cfg.Now()+pause/2+jitter(pause/2))
+	c.releaseLocked(c.mu.lease, ReasonLeft)
+}
+
+func (c *Candidacy) grantedLocked(before fencing.Record) {
+	s := &c.mu.state
+	epoch, kept := s.epoch, s.wasGranted
+	s.granted, s.wasGranted = true, true
+	s.fault, s.notNewer, s.backoff = nil, 0, 0
+	c.answerLocked()
+	took := c.r.e.cfg.Now() - s.freeSince
+	if kept {
+		c.log.Info("lease taken again under the same epoch", zap.Int64("epoch", int64(epoch)))
+		c.event(Event{Kind: EventRetaken, Took: took})
+		return
+	}
+	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
+	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.lease.Index), zap.Duration("took", took)}
+	if takeover {
+		c.log.Info("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)
+	} else {
+		c.log.Info("granted", fields...)
+	}
+	c.event(Event{Kind: EventGranted, Takeover: takeover, Took: took})
+}
+
+// notNewerLocked gives back an award that came too late: somebody else was
+// granted under a newer one. If the next award is not newer either, it is the
+// order of the lease service that went back.
+func (c *Candidacy) notNewerLocked(err error) {
+	s := &c.mu.state
+	s.notNewer++
+	if s.notNewer > 1 {
+		s.fault = &fencing.Refusal{
+			SQLState: fencing.StateNoFence,
+			Message:  "the lease service awards leases in an older order than the one recorded, as if it was restored or rebuilt: " + asRefusal(err).(*fencing.Refusal).Message,
+			Hint:     `Make sure that no other lease service is in use, then run "fencepost generation bump".`,
+		}
+	}
+	pause := time.Duration(0)
+	if s.fault != nil {
+		pause = faultBackoff
+	}
+	c.giveBackLocked(err, pause)
+}
+
+// grantFailedLocked tries again, until the lease is better given to somebody
+// who may reach the database.
+func (c *Candidacy) grantFailedLocked(err error) {
+	s := &c.mu.state
+	if c.r.e.cfg.Now()-s.heldSince > c.r.set.TTL+grantPatience {
+		c.giveBackLocked(err, 2*c.r.set.TTL)
+		return
+	}
+	c.failedLocked("grant an epoch", err)
+	c.retryLocked()
+	s.grantAt = s.tryAt
+}
+
+// renewLocked confirms the lease.
+func (c *Candidacy) renewLocked() {
+	s := &c.mu.state
+	s.renewing = true
+	lease, sent := s.lease, c.r.e.cfg.Now()
+	ctx, cancel := context.WithTimeout(c.ctx, c.r.set.callTimeout())
+	s.stopRenew = cancel
+	c.ask(func() func() {
+		defer cancel()
+		err := c.r.provider.Renew(ctx, lease)
+		return func() { c.renewed(lease, sent, err) }
+	})
+}
+
+func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	s.renewing, s.stopRenew = false, nil
+	if s.lease != lease || s.releasing {
+		return
+	}
+	now := c.r.e.cfg.Now()
+	switch {
+	case err == nil:
+		lapsed := s.granted && now >= s.trusted
+		c.event(Event{Kind: EventRenewed, Margin: s.trusted - now})
+		s.trusted = max(s.trusted, sent+c.r.set.trust())
+		s.renewAt = c.renewalAfter(sent)
+		if lapsed && now < s.trusted {
+			c.log.Info("confirmed: the lease was held all the time", zap.Int64("epoch", int64(s.epoch)))
+			c.event(Event{Kind: EventConfirmed})
+		}
+	case errors.Is(err, ErrLost):
+		c.lostLocked(err)
+	default:
+		s.renewAt = now + c.r.set.TTL/10 + jitter(c.r.set.TTL/20)
+		c.failedLocked("renew the lease", err)
+	}
+}
+
+// lostLocked is a definitive loss: the term is over at once.
+func (c *Candidacy) lostLocked(err error) {
+	s := &c.mu.state
+	c.log.Warn("lease lost", zap.Int64("epoch", int64(s.epoch)), zap.Error(err))
+	if s.stopGrant != nil {
+		s.stopGrant()
+	}
+	s.lease, s.granted = nil, false
+	s.tryAt, s.backoff = 0, 0
+	c.event(Event{Kind: EventLost, Err: err})
+	c.refreshLocked()
+	s.vacated = true
+}
+
+// releaseLocked gives a lease back. The standing changes before the request is
+// sent. What could not be released ends with its TTL.
+func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
+	s := &c.mu.state
+	s.releasing = true
+	s.wasSilenced = s.wasSilenced || why == ReasonSilence
+	if s.stopGrant != nil {
+		s.stopGrant()
+	}
+	if s.stopRenew != nil {
+		s.stopRenew()
+	}
+	c.ask(func() func() {
+		err := c.release(lease, why)
+		return func() { c.released(lease, why, err) }
+	})
+}
+
+// release tries three times, each time with more patience.
+func (c *Candidacy) release(lease *Lease, why Reason) error {
+	patience := c.r.set.callTimeout()
+	for try := 1; ; try++ {
+		ctx, cancel := context.WithTimeout(c.releaseCtx, patience)
+		err := c.r.provider.Release(ctx, lease, why)
+		cancel()
+		if err == nil || try == 3 || c.releaseCtx.Err() != nil {
+			return err
+		}
+		patience *= 2
+	}
+}
+
+func (c *Candidacy) released(lease *Lease, why Reason, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	s.releasing = false
+	again := lease == s.silenced
+	s.silenced, s.uncertain = nil, false
+	if s.lease == lease {
+		s.lease, s.granted = nil, false
+	}
+	if err != nil {
+		c.failedLocked("release the lease", err)
+	}
+	if why == ReasonSilence {
+		s.silenced = lease
+	}
+	if !again && lease.Index != 0 {
+		c.log.Info("released", zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why))
+		c.event(Event{Kind: EventReleased, Reason: why})
+	}
+	s.vacated = true
+}
+
+// cameBackLocked notes that a worker taken for dead was not.
+func (c *Candidacy) cameBackLocked() {
+	s := &c.mu.state
+	if !s.wasSilenced {
+		return
+	}
+	s.wasSilenced = false
+	c.log.Warn("false alarm: a worker whose lease was released for silence came back; its resource waits twice as long from now on",
+		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.superseded))
+	c.event(Event{Kind: EventFalseAlarm})
+	s.alarm = true
+}
+
+// refreshLocked has the record read beside the loop.
+func (c *Candidacy) refreshLocked() { poke(c.r.wake) }
+
+func (c *Candidacy) failed(what string, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.failedLocked(what, err)
+}
+
+func (c *Candidacy) failedLocked(what string, err error) {
+	if c.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return // ended by ourselves
+	}
+	err = fmt.Errorf("%s: %w", what, err)
+	c.log.Warn("request failed", zap.Error(err))
+	c.event(Event{Kind: EventFailed, Err: err})
+}

@@ -1,0 +1,325 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+const (
+	// alarmMemory is how long a false alarm keeps the worker timeout doubled.
+	alarmMemory = 24 * time.Hour
+	// maxAlarms bounds the doubling: 2^6 times the worker timeout.
+	maxAlarms = 6
+)
+
+// resource is one resource of one database, with the candidacies for it at this
+// proxy. It knows what the lease service and the fence last showed of it.
+type resource struct {
+	e        *Elections
+	key      resourceKey
+	set      Settings
+	provider Provider
+	fence    Fence
+	log      *zap.Logger
+	arrival  chan struct{} // cap 1; a candidacy came
+	wake     chan struct{} // cap 1; somebody wants the record read
+
+	// mu comes after Elections.mu and before Candidacy.mu.
+	mu struct {
+		sync.Mutex
+		// byWorker holds the live candidacies: neither superseded nor ended.
+		// They differ by user.
+		byWorker map[string][]*Candidacy
+		// loops holds every candidacy whose loop runs.
+		loops map[*Candidacy]struct{}
+		// departing holds those that are about to give the lease back: a
+		// first attempt waits for them rather than lose against a goodbye.
+		departing map[*Candidacy]struct{}
+		holder    *Candidacy // holds the lease, as far as this proxy knows
+		sight     Sight
+		sightErr  error         // why the watch sees nothing now
+		freeSince time.Duration // since when the lease has no holder; 0 if it has one
+		record    fencing.Record
+		floor     fencing.Epoch // highest epoch ever seen here
+		alarms    []time.Duration
+		alarmed   int // false alarms ever
+	}
+}
+
+func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fence) *resource {
+	r := &resource{
+		e: e, key: key, set: set, provider: p, fence: f, arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		log: e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
+	}
+	r.mu.byWorker = map[string][]*Candidacy{}
+	r.mu.loops = map[*Candidacy]struct{}{}
+	r.mu.departing = map[*Candidacy]struct{}{}
+	return r
+}
+
+// join makes m a member of the claim's live candidacy, or begins one.
+func (r *resource) join(ctx context.Context, claim fencing.Claim, m fencing.Member) (fencing.Candidacy, error) {
+	claim.Client = claim.Client.Unmap()
+	c, err := r.joinLive(claim, m)
+	if err != nil {
+		return nil, err
+	}
+	if c == nil {
+		if c, err = r.beginCandidacy(ctx, claim, m); err != nil {
+			return nil, err
+		}
+		return c, nil
+	}
+	if err := c.verify(ctx); err != nil {
+		c.Leave(m, true)
+		return nil, err
+	}
+	if c.Standing().Role == fencing.Superseded { // verify found that out
+		c.Leave(m, true)
+		return r.join(ctx, claim, m)
+	}
+	return c, nil
+}
+
+// joinLive returns nil if the claim has no live candidacy.
+func (r *resource) joinLive(claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.joinLiveLocked(claim, m)
+}
+
+func (r *resource) joinLiveLocked(claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
+	for _, c := range r.mu.byWorker[claim.Worker] {
+		if other := c.elsewhere(claim.Client); other != "" {
+			return nil, r.refuseAddress(claim, other)
+		}
+	}
+	for _, c := range r.mu.byWorker[claim.Worker] {
+		if c.user == claim.User && c.admit(claim, m) {
+			return c, nil
+		}
+	}
+	return nil, nil
+}
+
+// beginCandidacy asks the fence what came before, and begins a candidacy
+// unless another connection of the same worker was faster.
+func (r *resource) beginCandidacy(ctx context.Context, claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
+	before, err := r.fence.SupersededBefore(ctx, claim.Worker)
+	if err != nil {
+		return nil, fmt.Errorf("look for earlier epochs of the worker: %w", err)
+	}
+	if _, err := r.refresh(ctx); err != nil {
+		return nil, err
+	}
+	if !r.e.begin() {
+		return nil, ErrClosed
+	}
+	r.mu.Lock()
+	if c, err := r.joinLiveLocked(claim, m); c != nil || err != nil {
+		r.mu.Unlock()
+		r.e.wg.Done()
+		return c, err
+	}
+	c := newCandidacy(r, claim, before)
+	c.mu.record = r.mu.record
+	c.admit(claim, m)
+	r.mu.byWorker[claim.Worker] = append(r.mu.byWorker[claim.Worker], c)
+	r.mu.loops[c] = struct{}{}
+	r.mu.Unlock()
+	poke(r.arrival)
+	go c.run()
+	if _, err := r.e.known(r.key); err != nil { // Close may not have seen c
+		c.end()
+	}
+	return c, nil
+}
+
+// all returns every candidacy whose loop runs.
+func (r *resource) all() []*Candidacy {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := make([]*Candidacy, 0, len(r.mu.loops))
+	for c := range r.mu.loops {
+		all = append(all, c)
+	}
+	return all
+}
+
+// forget takes a superseded or ended candidacy from those that can be joined.
+func (r *resource) forget(c *Candidacy) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgetLocked(c)
+}
+
+func (r *resource) forgetLocked(c *Candidacy) {
+	list := r.mu.byWorker[c.worker]
+	for i, other := range list {
+		if other == c {
+			list = append(list[:i:i], list[i+1:]...)
+			break
+		}
+	}
+	if len(list) == 0 {
+		delete(r.mu.byWorker, c.worker)
+		return
+	}
+	r.mu.byWorker[c.worker] = list
+}
+
+// loopEnded is the last that a candidacy's loop does.
+func (r *resource) loopEnded(c *Candidacy) {
+	r.mu.Lock()
+	delete(r.mu.loops, c)
+	r.forgetLocked(c)
+	r.mu.Unlock()
+	r.settle(c, true, false)
+	r.e.wg.Done()
+}
+
+// settle notes what has become of c's lease: whether it was vacated, and
+// whether it is still about to be given back.
+func (r *resource) settle(c *Candidacy, vacated, departs bool) {
+	r.mu.Lock()
+	_, wake := r.mu.departing[c]
+	wake = wake && !departs
+	if wake {
+		delete(r.mu.departing, c)
+	}
+	if vacated && r.mu.holder == c {
+		r.mu.holder, wake = nil, true
+	}
+	r.mu.Unlock()
+	if wake {
+		r.pokeAll()
+	}
+}
+
+func (r *resource) setHolder(c *Candidacy) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.holder = c
+}
+
+func (r *resource) pokeAll() {
+	for _, c := range r.all() {
+		poke(c.poke)
+	}
+}
+
+// view is what a candidacy's loop looks at in each step.
+type view struct {
+	sight     Sight
+	blind     bool // the watch fails
+	held      bool // another candidacy of this proxy holds the lease
+	departing bool // another candidacy of this proxy is giving it back
+	freeSince time.Duration
+	floor     fencing.Epoch
+	factor    time.Duration // by how much the worker timeout is multiplied
+}
+
+func (r *resource) view(c *Candidacy) view {
+	now := r.e.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := view{
+		sight: r.mu.sight, blind: r.mu.sightErr != nil, freeSince: r.mu.freeSince, floor: r.mu.floor,
+		held: r.mu.holder != nil && r.mu.holder != c, factor: 1,
+	}
+	for other := range r.mu.departing {
+		v.departing = v.departing || other != c
+	}
+	for len(r.mu.alarms) > 0 && now-r.mu.alarms[0] > alarmMemory {
+		r.mu.alarms = r.mu.alarms[1:]
+	}
+	v.factor <<= min(len(r.mu.alarms), maxAlarms)
+	return v
+}
+
+// falseAlarm doubles the worker timeout for a day.
+func (r *resource) falseAlarm() {
+	now := r.e.cfg.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.alarmed++
+	r.mu.alarms = append(r.mu.alarms, now)
+	if len(r.mu.alarms) > maxAlarms {
+		r.mu.alarms = r.mu.alarms[1:]
+	}
+}
+
+// refresh reads the record and tells it to all candidacies. A record below one
+// that was seen before the question was asked is a refusal.
+func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
+	r.mu.Lock()
+	floor := r.mu.floor
+	r.mu.Unlock()
+	rec, err := r.fence.Record(ctx)
+	if err != nil {
+		return rec, fmt.Errorf("read the record of resource %q: %w", r.key.name, err)
+	}
+	if rec.Epoch < floor {
+		return rec, r.refuseRestored(rec.Epoch, floor)
+	}
+	r.publish(rec, nil)
+	return rec, nil
+}
+
+// publish tells every candidacy but one of a record. Answers may overtake each
+// other, so one below the highest seen changes nothing.
+func (r *resource) publish(rec fencing.Record, but *Candidacy) {
+	r.mu.Lock()
+	if rec.Epoch < r.mu.record.Epoch {
+		r.mu.Unlock()
+		return
+	}
+	r.mu.record = rec
+	r.mu.floor = max(r.mu.floor, rec.Epoch)
+	r.mu.Unlock()
+	for _, c := range r.all() {
+		if c != but {
+			c.observe(rec)
+		}
+	}
+}
+
+func (r *resource) refuseRestored(epoch, floor fencing.Epoch) error {
+	return &fencing.Refusal{
+		SQLState: fencing.StateNoFence,
+		Message: fmt.Sprintf("resource %s: the fence shows epoch %d, but epoch %d was seen before: the database was restored from an older state",
+			strconv.QuoteToASCII(r.key.name), epoch, floor),
+		Hint: `Stop all workers, then run "fencepost generation bump" on this database.`,
+	}
+}
+
+func (r *resource) refuseAddress(claim fencing.Claim, other string) error {
+	return &fencing.Refusal{
+		SQLState: fencing.StateUnfenceable,
+		Message: fmt.Sprintf("worker %s is connected from %s already, for resource %s: a worker id must name one process",
+			strconv.QuoteToASCII(claim.Worker), other, strconv.QuoteToASCII(r.key.name)),
+		Hint: "Set fencepost.worker to an id that differs per process and per life of it, such as host, process id and start time.",
+	}
+}
+
+// isState reports whether err carries a refusal with the SQLSTATE.
+func isState(err error, state string) bool {
+	var refusal *fencing.Refusal
+	return errors.As(err, &refusal) && refusal.SQLState == state
+}
+
+// poke wakes the reader of a channel of capacity 1.
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}

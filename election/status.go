@@ -1,0 +1,98 @@
+package election
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// ResourceStatus is what this proxy knows of one resource.
+type ResourceStatus struct {
+	Database string
+	Resource string
+	// Record is the highest grant known: leader, epoch, since when.
+	Record fencing.Record
+	// Vacancy is what the lease service shows.
+	Vacancy Vacancy
+	// Local says that a candidacy of this proxy holds the lease, and LeaseLeft
+	// how long it is trusted.
+	Local     bool
+	LeaseLeft time.Duration
+	// Leaderless is how long nobody has held the lease.
+	Leaderless time.Duration
+	// FalseAlarms counts workers that came back after their lease was released
+	// for silence. WorkerTimeout is what they have made of the configured one.
+	FalseAlarms   int
+	WorkerTimeout time.Duration
+	// WatchError says why the lease service cannot be watched now.
+	WatchError  error
+	Candidacies []CandidacyStatus
+}
+
+// CandidacyStatus is where one candidacy of this proxy stands.
+type CandidacyStatus struct {
+	User        string
+	Worker      string
+	Incarnation string
+	Standing    fencing.Standing
+	Members     int
+	Silent      bool
+	Lingers     bool
+}
+
+// Resources returns what is known of every resource used since the start,
+// ordered by database and name. It asks nobody.
+func (e *Elections) Resources() []ResourceStatus {
+	e.mu.Lock()
+	resources := make([]*resource, 0, len(e.mu.resources))
+	for _, r := range e.mu.resources {
+		resources = append(resources, r)
+	}
+	e.mu.Unlock()
+	all := make([]ResourceStatus, 0, len(resources))
+	for _, r := range resources {
+		all = append(all, r.status())
+	}
+	slices.SortFunc(all, func(a, b ResourceStatus) int {
+		return cmp.Or(cmp.Compare(a.Database, b.Database), cmp.Compare(a.Resource, b.Resource))
+	})
+	return all
+}
+
+func (r *resource) status() ResourceStatus {
+	now := r.e.cfg.Now()
+	v := r.view(nil)
+	r.mu.Lock()
+	st := ResourceStatus{
+		Database: r.key.database, Resource: r.key.name, Record: r.mu.record,
+		Vacancy: r.mu.sight.Vacancy, FalseAlarms: r.mu.alarmed,
+		WorkerTimeout: r.set.WorkerTimeout * v.factor, WatchError: r.mu.sightErr,
+	}
+	holder, since := r.mu.holder, r.mu.freeSince
+	r.mu.Unlock()
+	switch {
+	case holder != nil:
+		st.Local, st.Vacancy = true, Held
+		st.LeaseLeft = max(0, holder.Term().TrustedUntil-now)
+	case since != 0:
+		st.Leaderless = now - since
+	}
+	for _, c := range r.all() {
+		st.Candidacies = append(st.Candidacies, c.status())
+	}
+	slices.SortFunc(st.Candidacies, func(a, b CandidacyStatus) int {
+		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.User, b.User), cmp.Compare(a.Incarnation, b.Incarnation))
+	})
+	return st
+}
+
+func (c *Candidacy) status() CandidacyStatus {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return CandidacyStatus{
+		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Standing: *c.standing.Load(),
+		Members: len(c.mu.members), Silent: c.mu.life.silent, Lingers: c.mu.lingers != 0,
+	}
+}
