@@ -1,0 +1,195 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election"
+)
+
+// Watch implements election.Provider.
+func (p *Provider) Watch(ctx context.Context, resource string, seen election.Sight) (election.Sight, error) {
+	wake := p.subscribe(resource)
+	defer p.unsubscribe(resource, wake)
+	for {
+		sight, due, err := p.look(ctx, resource)
+		if err != nil {
+			return election.Sight{}, err
+		}
+		if sight != seen {
+			return sight, nil
+		}
+		timer := time.NewTimer(due)
+		select {
+		case <-wake:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return election.Sight{}, ctx.Err()
+		}
+	}
+}
+
+// look reads the lease, and says when it is worth looking again though nobody
+// called.
+func (p *Provider) look(ctx context.Context, resource string) (election.Sight, time.Duration, error) {
+	var (
+		award, renewals int64
+		incarnation     *string
+		vacancy         string
+		ttl, left       time.Duration
+	)
+	asked := p.now()
+	err := p.pool.QueryRow(ctx, `SELECT award, renewals, incarnation, vacancy, ttl,
+		least(expires_at - clock_timestamp(), ttl) FROM fencepost.lease
+		WHERE resource = $1 AND isfinite(expires_at)`, resource).Scan(&award, &renewals, &incarnation, &vacancy, &ttl, &left)
+	if errors.Is(err, pgx.ErrNoRows) {
+		p.forget(resource)
+		return election.Sight{Vacancy: election.Freed}, recheck, nil
+	}
+	if err != nil {
+		return election.Sight{}, 0, fmt.Errorf("look at the lease of resource %q: %w", resource, err)
+	}
+	sight := election.Sight{Vacancy: election.Freed, Index: award}
+	if incarnation != nil {
+		sight.Incarnation = *incarnation
+	}
+	switch vacancy {
+	case "silence":
+		sight.Vacancy = election.Silent
+	case "held":
+		left = min(left, p.patience(resource, standstill{award: award, renewals: renewals, ttl: ttl}, asked))
+		if left > 0 {
+			sight.Vacancy = election.Held
+			return sight, min(left+5*time.Millisecond, recheck), nil
+		}
+		return sight, recheck, nil
+	}
+	p.forget(resource)
+	return sight, recheck, nil
+}
+
+// patience is how long the lease may still stand still, by our own clock.
+func (p *Provider) patience(resource string, now standstill, asked time.Duration) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	known, ok := p.mu.seen[resource]
+	if !ok || known.award != now.award || known.renewals != now.renewals {
+		// The renewal may have been sent as late as just before the answer.
+		known = now
+		known.since = p.now()
+		p.mu.seen[resource] = known
+	}
+	return known.since + known.ttl - asked
+}
+
+func (p *Provider) forget(resource string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.mu.seen, resource)
+}
+
+// stale returns what has stood still for a TTL, or nils.
+func (p *Provider) stale(resource string) (award, renewals *int64) {
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known, ok := p.mu.seen[resource]; ok && now-known.since >= known.ttl {
+		return &known.award, &known.renewals
+	}
+	return nil, nil
+}
+
+func (p *Provider) subscribe(resource string) chan struct{} {
+	wake := make(chan struct{}, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.watches[resource] == nil {
+		p.mu.watches[resource] = map[chan struct{}]struct{}{}
+	}
+	p.mu.watches[resource][wake] = struct{}{}
+	return wake
+}
+
+func (p *Provider) unsubscribe(resource string, wake chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.mu.watches[resource], wake)
+	if len(p.mu.watches[resource]) == 0 {
+		delete(p.mu.watches, resource)
+	}
+}
+
+// wake makes the watches of a resource look again; "" means all.
+func (p *Provider) wake(resource string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for name, watches := range p.mu.watches {
+		if resource != "" && resource != name {
+			continue
+		}
+		for ch := range watches {
+			select {
+			case ch <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// listen keeps a connection that hears of changes, until Close.
+func (p *Provider) listen(ctx context.Context) {
+	defer p.wg.Done()
+	const longest = 5 * time.Second
+	pause := 100 * time.Millisecond
+	for {
+		heard, err := p.listenOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if heard {
+			pause = 100 * time.Millisecond
+		}
+		p.log.Warn("cannot listen for changes of leases; looking at them now and then", zap.Error(err), zap.Duration("retry_in", pause))
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+		pause = min(2*pause, longest)
+	}
+}
+
+// listenOnce returns when the connection fails; heard says that it had worked.
+func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
+	pooled, err := p.pool.Acquire(ctx)
+	if err != nil {
+		return false, fmt.Errorf("connect: %w", err)
+	}
+	conn := pooled.Hijack() // it is ours now: the pool has its place back
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = conn.Close(closing)
+	}()
+	if _, err := conn.Exec(ctx, "LISTEN fencepost_lease"); err != nil {
+		return false, fmt.Errorf("listen: %w", err)
+	}
+	p.wake("") // what happened before is not told
+	for {
+		note, err := conn.WaitForNotification(ctx)
+		if err != nil {
+			return true, fmt.Errorf("wait for a notification: %w", err)
+		}
+		p.wake(note.Payload)
+	}
+}
