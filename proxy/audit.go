@@ -1,0 +1,33 @@
+package proxy
+
+import (
+	"encoding/json"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// auditRefusal writes the line of a refused statement, and counts it.
+func (x *session) auditRefusal(e event) {
+	c := &x.m.checks
+	x.srv.cfg.Metrics.Refused(x.start.database, c.resource, e.err.Code, e.write)
+	var d struct {
+		Epoch         int64  `json:"epoch"`
+		CurrentEpoch  int64  `json:"current_epoch"`
+		CurrentWorker string `json:"current_worker"`
+	}
+	_ = json.Unmarshal([]byte(e.err.Detail), &d) // absent fields stay zero
+	a := fencing.AuditOf(e.text)
+	msg := "stale write rejected"
+	if !e.write {
+		msg = "stale read rejected"
+	}
+	x.srv.cfg.Audit.Warn(msg,
+		zap.String("resource", c.resource), zap.String("worker", c.worker), zap.String("incarnation", c.incarnation),
+		zap.Int64("epoch", d.Epoch), zap.Int64("current_epoch", d.CurrentEpoch), zap.String("current_worker", d.CurrentWorker),
+		zap.String("sqlstate", e.err.Code), zap.String("reason", e.err.Message),
+		zap.String("statement", a.Statement), zap.String("fingerprint", a.Fingerprint), zap.Strings("tables", a.Tables),
+		zap.String("database", x.start.database), zap.String("user", x.start.user),
+		zap.Stringer("client", x.client.RemoteAddr()), zap.String("session", x.id), zap.String("proxy", x.srv.cfg.ProxyID))
+}

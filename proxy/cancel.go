@@ -1,0 +1,80 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/binary"
+	"io"
+	"sync"
+	"time"
+)
+
+// cancelTarget is where a cancel request of a client's goes.
+type cancelTarget struct {
+	secret       uint32 // ours
+	serverPID    uint32
+	serverSecret []byte
+}
+
+// cancelKeys gives clients keys of our own, so that the server's stay unknown
+// to them, and maps them back.
+type cancelKeys struct {
+	mu struct {
+		sync.Mutex
+		targets map[uint32]cancelTarget
+	}
+}
+
+// add returns a new key for a server's key.
+func (k *cancelKeys) add(serverPID uint32, serverSecret []byte) (pid, secret uint32) {
+	var b [8]byte
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.mu.targets == nil {
+		k.mu.targets = map[uint32]cancelTarget{}
+	}
+	for {
+		_, _ = rand.Read(b[:]) // never fails
+		pid, secret = binary.BigEndian.Uint32(b[:])&0x7fffffff, binary.BigEndian.Uint32(b[4:])
+		if _, taken := k.mu.targets[pid]; !taken && pid != 0 {
+			k.mu.targets[pid] = cancelTarget{secret: secret, serverPID: serverPID, serverSecret: serverSecret}
+			return pid, secret
+		}
+	}
+}
+
+func (k *cancelKeys) remove(pid uint32) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.mu.targets, pid)
+}
+
+// find returns the target of a request, if its key is right.
+func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
+	k.mu.Lock()
+	t, ok := k.mu.targets[r.pid]
+	k.mu.Unlock()
+	ours := binary.BigEndian.AppendUint32(nil, t.secret)
+	return t, ok && subtle.ConstantTimeCompare(ours, r.secret) == 1
+}
+
+// cancel passes a client's cancel request on. Like Postgres it says nothing,
+// whether the key was right or not. It returns when the server has dealt with
+// it: the client's connection closes then, as it does against Postgres.
+func (s *Server) cancel(ctx context.Context, r *cancelRequest) {
+	t, ok := s.keys.find(r)
+	if !ok {
+		return
+	}
+	conn, err := dialUpstream(ctx, s.cfg.Upstream, s.cfg.DialTimeout)
+	if err != nil {
+		s.cfg.Logger.Warn("cancel request not delivered")
+		return
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(s.cfg.DialTimeout))
+	if _, err := conn.Write(appendCancelRequest(nil, t.serverPID, t.serverSecret)); err == nil {
+		_, _ = io.Copy(io.Discard, conn)
+	}
+}

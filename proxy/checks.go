@@ -1,0 +1,100 @@
+package proxy
+
+import (
+	"strconv"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// checks holds the SQL that a session puts in front of its client's, and the
+// names under which it is prepared on the server. The names are random, so that
+// no client meets them by accident, and change whenever the statements have to
+// be prepared anew.
+type checks struct {
+	fence               int32
+	resource            string
+	worker, incarnation string
+	checkSQL            string // "" in mode reading
+	nonce               string
+	generation          int
+	prepared            bool
+	checkName, readName string
+	portal              string
+	inline              []byte // of checkSQL, with parameters in place
+
+	told, held fencing.Epoch // the parameters for which the bytes below hold
+	built      bool
+	toldText   []byte
+	heldText   []byte
+	checkRun   []byte // Bind, Execute, Close of the check
+	readRun    []byte
+	checkText  []byte // EXECUTE …; in front of a Query
+	readText   []byte
+}
+
+// raiseSQL fails while it is parsed, with 22P02: it takes the place of what the
+// proxy itself refuses, so that the error stands where Postgres puts it. Its
+// text is replaced by that of the refusal.
+const (
+	raiseSQL  = `SELECT 'refused by Fencepost'::pg_catalog.int4`
+	raiseCode = "22P02"
+)
+
+func newChecks(nonce string, fence int32, resource, worker, incarnation string) checks {
+	c := checks{nonce: nonce, fence: fence, resource: resource, worker: worker, incarnation: incarnation}
+	if incarnation != "" {
+		c.checkSQL = fencing.CheckSQL(fence, worker, incarnation)
+	}
+	c.rename()
+	return c
+}
+
+// rename takes new names, under which nothing is prepared yet.
+func (c *checks) rename() {
+	c.generation++
+	suffix := c.nonce + "_" + strconv.Itoa(c.generation)
+	c.checkName, c.readName, c.portal = "fencepost_check_"+suffix, "fencepost_read_"+suffix, "fencepost_"+suffix
+	c.prepared, c.built = false, false
+}
+
+// appendPrepare appends the messages that prepare the checks, and pushes what
+// they are owed.
+func (c *checks) appendPrepare(dst []byte, owed *replies) []byte {
+	if c.checkSQL != "" {
+		dst = appendParse(dst, c.checkName, c.checkSQL)
+		owed.push(parse, true).guard = fullCheck
+	}
+	dst = appendParse(dst, c.readName, fencing.ReadOnlySQL)
+	owed.push(parse, true).guard = readOnly
+	c.prepared = true
+	return dst
+}
+
+// build makes the bytes of the checks for told and held.
+func (c *checks) build(told, held fencing.Epoch) {
+	if c.built && c.told == told && c.held == held {
+		return
+	}
+	c.told, c.held, c.built = told, held, true
+	c.toldText = strconv.AppendInt(nil, int64(told), 10)
+	c.heldText = strconv.AppendInt(nil, int64(held), 10)
+	c.checkRun = appendRun(nil, c.portal, c.checkName, c.toldText, c.heldText)
+	c.readRun = appendRun(nil, c.portal, c.readName)
+	c.checkText = []byte("EXECUTE " + c.checkName + "(" + string(c.toldText) + "," + string(c.heldText) + ");")
+	c.readText = []byte("EXECUTE " + c.readName + ";")
+}
+
+// text returns what stands in front of a Query for the guard: an EXECUTE of
+// what is prepared, or the same inline where that may be gone.
+func (c *checks) text(g guard) []byte {
+	switch {
+	case c.prepared && g == readOnly:
+		return c.readText
+	case c.prepared:
+		return c.checkText
+	case g == readOnly:
+		return []byte(fencing.ReadOnlySQL + ";")
+	default:
+		return []byte(fencing.InlineCheckSQL(c.fence, c.worker, c.incarnation, c.told, c.held) + ";")
+	}
+}

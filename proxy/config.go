@@ -1,0 +1,110 @@
+package proxy
+
+import (
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// UnfencedMode says what a connection without a resource may do.
+type UnfencedMode uint8
+
+const (
+	// UnfencedReadOnly lets it read; its writes are refused. The default.
+	UnfencedReadOnly UnfencedMode = iota
+	// UnfencedAllow relays it without any check: for migrations.
+	UnfencedAllow
+	// UnfencedRefuse ends it at startup.
+	UnfencedRefuse
+)
+
+// Identity says who the worker is on a connection that names none.
+type Identity uint8
+
+const (
+	// IdentityConnection: each connection is a worker of its own.
+	IdentityConnection Identity = iota
+	// IdentityClientAddress: all connections from one address are one worker.
+	IdentityClientAddress
+	// IdentityProxy: all connections of this proxy are one worker (a sidecar).
+	IdentityProxy
+)
+
+// Metrics is told what happens; its methods must not block.
+type Metrics interface {
+	// Refused counts a statement that a check or the proxy refused with
+	// sqlstate; write says that it was not provably a read.
+	Refused(database, resource, sqlstate string, write bool)
+	// Sessions is called with +1 and -1.
+	Sessions(delta int)
+}
+
+// Config is what a Server needs. Zero durations and limits mean the defaults
+// named here.
+type Config struct {
+	// Upstream is the address of Postgres: host:port, or the path of a Unix
+	// socket.
+	Upstream   string
+	Candidates fencing.Candidates
+	// Unfenced gives the mode of a user's connections without a resource; nil
+	// means UnfencedReadOnly for all.
+	Unfenced func(user string) UnfencedMode
+	Identity Identity
+	// ProxyID names this proxy, in worker ids (IdentityProxy) and audit lines.
+	ProxyID string
+	// StartupWait bounds how long connecting, or a write during a lapse of the
+	// lease, waits for the lease: 2 s.
+	StartupWait time.Duration
+	// StartupTimeout bounds how long a client may take to send its startup
+	// packet: 10 s.
+	StartupTimeout time.Duration
+	// DialTimeout bounds connecting to Postgres: 5 s.
+	DialTimeout time.Duration
+	// MaxConnections bounds the clients at once: 10000.
+	MaxConnections int
+	// Logger gets structured lines, Audit a line per refused statement.
+	Logger, Audit *zap.Logger
+	Metrics       Metrics // may be nil
+}
+
+func (c *Config) setDefaults() error {
+	if c.Upstream == "" {
+		return errors.New("proxy: no upstream address")
+	}
+	if c.Candidates == nil {
+		return errors.New("proxy: no candidates")
+	}
+	if c.Unfenced == nil {
+		c.Unfenced = func(string) UnfencedMode { return UnfencedReadOnly }
+	}
+	if c.StartupWait == 0 {
+		c.StartupWait = 2 * time.Second
+	}
+	if c.StartupTimeout == 0 {
+		c.StartupTimeout = 10 * time.Second
+	}
+	if c.DialTimeout == 0 {
+		c.DialTimeout = 5 * time.Second
+	}
+	if c.MaxConnections == 0 {
+		c.MaxConnections = 10000
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	if c.Audit == nil {
+		c.Audit = zap.NewNop()
+	}
+	if c.Metrics == nil {
+		c.Metrics = noMetrics{}
+	}
+	return nil
+}
+
+type noMetrics struct{}
+
+func (noMetrics) Refused(string, string, string, bool) {}
+func (noMetrics) Sessions(int)                         {}

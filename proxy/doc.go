@@ -1,0 +1,30 @@
+// Package proxy speaks the PostgreSQL protocol with clients and servers and
+// puts the check of package fencing in front of every transaction.
+//
+// # One session
+//
+//	client ──bytes──▶ up ──▶ machine.client ──plan──▶ server
+//	client ◀──plan── machine.server ◀── down ◀──bytes── server
+//	                      │
+//	                 FIFO of replies: each entry the client's or ours
+//
+// The machine is pure: bytes of either side go in, a plan comes out (ranges to
+// forward, bytes to insert, ranges to drop, what is owed). Two goroutines, up
+// and down, move the bytes; each read is scanned in place and answered by at
+// most one write. The session owns both and waits for them.
+//
+// # What goes in front of a message
+//
+//   - extended protocol: Bind, Execute, Close of a named portal of a statement
+//     prepared once under a random name, in the same write as the client's
+//     message, never with a Sync or BEGIN of ours while a message of the
+//     client's is outstanding;
+//   - simple protocol: EXECUTE of it, in front of the client's text, and after
+//     each COMMIT and ROLLBACK inside the text;
+//   - what cannot share a transaction, may end it inside, or cannot be read:
+//     nothing; the backend is noted in the registry over the control connection
+//     for as long as it runs, and a grant ends noted backends.
+//
+// Replies to what is ours are dropped by the FIFO, the rest is forwarded
+// untouched. What cannot answer the entry in front ends the session.
+package proxy

@@ -1,0 +1,305 @@
+package proxy
+
+import (
+	"unsafe"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// client takes bytes of the client, as many as it can, and says in p what to
+// send to the server. It stops at n when it needs something; the shell sends
+// the plan, meets the need, and goes on at n.
+func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
+	m.scratch = m.scratch[:0]
+	for n < len(in) {
+		if m.skipUp > 0 {
+			k := min(m.skipUp, len(in)-n)
+			if !m.dropUp {
+				p.forward(n, n+k)
+			}
+			m.skipUp -= k
+			n += k
+			continue
+		}
+		m.dropUp = false
+		f, ok, err := clientFrame(in[n:])
+		if err != nil {
+			return n, needNothing, err
+		}
+		if !ok {
+			m.wants = headerLen
+			return n, needMore, nil
+		}
+		avail := min(f.size, len(in)-n)
+		if avail < f.size && !m.startable(f.typ, in[n+headerLen:]) {
+			m.wants = f.size
+			return n, needMore, nil
+		}
+		need := m.message(f, n, avail, p)
+		if need != needNothing {
+			return n, need, nil
+		}
+		m.settled()
+		m.skipUp = f.size - avail
+		n += avail
+		if f.typ == 'X' {
+			return n, needTerminal, nil
+		}
+	}
+	return n, needNothing, nil
+}
+
+// startable reports whether a message can be begun with the part of its body
+// that is there.
+func (m *machine) startable(typ byte, body []byte) bool {
+	switch typ {
+	case 'd', 'F':
+		return true
+	case 'B':
+		_, _, ok := bindNames(body)
+		return ok
+	default:
+		return false
+	}
+}
+
+// bindNames reads the portal and the statement that a Bind names.
+func bindNames(body []byte) (portal, stmt []byte, ok bool) {
+	portal, rest, ok := cstring(body)
+	if !ok {
+		return nil, nil, false
+	}
+	stmt, _, ok = cstring(rest)
+	return portal, stmt, ok
+}
+
+// message handles one client message of which in[n:n+avail] is there.
+func (m *machine) message(f frame, n, avail int, p *plan) need {
+	body := p.in[n+headerLen : n+avail]
+	if m.copyIn {
+		m.copyMessage(f.typ)
+		p.forward(n, n+avail)
+		return needNothing
+	}
+	switch f.typ {
+	case 'Q':
+		return m.queryMessage(body, n, avail, p)
+	case 'P':
+		return m.parseMessage(body, n, avail, p)
+	case 'B':
+		return m.bindMessage(body, n, avail, p)
+	case 'D':
+		return m.describeMessage(body, n, avail, p)
+	case 'E':
+		return m.executeMessage(body, n, avail, p)
+	case 'F':
+		return m.functionMessage(n, avail, p)
+	case 'C':
+		m.closeMessage(body)
+	case 'S':
+		m.owed.push(syncing, false)
+		m.boundary()
+	case 'c', 'f':
+		// For a COPY whose start the server has not answered yet; else ignored.
+		if !m.quiet() {
+			m.owed.push(copyEnd, false)
+		}
+	}
+	p.forward(n, n+avail)
+	return needNothing
+}
+
+// copyMessage follows the client while the server reads COPY data: there, Sync
+// and Flush are ignored, and anything but COPY messages makes the COPY fail.
+func (m *machine) copyMessage(typ byte) {
+	switch typ {
+	case 'd', 'H':
+	case 'S':
+		m.owed.push(syncing, false).maybe = true
+	case 'c', 'f':
+		m.owed.push(copyEnd, false)
+		m.copyIn = false
+	default:
+		m.copyIn = false
+	}
+}
+
+func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
+	name, rest, ok := cstring(body)
+	sql, _, ok2 := cstring(rest)
+	if !ok || !ok2 {
+		return m.unreadable(parse, n, avail, p)
+	}
+	m.carry()
+	s := m.newStatement(sql)
+	if need := m.guardExtended(s, p); need != needNothing {
+		return need
+	}
+	if len(name) == 0 {
+		m.unnamed = s
+	} else if old := m.stmts[string(name)]; old != nil && !old.lost {
+		// Taken already, as far as is known: this Parse will fail, or the name
+		// was freed in a way the proxy did not see. Which one is unknown.
+		m.stmts[string(name)] = unknownStatement
+	} else {
+		m.stmts[string(name)] = s
+	}
+	m.owed.push(parse, false).stmt = s
+	m.open = true
+	p.forward(n, n+avail)
+	return needNothing
+}
+
+// named returns what the proxy knows of a prepared statement.
+func (m *machine) named(name []byte) *statement {
+	s := m.unnamed
+	if len(name) > 0 {
+		s = m.stmts[string(name)]
+	}
+	if s == nil || s.lost || !s.confirmed && s.batch != m.batch {
+		return unknownStatement
+	}
+	return s
+}
+
+func (m *machine) bindMessage(body []byte, n, avail int, p *plan) need {
+	portal, name, ok := bindNames(body)
+	if !ok {
+		return m.unreadable(bind, n, avail, p)
+	}
+	m.carry()
+	s := m.named(name)
+	if need := m.guardExtended(s, p); need != needNothing {
+		return need
+	}
+	m.portals[string(portal)] = s
+	m.owed.push(bind, false)
+	m.open = true
+	p.forward(n, n+avail)
+	return needNothing
+}
+
+func (m *machine) describeMessage(body []byte, n, avail int, p *plan) need {
+	m.carry()
+	if len(body) > 1 && body[0] == 'S' {
+		name, _, _ := cstring(body[1:])
+		if need := m.guardExtended(m.named(name), p); need != needNothing {
+			return need
+		}
+	}
+	m.owed.push(describe, false)
+	m.open = true
+	p.forward(n, n+avail)
+	return needNothing
+}
+
+func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
+	portal, _, ok := cstring(body)
+	if !ok {
+		return m.unreadable(execute, n, avail, p)
+	}
+	m.carry()
+	s := m.portals[string(portal)]
+	if s == nil {
+		s = cursorStatement
+	}
+	if need := m.guardExtended(s, p); need != needNothing {
+		return need
+	}
+	st := m.standing()
+	if m.shows(s) {
+		if need := m.askFirst(st); need != needNothing {
+			return need
+		}
+		m.setExtended(s, st, p)
+	}
+	e := m.owed.push(execute, false)
+	e.stmt = s
+	m.open, m.ran = true, true
+	m.tellBy(e, s, st)
+	m.executed(s)
+	p.forward(n, n+avail)
+	return needNothing
+}
+
+// cursorStatement stands for a portal that no Bind of the client's made: a
+// cursor of SQL, or none at all.
+var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
+
+// executed follows what a statement that was sent does to the session.
+func (m *machine) executed(s *statement) {
+	switch {
+	case !s.known, s.info.EndsTx, s.info.Savepoint && !s.opensSavepoint():
+		m.cover, m.failed, m.inTx = uncovered, false, false
+	case s.info.UnsetsReadOnly && m.cover == readCovered:
+		m.cover = uncovered
+	}
+	m.forget(s)
+}
+
+// forget follows DISCARD and DEALLOCATE: the server's prepared statements may
+// be gone, ours among them.
+func (m *machine) forget(s *statement) {
+	switch {
+	case !s.known:
+		return
+	case s.info.Kind == fencing.Deallocate && s.info.Name != "":
+		delete(m.stmts, s.info.Name)
+		if s.info.Name == m.checks.checkName || s.info.Name == m.checks.readName {
+			m.checks.rename()
+		}
+	case s.info.Kind == fencing.Deallocate, s.info.Kind == fencing.Discard && (s.info.Name == "" || s.info.Name == "all"):
+		clear(m.stmts)
+		m.checks.rename()
+	}
+}
+
+func (m *machine) closeMessage(body []byte) {
+	m.owed.push(closing, false)
+	m.open = true
+	if len(body) < 2 {
+		return
+	}
+	name, _, _ := cstring(body[1:])
+	switch {
+	case body[0] == 'P':
+		delete(m.portals, string(name))
+	case len(name) == 0:
+		m.unnamed = unknownStatement
+	default:
+		delete(m.stmts, string(name))
+	}
+}
+
+// functionMessage is the fast path call. Nothing of ours may stand in front of
+// it (postgres.md A1), so outside a checked block it goes by the registry.
+func (m *machine) functionMessage(n, avail int, p *plan) need {
+	m.carry()
+	if m.mode != passing && !m.failed && m.cover != fullCovered {
+		need, replaced := m.guardFunction(p)
+		if need != needNothing {
+			return need
+		}
+		if replaced {
+			m.dropUp = true
+			return needNothing
+		}
+	}
+	m.syncBefore(p)
+	m.owed.push(function, false)
+	m.boundary()
+	p.forward(n, n+avail)
+	return needNothing
+}
+
+// unreadable forwards a message that the server will refuse as malformed.
+func (m *machine) unreadable(k kind, n, avail int, p *plan) need {
+	m.owed.push(k, false)
+	m.open = true
+	p.forward(n, n+avail)
+	return needNothing
+}
+
+// view returns b as a string that shares its memory: for a question that is
+// answered before b changes.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

@@ -1,0 +1,298 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// insertion is a statement of ours inside the text of a Query.
+type insertion struct {
+	index  int // which statement of the text that is sent, from 0
+	at     int // in characters of the client's text
+	n      int // length in characters; ASCII
+	guard  guard
+	refuse *fencing.Refusal
+}
+
+// queryMessage handles a simple Query. What it needs goes into its text, never
+// into messages in front of it: PostgreSQL 18 would answer and not commit
+// (postgres.md A1).
+func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
+	m.carry()
+	text, rest, ok := cstring(body)
+	if m.mode == passing || !ok || len(rest) > 0 {
+		m.sendQuery(n, avail, p) // the last two: malformed, and refused by the server
+		return needNothing
+	}
+	if info, ok := fencing.Quick(text); ok {
+		return m.queryOne(statement{known: true, info: info}, text, n, avail, p)
+	}
+	if len(text) > maxAnalyzed {
+		return m.queryOne(statement{}, text, n, avail, p)
+	}
+	t := m.analyze(text)
+	switch {
+	case !t.Known && len(t.Statements) == 0:
+		return m.queryOne(statement{}, text, n, avail, p)
+	case len(t.Statements) == 0:
+		m.sendQuery(n, avail, p)
+		return needNothing
+	case len(t.Statements) == 1:
+		return m.queryOne(statement{known: true, info: t.Statements[0]}, text, n, avail, p)
+	default:
+		return m.queryMany(t, text, n, avail, p)
+	}
+}
+
+// sendQuery forwards the Query as it is.
+func (m *machine) sendQuery(n, avail int, p *plan) *reply {
+	m.syncBefore(p)
+	p.forward(n, n+avail)
+	return m.pushQuery()
+}
+
+func (m *machine) pushQuery() *reply {
+	e := m.owed.push(query, false)
+	m.unnamed = unknownStatement
+	delete(m.portals, "")
+	m.boundary()
+	return e
+}
+
+// syncBefore ends a batch of which only our check has been executed, before a
+// message that is not of the extended protocol: PostgreSQL 18 would not commit
+// it behind the check's Execute. Nothing of the client's is outstanding but
+// Parse, Bind, Describe and Close.
+func (m *machine) syncBefore(p *plan) {
+	if m.version < 18 || !m.open || !m.ours || m.ran {
+		return
+	}
+	at := len(m.scratch)
+	m.scratch = appendSync(m.scratch)
+	p.insert(m.scratch[at:])
+	m.owed.push(syncing, true)
+}
+
+// queryOne handles a Query that is one statement, or one unknown text.
+func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) need {
+	s := &m.one
+	*s = one
+	s.text, s.confirmed = view(text), true
+	if s.known && s.info.Read {
+		s.class = isRead
+	}
+	st := m.standing()
+	if m.shows(s) {
+		if need := m.askFirst(st); need != needNothing {
+			return need
+		}
+		m.sendPrefixed([]byte(m.setSQL(s.info.Name, st)+";"), noGuard, n, avail, p)
+		m.tellBy(m.owed.at(m.owed.len()-1), s, st)
+		return needNothing
+	}
+	v, need, r := m.judge(s)
+	switch v {
+	case needsMoreFor:
+		return need
+	case forward, byRegistry:
+		m.tellBy(m.sendQuery(n, avail, p), s, st)
+		m.forget(s)
+	case checkFirst, readFirst:
+		g := fullCheck
+		if v == readFirst {
+			g = readOnly
+		}
+		if s.info.Kind == fencing.ByMessage || s.info.MentionsQueryText {
+			m.sendAsExtended(g, text, p)
+			return needNothing
+		}
+		m.checks.build(m.txTold, m.held())
+		m.prepareAhead(p)
+		e := m.sendPrefixed(m.checks.text(g), g, n, avail, p)
+		e.text, e.told = keepText(e.text, text), m.checks.held
+	case lapsedFirst:
+		e := m.sendPrefixed([]byte(m.lapsedSQL()+";"), fullCheck, n, avail, p)
+		e.text = keepText(e.text, text)
+	case refuseFirst:
+		m.sendRefusal(r, text, p)
+	}
+	return needNothing
+}
+
+// keepText keeps the start of a client's SQL for the audit.
+func keepText(dst, text []byte) []byte {
+	return append(dst, text[:min(len(text), maxAuditText)]...)
+}
+
+// prepareAhead prepares the checks in a batch of our own, if nothing of the
+// client's is outstanding.
+func (m *machine) prepareAhead(p *plan) {
+	if m.checks.prepared || !m.quiet() || m.tx == 'E' {
+		return
+	}
+	m.prepare(p)
+	at := len(m.scratch)
+	m.scratch = appendSync(m.scratch)
+	p.insert(m.scratch[at:])
+	m.owed.push(syncing, true)
+	m.open, m.ours = false, false
+	m.checks.build(m.txTold, m.held())
+}
+
+// sendPrefixed sends the Query with a statement of ours in front of its text.
+func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *plan) *reply {
+	m.syncBefore(p)
+	at := len(m.scratch)
+	m.scratch = append(m.scratch, 'Q')
+	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(avail-1+len(prefix)))
+	m.scratch = append(m.scratch, prefix...)
+	p.insert(m.scratch[at:])
+	p.forward(n+headerLen, n+avail)
+	e := m.pushQuery()
+	e.prefix, e.guard = len(prefix), g
+	return e
+}
+
+// sendRefusal sends a Query that fails in the client's place.
+func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *plan) {
+	m.syncBefore(p)
+	at := len(m.scratch)
+	m.scratch = appendQuery(m.scratch, []byte(raiseSQL))
+	p.insert(m.scratch[at:])
+	e := m.pushQuery()
+	e.prefix, e.guard, e.refuse = len(raiseSQL), refusal, r
+	e.text = keepText(e.text, text)
+}
+
+// sendAsExtended sends a Query as extended messages behind the check, so that
+// the server sees the client's text alone.
+func (m *machine) sendAsExtended(g guard, text []byte, p *plan) {
+	m.syncBefore(p)
+	s := &statement{known: true, confirmed: true, text: string(text)}
+	m.runCheck(g, s, p)
+	at := len(m.scratch)
+	m.scratch = appendParse(m.scratch, "", s.text)
+	m.scratch = appendUnnamedRun(m.scratch)
+	p.insert(m.scratch[at:])
+	m.owed.push(parse, true)
+	m.owed.push(bind, true)
+	m.owed.push(describe, false).hideNoData = true
+	m.owed.push(execute, false).stmt = s
+	m.owed.push(syncing, false)
+	m.unnamed = unknownStatement
+	delete(m.portals, "")
+	m.boundary()
+}
+
+// queryMany handles a Query of several statements: what each transaction of it
+// needs stands in front of the first statement that could do anything.
+func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan) need {
+	before := *m
+	ins, texts, need := m.insertions(t, text)
+	if need != needNothing {
+		m.cover, m.failed, m.inTx, m.checks = before.cover, before.failed, before.inTx, before.checks
+		return need
+	}
+	if len(ins) == 0 {
+		m.sendQuery(n, avail, p)
+		return needNothing
+	}
+	m.syncBefore(p)
+	at := len(m.scratch)
+	m.scratch = append(m.scratch, 'Q', 0, 0, 0, 0)
+	from := 0
+	for i, x := range ins {
+		start := t.Statements[x.index-i].Start
+		m.scratch = append(m.scratch, text[from:start]...)
+		m.scratch = append(m.scratch, texts[i]...)
+		from = start
+	}
+	m.scratch = append(append(m.scratch, text[from:]...), 0)
+	binary.BigEndian.PutUint32(m.scratch[at+1:], uint32(len(m.scratch)-at-1))
+	p.insert(m.scratch[at:])
+	e := m.pushQuery()
+	e.inserts, e.text, e.told = ins, keepText(e.text, text), m.checks.held
+	return needNothing
+}
+
+// insertions says what goes in front of which statement. It follows the
+// transaction through the text.
+func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, texts []string, n need) {
+	st := m.standing()
+	for i := range t.Statements {
+		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
+		if s.info.Read {
+			s.class = isRead
+		}
+		if s.info.Kind == fencing.Alone {
+			s.info.Kind = fencing.Ordinary // several statements share a transaction: it cannot end inside
+		}
+		v, need, r := m.judge(s)
+		if need == needNothing && m.shows(s) {
+			need, v = m.askFirst(st), answerFirst
+		}
+		x := insertion{index: i + len(ins), at: utf8.RuneCount(text[:s.info.Start])}
+		var sql string
+		switch {
+		case need != needNothing:
+			return nil, nil, need
+		case v == answerFirst:
+			sql = m.setSQL(s.info.Name, st)
+		case v == checkFirst:
+			sql, x.guard, m.cover = m.guardText(fullCheck), fullCheck, fullCovered
+		case v == readFirst:
+			sql, x.guard, m.cover = m.guardText(readOnly), readOnly, readCovered
+		case v == lapsedFirst:
+			sql, x.guard, m.cover = m.lapsedSQL(), fullCheck, fullCovered
+		case v == refuseFirst:
+			sql, x.guard, x.refuse, m.cover = raiseSQL, refusal, r, fullCovered
+		}
+		if sql != "" {
+			sql += ";"
+			x.n = len(sql)
+			ins, texts = append(ins, x), append(texts, sql)
+		}
+		m.executed(s)
+	}
+	return ins, texts, needNothing
+}
+
+func (m *machine) guardText(g guard) string {
+	m.checks.build(m.txTold, m.held())
+	b := m.checks.text(g)
+	return string(b[:len(b)-1])
+}
+
+// guardFunction puts a fast path call under the registry. If it is refused, a
+// Query that always fails takes its place: both are answered by an error and
+// ReadyForQuery.
+func (m *machine) guardFunction(p *plan) (n need, replaced bool) {
+	v, need, r := m.judge(unknownStatement)
+	switch v {
+	case needsMoreFor:
+		return need, false
+	case refuseFirst:
+		m.sendRefusal(r, nil, p)
+		return needNothing, true
+	case lapsedFirst:
+		m.replaceFunction(m.lapsedSQL(), p)
+		return needNothing, true
+	case checkFirst:
+		m.replaceFunction(fencing.InlineCheckSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txTold, m.held()), p)
+		return needNothing, true
+	default:
+		return needNothing, false
+	}
+}
+
+func (m *machine) replaceFunction(sql string, p *plan) {
+	m.syncBefore(p)
+	at := len(m.scratch)
+	m.scratch = appendQuery(m.scratch, []byte(sql+";"+raiseSQL))
+	p.insert(m.scratch[at:])
+	e := m.pushQuery()
+	e.told = m.held()
+	e.inserts = []insertion{{index: 0, n: len(sql) + 1, guard: fullCheck}, {index: 1, n: len(raiseSQL), guard: refusal, refuse: retryRefusal}}
+}

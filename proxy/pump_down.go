@@ -1,0 +1,210 @@
+package proxy
+
+import (
+	"context"
+
+	"go.uber.org/zap"
+)
+
+// maxServerMessage bounds a message of the server that must be whole before it
+// is understood: an error, mostly.
+const maxServerMessage = 16 << 20
+
+// downPump is the state of the goroutine that reads the server.
+type downPump struct {
+	x       *session
+	buf     []byte
+	have    int
+	scratch []byte
+	plan    plan
+	events  []event
+}
+
+// down relays the server's bytes until the server or the client is gone.
+func (x *session) down(ctx context.Context) {
+	d := &downPump{x: x, buf: make([]byte, firstBuffer)}
+	d.have, _ = x.fromServer.Read(d.buf[:x.fromServer.Buffered()])
+	x.fromServer = nil
+	for {
+		if d.have > 0 && !d.process(ctx) {
+			return
+		}
+		if d.have == len(d.buf) && !d.grow() {
+			return
+		}
+		n, err := x.server.Read(d.buf[d.have:])
+		d.have += n
+		if err != nil && n == 0 {
+			x.serverEnded()
+			return
+		}
+	}
+}
+
+func (d *downPump) grow() bool {
+	if len(d.buf) >= maxServerMessage {
+		d.x.log.Error("session closed", zap.String("side", "server"), zap.Error(errFrame))
+		d.x.abort()
+		return false
+	}
+	next := make([]byte, 2*len(d.buf))
+	copy(next, d.buf)
+	d.buf = next
+	return true
+}
+
+// process sends on what is in the buffer. It returns false when the session is
+// over.
+func (d *downPump) process(ctx context.Context) bool {
+	x := d.x
+	x.mu.Lock()
+	d.plan.reset(d.buf[:d.have])
+	n, err := x.m.server(d.buf[:d.have], &d.plan)
+	d.events = append(d.events[:0], x.m.events...)
+	x.m.events = x.m.events[:0]
+	if x.m.leaving && x.noteGone == nil {
+		x.noteGone = make(chan struct{})
+	}
+	x.mu.Unlock()
+	tells := false
+	for i := range d.events {
+		switch e := &d.events[i]; e.kind {
+		case leave:
+			x.deleteNote(ctx)
+		case tell:
+			tells = true
+		case refused:
+			x.auditRefusal(*e)
+		}
+	}
+	var out []byte
+	out, d.scratch = d.plan.bytes(d.scratch)
+	if tells {
+		err2 := x.tell(out)
+		if err == nil {
+			err = err2
+		}
+	} else if len(out) > 0 {
+		if err2 := x.toClient(out); err == nil {
+			err = err2
+		}
+	}
+	d.have = copy(d.buf, d.buf[n:d.have])
+	if err != nil {
+		if !closedByPeer(err) {
+			x.log.Info("session closed", zap.Error(err))
+		}
+		x.abort()
+		return false
+	}
+	return d.after(ctx)
+}
+
+// after acts on what ends the session, once its replies are sent.
+func (d *downPump) after(ctx context.Context) bool {
+	x := d.x
+	for i := range d.events {
+		switch e := &d.events[i]; e.kind {
+		case superseded:
+			x.cand.Advanced(ctx)
+			x.mu.Lock()
+			x.goodbye = true
+			x.mu.Unlock()
+			_ = x.server.Close()
+			x.hangUp()
+			return false
+		case ended:
+			x.fatal(ctx, e)
+			return false
+		}
+	}
+	x.mu.Lock()
+	poke := x.draining && x.reading && x.idleLocked()
+	x.mu.Unlock()
+	if poke {
+		_ = x.client.SetReadDeadline(aLongTimeAgo)
+	}
+	return true
+}
+
+func (x *session) toClient(out []byte) error {
+	x.writing.Store(true)
+	_, err := x.client.Write(out)
+	x.writing.Store(false)
+	return err
+}
+
+// tell sends a reply that tells the client an epoch. Told is the connection
+// only if nothing of the client's is pending: then every byte that arrives from
+// now on was written by someone who may know. Otherwise the next quiet moment
+// tells.
+func (x *session) tell(out []byte) error {
+	x.mu.Lock()
+	if !x.reading || x.m.partial || !x.m.quiet() {
+		x.mu.Unlock()
+		return x.toClient(out)
+	}
+	t := &telling{quiet: make(chan bool), sent: make(chan struct{})}
+	x.telling = t
+	x.mu.Unlock()
+	defer close(t.sent)
+	_ = x.client.SetReadDeadline(aLongTimeAgo)
+	if <-t.quiet {
+		x.mu.Lock()
+		x.m.told, x.m.pending.set = x.m.pending.told, false
+		x.mu.Unlock()
+	}
+	return x.toClient(out)
+}
+
+func (x *session) deleteNote(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	defer cancel()
+	if err := x.cand.Fence().Leave(ctx, x.pid); err != nil {
+		x.log.Warn("registry note not deleted", zap.Error(err))
+	}
+	x.mu.Lock()
+	x.m.leaving = false
+	close(x.noteGone)
+	x.noteGone = nil
+	x.mu.Unlock()
+}
+
+// fatal relays the server's FATAL error. If the server ended the backend
+// because another worker was granted an epoch, the client is told that instead.
+func (x *session) fatal(ctx context.Context, e *event) {
+	_ = x.server.Close()
+	if x.cand != nil && e.err.Code == "57P01" && x.cand.Advanced(ctx) {
+		x.mu.Lock()
+		x.superseded = true
+		x.mu.Unlock()
+		x.serverEnded()
+		return
+	}
+	x.mu.Lock()
+	first := !x.goodbye
+	x.goodbye = true
+	x.mu.Unlock()
+	if first {
+		_ = x.toClient(e.message)
+	}
+	x.hangUp()
+}
+
+// serverEnded follows the end of the server's connection. A superseded client
+// that waits for a reply is told now, any other at its next use; all else ends
+// with the server.
+func (x *session) serverEnded() {
+	x.mu.Lock()
+	wait := x.superseded && x.m.quiet() && !x.m.partial
+	superseded := x.superseded
+	x.mu.Unlock()
+	switch {
+	case wait: // the other pump answers the client's next bytes
+	case superseded:
+		x.saySuperseded("")
+		x.hangUp()
+	default:
+		x.hangUp()
+	}
+}

@@ -1,0 +1,112 @@
+package proxy
+
+import "github.com/fencepost/fencepost/fencing"
+
+// kind is what a message sent to the server is owed.
+type kind uint8
+
+const (
+	parse    kind = iota // ParseComplete
+	bind                 // BindComplete
+	describe             // RowDescription or NoData (a statement: ParameterDescription before)
+	execute              // rows, then CommandComplete, EmptyQueryResponse or PortalSuspended
+	closing              // CloseComplete
+	syncing              // ReadyForQuery
+	query                // results of each statement, then ReadyForQuery
+	function             // FunctionCallResponse, then ReadyForQuery
+	copyEnd              // CopyDone or CopyFail: nothing of its own; it ends copy-in
+	run                  // ours only: Bind, Execute, Close: BindComplete, rows, CommandComplete, CloseComplete
+)
+
+// owesReady reports whether the server answers the message with ReadyForQuery
+// even when it skips everything up to the next Sync.
+func (k kind) owesReady() bool { return k == syncing || k == query || k == function }
+
+// guard says what a message of ours does for the transaction it stands in.
+type guard uint8
+
+const (
+	noGuard   guard = iota
+	fullCheck       // the check of the epoch
+	readOnly        // makes the transaction read-only
+	refusal         // always fails, in the client's place
+)
+
+// reply is one entry of the FIFO of expected replies: a message that was sent
+// to the server, whose it is, and what the proxy must know when it is answered.
+type reply struct {
+	kind kind
+	ours bool // swallow what answers it
+	// maybe marks a Sync that the server may have swallowed in copy-in mode.
+	maybe bool
+	guard guard
+	// told is the epoch that this reply tells the client when it succeeds (SHOW,
+	// SET), or when its check fails with ZF003.
+	told  fencing.Epoch
+	tells bool
+	stmt  *statement // the statement a Parse defines, or that is run
+	// prefix is the length of the text of ours in front of a Query, 0 if none;
+	// done counts the statements of a Query that were answered.
+	prefix, done int
+	inserts      []insertion // of a Query of several statements
+	hideNoData   bool        // of a Describe that stands for a Query
+	// refuse is the error that takes the place of the one a refusal provokes.
+	refuse *fencing.Refusal
+	// text is the client's SQL that the guard stands in front of, for the
+	// audit line: at most maxAuditText bytes, memory kept for the next use.
+	text []byte
+}
+
+// replies is the FIFO: a ring that grows and is reused, so that it costs no
+// allocation per message.
+type replies struct {
+	ring []reply
+	head int
+	n    int
+}
+
+func (r *replies) len() int { return r.n }
+
+// push appends a cleared entry and returns it. The pointer is good until the
+// next push.
+func (r *replies) push(k kind, ours bool) *reply {
+	if r.n == len(r.ring) {
+		r.grow()
+	}
+	e := &r.ring[(r.head+r.n)&(len(r.ring)-1)]
+	*e = reply{kind: k, ours: ours, text: e.text[:0]}
+	r.n++
+	return e
+}
+
+func (r *replies) grow() {
+	next := make([]reply, max(16, 2*len(r.ring)))
+	for i := range r.n {
+		next[i] = *r.at(i)
+	}
+	r.ring, r.head = next, 0
+}
+
+// at returns the i-th entry from the front.
+func (r *replies) at(i int) *reply { return &r.ring[(r.head+i)&(len(r.ring)-1)] }
+
+// front returns the entry whose reply comes next, nil if none is owed.
+func (r *replies) front() *reply {
+	if r.n == 0 {
+		return nil
+	}
+	return r.at(0)
+}
+
+func (r *replies) pop() {
+	r.head = (r.head + 1) & (len(r.ring) - 1)
+	r.n--
+}
+
+// remove takes the i-th entry from the front out, order kept.
+func (r *replies) remove(i int) {
+	for ; i > 0; i-- {
+		*r.at(i), *r.at(i - 1) = *r.at(i - 1), *r.at(i)
+	}
+	r.pop()
+}

@@ -1,0 +1,192 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// cacheBytes bounds the cache of analysed texts, shared by all sessions.
+const cacheBytes = 32 << 20
+
+// Server accepts clients and relays them to Postgres, fenced.
+type Server struct {
+	cfg   Config
+	cache *fencing.Cache
+	keys  cancelKeys
+	slots chan struct{}
+
+	mu struct {
+		sync.Mutex
+		conns    map[net.Conn]struct{} // of clients, to be closed by Close
+		sessions map[*session]struct{}
+		draining bool
+	}
+	wg sync.WaitGroup
+}
+
+// NewServer checks cfg and returns a server that Serve starts.
+func NewServer(cfg Config) (*Server, error) {
+	if err := cfg.setDefaults(); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections)}
+	s.mu.conns = map[net.Conn]struct{}{}
+	s.mu.sessions = map[*session]struct{}{}
+	return s, nil
+}
+
+// Serve accepts connections until ctx ends, then closes ln and returns. It
+// does not wait for the sessions: Shutdown and Close do.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	backoff := 5 * time.Millisecond
+	for {
+		conn, err := ln.Accept()
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = conn.Close()
+			}
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil: // out of descriptors, mostly: go on when some are free
+			s.cfg.Logger.Warn("accept failed", zap.Error(err))
+			select {
+			case <-time.After(backoff):
+			case <-ctx.Done():
+			}
+			backoff = min(2*backoff, time.Second)
+			continue
+		}
+		backoff = 5 * time.Millisecond
+		s.begin(context.WithoutCancel(ctx), conn)
+	}
+}
+
+// begin starts the goroutine of one connection.
+func (s *Server) begin(ctx context.Context, conn net.Conn) {
+	s.mu.Lock()
+	refused := s.mu.draining
+	if !refused {
+		s.mu.conns[conn] = struct{}{}
+		s.wg.Add(1)
+	}
+	s.mu.Unlock()
+	if refused {
+		refuse(conn, shuttingDown)
+		_ = conn.Close()
+		return
+	}
+	go func() {
+		defer s.wg.Done()
+		defer s.end(conn)
+		select {
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
+			s.handle(ctx, conn)
+		default:
+			refuse(conn, tooManyClients)
+		}
+	}()
+}
+
+func (s *Server) end(conn net.Conn) {
+	_ = conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.conns, conn)
+}
+
+var (
+	shuttingDown   = &fencing.Refusal{SQLState: "57P03", Message: "the database system is shutting down"}
+	tooManyClients = &fencing.Refusal{
+		SQLState: "53300", Message: "sorry, too many clients already",
+		Hint: "Raise max_connections in Fencepost's configuration.",
+	}
+	adminShutdown = &fencing.Refusal{SQLState: "57P01", Message: "terminating connection due to administrator command"}
+)
+
+// Shutdown ends each session at its next safe point: nothing owed, no
+// transaction open. It returns when all have ended, or with ctx's error. Call
+// it when Serve has returned, and Close after it.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	s.mu.draining = true
+	sessions := make([]*session, 0, len(s.mu.sessions))
+	for x := range s.mu.sessions {
+		sessions = append(sessions, x)
+	}
+	s.mu.Unlock()
+	for _, x := range sessions {
+		x.drain()
+	}
+	done := make(chan struct{})
+	go func() { s.wg.Wait(); close(done) }()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Close ends what is left and returns when it has ended.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.mu.draining = true
+	for conn := range s.mu.conns {
+		_ = conn.Close()
+	}
+	sessions := make([]*session, 0, len(s.mu.sessions))
+	for x := range s.mu.sessions {
+		sessions = append(sessions, x)
+	}
+	s.mu.Unlock()
+	for _, x := range sessions {
+		x.abort()
+	}
+	s.wg.Wait()
+}
+
+func (s *Server) register(x *session) (draining bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.sessions[x] = struct{}{}
+	return s.mu.draining
+}
+
+func (s *Server) unregister(x *session) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.mu.sessions, x)
+}
+
+// handle is one connection's story from its first byte to its last.
+func (s *Server) handle(ctx context.Context, conn net.Conn) {
+	_ = conn.SetDeadline(time.Now().Add(s.cfg.StartupTimeout))
+	start, cancel, err := readStartup(conn)
+	switch {
+	case err != nil:
+		var timeout net.Error
+		if errors.As(err, &timeout) && timeout.Timeout() {
+			err = &fencing.Refusal{SQLState: "08P01", Message: "the startup packet did not arrive in time"}
+		}
+		refuse(conn, err)
+		return
+	case cancel != nil:
+		_ = conn.SetDeadline(time.Time{})
+		s.cancel(ctx, cancel)
+		return
+	}
+	_ = conn.SetDeadline(time.Time{})
+	s.session(ctx, conn, start)
+}

@@ -1,0 +1,215 @@
+package proxy
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// noteTimeout bounds writing or deleting a note of the registry.
+const noteTimeout = 5 * time.Second
+
+// session is one client and its server connection. Two goroutines move the
+// bytes: up from the client to the server (the session's own goroutine), down
+// from the server to the client. run owns both.
+type session struct {
+	srv    *Server
+	id     string
+	log    *zap.Logger
+	start  *startup
+	client net.Conn
+	server net.Conn
+	cancel context.CancelFunc
+	cand   fencing.Candidacy // nil without a resource; set once, under mu
+
+	fromClient *bufio.Reader // until run
+	fromServer *bufio.Reader
+	message    []byte
+	parameters [][]byte
+	version    int
+	pid        uint32 // of the server's backend
+	keyPID     uint32
+	keySecret  uint32
+
+	reads   atomic.Uint64
+	writing atomic.Bool // a write to the client is under way
+	left    sync.Once
+
+	// mu guards the machine and what follows. It is never held while blocking.
+	mu         sync.Mutex
+	m          *machine
+	reading    bool // up is in its Read
+	superseded bool
+	draining   bool
+	goodbye    bool          // the client was told why the session ends
+	over       bool          // up must not read on
+	telling    *telling      // a reply that tells waits for up to be quiet
+	noteGone   chan struct{} // closed when the note that is being deleted is gone
+}
+
+// telling is the meeting of the two pumps when a reply tells an epoch: down
+// holds the reply until up has said whether bytes of the client's are pending.
+type telling struct {
+	quiet chan bool     // up to down
+	sent  chan struct{} // closed by down
+}
+
+var _ fencing.Member = (*session)(nil)
+
+func newSession(s *Server, client, server net.Conn, start *startup) *session {
+	return &session{
+		srv: s, id: randomHex(6), start: start, client: client, server: server, log: zap.NewNop(),
+		fromClient: bufio.NewReader(client), fromServer: bufio.NewReader(server),
+	}
+}
+
+// close frees what the session has, however far it came.
+func (x *session) close() {
+	_ = x.server.Close()
+	_ = x.client.Close()
+	x.leave(false)
+	if x.keyPID != 0 {
+		x.srv.keys.remove(x.keyPID)
+	}
+}
+
+// leave ends the membership, once.
+func (x *session) leave(orderly bool) {
+	if x.cand != nil {
+		x.left.Do(func() { x.cand.Leave(x, orderly) })
+	}
+}
+
+// Activity implements fencing.Member.
+func (x *session) Activity() (reads uint64, owed bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	owed = x.m != nil && !x.m.quiet() && !x.m.copyIn && !x.writing.Load()
+	return x.reads.Load(), owed
+}
+
+// StandingChanged implements fencing.Member: when the candidacy is superseded,
+// the server's backend is ended at once, and the client is told at its next
+// use, so that its pool sees an error and not a connection to replace.
+func (x *session) StandingChanged() {
+	x.mu.Lock()
+	over := x.cand != nil && x.cand.Standing().Role == fencing.Superseded
+	x.superseded = x.superseded || over
+	x.mu.Unlock()
+	if over {
+		_ = x.server.Close()
+	}
+}
+
+// drain ends the session at its next safe point.
+func (x *session) drain() {
+	x.mu.Lock()
+	x.draining = true
+	idle := x.m == nil || x.reading
+	x.mu.Unlock()
+	if idle {
+		_ = x.client.SetReadDeadline(aLongTimeAgo)
+	}
+}
+
+// abort ends the session now.
+func (x *session) abort() {
+	_ = x.client.Close()
+	_ = x.server.Close()
+	if x.cancel != nil {
+		x.cancel()
+	}
+}
+
+// run relays until one side ends.
+func (x *session) run(ctx context.Context) {
+	downEnded := make(chan struct{})
+	go func() {
+		defer close(downEnded)
+		x.down(ctx)
+	}()
+	orderly := x.up(ctx)
+	x.leave(orderly)
+	// The server sees the end of input as from the client itself: it answers
+	// what it was sent, and ends.
+	halfClose(x.server)
+	<-downEnded
+	x.linger()
+}
+
+// hangUp ends the session from the other pump: what was said to the client is
+// followed by the end of input, and up is woken.
+func (x *session) hangUp() {
+	x.mu.Lock()
+	x.over = true
+	x.mu.Unlock()
+	halfClose(x.client)
+	_ = x.client.SetReadDeadline(aLongTimeAgo)
+}
+
+// lingerTime and lingerBytes bound what is read of a client that was told that
+// its session is over. Closing with bytes unread would reset the connection,
+// and the client might never see why.
+const (
+	lingerTime  = time.Second
+	lingerBytes = 1 << 20
+)
+
+func (x *session) linger() {
+	halfClose(x.client)
+	_ = x.client.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, x.client, lingerBytes)
+}
+
+// halfClose ends the writing side of a connection.
+func halfClose(c net.Conn) {
+	if w, ok := c.(interface{ CloseWrite() error }); ok {
+		_ = w.CloseWrite()
+		return
+	}
+	_ = c.Close()
+}
+
+// say sends a FATAL error to the client, if it was not told one yet.
+func (x *session) say(r *fencing.Refusal) {
+	x.mu.Lock()
+	first := !x.goodbye && !(x.m != nil && x.m.skipDown > 0)
+	x.goodbye = true
+	x.mu.Unlock()
+	if first {
+		refuse(x.client, r)
+	}
+}
+
+// isSuperseded reports whether the session ends with ZF001.
+func (x *session) isSuperseded() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.superseded
+}
+
+// saySuperseded tells the client that its candidacy is over, and audits the
+// statement it tried, if any.
+func (x *session) saySuperseded(text string) {
+	st := x.cand.Standing()
+	c := &x.m.checks
+	r := supersededRefusal(c.resource, c.worker, c.incarnation, st)
+	if text != "" {
+		x.auditRefusal(event{err: pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, text: text, write: true})
+	}
+	x.say(r)
+}
+
+// closedByPeer reports whether err is the ordinary end of a connection.
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)
+}

@@ -1,0 +1,292 @@
+package proxy
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// Codes in place of a protocol version, and the limit of a startup packet
+// (MAX_STARTUP_PACKET_LENGTH).
+const (
+	cancelRequestCode = 80877102
+	sslRequestCode    = 80877103
+	gssRequestCode    = 80877104
+	maxStartupPacket  = 10000
+)
+
+// startup is what a client's startup packet says.
+type startup struct {
+	version  uint32
+	params   []string // name, value, …: what goes to the server
+	user     string
+	database string
+	own      ownParams
+}
+
+// ownParams are the fencepost.* parameters, which the server never sees.
+type ownParams struct {
+	resource, worker string
+	campaign         fencing.CampaignMode
+	workerTimeout    time.Duration
+}
+
+// cancelRequest is a client's wish to cancel the statement of another
+// connection.
+type cancelRequest struct {
+	pid    uint32
+	secret []byte
+}
+
+// readStartup reads packets until the one that begins a session or asks for a
+// cancel. It never reads past a packet's end: what follows an SSLRequest would
+// not be the client's own words (CVE-2021-3935).
+func readStartup(conn net.Conn) (*startup, *cancelRequest, error) {
+	var refusedTLS, refusedGSS bool
+	for {
+		code, body, err := readPacket(conn)
+		if err != nil {
+			return nil, nil, err
+		}
+		switch {
+		case code == sslRequestCode && !refusedTLS && len(body) == 0:
+			refusedTLS = true
+		case code == gssRequestCode && !refusedGSS && len(body) == 0:
+			refusedGSS = true
+		case code == cancelRequestCode && len(body) >= 8:
+			return nil, &cancelRequest{pid: binary.BigEndian.Uint32(body), secret: body[4:]}, nil
+		case code>>16 == 3:
+			s, err := parseStartup(code, body)
+			return s, nil, err
+		default:
+			return nil, nil, &fencing.Refusal{SQLState: "0A000", Message: fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0", code>>16, code&0xffff)}
+		}
+		if _, err := conn.Write([]byte{'N'}); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// readPacket reads one packet without a type byte.
+func readPacket(conn net.Conn) (code uint32, body []byte, err error) {
+	var head [8]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n < 8 || n > maxStartupPacket {
+		return 0, nil, protocolError("invalid length of startup packet")
+	}
+	body = make([]byte, n-8)
+	_, err = io.ReadFull(conn, body)
+	return binary.BigEndian.Uint32(head[4:]), body, err
+}
+
+// protocolError is a refusal before there is a session.
+func protocolError(format string, args ...any) *fencing.Refusal {
+	return &fencing.Refusal{SQLState: "08P01", Message: fmt.Sprintf(format, args...)}
+}
+
+func parseStartup(version uint32, body []byte) (*startup, error) {
+	s := &startup{version: version, own: ownParams{workerTimeout: -1}}
+	for {
+		name, rest, ok := cstring(body)
+		if !ok {
+			return nil, protocolError("invalid startup packet layout: expected terminator as last byte")
+		}
+		if len(name) == 0 {
+			if len(rest) > 0 {
+				return nil, protocolError("invalid startup packet layout: expected terminator as last byte")
+			}
+			break
+		}
+		value, rest, ok := cstring(rest)
+		if !ok {
+			return nil, protocolError("invalid startup packet layout: expected terminator as last byte")
+		}
+		if err := s.add(string(name), string(value)); err != nil {
+			return nil, err
+		}
+		body = rest
+	}
+	if s.user == "" {
+		return nil, &fencing.Refusal{SQLState: "28000", Message: "no PostgreSQL user name specified in startup packet"}
+	}
+	if s.database == "" {
+		s.database = s.user
+	}
+	return s, nil
+}
+
+func (s *startup) add(name, value string) error {
+	switch {
+	case name == "user":
+		s.user = value
+	case name == "database":
+		s.database = value
+	case name == "options":
+		kept, own := splitOptions(value)
+		for i := 0; i < len(own); i += 2 {
+			if err := s.own.set(own[i], own[i+1]); err != nil {
+				return err
+			}
+		}
+		value = kept
+	case name == "replication" && !isFalse(value):
+		return replicationRefusal
+	case strings.HasPrefix(strings.ToLower(name), fencePrefix):
+		return s.own.set(name, value)
+	}
+	s.params = append(s.params, name, value)
+	return nil
+}
+
+const fencePrefix = "fencepost."
+
+// isFalse reads a boolean of the replication parameter.
+func isFalse(v string) bool {
+	switch strings.ToLower(v) {
+	case "false", "off", "no", "0", "f", "n":
+		return true
+	default:
+		return false
+	}
+}
+
+// maxName bounds the names of resources and workers, in bytes.
+const maxName = 200
+
+func (o *ownParams) set(name, value string) error {
+	bad := func(hint string) error {
+		return &fencing.Refusal{
+			SQLState: "22023",
+			Message:  fmt.Sprintf("invalid value for parameter %q: %q", asciiOnly(strings.ToLower(name)), asciiOnly(value)),
+			Hint:     hint,
+		}
+	}
+	switch strings.ToLower(name) {
+	case "fencepost.resource", "fencepost.worker":
+		if value == "" || len(value) > maxName {
+			return bad(fmt.Sprintf("A name has 1 to %d bytes.", maxName))
+		}
+		if strings.HasSuffix(strings.ToLower(name), "resource") {
+			o.resource = value
+		} else {
+			o.worker = value
+		}
+	case "fencepost.campaign":
+		switch value {
+		case "on":
+			o.campaign = fencing.CampaignOn
+		case "wait":
+			o.campaign = fencing.CampaignWait
+		case "off":
+			o.campaign = fencing.CampaignOff
+		default:
+			return bad("Use on, wait or off.")
+		}
+	case "fencepost.worker_timeout":
+		d, err := time.ParseDuration(value)
+		if value == "0" {
+			d, err = 0, nil
+		}
+		if err != nil || d < 0 {
+			return bad("Use a duration like 30s, or 0 for never.")
+		}
+		o.workerTimeout = d
+	default:
+		return &fencing.Refusal{
+			SQLState: "22023",
+			Message:  fmt.Sprintf("unrecognized parameter %q", asciiOnly(name)),
+			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign and fencepost.worker_timeout.",
+		}
+	}
+	return nil
+}
+
+// splitOptions takes the fencepost.* settings out of the options parameter, as
+// PostgreSQL's pg_split_opts would read it: words divided by white space, a
+// backslash escapes the next byte; -c name=value, -cname=value, --name=value.
+// kept is the rest, its bytes unchanged.
+func splitOptions(options string) (kept string, own []string) {
+	words := optionWords(options)
+	var keep []string
+	for i := 0; i < len(words); i++ {
+		w := words[i]
+		setting, used := "", 1
+		switch {
+		case w.text == "-c" && i+1 < len(words):
+			setting, used = words[i+1].text, 2
+		case strings.HasPrefix(w.text, "-c"):
+			setting = w.text[2:]
+		case strings.HasPrefix(w.text, "--"):
+			setting = w.text[2:]
+		}
+		name, value, ok := strings.Cut(setting, "=")
+		name = strings.ReplaceAll(name, "-", "_") // as PostgreSQL reads --name
+		if ok && strings.HasPrefix(strings.ToLower(name), fencePrefix) {
+			own = append(own, name, value)
+		} else {
+			for _, w := range words[i : i+used] {
+				keep = append(keep, w.raw)
+			}
+		}
+		i += used - 1
+	}
+	if len(own) == 0 {
+		return options, nil
+	}
+	return strings.Join(keep, " "), own
+}
+
+type optionWord struct{ raw, text string }
+
+func optionWords(s string) []optionWord {
+	var words []optionWord
+	for i := 0; i < len(s); {
+		if isOptionSpace(s[i]) {
+			i++
+			continue
+		}
+		start := i
+		var text strings.Builder
+		for i < len(s) && !isOptionSpace(s[i]) {
+			if s[i] == '\\' && i+1 < len(s) {
+				i++
+			}
+			text.WriteByte(s[i])
+			i++
+		}
+		words = append(words, optionWord{raw: s[start:i], text: text.String()})
+	}
+	return words
+}
+
+func isOptionSpace(c byte) bool { return strings.IndexByte(" \t\n\v\f\r", c) >= 0 }
+
+// refuse sends r as a FATAL error to a client that has no session yet.
+func refuse(conn net.Conn, err error) {
+	var r *fencing.Refusal
+	if !errors.As(err, &r) {
+		return
+	}
+	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+	_, _ = conn.Write(appendError(nil, "FATAL", r)) // the connection ends either way
+}
+
+// dialUpstream connects to Postgres.
+func dialUpstream(ctx context.Context, address string, timeout time.Duration) (net.Conn, error) {
+	network := "tcp"
+	if strings.HasPrefix(address, "/") {
+		network = "unix"
+	}
+	d := net.Dialer{Timeout: timeout}
+	return d.DialContext(ctx, network, address)
+}
