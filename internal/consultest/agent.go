@@ -1,0 +1,285 @@
+// Package consultest gives tests a real Consul.
+//
+// An agent keeps all of its state in memory, writes no file that outlives the
+// test process, and dies with it.
+package consultest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// ManagementToken is the token with all rights of an agent started WithACL.
+const ManagementToken = "5ebc0f5c-6f5f-4a3c-8f0d-3d0f3b0e7a11"
+
+// patience bounds the start of an agent and each request of this package.
+const patience = 60 * time.Second
+
+// Agent is a Consul server of its own cluster.
+type Agent struct {
+	port int
+	acl  bool
+	log  *os.File
+	cmd  *exec.Cmd
+}
+
+// Option changes how an agent is started.
+type Option func(*options)
+
+type options struct {
+	acl    bool
+	ttlMin string
+}
+
+// WithACL denies all that a token does not allow; see ManagementToken.
+func WithACL() Option { return func(o *options) { o.acl = true } }
+
+// WithDefaultTTL leaves the least TTL of a session at Consul's own 10 s, rather
+// than the 1 s that makes tests short.
+func WithDefaultTTL() Option { return func(o *options) { o.ttlMin = "" } }
+
+var shared struct {
+	once  sync.Once
+	agent *Agent
+	err   error
+}
+
+// Shared returns the one agent of this test process, for tests that leave it as
+// it is: use keys of your own. It ends with the process.
+func Shared(t testing.TB) *Agent {
+	t.Helper()
+	shared.once.Do(func() { shared.agent, shared.err = start() })
+	if shared.err != nil {
+		t.Fatalf("start the shared Consul: %v", shared.err)
+	}
+	return shared.agent
+}
+
+// Start returns an agent of the test's own, to stop, pause or restore. It ends
+// with the test.
+func Start(t testing.TB, opts ...Option) *Agent {
+	t.Helper()
+	a, err := start(opts...)
+	if err != nil {
+		t.Fatalf("start Consul: %v", err)
+	}
+	t.Cleanup(a.Stop)
+	return a
+}
+
+// Addr is host:port of the agent's HTTP interface.
+func (a *Agent) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port)) }
+
+// Stop ends the agent, and all that it knew. Stopping twice is fine.
+func (a *Agent) Stop() {
+	if a.cmd == nil {
+		return
+	}
+	_ = a.cmd.Process.Kill()
+	_ = a.cmd.Wait() // its state is "killed", as it should be
+	_ = a.log.Close()
+	a.cmd = nil
+}
+
+// Pause freezes the agent: connections stay open, and nothing is answered.
+func (a *Agent) Pause(t testing.TB) { a.signal(t, syscall.SIGSTOP) }
+
+// Continue ends a Pause.
+func (a *Agent) Continue(t testing.TB) { a.signal(t, syscall.SIGCONT) }
+
+func (a *Agent) signal(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if err := a.cmd.Process.Signal(sig); err != nil {
+		t.Fatalf("send %v to Consul: %v", sig, err)
+	}
+}
+
+// Snapshot returns the agent's state.
+func (a *Agent) Snapshot(t testing.TB) []byte {
+	t.Helper()
+	return a.Request(t, http.MethodGet, "/v1/snapshot", nil)
+}
+
+// Restore replaces the agent's state.
+func (a *Agent) Restore(t testing.TB, snapshot []byte) {
+	t.Helper()
+	a.Request(t, http.MethodPut, "/v1/snapshot", snapshot)
+}
+
+// Request sends a request with all rights, and returns the answer's body. It
+// fails the test unless the answer is 200.
+func (a *Agent) Request(t testing.TB, method, path string, body []byte) []byte {
+	t.Helper()
+	answer, err := a.request(method, path, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+func (a *Agent) request(method, path string, body []byte) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+a.Addr()+path, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	if a.acl {
+		req.Header.Set("X-Consul-Token", ManagementToken)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
+	}
+	return answer, err
+}
+
+// start tries again when another process was given one of the ports meanwhile.
+func start(opts ...Option) (*Agent, error) {
+	var err error
+	for range 3 {
+		var a *Agent
+		if a, err = startOnce(opts...); err == nil {
+			return a, nil
+		}
+	}
+	return nil, err
+}
+
+func startOnce(opts ...Option) (*Agent, error) {
+	o := options{ttlMin: "1s"}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	binary, err := find()
+	if err != nil {
+		return nil, err
+	}
+	ports, err := freePorts(3)
+	if err != nil {
+		return nil, err
+	}
+	a := &Agent{port: ports[0], acl: o.acl}
+	if a.log, err = os.CreateTemp("", "consul-log-"); err != nil {
+		return nil, err
+	}
+	if err := os.Remove(a.log.Name()); err != nil { // it lives as long as it is open
+		return nil, err
+	}
+	a.cmd = exec.Command(binary, "agent", "-dev", "-hcl", config(o, ports))
+	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
+	// Sent when the thread that started it ends; the Go runtime keeps its threads.
+	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := a.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", binary, err)
+	}
+	if err := a.await(); err != nil {
+		text := a.tail()
+		a.Stop()
+		return nil, fmt.Errorf("%w; the agent's log ends with:\n%s", err, text)
+	}
+	return a, nil
+}
+
+func config(o options, ports []int) string {
+	lines := []string{
+		`bind_addr = "127.0.0.1"`, `client_addr = "127.0.0.1"`, `log_level = "warn"`,
+		`disable_update_check = true`, `connect { enabled = false }`, `performance { raft_multiplier = 1 }`,
+		fmt.Sprintf(`ports { http = %d  server = %d  serf_lan = %d  serf_wan = -1  dns = -1  grpc = -1  grpc_tls = -1 }`, ports[0], ports[1], ports[2]),
+	}
+	if o.ttlMin != "" {
+		lines = append(lines, fmt.Sprintf("session_ttl_min = %q", o.ttlMin))
+	}
+	if o.acl {
+		lines = append(lines, fmt.Sprintf(`acl { enabled = true  default_policy = "deny"  tokens { initial_management = %q  agent = %q } }`,
+			ManagementToken, ManagementToken))
+	}
+	return strings.Join(lines, "\n")
+}
+
+// await returns when the agent accepts writes.
+func (a *Agent) await() error {
+	deadline := time.Now().Add(patience)
+	for {
+		_, err := a.request(http.MethodPut, "/v1/kv/consultest", []byte("ready"))
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("consul did not become ready: %w", err)
+		}
+		var status syscall.WaitStatus
+		if pid, werr := syscall.Wait4(a.cmd.Process.Pid, &status, syscall.WNOHANG, nil); werr == nil && pid == a.cmd.Process.Pid {
+			return errors.New("consul ended at once")
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func (a *Agent) tail() string {
+	text := make([]byte, 4096)
+	end, err := a.log.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err.Error()
+	}
+	n, _ := a.log.ReadAt(text, max(0, end-int64(len(text))))
+	return string(text[:n])
+}
+
+// freePorts returns ports that nobody listens on now.
+func freePorts(n int) ([]int, error) {
+	var ports []int
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer l.Close() // all at the end, so that they differ
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	return ports, nil
+}
+
+// find returns the Consul to use.
+func find() (string, error) {
+	if path := os.Getenv("FENCEPOST_TEST_CONSUL"); path != "" {
+		return path, nil
+	}
+	if path, err := exec.LookPath("consul"); err == nil {
+		return path, nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
+			continue
+		}
+		path := filepath.Join(dir, ".cache", "consul")
+		if info, err := os.Stat(path); err == nil && !info.IsDir() {
+			return path, nil
+		}
+	}
+	return "", errors.New(`there is no Consul to test with: run "make consul", put consul into PATH, or set FENCEPOST_TEST_CONSUL`)
+}
