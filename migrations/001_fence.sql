@@ -12,7 +12,8 @@
 -- behind it sees the new one.
 --
 -- Every function pins search_path, so that names and operators are those of
--- pg_catalog whatever the caller's session says.
+-- pg_catalog whatever the caller's session says, and says what a name means that
+-- is both a variable and a column. No literal holds a backslash.
 
 CREATE TABLE fencepost.fence (
     id                integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -78,6 +79,7 @@ DECLARE
     result text := '';
     letter text;
     point  integer;
+    escape text := chr(92) || 'u'; -- a backslash in a literal depends on standard_conforming_strings
     known  boolean := getdatabaseencoding() = 'UTF8'
         OR pg_encoding_max_length(pg_char_to_encoding(getdatabaseencoding())) = 1;
 BEGIN
@@ -92,10 +94,10 @@ BEGIN
         ELSE
             point := ascii(letter);
             IF point > 65535 THEN -- a surrogate pair, as JSON writes it
-                result := result || '\u' || to_hex(55296 + (point - 65536) / 1024);
+                result := result || escape || to_hex(55296 + (point - 65536) / 1024);
                 point := 56320 + (point - 65536) % 1024;
             END IF;
-            result := result || '\u' || lpad(to_hex(point), 4, '0');
+            result := result || escape || lpad(to_hex(point), 4, '0');
         END IF;
     END LOOP;
     RETURN result;
@@ -276,13 +278,25 @@ BEGIN
 END $$;
 
 -- state reads a fence through its sequence's lock: it waits for a grant under
--- way, and row and sequence belong together.
-CREATE FUNCTION fencepost.state(fence integer, OUT rec fencepost.fence, OUT last bigint)
+-- way, and row and sequence belong together. It waits at most that long (NULL:
+-- until the grant has ended); last is NULL when that did not suffice.
+CREATE FUNCTION fencepost.state(fence integer, wait interval, OUT rec fencepost.fence, OUT last bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
-    last := coalesce(pg_sequence_last_value(fencepost.sequence_of(fence)), 0);
+    IF wait IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', format('%sms', ceil(extract(epoch FROM wait) * 1000)), true);
+    END IF;
+    BEGIN
+        last := coalesce(pg_sequence_last_value(fencepost.sequence_of(fence)), 0);
+    EXCEPTION WHEN lock_not_available THEN
+        last := NULL;
+    END;
     SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
+    IF rec.id IS NULL OR fencepost.sequence_of(fence) IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF004', MESSAGE = format('fence %s cannot be used: its row or its sequence is missing', fence),
+            HINT = 'Run fencepost migrate, and connect again.';
+    END IF;
 END $$;
 
 -- enter notes that a backend may write outside the check, if epoch is the
@@ -501,7 +515,8 @@ END $$;
 
 -- raise_epoch puts a resource above floor under an epoch that nobody holds: the
 -- operator's way back after a restore. All who held one are superseded. A fence
--- that is above floor already, and agrees with itself, is left alone.
+-- that is above floor already, and agrees with itself, is left alone. floor NULL
+-- is far above all that is known here: for when nobody can tell what was lost.
 CREATE FUNCTION fencepost.raise_epoch(fence integer, floor bigint, grace interval, patience interval)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -513,6 +528,7 @@ BEGIN
     PERFORM fencepost.secure();
     rec := fencepost.lock_fence(fence);
     known := fencepost.known_epoch(rec);
+    floor := coalesce(floor, known + 1048576);
     IF known > floor AND rec.epoch = known AND known = pg_sequence_last_value(fencepost.sequence_of(fence)) THEN
         RETURN known;
     END IF;

@@ -75,7 +75,7 @@ var denied = []string{
 	"SELECT fencepost.raise_epoch(1, 1, '1s', '1s')",
 	"SELECT fencepost.enter(1, pg_backend_pid(), 0)",
 	"SELECT fencepost.leave(1, pg_backend_pid())",
-	"SELECT fencepost.state(1)",
+	"SELECT fencepost.state(1, NULL)",
 	"SELECT fencepost.bump_generation('s', 'm')",
 	"SELECT fencepost.seal()",
 	"SELECT fencepost.quoted('x')",

@@ -1,0 +1,26 @@
+// Package store is the fence of one database, seen from the control connection:
+// it registers resources, grants epochs, keeps the registry of backends that
+// write outside the check, and reads the catalogue.
+//
+// # A grant
+//
+// fencepost.grant decides first, with the fence row locked, and makes nobody
+// wait for an award that is refused. Then it queues for the resource's sequence
+// behind the transactions that were checked under the old epoch. Beside it, on
+// another connection, a watch ends those that outlast the grace. What cannot be
+// ended (a superuser's backend, a prepared transaction, a frozen process) makes
+// the watch cancel the grant, so that the leader's checks do not pile up behind
+// it; the error is an InTheWayError that names it.
+//
+// When Grant returns nil, the new epoch is on disk (and at the synchronous
+// standbys), and no transaction that was checked under a lower one commits any
+// more. When it returns an error other than a refusal, the epoch may have been
+// recorded or not: the same award asked again tells, and returns the same epoch.
+//
+// # Connections
+//
+// Three pools per database, all as the control role, with every setting pinned
+// that a default of the role or the database could spoil. The pool that Pool
+// returns never waits for a lock of a fence, so that a lease that is renewed
+// over it cannot starve behind a grant.
+package store

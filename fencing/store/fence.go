@@ -1,0 +1,171 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// settle is how long Record waits for a grant under way.
+const settle = 250 * time.Millisecond
+
+// fenceSlots is how many statements of one fence may queue behind a grant at
+// once: a stuck resource must not take all connections.
+const fenceSlots = 4
+
+// Fence is one resource's fence. It is safe for concurrent use.
+type Fence struct {
+	store    *Store
+	id       int32
+	resource string
+	slots    chan struct{}
+}
+
+var _ fencing.Fence = (*Fence)(nil)
+
+// Fence returns the fence of a resource, and makes it when it is new.
+func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
+	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
+	if err := s.free.QueryRow(ctx, "SELECT fencepost.register($1)", resource).Scan(&f.id); err != nil {
+		return nil, fmt.Errorf("register resource %q: %w", resource, s.explainDDL(ctx, err))
+	}
+	return f, nil
+}
+
+// ID is fencepost.fence.id.
+func (f *Fence) ID() int32 { return f.id }
+
+// Resource is the resource's name.
+func (f *Fence) Resource() string { return f.resource }
+
+// Record returns the highest grant. It waits a moment for a grant under way: a
+// backend that a grant has ended asks this before the grant has returned.
+func (f *Fence) Record(ctx context.Context) (fencing.Record, error) {
+	state, err := f.state(ctx, settle)
+	if err != nil {
+		return fencing.Record{}, fmt.Errorf("read the fence of resource %q: %w", f.resource, err)
+	}
+	return state.record, nil
+}
+
+// Verify compares what a proxy believes with the database. The error is a
+// *fencing.Refusal: ZF001 if another candidacy was granted a higher epoch, ZF004
+// if the fence is not the one the term was granted in (it was restored).
+func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
+	state, err := f.state(ctx, 0)
+	if err != nil {
+		return fmt.Errorf("read the fence of resource %q: %w", f.resource, err)
+	}
+	rec := state.record
+	if rec.Epoch == t.Epoch && rec.Incarnation == t.Incarnation && state.last == t.Epoch {
+		return nil
+	}
+	refusal := &fencing.Refusal{
+		SQLState: fencing.StateNoFence,
+		Message: fmt.Sprintf("worker %s was granted epoch %d on resource %s, but the fence has epoch %d, held by worker %s, and its sequence %d: the database was restored",
+			quoted(t.Worker), t.Epoch, quoted(f.resource), rec.Epoch, quoted(rec.Worker), state.last),
+		Detail: detail(f.resource, t, rec),
+		Hint:   "When all workers of the lost epochs have stopped, run: fencepost generation bump",
+	}
+	if rec.Epoch > t.Epoch && state.last == rec.Epoch {
+		refusal.SQLState = fencing.StateSuperseded
+		refusal.Message = fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by worker %s",
+			quoted(t.Worker), quoted(f.resource), t.Epoch, rec.Epoch, quoted(rec.Worker))
+		refusal.Hint = "Stop: what this worker was doing belongs to another now. Connecting again begins anew."
+	}
+	return refusal
+}
+
+// quoted gives a name as fencepost.quoted does: a JSON string in ASCII.
+func quoted(name string) string { return strconv.QuoteToASCII(name) }
+
+// SupersededBefore reports that this worker id was granted an epoch, and another
+// worker a higher one since.
+func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, error) {
+	var before bool
+	err := f.store.free.QueryRow(ctx, `SELECT coalesce((SELECT min(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker = $2)
+		< (SELECT max(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker IS DISTINCT FROM $2), false)`, f.id, worker).Scan(&before)
+	if err != nil {
+		return false, fmt.Errorf("look for earlier grants to worker %q on resource %q: %w", worker, f.resource, f.store.explain(err))
+	}
+	return before, nil
+}
+
+// Enter notes that a backend may write outside the check, if epoch is the
+// current one; the note and the look at the epoch are one transaction.
+func (f *Fence) Enter(ctx context.Context, pid uint32, epoch fencing.Epoch) error {
+	release, err := f.slot(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	if _, err := f.store.waits.Exec(ctx, "SELECT fencepost.enter($1, $2, $3)", f.id, int32(pid), int64(epoch)); err != nil {
+		return fmt.Errorf("note backend %d on resource %q: %w", pid, f.resource, f.store.explain(err))
+	}
+	return nil
+}
+
+// Leave deletes the note.
+func (f *Fence) Leave(ctx context.Context, pid uint32) error {
+	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.leave($1, $2)", f.id, int32(pid)); err != nil {
+		return fmt.Errorf("delete the note of backend %d on resource %q: %w", pid, f.resource, f.store.explain(err))
+	}
+	return nil
+}
+
+// slot waits until this fence may use one more connection that can queue.
+func (f *Fence) slot(ctx context.Context) (release func(), err error) {
+	select {
+	case f.slots <- struct{}{}:
+		return func() { <-f.slots }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("wait for the fence of resource %q: %w", f.resource, context.Cause(ctx))
+	}
+}
+
+// state is a fence's row with its sequence's value. Both were read behind every
+// grant under way, unless the wait was too short: last is then -1.
+type state struct {
+	record fencing.Record
+	last   fencing.Epoch
+}
+
+// state reads the fence, and waits at most that long for a grant under way, 0
+// for as long as ctx allows.
+func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
+	release, err := f.slot(ctx)
+	if err != nil {
+		return state{}, err
+	}
+	defer release()
+	var limit *time.Duration
+	if wait > 0 {
+		limit = &wait
+	}
+	var s state
+	row := f.store.waits.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
+		coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1)
+		FROM fencepost.state($1, $2) s`, f.id, limit)
+	if err := scanRecord(row, &s.record, &s.last); err != nil {
+		return state{}, f.store.explain(err)
+	}
+	return s, nil
+}
+
+// scanRecord reads a record's columns, and what follows them.
+func scanRecord(row pgx.Row, r *fencing.Record, more ...any) error {
+	var granted *time.Time // NULL: nobody was granted yet
+	into := append([]any{&r.Epoch, &r.Worker, &r.Incarnation, &r.Source, &r.Generation, &r.Index, &granted}, more...)
+	if err := row.Scan(into...); err != nil {
+		return err
+	}
+	if granted != nil {
+		r.GrantedAt = *granted
+	}
+	return nil
+}

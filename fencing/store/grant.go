@@ -1,0 +1,146 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// attempts is how often a grant is asked when others' locks come between.
+const attempts = 5
+
+// Grant records an award, and returns its epoch. When it has returned without an
+// error, no transaction that was checked under a lower epoch commits any more.
+//
+// Refusals are *fencing.Refusal: ZF001 somebody was granted an epoch since the
+// candidacy held its own; ZF004 the fence is older than what was seen before, or
+// cannot be used; ZF006 the award is not newer than the recorded one. An
+// InTheWayError says that the old epoch stays in force. After any other error,
+// ErrUnconfirmed among them, ask again with the same award.
+func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
+	if a.Resource != f.resource {
+		return 0, fmt.Errorf("grant on resource %q: the award is for %q", f.resource, a.Resource)
+	}
+	// On its own, so that no other resource's grant waits for its lock.
+	if _, err := f.store.waits.Exec(ctx, "SELECT fencepost.generation($1, $2)", a.Source, a.Marker); err != nil {
+		return 0, fmt.Errorf("number the generation of source %q: %w", a.Source, f.store.explain(err))
+	}
+	epoch, err := f.advance(ctx, "SELECT fencepost.grant($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+		f.id, a.Worker, a.Incarnation, a.Source, a.Marker, a.Index, int64(a.Held), int64(a.Floor), f.store.cfg.Grace, f.store.cfg.Patience)
+	if err != nil {
+		return 0, fmt.Errorf("grant an epoch on resource %q: %w", f.resource, err)
+	}
+	return epoch, nil
+}
+
+// advance runs a statement that may record a new epoch, and asks again when
+// others' locks came between.
+func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.Epoch, error) {
+	for n := 1; ; n++ {
+		epoch, err := f.attempt(ctx, sql, args)
+		if err == nil {
+			return epoch, nil
+		}
+		if n == attempts || !retryable(err) || ctx.Err() != nil {
+			return 0, f.blame(ctx, err)
+		}
+	}
+}
+
+// attempt runs the statement once, with a watch beside it that clears its way.
+func (f *Fence) attempt(ctx context.Context, sql string, args []any) (fencing.Epoch, error) {
+	conn, err := f.store.waits.Acquire(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("get a connection: %w", err)
+	}
+	defer conn.Release()
+	pg := conn.Conn().PgConn()
+	forgetNotices(pg)
+
+	// The caller's cancellation goes through the watch, which leaves the queue
+	// in an orderly way; stop is for a server that does not answer.
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	w := &watch{fence: f, pid: pg.PID(), stop: stop, done: make(chan struct{}), log: f.store.log}
+	over := make(chan error, 1)
+	go func() { over <- w.run(ctx) }()
+
+	var epoch fencing.Epoch
+	err = conn.QueryRow(running, sql, args...).Scan(&epoch)
+	close(w.done)
+	cancelled := <-over
+	if cancelled != nil {
+		// The cancellation may still be on its way: nobody else's statement
+		// shall meet it on this connection.
+		defer func() { _ = conn.Conn().Close(context.WithoutCancel(ctx)) }()
+	}
+	switch {
+	case unconfirmed(pg):
+		return 0, ErrUnconfirmed
+	case err == nil:
+		return epoch, nil
+	case cancelled != nil:
+		return 0, cancelled
+	}
+	return 0, err
+}
+
+// blame turns the error of a grant into what its caller tells apart.
+func (f *Fence) blame(ctx context.Context, err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == codeInUse {
+		return &InTheWayError{Resource: f.resource, Holders: []string{pg.Message}}
+	}
+	return f.store.explainDDL(ctx, err)
+}
+
+// detail is the line of JSON that a refusal carries, as fencepost.detail makes
+// it.
+func detail(resource string, t fencing.Term, rec fencing.Record) string {
+	line, err := json.Marshal(struct {
+		Resource      string        `json:"resource"`
+		Worker        string        `json:"worker"`
+		Incarnation   string        `json:"incarnation"`
+		Epoch         fencing.Epoch `json:"epoch"`
+		CurrentEpoch  fencing.Epoch `json:"current_epoch"`
+		CurrentWorker *string       `json:"current_worker"`
+	}{resource, t.Worker, t.Incarnation, t.Epoch, rec.Epoch, nullable(rec.Worker)})
+	if err != nil {
+		return "{}"
+	}
+	var out strings.Builder
+	for _, r := range string(line) {
+		switch {
+		case r < 0x7f:
+			out.WriteRune(r)
+		case r > 0xffff:
+			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+(r-0x10000)>>10, 0xdc00+(r-0x10000)&0x3ff)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	return out.String()
+}
+
+func nullable(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// sequence is the name of the fence's sequence.
+func (f *Fence) sequence() string { return "fencepost.epoch_" + strconv.Itoa(int(f.id)) }
+
+// limit bounds one attempt: whatever it waits for, it has not come by then.
+func (f *Fence) limit() time.Duration {
+	return 2*(f.store.cfg.Grace+f.store.cfg.Patience) + 10*time.Second
+}

@@ -1,0 +1,277 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestRegisterAtOnceGivesOneFence(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	const n = 8
+	ids := make(chan int32, n)
+	for range n {
+		go func() {
+			f, err := h.store.Fence(h.ctx(), "new one")
+			if err != nil {
+				t.Error(err)
+				ids <- 0
+				return
+			}
+			ids <- f.ID()
+		}()
+	}
+	first := <-ids
+	for range n - 1 {
+		if id := <-ids; id != first || id == h.fence.ID() {
+			t.Errorf("ids %d and %d for one resource, %d for another", first, id, h.fence.ID())
+		}
+	}
+	if got := ask[bool](h, fmt.Sprintf("SELECT has_sequence_privilege('app', 'fencepost.epoch_%d', 'SELECT')", first)); !got {
+		t.Error("a worker's role may not read the new sequence")
+	}
+}
+
+func TestRegisterRefusesAnEmptyName(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	if _, err := h.store.Fence(h.ctx(), ""); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("got %v, want ZF004", err)
+	}
+}
+
+func TestGrantsGrowAndAreRecorded(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	before := time.Now().Add(-time.Minute)
+	for want := fencing.Epoch(1); want <= 5; want++ {
+		term := h.grant(fmt.Sprint(want))
+		rec, err := h.fence.Record(h.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rec.Epoch != want || term.Epoch != want || rec.Worker != term.Worker || rec.Incarnation != term.Incarnation ||
+			rec.Source != "test" || rec.Generation != 1 || rec.Index != term.Index || rec.GrantedAt.Before(before) {
+			t.Errorf("grant %+v was recorded as %+v; want epoch %d", term, rec, want)
+		}
+		if err := h.fence.Verify(h.ctx(), term); err != nil {
+			t.Errorf("verify the current term: %v", err)
+		}
+	}
+	if got := ask[int](h, "SELECT count(*) FROM fencepost.grants"); got != 5 {
+		t.Errorf("the ledger has %d rows, want 5", got)
+	}
+	list, err := h.store.Status(h.ctx())
+	if err != nil || len(list) != 1 || list[0].Resource != resource || list[0].Epoch != 5 {
+		t.Errorf("status %+v, %v", list, err)
+	}
+}
+
+func TestRecordBeforeAnyGrant(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	rec, err := h.fence.Record(h.ctx())
+	if err != nil || rec != (fencing.Record{}) {
+		t.Errorf("record %+v, %v; want the zero record", rec, err)
+	}
+}
+
+func TestTheSameAwardAgainReturnsTheSameEpoch(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	term := h.grant("a")
+	for range 3 { // the reply was lost: the caller does not know that it holds one
+		epoch, err := h.fence.Grant(h.ctx(), term.Award)
+		if err != nil || epoch != term.Epoch {
+			t.Errorf("the same award again: epoch %d, %v; want %d", epoch, err, term.Epoch)
+		}
+	}
+	if got := ask[int](h, "SELECT count(*) FROM fencepost.grants"); got != 1 {
+		t.Errorf("the ledger has %d rows, want 1", got)
+	}
+}
+
+func TestALaterAwardToTheSameCandidacyKeepsTheEpoch(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	term := h.grant("a")
+	w := h.worker(term)
+	tx := w.begin(h.ctx(), t, "") // stays open: nobody may be disturbed
+	again := h.award("a")
+	again.Held = term.Epoch
+	epoch, err := h.fence.Grant(h.ctx(), again)
+	if err != nil || epoch != term.Epoch {
+		t.Fatalf("epoch %d, %v; want %d kept", epoch, err, term.Epoch)
+	}
+	if _, err := tx.Exec(h.ctx(), "CREATE TABLE public.undisturbed ()"); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(h.ctx()); err != nil {
+		t.Errorf("the leader's open transaction: %v", err)
+	}
+	late := h.award("b")
+	late.Index = again.Index
+	if _, err := h.fence.Grant(h.ctx(), late); stateOf(err) != fencing.StateAwardNotNewer {
+		t.Errorf("an award with the index that was kept last: %v; want ZF006", err)
+	}
+}
+
+func TestAnAwardThatIsNotNewerIsRefusedAndDisturbsNobody(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	slow := h.award("slow")
+	term := h.grant("fast")
+	w := h.worker(term)
+	tx := w.begin(h.ctx(), t, "")
+	_, err := h.fence.Grant(h.ctx(), slow)
+	if stateOf(err) != fencing.StateAwardNotNewer {
+		t.Fatalf("got %v, want ZF006", err)
+	}
+	var refusal *fencing.Refusal
+	errors.As(err, &refusal)
+	mustContain(t, errors.New(refusal.Message+refusal.Hint), "index 1", "index 2", "fencepost generation bump")
+	if err := tx.Commit(h.ctx()); err != nil {
+		t.Errorf("the leader's transaction was disturbed: %v", err)
+	}
+}
+
+func TestASupersededCandidacyIsNeverGrantedAgain(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	first := h.grant("a")
+	h.grant("b")
+	for name, held := range map[string]fencing.Epoch{"it knows its epoch": first.Epoch, "it forgot its epoch": 0} {
+		again := h.award("a")
+		again.Held = held
+		if _, err := h.fence.Grant(h.ctx(), again); stateOf(err) != fencing.StateSuperseded {
+			t.Errorf("%s: %v; want ZF001", name, err)
+		}
+	}
+	if err := h.fence.Verify(h.ctx(), first); stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("verify the old term: %v; want ZF001", err)
+	}
+	before, err := h.fence.SupersededBefore(h.ctx(), first.Worker)
+	if err != nil || !before {
+		t.Errorf("superseded before: %t, %v", before, err)
+	}
+	if before, err := h.fence.SupersededBefore(h.ctx(), "worker-b"); err != nil || before {
+		t.Errorf("the leader was superseded before: %t, %v", before, err)
+	}
+}
+
+func TestAnotherLifeOfTheSameWorkerDoesNotCountAsSuperseded(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.grant("a")
+	again := h.award("a")
+	again.Incarnation = "another"
+	if _, err := h.fence.Grant(h.ctx(), again); err != nil {
+		t.Fatal(err)
+	}
+	if before, err := h.fence.SupersededBefore(h.ctx(), again.Worker); err != nil || before {
+		t.Errorf("superseded before: %t, %v; want false", before, err)
+	}
+}
+
+func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.index = 100
+	h.grant("a")
+	rebuilt := h.award("b")
+	rebuilt.Marker, rebuilt.Index = "life-2", 3 // indexes begin anew
+	if epoch, err := h.fence.Grant(h.ctx(), rebuilt); err != nil || epoch != 2 {
+		t.Fatalf("the first award of a new life: epoch %d, %v", epoch, err)
+	}
+	old := h.award("c")
+	if _, err := h.fence.Grant(h.ctx(), old); stateOf(err) != fencing.StateAwardNotNewer {
+		t.Fatalf("an award of the older life: %v; want ZF006", err)
+	}
+	number, err := h.store.BumpGeneration(h.ctx(), old.Source, old.Marker)
+	if err != nil || number != 3 {
+		t.Fatalf("bump: number %d, %v; want 3", number, err)
+	}
+	if epoch, err := h.fence.Grant(h.ctx(), old); err != nil || epoch != 3 {
+		t.Errorf("after the bump: epoch %d, %v; want 3", epoch, err)
+	}
+}
+
+func TestGrantsAtOnceKeepTheOrderOfAwards(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	other := h.newFence(h.open())
+	const n = 20
+	type result struct {
+		index int64
+		epoch fencing.Epoch
+		err   error
+	}
+	results := make(chan result, n)
+	for i := range n {
+		a, f := h.award(fmt.Sprint(i)), h.fence
+		if i%2 == 1 {
+			f = other
+		}
+		go func() {
+			epoch, err := f.Grant(h.ctx(), a)
+			results <- result{a.Index, epoch, err}
+		}()
+	}
+	byIndex := make(map[int64]fencing.Epoch)
+	for range n {
+		r := <-results
+		switch {
+		case r.err == nil:
+			byIndex[r.index] = r.epoch
+		case stateOf(r.err) != fencing.StateAwardNotNewer:
+			t.Errorf("award %d: %v", r.index, r.err)
+		}
+	}
+	if byIndex[h.index] == 0 {
+		t.Error("the newest award was not granted")
+	}
+	last := fencing.Epoch(0)
+	for i := int64(1); i <= h.index; i++ {
+		if epoch, granted := byIndex[i]; granted {
+			if epoch != last+1 {
+				t.Errorf("award %d has epoch %d after %d", i, epoch, last)
+			}
+			last = epoch
+		}
+	}
+}
+
+func TestACancelledGrantReturnsAtOnceAndLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	term := h.grant("a")
+	tx := h.worker(term).begin(h.ctx(), t, "")
+	ctx, cancel := context.WithCancel(h.ctx())
+	result := make(chan error, 1)
+	a := h.award("b")
+	go func() {
+		_, err := h.fence.Grant(ctx, a)
+		result <- err
+	}()
+	eventually(t, "the grant waits", func() bool { return waiting(h) })
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want context.Canceled", err)
+	}
+	if waiting(h) {
+		t.Error("the cancelled grant is still in the queue")
+	}
+	if err := h.worker(term).check(h.ctx()); err != nil {
+		t.Errorf("the leader's next check: %v", err)
+	}
+	if err := tx.Commit(h.ctx()); err != nil {
+		t.Errorf("the leader's transaction: %v", err)
+	}
+}

@@ -1,0 +1,192 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// unfenced runs the safety tests with the check switched off: each of them must
+// then fail.
+var unfenced = os.Getenv("FENCEPOST_TEST_UNFENCED") == "1"
+
+const (
+	resource = "billing"
+	patience = 30 * time.Second
+)
+
+// house is one database with a fence, and what a test asks of it.
+type house struct {
+	t      *testing.T
+	server *pgtest.Server
+	db     string
+	store  *store.Store
+	fence  *store.Fence
+	index  int64 // of the last award
+}
+
+func newHouse(t *testing.T, s *pgtest.Server, change ...func(*store.Config)) *house {
+	t.Helper()
+	h := &house{t: t, server: s, db: s.Database(t)}
+	h.store = h.open(change...)
+	h.fence = h.newFence(h.store)
+	return h
+}
+
+// open opens the store once more, as another proxy would.
+func (h *house) open(change ...func(*store.Config)) *store.Store {
+	h.t.Helper()
+	cfg := store.Config{Address: h.server.Addr(), Database: h.db, User: pgtest.Control, Grace: 100 * time.Millisecond, Patience: 10 * time.Second}
+	for _, c := range change {
+		c(&cfg)
+	}
+	st, err := store.Open(h.ctx(), cfg)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(st.Close)
+	return st
+}
+
+func (h *house) newFence(st *store.Store) *store.Fence {
+	h.t.Helper()
+	f, err := st.Fence(h.ctx(), resource)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return f
+}
+
+// ctx bounds one step of a test.
+func (h *house) ctx() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	h.t.Cleanup(cancel)
+	return ctx
+}
+
+// award is the next one in order, to a candidacy of that name.
+func (h *house) award(name string) fencing.Award {
+	h.index++
+	return fencing.Award{Resource: resource, Worker: "worker-" + name, Incarnation: "incarnation-" + name,
+		Source: "test", Marker: "life-1", Index: h.index}
+}
+
+// grant grants the next award, which must pass.
+func (h *house) grant(name string) fencing.Term {
+	h.t.Helper()
+	a := h.award(name)
+	epoch, err := h.fence.Grant(h.ctx(), a)
+	if err != nil {
+		h.t.Fatalf("grant to %s: %v", name, err)
+	}
+	return fencing.Term{Award: a, Epoch: epoch}
+}
+
+// worker is one connection of a worker, that checks as the proxy does.
+type worker struct {
+	*pgx.Conn
+	fence int32
+	term  fencing.Term
+}
+
+func (h *house) worker(term fencing.Term) *worker {
+	h.t.Helper()
+	return &worker{Conn: h.server.Connect(h.t, pgtest.App, h.db), fence: h.fence.ID(), term: term}
+}
+
+// check runs the check in the transaction that is open, as a worker that was
+// told its epoch.
+func (w *worker) check(ctx context.Context) error {
+	return w.checkAs(ctx, w.term.Epoch, w.term.Epoch)
+}
+
+func (w *worker) checkAs(ctx context.Context, told, held fencing.Epoch) error {
+	sql := fencing.CheckSQL(w.fence, w.term.Worker, w.term.Incarnation)
+	if unfenced {
+		sql = "SELECT NULL FROM (SELECT $1::int8, $2::int8) AS unused"
+	}
+	var nothing *bool
+	return w.QueryRow(ctx, sql, int64(told), int64(held)).Scan(&nothing)
+}
+
+// begin opens a transaction and checks it.
+func (w *worker) begin(ctx context.Context, t testing.TB, isolation pgx.TxIsoLevel) pgx.Tx {
+	t.Helper()
+	tx, err := w.BeginTx(ctx, pgx.TxOptions{IsoLevel: isolation})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.check(ctx); err != nil {
+		t.Fatalf("check under epoch %d: %v", w.term.Epoch, err)
+	}
+	return tx
+}
+
+// stateOf is the SQLSTATE of an error: a refusal's, or the server's own.
+func stateOf(err error) string {
+	var refusal *fencing.Refusal
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &refusal):
+		return refusal.SQLState
+	case errors.As(err, &pg):
+		return pg.Code
+	case err != nil:
+		return err.Error()
+	}
+	return ""
+}
+
+// eventually waits until the condition holds.
+func eventually(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s", patience, what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// ask reads one value as the superuser.
+func ask[T any](h *house, sql string, args ...any) T {
+	h.t.Helper()
+	conn, err := pgx.Connect(h.ctx(), h.server.DSN(pgtest.Superuser, h.db))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	var v T
+	if err := conn.QueryRow(h.ctx(), sql, args...).Scan(&v); err != nil {
+		h.t.Fatalf("%s: %v", sql, err)
+	}
+	return v
+}
+
+// waiting reports whether a backend waits for the fence's sequence.
+func waiting(h *house) bool {
+	return ask[bool](h, fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'fencepost.epoch_%d'::regclass)", h.fence.ID()))
+}
+
+func mustContain(t testing.TB, err error, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("the error is %v; want it to say %q", err, part)
+		}
+	}
+}

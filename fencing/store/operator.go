@@ -1,0 +1,102 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// Status is one resource as the database knows it.
+type Status struct {
+	Resource string
+	fencing.Record
+	// Running is how many backends are noted as writing outside the check.
+	Running int
+}
+
+// Status lists all resources of the database by name.
+func (s *Store) Status(ctx context.Context) ([]Status, error) {
+	rows, err := s.free.Query(ctx, `SELECT f.epoch, coalesce(f.worker, ''), coalesce(f.incarnation, ''), coalesce(f.source, ''),
+		f.source_generation, f.source_index, f.granted_at, f.resource,
+		(SELECT count(*) FROM fencepost.running r WHERE r.fence = f.id) FROM fencepost.fence f ORDER BY f.resource`)
+	if err != nil {
+		return nil, fmt.Errorf("list the fences of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Status, error) {
+		var st Status
+		err := scanRecord(row, &st.Record, &st.Resource, &st.Running)
+		return st, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the fences of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	return list, nil
+}
+
+// RaiseEpochs is the operator's way back after the database was restored from an
+// older state: it puts every resource under an epoch above floor that nobody
+// holds, so that whoever held one is superseded, and no lost epoch comes again.
+// floor is the highest epoch that was ever granted (the ZF004 names it); 0 means
+// that nobody knows, and skips far ahead. Run it when all workers of the lost
+// epochs have stopped. It returns the epochs by resource; on an error, those
+// that were raised before it.
+func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[string]fencing.Epoch, error) {
+	list, err := s.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var above *int64
+	if floor > 0 {
+		n := int64(floor)
+		above = &n
+	}
+	raised := make(map[string]fencing.Epoch)
+	for _, st := range list {
+		f, err := s.Fence(ctx, st.Resource)
+		if err != nil {
+			return raised, err
+		}
+		epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4)", f.id, above, s.cfg.Grace, s.cfg.Patience)
+		if err != nil {
+			return raised, fmt.Errorf("raise the epoch of resource %q: %w", st.Resource, err)
+		}
+		raised[st.Resource] = epoch
+	}
+	return raised, nil
+}
+
+// BumpGeneration makes a life of a lease service the newest one, and returns its
+// number: its awards pass again, though others were recorded since. A new marker
+// at the lease service itself does the same by itself at its first grant, and is
+// the safer way: this one is for a marker that cannot change. No award of that
+// marker may still be on its way.
+func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int64, error) {
+	var number int64
+	if err := s.waits.QueryRow(ctx, "SELECT fencepost.bump_generation($1, $2)", source, marker).Scan(&number); err != nil {
+		return 0, fmt.Errorf("bump the generation of source %q: %w", source, s.explain(err))
+	}
+	return number, nil
+}
+
+// MayEnd returns a *fencing.Refusal if the control role could not end a backend:
+// a superuser's, when it is none itself. Such a worker could block every grant.
+func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
+	var may bool
+	var role string
+	err := s.free.QueryRow(ctx, `SELECT NOT r.rolsuper OR (SELECT m.rolsuper FROM pg_roles m WHERE m.rolname = current_user), r.rolname
+		FROM pg_stat_get_activity($1) a JOIN pg_roles r ON r.oid = a.usesysid`, int32(pid)).Scan(&may, &role)
+	if err != nil {
+		return fmt.Errorf("look at backend %d: %w", pid, s.explain(err))
+	}
+	if !may {
+		return &fencing.Refusal{
+			SQLState: fencing.StateNoFence,
+			Message:  fmt.Sprintf("role %s is a superuser, and a grant could not end its backends", quoted(role)),
+			Hint:     "Let workers connect as a role that is no superuser.",
+		}
+	}
+	return nil
+}

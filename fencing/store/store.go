@@ -1,0 +1,187 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap"
+)
+
+// Defaults of Config.
+const (
+	DefaultGrace    = 2 * time.Second
+	DefaultPatience = 5 * time.Second
+	DefaultPoolSize = 8
+)
+
+const (
+	connectTimeout = 5 * time.Second
+	idleTime       = time.Minute
+	// lookPoolSize bounds the connections that watch over grants.
+	lookPoolSize = 3
+)
+
+// Config says how to reach one database as the control role.
+type Config struct {
+	Address  string // host:port
+	Database string
+	User     string
+	Password string
+	TLS      *tls.Config // nil: no TLS
+	// Grace is how long a transaction of an old epoch, or a noted backend, may
+	// stand in the way of a grant before it is ended.
+	Grace time.Duration
+	// Patience is how long a backend that was ended may take to be gone.
+	Patience time.Duration
+	// PoolSize is the size of the pool that Pool returns, and of the one that
+	// waits for fences: each that many connections at most.
+	PoolSize int
+	// SchemaVersion is the lowest version of the schema that will do, 0 for any.
+	SchemaVersion int
+	Logger        *zap.Logger
+}
+
+func (c Config) withDefaults() Config {
+	if c.Grace <= 0 {
+		c.Grace = DefaultGrace
+	}
+	if c.Patience <= 0 {
+		c.Patience = DefaultPatience
+	}
+	if c.PoolSize <= 0 {
+		c.PoolSize = DefaultPoolSize
+	}
+	if c.Logger == nil {
+		c.Logger = zap.NewNop()
+	}
+	return c
+}
+
+// Store is the fence of one database. It is safe for concurrent use.
+type Store struct {
+	cfg   Config
+	log   *zap.Logger
+	free  *pgxpool.Pool // never waits for a fence's lock
+	waits *pgxpool.Pool // grants, and all else that may queue behind one
+	looks *pgxpool.Pool // the watches over grants
+}
+
+// Open connects to the database as the control role. The error is a
+// *fencing.Refusal (ZF004) when the schema is missing or too old, or when the
+// role lacks a right.
+func Open(ctx context.Context, cfg Config) (*Store, error) {
+	cfg = cfg.withDefaults()
+	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
+	var err error
+	for _, p := range []struct {
+		pool **pgxpool.Pool
+		size int
+	}{{&s.free, cfg.PoolSize}, {&s.waits, cfg.PoolSize}, {&s.looks, lookPoolSize}} {
+		if *p.pool, err = newPool(ctx, cfg, p.size); err != nil {
+			s.Close()
+			return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
+		}
+	}
+	if err := s.examine(ctx); err != nil {
+		s.Close()
+		return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
+	}
+	return s, nil
+}
+
+// Pool returns a pool of connections as the control role, for what never waits
+// for a fence's lock. It is closed by Close.
+func (s *Store) Pool() *pgxpool.Pool { return s.free }
+
+// Close ends all connections, and waits for those in use.
+func (s *Store) Close() {
+	for _, pool := range []*pgxpool.Pool{s.looks, s.waits, s.free} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
+}
+
+// newPool makes a pool whose connections depend on nothing of the environment
+// and on no default of the role or the database.
+func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
+	host, portText, err := net.SplitHostPort(cfg.Address)
+	if err != nil {
+		return nil, fmt.Errorf("read the address: %w", err)
+	}
+	port, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("read the port of %q: %w", cfg.Address, err)
+	}
+	pc, err := pgxpool.ParseConfig("postgres://localhost:5432/postgres?sslmode=disable")
+	if err != nil {
+		return nil, fmt.Errorf("make a connection's configuration: %w", err)
+	}
+	c := pc.ConnConfig
+	c.Host, c.Port, c.Database, c.User, c.Password = host, uint16(port), cfg.Database, cfg.User, cfg.Password
+	c.TLSConfig, c.Fallbacks, c.ConnectTimeout = cfg.TLS, nil, connectTimeout
+	c.RuntimeParams = map[string]string{
+		"application_name":                    "fencepost",
+		"client_encoding":                     "UTF8",
+		"search_path":                         "pg_catalog,pg_temp",
+		"default_transaction_isolation":       "read committed",
+		"default_transaction_read_only":       "off",
+		"default_transaction_deferrable":      "off",
+		"statement_timeout":                   "0",
+		"lock_timeout":                        "0",
+		"idle_in_transaction_session_timeout": "0",
+		"idle_session_timeout":                "0",
+		"standard_conforming_strings":         "on",
+	}
+	c.OnNotice = keepNotice
+	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
+	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		// PostgreSQL 17 and later know it; earlier ones refuse the name.
+		_, err := conn.Exec(ctx, "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'")
+		return err
+	}
+	return pgxpool.NewWithConfig(ctx, pc)
+}
+
+// examine looks for what else would fail later: the schema, its version, and the
+// rights of the control role.
+func (s *Store) examine(ctx context.Context) error {
+	var version int
+	var owner, signals, reads bool
+	err := s.free.QueryRow(ctx, `SELECT (SELECT coalesce(max(version), 0) FROM fencepost.schema_version),
+		pg_has_role(n.nspowner, 'USAGE'), pg_has_role('pg_signal_backend', 'USAGE'), pg_has_role('pg_read_all_stats', 'USAGE')
+		FROM pg_namespace n WHERE n.nspname = 'fencepost'`).Scan(&version, &owner, &signals, &reads)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return s.noFence("the schema fencepost is missing in database %s", ascii(s.cfg.Database))
+	case err != nil:
+		return s.explain(err)
+	case !owner:
+		return s.noFence("role %s does not own the schema fencepost of database %s", ascii(s.cfg.User), ascii(s.cfg.Database))
+	case version == 0 || version < s.cfg.SchemaVersion:
+		return s.noFence("the schema fencepost of database %s is at version %d, and version %d is needed",
+			ascii(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
+	}
+	for right, has := range map[string]bool{"pg_signal_backend": signals, "pg_read_all_stats": reads} {
+		if !has {
+			refusal := s.noFence("the control role %s lacks %s", ascii(s.cfg.User), right)
+			refusal.Hint = fmt.Sprintf("Run as a superuser: GRANT %s TO %s", right, ascii(pgx.Identifier{s.cfg.User}.Sanitize()))
+			return refusal
+		}
+	}
+	return nil
+}
+
+// migrateCommand is what an operator runs to bring the schema here.
+func (s *Store) migrateCommand() string {
+	dsn := url.URL{Scheme: "postgres", User: url.User(s.cfg.User), Host: s.cfg.Address, Path: "/" + s.cfg.Database}
+	return "fencepost migrate --dsn " + dsn.String()
+}
