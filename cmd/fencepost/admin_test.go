@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// someResources is one resource whose leader is here, and one that nobody has.
+func someResources() []election.ResourceStatus {
+	return []election.ResourceStatus{
+		{
+			Database: "shop", Resource: "billing", Local: true, LeaseLeft: 7 * time.Second,
+			Record: fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
+			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
+				Standing: fencing.Standing{Role: fencing.Leader, Epoch: 8}}},
+		},
+		{Database: "shop", Resource: "mail", Leaderless: 5 * time.Second},
+	}
+}
+
+func testAdmin(ready *Readiness) (*admin, *Metrics) {
+	m := NewMetrics()
+	m.Watch(someResources)
+	return &admin{
+		proxy:     "fence-1",
+		resources: func() []ResourceView { return resourceViews(someResources(), m.RefusedSoFar) },
+		ready:     func(context.Context) Readiness { return *ready },
+		registry:  m.registry,
+	}, m
+}
+
+func get(t *testing.T, h http.Handler, path string) (int, string) {
+	t.Helper()
+	rec := httptest.NewRecorder()
+	h.ServeHTTP(rec, httptest.NewRequest(http.MethodGet, path, nil))
+	return rec.Code, rec.Body.String()
+}
+
+func TestAdminAnswers(t *testing.T) {
+	t.Parallel()
+	ready := Readiness{Ready: true, Upstream: "ok", Election: "consul does not answer"}
+	a, m := testAdmin(&ready)
+	m.Refused("shop", "billing", fencing.StateSuperseded, true)
+	m.Refused("shop", "billing", fencing.StateSuperseded, false) // a read: no stale write
+	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: time.Second})
+	m.Sessions(+1)
+	h := a.handler()
+	for _, c := range []struct {
+		path string
+		code int
+		want []string
+	}{
+		{"/healthz", 200, []string{"ok"}},
+		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
+		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
+			`"refused_writes": 1`, `"connections": 3`, `"leaderless_seconds": 5`}},
+		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
+		{"/v1/resources/shop/nothing", 404, []string{"knows no resource"}},
+		{"/debug/pprof/", 404, nil},
+		{"/metrics", 200, []string{
+			`fencepost_stale_writes_rejected_total{database="shop",reason="ZF001",resource="billing"} 1`,
+			`fencepost_epoch{database="shop",resource="billing"} 8`,
+			`fencepost_leaderless_seconds{database="shop",resource="mail"} 5`,
+			`fencepost_grants_total{database="shop",resource="billing"} 1`,
+			`fencepost_takeover_seconds_count{database="shop",resource="billing"} 1`,
+			"fencepost_sessions 1"}},
+	} {
+		code, body := get(t, h, c.path)
+		if code != c.code {
+			t.Errorf("%s: status %d, want %d", c.path, code, c.code)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(body, want) {
+				t.Errorf("%s does not contain %q:\n%s", c.path, want, body)
+			}
+		}
+	}
+	ready.Ready, ready.Draining = false, true
+	if code, _ := get(t, h, "/readyz"); code != http.StatusServiceUnavailable {
+		t.Errorf("/readyz of a draining proxy: status %d", code)
+	}
+	a.pprof = true
+	if code, _ := get(t, a.handler(), "/debug/pprof/"); code != http.StatusOK {
+		t.Errorf("/debug/pprof/ when switched on: status %d", code)
+	}
+}
+
+func TestStatusShowsATable(t *testing.T) {
+	t.Parallel()
+	a, m := testAdmin(&Readiness{Ready: true})
+	m.Refused("shop", "billing", fencing.StateSuperseded, true)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- a.serve(ctx, l) }()
+	out := runCommand(t, nil, "status", "--admin", l.Addr().String())
+	cancel()
+	if err := <-served; err != nil {
+		t.Errorf("serve: %v", err)
+	}
+	if out.code != exitOK {
+		t.Fatalf("exit code %d: %s", out.code, out.stderr)
+	}
+	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
+	if len(lines) != 3 {
+		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
+	}
+	for _, want := range []string{"shop", "billing", "host-9:117:q1", "8", "7s", "1"} {
+		if !strings.Contains(lines[1], want) {
+			t.Errorf("line %q has no %q", lines[1], want)
+		}
+	}
+	if !strings.Contains(lines[2], "none") {
+		t.Errorf("line %q does not say that there is no lease", lines[2])
+	}
+}
+
+func TestResourceListSurvivesJSON(t *testing.T) {
+	t.Parallel()
+	text, err := json.Marshal(resourceList{Proxy: "p", Resources: resourceViews(someResources(), func(string, string) uint64 { return 2 })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back resourceList
+	if err := json.Unmarshal(text, &back); err != nil {
+		t.Fatal(err)
+	}
+	if len(back.Resources) != 2 || back.Resources[0].Workers[0].Role != "leader" || back.Resources[1].LeaseLeft != nil {
+		t.Errorf("got %+v", back)
+	}
+}

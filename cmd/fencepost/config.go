@@ -1,0 +1,219 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Config is the configuration file. docs/configuration.md explains each
+// setting; etc/fencepost.yml is an annotated sample. A test ties both to this
+// struct and to NewConfig.
+type Config struct {
+	Listen         string                    `yaml:"listen"`
+	Admin          string                    `yaml:"admin"`
+	Pprof          bool                      `yaml:"pprof"`
+	Upstream       UpstreamConfig            `yaml:"upstream"`
+	Control        ControlConfig             `yaml:"control"`
+	Election       ElectionConfig            `yaml:"election"`
+	Lease          LeaseConfig               `yaml:"lease"`
+	StartupWait    Duration                  `yaml:"startup_wait"`
+	StartupTimeout Duration                  `yaml:"startup_timeout"`
+	DrainTimeout   Duration                  `yaml:"drain_timeout"`
+	Unfenced       UnfencedConfig            `yaml:"unfenced"`
+	Worker         WorkerConfig              `yaml:"worker"`
+	Resources      map[string]ResourceConfig `yaml:"resources"`
+	Proxy          ProxyConfig               `yaml:"proxy"`
+	Limits         LimitsConfig              `yaml:"limits"`
+	Log            LogConfig                 `yaml:"log"`
+}
+
+// UpstreamConfig is the Postgres that clients are connected to.
+type UpstreamConfig struct {
+	Address string `yaml:"address"`
+}
+
+// ControlConfig is the role that Fencepost itself uses on the upstream, in
+// each client's own database.
+type ControlConfig struct {
+	User     string `yaml:"user"`
+	Password string `yaml:"password"`
+}
+
+// ElectionConfig says who awards leases.
+type ElectionConfig struct {
+	Provider string       `yaml:"provider"` // "postgres" or "consul"
+	Consul   ConsulConfig `yaml:"consul"`
+}
+
+// ConsulConfig is used by the provider "consul" only.
+type ConsulConfig struct {
+	Address    string `yaml:"address"`
+	Scheme     string `yaml:"scheme"`
+	Prefix     string `yaml:"prefix"`
+	Token      string `yaml:"token"`
+	CAFile     string `yaml:"ca_file"`
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+	ServerName string `yaml:"server_name"`
+}
+
+// LeaseConfig is the time side of leases. Time decides who may try; the check
+// in the database decides who may write.
+type LeaseConfig struct {
+	TTL           Duration `yaml:"ttl"`
+	WorkerTimeout Duration `yaml:"worker_timeout"`
+	Grace         Duration `yaml:"grace"`
+	Linger        Duration `yaml:"linger"`
+}
+
+// UnfencedConfig is what connections that name no resource may do.
+type UnfencedConfig struct {
+	Default string            `yaml:"default"` // "allow", "read-only" or "refuse"
+	Users   map[string]string `yaml:"users"`
+}
+
+// WorkerConfig says who a connection is that names no worker.
+type WorkerConfig struct {
+	Identity string `yaml:"identity"` // "connection", "client_address" or "proxy"
+}
+
+// ResourceConfig overrides settings for one resource. A nil field means the
+// setting of lease.
+type ResourceConfig struct {
+	TTL           *Duration `yaml:"ttl"`
+	WorkerTimeout *Duration `yaml:"worker_timeout"`
+	Linger        *Duration `yaml:"linger"`
+	Reads         string    `yaml:"reads"` // "checked"
+}
+
+// ProxyConfig names this proxy in leases and logs.
+type ProxyConfig struct {
+	ID string `yaml:"id"`
+}
+
+// LimitsConfig bounds what clients can make the proxy use.
+type LimitsConfig struct {
+	MaxConnections int `yaml:"max_connections"`
+}
+
+// LogConfig is how the log on standard error looks.
+type LogConfig struct {
+	Level  string `yaml:"level"`  // "debug", "info", "warn" or "error"
+	Format string `yaml:"format"` // "json" or "console"
+}
+
+// NewConfig returns the defaults, all of them.
+func NewConfig() Config {
+	return Config{
+		Listen:   "127.0.0.1:6432",
+		Admin:    "127.0.0.1:6433",
+		Upstream: UpstreamConfig{Address: "127.0.0.1:5432"},
+		Control:  ControlConfig{User: "fencepost"},
+		Election: ElectionConfig{
+			Provider: "postgres",
+			Consul:   ConsulConfig{Address: "127.0.0.1:8500", Scheme: "http", Prefix: "fencepost"},
+		},
+		Lease: LeaseConfig{
+			TTL:           Duration(10 * time.Second),
+			WorkerTimeout: Duration(30 * time.Second),
+			Grace:         Duration(2 * time.Second),
+			Linger:        0,
+		},
+		StartupWait:    Duration(2 * time.Second),
+		StartupTimeout: Duration(10 * time.Second),
+		DrainTimeout:   Duration(10 * time.Second),
+		Unfenced:       UnfencedConfig{Default: "read-only"},
+		Worker:         WorkerConfig{Identity: "connection"},
+		Limits:         LimitsConfig{MaxConnections: 1000},
+		Log:            LogConfig{Level: "info", Format: "json"},
+	}
+}
+
+// LoadConfig reads the file (none if path is empty), lets environment variables
+// override it, and validates the whole. Its errors are usage errors.
+func LoadConfig(path string, getenv func(string) string) (Config, error) {
+	cfg := NewConfig()
+	if path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return cfg, usagef("cannot read the configuration: %v", err)
+		}
+		if err := cfg.decode(text); err != nil {
+			return cfg, usagef("%s: %v", path, err)
+		}
+	}
+	if err := cfg.override(getenv); err != nil {
+		return cfg, usageError{err.Error()}
+	}
+	if err := cfg.Validate(); err != nil {
+		return cfg, usageError{err.Error()}
+	}
+	return cfg, nil
+}
+
+// decode reads YAML strictly: an unknown key is an error, and so is a second
+// document.
+func (c *Config) decode(text []byte) error {
+	dec := yaml.NewDecoder(bytes.NewReader(text))
+	dec.KnownFields(true)
+	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("decode the configuration: %w", err)
+	}
+	var more any
+	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
+		return errors.New("decode the configuration: more than one YAML document")
+	}
+	return nil
+}
+
+// Duration is a time.Duration that is written with its unit: "10s", "500ms".
+type Duration time.Duration
+
+// D returns the value as a time.Duration.
+func (d Duration) D() time.Duration { return time.Duration(d) }
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// UnmarshalText parses "10s". A bare number has no unit and is refused, except
+// for 0.
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return fmt.Errorf("%q is no duration: write it with a unit, as in 500ms, 10s or 2m", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// UnmarshalYAML accepts a word for the default alone ("unfenced: allow"), or
+// the mapping with default and users.
+func (u *UnfencedConfig) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.ScalarNode {
+		return node.Decode(&u.Default)
+	}
+	if node.Kind != yaml.MappingNode {
+		return fmt.Errorf("line %d: unfenced must be a word, or a mapping with default and users", node.Line)
+	}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		var err error
+		switch key.Value {
+		case "default":
+			err = value.Decode(&u.Default)
+		case "users":
+			err = value.Decode(&u.Users)
+		default:
+			err = fmt.Errorf("line %d: field %s not found in unfenced", key.Line, key.Value)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func noEnv(string) string { return "" }
+
+func writeConfig(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "fencepost.yml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestDefaultsAreValid(t *testing.T) {
+	t.Parallel()
+	cfg := NewConfig()
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAnEmptyFileMeansTheDefaults(t *testing.T) {
+	t.Parallel()
+	cfg, err := LoadConfig(writeConfig(t, ""), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := dump(&cfg), dump(new(NewConfig())); !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestFileOverridesDefaultsAndEnvironmentOverridesFile(t *testing.T) {
+	t.Parallel()
+	path := writeConfig(t, `
+listen: 0.0.0.0:7000
+lease:
+  ttl: 20s
+election:
+  provider: consul
+  consul:
+    token: from-file
+resources:
+  billing:
+    ttl: 15s
+    worker_timeout: 0s
+unfenced:
+  users:
+    migrator: allow
+`)
+	env := map[string]string{
+		"FENCEPOST_ELECTION_CONSUL_TOKEN":  "from-env",
+		"FENCEPOST_CONTROL_PASSWORD":       "secret",
+		"FENCEPOST_UPSTREAM_ADDRESS":       "db:5432",
+		"FENCEPOST_LEASE_GRACE":            "3s",
+		"FENCEPOST_LIMITS_MAX_CONNECTIONS": "7",
+	}
+	cfg, err := LoadConfig(path, func(name string) string { return env[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		what      string
+		got, want any
+	}{
+		{"listen", cfg.Listen, "0.0.0.0:7000"},
+		{"lease.ttl", cfg.Lease.TTL.D(), 20 * time.Second},
+		{"lease.grace", cfg.Lease.Grace.D(), 3 * time.Second},
+		{"token", cfg.Election.Consul.Token, "from-env"},
+		{"password", cfg.Control.Password, "secret"},
+		{"upstream", cfg.Upstream.Address, "db:5432"},
+		{"max_connections", cfg.Limits.MaxConnections, 7},
+		{"billing", cfg.leaseFor(cfg.Resources["billing"]), LeaseConfig{TTL: Duration(15 * time.Second), Grace: Duration(3 * time.Second)}},
+		{"another resource", cfg.leaseFor(cfg.Resources["other"]), cfg.Lease},
+		{"unfenced.default", cfg.Unfenced.Default, "read-only"},
+		{"unfenced.users.migrator", cfg.Unfenced.Users["migrator"], "allow"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: got %v, want %v", c.what, c.got, c.want)
+		}
+	}
+}
+
+func TestUnfencedMayBeOneWord(t *testing.T) {
+	t.Parallel()
+	cfg, err := LoadConfig(writeConfig(t, "unfenced: refuse"), noEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if cfg.Unfenced.Default != "refuse" {
+		t.Errorf("unfenced.default is %q", cfg.Unfenced.Default)
+	}
+}
+
+func TestFaultsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ text, want string }{
+		{"lisen: 1.2.3.4:5", "field lisen not found"},
+		{"lease: {ttl: 10s, ttll: 1s}", "field ttll not found"},
+		{"unfenced: {defalt: allow}", "field defalt not found in unfenced"},
+		{"unfenced: [allow]", "a word, or a mapping"},
+		{"lease: {ttl: 10}", "write it with a unit"},
+		{"lease: {ttl: 1ms}", "lease.ttl is 1ms: give"},
+		{"lease: {grace: -1s}", "lease.grace is -1s"},
+		{"resources: {billing: {ttl: 1ms}}", "resources.billing.ttl"},
+		{"resources: {billing: {reads: some}}", "resources.billing.reads"},
+		{"election: {provider: etcd}", "postgres, consul"},
+		{"election: {provider: consul, consul: {prefix: /a/}}", "without a slash"},
+		{"election: {provider: consul, consul: {cert_file: a}}", "belong together"},
+		{"election: {provider: consul, consul: {ca_file: a}}", "say scheme: https"},
+		{"unfenced: maybe", "allow, read-only, refuse"},
+		{"unfenced: {users: {bob: maybe}}", "unfenced.users.bob"},
+		{"upstream: {address: localhost}", "give host:port"},
+		{"upstream: {address: 'localhost:x'}", "its port must be a number"},
+		{"limits: {max_connections: 0}", "give at least 1"},
+		{"startup_timeout: 0s", "1ms or more"},
+		{"a: 1\n---\nb: 2", "field a not found"},
+		{"listen: 1.2.3.4:5\n---\nlisten: 1.2.3.4:6", "more than one YAML document"},
+	} {
+		t.Run(c.text, func(t *testing.T) {
+			t.Parallel()
+			_, err := LoadConfig(writeConfig(t, c.text), noEnv)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("error %v does not contain %q", err, c.want)
+			}
+		})
+	}
+	_, err := LoadConfig("", func(name string) string {
+		if name == "FENCEPOST_LEASE_TTL" {
+			return "soon"
+		}
+		return ""
+	})
+	if err == nil || !strings.Contains(err.Error(), "FENCEPOST_LEASE_TTL") {
+		t.Errorf("error %v does not name the variable", err)
+	}
+}
+
+// TestSampleHoldsEverySettingWithItsDefault ties etc/fencepost.yml to the code.
+func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join("..", "..", "etc", "fencepost.yml")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Uncomment examples, so that they are decoded too: "#key: value".
+	examples := regexp.MustCompile(`(?m)^( *)#([a-z_{}][^ ]*:)`).ReplaceAllString(string(text), "$1$2")
+	for name, text := range map[string]string{"sample": string(text), "sample with its examples": examples} {
+		cfg, err := LoadConfig(writeConfig(t, text), noEnv)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if got, want := dump(&cfg), dump(new(NewConfig())); !slices.Equal(got, want) {
+			t.Errorf("%s: the values are not the defaults:\n%v\n%v", name, got, want)
+		}
+		if name != "sample" && len(cfg.Resources) == 0 {
+			t.Error("the sample has no example of a resource")
+		}
+	}
+	for _, s := range new(NewConfig()).settings() {
+		key := s.path[strings.LastIndex(s.path, ".")+1:]
+		if !regexp.MustCompile(`(?m)^ *` + key + `:`).Match(text) {
+			t.Errorf("the sample does not have %s", s.path)
+		}
+	}
+}
+
+// TestDocumentationHasEverySettingWithItsDefault ties docs/configuration.md to
+// the code, in both directions.
+func TestDocumentationHasEverySettingWithItsDefault(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\| (?:`([^`]*)`)? *\\|").FindAllStringSubmatch(string(text), -1) {
+		rows[m[1]] = m[2]
+	}
+	for _, line := range dump(new(NewConfig())) {
+		path, want, _ := strings.Cut(line, "=")
+		got, ok := rows[path]
+		if !ok {
+			t.Errorf("docs/configuration.md has no row for %s", path)
+		} else if got != want {
+			t.Errorf("docs/configuration.md says %s is %q by default, the code %q", path, got, want)
+		}
+		delete(rows, path)
+	}
+	for path := range rows {
+		if !strings.HasPrefix(path, "resources.") && path != "unfenced.users" {
+			t.Errorf("docs/configuration.md has %s, which the code does not know", path)
+		}
+	}
+}
+
+// dump lists all settings as path=value.
+func dump(c *Config) []string {
+	var lines []string
+	for _, s := range c.settings() {
+		lines = append(lines, fmt.Sprintf("%s=%v", s.path, s.value.Interface()))
+	}
+	return lines
+}

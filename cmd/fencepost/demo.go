@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"os"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/demo"
+)
+
+const demoAbout = `
+Usage: fencepost demo [--election postgres|consul]
+
+Starts a throwaway PostgreSQL and Fencepost, lets two worker processes charge
+invoices, freezes the leader in the middle of a charge, and shows what becomes
+of its write when it wakes up: with the fence, and without it. Needs PostgreSQL's
+server programs, and the consul program for --election consul.`
+
+func runDemo(ctx context.Context, t terminal, args []string) error {
+	var o demo.Options
+	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
+	fs.StringVar(&o.Election, "election", "postgres", "who awards leases, `postgres` or consul")
+	fs.StringVar(&o.PostgresBin, "postgres", "", "`directory` of initdb and postgres; found by itself if not given")
+	fs.StringVar(&o.Consul, "consul", "", "`path` of the consul program; found by itself if not given")
+	fs.BoolVar(&o.Keep, "keep", false, "keep the logs and the data")
+	if err := parseFlags(t, fs, demoAbout, args, 0); err != nil {
+		return err
+	}
+	if o.Election != "postgres" && o.Election != "consul" {
+		return usagef("--election is %q: it must be postgres or consul", o.Election)
+	}
+	o.Out, o.Color = t.stdout, isTerminal(t)
+	return demo.Run(ctx, o)
+}
+
+// isTerminal reports whether colours make sense on t's output.
+func isTerminal(t terminal) bool {
+	f, ok := t.stdout.(*os.File)
+	if !ok || t.getenv("NO_COLOR") != "" || t.getenv("TERM") == "dumb" {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+func runDemoWorker(ctx context.Context, t terminal, args []string) error {
+	var o demo.WorkerOptions
+	fs := flag.NewFlagSet("demo-worker", flag.ContinueOnError)
+	fs.StringVar(&o.Name, "name", "worker", "what it calls itself in its events")
+	fs.StringVar(&o.Lease, "lease", "", "`DSN` through Fencepost")
+	fs.StringVar(&o.Work, "work", "", "`DSN` for the charges; the same connection if not given")
+	fs.DurationVar(&o.Pause, "pause", 300*time.Millisecond, "how long a charge takes")
+	if err := parseFlags(t, fs, "Usage: fencepost demo-worker --lease DSN\n\nOne worker of the demo.", args, 0); err != nil {
+		return err
+	}
+	if o.Lease == "" {
+		return usagef("--lease is missing")
+	}
+	o.Out, o.Log = t.stdout, t.stderr
+	return demo.RunWorker(ctx, o)
+}

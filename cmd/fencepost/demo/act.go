@@ -1,0 +1,233 @@
+package demo
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+)
+
+var workerNames = [2]string{"worker-a", "worker-b"}
+
+const (
+	// pause is how long a charge takes between its INSERT and its UPDATE.
+	pause = 300 * time.Millisecond
+	// chargesBefore is how many invoices the first leader charges in peace.
+	chargesBefore = 2
+	// patience bounds each thing that the demo waits for.
+	patience = 30 * time.Second
+)
+
+// act is one run of the story.
+type act struct {
+	h       *house
+	say     *story
+	fenced  bool
+	workers map[string]*process
+	events  chan event
+	readers sync.WaitGroup
+	charged map[int]bool // invoices reported as charged
+}
+
+// playAct runs two workers over a fresh queue, freezes the leader in the middle
+// of a charge until the other one has made that charge, thaws it, and counts.
+func playAct(ctx context.Context, h *house, say *story, fenced bool) (res result, err error) {
+	if fenced {
+		say.act("With the fence: the workers' connections go through Fencepost",
+			"Each charge is one transaction: SELECT the oldest open invoice, INSERT a charge, wait for the", "payment service, UPDATE the invoice.")
+	} else {
+		say.act("Without the fence: the same lease, but the workers write directly to Postgres",
+			"They ask Fencepost who leads, as with any lock service, and believe it until they ask again.")
+	}
+	if _, err := h.db.Exec(ctx, "TRUNCATE invoices, charges"); err != nil {
+		return res, fmt.Errorf("empty the queue: %w", err)
+	}
+	if _, err := h.db.Exec(ctx, "INSERT INTO invoices (id) SELECT generate_series(1, $1::int)", Invoices); err != nil {
+		return res, fmt.Errorf("fill the queue: %w", err)
+	}
+	before, err := readAudit(h.log)
+	if err != nil {
+		return res, err
+	}
+	a := &act{h: h, say: say, fenced: fenced, workers: map[string]*process{}, events: make(chan event, 64), charged: map[int]bool{}}
+	defer func() { err = errors.Join(err, a.stopWorkers()) }()
+	for _, name := range workerNames {
+		if err := a.startWorker(name); err != nil {
+			return res, err
+		}
+	}
+	if err := a.play(ctx, len(before)); err != nil {
+		return res, err
+	}
+	return a.count(ctx, len(before))
+}
+
+// startWorker runs a worker as a process of its own and reads its events.
+func (a *act) startWorker(name string) error {
+	id := fmt.Sprintf("%s:%d", name, time.Now().UnixNano()) // another one in each life
+	args := []string{"demo-worker", "--name", name, "--lease", a.h.leaseDSN(id), "--pause", pause.String()}
+	if !a.fenced {
+		args = append(args, "--work", a.h.pg.dsn(workerRole, database))
+	}
+	log, err := os.OpenFile(filepath.Join(a.h.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("make the worker's log: %w", err)
+	}
+	defer log.Close() // the child has its own
+	// A pipe of our own: StdoutPipe would be closed by Wait before it is read.
+	read, write, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe: %w", err)
+	}
+	defer write.Close()
+	cmd := exec.Command(a.h.o.Program, args...)
+	cmd.Stdout, cmd.Stderr = write, log
+	p, err := startProcess(name, cmd)
+	if err != nil {
+		return errors.Join(err, read.Close())
+	}
+	a.workers[name] = p
+	a.readers.Go(func() {
+		defer read.Close()
+		for lines := bufio.NewScanner(read); lines.Scan(); {
+			var e event
+			if json.Unmarshal(lines.Bytes(), &e) == nil {
+				a.events <- e
+			}
+		}
+	})
+	return nil
+}
+
+// stopWorkers ends the workers, frozen ones too, and waits for their readers.
+func (a *act) stopWorkers() error {
+	var errs []error
+	go func() {
+		a.readers.Wait()
+		close(a.events)
+	}()
+	for _, p := range a.workers {
+		_ = p.signal(syscall.SIGCONT) // a worker that is gone needs none
+		errs = append(errs, p.stop(syscall.SIGTERM))
+	}
+	for range a.events { // until the readers have ended
+	}
+	return errors.Join(errs...)
+}
+
+// play is the story. auditBefore is how many lines the audit log had at its
+// beginning.
+func (a *act) play(ctx context.Context, auditBefore int) error {
+	frozen, err := a.await(ctx, "a leader in the middle of a charge", func(e event) bool {
+		return e.Kind == eventInserted && len(a.charged) >= chargesBefore
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.workers[frozen.Worker].signal(syscall.SIGSTOP); err != nil {
+		return fmt.Errorf("freeze %s: %w", frozen.Worker, err)
+	}
+	a.say.demo("freezes %s (SIGSTOP) between its INSERT and its UPDATE of invoice %d", frozen.Worker, frozen.Invoice)
+	_, err = a.await(ctx, "the other worker to lead", func(e event) bool {
+		return e.Worker != frozen.Worker && e.Kind == eventRole && e.Role == "leader"
+	})
+	if err != nil {
+		return err
+	}
+	a.say.demo("%s was silent: its lease went to the other worker, under a higher epoch", frozen.Worker)
+	_, err = a.await(ctx, "the other worker to charge the same invoice", func(e event) bool {
+		return e.Worker != frozen.Worker && e.Kind == eventCharged && e.Invoice >= frozen.Invoice
+	})
+	if err != nil {
+		return err
+	}
+	a.say.demo("thaws %s (SIGCONT): it goes on with invoice %d as if nothing had happened", frozen.Worker, frozen.Invoice)
+	if err := a.workers[frozen.Worker].signal(syscall.SIGCONT); err != nil {
+		return fmt.Errorf("thaw %s: %w", frozen.Worker, err)
+	}
+	_, err = a.await(ctx, "the thawed worker's write", func(e event) bool {
+		return e.Worker == frozen.Worker && (e.Kind == eventRefused || e.Kind == eventCharged)
+	})
+	if err != nil {
+		return err
+	}
+	if a.fenced {
+		if err := a.showAudit(ctx, auditBefore); err != nil {
+			return err
+		}
+	}
+	_, err = a.await(ctx, "the queue to be empty", func(event) bool { return len(a.charged) >= Invoices })
+	return err
+}
+
+// await shows events until one satisfies wanted.
+func (a *act) await(ctx context.Context, what string, wanted func(event) bool) (event, error) {
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	for {
+		select {
+		case e := <-a.events:
+			if e.Kind == eventCharged {
+				a.charged[e.Invoice] = true
+			}
+			a.say.event(e)
+			if wanted(e) {
+				return e, nil
+			}
+		case <-a.h.fence.done:
+			return event{}, fmt.Errorf("Fencepost has ended: %v\n%s", a.h.fence.err, tail(a.h.log, 10))
+		case <-ctx.Done():
+			return event{}, fmt.Errorf("wait for %s: %w", what, ctx.Err())
+		case <-timer.C:
+			return event{}, fmt.Errorf("wait for %s: nothing for %s\n%s", what, patience, tail(a.h.log, 10))
+		}
+	}
+}
+
+// showAudit shows the first refusal that the audit log has beyond the first
+// before lines.
+func (a *act) showAudit(ctx context.Context, before int) error {
+	var lines []auditLine
+	err := waitFor(ctx, a.h.fence, patience, func() (err error) {
+		if lines, err = readAudit(a.h.log); err == nil && len(lines) <= before {
+			err = errors.New("the refused write is not in the audit log")
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	a.say.audit(lines[before])
+	return nil
+}
+
+// count reads the result from the database and the audit log.
+func (a *act) count(ctx context.Context, auditBefore int) (result, error) {
+	var res result
+	if err := a.h.db.QueryRow(ctx, "SELECT count(*) FROM invoices").Scan(&res.invoices); err != nil {
+		return res, fmt.Errorf("count the invoices: %w", err)
+	}
+	rows := a.h.db.QueryRow(ctx, "SELECT count(*) FROM (SELECT FROM charges GROUP BY invoice HAVING count(*) > 1) AS twice")
+	if err := rows.Scan(&res.chargedTwice); err != nil {
+		return res, fmt.Errorf("count the charges: %w", err)
+	}
+	lines, err := readAudit(a.h.log)
+	if err != nil {
+		return res, err
+	}
+	res.refused = len(lines) - auditBefore
+	switch {
+	case res.chargedTwice > 0:
+		a.say.verdict(false, "%d of %d invoices were charged twice: nothing stopped the worker that woke up", res.chargedTwice, res.invoices)
+	case a.fenced:
+		a.say.verdict(true, "each of the %d invoices was charged once: Postgres refused the write, in its own transaction", res.invoices)
+	}
+	return res, nil
+}

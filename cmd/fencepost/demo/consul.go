@@ -1,0 +1,101 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// consul is a dev agent: one server, all in memory.
+type consul struct {
+	proc    *process
+	address string
+}
+
+// startConsul starts a dev agent that allows sessions of one second, so that
+// the demo need not wait for Consul's usual ten.
+func startConsul(ctx context.Context, dir, program string) (*consul, error) {
+	program, err := findConsul(program)
+	if err != nil {
+		return nil, err
+	}
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	ports := []string{"dns = -1", "grpc = -1", "grpc_tls = -1", "http = " + port(address)}
+	for _, name := range []string{"serf_lan", "serf_wan", "server"} {
+		other, err := freeAddress()
+		if err != nil {
+			return nil, err
+		}
+		ports = append(ports, name+" = "+port(other))
+	}
+	config := filepath.Join(dir, "consul.hcl")
+	text := fmt.Sprintf("session_ttl_min = \"1s\"\ndisable_update_check = true\nports {\n  %s\n}\n", strings.Join(ports, "\n  "))
+	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+		return nil, fmt.Errorf("write Consul's configuration: %w", err)
+	}
+	log, err := os.Create(filepath.Join(dir, "consul.log"))
+	if err != nil {
+		return nil, fmt.Errorf("make Consul's log: %w", err)
+	}
+	defer log.Close() // the child has its own
+	cmd := exec.Command(program, "agent", "-dev", "-bind=127.0.0.1", "-client=127.0.0.1", "-config-file="+config)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
+	c := &consul{address: address}
+	if c.proc, err = startProcess("Consul", cmd); err != nil {
+		return nil, err
+	}
+	if err := waitFor(ctx, c.proc, 60*time.Second, func() error { return hasLeader(ctx, address) }); err != nil {
+		return nil, errors.Join(fmt.Errorf("wait for Consul: %w\n%s", err, tail(log.Name(), 10)), c.stop())
+	}
+	return c, nil
+}
+
+// hasLeader asks the agent whether its one-server cluster is at work.
+func hasLeader(ctx context.Context, address string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/v1/status/leader", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(resp.Body, 1024))
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK || len(strings.Trim(string(body), "\"\n")) == 0 {
+		return fmt.Errorf("Consul has no leader yet (%s)", resp.Status)
+	}
+	return nil
+}
+
+func (c *consul) stop() error { return c.proc.stop(syscall.SIGTERM) }
+
+// findConsul returns the path of the consul program.
+func findConsul(program string) (string, error) {
+	for _, candidate := range []string{program, "consul", filepath.Join(".cache", "consul")} {
+		if candidate == "" {
+			continue
+		}
+		if path, err := exec.LookPath(candidate); err == nil {
+			return filepath.Abs(path)
+		}
+		if candidate == program {
+			break
+		}
+	}
+	return "", errors.New("found no consul program: put one into PATH, build it by make consul, or give its path by --consul")
+}

@@ -1,0 +1,206 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// house is everything that an act needs and that is thrown away at the end.
+type house struct {
+	o      Options
+	dir    string
+	pg     *postgres
+	consul *consul // nil with the embedded elector
+	fence  *process
+	listen string // where Fencepost listens for Postgres clients
+	log    string // Fencepost's log file, the audit lines among it
+	db     *pgx.Conn
+}
+
+// Times of the demo: short, so that nobody waits. Consul itself lets a session
+// live for up to twice its TTL.
+const (
+	leaseTTL      = "2s"
+	workerTimeout = "1200ms"
+	grace         = "500ms"
+)
+
+// openHouse starts PostgreSQL, Consul if asked for, migrates, and starts
+// Fencepost. Whatever it started is ended if it fails.
+func openHouse(ctx context.Context, o Options, say *story) (_ *house, err error) {
+	h := &house{o: o}
+	if h.dir, err = os.MkdirTemp("", "fencepost-demo-"); err != nil {
+		return nil, fmt.Errorf("make a directory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			h.o.Keep = true // the logs say why
+			err = errors.Join(err, h.close())
+		}
+	}()
+	// The server runs as another user, who must be able to pass through.
+	if err = os.Chmod(h.dir, 0o711); err != nil {
+		return nil, fmt.Errorf("open the directory: %w", err)
+	}
+	say.title("Fencepost: what happens when a leader freezes in the middle of a charge")
+	if h.pg, err = startPostgres(ctx, h.dir, o.PostgresBin); err != nil {
+		return nil, err
+	}
+	say.setup("PostgreSQL %s, a throwaway server at %s", h.pg.version, h.pg.address)
+	if o.Election == "consul" {
+		if h.consul, err = startConsul(ctx, h.dir, o.Consul); err != nil {
+			return nil, err
+		}
+		say.setup("Consul, a dev agent at %s", h.consul.address)
+	}
+	if err = h.prepareDatabase(ctx); err != nil {
+		return nil, err
+	}
+	say.setup("fencepost migrate: the schema fencepost is in the database %s", database)
+	if err = h.startFencepost(ctx); err != nil {
+		return nil, err
+	}
+	say.setup("fencepost serve at %s, leases from %s", h.listen, o.Election)
+	return h, nil
+}
+
+// prepareDatabase makes roles, the database with the fencepost schema, and the
+// application's tables.
+func (h *house) prepareDatabase(ctx context.Context) error {
+	admin, err := pgx.Connect(ctx, h.pg.dsn(superuser, "postgres"))
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer admin.Close(ctx)
+	for _, sql := range []string{
+		fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", workerRole, h.pg.password),
+		fmt.Sprintf("CREATE DATABASE %s OWNER %s", database, workerRole),
+	} {
+		if _, err := admin.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("prepare the database: %w", err)
+		}
+	}
+	if err := h.migrate(ctx); err != nil {
+		return err
+	}
+	if h.db, err = pgx.Connect(ctx, h.pg.dsn(workerRole, database)); err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	_, err = h.db.Exec(ctx, `
+		CREATE TABLE invoices (id int PRIMARY KEY, state text NOT NULL DEFAULT 'open');
+		CREATE TABLE charges (invoice int NOT NULL, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())`)
+	if err != nil {
+		return fmt.Errorf("create the application's tables: %w", err)
+	}
+	return nil
+}
+
+// migrate runs fencepost migrate, which makes the control role too.
+func (h *house) migrate(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, h.o.Program, "migrate")
+	cmd.Env = append(os.Environ(), "FENCEPOST_DSN="+h.pg.dsn(superuser, database), "FENCEPOST_CONTROL_PASSWORD="+h.pg.password)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("run fencepost migrate: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// startFencepost writes a configuration and runs fencepost serve with it.
+func (h *house) startFencepost(ctx context.Context) error {
+	var admin string
+	var err error
+	if h.listen, err = freeAddress(); err != nil {
+		return err
+	}
+	if admin, err = freeAddress(); err != nil {
+		return err
+	}
+	config := fmt.Sprintf("listen: %s\nadmin: %s\nupstream:\n  address: %s\nelection:\n  provider: %s\n",
+		h.listen, admin, h.pg.address, h.o.Election)
+	if h.consul != nil {
+		config += fmt.Sprintf("  consul:\n    address: %s\n", h.consul.address)
+	}
+	config += fmt.Sprintf("lease:\n  ttl: %s\n  worker_timeout: %s\n  grace: %s\n", leaseTTL, workerTimeout, grace)
+	path := filepath.Join(h.dir, "fencepost.yml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	h.log = filepath.Join(h.dir, "fencepost.log")
+	log, err := os.Create(h.log)
+	if err != nil {
+		return fmt.Errorf("make Fencepost's log: %w", err)
+	}
+	defer log.Close() // the child has its own
+	cmd := exec.Command(h.o.Program, "serve", "--config", path)
+	cmd.Env = append(os.Environ(), "FENCEPOST_CONTROL_PASSWORD="+h.pg.password)
+	cmd.Stdout, cmd.Stderr = log, log
+	if h.fence, err = startProcess("Fencepost", cmd); err != nil {
+		return err
+	}
+	err = waitFor(ctx, h.fence, 20*time.Second, func() error { return ready(ctx, admin) })
+	if err != nil {
+		return fmt.Errorf("wait for Fencepost: %w\n%s", err, tail(h.log, 10))
+	}
+	return nil
+}
+
+// ready asks Fencepost whether it serves.
+func ready(ctx context.Context, admin string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s", resp.Status)
+	}
+	return nil
+}
+
+// leaseDSN is the DSN of a worker: Postgres' own, with another address and the
+// names that Fencepost asks for.
+func (h *house) leaseDSN(worker string) string {
+	return dsn(h.listen, workerRole, h.pg.password, database, url.Values{
+		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"},
+	})
+}
+
+// close ends everything in the opposite order of its start, and removes the
+// directory unless it is to be kept.
+func (h *house) close() error {
+	var errs []error
+	if h.db != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		errs = append(errs, h.db.Close(ctx))
+		cancel()
+	}
+	if h.fence != nil {
+		errs = append(errs, h.fence.stop(syscall.SIGTERM))
+	}
+	if h.consul != nil {
+		errs = append(errs, h.consul.stop())
+	}
+	if h.pg != nil {
+		errs = append(errs, h.pg.stop())
+	}
+	if h.o.Keep {
+		fmt.Fprintf(h.o.Out, "logs and data are kept in %s\n", h.dir)
+	} else {
+		errs = append(errs, os.RemoveAll(h.dir))
+	}
+	return errors.Join(errs...)
+}

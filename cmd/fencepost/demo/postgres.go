@@ -1,0 +1,199 @@
+package demo
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Roles of the throwaway server, and the application's database. The worker's
+// role is no superuser: a superuser could switch the fence off.
+const (
+	superuser  = "postgres"
+	workerRole = "shop"
+	database   = "shop"
+)
+
+// postgres is a throwaway server with one password for all its roles.
+type postgres struct {
+	proc     *process
+	address  string
+	password string
+	version  string
+}
+
+// startPostgres makes a cluster below dir and starts its server on a free port
+// of the loopback interface.
+func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
+	bin, err := findPostgres(bin)
+	if err != nil {
+		return nil, err
+	}
+	cred, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	home := filepath.Join(dir, "postgres")
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return nil, fmt.Errorf("make a directory for the server: %w", err)
+	}
+	pg := &postgres{password: rand.Text()}
+	secret := filepath.Join(home, "password")
+	if err := os.WriteFile(secret, []byte(pg.password+"\n"), 0o600); err != nil {
+		return nil, fmt.Errorf("write the server's password: %w", err)
+	}
+	if cred != nil {
+		for _, path := range []string{home, secret} {
+			if err := os.Chown(path, int(cred.Uid), int(cred.Gid)); err != nil {
+				return nil, fmt.Errorf("give the directory to the server's user: %w", err)
+			}
+		}
+	}
+	data := filepath.Join(home, "data")
+	initdb := exec.CommandContext(ctx, filepath.Join(bin, "initdb"), "--pgdata", data, "--username", superuser,
+		"--auth", "scram-sha-256", "--pwfile", secret, "--encoding", "UTF8", "--no-locale", "--no-sync")
+	initdb.Dir, initdb.SysProcAttr = home, &syscall.SysProcAttr{Credential: cred}
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("run initdb: %w\n%s", err, out)
+	}
+	if err := pg.start(ctx, bin, home, data, cred); err != nil {
+		return nil, err
+	}
+	return pg, nil
+}
+
+// start starts the server and waits until it answers.
+func (pg *postgres) start(ctx context.Context, bin, home, data string, cred *syscall.Credential) error {
+	var err error
+	if pg.address, err = freeAddress(); err != nil {
+		return err
+	}
+	log, err := os.Create(filepath.Join(filepath.Dir(home), "postgres.log"))
+	if err != nil {
+		return fmt.Errorf("make the server's log: %w", err)
+	}
+	defer log.Close() // the child has its own
+	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", port(pg.address), "-k", "", "-F")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = home, log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: cred}
+	if pg.proc, err = startProcess("PostgreSQL", cmd); err != nil {
+		return err
+	}
+	err = waitFor(ctx, pg.proc, 30*time.Second, func() error {
+		conn, err := pgx.Connect(ctx, pg.dsn(superuser, "postgres"))
+		if err != nil {
+			return err
+		}
+		defer conn.Close(ctx)
+		return conn.QueryRow(ctx, "show server_version").Scan(&pg.version)
+	})
+	if err != nil {
+		return errors.Join(fmt.Errorf("wait for PostgreSQL: %w\n%s", err, tail(log.Name(), 10)), pg.proc.stop(syscall.SIGINT))
+	}
+	pg.version, _, _ = strings.Cut(pg.version, " ")
+	return nil
+}
+
+// dsn is a connection URL for a role, straight to the server.
+func (pg *postgres) dsn(role, db string) string { return dsn(pg.address, role, pg.password, db, nil) }
+
+func dsn(address, role, password, db string, params url.Values) string {
+	u := url.URL{Scheme: "postgres", User: url.UserPassword(role, password), Host: address, Path: "/" + db, RawQuery: params.Encode()}
+	return u.String()
+}
+
+// stop ends the server at once; its data is thrown away.
+func (pg *postgres) stop() error { return pg.proc.stop(syscall.SIGINT) }
+
+// findPostgres returns a directory with the programs initdb and postgres.
+func findPostgres(bin string) (string, error) {
+	var dirs []string
+	if bin != "" {
+		dirs = []string{bin}
+	} else {
+		if out, err := exec.Command("pg_config", "--bindir").Output(); err == nil {
+			dirs = append(dirs, strings.TrimSpace(string(out)))
+		}
+		installed, _ := filepath.Glob("/usr/lib/postgresql/*/bin") // the pattern is well formed
+		sort.Slice(installed, func(i, j int) bool { return major(installed[i]) > major(installed[j]) })
+		dirs = append(dirs, installed...)
+		if path, err := exec.LookPath("initdb"); err == nil {
+			dirs = append(dirs, filepath.Dir(path))
+		}
+	}
+	for _, dir := range dirs {
+		if executable(filepath.Join(dir, "initdb")) && executable(filepath.Join(dir, "postgres")) {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("found no PostgreSQL server programs (initdb, postgres) in %v: install them (apt-get install postgresql, or make setup), or give their directory by --postgres", dirs)
+}
+
+// major is the version in /usr/lib/postgresql/15/bin.
+func major(dir string) int {
+	n, err := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+func executable(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
+}
+
+// freeAddress returns an address of the loopback interface on which nobody
+// listens now.
+func freeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// port is the port in an address made by freeAddress.
+func port(address string) string {
+	_, p, err := net.SplitHostPort(address)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// waitFor calls try until it succeeds. It gives up when the process ends, the
+// time is over or ctx ends, with the last error.
+func waitFor(ctx context.Context, p *process, within time.Duration, try func() error) error {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := try()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s has ended: %v (last: %w)", p.name, p.err, err)
+		case <-ctx.Done():
+			return fmt.Errorf("not ready after %s: %w", within, err)
+		case <-tick.C:
+		}
+	}
+}

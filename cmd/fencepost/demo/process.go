@@ -1,0 +1,96 @@
+package demo
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// process is a child that dies with this program. Its owner calls stop, which
+// waits for it.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when the child has ended
+	err  error         // of Wait; read after done
+}
+
+// startProcess starts cmd in a process group of its own, so that a Ctrl-C in
+// the terminal reaches this program alone, which then ends its children in
+// order.
+func startProcess(name string, cmd *exec.Cmd) (*process, error) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", name, err)
+	}
+	p := &process{name: name, cmd: cmd, done: make(chan struct{})}
+	go func() {
+		p.err = cmd.Wait()
+		close(p.done)
+	}()
+	return p, nil
+}
+
+func (p *process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
+
+// stop sends s, waits, and kills the child if it is still there after ten
+// seconds. A child that has ended already is no error.
+func (p *process) stop(s syscall.Signal) error {
+	if err := p.signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop %s: %w", p.name, err)
+	}
+	timer := time.NewTimer(10 * time.Second)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return nil
+	case <-timer.C:
+		_ = p.cmd.Process.Kill() // it may have ended in this moment
+		<-p.done
+		return fmt.Errorf("stop %s: it did not end within 10 s and was killed", p.name)
+	}
+}
+
+// unprivileged returns a user to run PostgreSQL as, or nil if this program does
+// not run as root. PostgreSQL refuses to run as root.
+func unprivileged() (*syscall.Credential, error) {
+	if os.Geteuid() != 0 {
+		return nil, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, uidErr := strconv.ParseUint(u.Uid, 10, 32)
+		gid, gidErr := strconv.ParseUint(u.Gid, 10, 32)
+		if err := errors.Join(uidErr, gidErr); err != nil {
+			return nil, fmt.Errorf("read the ids of user %s: %w", name, err)
+		}
+		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
+	}
+	return nil, errors.New("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as")
+}
+
+// tail returns the last lines of a file, for an error's text.
+func tail(path string, lines int) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	all := strings.Split(strings.TrimSpace(string(text)), "\n")
+	if len(all) > lines {
+		all = all[len(all)-lines:]
+	}
+	return strings.Join(all, "\n")
+}

@@ -1,0 +1,194 @@
+package demo
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// WorkerOptions are the settings of one worker process.
+type WorkerOptions struct {
+	Name string
+	// Lease is the DSN, through Fencepost, on which the worker asks for its
+	// role.
+	Lease string
+	// Work is the DSN on which it charges invoices. Empty: the same connection,
+	// as an application behind Fencepost has it.
+	Work string
+	// Pause is how long a charge takes at the payment service.
+	Pause time.Duration
+	Out   io.Writer // takes one event per line
+	Log   io.Writer // takes errors
+}
+
+// Kinds of events that a worker reports.
+const (
+	eventRole     = "role"     // its role changed, or it reconnected
+	eventInserted = "inserted" // the INSERT of a charge is done, the UPDATE is not
+	eventCharged  = "charged"  // a charge was committed
+	eventRefused  = "refused"  // a charge failed
+)
+
+// event is a line that a worker reports.
+type event struct {
+	Worker   string `json:"worker"`
+	Kind     string `json:"kind"`
+	Role     string `json:"role,omitempty"`
+	Epoch    string `json:"epoch,omitempty"`
+	Invoice  int    `json:"invoice,omitempty"`
+	SQLState string `json:"sqlstate,omitempty"`
+	Severity string `json:"severity,omitempty"`
+	Message  string `json:"message,omitempty"`
+	Step     string `json:"step,omitempty"` // the statement that failed
+}
+
+// idle is how long a worker waits before it asks again.
+const idle = 100 * time.Millisecond
+
+// worker is an application: it knows pgx and SQL, and of Fencepost the SHOW
+// that tells its role.
+type worker struct {
+	o     WorkerOptions
+	lease *pgx.Conn
+	work  *pgx.Conn
+	last  event // the last role event
+}
+
+// RunWorker charges invoices while it leads, until ctx ends.
+func RunWorker(ctx context.Context, o WorkerOptions) error {
+	w := &worker{o: o}
+	defer w.disconnect()
+	for ctx.Err() == nil {
+		if err := w.turn(ctx); err != nil && ctx.Err() == nil {
+			fmt.Fprintln(o.Log, err)
+			// As a pool would: drop the connection and open another.
+			w.disconnect()
+			sleep(ctx, idle)
+		}
+	}
+	return nil
+}
+
+// turn asks for the role and charges one invoice if the worker leads.
+func (w *worker) turn(ctx context.Context) error {
+	if err := w.connect(ctx); err != nil {
+		return err
+	}
+	var role, epoch string // SHOW gives text
+	if err := w.lease.QueryRow(ctx, "SHOW fencepost.role").Scan(&role); err != nil {
+		return err
+	}
+	if err := w.lease.QueryRow(ctx, "SHOW fencepost.epoch").Scan(&epoch); err != nil {
+		return err
+	}
+	w.reportRole(role, epoch)
+	if role != "leader" {
+		sleep(ctx, idle)
+		return nil
+	}
+	return w.charge(ctx)
+}
+
+// charge takes the oldest open invoice. It takes no lock: it leads, and a
+// leader is alone. That is the belief that breaks when it freezes.
+func (w *worker) charge(ctx context.Context) error {
+	var invoice int
+	step := "BEGIN"
+	err := pgx.BeginFunc(ctx, w.work, func(tx pgx.Tx) error {
+		step = "SELECT"
+		err := tx.QueryRow(ctx, "SELECT id FROM invoices WHERE state = 'open' ORDER BY id LIMIT 1").Scan(&invoice)
+		if err != nil {
+			return err
+		}
+		step = "INSERT"
+		if _, err := tx.Exec(ctx, "INSERT INTO charges (invoice, worker) VALUES ($1, $2)", invoice, w.o.Name); err != nil {
+			return err
+		}
+		w.report(event{Kind: eventInserted, Invoice: invoice})
+		sleep(ctx, w.o.Pause) // the payment service answers
+		step = "UPDATE"
+		if _, err := tx.Exec(ctx, "UPDATE invoices SET state = 'charged' WHERE id = $1", invoice); err != nil {
+			return err
+		}
+		step = "COMMIT"
+		return nil
+	})
+	var pgErr *pgconn.PgError
+	switch {
+	case err == nil:
+		w.report(event{Kind: eventCharged, Invoice: invoice})
+	case errors.Is(err, pgx.ErrNoRows):
+		sleep(ctx, idle)
+		return nil
+	case errors.As(err, &pgErr):
+		w.report(event{Kind: eventRefused, Invoice: invoice, Step: step,
+			SQLState: pgErr.Code, Severity: pgErr.Severity, Message: pgErr.Message})
+	}
+	return err
+}
+
+func (w *worker) connect(ctx context.Context) error {
+	if w.lease != nil {
+		return nil
+	}
+	lease, err := pgx.Connect(ctx, w.o.Lease)
+	if err != nil {
+		return fmt.Errorf("connect to Fencepost: %w", err)
+	}
+	w.lease, w.work = lease, lease
+	if w.o.Work == "" {
+		return nil
+	}
+	if w.work, err = pgx.Connect(ctx, w.o.Work); err != nil {
+		w.work = nil
+		w.disconnect()
+		return fmt.Errorf("connect to Postgres: %w", err)
+	}
+	return nil
+}
+
+// disconnect closes both connections. Errors do not matter: they are given up.
+func (w *worker) disconnect() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	if w.work != nil && w.work != w.lease {
+		_ = w.work.Close(ctx)
+	}
+	if w.lease != nil {
+		_ = w.lease.Close(ctx)
+	}
+	w.lease, w.work, w.last = nil, nil, event{}
+}
+
+func (w *worker) reportRole(role, epoch string) {
+	e := event{Kind: eventRole, Role: role, Epoch: epoch}
+	if e != w.last {
+		w.last = e
+		w.report(e)
+	}
+}
+
+func (w *worker) report(e event) {
+	e.Worker = w.o.Name
+	line, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // an event is made of strings and numbers
+	}
+	// If nobody reads any more, this process is about to be ended.
+	_, _ = w.o.Out.Write(append(line, '\n'))
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/fencing"
+)
+
+const generationAbout = `
+Usage: fencepost generation bump [--config FILE] [--database NAME] [--above EPOCH | --restored]
+
+The operator's way back after the lease service, or the database, was restored
+from an older state or built anew. Run it when all workers of the lost epochs
+have stopped, and when you are sure that this is the state to go on with.
+
+It begins a new generation at the configured lease service: awards made from now
+on count as newer than all that the fence table has recorded. With the elector
+postgres the generation is per database, so --database is needed.
+
+If the database itself was restored, its epochs may have fallen. Then give
+--database and --above: every resource's epoch is put above that one, and whoever
+holds an epoch is superseded. The error ZF004 names it; --restored is for when
+nobody knows it, and skips far ahead.`
+
+// bumpOptions are the flags of generation bump.
+type bumpOptions struct {
+	config   string
+	database string
+	above    int64
+	restored bool
+}
+
+func runGeneration(ctx context.Context, t terminal, args []string) error {
+	var o bumpOptions
+	fs := flag.NewFlagSet("generation", flag.ContinueOnError)
+	fs.StringVar(&o.config, "config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`, as for serve")
+	fs.StringVar(&o.database, "database", "", "`name` of the database")
+	fs.Int64Var(&o.above, "above", 0, "the highest `epoch` that was ever granted")
+	fs.BoolVar(&o.restored, "restored", false, "the database was restored, and nobody knows the highest epoch")
+	verb := ""
+	if len(args) > 0 && args[0] == "bump" {
+		verb, args = args[0], args[1:]
+	}
+	if err := parseFlags(t, fs, generationAbout, args, 0); err != nil {
+		return err
+	}
+	switch {
+	case verb == "":
+		return usagef("say what to do: generation bump")
+	case o.above < 0:
+		return usagef("--above is %d: an epoch is positive", o.above)
+	case o.above > 0 && o.restored:
+		return usagef("--above and --restored exclude each other")
+	case (o.above > 0 || o.restored) && o.database == "":
+		return usagef("--database is missing: epochs live in a database")
+	}
+	cfg, err := LoadConfig(o.config, t.getenv)
+	if err != nil {
+		return err
+	}
+	if cfg.Election.Provider == "postgres" && o.database == "" {
+		return usagef("--database is missing: the elector postgres has a generation per database")
+	}
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	return bump(ctx, t, cfg, o)
+}
+
+// bump begins a new generation, then raises the epochs if that was asked for.
+func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
+	if o.database == "" {
+		return nil
+	}
+	st, err := openStore(ctx, cfg, o.database, zap.NewNop())
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	if cfg.Election.Provider == "postgres" {
+		marker, err := postgres.BumpGeneration(ctx, st.Pool())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(t.stdout, "database %s: a new generation of the elector has begun, %s\n", o.database, marker)
+	}
+	if o.above == 0 && !o.restored {
+		fmt.Fprintf(t.stdout, "database %s: epochs are left as they are (--above or --restored raise them)\n", o.database)
+		return nil
+	}
+	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above))
+	for _, resource := range slices.Sorted(maps.Keys(raised)) {
+		fmt.Fprintf(t.stdout, "database %s: resource %s is at epoch %d\n", o.database, resource, raised[resource])
+	}
+	return err
+}

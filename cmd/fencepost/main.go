@@ -1,0 +1,166 @@
+// Command fencepost is a proxy for PostgreSQL that lets a worker write only
+// while it holds the highest epoch of its resource.
+//
+// One file per command; serve.go is the only place that wires the packages.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+// Exit codes. Scripts may rely on them.
+const (
+	exitOK      = 0
+	exitFailure = 1 // the command could not do its work
+	exitUsage   = 2 // the command line or the configuration is wrong
+)
+
+// terminal is what a command reads and writes, so that tests can run commands
+// in-process.
+type terminal struct {
+	stdin  io.Reader
+	stdout io.Writer
+	stderr io.Writer
+	getenv func(string) string
+}
+
+// command is one sub-command.
+type command struct {
+	name    string
+	args    string // what follows the name in the usage line
+	summary string
+	hidden  bool
+	run     func(ctx context.Context, t terminal, args []string) error
+}
+
+func commands() []command {
+	return []command{
+		{name: "serve", args: "--config FILE", summary: "run the proxy", run: runServe},
+		{name: "migrate", args: "--dsn DSN", summary: "create or update the fencepost schema in one database", run: runMigrate},
+		{name: "status", args: "[--admin ADDRESS | --dsn DSN]", summary: "show resources, leaders, epochs", run: runStatus},
+		{name: "generation", args: "bump --config FILE", summary: "accept a lease service that was rebuilt or restored", run: runGeneration},
+		{name: "explain", args: "SQL", summary: "say how statements are classified and where they are checked", run: runExplain},
+		{name: "demo", args: "[--election postgres|consul]", summary: "show a frozen leader being fenced", run: runDemo},
+		{name: "demo-worker", summary: "one worker of the demo", hidden: true, run: runDemoWorker},
+		{name: "version", summary: "print the version", run: runVersion},
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	// After the first signal the default action is back: a second one ends a
+	// process that hangs in its drain.
+	context.AfterFunc(ctx, stop)
+	t := terminal{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	code := run(ctx, t, os.Args[1:])
+	stop()
+	os.Exit(code)
+}
+
+// usageError is a mistake in the command line or the configuration.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
+
+// run runs one sub-command and returns the exit code.
+func run(ctx context.Context, t terminal, args []string) int {
+	if len(args) == 0 {
+		printUsage(t.stderr)
+		return exitUsage
+	}
+	name, rest := args[0], args[1:]
+	switch name {
+	case "help", "-h", "-help", "--help":
+		if len(rest) == 0 {
+			printUsage(t.stdout)
+			return exitOK
+		}
+		name, rest = rest[0], []string{"--help"}
+	case "-version", "--version":
+		name = "version"
+	}
+	for _, c := range commands() {
+		if c.name == name {
+			return exitCode(t, c, c.run(ctx, t, rest))
+		}
+	}
+	fmt.Fprintf(t.stderr, "fencepost: there is no command %q\n\n", name)
+	printUsage(t.stderr)
+	return exitUsage
+}
+
+func exitCode(t terminal, c command, err error) int {
+	var usage usageError
+	switch {
+	case err == nil, errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(t.stderr, "fencepost %s: %v\nfencepost %s --help says more.\n", c.name, err, c.name)
+		return exitUsage
+	default:
+		fmt.Fprintf(t.stderr, "fencepost %s: %v\n", c.name, err)
+		return exitFailure
+	}
+}
+
+func printUsage(w io.Writer) {
+	fmt.Fprint(w, `Fencepost stands in front of PostgreSQL and refuses the writes of workers that
+were superseded.
+
+Usage:
+`)
+	for _, c := range commands() {
+		if !c.hidden {
+			fmt.Fprintf(w, "  fencepost %-38s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
+		}
+	}
+	fmt.Fprint(w, `
+fencepost COMMAND --help says more about a command.
+Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.
+`)
+}
+
+// parseFlags parses args into fs, whose usage text is about, and allows at most
+// maxArgs arguments behind the flags. Its error is a usageError or
+// flag.ErrHelp.
+func parseFlags(t terminal, fs *flag.FlagSet, about string, args []string, maxArgs int) error {
+	fs.SetOutput(io.Discard)
+	err := fs.Parse(args)
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprintf(t.stdout, "%s\n", strings.TrimSpace(about))
+		printFlags(t.stdout, fs)
+		return err
+	case err != nil:
+		return usageError{err.Error()}
+	case fs.NArg() > maxArgs:
+		return usagef("unexpected argument %q", fs.Arg(maxArgs))
+	}
+	return nil
+}
+
+func printFlags(w io.Writer, fs *flag.FlagSet) {
+	first := true
+	fs.VisitAll(func(f *flag.Flag) {
+		if first {
+			fmt.Fprint(w, "\nFlags:\n")
+			first = false
+		}
+		placeholder, text := flag.UnquoteUsage(f)
+		fmt.Fprintf(w, "  --%-24s %s", strings.TrimSpace(f.Name+" "+placeholder), text)
+		if f.DefValue != "" && f.DefValue != "false" {
+			fmt.Fprintf(w, " (default %s)", f.DefValue)
+		}
+		fmt.Fprintln(w)
+	})
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// output is what a command wrote.
+type output struct {
+	code           int
+	stdout, stderr string
+}
+
+// runCommand runs the program in-process with an environment of its own.
+func runCommand(t *testing.T, env map[string]string, args ...string) output {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	term := terminal{stdin: strings.NewReader("select 2"), stdout: &stdout, stderr: &stderr,
+		getenv: func(name string) string { return env[name] }}
+	code := run(context.Background(), term, args)
+	return output{code, stdout.String(), stderr.String()}
+}
+
+func TestExitCodesAndUsage(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		args []string
+		code int
+		want string // in either stream
+	}{
+		{"nothing", nil, exitUsage, "Usage:"},
+		{"unknown command", []string{"serv"}, exitUsage, `no command "serv"`},
+		{"help", []string{"help"}, exitOK, "fencepost serve"},
+		{"--help", []string{"--help"}, exitOK, "Exit codes:"},
+		{"help of a command", []string{"help", "migrate"}, exitOK, "per database"},
+		{"version", []string{"version"}, exitOK, "fencepost "},
+		{"--version", []string{"--version"}, exitOK, "fencepost "},
+		{"unknown flag", []string{"serve", "--confg", "x"}, exitUsage, "fencepost serve --help"},
+		{"extra argument", []string{"version", "x"}, exitUsage, `unexpected argument "x"`},
+		{"missing file", []string{"serve", "--config", "/nowhere/fencepost.yml"}, exitUsage, "cannot read the configuration"},
+		{"migrate without a DSN", []string{"migrate"}, exitUsage, "--dsn is missing"},
+		{"migrate with a broken DSN", []string{"migrate", "--dsn", "postgres://u:secret@h:port/d"}, exitUsage, "fencepost migrate:"},
+		{"status of nobody", []string{"status", "--admin", "127.0.0.1:1"}, exitFailure, "admin address"},
+		{"demo with an unknown elector", []string{"demo", "--election", "etcd"}, exitUsage, "postgres or consul"},
+		{"demo-worker without a DSN", []string{"demo-worker"}, exitUsage, "--lease is missing"},
+		{"generation without a verb", []string{"generation"}, exitUsage, "bump"},
+		{"explain without a text", []string{"explain"}, exitUsage, "give the SQL text"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			out := runCommand(t, nil, c.args...)
+			if out.code != c.code {
+				t.Errorf("exit code %d, want %d", out.code, c.code)
+			}
+			if !strings.Contains(out.stdout+out.stderr, c.want) {
+				t.Errorf("output does not contain %q:\n%s%s", c.want, out.stdout, out.stderr)
+			}
+			if strings.Contains(out.stdout+out.stderr, "secret") {
+				t.Errorf("the output shows a password:\n%s%s", out.stdout, out.stderr)
+			}
+		})
+	}
+}
+
+func TestEveryCommandHasHelp(t *testing.T) {
+	t.Parallel()
+	for _, c := range commands() {
+		out := runCommand(t, map[string]string{"FENCEPOST_DSN": "postgres://u:secret@h/d"}, c.name, "--help")
+		if out.code != exitOK || !strings.Contains(out.stdout, "Usage: fencepost "+c.name) {
+			t.Errorf("%s --help: exit code %d, output %q %q", c.name, out.code, out.stdout, out.stderr)
+		}
+		if strings.Contains(out.stdout, "secret") {
+			t.Errorf("%s --help shows a password", c.name)
+		}
+		listed := strings.Contains(runCommand(t, nil, "help").stdout, "fencepost "+c.name+" ")
+		if listed == c.hidden {
+			t.Errorf("%s: listed %v, hidden %v", c.name, listed, c.hidden)
+		}
+	}
+}
+
+func TestExplain(t *testing.T) {
+	t.Parallel()
+	out := runCommand(t, nil, "explain", "BEGIN; UPDATE t SET x = 1; VACUUM t")
+	for _, want := range []string{"UPDATE t SET x = 1", "taken  for a write", "check  behind it"} {
+		if !strings.Contains(out.stdout, want) {
+			t.Errorf("explain does not say %q:\n%s", want, out.stdout)
+		}
+	}
+	if out := runCommand(t, nil, "explain", "-"); !strings.Contains(out.stdout, "select 2") || !strings.Contains(out.stdout, "for a read") {
+		t.Errorf("explain of standard input: %s", out.stdout)
+	}
+	if out := runCommand(t, nil, "explain", "  "); !strings.Contains(out.stdout, "no statement") {
+		t.Errorf("explain of nothing: %s", out.stdout)
+	}
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// Metrics are the numbers of one proxy, in a registry of their own. The names
+// are a contract: docs/observability.md lists them.
+type Metrics struct {
+	registry    *prometheus.Registry
+	refused     *prometheus.CounterVec
+	grants      *prometheus.CounterVec
+	takeover    *prometheus.HistogramVec
+	margin      *prometheus.GaugeVec
+	falseAlarms *prometheus.CounterVec
+	lost        *prometheus.CounterVec
+	failures    *prometheus.CounterVec
+
+	sessions prometheus.Gauge
+
+	mu struct {
+		sync.Mutex
+		refused map[[2]string]uint64 // by database and resource
+	}
+}
+
+var _ proxy.Metrics = (*Metrics)(nil)
+
+// NewMetrics returns metrics in a new registry.
+func NewMetrics() *Metrics {
+	byResource := []string{"database", "resource"}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "fencepost", Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		refused: counter("stale_writes_rejected_total",
+			"Writes that were refused, by SQLSTATE.", "database", "resource", "reason"),
+		grants: counter("grants_total", "Epochs granted to workers at this proxy.", byResource...),
+		takeover: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "fencepost", Name: "takeover_seconds",
+			Help:    "Time from the moment the lease was seen free to the grant of a new epoch.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 2, 13)}, byResource),
+		margin: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "fencepost", Name: "lease_margin_seconds",
+			Help: "What was left of the lease when it was last renewed."}, byResource),
+		falseAlarms: counter("false_alarms_total",
+			"Workers whose lease was released for silence and that came back.", byResource...),
+		lost:     counter("leases_lost_total", "Leases that the lease service took away.", byResource...),
+		failures: counter("election_failures_total", "Requests to the lease service or the fence that failed.", byResource...),
+		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fencepost", Name: "sessions",
+			Help: "Connections of clients."}),
+	}
+	m.mu.refused = map[[2]string]uint64{}
+	m.registry.MustRegister(m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures, m.sessions,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Sessions implements proxy.Metrics.
+func (m *Metrics) Sessions(delta int) { m.sessions.Add(float64(delta)) }
+
+// Refused implements proxy.Metrics. It counts writes only: a refused read is no
+// stale write.
+func (m *Metrics) Refused(database, resource, sqlstate string, write bool) {
+	if !write {
+		return
+	}
+	m.refused.WithLabelValues(database, resource, sqlstate).Inc()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.refused[[2]string{database, resource}]++
+}
+
+// RefusedSoFar returns how many writes of a resource were refused.
+func (m *Metrics) RefusedSoFar(database, resource string) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.refused[[2]string{database, resource}]
+}
+
+// Observe counts what happens in elections. It does not block.
+func (m *Metrics) Observe(e election.Event) {
+	switch e.Kind {
+	case election.EventGranted:
+		m.grants.WithLabelValues(e.Database, e.Resource).Inc()
+		if e.Takeover {
+			m.takeover.WithLabelValues(e.Database, e.Resource).Observe(e.Took.Seconds())
+		}
+	case election.EventRenewed:
+		m.margin.WithLabelValues(e.Database, e.Resource).Set(e.Margin.Seconds())
+	case election.EventFalseAlarm:
+		m.falseAlarms.WithLabelValues(e.Database, e.Resource).Inc()
+	case election.EventLost:
+		m.lost.WithLabelValues(e.Database, e.Resource).Inc()
+	case election.EventFailed:
+		m.failures.WithLabelValues(e.Database, e.Resource).Inc()
+	}
+}
+
+var (
+	epochDesc = prometheus.NewDesc("fencepost_epoch",
+		"The highest epoch that this proxy knows of.", []string{"database", "resource"}, nil)
+	leaderlessDesc = prometheus.NewDesc("fencepost_leaderless_seconds",
+		"For how long nobody has held the lease; 0 while somebody does.", []string{"database", "resource"}, nil)
+)
+
+// Watch adds what is asked of the elections at each scrape.
+func (m *Metrics) Watch(resources func() []election.ResourceStatus) {
+	m.registry.MustRegister(scrape(resources))
+}
+
+// scrape is a prometheus.Collector over the resources of a proxy.
+type scrape func() []election.ResourceStatus
+
+func (s scrape) Describe(ch chan<- *prometheus.Desc) {
+	ch <- epochDesc
+	ch <- leaderlessDesc
+}
+
+func (s scrape) Collect(ch chan<- prometheus.Metric) {
+	for _, r := range s() {
+		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), r.Database, r.Resource)
+		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), r.Database, r.Resource)
+	}
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/migrations"
+)
+
+const migrateAbout = `
+Usage: fencepost migrate --dsn DSN [--control-role ROLE]
+
+Creates or updates the schema fencepost in the database that the DSN names. The
+schema is per database: run it for each database whose tables are to be fenced.
+Running it again, or twice at once, changes nothing.
+
+The DSN's role must be a superuser, or the control role itself. A control role
+that does not exist is made if FENCEPOST_CONTROL_PASSWORD holds its password.
+Without --dsn the environment variable FENCEPOST_DSN is used.`
+
+func runMigrate(ctx context.Context, t terminal, args []string) error {
+	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
+	dsn := fs.String("dsn", t.getenv("FENCEPOST_DSN"), "`DSN` of the database, as postgres://user@host/db")
+	control := fs.String("control-role", migrations.DefaultControl, "`role` that owns the schema and that Fencepost connects as")
+	hideDefault(fs, "dsn")
+	if err := parseFlags(t, fs, migrateAbout, args, 0); err != nil {
+		return err
+	}
+	if *dsn == "" {
+		return usagef("--dsn is missing: say which database to migrate")
+	}
+	conn, err := connect(ctx, *dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	before, err := migrations.Status(ctx, conn)
+	if err != nil {
+		return err
+	}
+	after, err := migrations.Up(ctx, conn, migrations.Options{Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD")})
+	if err != nil {
+		return err
+	}
+	var database string
+	if err := conn.QueryRow(ctx, "SELECT current_database()").Scan(&database); err != nil {
+		return fmt.Errorf("ask for the database's name: %w", err)
+	}
+	for _, m := range after.Applied {
+		if m.Version > before.Version {
+			fmt.Fprintf(t.stdout, "applied %03d_%s\n", m.Version, m.Name)
+		}
+	}
+	if before.Version == after.Version {
+		fmt.Fprintf(t.stdout, "database %s: the schema fencepost is at version %d already\n", database, after.Version)
+	} else {
+		fmt.Fprintf(t.stdout, "database %s: the schema fencepost went from version %d to %d\n", database, before.Version, after.Version)
+	}
+	fmt.Fprintf(t.stdout, "It fences the tables of database %s only: run migrate for each database.\n", database)
+	return nil
+}
+
+// hideDefault keeps a flag's default, which may hold a password, out of --help.
+func hideDefault(fs *flag.FlagSet, name string) { fs.Lookup(name).DefValue = "" }
+
+// connect opens one connection. The error does not hold the password.
+func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, usageError{err.Error()}
+	}
+	cfg.RuntimeParams["application_name"] = "fencepost"
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the database: %w", err)
+	}
+	return conn, nil
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// resourceViews turns what the elections know into what the admin address
+// shows.
+func resourceViews(statuses []election.ResourceStatus, refused func(database, resource string) uint64) []ResourceView {
+	views := make([]ResourceView, 0, len(statuses))
+	for _, s := range statuses {
+		v := ResourceView{
+			Database:   s.Database,
+			Resource:   s.Resource,
+			Leader:     s.Record.Worker,
+			Here:       s.Local,
+			Epoch:      int64(s.Record.Epoch),
+			Refused:    refused(s.Database, s.Resource),
+			Leaderless: s.Leaderless.Seconds(),
+			Workers:    []WorkerView{},
+		}
+		if s.Record.Epoch > 0 {
+			since := s.Record.GrantedAt.UTC().Truncate(time.Millisecond)
+			v.Since = &since
+		}
+		if s.Local {
+			left := s.LeaseLeft.Seconds()
+			v.LeaseLeft = &left
+		}
+		if s.WatchError != nil {
+			v.Election = s.WatchError.Error()
+		}
+		for _, c := range s.Candidacies {
+			v.Workers = append(v.Workers, workerView(c))
+		}
+		views = append(views, v)
+	}
+	return views
+}
+
+func workerView(c election.CandidacyStatus) WorkerView {
+	v := WorkerView{
+		Worker:      c.Worker,
+		User:        c.User,
+		Incarnation: c.Incarnation,
+		Role:        c.Standing.Role.String(),
+		Epoch:       int64(c.Standing.Epoch),
+		Connections: c.Members,
+		Silent:      c.Silent,
+	}
+	if c.Standing.Role == fencing.Follower && c.Standing.Lapsed {
+		v.Role = "lapsed"
+	}
+	if c.Standing.Fault != nil {
+		v.Fault = c.Standing.Fault.Error()
+	}
+	return v
+}

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/migrations"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+const serveAbout = `
+Usage: fencepost serve [--config FILE]
+
+Runs the proxy until SIGTERM or SIGINT: it then accepts nobody new, lets running
+transactions end (drain_timeout), releases its leases, and ends. A second signal
+ends it at once; its leases then end with their TTL.
+
+Every setting can be given by an environment variable too: lease.ttl is
+FENCEPOST_LEASE_TTL. etc/fencepost.yml is an annotated sample.`
+
+// releaseTimeout bounds the release of all leases at the end. What is not
+// released ends with its TTL.
+const releaseTimeout = 5 * time.Second
+
+func runServe(ctx context.Context, t terminal, args []string) error {
+	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
+	path := fs.String("config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`; without it defaults and environment hold")
+	if err := parseFlags(t, fs, serveAbout, args, 0); err != nil {
+		return err
+	}
+	cfg, err := LoadConfig(*path, t.getenv)
+	if err != nil {
+		return err
+	}
+	log, audit, err := newLogger(cfg.Log, t.stderr)
+	if err != nil {
+		return err
+	}
+	s, err := newServing(cfg, log, audit)
+	if err != nil {
+		return err
+	}
+	return s.run(ctx)
+}
+
+// serving is one running proxy: the only place that knows all packages.
+type serving struct {
+	cfg       Config
+	id        string
+	log       *zap.Logger
+	metrics   *Metrics
+	elections *election.Elections
+	proxy     *proxy.Server
+	listener  net.Listener
+	admin     net.Listener // nil when switched off
+	draining  atomic.Bool
+}
+
+// newServing listens and wires. run must be called on what it returns.
+func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
+	s := &serving{cfg: cfg, log: log, metrics: NewMetrics()}
+	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
+		return nil, fmt.Errorf("listen for workers (setting listen): %w", err)
+	}
+	defer func() {
+		if err != nil {
+			_ = s.listener.Close()
+		}
+	}()
+	if s.id, err = proxyID(cfg, s.listener.Addr()); err != nil {
+		return nil, err
+	}
+	if s.elections, err = s.newElections(); err != nil {
+		return nil, err
+	}
+	s.metrics.Watch(s.elections.Resources)
+	s.proxy, err = proxy.NewServer(proxy.Config{
+		Upstream:       cfg.Upstream.Address,
+		Candidates:     s.elections,
+		Unfenced:       cfg.unfencedMode,
+		Identity:       identities[cfg.Worker.Identity],
+		ProxyID:        s.id,
+		StartupWait:    cfg.StartupWait.D(),
+		StartupTimeout: cfg.StartupTimeout.D(),
+		MaxConnections: cfg.Limits.MaxConnections,
+		Logger:         log.Named("proxy"),
+		Audit:          audit,
+		Metrics:        s.metrics,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Admin == "" {
+		return s, nil
+	}
+	if s.admin, err = net.Listen("tcp", cfg.Admin); err != nil {
+		return nil, fmt.Errorf("listen for questions (setting admin; empty switches it off): %w", err)
+	}
+	return s, nil
+}
+
+// newElections wires the elections to the fence tables and to the lease service.
+func (s *serving) newElections() (*election.Elections, error) {
+	return election.New(election.Config{
+		Open:    s.openDatabase,
+		Observe: s.metrics.Observe,
+		Logger:  s.log.Named("election"),
+		Settings: func(_, resource string) election.Settings {
+			l := s.cfg.leaseFor(s.cfg.Resources[resource])
+			return election.Settings{TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), Linger: l.Linger.D()}
+		},
+	})
+}
+
+// openDatabase opens the fence of a database and the lease service for it, when
+// the first worker comes for that database.
+func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
+	st, err := openStore(ctx, s.cfg, database, s.log)
+	if err != nil {
+		return election.Backend{}, err
+	}
+	var provider election.Provider
+	if provider, err = postgres.New(postgres.Config{Pool: st.Pool(), Logger: s.log.Named("postgres")}); err != nil {
+		st.Close()
+		return election.Backend{}, err
+	}
+	return election.Backend{
+		Fence:    func(ctx context.Context, resource string) (election.Fence, error) { return st.Fence(ctx, resource) },
+		Provider: provider,
+		Close:    st.Close,
+	}, nil
+}
+
+// openStore opens the fence of one database as the control role.
+func openStore(ctx context.Context, cfg Config, database string, log *zap.Logger) (*store.Store, error) {
+	latest, err := migrations.Latest()
+	if err != nil {
+		return nil, err
+	}
+	return store.Open(ctx, store.Config{
+		Address:       cfg.Upstream.Address,
+		Database:      database,
+		User:          cfg.Control.User,
+		Password:      cfg.Control.Password,
+		Grace:         cfg.Lease.Grace.D(),
+		SchemaVersion: latest,
+		Logger:        log.Named("store"),
+	})
+}
+
+var identities = map[string]proxy.Identity{
+	"connection":     proxy.IdentityConnection,
+	"client_address": proxy.IdentityClientAddress,
+	"proxy":          proxy.IdentityProxy,
+}
+
+var unfencedModes = map[string]proxy.UnfencedMode{
+	"allow":     proxy.UnfencedAllow,
+	"read-only": proxy.UnfencedReadOnly,
+	"refuse":    proxy.UnfencedRefuse,
+}
+
+// unfencedMode is what a user's connections without a resource may do.
+func (c *Config) unfencedMode(user string) proxy.UnfencedMode {
+	if word, ok := c.Unfenced.Users[user]; ok {
+		return unfencedModes[word]
+	}
+	return unfencedModes[c.Unfenced.Default]
+}
+
+// proxyID is the configured name, else the host's name and the port.
+func proxyID(cfg Config, listen net.Addr) (string, error) {
+	if cfg.Proxy.ID != "" {
+		return cfg.Proxy.ID, nil
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("name this proxy (set proxy.id to name it yourself): %w", err)
+	}
+	_, port, err := net.SplitHostPort(listen.String())
+	if err != nil {
+		return "", fmt.Errorf("name this proxy: %w", err)
+	}
+	return host + ":" + port, nil
+}
+
+// run serves until ctx ends, then drains, releases and ends. The admin address
+// answers until the last moment.
+func (s *serving) run(ctx context.Context) error {
+	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAsking()
+	var group errgroup.Group
+	if s.admin != nil {
+		group.Go(func() error { return s.newAdmin().serve(asking, s.admin) })
+	}
+	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
+		zap.Stringer("listen", s.listener.Addr()), zap.String("upstream", s.cfg.Upstream.Address),
+		zap.String("election", s.cfg.Election.Provider)}
+	if s.admin != nil {
+		fields = append(fields, zap.Stringer("admin", s.admin.Addr()))
+	}
+	s.log.Info("serving", fields...)
+	err := s.proxy.Serve(ctx, s.listener)
+	s.draining.Store(true)
+	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
+	stopAsking()
+	err = errors.Join(err, group.Wait())
+	s.log.Info("ended", zap.NamedError("error", err))
+	return err
+}
+
+// drain ends sessions and releases leases.
+func (s *serving) drain(ctx context.Context) error {
+	s.log.Info("draining", zap.Stringer("for_at_most", s.cfg.DrainTimeout))
+	draining, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout.D())
+	defer cancel()
+	if err := s.proxy.Shutdown(draining); err != nil {
+		s.log.Warn("connections were still busy, and are closed")
+	}
+	s.proxy.Close()
+	releasing, cancelRelease := context.WithTimeout(ctx, releaseTimeout)
+	defer cancelRelease()
+	if err := s.elections.Close(releasing); err != nil {
+		return fmt.Errorf("release leases: %w", err)
+	}
+	return nil
+}
+
+func (s *serving) newAdmin() *admin {
+	return &admin{
+		proxy:     s.id,
+		resources: func() []ResourceView { return resourceViews(s.elections.Resources(), s.metrics.RefusedSoFar) },
+		ready:     s.readiness,
+		registry:  s.metrics.registry,
+		pprof:     s.cfg.Pprof,
+	}
+}
+
+// readiness asks whether Postgres can be reached. Trouble with the election is
+// told, and does not make the proxy unready.
+func (s *serving) readiness(ctx context.Context) Readiness {
+	r := Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load()}
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, "tcp", s.cfg.Upstream.Address)
+	if err == nil {
+		err = conn.Close()
+	}
+	if err != nil {
+		r.Upstream = err.Error()
+	}
+	for _, res := range s.elections.Resources() {
+		if res.WatchError != nil {
+			r.Election = fmt.Sprintf("resource %s of database %s: %v", res.Resource, res.Database, res.WatchError)
+		}
+	}
+	r.Ready = err == nil && !r.Draining
+	return r
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+const statusAbout = `
+Usage: fencepost status [--admin ADDRESS | --dsn DSN]
+
+Shows resources, leaders and epochs. By default it asks a running Fencepost,
+which knows the leases and the refused writes of its own workers. With --dsn it
+reads the fence table of one database, which has the grants of all proxies.`
+
+// statusRow is one line of the table. An empty field is not known from where
+// the row came.
+type statusRow struct {
+	database, resource, leader, epoch, since, leaseLeft, refused string
+}
+
+func runStatus(ctx context.Context, t terminal, args []string) error {
+	fs := flag.NewFlagSet("status", flag.ContinueOnError)
+	address := fs.String("admin", cmp.Or(t.getenv("FENCEPOST_ADMIN"), NewConfig().Admin), "admin `address` of a running Fencepost")
+	dsn := fs.String("dsn", "", "`DSN` of a database, to read its fence table instead")
+	if err := parseFlags(t, fs, statusAbout, args, 0); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var rows []statusRow
+	var err error
+	if *dsn != "" {
+		rows, err = statusFromDatabase(ctx, *dsn)
+	} else {
+		rows, err = statusFromAdmin(ctx, *address)
+	}
+	if err != nil {
+		return err
+	}
+	return printStatus(t.stdout, rows)
+}
+
+func printStatus(out io.Writer, rows []statusRow) error {
+	if len(rows) == 0 {
+		_, err := fmt.Fprintln(out, "no resources yet: nobody has connected with fencepost.resource")
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "DATABASE\tRESOURCE\tLEADER\tEPOCH\tSINCE\tLEASE LEFT\tREFUSED")
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.leader), dash(r.epoch), dash(r.since), dash(r.leaseLeft), dash(r.refused))
+	}
+	return w.Flush()
+}
+
+func dash(s string) string { return cmp.Or(s, "-") }
+
+// statusFromAdmin asks a running proxy.
+func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/v1/resources", nil)
+	if err != nil {
+		return nil, usagef("--admin is %q: give host:port", address)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask the admin address (--admin, or the setting admin of the server): %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("ask the admin address %s: it answered %s; is it a Fencepost?", address, resp.Status)
+	}
+	var list resourceList
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&list); err != nil {
+		return nil, fmt.Errorf("read the answer of %s: %w", address, err)
+	}
+	var rows []statusRow
+	for _, v := range list.Resources {
+		row := statusRow{database: v.Database, resource: v.Resource, leader: v.Leader, refused: strconv.FormatUint(v.Refused, 10)}
+		if v.Epoch > 0 {
+			row.epoch = strconv.FormatInt(v.Epoch, 10)
+		}
+		if v.Since != nil {
+			row.since = sinceText(*v.Since)
+		}
+		switch {
+		case v.LeaseLeft != nil:
+			row.leaseLeft = time.Duration(*v.LeaseLeft * float64(time.Second)).Truncate(100 * time.Millisecond).String()
+		case v.Leaderless > 0:
+			row.leaseLeft = "none"
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+// statusFromDatabase reads the view that everybody may read.
+func statusFromDatabase(ctx context.Context, dsn string) ([]statusRow, error) {
+	conn, err := connect(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	result, err := conn.Query(ctx, `SELECT pg_catalog.current_database()::text, resource, coalesce(worker, ''), epoch, granted_at FROM fencepost.status ORDER BY resource`)
+	if err != nil {
+		return nil, fmt.Errorf("read fencepost.status (fencepost migrate makes it): %w", err)
+	}
+	rows, err := pgx.CollectRows(result, func(r pgx.CollectableRow) (statusRow, error) {
+		var row statusRow
+		var epoch int64
+		var since *time.Time
+		err := r.Scan(&row.database, &row.resource, &row.leader, &epoch, &since)
+		if epoch > 0 {
+			row.epoch = strconv.FormatInt(epoch, 10)
+		}
+		if since != nil {
+			row.since = sinceText(*since)
+		}
+		return row, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read fencepost.status (fencepost migrate makes it): %w", err)
+	}
+	return rows, nil
+}
+
+// sinceText is a time and how long ago that was.
+func sinceText(at time.Time) string {
+	return fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04:05"), time.Since(at).Truncate(time.Second))
+}
