@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -76,6 +77,11 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 
 // bump begins a new generation, then raises the epochs if that was asked for.
 func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
+	if cfg.Election.Provider == "consul" {
+		if err := bumpConsul(ctx, t, cfg); err != nil {
+			return err
+		}
+	}
 	if o.database == "" {
 		return nil
 	}
@@ -100,4 +106,17 @@ func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
 		fmt.Fprintf(t.stdout, "database %s: resource %s is at epoch %d\n", o.database, resource, raised[resource])
 	}
 	return err
+}
+
+func bumpConsul(ctx context.Context, t terminal, cfg Config) error {
+	client, err := newConsul(cfg, "generation bump", zap.NewNop())
+	if err != nil {
+		return err
+	}
+	marker, err := client.BumpGeneration(ctx)
+	if err = errors.Join(err, client.Close()); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.stdout, "consul: a new generation has begun under %s/, %s\n", cfg.Election.Consul.Prefix, marker)
+	return nil
 }

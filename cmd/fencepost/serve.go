@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
@@ -61,6 +62,7 @@ type serving struct {
 	id        string
 	log       *zap.Logger
 	metrics   *Metrics
+	consul    *consul.Client // nil with the embedded elector
 	elections *election.Elections
 	proxy     *proxy.Server
 	listener  net.Listener
@@ -81,6 +83,11 @@ func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
 	}()
 	if s.id, err = proxyID(cfg, s.listener.Addr()); err != nil {
 		return nil, err
+	}
+	if cfg.Election.Provider == "consul" {
+		if s.consul, err = newConsul(cfg, s.id, log); err != nil {
+			return nil, err
+		}
 	}
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
@@ -124,6 +131,16 @@ func (s *serving) newElections() (*election.Elections, error) {
 	})
 }
 
+// newConsul connects to Consul under the name of a proxy.
+func newConsul(cfg Config, proxy string, log *zap.Logger) (*consul.Client, error) {
+	c := cfg.Election.Consul
+	return consul.New(consul.Config{
+		Address: c.Address, Scheme: c.Scheme, Token: c.Token, Prefix: c.Prefix,
+		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
+		Proxy: proxy, Logger: log.Named("consul"),
+	})
+}
+
 // openDatabase opens the fence of a database and the lease service for it, when
 // the first worker comes for that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
@@ -131,16 +148,20 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 	if err != nil {
 		return election.Backend{}, err
 	}
-	var provider election.Provider
-	if provider, err = postgres.New(postgres.Config{Pool: st.Pool(), Logger: s.log.Named("postgres")}); err != nil {
+	backend := election.Backend{
+		Fence: func(ctx context.Context, resource string) (election.Fence, error) { return st.Fence(ctx, resource) },
+		Close: st.Close,
+	}
+	if s.consul != nil {
+		backend.Provider = s.consul.Database(database)
+		return backend, nil
+	}
+	backend.Provider, err = postgres.New(postgres.Config{Pool: st.Pool(), Logger: s.log.Named("postgres")})
+	if err != nil {
 		st.Close()
 		return election.Backend{}, err
 	}
-	return election.Backend{
-		Fence:    func(ctx context.Context, resource string) (election.Fence, error) { return st.Fence(ctx, resource) },
-		Provider: provider,
-		Close:    st.Close,
-	}, nil
+	return backend, nil
 }
 
 // openStore opens the fence of one database as the control role.
@@ -232,10 +253,14 @@ func (s *serving) drain(ctx context.Context) error {
 	s.proxy.Close()
 	releasing, cancelRelease := context.WithTimeout(ctx, releaseTimeout)
 	defer cancelRelease()
-	if err := s.elections.Close(releasing); err != nil {
-		return fmt.Errorf("release leases: %w", err)
+	err := s.elections.Close(releasing)
+	if err != nil {
+		err = fmt.Errorf("release leases: %w", err)
 	}
-	return nil
+	if s.consul != nil {
+		err = errors.Join(err, s.consul.Close())
+	}
+	return err
 }
 
 func (s *serving) newAdmin() *admin {
@@ -259,6 +284,11 @@ func (s *serving) readiness(ctx context.Context) Readiness {
 	}
 	if err != nil {
 		r.Upstream = err.Error()
+	}
+	if s.consul != nil {
+		if err := s.consul.Healthy(); err != nil {
+			r.Election = err.Error()
+		}
 	}
 	for _, res := range s.elections.Resources() {
 		if res.WatchError != nil {
