@@ -1,6 +1,7 @@
 package fencing
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -134,19 +135,42 @@ func cut(s string, limit int) string {
 // tablesOf names the relations in tree, without those that WITH defines.
 func tablesOf(tree *pgquery.ParseResult) []string {
 	var c tableCollector
-	c.message(tree.ProtoReflect())
-	tables := slices.DeleteFunc(c.tables, func(t string) bool { return slices.Contains(c.ctes, t) })
-	return tables[:min(len(tables), auditTablesMax)]
+	for _, raw := range tree.Stmts {
+		c.statement = raw.StmtLocation
+		c.message(raw.ProtoReflect())
+	}
+	slices.SortStableFunc(c.found, func(a, b mention) int { return cmp.Compare(a.at, b.at) })
+	var tables []string
+	seen := make(map[string]bool, len(c.found))
+	for _, m := range c.found {
+		if !seen[m.name] && !c.ctes[m.name] && len(tables) < auditTablesMax {
+			seen[m.name] = true
+			tables = append(tables, m.name)
+		}
+	}
+	return tables
 }
 
-type tableCollector struct{ tables, ctes []string }
+type mention struct {
+	at   int32 // offset in the text
+	name string
+}
+
+type tableCollector struct {
+	found     []mention
+	ctes      map[string]bool
+	statement int32 // offset of the current one
+}
 
 func (c *tableCollector) message(m protoreflect.Message) {
 	switch n := m.Interface().(type) {
 	case *pgquery.RangeVar:
-		c.add(n.Catalogname, n.Schemaname, n.Relname)
+		c.add(n.Location, n.Catalogname, n.Schemaname, n.Relname)
 	case *pgquery.CommonTableExpr:
-		c.ctes = append(c.ctes, n.Ctename)
+		if c.ctes == nil {
+			c.ctes = make(map[string]bool)
+		}
+		c.ctes[n.Ctename] = true
 	case *pgquery.DropStmt:
 		c.dropped(n)
 	}
@@ -166,13 +190,13 @@ func (c *tableCollector) dropped(d *pgquery.DropStmt) {
 		for _, p := range o.GetList().GetItems() {
 			parts = append(parts, p.GetString_().GetSval())
 		}
-		c.add(parts...)
+		c.add(c.statement, parts...)
 	}
 }
 
-func (c *tableCollector) add(parts ...string) {
+func (c *tableCollector) add(at int32, parts ...string) {
 	name := strings.Join(slices.DeleteFunc(parts, func(p string) bool { return p == "" }), ".")
-	if name != "" && len(c.tables) < 4*auditTablesMax && !slices.Contains(c.tables, name) {
-		c.tables = append(c.tables, name)
+	if name != "" {
+		c.found = append(c.found, mention{at, name})
 	}
 }

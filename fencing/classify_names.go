@@ -93,12 +93,13 @@ var evaders = map[string]string{
 	"pg_start_backup":         evadesByWAL, // 14
 	"pg_stop_backup":          evadesByWAL, // 14
 
-	"pg_reload_conf":       evadesByServer,
-	"pg_rotate_logfile":    evadesByServer,
-	"pg_logfile_rotate":    evadesByServer, // adminpack
-	"pg_promote":           evadesByServer,
-	"pg_wal_replay_pause":  evadesByServer,
-	"pg_wal_replay_resume": evadesByServer,
+	"pg_reload_conf":        evadesByServer,
+	"pg_rotate_logfile":     evadesByServer,
+	"pg_logfile_rotate":     evadesByServer, // adminpack
+	"pg_rotate_logfile_old": evadesByServer, // up to 15
+	"pg_promote":            evadesByServer,
+	"pg_wal_replay_pause":   evadesByServer,
+	"pg_wal_replay_resume":  evadesByServer,
 
 	"pg_cancel_backend":    evadesByBackend,
 	"pg_terminate_backend": evadesByBackend,

@@ -16,7 +16,11 @@ func unparsed(sql string, s Settings, why string) *Text {
 	}
 	if t.Single {
 		sc := scanner{sql: sql}
-		words, _ := sc.leading()
+		words, first := sc.leading()
+		if len(words) == 0 && first.kind == tokenEnd {
+			t.Known = true // comments only: their ends are ASCII in every encoding
+			return t
+		}
 		t.Statements = []Statement{guess(words)}
 		t.Statements[0].End = len(sql)
 		t.Statements[0].MentionsQueryText = mentionsQueryText([]byte(sql))

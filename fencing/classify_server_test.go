@@ -1,0 +1,208 @@
+package fencing
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const (
+	stateDivision      = "22012" // our SELECT 1/0: everything in front of it ran
+	stateActiveTx      = "25001"
+	stateTxTermination = "2D000"
+)
+
+// fixtureDatabase is an empty database with what testdata/classify names.
+func fixtureDatabase(t *testing.T, s *pgtest.Server) string {
+	t.Helper()
+	db := s.EmptyDatabase(t)
+	fixture, err := os.ReadFile("testdata/classify/fixture.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, pgtest.Superuser, db, string(fixture))
+	return db
+}
+
+// stateOf runs sql as one simple Query on a connection of its own, with the
+// statements and the cursor that the texts name, and returns the SQLSTATE.
+func stateOf(t *testing.T, s *pgtest.Server, db, sql string) string {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgx.Connect(ctx, s.DSN(pgtest.Superuser, db))
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	defer conn.Close(ctx)
+	const session = "PREPARE q AS SELECT 1; PREPARE q2 (int) AS SELECT $1; DECLARE c SCROLL CURSOR WITH HOLD FOR SELECT 1"
+	if _, err := conn.PgConn().Exec(ctx, session).ReadAll(); err != nil {
+		t.Fatalf("prepare the session: %v", err)
+	}
+	_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
+	var pg *pgconn.PgError
+	switch {
+	case err == nil:
+		return "00000"
+	case errors.As(err, &pg):
+		return pg.Code
+	}
+	t.Fatalf("run %q: %v", sql, err)
+	return ""
+}
+
+// behind puts sql behind another statement in one Query, and in front of an
+// error that undoes it.
+func behind(sql string, st *Statement) string {
+	front := "SELECT 1; "
+	if st.Savepoint || st.Chain {
+		front = "BEGIN; SAVEPOINT sp; "
+	}
+	return front + sql + "\n; SELECT 1/0"
+}
+
+// TestServerAgreesOnWhatMustBeAlone: a real server refuses what we call Alone
+// behind another statement, and nothing else.
+func TestServerAgreesOnWhatMustBeAlone(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	db := fixtureDatabase(t, s)
+	const with = " CONNECTION 'dbname=nowhere' PUBLICATION pub WITH (connect = false, slot_name = "
+	s.Exec(t, pgtest.Superuser, db, "CREATE SUBSCRIPTION sub"+with+"NONE)", "CREATE SUBSCRIPTION slotted"+with+"x)")
+	t.Cleanup(func() {
+		s.Exec(t, pgtest.Superuser, db, "ALTER SUBSCRIPTION slotted SET (slot_name = NONE)",
+			"DROP SUBSCRIPTION slotted", "DROP SUBSCRIPTION sub")
+	})
+	ran := 0
+	for _, file := range dataFiles(t) {
+		for _, c := range readCases(t, file) {
+			text := Analyze(c.sql, DefaultSettings)
+			if c.notRun() != "" || len(text.Statements) != 1 ||
+				text.Statements[0].Kind == Refused || text.Statements[0].Kind == ShowFence {
+				continue
+			}
+			st := &text.Statements[0]
+			got := stateOf(t, s, db, behind(c.sql, st))
+			if want := expectedStates(c, st); !slices.Contains(want, got) {
+				t.Errorf("%s:%d: behind another statement, %s: SQLSTATE %s, want one of %v\n%s",
+					c.file, c.line, describeStatement(st), got, want, c.sql)
+			}
+			ran++
+		}
+	}
+	if ran < 300 {
+		t.Errorf("only %d texts were run, want at least 300", ran)
+	}
+}
+
+// expectedStates says how a server may answer c behind another statement.
+func expectedStates(c *textCase, st *Statement) []string {
+	for _, l := range c.comment {
+		if code, ok := strings.CutPrefix(l, "# or: "); ok { // in newer versions
+			return []string{stateDivision, code}
+		}
+	}
+	inTx := slices.ContainsFunc(c.comment, func(l string) bool { return strings.HasPrefix(l, "# runs in a transaction") })
+	switch {
+	case st.Kind == Alone && !inTx:
+		return []string{stateActiveTx, stateTxTermination}
+	case st.Kind == Discard && st.Name == "all":
+		return []string{stateActiveTx}
+	case st.Isolation:
+		return []string{stateActiveTx, stateDivision}
+	default:
+		return []string{stateDivision}
+	}
+}
+
+// TestServerAgreesOnStatements: a real server finds as many statements in a
+// text as we do, and where we put in a comment it changes nothing.
+func TestServerAgreesOnStatements(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	for _, c := range readCases(t, "testdata/classify/texts.txt") {
+		text := Analyze(c.sql, DefaultSettings)
+		unlike := func(st Statement) bool { return st.Kind == Refused || st.Kind == ShowFence }
+		if c.notRun() != "" || !text.Known || len(text.Statements) < 2 || slices.ContainsFunc(text.Statements, unlike) {
+			continue
+		}
+		var b strings.Builder
+		last := 0
+		for _, st := range text.Statements {
+			b.WriteString(c.sql[last:st.Start] + "SELECT 1 AS put_in_front;")
+			last = st.Start
+		}
+		b.WriteString(c.sql[last:])
+		plain := stateOf(t, s, fixtureDatabase(t, s), c.sql)
+		put := stateOf(t, s, fixtureDatabase(t, s), b.String())
+		if plain != put {
+			t.Errorf("%q alone: %s; with a statement in front of each: %s\n%s", c.sql, plain, put, b.String())
+		}
+		if again := Analyze(b.String(), DefaultSettings); len(again.Statements) != 2*len(text.Statements) {
+			t.Errorf("%q: %d statements, want %d", b.String(), len(again.Statements), 2*len(text.Statements))
+		}
+	}
+}
+
+// TestServerContinuesStringsBehindComments: our scanner does so too, and the
+// library's does not, so that such a text is not known but split.
+func TestServerContinuesStringsBehindComments(t *testing.T) {
+	t.Parallel()
+	conn := pgtest.Shared(t).Connect(t, pgtest.Superuser, "postgres")
+	const sql = "SELECT E'a' -- ;\n '\\'; COMMIT; --'"
+	var got string
+	if err := conn.QueryRow(context.Background(), sql, pgx.QueryExecModeSimpleProtocol).Scan(&got); err != nil || got != "a'; COMMIT; --" {
+		t.Errorf("the server read %q (%v)", got, err)
+	}
+	if text := Analyze(sql, DefaultSettings); text.Known || len(text.Statements) != 1 || !text.Single {
+		t.Errorf("%q: %s", sql, describe(sql, text))
+	}
+}
+
+// TestVolatileFunctionsOfTheServerAreJudged: each volatile function that the
+// server brings is listed as an evader of read-only mode, or in
+// testdata/harmless.txt. A function new in some version is to be looked at.
+func TestVolatileFunctionsOfTheServerAreJudged(t *testing.T) {
+	t.Parallel()
+	data, err := os.ReadFile("testdata/harmless.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	harmless := map[string]bool{}
+	for line := range strings.Lines(string(data)) {
+		if name, _, _ := strings.Cut(line, "#"); strings.TrimSpace(name) != "" {
+			harmless[strings.TrimSpace(name)] = true
+		}
+	}
+	s := pgtest.Shared(t)
+	conn := s.Connect(t, pgtest.Superuser, "postgres")
+	rows, err := conn.Query(context.Background(), `SELECT DISTINCT proname::text FROM pg_proc
+		WHERE provolatile = 'v' AND pronamespace = 'pg_catalog'::regnamespace
+		AND prorettype NOT IN ('trigger'::regtype, 'event_trigger'::regtype, 'internal'::regtype, 'language_handler'::regtype,
+			'index_am_handler'::regtype, 'table_am_handler'::regtype, 'tsm_handler'::regtype)`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(names) < 150 {
+		t.Fatalf("%d volatile functions (%v)", len(names), err)
+	}
+	for _, name := range names {
+		_, listed := evadesReadOnly(name)
+		if name == "set_config" {
+			continue // judged by its argument
+		}
+		if listed == harmless[name] {
+			t.Errorf("%s: listed as an evader: %v, as harmless: %v", name, listed, harmless[name])
+		}
+	}
+}

@@ -1,0 +1,55 @@
+package fencing
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestExplainTellsEachStatement(t *testing.T) {
+	t.Parallel()
+	got := Explain("BEGIN; SELECT * FROM t FOR UPDATE; SELECT pg_notify('a', ''); SELECT 1; COMMIT; SHOW fencepost.role; PREPARE TRANSACTION 'x'; VACUUM; DISCARD ALL; EXECUTE q")
+	want := []struct {
+		sql    string
+		kind   Kind
+		read   bool
+		reason string
+		check  string
+	}{
+		{"BEGIN", Begin, true, "command of the session", "behind it"},
+		{" SELECT * FROM t FOR UPDATE", Ordinary, false, "locks rows", "in front"},
+		{" SELECT pg_notify('a', '')", Ordinary, false, "pg_notify", "in front"},
+		{" SELECT 1", Ordinary, true, "query", "in front"},
+		{" COMMIT", Commit, true, "session", "checked again"},
+		{" SHOW fencepost.role", ShowFence, true, "session", "answers"},
+		{" PREPARE TRANSACTION 'x'", Refused, false, "outlive", "ZF005"},
+		{" VACUUM", Alone, false, "refuses", "only by itself"},
+		{" DISCARD ALL", Discard, true, "session", "prepared again"},
+		{" EXECUTE q", ByMessage, false, "not in the text", "in front"},
+	}
+	if len(got) != len(want) {
+		t.Fatalf("%d explanations, want %d", len(got), len(want))
+	}
+	for i, w := range want {
+		g := got[i]
+		if g.SQL != w.sql || g.Kind != w.kind || g.Read != w.read || !g.Known ||
+			!strings.Contains(g.Reason, w.reason) || !strings.Contains(g.Check, w.check) {
+			t.Errorf("%d: %+v, want %+v", i, g, w)
+		}
+	}
+}
+
+func TestExplainTellsWhatItCannotRead(t *testing.T) {
+	t.Parallel()
+	if got := Explain("SELEC 1; COMMIT"); len(got) != 2 || got[0].Known || got[0].Read || !strings.Contains(got[0].Reason, "syntax error") || got[1].Kind != Commit {
+		t.Errorf("%+v", got)
+	}
+	if got := Explain("SELECT 1; COMMIT; SELECT 'x"); len(got) != 1 || got[0].Known || got[0].Read || !strings.Contains(got[0].Check, "registry") {
+		t.Errorf("%+v", got)
+	}
+	if got := Explain("-- nothing"); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := Explain("CALL p()"); len(got) != 1 || !strings.Contains(got[0].Check, "registry") {
+		t.Errorf("%+v", got)
+	}
+}

@@ -1,0 +1,24 @@
+-- What the texts in this folder name. Each database of the server test has it.
+CREATE TABLE t (a int PRIMARY KEY, b text);
+CREATE TABLE u (a int, b text);
+CREATE TABLE w (a int);
+CREATE TABLE parts (a int) PARTITION BY LIST (a);
+CREATE TABLE part1 PARTITION OF parts FOR VALUES IN (1);
+CREATE INDEX parts_a ON parts (a);
+CREATE INDEX u_a ON u (a);
+CREATE INDEX u_b ON u USING gin (to_tsvector('simple', b));
+CREATE VIEW v AS SELECT a, b FROM t;
+CREATE MATERIALIZED VIEW mv AS SELECT a, b FROM t;
+CREATE UNIQUE INDEX mv_a ON mv (a);
+CREATE SEQUENCE s;
+CREATE TYPE mood AS ENUM ('sad', 'ok');
+CREATE DOMAIN positive AS int CHECK (VALUE > 0);
+CREATE SCHEMA other;
+DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$;
+CREATE FUNCTION f(x int) RETURNS int LANGUAGE sql AS 'SELECT x + 1';
+CREATE FUNCTION trg() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+CREATE FUNCTION trg2() RETURNS event_trigger LANGUAGE plpgsql AS 'BEGIN END';
+CREATE PROCEDURE p() LANGUAGE plpgsql AS 'BEGIN COMMIT; END';
+CREATE PROCEDURE quiet() LANGUAGE plpgsql AS 'BEGIN NULL; END';
+CREATE PUBLICATION pub FOR TABLE t;
+INSERT INTO t VALUES (1, 'one'), (2, 'two');
