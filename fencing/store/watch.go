@@ -104,7 +104,8 @@ const lookSQL = `SELECT h.pid, coalesce(max(p.gid), ''), coalesce(max(a.usename:
 		AND h.pid IS DISTINCT FROM w.pid AND h.mode = ANY (` + conflicting + `)
 	LEFT JOIN pg_stat_activity a ON a.pid = h.pid
 	LEFT JOIN pg_roles r ON r.oid = a.usesysid
-	LEFT JOIN pg_prepared_xacts p ON h.pid IS NULL AND h.virtualtransaction = '-1/' || p.transaction::text
+	LEFT JOIN pg_locks x ON h.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
+	LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
 	WHERE w.pid = $1 AND w.locktype = 'relation' AND NOT w.granted AND w.relation = to_regclass($2)
 		AND w.database = (SELECT oid FROM pg_database WHERE datname = current_database())
 	GROUP BY h.pid, h.virtualtransaction`

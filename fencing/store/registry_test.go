@@ -1,0 +1,190 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// enter notes the worker's backend, as the proxy does around a statement that
+// cannot be checked.
+func (h *house) enter(w *worker) error {
+	if unfenced {
+		return nil
+	}
+	return h.fence.Enter(h.ctx(), w.PgConn().PID(), w.term.Epoch)
+}
+
+// batch is a procedure that commits row by row, and drops every lock that it
+// could drop.
+const batch = `CREATE PROCEDURE public.batch(epoch bigint, n int, pause float) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1..n LOOP
+		INSERT INTO public.entries VALUES (epoch);
+		COMMIT;
+		PERFORM pg_advisory_unlock_all();
+		PERFORM pg_sleep(pause);
+	END LOOP;
+END $$`
+
+func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
+	w := h.worker(h.grant("a"))
+	if err := h.enter(w); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := w.Exec(h.ctx(), "CALL public.batch($1, 10000, 0.001)", int64(w.term.Epoch))
+		ended <- err
+	}()
+	eventually(t, "the procedure writes", func() bool { return ask[int](h, "SELECT count(*) FROM public.entries") > 5 })
+	h.grant("b")
+	rows := ask[int](h, "SELECT count(*) FROM public.entries")
+	if rows >= 10000 {
+		t.Fatal("the procedure was through before the grant: this shows nothing")
+	}
+	if err := <-ended; stateOf(err) != "57P01" {
+		t.Errorf("the procedure ended with %v; want 57P01", err)
+	}
+	if later := ask[int](h, "SELECT count(*) FROM public.entries"); later != rows {
+		t.Errorf("%d rows when the grant returned, %d later", rows, later)
+	}
+	if left := ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
+		t.Errorf("%d notes are left", left)
+	}
+}
+
+func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	term := h.grant("a")
+	left, dead := h.worker(term), h.worker(term)
+	for _, w := range []*worker{left, dead} {
+		if err := h.fence.Enter(h.ctx(), w.PgConn().PID(), term.Epoch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := h.fence.Leave(h.ctx(), left.PgConn().PID()); err != nil {
+		t.Fatal(err)
+	}
+	// A note of a process id that somebody else has now.
+	h.server.Exec(t, pgtest.Control, h.db, fmt.Sprintf("INSERT INTO fencepost.running (pid, backend_start, fence, epoch) VALUES (%d, '2000-01-01', %d, 1)",
+		left.PgConn().PID(), h.fence.ID()))
+	if err := dead.Close(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	h.grant("b")
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the grant took %s: it waited for a note that is nobody's", took)
+	}
+	if _, err := left.Exec(h.ctx(), "SELECT 1"); err != nil {
+		t.Errorf("a backend that had left was ended: %v", err)
+	}
+}
+
+func TestEnterIsRefusedUnderAnyOtherEpoch(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	w := h.worker(fencing.Term{})
+	pid := w.PgConn().PID()
+	if err := h.fence.Enter(h.ctx(), pid, 0); stateOf(err) != fencing.StateNotLeader {
+		t.Errorf("before any grant: %v; want ZF002", err)
+	}
+	h.grant("a")
+	h.grant("b")
+	for epoch, want := range map[fencing.Epoch]string{0: fencing.StateNotLeader, 1: fencing.StateSuperseded, 3: fencing.StateNoFence} {
+		err := h.fence.Enter(h.ctx(), pid, epoch)
+		if stateOf(err) != want {
+			t.Errorf("epoch %d: %v; want %s", epoch, err, want)
+		}
+		if epoch == 1 {
+			mustContain(t, err, "worker-a", "worker-b")
+		}
+	}
+	if err := h.fence.Enter(h.ctx(), 1<<30, 2); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("a backend that is not there: %v; want ZF004", err)
+	}
+	if got := ask[int](h, "SELECT count(*) FROM fencepost.running"); got != 0 {
+		t.Errorf("%d notes were made", got)
+	}
+}
+
+func TestAFrozenNotedBackendIsNamed(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
+	term := h.grant("a")
+	w := h.worker(term)
+	if err := h.fence.Enter(h.ctx(), w.PgConn().PID(), term.Epoch); err != nil {
+		t.Fatal(err)
+	}
+	pid := int(w.PgConn().PID())
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	_, err := h.fence.Grant(h.ctx(), h.award("b"))
+	mustContain(t, err, "in the way", fmt.Sprint(pid), "still there")
+	leaderGoesOn(t, h, term)
+}
+
+func TestANoteThatCannotBeSeenIsNotTakenForGone(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newHouse(t, s)
+	term := h.grant("a")
+	w := h.worker(term)
+	if err := h.fence.Enter(h.ctx(), w.PgConn().PID(), term.Epoch); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec(t, pgtest.Superuser, h.db, "REVOKE pg_read_all_stats FROM "+pgtest.Control)
+	_, err := h.fence.Grant(h.ctx(), h.award("b"))
+	mustContain(t, err, "pg_read_all_stats")
+	leaderGoesOn(t, h, term)
+}
+
+func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	other, err := h.store.Fence(h.ctx(), "another")
+	if err != nil {
+		t.Fatal(err)
+	}
+	term := h.grant("a")
+	h.worker(term).begin(h.ctx(), t, "")
+	ctx, cancel := context.WithCancel(h.ctx())
+	over := make(chan struct{}, 32)
+	stuck := h.award("b")
+	go func() {
+		_, _ = h.fence.Grant(ctx, stuck)
+		over <- struct{}{}
+	}()
+	eventually(t, "the grant waits", func() bool { return waiting(h) })
+	w := h.worker(term)
+	for range 31 { // far more than there are connections
+		go func() {
+			_ = h.fence.Enter(ctx, w.PgConn().PID(), term.Epoch)
+			over <- struct{}{}
+		}()
+	}
+	a := fencing.Award{Resource: "another", Worker: "w", Incarnation: "i", Source: "test", Marker: "life-1", Index: 1}
+	if _, err := other.Grant(h.ctx(), a); err != nil {
+		t.Errorf("a grant on another resource: %v", err)
+	}
+	if _, err := h.store.Pool().Exec(h.ctx(), "SELECT 1"); err != nil {
+		t.Errorf("the free pool: %v", err)
+	}
+	cancel()
+	for range 32 {
+		<-over
+	}
+}

@@ -1,0 +1,269 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// leaderGoesOn fails the test unless the current holder still leads, and no
+// grant is left in its way.
+func leaderGoesOn(t *testing.T, h *house, term fencing.Term) {
+	t.Helper()
+	if waiting(h) {
+		t.Error("a grant is still in the queue")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	if err := h.worker(term).check(ctx); err != nil {
+		t.Errorf("the leader's check after a grant that was given up: %v", err)
+	}
+	if rec, err := h.fence.Record(h.ctx()); err != nil || rec.Epoch != term.Epoch {
+		t.Errorf("the record is %+v, %v; want epoch %d in force", rec, err, term.Epoch)
+	}
+}
+
+func TestSafetyATransactionInTheWayIsEndedAfterTheGrace(t *testing.T) {
+	t.Parallel()
+	const grace = 300 * time.Millisecond
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = grace })
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
+	term := h.grant("a")
+	w := h.worker(term)
+	tx := w.begin(h.ctx(), t, "")
+	if _, err := tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES ($1)", int64(term.Epoch)); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	h.grant("b")
+	took := time.Since(began)
+	if err := tx.Commit(h.ctx()); err == nil {
+		t.Error("the old epoch's transaction committed after the grant")
+	}
+	if got := ask[int](h, "SELECT count(*) FROM public.entries"); got != 0 {
+		t.Errorf("%d rows of the old epoch", got)
+	}
+	if took < grace || took > grace+5*time.Second {
+		t.Errorf("the grant took %s with a grace of %s", took, grace)
+	}
+}
+
+func TestATransactionThatEndsWithinTheGraceCommits(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
+	term := h.grant("a")
+	tx := h.worker(term).begin(h.ctx(), t, "")
+	result := make(chan error, 1)
+	next := h.award("b")
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), next)
+		result <- err
+	}()
+	eventually(t, "the grant waits", func() bool { return waiting(h) })
+	if _, err := tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES ($1)", int64(term.Epoch)); err != nil {
+		t.Fatal(err)
+	}
+	if err := tx.Commit(h.ctx()); err != nil {
+		t.Errorf("commit within the grace: %v", err)
+	}
+	if err := <-result; err != nil {
+		t.Fatal(err)
+	}
+	if got := ask[int](h, "SELECT count(*) FROM public.entries"); got != 1 {
+		t.Errorf("%d rows, want the one that was committed in time", got)
+	}
+}
+
+func TestSafetyACheckBehindAGrantSeesItsEpoch(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
+	term := h.grant("a")
+	ahead := h.worker(term).begin(h.ctx(), t, "")
+	granted := make(chan error, 1)
+	next := h.award("b")
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), next)
+		granted <- err
+	}()
+	if !unfenced {
+		eventually(t, "the grant waits", func() bool { return waiting(h) })
+	}
+	behind, insert := h.worker(term), make(chan error, 1)
+	go func() {
+		tx, err := behind.Begin(h.ctx())
+		if err == nil {
+			err = behind.check(h.ctx())
+		}
+		if err == nil {
+			_, err = tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES (1)")
+		}
+		if err == nil {
+			err = tx.Commit(h.ctx())
+		}
+		insert <- err
+	}()
+	if !unfenced {
+		eventually(t, "both wait", func() bool {
+			return ask[int](h, fmt.Sprintf("SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'fencepost.epoch_%d'::regclass", h.fence.ID())) == 2
+		})
+	}
+	if err := ahead.Commit(h.ctx()); err != nil {
+		t.Error(err)
+	}
+	if err := <-granted; err != nil {
+		t.Error(err)
+	}
+	if err := <-insert; stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("the check behind the grant: %v; want ZF001", err)
+	}
+}
+
+func TestAPreparedTransactionInTheWayIsNamed(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newHouse(t, s)
+	term := h.grant("a")
+	w := h.worker(term)
+	tx := w.begin(h.ctx(), t, "")
+	if _, err := tx.Exec(h.ctx(), "PREPARE TRANSACTION 'left behind'"); err != nil {
+		t.Fatal(err)
+	}
+	a := h.award("b")
+	_, err := h.fence.Grant(h.ctx(), a)
+	var way *store.InTheWayError
+	if !errors.As(err, &way) {
+		t.Fatalf("got %v, want an InTheWayError", err)
+	}
+	mustContain(t, err, `prepared transaction "left behind"`, "app", resource)
+	leaderGoesOn(t, h, term)
+	s.Exec(t, pgtest.App, h.db, "ROLLBACK PREPARED 'left behind'")
+	if epoch, err := h.fence.Grant(h.ctx(), a); err != nil || epoch != term.Epoch+1 {
+		t.Errorf("with the way free: epoch %d, %v", epoch, err)
+	}
+}
+
+func TestASuperusersTransactionInTheWayIsNamedAndNobodyElseIsEnded(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	term := h.grant("a")
+	innocent := h.worker(term).begin(h.ctx(), t, "")
+	super := &worker{Conn: h.server.Connect(t, pgtest.Superuser, h.db), fence: h.fence.ID(), term: term}
+	tx := super.begin(h.ctx(), t, "")
+	_, err := h.fence.Grant(h.ctx(), h.award("b"))
+	var way *store.InTheWayError
+	if !errors.As(err, &way) {
+		t.Fatalf("got %v, want an InTheWayError", err)
+	}
+	mustContain(t, err, fmt.Sprint(super.PgConn().PID()), "postgres", "superuser")
+	leaderGoesOn(t, h, term)
+	for _, open := range []pgx.Tx{tx, innocent} {
+		if err := open.Commit(h.ctx()); err != nil {
+			t.Errorf("a transaction was disturbed by a grant that was given up: %v", err)
+		}
+	}
+	if err := h.store.MayEnd(h.ctx(), super.PgConn().PID()); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("a superuser's backend: %v; want ZF004", err)
+	}
+	if err := h.store.MayEnd(h.ctx(), h.worker(term).PgConn().PID()); err != nil {
+		t.Errorf("a plain role's backend: %v", err)
+	}
+}
+
+func TestAFrozenBackendInTheWayIsNamed(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
+	term := h.grant("a")
+	w := h.worker(term)
+	w.begin(h.ctx(), t, "")
+	pid := int(w.PgConn().PID())
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	thaw := func() { _ = syscall.Kill(pid, syscall.SIGCONT) }
+	t.Cleanup(thaw)
+	a := h.award("b")
+	_, err := h.fence.Grant(h.ctx(), a)
+	var way *store.InTheWayError
+	if !errors.As(err, &way) {
+		t.Fatalf("got %v, want an InTheWayError", err)
+	}
+	mustContain(t, err, fmt.Sprint(pid), "still there")
+	leaderGoesOn(t, h, term)
+	thaw()
+	if epoch, err := h.fence.Grant(h.ctx(), a); err != nil || epoch != term.Epoch+1 {
+		t.Errorf("with the backend thawed: epoch %d, %v", epoch, err)
+	}
+}
+
+func TestABackendThatNobodyReadsFromIsEnded(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	term := h.grant("a")
+	w := h.worker(term)
+	w.begin(h.ctx(), t, "")
+	// A query whose answer fills every buffer between, and nobody to read it.
+	socket := w.PgConn().Conn().(*net.TCPConn)
+	query := "SELECT repeat('x', 1000000) FROM generate_series(1, 1000)\x00"
+	frame := append([]byte{'Q', 0, 0, 0, byte(len(query) + 4)}, query...)
+	if _, err := socket.Write(frame); err != nil {
+		t.Fatal(err)
+	}
+	pid := w.PgConn().PID()
+	eventually(t, "the backend is stuck in its write", func() bool {
+		return ask[string](h, "SELECT coalesce(wait_event, '') FROM pg_stat_activity WHERE pid = $1", pid) == "ClientWrite"
+	})
+	next := h.grant("b")
+	if next.Epoch != term.Epoch+1 {
+		t.Errorf("epoch %d after %d", next.Epoch, term.Epoch)
+	}
+	if ask[bool](h, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", pid) {
+		t.Error("the backend is still there after the grant")
+	}
+}
+
+func TestARowLockedByHandIsNamedWhenAGrantGivesUp(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = time.Millisecond, time.Millisecond })
+	conn := h.server.Connect(t, pgtest.Control, h.db)
+	tx, err := conn.Begin(h.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(h.ctx(), "SELECT FROM fencepost.fence FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.fence.Grant(h.ctx(), h.award("a"))
+	mustContain(t, err, "did not return", fmt.Sprint(conn.PgConn().PID()))
+	if err := tx.Rollback(h.ctx()); err != nil {
+		t.Errorf("the session that locked the row was disturbed: %v", err)
+	}
+}
+
+func TestAnEventTriggerThatRaisesIsNamed(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.server.Exec(t, pgtest.Superuser, h.db,
+		"CREATE FUNCTION public.no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no DDL on a Friday'; END $$",
+		"CREATE EVENT TRIGGER fridays ON ddl_command_start EXECUTE FUNCTION public.no_ddl()")
+	_, err := h.fence.Grant(h.ctx(), h.award("a"))
+	if stateOf(err) != fencing.StateNoFence {
+		t.Fatalf("got %v, want ZF004", err)
+	}
+	mustContain(t, err, "fridays", "no_ddl", "no DDL on a Friday")
+	if _, err := h.store.Fence(h.ctx(), "another"); !strings.Contains(fmt.Sprint(err), "fridays") {
+		t.Errorf("registering: %v; want the trigger named", err)
+	}
+}
