@@ -3,12 +3,14 @@ package demo
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -34,6 +36,9 @@ type act struct {
 	events  chan event
 	readers sync.WaitGroup
 	charged map[int]bool // invoices reported as charged
+	refused int          // lines of the audit log
+	audit   []logLine    // those of them that are not shown yet
+	calm    bool         // the story is over: show less
 }
 
 // playAct runs two workers over a fresh queue, freezes the leader in the middle
@@ -52,8 +57,7 @@ func playAct(ctx context.Context, h *house, say *story, fenced bool) (res result
 	if _, err := h.db.Exec(ctx, "INSERT INTO invoices (id) SELECT generate_series(1, $1::int)", Invoices); err != nil {
 		return res, fmt.Errorf("fill the queue: %w", err)
 	}
-	before, err := readAudit(h.log)
-	if err != nil {
+	if _, err := h.log.next(); err != nil { // what was before is not of this act
 		return res, err
 	}
 	a := &act{h: h, say: say, fenced: fenced, workers: map[string]*process{}, events: make(chan event, 64), charged: map[int]bool{}}
@@ -63,15 +67,15 @@ func playAct(ctx context.Context, h *house, say *story, fenced bool) (res result
 			return res, err
 		}
 	}
-	if err := a.play(ctx, len(before)); err != nil {
+	if err := a.play(ctx); err != nil {
 		return res, err
 	}
-	return a.count(ctx, len(before))
+	return a.count(ctx)
 }
 
 // startWorker runs a worker as a process of its own and reads its events.
 func (a *act) startWorker(name string) error {
-	id := fmt.Sprintf("%s:%d", name, time.Now().UnixNano()) // another one in each life
+	id := name + ":" + strings.ToLower(rand.Text()[:4]) // another one in each life
 	args := []string{"demo-worker", "--name", name, "--lease", a.h.leaseDSN(id), "--pause", pause.String()}
 	if !a.fenced {
 		args = append(args, "--work", a.h.pg.dsn(workerRole, database))
@@ -122,9 +126,8 @@ func (a *act) stopWorkers() error {
 	return errors.Join(errs...)
 }
 
-// play is the story. auditBefore is how many lines the audit log had at its
-// beginning.
-func (a *act) play(ctx context.Context, auditBefore int) error {
+// play is the story.
+func (a *act) play(ctx context.Context) error {
 	frozen, err := a.await(ctx, "a leader in the middle of a charge", func(e event) bool {
 		return e.Kind == eventInserted && len(a.charged) >= chargesBefore
 	})
@@ -141,7 +144,6 @@ func (a *act) play(ctx context.Context, auditBefore int) error {
 	if err != nil {
 		return err
 	}
-	a.say.demo("%s was silent: its lease went to the other worker, under a higher epoch", frozen.Worker)
 	_, err = a.await(ctx, "the other worker to charge the same invoice", func(e event) bool {
 		return e.Worker != frozen.Worker && e.Kind == eventCharged && e.Invoice >= frozen.Invoice
 	})
@@ -158,59 +160,80 @@ func (a *act) play(ctx context.Context, auditBefore int) error {
 	if err != nil {
 		return err
 	}
-	if a.fenced {
-		if err := a.showAudit(ctx, auditBefore); err != nil {
-			return err
-		}
-	}
+	a.calm = true
 	_, err = a.await(ctx, "the queue to be empty", func(event) bool { return len(a.charged) >= Invoices })
 	return err
 }
 
-// await shows events until one satisfies wanted.
+// await shows what workers and Fencepost say until a worker's event satisfies
+// wanted.
 func (a *act) await(ctx context.Context, what string, wanted func(event) bool) (event, error) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
 	for {
+		var e event
 		select {
-		case e := <-a.events:
-			if e.Kind == eventCharged {
-				a.charged[e.Invoice] = true
-			}
-			a.say.event(e)
-			if wanted(e) {
-				return e, nil
-			}
+		case e = <-a.events:
+		case <-tick.C:
 		case <-a.h.fence.done:
-			return event{}, fmt.Errorf("Fencepost has ended: %v\n%s", a.h.fence.err, tail(a.h.log, 10))
+			return e, fmt.Errorf("Fencepost has ended: %v\n%s", a.h.fence.err, tail(a.h.log.path, 10))
 		case <-ctx.Done():
-			return event{}, fmt.Errorf("wait for %s: %w", what, ctx.Err())
+			return e, fmt.Errorf("wait for %s: %w", what, ctx.Err())
 		case <-timer.C:
-			return event{}, fmt.Errorf("wait for %s: nothing for %s\n%s", what, patience, tail(a.h.log, 10))
+			return e, fmt.Errorf("wait for %s: nothing for %s\n%s", what, patience, tail(a.h.log.path, 10))
+		}
+		if err := a.showLog(); err != nil {
+			return e, err
+		}
+		if e.Kind == "" {
+			continue
+		}
+		if e.Kind == eventCharged {
+			a.charged[e.Invoice] = true
+		}
+		a.show(e)
+		if wanted(e) {
+			return e, nil
 		}
 	}
 }
 
-// showAudit shows the first refusal that the audit log has beyond the first
-// before lines.
-func (a *act) showAudit(ctx context.Context, before int) error {
-	var lines []auditLine
-	err := waitFor(ctx, a.h.fence, patience, func() (err error) {
-		if lines, err = readAudit(a.h.log); err == nil && len(lines) <= before {
-			err = errors.New("the refused write is not in the audit log")
-		}
-		return err
-	})
-	if err != nil {
-		return err
+// show shows an event, and behind it what the audit log has to say of it.
+func (a *act) show(e event) {
+	if a.calm && e.Kind == eventInserted {
+		return
 	}
-	a.say.audit(lines[before])
-	return nil
+	a.say.event(e)
+	for _, l := range a.audit {
+		if a.fenced {
+			a.say.audit(l)
+		}
+	}
+	a.audit = nil
+}
+
+// showLog shows what Fencepost wrote since it was last looked at.
+func (a *act) showLog() error {
+	lines, err := a.h.log.next()
+	for _, l := range lines {
+		if l.refused() {
+			a.refused++
+			a.audit = append(a.audit, l)
+			continue
+		}
+		a.say.fencepost(l)
+	}
+	return err
 }
 
 // count reads the result from the database and the audit log.
-func (a *act) count(ctx context.Context, auditBefore int) (result, error) {
-	var res result
+func (a *act) count(ctx context.Context) (result, error) {
+	if err := a.showLog(); err != nil {
+		return result{}, err
+	}
+	res := result{refused: a.refused}
 	if err := a.h.db.QueryRow(ctx, "SELECT count(*) FROM invoices").Scan(&res.invoices); err != nil {
 		return res, fmt.Errorf("count the invoices: %w", err)
 	}
@@ -218,11 +241,6 @@ func (a *act) count(ctx context.Context, auditBefore int) (result, error) {
 	if err := rows.Scan(&res.chargedTwice); err != nil {
 		return res, fmt.Errorf("count the charges: %w", err)
 	}
-	lines, err := readAudit(a.h.log)
-	if err != nil {
-		return res, err
-	}
-	res.refused = len(lines) - auditBefore
 	switch {
 	case res.chargedTwice > 0:
 		a.say.verdict(false, "%d of %d invoices were charged twice: nothing stopped the worker that woke up", res.chargedTwice, res.invoices)

@@ -30,7 +30,7 @@ type Options struct {
 }
 
 // Invoices is how many invoices wait in the queue of each act.
-const Invoices = 10
+const Invoices = 8
 
 // limit bounds the whole demo: something that hangs must not hang for ever.
 const limit = 3 * time.Minute

@@ -23,7 +23,7 @@ type house struct {
 	consul *consul // nil with the embedded elector
 	fence  *process
 	listen string // where Fencepost listens for Postgres clients
-	log    string // Fencepost's log file, the audit lines among it
+	log    *fenceLog
 	db     *pgx.Conn
 }
 
@@ -135,8 +135,8 @@ func (h *house) startFencepost(ctx context.Context) error {
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
-	h.log = filepath.Join(h.dir, "fencepost.log")
-	log, err := os.Create(h.log)
+	h.log = &fenceLog{path: filepath.Join(h.dir, "fencepost.log")}
+	log, err := os.Create(h.log.path)
 	if err != nil {
 		return fmt.Errorf("make Fencepost's log: %w", err)
 	}
@@ -149,7 +149,7 @@ func (h *house) startFencepost(ctx context.Context) error {
 	}
 	err = waitFor(ctx, h.fence, 20*time.Second, func() error { return ready(ctx, admin) })
 	if err != nil {
-		return fmt.Errorf("wait for Fencepost: %w\n%s", err, tail(h.log, 10))
+		return fmt.Errorf("wait for Fencepost: %w\n%s", err, tail(h.log.path, 10))
 	}
 	return nil
 }
@@ -175,7 +175,7 @@ func ready(ctx context.Context, admin string) error {
 // names that Fencepost asks for.
 func (h *house) leaseDSN(worker string) string {
 	return dsn(h.listen, workerRole, h.pg.password, database, url.Values{
-		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"},
+		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"}, "default_query_exec_mode": {"simple_protocol"},
 	})
 }
 

@@ -82,7 +82,7 @@ func (s *story) describe(e event) string {
 		}
 		return "does not lead: " + e.Role
 	case eventInserted:
-		return fmt.Sprintf("charges invoice %d: INSERT is done, the payment service works ...", e.Invoice)
+		return fmt.Sprintf("charges invoice %d: INSERT, and waits for the payment service ...", e.Invoice)
 	case eventCharged:
 		return fmt.Sprintf("charged invoice %d: UPDATE, COMMIT", e.Invoice)
 	default:
@@ -90,15 +90,32 @@ func (s *story) describe(e event) string {
 	}
 }
 
+// fencepost shows what Fencepost did by itself, as its log tells it.
+func (s *story) fencepost(l logLine) {
+	worker, _, _ := strings.Cut(l.Worker, ":")
+	text := ""
+	switch {
+	case l.Msg == "released" && l.Reason == "silence":
+		text = fmt.Sprintf("%s gives no sign of life: its lease is released", worker)
+	case l.Msg == "ended a backend in the way of a grant":
+		text = fmt.Sprintf("a transaction of the old epoch outlasted the grace (%s): its backend is ended", l.State)
+	case l.Msg == "takeover":
+		text = fmt.Sprintf("%s is granted epoch %d", worker, l.Epoch)
+	default:
+		return
+	}
+	s.line("fencepost", green, text)
+}
+
 // audit shows a line of the audit log.
-func (s *story) audit(a auditLine) {
-	s.line("audit log", red, fmt.Sprintf("%q sqlstate=%s", a.Msg, a.SQLState))
+func (s *story) audit(l logLine) {
+	s.line("audit log", red, fmt.Sprintf("%q sqlstate=%s", l.Msg, l.SQLState))
 	for _, line := range []string{
-		fmt.Sprintf("resource=%s worker=%s epoch=%d", a.Resource, a.Worker, a.Epoch),
-		fmt.Sprintf("current_worker=%s current_epoch=%d", a.CurrentWorker, a.CurrentEpoch),
-		fmt.Sprintf("statement=%q tables=%s", a.Statement, strings.Join(a.Tables, ",")),
+		fmt.Sprintf("resource=%s worker=%s epoch=%d", l.Resource, l.Worker, l.Epoch),
+		fmt.Sprintf("current_worker=%s current_epoch=%d", l.CurrentWorker, l.CurrentEpoch),
+		fmt.Sprintf("statement=%q tables=%s", l.Statement, strings.Join(l.Tables, ",")),
 	} {
-		fmt.Fprintf(s.out, "  %s  %s\n", strings.Repeat(" ", 16), s.paint(dim, line))
+		fmt.Fprintf(s.out, "%s%s\n", strings.Repeat(" ", 20), s.paint(dim, line))
 	}
 }
 
@@ -108,7 +125,7 @@ func (s *story) verdict(good bool, format string, args ...any) {
 	if !good {
 		color = red
 	}
-	fmt.Fprintf(s.out, "\n  %s\n", s.paint(color, fmt.Sprintf(format, args...)))
+	fmt.Fprintf(s.out, "\n  %s\n", s.paint(bold+color, fmt.Sprintf(format, args...)))
 }
 
 // results are the last two lines of the demo, for people and for scripts.
