@@ -140,10 +140,13 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	s := &c.mu.state
 	asked := s.first != nil && !isClosed(s.first) || len(s.demands) > 0
 	switch {
-	case !c.livesLocked() || s.lingers != 0 || s.life.silent || v.held:
+	case !c.livesLocked() || s.lingers != 0 || s.life.silent:
 		c.answerLocked()
 		return false
 	case v.departing: // its goodbye comes first; we are woken after it
+		return false
+	case v.held:
+		c.answerLocked()
 		return false
 	case s.first != nil && !isClosed(s.first):
 		return true // whatever the watch saw: it may be late

@@ -42,6 +42,9 @@ func (r *resource) watch() {
 		default:
 			failures++
 			r.blind(err)
+			if r.expectsGrant() { // the fence may be in reach though the lease service is not
+				r.readRecord()
+			}
 			r.pause(min(minLook<<min(failures, 5), 2*time.Second))
 		}
 	}

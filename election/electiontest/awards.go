@@ -1,0 +1,279 @@
+package electiontest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+)
+
+// acquire waits for the lease.
+func (w *world) acquire(p election.Provider, bid election.Bid) *election.Lease {
+	w.Helper()
+	var lease *election.Lease
+	eventually(w.T, "the lease of "+bid.Worker+" is awarded", w.service.Death+patience, func() bool {
+		var err error
+		lease, err = p.Acquire(within(w.T, patience), bid)
+		if err != nil && !errors.Is(err, election.ErrHeld) {
+			w.Logf("acquire: %v", err)
+		}
+		return err == nil
+	})
+	return lease
+}
+
+func (w *world) mustAcquire(p election.Provider, bid election.Bid) *election.Lease {
+	w.Helper()
+	lease, err := p.Acquire(within(w.T, patience), bid)
+	if err != nil {
+		w.Fatalf("acquire for %s: %v", bid.Worker, err)
+	}
+	return lease
+}
+
+func (w *world) mustRelease(p election.Provider, l *election.Lease, why election.Reason) {
+	w.Helper()
+	if err := p.Release(within(w.T, patience), l, why); err != nil {
+		w.Fatalf("release of %s: %v", l.Worker, err)
+	}
+}
+
+// mustFollow fails unless the later award is newer.
+func (w *world) mustFollow(earlier, later *election.Lease) {
+	w.Helper()
+	if later.Marker != earlier.Marker || later.Index <= earlier.Index {
+		w.Fatalf("award (%s, %d) does not follow (%s, %d)", later.Marker, later.Index, earlier.Marker, earlier.Index)
+	}
+}
+
+func (w *world) see(p election.Provider, want election.Vacancy) election.Sight {
+	w.Helper()
+	var sight election.Sight
+	for ctx := within(w.T, w.service.Death+soon); sight.Vacancy != want; {
+		var err error
+		if sight, err = p.Watch(ctx, resource, sight); err != nil {
+			w.Fatalf("watching for %q, last seen %+v: %v", want, sight, err)
+		}
+	}
+	return sight
+}
+
+// awardCases are about the order of awards.
+var awardCases = []testCase{
+	{"the lease is awarded to one candidacy at a time", func(w *world) {
+		p, _ := w.provider("one")
+		q, _ := w.provider("two")
+		lease := w.mustAcquire(p, w.bid("a"))
+		if lease.Index <= 0 || lease.Marker == "" {
+			w.Errorf("the award has no order: %+v", lease)
+		}
+		for _, other := range []election.Provider{p, q} {
+			if _, err := other.Acquire(within(w.T, patience), w.bid("b")); !errors.Is(err, election.ErrHeld) {
+				w.Errorf("a second candidacy got %v, want ErrHeld", err)
+			}
+		}
+		if err := p.Renew(within(w.T, patience), lease); err != nil {
+			w.Errorf("the holder renews: %v", err)
+		}
+	}},
+	{"of many that try at once one is awarded the lease", func(w *world) {
+		results := make(chan error)
+		for i := range 8 {
+			p, _ := w.provider(string(rune('a' + i)))
+			go func() {
+				_, err := p.Acquire(within(w.T, patience), w.bid(string(rune('a'+i))))
+				results <- err
+			}()
+		}
+		won := 0
+		for range 8 {
+			switch err := <-results; {
+			case err == nil:
+				won++
+			case !errors.Is(err, election.ErrHeld):
+				w.Errorf("acquire: %v", err)
+			}
+		}
+		if won != 1 {
+			w.Errorf("%d were awarded the lease", won)
+		}
+	}},
+	{"the order of awards survives release", func(w *world) {
+		p, _ := w.provider("one")
+		q, _ := w.provider("two")
+		last := w.mustAcquire(p, w.bid("a"))
+		for _, next := range []struct {
+			p      election.Provider
+			worker string
+		}{{q, "b"}, {p, "a"}, {p, "c"}} {
+			w.mustRelease(p, last, election.ReasonLeft)
+			w.mustRelease(q, last, election.ReasonLeft) // twice, and by another proxy: no harm
+			bid := w.bid(next.worker)
+			bid.Incarnation += "-again"
+			lease := w.acquire(next.p, bid)
+			w.mustFollow(last, lease)
+			last = lease
+		}
+	}},
+	{"the order of awards survives expiry", func(w *world) {
+		p, link := w.provider("one")
+		q, _ := w.provider("two")
+		first := w.mustAcquire(p, w.bid("a"))
+		link.Cut()
+		began := time.Now()
+		second := w.acquire(q, w.bid("b"))
+		if took := time.Since(began); took < w.service.TTL*8/10 || took > w.service.Death+soon {
+			w.Errorf("the lease was free after %v, the TTL is %v, and it may take %v", took, w.service.TTL, w.service.Death)
+		}
+		w.mustFollow(first, second)
+	}},
+	{"the order of awards survives what an operator does", func(w *world) {
+		for _, fault := range w.service.Faults {
+			w.Run(fault.Name, func(t *testing.T) {
+				w := &world{T: t, service: w.service, server: w.server, db: w.db}
+				p, _ := w.provider("one")
+				q, _ := w.provider("two")
+				bid := w.bid("a " + fault.Name)
+				first := w.acquire(p, bid)
+				fault.Do(t, resource)
+				if p.Renew(within(t, patience), first) == nil { // the lease is held on, and that is fine
+					w.mustRelease(p, first, election.ReasonLeft)
+				}
+				second := w.acquire(q, w.bid("b "+fault.Name))
+				w.mustFollow(first, second)
+				if err := p.Renew(within(t, patience), first); !errors.Is(err, election.ErrLost) {
+					t.Errorf("the old term renews with %v, want ErrLost", err)
+				}
+				w.mustRelease(q, second, election.ReasonLeft)
+			})
+		}
+	}},
+}
+
+// termCases are about the requests of one term.
+var termCases = []testCase{
+	{"a late renew or release of an old term changes nothing", func(w *world) {
+		p, _ := w.provider("one")
+		old := w.mustAcquire(p, w.bid("a"))
+		w.mustRelease(p, old, election.ReasonLeft)
+		q, _ := w.provider("two")
+		present := w.acquire(q, w.bid("b"))
+		for _, late := range []election.Reason{election.ReasonSilence, election.ReasonLeft} {
+			if err := p.Renew(within(w.T, patience), old); !errors.Is(err, election.ErrLost) {
+				w.Errorf("the old term renews with %v, want ErrLost", err)
+			}
+			w.mustRelease(p, old, late)
+			if err := q.Renew(within(w.T, patience), present); err != nil {
+				w.Errorf("after a late release the holder renews with %v", err)
+			}
+		}
+		// The same candidacy may have had two terms: the first cannot end the second.
+		w.mustRelease(q, present, election.ReasonLeft)
+		again := w.acquire(q, w.bid("b"))
+		w.mustRelease(q, present, election.ReasonLeft)
+		if err := q.Renew(within(w.T, patience), present); !errors.Is(err, election.ErrLost) {
+			w.Errorf("the first term of two renews with %v, want ErrLost", err)
+		}
+		if err := q.Renew(within(w.T, patience), again); err != nil {
+			w.Errorf("the second term of two renews with %v", err)
+		}
+	}},
+	{"an award whose answer was lost is awarded again, the same", func(w *world) {
+		p, link := w.provider("one")
+		seed := w.mustAcquire(p, w.bid("seed"))
+		w.mustRelease(p, seed, election.ReasonLeft)
+		lost := link.Lose(w.service.Award(w.T))
+		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil || errors.Is(err, election.ErrHeld) {
+			w.Fatalf("an acquire without an answer ended with %v", err)
+		}
+		<-lost
+		q, _ := w.provider("two")
+		shown := w.see(q, election.Held)
+		lease := w.mustAcquire(p, w.bid("a"))
+		if shown.Incarnation != lease.Incarnation || shown.Index != lease.Index {
+			w.Errorf("the award is %d of %s; what the service shows is %+v", lease.Index, lease.Incarnation, shown)
+		}
+		if err := p.Renew(within(w.T, patience), lease); err != nil {
+			w.Errorf("it renews with %v", err)
+		}
+	}},
+	{"an award whose answer was lost can be given back", func(w *world) {
+		p, link := w.provider("one")
+		seed := w.mustAcquire(p, w.bid("seed"))
+		w.mustRelease(p, seed, election.ReasonLeft)
+		lost := link.Lose(w.service.Award(w.T))
+		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil {
+			w.Fatal("an acquire without an answer succeeded")
+		}
+		<-lost
+		w.mustRelease(p, &election.Lease{Bid: w.bid("a")}, election.ReasonLeft)
+		w.mustAcquire(p, w.bid("b"))
+	}},
+	{"a cancelled context returns at once", func(w *world) {
+		p, link := w.provider("one")
+		lease := w.mustAcquire(p, w.bid("a"))
+		sight := w.see(p, election.Held)
+		link.Stall()
+		requests := map[string]func(context.Context) error{
+			"acquire": func(ctx context.Context) error { _, err := p.Acquire(ctx, w.bid("b")); return err },
+			"renew":   func(ctx context.Context) error { return p.Renew(ctx, lease) },
+			"release": func(ctx context.Context) error { return p.Release(ctx, lease, election.ReasonLeft) },
+			"watch": func(ctx context.Context) error {
+				_, err := p.Watch(ctx, resource, sight)
+				return err
+			},
+		}
+		for name, request := range requests {
+			ctx, cancel := context.WithCancel(within(w.T, patience))
+			done := make(chan error, 1)
+			go func() { done <- request(ctx) }()
+			time.AfterFunc(50*time.Millisecond, cancel)
+			select {
+			case err := <-done:
+				if !errors.Is(err, context.Canceled) || errors.Is(err, election.ErrLost) {
+					w.Errorf("%s ended with %v", name, err)
+				}
+			case <-time.After(50*time.Millisecond + soon):
+				w.Errorf("%s is still waiting", name)
+			}
+		}
+	}},
+	{"what cannot be reached is unknown, not lost", func(w *world) {
+		p, link := w.provider("one")
+		lease := w.mustAcquire(p, w.bid("a"))
+		link.Cut()
+		if err := p.Renew(within(w.T, patience), lease); err == nil || errors.Is(err, election.ErrLost) {
+			w.Errorf("renew over a cut link ended with %v", err)
+		}
+		if _, err := p.Acquire(within(w.T, patience), w.bid("b")); err == nil || errors.Is(err, election.ErrHeld) {
+			w.Errorf("acquire over a cut link ended with %v", err)
+		}
+	}},
+	{"whoever watches sees the lease taken, released, and why", func(w *world) {
+		p, _ := w.provider("one")
+		q, _ := w.provider("two")
+		w.see(q, election.Freed)
+		lease := w.mustAcquire(p, w.bid("a"))
+		if sight := w.see(q, election.Held); sight.Incarnation != lease.Incarnation {
+			w.Errorf("the holder is seen as %q", sight.Incarnation)
+		}
+		w.mustRelease(p, lease, election.ReasonSilence)
+		w.see(q, election.Silent)
+		w.mustRelease(p, lease, election.ReasonLeft) // it died of its silence
+		w.see(q, election.Freed)
+		second := w.mustAcquire(q, w.bid("b"))
+		w.mustRelease(q, second, election.ReasonSilence)
+		w.mustRelease(p, lease, election.ReasonLeft) // not its silence any more
+		if sight := w.see(p, election.Silent); sight.Incarnation != second.Incarnation {
+			w.Errorf("the vacancy is that of %q", sight.Incarnation)
+		}
+		always(w.T, "the vacancy by silence stays", 200*time.Millisecond, func() bool {
+			ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
+			defer cancel()
+			sight, err := p.Watch(ctx, resource, election.Sight{})
+			return err != nil || sight.Vacancy == election.Silent
+		})
+	}},
+}

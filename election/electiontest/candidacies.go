@@ -1,0 +1,369 @@
+package electiontest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// mustBeGranted fails unless exactly these workers were granted epochs 1, 2, ….
+func (w *world) mustBeGranted(workers ...string) {
+	w.Helper()
+	if got := w.grants(); !slices.Equal(got, workers) {
+		w.Errorf("the ledger holds %q, want %q", got, workers)
+	}
+}
+
+// mustRefuse fails unless err is a refusal with the SQLSTATE.
+func (w *world) mustRefuse(err error, state string) *fencing.Refusal {
+	w.Helper()
+	var refusal *fencing.Refusal
+	if !errors.As(err, &refusal) || refusal.SQLState != state {
+		w.Fatalf("got %v, want a refusal %s", err, state)
+	}
+	return refusal
+}
+
+func linger(d time.Duration) func(*election.Settings) {
+	return func(s *election.Settings) { s.Linger = d }
+}
+
+func campaign(mode fencing.CampaignMode) func(*fencing.Claim) {
+	return func(c *fencing.Claim) { c.Campaign = mode }
+}
+
+// candidacyCases are about candidacies over the real fence.
+var candidacyCases = []testCase{
+	{"a lone worker leads when its first attempt has ended", func(w *world) {
+		a := w.proxy("one").first("a")
+		if epoch := a.mustLead(); epoch != 1 {
+			w.Errorf("the first epoch is %d", epoch)
+		}
+		eventually(w.T, "the connection was told", soon, func() bool { return a.changes.Load() > 0 })
+		if a.SupersededBefore() {
+			w.Error("a new worker was superseded before")
+		}
+		w.mustBeGranted("a")
+	}},
+	{"connections of a worker share its candidacy and its epoch", func(w *world) {
+		p := w.proxy("one")
+		a := p.first("a")
+		b := p.first("a")
+		if a.Candidacy != b.Candidacy || b.mustLead() != a.mustLead() {
+			w.Error("the second connection has a candidacy of its own")
+		}
+		a.dies()
+		always(w.T, "the second connection leads on", 100*time.Millisecond, b.leads)
+		other := p.first("a", func(c *fencing.Claim) { c.User = "other" })
+		if other.Candidacy == b.Candidacy || other.leads() {
+			w.Error("another user shares the candidacy")
+		}
+		w.mustBeGranted("a")
+	}},
+	{"workers that come one after the other all lead at once", func(w *world) {
+		p := w.proxy("one")
+		var want []string
+		for i := range 10 {
+			worker := fmt.Sprint("psql-", i)
+			c := p.first(worker)
+			if epoch := c.mustLead(); epoch != fencing.Epoch(i+1) {
+				w.Errorf("epoch %d, want %d", epoch, i+1)
+			}
+			if i%2 == 0 {
+				c.leaves()
+			} else {
+				c.dies()
+			}
+			want = append(want, worker)
+		}
+		w.mustBeGranted(want...)
+	}},
+	{"a leader's death is followed at once", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a := p.first("a")
+		here, there := p.first("b"), q.first("c")
+		if here.leads() || there.leads() {
+			w.Fatal("there are two leaders")
+		}
+		if holder := here.Standing().Holder; holder.Worker != "a" || holder.Epoch != 1 {
+			w.Errorf("the follower knows %+v", holder)
+		}
+		a.dies()
+		eventually(w.T, "one follower leads", soon, func() bool { return here.leads() || there.leads() })
+		always(w.T, "there is one leader", 200*time.Millisecond, func() bool { return here.leads() != there.leads() })
+		if n := len(w.grants()); n != 2 {
+			w.Errorf("%d epochs were granted", n)
+		}
+	}},
+	{"a dead proxy's lease is followed when it ends", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a := p.first("a")
+		b := q.first("b")
+		p.link.Cut()
+		b.eventuallyLeads(w.service.Death + soon)
+		if a.leads() {
+			w.Error("the old leader thinks that it leads")
+		}
+		eventually(w.T, "the old leader is superseded", soon, a.superseded)
+		if took := q.count(election.EventGranted); took != 1 {
+			w.Errorf("%d grants were reported", took)
+		}
+		w.mustBeGranted("a", "b")
+	}},
+	{"a lost answer neither burns nor repeats an epoch", func(w *world) {
+		p := w.proxy("one")
+		seed := p.first("seed")
+		seed.mustLead()
+		seed.leaves()
+		lost := p.link.Lose(w.service.Award(w.T)) // the award's
+		p.gate.loseNext()                         // and the grant's
+		a := p.join("a")
+		<-lost
+		if epoch := a.eventuallyLeads(w.service.Death + soon); epoch != 2 {
+			w.Errorf("the epoch is %d, want 2", epoch)
+		}
+		w.mustBeGranted("seed", "a")
+	}},
+	{"the deadline counts from before the request was sent", func(w *world) {
+		p := w.proxy("one")
+		a := p.first("a")
+		a.mustLead()
+		candidacy := a.Candidacy.(*election.Candidacy)
+		before := candidacy.Term().TrustedUntil
+		if longest := election.Boottime() + w.service.TTL; before > longest {
+			w.Errorf("trusted for %v after the lease was awarded", before-longest)
+		}
+		// A renewal is under way, and its answer is late.
+		eventually(w.T, "the lease was renewed", w.service.TTL, func() bool { return p.count(election.EventRenewed) > 0 })
+		p.link.Stall()
+		sentBefore := election.Boottime() + w.service.TTL/3 // the next one is sent within a third
+		late := time.After(w.service.TTL / 2)
+		<-late
+		p.link.Resume()
+		renewed := p.count(election.EventRenewed)
+		eventually(w.T, "the late answer came", soon, func() bool { return p.count(election.EventRenewed) > renewed })
+		// The first answer after the stall may be that of a second try, sent
+		// while the link was stalled: it still counts from its own start.
+		if until := candidacy.Term().TrustedUntil; until > max(sentBefore, election.Boottime())+w.service.TTL {
+			w.Errorf("trusted until %v", until)
+		}
+	}},
+	{"a lease that cannot be confirmed lapses at its deadline, and its epoch is kept", func(w *world) {
+		p := w.proxy("one")
+		a := p.first("a")
+		epoch := a.mustLead()
+		candidacy := a.Candidacy.(*election.Candidacy)
+		p.link.Stall()
+		eventually(w.T, "the leader stops", w.service.TTL+soon, func() bool { return !a.leads() })
+		if now, until := election.Boottime(), candidacy.Term().TrustedUntil; now < until || now > until+soon {
+			w.Errorf("it stopped %v after the deadline", now-until)
+		}
+		if s := a.Standing(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
+			w.Errorf("the standing is %+v", *s)
+		}
+		p.link.Resume()
+		if err := a.AwaitConfirmed(within(w.T, patience)); err != nil {
+			w.Fatal(err)
+		}
+		if again := a.mustLead(); again != epoch {
+			w.Errorf("the epoch is %d, it was %d", again, epoch)
+		}
+		w.mustBeGranted("a")
+	}},
+	{"a slow winner can neither overtake its successor nor disturb it", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		waiting := p.gate.close()
+		slow := p.join("slow")
+		<-waiting // it was awarded the lease, and stands still before the grant
+		p.link.Cut()
+		b := q.join("b")
+		epoch := b.eventuallyLeads(w.service.Death + soon)
+		p.gate.open()
+		eventually(w.T, "the late grant was refused", soon, func() bool { return p.count(election.EventFailed) > 0 })
+		always(w.T, "the successor leads and the slow winner does not", 2*w.service.TTL, func() bool { return b.leads() && !slow.leads() })
+		if again := b.mustLead(); again != epoch {
+			w.Errorf("the successor's epoch went from %d to %d", epoch, again)
+		}
+		w.mustBeGranted("b")
+	}},
+	{"the epochs grow and somebody leads again, whatever an operator does", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a, b := p.first("a"), q.first("b")
+		for _, fault := range w.service.Faults {
+			before := max(a.Standing().Holder.Epoch, b.Standing().Holder.Epoch)
+			fault.Do(w.T, resource)
+			lost := p.count(election.EventLost) + q.count(election.EventLost)
+			// The holder finds out within a renewal, or holds the lease still.
+			time.Sleep(w.service.TTL / 2)
+			eventually(w.T, "one leads after: "+fault.Name, w.service.Death+soon, func() bool { return a.leads() != b.leads() })
+			if lost > 2*len(w.service.Faults) {
+				w.Errorf("%d losses", lost)
+			}
+			if after := max(a.Standing().Epoch, b.Standing().Epoch); after < before {
+				w.Errorf("epoch %d came after %d", after, before)
+			}
+			for _, c := range []**conn{&a, &b} { // who was superseded comes again
+				if (*c).superseded() {
+					(*c).dies()
+					*c = map[bool]*proxy{true: p, false: q}[c == &a].first("again")
+				}
+			}
+		}
+	}},
+	{"a superseded candidacy is over for good", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a := p.first("a")
+		old := a.mustLead()
+		p.link.Cut() // so that the other one takes over
+		b := q.join("b")
+		b.eventuallyLeads(w.service.Death + soon)
+		eventually(w.T, "the old one is superseded", soon, a.superseded)
+		if !a.Advanced(within(w.T, patience)) {
+			w.Error("the database does not say so")
+		}
+		w.mustRefuse(a.AwaitLeader(within(w.T, patience)), fencing.StateSuperseded)
+		b.dies()
+		again := q.first("a") // the same id, at a proxy that works
+		if epoch := again.eventuallyLeads(soon); epoch <= old+1 {
+			w.Errorf("epoch %d after %d", epoch, old+1)
+		}
+		if !again.SupersededBefore() || again.Incarnation() == a.Incarnation() {
+			w.Error("the new candidacy passes for the old one")
+		}
+		if !a.superseded() || a.Standing().Epoch != old {
+			w.Errorf("the old candidacy came back: %+v", *a.Standing())
+		}
+		if here := p.join("a"); here.Candidacy == a.Candidacy {
+			w.Error("a connection joined a superseded candidacy")
+		}
+	}},
+	{"a worker id names one process", func(w *world) {
+		p := w.proxy("one")
+		a := p.first("a")
+		elsewhere := func(c *fencing.Claim) { c.Client = netip.MustParseAddr("192.0.2.2") }
+		_, err := p.tryJoin("a", elsewhere)
+		w.mustRefuse(err, fencing.StateUnfenceable)
+		a.mustLead()
+		mapped := p.first("a", func(c *fencing.Claim) { c.Client = netip.MustParseAddr("::ffff:192.0.2.1") })
+		mapped.mustLead()
+		mapped.leaves()
+		a.leaves()
+		b := p.first("a", elsewhere)
+		if epoch := b.mustLead(); epoch != 2 {
+			w.Errorf("another process has epoch %d", epoch)
+		}
+	}},
+	{"a goodbye keeps the lease for as long as it lingers, a broken connection does not", func(w *world) {
+		p := w.proxy("one", linger(3*w.service.TTL))
+		a := p.first("a")
+		epoch := a.mustLead()
+		other := p.first("b")
+		a.leaves()
+		always(w.T, "the other one follows", w.service.TTL/2, func() bool { return !other.leads() })
+		back := p.first("a")
+		if again := back.mustLead(); again != epoch {
+			w.Errorf("the worker that came back has epoch %d, it had %d", again, epoch)
+		}
+		back.dies()
+		if got := other.eventuallyLeads(soon); got != 2 {
+			w.Errorf("the other one has epoch %d", got)
+		}
+		w.mustBeGranted("a", "b")
+	}},
+	{"a lingering lease ends", func(w *world) {
+		p := w.proxy("one", linger(w.service.TTL/2))
+		a, b := p.first("a"), p.first("b")
+		a.leaves()
+		if b.leads() {
+			w.Error("the lease did not linger")
+		}
+		b.eventuallyLeads(w.service.TTL/2 + soon)
+	}},
+	{"a proxy that stops gives its leases back", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		p.first("a").mustLead()
+		b := q.first("b")
+		if err := p.Close(within(w.T, patience)); err != nil {
+			w.Fatal(err)
+		}
+		b.eventuallyLeads(soon)
+		if _, err := p.tryJoin("c"); !errors.Is(err, election.ErrClosed) {
+			w.Errorf("joining a proxy that stops: %v", err)
+		}
+	}},
+	{"a worker that waits to lead waits, and one that observes never does", func(w *world) {
+		p := w.proxy("one")
+		observer := p.first("o", campaign(fencing.CampaignOff))
+		a := p.first("a")
+		a.mustLead()
+		waiter := p.join("b", campaign(fencing.CampaignWait))
+		ctx, cancel := context.WithTimeout(w.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := waiter.AwaitLeader(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			w.Errorf("waiting beside a leader ended with %v", err)
+		}
+		time.AfterFunc(50*time.Millisecond, a.dies)
+		if err := waiter.AwaitLeader(within(w.T, patience)); err != nil {
+			w.Fatal(err)
+		}
+		waiter.mustLead()
+		waiter.dies()
+		always(w.T, "the observer does not lead", 300*time.Millisecond, func() bool { return !observer.leads() })
+		w.mustBeGranted("a", "b")
+	}},
+	{"a leader whose only campaigning connection ends gives the lease to others", func(w *world) {
+		p := w.proxy("one")
+		a := p.first("a")
+		observer := p.first("a", campaign(fencing.CampaignOff))
+		if observer.Candidacy != a.Candidacy {
+			w.Fatal("the observer has a candidacy of its own")
+		}
+		b := p.first("b")
+		a.dies()
+		b.eventuallyLeads(soon)
+		eventually(w.T, "the observer's candidacy is superseded", soon, observer.superseded)
+	}},
+	{"a restored fence is refused, not guessed over", func(w *world) {
+		p := w.proxy("one")
+		for i := range 3 {
+			c := p.first(fmt.Sprint(i))
+			c.mustLead()
+			c.leaves()
+		}
+		a := p.first("a")
+		a.mustLead()
+		w.server.Exec(w.T, pgtest.Control, w.db,
+			"UPDATE fencepost.fence SET epoch = 2", "DELETE FROM fencepost.grants WHERE epoch > 2",
+			"SELECT setval('fencepost.epoch_1', 2)")
+		_, err := p.tryJoin("a") // verified, because it leads
+		w.mustRefuse(err, fencing.StateNoFence)
+		eventually(w.T, "the leader stops", soon, func() bool { return !a.leads() && a.Standing().Fault != nil })
+		_, err = p.tryJoin("b")
+		w.mustRefuse(err, fencing.StateNoFence)
+	}},
+	{"what is known of a resource can be asked for", func(w *world) {
+		p := w.proxy("one")
+		p.first("a").mustLead()
+		p.first("b")
+		all := p.Resources()
+		if len(all) != 1 {
+			w.Fatalf("%d resources", len(all))
+		}
+		r := all[0]
+		if r.Database != w.db || r.Resource != resource || r.Record.Worker != "a" || r.Record.Epoch != 1 ||
+			!r.Local || r.Vacancy != election.Held || r.LeaseLeft <= 0 || r.LeaseLeft > w.service.TTL || len(r.Candidacies) != 2 {
+			w.Errorf("the status is %+v", r)
+		}
+		if a, b := r.Candidacies[0], r.Candidacies[1]; a.Standing.Role != fencing.Leader || b.Standing.Role != fencing.Follower || a.Members != 1 {
+			w.Errorf("the candidacies are %+v", r.Candidacies)
+		}
+	}},
+}
+

@@ -1,0 +1,85 @@
+package postgres_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// ttl is what the leases of these tests last.
+const ttl = time.Second
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	electiontest.Run(t, open)
+}
+
+func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service {
+	return &electiontest.Service{
+		TTL: ttl, Death: ttl, Addr: server.Addr(),
+		Provider: func(t *testing.T, _ string, link *electiontest.Link) election.Provider {
+			return provider(t, server, db, link, nil)
+		},
+		Award: func(t *testing.T) string { return marker(t, server, db) },
+		Faults: []electiontest.Fault{
+			{Name: "the lease row is deleted", Do: func(t *testing.T, resource string) {
+				server.Exec(t, pgtest.Control, db, "DELETE FROM fencepost.lease")
+			}},
+			{Name: "the lease is freed by hand", Do: func(t *testing.T, resource string) {
+				server.Exec(t, pgtest.Control, db, "UPDATE fencepost.lease SET vacancy = 'left'")
+			}},
+			{Name: "the lease is given to nobody by hand", Do: func(t *testing.T, resource string) {
+				server.Exec(t, pgtest.Control, db, "UPDATE fencepost.lease SET incarnation = 'nobody', expires_at = now()")
+			}},
+		},
+	}
+}
+
+func marker(t *testing.T, server *pgtest.Server, db string) (marker string) {
+	t.Helper()
+	conn := server.Connect(t, pgtest.Control, db)
+	if err := conn.QueryRow(t.Context(), "SELECT marker FROM fencepost.lease_marker").Scan(&marker); err != nil {
+		t.Fatal(err)
+	}
+	return marker
+}
+
+func pool(t *testing.T, server *pgtest.Server, db string, link *electiontest.Link) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(server.DSN(pgtest.Control, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if link != nil {
+		cfg, err = pgxpool.ParseConfig("postgres://" + pgtest.Control + "@" + link.Addr() + "/" + db + "?sslmode=disable")
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func provider(t *testing.T, server *pgtest.Server, db string, link *electiontest.Link, now func() time.Duration) *postgres.Provider {
+	t.Helper()
+	p, err := postgres.New(postgres.Config{Pool: pool(t, server, db, link), Logger: zaptest.NewLogger(t), Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
