@@ -73,21 +73,16 @@ type serving struct {
 // newServing listens and wires. run must be called on what it returns.
 func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
 	s := &serving{cfg: cfg, log: log, metrics: NewMetrics()}
-	if s.listener, err = net.Listen("tcp", cfg.Listen); err != nil {
-		return nil, fmt.Errorf("listen for workers (setting listen): %w", err)
+	if err := s.listen(); err != nil {
+		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			_ = s.listener.Close()
+			s.closeListeners()
 		}
 	}()
 	if s.id, err = proxyID(cfg, s.listener.Addr()); err != nil {
 		return nil, err
-	}
-	if cfg.Election.Provider == "consul" {
-		if s.consul, err = newConsul(cfg, s.id, log); err != nil {
-			return nil, err
-		}
 	}
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
@@ -109,13 +104,34 @@ func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Admin == "" {
-		return s, nil
+	if cfg.Election.Provider == "consul" {
+		// Last, because it begins to watch Consul.
+		s.consul, err = newConsul(cfg, s.id, log)
 	}
-	if s.admin, err = net.Listen("tcp", cfg.Admin); err != nil {
-		return nil, fmt.Errorf("listen for questions (setting admin; empty switches it off): %w", err)
+	return s, err
+}
+
+// listen opens the two listeners, or none.
+func (s *serving) listen() (err error) {
+	if s.listener, err = net.Listen("tcp", s.cfg.Listen); err != nil {
+		return fmt.Errorf("listen for workers (setting listen): %w", err)
 	}
-	return s, nil
+	if s.cfg.Admin == "" {
+		return nil
+	}
+	if s.admin, err = net.Listen("tcp", s.cfg.Admin); err != nil {
+		s.closeListeners()
+		return fmt.Errorf("listen for questions (setting admin; empty switches it off): %w", err)
+	}
+	return nil
+}
+
+// closeListeners is for a serving that never ran: nobody has connected.
+func (s *serving) closeListeners() {
+	_ = s.listener.Close()
+	if s.admin != nil {
+		_ = s.admin.Close()
+	}
 }
 
 // newElections wires the elections to the fence tables and to the lease service.

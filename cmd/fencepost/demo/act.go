@@ -243,7 +243,7 @@ func (a *act) count(ctx context.Context) (result, error) {
 	}
 	switch {
 	case res.chargedTwice > 0:
-		a.say.verdict(false, "%d of %d invoices were charged twice: nothing stopped the worker that woke up", res.chargedTwice, res.invoices)
+		a.say.verdict(false, "charged twice: %d of %d invoices. Nothing stopped the worker that woke up", res.chargedTwice, res.invoices)
 	case a.fenced:
 		a.say.verdict(true, "each of the %d invoices was charged once: Postgres refused the write, in its own transaction", res.invoices)
 	}

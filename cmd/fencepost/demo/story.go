@@ -85,6 +85,8 @@ func (s *story) describe(e event) string {
 		return fmt.Sprintf("charges invoice %d: INSERT, and waits for the payment service ...", e.Invoice)
 	case eventCharged:
 		return fmt.Sprintf("charged invoice %d: UPDATE, COMMIT", e.Invoice)
+	case eventTold:
+		return s.paint(yellow, fmt.Sprintf("asks for its role again, and hears: %s %s", e.Severity, e.SQLState))
 	default:
 		return s.paint(red, fmt.Sprintf("is refused at its %s: %s %s: %s", e.Step, e.Severity, e.SQLState, e.Message))
 	}

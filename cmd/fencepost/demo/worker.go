@@ -33,6 +33,7 @@ const (
 	eventInserted = "inserted" // the INSERT of a charge is done, the UPDATE is not
 	eventCharged  = "charged"  // a charge was committed
 	eventRefused  = "refused"  // a charge failed
+	eventTold     = "told"     // its question for its role failed
 )
 
 // event is a line that a worker reports.
@@ -80,19 +81,29 @@ func (w *worker) turn(ctx context.Context) error {
 	if err := w.connect(ctx); err != nil {
 		return err
 	}
-	var role, epoch string // SHOW gives text
-	if err := w.lease.QueryRow(ctx, "SHOW fencepost.role").Scan(&role); err != nil {
+	role, err := w.askRole(ctx)
+	if err != nil {
+		w.reportError(eventTold, err, event{})
 		return err
 	}
-	if err := w.lease.QueryRow(ctx, "SHOW fencepost.epoch").Scan(&epoch); err != nil {
-		return err
-	}
-	w.reportRole(role, epoch)
 	if role != "leader" {
 		sleep(ctx, idle)
 		return nil
 	}
 	return w.charge(ctx)
+}
+
+// askRole asks Fencepost where the worker stands.
+func (w *worker) askRole(ctx context.Context) (role string, err error) {
+	var epoch string // SHOW gives text
+	if err := w.lease.QueryRow(ctx, "SHOW fencepost.role").Scan(&role); err != nil {
+		return "", err
+	}
+	if err := w.lease.QueryRow(ctx, "SHOW fencepost.epoch").Scan(&epoch); err != nil {
+		return "", err
+	}
+	w.reportRole(role, epoch)
+	return role, nil
 }
 
 // charge takes the oldest open invoice. It takes no lock: it leads, and a
@@ -119,18 +130,25 @@ func (w *worker) charge(ctx context.Context) error {
 		step = "COMMIT"
 		return nil
 	})
-	var pgErr *pgconn.PgError
 	switch {
 	case err == nil:
 		w.report(event{Kind: eventCharged, Invoice: invoice})
 	case errors.Is(err, pgx.ErrNoRows):
 		sleep(ctx, idle)
 		return nil
-	case errors.As(err, &pgErr):
-		w.report(event{Kind: eventRefused, Invoice: invoice, Step: step,
-			SQLState: pgErr.Code, Severity: pgErr.Severity, Message: pgErr.Message})
+	default:
+		w.reportError(eventRefused, err, event{Invoice: invoice, Step: step})
 	}
 	return err
+}
+
+// reportError reports an error that the server gave.
+func (w *worker) reportError(kind string, err error, e event) {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		e.Kind, e.SQLState, e.Severity, e.Message = kind, pgErr.Code, pgErr.Severity, pgErr.Message
+		w.report(e)
+	}
 }
 
 func (w *worker) connect(ctx context.Context) error {
