@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestGenerationBumpSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"bump"}, "--database is missing"},
+		{[]string{"bump", "--above", "7"}, "--database is missing"},
+		{[]string{"bump", "--database", "d", "--above", "-1"}, "an epoch is positive"},
+		{[]string{"bump", "--database", "d", "--above", "7", "--restored"}, "exclude each other"},
+		{[]string{"dump"}, "unexpected argument"},
+	} {
+		out := runCommand(t, nil, append([]string{"generation"}, c.args...)...)
+		if out.code != exitUsage || !strings.Contains(out.stderr, c.want) {
+			t.Errorf("%v: code %d, %q does not contain %q", c.args, out.code, out.stderr, c.want)
+		}
+	}
+}
+
+// lead lets a worker lead once through a proxy of its own, which then ends, and
+// returns the worker's epoch.
+func lead(t *testing.T, s *pgtest.Server, db, worker string, change func(*Config)) string {
+	t.Helper()
+	r := startServing(t, s, change)
+	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="+worker)
+	epoch := conn.PgConn().ParameterStatus("fencepost.epoch")
+	if err := conn.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	return epoch
+}
+
+func wantEpoch(t *testing.T, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("epoch %s, want %s", got, want)
+	}
+}
+
+// generation is the generation of the resource's last grant.
+func generation(t *testing.T, s *pgtest.Server, db string) (n int) {
+	t.Helper()
+	row := s.Connect(t, pgtest.Superuser, db).QueryRow(context.Background(), "SELECT source_generation FROM fencepost.fence")
+	if err := row.Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestGenerationBumpWithTheEmbeddedElector(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	env := map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}
+	wantEpoch(t, lead(t, s, db, "a", nil), "1")
+
+	out := runCommand(t, env, "generation", "bump", "--database", db)
+	if out.code != exitOK || !strings.Contains(out.stdout, "a new generation of the elector") || !strings.Contains(out.stdout, "left as they are") {
+		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	wantEpoch(t, lead(t, s, db, "b", nil), "2")
+	if n := generation(t, s, db); n != 2 {
+		t.Errorf("the award is of generation %d, want 2", n)
+	}
+
+	out = runCommand(t, env, "generation", "bump", "--database", db, "--above", "40")
+	if out.code != exitOK || !strings.Contains(out.stdout, "resource billing is at epoch 41") {
+		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	wantEpoch(t, lead(t, s, db, "c", nil), "42")
+}
+
+func TestGenerationBumpWithConsul(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	agent := consultest.Start(t)
+	byConsul := func(c *Config) {
+		c.Election.Provider = "consul"
+		c.Election.Consul.Address = agent.Addr()
+	}
+	wantEpoch(t, lead(t, s, db, "a", byConsul), "1")
+	marker := func() string {
+		return string(agent.Request(t, "GET", "/v1/kv/fencepost/.generation?raw", nil))
+	}
+	before := marker()
+	env := map[string]string{"FENCEPOST_ELECTION_PROVIDER": "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS": agent.Addr()}
+	out := runCommand(t, env, "generation", "bump")
+	if out.code != exitOK || !strings.Contains(out.stdout, marker()) {
+		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	if before == "" || marker() == before {
+		t.Errorf("the marker was %q and is %q", before, marker())
+	}
+	wantEpoch(t, lead(t, s, db, "b", byConsul), "2")
+	if n := generation(t, s, db); n != 2 {
+		t.Errorf("the award is of generation %d, want 2", n)
+	}
+}
+
+func TestReadinessTellsThatConsulIsAwayAndStaysReady(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	r := startServing(t, s, func(c *Config) {
+		c.Election.Provider = "consul"
+		c.Election.Consul.Address = "127.0.0.1:1"
+	})
+	eventually(t, "/readyz to tell that Consul is away", func() bool {
+		code, body := r.ask(t, "/readyz")
+		if code != 200 {
+			t.Fatalf("/readyz: %d %s", code, body)
+		}
+		return !strings.Contains(body, `"election": "ok"`)
+	})
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
+)
+
+// releaseTimeout bounds the release of all leases at the end. What is not
+// released ends with its TTL.
+const releaseTimeout = 5 * time.Second
+
+// run serves until ctx ends, then drains, releases and ends. The admin address
+// answers until the last moment.
+func (s *serving) run(ctx context.Context) error {
+	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopAsking()
+	var group errgroup.Group
+	if s.admin != nil {
+		group.Go(func() error { return s.newAdmin().serve(asking, s.admin) })
+	}
+	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
+		zap.Stringer("listen", s.listener.Addr()), zap.String("upstream", s.cfg.Upstream.Address),
+		zap.String("election", s.cfg.Election.Provider)}
+	if s.admin != nil {
+		fields = append(fields, zap.Stringer("admin", s.admin.Addr()))
+	}
+	s.log.Info("serving", fields...)
+	err := s.proxy.Serve(ctx, s.listener)
+	s.draining.Store(true)
+	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
+	stopAsking()
+	err = errors.Join(err, group.Wait())
+	s.log.Info("ended", zap.NamedError("error", err))
+	return err
+}
+
+// drain ends sessions and releases leases.
+func (s *serving) drain(ctx context.Context) error {
+	s.log.Info("draining", zap.Stringer("for_at_most", s.cfg.DrainTimeout))
+	draining, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout.D())
+	defer cancel()
+	if err := s.proxy.Shutdown(draining); err != nil {
+		s.log.Warn("connections were still busy, and are closed")
+	}
+	s.proxy.Close()
+	releasing, cancelRelease := context.WithTimeout(ctx, releaseTimeout)
+	defer cancelRelease()
+	err := s.elections.Close(releasing)
+	if err != nil {
+		err = fmt.Errorf("release leases: %w", err)
+	}
+	if s.consul != nil {
+		err = errors.Join(err, s.consul.Close())
+	}
+	return err
+}
+
+func (s *serving) newAdmin() *admin {
+	return &admin{
+		proxy:     s.id,
+		resources: func() []ResourceView { return resourceViews(s.elections.Resources(), s.metrics.RefusedSoFar) },
+		ready:     s.readiness,
+		registry:  s.metrics.registry,
+		pprof:     s.cfg.Pprof,
+	}
+}
+
+// readiness asks whether Postgres can be reached. Trouble with the election is
+// told, and does not make the proxy unready.
+func (s *serving) readiness(ctx context.Context) Readiness {
+	r := Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load()}
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, "tcp", s.cfg.Upstream.Address)
+	if err == nil {
+		err = conn.Close()
+	}
+	if err != nil {
+		r.Upstream = err.Error()
+	}
+	if s.consul != nil {
+		if err := s.consul.Healthy(); err != nil {
+			r.Election = err.Error()
+		}
+	}
+	for _, res := range s.elections.Resources() {
+		if res.WatchError != nil {
+			r.Election = fmt.Sprintf("resource %s of database %s: %v", res.Resource, res.Database, res.WatchError)
+		}
+	}
+	r.Ready = err == nil && !r.Draining
+	return r
+}
