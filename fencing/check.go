@@ -7,15 +7,31 @@ import (
 )
 
 // Literal quotes s as an SQL string constant that means the same under either
-// setting of standard_conforming_strings. NUL bytes are dropped: no text of
-// Postgres can hold one.
+// setting of standard_conforming_strings and every client_encoding: it is ASCII,
+// other characters are escaped by their code points. NUL bytes are dropped, since
+// no text of Postgres can hold one; bytes that are no UTF-8 become U+FFFD.
 func Literal(s string) string {
-	s = strings.ReplaceAll(s, "\x00", "")
-	quoted := "'" + strings.ReplaceAll(s, "'", "''") + "'"
-	if !strings.ContainsRune(s, '\\') {
-		return quoted
+	var text strings.Builder
+	escaped := false
+	for _, r := range s {
+		switch {
+		case r == 0:
+		case r == '\'':
+			text.WriteString("''")
+		case r == '\\':
+			text.WriteString(`\\`)
+			escaped = true
+		case r < 0x80:
+			text.WriteRune(r)
+		default:
+			fmt.Fprintf(&text, `\U%08X`, r)
+			escaped = true
+		}
 	}
-	return "E" + strings.ReplaceAll(quoted, `\`, `\\`)
+	if escaped {
+		return "E'" + text.String() + "'"
+	}
+	return "'" + text.String() + "'"
 }
 
 // CheckSQL is the text of the check that stands in front of every transaction.

@@ -187,8 +187,11 @@ BEGIN
             hint := 'Retry the transaction.';
         ELSE
             state := 'ZF004';
-            what := format('the fence of resource %s disagrees with itself: its row has epoch %s, its sequence %s; the database was restored across a grant',
-                fencepost.quoted(rec.resource), rec.epoch, cur);
+            what := CASE WHEN rec.epoch = cur
+                THEN format('epoch %s of resource %s was granted to another candidacy of %s: the database was restored from an older state',
+                    cur, fencepost.quoted(rec.resource), fencepost.holder(rec.worker))
+                ELSE format('the fence of resource %s disagrees with itself: its row has epoch %s, its sequence %s; the database was restored across a grant',
+                    fencepost.quoted(rec.resource), rec.epoch, cur) END;
             hint := 'Connect again: the next grant puts it right.';
         END IF;
     ELSIF mine > 0 AND mine < cur THEN

@@ -122,3 +122,20 @@ func repositoryRoot() (string, error) {
 		dir = parent
 	}
 }
+
+// WithTools uses a server that came with pg_dump and psql: the default one, or
+// the newest of the system's packages. Without any it fails the test.
+func WithTools(t testing.TB) Option {
+	t.Helper()
+	dirs := serversIn("/usr/lib/postgresql/*/bin")
+	if dir, err := defaultBinaries(); err == nil {
+		dirs = append([]string{dir}, dirs...)
+	}
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, "pg_dump")); err == nil {
+			return WithBinaries(dir)
+		}
+	}
+	t.Fatalf("no PostgreSQL server with pg_dump found: install the package postgresql")
+	return nil
+}

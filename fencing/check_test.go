@@ -1,0 +1,42 @@
+package fencing_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+func TestLiteralIsASCIIAndEscaped(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"plain":     "'plain'",
+		"it's":      "'it''s'",
+		`a\'b`:      `E'a\\''b'`,
+		"ü😀":        `E'\U000000FC\U0001F600'`,
+		"a\x00b":    "'ab'",
+		"bad\xffby": `E'bad\U0000FFFDby'`,
+		"":          "''",
+	} {
+		if got := fencing.Literal(in); got != want {
+			t.Errorf("Literal(%q) = %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestCheckTextsAreOneStatementOfASCII(t *testing.T) {
+	t.Parallel()
+	const worker = "ü'; DROP TABLE x; --"
+	for name, sql := range map[string]string{
+		"prepared": fencing.CheckSQL(7, worker, "i"),
+		"inline":   fencing.InlineCheckSQL(7, worker, "i", 3, 4),
+		"refusal":  fencing.RefuseSQL(7, worker, "i", 3, 4, true),
+	} {
+		if strings.ContainsAny(sql, "ü\n\x00%") || !strings.Contains(sql, `E'\U000000FC''; DROP TABLE x; --'`) {
+			t.Errorf("%s: %s", name, sql)
+		}
+		if strings.Contains(sql, "$1") != (name == "prepared") {
+			t.Errorf("%s has the wrong parameters: %s", name, sql)
+		}
+	}
+}

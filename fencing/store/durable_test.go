@@ -1,0 +1,128 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestAGrantSurvivesACrash crashes the server right after a grant has returned,
+// though commits are asynchronous by default.
+func TestAGrantSurvivesACrash(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}))
+	h := newHouse(t, s)
+	h.grant("a")
+	for _, c := range []struct {
+		name  string
+		award func(fencing.Term) fencing.Award
+	}{
+		{"a new candidacy", func(fencing.Term) fencing.Award { return h.award("b") }},
+		{"another award to the same candidacy", func(fencing.Term) fencing.Award {
+			a := h.award("b")
+			a.Held = 2
+			return a
+		}},
+	} {
+		a := c.award(fencing.Term{})
+		epoch, err := h.fence.Grant(h.ctx(), a)
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		s.Crash(t)
+		s.Restart(t)
+		h.fence = h.newFence(h.open())
+		rec, err := h.fence.Record(h.ctx())
+		if err != nil || rec.Epoch != epoch || rec.Incarnation != a.Incarnation || rec.Index != a.Index {
+			t.Errorf("%s: after the crash %+v, %v; want epoch %d and index %d", c.name, rec, err, epoch, a.Index)
+		}
+		if err := h.fence.Verify(h.ctx(), fencing.Term{Award: a, Epoch: epoch}); err != nil {
+			t.Errorf("%s: row and sequence after the crash: %v", c.name, err)
+		}
+	}
+}
+
+// TestAGrantThatNoStandbyConfirmedCountsAsNotGranted cancels a grant in its wait
+// for a standby that is not there.
+func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newHouse(t, s)
+	term := h.grant("a")
+	reload := func(standbys string) {
+		s.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = '"+standbys+"'", "SELECT pg_reload_conf()")
+		eventually(t, "the setting is in force", func() bool {
+			return ask[string](h, "SELECT current_setting('synchronous_standby_names')") == standbys
+		})
+	}
+	reload("ghost")
+	a := h.award("b")
+	for range 2 { // also the same award again waits for the standby
+		ctx, cancel := context.WithCancel(h.ctx())
+		result := make(chan error, 1)
+		go func() {
+			_, err := h.fence.Grant(ctx, a)
+			result <- err
+		}()
+		eventually(t, "the grant waits for the standby", func() bool {
+			return ask[bool](h, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+		})
+		cancel()
+		if err := <-result; !errors.Is(err, store.ErrUnconfirmed) {
+			t.Errorf("got %v, want ErrUnconfirmed", err)
+		}
+	}
+	reload("")
+	epoch, err := h.fence.Grant(h.ctx(), a)
+	if err != nil || epoch != term.Epoch+1 {
+		t.Errorf("the same award again: epoch %d, %v; want %d", epoch, err, term.Epoch+1)
+	}
+}
+
+func TestAUsersWarningIsNotTakenForAnUnconfirmedGrant(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.server.Exec(t, pgtest.Superuser, h.db,
+		"CREATE FUNCTION public.warn() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'careful'; END $$",
+		"CREATE EVENT TRIGGER careful ON ddl_command_end EXECUTE FUNCTION public.warn()")
+	if term := h.grant("a"); term.Epoch != 1 {
+		t.Errorf("epoch %d, want 1", term.Epoch)
+	}
+}
+
+// TestAGrantWhoseServerDiesIsAskedAgain restarts the server under a waiting
+// grant: the same award then has its epoch, once.
+func TestAGrantWhoseServerDiesIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newHouse(t, s, func(c *store.Config) { c.Grace = time.Minute })
+	h.worker(h.grant("a")).begin(h.ctx(), t, "")
+	a, result := h.award("b"), make(chan error, 1)
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), a)
+		result <- err
+	}()
+	eventually(t, "the grant waits", func() bool { return waiting(h) })
+	s.Crash(t)
+	if err := <-result; err == nil {
+		t.Error("the grant returned without an error from a server that died")
+	}
+	s.Restart(t)
+	var epoch fencing.Epoch
+	eventually(t, "the store is connected again", func() bool {
+		var err error
+		epoch, err = h.fence.Grant(h.ctx(), a)
+		return err == nil
+	})
+	if epoch != 2 {
+		t.Errorf("epoch %d, want 2", epoch)
+	}
+	if n := ask[int](h, "SELECT count(*) FROM fencepost.grants"); n != 2 {
+		t.Errorf("the ledger has %d rows, want 2", n)
+	}
+}

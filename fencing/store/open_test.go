@@ -1,0 +1,98 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func openAs(t *testing.T, s *pgtest.Server, db, user string, version int) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	st, err := store.Open(ctx, store.Config{Address: s.Addr(), Database: db, User: user, SchemaVersion: version})
+	if err == nil {
+		st.Close()
+	}
+	return err
+}
+
+func TestOpenSaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	migrated, empty := s.Database(t), s.EmptyDatabase(t)
+	s.Exec(t, pgtest.Superuser, "postgres", "CREATE ROLE weak LOGIN IN ROLE "+pgtest.Control, "REVOKE "+pgtest.Control+" FROM weak",
+		"GRANT pg_read_all_stats TO weak")
+	for _, c := range []struct {
+		name, db, user string
+		version        int
+		message, hint  string
+	}{
+		{"no schema", empty, pgtest.Control, 0, "missing", "fencepost migrate --dsn postgres://fencepost@" + s.Addr() + "/" + empty},
+		{"an older schema", migrated, pgtest.Control, 999, "version 999 is needed", "fencepost migrate"},
+		{"another role", migrated, pgtest.App, 0, "lacks a right", "fencepost migrate"},
+	} {
+		err := openAs(t, s, c.db, c.user, c.version)
+		var refusal *fencing.Refusal
+		if !errors.As(err, &refusal) || refusal.SQLState != fencing.StateNoFence {
+			t.Errorf("%s: %v; want ZF004", c.name, err)
+			continue
+		}
+		mustContain(t, errors.New(refusal.Message), c.message)
+		mustContain(t, errors.New(refusal.Hint), c.hint)
+	}
+	if err := openAs(t, s, migrated, pgtest.Control, 1); err != nil {
+		t.Errorf("the control role: %v", err)
+	}
+	for _, right := range []string{"pg_signal_backend", "pg_read_all_stats"} {
+		s.Exec(t, pgtest.Superuser, "postgres", "REVOKE "+right+" FROM "+pgtest.Control)
+		err := openAs(t, s, migrated, pgtest.Control, 0)
+		var refusal *fencing.Refusal
+		if !errors.As(err, &refusal) || refusal.SQLState != fencing.StateNoFence {
+			t.Errorf("without %s: %v; want ZF004", right, err)
+		} else {
+			mustContain(t, errors.New(refusal.Message+refusal.Hint), "lacks "+right, "GRANT "+right+` TO "fencepost"`)
+		}
+		s.Exec(t, pgtest.Superuser, "postgres", "GRANT "+right+" TO "+pgtest.Control)
+	}
+	if err := openAs(t, s, "nowhere", pgtest.Control, 0); stateOf(err) != "3D000" {
+		t.Errorf("a database that does not exist: %v", err)
+	}
+}
+
+func TestNoDefaultSpoilsAGrant(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	h := newHouse(t, s)
+	settings := []string{"default_transaction_read_only = on", "default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on",
+		"lock_timeout = '1ms'", "statement_timeout = '50ms'", "idle_in_transaction_session_timeout = '1ms'", "idle_session_timeout = '50ms'",
+		"search_path = public", "synchronous_commit = off", "client_encoding = 'LATIN1'", "standard_conforming_strings = off"}
+	if ask[int](h, "SELECT current_setting('server_version_num')::int") >= 170000 {
+		settings = append(settings, "transaction_timeout = '50ms'")
+	}
+	for _, setting := range settings {
+		s.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+h.db+" SET "+setting)
+	}
+	h.fence = h.newFence(h.open(func(c *store.Config) { c.Grace = 300 * time.Millisecond }))
+	a := h.award("Grüße 漢字")
+	if _, err := h.fence.Grant(h.ctx(), a); err != nil {
+		t.Fatal(err)
+	}
+	holder := &worker{Conn: s.Connect(t, pgtest.App, h.db), fence: h.fence.ID(), term: fencing.Term{Award: a, Epoch: 1}}
+	if _, err := holder.Exec(h.ctx(), "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET idle_session_timeout = 0"); err != nil {
+		t.Fatal(err)
+	}
+	holder.begin(h.ctx(), t, "")
+	if _, err := h.fence.Grant(h.ctx(), h.award("b")); err != nil {
+		t.Errorf("a grant that has to wait for the grace: %v", err)
+	}
+	rec, err := h.fence.Record(h.ctx())
+	if err != nil || rec.Epoch != 2 {
+		t.Errorf("record %+v, %v; want epoch 2", rec, err)
+	}
+}

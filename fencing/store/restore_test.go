@@ -1,0 +1,183 @@
+package store_test
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// copied opens a copy of the house's database as it is now: what a restore of a
+// backup gives back.
+func (h *house) copied(t *testing.T) *house {
+	t.Helper()
+	h.store.Close()
+	old := &house{t: t, server: h.server, db: h.db + "_restored", index: h.index}
+	h.server.Exec(t, pgtest.Superuser, "postgres",
+		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", old.db, h.db), fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", old.db, pgtest.Control))
+	t.Cleanup(func() { h.server.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+old.db+" WITH (FORCE)") })
+	h.store = h.open()
+	h.fence = h.newFence(h.store)
+	old.store = old.open()
+	old.fence = old.newFence(old.store)
+	return old
+}
+
+func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.grant("a")
+	old := h.copied(t)
+	lost := h.grant("b") // epoch 2, which the copy knows nothing of
+	old.index = h.index
+
+	if err := old.fence.Verify(h.ctx(), lost); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("verify the lost term: %v; want ZF004", err)
+	} else {
+		mustContain(t, err, "restored")
+	}
+	if err := old.worker(lost).check(h.ctx()); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("a write under the lost epoch: %v; want ZF004", err)
+	}
+	for name, change := range map[string]func(*fencing.Award){
+		"a proxy that saw the lost epoch": func(a *fencing.Award) { a.Floor = lost.Epoch },
+		"the candidacy that held it":      func(a *fencing.Award) { a.Held = lost.Epoch },
+	} {
+		a := old.award("c")
+		change(&a)
+		_, err := old.fence.Grant(h.ctx(), a)
+		if stateOf(err) != fencing.StateNoFence {
+			t.Errorf("a grant asked by %s: %v; want ZF004", name, err)
+		}
+	}
+
+	raised, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch)
+	if err != nil || raised[resource] != lost.Epoch+1 {
+		t.Fatalf("raised to %v, %v; want %d", raised, err, lost.Epoch+1)
+	}
+	again, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch)
+	if err != nil || again[resource] != raised[resource] {
+		t.Errorf("raised again to %v, %v; want no change", again, err)
+	}
+	if err := old.worker(lost).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("a write under the lost epoch, raised: %v; want ZF001", err)
+	} else if d := parseDetail(t, err); d.CurrentWorker != "" || d.CurrentEpoch != raised[resource] {
+		t.Errorf("detail %+v", d)
+	}
+	a := old.award("c")
+	a.Floor = lost.Epoch
+	if epoch, err := old.fence.Grant(h.ctx(), a); err != nil || epoch != lost.Epoch+2 {
+		t.Errorf("epoch %d, %v; want %d", epoch, err, lost.Epoch+2)
+	}
+	far, err := old.store.RaiseEpochs(h.ctx(), 0)
+	if err != nil || far[resource] < 1_000_000 {
+		t.Errorf("raised without a floor to %v, %v; want far ahead", far, err)
+	}
+}
+
+// TestADumpTakenAcrossAGrantRepeatsNoEpoch: pg_dump reads rows by its snapshot,
+// and sequences as they are.
+func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithTools(t))
+	h := newHouse(t, s)
+	first := h.grant("a")
+	snapshot := s.Connect(t, pgtest.Superuser, h.db)
+	tx, err := snapshot.BeginTx(h.ctx(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var name string
+	if err := tx.QueryRow(h.ctx(), "SELECT pg_export_snapshot()").Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	lost := h.grant("b")
+	dump, err := exec.Command(s.Program(t, "pg_dump"), "--snapshot", name, "-d", s.DSN(pgtest.Superuser, h.db)).Output()
+	if err != nil {
+		t.Fatalf("pg_dump: %v", err)
+	}
+	old := &house{t: t, server: s, db: s.EmptyDatabase(t), index: h.index}
+	load := exec.Command(s.Program(t, "psql"), "-q", "-v", "ON_ERROR_STOP=1", "-d", s.DSN(pgtest.Superuser, old.db))
+	load.Stdin = strings.NewReader(string(dump))
+	if out, err := load.CombinedOutput(); err != nil {
+		t.Fatalf("psql: %v: %s", err, out)
+	}
+	old.store = old.open()
+	old.fence = old.newFence(old.store)
+
+	if row, last := ask[int64](old, "SELECT epoch FROM fencepost.fence"), ask[int64](old, "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)"); row != 1 || last != 2 {
+		t.Fatalf("the restored row has epoch %d, the sequence %d: this shows nothing", row, last)
+	}
+	for _, term := range []fencing.Term{first, lost} {
+		if err := old.fence.Verify(h.ctx(), term); stateOf(err) != fencing.StateNoFence {
+			t.Errorf("verify epoch %d: %v; want ZF004", term.Epoch, err)
+		}
+	}
+	if _, err := old.fence.Grant(h.ctx(), first.Award); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("the recorded award again: %v; want ZF004", err)
+	}
+	a := old.award("c")
+	a.Floor = lost.Epoch
+	epoch, err := old.fence.Grant(h.ctx(), a)
+	if err != nil || epoch != lost.Epoch+1 {
+		t.Fatalf("the next grant: epoch %d, %v; want %d", epoch, err, lost.Epoch+1)
+	}
+	for _, term := range []fencing.Term{first, lost} {
+		if err := old.worker(term).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
+			t.Errorf("a write under epoch %d: %v; want ZF001", term.Epoch, err)
+		}
+	}
+}
+
+func TestALostSequenceIsRefusedAndMadeAgain(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.grant("a")
+	term := h.grant("b")
+	w := h.worker(term)
+	if err := w.check(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	h.server.Exec(t, pgtest.Control, h.db, fmt.Sprintf("DROP SEQUENCE fencepost.epoch_%d", h.fence.ID()))
+	if err := w.check(h.ctx()); err == nil {
+		t.Error("the check passed without a sequence")
+	}
+	_, err := w.Exec(h.ctx(), fmt.Sprintf("SELECT fencepost.refuse(%d, 2, 'w', 'i', 2, false)", h.fence.ID()))
+	if stateOf(err) != fencing.StateNoFence {
+		t.Errorf("refuse without a sequence: %v; want ZF004", err)
+	}
+	if _, err := h.fence.Record(h.ctx()); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("record without a sequence: %v; want ZF004", err)
+	}
+	if _, err := h.fence.Grant(h.ctx(), h.award("c")); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("grant without a sequence: %v; want ZF004", err)
+	}
+	h.newFence(h.store)
+	if err := w.check(h.ctx()); err != nil {
+		t.Errorf("the same connection's check of the sequence made again: %v", err)
+	}
+	if err := h.fence.Verify(h.ctx(), term); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAMissingSchemaIsZF004(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	term := h.grant("a")
+	h.server.Exec(t, pgtest.Control, h.db, "DROP SCHEMA fencepost CASCADE")
+	_, grantErr := h.fence.Grant(h.ctx(), h.award("b"))
+	_, recordErr := h.fence.Record(h.ctx())
+	_, fenceErr := h.store.Fence(h.ctx(), "x")
+	for name, err := range map[string]error{"grant": grantErr, "record": recordErr, "fence": fenceErr,
+		"verify": h.fence.Verify(h.ctx(), term), "enter": h.fence.Enter(h.ctx(), 1, 1)} {
+		if stateOf(err) != fencing.StateNoFence {
+			t.Errorf("%s: %v; want ZF004", name, err)
+		}
+	}
+}
