@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/binary"
 	"unicode/utf8"
 
@@ -92,6 +93,10 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		m.tellBy(m.owed.at(m.owed.len()-1), s, st)
 		return needNothing
 	}
+	if m.alwaysFails(s, text) {
+		m.sendQuery(n, avail, p)
+		return needNothing
+	}
 	v, need, r := m.judge(s)
 	switch v {
 	case needsMoreFor:
@@ -119,6 +124,28 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		m.sendRefusal(r, text, p)
 	}
 	return needNothing
+}
+
+// alwaysFails reports whether the statement is one that Postgres refuses outside
+// a transaction block, where it is. Behind a check it would be in one, and
+// succeed (LOCK) or fail otherwise.
+func (m *machine) alwaysFails(s *statement, text []byte) bool {
+	if !s.known || !m.quiet() || m.tx != 'I' {
+		return false
+	}
+	t := bytes.TrimLeft(text, " \t\r\n")
+	switch {
+	case foldPrefix(t, "lock"):
+		return s.info.Kind == fencing.Ordinary
+	case foldPrefix(t, "declare"):
+		return s.info.Kind == fencing.ByMessage && !bytes.Contains(bytes.ToLower(t), []byte("hold"))
+	default:
+		return false
+	}
+}
+
+func foldPrefix(b []byte, word string) bool {
+	return len(b) >= len(word) && bytes.EqualFold(b[:len(word)], []byte(word))
 }
 
 // keepText keeps the start of a client's SQL for the audit.

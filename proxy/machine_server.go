@@ -418,8 +418,29 @@ func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop b
 		at := len(m.down)
 		m.down = appendError(m.down, "ERROR", refuse)
 		return m.down[at:], true
+	case e.kind == query && e.done == 0 && !ofCheck(e, pe):
+		return m.shifted(e, msg), true
 	default:
 		return m.checkError(e, pe, msg), true
+	}
+}
+
+// ofCheck reports whether the first error of a Query that begins with a check
+// is the check's own. The server parses the whole text before it runs any of
+// it, and what it finds there is the client's.
+func ofCheck(e *reply, pe pgError) bool {
+	first := e.prefix
+	if first == 0 {
+		first = e.inserts[0].n
+	}
+	if pe.Position > 0 {
+		return pe.Position <= first
+	}
+	switch pe.Code {
+	case "42601", "22021", "22025", "54000", "54001", "0A000", "08P01":
+		return pe.Code == "0A000" // a cached plan that changed
+	default:
+		return true
 	}
 }
 

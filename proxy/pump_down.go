@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // maxServerMessage bounds a message of the server that must be whole before it
@@ -174,7 +176,7 @@ func (x *session) deleteNote(ctx context.Context) {
 // because another worker was granted an epoch, the client is told that instead.
 func (x *session) fatal(ctx context.Context, e *event) {
 	_ = x.server.Close()
-	if x.cand != nil && e.err.Code == "57P01" && x.cand.Advanced(ctx) {
+	if fencing.Checking && x.cand != nil && e.err.Code == "57P01" && x.cand.Advanced(ctx) {
 		x.mu.Lock()
 		x.superseded = true
 		x.mu.Unlock()

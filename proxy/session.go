@@ -102,7 +102,7 @@ func (x *session) Activity() (reads uint64, owed bool) {
 // use, so that its pool sees an error and not a connection to replace.
 func (x *session) StandingChanged() {
 	x.mu.Lock()
-	over := x.cand != nil && x.cand.Standing().Role == fencing.Superseded
+	over := fencing.Checking && x.cand != nil && x.cand.Standing().Role == fencing.Superseded
 	x.superseded = x.superseded || over
 	x.mu.Unlock()
 	if over {
