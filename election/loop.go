@@ -170,9 +170,11 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	}
 }
 
-// answerLocked ends the wait of those who asked for an attempt.
+// answerLocked ends the wait of those who asked for an attempt. They find its
+// outcome in the standing.
 func (c *Candidacy) answerLocked() {
 	s := &c.mu.state
+	c.publishLocked(c.r.e.cfg.Now())
 	if s.first != nil {
 		closeOnce(s.first)
 	}

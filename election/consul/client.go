@@ -113,6 +113,7 @@ func New(cfg Config) (*Client, error) {
 		MaxConnsPerHost:     maxConns,
 		MaxIdleConnsPerHost: 8,
 		IdleConnTimeout:     90 * time.Second,
+		DisableCompression:  true, // answers are small, and the agent is near
 	}
 	client, err := api.NewClient(&api.Config{
 		Address: cfg.Address, Scheme: cfg.Scheme, Token: cfg.Token, Transport: transport,

@@ -366,4 +366,3 @@ var candidacyCases = []testCase{
 		}
 	}},
 }
-

@@ -80,6 +80,7 @@ var silenceCases = []testCase{
 			if got := p.count(election.EventFalseAlarm); got != i+1 {
 				w.Errorf("%d false alarms", got)
 			}
+			eventually(w.T, "the other proxy sees the lease taken", soon, func() bool { return !b.vacant() })
 		}
 		if r := p.Resources()[0]; r.FalseAlarms != 2 || r.WorkerTimeout != 4*quiet {
 			w.Errorf("after 2 false alarms of %d the timeout is %v", r.FalseAlarms, r.WorkerTimeout)

@@ -1,0 +1,86 @@
+package consul_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/consul"
+	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const (
+	// ttl is what the leases of these tests last: the least that a test agent
+	// allows. Consul waits for twice as long before it ends a session.
+	ttl       = time.Second
+	lockDelay = 100 * time.Millisecond
+)
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	electiontest.Run(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
+		return service(t, consultest.Shared(t), db)
+	})
+}
+
+// service is an agent with a prefix of the test's own.
+func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Service {
+	key := "/v1/kv/" + db + "/" + db + "/"
+	return &electiontest.Service{
+		TTL: ttl, Death: 2*ttl + lockDelay + time.Second, Addr: agent.Addr(),
+		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+			return client(t, consul.Config{Address: link.Addr(), Prefix: db, Proxy: db + proxy}).Database(db)
+		},
+		// The watch shows the marker too, but not as the first of results.
+		Award: func(*testing.T) string {
+			return `{"Results":[{"KV":{"LockIndex":0,"Key":"` + db + `/.generation"`
+		},
+		Faults: []electiontest.Fault{
+			{Name: "the session is destroyed", Do: func(t *testing.T, resource string) {
+				if session := holder(t, agent, key+resource); session != "" {
+					agent.Request(t, http.MethodPut, "/v1/session/destroy/"+session, nil)
+				}
+			}},
+			{Name: "the key is deleted", Do: func(t *testing.T, resource string) {
+				agent.Request(t, http.MethodDelete, key+resource, nil)
+			}},
+			{Name: "the key is overwritten by a plain PUT", Do: func(t *testing.T, resource string) {
+				agent.Request(t, http.MethodPut, key+resource, []byte("mine"))
+			}},
+			{Name: "the lock is released by hand", Do: func(t *testing.T, resource string) {
+				agent.Request(t, http.MethodPut, key+resource+"?release="+holder(t, agent, key+resource), nil)
+			}},
+		},
+	}
+}
+
+// holder is the session that has locked a key.
+func holder(t *testing.T, agent *consultest.Agent, path string) string {
+	t.Helper()
+	var pairs []struct{ Session string }
+	if err := json.Unmarshal(agent.Request(t, http.MethodGet, path+"?consistent", nil), &pairs); err != nil {
+		t.Fatal(err)
+	}
+	return pairs[0].Session
+}
+
+func client(t *testing.T, cfg consul.Config) *consul.Client {
+	t.Helper()
+	cfg.LockDelay = lockDelay
+	cfg.Logger = zaptest.NewLogger(t).Named(strings.TrimPrefix(cfg.Proxy, cfg.Prefix))
+	c, err := consul.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
