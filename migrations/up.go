@@ -53,6 +53,8 @@ func inTransaction(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) e
 		"SET LOCAL search_path = pg_catalog, pg_temp",
 		"SET LOCAL lock_timeout = 0",
 		"SET LOCAL statement_timeout = 0",
+		"SET LOCAL idle_in_transaction_session_timeout = 0",
+		"SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'", // 17 and later
 		"SET LOCAL check_function_bodies = on",
 		"SET LOCAL standard_conforming_strings = on",
 		"SET LOCAL synchronous_commit = on",

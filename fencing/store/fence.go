@@ -97,7 +97,8 @@ func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, erro
 }
 
 // Enter notes that a backend may write outside the check, if epoch is the
-// current one; the note and the look at the epoch are one transaction.
+// current one; the note and the look at the epoch are one transaction. After an
+// error that is no refusal the note may be there: Leave deletes it.
 func (f *Fence) Enter(ctx context.Context, pid uint32, epoch fencing.Epoch) error {
 	release, err := f.slot(ctx)
 	if err != nil {

@@ -181,3 +181,30 @@ func TestAMissingSchemaIsZF004(t *testing.T) {
 		}
 	}
 }
+
+// TestAnEpochGrantedTwiceIsNoticed: after a restore that nobody told
+// of, another candidacy was granted the same epoch again.
+func TestAnEpochGrantedTwiceIsNoticed(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.grant("a")
+	old := h.copied(t)
+	lost := h.grant("b")
+	old.index = h.index
+	again := old.grant("c")
+	if again.Epoch != lost.Epoch {
+		t.Fatalf("epochs %d and %d: this shows nothing", lost.Epoch, again.Epoch)
+	}
+	if err := old.fence.Verify(h.ctx(), lost); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("verify: %v; want ZF004", err)
+	}
+	w := old.worker(lost)
+	if _, err := w.BeginTx(h.ctx(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.check(h.ctx()); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("the check: %v; want ZF004", err)
+	} else {
+		mustContain(t, err, "another candidacy", "worker-c")
+	}
+}

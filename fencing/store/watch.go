@@ -13,9 +13,11 @@ import (
 )
 
 const (
-	// lookEvery is how often a watch looks what its grant waits for. A grant
-	// that nobody is in the way of has returned before the first look.
-	lookEvery = 20 * time.Millisecond
+	// lookSoon is when a watch looks first, and how often while it ends what is
+	// in the way. A grant that nobody is in the way of has returned by then.
+	lookSoon = 20 * time.Millisecond
+	// lookLate is how often it looks while the grace lasts.
+	lookLate = 250 * time.Millisecond
 	// cancelWait is how long a cancelled statement may take to return before
 	// its connection is cut.
 	cancelWait = 2 * time.Second
@@ -54,7 +56,7 @@ func (h holder) String() string {
 
 // run returns when the grant has: nil, or why it was cancelled.
 func (w *watch) run(ctx context.Context) error {
-	tick := time.NewTicker(lookEvery)
+	tick := time.NewTimer(lookSoon)
 	defer tick.Stop()
 	limit := time.NewTimer(w.fence.limit())
 	defer limit.Stop()
@@ -74,8 +76,18 @@ func (w *watch) run(ctx context.Context) error {
 				w.cancel(ctx)
 				return err
 			}
+			tick.Reset(w.nextLook())
 		}
 	}
+}
+
+// nextLook is how long to wait for the next look: not much longer than the grace
+// still lasts.
+func (w *watch) nextLook() time.Duration {
+	if w.since.IsZero() {
+		return lookSoon
+	}
+	return min(max(w.fence.store.cfg.Grace-time.Since(w.since), lookSoon), lookLate)
 }
 
 // cancel makes the grant leave the queue, and waits until it has returned.

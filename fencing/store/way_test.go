@@ -267,3 +267,32 @@ func TestAnEventTriggerThatRaisesIsNamed(t *testing.T) {
 		t.Errorf("registering: %v; want the trigger named", err)
 	}
 }
+
+// TestADeadlockWithAGrantIsSurvived has a checked transaction wait for the row
+// that the waiting grant has locked: one of the two must give way, and it is not
+// the grant's result.
+func TestADeadlockWithAGrantIsSurvived(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	term := h.grant("a")
+	w := &worker{Conn: h.server.Connect(t, pgtest.Control, h.db), fence: h.fence.ID(), term: term}
+	tx := w.begin(h.ctx(), t, "")
+	next, granted := h.award("b"), make(chan error, 1)
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), next)
+		granted <- err
+	}()
+	eventually(t, "the grant waits", func() bool { return waiting(h) })
+	_, err := tx.Exec(h.ctx(), "UPDATE fencepost.fence SET granted_at = granted_at")
+	if err == nil {
+		err = tx.Commit(h.ctx())
+	} else {
+		_ = tx.Rollback(h.ctx())
+	}
+	if state := stateOf(err); state != "" && state != "40P01" {
+		t.Errorf("the transaction: %v", err)
+	}
+	if err := <-granted; err != nil {
+		t.Errorf("the grant: %v", err)
+	}
+}
