@@ -3,6 +3,7 @@ package fencing
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -14,8 +15,8 @@ const (
 	// of the worst it makes half a second of work and 70 MB of garbage.
 	parsedTextMax = 256 << 10
 	// parsedDepthMax bounds how deep the tree of a text may be (see tooDeep).
-	// What walks it in C takes up to 450 bytes of stack per level, and a thread
-	// has 2 MiB at least.
+	// What walks it in C takes up to 600 bytes of stack per level, and a thread
+	// of glibc has 2 MiB at least (of musl far less).
 	parsedDepthMax = 2000
 	// largeText is the length, in bytes, from which texts queue for the parser,
 	// so that many sessions cannot fill the memory with their trees at once.
@@ -99,10 +100,7 @@ func parse(sql string) (tree *pgquery.ParseResult, o offsets, err error) {
 type offsets []int
 
 func (o offsets) original(at int) int {
-	n := 0
-	for n < len(o) && o[n] < at {
-		n++
-	}
+	n, _ := slices.BinarySearch(o, at)
 	return at - n
 }
 

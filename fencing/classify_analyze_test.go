@@ -87,6 +87,24 @@ func TestLongAndDeepTextsAreNotKnownButSplit(t *testing.T) {
 	}
 }
 
+// TestNoTextTakesTheLexerLong: the lexer of the grammar takes quadratic time
+// for these, a minute for the first.
+func TestNoTextTakesTheLexerLong(t *testing.T) {
+	t.Parallel()
+	for name, sql := range map[string]string{
+		"open comments":   strings.Repeat("/*", 120000),
+		"nested comments": strings.Repeat("/*", 60000) + strings.Repeat("*/", 60000),
+		"operator":        "SELECT 1 " + strings.Repeat("+", 200000) + "1",
+	} {
+		if got := Analyze(sql, DefaultSettings); got.Known || got.why != "nested too deep" {
+			t.Errorf("%s: known %v, %q", name, got.Known, got.why)
+		}
+	}
+	if got := Analyze("SELECT /* 1 /* 2 /* 3 */ */ */ 1 <-> 2", DefaultSettings); !got.Known {
+		t.Errorf("a few nested comments: %s", got.why)
+	}
+}
+
 func TestSafeEncoding(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"UTF8", "utf-8", "UNICODE", "LATIN1", "latin_1", "ISO_8859_5", "WIN1252", "EUC_JP", "EUC_JIS_2004", "SQL_ASCII", "KOI8R", "MULE_INTERNAL"} {

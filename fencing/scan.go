@@ -32,6 +32,8 @@ type scanner struct {
 	pos int
 	// escapes: a backslash in '...' escapes (standard_conforming_strings off).
 	escapes bool
+	// comments is how deep comments were nested so far, at the most.
+	comments int
 }
 
 // next returns the next token that is neither space nor comment.
@@ -119,6 +121,7 @@ func (s *scanner) blockComment() bool {
 		switch {
 		case s.sql[i] == '/' && s.sql[i+1] == '*':
 			depth++
+			s.comments = max(s.comments, depth)
 			i += 2
 		case s.sql[i] == '*' && s.sql[i+1] == '/':
 			depth--

@@ -13,36 +13,46 @@ func (l *nestingLevel) endItem() {
 	l.tokens, l.inner = 0, 0
 }
 
+const (
+	// commentDepthMax and operatorMax bound what the lexer of the grammar takes
+	// quadratic time for: comments in comments, and long runs of operator
+	// characters (an operator has 63 at most).
+	commentDepthMax = 64
+	operatorMax     = 256
+)
+
 // tooDeep reports whether the tree of sql could be deeper than limit, by an
 // upper bound: brackets nest, and within a bracket the tree is no deeper than
 // its longest item has tokens (1+1+1+... is as deep as it is long), but for set
 // operations, whose tree also grows across commas. The grammar itself needs no
 // stack, but what walks its tree does, and in C an overflow is the end of the
-// process.
+// process. It is also true if comments nest too deep or an operator is too long.
 func tooDeep(sql string, limit int) bool {
 	s := scanner{sql: sql}
 	levels := make([]nestingLevel, 1, 16)
-	for {
+	for operator, last := 0, 0; ; {
 		l := &levels[len(levels)-1]
 		t := s.next()
+		if operator++; t.kind != tokenOther || t.start > last || isDigit(sql[t.start]) {
+			operator = 0
+		}
+		last = t.end
+		if s.comments > commentDepthMax || operator > operatorMax {
+			return true
+		}
 		switch t.kind {
-		case tokenEnd:
-			return depthOf(levels) > limit
-		case tokenBad:
+		case tokenEnd, tokenBad:
 			if s.pos >= len(sql) {
 				return depthOf(levels) > limit
 			}
 			l.tokens++
-		case tokenJunk:
-			l.tokens += 2
-		case tokenComma, tokenSemicolon:
+		case tokenComma:
 			l.endItem()
-			if t.kind == tokenSemicolon {
-				if l.items+l.setOps > limit {
-					return true
-				}
-				l.setOps, l.items = 0, 0
+		case tokenSemicolon:
+			if l.endItem(); l.items+l.setOps > limit {
+				return true
 			}
+			l.setOps, l.items = 0, 0
 		case tokenOpen:
 			l.tokens++
 			if len(levels) > limit {
@@ -50,21 +60,29 @@ func tooDeep(sql string, limit int) bool {
 			}
 			levels = append(levels, nestingLevel{})
 		case tokenClose:
-			if len(levels) == 1 {
-				continue // the grammar stops here
+			if len(levels) > 1 { // else the grammar stops here
+				levels = closeBracket(levels)
 			}
-			l.endItem()
-			depth := l.items + l.setOps
-			levels = levels[:len(levels)-1]
-			outer := &levels[len(levels)-1]
-			outer.inner = max(outer.inner, depth)
 		default:
 			l.tokens++
+			if t.kind == tokenJunk {
+				l.tokens++
+			}
 			if t.kind == tokenWord && isSetOperation(sql[t.start:t.end]) {
 				l.setOps++
 			}
 		}
 	}
+}
+
+// closeBracket takes the innermost level into the current item of the one
+// around it.
+func closeBracket(levels []nestingLevel) []nestingLevel {
+	l := &levels[len(levels)-1]
+	l.endItem()
+	outer := &levels[len(levels)-2]
+	outer.inner = max(outer.inner, l.items+l.setOps)
+	return levels[:len(levels)-1]
 }
 
 // depthOf is the bound for brackets that were never closed: the text has an
