@@ -17,13 +17,13 @@ help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
 
 build: setup ## Build bin/fencepost
-	go build -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
+	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
 test: setup consul postgres-18 ## Run all tests, with -race, against real Postgres and Consul
 	go test -race -count=1 $(TESTFLAGS) $(PKG)
 
 test-unfenced: setup consul postgres-18 ## Run the safety tests without the check: each of them must fail
-	go run ./scripts/unfenced $(PKG)
+	go run -buildvcs=false ./scripts/unfenced $(PKG)
 
 demo: build ## Show a frozen leader being fenced (ELECTION=postgres or consul)
 	@if [ "$(ELECTION)" = consul ]; then $(MAKE) --no-print-directory consul; fi
@@ -48,7 +48,7 @@ consul: ## Build a Consul agent for tests and the demo, unless one is in PATH
 	@if ! command -v consul >/dev/null && [ ! -x .cache/consul ]; then \
 		echo "building Consul (some minutes, once)"; \
 		mkdir -p .cache; \
-		(cd $(CONSUL_MODULE) && go build -o "$(CURDIR)/.cache/consul.new" github.com/hashicorp/consul); \
+		(cd $(CONSUL_MODULE) && go build -buildvcs=false -o "$(CURDIR)/.cache/consul.new" github.com/hashicorp/consul); \
 		mv .cache/consul.new .cache/consul; \
 	fi
 
