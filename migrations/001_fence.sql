@@ -141,21 +141,25 @@ CREATE FUNCTION fencepost.refuse(fence integer, told bigint, worker text, incarn
 RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE
-    seq   regclass := fencepost.sequence_of(fence);
+    seq   regclass := to_regclass('fencepost.epoch_' || fence);
     fresh boolean := current_setting('transaction_isolation') = 'read committed'; -- each statement sees the latest
     cur   bigint;
     rec   fencepost.fence%ROWTYPE;
     mine  bigint; -- the epoch this candidacy has or had
     state text;
     what  text;
-    who   text := CASE WHEN worker IS NULL THEN 'this worker' ELSE 'worker ' || fencepost.quoted(worker) END;
+    who   text;
     hint  text;
 BEGIN
     IF seq IS NOT NULL THEN
         cur := coalesce(pg_sequence_last_value(seq), 0);
     END IF;
     SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
+    IF told = cur AND held = cur AND cur > 0 AND rec.epoch = cur AND rec.incarnation = incarnation AND NOT lapsed THEN
+        RETURN NULL;
+    END IF;
     SELECT max(g.epoch) INTO mine FROM fencepost.grants g WHERE g.id = fence AND g.incarnation = incarnation;
+    who := CASE WHEN worker IS NULL THEN 'this worker' ELSE 'worker ' || fencepost.quoted(worker) END;
     told := coalesce(told, 0);
     mine := greatest(told, held, mine, 0);
 
@@ -179,8 +183,6 @@ BEGIN
             what := format('%s has become leader of resource %s with epoch %s since this connection last knew',
                 who, fencepost.quoted(rec.resource), cur);
             hint := 'Start over from your first read: what was read before may be old. This connection now knows its epoch, and may write.';
-        ELSIF rec.epoch = cur AND rec.incarnation = incarnation THEN
-            RETURN NULL;
         ELSIF NOT fresh AND coalesce(rec.epoch, 0) < cur THEN
             state := '40001';
             what := format('the snapshot of this transaction is from before the grant of epoch %s on resource %s', cur, fencepost.quoted(rec.resource));

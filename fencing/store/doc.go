@@ -17,6 +17,17 @@
 // more. When it returns an error other than a refusal, the epoch may have been
 // recorded or not: the same award asked again tells, and returns the same epoch.
 //
+// # The operator's way back
+//
+// Two things can go back in time. When the database was restored from an older
+// state, its epochs are lower than those that were granted: proxies that saw them
+// are refused (ZF004) until RaiseEpochs puts every resource above them, under an
+// epoch that nobody holds. When the lease service was restored or rebuilt, or
+// another one is configured, its awards look older than the recorded ones (ZF006)
+// until it has a new marker, which is numbered as a new generation at its first
+// grant; BumpGeneration does the same for a marker that cannot change. Both are
+// what `fencepost generation bump` is made of.
+//
 // # Connections
 //
 // Three pools per database, all as the control role, with every setting pinned
