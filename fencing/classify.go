@@ -25,9 +25,10 @@ const (
 	RollbackTo
 	// Alone cannot share a transaction with something in front of it, or may
 	// commit inside: VACUUM, CREATE DATABASE, the CONCURRENTLY forms, CALL, DO.
-	// It matters only when the statement is the only one of its Query, outside
-	// a transaction block: in a block, and among others in one Query, Postgres
-	// itself refuses what must be alone, and refuses COMMIT inside CALL and DO.
+	// In a transaction block, and among others in one simple Query, Postgres
+	// itself refuses what must be alone, and COMMIT inside CALL and DO. As an
+	// extended message outside a block it does not: up to 17, a CALL that
+	// commits inside takes the transaction of the messages before it along.
 	Alone
 	// Discard is DISCARD in any form. With ALL it also ends every prepared
 	// statement, and cannot share a transaction with something in front.
@@ -75,6 +76,9 @@ type Statement struct {
 	UnsetsReadOnly bool
 	// Savepoint is SAVEPOINT, RELEASE and ROLLBACK TO.
 	Savepoint bool
+	// EndsSavepoint is RELEASE and ROLLBACK TO: what was set since the savepoint
+	// may be undone, a read-only mode among it.
+	EndsSavepoint bool
 	// EndsTx: it ends the transaction, or may (CALL and DO).
 	EndsTx bool
 	// Isolation: BEGIN or SET that fixes the isolation, mode or snapshot of

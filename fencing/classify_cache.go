@@ -102,7 +102,7 @@ func (e *cacheEntry) touch() {
 // add analyzes sql, outside the lock, and keeps the result. The shard owns sql.
 func (sh *cacheShard) add(sql string, s Settings) *Text {
 	e := &cacheEntry{key: cacheKey{s, sql}, text: Analyze(sql, s)}
-	e.size = cacheEntryOverhead + len(sql) + len(e.text.Statements)*int(unsafe.Sizeof(Statement{}))
+	e.size = cacheEntryOverhead + len(sql) + len(e.text.why) + len(e.text.Statements)*int(unsafe.Sizeof(Statement{}))
 	for i := range e.text.Statements {
 		e.size += len(e.text.Statements[i].Name) + len(e.text.Statements[i].Value)
 	}

@@ -113,7 +113,7 @@ func describeStatement(st *Statement) string {
 		set  bool
 		word string
 	}{
-		{st.Read, "read"}, {st.Chain, "chain"}, {st.UnsetsReadOnly, "unsets-read-only"}, {st.Savepoint, "savepoint"},
+		{st.Read, "read"}, {st.Chain, "chain"}, {st.UnsetsReadOnly, "unsets-read-only"}, {st.Savepoint, "savepoint"}, {st.EndsSavepoint, "ends-savepoint"},
 		{st.EndsTx, "ends-tx"}, {st.Isolation, "isolation"}, {st.MentionsQueryText, "query-text"},
 	} {
 		if f.set {

@@ -48,6 +48,17 @@ func TestQuickLeavesTheRestToTheGrammar(t *testing.T) {
 	}
 }
 
+func TestQuickFindsEveryNameThatShowsQueryText(t *testing.T) {
+	t.Parallel()
+	for name := range queryTextNames {
+		for _, sql := range []string{"SELECT " + name + "()", "TABLE " + strings.ToUpper(name), "SELECT 1 FROM \"" + name + "\""} {
+			if _, ok := Quick([]byte(sql)); ok {
+				t.Errorf("Quick(%q) did not find %s", sql, name)
+			}
+		}
+	}
+}
+
 func TestQuickDoesNotAllocate(t *testing.T) {
 	sqls := [][]byte{
 		[]byte("UPDATE pgbench_accounts SET abalance = abalance + $1 WHERE aid = $2;"),

@@ -22,6 +22,9 @@ const (
 	stateTxTermination = "2D000"
 )
 
+// sessionFixture is what the texts name of their session.
+const sessionFixture = "PREPARE q AS SELECT 1; PREPARE q2 (int) AS SELECT $1; DECLARE c SCROLL CURSOR WITH HOLD FOR SELECT 1"
+
 // fixtureDatabase is an empty database with what testdata/classify names.
 func fixtureDatabase(t *testing.T, s *pgtest.Server) string {
 	t.Helper()
@@ -44,8 +47,7 @@ func stateOf(t *testing.T, s *pgtest.Server, db, sql string) string {
 		t.Fatalf("connect: %v", err)
 	}
 	defer conn.Close(ctx)
-	const session = "PREPARE q AS SELECT 1; PREPARE q2 (int) AS SELECT $1; DECLARE c SCROLL CURSOR WITH HOLD FOR SELECT 1"
-	if _, err := conn.PgConn().Exec(ctx, session).ReadAll(); err != nil {
+	if _, err := conn.PgConn().Exec(ctx, sessionFixture).ReadAll(); err != nil {
 		t.Fatalf("prepare the session: %v", err)
 	}
 	_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
@@ -70,12 +72,19 @@ func behind(sql string, st *Statement) string {
 	return front + sql + "\n; SELECT 1/0"
 }
 
-// TestServerAgreesOnWhatMustBeAlone: a real server refuses what we call Alone
-// behind another statement, and nothing else.
-func TestServerAgreesOnWhatMustBeAlone(t *testing.T) {
+// TestServerAgrees is one test because its parts change what databases share.
+func TestServerAgrees(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t)
+	s := pgtest.Shared(t)
 	db := fixtureDatabase(t, s)
+	t.Run("on what must be alone", func(t *testing.T) { agreesOnAlone(t, s, db) })
+	t.Run("on where statements begin", func(t *testing.T) { agreesOnStatements(t, s, db) })
+	t.Run("on what ends the transaction", func(t *testing.T) { agreesOnTransactions(t, s, db) })
+}
+
+// agreesOnAlone: a real server refuses what we call Alone behind another
+// statement, and nothing else.
+func agreesOnAlone(t *testing.T, s *pgtest.Server, db string) {
 	const with = " CONNECTION 'dbname=nowhere' PUBLICATION pub WITH (connect = false, slot_name = "
 	s.Exec(t, pgtest.Superuser, db, "CREATE SUBSCRIPTION sub"+with+"NONE)", "CREATE SUBSCRIPTION slotted"+with+"x)")
 	t.Cleanup(func() {
@@ -104,6 +113,65 @@ func TestServerAgreesOnWhatMustBeAlone(t *testing.T) {
 	}
 }
 
+// agreesOnTransactions: behind a statement of an extended pipeline, as the
+// check is one, nothing but what we call Alone, or Begin, Commit and Rollback,
+// ends the transaction that the check is in.
+func agreesOnTransactions(t *testing.T, s *pgtest.Server, db string) {
+	kept := 0
+	for _, file := range dataFiles(t) {
+		for _, c := range readCases(t, file) {
+			text := Analyze(c.sql, DefaultSettings)
+			if c.notRun() != "" || len(text.Statements) != 1 || strings.Contains(c.sql, "TO STDOUT") {
+				continue
+			}
+			switch text.Statements[0].Kind {
+			case Alone, Begin, Commit, Rollback, Refused, ShowFence:
+				continue
+			}
+			switch before, after := transactionsAround(t, s, db, c.sql); {
+			case after == "": // it failed, and with it the transaction
+			case before != after:
+				t.Errorf("%s:%d: transaction %s before, %s behind\n%s", c.file, c.line, before, after, c.sql)
+			default:
+				kept++
+			}
+		}
+	}
+	if kept < 250 {
+		t.Errorf("only %d texts kept their transaction, want at least 250", kept)
+	}
+}
+
+// transactionsAround runs sql in a pipeline that fails in the end, and returns
+// the transaction ids before and behind it, "" if that was not reached.
+func transactionsAround(t *testing.T, s *pgtest.Server, db, sql string) (before, after string) {
+	t.Helper()
+	ctx := context.Background()
+	conn, err := pgconn.Connect(ctx, s.DSN(pgtest.Superuser, db))
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	defer conn.Close(ctx)
+	if _, err := conn.Exec(ctx, sessionFixture).ReadAll(); err != nil {
+		t.Fatalf("prepare the session: %v", err)
+	}
+	b := &pgconn.Batch{}
+	for _, q := range []string{"SELECT pg_current_xact_id()", sql, "SELECT pg_current_xact_id()", "SELECT 1/0"} {
+		b.ExecParams(q, nil, nil, nil, nil)
+	}
+	results, err := conn.ExecBatch(ctx, b).ReadAll()
+	if err == nil {
+		t.Fatalf("%q: the pipeline did not fail", sql)
+	}
+	id := func(i int) string {
+		if len(results) <= i || len(results[i].Rows) == 0 {
+			return ""
+		}
+		return string(results[i].Rows[0][0])
+	}
+	return id(0), id(2)
+}
+
 // expectedStates says how a server may answer c behind another statement.
 func expectedStates(c *textCase, st *Statement) []string {
 	for _, l := range c.comment {
@@ -124,11 +192,9 @@ func expectedStates(c *textCase, st *Statement) []string {
 	}
 }
 
-// TestServerAgreesOnStatements: a real server finds as many statements in a
-// text as we do, and where we put in a comment it changes nothing.
-func TestServerAgreesOnStatements(t *testing.T) {
-	t.Parallel()
-	s := pgtest.Start(t)
+// agreesOnStatements: where we put statements between those of a text, a real
+// server finds them, and those of the text as they were.
+func agreesOnStatements(t *testing.T, s *pgtest.Server, db string) {
 	for _, c := range readCases(t, "testdata/classify/texts.txt") {
 		text := Analyze(c.sql, DefaultSettings)
 		unlike := func(st Statement) bool { return st.Kind == Refused || st.Kind == ShowFence }
@@ -142,8 +208,11 @@ func TestServerAgreesOnStatements(t *testing.T) {
 			last = st.Start
 		}
 		b.WriteString(c.sql[last:])
-		plain := stateOf(t, s, fixtureDatabase(t, s), c.sql)
-		put := stateOf(t, s, fixtureDatabase(t, s), b.String())
+		const undo = "DELETE FROM t WHERE a > 2; DROP RULE IF EXISTS r ON v; DROP FUNCTION IF EXISTS g()"
+		plain := stateOf(t, s, db, c.sql)
+		s.Exec(t, pgtest.Superuser, db, undo)
+		put := stateOf(t, s, db, b.String())
+		s.Exec(t, pgtest.Superuser, db, undo)
 		if plain != put {
 			t.Errorf("%q alone: %s; with a statement in front of each: %s\n%s", c.sql, plain, put, b.String())
 		}

@@ -53,10 +53,12 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 		st.Kind, st.EndsTx = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
 		st.Kind, st.EndsTx = Rollback, true
-	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT, pgquery.TransactionStmtKind_TRANS_STMT_RELEASE:
+	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT:
 		st.Savepoint = true
+	case pgquery.TransactionStmtKind_TRANS_STMT_RELEASE:
+		st.Savepoint, st.EndsSavepoint = true, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
-		st.Kind, st.Savepoint = RollbackTo, true
+		st.Kind, st.Savepoint, st.EndsSavepoint = RollbackTo, true, true
 	default: // the three of two-phase commit, and whatever is added
 		st.Kind, st.EndsTx = Refused, true
 		st.reason = "a prepared transaction would outlive its epoch"

@@ -27,8 +27,10 @@ func guess(words []string) Statement {
 		}
 	case "execute", "declare":
 		st.Kind = ByMessage
-	case "savepoint", "release":
+	case "savepoint":
 		st.Savepoint = true
+	case "release":
+		st.Savepoint, st.EndsSavepoint = true, true
 	case "set", "reset":
 		if word(1) != "constraints" {
 			st.Kind, st.UnsetsReadOnly = Session, true
@@ -59,7 +61,7 @@ func guessEnd(words []string, st *Statement) {
 			st.Kind, st.EndsTx = Refused, true
 			return
 		case "to":
-			st.Kind, st.Savepoint = RollbackTo, true
+			st.Kind, st.Savepoint, st.EndsSavepoint = RollbackTo, true, true
 			return
 		case "chain":
 			st.Chain = !slices.Contains(words, "no")

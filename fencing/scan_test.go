@@ -158,7 +158,7 @@ func TestNoTextOverflowsTheStack(t *testing.T) {
 	}
 	known, deep := 0, 0
 	for _, nest := range nests {
-		for _, n := range []int{10, 200, 300, 400, 500, 650, 800, 990, 1300, 1900, 2500, 10000, 30000} {
+		for _, n := range []int{10, 200, 400, 660, 990, 1990, 2500, 20000} {
 			sql := nest(n)
 			if Analyze(sql, DefaultSettings).Known {
 				known++
@@ -168,11 +168,11 @@ func TestNoTextOverflowsTheStack(t *testing.T) {
 			AuditOf(sql)
 		}
 	}
-	if known < 100 || deep < 100 {
+	if known < 80 || deep < 80 {
 		t.Errorf("%d texts were known, %d not: the depths tried are on one side of the bound", known, deep)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
+	for range 40 {
 		sql := nests[random.IntN(len(nests))](random.IntN(700))
 		inner := "(" + nests[random.IntN(len(nests))](random.IntN(700)) + ")"
 		Analyze(strings.Replace(sql, "a", inner, 1), DefaultSettings)
