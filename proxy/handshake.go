@@ -2,17 +2,13 @@ package proxy
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"net/netip"
 	"strconv"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -202,143 +198,6 @@ func (x *session) serverParameter(body []byte) {
 	}
 	x.parameters = append(x.parameters, append([]byte(nil), body...))
 }
-
-// join makes the connection a member of its candidacy, if it names a resource,
-// and waits for the lease as it asked to. told is what the connection knows
-// from the start.
-func (x *session) join(ctx context.Context) (st *fencing.Standing, told fencing.Epoch, err error) {
-	md, err := x.chooseMode()
-	if err != nil {
-		return nil, 0, err
-	}
-	var c checks
-	standing := func() *fencing.Standing { return noStanding }
-	if md == fencedMode {
-		claim := x.claim()
-		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
-		if err != nil {
-			return nil, 0, faultRefusal(err)
-		}
-		x.mu.Lock()
-		x.cand = cand
-		x.mu.Unlock()
-		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
-			return nil, 0, err
-		}
-		standing = x.cand.Standing
-		c = newChecks(randomHex(6), x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation())
-	} else {
-		c = newChecks(randomHex(6), 0, "", "", "")
-	}
-	x.mu.Lock()
-	x.m = newMachine(md, x.version, standing, x.srv.cache, c)
-	x.m.unfencedBy = unfencedRefusal(x.start.user)
-	for _, body := range x.parameters {
-		x.m.parameter(body)
-	}
-	x.mu.Unlock()
-	if md != passing {
-		if err := x.prepareChecks(); err != nil {
-			return nil, 0, err
-		}
-	}
-	st = standing()
-	if st.May() && !x.cand.SupersededBefore() {
-		told = st.Epoch
-	}
-	return st, told, nil
-}
-
-var noStanding = &fencing.Standing{}
-
-func (x *session) chooseMode() (mode, error) {
-	if x.start.own.resource != "" {
-		return fencedMode, nil
-	}
-	switch x.srv.cfg.Unfenced(x.start.user) {
-	case UnfencedAllow:
-		return passing, nil
-	case UnfencedRefuse:
-		return 0, missingResource(x.start.user)
-	default:
-		return reading, nil
-	}
-}
-
-// claim names the candidacy that the connection belongs to.
-func (x *session) claim() fencing.Claim {
-	own := x.start.own
-	addr, _ := netip.ParseAddrPort(x.client.RemoteAddr().String())
-	c := fencing.Claim{
-		Database: x.start.database, User: x.start.user, Resource: own.resource, Worker: own.worker,
-		Client: addr.Addr().Unmap(), Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
-	}
-	if c.Worker != "" {
-		return c
-	}
-	switch x.srv.cfg.Identity {
-	case IdentityClientAddress:
-		c.Worker = "client:" + c.Client.String()
-	case IdentityProxy:
-		c.Worker = "proxy:" + x.srv.cfg.ProxyID
-		c.Client = netip.Addr{} // all clients of this proxy are one worker
-	default:
-		c.Worker = "connection:" + randomHex(8)
-	}
-	return c
-}
-
-func randomHex(n int) string {
-	b := make([]byte, n)
-	_, _ = rand.Read(b) // never fails
-	return hex.EncodeToString(b)
-}
-
-// awaitLease waits for the candidacy's first attempt, or, where the connection
-// asked for it, until the worker leads. It ends when the client goes away.
-func (x *session) awaitLease(ctx context.Context, campaign fencing.CampaignMode) error {
-	if campaign == fencing.CampaignWait {
-		ctx, stop := x.whileClientThere(ctx)
-		err := x.cand.AwaitLeader(ctx)
-		if gone := stop(); gone {
-			return errOver
-		}
-		if err != nil {
-			return faultRefusal(err)
-		}
-		return nil
-	}
-	wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-	defer cancel()
-	_ = x.cand.AwaitFirst(wait) // its standing says how it went
-	return nil
-}
-
-// whileClientThere returns a context that ends when the client closes its
-// connection. stop reports whether that happened.
-func (x *session) whileClientThere(parent context.Context) (ctx context.Context, stop func() (gone bool)) {
-	ctx, cancel := context.WithCancel(parent)
-	done := make(chan bool, 1)
-	go func() {
-		_, err := x.fromClient.Peek(1)
-		var timeout net.Error
-		gone := err != nil && !(errors.As(err, &timeout) && timeout.Timeout())
-		if gone {
-			cancel()
-		}
-		done <- gone
-	}()
-	return ctx, func() bool {
-		_ = x.client.SetReadDeadline(aLongTimeAgo)
-		gone := <-done
-		_ = x.client.SetReadDeadline(time.Time{})
-		cancel()
-		return gone
-	}
-}
-
-// aLongTimeAgo as a deadline wakes a blocked read at once.
-var aLongTimeAgo = time.Unix(1, 0)
 
 // prepareChecks prepares the session's checks on the server before the client
 // is let in: a fence that cannot be checked is known here.

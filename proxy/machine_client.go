@@ -109,21 +109,6 @@ func (m *machine) message(f frame, n, avail int, p *plan) need {
 	return needNothing
 }
 
-// copyMessage follows the client while the server reads COPY data: there, Sync
-// and Flush are ignored, and anything but COPY messages makes the COPY fail.
-func (m *machine) copyMessage(typ byte) {
-	switch typ {
-	case 'd', 'H':
-	case 'S':
-		m.owed.push(syncing, false).maybe = true
-	case 'c', 'f':
-		m.owed.push(copyEnd, false)
-		m.copyIn = false
-	default:
-		m.copyIn = false
-	}
-}
-
 func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
 	name, rest, ok := cstring(body)
 	sql, _, ok2 := cstring(rest)

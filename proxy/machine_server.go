@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -74,6 +73,10 @@ func (m *machine) answer(f frame, msg []byte, p *plan) (drop bool, err error) {
 		return false, nil
 	case 'E':
 		return m.failure(msg, p)
+	case 'Z':
+		if f.size != headerLen+1 {
+			return false, fmt.Errorf("%w: a ReadyForQuery of %d bytes", errSurprise, f.size)
+		}
 	}
 	for {
 		e := m.front()
@@ -251,38 +254,6 @@ func (m *machine) completed(e *reply, msg []byte) {
 	}
 }
 
-// copyStarted: the server has begun to read COPY data. Whatever was sent
-// behind, up to the end of the COPY, it reads in that state, in which Sync is
-// ignored.
-func (m *machine) copyStarted() {
-	m.copying = true
-	for i := 1; i < m.owed.len(); i++ {
-		switch e := m.owed.at(i); e.kind {
-		case copyEnd:
-			return
-		case syncing:
-			e.maybe = true
-		}
-	}
-	m.copyIn = true
-}
-
-// copyDone: a COPY was read to its end, so the Syncs inside it were ignored.
-func (m *machine) copyDone() {
-	m.copying = false
-	for i := 1; i < m.owed.len(); {
-		switch e := m.owed.at(i); {
-		case e.kind == copyEnd:
-			m.owed.remove(i)
-			return
-		case e.kind == syncing && e.maybe:
-			m.owed.remove(i)
-		default:
-			i++
-		}
-	}
-}
-
 // ready accounts for ReadyForQuery, which ends what e was owed.
 func (m *machine) ready(e *reply, msg []byte, p *plan) {
 	wasOurs := e.ours
@@ -348,205 +319,4 @@ func (m *machine) parameter(body []byte) {
 	case "client_encoding":
 		m.settings.SafeEncoding = fencing.SafeEncoding(value)
 	}
-}
-
-// failure accounts for an ErrorResponse.
-func (m *machine) failure(msg []byte, p *plan) (drop bool, err error) {
-	pe, ok := decodeError(msg[headerLen:])
-	if !ok {
-		return false, fmt.Errorf("%w: an error that cannot be read", errSurprise)
-	}
-	if pe.fatal() {
-		m.events = append(m.events, event{kind: ended, err: pe, message: bytes.Clone(msg)})
-		return true, nil
-	}
-	e := m.front()
-	for e != nil && e.maybe && !m.skipping {
-		m.owed.pop()
-		e = m.front()
-	}
-	if e == nil {
-		return false, fmt.Errorf("%w: an error while nothing is owed", errSurprise)
-	}
-	out, drop := m.errorFor(e, pe, msg)
-	p.insert(out)
-	m.copyIn, m.copying = false, false
-	m.fail(e)
-	return drop, nil
-}
-
-// fail follows what the server skips after an error that answers e.
-func (m *machine) fail(e *reply) {
-	if e.kind == query || e.kind == function || e.kind == syncing {
-		return // ReadyForQuery follows, and everything behind runs
-	}
-	m.skipping = true
-	for {
-		e := m.owed.front()
-		if e == nil || e.kind == syncing {
-			return
-		}
-		if e.kind == parse && e.stmt != nil && !e.ours {
-			e.stmt.lost = true
-		}
-		if e.kind == parse && e.ours && e.guard != refusal {
-			m.checks.rename()
-		}
-		m.owed.pop()
-	}
-}
-
-// errorFor says what the client gets for an error that answers e: the message
-// itself (drop is false) or out in its place.
-func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop bool) {
-	g, refuse := e.guard, e.refuse
-	if e.kind == query {
-		ins, ok := e.insertionAt(e.done)
-		if g = noGuard; ok {
-			g, refuse = ins.guard, ins.refuse
-		}
-	}
-	switch {
-	case g == noGuard && pe.Code == "25006" && m.srvCover == readCovered:
-		return m.readOnlyError(e), true
-	case g == noGuard && e.prefix == 0 && len(e.inserts) == 0:
-		return nil, false
-	case g == noGuard:
-		return m.shifted(e, msg), true
-	case g == refusal && pe.Code == raiseCode:
-		m.refused(e, pgError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
-		at := len(m.down)
-		m.down = appendError(m.down, "ERROR", refuse)
-		return m.down[at:], true
-	case e.kind == query && e.done == 0 && !ofCheck(e, pe):
-		return m.shifted(e, msg), true
-	default:
-		return m.checkError(e, pe, msg), true
-	}
-}
-
-// ofCheck reports whether the first error of a Query that begins with a check
-// is the check's own. The server parses the whole text before it runs any of
-// it, and what it finds there is the client's.
-func ofCheck(e *reply, pe pgError) bool {
-	first := e.prefix
-	if first == 0 {
-		first = e.inserts[0].n
-	}
-	if pe.Position > 0 {
-		return pe.Position <= first
-	}
-	switch pe.Code {
-	case "42601", "22021", "22025", "54000", "54001", "0A000", "08P01":
-		return pe.Code == "0A000" // a cached plan that changed
-	default:
-		return true
-	}
-}
-
-// shifted puts the position of an error in a Query back to where it is in the
-// client's text.
-func (m *machine) shifted(e *reply, msg []byte) []byte {
-	at := len(m.down)
-	m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
-		if field != 'P' {
-			return v, true
-		}
-		return e.position(v), true
-	})
-	return m.down[at:]
-}
-
-// position maps a position in the text that was sent to the client's text.
-func (e *reply) position(v []byte) []byte {
-	if e.prefix > 0 {
-		return shiftPosition(v, e.prefix)
-	}
-	pos, err := strconv.Atoi(string(v))
-	if err != nil {
-		return v
-	}
-	p := pos - 1
-	sum := 0
-	for _, x := range e.inserts {
-		if p >= x.at+sum {
-			sum += x.n
-		}
-	}
-	return shiftPosition(v, sum)
-}
-
-func (m *machine) readOnlyError(e *reply) []byte {
-	r := m.unfencedBy
-	if m.mode == fencedMode {
-		st := m.standing()
-		r = readOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
-		if st.May() {
-			m.pending.told, m.pending.set = st.Epoch, true
-		}
-	}
-	m.refused(e, pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
-	at := len(m.down)
-	m.down = appendError(m.down, "ERROR", r)
-	return m.down[at:]
-}
-
-// checkError turns an error of a check into what the client sees.
-func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
-	at := len(m.down)
-	severity := ""
-	switch {
-	case pe.Code == fencing.StateSuperseded:
-		severity = "FATAL"
-		m.events = append(m.events, event{kind: superseded})
-	case pe.Code == fencing.StateStartOver:
-		m.pending.told, m.pending.set = e.told, true
-	case strings.HasPrefix(pe.Code, "ZF"):
-	case theirs(pe.Code):
-		// The client's own timeout, cancel, deadlock or failed transaction.
-		m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
-		return m.down[at:]
-	default:
-		m.checks.rename()
-		r := uncheckedRefusal(pe)
-		m.refused(e, pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
-		m.down = appendError(m.down, "ERROR", r)
-		return m.down[at:]
-	}
-	m.refused(e, pe)
-	m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
-		switch {
-		case severity != "" && (field == 'S' || field == 'V'):
-			return []byte(severity), true
-		default:
-			return v, field != 'W' && field != 'P'
-		}
-	})
-	return m.down[at:]
-}
-
-// theirs reports whether an error that hit the check is the client's own: it
-// would have met the client's statement as well.
-func theirs(code string) bool {
-	switch code {
-	case "57014", "55P03", "40P01", "40001", "25P02", "53200", "53300", "57P01", "57P02", "57P03":
-		return true
-	default:
-		return false
-	}
-}
-
-// refused notes a refusal for the audit.
-func (m *machine) refused(e *reply, pe pgError) {
-	text, write := string(e.text), true
-	if e.stmt != nil {
-		text = e.stmt.text[:min(len(e.stmt.text), maxAuditText)]
-		write = !e.stmt.known || !m.read(e.stmt)
-	} else if t := m.analyze([]byte(text)); t.Known {
-		write = false
-		for i := range t.Statements {
-			write = write || !t.Statements[i].Read
-		}
-	}
-	m.events = append(m.events, event{kind: refused, err: pe, text: text, write: write})
 }
