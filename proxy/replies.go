@@ -18,10 +18,6 @@ const (
 	run                  // ours only: Bind, Execute, Close: BindComplete, rows, CommandComplete, CloseComplete
 )
 
-// owesReady reports whether the server answers the message with ReadyForQuery
-// even when it skips everything up to the next Sync.
-func (k kind) owesReady() bool { return k == syncing || k == query || k == function }
-
 // guard says what a message of ours does for the transaction it stands in.
 type guard uint8
 

@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -173,8 +174,8 @@ func (o *ownParams) set(name, value string) error {
 	}
 	switch strings.ToLower(name) {
 	case "fencepost.resource", "fencepost.worker":
-		if value == "" || len(value) > maxName {
-			return bad(fmt.Sprintf("A name has 1 to %d bytes.", maxName))
+		if value == "" || len(value) > maxName || !utf8.ValidString(value) {
+			return bad(fmt.Sprintf("A name has 1 to %d bytes of UTF-8.", maxName))
 		}
 		if strings.HasSuffix(strings.ToLower(name), "resource") {
 			o.resource = value

@@ -1,0 +1,135 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+func TestSplitOptionsTakesOnlyItsOwn(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		options, kept string
+		own           []string
+	}{
+		{"", "", nil},
+		{"-c work_mem=5MB", "-c work_mem=5MB", nil},
+		{"  -c   work_mem=5MB  ", "  -c   work_mem=5MB  ", nil}, // untouched, blanks and all
+		{"-c fencepost.resource=billing", "", []string{"fencepost.resource", "billing"}},
+		{"-cfencepost.resource=billing", "", []string{"fencepost.resource", "billing"}},
+		{"--fencepost.resource=billing", "", []string{"fencepost.resource", "billing"}},
+		{"--fencepost.worker-timeout=3s", "", []string{"fencepost.worker_timeout", "3s"}},
+		{"-c FencePost.Resource=Billing", "", []string{"FencePost.Resource", "Billing"}},
+		{"-c a.b=1 -c fencepost.worker=w -c c.d=2", "-c a.b=1 -c c.d=2", []string{"fencepost.worker", "w"}},
+		{"-c fencepost.resource=a -c fencepost.worker=b", "", []string{"fencepost.resource", "a", "fencepost.worker", "b"}},
+		{`-c application_name=two\ words -c fencepost.worker=a\ b\\c`, `-c application_name=two\ words`, []string{"fencepost.worker", `a b\c`}},
+		{"-c\tfencepost.worker=w\n-c\vx.y=1", "-c x.y=1", []string{"fencepost.worker", "w"}},
+		{"-c fencepost.worker=", "", []string{"fencepost.worker", ""}},
+		{"-c fencepost.worker=a=b", "", []string{"fencepost.worker", "a=b"}},
+		{"-c fencepost.worker", "-c fencepost.worker", nil}, // no value: the server says what it thinks of it
+		{"-c", "-c", nil},
+		{"-c -c fencepost.worker=w", "-c -c fencepost.worker=w", nil}, // "-c" is the first one's argument, as getopt reads it
+		{"-c fencepostx.worker=w", "-c fencepostx.worker=w", nil},
+		{`trailing\`, `trailing\`, nil},
+	} {
+		kept, own := splitOptions(c.options)
+		if kept != c.kept || !reflect.DeepEqual(own, c.own) {
+			t.Errorf("splitOptions(%q) = %q, %q; want %q, %q", c.options, kept, own, c.kept, c.own)
+		}
+	}
+}
+
+// startupBody is the body of a startup packet.
+func startupBody(params ...string) []byte {
+	return appendStartup(nil, 3<<16, params)[8:]
+}
+
+func TestParseStartup(t *testing.T) {
+	t.Parallel()
+	s, err := parseStartup(3<<16, startupBody("user", "ann", "options", "-c fencepost.resource=r -c a.b=1",
+		"fencepost.worker", "w", "FENCEPOST.CAMPAIGN", "wait", "fencepost.worker_timeout", "1m30s", "application_name", "x", "replication", "off"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, workerTimeout: 90 * time.Second}
+	if s.user != "ann" || s.database != "ann" || s.own != want {
+		t.Errorf("user %q, database %q, own %+v; want ann, ann, %+v", s.user, s.database, s.own, want)
+	}
+	if want := []string{"user", "ann", "options", "-c a.b=1", "application_name", "x", "replication", "off"}; !reflect.DeepEqual(s.params, want) {
+		t.Errorf("the server gets %q, want %q", s.params, want)
+	}
+	s, err = parseStartup(3<<16, startupBody("user", "ann", "database", "db", "fencepost.worker_timeout", "0"))
+	if err != nil || s.database != "db" || s.own.workerTimeout != 0 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	s, err = parseStartup(3<<16, startupBody("user", "ann", "database", ""))
+	if err != nil || s.database != "ann" || s.own.workerTimeout >= 0 {
+		t.Errorf("an empty database is the user's name, and no timeout the default: %+v, %v", s, err)
+	}
+}
+
+func TestParseStartupRefuses(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", maxName+1)
+	for name, c := range map[string]struct {
+		body  []byte
+		state string
+		says  string
+	}{
+		"nothing at all":           {nil, "08P01", "terminator"},
+		"no terminator":            {[]byte("user\x00ann\x00"), "08P01", "terminator"},
+		"a name without a value":   {[]byte("user\x00"), "08P01", "terminator"},
+		"an open value":            {[]byte("user\x00ann"), "08P01", "terminator"},
+		"bytes behind the end":     {append(startupBody("user", "ann"), 'x'), "08P01", "terminator"},
+		"no user":                  {startupBody("database", "db"), "28000", "user name"},
+		"an empty user":            {startupBody("user", ""), "28000", "user name"},
+		"replication":              {startupBody("user", "ann", "replication", "true"), "ZF005", "replication"},
+		"logical replication":      {startupBody("user", "ann", "replication", "database"), "ZF005", "replication"},
+		"an empty resource":        {startupBody("user", "ann", "fencepost.resource", ""), "22023", "fencepost.resource"},
+		"a long worker":            {startupBody("user", "ann", "fencepost.worker", long), "22023", "fencepost.worker"},
+		"a resource not in UTF-8":  {startupBody("user", "ann", "fencepost.resource", "r\xff"), "22023", "fencepost.resource"},
+		"a wrong campaign":         {startupBody("user", "ann", "fencepost.campaign", "maybe"), "22023", "fencepost.campaign"},
+		"a wrong timeout":          {startupBody("user", "ann", "fencepost.worker_timeout", "soon"), "22023", "fencepost.worker_timeout"},
+		"a negative timeout":       {startupBody("user", "ann", "fencepost.worker_timeout", "-1s"), "22023", "fencepost.worker_timeout"},
+		"an unknown parameter":     {startupBody("user", "ann", "fencepost.colour", "red"), "22023", "fencepost.colour"},
+		"an unknown one by option": {startupBody("user", "ann", "options", "-c fencepost.colour=red"), "22023", "fencepost.colour"},
+	} {
+		_, err := parseStartup(3<<16, c.body)
+		var r *fencing.Refusal
+		if !errors.As(err, &r) || r.SQLState != c.state || !strings.Contains(r.Message, c.says) {
+			t.Errorf("%s: %v, want %s and %q", name, err, c.state, c.says)
+		}
+		if c.state == "22023" && (r == nil || r.Hint == "") {
+			t.Errorf("%s: no hint", name)
+		}
+	}
+}
+
+func TestFrameLimits(t *testing.T) {
+	t.Parallel()
+	header := func(typ byte, n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{typ}, n) }
+	for _, c := range []struct {
+		typ  byte
+		n    uint32
+		fits bool
+	}{
+		{'Q', 3, false}, {'Q', 0, false}, {'Q', 1 << 31, false}, {'Q', 0xffffffff, false}, {'Q', 1 << 30, false},
+		{'Q', 1<<30 - 1, true}, {'Q', 4, true}, {'d', 1<<30 - 1, true}, {'B', 1 << 20, true}, {'F', 1 << 20, true}, {'P', 1 << 20, true},
+		{'E', 10000, true}, {'E', 10001, false}, {'S', 10001, false}, {'D', 1 << 20, false}, {'p', 1 << 20, false}, {'y', 10001, false},
+	} {
+		f, ok, err := clientFrame(header(c.typ, c.n))
+		if (err == nil) != c.fits || c.fits && (!ok || f.typ != c.typ || f.size != int(c.n)+1) {
+			t.Errorf("%q with length %d: %+v, %t, %v; fits: want %t", c.typ, c.n, f, ok, err, c.fits)
+		}
+	}
+	for n := range headerLen {
+		if _, ok, err := clientFrame(header('Q', 0)[:n]); ok || err != nil {
+			t.Errorf("%d bytes of a header: %t, %v", n, ok, err)
+		}
+	}
+}
