@@ -394,7 +394,10 @@ DECLARE
     since timestamptz := clock_timestamp();
     seq   regclass := fencepost.sequence_of(before.id);
 BEGIN
-    -- Waits behind the transactions that were checked, and goes on only alone.
+    -- Waits behind the transactions that were checked, and goes on only alone. The
+    -- caller clears the way. Should the caller be frozen or gone, this leaves the
+    -- queue by itself: the leader's checks wait behind it.
+    PERFORM set_config('lock_timeout', format('%sms', ceil(extract(epoch FROM grace + patience) * 1000) + 3000), true);
     EXECUTE format('ALTER SEQUENCE fencepost.%I RESTART', 'epoch_' || before.id);
     IF before IS DISTINCT FROM (SELECT f FROM fencepost.fence f WHERE f.id = before.id) THEN
         RAISE EXCEPTION USING ERRCODE = '40001', MESSAGE = format('fence %s changed while its row was locked', before.id);

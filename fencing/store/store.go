@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 )
@@ -140,15 +141,30 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 		"idle_in_transaction_session_timeout": "0",
 		"idle_session_timeout":                "0",
 		"standard_conforming_strings":         "on",
+		"tcp_keepalives_idle":                 "10",
+		"tcp_keepalives_interval":             "3",
+		"tcp_keepalives_count":                "3",
 	}
 	c.OnNotice = keepNotice
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
-	pc.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
-		// PostgreSQL 17 and later know it; earlier ones refuse the name.
-		_, err := conn.Exec(ctx, "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'")
-		return err
-	}
+	pc.AfterConnect = finish
 	return pgxpool.NewWithConfig(ctx, pc)
+}
+
+// finish sets what not every server knows.
+func finish(ctx context.Context, conn *pgx.Conn) error {
+	// PostgreSQL 17 and later have it; earlier ones refuse the name.
+	if _, err := conn.Exec(ctx, "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"); err != nil {
+		return fmt.Errorf("disarm transaction_timeout: %w", err)
+	}
+	// A grant whose proxy has died must leave the queue. Some platforms cannot
+	// look after their client while they wait: there lock_timeout ends it.
+	_, err := conn.Exec(ctx, "SELECT pg_catalog.set_config('client_connection_check_interval', '500ms', false)")
+	var pg *pgconn.PgError
+	if err != nil && !errors.As(err, &pg) {
+		return fmt.Errorf("make the server look after its client: %w", err)
+	}
+	return nil
 }
 
 // examine looks for what else would fail later: the schema, its version, and the

@@ -296,3 +296,47 @@ func TestADeadlockWithAGrantIsSurvived(t *testing.T) {
 		t.Errorf("the grant: %v", err)
 	}
 }
+
+// TestAGrantWhoseProxyIsFrozenOrGoneLeavesTheQueue: nobody stands beside these
+// grants any more, and the leader's checks wait behind them.
+func TestAGrantWhoseProxyIsFrozenOrGoneLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	for _, gone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, pgtest.Shared(t))
+			term := h.grant("a")
+			tx := h.worker(term).begin(h.ctx(), t, "")
+			pooled, err := h.store.Pool().Acquire(h.ctx()) // with the store's own settings
+			if err != nil {
+				t.Fatal(err)
+			}
+			conn := pooled.Hijack()
+			t.Cleanup(func() { _ = conn.Close(context.Background()) })
+			wait := "10ms"
+			if gone {
+				wait = "1h"
+			}
+			ended := make(chan error, 1)
+			go func() {
+				_, err := conn.Exec(h.ctx(), fmt.Sprintf("SELECT fencepost.grant(%d, 'worker-b', 'incarnation-b', 'test', 'life-1', 2, 0, 0, '%s', '%s')",
+					h.fence.ID(), wait, wait))
+				ended <- err
+			}()
+			eventually(t, "the grant waits", func() bool { return waiting(h) })
+			if gone {
+				if err := conn.PgConn().Conn().Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			eventually(t, "the grant has left the queue", func() bool { return !waiting(h) })
+			if err := <-ended; err == nil || !gone && stateOf(err) != "55P03" {
+				t.Errorf("the grant: %v", err)
+			}
+			leaderGoesOn(t, h, term)
+			if err := tx.Commit(h.ctx()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
