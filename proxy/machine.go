@@ -90,9 +90,10 @@ type machine struct {
 
 	skipDown int
 	dropDown bool
-	skipping bool // the server skips everything up to Sync
-	copying  bool // a COPY from the client has begun and not ended
-	tx       byte // of the last ReadyForQuery
+	skipping bool  // the server skips everything up to Sync
+	copying  bool  // a COPY from the client has begun and not ended
+	broken   error // what the client did cannot be followed: the session ends
+	tx       byte  // of the last ReadyForQuery
 	srvCover cover
 	txCover  cover // srvCover at the last ReadyForQuery
 	pending  struct {

@@ -77,8 +77,7 @@ func bindNames(body []byte) (portal, stmt []byte, ok bool) {
 func (m *machine) message(f frame, n, avail int, p *plan) need {
 	body := p.in[n+headerLen : n+avail]
 	if m.copyIn {
-		m.copyMessage(f.typ)
-		p.forward(n, n+avail)
+		m.copyMessage(f.typ, n, avail, p)
 		return needNothing
 	}
 	switch f.typ {

@@ -84,7 +84,7 @@ func (m *machine) answer(f frame, msg []byte, p *plan) (drop bool, err error) {
 			return false, fmt.Errorf("%w: %q while nothing is owed", errSurprise, f.typ)
 		}
 		if drop, ok := m.match(e, f.typ, msg, p); ok {
-			return drop, nil
+			return drop, m.broken
 		}
 		if !e.maybe {
 			return false, fmt.Errorf("%w: %q while kind %d is owed", errSurprise, f.typ, e.kind)
