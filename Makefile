@@ -36,6 +36,7 @@ bench: build ## Compare with PgBouncer and with no proxy (pgbench, a few minutes
 lint: ## Check format, vet, and who imports whom
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
 	go vet ./...
+	go vet -tags fencepost_unfenced ./...
 	go test ./internal/imports
 
 fmt: ## Format the code

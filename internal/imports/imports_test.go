@@ -32,12 +32,13 @@ var ours = map[string][]string{
 	"cmd/fencepost":       {"..."},
 	"internal/pgtest":     {"migrations"},
 	"internal/consultest": {},
+	"internal/wiretest":   {},
 	"internal/imports":    {},
 	"scripts":             {},
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/wiretest", "election/electiontest"}
 
 // theirs says which single place may import a library, outside of tests. A
 // name that ends in .go is one file.
