@@ -85,6 +85,9 @@ func FuzzQuick(f *testing.F) {
 		for _, s := range []Settings{DefaultSettings, {StandardConformingStrings: true}, {SafeEncoding: true}} {
 			full := Analyze(sql, s)
 			agreeWithQuick(t, sql, full)
+			if s.StandardConformingStrings {
+				agreeWithWords(t, sql, full)
+			}
 			wellFormed(t, sql, full)
 		}
 		AuditOf(sql)
