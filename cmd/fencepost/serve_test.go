@@ -131,7 +131,7 @@ func (r *running) ask(t *testing.T, path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-func exec(t *testing.T, conn *pgx.Conn, sql string) error {
+func execSQL(t *testing.T, conn *pgx.Conn, sql string) error {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -169,12 +169,12 @@ func TestServeFencesAndShowsIt(t *testing.T) {
 	r := startServing(t, s, nil)
 
 	leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a")
-	if err := exec(t, leader, "INSERT INTO work VALUES (1)"); err != nil {
+	if err := execSQL(t, leader, "INSERT INTO work VALUES (1)"); err != nil {
 		t.Fatalf("a lone worker's write: %v", err)
 	}
 	follower := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b")
-	wantState(t, exec(t, follower, "INSERT INTO work VALUES (2)"), fencing.StateNotLeader)
-	if err := exec(t, follower, "SELECT n FROM work"); err != nil {
+	wantState(t, execSQL(t, follower, "INSERT INTO work VALUES (2)"), fencing.StateNotLeader)
+	if err := execSQL(t, follower, "SELECT n FROM work"); err != nil {
 		t.Errorf("a follower's read: %v", err)
 	}
 
@@ -230,7 +230,7 @@ func TestEndingReleasesTheLease(t *testing.T) {
 	first := startServing(t, s, long)
 	second := startServing(t, s, long)
 	conn := first.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
-	if err := exec(t, conn, "INSERT INTO work VALUES (1)"); err != nil {
+	if err := execSQL(t, conn, "INSERT INTO work VALUES (1)"); err != nil {
 		t.Fatal(err)
 	}
 	if err := first.stop(); err != nil {
@@ -238,7 +238,7 @@ func TestEndingReleasesTheLease(t *testing.T) {
 	}
 	// With a TTL of an hour this connects only if the lease was released.
 	conn = second.connect(t, db, "fencepost.resource=billing&fencepost.worker=b&fencepost.campaign=wait")
-	if err := exec(t, conn, "INSERT INTO work VALUES (2)"); err != nil {
+	if err := execSQL(t, conn, "INSERT INTO work VALUES (2)"); err != nil {
 		t.Errorf("the successor's write: %v", err)
 	}
 }
@@ -251,7 +251,7 @@ func TestDrainWaitsForATransaction(t *testing.T) {
 	r := startServing(t, s, nil)
 	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
 	for _, sql := range []string{"BEGIN", "INSERT INTO work VALUES (1)"} {
-		if err := exec(t, conn, sql); err != nil {
+		if err := execSQL(t, conn, sql); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestDrainWaitsForATransaction(t *testing.T) {
 	if code, body := r.ask(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"draining": true`) {
 		t.Errorf("/readyz of a draining proxy: %d %s", code, body)
 	}
-	if err := exec(t, conn, "COMMIT"); err != nil {
+	if err := execSQL(t, conn, "COMMIT"); err != nil {
 		t.Errorf("commit while draining: %v", err)
 	}
 	if err := <-ended; err != nil {
@@ -303,10 +303,10 @@ func TestUnfencedConnectionsAreAsConfigured(t *testing.T) {
 				return
 			}
 			defer conn.Close(ctx)
-			if err := exec(t, conn, "SELECT n FROM work"); err != nil {
+			if err := execSQL(t, conn, "SELECT n FROM work"); err != nil {
 				t.Errorf("read: %v", err)
 			}
-			if err := exec(t, conn, "INSERT INTO work VALUES (1)"); (err == nil) != c.write {
+			if err := execSQL(t, conn, "INSERT INTO work VALUES (1)"); (err == nil) != c.write {
 				t.Errorf("write: %v, want success %v", err, c.write)
 			}
 		})

@@ -1,0 +1,161 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestComposeFileUsesKnownSettings notices a variable of docker-compose.yml
+// that no setting has.
+func TestComposeFileUsesKnownSettings(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docker-compose.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var compose struct {
+		Services map[string]struct {
+			Command     []string
+			Environment map[string]string
+			Volumes     []string
+		}
+	}
+	if err := yaml.Unmarshal(text, &compose); err != nil {
+		t.Fatal(err)
+	}
+	known := map[string]bool{"FENCEPOST_DSN": true}
+	for _, s := range new(NewConfig()).settings() {
+		known[s.env()] = true
+	}
+	found := 0
+	for name, service := range compose.Services {
+		for variable := range service.Environment {
+			if strings.HasPrefix(variable, "FENCEPOST_") {
+				found++
+				if !known[variable] {
+					t.Errorf("service %s sets %s, which is no setting", name, variable)
+				}
+			}
+		}
+		for _, volume := range service.Volumes {
+			path, _, _ := strings.Cut(volume, ":")
+			if _, err := os.Stat(filepath.Join("..", "..", path)); err != nil {
+				t.Errorf("service %s: %v", name, err)
+			}
+		}
+	}
+	if found == 0 || len(compose.Services) != 6 {
+		t.Errorf("found %d settings in %d services", found, len(compose.Services))
+	}
+}
+
+// exampleWorker is examples/worker.sh as a process group, with its output.
+type exampleWorker struct {
+	name string
+	cmd  *exec.Cmd
+	mu   struct {
+		sync.Mutex
+		text strings.Builder
+	}
+}
+
+func (w *exampleWorker) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.text.Write(p)
+}
+
+// wrote is how many rows the worker said that it wrote.
+func (w *exampleWorker) wrote() int { return strings.Count(w.output(), w.name+" wrote row") }
+
+func (w *exampleWorker) output() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.text.String()
+}
+
+func (w *exampleWorker) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(-w.cmd.Process.Pid, s); err != nil {
+		t.Fatalf("signal %s: %v", w.name, err)
+	}
+}
+
+func startExampleWorker(t *testing.T, r *running, db, name string) *exampleWorker {
+	t.Helper()
+	host, port, err := net.SplitHostPort(r.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &exampleWorker{name: name}
+	w.cmd = exec.Command("sh", filepath.Join("..", "..", "examples", "worker.sh"))
+	w.cmd.Env = append(os.Environ(), "WORKER="+name, "PGHOST="+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db)
+	w.cmd.Stdout, w.cmd.Stderr = w, w
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := w.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) // psql with it
+		_ = w.cmd.Wait()                                      // it was killed
+	})
+	return w
+}
+
+// TestExampleWorkersTakeOver does what docker-compose.yml invites to: it
+// freezes the worker that works, and thaws it when the other one has worked.
+func TestExampleWorkersTakeOver(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE charges (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())")
+	r := startServing(t, s, func(c *Config) {
+		c.Lease.WorkerTimeout, c.Lease.Grace = Duration(2*time.Second), Duration(200*time.Millisecond)
+	})
+	first := startExampleWorker(t, r, db, "worker-a")
+	eventually(t, "the first worker to write", func() bool { return first.wrote() > 0 })
+	second := startExampleWorker(t, r, db, "worker-b")
+	eventually(t, "the second worker to wait", func() bool { return strings.Contains(r.rolesOf(t, db), "worker-b:follower") })
+	if second.wrote() > 0 {
+		t.Errorf("the second worker wrote while the first one led:\n%s", second.output())
+	}
+	first.signal(t, syscall.SIGSTOP)
+	eventually(t, "the second worker to take over", func() bool { return second.wrote() > 0 })
+	before := first.wrote()
+	first.signal(t, syscall.SIGCONT)
+	eventually(t, "the first worker to be refused", func() bool { return strings.Contains(first.output(), "was superseded") })
+	if first.wrote() != before {
+		t.Errorf("the first worker wrote after it was superseded:\n%s", first.output())
+	}
+	eventually(t, "the first worker to stand by", func() bool {
+		return strings.Count(first.output(), "connects, and waits until it leads") == 2
+	})
+}
+
+// rolesOf lists "name:role" of the workers of the resource billing; the name is
+// what stands before the first colon of the worker's id.
+func (r *running) rolesOf(t *testing.T, db string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, v := range resourceViews(r.elections.Resources(), r.metrics.RefusedSoFar) {
+		for _, w := range v.Workers {
+			name, _, _ := strings.Cut(w.Worker, ":")
+			if v.Database == db {
+				fmt.Fprintf(&b, "%s:%s ", name, w.Role)
+			}
+		}
+	}
+	return b.String()
+}
