@@ -40,7 +40,7 @@ func escape(name string) string {
 		case 'a' <= ch && ch <= 'z', 'A' <= ch && ch <= 'Z', '0' <= ch && ch <= '9', ch == '-', ch == '_':
 			b.WriteByte(ch)
 		default:
-			fmt.Fprintf(&b, "%%%02X", ch)
+			fmt.Fprintf(&b, "=%02X", ch) // Consul would decode a % of ours
 		}
 	}
 	return b.String()

@@ -40,9 +40,9 @@ func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Ser
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
 			return client(t, consul.Config{Address: link.Addr(), Prefix: db, Proxy: db + proxy}).Database(db)
 		},
-		// The watch shows the marker too, but not as the first of results.
+		// A watch shows the marker too, but not as a result of a transaction.
 		Award: func(*testing.T) string {
-			return `{"Results":[{"KV":{"LockIndex":0,"Key":"` + db + `/.generation"`
+			return "\"KV\": {\n                \"LockIndex\": 0,\n                \"Key\": \"" + db + "/.generation\""
 		},
 		Faults: []electiontest.Fault{
 			{Name: "the session is destroyed", Do: func(t *testing.T, resource string) {

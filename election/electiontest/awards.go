@@ -188,7 +188,7 @@ var termCases = []testCase{
 		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil || errors.Is(err, election.ErrHeld) {
 			w.Fatalf("an acquire without an answer ended with %v", err)
 		}
-		<-lost
+		await(w.T, "the answer was lost", lost)
 		q, _ := w.provider("two")
 		shown := w.see(q, election.Held)
 		lease := w.mustAcquire(p, w.bid("a"))
@@ -207,7 +207,7 @@ var termCases = []testCase{
 		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil {
 			w.Fatal("an acquire without an answer succeeded")
 		}
-		<-lost
+		await(w.T, "the answer was lost", lost)
 		w.mustRelease(p, &election.Lease{Bid: w.bid("a")}, election.ReasonLeft)
 		w.mustAcquire(p, w.bid("b"))
 	}},

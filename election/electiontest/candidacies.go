@@ -125,7 +125,7 @@ var candidacyCases = []testCase{
 		lost := p.link.Lose(w.service.Award(w.T)) // the award's
 		p.gate.loseNext()                         // and the grant's
 		a := p.join("a")
-		<-lost
+		await(w.T, "the answer was lost", lost)
 		if epoch := a.eventuallyLeads(w.service.Death + soon); epoch != 2 {
 			w.Errorf("the epoch is %d, want 2", epoch)
 		}
@@ -181,7 +181,7 @@ var candidacyCases = []testCase{
 		p, q := w.proxy("one"), w.proxy("two")
 		waiting := p.gate.close()
 		slow := p.join("slow")
-		<-waiting // it was awarded the lease, and stands still before the grant
+		await(w.T, "the grant waits", waiting) // it was awarded the lease, and stands still before the grant
 		p.link.Cut()
 		b := q.join("b")
 		epoch := b.eventuallyLeads(w.service.Death + soon)

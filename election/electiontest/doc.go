@@ -72,6 +72,16 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
+// await waits for a channel to be closed.
+func await(t *testing.T, what string, ch <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-ch:
+	case <-time.After(patience):
+		t.Fatalf("it did not happen that %s", what)
+	}
+}
+
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	t.Helper()

@@ -131,10 +131,12 @@ func (l *Link) relay(to, from net.Conn, answers bool) {
 	defer to.Close()
 	defer from.Close()
 	buf := make([]byte, 64<<10)
+	var seen []byte // the end of what passed: an answer may come in pieces
 	for {
 		n, err := from.Read(buf)
 		if n > 0 {
-			if l.pass(); answers && l.loses(buf[:n]) {
+			seen = append(seen[max(0, len(seen)-1024):], buf[:n]...)
+			if l.pass(); answers && l.loses(seen) {
 				return
 			}
 			if _, err := to.Write(buf[:n]); err != nil {

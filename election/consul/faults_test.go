@@ -1,0 +1,336 @@
+package consul_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/consul"
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+const patience = 30 * time.Second
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v it does not hold that %s", d, what)
+		}
+	}
+}
+
+func bid(worker string, ttl time.Duration) election.Bid {
+	return election.Bid{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+}
+
+// worker is a member of a candidacy.
+type worker struct {
+	fencing.Candidacy
+	reads atomic.Uint64
+}
+
+func (w *worker) Activity() (uint64, bool) { return w.reads.Load(), true }
+func (w *worker) StandingChanged()         {}
+
+// elections is a proxy of its own, over the real fence.
+func elections(t *testing.T, c *consul.Client, ttl time.Duration) *election.Elections {
+	t.Helper()
+	server := pgtest.Shared(t)
+	e, err := election.New(election.Config{
+		Logger:   zaptest.NewLogger(t),
+		Settings: func(string, string) election.Settings { return election.Settings{TTL: ttl} },
+		Open: func(ctx context.Context, db string) (election.Backend, error) {
+			st, err := store.Open(ctx, store.Config{Address: server.Addr(), Database: db, User: pgtest.Control})
+			if err != nil {
+				return election.Backend{}, err
+			}
+			return election.Backend{Provider: c.Database(db), Close: st.Close, Fence: func(ctx context.Context, name string) (election.Fence, error) {
+				return st.Fence(ctx, name)
+			}}, nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_ = e.Close(ctx) // Consul may be gone
+	})
+	return e
+}
+
+func join(t *testing.T, e *election.Elections, db, name string) *worker {
+	t.Helper()
+	w := &worker{}
+	c, err := e.Join(within(t, patience), fencing.Claim{
+		Database: db, User: pgtest.App, Resource: "billing", Worker: name,
+		Client: netip.MustParseAddr("192.0.2.1"), WorkerTimeout: -1,
+	}, w)
+	if err != nil {
+		t.Fatalf("worker %s joins: %v", name, err)
+	}
+	w.Candidacy = c
+	if err := c.AwaitFirst(within(t, patience)); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// A snapshot that is restored takes the order of awards back, or keeps it, as
+// Consul likes. Whatever it does, no epoch comes again, and where nobody can be
+// granted one any more the error names the way out.
+func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Shared(t).Database(t)
+	old := consultest.Start(t)
+	c := client(t, consul.Config{Address: old.Addr(), Prefix: db, Proxy: "one"})
+	e := elections(t, c, ttl)
+	var last fencing.Epoch
+	var snapshot []byte
+	for i := range 4 {
+		w := join(t, e, db, fmt.Sprint("before-", i))
+		eventually(t, "the worker leads", patience, func() bool { return w.Standing().May() })
+		last = w.Standing().Epoch
+		if i == 0 {
+			snapshot = old.Snapshot(t)
+		}
+		w.Leave(w, true)
+	}
+	if last != 4 {
+		t.Fatalf("epoch %d after 4 grants", last)
+	}
+
+	t.Run("on the same cluster", func(t *testing.T) {
+		old.Restore(t, snapshot)
+		w := join(t, e, db, "after")
+		// The snapshot holds the lock of a session that nobody renews.
+		eventually(t, "a worker leads", 3*ttl+patience, func() bool { return w.Standing().May() })
+		if epoch := w.Standing().Epoch; epoch <= last {
+			t.Errorf("epoch %d was granted after %d", epoch, last)
+		} else {
+			last = epoch
+		}
+		w.Leave(w, true)
+	})
+
+	t.Run("on a new cluster", func(t *testing.T) {
+		rebuilt := consultest.Start(t)
+		rebuilt.Restore(t, snapshot)
+		c := client(t, consul.Config{Address: rebuilt.Addr(), Prefix: db, Proxy: "two"})
+		w := join(t, elections(t, c, ttl), db, "after the rebuild")
+		eventually(t, "the fence refuses the old order", patience, func() bool { return w.Standing().Fault != nil })
+		if w.Standing().May() || w.Standing().Epoch != 0 {
+			t.Errorf("an award of an old order was granted: %+v", *w.Standing())
+		}
+		var refusal *fencing.Refusal
+		if err := w.AwaitLeader(within(t, patience)); !errors.As(err, &refusal) || refusal.SQLState != fencing.StateNoFence ||
+			!strings.Contains(refusal.Hint, "fencepost generation bump") {
+			t.Errorf("the error does not name the way out: %v", err)
+		}
+		if _, err := c.BumpGeneration(within(t, patience)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the worker leads after the bump", patience, func() bool { return w.Standing().May() })
+		if epoch := w.Standing().Epoch; epoch != last+1 {
+			t.Errorf("epoch %d was granted after %d", epoch, last)
+		}
+	})
+}
+
+func TestFrozenAgentStopsTheLeaderInTime(t *testing.T) {
+	t.Parallel()
+	db := pgtest.Shared(t).Database(t)
+	agent := consultest.Start(t)
+	c := client(t, consul.Config{Address: agent.Addr(), Prefix: db, Proxy: "one"})
+	w := join(t, elections(t, c, ttl), db, "a")
+	if !w.Standing().May() {
+		t.Fatalf("the worker does not lead: %+v", *w.Standing())
+	}
+	epoch := w.Standing().Epoch
+	agent.Pause(t)
+	began := time.Now()
+	eventually(t, "the leader stops", ttl+2*time.Second, func() bool { return !w.Standing().May() })
+	t.Logf("stopped after %v", time.Since(began))
+	if s := w.Standing(); !s.Lapsed || s.Epoch != epoch {
+		t.Errorf("the standing is %+v", *s)
+	}
+	eventually(t, "the client notices", 30*time.Second, func() bool { return c.Healthy() != nil || w.Standing().Lapsed })
+	agent.Continue(t)
+	eventually(t, "the worker leads again", patience, func() bool { return w.Standing().May() })
+	if again := w.Standing().Epoch; again != epoch {
+		t.Errorf("epoch %d, it was %d", again, epoch)
+	}
+}
+
+func TestStartingProxyDestroysItsOldSessions(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Shared(t)
+	prefix := pgtest.Shared(t).Database(t) // a name of this test's own
+	const long = 60 * time.Second
+	mine := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-one"}).Database("db")
+	other := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-two"}).Database("db")
+	if _, err := mine.Acquire(within(t, patience), bid("a", long)); err != nil {
+		t.Fatal(err)
+	}
+	theirs := bid("b", long)
+	theirs.Resource = "shipping"
+	held, err := other.Acquire(within(t, patience), theirs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The proxy dies, and starts again.
+	again := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-one"}).Database("db")
+	eventually(t, "the old lease is free", lockDelay+5*time.Second, func() bool {
+		_, err := again.Acquire(within(t, patience), bid("c", long))
+		return err == nil
+	})
+	if err := other.Renew(within(t, patience), held); err != nil {
+		t.Errorf("another proxy's lease was lost: %v", err)
+	}
+}
+
+func TestMissingRightsAreUnknownNotLost(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t, consultest.WithACL())
+	const long = 60 * time.Second
+	full := token(t, agent, `key_prefix "fencepost/" { policy = "write" } session_prefix "" { policy = "write" }`)
+	p := client(t, consul.Config{Address: agent.Addr(), Proxy: "one", Token: full}).Database("db")
+	lease, err := p.Acquire(within(t, patience), bid("a", long))
+	if err != nil {
+		t.Fatalf("acquire with all rights: %v", err)
+	}
+	if err := p.Renew(within(t, patience), lease); err != nil {
+		t.Fatalf("renew with all rights: %v", err)
+	}
+	for name, rules := range map[string]string{
+		"no rights":                 ``,
+		"no right to the session":   `key_prefix "fencepost/" { policy = "write" }`,
+		"no right to the key":       `session_prefix "" { policy = "write" }`,
+		"no right to read the mark": `key_prefix "fencepost/db/" { policy = "write" } session_prefix "" { policy = "write" }`,
+	} {
+		q := client(t, consul.Config{Address: agent.Addr(), Proxy: "two", Token: token(t, agent, rules)}).Database("db")
+		if err := q.Renew(within(t, patience), lease); errors.Is(err, election.ErrLost) {
+			t.Errorf("%s: renew says that the lease is lost: %v", name, err)
+		}
+		other := bid(name, long)
+		other.Resource = "other"
+		if got, err := q.Acquire(within(t, patience), other); err == nil || errors.Is(err, election.ErrHeld) {
+			t.Errorf("%s: acquire ended with %v, %v", name, got, err)
+		}
+		if err := q.Release(within(t, patience), &election.Lease{Bid: other}, election.ReasonLeft); err != nil {
+			t.Logf("%s: release: %v", name, err)
+		}
+	}
+	if err := p.Renew(within(t, patience), lease); err != nil {
+		t.Errorf("the holder was disturbed: %v", err)
+	}
+	q := client(t, consul.Config{Address: agent.Addr(), Proxy: "three", Token: full}).Database("db")
+	free := bid("z", long)
+	free.Resource = "other"
+	if _, err := q.Acquire(within(t, patience), free); err != nil {
+		t.Errorf("a lease that nobody could get is not free: %v", err)
+	}
+}
+
+// token makes an ACL token with the rules.
+func token(t *testing.T, agent *consultest.Agent, rules string) string {
+	t.Helper()
+	policy := fmt.Sprintf(`{"Name": "p%d", "Rules": %s}`, time.Now().UnixNano(), quoted(t, rules))
+	var made struct{ ID, SecretID string }
+	if err := json.Unmarshal(agent.Request(t, http.MethodPut, "/v1/acl/policy", []byte(policy)), &made); err != nil {
+		t.Fatal(err)
+	}
+	body := `{"Policies": [{"ID": "` + made.ID + `"}]}`
+	if err := json.Unmarshal(agent.Request(t, http.MethodPut, "/v1/acl/token", []byte(body)), &made); err != nil {
+		t.Fatal(err)
+	}
+	return made.SecretID
+}
+
+func quoted(t *testing.T, s string) string {
+	t.Helper()
+	text, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// The one test with Consul's own least TTL: the lease of a proxy that died is
+// free after no less than the TTL and no more than twice of it and the
+// lock-delay.
+func TestDeadHolderWithTheDefaultTTL(t *testing.T) {
+	t.Parallel()
+	const ttl = 10 * time.Second
+	agent := consultest.Start(t, consultest.WithDefaultTTL())
+	p := client(t, consul.Config{Address: agent.Addr(), Proxy: "one"}).Database("db")
+	q := client(t, consul.Config{Address: agent.Addr(), Proxy: "two"}).Database("db")
+	if _, err := p.Acquire(within(t, patience), bid("short", time.Second)); err == nil {
+		t.Error("Consul took a TTL of 1s; the agent is not what this test is for")
+	}
+	began := time.Now()
+	first, err := p.Acquire(within(t, patience), bid("a", ttl))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var second *election.Lease
+	eventually(t, "the lease is free", 2*ttl+lockDelay+5*time.Second, func() bool {
+		second, err = q.Acquire(within(t, patience), bid("b", ttl))
+		return err == nil
+	})
+	if took := time.Since(began); took < ttl {
+		t.Errorf("the lease was free after %v", took)
+	}
+	if second.Index <= first.Index {
+		t.Errorf("award %d came after %d", second.Index, first.Index)
+	}
+	if err := p.Renew(within(t, patience), first); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the dead holder renews with %v", err)
+	}
+}
+
+func TestNamesCannotMeetInOneKey(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Shared(t)
+	prefix := pgtest.Shared(t).Database(t)
+	c := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix})
+	names := [][2]string{{"a/b", "c"}, {"a", "b/c"}, {"a%2Fb", "c"}, {".", "c"}, {"..", "c"}, {"a", ".generation"}, {"ä", "c"}, {"a b", "?c#d"}}
+	for _, name := range names {
+		b := bid("w"+name[0]+"|"+name[1], time.Minute)
+		b.Resource = name[1]
+		lease, err := c.Database(name[0]).Acquire(within(t, patience), b)
+		if err != nil {
+			t.Errorf("the lease of %q is not free: %v", name, err)
+			continue
+		}
+		if err := c.Database(name[0]).Renew(within(t, patience), lease); err != nil {
+			t.Errorf("the lease of %q renews with %v", name, err)
+		}
+		sight, err := c.Database(name[0]).Watch(within(t, patience), name[1], election.Sight{Vacancy: election.Freed})
+		if err != nil || sight.Incarnation != b.Incarnation {
+			t.Errorf("the lease of %q is seen as %+v, %v", name, sight, err)
+		}
+	}
+}
