@@ -23,7 +23,7 @@ type process struct {
 // startProcess runs the command until it ends. The server dies with this
 // process: by SIGQUIT, which is an immediate shutdown.
 func startProcess(cmd *exec.Cmd) (*process, error) {
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGQUIT
+	dieWithParent(cmd.SysProcAttr)
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {

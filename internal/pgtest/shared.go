@@ -29,9 +29,13 @@ func Shared(t testing.TB) *Server {
 }
 
 // Main runs a package's tests, stops the shared server, and fails if a
-// goroutine is left. Call it from TestMain; it does not return.
-func Main(m *testing.M) {
+// goroutine is left. Call it from TestMain; it does not return. after is what
+// else has to be done behind the tests.
+func Main(m *testing.M, after ...func()) {
 	code := m.Run()
+	for _, do := range after {
+		do()
+	}
 	if shared.server != nil {
 		shared.server.remove()
 	}
