@@ -197,9 +197,6 @@ func (m *machine) judge(s *statement) (v verdict, n need, r *fencing.Refusal) {
 	if s.known && s.info.Kind == fencing.Refused {
 		return refuseFirst, needNothing, twoPhaseRefusal
 	}
-	if s.known && s.info.Savepoint && !s.opensSavepoint() {
-		return forward, needNothing, nil
-	}
 	if m.mode == reading {
 		return m.judgeReading(s)
 	}

@@ -213,7 +213,7 @@ var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
 // executed follows what a statement that was sent does to the session.
 func (m *machine) executed(s *statement) {
 	switch {
-	case !s.known, s.info.EndsTx, s.info.Savepoint && !s.opensSavepoint():
+	case !s.known, s.info.EndsTx, s.info.EndsSavepoint:
 		m.cover, m.failed, m.inTx = uncovered, false, false
 	case s.info.UnsetsReadOnly && m.cover == readCovered:
 		m.cover = uncovered

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"strings"
-
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -49,6 +47,9 @@ const maxAnalyzed = 1 << 20
 // unguarded reports whether a statement of this kind needs nothing in front of
 // it: it can neither read nor write anything, or it only ends a transaction.
 func unguarded(s *fencing.Statement) bool {
+	if s.EndsSavepoint { // a check in front would make it fail in a failed transaction
+		return true
+	}
 	switch s.Kind {
 	case fencing.Session, fencing.Begin, fencing.Commit, fencing.Rollback,
 		fencing.Discard, fencing.Deallocate, fencing.ShowFence, fencing.SetFence:
@@ -98,13 +99,6 @@ func (m *machine) read(s *statement) bool {
 		}
 	}
 	return s.class == isRead
-}
-
-// opensSavepoint tells SAVEPOINT from RELEASE and ROLLBACK TO. In doubt (a
-// comment in front) it is taken for one.
-func (s *statement) opensSavepoint() bool {
-	t := strings.TrimLeft(s.text[min(s.info.Start, len(s.text)):], " \t\r\n\f\v")
-	return t == "" || t[0]|0x20 != 'r'
 }
 
 // analyze parses sql under the session's settings. Text that means the same
