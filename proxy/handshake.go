@@ -9,6 +9,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -43,6 +44,8 @@ func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
 	defer x.close()
 	x.log = s.cfg.Logger.With(zap.String("session", x.id), zap.String("database", start.database),
 		zap.String("user", start.user), zap.Stringer("client", client.RemoteAddr()))
+	ctx, x.cancel = context.WithCancel(ctx)
+	defer x.cancel()
 	if s.register(x) {
 		refuse(client, shuttingDown)
 		return
@@ -50,11 +53,13 @@ func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
 	defer s.unregister(x)
 	s.cfg.Metrics.Sessions(1)
 	defer s.cfg.Metrics.Sessions(-1)
-	ctx, x.cancel = context.WithCancel(ctx)
-	defer x.cancel()
 	if err := x.begin(ctx); err != nil {
+		if x.isDraining() {
+			err = shuttingDown
+		}
 		if !errors.Is(err, errOver) {
 			refuse(client, err)
+			linger(client)
 			x.log.Debug("session refused", zap.Error(err))
 		}
 		return
@@ -77,6 +82,9 @@ func (x *session) begin(ctx context.Context) error {
 	standing, told, err := x.join(ctx)
 	if err != nil {
 		return err
+	}
+	if x.isDraining() {
+		return shuttingDown
 	}
 	if x.fromClient.Buffered() > 0 || unread(x.client) > 0 {
 		told = 0 // sent by a client that has not read anything yet
@@ -138,9 +146,12 @@ func (x *session) authenticate() error {
 
 // relayAnswer passes one answer of the client on to the server.
 func (x *session) relayAnswer() error {
+	if err := x.awaitAnswer(); err != nil {
+		return err
+	}
 	head, err := x.fromClient.Peek(headerLen)
 	if err != nil {
-		return errOver
+		return x.noAnswer(err)
 	}
 	f, _, err := peekFrame(head)
 	if err != nil || f.typ != 'p' || f.size > maxAuthMessage+headerLen {
@@ -148,12 +159,34 @@ func (x *session) relayAnswer() error {
 	}
 	msg := make([]byte, f.size)
 	if _, err := io.ReadFull(x.fromClient, msg); err != nil {
-		return errOver
+		return x.noAnswer(err)
 	}
+	_ = x.client.SetReadDeadline(time.Time{})
 	if _, err := x.server.Write(msg); err != nil {
 		return errOver
 	}
 	return nil
+}
+
+// awaitAnswer bounds how long the client may take to send its next answer.
+// Postgres would end its own side, but nobody reads that meanwhile.
+func (x *session) awaitAnswer() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.draining {
+		return shuttingDown
+	}
+	_ = x.client.SetReadDeadline(time.Now().Add(x.srv.cfg.StartupTimeout))
+	return nil
+}
+
+// noAnswer says why the client's answer did not come.
+func (x *session) noAnswer(err error) error {
+	var timeout net.Error
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		return errOver
+	}
+	return protocolError("the answer to the authentication request did not arrive in time")
 }
 
 // settle takes what the server says of itself until its first ReadyForQuery,

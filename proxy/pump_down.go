@@ -58,7 +58,21 @@ func (d *downPump) grow() bool {
 // process sends on what is in the buffer. It returns false when the session is
 // over.
 func (d *downPump) process(ctx context.Context) bool {
+	if err := d.relay(ctx); err != nil {
+		if !closedByPeer(err) {
+			d.x.log.Info("session closed", zap.Error(err))
+		}
+		d.x.abort()
+		return false
+	}
+	return d.after(ctx)
+}
+
+// relay carries out the machine's plan for what is in the buffer.
+func (d *downPump) relay(ctx context.Context) error {
 	x := d.x
+	x.sending.Lock()
+	defer x.sending.Unlock()
 	x.mu.Lock()
 	d.plan.reset(d.buf[:d.have])
 	n, err := x.m.server(d.buf[:d.have], &d.plan)
@@ -92,14 +106,7 @@ func (d *downPump) process(ctx context.Context) bool {
 		}
 	}
 	d.have = copy(d.buf, d.buf[n:d.have])
-	if err != nil {
-		if !closedByPeer(err) {
-			x.log.Info("session closed", zap.Error(err))
-		}
-		x.abort()
-		return false
-	}
-	return d.after(ctx)
+	return err
 }
 
 // after acts on what ends the session, once its replies are sent.

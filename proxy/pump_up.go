@@ -117,7 +117,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		switch {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
-			x.abort()
+			x.parting = protocolError("%s", err)
 			return true, false
 		case need == needTerminal:
 			return true, true

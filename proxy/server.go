@@ -12,6 +12,15 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
+// maxCrowd bounds the clients that are heard out at once when there are
+// MaxConnections: one may want to cancel a statement, and to understand why it
+// is refused a client must have been asked for nothing it waits for.
+// crowdTimeout bounds how long.
+const (
+	maxCrowd     = 100
+	crowdTimeout = time.Second
+)
+
 // cacheBytes bounds the cache of analysed texts, shared by all sessions.
 const cacheBytes = 32 << 20
 
@@ -20,7 +29,8 @@ type Server struct {
 	cfg   Config
 	cache *fencing.Cache
 	keys  cancelKeys
-	slots chan struct{}
+	slots chan struct{} // of MaxConnections
+	crowd chan struct{} // of clients beyond them
 
 	mu struct {
 		sync.Mutex
@@ -36,7 +46,7 @@ func NewServer(cfg Config) (*Server, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections)}
+	s := &Server{cfg: cfg, cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
@@ -93,6 +103,13 @@ func (s *Server) begin(ctx context.Context, conn net.Conn) {
 		case s.slots <- struct{}{}:
 			defer func() { <-s.slots }()
 			s.handle(ctx, conn)
+			return
+		default:
+		}
+		select {
+		case s.crowd <- struct{}{}:
+			defer func() { <-s.crowd }()
+			s.handleExcess(ctx, conn)
 		default:
 			refuse(conn, tooManyClients)
 		}
@@ -121,9 +138,16 @@ var (
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.draining = true
+	begun := map[net.Conn]bool{}
 	sessions := make([]*session, 0, len(s.mu.sessions))
 	for x := range s.mu.sessions {
 		sessions = append(sessions, x)
+		begun[x.client] = true
+	}
+	for conn := range s.mu.conns {
+		if !begun[conn] {
+			_ = conn.SetReadDeadline(aLongTimeAgo)
+		}
 	}
 	s.mu.Unlock()
 	for _, x := range sessions {
@@ -172,21 +196,57 @@ func (s *Server) unregister(x *session) {
 
 // handle is one connection's story from its first byte to its last.
 func (s *Server) handle(ctx context.Context, conn net.Conn) {
-	_ = conn.SetDeadline(time.Now().Add(s.cfg.StartupTimeout))
-	start, cancel, err := readStartup(conn)
+	start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
 	switch {
 	case err != nil:
-		var timeout net.Error
-		if errors.As(err, &timeout) && timeout.Timeout() {
-			err = &fencing.Refusal{SQLState: "08P01", Message: "the startup packet did not arrive in time"}
-		}
 		refuse(conn, err)
-		return
+		linger(conn)
 	case cancel != nil:
-		_ = conn.SetDeadline(time.Time{})
+		s.cancel(ctx, cancel)
+	default:
+		s.session(ctx, conn, start)
+	}
+}
+
+// handleExcess is the story of a connection for which there is no room.
+func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
+	_, cancel, err := s.hear(conn, min(crowdTimeout, s.cfg.StartupTimeout))
+	switch {
+	case cancel != nil:
 		s.cancel(ctx, cancel)
 		return
+	case err == nil:
+		err = tooManyClients
+	}
+	refuse(conn, err)
+	linger(conn)
+}
+
+// hear reads what the client wants.
+func (s *Server) hear(conn net.Conn, timeout time.Duration) (*startup, *cancelRequest, error) {
+	s.mu.Lock()
+	draining := s.mu.draining
+	if !draining {
+		_ = conn.SetDeadline(time.Now().Add(timeout))
+	}
+	s.mu.Unlock()
+	if draining {
+		return nil, nil, shuttingDown
+	}
+	start, cancel, err := readStartup(conn)
+	var late net.Error
+	if errors.As(err, &late) && late.Timeout() {
+		if s.isDraining() {
+			return nil, nil, shuttingDown
+		}
+		return nil, nil, protocolError("the startup packet did not arrive in time")
 	}
 	_ = conn.SetDeadline(time.Time{})
-	s.session(ctx, conn, start)
+	return start, cancel, err
+}
+
+func (s *Server) isDraining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.draining
 }

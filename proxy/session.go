@@ -40,6 +40,11 @@ type session struct {
 	keyPID     uint32
 	keySecret  uint32
 
+	// sending is held from where the machine takes bytes of the server until what
+	// it made of them was written, so that nothing is said to the client in front
+	// of a reply or inside one. It is taken before mu.
+	sending sync.Mutex
+
 	reads   atomic.Uint64
 	writing atomic.Bool // a write to the client is under way
 	left    sync.Once
@@ -50,10 +55,11 @@ type session struct {
 	reading    bool // up is in its Read
 	superseded bool
 	draining   bool
-	goodbye    bool          // the client was told why the session ends
-	over       bool          // up must not read on
-	telling    *telling      // a reply that tells waits for up to be quiet
-	noteGone   chan struct{} // closed when the note that is being deleted is gone
+	goodbye    bool             // the client was told why the session ends
+	over       bool             // up must not read on
+	telling    *telling         // a reply that tells waits for up to be quiet
+	noteGone   chan struct{}    // closed when the note that is being deleted is gone
+	parting    *fencing.Refusal // what the client is told when all else was said
 }
 
 // telling is the meeting of the two pumps when a reply tells an epoch: down
@@ -114,20 +120,27 @@ func (x *session) StandingChanged() {
 func (x *session) drain() {
 	x.mu.Lock()
 	x.draining = true
-	idle := x.m == nil || x.reading
+	starting, reading := x.m == nil, x.reading
 	x.mu.Unlock()
-	if idle {
+	if starting {
+		x.cancel()
+	}
+	if starting || reading {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
 	}
+}
+
+func (x *session) isDraining() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.draining
 }
 
 // abort ends the session now.
 func (x *session) abort() {
 	_ = x.client.Close()
 	_ = x.server.Close()
-	if x.cancel != nil {
-		x.cancel()
-	}
+	x.cancel()
 }
 
 // run relays until one side ends.
@@ -143,7 +156,10 @@ func (x *session) run(ctx context.Context) {
 	// what it was sent, and ends.
 	halfClose(x.server)
 	<-downEnded
-	x.linger()
+	if x.parting != nil {
+		x.say(x.parting)
+	}
+	linger(x.client)
 }
 
 // hangUp ends the session from the other pump: what was said to the client is
@@ -164,10 +180,10 @@ const (
 	lingerBytes = 1 << 20
 )
 
-func (x *session) linger() {
-	halfClose(x.client)
-	_ = x.client.SetReadDeadline(time.Now().Add(lingerTime))
-	_, _ = io.CopyN(io.Discard, x.client, lingerBytes)
+func linger(client net.Conn) {
+	halfClose(client)
+	_ = client.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, client, lingerBytes) // the connection ends either way
 }
 
 // halfClose ends the writing side of a connection.
@@ -179,8 +195,11 @@ func halfClose(c net.Conn) {
 	_ = c.Close()
 }
 
-// say sends a FATAL error to the client, if it was not told one yet.
+// say sends a FATAL error to the client, behind what is being sent, if it was
+// not told one yet.
 func (x *session) say(r *fencing.Refusal) {
+	x.sending.Lock()
+	defer x.sending.Unlock()
 	x.mu.Lock()
 	first := !x.goodbye && !(x.m != nil && x.m.skipDown > 0)
 	x.goodbye = true

@@ -1,0 +1,278 @@
+package proxy
+
+import (
+	"bytes"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// fuzzMachine is a session's machine between startup and end.
+func fuzzMachine(md mode, st *fencing.Standing) *machine {
+	c := newChecks("nonce", 7, "r", "w", "i")
+	m := newMachine(md, 18, func() *fencing.Standing { return st }, fencing.NewCache(1<<20), c)
+	m.unfencedBy = unfencedRefusal("u")
+	m.told = st.Epoch
+	return m
+}
+
+// standings are those that a fenced machine is fuzzed with.
+var standings = []*fencing.Standing{
+	{Role: fencing.Leader, Epoch: 5, Holder: fencing.Record{Epoch: 5, Worker: "w"}},
+	{Role: fencing.Follower, Holder: fencing.Record{Epoch: 5, Worker: "other"}},
+	{Role: fencing.Leader, Epoch: 5, Lapsed: true, Holder: fencing.Record{Epoch: 5, Worker: "w"}},
+	{Role: fencing.Follower, Vacant: true},
+}
+
+// feed gives data to take in pieces of at most chunk bytes, as a pump does:
+// what was not taken stays in front of the next piece.
+func feed(data []byte, chunk int, take func(in []byte) (n int, over bool)) {
+	var have []byte
+	for len(data) > 0 {
+		k := min(max(chunk, 1), len(data))
+		have = append(have, data[:k]...)
+		data = data[k:]
+		n, over := take(have)
+		if over {
+			return
+		}
+		have = append([]byte(nil), have[n:]...)
+	}
+}
+
+// pumpUp passes data through m.client and returns what the server gets.
+func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
+	var p plan
+	var scratch []byte
+	feed(data, chunk, func(in []byte) (off int, over bool) {
+		for {
+			p.reset(in[off:])
+			n, need, err := m.client(in[off:], &p)
+			if n < 0 || n > len(in)-off {
+				t.Fatalf("took %d of %d bytes", n, len(in)-off)
+			}
+			var b []byte
+			b, scratch = p.bytes(scratch)
+			out = append(out, b...)
+			off += n
+			switch {
+			case err != nil, need == needTerminal:
+				return off, true
+			case need == needNothing && off < len(in):
+				t.Fatalf("stopped at %d of %d bytes without a need", off, len(in))
+			case need == needMore, need == needNothing:
+				return off, false
+			case need == needEnter:
+				m.entered(nil)
+			default:
+				m.asked(need)
+			}
+		}
+	})
+	return out
+}
+
+// framed reports whether b is a row of messages, the last one perhaps cut.
+func framed(b []byte) bool {
+	for len(b) > 0 {
+		f, ok, err := peekFrame(b)
+		if err != nil {
+			return false
+		}
+		if !ok {
+			return true
+		}
+		b = b[min(f.size, len(b)):]
+	}
+	return true
+}
+
+func addClientSeeds(f *testing.F) {
+	msgs := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	query := func(sql string) []byte { return appendQuery(nil, []byte(sql)) }
+	for _, seed := range [][]byte{
+		query("select 1"),
+		msgs(query("begin"), query("insert into t values (1)"), query("commit; insert into t values (2)")),
+		msgs(query("show fencepost.role"), query("set fencepost.epoch = 5"), query("vacuum t"), query("prepare p as select 1"), query("discard all")),
+		msgs(appendParse(nil, "s", "insert into t values ($1)"), appendRun(nil, "p", "s", []byte("1")), appendSync(nil)),
+		msgs(appendParse(nil, "", "call p()"), appendRun(nil, "", ""), []byte("H\x00\x00\x00\x04"), appendSync(nil)),
+		msgs(query("copy t from stdin"), []byte("d\x00\x00\x00\x09abcde"), []byte("c\x00\x00\x00\x04")),
+		[]byte("F\x00\x00\x00\x0e\x00\x00\x03\xbd\x00\x00\x00\x00\x00\x00"),
+		[]byte("B\x00\x00\x00\x06\x00\x00"), []byte("B\x00\x00\x00\x05x"), []byte("P\x00\x00\x00\x05x"), []byte("D\x00\x00\x00\x04"),
+		[]byte("C\x00\x00\x00\x05S"), []byte("E\x00\x00\x00\x04"), []byte("Q\xff\xff\xff\xff"), []byte("Q\x00\x00\x00\x03"), []byte("Q\x3f\xff\xff\xffselect"),
+		msgs(query("select 1"), []byte("X\x00\x00\x00\x04"), query("select 2")),
+		msgs(query("select 1\x00select 2")), {0}, {},
+	} {
+		for _, chunk := range []byte{1, 7, 255} {
+			f.Add(seed, chunk, byte(chunk%6))
+		}
+	}
+}
+
+// FuzzClientFrames: whatever a client sends, in whatever pieces, the server gets
+// nothing but whole messages in order, and without a fence exactly the client's
+// bytes.
+func FuzzClientFrames(f *testing.F) {
+	addClientSeeds(f)
+	f.Fuzz(func(t *testing.T, data []byte, chunk, kind byte) {
+		plain := pumpUp(t, fuzzMachine(passing, noStanding), data, int(chunk))
+		if !bytes.HasPrefix(data, plain) {
+			t.Fatalf("the server got %q of %q", plain, data)
+		}
+		if whole := pumpUp(t, fuzzMachine(passing, noStanding), data, len(data)); !bytes.Equal(whole, plain) {
+			t.Fatalf("in pieces of %d the server got %q, in one piece %q", chunk, plain, whole)
+		}
+		m := fuzzMachine(reading, noStanding)
+		if kind %= 5; kind < 4 {
+			m = fuzzMachine(fencedMode, standings[kind])
+		}
+		if out := pumpUp(t, m, data, int(chunk)); !framed(out) {
+			t.Fatalf("the server got %q, which is no row of messages", out)
+		}
+	})
+}
+
+// fuzzScripts are what the client sent before the fuzzed replies come.
+var fuzzScripts = [][]byte{
+	nil,
+	appendQuery(nil, []byte("insert into t values (1)")),
+	appendQuery(nil, []byte("begin; insert into t values (1); commit; insert into t values (2)")),
+	appendSync(appendRun(appendParse(nil, "s", "insert into t values ($1)"), "p", "s", []byte("1"))),
+	appendQuery(nil, []byte("show fencepost.role")),
+	append(appendQuery(nil, []byte("copy t from stdin")), "d\x00\x00\x00\x05xc\x00\x00\x00\x04S\x00\x00\x00\x04"...),
+	[]byte("F\x00\x00\x00\x0e\x00\x00\x03\xbd\x00\x00\x00\x00\x00\x00"),
+}
+
+// pumpDown passes data through m.server and returns what the client gets, and
+// how much was taken.
+func pumpDown(t *testing.T, m *machine, data []byte, chunk int) (out []byte, taken int) {
+	var p plan
+	var scratch []byte
+	feed(data, chunk, func(in []byte) (int, bool) {
+		p.reset(in)
+		n, err := m.server(in, &p)
+		if n < 0 || n > len(in) {
+			t.Fatalf("took %d of %d bytes", n, len(in))
+		}
+		var b []byte
+		b, scratch = p.bytes(scratch)
+		out = append(out, b...)
+		taken += n
+		for _, e := range m.events {
+			if e.kind == ended || e.kind == superseded {
+				return n, true
+			}
+		}
+		m.events = m.events[:0]
+		return n, err != nil
+	})
+	return out, taken
+}
+
+// FuzzServerReplies: whatever the server answers, nothing panics, the client
+// gets whole messages, and without a fence the server's bytes as they are.
+func FuzzServerReplies(f *testing.F) {
+	ready, failed := appendReadyForQuery(nil, 'I'), appendError(nil, "ERROR", twoPhaseRefusal)
+	for _, seed := range [][]byte{
+		append([]byte("C\x00\x00\x00\x0fINSERT 0 1\x00"), ready...),
+		append(append([]byte(nil), failed...), ready...),
+		appendError(nil, "FATAL", adminShutdown),
+		append([]byte("1\x00\x00\x00\x042\x00\x00\x00\x04C\x00\x00\x00\x0fINSERT 0 1\x003\x00\x00\x00\x04"), ready...),
+		[]byte("G\x00\x00\x00\x07\x00\x00\x00"), []byte("D\x00\x00\x00\x06\xff\xff"), []byte("T\x00\x00\x00\x04"), []byte("Z\x00\x00\x00\x04"),
+		[]byte("E\x00\x00\x00\x04"), []byte("E\x00\x00\x00\x06S\x00"), []byte("S\x00\x00\x00\x04"), []byte("C\x00\x00\x00\x04"), []byte("Z\xff\xff\xff\xff"),
+		append(appendParameterStatus(nil, "client_encoding", "SJIS"), ready...),
+	} {
+		for kind := range byte(42) {
+			f.Add(seed, kind%3+1, kind)
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte, chunk, kind byte) {
+		script := fuzzScripts[int(kind)%len(fuzzScripts)]
+		m := fuzzMachine(passing, noStanding)
+		pumpUp(t, m, script, len(script))
+		out, taken := pumpDown(t, m, data, int(chunk))
+		if !bytes.HasPrefix(data[:taken], out) {
+			t.Fatalf("the client got %q of %q", out, data[:taken])
+		}
+		m = fuzzMachine(reading, noStanding)
+		if k := int(kind) / len(fuzzScripts) % 5; k < 4 {
+			m = fuzzMachine(fencedMode, standings[k])
+		}
+		pumpUp(t, m, script, len(script))
+		if out, _ := pumpDown(t, m, data, int(chunk)); !framed(out) {
+			t.Fatalf("the client got %q, which is no row of messages", out)
+		}
+	})
+}
+
+// FuzzStartup: what goes to the server names no parameter of Fencepost's, and
+// reading it again changes nothing.
+func FuzzStartup(f *testing.F) {
+	for _, params := range [][]string{
+		{"user", "ann"}, {"user", "ann", "options", `-c fencepost.resource=a\ b -c work_mem=5MB --fencepost.worker=w`},
+		{"user", "ann", "fencepost.resource", "r", "_pq_.x", "1"}, {"user", "", "database", ""}, {"user", "a", "replication", "f"},
+		{"user", "ann", "options", `-c -c --fencepost.worker_timeout=0 -cfencepost.campaign=off \`},
+	} {
+		f.Add(startupBody(params...))
+	}
+	f.Add([]byte("user\x00ann"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		s, err := parseStartup(3<<16, body)
+		if err != nil {
+			return
+		}
+		if s.user == "" || s.database == "" {
+			t.Fatalf("user %q, database %q", s.user, s.database)
+		}
+		for i := 0; i < len(s.params); i += 2 {
+			if strings.HasPrefix(strings.ToLower(s.params[i]), fencePrefix) {
+				t.Fatalf("the server gets %q", s.params[i])
+			}
+		}
+		again, err := parseStartup(3<<16, startupBody(s.params...))
+		if err != nil {
+			t.Fatalf("what goes to the server is refused: %v", err)
+		}
+		if !reflect.DeepEqual(again.params, s.params) || again.own != (ownParams{workerTimeout: -1}) {
+			t.Fatalf("%q became %q and %+v", s.params, again.params, again.own)
+		}
+	})
+}
+
+// FuzzErrorEdit: editing an error without a change keeps its fields, twice is
+// once, and a dropped field is gone while the others stay.
+func FuzzErrorEdit(f *testing.F) {
+	f.Add(appendError(nil, "ERROR", twoPhaseRefusal)[headerLen:], byte('W'))
+	f.Add([]byte("SERROR\x00C42601\x00Mno\x00P7\x00\x00"), byte('P'))
+	f.Add([]byte("S\x00\x00"), byte('S'))
+	f.Add([]byte("M"), byte('M'))
+	f.Add([]byte{}, byte(0))
+	f.Fuzz(func(t *testing.T, body []byte, gone byte) {
+		msg := append([]byte{'E', 0, 0, 0, 0}, body...)
+		same := editError(nil, msg, func(_ byte, v []byte) ([]byte, bool) { return v, true })
+		if fr, ok, err := peekFrame(same); !ok || err != nil || fr.size != len(same) {
+			t.Fatalf("%q is not one message", same)
+		}
+		if twice := editError(nil, same, func(_ byte, v []byte) ([]byte, bool) { return v, true }); !bytes.Equal(twice, same) {
+			t.Fatalf("twice is %q, once %q", twice, same)
+		}
+		if before, ok := decodeError(body); ok {
+			if after, ok := decodeError(same[headerLen:]); !ok || after != before {
+				t.Fatalf("%+v became %+v", before, after)
+			}
+		}
+		var fields, kept []byte
+		editError(nil, same, func(field byte, v []byte) ([]byte, bool) { fields = append(fields, field); return v, true })
+		without := editError(nil, same, func(field byte, v []byte) ([]byte, bool) { return v, field != gone })
+		editError(nil, without, func(field byte, v []byte) ([]byte, bool) { kept = append(kept, field); return v, true })
+		if want := bytes.ReplaceAll(fields, []byte{gone}, nil); !bytes.Equal(kept, want) {
+			t.Fatalf("without %q: fields %q, want %q", gone, kept, want)
+		}
+		shifted := editError(nil, same, func(_ byte, v []byte) ([]byte, bool) { return shiftPosition(v, 3), true })
+		if !framed(shifted) || len(shifted) > len(same) {
+			t.Fatalf("shifted to %q", shifted)
+		}
+	})
+}
