@@ -249,6 +249,14 @@ func (c *Candidacy) departLocked() {
 	}
 }
 
+// departs reports that the lease is about to be given back. r.mu is held: it is
+// asked for what may have changed a moment ago.
+func (c *Candidacy) departs() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.departs
+}
+
 // end makes the candidacy release its lease and stop, members or not.
 func (c *Candidacy) end() {
 	c.mu.Lock()

@@ -27,6 +27,7 @@ func (c *Candidacy) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		c.tellResource()
 		v := c.r.view(c)
 		c.sample(v.factor)
 		wait, over := c.step(v)
@@ -271,13 +272,13 @@ func (c *Candidacy) noteLocked(next fencing.Standing, leads bool) {
 // no lock of its own meanwhile.
 func (c *Candidacy) tellResource() {
 	c.mu.Lock()
-	vacated, alarm, departs := c.mu.vacated, c.mu.alarm, c.mu.departs
+	vacated, alarm := c.mu.vacated, c.mu.alarm
 	c.mu.vacated, c.mu.alarm = false, false
 	c.mu.Unlock()
 	if alarm {
 		c.r.falseAlarm()
 	}
-	c.r.settle(c, vacated, departs)
+	c.r.settle(c, vacated)
 }
 
 // tell calls StandingChanged of all members if they do not know the present

@@ -182,17 +182,16 @@ func (r *resource) loopEnded(c *Candidacy) {
 	delete(r.mu.loops, c)
 	r.forgetLocked(c)
 	r.mu.Unlock()
-	r.settle(c, true, false)
+	r.settle(c, true)
 	r.e.wg.Done()
 }
 
 // settle notes what has become of c's lease: whether it was vacated, and
 // whether it is still about to be given back.
-func (r *resource) settle(c *Candidacy, vacated, departs bool) {
+func (r *resource) settle(c *Candidacy, vacated bool) {
 	r.mu.Lock()
 	_, wake := r.mu.departing[c]
-	wake = wake && !departs
-	if wake {
+	if wake = wake && !c.departs(); wake {
 		delete(r.mu.departing, c)
 	}
 	if vacated && r.mu.holder == c {

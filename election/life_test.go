@@ -1,0 +1,68 @@
+package election
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSilenceIsWhatNobodyHeardForTheTimeout(t *testing.T) {
+	t.Parallel()
+	now := time.Hour
+	l := life{timeout: 8 * time.Second}
+	l.sample(now, true)
+	for range 7 {
+		now += l.interval()
+		if l.sample(now, false); l.silent {
+			t.Fatalf("silent after %v", l.quiet)
+		}
+	}
+	now += l.interval()
+	if l.sample(now, false); !l.silent {
+		t.Fatalf("not silent after %v", l.quiet)
+	}
+	now += l.interval()
+	if l.sample(now, true); l.silent || l.quiet != 0 {
+		t.Errorf("after a sign of life: %+v", l)
+	}
+}
+
+func TestSuspendedProxyTakesNobodyForDead(t *testing.T) {
+	t.Parallel()
+	l := life{timeout: 8 * time.Second}
+	l.sample(time.Hour, true)
+	l.sample(2*time.Hour, false) // the machine slept
+	if l.silent || l.quiet > 2*l.interval() {
+		t.Errorf("an hour of sleep counts as %v of silence", l.quiet)
+	}
+}
+
+func TestWorkerWithoutTimeoutIsNeverSilent(t *testing.T) {
+	t.Parallel()
+	var l life
+	for now := time.Hour; now < 2*time.Hour; now += time.Minute {
+		if l.sample(now, false); l.silent {
+			t.Fatal("silent")
+		}
+	}
+}
+
+func TestSettingsSayWhatToChange(t *testing.T) {
+	t.Parallel()
+	if err := DefaultSettings().Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	if trust := DefaultSettings().trust(); trust != 9*time.Second {
+		t.Errorf("a lease of 10s is trusted for %v", trust)
+	}
+	for text, s := range map[string]Settings{
+		"ttl":            {},
+		"margin":         {TTL: time.Second, Margin: time.Second},
+		"worker timeout": {TTL: time.Second, WorkerTimeout: -1},
+		"linger":         {TTL: time.Second, Linger: -1},
+	} {
+		if err := s.Validate(); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%+v: %v, want an error about the %s", s, err, text)
+		}
+	}
+}

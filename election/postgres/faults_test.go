@@ -1,0 +1,181 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+const patience = 30 * time.Second
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func bid(worker string) election.Bid {
+	return election.Bid{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+}
+
+func mustAcquire(t *testing.T, p election.Provider, b election.Bid) *election.Lease {
+	t.Helper()
+	lease, err := p.Acquire(within(t, patience), b)
+	if err != nil {
+		t.Fatalf("acquire for %s: %v", b.Worker, err)
+	}
+	return lease
+}
+
+// The server's clock was set back an hour after the dead holder's last renewal,
+// so by that clock the lease lasts for an hour more.
+func TestStepOfTheServersClockBlocksNobody(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	p := provider(t, server, db, nil, nil)
+	first := mustAcquire(t, p, bid("a"))
+	server.Exec(t, pgtest.Control, db, "UPDATE fencepost.lease SET expires_at = expires_at + interval '1 hour'")
+	began := time.Now()
+	var sight election.Sight
+	for ctx := within(t, patience); sight.Vacancy != election.Freed; {
+		var err error
+		if sight, err = p.Watch(ctx, "billing", sight); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(began); took < ttl/2 || took > ttl+2*time.Second {
+		t.Errorf("the lease was seen free after %v, the TTL is %v", took, ttl)
+	}
+	second := mustAcquire(t, p, bid("b"))
+	if second.Index <= first.Index {
+		t.Errorf("award %d came after %d", second.Index, first.Index)
+	}
+	if err := p.Renew(within(t, patience), first); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the dead holder renews with %v", err)
+	}
+}
+
+// A holder that renews is not robbed by a candidate whose own clock runs ahead.
+func TestStandstillIsForgottenWithARenewal(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	holder := provider(t, server, db, nil, nil)
+	ahead := time.Duration(0)
+	candidate := provider(t, server, db, nil, func() time.Duration { return election.Boottime() + ahead })
+	lease := mustAcquire(t, holder, bid("a"))
+	if sight, err := candidate.Watch(within(t, patience), "billing", election.Sight{}); err != nil || sight.Vacancy != election.Held {
+		t.Fatalf("the candidate sees %+v, %v", sight, err)
+	}
+	if err := holder.Renew(within(t, patience), lease); err != nil {
+		t.Fatal(err)
+	}
+	ahead = time.Hour // it believes that what it saw stood still for an hour
+	if _, err := candidate.Acquire(within(t, patience), bid("b")); !errors.Is(err, election.ErrHeld) {
+		t.Errorf("a lease that was renewed was taken: %v", err)
+	}
+}
+
+func TestAwardsFollowWhatTheFenceRecorded(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	server.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')",
+		"UPDATE fencepost.fence SET source = 'postgres', source_index = 41")
+	p := provider(t, server, db, nil, nil)
+	if lease := mustAcquire(t, p, bid("a")); lease.Index != 42 {
+		t.Errorf("award %d follows 41", lease.Index)
+	}
+}
+
+func TestBumpBeginsANewGenerationAndEndsNoTerm(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	p := provider(t, server, db, nil, nil)
+	first := mustAcquire(t, p, bid("a"))
+	marker, err := postgres.BumpGeneration(t.Context(), server.Connect(t, pgtest.Control, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Renew(within(t, patience), first); err != nil {
+		t.Errorf("the holder renews with %v", err)
+	}
+	if err := p.Release(within(t, patience), first, election.ReasonLeft); err != nil {
+		t.Fatal(err)
+	}
+	second := mustAcquire(t, p, bid("b"))
+	if second.Marker != marker || first.Marker == marker {
+		t.Errorf("the markers are %s, then %s; the bump gave %s", first.Marker, second.Marker, marker)
+	}
+}
+
+func TestServerRestartIsUnknownNotLost(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	db := server.Database(t)
+	p := provider(t, server, db, nil, nil)
+	long := bid("a")
+	long.TTL = time.Minute
+	lease := mustAcquire(t, p, long)
+	seen, err := p.Watch(within(t, patience), "billing", election.Sight{})
+	if err != nil || seen.Vacancy != election.Held {
+		t.Fatalf("the lease is seen as %+v, %v", seen, err)
+	}
+	server.Crash(t)
+	if err := p.Renew(within(t, patience), lease); err == nil || errors.Is(err, election.ErrLost) {
+		t.Errorf("without a server the renewal ended with %v", err)
+	}
+	server.Restart(t)
+	deadline := time.Now().Add(patience)
+	for err = p.Renew(within(t, patience), lease); err != nil; err = p.Renew(within(t, patience), lease) {
+		if errors.Is(err, election.ErrLost) || time.Now().After(deadline) {
+			t.Fatalf("after the restart the renewal ended with %v", err)
+		}
+	}
+	if again := mustAcquire(t, p, long); again.Index != lease.Index {
+		t.Errorf("the award went from %d to %d", lease.Index, again.Index)
+	}
+	// Somebody listens again: a release is seen before any timer is due.
+	watched := make(chan error, 1)
+	ctx := within(t, patience)
+	go func() {
+		for sight := seen; ; {
+			var err error
+			if sight, err = p.Watch(ctx, "billing", sight); err != nil || sight.Vacancy == election.Freed {
+				watched <- err
+				return
+			}
+		}
+	}()
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-watched; err != nil {
+		t.Errorf("the release was not seen: %v", err)
+	}
+}
+
+func TestWorkersRoleMayNotTouchTheLease(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	conn := server.Connect(t, pgtest.App, db)
+	for _, denied := range []string{
+		"SELECT * FROM fencepost.lease", "DELETE FROM fencepost.lease", "SELECT nextval('fencepost.lease_award')",
+		"UPDATE fencepost.lease_marker SET marker = 'x'", "SELECT fencepost.lease_bump()",
+		"SELECT * FROM fencepost.lease_acquire('r', 'w', 'i', '1s', NULL, NULL)",
+		"SELECT fencepost.lease_renew('r', 1, 'i', '1s')", "SELECT fencepost.lease_release('r', 1, 'i', 'left')",
+	} {
+		if _, err := conn.Exec(t.Context(), denied); err == nil {
+			t.Errorf("a worker's role may run %s", denied)
+		}
+	}
+}
