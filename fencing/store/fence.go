@@ -11,8 +11,10 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// settle is how long Record waits for a grant under way.
-const settle = 250 * time.Millisecond
+// settle is how long Record waits for a grant under way: long enough for a
+// grant that ended a backend to return on a loaded machine, so that the client
+// of that backend is told why.
+const settle = 2 * time.Second
 
 // fenceSlots is how many statements of one fence may queue behind a grant at
 // once: a stuck resource must not take all connections.

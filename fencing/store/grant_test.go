@@ -275,3 +275,46 @@ func TestACancelledGrantReturnsAtOnceAndLeavesTheQueue(t *testing.T) {
 		t.Errorf("the leader's transaction: %v", err)
 	}
 }
+
+func TestARecordIsReadBesideAGrantThatWaits(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	term := h.grant("a")
+	h.worker(term).begin(h.ctx(), t, "")
+	ctx, cancel := context.WithCancel(h.ctx())
+	over := make(chan struct{})
+	a := h.award("b")
+	go func() {
+		defer close(over)
+		_, _ = h.fence.Grant(ctx, a)
+	}()
+	eventually(t, "the grant waits", func() bool { return waiting(h) })
+	rec, err := h.fence.Record(h.ctx())
+	if err != nil || rec.Epoch != term.Epoch {
+		t.Errorf("record %+v, %v; want epoch %d, which is still in force", rec, err, term.Epoch)
+	}
+	cancel()
+	<-over
+}
+
+func TestWhoeverAGrantEndedReadsItsEpoch(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	w := h.worker(h.grant("a"))
+	w.begin(h.ctx(), t, "")
+	a, granted := h.award("b"), make(chan error, 1)
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), a)
+		granted <- err
+	}()
+	if _, err := w.Exec(h.ctx(), "SELECT pg_sleep(30)"); stateOf(err) != "57P01" {
+		t.Errorf("the worker's backend: %v; want 57P01", err)
+	}
+	rec, err := h.fence.Record(h.ctx()) // at once: the grant may not have returned yet
+	if err != nil || rec.Epoch != w.term.Epoch+1 {
+		t.Errorf("record %+v, %v; want the epoch of the grant that ended the backend", rec, err)
+	}
+	if err := <-granted; err != nil {
+		t.Error(err)
+	}
+}
