@@ -117,7 +117,9 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		switch {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
+			x.mu.Lock()
 			x.parting = protocolError("%s", err)
+			x.mu.Unlock()
 			return true, false
 		case need == needTerminal:
 			return true, true

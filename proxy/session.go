@@ -156,9 +156,6 @@ func (x *session) run(ctx context.Context) {
 	// what it was sent, and ends.
 	halfClose(x.server)
 	<-downEnded
-	if x.parting != nil {
-		x.say(x.parting)
-	}
 	linger(x.client)
 }
 
@@ -167,7 +164,11 @@ func (x *session) run(ctx context.Context) {
 func (x *session) hangUp() {
 	x.mu.Lock()
 	x.over = true
+	parting := x.parting
 	x.mu.Unlock()
+	if parting != nil {
+		x.say(parting)
+	}
 	halfClose(x.client)
 	_ = x.client.SetReadDeadline(aLongTimeAgo)
 }
