@@ -70,12 +70,16 @@ func (s *Store) explain(err error) error {
 	return err
 }
 
+// ownClasses are the classes of errors that are no trigger's doing: ours, and
+// those of locks, cancellation and a lack of resources.
+var ownClasses = map[string]bool{"ZF": true, "40": true, "53": true, "55": true, "57": true}
+
 // explainDDL is explain for a statement that alters a sequence: a user's event
 // trigger can make it fail, and is then named.
 func (s *Store) explainDDL(ctx context.Context, err error) error {
 	var pg *pgconn.PgError
 	explained := s.explain(err)
-	if !errors.As(err, &pg) || !strings.Contains(pg.Where, "SEQUENCE") || strings.HasPrefix(pg.Code, "40") || strings.HasPrefix(pg.Code, "57") || strings.HasPrefix(pg.Code, "ZF") {
+	if !errors.As(err, &pg) || !strings.Contains(pg.Where, "SEQUENCE") || ownClasses[pg.Code[:min(2, len(pg.Code))]] {
 		return explained
 	}
 	rows, queryErr := s.free.Query(ctx, `SELECT t.evtname || ' (function ' || t.evtfoid::regproc || ')' FROM pg_event_trigger t
