@@ -51,7 +51,9 @@ func newChecks(nonce string, fence int32, resource, worker, incarnation string) 
 
 // rename takes new names, under which nothing is prepared yet.
 func (c *checks) rename() {
-	c.generation++
+	if c.generation++; c.generation > 1 {
+		c.nonce = randomHex(6) // the last names can be seen: the next must not be told from them
+	}
 	suffix := c.nonce + "_" + strconv.Itoa(c.generation)
 	c.checkName, c.readName, c.portal = "fencepost_check_"+suffix, "fencepost_read_"+suffix, "fencepost_"+suffix
 	c.prepared, c.built = false, false

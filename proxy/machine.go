@@ -73,8 +73,9 @@ type machine struct {
 	inTx     bool // the server is known to be in a transaction block
 	carried  bool // cover and failed were taken over for this batch
 	stmts    map[string]*statement
-	portals  map[string]*statement
+	portals  map[string]binding
 	unnamed  *statement
+	hidden   bool      // a prepared statement may free names when SQL EXECUTE runs it
 	one      statement // of the Query in hand
 	copyIn   bool      // the server is reading COPY data
 	told     fencing.Epoch
@@ -134,7 +135,7 @@ const (
 func newMachine(m mode, version int, standing func() *fencing.Standing, cache *fencing.Cache, c checks) *machine {
 	return &machine{
 		mode: m, version: version, standing: standing, cache: cache, checks: c,
-		stmts: map[string]*statement{}, portals: map[string]*statement{}, unnamed: unknownStatement,
+		stmts: map[string]*statement{}, portals: map[string]binding{}, unnamed: unknownStatement,
 		tx: 'I', settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
 	}
 }
@@ -188,13 +189,15 @@ const (
 // judge decides what goes in front of a message that may run s. The transaction
 // of that message has been carried.
 func (m *machine) judge(s *statement) (v verdict, n need, r *fencing.Refusal) {
-	if m.mode == passing || m.failed || !fencing.Checking {
+	if m.mode == passing || !fencing.Checking {
 		return forward, needNothing, nil
 	}
-	if s.known && unguarded(&s.info) {
+	// In a failed transaction nothing runs but its end; a text that cannot be
+	// read may go on behind that.
+	if s.known && (m.failed || unguarded(&s.info) && !m.undoes(s)) {
 		return forward, needNothing, nil
 	}
-	if s.known && s.info.Kind == fencing.Refused {
+	if s.twoPhase || s.known && s.info.Kind == fencing.Refused {
 		return refuseFirst, needNothing, twoPhaseRefusal
 	}
 	if m.mode == reading {
@@ -222,7 +225,7 @@ func (m *machine) judge(s *statement) (v verdict, n need, r *fencing.Refusal) {
 		}
 		return readFirst, needNothing, nil
 	}
-	if m.cover == fullCovered {
+	if m.cover == fullCovered && !alone {
 		return forward, needNothing, nil // checked while it led: the grant waits for this transaction
 	}
 	return m.judgeRefused(st)
@@ -249,7 +252,7 @@ func (m *machine) judgeAlone() (verdict, need, *fencing.Refusal) {
 	switch {
 	case m.noted:
 		return byRegistry, needNothing, nil
-	case !m.tried:
+	case !m.tried, m.enterErr == nil: // the last also if the note has gone with a transaction before
 		return needsMoreFor, needEnter, nil
 	case m.enterErr != nil && m.enterErr.SQLState == fencing.StateNoFence:
 		return refuseFirst, needNothing, m.enterErr

@@ -110,22 +110,29 @@ func (m *machine) message(f frame, n, avail int, p *plan) need {
 
 func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
 	name, rest, ok := cstring(body)
-	sql, _, ok2 := cstring(rest)
+	sql, types, ok2 := cstring(rest)
 	if !ok || !ok2 {
 		return m.unreadable(parse, n, avail, p)
 	}
 	m.carry()
 	s := m.newStatement(sql)
+	if s.known && unguarded(&s.info) && declaresTypes(types) {
+		// Its Bind makes values of those types, which may run a user's code.
+		s.known = false
+	}
 	if need := m.guardExtended(s, p); need != needNothing {
 		return need
 	}
-	if len(name) == 0 {
+	m.hidden = m.hidden || !s.known || len(name) > 0 && frees(&s.info)
+	switch old := m.stmts[string(name)]; {
+	case len(name) == 0:
 		m.unnamed = s
-	} else if old := m.stmts[string(name)]; old != nil && !old.lost {
+	case opaque(name):
+	case old != nil && !old.lost:
 		// Taken already, as far as is known: this Parse will fail, or the name
 		// was freed in a way the proxy did not see. Which one is unknown.
 		m.stmts[string(name)] = unknownStatement
-	} else {
+	default:
 		m.stmts[string(name)] = s
 	}
 	m.owed.push(parse, false).stmt = s
@@ -156,7 +163,7 @@ func (m *machine) bindMessage(body []byte, n, avail int, p *plan) need {
 	if need := m.guardExtended(s, p); need != needNothing {
 		return need
 	}
-	m.portals[string(portal)] = s
+	m.portals[string(portal)] = binding{s, m.batch}
 	m.owed.push(bind, false)
 	m.open = true
 	p.forward(n, n+avail)
@@ -183,10 +190,14 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 		return m.unreadable(execute, n, avail, p)
 	}
 	m.carry()
-	s := m.portals[string(portal)]
+	bound := m.portals[string(portal)]
+	s := bound.stmt
 	if s == nil {
 		s = cursorStatement
 	}
+	// A Bind of an earlier batch may have failed, or its portal been replaced,
+	// unseen: the server may run another statement, one that ends a transaction.
+	sure := bound.batch == m.batch && bound.stmt != nil && !opaque(portal)
 	if need := m.guardExtended(s, p); need != needNothing {
 		return need
 	}
@@ -200,8 +211,13 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 	e := m.owed.push(execute, false)
 	e.stmt = s
 	m.open, m.ran = true, true
-	m.tellBy(e, s, st)
+	if sure {
+		m.tellBy(e, s, st)
+	}
 	m.executed(s)
+	if !sure {
+		m.cover, m.failed, m.inTx = uncovered, false, false
+	}
 	p.forward(n, n+avail)
 	return needNothing
 }
@@ -213,7 +229,7 @@ var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
 // executed follows what a statement that was sent does to the session.
 func (m *machine) executed(s *statement) {
 	switch {
-	case !s.known, s.info.EndsTx, s.info.EndsSavepoint:
+	case !s.known, s.info.EndsTx, s.info.EndsSavepoint, s.info.Kind == fencing.Alone, s.info.Kind == fencing.Discard:
 		m.cover, m.failed, m.inTx = uncovered, false, false
 	case s.info.UnsetsReadOnly && m.cover == readCovered:
 		m.cover = uncovered
@@ -222,20 +238,34 @@ func (m *machine) executed(s *statement) {
 }
 
 // forget follows DISCARD and DEALLOCATE: the server's prepared statements may
-// be gone, ours among them.
+// be gone, ours among them, and their names given to others.
 func (m *machine) forget(s *statement) {
 	switch {
-	case !s.known:
-		return
-	case s.info.Kind == fencing.Deallocate && s.info.Name != "":
-		delete(m.stmts, s.info.Name)
-		if s.info.Name == m.checks.checkName || s.info.Name == m.checks.readName {
-			m.checks.rename()
-		}
-	case s.info.Kind == fencing.Deallocate, s.info.Kind == fencing.Discard && (s.info.Name == "" || s.info.Name == "all"):
-		clear(m.stmts)
+	case !s.known && !m.hidden:
+		return // prepared by SQL, so it frees no names
+	case s.known && s.info.Kind == fencing.Deallocate && s.info.Name != "":
+		m.freed(s.info.Name)
+	case !s.known, frees(&s.info), s.info.Kind == fencing.ByMessage && m.hidden:
+		m.forgetAll()
+	}
+}
+
+func (m *machine) forgetAll() {
+	clear(m.stmts)
+	m.checks.rename()
+}
+
+// freed forgets a prepared statement that is gone from the server.
+func (m *machine) freed(name string) {
+	delete(m.stmts, name)
+	if name == m.checks.checkName || name == m.checks.readName {
 		m.checks.rename()
 	}
+}
+
+// frees reports whether s frees names of prepared statements.
+func frees(s *fencing.Statement) bool {
+	return s.Kind == fencing.Deallocate || s.Kind == fencing.Discard && (s.Name == "" || s.Name == "all")
 }
 
 func (m *machine) closeMessage(body []byte) {
@@ -251,7 +281,7 @@ func (m *machine) closeMessage(body []byte) {
 	case len(name) == 0:
 		m.unnamed = unknownStatement
 	default:
-		delete(m.stmts, string(name))
+		m.freed(string(name))
 	}
 }
 
@@ -259,6 +289,7 @@ func (m *machine) closeMessage(body []byte) {
 // it (postgres.md A1), so outside a checked block it goes by the registry.
 func (m *machine) functionMessage(n, avail int, p *plan) need {
 	m.carry()
+	m.syncBefore(p)
 	if m.mode != passing && !m.failed && m.cover != fullCovered {
 		need, replaced := m.guardFunction(p)
 		if need != needNothing {
@@ -269,7 +300,6 @@ func (m *machine) functionMessage(n, avail int, p *plan) need {
 			return needNothing
 		}
 	}
-	m.syncBefore(p)
 	m.owed.push(function, false)
 	m.boundary()
 	p.forward(n, n+avail)

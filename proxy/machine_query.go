@@ -22,6 +22,7 @@ type insertion struct {
 // (postgres.md A1).
 func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 	m.carry()
+	m.syncBefore(p)
 	text, rest, ok := cstring(body)
 	if m.mode == passing || !ok || len(rest) > 0 {
 		m.sendQuery(n, avail, p) // the last two: malformed, and refused by the server
@@ -30,7 +31,7 @@ func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 	if info, ok := fencing.Quick(text); ok {
 		return m.queryOne(statement{known: true, info: info}, text, n, avail, p)
 	}
-	if len(text) > maxAnalyzed {
+	if len(text) > maxAnalyzed || m.unsettled(text) && bytes.IndexByte(bytes.TrimRight(text, "; \t\r\n\f"), ';') >= 0 {
 		return m.queryOne(statement{}, text, n, avail, p)
 	}
 	t := m.analyze(text)
@@ -49,7 +50,6 @@ func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 
 // sendQuery forwards the Query as it is.
 func (m *machine) sendQuery(n, avail int, p *plan) *reply {
-	m.syncBefore(p)
 	p.forward(n, n+avail)
 	return m.pushQuery()
 }
@@ -74,6 +74,8 @@ func (m *machine) syncBefore(p *plan) {
 	m.scratch = appendSync(m.scratch)
 	p.insert(m.scratch[at:])
 	m.owed.push(syncing, true)
+	m.open, m.ours = false, false
+	m.cover, m.inTx = uncovered, false // a transaction without a block ends here, and the check with it
 }
 
 // queryOne handles a Query that is one statement, or one unknown text.
@@ -84,6 +86,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
+	s.twoPhase = !s.known && preparesTransaction.Match(text)
 	st := m.standing()
 	if m.shows(s) {
 		if need := m.askFirst(st); need != needNothing {
@@ -103,6 +106,9 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		return need
 	case forward, byRegistry:
 		m.tellBy(m.sendQuery(n, avail, p), s, st)
+		if !s.known {
+			m.forgetAll()
+		}
 		m.forget(s)
 	case checkFirst, readFirst:
 		g := fullCheck
@@ -111,6 +117,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		}
 		if s.info.Kind == fencing.ByMessage || s.info.MentionsQueryText {
 			m.sendAsExtended(g, text, p)
+			m.forget(s)
 			return needNothing
 		}
 		m.checks.build(m.txTold, m.held())
@@ -170,7 +177,6 @@ func (m *machine) prepareAhead(p *plan) {
 
 // sendPrefixed sends the Query with a statement of ours in front of its text.
 func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *plan) *reply {
-	m.syncBefore(p)
 	at := len(m.scratch)
 	m.scratch = append(m.scratch, 'Q')
 	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(avail-1+len(prefix)))
@@ -184,7 +190,6 @@ func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *plan) *r
 
 // sendRefusal sends a Query that fails in the client's place.
 func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *plan) {
-	m.syncBefore(p)
 	at := len(m.scratch)
 	m.scratch = appendQuery(m.scratch, []byte(raiseSQL))
 	p.insert(m.scratch[at:])
@@ -196,7 +201,6 @@ func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *plan) {
 // sendAsExtended sends a Query as extended messages behind the check, so that
 // the server sees the client's text alone.
 func (m *machine) sendAsExtended(g guard, text []byte, p *plan) {
-	m.syncBefore(p)
 	s := &statement{known: true, confirmed: true, text: string(text)}
 	m.runCheck(g, s, p)
 	at := len(m.scratch)
@@ -226,7 +230,6 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan)
 		m.sendQuery(n, avail, p)
 		return needNothing
 	}
-	m.syncBefore(p)
 	at := len(m.scratch)
 	m.scratch = append(m.scratch, 'Q', 0, 0, 0, 0)
 	from := 0
@@ -315,7 +318,6 @@ func (m *machine) guardFunction(p *plan) (n need, replaced bool) {
 }
 
 func (m *machine) replaceFunction(sql string, p *plan) {
-	m.syncBefore(p)
 	at := len(m.scratch)
 	m.scratch = appendQuery(m.scratch, []byte(sql+";"+raiseSQL))
 	p.insert(m.scratch[at:])

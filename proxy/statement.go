@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"regexp"
+
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -27,7 +29,39 @@ type statement struct {
 	confirmed bool
 	// lost: the server skipped or refused the Parse.
 	lost bool
+	// twoPhase: not known, and its text seems to hold a PREPARE TRANSACTION,
+	// whose transaction would outlive the note in the registry.
+	twoPhase bool
 }
+
+// binding is what a Bind has put into a portal.
+type binding struct {
+	stmt  *statement
+	batch uint64 // in which the Bind was sent
+}
+
+// opaque reports whether names that differ for the proxy may be the same for
+// the server, which cuts them at 63 bytes and converts them from the client's
+// encoding.
+func opaque(name []byte) bool {
+	const serverName = 63
+	for _, c := range name {
+		if c >= 0x80 {
+			return true
+		}
+	}
+	return len(name) >= serverName
+}
+
+// declaresTypes reports whether a Parse, of which that is the end, gives types
+// of parameters.
+func declaresTypes(end []byte) bool {
+	return len(end) != 2 || end[0] != 0 || end[1] != 0
+}
+
+// preparesTransaction finds PREPARE TRANSACTION in a text that cannot be read;
+// a comment behind PREPARE is taken for it.
+var preparesTransaction = regexp.MustCompile(`(?i)prepare(\s+transaction|\s*(/\*|--))`)
 
 type readClass uint8
 
@@ -59,6 +93,13 @@ func unguarded(s *fencing.Statement) bool {
 	}
 }
 
+// undoes reports whether s undoes the read-only mode of a transaction that has
+// begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).
+func (m *machine) undoes(s *statement) bool {
+	const refusedSince = 16
+	return s.info.UnsetsReadOnly && m.version < refusedSince
+}
+
 // newStatement describes the single statement of a Parse.
 func (m *machine) newStatement(sql []byte) *statement {
 	s := &statement{batch: m.batch}
@@ -85,11 +126,15 @@ func (m *machine) newStatement(sql []byte) *statement {
 			}
 		}
 	}
+	s.twoPhase = !s.known && preparesTransaction.Match(sql)
 	return s
 }
 
 // read reports whether s is nothing but a read, as far as the grammar tells.
 func (m *machine) read(s *statement) bool {
+	if s.known && m.undoes(s) {
+		return false
+	}
 	if s.class == unclassified {
 		s.class = isWrite
 		if s.known && s.info.Read {
@@ -108,11 +153,18 @@ func (m *machine) analyze(sql []byte) *fencing.Text {
 	set := fencing.DefaultSettings
 	if sensitive(sql) {
 		set = m.settings
-		if !m.quiet() {
+		if m.unsettled(sql) {
 			set.SafeEncoding = false
 		}
 	}
 	return m.cache.AnalyzeBytes(sql, set)
+}
+
+// unsettled reports whether sql means what the server's settings say, and the
+// server may have changed them without having said so yet: it does with
+// ReadyForQuery.
+func (m *machine) unsettled(sql []byte) bool {
+	return (m.open || !m.quiet()) && sensitive(sql)
 }
 
 // sensitive reports whether the meaning of sql depends on
