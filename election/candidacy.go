@@ -19,6 +19,7 @@ import (
 // Candidacy is one worker's standing for one resource at this proxy.
 type Candidacy struct {
 	r           *resource
+	fence       Fence
 	user        string
 	worker      string
 	incarnation string
@@ -89,6 +90,7 @@ type state struct {
 
 	vacated bool // to be told to the resource: this candidacy holds nothing now
 	alarm   bool // to be told to the resource: a false alarm
+	doubt   bool // to be told to the resource: its fence cannot be used
 
 	acquiring, granting, renewing, releasing bool
 	stopGrant                                context.CancelFunc
@@ -105,9 +107,9 @@ type member struct {
 
 var _ fencing.Candidacy = (*Candidacy)(nil)
 
-func newCandidacy(r *resource, claim fencing.Claim, before bool) *Candidacy {
+func newCandidacy(r *resource, fence Fence, claim fencing.Claim, before bool) *Candidacy {
 	c := &Candidacy{
-		r: r, user: claim.User, worker: claim.Worker, incarnation: rand.Text(), before: before,
+		r: r, fence: fence, user: claim.User, worker: claim.Worker, incarnation: rand.Text(), before: before,
 		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
 	}
 	c.log = r.log.With(zap.String("worker", c.worker), zap.String("incarnation", c.incarnation))
@@ -127,7 +129,7 @@ func (c *Candidacy) Standing() *fencing.Standing { return c.standing.Load() }
 func (c *Candidacy) Incarnation() string { return c.incarnation }
 
 // Fence implements fencing.Candidacy.
-func (c *Candidacy) Fence() fencing.Fence { return c.r.fence }
+func (c *Candidacy) Fence() fencing.Fence { return c.fence }
 
 // SupersededBefore implements fencing.Candidacy.
 func (c *Candidacy) SupersededBefore() bool { return c.before }
@@ -371,7 +373,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	if term.Epoch == 0 {
 		return nil
 	}
-	err := c.r.fence.Verify(ctx, term)
+	err := c.fence.Verify(ctx, term)
 	if err == nil {
 		return nil
 	}

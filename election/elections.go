@@ -164,7 +164,8 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 	if err != nil {
 		return nil, err
 	}
-	fence, err := b.Fence(ctx, key.name)
+	open := func(ctx context.Context) (Fence, error) { return b.Fence(ctx, key.name) }
+	fence, err := open(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("open the fence of resource %q: %w", key.name, err)
 	}
@@ -172,7 +173,7 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 	if err := set.Validate(); err != nil {
 		return nil, fmt.Errorf("settings of resource %q: %w", key.name, err)
 	}
-	r := newResource(e, key, set, b.Provider, fence)
+	r := newResource(e, key, set, b.Provider, fence, open)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.closed {

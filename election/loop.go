@@ -139,7 +139,6 @@ func (c *Candidacy) holdLocked(v view, now time.Duration) {
 // that somebody waits for makes no sense, it answers them.
 func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	s := &c.mu.state
-	asked := s.first != nil && !isClosed(s.first) || len(s.demands) > 0
 	switch {
 	case !c.livesLocked() || s.lingers != 0 || s.life.silent:
 		c.answerLocked()
@@ -153,7 +152,7 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 		return true // whatever the watch saw: it may be late
 	case len(s.demands) > 0 && s.sight.Vacancy != Held:
 		return true
-	case asked:
+	case c.askedLocked():
 		c.answerLocked()
 	}
 	if now < s.tryAt {
@@ -169,6 +168,12 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	default:
 		return v.blind
 	}
+}
+
+// askedLocked reports that somebody waits for the outcome of an attempt.
+func (c *Candidacy) askedLocked() bool {
+	first := c.mu.first
+	return first != nil && !isClosed(first) || len(c.mu.demands) > 0
 }
 
 // answerLocked ends the wait of those who asked for an attempt. They find its
@@ -272,9 +277,12 @@ func (c *Candidacy) noteLocked(next fencing.Standing, leads bool) {
 // no lock of its own meanwhile.
 func (c *Candidacy) tellResource() {
 	c.mu.Lock()
-	vacated, alarm := c.mu.vacated, c.mu.alarm
-	c.mu.vacated, c.mu.alarm = false, false
+	vacated, alarm, doubt := c.mu.vacated, c.mu.alarm, c.mu.doubt
+	c.mu.vacated, c.mu.alarm, c.mu.doubt = false, false, false
 	c.mu.Unlock()
+	if doubt {
+		c.r.doubtFence()
+	}
 	if alarm {
 		c.r.falseAlarm()
 	}

@@ -30,24 +30,43 @@ func (c *Candidacy) bid() Bid {
 	return Bid{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.r.set.TTL}
 }
 
-// acquireLocked tries for the lease.
+// acquireLocked tries for the lease. asked says that somebody waits for the
+// attempt's outcome.
 func (c *Candidacy) acquireLocked(v view) {
 	s := &c.mu.state
 	s.acquiring = true
 	if s.backoff == 0 {
 		c.log.Debug("campaign", zap.Stringer("lease", s.sight.Vacancy))
 	}
+	asked := c.askedLocked()
 	c.event(Event{Kind: EventCampaign})
-	sent := c.r.e.cfg.Now()
 	c.ask(func() func() {
-		ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
-		defer cancel()
-		lease, err := c.r.provider.Acquire(ctx, c.bid())
-		if err == nil {
-			c.r.setHolder(c)
-		}
+		lease, sent, err := c.acquire(asked)
 		return func() { c.acquired(lease, sent, v, err) }
 	})
+}
+
+// acquire waits for its turn among the candidacies of this proxy, so that a
+// free lease is not asked for by all of them at once. sent is the time just
+// before the request.
+func (c *Candidacy) acquire(asked bool) (lease *Lease, sent time.Duration, err error) {
+	select {
+	case c.r.turn <- struct{}{}:
+		defer func() { <-c.r.turn }()
+	case <-c.ctx.Done():
+		return nil, 0, ErrHeld // nothing was asked
+	}
+	if c.r.taken(c, asked) {
+		return nil, 0, ErrHeld
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
+	defer cancel()
+	sent = c.r.e.cfg.Now()
+	lease, err = c.r.provider.Acquire(ctx, c.bid())
+	if err == nil {
+		c.r.setHolder(c)
+	}
+	return lease, sent, err
 }
 
 func (c *Candidacy) acquired(lease *Lease, sent time.Duration, v view, err error) {
@@ -98,7 +117,7 @@ func (c *Candidacy) grantLocked(v view) {
 	lease, award, before := s.lease, c.award(s.lease, s.epoch, v.floor), s.record
 	c.ask(func() func() {
 		defer cancel()
-		epoch, err := c.r.fence.Grant(ctx, award)
+		epoch, err := c.fence.Grant(ctx, award)
 		record := fencing.Record{
 			Epoch: epoch, Worker: c.worker, Incarnation: c.incarnation,
 			Source: award.Source, Index: award.Index, GrantedAt: time.Now(),
@@ -138,6 +157,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 		c.notNewerLocked(err)
 	case isState(err, fencing.StateNoFence):
 		s.fault = asRefusal(err)
+		s.doubt = true
 		c.giveBackLocked(err, faultBackoff)
 	default:
 		c.grantFailedLocked(err)

@@ -27,14 +27,19 @@ type resource struct {
 	key      resourceKey
 	set      Settings
 	provider Provider
-	fence    Fence
+	open     func(context.Context) (Fence, error)
 	log      *zap.Logger
+	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
 	arrival  chan struct{} // cap 1; a candidacy came
 	wake     chan struct{} // cap 1; somebody wants the record read
 
 	// mu comes after Elections.mu and before Candidacy.mu.
 	mu struct {
 		sync.Mutex
+		fence Fence
+		// doubt says that the fence could not be used: it is opened anew for
+		// the next candidacy, because it may have been made anew.
+		doubt bool
 		// byWorker holds the live candidacies: neither superseded nor ended.
 		// They differ by user.
 		byWorker map[string][]*Candidacy
@@ -54,11 +59,15 @@ type resource struct {
 	}
 }
 
-func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fence) *resource {
+// newResource returns a resource whose fence open has opened; it is called
+// again when that fence could not be used.
+func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
 	r := &resource{
-		e: e, key: key, set: set, provider: p, fence: f, arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		e: e, key: key, set: set, provider: p, open: open,
+		turn: make(chan struct{}, 1), arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		log: e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
 	}
+	r.mu.fence = f
 	r.mu.byWorker = map[string][]*Candidacy{}
 	r.mu.loops = map[*Candidacy]struct{}{}
 	r.mu.departing = map[*Candidacy]struct{}{}
@@ -113,7 +122,11 @@ func (r *resource) joinLiveLocked(claim fencing.Claim, m fencing.Member) (*Candi
 // beginCandidacy asks the fence what came before, and begins a candidacy
 // unless another connection of the same worker was faster.
 func (r *resource) beginCandidacy(ctx context.Context, claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
-	before, err := r.fence.SupersededBefore(ctx, claim.Worker)
+	fence, err := r.usableFence(ctx)
+	if err != nil {
+		return nil, err
+	}
+	before, err := fence.SupersededBefore(ctx, claim.Worker)
 	if err != nil {
 		return nil, fmt.Errorf("look for earlier epochs of the worker: %w", err)
 	}
@@ -129,7 +142,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.Claim, m fe
 		r.e.wg.Done()
 		return c, err
 	}
-	c := newCandidacy(r, claim, before)
+	c := newCandidacy(r, fence, claim, before)
 	c.mu.record = r.mu.record
 	c.admit(claim, m)
 	r.mu.byWorker[claim.Worker] = append(r.mu.byWorker[claim.Worker], c)
@@ -141,6 +154,30 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.Claim, m fe
 		c.end()
 	}
 	return c, nil
+}
+
+// usableFence returns the fence, opened anew if it could not be used.
+func (r *resource) usableFence(ctx context.Context) (Fence, error) {
+	r.mu.Lock()
+	fence, doubt := r.mu.fence, r.mu.doubt
+	r.mu.Unlock()
+	if !doubt {
+		return fence, nil
+	}
+	fence, err := r.open(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open the fence of resource %q: %w", r.key.name, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.fence, r.mu.doubt = fence, false
+	return fence, nil
+}
+
+func (r *resource) doubtFence() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.doubt = true
 }
 
 // all returns every candidacy whose loop runs.
@@ -203,6 +240,18 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 	}
 }
 
+// taken reports that another candidacy holds the lease for certain: one of this
+// proxy, or, unless somebody waits for the outcome, the one that was last seen.
+func (r *resource) taken(c *Candidacy, asked bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.mu.holder != nil && r.mu.holder != c {
+		return true
+	}
+	seen := r.mu.sight.Vacancy == Held && r.mu.sight.Incarnation != c.incarnation && r.mu.sightErr == nil
+	return seen && !asked
+}
+
 func (r *resource) setHolder(c *Candidacy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -260,9 +309,9 @@ func (r *resource) falseAlarm() {
 // that was seen before the question was asked is a refusal.
 func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
 	r.mu.Lock()
-	floor := r.mu.floor
+	floor, fence := r.mu.floor, r.mu.fence
 	r.mu.Unlock()
-	rec, err := r.fence.Record(ctx)
+	rec, err := fence.Record(ctx)
 	if err != nil {
 		return rec, fmt.Errorf("read the record of resource %q: %w", r.key.name, err)
 	}

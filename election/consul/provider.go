@@ -47,6 +47,15 @@ func (p *Provider) Acquire(ctx context.Context, bid election.Bid) (*election.Lea
 	if pair != nil && pair.Session != "" && (try == nil || pair.Session != try.session) {
 		return nil, election.ErrHeld // before a session was made for nothing
 	}
+	if try != nil { // its TTL must count from now on, as that of a new one does
+		switch err := p.c.renewSession(ctx, try.session); {
+		case errors.Is(err, election.ErrLost):
+			p.c.settle(bid)
+			try = nil
+		case err != nil:
+			return nil, err
+		}
+	}
 	if try == nil {
 		if try, err = p.c.attempt(ctx, bid); err != nil {
 			return nil, err
@@ -149,13 +158,8 @@ func failure(errs api.TxnErrors) string {
 // the lock (Consul renews it also when the key was deleted), so a consistent
 // read goes with it.
 func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
-	var sessions []*api.SessionEntry
-	_, err := p.c.api.Raw().Write("/v1/session/renew/"+url.PathEscape(l.Handle), nil, &sessions, write(ctx))
-	switch {
-	case isStatus(err, http.StatusNotFound):
-		return fmt.Errorf("%w: consul does not know the session any more", election.ErrLost)
-	case err != nil:
-		return fmt.Errorf("renew the session: %w", err)
+	if err := p.c.renewSession(ctx, l.Handle); err != nil {
+		return err
 	}
 	key := p.c.key(p.database, l.Resource)
 	pair, _, err := p.c.api.KV().Get(key, read(ctx))
@@ -166,6 +170,19 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 		return fmt.Errorf("%w: %s was deleted", election.ErrLost, key)
 	case pair.Session != l.Handle:
 		return fmt.Errorf("%w: %s is not locked by its session any more", election.ErrLost, key)
+	}
+	return nil
+}
+
+// renewSession returns ErrLost if Consul does not know the session.
+func (c *Client) renewSession(ctx context.Context, session string) error {
+	var sessions []*api.SessionEntry
+	_, err := c.api.Raw().Write("/v1/session/renew/"+url.PathEscape(session), nil, &sessions, write(ctx))
+	switch {
+	case isStatus(err, http.StatusNotFound):
+		return fmt.Errorf("%w: consul does not know the session any more", election.ErrLost)
+	case err != nil:
+		return fmt.Errorf("renew the session: %w", err)
 	}
 	return nil
 }

@@ -19,9 +19,10 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const (
-	// ttl is what the leases of these tests last: the least that a test agent
-	// allows. Consul waits for twice as long before it ends a session.
-	ttl       = time.Second
+	// ttl is what the leases of these tests last: a little more than the least
+	// that a test agent allows. Consul waits for twice as long before it ends a
+	// session.
+	ttl       = 1500 * time.Millisecond
 	lockDelay = 100 * time.Millisecond
 )
 

@@ -62,7 +62,7 @@ type testCase struct {
 const patience = 30 * time.Second
 
 // soon is at once, on a busy machine.
-const soon = 2 * time.Second
+const soon = 5 * time.Second
 
 // within returns a context that ends with the test at the latest.
 func within(t *testing.T, d time.Duration) context.Context {

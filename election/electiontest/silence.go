@@ -29,6 +29,7 @@ var silenceCases = []testCase{
 		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(0))
 		a, b := p.first("a"), q.first("b")
 		epoch := a.mustLead()
+		a.hush()
 		eventually(w.T, "the lease is vacant", quiet+soon, b.vacant)
 		if s := a.Standing(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
 			w.Errorf("the silent leader's standing is %+v", *s)
@@ -45,6 +46,7 @@ var silenceCases = []testCase{
 		p := w.proxy("one", timeout(quiet))
 		a := p.first("a")
 		a.mustLead()
+		a.hush()
 		b := p.join("b", campaign(fencing.CampaignWait))
 		if err := b.AwaitLeader(within(w.T, patience)); err != nil {
 			w.Fatal(err)
@@ -52,6 +54,7 @@ var silenceCases = []testCase{
 		if !a.superseded() {
 			w.Error("the silent one was not superseded")
 		}
+		b.hush()
 		eventually(w.T, "the lease is vacant", quiet+soon, b.vacant)
 		p.first("c").mustLead()
 		w.mustBeGranted("a", "b", "c")
@@ -60,6 +63,7 @@ var silenceCases = []testCase{
 		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(0))
 		a, b := p.first("a"), q.first("b")
 		a.mustLead()
+		a.hush()
 		eventually(w.T, "the lease is vacant", quiet+soon, b.vacant)
 		a.dies()
 		b.eventuallyLeads(soon)
@@ -69,8 +73,9 @@ var silenceCases = []testCase{
 		a, b := p.first("a"), q.first("b")
 		epoch := a.mustLead()
 		for i := range 2 {
+			a.hush()
 			eventually(w.T, "the lease is vacant", 4*quiet+soon, b.vacant)
-			a.speak()
+			a.wake()
 			if err := a.AwaitConfirmed(within(w.T, soon)); err != nil {
 				w.Fatal(err)
 			}
@@ -92,6 +97,9 @@ var silenceCases = []testCase{
 		a, b := p.first("a"), q.first("b")
 		third := p.first("c")
 		a.mustLead()
+		for _, c := range []*conn{a, b, third} {
+			c.hush()
+		}
 		eventually(w.T, "the lease is vacant", quiet+soon, b.vacant)
 		always(w.T, "nobody leads", 4*quiet, func() bool { return !a.leads() && !b.leads() && !third.leads() })
 		// Nor do they when one of the silent ones dies: who is silent does not campaign.
@@ -111,6 +119,7 @@ var silenceCases = []testCase{
 			a.eventuallyLeads(soon)
 			rival := p.first(fmt.Sprint("rival-", round))
 			robbed := false
+			a.hush()
 			for end := time.Now().Add(5 * quiet / 2); time.Now().Before(end) && !robbed; time.Sleep(10 * time.Millisecond) {
 				rival.demand()
 				robbed = a.superseded()
@@ -134,19 +143,20 @@ var silenceCases = []testCase{
 	{"a worker that the server keeps waiting is not silent, nor one that never has to speak", func(w *world) {
 		p := w.proxy("one", timeout(quiet))
 		a := p.first("a")
-		a.owed.Store(true)
 		always(w.T, "the worker leads", 3*quiet, a.leads)
-		a.owed.Store(false)
+		a.hush()
 		eventually(w.T, "the lease is released", quiet+soon, func() bool { return !a.leads() })
 		a.dies()
 		b := p.first("b", func(c *fencing.Claim) { c.WorkerTimeout = 0 })
 		b.eventuallyLeads(soon)
+		b.hush()
 		always(w.T, "the worker leads", 3*quiet, b.leads)
 	}},
 	{"an observer's bytes are no sign of life of the worker", func(w *world) {
 		p := w.proxy("one", timeout(quiet))
 		a := p.first("a")
 		observer := p.first("a", campaign(fencing.CampaignOff))
+		a.hush()
 		stop, done := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(done)

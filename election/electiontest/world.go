@@ -75,6 +75,7 @@ type proxy struct {
 	*election.Elections
 	link *Link
 	gate *gate
+	slow *slowProvider
 
 	mu     sync.Mutex
 	events []election.Event
@@ -91,10 +92,11 @@ func (w *world) proxy(name string, change ...func(*election.Settings)) *proxy {
 	p := &proxy{w: w, gate: newGate()}
 	var provider election.Provider
 	provider, p.link = w.provider(name)
+	p.slow = &slowProvider{Provider: provider}
 	log := zaptest.NewLogger(w.T, zaptest.Level(zap.DebugLevel)).Named(name)
 	e, err := election.New(election.Config{
 		Open: func(ctx context.Context, db string) (election.Backend, error) {
-			return w.backend(ctx, db, provider, p.gate)
+			return w.backend(ctx, db, p.slow, p.gate)
 		},
 		Settings: func(string, string) election.Settings { return set },
 		Observe:  p.observe,
@@ -149,6 +151,38 @@ func (p *proxy) count(kind election.EventKind) int {
 		}
 	}
 	return n
+}
+
+// slowProvider hands on answers late.
+type slowProvider struct {
+	election.Provider
+	mu   sync.Mutex
+	late time.Duration
+	sent chan time.Duration
+}
+
+// next makes the answer to the next renewal late. The channel gives the time,
+// of CLOCK_BOOTTIME, at which the request was sent.
+func (s *slowProvider) next(late time.Duration) <-chan time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late, s.sent = late, make(chan time.Duration, 1)
+	return s.sent
+}
+
+func (s *slowProvider) Renew(ctx context.Context, l *election.Lease) error {
+	s.mu.Lock()
+	late, sent := s.late, s.sent
+	s.late, s.sent = 0, nil
+	s.mu.Unlock()
+	if sent != nil {
+		sent <- election.Boottime()
+	}
+	err := s.Provider.Renew(ctx, l)
+	if late > 0 {
+		<-time.After(late)
+	}
+	return err
 }
 
 // gate stands in front of a proxy's grants, and can lose their answers.
@@ -213,7 +247,8 @@ func (f *gatedFence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch,
 	return epoch, err
 }
 
-// conn is a connection of a worker.
+// conn is a connection of a worker. The server keeps it waiting, which is a sign
+// of life, until hush.
 type conn struct {
 	fencing.Candidacy
 	w       *world
@@ -225,8 +260,10 @@ type conn struct {
 func (c *conn) Activity() (uint64, bool) { return c.reads.Load(), c.owed.Load() }
 func (c *conn) StandingChanged()         { c.changes.Add(1) }
 
-// speak is a sign of life.
+// hush begins a silence, speak breaks it for a moment, wake ends it.
+func (c *conn) hush()  { c.owed.Store(false) }
 func (c *conn) speak() { c.reads.Add(1) }
+func (c *conn) wake()  { c.speak(); c.owed.Store(true) }
 
 func (w *world) claim(worker string) fencing.Claim {
 	return fencing.Claim{
@@ -251,6 +288,7 @@ func (p *proxy) tryJoin(worker string, change ...func(*fencing.Claim)) (*conn, e
 		f(&claim)
 	}
 	c := &conn{w: p.w}
+	c.owed.Store(true)
 	candidacy, err := p.Join(within(p.w.T, patience), claim, c)
 	c.Candidacy = candidacy
 	return c, err

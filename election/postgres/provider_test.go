@@ -17,7 +17,7 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // ttl is what the leases of these tests last.
-const ttl = time.Second
+const ttl = 1500 * time.Millisecond
 
 func TestConformance(t *testing.T) {
 	t.Parallel()
