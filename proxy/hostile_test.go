@@ -259,7 +259,7 @@ func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 	mustExec(t, leaderConn(t, b, db), "create table t (v text)")
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	batch := cat(run("insert into t values ('x')"), sync_())
-	for name, c := range map[string]struct {
+	for _, c := range map[string]struct {
 		first, then []byte
 		until       byte
 	}{
@@ -287,7 +287,6 @@ func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 				_ = conn.Conn.(*net.TCPConn).SetLinger(0)
 			}
 			_ = conn.Close()
-			t.Log(name, reset)
 		}
 	}
 	eventually(t, "all backends of the dead are gone", func() bool {

@@ -42,10 +42,10 @@ func both(t *testing.T, fn func(t *testing.T, b *bench, db string)) {
 	}
 }
 
-// shared18 is a server of PostgreSQL 18 for one test.
+// shared18 is this process's server of PostgreSQL 18.
 func shared18(t *testing.T) *pgtest.Server {
 	t.Helper()
-	return pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)))
+	return pgtest.SharedMajor(t, 18)
 }
 
 // oneByte reads the answer to an SSLRequest or GSSENCRequest.

@@ -9,7 +9,14 @@ import (
 	"go.uber.org/goleak"
 )
 
+// shared are the servers of this test process, by major version; 0 is the
+// default one.
 var shared struct {
+	sync.Mutex
+	servers map[int]*sharedServer
+}
+
+type sharedServer struct {
 	once   sync.Once
 	server *Server
 	err    error
@@ -18,26 +25,46 @@ var shared struct {
 // Shared returns the one server of this test process.
 func Shared(t testing.TB) *Server {
 	t.Helper()
-	shared.once.Do(func() {
-		shared.server = newServer(nil)
-		shared.err = shared.server.create()
-	})
-	if shared.err != nil {
-		t.Fatalf("start the shared PostgreSQL: %v", shared.err)
-	}
-	return shared.server
+	return sharedOf(t, 0, nil)
 }
 
-// Main runs a package's tests, stops the shared server, and fails if a
-// goroutine is left. Call it from TestMain; it does not return. after is what
-// else has to be done behind the tests.
-func Main(m *testing.M, after ...func()) {
-	code := m.Run()
-	for _, do := range after {
-		do()
+// SharedMajor returns the one server of that major version of this test
+// process. It may be another one than Shared, even if that has the version.
+func SharedMajor(t testing.TB, major int) *Server {
+	t.Helper()
+	return sharedOf(t, major, []Option{WithBinaries(Binaries(t, major))})
+}
+
+func sharedOf(t testing.TB, major int, opts []Option) *Server {
+	t.Helper()
+	shared.Lock()
+	if shared.servers == nil {
+		shared.servers = map[int]*sharedServer{}
 	}
-	if shared.server != nil {
-		shared.server.remove()
+	s := shared.servers[major]
+	if s == nil {
+		s = &sharedServer{}
+		shared.servers[major] = s
+	}
+	shared.Unlock()
+	s.once.Do(func() {
+		s.server = newServer(opts)
+		s.err = s.server.create()
+	})
+	if s.err != nil {
+		t.Fatalf("start the shared PostgreSQL: %v", s.err)
+	}
+	return s.server
+}
+
+// Main runs a package's tests, stops the shared servers, and fails if a
+// goroutine is left. Call it from TestMain; it does not return.
+func Main(m *testing.M) {
+	code := m.Run()
+	for _, s := range shared.servers {
+		if s.server != nil {
+			s.server.remove()
+		}
 	}
 	if code == 0 {
 		if err := goleak.Find(); err != nil {
