@@ -196,3 +196,9 @@ func mustEnd(t *testing.T, c *wiretest.Conn, state string, parts ...[]byte) map[
 	}
 	return last.Fields()
 }
+
+// own18 is a PostgreSQL 18 of the test's own.
+func own18(t *testing.T) *pgtest.Server {
+	t.Helper()
+	return pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)))
+}
