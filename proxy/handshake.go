@@ -54,8 +54,11 @@ func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
 	s.cfg.Metrics.Sessions(1)
 	defer s.cfg.Metrics.Sessions(-1)
 	if err := x.begin(ctx); err != nil {
-		if x.isDraining() {
+		switch {
+		case x.isDraining():
 			err = shuttingDown
+		case x.isSuperseded():
+			err = x.supersededRefusal()
 		}
 		if !errors.Is(err, errOver) {
 			refuse(client, err)
@@ -70,7 +73,11 @@ func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
 // begin brings both sides to the point where the client may send its first
 // statement.
 func (x *session) begin(ctx context.Context) error {
-	if _, err := x.server.Write(appendStartup(nil, x.start.version, x.start.params)); err != nil {
+	params := x.start.params
+	if x.start.own.resource != "" {
+		params = append(params[:len(params):len(params)], placeholders...)
+	}
+	if _, err := x.server.Write(appendStartup(nil, x.start.version, params)); err != nil {
 		return errOver
 	}
 	if err := x.authenticate(); err != nil {
@@ -94,6 +101,11 @@ func (x *session) begin(ctx context.Context) error {
 	x.mu.Unlock()
 	return x.greet(standing)
 }
+
+// placeholders make the server know the names that SHOW may ask for. Without a
+// value it refuses to describe such a SHOW, which a driver that prepares its
+// statements asks for before it runs it.
+var placeholders = []string{"fencepost.role", "", "fencepost.epoch", "", "fencepost.resource", "", "fencepost.worker", ""}
 
 // serverMessage reads one whole message of the server in its startup. It is
 // good until the next call.
@@ -234,12 +246,8 @@ func (x *session) serverParameter(body []byte) {
 
 // prepareChecks prepares the session's checks on the server before the client
 // is let in: a fence that cannot be checked is known here.
-func (x *session) prepareChecks() error {
-	out := appendSync(x.m.checks.appendPrepare(nil, &x.m.owed))
-	n := x.m.owed.len()
-	for range n {
-		x.m.owed.pop()
-	}
+func (x *session) prepareChecks(m *machine) error {
+	out := appendSync(m.checks.appendPrepare(nil, &replies{}))
 	if _, err := x.server.Write(out); err != nil {
 		return errOver
 	}
