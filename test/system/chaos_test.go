@@ -1,0 +1,159 @@
+package system
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// chaos is one run of loads under random faults.
+type chaos struct {
+	*house
+	r       *history
+	rand    *rand.Rand
+	proxies []*proxy
+	workers []*worker
+	born    int // workers so far
+}
+
+// fault is something that goes wrong. It returns when all goes on, but for its
+// consequences.
+type fault struct {
+	name string
+	do   func(c *chaos)
+}
+
+// workerFaults leave the proxies and Postgres alone.
+var workerFaults = []fault{
+	{"a worker is frozen for a while", func(c *chaos) {
+		w := c.anyWorker()
+		w.freeze(c.t)
+		c.wait(100*time.Millisecond, 1500*time.Millisecond)
+		w.thaw(c.t)
+	}},
+	{"the leader is frozen and its lease taken away", func(c *chaos) { c.depose(true) }},
+	{"the leader's lease is taken away", func(c *chaos) { c.depose(false) }},
+	{"a worker is killed", func(c *chaos) {
+		i := c.rand.IntN(len(c.workers))
+		c.r.note("kill %s", c.workers[i].name)
+		c.workers[i].kill(c.t)
+		c.workers[i] = c.hire(i)
+	}},
+}
+
+// TestSafetyTwoProxiesAgree: workers on two proxies, frozen, thawed, deposed and
+// killed at random, are never two who write.
+func TestSafetyTwoProxiesAgree(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			c := newChaos(t, provider, "LEASE_TTL=2s")
+			c.run(12*time.Second, workerFaults)
+			if fencing.Checking && c.r.refusals(fencing.StateSuperseded) == 0 {
+				t.Error("nobody was superseded: this run shows nothing")
+			}
+		})
+	}
+}
+
+// newChaos starts two proxies and four workers.
+func newChaos(t testing.TB, provider string, settings ...string) *chaos {
+	t.Helper()
+	seed := rand.Uint64()
+	if text := os.Getenv("FENCEPOST_CHAOS_SEED"); text != "" {
+		var err error
+		if seed, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("FENCEPOST_CHAOS_SEED: %v", err)
+		}
+	}
+	t.Logf("FENCEPOST_CHAOS_SEED=%d", seed)
+	s := pgtest.Start(t, tracked())
+	h := newHouse(t, provider, onServer(s), with(append([]string{"LEASE_WORKER_TIMEOUT=300ms", "STARTUP_WAIT=500ms"}, settings...)...))
+	s.Exec(t, pgtest.App, h.db, loadSchema)
+	c := &chaos{house: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0))}
+	c.proxies = []*proxy{h.proxy("PROXY_ID=one"), h.proxy("PROXY_ID=two")}
+	for i := range 4 {
+		c.workers = append(c.workers, c.hire(i))
+	}
+	return c
+}
+
+// hire starts a new worker with a load. Workers with an even place prefer the
+// first proxy.
+func (c *chaos) hire(place int) *worker {
+	c.born++
+	w := c.worker(fmt.Sprintf("w%d", c.born))
+	var dsns []string
+	for i := range c.proxies {
+		dsns = append(dsns, c.dsn(c.proxies[(place+i)%len(c.proxies)], w.name, "worker_timeout", "300ms"))
+	}
+	c.r.note("%s begins", w.name)
+	c.r.load(w, loadPlan{DSNs: dsns, Seed: c.rand.Uint64(), Think: 30 * time.Millisecond, Styles: allStyles()})
+	return w
+}
+
+// run makes faults for a time, lets all calm down, and compares.
+func (c *chaos) run(length time.Duration, faults []fault) {
+	c.t.Helper()
+	count := map[string]int{}
+	for end := time.Now().Add(length); time.Now().Before(end); {
+		c.wait(50*time.Millisecond, 400*time.Millisecond)
+		f := faults[c.rand.IntN(len(faults))]
+		c.r.note("fault: %s", f.name)
+		count[f.name]++
+		f.do(c)
+		c.r.note("over: %s", f.name)
+	}
+	before := c.r.successes()
+	if !holds(patience, func() bool { return c.r.successes() >= before+5 }) {
+		c.t.Errorf("no work was done for %s after the faults", patience)
+	}
+	c.r.halt(c.workers)
+	c.t.Logf("%d faults: %v", len(faults), count)
+	c.t.Log(c.r.summary())
+	c.r.check(c.house)
+}
+
+// wait lets the workers work for a random time.
+func (c *chaos) wait(least, most time.Duration) {
+	time.Sleep(least + time.Duration(c.rand.Int64N(int64(most-least))))
+}
+
+func (c *chaos) anyWorker() *worker { return c.workers[c.rand.IntN(len(c.workers))] }
+
+// leader is the worker of the latest grant, nil if it is gone.
+func (c *chaos) leader() *worker {
+	name := ask[string](c.house, "SELECT coalesce((SELECT worker FROM fencepost.grants ORDER BY epoch DESC LIMIT 1), '')")
+	for _, w := range c.workers {
+		if w.name == name {
+			return w
+		}
+	}
+	return nil
+}
+
+// depose takes the leader's lease away, as an operator can do by mistake, while
+// it works or while it is frozen, and waits until somebody was granted an epoch.
+func (c *chaos) depose(frozen bool) {
+	w := c.leader()
+	if w == nil {
+		return
+	}
+	if frozen {
+		c.r.note("freeze %s", w.name)
+		w.freeze(c.t)
+		defer w.thaw(c.t)
+	}
+	epoch := c.epoch()
+	c.takeLease()
+	if !holds(5*time.Second, func() bool { return c.epoch() > epoch }) {
+		c.r.note("nobody was granted an epoch for 5 s")
+	}
+}

@@ -1,0 +1,136 @@
+package system
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// TestSafetyFrozenLeader: a leader that is frozen until another worker was
+// granted an epoch finds, whatever it was about to write and however, that
+// nothing of it is done.
+func TestSafetyFrozenLeader(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, provider)
+			one, two := h.proxy(), h.proxy()
+			for _, protocol := range []string{"simple", "extended"} {
+				for _, inside := range []bool{false, true} {
+					for _, left := range []bool{false, true} {
+						c := &frozenCase{house: *h, one: one, two: two, protocol: protocol, inside: inside, left: left}
+						name := fmt.Sprintf("%s protocol, transaction %v, successor left %v", protocol, inside, left)
+						t.Run(name, func(t *testing.T) {
+							t.Parallel()
+							c.t, c.resource = t, "frozen "+name
+							c.run()
+						})
+					}
+				}
+			}
+		})
+	}
+}
+
+type frozenCase struct {
+	house
+	one, two *proxy
+	resource string
+	protocol string
+	inside   bool // it is frozen inside a transaction that has written
+	left     bool // its successor has left again when it is thawed
+}
+
+func (c *frozenCase) run() {
+	leader := c.worker("leader")
+	connect := c.dsn(c.one, "leader", "resource", c.resource, "campaign", "wait", "worker_timeout", "300ms")
+	if r := leader.must("connect", connect); r.Role != "leader" || r.Epoch != "1" {
+		c.t.Fatalf("the leader was told role %q, epoch %q", r.Role, r.Epoch)
+	}
+	leader.must(c.protocol, c.insert("before"))
+	if c.inside {
+		leader.must(c.protocol, "BEGIN", c.insert("inside, before"))
+	}
+	leader.freeze(c.t)
+	successor := c.join(c.two, "successor", "resource", c.resource, "campaign", "wait")
+	successor.must(c.insert("successor"))
+	if c.left {
+		successor.leave()
+		c.two.await(c.t, "released", "resource", c.resource, "worker", "successor")
+	}
+
+	leader.tell(order{Do: c.protocol, Text: c.insert("stale")})
+	leader.thaw(c.t)
+	c.refused(leader.answer())
+	if !fencing.Checking {
+		if c.inside {
+			leader.do("simple", "COMMIT")
+		}
+		c.wrote("before", "successor")
+		return
+	}
+	c.comesBack(leader)
+}
+
+// refused says what the thawed leader must be told.
+func (c *frozenCase) refused(r report) {
+	c.t.Helper()
+	f := r.Failure
+	if f == nil || f.Code != fencing.StateSuperseded || f.Severity != "FATAL" {
+		c.t.Errorf("the thawed leader's write: %v; want FATAL ZF001", f)
+		return
+	}
+	for _, want := range []string{"leader", "successor", "superseded"} {
+		if !strings.Contains(f.Message, want) {
+			c.t.Errorf("the message %q does not say %q", f.Message, want)
+		}
+	}
+	if !strings.Contains(f.Detail, `"epoch":1,`) || !strings.Contains(f.Detail, `"current_epoch":2,`) || f.Hint == "" {
+		c.t.Errorf("detail %q, hint %q", f.Detail, f.Hint)
+	}
+}
+
+// comesBack: the connection is over; the same worker connects again. If it
+// leads, it must be told so before it may write.
+func (c *frozenCase) comesBack(leader *worker) {
+	c.t.Helper()
+	if r := leader.do(c.protocol, c.insert("on the old connection")); r.Failure == nil {
+		c.t.Error("the connection lives on after ZF001")
+	}
+	leader.must("connect", c.dsn(c.one, "leader", "resource", c.resource))
+	first := leader.do(c.protocol, c.insert("unknowing"))
+	if !c.left {
+		if first.Failure == nil || first.Failure.Code != fencing.StateNotLeader {
+			c.t.Errorf("the write of one that does not lead: %v; want ZF002", first.Failure)
+		}
+		c.wrote("before", "successor")
+		return
+	}
+	if first.Failure == nil || first.Failure.Code != fencing.StateStartOver {
+		c.t.Errorf("the first write after coming back: %v; want ZF003", first.Failure)
+	}
+	leader.must(c.protocol, c.insert("told"))
+	c.wrote("before", "successor", "told")
+}
+
+func (c *frozenCase) insert(what string) string {
+	return fmt.Sprintf("INSERT INTO work VALUES ('%s: %s')", c.resource, what)
+}
+
+// wrote compares the table with what should be in it.
+func (c *frozenCase) wrote(want ...string) {
+	c.t.Helper()
+	var got []string
+	for _, what := range c.works() {
+		if mine, ok := strings.CutPrefix(what, c.resource+": "); ok {
+			got = append(got, mine)
+		}
+	}
+	if !slices.Equal(got, want) {
+		c.t.Errorf("the table holds %q, want %q", got, want)
+	}
+}

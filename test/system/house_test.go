@@ -1,0 +1,222 @@
+package system
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// resource is what the workers of a case compete for, unless it says another.
+const resource = "billing"
+
+// providers are the lease services that cases run with.
+var providers = []string{"postgres", "consul"}
+
+// house is what one case runs in: a database with the table work, and a lease
+// service.
+type house struct {
+	t        testing.TB
+	pg       *pgtest.Server
+	db       string
+	consul   *consultest.Agent // nil with the embedded elector
+	prefix   string            // of Consul's keys
+	settings []string          // of every proxy
+}
+
+// option changes a house before anything is made in it.
+type option func(*house)
+
+// onServer puts the database on a server of the test's own.
+func onServer(s *pgtest.Server) option { return func(h *house) { h.pg = s } }
+
+// withConsul uses an agent of the test's own.
+func withConsul(a *consultest.Agent) option { return func(h *house) { h.consul = a } }
+
+// with adds settings for all proxies, as FENCEPOST_ variables without that
+// prefix.
+func with(settings ...string) option {
+	return func(h *house) { h.settings = append(h.settings, prefixed(settings)...) }
+}
+
+func prefixed(settings []string) []string {
+	full := make([]string, 0, len(settings))
+	for _, s := range settings {
+		full = append(full, "FENCEPOST_"+s)
+	}
+	return full
+}
+
+// newHouse makes a house. The times are short, but for the TTL: where a lease
+// has to end with its TTL, the case says so.
+func newHouse(t testing.TB, provider string, opts ...option) *house {
+	t.Helper()
+	h := &house{t: t, prefix: "fencepost-" + strings.ToLower(rand.Text()[:8])}
+	for _, opt := range opts {
+		opt(h)
+	}
+	if h.pg == nil {
+		h.pg = pgtest.Shared(t)
+	}
+	own := h.settings
+	h.settings = prefixed([]string{
+		"LISTEN=127.0.0.1:0", "ADMIN=127.0.0.1:0", "UPSTREAM_ADDRESS=" + h.pg.Addr(), "CONTROL_USER=" + pgtest.Control,
+		"LEASE_TTL=10s", "LEASE_WORKER_TIMEOUT=500ms", "LEASE_GRACE=200ms", "DRAIN_TIMEOUT=2s", "LOG_LEVEL=debug",
+	})
+	if provider == "consul" {
+		if h.consul == nil {
+			h.consul = consultest.Shared(t)
+		}
+		h.settings = append(h.settings, prefixed([]string{
+			"ELECTION_PROVIDER=consul", "ELECTION_CONSUL_ADDRESS=" + h.consul.Addr(), "ELECTION_CONSUL_PREFIX=" + h.prefix,
+		})...)
+	}
+	h.settings = append(h.settings, own...)
+	h.db = h.pg.Database(t)
+	h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
+	return h
+}
+
+// proxy starts a proxy of this house.
+func (h *house) proxy(settings ...string) *proxy {
+	h.t.Helper()
+	return startProxy(h.t, append(h.settings, prefixed(settings)...)...)
+}
+
+// command runs the program with the house's settings, and returns its exit code
+// and all that it printed.
+func (h *house) command(args ...string) (int, string) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program(h.t), args...)
+	cmd.Env = environment(h.settings...)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("run fencepost %v: %v", args, err)
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+// works returns what is in the table work, in order of writing.
+func (h *house) works() []string {
+	h.t.Helper()
+	return ask[[]string](h, "SELECT coalesce(array_agg(what ORDER BY ctid), '{}') FROM work")
+}
+
+// ask reads one value directly from Postgres as superuser.
+func ask[T any](h *house, sql string, args ...any) (value T) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
+	if err != nil {
+		h.t.Fatalf("connect to Postgres: %v", err)
+	}
+	defer conn.Close(ctx)
+	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
+		h.t.Fatalf("ask %q: %v", sql, err)
+	}
+	return value
+}
+
+// epoch is the highest epoch of the resource, as recorded.
+func (h *house) epoch() int64 {
+	h.t.Helper()
+	return ask[int64](h, "SELECT coalesce(max(epoch), 0) FROM fencepost.grants WHERE resource = $1", resource)
+}
+
+// granted lists the workers of all grants in order.
+func (h *house) granted() string {
+	h.t.Helper()
+	return ask[string](h, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", resource)
+}
+
+// client is a worker inside this process, for the parts that are never frozen.
+type client struct {
+	*pgx.Conn
+	t testing.TB
+}
+
+// join connects a worker for the resource. Further params are name, value, ...
+func (h *house) join(p *proxy, worker string, params ...string) *client {
+	h.t.Helper()
+	c, err := h.tryJoin(patience, p, worker, params...)
+	if err != nil {
+		h.t.Fatalf("connect %s (%v): %v", worker, params, err)
+	}
+	return c
+}
+
+func (h *house) tryJoin(within time.Duration, p *proxy, worker string, params ...string) (*client, error) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, h.dsn(p, worker, params...))
+	if err != nil {
+		return nil, err
+	}
+	c := &client{Conn: conn, t: h.t}
+	h.t.Cleanup(c.leave)
+	return c, nil
+}
+
+// dsn names a worker's connection for the resource. Defaults can be overridden.
+func (h *house) dsn(p *proxy, worker string, params ...string) string {
+	return p.dsn(pgtest.App, h.db, append([]string{"resource", resource, "worker", worker, "worker_timeout", "0"}, params...)...)
+}
+
+// leave says goodbye. Twice is fine.
+func (c *client) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = c.Close(ctx) // it may be broken, as a case wants it
+}
+
+// exec runs one statement.
+func (c *client) exec(sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, err := c.Exec(ctx, sql)
+	return err
+}
+
+// must runs statements that have to succeed.
+func (c *client) must(statements ...string) {
+	c.t.Helper()
+	for _, sql := range statements {
+		if err := c.exec(sql); err != nil {
+			c.t.Fatalf("%s: %v", sql, err)
+		}
+	}
+}
+
+// show asks for a fencepost.* value.
+func (c *client) show(name string) (value string) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := c.QueryRow(ctx, "SHOW fencepost."+name).Scan(&value); err != nil {
+		c.t.Fatalf("show %s: %v", name, err)
+	}
+	return value
+}
+
+// stateOf is the SQLSTATE of an error, "" without one.
+func stateOf(err error) string {
+	var pgErr *pgconn.PgError
+	if errors.As(err, &pgErr) {
+		return pgErr.Code
+	}
+	return ""
+}

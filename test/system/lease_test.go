@@ -1,0 +1,66 @@
+package system
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// takeLease takes the lease of the resource away from whoever holds it.
+func (h *house) takeLease() {
+	h.t.Helper()
+	if h.consul == nil {
+		h.pg.Exec(h.t, pgtest.Superuser, h.db, "UPDATE fencepost.lease SET vacancy = 'left', expires_at = now() WHERE vacancy = 'held'",
+			"SELECT pg_notify('fencepost_lease', '"+resource+"')")
+		return
+	}
+	if session := h.session(); session != "" {
+		h.consul.Request(h.t, http.MethodPut, "/v1/session/destroy/"+session, nil)
+	}
+}
+
+// key is the path of the lease's key in Consul.
+func (h *house) key() string {
+	return "/v1/kv/" + h.prefix + "/" + url.PathEscape(h.db) + "/" + resource
+}
+
+// pair is the lease's entry in Consul.
+type pair struct {
+	Session     string
+	ModifyIndex int64
+	Flags       int64
+}
+
+// pair returns the entry, nil if there is none.
+func (h *house) pair() *pair {
+	h.t.Helper()
+	var pairs []pair
+	text := h.consul.Request(h.t, http.MethodGet, "/v1/kv/"+h.prefix+"/?recurse", nil)
+	var all []struct {
+		Key string
+		pair
+	}
+	if err := json.Unmarshal(text, &all); err != nil {
+		h.t.Fatalf("read Consul's answer %s: %v", text, err)
+	}
+	for _, one := range all {
+		if "/v1/kv/"+one.Key == h.key() {
+			pairs = append(pairs, one.pair)
+		}
+	}
+	if len(pairs) == 0 {
+		return nil
+	}
+	return &pairs[0]
+}
+
+// session is the session that holds the lease, "" if none does.
+func (h *house) session() string {
+	h.t.Helper()
+	if p := h.pair(); p != nil {
+		return p.Session
+	}
+	return ""
+}

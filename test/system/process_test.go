@@ -1,0 +1,95 @@
+package system
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// process is a child that dies with this program. Its goroutine waits for it.
+type process struct {
+	name string
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended
+	code int           // exit code, -1 if a signal ended it; read after done
+}
+
+// startProcess runs cmd, and kills it when the test ends if it is there then.
+func startProcess(t testing.TB, name string, cmd *exec.Cmd) *process {
+	t.Helper()
+	// Sent when the thread that started it ends; the Go runtime keeps its threads.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("start %s: %v", name, err)
+	}
+	p := &process{name: name, cmd: cmd, done: make(chan struct{})}
+	go func() {
+		_ = cmd.Wait() // how it ended is in ProcessState
+		p.code = cmd.ProcessState.ExitCode()
+		close(p.done)
+	}()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended long ago
+		<-p.done
+	})
+	return p
+}
+
+// signal sends s. That the process has ended is no error.
+func (p *process) signal(t testing.TB, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		t.Fatalf("send %v to %s: %v", s, p.name, err)
+	}
+}
+
+// freeze stops the process, and returns when all of it stands still.
+func (p *process) freeze(t testing.TB) {
+	t.Helper()
+	p.signal(t, syscall.SIGSTOP)
+	eventually(t, patience, p.name+" to be frozen", func() bool { return p.ended() || p.frozen() })
+}
+
+// thaw lets a frozen process go on.
+func (p *process) thaw(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGCONT) }
+
+// kill ends the process as a crash does, and waits for its end.
+func (p *process) kill(t testing.TB) {
+	t.Helper()
+	p.signal(t, syscall.SIGKILL)
+	<-p.done
+}
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// frozen reports whether every thread of the process is stopped.
+func (p *process) frozen() bool {
+	tasks := fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid)
+	entries, err := os.ReadDir(tasks)
+	if err != nil {
+		return false
+	}
+	for _, entry := range entries {
+		text, err := os.ReadFile(tasks + "/" + entry.Name() + "/stat")
+		if err != nil {
+			return false
+		}
+		// The state stands behind the command's name, which is in brackets.
+		_, rest, _ := strings.Cut(string(text), ") ")
+		if !strings.HasPrefix(rest, "T") {
+			return false
+		}
+	}
+	return true
+}

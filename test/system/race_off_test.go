@@ -1,0 +1,5 @@
+//go:build !race
+
+package system
+
+const raceDetector = false
