@@ -149,6 +149,9 @@ type Fence interface {
 	// A grant ends noted backends. The error is a *Refusal if the epoch is not
 	// current.
 	Enter(ctx context.Context, pid uint32, epoch Epoch) error
+	// MayEnd returns a *Refusal if the control role could not end the backend: a
+	// superuser's, when it is none itself. Such a worker could block every grant.
+	MayEnd(ctx context.Context, pid uint32) error
 	// Leave deletes the note.
 	Leave(ctx context.Context, pid uint32) error
 }

@@ -24,6 +24,7 @@ func (x *session) join(ctx context.Context) (st *fencing.Standing, told fencing.
 	standing := func() *fencing.Standing { return noStanding }
 	if md == fencedMode {
 		claim := x.claim()
+		x.worker = claim.Worker
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 		if err != nil {
 			return nil, 0, faultRefusal(err)
@@ -31,6 +32,9 @@ func (x *session) join(ctx context.Context) (st *fencing.Standing, told fencing.
 		x.mu.Lock()
 		x.cand = cand
 		x.mu.Unlock()
+		if err := cand.Fence().MayEnd(ctx, x.pid); err != nil {
+			return nil, 0, faultRefusal(err)
+		}
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
 		}
@@ -39,18 +43,19 @@ func (x *session) join(ctx context.Context) (st *fencing.Standing, told fencing.
 	} else {
 		c = newChecks(randomHex(6), 0, "", "", "")
 	}
-	x.mu.Lock()
-	x.m = newMachine(md, x.version, standing, x.srv.cache, c)
-	x.m.unfencedBy = unfencedRefusal(x.start.user)
+	m := newMachine(md, x.version, standing, x.srv.cache, c)
+	m.unfencedBy = unfencedRefusal(x.start.user)
 	for _, body := range x.parameters {
-		x.m.parameter(body)
+		m.parameter(body)
 	}
-	x.mu.Unlock()
 	if md != passing {
-		if err := x.prepareChecks(); err != nil {
+		if err := x.prepareChecks(m); err != nil {
 			return nil, 0, err
 		}
 	}
+	x.mu.Lock()
+	x.m = m // from here on the candidacy looks at it too
+	x.mu.Unlock()
 	st = standing()
 	if st.May() && !x.cand.SupersededBefore() {
 		told = st.Epoch

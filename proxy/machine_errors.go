@@ -197,15 +197,9 @@ func theirs(code string) bool {
 
 // refused notes a refusal for the audit.
 func (m *machine) refused(e *reply, pe pgError) {
-	text, write := string(e.text), true
+	text, write := m.ofText(string(e.text))
 	if e.stmt != nil {
-		text = e.stmt.text[:min(len(e.stmt.text), maxAuditText)]
-		write = !e.stmt.known || !m.read(e.stmt)
-	} else if t := m.analyze([]byte(text)); t.Known {
-		write = false
-		for i := range t.Statements {
-			write = write || !t.Statements[i].Read
-		}
+		text, write = m.ofStatement(e.stmt)
 	}
 	m.events = append(m.events, event{kind: refused, err: pe, text: text, write: write})
 }

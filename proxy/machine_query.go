@@ -105,7 +105,11 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 	case needsMoreFor:
 		return need
 	case forward, byRegistry:
-		m.tellBy(m.sendQuery(n, avail, p), s, st)
+		e := m.sendQuery(n, avail, p)
+		m.tellBy(e, s, st)
+		if m.mode == fencedMode {
+			e.text = keepText(e.text, text)
+		}
 		if !s.known {
 			m.forgetAll()
 		}

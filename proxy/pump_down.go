@@ -211,7 +211,10 @@ func (x *session) serverEnded() {
 	switch {
 	case wait: // the other pump answers the client's next bytes
 	case superseded:
-		x.saySuperseded("")
+		x.mu.Lock()
+		text, write := x.m.inFlight()
+		x.mu.Unlock()
+		x.saySuperseded(text, write)
 		x.hangUp()
 	default:
 		x.hangUp()

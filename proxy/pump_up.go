@@ -162,24 +162,10 @@ func (u *upPump) refuseSuperseded(in []byte) {
 	if len(in) > 0 && in[0] == 'X' {
 		return
 	}
-	u.x.saySuperseded(firstText(in))
-}
-
-// firstText is the SQL of the first message in b, if there is one.
-func firstText(b []byte) string {
-	f, ok, err := clientFrame(b)
-	if err != nil || !ok {
-		return ""
-	}
-	body := b[headerLen:min(f.size, len(b))]
-	if f.typ == 'P' {
-		_, body, _ = cstring(body)
-	}
-	if f.typ != 'P' && f.typ != 'Q' {
-		return ""
-	}
-	text, _, _ := cstring(body)
-	return string(text[:min(len(text), maxAuditText)])
+	u.x.mu.Lock()
+	text, write := u.x.m.attempt(in)
+	u.x.mu.Unlock()
+	u.x.saySuperseded(text, write)
 }
 
 // meet does what the machine needs before it can go on.

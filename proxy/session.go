@@ -29,6 +29,7 @@ type session struct {
 	client net.Conn
 	server net.Conn
 	cancel context.CancelFunc
+	worker string            // as claimed
 	cand   fencing.Candidacy // nil without a resource; set once, under mu
 
 	fromClient *bufio.Reader // until run
@@ -217,14 +218,17 @@ func (x *session) isSuperseded() bool {
 	return x.superseded
 }
 
+// supersededRefusal is what the client is told at its next use.
+func (x *session) supersededRefusal() *fencing.Refusal {
+	return supersededRefusal(x.start.own.resource, x.worker, x.cand.Incarnation(), x.cand.Standing())
+}
+
 // saySuperseded tells the client that its candidacy is over, and audits the
 // statement it tried, if any.
-func (x *session) saySuperseded(text string) {
-	st := x.cand.Standing()
-	c := &x.m.checks
-	r := supersededRefusal(c.resource, c.worker, c.incarnation, st)
+func (x *session) saySuperseded(text string, write bool) {
+	r := x.supersededRefusal()
 	if text != "" {
-		x.auditRefusal(event{err: pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, text: text, write: true})
+		x.auditRefusal(event{err: pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, text: text, write: write})
 	}
 	x.say(r)
 }

@@ -113,6 +113,9 @@ func (f *Fence) Enter(ctx context.Context, pid uint32, epoch fencing.Epoch) erro
 	return nil
 }
 
+// MayEnd implements fencing.Fence.
+func (f *Fence) MayEnd(ctx context.Context, pid uint32) error { return f.store.MayEnd(ctx, pid) }
+
 // Leave deletes the note.
 func (f *Fence) Leave(ctx context.Context, pid uint32) error {
 	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.leave($1, $2)", f.id, int32(pid)); err != nil {

@@ -1,0 +1,56 @@
+package proxy
+
+// attempt is the SQL that the first message in b would run, and whether it is
+// more than a read, for the audit of a session whose candidacy is over.
+func (m *machine) attempt(b []byte) (text string, write bool) {
+	f, ok, err := clientFrame(b)
+	if err != nil || !ok {
+		return "", false
+	}
+	body := b[headerLen:min(f.size, len(b))]
+	name, rest, _ := cstring(body)
+	switch f.typ {
+	case 'Q':
+		return m.ofText(string(name))
+	case 'P':
+		sql, _, _ := cstring(rest)
+		return m.ofText(string(sql))
+	case 'B':
+		stmt, _, _ := cstring(rest)
+		return m.ofStatement(m.named(stmt))
+	case 'E':
+		if s := m.portals[string(name)].stmt; s != nil {
+			return m.ofStatement(s)
+		}
+	}
+	return "", false
+}
+
+// inFlight is the SQL that the server was running, or was about to run, when
+// its connection ended.
+func (m *machine) inFlight() (text string, write bool) {
+	for i := range m.owed.len() {
+		e := m.owed.at(i)
+		if e.stmt != nil && e.stmt.text != "" {
+			return m.ofStatement(e.stmt)
+		}
+		if len(e.text) > 0 {
+			return m.ofText(string(e.text))
+		}
+	}
+	return "", false
+}
+
+func (m *machine) ofStatement(s *statement) (text string, write bool) {
+	return s.text[:min(len(s.text), maxAuditText)], !s.known || !m.read(s)
+}
+
+// ofText cuts sql for the audit, and says whether it is more than reads.
+func (m *machine) ofText(sql string) (text string, write bool) {
+	t := m.analyze([]byte(sql))
+	write = !t.Known
+	for i := range t.Statements {
+		write = write || !t.Statements[i].Read
+	}
+	return sql[:min(len(sql), maxAuditText)], write
+}
