@@ -119,18 +119,14 @@ func (r *resource) joinLiveLocked(claim fencing.Claim, m fencing.Member) (*Candi
 	return nil, nil
 }
 
-// beginCandidacy asks the fence what came before, and begins a candidacy
-// unless another connection of the same worker was faster.
+// beginCandidacy begins a candidacy, unless another connection of the same
+// worker was faster.
 func (r *resource) beginCandidacy(ctx context.Context, claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
-	fence, err := r.usableFence(ctx)
+	fence, before, err := r.examine(ctx, claim.Worker)
 	if err != nil {
-		return nil, err
-	}
-	before, err := fence.SupersededBefore(ctx, claim.Worker)
-	if err != nil {
-		return nil, fmt.Errorf("look for earlier epochs of the worker: %w", err)
-	}
-	if _, err := r.refresh(ctx); err != nil {
+		if isState(err, fencing.StateNoFence) {
+			r.doubtFence()
+		}
 		return nil, err
 	}
 	if !r.e.begin() {
@@ -154,30 +150,6 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.Claim, m fe
 		c.end()
 	}
 	return c, nil
-}
-
-// usableFence returns the fence, opened anew if it could not be used.
-func (r *resource) usableFence(ctx context.Context) (Fence, error) {
-	r.mu.Lock()
-	fence, doubt := r.mu.fence, r.mu.doubt
-	r.mu.Unlock()
-	if !doubt {
-		return fence, nil
-	}
-	fence, err := r.open(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("open the fence of resource %q: %w", r.key.name, err)
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.fence, r.mu.doubt = fence, false
-	return fence, nil
-}
-
-func (r *resource) doubtFence() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.doubt = true
 }
 
 // all returns every candidacy whose loop runs.
@@ -302,50 +274,6 @@ func (r *resource) falseAlarm() {
 	r.mu.alarms = append(r.mu.alarms, now)
 	if len(r.mu.alarms) > maxAlarms {
 		r.mu.alarms = r.mu.alarms[1:]
-	}
-}
-
-// refresh reads the record and tells it to all candidacies. A record below one
-// that was seen before the question was asked is a refusal.
-func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
-	r.mu.Lock()
-	floor, fence := r.mu.floor, r.mu.fence
-	r.mu.Unlock()
-	rec, err := fence.Record(ctx)
-	if err != nil {
-		return rec, fmt.Errorf("read the record of resource %q: %w", r.key.name, err)
-	}
-	if rec.Epoch < floor {
-		return rec, r.refuseRestored(rec.Epoch, floor)
-	}
-	r.publish(rec, nil)
-	return rec, nil
-}
-
-// publish tells every candidacy but one of a record. Answers may overtake each
-// other, so one below the highest seen changes nothing.
-func (r *resource) publish(rec fencing.Record, but *Candidacy) {
-	r.mu.Lock()
-	if rec.Epoch < r.mu.record.Epoch {
-		r.mu.Unlock()
-		return
-	}
-	r.mu.record = rec
-	r.mu.floor = max(r.mu.floor, rec.Epoch)
-	r.mu.Unlock()
-	for _, c := range r.all() {
-		if c != but {
-			c.observe(rec)
-		}
-	}
-}
-
-func (r *resource) refuseRestored(epoch, floor fencing.Epoch) error {
-	return &fencing.Refusal{
-		SQLState: fencing.StateNoFence,
-		Message: fmt.Sprintf("resource %s: the fence shows epoch %d, but epoch %d was seen before: the database was restored from an older state",
-			strconv.QuoteToASCII(r.key.name), epoch, floor),
-		Hint: `Stop all workers, then run "fencepost generation bump" on this database.`,
 	}
 }
 

@@ -347,6 +347,18 @@ var candidacyCases = []testCase{
 		_, err = p.tryJoin("b")
 		w.mustRefuse(err, fencing.StateNoFence)
 	}},
+	{"a fence that was lost is made anew for the next worker", func(w *world) {
+		p := w.proxy("one")
+		observer := p.first("o", campaign(fencing.CampaignOff))
+		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.fence", "DROP SEQUENCE fencepost.epoch_1")
+		_, err := p.tryJoin("a")
+		w.mustRefuse(err, fencing.StateNoFence)
+		b := p.first("b")
+		if b.Fence().ID() == observer.Fence().ID() {
+			w.Error("the new worker has the lost fence")
+		}
+		b.mustLead()
+	}},
 	{"what is known of a resource can be asked for", func(w *world) {
 		p := w.proxy("one")
 		p.first("a").mustLead()

@@ -1,0 +1,130 @@
+package election
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// grantLocked turns the award into the epoch.
+func (c *Candidacy) grantLocked(v view) {
+	s := &c.mu.state
+	s.granting = true
+	ctx, cancel := context.WithCancel(c.ctx)
+	s.stopGrant = cancel
+	lease, award, before := s.lease, c.award(s.lease, s.epoch, v.floor), s.record
+	c.ask(func() func() {
+		defer cancel()
+		epoch, err := c.fence.Grant(ctx, award)
+		record := fencing.Record{
+			Epoch: epoch, Worker: c.worker, Incarnation: c.incarnation,
+			Source: award.Source, Index: award.Index, GrantedAt: time.Now(),
+		}
+		if err == nil {
+			c.r.publish(record, c) // the others stop before this one leads
+		}
+		return func() { c.grantEnded(lease, before, record, err) }
+	})
+}
+
+func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	s.granting, s.stopGrant = false, nil
+	if err == nil {
+		s.epoch = record.Epoch
+		if record.Epoch >= s.record.Epoch {
+			s.record = record
+		} else {
+			c.supersedeLocked(s.record) // by a grant that came right behind
+		}
+	}
+	if s.lease != lease || s.releasing { // over meanwhile: the grant counts, the lease does not
+		c.retryLocked()
+		return
+	}
+	switch {
+	case err == nil:
+		c.grantedLocked(before)
+	case isState(err, fencing.StateSuperseded):
+		c.supersedeLocked(s.record)
+		c.refreshLocked()
+		c.answerLocked()
+	case isState(err, fencing.StateAwardNotNewer):
+		c.notNewerLocked(err)
+	case isState(err, fencing.StateNoFence):
+		s.fault = asRefusal(err)
+		s.doubt = true
+		c.giveBackLocked(err, faultBackoff)
+	default:
+		c.grantFailedLocked(err)
+	}
+}
+
+// giveBackLocked releases a lease that could not be turned into an epoch, and
+// does not try for another one before pause is over.
+func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
+	c.failedLocked("grant an epoch", err)
+	c.retryLocked()
+	c.mu.tryAt = max(c.mu.tryAt, c.r.e.cfg.Now()+pause/2+jitter(pause/2))
+	c.releaseLocked(c.mu.lease, ReasonLeft)
+}
+
+func (c *Candidacy) grantedLocked(before fencing.Record) {
+	s := &c.mu.state
+	epoch, kept := s.epoch, s.wasGranted
+	s.granted, s.wasGranted = true, true
+	s.fault, s.notNewer, s.backoff = nil, 0, 0
+	c.answerLocked()
+	took := c.r.e.cfg.Now() - s.freeSince
+	if kept {
+		c.log.Info("lease taken again under the same epoch", zap.Int64("epoch", int64(epoch)))
+		c.event(Event{Kind: EventRetaken, Took: took})
+		return
+	}
+	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
+	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.lease.Index), zap.Duration("took", took)}
+	if takeover {
+		c.log.Info("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)
+	} else {
+		c.log.Info("granted", fields...)
+	}
+	c.event(Event{Kind: EventGranted, Takeover: takeover, Took: took})
+}
+
+// notNewerLocked gives back an award that came too late: somebody else was
+// granted under a newer one. If the next award is not newer either, it is the
+// order of the lease service that went back.
+func (c *Candidacy) notNewerLocked(err error) {
+	s := &c.mu.state
+	s.notNewer++
+	if s.notNewer > 1 {
+		s.fault = &fencing.Refusal{
+			SQLState: fencing.StateNoFence,
+			Message:  "the lease service awards leases in an older order than the one recorded, as if it was restored or rebuilt: " + asRefusal(err).(*fencing.Refusal).Message,
+			Hint:     `Make sure that no other lease service is in use, then run "fencepost generation bump".`,
+		}
+	}
+	pause := time.Duration(0)
+	if s.fault != nil {
+		pause = faultBackoff
+	}
+	c.giveBackLocked(err, pause)
+}
+
+// grantFailedLocked tries again, until the lease is better given to somebody
+// who may reach the database.
+func (c *Candidacy) grantFailedLocked(err error) {
+	s := &c.mu.state
+	if c.r.e.cfg.Now()-s.heldSince > c.r.set.TTL+grantPatience {
+		c.giveBackLocked(err, 2*c.r.set.TTL)
+		return
+	}
+	c.failedLocked("grant an epoch", err)
+	c.retryLocked()
+	s.grantAt = s.tryAt
+}

@@ -1,0 +1,120 @@
+package election
+
+import (
+	"net/netip"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// elsewhere returns the address the members come from if it is another one
+// than client, else "".
+func (c *Candidacy) elsewhere(client netip.Addr) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.mu.members) == 0 || c.mu.client == client || c.overLocked() {
+		return ""
+	}
+	return c.mu.client.String()
+}
+
+// overLocked reports that nobody can join any more.
+func (c *Candidacy) overLocked() bool { return c.mu.superseded || c.mu.ended }
+
+// admit makes m a member, unless the candidacy is over. r.mu is held.
+func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	if c.overLocked() {
+		return false
+	}
+	if len(s.members) == 0 && s.client.IsValid() && s.client != claim.Client {
+		// It lingers for a process that has gone: another one begins anew.
+		s.ended = true
+		c.departLocked()
+		poke(c.poke)
+		return false
+	}
+	campaigns := claim.Campaign != fencing.CampaignOff
+	if campaigns && c.campaignersLocked() == 0 {
+		if s.first != nil {
+			closeOnce(s.first)
+		}
+		s.first = make(chan struct{})
+	}
+	s.client = claim.Client
+	s.members[m] = &member{campaigns: campaigns, timeout: claim.WorkerTimeout}
+	if campaigns {
+		s.lingers, s.life.quiet = 0, 0
+	}
+	poke(c.poke)
+	return true
+}
+
+func (c *Candidacy) campaignersLocked() int {
+	n := 0
+	for _, m := range c.mu.members {
+		if m.campaigns {
+			n++
+		}
+	}
+	return n
+}
+
+// Leave implements fencing.Candidacy.
+func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	k, ok := s.members[m]
+	if !ok {
+		return
+	}
+	if s.superseded && k.campaigns {
+		s.left[m] = k // whether it had come back is seen by its last sample
+	}
+	delete(s.members, m)
+	defer poke(c.poke)
+	if c.campaignersLocked() > 0 {
+		return
+	}
+	if orderly && c.r.set.Linger > 0 && s.lease != nil && s.granted && !c.overLocked() {
+		s.lingers = c.r.e.cfg.Now() + c.r.set.Linger
+		return
+	}
+	s.ended = s.ended || len(s.members) == 0
+	c.departLocked()
+}
+
+// departLocked notes that the lease, if there may be one, is about to be given
+// back: a first attempt of somebody else waits for it rather than lose against
+// a goodbye. r.mu is held as well.
+func (c *Candidacy) departLocked() {
+	s := &c.mu.state
+	if s.lease != nil || s.acquiring || s.uncertain || s.silenced != nil {
+		s.departs = true
+		c.r.mu.departing[c] = struct{}{}
+	}
+}
+
+// departs reports that the lease is about to be given back. r.mu is held: it is
+// asked for what may have changed a moment ago.
+func (c *Candidacy) departs() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.departs
+}
+
+// end makes the candidacy release its lease and stop, members or not.
+func (c *Candidacy) end() {
+	c.mu.Lock()
+	c.mu.ended = true
+	c.mu.Unlock()
+	c.cancel()
+	poke(c.poke)
+}
+
+// abandon gives up on a release.
+func (c *Candidacy) abandon() { c.abandonFunc() }

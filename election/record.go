@@ -1,0 +1,91 @@
+package election
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// examine asks the fence what came before a new candidacy of the worker.
+func (r *resource) examine(ctx context.Context, worker string) (fence Fence, before bool, err error) {
+	if fence, err = r.usableFence(ctx); err != nil {
+		return nil, false, err
+	}
+	if before, err = fence.SupersededBefore(ctx, worker); err != nil {
+		return nil, false, fmt.Errorf("look for earlier epochs of the worker: %w", err)
+	}
+	if _, err = r.refresh(ctx); err != nil {
+		return nil, false, err
+	}
+	return fence, before, nil
+}
+
+// usableFence returns the fence, opened anew if it could not be used.
+func (r *resource) usableFence(ctx context.Context) (Fence, error) {
+	r.mu.Lock()
+	fence, doubt := r.mu.fence, r.mu.doubt
+	r.mu.Unlock()
+	if !doubt {
+		return fence, nil
+	}
+	fence, err := r.open(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open the fence of resource %q: %w", r.key.name, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.fence, r.mu.doubt = fence, false
+	return fence, nil
+}
+
+func (r *resource) doubtFence() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.mu.doubt = true
+}
+
+// refresh reads the record and tells it to all candidacies. A record below one
+// that was seen before the question was asked is a refusal.
+func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
+	r.mu.Lock()
+	floor, fence := r.mu.floor, r.mu.fence
+	r.mu.Unlock()
+	rec, err := fence.Record(ctx)
+	if err != nil {
+		return rec, fmt.Errorf("read the record of resource %q: %w", r.key.name, err)
+	}
+	if rec.Epoch < floor {
+		return rec, r.refuseRestored(rec.Epoch, floor)
+	}
+	r.publish(rec, nil)
+	return rec, nil
+}
+
+// publish tells every candidacy but one of a record. Answers may overtake each
+// other, so one below the highest seen changes nothing.
+func (r *resource) publish(rec fencing.Record, but *Candidacy) {
+	r.mu.Lock()
+	if rec.Epoch < r.mu.record.Epoch {
+		r.mu.Unlock()
+		return
+	}
+	r.mu.record = rec
+	r.mu.floor = max(r.mu.floor, rec.Epoch)
+	r.mu.Unlock()
+	for _, c := range r.all() {
+		if c != but {
+			c.observe(rec)
+		}
+	}
+}
+
+func (r *resource) refuseRestored(epoch, floor fencing.Epoch) error {
+	return &fencing.Refusal{
+		SQLState: fencing.StateNoFence,
+		Message: fmt.Sprintf("resource %s: the fence shows epoch %d, but epoch %d was seen before: the database was restored from an older state",
+			strconv.QuoteToASCII(r.key.name), epoch, floor),
+		Hint: `Stop all workers, then run "fencepost generation bump" on this database.`,
+	}
+}

@@ -1,0 +1,105 @@
+package election
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// leadsLocked reports that the candidacy leads as far as this proxy knows.
+func (c *Candidacy) leadsLocked(now time.Duration) bool {
+	s := &c.mu.state
+	return s.lease != nil && s.granted && !s.releasing && !s.superseded && now < s.trusted
+}
+
+// publishLocked stores a new standing if there is one. The loop tells the
+// members of it.
+func (c *Candidacy) publishLocked(now time.Duration) {
+	s := &c.mu.state
+	leads := c.leadsLocked(now)
+	next := fencing.Standing{Epoch: s.epoch, Holder: s.record, Fault: s.fault}
+	switch {
+	case s.superseded:
+		next.Role = fencing.Superseded
+	case leads:
+		next.Role = fencing.Leader
+	default:
+		next.Lapsed = s.epoch > 0
+		next.Vacant = s.lease == nil && s.sight.Vacancy == Silent
+	}
+	if next == *c.standing.Load() {
+		return
+	}
+	c.standing.Store(&next)
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.told = false
+	poke(c.poke)
+	c.noteLocked(next, leads)
+}
+
+// noteLocked reports what a new standing means.
+func (c *Candidacy) noteLocked(next fencing.Standing, leads bool) {
+	s := &c.mu.state
+	was := s.wasLed
+	s.wasLed = leads
+	switch {
+	case next.Role == fencing.Superseded && !s.noted:
+		s.noted = true
+		c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
+			zap.Int64("current_epoch", int64(s.supersedeBy.Epoch)), zap.String("current_worker", s.supersedeBy.Worker))
+		c.event(Event{Kind: EventSuperseded})
+	case was && !leads && s.lease != nil && !s.releasing:
+		c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
+		c.event(Event{Kind: EventLapsed})
+		poke(c.r.wake) // look whether somebody was granted
+	}
+}
+
+// tellResource tells the resource what the loop has found out. The loop holds
+// no lock of its own meanwhile.
+func (c *Candidacy) tellResource() {
+	c.mu.Lock()
+	vacated, alarm, doubt := c.mu.vacated, c.mu.alarm, c.mu.doubt
+	c.mu.vacated, c.mu.alarm, c.mu.doubt = false, false, false
+	c.mu.Unlock()
+	if doubt {
+		c.r.doubtFence()
+	}
+	if alarm {
+		c.r.falseAlarm()
+	}
+	c.r.settle(c, vacated)
+}
+
+// tell calls StandingChanged of all members if they do not know the present
+// standing. Only the loop calls it, and it holds no lock meanwhile.
+func (c *Candidacy) tell() {
+	c.mu.Lock()
+	if c.mu.told {
+		c.mu.Unlock()
+		return
+	}
+	c.mu.told = true
+	over := c.overLocked()
+	members := make([]fencing.Member, 0, len(c.mu.members))
+	for m := range c.mu.members {
+		members = append(members, m)
+	}
+	c.mu.Unlock()
+	if over {
+		c.r.forget(c)
+	}
+	for _, m := range members {
+		m.StandingChanged()
+	}
+}
+
+// event reports e with the candidacy's names. c.mu is held.
+func (c *Candidacy) event(e Event) {
+	e.Database, e.Resource = c.r.key.database, c.r.key.name
+	e.Worker, e.Incarnation, e.Epoch = c.worker, c.incarnation, c.mu.epoch
+	c.r.e.cfg.Observe(e)
+}

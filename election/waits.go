@@ -1,0 +1,103 @@
+package election
+
+import (
+	"context"
+	"errors"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// AwaitFirst implements fencing.Candidacy.
+func (c *Candidacy) AwaitFirst(ctx context.Context) error {
+	c.mu.Lock()
+	first := c.mu.first
+	c.mu.Unlock()
+	if first == nil { // only observers
+		return nil
+	}
+	select {
+	case <-first:
+		return nil
+	case <-c.done:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// AwaitLeader implements fencing.Candidacy.
+func (c *Candidacy) AwaitLeader(ctx context.Context) error {
+	c.mu.Lock()
+	c.mu.waiters++
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		c.mu.waiters--
+		c.mu.Unlock()
+	}()
+	var refusal error
+	err := c.await(ctx, func(s *fencing.Standing) bool {
+		switch {
+		case s.Role == fencing.Superseded:
+			refusal = c.refuseSuperseded()
+		case s.Fault != nil:
+			refusal = asRefusal(s.Fault)
+		}
+		return refusal != nil || s.May()
+	})
+	return errors.Join(err, refusal)
+}
+
+// AwaitConfirmed implements fencing.Candidacy.
+func (c *Candidacy) AwaitConfirmed(ctx context.Context) error {
+	return c.await(ctx, func(s *fencing.Standing) bool { return !s.Lapsed })
+}
+
+// await wakes the loop, which may have something to find out, and waits for a
+// standing that will do.
+func (c *Candidacy) await(ctx context.Context, ok func(*fencing.Standing) bool) error {
+	for {
+		c.mu.Lock()
+		changed, now := c.mu.changed, c.standing.Load()
+		c.mu.Unlock()
+		if ok(now) {
+			return nil
+		}
+		poke(c.poke)
+		select {
+		case <-changed:
+		case <-c.done:
+			if ok(c.standing.Load()) {
+				return nil
+			}
+			return ErrClosed
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Demand implements fencing.Candidacy.
+func (c *Candidacy) Demand(ctx context.Context) {
+	if !c.Standing().Vacant {
+		return
+	}
+	answered := make(chan struct{})
+	c.mu.Lock()
+	c.mu.demands = append(c.mu.demands, answered)
+	c.mu.Unlock()
+	poke(c.poke)
+	select {
+	case <-answered:
+	case <-c.done:
+	case <-ctx.Done():
+	}
+}
+
+func closeOnce(ch chan struct{}) {
+	select {
+	case <-ch:
+	default:
+		close(ch)
+	}
+}
