@@ -7,8 +7,9 @@ COPY . .
 ARG VERSION=devel
 RUN CGO_ENABLED=1 go build -trimpath -ldflags "-s -w -X main.version=${VERSION}" -o /fencepost ./cmd/fencepost
 
-FROM gcr.io/distroless/base-debian12:nonroot
+FROM debian:bookworm-slim
 COPY --from=build /fencepost /usr/local/bin/fencepost
+USER nobody
 EXPOSE 6432 6433
 ENTRYPOINT ["/usr/local/bin/fencepost"]
 CMD ["serve"]

@@ -245,7 +245,7 @@ func (a *act) count(ctx context.Context) (result, error) {
 	case res.chargedTwice > 0:
 		a.say.verdict(false, "charged twice: %d of %d invoices. Nothing stopped the worker that woke up", res.chargedTwice, res.invoices)
 	case a.fenced:
-		a.say.verdict(true, "each of the %d invoices was charged once: Postgres refused the write, in its own transaction", res.invoices)
+		a.say.verdict(true, "each of the %d invoices was charged once: the takeover undid the frozen charge, and the late write was refused", res.invoices)
 	}
 	return res, nil
 }

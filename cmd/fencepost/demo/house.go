@@ -175,7 +175,7 @@ func ready(ctx context.Context, admin string) error {
 // names that Fencepost asks for.
 func (h *house) leaseDSN(worker string) string {
 	return dsn(h.listen, workerRole, h.pg.password, database, url.Values{
-		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"}, "default_query_exec_mode": {"simple_protocol"},
+		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"},
 	})
 }
 
