@@ -94,6 +94,7 @@ type machine struct {
 	skipping bool  // the server skips everything up to Sync
 	copying  bool  // a COPY from the client has begun and not ended
 	broken   error // what the client did cannot be followed: the session ends
+	over     bool  // the client was told FATAL by the check: the session ends
 	tx       byte  // of the last ReadyForQuery
 	srvCover cover
 	txCover  cover // srvCover at the last ReadyForQuery

@@ -156,7 +156,7 @@ func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
 	severity := ""
 	switch {
 	case pe.Code == fencing.StateSuperseded:
-		severity = "FATAL"
+		severity, m.over = "FATAL", true
 		m.events = append(m.events, event{kind: superseded})
 	case pe.Code == fencing.StateStartOver:
 		m.pending.told, m.pending.set = e.told, true

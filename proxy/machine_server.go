@@ -47,6 +47,9 @@ func (m *machine) server(in []byte, p *plan) (n int, err error) {
 		}
 		m.dropDown, m.skipDown = drop, f.size-avail
 		n += avail
+		if m.over {
+			return len(in), nil // nothing follows a FATAL error
+		}
 	}
 	return n, nil
 }

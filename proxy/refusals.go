@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -34,7 +35,8 @@ var retryRefusal = &fencing.Refusal{
 }
 
 func faultRefusal(err error) *fencing.Refusal {
-	if r, ok := err.(*fencing.Refusal); ok {
+	var r *fencing.Refusal
+	if errors.As(err, &r) {
 		return r
 	}
 	return &fencing.Refusal{
