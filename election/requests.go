@@ -33,21 +33,22 @@ func (c *Candidacy) bid() Bid {
 func (c *Candidacy) acquireLocked(v view) {
 	s := &c.mu.state
 	s.acquiring = true
-	if s.backoff == 0 {
-		c.log.Debug("campaign", zap.Stringer("lease", s.sight.Vacancy))
-	}
-	asked := c.askedLocked()
+	asked, again, sight := c.askedLocked(), s.backoff > 0, s.sight
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
-		lease, sent, err := c.acquire(asked)
+		lease, sent, err := c.acquire(asked, func() {
+			if !again {
+				c.log.Info("campaign", zap.Stringer("lease", sight.Vacancy))
+			}
+		})
 		return func() { c.acquired(lease, sent, v, err) }
 	})
 }
 
 // acquire waits for its turn among the candidacies of this proxy, so that a
-// free lease is not asked for by all of them at once. sent is the time just
-// before the request.
-func (c *Candidacy) acquire(asked bool) (lease *Lease, sent time.Duration, err error) {
+// free lease is not asked for by all of them at once. It calls begin if it makes
+// the request; sent is the time just before that.
+func (c *Candidacy) acquire(asked bool, begin func()) (lease *Lease, sent time.Duration, err error) {
 	select {
 	case c.r.turn <- struct{}{}:
 		defer func() { <-c.r.turn }()
@@ -59,6 +60,7 @@ func (c *Candidacy) acquire(asked bool) (lease *Lease, sent time.Duration, err e
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
 	defer cancel()
+	begin()
 	sent = c.r.e.cfg.Now()
 	lease, err = c.r.provider.Acquire(ctx, c.bid())
 	if err == nil {
