@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -201,4 +204,19 @@ func mustEnd(t *testing.T, c *wiretest.Conn, state string, parts ...[]byte) map[
 func own18(t *testing.T) *pgtest.Server {
 	t.Helper()
 	return pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)))
+}
+
+// checking reports whether this build checks at all.
+func (s *stage) checking() bool { return fencing.Checking }
+
+// stop freezes a process until resume is called, at the latest when the test
+// ends.
+func stop(t *testing.T, pid int) (resume func()) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatalf("stop process %d: %v", pid, err)
+	}
+	resume = sync.OnceFunc(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
+	t.Cleanup(resume)
+	return resume
 }
