@@ -1,0 +1,203 @@
+package proxy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+const mine = "insert into t (v) values ('mine')"
+
+// becomesLeader connects a follower, lets it read, and grants it an epoch.
+func (s *stage) becomesLeader(worker string) (*wiretest.Conn, int) {
+	s.t.Helper()
+	c := s.connect(worker)
+	mustPass(s.t, c, q("select * from c"))
+	return c, int(s.seat(s.db, "r", worker).grant())
+}
+
+// TestSafetyNotToldIsRefusedOnce: a follower read, became leader, and writes
+// from what it read: refused by ZF003 with nothing done, and told by that.
+func TestSafetyNotToldIsRefusedOnce(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	for name, write := range map[string][]byte{
+		"simple": q(mine), "extended": cat(run(mine), sync_()), "in one text": q("begin; " + mine + "; commit"),
+		"call": q("do $$begin insert into t (v) values ('mine'); end$$"), "pipeline": cat(run("select 1"), run(mine), run(mine), sync_()),
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+			s.exec("truncate t")
+			c, _ := s.becomesLeader("w " + name)
+			mustFail(t, c, "ZF003", write)
+			if s.rows("mine") != 0 {
+				t.Error("the refused write left something")
+			}
+			mustPass(t, c, q("rollback"))
+			mustPass(t, c, write)
+			if s.rows("mine") == 0 {
+				t.Error("the second write is not there")
+			}
+		})
+	}
+}
+
+// TestSafetyTwoWritesPipelined: both were written by one who did not know, so
+// both are refused.
+func TestSafetyTwoWritesPipelined(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	for name, write := range map[string][]byte{"simple": q(mine), "extended": cat(run(mine), sync_())} {
+		for _, segments := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s in %d", name, segments), func(t *testing.T) {
+				s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+				s.exec("truncate t")
+				c, _ := s.becomesLeader(fmt.Sprintf("%s%d", name, segments))
+				if segments == 1 {
+					c.Send(write, write)
+				} else { // the second begins before the first can have been answered
+					c.Send(write, write[:3])
+					c.Send(write[3:])
+				}
+				first, second := c.Until('Z'), c.Until('Z')
+				if a, b := wiretest.ErrorOf(first), wiretest.ErrorOf(second); a != "ZF003" || b != "ZF003" || s.rows("mine") != 0 {
+					t.Errorf("answered by %q and %q, %d rows; want ZF003 twice and none", a, b, s.rows("mine"))
+				}
+				mustPass(t, c, write)
+			})
+		}
+	}
+}
+
+// TestSafetyTransactionOpenedBeforeTheGrant stays without the right to write,
+// whatever is told inside it.
+func TestSafetyTransactionOpenedBeforeTheGrant(t *testing.T) {
+	t.Parallel()
+	for name, tell := range map[string]string{"untold": "select 1", "show role": "show fencepost.role", "show epoch": "show fencepost.epoch", "set epoch": ""} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, pgtest.Shared(t))
+			c := s.connect("w")
+			mustPass(t, c, q("begin"))
+			mustPass(t, c, q("select * from c"))
+			epoch := s.seat(s.db, "r", "w").grant()
+			if tell == "" {
+				tell = fmt.Sprintf("set fencepost.epoch = %d", epoch)
+			}
+			mustPass(t, c, q(tell))
+			mustFail(t, c, "ZF003", q(mine))
+			mustPass(t, c, q("rollback"))
+			mustPass(t, c, q(mine))
+			if s.rows("mine") != 1 {
+				t.Errorf("%d rows; want 1", s.rows("mine"))
+			}
+		})
+	}
+}
+
+// TestToldByAsking: who asks for its role and reads the answer may write at once.
+func TestToldByAsking(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	for _, sql := range []string{"show fencepost.role", "show fencepost.epoch", "SHOW Fencepost.Role", "set fencepost.epoch = %d", "set session fencepost.epoch to '%d'"} {
+		for _, how := range []string{"simple", "extended", "prepared", "pipeline"} {
+			t.Run(sql+" "+how, func(t *testing.T) {
+				s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+				c, epoch := s.becomesLeader(sql + how)
+				sql := sql
+				if strings.Contains(sql, "%d") {
+					sql = fmt.Sprintf(sql, epoch)
+				}
+				var all []wiretest.Message
+				switch how {
+				case "simple":
+					all = mustPass(t, c, q(sql))
+				case "extended":
+					all = mustPass(t, c, run(sql), sync_())
+				case "prepared":
+					mustPass(t, c, parse("s", sql), desc('S', "s"), sync_())
+					all = mustPass(t, c, bind("", "s"), exec("", 0), sync_())
+				case "pipeline":
+					all = mustPass(t, c, run("select 1"), run(sql), run("select 2"), sync_())
+				}
+				if strings.Contains(strings.ToLower(sql), "role") && !strings.Contains(fmt.Sprint(all), "leader") {
+					t.Errorf("the answer does not say leader: %v", all)
+				}
+				mustPass(t, c, q(mine))
+			})
+		}
+	}
+}
+
+// TestToldTheRightThingOnly: an answer that the client has not waited for, and
+// an epoch that is not the one, tell nothing.
+func TestToldTheRightThingOnly(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	for name, send := range map[string][]byte{
+		"show and write in one segment":         cat(q("show fencepost.role"), q(mine)),
+		"show and write in one pipeline":        cat(run("show fencepost.role"), run(mine), sync_()),
+		"set and write in one segment":          cat(q("set fencepost.epoch = 1"), q(mine)),
+		"show and write in one text":            q("show fencepost.role; " + mine),
+		"show among others, then write at once": cat(run("show fencepost.role"), sync_(), run(mine), sync_()),
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+			c, _ := s.becomesLeader("w" + name)
+			c.Send(send)
+			if all := c.Until('Z'); wiretest.ErrorOf(all) == "" && wiretest.ErrorOf(c.Until('Z')) != "ZF003" || s.rows("mine") != 0 {
+				t.Errorf("the write passed: %v, %d rows", all, s.rows("mine"))
+			}
+		})
+	}
+	t.Run("a wrong epoch", func(t *testing.T) {
+		c, epoch := s.becomesLeader("wrong")
+		for n, state := range map[int]string{epoch - 1: "ZF003", epoch + 1: "ZF004", 0: "ZF003"} {
+			mustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", n)))
+			mustFail(t, c, state, q(mine))
+		}
+		mustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
+		mustPass(t, c, q(mine))
+	})
+}
+
+// TestWaitingAndLonelyWorkersAreNeverRefused: who connects as leader knows it.
+func TestWaitingAndLonelyWorkersAreNeverRefused(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	s.connect("w")
+	waiter := wiretest.Dial(t, s.addr)
+	waiter.Send(wiretest.Startup("user", pgtest.App, "database", s.db, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
+	s.grantTo("w")
+	waiter.Until('Z')
+	mustPass(t, waiter, q(mine))
+	mustPass(t, s.connect("w"), cat(run(mine), sync_()))
+	if s.rows("mine") != 2 {
+		t.Errorf("%d rows; want 2", s.rows("mine"))
+	}
+}
+
+// TestLeadersOldSnapshot: the real leader, told, under a snapshot from before
+// its grant, retries.
+func TestLeadersOldSnapshot(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	for _, level := range []string{"repeatable read", "serializable"} {
+		s.exec("begin isolation level " + level)
+		var id string
+		if err := s.admin.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		c := s.leads("w " + level)
+		mustPass(t, c, q("begin isolation level "+level))
+		mustPass(t, c, q("set transaction snapshot '"+id+"'"))
+		mustFail(t, c, "40001", q(mine))
+		mustPass(t, c, q("rollback"))
+		mustPass(t, c, q("begin isolation level "+level))
+		mustPass(t, c, q(mine+"; commit"))
+		s.exec("commit")
+	}
+}
