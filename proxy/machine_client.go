@@ -80,6 +80,12 @@ func (m *machine) message(f frame, n, avail int, p *plan) need {
 		m.copyMessage(f.typ, n, avail, p)
 		return needNothing
 	}
+	if m.skipping && m.quiet() && f.typ != 'S' {
+		// An error ended the batch and its Sync was not sent yet: the server
+		// reads this message, and neither runs nor answers it.
+		p.forward(n, n+avail)
+		return needNothing
+	}
 	switch f.typ {
 	case 'Q':
 		return m.queryMessage(body, n, avail, p)
