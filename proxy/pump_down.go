@@ -129,6 +129,7 @@ func (d *downPump) after(ctx context.Context) bool {
 	}
 	x.mu.Lock()
 	poke := x.draining && x.reading && x.idleLocked()
+	x.makeRoomLocked()
 	x.mu.Unlock()
 	if poke {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
@@ -149,18 +150,22 @@ func (x *session) toClient(out []byte) error {
 // tells.
 func (x *session) tell(out []byte) error {
 	x.mu.Lock()
-	if !x.reading || x.m.partial || !x.m.quiet() {
+	if x.upOver || x.m.partial || !x.m.quiet() {
 		x.mu.Unlock()
 		return x.toClient(out)
 	}
-	t := &telling{quiet: make(chan bool), sent: make(chan struct{})}
+	t := &telling{quiet: make(chan bool, 1), sent: make(chan struct{})}
 	x.telling = t
+	if x.reading {
+		_ = x.client.SetReadDeadline(aLongTimeAgo)
+	}
 	x.mu.Unlock()
 	defer close(t.sent)
-	_ = x.client.SetReadDeadline(aLongTimeAgo)
 	if <-t.quiet {
 		x.mu.Lock()
-		x.m.told, x.m.pending.set = x.m.pending.told, false
+		if x.m.quiet() && !x.m.partial {
+			x.m.told, x.m.pending.set = x.m.pending.told, false
+		}
 		x.mu.Unlock()
 	}
 	return x.toClient(out)
@@ -218,5 +223,14 @@ func (x *session) serverEnded() {
 		x.hangUp()
 	default:
 		x.hangUp()
+	}
+}
+
+// makeRoomLocked lets up go on when the server has answered enough, or answers
+// no more.
+func (x *session) makeRoomLocked() {
+	if x.room != nil && (x.downEnded || x.m.owed.len() <= maxOwed/2) {
+		close(x.room)
+		x.room = nil
 	}
 }

@@ -61,19 +61,22 @@ func (u *upPump) read() (n int, err error) {
 			x.say(adminShutdown)
 			return 0, net.ErrClosed
 		}
-		x.reading = true
+		t := x.asked()
+		x.reading = t == nil
 		x.mu.Unlock()
+		if t != nil {
+			t.answer(u.have == 0 && unread(x.client) == 0)
+			continue
+		}
 
 		n, err = x.client.Read(u.buf[u.have:])
 
 		x.mu.Lock()
 		x.reading = false
-		t := x.telling
-		x.telling = nil
+		t = x.asked()
 		x.mu.Unlock()
 		if t != nil {
-			t.quiet <- n == 0 && unread(x.client) == 0
-			<-t.sent
+			t.answer(n == 0 && err != nil && unread(x.client) == 0)
 		}
 		if n > 0 {
 			return n, nil
@@ -103,6 +106,9 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			u.refuseSuperseded(in)
 			return true, false
 		}
+		if t := x.asked(); t != nil {
+			t.answer(false)
+		}
 		u.plan.reset(in)
 		n, need, err := x.m.client(in, &u.plan)
 		x.m.partial = n < len(in)
@@ -126,10 +132,35 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		case need == needMore, need == needNothing:
 			u.keep(off)
 			return false, false
+		case need == needRoom:
+			if !x.awaitRoom() {
+				return u.serverGone(u.buf[off:u.have])
+			}
 		default:
 			x.meet(ctx, need)
 		}
 	}
+}
+
+// awaitRoom waits until the server has answered enough for more to be sent.
+// It reports false when the server answers no more.
+func (x *session) awaitRoom() bool {
+	x.mu.Lock()
+	if x.downEnded {
+		x.mu.Unlock()
+		return false
+	}
+	if x.m.owed.len() <= maxOwed/2 {
+		x.mu.Unlock()
+		return true
+	}
+	room := make(chan struct{})
+	x.room = room
+	x.mu.Unlock()
+	<-room
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return !x.downEnded
 }
 
 // keep moves what was not sent to the start of the buffer, and makes room for
@@ -175,6 +206,14 @@ func (x *session) meet(ctx context.Context, n need) {
 		r := x.enter(ctx)
 		x.mu.Lock()
 		x.m.entered(r)
+		x.mu.Unlock()
+		return
+	case needCatalogue:
+		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+		x.cand.Fence().RefreshCatalogue(wait)
+		cancel()
+		x.mu.Lock()
+		x.m.refreshed()
 		x.mu.Unlock()
 		return
 	case needDemand:

@@ -59,15 +59,36 @@ type session struct {
 	goodbye    bool             // the client was told why the session ends
 	over       bool             // up must not read on
 	telling    *telling         // a reply that tells waits for up to be quiet
+	upOver     bool             // up has ended, and answers no more
 	noteGone   chan struct{}    // closed when the note that is being deleted is gone
+	room       chan struct{}    // up waits for it to be closed, at needRoom
+	downEnded  bool             // nothing more is read of the server
 	parting    *fencing.Refusal // what the client is told when all else was said
 }
 
 // telling is the meeting of the two pumps when a reply tells an epoch: down
 // holds the reply until up has said whether bytes of the client's are pending.
 type telling struct {
-	quiet chan bool     // up to down
+	quiet chan bool     // up to down; has room for the answer
 	sent  chan struct{} // closed by down
+}
+
+// answer says whether nothing of the client's is pending. If so, the reply is
+// sent before up reads on; if not, nobody waits: the client may want to be read
+// before it reads.
+func (t *telling) answer(quiet bool) {
+	t.quiet <- quiet
+	if quiet {
+		<-t.sent
+	}
+}
+
+// asked takes the question of the other pump, nil if there is none. x.mu is
+// held.
+func (x *session) asked() *telling {
+	t := x.telling
+	x.telling = nil
+	return t
 }
 
 var _ fencing.Member = (*session)(nil)
@@ -150,8 +171,19 @@ func (x *session) run(ctx context.Context) {
 	go func() {
 		defer close(downEnded)
 		x.down(ctx)
+		x.mu.Lock()
+		x.downEnded = true
+		x.makeRoomLocked()
+		x.mu.Unlock()
 	}()
 	orderly := x.up(ctx)
+	x.mu.Lock()
+	x.upOver = true
+	t := x.asked()
+	x.mu.Unlock()
+	if t != nil {
+		t.answer(false)
+	}
 	x.leave(orderly)
 	// The server sees the end of input as from the client itself: it answers
 	// what it was sent, and ends.
