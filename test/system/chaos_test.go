@@ -19,7 +19,8 @@ type chaos struct {
 	rand    *rand.Rand
 	proxies []*proxy
 	workers []*worker
-	born    int // workers so far
+	born    int  // workers so far
+	pinned  bool // each worker knows one proxy only
 }
 
 // fault is something that goes wrong. It returns when all goes on, but for its
@@ -63,8 +64,20 @@ func TestSafetyTwoProxiesAgree(t *testing.T) {
 	}
 }
 
-// newChaos starts two proxies and four workers.
+// newChaos starts two proxies and four workers, who take the other proxy when
+// one fails.
 func newChaos(t testing.TB, provider string, settings ...string) *chaos {
+	t.Helper()
+	return newChaosWith(t, provider, false, settings)
+}
+
+// newPinnedChaos starts them so that each worker knows one proxy only.
+func newPinnedChaos(t testing.TB, provider string, settings ...string) *chaos {
+	t.Helper()
+	return newChaosWith(t, provider, true, settings)
+}
+
+func newChaosWith(t testing.TB, provider string, pinned bool, settings []string, opts ...option) *chaos {
 	t.Helper()
 	seed := rand.Uint64()
 	if text := os.Getenv("FENCEPOST_CHAOS_SEED"); text != "" {
@@ -75,9 +88,10 @@ func newChaos(t testing.TB, provider string, settings ...string) *chaos {
 	}
 	t.Logf("FENCEPOST_CHAOS_SEED=%d", seed)
 	s := pgtest.Start(t, tracked())
-	h := newHouse(t, provider, onServer(s), with(append([]string{"LEASE_WORKER_TIMEOUT=300ms", "STARTUP_WAIT=500ms"}, settings...)...))
+	opts = append(opts, onServer(s), with("LEASE_WORKER_TIMEOUT=300ms", "STARTUP_WAIT=500ms"), with(settings...))
+	h := newHouse(t, provider, opts...)
 	s.Exec(t, pgtest.App, h.db, loadSchema)
-	c := &chaos{house: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0))}
+	c := &chaos{house: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0)), pinned: pinned}
 	c.proxies = []*proxy{h.proxy("PROXY_ID=one"), h.proxy("PROXY_ID=two")}
 	for i := range 4 {
 		c.workers = append(c.workers, c.hire(i))
@@ -93,6 +107,9 @@ func (c *chaos) hire(place int) *worker {
 	var dsns []string
 	for i := range c.proxies {
 		dsns = append(dsns, c.dsn(c.proxies[(place+i)%len(c.proxies)], w.name, "worker_timeout", "300ms"))
+	}
+	if c.pinned {
+		dsns = dsns[:1]
 	}
 	c.r.note("%s begins", w.name)
 	c.r.load(w, loadPlan{DSNs: dsns, Seed: c.rand.Uint64(), Think: 30 * time.Millisecond, Styles: allStyles()})
@@ -111,12 +128,18 @@ func (c *chaos) run(length time.Duration, faults []fault) {
 		f.do(c)
 		c.r.note("over: %s", f.name)
 	}
+	c.t.Logf("faults: %v", count)
+	c.finish()
+}
+
+// finish lets all calm down, ends the loads, and compares.
+func (c *chaos) finish() {
+	c.t.Helper()
 	before := c.r.successes()
 	if !holds(patience, func() bool { return c.r.successes() >= before+5 }) {
 		c.t.Errorf("no work was done for %s after the faults", patience)
 	}
 	c.r.halt(c.workers)
-	c.t.Logf("%d faults: %v", len(faults), count)
 	c.t.Log(c.r.summary())
 	c.r.check(c.house)
 }

@@ -22,6 +22,7 @@ type proxy struct {
 	*process
 	t       testing.TB
 	address string // where workers connect
+	id      string
 	admin   string
 	read    chan struct{} // closed when all of its log was read
 
@@ -59,7 +60,7 @@ func startProxy(t testing.TB, settings ...string) *proxy {
 	if len(serving) != 1 {
 		t.Fatalf("fencepost serve ended with code %d:\n%s", p.code, p.log())
 	}
-	p.address, p.admin = serving[0].text("listen"), serving[0].text("admin")
+	p.address, p.admin, p.id = serving[0].text("listen"), serving[0].text("admin"), serving[0].text("proxy")
 	return p
 }
 

@@ -1,0 +1,177 @@
+package system
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/consultest"
+)
+
+// TestConsulIsMeddledWith: whatever an operator does to a lease, one of the
+// workers writes in the end, under an epoch that did not fall.
+func TestConsulIsMeddledWith(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(h *house){
+		"the session is destroyed": func(h *house) { h.takeLease() },
+		"the key is deleted":       func(h *house) { h.consul.Request(h.t, http.MethodDelete, h.key(), nil) },
+		"the key is overwritten":   func(h *house) { h.consul.Request(h.t, http.MethodPut, h.key(), []byte("mine")) },
+		"the key is unlocked":      func(h *house) { h.consul.Request(h.t, http.MethodPut, h.key()+"?release="+h.session(), nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"))
+			one, two := h.proxy(), h.proxy()
+			a, b := h.join(one, "a", "campaign", "wait"), h.join(two, "b")
+			a.must("INSERT INTO work VALUES ('a')")
+			before := h.pair().ModifyIndex
+			do(h)
+			eventually(t, patience, "the lease to be held again", func() bool {
+				p := h.pair()
+				return p != nil && p.Session != "" && p.ModifyIndex > before
+			})
+			h.oneWrites(a, b)
+		})
+	}
+}
+
+// oneWrites: of a, who led, and b, one can write in the end. If it is b, then a
+// was superseded.
+func (h *house) oneWrites(a, b *client) {
+	h.t.Helper()
+	var first, second error
+	granted := ""
+	eventually(h.t, patience, "a or b to write, with no grant meanwhile", func() bool {
+		granted = h.granted()
+		first = a.exec("INSERT INTO work VALUES ('a again')")
+		second = b.exec("INSERT INTO work VALUES ('b')")
+		return (first == nil || second == nil) && granted == h.granted()
+	})
+	switch {
+	case first == nil && second == nil:
+		h.t.Error("both wrote")
+	case first == nil && (granted != "a" || stateOf(second) != fencing.StateNotLeader):
+		h.t.Errorf("a leads on; granted %q, b was told: %v", granted, second)
+	case second == nil && (granted != "a b" || stateOf(first) != "" && stateOf(first) != fencing.StateSuperseded):
+		h.t.Errorf("b leads; granted %q, a was told: %v", granted, first)
+	}
+}
+
+// TestConsulStandsStill: the worker stops at the deadline, not before, and goes
+// on under its epoch when Consul answers again. The proxy stays ready, and says
+// what is wrong.
+func TestConsulStandsStill(t *testing.T) {
+	t.Parallel()
+	const ttl, wait = 2 * time.Second, 200 * time.Millisecond
+	agent := consultest.Start(t)
+	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL="+ttl.String(), "STARTUP_WAIT="+wait.String()))
+	p := h.proxy()
+	a := h.join(p, "a", "campaign", "wait")
+	for _, how := range []string{"paused", "stopped"} {
+		a.must(fmt.Sprintf("INSERT INTO work VALUES ('%s')", how))
+		since := time.Now()
+		if how == "paused" {
+			agent.Pause(t)
+		} else {
+			agent.Stop()
+		}
+		var last time.Time // of a success
+		var err error
+		eventually(t, patience, "the worker to be stopped", func() bool {
+			sent := time.Now()
+			if err = a.exec("INSERT INTO work VALUES ('in time')"); err == nil {
+				last = sent
+			}
+			return err != nil
+		})
+		if stateOf(err) != fencing.StateNotLeader {
+			t.Errorf("%s: the write after the deadline: %v; want ZF002", how, err)
+		}
+		if last.Sub(since) > ttl {
+			t.Errorf("%s: a write passed %s after Consul was gone; the TTL is %s", how, last.Sub(since), ttl)
+		}
+		if last.Before(since) {
+			t.Errorf("%s: no write passed before the deadline", how)
+		}
+		if how == "paused" {
+			agent.Continue(t)
+			eventually(t, patience, "the worker to go on", func() bool { return a.exec("INSERT INTO work VALUES ('again')") == nil })
+		}
+	}
+	eventually(t, patience, "/readyz to stay 200 and to tell of Consul", func() bool {
+		code, body := p.ask(t, "/readyz")
+		return code == http.StatusOK && !strings.Contains(body, `"election": "ok"`)
+	})
+	if h.epoch() != 1 || a.show("role") != "follower" {
+		t.Errorf("the epoch is %d, the role %s", h.epoch(), a.show("role"))
+	}
+}
+
+// TestConsulIsRestoredFromAnOldSnapshot, in place: the order of awards goes on
+// above all that was, and so do the epochs.
+func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t)
+	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	one, two := h.proxy(), h.proxy()
+	a := h.join(one, "a", "campaign", "wait")
+	snapshot := agent.Snapshot(t)
+	a.leave()
+	b := h.join(two, "b", "campaign", "wait")
+	b.must("INSERT INTO work VALUES ('b')")
+	agent.Restore(t, snapshot) // in which a holds the lease
+	c := h.join(one, "c", "campaign", "wait")
+	if err := b.exec("INSERT INTO work VALUES ('b, stale')"); stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("the write of the one that was deposed: %v; want ZF001", err)
+	}
+	c.must("INSERT INTO work VALUES ('c')")
+	if h.granted() != "a b c" || h.epoch() != 3 {
+		t.Errorf("granted %q, epoch %d", h.granted(), h.epoch())
+	}
+}
+
+// TestConsulIsRebuiltFromAnOldSnapshot: the order of awards went back, so nobody
+// is granted anything; the error says what an operator has to run, and that
+// leads on.
+func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
+	t.Parallel()
+	agent, rebuilt := consultest.Start(t), consultest.Start(t)
+	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	one := h.proxy()
+	h.join(one, "a", "campaign", "wait").leave()
+	snapshot := agent.Snapshot(t)
+	for i := range 200 { // the order of awards goes on
+		agent.Request(t, http.MethodPut, "/v1/kv/other", []byte(fmt.Sprint(i)))
+	}
+	h.join(one, "b", "campaign", "wait").leave()
+	rebuilt.Restore(t, snapshot)
+	h.settings = append(h.settings, "FENCEPOST_ELECTION_CONSUL_ADDRESS="+rebuilt.Addr())
+	two := h.proxy()
+
+	_, err := h.tryJoin(patience, two, "c", "campaign", "wait")
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence || !strings.Contains(refused.Hint, "fencepost generation bump") {
+		t.Fatalf("connecting while the order went back: %v; want ZF004 that names the way out", err)
+	}
+	if got := h.granted(); got != "a b" {
+		t.Errorf("granted %q by the old order", got)
+	}
+	if code, out := h.command("generation", "bump"); code != 0 {
+		t.Fatalf("generation bump: code %d: %s", code, out)
+	}
+	var d *client
+	eventually(t, patience, "d to lead", func() bool {
+		d, err = h.tryJoin(patience, two, "d", "campaign", "wait")
+		return err == nil
+	})
+	d.must("INSERT INTO work VALUES ('d')")
+	if h.epoch() != 3 || h.granted() != "a b d" {
+		t.Errorf("epoch %d, granted %q", h.epoch(), h.granted())
+	}
+}

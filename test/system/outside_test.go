@@ -1,0 +1,123 @@
+package system
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestATakeoverIsSeenFromOutside: by metrics, the admin address, the status
+// command, and the audit line of the refused write.
+func TestATakeoverIsSeenFromOutside(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, provider)
+			one, two := h.proxy(), h.proxy()
+			leader := h.worker("leader")
+			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
+			leader.must("extended", "INSERT INTO work VALUES ('leader')")
+			h.shows(one, 1, "leader", 0)
+			leader.freeze(t)
+			successor := h.join(two, "successor", "campaign", "wait")
+			successor.must("INSERT INTO work VALUES ('successor')")
+			leader.tell(order{Do: "extended", Text: "UPDATE work SET what = 'secret' WHERE what = 'leader'"})
+			leader.thaw(t)
+			if f := leader.answer().Failure; f == nil || f.Code != fencing.StateSuperseded {
+				t.Fatalf("the thawed leader's write: %v", f)
+			}
+			h.audited(one.await(t, "stale write rejected", "worker", "leader"), one.id)
+			h.shows(one, 2, "successor", 1)
+			h.shows(two, 2, "successor", 0)
+			h.lists(one, two)
+			eventually(t, patience, "the session of the superseded worker to be gone", func() bool {
+				_, metrics := one.ask(t, "/metrics")
+				return strings.Contains(metrics, "\nfencepost_sessions 0\n")
+			})
+		})
+	}
+}
+
+// audited compares the audit line with what was refused.
+func (h *house) audited(line logLine, proxy string) {
+	h.t.Helper()
+	for key, want := range map[string]string{
+		"logger": "audit", "level": "warn", "resource": resource, "current_worker": "successor", "sqlstate": fencing.StateSuperseded,
+		"statement": "UPDATE work SET what = $1 WHERE what = $2", "database": h.db, "user": pgtest.App, "proxy": proxy,
+	} {
+		if got := line.text(key); got != want {
+			h.t.Errorf("audit line: %s is %q, want %q", key, got, want)
+		}
+	}
+	if line.number("epoch") != 1 || line.number("current_epoch") != 2 {
+		h.t.Errorf("audit line: epochs %v and %v", line["epoch"], line["current_epoch"])
+	}
+	if text := fmt.Sprint(line); strings.Contains(text, "secret") {
+		h.t.Errorf("the audit line shows a literal: %s", text)
+	}
+}
+
+// shows compares what a proxy's admin address says with what is so. refused is
+// how many writes it has refused with ZF001.
+func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
+	h.t.Helper()
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if code, body := p.ask(h.t, path); code != http.StatusOK {
+			h.t.Errorf("%s: %d %s", path, code, body)
+		}
+	}
+	lines := []string{
+		fmt.Sprintf("fencepost_epoch{database=%q,resource=%q} %d\n", h.db, resource, epoch),
+	}
+	if refused > 0 {
+		lines = append(lines, fmt.Sprintf("fencepost_stale_writes_rejected_total{database=%q,reason=\"ZF001\",resource=%q} %d\n", h.db, resource, refused))
+	}
+	eventually(h.t, patience, fmt.Sprintf("/metrics to show %q", lines), func() bool {
+		_, metrics := p.ask(h.t, "/metrics")
+		for _, line := range lines {
+			if !strings.Contains(metrics, line) {
+				return false
+			}
+		}
+		return true
+	})
+	var view struct {
+		Leader  string
+		Epoch   int
+		Refused int `json:"refused_writes"`
+	}
+	code, body := p.ask(h.t, "/v1/resources/"+h.db+"/"+resource)
+	if err := json.Unmarshal([]byte(body), &view); err != nil || code != http.StatusOK {
+		h.t.Fatalf("/v1/resources: %d %s: %v", code, body, err)
+	}
+	if view.Leader != leader || view.Epoch != epoch || view.Refused != refused {
+		h.t.Errorf("/v1/resources shows %+v; want leader %s, epoch %d, %d refused", view, leader, epoch, refused)
+	}
+}
+
+// lists compares the tables of the status command, which asks a proxy or reads
+// the database.
+func (h *house) lists(one, two *proxy) {
+	h.t.Helper()
+	for _, args := range [][]string{
+		{"--admin", one.admin}, {"--admin", two.admin}, {"--dsn", h.pg.DSN(pgtest.App, h.db)},
+	} {
+		code, out := h.command(append([]string{"status"}, args...)...)
+		row := ""
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, resource) {
+				row = line
+			}
+		}
+		fields := strings.Fields(row)
+		if code != 0 || len(fields) < 4 || fields[0] != h.db || fields[2] != "successor" || fields[3] != "2" {
+			h.t.Errorf("status %v: code %d\n%s", args, code, out)
+		}
+	}
+}

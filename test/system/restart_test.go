@@ -1,0 +1,109 @@
+package system
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// restartTTL is the TTL of leases where one has to end with it.
+const restartTTL = 2 * time.Second
+
+// TestPostgresRestartsUnderLoad: nothing is done by half, nothing that was
+// acknowledged is lost, and the work goes on by itself.
+func TestPostgresRestartsUnderLoad(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]pgtest.Mode{"fast": pgtest.Fast, "immediate": pgtest.Immediate} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := newChaos(t, "postgres", "LEASE_TTL="+restartTTL.String())
+			for range 2 {
+				c.works(10)
+				c.r.note("stop Postgres: %s", name)
+				c.pg.Stop(t, stop)
+				c.pg.Restart(t)
+				up := time.Now()
+				c.r.note("Postgres is up")
+				if took := c.awaitWork(up); took > restartTTL+slack+slack {
+					t.Errorf("the first increment came %s after Postgres was up; the TTL is %s", took, restartTTL)
+				} else {
+					t.Logf("the first increment came %s after Postgres was up", took)
+				}
+			}
+			c.finish()
+		})
+	}
+}
+
+// TestAProxyIsKilledUnderLoad: nothing is done by half, and the workers of the
+// other proxy have a leader as soon as the lease is over.
+func TestAProxyIsKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	bounds := map[string]time.Duration{
+		"postgres": restartTTL + time.Second,
+		"consul":   2*restartTTL + time.Second + time.Second, // Consul doubles a TTL, and keeps a lost lock closed for the lock-delay
+	}
+	for provider, bound := range bounds {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			c := newPinnedChaos(t, provider, "LEASE_TTL="+restartTTL.String())
+			c.works(10)
+			place := c.leadersPlace()
+			other := c.proxies[1-place]
+			c.r.note("kill the leader's proxy")
+			killed := time.Now()
+			c.proxies[place].kill(t)
+			var granted time.Time
+			eventually(t, patience, "a grant at the other proxy", func() bool {
+				for _, line := range other.lines("takeover") {
+					if at := line.at(t); granted.IsZero() && at.After(killed) {
+						granted = at
+					}
+				}
+				return !granted.IsZero()
+			})
+			took := granted.Sub(killed)
+			t.Logf("a new leader %s after the proxy was killed; the bound is %s", took, bound)
+			if took > bound+slack/2 {
+				t.Errorf("a new leader %s after the proxy was killed; the bound is %s", took, bound)
+			}
+			c.awaitWork(killed)
+			c.finish()
+		})
+	}
+}
+
+// works waits for some more increments.
+func (c *chaos) works(more int) {
+	c.t.Helper()
+	want := c.r.successes() + more
+	eventually(c.t, patience, fmt.Sprintf("%d increments", want), func() bool { return c.r.successes() >= want })
+}
+
+// awaitWork returns how long after at the first increment was acknowledged.
+func (c *chaos) awaitWork(at time.Time) (took time.Duration) {
+	c.t.Helper()
+	eventually(c.t, patience, "an increment", func() (ok bool) {
+		took, ok = c.r.after(at)
+		return ok
+	})
+	return took
+}
+
+// leadersPlace is the place of the proxy that the leader is connected to.
+func (c *chaos) leadersPlace() int {
+	c.t.Helper()
+	place := -1
+	eventually(c.t, patience, "a leader", func() bool {
+		leader := c.leader()
+		for i, w := range c.workers {
+			if w == leader {
+				place = i % len(c.proxies)
+			}
+		}
+		return place >= 0
+	})
+	return place
+}

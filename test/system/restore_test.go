@@ -1,0 +1,98 @@
+package system
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestPostgresIsRestoredFromADumpTakenAcrossAGrant: a running proxy grants
+// nothing that was granted before; its error says what an operator has to run,
+// and that leads on above all epochs.
+func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "postgres", onServer(pgtest.Start(t, pgtest.WithTools(t))))
+	p := h.proxy()
+	h.join(p, "a", "campaign", "wait").leave()
+	dump := h.dump(func() {
+		h.join(p, "b", "campaign", "wait").leave()
+	})
+	c := h.join(p, "c", "campaign", "wait")
+	c.must("INSERT INTO work VALUES ('c')")
+	h.load(dump)
+	if row, last := ask[int](h, "SELECT epoch FROM fencepost.fence"), ask[int](h, "SELECT last_value FROM fencepost.epoch_1"); row != 1 || last != 2 {
+		t.Fatalf("the restored row has epoch %d, the sequence %d: this shows nothing", row, last)
+	}
+
+	if err := c.exec("INSERT INTO work VALUES ('c, of the lost epoch')"); err == nil {
+		t.Error("a write of the lost epoch passed")
+	}
+	for _, worker := range []string{"d", "c"} {
+		_, err := h.tryJoin(patience, p, worker, "campaign", "wait")
+		if stateOf(err) != fencing.StateNoFence || !strings.Contains(failureOf(err).Hint, "fencepost generation bump") {
+			t.Fatalf("connecting to the restored database: %v; want ZF004 that names the way out", failureOf(err))
+		}
+	}
+	if got := h.granted(); got != "a" {
+		t.Errorf("granted %q in the restored database", got)
+	}
+	if code, out := h.command("generation", "bump", "--database", h.db, "--above", "3"); code != 0 || !strings.Contains(out, "epoch 4") {
+		t.Fatalf("generation bump: code %d: %s", code, out)
+	}
+	var d *client
+	eventually(t, patience, "d to lead", func() (ok bool) {
+		var err error
+		d, err = h.tryJoin(patience, p, "d", "campaign", "wait")
+		return err == nil
+	})
+	d.must("INSERT INTO work VALUES ('d')")
+	if h.epoch() != 5 || d.show("epoch") != "5" {
+		t.Errorf("the epoch is %d, d was told %s; want 5", h.epoch(), d.show("epoch"))
+	}
+	if got := strings.Join(h.works(), " "); got != "d" {
+		t.Errorf("the table holds %q", got)
+	}
+}
+
+// dump dumps the database as it is before meanwhile is called, but for what
+// pg_dump reads without a snapshot: sequences.
+func (h *house) dump(meanwhile func()) []byte {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tx, err := h.pg.Connect(h.t, pgtest.Superuser, h.db).BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var snapshot string
+	if err := tx.QueryRow(ctx, "SELECT pg_export_snapshot()").Scan(&snapshot); err != nil {
+		h.t.Fatal(err)
+	}
+	meanwhile()
+	dump, err := exec.Command(h.pg.Program(h.t, "pg_dump"), "--snapshot", snapshot, "-d", h.pg.DSN(pgtest.Superuser, h.db)).Output()
+	if err != nil {
+		h.t.Fatalf("pg_dump: %v", err)
+	}
+	if err := tx.Rollback(ctx); err != nil {
+		h.t.Fatal(err)
+	}
+	return dump
+}
+
+// load replaces the database with the dumped one, under the proxies' feet.
+func (h *house) load(dump []byte) {
+	h.t.Helper()
+	h.pg.Exec(h.t, pgtest.Superuser, "postgres", "DROP DATABASE "+h.db+" WITH (FORCE)", "CREATE DATABASE "+h.db,
+		"GRANT CREATE ON DATABASE "+h.db+" TO "+pgtest.Control)
+	load := exec.Command(h.pg.Program(h.t, "psql"), "-q", "-v", "ON_ERROR_STOP=1", "-d", h.pg.DSN(pgtest.Superuser, h.db))
+	load.Stdin = strings.NewReader(string(dump))
+	if out, err := load.CombinedOutput(); err != nil {
+		h.t.Fatalf("psql: %v: %s", err, out)
+	}
+}

@@ -1,0 +1,138 @@
+package system
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// long is a TTL that no test waits for: what happens, happens for another reason.
+const long = "LEASE_TTL=120s"
+
+// TestIdleWorkersDoNotTradeTheLease to and fro, on one proxy and across two.
+func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, provider, with(long))
+			one, two := h.proxy(), h.proxy()
+			a := h.join(one, "a", "campaign", "wait", "worker_timeout", "200ms")
+			b := h.join(two, "b", "worker_timeout", "200ms")
+			h.join(one, "c", "worker_timeout", "200ms")
+			one.await(t, "released", "worker", "a", "reason", "silence")
+			always(t, 1500*time.Millisecond, "nobody but a was granted an epoch", func() bool { return h.granted() == "a" })
+			// It comes back unnoticed, and is then alone to lead.
+			a.must("INSERT INTO work VALUES ('a')")
+			if err := b.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNotLeader {
+				t.Errorf("the other one's write: %v; want ZF002", err)
+			}
+			if h.granted() != "a" {
+				t.Errorf("granted %q", h.granted())
+			}
+		})
+	}
+}
+
+// TestALeadersEndIsFollowedAtOnce: by a worker that waits at another proxy.
+func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		for name, end := range map[string]func(w *worker){
+			"killed":         func(w *worker) { w.kill(w.t) },
+			"clean exit":     func(w *worker) { _ = w.orders.Close(); <-w.done },
+			"killed, frozen": func(w *worker) { w.freeze(w.t); w.kill(w.t) },
+		} {
+			t.Run(provider+", "+name, func(t *testing.T) {
+				t.Parallel()
+				h := newHouse(t, provider, with(long))
+				one, two := h.proxy(), h.proxy()
+				leader := h.worker("leader")
+				leader.must("connect", h.dsn(one, "leader", "campaign", "wait"))
+				leader.must("simple", "INSERT INTO work VALUES ('leader')")
+				follower := h.join(two, "follower")
+				if role := follower.show("role"); role != "follower" {
+					t.Fatalf("the second worker's role is %q", role)
+				}
+				since := time.Now()
+				end(leader)
+				took := two.await(t, "takeover", "worker", "follower").at(t).Sub(since)
+				t.Logf("takeover after %s", took)
+				if took > slack {
+					t.Errorf("the takeover took %s", took)
+				}
+				eventually(t, patience, "the follower to be told", func() bool { return follower.show("role") == "leader" })
+				follower.must("INSERT INTO work VALUES ('follower')")
+			})
+		}
+	}
+}
+
+// TestASilenceIsFollowedOnlyOnDemand: a frozen leader's lease is taken when
+// somebody wants to write, and that worker is told before it may.
+func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, provider, with(long))
+			one, two := h.proxy(), h.proxy()
+			leader := h.worker("leader")
+			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
+			leader.must("simple", "INSERT INTO work VALUES ('leader')")
+			follower := h.join(two, "follower")
+			leader.freeze(t)
+			one.await(t, "released", "worker", "leader", "reason", "silence")
+			always(t, time.Second, "nobody took the lease", func() bool { return h.granted() == "leader" })
+			var err error
+			eventually(t, patience, "the follower's write to be a demand", func() bool {
+				err = follower.exec("INSERT INTO work VALUES ('unknowing')")
+				return stateOf(err) != fencing.StateNotLeader
+			})
+			if stateOf(err) != fencing.StateStartOver {
+				t.Errorf("the follower's write: %v; want ZF003", err)
+			}
+			follower.must("INSERT INTO work VALUES ('follower')")
+			if got := strings.Join(h.works(), " "); got != "leader follower" || h.granted() != "leader follower" {
+				t.Errorf("the table holds %q, granted %q", got, h.granted())
+			}
+		})
+	}
+}
+
+// TestOneWorkerIdFromTwoAddressesIsRefused, at startup.
+func TestOneWorkerIdFromTwoAddressesIsRefused(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, "postgres")
+	p := h.proxy()
+	first := h.join(p, "twin")
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	config, err := pgx.ParseConfig(h.dsn(p, "twin"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.DialFunc = (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).DialContext
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err == nil {
+		_ = conn.Close(ctx)
+	}
+	f := failureOf(err)
+	if f == nil || f.Severity != "FATAL" || f.Code != fencing.StateUnfenceable || !strings.Contains(f.Message, "127.0.0.1") || !strings.Contains(f.Hint, "fencepost.worker") {
+		t.Errorf("the same worker from 127.0.0.2: %+v; want FATAL ZF005 that names the address", f)
+	}
+	first.must("INSERT INTO work VALUES ('first')")
+	h.join(p, "twin").must("INSERT INTO work VALUES ('second connection')")
+	config.RuntimeParams["fencepost.worker"] = "other"
+	other, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		t.Fatalf("another worker from 127.0.0.2: %v", err)
+	}
+	_ = other.Close(ctx)
+}

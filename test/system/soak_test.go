@@ -1,0 +1,80 @@
+package system
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// systemFaults are those of proxies, of Postgres, and of the lease service.
+var systemFaults = []fault{
+	{"a proxy is frozen beyond the TTL", func(c *chaos) {
+		p := c.proxies[c.rand.IntN(len(c.proxies))]
+		p.freeze(c.t)
+		c.wait(time.Second, 5*time.Second)
+		p.thaw(c.t)
+	}},
+	{"a proxy is killed and started again", func(c *chaos) {
+		i := c.rand.IntN(len(c.proxies))
+		c.proxies[i].kill(c.t)
+		c.wait(10*time.Millisecond, time.Second)
+		c.proxies[i] = c.replace(c.proxies[i])
+	}},
+	{"a proxy is ended in order and started again", func(c *chaos) {
+		i := c.rand.IntN(len(c.proxies))
+		c.proxies[i].end()
+		c.proxies[i] = c.replace(c.proxies[i])
+	}},
+	{"Postgres is restarted", func(c *chaos) { c.pg.Restart(c.t) }},
+	{"Postgres crashes", func(c *chaos) { c.pg.Crash(c.t); c.pg.Restart(c.t) }},
+	{"the workers' backends are ended", func(c *chaos) {
+		c.pg.Exec(c.t, pgtest.Superuser, c.db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+pgtest.App+"'")
+	}},
+	{"the control role's backends are ended", func(c *chaos) {
+		c.pg.Exec(c.t, pgtest.Superuser, c.db, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+pgtest.Control+"'")
+	}},
+	{"the lease service stands still", func(c *chaos) {
+		if c.consul == nil {
+			return
+		}
+		c.consul.Pause(c.t)
+		c.wait(time.Second, 5*time.Second)
+		c.consul.Continue(c.t)
+	}},
+}
+
+// TestSoak runs loads under all faults, for FENCEPOST_CHAOS_TIME.
+func TestSoak(t *testing.T) {
+	t.Parallel()
+	length := 25 * time.Second
+	if text := os.Getenv("FENCEPOST_CHAOS_TIME"); text != "" {
+		var err error
+		if length, err = time.ParseDuration(text); err != nil {
+			t.Fatalf("FENCEPOST_CHAOS_TIME: %v", err)
+		}
+	}
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			c := newChaosWith(t, provider, false, []string{"LEASE_TTL=2s"}, withAgent(t, provider)...)
+			c.run(length, append(systemFaults, workerFaults...))
+		})
+	}
+}
+
+// withAgent gives a case with Consul an agent of its own, to be stopped.
+func withAgent(t testing.TB, provider string) []option {
+	t.Helper()
+	if provider != "consul" {
+		return nil
+	}
+	return []option{withConsul(consultest.Start(t))}
+}
+
+// replace starts a proxy where another one was.
+func (c *chaos) replace(old *proxy) *proxy {
+	return c.proxy("LISTEN="+old.address, "ADMIN="+old.admin, "PROXY_ID="+old.id)
+}
