@@ -58,7 +58,7 @@ func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
 			out = append(out, b...)
 			off += n
 			switch {
-			case err != nil, need == needTerminal:
+			case err != nil, need == needTerminal, need == needRoom:
 				return off, true
 			case need == needNothing && off < len(in):
 				t.Fatalf("stopped at %d of %d bytes without a need", off, len(in))

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -190,6 +191,59 @@ func TestClaimedLengthsCostNothing(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestFloodCostsNoMoreThanItsBytes: a client that sends the smallest of messages
+// and reads no answer is stopped, and gets all answers when it reads. It is not
+// parallel: it measures the process.
+func TestFloodCostsNoMoreThanItsBytes(t *testing.T) {
+	pg := pgtest.Shared(t)
+	b, db := newBench(t, pg, nil), pg.Database(t)
+	leading(t, b, db)
+	const count, most = 300000, 12 << 20
+	for _, user := range []string{pgtest.App, pgtest.Superuser} {
+		c, _ := wiretest.Connect(t, b.addr, "user", user, "database", db)
+		before := heap()
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := c.Write(bytes.Repeat(sync_(), count))
+			wrote <- err
+		}()
+		after := before
+		for end := time.Now().Add(time.Second); time.Now().Before(end); {
+			after = max(after, heap())
+		}
+		if after > before+most {
+			t.Errorf("as %s: a flood costs %d kB", user, (after-before)>>10)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := io.CopyN(io.Discard, c, count*int64(len("Z\x00\x00\x00\x05I"))); err != nil {
+			t.Errorf("as %s: not all was answered: %v", user, err)
+		}
+		if err := <-wrote; err != nil {
+			t.Errorf("as %s: %v", user, err)
+		}
+		if got := value(t, c.Exec("select 7")); got != "7" {
+			t.Errorf("as %s: after the flood the client read %s", user, got)
+		}
+	}
+}
+
+// TestFloodInsideCopyEndsTheSession: there, the server answers nothing, so
+// nothing can hold the client back.
+func TestFloodInsideCopyEndsTheSession(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	b, db := newBench(t, pg, nil), pg.Database(t)
+	c := leaderConn(t, b, db)
+	mustExec(t, c, "create table t (v text)")
+	c.Send(q("copy t from stdin"))
+	c.Until('G')
+	c.Send(wiretest.CopyData("x\n"), bytes.Repeat(sync_(), 20000))
+	if f := fatal(t, c.Rest()); f['C'] != "08P01" {
+		t.Errorf("%v, want 08P01", f)
+	}
+	eventuallyRows(t, pg.Connect(t, pgtest.Superuser, db), "select count(*) from t", 0)
 }
 
 // measure checks that each of n clients costs less than each bytes, all told.

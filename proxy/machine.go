@@ -38,6 +38,7 @@ const (
 	needConfirm       // wait until the lease is confirmed: call asked
 	needMore          // the message is not whole: read at least machine.wants bytes
 	needTerminal      // the client said Terminate
+	needRoom          // more is owed than should be: wait until the server has answered some
 )
 
 // machine is the protocol state of one session between its startup and its

@@ -1,10 +1,15 @@
 package proxy
 
 import (
+	"errors"
 	"unsafe"
 
 	"github.com/fencepost/fencepost/fencing"
 )
+
+// errCopyFlood says that a client sent more Syncs inside COPY data, where they
+// are ignored, than any client has reason to.
+var errCopyFlood = errors.New("too many messages inside COPY data")
 
 // client takes bytes of the client, as many as it can, and says in p what to
 // send to the server. It stops at n when it needs something; the shell sends
@@ -22,6 +27,12 @@ func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
 			continue
 		}
 		m.dropUp = false
+		if m.owed.len() >= maxOwed {
+			if m.copyIn { // the server answers nothing before the data ends
+				return n, needNothing, errCopyFlood
+			}
+			return n, needRoom, nil
+		}
 		f, ok, err := clientFrame(in[n:])
 		if err != nil {
 			return n, needNothing, err

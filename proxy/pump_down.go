@@ -78,6 +78,7 @@ func (d *downPump) relay(ctx context.Context) error {
 	n, err := x.m.server(d.buf[:d.have], &d.plan)
 	d.events = append(d.events[:0], x.m.events...)
 	x.m.events = x.m.events[:0]
+	x.makeRoomLocked()
 	if x.m.leaving && x.noteGone == nil {
 		x.noteGone = make(chan struct{})
 	}
@@ -129,7 +130,6 @@ func (d *downPump) after(ctx context.Context) bool {
 	}
 	x.mu.Lock()
 	poke := x.draining && x.reading && x.idleLocked()
-	x.makeRoomLocked()
 	x.mu.Unlock()
 	if poke {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)

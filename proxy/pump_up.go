@@ -112,7 +112,11 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		u.plan.reset(in)
 		n, need, err := x.m.client(in, &u.plan)
 		x.m.partial = n < len(in)
+		t := x.asked()
 		x.mu.Unlock()
+		if t != nil {
+			t.answer(false) // before what may block
+		}
 		var out []byte
 		if out, u.scratch = u.plan.bytes(u.scratch); len(out) > 0 {
 			if _, werr := x.server.Write(out); werr != nil {

@@ -28,6 +28,12 @@ const (
 	refusal         // always fails, in the client's place
 )
 
+// maxOwed bounds the entries: a client that sends many small messages and reads
+// no reply would otherwise cost a multiple of what it sent. It must be well
+// above the number of replies that the server keeps in its output buffer of
+// 8 kB, which it need not send before a Sync.
+const maxOwed = 8192
+
 // reply is one entry of the FIFO of expected replies: a message that was sent
 // to the server, whose it is, and what the proxy must know when it is answered.
 type reply struct {

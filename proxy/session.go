@@ -232,6 +232,13 @@ func halfClose(c net.Conn) {
 // say sends a FATAL error to the client, behind what is being sent, if it was
 // not told one yet.
 func (x *session) say(r *fencing.Refusal) {
+	x.mu.Lock()
+	x.upOver = true // or down is: nothing is told any more
+	t := x.asked()
+	x.mu.Unlock()
+	if t != nil {
+		t.answer(false) // down waits for it and holds sending
+	}
 	x.sending.Lock()
 	defer x.sending.Unlock()
 	x.mu.Lock()
