@@ -1,0 +1,146 @@
+package proxy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestFollowersReadFreely: whatever only reads works as with Postgres.
+func TestFollowersReadFreely(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, own18(t))
+	s.leads("leader")
+	c := s.connect("follower")
+	for _, sql := range []string{
+		"select * from c", "select count(*) from c, t", "with x as (select 1) select * from x", "values (1)", "table c",
+		"explain select * from c", "copy c to stdout", "copy (select 1) to stdout", "show work_mem", "set work_mem = '1MB'",
+		"begin; declare k cursor for select * from c; fetch all from k; close k; commit", "prepare p as select * from c",
+		"select now()", "begin; savepoint a; select 1; rollback to a; commit", "select pg_advisory_lock(1), pg_advisory_unlock(1)",
+	} {
+		mustPass(t, c, q(sql))
+		if !strings.Contains(sql, ";") {
+			if sql == "prepare p as select * from c" {
+				sql = "select 1"
+			}
+			mustPass(t, c, run(sql), sync_())
+		}
+	}
+}
+
+var writes = []string{
+	"insert into t (v) values ('stale')", "update c set v = 'stale'", "delete from c", "truncate c",
+	"merge into c using (select 1 as i) x on c.id = x.i when matched then update set v = 'stale'",
+	"create table stale (a int)", "create temp table stale (a int)", "select * into stale from c", "create table stale as select 1",
+	"drop table c", "alter table c add x int", "create index on c (v)", "create index concurrently on c (v)", "vacuum c", "analyze c",
+	"select nextval('t_id_seq')", "select setval('t_id_seq', 9)", "select * from c for update", "select * from c for share",
+	"select wr('stale')", "select * from vw", "select 'stale'::wd", "select 1 operator(public.+) 2", "select row(1, 2)::pair::int",
+	"with x as (insert into t (v) values ('stale') returning v) select * from x", "notify ch, 'x'", "select pg_notify('ch', 'x')",
+	"select lo_create(77)", "do $$begin insert into t (v) values ('stale'); end$$", "call late()",
+	"prepare w as insert into t (v) values ('stale')", "execute r", "explain analyze insert into t (v) values ('stale')",
+	"insert into ruled values (1)", "comment on table c is 'stale'", "grant select on c to public",
+	"refresh materialized view m", "reindex table c", "cluster", "checkpoint", "security label on table c is 'x'",
+	"copy t (v) from stdin",
+}
+
+// TestSafetyFollowersWriteNothing: every way to write is ZF002, by both
+// protocols, alone and in a pipeline; what stands in front is undone as by
+// Postgres, and the connection lives.
+func TestSafetyFollowersWriteNothing(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, own18(t))
+	s.exec("alter table c owner to app; create sequence w_seq; grant all on w_seq to app; grant all on t_id_seq to app; create materialized view m as select 1; alter materialized view m owner to app; create table ruled (a int); grant all on ruled to app; create rule ru as on insert to ruled do instead insert into t (v) values ('stale')")
+	s.leads("leader")
+	for _, sql := range writes {
+		t.Run(sql, func(t *testing.T) {
+			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+			c := s.connect("follower")
+			if sql == "execute r" {
+				mustPass(t, c, q("prepare r as select wr('stale')"))
+			}
+			mustFail(t, c, "ZF002", q(sql))
+			all := mustFail(t, c, "ZF002", run("select 1"), run(sql), run("select 2"), sync_())
+			if kinds := types(all); !strings.HasPrefix(kinds, "12TDCE") && !strings.HasPrefix(kinds, "12TDC1E") && !strings.HasPrefix(kinds, "12TDC12") {
+				t.Errorf("the error is not in its place: %s", kinds)
+			}
+			mustFail(t, c, "ZF002", q("select 1; "+sql+"; select 2"))
+			mustPass(t, c, q("begin"))
+			mustFail(t, c, "ZF002", q(sql))
+			mustFail(t, c, "25P02", q("select 1"))
+			mustPass(t, c, q("rollback"))
+			mustPass(t, c, q("select * from c"))
+			if n := s.value("select (select count(*) from t) + (select count(*) from pg_class where relname = 'stale') + (select count(*) from c where v <> 'one') + (select 1 - count(*) from c)"); n != 0 {
+				t.Errorf("%d things were written", n)
+			}
+		})
+	}
+}
+
+func types(all []wiretest.Message) string {
+	var b strings.Builder
+	for _, m := range all {
+		b.WriteByte(m.Type)
+	}
+	return b.String()
+}
+
+// TestSafetyFollowersInABlock: what only a transaction block allows, or does at
+// its end.
+func TestSafetyFollowersInABlock(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, own18(t))
+	s.exec("alter table c owner to app")
+	s.leads("leader")
+	c := s.connect("follower")
+	mustPass(t, c, q("begin"))
+	mustFail(t, c, "ZF002", q("lock table c in share mode"))
+	mustPass(t, c, q("rollback"))
+	mustPass(t, c, q("begin"))
+	mustPass(t, c, q("declare k cursor with hold for select wr('stale')"))
+	mustFail(t, c, "ZF002", q("commit"))
+	if s.rows("stale") != 0 {
+		t.Error("the cursor wrote")
+	}
+}
+
+// TestSafetyFollowersFastPath: a call that could write is refused.
+func TestSafetyFollowersFastPath(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, own18(t))
+	s.exec("create function wstale() returns void language sql as $$insert into t (v) values ('stale')$$")
+	s.leads("leader")
+	c := s.connect("follower")
+	oid := s.oid("'wstale'::regproc")
+	mustFail(t, c, "ZF002", call(oid))
+	mustPass(t, c, q("begin"))
+	mustPass(t, c, q("select 1"))
+	mustFail(t, c, "ZF002", call(oid))
+	mustPass(t, c, q("rollback"))
+	if s.rows("stale") != 0 {
+		t.Error("the call wrote")
+	}
+}
+
+// TestUnfencedConnections: without a resource a user reads, writes, or is sent
+// away, as the configuration says.
+func TestUnfencedConnections(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	reader, _ := wiretest.Connect(t, s.addr, "user", pgtest.App, "database", s.db)
+	mustPass(t, reader, q("select * from c"))
+	for _, sql := range []string{mine, "select wr('mine')", "do $$begin insert into t (v) values ('mine'); end$$", "vacuum c", "reset transaction_read_only"} {
+		all := mustFail(t, reader, "ZF002", q(sql))
+		f := all[len(all)-2].Fields()
+		if !strings.Contains(f['M'], "names no resource") || !strings.Contains(f['H'], "fencepost.resource") {
+			t.Errorf("%s: the error does not say how: %v", sql, f)
+		}
+		mustFail(t, reader, "ZF002", run(sql), sync_())
+	}
+	writer, _ := wiretest.Connect(t, s.addr, "user", pgtest.Superuser, "database", s.db)
+	mustPass(t, writer, q(mine))
+	if s.rows("mine") != 1 {
+		t.Errorf("%d rows; want the one of the user who may", s.rows("mine"))
+	}
+}

@@ -1,0 +1,145 @@
+package proxy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestRefusalSaysWhatThereIsToSay: the error names worker, resource and epochs,
+// also to a client whose encoding has no letters for them, and the audit line
+// has the same.
+func TestRefusalSaysWhatThereIsToSay(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	const worker = "w\u00f6rker \u2013 \u5de5"
+	c := s.leads(worker, "client_encoding", "LATIN1")
+	s.succeed()
+	f := mustEnd(t, c, "ZF001", q("insert into t (v) values ('se''cret'), ('x')"))
+	for _, field := range []byte("MDH") {
+		if f[field] == "" || strings.ContainsFunc(f[field], func(r rune) bool { return r < ' ' || r > '~' }) {
+			t.Errorf("field %c is not a line of ASCII: %q", field, f[field])
+		}
+	}
+	if _, ok := f['W']; ok {
+		t.Errorf("the error has a context: %q", f['W'])
+	}
+	var d struct {
+		Resource, Worker, Incarnation string
+		Epoch                         int
+		CurrentEpoch                  int    `json:"current_epoch"`
+		CurrentWorker                 string `json:"current_worker"`
+	}
+	if err := json.Unmarshal([]byte(f['D']), &d); err != nil {
+		t.Fatalf("the detail %q is no JSON: %v", f['D'], err)
+	}
+	if d.Resource != "r" || d.Worker != worker || d.Epoch != 1 || d.CurrentEpoch != 2 || !strings.HasPrefix(d.CurrentWorker, "successor") || !strings.HasPrefix(d.Incarnation, worker) {
+		t.Errorf("the detail says %+v", d)
+	}
+	for _, part := range []string{`"r"`, "epoch is 1", "current epoch 2", d.CurrentWorker} {
+		if !strings.Contains(f['M'], part) {
+			t.Errorf("the message %q does not say %q", f['M'], part)
+		}
+	}
+	lines := s.audit.FilterMessage("stale write rejected").All()
+	if len(lines) != 1 {
+		t.Fatalf("%d audit lines; want 1: %v", len(lines), lines)
+	}
+	got := lines[0].ContextMap()
+	for name, want := range map[string]any{
+		"resource": "r", "worker": worker, "incarnation": d.Incarnation, "epoch": int64(1), "current_epoch": int64(2), "current_worker": d.CurrentWorker,
+		"sqlstate": "ZF001", "database": s.db, "user": pgtest.App, "proxy": "test", "tables": []any{"t"}, "client": c.LocalAddr().String(),
+	} {
+		if fmt.Sprint(got[name]) != fmt.Sprint(want) {
+			t.Errorf("audit: %s is %v; want %v", name, got[name], want)
+		}
+	}
+	text := fmt.Sprint(got["statement"])
+	if !strings.Contains(strings.ToLower(text), "insert into t") || strings.Contains(text, "cret") || got["fingerprint"] == "" || got["session"] == "" {
+		t.Errorf("audit: %v", got)
+	}
+}
+
+// TestEndedByTheGrant: a worker whose transaction was in the way is told so: at
+// once if it waits for an answer, else at its next use.
+func TestEndedByTheGrant(t *testing.T) {
+	t.Parallel()
+	t.Run("idle", func(t *testing.T) {
+		t.Parallel()
+		s := newStage(t, pgtest.Shared(t))
+		c := s.leads("w")
+		mustPass(t, c, q("begin; "+stale))
+		s.succeed()
+		f := mustEnd(t, c, "ZF001", q("select 1"))
+		if !strings.Contains(f['M'], "superseded") {
+			t.Errorf("got %v", f)
+		}
+	})
+	t.Run("waiting", func(t *testing.T) {
+		t.Parallel()
+		s := newStage(t, pgtest.Shared(t))
+		c := s.leads("w")
+		s.exec("begin; update c set v = 'held'")
+		answer := reply(c, 1)
+		c.Send(q("update c set v = 'stale'"))
+		eventually(t, "the write waits for the row", func() bool { return s.waiting("transactionid") == 1 })
+		s.succeed()
+		all, ended := answer.wait()
+		if f := all[len(all)-1].Fields(); !ended || f['C'] != "ZF001" || f['V'] != "FATAL" {
+			t.Errorf("got %v, ended %v; want FATAL ZF001", all, ended)
+		}
+		s.exec("commit")
+		if s.value("select count(*) from c where v = 'stale'") != 0 {
+			t.Error("the stale write is there")
+		}
+	})
+}
+
+// TestEndedByAnOperator: nobody was granted since, so the error is relayed as it
+// is.
+func TestEndedByAnOperator(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	c := s.leads("w")
+	mustPass(t, c, q("select 1"))
+	s.exec("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1) x")
+	all := c.Rest()
+	if f := all[len(all)-1].Fields(); f['C'] != "57P01" || f['V'] != "FATAL" {
+		t.Errorf("got %v; want FATAL 57P01", all)
+	}
+}
+
+// TestGoneAtEveryPoint: whichever side goes, and when, the other is closed and
+// nothing commits that was not committed.
+func TestGoneAtEveryPoint(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	s.connect("w")
+	s.grantTo("w")
+	base := s.backends()
+	for name, sent := range map[string][]byte{
+		"idle": nil, "part of a message": q(stale)[:9], "no sync": run(stale), "transaction": q("begin; " + stale),
+		"in a copy": cat(q("copy t (v) from stdin"), wiretest.CopyData("stale\n")), "bound": cat(parse("", stale), bind("", "")),
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+			client := s.connect("w")
+			client.Send(sent)
+			_ = client.Close()
+			eventually(t, "the server's backend has ended", func() bool { return s.backends() <= base })
+
+			orphan := s.connect("w")
+			orphan.Send(sent)
+			s.exec("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1) x")
+			orphan.Rest()
+			eventually(t, "the backends are as before", func() bool { return s.backends() <= base })
+			if s.rows("stale") != 0 {
+				t.Error("a half-done write is there")
+			}
+		})
+	}
+}
