@@ -154,4 +154,11 @@ type Fence interface {
 	MayEnd(ctx context.Context, pid uint32) error
 	// Leave deletes the note.
 	Leave(ctx context.Context, pid uint32) error
+	// Catalogue is what the database's names mean, as of some seconds ago at
+	// most, or nil if that is not known now: then no read is proven harmless.
+	// It does not block.
+	Catalogue() *Catalogue
+	// RefreshCatalogue returns when Catalogue is as new as this call, or cannot
+	// be, or ctx has ended.
+	RefreshCatalogue(ctx context.Context)
 }

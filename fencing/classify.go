@@ -99,6 +99,8 @@ type Statement struct {
 	Start, End int
 	// reason says in words what decided about Read and Kind, for Explain.
 	reason string
+	// needs is what a Read rests on, for Catalogue.Proven.
+	needs *needs
 }
 
 // Text is what is known of the text of one Query or Parse message. It is

@@ -18,6 +18,9 @@ func classify(n *pgquery.Node) Statement {
 	if w.unsetsReadOnly {
 		st.UnsetsReadOnly = true
 	}
+	if st.Read {
+		st.needs = needsOf(n, &st)
+	}
 	return st
 }
 

@@ -53,6 +53,9 @@ type Config struct {
 	// means UnfencedReadOnly for all.
 	Unfenced func(user string) UnfencedMode
 	Identity Identity
+	// ProvenReads says for which resources a leader's single reads go unchecked
+	// when they are proven harmless; nil means for none.
+	ProvenReads func(database, resource string) bool
 	// ProxyID names this proxy, in worker ids (IdentityProxy) and audit lines.
 	ProxyID string
 	// StartupWait bounds how long connecting, or a write during a lapse of the
@@ -79,6 +82,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Unfenced == nil {
 		c.Unfenced = func(string) UnfencedMode { return UnfencedReadOnly }
+	}
+	if c.ProvenReads == nil {
+		c.ProvenReads = func(string, string) bool { return false }
 	}
 	if c.StartupWait == 0 {
 		c.StartupWait = 2 * time.Second

@@ -39,12 +39,17 @@ func (x *session) join(ctx context.Context) (st *fencing.Standing, told fencing.
 			return nil, 0, err
 		}
 		standing = x.cand.Standing
+		x.awaitCatalogue(ctx)
 		c = newChecks(randomHex(6), x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation())
 	} else {
 		c = newChecks(randomHex(6), 0, "", "", "")
 	}
 	m := newMachine(md, x.version, standing, x.srv.cache, c)
 	m.unfencedBy = unfencedRefusal(x.start.user)
+	if md == fencedMode {
+		m.catalogue = x.cand.Fence().Catalogue
+		m.provenReads = x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
+	}
 	for _, body := range x.parameters {
 		m.parameter(body)
 	}
@@ -126,6 +131,19 @@ func (x *session) awaitLease(ctx context.Context, campaign fencing.CampaignMode)
 	defer cancel()
 	_ = x.cand.AwaitFirst(wait) // its standing says how it went
 	return nil
+}
+
+// awaitCatalogue waits for the database's catalogue where reads may have to be
+// proven, so that what the client prepares first can be.
+func (x *session) awaitCatalogue(ctx context.Context) {
+	f := x.cand.Fence()
+	wanted := x.version < readOnlyHolds || x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
+	if !wanted || f.Catalogue() != nil {
+		return
+	}
+	wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+	defer cancel()
+	f.RefreshCatalogue(wait)
 }
 
 // whileClientThere returns a context that ends when the client closes its

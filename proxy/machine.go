@@ -32,13 +32,14 @@ const (
 type need uint8
 
 const (
-	needNothing  need = iota
-	needEnter         // note the backend in the registry: call entered
-	needDemand        // tell the candidacy that a write is about to be refused: call asked
-	needConfirm       // wait until the lease is confirmed: call asked
-	needMore          // the message is not whole: read at least machine.wants bytes
-	needTerminal      // the client said Terminate
-	needRoom          // more is owed than should be: wait until the server has answered some
+	needNothing   need = iota
+	needEnter          // note the backend in the registry: call entered
+	needDemand         // tell the candidacy that a write is about to be refused: call asked
+	needConfirm        // wait until the lease is confirmed: call asked
+	needMore           // the message is not whole: read at least machine.wants bytes
+	needTerminal       // the client said Terminate
+	needRoom           // more is owed than should be: wait until the server has answered some
+	needCatalogue      // read the database's catalogue anew: call refreshed
 )
 
 // machine is the protocol state of one session between its startup and its
@@ -56,6 +57,12 @@ type machine struct {
 	settings   fencing.Settings
 	checks     checks
 	unfencedBy *fencing.Refusal // what a write gets in mode reading
+	// catalogue returns what is known of the database's names now, or nil. It is
+	// nil without a resource.
+	catalogue func() *fencing.Catalogue
+	// provenReads: a leader's transaction of nothing but proven reads goes
+	// unchecked.
+	provenReads bool
 
 	owed replies
 
@@ -72,6 +79,7 @@ type machine struct {
 	cover    cover
 	failed   bool // the transaction is known to have failed before this batch
 	inTx     bool // the server is known to be in a transaction block
+	bare     bool // this batch began in no block, with nothing owed
 	carried  bool // cover and failed were taken over for this batch
 	stmts    map[string]*statement
 	portals  map[string]binding
@@ -86,6 +94,7 @@ type machine struct {
 	enterErr *fencing.Refusal
 	hasAsked need // what was done for the message in hand: needDemand, needConfirm
 	tried    bool // Enter was tried for the message in hand
+	renewed  bool // the catalogue was read anew for it
 	scratch  []byte
 
 	// The server's side: what it answered.
@@ -160,7 +169,7 @@ func (m *machine) carry() {
 	case 'E':
 		m.failed = true
 	case 'I':
-		m.txTold = m.told
+		m.txTold, m.bare = m.told, true
 		clear(m.portals) // they ended with their transaction
 	}
 }
@@ -169,7 +178,7 @@ func (m *machine) carry() {
 // Query only ReadyForQuery says what holds.
 func (m *machine) boundary() {
 	m.cover, m.failed, m.inTx, m.carried = uncovered, false, false, false
-	m.open, m.ours, m.ran = false, false, false
+	m.open, m.ours, m.ran, m.bare = false, false, false, false
 	m.batch++
 }
 
@@ -215,20 +224,26 @@ func (m *machine) judge(s *statement) (v verdict, n need, r *fencing.Refusal) {
 		switch {
 		case alone:
 			return m.judgeAlone()
-		case m.cover == fullCovered:
+		case m.cover == fullCovered, m.provenReads && m.bare && s.proof != nil && m.proven(s):
 			return forward, needNothing, nil
 		default:
 			return checkFirst, needNothing, nil
 		}
 	}
-	if !alone && m.read(s) {
-		if m.cover >= readCovered {
-			return forward, needNothing, nil
-		}
-		return readFirst, needNothing, nil
-	}
 	if m.cover == fullCovered && !alone {
 		return forward, needNothing, nil // checked while it led: the grant waits for this transaction
+	}
+	if !alone && m.read(s) {
+		switch {
+		case m.version < readOnlyHolds && !m.proven(s):
+			if m.catalogue != nil && !m.renewed {
+				return needsMoreFor, needCatalogue, nil
+			}
+		case m.cover >= readCovered:
+			return forward, needNothing, nil
+		default:
+			return readFirst, needNothing, nil
+		}
 	}
 	return m.judgeRefused(st)
 }
@@ -282,5 +297,10 @@ func (m *machine) entered(r *fencing.Refusal) {
 // asked tells that a need was met, whatever came of it.
 func (m *machine) asked(n need) { m.hasAsked = max(m.hasAsked, n) }
 
+// refreshed tells that the catalogue was read anew, or cannot be.
+func (m *machine) refreshed() { m.renewed = true }
+
 // settled forgets what was done for the message in hand.
-func (m *machine) settled() { m.hasAsked, m.tried, m.enterErr = needNothing, false, nil }
+func (m *machine) settled() {
+	m.hasAsked, m.tried, m.enterErr, m.renewed = needNothing, false, nil, false
+}

@@ -137,6 +137,9 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
 		// Its Bind makes values of those types, which may run a user's code.
 		s.known = false
 	}
+	if (m.provenReads || m.version < readOnlyHolds) && !namesUserType(types) {
+		s.proof = m.proofOf(sql)
+	}
 	if need := m.guardExtended(s, p); need != needNothing {
 		return need
 	}
@@ -251,6 +254,7 @@ func (m *machine) executed(s *statement) {
 	case s.info.UnsetsReadOnly && m.cover == readCovered:
 		m.cover = uncovered
 	}
+	m.bare = m.bare && s.info.Kind != fencing.Begin
 	m.forget(s)
 }
 

@@ -83,6 +83,9 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 	s := &m.one
 	*s = one
 	s.text, s.confirmed = view(text), true
+	if m.provenReads || m.version < readOnlyHolds && m.held() == 0 {
+		s.proof = m.proofOf(text)
+	}
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
@@ -224,6 +227,7 @@ func (m *machine) sendAsExtended(g guard, text []byte, p *plan) {
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
 func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan) need {
+	m.bare = false // more than one statement: checked as ever
 	before := *m
 	ins, texts, need := m.insertions(t, text)
 	if need != needNothing {
@@ -259,6 +263,9 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
 		if s.info.Read {
 			s.class = isRead
+			if !sensitive(text) || m.quiet() {
+				s.proof = &t.Statements[i]
+			}
 		}
 		if s.info.Kind == fencing.Alone {
 			s.info.Kind = fencing.Ordinary // several statements share a transaction: it cannot end inside

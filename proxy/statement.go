@@ -22,6 +22,9 @@ type statement struct {
 	text string
 	// class is the lazily computed answer.
 	class readClass
+	// proof is the analysed text if the catalogue proved it harmless when it
+	// came, nil if it did not or was not asked.
+	proof *fencing.Statement
 	// batch is the batch in which the Parse was sent, confirmed that the server
 	// said ParseComplete. Unconfirmed, it is good in its own batch only: there,
 	// a failed Parse makes the server skip what uses it.

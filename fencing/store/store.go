@@ -73,6 +73,8 @@ type Store struct {
 	free  *pgxpool.Pool // never waits for a fence's lock
 	waits *pgxpool.Pool // grants, and all else that may queue behind one
 	looks *pgxpool.Pool // the watches over grants
+
+	catalogue *catalogue
 }
 
 // Open connects to the database as the control role. The error is a
@@ -81,6 +83,7 @@ type Store struct {
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
+	s.catalogue = newCatalogue(s)
 	var err error
 	for _, p := range []struct {
 		pool **pgxpool.Pool
@@ -104,6 +107,7 @@ func (s *Store) Pool() *pgxpool.Pool { return s.free }
 
 // Close ends all connections, and waits for those in use.
 func (s *Store) Close() {
+	s.catalogue.close()
 	for _, pool := range []*pgxpool.Pool{s.looks, s.waits, s.free} {
 		if pool != nil {
 			pool.Close()

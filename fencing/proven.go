@@ -1,0 +1,288 @@
+package fencing
+
+import (
+	"slices"
+	"strings"
+	"sync/atomic"
+	"unicode/utf8"
+	"unsafe"
+
+	pgquery "github.com/pganalyze/pg_query_go/v6"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// nameKind says what a name in a statement stands for.
+type nameKind uint8
+
+const (
+	relationName nameKind = iota
+	functionName
+	operatorName
+	typeName
+	// attributeName is what stands behind a dot: a column, or a function of one
+	// argument written as if it were one.
+	attributeName
+)
+
+// needs is what a statement rests on: it is harmless if each of its names is.
+// It is immutable but for the verdict.
+type needs struct {
+	names []neededName
+	// never says why the statement is not proven under any catalogue.
+	never   string
+	verdict atomic.Pointer[verdict] // of the catalogue that was asked last
+}
+
+type neededName struct {
+	kind nameKind
+	name string
+}
+
+type verdict struct {
+	catalogue uint64
+	why       string // "" is proven
+}
+
+// size is about how many bytes n holds.
+func (n *needs) size() int {
+	if n == nil {
+		return 0
+	}
+	size := int(unsafe.Sizeof(*n)) + int(unsafe.Sizeof(verdict{})) + len(n.never)
+	for _, x := range n.names {
+		size += int(unsafe.Sizeof(x)) + len(x.name)
+	}
+	return size
+}
+
+// needsOf collects the names of a statement that is a Read.
+func needsOf(n *pgquery.Node, st *Statement) *needs {
+	w := proofWalk{needs: &needs{}}
+	query := n
+	switch {
+	case st.Kind != Ordinary && st.Kind != ByMessage:
+		w.fail("a command of the session")
+	case n.GetFetchStmt() != nil, n.GetClosePortalStmt() != nil, n.GetTransactionStmt() != nil:
+		return w.needs // nothing but what was proven where the cursor was declared
+	case n.GetDeclareCursorStmt() != nil:
+		query = n.GetDeclareCursorStmt().Query
+	case n.GetExplainStmt() != nil:
+		query = n.GetExplainStmt().Query
+	case n.GetCopyStmt() != nil:
+		query = n.GetCopyStmt().Query
+		if query == nil {
+			w.relation(n.GetCopyStmt().Relation, nil)
+			return w.needs
+		}
+	}
+	if query.GetSelectStmt() == nil {
+		w.fail("not a plain query")
+		return w.needs
+	}
+	w.visit(query.GetSelectStmt().ProtoReflect(), nil)
+	return w.needs
+}
+
+// proofWalk collects what a tree rests on. Parts of the grammar that it does
+// not know make the statement one that is never proven.
+type proofWalk struct{ needs *needs }
+
+// scope is the names of WITH that hide relations, the innermost first.
+type scope struct {
+	name  string
+	outer *scope
+}
+
+func (s *scope) has(name string) bool {
+	for ; s != nil; s = s.outer {
+		if s.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *proofWalk) fail(why string) {
+	if w.needs.never == "" {
+		w.needs.never = why
+	}
+}
+
+// add notes a name. Names that could mean something else to the server than to
+// the grammar here prove nothing: those it may cut, and those whose bytes mean
+// other letters in another encoding.
+func (w *proofWalk) add(kind nameKind, name string) {
+	const longest = 62 // one less than what a server keeps of a name
+	switch {
+	case name == "":
+		w.fail("a name that is not told")
+	case kind == attributeName:
+	case len(name) > longest:
+		w.fail("the name " + name + " is long enough to be cut")
+	case !isASCII(name):
+		w.fail("the name " + strings.ToValidUTF8(name, string(utf8.RuneError)) + " is not ASCII")
+	}
+	x := neededName{kind, name}
+	if !slices.Contains(w.needs.names, x) {
+		w.needs.names = append(w.needs.names, x)
+	}
+}
+
+func (w *proofWalk) operators(names ...string) {
+	for _, name := range names {
+		w.add(operatorName, name)
+	}
+}
+
+// last adds the last part of a qualified name: whatever schema it is in, all
+// things of that name must be harmless.
+func (w *proofWalk) last(kind nameKind, parts []*pgquery.Node) {
+	if len(parts) == 0 {
+		w.fail("a name that is not told")
+		return
+	}
+	w.add(kind, parts[len(parts)-1].GetString_().GetSval())
+}
+
+func (w *proofWalk) relation(r *pgquery.RangeVar, in *scope) {
+	if r.GetSchemaname() == "" && in.has(r.GetRelname()) {
+		return
+	}
+	w.add(relationName, r.GetRelname())
+}
+
+// visit walks the tree below m. Only what is listed here, or in plainNodes, can
+// be part of a proof.
+func (w *proofWalk) visit(m protoreflect.Message, in *scope) {
+	switch n := m.Interface().(type) {
+	case *pgquery.SelectStmt:
+		w.query(n, in)
+		return
+	case *pgquery.RangeVar:
+		w.relation(n, in)
+	case *pgquery.FuncCall:
+		w.last(functionName, n.Funcname)
+	case *pgquery.TypeName:
+		w.typ(n)
+	case *pgquery.A_Expr:
+		w.expression(n)
+	case *pgquery.SubLink:
+		w.subLink(n)
+	case *pgquery.ColumnRef:
+		w.attributes(n.Fields[min(1, len(n.Fields)):])
+	case *pgquery.A_Indirection:
+		w.attributes(n.Indirection)
+	case *pgquery.CaseExpr:
+		if n.Arg != nil {
+			w.operators("=")
+		}
+	case *pgquery.JoinExpr:
+		if n.IsNatural || len(n.UsingClause) > 0 {
+			w.operators("=")
+		}
+	case *pgquery.SortBy:
+		if len(n.UseOp) > 0 {
+			w.last(operatorName, n.UseOp)
+		}
+	default:
+		if !plainNodes[m.Descriptor().Name()] {
+			w.fail("it has a part that is never proven: " + string(m.Descriptor().Name()))
+			return
+		}
+	}
+	eachMessage(m, func(child protoreflect.Message) { w.visit(child, in) })
+}
+
+// plainNodes are the parts of a tree that do nothing by themselves, or only
+// what their own parts do.
+var plainNodes = map[protoreflect.Name]bool{
+	"Node": true, "List": true, "String": true, "Integer": true, "Float": true, "Boolean": true, "BitString": true,
+	"A_Const": true, "A_Star": true, "A_Indices": true, "A_ArrayExpr": true, "ParamRef": true,
+	"ResTarget": true, "Alias": true, "RangeSubselect": true, "RangeFunction": true, "ColumnDef": true,
+	"BoolExpr": true, "NullTest": true, "BooleanTest": true, "CaseWhen": true, "CoalesceExpr": true,
+	"MinMaxExpr": true, "RowExpr": true, "TypeCast": true, "CollateClause": true, "SQLValueFunction": true,
+	"NamedArgExpr": true, "GroupingSet": true, "GroupingFunc": true, "WindowDef": true,
+}
+
+// query walks one SELECT, VALUES or TABLE. A name of its WITH hides relations
+// from there on, and within WITH RECURSIVE everywhere.
+func (w *proofWalk) query(s *pgquery.SelectStmt, in *scope) {
+	if with := s.WithClause; with != nil {
+		if with.Recursive {
+			for _, c := range with.Ctes {
+				in = &scope{c.GetCommonTableExpr().GetCtename(), in}
+			}
+		}
+		for _, c := range with.Ctes {
+			cte := c.GetCommonTableExpr()
+			if cte.GetSearchClause() != nil || cte.GetCycleClause() != nil {
+				w.fail("SEARCH and CYCLE are never proven")
+			}
+			if cte.GetCtequery() == nil {
+				w.fail("a name that is not told")
+				continue
+			}
+			w.visit(cte.Ctequery.ProtoReflect(), in)
+			if !with.Recursive {
+				in = &scope{cte.Ctename, in}
+			}
+		}
+	}
+	m := s.ProtoReflect()
+	with := m.Descriptor().Fields().ByName("with_clause")
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case fd == with, fd.Message() == nil:
+		case fd.IsList():
+			for i, l := 0, v.List(); i < l.Len(); i++ {
+				w.visit(l.Get(i).Message(), in)
+			}
+		default:
+			w.visit(v.Message(), in)
+		}
+		return true
+	})
+}
+
+func (w *proofWalk) typ(t *pgquery.TypeName) {
+	if t.Setof || t.PctType || t.TypeOid != 0 {
+		w.fail("a type that is not named plainly")
+		return
+	}
+	w.last(typeName, t.Names)
+}
+
+// expression adds the operators of an expression, those that the grammar's
+// words stand for too.
+func (w *proofWalk) expression(e *pgquery.A_Expr) {
+	switch e.Kind {
+	case pgquery.A_Expr_Kind_AEXPR_OP, pgquery.A_Expr_Kind_AEXPR_OP_ANY, pgquery.A_Expr_Kind_AEXPR_OP_ALL,
+		pgquery.A_Expr_Kind_AEXPR_DISTINCT, pgquery.A_Expr_Kind_AEXPR_NOT_DISTINCT, pgquery.A_Expr_Kind_AEXPR_NULLIF,
+		pgquery.A_Expr_Kind_AEXPR_IN, pgquery.A_Expr_Kind_AEXPR_LIKE, pgquery.A_Expr_Kind_AEXPR_ILIKE,
+		pgquery.A_Expr_Kind_AEXPR_SIMILAR:
+		w.last(operatorName, e.Name)
+	case pgquery.A_Expr_Kind_AEXPR_BETWEEN, pgquery.A_Expr_Kind_AEXPR_NOT_BETWEEN,
+		pgquery.A_Expr_Kind_AEXPR_BETWEEN_SYM, pgquery.A_Expr_Kind_AEXPR_NOT_BETWEEN_SYM:
+		w.operators("<", "<=", ">", ">=")
+	default:
+		w.fail("it has an expression that is never proven: " + e.Kind.String())
+	}
+}
+
+func (w *proofWalk) subLink(s *pgquery.SubLink) {
+	switch {
+	case len(s.OperName) > 0:
+		w.last(operatorName, s.OperName)
+	case s.SubLinkType == pgquery.SubLinkType_ANY_SUBLINK: // IN
+		w.operators("=")
+	}
+}
+
+// attributes adds what stands behind dots: x.f may be the function f of x.
+func (w *proofWalk) attributes(fields []*pgquery.Node) {
+	for _, f := range fields {
+		if f.GetString_() != nil {
+			w.add(attributeName, f.GetString_().Sval)
+		}
+	}
+}

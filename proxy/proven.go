@@ -1,0 +1,65 @@
+package proxy
+
+import (
+	"encoding/binary"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// readOnlyHolds is the version from which on a transaction that was made
+// read-only stays so. Before it, a function can undo that, so of those who do
+// not lead only proven reads pass.
+const readOnlyHolds = 16
+
+// proofOf returns the analysis of a text that is proven harmless now, else nil.
+// A prepared statement must be proven when it is parsed and when it is used:
+// what its names meant then is in the server's plan.
+func (m *machine) proofOf(sql []byte) *fencing.Statement {
+	if m.catalogue == nil || !mayQuery(sql) || sensitive(sql) && !m.quiet() {
+		return nil
+	}
+	t := m.analyze(sql)
+	if ok, _ := m.catalogue().ProvenText(t); !ok {
+		return nil
+	}
+	return &t.Statements[0]
+}
+
+// proven reports that s is proven harmless now. What a cursor is read by is as
+// harmless as what declared it.
+func (m *machine) proven(s *statement) bool {
+	if s == cursorStatement {
+		return true
+	}
+	if s.proof == nil || m.catalogue == nil {
+		return false
+	}
+	ok, _ := m.catalogue().Proven(s.proof)
+	return ok
+}
+
+// mayQuery spares the texts that plainly write the way to the grammar.
+func mayQuery(sql []byte) bool {
+	for _, word := range []string{"insert", "update", "delete", "merge"} {
+		if foldPrefix(sql, word) {
+			return false
+		}
+	}
+	return true
+}
+
+// namesUserType reports whether the parameter types of a Parse, behind its
+// text, name one that is not built in: a domain's checks run when a value is
+// bound.
+func namesUserType(types []byte) bool {
+	const firstUser = 16384
+	if len(types) < 2 {
+		return false
+	}
+	for types = types[2:]; len(types) >= 4; types = types[4:] {
+		if binary.BigEndian.Uint32(types) >= firstUser {
+			return true
+		}
+	}
+	return false
+}
