@@ -1,0 +1,310 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// provenHouse is a database with what testdata/proven.sql makes.
+type provenHouse struct {
+	t      *testing.T
+	server *pgtest.Server
+	db     string
+	app    *pgx.Conn
+}
+
+func newProvenHouse(t *testing.T, s *pgtest.Server) *provenHouse {
+	t.Helper()
+	fixture, err := os.ReadFile("testdata/proven.sql")
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &provenHouse{t: t, server: s, db: s.EmptyDatabase(t)}
+	s.Exec(t, pgtest.Superuser, h.db, string(fixture))
+	h.app = s.Connect(t, pgtest.App, h.db)
+	return h
+}
+
+// catalogue reads the catalogue as it is now.
+func (h *provenHouse) catalogue() *fencing.Catalogue {
+	h.t.Helper()
+	c, err := store.ReadCatalogue(h.t.Context(), h.server.Connect(h.t, pgtest.Control, h.db))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return c
+}
+
+// writes runs sql in a transaction that is given up, with public in front of
+// pg_catalog, and reports whether it wrote anything: whoever writes takes a
+// transaction id.
+func (h *provenHouse) writes(sql string) (wrote bool, err error) {
+	h.t.Helper()
+	ctx := context.Background()
+	pg := h.app.PgConn()
+	defer func() { _, _ = pg.Exec(ctx, "ROLLBACK").ReadAll() }()
+	if _, err := pg.Exec(ctx, "BEGIN; SET LOCAL search_path = public, pg_catalog; SAVEPOINT s").ReadAll(); err != nil {
+		h.t.Fatalf("begin: %v", err)
+	}
+	sql = strings.ReplaceAll(sql, "$1", "'1'")
+	if strings.HasPrefix(sql, "COPY") {
+		_, err = pg.CopyTo(ctx, discard{}, sql)
+	} else {
+		_, err = pg.Exec(ctx, sql).ReadAll()
+	}
+	if err != nil {
+		return false, err
+	}
+	results, err := pg.Exec(ctx, "SELECT pg_catalog.pg_current_xact_id_if_assigned()").ReadAll()
+	if err != nil {
+		h.t.Fatalf("ask for the transaction id: %v", err)
+	}
+	return len(results[0].Rows[0][0]) > 0, nil
+}
+
+type discard struct{}
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// eachServer runs the test on the default server and on PostgreSQL 18.
+func eachServer(t *testing.T, test func(t *testing.T, s *pgtest.Server)) {
+	t.Parallel()
+	t.Run("default", func(t *testing.T) { test(t, pgtest.Shared(t)) })
+	t.Run("18", func(t *testing.T) { test(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)))) })
+}
+
+func lines(t *testing.T, file string) []string {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Split(strings.TrimSpace(string(text)), "\n")
+}
+
+func prove(c *fencing.Catalogue, sql string) (bool, string) {
+	return c.ProvenText(fencing.Analyze(sql, fencing.DefaultSettings))
+}
+
+func TestReadsOfApplicationsAreProvenAndWriteNothing(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *pgtest.Server) {
+		h := newProvenHouse(t, s)
+		c := h.catalogue()
+		for _, sql := range lines(t, "testdata/proven_reads.txt") {
+			if ok, why := prove(c, sql); !ok {
+				t.Errorf("not proven: %s: %s", why, sql)
+			}
+			if wrote, err := h.writes(sql); wrote || err != nil {
+				t.Errorf("proven, and run: wrote %v (%v): %s", wrote, err, sql)
+			}
+		}
+	})
+}
+
+// TestReadsThatCanWriteAreNotProven: those marked "writes" are seen to write on
+// the real server, or are refused there, so that the test would notice a trap
+// that is none.
+func TestReadsThatCanWriteAreNotProven(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *pgtest.Server) {
+		h := newProvenHouse(t, s)
+		s.Exec(t, pgtest.Superuser, h.db, "GRANT ALL ON SCHEMA elsewhere TO PUBLIC", "GRANT ALL ON ALL TABLES IN SCHEMA elsewhere TO PUBLIC")
+		c := h.catalogue()
+		for _, line := range lines(t, "testdata/unproven_reads.txt") {
+			mark, sql, _ := strings.Cut(line, " ")
+			sql = strings.TrimSpace(sql)
+			ok, why := prove(c, sql)
+			if ok || why == "" {
+				t.Errorf("proven (%q): %s", why, sql)
+			}
+			if mark != "writes" {
+				continue
+			}
+			if wrote, err := h.writes(sql); !wrote {
+				t.Errorf("does not write (%v), so it is no trap: %s", err, sql)
+			}
+		}
+	})
+}
+
+// TestProvenFunctionsOfTheServerWriteNothing calls every built-in function that
+// needs no argument and is taken for harmless.
+func TestProvenFunctionsOfTheServerWriteNothing(t *testing.T) {
+	eachServer(t, func(t *testing.T, s *pgtest.Server) {
+		h := newProvenHouse(t, s)
+		c := h.catalogue()
+		rows, err := h.app.Query(t.Context(), `SELECT DISTINCT quote_ident(proname) FROM pg_proc
+			WHERE oid < 16384 AND pronargs - pronargdefaults = 0 AND prokind = 'f' ORDER BY 1`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		ran := 0
+		for _, name := range names {
+			sql := fmt.Sprintf("SELECT pg_catalog.%s()", name)
+			if ok, _ := prove(c, sql); !ok {
+				continue
+			}
+			ran++
+			wrote, err := h.writes(sql)
+			var pg *pgconn.PgError
+			if wrote || err != nil && !errors.As(err, &pg) {
+				t.Errorf("%s wrote %v (%v)", sql, wrote, err)
+			}
+		}
+		if ran < 60 {
+			t.Errorf("only %d functions were called", ran)
+		}
+	})
+}
+
+// TestWhatCanBeMetEverywhereProvesNothing: things that run without being named.
+func TestWhatCanBeMetEverywhereProvesNothing(t *testing.T) {
+	t.Parallel()
+	const plain = "SELECT DISTINCT customer_id FROM orders"
+	for _, c := range []struct{ name, sql, read string }{
+		{"a cast between built-in types", `CREATE FUNCTION f(bool) RETURNS uuid LANGUAGE sql AS 'SELECT wr()::text::uuid';
+			CREATE CAST (bool AS uuid) WITH FUNCTION f(bool)`, plain},
+		{"a cast of a relation's rows", `CREATE FUNCTION f(orders) RETURNS int LANGUAGE sql AS 'SELECT wr()';
+			CREATE CAST (orders AS int) WITH FUNCTION f(orders)`, plain},
+		{"a cast of an enum", `CREATE FUNCTION f(mood) RETURNS json LANGUAGE sql AS 'SELECT wr()::text::json';
+			CREATE CAST (mood AS json) WITH FUNCTION f(mood)`, plain},
+		{"a default operator class", `CREATE FUNCTION f(json, json) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 0';
+			CREATE FUNCTION b(json, json) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT true';
+			CREATE OPERATOR === (LEFTARG = json, RIGHTARG = json, FUNCTION = b);
+			CREATE OPERATOR CLASS jops DEFAULT FOR TYPE json USING btree AS OPERATOR 3 ===, FUNCTION 1 f(json, json)`, plain},
+		{"a member of a built-in operator family", `CREATE FUNCTION f(int, uuid) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 0';
+			ALTER OPERATOR FAMILY integer_ops USING btree ADD FUNCTION 1 (int, uuid) f(int, uuid)`, plain},
+		{"a check on a built-in domain", "ALTER DOMAIN information_schema.cardinal_number ADD CHECK (wrb()) NOT VALID",
+			"SELECT '1'::information_schema.cardinal_number"},
+		{"a row policy on a table", "ALTER TABLE orders ENABLE ROW LEVEL SECURITY", plain},
+		{"a view of the same name", "CREATE VIEW elsewhere.orders AS SELECT wr() AS customer_id", plain},
+		{"a temporary view of the same name", "CREATE TEMP VIEW orders AS SELECT wr() AS customer_id", plain},
+		{"a rule", "CREATE RULE r AS ON INSERT TO orders DO ALSO SELECT wr()", plain},
+		{"a child", "CREATE FUNCTION x() RETURNS int LANGUAGE sql AS 'SELECT 1'; CREATE TABLE c (d checked) INHERITS (orders)", plain},
+		{"statistics", "CREATE STATISTICS s ON (sneaky(1)), customer_id FROM orders", plain},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newProvenHouse(t, pgtest.Shared(t))
+			admin := h.server.Connect(t, pgtest.Superuser, h.db)
+			if ok, why := prove(h.catalogue(), c.read); !ok {
+				t.Fatalf("not proven before: %s", why)
+			}
+			if _, err := admin.PgConn().Exec(t.Context(), c.sql).ReadAll(); err != nil {
+				t.Fatal(err)
+			}
+			if ok, _ := prove(h.catalogue(), c.read); ok {
+				t.Errorf("proven: %s", c.read)
+			}
+		})
+	}
+}
+
+// TestTypesOfExtensionsStandApart: a type of its own, with operators of common
+// names, does not keep statements that do not touch it from being proven.
+func TestTypesOfExtensionsStandApart(t *testing.T) {
+	t.Parallel()
+	h := newProvenHouse(t, pgtest.Shared(t))
+	h.server.Exec(t, pgtest.Superuser, h.db, `CREATE TYPE span AS RANGE (subtype = int4);
+		CREATE FUNCTION same(span, span) RETURNS bool LANGUAGE sql AS 'SELECT wrb()';
+		CREATE OPERATOR = (LEFTARG = span, RIGHTARG = span, FUNCTION = same);
+		CREATE OPERATOR @> (LEFTARG = span, RIGHTARG = span, FUNCTION = same);
+		CREATE FUNCTION spell(span) RETURNS text LANGUAGE sql AS 'SELECT wr()::text'; CREATE CAST (span AS text) WITH FUNCTION spell(span) AS IMPLICIT;
+		CREATE TABLE spans (s span)`)
+	c := h.catalogue()
+	for sql, want := range map[string]bool{
+		"SELECT * FROM customers WHERE id = 1 AND 'a' = 'b'": true,
+		"SELECT * FROM spans":                                false,
+		"SELECT '[1,2)'::span":                               false,
+		"SELECT doc @> '{}' FROM customers":                  false, // two constants of no type could be taken for spans
+		"SELECT name FROM customers ORDER BY name":           true,
+	} {
+		if ok, why := prove(c, sql); ok != want {
+			t.Errorf("%s: proven %v, want %v (%s)", sql, ok, want, why)
+		}
+	}
+}
+
+// TestCatalogueIsFresh: what shadows a name is noticed by itself, and at once by
+// RefreshCatalogue.
+func TestCatalogueIsFresh(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	const sql = "SELECT lower(v) FROM notes"
+	text := fencing.Analyze(sql, fencing.DefaultSettings)
+	proven := func() bool { ok, _ := h.fence.Catalogue().ProvenText(text); return ok }
+	if proven() {
+		t.Error("proven before anything was read")
+	}
+	h.fence.RefreshCatalogue(h.ctx())
+	if h.fence.Catalogue() == nil || proven() {
+		t.Fatal("a relation that is not there is proven, or nothing was read")
+	}
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE notes (v text)")
+	h.fence.RefreshCatalogue(h.ctx())
+	if !proven() {
+		t.Fatal("not proven though it was read anew")
+	}
+	h.server.Exec(t, pgtest.App, h.db, "CREATE FUNCTION lower(text) RETURNS text LANGUAGE sql AS 'SELECT $1'")
+	eventually(t, "the new function is seen", func() bool { return !proven() })
+	h.server.Exec(t, pgtest.App, h.db, "DROP FUNCTION public.lower(text)")
+	eventually(t, "its end is seen", proven)
+	for _, change := range []string{
+		"ALTER TABLE notes ENABLE ROW LEVEL SECURITY", "ALTER TABLE notes DISABLE ROW LEVEL SECURITY",
+		"CREATE DOMAIN words AS text", "ALTER TABLE notes ALTER v TYPE words", "ALTER TABLE notes ALTER v TYPE text",
+		"ALTER TABLE notes RENAME TO old; CREATE VIEW notes AS SELECT v FROM old", "DROP VIEW notes; ALTER TABLE old RENAME TO notes",
+		"CREATE FUNCTION ok(text) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT true'; ALTER TABLE notes ADD CONSTRAINT c CHECK (ok('a'))", "ALTER TABLE notes DROP CONSTRAINT c",
+		"CREATE INDEX i ON notes (v) WHERE ok('a')", "DROP INDEX i",
+		"CREATE RULE r AS ON INSERT TO notes DO ALSO NOTIFY a", "DROP RULE r ON notes",
+	} {
+		was := proven()
+		h.server.Exec(t, pgtest.App, h.db, change)
+		h.fence.RefreshCatalogue(h.ctx())
+		if want := strings.HasPrefix(change, "CREATE DOMAIN") || !was; proven() != want {
+			t.Errorf("%s: proven %v, want %v", change, proven(), want)
+		}
+	}
+}
+
+// TestCatalogueIsNotOlderThanItsServer: when the server is gone nothing is
+// proven, and when it is back everything is again.
+func TestCatalogueIsNotOlderThanItsServer(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newHouse(t, s)
+	h.fence.RefreshCatalogue(h.ctx())
+	if h.fence.Catalogue() == nil {
+		t.Fatal("nothing was read")
+	}
+	s.Crash(t)
+	eventually(t, "nothing is known", func() bool { return h.fence.Catalogue() == nil })
+	s.Restart(t)
+	eventually(t, "the catalogue is known again", func() bool { return h.fence.Catalogue() != nil })
+}
+
+func TestCatalogueEndsWithItsStore(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	st := h.open()
+	f := h.newFence(st)
+	f.RefreshCatalogue(h.ctx())
+	st.Close()
+	f.RefreshCatalogue(h.ctx()) // returns: nothing is read any more
+	if f.Catalogue(); h.ctx().Err() != nil {
+		t.Error("refreshing a closed store's catalogue hung")
+	}
+}
