@@ -24,9 +24,11 @@ func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 			h := newHouse(t, provider, with(long))
 			one, two := h.proxy(), h.proxy()
 			a := h.join(one, "a", "campaign", "wait", "worker_timeout", "200ms")
+			awake := h.join(one, "a") // whoever comes while a is silent may take the lease
 			b := h.join(two, "b", "worker_timeout", "200ms")
 			h.join(one, "c", "worker_timeout", "200ms")
-			one.await(t, "released", "worker", "a", "reason", "silence")
+			awake.leave()
+			eventually(t, patience, "a's lease to be free", func() bool { return released(one, "a") })
 			always(t, 1500*time.Millisecond, "nobody but a was granted an epoch", func() bool { return h.granted() == "a" })
 			// It comes back unnoticed, and is then alone to lead.
 			a.must("INSERT INTO work VALUES ('a')")
@@ -38,6 +40,12 @@ func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 			}
 		})
 	}
+}
+
+// released reports that a worker's lease was released for silence, and not taken
+// again since.
+func released(p *proxy, worker string) bool {
+	return len(p.lines("released", "worker", worker, "reason", "silence")) > len(p.lines("lease taken again under the same epoch", "worker", worker))
 }
 
 // TestALeadersEndIsFollowedAtOnce: by a worker that waits at another proxy.
@@ -86,9 +94,11 @@ func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 			leader := h.worker("leader")
 			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
 			leader.must("simple", "INSERT INTO work VALUES ('leader')")
+			awake := h.join(one, "leader") // whoever comes while the leader is silent may take the lease
 			follower := h.join(two, "follower")
 			leader.freeze(t)
-			one.await(t, "released", "worker", "leader", "reason", "silence")
+			awake.leave()
+			eventually(t, patience, "the leader's lease to be free", func() bool { return released(one, "leader") })
 			always(t, time.Second, "nobody took the lease", func() bool { return h.granted() == "leader" })
 			var err error
 			eventually(t, patience, "the follower's write to be a demand", func() bool {
