@@ -15,6 +15,7 @@ var errCopyFlood = errors.New("too many messages inside COPY data")
 // send to the server. It stops at n when it needs something; the shell sends
 // the plan, meets the need, and goes on at n.
 func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
+	defer caught(p, &err)
 	m.scratch = m.scratch[:0]
 	for n < len(in) {
 		if m.skipUp > 0 {

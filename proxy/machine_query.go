@@ -83,7 +83,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 	s := &m.one
 	*s = one
 	s.text, s.confirmed = view(text), true
-	if m.provenReads || m.version < readOnlyHolds && m.held() == 0 {
+	if m.provenReads || m.version < readOnlyHolds && (m.held() == 0 || m.txTold == 0) {
 		s.proof = m.proofOf(text)
 	}
 	if s.known && s.info.Read {
@@ -258,7 +258,7 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan)
 // insertions says what goes in front of which statement. It follows the
 // transaction through the text.
 func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, texts []string, n need) {
-	st := m.standing()
+	st, chars, counted := m.standing(), 0, 0
 	for i := range t.Statements {
 		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
 		if s.info.Read {
@@ -274,7 +274,9 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 		if need == needNothing && m.shows(s) {
 			need, v = m.askFirst(st), answerFirst
 		}
-		x := insertion{index: i + len(ins), at: utf8.RuneCount(text[:s.info.Start])}
+		chars += utf8.RuneCount(text[counted:s.info.Start])
+		counted = s.info.Start
+		x := insertion{index: i + len(ins), at: chars}
 		var sql string
 		switch {
 		case need != needNothing:

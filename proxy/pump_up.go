@@ -128,7 +128,9 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
 			x.mu.Lock()
-			x.parting = protocolError("%s", err)
+			if x.parting = protocolError("%s", err); errors.Is(err, errBug) {
+				x.parting = bugRefusal
+			}
 			x.mu.Unlock()
 			return true, false
 		case need == needTerminal:
@@ -241,6 +243,12 @@ func (x *session) enter(ctx context.Context) *fencing.Refusal {
 	x.mu.Unlock()
 	if gone != nil {
 		<-gone
+	}
+	x.mu.Lock()
+	stuck := x.noteStuck
+	x.mu.Unlock()
+	if stuck {
+		return noteStuckRefusal
 	}
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
