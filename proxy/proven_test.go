@@ -1,0 +1,227 @@
+package proxy_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// evilSQL leaves read-only mode in the ways that 14 and 15 allow.
+const evilSQL = `
+create function evil() returns text language plpgsql volatile as $$begin
+  reset transaction_read_only; insert into public.t (v) values ('stale'); return 'x'; end$$;
+create function evil_config() returns text language plpgsql volatile as $$begin
+  perform set_config('transaction_read_only', 'off', true); insert into public.t (v) values ('stale'); return 'x'; end$$;
+create function evil_check(v text) returns boolean language plpgsql volatile as 'begin perform evil(); return true; end';
+create domain evil_text as text check (evil_check(value));
+create view evil_view as select evil();
+create function lower(text) returns text language plpgsql volatile as 'begin return public.evil(); end';
+create function badge(c) returns text language sql volatile as 'select public.evil()';
+create table kept (a int);
+insert into kept values (1);
+alter table kept enable row level security;
+create policy p on kept using (evil_check('x'));
+grant all on kept to app`
+
+// provenStage is a stage whose resource lets proven reads of its leader go
+// unchecked.
+func provenStage(t *testing.T, pg *pgtest.Server) *stage {
+	t.Helper()
+	b := newBench(t, pg, func(c *proxy.Config) { c.ProvenReads = func(_, resource string) bool { return resource == "r" } })
+	s := &stage{bench: b, t: t, db: pg.Database(t)}
+	s.admin = pg.Connect(t, pgtest.Superuser, s.db)
+	s.exec(stageSQL)
+	s.exec(evilSQL)
+	return s
+}
+
+// parseTyped is a Parse that names the type of its one parameter.
+func parseTyped(sql string, oid int) []byte {
+	types := binary.BigEndian.AppendUint32([]byte{0, 1}, uint32(oid))
+	return wiretest.Msg('P', []byte{0}, append([]byte(sql), 0), types)
+}
+
+// TestSafetyFollowersCannotLeaveReadOnlyMode: nothing that a follower sends
+// writes, though a function can undo read-only mode on 14 and 15.
+func TestSafetyFollowersCannotLeaveReadOnlyMode(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	s.exec(evilSQL)
+	s.leads("leader")
+	domain := s.value("select 'evil_text'::regtype::oid::int")
+	for _, sql := range []string{
+		"select evil()", "select evil_config()", "select * from evil_view", "select 'x'::evil_text", "select '{x}'::evil_text[]",
+		"select lower('X')", "select c.badge from c", "select * from kept", "values (evil())", "select 1 where evil() = 'x'",
+		"with x as (select evil()) select * from x", "explain select lower('x')", "copy (select evil()) to stdout",
+	} {
+		t.Run(sql, func(t *testing.T) {
+			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+			c := s.connect("follower")
+			for _, parts := range [][][]byte{
+				{wiretest.Query(sql)},
+				{wiretest.Run(sql), wiretest.Sync()},
+				{wiretest.Query("select * from c; " + sql)},
+				{wiretest.Query("begin; savepoint a; " + sql)},
+				{wiretest.Query("set search_path = public, pg_catalog; " + sql)},
+				{wiretest.Query("rollback; begin; reset transaction_read_only; " + sql)},
+			} {
+				ask(c, parts...) // an error, or, from 16 on, what read-only mode makes of it
+				ask(c, wiretest.Query("rollback"))
+			}
+			if s.value("select count(*) from t") != 0 {
+				t.Error("a follower wrote")
+			}
+		})
+	}
+	c := s.connect("follower")
+	ask(c, parseTyped("select $1", domain), wiretest.Bind("", "", "x"), wiretest.Execute("", 0), wiretest.Sync())
+	if s.value("select count(*) from t") != 0 {
+		t.Error("a follower wrote by a parameter's type")
+	}
+}
+
+// TestFollowersReadWhatIsProven: on each version plain reads pass, a table just
+// made among them, in each way that they can be sent.
+func TestFollowersReadWhatIsProven(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	s.leads("leader")
+	c := s.connect("follower")
+	s.exec("create table fresh (a int); grant all on fresh to app")
+	for _, sql := range []string{
+		"select * from fresh", "select * from c where v like 'o%' and id = 1", "select count(*), max(v) from c group by id having count(*) > 0",
+		"with x as (select * from c) select x.v, now() from x join t using (id)", "values (1)", "table c", "explain select * from c",
+		"copy c to stdout", "copy (select v from c) to stdout", "select * from information_schema.tables", "select '\u00e4'", `select 'a\b', E'\n'`,
+	} {
+		mustPass(t, c, wiretest.Query(sql))
+		mustPass(t, c, wiretest.Run(sql), wiretest.Sync())
+		mustPass(t, c, wiretest.Query("begin; savepoint a; "+sql+"; release a; commit"))
+	}
+	mustPass(t, c, wiretest.Query("begin"))
+	mustPass(t, c, wiretest.Query("declare k cursor for select * from c"))
+	mustPass(t, c, wiretest.Query("fetch all from k"))
+	mustPass(t, c, wiretest.Execute("k", 0), wiretest.Sync())
+	mustPass(t, c, wiretest.Query("close k"))
+	mustPass(t, c, wiretest.Query("commit"))
+	mustPass(t, c, wiretest.Parse("s", "select v from c where id = $1"), wiretest.Sync())
+	mustPass(t, c, wiretest.Bind("", "s", "1"), wiretest.Execute("", 0), wiretest.Sync())
+}
+
+// held asks how many locks of the fence's sequence the asking backend holds. It
+// is itself a proven read.
+func (s *stage) held() string {
+	return fmt.Sprintf("select count(*) from pg_locks where pid = pg_backend_pid() and relation = 'fencepost.epoch_%d'::regclass",
+		s.seat(s.db, "r", "leader").fence.ID())
+}
+
+// column is the first column of the last row in a reply.
+func column(all []wiretest.Message) string {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].Type == 'D' {
+			return string(all[i].Body[6:])
+		}
+	}
+	return ""
+}
+
+// TestProvenReadsOfLeadersGoUnchecked: alone in their transaction they do, and
+// everything else is checked as ever.
+func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+		s := provenStage(t, pg)
+		c := s.leads("leader")
+		held := s.held()
+		for _, x := range []struct {
+			name  string
+			parts [][]byte
+			want  string
+		}{
+			{"simple", [][]byte{wiretest.Query(held)}, "0"},
+			{"extended", [][]byte{wiretest.Run(held), wiretest.Sync()}, "0"},
+			{"behind another read", [][]byte{wiretest.Run("select * from c"), wiretest.Run(held), wiretest.Sync()}, "0"},
+			{"several in a text", [][]byte{wiretest.Query("select 1; " + held)}, "1"},
+			{"in a block", [][]byte{wiretest.Query("begin; " + held + "; commit")}, "1"},
+			{"behind a write", [][]byte{wiretest.Run("insert into t (v) values ('led')"), wiretest.Run(held), wiretest.Sync()}, "1"},
+			{"in front of a write", [][]byte{wiretest.Run("select * from c"), wiretest.Run("insert into t (v) values ('led')"), wiretest.Run(held), wiretest.Sync()}, "1"},
+			{"in a block of extended messages", [][]byte{wiretest.Run("begin"), wiretest.Run(held), wiretest.Run("commit"), wiretest.Sync()}, "1"},
+			{"not proven", [][]byte{wiretest.Query(held + " and wr('led') = 'led'")}, "1"},
+		} {
+			got := column(mustPass(t, c, x.parts...))
+			if x.name == "not proven" { // it may not have counted before it wrote
+				got = "1"
+			}
+			if got != x.want {
+				t.Errorf("%s: holds the fence %s times, want %s", x.name, got, x.want)
+			}
+		}
+		mustPass(t, c, wiretest.Query("begin"))
+		if got := column(mustPass(t, c, wiretest.Query(held))); got != "1" {
+			t.Errorf("in a block of its own: %s", got)
+		}
+		mustPass(t, c, wiretest.Query("commit"))
+		if s.rows("led") == 0 {
+			t.Error("the leader wrote nothing")
+		}
+	})
+}
+
+// TestSafetyProvenReadsFenceNothingElse: a leader that does not know that it is
+// one no more still reads what is proven; all else is refused, also behind a
+// proven read in one batch.
+func TestSafetyProvenReadsFenceNothingElse(t *testing.T) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+		s := provenStage(t, pg)
+		for i, parts := range [][][]byte{
+			{wiretest.Query("insert into t (v) values ('stale')")},
+			{wiretest.Run("select * from c"), wiretest.Run("insert into t (v) values ('stale')"), wiretest.Sync()},
+			{wiretest.Query("select * from c; insert into t (v) values ('stale')")},
+			{wiretest.Query("select wr('stale')")},
+			{wiretest.Query("select * from vw")},
+			{wiretest.Query("select lower('x')")},
+			{wiretest.Query("set search_path = public, pg_catalog; select 1 + 2")},
+			{wiretest.Query("select 'x'::wd")},
+			{wiretest.Run("select c.badge from c"), wiretest.Sync()},
+			{parseTyped("select $1", s.value("select 'wd'::regtype::oid::int")), wiretest.Bind("", "", "stale"), wiretest.Execute("", 0), wiretest.Sync()},
+		} {
+			worker := fmt.Sprintf("w%d", i)
+			c := s.leads(worker)
+			s.succeed()
+			mustPass(t, c, wiretest.Query("select * from c"))
+			mustPass(t, c, wiretest.Run("select * from c"), wiretest.Sync())
+			all, _ := ask(c, parts...)
+			if got := wiretest.ErrorOf(all); got != "ZF001" {
+				t.Errorf("%q: answered by %q, want ZF001", cat(parts...), got)
+			}
+		}
+		if n := s.value("select count(*) from t"); n != 0 {
+			t.Errorf("%d rows were written", n)
+		}
+	})
+}
+
+// eachVersion runs the test on the default server and on PostgreSQL 18.
+func eachVersion(t *testing.T, test func(t *testing.T, pg *pgtest.Server)) {
+	t.Parallel()
+	t.Run("default", func(t *testing.T) { test(t, pgtest.Shared(t)) })
+	t.Run("18", func(t *testing.T) { test(t, own18(t)) })
+}
+
+// TestRefusedReadsAreNotCalledWrites: on 14 and 15 a read that is not proven is
+// refused as by one who does not lead.
+func TestRefusedReadsAreNotCalledWrites(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	if s.value("select current_setting('server_version_num')::int / 10000") >= 16 {
+		mustPass(t, s.connect("follower"), wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
+		return
+	}
+	all := mustFail(t, s.connect("follower"), "ZF002", wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
+	if len(all) == 0 || !strings.Contains(all[0].Fields()['M'], "does not lead") {
+		t.Errorf("refused by %v", all)
+	}
+}
