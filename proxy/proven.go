@@ -15,7 +15,7 @@ const readOnlyHolds = 16
 // A prepared statement must be proven when it is parsed and when it is used:
 // what its names meant then is in the server's plan.
 func (m *machine) proofOf(sql []byte) *fencing.Statement {
-	if m.catalogue == nil || !mayQuery(sql) || sensitive(sql) && !m.quiet() {
+	if m.catalogue == nil || !mayQuery(sql) || m.unsettled(sql) {
 		return nil
 	}
 	t := m.analyze(sql)

@@ -174,11 +174,13 @@ func (x *session) tell(out []byte) error {
 func (x *session) deleteNote(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	if err := x.cand.Fence().Leave(ctx, x.pid); err != nil {
+	err := x.cand.Fence().Leave(ctx, x.pid)
+	if err != nil {
 		x.log.Warn("registry note not deleted", zap.Error(err))
 	}
 	x.mu.Lock()
 	x.m.leaving = false
+	x.noteStuck = x.noteStuck || err != nil
 	close(x.noteGone)
 	x.noteGone = nil
 	x.mu.Unlock()

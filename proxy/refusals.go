@@ -26,6 +26,15 @@ var replicationRefusal = &fencing.Refusal{
 	Hint:     "Connect to Postgres itself for replication.",
 }
 
+// noteStuckRefusal follows a note whose deletion failed, and may still happen:
+// it would then take the next note, and what runs under it would be unseen.
+var noteStuckRefusal = &fencing.Refusal{
+	SQLState: fencing.StateNoFence,
+	Message:  "the fence cannot be checked: the last note of this connection in the registry could not be deleted",
+	Detail:   "{}",
+	Hint:     "Connect again.",
+}
+
 // retryRefusal stands behind a check that was expected to fail and did not.
 var retryRefusal = &fencing.Refusal{
 	SQLState: fencing.StateNotLeader,
