@@ -7,13 +7,20 @@ type Explanation struct {
 	Read   bool   // may run on a connection of a worker that does not lead
 	Reason string // why it is, or is not, a read
 	Check  string // where its transaction's check goes
+	// Proven: the catalogue that was asked proves it harmless. If not, Unproven
+	// says why. Both are zero without a catalogue.
+	Proven   bool
+	Unproven string
 	// Known: the grammar accepted the text. If not, Reason says why.
 	Known bool
 }
 
 // Explain tells, for each statement of sql, what Fencepost takes it for. A text
 // of which nothing can be said has one Explanation of the whole.
-func Explain(sql string) []Explanation {
+func Explain(sql string) []Explanation { return ExplainIn(sql, nil) }
+
+// ExplainIn is Explain for a database whose catalogue is c, nil if none is.
+func ExplainIn(sql string, c *Catalogue) []Explanation {
 	t := Analyze(sql, DefaultSettings)
 	if len(t.Statements) == 0 && !t.Known {
 		return []Explanation{{SQL: sql, Kind: Alone, Reason: t.why,
@@ -26,6 +33,9 @@ func Explain(sql string) []Explanation {
 			Reason: st.reason, Check: whereChecked(st, len(t.Statements))}
 		if !t.Known {
 			all[i].Reason = "taken for a write: " + t.why
+		}
+		if c != nil {
+			all[i].Proven, all[i].Unproven = c.Proven(st)
 		}
 	}
 	return all

@@ -89,7 +89,7 @@ type ResourceConfig struct {
 	TTL           *Duration `yaml:"ttl"`
 	WorkerTimeout *Duration `yaml:"worker_timeout"`
 	Linger        *Duration `yaml:"linger"`
-	Reads         string    `yaml:"reads"` // "checked"
+	Reads         string    `yaml:"reads"` // "checked" or "proven"
 }
 
 // ProxyConfig names this proxy in leases and logs.

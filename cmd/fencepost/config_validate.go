@@ -41,7 +41,7 @@ func (c *Config) Validate() error {
 			fault("resources has an empty name")
 		}
 		c.leaseFor(r).validate(fault, "resources."+name)
-		checkWord(fault, "resources."+name+".reads", r.reads(), "checked")
+		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
 	}
 	if c.StartupWait < Duration(time.Millisecond) {
 		fault("startup_wait is %s: give 1ms or more, or a lone worker's first write races its own election", c.StartupWait)

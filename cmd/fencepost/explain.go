@@ -8,19 +8,25 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
 )
 
 const explainAbout = `
-Usage: fencepost explain SQL
-       fencepost explain -        (reads standard input)
+Usage: fencepost explain [--dsn DSN] SQL
+       fencepost explain [--dsn DSN] -        (reads standard input)
 
 Says, for each statement of the text, what Fencepost takes it for, and where the
-check of its transaction goes. It connects to nothing. Whether a statement is
-taken for a read matters only on connections that do not lead: a leader's
-transactions are all checked.`
+check of its transaction goes. Whether a statement is taken for a read matters
+only on connections that do not lead: a leader's transactions are all checked,
+but for proven reads where a resource has reads: proven.
 
-func runExplain(_ context.Context, t terminal, args []string) error {
+With --dsn it also says whether the database proves the statement harmless: that
+nothing it names can run code that is not built in. On PostgreSQL 14 and 15 those
+who do not lead can run nothing else. Any role that can connect will do.`
+
+func runExplain(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("explain", flag.ContinueOnError)
+	dsn := fs.String("dsn", "", "`DSN` of a database whose catalogue is asked")
 	if err := parseFlags(t, fs, explainAbout, args, 1); err != nil {
 		return err
 	}
@@ -35,7 +41,14 @@ func runExplain(_ context.Context, t terminal, args []string) error {
 		}
 		sql = string(text)
 	}
-	statements := fencing.Explain(sql)
+	var catalogue *fencing.Catalogue
+	if *dsn != "" {
+		var err error
+		if catalogue, err = readCatalogue(ctx, *dsn); err != nil {
+			return err
+		}
+	}
+	statements := fencing.ExplainIn(sql, catalogue)
 	if len(statements) == 0 {
 		fmt.Fprintln(t.stdout, "no statement: nothing is checked")
 	}
@@ -52,6 +65,23 @@ func runExplain(_ context.Context, t terminal, args []string) error {
 			fmt.Fprintf(t.stdout, ": %s", s.Reason)
 		}
 		fmt.Fprintf(t.stdout, "\n  check  %s\n", s.Check)
+		switch {
+		case catalogue == nil:
+		case s.Proven:
+			fmt.Fprintln(t.stdout, "  proven harmless")
+		default:
+			fmt.Fprintf(t.stdout, "  proven no: %s\n", s.Unproven)
+		}
 	}
 	return nil
+}
+
+// readCatalogue asks the database that the DSN names.
+func readCatalogue(ctx context.Context, dsn string) (*fencing.Catalogue, error) {
+	conn, err := connect(ctx, dsn)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	return store.ReadCatalogue(ctx, conn)
 }

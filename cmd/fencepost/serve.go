@@ -86,6 +86,7 @@ func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
 		Candidates:     s.elections,
 		Unfenced:       cfg.unfencedMode,
 		Identity:       identities[cfg.Worker.Identity],
+		ProvenReads:    cfg.provenReads,
 		ProxyID:        s.id,
 		StartupWait:    cfg.StartupWait.D(),
 		StartupTimeout: cfg.StartupTimeout.D(),
@@ -208,6 +209,11 @@ func (c *Config) unfencedMode(user string) proxy.UnfencedMode {
 		return unfencedModes[word]
 	}
 	return unfencedModes[c.Unfenced.Default]
+}
+
+// provenReads says whether a leader's proven reads go unchecked.
+func (c *Config) provenReads(_, resource string) bool {
+	return c.Resources[resource].reads() == "proven"
 }
 
 // proxyID is the configured name, else the host's name and the port.
