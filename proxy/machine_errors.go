@@ -177,6 +177,8 @@ func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
 		switch {
 		case severity != "" && (field == 'S' || field == 'V'):
 			return []byte(severity), true
+		case field == 'H' && pe.Code == fencing.StateNotLeader:
+			return m.hintUnproven(e, v), true
 		default:
 			return v, field != 'W' && field != 'P'
 		}

@@ -38,6 +38,28 @@ func (m *machine) proven(s *statement) bool {
 	return ok
 }
 
+// hintUnproven says what else stands against a read of one who does not lead:
+// that it is not proven. hint is what the server gave.
+func (m *machine) hintUnproven(e *reply, hint []byte) []byte {
+	text := e.text
+	if e.stmt != nil {
+		text = []byte(e.stmt.text)
+	}
+	if m.version >= readOnlyHolds || m.catalogue == nil || len(text) == 0 || len(text) >= maxAuditText {
+		return hint
+	}
+	c, t := m.catalogue(), m.cache.AnalyzeBytes(text, m.settings)
+	for i := range t.Statements {
+		if !t.Statements[i].Read {
+			return hint
+		}
+		if proven, why := c.Proven(&t.Statements[i]); !proven && t.Statements[i].Kind == fencing.Ordinary {
+			return append([]byte("Before PostgreSQL 16, who does not lead reads only what is proven harmless: "+asciiOnly(why)+". "), hint...)
+		}
+	}
+	return hint
+}
+
 // mayQuery spares the texts that plainly write the way to the grammar.
 func mayQuery(sql []byte) bool {
 	for _, word := range []string{"insert", "update", "delete", "merge"} {

@@ -221,7 +221,11 @@ func TestRefusedReadsAreNotCalledWrites(t *testing.T) {
 		return
 	}
 	all := mustFail(t, s.connect("follower"), "ZF002", wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
-	if len(all) == 0 || !strings.Contains(all[0].Fields()['M'], "does not lead") {
+	if f := all[0].Fields(); !strings.Contains(f['M'], "does not lead") || !strings.Contains(f['H'], "function pg_sleep is volatile") {
 		t.Errorf("refused by %v", all)
+	}
+	write := mustFail(t, s.connect("follower"), "ZF002", wiretest.Query("delete from c"))
+	if f := write[0].Fields(); strings.Contains(f['H'], "proven") {
+		t.Errorf("a write is refused by %v", write)
 	}
 }

@@ -21,6 +21,9 @@ const (
 	catalogueEvery  = time.Second
 	catalogueSeldom = 3 * time.Second
 	catalogueShare  = 50
+	// catalogueLeast is the least time between two looks: who asks for things
+	// that are not proven, again and again, must not keep the server busy.
+	catalogueLeast = 50 * time.Millisecond
 	// catalogueFresh is how old the last answer may be. Behind it nothing is
 	// proven.
 	catalogueFresh = 5 * time.Second
@@ -40,7 +43,6 @@ type catalogue struct {
 	latest atomic.Pointer[readCatalogue]
 	asked  atomic.Bool // since the last look
 	wake   chan struct{}
-	every  time.Duration // catalogueEvery but in tests
 
 	mu struct {
 		sync.Mutex
@@ -60,7 +62,7 @@ type readCatalogue struct {
 }
 
 func newCatalogue(s *Store) *catalogue {
-	return &catalogue{store: s, wake: make(chan struct{}, 1), every: catalogueEvery}
+	return &catalogue{store: s, wake: make(chan struct{}, 1)}
 }
 
 // Catalogue implements fencing.Fence.
@@ -145,12 +147,16 @@ func (c *catalogue) run(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	failing, lastAsked := false, time.Now()
+	failing, lastAsked, ended := false, time.Now(), time.Time{}
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
+			if early := catalogueLeast - time.Since(ended); early > 0 {
+				timer.Reset(early)
+				continue
+			}
 		case <-timer.C:
 		}
 		began := time.Now()
@@ -162,10 +168,11 @@ func (c *catalogue) run(ctx context.Context, done chan<- struct{}) {
 		c.mu.waiting = nil
 		c.mu.Unlock()
 		if len(waiting) == 0 && began.Sub(lastAsked) > catalogueIdle {
-			timer.Reset(c.every)
+			timer.Reset(catalogueEvery)
 			continue
 		}
 		err := c.look(ctx, began)
+		ended = time.Now()
 		for _, w := range waiting {
 			close(w)
 		}
@@ -173,7 +180,7 @@ func (c *catalogue) run(ctx context.Context, done chan<- struct{}) {
 			failing = err != nil
 			c.tell(err)
 		}
-		timer.Reset(min(max(c.every, catalogueShare*time.Since(began)), catalogueSeldom))
+		timer.Reset(min(max(catalogueEvery, catalogueShare*ended.Sub(began)), catalogueSeldom))
 	}
 }
 
