@@ -290,5 +290,8 @@ func (x *session) greet(st *fencing.Standing) error {
 	if _, err := x.client.Write(appendReadyForQuery(out, 'I')); err != nil {
 		return errOver
 	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.greeted = true
 	return nil
 }

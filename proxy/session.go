@@ -54,6 +54,7 @@ type session struct {
 	mu         sync.Mutex
 	m          *machine
 	reading    bool // up is in its Read
+	greeted    bool // the client may send statements
 	superseded bool
 	draining   bool
 	goodbye    bool             // the client was told why the session ends
@@ -122,7 +123,10 @@ func (x *session) leave(orderly bool) {
 func (x *session) Activity() (reads uint64, owed bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	owed = x.m != nil && !x.m.quiet() && !x.m.copyIn && !x.writing.Load()
+	if !x.greeted {
+		return x.reads.Load(), true // the client waits for us
+	}
+	owed = !x.m.quiet() && !x.m.copyIn && !x.writing.Load()
 	return x.reads.Load(), owed
 }
 
