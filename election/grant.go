@@ -25,6 +25,8 @@ func (c *Candidacy) grantLocked(v view) {
 		}
 		if err == nil {
 			c.r.publish(record, c) // the others stop before this one leads
+		} else if isState(err, fencing.StateSuperseded) {
+			_, _ = c.r.refresh(ctx) // by whom: the members are told that too, if it can be read
 		}
 		return func() { c.grantEnded(lease, before, record, err) }
 	})
