@@ -16,6 +16,8 @@ const (
 	// cacheEntryOverhead is about what one entry takes besides its text and its
 	// statements, in bytes.
 	cacheEntryOverhead = 256
+	// seenTexts is how many texts Recurs remembers at most.
+	seenTexts = 4096
 )
 
 // Cache keeps the analysis of texts that come again. It is safe for concurrent
@@ -24,6 +26,7 @@ const (
 type Cache struct {
 	seed   maphash.Seed
 	shards [cacheShards]cacheShard
+	seen   [seenTexts]atomic.Uint64 // hashes
 }
 
 type cacheShard struct {
@@ -90,6 +93,19 @@ func (c *Cache) AnalyzeBytes(sql []byte, s Settings) *Text {
 		return e.text
 	}
 	return sh.add(string(sql), s)
+}
+
+// Recurs reports whether it was asked about sql before, not long ago: for those
+// who would like to know more of a text, but not so much that they would have
+// each one parsed that differs from the last by a number.
+func (c *Cache) Recurs(sql []byte) bool {
+	h := maphash.Bytes(c.seed, sql)
+	slot := &c.seen[h/cacheShards%seenTexts]
+	if slot.Load() == h {
+		return true
+	}
+	slot.Store(h)
+	return false
 }
 
 // touch marks e as used; the load keeps the line shared between cores.

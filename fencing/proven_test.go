@@ -148,6 +148,19 @@ func TestVerdictIsOfTheCatalogueAsked(t *testing.T) {
 	}
 }
 
+func TestCacheTellsWhatRecurs(t *testing.T) {
+	t.Parallel()
+	c := NewCache(1 << 20)
+	for i, want := range []bool{false, true, true} {
+		if got := c.Recurs([]byte("SELECT 1")); got != want {
+			t.Errorf("time %d: recurs %v", i, got)
+		}
+	}
+	if c.Recurs([]byte("SELECT 2")) {
+		t.Error("a text that did not come before recurs")
+	}
+}
+
 func BenchmarkProven(b *testing.B) {
 	const sql = "SELECT c.name, count(*) FROM t c JOIN u o ON o.a = c.a WHERE c.b LIKE 'x%' GROUP BY 1 ORDER BY 2 DESC LIMIT 10"
 	f := smallFacts()

@@ -83,7 +83,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 	s := &m.one
 	*s = one
 	s.text, s.confirmed = view(text), true
-	if m.provenReads || m.version < readOnlyHolds && (m.held() == 0 || m.txTold == 0) {
+	if m.proofPays(text) {
 		s.proof = m.proofOf(text)
 	}
 	if s.known && s.info.Read {

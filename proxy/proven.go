@@ -25,6 +25,16 @@ func (m *machine) proofOf(sql []byte) *fencing.Statement {
 	return &t.Statements[0]
 }
 
+// proofPays reports whether the proof of a Query's text is worth its parsing:
+// to those who do not lead, or do not know it, it decides; a leader it saves a
+// check, which costs less than parsing a text that does not come again.
+func (m *machine) proofPays(text []byte) bool {
+	if m.held() == 0 || m.txTold == 0 {
+		return m.version < readOnlyHolds
+	}
+	return m.provenReads && m.cache.Recurs(text)
+}
+
 // proven reports that s is proven harmless now. What a cursor is read by is as
 // harmless as what declared it.
 func (m *machine) proven(s *statement) bool {
