@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -190,7 +191,7 @@ func (x *session) deleteNote(ctx context.Context) {
 // because another worker was granted an epoch, the client is told that instead.
 func (x *session) fatal(ctx context.Context, e *event) {
 	_ = x.server.Close()
-	if fencing.Checking && x.cand != nil && e.err.Code == "57P01" && x.cand.Advanced(ctx) {
+	if fencing.Checking && x.cand != nil && e.err.Code == "57P01" && x.advanced(ctx) {
 		x.mu.Lock()
 		x.superseded = true
 		x.mu.Unlock()
@@ -205,6 +206,28 @@ func (x *session) fatal(ctx context.Context, e *event) {
 		_ = x.toClient(e.message)
 	}
 	x.hangUp()
+}
+
+// advancedAgain is how long a question for a grant waits before the next.
+const advancedAgain = 50 * time.Millisecond
+
+// advanced reports whether the backend was ended for a grant to somebody else.
+// While the worker's own lease is not confirmed, such a grant may be on its way
+// still: it ended the backend in order to get its lock.
+func (x *session) advanced(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+	defer cancel()
+	for !x.cand.Advanced(ctx) {
+		if x.cand.Standing().May() {
+			return false // an operator, most likely
+		}
+		select {
+		case <-time.After(advancedAgain):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
 }
 
 // serverEnded follows the end of the server's connection. A superseded client

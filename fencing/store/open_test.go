@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -83,10 +85,19 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 	if _, err := h.fence.Grant(h.ctx(), a); err != nil {
 		t.Fatal(err)
 	}
-	holder := &worker{Conn: s.Connect(t, pgtest.App, h.db), fence: h.fence.ID(), term: fencing.Term{Award: a, Epoch: 1}}
-	if _, err := holder.Exec(h.ctx(), "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET idle_session_timeout = 0"); err != nil {
+	cfg, err := pgx.ParseConfig(s.DSN(pgtest.App, h.db))
+	if err != nil {
 		t.Fatal(err)
 	}
+	for _, name := range []string{"statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"} {
+		cfg.RuntimeParams[name] = "0"
+	}
+	conn, err := pgx.ConnectConfig(h.ctx(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	holder := &worker{Conn: conn, fence: h.fence.ID(), term: fencing.Term{Award: a, Epoch: 1}}
 	holder.begin(h.ctx(), t, "")
 	if _, err := h.fence.Grant(h.ctx(), h.award("b")); err != nil {
 		t.Errorf("a grant that has to wait for the grace: %v", err)
