@@ -1,12 +1,13 @@
 package fencing
 
 // harmlessVolatile are the built-in functions that are volatile because their
-// result changes, and that change nothing themselves.
+// result changes, and that change nothing themselves. set_config is no more than
+// SET; where it could undo read-only mode the statement is no Read.
 var harmlessVolatile = map[string]bool{
 	"clock_timestamp": true, "timeofday": true,
 	"random": true, "random_normal": true, "gen_random_uuid": true, "uuidv4": true, "uuidv7": true,
 	"array_sample": true, "array_shuffle": true,
-	"current_query": true, "currval": true, "lastval": true,
+	"set_config": true, "current_query": true, "currval": true, "lastval": true,
 	"pg_is_in_recovery": true, "pg_current_wal_lsn": true, "pg_current_wal_insert_lsn": true, "pg_current_wal_flush_lsn": true,
 	"pg_last_wal_receive_lsn": true, "pg_last_wal_replay_lsn": true, "pg_last_xact_replay_timestamp": true,
 	"pg_relation_size": true, "pg_total_relation_size": true, "pg_table_size": true, "pg_indexes_size": true,

@@ -118,7 +118,7 @@ FROM pg_class c LEFT JOIN bad b ON b.oid = c.oid WHERE c.relkind NOT IN ('i', 'I
 const functionsSQL = `SELECT p.proname::text,
 	CASE WHEN bool_or(p.oid >= 16384) THEN 'is not built in'
 	WHEN bool_or(NOT (l.lanname = 'internal' OR l.lanname = 'sql' AND p.oid < 10000 AND (p.prosqlbody IS NOT NULL
-			OR p.proname IN ('quote_literal', 'quote_nullable', 'textanycat', 'anytextcat')))) THEN 'is not written in C'
+			OR p.proname IN ('quote_literal', 'quote_nullable', 'textanycat', 'anytextcat')))) THEN 'is no plain built-in function'
 	WHEN bool_or('cstring'::regtype = ANY (p.proargtypes::oid[]) OR 'internal'::regtype = ANY (p.proargtypes::oid[])
 		OR p.prorettype IN ('cstring'::regtype, 'internal'::regtype, '"any"'::regtype, 'trigger'::regtype, 'event_trigger'::regtype,
 			'language_handler'::regtype, 'fdw_handler'::regtype, 'index_am_handler'::regtype, 'table_am_handler'::regtype, 'tsm_handler'::regtype))
