@@ -185,8 +185,12 @@ func (u *upPump) keep(off int) {
 }
 
 // serverGone ends the session when the server takes no more. What it still
-// said, its reason among it, is relayed by the other pump.
+// said, its reason among it, is relayed by the other pump; whether the session
+// was superseded is known when that has ended, and not after the membership is
+// over.
 func (u *upPump) serverGone(in []byte) (done, orderly bool) {
+	u.x.upEnds()
+	<-u.x.downGone
 	if u.x.isSuperseded() {
 		u.refuseSuperseded(in)
 	}

@@ -46,6 +46,8 @@ type session struct {
 	// of a reply or inside one. It is taken before mu.
 	sending sync.Mutex
 
+	downGone chan struct{} // closed when the pump that reads the server has ended; made by run
+
 	reads   atomic.Uint64
 	writing atomic.Bool // a write to the client is under way
 	left    sync.Once
@@ -172,9 +174,9 @@ func (x *session) abort() {
 
 // run relays until one side ends.
 func (x *session) run(ctx context.Context) {
-	downEnded := make(chan struct{})
+	x.downGone = make(chan struct{})
 	go func() {
-		defer close(downEnded)
+		defer close(x.downGone)
 		x.down(ctx)
 		x.mu.Lock()
 		x.downEnded = true
@@ -182,6 +184,18 @@ func (x *session) run(ctx context.Context) {
 		x.mu.Unlock()
 	}()
 	orderly := x.up(ctx)
+	x.upEnds()
+	x.leave(orderly)
+	// The server sees the end of input as from the client itself: it answers
+	// what it was sent, and ends.
+	halfClose(x.server)
+	<-x.downGone
+	linger(x.client)
+}
+
+// upEnds says that nothing more is read of the client, so that the other pump
+// does not wait for it.
+func (x *session) upEnds() {
 	x.mu.Lock()
 	x.upOver = true
 	t := x.asked()
@@ -189,12 +203,6 @@ func (x *session) run(ctx context.Context) {
 	if t != nil {
 		t.answer(false)
 	}
-	x.leave(orderly)
-	// The server sees the end of input as from the client itself: it answers
-	// what it was sent, and ends.
-	halfClose(x.server)
-	<-downEnded
-	linger(x.client)
 }
 
 // hangUp ends the session from the other pump: what was said to the client is
