@@ -125,8 +125,10 @@ func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 	a.leave()
 	b := h.join(two, "b", "campaign", "wait")
 	b.must("INSERT INTO work VALUES ('b')")
+	two.freeze(t)              // or b might take the lease again, under its own epoch
 	agent.Restore(t, snapshot) // in which a holds the lease
 	c := h.join(one, "c", "campaign", "wait")
+	two.thaw(t)
 	if err := b.exec("INSERT INTO work VALUES ('b, stale')"); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("the write of the one that was deposed: %v; want ZF001", err)
 	}
