@@ -7,11 +7,12 @@ ELECTION ?= postgres
 # Two packages at a time: their tests start servers of their own.
 TESTFLAGS ?= -p 2 -parallel 4 -timeout 15m
 PKG ?= ./...
+CHAOS_TIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
 
-.PHONY: help build test test-unfenced demo bench lint fmt setup consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -24,6 +25,9 @@ test: setup consul postgres-18 ## Run all tests, with -race, against real Postgr
 
 test-unfenced: setup consul postgres-18 ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)
+
+chaos: setup consul postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
+	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run 'TwoProxies|Soak|Chaos' ./test/system
 
 demo: build ## Show a frozen leader being fenced (ELECTION=postgres or consul)
 	@if [ "$(ELECTION)" = consul ]; then $(MAKE) --no-print-directory consul; fi

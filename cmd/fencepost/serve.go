@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
 	"github.com/fencepost/fencepost/proxy"
@@ -33,6 +35,9 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	path := fs.String("config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`; without it defaults and environment hold")
 	if err := parseFlags(t, fs, serveAbout, args, 0); err != nil {
 		return err
+	}
+	if !fencing.Checking && t.getenv("FENCEPOST_TEST_UNFENCED") != "1" {
+		return errors.New("this build fences nothing (tag fencepost_unfenced): it is for tests only, which set FENCEPOST_TEST_UNFENCED=1")
 	}
 	cfg, err := LoadConfig(*path, t.getenv)
 	if err != nil {
