@@ -152,7 +152,7 @@ func sequences() []sequence {
 		seq("copy out", q("copy (select * from t order by id) to stdout"), cat(run("copy t to stdout"), sync_()), q("select 1")),
 		seq("stray copy messages", cat(wiretest.CopyData("x"), wiretest.CopyDone(), wiretest.CopyFail("x"), q("select 1")), q("select 2")),
 		seq("query inside a copy", cat(q("copy t from stdin"), wiretest.CopyData("80\tx\n"), q("select 1")), nil, nil), // ends the connection
-		seq("function call", cat(wiretest.Msg('F', []byte{0, 0, 4, 0x57}, []byte{0, 0, 0, 0, 0, 0})), q("select 1")), // an oid that is no function
+		seq("function call", cat(wiretest.Msg('F', []byte{0, 0, 4, 0x57}, []byte{0, 0, 0, 0, 0, 0})), q("select 1")),   // an oid that is no function
 		seq("malformed bind", cat(wiretest.Msg('B', []byte("x")), sync_())),
 		seq("malformed describe", cat(wiretest.Msg('D', []byte("Z\x00")), sync_())),
 		seq("malformed parse", cat(wiretest.Msg('P', []byte("x")), sync_())),
