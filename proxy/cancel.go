@@ -17,8 +17,8 @@ type cancelTarget struct {
 	serverSecret []byte
 }
 
-// cancelKeys gives clients keys of our own, so that the server's stay unknown
-// to them, and maps them back.
+// cancelKeys gives clients keys of our own, so that the server's secrets stay
+// unknown to them, and maps them back.
 type cancelKeys struct {
 	mu struct {
 		sync.Mutex
@@ -26,7 +26,10 @@ type cancelKeys struct {
 	}
 }
 
-// add returns a new key for a server's key.
+// add returns a new key for a server's key: the server's process id, which
+// drivers show as the backend's and compare with that in notifications, and a
+// secret of our own. Should a session whose backend is gone still hold the id,
+// another one stands in for it.
 func (k *cancelKeys) add(serverPID uint32, serverSecret []byte) (pid, secret uint32) {
 	var b [8]byte
 	k.mu.Lock()
@@ -34,9 +37,9 @@ func (k *cancelKeys) add(serverPID uint32, serverSecret []byte) (pid, secret uin
 	if k.mu.targets == nil {
 		k.mu.targets = map[uint32]cancelTarget{}
 	}
-	for {
+	for pid = serverPID; ; pid = binary.BigEndian.Uint32(b[:]) & 0x7fffffff {
 		_, _ = rand.Read(b[:]) // never fails
-		pid, secret = binary.BigEndian.Uint32(b[:])&0x7fffffff, binary.BigEndian.Uint32(b[4:])
+		secret = binary.BigEndian.Uint32(b[4:])
 		if _, taken := k.mu.targets[pid]; !taken && pid != 0 {
 			k.mu.targets[pid] = cancelTarget{secret: secret, serverPID: serverPID, serverSecret: serverSecret}
 			return pid, secret

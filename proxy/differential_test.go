@@ -75,7 +75,7 @@ func sequences() []sequence {
 		seq("failed transaction", q("begin"), q("select 1/0"), q("select 1"), q("insert into t values (10, 'a')"), q("rollback"), q("select count(*) from t")),
 		seq("failed and rolled back to", q("begin"), q("savepoint a"), q("select 1/0"), q("rollback to a"), q("insert into t values (10, 'a')"), q("commit")),
 		seq("commit of a failed one", q("begin"), q("select 1/0"), q("commit")),
-		seq("warnings", q("commit"), q("rollback"), q("begin"), q("begin"), q("commit"), q("set local work_mem = '1MB'")),
+		seq("warnings", q("commit"), q("rollback"), q("begin"), q("begin"), q("commit"), q("set local work_mem = '1MB'"), q("set constraints all deferred")),
 		seq("deferred constraint", q("insert into d values (1, 99)"), q("begin"), q("insert into d values (1, 99)"), q("commit")),
 		seq("ddl", q("create table x (a int); create index on x (a)"), q("alter table x add b text"), q("drop table x")),
 		seq("vacuum", q("vacuum t"), q("analyze t"), q("vacuum t; select 1")),

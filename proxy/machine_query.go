@@ -99,7 +99,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		m.tellBy(m.owed.at(m.owed.len()-1), s, st)
 		return needNothing
 	}
-	if m.alwaysFails(s, text) {
+	if m.idleOutside(s, text) {
 		m.sendQuery(n, avail, p)
 		return needNothing
 	}
@@ -140,16 +140,16 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 	return needNothing
 }
 
-// alwaysFails reports whether the statement is one that Postgres refuses outside
-// a transaction block, where it is. Behind a check it would be in one, and
-// succeed (LOCK) or fail otherwise.
-func (m *machine) alwaysFails(s *statement, text []byte) bool {
+// idleOutside reports whether the statement is one that Postgres refuses, or
+// warns of and does nothing for, outside a transaction block, where it is.
+// Behind a check it would be in one, and succeed or fail otherwise.
+func (m *machine) idleOutside(s *statement, text []byte) bool {
 	if !s.known || !m.quiet() || m.tx != 'I' {
 		return false
 	}
 	t := bytes.TrimLeft(text, " \t\r\n")
 	switch {
-	case foldPrefix(t, "lock"):
+	case foldPrefix(t, "lock"), foldPrefix(t, "set constraints"):
 		return s.info.Kind == fencing.Ordinary
 	case foldPrefix(t, "declare"):
 		return s.info.Kind == fencing.ByMessage && !bytes.Contains(bytes.ToLower(t), []byte("hold"))
