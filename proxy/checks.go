@@ -20,7 +20,6 @@ type checks struct {
 	prepared            bool
 	checkName, readName string
 	portal              string
-	inline              []byte // of checkSQL, with parameters in place
 
 	told, held fencing.Epoch // the parameters for which the bytes below hold
 	built      bool

@@ -122,7 +122,6 @@ type event struct {
 	kind    eventKind
 	err     pgError
 	text    string
-	tables  bool
 	write   bool
 	message []byte
 }
@@ -192,7 +191,6 @@ const (
 	lapsedFirst                 // a refusal by the database: the lease is not confirmed
 	refuseFirst                 // a refusal of the proxy's own
 	byRegistry                  // the statement runs alone, under a note
-	asExtended                  // a Query goes as extended messages behind the check
 	answerFirst                 // SHOW fencepost.…: its value is set in front
 	needsMoreFor                // not decided: see need
 )

@@ -20,7 +20,6 @@ type holdCase struct {
 	// in the answers are part of the case.
 	before [][]byte
 	last   []byte
-	user   string
 }
 
 func hold(name string, last []byte, before ...[]byte) holdCase {

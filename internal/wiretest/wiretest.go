@@ -82,8 +82,7 @@ func withoutOIDs(body []byte) []byte {
 // Conn is a client's connection after its startup, or before it.
 type Conn struct {
 	net.Conn
-	t   testing.TB
-	buf []byte
+	t testing.TB
 }
 
 // Dial connects without a startup.
