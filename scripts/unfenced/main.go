@@ -29,6 +29,9 @@ const (
 	switchOff = "FENCEPOST_TEST_UNFENCED=1"
 	// buildTag makes a proxy that checks nothing: see fencing.Checking.
 	buildTag = "fencepost_unfenced"
+	// refusal is what the program says when it will not serve in that build: a
+	// test that fails because of it has shown nothing.
+	refusal = "this build fences nothing"
 	// atLeast guards against a renaming that leaves nothing to run.
 	atLeast = 10
 )
@@ -214,6 +217,8 @@ func (r *results) verdict(out io.Writer) error {
 			complain("DID NOT RUN TO ITS END: %s\n%s", key, r.output[key])
 		case r.reason(key) == "":
 			complain("FAILED, BUT NOT BY AN ASSERTION: %s\n%s", key, r.output[key])
+		case strings.Contains(r.output[key], refusal):
+			complain("FAILED BECAUSE THE PROGRAM DID NOT SERVE: %s\n%s", key, r.output[key])
 		}
 	}
 	if bad > 0 {

@@ -26,6 +26,9 @@ func TestVerdict(t *testing.T) {
 		{"a test that passes without the check proves nothing", "PASSES WITHOUT THE CHECK: p.TestSafetyA", []string{passA}},
 		{"a test that never ended proves nothing", "DID NOT RUN TO ITS END: p.TestSafetyA", []string{assertion}},
 		{"a crash is no assertion", "FAILED, BUT NOT BY AN ASSERTION: p.TestSafetyA", []string{failA}},
+		{"a program that refuses to serve proves nothing", "FAILED BECAUSE THE PROGRAM DID NOT SERVE: p.TestSafetyA", []string{
+			assertion, strings.ReplaceAll(assertion, "a stale row was committed", refusal), failA,
+		}},
 		{"a failing subtest alone does not count", "DID NOT RUN TO ITS END", []string{`{"Action":"fail","Package":"p","Test":"TestSafetyA/x"}`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
