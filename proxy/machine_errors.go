@@ -103,7 +103,7 @@ func ofCheck(e *reply, pe pgError) bool {
 	}
 }
 
-// shifted puts the position of an error in a Query back to where it is in the
+// shifted puts the position of an error or notice in a Query back to where it is in the
 // client's text.
 func (m *machine) shifted(e *reply, msg []byte) []byte {
 	at := len(m.down)
@@ -114,6 +114,29 @@ func (m *machine) shifted(e *reply, msg []byte) []byte {
 		return e.position(v), true
 	})
 	return m.down[at:]
+}
+
+// maxEditedNotice bounds the notices whose positions are put back: those of the
+// server's own have a line or two, and what a function raises has no position.
+const maxEditedNotice = 8 << 10
+
+// editsNotice reports whether f is a notice that may point into a Query's text
+// with statements of ours in it.
+func (m *machine) editsNotice(f frame) bool {
+	if f.typ != 'N' || f.size > maxEditedNotice {
+		return false
+	}
+	e := m.front()
+	return e != nil && e.kind == query && (e.prefix > 0 || len(e.inserts) > 0)
+}
+
+// notice puts the position of a notice back to where it is in the client's text.
+func (m *machine) notice(f frame, msg []byte, p *plan) (drop bool) {
+	if !m.editsNotice(f) {
+		return false
+	}
+	p.insert(m.shifted(m.front(), msg))
+	return true
 }
 
 // position maps a position in the text that was sent to the client's text.

@@ -36,7 +36,7 @@ func (m *machine) server(in []byte, p *plan) (n int, err error) {
 			break
 		}
 		avail := min(f.size, len(in)-n)
-		if avail < f.size && !streamed(f.typ) {
+		if avail < f.size && (!streamed(f.typ) || m.editsNotice(f)) {
 			break
 		}
 		drop, err := m.answer(f, in[n:n+avail], p)
@@ -70,8 +70,10 @@ func streamed(typ byte) bool {
 // to the client as it is; what goes in its place is in p.
 func (m *machine) answer(f frame, msg []byte, p *plan) (drop bool, err error) {
 	switch f.typ {
-	case 'N', 'A':
+	case 'A':
 		return false, nil
+	case 'N':
+		return m.notice(f, msg, p), nil
 	case 'S':
 		m.parameter(msg[headerLen:])
 		return false, nil

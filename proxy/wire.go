@@ -123,12 +123,12 @@ func decodeError(body []byte) (e pgError, ok bool) {
 	return e, true
 }
 
-// editError copies an ErrorResponse message (header and body) field by field,
-// in the server's order. edit gets each field's type and value and returns the
+// editError copies an ErrorResponse or NoticeResponse (header and body) field by
+// field, in the server's order. edit gets each field's type and value and returns the
 // value to send; keep false drops the field.
 func editError(dst, msg []byte, edit func(field byte, value []byte) (v []byte, keep bool)) []byte {
 	start := len(dst)
-	dst = append(dst, 'E', 0, 0, 0, 0)
+	dst = append(dst, msg[0], 0, 0, 0, 0)
 	for b := msg[headerLen:]; len(b) > 0 && b[0] != 0; {
 		value, rest, ok := cstring(b[1:])
 		if !ok {
