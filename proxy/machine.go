@@ -220,7 +220,7 @@ func (m *machine) judge(s *statement) (v verdict, n need, r *fencing.Refusal) {
 	alone := !s.known || s.info.Kind == fencing.Alone && !m.inTx
 	if st.May() && m.txTold != 0 {
 		switch {
-		case alone:
+		case alone, m.failsOutside(s):
 			return m.judgeAlone()
 		case m.cover == fullCovered, m.provenReads && m.bare && s.proof != nil && m.proven(s):
 			return forward, needNothing, nil

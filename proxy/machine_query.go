@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"encoding/binary"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -99,7 +100,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		m.tellBy(m.owed.at(m.owed.len()-1), s, st)
 		return needNothing
 	}
-	if m.idleOutside(s, text) {
+	if m.idleOutside(s) {
 		m.sendQuery(n, avail, p)
 		return needNothing
 	}
@@ -143,23 +144,34 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 // idleOutside reports whether the statement is one that Postgres refuses, or
 // warns of and does nothing for, outside a transaction block, where it is.
 // Behind a check it would be in one, and succeed or fail otherwise.
-func (m *machine) idleOutside(s *statement, text []byte) bool {
-	if !s.known || !m.quiet() || m.tx != 'I' {
+func (m *machine) idleOutside(s *statement) bool {
+	return m.quiet() && m.tx == 'I' && onlyInBlock(s)
+}
+
+// failsOutside reports the same of an extended message in a batch that began
+// outside a block and has run nothing yet: from PostgreSQL 18 on the Execute of a
+// check in front would make a block of it.
+func (m *machine) failsOutside(s *statement) bool {
+	return m.version >= 18 && m.bare && !m.ours && !m.ran && onlyInBlock(s)
+}
+
+func onlyInBlock(s *statement) bool {
+	if !s.known {
 		return false
 	}
-	t := bytes.TrimLeft(text, " \t\r\n")
+	t := strings.TrimLeft(s.text, " \t\r\n")
 	switch {
-	case foldPrefix(t, "lock"), foldPrefix(t, "set constraints"):
+	case foldPrefix(t, "lock"), foldPrefix(t, "set constraints"), foldPrefix(t, "savepoint"):
 		return s.info.Kind == fencing.Ordinary
 	case foldPrefix(t, "declare"):
-		return s.info.Kind == fencing.ByMessage && !bytes.Contains(bytes.ToLower(t), []byte("hold"))
+		return s.info.Kind == fencing.ByMessage && !strings.Contains(strings.ToLower(t), "hold")
 	default:
 		return false
 	}
 }
 
-func foldPrefix(b []byte, word string) bool {
-	return len(b) >= len(word) && bytes.EqualFold(b[:len(word)], []byte(word))
+func foldPrefix(s, word string) bool {
+	return len(s) >= len(word) && strings.EqualFold(s[:len(word)], word)
 }
 
 // keepText keeps the start of a client's SQL for the audit.
@@ -238,6 +250,10 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan)
 		m.sendQuery(n, avail, p)
 		return needNothing
 	}
+	if m.showsItself(t) {
+		m.cover, m.failed, m.inTx, m.checks = before.cover, before.failed, before.inTx, before.checks
+		return m.queryOne(statement{}, text, n, avail, p)
+	}
 	at := len(m.scratch)
 	m.scratch = append(m.scratch, 'Q', 0, 0, 0, 0)
 	from := 0
@@ -253,6 +269,21 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan)
 	e := m.pushQuery()
 	e.inserts, e.text, e.told = ins, keepText(e.text, text), m.checks.held
 	return needNothing
+}
+
+// showsItself reports whether a leader's text shows the text of queries, its own
+// among them. Nothing of ours can stand in it then, so it goes by the registry.
+func (m *machine) showsItself(t *fencing.Text) bool {
+	shows := false
+	for i := range t.Statements {
+		switch s := &t.Statements[i]; s.Kind {
+		case fencing.ShowFence, fencing.SetFence, fencing.Refused:
+			return false
+		default:
+			shows = shows || s.MentionsQueryText
+		}
+	}
+	return shows && m.mode == fencedMode && m.txTold != 0 && m.standing().May()
 }
 
 // insertions says what goes in front of which statement. It follows the
