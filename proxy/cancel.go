@@ -8,6 +8,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // cancelTarget is where a cancel request of a client's goes.
@@ -70,9 +72,9 @@ func (s *Server) cancel(ctx context.Context, r *cancelRequest) {
 	if !ok {
 		return
 	}
-	conn, err := dialUpstream(ctx, s.cfg.Upstream, s.cfg.DialTimeout)
+	conn, err := s.dial(ctx)
 	if err != nil {
-		s.cfg.Logger.Warn("cancel request not delivered")
+		s.cfg.Logger.Warn("cancel request not delivered", zap.Error(err))
 		return
 	}
 	defer conn.Close()

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -47,7 +48,11 @@ type Metrics interface {
 type Config struct {
 	// Upstream is the address of Postgres: host:port, or the path of a Unix
 	// socket.
-	Upstream   string
+	Upstream string
+	// UpstreamTLS is how Postgres is spoken to, nil for no TLS.
+	UpstreamTLS *UpstreamTLS
+	// TLS is what clients are offered, nil for none.
+	TLS        *ClientTLS
 	Candidates fencing.Candidates
 	// Unfenced gives the mode of a user's connections without a resource; nil
 	// means UnfencedReadOnly for all.
@@ -62,9 +67,9 @@ type Config struct {
 	// lease, waits for the lease: 2 s.
 	StartupWait time.Duration
 	// StartupTimeout bounds how long a client may take to send its startup
-	// packet: 10 s.
+	// packet, its TLS handshake included: 10 s.
 	StartupTimeout time.Duration
-	// DialTimeout bounds connecting to Postgres: 5 s.
+	// DialTimeout bounds connecting to Postgres, TLS included: 5 s.
 	DialTimeout time.Duration
 	// MaxConnections bounds the clients at once: 10000.
 	MaxConnections int
@@ -76,6 +81,9 @@ type Config struct {
 func (c *Config) setDefaults() error {
 	if c.Upstream == "" {
 		return errors.New("proxy: no upstream address")
+	}
+	if c.UpstreamTLS != nil && strings.HasPrefix(c.Upstream, "/") {
+		return errors.New("proxy: Postgres speaks no TLS on a Unix socket")
 	}
 	if c.Candidates == nil {
 		return errors.New("proxy: no candidates")

@@ -31,13 +31,10 @@ var errOver = errors.New("session over")
 // session relays one client: it connects to Postgres, lets the two
 // authenticate each other, joins the candidacy, and runs the pumps.
 func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
-	server, err := dialUpstream(ctx, s.cfg.Upstream, s.cfg.DialTimeout)
+	server, err := s.dial(ctx)
 	if err != nil {
 		s.cfg.Logger.Warn("postgres not reachable", zap.Error(err))
-		refuse(client, &fencing.Refusal{
-			SQLState: "08006", Message: "Fencepost cannot reach Postgres",
-			Hint: "See upstream.address in Fencepost's configuration, and its log.",
-		})
+		refuse(client, unreachable(err))
 		return
 	}
 	x := newSession(s, client, server, start)
@@ -130,34 +127,49 @@ func (x *session) serverMessage() (typ byte, msg []byte, err error) {
 
 // authenticate relays the authentication until the server says it is over.
 func (x *session) authenticate() error {
+	stripped := false
 	for {
 		typ, msg, err := x.serverMessage()
 		if err != nil {
 			return err
 		}
+		ask := authNone
+		if typ == 'R' && len(msg) >= headerLen+4 {
+			ask = binary.BigEndian.Uint32(msg[headerLen:])
+		}
+		if ask == authSASL {
+			msg, stripped = x.offer(msg)
+		}
 		if _, err := x.client.Write(msg); err != nil {
 			return errOver
 		}
-		switch {
-		case typ == 'E':
+		if typ == 'E' {
 			return errOver
-		case typ != 'R' || len(msg) < headerLen+4:
-			continue // a notice, or NegotiateProtocolVersion
 		}
-		switch binary.BigEndian.Uint32(msg[headerLen:]) {
-		case 0:
+		switch ask {
+		case authNone: // a notice, or NegotiateProtocolVersion
+		case authOK:
 			return nil
-		case 12: // SASLFinal: the server goes on by itself
+		case authSASLFinal: // the server goes on by itself
 		default:
-			if err := x.relayAnswer(); err != nil {
+			if err := x.relayAnswer(ask == authSASL && stripped); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// relayAnswer passes one answer of the client on to the server.
-func (x *session) relayAnswer() error {
+// What a server may ask for in its authentication, as far as it matters here.
+const (
+	authOK        = 0
+	authSASL      = 10
+	authSASLFinal = 12
+	authNone      = ^uint32(0) // no question at all
+)
+
+// relayAnswer passes one answer of the client on to the server. stripped says
+// that it answers an offer from which channel binding was taken out.
+func (x *session) relayAnswer(stripped bool) error {
 	if err := x.awaitAnswer(); err != nil {
 		return err
 	}
@@ -174,6 +186,9 @@ func (x *session) relayAnswer() error {
 		return x.noAnswer(err)
 	}
 	_ = x.client.SetReadDeadline(time.Time{})
+	if stripped && missesBinding(msg) {
+		return unboundRefusal
+	}
 	if _, err := x.server.Write(msg); err != nil {
 		return errOver
 	}

@@ -41,7 +41,6 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 		"a huge length":          {[]byte{127, 255, 255, 255, 0, 3, 0, 0}, "08P01"},
 		"one byte too long":      {[]byte{0, 0, 0x27, 0x11, 0, 3, 0, 0}, "08P01"},
 		"HTTP":                   {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "08P01"},
-		"TLS at once":            {append([]byte{22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3}, make([]byte, 500)...), "08P01"},
 		"a Query":                {q("select 1"), "08P01"},
 		"zeros":                  {make([]byte, 4096), "08P01"},
 		"no parameters":          {packet(3 << 16), "08P01"},

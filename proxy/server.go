@@ -29,6 +29,7 @@ type Server struct {
 	cfg   Config
 	cache *fencing.Cache
 	keys  cancelKeys
+	loops *loops
 	slots chan struct{} // of MaxConnections
 	crowd chan struct{} // of clients beyond them
 
@@ -37,16 +38,22 @@ type Server struct {
 		conns    map[net.Conn]struct{} // of clients, to be closed by Close
 		sessions map[*session]struct{}
 		draining bool
+		closed   bool
 	}
 	wg sync.WaitGroup
 }
 
-// NewServer checks cfg and returns a server that Serve starts.
+// NewServer checks cfg and returns a server that Serve starts. Close frees what
+// it has.
 func NewServer(cfg Config) (*Server, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
+	loops, err := newLoops()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, loops: loops, cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
@@ -60,6 +67,9 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	backoff := 5 * time.Millisecond
 	for {
 		conn, err := ln.Accept()
+		if err == nil {
+			conn, err = s.loops.pick().adopt(conn)
+		}
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
@@ -142,7 +152,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	sessions := make([]*session, 0, len(s.mu.sessions))
 	for x := range s.mu.sessions {
 		sessions = append(sessions, x)
-		begun[x.client] = true
+		begun[rawConn(x.client)] = true
 	}
 	for conn := range s.mu.conns {
 		if !begun[conn] {
@@ -174,11 +184,16 @@ func (s *Server) Close() {
 	for x := range s.mu.sessions {
 		sessions = append(sessions, x)
 	}
+	closed := s.mu.closed
+	s.mu.closed = true
 	s.mu.Unlock()
 	for _, x := range sessions {
 		x.abort()
 	}
 	s.wg.Wait()
+	if !closed {
+		s.loops.close()
+	}
 }
 
 func (s *Server) register(x *session) (draining bool) {
@@ -196,21 +211,23 @@ func (s *Server) unregister(x *session) {
 
 // handle is one connection's story from its first byte to its last.
 func (s *Server) handle(ctx context.Context, conn net.Conn) {
-	start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
+	client, start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
+	defer client.Close()
 	switch {
 	case err != nil:
-		refuse(conn, err)
-		linger(conn)
+		refuse(client, err)
+		linger(client)
 	case cancel != nil:
 		s.cancel(ctx, cancel)
 	default:
-		s.session(ctx, conn, start)
+		s.session(ctx, client, start)
 	}
 }
 
 // handleExcess is the story of a connection for which there is no room.
 func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
-	_, cancel, err := s.hear(conn, min(crowdTimeout, s.cfg.StartupTimeout))
+	client, _, cancel, err := s.hear(conn, min(crowdTimeout, s.cfg.StartupTimeout))
+	defer client.Close()
 	switch {
 	case cancel != nil:
 		s.cancel(ctx, cancel)
@@ -218,12 +235,12 @@ func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
 	case err == nil:
 		err = tooManyClients
 	}
-	refuse(conn, err)
-	linger(conn)
+	refuse(client, err)
+	linger(client)
 }
 
-// hear reads what the client wants.
-func (s *Server) hear(conn net.Conn, timeout time.Duration) (*startup, *cancelRequest, error) {
+// hear reads what the client wants. client is conn, or TLS over it.
+func (s *Server) hear(conn net.Conn, timeout time.Duration) (client net.Conn, start *startup, cancel *cancelRequest, err error) {
 	s.mu.Lock()
 	draining := s.mu.draining
 	if !draining {
@@ -231,18 +248,23 @@ func (s *Server) hear(conn net.Conn, timeout time.Duration) (*startup, *cancelRe
 	}
 	s.mu.Unlock()
 	if draining {
-		return nil, nil, shuttingDown
+		return conn, nil, nil, shuttingDown
 	}
-	start, cancel, err := readStartup(conn)
+	r := reception{tls: s.cfg.TLS, conn: conn}
+	start, cancel, err = r.read()
 	var late net.Error
-	if errors.As(err, &late) && late.Timeout() {
-		if s.isDraining() {
-			return nil, nil, shuttingDown
-		}
-		return nil, nil, protocolError("the startup packet did not arrive in time")
+	switch {
+	case errors.Is(err, errHandshake):
+		s.cfg.Logger.Info("client refused", zap.Stringer("client", conn.RemoteAddr()), zap.Error(err))
+	case errors.As(err, &late) && late.Timeout() && s.isDraining():
+		return r.conn, nil, nil, shuttingDown
+	case errors.As(err, &late) && late.Timeout():
+		return r.conn, nil, nil, protocolError("the startup packet did not arrive in time")
+	case start != nil && err == nil:
+		err = s.cfg.TLS.admit(r.conn, start)
 	}
 	_ = conn.SetDeadline(time.Time{})
-	return start, cancel, err
+	return r.conn, start, cancel, err
 }
 
 func (s *Server) isDraining() bool {

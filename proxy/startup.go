@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -46,21 +45,44 @@ type cancelRequest struct {
 	secret []byte
 }
 
-// readStartup reads packets until the one that begins a session or asks for a
-// cancel. It never reads past a packet's end: what follows an SSLRequest would
-// not be the client's own words (CVE-2021-3935).
-func readStartup(conn net.Conn) (*startup, *cancelRequest, error) {
-	var refusedTLS, refusedGSS bool
+// reception is the part of a connection before its session: it reads packets
+// until the one that begins a session or asks for a cancel.
+type reception struct {
+	tls  *ClientTLS
+	conn net.Conn // as it came, or under TLS when the client asked for that
+}
+
+// read never reads past a packet's end: what follows an SSLRequest would not be
+// the client's own words (CVE-2021-3935).
+func (r *reception) read() (*startup, *cancelRequest, error) {
+	var first [1]byte
+	if _, err := io.ReadFull(r.conn, first[:]); err != nil {
+		return nil, nil, err
+	}
+	had, tlsDone, gssDone := first[:], false, false
+	if first[0] == tlsHandshakeByte {
+		if err := r.direct(had); err != nil {
+			return nil, nil, err
+		}
+		had, tlsDone, gssDone = nil, true, true
+	}
 	for {
-		code, body, err := readPacket(conn)
+		code, body, err := readPacket(r.conn, had)
+		had = nil
 		if err != nil {
 			return nil, nil, err
 		}
 		switch {
-		case code == sslRequestCode && !refusedTLS && len(body) == 0:
-			refusedTLS = true
-		case code == gssRequestCode && !refusedGSS && len(body) == 0:
-			refusedGSS = true
+		case code == sslRequestCode && !tlsDone && len(body) == 0:
+			tlsDone = true
+			secured, err := r.negotiate()
+			if err != nil {
+				return nil, nil, err
+			}
+			gssDone = gssDone || secured
+			continue
+		case code == gssRequestCode && !gssDone && len(body) == 0:
+			gssDone = true
 		case code == cancelRequestCode && len(body) >= 8:
 			return nil, &cancelRequest{pid: binary.BigEndian.Uint32(body), secret: body[4:]}, nil
 		case code>>16 == 3:
@@ -69,16 +91,54 @@ func readStartup(conn net.Conn) (*startup, *cancelRequest, error) {
 		default:
 			return nil, nil, &fencing.Refusal{SQLState: "0A000", Message: fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0", code>>16, code&0xffff)}
 		}
-		if _, err := conn.Write([]byte{'N'}); err != nil {
+		if _, err := r.conn.Write([]byte{'N'}); err != nil {
 			return nil, nil, err
 		}
 	}
 }
 
-// readPacket reads one packet without a type byte.
-func readPacket(conn net.Conn) (code uint32, body []byte, err error) {
+// negotiate answers an SSLRequest.
+func (r *reception) negotiate() (secured bool, err error) {
+	if r.tls == nil {
+		_, err := r.conn.Write([]byte{'N'})
+		return false, err
+	}
+	if unread(r.conn) > 0 {
+		return false, stuffed
+	}
+	if _, err := r.conn.Write([]byte{'S'}); err != nil {
+		return false, err
+	}
+	conn, err := r.tls.accept(r.conn, nil)
+	if err != nil {
+		return false, err
+	}
+	r.conn = conn
+	return true, nil
+}
+
+// direct begins TLS without a request, as PostgreSQL 17 allows: the client must
+// name the protocol then.
+func (r *reception) direct(first []byte) error {
+	if r.tls == nil {
+		return fmt.Errorf("%w: it came without a request, and TLS is off", errHandshake)
+	}
+	secured, err := r.tls.accept(r.conn, first)
+	if err != nil {
+		return err
+	}
+	if secured.ConnectionState().NegotiatedProtocol != alpn {
+		_ = secured.Close()
+		return fmt.Errorf("%w: it came without a request, and did not name the protocol (ALPN)", errHandshake)
+	}
+	r.conn = secured
+	return nil
+}
+
+// readPacket reads one packet without a type byte. had is what was read of it.
+func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error) {
 	var head [8]byte
-	if _, err := io.ReadFull(conn, head[:]); err != nil {
+	if _, err := io.ReadFull(conn, head[copy(head[:], had):]); err != nil {
 		return 0, nil, err
 	}
 	n := binary.BigEndian.Uint32(head[:])
@@ -280,14 +340,4 @@ func refuse(conn net.Conn, err error) {
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = conn.Write(appendError(nil, "FATAL", r)) // the connection ends either way
-}
-
-// dialUpstream connects to Postgres.
-func dialUpstream(ctx context.Context, address string, timeout time.Duration) (net.Conn, error) {
-	network := "tcp"
-	if strings.HasPrefix(address, "/") {
-		network = "unix"
-	}
-	d := net.Dialer{Timeout: timeout}
-	return d.DialContext(ctx, network, address)
 }

@@ -87,6 +87,17 @@ func appendStartup(dst []byte, version uint32, params []string) []byte {
 	return dst
 }
 
+func appendSSLRequest(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, 8)
+	return binary.BigEndian.AppendUint32(dst, sslRequestCode)
+}
+
+// sized puts the length into the header of msg, one whole message.
+func sized(msg []byte) []byte {
+	binary.BigEndian.PutUint32(msg[1:], uint32(len(msg)-1))
+	return msg
+}
+
 func appendCancelRequest(dst []byte, pid uint32, secret []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(12+len(secret)))
 	dst = binary.BigEndian.AppendUint32(dst, cancelRequestCode)

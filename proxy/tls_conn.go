@@ -1,0 +1,162 @@
+package proxy
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"net"
+	"sync/atomic"
+	"time"
+)
+
+// maxRecord is the most that is put into one TLS record for a client, in bytes.
+// Postgres flushes by this size, and programs that use libpq's asynchronous
+// calls rely on it: a longer record is read in two pieces, and nothing wakes
+// them for the second.
+const maxRecord = 8192
+
+// Closing a TLS connection says so to the peer, which must not take longer than
+// this: alertTime while the other direction is still of use, closeTime when the
+// connection ends. A peer that does not read is not told.
+const (
+	alertTime = time.Second
+	closeTime = 20 * time.Millisecond
+)
+
+// recordHeaderLen is the length of a TLS record's header; its last two bytes
+// are the length of what follows.
+const recordHeaderLen = 5
+
+// recordConn lies below a tls.Conn and hands it the peer's bytes at most up to
+// the end of one record. So all that the tls.Conn holds back is that record's
+// rest, and whether anything is pending can be told.
+type recordConn struct {
+	net.Conn
+	ahead   []byte // read behind the end of a record
+	head    [recordHeaderLen]byte
+	have    int // bytes of head that were handed out; 0 between records
+	left    int // bytes of the record that are still to come, once head is whole
+	closing atomic.Bool
+}
+
+func (c *recordConn) Read(b []byte) (int, error) {
+	if len(c.ahead) == 0 {
+		n, err := c.Conn.Read(b)
+		m := c.advance(b[:n])
+		if m < n {
+			c.ahead, err = append([]byte(nil), b[m:n]...), nil
+		}
+		return m, err
+	}
+	b = b[:min(len(b), len(c.ahead))]
+	n := c.advance(c.ahead[:len(b)])
+	copy(b, c.ahead[:n])
+	if c.ahead = c.ahead[n:]; len(c.ahead) == 0 {
+		c.ahead = nil
+	}
+	return n, nil
+}
+
+// advance counts b as handed out, up to the end of the record, and returns how
+// many bytes that is.
+func (c *recordConn) advance(b []byte) int {
+	n := 0
+	for n < len(b) {
+		if c.have < recordHeaderLen {
+			k := copy(c.head[c.have:], b[n:])
+			c.have, n = c.have+k, n+k
+			if c.have < recordHeaderLen {
+				return n
+			}
+			c.left = int(binary.BigEndian.Uint16(c.head[3:]))
+		}
+		k := min(c.left, len(b)-n)
+		c.left, n = c.left-k, n+k
+		if c.left == 0 {
+			c.have = 0
+			return n
+		}
+	}
+	return n
+}
+
+// SetWriteDeadline bounds how long an alert may take: tls.Conn gives its own
+// five seconds.
+func (c *recordConn) SetWriteDeadline(t time.Time) error {
+	most := alertTime
+	if c.closing.Load() {
+		most = closeTime
+	}
+	if limit := time.Now().Add(most); t.After(limit) {
+		t = limit
+	}
+	return c.Conn.SetWriteDeadline(t)
+}
+
+// tlsConn is a connection under TLS, its handshake done.
+type tlsConn struct {
+	*tls.Conn
+	records *recordConn
+	chunk   int    // the most that one record holds, 0 for what TLS allows
+	server  []byte // the certificate of the server's end, in DER
+	more    bool   // the last Read filled its buffer: decoded bytes may be left
+}
+
+// newTLSConn wraps t, which speaks over records.
+func newTLSConn(t *tls.Conn, records *recordConn, server []byte, chunk int) *tlsConn {
+	return &tlsConn{Conn: t, records: records, server: server, chunk: chunk}
+}
+
+// Read is like that of any connection. It must not be called by two goroutines
+// at once.
+func (c *tlsConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.more = n > 0 && n == len(b)
+	return n, err
+}
+
+// unread returns 0 only if nothing of the peer's has arrived that Read has not
+// returned: not in the socket, not as a part of a record, not decoded. Only the
+// goroutine that reads may call it.
+func (c *tlsConn) unread() int {
+	if c.more || c.records.have > 0 || len(c.records.ahead) > 0 {
+		return 1
+	}
+	return unread(c.records.Conn)
+}
+
+// Write sends b in records of at most c.chunk bytes.
+func (c *tlsConn) Write(b []byte) (n int, err error) {
+	for c.chunk > 0 && len(b)-n > c.chunk {
+		k, err := c.Conn.Write(b[n : n+c.chunk])
+		n += k
+		if err != nil {
+			return n, err
+		}
+	}
+	k, err := c.Conn.Write(b[n:])
+	return n + k, err
+}
+
+// CloseWrite ends the writing side: by close_notify, and below it by the end of
+// the stream.
+func (c *tlsConn) CloseWrite() error {
+	err := c.Conn.CloseWrite()
+	halfClose(c.records.Conn)
+	return err
+}
+
+// Close ends the connection, also under a Write that blocks, and waits for
+// nobody.
+func (c *tlsConn) Close() error {
+	c.records.closing.Store(true)
+	_ = c.records.Conn.SetWriteDeadline(time.Now().Add(closeTime)) // of a Write that blocks
+	return c.Conn.Close()
+}
+
+// rawConn is the connection below TLS, or c itself.
+func rawConn(c net.Conn) net.Conn {
+	if t, ok := c.(*tlsConn); ok {
+		return t.records.Conn
+	}
+	return c
+}

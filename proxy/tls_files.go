@@ -1,0 +1,139 @@
+package proxy
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// lookAgain is how long files that were read are taken for unchanged.
+const lookAgain = time.Second
+
+// watchedFiles is a value made of files. It is made again when they change, so
+// that certificates can be renewed under a running proxy. What cannot be read or
+// used is logged, and the last good value holds.
+type watchedFiles[T any] struct {
+	paths []string // "" is a file that is not used
+	build func(contents [][]byte) (T, error)
+	log   *zap.Logger
+
+	mu struct {
+		sync.Mutex
+		value    T
+		contents [][]byte // of which value was made, or which were refused
+		looked   time.Time
+		fault    string // that was logged last
+	}
+}
+
+// watchFiles reads the files once; what is wrong with them then is an error.
+func watchFiles[T any](log *zap.Logger, build func(contents [][]byte) (T, error), paths ...string) (*watchedFiles[T], error) {
+	w := &watchedFiles[T]{paths: paths, build: build, log: log}
+	contents, err := w.read()
+	if err != nil {
+		return nil, err
+	}
+	if w.mu.value, err = build(contents); err != nil {
+		return nil, err
+	}
+	w.mu.contents, w.mu.looked = contents, time.Now()
+	return w, nil
+}
+
+// get returns the value, after a look at the files if the last one was some
+// time ago.
+func (w *watchedFiles[T]) get() T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if time.Since(w.mu.looked) >= lookAgain {
+		w.lookLocked()
+	}
+	return w.mu.value
+}
+
+// look looks at the files now.
+func (w *watchedFiles[T]) look() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.lookLocked()
+}
+
+func (w *watchedFiles[T]) lookLocked() {
+	w.mu.looked = time.Now()
+	contents, err := w.read()
+	if err == nil {
+		if sameContents(contents, w.mu.contents) {
+			return
+		}
+		var value T
+		if value, err = w.build(contents); err == nil {
+			w.mu.value, w.mu.fault = value, ""
+			w.log.Info("TLS files read again", zap.Strings("files", w.used()))
+		}
+		w.mu.contents = contents
+	}
+	if err != nil && err.Error() != w.mu.fault {
+		w.mu.fault = err.Error()
+		w.log.Error("TLS files not usable, the earlier ones hold", zap.Error(err))
+	}
+}
+
+func (w *watchedFiles[T]) read() ([][]byte, error) {
+	contents := make([][]byte, len(w.paths))
+	for i, path := range w.paths {
+		if path == "" {
+			continue
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("read a file for TLS: %w", err)
+		}
+		contents[i] = text
+	}
+	return contents, nil
+}
+
+func (w *watchedFiles[T]) used() (paths []string) {
+	for _, path := range w.paths {
+		if path != "" {
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+func sameContents(a, b [][]byte) bool {
+	for i := range a {
+		if !bytes.Equal(a[i], b[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// keyPair reads a certificate, with its chain, and its key.
+func keyPair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error) {
+	pair, err := tls.X509KeyPair(cert, key)
+	if err != nil {
+		return pair, fmt.Errorf("use certificate %s with key %s: %w", certFile, keyFile, err)
+	}
+	return pair, nil
+}
+
+// authorities reads the certificates of certificate authorities.
+func authorities(file string, text []byte) (*x509.CertPool, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("use %s: %w", file, errNoCertificate)
+	}
+	return pool, nil
+}
+
+var errNoCertificate = errors.New("it holds no certificate")
