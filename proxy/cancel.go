@@ -72,7 +72,7 @@ func (s *Server) cancel(ctx context.Context, r *cancelRequest) {
 	if !ok {
 		return
 	}
-	conn, err := s.dial(ctx)
+	conn, err := s.dial(ctx, nil)
 	if err != nil {
 		s.cfg.Logger.Warn("cancel request not delivered", zap.Error(err))
 		return

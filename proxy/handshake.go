@@ -31,7 +31,7 @@ var errOver = errors.New("session over")
 // session relays one client: it connects to Postgres, lets the two
 // authenticate each other, joins the candidacy, and runs the pumps.
 func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
-	server, err := s.dial(ctx)
+	server, err := s.dial(ctx, loopOf(client))
 	if err != nil {
 		s.cfg.Logger.Warn("postgres not reachable", zap.Error(err))
 		refuse(client, unreachable(err))

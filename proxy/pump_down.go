@@ -21,6 +21,19 @@ type downPump struct {
 	scratch []byte
 	plan    plan
 	events  []event
+
+	taken bool // the machine has taken what follows; sending is held
+	step  downStep
+
+	readErr error // of a read by serve
+}
+
+// downStep is what the machine made of some bytes: out is to be sent, then n
+// are done with.
+type downStep struct {
+	out []byte
+	n   int
+	err error
 }
 
 // down relays the server's bytes until the server or the client is gone.
@@ -35,13 +48,60 @@ func (x *session) down(ctx context.Context) {
 		if d.have == len(d.buf) && !d.grow() {
 			return
 		}
-		n, err := x.server.Read(d.buf[d.have:])
-		d.have += n
-		if err != nil && n == 0 {
+		if err := d.read(); err != nil {
 			x.serverEnded()
 			return
 		}
 	}
+}
+
+// read waits for bytes of the server that are to be processed. Between two
+// sockets the loop does what it can by itself.
+func (d *downPump) read() error {
+	x := d.x
+	if _, ok := x.lane(); !ok {
+		n, err := x.server.Read(d.buf[d.have:])
+		if d.have += n; n > 0 {
+			return nil
+		}
+		return err
+	}
+	d.readErr = nil
+	if err := x.server.(*socket).attend(d.serve); err != nil {
+		return err
+	}
+	return d.readErr
+}
+
+// serve reads the server and sends on what it can without waiting. What it
+// cannot finish it leaves to the pump, as if that had come so far itself.
+func (d *downPump) serve() (stay bool) {
+	x := d.x
+	n, err := x.server.(*socket).tryRead(d.buf[d.have:])
+	if err == errAgain {
+		return true
+	}
+	if d.readErr = err; err != nil {
+		return false
+	}
+	d.have += n
+	if d.have == len(d.buf) || !x.sending.TryLock() {
+		return false
+	}
+	d.take()
+	if d.step.err != nil || len(d.events) > 0 {
+		return false
+	}
+	if len(d.step.out) > 0 {
+		sent, err := x.client.(*socket).tryWrite(d.step.out)
+		if sent < len(d.step.out) || err != nil {
+			d.step.out = d.step.out[sent:]
+			return false
+		}
+	}
+	d.keep()
+	x.poke()
+	return true
 }
 
 func (d *downPump) grow() bool {
@@ -69,14 +129,13 @@ func (d *downPump) process(ctx context.Context) bool {
 	return d.after(ctx)
 }
 
-// relay carries out the machine's plan for what is in the buffer.
-func (d *downPump) relay(ctx context.Context) error {
+// take gives the machine what is in the buffer. x.sending is held, until keep
+// is called.
+func (d *downPump) take() {
 	x := d.x
-	x.sending.Lock()
-	defer x.sending.Unlock()
 	x.mu.Lock()
 	d.plan.reset(d.buf[:d.have])
-	n, err := x.m.server(d.buf[:d.have], &d.plan)
+	d.step.n, d.step.err = x.m.server(d.buf[:d.have], &d.plan)
 	d.events = append(d.events[:0], x.m.events...)
 	x.m.events = x.m.events[:0]
 	x.makeRoomLocked()
@@ -84,6 +143,26 @@ func (d *downPump) relay(ctx context.Context) error {
 		x.noteGone = make(chan struct{})
 	}
 	x.mu.Unlock()
+	d.step.out, d.scratch = d.plan.bytes(d.scratch)
+	d.taken = true
+}
+
+// keep ends what take began, and moves what the machine left to the start of
+// the buffer.
+func (d *downPump) keep() {
+	d.have = copy(d.buf, d.buf[d.step.n:d.have])
+	d.taken = false
+	d.x.sending.Unlock()
+}
+
+// relay carries out the machine's plan for what is in the buffer.
+func (d *downPump) relay(ctx context.Context) error {
+	x := d.x
+	if !d.taken {
+		x.sending.Lock()
+		d.take()
+	}
+	defer d.keep()
 	tells := false
 	for i := range d.events {
 		switch e := &d.events[i]; e.kind {
@@ -95,19 +174,16 @@ func (d *downPump) relay(ctx context.Context) error {
 			x.auditRefusal(*e)
 		}
 	}
-	var out []byte
-	out, d.scratch = d.plan.bytes(d.scratch)
-	if tells {
-		err2 := x.tell(out)
-		if err == nil {
-			err = err2
-		}
-	} else if len(out) > 0 {
-		if err2 := x.toClient(out); err == nil {
-			err = err2
-		}
+	var err error
+	switch out := d.step.out; {
+	case tells:
+		err = x.tell(out)
+	case len(out) > 0:
+		err = x.toClient(out)
 	}
-	d.have = copy(d.buf, d.buf[n:d.have])
+	if d.step.err != nil {
+		return d.step.err
+	}
 	return err
 }
 
@@ -129,13 +205,18 @@ func (d *downPump) after(ctx context.Context) bool {
 			return false
 		}
 	}
+	x.poke()
+	return true
+}
+
+// poke wakes the other pump when it can end a session that drains.
+func (x *session) poke() {
 	x.mu.Lock()
 	poke := x.draining && x.reading && x.idleLocked()
 	x.mu.Unlock()
 	if poke {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
 	}
-	return true
 }
 
 func (x *session) toClient(out []byte) error {

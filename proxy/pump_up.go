@@ -21,6 +21,21 @@ type upPump struct {
 	have    int
 	scratch []byte
 	plan    plan
+
+	off   int  // of what the machine has not taken yet
+	taken bool // the machine has taken what follows, and it is to be carried out
+	step  upStep
+
+	readErr error // of a read by serve
+}
+
+// upStep is what the machine made of some bytes: n are done with once out is
+// sent; need or err say what comes then.
+type upStep struct {
+	out  []byte
+	n    int
+	need need
+	err  error
 }
 
 // up relays the client's bytes until the client or the server is gone. orderly
@@ -37,29 +52,27 @@ func (x *session) up(ctx context.Context) (orderly bool) {
 		if done {
 			return orderly
 		}
-		n, err := u.read()
-		u.have += n
-		if err != nil && n == 0 {
+		if err := u.read(); err != nil {
 			return false
 		}
-		x.reads.Add(1)
 	}
 }
 
-// read waits for bytes of the client. In between it answers the other pump's
-// question whether anything is pending, and ends a session that drains.
-func (u *upPump) read() (n int, err error) {
+// read waits for bytes of the client that are to be processed. In between it
+// answers the other pump's question whether anything is pending, and ends a
+// session that drains.
+func (u *upPump) read() error {
 	x := u.x
 	for {
 		x.mu.Lock()
 		if x.over {
 			x.mu.Unlock()
-			return 0, net.ErrClosed
+			return net.ErrClosed
 		}
 		if x.draining && x.idleLocked() {
 			x.mu.Unlock()
 			x.say(adminShutdown)
-			return 0, net.ErrClosed
+			return net.ErrClosed
 		}
 		t := x.asked()
 		x.reading = t == nil
@@ -69,24 +82,82 @@ func (u *upPump) read() (n int, err error) {
 			continue
 		}
 
-		n, err = x.client.Read(u.buf[u.have:])
+		some, err := u.await()
 
 		x.mu.Lock()
 		x.reading = false
 		t = x.asked()
 		x.mu.Unlock()
 		if t != nil {
-			t.answer(n == 0 && err != nil && unread(x.client) == 0)
+			t.answer(!some && u.have == 0 && err != nil && unread(x.client) == 0)
 		}
-		if n > 0 {
-			return n, nil
+		if some {
+			return nil
 		}
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
-			return 0, err
+			return err
 		}
 		_ = x.client.SetReadDeadline(time.Time{})
 	}
+}
+
+// await returns when there is something to process. Between two sockets the
+// loop does what it can by itself.
+func (u *upPump) await() (some bool, err error) {
+	client, ok := u.x.lane()
+	if !ok {
+		n, err := u.x.client.Read(u.buf[u.have:])
+		u.have += n
+		if n > 0 {
+			u.x.reads.Add(1)
+		}
+		return n > 0, err
+	}
+	u.readErr = nil
+	if err := client.attend(u.serve); err != nil {
+		return false, err
+	}
+	return u.readErr == nil, u.readErr
+}
+
+// serve reads the client and sends on what it can without waiting. What it
+// cannot finish it leaves to the pump, as if that had come so far itself.
+func (u *upPump) serve() (stay bool) {
+	n, err := u.x.client.(*socket).tryRead(u.buf[u.have:])
+	if err == errAgain {
+		return true
+	}
+	if u.readErr = err; err != nil {
+		return false
+	}
+	u.have += n
+	u.x.reads.Add(1)
+	if u.have == len(u.buf) || !u.take() {
+		return false
+	}
+	sent := 0
+	if len(u.step.out) > 0 {
+		sent, err = u.x.server.(*socket).tryWrite(u.step.out)
+	}
+	if sent < len(u.step.out) || err != nil || u.step.err != nil || u.step.need != needMore && u.step.need != needNothing {
+		u.step.out = u.step.out[sent:]
+		return false
+	}
+	u.taken = false
+	u.off += u.step.n
+	u.keep()
+	return true
+}
+
+// lane returns the client's socket if the loop can relay between the two sides.
+func (x *session) lane() (*socket, bool) {
+	client, ok := x.client.(*socket)
+	if !ok {
+		return nil, false
+	}
+	_, ok = x.server.(*socket)
+	return client, ok
 }
 
 // idleLocked reports a safe point: nothing owed, no transaction, no part of a
@@ -95,36 +166,48 @@ func (x *session) idleLocked() bool {
 	return x.m.quiet() && x.m.tx == 'I' && !x.m.partial
 }
 
+// take gives the machine what is in the buffer. It reports false, and does
+// nothing, when the session was superseded.
+func (u *upPump) take() bool {
+	x, in := u.x, u.buf[u.off:u.have]
+	x.mu.Lock()
+	if x.superseded {
+		x.mu.Unlock()
+		return false
+	}
+	if t := x.asked(); t != nil {
+		t.answer(false)
+	}
+	u.plan.reset(in)
+	u.step.n, u.step.need, u.step.err = x.m.client(in, &u.plan)
+	x.m.partial = u.step.n < len(in)
+	t := x.asked()
+	x.mu.Unlock()
+	if t != nil {
+		t.answer(false) // before what may block
+	}
+	u.step.out, u.scratch = u.plan.bytes(u.scratch)
+	u.taken = true
+	return true
+}
+
 // process sends on what is in the buffer, as far as it goes.
 func (u *upPump) process(ctx context.Context) (done, orderly bool) {
-	x, off := u.x, 0
+	x := u.x
 	for {
-		in := u.buf[off:u.have]
-		x.mu.Lock()
-		if x.superseded {
-			x.mu.Unlock()
+		in := u.buf[u.off:u.have]
+		if !u.taken && !u.take() {
 			u.refuseSuperseded(in)
 			return true, false
 		}
-		if t := x.asked(); t != nil {
-			t.answer(false)
-		}
-		u.plan.reset(in)
-		n, need, err := x.m.client(in, &u.plan)
-		x.m.partial = n < len(in)
-		t := x.asked()
-		x.mu.Unlock()
-		if t != nil {
-			t.answer(false) // before what may block
-		}
-		var out []byte
-		if out, u.scratch = u.plan.bytes(u.scratch); len(out) > 0 {
-			if _, werr := x.server.Write(out); werr != nil {
+		u.taken = false
+		if len(u.step.out) > 0 {
+			if _, err := x.server.Write(u.step.out); err != nil {
 				return u.serverGone(in)
 			}
 		}
-		off += n
-		switch {
+		u.off += u.step.n
+		switch need, err := u.step.need, u.step.err; {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
 			x.mu.Lock()
@@ -136,11 +219,11 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		case need == needTerminal:
 			return true, true
 		case need == needMore, need == needNothing:
-			u.keep(off)
+			u.keep()
 			return false, false
 		case need == needRoom:
 			if !x.awaitRoom() {
-				return u.serverGone(u.buf[off:u.have])
+				return u.serverGone(u.buf[u.off:u.have])
 			}
 		default:
 			x.meet(ctx, need)
@@ -172,8 +255,9 @@ func (x *session) awaitRoom() bool {
 // keep moves what was not sent to the start of the buffer, and makes room for
 // the rest of the message in hand. A length that was only claimed costs
 // nothing: the buffer grows with what has come.
-func (u *upPump) keep(off int) {
-	u.have = copy(u.buf, u.buf[off:u.have])
+func (u *upPump) keep() {
+	u.have = copy(u.buf, u.buf[u.off:u.have])
+	u.off = 0
 	switch {
 	case u.have == len(u.buf):
 		next := make([]byte, min(2*len(u.buf), max(u.x.m.wants, firstBuffer)))

@@ -171,8 +171,9 @@ func (u *UpstreamTLS) secure(conn net.Conn) (net.Conn, error) {
 	return newTLSConn(t, records, t.ConnectionState().PeerCertificates[0].Raw, 0), nil
 }
 
-// dial connects to Postgres, under TLS where that is configured.
-func (s *Server) dial(ctx context.Context) (net.Conn, error) {
+// dial connects to Postgres, under TLS where that is configured. l, if it is not
+// nil, will tell when the connection can be read.
+func (s *Server) dial(ctx context.Context, l *loop) (net.Conn, error) {
 	deadline := time.Now().Add(s.cfg.DialTimeout)
 	network := "tcp"
 	if strings.HasPrefix(s.cfg.Upstream, "/") {
@@ -180,6 +181,9 @@ func (s *Server) dial(ctx context.Context) (net.Conn, error) {
 	}
 	d := net.Dialer{Deadline: deadline}
 	conn, err := d.DialContext(ctx, network, s.cfg.Upstream)
+	if err == nil {
+		conn, err = l.adopt(conn)
+	}
 	if err != nil || s.cfg.UpstreamTLS == nil {
 		return conn, err
 	}

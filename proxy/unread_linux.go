@@ -10,6 +10,9 @@ import (
 // unread returns how many bytes of the peer's have arrived and were not read.
 // What it cannot know counts as pending.
 func unread(c net.Conn) int {
+	if s, ok := c.(interface{ unread() int }); ok {
+		return s.unread()
+	}
 	sc, ok := c.(syscall.Conn)
 	if !ok {
 		return 1
