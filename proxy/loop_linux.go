@@ -1,0 +1,154 @@
+package proxy
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// loop tells sockets what they can do. One goroutine waits for all of them and
+// serves those whose readers attend, one after the other.
+type loop struct {
+	epoll, wake int // descriptors
+	done        chan struct{}
+
+	mu      sync.RWMutex
+	sockets map[int32]*socket
+}
+
+// loopEvents bounds what one wait returns.
+const loopEvents = 128
+
+func newLoop() (*loop, error) {
+	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	wake, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		_ = unix.Close(epoll)
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	l := &loop{epoll: epoll, wake: wake, done: make(chan struct{}), sockets: map[int32]*socket{}}
+	if err := l.watch(wake, unix.EPOLLIN); err != nil {
+		_ = unix.Close(epoll)
+		_ = unix.Close(wake)
+		return nil, err
+	}
+	go l.run()
+	return l, nil
+}
+
+func (l *loop) watch(fd int, events uint32) error {
+	err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+	return os.NewSyscallError("epoll_ctl", err)
+}
+
+// add watches a socket until it is removed.
+func (l *loop) add(fd int, s *socket) error {
+	l.mu.Lock()
+	l.sockets[int32(fd)] = s
+	l.mu.Unlock()
+	// Edges suffice: who is told that a socket is readable reads until it is not.
+	if err := l.watch(fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff); err != nil {
+		l.remove(fd)
+		return err
+	}
+	return nil
+}
+
+// remove forgets a socket whose descriptor is about to be closed, which ends
+// the watching.
+func (l *loop) remove(fd int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.sockets, int32(fd))
+}
+
+func (l *loop) run() {
+	defer close(l.done)
+	events := make([]unix.EpollEvent, loopEvents)
+	for {
+		n, err := unix.EpollWait(l.epoll, events, -1)
+		if err != nil && err != unix.EINTR {
+			panic(fmt.Sprintf("epoll_wait: %v", err)) // of a descriptor of ours, that we have not closed
+		}
+		for _, e := range events[:max(n, 0)] {
+			if int(e.Fd) == l.wake {
+				return
+			}
+			l.mu.RLock()
+			s := l.sockets[e.Fd]
+			l.mu.RUnlock()
+			if s != nil {
+				s.ready(e.Events)
+			}
+		}
+	}
+}
+
+// close ends the loop and waits for it. Its sockets must be closed.
+func (l *loop) close() {
+	one := binary.NativeEndian.AppendUint64(nil, 1)
+	if _, err := unix.Write(l.wake, one); err != nil {
+		panic(fmt.Sprintf("write to eventfd: %v", err))
+	}
+	<-l.done
+	_ = unix.Close(l.wake)
+	_ = unix.Close(l.epoll)
+}
+
+// loops spreads sockets over some loops.
+type loops struct {
+	all  []*loop
+	next atomic.Uint32
+}
+
+// newLoops starts a loop for every two processors: the servers' processes, or
+// the rest of ours, need some too.
+func newLoops() (*loops, error) {
+	ls := &loops{}
+	for range max(1, runtime.GOMAXPROCS(0)/2) {
+		l, err := newLoop()
+		if err != nil {
+			ls.close()
+			return nil, fmt.Errorf("start event loop: %w", err)
+		}
+		ls.all = append(ls.all, l)
+	}
+	return ls, nil
+}
+
+func (ls *loops) close() {
+	for _, l := range ls.all {
+		l.close()
+	}
+}
+
+// pick returns a loop for a session: both of its sockets belong to one.
+func (ls *loops) pick() *loop { return ls.all[int(ls.next.Add(1))%len(ls.all)] }
+
+// loopOf returns the loop of a connection that was adopted, or lies above one
+// that was, and nil for any other.
+func loopOf(conn net.Conn) *loop {
+	if s, ok := rawConn(conn).(*socket); ok {
+		return s.loop
+	}
+	return nil
+}
+
+// adopt makes a socket of a connection that has a descriptor, and leaves any
+// other as it is, as does a loop that is nil. conn is closed if that fails.
+func (l *loop) adopt(conn net.Conn) (net.Conn, error) {
+	if _, ok := conn.(syscall.Conn); !ok || l == nil {
+		return conn, nil
+	}
+	return newSocket(l, conn)
+}

@@ -1,0 +1,311 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// socket is a stream connection whose readiness is told by a loop of ours, not
+// by the runtime's poller. It is a net.Conn like any other; besides, its reader
+// can leave the reading to the loop (attend), which costs a message neither a
+// read that finds nothing nor a switch of goroutines.
+type socket struct {
+	loop          *loop
+	local, remote net.Addr
+
+	// A system call on the descriptor holds use, so that Close cannot give its
+	// number to somebody else meanwhile. None of them blocks.
+	use struct {
+		sync.RWMutex
+		fd int // -1 when closed
+	}
+	closed chan struct{}
+
+	reading, writing            sync.Mutex // one Read, one Write at a time
+	readable, writable          chan struct{}
+	readDeadline, writeDeadline deadline
+
+	lane struct {
+		sync.Mutex
+		serve func() (stay bool)
+		left  chan struct{}
+	}
+}
+
+var _ net.Conn = (*socket)(nil)
+
+// errAgain says that a socket has nothing to read, or no room to write.
+const errAgain = unix.EAGAIN
+
+// newSocket takes conn's descriptor over. conn is closed; on failure too.
+func newSocket(l *loop, conn net.Conn) (*socket, error) {
+	defer conn.Close() // again is harmless
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("take connection over: %w", err)
+	}
+	fd, dupErr := -1, error(nil)
+	if err := raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
+		return nil, fmt.Errorf("take connection over: %w", err)
+	}
+	if dupErr != nil {
+		return nil, fmt.Errorf("take connection over: %w", os.NewSyscallError("fcntl", dupErr))
+	}
+	s := &socket{
+		loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr(), closed: make(chan struct{}),
+		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
+	}
+	s.use.fd = fd
+	s.lane.left = make(chan struct{}, 1)
+	// Of one file the runtime's poller and ours would both be told.
+	if err := conn.Close(); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("take connection over: %w", err)
+	}
+	if err := l.add(fd, s); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("take connection over: %w", err)
+	}
+	return s, nil
+}
+
+func (s *socket) LocalAddr() net.Addr  { return s.local }
+func (s *socket) RemoteAddr() net.Addr { return s.remote }
+
+// Read implements net.Conn.
+func (s *socket) Read(p []byte) (int, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	for {
+		select {
+		case <-s.readDeadline.passed():
+			return 0, s.failed("read", os.ErrDeadlineExceeded)
+		default:
+		}
+		n, err := s.tryRead(p)
+		if err != errAgain {
+			return n, err
+		}
+		select {
+		case <-s.readable:
+		case <-s.closed:
+		case <-s.readDeadline.passed():
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (s *socket) Write(p []byte) (done int, err error) {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	for {
+		select {
+		case <-s.writeDeadline.passed():
+			return done, s.failed("write", os.ErrDeadlineExceeded)
+		default:
+		}
+		n, err := s.tryWrite(p[done:])
+		done += n
+		if done == len(p) && err == nil || err != nil && err != errAgain {
+			return done, err
+		}
+		if err == nil {
+			continue
+		}
+		select {
+		case <-s.writable:
+		case <-s.closed:
+		case <-s.writeDeadline.passed():
+		}
+	}
+}
+
+// tryRead reads what there is. It returns errAgain when that is nothing.
+func (s *socket) tryRead(p []byte) (int, error) {
+	n, err := s.call(unix.SYS_READ, p)
+	switch {
+	case err != nil && err != errAgain:
+		return 0, s.failed("read", err)
+	case err == nil && n == 0 && len(p) > 0:
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// tryWrite writes what there is room for. It returns errAgain when that is
+// nothing.
+func (s *socket) tryWrite(p []byte) (int, error) {
+	n, err := s.call(unix.SYS_WRITE, p)
+	if err != nil && err != errAgain {
+		return 0, s.failed("write", err)
+	}
+	return n, err
+}
+
+// call reads or writes. The descriptor does not block, so the runtime need not
+// know of the system call, and its monitor has nothing to watch.
+func (s *socket) call(number uintptr, p []byte) (int, error) {
+	s.use.RLock()
+	defer s.use.RUnlock()
+	if s.use.fd < 0 {
+		return 0, net.ErrClosed
+	}
+	for {
+		n, _, errno := unix.RawSyscall(number, uintptr(s.use.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		switch errno {
+		case 0:
+			return int(n), nil
+		case unix.EAGAIN:
+			return 0, errAgain // an error value that costs no allocation
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+func (s *socket) failed(op string, err error) error {
+	if errno, ok := err.(unix.Errno); ok {
+		err = os.NewSyscallError(op, errno)
+	}
+	return &net.OpError{Op: op, Net: s.remote.Network(), Source: s.local, Addr: s.remote, Err: err}
+}
+
+// Close implements net.Conn. Who waits for the socket gets net.ErrClosed.
+func (s *socket) Close() error {
+	s.use.Lock()
+	defer s.use.Unlock()
+	if s.use.fd < 0 {
+		return s.failed("close", net.ErrClosed)
+	}
+	s.loop.remove(s.use.fd)
+	err := unix.Close(s.use.fd)
+	s.use.fd = -1
+	close(s.closed)
+	s.readDeadline.set(time.Time{})
+	s.writeDeadline.set(time.Time{})
+	if err != nil {
+		return s.failed("close", err)
+	}
+	return nil
+}
+
+// CloseWrite ends the writing side.
+func (s *socket) CloseWrite() error {
+	s.use.RLock()
+	defer s.use.RUnlock()
+	if s.use.fd < 0 {
+		return s.failed("shutdown", net.ErrClosed)
+	}
+	if err := unix.Shutdown(s.use.fd, unix.SHUT_WR); err != nil {
+		return s.failed("shutdown", err)
+	}
+	return nil
+}
+
+// unread returns how many bytes of the peer's have arrived and were not read.
+// What it cannot know counts as pending.
+func (s *socket) unread() int {
+	s.use.RLock()
+	defer s.use.RUnlock()
+	n, err := unix.IoctlGetInt(s.use.fd, unix.SIOCINQ)
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
+// SetDeadline implements net.Conn.
+func (s *socket) SetDeadline(t time.Time) error {
+	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
+}
+
+// SetReadDeadline implements net.Conn.
+func (s *socket) SetReadDeadline(t time.Time) error { return s.setDeadline(&s.readDeadline, t) }
+
+// SetWriteDeadline implements net.Conn.
+func (s *socket) SetWriteDeadline(t time.Time) error { return s.setDeadline(&s.writeDeadline, t) }
+
+func (s *socket) setDeadline(d *deadline, t time.Time) error {
+	s.use.RLock()
+	defer s.use.RUnlock()
+	if s.use.fd < 0 {
+		return s.failed("set deadline", net.ErrClosed)
+	}
+	d.set(t)
+	return nil
+}
+
+// attend calls serve now, and then lets the loop call it whenever the socket
+// may have become readable, until it returns false: then attend returns nil.
+// Otherwise it returns as Read would, when the deadline passes or the socket is
+// closed. serve reads by tryRead until that leaves room in its buffer, never
+// blocks, and is not called by two at a time.
+func (s *socket) attend(serve func() (stay bool)) error {
+	s.lane.Lock()
+	select {
+	case <-s.readDeadline.passed():
+		s.lane.Unlock()
+		return s.failed("read", os.ErrDeadlineExceeded)
+	default:
+	}
+	if !serve() {
+		s.lane.Unlock()
+		return nil
+	}
+	s.lane.serve = serve
+	s.lane.Unlock()
+	err := error(nil)
+	select {
+	case <-s.lane.left:
+		return nil
+	case <-s.closed:
+		err = net.ErrClosed
+	case <-s.readDeadline.passed():
+		err = os.ErrDeadlineExceeded
+	}
+	s.lane.Lock()
+	defer s.lane.Unlock()
+	if s.lane.serve == nil { // serve ended it meanwhile
+		<-s.lane.left
+		return nil
+	}
+	s.lane.serve = nil
+	return s.failed("read", err)
+}
+
+// ready is told by the loop what may be possible now.
+func (s *socket) ready(events uint32) {
+	if events&^uint32(unix.EPOLLIN|unix.EPOLLRDHUP) != 0 {
+		notify(s.writable)
+	}
+	if events&^uint32(unix.EPOLLOUT) == 0 {
+		return
+	}
+	s.lane.Lock()
+	defer s.lane.Unlock()
+	switch {
+	case s.lane.serve == nil:
+		notify(s.readable)
+	case !s.lane.serve():
+		s.lane.serve = nil
+		s.lane.left <- struct{}{}
+	}
+}
+
+// notify leaves a token for who waits, or will.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
