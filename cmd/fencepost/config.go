@@ -18,6 +18,7 @@ type Config struct {
 	Listen         string                    `yaml:"listen"`
 	Admin          string                    `yaml:"admin"`
 	Pprof          bool                      `yaml:"pprof"`
+	TLS            TLSConfig                 `yaml:"tls"`
 	Upstream       UpstreamConfig            `yaml:"upstream"`
 	Control        ControlConfig             `yaml:"control"`
 	Election       ElectionConfig            `yaml:"election"`
@@ -35,7 +36,8 @@ type Config struct {
 
 // UpstreamConfig is the Postgres that clients are connected to.
 type UpstreamConfig struct {
-	Address string `yaml:"address"`
+	Address string            `yaml:"address"`
+	TLS     UpstreamTLSConfig `yaml:"tls"`
 }
 
 // ControlConfig is the role that Fencepost itself uses on the upstream, in
@@ -111,10 +113,14 @@ type LogConfig struct {
 // NewConfig returns the defaults, all of them.
 func NewConfig() Config {
 	return Config{
-		Listen:   "127.0.0.1:6432",
-		Admin:    "127.0.0.1:6433",
-		Upstream: UpstreamConfig{Address: "127.0.0.1:5432"},
-		Control:  ControlConfig{User: "fencepost"},
+		Listen: "127.0.0.1:6432",
+		Admin:  "127.0.0.1:6433",
+		TLS:    TLSConfig{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
+		Upstream: UpstreamConfig{
+			Address: "127.0.0.1:5432",
+			TLS:     UpstreamTLSConfig{Mode: "disable", MinVersion: "1.2"},
+		},
+		Control: ControlConfig{User: "fencepost"},
 		Election: ElectionConfig{
 			Provider: "postgres",
 			Consul:   ConsulConfig{Address: "127.0.0.1:8500", Scheme: "http", Prefix: "fencepost"},

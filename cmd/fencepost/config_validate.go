@@ -27,7 +27,9 @@ func (c *Config) Validate() error {
 	if c.Admin != "" {
 		checkAddress(fault, "admin", c.Admin)
 	}
+	c.TLS.validate(fault)
 	checkAddress(fault, "upstream.address", c.Upstream.Address)
+	c.Upstream.TLS.validate(fault)
 	if c.Control.User == "" {
 		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role creates its rights)")
 	}

@@ -85,7 +85,11 @@ func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
 	if o.database == "" {
 		return nil
 	}
-	st, err := openStore(ctx, cfg, o.database, zap.NewNop())
+	upstream, err := newUpstreamTLS(cfg, zap.NewNop())
+	if err != nil {
+		return err
+	}
+	st, err := openStore(ctx, cfg, upstream, o.database, zap.NewNop())
 	if err != nil {
 		return err
 	}

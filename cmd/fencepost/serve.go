@@ -63,6 +63,8 @@ type serving struct {
 	consul    *consul.Client // nil with the embedded elector
 	elections *election.Elections
 	proxy     *proxy.Server
+	tls       *proxy.ClientTLS   // nil when clients are offered none
+	upstream  *proxy.UpstreamTLS // nil when Postgres is spoken to without
 	listener  net.Listener
 	admin     net.Listener // nil when switched off
 	draining  atomic.Bool
@@ -82,12 +84,20 @@ func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
 	if s.id, err = proxyID(cfg, s.listener.Addr()); err != nil {
 		return nil, err
 	}
+	if s.tls, err = newClientTLS(cfg, log); err != nil {
+		return nil, err
+	}
+	if s.upstream, err = newUpstreamTLS(cfg, log); err != nil {
+		return nil, err
+	}
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
 	}
 	s.metrics.Watch(s.elections.Resources)
 	s.proxy, err = proxy.NewServer(proxy.Config{
 		Upstream:       cfg.Upstream.Address,
+		UpstreamTLS:    s.upstream,
+		TLS:            s.tls,
 		Candidates:     s.elections,
 		Unfenced:       cfg.unfencedMode,
 		Identity:       identities[cfg.Worker.Identity],
@@ -159,7 +169,7 @@ func newConsul(cfg Config, proxy string, log *zap.Logger) (*consul.Client, error
 // openDatabase opens the fence of a database and the lease service for it, when
 // the first worker comes for that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
-	st, err := openStore(ctx, s.cfg, database, s.log)
+	st, err := openStore(ctx, s.cfg, s.upstream, database, s.log)
 	if err != nil {
 		return election.Backend{}, err
 	}
@@ -180,7 +190,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 }
 
 // openStore opens the fence of one database as the control role.
-func openStore(ctx context.Context, cfg Config, database string, log *zap.Logger) (*store.Store, error) {
+func openStore(ctx context.Context, cfg Config, upstream *proxy.UpstreamTLS, database string, log *zap.Logger) (*store.Store, error) {
 	latest, err := migrations.Latest()
 	if err != nil {
 		return nil, err
@@ -190,6 +200,7 @@ func openStore(ctx context.Context, cfg Config, database string, log *zap.Logger
 		Database:      database,
 		User:          cfg.Control.User,
 		Password:      cfg.Control.Password,
+		TLS:           upstream.Config(),
 		Grace:         cfg.Lease.Grace.D(),
 		SchemaVersion: latest,
 		Logger:        log.Named("store"),

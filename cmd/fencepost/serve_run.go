@@ -21,12 +21,14 @@ func (s *serving) run(ctx context.Context) error {
 	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAsking()
 	var group errgroup.Group
+	group.Go(func() error { s.reloadOnSignal(asking); return nil })
 	if s.admin != nil {
 		group.Go(func() error { return s.newAdmin().serve(asking, s.admin) })
 	}
 	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
 		zap.Stringer("listen", s.listener.Addr()), zap.String("upstream", s.cfg.Upstream.Address),
-		zap.String("election", s.cfg.Election.Provider)}
+		zap.String("election", s.cfg.Election.Provider),
+		zap.String("tls", s.cfg.TLS.Mode), zap.String("upstream_tls", s.cfg.Upstream.TLS.Mode)}
 	if s.admin != nil {
 		fields = append(fields, zap.Stringer("admin", s.admin.Addr()))
 	}

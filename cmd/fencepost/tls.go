@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// TLSConfig is what clients are offered.
+type TLSConfig struct {
+	Mode         string `yaml:"mode"` // "disable", "allow" or "require"
+	CertFile     string `yaml:"cert_file"`
+	KeyFile      string `yaml:"key_file"`
+	ClientCAFile string `yaml:"client_ca_file"`
+	ClientCert   string `yaml:"client_cert"` // "optional", "verify-ca" or "verify-full"
+	MinVersion   string `yaml:"min_version"` // "1.2" or "1.3"
+}
+
+// UpstreamTLSConfig is how Postgres is spoken to, by workers' connections and by
+// Fencepost's own.
+type UpstreamTLSConfig struct {
+	Mode       string `yaml:"mode"` // "disable", "require", "verify-ca" or "verify-full"
+	CAFile     string `yaml:"ca_file"`
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+	ServerName string `yaml:"server_name"`
+	MinVersion string `yaml:"min_version"` // "1.2" or "1.3"
+}
+
+// noTLS is the mode that switches TLS off, on either side.
+const noTLS = "disable"
+
+var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+
+var clientCerts = map[string]proxy.ClientCert{
+	"optional":    proxy.ClientCertOptional,
+	"verify-ca":   proxy.ClientCertVerifyCA,
+	"verify-full": proxy.ClientCertVerifyFull,
+}
+
+var upstreamVerifies = map[string]proxy.UpstreamVerify{
+	"require":     proxy.VerifyNothing,
+	"verify-ca":   proxy.VerifyCA,
+	"verify-full": proxy.VerifyFull,
+}
+
+func (c *TLSConfig) validate(fault faultf) {
+	checkWord(fault, "tls.mode", c.Mode, noTLS, "allow", "require")
+	checkWord(fault, "tls.client_cert", c.ClientCert, "optional", "verify-ca", "verify-full")
+	checkWord(fault, "tls.min_version", c.MinVersion, "1.2", "1.3")
+	files := c.CertFile != "" || c.KeyFile != "" || c.ClientCAFile != ""
+	asks := c.ClientCert == "verify-ca" || c.ClientCert == "verify-full"
+	switch {
+	case c.Mode == noTLS && (files || asks):
+		fault("tls has settings, but tls.mode is disable: say mode: allow or mode: require, or leave them out")
+	case c.Mode == noTLS:
+	case c.CertFile == "" || c.KeyFile == "":
+		fault("tls.mode is %s: give tls.cert_file and tls.key_file, which clients are shown", c.Mode)
+	case asks && c.ClientCAFile == "":
+		fault("tls.client_cert is %s: give tls.client_ca_file, the authority of clients' certificates", c.ClientCert)
+	case asks && c.Mode != "require":
+		fault("tls.client_cert is %s, but tls.mode is %s: say mode: require, or clients without TLS pass without a certificate", c.ClientCert, c.Mode)
+	}
+}
+
+func (c *UpstreamTLSConfig) validate(fault faultf) {
+	checkWord(fault, "upstream.tls.mode", c.Mode, noTLS, "require", "verify-ca", "verify-full")
+	checkWord(fault, "upstream.tls.min_version", c.MinVersion, "1.2", "1.3")
+	settings := c.CAFile != "" || c.CertFile != "" || c.KeyFile != "" || c.ServerName != ""
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		fault("upstream.tls.cert_file and key_file belong together: give both or none")
+	}
+	switch {
+	case c.Mode == noTLS && settings:
+		fault("upstream.tls has settings, but upstream.tls.mode is disable: say mode: verify-full, or leave them out")
+	case c.Mode == "require" && c.CAFile != "":
+		fault("upstream.tls.mode require takes any certificate, and ca_file is given: say mode: verify-ca or verify-full, or leave it out")
+	case c.Mode == "verify-ca" && c.CAFile == "":
+		fault("upstream.tls.mode is verify-ca: give upstream.tls.ca_file; any name under the system's authorities would do otherwise")
+	}
+}
+
+// newClientTLS reads what clients are shown; nil if nothing.
+func newClientTLS(cfg Config, log *zap.Logger) (*proxy.ClientTLS, error) {
+	c := cfg.TLS
+	if c.Mode == noTLS {
+		return nil, nil
+	}
+	side, err := proxy.NewClientTLS(proxy.ClientTLSConfig{
+		CertFile: c.CertFile, KeyFile: c.KeyFile, ClientCAFile: c.ClientCAFile,
+		ClientCert: clientCerts[c.ClientCert], Require: c.Mode == "require",
+		MinVersion: tlsVersions[c.MinVersion], Logger: log.Named("tls"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("settings tls: %w", err)
+	}
+	return side, nil
+}
+
+// newUpstreamTLS reads what Postgres is shown and known by; nil without TLS.
+func newUpstreamTLS(cfg Config, log *zap.Logger) (*proxy.UpstreamTLS, error) {
+	c := cfg.Upstream.TLS
+	if c.Mode == noTLS {
+		return nil, nil
+	}
+	name := c.ServerName
+	if name == "" {
+		host, _, err := net.SplitHostPort(cfg.Upstream.Address)
+		if err != nil {
+			return nil, fmt.Errorf("read upstream.address: %w", err)
+		}
+		name = host
+	}
+	side, err := proxy.NewUpstreamTLS(proxy.UpstreamTLSConfig{
+		Verify: upstreamVerifies[c.Mode], CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
+		ServerName: name, MinVersion: tlsVersions[c.MinVersion], Logger: log.Named("tls"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("settings upstream.tls: %w", err)
+	}
+	return side, nil
+}
+
+// reloadOnSignal reads the files of TLS again at each SIGHUP, until ctx ends.
+// They are looked at by themselves too; the signal says now.
+func (s *serving) reloadOnSignal(ctx context.Context) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	for {
+		select {
+		case <-hangups:
+			s.tls.Reload()
+			s.upstream.Reload()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
