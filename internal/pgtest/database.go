@@ -44,7 +44,11 @@ func (s *Server) Program(t testing.TB, name string) string {
 
 // DSN names a user's connection to a database. It holds no password.
 func (s *Server) DSN(user, db string) string {
-	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", user, s.Addr(), db)
+	mode := "disable"
+	if s.hba != nil && user != Superuser {
+		mode = "require"
+	}
+	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=%s", user, s.Addr(), db, mode)
 }
 
 // Connect opens a connection, and closes it when the test ends.

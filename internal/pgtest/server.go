@@ -67,6 +67,8 @@ type Server struct {
 	dir      string // owns data/ and the unix socket
 	port     int
 	settings map[string]string
+	secrets  map[string]string         // files for the data directory: name, source
+	hba      func(lines string) string // changes pg_hba.conf; may be nil
 	as       *syscall.Credential
 
 	mu struct {
@@ -170,7 +172,7 @@ func (s *Server) configure() error {
 	if _, err := fmt.Fprintf(conf, "unix_socket_directories = '%s'\n", s.dir); err != nil {
 		return fmt.Errorf("write postgresql.conf: %w", err)
 	}
-	const hba = `local all all trust
+	hba := `local all all trust
 host all cleartext_user 127.0.0.1/32 password
 host all md5_user 127.0.0.1/32 md5
 host all scram_user 127.0.0.1/32 scram-sha-256
@@ -178,10 +180,13 @@ host all all 127.0.0.1/32 trust
 local replication all trust
 host replication all 127.0.0.1/32 trust
 `
+	if s.hba != nil {
+		hba = s.hba(hba)
+	}
 	if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(hba), 0o600); err != nil {
 		return fmt.Errorf("write pg_hba.conf: %w", err)
 	}
-	return nil
+	return s.copySecrets()
 }
 
 // startOnFreePort starts the server, and tries another port when somebody else

@@ -4,6 +4,7 @@
 package wiretest
 
 import (
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -103,6 +104,28 @@ func Connect(t testing.TB, address string, params ...string) (*Conn, []Message) 
 	c := Dial(t, address)
 	c.Send(Startup(params...))
 	return c, c.Until('Z')
+}
+
+// SSLRequest asks the server for TLS.
+func SSLRequest() []byte { return []byte{0, 0, 0, 8, 4, 210, 22, 47} }
+
+// Secure goes on under TLS: after an SSLRequest, or at once if direct.
+func (c *Conn) Secure(cfg *tls.Config, direct bool) {
+	c.t.Helper()
+	if !direct {
+		c.Send(SSLRequest())
+		var answer [1]byte
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		if _, err := io.ReadFull(c, answer[:]); err != nil || answer[0] != 'S' {
+			c.t.Fatalf("the answer to an SSLRequest is %q, %v", answer[:], err)
+		}
+	}
+	secured := tls.Client(c.Conn, cfg)
+	_ = c.SetDeadline(time.Now().Add(patience))
+	if err := secured.Handshake(); err != nil {
+		c.t.Fatalf("TLS handshake: %v", err)
+	}
+	c.Conn = secured
 }
 
 // Startup is a StartupMessage of protocol 3.0.
