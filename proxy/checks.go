@@ -20,6 +20,8 @@ type checks struct {
 	prepared            bool
 	checkName, readName string
 	portal              string
+	// replaced are the names of the last ones, which may be on the server still.
+	replaced []string
 
 	told, held fencing.Epoch // the parameters for which the bytes below hold
 	built      bool
@@ -50,6 +52,9 @@ func newChecks(nonce string, fence int32, resource, worker, incarnation string) 
 
 // rename takes new names, under which nothing is prepared yet.
 func (c *checks) rename() {
+	if c.prepared {
+		c.replaced = append(c.replaced[:0], c.checkName, c.readName)
+	}
 	if c.generation++; c.generation > 1 {
 		c.nonce = randomHex(6) // the last names can be seen: the next must not be told from them
 	}
@@ -58,9 +63,15 @@ func (c *checks) rename() {
 	c.prepared, c.built = false, false
 }
 
-// appendPrepare appends the messages that prepare the checks, and pushes what
-// they are owed.
+// appendPrepare appends the messages that prepare the checks, and close those
+// they replace, and pushes what they are owed. Closing what is gone already is
+// no error.
 func (c *checks) appendPrepare(dst []byte, owed *replies) []byte {
+	for _, name := range c.replaced {
+		dst = appendCloseStatement(dst, name)
+		owed.push(closing, true)
+	}
+	c.replaced = c.replaced[:0]
 	if c.checkSQL != "" {
 		dst = appendParse(dst, c.checkName, c.checkSQL)
 		owed.push(parse, true).guard = fullCheck

@@ -267,9 +267,21 @@ func (m *machine) forget(s *statement) {
 		return // prepared by SQL, so it frees no names
 	case s.known && s.info.Kind == fencing.Deallocate && s.info.Name != "":
 		m.freed(s.info.Name)
+	case s.known && s.info.Kind == fencing.Alone && mentionsDeallocate(s.text):
+		m.forgetAll() // a DO that says so
 	case !s.known, frees(&s.info), s.info.Kind == fencing.ByMessage && m.hidden:
 		m.forgetAll()
 	}
+}
+
+func mentionsDeallocate(sql string) bool {
+	const word = "deallocate"
+	for i := 0; i+len(word) <= len(sql); i++ {
+		if foldPrefix(sql[i:], word) {
+			return true
+		}
+	}
+	return false
 }
 
 func (m *machine) forgetAll() {
@@ -282,6 +294,7 @@ func (m *machine) freed(name string) {
 	delete(m.stmts, name)
 	if name == m.checks.checkName || name == m.checks.readName {
 		m.checks.rename()
+		m.checks.replaced = m.checks.replaced[:0] // the names are the client's now
 	}
 }
 

@@ -60,6 +60,7 @@ func holdCases() []holdCase {
 		hold("call behind a pipelined query", cat(q("select 1"), q("call late()"))),
 		hold("prepared call", cat(bind("", "s"), exec("", 0), sync_()), cat(parse("s", "call late()"), sync_())),
 		hold("do with an inner commit", q("do $$begin commit; perform pg_advisory_unlock_all(); perform gate(); insert into t (v) values ('stale'); end$$")),
+		hold("a text that shows query texts", q("select current_query(); commit; "+blocked)),
 		hold("a text too long to read", q("begin; commit; "+blocked+" -- "+long)),
 		hold("a text too long to read in a failed transaction", q("rollback; "+blocked+" -- "+long), q("begin"), q("select 1/0")),
 		hold("strings read otherwise than the proxy knows yet",

@@ -74,6 +74,7 @@ func staleCases(s *stage) []staleCase {
 		late("after discard all", q(stale), q("discard all")),
 		late("after deallocate all", cat(run(stale), sync_()), q("deallocate all")),
 		late("behind discard all, pipelined", cat(run("discard all"), run(stale), sync_())),
+		late("in a text that shows query texts", q("select current_query(); "+stale+"; commit; "+stale)),
 		late("in a text too long to read", q("begin; "+stale+"; commit -- "+long)),
 		late("a view that writes", q("select * from vw")),
 		late("a domain that writes", cat(run("select 'stale'::wd"), sync_())),

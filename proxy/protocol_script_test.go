@@ -1,0 +1,169 @@
+package proxy_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// step is what a client sends in one write, what it then waits for, and what
+// happens beside it.
+type step struct {
+	send []byte
+	// wait names the types of messages to read up to, in order: "ZZ" is two
+	// ReadyForQuery. "$" is the end of the connection.
+	wait string
+	do   func(*scene) // after that
+}
+
+// at is a step that sends and waits.
+func at(wait string, parts ...[]byte) step { return step{send: cat(parts...), wait: wait} }
+
+// then is a step that does something else than send.
+func then(do func(*scene)) step { return step{do: do} }
+
+// script is a client's part, played against Postgres and through Fencepost.
+type script struct {
+	name  string
+	steps []step
+}
+
+func play(name string, steps ...step) script { return script{name, steps} }
+
+// scene is where a script is played: one session, and what stands around it.
+type scene struct {
+	t       *testing.T
+	c       *wiretest.Conn
+	address string // where the client has connected to
+	key     []byte // body of its BackendKeyData
+	admin   *pgx.Conn
+	got     []wiretest.Message
+	sent    [][]byte
+}
+
+// act plays the script on a new connection and returns the scene with all that
+// came back.
+func (s script) act(t *testing.T, address string, admin *pgx.Conn, params ...string) *scene {
+	t.Helper()
+	c, before := wiretest.Connect(t, address, params...)
+	st := &scene{t: t, c: c, address: address, admin: admin}
+	for _, m := range before {
+		if m.Type == 'K' {
+			st.key = m.Body
+		}
+	}
+	for _, p := range s.steps {
+		if len(p.send) > 0 {
+			st.sent = append(st.sent, p.send)
+			_ = c.SetWriteDeadline(time.Now().Add(20 * time.Second))
+			if _, err := c.Write(p.send); err != nil && !strings.Contains(p.wait, "$") {
+				t.Fatalf("%s: send: %v", s.name, err)
+			}
+		}
+		for _, typ := range p.wait {
+			if !st.until(s.name, byte(typ)) && typ != '$' {
+				return st
+			}
+		}
+		if p.do != nil {
+			p.do(st)
+		}
+	}
+	if _, err := c.Write(wiretest.Terminate()); err == nil {
+		st.got = append(st.got, c.Rest()...)
+	}
+	return st
+}
+
+// until reads up to a message of that type; false at the end of the connection.
+func (st *scene) until(name string, typ byte) bool {
+	st.t.Helper()
+	for {
+		m, err := st.c.Next()
+		if errors.Is(err, io.EOF) {
+			return false
+		}
+		if err != nil {
+			st.t.Fatalf("%s: waiting for %q: %v; before it:\n%s", name, typ, err, strings.Join(shownLines(st.got), "\n"))
+		}
+		st.got = append(st.got, m)
+		if m.Type == typ {
+			return true
+		}
+	}
+}
+
+// pid is the session's backend.
+func (st *scene) pid() int { return int(binary.BigEndian.Uint32(st.key)) }
+
+// sql runs statements on the connection beside the session.
+func (st *scene) sql(text string) {
+	st.t.Helper()
+	if _, err := st.admin.Exec(st.t.Context(), text); err != nil {
+		st.t.Fatalf("%s: %v", text, err)
+	}
+}
+
+// place is where in its source the server noticed that a transaction has failed
+// already: at the check, or at the client's message behind it.
+var place = regexp.MustCompile(`(E ERROR 25P02 .*) F="postgres.c" L="\d+" R="exec_\w+_message"`)
+
+// shownLines shows messages, without the parameters that only Fencepost has.
+func shownLines(all []wiretest.Message) []string {
+	out := lines(all)
+	for i, line := range out {
+		out[i] = place.ReplaceAllString(line, "$1")
+	}
+	return out
+}
+
+// compareScripts plays every script against Postgres and through the proxy as
+// leader, on the default version and on 18, and compares message by message,
+// and the tables afterwards.
+func compareScripts(t *testing.T, scripts ...script) {
+	t.Helper()
+	both(t, func(t *testing.T, b *bench, db string) {
+		direct, proxied := b.pg.Connect(t, pgtest.Superuser, b.pg.Database(t)), b.pg.Connect(t, pgtest.Superuser, db)
+		holder, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		defer holder.Close()
+		b.seat(db, "r", "w").grant()
+		for _, s := range scripts {
+			t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {
+				compareScript(t, b, direct, proxied, s)
+			})
+		}
+	})
+}
+
+func compareScript(t *testing.T, b *bench, direct, proxied *pgx.Conn, s script) {
+	t.Helper()
+	for _, admin := range []*pgx.Conn{direct, proxied} {
+		if _, err := admin.Exec(t.Context(), reset); err != nil {
+			t.Fatal(err)
+		}
+	}
+	params := func(c *pgx.Conn) []string {
+		return []string{"user", pgtest.App, "database", c.Config().Database, "client_encoding", "UTF8"}
+	}
+	want := shownLines(s.act(t, b.pg.Addr(), direct, params(direct)...).got)
+	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker=w")
+	got := shownLines(s.act(t, b.addr, proxied, own...).got)
+	for i := range max(len(want), len(got)) {
+		if i >= len(want) || i >= len(got) || want[i] != got[i] {
+			t.Errorf("message %d differs\nPostgres:\n  %s\nFencepost:\n  %s", i, strings.Join(want, "\n  "), strings.Join(got, "\n  "))
+			break
+		}
+	}
+	if w, g := tables(t, direct), tables(t, proxied); w != g {
+		t.Errorf("tables differ: Postgres %s, Fencepost %s", w, g)
+	}
+}
