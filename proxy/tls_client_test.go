@@ -1,0 +1,375 @@
+package proxy_test
+
+import (
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+func TestPsqlUnderTLS(t *testing.T) {
+	t.Parallel()
+	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
+		other := pgtest.NewAuthority(t)
+		for name, c := range map[string]struct {
+			settings string
+			secured  bool
+			failure  string
+		}{
+			"disable":                 {"sslmode=disable", false, ""},
+			"prefer":                  {"sslmode=prefer", true, ""},
+			"require":                 {"sslmode=require", true, ""},
+			"verify-ca":               {"sslmode=verify-ca sslrootcert=" + s.ca.File, true, ""},
+			"verify-full":             {"sslmode=verify-full sslrootcert=" + s.ca.File, true, ""},
+			"another authority":       {"sslmode=verify-full sslrootcert=" + other.File, false, "certificate verify failed"},
+			"1.2":                     {"sslmode=require ssl_max_protocol_version=TLSv1.2", true, ""},
+			"1.1":                     {"sslmode=require ssl_max_protocol_version=TLSv1.1 ssl_min_protocol_version=TLSv1.1", false, "SSL error"},
+			"direct, libpq 18":        {"sslmode=require sslnegotiation=direct", true, ""},
+			"direct, full, libpq 18":  {"sslnegotiation=direct sslmode=verify-full sslrootcert=" + s.ca.File, true, ""},
+			"verify-full of libpq 18": {"sslmode=verify-full sslrootcert=" + s.ca.File, true, ""},
+		} {
+			var env []string
+			if strings.Contains(name, "libpq 18") {
+				env = append(env, libpq18(t))
+			}
+			out, err := psqlTLS(t, s.addr, s.db, "user="+pgtest.App+" "+c.settings, "\\conninfo", env...)
+			switch {
+			case c.failure != "":
+				if err == nil || !strings.Contains(out, c.failure) {
+					t.Errorf("%s: %v: %s", name, err, out)
+				}
+				continue
+			case err != nil, strings.Contains(out, "SSL connection (protocol: TLSv1.") != c.secured:
+				t.Errorf("%s: %v: %s", name, err, out)
+			}
+			if out, err := psqlTLS(t, s.addr, s.db, "user="+pgtest.App+" "+c.settings, upstreamTLS, env...); err != nil || out != "t" {
+				t.Errorf("%s: the connection with Postgres is under TLS: %s, %v", name, out, err)
+			}
+		}
+	})
+}
+
+func TestPgxUnderTLS(t *testing.T) {
+	t.Parallel()
+	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
+		for _, params := range []string{"sslmode=require", "sslmode=verify-full&sslrootcert=" + s.ca.File, "sslmode=require&sslnegotiation=direct"} {
+			_, port, _ := net.SplitHostPort(s.addr)
+			conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://%s@localhost:%s/%s?%s", pgtest.App, port, s.db, params))
+			if err != nil {
+				t.Errorf("%s: %v", params, err)
+				continue
+			}
+			var n int
+			if err := conn.QueryRow(t.Context(), "select $1::int + 1", 41).Scan(&n); err != nil || n != 42 {
+				t.Errorf("%s: %d, %v", params, n, err)
+			}
+			if _, ok := conn.PgConn().Conn().(*tls.Conn); !ok {
+				t.Errorf("%s: the connection is a %T", params, conn.PgConn().Conn())
+			}
+			_ = conn.Close(t.Context())
+		}
+	})
+}
+
+// TestRequiredTLS: without it there is a session for nobody, and the words are
+// those of a Postgres that has hostssl lines alone.
+func TestRequiredTLS(t *testing.T) {
+	t.Parallel()
+	s := newSides(t, sidesConfig{client: func(c *proxy.ClientTLSConfig) { c.Require = true }})
+	forced := pgtest.Start(t, pgtest.WithTLS(s.server, s.ca), pgtest.WithForcedTLS(""))
+	startup := wiretest.Startup("user", pgtest.App, "database", s.db)
+	c, direct := wiretest.Dial(t, s.addr), wiretest.Dial(t, forced.Addr())
+	c.Send(startup)
+	direct.Send(startup)
+	got, want := fatal(t, c.Rest()), fatal(t, direct.Rest())
+	if got['C'] != want['C'] || got['M'] != want['M'] || got['C'] != "28000" || !strings.Contains(got['H'], "sslmode=require") {
+		t.Errorf("%v, Postgres says %v", got, want)
+	}
+	for settings, fails := range map[string]bool{"sslmode=disable": true, "sslmode=allow": false, "sslmode=prefer": false, "sslmode=require": false} {
+		out, err := psqlTLS(t, s.addr, s.db, "user="+pgtest.App+" "+settings, "select 42")
+		if (err != nil) != fails || !fails && out != "42" {
+			t.Errorf("%s: %v: %s", settings, err, out)
+		}
+	}
+	// pgx goes from one to the other by the SQLSTATE.
+	conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://%s@%s/%s?sslmode=allow", pgtest.App, s.addr, s.db))
+	if err != nil {
+		t.Fatalf("pgx with sslmode=allow: %v", err)
+	}
+	_ = conn.Close(t.Context())
+}
+
+// TestCancelUnderTLS: a cancel request is taken on any connection, and goes to
+// Postgres under TLS.
+func TestCancelUnderTLS(t *testing.T) {
+	t.Parallel()
+	eachTLS(t, sidesConfig{client: func(c *proxy.ClientTLSConfig) { c.Require = true }}, func(t *testing.T, s *sides) {
+		admin := s.pg.Connect(t, pgtest.Superuser, s.db)
+		c := s.secure(t, false)
+		c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
+		var key []byte
+		for _, m := range c.Until('Z') {
+			if m.Type == 'K' {
+				key = m.Body
+			}
+		}
+		for name, dial := range map[string]func() *wiretest.Conn{
+			"in the clear":      func() *wiretest.Conn { return wiretest.Dial(t, s.addr) },
+			"by SSLRequest":     func() *wiretest.Conn { return s.secure(t, false) },
+			"under TLS at once": func() *wiretest.Conn { return s.secure(t, true) },
+		} {
+			c.Send(q("select pg_sleep(600)"))
+			running(t, admin, "wait_event = 'PgSleep'")
+			canceller := dial()
+			canceller.Send(packet(codeCancel, key...))
+			if said, err := io.ReadAll(canceller); err != nil || len(said) != 0 {
+				t.Errorf("%s: answered by %q, %v", name, said, err)
+			}
+			if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
+				t.Errorf("%s: %v", name, all)
+			}
+		}
+		if got := value(t, c.Exec("select 1")); got != "1" {
+			t.Errorf("the session after the cancels says %s", got)
+		}
+	})
+}
+
+// TestDirectTLSMustNameTheProtocol, and TLS that is off is not begun: as with
+// Postgres, nothing is said in either case.
+func TestDirectTLSMustNameTheProtocol(t *testing.T) {
+	t.Parallel()
+	s := newSides(t, sidesConfig{major: 18})
+	plain := newBench(t, pgtest.Shared(t), nil)
+	handshake := func(address string, protocols ...string) error {
+		conn := wiretest.Dial(t, address)
+		cfg := s.clientConfig()
+		cfg.NextProtos = protocols
+		secured := tls.Client(conn, cfg)
+		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		if err := secured.Handshake(); err != nil {
+			return err
+		}
+		if _, err := secured.Write(wiretest.Startup("user", pgtest.App, "database", s.db)); err != nil {
+			return err
+		}
+		_, err := io.ReadFull(secured, make([]byte, 5))
+		return err
+	}
+	for name, c := range map[string]struct {
+		protocols []string
+		fine      bool
+	}{
+		"none": {nil, false}, "another": {[]string{"h2"}, false}, "postgresql": {[]string{"postgresql"}, true},
+		"among others": {[]string{"h2", "postgresql"}, true},
+	} {
+		err, direct := handshake(s.addr, c.protocols...), handshake(s.pg.Addr(), c.protocols...)
+		if (err == nil) != c.fine || (direct == nil) != c.fine {
+			t.Errorf("%s: %v, Postgres %v", name, err, direct)
+		}
+	}
+	if err := handshake(plain.addr, "postgresql"); err == nil || !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("TLS that is off: %v, want the end of the connection", err)
+	}
+}
+
+// TestNothingInTheClearGetsUnderTLS: what came behind the request, before the
+// handshake, is not taken for the client's own words.
+func TestNothingInTheClearGetsUnderTLS(t *testing.T) {
+	t.Parallel()
+	s := newSides(t, sidesConfig{})
+	startup := wiretest.Startup("user", pgtest.App, "database", s.db)
+	for name, behind := range map[string][]byte{
+		"a startup packet": startup, "one byte": {0}, "a cancel request": packet(codeCancel, 1, 2, 3, 4, 5, 6, 7, 8), "a ClientHello": {0x16, 3, 1, 0, 5, 1, 0, 0, 1, 3},
+	} {
+		c := wiretest.Dial(t, s.addr)
+		c.Send(wiretest.SSLRequest(), behind)
+		f := fatal(t, c.Rest())
+		if f['C'] != "08P01" || f['M'] != "received unencrypted data after SSL request" {
+			t.Errorf("%s: %v", name, f)
+		}
+	}
+	// Those that come later meet a handshake.
+	c := wiretest.Dial(t, s.addr)
+	c.Send(wiretest.SSLRequest())
+	if got := oneByte(t, c); got != 'S' {
+		t.Fatalf("answer %q, want S", got)
+	}
+	c.Send(startup)
+	if rest, err := io.ReadAll(c); bytes.ContainsAny(rest, "RSKZ") || err != nil && !strings.Contains(err.Error(), "reset") {
+		t.Errorf("a startup packet in place of the handshake was answered by %q, %v", rest, err)
+	}
+}
+
+func TestRequestsAroundTLS(t *testing.T) {
+	t.Parallel()
+	s := newSides(t, sidesConfig{})
+	first := wiretest.Dial(t, s.addr)
+	first.Send(packet(codeGSS))
+	if got := oneByte(t, first); got != 'N' {
+		t.Errorf("the answer to a GSSENCRequest is %q", got)
+	}
+	first.Secure(s.clientConfig(), false)
+	first.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
+	first.Until('Z')
+	for name, request := range map[string][]byte{"SSLRequest": packet(codeSSL), "GSSENCRequest": packet(codeGSS)} {
+		for _, direct := range []bool{false, true} {
+			c := s.secure(t, direct)
+			c.Send(request)
+			if f := fatal(t, c.Rest()); f['C'] != "0A000" {
+				t.Errorf("%s under TLS: %v, want 0A000 as from Postgres", name, f)
+			}
+		}
+	}
+	// What is wrong with a startup under TLS is said under TLS.
+	c := s.secure(t, false)
+	c.Send(wiretest.Startup("user", pgtest.App, "database", "nowhere"))
+	if f := fatal(t, c.Rest()); f['C'] != "3D000" {
+		t.Errorf("an unknown database: %v", f)
+	}
+}
+
+// TestHandshakesAreBounded: in time, and in what a client can make the proxy
+// keep.
+func TestHandshakesAreBounded(t *testing.T) {
+	t.Parallel()
+	s := newSides(t, sidesConfig{proxy: func(c *proxy.Config) { c.StartupTimeout = 2 * time.Second }})
+	ended := func(name string, c *wiretest.Conn) {
+		t.Helper()
+		begun := time.Now()
+		_ = c.SetReadDeadline(begun.Add(20 * time.Second))
+		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%s: still there after %s", name, time.Since(begun))
+		}
+	}
+	silent := wiretest.Dial(t, s.addr)
+	silent.Send(wiretest.SSLRequest())
+	oneByte(t, silent)
+	half := wiretest.Dial(t, s.addr)
+	half.Send([]byte{0x16, 3, 1})
+	idle := s.secure(t, false) // no startup packet after the handshake
+	ended("silent", silent)
+	ended("half a header", half)
+	if f := fatal(t, idle.Rest()); f['C'] != "08P01" {
+		t.Errorf("no startup packet under TLS: %v", f)
+	}
+
+	drip := wiretest.Dial(t, s.addr)
+	drip.Send([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 252})
+	gone := false
+	for begun := time.Now(); time.Since(begun) < 15*time.Second && !gone; {
+		_ = drip.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
+		_, err := drip.Read(make([]byte, 1))
+		var late net.Error
+		if gone = err != nil && !(errors.As(err, &late) && late.Timeout()); !gone {
+			_, err := drip.Conn.Write([]byte{0})
+			gone = err != nil
+		}
+	}
+	if !gone {
+		t.Error("a byte every 100 ms keeps the handshake open")
+	}
+
+	// A ClientHello of 16 MB, in records of 16 KB: its end is never waited for.
+	huge := wiretest.Dial(t, s.addr)
+	record := append([]byte{0x16, 3, 1, 0x40, 0}, make([]byte, 0x4000)...)
+	first := append([]byte(nil), record...)
+	copy(first[5:], []byte{1, 0xff, 0xff, 0xff})
+	sent := 0
+	_ = huge.SetWriteDeadline(time.Now().Add(15 * time.Second))
+	for _, err := huge.Conn.Write(first); err == nil && sent < 1024; sent++ {
+		_, err = huge.Conn.Write(record)
+	}
+	if sent >= 1024 {
+		t.Error("16 MB of a ClientHello were taken")
+	}
+	if c := s.connect(t, "user", pgtest.App); value(t, c.Exec("select 1")) != "1" {
+		t.Error("another client is not served")
+	}
+}
+
+// TestClientCertificates: in the words of pg_hba.conf, and with its answers.
+func TestClientCertificates(t *testing.T) {
+	t.Parallel()
+	_, ca, _ := pgtest.SharedTLS(t, 0)
+	good := ca.Issue(t, pgtest.Subject{Name: pgtest.App})
+	other := ca.Issue(t, pgtest.Subject{Name: "somebody"})
+	foreign := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Name: pgtest.App})
+	expired := ca.Issue(t, pgtest.Subject{Name: pgtest.App, Ends: time.Now().Add(-time.Hour)})
+	certificates := map[string]*pgtest.Pair{"none": nil, "good": &good, "other": &other, "foreign": &foreign, "expired": &expired}
+	const pass, broken = "", "broken"
+	for word, c := range map[string]struct {
+		asked proxy.ClientCert
+		want  map[string]string
+	}{
+		"optional": {proxy.ClientCertOptional, map[string]string{"none": pass, "good": pass, "other": pass, "foreign": broken, "expired": broken}},
+		"verify-ca": {proxy.ClientCertVerifyCA, map[string]string{
+			"none": "connection requires a valid client certificate", "good": pass, "other": pass, "foreign": broken, "expired": broken,
+		}},
+		"verify-full": {proxy.ClientCertVerifyFull, map[string]string{
+			"none": "connection requires a valid client certificate", "good": pass,
+			"other": `authentication failed for user "app"`, "foreign": broken, "expired": broken,
+		}},
+	} {
+		t.Run(word, func(t *testing.T) {
+			t.Parallel()
+			s := newSides(t, sidesConfig{client: func(cfg *proxy.ClientTLSConfig) {
+				cfg.ClientCAFile, cfg.ClientCert, cfg.Require = ca.File, c.asked, c.asked != proxy.ClientCertOptional
+			}})
+			addresses := map[string]string{"Fencepost": s.addr}
+			if word != "optional" {
+				direct := pgtest.Start(t, pgtest.WithTLS(s.server, ca), pgtest.WithForcedTLS(word))
+				direct.Exec(t, pgtest.Superuser, "postgres", "create database "+s.db)
+				addresses["Postgres"] = direct.Addr()
+			}
+			for name, want := range c.want {
+				for where, address := range addresses {
+					settings := "sslmode=require user=" + pgtest.App
+					if pair := certificates[name]; pair != nil {
+						settings += " sslcert=" + pair.CertFile + " sslkey=" + pair.KeyFile
+					}
+					out, err := psqlTLS(t, address, s.db, settings, "select 42")
+					switch {
+					case want == pass && (err != nil || out != "42"),
+						want == broken && (err == nil || !strings.Contains(out, "SSL error") && !strings.Contains(out, "alert")),
+						want != pass && want != broken && (err == nil || !strings.Contains(out, want)):
+						t.Errorf("%s, certificate %s: %v: %s", where, name, err, out)
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestWrongFilesAreRefusedAtTheStart by an error that names them.
+func TestWrongFilesAreRefusedAtTheStart(t *testing.T) {
+	t.Parallel()
+	ca := pgtest.NewAuthority(t)
+	one, two := ca.Issue(t, pgtest.Subject{Name: "one"}), ca.Issue(t, pgtest.Subject{Name: "two"})
+	for name, c := range map[string]struct {
+		cfg  proxy.ClientTLSConfig
+		want string
+	}{
+		"no key":           {proxy.ClientTLSConfig{CertFile: one.CertFile}, "needs a certificate and its key"},
+		"missing":          {proxy.ClientTLSConfig{CertFile: one.CertFile, KeyFile: one.KeyFile + "x"}, one.KeyFile + "x"},
+		"another key":      {proxy.ClientTLSConfig{CertFile: one.CertFile, KeyFile: two.KeyFile}, "private key does not match"},
+		"no authority":     {proxy.ClientTLSConfig{CertFile: one.CertFile, KeyFile: one.KeyFile, ClientCAFile: one.KeyFile}, "holds no certificate"},
+		"nothing required": {proxy.ClientTLSConfig{CertFile: one.CertFile, KeyFile: one.KeyFile, ClientCAFile: ca.File, ClientCert: proxy.ClientCertVerifyCA}, "must use TLS"},
+	} {
+		if _, err := proxy.NewClientTLS(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
