@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"encoding/binary"
 	"net"
+	"os"
 	"sync/atomic"
 	"time"
 )
@@ -33,12 +34,16 @@ type recordConn struct {
 	net.Conn
 	ahead   []byte // read behind the end of a record
 	head    [recordHeaderLen]byte
-	have    int // bytes of head that were handed out; 0 between records
-	left    int // bytes of the record that are still to come, once head is whole
+	have    int  // bytes of head that were handed out; 0 between records
+	left    int  // bytes of the record that are still to come, once head is whole
+	dry     bool // Read returns nothing for now
 	closing atomic.Bool
 }
 
 func (c *recordConn) Read(b []byte) (int, error) {
+	if c.dry {
+		return 0, os.ErrDeadlineExceeded // a tls.Conn survives that
+	}
 	if len(c.ahead) == 0 {
 		n, err := c.Conn.Read(b)
 		m := c.advance(b[:n])
@@ -99,6 +104,8 @@ type tlsConn struct {
 	chunk   int    // the most that one record holds, 0 for what TLS allows
 	server  []byte // the certificate of the server's end, in DER
 	more    bool   // the last Read filled its buffer: decoded bytes may be left
+	found   bool   // unread found one, and keeps it
+	kept    [1]byte
 }
 
 // newTLSConn wraps t, which speaks over records.
@@ -109,6 +116,10 @@ func newTLSConn(t *tls.Conn, records *recordConn, server []byte, chunk int) *tls
 // Read is like that of any connection. It must not be called by two goroutines
 // at once.
 func (c *tlsConn) Read(b []byte) (int, error) {
+	if c.found && len(b) > 0 {
+		c.found = false
+		return copy(b, c.kept[:]), nil
+	}
 	n, err := c.Conn.Read(b)
 	c.more = n > 0 && n == len(b)
 	return n, err
@@ -118,7 +129,14 @@ func (c *tlsConn) Read(b []byte) (int, error) {
 // returned: not in the socket, not as a part of a record, not decoded. Only the
 // goroutine that reads may call it.
 func (c *tlsConn) unread() int {
-	if c.more || c.records.have > 0 || len(c.records.ahead) > 0 {
+	if c.more && !c.found {
+		c.records.dry = true
+		n, _ := c.Conn.Read(c.kept[:])
+		c.records.dry = false
+		c.found = n > 0
+		c.more = c.found // there may be more behind it
+	}
+	if c.found || c.records.have > 0 || len(c.records.ahead) > 0 {
 		return 1
 	}
 	return unread(c.records.Conn)
