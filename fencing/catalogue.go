@@ -19,7 +19,8 @@ type Facts struct {
 	Functions map[string]string
 	// Volatile are those of Functions that are built in and volatile.
 	Volatile map[string]bool
-	// Attributes are functions of users that can be written as x.name.
+	// Attributes are functions of users that can be written as x.name, and
+	// domains that a row can be made one of in that way.
 	Attributes map[string]bool
 	// Operators are built in, and no operand of a built-in type can reach another
 	// of that name.
@@ -126,7 +127,7 @@ func (c *Catalogue) name(x neededName) string {
 		return judged(c.facts.Types, "type", x.name)
 	default:
 		if c.facts.Attributes[x.name] || c.wideAttribute && !isASCII(x.name) {
-			return "." + strings.ToValidUTF8(x.name, "?") + " may be a function that is not built in"
+			return "." + strings.ToValidUTF8(x.name, "?") + " may be a function or a domain that is not built in"
 		}
 		return ""
 	}

@@ -24,9 +24,10 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // desk stands for the elections of a proxy: the test says who is granted, the
 // fence in the database is the real one.
 type desk struct {
-	t     testing.TB
-	pg    *pgtest.Server
-	index atomic.Int64
+	t       testing.TB
+	pg      *pgtest.Server
+	control string // the role of the control connection
+	index   atomic.Int64
 
 	mu     sync.Mutex
 	stores map[string]*store.Store
@@ -49,7 +50,7 @@ type seat struct {
 }
 
 func newDesk(t testing.TB, pg *pgtest.Server) *desk {
-	d := &desk{t: t, pg: pg, stores: map[string]*store.Store{}, cands: map[string]*seat{}}
+	d := &desk{t: t, pg: pg, control: pgtest.Control, stores: map[string]*store.Store{}, cands: map[string]*seat{}}
 	t.Cleanup(func() {
 		for _, s := range d.stores {
 			s.Close()
@@ -63,7 +64,7 @@ func (d *desk) store(database string) (*store.Store, error) {
 		return s, nil
 	}
 	s, err := store.Open(context.Background(), store.Config{
-		Address: d.pg.Addr(), Database: database, User: pgtest.Control, Grace: 100 * time.Millisecond,
+		Address: d.pg.Addr(), Database: database, User: d.control, Grace: 100 * time.Millisecond,
 	})
 	if err == nil {
 		d.stores[database] = s

@@ -264,7 +264,10 @@ func readFacts(ctx context.Context, conn *pgx.Conn) (facts fencing.Facts, finger
 			setIf(facts.Attributes, name, second)
 		}),
 		scanAll(ctx, tx, operatorsSQL, []any{&name, &why}, func() { facts.Operators[name] = why }),
-		scanAll(ctx, tx, typesSQL, []any{&name, &why}, func() { facts.Types[name] = why }),
+		scanAll(ctx, tx, typesSQL, []any{&name, &why, &first}, func() {
+			facts.Types[name] = why
+			setIf(facts.Attributes, name, first)
+		}),
 	)
 	if err != nil {
 		return fencing.Facts{}, "", fmt.Errorf("read the catalogue: %w", err)

@@ -69,6 +69,11 @@ SELECT CASE
 		OR EXISTS (SELECT FROM pg_amop p WHERE p.oid >= 16384 AND p.amopfamily < 16384
 			AND (p.amoplefttype NOT IN (SELECT oid FROM aside) OR p.amoprighttype NOT IN (SELECT oid FROM aside)))
 	THEN 'a built-in operator family was given more members'
+	WHEN EXISTS (SELECT FROM pg_amop p JOIN pg_am a ON a.oid = p.amopmethod
+		WHERE p.oid >= 16384 AND p.amopopr < 16384 AND (a.amname IN ('btree', 'hash') OR a.oid >= 16384))
+	THEN 'a built-in operator was given another meaning for sorting or hashing'
+	WHEN EXISTS (SELECT FROM pg_constraint c WHERE c.oid >= 16384 AND c.contypid <> 0 AND c.contypid < 16384)
+	THEN 'a built-in domain was given a constraint'
 	WHEN EXISTS (SELECT FROM pg_depend d WHERE d.refobjid >= 16384 AND d.objid < 16384 AND d.deptype = 'n'
 		AND d.classid IN ('pg_rewrite'::regclass, 'pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass, 'pg_constraint'::regclass)
 		AND d.refclassid IN ('pg_proc'::regclass, 'pg_operator'::regclass, 'pg_type'::regclass, 'pg_class'::regclass))
@@ -141,11 +146,13 @@ SELECT o.oprname::text, CASE
 	ELSE '' END
 FROM pg_operator o LEFT JOIN pg_proc p ON p.oid = o.oprcode GROUP BY 1 HAVING bool_or(o.oid < 16384)`
 
-// typesSQL gives every type's name but those of relations' rows, and why it is
-// not harmless.
+// typesSQL gives every type's name but those of relations' rows, why it is not
+// harmless, and whether a row can be made one by x.name: a domain over a
+// composite type.
 const typesSQL = `WITH ` + fineTypes + `
 SELECT t.typname::text, CASE WHEN bool_and(f.oid IS NOT NULL) THEN ''
-	WHEN bool_or(t.typtype = 'd') THEN 'is a domain' ELSE 'is not built in' END
+	WHEN bool_or(t.typtype = 'd') THEN 'is a domain' ELSE 'is not built in' END,
+	bool_or(t.typtype = 'd' AND EXISTS (SELECT FROM pg_type b WHERE b.oid = t.typbasetype AND b.typtype IN ('c', 'd')))
 FROM pg_type t LEFT JOIN fine f ON f.oid = t.oid
 LEFT JOIN pg_type e ON e.typarray = t.oid
 LEFT JOIN pg_class c ON c.oid = coalesce(nullif(t.typrelid, 0), e.typrelid) AND c.relkind <> 'c'

@@ -188,6 +188,9 @@ func TestWhatCanBeMetEverywhereProvesNothing(t *testing.T) {
 			CREATE OPERATOR CLASS jops DEFAULT FOR TYPE json USING btree AS OPERATOR 3 ===, FUNCTION 1 f(json, json)`, plain},
 		{"a member of a built-in operator family", `CREATE FUNCTION f(int, uuid) RETURNS int LANGUAGE sql IMMUTABLE AS 'SELECT 0';
 			ALTER OPERATOR FAMILY integer_ops USING btree ADD FUNCTION 1 (int, uuid) f(int, uuid)`, plain},
+		{"a built-in operator in a family of a user's", `CREATE FUNCTION f(int, int) RETURNS int LANGUAGE plpgsql IMMUTABLE AS 'BEGIN PERFORM wr(); RETURN $1 OPERATOR(pg_catalog.-) $2; END';
+			CREATE OPERATOR CLASS another FOR TYPE int USING btree AS OPERATOR 1 pg_catalog.<, OPERATOR 2 pg_catalog.<=, OPERATOR 3 pg_catalog.=,
+				OPERATOR 4 pg_catalog.>=, OPERATOR 5 pg_catalog.>, FUNCTION 1 f(int, int)`, plain},
 		{"a check on a built-in domain", "ALTER DOMAIN information_schema.cardinal_number ADD CHECK (wrb()) NOT VALID",
 			"SELECT '1'::information_schema.cardinal_number"},
 		{"a row policy on a table", "ALTER TABLE orders ENABLE ROW LEVEL SECURITY", plain},

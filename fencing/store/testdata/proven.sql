@@ -35,6 +35,7 @@ CREATE POLICY p ON secret USING (wrb());
 CREATE TABLE attributed (a int);
 INSERT INTO attributed VALUES (1);
 CREATE FUNCTION badge(attributed) RETURNS int LANGUAGE sql VOLATILE AS 'SELECT public.wr()';
+CREATE DOMAIN labelled AS attributed CHECK (wrb());
 CREATE FUNCTION upper(text) RETURNS text LANGUAGE plpgsql VOLATILE AS 'BEGIN PERFORM public.wr(); RETURN $1; END';
 CREATE AGGREGATE adding (int) (SFUNC = plus, STYPE = int, INITCOND = '0');
 CREATE TABLE indexed (a int);
