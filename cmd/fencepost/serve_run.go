@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"go.uber.org/zap"
@@ -21,7 +24,10 @@ func (s *serving) run(ctx context.Context) error {
 	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAsking()
 	var group errgroup.Group
-	group.Go(func() error { s.reloadOnSignal(asking); return nil })
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
+	group.Go(func() error { s.reloads(asking, hangups); return nil })
 	if s.admin != nil {
 		group.Go(func() error { return s.newAdmin().serve(asking, s.admin) })
 	}

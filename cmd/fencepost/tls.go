@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"go.uber.org/zap"
 
@@ -129,12 +127,9 @@ func newUpstreamTLS(cfg Config, log *zap.Logger) (*proxy.UpstreamTLS, error) {
 	return side, nil
 }
 
-// reloadOnSignal reads the files of TLS again at each SIGHUP, until ctx ends.
-// They are looked at by themselves too; the signal says now.
-func (s *serving) reloadOnSignal(ctx context.Context) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups)
+// reloads reads the files of TLS again at each of hangups, until ctx ends. They
+// are looked at by themselves too; the signal says now.
+func (s *serving) reloads(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {
 		case <-hangups:

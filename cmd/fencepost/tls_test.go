@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// secured configures TLS on both sides, against a server that forces it.
+func secured(own, control pgtest.Pair, ca *pgtest.Authority) func(*Config) {
+	return func(c *Config) {
+		c.TLS.Mode, c.TLS.CertFile, c.TLS.KeyFile = "require", own.CertFile, own.KeyFile
+		c.Upstream.TLS.Mode, c.Upstream.TLS.CAFile, c.Upstream.TLS.ServerName = "verify-full", ca.File, "localhost"
+		c.Upstream.TLS.CertFile, c.Upstream.TLS.KeyFile = control.CertFile, control.KeyFile
+	}
+}
+
+// TestServeUnderTLS: workers, the control role and the elector reach a server
+// that forces TLS, and nobody connects without.
+func TestServeUnderTLS(t *testing.T) {
+	t.Parallel()
+	_, ca, pair := pgtest.SharedTLS(t, 0)
+	pg := pgtest.Start(t, pgtest.WithTLS(pair, ca), pgtest.WithForcedTLS("verify-ca"))
+	db := pg.Database(t)
+	pg.Exec(t, pgtest.Superuser, db, "CREATE TABLE work (n int); GRANT ALL ON work TO app")
+	own := ca.Issue(t, pgtest.Subject{Name: "fencepost", Hosts: []string{"localhost"}})
+	r := startServing(t, pg, secured(own, ca.Issue(t, pgtest.Subject{Name: "fencepost"}), ca))
+	_, port, _ := net.SplitHostPort(r.listener.Addr().String())
+	dsn := func(mode string) string {
+		return fmt.Sprintf("postgres://%s@localhost:%s/%s?sslmode=%s&sslrootcert=%s&fencepost.resource=billing&fencepost.worker=a", pgtest.App, port, db, mode, ca.File)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if conn, err := pgx.Connect(ctx, dsn("disable")); err == nil {
+		_ = conn.Close(ctx)
+		t.Error("a connection without TLS was let in")
+	} else if !strings.Contains(err.Error(), "28000") {
+		t.Errorf("a connection without TLS: %v", err)
+	}
+	conn, err := pgx.Connect(ctx, dsn("verify-full"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	for _, sql := range []string{"INSERT INTO work VALUES (1)", "VACUUM fencepost.lease"} {
+		if err := execSQL(t, conn, sql); err != nil {
+			t.Errorf("%s: %v", sql, err)
+		}
+	}
+	var plain, under int
+	err = pg.Connect(t, pgtest.Superuser, db).QueryRow(ctx, `SELECT count(*) FILTER (WHERE NOT ssl), count(*) FILTER (WHERE ssl)
+		FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE datname = current_database() AND usename <> 'postgres'`).Scan(&plain, &under)
+	if err != nil || plain != 0 || under < 3 {
+		t.Errorf("%d connections without TLS and %d under it, %v; want none, and the worker's, the fence's and the elector's", plain, under, err)
+	}
+}
+
+// TestHangupReadsRenewedCertificates at once.
+func TestHangupReadsRenewedCertificates(t *testing.T) {
+	t.Parallel()
+	s, ca, pair := pgtest.SharedTLS(t, 0)
+	own := ca.Issue(t, pgtest.Subject{Name: "first", Hosts: []string{"localhost"}})
+	r := startServing(t, s, secured(own, pair, ca))
+	eventually(t, "the proxy to serve", func() bool { return len(r.log.lines(t, "serving")) == 1 })
+	ca.Renew(t, own, pgtest.Subject{Name: "second", Hosts: []string{"localhost"}})
+	if err := syscall.Kill(os.Getpid(), syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the files to be read again", func() bool { return len(r.log.lines(t, "TLS files read again")) == 1 })
+	conn, err := net.Dial("tcp", r.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := tls.Client(conn, &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost", NextProtos: []string{"postgresql"}})
+	if err := client.Handshake(); err != nil {
+		t.Fatal(err)
+	}
+	if name := client.ConnectionState().PeerCertificates[0].Subject.CommonName; name != "second" {
+		t.Errorf("the certificate is that of %s", name)
+	}
+}
+
+// TestServeNamesTheFileThatIsWrong and does not start.
+func TestServeNamesTheFileThatIsWrong(t *testing.T) {
+	t.Parallel()
+	path := writeConfig(t, "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\ntls: {mode: allow, cert_file: /nowhere/it.crt, key_file: /nowhere/it.key}")
+	out := runCommand(t, nil, "serve", "--config", path)
+	if out.code != exitFailure || !strings.Contains(out.stderr, "/nowhere/it.crt") || !strings.Contains(out.stderr, "settings tls") {
+		t.Errorf("exit code %d: %s", out.code, out.stderr)
+	}
+}
