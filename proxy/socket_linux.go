@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 	"unsafe"
@@ -33,6 +34,8 @@ type socket struct {
 	reading, writing            sync.Mutex // one Read, one Write at a time
 	readable, writable          chan struct{}
 	readDeadline, writeDeadline deadline
+
+	ended atomic.Bool // the peer has sent all it will
 
 	lane struct {
 		sync.Mutex
@@ -248,8 +251,9 @@ func (s *socket) setDeadline(d *deadline, t time.Time) error {
 // attend calls serve now, and then lets the loop call it whenever the socket
 // may have become readable, until it returns false: then attend returns nil.
 // Otherwise it returns as Read would, when the deadline passes or the socket is
-// closed. serve reads by tryRead until that leaves room in its buffer, never
-// blocks, and is not called by two at a time.
+// closed. serve never blocks, and is not called by two at a time. It reads by
+// tryRead once, and stays if that left room in its buffer: what comes later is
+// told. Only the end of input may have been told with the bytes before it.
 func (s *socket) attend(serve func() (stay bool)) error {
 	s.lane.Lock()
 	select {
@@ -258,7 +262,7 @@ func (s *socket) attend(serve func() (stay bool)) error {
 		return s.failed("read", os.ErrDeadlineExceeded)
 	default:
 	}
-	if !serve() {
+	if !s.serves(serve) {
 		s.lane.Unlock()
 		return nil
 	}
@@ -283,6 +287,16 @@ func (s *socket) attend(serve func() (stay bool)) error {
 	return s.failed("read", err)
 }
 
+// serves calls serve until there is nothing to read. s.lane is held.
+func (s *socket) serves(serve func() bool) (stay bool) {
+	for serve() {
+		if !s.ended.Load() {
+			return true
+		}
+	}
+	return false
+}
+
 // ready is told by the loop what may be possible now.
 func (s *socket) ready(events uint32) {
 	if events&^uint32(unix.EPOLLIN|unix.EPOLLRDHUP) != 0 {
@@ -291,12 +305,15 @@ func (s *socket) ready(events uint32) {
 	if events&^uint32(unix.EPOLLOUT) == 0 {
 		return
 	}
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 {
+		s.ended.Store(true)
+	}
 	s.lane.Lock()
 	defer s.lane.Unlock()
 	switch {
 	case s.lane.serve == nil:
 		notify(s.readable)
-	case !s.lane.serve():
+	case !s.serves(s.lane.serve):
 		s.lane.serve = nil
 		s.lane.left <- struct{}{}
 	}
