@@ -47,7 +47,6 @@ type scene struct {
 	key     []byte // body of its BackendKeyData
 	admin   *pgx.Conn
 	got     []wiretest.Message
-	sent    [][]byte
 }
 
 // act plays the script on a new connection and returns the scene with all that
@@ -62,26 +61,34 @@ func (s script) act(t *testing.T, address string, admin *pgx.Conn, params ...str
 		}
 	}
 	for _, p := range s.steps {
-		if len(p.send) > 0 {
-			st.sent = append(st.sent, p.send)
-			_ = c.SetWriteDeadline(time.Now().Add(20 * time.Second))
-			if _, err := c.Write(p.send); err != nil && !strings.Contains(p.wait, "$") {
-				t.Fatalf("%s: send: %v", s.name, err)
-			}
-		}
-		for _, typ := range p.wait {
-			if !st.until(s.name, byte(typ)) && typ != '$' {
-				return st
-			}
-		}
-		if p.do != nil {
-			p.do(st)
+		if !st.perform(s.name, p) {
+			return st
 		}
 	}
 	if _, err := c.Write(wiretest.Terminate()); err == nil {
 		st.got = append(st.got, c.Rest()...)
 	}
 	return st
+}
+
+// perform plays one step. It returns false when the connection ends unawaited.
+func (st *scene) perform(name string, p step) bool {
+	st.t.Helper()
+	if len(p.send) > 0 {
+		_ = st.c.SetWriteDeadline(time.Now().Add(20 * time.Second))
+		if _, err := st.c.Write(p.send); err != nil && !strings.Contains(p.wait, "$") {
+			st.t.Fatalf("%s: send: %v", name, err)
+		}
+	}
+	for _, typ := range p.wait {
+		if !st.until(name, byte(typ)) && typ != '$' {
+			return false
+		}
+	}
+	if p.do != nil {
+		p.do(st)
+	}
+	return true
 }
 
 // until reads up to a message of that type; false at the end of the connection.
