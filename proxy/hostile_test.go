@@ -34,20 +34,19 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 		sent  []byte
 		state string
 	}{
-		"length zero":            {[]byte{0, 0, 0, 0, 0, 3, 0, 0}, "08P01"},
-		"length seven":           {[]byte{0, 0, 0, 7, 0, 3, 0, 0}, "08P01"},
-		"length minus one":       {[]byte{255, 255, 255, 255, 0, 3, 0, 0}, "08P01"},
-		"the least length":       {[]byte{128, 0, 0, 0, 0, 3, 0, 0}, "08P01"},
-		"a huge length":          {[]byte{127, 255, 255, 255, 0, 3, 0, 0}, "08P01"},
-		"one byte too long":      {[]byte{0, 0, 0x27, 0x11, 0, 3, 0, 0}, "08P01"},
-		"HTTP":                   {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "08P01"},
-		"a Query":                {q("select 1"), "08P01"},
-		"zeros":                  {make([]byte, 4096), "08P01"},
-		"no parameters":          {packet(3 << 16), "08P01"},
-		"no terminator":          {packet(3<<16, []byte("user\x00app\x00")...), "08P01"},
-		"an unknown request":     {packet(80877199), "0A000"},
-		"SSL with a body":        {packet(codeSSL, 1, 2, 3), "0A000"},
-		"a cancel without a key": {packet(codeCancel), "0A000"},
+		"length zero":        {[]byte{0, 0, 0, 0, 0, 3, 0, 0}, "08P01"},
+		"length seven":       {[]byte{0, 0, 0, 7, 0, 3, 0, 0}, "08P01"},
+		"length minus one":   {[]byte{255, 255, 255, 255, 0, 3, 0, 0}, "08P01"},
+		"the least length":   {[]byte{128, 0, 0, 0, 0, 3, 0, 0}, "08P01"},
+		"a huge length":      {[]byte{127, 255, 255, 255, 0, 3, 0, 0}, "08P01"},
+		"one byte too long":  {[]byte{0, 0, 0x27, 0x11, 0, 3, 0, 0}, "08P01"},
+		"HTTP":               {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), "08P01"},
+		"a Query":            {q("select 1"), "08P01"},
+		"zeros":              {make([]byte, 4096), "08P01"},
+		"no parameters":      {packet(3 << 16), "08P01"},
+		"no terminator":      {packet(3<<16, []byte("user\x00app\x00")...), "08P01"},
+		"an unknown request": {packet(80877199), "0A000"},
+		"SSL with a body":    {packet(codeSSL, 1, 2, 3), "0A000"},
 	} {
 		conn := wiretest.Dial(t, b.addr)
 		conn.Send(c.sent)

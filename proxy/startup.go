@@ -83,7 +83,9 @@ func (r *reception) read() (*startup, *cancelRequest, error) {
 			continue
 		case code == gssRequestCode && !gssDone && len(body) == 0:
 			gssDone = true
-		case code == cancelRequestCode && len(body) >= 8:
+		case code == cancelRequestCode && len(body) < 8:
+			return nil, &cancelRequest{}, nil // nobody's key: like any wrong one it is not answered
+		case code == cancelRequestCode:
 			return nil, &cancelRequest{pid: binary.BigEndian.Uint32(body), secret: body[4:]}, nil
 		case code>>16 == 3:
 			s, err := parseStartup(code, body)
