@@ -13,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // step is what a client sends in one write, what it then waits for, and what
@@ -138,20 +139,29 @@ func shownLines(all []wiretest.Message) []string {
 // and the tables afterwards.
 func compareScripts(t *testing.T, scripts ...script) {
 	t.Helper()
-	both(t, func(t *testing.T, b *bench, db string) {
-		direct, proxied := b.pg.Connect(t, pgtest.Superuser, b.pg.Database(t)), b.pg.Connect(t, pgtest.Superuser, db)
-		holder, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		defer holder.Close()
-		b.seat(db, "r", "w").grant()
-		for _, s := range scripts {
-			t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {
-				compareScript(t, b, direct, proxied, s)
-			})
-		}
-	})
+	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": shared18(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			compareAs(t, pg, "w", nil, scripts...)
+		})
+	}
 }
 
-func compareScript(t *testing.T, b *bench, direct, proxied *pgx.Conn, s script) {
+// compareAs does that on one server, as a worker: "w" leads. change, if not nil,
+// changes the proxy's configuration.
+func compareAs(t *testing.T, pg *pgtest.Server, worker string, change func(*proxy.Config), scripts ...script) {
+	t.Helper()
+	b, db := newBench(t, pg, change), pg.Database(t)
+	direct, proxied := pg.Connect(t, pgtest.Superuser, pg.Database(t)), pg.Connect(t, pgtest.Superuser, db)
+	leaderConn(t, b, db)
+	for _, s := range scripts {
+		t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {
+			compareScript(t, b, worker, direct, proxied, s)
+		})
+	}
+}
+
+func compareScript(t *testing.T, b *bench, worker string, direct, proxied *pgx.Conn, s script) {
 	t.Helper()
 	for _, admin := range []*pgx.Conn{direct, proxied} {
 		if _, err := admin.Exec(t.Context(), reset); err != nil {
@@ -162,7 +172,7 @@ func compareScript(t *testing.T, b *bench, direct, proxied *pgx.Conn, s script) 
 		return []string{"user", pgtest.App, "database", c.Config().Database, "client_encoding", "UTF8"}
 	}
 	want := shownLines(s.act(t, b.pg.Addr(), direct, params(direct)...).got)
-	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker=w")
+	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker="+worker)
 	got := shownLines(s.act(t, b.addr, proxied, own...).got)
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {
