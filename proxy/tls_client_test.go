@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -297,6 +298,33 @@ func TestHandshakesAreBounded(t *testing.T) {
 	}
 	if c := s.connect(t, "user", pgtest.App); value(t, c.Exec("select 1")) != "1" {
 		t.Error("another client is not served")
+	}
+}
+
+// TestShutdownEndsHandshakes: nothing waits for a client that is in the middle of
+// one, or behind it.
+func TestShutdownEndsHandshakes(t *testing.T) {
+	t.Parallel()
+	s := newSides(t, sidesConfig{})
+	asked, half, done := wiretest.Dial(t, s.addr), wiretest.Dial(t, s.addr), s.secure(t, false)
+	asked.Send(wiretest.SSLRequest())
+	oneByte(t, asked)
+	half.Send([]byte{0x16, 3, 1, 2, 0, 1})
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // below StartupTimeout
+	defer cancel()
+	if err := s.proxy.Shutdown(ctx); err != nil {
+		t.Errorf("shutdown: %v", err)
+	}
+	// Behind the S there are no words in the clear. The other may not have been
+	// heard yet.
+	if rest, err := io.ReadAll(asked); bytes.Contains(rest, []byte("FATAL")) || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("in the handshake: %q, %v", rest, err)
+	}
+	if rest, err := io.ReadAll(half); len(rest) > 0 && !bytes.Contains(rest, []byte("57P03")) || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("half a ClientHello: %q, %v", rest, err)
+	}
+	if f := fatal(t, done.Rest()); f['C'] != "57P03" {
+		t.Errorf("behind its handshake: %v, want 57P03", f)
 	}
 }
 

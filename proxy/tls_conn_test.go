@@ -177,6 +177,36 @@ func TestReadUnderTLSSurvivesItsDeadline(t *testing.T) {
 	}
 }
 
+// TestRecordsForClientsAreShort, as those of Postgres: see maxRecord.
+func TestRecordsForClientsAreShort(t *testing.T) {
+	t.Parallel()
+	client, ours := pairUnderTLS(t)
+	const much = 100_000
+	written := make(chan error, 1)
+	go func() {
+		_, err := ours.Write(make([]byte, much))
+		written <- err
+	}()
+	const overhead = 64
+	for got := 0; got < much; {
+		var head [recordHeaderLen]byte
+		if _, err := io.ReadFull(client.NetConn(), head[:]); err != nil {
+			t.Fatal(err)
+		}
+		size := int(binary.BigEndian.Uint16(head[3:]))
+		if size > maxRecord+overhead || size < 1000 {
+			t.Fatalf("a record of %d bytes", size)
+		}
+		if _, err := io.CopyN(io.Discard, client.NetConn(), int64(size)); err != nil {
+			t.Fatal(err)
+		}
+		got += size
+	}
+	if err := <-written; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestClosingWaitsForNobody: a peer that does not read holds up neither Close nor
 // the end of writing.
 func TestClosingWaitsForNobody(t *testing.T) {
