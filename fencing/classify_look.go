@@ -83,17 +83,23 @@ func (w *findings) call(f *pgquery.FuncCall) {
 
 // setsTransactionMode reports whether set_config with these arguments may set
 // transaction_read_only: unless its first argument is a constant of another
-// name, it may.
+// name, it may. A cast of the constant may cut it: only one to text is not.
 func setsTransactionMode(args []*pgquery.Node) bool {
-	if len(args) == 0 || args[0].GetNamedArgExpr() != nil {
+	if len(args) == 0 {
 		return true
 	}
 	c := args[0].GetAConst()
-	if c == nil {
-		c = args[0].GetTypeCast().GetArg().GetAConst()
+	if cast := args[0].GetTypeCast(); cast != nil && isPlainText(cast.TypeName) {
+		c = cast.GetArg().GetAConst()
 	}
 	if c.GetSval() == nil {
 		return true
 	}
 	return strings.EqualFold(c.GetSval().Sval, "transaction_read_only")
+}
+
+// isPlainText reports whether t is the type text, by its name alone: another of
+// that name is nothing that is proven.
+func isPlainText(t *pgquery.TypeName) bool {
+	return len(t.Names) > 0 && t.Names[len(t.Names)-1].GetString_().GetSval() == "text" && len(t.Typmods) == 0 && len(t.ArrayBounds) == 0
 }
