@@ -68,6 +68,7 @@ type Server struct {
 	port     int
 	settings map[string]string
 	secrets  map[string]string         // files for the data directory: name, source
+	more     []string                  // directories to remove with the server
 	hba      func(lines string) string // changes pg_hba.conf; may be nil
 	as       *syscall.Credential
 
@@ -277,8 +278,10 @@ func (s *Server) end(mode Mode) error {
 // remove ends the server for good.
 func (s *Server) remove() {
 	_ = s.end(Immediate)
-	if s.dir != "" {
-		_ = os.RemoveAll(s.dir)
+	for _, dir := range append(s.more, s.dir) {
+		if dir != "" {
+			_ = os.RemoveAll(dir)
+		}
 	}
 }
 

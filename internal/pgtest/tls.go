@@ -49,15 +49,15 @@ func NewAuthority(t testing.TB) *Authority {
 
 func newAuthority(dir string) (*Authority, error) {
 	a := &Authority{File: filepath.Join(dir, "ca.crt")}
-	var der []byte
-	err := error(nil)
+	var err error
 	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	draft := draft(Subject{Name: "authority of a test"})
 	draft.IsCA, draft.BasicConstraintsValid = true, true
 	draft.KeyUsage = x509.KeyUsageCertSign
-	if der, err = x509.CreateCertificate(rand.Reader, draft, draft, a.key.Public(), a.key); err != nil {
+	der, err := x509.CreateCertificate(rand.Reader, draft, draft, a.key.Public(), a.key)
+	if err != nil {
 		return nil, fmt.Errorf("make a certificate: %w", err)
 	}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
@@ -197,6 +197,7 @@ func (s *Server) copySecrets() error {
 // certificate.
 var secured struct {
 	once      sync.Once
+	dir       string // removed with each of them
 	authority *Authority
 	pair      Pair
 	err       error
@@ -208,20 +209,19 @@ var secured struct {
 func SharedTLS(t testing.TB, major int) (*Server, *Authority, Pair) {
 	t.Helper()
 	secured.once.Do(func() {
-		var dir string
-		if dir, secured.err = os.MkdirTemp("", "fencepost-tls-"); secured.err != nil {
+		if secured.dir, secured.err = os.MkdirTemp("", "fencepost-tls-"); secured.err != nil {
 			return
 		}
-		if secured.authority, secured.err = newAuthority(dir); secured.err != nil {
+		if secured.authority, secured.err = newAuthority(secured.dir); secured.err != nil {
 			return
 		}
-		secured.pair = Pair{CertFile: filepath.Join(dir, "server.crt"), KeyFile: filepath.Join(dir, "server.key")}
+		secured.pair = Pair{CertFile: filepath.Join(secured.dir, "server.crt"), KeyFile: filepath.Join(secured.dir, "server.key")}
 		secured.err = secured.authority.issue(secured.pair, Subject{Name: "server", Hosts: []string{"localhost", "127.0.0.1"}})
 	})
 	if secured.err != nil {
 		t.Fatal(secured.err)
 	}
-	opts := []Option{WithTLS(secured.pair, secured.authority)}
+	opts := []Option{WithTLS(secured.pair, secured.authority), func(s *Server) { s.more = []string{secured.dir} }}
 	if major != 0 {
 		opts = append(opts, WithBinaries(Binaries(t, major)))
 	}
@@ -230,10 +230,3 @@ func SharedTLS(t testing.TB, major int) (*Server, *Authority, Pair) {
 
 // securedMajor is where the keys of servers under TLS begin.
 const securedMajor = 1000
-
-// removeSecured removes the files that SharedTLS made.
-func removeSecured() {
-	if secured.authority != nil {
-		_ = os.RemoveAll(filepath.Dir(secured.authority.File))
-	}
-}
