@@ -12,7 +12,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo deve
 CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
 
-.PHONY: help build test test-unfenced chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced drivers test-matrix fetch-drivers chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -20,11 +20,15 @@ help: ## Show this help
 build: setup ## Build bin/fencepost
 	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
-test: setup consul postgres-18 ## Run all tests, with -race, against real Postgres and Consul
+test: setup consul postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres and Consul
 	go test -race -count=1 $(TESTFLAGS) $(PKG)
 
-test-unfenced: setup consul postgres-18 ## Run the safety tests without the check: each of them must fail
+test-unfenced: setup consul postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)
+
+drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC
+	@scripts/drivers.sh versions
+	go test -race -count=1 -timeout 15m -v ./test/drivers
 
 chaos: setup consul postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system
@@ -42,6 +46,7 @@ lint: ## Check format, vet, and who imports whom
 	go vet ./...
 	go vet -tags fencepost_unfenced ./...
 	go test ./internal/imports
+	cd test/drivers/go && go vet ./...
 
 fmt: ## Format the code
 	gofmt -w $$(git ls-files '*.go')
@@ -59,6 +64,9 @@ consul: ## Build a Consul agent for tests and the demo, unless one is in PATH
 
 postgres-18:
 	@scripts/postgres-version.sh 18 >/dev/null
+
+fetch-drivers:
+	@scripts/drivers.sh
 
 postgres-versions: ## Fetch PostgreSQL 14 to 18 for tests
 	for major in $(MAJORS); do scripts/postgres-version.sh $$major; done

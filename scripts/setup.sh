@@ -5,6 +5,7 @@
 #   scripts/setup.sh cc          C compiler, for the Postgres grammar that Fencepost links
 #   scripts/setup.sh postgres    PostgreSQL server and client programs
 #   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
+#   scripts/setup.sh drivers     the drivers of test/drivers that apt has, and what runs the others
 #   scripts/setup.sh pgbouncer   PgBouncer, which the benchmark compares with
 #
 # scripts/setup.sh postgres-bin prints the directory of the server programs.
@@ -85,14 +86,24 @@ setup_node() {
 	install nodejs npm
 }
 
+setup_drivers() {
+	setup_postgres # for psql
+	setup_node
+	local missing=()
+	/usr/bin/python3 -c 'import psycopg, psycopg_pool' 2>/dev/null || missing+=(python3-psycopg python3-psycopg-pool)
+	[ -e /usr/share/java/postgresql.jar ] || missing+=(libpostgresql-jdbc-java)
+	have javac || missing+=(default-jdk-headless)
+	[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+}
+
 setup_pgbouncer() {
 	have pgbouncer || [ -x /usr/sbin/pgbouncer ] || install pgbouncer
 }
 
-[ $# -gt 0 ] || { sed -n '2,15s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for what in "$@"; do
 	case $what in
-	go | cc | postgres | node | pgbouncer) "setup_$what" ;;
+	go | cc | postgres | node | drivers | pgbouncer) "setup_$what" ;;
 	postgres-bin) postgres_bin ;;
 	*) say "do not know how to set up $what"; exit 2 ;;
 	esac

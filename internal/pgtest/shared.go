@@ -57,10 +57,14 @@ func sharedOf(t testing.TB, major int, opts []Option) *Server {
 	return s.server
 }
 
-// Main runs a package's tests, stops the shared servers, and fails if a
-// goroutine is left. Call it from TestMain; it does not return.
-func Main(m *testing.M) {
+// Main runs a package's tests, stops the shared servers, calls ends, which remove
+// what the package made for all of its tests, and fails if a goroutine is left.
+// Call it from TestMain; it does not return.
+func Main(m *testing.M, ends ...func()) {
 	code := m.Run()
+	for _, end := range ends {
+		end()
+	}
 	for _, s := range shared.servers {
 		if s.server != nil {
 			s.server.remove()

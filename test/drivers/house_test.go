@@ -1,0 +1,171 @@
+package drivers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// resource is what every worker here competes for, each in its own database.
+const resource = "billing"
+
+// schema is what the programs work on.
+const schema = `
+CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL);
+CREATE TABLE event (id serial PRIMARY KEY, what text NOT NULL);
+CREATE TABLE typed (id serial PRIMARY KEY, i4 int, i8 bigint, num numeric(10,2), txt text, yes boolean, raw bytea,
+	at timestamptz, doc jsonb, list int[], uid uuid, nothing text);
+CREATE PROCEDURE chunks(n int) LANGUAGE plpgsql AS $$
+BEGIN
+	FOR i IN 1..n LOOP INSERT INTO event (what) VALUES ('chunk'); COMMIT; END LOOP;
+END $$;
+CREATE FUNCTION reset_all() RETURNS void LANGUAGE sql AS $$
+	DELETE FROM event; DELETE FROM typed; DELETE FROM account;
+	INSERT INTO account SELECT g, 100 FROM generate_series(1, 100) g;
+$$;
+SELECT reset_all();
+`
+
+// servers are the PostgreSQL servers of this test process, each with a proxy in
+// front: the default one, and 18.
+var servers = map[string]func(testing.TB) *pgtest.Server{
+	"default": pgtest.Shared,
+	"18":      func(t testing.TB) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
+}
+
+// house is a database on a server, and a proxy in front of that server.
+type house struct {
+	pg    *pgtest.Server
+	proxy string // host:port
+	db    string
+}
+
+// onEachServer runs test on every server, behind one proxy for all of its cases.
+func onEachServer(t *testing.T, test func(t *testing.T, pg *pgtest.Server, proxy string)) {
+	t.Helper()
+	for name, server := range servers {
+		if !fencing.Checking && name != "default" {
+			continue // that a test fails without the check needs no second server
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pg := server(t)
+			test(t, pg, startProxy(t, pg))
+		})
+	}
+}
+
+func newHouse(t testing.TB, pg *pgtest.Server, proxy string) *house {
+	t.Helper()
+	h := &house{pg: pg, proxy: proxy, db: pg.Database(t)}
+	pg.Exec(t, pgtest.App, h.db, schema)
+	return h
+}
+
+// connect opens a connection of the test's own as the application's role: at
+// the address, with these startup parameters.
+func (h *house) connect(t testing.TB, address string, params map[string]string) *pgx.Conn {
+	t.Helper()
+	config, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", pgtest.App, address, h.db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range params {
+		config.RuntimeParams[name] = value
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		t.Fatalf("connect to %s with %v: %v", address, params, err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// ask reads one text directly from PostgreSQL.
+func (h *house) ask(t testing.TB, sql string) (value string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := h.pg.Connect(t, pgtest.Superuser, h.db).QueryRow(ctx, sql).Scan(&value); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return value
+}
+
+// startProxy runs fencepost serve in front of a server until the test ends, and
+// returns the address at which it serves.
+func startProxy(t testing.TB, pg *pgtest.Server) string {
+	t.Helper()
+	cmd := exec.Command(fencepost.path(t), "serve")
+	cmd.Env = environment("FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0",
+		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms")
+	if !fencing.Checking {
+		cmd.Env = append(cmd.Env, "FENCEPOST_TEST_UNFENCED=1")
+	}
+	serving := make(chan string, 1)
+	p := start(t, cmd, func(line string) {
+		var entry struct{ Msg, Listen string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "serving" {
+			serving <- entry.Listen
+		}
+	})
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		p.wait(t)
+		if strings.Contains(p.text(), "DATA RACE") || strings.Contains(p.text(), "panic") {
+			t.Errorf("the proxy's log tells of a fault of the program:\n%s", p.text())
+		} else if t.Failed() {
+			t.Logf("end of the proxy's log:\n%s", tail(p.text()))
+		}
+	})
+	select {
+	case address := <-serving:
+		return address
+	case <-p.done:
+	case <-time.After(patience):
+	}
+	t.Fatalf("fencepost serve did not serve:\n%s", p.text())
+	return ""
+}
+
+// environment is what programs under test inherit: nothing of the settings of
+// the person who runs the tests, and what is given.
+func environment(settings ...string) []string {
+	var env []string
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "FENCEPOST_") && !strings.HasPrefix(v, "PG") {
+			env = append(env, v)
+		}
+	}
+	return append(env, settings...)
+}
+
+// at are the variables that lead a program to the address. Without a worker it
+// names nothing; more are settings name=value.
+func (h *house) at(t testing.TB, address, worker string, more ...string) []string {
+	t.Helper()
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := []string{"PGHOST=" + host, "PGPORT=" + port, "PGDATABASE=" + h.db, "PGUSER=" + pgtest.App, "PGSSLMODE=disable"}
+	if worker != "" {
+		settings := append([]string{"fencepost.resource=" + resource, "fencepost.worker=" + worker}, more...)
+		env = append(env, "PGOPTIONS=-c "+strings.Join(settings, " -c "))
+	}
+	return env
+}

@@ -1,0 +1,127 @@
+package drivers
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// patience bounds every wait whose length is not what a test is about.
+const patience = 60 * time.Second
+
+// outputs is the directory of what is built for this test process.
+var outputs string
+
+func TestMain(m *testing.M) {
+	var err error
+	if outputs, err = os.MkdirTemp("", "fencepost-drivers-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	pgtest.Main(m, func() { _ = os.RemoveAll(outputs) })
+}
+
+// build is something that is built once per test process.
+type build struct {
+	name string
+	args func(target string) []string // the command that makes target
+	dir  string                       // where it runs
+	once sync.Once
+	err  error
+}
+
+// path returns what was built, and builds it first if nobody has.
+func (b *build) path(t testing.TB) string {
+	t.Helper()
+	target := filepath.Join(outputs, b.name)
+	b.once.Do(func() {
+		args := b.args(target)
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir = b.dir
+		if out, err := cmd.CombinedOutput(); err != nil {
+			b.err = fmt.Errorf("%s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	})
+	if b.err != nil {
+		t.Fatalf("build %s (`make drivers` brings what it needs): %v", b.name, b.err)
+	}
+	return target
+}
+
+// fencepost is the program under test.
+var fencepost = build{name: "fencepost", args: func(target string) []string {
+	args := []string{"go", "build", "-buildvcs=false", "-o", target}
+	if raceDetector {
+		args = append(args, "-race")
+	}
+	if !fencing.Checking {
+		args = append(args, "-tags=fencepost_unfenced")
+	}
+	return append(args, "github.com/fencepost/fencepost/cmd/fencepost")
+}}
+
+// goDrivers holds pgx and lib/pq.
+var goDrivers = build{name: "go-drivers", dir: "go", args: func(target string) []string {
+	return []string{"go", "build", "-buildvcs=false", "-o", target, "."}
+}}
+
+// javaDriver is the directory of pgjdbc's program.
+var javaDriver = build{name: "java", args: func(target string) []string {
+	return []string{"javac", "-cp", jdbcJar, "-d", target, "java/Pgjdbc.java"}
+}}
+
+// jdbcJar is where Debian's libpostgresql-jdbc-java keeps the driver.
+const jdbcJar = "/usr/share/java/postgresql.jar"
+
+// nodeModules is where scripts/drivers.sh keeps what package-lock.json names.
+func nodeModules(t testing.TB) string {
+	t.Helper()
+	path, err := filepath.Abs("../../.cache/drivers/node/node_modules")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("node's drivers are not here (`make drivers` brings them): %v", err)
+	}
+	return path
+}
+
+// python is the interpreter that Debian's packages are for.
+func python() string {
+	const debian = "/usr/bin/python3"
+	if _, err := os.Stat(debian); err == nil {
+		return debian
+	}
+	return "python3"
+}
+
+// driver is a program that speaks through one driver.
+type driver struct {
+	name    string
+	command func(t testing.TB) (args, env []string) // the part's name comes last
+}
+
+var drivers = []driver{
+	{"psql", func(testing.TB) (args, env []string) { return []string{python(), "python/psql.py"}, nil }},
+	{"pgx", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "pgx"}, nil }},
+	{"lib/pq", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "libpq"}, nil }},
+	{"psycopg", func(testing.TB) (args, env []string) { return []string{python(), "python/psycopg3.py"}, nil }},
+	{"node pg", func(t testing.TB) (args, env []string) {
+		return []string{"node", "node/pg.js"}, []string{"NODE_PATH=" + nodeModules(t)}
+	}},
+	{"postgres.js", func(t testing.TB) (args, env []string) {
+		return []string{"node", "node/postgresjs.js"}, []string{"NODE_PATH=" + nodeModules(t)}
+	}},
+	{"pgjdbc", func(t testing.TB) (args, env []string) {
+		// Small and quick to start: it lives for seconds.
+		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", javaDriver.path(t) + ":" + jdbcJar, "Pgjdbc"}, nil
+	}},
+}

@@ -1,0 +1,95 @@
+package drivers
+
+import (
+	"bufio"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// process is a child whose two outputs are read line by line to their end. It
+// dies with this program.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended and all was read
+
+	mu struct {
+		sync.Mutex
+		text strings.Builder
+	}
+}
+
+// start runs cmd and gives each line that it prints to line, in order. It kills
+// the process when the test ends if it is there then.
+func start(t testing.TB, cmd *exec.Cmd, line func(string)) *process {
+	t.Helper()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatalf("make a pipe: %v", err)
+	}
+	cmd.Stdout, cmd.Stderr = write, write
+	// Sent when the thread that started it ends; the Go runtime keeps its threads.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err = cmd.Start()
+	_ = write.Close() // the child has its own
+	if err != nil {
+		_ = read.Close()
+		t.Fatalf("start %v (`make drivers` brings what is missing): %v", cmd.Args, err)
+	}
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	go p.collect(read, line)
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended long ago
+		<-p.done
+	})
+	return p
+}
+
+// collect reads all that the process prints, and then waits for its end.
+func (p *process) collect(from io.ReadCloser, line func(string)) {
+	defer close(p.done)
+	in := bufio.NewScanner(from)
+	in.Buffer(nil, 1<<20)
+	for in.Scan() {
+		p.mu.Lock()
+		p.mu.text.WriteString(in.Text() + "\n")
+		p.mu.Unlock()
+		line(in.Text())
+	}
+	_ = from.Close()
+	_ = p.cmd.Wait() // how it ended is in ProcessState
+}
+
+// wait waits for the end of the process, and returns its exit code.
+func (p *process) wait(t testing.TB) int {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(2 * patience):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+		t.Errorf("%v did not end within %s; it printed:\n%s", p.cmd.Args, 2*patience, tail(p.text()))
+	}
+	return p.cmd.ProcessState.ExitCode()
+}
+
+// text is all that the process has printed so far.
+func (p *process) text() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.text.String()
+}
+
+// tail is the end of a long text.
+func tail(text string) string {
+	const most = 4000
+	if len(text) > most {
+		return "..." + text[len(text)-most:]
+	}
+	return text
+}

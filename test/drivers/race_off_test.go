@@ -1,0 +1,5 @@
+//go:build !race
+
+package drivers
+
+const raceDetector = false

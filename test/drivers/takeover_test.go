@@ -1,0 +1,158 @@
+package drivers
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// join connects a worker of the test's own through the proxy.
+func (h *house) join(t testing.TB, worker string, more map[string]string) *pgx.Conn {
+	t.Helper()
+	params := map[string]string{"fencepost.resource": resource, "fencepost.worker": worker, "fencepost.worker_timeout": "0"}
+	for name, value := range more {
+		params[name] = value
+	}
+	return h.connect(t, h.proxy, params)
+}
+
+// only requires a program to have printed one line, with this result, but for
+// what the driver is known to print otherwise.
+func (d driver) only(t *testing.T, lines []line, name string, want map[string]any) {
+	t.Helper()
+	for key, value := range otherwise[d.name][name] {
+		want[key] = value
+	}
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var result any // as a program's line is read
+	if err := json.Unmarshal(text, &result); err != nil {
+		t.Fatal(err)
+	}
+	expected := line{Scenario: name, Result: result}
+	if len(lines) != 1 || !reflect.DeepEqual(lines[0], expected) {
+		t.Errorf("it printed\n %v\nwant\n %v", lines, expected)
+	}
+}
+
+// otherwise holds what drivers print in other words than the rest, by part.
+var otherwise = map[string]map[string]map[string]any{
+	"psql": {"follower": {"batch": "lacks"}},
+	"lib/pq": {
+		"follower": {"batch": "lacks"},
+		// It puts driver.ErrBadConn in place of every FATAL of the server.
+		"stale":             {"sqlstate": "driver: bad connection", "severity": ""},
+		"stale_transaction": {"sqlstate": "driver: bad connection", "severity": ""},
+	},
+	"postgres.js": {
+		"stale":             {"sqlstate": "CONNECTION_CLOSED", "severity": nil},
+		"stale_transaction": {"sqlstate": "CONNECTION_CLOSED", "severity": nil},
+	},
+	"psycopg": {
+		// libpq's text of a FATAL is all that is left of it.
+		"stale":             {"sqlstate": "worker stale-1 was superseded on resource billing", "severity": nil},
+		"stale_transaction": {"sqlstate": "worker stale-1 was superseded on resource billing", "severity": nil},
+	},
+}
+
+func TestSafetyDriversOfAFollowerAreRefusedAndGoOn(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
+		for _, d := range drivers {
+			t.Run(d.name, func(t *testing.T) {
+				t.Parallel()
+				h := newHouse(t, pg, proxy)
+				leader := h.join(t, "leader-1", nil)
+				lines := d.run(t, "follower", h.at(t, proxy, "follower-1"))
+				d.only(t, lines, "follower", map[string]any{
+					"role": "follower", "read": 100, "write": "ZF002", "severity": "ERROR", "simple": "ZF002", "batch": "ZF002",
+					"copy": "ZF002", "transaction": "ZF002", "kept": true, "again": 100,
+				})
+				if sum := h.ask(t, "SELECT sum(balance) || ' in ' || count(*) FROM account"); sum != "10000 in 100" {
+					t.Errorf("the accounts hold %s, want 10000 in 100: a follower wrote", sum)
+				}
+				if _, err := leader.Exec(context.Background(), "UPDATE account SET balance = 1 WHERE id = 1"); err != nil {
+					t.Errorf("the leader's write: %v", err)
+				}
+			})
+		}
+	})
+}
+
+func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
+		for _, d := range drivers {
+			for _, part := range []string{"stale", "stale_transaction"} {
+				t.Run(d.name+" "+part, func(t *testing.T) {
+					t.Parallel()
+					h := newHouse(t, pg, proxy)
+					stale := d.start(t, part, h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
+					stale.awaitReady(t)
+					// It is silent: its lease goes to the next that wants it.
+					next := h.join(t, "next-1", map[string]string{"fencepost.campaign": "wait"})
+					if _, err := next.Exec(context.Background(), "UPDATE account SET balance = 102 WHERE id = 1"); err != nil {
+						t.Fatalf("the next leader's write: %v", err)
+					}
+					if err := stale.answer("go on"); err != nil {
+						t.Fatalf("let it go on: %v\n%s", err, stale.text())
+					}
+					d.only(t, stale.lines(t), part, map[string]any{
+						"sqlstate": "ZF001", "severity": "FATAL", "broken": true, "role": "follower", "again": "ZF002",
+					})
+					if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
+						t.Errorf("the balance is %s, want the next leader's 102", balance)
+					}
+				})
+			}
+		}
+	})
+}
+
+// database/sql repeats a statement on another connection when lib/pq calls the
+// connection bad, which it does at every FATAL. If the next leader has left
+// again by then, that connection leads: nothing but what its worker was told may
+// stand in the way of a write that was thought of before.
+func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
+		d := driver{"lib/pq", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "libpq"}, nil }}
+		h := newHouse(t, pg, proxy)
+		stale := d.start(t, "stale_repeated", h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
+		stale.awaitReady(t)
+		next := h.join(t, "next-1", map[string]string{"fencepost.campaign": "wait"})
+		if _, err := next.Exec(context.Background(), "UPDATE account SET balance = 102 WHERE id = 1"); err != nil {
+			t.Fatalf("the next leader's write: %v", err)
+		}
+		if err := next.Close(context.Background()); err != nil {
+			t.Fatalf("the next leader leaves: %v", err)
+		}
+		if err := stale.answer("go on"); err != nil {
+			t.Fatalf("let it go on: %v\n%s", err, stale.text())
+		}
+		d.only(t, stale.lines(t), "stale_repeated", map[string]any{"sqlstate": "ZF003", "severity": "ERROR"})
+		if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
+			t.Errorf("the balance is %s, want the next leader's 102", balance)
+		}
+	})
+}
+
+// awaitReady waits until the program has read and wants to be superseded.
+func (r run) awaitReady(t testing.TB) {
+	t.Helper()
+	select {
+	case <-r.ready:
+	case <-r.done:
+		t.Fatalf("the program ended before it was superseded:\n%s", tail(r.text()))
+	case <-time.After(patience):
+		t.Fatalf("the program did not get ready within %s:\n%s", patience, tail(r.text()))
+	}
+}
