@@ -46,7 +46,7 @@ func ExplainIn(sql string, c *Catalogue) []Explanation {
 func whereChecked(st *Statement, of int) string {
 	switch st.Kind {
 	case Session, Deallocate, RollbackTo:
-		return "none of its own: it may come before the transaction's check"
+		return noneOfItsOwn
 	case Begin:
 		return "behind it, in front of the transaction's first statement that could do anything"
 	case Commit, Rollback:
@@ -65,6 +65,11 @@ func whereChecked(st *Statement, of int) string {
 	case ShowFence, SetFence:
 		return "none: Fencepost answers it"
 	default:
+		if st.EndsSavepoint {
+			return noneOfItsOwn
+		}
 		return "in front, once for the transaction"
 	}
 }
+
+const noneOfItsOwn = "none of its own: it may come before the transaction's check"
