@@ -4,7 +4,7 @@ package fencing
 // result changes, and that change nothing themselves. set_config is no more than
 // SET; where it could undo read-only mode the statement is no Read.
 var harmlessVolatile = map[string]bool{
-	"clock_timestamp": true, "timeofday": true,
+	"clock_timestamp": true, "timeofday": true, "timezone": true, // AT TIME ZONE: volatile in 14, for time with time zone
 	"random": true, "random_normal": true, "gen_random_uuid": true, "uuidv4": true, "uuidv7": true,
 	"array_sample": true, "array_shuffle": true,
 	"set_config": true, "current_query": true, "currval": true, "lastval": true,

@@ -31,15 +31,23 @@ func (s *Server) SocketDir() string { return s.dir }
 // DataDir is the server's data directory.
 func (s *Server) DataDir() string { return s.data() }
 
-// Program is the path of one of the server's own programs (psql, pg_dump,
-// pgbench). It fails the test if this server came without it.
+// Program is the path of a program for this server: its own, or, of psql and
+// pgbench, which serve every version, that of the newest of the system's
+// packages. It fails the test if there is none.
 func (s *Server) Program(t testing.TB, name string) string {
 	t.Helper()
-	path := filepath.Join(s.bin, name)
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("this PostgreSQL has no %s: %v", name, err)
+	dirs := []string{s.bin}
+	if name == "psql" || name == "pgbench" {
+		dirs = append(dirs, serversIn("/usr/lib/postgresql/*/bin")...)
 	}
-	return path
+	for _, dir := range dirs {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	t.Fatalf("there is no %s in any of %v: install the package postgresql", name, dirs)
+	return ""
 }
 
 // DSN names a user's connection to a database. It holds no password.
