@@ -22,6 +22,9 @@ type statement struct {
 	text string
 	// class is the lazily computed answer.
 	class readClass
+	// reading is how the server read the text when it was parsed, as far as is
+	// known. What it means does not change with the settings after that.
+	reading fencing.Settings
 	// proof is the analysed text if the catalogue proved it harmless when it
 	// came, nil if it did not or was not asked.
 	proof *fencing.Statement
@@ -63,8 +66,9 @@ func declaresTypes(end []byte) bool {
 }
 
 // preparesTransaction finds PREPARE TRANSACTION in a text that cannot be read;
-// a comment behind PREPARE is taken for it.
-var preparesTransaction = regexp.MustCompile(`(?i)prepare(\s+transaction|\s*(/\*|--))`)
+// a comment behind PREPARE is taken for it. The vertical tab is space to
+// PostgreSQL from 16 on.
+var preparesTransaction = regexp.MustCompile(`(?i)prepare([\s\v]+transaction|[\s\v]*(/\*|--))`)
 
 type readClass uint8
 
@@ -105,7 +109,7 @@ func (m *machine) undoes(s *statement) bool {
 
 // newStatement describes the single statement of a Parse.
 func (m *machine) newStatement(sql []byte) *statement {
-	s := &statement{batch: m.batch}
+	s := &statement{batch: m.batch, reading: m.reading(sql)}
 	info, quick := fencing.Quick(sql)
 	if len(sql) <= maxAnalyzed {
 		s.text = string(sql)
@@ -142,7 +146,7 @@ func (m *machine) read(s *statement) bool {
 		s.class = isWrite
 		if s.known && s.info.Read {
 			s.class = isRead
-		} else if t := m.analyze([]byte(s.text)); s.known && t.Known && len(t.Statements) == 1 && t.Statements[0].Read {
+		} else if t := m.reread(s); s.known && t.Known && len(t.Statements) == 1 && t.Statements[0].Read {
 			s.class = isRead
 		}
 	}
@@ -153,14 +157,27 @@ func (m *machine) read(s *statement) bool {
 // under every setting needs none of them; other text is taken for the worst
 // while a setting may be changing.
 func (m *machine) analyze(sql []byte) *fencing.Text {
-	set := fencing.DefaultSettings
-	if sensitive(sql) {
-		set = m.settings
-		if m.unsettled(sql) {
-			set.SafeEncoding = false
-		}
+	return m.cache.AnalyzeBytes(sql, m.reading(sql))
+}
+
+// reading is the settings under which the server reads sql if it comes now.
+func (m *machine) reading(sql []byte) fencing.Settings {
+	switch {
+	case !sensitive(sql):
+		return fencing.DefaultSettings
+	case m.unsettled(sql):
+		return fencing.Settings{}
+	default:
+		return m.settings
 	}
-	return m.cache.AnalyzeBytes(sql, set)
+}
+
+// reread analyzes the text of s as the server read it.
+func (m *machine) reread(s *statement) *fencing.Text {
+	if s == &m.one {
+		return m.analyze([]byte(s.text))
+	}
+	return m.cache.AnalyzeBytes([]byte(s.text), s.reading)
 }
 
 // unsettled reports whether sql means what the server's settings say, and the

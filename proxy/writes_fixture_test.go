@@ -1,0 +1,381 @@
+package proxy_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// writesHouse is a server of its own, since the write paths change what
+// databases share, with a proxy in front of it. Workers are app, or the
+// superuser, whom the control role may end because it is one too.
+type writesHouse struct {
+	*bench
+	t      *testing.T
+	major  int
+	dir    string // where the server may write files
+	direct *side
+	fenced *side
+}
+
+// side is one of the two databases that are compared.
+type side struct {
+	db     string
+	admin  *pgx.Conn
+	heard  []string // payloads of notifications
+	base   []string // the state to start from
+	resets int
+}
+
+// writesOnce is what a database of the house is given once.
+const writesOnce = `
+create schema ext; grant usage on schema ext to public;
+create extension dblink schema ext; create extension postgres_fdw schema ext;
+grant execute on function ext.dblink_connect_u(text, text) to app; grant usage on foreign data wrapper postgres_fdw to app;
+grant execute on function lo_import(text), lo_export(oid, text) to app`
+
+// writesRoles are the rights that make most paths pass for app.
+const writesRoles = `
+alter role app createdb createrole replication;
+grant pg_execute_server_program, pg_read_server_files, pg_write_server_files to app;
+create role other; grant other to app;
+create role remote login superuser`
+
+// writesReset drops whatever the paths left in a database. {db} and {port} name
+// the database and its server.
+const writesReset = `
+reset role; reset session authorization;
+do $$
+declare x record;
+begin
+  for x in select format('drop event trigger %I', evtname) as d from pg_event_trigger loop execute x.d; end loop;
+  for x in select format('drop publication %I', pubname) as d from pg_publication loop execute x.d; end loop;
+  for x in select format('drop schema %I cascade', nspname) as d from pg_namespace where nspname !~ '^pg_|^(ext|fencepost|information_schema)$' loop execute x.d; end loop;
+  for x in select format('drop extension %I cascade', extname) as d from pg_extension where extname not in ('plpgsql', 'dblink', 'postgres_fdw', 'pg_walinspect') loop execute x.d; end loop;
+  for x in select format('drop server %I cascade', srvname) as d from pg_foreign_server loop execute x.d; end loop;
+  for x in select format('drop foreign data wrapper %I', fdwname) as d from pg_foreign_data_wrapper where fdwname !~ '^(dblink_fdw|postgres_fdw)$' loop execute x.d; end loop;
+  for x in select format('drop access method %I', amname) as d from pg_am where oid >= 16384 loop execute x.d; end loop;
+  for x in select format('drop language %I', lanname) as d from pg_language where oid >= 16384 loop execute x.d; end loop;
+  for x in select format('drop cast (%s as %s)', castsource::regtype, casttarget::regtype) as d from pg_cast where oid >= 16384 loop execute x.d; end loop;
+  perform lo_unlink(oid) from pg_largeobject_metadata;
+  for x in select format('alter default privileges for role %s revoke select on tables from public', defaclrole::regrole) as d from pg_default_acl loop execute x.d; end loop;
+  delete from pg_db_role_setting;
+end $$;
+alter database {db} owner to app;
+create schema public authorization app; grant all on schema public to other; comment on schema public is 'standard public schema';
+create server loop foreign data wrapper postgres_fdw options (host '127.0.0.1', port '{port}', dbname '{db}');
+create user mapping for app server loop options (user 'remote', password_required 'false');
+alter server loop owner to app;
+set role app;
+create table t (id int primary key, v text);
+create table c (id int primary key, v text);
+create table d (id int primary key, t int references c (id) deferrable initially deferred);
+create sequence s;
+create type mood as enum ('sad', 'ok'); create type pair as (a int, b int);
+create function wr(v text) returns text language sql volatile as 'insert into public.t select max(id) operator(pg_catalog.+) 1, $1 from public.t returning v';
+create function wrb(v text) returns boolean language plpgsql volatile as 'begin perform public.wr(v); return true; end';
+create function wri(int, int) returns int language plpgsql volatile as 'begin perform public.wr(''o''); return 0; end';
+create function wrp(pair) returns int language plpgsql volatile as 'begin perform public.wr(''c''); return 0; end';
+create function wrt() returns trigger language plpgsql as 'begin insert into public.t values (new.a + 100, ''trigger''); return new; end';
+create domain wd as text check (wrb(value));
+create operator + (leftarg = int, rightarg = int, function = wri);
+create view vw as select wr('view') as v;
+create view upd as select * from t;
+create table dt (id int, w wd);
+create table triggered (a int); create trigger tr before insert on triggered for each row execute function wrt();
+create table late (a int); create constraint trigger tr after insert on late deferrable initially deferred for each row execute function wrt();
+create table ruled (a int); create rule ru as on insert to ruled do instead insert into t values (new.a + 200, 'rule');
+create view insteaded as select 1 as a; create trigger tr instead of insert on insteaded for each row execute function wrt();
+create table secured (a int); alter table secured enable row level security, force row level security;
+create policy p on secured using (wrb('policy'));
+create table identified (id int generated always as identity, v text);
+create index ti on t (v);
+create materialized view m as select id from t; create unique index on m (id);
+create table part (a int) partition by list (a); create table part1 partition of part for values in (1); create table part2 partition of part for values in (2);
+create procedure once(i int) language sql as 'insert into public.t values (i, ''called'')';
+create procedure twice(i int) language plpgsql as $$begin insert into public.t values (i, 'p'); commit; insert into public.t values (i + 1, 'p'); end$$;
+create procedure outs(inout i int) language plpgsql as $$begin insert into public.t values (i, 'p'); i := i + 1; end$$;
+create foreign table ft (id int, v text) server loop options (table_name 't');
+create foreign table fvw (v text) server loop options (table_name 'vw');
+create table gone (a int); create view gonev as select 1 as a; create function gonef() returns int language sql as 'select 1'; create schema gones;
+create table kept (a int);
+reset role;
+create cast (pair as int) with function wrp(pair)`
+
+// writesRows puts the rows back into the tables of a database.
+const writesRows = `
+set role app;
+truncate t, c, d, triggered, late, ruled, dt, identified, kept, secured, part, gone restart identity;
+insert into t values (1, 'one'), (2, 'two'), (3, 'three'); insert into c values (1, 'one'); insert into secured values (1); insert into kept values (7); insert into identified (v) values ('x');
+select setval('s', 1, false); refresh materialized view m;
+select lo_unlink(oid) from pg_largeobject_metadata; select lo_from_bytea(4700, '\x01'); select lo_create(4701);
+reset role`
+
+// writesGlobals drops whatever the paths left in the server.
+var writesGlobals = []string{
+	"alter system reset all", "drop tablespace if exists wp_made", "drop database if exists wp_db", "drop database if exists wp_made", "create database wp_db", "alter database wp_db owner to app",
+	"select pg_drop_replication_slot(slot_name) from pg_replication_slots", "drop role if exists wp_role", "drop role if exists wp_made", "create role wp_role", "alter role app reset all",
+}
+
+func newWritesHouse(t *testing.T, major int) *writesHouse {
+	t.Helper()
+	opts := []pgtest.Option{pgtest.WithConfig(map[string]string{"autovacuum": "off", "max_wal_senders": "5", "checkpoint_timeout": "1h"})}
+	if major > 0 {
+		opts = append(opts, pgtest.WithBinaries(pgtest.Binaries(t, major)))
+	}
+	pg := pgtest.Start(t, opts...)
+	h := &writesHouse{t: t, bench: newBench(t, pg, func(c *proxy.Config) {
+		c.Unfenced = func(string) proxy.UnfencedMode { return proxy.UnfencedReadOnly }
+	})}
+	h.desk.control = pgtest.Superuser
+	pg.Exec(t, pgtest.Superuser, "postgres", strings.Split(writesRoles, ";")...)
+	h.makeFiles()
+	h.direct, h.fenced = h.newSide(), h.newSide()
+	h.major = adminNumber(t, h.direct.admin, "select current_setting('server_version_num')::int / 10000")
+	for _, x := range []*side{h.direct, h.fenced} {
+		x.exec(t, writesOnce)
+		if h.major >= 15 {
+			x.exec(t, "create extension pg_walinspect schema ext")
+		}
+	}
+	return h
+}
+
+func (h *writesHouse) newSide() *side {
+	x := &side{db: h.pg.Database(h.t)}
+	cfg, err := pgx.ParseConfig(h.pg.DSN(pgtest.Superuser, x.db))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	cfg.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { x.heard = append(x.heard, n.Payload) }
+	cfg.RuntimeParams["lock_timeout"], cfg.RuntimeParams["client_min_messages"] = "15s", "error"
+	if x.admin, err = pgx.ConnectConfig(h.t.Context(), cfg); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = x.admin.Close(h.t.Context()) })
+	x.exec(h.t, "listen wp")
+	return x
+}
+
+func (x *side) exec(t *testing.T, sql string) {
+	t.Helper()
+	if _, err := x.admin.Exec(t.Context(), sql); err != nil {
+		t.Fatalf("%.200s: %v", sql, err)
+	}
+}
+
+func adminNumber(t *testing.T, admin *pgx.Conn, sql string) (n int) {
+	t.Helper()
+	if err := admin.QueryRow(t.Context(), sql).Scan(&n); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+	return n
+}
+
+// reset brings one side, and what the two share, back to the start. Rows alone
+// are put back alone, which takes a tenth of the time.
+func (h *writesHouse) reset(t *testing.T, x *side) {
+	t.Helper()
+	h.settle(t, x)
+	h.resetFiles(t)
+	x.exec(t, "select 1") // hears what was notified
+	x.heard = nil
+	if x.base != nil {
+		d := difference(h.state(t, x), x.base)
+		if d == "" {
+			return
+		}
+		if !unlikeRows.MatchString(d) {
+			x.exec(t, writesRows)
+			if difference(h.state(t, x), x.base) == "" {
+				return
+			}
+		}
+	}
+	for _, sql := range writesGlobals {
+		x.exec(t, sql)
+	}
+	if x.resets++; x.resets%10 == 0 {
+		x.exec(t, "vacuum") // the catalogue grows with each
+	}
+	x.exec(t, h.fill(writesReset, x))
+	x.exec(t, writesRows)
+	x.exec(t, writesRows) // as it is from the second time on
+	x.base = h.state(t, x)
+}
+
+// unlikeRows finds a line of a difference of which writesRows knows nothing.
+var unlikeRows = regexp.MustCompile(`(?m)^[+-]\d+ (?:[^ ]+ )?(?:relation|column|constraint|index|type|routine|object|server|setting|configured|right|member|comment|temporary|view|rule|trigger|policy|schema|label|operator|cast|default|mapping|foreign|publication|statistics|slot)\b`)
+
+// resetFiles empties the directory in which the server writes.
+func (h *writesHouse) resetFiles(t *testing.T) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(h.dir, "out*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if err := os.RemoveAll(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// makeFiles makes what the server reads, and a place for a tablespace.
+func (h *writesHouse) makeFiles() {
+	h.t.Helper()
+	h.dir = filepath.Join(h.pg.SocketDir(), "written")
+	space := filepath.Join(h.dir, "space")
+	owner, err := os.Stat(h.pg.DataDir())
+	for _, err := range []error{
+		err, os.MkdirAll(space, 0o777), os.Chmod(h.dir, 0o777), chownLike(space, owner),
+		os.WriteFile(filepath.Join(h.dir, "in"), []byte("80\tfile\n"), 0o644),
+	} {
+		if err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// settle waits until no session of the workers' is left in the database.
+func (h *writesHouse) settle(t *testing.T, x *side) {
+	t.Helper()
+	eventually(t, "the workers' backends have ended", func() bool {
+		return adminNumber(t, x.admin, "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and application_name = 'worker'") == 0
+	})
+}
+
+// fill puts names of a side into a text.
+func (h *writesHouse) fill(sql string, x *side) string {
+	return strings.NewReplacer("{db}", x.db, "{port}", strconv.Itoa(h.pg.Port()), "{dir}", h.dir).Replace(sql)
+}
+
+// state is what there is to see in a database, one thing per line, without what
+// differs from database to database.
+func (h *writesHouse) state(t *testing.T, x *side) []string {
+	t.Helper()
+	x.exec(t, "select 1") // hears what was notified
+	lines := x.lines(t, stateSQL)
+	relations := x.lines(t, `select format('select %L || r::text from only %s r', oid::regclass || ' has ', oid::regclass) from pg_class
+		where relkind in ('r', 'm') and relispopulated and relnamespace not in ('pg_catalog'::regnamespace, 'fencepost'::regnamespace, 'information_schema'::regnamespace) and relpersistence <> 't'
+		union all select format('select %L || concat(last_value, is_called) from %s', oid::regclass || ' is at ', oid::regclass) from pg_class
+		where relkind = 'S' and relnamespace <> 'fencepost'::regnamespace and relpersistence <> 't'`)
+	lines = append(lines, x.lines(t, strings.Join(relations, " union all "))...)
+	for _, n := range x.heard {
+		lines = append(lines, "heard "+n)
+	}
+	_ = filepath.Walk(h.dir, func(path string, info os.FileInfo, err error) error {
+		if err == nil && !info.IsDir() && info.Name() != "PG_VERSION" {
+			lines = append(lines, fmt.Sprintf("file %s of %d bytes", path, info.Size()))
+		}
+		return nil
+	})
+	sort.Strings(lines)
+	for i := range lines {
+		lines[i] = strings.ReplaceAll(lines[i], x.db, "{db}")
+	}
+	return lines
+}
+
+// versions is which version of each row there is in each relation, and where:
+// it changes with all that was written and not undone, row locks among it.
+func (x *side) versions(t *testing.T) []string {
+	t.Helper()
+	parts := x.lines(t, `select format('select %L || count(*) || '' '' || coalesce(sum(hashtext(concat(ctid, xmin%s))), 0) from only %s', oid::regclass || ' ',
+		case when oid >= 16384 then ', xmax' end, oid::regclass) from pg_class
+		where relkind in ('r', 'm') and relispopulated and relpersistence <> 't' and relnamespace <> 'fencepost'::regnamespace`)
+	return x.lines(t, strings.Join(parts, " union all "))
+}
+
+func (x *side) lines(t *testing.T, sql string) []string {
+	t.Helper()
+	rows, err := x.admin.Query(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+	if err != nil {
+		t.Fatalf("%.300s: %v", sql, err)
+	}
+	lines, err := pgx.CollectRows(rows, func(r pgx.CollectableRow) (string, error) {
+		var s *string
+		err := r.Scan(&s)
+		if s == nil {
+			return "(nothing)", err
+		}
+		return *s, err
+	})
+	if err != nil {
+		t.Fatalf("%.2000s: %v", sql, err)
+	}
+	return lines
+}
+
+// difference lists the lines that only one of two has.
+func difference(a, b []string) string {
+	count := map[string]int{}
+	for _, x := range a {
+		count[x]++
+	}
+	for _, x := range b {
+		count[x]--
+	}
+	var out []string
+	for x, n := range count {
+		if n != 0 {
+			out = append(out, fmt.Sprintf("%+d %s", n, x))
+		}
+	}
+	sort.Strings(out)
+	return strings.Join(out, "\n")
+}
+
+const stateSQL = `
+with u as (select oid from pg_namespace where nspname not in ('pg_catalog', 'information_schema', 'fencepost', 'ext', 'pg_toast') and nspname !~ '^pg_(toast_)?temp')
+select concat_ws(' ', 'relation', c.oid::regclass, relkind, relpersistence, relowner::regrole, relacl, relrowsecurity, relforcerowsecurity, reloptions, relpages > 0, reltuples, relreplident, relispartition,
+	(select amname from pg_am where oid = relam), (select spcname from pg_tablespace where oid = reltablespace)) from pg_class c where relnamespace in (select oid from u)
+union all select concat_ws(' ', 'temporary', count(*) > 0) from pg_class where relpersistence = 't'
+union all select concat_ws(' ', 'column', attrelid::regclass, attname, format_type(atttypid, atttypmod), attnotnull, attgenerated, attidentity, attacl, attoptions, attstattarget, attisdropped, attstorage)
+	from pg_attribute a join pg_class c on c.oid = attrelid where attnum > 0 and relnamespace in (select oid from u)
+union all select concat_ws(' ', 'default', adrelid::regclass, pg_get_expr(adbin, adrelid)) from pg_attrdef
+union all select concat_ws(' ', 'constraint', conname, conrelid::regclass, contypid::regtype, pg_get_constraintdef(oid), convalidated) from pg_constraint where connamespace in (select oid from u)
+union all select concat_ws(' ', 'index', pg_get_indexdef(indexrelid), indisvalid, indisclustered, indisreplident) from pg_index where indexrelid >= 16384 and indrelid::regclass::text !~ '^(fencepost|pg_toast)'
+union all select concat_ws(' ', 'view', oid::regclass, pg_get_viewdef(oid), relispopulated) from pg_class where relkind in ('v', 'm') and relnamespace in (select oid from u)
+union all select concat_ws(' ', 'rule', pg_get_ruledef(oid), ev_enabled) from pg_rewrite where oid >= 16384 and rulename <> '_RETURN'
+union all select concat_ws(' ', 'trigger', pg_get_triggerdef(oid), tgenabled) from pg_trigger where not tgisinternal
+union all select concat_ws(' ', 'policy', polname, polrelid::regclass, polcmd, pg_get_expr(polqual, polrelid)) from pg_policy
+union all select concat_ws(' ', 'routine', oid::regprocedure, prosrc, prokind, provolatile, proisstrict, proowner::regrole, proacl, prosecdef, proconfig) from pg_proc where pronamespace in (select oid from u)
+union all select concat_ws(' ', 'type', oid::regtype, typtype, typowner::regrole, typacl, typnotnull, typdefault) from pg_type where typnamespace in (select oid from u)
+union all select concat_ws(' ', 'label', enumtypid::regtype, enumlabel, enumsortorder) from pg_enum
+union all select concat_ws(' ', 'schema', nspname, nspowner::regrole, nspacl) from pg_namespace where oid in (select oid from u)
+union all select concat_ws(' ', 'operator', oid::regoperator, oprowner::regrole) from pg_operator where oid >= 16384
+union all select concat_ws(' ', 'cast', castsource::regtype, casttarget::regtype, castcontext) from pg_cast where oid >= 16384
+union all select concat_ws(' ', 'object', n) from (
+	select opcname::text as n from pg_opclass where oid >= 16384 union all select opfname from pg_opfamily where oid >= 16384 union all select conname from pg_conversion where oid >= 16384
+	union all select collname from pg_collation where oid >= 16384 union all select dictname from pg_ts_dict where oid >= 16384 union all select cfgname from pg_ts_config where oid >= 16384
+	union all select lanname from pg_language where oid >= 16384 union all select amname from pg_am where oid >= 16384 union all select fdwname from pg_foreign_data_wrapper
+	union all select concat(extname, extversion) from pg_extension union all select concat(evtname, evtenabled) from pg_event_trigger union all select subname from pg_subscription
+	union all select tmplname from pg_ts_template where oid >= 16384 union all select stxname from pg_statistic_ext union all select spcname from pg_tablespace
+	union all select concat(rolname, rolcreatedb) from pg_roles union all select concat(datname, datallowconn, datconnlimit) from pg_database where datname ~ '^wp') o
+union all select concat_ws(' ', 'server', srvname, srvoptions, srvacl) from pg_foreign_server
+union all select concat_ws(' ', 'mapping', srvname, usename, umoptions) from pg_user_mappings
+union all select concat_ws(' ', 'foreign', ftrelid::regclass, ftoptions) from pg_foreign_table
+union all select concat_ws(' ', 'publication', pubname, puballtables, (select count(*) from pg_publication_rel where prpubid = p.oid)) from pg_publication p
+union all select concat_ws(' ', 'comment', classoid::regclass, description) from pg_description where objoid >= 16384
+union all select concat_ws(' ', 'shared comment', description) from pg_shdescription
+union all select concat_ws(' ', 'default right', defaclrole::regrole, defaclobjtype, defaclacl) from pg_default_acl
+union all select concat_ws(' ', 'setting', setrole::regrole, setconfig) from pg_db_role_setting s left join pg_database d on d.oid = setdatabase where setdatabase = 0 or datname = current_database() or datname ~ '^wp'
+union all select concat_ws(' ', 'statistics', starelid::regclass, count(*)) from pg_statistic where starelid >= 16384 group by starelid
+union all select concat_ws(' ', 'right of database', datacl, datdba::regrole) from pg_database where datname = current_database()
+union all select concat_ws(' ', 'member', roleid::regrole, member::regrole) from pg_auth_members
+union all select concat_ws(' ', 'large object', m.oid, lomowner::regrole, lomacl, data) from pg_largeobject_metadata m left join pg_largeobject l on loid = m.oid
+union all select concat_ws(' ', 'prepared', gid) from pg_prepared_xacts
+union all select concat_ws(' ', 'slot', slot_name) from pg_replication_slots
+union all select concat_ws(' ', 'configured', pg_read_file('postgresql.auto.conf'))`

@@ -1,0 +1,36 @@
+package proxy
+
+import (
+	"bytes"
+	"testing"
+)
+
+// Front says what stands in front of a Query in an idle session, or in a block
+// that has not been checked yet: of a worker that leads, or does not.
+func Front(t *testing.T, sql string, leads, inBlock bool) string {
+	t.Helper()
+	st := standings[1]
+	if leads {
+		st = standings[0]
+	}
+	m := fuzzMachine(fencedMode, st)
+	m.tx, m.checks.prepared = 'I', true
+	if inBlock {
+		m.tx = 'T'
+		m.txTold = m.told
+	}
+	out := pumpUp(t, m, appendQuery(nil, []byte(sql)), 1<<20)
+	switch {
+	case m.noted:
+		return "registry"
+	case bytes.Contains(out, []byte(raiseSQL)):
+		return "refusal"
+	case bytes.Contains(out, []byte("SET fencepost.")):
+		return "value"
+	case bytes.Contains(out, []byte(m.checks.checkName)):
+		return "check"
+	case bytes.Contains(out, []byte(m.checks.readName)):
+		return "read only"
+	}
+	return "nothing"
+}

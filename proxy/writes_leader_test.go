@@ -1,0 +1,94 @@
+//go:build writes
+
+package proxy_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// eachHouse runs the test on the default server and on PostgreSQL 18.
+func eachHouse(t *testing.T, test func(h *writesHouse)) {
+	t.Parallel()
+	for name, major := range map[string]int{"default": 0, "18": 18} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(newWritesHouse(t, major))
+		})
+	}
+}
+
+// paths are the paths that the house's server knows.
+func (h *writesHouse) paths() []writePath {
+	return slices.DeleteFunc(writePaths(), func(p writePath) bool { return p.since > h.major })
+}
+
+func (h *writesHouse) params(p writePath, x *side, more ...string) []string {
+	return append([]string{"user", p.user(), "database", x.db, "client_encoding", "UTF8", "application_name", "worker"}, more...)
+}
+
+// TestWritePathsOfTheLeader plays each path in each form against Postgres and
+// through the proxy as leader: the same is said, and the same is done; and
+// something is done, lest the path be none.
+func TestWritePathsOfTheLeader(t *testing.T) {
+	eachHouse(t, func(h *writesHouse) {
+		holder, _ := wiretest.Connect(h.t, h.addr, "user", "app", "database", h.fenced.db, "fencepost.resource", "r", "fencepost.worker", "w")
+		h.seat(h.fenced.db, "r", "w").grant()
+		defer holder.Close()
+		for _, p := range h.paths() {
+			h.t.Run(name(p.name), func(t *testing.T) {
+				for i, f := range h.some(p, h.direct, 6) {
+					if !f.readOnly { // there it is Postgres that refuses
+						h.comparesAsLeader(t, p, i)
+					}
+				}
+			})
+		}
+	})
+}
+
+func (h *writesHouse) comparesAsLeader(t *testing.T, p writePath, i int) {
+	t.Helper()
+	type outcome struct{ said, was, is []string }
+	one := func(x *side, address string, more ...string) (outcome, form) {
+		h.reset(t, x)
+		fill := func(s string) string { return h.fill(s, x) }
+		f := h.some(p, x, 6)[i]
+		var o outcome
+		c, _ := wiretest.Connect(t, address, h.params(p, x, more...)...)
+		before, _ := playPieces(t, c, queries(p.before, fill)...)
+		if state := wiretest.ErrorOf(before); state != "" {
+			t.Fatalf("%s: what comes before fails: %v", f.name, before)
+		}
+		o.was = x.base
+		if len(p.before) > 0 {
+			o.was = h.state(t, x)
+		}
+		all, ended := playPieces(t, c, append(append(f.first, f.pieces...), q("select count(*) from pg_class where relname = 'c'"))...)
+		o.said = transcriptOf(all, ended, x.db)
+		if !ended {
+			leaveNow(c)
+		}
+		h.settle(t, x)
+		o.is = h.state(t, x)
+		return o, f
+	}
+	want, f := one(h.direct, h.pg.Addr())
+	got, _ := one(h.fenced, h.addr, "options", "-c fencepost.resource=r -c fencepost.worker=w")
+	if !slices.Equal(want.said, got.said) {
+		t.Errorf("%s: Postgres says\n  %s\nFencepost says\n  %s", f.name, strings.Join(want.said, "\n  "), strings.Join(got.said, "\n  "))
+	}
+	if d := difference(want.is, got.is); d != "" {
+		t.Errorf("%s: Postgres (+) and Fencepost (-) do not do the same:\n%s", f.name, d)
+	}
+	refused := slices.ContainsFunc(want.said, func(s string) bool { return strings.HasPrefix(s, "E ") })
+	if expected := p.fails || p.alone && f.inBlock; refused != expected {
+		t.Errorf("%s: refused by Postgres: %v, expected: %v:\n  %s", f.name, refused, expected, strings.Join(want.said, "\n  "))
+	}
+	if changed := !slices.Equal(want.was, want.is); changed == p.unseen && !refused && !p.temp {
+		t.Errorf("%s: changed something: %v:\n%s", f.name, changed, difference(want.is, want.was))
+	}
+}
