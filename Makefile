@@ -11,6 +11,9 @@ CHAOS_TIME ?= 5m
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
+# What test-matrix runs, and on which of MAJORS.
+MATRIX ?= $(MAJORS)
+MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
 .PHONY: help build test test-unfenced drivers test-matrix fetch-drivers chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
 
@@ -29,6 +32,14 @@ test-unfenced: setup consul postgres-18 fetch-drivers ## Run the safety tests wi
 drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC
 	@scripts/drivers.sh versions
 	go test -race -count=1 -timeout 15m -v ./test/drivers
+
+test-matrix: setup consul postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 14 to 18 (MATRIX="14 18")
+	@failed=; for major in $(MATRIX); do \
+		echo "== PostgreSQL $$major"; \
+		FENCEPOST_TEST_PG_BIN=$$(scripts/postgres-version.sh $$major) \
+			go test -race -count=1 $(TESTFLAGS) -skip '/^18$$' $(MATRIX_PKG) || failed="$$failed $$major"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "failed on PostgreSQL$$failed" >&2; exit 1; fi
 
 chaos: setup consul postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system
