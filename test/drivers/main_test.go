@@ -75,7 +75,7 @@ var goDrivers = build{name: "go-drivers", dir: "go", args: func(target string) [
 
 // javaDriver is the directory of pgjdbc's program.
 var javaDriver = build{name: "java", args: func(target string) []string {
-	return []string{"javac", "-cp", jdbcJar, "-d", target, "java/Pgjdbc.java"}
+	return []string{"javac", "-cp", jdbcJar, "-sourcepath", "java", "-d", target, "java/drivers/Pgjdbc.java"}
 }}
 
 // jdbcJar is where Debian's libpostgresql-jdbc-java keeps the driver.
@@ -122,6 +122,6 @@ var drivers = []driver{
 	}},
 	{"pgjdbc", func(t testing.TB) (args, env []string) {
 		// Small and quick to start: it lives for seconds.
-		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", javaDriver.path(t) + ":" + jdbcJar, "Pgjdbc"}, nil
+		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", javaDriver.path(t) + ":" + jdbcJar, "drivers.Pgjdbc"}, nil
 	}},
 }

@@ -95,7 +95,7 @@ const (
 	slowUpdate    = "UPDATE account SET balance = 0 FROM pg_sleep(60) WHERE id = 1"
 )
 
-// unsafe text, and other values for types.
+// Values of the scenario types, the text with what a careless quoting trips over.
 const (
 	someText  = "héllo; -- '$1"
 	someUUID  = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"

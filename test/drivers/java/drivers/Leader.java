@@ -1,8 +1,11 @@
-import java.io.BufferedReader;
-import java.io.InputStreamReader;
-import java.io.PrintStream;
+package drivers;
+
+import static drivers.Db.*;
+import static drivers.Lines.*;
+
 import java.io.StringReader;
 import java.io.StringWriter;
+import java.math.BigDecimal;
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
@@ -16,233 +19,45 @@ import java.time.OffsetDateTime;
 import java.time.ZoneOffset;
 import java.time.format.DateTimeFormatter;
 import java.util.ArrayList;
+import java.util.HexFormat;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
-import org.postgresql.PGConnection;
 import org.postgresql.PGNotification;
+import org.postgresql.PGStatement;
 import org.postgresql.copy.CopyIn;
 import org.postgresql.largeobject.LargeObject;
 import org.postgresql.largeobject.LargeObjectManager;
-import org.postgresql.util.PSQLException;
-import org.postgresql.util.ServerErrorMessage;
 
-/**
- * The driver pgjdbc: Pgjdbc scenarios|follower|stale|stale_transaction. See the Go package above for what it does.
- */
-public final class Pgjdbc {
+/** What a worker does that leads. */
+final class Leader {
   static final String SLEEPING =
       "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'";
-  static final String COUNT_EVENTS = "SELECT count(*) FROM event";
-  static final String READ = "SELECT balance FROM account WHERE id = 1";
-  static final String DUPLICATE = "INSERT INTO account VALUES (1, 1)";
 
-  static final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-
-  public static void main(String[] args) throws Exception {
-    switch (args[0]) {
-      case "scenarios" -> scenarios();
-      case "follower" -> follower();
-      case "stale", "stale_transaction" -> stale(args[0]);
-      default -> throw new IllegalArgumentException(args[0]);
-    }
-  }
-
-  // ---- connections and values
-
-  static Connection connect() throws SQLException {
-    return source().getConnection();
-  }
-
-  static org.postgresql.ds.PGSimpleDataSource source() throws SQLException {
-    var source = new org.postgresql.ds.PGSimpleDataSource();
-    configure(source);
-    return source;
-  }
-
-  static void configure(org.postgresql.ds.common.BaseDataSource source) throws SQLException {
-    Map<String, String> env = System.getenv();
-    source.setServerNames(new String[] {env.get("PGHOST")});
-    source.setPortNumbers(new int[] {Integer.parseInt(env.get("PGPORT"))});
-    source.setDatabaseName(env.get("PGDATABASE"));
-    source.setUser(env.get("PGUSER"));
-    source.setSslMode("disable");
-    if (env.containsKey("PGOPTIONS")) {
-      source.setOptions(env.get("PGOPTIONS"));
-    }
-  }
-
-  static PGConnection own(Connection c) throws SQLException {
-    return c.unwrap(PGConnection.class);
-  }
-
-  static void run(Connection c, String sql) throws SQLException {
-    try (Statement s = c.createStatement()) {
-      s.execute(sql);
-    }
-  }
-
-  static Object value(Connection c, String sql, Object... args) throws SQLException {
-    return column(c, sql, args).get(0);
-  }
-
-  static List<Object> column(Connection c, String sql, Object... args) throws SQLException {
-    try (PreparedStatement s = c.prepareStatement(sql)) {
-      for (int i = 0; i < args.length; i++) {
-        s.setObject(i + 1, args[i]);
-      }
-      List<Object> all = new ArrayList<>();
-      try (ResultSet rows = s.executeQuery()) {
-        while (rows.next()) {
-          all.add(rows.getObject(1));
-        }
-      }
-      return all;
-    }
-  }
-
-  static int update(Connection c, String sql, Object... args) throws SQLException {
-    try (PreparedStatement s = c.prepareStatement(sql)) {
-      for (int i = 0; i < args.length; i++) {
-        s.setObject(i + 1, args[i]);
-      }
-      return s.executeUpdate();
-    }
-  }
-
-  interface Action {
-    void run() throws Exception;
-  }
-
-  /** The error that an action ends with, null without one. */
-  static SQLException attempt(Action action) throws Exception {
-    try {
-      action.run();
-      return null;
-    } catch (SQLException e) {
-      return e;
-    }
-  }
-
-  static String state(SQLException e) {
-    if (e == null) {
-      return "ok";
-    }
-    return e.getSQLState() == null ? e.toString() : e.getSQLState();
-  }
-
-  /** The server's words of an error. A failed batch has them in its cause. */
-  static ServerErrorMessage words(Throwable e) {
-    for (; e != null; e = e.getCause()) {
-      if (e instanceof PSQLException p && p.getServerErrorMessage() != null) {
-        return p.getServerErrorMessage();
-      }
-    }
-    return null;
-  }
-
-  static String severity(SQLException e) {
-    ServerErrorMessage m = words(e);
-    return m == null ? "" : m.getSeverity();
-  }
-
-  static Object detail(SQLException e) {
-    ServerErrorMessage m = words(e);
-    if (m == null) {
-      return e == null ? null : e.toString();
-    }
-    return map("class", e.getClass().getName(), "severity", m.getSeverity(), "code", m.getSQLState(), "message", m.getMessage(),
-        "detail", m.getDetail(), "hint", m.getHint(), "position", m.getPosition(), "where", m.getWhere(), "table", m.getTable(),
-        "constraint", m.getConstraint(), "routine", m.getRoutine(), "text", e.getMessage());
-  }
-
-  // ---- lines
-
-  /** Text that is JSON already. */
-  record Json(String text) {}
-
-  static Map<String, Object> map(Object... pairs) {
-    Map<String, Object> m = new LinkedHashMap<>();
-    for (int i = 0; i < pairs.length; i += 2) {
-      m.put((String) pairs[i], pairs[i + 1]);
-    }
-    return m;
-  }
-
-  static String json(Object o) {
-    if (o == null || o instanceof Number || o instanceof Boolean) {
-      return String.valueOf(o);
-    }
-    if (o instanceof Json j) {
-      return j.text();
-    }
-    if (o instanceof Map<?, ?> m) {
-      List<String> parts = new ArrayList<>();
-      m.forEach((k, v) -> parts.add(json(k) + ":" + json(v)));
-      return "{" + String.join(",", parts) + "}";
-    }
-    if (o instanceof List<?> l) {
-      return "[" + String.join(",", l.stream().map(Pgjdbc::json).toList()) + "]";
-    }
-    StringBuilder b = new StringBuilder("\"");
-    for (char ch : o.toString().toCharArray()) {
-      if (ch == '"' || ch == '\\' || ch < ' ') {
-        b.append(String.format("\\u%04x", (int) ch));
-      } else {
-        b.append(ch);
-      }
-    }
-    return b.append('"').toString();
-  }
-
-  record Outcome(Map<String, Object> result, Object detail) {}
-
-  interface Scenario {
-    Outcome run(Connection c, Connection other) throws Exception;
-  }
-
-  interface Report {
-    Outcome run() throws Exception;
-  }
-
-  static void report(String name, Report scenario) {
-    Map<String, Object> line = map("scenario", name);
-    try {
-      Outcome o = scenario.run();
-      line.put("result", o.result());
-      line.put("detail", o.detail());
-    } catch (Exception e) {
-      StringWriter trace = new StringWriter();
-      e.printStackTrace(new java.io.PrintWriter(trace));
-      line.put("failed", trace.toString());
-    }
-    out.println(json(line));
-  }
-
-  // ---- the scenarios of a leader
+  private Leader() {}
 
   static void scenarios() throws Exception {
     Map<String, Scenario> all = new LinkedHashMap<>();
-    all.put("types", Pgjdbc::types);
-    all.put("prepared", Pgjdbc::prepared);
-    all.put("batch", Pgjdbc::batch);
-    all.put("batch_error", Pgjdbc::batchError);
+    all.put("types", Leader::types);
+    all.put("prepared", Leader::prepared);
+    all.put("batch", Leader::batch);
+    all.put("batch_error", Leader::batchError);
     all.put("pipeline", null);
-    all.put("multi", Pgjdbc::multi);
-    all.put("copy_in", Pgjdbc::copyIn);
-    all.put("copy_error", Pgjdbc::copyError);
-    all.put("copy_fail", Pgjdbc::copyFail);
-    all.put("copy_out", Pgjdbc::copyOut);
-    all.put("cursor", Pgjdbc::cursor);
-    all.put("savepoint", Pgjdbc::savepoint);
-    all.put("transaction", Pgjdbc::transaction);
-    all.put("error", Pgjdbc::errors);
-    all.put("cancel", Pgjdbc::cancel);
-    all.put("notify", Pgjdbc::notifications);
-    all.put("large_object", Pgjdbc::largeObject);
-    all.put("alone", Pgjdbc::alone);
+    all.put("multi", Leader::multi);
+    all.put("copy_in", Leader::copyIn);
+    all.put("copy_error", Leader::copyError);
+    all.put("copy_fail", Leader::copyFail);
+    all.put("copy_out", Leader::copyOut);
+    all.put("cursor", Leader::cursor);
+    all.put("savepoint", Leader::savepoint);
+    all.put("transaction", Leader::transaction);
+    all.put("error", Leader::errors);
+    all.put("cancel", Leader::cancel);
+    all.put("notify", Leader::notifications);
+    all.put("large_object", Leader::largeObject);
+    all.put("alone", Leader::alone);
     try (Connection other = connect()) { // it stays, so that the worker does not leave between two scenarios
       for (var entry : all.entrySet()) {
         if (entry.getValue() == null) {
@@ -266,7 +81,7 @@ public final class Pgjdbc {
     try (PreparedStatement s = c.prepareStatement(sql)) {
       s.setInt(1, 7);
       s.setLong(2, 9007199254740993L);
-      s.setBigDecimal(3, new java.math.BigDecimal("12.50"));
+      s.setBigDecimal(3, new BigDecimal("12.50"));
       s.setString(4, "h\u00e9llo; -- '$1");
       s.setBoolean(5, true);
       s.setBytes(6, new byte[] {0, (byte) 255, 39});
@@ -284,7 +99,7 @@ public final class Pgjdbc {
         String at = r.getObject(7, OffsetDateTime.class).withOffsetSameInstant(ZoneOffset.UTC)
             .format(DateTimeFormatter.ofPattern("yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"));
         return new Outcome(map("int4", r.getInt(1), "int8", Long.toString(r.getLong(2)), "numeric", r.getBigDecimal(3).toString(),
-            "text", r.getString(4), "bool", r.getBoolean(5), "bytea", java.util.HexFormat.of().formatHex(r.getBytes(6)),
+            "text", r.getString(4), "bool", r.getBoolean(5), "bytea", HexFormat.of().formatHex(r.getBytes(6)),
             "timestamptz", at, "jsonb", new Json(r.getString(8)), "array", List.of((Integer[]) r.getArray(9).getArray()),
             "uuid", r.getObject(10, UUID.class), "null", r.getString(11)), names);
       }
@@ -303,7 +118,7 @@ public final class Pgjdbc {
           r.next();
           balances.add(r.getInt(1));
         }
-        named.add(s.unwrap(org.postgresql.PGStatement.class).isUseServerPrepare());
+        named.add(s.unwrap(PGStatement.class).isUseServerPrepare());
       }
     }
     return new Outcome(map("balances", balances), named);
@@ -525,117 +340,5 @@ public final class Pgjdbc {
         "index", value(c, "SELECT count(*) FROM pg_indexes WHERE indexname = 'account_balance'"));
     run(c, "DROP INDEX CONCURRENTLY account_balance");
     return new Outcome(result, null);
-  }
-
-  // ---- the other roles
-
-  static int write(Connection c) throws SQLException {
-    return update(c, "UPDATE account SET balance = ? WHERE id = ?", 0, 1);
-  }
-
-  /** Tries each way to write. */
-  static Map<String, Object> refusals(Connection c) throws Exception {
-    Map<String, Object> result = map("role", value(c, "SHOW fencepost.role"), "read", value(c, READ));
-    SQLException refused = attempt(() -> write(c));
-    result.put("write", state(refused));
-    result.put("severity", severity(refused));
-    result.put("simple", state(attempt(() -> {
-      try (Statement s = c.createStatement()) {
-        s.executeUpdate("UPDATE account SET balance = 0");
-      }
-    })));
-    try (PreparedStatement s = c.prepareStatement("UPDATE account SET balance = ?")) {
-      for (int i = 0; i < 3; i++) {
-        s.setInt(1, i);
-        s.addBatch();
-      }
-      result.put("batch", state(attempt(s::executeBatch)));
-    }
-    result.put("copy", state(attempt(() -> own(c).getCopyAPI().copyIn("COPY account FROM STDIN", new StringReader("1000\t1\n")))));
-    c.setAutoCommit(false);
-    value(c, READ);
-    result.put("transaction", state(attempt(() -> write(c))));
-    c.rollback();
-    c.setAutoCommit(true);
-    return result;
-  }
-
-  static void follower() {
-    report("follower", () -> {
-      var pool = new Pool();
-      Connection c = pool.borrow();
-      int pid = own(c).getBackendPID();
-      Map<String, Object> result = refusals(c);
-      c.close();
-      c = pool.borrow();
-      result.put("kept", own(c).getBackendPID() == pid);
-      result.put("again", value(c, READ));
-      pool.end();
-      return new Outcome(result, null);
-    });
-  }
-
-  static void stale(String part) {
-    report(part, () -> {
-      var pool = new Pool();
-      Connection c = pool.borrow();
-      int pid = own(c).getBackendPID();
-      run(c, "UPDATE account SET balance = 101 WHERE id = 1");
-      c.setAutoCommit(part.equals("stale"));
-      value(c, READ);
-      out.println("{\"ready\": true}");
-      new BufferedReader(new InputStreamReader(System.in)).readLine();
-      Connection leading = c;
-      SQLException late = attempt(() -> write(leading));
-      Map<String, Object> result = map("sqlstate", state(late), "severity", severity(late));
-      attempt(c::close);
-      c = pool.borrow();
-      result.put("broken", own(c).getBackendPID() != pid);
-      result.put("role", value(c, "SHOW fencepost.role"));
-      Connection next = c;
-      result.put("again", state(attempt(() -> write(next))));
-      pool.end();
-      return new Outcome(result, null);
-    });
-  }
-
-  /**
-   * A pool of one connection, as small as can be: the driver has none. It drops what is closed or no more valid, as the pools do.
-   */
-  static final class Pool {
-    private final org.postgresql.ds.PGConnectionPoolDataSource source = new org.postgresql.ds.PGConnectionPoolDataSource();
-    private javax.sql.PooledConnection pooled;
-    private boolean broken;
-
-    Pool() throws SQLException {
-      configure(source);
-    }
-
-    Connection borrow() throws SQLException {
-      if (pooled != null && !broken) {
-        try {
-          Connection c = pooled.getConnection();
-          if (c.isValid(60)) {
-            return c;
-          }
-        } catch (SQLException e) {
-          // It is closed, which the driver told nobody: ZF001 is not among the states that it knows to be fatal.
-        }
-      }
-      broken = false;
-      pooled = source.getPooledConnection();
-      pooled.addConnectionEventListener(new javax.sql.ConnectionEventListener() {
-        public void connectionClosed(javax.sql.ConnectionEvent e) {}
-
-        public void connectionErrorOccurred(javax.sql.ConnectionEvent e) {
-          broken = true;
-        }
-      });
-      return pooled.getConnection();
-    }
-
-    void end() throws SQLException {
-      pooled.close();
-    }
   }
 }
