@@ -87,8 +87,9 @@ func eachTLS(t *testing.T, c sidesConfig, fn func(t *testing.T, s *sides)) {
 	for name, major := range map[string]int{"default": 0, "18": 18} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c.major = major
-			fn(t, newSides(t, c))
+			mine := c
+			mine.major = major
+			fn(t, newSides(t, mine))
 		})
 	}
 }
