@@ -94,13 +94,13 @@ func nodeModules(t testing.TB) string {
 	return path
 }
 
-// python is the interpreter that Debian's packages are for.
-func python() string {
-	const debian = "/usr/bin/python3"
-	if _, err := os.Stat(debian); err == nil {
-		return debian
+// python runs a program with the interpreter that Debian's packages are for.
+func python(program string) (args, env []string) {
+	interpreter := "/usr/bin/python3"
+	if _, err := os.Stat(interpreter); err != nil {
+		interpreter = "python3"
 	}
-	return "python3"
+	return []string{interpreter, "python/" + program}, []string{"PYTHONDONTWRITEBYTECODE=1"}
 }
 
 // driver is a program that speaks through one driver.
@@ -110,10 +110,10 @@ type driver struct {
 }
 
 var drivers = []driver{
-	{"psql", func(testing.TB) (args, env []string) { return []string{python(), "python/psql.py"}, nil }},
+	{"psql", func(testing.TB) (args, env []string) { return python("psql.py") }},
 	{"pgx", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "pgx"}, nil }},
 	{"lib/pq", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "libpq"}, nil }},
-	{"psycopg", func(testing.TB) (args, env []string) { return []string{python(), "python/psycopg3.py"}, nil }},
+	{"psycopg", func(testing.TB) (args, env []string) { return python("psycopg3.py") }},
 	{"node pg", func(t testing.TB) (args, env []string) {
 		return []string{"node", "node/pg.js"}, []string{"NODE_PATH=" + nodeModules(t)}
 	}},
