@@ -132,3 +132,54 @@ func TestProtocolErrorsOfTheCheckStandInTheirPlace(t *testing.T) {
 		}
 	})
 }
+
+// TestProtocolDifferencesThatRemain: what docs/protocol.md says of a leader.
+func TestProtocolDifferencesThatRemain(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		params := []string{"user", pgtest.App, "database", db}
+		direct, _ := wiretest.Connect(t, b.pg.Addr(), params...)
+		c := leaderConn(t, b, db)
+		mustExec(t, c, "create table t (id int)")
+		for _, s := range []struct {
+			name      string
+			sent      []byte
+			z         int
+			want, got string // a word of the replies
+		}{
+			{"LOCK behind something unanswered", cat(q("select 1"), q("lock table t")), 2, "25P01", "LOCK TABLE"},
+			{"PREPARE among others", cat(q("prepare a as select 1; select 2"), q("select statement from pg_prepared_statements where name = 'a'")), 2, "Dprepare a as", "DEXECUTE fencepost_check_"},
+			{"times of a query that goes as messages", q("select now() = statement_timestamp(), current_query() is null"), 1, "tf", "ff"},
+		} {
+			for conn, want := range map[*wiretest.Conn]string{direct: s.want, c: s.got} {
+				conn.Send(s.sent)
+				var said strings.Builder
+				for range s.z {
+					for _, m := range conn.Until('Z') {
+						switch m.Type {
+						case 'E':
+							said.WriteString(m.Fields()['C'])
+						case 'D':
+							said.WriteString("D" + strings.Join(values(m), ""))
+						case 'C':
+							said.Write(m.Body)
+						}
+					}
+				}
+				if !strings.Contains(said.String(), want) {
+					t.Errorf("%s: %q, want %q in it", s.name, said.String(), want)
+				}
+			}
+		}
+	})
+}
+
+// values are the texts of a DataRow.
+func values(m wiretest.Message) (all []string) {
+	for b := m.Body[2:]; len(b) >= 4; {
+		n := int(b[0])<<24 | int(b[1])<<16 | int(b[2])<<8 | int(b[3])
+		all = append(all, string(b[4:4+n]))
+		b = b[4+n:]
+	}
+	return all
+}
