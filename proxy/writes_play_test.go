@@ -21,16 +21,15 @@ type form struct {
 	readOnly      bool
 }
 
-// some are the forms in which a path is played: all, or one in n of what defines
-// objects, of which there are many: each path others.
+// some are one in n of the forms in which a path is played; of those that define
+// objects, which are many, one in 3n. Each path and version has others.
 func (h *writesHouse) some(p writePath, x *side, n int) []form {
-	all := p.forms(func(sql string) string { return h.fill(sql, x) })
-	if !p.define {
-		return all
+	if p.define {
+		n *= 3
 	}
 	var some []form
-	for i, f := range all {
-		if (i+len(p.name)+h.major)%n == 0 {
+	for i, f := range p.forms(func(sql string) string { return h.fill(sql, x) }) {
+		if (i+len(p.name)+h.major)%n == 0 || p.call != nil {
 			some = append(some, f)
 		}
 	}
