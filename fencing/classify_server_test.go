@@ -252,7 +252,13 @@ func TestVolatileFunctionsOfTheServerAreJudged(t *testing.T) {
 			harmless[strings.TrimSpace(name)] = true
 		}
 	}
-	s := pgtest.Shared(t)
+	for name, s := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
+		t.Run(name, func(t *testing.T) { judgedFunctions(t, s, harmless) })
+	}
+}
+
+func judgedFunctions(t *testing.T, s *pgtest.Server, harmless map[string]bool) {
+	t.Helper()
 	conn := s.Connect(t, pgtest.Superuser, "postgres")
 	rows, err := conn.Query(context.Background(), `SELECT DISTINCT proname::text FROM pg_proc
 		WHERE provolatile = 'v' AND pronamespace = 'pg_catalog'::regnamespace
