@@ -30,6 +30,7 @@ type sides struct {
 	server pgtest.Pair       // what Postgres shows
 	own    pgtest.Pair       // what the proxy shows its clients
 	log    *observer.ObservedLogs
+	libpq  []string // environment under which programs use the server's libpq
 }
 
 // sidesConfig is what a test changes of a proxy with TLS.
@@ -46,6 +47,9 @@ type sidesConfig struct {
 func newSides(t *testing.T, c sidesConfig) *sides {
 	t.Helper()
 	s := &sides{ca: c.ca}
+	if c.major == 18 {
+		s.libpq = []string{libpq18(t)}
+	}
 	pg := c.pg
 	if pg == nil {
 		pg, s.ca, s.server = pgtest.SharedTLS(t, c.major)

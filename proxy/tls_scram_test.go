@@ -56,9 +56,8 @@ func (s *sides) checkBinding(t *testing.T, secured bool, binding string, upstrea
 	missed := secured && upstream && !same
 	settings := fmt.Sprintf("user=scram_user password=%s sslmode=%s channel_binding=%s", pgtest.Password, mode, binding)
 	for driver, connect := range map[string]func() (string, error){
-		"libpq":    func() (string, error) { return psqlTLS(t, s.addr, s.db, settings, "select session_user") },
-		"libpq 18": func() (string, error) { return psqlTLS(t, s.addr, s.db, settings, "select session_user", libpq18(t)) },
-		"pgx":      func() (string, error) { return pgxUser(t, s, settings) },
+		"libpq": func() (string, error) { return psqlTLS(t, s.addr, s.db, settings, "select session_user", s.libpq...) },
+		"pgx":   func() (string, error) { return pgxUser(t, s, settings) },
 	} {
 		got, err := connect()
 		what := fmt.Sprintf("%s, TLS %t, channel_binding=%s", driver, secured, binding)
