@@ -171,6 +171,16 @@ func (u *UpstreamTLS) secure(conn net.Conn) (net.Conn, error) {
 	return newTLSConn(t, records, t.ConnectionState().PeerCertificates[0].Raw, 0), nil
 }
 
+// Try brings TLS to a connection with Postgres and says goodbye: for who asks
+// whether it would work. conn's deadline bounds it.
+func (u *UpstreamTLS) Try(conn net.Conn) error {
+	secured, err := u.secure(conn)
+	if err == nil {
+		err = secured.Close()
+	}
+	return err
+}
+
 // dial connects to Postgres, under TLS where that is configured. l, if it is not
 // nil, will tell when the connection can be read.
 func (s *Server) dial(ctx context.Context, l *loop) (net.Conn, error) {

@@ -79,15 +79,27 @@ func (s *serving) newAdmin() *admin {
 	}
 }
 
+// tryUpstream connects to Postgres as workers' connections do, as far as TLS.
+func (s *serving) tryUpstream(ctx context.Context) error {
+	deadline := time.Now().Add(time.Second)
+	dialer := net.Dialer{Deadline: deadline}
+	conn, err := dialer.DialContext(ctx, "tcp", s.cfg.Upstream.Address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if s.upstream == nil {
+		return nil
+	}
+	_ = conn.SetDeadline(deadline)
+	return s.upstream.Try(conn)
+}
+
 // readiness asks whether Postgres can be reached. Trouble with the election is
 // told, and does not make the proxy unready.
 func (s *serving) readiness(ctx context.Context) Readiness {
 	r := Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load()}
-	dialer := net.Dialer{Timeout: time.Second}
-	conn, err := dialer.DialContext(ctx, "tcp", s.cfg.Upstream.Address)
-	if err == nil {
-		err = conn.Close()
-	}
+	err := s.tryUpstream(ctx)
 	if err != nil {
 		r.Upstream = err.Error()
 	}

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"syscall"
@@ -61,6 +62,19 @@ func TestServeUnderTLS(t *testing.T) {
 		FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE datname = current_database() AND usename <> 'postgres'`).Scan(&plain, &under)
 	if err != nil || plain != 0 || under < 3 {
 		t.Errorf("%d connections without TLS and %d under it, %v; want none, and the worker's, the fence's and the elector's", plain, under, err)
+	}
+}
+
+// TestReadinessAsksForTLS: a server that would be refused is not reached.
+func TestReadinessAsksForTLS(t *testing.T) {
+	t.Parallel()
+	s, ca, pair := pgtest.SharedTLS(t, 0)
+	other := pgtest.NewAuthority(t)
+	for want, c := range map[string]*pgtest.Authority{`"upstream":"ok"`: ca, "unknown authority": other} {
+		r := startServing(t, s, func(cfg *Config) { secured(pair, pair, c)(cfg) })
+		if code, body := r.ask(t, "/readyz"); !strings.Contains(strings.ReplaceAll(body, ": ", ":"), want) || (code == http.StatusOK) != (c == ca) {
+			t.Errorf("/readyz: %d %s, want %s", code, body, want)
+		}
 	}
 }
 
