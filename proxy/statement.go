@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"regexp"
+	"bytes"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -66,9 +66,31 @@ func declaresTypes(end []byte) bool {
 }
 
 // preparesTransaction finds PREPARE TRANSACTION in a text that cannot be read;
-// a comment behind PREPARE is taken for it. The vertical tab is space to
-// PostgreSQL from 16 on.
-var preparesTransaction = regexp.MustCompile(`(?i)prepare([\s\v]+transaction|[\s\v]*(/\*|--))`)
+// a comment behind PREPARE is taken for it. It is given the longest texts, so
+// that it must be quick: the session is locked meanwhile.
+var preparesTransaction twoPhaseFinder
+
+type twoPhaseFinder struct{}
+
+// Match reports whether sql may hold it. The vertical tab is space to PostgreSQL
+// from 16 on.
+func (twoPhaseFinder) Match(sql []byte) bool {
+	const word = "prepare"
+	for i, c := range sql {
+		if c|0x20 != 'p' || !foldPrefix(view(sql[i:]), word) {
+			continue
+		}
+		behind := sql[i+len(word):]
+		next := bytes.TrimLeft(behind, " \t\n\v\f\r")
+		switch {
+		case bytes.HasPrefix(next, []byte("/*")), bytes.HasPrefix(next, []byte("--")):
+			return true
+		case len(next) < len(behind) && foldPrefix(view(next), "transaction"):
+			return true
+		}
+	}
+	return false
+}
 
 type readClass uint8
 
