@@ -84,6 +84,9 @@ type Statement struct {
 	// Isolation: BEGIN or SET that fixes the isolation, mode or snapshot of
 	// the transaction, which must come before its first query.
 	Isolation bool
+	// OnlyInBlock: outside a transaction block Postgres refuses it, or warns and
+	// does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without HOLD.
+	OnlyInBlock bool
 	// MentionsQueryText: it names something that shows the text of queries
 	// (current_query, pg_cursors, ...), so that text must be the client's own.
 	MentionsQueryText bool

@@ -15,6 +15,7 @@ func classify(n *pgquery.Node) Statement {
 		classifyQuery(n, w, &st)
 	}
 	st.MentionsQueryText = w.queryText
+	st.OnlyInBlock = onlyInBlock(n)
 	if w.unsetsReadOnly {
 		st.UnsetsReadOnly = true
 	}
@@ -50,6 +51,16 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 			st.reason = w.writes
 		}
 	}
+}
+
+// onlyInBlock tells the statements that call RequireTransactionBlock or
+// WarnNoTransactionBlock and are nothing without a block.
+func onlyInBlock(n *pgquery.Node) bool {
+	const withHold = 0x20 // CURSOR_OPT_HOLD
+	c := n.GetDeclareCursorStmt()
+	return n.GetLockStmt() != nil || n.GetConstraintsSetStmt() != nil ||
+		n.GetTransactionStmt().GetKind() == pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT ||
+		c != nil && c.Options&withHold == 0
 }
 
 // readIf makes st a read unless something in it says otherwise.

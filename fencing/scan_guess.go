@@ -15,6 +15,7 @@ func guess(words []string) Statement {
 		return ""
 	}
 	st := Statement{Kind: Ordinary, reason: "not known to the grammar"}
+	st.OnlyInBlock = word(0) == "lock" || word(0) == "savepoint" || word(0) == "set" && word(1) == "constraints" || word(0) == "declare"
 	switch word(0) {
 	case "begin", "start":
 		st.Kind, st.Isolation = Begin, len(words) > 1

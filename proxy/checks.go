@@ -17,7 +17,9 @@ type checks struct {
 	checkSQL            string // "" in mode reading
 	nonce               string
 	generation          int
-	prepared            bool
+	prepared            bool   // they were sent to the server
+	batch               uint64 // in that batch
+	confirmed           bool   // and the server has said so
 	checkName, readName string
 	portal              string
 	// replaced are the names of the last ones, which may be on the server still.
@@ -60,13 +62,13 @@ func (c *checks) rename() {
 	}
 	suffix := c.nonce + "_" + strconv.Itoa(c.generation)
 	c.checkName, c.readName, c.portal = "fencepost_check_"+suffix, "fencepost_read_"+suffix, "fencepost_"+suffix
-	c.prepared, c.built = false, false
+	c.prepared, c.confirmed, c.built = false, false, false
 }
 
-// appendPrepare appends the messages that prepare the checks, and close those
-// they replace, and pushes what they are owed. Closing what is gone already is
-// no error.
-func (c *checks) appendPrepare(dst []byte, owed *replies) []byte {
+// appendPrepare appends the messages that prepare the checks in a batch, and
+// close those they replace, and pushes what they are owed. Closing what is gone
+// already is no error. ahead says that nothing of the client's fails with them.
+func (c *checks) appendPrepare(dst []byte, batch uint64, ahead bool, owed *replies) []byte {
 	for _, name := range c.replaced {
 		dst = appendCloseStatement(dst, name)
 		owed.push(closing, true)
@@ -74,12 +76,21 @@ func (c *checks) appendPrepare(dst []byte, owed *replies) []byte {
 	c.replaced = c.replaced[:0]
 	if c.checkSQL != "" {
 		dst = appendParse(dst, c.checkName, c.checkSQL)
-		owed.push(parse, true).guard = fullCheck
+		e := owed.push(parse, true)
+		e.guard, e.ahead = fullCheck, ahead
 	}
 	dst = appendParse(dst, c.readName, fencing.ReadOnlySQL)
-	owed.push(parse, true).guard = readOnly
-	c.prepared = true
+	e := owed.push(parse, true)
+	e.guard, e.ahead, e.prepares = readOnly, ahead, c.generation
+	c.prepared, c.confirmed, c.batch = true, false, batch
 	return dst
+}
+
+// usable reports whether the prepared checks can be named in a message of that
+// batch: the server has them, or their Parse is in the same batch, which fails
+// with it.
+func (c *checks) usable(batch uint64) bool {
+	return c.prepared && (c.confirmed || c.batch == batch)
 }
 
 // build makes the bytes of the checks for told and held.
@@ -97,16 +108,22 @@ func (c *checks) build(told, held fencing.Epoch) {
 }
 
 // text returns what stands in front of a Query for the guard: an EXECUTE of
-// what is prepared, or the same inline where that may be gone.
+// what is prepared, or the same inline while that is not sure.
 func (c *checks) text(g guard) []byte {
 	switch {
-	case c.prepared && g == readOnly:
+	case c.confirmed && g == readOnly:
 		return c.readText
-	case c.prepared:
+	case c.confirmed:
 		return c.checkText
-	case g == readOnly:
-		return []byte(fencing.ReadOnlySQL + ";")
 	default:
-		return []byte(fencing.InlineCheckSQL(c.fence, c.worker, c.incarnation, c.told, c.held) + ";")
+		return []byte(c.inline(g) + ";")
 	}
+}
+
+// inline is the check as a statement that needs nothing prepared.
+func (c *checks) inline(g guard) string {
+	if g == readOnly {
+		return fencing.ReadOnlySQL
+	}
+	return fencing.InlineCheckSQL(c.fence, c.worker, c.incarnation, c.told, c.held)
 }

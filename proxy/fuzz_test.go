@@ -74,12 +74,13 @@ func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
 	return out
 }
 
-// framed reports whether b is a row of messages, the last one perhaps cut.
+// framed reports whether b is a row of messages, the last one perhaps cut, or a
+// header over which the server ends the connection.
 func framed(b []byte) bool {
 	for len(b) > 0 {
-		f, ok, err := peekFrame(b)
+		f, ok, err := clientFrame(b)
 		if err != nil {
-			return false
+			return len(b) == headerLen
 		}
 		if !ok {
 			return true

@@ -280,8 +280,14 @@ func TestBadLengthAfterTheStartup(t *testing.T) {
 		c := leaderConn(t, b, db)
 		c.Send(q("insert into t values ('"+name+"')"), run("insert into t values ('never')"), bad)
 		all := c.Rest()
-		if len(all) < 3 || all[0].String() != `C "INSERT 0 1\x00"` || all[1].Type != 'Z' || fatal(t, all)['C'] != "08P01" {
-			t.Errorf("%s: %v; want the answer to what came before, then 08P01", name, all)
+		// Postgres ends the connection without a word over a length; a message that it
+		// does not know is a FATAL.
+		want := 2
+		if name == "a long unknown" {
+			want = 3
+		}
+		if len(all) < want || all[0].String() != `C "INSERT 0 1\x00"` || all[1].Type != 'Z' || want == 3 && fatal(t, all)['C'] != "08P01" {
+			t.Errorf("%s: %v; want the answer to what came before, and the end", name, all)
 		}
 	}
 	eventuallyRows(t, pg.Connect(t, pgtest.Superuser, db), "select count(*) filter (where v = 'never') * 100 + count(*) from t", 8)

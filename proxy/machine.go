@@ -70,42 +70,51 @@ type machine struct {
 
 	skipUp   int  // bytes left of a body that is being passed on
 	dropUp   bool // or dropped: a fast path call that is refused
+	mute     bool // nothing more goes to the server, which ends the connection
 	wants    int  // with needMore: how long the message is
 	partial  bool // bytes of an incomplete message are left in the shell's buffer
 	batch    uint64
 	open     bool // extended messages were sent since the last Sync
+	loose    bool // and a Query behind them: a failed one makes the server skip up to a Sync
+	room     int  // with needRoom: how much may still be owed
 	ours     bool // some of them ours
 	ran      bool // the client executed something in this batch
-	cover    cover
-	failed   bool // the transaction is known to have failed before this batch
-	inTx     bool // the server is known to be in a transaction block
-	bare     bool // this batch began in no block, with nothing owed
-	carried  bool // cover and failed were taken over for this batch
-	stmts    map[string]*statement
-	portals  map[string]binding
-	unnamed  *statement
-	hidden   bool      // a prepared statement may free names when SQL EXECUTE runs it
-	one      statement // of the Query in hand
-	copyIn   bool      // the server is reading COPY data
-	told     fencing.Epoch
-	txTold   fencing.Epoch // what was told when the transaction began
-	noted    bool          // the backend is in the registry
-	leaving  bool          // its note is being deleted
-	enterErr *fencing.Refusal
-	hasAsked need // what was done for the message in hand: needDemand, needConfirm
-	tried    bool // Enter was tried for the message in hand
-	renewed  bool // the catalogue was read anew for it
-	scratch  []byte
+	unsynced bool // and no Sync has come since, whatever else
+	// snapshots: the client has parsed or bound a query in this batch.
+	snapshots bool
+	cover     cover
+	failed    bool // the transaction is known to have failed before this batch
+	inTx      bool // the server is known to be in a transaction block
+	bare      bool // this batch began in no block, with nothing owed
+	carried   bool // cover and failed were taken over for this batch
+	begun     bool // something was carried
+	repeat    repeat
+	stmts     map[string]*statement
+	portals   map[string]binding
+	unnamed   *statement
+	hidden    bool      // a prepared statement may free names when SQL EXECUTE runs it
+	one       statement // of the Query in hand
+	copyIn    bool      // the server is reading COPY data
+	told      fencing.Epoch
+	txTold    fencing.Epoch // what was told when the transaction began
+	noted     bool          // the backend is in the registry
+	leaving   bool          // its note is being deleted
+	enterErr  *fencing.Refusal
+	hasAsked  need // what was done for the message in hand: needDemand, needConfirm
+	tried     bool // Enter was tried for the message in hand
+	renewed   bool // the catalogue was read anew for it
+	scratch   []byte
 
 	// The server's side: what it answered.
 
 	skipDown int
 	dropDown bool
-	skipping bool  // the server skips everything up to Sync
-	copying  bool  // a COPY from the client has begun and not ended
-	broken   error // what the client did cannot be followed: the session ends
-	over     bool  // the client was told FATAL by the check: the session ends
-	tx       byte  // of the last ReadyForQuery
+	skipping bool // the server skips everything up to Sync
+	copying  bool // a COPY from the client has begun and not ended
+	executes bool // by an Execute
+	intruder byte // the type of the client's message that has no place in it
+	over     bool // the client was told FATAL by the check: the session ends
+	tx       byte // of the last ReadyForQuery
 	srvCover cover
 	txCover  cover // srvCover at the last ReadyForQuery
 	pending  struct {
@@ -115,6 +124,7 @@ type machine struct {
 	reported *fencing.Standing
 	events   []event
 	down     []byte // scratch for what is sent to the client
+	heldBack []byte // a RowDescription that waits for what comes behind it
 }
 
 // event is something the shell does after a plan was made.
@@ -140,13 +150,16 @@ const (
 	tell
 	// superseded: the check said ZF001; the connection is over after the plan.
 	superseded
+	// again: wake the pump that reads the client: machine.client has something to
+	// send, whatever else comes.
+	again
 )
 
 func newMachine(m mode, version int, standing func() *fencing.Standing, cache *fencing.Cache, c checks) *machine {
 	return &machine{
 		mode: m, version: version, standing: standing, cache: cache, checks: c,
 		stmts: map[string]*statement{}, portals: map[string]binding{}, unnamed: unknownStatement,
-		tx: 'I', settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
+		room: maxOwed / 2, tx: 'I', settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
 	}
 }
 
@@ -156,11 +169,14 @@ func (m *machine) quiet() bool { return m.owed.len() == 0 }
 // carry takes what the last ReadyForQuery said of the transaction over for the
 // messages that follow, if it still holds.
 func (m *machine) carry() {
+	if !m.begun {
+		m.begun, m.txTold = true, m.told // no transaction has begun before
+	}
 	if m.carried || !m.quiet() {
 		m.carried = true
 		return
 	}
-	m.carried = true
+	m.carried, m.loose = true, false
 	m.cover, m.failed, m.inTx = uncovered, false, false
 	switch m.tx {
 	case 'T':
@@ -168,7 +184,8 @@ func (m *machine) carry() {
 	case 'E':
 		m.failed = true
 	case 'I':
-		m.txTold, m.bare = m.told, true
+		m.txTold, m.bare, m.unsynced = m.told, true, false
+		m.repeat.rest()
 		clear(m.portals) // they ended with their transaction
 	}
 }
@@ -177,7 +194,8 @@ func (m *machine) carry() {
 // Query only ReadyForQuery says what holds.
 func (m *machine) boundary() {
 	m.cover, m.failed, m.inTx, m.carried = uncovered, false, false, false
-	m.open, m.ours, m.ran, m.bare = false, false, false, false
+	m.loose = m.loose || m.open
+	m.open, m.ours, m.ran, m.bare, m.snapshots = false, false, false, false, false
 	m.batch++
 }
 
@@ -297,6 +315,9 @@ func (m *machine) asked(n need) { m.hasAsked = max(m.hasAsked, n) }
 
 // refreshed tells that the catalogue was read anew, or cannot be.
 func (m *machine) refreshed() { m.renewed = true }
+
+// roomy reports that no more is owed than with needRoom may be.
+func (m *machine) roomy() bool { return m.owed.len() <= m.room }
 
 // settled forgets what was done for the message in hand.
 func (m *machine) settled() {

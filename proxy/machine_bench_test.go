@@ -12,7 +12,7 @@ func leading(version int) *machine {
 	st := &fencing.Standing{Role: fencing.Leader, Epoch: 7, Holder: fencing.Record{Epoch: 7}}
 	m := newMachine(fencedMode, version, func() *fencing.Standing { return st }, fencing.NewCache(1<<20),
 		newChecks("0123456789ab", 1, "billing", "w1", "i1"))
-	m.told, m.reported, m.checks.prepared = 7, st, true
+	m.told, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
 	return m
 }
 

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"strings"
 	"unsafe"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -17,6 +18,17 @@ var errCopyFlood = errors.New("too many messages inside COPY data")
 func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
 	defer caught(p, &err)
 	m.scratch = m.scratch[:0]
+	if m.mute {
+		return len(in), needNothing, nil
+	}
+	if m.repeat.discard && len(in) > 0 {
+		return 0, needRoom, nil
+	}
+	if m.repeat.due {
+		if need := m.sendAgain(p); need != needNothing {
+			return 0, need, nil
+		}
+	}
 	for n < len(in) {
 		if m.skipUp > 0 {
 			k := min(m.skipUp, len(in)-n)
@@ -36,7 +48,10 @@ func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
 		}
 		f, ok, err := clientFrame(in[n:])
 		if err != nil {
-			return n, needNothing, err
+			// The server ends the connection over that header, in its own words.
+			p.forward(n, n+headerLen)
+			m.mute = true
+			return len(in), needNothing, nil
 		}
 		if !ok {
 			m.wants = headerLen
@@ -52,6 +67,7 @@ func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
 			return n, need, nil
 		}
 		m.settled()
+		m.repeat.keep(f, in[n:n+avail])
 		m.skipUp = f.size - avail
 		n += avail
 		if f.typ == 'X' {
@@ -88,8 +104,7 @@ func bindNames(body []byte) (portal, stmt []byte, ok bool) {
 // message handles one client message of which in[n:n+avail] is there.
 func (m *machine) message(f frame, n, avail int, p *plan) need {
 	body := p.in[n+headerLen : n+avail]
-	if m.copyIn {
-		m.copyMessage(f.typ, n, avail, p)
+	if m.copyIn && m.copyMessage(f.typ, n, avail, p) {
 		return needNothing
 	}
 	if m.skipping && m.quiet() && f.typ != 'S' {
@@ -116,6 +131,11 @@ func (m *machine) message(f frame, n, avail int, p *plan) need {
 	case 'S':
 		m.owed.push(syncing, false)
 		m.boundary()
+		m.loose, m.unsynced = false, false
+	case 'H':
+		if len(body) > 0 {
+			return m.unreadable(closing, n, avail, p)
+		}
 	case 'c', 'f':
 		// For a COPY whose start the server has not answered yet; else ignored.
 		if !m.quiet() {
@@ -141,10 +161,16 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
 	if (m.provenReads || m.version < readOnlyHolds) && !namesUserType(types) {
 		s.proof = m.proofOf(sql)
 	}
+	if m.wantsFresh(s) {
+		if need := m.syncBefore(p); need != needNothing {
+			return need
+		}
+	}
 	if need := m.guardExtended(s, p); need != needNothing {
 		return need
 	}
-	m.hidden = m.hidden || !s.known || len(name) > 0 && frees(&s.info)
+	m.snapshots = m.snapshots || takesSnapshot(s)
+	m.hidden = m.hidden || !s.known || len(name) > 0 && (frees(&s.info) || s.info.Kind == fencing.Alone && s.info.EndsTx)
 	switch old := m.stmts[string(name)]; {
 	case len(name) == 0:
 		m.unnamed = s
@@ -160,6 +186,34 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
 	m.open = true
 	p.forward(n, n+avail)
 	return needNothing
+}
+
+// takesSnapshot reports whether to parse or bind s is a transaction's first
+// query, behind which its isolation cannot be changed.
+func takesSnapshot(s *statement) bool {
+	if !s.known {
+		return true
+	}
+	for _, word := range []string{"select", "insert", "update", "delete", "merge", "with", "values", "table", "explain", "declare"} {
+		if foldPrefix(strings.TrimLeft(s.text, "( \t\r\n"), word) {
+			return true
+		}
+	}
+	return false
+}
+
+// wantsFresh reports whether s would notice a check of ours that was executed in
+// this batch, before the client has executed or bound anything.
+func (m *machine) wantsFresh(s *statement) bool {
+	if !m.ours || m.ran || m.inTx || !(s.known && s.info.Isolation && !m.snapshots || m.version >= 18 && onlyInBlock(s)) {
+		return false
+	}
+	for _, b := range m.portals {
+		if b.batch == m.batch {
+			return false
+		}
+	}
+	return true
 }
 
 // named returns what the proxy knows of a prepared statement.
@@ -184,6 +238,7 @@ func (m *machine) bindMessage(body []byte, n, avail int, p *plan) need {
 	if need := m.guardExtended(s, p); need != needNothing {
 		return need
 	}
+	m.snapshots = m.snapshots || takesSnapshot(s)
 	m.portals[string(portal)] = binding{s, m.batch}
 	m.owed.push(bind, false)
 	m.open = true
@@ -231,7 +286,7 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 	}
 	e := m.owed.push(execute, false)
 	e.stmt = s
-	m.open, m.ran = true, true
+	m.open, m.ran, m.unsynced = true, true, true
 	if sure {
 		m.tellBy(e, s, st)
 	}
@@ -267,10 +322,21 @@ func (m *machine) forget(s *statement) {
 		return // prepared by SQL, so it frees no names
 	case s.known && s.info.Kind == fencing.Deallocate && s.info.Name != "":
 		m.freed(s.info.Name)
-	case s.known && s.info.Kind == fencing.Alone && mentionsDeallocate(s.text):
-		m.forgetAll() // a DO that says so
+	case s.known && s.info.Kind == fencing.Alone && s.info.EndsTx:
+		m.mayForget(s.text)
 	case !s.known, frees(&s.info), s.info.Kind == fencing.ByMessage && m.hidden:
 		m.forgetAll()
+	}
+}
+
+// mayForget follows a DO or a CALL, which may hide a DEALLOCATE ALL: our
+// statements are prepared again, which costs less than the rest of it. The
+// client's are forgotten only if it says so.
+func (m *machine) mayForget(text string) {
+	if mentionsDeallocate(text) {
+		m.forgetAll()
+	} else {
+		m.checks.rename()
 	}
 }
 
@@ -324,7 +390,9 @@ func (m *machine) closeMessage(body []byte) {
 // it (postgres.md A1), so outside a checked block it goes by the registry.
 func (m *machine) functionMessage(n, avail int, p *plan) need {
 	m.carry()
-	m.syncBefore(p)
+	if need := m.syncBefore(p); need != needNothing {
+		return need
+	}
 	if m.mode != passing && !m.failed && m.cover != fullCovered {
 		need, replaced := m.guardFunction(p)
 		if need != needNothing {

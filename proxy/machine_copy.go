@@ -1,24 +1,24 @@
 package proxy
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // copyStarted: the server has begun to read COPY data. Whatever was sent
 // behind, up to the end of the COPY, it reads in that state: Sync is ignored,
-// and a Query makes the COPY fail and is never answered. Other messages there
-// end the session: what becomes of them depends on more than can be known here.
+// and any other message ends the connection, by an ERROR and a FATAL. Should the
+// COPY fail before that, the message is taken for what it is.
 func (m *machine) copyStarted() {
-	m.copying = true
+	m.copying, m.intruder, m.executes = true, 0, m.owed.front().kind == execute
 	for i := 1; i < m.owed.len(); i++ {
 		switch e := m.owed.at(i); e.kind {
 		case copyEnd:
 			return
 		case syncing:
-			e.maybe = true
-		case query:
-			m.owed.remove(i)
-			return
+			e.maybe, e.skips = true, m.executes
 		default:
-			m.broken = fmt.Errorf("%w: the client goes on inside a COPY", errSurprise)
+			m.intruder = m.firstOfClient(i)
 			return
 		}
 	}
@@ -41,27 +41,56 @@ func (m *machine) copyDone() {
 	}
 }
 
+// firstOfClient is the type of the first message of the client's that the
+// entries from the i-th on stand for.
+func (m *machine) firstOfClient(i int) byte {
+	for ; i < m.owed.len(); i++ {
+		switch e := m.owed.at(i); {
+		case e.hideNoData:
+			return 'Q'
+		case !e.ours && e.kind <= function:
+			return "PBDECSQF"[e.kind]
+		}
+	}
+	return 0
+}
+
+// intruded is the error for a message inside COPY data, which names the type of
+// the message: the client's, not that of what stands in front of it.
+func (m *machine) intruded(pe pgError, msg []byte) ([]byte, bool) {
+	const named = "unexpected message type 0x"
+	if !m.copying || m.intruder == 0 || !strings.HasPrefix(pe.Message, named) {
+		return nil, false
+	}
+	at := len(m.down)
+	m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+		if field == 'M' {
+			return fmt.Appendf(nil, "%s%02X%s", named, m.intruder, v[len(named)+2:]), true
+		}
+		return v, true
+	})
+	return m.down[at:], true
+}
+
 // copyMessage follows the client while the server reads COPY data, as far as is
-// known. There, Sync and Flush are ignored, and anything but COPY messages makes
-// the COPY fail. The COPY may have failed already, though, and then the server
-// takes a message for what it is. So a Sync ends what is known of the
-// transaction, and all else goes without its body: inside the COPY the type
-// alone makes the same error, outside it the server refuses it as malformed.
-func (m *machine) copyMessage(typ byte, n, avail int, p *plan) {
+// known, and reports whether it has dealt with the message. There, Sync and Flush
+// are ignored. The COPY may have failed already, though, and then the server
+// takes a message for what it is: a Sync ends what is known of the transaction,
+// and all that has no place in a COPY is taken for what follows it.
+func (m *machine) copyMessage(typ byte, n, avail int, p *plan) bool {
 	switch typ {
 	case 'd', 'H', 'X':
 	case 'S':
-		m.owed.push(syncing, false).maybe = true
+		e := m.owed.push(syncing, false)
+		e.maybe, e.skips = true, m.executes
 		m.boundary()
 	case 'c', 'f':
 		m.owed.push(copyEnd, false)
 		m.copyIn = false
 	default:
-		m.copyIn, m.dropUp = false, true
-		at := len(m.scratch)
-		m.scratch = append(m.scratch, typ, 0, 0, 0, 4)
-		p.insert(m.scratch[at:])
-		return
+		m.copyIn, m.intruder = false, typ
+		return false
 	}
 	p.forward(n, n+avail)
+	return true
 }

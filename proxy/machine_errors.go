@@ -21,13 +21,19 @@ func (m *machine) failure(msg []byte, p *plan) (drop bool, err error) {
 	}
 	e := m.front()
 	for e != nil && e.maybe && !m.skipping {
-		m.owed.pop()
+		m.skip(e)
 		e = m.front()
 	}
 	if e == nil {
 		return false, fmt.Errorf("%w: an error while nothing is owed", errSurprise)
 	}
-	out, drop := m.errorFor(e, pe, msg)
+	if m.unknownCheck(e, pe) {
+		return true, nil
+	}
+	out, drop := m.intruded(pe, msg)
+	if !drop {
+		out, drop = m.errorFor(e, pe, msg)
+	}
 	p.insert(out)
 	m.copyIn, m.copying = false, false
 	m.fail(e)
@@ -39,26 +45,34 @@ func (m *machine) fail(e *reply) {
 	if e.kind == query || e.kind == function || e.kind == syncing {
 		return // ReadyForQuery follows, and everything behind runs
 	}
-	m.skipping = true
+	m.skipping, m.heldBack = true, m.heldBack[:0]
 	for {
 		e := m.owed.front()
 		if e == nil || e.kind == syncing {
 			return
 		}
-		if e.kind == parse && e.stmt != nil && !e.ours {
-			e.stmt.lost = true
-		}
-		if e.kind == parse && e.ours && e.guard != refusal {
-			m.checks.rename()
-		}
-		m.owed.pop()
+		m.skip(e)
 	}
+}
+
+// skip takes out the entry in front, whose message the server has skipped.
+func (m *machine) skip(e *reply) {
+	if e.kind == parse && e.stmt != nil && !e.ours {
+		e.stmt.lost = true
+	}
+	if e.kind == parse && e.ours && e.guard != refusal {
+		m.checks.rename()
+	}
+	m.owed.pop()
 }
 
 // errorFor says what the client gets for an error that answers e: the message
 // itself (drop is false) or out in its place.
 func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop bool) {
 	g, refuse := e.guard, e.refuse
+	if e.ahead {
+		return nil, true
+	}
 	if e.kind == query {
 		ins, ok := e.insertionAt(e.done)
 		if g = noGuard; ok {
@@ -88,12 +102,12 @@ func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop b
 // is the check's own. The server parses the whole text before it runs any of
 // it, and what it finds there is the client's.
 func ofCheck(e *reply, pe pgError) bool {
-	first := e.prefix
-	if first == 0 {
-		first = e.inserts[0].n
-	}
 	if pe.Position > 0 {
-		return pe.Position <= first
+		first := insertion{n: e.prefix}
+		if e.prefix == 0 {
+			first = e.inserts[0]
+		}
+		return first.at < pe.Position && pe.Position <= first.at+first.n
 	}
 	switch pe.Code {
 	case "42601", "22021", "22025", "54000", "54001", "0A000", "08P01":
@@ -184,7 +198,7 @@ func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
 	case pe.Code == fencing.StateStartOver:
 		m.pending.told, m.pending.set = e.told, true
 	case strings.HasPrefix(pe.Code, "ZF"):
-	case theirs(pe.Code):
+	case theirs(pe):
 		// The client's own timeout, cancel, deadlock or failed transaction.
 		m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
 		return m.down[at:]
@@ -211,8 +225,10 @@ func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
 
 // theirs reports whether an error that hit the check is the client's own: it
 // would have met the client's statement as well.
-func theirs(code string) bool {
-	switch code {
+func theirs(pe pgError) bool {
+	switch pe.Code {
+	case "XX000": // 18, behind a Query in a batch that had executed something
+		return strings.HasPrefix(pe.Message, "StartTransactionCommand: unexpected state")
 	case "57014", "55P03", "40P01", "40001", "25P02", "53200", "53300", "57P01", "57P02", "57P03":
 		return true
 	default:

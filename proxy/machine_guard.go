@@ -20,7 +20,7 @@ func (m *machine) guardExtended(s *statement, p *plan) need {
 		m.runCheck(readOnly, s, p)
 		m.cover = readCovered
 	case lapsedFirst:
-		m.runOnce(m.lapsedSQL(), s, p)
+		m.runOnce(m.lapsedSQL(), fullCheck, s, p)
 		m.cover = fullCovered
 	case refuseFirst:
 		at := len(m.scratch)
@@ -37,7 +37,12 @@ func (m *machine) guardExtended(s *statement, p *plan) need {
 func (m *machine) runCheck(g guard, s *statement, p *plan) {
 	m.checks.build(m.txTold, m.held())
 	if !m.checks.prepared {
-		m.prepare(p)
+		m.prepare(false, p)
+		m.checks.build(m.txTold, m.held())
+	}
+	if !m.checks.usable(m.batch) {
+		m.runOnce(m.checks.inline(g), g, s, p)
+		return
 	}
 	if g == readOnly {
 		p.insert(m.checks.readRun)
@@ -45,12 +50,12 @@ func (m *machine) runCheck(g guard, s *statement, p *plan) {
 		p.insert(m.checks.checkRun)
 	}
 	e := m.owed.push(run, true)
-	e.guard, e.stmt, e.told = g, s, m.checks.held
+	e.guard, e.stmt, e.told, e.first = g, s, m.checks.held, m.repeat.first()
 	m.open, m.ours = true, true
 }
 
 // runOnce prepares, runs and forgets a text of ours.
-func (m *machine) runOnce(sql string, s *statement, p *plan) {
+func (m *machine) runOnce(sql string, g guard, s *statement, p *plan) {
 	at, name := len(m.scratch), m.checks.portal
 	m.scratch = appendParse(m.scratch, name, sql)
 	m.scratch = appendRun(m.scratch, name, name)
@@ -58,7 +63,7 @@ func (m *machine) runOnce(sql string, s *statement, p *plan) {
 	p.insert(m.scratch[at:])
 	for _, k := range []kind{parse, run, closing} {
 		e := m.owed.push(k, true)
-		e.guard, e.stmt = fullCheck, s
+		e.guard, e.stmt, e.told = g, s, m.checks.held
 	}
 	m.open, m.ours = true, true
 }
@@ -75,10 +80,11 @@ func (m *machine) lapsedSQL() string {
 	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txTold, m.held(), true)
 }
 
-// prepare prepares the checks on the server, in the batch at hand.
-func (m *machine) prepare(p *plan) {
+// prepare prepares the checks on the server, in the batch at hand. ahead says
+// that it is one of our own.
+func (m *machine) prepare(ahead bool, p *plan) {
 	at := len(m.scratch)
-	m.scratch = m.checks.appendPrepare(m.scratch, &m.owed)
+	m.scratch = m.checks.appendPrepare(m.scratch, m.batch, ahead, &m.owed)
 	p.insert(m.scratch[at:])
 	m.open, m.ours = true, true
 }
@@ -98,10 +104,7 @@ func (m *machine) askFirst(st *fencing.Standing) need {
 }
 
 func (m *machine) setExtended(s *statement, st *fencing.Standing, p *plan) {
-	m.runOnce(m.setSQL(s.info.Name, st), s, p)
-	for i := 1; i <= 3; i++ {
-		m.owed.at(m.owed.len() - i).guard = noGuard
-	}
+	m.runOnce(m.setSQL(s.info.Name, st), noGuard, s, p)
 }
 
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET

@@ -23,8 +23,12 @@ type insertion struct {
 // (postgres.md A1).
 func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 	m.carry()
-	m.syncBefore(p)
 	text, rest, ok := cstring(body)
+	if m.version >= 18 && !(m.snapshots && m.fixesIsolation(text)) || !m.snapshots && m.fixesIsolation(text) {
+		if need := m.syncBefore(p); need != needNothing {
+			return need
+		}
+	}
 	if m.mode == passing || !ok || len(rest) > 0 {
 		m.sendQuery(n, avail, p) // the last two: malformed, and refused by the server
 		return needNothing
@@ -49,6 +53,16 @@ func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 	}
 }
 
+// fixesIsolation reports whether a Query behind a check of ours begins with what
+// must come before a transaction's first query.
+func (m *machine) fixesIsolation(text []byte) bool {
+	if !m.open || !m.ours || m.ran || len(text) > maxAuditText {
+		return false
+	}
+	t := m.analyze(text)
+	return len(t.Statements) > 0 && t.Statements[0].Isolation
+}
+
 // sendQuery forwards the Query as it is.
 func (m *machine) sendQuery(n, avail int, p *plan) *reply {
 	p.forward(n, n+avail)
@@ -65,19 +79,31 @@ func (m *machine) pushQuery() *reply {
 
 // syncBefore ends a batch of which only our check has been executed, before a
 // message that is not of the extended protocol: PostgreSQL 18 would not commit
-// it behind the check's Execute. Nothing of the client's is outstanding but
-// Parse, Bind, Describe and Close.
-func (m *machine) syncBefore(p *plan) {
-	if m.version < 18 || !m.open || !m.ours || m.ran {
-		return
+// it behind the check's Execute, and a BEGIN could fix no isolation behind it. Of
+// the client's there are only Parse, Bind, Describe and Close. Should one of them
+// fail, the server skips the message, so their answers come first.
+func (m *machine) syncBefore(p *plan) need {
+	if !m.open || !m.ours || m.ran {
+		return needNothing
 	}
+	if !m.quiet() {
+		if m.room != 0 {
+			p.insert(flushMessage)
+			m.room = 0
+		}
+		return needRoom
+	}
+	m.room = maxOwed / 2
 	at := len(m.scratch)
 	m.scratch = appendSync(m.scratch)
 	p.insert(m.scratch[at:])
 	m.owed.push(syncing, true)
-	m.open, m.ours = false, false
+	m.open, m.loose, m.ours = false, false, false
 	m.cover, m.inTx = uncovered, false // a transaction without a block ends here, and the check with it
+	return needNothing
 }
+
+var flushMessage = []byte{'H', 0, 0, 0, 4}
 
 // queryOne handles a Query that is one statement, or one unknown text.
 func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) need {
@@ -104,7 +130,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		m.sendQuery(n, avail, p)
 		return needNothing
 	}
-	v, need, r := m.judge(s)
+	v, need, r := m.judgeQuery(s)
 	switch v {
 	case needsMoreFor:
 		return need
@@ -123,7 +149,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		if v == readFirst {
 			g = readOnly
 		}
-		if s.info.Kind == fencing.ByMessage || s.info.MentionsQueryText {
+		if keepsText(s) && !m.open && !m.loose {
 			m.sendAsExtended(g, text, p)
 			m.forget(s)
 			return needNothing
@@ -141,6 +167,26 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 	return needNothing
 }
 
+// keepsText reports whether the server keeps or shows the text of s, so that it
+// must be the client's alone.
+func keepsText(s *statement) bool {
+	return s.info.Kind == fencing.ByMessage || s.info.MentionsQueryText
+}
+
+// judgeQuery is judge for a Query of one statement.
+func (m *machine) judgeQuery(s *statement) (v verdict, n need, r *fencing.Refusal) {
+	v, n, r = m.judge(s)
+	// Extended messages would end with a Sync of ours, and with it the skipping of
+	// a batch that has failed; and a check would make a block of its own where
+	// there may be none.
+	bare := keepsText(s) && (m.open || m.loose) || onlyInBlock(s) && !m.inTx ||
+		m.version >= 18 && m.unsynced // which 18 does not end for a lone statement; with ours in front it is not alone
+	if v == checkFirst && bare && m.standing().May() && m.txTold != 0 {
+		return m.judgeAlone()
+	}
+	return v, n, r
+}
+
 // idleOutside reports whether the statement is one that Postgres refuses, or
 // warns of and does nothing for, outside a transaction block, where it is.
 // Behind a check it would be in one, and succeed or fail otherwise.
@@ -149,26 +195,13 @@ func (m *machine) idleOutside(s *statement) bool {
 }
 
 // failsOutside reports the same of an extended message in a batch that began
-// outside a block and has run nothing yet: from PostgreSQL 18 on the Execute of a
-// check in front would make a block of it.
+// outside a block, as far as is known, and has run nothing yet: from PostgreSQL 18
+// on the Execute of a check in front would make a block of it.
 func (m *machine) failsOutside(s *statement) bool {
-	return m.version >= 18 && m.bare && !m.ours && !m.ran && onlyInBlock(s)
+	return m.version >= 18 && !m.inTx && !m.ours && !m.ran && onlyInBlock(s)
 }
 
-func onlyInBlock(s *statement) bool {
-	if !s.known {
-		return false
-	}
-	t := strings.TrimLeft(s.text, " \t\r\n")
-	switch {
-	case foldPrefix(t, "lock"), foldPrefix(t, "set constraints"), foldPrefix(t, "savepoint"):
-		return s.info.Kind == fencing.Ordinary
-	case foldPrefix(t, "declare"):
-		return s.info.Kind == fencing.ByMessage && !strings.Contains(strings.ToLower(t), "hold")
-	default:
-		return false
-	}
-}
+func onlyInBlock(s *statement) bool { return s.known && s.info.OnlyInBlock }
 
 func foldPrefix(s, word string) bool {
 	return len(s) >= len(word) && strings.EqualFold(s[:len(word)], word)
@@ -185,12 +218,13 @@ func (m *machine) prepareAhead(p *plan) {
 	if m.checks.prepared || !m.quiet() || m.tx == 'E' {
 		return
 	}
-	m.prepare(p)
+	m.prepare(true, p)
 	at := len(m.scratch)
 	m.scratch = appendSync(m.scratch)
 	p.insert(m.scratch[at:])
 	m.owed.push(syncing, true)
 	m.open, m.ours = false, false
+	m.batch++
 	m.checks.build(m.txTold, m.held())
 }
 
@@ -203,7 +237,7 @@ func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *plan) *r
 	p.insert(m.scratch[at:])
 	p.forward(n+headerLen, n+avail)
 	e := m.pushQuery()
-	e.prefix, e.guard = len(prefix), g
+	e.prefix, e.guard, e.first = len(prefix), g, m.repeat.first()
 	return e
 }
 
@@ -228,7 +262,8 @@ func (m *machine) sendAsExtended(g guard, text []byte, p *plan) {
 	p.insert(m.scratch[at:])
 	m.owed.push(parse, true)
 	m.owed.push(bind, true)
-	m.owed.push(describe, false).hideNoData = true
+	d := m.owed.push(describe, false)
+	d.hideNoData, d.holds = true, foldPrefix(strings.TrimLeft(s.text, " \t\r\n"), "execute")
 	m.owed.push(execute, false).stmt = s
 	m.owed.push(syncing, false)
 	m.unnamed = unknownStatement
@@ -267,7 +302,7 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan)
 	binary.BigEndian.PutUint32(m.scratch[at+1:], uint32(len(m.scratch)-at-1))
 	p.insert(m.scratch[at:])
 	e := m.pushQuery()
-	e.inserts, e.text, e.told = ins, keepText(e.text, text), m.checks.held
+	e.inserts, e.text, e.told, e.first = ins, keepText(e.text, text), m.checks.held, ins[0].index == 0 && m.repeat.first()
 	return needNothing
 }
 
@@ -298,6 +333,7 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 				s.proof = &t.Statements[i]
 			}
 		}
+		hides := s.info.Kind == fencing.Alone && s.info.EndsTx
 		if s.info.Kind == fencing.Alone {
 			s.info.Kind = fencing.Ordinary // several statements share a transaction: it cannot end inside
 		}
@@ -315,9 +351,9 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 		case v == answerFirst:
 			sql = m.setSQL(s.info.Name, st)
 		case v == checkFirst:
-			sql, x.guard, m.cover = m.guardText(fullCheck), fullCheck, fullCovered
+			sql, x.guard, m.cover = m.guardText(fullCheck, i == 0), fullCheck, fullCovered
 		case v == readFirst:
-			sql, x.guard, m.cover = m.guardText(readOnly), readOnly, readCovered
+			sql, x.guard, m.cover = m.guardText(readOnly, i == 0), readOnly, readCovered
 		case v == lapsedFirst:
 			sql, x.guard, m.cover = m.lapsedSQL(), fullCheck, fullCovered
 		case v == refuseFirst:
@@ -329,12 +365,20 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 			ins, texts = append(ins, x), append(texts, sql)
 		}
 		m.executed(s)
+		if hides {
+			m.mayForget(view(text[s.info.Start:s.info.End]))
+		}
 	}
 	return ins, texts, needNothing
 }
 
-func (m *machine) guardText(g guard) string {
+// guardText is a check inside a text. Behind a statement of the client's, which
+// may hide a DEALLOCATE, it does not rest on what is prepared.
+func (m *machine) guardText(g guard, first bool) string {
 	m.checks.build(m.txTold, m.held())
+	if !first {
+		return m.checks.inline(g)
+	}
 	b := m.checks.text(g)
 	return string(b[:len(b)-1])
 }

@@ -36,7 +36,7 @@ func (m *machine) server(in []byte, p *plan) (n int, err error) {
 			break
 		}
 		avail := min(f.size, len(in)-n)
-		if avail < f.size && (!streamed(f.typ) || m.editsNotice(f)) {
+		if avail < f.size && (!streamed(f.typ) || m.editsNotice(f) || m.holdsBack(f)) {
 			break
 		}
 		drop, err := m.answer(f, in[n:n+avail], p)
@@ -66,6 +66,17 @@ func streamed(typ byte) bool {
 	}
 }
 
+// holdsBack reports whether f is a RowDescription that is not sent on at once. An
+// EXECUTE in a Query runs before its rows are described, so that an error or a
+// notice comes first.
+func (m *machine) holdsBack(f frame) bool {
+	if f.typ != 'T' {
+		return false
+	}
+	e := m.front()
+	return e != nil && e.kind == describe && e.holds
+}
+
 // answer accounts for one message of the server. drop says that it does not go
 // to the client as it is; what goes in its place is in p.
 func (m *machine) answer(f frame, msg []byte, p *plan) (drop bool, err error) {
@@ -90,12 +101,12 @@ func (m *machine) answer(f frame, msg []byte, p *plan) (drop bool, err error) {
 			return false, fmt.Errorf("%w: %q while nothing is owed", errSurprise, f.typ)
 		}
 		if drop, ok := m.match(e, f.typ, msg, p); ok {
-			return drop, m.broken
+			return drop, nil
 		}
 		if !e.maybe {
 			return false, fmt.Errorf("%w: %q while kind %d is owed", errSurprise, f.typ, e.kind)
 		}
-		m.owed.pop()
+		m.skip(e)
 	}
 }
 
@@ -117,8 +128,11 @@ func (m *machine) match(e *reply, typ byte, msg []byte, p *plan) (drop, ok bool)
 	switch e.kind {
 	case parse:
 		if typ == '1' {
-			if e.stmt != nil {
+			if e.stmt != nil && !e.ours {
 				e.stmt.confirmed = true
+			}
+			if e.prepares == m.checks.generation {
+				m.checks.confirmed = m.checks.prepared
 			}
 			m.owed.pop()
 			return drop, true
@@ -131,10 +145,19 @@ func (m *machine) match(e *reply, typ byte, msg []byte, p *plan) (drop, ok bool)
 		if typ == 't' {
 			return drop, true
 		}
+		if typ == 'T' && e.holds {
+			m.heldBack = append(m.heldBack[:0], msg...)
+			return true, m.popOn(true)
+		}
 		return drop || typ == 'n' && e.hideNoData, m.popOn(typ == 'T' || typ == 'n')
 	case run:
 		return true, m.matchRun(e, typ)
 	case execute:
+		if len(m.heldBack) > 0 && typ != 'E' {
+			at := len(m.down)
+			m.down, m.heldBack = append(m.down, m.heldBack...), m.heldBack[:0]
+			p.insert(m.down[at:])
+		}
 		return drop, m.matchExecute(e, typ, msg)
 	case query:
 		return m.matchQuery(e, typ, msg, p)
@@ -223,8 +246,9 @@ func (m *machine) matchQuery(e *reply, typ byte, msg []byte, p *plan) (drop, ok 
 		}
 		return true, true
 	case 'Z':
+		drop = e.ours // of a Query that is sent again
 		m.ready(e, msg, p)
-		return false, true
+		return drop, true
 	default:
 		return false, false
 	}
@@ -263,17 +287,12 @@ func (m *machine) completed(e *reply, msg []byte) {
 // ready accounts for ReadyForQuery, which ends what e was owed.
 func (m *machine) ready(e *reply, msg []byte, p *plan) {
 	wasOurs := e.ours
-	maybe := e.maybe
+	maybe, skips := e.maybe, e.skips
 	m.copyIn, m.copying = false, false
 	m.owed.pop()
-	m.front()  // ends of a COPY that failed are owed nothing
-	if maybe { // the Sync behind the COPY may have been this one
-		for i := range m.owed.len() {
-			if next := m.owed.at(i); next.kind == syncing {
-				next.maybe = true
-				break
-			}
-		}
+	m.front() // ends of a COPY that failed are owed nothing
+	if maybe {
+		m.maybeNext(skips)
 	}
 	m.skipping = false
 	m.tx = msg[headerLen]
@@ -286,11 +305,29 @@ func (m *machine) ready(e *reply, msg []byte, p *plan) {
 		m.events = append(m.events, event{kind: leave})
 	}
 	if wasOurs {
+		m.discarded()
 		return
 	}
 	m.report(p)
 	if m.pending.set && m.quiet() {
 		m.events = append(m.events, event{kind: tell})
+	}
+}
+
+// maybeNext follows a ReadyForQuery that may have been that of the next Sync, for
+// the one it was taken for may have been ignored in COPY data. What stands between
+// them was skipped then, if the COPY had been executed; if it was a Query, it
+// would have been answered by now.
+func (m *machine) maybeNext(skips bool) {
+	for i := range m.owed.len() {
+		next := m.owed.at(i)
+		if next.kind != syncing && !skips {
+			return
+		}
+		next.maybe, next.skips = true, skips
+		if next.kind == syncing {
+			return
+		}
 	}
 }
 

@@ -147,7 +147,6 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 			z         int
 			want, got string // a word of the replies
 		}{
-			{"LOCK behind something unanswered", cat(q("select 1"), q("lock table t")), 2, "25P01", "LOCK TABLE"},
 			{"PREPARE among others", cat(q("prepare a as select 1; select 2"), q("select statement from pg_prepared_statements where name = 'a'")), 2, "Dprepare a as", "DEXECUTE fencepost_check_"},
 			{"times of a query that goes as messages", q("select now() = statement_timestamp(), current_query() is null"), 1, "tf", "ff"},
 		} {

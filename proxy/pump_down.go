@@ -212,7 +212,7 @@ func (d *downPump) after(ctx context.Context) bool {
 // poke wakes the other pump when it can end a session that drains.
 func (x *session) poke() {
 	x.mu.Lock()
-	poke := x.draining && x.reading && x.idleLocked()
+	poke := x.reading && (x.m.repeats() || x.draining && x.idleLocked())
 	x.mu.Unlock()
 	if poke {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
@@ -335,7 +335,7 @@ func (x *session) serverEnded() {
 // makeRoomLocked lets up go on when the server has answered enough, or answers
 // no more.
 func (x *session) makeRoomLocked() {
-	if x.room != nil && (x.downEnded || x.m.owed.len() <= maxOwed/2) {
+	if x.room != nil && (x.downEnded || x.m.roomy()) {
 		close(x.room)
 		x.room = nil
 	}

@@ -74,6 +74,10 @@ func (u *upPump) read() error {
 			x.say(adminShutdown)
 			return net.ErrClosed
 		}
+		if x.m.repeats() {
+			x.mu.Unlock()
+			return nil
+		}
 		t := x.asked()
 		x.reading = t == nil
 		x.mu.Unlock()
@@ -96,6 +100,9 @@ func (u *upPump) read() error {
 		}
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
+			if x.repeats() {
+				return nil // and then the end is read again
+			}
 			return err
 		}
 		_ = x.client.SetReadDeadline(time.Time{})
@@ -239,7 +246,7 @@ func (x *session) awaitRoom() bool {
 		x.mu.Unlock()
 		return false
 	}
-	if x.m.owed.len() <= maxOwed/2 {
+	if x.m.roomy() {
 		x.mu.Unlock()
 		return true
 	}
@@ -250,6 +257,15 @@ func (x *session) awaitRoom() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return !x.downEnded
+}
+
+// repeats reports, at the end of what the client says, whether some of it is to
+// be sent again first, and waits until it can be.
+func (x *session) repeats() bool {
+	x.mu.Lock()
+	repeats := x.m.repeat.discard || x.m.repeat.due
+	x.mu.Unlock()
+	return repeats && x.awaitRoom()
 }
 
 // keep moves what was not sent to the start of the buffer, and makes room for

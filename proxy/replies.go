@@ -41,6 +41,7 @@ type reply struct {
 	ours bool // swallow what answers it
 	// maybe marks a Sync that the server may have swallowed in copy-in mode.
 	maybe bool
+	skips bool // in a COPY that was executed: an error makes the server skip up to a Sync
 	guard guard
 	// told is the epoch that this reply tells the client when it succeeds (SHOW,
 	// SET), or when its check fails with ZF003.
@@ -52,6 +53,10 @@ type reply struct {
 	prefix, done int
 	inserts      []insertion // of a Query of several statements
 	hideNoData   bool        // of a Describe that stands for a Query
+	holds        bool        // and its RowDescription waits until the statement has run
+	first        bool        // a check in front of all that was sent since the session was at rest
+	ahead        bool        // ours, in a batch of its own: its error is nobody's
+	prepares     int         // of a Parse: the generation of the checks that is prepared with it
 	// refuse is the error that takes the place of the one a refusal provokes.
 	refuse *fencing.Refusal
 	// text is the client's SQL that the guard stands in front of, for the

@@ -198,6 +198,7 @@ func (x *session) run(ctx context.Context) {
 func (x *session) upEnds() {
 	x.mu.Lock()
 	x.upOver = true
+	x.m.repeat.on = false
 	t := x.asked()
 	x.mu.Unlock()
 	if t != nil {

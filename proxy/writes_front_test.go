@@ -14,7 +14,7 @@ func Front(t *testing.T, sql string, leads, inBlock bool) string {
 		st = standings[0]
 	}
 	m := fuzzMachine(fencedMode, st)
-	m.tx, m.checks.prepared = 'I', true
+	m.tx, m.checks.prepared, m.checks.confirmed = 'I', true, true
 	if inBlock {
 		m.tx = 'T'
 		m.txTold = m.told

@@ -1,0 +1,96 @@
+package proxy
+
+import "strings"
+
+// maxKept bounds what of a client's is kept to be sent once more.
+const maxKept = 8 << 10
+
+// repeat sends a client's messages once more if the check in front of them was
+// unknown to the server: a function of the client's has hidden a DEALLOCATE ALL,
+// which nobody sees on the wire. It does so only where nothing of theirs can have
+// run: outside a transaction block, with the check as the first of all, and with
+// everything that was sent since the session was last at rest in hand, which is
+// one Query or one batch with its Sync.
+type repeat struct {
+	on      bool   // kept is all that was sent since the session was at rest
+	ended   bool   // and it ends with what ReadyForQuery answers
+	kept    []byte // whole messages
+	discard bool   // the check was unknown: ReadyForQuery is dropped, then again is sent
+	due     bool   // again is to be sent
+	again   []byte
+	at      int // how much of again was taken
+	plan    plan
+	scratch []byte
+}
+
+// rest begins to keep what is sent. What is sent once more is not kept again.
+func (r *repeat) rest() {
+	r.on, r.ended, r.kept = !r.due, false, r.kept[:0]
+}
+
+// first reports that nothing was sent yet since the session was at rest.
+func (r *repeat) first() bool { return r.on && len(r.kept) == 0 }
+
+// keep keeps a message that was taken; msg is what has come of it.
+func (r *repeat) keep(f frame, msg []byte) {
+	switch {
+	case !r.on:
+	case r.ended, len(msg) < f.size, len(r.kept)+len(msg) > maxKept:
+		r.on = false
+	default:
+		r.kept = append(r.kept, msg...)
+		r.ended = f.typ == 'Q' || f.typ == 'S'
+	}
+}
+
+// unknownCheck reports whether an error that answers e says that the prepared
+// check is gone, in front of messages that can be sent again. If so, their
+// replies are dropped.
+func (m *machine) unknownCheck(e *reply, pe pgError) bool {
+	if pe.Code != "26000" || !e.first || e.done > 0 || !m.repeat.on || !m.repeat.ended ||
+		!strings.Contains(pe.Message, m.checks.checkName) && !strings.Contains(pe.Message, m.checks.readName) {
+		return false
+	}
+	m.checks.rename()
+	m.checks.replaced = m.checks.replaced[:0]
+	m.fail(e)
+	m.owed.front().ours = true // the Query itself, or the batch's Sync
+	m.repeat.discard, m.room = true, 0
+	m.repeat.again = append(m.repeat.again[:0], m.repeat.kept...)
+	m.repeat.at = 0
+	return true
+}
+
+// discarded follows the ReadyForQuery that was dropped.
+func (m *machine) discarded() {
+	if m.repeat.discard {
+		m.repeat.discard, m.repeat.due = false, true
+		m.events = append(m.events, event{kind: again})
+	}
+}
+
+// repeats reports whether something is to be sent again, before any bytes of the
+// client's are taken.
+func (m *machine) repeats() bool { return m.repeat.due }
+
+// sendAgain takes what was kept as if it had come now.
+func (m *machine) sendAgain(p *plan) need {
+	r := &m.repeat
+	r.plan.reset(r.again)
+	var n need
+	for r.at < len(r.again) && n == needNothing {
+		f, _, _ := peekFrame(r.again[r.at:]) // kept whole
+		if n = m.message(f, r.at, f.size, &r.plan); n == needNothing {
+			m.settled()
+			r.at += f.size
+		}
+	}
+	var out []byte
+	out, r.scratch = r.plan.bytes(r.scratch)
+	p.insert(out)
+	if r.at == len(r.again) {
+		r.due = false
+		m.room = maxOwed / 2
+	}
+	return n
+}
