@@ -37,7 +37,7 @@ test-matrix: setup consul postgres-18 fetch-drivers ## Run the tests that depend
 	@failed=; for major in $(MATRIX); do \
 		echo "== PostgreSQL $$major"; \
 		FENCEPOST_TEST_PG_BIN=$$(scripts/postgres-version.sh $$major) \
-			go test -race -count=1 $(TESTFLAGS) -skip '/^18$$' $(MATRIX_PKG) || failed="$$failed $$major"; \
+			go test -count=1 $(TESTFLAGS) -skip '/^18$$' $(MATRIX_PKG) || failed="$$failed $$major"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "failed on PostgreSQL$$failed" >&2; exit 1; fi
 
