@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -9,56 +10,71 @@ import (
 )
 
 // TestProtocolServerGoes: the server stops or crashes. Each client reads what it
-// would have read of the server, and then the end of its connection.
+// would have read of the server, and then the end of its connection. A server that
+// stops at once kills who has not said its last word in five seconds, which on a
+// loaded machine may be either: then it is played once more.
 func TestProtocolServerGoes(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]pgtest.Mode{"fast": pgtest.Fast, "immediate": pgtest.Immediate} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pg := pgtest.Start(t)
-			b, db := newBench(t, pg, nil), pg.Database(t)
-			mustExec(t, leaderConn(t, b, db), "create table t (id int)")
-			type pair struct {
-				name            string
-				direct, proxied *wiretest.Conn
+			wrong := serverGoes(t, mode)
+			if len(wrong) > 0 && mode == pgtest.Immediate {
+				t.Logf("once more: %s", strings.Join(wrong, "\n"))
+				wrong = serverGoes(t, mode)
 			}
-			var pairs []pair
-			for name, c := range map[string]struct {
-				sent  []byte
-				until string
-			}{
-				"idle": {}, "in a block": {q("begin; insert into t values (1)"), "Z"}, "in a batch": {cat(run("select 1"), flush()), "C"},
-				"a statement under way": {q("select pg_sleep(600)"), ""}, "a notice, and a statement under way": {q("do $$begin raise notice 'here'; perform pg_sleep(600); end$$"), "N"},
-				"in a failed batch": {run("select 1/0"), "E"},
-			} {
-				p := pair{name: name}
-				p.direct, _ = wiretest.Connect(t, pg.Addr(), "user", pgtest.App, "database", db)
-				p.proxied, _ = wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-				for _, conn := range []*wiretest.Conn{p.direct, p.proxied} {
-					conn.Send(c.sent)
-					for _, typ := range c.until {
-						conn.Until(byte(typ))
-					}
-				}
-				pairs = append(pairs, p)
-			}
-			pg.Stop(t, mode)
-			for _, p := range pairs {
-				want, got := strings.Join(lines(p.direct.Rest()), "\n"), strings.Join(lines(p.proxied.Rest()), "\n")
-				if want != got || !strings.Contains(want, "57P0") {
-					t.Errorf("%s: Postgres says\n%s\nFencepost\n%s", p.name, want, got)
-				}
-			}
-			c := wiretest.Dial(t, b.addr)
-			c.Send(wiretest.Startup("user", pgtest.App, "database", db))
-			if f := fatal(t, c.Rest()); f['C'] != "08006" {
-				t.Errorf("without a server a client is told %v", f)
-			}
-			pg.Restart(t)
-			again, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db)
-			if n := value(t, again.Exec("select count(*) from t")); n != "0" {
-				t.Errorf("%s rows, want none of those that were not committed", n)
+			for _, w := range wrong {
+				t.Error(w)
 			}
 		})
 	}
+}
+
+// serverGoes says for whom the last words differ.
+func serverGoes(t *testing.T, mode pgtest.Mode) (wrong []string) {
+	pg := pgtest.Start(t)
+	b, db := newBench(t, pg, nil), pg.Database(t)
+	mustExec(t, leaderConn(t, b, db), "create table t (id int)")
+	type pair struct {
+		name            string
+		direct, proxied *wiretest.Conn
+	}
+	var pairs []pair
+	for name, c := range map[string]struct {
+		sent  []byte
+		until string
+	}{
+		"idle": {}, "in a block": {q("begin; insert into t values (1)"), "Z"}, "in a batch": {cat(run("select 1"), flush()), "C"},
+		"a statement under way": {q("select pg_sleep(600)"), ""}, "a notice, and a statement under way": {q("do $$begin raise notice 'here'; perform pg_sleep(600); end$$"), "N"},
+		"in a failed batch": {run("select 1/0"), "E"},
+	} {
+		p := pair{name: name}
+		p.direct, _ = wiretest.Connect(t, pg.Addr(), "user", pgtest.App, "database", db)
+		p.proxied, _ = wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		for _, conn := range []*wiretest.Conn{p.direct, p.proxied} {
+			conn.Send(c.sent)
+			for _, typ := range c.until {
+				conn.Until(byte(typ))
+			}
+		}
+		pairs = append(pairs, p)
+	}
+	pg.Stop(t, mode)
+	for _, p := range pairs {
+		want, got := strings.Join(lines(p.direct.Rest()), "\n"), strings.Join(lines(p.proxied.Rest()), "\n")
+		if want != got || !strings.Contains(want, "57P0") {
+			wrong = append(wrong, fmt.Sprintf("%s: Postgres says\n%s\nFencepost\n%s", p.name, want, got))
+		}
+	}
+	c := wiretest.Dial(t, b.addr)
+	c.Send(wiretest.Startup("user", pgtest.App, "database", db))
+	if f := fatal(t, c.Rest()); f['C'] != "08006" {
+		t.Errorf("without a server a client is told %v", f)
+	}
+	pg.Restart(t)
+	again, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db)
+	if n := value(t, again.Exec("select count(*) from t")); n != "0" {
+		t.Errorf("%s rows, want none of those that were not committed", n)
+	}
+	return wrong
 }
