@@ -54,14 +54,21 @@ func (m *machine) runCheck(g guard, s *statement, p *plan) {
 	m.open, m.ours = true, true
 }
 
-// runOnce prepares, runs and forgets a text of ours.
+// runOnce prepares, runs and forgets a text of ours. One that failed was not
+// forgotten: the server skipped what stood behind it.
 func (m *machine) runOnce(sql string, g guard, s *statement, p *plan) {
 	at, name := len(m.scratch), m.checks.portal
+	kinds := []kind{closing, parse, run, closing}
+	if g == noGuard { // it never fails
+		kinds = kinds[1:]
+	} else {
+		m.scratch = appendCloseStatement(m.scratch, name)
+	}
 	m.scratch = appendParse(m.scratch, name, sql)
 	m.scratch = appendRun(m.scratch, name, name)
 	m.scratch = appendCloseStatement(m.scratch, name)
 	p.insert(m.scratch[at:])
-	for _, k := range []kind{parse, run, closing} {
+	for _, k := range kinds {
 		e := m.owed.push(k, true)
 		e.guard, e.stmt, e.told = g, s, m.checks.held
 	}

@@ -1,0 +1,36 @@
+package proxy_test
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestTemporaryTablesOfThoseWhoDoNotLead: they are refused like other writes,
+// and those that a connection made while it led can be read.
+func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+		s := newStage(t, pg)
+		c := s.leads("w")
+		mustPass(t, c, q("create temp table mine (a int); insert into mine values (7)"))
+		seat := s.seat(s.db, "r", "w")
+		led := *seat.Standing()
+		lapsed := led
+		lapsed.Role, lapsed.Lapsed = 0, true
+		seat.set(&lapsed) // it leads no more, and nobody was granted since
+		for _, sql := range []string{
+			"create temp table other (a int)", "create temp table other as select 1 as a", "insert into mine values (8)", "truncate mine", "drop table mine", "select * into temp other from c",
+			"create temp view other as select 1 as a", "create index on mine (a)", "analyze mine", "with x as (insert into mine values (8) returning a) select * from x",
+		} {
+			mustFail(t, c, "ZF002", q(sql))
+			mustFail(t, c, "ZF002", run(sql), sync_())
+		}
+		if got := column(mustPass(t, c, q("select sum(a) from mine"))); got != "7" {
+			t.Errorf("the table holds %s, want what it held", got)
+		}
+		seat.set(&led)
+		mustPass(t, c, q("insert into mine values (8)"))
+		mustPass(t, c, q("discard temp"))
+		mustFail(t, c, "42P01", q("select * from mine"))
+	})
+}
