@@ -1,5 +1,3 @@
-//go:build writes
-
 package proxy_test
 
 import (
@@ -62,7 +60,7 @@ func (h *writesHouse) spoken(t *testing.T, since string) string {
 
 // TestSafetyWritePathsOfTheSuperseded: a worker that led, and has been
 // superseded since without its proxy knowing, changes nothing in any way, and
-// its connection is over.
+// its connection is over. FENCEPOST_TEST_ALL_FORMS plays all forms.
 func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
 	eachHouse(t, func(h *writesHouse) {
 		s := &stage{bench: h.bench, t: h.t, db: h.fenced.db, admin: h.fenced.admin}
@@ -70,7 +68,7 @@ func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
 		h.eachPath(func(t *testing.T, p writePath) {
 			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
 			var conns []*wiretest.Conn
-			forms := slices.DeleteFunc(h.some(p, h.fenced, 1), func(f form) bool { return f.readOnly })
+			forms := slices.DeleteFunc(h.some(p, h.fenced, 2), func(f form) bool { return f.readOnly })
 			for i, f := range forms {
 				worker := fmt.Sprintf("w%d.%d", i, s.index.Load())
 				first, _ := wiretest.Connect(t, h.addr, h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)...)
@@ -130,7 +128,7 @@ func (h *writesHouse) refusesAll(t *testing.T, p writePath, who string, more ...
 	t.Helper()
 	c, _ := wiretest.Connect(t, h.addr, h.params(p, h.fenced, more...)...)
 	playPieces(t, c, queries(p.before, func(sql string) string { return h.fill(sql, h.fenced) })...)
-	for _, f := range h.some(p, h.fenced, 1) {
+	for _, f := range h.some(p, h.fenced, 2) {
 		all, ended := playPieces(t, c, append(f.first, f.pieces...)...)
 		got := wiretest.ErrorOf(all)
 		passes := p.reads && (h.major >= readsHold || len(more) == 0) && got == ""
