@@ -44,7 +44,7 @@ func Literal(s string) string {
 // transaction and reads its value without a snapshot, so a grant (which takes
 // ShareRowExclusive by ALTER SEQUENCE … RESTART) waits for every transaction
 // that was checked, and every check behind a grant sees its epoch. It returns
-// NULL when the connection may go on; all else is told by fencepost.refuse,
+// no row when the connection may go on; all else is told by fencepost.refuse,
 // which also compares the row under snapshots older than the grant. Operators
 // are qualified: a hostile search_path changes nothing.
 func CheckSQL(fence int32, worker, incarnation string) string {
@@ -58,11 +58,23 @@ func InlineCheckSQL(fence int32, worker, incarnation string, told, held Epoch) s
 }
 
 func checkSQL(fence int32, worker, incarnation, told, held string) string {
-	return fmt.Sprintf(`SELECT CASE WHEN pg_catalog.pg_sequence_last_value('fencepost.epoch_%[1]d'::pg_catalog.regclass) OPERATOR(pg_catalog.=) %[2]s::pg_catalog.int8`+
-		` AND %[2]s::pg_catalog.int8 OPERATOR(pg_catalog.=) %[3]s::pg_catalog.int8`+
-		` AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'`+
-		` THEN NULL ELSE fencepost.refuse(%[1]d, %[2]s::pg_catalog.int8, %[4]s, %[5]s, %[3]s::pg_catalog.int8, false) END`,
-		fence, told, held, Literal(worker), Literal(incarnation))
+	return checkWhere(fence, worker, incarnation, told, held, fmt.Sprintf(
+		` AND %[1]s::pg_catalog.int8 OPERATOR(pg_catalog.=) %[2]s::pg_catalog.int8`+
+			` AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'`, told, held))
+}
+
+// FrontCheckSQL is the check for a connection that was told what its candidacy
+// holds, $1, where nothing at all can stand in front of it in its transaction:
+// then its snapshot is taken behind the reply that told, in any isolation level,
+// and need not be asked for. It costs the server two thirds of the whole.
+func FrontCheckSQL(fence int32, worker, incarnation string) string {
+	return checkWhere(fence, worker, incarnation, "$1", "$1", "")
+}
+
+func checkWhere(fence int32, worker, incarnation, told, held, more string) string {
+	return fmt.Sprintf(`SELECT fencepost.refuse(%[1]d, %[2]s::pg_catalog.int8, %[3]s, %[4]s, %[5]s::pg_catalog.int8, false)`+
+		` WHERE (pg_catalog.pg_sequence_last_value('fencepost.epoch_%[1]d'::pg_catalog.regclass) OPERATOR(pg_catalog.=) %[2]s::pg_catalog.int8%[6]s) IS NOT TRUE`,
+		fence, told, Literal(worker), Literal(incarnation), held, more)
 }
 
 // RefuseSQL is the text that refuses whatever follows it, for a connection

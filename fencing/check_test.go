@@ -29,13 +29,14 @@ func TestCheckTextsAreOneStatementOfASCII(t *testing.T) {
 	const worker = "ü'; DROP TABLE x; --"
 	for name, sql := range map[string]string{
 		"prepared": fencing.CheckSQL(7, worker, "i"),
+		"front":    fencing.FrontCheckSQL(7, worker, "i"),
 		"inline":   fencing.InlineCheckSQL(7, worker, "i", 3, 4),
 		"refusal":  fencing.RefuseSQL(7, worker, "i", 3, 4, true),
 	} {
 		if strings.ContainsAny(sql, "ü\n\x00%") || !strings.Contains(sql, `E'\U000000FC''; DROP TABLE x; --'`) {
 			t.Errorf("%s: %s", name, sql)
 		}
-		if strings.Contains(sql, "$1") != (name == "prepared") {
+		if strings.Contains(sql, "$1") != (name == "prepared" || name == "front") {
 			t.Errorf("%s has the wrong parameters: %s", name, sql)
 		}
 	}

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"encoding/binary"
+	"fmt"
 	"strconv"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -14,24 +16,25 @@ type checks struct {
 	fence               int32
 	resource            string
 	worker, incarnation string
-	checkSQL            string // "" in mode reading
+	checkSQL, frontSQL  string // "" in mode reading
 	nonce               string
 	generation          int
 	prepared            bool   // they were sent to the server
 	batch               uint64 // in that batch
 	confirmed           bool   // and the server has said so
 	checkName, readName string
+	frontName           string // of the check where nothing stands in front
 	portal              string
 	// replaced are the names of the last ones, which may be on the server still.
 	replaced []string
 
 	told, held fencing.Epoch // the parameters for which the bytes below hold
 	built      bool
-	toldText   []byte
-	heldText   []byte
 	checkRun   []byte // Bind, Execute, Close of the check
+	frontRun   []byte
 	readRun    []byte
 	checkText  []byte // EXECUTE …; in front of a Query
+	frontText  []byte
 	readText   []byte
 }
 
@@ -47,6 +50,7 @@ func newChecks(nonce string, fence int32, resource, worker, incarnation string) 
 	c := checks{nonce: nonce, fence: fence, resource: resource, worker: worker, incarnation: incarnation}
 	if incarnation != "" {
 		c.checkSQL = fencing.CheckSQL(fence, worker, incarnation)
+		c.frontSQL = fencing.FrontCheckSQL(fence, worker, incarnation)
 	}
 	c.rename()
 	return c
@@ -55,13 +59,14 @@ func newChecks(nonce string, fence int32, resource, worker, incarnation string) 
 // rename takes new names, under which nothing is prepared yet.
 func (c *checks) rename() {
 	if c.prepared {
-		c.replaced = append(c.replaced[:0], c.checkName, c.readName)
+		c.replaced = append(c.replaced[:0], c.checkName, c.frontName, c.readName)
 	}
 	if c.generation++; c.generation > 1 {
 		c.nonce = randomHex(6) // the last names can be seen: the next must not be told from them
 	}
 	suffix := c.nonce + "_" + strconv.Itoa(c.generation)
 	c.checkName, c.readName, c.portal = "fencepost_check_"+suffix, "fencepost_read_"+suffix, "fencepost_"+suffix
+	c.frontName = c.checkName + "_front"
 	c.prepared, c.confirmed, c.built = false, false, false
 }
 
@@ -77,6 +82,9 @@ func (c *checks) appendPrepare(dst []byte, batch uint64, ahead bool, owed *repli
 	if c.checkSQL != "" {
 		dst = appendParse(dst, c.checkName, c.checkSQL)
 		e := owed.push(parse, true)
+		e.guard, e.ahead = fullCheck, ahead
+		dst = appendParse(dst, c.frontName, c.frontSQL)
+		e = owed.push(parse, true)
 		e.guard, e.ahead = fullCheck, ahead
 	}
 	dst = appendParse(dst, c.readName, fencing.ReadOnlySQL)
@@ -99,20 +107,36 @@ func (c *checks) build(told, held fencing.Epoch) {
 		return
 	}
 	c.told, c.held, c.built = told, held, true
-	c.toldText = strconv.AppendInt(nil, int64(told), 10)
-	c.heldText = strconv.AppendInt(nil, int64(held), 10)
-	c.checkRun = appendRun(nil, c.portal, c.checkName, c.toldText, c.heldText)
+	toldBytes, heldBytes := binary.BigEndian.AppendUint64(nil, uint64(told)), binary.BigEndian.AppendUint64(nil, uint64(held))
+	c.checkRun = appendRun(nil, c.portal, c.checkName, toldBytes, heldBytes)
+	c.frontRun = appendRun(nil, c.portal, c.frontName, toldBytes)
 	c.readRun = appendRun(nil, c.portal, c.readName)
-	c.checkText = []byte("EXECUTE " + c.checkName + "(" + string(c.toldText) + "," + string(c.heldText) + ");")
+	c.checkText = fmt.Appendf(nil, "EXECUTE %s(%d,%d);", c.checkName, told, held)
+	c.frontText = fmt.Appendf(nil, "EXECUTE %s(%d);", c.frontName, told)
 	c.readText = []byte("EXECUTE " + c.readName + ";")
 }
 
+// run returns the messages that run the guard's check, which are prepared.
+func (c *checks) run(g guard, front bool) []byte {
+	switch {
+	case g == readOnly:
+		return c.readRun
+	case front && c.told == c.held:
+		return c.frontRun
+	default:
+		return c.checkRun
+	}
+}
+
 // text returns what stands in front of a Query for the guard: an EXECUTE of
-// what is prepared, or the same inline while that is not sure.
-func (c *checks) text(g guard) []byte {
+// what is prepared, or the same inline while that is not sure. front says that
+// nothing stands in front of it in its transaction.
+func (c *checks) text(g guard, front bool) []byte {
 	switch {
 	case c.confirmed && g == readOnly:
 		return c.readText
+	case c.confirmed && front && c.told == c.held:
+		return c.frontText
 	case c.confirmed:
 		return c.checkText
 	default:

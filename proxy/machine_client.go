@@ -358,7 +358,7 @@ func (m *machine) forgetAll() {
 // freed forgets a prepared statement that is gone from the server.
 func (m *machine) freed(name string) {
 	delete(m.stmts, name)
-	if name == m.checks.checkName || name == m.checks.readName {
+	if name == m.checks.checkName || name == m.checks.frontName || name == m.checks.readName {
 		m.checks.rename()
 		m.checks.replaced = m.checks.replaced[:0] // the names are the client's now
 	}

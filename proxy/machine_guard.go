@@ -44,15 +44,15 @@ func (m *machine) runCheck(g guard, s *statement, p *plan) {
 		m.runOnce(m.checks.inline(g), g, s, p)
 		return
 	}
-	if g == readOnly {
-		p.insert(m.checks.readRun)
-	} else {
-		p.insert(m.checks.checkRun)
-	}
+	p.insert(m.checks.run(g, m.inFront()))
 	e := m.owed.push(run, true)
 	e.guard, e.stmt, e.told, e.first = g, s, m.checks.held, m.repeat.first()
 	m.open, m.ours = true, true
 }
+
+// inFront reports that the next message begins a transaction outside any block,
+// with the session at rest: nothing can stand in front of it.
+func (m *machine) inFront() bool { return m.bare && !m.open && m.quiet() }
 
 // runOnce prepares, runs and forgets a text of ours. One that failed was not
 // forgotten: the server skipped what stood behind it.

@@ -156,7 +156,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		}
 		m.checks.build(m.txTold, m.held())
 		m.prepareAhead(p)
-		e := m.sendPrefixed(m.checks.text(g), g, n, avail, p)
+		e := m.sendPrefixed(m.checks.text(g, m.inFront()), g, n, avail, p)
 		e.text, e.told = keepText(e.text, text), m.checks.held
 	case lapsedFirst:
 		e := m.sendPrefixed([]byte(m.lapsedSQL()+";"), fullCheck, n, avail, p)
@@ -379,7 +379,7 @@ func (m *machine) guardText(g guard, first bool) string {
 	if !first {
 		return m.checks.inline(g)
 	}
-	b := m.checks.text(g)
+	b := m.checks.text(g, false)
 	return string(b[:len(b)-1])
 }
 

@@ -225,7 +225,7 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 		c, key := keyed(t, b.addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
 		admin := b.pg.Connect(t, pgtest.Superuser, db)
 		for sql, want := range map[string]string{
-			"select string_agg(substr(name, 1, 15), ' ' order by name) from pg_prepared_statements":                   "fencepost_check fencepost_read_",
+			"select string_agg(substr(name, 1, 15), ' ' order by name) from pg_prepared_statements":                   "fencepost_check fencepost_check fencepost_read_",
 			"select count(*) from pg_cursors where name <> ''":                                                        "0",
 			"select count(*) from pg_listening_channels()":                                                            "0",
 			"select count(*) from pg_locks where pid = pg_backend_pid() and relation = 'fencepost.epoch_1'::regclass": "1",

@@ -24,9 +24,13 @@ func appendParse(dst []byte, name, query string) []byte {
 
 // appendRun appends Bind, Execute and Close of a named portal: it runs the
 // prepared statement and leaves nothing of it behind, the client's unnamed
-// statement and portal untouched.
+// statement and portal untouched. Parameters are in the binary format.
 func appendRun(dst []byte, portal, statement string, params ...[]byte) []byte {
-	dst = mustEncode((&pgproto3.Bind{DestinationPortal: portal, PreparedStatement: statement, Parameters: params}).Encode(dst))
+	bind := pgproto3.Bind{DestinationPortal: portal, PreparedStatement: statement, Parameters: params}
+	if len(params) > 0 {
+		bind.ParameterFormatCodes = []int16{pgproto3.BinaryFormat}
+	}
+	dst = mustEncode(bind.Encode(dst))
 	dst = mustEncode((&pgproto3.Execute{Portal: portal}).Encode(dst))
 	return mustEncode((&pgproto3.Close{ObjectType: 'P', Name: portal}).Encode(dst))
 }
