@@ -8,6 +8,8 @@ ELECTION ?= postgres
 TESTFLAGS ?= -p 2 -parallel 4 -timeout 15m
 PKG ?= ./...
 CHAOS_TIME ?= 5m
+# How many random scripts make fuzz-differential plays.
+N ?= 10000
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
@@ -15,7 +17,7 @@ MAJORS := 14 15 16 17 18
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
-.PHONY: help build test test-unfenced drivers test-matrix fetch-drivers chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced drivers test-matrix fetch-drivers fuzz-differential chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -40,6 +42,11 @@ test-matrix: setup consul postgres-18 fetch-drivers ## Run the tests that depend
 			go test -count=1 $(TESTFLAGS) -skip '/^18$$' $(MATRIX_PKG) || failed="$$failed $$major"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "failed on PostgreSQL$$failed" >&2; exit 1; fi
+
+fuzz-differential: setup postgres-18 ## Compare random scripts with Postgres (N=10000 SEED=... MAJOR=15 or 18)
+	@mkdir -p bin/found
+	go test -count=1 -timeout 24h -v -run 'Fresh|Safety' ./test/differential -scripts $(N) \
+		$(if $(SEED),-seed $(SEED)) $(if $(MAJOR),-majors $(MAJOR)) -keep "$(CURDIR)/bin/found"
 
 chaos: setup consul postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system

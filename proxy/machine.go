@@ -76,7 +76,7 @@ type machine struct {
 	batch    uint64
 	open     bool // extended messages were sent since the last Sync
 	loose    bool // and a Query behind them: a failed one makes the server skip up to a Sync
-	room     int  // with needRoom: how much may still be owed
+	waiting  bool // with needRoom: until nothing is owed
 	ours     bool // some of them ours
 	ran      bool // the client executed something in this batch
 	unsynced bool // and no Sync has come since, whatever else
@@ -88,6 +88,8 @@ type machine struct {
 	bare      bool // this batch began in no block, with nothing owed
 	carried   bool // cover and failed were taken over for this batch
 	begun     bool // something was carried
+	unsure    bool // this batch began with something owed
+	reparses  bool // a Parse of the unnamed statement is in hand, in who knows what transaction
 	repeat    repeat
 	stmts     map[string]*statement
 	portals   map[string]binding
@@ -95,6 +97,7 @@ type machine struct {
 	hidden    bool      // a prepared statement may free names when SQL EXECUTE runs it
 	one       statement // of the Query in hand
 	copyIn    bool      // the server is reading COPY data
+	data      bool      // the client has sent some, since it last executed something
 	told      fencing.Epoch
 	txTold    fencing.Epoch // what was told when the transaction began
 	noted     bool          // the backend is in the registry
@@ -109,12 +112,13 @@ type machine struct {
 
 	skipDown int
 	dropDown bool
-	skipping bool // the server skips everything up to Sync
-	copying  bool // a COPY from the client has begun and not ended
-	executes bool // by an Execute
-	intruder byte // the type of the client's message that has no place in it
-	over     bool // the client was told FATAL by the check: the session ends
-	tx       byte // of the last ReadyForQuery
+	skipping bool  // the server skips everything up to Sync
+	copying  bool  // a COPY from the client has begun and not ended
+	executes bool  // by an Execute
+	broken   error // what the client did cannot be followed: the session ends
+	intruder byte  // the type of the client's message that has no place in it
+	over     bool  // the client was told FATAL by the check: the session ends
+	tx       byte  // of the last ReadyForQuery
 	srvCover cover
 	txCover  cover // srvCover at the last ReadyForQuery
 	pending  struct {
@@ -159,7 +163,7 @@ func newMachine(m mode, version int, standing func() *fencing.Standing, cache *f
 	return &machine{
 		mode: m, version: version, standing: standing, cache: cache, checks: c,
 		stmts: map[string]*statement{}, portals: map[string]binding{}, unnamed: unknownStatement,
-		room: maxOwed / 2, tx: 'I', settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
+		tx: 'I', settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
 	}
 }
 
@@ -173,9 +177,11 @@ func (m *machine) carry() {
 		m.begun, m.txTold = true, m.told // no transaction has begun before
 	}
 	if m.carried || !m.quiet() {
+		m.unsure = m.unsure || !m.carried
 		m.carried = true
 		return
 	}
+	m.unsure = false
 	m.carried, m.loose = true, false
 	m.cover, m.failed, m.inTx = uncovered, false, false
 	switch m.tx {
@@ -193,7 +199,7 @@ func (m *machine) carry() {
 // boundary forgets what covered the messages up to now: after a Sync or a
 // Query only ReadyForQuery says what holds.
 func (m *machine) boundary() {
-	m.cover, m.failed, m.inTx, m.carried = uncovered, false, false, false
+	m.cover, m.failed, m.inTx, m.carried, m.unsure = uncovered, false, false, false, false
 	m.loose = m.loose || m.open
 	m.open, m.ours, m.ran, m.bare, m.snapshots = false, false, false, false, false
 	m.batch++
@@ -317,9 +323,14 @@ func (m *machine) asked(n need) { m.hasAsked = max(m.hasAsked, n) }
 func (m *machine) refreshed() { m.renewed = true }
 
 // roomy reports that no more is owed than with needRoom may be.
-func (m *machine) roomy() bool { return m.owed.len() <= m.room }
+func (m *machine) roomy() bool {
+	if m.waiting || m.repeat.discard {
+		return !m.owed.certain()
+	}
+	return m.owed.len() <= maxOwed/2
+}
 
 // settled forgets what was done for the message in hand.
 func (m *machine) settled() {
-	m.hasAsked, m.tried, m.enterErr, m.renewed = needNothing, false, nil, false
+	m.hasAsked, m.tried, m.enterErr, m.renewed, m.waiting = needNothing, false, nil, false, false
 }

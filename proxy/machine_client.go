@@ -128,8 +128,10 @@ func (m *machine) message(f frame, n, avail int, p *plan) need {
 		return m.functionMessage(n, avail, p)
 	case 'C':
 		m.closeMessage(body)
+	case 'd':
+		m.data = true
 	case 'S':
-		m.owed.push(syncing, false)
+		m.owed.push(syncing, false).early = !m.data
 		m.boundary()
 		m.loose, m.unsynced = false, false
 	case 'H':
@@ -166,7 +168,13 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
 			return need
 		}
 	}
-	if need := m.guardExtended(s, p); need != needNothing {
+	// Even a Parse that fails drops the unnamed statement. Where nobody knows yet
+	// whether the transaction has failed, and the check would with it, that comes
+	// first.
+	m.reparses = len(name) == 0 && m.unsure
+	need := m.guardExtended(s, p)
+	m.reparses = false
+	if need != needNothing {
 		return need
 	}
 	m.snapshots = m.snapshots || takesSnapshot(s)
@@ -285,7 +293,7 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 		m.setExtended(s, st, p)
 	}
 	e := m.owed.push(execute, false)
-	e.stmt = s
+	e.stmt, m.data = s, false
 	m.open, m.ran, m.unsynced = true, true, true
 	if sure {
 		m.tellBy(e, s, st)
@@ -309,6 +317,9 @@ func (m *machine) executed(s *statement) {
 		m.cover, m.failed, m.inTx = uncovered, false, false
 	case s.info.UnsetsReadOnly && m.cover == readCovered:
 		m.cover = uncovered
+	}
+	if s.known && (s.info.Kind == fencing.Commit || s.info.Kind == fencing.Rollback) && !s.info.Chain {
+		m.ran, m.ours = false, false // what was executed ended with it
 	}
 	m.bare = m.bare && s.info.Kind != fencing.Begin
 	m.forget(s)

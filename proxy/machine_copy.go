@@ -79,10 +79,12 @@ func (m *machine) intruded(pe pgError, msg []byte) ([]byte, bool) {
 // and all that has no place in a COPY is taken for what follows it.
 func (m *machine) copyMessage(typ byte, n, avail int, p *plan) bool {
 	switch typ {
-	case 'd', 'H', 'X':
+	case 'd':
+		m.data = true
+	case 'H', 'X':
 	case 'S':
 		e := m.owed.push(syncing, false)
-		e.maybe, e.skips = true, m.executes
+		e.maybe, e.skips, e.early = true, m.executes, !m.data
 		m.boundary()
 	case 'c', 'f':
 		m.owed.push(copyEnd, false)

@@ -24,6 +24,10 @@ func (m *machine) failure(msg []byte, p *plan) (drop bool, err error) {
 		m.skip(e)
 		e = m.front()
 	}
+	if m.copying && strings.Contains(pe.Where, ", line ") {
+		m.owed.removeEarly() // it has read data, and so the Syncs before them
+		e = m.front()
+	}
 	if e == nil {
 		return false, fmt.Errorf("%w: an error while nothing is owed", errSurprise)
 	}

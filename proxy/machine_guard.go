@@ -36,6 +36,12 @@ func (m *machine) guardExtended(s *statement, p *plan) need {
 // runCheck runs a prepared check by extended messages.
 func (m *machine) runCheck(g guard, s *statement, p *plan) {
 	m.checks.build(m.txTold, m.held())
+	if m.reparses {
+		at := len(m.scratch)
+		m.scratch = appendCloseStatement(m.scratch, "")
+		p.insert(m.scratch[at:])
+		m.owed.push(closing, true)
+	}
 	if !m.checks.prepared {
 		m.prepare(false, p)
 		m.checks.build(m.txTold, m.held())

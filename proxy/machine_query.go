@@ -24,7 +24,7 @@ type insertion struct {
 func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 	m.carry()
 	text, rest, ok := cstring(body)
-	if m.version >= 18 && !(m.snapshots && m.fixesIsolation(text)) || !m.snapshots && m.fixesIsolation(text) {
+	if m.wantsSync(text) {
 		if need := m.syncBefore(p); need != needNothing {
 			return need
 		}
@@ -53,14 +53,36 @@ func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 	}
 }
 
-// fixesIsolation reports whether a Query behind a check of ours begins with what
-// must come before a transaction's first query.
-func (m *machine) fixesIsolation(text []byte) bool {
-	if !m.open || !m.ours || m.ran || len(text) > maxAuditText {
+// wantsSync reports whether a Query would notice a check of ours that was executed
+// in this batch.
+func (m *machine) wantsSync(text []byte) bool {
+	if !m.open || !m.ours || m.ran {
 		return false
 	}
-	t := m.analyze(text)
-	return len(t.Statements) > 0 && t.Statements[0].Isolation
+	if len(text) <= maxAuditText {
+		if t := m.analyze(text); len(t.Statements) > 0 {
+			switch s := &t.Statements[0]; {
+			case s.Isolation && m.snapshots && mentions(text, "isolation", "snapshot"):
+				return false // it comes too late anyway
+			case s.Isolation && !m.snapshots:
+				return true
+			case s.Kind == fencing.Alone, s.Kind == fencing.Discard:
+				return true
+			}
+		}
+	}
+	return m.version >= 18
+}
+
+// mentions reports whether a text has one of these words in it, in any case.
+func mentions(text []byte, words ...string) bool {
+	lower := bytes.ToLower(text)
+	for _, w := range words {
+		if bytes.Contains(lower, []byte(w)) {
+			return true
+		}
+	}
+	return false
 }
 
 // sendQuery forwards the Query as it is.
@@ -71,7 +93,7 @@ func (m *machine) sendQuery(n, avail int, p *plan) *reply {
 
 func (m *machine) pushQuery() *reply {
 	e := m.owed.push(query, false)
-	m.unnamed = unknownStatement
+	m.unnamed, m.data = unknownStatement, false
 	delete(m.portals, "")
 	m.boundary()
 	return e
@@ -86,14 +108,13 @@ func (m *machine) syncBefore(p *plan) need {
 	if !m.open || !m.ours || m.ran {
 		return needNothing
 	}
-	if !m.quiet() {
-		if m.room != 0 {
+	if m.owed.certain() {
+		if !m.waiting {
 			p.insert(flushMessage)
-			m.room = 0
+			m.waiting = true
 		}
 		return needRoom
 	}
-	m.room = maxOwed / 2
 	at := len(m.scratch)
 	m.scratch = appendSync(m.scratch)
 	p.insert(m.scratch[at:])

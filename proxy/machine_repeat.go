@@ -55,7 +55,7 @@ func (m *machine) unknownCheck(e *reply, pe pgError) bool {
 	m.checks.replaced = m.checks.replaced[:0]
 	m.fail(e)
 	m.owed.front().ours = true // the Query itself, or the batch's Sync
-	m.repeat.discard, m.room = true, 0
+	m.repeat.discard = true
 	m.repeat.again = append(m.repeat.again[:0], m.repeat.kept...)
 	m.repeat.at = 0
 	return true
@@ -88,9 +88,6 @@ func (m *machine) sendAgain(p *plan) need {
 	var out []byte
 	out, r.scratch = r.plan.bytes(r.scratch)
 	p.insert(out)
-	if r.at == len(r.again) {
-		r.due = false
-		m.room = maxOwed / 2
-	}
+	r.due = r.at < len(r.again)
 	return n
 }

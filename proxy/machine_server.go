@@ -101,7 +101,7 @@ func (m *machine) answer(f frame, msg []byte, p *plan) (drop bool, err error) {
 			return false, fmt.Errorf("%w: %q while nothing is owed", errSurprise, f.typ)
 		}
 		if drop, ok := m.match(e, f.typ, msg, p); ok {
-			return drop, nil
+			return drop, m.broken
 		}
 		if !e.maybe {
 			return false, fmt.Errorf("%w: %q while kind %d is owed", errSurprise, f.typ, e.kind)
@@ -315,17 +315,18 @@ func (m *machine) ready(e *reply, msg []byte, p *plan) {
 }
 
 // maybeNext follows a ReadyForQuery that may have been that of the next Sync, for
-// the one it was taken for may have been ignored in COPY data. What stands between
-// them was skipped then, if the COPY had been executed; if it was a Query, it
-// would have been answered by now.
+// the one it was taken for may have been ignored in COPY data. If the COPY had been
+// executed, what stands between them was skipped then: whether it was cannot be
+// told, and the session ends. If it was a Query, it would have been answered by
+// now.
 func (m *machine) maybeNext(skips bool) {
 	for i := range m.owed.len() {
-		next := m.owed.at(i)
-		if next.kind != syncing && !skips {
+		switch e := m.owed.at(i); {
+		case e.kind == syncing && i == 0:
+			e.maybe, e.skips = true, skips
 			return
-		}
-		next.maybe, next.skips = true, skips
-		if next.kind == syncing {
+		case e.kind == syncing && skips:
+			m.broken = fmt.Errorf("%w: a Sync inside COPY data that failed", errSurprise)
 			return
 		}
 	}

@@ -42,6 +42,7 @@ type reply struct {
 	// maybe marks a Sync that the server may have swallowed in copy-in mode.
 	maybe bool
 	skips bool // in a COPY that was executed: an error makes the server skip up to a Sync
+	early bool // and it came before all COPY data
 	guard guard
 	// told is the epoch that this reply tells the client when it succeeds (SHOW,
 	// SET), or when its check fails with ZF003.
@@ -96,6 +97,27 @@ func (r *replies) grow() {
 
 // at returns the i-th entry from the front.
 func (r *replies) at(i int) *reply { return &r.ring[(r.head+i)&(len(r.ring)-1)] }
+
+// removeEarly takes out the Syncs that came between a COPY and its data.
+func (r *replies) removeEarly() {
+	for i := 0; i < r.n; {
+		if e := r.at(i); e.early && e.maybe {
+			r.remove(i)
+		} else {
+			i++
+		}
+	}
+}
+
+// certain reports whether anything will be answered for sure.
+func (r *replies) certain() bool {
+	for i := range r.n {
+		if e := r.at(i); !e.maybe && e.kind != copyEnd {
+			return true
+		}
+	}
+	return false
+}
 
 // front returns the entry whose reply comes next, nil if none is owed.
 func (r *replies) front() *reply {

@@ -1,0 +1,181 @@
+package differential
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// names are how transcripts name the server's messages.
+var names = map[byte]string{
+	'1': "ParseComplete", '2': "BindComplete", '3': "CloseComplete", 'A': "NotificationResponse", 'C': "CommandComplete",
+	'D': "DataRow", 'E': "ErrorResponse", 'G': "CopyInResponse", 'H': "CopyOutResponse", 'I': "EmptyQueryResponse",
+	'K': "BackendKeyData", 'N': "NoticeResponse", 'R': "Authentication", 'S': "ParameterStatus", 'T': "RowDescription",
+	'V': "FunctionCallResponse", 'Z': "ReadyForQuery", 'c': "CopyDone", 'd': "CopyData", 'n': "NoData",
+	's': "PortalSuspended", 't': "ParameterDescription",
+}
+
+// failedTransaction is the SQLSTATE of what a failed transaction does not run.
+const failedTransaction = "25P02"
+
+// varying are numbers that differ from server process to server process, and
+// from database to database, inside the text of errors and rows.
+var varying = regexp.MustCompile(`pg_(toast_)?temp_\d+|\bOID \d{5,}|(type|relation|function|oid|OID) \d{5,}|process \d+|db_[a-z0-9]{16}`)
+
+// lines are the messages as a transcript shows them, without what differs from
+// one server process to the next.
+func lines(all []wiretest.Message) []string {
+	out := make([]string, 0, len(all))
+	for _, m := range all {
+		if m.Type == 'S' && bytes.HasPrefix(m.Body, []byte("fencepost.")) {
+			continue // what Fencepost tells beside
+		}
+		out = append(out, varying.ReplaceAllString(line(m), "…"))
+	}
+	return out
+}
+
+func line(m wiretest.Message) string {
+	name, body := names[m.Type], m.Body
+	switch m.Type {
+	case 'E', 'N':
+		f := m.Fields()
+		if f['C'] == failedTransaction {
+			// While messages are under way, nobody knows that the transaction has
+			// failed, and Postgres refuses the check in front of them: in the same
+			// words, at another place of its source.
+			delete(f, 'L')
+			delete(f, 'R')
+			delete(f, 'F')
+		}
+		s := fmt.Sprintf("%s %s %s %q", name, f['V'], f['C'], f['M'])
+		for _, k := range "SDHPpqWstcdnFLR" {
+			if v, ok := f[byte(k)]; ok && !(k == 'S' && v == f['V']) {
+				s += fmt.Sprintf(" %c=%q", k, v)
+			}
+		}
+		return s
+	case 'T':
+		return name + columns(body)
+	case 't':
+		for i := 2; i+4 <= len(body); i += 4 {
+			name += " " + oid(body[i:])
+		}
+		return name
+	case 'A':
+		return name + " " + quote(bytes.SplitN(body[4:], []byte{0}, 3)[:2])
+	case 'S':
+		return name + " " + quote(bytes.SplitN(body, []byte{0}, 3)[:2])
+	case 'D':
+		return name + row(body)
+	case 'Z', 'C':
+		return name + " " + string(bytes.TrimRight(body, "\x00"))
+	}
+	if len(body) == 0 {
+		return name
+	}
+	return fmt.Sprintf("%s %q", name, body)
+}
+
+func quote(parts [][]byte) string {
+	out := make([]string, len(parts))
+	for i, p := range parts {
+		out[i] = strconv.Quote(string(p))
+	}
+	return strings.Join(out, " ")
+}
+
+// oid shows an object id: those of users' objects differ by nature.
+func oid(b []byte) string {
+	const firstUser = 16384
+	if n := binary.BigEndian.Uint32(b); n < firstUser {
+		return strconv.Itoa(int(n))
+	}
+	return "user"
+}
+
+func columns(body []byte) (s string) {
+	for rest := body[min(2, len(body)):]; len(rest) > 0; {
+		end := bytes.IndexByte(rest, 0)
+		if end < 0 || len(rest) < end+19 {
+			return s + fmt.Sprintf(" and %q", rest)
+		}
+		f := rest[end+1:]
+		s += fmt.Sprintf(" %q table=%s.%d type=%s len=%d mod=%d format=%d", rest[:end], oid(f),
+			binary.BigEndian.Uint16(f[4:]), oid(f[6:]), int16(binary.BigEndian.Uint16(f[10:])),
+			int32(binary.BigEndian.Uint32(f[12:])), binary.BigEndian.Uint16(f[16:]))
+		rest = rest[end+19:]
+	}
+	return s
+}
+
+func row(body []byte) (s string) {
+	for rest := body[min(2, len(body)):]; len(rest) >= 4; {
+		n := int(int32(binary.BigEndian.Uint32(rest)))
+		rest = rest[4:]
+		if n < 0 {
+			s += " null"
+			continue
+		}
+		n = min(n, len(rest))
+		s += " " + strconv.Quote(string(rest[:n]))
+		rest = rest[n:]
+	}
+	return s
+}
+
+// refusedEarlier reports whether got is 25P02 where Postgres, in a failed
+// transaction too, found something else wrong with a message first: a name that
+// does not exist, a text that cannot be parsed. The check that stands in front
+// while nobody knows yet that the transaction has failed is refused for that
+// alone. Nothing would have run either way.
+func refusedEarlier(want []string, got string) bool {
+	if !strings.HasPrefix(want[0], "ErrorResponse ERROR ") || !strings.HasPrefix(got, "ErrorResponse ERROR "+failedTransaction) {
+		return false
+	}
+	for _, l := range want {
+		if strings.HasPrefix(l, "ReadyForQuery ") {
+			return l == "ReadyForQuery E"
+		}
+	}
+	return true
+}
+
+// difference says where what Fencepost gave differs from what Postgres gave, ""
+// if it does not.
+func difference(want, got outcome) string {
+	w, g := lines(want.all), lines(got.all)
+	for i := range max(len(w), len(g)) {
+		switch {
+		case i == len(w) && want.end == "broken off":
+			// Postgres ended with bytes of the client's unread, and the reset that
+			// makes may overtake its last words.
+			return ""
+		case i >= len(w) && strings.HasPrefix(g[i], "ErrorResponse ERROR "+failedTransaction) && i == len(g)-1:
+			return "" // as in refusedEarlier, and Postgres answers without flushing it
+		case i >= len(w):
+			return fmt.Sprintf("Fencepost goes on with\n  %s", g[i])
+		case i >= len(g):
+			return fmt.Sprintf("Fencepost leaves out\n  %s\n  (its end: %q)", w[i], got.end)
+		case strings.HasPrefix(g[i], "ErrorResponse ERROR 25001 ") && strings.Contains(g[i], "must be called before any query") && g[i] != w[i]:
+			// LOCK, NOTIFY and their like read nothing, so Postgres lets SET TRANSACTION
+			// follow them. They can wait for locks and write, so a check goes first, and
+			// is a query.
+			return ""
+		case w[i] != g[i] && !refusedEarlier(w[i:], g[i]):
+			return fmt.Sprintf("message %d:\n  Postgres  %s\n  Fencepost %s", i, w[i], g[i])
+		}
+	}
+	if want.end == "" && got.end != "" {
+		return "the connection ends otherwise: " + got.end
+	}
+	if want.contents != got.contents {
+		return "the database differs:\nPostgres:\n" + want.contents + "\nFencepost:\n" + got.contents
+	}
+	return ""
+}

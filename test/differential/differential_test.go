@@ -1,0 +1,242 @@
+package differential
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+var (
+	count  = flag.Int("scripts", 0, "how many fresh scripts to play; 0: what fits into an ordinary run of the tests")
+	seed   = flag.Uint64("seed", 0, "the seed of the first fresh script; 0: one of this run's own")
+	majors = flag.String("majors", "15,18", "the major versions of Postgres to compare with")
+	keep   = flag.String("keep", "", "a directory for the failing scripts")
+	most   = flag.Int("failures", 3, "how many failing scripts to make small before the run ends")
+)
+
+func eachMajor(t *testing.T, test func(t *testing.T, major int)) {
+	for _, m := range strings.Split(*majors, ",") {
+		t.Run("PostgreSQL "+m, func(t *testing.T) {
+			t.Parallel()
+			test(t, int(number(m)))
+		})
+	}
+}
+
+// pair is a room that scripts come to past the proxy, and one behind it.
+type pair struct {
+	plain, fenced *room
+}
+
+func newPair(t *testing.T, h *house) *pair {
+	t.Helper()
+	p := &pair{newRoom(t, h, false), newRoom(t, h, true)}
+	if err := h.sit(p.fenced.database, "w", p.fenced.fence).grant(); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// compare plays s twice. same is "" if the outcomes do not differ; strange says
+// that Postgres itself is not of one mind about it.
+func (p *pair) compare(s script) (want, got outcome, diff string, err error) {
+	if want, err = p.plain.direct(s); err != nil {
+		return want, got, "", err
+	}
+	if got, err = p.fenced.proxied(s, want.answered, nil); err != nil {
+		return want, got, "", err
+	}
+	return want, got, difference(want, got), nil
+}
+
+// differs is compare, but for scripts that Postgres itself does not always
+// answer alike.
+func (p *pair) differs(s script) (want, got outcome, diff string, err error) {
+	want, got, diff, err = p.compare(s)
+	if diff == "" || err != nil {
+		return want, got, diff, err
+	}
+	if forgotten(got.all) {
+		return want, got, "", nil
+	}
+	for range 2 {
+		again, err := p.plain.direct(s)
+		if err != nil || difference(want, again) != "" {
+			return want, got, "", err
+		}
+	}
+	return want, got, diff, nil
+}
+
+// forgotten reports whether the check was unknown to the server, by a DEALLOCATE
+// ALL that a function hides, where the messages could not be sent again: in a
+// transaction block, or with more under way. That is refused once, as if the fence
+// could not be checked, and is all that differs.
+func forgotten(got []wiretest.Message) bool {
+	return slices.ContainsFunc(lines(got), func(l string) bool {
+		return strings.HasPrefix(l, "ErrorResponse ERROR ZF004 ") && strings.Contains(l, "does not exist") && strings.Contains(l, "26000")
+	})
+}
+
+// report writes a failing script with what it led to.
+func report(s script, want, got outcome, diff string) string {
+	return fmt.Sprintf("%s\nthe script:\n%s\nPostgres:\n  %s\nFencepost:\n  %s", diff, s,
+		strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
+}
+
+// TestKeptScripts plays what once failed.
+func TestKeptScripts(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("kept scripts: %v, %v", files, err)
+	}
+	eachMajor(t, func(t *testing.T, major int) {
+		p := newPair(t, newHouse(t, major))
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := parseScript(string(text))
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			want, got, diff, err := p.compare(s)
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if diff != "" {
+				t.Errorf("%s: %s", file, report(s, want, got, diff))
+			}
+		}
+	})
+}
+
+// TestScriptsReadBack: what is kept is what was played.
+func TestScriptsReadBack(t *testing.T) {
+	t.Parallel()
+	for n := range uint64(300) {
+		s := generate(n)
+		again, err := parseScript(s.String())
+		if err != nil {
+			t.Fatalf("seed %d: %v", n, err)
+		}
+		if s.String() != again.String() || generate(n).String() != s.String() {
+			t.Fatalf("seed %d: %s became %s", n, s, again)
+		}
+		for i := range s.steps {
+			if !slices.Equal(s.steps[i].bytes(), again.steps[i].bytes()) {
+				t.Fatalf("seed %d: %s became %s", n, s.steps[i], again.steps[i])
+			}
+		}
+	}
+}
+
+// fixed is how many seeds every run of the tests plays, from 1 on; fresh is for
+// how long an ordinary run plays others.
+const (
+	fixed = 300
+	fresh = 12 * time.Second
+)
+
+// TestFixedScripts plays the same seeds in every run.
+func TestFixedScripts(t *testing.T) {
+	t.Parallel()
+	eachMajor(t, func(t *testing.T, major int) {
+		fuzz(t, major, 1, fixed, 0)
+	})
+}
+
+// TestFreshScripts plays seeds that differ from run to run.
+func TestFreshScripts(t *testing.T) {
+	t.Parallel()
+	first := *seed
+	if first == 0 {
+		first = rand.Uint64() >> 20
+	}
+	eachMajor(t, func(t *testing.T, major int) {
+		if *count > 0 {
+			fuzz(t, major, first, *count, 0)
+		} else {
+			fuzz(t, major, first, 1<<30, fresh)
+		}
+	})
+}
+
+// fuzz plays n scripts of the seeds from first on, or as many as time allows.
+func fuzz(t *testing.T, major int, first uint64, n int, limit time.Duration) {
+	h := newHouse(t, major)
+	began := time.Now()
+	var next, played, failures atomic.Int64
+	var wg sync.WaitGroup
+	for range 2 {
+		p := newPair(t, h)
+		wg.Go(func() {
+			for failures.Load() < int64(*most) && (limit == 0 || time.Since(began) < limit) {
+				at := next.Add(1) - 1
+				if at >= int64(n) {
+					return
+				}
+				if !p.try(t, major, first+uint64(at)) {
+					failures.Add(1)
+				}
+				played.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	took := time.Since(began)
+	t.Logf("PostgreSQL %d: %d scripts in %v (%.0f per second), seeds from %d on", major, played.Load(), took.Round(time.Millisecond),
+		float64(played.Load())/took.Seconds(), first)
+	if played.Load() == 0 {
+		t.Error("no script was played")
+	}
+}
+
+// try plays the script of a seed, and makes it small if it fails.
+func (p *pair) try(t *testing.T, major int, seed uint64) bool {
+	s := generate(seed)
+	began := time.Now()
+	want, got, diff, err := p.differs(s)
+	if took := time.Since(began); took > time.Second {
+		fmt.Println("SLOW", seed, took)
+	}
+	if err != nil {
+		t.Errorf("seed %d: %v\n%s", seed, err, s)
+		return false
+	}
+	if diff == "" {
+		return true
+	}
+	small := shrink(s, func(c script) bool {
+		_, _, d, err := p.differs(c)
+		return err == nil && d != ""
+	})
+	if w, g, d, err := p.differs(small); err == nil && d != "" {
+		s, want, got, diff = small, w, g, d
+	}
+	t.Errorf("seed %d: %s", seed, report(s, want, got, diff))
+	if testing.Verbose() {
+		fmt.Printf("seed %d: %s", seed, report(s, want, got, diff))
+	}
+	if *keep != "" {
+		s.about = fmt.Sprintf("seed %d on PostgreSQL %d\n", seed, major)
+		name := filepath.Join(*keep, fmt.Sprintf("found-%d-%d.txt", major, seed))
+		text := s.String() + "< " + strings.Join(lines(want.all), "\n< ") + "\n"
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Error(err)
+		}
+	}
+	return false
+}

@@ -1,0 +1,200 @@
+package differential
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestSafetyStaleTwin plays scripts by a worker that is superseded at a random
+// point. Once the grant to its successor has returned, nothing in the database
+// changes any more, whatever was under way; and the worker is told what Postgres
+// would say had it ended the connection there.
+func TestSafetyStaleTwin(t *testing.T) {
+	t.Parallel()
+	twins(t, (*pair).stale)
+}
+
+// TestSafetyFollowerTwin plays scripts by a worker that does not lead: nothing
+// in the database changes, and the connection lives as long as on Postgres.
+func TestSafetyFollowerTwin(t *testing.T) {
+	t.Parallel()
+	twins(t, (*pair).follows)
+}
+
+// twins plays the fixed seeds, and fresh ones for a while.
+func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
+	first := *seed
+	if first == 0 {
+		first = rand.Uint64() >> 20
+	}
+	n := fixedTwins + *count/4
+	eachMajor(t, func(t *testing.T, major int) {
+		h := newHouse(t, major)
+		began := time.Now()
+		var next, failures atomic.Int64
+		var wg sync.WaitGroup
+		for range 2 {
+			p := newPair(t, h)
+			wg.Go(func() {
+				for failures.Load() == 0 {
+					at := next.Add(1) - 1
+					if at >= int64(n) && (*count > 0 || time.Since(began) > freshTwins) {
+						return
+					}
+					seed := uint64(at) + 1
+					if at >= fixedTwins {
+						seed = first + uint64(at)
+					}
+					s := generate(seed)
+					if err := twin(p, s, rand.New(rand.NewPCG(seed, 2))); err != nil {
+						failures.Add(1)
+						t.Errorf("seed %d: %v\nthe script:\n%s", seed, err, s)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		t.Logf("PostgreSQL %d: %d scripts in %v, fresh seeds from %d on", major, next.Load()-2, time.Since(began).Round(time.Millisecond), first+fixedTwins)
+	})
+}
+
+// fixedTwins is how many seeds every run plays, from 1 on; freshTwins is how
+// long an ordinary run takes at least.
+const (
+	fixedTwins = 100
+	freshTwins = 5 * time.Second
+)
+
+// stale plays s by a worker that is superseded in front of a random step, beside
+// it or while it waits.
+func (p *pair) stale(s script, r *rand.Rand) error {
+	want, err := p.plain.direct(s)
+	if err != nil {
+		return err
+	}
+	room := p.fenced
+	if err := room.house.sit(room.database, "w", room.fence).grant(); err != nil {
+		return err
+	}
+	successor := room.house.sit(room.database, "successor", room.fence)
+	var after string // the contents when the grant had returned
+	granted := make(chan error, 1)
+	grant := func() {
+		err := successor.grant()
+		if err == nil {
+			after, err = room.contents()
+		}
+		granted <- err
+	}
+	at, beside := r.IntN(len(s.steps)), r.IntN(3) > 0
+	late := time.Duration(r.IntN(3000)) * time.Microsecond
+	got, err := room.play(s, want.answered, func(i int) {
+		switch {
+		case i != at:
+		case beside:
+			go func() {
+				time.Sleep(late)
+				grant()
+			}()
+		default:
+			grant()
+		}
+	})
+	if granted := <-granted; granted != nil {
+		return granted
+	}
+	if err != nil {
+		return err
+	}
+	end, err := room.atRest()
+	if err != nil {
+		return err
+	}
+	if end != after {
+		return fmt.Errorf("superseded at step %d: a stale worker's work was committed. When the grant had returned:\n%s\nat the end:\n%s", at, after, end)
+	}
+	if err := refusedInPlace(lines(want.all), lines(got.all)); err != nil && !forgotten(got.all) {
+		return fmt.Errorf("superseded at step %d: %w\nPostgres:\n  %s\nFencepost:\n  %s", at, err,
+			strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
+	}
+	return room.tidy(end)
+}
+
+// refusedInPlace: up to where the worker was refused it was told what Postgres
+// says, then that it was superseded, and then nothing more.
+func refusedInPlace(want, got []string) error {
+	const told = `ErrorResponse FATAL ZF001 "`
+	for i, g := range got {
+		switch {
+		case strings.HasPrefix(g, told):
+			if i != len(got)-1 {
+				return fmt.Errorf("it goes on behind the refusal with %s", got[i+1])
+			}
+			return nil
+		case i >= len(want):
+			return fmt.Errorf("message %d is %s, where Postgres says nothing more", i, g)
+		case g != want[i] && !refusedEarlier(want[i:], g):
+			return fmt.Errorf("message %d is %s, and not %s", i, g, want[i])
+		}
+	}
+	if len(got) < len(want) {
+		return fmt.Errorf("it ends without a word, where Postgres says %s", want[len(got)])
+	}
+	return nil
+}
+
+// follows plays s by a worker that never leads, while another does.
+func (p *pair) follows(s script, _ *rand.Rand) error {
+	room := p.fenced
+	leader := room.house.sit(room.database, "leader", room.fence)
+	if err := leader.grant(); err != nil {
+		return err
+	}
+	room.house.sit(room.database, "w", room.fence)
+	got, err := room.play(s, nil, nil)
+	if err != nil {
+		return err
+	}
+	end, err := room.atRest()
+	if err != nil {
+		return err
+	}
+	if end != room.fresh {
+		return fmt.Errorf("a worker that does not lead has written. Before:\n%s\nat the end:\n%s", room.fresh, end)
+	}
+	for _, l := range lines(got.all) {
+		if strings.HasPrefix(l, "ErrorResponse FATAL ZF") {
+			return fmt.Errorf("a follower's connection was ended: %s", l)
+		}
+	}
+	return room.tidy(end)
+}
+
+// play plays s through Fencepost, and does not look at the contents.
+func (r *room) play(s script, like []bool, before func(int)) (transcript, error) {
+	return play("tcp", r.house.addr, r.ownParams(), s, like, before)
+}
+
+// atRest waits until no backend of the workers is left, and looks at the
+// contents.
+func (r *room) atRest() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		var n int
+		err := r.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where datname = current_database() and usename = 'app'").Scan(&n)
+		if err != nil {
+			return "", fmt.Errorf("wait for the end of the backends: %w", err)
+		}
+		if n == 0 {
+			return r.contents()
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
