@@ -67,7 +67,7 @@ func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
 // fixedTwins is how many seeds every run plays, from 1 on; freshTwins is how
 // long an ordinary run takes at least.
 const (
-	fixedTwins = 100
+	fixedTwins = 60
 	freshTwins = 5 * time.Second
 )
 
