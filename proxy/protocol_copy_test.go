@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -55,6 +56,9 @@ func TestProtocolCopy(t *testing.T) {
 		play("in, twice executed", at("G", copyIn, sync_()), at("Z", done(), sync_()), at("G", cat(parse("c", "copy t from stdin"), bind("", "c"), exec("", 0), flush())), at("Z", data("81\tx\n"), done(), sync_()), at("G", bind("", "c"), exec("", 0), flush()), at("Z", data("82\tx\n"), done(), sync_()), count),
 		play("in, a query inside", at("G", q("copy t from stdin")), at("$", data("80\tx\n"), q("select 1"))),
 		play("in, a parse inside", at("G", copyIn, flush()), at("$", data("80\tx\n"), parse("", "select 1"), sync_())),
+		play("in, a batch inside, sent ahead", at("$", copyIn, ins, sync_())),
+		play("in, a query inside, sent ahead", at("$", q("copy t from stdin"), q("insert into t values (10, 'x')"), q("select 1"))),
+		play("in, a batch inside behind a sync, sent ahead", at("$", copyIn, sync_(), ins, sync_())),
 		play("in, terminate inside", at("G", q("copy t from stdin")), at("$", data("80\tx\n"), wiretest.Terminate())),
 		play("stray messages", at("Z", data("x"), done(), fail("x"), q("select 1")), at("Z", data("x"), ins, done(), sync_()), count),
 		play("out", at("Z", q("copy (select * from t order by id) to stdout")), at("Z", parse("", "copy t to stdout"), bind("", ""), desc('P', ""), exec("", 0), sync_())),
@@ -72,4 +76,23 @@ func manyRows(n int) [][]byte {
 		rows = append(rows, wiretest.CopyData(itoa(1000+i)+"\t"+strings.Repeat("x", i%50)+"\n"))
 	}
 	return [][]byte{bytes.Join(rows, nil)}
+}
+
+// TestProtocolSyncBehindBadCopyData: a Sync that the server may have read as part
+// of a COPY leaves open what it skipped, so the session ends; Postgres goes on.
+func TestProtocolSyncBehindBadCopyData(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		direct, _ := wiretest.Connect(t, b.pg.Addr(), "user", pgtest.App, "database", db)
+		c := leaderConn(t, b, db)
+		mustExec(t, c, "create table t (id int)")
+		sent := cat(parse("", "copy t from stdin"), bind("", ""), exec("", 0), wiretest.CopyData("bad\n"), sync_(), run("insert into t values (1)"), sync_(), wiretest.Terminate())
+		for name, conn := range map[string]*wiretest.Conn{"Postgres": direct, "Fencepost": c} {
+			conn.Send(sent)
+			said := conn.Rest()
+			if want := map[string]string{"Postgres": "12GEZ12nCZ", "Fencepost": "12GE"}[name]; types(said) != want {
+				t.Errorf("%s said %v; want %s", name, said, want)
+			}
+		}
+	})
 }

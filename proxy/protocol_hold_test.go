@@ -255,3 +255,50 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 		}
 	})
 }
+
+// TestProtocolTimeoutsAnywhere: a timeout or a cancel may hit the check, or its
+// preparation, anywhere. Each Query and each Sync is answered by one error at
+// most, and that is the client's own.
+func TestProtocolTimeoutsAnywhere(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		mustExec(t, leaderConn(t, b, db), "create table t (id int)")
+		params := []string{"user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w"}
+		timed, _ := keyed(t, b.addr, params...)
+		mustExec(t, timed, "set statement_timeout = '1ms'")
+		canceled, key := keyed(t, b.addr, params...)
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					cancelWith(t, b.addr, key)
+				}
+			}
+		}()
+		hits := 0
+		for range 300 {
+			for _, c := range []*wiretest.Conn{timed, canceled} {
+				for _, sent := range [][]byte{q("deallocate all"), q("insert into t values (1)"), q("deallocate all"), cat(run("insert into t values (1)"), sync_())} {
+					c.Send(sent)
+					var codes []string
+					for _, m := range c.Until('Z') {
+						if m.Type == 'E' {
+							codes = append(codes, m.Fields()['C'])
+						}
+					}
+					if len(codes) > 1 || len(codes) == 1 && codes[0] != "57014" {
+						t.Fatalf("%q is answered by the errors %v", sent, codes)
+					}
+					hits += len(codes)
+				}
+			}
+		}
+		close(stop)
+		<-stopped
+		t.Logf("%d statements were hit", hits)
+	})
+}
