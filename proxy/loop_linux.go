@@ -19,9 +19,15 @@ type loop struct {
 	epoll, wake int // descriptors
 	done        chan struct{}
 
-	mu      sync.RWMutex
-	sockets map[int32]*socket
+	mu struct {
+		sync.RWMutex
+		sockets map[int32]*socket
+		last    int32 // key
+	}
 }
+
+// wakeKey is the key of the event that ends the loop.
+const wakeKey = 0
 
 // loopEvents bounds what one wait returns.
 const loopEvents = 128
@@ -36,8 +42,9 @@ func newLoop() (*loop, error) {
 		_ = unix.Close(epoll)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	l := &loop{epoll: epoll, wake: wake, done: make(chan struct{}), sockets: map[int32]*socket{}}
-	if err := l.watch(wake, unix.EPOLLIN); err != nil {
+	l := &loop{epoll: epoll, wake: wake, done: make(chan struct{})}
+	l.mu.sockets = map[int32]*socket{}
+	if err := l.watch(wake, wakeKey, unix.EPOLLIN); err != nil {
 		_ = unix.Close(epoll)
 		_ = unix.Close(wake)
 		return nil, err
@@ -46,30 +53,36 @@ func newLoop() (*loop, error) {
 	return l, nil
 }
 
-func (l *loop) watch(fd int, events uint32) error {
-	err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+func (l *loop) watch(fd int, key int32, events uint32) error {
+	err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: key})
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// add watches a socket until it is removed.
-func (l *loop) add(fd int, s *socket) error {
+// add watches a socket until it is removed, and returns its key. That is not the
+// descriptor: an event that was fetched before the socket was closed would find
+// the next one of that number.
+func (l *loop) add(fd int, s *socket) (key int32, err error) {
 	l.mu.Lock()
-	l.sockets[int32(fd)] = s
+	for taken := true; taken; _, taken = l.mu.sockets[l.mu.last] {
+		l.mu.last = max(l.mu.last+1, wakeKey+1) // round again behind the largest
+	}
+	key = l.mu.last
+	l.mu.sockets[key] = s
 	l.mu.Unlock()
 	// Edges suffice: who is told that a socket is readable reads until it is not.
-	if err := l.watch(fd, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff); err != nil {
-		l.remove(fd)
-		return err
+	if err := l.watch(fd, key, unix.EPOLLIN|unix.EPOLLOUT|unix.EPOLLRDHUP|unix.EPOLLET&0xffffffff); err != nil {
+		l.remove(key)
+		return 0, err
 	}
-	return nil
+	return key, nil
 }
 
 // remove forgets a socket whose descriptor is about to be closed, which ends
 // the watching.
-func (l *loop) remove(fd int) {
+func (l *loop) remove(key int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.sockets, int32(fd))
+	delete(l.mu.sockets, key)
 }
 
 func (l *loop) run() {
@@ -81,11 +94,11 @@ func (l *loop) run() {
 			panic(fmt.Sprintf("epoll_wait: %v", err)) // of a descriptor of ours, that we have not closed
 		}
 		for _, e := range events[:max(n, 0)] {
-			if int(e.Fd) == l.wake {
+			if e.Fd == wakeKey {
 				return
 			}
 			l.mu.RLock()
-			s := l.sockets[e.Fd]
+			s := l.mu.sockets[e.Fd]
 			l.mu.RUnlock()
 			if s != nil {
 				s.ready(e.Events)

@@ -21,6 +21,7 @@ import (
 // read that finds nothing nor a switch of goroutines.
 type socket struct {
 	loop          *loop
+	key           int32 // in loop
 	local, remote net.Addr
 
 	// A system call on the descriptor holds use, so that Close cannot give its
@@ -74,7 +75,7 @@ func newSocket(l *loop, conn net.Conn) (*socket, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("take connection over: %w", err)
 	}
-	if err := l.add(fd, s); err != nil {
+	if s.key, err = l.add(fd, s); err != nil {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("take connection over: %w", err)
 	}
@@ -190,7 +191,7 @@ func (s *socket) Close() error {
 	if s.use.fd < 0 {
 		return s.failed("close", net.ErrClosed)
 	}
-	s.loop.remove(s.use.fd)
+	s.loop.remove(s.key)
 	err := unix.Close(s.use.fd)
 	s.use.fd = -1
 	close(s.closed)
@@ -287,14 +288,10 @@ func (s *socket) attend(serve func() (stay bool)) error {
 	return s.failed("read", err)
 }
 
-// serves calls serve until there is nothing to read. s.lane is held.
+// serves calls serve, and once more when the peer has ended: behind its last
+// bytes is the end. s.lane is held.
 func (s *socket) serves(serve func() bool) (stay bool) {
-	for serve() {
-		if !s.ended.Load() {
-			return true
-		}
-	}
-	return false
+	return serve() && (!s.ended.Load() || serve())
 }
 
 // ready is told by the loop what may be possible now.

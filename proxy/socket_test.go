@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"golang.org/x/net/nettest"
+	"golang.org/x/sys/unix"
 )
 
 // socketPair returns two ends of one TCP connection, both told by one loop.
@@ -241,5 +242,36 @@ func TestAttendAndReadTakeTurns(t *testing.T) {
 		if want := []byte{byte(i), byte(i), '!'}; !bytes.Equal(got.Next(3), want) {
 			t.Fatalf("turn %d is not %q", i, want)
 		}
+	}
+}
+
+// An event that was fetched for a socket must not be taken for the next one's
+// with its descriptor; and a wrong word of the peer's end must not stop the loop.
+func TestEventsOfAClosedSocketReachNoOther(t *testing.T) {
+	t.Parallel()
+	a, b := socketPair(t)
+	c, d := socketPair(t)
+	if a.key == b.key {
+		t.Fatal("two sockets of a loop have one key")
+	}
+	old := a.key
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	key, err := b.loop.add(c.use.fd, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if key == old {
+		t.Error("a closed socket's key is used again")
+	}
+	b.loop.remove(key)
+
+	d.ready(unix.EPOLLIN | unix.EPOLLRDHUP) // its peer has not ended
+	col := &collector{s: d, stop: "!"}
+	done := attended(d, col)
+	send(t, c, "still here!")
+	if err := within(t, done); err != nil || col.got.String() != "still here!" {
+		t.Errorf("served %q, %v", col.got.String(), err)
 	}
 }
