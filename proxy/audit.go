@@ -10,8 +10,11 @@ import (
 
 // auditRefusal writes the line of a refused statement, and counts it.
 func (x *session) auditRefusal(e event) {
-	c := &x.m.checks
-	x.srv.cfg.Metrics.Refused(x.start.database, c.resource, e.err.Code, e.write)
+	resource, incarnation := x.start.own.resource, ""
+	if x.cand != nil {
+		incarnation = x.cand.Incarnation()
+	}
+	x.srv.cfg.Metrics.Refused(x.start.database, resource, e.err.Code, e.write)
 	var d struct {
 		Epoch         int64  `json:"epoch"`
 		CurrentEpoch  int64  `json:"current_epoch"`
@@ -24,7 +27,7 @@ func (x *session) auditRefusal(e event) {
 		msg = "stale read rejected"
 	}
 	x.srv.cfg.Audit.Warn(msg,
-		zap.String("resource", c.resource), zap.String("worker", c.worker), zap.String("incarnation", c.incarnation),
+		zap.String("resource", resource), zap.String("worker", x.worker), zap.String("incarnation", incarnation),
 		zap.Int64("epoch", d.Epoch), zap.Int64("current_epoch", d.CurrentEpoch), zap.String("current_worker", d.CurrentWorker),
 		zap.String("sqlstate", e.err.Code), zap.String("reason", e.err.Message),
 		zap.String("statement", a.Statement), zap.String("fingerprint", a.Fingerprint), zap.Strings("tables", a.Tables),

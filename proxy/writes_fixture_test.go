@@ -136,7 +136,9 @@ func newWritesHouse(t *testing.T, major int) *writesHouse {
 	h := &writesHouse{t: t, bench: newBench(t, pg, func(c *proxy.Config) {
 		c.Unfenced = func(string) proxy.UnfencedMode { return proxy.UnfencedReadOnly }
 	})}
+	h.desk.mu.Lock()
 	h.desk.control = pgtest.Superuser
+	h.desk.mu.Unlock()
 	pg.Exec(t, pgtest.Superuser, "postgres", strings.Split(writesRoles, ";")...)
 	h.makeFiles()
 	h.direct, h.fenced = h.newSide(), h.newSide()

@@ -40,7 +40,7 @@ func TestWritePathsOfTheLeader(t *testing.T) {
 		defer holder.Close()
 		for _, p := range h.paths() {
 			h.t.Run(name(p.name), func(t *testing.T) {
-				for i, f := range h.some(p, h.direct, 6) {
+				for i, f := range h.some(p, h.direct, leaderForms) {
 					if !f.readOnly { // there it is Postgres that refuses
 						h.comparesAsLeader(t, p, i)
 					}
@@ -56,7 +56,7 @@ func (h *writesHouse) comparesAsLeader(t *testing.T, p writePath, i int) {
 	one := func(x *side, address string, more ...string) (outcome, form) {
 		h.reset(t, x)
 		fill := func(s string) string { return h.fill(s, x) }
-		f := h.some(p, x, 6)[i]
+		f := h.some(p, x, leaderForms)[i]
 		var o outcome
 		c, _ := wiretest.Connect(t, address, h.params(p, x, more...)...)
 		before, _ := playPieces(t, c, queries(p.before, fill)...)

@@ -24,15 +24,27 @@ type form struct {
 // allForms, if set, has each path played in each form: that takes minutes.
 var allForms = os.Getenv("FENCEPOST_TEST_ALL_FORMS") != ""
 
-// some are one in n of the forms in which a path is played; of those that define
-// objects, which are many, one in 3n. Each path and version has others.
+// leaderForms and refusedForms are the n of some.
+const (
+	leaderForms  = 12
+	refusedForms = 5
+)
+
+// some are one in n of the forms in which a path is played, and one at least; of
+// those that define objects, which are many, one in 3n. Each path and version has
+// others.
 func (h *writesHouse) some(p writePath, x *side, n int) []form {
 	if p.define {
 		n *= 3
 	}
+	all := p.forms(func(sql string) string { return h.fill(sql, x) })
+	if p.call != nil || allForms {
+		return all
+	}
+	shift := len(p.name) + h.major/3
 	var some []form
-	for i, f := range p.forms(func(sql string) string { return h.fill(sql, x) }) {
-		if (i+len(p.name)+h.major/3)%n == 0 || p.call != nil || allForms {
+	for i, f := range all {
+		if (i+shift)%n == 0 || i == shift%len(all) {
 			some = append(some, f)
 		}
 	}

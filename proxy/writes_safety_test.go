@@ -68,7 +68,7 @@ func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
 		h.eachPath(func(t *testing.T, p writePath) {
 			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
 			var conns []*wiretest.Conn
-			forms := slices.DeleteFunc(h.some(p, h.fenced, 2), func(f form) bool { return f.readOnly })
+			forms := slices.DeleteFunc(h.some(p, h.fenced, refusedForms), func(f form) bool { return f.readOnly })
 			for i, f := range forms {
 				worker := fmt.Sprintf("w%d.%d", i, s.index.Load())
 				first, _ := wiretest.Connect(t, h.addr, h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)...)
@@ -128,7 +128,7 @@ func (h *writesHouse) refusesAll(t *testing.T, p writePath, who string, more ...
 	t.Helper()
 	c, _ := wiretest.Connect(t, h.addr, h.params(p, h.fenced, more...)...)
 	playPieces(t, c, queries(p.before, func(sql string) string { return h.fill(sql, h.fenced) })...)
-	for _, f := range h.some(p, h.fenced, 2) {
+	for _, f := range h.some(p, h.fenced, refusedForms) {
 		all, ended := playPieces(t, c, append(f.first, f.pieces...)...)
 		got := wiretest.ErrorOf(all)
 		passes := p.reads && (h.major >= readsHold || len(more) == 0) && got == ""
