@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"sync/atomic"
@@ -114,7 +115,9 @@ func TestProtocolNothingStays(t *testing.T) {
 				if _, err := admin.Exec(t.Context(), fmt.Sprintf("select pg_terminate_backend(%d)", pidOf(key))); err != nil {
 					t.Fatal(err)
 				}
-				if rest := conn.Rest(); len(rest) > 0 && rest[len(rest)-1].Fields()['C'] != "57P01" && name != "rows under way" {
+				if name == "rows under way" { // a backend that cannot send ends inside a row
+					_, _ = io.Copy(io.Discard, conn.Conn)
+				} else if rest := conn.Rest(); len(rest) > 0 && rest[len(rest)-1].Fields()['C'] != "57P01" {
 					t.Errorf("%s, %s: the last words are %v", name, how, rest[len(rest)-1])
 				}
 			default:
