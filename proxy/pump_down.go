@@ -130,20 +130,27 @@ func (d *downPump) process(ctx context.Context) bool {
 }
 
 // take gives the machine what is in the buffer. x.sending is held, until keep
-// is called.
+// is called. Behind a goodbye nothing is sent.
 func (d *downPump) take() {
 	x := d.x
 	x.mu.Lock()
+	over := x.goodbye
 	d.plan.reset(d.buf[:d.have])
 	d.step.n, d.step.err = x.m.server(d.buf[:d.have], &d.plan)
 	d.events = append(d.events[:0], x.m.events...)
 	x.m.events = x.m.events[:0]
+	for i := range d.events {
+		x.goodbye = x.goodbye || d.events[i].kind == superseded // it is in the plan
+	}
 	x.makeRoomLocked()
 	if x.m.leaving && x.noteGone == nil {
 		x.noteGone = make(chan struct{})
 	}
 	x.mu.Unlock()
 	d.step.out, d.scratch = d.plan.bytes(d.scratch)
+	if over {
+		d.step.out = nil
+	}
 	d.taken = true
 }
 
@@ -194,9 +201,6 @@ func (d *downPump) after(ctx context.Context) bool {
 		switch e := &d.events[i]; e.kind {
 		case superseded:
 			x.cand.Advanced(ctx)
-			x.mu.Lock()
-			x.goodbye = true
-			x.mu.Unlock()
 			_ = x.server.Close()
 			x.hangUp()
 			return false
