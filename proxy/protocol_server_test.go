@@ -59,6 +59,12 @@ func serverGoes(t *testing.T, mode pgtest.Mode) (wrong []string) {
 		}
 		pairs = append(pairs, p)
 	}
+	admin := pg.Connect(t, pgtest.Superuser, "postgres")
+	eventually(t, "the statements are under way", func() bool {
+		var n int
+		err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where wait_event = 'PgSleep'").Scan(&n)
+		return err == nil && n == 4
+	})
 	pg.Stop(t, mode)
 	for _, p := range pairs {
 		want, got := strings.Join(lines(p.direct.Rest()), "\n"), strings.Join(lines(p.proxied.Rest()), "\n")

@@ -118,6 +118,8 @@ func (s *sides) controlUnderTLS(t *testing.T) {
 	if err != nil {
 		t.Fatalf("open the fence under TLS: %v", err)
 	}
+	s.desk.mu.Lock()
+	defer s.desk.mu.Unlock()
 	s.stores[s.db] = st // closed with the desk
 }
 
