@@ -10,8 +10,10 @@
 //
 // The machine is pure: bytes of either side go in, a plan comes out (ranges to
 // forward, bytes to insert, ranges to drop, what is owed). Two goroutines, up
-// and down, move the bytes; each read is scanned in place and answered by at
-// most one write. The session owns both and waits for them.
+// and down, stand for the two directions; while one of them would only wait, the
+// event loop of its socket moves the bytes in its place (socket.attend). Each
+// read is scanned in place and answered by at most one write. The session owns
+// both goroutines and waits for them.
 //
 // # What goes in front of a message
 //
@@ -19,6 +21,7 @@
 //     prepared once under a random name, in the same write as the client's
 //     message, never with a Sync or BEGIN of ours while a message of the
 //     client's is outstanding;
+//   - where nothing can stand in front of it, a lighter form of it;
 //   - simple protocol: EXECUTE of it, in front of the client's text, and after
 //     each COMMIT and ROLLBACK inside the text;
 //   - what cannot share a transaction, may end it inside, or cannot be read:

@@ -18,9 +18,10 @@ import (
 // noteTimeout bounds writing or deleting a note of the registry.
 const noteTimeout = 5 * time.Second
 
-// session is one client and its server connection. Two goroutines move the
+// session is one client and its server connection. Two goroutines see to the
 // bytes: up from the client to the server (the session's own goroutine), down
-// from the server to the client. run owns both.
+// from the server to the client; where they need not wait, the event loop moves
+// the bytes for them. run owns both.
 type session struct {
 	srv    *Server
 	id     string
