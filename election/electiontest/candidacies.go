@@ -112,9 +112,7 @@ var candidacyCases = []testCase{
 			w.Error("the old leader thinks that it leads")
 		}
 		eventually(w.T, "the old leader is superseded", soon, a.superseded)
-		if took := q.count(election.EventGranted); took != 1 {
-			w.Errorf("%d grants were reported", took)
-		}
+		eventually(w.T, "the grant is reported", soon, func() bool { return q.count(election.EventGranted) == 1 })
 		w.mustBeGranted("a", "b")
 	}},
 	{"a lost answer neither burns nor repeats an epoch", func(w *world) {
