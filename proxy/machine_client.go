@@ -213,7 +213,7 @@ func takesSnapshot(s *statement) bool {
 // wantsFresh reports whether s would notice a check of ours that was executed in
 // this batch, before the client has executed or bound anything.
 func (m *machine) wantsFresh(s *statement) bool {
-	if !m.ours || m.ran || m.inTx || !(s.known && s.info.Isolation && !m.snapshots || m.version >= 18 && onlyInBlock(s)) {
+	if !m.ours || m.ran || m.inTx || !m.notices(s) {
 		return false
 	}
 	for _, b := range m.portals {
@@ -222,6 +222,17 @@ func (m *machine) wantsFresh(s *statement) bool {
 		}
 	}
 	return true
+}
+
+// notices reports whether Postgres may do otherwise with s behind an executed
+// statement than in front of all.
+func (m *machine) notices(s *statement) bool {
+	switch {
+	case !s.known, s.info.Kind == fencing.Alone, s.info.Kind == fencing.Discard:
+		return true
+	default:
+		return s.info.Isolation && !m.snapshots || m.version >= 18 && onlyInBlock(s)
+	}
 }
 
 // named returns what the proxy knows of a prepared statement.
@@ -243,6 +254,11 @@ func (m *machine) bindMessage(body []byte, n, avail int, p *plan) need {
 	}
 	m.carry()
 	s := m.named(name)
+	if m.wantsFresh(s) {
+		if need := m.syncBefore(p); need != needNothing {
+			return need
+		}
+	}
 	if need := m.guardExtended(s, p); need != needNothing {
 		return need
 	}
