@@ -116,9 +116,15 @@ func (s *Server) EmptyDatabase(t testing.TB) string {
 func (s *Server) copyDatabase(t testing.TB, from string) string {
 	t.Helper()
 	name := "db_" + strings.ToLower(rand.Text()[:16])
-	s.Exec(t, Superuser, "postgres", fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", name, from))
-	s.Exec(t, Superuser, "postgres", fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", name, Control))
-	s.Exec(t, Superuser, name, "GRANT ALL ON SCHEMA public TO "+App)
+	// Copied as files: block by block, as 15 and newer do it by themselves, takes
+	// many times the work.
+	strategy := ""
+	if s.major >= 15 {
+		strategy = " STRATEGY file_copy"
+	}
+	s.Exec(t, Superuser, "postgres",
+		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s%s", name, from, strategy),
+		fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", name, Control))
 	t.Cleanup(func() {
 		if !s.Running() {
 			return
@@ -159,7 +165,7 @@ func (s *Server) makeTemplate() error {
 
 // makeRoles makes the roles named in the package's comment.
 func (s *Server) makeRoles() error {
-	return s.exec(Superuser, "postgres",
+	err := s.exec(Superuser, "postgres",
 		"CREATE ROLE "+Control+" LOGIN",
 		"GRANT pg_signal_backend, pg_read_all_stats TO "+Control,
 		"CREATE ROLE "+App+" LOGIN",
@@ -169,4 +175,8 @@ func (s *Server) makeRoles() error {
 		"CREATE ROLE cleartext_user LOGIN PASSWORD '"+Password+"'",
 		"CREATE ROLE scram_user LOGIN PASSWORD '"+Password+"'",
 	)
+	if err != nil {
+		return err
+	}
+	return s.exec(Superuser, "template1", "GRANT ALL ON SCHEMA public TO "+App)
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -72,24 +71,4 @@ func account() (*syscall.Credential, error) {
 		return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 	}
 	return nil, errors.New("running as root, and there is no user postgres or nobody to run the server as")
-}
-
-// reachable returns binaries that the account may execute: bin itself, or a copy
-// under dir when a parent directory of bin is closed to others (a clone in
-// root's home).
-func reachable(bin, dir string, as *syscall.Credential) (string, error) {
-	if as == nil {
-		return bin, nil
-	}
-	try := exec.Command(filepath.Join(bin, "postgres"), "--version")
-	try.Dir = "/"
-	try.SysProcAttr = &syscall.SysProcAttr{Credential: as}
-	if try.Run() == nil {
-		return bin, nil
-	}
-	copied := filepath.Join(dir, "server")
-	if out, err := exec.Command("cp", "-a", filepath.Dir(bin), copied).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("copy the server binaries: %w: %s", err, out)
-	}
-	return filepath.Join(copied, filepath.Base(bin)), nil
 }

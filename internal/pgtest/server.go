@@ -64,6 +64,7 @@ func WithFsync() Option { return WithConfig(map[string]string{"fsync": "on"}) }
 // Server is one PostgreSQL server.
 type Server struct {
 	bin      string
+	major    int    // its version
 	dir      string // owns data/ and the unix socket
 	port     int
 	settings map[string]string
@@ -114,29 +115,8 @@ func Start(t testing.TB, opts ...Option) *Server {
 
 // create makes the data directory, starts the server, and makes the roles.
 func (s *Server) create() error {
-	var err error
-	if s.bin == "" {
-		if s.bin, err = defaultBinaries(); err != nil {
-			return err
-		}
-	}
-	if s.as, err = account(); err != nil {
+	if err := s.prepare(); err != nil {
 		return err
-	}
-	if s.dir, err = os.MkdirTemp("", "fencepost-pg-"); err != nil {
-		return fmt.Errorf("make a directory for the server: %w", err)
-	}
-	if s.as != nil {
-		if err := os.Chown(s.dir, int(s.as.Uid), int(s.as.Gid)); err != nil {
-			return fmt.Errorf("give the directory to the server's user: %w", err)
-		}
-	}
-	if s.bin, err = reachable(s.bin, s.dir, s.as); err != nil {
-		return err
-	}
-	initdb := s.command("initdb", "--no-sync", "-D", s.data(), "-A", "trust", "-U", Superuser, "-E", "UTF8", "--locale=C")
-	if out, err := initdb.CombinedOutput(); err != nil {
-		return fmt.Errorf("run initdb: %w: %s", err, out)
 	}
 	if err := s.configure(); err != nil {
 		return err
@@ -153,41 +133,6 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd.Dir = s.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.as}
 	return cmd
-}
-
-func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
-func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
-
-// configure writes postgresql.conf's additions and pg_hba.conf.
-func (s *Server) configure() error {
-	conf, err := os.OpenFile(filepath.Join(s.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
-	if err != nil {
-		return fmt.Errorf("open postgresql.conf: %w", err)
-	}
-	defer conf.Close()
-	for name, value := range s.settings {
-		if _, err := fmt.Fprintf(conf, "%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''")); err != nil {
-			return fmt.Errorf("write postgresql.conf: %w", err)
-		}
-	}
-	if _, err := fmt.Fprintf(conf, "unix_socket_directories = '%s'\n", s.dir); err != nil {
-		return fmt.Errorf("write postgresql.conf: %w", err)
-	}
-	hba := `local all all trust
-host all cleartext_user 127.0.0.1/32 password
-host all md5_user 127.0.0.1/32 md5
-host all scram_user 127.0.0.1/32 scram-sha-256
-host all all 127.0.0.1/32 trust
-local replication all trust
-host replication all 127.0.0.1/32 trust
-`
-	if s.hba != nil {
-		hba = s.hba(hba)
-	}
-	if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(hba), 0o600); err != nil {
-		return fmt.Errorf("write pg_hba.conf: %w", err)
-	}
-	return s.copySecrets()
 }
 
 // startOnFreePort starts the server, and tries another port when somebody else

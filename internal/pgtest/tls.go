@@ -184,10 +184,8 @@ func (s *Server) copySecrets() error {
 		if err := os.WriteFile(to, text, 0o600); err != nil {
 			return fmt.Errorf("write a file for the server: %w", err)
 		}
-		if s.as != nil {
-			if err := os.Chown(to, int(s.as.Uid), int(s.as.Gid)); err != nil {
-				return fmt.Errorf("give a file to the server's user: %w", err)
-			}
+		if err := s.own(to); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -1,0 +1,182 @@
+package pgtest
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+// initdbArguments are those of every server; the data directory comes last.
+var initdbArguments = []string{"--no-sync", "-A", "trust", "-U", Superuser, "-E", "UTF8", "--locale=C", "-D"}
+
+func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
+func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
+
+// prepare finds the binaries and makes the data directory.
+func (s *Server) prepare() error {
+	var err error
+	if s.bin == "" {
+		if s.bin, err = defaultBinaries(); err != nil {
+			return err
+		}
+	}
+	s.major = majorOf(s.bin)
+	if s.as, err = account(); err != nil {
+		return err
+	}
+	image := imageOf(s.bin)
+	parent := scratch()
+	if s.settings["fsync"] == "on" {
+		parent = "" // on a disk
+	}
+	if s.dir, err = os.MkdirTemp(parent, fmt.Sprintf("%s%d-", dirPrefix, os.Getpid())); err != nil {
+		return fmt.Errorf("make a directory for the server: %w", err)
+	}
+	if err := s.own(s.dir); err != nil {
+		return err
+	}
+	if err := s.reach(); err != nil {
+		return err
+	}
+	if _, err := os.Stat(image); err == nil {
+		return s.copyData(s.data(), image, s.as)
+	}
+	if out, err := s.command("initdb", append(initdbArguments, s.data())...).CombinedOutput(); err != nil {
+		return fmt.Errorf("run initdb: %w: %s", err, out)
+	}
+	return s.keepImage(image)
+}
+
+// imageOf is where a data directory is kept as initdb makes it with these
+// binaries, to be copied from then on: that takes a tenth of the time. It is ""
+// where there is no place to keep it. Servers made of one image have the same
+// system identifier.
+func imageOf(bin string) string {
+	root, err := repositoryRoot()
+	if err != nil {
+		return ""
+	}
+	info, err := os.Stat(filepath.Join(bin, "postgres"))
+	if err != nil {
+		return ""
+	}
+	of := fmt.Sprint(bin, info.Size(), info.ModTime(), initdbArguments)
+	return filepath.Join(root, ".cache", "initdb", fmt.Sprintf("%x", sha256.Sum256([]byte(of)))[:16])
+}
+
+// keepImage makes the image of a fresh data directory. Another process may be
+// the first.
+func (s *Server) keepImage(image string) error {
+	if image == "" {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(image), 0o755); err != nil {
+		return fmt.Errorf("make a directory for data directories: %w", err)
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(image), "new-")
+	if err != nil {
+		return fmt.Errorf("make a directory for a data directory: %w", err)
+	}
+	defer os.RemoveAll(dir)
+	made := filepath.Join(dir, "data")
+	if err := s.copyData(made, s.data(), nil); err != nil {
+		return err
+	}
+	if err := os.Rename(made, image); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("keep the data directory: %w", err)
+	}
+	return nil
+}
+
+// copyData copies a data directory and gives the copy to an account.
+func (s *Server) copyData(to, from string, as *syscall.Credential) error {
+	if out, err := exec.Command("cp", "-r", "--preserve=mode", from, to).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the data directory: %w: %s", err, out)
+	}
+	if as == nil {
+		return nil
+	}
+	return filepath.WalkDir(to, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		return os.Lchown(path, int(as.Uid), int(as.Gid))
+	})
+}
+
+// own gives a file to the server's user.
+func (s *Server) own(path string) error {
+	if s.as == nil {
+		return nil
+	}
+	if err := os.Chown(path, int(s.as.Uid), int(s.as.Gid)); err != nil {
+		return fmt.Errorf("give %s to the server's user: %w", path, err)
+	}
+	return nil
+}
+
+// configure writes postgresql.conf's additions and pg_hba.conf.
+func (s *Server) configure() error {
+	conf, err := os.OpenFile(filepath.Join(s.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		return fmt.Errorf("open postgresql.conf: %w", err)
+	}
+	defer conf.Close()
+	for name, value := range s.settings {
+		if _, err := fmt.Fprintf(conf, "%s = '%s'\n", name, strings.ReplaceAll(value, "'", "''")); err != nil {
+			return fmt.Errorf("write postgresql.conf: %w", err)
+		}
+	}
+	if _, err := fmt.Fprintf(conf, "unix_socket_directories = '%s'\n", s.dir); err != nil {
+		return fmt.Errorf("write postgresql.conf: %w", err)
+	}
+	hba := `local all all trust
+host all cleartext_user 127.0.0.1/32 password
+host all md5_user 127.0.0.1/32 md5
+host all scram_user 127.0.0.1/32 scram-sha-256
+host all all 127.0.0.1/32 trust
+local replication all trust
+host replication all 127.0.0.1/32 trust
+`
+	if s.hba != nil {
+		hba = s.hba(hba)
+	}
+	if err := os.WriteFile(filepath.Join(s.data(), "pg_hba.conf"), []byte(hba), 0o600); err != nil {
+		return fmt.Errorf("write pg_hba.conf: %w", err)
+	}
+	return s.copySecrets()
+}
+
+// reach makes sure that the account may execute the binaries: it copies them when
+// a parent directory is closed to others (a clone in root's home).
+func (s *Server) reach() error {
+	if s.as == nil {
+		return nil
+	}
+	try := exec.Command(filepath.Join(s.bin, "postgres"), "--version")
+	try.Dir = "/"
+	try.SysProcAttr = &syscall.SysProcAttr{Credential: s.as}
+	if try.Run() == nil {
+		return nil
+	}
+	dir, err := os.MkdirTemp("", "fencepost-pg-server-")
+	if err != nil {
+		return fmt.Errorf("make a directory for the server's binaries: %w", err)
+	}
+	s.more = append(s.more, dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return fmt.Errorf("open the directory of the server's binaries: %w", err)
+	}
+	copied := filepath.Join(dir, "server")
+	if out, err := exec.Command("cp", "-a", filepath.Dir(s.bin), copied).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the server's binaries: %w: %s", err, out)
+	}
+	s.bin = filepath.Join(copied, filepath.Base(s.bin))
+	return nil
+}
