@@ -72,6 +72,9 @@ type serving struct {
 
 // newServing listens and wires. run must be called on what it returns.
 func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
+	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
+		return nil, err
+	}
 	s := &serving{cfg: cfg, log: log, metrics: NewMetrics()}
 	if err := s.listen(); err != nil {
 		return nil, err
