@@ -7,8 +7,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/fencepost/fencepost/fencing"
 )
 
 // firstBuffer is the size of a pump's buffer: one read.
@@ -238,36 +236,6 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	}
 }
 
-// awaitRoom waits until the server has answered enough for more to be sent.
-// It reports false when the server answers no more.
-func (x *session) awaitRoom() bool {
-	x.mu.Lock()
-	if x.downEnded {
-		x.mu.Unlock()
-		return false
-	}
-	if x.m.roomy() {
-		x.mu.Unlock()
-		return true
-	}
-	room := make(chan struct{})
-	x.room = room
-	x.mu.Unlock()
-	<-room
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return !x.downEnded
-}
-
-// repeats reports, at the end of what the client says, whether some of it is to
-// be sent again first, and waits until it can be.
-func (x *session) repeats() bool {
-	x.mu.Lock()
-	repeats := x.m.repeat.discard || x.m.repeat.due
-	x.mu.Unlock()
-	return repeats && x.awaitRoom()
-}
-
 // keep moves what was not sent to the start of the buffer, and makes room for
 // the rest of the message in hand. A length that was only claimed costs
 // nothing: the buffer grows with what has come.
@@ -307,58 +275,4 @@ func (u *upPump) refuseSuperseded(in []byte) {
 	text, write := u.x.m.attempt(in)
 	u.x.mu.Unlock()
 	u.x.saySuperseded(text, write)
-}
-
-// meet does what the machine needs before it can go on.
-func (x *session) meet(ctx context.Context, n need) {
-	switch n {
-	case needEnter:
-		r := x.enter(ctx)
-		x.mu.Lock()
-		x.m.entered(r)
-		x.mu.Unlock()
-		return
-	case needCatalogue:
-		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		x.cand.Fence().RefreshCatalogue(wait)
-		cancel()
-		x.mu.Lock()
-		x.m.refreshed()
-		x.mu.Unlock()
-		return
-	case needDemand:
-		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		x.cand.Demand(wait)
-		cancel()
-	case needConfirm:
-		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		_ = x.cand.AwaitConfirmed(wait) // the standing says how it went
-		cancel()
-	}
-	x.mu.Lock()
-	x.m.asked(n)
-	x.mu.Unlock()
-}
-
-// enter notes the backend in the registry, once the last note is gone.
-func (x *session) enter(ctx context.Context) *fencing.Refusal {
-	x.mu.Lock()
-	gone, epoch := x.noteGone, x.m.txTold
-	x.mu.Unlock()
-	if gone != nil {
-		<-gone
-	}
-	x.mu.Lock()
-	stuck := x.noteStuck
-	x.mu.Unlock()
-	if stuck {
-		return noteStuckRefusal
-	}
-	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
-	defer cancel()
-	if err := x.cand.Fence().Enter(ctx, x.pid, epoch); err != nil {
-		x.log.Debug("registry refused", zap.Error(err))
-		return faultRefusal(err)
-	}
-	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -210,129 +209,6 @@ func (s *startup) add(name, value string) error {
 	s.params = append(s.params, name, value)
 	return nil
 }
-
-const fencePrefix = "fencepost."
-
-// isFalse reads a boolean of the replication parameter.
-func isFalse(v string) bool {
-	switch strings.ToLower(v) {
-	case "false", "off", "no", "0", "f", "n":
-		return true
-	default:
-		return false
-	}
-}
-
-// maxName bounds the names of resources and workers, in bytes.
-const maxName = 200
-
-func (o *ownParams) set(name, value string) error {
-	bad := func(hint string) error {
-		return &fencing.Refusal{
-			SQLState: "22023",
-			Message:  fmt.Sprintf("invalid value for parameter %q: %q", asciiOnly(strings.ToLower(name)), asciiOnly(value)),
-			Hint:     hint,
-		}
-	}
-	switch strings.ToLower(name) {
-	case "fencepost.resource", "fencepost.worker":
-		if value == "" || len(value) > maxName || !utf8.ValidString(value) {
-			return bad(fmt.Sprintf("A name has 1 to %d bytes of UTF-8.", maxName))
-		}
-		if strings.HasSuffix(strings.ToLower(name), "resource") {
-			o.resource = value
-		} else {
-			o.worker = value
-		}
-	case "fencepost.campaign":
-		switch value {
-		case "on":
-			o.campaign = fencing.CampaignOn
-		case "wait":
-			o.campaign = fencing.CampaignWait
-		case "off":
-			o.campaign = fencing.CampaignOff
-		default:
-			return bad("Use on, wait or off.")
-		}
-	case "fencepost.worker_timeout":
-		d, err := time.ParseDuration(value)
-		if value == "0" {
-			d, err = 0, nil
-		}
-		if err != nil || d < 0 {
-			return bad("Use a duration like 30s, or 0 for never.")
-		}
-		o.workerTimeout = d
-	default:
-		return &fencing.Refusal{
-			SQLState: "22023",
-			Message:  fmt.Sprintf("unrecognized parameter %q", asciiOnly(name)),
-			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign and fencepost.worker_timeout.",
-		}
-	}
-	return nil
-}
-
-// splitOptions takes the fencepost.* settings out of the options parameter, as
-// PostgreSQL's pg_split_opts would read it: words divided by white space, a
-// backslash escapes the next byte; -c name=value, -cname=value, --name=value.
-// kept is the rest, its bytes unchanged.
-func splitOptions(options string) (kept string, own []string) {
-	words := optionWords(options)
-	var keep []string
-	for i := 0; i < len(words); i++ {
-		w := words[i]
-		setting, used := "", 1
-		switch {
-		case w.text == "-c" && i+1 < len(words):
-			setting, used = words[i+1].text, 2
-		case strings.HasPrefix(w.text, "-c"):
-			setting = w.text[2:]
-		case strings.HasPrefix(w.text, "--"):
-			setting = w.text[2:]
-		}
-		name, value, ok := strings.Cut(setting, "=")
-		name = strings.ReplaceAll(name, "-", "_") // as PostgreSQL reads --name
-		if ok && strings.HasPrefix(strings.ToLower(name), fencePrefix) {
-			own = append(own, name, value)
-		} else {
-			for _, w := range words[i : i+used] {
-				keep = append(keep, w.raw)
-			}
-		}
-		i += used - 1
-	}
-	if len(own) == 0 {
-		return options, nil
-	}
-	return strings.Join(keep, " "), own
-}
-
-type optionWord struct{ raw, text string }
-
-func optionWords(s string) []optionWord {
-	var words []optionWord
-	for i := 0; i < len(s); {
-		if isOptionSpace(s[i]) {
-			i++
-			continue
-		}
-		start := i
-		var text strings.Builder
-		for i < len(s) && !isOptionSpace(s[i]) {
-			if s[i] == '\\' && i+1 < len(s) {
-				i++
-			}
-			text.WriteByte(s[i])
-			i++
-		}
-		words = append(words, optionWord{raw: s[start:i], text: text.String()})
-	}
-	return words
-}
-
-func isOptionSpace(c byte) bool { return strings.IndexByte(" \t\n\v\f\r", c) >= 0 }
 
 // refuse sends r as a FATAL error to a client that has no session yet.
 func refuse(conn net.Conn, err error) {

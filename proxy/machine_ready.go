@@ -1,0 +1,89 @@
+package proxy
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// ready accounts for ReadyForQuery, which ends what e was owed.
+func (m *machine) ready(e *reply, msg []byte, p *plan) {
+	wasOurs := e.ours
+	maybe, skips := e.maybe, e.skips
+	m.copyIn, m.copying = false, false
+	m.owed.pop()
+	m.front() // ends of a COPY that failed are owed nothing
+	if maybe {
+		m.maybeNext(skips)
+	}
+	m.skipping = false
+	m.tx = msg[headerLen]
+	if m.tx == 'I' {
+		m.srvCover = uncovered
+	}
+	m.txCover = m.srvCover
+	if m.noted && m.tx == 'I' && m.quiet() {
+		m.noted, m.leaving = false, true
+		m.events = append(m.events, event{kind: leave})
+	}
+	if wasOurs {
+		m.discarded()
+		return
+	}
+	m.report(p)
+	if m.pending.set && m.quiet() {
+		m.events = append(m.events, event{kind: tell})
+	}
+}
+
+// maybeNext follows a ReadyForQuery that may have been that of the next Sync, for
+// the one it was taken for may have been ignored in COPY data. If the COPY had been
+// executed, what stands between them was skipped then: whether it was cannot be
+// told, and the session ends. If it was a Query, it would have been answered by
+// now.
+func (m *machine) maybeNext(skips bool) {
+	for i := range m.owed.len() {
+		switch e := m.owed.at(i); {
+		case e.kind == syncing && i == 0:
+			e.maybe, e.skips = true, skips
+			return
+		case e.kind == syncing && skips:
+			m.broken = fmt.Errorf("%w: a Sync inside COPY data that failed", errSurprise)
+			return
+		}
+	}
+}
+
+// report puts changed fencepost.* parameters in front of ReadyForQuery.
+func (m *machine) report(p *plan) {
+	if m.mode != fencedMode {
+		return
+	}
+	st := m.standing()
+	if st == m.reported {
+		return
+	}
+	at := len(m.down)
+	if m.reported == nil || shownRole(m.reported) != shownRole(st) {
+		m.down = appendParameterStatus(m.down, "fencepost.role", shownRole(st))
+	}
+	if m.reported == nil || shownEpoch(m.reported) != shownEpoch(st) {
+		m.down = appendParameterStatus(m.down, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
+	}
+	m.reported = st
+	p.insert(m.down[at:])
+}
+
+func (m *machine) parameter(body []byte) {
+	name, value, ok := decodeParameterStatus(body)
+	if !ok {
+		return
+	}
+	switch name {
+	case "standard_conforming_strings":
+		m.settings.StandardConformingStrings = value == "on"
+	case "client_encoding":
+		m.settings.SafeEncoding = fencing.SafeEncoding(value)
+	}
+}

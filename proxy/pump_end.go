@@ -1,0 +1,72 @@
+package proxy
+
+import (
+	"context"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// fatal relays the server's FATAL error. If the server ended the backend
+// because another worker was granted an epoch, the client is told that instead.
+func (x *session) fatal(ctx context.Context, e *event) {
+	_ = x.server.Close()
+	if fencing.Checking && x.cand != nil && e.err.Code == "57P01" && x.advanced(ctx) {
+		x.mu.Lock()
+		x.superseded = true
+		x.mu.Unlock()
+		x.serverEnded()
+		return
+	}
+	x.mu.Lock()
+	first := !x.goodbye
+	x.goodbye = true
+	x.mu.Unlock()
+	if first {
+		_ = x.toClient(e.message)
+	}
+	x.hangUp()
+}
+
+// advancedAgain is how long a question for a grant waits before the next.
+const advancedAgain = 50 * time.Millisecond
+
+// advanced reports whether the backend was ended for a grant to somebody else.
+// While the worker's own lease is not confirmed, such a grant may be on its way
+// still: it ended the backend in order to get its lock.
+func (x *session) advanced(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+	defer cancel()
+	for !x.cand.Advanced(ctx) {
+		if x.cand.Standing().May() {
+			return false // an operator, most likely
+		}
+		select {
+		case <-time.After(advancedAgain):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// serverEnded follows the end of the server's connection. A superseded client
+// that waits for a reply is told now, any other at its next use; all else ends
+// with the server.
+func (x *session) serverEnded() {
+	x.mu.Lock()
+	wait := x.superseded && x.m.quiet() && !x.m.partial
+	superseded := x.superseded
+	x.mu.Unlock()
+	switch {
+	case wait: // the other pump answers the client's next bytes
+	case superseded:
+		x.mu.Lock()
+		text, write := x.m.inFlight()
+		x.mu.Unlock()
+		x.saySuperseded(text, write)
+		x.hangUp()
+	default:
+		x.hangUp()
+	}
+}
