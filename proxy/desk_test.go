@@ -43,6 +43,7 @@ type seat struct {
 	before      bool // superseded before
 	standing    atomic.Pointer[fencing.Standing]
 	demands     atomic.Int32
+	advancing   func() // called by Advanced first, if not nil
 
 	mu      sync.Mutex
 	members map[fencing.Member]bool
@@ -166,6 +167,9 @@ func (s *seat) AwaitLeader(ctx context.Context) error {
 }
 
 func (s *seat) Advanced(ctx context.Context) bool {
+	if s.advancing != nil {
+		s.advancing()
+	}
 	rec, err := s.fence.Record(ctx)
 	if err != nil || rec.Incarnation == s.incarnation || s.Standing().Epoch == 0 {
 		return false

@@ -1,0 +1,39 @@
+package proxy_test
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestGoodbyeIsSaidOnce: the check has told a client that it is superseded, and
+// before its session has ended the candidacy tells it too, at its next use.
+func TestGoodbyeIsSaidOnce(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	client := s.leads("w")
+	seat := s.seat(s.db, "r", "w")
+	told, end := make(chan struct{}), make(chan struct{})
+	seat.advancing = func() { close(told); <-end }
+	s.succeed()
+
+	client.Send(q(stale))
+	if m, err := client.Next(); err != nil || m.Fields()['C'] != "ZF001" {
+		t.Fatalf("the stale write is answered by %v, %v", m, err)
+	}
+	<-told
+	was := *seat.Standing()
+	was.Role = fencing.Superseded
+	seat.set(&was)
+	client.Send(q(stale))
+	eventually(t, "the session has answered what came last, and left", func() bool {
+		seat.mu.Lock()
+		defer seat.mu.Unlock()
+		return len(seat.members) == 1 // the one that never spoke
+	})
+	close(end)
+	if rest := client.Rest(); len(rest) > 0 {
+		t.Errorf("behind the goodbye came %v", rest[0])
+	}
+}
