@@ -87,9 +87,13 @@ type Statement struct {
 	// OnlyInBlock: outside a transaction block Postgres refuses it, or warns and
 	// does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without HOLD.
 	OnlyInBlock bool
-	// MentionsQueryText: it names something that shows the text of queries
-	// (current_query, pg_cursors, ...), so that text must be the client's own.
+	// MentionsQueryText: it names something that shows the text of the query
+	// that runs (current_query, pg_stat_activity), which must be the client's own.
+	// Of text that is not parsed it is true for what MentionsKeptText means, too.
 	MentionsQueryText bool
+	// MentionsKeptText: it names something that shows the texts of cursors or
+	// prepared statements, among them those made by the same Query.
+	MentionsKeptText bool
 	// Name is the parameter of ShowFence and SetFence in lower case without
 	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE,
 	// DEALLOCATE and DECLARE; all, plans, sequences or temp for DISCARD.

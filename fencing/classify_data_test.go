@@ -115,6 +115,7 @@ func describeStatement(st *Statement) string {
 	}{
 		{st.Read, "read"}, {st.Chain, "chain"}, {st.UnsetsReadOnly, "unsets-read-only"}, {st.Savepoint, "savepoint"}, {st.EndsSavepoint, "ends-savepoint"},
 		{st.EndsTx, "ends-tx"}, {st.Isolation, "isolation"}, {st.MentionsQueryText, "query-text"},
+		{st.MentionsKeptText, "kept-text"},
 	} {
 		if f.set {
 			words = append(words, f.word)
@@ -183,7 +184,7 @@ func agreeWithQuick(t *testing.T, sql string, full *Text) {
 	}
 	st := full.Statements[0]
 	if quick.Kind != st.Kind || quick.Read && !st.Read || quick.EndsTx != st.EndsTx || quick.Isolation != st.Isolation ||
-		quick.Chain != st.Chain || quick.Savepoint != st.Savepoint || !quick.MentionsQueryText && st.MentionsQueryText {
+		quick.Chain != st.Chain || quick.Savepoint != st.Savepoint || !quick.MentionsQueryText && (st.MentionsQueryText || st.MentionsKeptText) {
 		t.Errorf("Quick said %q of %q, the grammar says %q", describeStatement(&quick), sql, describeStatement(&st))
 	}
 }

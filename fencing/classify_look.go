@@ -11,7 +11,8 @@ import (
 type findings struct {
 	writes         string // why it is no read, "" if nothing says so
 	function       string // the same, as far as functions are the reason
-	queryText      bool   // names something of queryTextNames
+	queryText      bool   // names something that shows ownText
+	keptText       bool   // names something that shows keptText
 	unsetsReadOnly bool   // set_config of what may undo a read-only mode
 }
 
@@ -33,7 +34,7 @@ func (w *findings) message(m protoreflect.Message) {
 	case *pgquery.LockingClause:
 		w.write("it locks rows")
 	case *pgquery.RangeVar:
-		w.queryText = w.queryText || queryTextNames[n.Relname]
+		w.shows(n.Relname)
 	case *pgquery.FuncCall:
 		w.call(n)
 	}
@@ -62,6 +63,12 @@ func (w *findings) write(why string) {
 	}
 }
 
+func (w *findings) shows(name string) {
+	shown := queryTextNames[name]
+	w.queryText = w.queryText || shown == ownText
+	w.keptText = w.keptText || shown == keptText
+}
+
 // call looks at one function call. The schema is not looked at: a function of
 // that name elsewhere is treated alike.
 func (w *findings) call(f *pgquery.FuncCall) {
@@ -69,7 +76,7 @@ func (w *findings) call(f *pgquery.FuncCall) {
 		return
 	}
 	name := f.Funcname[len(f.Funcname)-1].GetString_().GetSval()
-	w.queryText = w.queryText || queryTextNames[name]
+	w.shows(name)
 	why, listed := evadesReadOnly(name)
 	if name == "set_config" && setsTransactionMode(f.Args) {
 		w.unsetsReadOnly = true

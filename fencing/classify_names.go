@@ -2,18 +2,24 @@ package fencing
 
 import "strings"
 
+// What a name shows.
+const (
+	ownText  = 1 + iota // the text of the query that runs
+	keptText            // texts of statements and cursors that were made before
+)
+
 // queryTextNames are the views and functions that show the text of queries as
 // the server got it, so that what stands in front of a client's text would be
 // seen. mentionsQueryText searches for the same names in text.
-var queryTextNames = map[string]bool{
-	"current_query":                true,
-	"pg_cursors":                   true,
-	"pg_cursor":                    true,
-	"pg_prepared_statements":       true,
-	"pg_prepared_statement":        true,
-	"pg_stat_activity":             true,
-	"pg_stat_get_activity":         true,
-	"pg_stat_get_backend_activity": true,
+var queryTextNames = map[string]int{
+	"current_query":                ownText,
+	"pg_cursors":                   keptText,
+	"pg_cursor":                    keptText,
+	"pg_prepared_statements":       keptText,
+	"pg_prepared_statement":        keptText,
+	"pg_stat_activity":             ownText,
+	"pg_stat_get_activity":         ownText,
+	"pg_stat_get_backend_activity": ownText,
 }
 
 // evadesReadOnly says why a function of this name is not a read, although the

@@ -14,7 +14,7 @@ func classify(n *pgquery.Node) Statement {
 	if !classifySession(n, &st) && !classifyAlone(n, &st) {
 		classifyQuery(n, w, &st)
 	}
-	st.MentionsQueryText = w.queryText
+	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
 	st.OnlyInBlock = onlyInBlock(n)
 	if w.unsetsReadOnly {
 		st.UnsetsReadOnly = true

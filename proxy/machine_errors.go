@@ -113,9 +113,13 @@ func ofCheck(e *reply, pe pgError) bool {
 		}
 		return first.at < pe.Position && pe.Position <= first.at+first.n
 	}
+	switch pe.File {
+	case "gram.y", "gram.c", "scan.l", "scan.c", "scansup.c", "parser.c":
+		return false
+	}
 	switch pe.Code {
-	case "42601", "22021", "22025", "54000", "54001", "0A000", "08P01":
-		return pe.Code == "0A000" // a cached plan that changed
+	case "42601", "22021", "22025", "54000", "54001", "08P01":
+		return false
 	default:
 		return true
 	}

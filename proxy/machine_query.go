@@ -328,7 +328,7 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan)
 }
 
 // showsItself reports whether a leader's text shows the text of queries, its own
-// among them. Nothing of ours can stand in it then, so it goes by the registry.
+// or what it made itself among them. Nothing of ours can stand in it then, so it goes by the registry.
 func (m *machine) showsItself(t *fencing.Text) bool {
 	shows := false
 	for i := range t.Statements {
@@ -336,7 +336,7 @@ func (m *machine) showsItself(t *fencing.Text) bool {
 		case fencing.ShowFence, fencing.SetFence, fencing.Refused:
 			return false
 		default:
-			shows = shows || s.MentionsQueryText
+			shows = shows || s.MentionsQueryText || s.MentionsKeptText
 		}
 	}
 	return shows && m.mode == fencedMode && m.txTold != 0 && m.standing().May()

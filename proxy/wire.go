@@ -121,7 +121,8 @@ func appendError(dst []byte, severity string, r *fencing.Refusal) []byte {
 type pgError struct {
 	Severity, Code, Message, Detail, Hint, Where string
 
-	Position int // in characters from 1, 0 if none
+	File     string // of the server's source
+	Position int    // in characters from 1, 0 if none
 }
 
 func (e *pgError) fatal() bool { return e.Severity == "FATAL" || e.Severity == "PANIC" }
@@ -132,7 +133,7 @@ func decodeError(body []byte) (e pgError, ok bool) {
 	if err := m.Decode(body); err != nil {
 		return pgError{}, false
 	}
-	e = pgError{Severity: m.SeverityUnlocalized, Code: m.Code, Message: m.Message, Detail: m.Detail, Hint: m.Hint, Where: m.Where, Position: int(m.Position)}
+	e = pgError{Severity: m.SeverityUnlocalized, Code: m.Code, Message: m.Message, Detail: m.Detail, Hint: m.Hint, Where: m.Where, File: m.File, Position: int(m.Position)}
 	if e.Severity == "" { // servers before 9.6
 		e.Severity = m.Severity
 	}
