@@ -14,7 +14,7 @@ import (
 
 // cancelTarget is where a cancel request of a client's goes.
 type cancelTarget struct {
-	secret       uint32 // ours
+	secret       []byte // ours, as long as the server's
 	serverPID    uint32
 	serverSecret []byte
 }
@@ -30,18 +30,20 @@ type cancelKeys struct {
 
 // add returns a new key for a server's key: the server's process id, which
 // drivers show as the backend's and compare with that in notifications, and a
-// secret of our own. Should a session whose backend is gone still hold the id,
-// another one stands in for it.
-func (k *cancelKeys) add(serverPID uint32, serverSecret []byte) (pid, secret uint32) {
-	var b [8]byte
+// secret of our own, which is as long as the server's: a client of protocol 3.2
+// is given 32 bytes by PostgreSQL 18. Should a session whose backend is gone
+// still hold the id, another one stands in for it.
+func (k *cancelKeys) add(serverPID uint32, serverSecret []byte) (pid uint32, secret []byte) {
+	secret = make([]byte, len(serverSecret))
+	_, _ = rand.Read(secret) // never fails
+	var b [4]byte
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.mu.targets == nil {
 		k.mu.targets = map[uint32]cancelTarget{}
 	}
 	for pid = serverPID; ; pid = binary.BigEndian.Uint32(b[:]) & 0x7fffffff {
-		_, _ = rand.Read(b[:]) // never fails
-		secret = binary.BigEndian.Uint32(b[4:])
+		_, _ = rand.Read(b[:])
 		if _, taken := k.mu.targets[pid]; !taken && pid != 0 {
 			k.mu.targets[pid] = cancelTarget{secret: secret, serverPID: serverPID, serverSecret: serverSecret}
 			return pid, secret
@@ -60,8 +62,7 @@ func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
 	k.mu.Lock()
 	t, ok := k.mu.targets[r.pid]
 	k.mu.Unlock()
-	ours := binary.BigEndian.AppendUint32(nil, t.secret)
-	return t, ok && subtle.ConstantTimeCompare(ours, r.secret) == 1
+	return t, ok && subtle.ConstantTimeCompare(t.secret, r.secret) == 1
 }
 
 // cancel passes a client's cancel request on. Like Postgres it says nothing,

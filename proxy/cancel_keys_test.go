@@ -1,6 +1,9 @@
 package proxy
 
-import "testing"
+import (
+	"bytes"
+	"testing"
+)
 
 func TestCancelKeysOfOneProcessID(t *testing.T) {
 	t.Parallel()
@@ -10,8 +13,8 @@ func TestCancelKeysOfOneProcessID(t *testing.T) {
 	if pid != 4711 || other == 4711 || other == 0 {
 		t.Fatalf("keys name processes %d and %d, want 4711 and another one", pid, other)
 	}
-	request := func(pid, secret uint32) *cancelRequest {
-		return &cancelRequest{pid: pid, secret: []byte{byte(secret >> 24), byte(secret >> 16), byte(secret >> 8), byte(secret)}}
+	request := func(pid uint32, secret []byte) *cancelRequest {
+		return &cancelRequest{pid: pid, secret: secret}
 	}
 	k.remove(pid)
 	if _, ok := k.find(request(pid, secret)); ok {
@@ -24,7 +27,29 @@ func TestCancelKeysOfOneProcessID(t *testing.T) {
 	if again != 4711 {
 		t.Errorf("a process id that is free again was given as %d", again)
 	}
-	if _, ok := k.find(request(again, secret)); ok && secret != againSecret {
+	if _, ok := k.find(request(again, secret)); ok && !bytes.Equal(secret, againSecret) {
 		t.Error("an old secret is valid for a new session")
+	}
+}
+
+func TestCancelSecretsAreAsLongAsTheServers(t *testing.T) {
+	t.Parallel()
+	var k cancelKeys
+	for _, size := range []int{4, 32, 256} {
+		theirs := bytes.Repeat([]byte{7}, size)
+		pid, secret := k.add(4711, theirs)
+		if len(secret) != size || bytes.Equal(secret, theirs) {
+			t.Errorf("for a secret of %d bytes the client is given %x", size, secret)
+		}
+		got, ok := k.find(&cancelRequest{pid: pid, secret: secret})
+		if !ok || !bytes.Equal(got.serverSecret, theirs) {
+			t.Errorf("a secret of %d bytes leads to %+v, %v", size, got, ok)
+		}
+		for _, wrong := range [][]byte{nil, secret[:3], secret[:size-1], theirs, append(bytes.Clone(secret), 0)} {
+			if _, ok := k.find(&cancelRequest{pid: pid, secret: wrong}); ok {
+				t.Errorf("%x is taken for %x", wrong, secret)
+			}
+		}
+		k.remove(pid)
 	}
 }

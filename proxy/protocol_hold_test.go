@@ -136,24 +136,19 @@ func TestProtocolNothingStays(t *testing.T) {
 
 func pidOf(key []byte) int { return (&scene{key: key}).pid() }
 
-// TestProtocolLongKeys: a client of protocol 3.2 gets a key with which it can
-// cancel, whatever length the server's own has.
+// TestProtocolLongKeys: a client gets a key as long as from Postgres (32 bytes
+// for one of protocol 3.2 on 18), and can cancel with it.
 func TestProtocolLongKeys(t *testing.T) {
 	t.Parallel()
 	both(t, func(t *testing.T, b *bench, db string) {
 		leaderConn(t, b, db)
 		admin := b.pg.Connect(t, pgtest.Superuser, db)
 		for _, version := range []uint32{3 << 16, 3<<16 | 2, 3<<16 | 9999} {
-			c := wiretest.Dial(t, b.addr)
-			c.Send(startupOf(version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"))
-			var key []byte
-			for _, m := range c.Until('Z') {
-				if m.Type == 'K' {
-					key = m.Body
-				}
-			}
-			if len(key) < 8 {
-				t.Fatalf("protocol %x: the key has %d bytes", version, len(key))
+			theirs, plain := keyOfVersion(t, b.pg.Addr(), version, "user", pgtest.App, "database", db)
+			_ = theirs.Close()
+			c, key := keyOfVersion(t, b.addr, version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+			if len(key) < 8 || len(key) != len(plain) {
+				t.Fatalf("protocol %x: the key has %d bytes, that of Postgres %d", version, len(key), len(plain))
 			}
 			c.Send(q("select pg_sleep(600)"))
 			running(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
@@ -173,6 +168,20 @@ func TestProtocolLongKeys(t *testing.T) {
 			_ = c.Close()
 		}
 	})
+}
+
+// keyOfVersion connects by that protocol and returns the connection with the
+// body of its BackendKeyData.
+func keyOfVersion(t *testing.T, address string, version uint32, params ...string) (c *wiretest.Conn, key []byte) {
+	t.Helper()
+	c = wiretest.Dial(t, address)
+	c.Send(startupOf(version, params...))
+	for _, m := range c.Until('Z') {
+		if m.Type == 'K' {
+			key = m.Body
+		}
+	}
+	return c, key
 }
 
 // TestProtocolImportedSnapshot: a leader may look at a snapshot that another

@@ -40,7 +40,7 @@ type session struct {
 	version    int
 	pid        uint32 // of the server's backend
 	keyPID     uint32
-	keySecret  uint32
+	keySecret  []byte
 
 	// sending is held from where the machine takes bytes of the server until what
 	// it made of them was written, so that nothing is said to the client in front

@@ -68,8 +68,11 @@ func appendParameterStatus(dst []byte, name, value string) []byte {
 	return mustEncode((&pgproto3.ParameterStatus{Name: name, Value: value}).Encode(dst))
 }
 
-func appendBackendKeyData(dst []byte, pid, secret uint32) []byte {
-	return mustEncode((&pgproto3.BackendKeyData{ProcessID: pid, SecretKey: secret}).Encode(dst))
+func appendBackendKeyData(dst []byte, pid uint32, secret []byte) []byte {
+	dst = append(dst, 'K')
+	dst = binary.BigEndian.AppendUint32(dst, uint32(8+len(secret)))
+	dst = binary.BigEndian.AppendUint32(dst, pid)
+	return append(dst, secret...)
 }
 
 func appendReadyForQuery(dst []byte, status byte) []byte {
