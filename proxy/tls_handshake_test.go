@@ -175,7 +175,10 @@ func TestHandshakesAreBounded(t *testing.T) {
 func TestShutdownEndsHandshakes(t *testing.T) {
 	t.Parallel()
 	s := newSides(t, sidesConfig{})
-	asked, half, done := wiretest.Dial(t, s.addr), wiretest.Dial(t, s.addr), s.secure(t, false)
+	asked, half, done := wiretest.Dial(t, s.addr), wiretest.Dial(t, s.addr), wiretest.Dial(t, s.addr)
+	whole := s.clientConfig()
+	whole.MaxVersion = tls.VersionTLS12 // in which the server has the last word
+	done.Secure(whole, false)
 	asked.Send(wiretest.SSLRequest())
 	oneByte(t, asked)
 	half.Send([]byte{0x16, 3, 1, 2, 0, 1})
