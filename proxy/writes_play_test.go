@@ -30,9 +30,9 @@ const (
 	refusedForms = 5
 )
 
-// some are one in n of the forms in which a path is played, and one at least; of
-// those that define objects, which are many, one in 3n. Each path and version has
-// others.
+// some are one in n of the forms in which a path is played, and one at least in
+// which Postgres executes it; of those that define objects, which are many, one in
+// 3n. Each path and version has others.
 func (h *writesHouse) some(p writePath, x *side, n int) []form {
 	if p.define {
 		n *= 3
@@ -42,9 +42,14 @@ func (h *writesHouse) some(p writePath, x *side, n int) []form {
 		return all
 	}
 	shift := len(p.name) + h.major/3
+	works := func(i int) bool { return !all[i].readOnly && !(p.alone && all[i].inBlock) }
+	one := shift % len(all)
+	for !works(one) {
+		one = (one + 1) % len(all)
+	}
 	var some []form
 	for i, f := range all {
-		if (i+shift)%n == 0 || i == shift%len(all) {
+		if (i+shift)%n == 0 || i == one {
 			some = append(some, f)
 		}
 	}

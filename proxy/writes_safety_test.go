@@ -25,16 +25,30 @@ func (h *writesHouse) eachPath(test func(t *testing.T, p writePath)) {
 	}
 }
 
-// unchanged runs play and fails the test if it changed anything.
-func (h *writesHouse) unchanged(t *testing.T, p writePath, play func()) {
+// unchanged has prepare make ready what it then runs, and fails the test if that
+// changed anything. The mark says so at little cost, and may say so though nothing
+// was: then it is all done again, between two looks at everything.
+func (h *writesHouse) unchanged(t *testing.T, p writePath, prepare func() (run func())) {
 	t.Helper()
+	changed := ""
+	if len(p.before) == 0 {
+		run := prepare()
+		before := h.mark(t, h.fenced)
+		run()
+		h.settle(t, h.fenced)
+		if !fencing.Checking || h.mark(t, h.fenced) == before {
+			return
+		}
+		changed = difference(h.within(t, h.fenced), h.fenced.base) + difference(h.around(t, h.fenced), h.shared)
+	}
+	run := prepare()
 	state, versions, wal := h.state(t, h.fenced), h.fenced.versions(t), h.walAt(t)
-	play()
+	run()
 	if !fencing.Checking || p.temp {
 		return
 	}
 	h.settle(t, h.fenced)
-	if changed := difference(h.state(t, h.fenced), state) + difference(h.fenced.versions(t), versions) + h.spoken(t, wal); changed != "" {
+	if changed += difference(h.state(t, h.fenced), state) + difference(h.fenced.versions(t), versions) + h.spoken(t, wal); changed != "" {
 		t.Errorf("something was changed:\n%s", changed)
 		h.reset(t, h.fenced)
 	}
@@ -53,7 +67,7 @@ func (h *writesHouse) spoken(t *testing.T, since string) string {
 		return ""
 	}
 	h.fenced.exec(t, "select pg_logical_emit_message(true, 'the end', '')") // so that there is a record, and all are flushed
-	return strings.Join(h.fenced.lines(t, fmt.Sprintf(`select concat_ws(' ', resource_manager, record_type, description)
+	return strings.Join(h.fenced.once(t, fmt.Sprintf(`select concat_ws(' ', resource_manager, record_type, description)
 		from ext.pg_get_wal_records_info('%s', pg_current_wal_flush_lsn())
 		where (resource_manager = 'LogicalMessage' or record_type in ('RESTORE_POINT', 'SWITCH', 'CHECKPOINT_ONLINE')) and description !~ 'the end'`, since)), "\n")
 }
@@ -64,30 +78,39 @@ func (h *writesHouse) spoken(t *testing.T, since string) string {
 func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
 	eachHouse(t, func(h *writesHouse) {
 		s := &stage{bench: h.bench, t: h.t, db: h.fenced.db, admin: h.fenced.admin}
-		fill := func(sql string) string { return h.fill(sql, h.fenced) }
 		h.eachPath(func(t *testing.T, p writePath) {
 			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			var conns []*wiretest.Conn
 			forms := slices.DeleteFunc(h.some(p, h.fenced, refusedForms), func(f form) bool { return f.readOnly })
-			for i, f := range forms {
-				worker := fmt.Sprintf("w%d.%d", i, s.index.Load())
-				first, _ := wiretest.Connect(t, h.addr, h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)...)
-				s.grantTo(worker)
-				c, _ := wiretest.Connect(t, h.addr, h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)...)
-				leaveNow(first)
-				before, ended := playPieces(t, c, append(queries(p.before, fill), f.first...)...)
-				if state := wiretest.ErrorOf(before); state != "" || ended {
-					t.Fatalf("%s: what comes before fails: %v", f.name, before)
-				}
-				conns = append(conns, c)
-			}
-			s.succeed()
-			h.unchanged(t, p, func() { h.superseded(t, forms, conns) })
+			h.unchanged(t, p, func() func() {
+				conns := h.led(t, s, p, forms)
+				return func() { h.superseded(t, forms, conns) }
+			})
 			if len(p.before) > 0 {
 				h.reset(t, h.fenced)
 			}
 		})
 	})
+}
+
+// led opens a connection per form, each of a worker that led and does no more.
+func (h *writesHouse) led(t *testing.T, s *stage, p writePath, forms []form) (conns []*wiretest.Conn) {
+	t.Helper()
+	fill := func(sql string) string { return h.fill(sql, h.fenced) }
+	for i, f := range forms {
+		worker := fmt.Sprintf("w%d.%d", i, s.index.Load())
+		params := h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)
+		first, _ := wiretest.Connect(t, h.addr, params...)
+		s.grantTo(worker)
+		c, _ := wiretest.Connect(t, h.addr, params...)
+		leaveNow(first)
+		before, ended := playPieces(t, c, append(queries(p.before, fill), f.first...)...)
+		if state := wiretest.ErrorOf(before); state != "" || ended {
+			t.Fatalf("%s: what comes before fails: %v", f.name, before)
+		}
+		conns = append(conns, c)
+	}
+	s.succeed()
+	return conns
 }
 
 // superseded plays each form on its connection, whose worker was superseded.
@@ -115,9 +138,11 @@ func TestSafetyWritePathsOfThoseWhoDoNotLead(t *testing.T) {
 		s.connect("leader")
 		s.grantTo("leader")
 		h.eachPath(func(t *testing.T, p writePath) {
-			h.unchanged(t, p, func() {
-				h.refusesAll(t, p, "a follower", "fencepost.resource", "r", "fencepost.worker", "follower")
-				h.refusesAll(t, p, "one without a resource")
+			h.unchanged(t, p, func() func() {
+				return func() {
+					h.refusesAll(t, p, "a follower", "fencepost.resource", "r", "fencepost.worker", "follower")
+					h.refusesAll(t, p, "one without a resource")
+				}
 			})
 		})
 	})

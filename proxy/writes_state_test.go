@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sort"
 	"strings"
 	"testing"
@@ -11,27 +12,59 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// state is what there is to see in a database, one thing per line, without what
-// differs from database to database.
+// state is what there is to see in a database and around it, one thing per line,
+// without what differs from database to database.
 func (h *writesHouse) state(t *testing.T, x *side) []string {
 	t.Helper()
-	x.exec(t, "select 1") // hears what was notified
-	lines := x.lines(t, stateSQL)
-	relations := x.lines(t, `select format('select %L || r::text from only %s r', oid::regclass || ' has ', oid::regclass) from pg_class
-		where relkind in ('r', 'm') and relispopulated and relnamespace not in ('pg_catalog'::regnamespace, 'fencepost'::regnamespace, 'information_schema'::regnamespace) and relpersistence <> 't'
-		union all select format('select %L || concat(last_value, is_called) from %s', oid::regclass || ' is at ', oid::regclass) from pg_class
-		where relkind = 'S' and relnamespace <> 'fencepost'::regnamespace and relpersistence <> 't'`)
-	lines = append(lines, x.lines(t, strings.Join(relations, " union all "))...)
+	lines := slices.Concat(h.around(t, x), h.within(t, x))
 	for _, n := range x.heard {
 		lines = append(lines, "heard "+n)
 	}
+	return lines
+}
+
+// around is what all databases of the server share: it is cheap to ask for.
+func (h *writesHouse) around(t *testing.T, x *side) []string {
+	t.Helper()
+	lines := x.lines(t, aroundSQL) // and hears what was notified
 	_ = filepath.Walk(h.dir, func(path string, info os.FileInfo, err error) error {
 		if err == nil && !info.IsDir() && info.Name() != "PG_VERSION" {
 			lines = append(lines, fmt.Sprintf("file %s of %d bytes", path, info.Size()))
 		}
 		return nil
 	})
-	sort.Strings(lines)
+	return unnamed(lines, x)
+}
+
+// within is what there is in the database itself.
+func (h *writesHouse) within(t *testing.T, x *side) []string {
+	t.Helper()
+	return slices.Concat(unnamed(x.lines(t, catalogueSQL), x), x.rows(t))
+}
+
+// rows is what the relations of the database hold.
+func (x *side) rows(t *testing.T) []string {
+	t.Helper()
+	parts := x.once(t, `select format('select %L || r::text from only %s r', oid::regclass || ' has ', oid::regclass) from pg_class
+		where relkind in ('r', 'm') and relispopulated and relnamespace not in ('pg_catalog'::regnamespace, 'fencepost'::regnamespace, 'information_schema'::regnamespace) and relpersistence <> 't'
+		union all select format('select %L || concat(last_value, is_called) from %s', oid::regclass || ' is at ', oid::regclass) from pg_class
+		where relkind = 'S' and relnamespace <> 'fencepost'::regnamespace and relpersistence <> 't'
+		union all select $$select concat_ws(' ', 'large object', m.oid, lomowner::regrole, lomacl, data) from pg_largeobject_metadata m left join pg_largeobject l on loid = m.oid$$`)
+	return unnamed(x.once(t, strings.Join(parts, " union all ")), x)
+}
+
+// mark changes with whatever is changed in the server: each change of a row, of
+// an object or a lock on a row stands in the WAL, and has taken a transaction id
+// if it was not undone. What changes without is in it too. It may also change
+// with nothing: the server writes WAL of its own accord, and when a page is tidied.
+func (h *writesHouse) mark(t *testing.T, x *side) string {
+	t.Helper()
+	all := append(x.lines(t, markSQL), h.around(t, x)...)
+	return strings.Join(append(all, x.heard...), "\n")
+}
+
+// unnamed takes the database's name out of what it says.
+func unnamed(lines []string, x *side) []string {
 	for i := range lines {
 		lines[i] = strings.ReplaceAll(lines[i], x.db, "{db}")
 	}
@@ -42,15 +75,27 @@ func (h *writesHouse) state(t *testing.T, x *side) []string {
 // it changes with all that was written and not undone, row locks among it.
 func (x *side) versions(t *testing.T) []string {
 	t.Helper()
-	parts := x.lines(t, `select format('select %L || count(*) || '' '' || coalesce(sum(hashtext(concat(ctid, xmin%s))), 0) from only %s', oid::regclass || ' ',
+	parts := x.once(t, `select format('select %L || count(*) || '' '' || coalesce(sum(hashtext(concat(ctid, xmin%s))), 0) from only %s', oid::regclass || ' ',
 		case when oid >= 16384 then ', xmax' end, oid::regclass) from pg_class
 		where relkind in ('r', 'm') and relispopulated and relpersistence <> 't' and relnamespace <> 'fencepost'::regnamespace`)
-	return x.lines(t, strings.Join(parts, " union all "))
+	return x.once(t, strings.Join(parts, " union all "))
 }
 
+// lines asks for one column of text, by a statement that stays prepared.
 func (x *side) lines(t *testing.T, sql string) []string {
 	t.Helper()
-	rows, err := x.admin.Query(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+	return x.ask(t, sql, pgx.QueryExecModeCacheStatement)
+}
+
+// once is lines for a text that is not asked for again.
+func (x *side) once(t *testing.T, sql string) []string {
+	t.Helper()
+	return x.ask(t, sql, pgx.QueryExecModeSimpleProtocol)
+}
+
+func (x *side) ask(t *testing.T, sql string, mode pgx.QueryExecMode) []string {
+	t.Helper()
+	rows, err := x.admin.Query(t.Context(), sql, mode)
 	if err != nil {
 		t.Fatalf("%.300s: %v", sql, err)
 	}
@@ -87,7 +132,26 @@ func difference(a, b []string) string {
 	return strings.Join(out, "\n")
 }
 
-const stateSQL = `
+// markSQL is what mark asks for.
+const markSQL = `
+select concat_ws(' ', pg_current_wal_insert_lsn(), pg_snapshot_xmax(pg_current_snapshot()),
+	(select string_agg(concat_ws(' ', oid, pg_sequence_last_value(oid)), ',' order by oid) from pg_class where relkind = 'S' and relpersistence <> 't'))`
+
+// aroundSQL is what databases share.
+const aroundSQL = `
+select concat_ws(' ', 'object', n) from (
+	select spcname as n from pg_tablespace union all select concat(rolname, rolcreatedb) from pg_roles
+	union all select concat(datname, datallowconn, datconnlimit) from pg_database where datname ~ '^wp') o
+union all select concat_ws(' ', 'shared comment', description) from pg_shdescription
+union all select concat_ws(' ', 'setting', setrole::regrole, setconfig) from pg_db_role_setting s left join pg_database d on d.oid = setdatabase where setdatabase = 0 or datname = current_database() or datname ~ '^wp'
+union all select concat_ws(' ', 'right of database', datacl, datdba::regrole) from pg_database where datname = current_database()
+union all select concat_ws(' ', 'member', roleid::regrole, member::regrole) from pg_auth_members
+union all select concat_ws(' ', 'prepared', gid) from pg_prepared_xacts
+union all select concat_ws(' ', 'slot', slot_name) from pg_replication_slots
+union all select concat_ws(' ', 'configured', pg_read_file('postgresql.auto.conf'))`
+
+// catalogueSQL is what objects a database holds.
+const catalogueSQL = `
 with u as (select oid from pg_namespace where nspname not in ('pg_catalog', 'information_schema', 'fencepost', 'ext', 'pg_toast') and nspname !~ '^pg_(toast_)?temp')
 select concat_ws(' ', 'relation', c.oid::regclass, relkind, relpersistence, relowner::regrole, relacl, relrowsecurity, relforcerowsecurity, reloptions, relpages > 0, reltuples, relreplident, relispartition,
 	(select amname from pg_am where oid = relam), (select spcname from pg_tablespace where oid = reltablespace)) from pg_class c where relnamespace in (select oid from u)
@@ -112,20 +176,11 @@ union all select concat_ws(' ', 'object', n) from (
 	union all select collname from pg_collation where oid >= 16384 union all select dictname from pg_ts_dict where oid >= 16384 union all select cfgname from pg_ts_config where oid >= 16384
 	union all select lanname from pg_language where oid >= 16384 union all select amname from pg_am where oid >= 16384 union all select fdwname from pg_foreign_data_wrapper
 	union all select concat(extname, extversion) from pg_extension union all select concat(evtname, evtenabled) from pg_event_trigger union all select subname from pg_subscription where subdbid = (select oid from pg_database where datname = current_database())
-	union all select tmplname from pg_ts_template where oid >= 16384 union all select stxname from pg_statistic_ext union all select spcname from pg_tablespace
-	union all select concat(rolname, rolcreatedb) from pg_roles union all select concat(datname, datallowconn, datconnlimit) from pg_database where datname ~ '^wp') o
+	union all select tmplname from pg_ts_template where oid >= 16384 union all select stxname from pg_statistic_ext) o
 union all select concat_ws(' ', 'server', srvname, srvoptions, srvacl) from pg_foreign_server
 union all select concat_ws(' ', 'mapping', srvname, usename, umoptions) from pg_user_mappings
 union all select concat_ws(' ', 'foreign', ftrelid::regclass, ftoptions) from pg_foreign_table
 union all select concat_ws(' ', 'publication', pubname, puballtables, (select count(*) from pg_publication_rel where prpubid = p.oid)) from pg_publication p
 union all select concat_ws(' ', 'comment', classoid::regclass, description) from pg_description where objoid >= 16384
-union all select concat_ws(' ', 'shared comment', description) from pg_shdescription
 union all select concat_ws(' ', 'default right', defaclrole::regrole, defaclobjtype, defaclacl) from pg_default_acl
-union all select concat_ws(' ', 'setting', setrole::regrole, setconfig) from pg_db_role_setting s left join pg_database d on d.oid = setdatabase where setdatabase = 0 or datname = current_database() or datname ~ '^wp'
-union all select concat_ws(' ', 'statistics', starelid::regclass, count(*)) from pg_statistic where starelid >= 16384 group by starelid
-union all select concat_ws(' ', 'right of database', datacl, datdba::regrole) from pg_database where datname = current_database()
-union all select concat_ws(' ', 'member', roleid::regrole, member::regrole) from pg_auth_members
-union all select concat_ws(' ', 'large object', m.oid, lomowner::regrole, lomacl, data) from pg_largeobject_metadata m left join pg_largeobject l on loid = m.oid
-union all select concat_ws(' ', 'prepared', gid) from pg_prepared_xacts
-union all select concat_ws(' ', 'slot', slot_name) from pg_replication_slots
-union all select concat_ws(' ', 'configured', pg_read_file('postgresql.auto.conf'))`
+union all select concat_ws(' ', 'statistics', starelid::regclass, count(*)) from pg_statistic where starelid >= 16384 group by starelid`
