@@ -149,6 +149,10 @@ type Fence interface {
 	// A grant ends noted backends. The error is a *Refusal if the epoch is not
 	// current.
 	Enter(ctx context.Context, pid uint32, epoch Epoch) error
+	// EnterFlushed is Enter, and when it returns the note's commit is on disk. One
+	// that is not would keep a VACUUM from marking pages all-visible: Postgres
+	// does not believe in commits that are about as old before they are flushed.
+	EnterFlushed(ctx context.Context, pid uint32, epoch Epoch) error
 	// MayEnd returns a *Refusal if the control role could not end the backend: a
 	// superuser's, when it is none itself. Such a worker could block every grant.
 	MayEnd(ctx context.Context, pid uint32) error

@@ -105,6 +105,7 @@ type machine struct {
 	enterErr  *fencing.Refusal
 	hasAsked  need // what was done for the message in hand: needDemand, needConfirm
 	tried     bool // Enter was tried for the message in hand
+	flush     bool // and the note is to be flushed
 	renewed   bool // the catalogue was read anew for it
 	scratch   []byte
 
@@ -245,7 +246,7 @@ func (m *machine) judge(s *statement) (v verdict, n need, r *fencing.Refusal) {
 	if st.May() && m.txTold != 0 {
 		switch {
 		case alone, m.failsOutside(s):
-			return m.judgeAlone()
+			return m.judgeAlone(s)
 		case m.cover == fullCovered, m.provenReads && m.bare && s.proof != nil && m.proven(s):
 			return forward, needNothing, nil
 		default:
@@ -287,11 +288,12 @@ func (m *machine) judgeRefused(st *fencing.Standing) (verdict, need, *fencing.Re
 
 // judgeAlone sends a statement that cannot share its transaction by the
 // registry. If it may not enter, the check in front of it says why.
-func (m *machine) judgeAlone() (verdict, need, *fencing.Refusal) {
+func (m *machine) judgeAlone(s *statement) (verdict, need, *fencing.Refusal) {
 	switch {
 	case m.noted:
 		return byRegistry, needNothing, nil
 	case !m.tried, m.enterErr == nil: // the last also if the note has gone with a transaction before
+		m.flush = s.known && s.info.Kind == fencing.Alone && !s.info.EndsTx // VACUUM, and others as rare
 		return needsMoreFor, needEnter, nil
 	case m.enterErr != nil && m.enterErr.SQLState == fencing.StateNoFence:
 		return refuseFirst, needNothing, m.enterErr

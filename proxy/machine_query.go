@@ -203,7 +203,7 @@ func (m *machine) judgeQuery(s *statement) (v verdict, n need, r *fencing.Refusa
 	bare := keepsText(s) && (m.open || m.loose) || onlyInBlock(s) && !m.inTx ||
 		m.version >= 18 && m.unsynced // which 18 does not end for a lone statement; with ours in front it is not alone
 	if v == checkFirst && bare && m.standing().May() && m.txTold != 0 {
-		return m.judgeAlone()
+		return m.judgeAlone(s)
 	}
 	return v, n, r
 }

@@ -72,7 +72,7 @@ func (x *session) meet(ctx context.Context, n need) {
 // enter notes the backend in the registry, once the last note is gone.
 func (x *session) enter(ctx context.Context) *fencing.Refusal {
 	x.mu.Lock()
-	gone, epoch := x.noteGone, x.m.txTold
+	gone, epoch, flush := x.noteGone, x.m.txTold, x.m.flush
 	x.mu.Unlock()
 	if gone != nil {
 		<-gone
@@ -85,7 +85,11 @@ func (x *session) enter(ctx context.Context) *fencing.Refusal {
 	}
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	if err := x.cand.Fence().Enter(ctx, x.pid, epoch); err != nil {
+	enter := x.cand.Fence().Enter
+	if flush {
+		enter = x.cand.Fence().EnterFlushed
+	}
+	if err := enter(ctx, x.pid, epoch); err != nil {
 		x.log.Debug("registry refused", zap.Error(err))
 		return faultRefusal(err)
 	}

@@ -102,12 +102,23 @@ func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, erro
 // current one; the note and the look at the epoch are one transaction. After an
 // error that is no refusal the note may be there: Leave deletes it.
 func (f *Fence) Enter(ctx context.Context, pid uint32, epoch fencing.Epoch) error {
+	return f.enter(ctx, "SELECT fencepost.enter($1, $2, $3)", pid, epoch)
+}
+
+// EnterFlushed implements fencing.Fence. The registry's table is unlogged, so a
+// transaction that writes nothing else is not flushed when it commits.
+func (f *Fence) EnterFlushed(ctx context.Context, pid uint32, epoch fencing.Epoch) error {
+	return f.enter(ctx, `SELECT fencepost.enter($1, $2, $3), pg_catalog.set_config('synchronous_commit', 'local', true),
+		pg_catalog.pg_logical_emit_message(true, 'fencepost', 'note')`, pid, epoch)
+}
+
+func (f *Fence) enter(ctx context.Context, sql string, pid uint32, epoch fencing.Epoch) error {
 	release, err := f.slot(ctx)
 	if err != nil {
 		return err
 	}
 	defer release()
-	if _, err := f.store.waits.Exec(ctx, "SELECT fencepost.enter($1, $2, $3)", f.id, int32(pid), int64(epoch)); err != nil {
+	if _, err := f.store.waits.Exec(ctx, sql, f.id, int32(pid), int64(epoch)); err != nil {
 		return fmt.Errorf("note backend %d on resource %q: %w", pid, f.resource, f.store.explain(err))
 	}
 	return nil
