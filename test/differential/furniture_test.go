@@ -1,14 +1,18 @@
 package differential
 
+import "strings"
+
 // furniture is what scripts find in the database. All of it belongs to the
-// role that plays them.
+// role that plays them. The columns are short, so that few files are made when
+// tables are made new; what is vacuumed, and when, is left to the scripts.
 const furniture = `
 set role app;
-create table t (id int primary key, v text);
-create table d (id int primary key, t int references t (id) deferrable initially deferred);
-create table log (id serial primary key, v text);
-create table trg (id int, v text default 'new');
-create table wide (a int, b text, c numeric, d bytea, e timestamptz, f bool[]);
+create table t (id int primary key, v varchar(300)) with (autovacuum_enabled = off);
+create table keys (id int primary key) with (autovacuum_enabled = off);
+create table d (id int primary key, t int references keys (id) deferrable initially deferred) with (autovacuum_enabled = off);
+create table log (id serial primary key, v varchar(300)) with (autovacuum_enabled = off);
+create table trg (id int, v varchar(300) default 'new') with (autovacuum_enabled = off);
+create table wide (a int, b text, c numeric, d bytea, e timestamptz, f bool[]) with (autovacuum_enabled = off);
 create sequence s;
 create type mood as enum ('sad', 'ok');
 create type pair as (a int, b int);
@@ -31,30 +35,97 @@ create constraint trigger late after insert on trg deferrable initially deferred
 create view w as select wr(900) as x;
 create view v as select id, v from t where id > 1;
 create rule quiet as on delete to log do instead insert into t values (old.id + 500, 'rule');
-create materialized view mv as select count(*) from t;
+create materialized view mv with (autovacuum_enabled = off) as select count(*) from t;
 create unique index on mv (count);
 create function evil.pg_sequence_last_value(regclass) returns bigint language sql as 'select 1::bigint';
 create function evil.set_config(text, text, boolean) returns text language sql as 'select ''evil''';
 create function evil.no(bigint, bigint) returns boolean language sql as 'select false';
 create operator evil.= (leftarg = bigint, rightarg = bigint, function = evil.no);
-` + fill + `
-reset role;`
-
-// fill puts the rows in that scripts begin with.
-const fill = `
-insert into t values (1, 'one'), (2, 'two'), (3, 'three'), (4, null);
-insert into d values (1, 1);
-insert into wide values (1, 'é', 1.50, '\x00ff', '2001-02-03 04:05:06+00', '{t,f,null}');
+insert into keys values (1), (2), (3), (4);` + fillT + fillD + fillWide + `
+reset role;
 refresh materialized view mv;
-`
+create table house.furniture as select oid, relpages, reltuples from pg_class union all select oid, 0, 0 from pg_proc;`
 
-// refill makes the tables new where nothing but rows has changed.
-const refill = `
-truncate t, d, log, trg, wide restart identity;
-alter sequence s restart;
-select lo_unlink(oid) from pg_largeobject_metadata;
-set role app;` + fill + `
-reset role;`
+// The rows that scripts find.
+const (
+	fillT = `
+insert into t values (1, 'one'), (2, 'two'), (3, 'three'), (4, null);`
+	fillD = `
+insert into d values (1, 1);`
+	fillWide = `
+insert into wide values (1, 'é', 1.50, '\x00ff', '2001-02-03 04:05:06+00', '{t,f,null}');`
+)
+
+// parts are what scripts write rows into: how to look at each, and how to make it
+// new while the shape of the database is.
+var parts = []struct{ look, refill string }{
+	{"(select string_agg(x::text, e'\n' order by x) from t x)", "truncate t;" + fillT},
+	{"(select string_agg(x::text, e'\n' order by x) from d x)", "truncate d;" + fillD},
+	{"(select string_agg(x::text, e'\n' order by x) from log x)", "truncate log;"},
+	{"(select string_agg(x::text, e'\n' order by x) from trg x)", "truncate trg;"},
+	{"(select string_agg(x::text, e'\n' order by x) from wide x)", "truncate wide;" + fillWide},
+	{"(select pg_sequence_last_value('log_id_seq')::text)", "select setval('log_id_seq', 1, false);"},
+	{"(select pg_sequence_last_value('s')::text)", "select setval('s', 1, false);"},
+	{largeObjects, "select lo_unlink(oid) from pg_largeobject_metadata;"},
+	{"(select string_agg(gid, ' ') from pg_prepared_xacts where database = current_database())", ""},
+	{"(select string_agg(x::text, e'\n' order by x) from mv x)", "refresh materialized view mv;"}, // behind t
+	// What the planner knows. It is no work of a script's, and not compared.
+	{"(select string_agg(format('%s %s %s', oid, relpages, reltuples), ' ' order by oid) from pg_class where oid in (select oid from house.furniture) and relnamespace = 'public'::regnamespace)",
+		"update pg_class c set relpages = f.relpages, reltuples = f.reltuples, relallvisible = 0 from house.furniture f where f.oid = c.oid and relnamespace = 'public'::regnamespace;" +
+			"delete from pg_statistic where starelid >= 16384;"},
+}
+
+// compared are the parts that must be the same with Fencepost.
+var compared = len(parts) - 1
+
+const largeObjects = `(select string_agg(format('%s: %s', m.oid, (select string_agg(encode(data, 'hex'), ' ' order by pageno) from pg_largeobject l where l.loid = m.oid)), e'\n' order by m.oid) from pg_largeobject_metadata m)`
+
+var rowsSQL = func() string {
+	var looks []string
+	for _, p := range parts {
+		looks = append(looks, "coalesce("+p.look+", '')")
+	}
+	return "select array[" + strings.Join(looks, ",\n") + "]"
+}()
+
+// shapeSQL is a digest of what the catalogue says of all that is not built in,
+// but for what changes with rows alone. It says nothing across databases.
+const shapeSQL = `
+select md5(string_agg(x, ' ' order by x)) from (
+  select format('c%s %s %s %s %s %s', oid, relname, relnamespace, relkind, relispopulated, relacl) as x from pg_class
+    where oid >= 16384 and relpersistence <> 't' and relnamespace <> 'pg_toast'::regnamespace
+  union all select format('a%s %s %s', attrelid, attnum, a.xmin) from pg_attribute a join pg_class c on c.oid = attrelid
+    where attrelid >= 16384 and relpersistence <> 't' and relnamespace <> 'pg_toast'::regnamespace
+  union all select format('i%s %s', indexrelid, indisvalid) from pg_index where indexrelid >= 16384 and indrelid in (select oid from pg_class where relpersistence <> 't' and relkind <> 't')
+  union all select format('p%s %s', oid, xmin) from pg_proc where oid >= 16384
+  union all select format('y%s %s', oid, xmin) from pg_type where oid >= 16384 and typnamespace in (select oid from pg_namespace where nspname !~ '^pg_')
+  union all select format('n%s %s', oid, nspname) from pg_namespace where nspname !~ '^pg_'
+  union all select format('d%s %s', objoid, xmin) from pg_description where objoid >= 16384
+  union all select format('t%s %s', oid, xmin) from pg_trigger where oid >= 16384
+  union all select format('r%s %s', oid, xmin) from pg_rewrite where oid >= 16384
+  union all select format('o%s %s', oid, xmin) from pg_constraint where oid >= 16384
+) as all_of_it`
+
+// tidySQL drops what scripts have added, and takes back what they have said of
+// the furniture.
+const tidySQL = `
+do $$declare o record; begin
+  for o in select oid::regclass as name, relkind from pg_class
+    where relnamespace in ('public'::regnamespace, 'evil'::regnamespace) and oid not in (select oid from house.furniture)
+      and relkind in ('r', 'v', 'm', 'i', 'S') order by relkind = 'i', relkind = 'S' loop
+    if to_regclass(o.name::text) is null then continue; end if;
+    execute format('drop %s if exists %s cascade', case o.relkind when 'r' then 'table' when 'v' then 'view' when 'm' then 'materialized view' when 'i' then 'index' else 'sequence' end, o.name);
+  end loop;
+  for o in select oid::regprocedure as name from pg_proc
+    where pronamespace in ('public'::regnamespace, 'evil'::regnamespace) and oid not in (select oid from house.furniture) loop
+    execute format('drop routine %s cascade', o.name);
+  end loop;
+  drop schema if exists sc cascade;
+  if exists (select from pg_description where objoid = to_regclass('public.t')) then comment on table public.t is null; end if;
+  for o in select oid::regclass as name from pg_class where relnamespace = 'public'::regnamespace and relacl is not null and relkind = 'r' loop
+    execute format('update pg_class set relacl = null where oid = %s', o.name::oid);
+  end loop;
+end$$;`
 
 // rebuild empties the database but for the fence.
 const rebuild = `
@@ -64,6 +135,7 @@ do $$declare n name; begin
   end loop;
 end$$;
 create schema public;
+create schema house;
 grant all on schema public to app;
 create schema evil authorization app;
 select lo_unlink(oid) from pg_largeobject_metadata;
@@ -74,7 +146,7 @@ select lo_unlink(oid) from pg_largeobject_metadata;
 const contentsSQL = `
 with rel as (
   select c.* from pg_class c join pg_namespace n on n.oid = c.relnamespace
-  where n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'fencepost')
+  where n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'fencepost', 'house')
 )
 select coalesce(string_agg(x, e'\n' order by x), '') from (
   select format('%s %s: %s', relkind, relname, regexp_replace(query_to_xml(format('select regexp_replace(x::text, ''[\x01-\x1f]'', ''?'', ''g'') as x from only %s x order by 1', oid::regclass), true, true, '')::text, '\s*<[^x>]*>\s*', '', 'g')) as x
@@ -84,8 +156,8 @@ select coalesce(string_agg(x, e'\n' order by x), '') from (
     from rel join pg_attribute a on a.attrelid = rel.oid where attnum > 0
   union all select format('sequence %s: %s', relname, pg_sequence_last_value(oid)) from rel where relkind = 'S'
   union all select format('index %s valid %s', indexrelid::regclass, indisvalid) from pg_index where indrelid in (select oid from rel)
-  union all select format('function %s %s', oid::regprocedure, md5(prosrc)) from pg_proc where pronamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost'))
-  union all select format('type %s', oid::regtype) from pg_type where typtype in ('d', 'e', 'r') and typnamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost'))
+  union all select format('function %s %s', oid::regprocedure, md5(prosrc)) from pg_proc where pronamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost', 'house'))
+  union all select format('type %s', oid::regtype) from pg_type where typtype in ('d', 'e', 'r') and typnamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost', 'house'))
   union all select format('schema %s', nspname) from pg_namespace where nspname !~ '^pg_'
   union all select format('comment %s', description) from pg_description where objoid in (select oid from rel)
   union all select format('trigger %s', tgname) from pg_trigger where not tgisinternal

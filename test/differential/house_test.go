@@ -5,14 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -148,119 +144,4 @@ func (s *seat) Leave(m fencing.Member, _ bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.members, m)
-}
-
-// room is one database with the tables that scripts work on, and a connection
-// past the proxy to look at them.
-type room struct {
-	house    *house
-	database string
-	admin    *pgx.Conn
-	fence    *store.Fence // nil where no proxy comes
-	fresh    string       // its contents when it is new
-}
-
-func newRoom(t *testing.T, h *house, fenced bool) *room {
-	t.Helper()
-	r := &room{house: h, database: h.pg.Database(t)}
-	r.admin = h.pg.Connect(t, pgtest.Superuser, r.database)
-	if fenced {
-		st, err := store.Open(t.Context(), store.Config{
-			Address: h.pg.Addr(), Database: r.database, User: pgtest.Control, Grace: 20 * time.Millisecond,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(st.Close)
-		if r.fence, err = st.Fence(t.Context(), "r"); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := r.do(rebuild + furniture); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	if r.fresh, err = r.contents(); err != nil {
-		t.Fatal(err)
-	}
-	return r
-}
-
-func (r *room) do(sql string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if _, err := r.admin.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("%s: %w", sql, err)
-	}
-	return nil
-}
-
-// contents is all that scripts can have written.
-func (r *room) contents() (all string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	err = r.admin.QueryRow(ctx, contentsSQL, pgx.QueryExecModeCacheStatement).Scan(&all)
-	if err != nil {
-		return "", fmt.Errorf("look at the contents: %w", err)
-	}
-	return all, nil
-}
-
-// tidy makes the room new again, of which contents were seen.
-func (r *room) tidy(contents string) error {
-	if contents == r.fresh {
-		return nil
-	}
-	if r.do(refill) == nil {
-		if now, err := r.contents(); err != nil || now == r.fresh {
-			return err
-		}
-	}
-	if err := r.do(rebuild + furniture); err != nil {
-		return err
-	}
-	now, err := r.contents()
-	if err == nil && now != r.fresh {
-		err = fmt.Errorf("the room cannot be made new: it is\n%s\nand was\n%s", now, r.fresh)
-	}
-	return err
-}
-
-// direct plays s on Postgres itself.
-func (r *room) direct(s script) (outcome, error) {
-	socket := filepath.Join(r.house.pg.SocketDir(), ".s.PGSQL."+strconv.Itoa(r.house.pg.Port()))
-	t, err := play("unix", socket, r.params(), s, nil, nil)
-	return r.outcome(t, err)
-}
-
-// proxied plays s through Fencepost, as worker w.
-func (r *room) proxied(s script, like []bool, before func(int)) (outcome, error) {
-	t, err := play("tcp", r.house.addr, r.ownParams(), s, like, before)
-	return r.outcome(t, err)
-}
-
-func (r *room) ownParams() []string {
-	return append(r.params(), "options", "-c fencepost.resource=r -c fencepost.worker=w")
-}
-
-func (r *room) params() []string {
-	return []string{"user", pgtest.App, "database", r.database, "client_encoding", "UTF8"}
-}
-
-// outcome is what a script led to.
-type outcome struct {
-	transcript
-	contents string
-}
-
-// outcome looks at the database, and makes it new again.
-func (r *room) outcome(t transcript, err error) (outcome, error) {
-	o := outcome{transcript: t}
-	if err != nil {
-		return o, err
-	}
-	if o.contents, err = r.contents(); err != nil {
-		return o, err
-	}
-	return o, r.tidy(o.contents)
 }

@@ -1,151 +1,284 @@
 package differential
 
 import (
-	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 const (
 	// patience is how long a peer may take for what it must do.
-	patience = 5 * time.Second
-	// silence is how long Postgres may say nothing before a wait is taken for
-	// one that is never answered.
-	silence = 100 * time.Millisecond
+	patience = 20 * time.Second
+	// glance is how long a wait goes on before it is asked whether the server
+	// waits too; then it is asked again and again, after that long.
+	glance = 2 * time.Millisecond
 )
 
 // transcript is what came back.
 type transcript struct {
 	startup []wiretest.Message // up to the first ReadyForQuery
 	all     []wiretest.Message
-	// answered says of each wait whether an answer came.
-	answered []bool
+	seen    []seen // at the end of each wait
 	// end says how the connection ended: "" in order.
 	end string
+	// unasked: the client ended without having asked for the last answers.
+	unasked bool
+	// stuck is what was seen of the peers if it did not end at all.
+	stuck string
 }
 
-// player plays one script on one connection.
+// seen is how many messages had come.
+type seen struct {
+	marks int // of ReadyForQuery and CopyInResponse
+	all   int
+}
+
+// player plays one script on one connection. Its reader takes bytes of the
+// socket and makes messages of them in one go under mu: whoever has mu knows that
+// all that was read was understood.
 type player struct {
+	to   target
 	conn net.Conn
-	mu   sync.Mutex
-	// What was read, guarded by mu.
+	raw  syscall.RawConn
+
+	mu     sync.Mutex
+	buf    []byte // read, and not yet a message
 	all    []wiretest.Message
-	marks  int // of ReadyForQuery and CopyInResponse
+	told   int // of all, those in which Fencepost tells of itself
+	readys int // of ReadyForQuery
+	marks  int // and of CopyInResponse
 	closed bool
 	end    string
-	more   chan struct{} // closed when something was read
+	more   chan struct{} // told, with room for one, when something was read
 	done   chan struct{} // closed when the reader has ended
 
-	seenMarks, seenAll int // at the last wait
+	pid  uint32 // of the server's process
+	asks int    // messages sent that ReadyForQuery may answer, less those known not to be
+	odd  bool   // messages were sent of which nobody knows
+	seen []seen
 }
 
-// play connects, plays s, and reads to the end. like is how the waits went on
-// Postgres, nil there: what it did not answer is not waited for.
-// before is called in front of the step of that index, if it is not nil.
-func play(network, address string, params []string, s script, like []bool, before func(i int)) (transcript, error) {
-	conn, err := net.DialTimeout(network, address, patience)
+// target is where a script is played.
+type target struct {
+	network, address string
+	params           []string
+	// asleep reports whether the server's process waits for its client: a wait ends
+	// when it does. like is what had come at the end of each wait on Postgres: a wait
+	// ends when as much has. Without either, waits end after a grace.
+	asleep func(pid uint32) bool
+	like   []seen
+	// before is called in front of the step of that index, if it is not nil.
+	before func(i int)
+	// witness describes the server's side of a connection that does not end.
+	witness func() string
+}
+
+// play connects, plays s, and reads to the end.
+func play(to target, s script) (transcript, error) {
+	conn, err := net.DialTimeout(to.network, to.address, patience)
 	if err != nil {
 		return transcript{}, fmt.Errorf("connect: %w", err)
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(2 * patience))
-	if _, err := conn.Write(wiretest.Startup(params...)); err != nil {
-		return transcript{}, fmt.Errorf("send the startup: %w", err)
+	_ = conn.SetWriteDeadline(time.Now().Add(10 * patience))
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return transcript{}, fmt.Errorf("reach the socket: %w", err)
 	}
-	r := bufio.NewReader(conn)
-	var t transcript
-	for {
-		m, err := readMessage(r)
-		if err != nil || m.Type == 'E' {
-			return t, fmt.Errorf("start: %v %w", m, err)
-		}
-		t.startup = append(t.startup, m)
-		if m.Type == 'Z' {
-			break
-		}
+	p := &player{
+		to: to, conn: conn, raw: raw,
+		more: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	p := &player{conn: conn, more: make(chan struct{}), done: make(chan struct{})}
-	go p.read(r)
-	t.answered = p.steps(s, like, before)
-	p.await(patience, func() bool { return p.closed })
+	go p.read()
+	t, err := p.play(s)
 	_ = conn.Close()
 	<-p.done
 	t.all, t.end = p.all, p.end
+	return t, err
+}
+
+func (p *player) play(s script) (t transcript, err error) {
+	if _, err := p.conn.Write(wiretest.Startup(p.to.params...)); err != nil {
+		return t, fmt.Errorf("send the startup: %w", err)
+	}
+	p.await(patience, func() bool { return p.closed || p.marks > 0 })
+	p.mu.Lock()
+	t.startup, p.all = p.all, nil
+	for _, m := range t.startup {
+		if m.Type == 'K' && len(m.Body) >= 8 {
+			p.pid = binary.BigEndian.Uint32(m.Body)
+		}
+	}
+	started := p.marks == 1
+	p.marks, p.readys, p.told = 0, 0, 0
+	p.mu.Unlock()
+	if !started {
+		return t, fmt.Errorf("no start: %v", t.startup)
+	}
+	if !p.steps(s) || !p.await(patience, func() bool { return p.closed }) {
+		t.stuck = p.to.witness()
+		p.mu.Lock()
+		p.closed, p.end = true, "nothing more came, and no end"
+		p.mu.Unlock()
+	}
+	t.seen, t.unasked = p.seen, unasked(s)
 	return t, nil
 }
 
-// steps sends what s says, and returns how the waits went.
-func (p *player) steps(s script, like []bool, before func(i int)) (answered []bool) {
+// steps sends what s says. It reports false if an answer did not come that Postgres
+// gave.
+func (p *player) steps(s script) bool {
 	var out []byte
 	cut := rand.New(rand.NewPCG(s.cut, 1))
+	flush := func() {
+		p.send(out, s.cut != 0, cut)
+		out = nil
+	}
 	for i, st := range s.steps {
-		if before != nil {
-			before(i)
+		if p.to.before != nil {
+			p.to.before(i)
 		}
 		switch st.name {
 		case "wait":
-			p.send(out, s.cut != 0, cut)
-			out = nil
-			limit := silence
-			if like != nil {
-				limit = 0
-				if len(answered) < len(like) && like[len(answered)] {
-					limit = patience
-				}
+			flush()
+			if !p.wait(st.text(0) == "answer") {
+				return false
 			}
-			answered = append(answered, p.wait(st.text(0), limit))
 		case "Hangup":
-			p.send(out, s.cut != 0, cut)
-			out = nil
+			flush()
 			p.hangUp()
 		default:
 			out = append(out, st.bytes()...)
+			p.count(st.name)
 		}
 	}
-	p.send(out, s.cut != 0, cut)
+	flush()
 	p.hangUp()
-	return answered
+	return true
+}
+
+// unasked reports whether a script ends with messages that Postgres answers into
+// its buffer.
+func unasked(s script) bool {
+	for _, st := range slices.Backward(s.steps) {
+		switch st.name {
+		case "wait", "Terminate", "Hangup":
+		case "Parse", "Bind", "Describe", "Execute", "Close":
+			return true
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// count follows how many ReadyForQuery may come.
+func (p *player) count(name string) {
+	switch name {
+	case "Sync", "Query", "FunctionCall":
+		p.asks++
+	default:
+		p.odd = true
+	}
+	if name == "Sync" { // what came before it is answered in front of it
+		p.odd = false
+	}
 }
 
 // hangUp ends what the client says.
 func (p *player) hangUp() { _ = p.conn.(interface{ CloseWrite() error }).CloseWrite() }
 
-// wait waits for an answer of that kind, and reports whether it came.
-func (p *player) wait(kind string, limit time.Duration) bool {
-	ok := p.await(limit, func() bool {
-		if kind == "ready" {
-			return p.closed || p.marks > p.seenMarks
-		}
-		return p.closed || len(p.all) > p.seenAll
-	})
+// grace is how long a message may take that Postgres sent and that need not come:
+// what differs by design may make it fewer.
+const grace = 100 * time.Millisecond
+
+// wait waits until the server waits, or, if any message will do, until one has
+// come. Through Fencepost it waits for as much as Postgres said, and reports false
+// if that did not come.
+func (p *player) wait(any bool) (ok bool) {
+	if p.to.like == nil {
+		p.waitForServer(any)
+		ok = true
+	} else if n := len(p.seen); n < len(p.to.like) {
+		l := p.to.like[n]
+		ok = p.await(patience, func() bool { return p.closed || p.marks >= l.marks })
+		p.await(grace, func() bool { return p.closed || len(p.all)-p.told >= l.all })
+	}
 	p.mu.Lock()
-	p.seenMarks, p.seenAll = p.marks, len(p.all)
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told})
 	return ok
+}
+
+func (p *player) waitForServer(any bool) {
+	p.mu.Lock()
+	before := len(p.all)
+	p.mu.Unlock()
+	enough := func() bool { return p.closed || any && len(p.all) > before || !p.odd && p.readys == p.asks }
+	if p.to.asleep == nil {
+		p.await(grace, enough)
+		return
+	}
+	for until := time.Now().Add(patience); time.Now().Before(until) && !p.await(glance, enough); {
+		if p.quiet() {
+			p.asks, p.odd = p.readys, false
+			return
+		}
+	}
+}
+
+// quiet reports that the server has read all that was sent and waits for more,
+// and that all it has sent was read: no answer will come. It holds for unix
+// sockets, which tell what their peer has not read.
+func (p *player) quiet() bool {
+	if n, err := p.queued(unix.SIOCOUTQ); n > 0 || err != nil || !p.to.asleep(p.pid) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.queued(unix.SIOCINQ)
+	return n == 0 && err == nil
+}
+
+// queued asks the socket how many bytes wait in one of its queues.
+func (p *player) queued(which uint) (n int, err error) {
+	if err := p.raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), which) }); err != nil {
+		return 0, err
+	}
+	return n, err
 }
 
 // await waits until cond holds, which is asked under mu.
 func (p *player) await(limit time.Duration, cond func() bool) bool {
+	holds := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return cond()
+	}
+	if holds() || limit == 0 {
+		return holds()
+	}
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
 	for {
-		p.mu.Lock()
-		ok, more := cond(), p.more
-		p.mu.Unlock()
-		if ok {
-			return true
-		}
 		select {
-		case <-more:
+		case <-p.more:
+			if holds() {
+				return true
+			}
 		case <-timeout.C:
-			return false
+			return holds()
 		}
 	}
 }
@@ -168,44 +301,90 @@ func (p *player) send(b []byte, cut bool, r *rand.Rand) {
 }
 
 // read reads until the peer ends the connection.
-func (p *player) read(r *bufio.Reader) {
+func (p *player) read() {
 	defer close(p.done)
-	for {
-		m, err := readMessage(r)
-		p.mu.Lock()
-		if err != nil {
-			p.closed = true
-			if err != io.EOF {
-				p.end = "broken off" // by a reset, or in the middle of a message
-				if t, ok := err.(net.Error); ok && t.Timeout() {
-					p.end = "nothing more came, and no end"
-				}
+	chunk := make([]byte, 16<<10)
+	for ended := false; !ended; {
+		err := p.raw.Read(func(fd uintptr) bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			n, err := unix.Read(int(fd), chunk)
+			switch {
+			case err == unix.EAGAIN:
+				return false
+			case err == unix.EINTR:
+				return true
+			case err == nil && n == 0:
+				err = io.EOF
 			}
-		} else {
-			p.all = append(p.all, m)
-			if m.Type == 'Z' || m.Type == 'G' {
-				p.marks++
-			}
+			p.take(chunk[:max(n, 0)], err)
+			ended = p.closed
+			return true
+		})
+		if err != nil { // a deadline, or closed
+			p.mu.Lock()
+			p.take(nil, err)
+			p.mu.Unlock()
+			ended = true
 		}
-		close(p.more)
-		p.more = make(chan struct{})
-		p.mu.Unlock()
-		if err != nil {
-			return
+		select {
+		case p.more <- struct{}{}:
+		default:
 		}
 	}
 }
 
-func readMessage(r *bufio.Reader) (wiretest.Message, error) {
-	var head [5]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return wiretest.Message{}, err
+// take makes messages of what was read. mu is held.
+func (p *player) take(b []byte, err error) {
+	if p.closed {
+		return
 	}
-	n := binary.BigEndian.Uint32(head[1:])
-	if n < 4 || n > 1<<26 {
-		return wiretest.Message{}, fmt.Errorf("a message %q of length %d", head[0], n)
+	p.buf = append(p.buf, b...)
+	for {
+		m, n, bad := readMessage(p.buf)
+		if bad {
+			p.closed, p.end = true, "no message of the protocol"
+			return
+		}
+		if n == 0 {
+			break
+		}
+		p.all = append(p.all, m)
+		p.buf = p.buf[n:]
+		switch {
+		case m.Type == 'Z':
+			p.readys++
+			p.marks++
+		case m.Type == 'G':
+			p.marks++
+		case tells(m):
+			p.told++
+		}
 	}
-	body := make([]byte, n-4)
-	_, err := io.ReadFull(r, body)
-	return wiretest.Message{Type: head[0], Body: body}, err
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, io.EOF) && len(p.buf) == 0:
+	default:
+		p.end = "broken off" // by a reset, or in the middle of a message
+	}
+	p.closed = true
+}
+
+// readMessage takes one message from the front of b; n is its length, 0 while it
+// is not whole.
+func readMessage(b []byte) (m wiretest.Message, n int, bad bool) {
+	const head = 5
+	if len(b) < head {
+		return m, 0, false
+	}
+	size := binary.BigEndian.Uint32(b[1:])
+	if size < 4 || size > 1<<26 {
+		return m, 0, true
+	}
+	n = int(size) + 1
+	if len(b) < n {
+		return m, 0, false
+	}
+	return wiretest.Message{Type: b[0], Body: b[head:n:n]}, n, false
 }

@@ -1,7 +1,7 @@
 package differential
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -75,7 +75,7 @@ const (
 // it or while it waits.
 func (p *pair) stale(s script, r *rand.Rand) error {
 	want, err := p.plain.direct(s)
-	if err != nil {
+	if err := errors.Join(err, p.plain.tidy()); err != nil {
 		return err
 	}
 	room := p.fenced
@@ -83,18 +83,19 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 		return err
 	}
 	successor := room.house.sit(room.database, "successor", room.fence)
-	var after string // the contents when the grant had returned
+	var after contents // when the grant had returned
 	granted := make(chan error, 1)
 	grant := func() {
 		err := successor.grant()
 		if err == nil {
-			after, err = room.contents()
+			err = room.look()
+			after = room.now
 		}
 		granted <- err
 	}
 	at, beside := r.IntN(len(s.steps)), r.IntN(3) > 0
 	late := time.Duration(r.IntN(3000)) * time.Microsecond
-	got, err := room.play(s, want.answered, func(i int) {
+	got, err := room.play(s, want.seen, func(i int) {
 		switch {
 		case i != at:
 		case beside:
@@ -112,18 +113,17 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	end, err := room.atRest()
-	if err != nil {
+	if err := room.atRest(); err != nil {
 		return err
 	}
-	if end != after {
-		return fmt.Errorf("superseded at step %d: a stale worker's work was committed. When the grant had returned:\n%s\nat the end:\n%s", at, after, end)
+	if !room.now.same(after) {
+		return fmt.Errorf("superseded at step %d: a stale worker's work was committed. When the grant had returned:\n%s\nat the end:\n%s", at, after, room.now)
 	}
 	if err := refusedInPlace(lines(want.all), lines(got.all)); err != nil && !forgotten(got.all) {
 		return fmt.Errorf("superseded at step %d: %w\nPostgres:\n  %s\nFencepost:\n  %s", at, err,
 			strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
 	}
-	return room.tidy(end)
+	return room.tidy()
 }
 
 // refusedInPlace: up to where the worker was refused it was told what Postgres
@@ -163,39 +163,33 @@ func (p *pair) follows(s script, _ *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	end, err := room.atRest()
-	if err != nil {
+	if err := room.atRest(); err != nil {
 		return err
 	}
-	if end != room.fresh {
-		return fmt.Errorf("a worker that does not lead has written. Before:\n%s\nat the end:\n%s", room.fresh, end)
+	if !room.now.same(room.fresh) {
+		return fmt.Errorf("a worker that does not lead has written. Before:\n%s\nat the end:\n%s", room.fresh, room.now)
 	}
 	for _, l := range lines(got.all) {
 		if strings.HasPrefix(l, "ErrorResponse FATAL ZF") {
 			return fmt.Errorf("a follower's connection was ended: %s", l)
 		}
 	}
-	return room.tidy(end)
-}
-
-// play plays s through Fencepost, and does not look at the contents.
-func (r *room) play(s script, like []bool, before func(int)) (transcript, error) {
-	return play("tcp", r.house.addr, r.ownParams(), s, like, before)
+	return room.tidy()
 }
 
 // atRest waits until no backend of the workers is left, and looks at the
 // contents.
-func (r *room) atRest() (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	for {
+func (r *room) atRest() error {
+	for until := time.Now().Add(patience); ; {
 		var n int
-		err := r.admin.QueryRow(ctx, "select count(*) from pg_stat_activity where datname = current_database() and usename = 'app'").Scan(&n)
-		if err != nil {
-			return "", fmt.Errorf("wait for the end of the backends: %w", err)
+		if err := r.ask(&n, "select count(*) from pg_stat_activity where datname = current_database() and usename = 'app'"); err != nil {
+			return err
 		}
 		if n == 0 {
-			return r.contents()
+			return r.look()
+		}
+		if time.Now().After(until) {
+			return errors.New("a worker's backend does not end:\n" + r.witness())
 		}
 		time.Sleep(time.Millisecond)
 	}

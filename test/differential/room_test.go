@@ -1,0 +1,239 @@
+package differential
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// room is one database with the tables that scripts work on, and a connection
+// past the proxy to look at them.
+type room struct {
+	house    *house
+	database string
+	admin    *pgx.Conn
+	fence    *store.Fence // nil where no proxy comes
+
+	fresh    contents // when it is new
+	now      contents // when it was looked at last
+	rebuilds int
+}
+
+// contents is what scripts can have written.
+type contents struct {
+	shape string   // a digest of the catalogue's rows
+	rows  []string // of each part of rowsSQL; nil where the shape is not the fresh one
+	full  string   // of contentsSQL, if it was asked for
+}
+
+// same reports whether nothing has changed in a room from one look to another.
+func (c contents) same(d contents) bool {
+	return c.shape == d.shape && c.like(d)
+}
+
+// like reports whether two rooms hold the same, or one at two times.
+func (c contents) like(d contents) bool {
+	if c.rows != nil && d.rows != nil {
+		return slices.Equal(c.rows[:compared], d.rows[:compared])
+	}
+	return c.full == d.full
+}
+
+func (c contents) String() string {
+	if c.full != "" {
+		return c.full
+	}
+	return strings.Join(c.rows[:compared], "\n")
+}
+
+func newRoom(t *testing.T, h *house, fenced bool) *room {
+	t.Helper()
+	r := &room{house: h, database: h.pg.Database(t)}
+	r.admin = h.pg.Connect(t, pgtest.Superuser, r.database)
+	if fenced {
+		st, err := store.Open(t.Context(), store.Config{
+			Address: h.pg.Addr(), Database: r.database, User: pgtest.Control, Grace: 20 * time.Millisecond,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(st.Close)
+		if r.fence, err = st.Fence(t.Context(), "r"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.rebuild(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func (r *room) do(sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if _, err := r.admin.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("%.100s: %w", sql, err)
+	}
+	return nil
+}
+
+// ask asks for one value.
+func (r *room) ask(into any, sql string, args ...any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := r.admin.QueryRow(ctx, sql, args...).Scan(into); err != nil {
+		return fmt.Errorf("%.60s: %w", sql, err)
+	}
+	return nil
+}
+
+// look notes what the room holds.
+func (r *room) look() (err error) {
+	var c contents
+	if err := r.ask(&c.shape, shapeSQL); err != nil {
+		return err
+	}
+	if c.shape == r.fresh.shape {
+		err = r.ask(&c.rows, rowsSQL)
+	} else {
+		err = r.ask(&c.full, contentsSQL)
+	}
+	r.now = c
+	return err
+}
+
+// lookAtAll adds to what was noted what can be compared with another room.
+func (r *room) lookAtAll() error {
+	if r.now.full != "" {
+		return nil
+	}
+	return r.ask(&r.now.full, contentsSQL)
+}
+
+// tidy makes the room new again, after a look.
+func (r *room) tidy() error {
+	if r.now.shape != r.fresh.shape {
+		if err := r.do(tidySQL); err != nil {
+			return r.rebuild()
+		}
+		if err := r.look(); err != nil {
+			return err
+		}
+		if r.now.shape != r.fresh.shape {
+			return r.rebuild()
+		}
+	}
+	var sql strings.Builder
+	for i, p := range parts {
+		if r.now.rows[i] != r.fresh.rows[i] && !strings.Contains(sql.String(), p.refill) {
+			sql.WriteString(p.refill)
+		}
+	}
+	if sql.Len() == 0 {
+		return nil
+	}
+	if err := r.do(sql.String()); err != nil {
+		return err
+	}
+	if err := r.look(); err != nil {
+		return err
+	}
+	if !r.now.same(r.fresh) {
+		return fmt.Errorf("the room cannot be made new: it is\n%s\nand was\n%s", r.now, r.fresh)
+	}
+	return nil
+}
+
+// rebuild makes the room from nothing.
+func (r *room) rebuild() error {
+	if r.rebuilds++; r.rebuilds%50 == 0 { // dead rows of the catalogue make it slow
+		if err := r.do("vacuum pg_class, pg_attribute, pg_type, pg_proc, pg_depend, pg_index, pg_namespace, pg_constraint, pg_trigger, pg_rewrite, pg_attrdef, pg_sequence, pg_description"); err != nil {
+			return err
+		}
+	}
+	if err := r.do(rebuild + furniture); err != nil {
+		return err
+	}
+	if err := r.ask(&r.fresh.shape, shapeSQL); err != nil {
+		return err
+	}
+	before := r.fresh
+	if err := r.look(); err != nil {
+		return err
+	}
+	if before.rows != nil && !r.now.same(before) {
+		return fmt.Errorf("the room cannot be built anew: it is\n%s\nand was\n%s", r.now, before)
+	}
+	r.fresh = r.now
+	return nil
+}
+
+// direct plays s on Postgres itself.
+func (r *room) direct(s script) (outcome, error) {
+	return r.outcome(play(target{
+		network: "unix", address: filepath.Join(r.house.pg.SocketDir(), ".s.PGSQL."+strconv.Itoa(r.house.pg.Port())),
+		params: r.params(), asleep: r.asleep, witness: r.witness,
+	}, s))
+}
+
+// asleep reports whether a server process waits for its client.
+func (r *room) asleep(pid uint32) bool {
+	var waits bool
+	err := r.ask(&waits, "select exists (select from pg_stat_get_activity($1) where wait_event = 'ClientRead')", int32(pid))
+	return err == nil && waits
+}
+
+// proxied plays s through Fencepost, as worker w.
+func (r *room) proxied(s script, like []seen, before func(int)) (outcome, error) {
+	return r.outcome(r.play(s, like, before))
+}
+
+// play plays s through Fencepost, and does not look at the contents.
+func (r *room) play(s script, like []seen, before func(int)) (transcript, error) {
+	return play(target{
+		network: "tcp", address: r.house.addr,
+		params: append(r.params(), "options", "-c fencepost.resource=r -c fencepost.worker=w"),
+		like:   like, before: before, witness: r.witness,
+	}, s)
+}
+
+func (r *room) params() []string {
+	return []string{"user", pgtest.App, "database", r.database, "client_encoding", "UTF8"}
+}
+
+// witness says what the server's processes and this one's goroutines do.
+func (r *room) witness() string {
+	var backends string
+	if err := r.ask(&backends, `select string_agg(format('%s %s %s %s %s %s', pid, usename, state, wait_event_type, wait_event, left(query, 200)), e'\n')
+		from pg_stat_activity where datname = current_database()`); err != nil {
+		backends = err.Error()
+	}
+	stacks := make([]byte, 4<<20)
+	return "\nthe server's processes:\n" + backends + "\nthe goroutines:\n" + string(stacks[:runtime.Stack(stacks, true)])
+}
+
+// outcome is what a script led to.
+type outcome struct {
+	transcript
+	contents contents
+	room     *room
+}
+
+// outcome looks at the database.
+func (r *room) outcome(t transcript, err error) (outcome, error) {
+	if err == nil {
+		err = r.look()
+	}
+	return outcome{t, r.now, r}, err
+}
