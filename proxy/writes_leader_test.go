@@ -50,50 +50,57 @@ func TestWritePathsOfTheLeader(t *testing.T) {
 	})
 }
 
+// outcome is what one side says and does.
+type outcome struct {
+	said    []string
+	around  []string // and what was heard
+	within  digest
+	changed bool
+}
+
+// playsAlone plays the i-th form that is played of p on one side.
+func (h *writesHouse) playsAlone(t *testing.T, p writePath, i int, x *side, address string, more ...string) (o outcome) {
+	t.Helper()
+	h.reset(t, x)
+	fill := func(s string) string { return h.fill(s, x) }
+	f := h.some(p, x, leaderForms)[i]
+	c, _ := wiretest.Connect(t, address, h.params(p, x, more...)...)
+	before, _ := playPieces(t, c, queries(p.before, fill)...)
+	if state := wiretest.ErrorOf(before); state != "" {
+		t.Fatalf("%s: what comes before fails: %v", f.name, before)
+	}
+	around, within := h.shared, *x.base
+	if len(p.before) > 0 {
+		around, within = h.heard(t, x), x.digest(t)
+	}
+	all, ended := playPieces(t, c, append(append(f.first, f.pieces...), q("select count(*) from pg_class where relname = 'c'"))...)
+	o.said = transcriptOf(all, ended, x.db)
+	if !ended {
+		leaveNow(c)
+	}
+	h.settle(t, x)
+	o.around, o.within = h.heard(t, x), x.digest(t)
+	o.changed = difference(o.around, around) != "" || !o.within.is(within)
+	x.now = &o.within
+	return o
+}
+
 func (h *writesHouse) comparesAsLeader(t *testing.T, p writePath, i int) {
 	t.Helper()
-	type outcome struct{ said, was, is []string }
-	one := func(x *side, address string, more ...string) (outcome, form) {
-		h.reset(t, x)
-		fill := func(s string) string { return h.fill(s, x) }
-		f := h.some(p, x, leaderForms)[i]
-		var o outcome
-		c, _ := wiretest.Connect(t, address, h.params(p, x, more...)...)
-		before, _ := playPieces(t, c, queries(p.before, fill)...)
-		if state := wiretest.ErrorOf(before); state != "" {
-			t.Fatalf("%s: what comes before fails: %v", f.name, before)
-		}
-		o.was = slices.Concat(h.shared, x.base)
-		if len(p.before) > 0 {
-			o.was = h.state(t, x)
-		}
-		all, ended := playPieces(t, c, append(append(f.first, f.pieces...), q("select count(*) from pg_class where relname = 'c'"))...)
-		o.said = transcriptOf(all, ended, x.db)
-		if !ended {
-			leaveNow(c)
-		}
-		h.settle(t, x)
-		around := h.around(t, x)
-		x.now = h.within(t, x)
-		o.is = slices.Concat(around, x.now)
-		for _, n := range x.heard {
-			o.is = append(o.is, "heard "+n)
-		}
-		return o, f
-	}
-	want, f := one(h.direct, h.pg.Addr())
-	got, _ := one(h.fenced, h.addr, "options", "-c fencepost.resource=r -c fencepost.worker=w")
+	f := h.some(p, h.direct, leaderForms)[i]
+	want := h.playsAlone(t, p, i, h.direct, h.pg.Addr())
+	got := h.playsAlone(t, p, i, h.fenced, h.addr, "options", "-c fencepost.resource=r -c fencepost.worker=w")
 	if !slices.Equal(want.said, got.said) {
 		t.Errorf("%s: Postgres says\n  %s\nFencepost says\n  %s", f.name, strings.Join(want.said, "\n  "), strings.Join(got.said, "\n  "))
 	}
-	if d := difference(want.is, got.is); d != "" {
-		t.Errorf("%s: Postgres (+) and Fencepost (-) do not do the same:\n%s", f.name, d)
+	if d := difference(want.around, got.around); d != "" || !want.within.is(got.within) {
+		t.Errorf("%s: Postgres (+) and Fencepost (-) do not do the same:\n%s%s", f.name, d, difference(h.within(t, h.direct), h.within(t, h.fenced)))
 	}
 	refused := slices.ContainsFunc(want.said, func(s string) bool { return strings.HasPrefix(s, "E ") })
 	if expected := p.fails || p.alone && f.inBlock; refused != expected {
 		t.Errorf("%s: refused by Postgres: %v, expected: %v:\n  %s", f.name, refused, expected, strings.Join(want.said, "\n  "))
 	}
-	if changed := difference(want.was, want.is) != ""; changed == p.unseen && !refused && !p.temp {
-		t.Errorf("%s: changed something: %v:\n%s", f.name, changed, difference(want.is, want.was))
+	if want.changed == p.unseen && !refused && !p.temp {
+		t.Errorf("%s: changed something: %v", f.name, want.changed)
 	}
 }

@@ -39,7 +39,7 @@ func (h *writesHouse) unchanged(t *testing.T, p writePath, prepare func() (run f
 		if !fencing.Checking || h.mark(t, h.fenced) == before {
 			return
 		}
-		changed = difference(h.within(t, h.fenced), h.fenced.base) + difference(h.around(t, h.fenced), h.shared)
+		changed = difference(h.within(t, h.fenced), h.fenced.start) + difference(h.around(t, h.fenced), h.shared)
 	}
 	run := prepare()
 	state, versions, wal := h.state(t, h.fenced), h.fenced.versions(t), h.walAt(t)

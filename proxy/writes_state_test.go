@@ -16,7 +16,13 @@ import (
 // without what differs from database to database.
 func (h *writesHouse) state(t *testing.T, x *side) []string {
 	t.Helper()
-	lines := slices.Concat(h.around(t, x), h.within(t, x))
+	return slices.Concat(h.heard(t, x), h.within(t, x))
+}
+
+// heard is what there is around a database, and what was notified in it.
+func (h *writesHouse) heard(t *testing.T, x *side) []string {
+	t.Helper()
+	lines := h.around(t, x)
 	for _, n := range x.heard {
 		lines = append(lines, "heard "+n)
 	}
@@ -40,6 +46,22 @@ func (h *writesHouse) around(t *testing.T, x *side) []string {
 func (h *writesHouse) within(t *testing.T, x *side) []string {
 	t.Helper()
 	return slices.Concat(unnamed(x.lines(t, catalogueSQL), x), x.rows(t))
+}
+
+// digest stands for what there is in a database: the objects, and the rows that
+// they hold.
+type digest struct {
+	objects string
+	rows    []string
+}
+
+func (x *side) digest(t *testing.T) digest {
+	t.Helper()
+	return digest{x.lines(t, objectsSQL)[0], x.rows(t)}
+}
+
+func (d digest) is(other digest) bool {
+	return d.objects == other.objects && difference(d.rows, other.rows) == ""
 }
 
 // rows is what the relations of the database hold.
@@ -149,6 +171,9 @@ union all select concat_ws(' ', 'member', roleid::regrole, member::regrole) from
 union all select concat_ws(' ', 'prepared', gid) from pg_prepared_xacts
 union all select concat_ws(' ', 'slot', slot_name) from pg_replication_slots
 union all select concat_ws(' ', 'configured', pg_read_file('postgresql.auto.conf'))`
+
+// objectsSQL is one line for catalogueSQL.
+const objectsSQL = `select md5(string_agg(l, '|' order by l)) from (select replace(l, current_database(), '{db}') from (` + catalogueSQL + `) c (l)) c (l)`
 
 // catalogueSQL is what objects a database holds.
 const catalogueSQL = `
