@@ -26,66 +26,12 @@ const (
 // shown is one transcript of the page.
 type shown struct {
 	title, about string
+	rows         string // of the page's tables, in order
 	major        int    // of the server; 0 for the default
 	as           string // "" for a leader
 	own          bool   // of Fencepost alone: Postgres would say something else
 	before       string // SQL of an administrator
 	steps        []step
-}
-
-const docTable = `drop table if exists t; drop procedure if exists twice; create table t (id int primary key, v text); alter table t owner to app;
-create procedure twice() language plpgsql as $$begin insert into t values (7); commit; insert into t values (8); end$$`
-
-func transcripts() []shown {
-	ins := func(id string) []byte { return run("insert into t values ($1)", id) }
-	return []shown{
-		{title: "Startup", as: "startup",
-			about: "The client's parameters of Fencepost go no further. The checks are prepared before the client is let in; its ReadyForQuery comes when it knows its role. The server's own parameters are left out here."},
-		{title: "A simple Query", about: "One statement of Fencepost's in front of the client's, in the client's own Query: they share the transaction, and the replies to the first are taken out.",
-			steps: []step{at("Z", q("insert into t values (1)"))}},
-		{title: "Extended messages", about: "Bind, Execute and Close of a named portal, in the same write as the client's messages. The client's unnamed statement and portal are not touched.",
-			steps: []step{at("Z", ins("1"), sync_())}},
-		{title: "A transaction is checked once", about: "BEGIN needs no check. The first statement that could do anything brings it, and the transaction holds it to its end.",
-			steps: []step{at("Z", q("begin")), at("Z", q("select count(*) from t")), at("Z", q("insert into t values (1)")), at("Z", q("commit"))}},
-		{title: "The isolation level comes before the check", about: "SET TRANSACTION must stand before any query of its transaction.",
-			steps: []step{at("Z", q("begin")), at("Z", q("set transaction isolation level serializable")), at("Z", q("insert into t values (1)")), at("Z", q("commit"))}},
-		{title: "Each transaction of one text", about: "A COMMIT inside a Query ends what the first check covers, so the write behind it has a check of its own. The position in the error is that in the client's text.",
-			steps: []step{at("Z", q("insert into t values (1); commit; insert into t values (2); select nothing"))}},
-		{title: "Many Syncs in flight, and an error", about: "While answers are outstanding nobody knows which transaction holds, so each batch has its own check. What the server skips behind an error, ours and the client's, is owed no reply.",
-			steps: []step{at("ZZZ", ins("1"), sync_(), ins("1"), ins("2"), sync_(), ins("3"), sync_())}},
-		{title: "A failed transaction", about: "Nothing is put in front in a transaction that has failed: only its end runs there.",
-			steps: []step{at("Z", q("begin")), at("Z", q("select 1/0")), at("Z", q("insert into t values (1)")), at("Z", q("")), at("Z", q("rollback"))}},
-		{title: "A portal in pieces", about: "PortalSuspended ends an Execute as CommandComplete does, and the write in pieces is one statement under one check.",
-			steps: []step{at("Z", parse("", "insert into t select g from generate_series(1, 3) g returning id"), bind("p", ""), exec("p", 2), exec("p", 2), sync_())}},
-		{title: "COPY with Sync right behind Execute", about: "The server ignores a Sync among COPY data. Whether it did is known when it has said CopyInResponse, not before.",
-			steps: []step{at("G", parse("", "copy t from stdin"), bind("", ""), exec("", 0), sync_()), at("Z", wiretest.CopyData("1\tx\n"), wiretest.CopyDone(), sync_())}},
-		{title: "COPY that fails late", about: "CopyData and CopyDone behind the error are dropped by the server and are owed nothing.",
-			steps: []step{at("G", q("copy t from stdin")), at("Z", wiretest.CopyData("1\tx\nnonsense\n"), wiretest.CopyData("2\ty\n"), wiretest.CopyDone()), at("Z", q("select count(*) from t"))}},
-		{title: "DISCARD ALL", about: "It passes bare, for behind anything else it would fail. The check is prepared anew in front of the next statement.",
-			steps: []step{at("Z", q("discard all")), at("Z", q("insert into t values (1)"))}},
-		{title: "What cannot share a transaction", about: "CALL, DO, VACUUM and their like go bare while the control connection has noted the backend. A procedure may commit inside.",
-			steps: []step{at("Z", q("call twice()")), at("Z", q("vacuum t"))}},
-		{title: "Texts that show texts", about: "The Query goes as Parse, Bind, Describe, Execute and Sync behind the check, so that the server sees the client's text alone.",
-			steps: []step{at("Z", q("select current_query()"))}},
-		{title: "A notification while idle, and a warning", about: "What the server says of its own accord passes in its place. A warning's position is put back like an error's.", before: "alter role app set standard_conforming_strings = off",
-			steps: []step{at("Z", q("listen ch")), then(func(s *scene) { s.sql("notify ch, 'while idle'") }), at("A"), at("Z", q(`select 'it\'s'`))}},
-		{title: "A Query in an open batch, on PostgreSQL 18", about: "Behind the Execute of a check, 18 would answer the Query and not commit it. Nothing of the client's has run in the batch, so a Sync of Fencepost's may end it.", major: 18,
-			steps: []step{at("ZZ", parse("s", "insert into t values ($1)"), q("insert into t values (1)"), sync_())}},
-		{title: "A follower reads", about: "A transaction of one who does not lead is made read-only.", as: "follower",
-			steps: []step{at("Z", q("select count(*) from t")), at("Z", run("select count(*) from t"), sync_())}},
-		{title: "A follower writes", about: "The check itself refuses, so the error stands where Postgres would put it, and the rest of the batch is skipped.", as: "follower",
-			steps: []step{at("Z", q("insert into t values (1)")), at("ZZ", ins("1"), ins("2"), sync_(), run("select 1"), sync_())}},
-		{title: "A superseded worker writes", about: "Another worker was granted a higher epoch, of which this proxy knows nothing yet. The database does. The error becomes FATAL, and the connection ends.", as: "superseded",
-			steps: []step{at("$", run("begin"), ins("1"), run("commit"), sync_())}},
-		{title: "A worker that became leader and was not told", about: "The first write is refused and tells; the next may write.", as: "untold",
-			steps: []step{at("Z", q("insert into t values (1)")), at("Z", q("insert into t values (1)"))}},
-		{title: "SHOW fencepost.role", own: true, about: "The server itself answers, behind a SET of Fencepost's: so it stands in its place, is described, and fails in a failed transaction like any other.",
-			steps: []step{at("Z", q("show fencepost.role")), at("Z", run("show fencepost.epoch"), sync_())}},
-		{title: "Two-phase commit", own: true, about: "Refused for everyone: a prepared transaction would outlive the session that was checked. A text that always fails takes its place, and its error is replaced.",
-			steps: []step{at("Z", q("begin")), at("Z", q("insert into t values (1)")), at("Z", q("prepare transaction 'x'")), at("Z", q("rollback"))}},
-		{title: "Terminate behind half a batch", about: "The server sees the same end as the client made. What was not followed by a Sync is not committed.",
-			steps: []step{at("$", ins("1"), wiretest.Terminate())}},
-	}
 }
 
 // TestProtocolTranscripts: docs/protocol.md shows what Fencepost does, and what a
@@ -121,6 +67,13 @@ func TestProtocolTranscripts(t *testing.T) {
 	_, tail, ok2 := strings.Cut(rest, docEnd)
 	if !ok || !ok2 {
 		t.Fatalf("%s has no place for transcripts", protocolDoc)
+	}
+	for _, s := range all {
+		for _, row := range strings.Fields(s.rows) {
+			if !strings.Contains(head, "\n| "+row+" |") {
+				t.Errorf("%s: there is no row %s", s.title, row)
+			}
+		}
 	}
 	page := head + docBegin + "\n" + strings.Join(made, "") + docEnd + tail
 	switch {
@@ -210,7 +163,7 @@ func (s shown) page(t *testing.T, h *house) string {
 }
 
 func (s shown) text(out []string) string {
-	return fmt.Sprintf("### %s\n\n%s\n\n```text\n%s\n```\n\n", s.title, s.about, strings.Join(out, "\n"))
+	return fmt.Sprintf("### %s\n\n%s (%s)\n\n```text\n%s\n```\n\n", s.title, s.about, strings.Join(strings.Fields(s.rows), ", "), strings.Join(out, "\n"))
 }
 
 // compare plays s against Postgres itself: the client must have seen the same.
