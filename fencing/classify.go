@@ -24,7 +24,7 @@ const (
 	// and Commit that a failed transaction takes, so nothing stands in front.
 	RollbackTo
 	// Alone cannot share a transaction with something in front of it, or may
-	// commit inside: VACUUM, CREATE DATABASE, the CONCURRENTLY forms, CALL, DO.
+	// commit inside: VACUUM, ANALYZE, CREATE DATABASE, the CONCURRENTLY forms, CALL, DO.
 	// In a transaction block, and among others in one simple Query, Postgres
 	// itself refuses what must be alone, and COMMIT inside CALL and DO. As an
 	// extended message outside a block it does not: up to 17, a CALL that

@@ -124,8 +124,9 @@ func classifyAlone(n *pgquery.Node, st *Statement) bool {
 		st.EndsTx, st.reason = true, "a procedure may commit inside"
 	case n.GetDoStmt() != nil:
 		st.EndsTx, st.reason = true, "DO may commit inside"
-	case n.GetVacuumStmt() != nil && n.GetVacuumStmt().IsVacuumcmd,
-		n.GetClusterStmt() != nil, n.GetReindexStmt() != nil,
+	case n.GetVacuumStmt() != nil && !n.GetVacuumStmt().IsVacuumcmd:
+		st.reason = "ANALYZE commits after each of several tables, which it does not where it shares a transaction"
+	case n.GetVacuumStmt() != nil, n.GetClusterStmt() != nil, n.GetReindexStmt() != nil,
 		n.GetCreatedbStmt() != nil, n.GetDropdbStmt() != nil,
 		n.GetCreateTableSpaceStmt() != nil, n.GetDropTableSpaceStmt() != nil,
 		n.GetAlterSystemStmt() != nil,

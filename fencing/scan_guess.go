@@ -81,7 +81,7 @@ func guessAlone(words []string) bool {
 		return false
 	}
 	switch words[0] {
-	case "vacuum", "cluster", "reindex", "repack", "wait":
+	case "vacuum", "analyze", "analyse", "cluster", "reindex", "repack", "wait":
 		return true
 	case "create", "drop", "alter":
 		return slices.ContainsFunc(words[1:], func(w string) bool {

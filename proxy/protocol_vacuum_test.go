@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 // TestProtocolVacuumMarksPages: VACUUM right behind a load marks the pages as
@@ -30,4 +31,42 @@ func TestProtocolVacuumMarksPages(t *testing.T) {
 			t.Errorf("%s: VACUUM has left %s pages unmarked", name, unmarked)
 		}
 	}
+}
+
+// TestProtocolAnalyzeHoldsOneTable: ANALYZE of several tables commits after each,
+// and so waits for a table while it holds no lock on another; behind a check in
+// its transaction it would hold them all.
+func TestProtocolAnalyzeHoldsOneTable(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		c := leaderConn(t, b, db)
+		admin := b.pg.Connect(t, pgtest.Superuser, db)
+		mustExec(t, c, "create table a (id int); create table b (id int)")
+		for name, analyze := range map[string][]byte{"simple": q("analyze a, b"), "messages": cat(run("analyze a, b"), sync_())} {
+			tx, err := admin.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := tx.Exec(t.Context(), "lock table b in share mode"); err != nil {
+				t.Fatal(err)
+			}
+			c.Send(analyze)
+			var held int
+			eventually(t, name+": ANALYZE waits for the second table", func() bool {
+				var waits bool
+				err := tx.QueryRow(t.Context(), `select count(*) filter (where relation = 'a'::regclass), bool_or(not granted and relation = 'b'::regclass)
+					from pg_locks where mode = 'ShareUpdateExclusiveLock' and database = (select oid from pg_database where datname = current_database())`).Scan(&held, &waits)
+				return err == nil && waits
+			})
+			if held != 0 {
+				t.Errorf("%s: ANALYZE holds the first table while it waits for the second", name)
+			}
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
+				t.Errorf("%s: %v", name, all)
+			}
+		}
+	})
 }
