@@ -74,7 +74,7 @@ func (m *machine) skip(e *reply) {
 // itself (drop is false) or out in its place.
 func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop bool) {
 	g, refuse := e.guard, e.refuse
-	if e.ahead {
+	if e.ahead || e.ours && e.kind == syncing { // a timeout may come between messages, and is raised at the next
 		return nil, true
 	}
 	if e.kind == query {
