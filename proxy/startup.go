@@ -12,13 +12,13 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// Codes in place of a protocol version, and the limit of a startup packet
-// (MAX_STARTUP_PACKET_LENGTH).
+// Codes in place of a protocol version, and the limit of a startup packet with
+// its length (MAX_STARTUP_PACKET_LENGTH does not count that).
 const (
 	cancelRequestCode = 80877102
 	sslRequestCode    = 80877103
 	gssRequestCode    = 80877104
-	maxStartupPacket  = 10000
+	maxStartupPacket  = 10004
 )
 
 // startup is what a client's startup packet says.
@@ -136,6 +136,10 @@ func (r *reception) direct(first []byte) error {
 	return nil
 }
 
+// errPacketLength is not told to the client, by Postgres neither: a driver whose
+// user leaves before it began sends a Terminate first, and expects no answer.
+var errPacketLength = errors.New("invalid length of startup packet")
+
 // readPacket reads one packet without a type byte. had is what was read of it.
 func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error) {
 	var head [8]byte
@@ -144,7 +148,7 @@ func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error)
 	}
 	n := binary.BigEndian.Uint32(head[:])
 	if n < 8 || n > maxStartupPacket {
-		return 0, nil, protocolError("invalid length of startup packet")
+		return 0, nil, errPacketLength
 	}
 	body = make([]byte, n-8)
 	_, err = io.ReadFull(conn, body)
