@@ -7,7 +7,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -49,19 +49,10 @@ func run(ctx context.Context, patterns []string, out io.Writer) error {
 	if len(patterns) == 0 {
 		patterns = []string{"./..."}
 	}
-	packages, err := packagesWithSafetyTests(ctx, patterns)
+	res := newResults()
+	packages, err := safetyTests(ctx, patterns, res.expect)
 	if err != nil {
 		return err
-	}
-	res := newResults()
-	for _, pkg := range packages {
-		names, err := listTests(ctx, pkg)
-		if err != nil {
-			return err
-		}
-		for _, name := range names {
-			res.expect(pkg, name)
-		}
 	}
 	args := append([]string{"test", "-json", "-count=1", "-tags=" + buildTag, "-p=2", "-parallel=4", "-timeout=15m", "-run=" + safety}, packages...)
 	cmd := exec.CommandContext(ctx, "go", args...)
@@ -86,46 +77,38 @@ func run(ctx context.Context, patterns []string, out io.Writer) error {
 	return res.verdict(out)
 }
 
-// packagesWithSafetyTests returns the import paths of the packages whose test
-// files name a safety test, so that nothing else is compiled.
-func packagesWithSafetyTests(ctx context.Context, patterns []string) ([]string, error) {
+// safetyTest finds a safety test in a file.
+var safetyTest = regexp.MustCompile(`(?m)^func (TestSafety\w*)\(`)
+
+// safetyTests returns the import paths of the packages whose test files hold
+// safety tests, so that nothing else is compiled, and names each test to found.
+func safetyTests(ctx context.Context, patterns []string, found func(pkg, name string)) ([]string, error) {
 	format := `{{$d := .Dir}}{{$p := .ImportPath}}{{range .TestGoFiles}}{{$p}} {{$d}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$p}} {{$d}}/{{.}}{{"\n"}}{{end}}`
-	out, err := goOutput(ctx, append([]string{"list", "-f", format}, patterns...)...)
+	out, err := goOutput(ctx, append([]string{"list", "-tags=" + buildTag, "-f", format}, patterns...)...)
 	if err != nil {
 		return nil, err
 	}
 	var packages []string
 	for line := range strings.Lines(out) {
 		pkg, file, ok := strings.Cut(strings.TrimSpace(line), " ")
-		if !ok || slices.Contains(packages, pkg) {
+		if !ok {
 			continue
 		}
 		text, err := os.ReadFile(file)
 		if err != nil {
 			return nil, fmt.Errorf("look for safety tests: %w", err)
 		}
-		if bytes.Contains(text, []byte("\nfunc TestSafety")) {
-			packages = append(packages, pkg)
+		for _, m := range safetyTest.FindAllSubmatch(text, -1) {
+			found(pkg, string(m[1]))
+			if !slices.Contains(packages, pkg) {
+				packages = append(packages, pkg)
+			}
 		}
 	}
 	if len(packages) == 0 {
 		return nil, errors.New("found no safety tests")
 	}
 	return packages, nil
-}
-
-func listTests(ctx context.Context, pkg string) ([]string, error) {
-	out, err := goOutput(ctx, "test", "-tags="+buildTag, "-list", safety, pkg)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for line := range strings.Lines(out) {
-		if strings.HasPrefix(line, "TestSafety") {
-			names = append(names, strings.TrimSpace(line))
-		}
-	}
-	return names, nil
 }
 
 func goOutput(ctx context.Context, args ...string) (string, error) {
