@@ -68,6 +68,8 @@ var failing = map[string]bool{
 // upkeepPaths look after what is there. Most run alone.
 func upkeepPaths() []writePath {
 	all := []writePath{
+		path("analyze", "analyze t"),
+		path("analyze of several", "analyze (skip_locked) t, c"),
 		path("reindex table", "reindex table t"),
 		path("reindex index", "reindex index ti"),
 		path("cluster of a table", "cluster t using t_pkey"),
@@ -81,7 +83,7 @@ func upkeepPaths() []writePath {
 		sql string
 		how
 	}{
-		{"vacuum t", how{}}, {"vacuum full t", how{}}, {"vacuum (analyze) t", how{}}, {"vacuum freeze t", how{}}, {"analyze t", how{}}, {"analyze (skip_locked) t, c", how{}},
+		{"vacuum t", how{}}, {"vacuum full t", how{}}, {"vacuum (analyze) t", how{}}, {"vacuum freeze t", how{}},
 		{"reindex table concurrently t", how{}}, {"reindex schema public", how{}},
 		{"create index concurrently made on t (v)", how{}}, {"create unique index concurrently if not exists made on t (id)", how{}}, {"drop index concurrently ti", how{}},
 		{"alter table part detach partition part2 concurrently", how{}}, {"cluster", how{unseen: true}},
