@@ -70,6 +70,20 @@ func (c *checks) rename() {
 	c.prepared, c.confirmed, c.built = false, false, false
 }
 
+// sent reports whether the server may have checks prepared.
+func (c *checks) sent() bool { return c.prepared || len(c.replaced) > 0 }
+
+// appendClose appends the messages that close all checks, and takes new names.
+// The server skips them behind an error, so they are closed again with the next.
+func (c *checks) appendClose(dst []byte, owed *replies) []byte {
+	c.rename()
+	for _, name := range c.replaced {
+		dst = appendCloseStatement(dst, name)
+		owed.push(closing, true)
+	}
+	return dst
+}
+
 // appendPrepare appends the messages that prepare the checks in a batch, and
 // close those they replace, and pushes what they are owed. Closing what is gone
 // already is no error. ahead says that nothing of the client's fails with them.

@@ -166,6 +166,9 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 		}
 		m.setExtended(s, st, p)
 	}
+	if s.info.MentionsKeptText {
+		m.closeChecks(p)
+	}
 	e := m.owed.push(execute, false)
 	e.stmt, m.data = s, false
 	m.open, m.ran, m.unsynced = true, true, true

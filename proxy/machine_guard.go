@@ -102,6 +102,18 @@ func (m *machine) prepare(ahead bool, p *plan) {
 	m.open, m.ours = true, true
 }
 
+// closeChecks closes the checks in front of what lists prepared statements. They
+// are prepared again for the next transaction.
+func (m *machine) closeChecks(p *plan) {
+	if !m.checks.sent() {
+		return
+	}
+	at := len(m.scratch)
+	m.scratch = m.checks.appendClose(m.scratch, &m.owed)
+	p.insert(m.scratch[at:])
+	m.checks.build(m.txTold, m.held())
+}
+
 // shows reports whether s shows a parameter of Fencepost's, which is set on the
 // server right in front, so that the server itself answers in the right place.
 func (m *machine) shows(s *statement) bool {

@@ -142,6 +142,9 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 		return needNothing
 	}
 	v, need, r := m.judgeQuery(s)
+	if v != needsMoreFor && s.info.MentionsKeptText {
+		m.closeChecks(p)
+	}
 	switch v {
 	case needsMoreFor:
 		return need
@@ -166,7 +169,9 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 			return needNothing
 		}
 		m.checks.build(m.txTold, m.held())
-		m.prepareAhead(p)
+		if !s.info.MentionsKeptText {
+			m.prepareAhead(p)
+		}
 		e := m.sendPrefixed(m.checks.text(g, m.inFront()), g, n, avail, p)
 		e.text, e.told = keepText(e.text, text), m.checks.held
 	case lapsedFirst:
@@ -224,9 +229,9 @@ func keepText(dst, text []byte) []byte {
 }
 
 // prepareAhead prepares the checks in a batch of our own, if nothing of the
-// client's is outstanding.
+// client's is outstanding, and no batch of its open, which our Sync would end.
 func (m *machine) prepareAhead(p *plan) {
-	if m.checks.prepared || !m.quiet() || m.tx == 'E' {
+	if m.checks.prepared || !m.quiet() || m.open || m.loose || m.tx == 'E' {
 		return
 	}
 	m.prepare(true, p)

@@ -33,6 +33,7 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan)
 	}
 	if m.showsItself(t) {
 		undo()
+		m.closeChecks(p)
 		return m.queryOne(statement{}, text, n, avail, p)
 	}
 	at := len(m.scratch)

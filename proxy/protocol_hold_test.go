@@ -236,8 +236,12 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 		leaderConn(t, b, db)
 		c, key := keyed(t, b.addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
 		admin := b.pg.Connect(t, pgtest.Superuser, db)
+		if _, err := admin.Exec(t.Context(), "create view prepared as select * from pg_prepared_statements; grant select on prepared to public"); err != nil {
+			t.Fatal(err)
+		}
 		for sql, want := range map[string]string{
-			"select string_agg(substr(name, 1, 15), ' ' order by name) from pg_prepared_statements":                   "fencepost_check fencepost_check fencepost_read_",
+			"select count(*) from pg_prepared_statements":                                                             "0",
+			"select string_agg(substr(name, 1, 15), ' ' order by name) from prepared":                                 "fencepost_check fencepost_check fencepost_read_",
 			"select count(*) from pg_cursors where name <> ''":                                                        "0",
 			"select count(*) from pg_listening_channels()":                                                            "0",
 			"select count(*) from pg_locks where pid = pg_backend_pid() and relation = 'fencepost.epoch_1'::regclass": "1",
@@ -247,6 +251,7 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 				t.Errorf("%s: %s, want %s", sql, got, want)
 			}
 		}
+		mustExec(t, c, "select 0") // the checks are prepared again with it
 		for sent, want := range map[string]string{
 			"select 1 as simple":                  "EXECUTE fencepost_check_",
 			"select current_query() as undressed": "select current_query() as undressed",
