@@ -213,7 +213,7 @@ func TestLeaderSeesWhatPostgresSays(t *testing.T) {
 			db := pg.Database(t)
 			direct, proxied := pg.Connect(t, pgtest.Superuser, pg.Database(t)), pg.Connect(t, pgtest.Superuser, db)
 			holder, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-			b.seat(db, "r", "w").grant()
+			b.seat(db, "r", "w").Grant()
 			defer holder.Close()
 			for _, s := range sequences() {
 				t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {

@@ -15,7 +15,7 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 	client := s.leads("w")
 	seat := s.seat(s.db, "r", "w")
 	told, end := make(chan struct{}), make(chan struct{})
-	seat.advancing = func() { close(told); <-end }
+	seat.Advancing = func() { close(told); <-end }
 	s.succeed()
 
 	client.Send(q(stale))
@@ -25,12 +25,10 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 	<-told
 	was := *seat.Standing()
 	was.Role = fencing.Superseded
-	seat.set(&was)
+	seat.Set(&was)
 	client.Send(q(stale))
 	eventually(t, "the session has answered what came last, and left", func() bool {
-		seat.mu.Lock()
-		defer seat.mu.Unlock()
-		return len(seat.members) == 1 // the one that never spoke
+		return seat.Members() == 1 // the one that never spoke
 	})
 	close(end)
 	if rest := client.Rest(); len(rest) > 0 {

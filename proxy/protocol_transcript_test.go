@@ -186,7 +186,7 @@ func (s shown) enter(t *testing.T, h *house) (*wiretest.Conn, *tapped) {
 		c, _ := wiretest.Connect(t, h.b.addr, "user", pgtest.App, "database", h.proxiedDB, "fencepost.resource", "billing", "fencepost.worker", worker)
 		return c, h.wire.last()
 	}
-	grant := func(worker string) { h.b.seat(h.proxiedDB, "billing", worker).grant() }
+	grant := func(worker string) { h.b.seat(h.proxiedDB, "billing", worker).Grant() }
 	first, server := connect("a")
 	if seat := h.b.seat(h.proxiedDB, "billing", "a"); !seat.Standing().May() {
 		grant("a")

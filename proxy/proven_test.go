@@ -116,7 +116,7 @@ func TestFollowersReadWhatIsProven(t *testing.T) {
 // is itself a proven read.
 func (s *stage) held() string {
 	return fmt.Sprintf("select count(*) from pg_locks where pid = pg_backend_pid() and relation = 'fencepost.epoch_%d'::regclass",
-		s.seat(s.db, "r", "leader").fence.ID())
+		s.seat(s.db, "r", "leader").FenceID())
 }
 
 // column is the first column of the last row in a reply.

@@ -97,13 +97,13 @@ func (s *stage) leads(worker string, more ...string) *wiretest.Conn {
 // grantTo grants the worker an epoch. Nobody is told but its own candidacy.
 func (s *stage) grantTo(worker string) {
 	s.t.Helper()
-	s.seat(s.db, "r", worker).grant()
+	s.seat(s.db, "r", worker).Grant()
 }
 
 // succeed makes another worker lead. The candidacies before it know nothing.
 func (s *stage) succeed() {
 	s.t.Helper()
-	worker := fmt.Sprintf("successor%d", s.index.Add(1))
+	worker := fmt.Sprintf("successor%d", s.desk.Next())
 	s.connect(worker)
 	s.grantTo(worker)
 }

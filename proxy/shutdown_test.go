@@ -19,7 +19,7 @@ func leaderConn(t *testing.T, b *bench, db string) *wiretest.Conn {
 	params := []string{"user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w"}
 	c, _ := wiretest.Connect(t, b.addr, params...)
 	if s := b.seat(db, "r", "w"); !s.Standing().May() {
-		s.grant()
+		s.Grant()
 		_ = c.Close() // it was not told
 		c, _ = wiretest.Connect(t, b.addr, params...)
 	}
@@ -103,11 +103,7 @@ func TestShutdownEndsWhoHasNotBegun(t *testing.T) {
 	asked.Send(wiretest.Startup("user", "cleartext_user", "database", db))
 	asked.Until('R')
 	waiting.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
-	eventually(t, "the worker stands for election", func() bool {
-		b.desk.mu.Lock()
-		defer b.desk.mu.Unlock()
-		return b.cands[db+"/r/w"] != nil
-	})
+	eventually(t, "the worker stands for election", func() bool { return b.desk.Taken() > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // below StartupTimeout: nothing may wait for it
 	defer cancel()
 	done := make(chan error, 1)

@@ -130,7 +130,7 @@ func (s *sides) worker(t *testing.T, name string) *wiretest.Conn {
 func (s *sides) leads(t *testing.T, name string) *wiretest.Conn {
 	t.Helper()
 	_ = s.worker(t, name).Close()
-	s.seat(s.db, "r", name).grant()
+	s.seat(s.db, "r", name).Grant()
 	return s.worker(t, name)
 }
 

@@ -100,7 +100,7 @@ func TestSafetyToldUnderTLS(t *testing.T) {
 					worker := strings.ReplaceAll("w "+version+name, " ", "_")
 					c, h := s.holding(t, worker, max)
 					mustPass(t, c, q("select 1"))
-					s.seat(s.db, "r", worker).grant()
+					s.seat(s.db, "r", worker).Grant()
 					left := 0
 					if missing == nil {
 						recordsOf(c, h, cat(ask, write))

@@ -118,9 +118,7 @@ func (s *sides) controlUnderTLS(t *testing.T) {
 	if err != nil {
 		t.Fatalf("open the fence under TLS: %v", err)
 	}
-	s.desk.mu.Lock()
-	defer s.desk.mu.Unlock()
-	s.stores[s.db] = st // closed with the desk
+	s.desk.Use(s.db, st)
 }
 
 // TestServerThatAsksForACertificate gets Fencepost's; a client is told when there

@@ -16,7 +16,7 @@ func (s *stage) becomesLeader(worker string) (*wiretest.Conn, int) {
 	s.t.Helper()
 	c := s.connect(worker)
 	mustPass(s.t, c, q("select * from c"))
-	return c, int(s.seat(s.db, "r", worker).grant())
+	return c, int(s.seat(s.db, "r", worker).Grant())
 }
 
 // TestSafetyNotToldIsRefusedOnce: a follower read, became leader, and writes
@@ -83,7 +83,7 @@ func TestSafetyTransactionOpenedBeforeTheGrant(t *testing.T) {
 			c := s.connect("w")
 			mustPass(t, c, q("begin"))
 			mustPass(t, c, q("select * from c"))
-			epoch := s.seat(s.db, "r", "w").grant()
+			epoch := s.seat(s.db, "r", "w").Grant()
 			if tell == "" {
 				tell = fmt.Sprintf("set fencepost.epoch = %d", epoch)
 			}

@@ -140,9 +140,7 @@ func newWritesHouse(t *testing.T, major int) *writesHouse {
 	h := &writesHouse{t: t, bench: newBench(t, pg, func(c *proxy.Config) {
 		c.Unfenced = func(string) proxy.UnfencedMode { return proxy.UnfencedReadOnly }
 	})}
-	h.desk.mu.Lock()
-	h.desk.control = pgtest.Superuser
-	h.desk.mu.Unlock()
+	h.desk.ControlAs(pgtest.Superuser)
 	pg.Exec(t, pgtest.Superuser, "postgres", strings.Split(writesRoles, ";")...)
 	h.makeFiles()
 	h.direct, h.fenced = h.newSide(), h.newSide()

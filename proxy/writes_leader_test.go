@@ -36,7 +36,7 @@ func (h *writesHouse) params(p writePath, x *side, more ...string) []string {
 func TestWritePathsOfTheLeader(t *testing.T) {
 	eachHouse(t, func(h *writesHouse) {
 		holder, _ := wiretest.Connect(h.t, h.addr, "user", "app", "database", h.fenced.db, "fencepost.resource", "r", "fencepost.worker", "w")
-		h.seat(h.fenced.db, "r", "w").grant()
+		h.seat(h.fenced.db, "r", "w").Grant()
 		defer holder.Close()
 		for _, p := range h.paths() {
 			h.t.Run(name(p.name), func(t *testing.T) {

@@ -97,7 +97,7 @@ func (h *writesHouse) led(t *testing.T, s *stage, p writePath, forms []form) (co
 	t.Helper()
 	fill := func(sql string) string { return h.fill(sql, h.fenced) }
 	for i, f := range forms {
-		worker := fmt.Sprintf("w%d.%d", i, s.index.Load())
+		worker := fmt.Sprintf("w%d.%d", i, s.desk.Next())
 		params := h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)
 		first, _ := wiretest.Connect(t, h.addr, params...)
 		s.grantTo(worker)

@@ -219,7 +219,7 @@ func TestOddTextsOfTheLeader(t *testing.T) {
 		db := pg.Database(t)
 		direct, proxied := pg.Connect(t, "postgres", pg.Database(t)), pg.Connect(t, "postgres", db)
 		holder, _ := wiretest.Connect(t, b.addr, "user", "app", "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		b.seat(db, "r", "w").grant()
+		b.seat(db, "r", "w").Grant()
 		defer holder.Close()
 		for _, s := range oddTexts() {
 			t.Run(name(s.name), func(t *testing.T) { compareAsLeader(t, b, direct, proxied, s) })

@@ -32,13 +32,14 @@ var ours = map[string][]string{
 	"cmd/fencepost":       {"..."},
 	"internal/pgtest":     {"migrations"},
 	"internal/consultest": {},
+	"internal/desktest":   {"fencing", "fencing/store", "internal/pgtest"},
 	"internal/wiretest":   {},
 	"internal/imports":    {},
 	"scripts":             {},
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/wiretest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/desktest", "internal/wiretest", "election/electiontest"}
 
 // theirs says which single place may import a library, outside of tests. A
 // name that ends in .go is one file.

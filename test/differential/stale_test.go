@@ -79,14 +79,14 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 		return err
 	}
 	room := p.fenced
-	if err := room.house.sit(room.database, "w", room.fence).grant(); err != nil {
+	if _, err := room.house.Sit(room.database, "w", room.fence).TryGrant(); err != nil {
 		return err
 	}
-	successor := room.house.sit(room.database, "successor", room.fence)
+	successor := room.house.Sit(room.database, "successor", room.fence)
 	var after contents // when the grant had returned
 	granted := make(chan error, 1)
 	grant := func() {
-		err := successor.grant()
+		_, err := successor.TryGrant()
 		if err == nil {
 			err = room.look()
 			after = room.now
@@ -154,11 +154,11 @@ func refusedInPlace(want, got []string) error {
 // follows plays s by a worker that never leads, while another does.
 func (p *pair) follows(s script, _ *rand.Rand) error {
 	room := p.fenced
-	leader := room.house.sit(room.database, "leader", room.fence)
-	if err := leader.grant(); err != nil {
+	leader := room.house.Sit(room.database, "leader", room.fence)
+	if _, err := leader.TryGrant(); err != nil {
 		return err
 	}
-	room.house.sit(room.database, "w", room.fence)
+	room.house.Sit(room.database, "w", room.fence)
 	got, err := room.play(s, nil, nil)
 	if err != nil {
 		return err

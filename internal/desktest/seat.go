@@ -1,0 +1,140 @@
+package desktest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+)
+
+// Seat is one worker's candidacy.
+type Seat struct {
+	// Advancing, if set before the seat is used, is called when the seat is asked
+	// whether another worker was granted an epoch, before it looks.
+	Advancing func()
+
+	desk        *Desk
+	fence       *store.Fence
+	worker      string
+	incarnation string
+	before      bool // superseded before
+	standing    atomic.Pointer[fencing.Standing]
+
+	mu      sync.Mutex
+	members map[fencing.Member]bool
+	changed chan struct{} // closed when the standing changes
+}
+
+var _ fencing.Candidacy = (*Seat)(nil)
+
+// Grant gives the worker an epoch, without telling any candidacy but its own.
+func (s *Seat) Grant() fencing.Epoch {
+	s.desk.t.Helper()
+	epoch, err := s.TryGrant()
+	if err != nil {
+		s.desk.t.Fatal(err)
+	}
+	return epoch
+}
+
+// TryGrant is Grant where it may fail, and beside the test's own goroutine.
+func (s *Seat) TryGrant() (fencing.Epoch, error) {
+	epoch, err := s.fence.Grant(context.Background(), fencing.Award{
+		Resource: s.fence.Resource(), Worker: s.worker, Incarnation: s.incarnation,
+		Source: "test", Marker: "test", Index: s.desk.Next(), Held: s.Standing().Epoch,
+	})
+	if err != nil {
+		return 0, fmt.Errorf("grant to %s: %w", s.worker, err)
+	}
+	s.Set(&fencing.Standing{Role: fencing.Leader, Epoch: epoch, Holder: fencing.Record{Epoch: epoch, Worker: s.worker}})
+	return epoch, nil
+}
+
+// Set changes the standing and tells the members.
+func (s *Seat) Set(st *fencing.Standing) {
+	s.standing.Store(st)
+	s.mu.Lock()
+	members := make([]fencing.Member, 0, len(s.members))
+	for m := range s.members {
+		members = append(members, m)
+	}
+	close(s.changed)
+	s.changed = make(chan struct{})
+	s.mu.Unlock()
+	for _, m := range members {
+		m.StandingChanged()
+	}
+}
+
+// Members reports how many connections the candidacy has.
+func (s *Seat) Members() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.members)
+}
+
+// FenceID is the fence's number, which the names of its objects bear.
+func (s *Seat) FenceID() int32 { return s.fence.ID() }
+
+// Standing implements fencing.Candidacy.
+func (s *Seat) Standing() *fencing.Standing { return s.standing.Load() }
+
+// Incarnation implements fencing.Candidacy.
+func (s *Seat) Incarnation() string { return s.incarnation }
+
+// Fence implements fencing.Candidacy.
+func (s *Seat) Fence() fencing.Fence { return s.fence }
+
+// SupersededBefore implements fencing.Candidacy.
+func (s *Seat) SupersededBefore() bool { return s.before }
+
+// AwaitFirst implements fencing.Candidacy: nobody is waited for.
+func (s *Seat) AwaitFirst(context.Context) error { return nil }
+
+// AwaitConfirmed implements fencing.Candidacy: nobody is waited for.
+func (s *Seat) AwaitConfirmed(context.Context) error { return nil }
+
+// Demand implements fencing.Candidacy: nobody campaigns.
+func (s *Seat) Demand(context.Context) {}
+
+// AwaitLeader implements fencing.Candidacy.
+func (s *Seat) AwaitLeader(ctx context.Context) error {
+	for {
+		s.mu.Lock()
+		changed := s.changed
+		s.mu.Unlock()
+		if s.Standing().May() {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Advanced implements fencing.Candidacy.
+func (s *Seat) Advanced(ctx context.Context) bool {
+	if s.Advancing != nil {
+		s.Advancing()
+	}
+	rec, err := s.fence.Record(ctx)
+	if err != nil || rec.Incarnation == s.incarnation || s.Standing().Epoch == 0 {
+		return false
+	}
+	st := *s.Standing()
+	st.Role, st.Holder = fencing.Superseded, rec
+	s.Set(&st)
+	return true
+}
+
+// Leave implements fencing.Candidacy.
+func (s *Seat) Leave(m fencing.Member, _ bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.members, m)
+}
