@@ -84,20 +84,7 @@ func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *tlsConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	far, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	near, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _, _ = far.Close(), near.Close() })
+	far, near := socketPair(t)
 	client = tls.Client(far, &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"})
 	shaken := make(chan error, 1)
 	go func() { shaken <- client.Handshake() }()
