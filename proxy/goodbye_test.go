@@ -15,7 +15,7 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 	client := s.leads("w")
 	seat := s.seat(s.db, "r", "w")
 	told, end := make(chan struct{}), make(chan struct{})
-	seat.Advancing = func() { close(told); <-end }
+	seat.WhenLooking(func() { close(told); <-end })
 	s.succeed()
 
 	client.Send(q(stale))

@@ -12,10 +12,6 @@ import (
 
 // Seat is one worker's candidacy.
 type Seat struct {
-	// Advancing, if set before the seat is used, is called when the seat is asked
-	// whether another worker was granted an epoch, before it looks.
-	Advancing func()
-
 	desk        *Desk
 	fence       *store.Fence
 	worker      string
@@ -26,6 +22,7 @@ type Seat struct {
 	mu      sync.Mutex
 	members map[fencing.Member]bool
 	changed chan struct{} // closed when the standing changes
+	looking func()        // called by Advanced first; may be nil
 }
 
 var _ fencing.Candidacy = (*Seat)(nil)
@@ -67,6 +64,14 @@ func (s *Seat) Set(st *fencing.Standing) {
 	for _, m := range members {
 		m.StandingChanged()
 	}
+}
+
+// WhenLooking has f called whenever the seat is asked whether another worker was
+// granted an epoch, before it looks.
+func (s *Seat) WhenLooking(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.looking = f
 }
 
 // Members reports how many connections the candidacy has.
@@ -119,8 +124,11 @@ func (s *Seat) AwaitLeader(ctx context.Context) error {
 
 // Advanced implements fencing.Candidacy.
 func (s *Seat) Advanced(ctx context.Context) bool {
-	if s.Advancing != nil {
-		s.Advancing()
+	s.mu.Lock()
+	looking := s.looking
+	s.mu.Unlock()
+	if looking != nil {
+		looking()
 	}
 	rec, err := s.fence.Record(ctx)
 	if err != nil || rec.Incarnation == s.incarnation || s.Standing().Epoch == 0 {
