@@ -150,6 +150,9 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 		}{
 			{"PREPARE among others", cat(q("prepare a as select 1; select 2"), q("select statement from pg_prepared_statements where name = 'a'")), 2, "Dprepare a as", "DEXECUTE fencepost_check_"},
 			{"times of a query that goes as messages", q("select now() = statement_timestamp(), current_query() is null"), 1, "tf", "ff"},
+			{"cursors, listed by a query that goes as messages", q("select count(*) from pg_cursors where current_query() <> ''"), 1, "D0", "D1"},
+			{"a function that runs what must be alone", cat(q("create or replace function v() returns int language plpgsql as $$begin execute 'vacuum t'; return 1; end$$"), q("select v()")), 2,
+				"25001 VACUUM cannot be executed from a function", "25001 VACUUM cannot run inside a transaction block"},
 		} {
 			for conn, want := range map[*wiretest.Conn]string{direct: s.want, c: s.got} {
 				conn.Send(s.sent)
@@ -158,7 +161,7 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 					for _, m := range conn.Until('Z') {
 						switch m.Type {
 						case 'E':
-							said.WriteString(m.Fields()['C'])
+							said.WriteString(m.Fields()['C'] + " " + m.Fields()['M'])
 						case 'D':
 							said.WriteString("D" + strings.Join(values(m), ""))
 						case 'C':
