@@ -34,12 +34,23 @@ type Elections struct {
 	mu struct {
 		sync.Mutex
 		closed    bool
-		databases map[string]Backend
+		databases map[string]*database
 		resources map[resourceKey]*resource
 	}
 }
 
 type resourceKey struct{ database, name string }
+
+// database is one that was opened.
+type database struct {
+	Backend
+	live int // candidacies whose loop runs
+}
+
+// restAfter is how long a database is without a candidacy before its connections
+// are closed. Who drops, renames or copies a database is refused while others are
+// connected to it; Postgres waits 5 s for them to go.
+const restAfter = time.Second
 
 var _ fencing.Candidates = (*Elections)(nil)
 
@@ -51,7 +62,7 @@ func New(cfg Config) (*Elections, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Elections{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel}
-	e.mu.databases = map[string]Backend{}
+	e.mu.databases = map[string]*database{}
 	e.mu.resources = map[resourceKey]*resource{}
 	return e, nil
 }
@@ -188,17 +199,11 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 // database returns the backend of a database, opened at first use. Two
 // resources may open the same database at once, so it has its own flight.
 func (e *Elections) database(ctx context.Context, name string) (Backend, error) {
-	e.mu.Lock()
-	b, ok := e.mu.databases[name]
-	e.mu.Unlock()
-	if ok {
+	if b, ok := e.opened(name); ok {
 		return b, nil
 	}
 	got, err, _ := e.opens.Do(fmt.Sprintf("%q", name), func() (any, error) {
-		e.mu.Lock()
-		b, ok := e.mu.databases[name]
-		e.mu.Unlock()
-		if ok {
+		if b, ok := e.opened(name); ok {
 			return b, nil
 		}
 		b, err := e.cfg.Open(ctx, name)
@@ -207,11 +212,57 @@ func (e *Elections) database(ctx context.Context, name string) (Backend, error) 
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.mu.databases[name] = b // closed by Close, which waits for us
+		e.mu.databases[name] = &database{Backend: b} // closed by Close, which waits for us
 		return b, nil
 	})
 	if err != nil {
 		return Backend{}, err
 	}
 	return got.(Backend), nil
+}
+
+func (e *Elections) opened(name string) (b Backend, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if d := e.mu.databases[name]; d != nil {
+		return d.Backend, true
+	}
+	return Backend{}, false
+}
+
+// began and ended count the candidacies of a database.
+func (e *Elections) began(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.mu.databases[name].live++
+}
+
+func (e *Elections) ended(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d := e.mu.databases[name]
+	if d.live--; d.live == 0 && d.Rest != nil && !e.mu.closed {
+		time.AfterFunc(restAfter, func() { e.rest(name, d) })
+	}
+}
+
+// rest lets a database rest that is still without a candidacy. One that begins
+// meanwhile finds its connections closed, and opens others; and as the database
+// may be another by then, it opens its fence anew.
+func (e *Elections) rest(name string, d *database) {
+	if !e.begin() {
+		return
+	}
+	defer e.wg.Done()
+	e.mu.Lock()
+	idle := d.live == 0
+	for key, r := range e.mu.resources {
+		if idle && key.database == name {
+			r.doubtFence()
+		}
+	}
+	e.mu.Unlock()
+	if idle {
+		d.Rest()
+	}
 }

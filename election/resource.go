@@ -144,6 +144,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.Claim, m fe
 	r.mu.byWorker[claim.Worker] = append(r.mu.byWorker[claim.Worker], c)
 	r.mu.loops[c] = struct{}{}
 	r.mu.Unlock()
+	r.e.began(r.key.database)
 	poke(r.arrival)
 	go c.run()
 	if _, err := r.e.known(r.key); err != nil { // Close may not have seen c
@@ -192,6 +193,7 @@ func (r *resource) loopEnded(c *Candidacy) {
 	r.forgetLocked(c)
 	r.mu.Unlock()
 	r.settle(c, true)
+	r.e.ended(r.key.database)
 	r.e.wg.Done()
 }
 

@@ -178,6 +178,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 	}
 	backend := election.Backend{
 		Fence: func(ctx context.Context, resource string) (election.Fence, error) { return st.Fence(ctx, resource) },
+		Rest:  st.Rest,
 		Close: st.Close,
 	}
 	if s.consul != nil {

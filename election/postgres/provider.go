@@ -45,10 +45,12 @@ type Provider struct {
 	now    func() time.Duration
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
+	came   chan struct{} // cap 1; a watch has begun
 
 	mu struct {
 		sync.Mutex
 		watches map[string]map[chan struct{}]struct{} // by resource
+		looked  time.Duration                         // when the last one ended
 		seen    map[string]standstill                 // by resource
 	}
 }
@@ -62,12 +64,13 @@ type standstill struct {
 
 var _ election.Provider = (*Provider)(nil)
 
-// New returns a provider that listens for changes until Close.
+// New returns a provider that listens for changes while there are watches, until
+// Close.
 func New(cfg Config) (*Provider, error) {
 	if cfg.Pool == nil {
 		return nil, errors.New("postgres elector: a pool is missing")
 	}
-	p := &Provider{pool: cfg.Pool, log: cfg.Logger, now: cfg.Now}
+	p := &Provider{pool: cfg.Pool, log: cfg.Logger, now: cfg.Now, came: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = zap.NewNop()
 	}

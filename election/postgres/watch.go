@@ -115,6 +115,10 @@ func (p *Provider) subscribe(resource string) chan struct{} {
 		p.mu.watches[resource] = map[chan struct{}]struct{}{}
 	}
 	p.mu.watches[resource][wake] = struct{}{}
+	select {
+	case p.came <- struct{}{}:
+	default:
+	}
 	return wake
 }
 
@@ -125,6 +129,14 @@ func (p *Provider) unsubscribe(resource string, wake chan struct{}) {
 	if len(p.mu.watches[resource]) == 0 {
 		delete(p.mu.watches, resource)
 	}
+	p.mu.looked = p.now()
+}
+
+// watched reports whether somebody watches a lease, or has until just now.
+func (p *Provider) watched() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.mu.watches) > 0 || p.now()-p.mu.looked < restAfter
 }
 
 // wake makes the watches of a resource look again; "" means all.
@@ -144,9 +156,48 @@ func (p *Provider) wake(resource string) {
 	}
 }
 
-// listen keeps a connection that hears of changes, until Close.
+// restAfter is how long nobody watches before nothing is listened to any more, so
+// that a database which nobody uses can be dropped. A watch ends and begins again
+// with all that it sees.
+const restAfter = time.Second
+
+// listen hears of changes while somebody watches, until Close.
 func (p *Provider) listen(ctx context.Context) {
 	defer p.wg.Done()
+	for {
+		select {
+		case <-p.came:
+		case <-ctx.Done():
+			return
+		}
+		if !p.watched() {
+			continue // of a watch that has ended since
+		}
+		listening, stop := context.WithCancel(ctx)
+		p.wg.Add(1)
+		go p.stopAtRest(listening, stop)
+		p.listenOn(listening)
+		stop()
+	}
+}
+
+// stopAtRest calls stop when nobody watches any more.
+func (p *Provider) stopAtRest(ctx context.Context, stop context.CancelFunc) {
+	defer p.wg.Done()
+	defer stop()
+	tick := time.NewTicker(restAfter / 2)
+	defer tick.Stop()
+	for p.watched() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// listenOn keeps a connection that hears of changes, until ctx ends.
+func (p *Provider) listenOn(ctx context.Context) {
 	const longest = 5 * time.Second
 	pause := 100 * time.Millisecond
 	for {

@@ -105,6 +105,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // for a fence's lock. It is closed by Close.
 func (s *Store) Pool() *pgxpool.Pool { return s.free }
 
+// Rest closes the connections that nobody uses, and those in use when they are
+// given back. Others are opened at the next use.
+func (s *Store) Rest() {
+	for _, pool := range []*pgxpool.Pool{s.looks, s.waits, s.free} {
+		pool.Reset()
+	}
+}
+
 // Close ends all connections, and waits for those in use.
 func (s *Store) Close() {
 	s.catalogue.close()
