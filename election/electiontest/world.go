@@ -156,17 +156,32 @@ func (p *proxy) count(kind election.EventKind) int {
 // slowProvider hands on answers late.
 type slowProvider struct {
 	election.Provider
-	mu   sync.Mutex
-	late time.Duration
-	sent chan time.Duration
+	mu    sync.Mutex
+	late  time.Duration
+	sent  chan renewal
+	count int // renewals that were asked for
 }
 
-// next makes the answer to the next renewal late. The channel gives the time,
-// of CLOCK_BOOTTIME, at which the request was sent.
-func (s *slowProvider) next(late time.Duration) <-chan time.Duration {
+// renewal is the number of a renewal, and the time, of CLOCK_BOOTTIME, at which
+// it was asked for.
+type renewal struct {
+	number int
+	sent   time.Duration
+}
+
+// renewals is how many were asked for.
+func (s *slowProvider) renewals() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.late, s.sent = late, make(chan time.Duration, 1)
+	return s.count
+}
+
+// next makes the answer to the next renewal late. The channel gives it when the
+// request is sent.
+func (s *slowProvider) next(late time.Duration) <-chan renewal {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.late, s.sent = late, make(chan renewal, 1)
 	return s.sent
 }
 
@@ -174,9 +189,11 @@ func (s *slowProvider) Renew(ctx context.Context, l *election.Lease) error {
 	s.mu.Lock()
 	late, sent := s.late, s.sent
 	s.late, s.sent = 0, nil
+	s.count++
+	number := s.count
 	s.mu.Unlock()
 	if sent != nil {
-		sent <- election.Boottime()
+		sent <- renewal{number, election.Boottime()}
 	}
 	err := s.Provider.Renew(ctx, l)
 	if late > 0 {
@@ -298,7 +315,7 @@ func (p *proxy) tryJoin(worker string, change ...func(*fencing.Claim)) (*conn, e
 func (p *proxy) first(worker string, change ...func(*fencing.Claim)) *conn {
 	p.w.Helper()
 	c := p.join(worker, change...)
-	if err := c.AwaitFirst(within(p.w.T, patience)); err != nil {
+	if err := c.AwaitFirst(p.w.T.Context(), patience); err != nil {
 		p.w.Fatalf("the first attempt of %s: %v", worker, err)
 	}
 	return c
