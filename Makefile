@@ -17,7 +17,7 @@ MAJORS := 14 15 16 17 18
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
-.PHONY: help build test test-unfenced drivers suites test-matrix fetch-drivers fuzz-differential chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -45,6 +45,9 @@ test-matrix: setup consul postgres-18 fetch-drivers ## Run the tests that depend
 
 suites: build ## Run the test suites of pgx and lib/pq at Postgres and through Fencepost (MAJOR=18 SUITES="pgx pq")
 	scripts/suites.sh
+
+regress: build ## Run PostgreSQL's regression and isolation suites at Postgres and through Fencepost (SUITES="regress isolation" TESTS="test_setup portals")
+	scripts/regress.sh
 
 fuzz-differential: setup postgres-18 ## Compare random scripts with Postgres (N=10000 SEED=... MAJOR=15 or 18)
 	@mkdir -p bin/found
