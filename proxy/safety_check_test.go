@@ -16,7 +16,7 @@ import (
 // checkName reads the name of the session's prepared check, as any client can.
 func checkName(t *testing.T, c *wiretest.Conn) string {
 	t.Helper()
-	all := mustPass(t, c, q("select name from pg_prepared_statements where name like 'fencepost_check_%'"))
+	all := mustPass(t, c, q("select * from prepared() n where n like 'fencepost_check_%'"))
 	for _, m := range all {
 		if m.Type == 'D' {
 			_, name, _ := bytes.Cut(m.Body, []byte("fencepost_check_"))

@@ -40,6 +40,7 @@ create operator + (leftarg = int, rightarg = int, function = plus);
 create type pair as (a int, b int);
 create function to_int(p pair) returns int language plpgsql volatile as 'begin perform wr(''stale''); return 0; end';
 create cast (pair as int) with function to_int(pair);
+create function prepared() returns setof text language sql as 'select name from pg_prepared_statements';
 create procedure late() language plpgsql as $$begin
   commit; perform pg_advisory_unlock_all(); perform gate(); insert into t (v) values ('stale'); end$$;
 grant all on all tables in schema public to app;
