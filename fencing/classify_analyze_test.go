@@ -31,6 +31,9 @@ func TestSettingsDecideWhatIsKnown(t *testing.T) {
 		{"/* \x95\x5c */ CALL p()", unsafe, false, 1, Alone},
 		{"-- \x95\x5c\nCOMMIT", unsafe, false, 1, Commit},
 		{"-- \x95\x5c", unsafe, true, 0, Ordinary},
+		{"/* \x95\x5c */; ;", unsafe, true, 0, Ordinary},
+		{"; /* \x95\x5c */ SELECT 1", unsafe, false, 0, Ordinary},
+		{"/* \x95\x5c */\v;", unsafe, false, 0, Ordinary},
 		{"SELECT 'na\xefve' AS \xe4; COMMIT", DefaultSettings, true, 2, Ordinary},
 		{"SELECT 1\x00; COMMIT", DefaultSettings, false, 0, Ordinary},
 	} {

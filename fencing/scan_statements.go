@@ -17,9 +17,16 @@ func unparsed(sql string, s Settings, why string) *Text {
 	if t.Single {
 		sc := scanner{sql: sql}
 		words, first := sc.leading()
-		if len(words) == 0 && first.kind == tokenEnd {
+		for len(words) == 0 && first.kind == tokenSemicolon {
+			words, first = sc.leading()
+		}
+		switch {
+		case len(words) > 0:
+		case first.kind == tokenEnd:
 			t.Known = true // comments only: their ends are ASCII in every encoding
 			return t
+		case sql[first.start:first.end] == "\v":
+			return t // it is space to newer servers, so that this may be empty
 		}
 		t.Statements = []Statement{guess(words)}
 		t.Statements[0].End = len(sql)

@@ -94,6 +94,7 @@ type machine struct {
 	stmts     map[string]*statement
 	portals   map[string]binding
 	unnamed   *statement
+	leftovers bool      // the server has the unnamed statement and portal of a Query that went as messages
 	hidden    bool      // a prepared statement may free names when SQL EXECUTE runs it
 	one       statement // of the Query in hand
 	copyIn    bool      // the server is reading COPY data

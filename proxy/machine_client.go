@@ -110,6 +110,9 @@ func (m *machine) message(f frame, n, avail int, p *plan) need {
 		p.forward(n, n+avail)
 		return needNothing
 	}
+	if m.leftovers && namesUnnamed(f.typ, body) {
+		m.closeLeftovers(p)
+	}
 	switch f.typ {
 	case 'Q':
 		return m.queryMessage(body, n, avail, p)

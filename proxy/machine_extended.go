@@ -171,7 +171,7 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 	}
 	e := m.owed.push(execute, false)
 	e.stmt, m.data = s, false
-	m.open, m.ran, m.unsynced = true, true, true
+	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
 	if sure {
 		m.tellBy(e, s, st)
 	}

@@ -83,7 +83,7 @@ func (m *machine) sendQuery(n, avail int, p *plan) *reply {
 
 func (m *machine) pushQuery() *reply {
 	e := m.owed.push(query, false)
-	m.unnamed, m.data = unknownStatement, false
+	m.unnamed, m.data, m.leftovers = unknownStatement, false, false
 	delete(m.portals, "")
 	m.boundary()
 	return e
@@ -282,7 +282,35 @@ func (m *machine) sendAsExtended(g guard, text []byte, p *plan) {
 	d.hideNoData, d.holds = true, foldPrefix(strings.TrimLeft(s.text, " \t\r\n"), "execute")
 	m.owed.push(execute, false).stmt = s
 	m.owed.push(syncing, false)
-	m.unnamed = unknownStatement
+	m.unnamed, m.leftovers = unknownStatement, true
 	delete(m.portals, "")
 	m.boundary()
+}
+
+// namesUnnamed reports whether a message may name the unnamed statement or portal.
+func namesUnnamed(typ byte, body []byte) bool {
+	switch typ {
+	case 'P', 'E':
+		return len(body) > 0 && body[0] == 0
+	case 'D':
+		return len(body) > 1 && body[1] == 0
+	case 'B':
+		portal, stmt, _ := bindNames(body)
+		return len(portal) == 0 || len(stmt) == 0
+	default:
+		return false
+	}
+}
+
+// closeLeftovers closes what a Query that went as messages has left, in front of a
+// message that might name it: a Query leaves no unnamed statement and no unnamed
+// portal, whether it fails or not.
+func (m *machine) closeLeftovers(p *plan) {
+	m.carry() // while nothing is owed
+	at := len(m.scratch)
+	m.scratch = appendClosePortal(appendCloseStatement(m.scratch, ""), "")
+	p.insert(m.scratch[at:])
+	m.owed.push(closing, true)
+	m.owed.push(closing, true)
+	m.open, m.leftovers = true, false
 }

@@ -10,10 +10,12 @@ const maxKept = 8 << 10
 // which nobody sees on the wire. It does so only where nothing of theirs can have
 // run: outside a transaction block, with the check as the first of all, and with
 // everything that was sent since the session was last at rest in hand, which is
-// one Query or one batch with its Sync.
+// one Query, or one batch with the Sync or the Query behind it. A Query there is
+// skipped with the batch, so that a Sync of ours ends it first.
 type repeat struct {
 	on      bool   // kept is all that was sent since the session was at rest
-	ended   bool   // and it ends with what ReadyForQuery answers
+	ended   bool   // and it ends with a Query or a Sync
+	sync    bool   // the server skips up to a Sync of ours
 	kept    []byte // whole messages
 	discard bool   // the check was unknown: ReadyForQuery is dropped, then again is sent
 	due     bool   // again is to be sent
@@ -54,10 +56,15 @@ func (m *machine) unknownCheck(e *reply, pe pgError) bool {
 	m.checks.rename()
 	m.checks.replaced = m.checks.replaced[:0]
 	m.fail(e)
-	m.owed.front().ours = true // the Query itself, or the batch's Sync
-	m.repeat.discard = true
 	m.repeat.again = append(m.repeat.again[:0], m.repeat.kept...)
 	m.repeat.at = 0
+	if e := m.owed.front(); e != nil {
+		e.ours = true // the Query itself, or the batch's Sync
+		m.repeat.discard = true
+	} else {
+		m.repeat.sync, m.repeat.due = true, true
+		m.events = append(m.events, event{kind: again})
+	}
 	return true
 }
 
@@ -76,6 +83,10 @@ func (m *machine) repeats() bool { return m.repeat.due }
 // sendAgain takes what was kept as if it had come now.
 func (m *machine) sendAgain(p *plan) need {
 	r := &m.repeat
+	if r.sync {
+		r.sync = false
+		m.syncSkipped(p)
+	}
 	r.plan.reset(r.again)
 	var n need
 	for r.at < len(r.again) && n == needNothing {
@@ -90,4 +101,14 @@ func (m *machine) sendAgain(p *plan) need {
 	p.insert(out)
 	r.due = r.at < len(r.again)
 	return n
+}
+
+// syncSkipped ends a batch of which the server skips what is left.
+func (m *machine) syncSkipped(p *plan) {
+	at := len(m.scratch)
+	m.scratch = appendSync(m.scratch)
+	p.insert(m.scratch[at:])
+	m.owed.push(syncing, true)
+	m.boundary()
+	m.loose, m.unsynced = false, false
 }

@@ -16,6 +16,7 @@ type statement struct {
 	// not read, or cannot be sure is the one the server has under this name.
 	// It may do anything, so it goes by the registry.
 	known bool
+	empty bool // and holds nothing: the server does not run it
 	info  fencing.Statement
 	// text is the client's SQL, cut at maxAnalyzed: for the question whether it
 	// is a read, which only those who do not lead ask, and for the audit.
@@ -144,7 +145,7 @@ func (m *machine) newStatement(sql []byte) *statement {
 		t := m.analyze(sql)
 		switch {
 		case t.Known && len(t.Statements) == 0:
-			s.known, s.info = true, fencing.Statement{Kind: fencing.Session, Read: true}
+			s.known, s.empty, s.info = true, true, fencing.Statement{Kind: fencing.Session, Read: true}
 		case len(t.Statements) > 0:
 			// More than one is an error of the server's: nothing runs.
 			s.known, s.info = true, t.Statements[0]

@@ -48,6 +48,10 @@ func appendCloseStatement(dst []byte, name string) []byte {
 	return mustEncode((&pgproto3.Close{ObjectType: 'S', Name: name}).Encode(dst))
 }
 
+func appendClosePortal(dst []byte, name string) []byte {
+	return mustEncode((&pgproto3.Close{ObjectType: 'P', Name: name}).Encode(dst))
+}
+
 func appendSync(dst []byte) []byte { return mustEncode((&pgproto3.Sync{}).Encode(dst)) }
 
 // appendQuery appends a whole Query message of the concatenated parts.

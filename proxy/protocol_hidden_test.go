@@ -1,0 +1,29 @@
+package proxy_test
+
+import "testing"
+
+// TestProtocolHiddenDeallocateInFrontOfABatch: where the checks are gone, and a
+// Query ends the batch in front of which that is found out, the server skips the
+// Query too. The session goes on.
+func TestProtocolHiddenDeallocateInFrontOfABatch(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		c := leaderConn(t, b, db)
+		mustExec(t, c, "create table t (id int); create function da() returns int language plpgsql as $$begin execute 'deallocate all'; return 1; end$$")
+		mustExec(t, c, "select da()")
+		c.Send(parse("", "select 1"), q("select 2"))
+		m, err := c.Next()
+		if err != nil {
+			t.Fatalf("the session ends: %v", err)
+		}
+		if m.Type == 'E' { // on 18 the batch's answers come first, and then it is too late
+			c.Send(sync_())
+		}
+		c.Until('Z')
+		mustPass(t, c, q("insert into t values (1)"))
+		mustPass(t, c, cat(run("insert into t values (2)"), sync_()))
+		if n := value(t, c.Exec("select count(*) from t")); n != "2" {
+			t.Errorf("%s rows, want 2", n)
+		}
+	})
+}
