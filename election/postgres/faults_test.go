@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -68,8 +69,8 @@ func TestStandstillIsForgottenWithARenewal(t *testing.T) {
 	server := pgtest.Shared(t)
 	db := server.Database(t)
 	holder := provider(t, server, db, nil, nil)
-	ahead := time.Duration(0)
-	candidate := provider(t, server, db, nil, func() time.Duration { return election.Boottime() + ahead })
+	var ahead atomic.Int64 // the provider looks at the clock of its own accord too
+	candidate := provider(t, server, db, nil, func() time.Duration { return election.Boottime() + time.Duration(ahead.Load()) })
 	lease := mustAcquire(t, holder, bid("a"))
 	if sight, err := candidate.Watch(within(t, patience), "billing", election.Sight{}); err != nil || sight.Vacancy != election.Held {
 		t.Fatalf("the candidate sees %+v, %v", sight, err)
@@ -77,7 +78,7 @@ func TestStandstillIsForgottenWithARenewal(t *testing.T) {
 	if err := holder.Renew(within(t, patience), lease); err != nil {
 		t.Fatal(err)
 	}
-	ahead = time.Hour // it believes that what it saw stood still for an hour
+	ahead.Store(int64(time.Hour)) // it believes that what it saw stood still for an hour
 	if _, err := candidate.Acquire(within(t, patience), bid("b")); !errors.Is(err, election.ErrHeld) {
 		t.Errorf("a lease that was renewed was taken: %v", err)
 	}
