@@ -3,26 +3,46 @@ package election
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 )
 
+// grantWait is how much longer a first attempt is waited for that has the lease:
+// its grant ends what stands in its way, after the grace.
+const grantWait = 5 * time.Second
+
 // AwaitFirst implements fencing.Candidacy.
-func (c *Candidacy) AwaitFirst(ctx context.Context) error {
+func (c *Candidacy) AwaitFirst(ctx context.Context, wait time.Duration) error {
 	c.mu.Lock()
 	first := c.mu.first
 	c.mu.Unlock()
 	if first == nil { // only observers
 		return nil
 	}
-	select {
-	case <-first:
-		return nil
-	case <-c.done:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for longer := true; ; longer = false {
+		select {
+		case <-first:
+			return nil
+		case <-c.done:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+		}
+		if !longer || !c.isGranting() {
+			return context.DeadlineExceeded
+		}
+		timer.Reset(grantWait)
 	}
+}
+
+func (c *Candidacy) isGranting() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.granting
 }
 
 // AwaitLeader implements fencing.Candidacy.

@@ -116,9 +116,10 @@ type Candidacy interface {
 	// candidacy and another worker was granted a higher one since. Such a
 	// worker is not told at startup, even when it leads again.
 	SupersededBefore() bool
-	// AwaitFirst returns when the first attempt to lead has ended either way,
-	// or ctx has.
-	AwaitFirst(ctx context.Context) error
+	// AwaitFirst returns when the first attempt to lead has ended either way, or
+	// wait is over, or ctx has ended. An attempt that has the lease, and is being
+	// granted its epoch, is waited for a while longer: it is about to lead.
+	AwaitFirst(ctx context.Context, wait time.Duration) error
 	// AwaitLeader returns nil when the candidacy leads, a *Refusal when it is
 	// superseded or faulty, or ctx's error. It counts as demand.
 	AwaitLeader(ctx context.Context) error

@@ -127,9 +127,7 @@ func (x *session) awaitLease(ctx context.Context, campaign fencing.CampaignMode)
 		}
 		return nil
 	}
-	wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-	defer cancel()
-	_ = x.cand.AwaitFirst(wait) // its standing says how it went
+	_ = x.cand.AwaitFirst(ctx, x.srv.cfg.StartupWait) // its standing says how it went
 	return nil
 }
 

@@ -92,7 +92,7 @@ func join(t *testing.T, e *election.Elections, db, name string) *worker {
 		t.Fatalf("worker %s joins: %v", name, err)
 	}
 	w.Candidacy = c
-	if err := c.AwaitFirst(within(t, patience)); err != nil {
+	if err := c.AwaitFirst(t.Context(), patience); err != nil {
 		t.Fatal(err)
 	}
 	return w

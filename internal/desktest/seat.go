@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -97,7 +98,7 @@ func (s *Seat) Fence() fencing.Fence { return s.fence }
 func (s *Seat) SupersededBefore() bool { return s.before }
 
 // AwaitFirst implements fencing.Candidacy: nobody is waited for.
-func (s *Seat) AwaitFirst(context.Context) error { return nil }
+func (s *Seat) AwaitFirst(context.Context, time.Duration) error { return nil }
 
 // AwaitConfirmed implements fencing.Candidacy: nobody is waited for.
 func (s *Seat) AwaitConfirmed(context.Context) error { return nil }

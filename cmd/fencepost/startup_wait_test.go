@@ -1,0 +1,40 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestConnectingWaitsForItsOwnGrant: a worker dies inside a statement, and its
+// next life connects at once. It has the lease, and its grant has to end the old
+// statement first, which takes longer than startup_wait: it is not told meanwhile
+// that it does not lead.
+func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, func(c *Config) {
+		c.StartupWait = Duration(50 * time.Millisecond)
+		c.Lease.Grace = Duration(time.Second)
+	})
+	admin := s.Connect(t, pgtest.Superuser, db)
+	dying, _ := wiretest.Connect(t, r.listener.Addr().String(), "user", pgtest.App, "database", db,
+		"fencepost.resource", "billing", "fencepost.worker", "first")
+	dying.Send(wiretest.Query("SELECT pg_sleep(600)"))
+	eventually(t, "the statement runs", func() bool {
+		var n int
+		err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)' AND state = 'active' AND datname = current_database()").Scan(&n)
+		return err == nil && n == 1
+	})
+	if err := dying.Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the lease is free", func() bool { return len(r.log.lines(t, "released")) == 1 })
+	next := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=second")
+	if err := execSQL(t, next, "CREATE TABLE made (n int)"); err != nil {
+		t.Errorf("the first write of the next life: %v", err)
+	}
+}
