@@ -466,9 +466,9 @@ func (g *generator) timeout() {
 	g.query("rollback")
 	g.query("set statement_timeout = '80ms'")
 	if g.IntN(2) == 0 {
-		g.query("select pg_sleep(20)")
+		g.query("select pg_sleep(3)")
 	} else {
-		g.add(parseOf("", "select pg_sleep(20)"), bindOf("", "", nil), executeOf("", 0))
+		g.add(parseOf("", "select pg_sleep(3)"), bindOf("", "", nil), executeOf("", 0))
 		g.sync()
 	}
 	g.query("reset statement_timeout")

@@ -23,7 +23,11 @@ type house struct {
 // newHouse starts a proxy in front of the server of that major version.
 func newHouse(t *testing.T, major int) *house {
 	t.Helper()
-	pg := pgtest.SharedMajor(t, major)
+	return newHouseAt(t, pgtest.SharedMajor(t, major))
+}
+
+func newHouseAt(t *testing.T, pg *pgtest.Server) *house {
+	t.Helper()
 	h := &house{Desk: desktest.New(t, pg), pg: pg}
 	srv, err := proxy.NewServer(proxy.Config{Upstream: h.pg.Addr(), Candidates: h, ProxyID: "test"})
 	if err != nil {

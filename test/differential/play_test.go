@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -34,6 +35,8 @@ type transcript struct {
 	end string
 	// unasked: the client ended without having asked for the last answers.
 	unasked bool
+	// keepsText: PREPARE or DECLARE stood among several statements of a text.
+	keepsText bool
 	// stuck is what was seen of the peers if it did not end at all.
 	stuck string
 }
@@ -132,7 +135,7 @@ func (p *player) play(s script) (t transcript, err error) {
 		p.closed, p.end = true, "nothing more came, and no end"
 		p.mu.Unlock()
 	}
-	t.seen, t.unasked = p.seen, unasked(s)
+	t.seen, t.unasked, t.keepsText = p.seen, unasked(s), keepsText(s)
 	return t, nil
 }
 
@@ -181,6 +184,13 @@ func unasked(s script) bool {
 		}
 	}
 	return false
+}
+
+func keepsText(s script) bool {
+	return slices.ContainsFunc(s.steps, func(st step) bool {
+		text := strings.ToLower(st.text(0))
+		return st.name == "Query" && strings.Contains(text, ";") && (strings.Contains(text, "prepare") || strings.Contains(text, "declare"))
+	})
 }
 
 // count follows how many ReadyForQuery may come.

@@ -60,7 +60,10 @@ func (c contents) String() string {
 func newRoom(t *testing.T, h *house, fenced bool) *room {
 	t.Helper()
 	r := &room{house: h, database: h.pg.Database(t)}
-	r.admin = h.pg.Connect(t, pgtest.Superuser, r.database)
+	if err := r.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.admin.Close(context.Background()) })
 	if fenced {
 		st, err := store.Open(t.Context(), store.Config{
 			Address: h.pg.Addr(), Database: r.database, User: pgtest.Control, Grace: 20 * time.Millisecond,
@@ -77,6 +80,24 @@ func newRoom(t *testing.T, h *house, fenced bool) *room {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// reopen connects, once the server lets anybody in.
+func (r *room) reopen() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		conn, err := pgx.Connect(ctx, r.house.pg.DSN(pgtest.Superuser, r.database))
+		if err == nil {
+			r.admin = conn
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("connect to look: %w", err)
+		}
+	}
 }
 
 func (r *room) do(sql string) error {
