@@ -90,11 +90,13 @@ func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop b
 		return nil, false
 	case g == noGuard:
 		return m.shifted(e, msg), true
-	case g == refusal && pe.Code == raiseCode:
+	case g == refusal && (pe.Code == raiseCode || refuse == twoPhaseRefusal && pe.Code == endCode):
 		m.refused(e, pgError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
 		at := len(m.down)
 		m.down = appendError(m.down, "ERROR", refuse)
 		return m.down[at:], true
+	case g == refusal && refuse == twoPhaseRefusal && !theirs(pe):
+		return nil, false // why Postgres would not have prepared that transaction: a constraint, a temporary table
 	case e.kind == query && e.done == 0 && !ofCheck(e, pe):
 		return m.shifted(e, msg), true
 	default:

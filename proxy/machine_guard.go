@@ -23,11 +23,15 @@ func (m *machine) guardExtended(s *statement, p *plan) need {
 		m.runOnce(m.lapsedSQL(), fullCheck, s, p)
 		m.cover = fullCovered
 	case refuseFirst:
-		at := len(m.scratch)
-		m.scratch = appendParse(m.scratch, m.checks.portal, raiseSQL)
-		p.insert(m.scratch[at:])
-		e := m.owed.push(parse, true)
-		e.guard, e.refuse, e.stmt = refusal, r, s
+		if m.endsBlock(r, s.text) {
+			m.endBlock(r, s, p)
+		} else {
+			at := len(m.scratch)
+			m.scratch = appendParse(m.scratch, m.checks.portal, raiseSQL)
+			p.insert(m.scratch[at:])
+			e := m.owed.push(parse, true)
+			e.guard, e.refuse, e.stmt = refusal, r, s
+		}
 		m.open, m.ours, m.cover = true, true, fullCovered
 	}
 	return needNothing

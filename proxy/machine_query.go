@@ -259,11 +259,14 @@ func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *plan) *r
 
 // sendRefusal sends a Query that fails in the client's place.
 func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *plan) {
-	at := len(m.scratch)
-	m.scratch = appendQuery(m.scratch, []byte(raiseSQL))
+	at, sql := len(m.scratch), raiseSQL
+	if m.endsBlock(r, string(text)) {
+		sql = endSQL
+	}
+	m.scratch = appendQuery(m.scratch, []byte(sql))
 	p.insert(m.scratch[at:])
 	e := m.pushQuery()
-	e.prefix, e.guard, e.refuse = len(raiseSQL), refusal, r
+	e.prefix, e.guard, e.refuse = len(sql), refusal, r
 	e.text = keepText(e.text, text)
 }
 

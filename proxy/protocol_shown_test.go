@@ -50,7 +50,7 @@ func transcripts() []shown {
 			steps: []step{at("Z", q("insert into t values (1)")), at("Z", q("insert into t values (1)"))}},
 		{title: "SHOW fencepost.role", rows: "W11", own: true, about: "The server itself answers, behind a SET of Fencepost's: so it stands in its place, is described, and fails in a failed transaction like any other.",
 			steps: []step{at("Z", q("show fencepost.role")), at("Z", run("show fencepost.epoch"), sync_())}},
-		{title: "Two-phase commit", rows: "F10 S16", own: true, about: "Refused for everyone: a prepared transaction would outlive the session that was checked. A text that always fails takes its place, and its error is replaced.",
+		{title: "Two-phase commit", rows: "F10 S16", own: true, about: "Refused for everyone: a prepared transaction would outlive the session that was checked. A text that always fails takes its place, and its error is replaced; in a block it is a PREPARE TRANSACTION too, whose failure ends the block.",
 			steps: []step{at("Z", q("begin")), at("Z", q("insert into t values (1)")), at("Z", q("prepare transaction 'x'")), at("Z", q("rollback"))}},
 		{title: "Terminate behind half a batch", rows: "W18 W38", about: "The server sees the same end as the client made. What was not followed by a Sync is not committed.",
 			steps: []step{at("$", ins("1"), wiretest.Terminate())}},

@@ -23,7 +23,7 @@ func Front(t *testing.T, sql string, leads, inBlock bool) string {
 	switch {
 	case m.noted:
 		return "registry"
-	case bytes.Contains(out, []byte(raiseSQL)):
+	case bytes.Contains(out, []byte(raiseSQL)), bytes.Contains(out, []byte(endSQL)):
 		return "refusal"
 	case bytes.Contains(out, []byte("SET fencepost.")):
 		return "value"

@@ -1,0 +1,41 @@
+package proxy
+
+import (
+	"strings"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// endSQL fails with 22023 when it runs in a block, since the name is too long,
+// and ends the block: so does PREPARE TRANSACTION whenever Postgres refuses it,
+// and there are drivers that send no ROLLBACK then.
+var endSQL = "PREPARE TRANSACTION '" + strings.Repeat("refused by Fencepost, ", 10) + "'"
+
+const endCode = "22023"
+
+// endsBlock reports whether a refused statement is a PREPARE TRANSACTION in what
+// is known to be a block.
+func (m *machine) endsBlock(r *fencing.Refusal, text string) bool {
+	if r != twoPhaseRefusal || !m.quiet() || m.open || m.tx != 'T' {
+		return false
+	}
+	const first, second, space = "prepare", "transaction", " \t\r\n"
+	text = strings.TrimLeft(text, space)
+	return foldPrefix(text, first) && foldPrefix(strings.TrimLeft(text[len(first):], space), second)
+}
+
+// endBlock refuses s by extended messages, and ends the block it stands in.
+// Behind that nothing can run: should the first text not fail, the second does.
+func (m *machine) endBlock(r *fencing.Refusal, s *statement, p *plan) {
+	at, name := len(m.scratch), m.checks.portal
+	m.scratch = appendCloseStatement(m.scratch, name)
+	m.scratch = appendParse(m.scratch, name, endSQL)
+	m.scratch = appendRun(m.scratch, name, name)
+	m.scratch = appendCloseStatement(m.scratch, name)
+	m.scratch = appendParse(m.scratch, name, raiseSQL)
+	p.insert(m.scratch[at:])
+	for _, k := range []kind{closing, parse, run, closing, parse} {
+		e := m.owed.push(k, true)
+		e.guard, e.refuse, e.stmt = refusal, r, s
+	}
+}

@@ -1,0 +1,55 @@
+package proxy_test
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestRefusedPrepareTransactionEndsItsBlock, as one that Postgres refuses does:
+// drivers send no ROLLBACK behind it.
+func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		leaderConn(t, b, db)
+		c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		ends := func(all []wiretest.Message, state string, status byte) {
+			t.Helper()
+			last := all[len(all)-1]
+			if wiretest.ErrorOf(all) != state || last.Type != 'Z' || last.Body[0] != status {
+				t.Errorf("%v, want %q and status %c", all, state, status)
+			}
+		}
+		ends(c.Exec("create table p (id int unique deferrable initially deferred)"), "", 'I')
+		for range 2 { // what a refusal leaves is no obstacle to the next
+			for name, prepare := range map[string][]byte{
+				"simple":   q(" PREPARE\n transaction 'x'"),
+				"extended": cat(run("prepare transaction 'x'"), sync_()),
+			} {
+				ends(c.Exec("begin; insert into p values (1)"), "", 'T')
+				c.Send(prepare)
+				ends(c.Until('Z'), "ZF005", 'I')
+				if n := value(t, c.Exec("select count(*) from p")); n != "0" {
+					t.Errorf("%s: %s rows are left", name, n)
+				}
+				ends(c.Exec("begin; insert into p values (1), (1)"), "", 'T')
+				c.Send(prepare)
+				ends(c.Until('Z'), "23505", 'I')
+				ends(c.Exec("begin"), "", 'T')
+				c.Send(cat(prepare, q("insert into p values (2)"))) // in a transaction of its own
+				ends(c.Until('Z'), "ZF005", 'I')
+				ends(c.Until('Z'), "", 'I')
+				ends(c.Exec("delete from p"), "", 'I')
+				c.Send(prepare)
+				ends(c.Until('Z'), "ZF005", 'I')
+				ends(c.Exec("begin; select 1/0"), "22012", 'E')
+				c.Send(prepare)
+				ends(c.Until('Z'), "", 'I')
+			}
+		}
+		if n := value(t, c.Exec("select count(*) from pg_prepared_xacts where database = current_database()")); n != "0" {
+			t.Errorf("%s transactions are prepared", n)
+		}
+	})
+}
