@@ -24,7 +24,10 @@ func (m *machine) failure(msg []byte, p *plan) (drop bool, err error) {
 		m.skip(e)
 		e = m.front()
 	}
-	if m.copying && strings.Contains(pe.Where, ", line ") {
+	if m.copying && strings.HasPrefix(pe.Message, copyFailed) && pe.Code == "57014" {
+		m.copyDone() // it was read up to the client's CopyFail
+		e = m.front()
+	} else if m.copying && strings.Contains(pe.Where, ", line ") {
 		m.owed.removeEarly() // it has read data, and so the Syncs before them
 		e = m.front()
 	}
@@ -43,6 +46,9 @@ func (m *machine) failure(msg []byte, p *plan) (drop bool, err error) {
 	m.fail(e)
 	return drop, nil
 }
+
+// copyFailed begins the error that answers a CopyFail, where errors are English.
+const copyFailed = "COPY from stdin failed: "
 
 // fail follows what the server skips after an error that answers e.
 func (m *machine) fail(e *reply) {

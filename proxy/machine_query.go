@@ -46,7 +46,7 @@ func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 // wantsSync reports whether a Query would notice a check of ours that was executed
 // in this batch.
 func (m *machine) wantsSync(text []byte) bool {
-	if !m.open || !m.ours || m.ran {
+	if !m.open || !m.ours || m.ran || m.stillOpen() {
 		return false
 	}
 	if len(text) <= maxAuditText {
@@ -89,13 +89,18 @@ func (m *machine) pushQuery() *reply {
 	return e
 }
 
+// stillOpen reports that what the client has executed since its last Sync may not be
+// committed yet, although a Query or a function call stood behind it: 18 goes on with
+// their transaction.
+func (m *machine) stillOpen() bool { return m.version >= 18 && m.unsynced }
+
 // syncBefore ends a batch of which only our check has been executed, before a
 // message that is not of the extended protocol: PostgreSQL 18 would not commit
 // it behind the check's Execute, and a BEGIN could fix no isolation behind it. Of
 // the client's there are only Parse, Bind, Describe and Close. Should one of them
 // fail, the server skips the message, so their answers come first.
 func (m *machine) syncBefore(p *plan) need {
-	if !m.open || !m.ours || m.ran {
+	if !m.open || !m.ours || m.ran || m.stillOpen() {
 		return needNothing
 	}
 	if m.owed.certain() {

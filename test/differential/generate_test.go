@@ -142,10 +142,21 @@ func executeOf(portal string, rows int) step {
 	return step{"Execute", []word{quoted(portal), bare(strconv.Itoa(rows))}}
 }
 
+// oids are types for parameters, mostly none: unknown, or one that may not fit.
+func (g *generator) oids(n int) (oids []string) {
+	if g.IntN(6) > 0 {
+		return nil
+	}
+	for range g.IntN(n + 2) {
+		oids = append(oids, []string{"0", "23", "25", "20", "705", "1700"}[g.IntN(6)])
+	}
+	return oids
+}
+
 // run is one statement by extended messages, as drivers send it.
 func (g *generator) run() {
 	sql, values := g.sql()
-	g.add(parseOf("", sql))
+	g.add(parseOf("", sql, g.oids(len(values))...))
 	if g.IntN(4) == 0 {
 		g.add(describeOf("S", ""))
 	}
@@ -202,9 +213,9 @@ func (g *generator) pipeline() {
 
 // named uses statements that are prepared now and run later.
 func (g *generator) named() {
-	name := []string{"s1", "s1", "s2", "s3", strings.Repeat("long", 20), "é"}[g.IntN(6)]
+	name := []string{"s1", "s1", "s2", "s3", strings.Repeat("long", 20), "é", strings.Repeat("n", 62), strings.Repeat("n", 63), strings.Repeat("n", 64), strings.Repeat("é", 32)}[g.IntN(10)]
 	sql, values := g.sql()
-	g.add(parseOf(name, sql))
+	g.add(parseOf(name, sql, g.oids(len(values))...))
 	if g.IntN(2) == 0 {
 		g.add(describeOf("S", name))
 	}
