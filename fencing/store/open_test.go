@@ -109,3 +109,25 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 		t.Errorf("record %+v, %v; want epoch 2", rec, err)
 	}
 }
+
+// TestEndedConnectionsAreNotNoticed: an operator ends every connection of the
+// control role; who asks next is answered on another.
+func TestEndedConnectionsAreNotNoticed(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	admin, app := h.server.Connect(t, pgtest.Superuser, h.db), h.server.Connect(t, pgtest.App, h.db)
+	for range 5 {
+		if err := h.store.MayEnd(h.ctx(), app.PgConn().PID()); err != nil {
+			t.Fatal(err)
+		}
+		var ended int
+		if err := admin.QueryRow(h.ctx(), `SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity
+			WHERE datname = current_database() AND usename = $1`, pgtest.Control).Scan(&ended); err != nil {
+			t.Fatal(err)
+		}
+		if ended == 0 {
+			t.Error("there was no connection to end")
+		}
+		time.Sleep(store.TrustedIdle) // for so long it is believed in
+	}
+}

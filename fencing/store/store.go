@@ -26,6 +26,10 @@ const (
 const (
 	connectTimeout = 5 * time.Second
 	idleTime       = time.Minute
+	// trustedIdle is how long a connection of a pool is taken to be there without
+	// a question: an operator may have ended it, and then nobody who connects at
+	// that moment is to be refused for it.
+	trustedIdle = 20 * time.Millisecond
 	// lookPoolSize bounds the connections that watch over grants.
 	lookPoolSize = 3
 )
@@ -160,6 +164,7 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 	c.OnNotice = keepNotice
 	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
 	pc.AfterConnect = finish
+	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > trustedIdle }
 	return pgxpool.NewWithConfig(ctx, pc)
 }
 
