@@ -9,7 +9,9 @@
 //
 //   - script_test.go: scripts, and the text they are written in;
 //   - generate_test.go and phrases_test.go make random ones from a seed;
-//   - play_test.go plays one on a connection of its own, cut at random places;
+//   - play_test.go plays one on a connection of its own, cut at random places; a
+//     wait ends when the server is known to wait for its client;
+//   - room_test.go looks at what a script wrote, and makes that new again;
 //   - shrink_test.go makes a failing one small. What it leaves is kept in
 //     testdata, and played by every run of the tests;
 //   - stale_test.go plays the same scripts by workers that are superseded
