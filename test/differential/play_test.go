@@ -222,13 +222,35 @@ func (p *player) wait(any bool) (ok bool) {
 		ok = true
 	} else if n := len(p.seen); n < len(p.to.like) {
 		l := p.to.like[n]
-		ok = p.await(patience, func() bool { return p.closed || p.marks >= l.marks })
+		ok = p.waitForAsMuch(func() bool { return p.closed || p.marks >= l.marks })
 		p.await(grace, func() bool { return p.closed || len(p.all)-p.told >= l.all })
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told})
 	return ok
+}
+
+// waitForAsMuch waits until enough, and gives up when the server has waited for its
+// client for a while, and nothing came.
+func (p *player) waitForAsMuch(enough func() bool) bool {
+	const still = 4 // glances, of a tenth of the patience in all
+	came, waited := -1, 0
+	for until := time.Now().Add(patience); time.Now().Before(until); {
+		if p.await(patience/40, enough) {
+			return true
+		}
+		p.mu.Lock()
+		all := len(p.all)
+		p.mu.Unlock()
+		if waited++; all != came || !p.to.asleep(p.pid) {
+			came, waited = all, 0
+		}
+		if waited == still {
+			return false
+		}
+	}
+	return false
 }
 
 func (p *player) waitForServer(any bool) {

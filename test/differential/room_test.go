@@ -225,7 +225,7 @@ func (r *room) play(s script, like []seen, before func(int)) (transcript, error)
 	return play(target{
 		network: "tcp", address: r.house.addr,
 		params: append(r.params(), "options", "-c fencepost.resource=r -c fencepost.worker=w"),
-		like:   like, before: before, witness: r.witness,
+		like:   like, before: before, asleep: r.asleep, witness: r.witness,
 	}, s)
 }
 
