@@ -50,18 +50,37 @@ func (m *machine) wantsSync(text []byte) bool {
 		return false
 	}
 	if len(text) <= maxAuditText {
-		if t := m.analyze(text); len(t.Statements) > 0 {
+		t := m.analyze(text)
+		if len(t.Statements) > 0 {
 			switch s := &t.Statements[0]; {
-			case s.Isolation && m.snapshots && mentions(text, "isolation", "snapshot"):
-				return false // it comes too late anyway
 			case s.Isolation && !m.snapshots:
 				return true
 			case s.Kind == fencing.Alone, s.Kind == fencing.Discard:
 				return true
 			}
 		}
+		if m.tooLate(t, text) {
+			return false
+		}
 	}
 	return m.version >= 18
+}
+
+// tooLate reports whether a text sets the isolation of its first transaction behind
+// a query of the batch, so that it fails where nothing of ours has ended that.
+func (m *machine) tooLate(t *fencing.Text, text []byte) bool {
+	if !m.snapshots || !mentions(text, "isolation", "snapshot") {
+		return false
+	}
+	for i := range t.Statements {
+		switch s := &t.Statements[i]; {
+		case s.Isolation:
+			return true
+		case s.EndsTx:
+			return false
+		}
+	}
+	return false
 }
 
 // mentions reports whether a text has one of these words in it, in any case.

@@ -203,6 +203,9 @@ func wroteOtherwise(want, got *outcome) (string, error) {
 	return "the database differs:\nPostgres:\n" + want.contents.String() + "\nFencepost:\n" + got.contents.String(), nil
 }
 
+// saysOtherwise begins what is said of two messages that differ.
+const saysOtherwise = "message "
+
 // saidOtherwise compares the transcripts. tolerated says that they part in a way
 // that is known, so that what follows cannot be compared.
 func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
@@ -242,7 +245,7 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 			// PostgreSQL 18, behind a Query in a batch that has executed something: it
 			// refuses the next message once, whatever that is, and ours comes first.
 		case w[i] != g[i] && !refusedEarlier(w[i:], g[i]):
-			return fmt.Sprintf("message %d:\n  Postgres  %s\n  Fencepost %s", i, w[i], g[i]), false
+			return fmt.Sprintf(saysOtherwise+"%d:\n  Postgres  %s\n  Fencepost %s", i, w[i], g[i]), false
 		}
 	}
 	return "", false

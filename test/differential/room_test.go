@@ -233,6 +233,9 @@ func (r *room) params() []string {
 	return []string{"user", pgtest.App, "database", r.database, "client_encoding", "UTF8"}
 }
 
+// stuckAt begins what witness says.
+const stuckAt = "\nthe server's processes:\n"
+
 // witness says what the server's processes and this one's goroutines do.
 func (r *room) witness() string {
 	var backends string
@@ -241,7 +244,7 @@ func (r *room) witness() string {
 		backends = err.Error()
 	}
 	stacks := make([]byte, 4<<20)
-	return "\nthe server's processes:\n" + backends + "\nthe goroutines:\n" + string(stacks[:runtime.Stack(stacks, true)])
+	return stuckAt + backends + "\nthe goroutines:\n" + string(stacks[:runtime.Stack(stacks, true)])
 }
 
 // outcome is what a script led to.
