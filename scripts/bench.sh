@@ -16,49 +16,7 @@ kinds=(direct pgbouncer unfenced fenced)
 
 bin=$(scripts/setup.sh postgres-bin)
 pgbouncer=$(command -v pgbouncer || echo /usr/sbin/pgbouncer)
-tmp=$(mktemp -d)
-chmod 0755 "$tmp"
-pids=()
-
-cleanup() {
-	local pid
-	for pid in "${pids[@]}"; do kill -INT "$pid" 2>/dev/null || true; done
-	for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
-	rm -rf "$tmp"
-}
-trap cleanup EXIT
-
-# Neither PostgreSQL nor PgBouncer runs as root.
-unprivileged=()
-if [ "$(id -u)" -eq 0 ]; then
-	user=postgres
-	id "$user" >/dev/null 2>&1 || user=nobody
-	unprivileged=(setpriv "--reuid=$user" "--regid=$(id -g "$user")" --clear-groups)
-	chown "$user" "$tmp"
-fi
-
-free_port() {
-	local port
-	for _ in $(seq 100); do
-		port=$((20000 + RANDOM % 10000))
-		if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-			echo "$port"
-			return
-		fi
-	done
-	return 1
-}
-
-# await COMMAND...: until it succeeds, at most 20 seconds.
-await() {
-	for _ in $(seq 200); do
-		if "$@" >/dev/null 2>&1; then return; fi
-		sleep 0.1
-	done
-	echo "${0##*/}: gave up waiting for: $*" >&2
-	cat "$tmp"/*.log >&2
-	return 1
-}
+. scripts/stage.sh
 
 pg_port=$(free_port)
 bouncer_port=$(free_port)

@@ -60,46 +60,7 @@ build() {
 
 [ -e "$home/built" ] || build
 src=$home/src/src
-tmp=$(mktemp -d)
-chmod 0755 "$tmp"
-pids=()
-
-cleanup() {
-	local pid
-	for pid in "${pids[@]}"; do kill -INT "$pid" 2>/dev/null || true; done
-	for pid in "${pids[@]}"; do wait "$pid" 2>/dev/null || true; done
-	rm -rf "$tmp"
-}
-trap cleanup EXIT
-
-# PostgreSQL does not run as root, and the suites read and write its files.
-unprivileged=()
-if [ "$(id -u)" -eq 0 ]; then
-	unprivileged=(setpriv --reuid=postgres "--regid=$(id -g postgres)" --clear-groups)
-	chown postgres "$tmp"
-fi
-
-free_port() {
-	local port
-	for _ in $(seq 100); do
-		port=$((20000 + RANDOM % 10000))
-		if ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-			echo "$port"
-			return
-		fi
-	done
-	return 1
-}
-
-# await COMMAND...: until it succeeds, at most a minute.
-await() {
-	for _ in $(seq 600); do
-		if "$@" >/dev/null 2>&1; then return; fi
-		sleep 0.1
-	done
-	echo "${0##*/}: gave up waiting for: $*" >&2
-	return 1
-}
+. scripts/stage.sh
 
 # server SIDE starts a server with the suites' databases, each with a fence, so
 # that both sides have the same catalogues. port is where clients connect.
