@@ -156,7 +156,7 @@ const (
 	players   = 8 // at once: they wait more than they work
 	fixed     = 150
 	fresh     = 3000
-	freshTime = 90 * time.Second
+	freshTime = 150 * time.Second
 )
 
 // TestFixedScripts plays the same seeds in every run.
