@@ -2,12 +2,16 @@ package proxy
 
 import (
 	"errors"
+	"strings"
 	"unsafe"
 )
 
 // errCopyFlood says that a client sent more Syncs inside COPY data, where they
 // are ignored, than any client has reason to.
 var errCopyFlood = errors.New("too many messages inside COPY data")
+
+// frontendTypes are the types of messages that a server reads in a session.
+const frontendTypes = "QPBDECSHXFdcf"
 
 // client takes bytes of the client, as many as it can, and says in p what to
 // send to the server. It stops at n when it needs something; the shell sends
@@ -47,6 +51,12 @@ func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
 		if err != nil {
 			// The server ends the connection over that header, in its own words.
 			p.forward(n, n+headerLen)
+			m.mute = true
+			return len(in), needNothing, nil
+		}
+		if !ok && strings.IndexByte(frontendTypes, in[n]) < 0 {
+			// The server ends the connection over the type alone.
+			p.forward(n, len(in))
 			m.mute = true
 			return len(in), needNothing, nil
 		}
