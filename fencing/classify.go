@@ -59,7 +59,9 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Statement is what the text of one statement tells about it.
+// Statement is what the text of one statement tells about it. Only the grammar
+// (Analyze) and the proof by bytes of Quick make one: what is merely guessed is
+// a Guess.
 type Statement struct {
 	Kind Kind
 	// Read: harmless as far as the grammar can tell, so that it may run in a
@@ -113,18 +115,14 @@ type Statement struct {
 // Text is what is known of the text of one Query or Parse message. It is
 // immutable: a Cache hands the same Text to many.
 type Text struct {
-	// Statements are in order of the text. Known and empty: nothing but space,
-	// comments and semicolons. If the text is not Known, they are told by the
-	// scanner and their leading words alone: Kind and boundaries hold, Read is
-	// false and the other flags err on the side of caution. Empty and not Known:
-	// nothing can be said, not even how many there are or whether one commits.
+	// Statements are in order of the text, as the grammar parsed them. Known and
+	// empty: nothing but space, comments and semicolons.
 	Statements []Statement
 	// Known: the grammar of Postgres accepted the text. If not (an error in it,
 	// syntax newer than our grammar, too long or too deep, an encoding that hides
-	// ASCII bytes), all of it is a write.
+	// ASCII bytes), nothing is known of it, not even how many statements there
+	// are: it has to be treated as if it did the worst.
 	Known bool
-	// Single: there is at most one statement in it.
-	Single bool
 	// why says in words why the text is not Known.
 	why string
 }

@@ -27,17 +27,17 @@ const (
 var largeParses = make(chan struct{}, 2)
 
 // Analyze classifies every statement of sql by the grammar of Postgres. It
-// never fails: what cannot be read is not Known. Memory and time are bounded
-// by the length of sql.
+// never fails: text that cannot be parsed is not Known, and has no Statements.
+// Memory and time are bounded by the length of sql.
 func Analyze(sql string, s Settings) *Text {
 	if why := unreadable(sql, s); why != "" {
-		return unparsed(sql, s, why)
+		return unparsed(sql, why)
 	}
 	tree, offsets, err := parse(sql)
 	if err != nil {
-		return unparsed(sql, s, err.Error())
+		return unparsed(sql, err.Error())
 	}
-	t := &Text{Known: true, Single: len(tree.Stmts) <= 1}
+	t := &Text{Known: true}
 	if len(tree.Stmts) > 0 {
 		t.Statements = make([]Statement, len(tree.Stmts))
 	}

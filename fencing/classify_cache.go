@@ -84,15 +84,26 @@ func (c *Cache) AnalyzeBytes(sql []byte, s Settings) *Text {
 	if len(sql) > cachedTextMax {
 		return Analyze(string(sql), s)
 	}
+	if t := c.Lookup(sql, s); t != nil {
+		return t
+	}
+	return c.shards[maphash.Bytes(c.seed, sql)%cacheShards].add(string(sql), s)
+}
+
+// Lookup returns the analysis of sql if it is there, else nil. It never parses.
+func (c *Cache) Lookup(sql []byte, s Settings) *Text {
+	if len(sql) > cachedTextMax {
+		return nil
+	}
 	sh := &c.shards[maphash.Bytes(c.seed, sql)%cacheShards]
 	sh.mu.RLock()
 	e := sh.mu.entries[cacheKey{s, string(sql)}]
 	sh.mu.RUnlock()
-	if e != nil {
-		e.touch()
-		return e.text
+	if e == nil {
+		return nil
 	}
-	return sh.add(string(sql), s)
+	e.touch()
+	return e.text
 }
 
 // Recurs reports whether it was asked about sql before, not long ago: for those

@@ -22,18 +22,18 @@ func Explain(sql string) []Explanation { return ExplainIn(sql, nil) }
 // ExplainIn is Explain for a database whose catalogue is c, nil if none is.
 func ExplainIn(sql string, c *Catalogue) []Explanation {
 	t := Analyze(sql, DefaultSettings)
-	if len(t.Statements) == 0 && !t.Known {
-		return []Explanation{{SQL: sql, Kind: Alone, Reason: t.why,
+	if quick, ok := Quick([]byte(sql)); ok && !t.Known { // one statement, whatever else it is
+		return []Explanation{{SQL: sql, Kind: quick.Kind, Reason: "taken for a write: " + t.why, Check: whereChecked(&quick, 1)}}
+	}
+	if !t.Known {
+		return []Explanation{{SQL: sql, Kind: Alone, Reason: "taken for a write: " + t.why,
 			Check: "on the control connection, and noted in the registry while it runs; refused with ZF005 if that cannot be"}}
 	}
 	all := make([]Explanation, len(t.Statements))
 	for i := range t.Statements {
 		st := &t.Statements[i]
-		all[i] = Explanation{SQL: sql[st.Start:st.End], Kind: st.Kind, Read: st.Read, Known: t.Known,
+		all[i] = Explanation{SQL: sql[st.Start:st.End], Kind: st.Kind, Read: st.Read, Known: true,
 			Reason: st.reason, Check: whereChecked(st, len(t.Statements))}
-		if !t.Known {
-			all[i].Reason = "taken for a write: " + t.why
-		}
 		if c != nil {
 			all[i].Proven, all[i].Unproven = c.Proven(st)
 		}

@@ -19,7 +19,7 @@ func (m *machine) attempt(b []byte) (text string, write bool) {
 		stmt, _, _ := cstring(rest)
 		return m.ofStatement(m.named(stmt))
 	case 'E':
-		if s := m.portals[string(name)].stmt; s != nil {
+		if s := m.portals.get(name).stmt; s != nil {
 			return m.ofStatement(s)
 		}
 	}
@@ -45,12 +45,8 @@ func (m *machine) ofStatement(s *statement) (text string, write bool) {
 	return s.text[:min(len(s.text), maxAuditText)], !s.known || !m.read(s)
 }
 
-// ofText cuts sql for the audit, and says whether it is more than reads.
+// ofText cuts sql for the audit, and says whether it is more than reads, as far
+// as that is known.
 func (m *machine) ofText(sql string) (text string, write bool) {
-	t := m.analyze([]byte(sql))
-	write = !t.Known
-	for i := range t.Statements {
-		write = write || !t.Statements[i].Read
-	}
-	return sql[:min(len(sql), maxAuditText)], write
+	return sql[:min(len(sql), maxAuditText)], !onlyReads(m.analyze(bytesOf(sql)))
 }

@@ -16,9 +16,9 @@ var bugRefusal = &fencing.Refusal{SQLState: "XX000", Message: "Fencepost ran int
 
 // caught turns a panic of the machine into an error, deferred by those who
 // enter it: whatever a peer found ends its own session and no other.
-func caught(p *plan, err *error) {
+func caught(p interface{ Reset([]byte) }, err *error) {
 	if r := recover(); r != nil {
-		p.reset(nil) // it may be half made
+		p.Reset(nil) // it may be half made
 		*err = fmt.Errorf("%w: %v: %s", errBug, r, debug.Stack())
 	}
 }

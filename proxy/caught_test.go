@@ -6,16 +6,17 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 func TestPanicEndsItsOwnSession(t *testing.T) {
 	t.Parallel()
 	m := leading(15)
 	m.standing = func() *fencing.Standing { panic("a bug") }
-	var p plan
+	var up gate.Plan
 	in := wiretest.Query("insert into t values (1)")
-	p.reset(in)
-	if _, _, err := m.client(in, &p); !errors.Is(err, errBug) {
+	up.Reset(in)
+	if _, _, err := m.client(in, &up); !errors.Is(err, errBug) {
 		t.Errorf("the client's side: %v, want errBug", err)
 	}
 	m = leading(15)
@@ -23,8 +24,9 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 	m.owed.push(query, false)
 	m.standing = func() *fencing.Standing { panic("a bug") }
 	in = wiretest.Msg('Z', []byte{'I'})
-	p.reset(in)
-	if _, err := m.server(in, &p); !errors.Is(err, errBug) {
+	var down gate.Segments
+	down.Reset(in)
+	if _, err := m.server(in, &down); !errors.Is(err, errBug) {
 		t.Errorf("the server's side: %v, want errBug", err)
 	}
 }

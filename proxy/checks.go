@@ -75,11 +75,11 @@ func (c *checks) sent() bool { return c.prepared || len(c.replaced) > 0 }
 
 // appendClose appends the messages that close all checks, and takes new names.
 // The server skips them behind an error, so they are closed again with the next.
-func (c *checks) appendClose(dst []byte, owed *replies) []byte {
+func (c *checks) appendClose(dst []byte, push func(kind, bool) *reply) []byte {
 	c.rename()
 	for _, name := range c.replaced {
 		dst = appendCloseStatement(dst, name)
-		owed.push(closing, true)
+		push(closing, true)
 	}
 	return dst
 }
@@ -87,22 +87,22 @@ func (c *checks) appendClose(dst []byte, owed *replies) []byte {
 // appendPrepare appends the messages that prepare the checks in a batch, and
 // close those they replace, and pushes what they are owed. Closing what is gone
 // already is no error. ahead says that nothing of the client's fails with them.
-func (c *checks) appendPrepare(dst []byte, batch uint64, ahead bool, owed *replies) []byte {
+func (c *checks) appendPrepare(dst []byte, batch uint64, ahead bool, push func(kind, bool) *reply) []byte {
 	for _, name := range c.replaced {
 		dst = appendCloseStatement(dst, name)
-		owed.push(closing, true)
+		push(closing, true)
 	}
 	c.replaced = c.replaced[:0]
 	if c.checkSQL != "" {
 		dst = appendParse(dst, c.checkName, c.checkSQL)
-		e := owed.push(parse, true)
+		e := push(parse, true)
 		e.guard, e.ahead = fullCheck, ahead
 		dst = appendParse(dst, c.frontName, c.frontSQL)
-		e = owed.push(parse, true)
+		e = push(parse, true)
 		e.guard, e.ahead = fullCheck, ahead
 	}
 	dst = appendParse(dst, c.readName, fencing.ReadOnlySQL)
-	e := owed.push(parse, true)
+	e := push(parse, true)
 	e.guard, e.ahead, e.prepares = readOnly, ahead, c.generation
 	c.prepared, c.confirmed, c.batch = true, false, batch
 	return dst

@@ -28,6 +28,12 @@ type bench struct {
 // newBench starts a proxy; change, if not nil, changes its configuration.
 func newBench(t testing.TB, pg *pgtest.Server, change func(*proxy.Config)) *bench {
 	t.Helper()
+	return newBenchWith(t, pg, change, func(*proxy.Server) {})
+}
+
+// newBenchWith is newBench; before is called with the proxy before it serves.
+func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), before func(*proxy.Server)) *bench {
+	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
 	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: logs}
 	cfg := proxy.Config{
@@ -50,6 +56,7 @@ func newBench(t testing.TB, pg *pgtest.Server, change func(*proxy.Config)) *benc
 	if b.proxy, err = proxy.NewServer(cfg); err != nil {
 		t.Fatal(err)
 	}
+	before(b.proxy)
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -2,11 +2,13 @@ package proxy
 
 import (
 	"bytes"
+	"errors"
 	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // fuzzMachine is a session's machine between startup and end.
@@ -44,20 +46,22 @@ func feed(data []byte, chunk int, take func(in []byte) (n int, over bool)) {
 
 // pumpUp passes data through m.client and returns what the server gets.
 func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
-	var p plan
+	var p gate.Plan
 	var scratch []byte
 	feed(data, chunk, func(in []byte) (off int, over bool) {
 		for {
-			p.reset(in[off:])
+			p.Reset(in[off:])
 			n, need, err := m.client(in[off:], &p)
 			if n < 0 || n > len(in)-off {
 				t.Fatalf("took %d of %d bytes", n, len(in)-off)
 			}
 			var b []byte
-			b, scratch = p.bytes(scratch)
+			b, scratch = p.Bytes(scratch)
 			out = append(out, b...)
 			off += n
 			switch {
+			case errors.Is(err, errBug):
+				t.Fatal(err)
 			case err != nil, need == needTerminal, need == needRoom:
 				return off, true
 			case need == needNothing && off < len(in):
@@ -66,6 +70,8 @@ func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
 				return off, false
 			case need == needEnter:
 				m.entered(nil)
+			case need == needAnalysis:
+				m.analyzed(m.cache.Analyze(m.wanted()))
 			default:
 				m.asked(need)
 			}
@@ -149,16 +155,16 @@ var fuzzScripts = [][]byte{
 // pumpDown passes data through m.server and returns what the client gets, and
 // how much was taken.
 func pumpDown(t *testing.T, m *machine, data []byte, chunk int) (out []byte, taken int) {
-	var p plan
+	var p gate.Segments
 	var scratch []byte
 	feed(data, chunk, func(in []byte) (int, bool) {
-		p.reset(in)
+		p.Reset(in)
 		n, err := m.server(in, &p)
 		if n < 0 || n > len(in) {
 			t.Fatalf("took %d of %d bytes", n, len(in))
 		}
 		var b []byte
-		b, scratch = p.bytes(scratch)
+		b, scratch = p.Bytes(scratch)
 		out = append(out, b...)
 		taken += n
 		for _, e := range m.events {

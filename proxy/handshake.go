@@ -262,7 +262,7 @@ func (x *session) serverParameter(body []byte) {
 // prepareChecks prepares the session's checks on the server before the client
 // is let in: a fence that cannot be checked is known here.
 func (x *session) prepareChecks(m *machine) error {
-	out := appendSync(m.checks.appendPrepare(nil, 0, true, &replies{}))
+	out := appendSync(m.checks.appendPrepare(nil, 0, true, new(replies).push))
 	if _, err := x.server.Write(out); err != nil {
 		return errOver
 	}

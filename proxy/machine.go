@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // mode is how the writes of a session are treated.
@@ -18,15 +19,6 @@ const (
 	fencedMode
 )
 
-// cover is what a transaction has been given before the client's messages.
-type cover uint8
-
-const (
-	uncovered   cover = iota
-	readCovered       // read-only mode was set
-	fullCovered       // the epoch was checked, and the sequence is locked
-)
-
 // need is what the machine must be given before it can go on with a client
 // message. The shell does it without the lock and calls again.
 type need uint8
@@ -40,6 +32,7 @@ const (
 	needTerminal       // the client said Terminate
 	needRoom           // more is owed than should be: wait until the server has answered some
 	needCatalogue      // read the database's catalogue anew: call refreshed
+	needAnalysis       // analyze the text that wanted returns: call analyzed
 )
 
 // machine is the protocol state of one session between its startup and its
@@ -68,6 +61,8 @@ type machine struct {
 
 	// The client's side: what was sent to the server.
 
+	gate     gate.Gate
+	txn      gate.Txn
 	skipUp   int  // bytes left of a body that is being passed on
 	dropUp   bool // or dropped: a fast path call that is refused
 	mute     bool // nothing more goes to the server, which ends the connection
@@ -75,34 +70,28 @@ type machine struct {
 	partial  bool // bytes of an incomplete message are left in the shell's buffer
 	batch    uint64
 	open     bool // extended messages were sent since the last Sync
-	loose    bool // and a Query behind them: a failed one makes the server skip up to a Sync
+	loose    bool // and a Query after them: a failed one makes the server skip up to a Sync
 	waiting  bool // with needRoom: until nothing is owed
 	ours     bool // some of them ours
 	ran      bool // the client executed something in this batch
 	unsynced bool // and no Sync has come since, whatever else
 	// snapshots: the client has parsed or bound a query in this batch.
 	snapshots bool
-	cover     cover
-	failed    bool // the transaction is known to have failed before this batch
-	inTx      bool // the server is known to be in a transaction block
-	bare      bool // this batch began in no block, with nothing owed
-	carried   bool // cover and failed were taken over for this batch
-	begun     bool // something was carried
-	unsure    bool // this batch began with something owed
+	begun     bool // a transaction has begun before
 	reparses  bool // a Parse of the unnamed statement is in hand, in who knows what transaction
 	repeat    repeat
-	stmts     map[string]*statement
-	portals   map[string]binding
+	stmts     statements
+	portals   portals
 	unnamed   *statement
 	leftovers bool      // the server has the unnamed statement and portal of a Query that went as messages
-	hidden    bool      // a prepared statement may free names when SQL EXECUTE runs it
 	one       statement // of the Query in hand
+	inHand    analysis  // of the text of the message in hand
 	copyIn    bool      // the server is reading COPY data
 	data      bool      // the client has sent some, since it last executed something
 	told      fencing.Epoch
 	txTold    fencing.Epoch // what was told when the transaction began
-	noted     bool          // the backend is in the registry
-	leaving   bool          // its note is being deleted
+	note      gate.Note     // in the registry
+	leaving   bool          // it is being deleted
 	enterErr  *fencing.Refusal
 	hasAsked  need // what was done for the message in hand: needDemand, needConfirm
 	tried     bool // Enter was tried for the message in hand
@@ -114,15 +103,11 @@ type machine struct {
 
 	skipDown int
 	dropDown bool
-	skipping bool  // the server skips everything up to Sync
 	copying  bool  // a COPY from the client has begun and not ended
 	executes bool  // by an Execute
 	broken   error // what the client did cannot be followed: the session ends
 	intruder byte  // the type of the client's message that has no place in it
 	over     bool  // the client was told FATAL by the check: the session ends
-	tx       byte  // of the last ReadyForQuery
-	srvCover cover
-	txCover  cover // srvCover at the last ReadyForQuery
 	pending  struct {
 		told fencing.Epoch
 		set  bool
@@ -130,7 +115,7 @@ type machine struct {
 	reported *fencing.Standing
 	events   []event
 	down     []byte // scratch for what is sent to the client
-	heldBack []byte // a RowDescription that waits for what comes behind it
+	heldBack []byte // a RowDescription that waits for what comes after it
 }
 
 // event is something the shell does after a plan was made.
@@ -164,8 +149,8 @@ const (
 func newMachine(m mode, version int, standing func() *fencing.Standing, cache *fencing.Cache, c checks) *machine {
 	return &machine{
 		mode: m, version: version, standing: standing, cache: cache, checks: c,
-		stmts: map[string]*statement{}, portals: map[string]binding{}, unnamed: unknownStatement,
-		tx: 'I', settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
+		unnamed:  unknownStatement,
+		settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
 	}
 }
 
@@ -173,150 +158,43 @@ func newMachine(m mode, version int, standing func() *fencing.Standing, cache *f
 func (m *machine) quiet() bool { return m.owed.len() == 0 }
 
 // carry takes what the last ReadyForQuery said of the transaction over for the
-// messages that follow, if it still holds.
+// message in hand, if it still holds.
 func (m *machine) carry() {
 	if !m.begun {
 		m.begun, m.txTold = true, m.told // no transaction has begun before
 	}
-	if m.carried || !m.quiet() {
-		m.unsure = m.unsure || !m.carried
-		m.carried = true
+	if !m.txn.Send(gate.Starts, !m.quiet()) {
 		return
 	}
-	m.unsure = false
-	m.carried, m.loose = true, false
-	m.cover, m.failed, m.inTx = uncovered, false, false
-	switch m.tx {
-	case 'T':
-		m.cover, m.inTx = m.txCover, true
-	case 'E':
-		m.failed = true
-	case 'I':
-		m.txTold, m.bare, m.unsynced = m.told, true, false
+	m.loose = false
+	if m.txn.IsOutside() {
+		m.txTold, m.unsynced = m.told, false
 		m.repeat.rest()
-		clear(m.portals) // they ended with their transaction
+		m.portals.clear() // they ended with their transaction
 	}
+}
+
+// push notes that a message goes to the server, and what it is owed.
+func (m *machine) push(k kind, ours bool) *reply {
+	m.txn.Send(gate.Message, false)
+	return m.owed.push(k, ours)
 }
 
 // boundary forgets what covered the messages up to now: after a Sync or a
 // Query only ReadyForQuery says what holds.
 func (m *machine) boundary() {
-	m.cover, m.failed, m.inTx, m.carried, m.unsure = uncovered, false, false, false, false
+	m.txn.Send(gate.EndBatch, false)
 	m.loose = m.loose || m.open
-	m.open, m.ours, m.ran, m.bare, m.snapshots = false, false, false, false, false
+	m.open, m.ours, m.ran, m.snapshots = false, false, false, false
 	m.batch++
-}
-
-// verdict is what goes in front of a client's statement.
-type verdict uint8
-
-const (
-	forward      verdict = iota // nothing
-	checkFirst                  // the check; it also refuses those who do not lead
-	readFirst                   // read-only mode
-	lapsedFirst                 // a refusal by the database: the lease is not confirmed
-	refuseFirst                 // a refusal of the proxy's own
-	byRegistry                  // the statement runs alone, under a note
-	answerFirst                 // SHOW fencepost.…: its value is set in front
-	needsMoreFor                // not decided: see need
-)
-
-// judge decides what goes in front of a message that may run s. The transaction
-// of that message has been carried.
-func (m *machine) judge(s *statement) (v verdict, n need, r *fencing.Refusal) {
-	if m.mode == passing || !fencing.Checking {
-		return forward, needNothing, nil
-	}
-	// In a failed transaction nothing runs but its end; a text that cannot be
-	// read may go on behind that.
-	if s.known && (m.failed || unguarded(&s.info) && !m.undoes(s)) {
-		return forward, needNothing, nil
-	}
-	if s.twoPhase || s.known && s.info.Kind == fencing.Refused {
-		return refuseFirst, needNothing, twoPhaseRefusal
-	}
-	if m.mode == reading {
-		return m.judgeReading(s)
-	}
-	st := m.standing()
-	if st.Fault != nil {
-		return refuseFirst, needNothing, faultRefusal(st.Fault)
-	}
-	// In a block, what cannot share a transaction is an error of the server's.
-	alone := !s.known || s.info.Kind == fencing.Alone && !m.inTx
-	if st.May() && m.txTold != 0 {
-		switch {
-		case alone, m.failsOutside(s):
-			return m.judgeAlone(s)
-		case m.cover == fullCovered, m.provenReads && m.bare && s.proof != nil && m.proven(s):
-			return forward, needNothing, nil
-		default:
-			return checkFirst, needNothing, nil
-		}
-	}
-	if m.cover == fullCovered && !alone {
-		return forward, needNothing, nil // checked while it led: the grant waits for this transaction
-	}
-	if !alone && m.read(s) {
-		switch {
-		case m.version < readOnlyHolds && !m.proven(s):
-			if m.catalogue != nil && !m.renewed {
-				return needsMoreFor, needCatalogue, nil
-			}
-		case m.cover >= readCovered:
-			return forward, needNothing, nil
-		default:
-			return readFirst, needNothing, nil
-		}
-	}
-	return m.judgeRefused(st)
-}
-
-// judgeRefused is for a write that would be refused: it first gives the
-// candidacy the chance to lead.
-func (m *machine) judgeRefused(st *fencing.Standing) (verdict, need, *fencing.Refusal) {
-	switch {
-	case st.Vacant && m.hasAsked < needDemand:
-		return needsMoreFor, needDemand, nil
-	case st.Lapsed && m.txTold != 0 && m.hasAsked < needConfirm:
-		return needsMoreFor, needConfirm, nil
-	case st.Lapsed && m.txTold == st.Epoch:
-		return lapsedFirst, needNothing, nil
-	default:
-		return checkFirst, needNothing, nil
-	}
-}
-
-// judgeAlone sends a statement that cannot share its transaction by the
-// registry. If it may not enter, the check in front of it says why.
-func (m *machine) judgeAlone(s *statement) (verdict, need, *fencing.Refusal) {
-	switch {
-	case m.noted:
-		return byRegistry, needNothing, nil
-	case !m.tried, m.enterErr == nil: // the last also if the note has gone with a transaction before
-		m.flush = s.known && s.info.Kind == fencing.Alone && !s.info.EndsTx // VACUUM, and others as rare
-		return needsMoreFor, needEnter, nil
-	case m.enterErr != nil && m.enterErr.SQLState == fencing.StateNoFence:
-		return refuseFirst, needNothing, m.enterErr
-	default:
-		return checkFirst, needNothing, nil
-	}
-}
-
-func (m *machine) judgeReading(s *statement) (verdict, need, *fencing.Refusal) {
-	if !s.known || s.info.Kind == fencing.Alone || !m.read(s) {
-		return refuseFirst, needNothing, m.unfencedBy
-	}
-	if m.cover >= readCovered {
-		return forward, needNothing, nil
-	}
-	return readFirst, needNothing, nil
 }
 
 // entered tells how noting the backend in the registry went.
 func (m *machine) entered(r *fencing.Refusal) {
 	m.tried, m.enterErr = true, r
-	m.noted = m.noted || r == nil
+	if !m.note.Held() {
+		m.note = gate.Noted(r)
+	}
 }
 
 // asked tells that a need was met, whatever came of it.
@@ -336,4 +214,5 @@ func (m *machine) roomy() bool {
 // settled forgets what was done for the message in hand.
 func (m *machine) settled() {
 	m.hasAsked, m.tried, m.enterErr, m.renewed, m.waiting = needNothing, false, nil, false, false
+	m.inHand = analysis{}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // leading returns a machine of a leader that was told epoch 7.
@@ -53,21 +54,22 @@ func BenchmarkMachine(b *testing.B) {
 	for _, x := range turns() {
 		b.Run(x.name, func(b *testing.B) {
 			m := leading(15)
-			m.stmts["s"] = &statement{known: true, confirmed: true}
-			var up, down plan
+			m.stmts.set("s", &statement{known: true, confirmed: true})
+			var up gate.Plan
+			var down gate.Segments
 			var scratch []byte
 			b.ReportAllocs()
 			for b.Loop() {
-				up.reset(x.client)
+				up.Reset(x.client)
 				if n, need, err := m.client(x.client, &up); n != len(x.client) || need != needNothing || err != nil {
 					b.Fatal(n, need, err)
 				}
-				_, scratch = up.bytes(scratch)
-				down.reset(x.server)
+				_, scratch = up.Bytes(scratch)
+				down.Reset(x.server)
 				if n, err := m.server(x.server, &down); n != len(x.server) || err != nil {
 					b.Fatal(n, err)
 				}
-				_, scratch = down.bytes(scratch)
+				_, scratch = down.Bytes(scratch)
 			}
 			if !m.quiet() {
 				b.Fatal("something is owed at the end")

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"unsafe"
+
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // errCopyFlood says that a client sent more Syncs inside COPY data, where they
@@ -16,9 +18,9 @@ const frontendTypes = "QPBDECSHXFdcf"
 // client takes bytes of the client, as many as it can, and says in p what to
 // send to the server. It stops at n when it needs something; the shell sends
 // the plan, meets the need, and goes on at n.
-func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
+func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) {
 	defer caught(p, &err)
-	m.scratch = m.scratch[:0]
+	m.scratch = reuse(m.scratch)
 	if m.mute {
 		return len(in), needNothing, nil
 	}
@@ -34,7 +36,7 @@ func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
 		if m.skipUp > 0 {
 			k := min(m.skipUp, len(in)-n)
 			if !m.dropUp {
-				p.forward(n, n+k)
+				m.gate.Rest(p, n, n+k)
 			}
 			m.skipUp -= k
 			n += k
@@ -50,13 +52,14 @@ func (m *machine) client(in []byte, p *plan) (n int, need need, err error) {
 		f, ok, err := clientFrame(in[n:])
 		if err != nil {
 			// The server ends the connection over that header, in its own words.
-			p.forward(n, n+headerLen)
+			r, _ := gate.Malformed(err)
+			m.gate.Pass(p, n, n+headerLen, 0, r)
 			m.mute = true
 			return len(in), needNothing, nil
 		}
 		if !ok && strings.IndexByte(frontendTypes, in[n]) < 0 {
 			// The server ends the connection over the type alone.
-			p.forward(n, len(in))
+			p.Relay(n, len(in))
 			m.mute = true
 			return len(in), needNothing, nil
 		}
@@ -108,17 +111,29 @@ func bindNames(body []byte) (portal, stmt []byte, ok bool) {
 	return portal, stmt, ok
 }
 
+// reuse empties a buffer for its next use, or drops it if it has become large.
+func reuse(b []byte) []byte {
+	const large = 64 << 10
+	if cap(b) > large {
+		return nil
+	}
+	return b[:0]
+}
+
 // message handles one client message of which in[n:n+avail] is there.
-func (m *machine) message(f frame, n, avail int, p *plan) need {
-	body := p.in[n+headerLen : n+avail]
-	if m.copyIn && m.copyMessage(f.typ, n, avail, p) {
+func (m *machine) message(f frame, n, avail int, p *gate.Plan) need {
+	body, more := p.Input()[n+headerLen:n+avail], f.size-avail
+	if m.copyIn && m.copyMessage(f.typ, n, avail, more, p) {
 		return needNothing
 	}
-	if m.skipping && m.quiet() && f.typ != 'S' {
+	if r, ok := m.txn.Skipped(!m.quiet()); ok && f.typ != 'S' {
 		// An error ended the batch and its Sync was not sent yet: the server
 		// reads this message, and neither runs nor answers it.
-		p.forward(n, n+avail)
+		m.gate.Pass(p, n, n+avail, more, r)
 		return needNothing
+	}
+	if m.wantsAnalysis(f.typ, body) {
+		return needAnalysis
 	}
 	if m.leftovers && namesUnnamed(f.typ, body) {
 		m.closeLeftovers(p)
@@ -129,44 +144,49 @@ func (m *machine) message(f frame, n, avail int, p *plan) need {
 	case 'P':
 		return m.parseMessage(body, n, avail, p)
 	case 'B':
-		return m.bindMessage(body, n, avail, p)
+		return m.bindMessage(body, n, avail, more, p)
 	case 'D':
 		return m.describeMessage(body, n, avail, p)
 	case 'E':
 		return m.executeMessage(body, n, avail, p)
 	case 'F':
-		return m.functionMessage(n, avail, p)
+		return m.functionMessage(n, avail, more, p)
 	case 'C':
 		m.closeMessage(body)
 	case 'd':
 		m.data = true
+		m.gate.CopyData(p, n, n+avail, more)
+		return needNothing
 	case 'S':
-		m.owed.push(syncing, false).early = !m.data
+		m.push(syncing, false).early = !m.data
 		m.boundary()
 		m.loose, m.unsynced = false, false
 	case 'H':
 		if len(body) > 0 {
-			return m.unreadable(closing, n, avail, p)
+			return m.unreadable(closing, 'H', n, avail, p)
 		}
 	case 'c', 'f':
 		// For a COPY whose start the server has not answered yet; else ignored.
 		if !m.quiet() {
-			m.owed.push(copyEnd, false)
+			m.push(copyEnd, false)
 		}
 	}
-	p.forward(n, n+avail)
+	p.Relay(n, n+avail)
 	return needNothing
 }
 
 // functionMessage is the fast path call. Nothing of ours may stand in front of
-// it (postgres.md A1), so outside a checked block it goes by the registry.
-func (m *machine) functionMessage(n, avail int, p *plan) need {
+// it, so outside a checked block it goes by the registry.
+func (m *machine) functionMessage(n, avail, more int, p *gate.Plan) need {
 	m.carry()
 	if need := m.syncBefore(p); need != needNothing {
 		return need
 	}
-	if m.mode != passing && !m.failed && m.cover != fullCovered {
-		need, replaced := m.guardFunction(p)
+	r, ok := m.functionPasses()
+	if !ok {
+		var need need
+		var replaced bool
+		r, need, replaced = m.guardFunction(p)
 		if need != needNothing {
 			return need
 		}
@@ -175,17 +195,30 @@ func (m *machine) functionMessage(n, avail int, p *plan) need {
 			return needNothing
 		}
 	}
-	m.owed.push(function, false)
+	m.gate.Pass(p, n, n+avail, more, r)
+	m.push(function, false)
 	m.boundary()
-	p.forward(n, n+avail)
 	return needNothing
 }
 
+// functionPasses is the reason of a fast path call that needs nothing more.
+func (m *machine) functionPasses() (gate.Reason, bool) {
+	if r, ok := gate.Unfenced(m.mode == passing); ok {
+		return r, true
+	}
+	if r, ok := m.txn.Dead(); ok {
+		return r, true
+	}
+	r, ok := m.txn.Covered()
+	return r, ok && m.txn.Cover() == gate.Checked
+}
+
 // unreadable forwards a message that the server will refuse as malformed.
-func (m *machine) unreadable(k kind, n, avail int, p *plan) need {
-	m.owed.push(k, false)
+func (m *machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) need {
+	r, _ := gate.Inert(typ, p.Input()[n+headerLen:n+avail])
+	m.push(k, false)
 	m.open = true
-	p.forward(n, n+avail)
+	m.gate.Pass(p, n, n+avail, 0, r)
 	return needNothing
 }
 

@@ -3,6 +3,8 @@ package proxy
 import (
 	"fmt"
 	"strings"
+
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // copyStarted: the server has begun to read COPY data. Whatever was sent
@@ -77,22 +79,24 @@ func (m *machine) intruded(pe pgError, msg []byte) ([]byte, bool) {
 // are ignored. The COPY may have failed already, though, and then the server
 // takes a message for what it is: a Sync ends what is known of the transaction,
 // and all that has no place in a COPY is taken for what follows it.
-func (m *machine) copyMessage(typ byte, n, avail int, p *plan) bool {
+func (m *machine) copyMessage(typ byte, n, avail, more int, p *gate.Plan) bool {
 	switch typ {
 	case 'd':
 		m.data = true
+		m.gate.CopyData(p, n, n+avail, more)
+		return true
 	case 'H', 'X':
 	case 'S':
-		e := m.owed.push(syncing, false)
+		e := m.push(syncing, false)
 		e.maybe, e.skips, e.early = true, m.executes, !m.data
 		m.boundary()
 	case 'c', 'f':
-		m.owed.push(copyEnd, false)
+		m.push(copyEnd, false)
 		m.copyIn = false
 	default:
 		m.copyIn, m.intruder = false, typ
 		return false
 	}
-	p.forward(n, n+avail)
+	p.Relay(n, n+avail)
 	return true
 }

@@ -7,10 +7,11 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // failure accounts for an ErrorResponse.
-func (m *machine) failure(msg []byte, p *plan) (drop bool, err error) {
+func (m *machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	pe, ok := decodeError(msg[headerLen:])
 	if !ok {
 		return false, fmt.Errorf("%w: an error that cannot be read", errSurprise)
@@ -20,7 +21,7 @@ func (m *machine) failure(msg []byte, p *plan) (drop bool, err error) {
 		return true, nil
 	}
 	e := m.front()
-	for e != nil && e.maybe && !m.skipping {
+	for e != nil && e.maybe && !m.txn.Skips() {
 		m.skip(e)
 		e = m.front()
 	}
@@ -41,7 +42,7 @@ func (m *machine) failure(msg []byte, p *plan) (drop bool, err error) {
 	if !drop {
 		out, drop = m.errorFor(e, pe, msg)
 	}
-	p.insert(out)
+	p.Insert(out)
 	m.copyIn, m.copying = false, false
 	m.fail(e)
 	return drop, nil
@@ -55,7 +56,8 @@ func (m *machine) fail(e *reply) {
 	if e.kind == query || e.kind == function || e.kind == syncing {
 		return // ReadyForQuery follows, and everything behind runs
 	}
-	m.skipping, m.heldBack = true, m.heldBack[:0]
+	m.txn.Answer(gate.Skipping, false)
+	m.heldBack = m.heldBack[:0]
 	for {
 		e := m.owed.front()
 		if e == nil || e.kind == syncing {
@@ -68,7 +70,7 @@ func (m *machine) fail(e *reply) {
 // skip takes out the entry in front, whose message the server has skipped.
 func (m *machine) skip(e *reply) {
 	if e.kind == parse && e.stmt != nil && !e.ours {
-		e.stmt.lost = true
+		m.lose(e.stmt)
 	}
 	if e.kind == parse && e.ours && e.guard != refusal {
 		m.checks.rename()
@@ -90,14 +92,16 @@ func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop b
 		}
 	}
 	switch {
-	case g == noGuard && pe.Code == "25006" && m.srvCover == readCovered:
+	case g == noGuard && pe.Code == "25006" && m.txn.ServerCover() == gate.ReadOnly:
 		return m.readOnlyError(e), true
 	case g == noGuard && e.prefix == 0 && len(e.inserts) == 0:
 		return nil, false
 	case g == noGuard:
 		return m.shifted(e, msg), true
 	case g == refusal && (pe.Code == raiseCode || refuse == twoPhaseRefusal && pe.Code == endCode):
-		m.refused(e, pgError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
+		if refuse != needsBlockRefusal { // Postgres would refuse it as well
+			m.refused(e, pgError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
+		}
 		at := len(m.down)
 		m.down = appendError(m.down, "ERROR", refuse)
 		return m.down[at:], true
@@ -161,11 +165,11 @@ func (m *machine) editsNotice(f frame) bool {
 }
 
 // notice puts the position of a notice back to where it is in the client's text.
-func (m *machine) notice(f frame, msg []byte, p *plan) (drop bool) {
+func (m *machine) notice(f frame, msg []byte, p *gate.Segments) (drop bool) {
 	if !m.editsNotice(f) {
 		return false
 	}
-	p.insert(m.shifted(m.front(), msg))
+	p.Insert(m.shifted(m.front(), msg))
 	return true
 }
 
@@ -255,8 +259,11 @@ func theirs(pe pgError) bool {
 // refused notes a refusal for the audit.
 func (m *machine) refused(e *reply, pe pgError) {
 	text, write := m.ofText(string(e.text))
-	if e.stmt != nil {
+	switch {
+	case e.stmt != nil:
 		text, write = m.ofStatement(e.stmt)
+	case e.reads:
+		write = false
 	}
 	m.events = append(m.events, event{kind: refused, err: pe, text: text, write: write})
 }

@@ -4,17 +4,18 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
-func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
+func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
 	name, rest, ok := cstring(body)
 	sql, types, ok2 := cstring(rest)
 	if !ok || !ok2 {
-		return m.unreadable(parse, n, avail, p)
+		return m.unreadable(parse, 'P', n, avail, p)
 	}
 	m.carry()
 	s := m.newStatement(sql)
-	if s.known && unguarded(&s.info) && declaresTypes(types) {
+	if _, harmless := m.txn.Harmless(&s.info, m.version); s.known && harmless && declaresTypes(types) {
 		// Its Bind makes values of those types, which may run a user's code.
 		s.known = false
 	}
@@ -29,39 +30,30 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *plan) need {
 	// Even a Parse that fails drops the unnamed statement. Where nobody knows yet
 	// whether the transaction has failed, and the check would with it, that comes
 	// first.
-	m.reparses = len(name) == 0 && m.unsure
-	need := m.guardExtended(s, p)
+	m.reparses = len(name) == 0 && m.txn.Unsure()
+	r, need := m.guardExtended(s, p)
 	m.reparses = false
 	if need != needNothing {
 		return need
 	}
-	m.snapshots = m.snapshots || takesSnapshot(s)
-	m.hidden = m.hidden || !s.known || len(name) > 0 && (frees(&s.info) || s.info.Kind == fencing.Alone && s.info.EndsTx)
-	switch old := m.stmts[string(name)]; {
-	case len(name) == 0:
-		m.unnamed = s
-	case opaque(name):
-	case old != nil && !old.lost:
-		// Taken already, as far as is known: this Parse will fail, or the name
-		// was freed in a way the proxy did not see. Which one is unknown.
-		m.stmts[string(name)] = unknownStatement
-	default:
-		m.stmts[string(name)] = s
-	}
-	m.owed.push(parse, false).stmt = s
+	m.snapshots = m.snapshots || s.snapshot
+	m.define(name, s)
+	m.push(parse, false).stmt = s
+	m.owed.texts += len(s.text)
 	m.open = true
-	p.forward(n, n+avail)
+	m.gate.Pass(p, n, n+avail, 0, r)
 	return needNothing
 }
 
-// takesSnapshot reports whether to parse or bind s is a transaction's first
-// query, behind which its isolation cannot be changed.
-func takesSnapshot(s *statement) bool {
-	if !s.known {
+// takesSnapshot reports whether to parse or bind a statement with that text is a
+// transaction's first query, after which its isolation cannot be changed.
+func takesSnapshot(known bool, sql []byte) bool {
+	if !known {
 		return true
 	}
+	text := strings.TrimLeft(view(sql), "( \t\r\n")
 	for _, word := range []string{"select", "insert", "update", "delete", "merge", "with", "values", "table", "explain", "declare"} {
-		if foldPrefix(strings.TrimLeft(s.text, "( \t\r\n"), word) {
+		if foldPrefix(text, word) {
 			return true
 		}
 	}
@@ -71,15 +63,7 @@ func takesSnapshot(s *statement) bool {
 // wantsFresh reports whether s would notice a check of ours that was executed in
 // this batch, before the client has executed or bound anything.
 func (m *machine) wantsFresh(s *statement) bool {
-	if !m.ours || m.ran || m.inTx || !m.notices(s) {
-		return false
-	}
-	for _, b := range m.portals {
-		if b.batch == m.batch {
-			return false
-		}
-	}
-	return true
+	return m.ours && !m.ran && m.txn.State() != gate.InBlock && m.notices(s) && !m.portals.boundIn(m.batch)
 }
 
 // notices reports whether Postgres may do otherwise with s behind an executed
@@ -97,7 +81,7 @@ func (m *machine) notices(s *statement) bool {
 func (m *machine) named(name []byte) *statement {
 	s := m.unnamed
 	if len(name) > 0 {
-		s = m.stmts[string(name)]
+		s = m.stmts.get(name)
 	}
 	if s == nil || s.lost || !s.confirmed && s.batch != m.batch {
 		return unknownStatement
@@ -105,10 +89,10 @@ func (m *machine) named(name []byte) *statement {
 	return s
 }
 
-func (m *machine) bindMessage(body []byte, n, avail int, p *plan) need {
+func (m *machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) need {
 	portal, name, ok := bindNames(body)
 	if !ok {
-		return m.unreadable(bind, n, avail, p)
+		return m.unreadable(bind, 'B', n, avail, p)
 	}
 	m.carry()
 	s := m.named(name)
@@ -117,38 +101,41 @@ func (m *machine) bindMessage(body []byte, n, avail int, p *plan) need {
 			return need
 		}
 	}
-	if need := m.guardExtended(s, p); need != needNothing {
+	r, need := m.guardExtended(s, p)
+	if need != needNothing {
 		return need
 	}
-	m.snapshots = m.snapshots || takesSnapshot(s)
-	m.portals[string(portal)] = binding{s, m.batch}
-	m.owed.push(bind, false)
+	m.snapshots = m.snapshots || s.snapshot || s == unknownStatement
+	m.portals.set(portal, binding{s, m.batch})
+	m.push(bind, false)
 	m.open = true
-	p.forward(n, n+avail)
+	m.gate.Pass(p, n, n+avail, more, r)
 	return needNothing
 }
 
-func (m *machine) describeMessage(body []byte, n, avail int, p *plan) need {
+func (m *machine) describeMessage(body []byte, n, avail int, p *gate.Plan) need {
 	m.carry()
-	if len(body) > 1 && body[0] == 'S' {
+	r, ok := gate.Inert('D', body)
+	if !ok {
+		var need need
 		name, _, _ := cstring(body[1:])
-		if need := m.guardExtended(m.named(name), p); need != needNothing {
+		if r, need = m.guardExtended(m.named(name), p); need != needNothing {
 			return need
 		}
 	}
-	m.owed.push(describe, false)
+	m.push(describe, false)
 	m.open = true
-	p.forward(n, n+avail)
+	m.gate.Pass(p, n, n+avail, 0, r)
 	return needNothing
 }
 
-func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
+func (m *machine) executeMessage(body []byte, n, avail int, p *gate.Plan) need {
 	portal, _, ok := cstring(body)
 	if !ok {
-		return m.unreadable(execute, n, avail, p)
+		return m.unreadable(execute, 'E', n, avail, p)
 	}
 	m.carry()
-	bound := m.portals[string(portal)]
+	bound := m.portals.get(portal)
 	s := bound.stmt
 	if s == nil {
 		s = cursorStatement
@@ -156,7 +143,8 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
 	sure := bound.batch == m.batch && bound.stmt != nil && !opaque(portal)
-	if need := m.guardExtended(s, p); need != needNothing {
+	r, need := m.guardExtended(s, p)
+	if need != needNothing {
 		return need
 	}
 	st := m.standing()
@@ -169,7 +157,7 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}
-	e := m.owed.push(execute, false)
+	e := m.push(execute, false)
 	e.stmt, m.data = s, false
 	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
 	if sure {
@@ -177,9 +165,9 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 	}
 	m.executed(s)
 	if !sure {
-		m.cover, m.failed, m.inTx = uncovered, false, false
+		m.txn.Send(gate.MayEnd, false)
 	}
-	p.forward(n, n+avail)
+	m.gate.Pass(p, n, n+avail, 0, r)
 	return needNothing
 }
 
@@ -188,7 +176,7 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *plan) need {
 var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
 
 func (m *machine) closeMessage(body []byte) {
-	m.owed.push(closing, false)
+	m.push(closing, false)
 	m.open = true
 	if len(body) < 2 {
 		return
@@ -196,7 +184,7 @@ func (m *machine) closeMessage(body []byte) {
 	name, _, _ := cstring(body[1:])
 	switch {
 	case body[0] == 'P':
-		delete(m.portals, string(name))
+		m.portals.remove(name)
 	case len(name) == 0:
 		m.unnamed = unknownStatement
 	default:

@@ -1,19 +1,23 @@
 package proxy
 
-import "github.com/fencepost/fencepost/fencing"
+import (
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
 
 // executed follows what a statement that was sent does to the session.
 func (m *machine) executed(s *statement) {
 	switch {
 	case !s.known, s.info.EndsTx, s.info.EndsSavepoint, s.info.Kind == fencing.Alone, s.info.Kind == fencing.Discard:
-		m.cover, m.failed, m.inTx = uncovered, false, false
-	case s.info.UnsetsReadOnly && m.cover == readCovered:
-		m.cover = uncovered
+		m.txn.Send(gate.MayEnd, false)
+	case s.info.UnsetsReadOnly:
+		m.txn.Send(gate.UndoReadOnly, false)
+	case s.info.Kind == fencing.Begin:
+		m.txn.Send(gate.BeginBlock, false)
 	}
 	if s.known && (s.info.Kind == fencing.Commit || s.info.Kind == fencing.Rollback) && !s.info.Chain {
 		m.ran, m.ours = false, false // what was executed ended with it
 	}
-	m.bare = m.bare && s.info.Kind != fencing.Begin
 	m.forget(s)
 }
 
@@ -21,32 +25,36 @@ func (m *machine) executed(s *statement) {
 // be gone, ours among them, and their names given to others.
 func (m *machine) forget(s *statement) {
 	switch {
-	case !s.known && !m.hidden:
+	case s == unknownStatement && !m.stmts.mayFree():
 		return // prepared by SQL, so it frees no names
-	case s.known && s.info.Kind == fencing.Deallocate && s.info.Name != "":
+	case s == unknownStatement:
+		m.forgetAll()
+	case !s.known, s.info.Kind == fencing.Alone && s.info.EndsTx:
+		m.mayForget(s.deallocates)
+	case s.info.Kind == fencing.Deallocate && s.info.Name != "":
 		m.freed(s.info.Name)
-	case s.known && s.info.Kind == fencing.Alone && s.info.EndsTx:
-		m.mayForget(s.text)
-	case !s.known, frees(&s.info), s.info.Kind == fencing.ByMessage && m.hidden:
+	case frees(&s.info), s.info.Kind == fencing.ByMessage && m.stmts.mayFree():
 		m.forgetAll()
 	}
 }
 
-// mayForget follows a DO or a CALL, which may hide a DEALLOCATE ALL: our
-// statements are prepared again, which costs less than the rest of it. The
-// client's are forgotten only if it says so.
-func (m *machine) mayForget(text string) {
-	if mentionsDeallocate(text) {
+// mayForget follows a DO, a CALL, or a text that cannot be read. A function may
+// hide a DEALLOCATE ALL: our statements are prepared again, which costs less
+// than the rest of it. The client's are forgotten only if the text has a word in
+// it that frees names (deallocates).
+func (m *machine) mayForget(deallocates bool) {
+	if deallocates {
 		m.forgetAll()
 	} else {
 		m.checks.rename()
 	}
 }
 
-func mentionsDeallocate(sql string) bool {
-	const word = "deallocate"
-	for i := 0; i+len(word) <= len(sql); i++ {
-		if foldPrefix(sql[i:], word) {
+// mentionsDeallocate reports whether a text may hold DEALLOCATE or DISCARD. Both
+// are keywords, which are ASCII in every encoding and cannot be written otherwise.
+func mentionsDeallocate(sql []byte) bool {
+	for i, c := range sql {
+		if c|0x20 == 'd' && (foldPrefix(view(sql[i:]), "deallocate") || foldPrefix(view(sql[i:]), "discard")) {
 			return true
 		}
 	}
@@ -54,13 +62,13 @@ func mentionsDeallocate(sql string) bool {
 }
 
 func (m *machine) forgetAll() {
-	clear(m.stmts)
+	m.stmts.forget()
 	m.checks.rename()
 }
 
 // freed forgets a prepared statement that is gone from the server.
 func (m *machine) freed(name string) {
-	delete(m.stmts, name)
+	m.stmts.remove(name)
 	if name == m.checks.checkName || name == m.checks.frontName || name == m.checks.readName {
 		m.checks.rename()
 		m.checks.replaced = m.checks.replaced[:0] // the names are the client's now

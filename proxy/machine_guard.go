@@ -4,47 +4,58 @@ import (
 	"strconv"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // guardExtended puts what s needs in front of an extended message that may run
-// it.
-func (m *machine) guardExtended(s *statement, p *plan) need {
-	v, need, r := m.judge(s)
-	switch v {
+// it, and returns the reason for which that message passes.
+func (m *machine) guardExtended(s *statement, p *gate.Plan) (gate.Reason, need) {
+	d := m.judge(s)
+	switch d.verdict {
 	case needsMoreFor:
-		return need
+		return gate.Reason{}, d.need
+	case forward, byRegistry:
+		return d.reason, needNothing
 	case checkFirst:
 		m.runCheck(fullCheck, s, p)
-		m.cover = fullCovered
+		m.txn.Send(gate.RunCheck, false)
 	case readFirst:
 		m.runCheck(readOnly, s, p)
-		m.cover = readCovered
+		m.txn.Send(gate.SetReadOnly, false)
 	case lapsedFirst:
 		m.runOnce(m.lapsedSQL(), fullCheck, s, p)
-		m.cover = fullCovered
+		m.txn.Send(gate.RunCheck, false)
 	case refuseFirst:
-		if m.endsBlock(r, s.text) {
-			m.endBlock(r, s, p)
-		} else {
-			at := len(m.scratch)
-			m.scratch = appendParse(m.scratch, m.checks.portal, raiseSQL)
-			p.insert(m.scratch[at:])
-			e := m.owed.push(parse, true)
-			e.guard, e.refuse, e.stmt = refusal, r, s
-		}
-		m.open, m.ours, m.cover = true, true, fullCovered
+		m.refuseExtended(d.refusal, s, p)
 	}
-	return needNothing
+	r, _ := m.txn.Covered()
+	return r, needNothing
+}
+
+// refuseExtended fails in front of an extended message, which the server then
+// skips.
+func (m *machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan) {
+	if m.endsBlock(r, s.text) {
+		m.endBlock(r, s, p)
+	} else {
+		at := len(m.scratch)
+		m.scratch = appendParse(m.scratch, m.checks.portal, raiseSQL)
+		p.Own(m.scratch[at:])
+		e := m.push(parse, true)
+		e.guard, e.refuse, e.stmt = refusal, r, s
+	}
+	m.open, m.ours = true, true
+	m.txn.Send(gate.RunCheck, false)
 }
 
 // runCheck runs a prepared check by extended messages.
-func (m *machine) runCheck(g guard, s *statement, p *plan) {
+func (m *machine) runCheck(g guard, s *statement, p *gate.Plan) {
 	m.checks.build(m.txTold, m.held())
 	if m.reparses {
 		at := len(m.scratch)
 		m.scratch = appendCloseStatement(m.scratch, "")
-		p.insert(m.scratch[at:])
-		m.owed.push(closing, true)
+		p.Own(m.scratch[at:])
+		m.push(closing, true)
 	}
 	if !m.checks.prepared {
 		m.prepare(false, p)
@@ -54,19 +65,19 @@ func (m *machine) runCheck(g guard, s *statement, p *plan) {
 		m.runOnce(m.checks.inline(g), g, s, p)
 		return
 	}
-	p.insert(m.checks.run(g, m.inFront()))
-	e := m.owed.push(run, true)
+	p.Own(m.checks.run(g, m.inFront()))
+	e := m.push(run, true)
 	e.guard, e.stmt, e.told, e.first = g, s, m.checks.held, m.repeat.first()
 	m.open, m.ours = true, true
 }
 
-// inFront reports that the next message begins a transaction outside any block,
-// with the session at rest: nothing can stand in front of it.
-func (m *machine) inFront() bool { return m.bare && !m.open && m.quiet() }
+// inFront reports that nothing can stand in front of the next message: it begins
+// a transaction, with the session at rest.
+func (m *machine) inFront() bool { return m.txn.State() == gate.AtRest }
 
 // runOnce prepares, runs and forgets a text of ours. One that failed was not
 // forgotten: the server skipped what stood behind it.
-func (m *machine) runOnce(sql string, g guard, s *statement, p *plan) {
+func (m *machine) runOnce(sql string, g guard, s *statement, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.portal
 	kinds := []kind{closing, parse, run, closing}
 	if g == noGuard { // it never fails
@@ -77,9 +88,9 @@ func (m *machine) runOnce(sql string, g guard, s *statement, p *plan) {
 	m.scratch = appendParse(m.scratch, name, sql)
 	m.scratch = appendRun(m.scratch, name, name)
 	m.scratch = appendCloseStatement(m.scratch, name)
-	p.insert(m.scratch[at:])
+	p.Own(m.scratch[at:])
 	for _, k := range kinds {
-		e := m.owed.push(k, true)
+		e := m.push(k, true)
 		e.guard, e.stmt, e.told = g, s, m.checks.held
 	}
 	m.open, m.ours = true, true
@@ -93,35 +104,37 @@ func (m *machine) held() fencing.Epoch {
 	return 0
 }
 
+// lapsedSQL refuses a worker whose lease is not confirmed, though it still has
+// the latest epoch.
 func (m *machine) lapsedSQL() string {
-	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txTold, m.held(), true)
+	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txTold, m.standing().Epoch, true)
 }
 
 // prepare prepares the checks on the server, in the batch at hand. ahead says
 // that it is one of our own.
-func (m *machine) prepare(ahead bool, p *plan) {
+func (m *machine) prepare(ahead bool, p *gate.Plan) {
 	at := len(m.scratch)
-	m.scratch = m.checks.appendPrepare(m.scratch, m.batch, ahead, &m.owed)
-	p.insert(m.scratch[at:])
+	m.scratch = m.checks.appendPrepare(m.scratch, m.batch, ahead, m.push)
+	p.Own(m.scratch[at:])
 	m.open, m.ours = true, true
 }
 
 // closeChecks closes the checks in front of what lists prepared statements. They
 // are prepared again for the next transaction.
-func (m *machine) closeChecks(p *plan) {
+func (m *machine) closeChecks(p *gate.Plan) {
 	if !m.checks.sent() {
 		return
 	}
 	at := len(m.scratch)
-	m.scratch = m.checks.appendClose(m.scratch, &m.owed)
-	p.insert(m.scratch[at:])
+	m.scratch = m.checks.appendClose(m.scratch, m.push)
+	p.Own(m.scratch[at:])
 	m.checks.build(m.txTold, m.held())
 }
 
 // shows reports whether s shows a parameter of Fencepost's, which is set on the
 // server right in front, so that the server itself answers in the right place.
 func (m *machine) shows(s *statement) bool {
-	return m.mode == fencedMode && s.known && s.info.Kind == fencing.ShowFence && !m.failed
+	return m.mode == fencedMode && s.known && s.info.Kind == fencing.ShowFence && m.txn.State() != gate.Failed
 }
 
 // askFirst gives the candidacy the chance to lead before its role is told.
@@ -132,7 +145,7 @@ func (m *machine) askFirst(st *fencing.Standing) need {
 	return needNothing
 }
 
-func (m *machine) setExtended(s *statement, st *fencing.Standing, p *plan) {
+func (m *machine) setExtended(s *statement, st *fencing.Standing, p *gate.Plan) {
 	m.runOnce(m.setSQL(s.info.Name, st), noGuard, s, p)
 }
 

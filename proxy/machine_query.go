@@ -6,21 +6,25 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // queryMessage handles a simple Query. What it needs goes into its text, never
-// into messages in front of it: PostgreSQL 18 would answer and not commit
-// (postgres.md A1).
-func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
+// into messages in front of it: PostgreSQL 18 would answer and not commit.
+func (m *machine) queryMessage(body []byte, n, avail int, p *gate.Plan) need {
 	m.carry()
-	text, rest, ok := cstring(body)
+	text, _, _ := cstring(body)
 	if m.wantsSync(text) {
 		if need := m.syncBefore(p); need != needNothing {
 			return need
 		}
 	}
-	if m.mode == passing || !ok || len(rest) > 0 {
-		m.sendQuery(n, avail, p) // the last two: malformed, and refused by the server
+	if r, ok := gate.Unfenced(m.mode == passing); ok && m.mode == passing {
+		m.sendQuery(n, avail, p, r)
+		return needNothing
+	}
+	if r, ok := gate.Inert('Q', body); ok {
+		m.sendQuery(n, avail, p, r)
 		return needNothing
 	}
 	if info, ok := fencing.Quick(text); ok {
@@ -30,12 +34,13 @@ func (m *machine) queryMessage(body []byte, n, avail int, p *plan) need {
 		return m.queryOne(statement{}, text, n, avail, p)
 	}
 	t := m.analyze(text)
-	switch {
-	case !t.Known && len(t.Statements) == 0:
-		return m.queryOne(statement{}, text, n, avail, p)
-	case len(t.Statements) == 0:
-		m.sendQuery(n, avail, p)
+	if r, ok := gate.Empty(t); ok {
+		m.sendQuery(n, avail, p, r)
 		return needNothing
+	}
+	switch {
+	case !t.Known:
+		return m.queryOne(statement{}, text, n, avail, p)
 	case len(t.Statements) == 1:
 		return m.queryOne(statement{known: true, info: t.Statements[0]}, text, n, avail, p)
 	default:
@@ -95,15 +100,15 @@ func mentions(text []byte, words ...string) bool {
 }
 
 // sendQuery forwards the Query as it is.
-func (m *machine) sendQuery(n, avail int, p *plan) *reply {
-	p.forward(n, n+avail)
+func (m *machine) sendQuery(n, avail int, p *gate.Plan, r gate.Reason) *reply {
+	m.gate.Pass(p, n, n+avail, 0, r)
 	return m.pushQuery()
 }
 
 func (m *machine) pushQuery() *reply {
-	e := m.owed.push(query, false)
+	e := m.push(query, false)
 	m.unnamed, m.data, m.leftovers = unknownStatement, false, false
-	delete(m.portals, "")
+	m.portals.remove(nil)
 	m.boundary()
 	return e
 }
@@ -118,30 +123,30 @@ func (m *machine) stillOpen() bool { return m.version >= 18 && m.unsynced }
 // it behind the check's Execute, and a BEGIN could fix no isolation behind it. Of
 // the client's there are only Parse, Bind, Describe and Close. Should one of them
 // fail, the server skips the message, so their answers come first.
-func (m *machine) syncBefore(p *plan) need {
+func (m *machine) syncBefore(p *gate.Plan) need {
 	if !m.open || !m.ours || m.ran || m.stillOpen() {
 		return needNothing
 	}
 	if m.owed.certain() {
 		if !m.waiting {
-			p.insert(flushMessage)
+			p.Own(flushMessage)
 			m.waiting = true
 		}
 		return needRoom
 	}
 	at := len(m.scratch)
 	m.scratch = appendSync(m.scratch)
-	p.insert(m.scratch[at:])
-	m.owed.push(syncing, true)
+	p.Own(m.scratch[at:])
+	m.push(syncing, true)
 	m.open, m.loose, m.ours = false, false, false
-	m.cover, m.inTx = uncovered, false // a transaction without a block ends here, and the check with it
+	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
 	return needNothing
 }
 
 var flushMessage = []byte{'H', 0, 0, 0, 4}
 
 // queryOne handles a Query that is one statement, or one unknown text.
-func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) need {
+func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) need {
 	s := &m.one
 	*s = one
 	s.text, s.confirmed = view(text), true
@@ -151,60 +156,87 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *plan) ne
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
-	s.twoPhase = !s.known && preparesTransaction.Match(text)
+	if s.hides() {
+		s.guess, s.deallocates = fencing.GuessOf(text), mentionsDeallocate(text)
+	}
 	st := m.standing()
 	if m.shows(s) {
-		if need := m.askFirst(st); need != needNothing {
-			return need
-		}
-		m.sendPrefixed([]byte(m.setSQL(s.info.Name, st)+";"), noGuard, n, avail, p)
-		m.tellBy(m.owed.at(m.owed.len()-1), s, st)
-		return needNothing
+		return m.queryShow(s, st, n, avail, p)
 	}
-	if m.idleOutside(s) {
-		m.sendQuery(n, avail, p)
-		return needNothing
-	}
-	v, need, r := m.judgeQuery(s)
-	if v != needsMoreFor && s.info.MentionsKeptText {
-		m.closeChecks(p)
-	}
-	switch v {
-	case needsMoreFor:
-		return need
-	case forward, byRegistry:
-		e := m.sendQuery(n, avail, p)
-		m.tellBy(e, s, st)
-		if m.mode == fencedMode {
-			e.text = keepText(e.text, text)
-		}
-		if !s.known {
-			m.forgetAll()
-		}
-		m.forget(s)
-	case checkFirst, readFirst:
-		g := fullCheck
-		if v == readFirst {
-			g = readOnly
-		}
-		if keepsText(s) && !m.open && !m.loose {
-			m.sendAsExtended(g, text, p)
-			m.forget(s)
+	if s.known {
+		if r, ok := m.txn.NothingOutside(&s.info); ok {
+			m.sendQuery(n, avail, p, r)
 			return needNothing
 		}
-		m.checks.build(m.txTold, m.held())
-		if !s.info.MentionsKeptText {
-			m.prepareAhead(p)
-		}
-		e := m.sendPrefixed(m.checks.text(g, m.inFront()), g, n, avail, p)
-		e.text, e.told = keepText(e.text, text), m.checks.held
+	}
+	d := m.judgeQuery(s)
+	if d.verdict != needsMoreFor && s.info.MentionsKeptText {
+		m.closeChecks(p)
+	}
+	switch d.verdict {
+	case needsMoreFor:
+		return d.need
+	case forward, byRegistry:
+		m.tellBy(m.audited(m.sendQuery(n, avail, p, d.reason), s, text), s, st)
+		m.forget(s)
+	case checkFirst:
+		m.queryBehind(fullCheck, s, text, n, avail, p)
+	case readFirst:
+		m.queryBehind(readOnly, s, text, n, avail, p)
 	case lapsedFirst:
-		e := m.sendPrefixed([]byte(m.lapsedSQL()+";"), fullCheck, n, avail, p)
-		e.text = keepText(e.text, text)
+		m.txn.Send(gate.RunCheck, false)
+		r, _ := m.txn.Covered()
+		m.audited(m.sendPrefixed([]byte(m.lapsedSQL()+";"), fullCheck, n, avail, p, r), s, text)
 	case refuseFirst:
-		m.sendRefusal(r, text, p)
+		m.audited(m.sendRefusal(d.refusal, text, p), s, text)
 	}
 	return needNothing
+}
+
+// audited keeps what an audit line would say of a Query's statement.
+func (m *machine) audited(e *reply, s *statement, text []byte) *reply {
+	if m.mode != passing {
+		m.owed.keepText(e, text, s.class == isRead)
+	}
+	return e
+}
+
+// queryShow sends a SHOW of a parameter of ours after a SET of its value.
+func (m *machine) queryShow(s *statement, st *fencing.Standing, n, avail int, p *gate.Plan) need {
+	if need := m.askFirst(st); need != needNothing {
+		return need
+	}
+	r, _ := m.txn.Harmless(&s.info, m.version)
+	m.tellBy(m.sendPrefixed([]byte(m.setSQL(s.info.Name, st)+";"), noGuard, n, avail, p, r), s, st)
+	return needNothing
+}
+
+// queryBehind sends a Query of one statement after a check.
+func (m *machine) queryBehind(g guard, s *statement, text []byte, n, avail int, p *gate.Plan) {
+	if keepsText(s) && !m.open && !m.loose {
+		m.sendAsExtended(g, text, p)
+		m.forget(s)
+		return
+	}
+	m.checks.build(m.txTold, m.held())
+	if !s.info.MentionsKeptText {
+		m.prepareAhead(p)
+	}
+	prefix := m.checks.text(g, m.inFront())
+	e := m.sendPrefixed(prefix, g, n, avail, p, m.coverBy(g))
+	m.audited(e, s, text).told = m.checks.held
+}
+
+// coverBy says that a check of ours stands in front of what follows, and returns
+// the reason for which that passes.
+func (m *machine) coverBy(g guard) gate.Reason {
+	if g == readOnly {
+		m.txn.Send(gate.SetReadOnly, false)
+	} else {
+		m.txn.Send(gate.RunCheck, false)
+	}
+	r, _ := m.txn.Covered()
+	return r
 }
 
 // keepsText reports whether the server keeps or shows the text of s, so that it
@@ -214,31 +246,28 @@ func keepsText(s *statement) bool {
 }
 
 // judgeQuery is judge for a Query of one statement.
-func (m *machine) judgeQuery(s *statement) (v verdict, n need, r *fencing.Refusal) {
-	v, n, r = m.judge(s)
+func (m *machine) judgeQuery(s *statement) decision {
+	d := m.judge(s)
+	if d.verdict == readFirst && onlyInBlock(s) && m.txn.State() == gate.AtRest {
+		return refuses(needsBlockRefusal) // after read-only mode it would be in a block
+	}
 	// Extended messages would end with a Sync of ours, and with it the skipping of
 	// a batch that has failed; and a check would make a block of its own where
 	// there may be none.
-	bare := keepsText(s) && (m.open || m.loose) || onlyInBlock(s) && !m.inTx ||
+	bare := keepsText(s) && (m.open || m.loose) || onlyInBlock(s) && m.txn.State() != gate.InBlock ||
 		m.version >= 18 && m.unsynced // which 18 does not end for a lone statement; with ours in front it is not alone
-	if v == checkFirst && bare && m.standing().May() && m.txTold != 0 {
+	if d.verdict == checkFirst && bare && m.mayWrite() {
 		return m.judgeAlone(s)
 	}
-	return v, n, r
+	return d
 }
 
-// idleOutside reports whether the statement is one that Postgres refuses, or
-// warns of and does nothing for, outside a transaction block, where it is.
-// Behind a check it would be in one, and succeed or fail otherwise.
-func (m *machine) idleOutside(s *statement) bool {
-	return m.quiet() && m.tx == 'I' && onlyInBlock(s)
-}
-
-// failsOutside reports the same of an extended message in a batch that began
-// outside a block, as far as is known, and has run nothing yet: from PostgreSQL 18
+// failsOutside reports whether Postgres refuses s because it stands outside a
+// block, or does nothing for it: of an extended message in a batch that began
+// outside a block, as far as is known, and has run nothing yet. From PostgreSQL 18
 // on the Execute of a check in front would make a block of it.
 func (m *machine) failsOutside(s *statement) bool {
-	return m.version >= 18 && !m.inTx && !m.ours && !m.ran && onlyInBlock(s)
+	return m.version >= 18 && m.txn.State() != gate.InBlock && !m.ours && !m.ran && onlyInBlock(s)
 }
 
 func onlyInBlock(s *statement) bool { return s.known && s.info.OnlyInBlock }
@@ -247,70 +276,65 @@ func foldPrefix(s, word string) bool {
 	return len(s) >= len(word) && strings.EqualFold(s[:len(word)], word)
 }
 
-// keepText keeps the start of a client's SQL for the audit.
-func keepText(dst, text []byte) []byte {
-	return append(dst, text[:min(len(text), maxAuditText)]...)
-}
-
 // prepareAhead prepares the checks in a batch of our own, if nothing of the
 // client's is outstanding, and no batch of its open, which our Sync would end.
-func (m *machine) prepareAhead(p *plan) {
-	if m.checks.prepared || !m.quiet() || m.open || m.loose || m.tx == 'E' {
+func (m *machine) prepareAhead(p *gate.Plan) {
+	if m.checks.prepared || !m.txn.Settled() || m.loose || m.txn.State() == gate.Failed {
 		return
 	}
 	m.prepare(true, p)
 	at := len(m.scratch)
 	m.scratch = appendSync(m.scratch)
-	p.insert(m.scratch[at:])
-	m.owed.push(syncing, true)
+	p.Own(m.scratch[at:])
+	m.push(syncing, true)
 	m.open, m.ours = false, false
 	m.batch++
 	m.checks.build(m.txTold, m.held())
 }
 
 // sendPrefixed sends the Query with a statement of ours in front of its text.
-func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *plan) *reply {
+func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *gate.Plan, r gate.Reason) *reply {
 	at := len(m.scratch)
 	m.scratch = append(m.scratch, 'Q')
 	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(avail-1+len(prefix)))
 	m.scratch = append(m.scratch, prefix...)
-	p.insert(m.scratch[at:])
-	p.forward(n+headerLen, n+avail)
+	p.Own(m.scratch[at:])
+	m.gate.Pass(p, n+headerLen, n+avail, 0, r)
 	e := m.pushQuery()
 	e.prefix, e.guard, e.first = len(prefix), g, m.repeat.first()
 	return e
 }
 
 // sendRefusal sends a Query that fails in the client's place.
-func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *plan) {
+func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *gate.Plan) *reply {
 	at, sql := len(m.scratch), raiseSQL
-	if m.endsBlock(r, string(text)) {
+	if m.endsBlock(r, view(text)) {
 		sql = endSQL
 	}
 	m.scratch = appendQuery(m.scratch, []byte(sql))
-	p.insert(m.scratch[at:])
+	p.Own(m.scratch[at:])
 	e := m.pushQuery()
 	e.prefix, e.guard, e.refuse = len(sql), refusal, r
-	e.text = keepText(e.text, text)
+	return e
 }
 
 // sendAsExtended sends a Query as extended messages behind the check, so that
 // the server sees the client's text alone.
-func (m *machine) sendAsExtended(g guard, text []byte, p *plan) {
-	s := &statement{known: true, confirmed: true, text: string(text)}
+func (m *machine) sendAsExtended(g guard, text []byte, p *gate.Plan) {
+	s := &statement{known: true, confirmed: true, class: m.one.class, text: string(text), deallocates: m.one.deallocates}
 	m.runCheck(g, s, p)
 	at := len(m.scratch)
 	m.scratch = appendParse(m.scratch, "", s.text)
 	m.scratch = appendUnnamedRun(m.scratch)
-	p.insert(m.scratch[at:])
-	m.owed.push(parse, true)
-	m.owed.push(bind, true)
-	d := m.owed.push(describe, false)
+	m.gate.PassText(p, m.scratch[at:], m.coverBy(g))
+	m.push(parse, true)
+	m.push(bind, true)
+	d := m.push(describe, false)
 	d.hideNoData, d.holds = true, foldPrefix(strings.TrimLeft(s.text, " \t\r\n"), "execute")
-	m.owed.push(execute, false).stmt = s
-	m.owed.push(syncing, false)
+	m.push(execute, false).stmt = s
+	m.push(syncing, false)
 	m.unnamed, m.leftovers = unknownStatement, true
-	delete(m.portals, "")
+	m.portals.remove(nil)
 	m.boundary()
 }
 
@@ -332,12 +356,12 @@ func namesUnnamed(typ byte, body []byte) bool {
 // closeLeftovers closes what a Query that went as messages has left, in front of a
 // message that might name it: a Query leaves no unnamed statement and no unnamed
 // portal, whether it fails or not.
-func (m *machine) closeLeftovers(p *plan) {
+func (m *machine) closeLeftovers(p *gate.Plan) {
 	m.carry() // while nothing is owed
 	at := len(m.scratch)
 	m.scratch = appendClosePortal(appendCloseStatement(m.scratch, ""), "")
-	p.insert(m.scratch[at:])
-	m.owed.push(closing, true)
-	m.owed.push(closing, true)
+	p.Own(m.scratch[at:])
+	m.push(closing, true)
+	m.push(closing, true)
 	m.open, m.leftovers = true, false
 }

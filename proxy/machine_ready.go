@@ -5,10 +5,11 @@ import (
 	"strconv"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // ready accounts for ReadyForQuery, which ends what e was owed.
-func (m *machine) ready(e *reply, msg []byte, p *plan) {
+func (m *machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	wasOurs := e.ours
 	maybe, skips := e.maybe, e.skips
 	m.copyIn, m.copying = false, false
@@ -17,14 +18,9 @@ func (m *machine) ready(e *reply, msg []byte, p *plan) {
 	if maybe {
 		m.maybeNext(skips)
 	}
-	m.skipping = false
-	m.tx = msg[headerLen]
-	if m.tx == 'I' {
-		m.srvCover = uncovered
-	}
-	m.txCover = m.srvCover
-	if m.noted && m.tx == 'I' && m.quiet() {
-		m.noted, m.leaving = false, true
+	m.txn.Answer(readyStatus(msg[headerLen]), !m.quiet())
+	if m.note.Held() && m.txn.AtRest() {
+		m.note, m.leaving = gate.Note{}, true
 		m.events = append(m.events, event{kind: leave})
 	}
 	if wasOurs {
@@ -34,6 +30,19 @@ func (m *machine) ready(e *reply, msg []byte, p *plan) {
 	m.report(p)
 	if m.pending.set && m.quiet() {
 		m.events = append(m.events, event{kind: tell})
+	}
+}
+
+// readyStatus is what a ReadyForQuery with this byte says. Postgres knows no
+// other.
+func readyStatus(b byte) gate.Answered {
+	switch b {
+	case 'I':
+		return gate.Idle
+	case 'T':
+		return gate.Block
+	default:
+		return gate.FailedBlock
 	}
 }
 
@@ -56,7 +65,7 @@ func (m *machine) maybeNext(skips bool) {
 }
 
 // report puts changed fencepost.* parameters in front of ReadyForQuery.
-func (m *machine) report(p *plan) {
+func (m *machine) report(p *gate.Segments) {
 	if m.mode != fencedMode {
 		return
 	}
@@ -72,7 +81,7 @@ func (m *machine) report(p *plan) {
 		m.down = appendParameterStatus(m.down, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
 	}
 	m.reported = st
-	p.insert(m.down[at:])
+	p.Insert(m.down[at:])
 }
 
 func (m *machine) parameter(body []byte) {

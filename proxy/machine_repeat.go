@@ -1,6 +1,10 @@
 package proxy
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/fencepost/fencepost/proxy/gate"
+)
 
 // maxKept bounds what of a client's is kept to be sent once more.
 const maxKept = 8 << 10
@@ -21,7 +25,7 @@ type repeat struct {
 	due     bool   // again is to be sent
 	again   []byte
 	at      int // how much of again was taken
-	plan    plan
+	plan    gate.Plan
 	scratch []byte
 }
 
@@ -81,13 +85,13 @@ func (m *machine) discarded() {
 func (m *machine) repeats() bool { return m.repeat.due }
 
 // sendAgain takes what was kept as if it had come now.
-func (m *machine) sendAgain(p *plan) need {
+func (m *machine) sendAgain(p *gate.Plan) need {
 	r := &m.repeat
 	if r.sync {
 		r.sync = false
 		m.syncSkipped(p)
 	}
-	r.plan.reset(r.again)
+	r.plan.Reset(r.again)
 	var n need
 	for r.at < len(r.again) && n == needNothing {
 		f, _, _ := peekFrame(r.again[r.at:]) // kept whole
@@ -96,19 +100,17 @@ func (m *machine) sendAgain(p *plan) need {
 			r.at += f.size
 		}
 	}
-	var out []byte
-	out, r.scratch = r.plan.bytes(r.scratch)
-	p.insert(out)
+	r.scratch = p.Append(&r.plan, r.scratch)
 	r.due = r.at < len(r.again)
 	return n
 }
 
 // syncSkipped ends a batch of which the server skips what is left.
-func (m *machine) syncSkipped(p *plan) {
+func (m *machine) syncSkipped(p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = appendSync(m.scratch)
-	p.insert(m.scratch[at:])
-	m.owed.push(syncing, true)
+	p.Own(m.scratch[at:])
+	m.push(syncing, true)
 	m.boundary()
 	m.loose, m.unsynced = false, false
 }

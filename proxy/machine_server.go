@@ -1,9 +1,10 @@
 package proxy
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
+
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // errSurprise says that the server sent what cannot answer what was asked. The
@@ -12,14 +13,14 @@ var errSurprise = errors.New("unexpected reply of the server")
 
 // server takes bytes of the server, as many as it can, and says in p what to
 // send to the client. What the shell has to do around it is in m.events.
-func (m *machine) server(in []byte, p *plan) (n int, err error) {
+func (m *machine) server(in []byte, p *gate.Segments) (n int, err error) {
 	defer caught(p, &err)
 	m.down = m.down[:0]
 	for n < len(in) {
 		if m.skipDown > 0 {
 			k := min(m.skipDown, len(in)-n)
 			if !m.dropDown {
-				p.forward(n, n+k)
+				p.Forward(n, n+k)
 			}
 			m.skipDown -= k
 			n += k
@@ -41,7 +42,7 @@ func (m *machine) server(in []byte, p *plan) (n int, err error) {
 			return n, err
 		}
 		if !drop {
-			p.forward(n, n+avail)
+			p.Forward(n, n+avail)
 		}
 		m.dropDown, m.skipDown = drop, f.size-avail
 		n += avail
@@ -76,7 +77,7 @@ func (m *machine) holdsBack(f frame) bool {
 
 // answer accounts for one message of the server. drop says that it does not go
 // to the client as it is; what goes in its place is in p.
-func (m *machine) answer(f frame, msg []byte, p *plan) (drop bool, err error) {
+func (m *machine) answer(f frame, msg []byte, p *gate.Segments) (drop bool, err error) {
 	switch f.typ {
 	case 'A':
 		return false, nil
@@ -120,7 +121,7 @@ func (m *machine) front() *reply {
 
 // match lets the entry in front take a message of type typ. ok is false if that
 // cannot answer it.
-func (m *machine) match(e *reply, typ byte, msg []byte, p *plan) (drop, ok bool) {
+func (m *machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
 	drop = e.ours
 	switch e.kind {
 	case parse:
@@ -153,7 +154,7 @@ func (m *machine) match(e *reply, typ byte, msg []byte, p *plan) (drop, ok bool)
 		if len(m.heldBack) > 0 && typ != 'E' {
 			at := len(m.down)
 			m.down, m.heldBack = append(m.down, m.heldBack...), m.heldBack[:0]
-			p.insert(m.down[at:])
+			p.Insert(m.down[at:])
 		}
 		return drop, m.matchExecute(e, typ, msg)
 	case query:
@@ -185,12 +186,7 @@ func (m *machine) matchRun(e *reply, typ byte) bool {
 	case '2', 'D':
 		return true
 	case 'C':
-		switch e.guard {
-		case fullCheck:
-			m.srvCover = fullCovered
-		case readOnly:
-			m.srvCover = readCovered
-		}
+		m.passed(e.guard)
 		return true
 	case '3':
 		m.owed.pop()
@@ -221,7 +217,7 @@ func (m *machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 
 // matchQuery follows the results of a Query, in which statements of ours may
 // stand between the client's.
-func (m *machine) matchQuery(e *reply, typ byte, msg []byte, p *plan) (drop, ok bool) {
+func (m *machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
 	ins, drop := e.insertionAt(e.done)
 	switch typ {
 	case 'T', 'D', 'H', 'd', 'c', 'I', 'W':
@@ -235,12 +231,7 @@ func (m *machine) matchQuery(e *reply, typ byte, msg []byte, p *plan) (drop, ok 
 			m.completed(e, msg)
 			return false, true
 		}
-		switch ins.guard {
-		case fullCheck:
-			m.srvCover = fullCovered
-		case readOnly:
-			m.srvCover = readCovered
-		}
+		m.passed(ins.guard)
 		return true, true
 	case 'Z':
 		drop = e.ours // of a Query that is sent again
@@ -264,14 +255,24 @@ func (e *reply) insertionAt(i int) (x insertion, ok bool) {
 	return insertion{}, false
 }
 
+// passed follows the CommandComplete of a statement of ours.
+func (m *machine) passed(g guard) {
+	switch g {
+	case fullCheck:
+		m.txn.Answer(gate.CheckPassed, false)
+	case readOnly:
+		m.txn.Answer(gate.ReadOnlySet, false)
+	}
+}
+
 // completed follows a CommandComplete of the client's.
 func (m *machine) completed(e *reply, msg []byte) {
 	tag, _, _ := cstring(msg[headerLen:])
-	switch {
-	case bytes.Equal(tag, []byte("COMMIT")), bytes.Equal(tag, []byte("ROLLBACK")):
-		m.srvCover = uncovered
-	case m.srvCover == readCovered && (bytes.Equal(tag, []byte("RESET")) || bytes.Equal(tag, []byte("SET"))):
-		m.srvCover = uncovered // 14 and 15 let a RESET undo read-only mode
+	switch view(tag) {
+	case "COMMIT", "ROLLBACK": // the latter of ROLLBACK TO as well
+		m.txn.Answer(gate.TransactionEnded, false)
+	case "RELEASE", "RESET", "SET": // 14 and 15 let a RESET undo read-only mode, and RELEASE one set since the savepoint
+		m.txn.Answer(gate.ReadOnlyUndone, false)
 	}
 	if e.tells {
 		m.pending.told, m.pending.set = e.told, true

@@ -13,7 +13,6 @@ import (
 func TestErrorAtASyncOfOurs(t *testing.T) {
 	t.Parallel()
 	m := fuzzMachine(fencedMode, standings[0])
-	m.tx = 'I'
 	sent := pumpUp(t, m, wiretest.Query("insert into t values (1)"), 1<<20)
 	timeout := wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C57014\x00Mcanceling statement due to statement timeout\x00\x00"))
 	ready := wiretest.Msg('Z', []byte("I"))

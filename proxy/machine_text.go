@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // insertion is a statement of ours inside the text of a Query.
@@ -18,17 +19,16 @@ type insertion struct {
 
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
-func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan) need {
-	m.bare = false // more than one statement: checked as ever
-	cover, failed, inTx, ours, ran, checks := m.cover, m.failed, m.inTx, m.ours, m.ran, m.checks
-	undo := func() { m.cover, m.failed, m.inTx, m.ours, m.ran, m.checks = cover, failed, inTx, ours, ran, checks }
-	ins, texts, need := m.insertions(t, text)
+func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *gate.Plan) need {
+	txn, ours, ran, checks := m.txn, m.ours, m.ran, m.checks
+	undo := func() { m.txn, m.ours, m.ran, m.checks = txn, ours, ran, checks }
+	ins, texts, r, need := m.insertions(t, text)
 	if need != needNothing {
 		undo()
 		return need
 	}
 	if len(ins) == 0 {
-		m.sendQuery(n, avail, p)
+		m.sendQuery(n, avail, p, r)
 		return needNothing
 	}
 	if m.showsItself(t) {
@@ -47,10 +47,21 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *plan)
 	}
 	m.scratch = append(append(m.scratch, text[from:]...), 0)
 	binary.BigEndian.PutUint32(m.scratch[at+1:], uint32(len(m.scratch)-at-1))
-	p.insert(m.scratch[at:])
+	m.gate.PassText(p, m.scratch[at:], r)
 	e := m.pushQuery()
-	e.inserts, e.text, e.told, e.first = ins, keepText(e.text, text), m.checks.held, ins[0].index == 0 && m.repeat.first()
+	m.owed.keepText(e, text, onlyReads(t))
+	e.inserts, e.told, e.first = ins, m.checks.held, ins[0].index == 0 && m.repeat.first()
 	return needNothing
+}
+
+// onlyReads reports whether a text holds nothing but reads.
+func onlyReads(t *fencing.Text) bool {
+	for i := range t.Statements {
+		if !t.Statements[i].Read {
+			return false
+		}
+	}
+	return t.Known
 }
 
 // showsItself reports whether a leader's text shows the text of queries, its own
@@ -65,12 +76,14 @@ func (m *machine) showsItself(t *fencing.Text) bool {
 			shows = shows || s.MentionsQueryText || s.MentionsKeptText
 		}
 	}
-	return shows && m.mode == fencedMode && m.txTold != 0 && m.standing().May()
+	return shows && m.mode == fencedMode && m.mayWrite()
 }
 
-// insertions says what goes in front of which statement. It follows the
-// transaction through the text.
-func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, texts []string, n need) {
+// insertions says what goes in front of which statement, and for which reason
+// the text then passes: each statement has one. It follows the transaction
+// through the text.
+func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, texts []string, reason gate.Reason, n need) {
+	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
 	st, chars, counted := m.standing(), 0, 0
 	for i := range t.Statements {
 		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
@@ -84,28 +97,36 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 		if s.info.Kind == fencing.Alone {
 			s.info.Kind = fencing.Ordinary // several statements share a transaction: it cannot end inside
 		}
-		v, need, r := m.judge(s)
-		if need == needNothing && m.shows(s) {
-			need, v = m.askFirst(st), answerFirst
+		d := m.judge(s)
+		if d.need == needNothing && m.shows(s) {
+			d.need, d.verdict = m.askFirst(st), answerFirst
 		}
 		chars += utf8.RuneCount(text[counted:s.info.Start])
 		counted = s.info.Start
 		x := insertion{index: i + len(ins), at: chars}
 		var sql string
+		r := d.reason
 		switch {
-		case need != needNothing:
-			return nil, nil, need
-		case v == answerFirst:
+		case d.need != needNothing:
+			return nil, nil, gate.Reason{}, d.need
+		case d.verdict == answerFirst:
 			sql = m.setSQL(s.info.Name, st)
-		case v == checkFirst:
-			sql, x.guard, m.cover = m.guardText(fullCheck, i == 0), fullCheck, fullCovered
-		case v == readFirst:
-			sql, x.guard, m.cover = m.guardText(readOnly, i == 0), readOnly, readCovered
-		case v == lapsedFirst:
-			sql, x.guard, m.cover = m.lapsedSQL(), fullCheck, fullCovered
-		case v == refuseFirst:
-			sql, x.guard, x.refuse, m.cover = raiseSQL, refusal, r, fullCovered
+		case d.verdict == checkFirst:
+			sql, x.guard = m.guardText(fullCheck, i == 0), fullCheck
+		case d.verdict == readFirst:
+			sql, x.guard = m.guardText(readOnly, i == 0), readOnly
+		case d.verdict == lapsedFirst:
+			sql, x.guard = m.lapsedSQL(), fullCheck
+		case d.verdict == refuseFirst:
+			sql, x.guard, x.refuse = raiseSQL, refusal, d.refusal
 		}
+		if x.guard != noGuard {
+			r = m.coverBy(x.guard)
+		}
+		if i == 0 {
+			reason = r
+		}
+		reason = reason.And(r)
 		if sql != "" {
 			sql += ";"
 			x.n = len(sql)
@@ -113,10 +134,10 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 		}
 		m.executed(s)
 		if hides {
-			m.mayForget(view(text[s.info.Start:s.info.End]))
+			m.mayForget(mentionsDeallocate(text[s.info.Start:s.info.End]))
 		}
 	}
-	return ins, texts, needNothing
+	return ins, texts, reason, needNothing
 }
 
 // guardText is a check inside a text. Behind a statement of the client's, which
@@ -133,29 +154,27 @@ func (m *machine) guardText(g guard, first bool) string {
 // guardFunction puts a fast path call under the registry. If it is refused, a
 // Query that always fails takes its place: both are answered by an error and
 // ReadyForQuery.
-func (m *machine) guardFunction(p *plan) (n need, replaced bool) {
-	v, need, r := m.judge(unknownStatement)
-	switch v {
+func (m *machine) guardFunction(p *gate.Plan) (r gate.Reason, n need, replaced bool) {
+	d := m.judge(unknownStatement)
+	switch d.verdict {
 	case needsMoreFor:
-		return need, false
+		return d.reason, d.need, false
 	case refuseFirst:
-		m.sendRefusal(r, nil, p)
-		return needNothing, true
+		m.sendRefusal(d.refusal, nil, p)
 	case lapsedFirst:
 		m.replaceFunction(m.lapsedSQL(), p)
-		return needNothing, true
 	case checkFirst:
 		m.replaceFunction(fencing.InlineCheckSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txTold, m.held()), p)
-		return needNothing, true
 	default:
-		return needNothing, false
+		return d.reason, needNothing, false
 	}
+	return d.reason, needNothing, true
 }
 
-func (m *machine) replaceFunction(sql string, p *plan) {
+func (m *machine) replaceFunction(sql string, p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = appendQuery(m.scratch, []byte(sql+";"+raiseSQL))
-	p.insert(m.scratch[at:])
+	p.Own(m.scratch[at:])
 	e := m.pushQuery()
 	e.told = m.held()
 	e.inserts = []insertion{{index: 0, n: len(sql) + 1, guard: fullCheck}, {index: 1, n: len(raiseSQL), guard: refusal, refuse: retryRefusal}}

@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // endSQL fails with 22023 when it runs in a block, since the name is too long,
@@ -16,7 +17,7 @@ const endCode = "22023"
 // endsBlock reports whether a refused statement is a PREPARE TRANSACTION in what
 // is known to be a block.
 func (m *machine) endsBlock(r *fencing.Refusal, text string) bool {
-	if r != twoPhaseRefusal || !m.quiet() || m.open || m.tx != 'T' {
+	if r != twoPhaseRefusal || !m.txn.Settled() || m.txn.State() != gate.InBlock {
 		return false
 	}
 	const first, second, space = "prepare", "transaction", " \t\r\n"
@@ -26,16 +27,16 @@ func (m *machine) endsBlock(r *fencing.Refusal, text string) bool {
 
 // endBlock refuses s by extended messages, and ends the block it stands in.
 // Behind that nothing can run: should the first text not fail, the second does.
-func (m *machine) endBlock(r *fencing.Refusal, s *statement, p *plan) {
+func (m *machine) endBlock(r *fencing.Refusal, s *statement, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.portal
 	m.scratch = appendCloseStatement(m.scratch, name)
 	m.scratch = appendParse(m.scratch, name, endSQL)
 	m.scratch = appendRun(m.scratch, name, name)
 	m.scratch = appendCloseStatement(m.scratch, name)
 	m.scratch = appendParse(m.scratch, name, raiseSQL)
-	p.insert(m.scratch[at:])
+	p.Own(m.scratch[at:])
 	for _, k := range []kind{closing, parse, run, closing, parse} {
-		e := m.owed.push(k, true)
+		e := m.push(k, true)
 		e.guard, e.refuse, e.stmt = refusal, r, s
 	}
 }

@@ -76,7 +76,7 @@ func transcripts() []shown {
 			steps: []step{at("Z", q("begin")), at("Z", q("declare c cursor for select 1")), at("Z", exec("c", 0), sync_()), at("Z", q("commit"))}},
 		{title: "A timeout", rows: "S18 W31", about: "The client's own, said once, wherever it strikes.",
 			steps: []step{at("Z", q("set statement_timeout to '100ms'")), at("Z", q("select pg_sleep(60)"))}},
-		{title: "A text that the grammar does not know", rows: "W41 W43", about: "It is taken for writes, its statements told apart by a scanner, and the server says what it thinks.",
+		{title: "A text that the grammar does not know", rows: "W41 W43", about: "Nothing is known of it, so the backend is noted in the registry while it runs, and the server sees the client's text alone.",
 			steps: []step{at("Z", q("frobnicate t; commit"))}},
 		{title: "A fast path call", rows: "W45 S1", about: "Nothing may stand in front of it: it goes under a note.",
 			steps: []step{at("Z", call(810))}},

@@ -32,7 +32,7 @@ func (m *machine) proofPays(text []byte) bool {
 	if m.held() == 0 || m.txTold == 0 {
 		return m.version < readOnlyHolds
 	}
-	return m.provenReads && m.cache.Recurs(text)
+	return m.provenReads && len(text) <= inlineText && m.cache.Recurs(text)
 }
 
 // proven reports that s is proven harmless now. What a cursor is read by is as
@@ -58,7 +58,7 @@ func (m *machine) hintUnproven(e *reply, hint []byte) []byte {
 	if m.version >= readOnlyHolds || m.catalogue == nil || len(text) == 0 || len(text) >= maxAuditText {
 		return hint
 	}
-	c, t := m.catalogue(), m.cache.AnalyzeBytes(text, m.settings)
+	c, t := m.catalogue(), m.analyzeAs(text, m.settings)
 	for i := range t.Statements {
 		if !t.Statements[i].Read {
 			return hint

@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // maxServerMessage bounds a message of the server that must be whole before it
@@ -16,7 +18,7 @@ type downPump struct {
 	buf     []byte
 	have    int
 	scratch []byte
-	plan    plan
+	plan    gate.Segments
 	events  []event
 
 	taken bool // the machine has taken what follows; sending is held
@@ -132,7 +134,7 @@ func (d *downPump) take() {
 	x := d.x
 	x.mu.Lock()
 	over := x.goodbye
-	d.plan.reset(d.buf[:d.have])
+	d.plan.Reset(d.buf[:d.have])
 	d.step.n, d.step.err = x.m.server(d.buf[:d.have], &d.plan)
 	d.events = append(d.events[:0], x.m.events...)
 	x.m.events = x.m.events[:0]
@@ -144,7 +146,7 @@ func (d *downPump) take() {
 		x.noteGone = make(chan struct{})
 	}
 	x.mu.Unlock()
-	d.step.out, d.scratch = d.plan.bytes(d.scratch)
+	d.step.out, d.scratch = d.plan.Bytes(d.scratch)
 	if over {
 		d.step.out = nil
 	}

@@ -55,6 +55,9 @@ func (x *session) meet(ctx context.Context, n need) {
 		x.m.refreshed()
 		x.mu.Unlock()
 		return
+	case needAnalysis:
+		x.analyze()
+		return
 	case needDemand:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 		x.cand.Demand(wait)
@@ -66,6 +69,18 @@ func (x *session) meet(ctx context.Context, n need) {
 	}
 	x.mu.Lock()
 	x.m.asked(n)
+	x.mu.Unlock()
+}
+
+// analyze analyzes the text that the machine waits for, without the session's
+// lock: a long text takes up to half a second, and may have to wait for others.
+func (x *session) analyze() {
+	x.mu.Lock()
+	sql, settings := x.m.wanted()
+	x.mu.Unlock()
+	t := x.srv.analyze(sql, settings)
+	x.mu.Lock()
+	x.m.analyzed(t)
 	x.mu.Unlock()
 }
 

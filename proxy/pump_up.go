@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // firstBuffer is the size of a pump's buffer: one read.
@@ -18,7 +20,7 @@ type upPump struct {
 	buf     []byte
 	have    int
 	scratch []byte
-	plan    plan
+	plan    gate.Plan
 
 	off   int  // of what the machine has not taken yet
 	taken bool // the machine has taken what follows, and it is to be carried out
@@ -168,7 +170,7 @@ func (x *session) lane() (*socket, bool) {
 // idleLocked reports a safe point: nothing owed, no transaction, no part of a
 // message in hand.
 func (x *session) idleLocked() bool {
-	return x.m.quiet() && x.m.tx == 'I' && !x.m.partial
+	return x.m.txn.AtRest() && !x.m.partial
 }
 
 // take gives the machine what is in the buffer. It reports false, and does
@@ -183,7 +185,7 @@ func (u *upPump) take() bool {
 	if t := x.asked(); t != nil {
 		t.answer(false)
 	}
-	u.plan.reset(in)
+	u.plan.Reset(in)
 	u.step.n, u.step.need, u.step.err = x.m.client(in, &u.plan)
 	x.m.partial = u.step.n < len(in)
 	t := x.asked()
@@ -191,7 +193,7 @@ func (u *upPump) take() bool {
 	if t != nil {
 		t.answer(false) // before what may block
 	}
-	u.step.out, u.scratch = u.plan.bytes(u.scratch)
+	u.step.out, u.scratch = u.plan.Bytes(u.scratch)
 	u.taken = true
 	return true
 }

@@ -35,6 +35,15 @@ var noteStuckRefusal = &fencing.Refusal{
 	Hint:     "Connect again.",
 }
 
+// needsBlockRefusal is what Postgres says of a DECLARE outside a block. It is
+// said in Postgres's place to those who do not lead: what the cursor's query
+// holds may run functions while it is analyzed, and read-only mode in front would
+// make a block of it.
+var needsBlockRefusal = &fencing.Refusal{
+	SQLState: "25P01",
+	Message:  "DECLARE CURSOR can only be used in transaction blocks",
+}
+
 // retryRefusal stands behind a check that was expected to fail and did not.
 var retryRefusal = &fencing.Refusal{
 	SQLState: fencing.StateNotLeader,

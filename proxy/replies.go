@@ -62,15 +62,33 @@ type reply struct {
 	refuse *fencing.Refusal
 	// text is the client's SQL that the guard stands in front of, for the
 	// audit line: at most maxAuditText bytes, memory kept for the next use.
-	text []byte
+	text  []byte
+	reads bool // it is nothing but a read
 }
 
 // replies is the FIFO: a ring that grows and is reused, so that it costs no
 // allocation per message.
 type replies struct {
-	ring []reply
-	head int
-	n    int
+	ring  []reply
+	head  int
+	n     int
+	texts int // bytes of the texts that the entries keep
+}
+
+// maxQueryTexts bounds, in bytes, the texts of Queries that are kept for the
+// audit while they are pending.
+const maxQueryTexts = 256 << 10
+
+// keepText keeps the start of a Query's SQL for the audit, if there is room.
+// reads says that it is nothing but a read. e is the entry pushed last.
+func (r *replies) keepText(e *reply, text []byte, reads bool) {
+	e.reads = reads
+	text = text[:min(len(text), maxAuditText)]
+	if r.texts+len(text) > maxQueryTexts {
+		return
+	}
+	e.text = append(e.text, text...)
+	r.texts += len(e.text)
 }
 
 func (r *replies) len() int { return r.n }
@@ -128,8 +146,18 @@ func (r *replies) front() *reply {
 }
 
 func (r *replies) pop() {
+	const long = 64
+	e := r.at(0)
+	r.texts -= len(e.text)
+	if e.kind == parse && !e.ours && e.stmt != nil {
+		r.texts -= len(e.stmt.text)
+	}
 	r.head = (r.head + 1) & (len(r.ring) - 1)
-	r.n--
+	if r.n--; r.n == 0 { // the first entries are used again, so that few keep memory for their texts
+		if r.head = 0; len(r.ring) > long {
+			r.ring = nil
+		}
+	}
 }
 
 // remove takes the i-th entry from the front out, order kept.

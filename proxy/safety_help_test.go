@@ -48,9 +48,14 @@ grant all on all sequences in schema public to app`
 
 func newStage(t *testing.T, pg *pgtest.Server) *stage {
 	t.Helper()
-	b := newBench(t, pg, nil)
-	s := &stage{bench: b, t: t, db: pg.Database(t)}
-	s.admin = pg.Connect(t, pgtest.Superuser, s.db)
+	return stageOf(t, newBench(t, pg, nil))
+}
+
+// stageOf makes a stage behind that proxy.
+func stageOf(t *testing.T, b *bench) *stage {
+	t.Helper()
+	s := &stage{bench: b, t: t, db: b.pg.Database(t)}
+	s.admin = b.pg.Connect(t, pgtest.Superuser, s.db)
 	s.exec(stageSQL)
 	return s
 }

@@ -28,10 +28,12 @@ const cacheBytes = 32 << 20
 type Server struct {
 	cfg   Config
 	cache *fencing.Cache
-	keys  cancelKeys
-	loops *loops
-	slots chan struct{} // of MaxConnections
-	crowd chan struct{} // of clients beyond them
+	// analyze analyzes a text too long for the machine; it may take a while.
+	analyze func(sql string, s fencing.Settings) *fencing.Text
+	keys    cancelKeys
+	loops   *loops
+	slots   chan struct{} // of MaxConnections
+	crowd   chan struct{} // of clients beyond them
 
 	mu struct {
 		sync.Mutex
@@ -54,6 +56,7 @@ func NewServer(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{cfg: cfg, loops: loops, cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
+	s.analyze = s.cache.Analyze
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil

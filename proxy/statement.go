@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"bytes"
-
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -18,9 +16,14 @@ type statement struct {
 	known bool
 	empty bool // and holds nothing: the server does not run it
 	info  fencing.Statement
-	// text is the client's SQL, cut at maxAnalyzed: for the question whether it
-	// is a read, which only those who do not lead ask, and for the audit.
+	// text is the client's SQL, for the question whether it is a read, which only
+	// those who do not lead ask, and for the audit; see keeps.
 	text string
+	// snapshot: to parse or bind it is a transaction's first query, after which
+	// its isolation cannot be changed.
+	snapshot bool
+	// deallocates: it hides what it does, and has a word in it that frees names.
+	deallocates bool
 	// class is the lazily computed answer.
 	class readClass
 	// reading is how the server read the text when it was parsed, as far as is
@@ -36,22 +39,19 @@ type statement struct {
 	confirmed bool
 	// lost: the server skipped or refused the Parse.
 	lost bool
-	// twoPhase: not known, and its text seems to hold a PREPARE TRANSACTION,
-	// whose transaction would outlive the note in the registry.
-	twoPhase bool
+	// guess is all there is of a text that is not known.
+	guess fencing.Guess
+	// name is what it is prepared as, "" if it is unnamed or not kept.
+	name string
 }
 
-// binding is what a Bind has put into a portal.
-type binding struct {
-	stmt  *statement
-	batch uint64 // in which the Bind was sent
-}
+// serverName is the length, in bytes, at which the server cuts names.
+const serverName = 63
 
 // opaque reports whether names that differ for the proxy may be the same for
 // the server, which cuts them at 63 bytes and converts them from the client's
 // encoding.
 func opaque(name []byte) bool {
-	const serverName = 63
 	for _, c := range name {
 		if c >= 0x80 {
 			return true
@@ -66,33 +66,6 @@ func declaresTypes(end []byte) bool {
 	return len(end) != 2 || end[0] != 0 || end[1] != 0
 }
 
-// preparesTransaction finds PREPARE TRANSACTION in a text that cannot be read;
-// a comment behind PREPARE is taken for it. It is given the longest texts, so
-// that it must be quick: the session is locked meanwhile.
-var preparesTransaction twoPhaseFinder
-
-type twoPhaseFinder struct{}
-
-// Match reports whether sql may hold it. The vertical tab is space to PostgreSQL
-// from 16 on.
-func (twoPhaseFinder) Match(sql []byte) bool {
-	const word = "prepare"
-	for i, c := range sql {
-		if c|0x20 != 'p' || !foldPrefix(view(sql[i:]), word) {
-			continue
-		}
-		behind := sql[i+len(word):]
-		next := bytes.TrimLeft(behind, " \t\n\v\f\r")
-		switch {
-		case bytes.HasPrefix(next, []byte("/*")), bytes.HasPrefix(next, []byte("--")):
-			return true
-		case len(next) < len(behind) && foldPrefix(view(next), "transaction"):
-			return true
-		}
-	}
-	return false
-}
-
 type readClass uint8
 
 const (
@@ -104,42 +77,23 @@ const (
 // unknownStatement stands for every name the proxy knows nothing of.
 var unknownStatement = &statement{confirmed: true}
 
-// maxAnalyzed is the length of text beyond which nothing is parsed: it is then
-// a write.
-const maxAnalyzed = 1 << 20
-
-// unguarded reports whether a statement of this kind needs nothing in front of
-// it: it can neither read nor write anything, or it only ends a transaction.
-func unguarded(s *fencing.Statement) bool {
-	if s.EndsSavepoint { // a check in front would make it fail in a failed transaction
-		return true
-	}
-	switch s.Kind {
-	case fencing.Session, fencing.Begin, fencing.Commit, fencing.Rollback,
-		fencing.Discard, fencing.Deallocate, fencing.ShowFence, fencing.SetFence:
-		return true
-	default:
-		return false
-	}
-}
-
 // undoes reports whether s undoes the read-only mode of a transaction that has
 // begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).
 func (m *machine) undoes(s *statement) bool {
-	const refusedSince = 16
-	return s.info.UnsetsReadOnly && m.version < refusedSince
+	return s.info.UnsetsReadOnly && m.version < readOnlyHolds
 }
 
 // newStatement describes the single statement of a Parse.
 func (m *machine) newStatement(sql []byte) *statement {
 	s := &statement{batch: m.batch, reading: m.reading(sql)}
 	info, quick := fencing.Quick(sql)
-	if len(sql) <= maxAnalyzed {
-		s.text = string(sql)
-	}
+	s.text = m.keeps(sql)
 	switch {
 	case quick:
 		s.known, s.info = true, info
+		if len(s.text) < len(sql) {
+			s.class = isWrite // as far as anybody will be able to tell
+		}
 	case len(sql) > maxAnalyzed:
 	default:
 		t := m.analyze(sql)
@@ -149,15 +103,24 @@ func (m *machine) newStatement(sql []byte) *statement {
 		case len(t.Statements) > 0:
 			// More than one is an error of the server's: nothing runs.
 			s.known, s.info = true, t.Statements[0]
+			s.class = isWrite
 			if t.Statements[0].Read {
 				s.class = isRead
-			} else {
-				s.class = isWrite
 			}
 		}
 	}
-	s.twoPhase = !s.known && preparesTransaction.Match(sql)
+	if !s.known {
+		s.guess = fencing.GuessOf(sql)
+	}
+	s.snapshot = takesSnapshot(s.known, sql)
+	s.deallocates = s.hides() && mentionsDeallocate(sql)
 	return s
+}
+
+// hides reports whether s may do what is not seen in its tree: DO, CALL, and what
+// cannot be parsed.
+func (s *statement) hides() bool {
+	return !s.known || s.info.Kind == fencing.Alone && s.info.EndsTx
 }
 
 // read reports whether s is nothing but a read, as far as the grammar tells.
@@ -166,24 +129,44 @@ func (m *machine) read(s *statement) bool {
 		return false
 	}
 	if s.class == unclassified {
-		s.class = isWrite
-		if s.known && s.info.Read {
-			s.class = isRead
-		} else if t := m.reread(s); s.known && t.Known && len(t.Statements) == 1 && t.Statements[0].Read {
-			s.class = isRead
-		}
+		m.classify(s)
 	}
 	return s.class == isRead
 }
 
-// analyze parses sql under the session's settings. Text that means the same
-// under every setting needs none of them; other text is taken for the worst
-// while a setting may be changing.
-func (m *machine) analyze(sql []byte) *fencing.Text {
-	return m.cache.AnalyzeBytes(sql, m.reading(sql))
+// classify asks the grammar whether s is a read, if only Quick has seen it.
+// Where its text has not been analyzed, nothing is said, and it counts as a
+// write.
+func (m *machine) classify(s *statement) {
+	switch {
+	case !s.known:
+		s.class = isWrite
+	case s.info.Read:
+		s.class = isRead
+	default:
+		t := m.analyzeAs(bytesOf(s.text), s.asRead(m))
+		switch {
+		case t == notAnalyzed:
+		case t.Known && len(t.Statements) == 1 && t.Statements[0].Read:
+			s.class = isRead
+		default:
+			s.class = isWrite
+		}
+	}
+}
+
+// asRead is the settings under which the server reads the text of s, or has read
+// it when it was parsed.
+func (s *statement) asRead(m *machine) fencing.Settings {
+	if s == &m.one {
+		return m.reading(bytesOf(s.text))
+	}
+	return s.reading
 }
 
 // reading is the settings under which the server reads sql if it comes now.
+// Text that means the same under every setting needs none of them; other text
+// is taken for the worst while a setting may be changing.
 func (m *machine) reading(sql []byte) fencing.Settings {
 	switch {
 	case !sensitive(sql):
@@ -193,14 +176,6 @@ func (m *machine) reading(sql []byte) fencing.Settings {
 	default:
 		return m.settings
 	}
-}
-
-// reread analyzes the text of s as the server read it.
-func (m *machine) reread(s *statement) *fencing.Text {
-	if s == &m.one {
-		return m.analyze([]byte(s.text))
-	}
-	return m.cache.AnalyzeBytes([]byte(s.text), s.reading)
 }
 
 // unsettled reports whether sql means what the server's settings say, and the

@@ -38,7 +38,7 @@ func TestExplainSaysWhatTheProxyDoes(t *testing.T) {
 			want, wantFollower = "nothing", "nothing"
 		case strings.HasPrefix(e.Check, "nowhere"):
 			want, wantFollower = "refusal", "refusal"
-		case strings.HasPrefix(e.Check, "outside a block"):
+		case strings.HasPrefix(e.Check, "outside a block"), strings.HasPrefix(e.Check, "on the control connection"):
 			want, wantFollower = "registry", "check"
 		default:
 			want, wantFollower = "check", "check"

@@ -3,6 +3,8 @@ package proxy
 import (
 	"bytes"
 	"testing"
+
+	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // Front says what stands in front of a Query in an idle session, or in a block
@@ -14,14 +16,14 @@ func Front(t *testing.T, sql string, leads, inBlock bool) string {
 		st = standings[0]
 	}
 	m := fuzzMachine(fencedMode, st)
-	m.tx, m.checks.prepared, m.checks.confirmed = 'I', true, true
+	m.checks.prepared, m.checks.confirmed = true, true
 	if inBlock {
-		m.tx = 'T'
+		m.txn.Answer(gate.Block, false)
 		m.txTold = m.told
 	}
 	out := pumpUp(t, m, appendQuery(nil, []byte(sql)), 1<<20)
 	switch {
-	case m.noted:
+	case m.note.Held():
 		return "registry"
 	case bytes.Contains(out, []byte(raiseSQL)), bytes.Contains(out, []byte(endSQL)):
 		return "refusal"

@@ -3,6 +3,8 @@ package desktest
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -55,10 +57,7 @@ func (s *Seat) TryGrant() (fencing.Epoch, error) {
 func (s *Seat) Set(st *fencing.Standing) {
 	s.standing.Store(st)
 	s.mu.Lock()
-	members := make([]fencing.Member, 0, len(s.members))
-	for m := range s.members {
-		members = append(members, m)
-	}
+	members := slices.Collect(maps.Keys(s.members))
 	close(s.changed)
 	s.changed = make(chan struct{})
 	s.mu.Unlock()
@@ -80,6 +79,20 @@ func (s *Seat) Members() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.members)
+}
+
+// Owed reports whether a connection of the candidacy is owed something by the
+// server.
+func (s *Seat) Owed() bool {
+	s.mu.Lock()
+	members := slices.Collect(maps.Keys(s.members))
+	s.mu.Unlock()
+	owed := false
+	for _, m := range members {
+		_, o := m.Activity()
+		owed = owed || o
+	}
+	return owed
 }
 
 // FenceID is the fence's number, which the names of its objects bear.

@@ -27,7 +27,8 @@ var ours = map[string][]string{
 	"election/electiontest": {
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
 	},
-	"proxy":               {"fencing"},
+	"proxy":               {"fencing", "proxy/gate"},
+	"proxy/gate":          {"fencing"},
 	"migrations":          {},
 	"cmd/fencepost":       {"..."},
 	"internal/pgtest":     {"migrations"},

@@ -1,18 +1,18 @@
-package proxy
+package fencing
 
 import (
 	"bytes"
 	"testing"
 )
 
-func TestTwoPhaseIsFoundInTextsThatAreNotRead(t *testing.T) {
+func TestTwoPhaseIsFoundInTextsThatAreNotParsed(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string]bool{
 		"prepare transaction 'x'": true, "begin; PREPARE \t\r\n\v\f Transaction 'x'": true, "prepare/* */transaction 'x'": true, "prepare --\ntransaction 'x'": true,
 		"prepare /**/ p as select 1": true, "pprepare transaction": true, "prepare p as select 1": false, "preparetransaction": false, "prepare": false, "prepar": false, "": false,
 		"prepare transactio": false, "select 'p'; prepare x as select 1; prepare\ntransaction 'y'": true,
 	} {
-		if got := preparesTransaction.Match([]byte(sql)); got != want {
+		if got := GuessOf([]byte(sql)).PreparesTransaction; got != want {
 			t.Errorf("%q: %v, want %v", sql, got, want)
 		}
 	}
@@ -23,7 +23,7 @@ func BenchmarkTwoPhaseInALongText(b *testing.B) {
 	text := bytes.Repeat([]byte("insert into p values ('x;'); "), 1<<20/29)
 	b.SetBytes(int64(len(text)))
 	for b.Loop() {
-		if preparesTransaction.Match(text) {
+		if GuessOf(text).PreparesTransaction {
 			b.Fatal("found")
 		}
 	}

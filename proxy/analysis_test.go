@@ -1,0 +1,169 @@
+package proxy_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// patience is how long these tests wait for what must come before they fail.
+const patience = 20 * time.Second
+
+// longRead is a SELECT that is too long to be parsed while the session is locked.
+func longRead(n int) string {
+	return "/* " + strings.Repeat("x", n) + " */ select count(*) from c"
+}
+
+// TestAnalysisHoldsNobodyUp: while the texts of many sessions wait for their
+// analysis, which is held back here, another session goes on, and the sessions
+// that wait can be asked for signs of life.
+func TestAnalysisHoldsNobodyUp(t *testing.T) {
+	t.Parallel()
+	const sessions = 16
+	asked, release := make(chan string, 4*sessions), make(chan struct{})
+	b := newBenchWith(t, pgtest.SharedMajor(t, 18), nil, func(s *proxy.Server) {
+		s.AnalyzeWith(func(sql string, st fencing.Settings) *fencing.Text {
+			asked <- sql
+			<-release
+			return fencing.Analyze(sql, st)
+		})
+	})
+	s := stageOf(t, b)
+	leader := s.leads("leader")
+	var waiting []*wiretest.Conn
+	var replies []*pending
+	for i := range sessions {
+		c := s.connect("follower" + string(rune('a'+i)))
+		waiting = append(waiting, c)
+		text := longRead(100_000)
+		if i%2 == 0 { // the text comes while the server is busy with a statement of the same session
+			replies = append(replies, reply(c, 2))
+			c.Send(q("select pg_sleep(0.05)"), q(text))
+		} else {
+			replies = append(replies, reply(c, 1))
+			c.Send(parse("", text), bind("", ""), exec("", 0), sync_())
+		}
+	}
+	for range sessions {
+		select {
+		case <-asked:
+		case <-time.After(patience):
+			t.Fatal("a long text is not analyzed outside the machine")
+		}
+	}
+	for range 200 {
+		mustPass(t, leader, q("update c set v = v"))
+	}
+	for i := range waiting {
+		seat := s.seat(s.db, "r", "follower"+string(rune('a'+i)))
+		done := make(chan bool)
+		go func() { done <- seat.Owed() }()
+		select {
+		case owed := <-done:
+			if !owed {
+				t.Errorf("session %d counts as silent while its text is analyzed", i)
+			}
+		case <-time.After(patience):
+			t.Fatalf("session %d cannot be asked for signs of life", i)
+		}
+		if replies[i].over() {
+			t.Errorf("session %d was answered without an analysis", i)
+		}
+	}
+	close(release)
+	for i, p := range replies {
+		if all, ended := p.wait(); ended || wiretest.ErrorOf(all) != "" {
+			t.Errorf("session %d: %v, ended %v", i, all, ended)
+		}
+	}
+}
+
+// TestLongTextsAreStillTold: a text of each length is what it is, whoever
+// analyzes it: a read for a follower, a write that is refused, and in a batch
+// that is still open.
+func TestLongTextsAreStillTold(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, own18(t))
+	leader := s.leads("leader")
+	c := s.connect("follower")
+	for _, n := range []int{10, 1990, 2048, 5000, 20_000, 100_000} {
+		read := longRead(n)
+		write := "insert into t (v) values ('" + strings.Repeat("x", n) + "')"
+		mustPass(t, c, q(read))
+		mustPass(t, c, run(read), sync_())
+		mustPass(t, c, q(read+"; "+read))
+		mustPass(t, c, parse("s", "select '"+strings.Repeat("y", n)+"'"), sync_())
+		mustPass(t, c, bind("", "s"), exec("", 0), run(read), shut('S', "s"), sync_())
+		mustFail(t, c, "ZF002", q(write))
+		mustFail(t, c, "ZF002", run(write), sync_())
+		mustPass(t, leader, q(write))
+		mustPass(t, leader, run(write), run(read), sync_())
+		mustPass(t, leader, parse("w", write), bind("", "w"), exec("", 0), shut('S', "w"), sync_())
+	}
+	if got := s.value("select count(*) from t"); got != 3*6 {
+		t.Errorf("%d rows, want %d", got, 3*6)
+	}
+}
+
+// BenchmarkQuietLeader measures the statements of a leader beside sessions of a
+// role without rights that send long texts nobody has seen before, each behind a
+// statement that is still running. The figure that counts is p99, against that
+// of the same leader alone.
+func BenchmarkQuietLeader(b *testing.B) {
+	for _, n := range []int{0, 16} {
+		b.Run(fmt.Sprintf("beside %d", n), func(b *testing.B) { quietLeader(b, n) })
+	}
+}
+
+func quietLeader(b *testing.B, sessions int) {
+	bench := newBench(b, pgtest.Shared(b), nil)
+	db := bench.pg.Database(b)
+	connect := func(worker string) *wiretest.Conn {
+		c, _ := wiretest.Connect(b, bench.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
+		return c
+	}
+	connect("leader")
+	bench.seat(db, "r", "leader").Grant()
+	leader := connect("leader")
+	over := make(chan struct{})
+	var load sync.WaitGroup
+	for i := range sessions {
+		c := connect(fmt.Sprintf("follower%d", i))
+		load.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-over:
+					return
+				default:
+				}
+				text := fmt.Sprintf("select %d%s", n, strings.Repeat(", 1 + 1", 250_000/7))
+				p := reply(c, 2)
+				if _, err := c.Write(cat(q("select pg_sleep(0.05)"), q(text))); err != nil {
+					return
+				}
+				p.wait()
+			}
+		})
+	}
+	var took []time.Duration
+	for b.Loop() {
+		start := time.Now()
+		if all, ended := ask(leader, q("select 1")); ended || wiretest.ErrorOf(all) != "" {
+			b.Fatal(all)
+		}
+		took = append(took, time.Since(start))
+	}
+	close(over)
+	load.Wait()
+	slices.Sort(took)
+	b.ReportMetric(float64(took[len(took)*99/100])/float64(time.Millisecond), "p99-ms")
+	b.ReportMetric(float64(took[len(took)-1])/float64(time.Millisecond), "max-ms")
+}

@@ -1,0 +1,261 @@
+package gate
+
+import "github.com/fencepost/fencepost/fencing"
+
+// State is where a transaction stands.
+type State uint8
+
+const (
+	// Unknown: replies decide that are still pending.
+	Unknown State = iota
+	// AtRest: the server is idle, outside any transaction, and nothing was sent
+	// since it said so.
+	AtRest
+	// Outside: no block was begun, but messages were sent since the session was
+	// at rest. They share an implicit transaction.
+	Outside
+	// InBlock: an explicit transaction block, as ReadyForQuery said.
+	InBlock
+	// Failed: a block that has failed, as ReadyForQuery said.
+	Failed
+)
+
+// Cover is what a transaction was given before the client's messages.
+type Cover uint8
+
+const (
+	Uncovered Cover = iota
+	ReadOnly        // read-only mode was set
+	Checked         // the epoch was checked, and the sequence is locked; or the transaction is refused
+)
+
+// Sent is something that goes to the server and matters to the transaction.
+type Sent uint8
+
+const (
+	// Starts: a message that works in a transaction is about to be sent.
+	Starts Sent = iota
+	// Message: a message goes out, the client's or the proxy's own.
+	Message
+	// SetReadOnly: read-only mode, or what is refused in it.
+	SetReadOnly
+	// RunCheck: a check, or a refusal in its place: what follows it in the same
+	// batch or text is skipped if it fails.
+	RunCheck
+	// BeginBlock: BEGIN, or a text of several statements, which is a block of its
+	// own.
+	BeginBlock
+	// MayEnd: what may end the transaction, or a savepoint, or is not known.
+	MayEnd
+	// UndoReadOnly: what may undo read-only mode.
+	UndoReadOnly
+	// EndBatch: Sync, Query or FunctionCall, after which only ReadyForQuery says
+	// what holds.
+	EndBatch
+)
+
+// Answered is something that the server said and that matters to the
+// transaction.
+type Answered uint8
+
+const (
+	CheckPassed      Answered = iota // our check has completed
+	ReadOnlySet                      // so has our read-only mode
+	TransactionEnded                 // the tag of COMMIT or ROLLBACK
+	ReadOnlyUndone                   // the tag of what may undo read-only mode
+	Skipping                         // an error after which everything is skipped up to a Sync
+	Idle                             // ReadyForQuery, by its status
+	Block
+	FailedBlock
+)
+
+// status is what a ReadyForQuery said.
+type status uint8
+
+const (
+	idle status = iota
+	block
+	failedBlock
+)
+
+// Txn is what is known of a session's transaction. The zero Txn is at rest.
+// Send and Answer alone change it, one for each side.
+type Txn struct {
+	// What was sent.
+	begun   bool // state and cover hold for the batch in hand
+	unsure  bool // that batch began while replies were pending
+	state   State
+	cover   Cover
+	pending bool // a message was sent since the ReadyForQuery that left none pending
+
+	// What was answered.
+	ready    status // by the last ReadyForQuery
+	skipping bool
+	answered Cover
+	carried  Cover // answered, at the last ReadyForQuery
+}
+
+// State returns where the transaction of the next message stands.
+func (t *Txn) State() State {
+	switch {
+	case t.AtRest() && (!t.begun || t.state == Outside):
+		return AtRest
+	case !t.begun:
+		return Unknown
+	default:
+		return t.state
+	}
+}
+
+// AtRest reports that the server is idle, and that nothing was sent since.
+func (t *Txn) AtRest() bool { return t.ready == idle && !t.pending }
+
+// Settled reports that nothing was sent since the last ReadyForQuery.
+func (t *Txn) Settled() bool { return !t.pending }
+
+// IsOutside reports that the next message is known to stand outside any block.
+func (t *Txn) IsOutside() bool {
+	s := t.State()
+	return s == AtRest || s == Outside
+}
+
+// Unsure reports that the batch in hand began while replies were pending.
+func (t *Txn) Unsure() bool { return t.unsure }
+
+// Cover is what the next message's transaction was given: confirmed, or in
+// front of it in the same batch.
+func (t *Txn) Cover() Cover { return t.cover }
+
+// ServerCover is what the server's transaction was given, as far as it has said.
+func (t *Txn) ServerCover() Cover { return t.answered }
+
+// Send follows something that goes to the server. pending says, of Starts,
+// whether replies are pending; fresh that it took over what the last
+// ReadyForQuery had said.
+func (t *Txn) Send(s Sent, pending bool) (fresh bool) {
+	switch s {
+	case Starts:
+		return t.starts(pending)
+	case Message:
+		t.pending = true
+	case SetReadOnly:
+		t.cover = ReadOnly
+	case RunCheck:
+		t.cover = Checked
+	case BeginBlock:
+		if t.state == Outside {
+			t.state = Unknown
+		}
+	case MayEnd:
+		t.cover = Uncovered
+		if t.state != Outside {
+			t.state = Unknown
+		}
+	case UndoReadOnly:
+		if t.cover == ReadOnly {
+			t.cover = Uncovered
+		}
+	case EndBatch:
+		t.begun, t.unsure, t.state, t.cover = false, false, Unknown, Uncovered
+	}
+	return false
+}
+
+// starts takes over what the last ReadyForQuery said for the messages that
+// follow, if that still holds.
+func (t *Txn) starts(pending bool) (fresh bool) {
+	if t.begun {
+		return false
+	}
+	if t.begun = true; pending {
+		t.unsure = true
+		return false
+	}
+	t.unsure, t.state, t.cover = false, Outside, Uncovered
+	switch t.ready {
+	case block:
+		t.state, t.cover = InBlock, t.carried
+	case failedBlock:
+		t.state = Failed
+	}
+	return true
+}
+
+// Answer follows something that the server said. pending says, of a
+// ReadyForQuery, whether further replies are pending.
+func (t *Txn) Answer(a Answered, pending bool) {
+	switch a {
+	case CheckPassed:
+		t.answered = Checked
+	case ReadOnlySet:
+		t.answered = ReadOnly
+	case TransactionEnded:
+		t.answered = Uncovered
+	case ReadOnlyUndone:
+		if t.answered == ReadOnly {
+			t.answered = Uncovered
+		}
+	case Skipping:
+		t.skipping = true
+	case Idle:
+		t.ready, t.answered = idle, Uncovered
+	case Block:
+		t.ready = block
+	case FailedBlock:
+		t.ready = failedBlock
+	}
+	if a >= Idle {
+		t.carried, t.skipping, t.pending = t.answered, false, pending
+	}
+}
+
+// Skips reports that the server skips everything up to the next Sync.
+func (t *Txn) Skips() bool { return t.skipping }
+
+// Covered is the reason of a message whose transaction was given a check, or is
+// read-only.
+func (t *Txn) Covered() (Reason, bool) {
+	if t.cover == ReadOnly {
+		return Reason{readOnly}, true
+	}
+	return Reason{checked}, t.cover == Checked
+}
+
+// Dead is the reason of a message in a block that has failed, where nothing runs
+// but its end. It is none for a text that cannot be read: that may go on after
+// the end.
+func (t *Txn) Dead() (Reason, bool) { return Reason{failed}, t.State() == Failed }
+
+// Skipped is the reason of any message while the server skips everything.
+func (t *Txn) Skipped(pending bool) (Reason, bool) {
+	return Reason{failed}, t.skipping && !pending
+}
+
+// Harmless is the reason of a statement that can neither read nor write anything
+// of the database, or that only ends a transaction, on a server of this major
+// version.
+func (t *Txn) Harmless(s *fencing.Statement, version int) (Reason, bool) {
+	const keepsReadOnly = 16 // before it, RESET undoes a read-only mode in which a COMMIT could then write
+	return Reason{harmless}, unguarded(s) && (!s.UnsetsReadOnly || version >= keepsReadOnly)
+}
+
+// unguarded reports whether a statement of this kind needs nothing in front of
+// it. A check in front of RELEASE or ROLLBACK TO would make it fail in a failed
+// transaction.
+func unguarded(s *fencing.Statement) bool {
+	switch s.Kind {
+	case fencing.Session, fencing.Begin, fencing.Commit, fencing.Rollback,
+		fencing.Discard, fencing.Deallocate, fencing.ShowFence, fencing.SetFence:
+		return true
+	default:
+		return s.EndsSavepoint
+	}
+}
+
+// NothingOutside is the reason of a Query of one statement, at rest, that
+// Postgres refuses outside a transaction block before it looks at its parts, or
+// that does nothing there: LOCK, SAVEPOINT and SET CONSTRAINTS. DECLARE is none
+// of them, since its query is analyzed first, which may run functions.
+func (t *Txn) NothingOutside(s *fencing.Statement) (Reason, bool) {
+	return Reason{harmless}, t.State() == AtRest && s.OnlyInBlock && s.Kind != fencing.ByMessage
+}

@@ -1,0 +1,78 @@
+package gate
+
+import "testing"
+
+// step is something that is sent or answered.
+type step func(t *Txn)
+
+func send(s Sent) step { return func(t *Txn) { t.Send(s, false) } }
+
+// starts is the next message, while replies are pending or not.
+func starts(pending bool) step { return func(t *Txn) { t.Send(Starts, pending) } }
+
+// ready is a ReadyForQuery after which nothing is pending.
+func ready(a Answered) step { return func(t *Txn) { t.Answer(a, false) } }
+
+func answer(a Answered) step { return func(t *Txn) { t.Answer(a, true) } }
+
+func TestTxn(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		steps []step
+		state State
+		cover Cover
+	}{
+		{"new", nil, AtRest, Uncovered},
+		{"the first message", []step{starts(false)}, AtRest, Uncovered},
+		{"after the first message", []step{starts(false), send(Message)}, Outside, Uncovered},
+		{"after a check", []step{starts(false), send(RunCheck), send(Message)}, Outside, Checked},
+		{"after a batch", []step{starts(false), send(RunCheck), send(Message), send(EndBatch)}, Unknown, Uncovered},
+		{"a batch while replies are pending", []step{starts(false), send(Message), send(EndBatch), starts(true)}, Unknown, Uncovered},
+		{"at rest again", []step{starts(false), send(RunCheck), send(Message), send(EndBatch), answer(CheckPassed), ready(Idle), starts(false)}, AtRest, Uncovered},
+		{"ready, with more pending", []step{starts(false), send(Message), send(EndBatch), answer(Idle)}, Unknown, Uncovered},
+		{"in a block", []step{starts(false), send(Message), send(EndBatch), ready(Block), starts(false)}, InBlock, Uncovered},
+		{"in a checked block", []step{starts(false), send(Message), send(EndBatch), answer(CheckPassed), ready(Block), starts(false)}, InBlock, Checked},
+		{"in a failed block", []step{starts(false), send(Message), send(EndBatch), answer(CheckPassed), ready(FailedBlock), starts(false)}, Failed, Uncovered},
+		// BEGIN was executed and answered, but no ReadyForQuery came since: the
+		// last one still says idle.
+		{"after a BEGIN that was flushed", []step{starts(false), send(Message), send(BeginBlock), starts(false)}, Unknown, Uncovered},
+		{"after an executed SELECT that was flushed", []step{starts(false), send(RunCheck), send(Message), starts(false)}, Outside, Checked},
+		{"after COMMIT in a batch", []step{starts(false), send(RunCheck), send(Message), send(MayEnd)}, Outside, Uncovered},
+		{"after COMMIT in a block", []step{ready(Block), starts(false), send(Message), send(MayEnd)}, Unknown, Uncovered},
+		{"several statements in one text", []step{starts(false), send(BeginBlock), send(Message)}, Unknown, Uncovered},
+		{"read-only mode undone", []step{starts(false), send(SetReadOnly), send(UndoReadOnly), send(Message)}, Outside, Uncovered},
+		{"a check is not undone", []step{starts(false), send(RunCheck), send(UndoReadOnly), send(Message)}, Outside, Checked},
+		{"read-only mode and RELEASE", []step{answer(ReadOnlySet), answer(ReadOnlyUndone), ready(Block), starts(false)}, InBlock, Uncovered},
+		{"a check and RELEASE", []step{answer(CheckPassed), answer(ReadOnlyUndone), ready(Block), starts(false)}, InBlock, Checked},
+		{"a check and ROLLBACK", []step{answer(CheckPassed), answer(TransactionEnded), ready(Block), starts(false)}, InBlock, Uncovered},
+		{"idle ends cover", []step{answer(CheckPassed), ready(Idle), ready(Block), starts(false)}, InBlock, Uncovered},
+	} {
+		var txn Txn
+		for _, s := range c.steps {
+			s(&txn)
+		}
+		if txn.State() != c.state || txn.Cover() != c.cover {
+			t.Errorf("%s: state %d, cover %d; want %d, %d", c.name, txn.State(), txn.Cover(), c.state, c.cover)
+		}
+		if txn.AtRest() != (c.state == AtRest) {
+			t.Errorf("%s: at rest: %v", c.name, txn.AtRest())
+		}
+	}
+}
+
+func TestSkippingEndsWithReadyForQuery(t *testing.T) {
+	t.Parallel()
+	var txn Txn
+	txn.Answer(Skipping, true)
+	if _, ok := txn.Skipped(true); ok {
+		t.Error("skipped while replies are pending: one may be the ReadyForQuery")
+	}
+	if _, ok := txn.Skipped(false); !ok {
+		t.Error("not skipped")
+	}
+	txn.Answer(Idle, false)
+	if _, ok := txn.Skipped(false); ok {
+		t.Error("skipped after ReadyForQuery")
+	}
+}

@@ -1,0 +1,121 @@
+package proxy
+
+import (
+	"unsafe"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// inlineText is the longest text, in bytes, that the machine parses by itself,
+// which takes less than a millisecond. The session is locked meanwhile, and its
+// event loop serves others. A longer text is analyzed by the shell, without the
+// lock and off the loop: the machine asks for it by needAnalysis.
+const inlineText = 2 << 10
+
+// maxAnalyzed is the length of text beyond which nothing is parsed: it is then
+// a write.
+const maxAnalyzed = 1 << 20
+
+// analysis is that of the one text which the message in hand needs.
+type analysis struct {
+	sql      string
+	settings fencing.Settings
+	text     *fencing.Text // nil while it is wanted
+}
+
+// notAnalyzed stands for a text that nobody was asked to analyze: it counts as
+// the worst.
+var notAnalyzed = &fencing.Text{}
+
+// analyze returns the analysis of sql as the server reads it now.
+func (m *machine) analyze(sql []byte) *fencing.Text { return m.analyzeAs(sql, m.reading(sql)) }
+
+func (m *machine) analyzeAs(sql []byte, s fencing.Settings) *fencing.Text {
+	switch {
+	case len(sql) <= inlineText:
+		return m.cache.AnalyzeBytes(sql, s)
+	case m.inHand.text != nil && m.inHand.settings == s && m.inHand.sql == string(sql):
+		return m.inHand.text
+	}
+	if t := m.cache.Lookup(sql, s); t != nil {
+		return t
+	}
+	return notAnalyzed
+}
+
+// missing reports that the analysis of sql is not there, and keeps what wanted
+// returns.
+func (m *machine) missing(sql []byte, s fencing.Settings) bool {
+	if len(sql) > maxAnalyzed || m.analyzeAs(sql, s) != notAnalyzed {
+		return false
+	}
+	m.inHand = analysis{sql: string(sql), settings: s}
+	return true
+}
+
+// wanted returns the text to analyze, after needAnalysis.
+func (m *machine) wanted() (sql string, s fencing.Settings) { return m.inHand.sql, m.inHand.settings }
+
+// analyzed takes the analysis of what wanted returned.
+func (m *machine) analyzed(t *fencing.Text) { m.inHand.text = t }
+
+// wantsAnalysis reports whether a message needs the analysis of a long text
+// first.
+func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
+	if m.mode == passing || len(body) <= inlineText && (typ == 'Q' || typ == 'P') {
+		return false
+	}
+	switch typ {
+	case 'Q':
+		text, _, ok := cstring(body)
+		return ok && m.queryWants(text)
+	case 'P':
+		_, rest, ok := cstring(body)
+		sql, types, ok2 := cstring(rest)
+		return ok && ok2 && m.parseWants(sql, types)
+	case 'B':
+		_, name, ok := bindNames(body)
+		return ok && m.statementWants(m.named(name))
+	case 'D':
+		if len(body) < 2 || body[0] != 'S' {
+			return false
+		}
+		name, _, _ := cstring(body[1:])
+		return m.statementWants(m.named(name))
+	case 'E':
+		portal, _, _ := cstring(body)
+		return m.statementWants(m.portals.get(portal).stmt)
+	default:
+		return false
+	}
+}
+
+// queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
+// tell whether it is a read, which decides for those who may not write.
+func (m *machine) queryWants(text []byte) bool {
+	if _, quick := fencing.Quick(text); quick && !(m.open && m.ours) && (m.mayWrite() || !mayQuery(text)) {
+		return false
+	}
+	return m.missing(text, m.reading(text))
+}
+
+func (m *machine) parseWants(sql, types []byte) bool {
+	_, quick := fencing.Quick(sql)
+	proves := (m.provenReads || m.version < readOnlyHolds) && !namesUserType(types)
+	if quick && (!mayQuery(sql) || m.mayWrite() && !proves) {
+		return false
+	}
+	return m.missing(sql, m.reading(sql))
+}
+
+// statementWants is wantsAnalysis for what runs a statement that was prepared.
+func (m *machine) statementWants(s *statement) bool {
+	if s == nil || !s.known || s.info.Read || s.class != unclassified || m.mayWrite() {
+		return false
+	}
+	sql := bytesOf(s.text)
+	return m.missing(sql, s.reading)
+}
+
+// bytesOf returns s as bytes that share its memory, and must not be written to.
+func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
