@@ -22,6 +22,8 @@ type Candidacy struct {
 	fence       Fence
 	user        string
 	worker      string
+	nameless    bool       // its worker id was made up for one connection
+	client      netip.Addr // where the members come from
 	incarnation string
 	before      bool
 	log         *zap.Logger
@@ -52,7 +54,6 @@ type state struct {
 
 	members map[fencing.Member]*member
 	left    map[fencing.Member]*member // left since the last look
-	client  netip.Addr                 // where the members come from
 	waiters int                        // callers of AwaitLeader
 	demands []chan struct{}            // callers of Demand
 	first   chan struct{}              // closed when the first attempt has ended
@@ -109,7 +110,8 @@ var _ fencing.Candidacy = (*Candidacy)(nil)
 
 func newCandidacy(r *resource, fence Fence, claim fencing.Claim, before bool) *Candidacy {
 	c := &Candidacy{
-		r: r, fence: fence, user: claim.User, worker: claim.Worker, incarnation: rand.Text(), before: before,
+		r: r, fence: fence, user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
+		incarnation: rand.Text(), before: before,
 		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
 	}
 	c.log = r.log.With(zap.String("worker", c.worker), zap.String("incarnation", c.incarnation))

@@ -42,6 +42,9 @@ type Settings struct {
 	// WorkerTimeout is how long a worker may give no sign of life. 0 means for
 	// ever.
 	WorkerTimeout time.Duration
+	// MaxWorkerTimeout bounds WorkerTimeout, what a claim may ask for, and what
+	// false alarms make of either. 0 means no bound.
+	MaxWorkerTimeout time.Duration
 	// Linger is how long the lease is kept after the last connection of a
 	// worker said goodbye.
 	Linger time.Duration
@@ -61,6 +64,10 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("lease margin %v must lie between 0 and half the ttl (%v)", s.Margin, s.TTL/2)
 	case s.WorkerTimeout < 0:
 		return fmt.Errorf("worker timeout %v is negative: use 0 for no timeout", s.WorkerTimeout)
+	case s.MaxWorkerTimeout < 0:
+		return fmt.Errorf("longest worker timeout %v is negative: use 0 for no bound", s.MaxWorkerTimeout)
+	case s.MaxWorkerTimeout > 0 && (s.WorkerTimeout == 0 || s.WorkerTimeout > s.MaxWorkerTimeout):
+		return fmt.Errorf("worker timeout %v lies above the longest one, %v", s.WorkerTimeout, s.MaxWorkerTimeout)
 	case s.Linger < 0:
 		return fmt.Errorf("linger %v is negative", s.Linger)
 	}

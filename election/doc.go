@@ -45,8 +45,11 @@
 // client the next byte. After the worker timeout without one the lease is
 // released "for silence" and the epoch is kept. If the worker comes back and
 // nobody else was granted an epoch, the lease is taken again under the same
-// epoch, unnoticed; that is a false alarm, and doubles the timeout of the
-// resource for a day, so that a slow but healthy worker is not robbed for ever.
+// epoch, unnoticed; that is a false alarm, and doubles the timeout of that worker
+// for a day, so that a slow but healthy worker is not robbed for ever. It belongs
+// to the worker's id, and survives its candidacy, because a worker that was
+// superseded connects again. Others wait no longer for it: the timeout is doubled
+// up to sixteen times what was asked for, and up to Settings.MaxWorkerTimeout.
 // A lease freed by its holder or by the holder's death is taken at once by any
 // live candidate; one freed by silence only on demand: a write that would be
 // refused, a question for the role, a worker that waits to lead, a first

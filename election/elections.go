@@ -30,6 +30,8 @@ type Elections struct {
 	wg     sync.WaitGroup // loops, watches, openings
 	opens  singleflight.Group
 
+	lessons lessons
+
 	// mu comes before resource.mu, which comes before Candidacy.mu.
 	mu struct {
 		sync.Mutex

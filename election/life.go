@@ -20,6 +20,8 @@ type life struct {
 	// last is when the last sample was taken; 0 before the first.
 	last   time.Duration
 	silent bool
+	// struck is the timeout after which the worker last became silent.
+	struck time.Duration
 }
 
 // interval is how often a life with this timeout is sampled.
@@ -45,11 +47,14 @@ func (l *life) sample(now time.Duration, alive bool) {
 		return
 	}
 	l.quiet += min(gap, 2*l.interval())
-	l.silent = l.quiet >= l.timeout
+	was := l.silent
+	if l.silent = l.quiet >= l.timeout; l.silent && !was {
+		l.struck = l.timeout
+	}
 }
 
 // sample looks at the activity of all members. Only the loop calls it.
-func (c *Candidacy) sample(factor time.Duration) {
+func (c *Candidacy) sample() {
 	members, left := c.sampled()
 	alive := false
 	for m, k := range members { // without the lock: these are the proxy's own methods
@@ -65,7 +70,7 @@ func (c *Candidacy) sample(factor time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.life
-	l.timeout = c.timeoutLocked() * factor
+	l.timeout = c.effectiveLocked(c.timeoutLocked())
 	was := l.silent
 	l.sample(now, alive || c.mu.waiters > 0)
 	if was && alive {

@@ -25,7 +25,7 @@ func (c *Candidacy) run() {
 	for {
 		c.tellResource()
 		v := c.r.view(c)
-		c.sample(v.factor)
+		c.sample()
 		wait, over := c.step(v)
 		c.tellResource()
 		c.tell()

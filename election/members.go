@@ -11,10 +11,10 @@ import (
 func (c *Candidacy) elsewhere(client netip.Addr) string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.mu.members) == 0 || c.mu.client == client || c.overLocked() {
+	if len(c.mu.members) == 0 || c.client == client || c.overLocked() {
 		return ""
 	}
-	return c.mu.client.String()
+	return c.client.String()
 }
 
 // overLocked reports that nobody can join any more.
@@ -28,7 +28,7 @@ func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
 	if c.overLocked() {
 		return false
 	}
-	if len(s.members) == 0 && s.client.IsValid() && s.client != claim.Client {
+	if c.client != claim.Client {
 		// It lingers for a process that has gone: another one begins anew.
 		s.ended = true
 		c.departLocked()
@@ -42,7 +42,6 @@ func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
 		}
 		s.first = make(chan struct{})
 	}
-	s.client = claim.Client
 	s.members[m] = &member{campaigns: campaigns, timeout: claim.WorkerTimeout}
 	if campaigns {
 		s.lingers, s.life.quiet = 0, 0

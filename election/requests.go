@@ -225,10 +225,11 @@ func (c *Candidacy) cameBackLocked() {
 		return
 	}
 	s.wasSilenced = false
-	c.log.Warn("false alarm: a worker whose lease was released for silence came back; its resource waits twice as long from now on",
-		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.superseded))
+	l := c.falseAlarmLocked()
+	c.log.Warn("false alarm: a worker whose lease was released for silence came back; it may be silent for longer from now on",
+		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.superseded),
+		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.life.struck))
 	c.event(Event{Kind: EventFalseAlarm})
-	s.alarm = true
 }
 
 // refreshLocked has the record read beside the loop.

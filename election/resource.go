@@ -13,13 +13,6 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-const (
-	// alarmMemory is how long a false alarm keeps the worker timeout doubled.
-	alarmMemory = 24 * time.Hour
-	// maxAlarms bounds the doubling: 2^6 times the worker timeout.
-	maxAlarms = 6
-)
-
 // resource is one resource of one database, with the candidacies for it at this
 // proxy. It knows what the lease service and the fence last showed of it.
 type resource struct {
@@ -54,8 +47,7 @@ type resource struct {
 		freeSince time.Duration // since when the lease has no holder; 0 if it has one
 		record    fencing.Record
 		floor     fencing.Epoch // highest epoch ever seen here
-		alarms    []time.Duration
-		alarmed   int // false alarms ever
+		alarmed   int           // false alarms ever
 	}
 }
 
@@ -246,37 +238,25 @@ type view struct {
 	departing bool // another candidacy of this proxy is giving it back
 	freeSince time.Duration
 	floor     fencing.Epoch
-	factor    time.Duration // by how much the worker timeout is multiplied
 }
 
 func (r *resource) view(c *Candidacy) view {
-	now := r.e.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := view{
 		sight: r.mu.sight, blind: r.mu.sightErr != nil, freeSince: r.mu.freeSince, floor: r.mu.floor,
-		held: r.mu.holder != nil && r.mu.holder != c, factor: 1,
+		held: r.mu.holder != nil && r.mu.holder != c,
 	}
 	for other := range r.mu.departing {
 		v.departing = v.departing || other != c
 	}
-	for len(r.mu.alarms) > 0 && now-r.mu.alarms[0] > alarmMemory {
-		r.mu.alarms = r.mu.alarms[1:]
-	}
-	v.factor <<= min(len(r.mu.alarms), maxAlarms)
 	return v
 }
 
-// falseAlarm doubles the worker timeout for a day.
-func (r *resource) falseAlarm() {
-	now := r.e.cfg.Now()
+func (r *resource) countFalseAlarm() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.alarmed++
-	r.mu.alarms = append(r.mu.alarms, now)
-	if len(r.mu.alarms) > maxAlarms {
-		r.mu.alarms = r.mu.alarms[1:]
-	}
 }
 
 func (r *resource) refuseAddress(claim fencing.Claim, other string) error {

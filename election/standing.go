@@ -69,7 +69,7 @@ func (c *Candidacy) tellResource() {
 		c.r.doubtFence()
 	}
 	if alarm {
-		c.r.falseAlarm()
+		c.r.countFalseAlarm()
 	}
 	c.r.settle(c, vacated)
 }

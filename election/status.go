@@ -23,9 +23,8 @@ type ResourceStatus struct {
 	// Leaderless is how long nobody has held the lease.
 	Leaderless time.Duration
 	// FalseAlarms counts workers that came back after their lease was released
-	// for silence. WorkerTimeout is what they have made of the configured one.
-	FalseAlarms   int
-	WorkerTimeout time.Duration
+	// for silence.
+	FalseAlarms int
 	// WatchError says why the lease service cannot be watched now.
 	WatchError  error
 	Candidacies []CandidacyStatus
@@ -40,6 +39,11 @@ type CandidacyStatus struct {
 	Members     int
 	Silent      bool
 	Lingers     bool
+	Observes    bool // none of its connections campaigns
+	// WorkerTimeout is how long this worker may be silent now, 0 for ever. Its
+	// FalseAlarms of the last 24 hours have lengthened it.
+	WorkerTimeout time.Duration
+	FalseAlarms   int
 }
 
 // Resources returns what is known of every resource used since the start,
@@ -63,12 +67,10 @@ func (e *Elections) Resources() []ResourceStatus {
 
 func (r *resource) status() ResourceStatus {
 	now := r.e.cfg.Now()
-	v := r.view(nil)
 	r.mu.Lock()
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record,
-		Vacancy: r.mu.sight.Vacancy, FalseAlarms: r.mu.alarmed,
-		WorkerTimeout: r.set.WorkerTimeout * v.factor, WatchError: r.mu.sightErr,
+		Vacancy: r.mu.sight.Vacancy, FalseAlarms: r.mu.alarmed, WatchError: r.mu.sightErr,
 	}
 	holder, since := r.mu.holder, r.mu.freeSince
 	r.mu.Unlock()
@@ -93,6 +95,7 @@ func (c *Candidacy) status() CandidacyStatus {
 	defer c.mu.Unlock()
 	return CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Standing: *c.standing.Load(),
-		Members: len(c.mu.members), Silent: c.mu.life.silent, Lingers: c.mu.lingers != 0,
+		Members: len(c.mu.members), Silent: c.mu.life.silent, Lingers: c.mu.lingers != 0, Observes: c.campaignersLocked() == 0,
+		WorkerTimeout: c.effectiveLocked(c.timeoutLocked()), FalseAlarms: c.lesson().alarms,
 	}
 }

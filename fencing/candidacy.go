@@ -71,6 +71,9 @@ type Claim struct {
 	User     string
 	Resource string
 	Worker   string
+	// Nameless: the client named no worker, and Worker was made up for this one
+	// connection.
+	Nameless bool
 	// Client is the address the connection came from. The same worker from two
 	// addresses at once is refused.
 	Client   netip.Addr

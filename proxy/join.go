@@ -102,7 +102,7 @@ func (x *session) claim() fencing.Claim {
 		c.Worker = "proxy:" + x.srv.cfg.ProxyID
 		c.Client = netip.Addr{} // all clients of this proxy are one worker
 	default:
-		c.Worker = "connection:" + randomHex(8)
+		c.Worker, c.Nameless = "connection:"+randomHex(8), true
 	}
 	return c
 }

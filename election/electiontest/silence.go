@@ -3,6 +3,7 @@ package electiontest
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/fencepost/fencepost/election"
@@ -19,6 +20,49 @@ func timeout(d time.Duration) func(*election.Settings) {
 // vacant reports that the lease is there to be taken on demand, as this
 // connection sees it.
 func (c *conn) vacant() bool { return c.Standing().Vacant }
+
+func asUser(user string) func(*fencing.Claim) { return func(c *fencing.Claim) { c.User = user } }
+
+func asking(d time.Duration) func(*fencing.Claim) {
+	return func(c *fencing.Claim) { c.WorkerTimeout = d }
+}
+
+func from(address string) func(*fencing.Claim) {
+	return func(c *fencing.Claim) { c.Client = netip.MustParseAddr(address) }
+}
+
+// status is where the worker's candidacy stands, as the proxy tells.
+func (p *proxy) status(worker string) election.CandidacyStatus {
+	p.w.Helper()
+	for _, r := range p.Resources() {
+		for _, c := range r.Candidacies {
+			if c.Worker == worker {
+				return c
+			}
+		}
+	}
+	p.w.Fatalf("worker %s has no candidacy", worker)
+	return election.CandidacyStatus{}
+}
+
+// falseAlarms connects a worker that leads, is taken for dead and comes back,
+// so many times.
+func (p *proxy) falseAlarms(worker string, times int, change ...func(*fencing.Claim)) *conn {
+	p.w.Helper()
+	c := p.first(worker, change...)
+	c.eventuallyLeads(soon)
+	for range times {
+		before := p.count(election.EventFalseAlarm)
+		c.hush()
+		eventually(p.w.T, "the lease is released", soon, c.vacant)
+		c.wake()
+		eventually(p.w.T, "it leads again", soon, c.leads)
+		if p.count(election.EventFalseAlarm) != before+1 {
+			p.w.Fatal("the false alarm was not noticed")
+		}
+	}
+	return c
+}
 
 // demand is what a write that would be refused does.
 func (c *conn) demand() { c.speak(); c.Demand(within(c.w.T, patience)) }
@@ -87,8 +131,11 @@ var silenceCases = []testCase{
 			}
 			eventually(w.T, "the other proxy sees the lease taken", soon, func() bool { return !b.vacant() })
 		}
-		if r := p.Resources()[0]; r.FalseAlarms != 2 || r.WorkerTimeout != 4*quiet {
-			w.Errorf("after 2 false alarms of %d the timeout is %v", r.FalseAlarms, r.WorkerTimeout)
+		if n := p.Resources()[0].FalseAlarms; n != 2 {
+			w.Errorf("%d false alarms are counted", n)
+		}
+		if s := p.status("a"); s.FalseAlarms != 2 || s.WorkerTimeout != 4*quiet {
+			w.Errorf("after 2 false alarms: %+v", s)
 		}
 		w.mustBeGranted("a")
 	}},
@@ -107,6 +154,58 @@ var silenceCases = []testCase{
 		always(w.T, "nobody leads", quiet, func() bool { return !a.leads() && !b.leads() })
 		w.mustBeGranted("a")
 	}},
+	{"a false alarm changes nothing for other workers", func(w *world) {
+		p := w.proxy("one", timeout(quiet))
+		const short = quiet / 4
+		hasty := p.falseAlarms("hasty", 4, asUser("mallory"), asking(short))
+		if s := p.status("hasty"); s.WorkerTimeout != 16*short {
+			w.Errorf("the timeout of the worker that came back is %v", s.WorkerTimeout)
+		}
+		hasty.leaves()
+		a, b := p.first("a"), p.first("b")
+		a.mustLead()
+		if s := p.status("a"); s.WorkerTimeout != quiet || s.FalseAlarms != 0 {
+			w.Errorf("another worker: %+v", s)
+		}
+		since := time.Now()
+		a.hush()
+		eventually(w.T, "the lease is vacant", soon, b.vacant)
+		if took := time.Since(since); took > 3*quiet {
+			w.Errorf("its silence was noticed after %v", took)
+		}
+	}},
+	{"a worker keeps its patience when it connects again, and so does one without a name", func(w *world) {
+		p := w.proxy("one", timeout(quiet))
+		p.falseAlarms("a", 1).dies()
+		p.first("a")
+		if s := p.status("a"); s.WorkerTimeout != 2*quiet || s.FalseAlarms != 1 {
+			w.Errorf("after it connected again: %+v", s)
+		}
+		q := w.proxy("two", timeout(quiet))
+		p.first("a").dies()
+		nameless := func(c *fencing.Claim) { c.Nameless, c.Resource = true, "other" }
+		q.falseAlarms("connection:1", 1, nameless).dies()
+		q.first("connection:2", nameless)
+		if s := q.status("connection:2"); s.WorkerTimeout != 2*quiet {
+			w.Errorf("another connection of the worker without a name: %+v", s)
+		}
+		q.first("connection:3", nameless, from("192.0.2.2"))
+		if s := q.status("connection:3"); s.WorkerTimeout != quiet {
+			w.Errorf("one from another address: %+v", s)
+		}
+	}},
+	{"false alarms lengthen a timeout up to a bound", func(w *world) {
+		p := w.proxy("one", timeout(quiet/4), func(s *election.Settings) { s.MaxWorkerTimeout = quiet })
+		p.falseAlarms("a", 3)
+		if s := p.status("a"); s.WorkerTimeout != quiet || s.FalseAlarms != 3 {
+			w.Errorf("with a bound of %v: %+v", quiet, s)
+		}
+		q := w.proxy("two", timeout(quiet/32))
+		q.falseAlarms("b", 6, func(c *fencing.Claim) { c.Resource = "other" })
+		if s := q.status("b"); s.WorkerTimeout != quiet/2 {
+			w.Errorf("after 6 false alarms %v of silence became %v", quiet/32, s.WorkerTimeout)
+		}
+	}},
 	{"a worker that computes in silence is not robbed for ever", func(w *world) {
 		p := w.proxy("one", timeout(quiet))
 		const rounds = 6
@@ -115,7 +214,7 @@ var silenceCases = []testCase{
 			if round == rounds {
 				w.Fatalf("robbed in each of %d rounds: %q", rounds, ledger)
 			}
-			a := p.first(fmt.Sprint("slow-", round))
+			a := p.first("slow")
 			a.eventuallyLeads(soon)
 			rival := p.first(fmt.Sprint("rival-", round))
 			robbed := false
