@@ -1,20 +1,19 @@
 package election
 
-import (
-	"net/netip"
+import "github.com/fencepost/fencepost/fencing"
 
-	"github.com/fencepost/fencepost/fencing"
-)
-
-// elsewhere returns the address the members come from if it is another one
-// than client, else "".
-func (c *Candidacy) elsewhere(client netip.Addr) string {
+// bars reports that the claim comes from another address than this candidacy of
+// the same worker, while both campaign: a worker id must name one process. One
+// that only observes bars nobody and is not barred; nor does one that gives no
+// sign of life, whose client may be gone without a word. The newcomer then has a
+// candidacy of its own, and of the two the fence lets one write.
+func (c *Candidacy) bars(claim fencing.Claim) bool {
+	if c.user != claim.User || c.client == claim.Client || claim.Campaign == fencing.CampaignOff {
+		return false
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.mu.members) == 0 || c.client == client || c.overLocked() {
-		return ""
-	}
-	return c.client.String()
+	return c.campaignersLocked() > 0 && !c.overLocked() && !c.mu.life.silent
 }
 
 // overLocked reports that nobody can join any more.
@@ -25,17 +24,16 @@ func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	if c.overLocked() {
-		return false
-	}
-	if c.client != claim.Client {
-		// It lingers for a process that has gone: another one begins anew.
-		s.ended = true
-		c.departLocked()
-		poke(c.poke)
-		return false
-	}
 	campaigns := claim.Campaign != fencing.CampaignOff
+	switch {
+	case c.overLocked() || c.user != claim.User:
+		return false
+	case c.client != claim.Client:
+		if campaigns {
+			c.lingerNoMoreLocked()
+		}
+		return false
+	}
 	if campaigns && c.campaignersLocked() == 0 {
 		if s.first != nil {
 			closeOnce(s.first)
@@ -48,6 +46,19 @@ func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
 	}
 	poke(c.poke)
 	return true
+}
+
+// lingerNoMoreLocked ends the wait for a process that has gone, because another
+// one came under its worker id. r.mu is held as well.
+func (c *Candidacy) lingerNoMoreLocked() {
+	s := &c.mu.state
+	if s.lingers == 0 {
+		return
+	}
+	s.lingers = 0
+	s.ended = len(s.members) == 0
+	c.departLocked()
+	poke(c.poke)
 }
 
 func (c *Candidacy) campaignersLocked() int {

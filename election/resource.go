@@ -34,7 +34,7 @@ type resource struct {
 		// the next candidacy, because it may have been made anew.
 		doubt bool
 		// byWorker holds the live candidacies: neither superseded nor ended.
-		// They differ by user.
+		// They differ by user or by address.
 		byWorker map[string][]*Candidacy
 		// loops holds every candidacy whose loop runs.
 		loops map[*Candidacy]struct{}
@@ -99,12 +99,12 @@ func (r *resource) joinLive(claim fencing.Claim, m fencing.Member) (*Candidacy, 
 
 func (r *resource) joinLiveLocked(claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
 	for _, c := range r.mu.byWorker[claim.Worker] {
-		if other := c.elsewhere(claim.Client); other != "" {
-			return nil, r.refuseAddress(claim, other)
+		if c.bars(claim) {
+			return nil, r.refuseAddress(claim, c.client.String())
 		}
 	}
 	for _, c := range r.mu.byWorker[claim.Worker] {
-		if c.user == claim.User && c.admit(claim, m) {
+		if c.admit(claim, m) {
 			return c, nil
 		}
 	}
@@ -264,7 +264,8 @@ func (r *resource) refuseAddress(claim fencing.Claim, other string) error {
 		SQLState: fencing.StateUnfenceable,
 		Message: fmt.Sprintf("worker %s is connected from %s already, for resource %s: a worker id must name one process",
 			strconv.QuoteToASCII(claim.Worker), other, strconv.QuoteToASCII(r.key.name)),
-		Hint: "Set fencepost.worker to an id that differs per process and per life of it, such as host, process id and start time.",
+		Hint: "Set fencepost.worker to an id that differs per process and per life of it, such as host, process id and start time. " +
+			"If the process at that address has died, its id is free once its connection ends or its worker timeout is over.",
 	}
 }
 

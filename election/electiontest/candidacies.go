@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"time"
 
@@ -247,22 +246,6 @@ var candidacyCases = []testCase{
 		}
 		if here := p.join("a"); here.Candidacy == a.Candidacy {
 			w.Error("a connection joined a superseded candidacy")
-		}
-	}},
-	{"a worker id names one process", func(w *world) {
-		p := w.proxy("one")
-		a := p.first("a")
-		elsewhere := func(c *fencing.Claim) { c.Client = netip.MustParseAddr("192.0.2.2") }
-		_, err := p.tryJoin("a", elsewhere)
-		w.mustRefuse(err, fencing.StateUnfenceable)
-		a.mustLead()
-		mapped := p.first("a", func(c *fencing.Claim) { c.Client = netip.MustParseAddr("::ffff:192.0.2.1") })
-		mapped.mustLead()
-		mapped.leaves()
-		a.leaves()
-		b := p.first("a", elsewhere)
-		if epoch := b.mustLead(); epoch != 2 {
-			w.Errorf("another process has epoch %d", epoch)
 		}
 	}},
 	{"a goodbye keeps the lease for as long as it lingers, a broken connection does not", func(w *world) {
