@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -123,9 +124,14 @@ func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
 	return s, err
 }
 
+// keepalive notices a client whose host has gone without a word: after 75 s
+// without an answer its connection ends, and with it what it holds.
+var keepalive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 6}
+
 // listen opens the two listeners, or none.
 func (s *serving) listen() (err error) {
-	if s.listener, err = net.Listen("tcp", s.cfg.Listen); err != nil {
+	workers := net.ListenConfig{KeepAliveConfig: keepalive}
+	if s.listener, err = workers.Listen(context.Background(), "tcp", s.cfg.Listen); err != nil {
 		return fmt.Errorf("listen for workers (setting listen): %w", err)
 	}
 	if s.cfg.Admin == "" {

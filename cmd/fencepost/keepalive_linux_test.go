@@ -1,0 +1,48 @@
+package main
+
+import (
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestADeadClientsConnectionEnds: the system asks an idle client whether it is
+// there, and gives it up after little more than a minute.
+func TestADeadClientsConnectionEnds(t *testing.T) {
+	t.Parallel()
+	s := &serving{cfg: Config{Listen: "127.0.0.1:0"}}
+	if err := s.listen(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.closeListeners()
+	client, err := net.Dial("tcp", s.listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	conn, err := s.listener.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	option := func(level, name int) (value int) {
+		t.Helper()
+		var failed error
+		if err := raw.Control(func(fd uintptr) { value, failed = unix.GetsockoptInt(int(fd), level, name) }); err != nil || failed != nil {
+			t.Fatal(err, failed)
+		}
+		return value
+	}
+	if option(unix.SOL_SOCKET, unix.SO_KEEPALIVE) == 0 {
+		t.Error("the system does not ask")
+	}
+	seconds := option(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE) + option(unix.IPPROTO_TCP, unix.TCP_KEEPCNT)*option(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL)
+	if seconds != 75 {
+		t.Errorf("a dead client's connection ends after %d s, not 75", seconds)
+	}
+}
