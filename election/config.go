@@ -24,6 +24,9 @@ type Config struct {
 	Open func(ctx context.Context, database string) (Backend, error)
 	// Settings returns the settings of a resource. nil means the defaults.
 	Settings func(database, resource string) Settings
+	// Idle is how long a resource without a candidacy is kept. 0 means
+	// DefaultIdle.
+	Idle time.Duration
 	// Observe, if not nil, is told of all that happens. It must not block.
 	Observe func(Event)
 	Logger  *zap.Logger
@@ -45,6 +48,8 @@ type Settings struct {
 	// MaxWorkerTimeout bounds WorkerTimeout, what a claim may ask for, and what
 	// false alarms make of either. 0 means no bound.
 	MaxWorkerTimeout time.Duration
+	// Users are the roles that may campaign. nil means all.
+	Users []string
 	// Linger is how long the lease is kept after the last connection of a
 	// worker said goodbye.
 	Linger time.Duration
@@ -100,6 +105,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
+	}
+	if c.Idle == 0 {
+		c.Idle = DefaultIdle
 	}
 	if c.Now == nil {
 		c.Now = Boottime

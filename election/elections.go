@@ -38,6 +38,8 @@ type Elections struct {
 		closed    bool
 		databases map[string]*database
 		resources map[resourceKey]*resource
+		// floors are the highest epochs seen of resources that were forgotten.
+		floors map[resourceKey]fencing.Epoch
 	}
 }
 
@@ -66,16 +68,21 @@ func New(cfg Config) (*Elections, error) {
 	e := &Elections{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel}
 	e.mu.databases = map[string]*database{}
 	e.mu.resources = map[resourceKey]*resource{}
+	e.mu.floors = map[resourceKey]fencing.Epoch{}
 	return e, nil
 }
 
 // Join implements fencing.Candidates. It opens the database and the fence if
 // this is their first use, so it may wait for Postgres, but never for a lease.
 func (e *Elections) Join(ctx context.Context, claim fencing.Claim, m fencing.Member) (fencing.Candidacy, error) {
-	r, err := e.resource(ctx, claim.Database, claim.Resource)
+	if err := e.cfg.Settings(claim.Database, claim.Resource).admits(claim); err != nil {
+		return nil, err
+	}
+	r, err := e.enter(ctx, resourceKey{claim.Database, claim.Resource})
 	if err != nil {
 		return nil, err
 	}
+	defer e.left(r)
 	return r.join(ctx, claim, m)
 }
 
@@ -125,12 +132,11 @@ func (e *Elections) closeBackends() error {
 }
 
 // resource returns the resource, and opens its database and fence at first use.
-func (e *Elections) resource(ctx context.Context, database, name string) (*resource, error) {
-	key := resourceKey{database, name}
+func (e *Elections) resource(ctx context.Context, key resourceKey) (*resource, error) {
 	if r, err := e.known(key); r != nil || err != nil {
 		return r, err
 	}
-	opened := e.opens.DoChan(fmt.Sprintf("%q/%q", database, name), func() (any, error) { return e.openResource(key) })
+	opened := e.opens.DoChan(fmt.Sprintf("%q/%q", key.database, key.name), func() (any, error) { return e.openResource(key) })
 	select {
 	case got := <-opened:
 		if got.Err != nil {
@@ -192,6 +198,8 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 	if e.mu.closed {
 		return nil, ErrClosed
 	}
+	r.mu.floor = e.mu.floors[key]
+	delete(e.mu.floors, key)
 	e.mu.resources[key] = r
 	e.wg.Add(1)
 	go r.watch()

@@ -34,13 +34,16 @@ const (
 	// EventFailed: a request to the lease service or the fence failed; Err
 	// says how.
 	EventFailed
+	// EventForgotten: nobody has used the resource here for a while, and it is
+	// not known any more. It is no candidacy's event: Worker is empty.
+	EventForgotten
 )
 
-var eventNames = [...]string{"campaign", "granted", "retaken", "lapsed", "confirmed", "lost", "released", "superseded", "false alarm", "renewed", "failed"}
+var eventNames = [...]string{"campaign", "granted", "retaken", "lapsed", "confirmed", "lost", "released", "superseded", "false alarm", "renewed", "failed", "forgotten"}
 
 func (k EventKind) String() string { return eventNames[k] }
 
-// Event is one thing that happened to one candidacy.
+// Event is one thing that happened to one candidacy, or to a resource.
 type Event struct {
 	Kind        EventKind
 	Database    string

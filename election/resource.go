@@ -25,6 +25,7 @@ type resource struct {
 	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
 	arrival  chan struct{} // cap 1; a candidacy came
 	wake     chan struct{} // cap 1; somebody wants the record read
+	joining  int           // calls of Join under way; guarded by Elections.mu
 
 	// mu comes after Elections.mu and before Candidacy.mu.
 	mu struct {
@@ -183,6 +184,9 @@ func (r *resource) loopEnded(c *Candidacy) {
 	r.mu.Lock()
 	delete(r.mu.loops, c)
 	r.forgetLocked(c)
+	if len(r.mu.loops) == 0 {
+		poke(r.wake) // the watch may rest
+	}
 	r.mu.Unlock()
 	r.settle(c, true)
 	r.e.ended(r.key.database)

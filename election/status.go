@@ -46,8 +46,8 @@ type CandidacyStatus struct {
 	FalseAlarms   int
 }
 
-// Resources returns what is known of every resource used since the start,
-// ordered by database and name. It asks nobody.
+// Resources returns what is known of every resource that has candidacies here, or
+// had until a while ago, ordered by database and name. It asks nobody.
 func (e *Elections) Resources() []ResourceStatus {
 	e.mu.Lock()
 	resources := make([]*resource, 0, len(e.mu.resources))

@@ -36,6 +36,7 @@ func (r *resource) watch() {
 			failures, look = 0, minLook
 			r.seen(sight)
 			r.readRecord()
+		case lookAgain && len(r.all()) == 0:
 		case lookAgain:
 			look = min(2*look, maxLook)
 			r.readRecord()
@@ -50,14 +51,19 @@ func (r *resource) watch() {
 	}
 }
 
-// idle waits for a candidacy. It returns false when the elections are closed.
+// idle waits for a candidacy. It returns false when the elections are closed, or
+// when the resource is forgotten because none came for a while.
 func (r *resource) idle() bool {
 	r.mu.Lock()
 	r.mu.sight, r.mu.freeSince = Sight{}, 0
 	r.mu.Unlock()
+	timer := time.NewTimer(r.e.cfg.Idle)
+	defer timer.Stop()
 	select {
 	case <-r.arrival:
 		return true
+	case <-timer.C:
+		return !r.e.forget(r)
 	case <-r.e.ctx.Done():
 		return false
 	}

@@ -1,0 +1,64 @@
+package election
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// DefaultIdle is how long a resource without a candidacy is kept.
+const DefaultIdle = time.Minute
+
+// enter returns the resource, opened if need be, and keeps it from being
+// forgotten until left is called.
+func (e *Elections) enter(ctx context.Context, key resourceKey) (*resource, error) {
+	for {
+		r, err := e.resource(ctx, key)
+		if err != nil {
+			return nil, err
+		}
+		if e.keep(r) {
+			return r, nil
+		} // else it was forgotten a moment ago
+	}
+}
+
+func (e *Elections) keep(r *resource) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.resources[r.key] != r {
+		return false
+	}
+	r.joining++
+	return true
+}
+
+func (e *Elections) left(r *resource) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r.joining--
+}
+
+// forget frees what is kept of a resource that has no candidacy and to which
+// nobody comes, but for the highest epoch seen: one below it would tell of a
+// database that was restored. It reports whether it did; the watch then ends.
+func (e *Elections) forget(r *resource) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.joining > 0 || len(r.mu.loops) > 0 {
+		return false
+	}
+	delete(e.mu.resources, r.key)
+	if r.mu.floor > 0 {
+		e.mu.floors[r.key] = r.mu.floor
+	}
+	if p, ok := r.provider.(interface{ Forget(resource string) }); ok {
+		p.Forget(r.key.name)
+	}
+	r.log.Debug("resource forgotten: nobody uses it here", zap.Int64("epoch", int64(r.mu.floor)))
+	e.cfg.Observe(Event{Kind: EventForgotten, Database: r.key.database, Resource: r.key.name})
+	return true
+}
