@@ -33,6 +33,9 @@ type ResourceView struct {
 	Refused uint64 `json:"refused_writes"`
 	// Leaderless is for how long nobody has held the lease, in seconds.
 	Leaderless float64 `json:"leaderless_seconds"`
+	// FalseAlarms counts workers that came back after their lease was released
+	// for silence.
+	FalseAlarms int `json:"false_alarms"`
 	// Election says why the lease service cannot be watched, "" if it can.
 	Election string `json:"election_error,omitempty"`
 	// Workers are the candidacies at this proxy.
@@ -50,7 +53,13 @@ type WorkerView struct {
 	Epoch       int64  `json:"epoch"`
 	Connections int    `json:"connections"`
 	Silent      bool   `json:"silent,omitempty"`
-	Fault       string `json:"fault,omitempty"` // why the fence cannot be used
+	// Observes: none of its connections campaigns.
+	Observes bool `json:"observes,omitempty"`
+	// WorkerTimeout is how long it may be silent now, in seconds; null is for
+	// ever. Its false alarms of the last 24 hours have lengthened it.
+	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
+	FalseAlarms   int      `json:"false_alarms"`
+	Fault         string   `json:"fault,omitempty"` // why the fence cannot be used
 }
 
 // Readiness is the body of /readyz.

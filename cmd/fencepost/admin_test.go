@@ -20,8 +20,9 @@ func someResources() []election.ResourceStatus {
 		{
 			Database: "shop", Resource: "billing", Local: true, LeaseLeft: 7 * time.Second,
 			Record: fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
+			FalseAlarms: 4,
 			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
-				Standing: fencing.Standing{Role: fencing.Leader, Epoch: 8}}},
+				Standing: fencing.Standing{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2}},
 		},
 		{Database: "shop", Resource: "mail", Leaderless: 5 * time.Second},
 	}
@@ -62,7 +63,8 @@ func TestAdminAnswers(t *testing.T) {
 		{"/healthz", 200, []string{"ok"}},
 		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
-			`"refused_writes": 1`, `"connections": 3`, `"leaderless_seconds": 5`}},
+			`"refused_writes": 1`, `"connections": 3`, `"leaderless_seconds": 5`,
+			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
 		{"/v1/resources/shop/nothing", 404, []string{"knows no resource"}},
 		{"/debug/pprof/", 404, nil},
@@ -71,6 +73,7 @@ func TestAdminAnswers(t *testing.T) {
 			`fencepost_epoch{database="shop",resource="billing"} 8`,
 			`fencepost_leaderless_seconds{database="shop",resource="mail"} 5`,
 			`fencepost_grants_total{database="shop",resource="billing"} 1`,
+			`fencepost_worker_timeout_seconds{database="shop",resource="billing"} 90`,
 			`fencepost_takeover_seconds_count{database="shop",resource="billing"} 1`,
 			"fencepost_sessions 1"}},
 	} {
@@ -117,7 +120,7 @@ func TestStatusShowsATable(t *testing.T) {
 	if len(lines) != 3 {
 		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
 	}
-	for _, want := range []string{"shop", "billing", "host-9:117:q1", "8", "7s", "1"} {
+	for _, want := range []string{"shop", "billing", "host-9:117:q1", "8", "7s", "1", "1m30s  ", "4"} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("line %q has no %q", lines[1], want)
 		}

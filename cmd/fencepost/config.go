@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/fencepost/fencepost/election"
 )
 
 // Config is the configuration file. docs/configuration.md explains each
@@ -68,10 +70,11 @@ type ConsulConfig struct {
 // LeaseConfig is the time side of leases. Time decides who may try; the check
 // in the database decides who may write.
 type LeaseConfig struct {
-	TTL           Duration `yaml:"ttl"`
-	WorkerTimeout Duration `yaml:"worker_timeout"`
-	Grace         Duration `yaml:"grace"`
-	Linger        Duration `yaml:"linger"`
+	TTL              Duration `yaml:"ttl"`
+	WorkerTimeout    Duration `yaml:"worker_timeout"`
+	MaxWorkerTimeout Duration `yaml:"max_worker_timeout"`
+	Grace            Duration `yaml:"grace"`
+	Linger           Duration `yaml:"linger"`
 }
 
 // UnfencedConfig is what connections that name no resource may do.
@@ -88,10 +91,12 @@ type WorkerConfig struct {
 // ResourceConfig overrides settings for one resource. A nil field means the
 // setting of lease.
 type ResourceConfig struct {
-	TTL           *Duration `yaml:"ttl"`
-	WorkerTimeout *Duration `yaml:"worker_timeout"`
-	Linger        *Duration `yaml:"linger"`
-	Reads         string    `yaml:"reads"` // "checked" or "proven"
+	TTL              *Duration `yaml:"ttl"`
+	WorkerTimeout    *Duration `yaml:"worker_timeout"`
+	MaxWorkerTimeout *Duration `yaml:"max_worker_timeout"`
+	Linger           *Duration `yaml:"linger"`
+	Reads            string    `yaml:"reads"` // "checked" or "proven"
+	Users            []string  `yaml:"users"` // roles that may campaign; nil means all
 }
 
 // ProxyConfig names this proxy in leases and logs.
@@ -101,7 +106,10 @@ type ProxyConfig struct {
 
 // LimitsConfig bounds what clients can make the proxy use.
 type LimitsConfig struct {
-	MaxConnections int `yaml:"max_connections"`
+	MaxConnections          int      `yaml:"max_connections"`
+	MaxResources            int      `yaml:"max_resources"`
+	ConfiguredResourcesOnly bool     `yaml:"configured_resources_only"`
+	ResourceIdle            Duration `yaml:"resource_idle"`
 }
 
 // LogConfig is how the log on standard error looks.
@@ -136,7 +144,7 @@ func NewConfig() Config {
 		DrainTimeout:   Duration(10 * time.Second),
 		Unfenced:       UnfencedConfig{Default: "read-only"},
 		Worker:         WorkerConfig{Identity: "connection"},
-		Limits:         LimitsConfig{MaxConnections: 1000},
+		Limits:         LimitsConfig{MaxConnections: 1000, MaxResources: 1000, ResourceIdle: Duration(election.DefaultIdle)},
 		Log:            LogConfig{Level: "info", Format: "json"},
 	}
 }

@@ -44,6 +44,9 @@ func (c *Config) Validate() error {
 		}
 		c.leaseFor(r).validate(fault, "resources."+name)
 		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
+		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
+			fault("resources.%s.users holds no role, or an empty one: list the roles that may campaign, or leave it out for all", name)
+		}
 	}
 	if c.StartupWait < Duration(time.Millisecond) {
 		fault("startup_wait is %s: give 1ms or more, or a lone worker's first write races its own election", c.StartupWait)
@@ -59,9 +62,7 @@ func (c *Config) Validate() error {
 		checkWord(fault, "unfenced.users."+user, word, unfencedWords...)
 	}
 	checkWord(fault, "worker.identity", c.Worker.Identity, "connection", "client_address", "proxy")
-	if c.Limits.MaxConnections < 1 {
-		fault("limits.max_connections is %d: give at least 1", c.Limits.MaxConnections)
-	}
+	c.Limits.validate(fault, len(c.Resources))
 	checkWord(fault, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	checkWord(fault, "log.format", c.Log.Format, "json", "console")
 	return errors.Join(faults...)
@@ -85,12 +86,33 @@ func (c *ConsulConfig) validate(fault faultf) {
 	}
 }
 
+func (l LimitsConfig) validate(fault faultf, configured int) {
+	if l.MaxConnections < 1 {
+		fault("limits.max_connections is %d: give at least 1", l.MaxConnections)
+	}
+	if l.MaxResources < 1 {
+		fault("limits.max_resources is %d: give at least 1; limits.configured_resources_only refuses all that are not configured", l.MaxResources)
+	}
+	if l.ConfiguredResourcesOnly && configured == 0 {
+		fault("limits.configured_resources_only is true, but resources is empty: name the resources, as in resources: {billing: {}}")
+	}
+	if l.ResourceIdle < Duration(time.Millisecond) {
+		fault("limits.resource_idle is %s: give 1ms or more", l.ResourceIdle)
+	}
+}
+
 func (l LeaseConfig) validate(fault faultf, where string) {
 	if l.TTL.D() < leastTTL || l.TTL.D() > mostTTL {
 		fault("%s.ttl is %s: give %s to %s", where, l.TTL, leastTTL, mostTTL)
 	}
 	if l.WorkerTimeout < 0 {
 		fault("%s.worker_timeout is %s: give 0s for never, or a positive time", where, l.WorkerTimeout)
+	}
+	if l.MaxWorkerTimeout < 0 {
+		fault("%s.max_worker_timeout is %s: give 0s for no bound, or a positive time", where, l.MaxWorkerTimeout)
+	}
+	if l.MaxWorkerTimeout > 0 && (l.WorkerTimeout == 0 || l.WorkerTimeout > l.MaxWorkerTimeout) {
+		fault("%s.worker_timeout is %s, above %s.max_worker_timeout (%s): make one fit the other", where, l.WorkerTimeout, where, l.MaxWorkerTimeout)
 	}
 	if l.Grace < Duration(time.Millisecond) {
 		fault("%s.grace is %s: give 1ms or more; transactions of the old epoch that last longer are ended", where, l.Grace)
@@ -106,7 +128,7 @@ func (c *Config) leaseFor(r ResourceConfig) LeaseConfig {
 	for _, o := range []struct {
 		to   *Duration
 		from *Duration
-	}{{&l.TTL, r.TTL}, {&l.WorkerTimeout, r.WorkerTimeout}, {&l.Linger, r.Linger}} {
+	}{{&l.TTL, r.TTL}, {&l.WorkerTimeout, r.WorkerTimeout}, {&l.MaxWorkerTimeout, r.MaxWorkerTimeout}, {&l.Linger, r.Linger}} {
 		if o.from != nil {
 			*o.to = *o.from
 		}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"math"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -99,7 +101,23 @@ func (m *Metrics) Observe(e election.Event) {
 		m.lost.WithLabelValues(e.Database, e.Resource).Inc()
 	case election.EventFailed:
 		m.failures.WithLabelValues(e.Database, e.Resource).Inc()
+	case election.EventForgotten:
+		m.forget(e.Database, e.Resource)
 	}
+}
+
+// forget drops the lines of a resource, so that names that clients make up do
+// not add up. Its counters begin at 0 when somebody uses it again.
+func (m *Metrics) forget(database, resource string) {
+	labels := prometheus.Labels{"database": database, "resource": resource}
+	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
+		m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures,
+	} {
+		v.DeletePartialMatch(labels)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.mu.refused, [2]string{database, resource})
 }
 
 var (
@@ -107,6 +125,8 @@ var (
 		"The highest epoch that this proxy knows of.", []string{"database", "resource"}, nil)
 	leaderlessDesc = prometheus.NewDesc("fencepost_leaderless_seconds",
 		"For how long nobody has held the lease; 0 while somebody does.", []string{"database", "resource"}, nil)
+	timeoutDesc = prometheus.NewDesc("fencepost_worker_timeout_seconds",
+		"For how long the leader, if it is connected here, may be silent now; +Inf is for ever.", []string{"database", "resource"}, nil)
 )
 
 // Watch adds what is asked of the elections at each scrape.
@@ -120,11 +140,23 @@ type scrape func() []election.ResourceStatus
 func (s scrape) Describe(ch chan<- *prometheus.Desc) {
 	ch <- epochDesc
 	ch <- leaderlessDesc
+	ch <- timeoutDesc
 }
 
 func (s scrape) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range s() {
 		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), r.Database, r.Resource)
 		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), r.Database, r.Resource)
+		for _, c := range r.Candidacies {
+			if c.Standing.Role != fencing.Leader {
+				continue
+			}
+			timeout := c.WorkerTimeout.Seconds()
+			if timeout == 0 {
+				timeout = math.Inf(1)
+			}
+			ch <- prometheus.MustNewConstMetric(timeoutDesc, prometheus.GaugeValue, timeout, r.Database, r.Resource)
+			break // two metrics of one name would fail the scrape
+		}
 	}
 }

@@ -20,7 +20,9 @@ func resourceViews(statuses []election.ResourceStatus, refused func(database, re
 			Epoch:      int64(s.Record.Epoch),
 			Refused:    refused(s.Database, s.Resource),
 			Leaderless: s.Leaderless.Seconds(),
-			Workers:    []WorkerView{},
+
+			FalseAlarms: s.FalseAlarms,
+			Workers:     []WorkerView{},
 		}
 		if s.Record.Epoch > 0 {
 			since := s.Record.GrantedAt.UTC().Truncate(time.Millisecond)
@@ -50,6 +52,12 @@ func workerView(c election.CandidacyStatus) WorkerView {
 		Epoch:       int64(c.Standing.Epoch),
 		Connections: c.Members,
 		Silent:      c.Silent,
+		Observes:    c.Observes,
+		FalseAlarms: c.FalseAlarms,
+	}
+	if c.WorkerTimeout > 0 {
+		seconds := c.WorkerTimeout.Seconds()
+		v.WorkerTimeout = &seconds
 	}
 	if c.Standing.Role == fencing.Follower && c.Standing.Lapsed {
 		v.Role = "lapsed"

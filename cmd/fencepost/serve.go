@@ -156,11 +156,16 @@ func (s *serving) closeListeners() {
 func (s *serving) newElections() (*election.Elections, error) {
 	return election.New(election.Config{
 		Open:    s.openDatabase,
+		Idle:    s.cfg.Limits.ResourceIdle.D(),
 		Observe: s.metrics.Observe,
 		Logger:  s.log.Named("election"),
 		Settings: func(_, resource string) election.Settings {
-			l := s.cfg.leaseFor(s.cfg.Resources[resource])
-			return election.Settings{TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), Linger: l.Linger.D()}
+			r := s.cfg.Resources[resource]
+			l := s.cfg.leaseFor(r)
+			return election.Settings{
+				TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(), Linger: l.Linger.D(),
+				Users: r.Users,
+			}
 		},
 	})
 }
@@ -183,7 +188,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		return election.Backend{}, err
 	}
 	backend := election.Backend{
-		Fence: func(ctx context.Context, resource string) (election.Fence, error) { return st.Fence(ctx, resource) },
+		Fence: newFences(st, database, s.cfg).open,
 		Rest:  st.Rest,
 		Close: st.Close,
 	}

@@ -25,7 +25,7 @@ reads the fence table of one database, which has the grants of all proxies.`
 // statusRow is one line of the table. An empty field is not known from where
 // the row came.
 type statusRow struct {
-	database, resource, leader, epoch, since, leaseLeft, refused string
+	database, resource, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 }
 
 func runStatus(ctx context.Context, t terminal, args []string) error {
@@ -56,9 +56,10 @@ func printStatus(out io.Writer, rows []statusRow) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DATABASE\tRESOURCE\tLEADER\tEPOCH\tSINCE\tLEASE LEFT\tREFUSED")
+	fmt.Fprintln(w, "DATABASE\tRESOURCE\tLEADER\tEPOCH\tSINCE\tLEASE LEFT\tREFUSED\tWORKER TIMEOUT\tFALSE ALARMS")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.leader), dash(r.epoch), dash(r.since), dash(r.leaseLeft), dash(r.refused))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.leader), dash(r.epoch), dash(r.since),
+			dash(r.leaseLeft), dash(r.refused), dash(r.timeout), dash(r.falseAlarms))
 	}
 	return w.Flush()
 }
@@ -85,7 +86,8 @@ func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
 	}
 	var rows []statusRow
 	for _, v := range list.Resources {
-		row := statusRow{database: v.Database, resource: v.Resource, leader: v.Leader, refused: strconv.FormatUint(v.Refused, 10)}
+		row := statusRow{database: v.Database, resource: v.Resource, leader: v.Leader, refused: strconv.FormatUint(v.Refused, 10),
+			timeout: leaderTimeout(v), falseAlarms: strconv.Itoa(v.FalseAlarms)}
 		if v.Epoch > 0 {
 			row.epoch = strconv.FormatInt(v.Epoch, 10)
 		}
@@ -101,6 +103,21 @@ func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
 		rows = append(rows, row)
 	}
 	return rows, nil
+}
+
+// leaderTimeout is how long the leader may be silent, if it is connected to the
+// proxy that was asked.
+func leaderTimeout(v ResourceView) string {
+	for _, w := range v.Workers {
+		switch {
+		case w.Role != "leader":
+		case w.WorkerTimeout == nil:
+			return "never"
+		default:
+			return time.Duration(*w.WorkerTimeout * float64(time.Second)).Round(time.Millisecond).String()
+		}
+	}
+	return ""
 }
 
 // statusFromDatabase reads the view that everybody may read.

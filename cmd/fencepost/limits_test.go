@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// refusal connects, and returns the error of a connection that is refused.
+func (r *running) refusal(t *testing.T, db, params string) *pgconn.PgError {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, r.dsn(db, params))
+	if err == nil {
+		_ = conn.Close(ctx)
+		t.Fatalf("connected with %s", params)
+	}
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) || refused.Severity != "FATAL" {
+		t.Fatalf("connect with %s: %v, want a refusal", params, err)
+	}
+	return refused
+}
+
+// mustRefuse fails unless a connection is refused with the SQLSTATE, and its
+// message and hint hold these texts.
+func (r *running) mustRefuse(t *testing.T, db, params, state string, texts ...string) {
+	t.Helper()
+	refused := r.refusal(t, db, params)
+	all := refused.Message + "\n" + refused.Hint
+	for _, text := range texts {
+		if refused.Code != state || !strings.Contains(all, text) {
+			t.Errorf("connect with %s: %s %s, want %s and %q", params, refused.Code, all, state, text)
+		}
+	}
+}
+
+func resourcesOf(t *testing.T, s *pgtest.Server, db string) (names string) {
+	t.Helper()
+	err := s.Connect(t, pgtest.Control, db).QueryRow(t.Context(), "SELECT coalesce(string_agg(resource, ' ' ORDER BY resource), '') FROM fencepost.fence").Scan(&names)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+func TestARoleThatIsNotListedMayNotCampaign(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
+	r := startServing(t, s, func(c *Config) {
+		c.Resources = map[string]ResourceConfig{"billing": {Users: []string{"biller"}}, "stock": {Users: []string{"biller", pgtest.App}}}
+	})
+	for _, params := range []string{"", "&fencepost.campaign=wait", "&fencepost.worker=w"} {
+		r.mustRefuse(t, db, "fencepost.resource=billing"+params, "42501", `"`+pgtest.App+`"`, `"billing"`, "resources.<name>.users", "fencepost.campaign=off")
+	}
+	if made := resourcesOf(t, s, db); made != "" {
+		t.Errorf("a refused role made %s", made)
+	}
+	observer := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=off")
+	if err := execSQL(t, observer, "SELECT n FROM work"); err != nil {
+		t.Errorf("an observer's read: %v", err)
+	}
+	wantState(t, execSQL(t, observer, "INSERT INTO work VALUES (1)"), "ZF002")
+	for _, resource := range []string{"stock", "other"} {
+		worker := r.connect(t, db, "fencepost.resource="+resource)
+		if err := execSQL(t, worker, "INSERT INTO work VALUES (1)"); err != nil {
+			t.Errorf("a write of a role that may campaign for %s: %v", resource, err)
+		}
+	}
+}
+
+func TestWorkerTimeoutsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, func(c *Config) {
+		c.Lease.MaxWorkerTimeout = Duration(time.Minute)
+		longer := Duration(time.Hour)
+		c.Resources = map[string]ResourceConfig{"nightly": {MaxWorkerTimeout: &longer}}
+	})
+	for params, text := range map[string]string{
+		"billing&fencepost.worker_timeout=0":  "0 (never)",
+		"billing&fencepost.worker_timeout=2m": "2m0s",
+		"nightly&fencepost.worker_timeout=2h": "1h0m0s at most",
+	} {
+		r.mustRefuse(t, db, "fencepost.resource="+params, "22023", text, "fencepost.worker_timeout", "lease.max_worker_timeout")
+	}
+	for _, params := range []string{"billing", "billing&fencepost.worker_timeout=1m", "nightly&fencepost.worker_timeout=1h"} {
+		_ = r.connect(t, db, "fencepost.resource="+params)
+	}
+	unbounded := startServing(t, s, nil)
+	_ = unbounded.connect(t, db, "fencepost.resource=another&fencepost.worker=w&fencepost.worker_timeout=0")
+	_, body := unbounded.ask(t, "/v1/resources/"+db+"/another")
+	if !strings.Contains(body, `"worker_timeout_seconds": null`) {
+		t.Errorf("a worker that may be silent for ever: %s", body)
+	}
+	if _, metrics := unbounded.ask(t, "/metrics"); !strings.Contains(metrics, fmt.Sprintf(`fencepost_worker_timeout_seconds{database=%q,resource="another"} +Inf`, db)) {
+		t.Error("/metrics does not show it")
+	}
+}
+
+func TestOnlyConfiguredResources(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	_ = startServing(t, s, nil).connect(t, db, "fencepost.resource=old")
+	r := startServing(t, s, func(c *Config) {
+		c.Limits.ConfiguredResourcesOnly = true
+		c.Resources = map[string]ResourceConfig{"billing": {}}
+	})
+	for _, resource := range []string{"new", "old", "new&fencepost.campaign=off"} {
+		r.mustRefuse(t, db, "fencepost.resource="+resource, "42704", "is not configured", "limits.configured_resources_only")
+	}
+	_ = r.connect(t, db, "fencepost.resource=billing")
+	if made := resourcesOf(t, s, db); made != "billing old" {
+		t.Errorf("the fence holds %s", made)
+	}
+}
+
+func TestTheLimitOfResourcesSparesThoseConfiguredAndThoseThatExist(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, func(c *Config) {
+		c.Limits.MaxResources = 2
+		c.Resources = map[string]ResourceConfig{"billing": {}, "stock": {}}
+	})
+	for _, resource := range []string{"billing", "a", "b", "stock", "a"} {
+		_ = r.connect(t, db, "fencepost.resource="+resource)
+	}
+	for _, params := range []string{"c", "c&fencepost.campaign=off"} {
+		r.mustRefuse(t, db, "fencepost.resource="+params, "53400", "limits.max_resources", `"c"`, "may have 2")
+	}
+	if made := resourcesOf(t, s, db); made != "a b billing stock" {
+		t.Errorf("the fence holds %s", made)
+	}
+}
+
+// TestAForgottenResourceKeepsItsEpoch: only what this proxy knew of it is gone.
+func TestAForgottenResourceKeepsItsEpoch(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, func(c *Config) { c.Limits.ResourceIdle = Duration(50 * time.Millisecond) })
+	for epoch := int64(1); epoch < 4; epoch++ {
+		worker := r.connect(t, db, fmt.Sprintf("fencepost.resource=billing&fencepost.worker=w%d", epoch))
+		var view ResourceView
+		_, body := r.ask(t, "/v1/resources/"+db+"/billing")
+		if err := json.Unmarshal([]byte(body), &view); err != nil || view.Epoch != epoch || !view.Here {
+			t.Errorf("%v: %s, want epoch %d", err, body, epoch)
+		}
+		if err := worker.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the resource to be forgotten", func() bool { return len(r.elections.Resources()) == 0 })
+		eventually(t, "its metrics to be gone", func() bool {
+			_, metrics := r.ask(t, "/metrics")
+			return !strings.Contains(metrics, "billing")
+		})
+	}
+	s.Exec(t, pgtest.Superuser, db, "UPDATE fencepost.fence SET epoch = 1; SELECT setval(fencepost.sequence_of((SELECT id FROM fencepost.fence)), 1)")
+	r.mustRefuse(t, db, "fencepost.resource=billing&fencepost.worker=late", "ZF004", "restored", "epoch 3")
+}

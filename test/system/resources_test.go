@@ -1,0 +1,86 @@
+package system
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/sync/errgroup"
+)
+
+// TestNobodyMakesResourcesWithoutEnd: one role asks for a thousand. It is stopped
+// at the limit, and when it has gone, nothing of it is left but the rows.
+func TestNobodyMakesResourcesWithoutEnd(t *testing.T) {
+	t.Parallel()
+	const limit, asked = 100, 1000
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, provider, with(fmt.Sprintf("LIMITS_MAX_RESOURCES=%d", limit+1), "LIMITS_RESOURCE_IDLE=1s"))
+			p := h.proxy()
+			h.join(p, "before").leave() // opens the database; its resource is the one beyond the limit
+			eventually(t, patience, "it to be forgotten", func() bool { return p.metricLines(t) == 0 })
+			before := p.goroutines(t)
+			var made, refused atomic.Int64
+			var group errgroup.Group
+			group.SetLimit(8)
+			for i := range asked {
+				group.Go(func() error {
+					c, err := h.tryJoin(patience, p, "mallory", "resource", fmt.Sprint("made-up-", i))
+					var failure *pgconn.PgError
+					switch {
+					case err == nil:
+						made.Add(1)
+						c.leave()
+					case errors.As(err, &failure) && failure.Code == "53400" && strings.Contains(failure.Hint, "limits.max_resources"):
+						refused.Add(1)
+					default:
+						return err
+					}
+					return nil
+				})
+			}
+			if err := group.Wait(); err != nil {
+				t.Fatalf("neither connected nor refused by the limit: %v", err)
+			}
+			if made.Load() != limit || refused.Load() != asked-limit {
+				t.Errorf("%d were made and %d refused, want %d and %d", made.Load(), refused.Load(), limit, asked-limit)
+			}
+			if rows := ask[int](h, "SELECT count(*) FROM fencepost.fence"); rows != limit+1 {
+				t.Errorf("the fence has %d rows", rows)
+			}
+			eventually(t, patience, "all lines of metrics to be gone", func() bool { return p.metricLines(t) == 0 })
+			eventually(t, patience, "all goroutines to be gone", func() bool { return p.goroutines(t) <= before+10 })
+			exists := ask[string](h, "SELECT max(resource) FROM fencepost.fence")
+			h.join(p, "after", "resource", exists).must("INSERT INTO work VALUES ('after')") // what exists goes on
+		})
+	}
+}
+
+var (
+	goroutineLine = regexp.MustCompile(`(?m)^go_goroutines (\d+)$`)
+	resourceLine  = regexp.MustCompile(`(?m)^fencepost_.*resource=.*$`)
+)
+
+// goroutines is how many the proxy has.
+func (p *proxy) goroutines(t testing.TB) int {
+	t.Helper()
+	_, metrics := p.ask(t, "/metrics")
+	n, err := strconv.Atoi(goroutineLine.FindStringSubmatch(metrics)[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// metricLines is how many lines of metrics are about resources.
+func (p *proxy) metricLines(t testing.TB) int {
+	t.Helper()
+	_, metrics := p.ask(t, "/metrics")
+	return len(resourceLine.FindAllString(metrics, -1))
+}
