@@ -59,8 +59,17 @@
 //
 // Each candidacy has one goroutine, its loop; the loop starts each request to
 // the lease service or the fence in a goroutine of its own and waits for all of
-// them before it ends. Each resource has one goroutine that watches its lease.
-// Elections owns them all: Close waits for them.
+// them before it ends. Each resource has one goroutine that watches its lease; it
+// ends, and the resource is forgotten, when there was no candidacy for
+// Config.Idle. Elections owns them all: Close waits for them.
+//
+// # Who may
+//
+// Settings.Users says who may campaign, and Settings.MaxWorkerTimeout what a claim
+// may ask for. A worker id names one process: of one role, from one address. Who
+// campaigns under it from elsewhere meanwhile is refused, unless the first one is
+// silent; then its client may be dead, and both have candidacies, of which the
+// fence lets one write. An observer from elsewhere has one of its own.
 //
 // # Order of awards, per provider
 //

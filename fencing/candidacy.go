@@ -74,8 +74,8 @@ type Claim struct {
 	// Nameless: the client named no worker, and Worker was made up for this one
 	// connection.
 	Nameless bool
-	// Client is the address the connection came from. The same worker from two
-	// addresses at once is refused.
+	// Client is the address the connection came from. A worker that campaigns from
+	// two addresses at once is refused.
 	Client   netip.Addr
 	Campaign CampaignMode
 	// WorkerTimeout is how long the worker may be silent before its lease is
@@ -102,7 +102,7 @@ type Candidates interface {
 	// if there is none (or if the last one is superseded). It returns at once;
 	// AwaitFirst waits. Errors are *Refusal where the client is to see one
 	// (ZF004: the fence cannot be used; ZF005: worker already connected from
-	// another address).
+	// another address; those of Postgres for what the configuration does not allow).
 	Join(ctx context.Context, c Claim, m Member) (Candidacy, error)
 }
 

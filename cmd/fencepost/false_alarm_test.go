@@ -1,0 +1,75 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func (r *running) view(t *testing.T, db, resource string) (v ResourceView) {
+	t.Helper()
+	_, body := r.ask(t, "/v1/resources/"+db+"/"+resource)
+	if err := json.Unmarshal([]byte(body), &v); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return v
+}
+
+// TestAFalseAlarmIsShownAndIsTheWorkersOwn: a worker without a name comes back
+// after a silence, and connects again.
+func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
+	const timeout = 250 * time.Millisecond
+	r := startServing(t, s, func(c *Config) { c.Lease.WorkerTimeout = Duration(timeout) })
+	worker := r.connect(t, db, "fencepost.resource=billing")
+	eventually(t, "the lease to be released for silence", func() bool { v := r.view(t, db, "billing"); return !v.Here && v.Workers[0].Silent })
+	if err := execSQL(t, worker, "INSERT INTO work VALUES (1)"); err != nil {
+		t.Fatalf("the write of a worker that came back: %v", err)
+	}
+	// On a slow machine it may be silent for too long once more, and come back.
+	mustWait := func(some bool) {
+		t.Helper()
+		v := r.view(t, db, "billing")
+		if v.FalseAlarms < 1 || len(v.Workers) != 1 {
+			t.Fatalf("the resource shows %+v", v)
+		}
+		w := v.Workers[0]
+		want := (timeout << w.FalseAlarms).Seconds()
+		if (w.FalseAlarms > 0) != some || w.WorkerTimeout == nil || *w.WorkerTimeout != want {
+			text, _ := json.Marshal(w)
+			t.Errorf("a worker is to be waited for %v s: %s", want, text)
+		}
+	}
+	mustWait(true)
+	lines := r.log.lines(t, "false alarm: a worker whose lease was released for silence came back; it may be silent for longer from now on")
+	if len(lines) == 0 || lines[0]["false_alarms"] != 1.0 || lines[0]["waited"] != timeout.String() {
+		t.Errorf("the log says %v", lines)
+	}
+	reconnect := func(user string) {
+		t.Helper()
+		if err := worker.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "it to have left", func() bool { return len(r.view(t, db, "billing").Workers) == 0 })
+		var err error
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if worker, err = pgx.Connect(ctx, strings.Replace(r.dsn(db, "fencepost.resource=billing"), pgtest.App, user, 1)); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = worker.Close(context.Background()) })
+	}
+	reconnect(pgtest.App)
+	mustWait(true)
+	reconnect(pgtest.Control)
+	mustWait(false)
+}
