@@ -19,7 +19,7 @@ func someResources() []election.ResourceStatus {
 	return []election.ResourceStatus{
 		{
 			Database: "shop", Resource: "billing", Local: true, LeaseLeft: 7 * time.Second,
-			Record: fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
+			Record:      fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
 			FalseAlarms: 4,
 			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
 				Standing: fencing.Standing{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2}},
