@@ -41,10 +41,8 @@ func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Ser
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
 			return client(t, consul.Config{Address: link.Addr(), Prefix: db, Proxy: db + proxy}).Database(db)
 		},
-		// A watch shows the marker too, but not as a result of a transaction.
-		Award: func(*testing.T) string {
-			return "\"KV\": {\n                \"LockIndex\": 0,\n                \"Key\": \"" + db + "/.generation\""
-		},
+		// A release is a transaction too, but unlocks.
+		Request: func(string) string { return `"Verb":"lock"` },
 		Faults: []electiontest.Fault{
 			{Name: "the session is destroyed", Do: func(t *testing.T, resource string) {
 				if session := holder(t, agent, key+resource); session != "" {

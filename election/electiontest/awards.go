@@ -184,7 +184,7 @@ var termCases = []testCase{
 		p, link := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
 		w.mustRelease(p, seed, election.ReasonLeft)
-		lost := link.Lose(w.service.Award(w.T))
+		lost := link.Lose(w.service.Request("a"))
 		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil || errors.Is(err, election.ErrHeld) {
 			w.Fatalf("an acquire without an answer ended with %v", err)
 		}
@@ -203,7 +203,7 @@ var termCases = []testCase{
 		p, link := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
 		w.mustRelease(p, seed, election.ReasonLeft)
-		lost := link.Lose(w.service.Award(w.T))
+		lost := link.Lose(w.service.Request("a"))
 		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil {
 			w.Fatal("an acquire without an answer succeeded")
 		}

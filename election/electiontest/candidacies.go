@@ -119,8 +119,8 @@ var candidacyCases = []testCase{
 		seed := p.first("seed")
 		seed.mustLead()
 		seed.leaves()
-		lost := p.link.Lose(w.service.Award(w.T)) // the award's
-		p.gate.loseNext()                         // and the grant's
+		lost := p.link.Lose(w.service.Request("a")) // the award's
+		p.gate.loseNext()                           // and the grant's
 		a := p.join("a")
 		await(w.T, "the answer was lost", lost)
 		if epoch := a.eventuallyLeads(w.service.Death + soon); epoch != 2 {

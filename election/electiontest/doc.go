@@ -26,9 +26,9 @@ type Service struct {
 	Provider func(t *testing.T, proxy string, link *Link) election.Provider
 	// Addr is where the service is, for links.
 	Addr string
-	// Award is a text that every answer to a successful Acquire holds, and no
-	// other answer that an Acquire waits for.
-	Award func(t *testing.T) string
+	// Request is a text that the request of an Acquire which takes the lease for
+	// the worker holds, and no other request that goes through the link.
+	Request func(worker string) string
 	// Faults are what an operator can do to a lease that somebody holds.
 	Faults []Fault
 }

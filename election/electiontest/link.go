@@ -2,27 +2,42 @@ package electiontest
 
 import (
 	"bytes"
-	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 )
 
 // Link is a TCP relay between one proxy and its lease service, which can fail
-// as networks do.
+// as networks do. Single requests are named by a text that they hold.
 type Link struct {
 	target   string
 	listener net.Listener
+	ended    chan struct{} // closed when the test ends
 	wg       sync.WaitGroup
 
 	mu struct {
 		sync.Mutex
 		conns   map[net.Conn]struct{}
-		lose    []byte        // the answer that holds this is lost
-		lost    chan struct{} // closed when it was
+		trap    *trap         // for the next request that holds a text
 		stalled chan struct{} // not nil: nothing passes until it is closed
-		cut     bool          // nothing passes for ever
+		cut     bool          // no connection is made
 	}
+}
+
+// trap is what happens to one request.
+type trap struct {
+	text     []byte
+	lose     bool          // its answer is lost; else it is held back
+	sprung   chan struct{} // closed when the answer was lost, or the request is held
+	forward  chan struct{} // closed when a held request may go on
+	answered chan struct{} // closed when the service has answered a held request
+}
+
+// Held is a request that was sent and has not arrived.
+type Held struct {
+	t    *testing.T
+	trap *trap
 }
 
 // NewLink returns a link to the address, which ends with the test.
@@ -32,11 +47,12 @@ func NewLink(t *testing.T, target string) *Link {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &Link{target: target, listener: listener}
+	l := &Link{target: target, listener: listener, ended: make(chan struct{})}
 	l.mu.conns = map[net.Conn]struct{}{}
 	l.wg.Add(1)
 	go l.accept()
 	t.Cleanup(func() {
+		close(l.ended)
 		l.Resume()
 		_ = listener.Close()
 		l.hangUp()
@@ -48,13 +64,37 @@ func NewLink(t *testing.T, target string) *Link {
 // Addr is where to connect.
 func (l *Link) Addr() string { return l.listener.Addr().String() }
 
-// Lose makes the next answer that holds the text get lost, and the connection
-// with it. The channel is closed when that has happened.
-func (l *Link) Lose(text string) <-chan struct{} {
+// Lose makes the answer to the next request that holds the text get lost, and
+// the connection with it. The channel is closed when that has happened.
+func (l *Link) Lose(request string) <-chan struct{} {
+	return l.set(&trap{text: []byte(request), lose: true}).sprung
+}
+
+// Hold makes the next request that holds the text arrive late: not before
+// Forward is called, even if whoever sent it has given up.
+func (l *Link) Hold(t *testing.T, request string) *Held {
+	return &Held{t: t, trap: l.set(&trap{text: []byte(request)})}
+}
+
+func (l *Link) set(tr *trap) *trap {
+	tr.sprung, tr.forward, tr.answered = make(chan struct{}), make(chan struct{}), make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.mu.lose, l.mu.lost = []byte(text), make(chan struct{})
-	return l.mu.lost
+	l.mu.trap = tr
+	return tr
+}
+
+// Await waits until the request was sent.
+func (h *Held) Await() {
+	h.t.Helper()
+	await(h.t, "the request was sent", h.trap.sprung)
+}
+
+// Forward lets the request arrive, and returns when the service has answered it.
+func (h *Held) Forward() {
+	h.t.Helper()
+	close(h.trap.forward)
+	await(h.t, "the service answered the late request", h.trap.answered)
 }
 
 // Stall makes nothing pass, though connections stay open, until Resume.
@@ -76,13 +116,20 @@ func (l *Link) Resume() {
 	}
 }
 
-// Cut ends all connections, and lets none be made: the proxy has died as far as
-// the service can see.
+// Cut ends all connections, and lets none be made until Mend: the proxy has died
+// as far as the service can see.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	l.mu.cut = true
 	l.mu.Unlock()
 	l.hangUp()
+}
+
+// Mend lets connections be made again after a Cut.
+func (l *Link) Mend() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.cut = false
 }
 
 func (l *Link) hangUp() {
@@ -91,6 +138,7 @@ func (l *Link) hangUp() {
 	for c := range l.mu.conns {
 		_ = c.Close()
 	}
+	clear(l.mu.conns)
 	l.mu.cut = true
 }
 
@@ -110,9 +158,10 @@ func (l *Link) accept() {
 			_, _ = near.Close(), far.Close()
 			continue
 		}
+		p := &pipe{link: l, near: near, far: far}
 		l.wg.Add(2)
-		go l.relay(far, near, false)
-		go l.relay(near, far, true)
+		go p.requests()
+		go p.answers()
 	}
 }
 
@@ -125,30 +174,6 @@ func (l *Link) keep(conns ...net.Conn) bool {
 	return !l.mu.cut
 }
 
-// relay copies until either side ends.
-func (l *Link) relay(to, from net.Conn, answers bool) {
-	defer l.wg.Done()
-	defer to.Close()
-	defer from.Close()
-	buf := make([]byte, 64<<10)
-	var seen []byte // the end of what passed: an answer may come in pieces
-	for {
-		n, err := from.Read(buf)
-		if n > 0 {
-			seen = append(seen[max(0, len(seen)-1024):], buf[:n]...)
-			if l.pass(); answers && l.loses(seen) {
-				return
-			}
-			if _, err := to.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-		if err == io.EOF || err != nil {
-			return
-		}
-	}
-}
-
 // pass waits while the link is stalled.
 func (l *Link) pass() {
 	l.mu.Lock()
@@ -159,13 +184,109 @@ func (l *Link) pass() {
 	}
 }
 
-func (l *Link) loses(answer []byte) bool {
+// spring takes the trap that is set for one of these bytes. seen is what the
+// connection sent since the trap was set, as far as a text can reach back.
+func (l *Link) spring(seen *window, chunk []byte) *trap {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.mu.lose == nil || !bytes.Contains(answer, l.mu.lose) {
+	if l.mu.trap != seen.since {
+		*seen = window{since: l.mu.trap}
+	}
+	if l.mu.trap == nil {
+		return nil
+	}
+	seen.bytes = append(seen.bytes[max(0, len(seen.bytes)-1024):], chunk...)
+	if !bytes.Contains(seen.bytes, l.mu.trap.text) {
+		return nil
+	}
+	sprung := l.mu.trap
+	l.mu.trap = nil
+	return sprung
+}
+
+// window is the end of what was sent since a trap was set: a text may come in
+// pieces.
+type window struct {
+	since *trap
+	bytes []byte
+}
+
+// pipe is one connection through a link. Clients send one request at a time, so
+// what the service says after a request is its answer.
+type pipe struct {
+	link      *Link
+	near, far net.Conn
+	sprung    atomic.Pointer[trap] // for the next answer
+}
+
+// requests copies what the client says.
+func (p *pipe) requests() {
+	defer p.link.wg.Done()
+	defer p.far.Close()
+	defer p.near.Close()
+	buf := make([]byte, 64<<10)
+	var seen window
+	var late *trap
+	for {
+		n, err := p.near.Read(buf)
+		if n > 0 {
+			p.link.pass()
+			if tr := p.link.spring(&seen, buf[:n]); tr != nil {
+				if !tr.lose {
+					close(tr.sprung)
+					late = tr
+				}
+				if !tr.lose && !p.wait(tr.forward) {
+					return
+				}
+				p.sprung.Store(tr)
+			}
+			if _, err := p.far.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			if late != nil { // the service learns that the client is gone after it has answered
+				p.wait(late.answered)
+			}
+			return
+		}
+	}
+}
+
+// wait reports false if the link ended first.
+func (p *pipe) wait(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	case <-p.link.ended:
 		return false
 	}
-	l.mu.lose = nil
-	close(l.mu.lost)
-	return true
+}
+
+// answers copies what the service says.
+func (p *pipe) answers() {
+	defer p.link.wg.Done()
+	defer p.far.Close()
+	defer p.near.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := p.far.Read(buf)
+		if n > 0 {
+			p.link.pass()
+			if tr := p.sprung.Swap(nil); tr != nil {
+				close(tr.answered)
+				if tr.lose {
+					close(tr.sprung)
+					return
+				}
+			}
+			if _, err := p.near.Write(buf[:n]); err != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
 }

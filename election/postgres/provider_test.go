@@ -30,7 +30,11 @@ func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service 
 		Provider: func(t *testing.T, _ string, link *electiontest.Link) election.Provider {
 			return provider(t, server, db, link, nil)
 		},
-		Award: func(t *testing.T) string { return marker(t, server, db) },
+		// The worker's name, as a parameter of a statement, and the length of the
+		// next one. No other statement names the worker.
+		Request: func(worker string) string {
+			return "\x00\x00\x00" + string(rune(len(worker))) + worker + "\x00\x00\x00"
+		},
 		Faults: []electiontest.Fault{
 			{Name: "the lease row is deleted", Do: func(t *testing.T, resource string) {
 				server.Exec(t, pgtest.Control, db, "DELETE FROM fencepost.lease")
@@ -43,15 +47,6 @@ func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service 
 			}},
 		},
 	}
-}
-
-func marker(t *testing.T, server *pgtest.Server, db string) (marker string) {
-	t.Helper()
-	conn := server.Connect(t, pgtest.Control, db)
-	if err := conn.QueryRow(t.Context(), "SELECT marker FROM fencepost.lease_marker").Scan(&marker); err != nil {
-		t.Fatal(err)
-	}
-	return marker
 }
 
 func pool(t *testing.T, server *pgtest.Server, db string, link *electiontest.Link) *pgxpool.Pool {
