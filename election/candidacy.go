@@ -33,8 +33,9 @@ type Candidacy struct {
 	results  chan func()   // what the loop does with the end of a request
 	done     chan struct{} // closed when the loop has ended
 
-	// ctx is for requests that make no sense once the candidacy is over;
-	// releases have a context of their own, which abandon ends.
+	// ctx is for requests that make no sense once the candidacy is over. What
+	// may take a lease, and what gives one back, has a context of its own, which
+	// abandon ends.
 	ctx         context.Context
 	cancel      context.CancelFunc
 	releaseCtx  context.Context
@@ -72,7 +73,8 @@ type state struct {
 	heldSince  time.Duration // when the lease was asked for
 	freeSince  time.Duration // since when the resource had no holder before that
 	silenced   *Lease        // released for silence; not taken by anybody since, as far as known
-	uncertain  bool          // an Acquire may have got a lease without telling
+	uncertain  bool          // an Acquire may have got a lease without telling, or may get one yet
+	stray      int64         // index of the award that was last released unseen
 	distrusted bool          // the database disagreed with the term: give it back
 
 	epoch       fencing.Epoch

@@ -55,6 +55,16 @@
 // refused, a question for the role, a worker that waits to lead, a first
 // connect. So idle workers do not trade it to and fro.
 //
+// # No lease without a leader
+//
+// A lease that nobody knows of keeps a resource without a leader for a TTL. So a
+// request that may take a lease is never cancelled because its worker has gone:
+// the candidacy waits for the answer, and gives the lease back. If there is no
+// answer, the candidacy releases whatever the request got or may get yet, and
+// the provider sees to it that the request takes nothing when it arrives after
+// that. A release is tried until it succeeds, or until the lease must have ended
+// by itself.
+//
 // # Goroutines
 //
 // Each candidacy has one goroutine, its loop; the loop starts each request to

@@ -59,8 +59,11 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	case s.releasing:
 	case s.lease != nil:
 		c.holdLocked(v, now)
-	case s.ended && s.uncertain && !s.acquiring:
+	case (s.ended || s.superseded) && s.uncertain && !s.acquiring: // it bids no more
 		c.releaseLocked(&Lease{Bid: c.bid()}, ReasonLeft)
+	case c.strayLocked():
+		s.stray = s.sight.Index
+		c.releaseLocked(&Lease{Bid: c.bid(), Index: s.stray}, ReasonLeft)
 	case s.silenced != nil && !c.livesLocked() && !s.acquiring:
 		c.releaseLocked(s.silenced, ReasonLeft)
 	case !s.acquiring && c.wantsLocked(v, now):
@@ -96,6 +99,14 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 		s.backoff = 0
 		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies in the same instant
 	}
+}
+
+// strayLocked reports that a request without an answer got a lease that nobody
+// wants now.
+func (c *Candidacy) strayLocked() bool {
+	s := &c.mu.state
+	return s.uncertain && !s.acquiring && (!c.livesLocked() || s.life.silent) &&
+		s.sight.Vacancy == Held && s.sight.Incarnation == c.incarnation && s.sight.Index != s.stray
 }
 
 // livesLocked reports that the candidacy has, or waits a moment for, a

@@ -15,6 +15,9 @@ var (
 	// know it any more, or shows another holder. Every other error of a
 	// Provider means that the outcome is unknown.
 	ErrLost = errors.New("the lease is lost")
+	// ErrNotSent says that Acquire failed before the lease service could hear of
+	// the bid: the outcome is known, nothing was awarded.
+	ErrNotSent = errors.New("the request was not sent")
 )
 
 // Provider is one lease service, as seen from one database: resources of the
@@ -24,9 +27,9 @@ type Provider interface {
 	// Source names the provider as it is recorded with each grant.
 	Source() string
 	// Acquire tries once to get the lease for the bid's candidacy. It returns
-	// ErrHeld if another candidacy holds it. After an error of unknown outcome
-	// a second Acquire with the same bid returns the same award if the first
-	// one got it.
+	// ErrHeld if another candidacy holds it, and an error that wraps ErrNotSent if
+	// nothing was asked. After any other error the outcome is unknown: a second
+	// Acquire with the same bid returns the same award if the first one got it.
 	Acquire(ctx context.Context, bid Bid) (*Lease, error)
 	// Renew confirms that the lease of exactly this term is held, and keeps it
 	// for another TTL. It returns ErrLost if the term is over for certain.
@@ -36,7 +39,8 @@ type Provider interface {
 	// exception: ReasonLeft after ReasonSilence, while nobody has had the lease
 	// since, turns the vacancy into one that anybody may fill. A lease that
 	// holds only its Bid stands for whatever an Acquire of unknown outcome may
-	// have got.
+	// have got, or may get yet: when Release has returned, a request of this
+	// incarnation that arrives late takes nothing. The incarnation bids no more.
 	Release(ctx context.Context, l *Lease, why Reason) error
 	// Watch blocks until the lease looks other than seen. The zero Sight
 	// differs from all that can be seen, so Watch then answers at once.

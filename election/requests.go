@@ -16,6 +16,12 @@ const (
 	// grantPatience is how long beyond a TTL a lease is kept that cannot be
 	// turned into an epoch.
 	grantPatience = 5 * time.Second
+	// A release is tried again with pauses between these two, so that a lease is
+	// free soon after the lease service can be reached again.
+	minReleasePause = 20 * time.Millisecond
+	maxReleasePause = 250 * time.Millisecond
+	// leastReleaseTime is for how long at least a release is tried.
+	leastReleaseTime = time.Minute
 )
 
 // ask runs one request beside the loop. The loop runs what it returns, and does
@@ -47,7 +53,9 @@ func (c *Candidacy) acquireLocked(v view) {
 
 // acquire waits for its turn among the candidacies of this proxy, so that a
 // free lease is not asked for by all of them at once. It calls begin if it makes
-// the request; sent is the time just before that.
+// the request; sent is the time just before that. The end of the candidacy does
+// not cancel a request that was sent: the lease service may award the lease all
+// the same, and only the answer says what to release.
 func (c *Candidacy) acquire(asked bool, begin func()) (lease *Lease, sent time.Duration, err error) {
 	select {
 	case c.r.turn <- struct{}{}:
@@ -58,7 +66,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (lease *Lease, sent time.D
 	if c.r.taken(c, asked) {
 		return nil, 0, ErrHeld
 	}
-	ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
+	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
 	defer cancel()
 	begin()
 	sent = c.r.e.cfg.Now()
@@ -76,7 +84,7 @@ func (c *Candidacy) acquired(lease *Lease, sent time.Duration, v view, err error
 	s.acquiring = false
 	switch {
 	case err == nil:
-		s.uncertain, s.silenced = false, nil
+		s.silenced = nil
 		s.lease, s.granted = lease, false
 		s.trusted = sent + c.r.set.trust()
 		s.renewAt = c.renewalAfter(sent)
@@ -87,7 +95,7 @@ func (c *Candidacy) acquired(lease *Lease, sent time.Duration, v view, err error
 	case errors.Is(err, ErrHeld):
 		c.retryLocked()
 	default:
-		s.uncertain = true
+		s.uncertain = s.uncertain || !errors.Is(err, ErrNotSent)
 		c.failedLocked("acquire the lease", err)
 		c.retryLocked()
 	}
@@ -181,17 +189,30 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	})
 }
 
-// release tries three times, each time with more patience.
+// release tries until it succeeds: a lease that is not given back keeps the
+// resource without a leader for a TTL. It gives up when the lease must have ended
+// by itself, or when the candidacy is abandoned.
 func (c *Candidacy) release(lease *Lease, why Reason) error {
-	patience := c.r.set.callTimeout()
+	now := c.r.e.cfg.Now
+	until := now() + max(3*c.r.set.TTL, leastReleaseTime)
+	pause := minReleasePause
 	for try := 1; ; try++ {
-		ctx, cancel := context.WithTimeout(c.releaseCtx, patience)
+		ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
 		err := c.r.provider.Release(ctx, lease, why)
 		cancel()
-		if err == nil || try == 3 || c.releaseCtx.Err() != nil {
+		if err == nil || c.releaseCtx.Err() != nil || now() > until {
 			return err
 		}
-		patience *= 2
+		if try == 1 {
+			c.log.Warn("cannot release the lease now: trying on", zap.Error(err))
+		}
+		timer := time.NewTimer(pause/2 + jitter(pause/2))
+		select {
+		case <-timer.C:
+		case <-c.releaseCtx.Done():
+		}
+		timer.Stop()
+		pause = min(2*pause, maxReleasePause)
 	}
 }
 
@@ -201,7 +222,10 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 	s := &c.mu.state
 	s.releasing = false
 	again := lease == s.silenced
-	s.silenced, s.uncertain = nil, false
+	s.silenced = nil
+	if lease.Index == 0 {
+		s.uncertain = false
+	}
 	if s.lease == lease {
 		s.lease, s.granted = nil, false
 	}

@@ -35,10 +35,23 @@ func (p *Provider) Close() error { return nil }
 
 // Acquire implements election.Provider.
 func (p *Provider) Acquire(ctx context.Context, bid election.Bid) (*election.Lease, error) {
+	key := p.c.key(p.database, bid.Resource)
+	try, err := p.prepare(ctx, key, bid)
+	switch {
+	case errors.Is(err, election.ErrHeld):
+		return nil, err
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", election.ErrNotSent, err)
+	}
+	return p.c.lock(ctx, key, bid, try)
+}
+
+// prepare looks whether the lease is free, and gives the bid's session, whose TTL
+// has just begun anew.
+func (p *Provider) prepare(ctx context.Context, key string, bid election.Bid) (*attempt, error) {
 	if err := p.c.begin(ctx); err != nil {
 		return nil, err
 	}
-	key := p.c.key(p.database, bid.Resource)
 	try := p.c.pending(bid)
 	pair, _, err := p.c.api.KV().Get(key, read(ctx))
 	if err != nil {
@@ -47,21 +60,17 @@ func (p *Provider) Acquire(ctx context.Context, bid election.Bid) (*election.Lea
 	if pair != nil && pair.Session != "" && (try == nil || pair.Session != try.session) {
 		return nil, election.ErrHeld // before a session was made for nothing
 	}
-	if try != nil { // its TTL must count from now on, as that of a new one does
-		switch err := p.c.renewSession(ctx, try.session); {
-		case errors.Is(err, election.ErrLost):
-			p.c.settle(bid)
-			try = nil
-		case err != nil:
-			return nil, err
-		}
-	}
 	if try == nil {
-		if try, err = p.c.attempt(ctx, bid); err != nil {
-			return nil, err
-		}
+		return p.c.attempt(ctx, bid)
 	}
-	return p.c.lock(ctx, key, bid, try)
+	switch err := p.c.renewSession(ctx, try.session); {
+	case errors.Is(err, election.ErrLost):
+		p.c.settle(bid)
+		return p.c.attempt(ctx, bid)
+	case err != nil:
+		return nil, err
+	}
+	return try, nil
 }
 
 // pending returns the attempt of the bid that is not known to have failed.

@@ -42,7 +42,7 @@ type Fault struct {
 // Run runs all cases. open makes a service for one case; db is a fresh database
 // of server, with the schema fencepost.
 func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
-	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases} {
+	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
@@ -104,12 +105,20 @@ func (p *Provider) Acquire(ctx context.Context, bid election.Bid) (*election.Lea
 	err := p.pool.QueryRow(ctx, "SELECT award, marker FROM fencepost.lease_acquire($1, $2, $3, $4, $5, $6)",
 		bid.Resource, bid.Worker, bid.Incarnation, bid.TTL, staleAward, staleRenewals).Scan(&award, &marker)
 	switch {
+	case unsent(err):
+		return nil, fmt.Errorf("ask for the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, err)
 	case err != nil:
 		return nil, fmt.Errorf("ask for the lease of resource %q: %w", bid.Resource, err)
 	case award == nil || marker == nil:
 		return nil, election.ErrHeld
 	}
 	return &election.Lease{Bid: bid, Marker: *marker, Index: *award}, nil
+}
+
+// unsent reports that a statement failed before the server could hear of it.
+func unsent(err error) bool {
+	var connecting *pgconn.ConnectError
+	return errors.As(err, &connecting) || pgconn.SafeToRetry(err)
 }
 
 // Renew implements election.Provider.

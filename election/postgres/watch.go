@@ -232,7 +232,7 @@ func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
 		defer cancel()
 		_ = conn.Close(closing)
 	}()
-	if _, err := conn.Exec(ctx, "LISTEN fencepost_lease"); err != nil {
+	if _, err := conn.Exec(ctx, "SELECT fencepost.lease_listen()"); err != nil {
 		return false, fmt.Errorf("listen: %w", err)
 	}
 	p.wake("") // what happened before is not told

@@ -13,7 +13,7 @@ func (h *house) takeLease() {
 	h.t.Helper()
 	if h.consul == nil {
 		h.pg.Exec(h.t, pgtest.Superuser, h.db, "UPDATE fencepost.lease SET vacancy = 'left', expires_at = now() WHERE vacancy = 'held'",
-			"SELECT pg_notify('fencepost_lease', '"+resource+"')")
+			"SELECT fencepost.lease_tell('"+resource+"')")
 		return
 	}
 	if session := h.session(); session != "" {
