@@ -10,9 +10,13 @@ import (
 // beyond what the proxy needs of it. Its errors are *fencing.Refusal where the
 // fence itself has spoken: ZF001 (another candidacy was granted since), ZF004
 // (missing, no right, restored), ZF006 (the award is not newer than the
-// recorded one: it is to be given back). All others mean unknown.
+// recorded one: it is to be given back), ZF007 (the life of the lease service has
+// no number: number it, and ask for another award). All others mean unknown.
 type Fence interface {
 	fencing.Fence
+	// Number gives a life of a lease service its number, unless it has one. No
+	// candidacy may bid under a life before that.
+	Number(ctx context.Context, source, marker string) error
 	// Grant turns an award into an epoch. The same award again returns the
 	// same epoch; a newer award of the recorded incarnation keeps the epoch.
 	Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error)

@@ -83,6 +83,10 @@
 //
 // # Order of awards, per provider
 //
+// The marker names a life of the lease service, within which the index counts.
+// The fence numbers the lives, each before anybody bids under it; an award of
+// another life than the one that was numbered before the bid is given back.
+//
 //	provider  marker (a life of the service)       index (order within it)
 //	postgres  random text, made by the migration   sequence, never below what the fence recorded
 //	consul    random value of <prefix>/.generation ModifyIndex of the lock's first acquire

@@ -27,6 +27,8 @@ func (c *Candidacy) grantLocked(v view) {
 			c.r.publish(record, c) // the others stop before this one leads
 		} else if isState(err, fencing.StateSuperseded) {
 			_, _ = c.r.refresh(ctx) // by whom: the members are told that too, if it can be read
+		} else if isState(err, fencing.StateUnnumbered) {
+			c.r.unnumbered()
 		}
 		return func() { c.grantEnded(lease, before, record, err) }
 	})
@@ -58,6 +60,8 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 		c.answerLocked()
 	case isState(err, fencing.StateAwardNotNewer):
 		c.notNewerLocked(err)
+	case isState(err, fencing.StateUnnumbered):
+		c.askAgainLocked(err)
 	case isState(err, fencing.StateNoFence):
 		s.fault = asRefusal(err)
 		s.doubt = true

@@ -121,4 +121,7 @@ type Sight struct {
 	Incarnation string
 	// Index of the award that was seen. It is not compared with other awards.
 	Index int64
+	// Marker names the life of the lease service that shows this. It is never
+	// empty: a provider makes the marker if there is none.
+	Marker string
 }

@@ -16,12 +16,6 @@ const (
 	// grantPatience is how long beyond a TTL a lease is kept that cannot be
 	// turned into an epoch.
 	grantPatience = 5 * time.Second
-	// A release is tried again with pauses between these two, so that a lease is
-	// free soon after the lease service can be reached again.
-	minReleasePause = 20 * time.Millisecond
-	maxReleasePause = 250 * time.Millisecond
-	// leastReleaseTime is for how long at least a release is tried.
-	leastReleaseTime = time.Minute
 )
 
 // ask runs one request beside the loop. The loop runs what it returns, and does
@@ -42,55 +36,81 @@ func (c *Candidacy) acquireLocked(v view) {
 	asked, again, sight := c.askedLocked(), s.backoff > 0, s.sight
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
-		lease, sent, err := c.acquire(asked, func() {
+		got := c.acquire(asked, func() {
 			if !again {
 				c.log.Info("campaign", zap.Stringer("lease", sight.Vacancy))
 			}
 		})
-		return func() { c.acquired(lease, sent, v, err) }
+		return func() { c.acquired(got, v) }
 	})
+}
+
+// outcome is how an attempt ended.
+type outcome struct {
+	lease  *Lease
+	sent   time.Duration // the time just before the request
+	marker string        // the life that was numbered before the request
+	err    error
 }
 
 // acquire waits for its turn among the candidacies of this proxy, so that a
 // free lease is not asked for by all of them at once. It calls begin if it makes
-// the request; sent is the time just before that. The end of the candidacy does
+// the request. The end of the candidacy does
 // not cancel a request that was sent: the lease service may award the lease all
 // the same, and only the answer says what to release.
-func (c *Candidacy) acquire(asked bool, begin func()) (lease *Lease, sent time.Duration, err error) {
+func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	select {
 	case c.r.turn <- struct{}{}:
 		defer func() { <-c.r.turn }()
 	case <-c.ctx.Done():
-		return nil, 0, ErrHeld // nothing was asked
+		return outcome{err: ErrHeld} // nothing was asked
 	}
 	if c.r.taken(c, asked) {
-		return nil, 0, ErrHeld
+		return outcome{err: ErrHeld}
+	}
+	if got.marker, got.err = c.number(); got.err != nil {
+		return got
 	}
 	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
 	defer cancel()
 	begin()
-	sent = c.r.e.cfg.Now()
-	lease, err = c.r.provider.Acquire(ctx, c.bid())
-	if err == nil {
+	got.sent = c.r.e.cfg.Now()
+	got.lease, got.err = c.r.provider.Acquire(ctx, c.bid())
+	if got.err == nil {
 		c.r.setHolder(c)
+		c.r.awarded(got.lease.Marker)
 	}
-	return lease, sent, err
+	return got
 }
 
-func (c *Candidacy) acquired(lease *Lease, sent time.Duration, v view, err error) {
+// number sees to it that the life of the lease service has a number.
+func (c *Candidacy) number() (marker string, err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
+	defer cancel()
+	if marker, err = c.r.numbered(ctx, c.fence); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	return marker, nil
+}
+
+func (c *Candidacy) acquired(got outcome, v view) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
 	s.acquiring = false
+	sent, err := got.sent, got.err
 	switch {
 	case err == nil:
 		s.silenced = nil
-		s.lease, s.granted = lease, false
+		s.lease, s.granted = got.lease, false
 		s.trusted = sent + c.r.set.trust()
 		s.renewAt = c.renewalAfter(sent)
 		s.grantAt, s.heldSince, s.freeSince = 0, sent, sent
 		if v.freeSince != 0 {
 			s.freeSince = min(sent, v.freeSince)
+		}
+		if got.lease.Marker != got.marker {
+			c.askAgainLocked(errOtherLife)
 		}
 	case errors.Is(err, ErrHeld):
 		c.retryLocked()
@@ -168,77 +188,6 @@ func (c *Candidacy) lostLocked(err error) {
 	s.tryAt, s.backoff = 0, 0
 	c.event(Event{Kind: EventLost, Err: err})
 	c.refreshLocked()
-	s.vacated = true
-}
-
-// releaseLocked gives a lease back. The standing changes before the request is
-// sent. What could not be released ends with its TTL.
-func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
-	s := &c.mu.state
-	s.releasing = true
-	s.wasSilenced = s.wasSilenced || why == ReasonSilence
-	if s.stopGrant != nil {
-		s.stopGrant()
-	}
-	if s.stopRenew != nil {
-		s.stopRenew()
-	}
-	c.ask(func() func() {
-		err := c.release(lease, why)
-		return func() { c.released(lease, why, err) }
-	})
-}
-
-// release tries until it succeeds: a lease that is not given back keeps the
-// resource without a leader for a TTL. It gives up when the lease must have ended
-// by itself, or when the candidacy is abandoned.
-func (c *Candidacy) release(lease *Lease, why Reason) error {
-	now := c.r.e.cfg.Now
-	until := now() + max(3*c.r.set.TTL, leastReleaseTime)
-	pause := minReleasePause
-	for try := 1; ; try++ {
-		ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
-		err := c.r.provider.Release(ctx, lease, why)
-		cancel()
-		if err == nil || c.releaseCtx.Err() != nil || now() > until {
-			return err
-		}
-		if try == 1 {
-			c.log.Warn("cannot release the lease now: trying on", zap.Error(err))
-		}
-		timer := time.NewTimer(pause/2 + jitter(pause/2))
-		select {
-		case <-timer.C:
-		case <-c.releaseCtx.Done():
-		}
-		timer.Stop()
-		pause = min(2*pause, maxReleasePause)
-	}
-}
-
-func (c *Candidacy) released(lease *Lease, why Reason, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := &c.mu.state
-	s.releasing = false
-	again := lease == s.silenced
-	s.silenced = nil
-	if lease.Index == 0 {
-		s.uncertain = false
-	}
-	if s.lease == lease {
-		s.lease, s.granted = nil, false
-	}
-	if err != nil {
-		c.failedLocked("release the lease", err)
-	}
-	if why == ReasonSilence {
-		s.silenced = lease
-	}
-	if !again && lease.Index != 0 {
-		c.log.Info("released", zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why))
-		c.event(Event{Kind: EventReleased, Reason: why})
-	}
 	s.vacated = true
 }
 

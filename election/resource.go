@@ -45,6 +45,9 @@ type resource struct {
 		holder    *Candidacy // holds the lease, as far as this proxy knows
 		sight     Sight
 		sightErr  error         // why the watch sees nothing now
+		news      chan struct{} // closed and replaced with each sight
+		life      string        // marker of the lease service, as last seen; "" before
+		numbered  string        // marker of the life that has a number; "" if none is known
 		freeSince time.Duration // since when the lease has no holder; 0 if it has one
 		record    fencing.Record
 		floor     fencing.Epoch // highest epoch ever seen here
@@ -61,6 +64,7 @@ func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fenc
 		log: e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
 	}
 	r.mu.fence = f
+	r.mu.news = make(chan struct{})
 	r.mu.byWorker = map[string][]*Candidacy{}
 	r.mu.loops = map[*Candidacy]struct{}{}
 	r.mu.departing = map[*Candidacy]struct{}{}

@@ -55,7 +55,7 @@ func (r *resource) watch() {
 // when the resource is forgotten because none came for a while.
 func (r *resource) idle() bool {
 	r.mu.Lock()
-	r.mu.sight, r.mu.freeSince = Sight{}, 0
+	r.mu.sight, r.mu.freeSince, r.mu.life = Sight{}, 0, ""
 	r.mu.Unlock()
 	timer := time.NewTimer(r.e.cfg.Idle)
 	defer timer.Stop()
@@ -133,7 +133,8 @@ func (r *resource) lastSight() Sight {
 func (r *resource) seen(sight Sight) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
-	r.mu.sight, r.mu.sightErr = sight, nil
+	r.mu.sight, r.mu.sightErr, r.mu.life = sight, nil, sight.Marker
+	r.newsLocked()
 	switch {
 	case sight.Vacancy == Held:
 		r.mu.freeSince = 0
@@ -148,6 +149,7 @@ func (r *resource) blind(err error) {
 	r.mu.Lock()
 	first := r.mu.sightErr == nil
 	r.mu.sightErr = err
+	r.newsLocked()
 	r.mu.Unlock()
 	if first {
 		r.log.Warn("cannot watch the lease", zap.Error(err))

@@ -16,8 +16,8 @@ type Award struct {
 	Incarnation string // random id of the candidacy
 	Source      string // the provider that awarded it: "postgres", "consul"
 	// Marker names the life of the lease service in which Index counts. The
-	// fence schema numbers the markers of a source as it first sees them; that
-	// number is the award's generation.
+	// fence schema numbers the markers of a source as they are first seen, before
+	// anybody bids under them; that number is the award's generation.
 	Marker string
 	Index  int64 // order of awards within the marker's life
 	// Held is the epoch that this candidacy was granted before, 0 for none. If

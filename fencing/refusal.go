@@ -18,6 +18,9 @@ const (
 	// StateAwardNotNewer is raised by fencepost.grant for an award that is not
 	// newer than the recorded one. It never reaches a client.
 	StateAwardNotNewer = "ZF006"
+	// StateUnnumbered is raised by fencepost.grant for an award of a life of the
+	// lease service that has no number. It never reaches a client.
+	StateUnnumbered = "ZF007"
 )
 
 // Refusal is an error that a client sees as a Postgres ErrorResponse.

@@ -160,12 +160,12 @@ func (c *Client) BumpGeneration(ctx context.Context) (marker string, err error) 
 
 // makeMarker makes the marker if there is none. Of two that try, one succeeds;
 // both are content.
-func (c *Client) makeMarker(ctx context.Context) error {
-	_, _, err := c.api.KV().CAS(&api.KVPair{Key: c.markerKey(), Value: []byte(newMarker())}, write(ctx))
+func (c *Client) makeMarker(ctx context.Context) (made bool, err error) {
+	made, _, err = c.api.KV().CAS(&api.KVPair{Key: c.markerKey(), Value: []byte(newMarker())}, write(ctx))
 	if err != nil {
-		return fmt.Errorf("make the generation marker: %w", err)
+		return false, fmt.Errorf("make the generation marker: %w", err)
 	}
-	return nil
+	return made, nil
 }
 
 func (c *Client) sessionName() string { return "fencepost/" + c.cfg.Proxy }

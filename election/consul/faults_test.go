@@ -328,7 +328,10 @@ func TestNamesCannotMeetInOneKey(t *testing.T) {
 		if err := c.Database(name[0]).Renew(within(t, patience), lease); err != nil {
 			t.Errorf("the lease of %q renews with %v", name, err)
 		}
-		sight, err := c.Database(name[0]).Watch(within(t, patience), name[1], election.Sight{Vacancy: election.Freed})
+		var sight election.Sight
+		for ctx := within(t, patience); err == nil && sight.Vacancy != election.Held; {
+			sight, err = c.Database(name[0]).Watch(ctx, name[1], sight)
+		}
 		if err != nil || sight.Incarnation != b.Incarnation {
 			t.Errorf("the lease of %q is seen as %+v, %v", name, sight, err)
 		}

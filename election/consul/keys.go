@@ -58,13 +58,13 @@ func (c *Client) encode(bid election.Bid) []byte {
 
 // sightOf is what an entry says. nil is a lease that nobody ever had, or whose
 // key was deleted.
-func sightOf(pair *api.KVPair) election.Sight {
+func sightOf(pair *api.KVPair, marker string) election.Sight {
 	if pair == nil {
-		return election.Sight{Vacancy: election.Freed}
+		return election.Sight{Vacancy: election.Freed, Marker: marker}
 	}
 	var v value
 	_ = json.Unmarshal(pair.Value, &v) // another's text has no incarnation, and that is all there is to know
-	sight := election.Sight{Vacancy: election.Freed, Incarnation: v.Incarnation, Index: int64(pair.ModifyIndex)}
+	sight := election.Sight{Vacancy: election.Freed, Incarnation: v.Incarnation, Index: int64(pair.ModifyIndex), Marker: marker}
 	switch {
 	case pair.Session != "":
 		sight.Vacancy = election.Held

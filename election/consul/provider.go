@@ -124,7 +124,7 @@ func (c *Client) lock(ctx context.Context, key string, bid election.Bid, try *at
 		c.dispose(try.session)
 		return nil, election.ErrHeld
 	case strings.Contains(what, c.markerKey()) && strings.Contains(what, "doesn't exist"):
-		if err := c.makeMarker(ctx); err != nil {
+		if _, err := c.makeMarker(ctx); err != nil {
 			return nil, err
 		}
 		return c.lock(ctx, key, bid, try)
@@ -235,7 +235,7 @@ func (p *Provider) unsilence(ctx context.Context, key string, bid election.Bid) 
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", key, err)
 	}
-	sight := sightOf(pair)
+	sight := sightOf(pair, "")
 	if sight.Vacancy != election.Silent || sight.Incarnation != bid.Incarnation {
 		return nil
 	}

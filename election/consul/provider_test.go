@@ -1,6 +1,7 @@
 package consul_test
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"net/http"
 	"strings"
@@ -43,6 +44,9 @@ func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Ser
 		},
 		// A release is a transaction too, but unlocks.
 		Request: func(string) string { return `"Verb":"lock"` },
+		Bump: func(t *testing.T) {
+			agent.Request(t, http.MethodPut, "/v1/kv/"+db+"/.generation", []byte(rand.Text()))
+		},
 		Faults: []electiontest.Fault{
 			{Name: "the session is destroyed", Do: func(t *testing.T, resource string) {
 				if session := holder(t, agent, key+resource); session != "" {

@@ -25,7 +25,7 @@ const (
 type observation struct {
 	mu      sync.Mutex
 	changed chan struct{} // closed and replaced with each news
-	loaded  bool
+	marker  string        // "" before the first answer
 	err     error
 	sights  map[string]election.Sight
 }
@@ -43,8 +43,8 @@ func (o *observation) look(key string) (election.Sight, <-chan struct{}, error) 
 		return election.Sight{}, o.changed, o.err
 	case ok:
 		return sight, o.changed, nil
-	case o.loaded:
-		return sightOf(nil), o.changed, nil
+	case o.marker != "":
+		return sightOf(nil, o.marker), o.changed, nil
 	default:
 		return election.Sight{}, o.changed, nil
 	}
@@ -56,14 +56,14 @@ func (o *observation) failure() error {
 	return o.err
 }
 
-func (o *observation) store(pairs api.KVPairs) {
+func (o *observation) store(pairs api.KVPairs, marker string) {
 	sights := make(map[string]election.Sight, len(pairs))
 	for _, pair := range pairs {
-		sights[pair.Key] = sightOf(pair)
+		sights[pair.Key] = sightOf(pair, marker)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sights, o.loaded, o.err = sights, true, nil
+	o.sights, o.marker, o.err = sights, marker, nil
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
@@ -121,7 +121,11 @@ func (c *Client) watchOnce(index uint64) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("watch %s/: %w", c.cfg.Prefix, err)
 	}
-	c.seen.store(pairs)
+	marker := c.markerIn(pairs)
+	if marker == "" {
+		return 0, c.showMarker(ctx) // and look again
+	}
+	c.seen.store(pairs, marker)
 	switch {
 	case meta.LastIndex < index: // it went back, as after a restore
 		return 0, nil
@@ -129,4 +133,30 @@ func (c *Client) watchOnce(index uint64) (uint64, error) {
 		return 1, nil
 	}
 	return meta.LastIndex, nil
+}
+
+// markerIn returns the marker, "" if it is not among the pairs.
+func (c *Client) markerIn(pairs api.KVPairs) string {
+	for _, pair := range pairs {
+		if pair.Key == c.markerKey() {
+			return string(pair.Value)
+		}
+	}
+	return ""
+}
+
+// showMarker makes the marker. If it is there already, and was not shown, nobody
+// can bid.
+func (c *Client) showMarker(ctx context.Context) error {
+	made, err := c.makeMarker(ctx)
+	if err != nil || made {
+		return err
+	}
+	switch pair, _, err := c.api.KV().Get(c.markerKey(), read(ctx)); {
+	case err != nil:
+		return fmt.Errorf("look at %s: %w", c.markerKey(), err)
+	case pair != nil && len(pair.Value) > 0: // made by another proxy just now
+		return nil
+	}
+	return fmt.Errorf("consul does not show %s, or it is empty: the token lacks key:read, or somebody overwrote it (fencepost generation bump makes a new one)", c.markerKey())
 }

@@ -29,6 +29,8 @@ type Service struct {
 	// Request is a text that the request of an Acquire which takes the lease for
 	// the worker holds, and no other request that goes through the link.
 	Request func(worker string) string
+	// Bump begins a new life of the service, as an operator does.
+	Bump func(t *testing.T)
 	// Faults are what an operator can do to a lease that somebody holds.
 	Faults []Fault
 }
@@ -42,7 +44,7 @@ type Fault struct {
 // Run runs all cases. open makes a service for one case; db is a fresh database
 // of server, with the schema fencepost.
 func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
-	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases} {
+	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()

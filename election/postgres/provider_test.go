@@ -35,6 +35,7 @@ func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service 
 		Request: func(worker string) string {
 			return "\x00\x00\x00" + string(rune(len(worker))) + worker + "\x00\x00\x00"
 		},
+		Bump: func(t *testing.T) { server.Exec(t, pgtest.Control, db, "SELECT fencepost.lease_bump()") },
 		Faults: []electiontest.Fault{
 			{Name: "the lease row is deleted", Do: func(t *testing.T, resource string) {
 				server.Exec(t, pgtest.Control, db, "DELETE FROM fencepost.lease")

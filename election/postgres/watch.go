@@ -43,21 +43,21 @@ func (p *Provider) look(ctx context.Context, resource string) (election.Sight, t
 	var (
 		award, renewals int64
 		incarnation     *string
-		vacancy         string
+		vacancy, marker string
 		ttl, left       time.Duration
 	)
 	asked := p.now()
-	err := p.pool.QueryRow(ctx, `SELECT award, renewals, incarnation, vacancy, ttl,
-		least(expires_at - clock_timestamp(), ttl) FROM fencepost.lease
-		WHERE resource = $1 AND isfinite(expires_at)`, resource).Scan(&award, &renewals, &incarnation, &vacancy, &ttl, &left)
-	if errors.Is(err, pgx.ErrNoRows) {
-		p.forget(resource)
-		return election.Sight{Vacancy: election.Freed}, recheck, nil
-	}
-	if err != nil {
+	err := p.pool.QueryRow(ctx, `SELECT m.marker, coalesce(l.award, 0), coalesce(l.renewals, 0), l.incarnation, coalesce(l.vacancy, 'left'),
+		coalesce(l.ttl, '0'), coalesce(least(l.expires_at - clock_timestamp(), l.ttl), '0')
+		FROM fencepost.lease_marker m LEFT JOIN fencepost.lease l ON l.resource = $1 AND isfinite(l.expires_at)`, resource).
+		Scan(&marker, &award, &renewals, &incarnation, &vacancy, &ttl, &left)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return election.Sight{}, 0, errors.New(`the marker of the elector is missing (fencepost.lease_marker): run "fencepost generation bump --database"`)
+	case err != nil:
 		return election.Sight{}, 0, fmt.Errorf("look at the lease of resource %q: %w", resource, err)
 	}
-	sight := election.Sight{Vacancy: election.Freed, Index: award}
+	sight := election.Sight{Vacancy: election.Freed, Index: award, Marker: marker}
 	if incarnation != nil {
 		sight.Incarnation = *incarnation
 	}

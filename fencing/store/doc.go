@@ -24,8 +24,10 @@
 // are refused (ZF004) until RaiseEpochs puts every resource above them, under an
 // epoch that nobody holds. When the lease service was restored or rebuilt, or
 // another one is configured, its awards look older than the recorded ones (ZF006)
-// until it has a new marker, which is numbered as a new generation at its first
-// grant; BumpGeneration does the same for a marker that cannot change. Both are
+// until it has a new marker, which is numbered as a new generation when it is
+// first seen, before the first bid under it; a grant under a marker without a
+// number is refused (ZF007), so that no award of an older generation can pass for
+// a newer one. BumpGeneration does the same for a marker that cannot change. Both are
 // what `fencepost generation bump` is made of.
 //
 // # The catalogue

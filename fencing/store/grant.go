@@ -17,21 +17,28 @@ import (
 // attempts is how often a grant is asked when others' locks come between.
 const attempts = 5
 
+// Number gives a life of a lease service its number, unless it has one. Lives are
+// numbered as they are first seen, so it is to be called before anybody bids
+// under that life.
+func (f *Fence) Number(ctx context.Context, source, marker string) error {
+	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.generation($1, $2)", source, marker); err != nil {
+		return fmt.Errorf("number a life of source %q: %w", source, f.store.explain(err))
+	}
+	return nil
+}
+
 // Grant records an award, and returns its epoch. When it has returned without an
 // error, no transaction that was checked under a lower epoch commits any more.
 //
 // Refusals are *fencing.Refusal: ZF001 somebody was granted an epoch since the
 // candidacy held its own; ZF004 the fence is older than what was seen before, or
-// cannot be used; ZF006 the award is not newer than the recorded one. An
+// cannot be used; ZF006 the award is not newer than the recorded one; ZF007 the
+// award's life of the lease service has no number (see Number). An
 // InTheWayError says that the old epoch stays in force. After any other error,
 // ErrUnconfirmed among them, ask again with the same award.
 func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
 	if a.Resource != f.resource {
 		return 0, fmt.Errorf("grant on resource %q: the award is for %q", f.resource, a.Resource)
-	}
-	// On its own, so that no other resource's grant waits for its lock.
-	if _, err := f.store.waits.Exec(ctx, "SELECT fencepost.generation($1, $2)", a.Source, a.Marker); err != nil {
-		return 0, fmt.Errorf("number the generation of source %q: %w", a.Source, f.store.explain(err))
 	}
 	epoch, err := f.advance(ctx, "SELECT fencepost.grant($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 		f.id, a.Worker, a.Incarnation, a.Source, a.Marker, a.Index, int64(a.Held), int64(a.Floor), f.store.cfg.Grace, f.store.cfg.Patience)

@@ -187,6 +187,7 @@ func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
 	h.grant("a")
 	rebuilt := h.award("b")
 	rebuilt.Marker, rebuilt.Index = "life-2", 3 // indexes begin anew
+	h.number(h.fence, rebuilt.Marker)
 	if epoch, err := h.fence.Grant(h.ctx(), rebuilt); err != nil || epoch != 2 {
 		t.Fatalf("the first award of a new life: epoch %d, %v", epoch, err)
 	}

@@ -67,7 +67,17 @@ func (h *house) newFence(st *store.Store) *store.Fence {
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.number(f, "life-1")
 	return f
+}
+
+// number gives a life of the lease service its number, as whoever bids does
+// before.
+func (h *house) number(f *store.Fence, marker string) {
+	h.t.Helper()
+	if err := f.Number(h.ctx(), "test", marker); err != nil {
+		h.t.Fatal(err)
+	}
 }
 
 // ctx bounds one step of a test.

@@ -70,7 +70,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 
 // BumpGeneration makes a life of a lease service the newest one, and returns its
 // number: its awards pass again, though others were recorded since. A new marker
-// at the lease service itself does the same by itself at its first grant, and is
+// at the lease service itself does the same by itself when it is first seen, and is
 // the safer way: this one is for a marker that cannot change. No award of that
 // marker may still be on its way.
 func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int64, error) {

@@ -42,6 +42,9 @@ func (s *Seat) Grant() fencing.Epoch {
 
 // TryGrant is Grant where it may fail, and beside the test's own goroutine.
 func (s *Seat) TryGrant() (fencing.Epoch, error) {
+	if err := s.fence.Number(context.Background(), "test", "test"); err != nil {
+		return 0, fmt.Errorf("grant to %s: %w", s.worker, err)
+	}
 	epoch, err := s.fence.Grant(context.Background(), fencing.Award{
 		Resource: s.fence.Resource(), Worker: s.worker, Incarnation: s.incarnation,
 		Source: "test", Marker: "test", Index: s.desk.Next(), Held: s.Standing().Epoch,

@@ -1,0 +1,86 @@
+package electiontest
+
+import (
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// life is the number of the life under which the last epoch was granted, and how
+// many lives have a number.
+func (w *world) life() (granted, numbered int) {
+	w.Helper()
+	row := w.server.Connect(w.T, pgtest.Control, w.db).QueryRow(within(w.T, patience),
+		"SELECT source_generation, (SELECT count(*) FROM fencepost.generations) FROM fencepost.fence WHERE resource = $1", resource)
+	if err := row.Scan(&granted, &numbered); err != nil {
+		w.Fatal(err)
+	}
+	return granted, numbered
+}
+
+// lifeCases are about the lives of the lease service.
+var lifeCases = []testCase{
+	{"whoever watches sees a new life begin", func(w *world) {
+		p, _ := w.provider("one")
+		sight := w.see(p, election.Freed)
+		if sight.Marker == "" {
+			w.Fatal("a sight has no marker")
+		}
+		w.service.Bump(w.T)
+		next, err := p.Watch(within(w.T, soon), resource, sight)
+		if err != nil || next.Marker == sight.Marker || next.Marker == "" {
+			w.Fatalf("after the bump it sees %+v, %v; before it %+v", next, err, sight)
+		}
+		if lease := w.mustAcquire(p, w.bid("a")); lease.Marker != next.Marker {
+			w.Errorf("the award is of life %s; what was seen is %s", lease.Marker, next.Marker)
+		}
+	}},
+	{"an award of a life that was not numbered before the bid is given back", func(w *world) {
+		p := w.proxy("one", lasting(long))
+		held := p.link.Hold(w.T, w.service.Request("a"))
+		a := p.join("a")
+		held.Await()
+		w.service.Bump(w.T)
+		held.Forward()
+		if epoch := a.eventuallyLeads(soon); epoch != 1 {
+			w.Errorf("the epoch is %d", epoch)
+		}
+		if released, failed := p.count(election.EventReleased), p.count(election.EventFailed); released == 0 || failed == 0 {
+			w.Errorf("the first award was granted: %d released, %d failed", released, failed)
+		}
+		if granted, numbered := w.life(); granted != 2 || numbered != 2 {
+			w.Errorf("life %d of %d was granted the epoch", granted, numbered)
+		}
+		w.mustBeGranted("a")
+	}},
+	{"a life whose number was lost is numbered again, and nobody needs an operator", func(w *world) {
+		p := w.proxy("one", lasting(long))
+		seed := p.first("seed")
+		seed.mustLead()
+		b := p.first("b")
+		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.generations") // a restore did that
+		seed.leaves()
+		if epoch := b.eventuallyLeads(soon); epoch != 2 {
+			w.Errorf("the epoch is %d", epoch)
+		}
+		if granted, numbered := w.life(); granted != 2 || numbered != 1 {
+			w.Errorf("life %d was granted the epoch, %d have a number", granted, numbered)
+		}
+	}},
+	{"a bump ends no term, and the next award is of the new life", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a := p.first("a")
+		epoch := a.mustLead()
+		b := q.first("b")
+		w.service.Bump(w.T)
+		renewed := p.count(election.EventRenewed) + 2
+		eventually(w.T, "the lease is renewed", soon, func() bool { return p.count(election.EventRenewed) >= renewed })
+		if again := a.mustLead(); again != epoch {
+			w.Errorf("the epoch went from %d to %d", epoch, again)
+		}
+		a.dies()
+		b.eventuallyLeads(soon)
+		if granted, _ := w.life(); granted != 2 {
+			w.Errorf("life %d was granted the epoch", granted)
+		}
+	}},
+}

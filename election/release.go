@@ -1,0 +1,88 @@
+package election
+
+import (
+	"context"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+const (
+	// A release is tried again with pauses between these two, so that a lease is
+	// free soon after the lease service can be reached again.
+	minReleasePause = 20 * time.Millisecond
+	maxReleasePause = 250 * time.Millisecond
+	// leastReleaseTime is for how long at least a release is tried.
+	leastReleaseTime = time.Minute
+)
+
+// releaseLocked gives a lease back. The standing changes before the request is
+// sent. What could not be released ends with its TTL.
+func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
+	s := &c.mu.state
+	s.releasing = true
+	s.wasSilenced = s.wasSilenced || why == ReasonSilence
+	if s.stopGrant != nil {
+		s.stopGrant()
+	}
+	if s.stopRenew != nil {
+		s.stopRenew()
+	}
+	c.ask(func() func() {
+		err := c.release(lease, why)
+		return func() { c.released(lease, why, err) }
+	})
+}
+
+// release tries until it succeeds: a lease that is not given back keeps the
+// resource without a leader for a TTL. It gives up when the lease must have ended
+// by itself, or when the candidacy is abandoned.
+func (c *Candidacy) release(lease *Lease, why Reason) error {
+	now := c.r.e.cfg.Now
+	until := now() + max(3*c.r.set.TTL, leastReleaseTime)
+	pause := minReleasePause
+	for try := 1; ; try++ {
+		ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
+		err := c.r.provider.Release(ctx, lease, why)
+		cancel()
+		if err == nil || c.releaseCtx.Err() != nil || now() > until {
+			return err
+		}
+		if try == 1 {
+			c.log.Warn("cannot release the lease now: trying on", zap.Error(err))
+		}
+		timer := time.NewTimer(pause/2 + jitter(pause/2))
+		select {
+		case <-timer.C:
+		case <-c.releaseCtx.Done():
+		}
+		timer.Stop()
+		pause = min(2*pause, maxReleasePause)
+	}
+}
+
+func (c *Candidacy) released(lease *Lease, why Reason, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	s.releasing = false
+	again := lease == s.silenced
+	s.silenced = nil
+	if lease.Index == 0 {
+		s.uncertain = false
+	}
+	if s.lease == lease {
+		s.lease, s.granted = nil, false
+	}
+	if err != nil {
+		c.failedLocked("release the lease", err)
+	}
+	if why == ReasonSilence {
+		s.silenced = lease
+	}
+	if !again && lease.Index != 0 {
+		c.log.Info("released", zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why))
+		c.event(Event{Kind: EventReleased, Reason: why})
+	}
+	s.vacated = true
+}

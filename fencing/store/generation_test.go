@@ -1,0 +1,102 @@
+package store_test
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestSafetyAwardOfALifeThatNobodySaw: the lease service lost its state, and
+// began a new life before this database had seen the old one. An award of the
+// old life that comes late is no newer than those of the new one.
+func TestSafetyAwardOfALifeThatNobodySaw(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
+	late := h.award("late")
+	late.Marker, late.Index = "life-0", 7
+	rightful := h.grant("rightful")
+
+	if epoch, err := h.fence.Grant(h.ctx(), late); stateOf(err) != fencing.StateUnnumbered {
+		t.Errorf("the late award: epoch %d, %v; want ZF007", epoch, err)
+	}
+	if n := ask[int](h, "SELECT count(*) FROM fencepost.generations WHERE marker = 'life-0'"); n != 0 {
+		t.Error("a grant numbered the life of its award")
+	}
+	// Whoever was awarded that lease writes as if the grant had succeeded.
+	stale := h.worker(fencing.Term{Award: late, Epoch: rightful.Epoch + 1})
+	leader := h.worker(rightful)
+	for _, w := range []*worker{stale, leader} {
+		tx, err := w.Begin(h.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.check(h.ctx()); err == nil {
+			_, err = tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES ($1)", int64(w.term.Epoch))
+			if err != nil {
+				t.Error(err)
+			}
+		} else if w == leader {
+			t.Errorf("the leader's check: %v", err)
+		}
+		_ = tx.Commit(h.ctx()) // a refused one is rolled back
+	}
+	if n := ask[int](h, "SELECT count(*) FROM public.entries WHERE epoch <> $1", int64(rightful.Epoch)); n != 0 {
+		t.Errorf("%d stale rows were committed", n)
+	}
+	// The rightful order goes on without an operator.
+	if next := h.grant("next"); next.Epoch != rightful.Epoch+1 {
+		t.Errorf("the next award has epoch %d", next.Epoch)
+	}
+}
+
+func TestLivesKeepTheNumberThatTheyWereFirstGiven(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	other := h.newFence(h.open()) // another proxy
+	numbers := func() (list []int64) {
+		return ask[[]int64](h, "SELECT array_agg(number ORDER BY number) FROM fencepost.generations WHERE source = 'test'")
+	}
+	h.number(h.fence, "life-2")
+	before := numbers()
+	if len(before) != 2 {
+		t.Fatalf("the lives have the numbers %v", before)
+	}
+	done := make(chan error)
+	for range 8 { // whoever sees them, in any order, together
+		for _, marker := range []string{"life-1", "life-2", "life-3"} {
+			go func() { done <- other.Number(h.ctx(), "test", marker) }()
+		}
+	}
+	for range 24 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if after := numbers(); len(after) != 3 || after[0] != before[0] || after[1] != before[1] || after[2] <= before[1] {
+		t.Errorf("the numbers went from %v to %v", before, after)
+	}
+}
+
+// The old marker comes back with the state of a restored lease service: it has
+// its old number, so its awards are refused until an operator says otherwise.
+func TestARestoredLifeIsStillTheOlderOne(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	h.grant("a")
+	next := h.award("b")
+	next.Marker, next.Index = "life-2", 1
+	h.number(h.fence, next.Marker)
+	if _, err := h.fence.Grant(h.ctx(), next); err != nil {
+		t.Fatal(err)
+	}
+	h.number(h.fence, "life-1")
+	if _, err := h.fence.Grant(h.ctx(), h.award("c")); stateOf(err) != fencing.StateAwardNotNewer {
+		t.Fatalf("an award of the restored life: %v; want ZF006", err)
+	}
+	if _, err := h.store.BumpGeneration(h.ctx(), "test", "life-1"); err != nil {
+		t.Fatal(err)
+	}
+	h.grant("c")
+}
