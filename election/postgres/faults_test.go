@@ -174,6 +174,8 @@ func TestWorkersRoleMayNotTouchTheLease(t *testing.T) {
 		"UPDATE fencepost.lease_marker SET marker = 'x'", "SELECT fencepost.lease_bump()",
 		"SELECT * FROM fencepost.lease_acquire('r', 'w', 'i', '1s', NULL, NULL)",
 		"SELECT fencepost.lease_renew('r', 1, 'i', '1s')", "SELECT fencepost.lease_release('r', 1, 'i', 'left')",
+		"SELECT name FROM fencepost.lease_channel", "SELECT fencepost.lease_listen()", "SELECT fencepost.lease_tell('r')",
+		"SELECT * FROM fencepost.lease_over", "INSERT INTO fencepost.lease_over VALUES ('i')",
 	} {
 		if _, err := conn.Exec(t.Context(), denied); err == nil {
 			t.Errorf("a worker's role may run %s", denied)

@@ -1,0 +1,116 @@
+package postgres_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// counter counts the statements of a pool.
+type counter struct{ n atomic.Int64 }
+
+func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	c.n.Add(1)
+	return ctx
+}
+
+func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// counted is a provider whose statements are counted.
+func counted(t *testing.T, server *pgtest.Server, db string) (*postgres.Provider, *counter) {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(server.DSN(pgtest.Control, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := &counter{}
+	cfg.ConnConfig.Tracer = count
+	pool, err := pgxpool.NewWithConfig(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	p, err := postgres.New(postgres.Config{Pool: pool, Logger: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p, count
+}
+
+// listening reports that a session of the database has asked to hear of changes.
+func listening(t *testing.T, server *pgtest.Server, db string) bool {
+	t.Helper()
+	var n int
+	row := server.Connect(t, pgtest.Superuser, db).QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+		WHERE datname = $1 AND usename = $2 AND state = 'idle' AND query ~* 'listen'`, db, pgtest.Control)
+	if err := row.Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n > 0
+}
+
+// Everybody may send notifications. Those of others make no proxy look at its
+// leases, and do not keep it from hearing of a release at once.
+func TestNotificationsOfOthersWakeNobody(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	p, count := counted(t, server, db)
+	held := bid("a")
+	held.TTL = time.Minute // nothing is due but the look now and then
+	lease := mustAcquire(t, p, held)
+	ctx := within(t, patience)
+	seen, err := p.Watch(ctx, "billing", election.Sight{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	watched := make(chan time.Time, 1)
+	go func() {
+		if _, err := p.Watch(ctx, "billing", seen); err != nil {
+			t.Errorf("watch: %v", err)
+		}
+		watched <- time.Now()
+	}()
+	for deadline := time.Now().Add(patience); !listening(t, server, db); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("nobody listens")
+		}
+	}
+	other := server.Connect(t, pgtest.App, db)
+	before, rounds := count.n.Load(), 0
+	flood := func(d time.Duration) {
+		for end := time.Now().Add(d); time.Now().Before(end); rounds++ {
+			if _, err := other.Exec(t.Context(), "NOTIFY fencepost_lease, 'billing'; NOTIFY fencepost_lease"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	flood(time.Second)
+	// The first look after LISTEN, and one that was due anyway.
+	if asked := count.n.Load() - before; asked > 2 {
+		t.Errorf("%d notifications of others: %d statements", 2*rounds, asked)
+	}
+	if rounds < 10 {
+		t.Errorf("only %d rounds of notifications in a second", rounds)
+	}
+	released := time.Now()
+	if err := p.Release(ctx, lease, election.ReasonLeft); err != nil {
+		t.Fatal(err)
+	}
+	flood(100 * time.Millisecond)
+	if took := (<-watched).Sub(released); took > 2*time.Second { // the look now and then comes every 5 s
+		t.Errorf("the release was seen after %v", took)
+	} else {
+		t.Logf("%d notifications of others; the release was seen after %v", 2*rounds, took)
+	}
+}
