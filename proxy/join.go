@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -114,13 +115,19 @@ func randomHex(n int) string {
 }
 
 // awaitLease waits for the candidacy's first attempt, or, where the connection
-// asked for it, until the worker leads. It ends when the client goes away.
+// asked for it, until the worker leads. It ends when the client or the server goes
+// away.
 func (x *session) awaitLease(ctx context.Context, campaign fencing.CampaignMode) error {
 	if campaign == fencing.CampaignWait {
 		ctx, stop := x.whileClientThere(ctx)
+		ctx, stopServer := x.whileServerThere(ctx)
 		err := x.cand.AwaitLeader(ctx)
+		serverGone := stopServer()
 		if gone := stop(); gone {
 			return errOver
+		}
+		if serverGone {
+			return nil // what comes next finds out how it ended
 		}
 		if err != nil {
 			return faultRefusal(err)
@@ -164,6 +171,45 @@ func (x *session) whileClientThere(parent context.Context) (ctx context.Context,
 		_ = x.client.SetReadDeadline(time.Time{})
 		cancel()
 		return gone
+	}
+}
+
+// whileServerThere returns a context that ends when the server closes its
+// connection: a worker without a server must not lead. stop reports whether that
+// happened.
+func (x *session) whileServerThere(parent context.Context) (ctx context.Context, stop func() (gone bool)) {
+	ctx, cancel := context.WithCancel(parent)
+	done := make(chan bool, 1)
+	go func() {
+		gone := serverGone(x.fromServer)
+		if gone {
+			cancel()
+		}
+		done <- gone
+	}()
+	return ctx, func() bool {
+		_ = x.server.SetReadDeadline(aLongTimeAgo)
+		gone := <-done
+		_ = x.server.SetReadDeadline(time.Time{})
+		cancel()
+		return gone
+	}
+}
+
+// serverGone waits until an idle server ends its connection, which it may
+// explain before, or until the read's deadline. It consumes nothing.
+func serverGone(from *bufio.Reader) bool {
+	for n := 1; ; n = from.Buffered() + 1 {
+		head, err := from.Peek(n)
+		var timeout net.Error
+		switch {
+		case len(head) > 0 && head[0] == 'E': // all errors of an idle server are fatal
+			return true
+		case errors.Is(err, bufio.ErrBufferFull), errors.As(err, &timeout) && timeout.Timeout():
+			return false
+		case err != nil:
+			return true
+		}
 	}
 }
 
