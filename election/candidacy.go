@@ -64,6 +64,7 @@ type state struct {
 
 	life  life
 	sight Sight
+	blind bool // the watch saw nothing when the loop last looked
 
 	lease      *Lease        // held as far as known
 	trusted    time.Duration // until when; see Term.TrustedUntil

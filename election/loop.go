@@ -87,6 +87,11 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	if s.superseded && len(s.members) == 0 {
 		s.ended = true
 	}
+	if s.blind && !v.blind { // what failed meanwhile need not wait
+		s.backoff, s.grantAt = 0, min(s.grantAt, now)
+		s.tryAt, s.renewAt = min(s.tryAt, now+jitter(20*time.Millisecond)), min(s.renewAt, now)
+	}
+	s.blind = v.blind
 	if v.sight == s.sight {
 		return
 	}

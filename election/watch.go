@@ -11,6 +11,9 @@ import (
 const (
 	minLook = 100 * time.Millisecond
 	maxLook = time.Second
+	// maxBlind bounds the pause between looks at a lease service that cannot be
+	// reached: nobody leads before it is seen again.
+	maxBlind = 250 * time.Millisecond
 )
 
 // watch keeps the resource's sight of the lease and its record up to date while
@@ -43,10 +46,10 @@ func (r *resource) watch() {
 		default:
 			failures++
 			r.blind(err)
-			if r.expectsGrant() { // the fence may be in reach though the lease service is not
+			if failures%8 == 1 && r.expectsGrant() { // the fence may be in reach though the lease service is not
 				r.readRecord()
 			}
-			r.pause(min(minLook<<min(failures, 5), 2*time.Second))
+			r.pause(maxBlind/2 + jitter(maxBlind/2))
 		}
 	}
 }

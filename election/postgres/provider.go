@@ -29,6 +29,15 @@ const Source = "postgres"
 // under a lost notification.
 const recheck = 5 * time.Second
 
+// While the database cannot be reached, one connection tries to listen again
+// after these pauses, on behalf of all watches: they wait for it, or for a
+// recheckDown.
+const (
+	minListenPause = 50 * time.Millisecond
+	maxListenPause = 200 * time.Millisecond
+	recheckDown    = 2 * time.Second
+)
+
 // Config is what New needs.
 type Config struct {
 	// Pool connects to the database as the control role. It needs one free
@@ -52,6 +61,7 @@ type Provider struct {
 		sync.Mutex
 		watches map[string]map[chan struct{}]struct{} // by resource
 		looked  time.Duration                         // when the last one ended
+		down    chan struct{}                         // not nil: nothing can be heard; closed when it can again
 		seen    map[string]standstill                 // by resource
 	}
 }

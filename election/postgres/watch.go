@@ -16,6 +16,9 @@ import (
 func (p *Provider) Watch(ctx context.Context, resource string, seen election.Sight) (election.Sight, error) {
 	wake := p.subscribe(resource)
 	defer p.unsubscribe(resource, wake)
+	if err := p.awaitUp(ctx); err != nil {
+		return election.Sight{}, err
+	}
 	for {
 		sight, due, err := p.look(ctx, resource)
 		if err != nil {
@@ -35,6 +38,41 @@ func (p *Provider) Watch(ctx context.Context, resource string, seen election.Sig
 			return election.Sight{}, ctx.Err()
 		}
 	}
+}
+
+// awaitUp waits while the database is known not to be reached.
+func (p *Provider) awaitUp(ctx context.Context) error {
+	p.mu.Lock()
+	down := p.mu.down
+	p.mu.Unlock()
+	if down == nil {
+		return nil
+	}
+	timer := time.NewTimer(recheckDown)
+	defer timer.Stop()
+	select {
+	case <-down:
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
+// setDown notes whether changes can be heard. It reports whether that is news.
+func (p *Provider) setDown(down bool) (changed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case down && p.mu.down == nil:
+		p.mu.down = make(chan struct{})
+	case !down && p.mu.down != nil:
+		close(p.mu.down)
+		p.mu.down = nil
+	default:
+		return false
+	}
+	return true
 }
 
 // look reads the lease, and says when it is worth looking again though nobody
@@ -198,17 +236,19 @@ func (p *Provider) stopAtRest(ctx context.Context, stop context.CancelFunc) {
 
 // listenOn keeps a connection that hears of changes, until ctx ends.
 func (p *Provider) listenOn(ctx context.Context) {
-	const longest = 5 * time.Second
-	pause := 100 * time.Millisecond
+	defer p.setDown(false)
+	pause := minListenPause
 	for {
 		heard, err := p.listenOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		if heard {
-			pause = 100 * time.Millisecond
+			pause = minListenPause
 		}
-		p.log.Warn("cannot listen for changes of leases; looking at them now and then", zap.Error(err), zap.Duration("retry_in", pause))
+		if p.setDown(true) {
+			p.log.Warn("cannot listen for changes of leases: trying on", zap.Error(err))
+		}
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:
@@ -216,7 +256,7 @@ func (p *Provider) listenOn(ctx context.Context) {
 			timer.Stop()
 			return
 		}
-		pause = min(2*pause, longest)
+		pause = min(2*pause, maxListenPause)
 	}
 }
 
@@ -234,6 +274,9 @@ func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
 	}()
 	if _, err := conn.Exec(ctx, "SELECT fencepost.lease_listen()"); err != nil {
 		return false, fmt.Errorf("listen: %w", err)
+	}
+	if p.setDown(false) {
+		p.log.Info("listening for changes of leases again")
 	}
 	p.wake("") // what happened before is not told
 	for {
