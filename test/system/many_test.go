@@ -1,0 +1,54 @@
+package system
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestManyTakeoversAtOnce: a proxy freezes that holds the leases of many
+// resources, each leader in the middle of a transaction. All takeovers begin when
+// the leases end, each has to end such a transaction after the grace, and the
+// last is not later for the number of them.
+func TestManyTakeoversAtOnce(t *testing.T) {
+	t.Parallel()
+	const resources = 40
+	h := newHouse(t, "postgres", with("LEASE_TTL="+restartTTL.String(), "LEASE_GRACE=1s"))
+	one, two := h.proxy(), h.proxy()
+	at := make(chan time.Time, resources)
+	for i := range resources {
+		name := fmt.Sprint("many-", i)
+		leader := h.join(one, "leader", "resource", name, "campaign", "wait")
+		leader.must("BEGIN", "INSERT INTO work VALUES ('unfinished')")
+		go func() {
+			waiter, err := h.tryJoin(patience, two, "waiter", "resource", name, "campaign", "wait")
+			if err == nil {
+				err = waiter.exec("INSERT INTO work VALUES ('taken')")
+			}
+			if err != nil {
+				t.Errorf("resource %s: %v", name, err)
+			}
+			at <- time.Now()
+		}()
+	}
+	eventually(t, patience, "all workers wait", func() bool {
+		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND datname = $2", pgtest.App, h.db) == 2*resources
+	})
+	one.freeze(t)
+	frozen := time.Now()
+	first, last := <-at, time.Time{}
+	for range resources - 1 {
+		last = <-at
+	}
+	one.thaw(t)
+	t.Logf("the first takeover came %v after the proxy froze, the last %v after the first", first.Sub(frozen), last.Sub(first))
+	// Leases are renewed after a third of the TTL, so their ends lie as far apart.
+	if spread := last.Sub(first); spread > 2*time.Second+slack {
+		t.Errorf("the last takeover came %v after the first", spread)
+	}
+	if n := ask[int](h, "SELECT count(*) FROM work WHERE what = 'taken'"); n != resources {
+		t.Errorf("%d workers wrote", n)
+	}
+}
