@@ -102,7 +102,7 @@ var candidacyCases = []testCase{
 		}
 	}},
 	{"a dead proxy's lease is followed when it ends", func(w *world) {
-		p, q := w.proxy("one"), w.proxy("two")
+		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
 		b := q.first("b")
 		p.link.Cut()
@@ -129,7 +129,7 @@ var candidacyCases = []testCase{
 		w.mustBeGranted("seed", "a")
 	}},
 	{"the deadline counts from before the request was sent", func(w *world) {
-		p := w.proxy("one")
+		p := w.proxy("one", w.expiring)
 		a := p.first("a")
 		a.mustLead()
 		candidacy := a.Candidacy.(*election.Candidacy)
@@ -161,7 +161,7 @@ var candidacyCases = []testCase{
 		}
 	}},
 	{"a lease that cannot be confirmed lapses at its deadline, and its epoch is kept", func(w *world) {
-		p := w.proxy("one")
+		p := w.proxy("one", w.expiring)
 		a := p.first("a")
 		epoch := a.mustLead()
 		candidacy := a.Candidacy.(*election.Candidacy)
@@ -183,7 +183,7 @@ var candidacyCases = []testCase{
 		w.mustBeGranted("a")
 	}},
 	{"a slow winner can neither overtake its successor nor disturb it", func(w *world) {
-		p, q := w.proxy("one"), w.proxy("two")
+		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		waiting := p.gate.close()
 		slow := p.join("slow")
 		await(w.T, "the grant waits", waiting) // it was awarded the lease, and stands still before the grant
@@ -199,7 +199,7 @@ var candidacyCases = []testCase{
 		w.mustBeGranted("b")
 	}},
 	{"the epochs grow and somebody leads again, whatever an operator does", func(w *world) {
-		p, q := w.proxy("one"), w.proxy("two")
+		p, q := w.proxy("one", w.expiring), w.proxy("two", w.expiring)
 		a, b := p.first("a"), q.first("b")
 		for _, fault := range w.service.Faults {
 			before := max(a.Standing().Holder.Epoch, b.Standing().Holder.Epoch)
@@ -222,7 +222,7 @@ var candidacyCases = []testCase{
 		}
 	}},
 	{"a superseded candidacy is over for good", func(w *world) {
-		p, q := w.proxy("one"), w.proxy("two")
+		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
 		old := a.mustLead()
 		p.link.Cut() // so that the other one takes over
@@ -358,7 +358,7 @@ var candidacyCases = []testCase{
 		}
 		r := all[0]
 		if r.Database != w.db || r.Resource != resource || r.Record.Worker != "a" || r.Record.Epoch != 1 ||
-			!r.Local || r.Vacancy != election.Held || r.LeaseLeft <= 0 || r.LeaseLeft > w.service.TTL || len(r.Candidacies) != 2 {
+			!r.Local || r.Vacancy != election.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
 			w.Errorf("the status is %+v", r)
 		}
 		if a, b := r.Candidacies[0], r.Candidacies[1]; a.Standing.Role != fencing.Leader || b.Standing.Role != fencing.Follower || a.Members != 1 {

@@ -13,9 +13,8 @@ import (
 // until its case has failed.
 const long = 30 * time.Second
 
-func lasting(ttl time.Duration) func(*election.Settings) {
-	return func(s *election.Settings) { s.TTL = ttl }
-}
+// expiring makes leases end soon that nobody renews.
+func (w *world) expiring(s *election.Settings) { s.TTL = w.service.TTL }
 
 // follows fails unless a worker that comes now leads at once.
 func (w *world) follows(p *proxy, worker string) {
@@ -60,7 +59,7 @@ var lateCases = []testCase{
 		})
 	}},
 	{"a worker that goes away while the lease is asked for leaves none behind", func(w *world) {
-		p, q := w.proxy("one", lasting(long)), w.proxy("two", lasting(long))
+		p, q := w.proxy("one"), w.proxy("two")
 		held := p.link.Hold(w.T, w.service.Request("a"))
 		a := p.join("a")
 		held.Await()
@@ -73,7 +72,7 @@ var lateCases = []testCase{
 		w.mustBeGranted("b")
 	}},
 	{"an acquire that arrives after its worker has gone takes nothing", func(w *world) {
-		p, q := w.proxy("one", lasting(long)), w.proxy("two", lasting(long))
+		p, q := w.proxy("one"), w.proxy("two")
 		held := p.link.Hold(w.T, w.service.Request("a"))
 		a := p.join("a")
 		held.Await()
@@ -84,7 +83,7 @@ var lateCases = []testCase{
 		w.mustBeGranted("b")
 	}},
 	{"a worker that goes away just after it came leaves no lease behind", func(w *world) {
-		p, q := w.proxy("one", lasting(long)), w.proxy("two", lasting(long))
+		p, q := w.proxy("one"), w.proxy("two")
 		for i := range 30 {
 			a := p.join("a")
 			time.Sleep(2*time.Millisecond + rand.N(14*time.Millisecond))
@@ -99,7 +98,7 @@ var lateCases = []testCase{
 		}
 	}},
 	{"a lease is given back as soon as the service is there again", func(w *world) {
-		p, q := w.proxy("one", lasting(long)), w.proxy("two", lasting(long))
+		p, q := w.proxy("one"), w.proxy("two")
 		a := p.first("a")
 		a.mustLead()
 		b := q.first("b")

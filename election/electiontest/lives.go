@@ -35,7 +35,7 @@ var lifeCases = []testCase{
 		}
 	}},
 	{"an award of a life that was not numbered before the bid is given back", func(w *world) {
-		p := w.proxy("one", lasting(long))
+		p := w.proxy("one")
 		held := p.link.Hold(w.T, w.service.Request("a"))
 		a := p.join("a")
 		held.Await()
@@ -53,7 +53,7 @@ var lifeCases = []testCase{
 		w.mustBeGranted("a")
 	}},
 	{"a life whose number was lost is numbered again, and nobody needs an operator", func(w *world) {
-		p := w.proxy("one", lasting(long))
+		p := w.proxy("one")
 		seed := p.first("seed")
 		seed.mustLead()
 		b := p.first("b")
@@ -67,14 +67,14 @@ var lifeCases = []testCase{
 		}
 	}},
 	{"a bump ends no term, and the next award is of the new life", func(w *world) {
-		p, q := w.proxy("one"), w.proxy("two")
+		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
-		epoch := a.mustLead()
+		epoch := a.eventuallyLeads(soon)
 		b := q.first("b")
 		w.service.Bump(w.T)
 		renewed := p.count(election.EventRenewed) + 2
-		eventually(w.T, "the lease is renewed", soon, func() bool { return p.count(election.EventRenewed) >= renewed })
-		if again := a.mustLead(); again != epoch {
+		eventually(w.T, "the lease is renewed", patience, func() bool { return p.count(election.EventRenewed) >= renewed })
+		if again := a.eventuallyLeads(soon); again != epoch {
 			w.Errorf("the epoch went from %d to %d", epoch, again)
 		}
 		a.dies()

@@ -81,11 +81,11 @@ type proxy struct {
 	events []election.Event
 }
 
-// proxy starts a proxy. Settings are those of the suite unless change says
-// otherwise.
+// proxy starts a proxy. Its leases last long, so that a busy machine ends none;
+// where one has to end, the case says expiring.
 func (w *world) proxy(name string, change ...func(*election.Settings)) *proxy {
 	w.Helper()
-	set := election.Settings{TTL: w.service.TTL, WorkerTimeout: 0}
+	set := election.Settings{TTL: long, WorkerTimeout: 0}
 	for _, f := range change {
 		f(&set)
 	}
