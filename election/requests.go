@@ -71,6 +71,9 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	if got.marker, got.err = c.number(); got.err != nil {
 		return got
 	}
+	if c.ctx.Err() != nil { // the candidacy has ended: it wants no lease
+		return outcome{err: ErrHeld}
+	}
 	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
 	defer cancel()
 	begin()

@@ -164,6 +164,78 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	}
 }
 
+// An acquire waits in the server for the lease's row, and its sender gives up.
+func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	p := provider(t, server, db, nil, nil)
+	seed := mustAcquire(t, p, bid("seed"))
+	if err := p.Release(within(t, patience), seed, election.ReasonLeft); err != nil {
+		t.Fatal(err)
+	}
+	blocker, err := server.Connect(t, pgtest.Control, db).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := blocker.Exec(t.Context(), "SELECT FROM fencepost.lease FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	long := bid("a")
+	long.TTL = time.Minute
+	// A session of its own sends it, and does not give up: the worst that may come late.
+	late := make(chan error, 1)
+	conn := server.Connect(t, pgtest.Control, db)
+	go func() {
+		_, err := conn.Exec(context.Background(), "SELECT fencepost.lease_acquire($1, $2, $3, $4, NULL, NULL)",
+			long.Resource, long.Worker, long.Incarnation, long.TTL)
+		late <- err
+	}()
+	released := make(chan error, 1)
+	go func() { released <- p.Release(within(t, patience), &election.Lease{Bid: long}, election.ReasonLeft) }()
+	look := server.Connect(t, pgtest.Superuser, db)
+	for waiting, deadline := 0, time.Now().Add(patience); waiting < 2; {
+		if err := look.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'", db).Scan(&waiting); err != nil {
+			t.Fatal(err)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d requests wait for the row", waiting)
+		}
+	}
+	if err := blocker.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-late; err != nil {
+		t.Errorf("the late acquire: %v", err)
+	}
+	if err := <-released; err != nil {
+		t.Errorf("the release: %v", err)
+	}
+	mustAcquire(t, p, bid("b")) // whichever of the two came first
+}
+
+func TestMarksOfCandidaciesThatAreOverAreForgotten(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	server.Exec(t, pgtest.Control, db, "INSERT INTO fencepost.lease_over SELECT 'old-' || n, now() - interval '2 hours' FROM generate_series(1, 100) n")
+	p := provider(t, server, db, nil, nil)
+	if err := p.Release(within(t, patience), &election.Lease{Bid: bid("a")}, election.ReasonLeft); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	if err := server.Connect(t, pgtest.Control, db).QueryRow(t.Context(), "SELECT array_agg(incarnation) FROM fencepost.lease_over").Scan(&left); err != nil {
+		t.Fatal(err)
+	}
+	if len(left) != 1 || left[0] != "a-1" {
+		t.Errorf("%d marks are left, %q", len(left), left)
+	}
+	if _, err := p.Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrHeld) {
+		t.Errorf("a candidacy that is over asks again: %v", err)
+	}
+	mustAcquire(t, p, bid("b"))
+}
+
 func TestWorkersRoleMayNotTouchTheLease(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Shared(t)
