@@ -143,25 +143,41 @@ type Candidacy interface {
 	Leave(m Member, orderly bool)
 }
 
+// Entry is what the registry is asked to note.
+type Entry struct {
+	PID         uint32 // of the backend
+	Worker      string
+	Incarnation string
+	Told        Epoch // what the connection was told
+	Held        Epoch // what its candidacy holds now, 0 for none
+	// Flushed has Enter return only when the note's commit is on disk. One that is
+	// not would keep a VACUUM from marking pages all-visible: Postgres does not
+	// believe in commits that are about as old before they are flushed.
+	Flushed bool
+}
+
+// Note names one note in the registry.
+type Note struct {
+	PID uint32
+	ID  int64 // random: no other note ever has it
+}
+
 // Fence is one resource's row in the fence table of one database, with what
 // the proxy needs of the control connection.
 type Fence interface {
 	// ID is fencepost.fence.id.
 	ID() int32
-	// Enter checks that epoch is the current one and notes, in one transaction
-	// on the control connection, that the backend may write outside the check.
-	// A grant ends noted backends. The error is a *Refusal if the epoch is not
-	// current.
-	Enter(ctx context.Context, pid uint32, epoch Epoch) error
-	// EnterFlushed is Enter, and when it returns the note's commit is on disk. One
-	// that is not would keep a VACUUM from marking pages all-visible: Postgres
-	// does not believe in commits that are about as old before they are flushed.
-	EnterFlushed(ctx context.Context, pid uint32, epoch Epoch) error
+	// Enter checks what the check in front of a transaction checks, and notes, in
+	// one transaction on the control connection, that the backend may write
+	// outside the check. A grant ends noted backends. The error is a *Refusal if
+	// the connection may not write. The note is the one that Leave deletes; after
+	// an error that is no refusal it may have been made.
+	Enter(ctx context.Context, e Entry) (Note, error)
 	// MayEnd returns a *Refusal if the control role could not end the backend: a
 	// superuser's, when it is none itself. Such a worker could block every grant.
 	MayEnd(ctx context.Context, pid uint32) error
-	// Leave deletes the note.
-	Leave(ctx context.Context, pid uint32) error
+	// Leave deletes that note, and no other.
+	Leave(ctx context.Context, n Note) error
 	// Catalogue is what the database's names mean, as of some seconds ago at
 	// most, or nil if that is not known now: then no read is proven harmless.
 	// It does not block.

@@ -33,11 +33,27 @@ func TestCheckTextsAreOneStatementOfASCII(t *testing.T) {
 		"inline":   fencing.InlineCheckSQL(7, worker, "i", 3, 4),
 		"refusal":  fencing.RefuseSQL(7, worker, "i", 3, 4, true),
 	} {
-		if strings.ContainsAny(sql, "ü\n\x00%") || !strings.Contains(sql, `E'\U000000FC''; DROP TABLE x; --'`) {
+		if strings.ContainsAny(sql, "ü\n\x00%") || !strings.Contains(sql, `E'"\\u00fc''; DROP TABLE x; --"'`) {
 			t.Errorf("%s: %s", name, sql)
 		}
 		if strings.Contains(sql, "$1") != (name == "prepared" || name == "front") {
 			t.Errorf("%s has the wrong parameters: %s", name, sql)
+		}
+	}
+}
+
+func TestNameIsASCIIAndJSONWhereItIsNotPlain(t *testing.T) {
+	t.Parallel()
+	for in, want := range map[string]string{
+		"host-7:4242":  "host-7:4242",
+		`a "b" <c> \d`: `a "b" <c> \d`,
+		`"x"`:          `"\"x\""`,
+		"wörker漢😀":     `"w\u00f6rker\u6f22\ud83d\ude00"`,
+		"ü\n<'":        `"\u00fc\n<'"`,
+		"":             "",
+	} {
+		if got := fencing.Name(in); got != want {
+			t.Errorf("Name(%q) = %s, want %s", in, got, want)
 		}
 	}
 }

@@ -16,6 +16,7 @@ func contains(text, part string) bool { return strings.Contains(text, part) }
 
 // allowed is all that PUBLIC may do in the schema.
 var allowed = []string{
+	"function current EXECUTE",
 	"function refuse EXECUTE",
 	"schema fencepost USAGE",
 	"sequence epoch_1 SELECT",
@@ -73,8 +74,14 @@ var denied = []string{
 	"SELECT fencepost.register('x')",
 	"SELECT fencepost.grant(1, 'w', 'i', 's', 'm', 1, 0, 0, '1s', '1s')",
 	"SELECT fencepost.raise_epoch(1, 1, '1s', '1s')",
-	"SELECT fencepost.enter(1, pg_backend_pid(), 0)",
-	"SELECT fencepost.leave(1, pg_backend_pid())",
+	"SELECT fencepost.enter(1, pg_backend_pid(), 1, 'w', 'i', 0, 0)",
+	"SELECT fencepost.leave(1, pg_backend_pid(), 1)",
+	"SELECT fencepost.holds(NULL, 1, 1, 1, 'i')",
+	"SELECT fencepost.set_worker_roles('{}')",
+	"SELECT fencepost.admit('fencepost.epoch_1')",
+	"SELECT * FROM fencepost.readers()",
+	"SELECT * FROM fencepost.worker_roles",
+	"INSERT INTO fencepost.worker_roles VALUES ('app')",
 	"SELECT fencepost.state(1, NULL)",
 	"SELECT fencepost.bump_generation('s', 'm')",
 	"SELECT fencepost.seal()",

@@ -259,7 +259,10 @@ func (x *session) tell(out []byte) error {
 func (x *session) deleteNote(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	err := x.cand.Fence().Leave(ctx, x.pid)
+	x.mu.Lock()
+	note := x.note
+	x.mu.Unlock()
+	err := x.cand.Fence().Leave(ctx, note)
 	if err != nil {
 		x.log.Warn("registry note not deleted", zap.Error(err))
 	}

@@ -87,26 +87,30 @@ func (x *session) analyze() {
 // enter notes the backend in the registry, once the last note is gone.
 func (x *session) enter(ctx context.Context) *fencing.Refusal {
 	x.mu.Lock()
-	gone, epoch, flush := x.noteGone, x.m.txTold, x.m.flush
+	gone := x.noteGone
 	x.mu.Unlock()
 	if gone != nil {
 		<-gone
 	}
 	x.mu.Lock()
 	stuck := x.noteStuck
+	entry := fencing.Entry{
+		PID: x.pid, Worker: x.m.checks.worker, Incarnation: x.m.checks.incarnation,
+		Told: x.m.txTold, Held: x.m.held(), Flushed: x.m.flush,
+	}
 	x.mu.Unlock()
 	if stuck {
 		return noteStuckRefusal
 	}
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
-	enter := x.cand.Fence().Enter
-	if flush {
-		enter = x.cand.Fence().EnterFlushed
-	}
-	if err := enter(ctx, x.pid, epoch); err != nil {
+	note, err := x.cand.Fence().Enter(ctx, entry)
+	if err != nil {
 		x.log.Debug("registry refused", zap.Error(err))
 		return faultRefusal(err)
 	}
+	x.mu.Lock()
+	x.note = note
+	x.mu.Unlock()
 	return nil
 }

@@ -63,6 +63,7 @@ type session struct {
 	goodbye    bool             // the client was told why the session ends
 	over       bool             // up must not read on
 	telling    *telling         // a reply that tells waits for up to be quiet
+	note       fencing.Note     // the last one in the registry
 	noteStuck  bool             // a note may still be deleted, later: no other may be made
 	upOver     bool             // up has ended, and answers no more
 	noteGone   chan struct{}    // closed when the note that is being deleted is gone

@@ -66,6 +66,10 @@ func (s *Store) explain(err error) error {
 	case "22001", "23514":
 		return &fencing.Refusal{SQLState: fencing.StateNoFence, Message: "a name is empty or too long: " + ascii(pg.Message),
 			Hint: "A resource's name has 1 to 255 characters."}
+	case "22P05", "22021":
+		return &fencing.Refusal{SQLState: fencing.StateNoFence,
+			Message: fmt.Sprintf("a resource's or a worker's name cannot be written in the encoding of database %s: %s", ascii(s.cfg.Database), ascii(pg.Message)),
+			Hint:    "Use names of ASCII characters."}
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -98,39 +99,33 @@ func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, erro
 	return before, nil
 }
 
-// Enter notes that a backend may write outside the check, if epoch is the
-// current one; the note and the look at the epoch are one transaction. After an
-// error that is no refusal the note may be there: Leave deletes it.
-func (f *Fence) Enter(ctx context.Context, pid uint32, epoch fencing.Epoch) error {
-	return f.enter(ctx, "SELECT fencepost.enter($1, $2, $3)", pid, epoch)
-}
-
-// EnterFlushed implements fencing.Fence. The registry's table is unlogged, so a
+// Enter implements fencing.Fence. The registry's table is unlogged, so a
 // transaction that writes nothing else is not flushed when it commits.
-func (f *Fence) EnterFlushed(ctx context.Context, pid uint32, epoch fencing.Epoch) error {
-	return f.enter(ctx, `SELECT fencepost.enter($1, $2, $3), pg_catalog.set_config('synchronous_commit', 'local', true),
-		pg_catalog.pg_logical_emit_message(true, 'fencepost', 'note')`, pid, epoch)
-}
-
-func (f *Fence) enter(ctx context.Context, sql string, pid uint32, epoch fencing.Epoch) error {
+func (f *Fence) Enter(ctx context.Context, e fencing.Entry) (fencing.Note, error) {
+	note := fencing.Note{PID: e.PID, ID: rand.Int64()}
+	sql := "SELECT fencepost.enter($1, $2, $3, $4, $5, $6, $7)"
+	if e.Flushed {
+		sql += `, pg_catalog.set_config('synchronous_commit', 'local', true), pg_catalog.pg_logical_emit_message(true, 'fencepost', 'note')`
+	}
 	release, err := f.slot(ctx)
 	if err != nil {
-		return err
+		return note, err
 	}
 	defer release()
-	if _, err := f.store.waits.Exec(ctx, sql, f.id, int32(pid), int64(epoch)); err != nil {
-		return fmt.Errorf("note backend %d on resource %q: %w", pid, f.resource, f.store.explain(err))
+	_, err = f.store.waits.Exec(ctx, sql, f.id, int32(e.PID), note.ID, fencing.Name(e.Worker), e.Incarnation, int64(e.Told), int64(e.Held))
+	if err != nil {
+		return note, fmt.Errorf("note backend %d on resource %q: %w", e.PID, f.resource, f.store.explain(err))
 	}
-	return nil
+	return note, nil
 }
 
 // MayEnd implements fencing.Fence.
 func (f *Fence) MayEnd(ctx context.Context, pid uint32) error { return f.store.MayEnd(ctx, pid) }
 
-// Leave deletes the note.
-func (f *Fence) Leave(ctx context.Context, pid uint32) error {
-	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.leave($1, $2)", f.id, int32(pid)); err != nil {
-		return fmt.Errorf("delete the note of backend %d on resource %q: %w", pid, f.resource, f.store.explain(err))
+// Leave implements fencing.Fence.
+func (f *Fence) Leave(ctx context.Context, n fencing.Note) error {
+	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.leave($1, $2, $3)", f.id, int32(n.PID), n.ID); err != nil {
+		return fmt.Errorf("delete the note of backend %d on resource %q: %w", n.PID, f.resource, f.store.explain(err))
 	}
 	return nil
 }

@@ -44,6 +44,8 @@ func TestCheckTellsTheCasesApart(t *testing.T) {
 		{"superseded, was told", h.fence.ID(), first, 1, 1, "ZF001", 1},
 		{"superseded, was never told", h.fence.ID(), first, 0, 1, "ZF001", 1},
 		{"superseded, and forgot what it held", h.fence.ID(), first, 0, 0, "ZF001", 1},
+		{"superseded, and claims the current epoch", h.fence.ID(), first, 2, 1, "ZF001", 1},
+		{"superseded, forgot what it held, and claims the current epoch", h.fence.ID(), first, 2, 0, "ZF001", 1},
 		{"a follower", h.fence.ID(), stranger, 0, 0, "ZF002", 0},
 		{"a follower that claims the leader's epoch", h.fence.ID(), stranger, 2, 0, "ZF002", 2},
 		{"the leader, not yet told", h.fence.ID(), now, 0, 2, "ZF003", 2},

@@ -12,13 +12,30 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
+// entry asks for a note of the worker's backend, as one that was told the epoch
+// that it holds.
+func (w *worker) entry() fencing.Entry {
+	return fencing.Entry{PID: w.PgConn().PID(), Worker: w.term.Worker, Incarnation: w.term.Incarnation, Told: w.term.Epoch, Held: w.term.Epoch}
+}
+
 // enter notes the worker's backend, as the proxy does around a statement that
 // cannot be checked.
 func (h *house) enter(w *worker) error {
 	if unfenced {
 		return nil
 	}
-	return h.fence.Enter(h.ctx(), w.PgConn().PID(), w.term.Epoch)
+	_, err := h.fence.Enter(h.ctx(), w.entry())
+	return err
+}
+
+// mustEnter is enter where it has to pass.
+func (h *house) mustEnter(w *worker) fencing.Note {
+	h.t.Helper()
+	note, err := h.fence.Enter(h.ctx(), w.entry())
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return note
 }
 
 // batch is a procedure that commits row by row, and drops every lock that it
@@ -68,12 +85,8 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	term := h.grant("a")
 	left, dead := h.worker(term), h.worker(term)
-	for _, w := range []*worker{left, dead} {
-		if err := h.fence.Enter(h.ctx(), w.PgConn().PID(), term.Epoch); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := h.fence.Leave(h.ctx(), left.PgConn().PID()); err != nil {
+	h.mustEnter(dead)
+	if err := h.fence.Leave(h.ctx(), h.mustEnter(left)); err != nil {
 		t.Fatal(err)
 	}
 	// A note of a process id that somebody else has now.
@@ -92,41 +105,12 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 	}
 }
 
-func TestEnterIsRefusedUnderAnyOtherEpoch(t *testing.T) {
-	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
-	w := h.worker(fencing.Term{})
-	pid := w.PgConn().PID()
-	if err := h.fence.Enter(h.ctx(), pid, 0); stateOf(err) != fencing.StateNotLeader {
-		t.Errorf("before any grant: %v; want ZF002", err)
-	}
-	h.grant("a")
-	h.grant("b")
-	for epoch, want := range map[fencing.Epoch]string{0: fencing.StateNotLeader, 1: fencing.StateSuperseded, 3: fencing.StateNoFence} {
-		err := h.fence.Enter(h.ctx(), pid, epoch)
-		if stateOf(err) != want {
-			t.Errorf("epoch %d: %v; want %s", epoch, err, want)
-		}
-		if epoch == 1 {
-			mustContain(t, err, "worker-a", "worker-b")
-		}
-	}
-	if err := h.fence.Enter(h.ctx(), 1<<30, 2); stateOf(err) != fencing.StateNoFence {
-		t.Errorf("a backend that is not there: %v; want ZF004", err)
-	}
-	if got := ask[int](h, "SELECT count(*) FROM fencepost.running"); got != 0 {
-		t.Errorf("%d notes were made", got)
-	}
-}
-
 func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
 	term := h.grant("a")
 	w := h.worker(term)
-	if err := h.fence.Enter(h.ctx(), w.PgConn().PID(), term.Epoch); err != nil {
-		t.Fatal(err)
-	}
+	h.mustEnter(w)
 	pid := int(w.PgConn().PID())
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
@@ -143,9 +127,7 @@ func TestANoteThatCannotBeSeenIsNotTakenForGone(t *testing.T) {
 	h := newHouse(t, s)
 	term := h.grant("a")
 	w := h.worker(term)
-	if err := h.fence.Enter(h.ctx(), w.PgConn().PID(), term.Epoch); err != nil {
-		t.Fatal(err)
-	}
+	h.mustEnter(w)
 	s.Exec(t, pgtest.Superuser, h.db, "REVOKE pg_read_all_stats FROM "+pgtest.Control)
 	_, err := h.fence.Grant(h.ctx(), h.award("b"))
 	mustContain(t, err, "pg_read_all_stats")
@@ -172,7 +154,7 @@ func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 	w := h.worker(term)
 	for range 31 { // far more than there are connections
 		go func() {
-			_ = h.fence.Enter(ctx, w.PgConn().PID(), term.Epoch)
+			_, _ = h.fence.Enter(ctx, w.entry())
 			over <- struct{}{}
 		}()
 	}

@@ -174,8 +174,9 @@ func TestAMissingSchemaIsZF004(t *testing.T) {
 	_, grantErr := h.fence.Grant(h.ctx(), h.award("b"))
 	_, recordErr := h.fence.Record(h.ctx())
 	_, fenceErr := h.store.Fence(h.ctx(), "x")
+	_, enterErr := h.fence.Enter(h.ctx(), fencing.Entry{PID: 1, Told: 1, Held: 1})
 	for name, err := range map[string]error{"grant": grantErr, "record": recordErr, "fence": fenceErr,
-		"verify": h.fence.Verify(h.ctx(), term), "enter": h.fence.Enter(h.ctx(), 1, 1)} {
+		"verify": h.fence.Verify(h.ctx(), term), "enter": enterErr} {
 		if stateOf(err) != fencing.StateNoFence {
 			t.Errorf("%s: %v; want ZF004", name, err)
 		}

@@ -101,8 +101,9 @@ func (r *race) register() {
 		}
 		for r.ctx.Err() == nil && !conn.IsClosed() {
 			w := &worker{Conn: conn, fence: r.fence.ID(), term: *r.term.Load()}
+			var note fencing.Note
 			if !unfenced {
-				if err := r.fence.Enter(r.ctx, conn.PgConn().PID(), w.term.Epoch); err != nil {
+				if note, err = r.fence.Enter(r.ctx, w.entry()); err != nil {
 					r.registryRefusals.Add(1)
 					continue
 				}
@@ -111,7 +112,7 @@ func (r *race) register() {
 				r.registered.Add(1)
 			}
 			if !unfenced {
-				_ = r.fence.Leave(r.ctx, conn.PgConn().PID())
+				_ = r.fence.Leave(r.ctx, note)
 			}
 		}
 		_ = conn.Close(context.Background())

@@ -1,0 +1,191 @@
+package store_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// servers are the versions that the predicate is tried on.
+func servers(t *testing.T) map[string]*pgtest.Server {
+	return map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)}
+}
+
+// TestSafetyAClaimedEpochOpensNoWay: a candidacy whose epoch is over, and whose
+// proxy does not know it yet, claims the current epoch.
+func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
+	t.Parallel()
+	for name, s := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, s)
+			h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
+			w := h.worker(h.grant("a"))
+			current := h.grant("b")
+			if err := w.checkAs(h.ctx(), current.Epoch, w.term.Epoch); stateOf(err) != fencing.StateSuperseded {
+				t.Errorf("the check: %v; want ZF001", err)
+			}
+			entry := w.entry()
+			entry.Told = current.Epoch
+			var err error
+			if !unfenced {
+				_, err = h.fence.Enter(h.ctx(), entry)
+			}
+			if err == nil {
+				_, err = w.Exec(h.ctx(), "CALL public.batch($1, 1, 0)", int64(w.term.Epoch))
+			}
+			if stateOf(err) != fencing.StateSuperseded {
+				t.Errorf("the registry: %v; want ZF001", err)
+			}
+			if n := ask[int](h, "SELECT count(*) FROM public.entries"); n != 0 {
+				t.Errorf("%d rows of the old epoch were committed", n)
+			}
+		})
+	}
+}
+
+// TestCheckRegistryAndRefusalAgree: whatever one of them lets pass, the others
+// let pass, and they refuse by the same SQLSTATE.
+func TestCheckRegistryAndRefusalAgree(t *testing.T) {
+	t.Parallel()
+	for name, s := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, s)
+			over := h.grant("a")
+			current := h.grant("b")
+			for _, term := range []fencing.Term{over, current, {Award: h.award("c")}} {
+				for told := range fencing.Epoch(4) {
+					for held := range fencing.Epoch(4) {
+						h.agree(term, told, held, term.Incarnation == current.Incarnation && told == 2 && held == 2)
+					}
+				}
+			}
+			if left := ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
+				t.Errorf("%d notes were left", left)
+			}
+		})
+	}
+}
+
+// agree tries the check, the registry and the refusal for a connection. The check
+// has no look at the row, so the stranger that claims to hold what another holds
+// is the caller's business: Verify finds it when a connection begins.
+func (h *house) agree(term fencing.Term, told, held fencing.Epoch, may bool) {
+	h.t.Helper()
+	w := h.worker(term)
+	ctx := context.Background()
+	check := stateOf(w.checkAs(h.ctx(), told, held))
+	_, err := w.Exec(ctx, fencing.RefuseSQL(w.fence, term.Worker, term.Incarnation, told, held, false))
+	refusal := stateOf(err)
+	entry := w.entry()
+	entry.Told, entry.Held = told, held
+	note, err := h.fence.Enter(h.ctx(), entry)
+	registry := stateOf(err)
+	if err == nil {
+		if err := h.fence.Leave(h.ctx(), note); err != nil {
+			h.t.Error(err)
+		}
+	}
+	what := fmt.Sprintf("%s, told %d, holds %d", term.Worker, told, held)
+	if (registry == "") != may || registry != refusal {
+		h.t.Errorf("%s: the registry says %q, refuse %q; it may pass: %t", what, registry, refusal, may)
+	}
+	if fast := told == 2 && held == 2; (check == "") != fast || !fast && check != refusal {
+		h.t.Errorf("%s: the check says %q, refuse %q", what, check, refusal)
+	}
+}
+
+// TestThePredicateCostsTheCheckNothing: Postgres has put the function's body in
+// the place of its call, in the prepared check and in the one with its parameters.
+func TestThePredicateCostsTheCheckNothing(t *testing.T) {
+	t.Parallel()
+	for name, s := range servers(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, s)
+			term := h.grant("a")
+			w := h.worker(term)
+			for what, sql := range map[string]string{
+				"inline":   fencing.InlineCheckSQL(w.fence, "w", "i", 1, 1),
+				"prepared": "EXECUTE c(1, 1)",
+				"front":    "EXECUTE f(1)",
+			} {
+				for _, setup := range []string{"DEALLOCATE ALL", "PREPARE c AS " + fencing.CheckSQL(w.fence, "w", "i"),
+					"PREPARE f AS " + fencing.FrontCheckSQL(w.fence, "w", "i"), "SET plan_cache_mode = force_generic_plan", "SET search_path = public"} {
+					if _, err := w.Exec(h.ctx(), setup); err != nil {
+						t.Fatal(err)
+					}
+				}
+				rows, err := w.Query(h.ctx(), "EXPLAIN (VERBOSE) "+sql)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var plan strings.Builder
+				for rows.Next() {
+					var line string
+					if err := rows.Scan(&line); err != nil {
+						t.Fatal(err)
+					}
+					plan.WriteString(line + "\n")
+				}
+				if err := rows.Err(); err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(plan.String(), "current(") || !strings.Contains(plan.String(), "pg_sequence_last_value(") {
+					t.Errorf("%s:\n%s", what, plan.String())
+				}
+			}
+		})
+	}
+}
+
+// TestEnterNamesWhoItRefuses: the error says who had the epoch, and a backend that
+// is not there is no way around.
+func TestEnterNamesWhoItRefuses(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	w := h.worker(fencing.Term{Award: h.award("a")})
+	if _, err := h.fence.Enter(h.ctx(), w.entry()); stateOf(err) != fencing.StateNotLeader {
+		t.Errorf("before any grant: %v; want ZF002", err)
+	}
+	w.term = h.grant("a")
+	gone := w.entry()
+	gone.PID = 1 << 30
+	if _, err := h.fence.Enter(h.ctx(), gone); stateOf(err) != fencing.StateNoFence {
+		t.Errorf("a backend that is not there: %v; want ZF004", err)
+	}
+	h.grant("b")
+	_, err := h.fence.Enter(h.ctx(), w.entry())
+	mustContain(t, err, "worker-a", "worker-b")
+	if got := ask[int](h, "SELECT count(*) FROM fencepost.running"); got != 0 {
+		t.Errorf("%d notes were made", got)
+	}
+}
+
+// TestALateDeletionMeetsNoOtherNote: what deletes a note names it. A deletion that
+// comes late leaves the next note of that backend alone, and so the note of a
+// backend that got the same process id.
+func TestALateDeletionMeetsNoOtherNote(t *testing.T) {
+	t.Parallel()
+	h := newHouse(t, pgtest.Shared(t))
+	w := h.worker(h.grant("a"))
+	first := h.mustEnter(w)
+	second := h.mustEnter(w)
+	for range 2 {
+		if err := h.fence.Leave(h.ctx(), first); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := ask[int64](h, "SELECT note FROM fencepost.running WHERE pid = $1", int32(w.PgConn().PID())); got != second.ID {
+		t.Errorf("note %d is left, want %d", got, second.ID)
+	}
+	h.grant("b")
+	if _, err := w.Exec(h.ctx(), "SELECT 1"); stateOf(err) != "57P01" {
+		t.Errorf("the noted backend: %v; want 57P01", err)
+	}
+}
