@@ -8,9 +8,10 @@
 // wait for an award that is refused. Then it queues for the resource's sequence
 // behind the transactions that were checked under the old epoch. Beside it, on
 // another connection, a watch ends those that outlast the grace. What cannot be
-// ended (a superuser's backend, a prepared transaction, a frozen process) makes
-// the watch cancel the grant, so that the leader's checks do not pile up behind
-// it; the error is an InTheWayError that names it.
+// ended (a superuser's backend, a prepared transaction) is reported at once, to
+// the log and to Config.Blocked. When the grace is over it makes the watch cancel
+// the grant, as a frozen process does, so that the leader's checks do not pile up
+// after it; the error is an InTheWayError that names it.
 //
 // When Grant returns nil, the new epoch is on disk (and at the synchronous
 // standbys), and no transaction that was checked under a lower one commits any
@@ -43,8 +44,16 @@
 //
 // # Connections
 //
-// Three pools per database, all as the control role, with every setting pinned
-// that a default of the role or the database could spoil. The pool that Pool
-// returns never waits for a lock of a fence, so that a lease that is renewed
-// over it cannot starve behind a grant.
+// Four pools per database, all as the control role, with every setting pinned that
+// a default of the role or the database could spoil, and 22 connections at most.
+// They close after a minute without use. The pool that Pool returns (8) never waits
+// for a lock of a fence, so that a lease that is renewed over it cannot starve after
+// a grant. What reads a fence, or enters the registry (4), waits for its lock for 20
+// ms at a time, and holds no connection in between.
+//
+// Grants have 8. While no more than 8 resources are being taken over, each grant
+// stands in its sequence's queue until it has returned. When there are more, one
+// that has waited for 100 ms leaves the queue for the next; it comes back when those
+// that were in its way are gone. Its grace goes on meanwhile, and the two
+// connections that watch over grants look, and end backends, for all of them.
 package store

@@ -37,6 +37,8 @@ const (
 	codeNoRight       = "42501"
 	codeInternal      = "XX000"
 	codeInUse         = "55006" // raised by fencepost.drain
+	codeLocked        = "55P03"
+	codeCancelled     = "57014"
 )
 
 // noFence is a ZF004 whose way out is a migration.
@@ -102,6 +104,15 @@ func (s *Store) explainDDL(ctx context.Context, err error) error {
 			ascii(s.cfg.Database), ascii(strings.Join(triggers, ", ")), ascii(pg.Message)),
 		Hint: "Let the event trigger pass sequences of the schema fencepost.",
 	}
+}
+
+// codeOf is the SQLSTATE of a server's error, "" for any other.
+func codeOf(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
 }
 
 // retryable reports whether a grant that failed with err may be asked again at

@@ -17,9 +17,18 @@ import (
 // of that backend is told why.
 const settle = 2 * time.Second
 
-// fenceSlots is how many statements of one fence may queue behind a grant at
-// once: a stuck resource must not take all connections.
-const fenceSlots = 4
+// fenceSlots is how many statements of one fence may wait for its lock at once: a
+// stuck resource must not take all connections.
+const fenceSlots = 2
+
+const (
+	// quickLock is how long such a statement waits for the lock. Then it gives its
+	// connection back, and asks again: a grant may wait for as long as the grace.
+	quickLock = 20 * time.Millisecond
+	// soonAgain and lateAgain bound the pause in between, which doubles.
+	soonAgain = 10 * time.Millisecond
+	lateAgain = 160 * time.Millisecond
+)
 
 // Fence is one resource's fence. It is safe for concurrent use.
 type Fence struct {
@@ -103,20 +112,45 @@ func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, erro
 // transaction that writes nothing else is not flushed when it commits.
 func (f *Fence) Enter(ctx context.Context, e fencing.Entry) (fencing.Note, error) {
 	note := fencing.Note{PID: e.PID, ID: rand.Int64()}
-	sql := "SELECT fencepost.enter($1, $2, $3, $4, $5, $6, $7)"
+	sql := "SELECT pg_catalog.set_config('lock_timeout', $8, true), fencepost.enter($1, $2, $3, $4, $5, $6, $7)"
 	if e.Flushed {
 		sql += `, pg_catalog.set_config('synchronous_commit', 'local', true), pg_catalog.pg_logical_emit_message(true, 'fencepost', 'note')`
 	}
-	release, err := f.slot(ctx)
-	if err != nil {
-		return note, err
-	}
-	defer release()
-	_, err = f.store.waits.Exec(ctx, sql, f.id, int32(e.PID), note.ID, fencing.Name(e.Worker), e.Incarnation, int64(e.Told), int64(e.Held))
+	err := f.again(ctx, 0, func() (bool, error) {
+		_, err := f.store.reads.Exec(ctx, sql, f.id, int32(e.PID), note.ID, fencing.Name(e.Worker), e.Incarnation,
+			int64(e.Told), int64(e.Held), quickLock.String())
+		if codeOf(err) == codeLocked {
+			return false, nil
+		}
+		return true, err
+	})
 	if err != nil {
 		return note, fmt.Errorf("note backend %d on resource %q: %w", e.PID, f.resource, f.store.explain(err))
 	}
 	return note, nil
+}
+
+// again does what waits for the fence's lock for at most quickLock, until it
+// reports that it got it, or fails, or wait is over (0: until ctx has ended). In
+// between it keeps no connection from others.
+func (f *Fence) again(ctx context.Context, wait time.Duration, try func() (bool, error)) error {
+	began := time.Now()
+	for pause := soonAgain; ; pause = min(2*pause, lateAgain) {
+		release, err := f.slot(ctx)
+		if err != nil {
+			return err
+		}
+		got, err := try()
+		release()
+		if got || err != nil || wait > 0 && time.Since(began) >= wait {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("wait for a grant under way: %w", context.Cause(ctx))
+		}
+	}
 }
 
 // MayEnd implements fencing.Fence.
@@ -150,20 +184,15 @@ type state struct {
 // state reads the fence, and waits at most that long for a grant under way, 0
 // for as long as ctx allows.
 func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
-	release, err := f.slot(ctx)
-	if err != nil {
-		return state{}, err
-	}
-	defer release()
-	var limit *time.Duration
-	if wait > 0 {
-		limit = &wait
-	}
 	var s state
-	row := f.store.waits.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
-		coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1)
-		FROM fencepost.state($1, $2) s`, f.id, limit)
-	if err := scanRecord(row, &s.record, &s.last); err != nil {
+	err := f.again(ctx, wait, func() (bool, error) {
+		row := f.store.reads.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
+			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1)
+			FROM fencepost.state($1, $2) s`, f.id, quickLock)
+		err := scanRecord(row, &s.record, &s.last)
+		return s.last >= 0, err
+	})
+	if err != nil {
 		return state{}, f.store.explain(err)
 	}
 	return s, nil

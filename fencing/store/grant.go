@@ -21,7 +21,7 @@ const attempts = 5
 // numbered as they are first seen, so it is to be called before anybody bids
 // under that life.
 func (f *Fence) Number(ctx context.Context, source, marker string) error {
-	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.generation($1, $2)", source, marker); err != nil {
+	if _, err := f.store.reads.Exec(ctx, "SELECT fencepost.generation($1, $2)", source, marker); err != nil {
 		return fmt.Errorf("number a life of source %q: %w", source, f.store.explain(err))
 	}
 	return nil
@@ -49,22 +49,40 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 }
 
 // advance runs a statement that may record a new epoch, and asks again when
-// others' locks came between.
+// others' locks came between, or when it gave its turn to another grant.
 func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.Epoch, error) {
-	for n := 1; ; n++ {
-		epoch, err := f.attempt(ctx, sql, args)
-		if err == nil {
+	w := &way{fence: f, log: f.store.log}
+	for n := 1; ; {
+		epoch, err := f.turn(ctx, w, sql, args)
+		switch {
+		case err == nil:
+			w.report(nil)
 			return epoch, nil
-		}
-		if n == attempts || !retryable(err) || ctx.Err() != nil {
+		case errors.Is(err, errYielded):
+			if err := w.aside(ctx); err != nil {
+				return 0, err
+			}
+		case n == attempts || !retryable(err) || ctx.Err() != nil:
 			return 0, f.blame(ctx, err)
+		default:
+			n++
 		}
 	}
 }
 
+// turn is one attempt, when it is this grant's turn.
+func (f *Fence) turn(ctx context.Context, w *way, sql string, args []any) (fencing.Epoch, error) {
+	if err := f.store.turns.take(ctx); err != nil {
+		return 0, err
+	}
+	w.yields = false
+	defer func() { f.store.turns.give(w.yields) }()
+	return f.attempt(ctx, w, sql, args)
+}
+
 // attempt runs the statement once, with a watch beside it that clears its way.
-func (f *Fence) attempt(ctx context.Context, sql string, args []any) (fencing.Epoch, error) {
-	conn, err := f.store.waits.Acquire(ctx)
+func (f *Fence) attempt(ctx context.Context, clear *way, sql string, args []any) (fencing.Epoch, error) {
+	conn, err := f.store.grants.Acquire(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("get a connection: %w", err)
 	}
@@ -76,7 +94,7 @@ func (f *Fence) attempt(ctx context.Context, sql string, args []any) (fencing.Ep
 	// in an orderly way; stop is for a server that does not answer.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	w := &watch{fence: f, pid: pg.PID(), stop: stop, done: make(chan struct{}), log: f.store.log}
+	w := &watch{fence: f, way: clear, pid: pg.PID(), stop: stop, done: make(chan struct{}), log: f.store.log}
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()
 
@@ -84,7 +102,7 @@ func (f *Fence) attempt(ctx context.Context, sql string, args []any) (fencing.Ep
 	err = conn.QueryRow(running, sql, args...).Scan(&epoch)
 	close(w.done)
 	cancelled := <-over
-	if cancelled != nil {
+	if cancelled != nil && codeOf(err) != codeCancelled {
 		// The cancellation may still be on its way: nobody else's statement
 		// shall meet it on this connection.
 		defer func() { _ = conn.Conn().Close(context.WithoutCancel(ctx)) }()

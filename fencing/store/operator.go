@@ -75,7 +75,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 // marker may still be on its way.
 func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int64, error) {
 	var number int64
-	if err := s.waits.QueryRow(ctx, "SELECT fencepost.bump_generation($1, $2)", source, marker).Scan(&number); err != nil {
+	if err := s.grants.QueryRow(ctx, "SELECT fencepost.bump_generation($1, $2)", source, marker).Scan(&number); err != nil {
 		return 0, fmt.Errorf("bump the generation of source %q: %w", source, s.explain(err))
 	}
 	return number, nil

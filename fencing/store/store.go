@@ -30,8 +30,12 @@ const (
 	// a question: an operator may have ended it, and then nobody who connects at
 	// that moment is to be refused for it.
 	trustedIdle = 20 * time.Millisecond
-	// lookPoolSize bounds the connections that watch over grants.
-	lookPoolSize = 3
+	// readPoolSize bounds the connections that read a fence behind its sequence's
+	// lock. None waits for longer than quickLock.
+	readPoolSize = 4
+	// watchPoolSize bounds the connections that watch over grants: one looks for
+	// all of them, the other one ends what is in the way.
+	watchPoolSize = 2
 )
 
 // Config says how to reach one database as the control role.
@@ -47,8 +51,14 @@ type Config struct {
 	// Patience is how long a backend that was ended may take to be gone.
 	Patience time.Duration
 	// PoolSize is the size of the pool that Pool returns, and of the one that
-	// waits for fences: each that many connections at most.
+	// grants: each that many connections at most. Grants of more resources than
+	// that wait for each other without a connection.
 	PoolSize int
+	// Blocked, if not nil, is told when the takeover of a resource begins or ceases
+	// to wait for what the control role cannot end, with a line for each of them.
+	// It is called again when they change, with none when the way is free. It must
+	// not block.
+	Blocked func(resource string, by []string)
 	// SchemaVersion is the lowest version of the schema that will do, 0 for any.
 	SchemaVersion int
 	Logger        *zap.Logger
@@ -64,6 +74,9 @@ func (c Config) withDefaults() Config {
 	if c.PoolSize <= 0 {
 		c.PoolSize = DefaultPoolSize
 	}
+	if c.Blocked == nil {
+		c.Blocked = func(string, []string) {}
+	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
@@ -72,11 +85,15 @@ func (c Config) withDefaults() Config {
 
 // Store is the fence of one database. It is safe for concurrent use.
 type Store struct {
-	cfg   Config
-	log   *zap.Logger
-	free  *pgxpool.Pool // never waits for a fence's lock
-	waits *pgxpool.Pool // grants, and all else that may queue behind one
-	looks *pgxpool.Pool // the watches over grants
+	cfg     Config
+	log     *zap.Logger
+	free    *pgxpool.Pool // never waits for a fence's lock
+	grants  *pgxpool.Pool // waits for fences' locks
+	reads   *pgxpool.Pool // may wait for a fence's lock, for a moment
+	watches *pgxpool.Pool // the watches over grants
+
+	turns *turns // of the grants
+	looks *looks // of the watches
 
 	catalogue *catalogue
 }
@@ -88,11 +105,12 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
 	s.catalogue = newCatalogue(s)
+	s.turns, s.looks = &turns{free: cfg.PoolSize}, &looks{store: s}
 	var err error
 	for _, p := range []struct {
 		pool **pgxpool.Pool
 		size int
-	}{{&s.free, cfg.PoolSize}, {&s.waits, cfg.PoolSize}, {&s.looks, lookPoolSize}} {
+	}{{&s.free, cfg.PoolSize}, {&s.grants, cfg.PoolSize}, {&s.reads, readPoolSize}, {&s.watches, watchPoolSize}} {
 		if *p.pool, err = newPool(ctx, cfg, p.size); err != nil {
 			s.Close()
 			return nil, fmt.Errorf("open the fence of database %q: %w", cfg.Database, err)
@@ -112,7 +130,7 @@ func (s *Store) Pool() *pgxpool.Pool { return s.free }
 // Rest closes the connections that nobody uses, and those in use when they are
 // given back. Others are opened at the next use.
 func (s *Store) Rest() {
-	for _, pool := range []*pgxpool.Pool{s.looks, s.waits, s.free} {
+	for _, pool := range []*pgxpool.Pool{s.watches, s.reads, s.grants, s.free} {
 		pool.Reset()
 	}
 }
@@ -120,7 +138,7 @@ func (s *Store) Rest() {
 // Close ends all connections, and waits for those in use.
 func (s *Store) Close() {
 	s.catalogue.close()
-	for _, pool := range []*pgxpool.Pool{s.looks, s.waits, s.free} {
+	for _, pool := range []*pgxpool.Pool{s.watches, s.reads, s.grants, s.free} {
 		if pool != nil {
 			pool.Close()
 		}

@@ -1,0 +1,132 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// lookTimeout bounds one look.
+const lookTimeout = 5 * time.Second
+
+// holder has the lock on a fence's sequence that a grant waits for, or waits for
+// it itself.
+type holder struct {
+	Fence       int32
+	PID         *int32 // nil: a prepared transaction
+	Transaction string // the transaction's own id, as long as it lasts
+	Gid         string // the prepared transaction's name
+	Role        string
+	Application string
+	State       string
+	Super       bool // a superuser's, and the control role is none
+	Control     bool // of the control role: another grant, most likely
+	Holds       bool
+	Waits       bool
+}
+
+func (h holder) String() string {
+	if h.PID == nil {
+		return fmt.Sprintf("prepared transaction %q of role %q", h.Gid, h.Role)
+	}
+	return fmt.Sprintf("backend %d of role %q (application %q, %s)", *h.PID, h.Role, h.Application, h.State)
+}
+
+// remedy says what has to be done about a holder that the control role cannot
+// end, "" for one that it can.
+func (h holder) remedy() string {
+	switch {
+	case h.PID == nil:
+		return h.String() + " must be committed or rolled back"
+	case h.Super:
+		return h.String() + " is a superuser's, which the control role may not end"
+	}
+	return ""
+}
+
+// conflicting are the lock modes that ALTER SEQUENCE … RESTART waits for.
+const conflicting = "'{RowExclusiveLock,ShareUpdateExclusiveLock,ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'"
+
+// lookSQL lists who holds the sequences of the fences $1, or waits for one.
+const lookSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), ''), coalesce(max(a.usename::text), max(p.owner::text), ''),
+		coalesce(max(a.application_name), ''), coalesce(max(a.state), ''),
+		coalesce(bool_or(r.rolsuper), false) AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
+		coalesce(bool_or(a.usename = current_user), false), bool_or(h.granted), bool_or(NOT h.granted)
+	FROM unnest($1::integer[]) s(id)
+	JOIN pg_locks h ON h.locktype = 'relation' AND h.relation = to_regclass('fencepost.epoch_' || s.id)
+		AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND h.mode = ANY (` + conflicting + `)
+	LEFT JOIN pg_stat_activity a ON a.pid = h.pid
+	LEFT JOIN pg_roles r ON r.oid = a.usesysid
+	LEFT JOIN pg_locks x ON h.pid IS NULL AND x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
+	LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
+	GROUP BY s.id, h.pid, h.virtualtransaction`
+
+// looks asks the server on behalf of all grants of a database that wait. While
+// one look is under way, those who ask are gathered for the next one.
+type looks struct {
+	store   *Store
+	running sync.Mutex // a look is under way
+
+	mu   sync.Mutex
+	next *look // gathers, nil if nobody has asked since the last one began
+}
+
+// look is one question to the server.
+type look struct {
+	fences  []int32
+	done    chan struct{} // closed when the rest is there
+	holders map[int32][]holder
+	err     error
+}
+
+// at returns who holds a fence's sequence, or waits for it, as of a moment after
+// the call.
+func (l *looks) at(ctx context.Context, fence int32) ([]holder, error) {
+	l.mu.Lock()
+	k := l.next
+	mine := k == nil
+	if mine {
+		k = &look{done: make(chan struct{})}
+		l.next = k
+	}
+	k.fences = append(k.fences, fence)
+	l.mu.Unlock()
+	if mine {
+		l.run(ctx, k)
+	}
+	select {
+	case <-k.done:
+		return k.holders[fence], k.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// run looks for all that were gathered, when the look before it has ended.
+func (l *looks) run(ctx context.Context, k *look) {
+	defer close(k.done)
+	l.running.Lock()
+	defer l.running.Unlock()
+	l.mu.Lock()
+	l.next = nil
+	l.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout) // others ask with it
+	defer cancel()
+	rows, err := l.store.watches.Query(ctx, lookSQL, k.fences)
+	if err != nil {
+		k.err = err
+		return
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
+	if err != nil {
+		k.err = err
+		return
+	}
+	k.holders = make(map[int32][]holder)
+	for _, h := range found {
+		k.holders[h.Fence] = append(k.holders[h.Fence], h)
+	}
+}

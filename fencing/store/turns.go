@@ -1,0 +1,73 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// turns bounds how many grants of one database wait in the server at once. Each
+// takes a connection while it does. The line is served in order.
+type turns struct {
+	mu      sync.Mutex
+	free    int
+	line    []chan struct{} // one per grant that waits for its turn; closed to give it
+	leaving int             // how many that have a turn are about to give it to the line
+}
+
+// take waits for a turn.
+func (t *turns) take(ctx context.Context) error {
+	t.mu.Lock()
+	if t.free > 0 {
+		t.free--
+		t.mu.Unlock()
+		return nil
+	}
+	mine := make(chan struct{})
+	t.line = append(t.line, mine)
+	t.mu.Unlock()
+	select {
+	case <-mine:
+		return nil
+	case <-ctx.Done():
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if i := slices.Index(t.line, mine); i >= 0 {
+		t.line = slices.Delete(t.line, i, i+1)
+	} else {
+		t.passLocked() // it was given at that moment
+	}
+	return fmt.Errorf("wait for the turn of a grant: %w", context.Cause(ctx))
+}
+
+// yield reports whether whoever has a turn is to give it to one that waits.
+func (t *turns) yield() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.line) <= t.leaving {
+		return false
+	}
+	t.leaving++
+	return true
+}
+
+// give ends a turn. yielded says that yield asked for it.
+func (t *turns) give(yielded bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if yielded {
+		t.leaving--
+	}
+	t.passLocked()
+}
+
+func (t *turns) passLocked() {
+	if len(t.line) == 0 {
+		t.free++
+		return
+	}
+	close(t.line[0])
+	t.line = t.line[1:]
+}
