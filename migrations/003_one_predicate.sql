@@ -320,4 +320,34 @@ BEGIN
     END LOOP;
 END $$;
 
+-- warnings says what an operator should know of this database: what others than
+-- the control role can do to the fence.
+CREATE FUNCTION fencepost.warnings() RETURNS SETOF text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    prepared integer := current_setting('max_prepared_transactions')::integer;
+    everyone boolean := NOT EXISTS (SELECT FROM fencepost.worker_roles);
+    missing  text;
+    mighty   text;
+BEGIN
+    IF prepared > 0 AND everyone THEN
+        RETURN NEXT format('max_prepared_transactions is %s, and every role may read the fence: a prepared transaction that has read it blocks the takeover of that resource until somebody ends it. Set max_prepared_transactions to 0 if nobody needs it; migrate --worker-role says who may read', prepared);
+    ELSIF prepared > 0 THEN
+        RETURN NEXT format('max_prepared_transactions is %s: Postgres locks a sequence before it looks at the right, so every role that may connect can still block a takeover by a prepared transaction, on purpose. Set max_prepared_transactions to 0 if nobody needs it', prepared);
+    END IF;
+    SELECT string_agg(quote_ident(w.role), ', ' ORDER BY w.role) INTO missing FROM fencepost.worker_roles w
+        WHERE NOT EXISTS (SELECT FROM pg_roles p WHERE p.rolname = w.role);
+    IF missing IS NOT NULL THEN
+        RETURN NEXT format('the worker role %s does not exist any more: say who the workers are by migrate --worker-role', missing);
+    END IF;
+    SELECT string_agg(quote_ident(r.rolname), ', ' ORDER BY r.rolname) INTO mighty FROM pg_roles r
+        WHERE r.rolcanlogin AND NOT r.rolsuper AND r.oid <> (SELECT n.nspowner FROM pg_namespace n WHERE n.nspname = 'fencepost')
+          AND pg_has_role(r.oid, 'pg_write_all_data', 'MEMBER')
+          AND (everyone OR EXISTS (SELECT FROM fencepost.worker_roles w JOIN pg_roles p ON p.rolname = w.role WHERE pg_has_role(r.oid, p.oid, 'MEMBER')));
+    IF mighty IS NOT NULL THEN
+        RETURN NEXT format('pg_write_all_data lets %s change the fence itself (setval, UPDATE): take it from roles that workers use', mighty);
+    END IF;
+END $$;
+
 SELECT fencepost.seal();

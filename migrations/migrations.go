@@ -36,7 +36,15 @@ type Options struct {
 	// Password, if not empty, is for a control role that does not exist yet: it
 	// is then made, with this password. Without it a missing role is an error.
 	Password string
+	// WorkerRoles, if not empty, says which roles may read the fence from now on,
+	// in place of those named before; Everybody stands for all. Later migrations
+	// keep it. A role that does not exist is an error.
+	WorkerRoles []string
 }
+
+// Everybody is the worker role that stands for all: what holds until another is
+// named. No role can have this name.
+const Everybody = "public"
 
 // State is what a database's schema is at.
 type State struct {
@@ -145,4 +153,18 @@ func Status(ctx context.Context, conn *pgx.Conn) (State, error) {
 		state.Version = state.Applied[n-1].Version
 	}
 	return state, nil
+}
+
+// Warnings says what an operator should know of what others than the control role
+// can do to the fence of a migrated database.
+func Warnings(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	rows, err := conn.Query(ctx, "SELECT fencepost.warnings()")
+	if err != nil {
+		return nil, fmt.Errorf("ask what is to be warned of: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("ask what is to be warned of: %w", err)
+	}
+	return list, nil
 }

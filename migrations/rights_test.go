@@ -77,6 +77,7 @@ var denied = []string{
 	"SELECT fencepost.enter(1, pg_backend_pid(), 1, 'w', 'i', 0, 0)",
 	"SELECT fencepost.leave(1, pg_backend_pid(), 1)",
 	"SELECT fencepost.holds(NULL, 1, 1, 1, 'i')",
+	"SELECT fencepost.warnings()",
 	"SELECT fencepost.set_worker_roles('{}')",
 	"SELECT fencepost.admit('fencepost.epoch_1')",
 	"SELECT * FROM fencepost.readers()",

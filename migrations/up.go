@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -99,11 +100,7 @@ func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool
 	case version > latest:
 		return false, fmt.Errorf("%w: it is at version %d, and this binary knows %d; use a Fencepost at least as new", ErrNewer, version, latest)
 	case version == latest:
-		_, err := tx.Exec(ctx, "SELECT fencepost.seal()")
-		if err != nil {
-			return false, fmt.Errorf("set the grants of the schema: %w", err)
-		}
-		return false, nil
+		return false, grants(ctx, tx, opts.WorkerRoles)
 	}
 	next := files[version]
 	if _, err := tx.Exec(ctx, next.sql); err != nil {
@@ -114,6 +111,28 @@ func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool
 		return false, fmt.Errorf("record migration %03d_%s: %w", next.version, next.name, err)
 	}
 	return true, nil
+}
+
+// grants puts the grants of the schema right, for the worker roles if they are
+// named, else for those that were.
+func grants(ctx context.Context, tx pgx.Tx, workers []string) error {
+	if len(workers) > 0 {
+		roles := []string{}
+		for _, role := range workers {
+			if !strings.EqualFold(role, Everybody) {
+				roles = append(roles, role)
+			} else if len(workers) > 1 {
+				return fmt.Errorf("the worker role %s stands for all roles: name it alone", role)
+			}
+		}
+		if _, err := tx.Exec(ctx, "SELECT fencepost.set_worker_roles($1)", roles); err != nil {
+			return fmt.Errorf("remember the worker roles: %w", explain(err))
+		}
+	}
+	if _, err := tx.Exec(ctx, "SELECT fencepost.seal()"); err != nil {
+		return fmt.Errorf("set the grants of the schema: %w", err)
+	}
+	return nil
 }
 
 // explain adds to a server's error what its text alone leaves out.

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -11,7 +13,7 @@ import (
 )
 
 const migrateAbout = `
-Usage: fencepost migrate --dsn DSN [--control-role ROLE]
+Usage: fencepost migrate --dsn DSN [--control-role ROLE] [--worker-role ROLE ...]
 
 Creates or updates the schema fencepost in the database that the DSN names. The
 schema is per database: run it for each database whose tables are to be fenced.
@@ -19,12 +21,19 @@ Running it again, or twice at once, changes nothing.
 
 The DSN's role must be a superuser, or the control role itself. A control role
 that does not exist is made if FENCEPOST_CONTROL_PASSWORD holds its password.
+
+Every role may read the fence, unless --worker-role names those that may. It can
+be given several times; what was named last holds, in later runs too, and
+--worker-role PUBLIC is the way back.
+
 Without --dsn the environment variable FENCEPOST_DSN is used.`
 
 func runMigrate(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
 	dsn := fs.String("dsn", t.getenv("FENCEPOST_DSN"), "`DSN` of the database, as postgres://user@host/db")
 	control := fs.String("control-role", migrations.DefaultControl, "`role` that owns the schema and that Fencepost connects as")
+	var workers roleList
+	fs.Var(&workers, "worker-role", "`role` that workers connect as, or are members of; PUBLIC for every role")
 	hideDefault(fs, "dsn")
 	if err := parseFlags(t, fs, migrateAbout, args, 0); err != nil {
 		return err
@@ -41,7 +50,8 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	after, err := migrations.Up(ctx, conn, migrations.Options{Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD")})
+	after, err := migrations.Up(ctx, conn, migrations.Options{
+		Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD"), WorkerRoles: workers})
 	if err != nil {
 		return err
 	}
@@ -60,6 +70,27 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 		fmt.Fprintf(t.stdout, "database %s: the schema fencepost went from version %d to %d\n", database, before.Version, after.Version)
 	}
 	fmt.Fprintf(t.stdout, "It fences the tables of database %s only: run migrate for each database.\n", database)
+	warnings, err := migrations.Warnings(ctx, conn)
+	if err != nil {
+		return err
+	}
+	for _, w := range warnings {
+		fmt.Fprintf(t.stderr, "warning: %s\n", w)
+	}
+	return nil
+}
+
+// roleList is a flag that can be given several times.
+type roleList []string
+
+func (l *roleList) String() string { return strings.Join(*l, ", ") }
+
+// Set implements flag.Value.
+func (l *roleList) Set(role string) error {
+	if role == "" {
+		return errors.New("name a role")
+	}
+	*l = append(*l, role)
 	return nil
 }
 
