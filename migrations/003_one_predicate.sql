@@ -320,6 +320,12 @@ BEGIN
     END LOOP;
 END $$;
 
+-- The view also names the sequence, so that whoever reads it can look who is in
+-- the way of a takeover.
+CREATE OR REPLACE VIEW fencepost.status AS
+    SELECT resource, epoch, worker, source, source_generation, source_index, granted_at,
+        'fencepost.epoch_'::text OPERATOR(pg_catalog.||) id::text AS sequence FROM fencepost.fence;
+
 -- warnings says what an operator should know of this database: what others than
 -- the control role can do to the fence.
 CREATE FUNCTION fencepost.warnings() RETURNS SETOF text

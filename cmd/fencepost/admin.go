@@ -38,6 +38,9 @@ type ResourceView struct {
 	FalseAlarms int `json:"false_alarms"`
 	// Election says why the lease service cannot be watched, "" if it can.
 	Election string `json:"election_error,omitempty"`
+	// Blocked is what a takeover waits for that cannot be ended, as of the last
+	// grant that this proxy tried.
+	Blocked []string `json:"takeover_blocked_by,omitempty"`
 	// Workers are the candidacies at this proxy.
 	Workers []WorkerView `json:"workers"`
 }
@@ -70,6 +73,9 @@ type Readiness struct {
 	// leader goes on while its lease lasts, and reads pass.
 	Election string `json:"election"`
 	Draining bool   `json:"draining"`
+	// Warnings say what others than Fencepost can do to the fences it has opened.
+	// They do not make it unready.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 // admin answers questions about a running proxy.

@@ -33,7 +33,7 @@ func testAdmin(ready *Readiness) (*admin, *Metrics) {
 	m.Watch(someResources)
 	return &admin{
 		proxy:     "fence-1",
-		resources: func() []ResourceView { return resourceViews(someResources(), m.RefusedSoFar) },
+		resources: func() []ResourceView { return resourceViews(someResources(), m) },
 		ready:     func(context.Context) Readiness { return *ready },
 		registry:  m.registry,
 	}, m
@@ -54,6 +54,7 @@ func TestAdminAnswers(t *testing.T) {
 	m.Refused("shop", "billing", fencing.StateSuperseded, false) // a read: no stale write
 	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: time.Second})
 	m.Sessions(+1)
+	m.Blocked("shop", "mail", []string{`prepared transaction "x" of role "app" must be committed or rolled back`})
 	h := a.handler()
 	for _, c := range []struct {
 		path string
@@ -64,7 +65,7 @@ func TestAdminAnswers(t *testing.T) {
 		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
 			`"refused_writes": 1`, `"connections": 3`, `"leaderless_seconds": 5`,
-			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`}},
+			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
 		{"/v1/resources/shop/nothing", 404, []string{"knows no resource"}},
 		{"/debug/pprof/", 404, nil},
@@ -72,6 +73,8 @@ func TestAdminAnswers(t *testing.T) {
 			`fencepost_stale_writes_rejected_total{database="shop",reason="ZF001",resource="billing"} 1`,
 			`fencepost_epoch{database="shop",resource="billing"} 8`,
 			`fencepost_leaderless_seconds{database="shop",resource="mail"} 5`,
+			`fencepost_grant_blocked{database="shop",resource="billing"} 0`,
+			`fencepost_grant_blocked{database="shop",resource="mail"} 1`,
 			`fencepost_grants_total{database="shop",resource="billing"} 1`,
 			`fencepost_worker_timeout_seconds{database="shop",resource="billing"} 90`,
 			`fencepost_takeover_seconds_count{database="shop",resource="billing"} 1`,
@@ -101,6 +104,7 @@ func TestStatusShowsATable(t *testing.T) {
 	t.Parallel()
 	a, m := testAdmin(&Readiness{Ready: true})
 	m.Refused("shop", "billing", fencing.StateSuperseded, true)
+	m.Blocked("shop", "mail", []string{"something"})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -117,7 +121,7 @@ func TestStatusShowsATable(t *testing.T) {
 		t.Fatalf("exit code %d: %s", out.code, out.stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
-	if len(lines) != 3 {
+	if len(lines) != 4 {
 		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
 	}
 	for _, want := range []string{"shop", "billing", "host-9:117:q1", "8", "7s", "1", "1m30s  ", "4"} {
@@ -128,11 +132,14 @@ func TestStatusShowsATable(t *testing.T) {
 	if !strings.Contains(lines[2], "none") {
 		t.Errorf("line %q does not say that there is no lease", lines[2])
 	}
+	if lines[3] != "shop/mail: a takeover is blocked: something" {
+		t.Errorf("line %q does not say what blocks the takeover", lines[3])
+	}
 }
 
 func TestResourceListSurvivesJSON(t *testing.T) {
 	t.Parallel()
-	text, err := json.Marshal(resourceList{Proxy: "p", Resources: resourceViews(someResources(), func(string, string) uint64 { return 2 })})
+	text, err := json.Marshal(resourceList{Proxy: "p", Resources: resourceViews(someResources(), NewMetrics())})
 	if err != nil {
 		t.Fatal(err)
 	}

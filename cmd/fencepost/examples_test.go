@@ -149,7 +149,7 @@ func TestExampleWorkersTakeOver(t *testing.T) {
 func (r *running) rolesOf(t *testing.T, db string) string {
 	t.Helper()
 	var b strings.Builder
-	for _, v := range resourceViews(r.elections.Resources(), r.metrics.RefusedSoFar) {
+	for _, v := range resourceViews(r.elections.Resources(), r.metrics) {
 		for _, w := range v.Workers {
 			name, _, _ := strings.Cut(w.Worker, ":")
 			if v.Database == db {

@@ -89,7 +89,7 @@ func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
 	if err != nil {
 		return err
 	}
-	st, err := openStore(ctx, cfg, upstream, o.database, zap.NewNop())
+	st, err := openStore(ctx, cfg, upstream, o.database, zap.NewNop(), nil)
 	if err != nil {
 		return err
 	}

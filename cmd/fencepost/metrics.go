@@ -28,7 +28,8 @@ type Metrics struct {
 
 	mu struct {
 		sync.Mutex
-		refused map[[2]string]uint64 // by database and resource
+		refused map[[2]string]uint64   // by database and resource
+		blocked map[[2]string][]string // takeovers that wait for what cannot be ended
 	}
 }
 
@@ -58,6 +59,7 @@ func NewMetrics() *Metrics {
 			Help: "Connections of clients."}),
 	}
 	m.mu.refused = map[[2]string]uint64{}
+	m.mu.blocked = map[[2]string][]string{}
 	m.registry.MustRegister(m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures, m.sessions,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -83,6 +85,25 @@ func (m *Metrics) RefusedSoFar(database, resource string) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.refused[[2]string{database, resource}]
+}
+
+// Blocked notes what the takeover of a resource waits for that cannot be ended,
+// nothing when its way is free.
+func (m *Metrics) Blocked(database, resource string, by []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(by) == 0 {
+		delete(m.mu.blocked, [2]string{database, resource})
+		return
+	}
+	m.mu.blocked[[2]string{database, resource}] = by
+}
+
+// BlockedBy returns what was noted last.
+func (m *Metrics) BlockedBy(database, resource string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.mu.blocked[[2]string{database, resource}]
 }
 
 // Observe counts what happens in elections. It does not block.
@@ -127,24 +148,30 @@ var (
 		"For how long nobody has held the lease; 0 while somebody does.", []string{"database", "resource"}, nil)
 	timeoutDesc = prometheus.NewDesc("fencepost_worker_timeout_seconds",
 		"For how long the leader, if it is connected here, may be silent now; +Inf is for ever.", []string{"database", "resource"}, nil)
+	blockedDesc = prometheus.NewDesc("fencepost_grant_blocked",
+		"1 while a takeover waits for what the control role cannot end.", []string{"database", "resource"}, nil)
 )
 
 // Watch adds what is asked of the elections at each scrape.
 func (m *Metrics) Watch(resources func() []election.ResourceStatus) {
-	m.registry.MustRegister(scrape(resources))
+	m.registry.MustRegister(scrape{m, resources})
 }
 
 // scrape is a prometheus.Collector over the resources of a proxy.
-type scrape func() []election.ResourceStatus
+type scrape struct {
+	metrics   *Metrics
+	resources func() []election.ResourceStatus
+}
 
 func (s scrape) Describe(ch chan<- *prometheus.Desc) {
 	ch <- epochDesc
 	ch <- leaderlessDesc
 	ch <- timeoutDesc
+	ch <- blockedDesc
 }
 
 func (s scrape) Collect(ch chan<- prometheus.Metric) {
-	for _, r := range s() {
+	for _, r := range s.resources() {
 		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), r.Database, r.Resource)
 		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), r.Database, r.Resource)
 		for _, c := range r.Candidacies {
@@ -158,5 +185,10 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(timeoutDesc, prometheus.GaugeValue, timeout, r.Database, r.Resource)
 			break // two metrics of one name would fail the scrape
 		}
+		blocked := 0.0
+		if len(s.metrics.BlockedBy(r.Database, r.Resource)) > 0 {
+			blocked = 1
+		}
+		ch <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, blocked, r.Database, r.Resource)
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 // resourceViews turns what the elections know into what the admin address
 // shows.
-func resourceViews(statuses []election.ResourceStatus, refused func(database, resource string) uint64) []ResourceView {
+func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceView {
 	views := make([]ResourceView, 0, len(statuses))
 	for _, s := range statuses {
 		v := ResourceView{
@@ -18,7 +18,8 @@ func resourceViews(statuses []election.ResourceStatus, refused func(database, re
 			Leader:     s.Record.Worker,
 			Here:       s.Local,
 			Epoch:      int64(s.Record.Epoch),
-			Refused:    refused(s.Database, s.Resource),
+			Refused:    m.RefusedSoFar(s.Database, s.Resource),
+			Blocked:    m.BlockedBy(s.Database, s.Resource),
 			Leaderless: s.Leaderless.Seconds(),
 
 			FalseAlarms: s.FalseAlarms,

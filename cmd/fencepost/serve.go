@@ -69,6 +69,10 @@ type serving struct {
 	listener  net.Listener
 	admin     net.Listener // nil when switched off
 	draining  atomic.Bool
+
+	fences  fences               // the databases that were opened
+	reached remembered[error]    // whether Postgres was
+	warned  remembered[[]string] // of what is wrong with the rights in them
 }
 
 // newServing listens and wires. run must be called on what it returns.
@@ -183,14 +187,20 @@ func newConsul(cfg Config, proxy string, log *zap.Logger) (*consul.Client, error
 // openDatabase opens the fence of a database and the lease service for it, when
 // the first worker comes for that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
-	st, err := openStore(ctx, s.cfg, s.upstream, database, s.log)
+	st, err := openStore(ctx, s.cfg, s.upstream, database, s.log,
+		func(resource string, by []string) { s.metrics.Blocked(database, resource, by) })
 	if err != nil {
 		return election.Backend{}, err
+	}
+	s.fences.add(database, st)
+	closed := func() {
+		s.fences.remove(database)
+		st.Close()
 	}
 	backend := election.Backend{
 		Fence: newFences(st, database, s.cfg).open,
 		Rest:  st.Rest,
-		Close: st.Close,
+		Close: closed,
 	}
 	if s.consul != nil {
 		backend.Provider = s.consul.Database(database)
@@ -198,14 +208,16 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 	}
 	backend.Provider, err = postgres.New(postgres.Config{Pool: st.Pool(), Logger: s.log.Named("postgres")})
 	if err != nil {
-		st.Close()
+		closed()
 		return election.Backend{}, err
 	}
 	return backend, nil
 }
 
-// openStore opens the fence of one database as the control role.
-func openStore(ctx context.Context, cfg Config, upstream *proxy.UpstreamTLS, database string, log *zap.Logger) (*store.Store, error) {
+// openStore opens the fence of one database as the control role. blocked, if not
+// nil, is told what blocks takeovers.
+func openStore(ctx context.Context, cfg Config, upstream *proxy.UpstreamTLS, database string, log *zap.Logger,
+	blocked func(resource string, by []string)) (*store.Store, error) {
 	latest, err := migrations.Latest()
 	if err != nil {
 		return nil, err
@@ -218,6 +230,7 @@ func openStore(ctx context.Context, cfg Config, upstream *proxy.UpstreamTLS, dat
 		TLS:           upstream.Config(),
 		Grace:         cfg.Lease.Grace.D(),
 		SchemaVersion: latest,
+		Blocked:       blocked,
 		Logger:        log.Named("store"),
 	})
 }

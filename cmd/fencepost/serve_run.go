@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -72,47 +71,9 @@ func (s *serving) drain(ctx context.Context) error {
 func (s *serving) newAdmin() *admin {
 	return &admin{
 		proxy:     s.id,
-		resources: func() []ResourceView { return resourceViews(s.elections.Resources(), s.metrics.RefusedSoFar) },
+		resources: func() []ResourceView { return resourceViews(s.elections.Resources(), s.metrics) },
 		ready:     s.readiness,
 		registry:  s.metrics.registry,
 		pprof:     s.cfg.Pprof,
 	}
-}
-
-// tryUpstream connects to Postgres as workers' connections do, as far as TLS.
-func (s *serving) tryUpstream(ctx context.Context) error {
-	deadline := time.Now().Add(time.Second)
-	dialer := net.Dialer{Deadline: deadline}
-	conn, err := dialer.DialContext(ctx, "tcp", s.cfg.Upstream.Address)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	if s.upstream == nil {
-		return nil
-	}
-	_ = conn.SetDeadline(deadline)
-	return s.upstream.Try(conn)
-}
-
-// readiness asks whether Postgres can be reached. Trouble with the election is
-// told, and does not make the proxy unready.
-func (s *serving) readiness(ctx context.Context) Readiness {
-	r := Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load()}
-	err := s.tryUpstream(ctx)
-	if err != nil {
-		r.Upstream = err.Error()
-	}
-	if s.consul != nil {
-		if err := s.consul.Healthy(); err != nil {
-			r.Election = err.Error()
-		}
-	}
-	for _, res := range s.elections.Resources() {
-		if res.WatchError != nil {
-			r.Election = fmt.Sprintf("resource %s of database %s: %v", res.Resource, res.Database, res.WatchError)
-		}
-	}
-	r.Ready = err == nil && !r.Draining
-	return r
 }

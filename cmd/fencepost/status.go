@@ -26,6 +26,8 @@ reads the fence table of one database, which has the grants of all proxies.`
 // the row came.
 type statusRow struct {
 	database, resource, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
+
+	blocked []string // what a takeover waits for, or would wait for
 }
 
 func runStatus(ctx context.Context, t terminal, args []string) error {
@@ -61,7 +63,17 @@ func printStatus(out io.Writer, rows []statusRow) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.leader), dash(r.epoch), dash(r.since),
 			dash(r.leaseLeft), dash(r.refused), dash(r.timeout), dash(r.falseAlarms))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		for _, by := range r.blocked {
+			if _, err := fmt.Fprintf(out, "%s/%s: a takeover is blocked: %s\n", r.database, r.resource, by); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func dash(s string) string { return cmp.Or(s, "-") }
@@ -87,7 +99,7 @@ func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
 	var rows []statusRow
 	for _, v := range list.Resources {
 		row := statusRow{database: v.Database, resource: v.Resource, leader: v.Leader, refused: strconv.FormatUint(v.Refused, 10),
-			timeout: leaderTimeout(v), falseAlarms: strconv.Itoa(v.FalseAlarms)}
+			timeout: leaderTimeout(v), falseAlarms: strconv.Itoa(v.FalseAlarms), blocked: v.Blocked}
 		if v.Epoch > 0 {
 			row.epoch = strconv.FormatInt(v.Epoch, 10)
 		}
@@ -120,14 +132,25 @@ func leaderTimeout(v ResourceView) string {
 	return ""
 }
 
-// statusFromDatabase reads the view that everybody may read.
+// statusSQL reads the view that everybody may read, and which prepared
+// transactions have read the fence: those that no takeover gets past.
+const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesce(s.worker, ''), s.epoch, s.granted_at,
+	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, p.owner) ORDER BY p.prepared)
+		FROM pg_catalog.pg_locks h
+		JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
+		JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid
+		WHERE h.locktype = 'relation' AND h.granted AND h.pid IS NULL AND p.database = pg_catalog.current_database()
+			AND h.relation = pg_catalog.to_regclass(s.sequence)), '{}')
+	FROM fencepost.status s ORDER BY s.resource`
+
+// statusFromDatabase reads the fence table.
 func statusFromDatabase(ctx context.Context, dsn string) ([]statusRow, error) {
 	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	result, err := conn.Query(ctx, `SELECT pg_catalog.current_database()::text, resource, coalesce(worker, ''), epoch, granted_at FROM fencepost.status ORDER BY resource`)
+	result, err := conn.Query(ctx, statusSQL)
 	if err != nil {
 		return nil, fmt.Errorf("read fencepost.status (fencepost migrate makes it): %w", err)
 	}
@@ -135,7 +158,7 @@ func statusFromDatabase(ctx context.Context, dsn string) ([]statusRow, error) {
 		var row statusRow
 		var epoch int64
 		var since *time.Time
-		err := r.Scan(&row.database, &row.resource, &row.leader, &epoch, &since)
+		err := r.Scan(&row.database, &row.resource, &row.leader, &epoch, &since, &row.blocked)
 		if epoch > 0 {
 			row.epoch = strconv.FormatInt(epoch, 10)
 		}

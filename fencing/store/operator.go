@@ -36,6 +36,20 @@ func (s *Store) Status(ctx context.Context) ([]Status, error) {
 	return list, nil
 }
 
+// Warnings says what an operator should know of what others than the control role
+// can do to the fence.
+func (s *Store) Warnings(ctx context.Context) ([]string, error) {
+	rows, err := s.free.Query(ctx, "SELECT fencepost.warnings()")
+	if err != nil {
+		return nil, fmt.Errorf("ask what is to be warned of in database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("ask what is to be warned of in database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	return list, nil
+}
+
 // RaiseEpochs is the operator's way back after the database was restored from an
 // older state: it puts every resource under an epoch above floor that nobody
 // holds, so that whoever held one is superseded, and no lost epoch comes again.

@@ -1,0 +1,110 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestABlockedTakeoverSaysSoAtOnce: what no takeover gets past is named long
+// before the grace is over, wherever an operator looks.
+func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t) // max_prepared_transactions is 10
+	db := s.Database(t)
+	r := startServing(t, s, func(c *Config) { c.Lease.Grace = Duration(10 * time.Minute) })
+	leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=first")
+	gid := "left behind in " + db
+	s.Exec(t, pgtest.App, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1')", "PREPARE TRANSACTION '"+gid+"'")
+	removed := false
+	t.Cleanup(func() {
+		if !removed {
+			s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED '"+gid+"'")
+		}
+	})
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); !strings.Contains(out.stdout, gid) {
+		t.Errorf("status --dsn does not name it:\n%s%s", out.stdout, out.stderr)
+	}
+	if err := leader.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	next := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(context.Background(), 4*patience)
+	defer cancel()
+	go func() {
+		conn, err := pgx.Connect(ctx, r.dsn(db, "fencepost.resource=billing&fencepost.worker=second&fencepost.campaign=wait"))
+		if err == nil {
+			err = conn.Close(ctx)
+		}
+		next <- err
+	}()
+	metric := fmt.Sprintf("fencepost_grant_blocked{database=%q,resource=%q}", db, "billing")
+	shows := func(path, part string) bool {
+		_, body := r.ask(t, path)
+		return strings.Contains(body, part)
+	}
+	eventually(t, "the takeover says what blocks it", func() bool { return shows("/v1/resources/"+db+"/billing", gid) })
+	if !shows("/metrics", metric+" 1") {
+		t.Error("the metric does not show it")
+	}
+	if out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "a takeover is blocked: prepared transaction") {
+		t.Errorf("status does not show it:\n%s%s", out.stdout, out.stderr)
+	}
+	if lines := r.log.lines(t, "a takeover is blocked by what the control role cannot end"); len(lines) != 1 || lines[0]["resource"] != "billing" {
+		t.Errorf("the log has %v", lines)
+	}
+	if !shows("/readyz", `"ready": true`) || !shows("/readyz", "max_prepared_transactions is 10") {
+		t.Error("/readyz does not warn of prepared transactions, or is not ready")
+	}
+	s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED '"+gid+"'")
+	removed = true
+	if err := <-next; err != nil {
+		t.Errorf("the next leader: %v", err)
+	}
+	if !shows("/metrics", metric+" 0") || shows("/v1/resources/"+db+"/billing", gid) {
+		t.Error("the takeover is over, and still shown as blocked")
+	}
+}
+
+// TestReadinessAsksOneAtATime: whoever asks meanwhile, or soon after, gets the same
+// answer.
+func TestReadinessAsksOneAtATime(t *testing.T) {
+	t.Parallel()
+	var r remembered[int]
+	asked, release := make(chan struct{}), make(chan struct{})
+	n := 0
+	ask := func(ctx context.Context) int {
+		n++
+		asked <- struct{}{}
+		<-release
+		if ctx.Err() != nil {
+			t.Error("the question ended with the one who asked it")
+		}
+		return n
+	}
+	gone, leave := context.WithCancel(t.Context())
+	answers := make(chan int, 10)
+	go func() { answers <- r.get(gone, time.Hour, ask) }()
+	<-asked
+	leave()
+	for range cap(answers) - 1 {
+		go func() { answers <- r.get(t.Context(), time.Hour, ask) }()
+	}
+	close(release)
+	for range cap(answers) {
+		if got := <-answers; got != 1 {
+			t.Errorf("answer %d, want the first one", got)
+		}
+	}
+	go func() { <-asked }()
+	r.until = time.Time{}
+	if got := r.get(t.Context(), time.Hour, ask); got != 2 {
+		t.Errorf("answer %d after the first one was too old", got)
+	}
+}
