@@ -40,8 +40,8 @@ func (r *remembered[T]) get(ctx context.Context, counts time.Duration, ask func(
 	return r.last
 }
 
-// fences are the databases that this proxy has opened.
-type fences struct {
+// databases are those that this proxy has opened.
+type databases struct {
 	mu   sync.Mutex
 	open map[string]warner
 }
@@ -51,7 +51,7 @@ type warner interface {
 	Warnings(ctx context.Context) ([]string, error)
 }
 
-func (f *fences) add(database string, w warner) {
+func (f *databases) add(database string, w warner) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open == nil {
@@ -60,7 +60,7 @@ func (f *fences) add(database string, w warner) {
 	f.open[database] = w
 }
 
-func (f *fences) remove(database string) {
+func (f *databases) remove(database string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.open, database)
@@ -68,7 +68,7 @@ func (f *fences) remove(database string) {
 
 // warnings asks each database. One that does not answer has none: what is wrong
 // with it is told elsewhere.
-func (f *fences) warnings(ctx context.Context) []string {
+func (f *databases) warnings(ctx context.Context) []string {
 	f.mu.Lock()
 	open := maps.Clone(f.open)
 	f.mu.Unlock()

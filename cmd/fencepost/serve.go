@@ -70,7 +70,7 @@ type serving struct {
 	admin     net.Listener // nil when switched off
 	draining  atomic.Bool
 
-	fences  fences               // the databases that were opened
+	fences  databases            // the databases that were opened
 	reached remembered[error]    // whether Postgres was
 	warned  remembered[[]string] // of what is wrong with the rights in them
 }
