@@ -3,6 +3,7 @@ package fencing
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -23,8 +24,9 @@ const (
 	largeText = 16 << 10
 )
 
-// largeParses has a place for each large text that is being parsed.
-var largeParses = make(chan struct{}, 2)
+// largeParses has a place for each large text that is being parsed: half of the
+// processors, so that the rest of the proxy goes on beside them.
+var largeParses = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
 // Analyze classifies every statement of sql by the grammar of Postgres. It
 // never fails: text that cannot be parsed is not Known, and has no Statements.
