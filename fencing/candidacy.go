@@ -87,8 +87,10 @@ type Claim struct {
 // methods must not block: they are called from the candidacy's loop.
 type Member interface {
 	// Activity returns a counter that grows whenever bytes arrive from the
-	// client, and whether the server owes the client the next byte (not while
-	// COPY data is awaited, nor while the client does not read its replies).
+	// client, and whether the server is working for the client: not while it
+	// waits for the client's next bytes, or for a lock of another connection of
+	// the same worker that does nothing, nor while the client does not read its
+	// replies.
 	Activity() (reads uint64, owed bool)
 	// StandingChanged tells that Candidacy.Standing has a new value. It is
 	// called after the value was stored. On Superseded the member ends its
@@ -178,6 +180,9 @@ type Fence interface {
 	MayEnd(ctx context.Context, pid uint32) error
 	// Leave deletes that note, and no other.
 	Leave(ctx context.Context, n Note) error
+	// WaitFor returns those of the backends in waiting that wait, directly or
+	// through other backends, for a lock of one of the backends in holding.
+	WaitFor(ctx context.Context, waiting, holding []uint32) ([]uint32, error)
 	// Catalogue is what the database's names mean, as of some seconds ago at
 	// most, or nil if that is not known now: then no read is proven harmless.
 	// It does not block.
