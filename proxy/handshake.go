@@ -54,7 +54,7 @@ func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
 		switch {
 		case x.isDraining():
 			err = shuttingDown
-		case x.isSuperseded():
+		case x.superseded.Load():
 			err = x.supersededRefusal()
 		}
 		if !errors.Is(err, errOver) {
@@ -306,8 +306,6 @@ func (x *session) greet(st *fencing.Standing) error {
 	if _, err := x.client.Write(appendReadyForQuery(out, 'I')); err != nil {
 		return errOver
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	x.greeted = true
+	x.active.greeted.Store(true)
 	return nil
 }

@@ -26,13 +26,14 @@ func (x *session) join(ctx context.Context) (st *fencing.Standing, told fencing.
 	if md == fencedMode {
 		claim := x.claim()
 		x.worker = claim.Worker
+		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 		if err != nil {
 			return nil, 0, faultRefusal(err)
 		}
-		x.mu.Lock()
 		x.cand = cand
-		x.mu.Unlock()
+		x.joined.Store(true)
+		x.StandingChanged() // it may have been told before
 		if err := cand.Fence().MayEnd(ctx, x.pid); err != nil {
 			return nil, 0, faultRefusal(err)
 		}

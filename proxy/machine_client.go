@@ -165,6 +165,7 @@ func (m *machine) message(f frame, n, avail int, p *gate.Plan) need {
 		if len(body) > 0 {
 			return m.unreadable(closing, 'H', n, avail, p)
 		}
+		m.owed.ask()
 	case 'c', 'f':
 		// For a COPY whose start the server has not answered yet; else ignored.
 		if !m.quiet() {

@@ -141,6 +141,7 @@ func (d *downPump) take() {
 	for i := range d.events {
 		x.goodbye = x.goodbye || d.events[i].kind == superseded // it is in the plan
 	}
+	x.noteOwedLocked()
 	x.makeRoomLocked()
 	if x.m.leaving && x.noteGone == nil {
 		x.noteGone = make(chan struct{})
@@ -223,9 +224,8 @@ func (x *session) poke() {
 }
 
 func (x *session) toClient(out []byte) error {
-	x.writing.Store(true)
+	defer while(&x.active.writing)()
 	_, err := x.client.Write(out)
-	x.writing.Store(false)
 	return err
 }
 

@@ -12,9 +12,7 @@ import (
 func (x *session) fatal(ctx context.Context, e *event) {
 	_ = x.server.Close()
 	if fencing.Checking && x.cand != nil && e.err.Code == "57P01" && x.advanced(ctx) {
-		x.mu.Lock()
-		x.superseded = true
-		x.mu.Unlock()
+		x.superseded.Store(true)
 		x.serverEnded()
 		return
 	}
@@ -54,9 +52,9 @@ func (x *session) advanced(ctx context.Context) bool {
 // that waits for a reply is told now, any other at its next use; all else ends
 // with the server.
 func (x *session) serverEnded() {
+	superseded := x.superseded.Load()
 	x.mu.Lock()
-	wait := x.superseded && x.m.quiet() && !x.m.partial
-	superseded := x.superseded
+	wait := superseded && x.m.quiet() && !x.m.partial
 	x.mu.Unlock()
 	switch {
 	case wait: // the other pump answers the client's next bytes

@@ -23,7 +23,9 @@ func (x *session) awaitRoom() bool {
 	room := make(chan struct{})
 	x.room = room
 	x.mu.Unlock()
+	end := while(&x.active.sending)
 	<-room
+	end()
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return !x.downEnded
@@ -40,6 +42,7 @@ func (x *session) repeats() bool {
 
 // meet does what the machine needs before it can go on.
 func (x *session) meet(ctx context.Context, n need) {
+	defer while(&x.active.serving)()
 	switch n {
 	case needEnter:
 		r := x.enter(ctx)

@@ -45,7 +45,7 @@ func (x *session) up(ctx context.Context) (orderly bool) {
 	u.have, _ = x.fromClient.Read(u.buf[:x.fromClient.Buffered()])
 	x.fromClient = nil
 	if u.have > 0 {
-		x.reads.Add(1)
+		x.active.reads.Add(1)
 	}
 	for {
 		done, orderly := u.process(ctx)
@@ -117,7 +117,7 @@ func (u *upPump) await() (some bool, err error) {
 		n, err := u.x.client.Read(u.buf[u.have:])
 		u.have += n
 		if n > 0 {
-			u.x.reads.Add(1)
+			u.x.active.reads.Add(1)
 		}
 		return n > 0, err
 	}
@@ -139,7 +139,7 @@ func (u *upPump) serve() (stay bool) {
 		return false
 	}
 	u.have += n
-	u.x.reads.Add(1)
+	u.x.active.reads.Add(1)
 	if u.have == len(u.buf) || !u.take() {
 		return false
 	}
@@ -178,7 +178,7 @@ func (x *session) idleLocked() bool {
 func (u *upPump) take() bool {
 	x, in := u.x, u.buf[u.off:u.have]
 	x.mu.Lock()
-	if x.superseded {
+	if x.superseded.Load() {
 		x.mu.Unlock()
 		return false
 	}
@@ -188,6 +188,7 @@ func (u *upPump) take() bool {
 	u.plan.Reset(in)
 	u.step.n, u.step.need, u.step.err = x.m.client(in, &u.plan)
 	x.m.partial = u.step.n < len(in)
+	x.noteOwedLocked()
 	t := x.asked()
 	x.mu.Unlock()
 	if t != nil {
@@ -209,7 +210,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		}
 		u.taken = false
 		if len(u.step.out) > 0 {
-			if _, err := x.server.Write(u.step.out); err != nil {
+			if err := x.toServer(u.step.out); err != nil {
 				return u.serverGone(in)
 			}
 		}
@@ -238,6 +239,12 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	}
 }
 
+func (x *session) toServer(out []byte) error {
+	defer while(&x.active.sending)()
+	_, err := x.server.Write(out)
+	return err
+}
+
 // keep moves what was not sent to the start of the buffer, and makes room for
 // the rest of the message in hand. A length that was only claimed costs
 // nothing: the buffer grows with what has come.
@@ -261,7 +268,7 @@ func (u *upPump) keep() {
 func (u *upPump) serverGone(in []byte) (done, orderly bool) {
 	u.x.upEnds()
 	<-u.x.downGone
-	if u.x.isSuperseded() {
+	if u.x.superseded.Load() {
 		u.refuseSuperseded(in)
 	}
 	return true, false

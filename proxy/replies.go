@@ -73,6 +73,12 @@ type replies struct {
 	head  int
 	n     int
 	texts int // bytes of the texts that the entries keep
+
+	// asked counts the entries in front whose replies the client has asked for:
+	// by a Sync, a Query or a Flush that was sent after them. Until then the
+	// server may keep what it answers. call counts the entries up to the last
+	// fast path call, which asks as well once it was sent whole.
+	asked, call int
 }
 
 // maxQueryTexts bounds, in bytes, the texts of Queries that are kept for the
@@ -102,8 +108,17 @@ func (r *replies) push(k kind, ours bool) *reply {
 	e := &r.ring[(r.head+r.n)&(len(r.ring)-1)]
 	*e = reply{kind: k, ours: ours, text: e.text[:0]}
 	r.n++
+	switch k {
+	case syncing, query:
+		r.asked = r.n
+	case function:
+		r.call = r.n
+	}
 	return e
 }
+
+// ask notes that the client has sent a Flush.
+func (r *replies) ask() { r.asked = r.n }
 
 func (r *replies) grow() {
 	next := make([]reply, max(16, 2*len(r.ring)))
@@ -128,8 +143,12 @@ func (r *replies) removeEarly() {
 }
 
 // certain reports whether anything will be answered for sure.
-func (r *replies) certain() bool {
-	for i := range r.n {
+func (r *replies) certain() bool { return r.certainIn(r.n) }
+
+// certainIn reports whether any of the first n entries will be answered for
+// sure.
+func (r *replies) certainIn(n int) bool {
+	for i := range n {
 		if e := r.at(i); !e.maybe && e.kind != copyEnd {
 			return true
 		}
@@ -158,10 +177,17 @@ func (r *replies) pop() {
 			r.ring = nil
 		}
 	}
+	r.asked, r.call = max(r.asked-1, 0), max(r.call-1, 0)
 }
 
 // remove takes the i-th entry from the front out, order kept.
 func (r *replies) remove(i int) {
+	if i >= r.asked {
+		r.asked++ // pop takes it back
+	}
+	if i >= r.call {
+		r.call++
+	}
 	for ; i > 0; i-- {
 		*r.at(i), *r.at(i - 1) = *r.at(i - 1), *r.at(i)
 	}

@@ -32,6 +32,7 @@ type Server struct {
 	analyze func(sql string, s fencing.Settings) *fencing.Text
 	keys    cancelKeys
 	loops   *loops
+	crews   *crews
 	slots   chan struct{} // of MaxConnections
 	crowd   chan struct{} // of clients beyond them
 
@@ -55,7 +56,7 @@ func NewServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, loops: loops, cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
+	s := &Server{cfg: cfg, loops: loops, crews: newCrews(), cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
 	s.analyze = s.cache.Analyze
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
@@ -195,6 +196,7 @@ func (s *Server) Close() {
 	}
 	s.wg.Wait()
 	if !closed {
+		s.crews.close()
 		s.loops.close()
 	}
 }

@@ -31,7 +31,8 @@ type session struct {
 	server net.Conn
 	cancel context.CancelFunc
 	worker string            // as claimed
-	cand   fencing.Candidacy // nil without a resource; set once, under mu
+	cand   fencing.Candidacy // nil without a resource; set once, before joined
+	crew   *crew             // nil without a resource; set before the candidacy knows of the session
 
 	fromClient *bufio.Reader // until run
 	fromServer *bufio.Reader
@@ -49,27 +50,28 @@ type session struct {
 
 	downGone chan struct{} // closed when the pump that reads the server has ended; made by run
 
-	reads   atomic.Uint64
-	writing atomic.Bool // a write to the client is under way
-	left    sync.Once
+	active activity
+	left   sync.Once
+
+	// superseded and joined are read and set by the candidacy's loop too. joined
+	// is set after cand.
+	superseded, joined atomic.Bool
 
 	// mu guards the machine and what follows. It is never held while blocking.
-	mu         sync.Mutex
-	m          *machine
-	reading    bool // up is in its Read
-	greeted    bool // the client may send statements
-	superseded bool
-	draining   bool
-	goodbye    bool             // the client was told why the session ends
-	over       bool             // up must not read on
-	telling    *telling         // a reply that tells waits for up to be quiet
-	note       fencing.Note     // the last one in the registry
-	noteStuck  bool             // a note may still be deleted, later: no other may be made
-	upOver     bool             // up has ended, and answers no more
-	noteGone   chan struct{}    // closed when the note that is being deleted is gone
-	room       chan struct{}    // up waits for it to be closed, at needRoom
-	downEnded  bool             // nothing more is read of the server
-	parting    *fencing.Refusal // what the client is told when all else was said
+	mu        sync.Mutex
+	m         *machine
+	reading   bool // up is in its Read
+	draining  bool
+	goodbye   bool             // the client was told why the session ends
+	over      bool             // up must not read on
+	telling   *telling         // a reply that tells waits for up to be quiet
+	note      fencing.Note     // the last one in the registry
+	noteStuck bool             // a note may still be deleted, later: no other may be made
+	upOver    bool             // up has ended, and answers no more
+	noteGone  chan struct{}    // closed when the note that is being deleted is gone
+	room      chan struct{}    // up waits for it to be closed, at needRoom
+	downEnded bool             // nothing more is read of the server
+	parting   *fencing.Refusal // what the client is told when all else was said
 }
 
 // telling is the meeting of the two pumps when a reply tells an epoch: down
@@ -121,28 +123,15 @@ func (x *session) leave(orderly bool) {
 	if x.cand != nil {
 		x.left.Do(func() { x.cand.Leave(x, orderly) })
 	}
-}
-
-// Activity implements fencing.Member.
-func (x *session) Activity() (reads uint64, owed bool) {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if !x.greeted {
-		return x.reads.Load(), true // the client waits for us
-	}
-	owed = !x.m.quiet() && !x.m.copyIn && !x.writing.Load()
-	return x.reads.Load(), owed
+	x.srv.crews.leave(x)
 }
 
 // StandingChanged implements fencing.Member: when the candidacy is superseded,
 // the server's backend is ended at once, and the client is told at its next
 // use, so that its pool sees an error and not a connection to replace.
 func (x *session) StandingChanged() {
-	x.mu.Lock()
-	over := fencing.Checking && x.cand != nil && x.cand.Standing().Role == fencing.Superseded
-	x.superseded = x.superseded || over
-	x.mu.Unlock()
-	if over {
+	if fencing.Checking && x.joined.Load() && x.cand.Standing().Role == fencing.Superseded {
+		x.superseded.Store(true)
 		_ = x.server.Close()
 	}
 }
@@ -264,13 +253,6 @@ func (x *session) say(r *fencing.Refusal) {
 	if first {
 		refuse(x.client, r)
 	}
-}
-
-// isSuperseded reports whether the session ends with ZF001.
-func (x *session) isSuperseded() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	return x.superseded
 }
 
 // supersededRefusal is what the client is told at its next use.

@@ -36,7 +36,8 @@ type socket struct {
 	readable, writable          chan struct{}
 	readDeadline, writeDeadline deadline
 
-	ended atomic.Bool // the peer has sent all it will
+	ended atomic.Bool   // the peer has sent all it will
+	wrote atomic.Uint64 // bytes that were taken from us
 
 	lane struct {
 		sync.Mutex
@@ -152,6 +153,7 @@ func (s *socket) tryWrite(p []byte) (int, error) {
 	if err != nil && err != errAgain {
 		return 0, s.failed("write", err)
 	}
+	s.wrote.Add(uint64(n))
 	return n, err
 }
 

@@ -1,0 +1,95 @@
+package proxy
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// supersededCandidacy is one that is over.
+type supersededCandidacy struct{ fencing.Candidacy }
+
+func (supersededCandidacy) Standing() *fencing.Standing {
+	return &fencing.Standing{Role: fencing.Superseded}
+}
+
+// TestNobodyWaitsForASession: the candidacy's loop, which starts renewals, goes
+// on whatever the session is doing for its client.
+func TestNobodyWaitsForASession(t *testing.T) {
+	t.Parallel()
+	client, server := net.Pipe()
+	defer client.Close()
+	s := &Server{crews: newCrews()}
+	defer s.crews.close()
+	x := newSession(s, client, server, &startup{})
+	x.m = newMachine(fencedMode, 15, func() *fencing.Standing { return noStanding }, fencing.NewCache(1<<10), newChecks("0123456789ab", 1, "r", "w", "i"))
+	s.crews.join(x, fencing.Claim{Worker: "w"})
+	defer s.crews.leave(x)
+	x.cand = supersededCandidacy{}
+	x.joined.Store(true)
+	x.active.greeted.Store(true)
+	x.sending.Lock()
+	defer x.sending.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		x.active.reads.Add(1)
+		x.active.owes.Store(true)
+		if reads, owed := x.Activity(); reads != 1 || !owed {
+			t.Errorf("%d reads, owed %v", reads, owed)
+		}
+		x.StandingChanged()
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("the candidacy's loop waits for a session that is at work")
+	}
+	if x.superseded.Load() != fencing.Checking {
+		t.Error("the session does not know that it is superseded")
+	}
+}
+
+// TestOnlyWhatWasAskedForIsOwed, however entries leave the FIFO.
+func TestOnlyWhatWasAskedForIsOwed(t *testing.T) {
+	t.Parallel()
+	var m machine
+	owes := func(want bool, when string) {
+		t.Helper()
+		if m.owes() != want {
+			t.Errorf("%s: owes is %v", when, !want)
+		}
+	}
+	owes(false, "at rest")
+	m.owed.push(parse, false)
+	m.owed.push(bind, false)
+	owes(false, "without Sync or Flush")
+	m.owed.ask()
+	owes(true, "after a Flush")
+	m.owed.push(execute, false)
+	m.owed.remove(2)
+	m.owed.pop()
+	owes(true, "when one of two was answered")
+	m.owed.push(execute, false)
+	m.owed.pop()
+	owes(false, "when what was asked for was answered")
+	m.owed.push(function, false)
+	m.skipUp = 7
+	owes(false, "in the middle of a fast path call")
+	m.skipUp = 0
+	owes(true, "when it is whole")
+	m.owed.pop()
+	m.owed.pop()
+	m.owed.push(copyEnd, false)
+	m.owed.ask()
+	owes(false, "after an end of COPY that nothing answers")
+	m.owed.push(query, false)
+	m.owed.remove(0)
+	owes(true, "after a Query")
+	m.copyIn = true
+	owes(false, "when it wants COPY data")
+}

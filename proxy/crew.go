@@ -1,0 +1,169 @@
+package proxy
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// A crew is the connections of one worker at this proxy, whatever their
+// resources. A server that waits for a lock of another connection of the same
+// worker works for nobody if the worker has stopped: it waits for the worker. So
+// while one connection waits for its server and another one does not, the
+// database is asked who waits for whom. A lock of anybody else is waited for
+// like any other work of the server.
+type crew struct {
+	key crewKey
+
+	mu       sync.Mutex
+	sessions map[*session]struct{}
+
+	several atomic.Bool // more than one session
+	looking atomic.Bool // a look is under way, or was a moment ago
+}
+
+type crewKey struct {
+	database, user, worker string
+	client                 netip.Addr
+}
+
+// crews are all of a server, and the looks at them.
+type crews struct {
+	mu  sync.Mutex
+	all map[crewKey]*crew
+
+	due  chan *session // whose crew is to be looked at
+	stop context.CancelFunc
+	done chan struct{}
+}
+
+const (
+	// lookTimeout bounds one question to the database, lookPause is the least
+	// time between two about one crew.
+	lookTimeout = 2 * time.Second
+	lookPause   = 100 * time.Millisecond
+	// maxLooks bounds the questions at once.
+	maxLooks = 8
+)
+
+func newCrews() *crews {
+	ctx, stop := context.WithCancel(context.Background())
+	cs := &crews{all: map[crewKey]*crew{}, due: make(chan *session, 1024), stop: stop, done: make(chan struct{})}
+	go cs.run(ctx)
+	return cs
+}
+
+// close ends the looks and waits for them.
+func (cs *crews) close() {
+	cs.stop()
+	<-cs.done
+}
+
+func (cs *crews) run(ctx context.Context) {
+	defer close(cs.done)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	slots := make(chan struct{}, maxLooks)
+	for {
+		select {
+		case x := <-cs.due:
+			select {
+			case slots <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+			wg.Go(func() {
+				x.crew.look(ctx, x.cand.Fence())
+				<-slots
+				select {
+				case <-time.After(lookPause):
+				case <-ctx.Done():
+				}
+				x.crew.looking.Store(false)
+			})
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// join makes x one of its worker's crew.
+func (cs *crews) join(x *session, c fencing.Claim) {
+	key := crewKey{c.Database, c.User, c.Worker, c.Client}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	w := cs.all[key]
+	if w == nil {
+		w = &crew{key: key, sessions: map[*session]struct{}{}}
+		cs.all[key] = w
+	}
+	x.crew = w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sessions[x] = struct{}{}
+	w.several.Store(len(w.sessions) > 1)
+}
+
+func (cs *crews) leave(x *session) {
+	w := x.crew
+	if w == nil {
+		return
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.sessions, x)
+	w.several.Store(len(w.sessions) > 1)
+	if len(w.sessions) == 0 {
+		delete(cs.all, w.key)
+	}
+}
+
+// ask has x's crew looked at, soon. It does not wait.
+func (cs *crews) ask(x *session) {
+	if !x.active.greeted.Load() || x.start.own.workerTimeout == 0 || !x.crew.several.Load() || !x.crew.looking.CompareAndSwap(false, true) {
+		return
+	}
+	select {
+	case cs.due <- x:
+	default:
+		x.crew.looking.Store(false) // so many are due that this one waits for the next call
+	}
+}
+
+// look finds out which of the sessions wait for the worker itself.
+func (w *crew) look(ctx context.Context, fence fencing.Fence) {
+	var waiting, holding []uint32
+	byPID := map[uint32]*session{}
+	w.mu.Lock()
+	for x := range w.sessions {
+		switch {
+		case !x.active.greeted.Load(), x.pid == 0:
+		case x.active.works(x.client, &x.active.takenByCrew):
+			waiting, byPID[x.pid] = append(waiting, x.pid), x
+		default:
+			holding = append(holding, x.pid)
+		}
+	}
+	w.mu.Unlock()
+	stuck := map[uint32]bool{}
+	if len(waiting) > 0 && len(holding) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+		pids, err := fence.WaitFor(ctx, waiting, holding)
+		cancel()
+		if err != nil {
+			return // what was known stands; the next look may learn more
+		}
+		for _, pid := range pids {
+			stuck[pid] = true
+		}
+	}
+	for pid, x := range byPID {
+		x.active.stuck.Store(stuck[pid])
+	}
+}

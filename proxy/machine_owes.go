@@ -1,0 +1,15 @@
+package proxy
+
+// owes reports whether the server is known to be working for the client. It is
+// not while it waits for the client: for COPY data, for the rest of a message,
+// or for the Sync or Flush without which it need not send what it has answered.
+func (m *machine) owes() bool {
+	if m.copyIn {
+		return false
+	}
+	asked := m.owed.asked
+	if whole := m.skipUp == 0 || m.owed.call < m.owed.len(); whole {
+		asked = max(asked, m.owed.call)
+	}
+	return m.owed.certainIn(asked)
+}

@@ -1,0 +1,410 @@
+package system
+
+import (
+	"crypto/tls"
+	"encoding/binary"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// Times of the cases in which a worker stops in the middle of an exchange.
+const (
+	stalledTimeout = 2 * time.Second
+	stalledGrace   = 300 * time.Millisecond
+)
+
+// stalledCase is a leader that says nothing more once stall has returned.
+type stalledCase struct {
+	*house
+	one, two *proxy
+	resource string
+	timeout  time.Duration // of the worker
+	leader   *wiretest.Conn
+}
+
+// params are those of one of the leader's connections.
+func (c *stalledCase) params(more ...string) []string {
+	return append([]string{
+		"user", pgtest.App, "database", c.db, "fencepost.resource", c.resource, "fencepost.worker", "leader",
+		"fencepost.worker_timeout", c.timeout.String(),
+	}, more...)
+}
+
+// again opens another connection of the leader.
+func (c *stalledCase) again(more ...string) *wiretest.Conn {
+	c.t.Helper()
+	conn, _ := wiretest.Connect(c.t, c.one.address, c.params(more...)...)
+	return conn
+}
+
+// query runs a statement that must not fail.
+func (c *stalledCase) query(conn *wiretest.Conn, sql string) {
+	c.t.Helper()
+	if all := conn.Exec(sql); wiretest.ErrorOf(all) != "" {
+		c.t.Fatalf("%s: %v", sql, all)
+	}
+}
+
+// waits sends a statement and returns when it waits for a lock.
+func (c *stalledCase) waits(conn *wiretest.Conn, sql string) {
+	c.t.Helper()
+	conn.Send(wiretest.Query(sql))
+	eventually(c.t, patience, sql+" to wait for a lock", func() bool {
+		return ask[int](c.house, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%'||$1", sql) == 1
+	})
+}
+
+func (c *stalledCase) granted() string {
+	return ask[string](c.house, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", c.resource)
+}
+
+// half is the beginning of a message.
+func half(msg []byte) []byte { return msg[:len(msg)/2] }
+
+// cut is a message of that type without its end, as a writer leaves it whose
+// buffer was sent in parts.
+func cut(typ byte, begins ...[]byte) []byte {
+	whole := wiretest.Msg(typ, append(begins, make([]byte, 100<<10))...)
+	return whole[:len(whole)-50<<10]
+}
+
+func join(parts ...[]byte) []byte { return slices.Concat(parts...) }
+
+// manyRows is more than sockets hold.
+const manyRows = "SELECT repeat('x', 1000) FROM generate_series(1, 50000)"
+
+// stalls are the ways to stop, by what the connection is in the middle of.
+var stalls = map[string]func(c *stalledCase){
+	"at rest":                     func(*stalledCase) {},
+	"in a transaction":            func(c *stalledCase) { c.query(c.leader, "BEGIN; INSERT INTO work VALUES ('stalled')") },
+	"half a header":               sends([]byte{'Q', 0, 0}),
+	"half a Query":                sends(half(wiretest.Query("INSERT INTO work VALUES ('stalled')"))),
+	"half a Parse":                sends(half(wiretest.Parse("", "INSERT INTO work VALUES ('stalled')"))),
+	"half a Bind":                 sends(join(wiretest.Parse("", "INSERT INTO work VALUES ($1)"), cut('B', []byte("\x00\x00")))),
+	"half of the names of a Bind": sends(wiretest.Bind("portal", "statement")[:8]),
+	"half a Describe":             sends(half(wiretest.Describe('S', "statement"))),
+	"half an Execute":             sends(join(wiretest.Parse("", "SELECT 1"), wiretest.Bind("", ""), half(wiretest.Execute("portal", 0)))),
+	"half a Close":                sends(half(wiretest.Close('S', "statement"))),
+	"half a Sync":                 sends(join(wiretest.Run("SELECT 1"), half(wiretest.Sync()))),
+	"half a fast path call":       sends(cut('F', []byte{0, 0, 10, 66})),
+	"half a call in a block":      after("BEGIN; INSERT INTO work VALUES ('stalled')", cut('F', []byte{0, 0, 10, 66})),
+	"a batch without Sync":        sends(wiretest.Run("INSERT INTO work VALUES ('stalled')")),
+	"a batch in a block":          after("BEGIN", wiretest.Run("INSERT INTO work VALUES ('stalled')")),
+	"a Parse alone":               sends(wiretest.Parse("s", "SELECT 1")),
+	"a batch that failed":         sends(join(wiretest.Run("SELECT 1/0"), wiretest.Run("SELECT 1"))),
+	"a batch and a Flush":         sends(join(wiretest.Run("INSERT INTO work VALUES ('stalled')"), wiretest.Flush())),
+	"a Flush and more":            sends(join(wiretest.Run("SELECT 1"), wiretest.Flush(), wiretest.Run("SELECT 1"))),
+	"a Flush and half a Bind":     sends(join(wiretest.Run("SELECT 1"), wiretest.Flush(), wiretest.Parse("", "SELECT $1::text"), cut('B', []byte("\x00\x00")))),
+	"some rows and a Flush":       sends(join(wiretest.Parse("", "SELECT generate_series(1, 9)"), wiretest.Bind("", ""), wiretest.Execute("", 3), wiretest.Flush())),
+	"many Syncs, unread":          sends(slices.Repeat(join(wiretest.Run("SELECT 1"), wiretest.Sync()), 300)),
+	"Syncs and a batch":           sends(join(wiretest.Run("SELECT 1"), wiretest.Sync(), wiretest.Run("SELECT pg_sleep(0.1)"), wiretest.Sync(), wiretest.Run("SELECT 1"))),
+	"more than may be owed":       func(c *stalledCase) { c.floods(slices.Repeat(wiretest.Close('S', "none"), 60000)) },
+	"the same with large replies": func(c *stalledCase) { c.floods(slices.Repeat(wiretest.Run("SELECT repeat('x', 10000)"), 9000)) },
+	"a Query, unread":             sends(wiretest.Query(manyRows)),
+	"a batch, unread":             sends(join(wiretest.Run(manyRows), wiretest.Sync())),
+	"a batch with Flush, unread":  sends(join(wiretest.Run(manyRows), wiretest.Flush())),
+	"COPY out, unread":            sends(wiretest.Query("COPY (" + manyRows + ") TO STDOUT")),
+	"COPY in":                     copies(nil),
+	"COPY in, half of the data":   copies(cut('d')),
+	"COPY in, some data":          copies(wiretest.CopyData("stalled\n")),
+	"COPY in, a Sync inside":      copies(join(wiretest.Sync(), wiretest.Flush(), wiretest.CopyData("stalled\n"), wiretest.Sync())),
+	"COPY in, before its answer":  sends(join(wiretest.Query("COPY work FROM STDIN"), wiretest.CopyData("stalled\n"), cut('d'))),
+	"COPY in of a batch":          sends(wiretest.Run("COPY work FROM STDIN")),
+	"COPY in of a whole batch":    sends(join(wiretest.Run("COPY work FROM STDIN"), wiretest.Sync())),
+	"COPY in of a batch, no Sync": sends(join(wiretest.Run("COPY work FROM STDIN"), wiretest.CopyData("stalled\n"), wiretest.CopyDone())),
+	"the same and a Flush":        sends(join(wiretest.Run("COPY work FROM STDIN"), wiretest.CopyDone(), wiretest.Flush())),
+	"COPY in that failed":         sends(join(wiretest.Query("COPY work (none) FROM STDIN"), wiretest.CopyData("stalled\n"), cut('d'))),
+	"a start of another":          func(c *stalledCase) { wiretest.Dial(c.t, c.one.address).Send(half(wiretest.Startup(c.params()...))) },
+	"another that authenticates": func(c *stalledCase) {
+		conn := wiretest.Dial(c.t, c.one.address)
+		conn.Send(wiretest.Startup(append([]string{"user", "scram_user"}, c.params()[2:]...)...))
+		conn.Until('R')
+	},
+	"another that waits to lead": func(c *stalledCase) { c.again("fencepost.campaign", "wait") },
+	"another worker's connect": func(c *stalledCase) {
+		waiter := wiretest.Dial(c.t, c.one.address)
+		waiter.Send(wiretest.Startup(c.params("fencepost.worker", "waiter", "fencepost.campaign", "wait")...))
+		c.one.await(c.t, "campaign", "worker", "waiter")
+		_ = c.leader.Close()
+		eventually(c.t, patience, "the waiter to lead", func() bool { return c.granted() == "leader waiter" })
+	},
+	"a lock of its own": func(c *stalledCase) {
+		c.query(c.leader, "BEGIN; INSERT INTO taken VALUES ('"+c.resource+"')")
+		c.waits(c.again(), "INSERT INTO taken VALUES ('"+c.resource+"')")
+	},
+	"an advisory lock of its own": func(c *stalledCase) {
+		c.query(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		c.waits(c.again(), "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+	},
+	"a lock of its own, in a batch": func(c *stalledCase) {
+		c.query(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		conn := c.again()
+		c.query(conn, "BEGIN")
+		conn.Send(wiretest.Run("SELECT pg_advisory_lock(hashtext('"+c.resource+"'))"), wiretest.Flush(), wiretest.Run("SELECT 1"))
+	},
+	"its own, behind a stranger": func(c *stalledCase) {
+		c.query(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		stranger, _ := wiretest.Connect(c.t, c.pg.Addr(), "user", pgtest.App, "database", c.db)
+		c.query(stranger, "SELECT pg_advisory_lock(hashtext('"+c.resource+" too'))")
+		c.waits(stranger, "SELECT pg_advisory_lock(hashtext('"+c.resource+"')) -- stranger")
+		c.waits(c.again(), "SELECT pg_advisory_lock(hashtext('"+c.resource+" too')) -- worker")
+	},
+	"a lock of its other resource": func(c *stalledCase) {
+		other := c.again("fencepost.resource", c.resource+" too")
+		c.query(other, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		c.waits(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+	},
+}
+
+// sends stalls after these bytes.
+func sends(bytes []byte) func(*stalledCase) {
+	return func(c *stalledCase) { c.leader.Send(bytes) }
+}
+
+// after stalls after these bytes behind a statement that was answered.
+func after(sql string, bytes []byte) func(*stalledCase) {
+	return func(c *stalledCase) { c.query(c.leader, sql); c.leader.Send(bytes) }
+}
+
+// copies stalls in COPY data.
+func copies(bytes []byte) func(*stalledCase) {
+	return func(c *stalledCase) {
+		c.leader.Send(wiretest.Query("COPY work FROM STDIN"))
+		c.leader.Until('G')
+		c.leader.Send(bytes)
+	}
+}
+
+// floods sends what it can until nobody takes any more for a while.
+func (c *stalledCase) floods(bytes []byte) {
+	for len(bytes) > 0 {
+		_ = c.leader.SetWriteDeadline(time.Now().Add(time.Second))
+		n, err := c.leader.Write(bytes)
+		if bytes = bytes[n:]; err != nil {
+			return
+		}
+	}
+}
+
+// TestStalledLeaderIsReplaced: a leader that stops is replaced within the worker
+// timeout and the grace, whatever its connections were in the middle of.
+func TestStalledLeaderIsReplaced(t *testing.T) {
+	t.Parallel()
+	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+			pg.Exec(t, pgtest.App, h.db, "CREATE TABLE taken (name text PRIMARY KEY)")
+			s := newStalls(h, h.proxy(), h.proxy())
+			for name, stall := range stalls {
+				s.begin(name, func(c *stalledCase) {
+					c.leader = c.again("fencepost.campaign", "wait")
+					stall(c)
+				})
+			}
+			s.end()
+		})
+	}
+}
+
+// TestStalledLeaderUnderTLSIsReplaced, at rest and with a part of a message sent.
+func TestStalledLeaderUnderTLSIsReplaced(t *testing.T) {
+	t.Parallel()
+	own := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Hosts: []string{"127.0.0.1"}})
+	h := newHouse(t, "postgres", with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+	s := newStalls(h, h.proxy("TLS_MODE=allow", "TLS_CERT_FILE="+own.CertFile, "TLS_KEY_FILE="+own.KeyFile), h.proxy())
+	for _, name := range []string{"at rest", "half a Bind", "a batch without Sync", "COPY out, unread", "COPY in, half of the data"} {
+		s.begin(name, func(c *stalledCase) {
+			c.leader = wiretest.Dial(t, c.one.address)
+			c.leader.Secure(&tls.Config{InsecureSkipVerify: true}, false)
+			c.leader.Send(wiretest.Startup(c.params("fencepost.campaign", "wait")...))
+			c.leader.Until('Z')
+			stalls[name](c)
+		})
+	}
+	s.end()
+}
+
+// stallsAtOnce bounds the leaders that are waited for at once.
+const stallsAtOnce = 8
+
+// stallRun is a run of cases, some at once: they do nothing but wait.
+type stallRun struct {
+	*house
+	one, two *proxy
+	slots    chan struct{}
+	wg       sync.WaitGroup
+	mu       sync.Mutex
+	longest  time.Duration
+}
+
+func newStalls(h *house, one, two *proxy) *stallRun {
+	return &stallRun{house: h, one: one, two: two, slots: make(chan struct{}, stallsAtOnce)}
+}
+
+// begin lets a leader stall, and waits for its successor beside what follows.
+func (s *stallRun) begin(name string, stall func(c *stalledCase)) {
+	s.t.Helper()
+	s.slots <- struct{}{}
+	c := &stalledCase{house: s.house, one: s.one, two: s.two, resource: name, timeout: stalledTimeout}
+	done := false
+	defer func() {
+		if !done {
+			s.t.Logf("this was: %s", name)
+		}
+	}()
+	stall(c)
+	done = true
+	since := time.Now()
+	s.wg.Go(func() {
+		defer func() { <-s.slots }()
+		_, err := s.tryJoin(patience, c.two, "successor", "resource", name, "campaign", "wait")
+		took := time.Since(since)
+		// Half a second of slack beyond what is promised: other tests run beside.
+		if most := stalledTimeout + stalledGrace + slack + slack/2; err != nil || took > most {
+			s.t.Errorf("%s: replaced after %s, want at most %s; %v", name, took, most, err)
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.longest = max(s.longest, took)
+	})
+}
+
+// end waits for all.
+func (s *stallRun) end() {
+	s.wg.Wait()
+	s.t.Logf("the last was replaced after %s", s.longest.Round(time.Millisecond))
+}
+
+// works are what a leader may wait for, for longer than the worker timeout. Each
+// returns when it is answered.
+var works = map[string]func(c *stalledCase){
+	"a Query": func(c *stalledCase) { c.query(c.leader, "SELECT pg_sleep(2.5)") },
+	"a Query in a block": func(c *stalledCase) {
+		c.query(c.leader, "BEGIN; INSERT INTO work VALUES ('works')")
+		c.query(c.leader, "SELECT pg_sleep(2.5)")
+	},
+	"a batch": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Sync())
+		c.leader.Until('Z')
+	},
+	"a batch and more": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Sync(), wiretest.Run("SELECT 1"), cut('B', []byte("\x00\x00")))
+		c.leader.Until('Z')
+	},
+	"a batch with Flush": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Flush())
+		c.leader.Until('C')
+	},
+	"a batch with Flush and more": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Flush(), wiretest.Run("SELECT 1"))
+		c.leader.Until('C')
+	},
+	"the second Sync": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT 1"), wiretest.Sync(), wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Sync())
+		c.leader.Until('Z')
+		c.leader.Until('Z')
+	},
+	"a fast path call": func(c *stalledCase) {
+		c.query(c.leader, "BEGIN")
+		c.leader.Send(wiretest.Msg('F', []byte{0, 0, 10, 66, 0, 1, 0, 1, 0, 1, 0, 0, 0, 8}, binary.BigEndian.AppendUint64(nil, 0x4004000000000000), []byte{0, 1}))
+		c.leader.Until('Z')
+	},
+	"a fast path call outside a block": func(c *stalledCase) {
+		c.leader.Send(wiretest.Msg('F', []byte{0, 0, 10, 66, 0, 1, 0, 1, 0, 1, 0, 0, 0, 8}, binary.BigEndian.AppendUint64(nil, 0x4004000000000000), []byte{0, 1}))
+		c.leader.Until('Z')
+	},
+	"a DO by the registry": func(c *stalledCase) { c.query(c.leader, "DO $$BEGIN PERFORM pg_sleep(2.5); END$$") },
+	"COPY in with a trigger": func(c *stalledCase) {
+		c.leader.Send(wiretest.Query("COPY slow FROM STDIN"))
+		c.leader.Until('G')
+		c.leader.Send(wiretest.CopyData("works\n"), wiretest.CopyDone())
+		c.leader.Until('Z')
+	},
+	"COPY in that does not take all": func(c *stalledCase) {
+		c.leader.Send(wiretest.Query("COPY slow FROM STDIN"))
+		c.leader.Until('G')
+		rest := join(wiretest.CopyData("works\n"), slices.Repeat(wiretest.CopyData(strings.Repeat("x", 60000)), 500))
+		_ = c.leader.SetWriteDeadline(time.Now().Add(patience))
+		if _, err := c.leader.Write(rest); err != nil {
+			c.t.Fatalf("send COPY data: %v", err)
+		}
+		c.leader.Send(wiretest.CopyFail("enough"))
+		c.leader.Until('Z')
+	},
+	"COPY out, read slowly": func(c *stalledCase) {
+		c.leader.Send(wiretest.Query("COPY (" + manyRows + ") TO STDOUT"))
+		c.readSlowly(2500 * time.Millisecond)
+	},
+	"a batch, read slowly": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run(manyRows), wiretest.Sync())
+		c.readSlowly(2500 * time.Millisecond)
+	},
+	"the lock of a stranger": func(c *stalledCase) {
+		stranger, _ := wiretest.Connect(c.t, c.pg.Addr(), "user", pgtest.App, "database", c.db)
+		c.query(stranger, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		c.again() // at rest
+		c.waits(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		time.Sleep(2500 * time.Millisecond)
+		c.query(stranger, "SELECT pg_advisory_unlock_all()")
+		c.leader.Until('Z')
+	},
+	"its own busy connection": func(c *stalledCase) {
+		busy := c.again()
+		c.query(busy, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		busy.Send(wiretest.Query("SELECT pg_sleep(2.5), pg_advisory_unlock_all()"))
+		c.waits(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		c.leader.Until('Z')
+	},
+}
+
+// readSlowly reads up to ReadyForQuery, for at least that long.
+func (c *stalledCase) readSlowly(during time.Duration) {
+	c.t.Helper()
+	for n := range 50000 {
+		if n%100 == 0 {
+			time.Sleep(during / 500)
+		}
+		if _, err := c.leader.Next(); err != nil {
+			c.t.Fatalf("read slowly: %v", err)
+		}
+	}
+	c.leader.Until('Z')
+}
+
+// TestWaitingLeaderIsNotReplaced: a leader that waits for its server keeps its
+// lease, for however long.
+func TestWaitingLeaderIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+			pg.Exec(t, pgtest.App, h.db, `CREATE TABLE slow (what text);
+				CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF new.what = 'works' THEN PERFORM pg_sleep(2.5); END IF; RETURN new; END$$;
+				CREATE TRIGGER slowly BEFORE INSERT ON slow FOR EACH ROW EXECUTE FUNCTION slowly()`)
+			one, two := h.proxy(), h.proxy()
+			for name, work := range works {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					mine := *h
+					mine.t = t
+					c := &stalledCase{house: &mine, one: one, two: two, resource: name, timeout: time.Second}
+					c.leader = c.again("fencepost.campaign", "wait")
+					rival := wiretest.Dial(t, two.address)
+					rival.Send(wiretest.Startup(c.params("fencepost.worker", "rival", "fencepost.campaign", "wait")...))
+					work(c)
+					if got := c.granted(); got != "leader" {
+						t.Errorf("granted to %q, want the leader alone", got)
+					}
+				})
+			}
+		})
+	}
+}
