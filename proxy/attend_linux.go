@@ -60,8 +60,8 @@ func (s *socket) ready(events uint32) {
 	if events&^uint32(unix.EPOLLOUT) == 0 {
 		return
 	}
-	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 {
-		s.ended.Store(true)
+	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && s.ended.CompareAndSwap(false, true) {
+		close(s.sentAll)
 	}
 	s.lane.Lock()
 	defer s.lane.Unlock()

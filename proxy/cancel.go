@@ -6,6 +6,7 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"io"
+	"net"
 	"sync"
 	"time"
 
@@ -67,20 +68,27 @@ func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
 
 // cancel passes a client's cancel request on. Like Postgres it says nothing,
 // whether the key was right or not. It returns when the server has dealt with
-// it: the client's connection closes then, as it does against Postgres.
-func (s *Server) cancel(ctx context.Context, r *cancelRequest) {
+// it: the client's connection closes then, as it does against Postgres. A client
+// that has gone is not waited for, and neither is a server that does not answer.
+func (s *Server) cancel(ctx context.Context, client net.Conn, r *cancelRequest) {
 	t, ok := s.keys.find(r)
 	if !ok {
 		return
 	}
+	ctx, stop := context.WithTimeout(ctx, s.cfg.StartupTimeout)
+	defer stop()
 	conn, err := s.dial(ctx, nil)
 	if err != nil {
 		s.cfg.Logger.Warn("cancel request not delivered", zap.Error(err))
 		return
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(s.cfg.DialTimeout))
-	if _, err := conn.Write(appendCancelRequest(nil, t.serverPID, t.serverSecret)); err == nil {
-		_, _ = io.Copy(io.Discard, conn)
+	_ = conn.SetDeadline(time.Now().Add(min(s.cfg.DialTimeout, s.cfg.StartupTimeout)))
+	if _, err := conn.Write(appendCancelRequest(nil, t.serverPID, t.serverSecret)); err != nil {
+		return
 	}
+	there, end := untilGone(ctx, client, 0)
+	defer end()
+	defer context.AfterFunc(there, func() { _ = conn.SetReadDeadline(aLongTimeAgo) })()
+	_, _ = io.Copy(io.Discard, conn)
 }

@@ -66,8 +66,8 @@ type Config struct {
 	// StartupWait bounds how long connecting, or a write during a lapse of the
 	// lease, waits for the lease: 2 s.
 	StartupWait time.Duration
-	// StartupTimeout bounds how long a client may take to send its startup
-	// packet, its TLS handshake included: 10 s.
+	// StartupTimeout bounds a startup, from the connection to the first
+	// ReadyForQuery, whoever takes the time, but for the wait for the lease: 10 s.
 	StartupTimeout time.Duration
 	// DialTimeout bounds connecting to Postgres, TLS included: 5 s.
 	DialTimeout time.Duration

@@ -30,19 +30,25 @@ var errOver = errors.New("session over")
 
 // session relays one client: it connects to Postgres, lets the two
 // authenticate each other, joins the candidacy, and runs the pumps.
-func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
-	server, err := s.dial(ctx, loopOf(client))
+// The startup must be over at until.
+func (s *Server) session(ctx context.Context, client net.Conn, start *startup, until time.Time) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	guard := guardStartup(ctx, client, until)
+	defer guard.stop()
+	server, err := s.dial(guard, loopOf(client))
 	if err != nil {
-		s.cfg.Logger.Warn("postgres not reachable", zap.Error(err))
-		refuse(client, unreachable(err))
+		if !errors.Is(context.Cause(guard), errClientGone) {
+			s.cfg.Logger.Warn("postgres not reachable", zap.Error(err))
+			refuse(client, unreachable(err))
+		}
 		return
 	}
 	x := newSession(s, client, server, start)
+	x.cancel = cancel
 	defer x.close()
 	x.log = s.cfg.Logger.With(zap.String("session", x.id), zap.String("database", start.database),
 		zap.String("user", start.user), zap.Stringer("client", client.RemoteAddr()))
-	ctx, x.cancel = context.WithCancel(ctx)
-	defer x.cancel()
 	if s.register(x) {
 		refuse(client, shuttingDown)
 		return
@@ -50,26 +56,37 @@ func (s *Server) session(ctx context.Context, client net.Conn, start *startup) {
 	defer s.unregister(x)
 	s.cfg.Metrics.Sessions(1)
 	defer s.cfg.Metrics.Sessions(-1)
-	if err := x.begin(ctx); err != nil {
-		switch {
-		case x.isDraining():
-			err = shuttingDown
-		case x.superseded.Load():
-			err = x.supersededRefusal()
-		}
-		if !errors.Is(err, errOver) {
-			refuse(client, err)
-			linger(client)
-			x.log.Debug("session refused", zap.Error(err))
-		}
+	unwake := guard.wake(server, client)
+	err = x.begin(guard)
+	if !unwake() && err == nil {
+		err = errOver
+	}
+	if err != nil {
+		x.refuse(x.refusalOf(err, guard))
 		return
 	}
+	guard.stop()
 	x.run(ctx)
+}
+
+// refuse ends a session in its startup.
+func (x *session) refuse(err error) {
+	if errors.Is(err, errOver) {
+		return
+	}
+	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
+	refuse(x.client, err)
+	linger(x.client)
+	if errors.Is(err, serverLate) {
+		x.log.Warn("postgres did not answer in time")
+		return
+	}
+	x.log.Debug("session refused", zap.Error(err))
 }
 
 // begin brings both sides to the point where the client may send its first
 // statement.
-func (x *session) begin(ctx context.Context) error {
+func (x *session) begin(guard *startupGuard) error {
 	params := x.start.params
 	if x.start.own.resource != "" {
 		params = append(params[:len(params):len(params)], placeholders...)
@@ -83,7 +100,7 @@ func (x *session) begin(ctx context.Context) error {
 	if err := x.settle(); err != nil {
 		return err
 	}
-	standing, told, err := x.join(ctx)
+	standing, told, err := x.join(guard)
 	if err != nil {
 		return err
 	}
@@ -170,12 +187,9 @@ const (
 // relayAnswer passes one answer of the client on to the server. stripped says
 // that it answers an offer from which channel binding was taken out.
 func (x *session) relayAnswer(stripped bool) error {
-	if err := x.awaitAnswer(); err != nil {
-		return err
-	}
 	head, err := x.fromClient.Peek(headerLen)
 	if err != nil {
-		return x.noAnswer(err)
+		return noAnswer(err)
 	}
 	f, _, err := peekFrame(head)
 	if err != nil || f.typ != 'p' || f.size > maxAuthMessage+headerLen {
@@ -183,9 +197,8 @@ func (x *session) relayAnswer(stripped bool) error {
 	}
 	msg := make([]byte, f.size)
 	if _, err := io.ReadFull(x.fromClient, msg); err != nil {
-		return x.noAnswer(err)
+		return noAnswer(err)
 	}
-	_ = x.client.SetReadDeadline(time.Time{})
 	if stripped && missesBinding(msg) {
 		return unboundRefusal
 	}
@@ -195,25 +208,13 @@ func (x *session) relayAnswer(stripped bool) error {
 	return nil
 }
 
-// awaitAnswer bounds how long the client may take to send its next answer.
-// Postgres would end its own side, but nobody reads that meanwhile.
-func (x *session) awaitAnswer() error {
-	x.mu.Lock()
-	defer x.mu.Unlock()
-	if x.draining {
-		return shuttingDown
-	}
-	_ = x.client.SetReadDeadline(time.Now().Add(x.srv.cfg.StartupTimeout))
-	return nil
-}
-
 // noAnswer says why the client's answer did not come.
-func (x *session) noAnswer(err error) error {
+func noAnswer(err error) error {
 	var timeout net.Error
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
 		return errOver
 	}
-	return protocolError("the answer to the authentication request did not arrive in time")
+	return errNoAnswer
 }
 
 // settle takes what the server says of itself until its first ReadyForQuery,

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"net"
 	"net/netip"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 // join makes the connection a member of its candidacy, if it names a resource,
 // and waits for the lease as it asked to. told is what the connection knows
 // from the start.
-func (x *session) join(ctx context.Context) (st *fencing.Standing, told fencing.Epoch, err error) {
+func (x *session) join(ctx *startupGuard) (st *fencing.Standing, told fencing.Epoch, err error) {
 	md, err := x.chooseMode()
 	if err != nil {
 		return nil, 0, err
@@ -117,25 +116,26 @@ func randomHex(n int) string {
 
 // awaitLease waits for the candidacy's first attempt, or, where the connection
 // asked for it, until the worker leads. It ends when the client or the server goes
-// away.
-func (x *session) awaitLease(ctx context.Context, campaign fencing.CampaignMode) error {
-	if campaign == fencing.CampaignWait {
-		ctx, stop := x.whileClientThere(ctx)
-		ctx, stopServer := x.whileServerThere(ctx)
-		err := x.cand.AwaitLeader(ctx)
-		serverGone := stopServer()
-		if gone := stop(); gone {
-			return errOver
-		}
-		if serverGone {
-			return nil // what comes next finds out how it ended
-		}
-		if err != nil {
-			return faultRefusal(err)
-		}
+// away: a worker without a server must not lead.
+func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode) error {
+	guard.pause()
+	defer guard.resume()
+	if campaign != fencing.CampaignWait {
+		_ = x.cand.AwaitFirst(guard, x.srv.cfg.StartupWait) // its standing says how it went
 		return nil
 	}
-	_ = x.cand.AwaitFirst(ctx, x.srv.cfg.StartupWait) // its standing says how it went
+	ctx, stop := untilGone(guard, x.client, 0, errClientGone)
+	defer stop()
+	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)
+	defer stopServer()
+	switch err := x.cand.AwaitLeader(ctx); {
+	case errors.Is(context.Cause(ctx), errClientGone):
+		return errOver
+	case errors.Is(context.Cause(ctx), errServerGone):
+		return nil // what comes next finds out how it ended
+	case err != nil:
+		return faultRefusal(err)
+	}
 	return nil
 }
 
@@ -150,68 +150,6 @@ func (x *session) awaitCatalogue(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
 	f.RefreshCatalogue(wait)
-}
-
-// whileClientThere returns a context that ends when the client closes its
-// connection. stop reports whether that happened.
-func (x *session) whileClientThere(parent context.Context) (ctx context.Context, stop func() (gone bool)) {
-	ctx, cancel := context.WithCancel(parent)
-	done := make(chan bool, 1)
-	go func() {
-		_, err := x.fromClient.Peek(1)
-		var timeout net.Error
-		gone := err != nil && !(errors.As(err, &timeout) && timeout.Timeout())
-		if gone {
-			cancel()
-		}
-		done <- gone
-	}()
-	return ctx, func() bool {
-		_ = x.client.SetReadDeadline(aLongTimeAgo)
-		gone := <-done
-		_ = x.client.SetReadDeadline(time.Time{})
-		cancel()
-		return gone
-	}
-}
-
-// whileServerThere returns a context that ends when the server closes its
-// connection: a worker without a server must not lead. stop reports whether that
-// happened.
-func (x *session) whileServerThere(parent context.Context) (ctx context.Context, stop func() (gone bool)) {
-	ctx, cancel := context.WithCancel(parent)
-	done := make(chan bool, 1)
-	go func() {
-		gone := serverGone(x.fromServer)
-		if gone {
-			cancel()
-		}
-		done <- gone
-	}()
-	return ctx, func() bool {
-		_ = x.server.SetReadDeadline(aLongTimeAgo)
-		gone := <-done
-		_ = x.server.SetReadDeadline(time.Time{})
-		cancel()
-		return gone
-	}
-}
-
-// serverGone waits until an idle server ends its connection, which it may
-// explain before, or until the read's deadline. It consumes nothing.
-func serverGone(from *bufio.Reader) bool {
-	for n := 1; ; n = from.Buffered() + 1 {
-		head, err := from.Peek(n)
-		var timeout net.Error
-		switch {
-		case len(head) > 0 && head[0] == 'E': // all errors of an idle server are fatal
-			return true
-		case errors.Is(err, bufio.ErrBufferFull), errors.As(err, &timeout) && timeout.Timeout():
-			return false
-		case err != nil:
-			return true
-		}
-	}
 }
 
 // aLongTimeAgo as a deadline wakes a blocked read at once.

@@ -31,6 +31,8 @@ type Server struct {
 	// analyze analyzes a text too long for the machine; it may take a while.
 	analyze func(sql string, s fencing.Settings) *fencing.Text
 	keys    cancelKeys
+	ctx     context.Context // of every connection; Close ends it
+	stop    context.CancelFunc
 	loops   *loops
 	crews   *crews
 	slots   chan struct{} // of MaxConnections
@@ -56,7 +58,8 @@ func NewServer(cfg Config) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, loops: loops, crews: newCrews(), cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
 	s.analyze = s.cache.Analyze
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
@@ -92,12 +95,13 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			continue
 		}
 		backoff = 5 * time.Millisecond
-		s.begin(context.WithoutCancel(ctx), conn)
+		s.begin(conn)
 	}
 }
 
 // begin starts the goroutine of one connection.
-func (s *Server) begin(ctx context.Context, conn net.Conn) {
+func (s *Server) begin(conn net.Conn) {
+	ctx := s.ctx
 	s.mu.Lock()
 	refused := s.mu.draining
 	if !refused {
@@ -191,6 +195,7 @@ func (s *Server) Close() {
 	closed := s.mu.closed
 	s.mu.closed = true
 	s.mu.Unlock()
+	s.stop()
 	for _, x := range sessions {
 		x.abort()
 	}
@@ -216,6 +221,7 @@ func (s *Server) unregister(x *session) {
 
 // handle is one connection's story from its first byte to its last.
 func (s *Server) handle(ctx context.Context, conn net.Conn) {
+	until := time.Now().Add(s.cfg.StartupTimeout)
 	client, start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
 	defer client.Close()
 	switch {
@@ -223,9 +229,9 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 		refuse(client, err)
 		linger(client)
 	case cancel != nil:
-		s.cancel(ctx, cancel)
+		s.cancel(ctx, client, cancel)
 	default:
-		s.session(ctx, client, start)
+		s.session(ctx, client, start, until)
 	}
 }
 
@@ -235,7 +241,7 @@ func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
 	defer client.Close()
 	switch {
 	case cancel != nil:
-		s.cancel(ctx, cancel)
+		s.cancel(ctx, client, cancel)
 		return
 	case err == nil:
 		err = tooManyClients

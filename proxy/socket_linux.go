@@ -36,8 +36,9 @@ type socket struct {
 	readable, writable          chan struct{}
 	readDeadline, writeDeadline deadline
 
-	ended atomic.Bool   // the peer has sent all it will
-	wrote atomic.Uint64 // bytes that were taken from us
+	ended   atomic.Bool   // the peer has sent all it will
+	sentAll chan struct{} // closed when ended is set
+	wrote   atomic.Uint64 // bytes that were taken from us
 
 	lane struct {
 		sync.Mutex
@@ -66,7 +67,7 @@ func newSocket(l *loop, conn net.Conn) (*socket, error) {
 		return nil, fmt.Errorf("take connection over: %w", os.NewSyscallError("fcntl", dupErr))
 	}
 	s := &socket{
-		loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr(), closed: make(chan struct{}),
+		loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr(), closed: make(chan struct{}), sentAll: make(chan struct{}),
 		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
 	}
 	s.use.fd = fd

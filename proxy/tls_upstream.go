@@ -198,7 +198,11 @@ func (s *Server) dial(ctx context.Context, l *loop) (net.Conn, error) {
 		return conn, err
 	}
 	_ = conn.SetDeadline(deadline)
+	wake := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(aLongTimeAgo) })
 	secured, err := s.cfg.UpstreamTLS.secure(conn)
+	if !wake() && err == nil {
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		_ = conn.Close()
 		return nil, err

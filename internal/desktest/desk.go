@@ -129,3 +129,14 @@ func (d *Desk) Taken() int {
 	defer d.mu.Unlock()
 	return len(d.seats)
 }
+
+// Members reports how many connections a worker has, 0 if it never came.
+func (d *Desk) Members(database, resource, worker string) int {
+	d.mu.Lock()
+	s := d.seats[key{database, resource, worker}]
+	d.mu.Unlock()
+	if s == nil {
+		return 0
+	}
+	return s.Members()
+}

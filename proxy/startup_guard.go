@@ -1,0 +1,124 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// Why a startup was ended before it was done.
+var (
+	errStartupLate = errors.New("the startup took too long")
+	errClientGone  = errors.New("the client has gone")
+	errServerGone  = errors.New("the server has gone")
+)
+
+// errNoAnswer says that the client did not answer the server's authentication
+// request.
+var errNoAnswer = errors.New("no answer to the authentication request")
+
+// goneWait is how long a startup goes on when the client has sent all it will.
+// That need not be its end: it may have said everything at once, and read on. A
+// server that answers at all has answered by then.
+const goneWait = time.Second
+
+// startupGuard bounds a session's startup, from the client's first byte to the
+// first ReadyForQuery, without the time in which the client waits for the lease.
+// Its context ends when the time is over, when the client has gone, or with its
+// parent.
+type startupGuard struct {
+	context.Context
+	stop  func()
+	timer *time.Timer
+	until time.Time
+	left  time.Duration // while it is paused
+}
+
+// guardStartup begins to guard a startup that must be over at until.
+func guardStartup(parent context.Context, client net.Conn, until time.Time) *startupGuard {
+	timed, cancel := context.WithCancelCause(parent)
+	ctx, stop := untilGone(timed, client, goneWait, errClientGone)
+	g := &startupGuard{Context: ctx, until: until}
+	g.timer = time.AfterFunc(time.Until(until), func() { cancel(errStartupLate) })
+	g.stop = func() { g.timer.Stop(); stop(); cancel(nil) }
+	return g
+}
+
+// pause stops the clock until resume.
+func (g *startupGuard) pause() {
+	g.timer.Stop()
+	g.left = time.Until(g.until)
+}
+
+func (g *startupGuard) resume() {
+	g.until = time.Now().Add(g.left)
+	g.timer.Reset(g.left)
+}
+
+// wake ends what waits for one of the connections when the guard's context ends.
+// unwake stops that, and reports whether it came in time.
+func (g *startupGuard) wake(conns ...net.Conn) (unwake func() bool) {
+	return context.AfterFunc(g, func() {
+		for _, c := range conns {
+			_ = c.SetDeadline(aLongTimeAgo)
+		}
+	})
+}
+
+// untilGone returns a context that ends, by cause, when the peer has sent all it
+// will and wait is over. stop ends it, and frees what it has.
+func untilGone(parent context.Context, peer net.Conn, wait time.Duration, cause error) (ctx context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(parent)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		select {
+		case <-sentAll(peer):
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(wait):
+			cancel(cause)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil); <-done }
+}
+
+// sentAll returns a channel that is closed when the peer has sent all it will,
+// also before that was read. It is nil if nobody tells.
+func sentAll(c net.Conn) <-chan struct{} {
+	if s, ok := rawConn(c).(*socket); ok {
+		return s.sentAll
+	}
+	return nil
+}
+
+// serverLate is what a client is told when the server did not answer in time.
+var serverLate = &fencing.Refusal{
+	SQLState: "08006", Message: "Postgres did not answer in time",
+	Hint: "See whether Postgres answers, and startup_timeout in Fencepost's configuration.",
+}
+
+// refusalOf returns what the client of a startup that ended by err is to be
+// told, errOver for nothing.
+func (x *session) refusalOf(err error, guard context.Context) error {
+	switch cause := context.Cause(guard); {
+	case x.isDraining():
+		return shuttingDown
+	case x.superseded.Load():
+		return x.supersededRefusal()
+	case errors.Is(cause, errClientGone):
+		return errOver
+	case errors.Is(err, errNoAnswer):
+		return protocolError("the answer to the authentication request did not arrive in time")
+	case errors.Is(cause, errStartupLate):
+		return serverLate
+	default:
+		return err
+	}
+}
