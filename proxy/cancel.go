@@ -87,7 +87,7 @@ func (s *Server) cancel(ctx context.Context, client net.Conn, r *cancelRequest) 
 	if _, err := conn.Write(appendCancelRequest(nil, t.serverPID, t.serverSecret)); err != nil {
 		return
 	}
-	there, end := untilGone(ctx, client, 0)
+	there, end := untilGone(ctx, client, 0, errClientGone)
 	defer end()
 	defer context.AfterFunc(there, func() { _ = conn.SetReadDeadline(aLongTimeAgo) })()
 	_, _ = io.Copy(io.Discard, conn)

@@ -29,10 +29,11 @@ type upPump struct {
 	readErr error // of a read by serve
 }
 
-// upStep is what the machine made of some bytes: n are done with once out is
-// sent; need or err say what comes then.
+// upStep is what the machine made of some bytes: n are done with once out and
+// rest are sent; need or err say what comes then.
 type upStep struct {
 	out  []byte
+	rest [][]byte
 	n    int
 	need need
 	err  error
@@ -147,7 +148,7 @@ func (u *upPump) serve() (stay bool) {
 	if len(u.step.out) > 0 {
 		sent, err = u.x.server.(*socket).tryWrite(u.step.out)
 	}
-	if sent < len(u.step.out) || err != nil || u.step.err != nil || u.step.need != needMore && u.step.need != needNothing {
+	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != needMore && u.step.need != needNothing {
 		u.step.out = u.step.out[sent:]
 		return false
 	}
@@ -194,7 +195,7 @@ func (u *upPump) take() bool {
 	if t != nil {
 		t.answer(false) // before what may block
 	}
-	u.step.out, u.scratch = u.plan.Bytes(u.scratch)
+	u.step.out, u.step.rest, u.scratch = u.plan.Parts(u.scratch)
 	u.taken = true
 	return true
 }
@@ -209,10 +210,8 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			return true, false
 		}
 		u.taken = false
-		if len(u.step.out) > 0 {
-			if err := x.toServer(u.step.out); err != nil {
-				return u.serverGone(in)
-			}
+		if err := x.toServer(u.step.out, u.step.rest); err != nil {
+			return u.serverGone(in)
 		}
 		u.off += u.step.n
 		switch need, err := u.step.need, u.step.err; {
@@ -239,21 +238,29 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	}
 }
 
-func (x *session) toServer(out []byte) error {
+// toServer writes out, and then the segments in rest.
+func (x *session) toServer(out []byte, rest [][]byte) error {
+	if len(out) == 0 && len(rest) == 0 {
+		return nil
+	}
 	defer while(&x.active.sending)()
 	_, err := x.server.Write(out)
+	for i := 0; i < len(rest) && err == nil; i++ {
+		_, err = x.server.Write(rest[i])
+	}
 	return err
 }
 
 // keep moves what was not sent to the start of the buffer, and makes room for
 // the rest of the message in hand. A length that was only claimed costs
-// nothing: the buffer grows with what has come.
+// nothing: the buffer grows with what has come, and to the whole once a quarter
+// has.
 func (u *upPump) keep() {
 	u.have = copy(u.buf, u.buf[u.off:u.have])
 	u.off = 0
 	switch {
 	case u.have == len(u.buf):
-		next := make([]byte, min(2*len(u.buf), max(u.x.m.wants, firstBuffer)))
+		next := make([]byte, min(4*len(u.buf), max(u.x.m.wants, firstBuffer)))
 		copy(next, u.buf)
 		u.buf = next
 	case u.have == 0 && len(u.buf) > 4*firstBuffer:

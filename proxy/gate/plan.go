@@ -15,6 +15,12 @@ func (p *Plan) Input() []byte { return p.segments.in }
 // than one piece, into scratch, which it returns for the next use.
 func (p *Plan) Bytes(scratch []byte) (out, next []byte) { return p.segments.Bytes(scratch) }
 
+// Parts is Bytes, but that a plan of large pieces comes as it is: out, and after
+// it the pieces in rest.
+func (p *Plan) Parts(scratch []byte) (out []byte, rest [][]byte, next []byte) {
+	return p.segments.Parts(scratch)
+}
+
 // Own sends messages that hold nothing of the client's. b must stay as it is
 // until the plan was carried out.
 func (p *Plan) Own(b []byte) { p.segments.Insert(b) }

@@ -1,5 +1,9 @@
 package gate
 
+// largePlan is the size, in bytes, from which pieces are sent one by one:
+// copying them into one would hold a large message twice.
+const largePlan = 64 << 10
+
 // Segments is what to send on of one buffer of input: ranges of it, and other
 // bytes between them, in order.
 type Segments struct {
@@ -52,4 +56,20 @@ func (s *Segments) Bytes(scratch []byte) (out, next []byte) {
 		scratch = append(scratch, b...)
 	}
 	return scratch, scratch
+}
+
+// Parts returns what to send: out, and after it the pieces in rest. Only the
+// bytes of a small plan are copied into one, in scratch, which it returns for the
+// next use.
+func (s *Segments) Parts(scratch []byte) (out []byte, rest [][]byte, next []byte) {
+	s.flush()
+	size := 0
+	for _, b := range s.segs {
+		size += len(b)
+	}
+	if len(s.segs) > 1 && size > largePlan {
+		return s.segs[0], s.segs[1:], scratch
+	}
+	out, next = s.Bytes(scratch)
+	return out, nil, next
 }
