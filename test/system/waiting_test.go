@@ -1,44 +1,139 @@
 package system
 
 import (
+	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn: it would be given the lease
-// when its turn comes, and could do nothing with it.
-func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
-	t.Parallel()
-	h := newHouse(t, "postgres")
-	p := h.proxy()
-	leader := h.join(p, "leader", "campaign", "wait")
-	leader.must("INSERT INTO work VALUES ('before')")
-	ended := make(chan error, 1)
-	go func() {
-		_, err := h.tryJoin(patience, p, "waiter", "campaign", "wait")
-		ended <- err
-	}()
-	const waiter = "usename = $1 AND datname = $2 AND pid <> $3"
-	args := []any{pgtest.App, h.db, int32(leader.PgConn().PID())}
-	eventually(t, patience, "the waiting worker's backend", func() bool {
-		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE "+waiter, args...) == 1
-	})
-	eventually(t, patience, "the worker to wait", func() bool {
-		_, resources := p.ask(t, "/v1/resources")
-		return strings.Contains(resources, `"waiter"`)
-	})
-	ask[bool](h, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "+waiter, args...)
-	select {
-	case err := <-ended:
-		if err == nil {
-			t.Error("a worker was given a connection without a server")
+// works are what a leader may wait for, for longer than the worker timeout. Each
+// returns when it is answered.
+var works = map[string]func(c *stalledCase){
+	"a Query": func(c *stalledCase) { c.query(c.leader, "SELECT pg_sleep(2.5)") },
+	"a Query in a block": func(c *stalledCase) {
+		c.query(c.leader, "BEGIN; INSERT INTO work VALUES ('works')")
+		c.query(c.leader, "SELECT pg_sleep(2.5)")
+	},
+	"a batch": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Sync())
+		c.leader.Until('Z')
+	},
+	"a batch and more": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Sync(), wiretest.Run("SELECT 1"), cut('B', []byte("\x00\x00")))
+		c.leader.Until('Z')
+	},
+	"a batch with Flush": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Flush())
+		c.leader.Until('C')
+	},
+	"a batch with Flush and more": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Flush(), wiretest.Run("SELECT 1"))
+		c.leader.Until('C')
+	},
+	"the second Sync": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run("SELECT 1"), wiretest.Sync(), wiretest.Run("SELECT pg_sleep(2.5)"), wiretest.Sync())
+		c.leader.Until('Z')
+		c.leader.Until('Z')
+	},
+	"a fast path call": func(c *stalledCase) {
+		c.query(c.leader, "BEGIN")
+		c.leader.Send(wiretest.Msg('F', []byte{0, 0, 10, 66, 0, 1, 0, 1, 0, 1, 0, 0, 0, 8}, binary.BigEndian.AppendUint64(nil, 0x4004000000000000), []byte{0, 1}))
+		c.leader.Until('Z')
+	},
+	"a fast path call outside a block": func(c *stalledCase) {
+		c.leader.Send(wiretest.Msg('F', []byte{0, 0, 10, 66, 0, 1, 0, 1, 0, 1, 0, 0, 0, 8}, binary.BigEndian.AppendUint64(nil, 0x4004000000000000), []byte{0, 1}))
+		c.leader.Until('Z')
+	},
+	"a DO by the registry": func(c *stalledCase) { c.query(c.leader, "DO $$BEGIN PERFORM pg_sleep(2.5); END$$") },
+	"COPY in with a trigger": func(c *stalledCase) {
+		c.leader.Send(wiretest.Query("COPY slow FROM STDIN"))
+		c.leader.Until('G')
+		c.leader.Send(wiretest.CopyData("works\n"), wiretest.CopyDone())
+		c.leader.Until('Z')
+	},
+	"COPY in that does not take all": func(c *stalledCase) {
+		c.leader.Send(wiretest.Query("COPY slow FROM STDIN"))
+		c.leader.Until('G')
+		rest := join(wiretest.CopyData("works\n"), slices.Repeat(wiretest.CopyData(strings.Repeat("x", 60000)), 500))
+		_ = c.leader.SetWriteDeadline(time.Now().Add(patience))
+		if _, err := c.leader.Write(rest); err != nil {
+			c.t.Fatalf("send COPY data: %v", err)
 		}
-	case <-time.After(5 * time.Second):
-		t.Error("it waits on")
-		leader.leave()
-		<-ended
+		c.leader.Send(wiretest.CopyFail("enough"))
+		c.leader.Until('Z')
+	},
+	"COPY out, read slowly": func(c *stalledCase) {
+		c.leader.Send(wiretest.Query("COPY (" + manyRows + ") TO STDOUT"))
+		c.readSlowly(2500 * time.Millisecond)
+	},
+	"a batch, read slowly": func(c *stalledCase) {
+		c.leader.Send(wiretest.Run(manyRows), wiretest.Sync())
+		c.readSlowly(2500 * time.Millisecond)
+	},
+	"the lock of a stranger": func(c *stalledCase) {
+		stranger, _ := wiretest.Connect(c.t, c.pg.Addr(), "user", pgtest.App, "database", c.db)
+		c.query(stranger, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		c.again() // at rest
+		c.waits(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		time.Sleep(2500 * time.Millisecond)
+		c.query(stranger, "SELECT pg_advisory_unlock_all()")
+		c.leader.Until('Z')
+	},
+	"its own busy connection": func(c *stalledCase) {
+		busy := c.again()
+		c.query(busy, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		busy.Send(wiretest.Query("SELECT pg_sleep(2.5), pg_advisory_unlock_all()"))
+		c.waits(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
+		c.leader.Until('Z')
+	},
+}
+
+// readSlowly reads up to ReadyForQuery, for at least that long.
+func (c *stalledCase) readSlowly(during time.Duration) {
+	c.t.Helper()
+	for n := range 50000 {
+		if n%100 == 0 {
+			time.Sleep(during / 500)
+		}
+		if _, err := c.leader.Next(); err != nil {
+			c.t.Fatalf("read slowly: %v", err)
+		}
+	}
+	c.leader.Until('Z')
+}
+
+// TestWaitingLeaderIsNotReplaced: a leader that waits for its server keeps its
+// lease, for however long.
+func TestWaitingLeaderIsNotReplaced(t *testing.T) {
+	t.Parallel()
+	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+			pg.Exec(t, pgtest.App, h.db, `CREATE TABLE slow (what text);
+				CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF new.what = 'works' THEN PERFORM pg_sleep(2.5); END IF; RETURN new; END$$;
+				CREATE TRIGGER slowly BEFORE INSERT ON slow FOR EACH ROW EXECUTE FUNCTION slowly()`)
+			one, two := h.proxy(), h.proxy()
+			for name, work := range works {
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					mine := *h
+					mine.t = t
+					c := &stalledCase{house: &mine, one: one, two: two, resource: name, timeout: time.Second}
+					c.leader = c.again("fencepost.campaign", "wait")
+					rival := wiretest.Dial(t, two.address)
+					rival.Send(wiretest.Startup(c.params("fencepost.worker", "rival", "fencepost.campaign", "wait")...))
+					work(c)
+					if got := c.granted(); got != "leader" {
+						t.Errorf("granted to %q, want the leader alone", got)
+					}
+				})
+			}
+		})
 	}
 }
