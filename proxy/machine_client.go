@@ -49,17 +49,19 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 			}
 			return n, needRoom, nil
 		}
+		if strings.IndexByte(frontendTypes, in[n]) < 0 {
+			// The server ends the connection over the type alone, also inside a COPY.
+			// Input that it leaves unread would reset the connection, and a reset
+			// discards what it has said and not yet delivered.
+			p.Relay(n, n+1)
+			m.mute = true
+			return len(in), needNothing, nil
+		}
 		f, ok, err := clientFrame(in[n:])
 		if err != nil {
 			// The server ends the connection over that header, in its own words.
 			r, _ := gate.Malformed(err)
 			m.gate.Pass(p, n, n+headerLen, 0, r)
-			m.mute = true
-			return len(in), needNothing, nil
-		}
-		if !ok && strings.IndexByte(frontendTypes, in[n]) < 0 {
-			// The server ends the connection over the type alone.
-			p.Relay(n, len(in))
 			m.mute = true
 			return len(in), needNothing, nil
 		}

@@ -46,3 +46,18 @@ func TestErrorAtASyncOfOurs(t *testing.T) {
 		t.Errorf("the client gets %q of %q", got, server)
 	}
 }
+
+// TestNothingFollowsAnUnknownType: the server ends the connection over the type alone.
+// Whatever followed it would be left unread there, and over TCP the end of the
+// connection would then discard what the server has said and not yet delivered.
+func TestNothingFollowsAnUnknownType(t *testing.T) {
+	t.Parallel()
+	for name, copying := range map[string]bool{"at rest": false, "in a COPY": true} {
+		m := fuzzMachine(fencedMode, standings[0])
+		m.copyIn = copying
+		in := append(wiretest.Msg('p', []byte("x\x00")), bytes.Repeat(wiretest.Query("select 2"), 100)...)
+		if got := pumpUp(t, m, in, 1<<20); string(got) != "p" {
+			t.Errorf("%s: %.200q goes to the server; want %q", name, got, "p")
+		}
+	}
+}

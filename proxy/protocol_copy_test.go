@@ -59,6 +59,8 @@ func TestProtocolCopy(t *testing.T) {
 		play("in, a batch inside, sent ahead", at("$", copyIn, ins, sync_())),
 		play("in, a query inside, sent ahead", at("$", q("copy t from stdin"), q("insert into t values (10, 'x')"), q("select 1"))),
 		play("in, a batch inside behind a sync, sent ahead", at("$", copyIn, sync_(), ins, sync_())),
+		play("in, an unknown message inside", at("G", q("copy t from stdin")), at("$", data("80\tx\n"), wiretest.Msg('p', []byte("x\x00")), q("select 1"))),
+		play("in, an unknown message inside, sent ahead", at("$", q("copy t from stdin"), wiretest.Msg('p', []byte("x\x00")), q("select 1"))),
 		play("in, terminate inside", at("G", q("copy t from stdin")), at("$", data("80\tx\n"), wiretest.Terminate())),
 		play("stray messages", at("Z", data("x"), done(), fail("x"), q("select 1")), at("Z", data("x"), ins, done(), sync_()), count),
 		play("out", at("Z", q("copy (select * from t order by id) to stdout")), at("Z", parse("", "copy t to stdout"), bind("", ""), desc('P', ""), exec("", 0), sync_())),
