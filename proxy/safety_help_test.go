@@ -83,10 +83,26 @@ func (s *stage) rows(v string) int {
 	return s.value("select count(*) from t where v = $1", v)
 }
 
-// connect opens a connection of a worker of resource r.
+// ownRole makes, once, a role with the rights of app that no other test sets
+// parameters of: roles belong to the whole server, which tests share. It has the
+// name of the database.
+func (s *stage) ownRole() string {
+	s.t.Helper()
+	if s.value("select count(*) from pg_roles where rolname = $1", s.db) == 0 {
+		s.exec("create role " + s.db + " login in role " + pgtest.App)
+	}
+	return s.db
+}
+
+// connect opens a connection of a worker of resource r, as app unless more begins
+// with another user.
 func (s *stage) connect(worker string, more ...string) *wiretest.Conn {
 	s.t.Helper()
-	params := append([]string{"user", pgtest.App, "database", s.db, "fencepost.resource", "r", "fencepost.worker", worker}, more...)
+	user := pgtest.App
+	if len(more) > 1 && more[0] == "user" {
+		user, more = more[1], more[2:]
+	}
+	params := append([]string{"user", user, "database", s.db, "fencepost.resource", "r", "fencepost.worker", worker}, more...)
 	c, _ := wiretest.Connect(s.t, s.addr, params...)
 	return c
 }

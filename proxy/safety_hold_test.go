@@ -154,5 +154,5 @@ func (s *stage) holds(worker string, c holdCase) {
 // backends is how many connections the workers have to the database.
 func (s *stage) backends() int {
 	s.t.Helper()
-	return s.value("select count(*) from pg_stat_activity where usename = 'app' and datname = current_database()")
+	return s.value("select count(*) from pg_stat_activity where usename in ('app', current_database()) and datname = current_database()")
 }

@@ -33,7 +33,7 @@ func readings(parameter, value string) []reading {
 		{name: "by SET in extended messages", before: [][]byte{cat(run(set), sync_())}},
 		{name: "at the startup", params: []string{parameter, value}},
 		{name: "by options", params: []string{"options", "-c " + parameter + "=" + value}},
-		{name: "for the role", admin: "alter role app set " + parameter + " = '" + value + "'"},
+		{name: "for the role", admin: "alter role {role} set " + parameter + " = '" + value + "'"},
 		{name: "for the database", admin: "alter database {db} set " + parameter + " = '" + value + "'"},
 		{name: "by RESET", params: []string{parameter, value}, before: [][]byte{q(fmt.Sprintf("set %s = '%s'", parameter, usual[parameter])), q("reset all")}},
 		{name: "by DISCARD", params: []string{parameter, value}, before: [][]byte{q(fmt.Sprintf("set %s = '%s'", parameter, usual[parameter])), q("discard all")}},
@@ -73,13 +73,18 @@ create function heard() returns text language sql volatile as $$select pg_notify
 // may not be let on 14 and 15, where a function of a user's is not proven.
 func (s *stage) setUp(t *testing.T, r reading, worker string) *wiretest.Conn {
 	t.Helper()
+	params := r.params
 	if r.admin != "" {
 		sql := strings.ReplaceAll(r.admin, "{db}", s.db)
+		if strings.Contains(sql, "{role}") {
+			sql = strings.ReplaceAll(sql, "{role}", s.ownRole())
+			params = append([]string{"user", s.ownRole()}, params...)
+		}
 		s.exec(sql)
 		undo := sql[:strings.Index(sql, "set ")] + "reset all"
 		defer s.exec(undo)
 	}
-	c := s.connect(worker, r.params...)
+	c := s.connect(worker, params...)
 	for _, b := range r.before {
 		all, ended := ask(c, b)
 		if state := wiretest.ErrorOf(all); ended || state != "" && (state != "ZF002" || worker != "follower") {
