@@ -8,8 +8,13 @@ ELECTION ?= postgres
 TESTFLAGS ?= -p 2 -parallel 4 -timeout 15m
 PKG ?= ./...
 CHAOS_TIME ?= 5m
-# How many random scripts make fuzz-differential plays.
+# How many random scripts make fuzz-differential plays, from which seed on (0: one of
+# the run's own), for how long at most (0: no limit), and whether a difference that is
+# only in what a message says is a failure.
 N ?= 10000
+SEED ?= 0
+LIMIT ?= 0
+WORDS ?= true
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
@@ -49,10 +54,10 @@ suites: build ## Run the test suites of pgx and lib/pq at Postgres and through F
 regress: build ## Run PostgreSQL's regression and isolation suites at Postgres and through Fencepost (SUITES="regress isolation" TESTS="test_setup portals")
 	scripts/regress.sh
 
-fuzz-differential: setup postgres-18 ## Compare random scripts with Postgres (N=10000 SEED=... MAJOR=15 or 18)
+fuzz-differential: setup postgres-18 ## Compare fresh random scripts with Postgres (N=10000 SEED=... LIMIT=90s MAJOR=15 or 18)
 	@mkdir -p bin/found
-	go test -count=1 -timeout 24h -v -run 'Fresh|Safety' ./test/differential -scripts $(N) \
-		$(if $(SEED),-seed $(SEED)) $(if $(MAJOR),-majors $(MAJOR)) -keep "$(CURDIR)/bin/found"
+	go test -count=1 -timeout 24h -parallel 8 -v -run 'TestScripts|Safety' ./test/differential -scripts $(N) -seed $(SEED) \
+		-limit $(LIMIT) -words=$(WORDS) $(if $(MAJOR),-majors $(MAJOR)) -keep "$(CURDIR)/bin/found"
 
 chaos: setup consul postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system

@@ -19,12 +19,25 @@ import (
 )
 
 var (
-	count  = flag.Int("scripts", 0, "how many fresh scripts to play; 0: what fits into an ordinary run of the tests")
-	seed   = flag.Uint64("seed", 0, "the seed of the first fresh script; 0: one of this run's own")
+	count  = flag.Int("scripts", 0, "how many scripts to play; 0: what fits into an ordinary run of the tests")
+	seed   = flag.Uint64("seed", 1, "the seed of the first script; 0: one of this run's own")
+	limit  = flag.Duration("limit", 0, "how long to play at most; 0: until all scripts were played")
+	words  = flag.Bool("words", true, "fail also for a difference that is only in what a message says")
 	majors = flag.String("majors", "15,18", "the major versions of Postgres to compare with")
 	keep   = flag.String("keep", "", "a directory for the failing scripts")
 	most   = flag.Int("failures", 3, "how many failing scripts to make small before the run ends")
 )
+
+// firstSeed is the seed of the first script.
+var firstSeed = sync.OnceValue(func() uint64 {
+	if *seed == 0 {
+		return rand.Uint64() >> 20
+	}
+	return *seed
+})
+
+// over reports whether a run that began then has lasted as long as it may.
+func over(began time.Time) bool { return *limit > 0 && time.Since(began) > *limit }
 
 func eachMajor(t *testing.T, test func(t *testing.T, major int)) {
 	for _, m := range strings.Split(*majors, ",") {
@@ -150,41 +163,26 @@ func TestScriptsReadBack(t *testing.T) {
 	}
 }
 
-// fixed is how many seeds every run of the tests plays, from 1 on; an ordinary run
-// plays others up to fresh, for at most freshTime.
 const (
-	players   = 8 // at once: they wait more than they work
-	fixed     = 150
-	fresh     = 3000
-	freshTime = 150 * time.Second
+	players  = 8   // at once: they wait more than they work
+	ordinary = 600 // scripts in an ordinary run of the tests, which are the same every time
 )
 
-// TestFixedScripts plays the same seeds in every run.
-func TestFixedScripts(t *testing.T) {
+// TestScripts plays random scripts. An ordinary run plays the same every time, make
+// fuzz-differential others.
+func TestScripts(t *testing.T) {
 	t.Parallel()
 	eachMajor(t, func(t *testing.T, major int) {
-		fuzz(t, major, 1, fixed, 0)
-	})
-}
-
-// TestFreshScripts plays seeds that differ from run to run.
-func TestFreshScripts(t *testing.T) {
-	t.Parallel()
-	first := *seed
-	if first == 0 {
-		first = rand.Uint64() >> 20
-	}
-	eachMajor(t, func(t *testing.T, major int) {
-		if *count > 0 {
-			fuzz(t, major, first, *count, 0)
-		} else {
-			fuzz(t, major, first, fresh, freshTime)
+		n := *count
+		if n == 0 {
+			n = ordinary
 		}
+		fuzz(t, major, firstSeed(), n)
 	})
 }
 
 // fuzz plays n scripts of the seeds from first on, or as many as time allows.
-func fuzz(t *testing.T, major int, first uint64, n int, limit time.Duration) {
+func fuzz(t *testing.T, major int, first uint64, n int) {
 	// A server of their own: if it crashes, nobody else is disturbed.
 	h := newHouseAt(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major))))
 	var pairs []*pair
@@ -196,7 +194,7 @@ func fuzz(t *testing.T, major int, first uint64, n int, limit time.Duration) {
 	var wg sync.WaitGroup
 	for _, p := range pairs {
 		wg.Go(func() {
-			for failures.Load() < int64(*most) && (limit == 0 || time.Since(began) < limit) {
+			for failures.Load() < int64(*most) && !over(began) {
 				at := next.Add(1) - 1
 				if at >= int64(n) {
 					return
@@ -264,25 +262,32 @@ func (p *pair) try(t *testing.T, major int, seed uint64) (ok bool) {
 	if w, g, d, err := p.differs(small); err == nil && d != "" {
 		s, want, got, diff = small, w, g, d
 	}
-	if ok = *count == 0 && seed > fixed && inWords(diff); ok {
+	if ok = !*words && inWords(diff); ok {
 		t.Logf("seed %d, a difference in words: %s", seed, report(s, want, got, diff))
 	} else {
 		t.Errorf("seed %d: %s", seed, report(s, want, got, diff))
 	}
-	if *keep != "" {
-		s.about = fmt.Sprintf("seed %d on PostgreSQL %d\n", seed, major)
-		name := filepath.Join(*keep, fmt.Sprintf("found-%d-%d.txt", major, seed))
-		text := s.String() + "< " + strings.Join(lines(want.all), "\n< ") + "\n"
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Error(err)
-		}
-	}
+	s.about = fmt.Sprintf("seed %d on PostgreSQL %d\n", seed, major)
+	keepScript(t, fmt.Sprintf("found-%d-%d.txt", major, seed), s.String()+"< "+strings.Join(lines(want.all), "\n< ")+"\n")
 	return ok
 }
 
+// keepScript writes a failing script into the directory of flag keep, if there is one.
+func keepScript(t *testing.T, name, text string) {
+	t.Helper()
+	if *keep == "" {
+		return
+	}
+	path := filepath.Join(*keep, name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Error(err)
+		return
+	}
+	t.Logf("kept in %s", path)
+}
+
 // inWords reports whether a difference is in what a message says: nothing was lost,
-// kept back or written otherwise. An ordinary run logs such a one when it meets it for
-// the first time, and does not fail for it; make fuzz-differential does.
+// kept back or written otherwise.
 func inWords(diff string) bool {
 	return strings.HasPrefix(diff, saysOtherwise) && !strings.Contains(diff, "ZF0") && !strings.Contains(diff, stuckAt)
 }

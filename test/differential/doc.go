@@ -17,5 +17,6 @@
 //   - stale_test.go plays the same scripts by workers that are superseded
 //     meanwhile, or never lead: nothing of theirs may be found in the database.
 //
-// make fuzz-differential plays as many as asked for; SEED repeats a run.
+// make test plays the same seeds every time. make fuzz-differential plays others, as
+// many as asked for; SEED repeats a run, and what it finds is kept in bin/found.
 package differential

@@ -3,6 +3,8 @@ package differential
 import (
 	"context"
 	"net"
+	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/desktest"
@@ -26,10 +28,18 @@ func newHouse(t *testing.T, major int) *house {
 	return newHouseAt(t, pgtest.SharedMajor(t, major))
 }
 
+// socketOf is the path of a server's Unix socket. A server that ends a connection with
+// input unread resets it. Over TCP that discards what it has said and not yet
+// delivered, to any client, so a loss by Fencepost could not be told from one by the
+// network; over a Unix socket it discards nothing.
+func socketOf(pg *pgtest.Server) string {
+	return filepath.Join(pg.SocketDir(), ".s.PGSQL."+strconv.Itoa(pg.Port()))
+}
+
 func newHouseAt(t *testing.T, pg *pgtest.Server) *house {
 	t.Helper()
 	h := &house{Desk: desktest.New(t, pg), pg: pg}
-	srv, err := proxy.NewServer(proxy.Config{Upstream: h.pg.Addr(), Candidates: h, ProxyID: "test"})
+	srv, err := proxy.NewServer(proxy.Config{Upstream: socketOf(pg), Candidates: h, ProxyID: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,10 +3,8 @@ package differential
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -203,7 +201,7 @@ func (r *room) rebuild() error {
 // direct plays s on Postgres itself.
 func (r *room) direct(s script) (outcome, error) {
 	return r.outcome(play(target{
-		network: "unix", address: filepath.Join(r.house.pg.SocketDir(), ".s.PGSQL."+strconv.Itoa(r.house.pg.Port())),
+		network: "unix", address: socketOf(r.house.pg),
 		params: r.params(), asleep: r.asleep, witness: r.witness,
 	}, s))
 }

@@ -27,49 +27,48 @@ func TestSafetyFollowerTwin(t *testing.T) {
 	twins(t, (*pair).follows)
 }
 
-// twins plays the fixed seeds, and fresh ones for a while.
+// ordinaryTwins is how many scripts of each kind an ordinary run plays.
+const ordinaryTwins = 120
+
+// twins plays random scripts, a quarter as many as TestScripts where a number is
+// asked for.
 func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
-	first := *seed
-	if first == 0 {
-		first = rand.Uint64() >> 20
+	n := ordinaryTwins
+	if *count > 0 {
+		n = max(*count/4, 1)
 	}
-	n := fixedTwins + *count/4
 	eachMajor(t, func(t *testing.T, major int) {
 		h := newHouse(t, major)
 		began := time.Now()
-		var next, failures atomic.Int64
+		var next, played, failures atomic.Int64
 		var wg sync.WaitGroup
 		for range 2 {
 			p := newPair(t, h)
 			wg.Go(func() {
-				for failures.Load() == 0 {
+				for failures.Load() == 0 && !over(began) {
 					at := next.Add(1) - 1
-					if at >= int64(n) && (*count > 0 || time.Since(began) > freshTwins) {
+					if at >= int64(n) {
 						return
 					}
-					seed := uint64(at) + 1
-					if at >= fixedTwins {
-						seed = first + uint64(at)
-					}
+					seed := firstSeed() + uint64(at)
 					s := generate(seed)
 					if err := twin(p, s, rand.New(rand.NewPCG(seed, 2))); err != nil {
 						failures.Add(1)
 						t.Errorf("seed %d: %v\nthe script:\n%s", seed, err, s)
+						s.about = fmt.Sprintf("seed %d on PostgreSQL %d, %s\n", seed, major, t.Name())
+						keepScript(t, fmt.Sprintf("found-%s-%d-%d.txt", strings.Split(t.Name(), "/")[0], major, seed), s.String())
 					}
+					played.Add(1)
 				}
 			})
 		}
 		wg.Wait()
-		t.Logf("PostgreSQL %d: %d scripts in %v, fresh seeds from %d on", major, next.Load()-2, time.Since(began).Round(time.Millisecond), first+fixedTwins)
+		t.Logf("PostgreSQL %d: %d scripts in %v, seeds from %d on", major, played.Load(), time.Since(began).Round(time.Millisecond), firstSeed())
+		if played.Load() == 0 {
+			t.Error("no script was played")
+		}
 	})
 }
-
-// fixedTwins is how many seeds every run plays, from 1 on; freshTwins is how
-// long an ordinary run takes at least.
-const (
-	fixedTwins = 60
-	freshTwins = 5 * time.Second
-)
 
 // stale plays s by a worker that is superseded in front of a random step, beside
 // it or while it waits.
