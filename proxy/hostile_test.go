@@ -77,7 +77,7 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 func TestRandomBytesEndOneConnectionOnly(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = 2 * time.Second }), pg.Database(t)
+	b, db := newBench(t, pg, nil), pg.Database(t)
 	bystander := leaderConn(t, b, db)
 	dice := rand.New(rand.NewPCG(7, 7))
 	noise := func() []byte {

@@ -62,7 +62,7 @@ func TestProtocolEnds(t *testing.T) {
 		play("ended by itself in a batch", at("$", run("insert into t values (10, 'x')"), run("select pg_terminate_backend(pg_backend_pid())"), run("select 1"), sync_())),
 		play("idle in a transaction for too long", at("Z", q("begin")), at("Z", ins), at("Z", q("set idle_in_transaction_session_timeout = '20ms'")), at("$")),
 		play("idle for too long", at("Z", q("set idle_session_timeout = '20ms'")), at("$")),
-		play("a statement for too long", at("Z", q("set statement_timeout = '20ms'")), at("Z", q("select pg_sleep(60)")), at("Z", run("select pg_sleep(60)"), sync_()), at("Z", q("select 1; select pg_sleep(60)")), at("Z", q("set statement_timeout = 0")), at("Z", ins)),
+		play("a statement for too long", at("Z", q("set statement_timeout = '300ms'")), at("Z", q("select pg_sleep(60)")), at("Z", run("select pg_sleep(60)"), sync_()), at("Z", q("select 1; select pg_sleep(60)")), at("Z", q("set statement_timeout = 0")), at("Z", ins)),
 		play("canceled by a backend", at("Z", q("begin")), at("Z", q("select pg_cancel_backend(pg_backend_pid())")), at("Z", q("rollback"))),
 		play("a protocol error", at("Z", ins), at("$", wiretest.Msg('y', []byte("x")))),
 		play("a wrong function call", at("Z", wiretest.Msg('F', []byte{0, 0, 6, 74, 0, 0, 0, 9, 0, 1})), at("Z", q("select 1"))),

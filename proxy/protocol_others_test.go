@@ -84,8 +84,8 @@ func TestProtocolOfNewServers(t *testing.T) {
 	ins := "insert into t values (10, 'x')"
 	compareAs(t, shared18(t), "w", nil,
 		// All in one write, so that the time goes by where the client waits.
-		play("a transaction for too long", at("$", q("set transaction_timeout = '1s'"), q("begin"), q(ins))),
-		play("a transaction for too long, while it runs", at("Z", q("set transaction_timeout = '50ms'")), at("$", q("select pg_sleep(60)"))),
+		play("a transaction for too long", at("$", q("begin"), q(ins), q("set transaction_timeout = '1s'"))),
+		play("a transaction for too long, while it runs", at("Z", q("set transaction_timeout = '500ms'")), at("$", q("select pg_sleep(60)"))),
 		play("old and new", at("Z", q("insert into t values (10, 'x') returning old.id, new.id")), at("Z", q("update t set v = 'y' where id = 10 returning old.v, new.v"))),
 		play("merge with returning", at("Z", q("merge into t using (values (10)) s (i) on t.id = s.i when not matched then insert values (s.i, 'm') returning merge_action(), t.*"))),
 		play("copy with errors ignored", at("G", q("copy t from stdin (on_error ignore, log_verbosity verbose)")), at("Z", wiretest.CopyData("bad\tx\n80\ty\n"), wiretest.CopyDone()), at("Z", q("select count(*) from t"))),

@@ -48,7 +48,7 @@ func TestProtocolTransactions(t *testing.T) {
 		play("only in a block, outside, in flight", at("ZZZZ", q("select 1"), q("lock table t"), q("set constraints all deferred"), q("declare c cursor for select 1")), at("ZZ", run("select 1"), sync_(), run("lock table t"), sync_())),
 		play("only in a block, inside", at("Z", parse("l", "lock table t"), parse("d", "declare c cursor for select 1"), sync_()), at("Z", q("begin")), at("Z", bind("", "l"), exec("", 0), bind("", "d"), exec("", 0), sync_()), at("Z", run("fetch all from c"), sync_()), at("Z", q("commit"))),
 		play("only in a block, behind another", at("Z", run("select 1"), run("lock table t"), sync_()), at("Z", run("insert into t values (10, 'x')"), run("declare c cursor for select 1"), run("fetch c"), sync_())),
-		play("a timeout for each execute", at("Z", q("set statement_timeout = '1s'")), at("Z", run("select pg_sleep(0.6)"), run("select pg_sleep(0.6)"), sync_())),
+		play("a timeout for each execute", at("Z", q("set statement_timeout = '2s'")), at("Z", run("select pg_sleep(0.7)"), run("select pg_sleep(0.7)"), run("select pg_sleep(0.7)"), sync_())),
 		play("another role", then(func(s *scene) {
 			s.sql("reset role; do $$begin if not exists (select from pg_roles where rolname = 'plain') then create role plain; grant plain to app; end if; exception when unique_violation or duplicate_object then null; end$$; set role app")
 		}), at("Z", q("set role plain")), at("Z", q("select * from t")), at("Z", run(ins), sync_()), at("Z", q("select current_user, session_user")), at("Z", q("reset role")), at("Z", q(ins))),

@@ -68,19 +68,19 @@ func (h *house) oneWrites(a, b *client) {
 // what is wrong.
 func TestConsulStandsStill(t *testing.T) {
 	t.Parallel()
-	const ttl, wait = 2 * time.Second, 200 * time.Millisecond
+	const ttl, wait = 4 * time.Second, 200 * time.Millisecond
 	agent := consultest.Start(t)
 	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL="+ttl.String(), "STARTUP_WAIT="+wait.String()))
 	p := h.proxy()
 	a := h.join(p, "a", "campaign", "wait")
 	for _, how := range []string{"paused", "stopped"} {
 		a.must(fmt.Sprintf("INSERT INTO work VALUES ('%s')", how))
-		since := time.Now()
 		if how == "paused" {
 			agent.Pause(t)
 		} else {
 			agent.Stop()
 		}
+		since := time.Now()
 		var last time.Time // of a success
 		var err error
 		eventually(t, patience, "the worker to be stopped", func() bool {

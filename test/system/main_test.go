@@ -19,7 +19,8 @@ import (
 const patience = 60 * time.Second
 
 // slack is what a bound on time grows by where it is tested: two cores run
-// several servers, proxies and workers at once here.
+// several servers, proxies and workers at once here. Other work beside the tests is
+// allowed for by stopwatch.
 const slack = time.Second
 
 func TestMain(m *testing.M) {

@@ -24,9 +24,9 @@ func TestPostgresRestartsUnderLoad(t *testing.T) {
 				c.r.note("stop Postgres: %s", name)
 				c.pg.Stop(t, stop)
 				c.pg.Restart(t)
-				up := time.Now()
+				up, watch := time.Now(), startWatch(t)
 				c.r.note("Postgres is up")
-				if took := c.awaitWork(up); took > restartTTL+slack+slack {
+				if took := c.awaitWork(up); watch.late(t, took, restartTTL+slack) {
 					t.Errorf("the first increment came %s after Postgres was up; the TTL is %s", took, restartTTL)
 				} else {
 					t.Logf("the first increment came %s after Postgres was up", took)
@@ -53,7 +53,7 @@ func TestAProxyIsKilledUnderLoad(t *testing.T) {
 			place := c.leadersPlace()
 			other := c.proxies[1-place]
 			c.r.note("kill the leader's proxy")
-			killed := time.Now()
+			killed, watch := time.Now(), startWatch(t)
 			c.proxies[place].kill(t)
 			var granted time.Time
 			eventually(t, patience, "a grant at the other proxy", func() bool {
@@ -66,7 +66,7 @@ func TestAProxyIsKilledUnderLoad(t *testing.T) {
 			})
 			took := granted.Sub(killed)
 			t.Logf("a new leader %s after the proxy was killed; the bound is %s", took, bound)
-			if took > bound+slack/2 {
+			if watch.late(t, took, bound) {
 				t.Errorf("a new leader %s after the proxy was killed; the bound is %s", took, bound)
 			}
 			c.awaitWork(killed)

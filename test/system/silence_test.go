@@ -68,11 +68,11 @@ func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
 				if role := follower.show("role"); role != "follower" {
 					t.Fatalf("the second worker's role is %q", role)
 				}
-				since := time.Now()
+				since, watch := time.Now(), startWatch(t)
 				end(leader)
 				took := two.await(t, "takeover", "worker", "follower").at(t).Sub(since)
 				t.Logf("takeover after %s", took)
-				if took > slack {
+				if watch.late(t, took, 0) {
 					t.Errorf("the takeover took %s", took)
 				}
 				eventually(t, patience, "the follower to be told", func() bool { return follower.show("role") == "leader" })

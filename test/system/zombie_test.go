@@ -24,13 +24,14 @@ func TestSafetyZombieInsideAWriteTransaction(t *testing.T) {
 			zombie.must("connect", h.dsn(one, "zombie", "campaign", "wait", "worker_timeout", "300ms"))
 			backend := zombie.must("simple", "BEGIN", "INSERT INTO work VALUES ('zombie')", "SELECT pg_backend_pid()").Values[0]
 			zombie.freeze(t)
+			watch := startWatch(t)
 			successor := h.join(two, "successor", "campaign", "wait")
 			successor.must("INSERT INTO work VALUES ('successor')")
 
 			freed := one.await(t, "released", "worker", "zombie", "reason", "silence").at(t)
 			delay := two.await(t, "takeover", "worker", "successor").at(t).Sub(freed)
 			t.Logf("takeover %s after the lease was free; the grace is %s", delay, grace)
-			if delay > grace+slack {
+			if watch.late(t, delay, grace) {
 				t.Errorf("the zombie delayed the takeover by %s, the grace is %s", delay, grace)
 			}
 			if fencing.Checking && delay < grace {
