@@ -181,6 +181,12 @@ func difference(want, got *outcome) (string, error) {
 	case d != "":
 		return d + got.stuck, nil
 	}
+	if w, g := lines(want.others), lines(got.others); !slices.Equal(w, g) {
+		return fmt.Sprintf("of other sessions it is notified otherwise:\nPostgres: %q\nFencepost: %q%s", w, g, got.stuck), nil
+	}
+	if !slices.Equal(want.heard, got.heard) {
+		return fmt.Sprintf("other sessions are notified otherwise:\nPostgres: %q\nFencepost: %q", want.heard, got.heard), nil
+	}
 	if want.end == "" && got.end != "" {
 		return "the connection ends otherwise: " + got.end + got.stuck, nil
 	}

@@ -43,6 +43,8 @@ create function evil.no(bigint, bigint) returns boolean language sql as 'select 
 create operator evil.= (leftarg = bigint, rightarg = bigint, function = evil.no);
 insert into keys values (1), (2), (3), (4);` + fillT + fillD + fillWide + `
 reset role;
+create table house.beside (n int);
+grant usage on schema house to app; grant insert on house.beside to app;
 refresh materialized view mv;
 create table house.furniture as select oid, relpages, reltuples from pg_class union all select oid, 0, 0 from pg_proc;`
 

@@ -10,12 +10,21 @@ import (
 type generator struct {
 	*rand.Rand
 	steps []step
-	waits int // of ten places to wait for ReadyForQuery, at how many it does
+	waits int  // of ten places to wait for ReadyForQuery, at how many it does
+	wild  bool // see generateWild
 }
 
-// generate makes the script of a seed: always the same.
-func generate(seed uint64) script {
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0))}
+// generate makes the script of a seed: always the same. A leader whose epoch is 1 is
+// answered as by Postgres.
+func generate(seed uint64) script { return generateAs(seed, false) }
+
+// generateWild makes a script in which the client also names epochs that it does not
+// have, and cancels whatever runs: what is answered is then a matter of time and of
+// Fencepost's own.
+func generateWild(seed uint64) script { return generateAs(seed, true) }
+
+func generateAs(seed uint64, wild bool) script {
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), wild: wild}
 	g.waits = []int{0, 3, 10}[g.IntN(3)]
 	if g.IntN(25) == 0 {
 		g.forget()
@@ -31,6 +40,7 @@ func generate(seed uint64) script {
 	} else {
 		g.add(step{name: "Terminate"})
 	}
+	g.interrupt()
 	s := script{steps: g.steps}
 	if g.IntN(2) == 0 {
 		s.cut = g.Uint64()
@@ -79,6 +89,9 @@ func (g *generator) unit() {
 		{1, g.timeout},
 		{2, g.largeObject},
 		{3, func() { g.sync() }},
+		{2, g.epoch},
+		{1, g.cancel},
+		{2, g.beside},
 	}
 	sum := 0
 	for _, u := range units {

@@ -30,7 +30,10 @@ const (
 type transcript struct {
 	startup []wiretest.Message // up to the first ReadyForQuery
 	all     []wiretest.Message
-	seen    []seen // at the end of each wait
+	// others are the notifications of other sessions. Which message of the server they
+	// stand behind is a matter of time.
+	others []wiretest.Message
+	seen   []seen // at the end of each wait
 	// end says how the connection ended: "" in order.
 	end string
 	// unasked: the client ended without having asked for the last answers.
@@ -43,8 +46,9 @@ type transcript struct {
 
 // seen is how many messages had come.
 type seen struct {
-	marks int // of ReadyForQuery and CopyInResponse
-	all   int
+	marks    int // of ReadyForQuery and CopyInResponse
+	all      int
+	canceled bool
 }
 
 // player plays one script on one connection. Its reader takes bytes of the
@@ -58,6 +62,7 @@ type player struct {
 	mu     sync.Mutex
 	buf    []byte // read, and not yet a message
 	all    []wiretest.Message
+	others []wiretest.Message
 	told   int // of all, those in which Fencepost tells of itself
 	readys int // of ReadyForQuery
 	marks  int // and of CopyInResponse
@@ -67,6 +72,7 @@ type player struct {
 	done   chan struct{} // closed when the reader has ended
 
 	pid  uint32 // of the server's process
+	key  []byte // to cancel by
 	asks int    // messages sent that ReadyForQuery may answer, less those known not to be
 	odd  bool   // messages were sent of which nobody knows
 	seen []seen
@@ -80,6 +86,10 @@ type target struct {
 	// when it does. like is what had come at the end of each wait on Postgres: a wait
 	// ends when as much has. Without either, waits end after a grace.
 	asleep func(pid uint32) bool
+	// sleeps reports whether it sleeps because a statement says so.
+	sleeps func(pid uint32) bool
+	// beside runs SQL as an administrator.
+	beside func(sql string) error
 	like   []seen
 	// before is called in front of the step of that index, if it is not nil.
 	before func(i int)
@@ -107,7 +117,7 @@ func play(to target, s script) (transcript, error) {
 	t, err := p.play(s)
 	_ = conn.Close()
 	<-p.done
-	t.all, t.end = p.all, p.end
+	t.all, t.others, t.end = p.all, p.others, p.end
 	return t, err
 }
 
@@ -120,7 +130,7 @@ func (p *player) play(s script) (t transcript, err error) {
 	t.startup, p.all = p.all, nil
 	for _, m := range t.startup {
 		if m.Type == 'K' && len(m.Body) >= 8 {
-			p.pid = binary.BigEndian.Uint32(m.Body)
+			p.pid, p.key = binary.BigEndian.Uint32(m.Body), m.Body
 		}
 	}
 	started := p.marks == 1
@@ -129,7 +139,11 @@ func (p *player) play(s script) (t transcript, err error) {
 	if !started {
 		return t, fmt.Errorf("no start: %v", t.startup)
 	}
-	if !p.steps(s) || !p.await(patience, func() bool { return p.closed }) {
+	ok, err := p.steps(s)
+	if err != nil {
+		return t, err
+	}
+	if !ok || !p.await(patience, func() bool { return p.closed }) {
 		t.stuck = p.to.witness()
 		p.mu.Lock()
 		p.closed, p.end = true, "nothing more came, and no end"
@@ -141,8 +155,9 @@ func (p *player) play(s script) (t transcript, err error) {
 
 // steps sends what s says. It reports false if an answer did not come that Postgres
 // gave.
-func (p *player) steps(s script) bool {
+func (p *player) steps(s script) (ok bool, err error) {
 	var out []byte
+	half := 0
 	cut := rand.New(rand.NewPCG(s.cut, 1))
 	flush := func() {
 		p.send(out, s.cut != 0, cut)
@@ -156,19 +171,92 @@ func (p *player) steps(s script) bool {
 		case "wait":
 			flush()
 			if !p.wait(st.text(0) == "answer") {
-				return false
+				return false, nil
 			}
 		case "Hangup":
 			flush()
 			p.hangUp()
+		case "Half":
+			half = int(number(st.text(0)))
+		case "Cancel":
+			flush()
+			if st.text(0) == "now" {
+				err = p.sendCancel()
+			} else {
+				err = p.cancel()
+			}
+			if err != nil {
+				return false, err
+			}
+		case "Beside":
+			flush()
+			if err := p.to.beside(st.text(0)); err != nil {
+				return false, err
+			}
 		default:
-			out = append(out, st.bytes()...)
+			b := st.bytes()
+			if half > 0 && len(b) > 1 {
+				n := min(half, len(b)-1)
+				out, b, half = append(out, b[:n]...), b[n:], 0
+				flush()
+				if !p.wait(false) {
+					return false, nil
+				}
+			}
+			out = append(out, b...)
 			p.count(st.name)
 		}
 	}
 	flush()
 	p.hangUp()
-	return true
+	return true, nil
+}
+
+// cancel cancels the statement in which the server sleeps. It does nothing where the
+// server did not come to sleep on Postgres, or cannot any more.
+func (p *player) cancel() error {
+	canceled := false
+	defer func() {
+		p.mu.Lock()
+		p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told, canceled})
+		p.mu.Unlock()
+	}()
+	if n := len(p.seen); p.to.like != nil && (n >= len(p.to.like) || !p.to.like[n].canceled) {
+		return nil
+	}
+	const still = 50 // glances in which the server waits for its client
+	for waited, until := 0, time.Now().Add(patience); waited < still && time.Now().Before(until); {
+		switch {
+		case p.await(glance, func() bool { return p.closed }):
+			return nil
+		case p.to.sleeps(p.pid):
+			canceled = true
+			return p.sendCancel()
+		case p.to.asleep(p.pid):
+			waited++
+		}
+	}
+	return nil
+}
+
+// sendCancel asks for the end of what the server does, and waits until it was told.
+func (p *player) sendCancel() error {
+	conn, err := net.DialTimeout(p.to.network, p.to.address, patience)
+	if err != nil {
+		return fmt.Errorf("connect to cancel: %w", err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	const code = 80877102
+	request := binary.BigEndian.AppendUint32(nil, uint32(8+len(p.key)))
+	request = append(binary.BigEndian.AppendUint32(request, code), p.key...)
+	if _, err := conn.Write(request); err != nil {
+		return fmt.Errorf("send the cancel: %w", err)
+	}
+	if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("wait for the cancel: %w", err)
+	}
+	return nil
 }
 
 // unasked reports whether a script ends with messages that Postgres answers into
@@ -176,7 +264,7 @@ func (p *player) steps(s script) bool {
 func unasked(s script) bool {
 	for _, st := range slices.Backward(s.steps) {
 		switch st.name {
-		case "wait", "Terminate", "Hangup":
+		case "wait", "Terminate", "Hangup", "Half", "Cancel", "Beside":
 		case "Parse", "Bind", "Describe", "Execute", "Close":
 			return true
 		default:
@@ -227,7 +315,7 @@ func (p *player) wait(any bool) (ok bool) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told})
+	p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told, false})
 	return ok
 }
 
@@ -381,8 +469,12 @@ func (p *player) take(b []byte, err error) {
 		if n == 0 {
 			break
 		}
-		p.all = append(p.all, m)
 		p.buf = p.buf[n:]
+		if m.Type == 'A' && binary.BigEndian.Uint32(m.Body) != p.pid {
+			p.others = append(p.others, m)
+			continue
+		}
+		p.all = append(p.all, m)
 		switch {
 		case m.Type == 'Z':
 			p.readys++

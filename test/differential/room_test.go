@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -22,6 +23,7 @@ type room struct {
 	database string
 	admin    *pgx.Conn
 	fence    *store.Fence // nil where no proxy comes
+	heard    []string     // by admin, who listens
 
 	fresh    contents // when it is new
 	now      contents // when it was looked at last
@@ -85,7 +87,7 @@ func (r *room) reopen() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
-		conn, err := pgx.Connect(ctx, r.house.pg.DSN(pgtest.Superuser, r.database))
+		conn, err := r.listen(ctx)
 		if err == nil {
 			r.admin = conn
 			return nil
@@ -96,6 +98,24 @@ func (r *room) reopen() error {
 			return fmt.Errorf("connect to look: %w", err)
 		}
 	}
+}
+
+// listen connects as the administrator, who hears what the scripts notify.
+func (r *room) listen(ctx context.Context) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(r.house.pg.DSN(pgtest.Superuser, r.database))
+	if err != nil {
+		return nil, err
+	}
+	cfg.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { r.heard = append(r.heard, n.Channel+" "+n.Payload) }
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "listen ch"); err != nil {
+		_ = conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
 }
 
 func (r *room) do(sql string) error {
@@ -200,9 +220,10 @@ func (r *room) rebuild() error {
 
 // direct plays s on Postgres itself.
 func (r *room) direct(s script) (outcome, error) {
+	r.heard = nil
 	return r.outcome(play(target{
 		network: "unix", address: socketOf(r.house.pg),
-		params: r.params(), asleep: r.asleep, witness: r.witness,
+		params: r.params(), asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
 	}, s))
 }
 
@@ -213,6 +234,13 @@ func (r *room) asleep(pid uint32) bool {
 	return err == nil && waits
 }
 
+// sleeps reports whether a server process is inside pg_sleep.
+func (r *room) sleeps(pid uint32) bool {
+	var sleeps bool
+	err := r.ask(&sleeps, "select exists (select from pg_stat_get_activity($1) where wait_event = 'PgSleep')", int32(pid))
+	return err == nil && sleeps
+}
+
 // proxied plays s through Fencepost, as worker w.
 func (r *room) proxied(s script, like []seen, before func(int)) (outcome, error) {
 	return r.outcome(r.play(s, like, before))
@@ -220,10 +248,11 @@ func (r *room) proxied(s script, like []seen, before func(int)) (outcome, error)
 
 // play plays s through Fencepost, and does not look at the contents.
 func (r *room) play(s script, like []seen, before func(int)) (transcript, error) {
+	r.heard = nil
 	return play(target{
 		network: "tcp", address: r.house.addr,
 		params: append(r.params(), "options", "-c fencepost.resource=r -c fencepost.worker=w"),
-		like:   like, before: before, asleep: r.asleep, witness: r.witness,
+		like:   like, before: before, asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
 	}, s)
 }
 
@@ -249,6 +278,7 @@ func (r *room) witness() string {
 type outcome struct {
 	transcript
 	contents contents
+	heard    []string // by the administrator
 	room     *room
 }
 
@@ -257,5 +287,5 @@ func (r *room) outcome(t transcript, err error) (outcome, error) {
 	if err == nil {
 		err = r.look()
 	}
-	return outcome{t, r.now, r}, err
+	return outcome{t, r.now, r.heard, r}, err
 }

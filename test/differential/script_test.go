@@ -3,6 +3,7 @@ package differential
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -22,6 +23,10 @@ type script struct {
 //	Execute "portal" rows · Sync · Flush · CopyData "data" · CopyDone · CopyFail "why"
 //	FunctionCall oid [formats=1] [results=1] ("value"|null)…
 //	Message t "body" · Bytes "as they are" · Terminate · Hangup
+//	Half n: the next message is cut behind n bytes, and its rest waits until the server does
+//	Cancel: once the server sleeps, which somebody asked it for, it is canceled
+//	Cancel now: whatever it does
+//	Beside "sql": run by an administrator
 //	wait ready: for a ReadyForQuery, a CopyInResponse or the end
 //	wait answer: for any message
 type step struct {
@@ -79,7 +84,7 @@ var types = map[string]byte{
 func (s step) bytes() []byte {
 	var body []byte
 	switch s.name {
-	case "wait", "Hangup":
+	case "wait", "Hangup", "Half", "Cancel", "Beside":
 		return nil
 	case "Bytes":
 		return []byte(s.text(0))
@@ -190,7 +195,7 @@ func parseScript(text string) (script, error) {
 
 func parseStep(line string) (step, error) {
 	name, rest, _ := strings.Cut(line, " ")
-	if _, ok := types[name]; !ok && name != "Message" && name != "Bytes" && name != "Hangup" {
+	if _, ok := types[name]; !ok && !slices.Contains([]string{"Message", "Bytes", "Hangup", "Half", "Cancel", "Beside"}, name) {
 		return step{}, fmt.Errorf("%q is no message", name)
 	}
 	s := step{name: name}

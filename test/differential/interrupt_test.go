@@ -1,0 +1,83 @@
+package differential
+
+import "strconv"
+
+// interrupt puts Flushes between the messages of a script, and cuts some of them in the
+// middle.
+func (g *generator) interrupt() {
+	if g.IntN(3) == 0 {
+		for range 1 + g.IntN(4) {
+			g.insert(g.IntN(len(g.steps)), flushStep)
+		}
+	}
+	if g.IntN(4) == 0 {
+		for range 1 + g.IntN(2) {
+			at := g.IntN(len(g.steps))
+			if n := len(g.steps[at].bytes()); n > 1 {
+				g.insert(at, step{"Half", []word{bare(strconv.Itoa(1 + g.IntN([]int{min(n-1, 5), n - 1}[g.IntN(2)])))}})
+			}
+		}
+	}
+	if g.wild && g.IntN(3) == 0 {
+		for range 1 + g.IntN(3) {
+			g.insert(g.IntN(len(g.steps)), step{"Cancel", []word{bare("now")}})
+		}
+	}
+}
+
+// insert puts s in front of the step of that index.
+func (g *generator) insert(at int, s step) {
+	if at > 0 && g.steps[at-1].name == "Half" {
+		at-- // which belongs to the message behind it
+	}
+	g.steps = append(g.steps[:at:at], append([]step{s}, g.steps[at:]...)...)
+}
+
+// epoch says for which epoch the client writes.
+func (g *generator) epoch() {
+	sql := "set fencepost.epoch = 1"
+	if g.wild {
+		sql = placed(g.Rand, []string{
+			"set fencepost.epoch = {n}", "set fencepost.epoch = {i}", "set fencepost.epoch = 0", "set fencepost.epoch = -1", "set fencepost.epoch = '9223372036854775807'",
+			"set fencepost.epoch = ''", "set fencepost.epoch = default", "reset fencepost.epoch", "set local fencepost.epoch = {n}", "show fencepost.epoch", "show fencepost.role",
+			"set fencepost.epoch = {n}; insert into t values ({i}, 'named')", "begin; set fencepost.epoch = {n}; insert into t values ({i}, 'named'); commit",
+			"select set_config('fencepost.epoch', '{n}', false)", "set fencepost.resource = 'other'", "set fencepost.worker = 'other'",
+		}[g.IntN(16)])
+	}
+	if g.IntN(3) == 0 {
+		g.add(parseOf("", sql), bindOf("", "", nil), executeOf("", 0))
+		g.maybeSync(8)
+		return
+	}
+	g.query(sql)
+}
+
+// cancel cancels a statement that sleeps, alone or behind others.
+func (g *generator) cancel() {
+	g.sync()
+	g.query("rollback")
+	sql := placed(g.Rand, []string{
+		"select pg_sleep(5)", "insert into t select {i}, pg_sleep(5)::text", "begin; insert into t values ({i}, 'c'); select pg_sleep(5)",
+		"insert into t values ({i}, 'c'); select pg_sleep(5)", "do $$begin perform pg_sleep(5); end$$",
+	}[g.IntN(5)])
+	if g.IntN(3) == 0 {
+		sql = []string{"select pg_sleep(5)", "select wr(30) from pg_sleep(5)"}[g.IntN(2)]
+		g.run()
+		g.add(parseOf("", sql), bindOf("", "", nil), executeOf("", 0), syncStep)
+	} else {
+		g.add(query(sql))
+	}
+	g.add(step{name: "Cancel"})
+	g.ready()
+	g.query("rollback")
+}
+
+// beside lets another session notify this one. What is asked for then is answered behind
+// the notification, or in front of it, but in any case not before that was sent.
+func (g *generator) beside() {
+	if g.IntN(2) == 0 {
+		g.query("listen ch")
+	}
+	g.sync()
+	g.add(waitReady, step{"Beside", []word{quoted(placed(g.Rand, "notify ch, 'beside {i}'"))}}, query("select 1"), waitReady)
+}
