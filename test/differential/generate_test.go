@@ -41,7 +41,7 @@ func generateAs(seed uint64, wild bool) script {
 		g.add(step{name: "Terminate"})
 	}
 	g.interrupt()
-	s := script{steps: g.steps}
+	s := script{steps: g.steps, free: wild}
 	if g.IntN(2) == 0 {
 		s.cut = g.Uint64()
 	}

@@ -14,12 +14,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// house is a proxy in front of a real Postgres. The tests say who is granted;
+// house is two proxies in front of a real Postgres. The tests say who is granted;
 // the fence in the database is the real one.
 type house struct {
 	*desktest.Desk
-	pg   *pgtest.Server
-	addr string
+	pg    *pgtest.Server
+	addr  string
+	other string // address of the second proxy
 }
 
 // newHouse starts a proxy in front of the server of that major version.
@@ -39,7 +40,14 @@ func socketOf(pg *pgtest.Server) string {
 func newHouseAt(t *testing.T, pg *pgtest.Server) *house {
 	t.Helper()
 	h := &house{Desk: desktest.New(t, pg), pg: pg}
-	srv, err := proxy.NewServer(proxy.Config{Upstream: socketOf(pg), Candidates: h, ProxyID: "test"})
+	h.addr, h.other = h.serve(t, "one"), h.serve(t, "two")
+	return h
+}
+
+// serve starts a proxy, which ends with the test, and returns its address.
+func (h *house) serve(t *testing.T, id string) string {
+	t.Helper()
+	srv, err := proxy.NewServer(proxy.Config{Upstream: socketOf(h.pg), Candidates: h, ProxyID: id})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +55,6 @@ func newHouseAt(t *testing.T, pg *pgtest.Server) *house {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.addr = ln.Addr().String()
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ctx, ln) }()
@@ -58,5 +65,5 @@ func newHouseAt(t *testing.T, pg *pgtest.Server) *house {
 		}
 		srv.Close()
 	})
-	return h
+	return ln.Addr().String()
 }

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 type room struct {
 	house    *house
 	database string
+	asking   sync.Mutex // held while admin is used
 	admin    *pgx.Conn
 	fence    *store.Fence // nil where no proxy comes
 	heard    []string     // by admin, who listens
@@ -121,6 +123,8 @@ func (r *room) listen(ctx context.Context) (*pgx.Conn, error) {
 func (r *room) do(sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	r.asking.Lock()
+	defer r.asking.Unlock()
 	if _, err := r.admin.Exec(ctx, sql); err != nil {
 		return fmt.Errorf("%.100s: %w", sql, err)
 	}
@@ -131,6 +135,8 @@ func (r *room) do(sql string) error {
 func (r *room) ask(into any, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
+	r.asking.Lock()
+	defer r.asking.Unlock()
 	if err := r.admin.QueryRow(ctx, sql, args...).Scan(into); err != nil {
 		return fmt.Errorf("%.60s: %w", sql, err)
 	}

@@ -14,7 +14,12 @@ type script struct {
 	// cut seeds where the bytes are cut into pieces; 0 cuts nowhere.
 	cut   uint64
 	steps []step
+	// free says that what is answered cannot be compared: see generateWild.
+	free bool
 }
+
+// namesEpochs reports whether the client says for which epoch it writes.
+func (s script) namesEpochs() bool { return strings.Contains(s.String(), "fencepost.") }
 
 // step is a message, or a wait. As text it is its name and its words:
 //

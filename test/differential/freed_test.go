@@ -1,0 +1,141 @@
+package differential
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/desktest"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestSafetyFreedTwin plays scripts by a worker whose lease is freed, or is not confirmed
+// any more, at a random point. It may have it back under the same epoch, before or after
+// a worker of another proxy was granted one, of which its own proxy knows nothing. Once
+// that grant has returned, nothing of the first one is committed, and the second one
+// writes undisturbed.
+func TestSafetyFreedTwin(t *testing.T) {
+	t.Parallel()
+	twins(t, (*pair).freed)
+}
+
+func (p *pair) freed(s script, r *rand.Rand) error {
+	room := p.fenced
+	seat := room.house.Sit(room.database, "w", room.fence)
+	if _, err := seat.TryGrant(); err != nil {
+		return err
+	}
+	led := seat.Standing()
+	lapsed := *led
+	lapsed.Lapsed = true
+	next := room.successor()
+	steps := []int{r.IntN(len(s.steps)), r.IntN(len(s.steps)), r.IntN(len(s.steps))}
+	slices.Sort(steps)
+	lost := []*fencing.Standing{{Role: fencing.Follower, Vacant: true, Holder: led.Holder}, &lapsed}[r.IntN(2)]
+	moves := []func(){func() { seat.Set(lost) }, next.takeOver, func() { seat.Set(led) }}
+	if r.IntN(2) == 0 { // it has its lease back first
+		moves[1], moves[2] = moves[2], moves[1]
+	}
+	got, err := room.play(s, nil, func(i int) {
+		for k, at := range steps {
+			if at == i {
+				moves[k]()
+			}
+		}
+	})
+	if err := errors.Join(next.works(), err); err != nil {
+		return err
+	}
+	if err := room.nothingSince(next.found); err != nil {
+		return fmt.Errorf("lease lost, granted to another and had back at steps %v: %w\nFencepost:\n  %s", steps, err, strings.Join(lines(got.all), "\n  "))
+	}
+	return room.tidy()
+}
+
+// successor is a worker of the second proxy.
+type successor struct {
+	room  *room
+	seat  *desktest.Seat
+	found contents // when its grant had returned
+	once  sync.Once
+	err   error // of taking over
+	conn  *pgx.Conn
+	wrote int
+}
+
+func (r *room) successor() *successor {
+	return &successor{room: r, seat: r.house.Sit(r.database, "successor", r.fence)}
+}
+
+// takeOver has the successor granted an epoch, and lets it write, once.
+func (n *successor) takeOver() { n.once.Do(func() { n.err = n.tryTakeOver() }) }
+
+func (n *successor) tryTakeOver() error {
+	if _, err := n.seat.TryGrant(); err != nil {
+		return err
+	}
+	if err := n.room.look(); err != nil {
+		return err
+	}
+	n.found = n.room.now
+	cfg, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", pgtest.App, n.room.house.other, n.room.database))
+	if err != nil {
+		return err
+	}
+	cfg.RuntimeParams["options"] = "-c fencepost.resource=r -c fencepost.worker=successor"
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if n.conn, err = pgx.ConnectConfig(ctx, cfg); err != nil {
+		return fmt.Errorf("connect the successor: %w", err)
+	}
+	return n.write(ctx)
+}
+
+func (n *successor) write(ctx context.Context) error {
+	if _, err := n.conn.Exec(ctx, "insert into house.beside values (1)"); err != nil {
+		return fmt.Errorf("the successor's write: %w", err)
+	}
+	n.wrote++
+	return nil
+}
+
+// works lets the successor take over, if it has not yet, and write once more, and ends
+// it.
+func (n *successor) works() error {
+	if n.takeOver(); n.err != nil {
+		return n.err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := errors.Join(n.write(ctx), n.conn.Close(ctx)); err != nil {
+		return err
+	}
+	var rows int
+	if err := n.room.ask(&rows, "with x as (delete from house.beside returning n) select count(*) from x"); err != nil {
+		return err
+	}
+	if rows != n.wrote {
+		return fmt.Errorf("the successor has written %d rows, and %d are there", n.wrote, rows)
+	}
+	return nil
+}
+
+// nothingSince waits until the workers have ended, and compares what is in the database
+// with what was in it when a grant had returned.
+func (r *room) nothingSince(found contents) error {
+	if err := r.atRest(); err != nil {
+		return err
+	}
+	if !r.now.same(found) {
+		return fmt.Errorf("a stale worker's work was committed. When the grant had returned:\n%s\nat the end:\n%s", found, r.now)
+	}
+	return nil
+}
