@@ -206,7 +206,7 @@ func (m *machine) refreshed() { m.renewed = true }
 // roomy reports that no more is owed than with needRoom may be.
 func (m *machine) roomy() bool {
 	if m.waiting || m.repeat.discard {
-		return !m.owed.certain()
+		return !m.owed.certain() || m.waiting && m.copying // the server waits for the client
 	}
 	return m.owed.len() <= maxOwed/2
 }

@@ -134,6 +134,10 @@ func (m *machine) message(f frame, n, avail int, p *gate.Plan) need {
 		m.gate.Pass(p, n, n+avail, more, r)
 		return needNothing
 	}
+	if m.awaitsEnd(f.typ) {
+		m.waiting = true
+		return needRoom
+	}
 	if m.wantsAnalysis(f.typ, body) {
 		return needAnalysis
 	}

@@ -118,6 +118,14 @@ func (m *machine) pushQuery() *reply {
 // their transaction.
 func (m *machine) stillOpen() bool { return m.version >= 18 && m.unsynced }
 
+// awaitsEnd reports whether a message of that type has to wait until the Query or
+// function call in front of it is answered. On 18 only that answer says whether the
+// transaction of what was executed before goes on, or has failed and is over; in the
+// latter case a check in front would leave open one that the client has not.
+func (m *machine) awaitsEnd(typ byte) bool {
+	return m.mode != passing && !m.open && m.stillOpen() && !m.copying && m.owed.certain() && strings.IndexByte("QPBDEF", typ) >= 0
+}
+
 // syncBefore ends a batch of which only our check has been executed, before a
 // message that is not of the extended protocol: PostgreSQL 18 would not commit
 // it behind the check's Execute, and a BEGIN could fix no isolation behind it. Of
