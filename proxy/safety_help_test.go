@@ -132,7 +132,7 @@ func (s *stage) succeed() {
 
 // waiting reports how many backends wait for a lock of that kind.
 func (s *stage) waiting(kind string) int {
-	return s.value("select count(*) from pg_locks where not granted and locktype = $1", kind)
+	return s.value("select count(*) from pg_locks join pg_stat_activity using (pid) where not granted and locktype = $1 and datname = current_database()", kind)
 }
 
 // pending is the reply to something that was sent, as it comes.
