@@ -49,6 +49,7 @@ type seen struct {
 	marks    int // of ReadyForQuery and CopyInResponse
 	all      int
 	canceled bool
+	closed   bool
 }
 
 // player plays one script on one connection. Its reader takes bytes of the
@@ -218,7 +219,7 @@ func (p *player) cancel() error {
 	canceled := false
 	defer func() {
 		p.mu.Lock()
-		p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told, canceled})
+		p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told, canceled, p.closed})
 		p.mu.Unlock()
 	}()
 	if n := len(p.seen); p.to.like != nil && (n >= len(p.to.like) || !p.to.like[n].canceled) {
@@ -310,12 +311,12 @@ func (p *player) wait(any bool) (ok bool) {
 		ok = true
 	} else if n := len(p.seen); n < len(p.to.like) {
 		l := p.to.like[n]
-		ok = p.waitForAsMuch(func() bool { return p.closed || p.marks >= l.marks })
+		ok = p.waitForAsMuch(func() bool { return p.closed || p.marks >= l.marks && !l.closed })
 		p.await(grace, func() bool { return p.closed || len(p.all)-p.told >= l.all })
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told, false})
+	p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told, false, p.closed})
 	return ok
 }
 
