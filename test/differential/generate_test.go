@@ -488,7 +488,7 @@ func (g *generator) forget() {
 func (g *generator) timeout() {
 	g.sync()
 	g.query("rollback")
-	g.query("set statement_timeout = '80ms'")
+	g.query("set statement_timeout = '500ms'")
 	if g.IntN(2) == 0 {
 		g.query("select pg_sleep(3)")
 	} else {
