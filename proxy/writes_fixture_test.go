@@ -90,6 +90,7 @@ create function wri(int, int) returns int language plpgsql volatile as 'begin pe
 create function wrp(pair) returns int language plpgsql volatile as 'begin perform public.wr(''c''); return 0; end';
 create function wrt() returns trigger language plpgsql as 'begin insert into public.t values (new.a + 100, ''trigger''); return new; end';
 create domain wd as text check (wrb(value));
+create domain sd as int check (nextval('public.s'::text) > 0);
 create operator + (leftarg = int, rightarg = int, function = wri);
 create view vw as select wr('view') as v;
 create view upd as select * from t;
