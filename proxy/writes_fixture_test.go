@@ -133,7 +133,7 @@ var writesGlobals = []string{
 
 func newWritesHouse(t *testing.T, major int) *writesHouse {
 	t.Helper()
-	opts := []pgtest.Option{pgtest.WithConfig(map[string]string{"autovacuum": "off", "max_wal_senders": "5", "checkpoint_timeout": "1h"})}
+	opts := []pgtest.Option{pgtest.WithConfig(map[string]string{"autovacuum": "off", "max_wal_senders": "5", "checkpoint_timeout": "1h", "log_min_error_statement": "panic"})}
 	if major > 0 {
 		opts = append(opts, pgtest.WithBinaries(pgtest.Binaries(t, major)))
 	}
