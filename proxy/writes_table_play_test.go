@@ -51,6 +51,17 @@ select concat_ws(' ', l.locktype, l.relation::regclass, l.mode) from pg_locks l 
 where a.application_name = 'worker' and a.datname = current_database() and l.granted and l.mode <> 'AccessShareLock'
 	and l.locktype not in ('virtualxid', 'advisory') and l.relation is distinct from to_regclass('fencepost.epoch_1')`
 
+// locks are what stands in the way of others. To plan a cursor over a function of
+// SQL, the server locks the tables of the function's body as its statements would
+// have it, in read-only mode too.
+func (x *table) locks(c cell) []string {
+	all := x.fenced.lines(x.t, locksSQL)
+	if x.major >= readsHold && c.path.kind() == "declare" {
+		all = slices.DeleteFunc(all, func(l string) bool { return l == "relation t RowExclusiveLock" })
+	}
+	return all
+}
+
 // playCell plays a cell, and fails the test, with what plays it alone, if the
 // promise did not hold.
 func (x *table) playCell(c cell) {
@@ -111,32 +122,13 @@ func (x *table) attempt(c cell, careful bool) (found, changed string) {
 	if c.who.led() || careful {
 		x.seen = "" // it may write yet
 	}
-	s := x.speaker(c)
-	s.play(x.beginning(c))
-	plan := c.script(x.filled)
-	s.play(plan.setup)
-	mid := len(plan.early) > 0 && c.transport != preparedBefore // there is no time in between
-	if c.who.saying() && mid {
-		next := x.epoch
-		if c.who == unawareSaying {
-			next++
-		}
-		s.play([]sending{saying(next)})
-	}
-	s.play(plan.early)
-	was := x.holder
-	if err := x.change(c); err != nil {
-		found += fmt.Sprintf("no grant: %v\n", err)
-	}
+	s, was, plan := x.speaker(c), x.holder, c.script(x.filled)
 	defer x.undo(c, was)
-	if c.who.saying() && !mid {
-		s.play([]sending{saying(x.epoch)})
-	}
-	x.settled(c, s)
+	found = x.lead(c, s, plan)
 	before := x.look(careful)
 	s.play(plan.late)
 	x.settled(c, s)
-	locks := x.fenced.lines(x.t, locksSQL)
+	locks := x.locks(c)
 	if len(locks) > 0 && !c.path.temp {
 		found += "locked: " + strings.Join(locks, ", ") + "\n"
 	}
@@ -152,19 +144,43 @@ func (x *table) attempt(c cell, careful bool) (found, changed string) {
 		found += s.err.Error() + "\n" + strings.Join(transcriptOf(s.all, s.ended, x.fenced.db), "\n")
 	}
 	x.dirty = x.dirty || len(c.path.before) > 0 && c.who.led()
-	if careful && len(locks) == 0 {
+	if careful && len(locks) == 0 { // before what belongs to the session goes with it
 		x.settled(c, s)
 		changed += x.since(before)
-		x.done(c, s)
-	} else {
-		x.done(c, s)
-		x.settleTo(x.live)
+	}
+	x.done(c, s)
+	x.settleTo(x.live)
+	if !careful || len(locks) > 0 {
 		changed += x.since(before)
 	}
 	if c.path.temp { // what comes before has changed something, and it goes with the session
 		changed = ""
 	}
 	return found, changed
+}
+
+// lead plays all up to the change of the standing, and changes it. Who says the
+// epoch does so last, or first where what comes early leaves no room.
+func (x *table) lead(c cell, s *speaker, plan cellScript) (found string) {
+	s.play(x.beginning(c))
+	s.play(plan.setup)
+	room := len(plan.early) == 0 || c.transport == preparedBefore
+	if c.who.saying() && !room {
+		next := x.epoch
+		if c.who == unawareSaying {
+			next++
+		}
+		s.play([]sending{saying(next)})
+	}
+	s.play(plan.early)
+	if err := x.change(c); err != nil {
+		found = fmt.Sprintf("no grant: %v\n", err)
+	}
+	if c.who.saying() && room {
+		s.play([]sending{saying(x.epoch)})
+	}
+	x.settled(c, s)
+	return found
 }
 
 func saying(epoch int64) sending { return ask1(q(fmt.Sprintf("set fencepost.epoch = %d", epoch))) }
