@@ -76,6 +76,9 @@ type Config struct {
 	// Logger gets structured lines, Audit a line per refused statement.
 	Logger, Audit *zap.Logger
 	Metrics       Metrics // may be nil
+	// Observe returns who watches a session's traffic with the server. It is for
+	// tests and for debugging; nil means nobody.
+	Observe func(Observed) Observer
 }
 
 func (c *Config) setDefaults() error {

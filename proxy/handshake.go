@@ -264,6 +264,9 @@ func (x *session) serverParameter(body []byte) {
 // is let in: a fence that cannot be checked is known here.
 func (x *session) prepareChecks(m *machine) error {
 	out := appendSync(m.checks.appendPrepare(nil, 0, true, new(replies).push))
+	if err := x.observer.Sent(out); err != nil {
+		return err
+	}
 	if _, err := x.server.Write(out); err != nil {
 		return errOver
 	}
@@ -273,6 +276,7 @@ func (x *session) prepareChecks(m *machine) error {
 		if err != nil {
 			return err
 		}
+		x.observer.Received(msg)
 		switch typ {
 		case '1':
 		case 'Z':

@@ -53,6 +53,7 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Standing, told fencing.Ep
 	for _, body := range x.parameters {
 		m.parameter(body)
 	}
+	x.observe(m)
 	if md != passing {
 		if err := x.prepareChecks(m); err != nil {
 			return nil, 0, err

@@ -40,6 +40,7 @@ func (x *session) down(ctx context.Context) {
 	d := &downPump{x: x, buf: make([]byte, firstBuffer)}
 	d.have, _ = x.fromServer.Read(d.buf[:x.fromServer.Buffered()])
 	x.fromServer = nil
+	x.observer.Received(d.buf[:d.have])
 	for {
 		if d.have > 0 && !d.process(ctx) {
 			return
@@ -60,6 +61,7 @@ func (d *downPump) read() error {
 	x := d.x
 	if _, ok := x.lane(); !ok {
 		n, err := x.server.Read(d.buf[d.have:])
+		x.observer.Received(d.buf[d.have : d.have+n])
 		if d.have += n; n > 0 {
 			return nil
 		}
@@ -83,6 +85,7 @@ func (d *downPump) serve() (stay bool) {
 	if d.readErr = err; err != nil {
 		return false
 	}
+	x.observer.Received(d.buf[d.have : d.have+n])
 	d.have += n
 	if d.have == len(d.buf) || !x.sending.TryLock() {
 		return false
@@ -259,6 +262,7 @@ func (x *session) tell(out []byte) error {
 func (x *session) deleteNote(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
 	defer cancel()
+	x.observer.Unnoted()
 	x.mu.Lock()
 	note := x.note
 	x.mu.Unlock()

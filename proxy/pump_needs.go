@@ -115,5 +115,6 @@ func (x *session) enter(ctx context.Context) *fencing.Refusal {
 	x.mu.Lock()
 	x.note = note
 	x.mu.Unlock()
+	x.observer.Noted(int64(entry.Told))
 	return nil
 }

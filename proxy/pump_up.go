@@ -196,8 +196,24 @@ func (u *upPump) take() bool {
 		t.answer(false) // before what may block
 	}
 	u.step.out, u.step.rest, u.scratch = u.plan.Parts(u.scratch)
+	if err := u.observe(); err != nil {
+		u.step.out, u.step.rest, u.step.err = nil, nil, err
+	}
 	u.taken = true
 	return true
+}
+
+// observe shows the observer what is about to be sent.
+func (u *upPump) observe() error {
+	if err := u.x.observer.Sent(u.step.out); err != nil {
+		return err
+	}
+	for _, b := range u.step.rest {
+		if err := u.x.observer.Sent(b); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // process sends on what is in the buffer, as far as it goes.

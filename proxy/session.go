@@ -34,6 +34,8 @@ type session struct {
 	cand   fencing.Candidacy // nil without a resource; set once, before joined
 	crew   *crew             // nil without a resource; set before the candidacy knows of the session
 
+	observer Observer
+
 	fromClient *bufio.Reader // until run
 	fromServer *bufio.Reader
 	message    []byte
@@ -103,7 +105,7 @@ var _ fencing.Member = (*session)(nil)
 
 func newSession(s *Server, client, server net.Conn, start *startup) *session {
 	return &session{
-		srv: s, id: randomHex(6), start: start, client: client, server: server, log: zap.NewNop(),
+		srv: s, id: randomHex(6), start: start, client: client, server: server, log: zap.NewNop(), observer: nobody{},
 		fromClient: bufio.NewReader(client), fromServer: bufio.NewReader(server),
 	}
 }

@@ -1,0 +1,219 @@
+package oracle
+
+// apply is what a message makes of each state: the states after its success and
+// after an error. judged says that the message is about to go out and must be
+// covered.
+func (o *Observer) apply(from set, m *message, judged bool) (ok, bad set) {
+	for _, s := range from {
+		switch {
+		case s.dead:
+			ok.add(s)
+		case s.copies > 0:
+			o.applyInCopy(s, m, &ok, &bad)
+		case s.skip:
+			if m.typ == 'S' {
+				s.skip, s.pipelined = false, false
+				if s.phase == implicit {
+					s = s.ended()
+				}
+			}
+			ok.add(s)
+		default:
+			o.applyTo(s, m, judged, &ok, &bad)
+		}
+	}
+	return ok, bad
+}
+
+// applyInCopy is apply while the server reads COPY data.
+func (o *Observer) applyInCopy(s state, m *message, ok, bad *set) {
+	switch m.typ {
+	case 'd', 'H', 'S':
+		ok.add(s)
+	case 'c':
+		if s.copies--; s.copies == 0 {
+			s.byExecute = false
+		}
+		ok.add(s)
+	case 'f':
+		bad.add(s.fail(s.byExecute))
+	default:
+		s.dead = true
+		bad.add(s)
+	}
+}
+
+func (o *Observer) applyTo(s state, m *message, judged bool, ok, bad *set) {
+	switch m.typ {
+	case 'S':
+		ok.add(o.endBatch(s, judged && !m.noted))
+	case 'X':
+		s.dead = true
+		ok.add(s)
+	case 'Q', 'F':
+		o.applyText(s, m, judged, ok, bad)
+	case 'P', 'B', 'D', 'E':
+		o.applyExtended(s, m, judged, ok, bad)
+	case 'C':
+		ok.add(s)
+		bad.add(s.fail(true))
+	default:
+		ok.add(s) // Flush, and what belongs to a COPY and comes too late
+	}
+}
+
+// endBatch ends a transaction without a block.
+func (o *Observer) endBatch(s state, judged bool) state {
+	s.pipelined = false
+	if s.phase != implicit {
+		return s
+	}
+	if judged && s.work && s.cover == uncovered {
+		o.complain("the end of a transaction that ran in a read-only mode which was undone: %s", s)
+	}
+	return s.ended()
+}
+
+var preparedNames = map[byte]string{'P': "a Parse", 'B': "a Bind", 'D': "a Describe"}
+
+// applyExtended is apply for a message that names a statement.
+func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set) {
+	bad.add(s.fail(true))
+	if m.bad {
+		return
+	}
+	p := place{version: o.facts.Version, extended: true}
+	for i := range m.may {
+		q := &m.may[i]
+		if m.typ != 'E' {
+			if v := o.judgePrepared(s, q, preparedNames[m.typ]); v.why != "" && judged && !m.noted {
+				o.complain("%s", v.why)
+			}
+			if s.phase == failed && !endsFailed(q) || m.typ == 'P' && q.early {
+				continue
+			}
+			t := s.running()
+			t.bound = m.typ == 'B' && s.phase == idle && q.kind == check && q.check.front
+			t.noted = t.noted || m.noted
+			ok.add(t)
+			continue
+		}
+		v := o.judge(s, q, p)
+		if v.why != "" && !v.later && judged && !m.noted {
+			o.complain("Execute of %s", v.why)
+		}
+		r := o.runOne(s, q, p)
+		for _, t := range r.ok {
+			t.pipelined = t.phase != idle && !q.empty && q.kind != begin
+			t.noted = t.noted || m.noted && v.why != "" && t.phase != idle
+			ok.add(t)
+		}
+		*bad = union(*bad, r.bad)
+	}
+	if len(m.may) == 0 { // Describe of a portal
+		ok.add(s)
+	}
+}
+
+// endsFailed reports whether a statement may be parsed and bound in a failed block.
+func endsFailed(q *statement) bool {
+	switch q.kind {
+	case commit, rollback, rollbackTo, opaque, fails:
+		return true
+	default:
+		return q.empty
+	}
+}
+
+// runOne is run for a check only if it is this session's own.
+func (o *Observer) runOne(s state, q *statement, p place) result {
+	if q.kind == check && !o.mine(q.check) {
+		other := *q
+		other.kind = query
+		return s.run(&other, p)
+	}
+	return s.run(q, p)
+}
+
+// function is what the fast path runs.
+var function = []statement{{kind: writes}}
+
+// applyText is apply for a Query or a function call. What was answered already
+// says how far it came.
+func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
+	all := m.may
+	if m.typ == 'F' {
+		all = function
+	}
+	if m.bad {
+		bad.add(s.fail(false))
+		return
+	}
+	p := place{version: o.facts.Version, among: len(all) > 1}
+	passed, stopped := m.progress(all)
+	if judged {
+		passed, stopped = 0, -1
+	}
+	now := set{s}
+	for i := range all {
+		q, next := &all[i], set{}
+		ran := i < passed || i == stopped && q.kind != lone || q.kind == opaque && i > 0 && i <= len(m.tags)
+		for _, s := range now {
+			v := o.judge(s, q, p)
+			if v.why != "" && !m.noted && (judged && !v.later || v.later && ran) {
+				o.complain("Query: %s", v.why)
+			}
+			r := o.runOne(s, q, p)
+			if i >= passed {
+				*bad = union(*bad, r.bad)
+			}
+			for _, t := range r.ok {
+				t.noted = t.noted || m.noted && v.why != ""
+				next.add(t)
+			}
+		}
+		if i == stopped {
+			return
+		}
+		now = next
+	}
+	for _, s := range now {
+		if s.phase == implicit && s.pipelined && o.facts.Version >= 18 {
+			ok.add(s) // 18 goes on with the transaction of the batch
+		}
+		pipelined := s.pipelined
+		t := o.endBatch(s, judged && !m.noted)
+		t.pipelined = pipelined && t.phase != idle
+		ok.add(t)
+		if s.phase == implicit {
+			bad.add(t) // a deferred constraint
+		}
+	}
+}
+
+// progress says how many statements of a Query have succeeded, as far as is known,
+// and which one has failed: -1 if none has.
+func (m *message) progress(all []statement) (passed, stopped int) {
+	known := len(all)
+	for i := range all {
+		if all[i].kind == opaque {
+			known = i
+			break
+		}
+	}
+	passed, stopped = min(len(m.tags), known), -1
+	if m.failed && passed < known {
+		stopped = passed
+	}
+	return passed, stopped
+}
+
+// exact reports whether each statement of a text is known.
+func exact(all []statement) bool {
+	for i := range all {
+		if all[i].kind == opaque {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,53 @@
+package oracle
+
+import (
+	"bytes"
+	"encoding/binary"
+)
+
+// frame is one message of either side as far as it is kept.
+type frame struct {
+	typ  byte
+	size int // of the body
+	body []byte
+}
+
+// framer cuts a stream into messages. Of a body it keeps no more than most bytes.
+type framer struct {
+	most int
+	head []byte
+	now  frame
+	left int // of the body
+}
+
+// write takes bytes and gives each message that they end to take.
+func (f *framer) write(b []byte, take func(frame)) {
+	for len(b) > 0 {
+		if len(f.head) < 5 {
+			n := min(5-len(f.head), len(b))
+			f.head, b = append(f.head, b[:n]...), b[n:]
+			if len(f.head) < 5 {
+				return
+			}
+			f.left = int(int32(binary.BigEndian.Uint32(f.head[1:]))) - 4
+			f.now = frame{typ: f.head[0], size: f.left}
+			if f.left < 0 { // the server ends the connection over it
+				f.now, f.left = frame{typ: 'X'}, 0
+			}
+		}
+		n := min(f.left, len(b))
+		if room := f.most - len(f.now.body); room > 0 {
+			f.now.body = append(f.now.body, b[:min(n, room)]...)
+		}
+		f.left, b = f.left-n, b[n:]
+		if f.left == 0 {
+			take(f.now)
+			f.head = f.head[:0]
+		}
+	}
+}
+
+// text returns the bytes of b in front of its first NUL, and what follows.
+func text(b []byte) (s, rest []byte, ok bool) {
+	return bytes.Cut(b, []byte{0})
+}

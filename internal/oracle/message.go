@@ -1,0 +1,262 @@
+package oracle
+
+import (
+	"encoding/binary"
+	"regexp"
+	"strings"
+)
+
+// message is one message that went to the server.
+type message struct {
+	typ   byte
+	bad   bool // malformed: the server refuses it
+	name  string
+	batch int
+	// may are the statements that it may be about: one for a Parse, and of a
+	// Query those of its text, in order.
+	may   []statement
+	noted bool // it went out under a note
+	maybe bool // a Sync that the server may have taken for a part of COPY data
+
+	// What was answered so far.
+	tags   []string
+	failed bool
+	copies int // CopyInResponses
+}
+
+// prepared is what a name may stand for.
+type prepared struct {
+	batch int // of the last Parse or Bind
+	last  []statement
+	all   []statement // the last and those before it that may hold still
+}
+
+// may returns what the name stands for in a message of that batch.
+func (p *prepared) may(batch int) []statement {
+	switch {
+	case p == nil:
+		return unread
+	case p.batch == batch:
+		return p.last // had it failed, the server would skip the message
+	default:
+		return p.all
+	}
+}
+
+// define gives the name another meaning, if the message that does so succeeds.
+func define(names map[string]*prepared, name string, batch int, what []statement) {
+	p := names[name]
+	if p == nil {
+		p = &prepared{}
+		names[name] = p
+	}
+	p.batch, p.last = batch, what
+	p.all = append(append([]statement(nil), p.all...), what...)
+}
+
+// murky reports whether names that differ on the wire may be one for the server,
+// which cuts and converts them.
+func murky(name []byte) bool {
+	return len(name) >= 63 || sensitive(name)
+}
+
+// message reads a message of the client's side.
+func (o *Observer) message(f frame) *message {
+	m := &message{typ: f.typ, batch: o.batch, noted: o.noted}
+	if f.size > len(f.body) {
+		m.may = unread
+		return m
+	}
+	switch f.typ {
+	case 'Q':
+		sql, rest, ok := text(f.body)
+		m.bad = !ok || len(rest) > 0
+		m.may = o.readText(sql)
+		delete(o.statements, "")
+		delete(o.portals, "")
+	case 'P':
+		o.parse(m, f.body)
+	case 'B':
+		o.bind(m, f.body)
+	case 'D', 'C':
+		if len(f.body) < 2 {
+			m.bad = true
+			break
+		}
+		name, _, _ := text(f.body[1:])
+		m.name = string(name)
+		o.describeOrClose(m, f.body[0], name)
+	case 'E':
+		name, _, ok := text(f.body)
+		m.bad, m.may = !ok, cursor
+		if p := o.portals[string(name)]; p != nil {
+			m.may = p.may(o.batch)
+		}
+		if murky(name) {
+			m.may = unread
+		}
+	}
+	o.rename(m)
+	return m
+}
+
+// cursor is what the Execute of a portal runs that no Bind has made: an SQL cursor,
+// or nothing.
+var cursor = []statement{{kind: query}}
+
+func (o *Observer) parse(m *message, body []byte) {
+	name, rest, ok := text(body)
+	sql, types, ok2 := text(rest)
+	if m.bad = !ok || !ok2; m.bad {
+		return
+	}
+	m.name = string(name)
+	m.may = read(sql, o.settled(), true)
+	switch len(m.may) {
+	case 0:
+		m.may = []statement{{kind: nothing, empty: true}}
+	case 1:
+	default: // refused by the server, whatever they are
+		m.may = []statement{{kind: fails, early: true}}
+	}
+	if m.may[0].kind >= outside && len(types) > 2 {
+		// Harmless itself, but to bind it makes values of any type.
+		m.may = append([]statement{{kind: query}}, m.may...)
+	}
+	if !murky(name) {
+		define(o.statements, m.name, o.batch, m.may)
+	}
+}
+
+func (o *Observer) bind(m *message, body []byte) {
+	portal, rest, ok := text(body)
+	name, rest, ok2 := text(rest)
+	if m.bad = !ok || !ok2; m.bad {
+		return
+	}
+	m.name = string(portal)
+	m.may = unread
+	if !murky(name) {
+		m.may = o.statements[string(name)].may(o.batch)
+	}
+	if params, ok := numbers(rest); ok {
+		m.may = withParameters(m.may, params)
+	}
+	if !murky(portal) {
+		define(o.portals, m.name, o.batch, m.may)
+	}
+}
+
+// withParameters puts parameters into checks.
+func withParameters(all []statement, params []string) []statement {
+	out := append([]statement(nil), all...)
+	for i := range out {
+		if out[i].kind == check {
+			out[i].check = out[i].check.with(params)
+		}
+	}
+	return out
+}
+
+// numbers reads the parameters of a Bind if they are numbers of eight bytes, as
+// those of a check are; b begins behind the names.
+func numbers(b []byte) (params []string, ok bool) {
+	next := func() int {
+		if len(b) < 2 {
+			b = nil
+			return 0
+		}
+		n := int(binary.BigEndian.Uint16(b))
+		b = b[2:]
+		return n
+	}
+	formats := next()
+	if len(b) < 2*formats {
+		return nil, false
+	}
+	b = b[2*formats:]
+	for range next() {
+		if len(b) < 12 || binary.BigEndian.Uint32(b) != 8 {
+			return nil, false
+		}
+		params = append(params, itoa(int64(binary.BigEndian.Uint64(b[4:]))))
+		b = b[12:]
+	}
+	return params, true
+}
+
+func (o *Observer) describeOrClose(m *message, what byte, name []byte) {
+	switch {
+	case m.typ == 'D' && what == 'S':
+		m.may = unread
+		if !murky(name) {
+			m.may = o.statements[string(name)].may(o.batch)
+		}
+	case m.typ == 'C' && what == 'S':
+		delete(o.statements, string(name))
+	case m.typ == 'C':
+		delete(o.portals, string(name))
+	}
+}
+
+// rename forgets the names that a text gives another meaning.
+func (o *Observer) rename(m *message) {
+	if m.typ != 'Q' && m.typ != 'E' {
+		return
+	}
+	for i := range m.may {
+		if m.may[i].frees {
+			clear(o.statements)
+		}
+	}
+}
+
+// front finds a statement of the proxy's at the start of a text.
+var front = regexp.MustCompile(`^(?:EXECUTE \w+(?:\([\d,]+\))?|` + regexp.QuoteMeta(readOnlyText) + `|` + regexp.QuoteMeta(refusalText) +
+	`|SELECT fencepost\.refuse\((?:[^';]|'[^']*')*);`)
+
+// readText reads the text of a Query. What the proxy puts in front of a text that
+// cannot be read can be read itself: it is in ASCII and a whole statement.
+func (o *Observer) readText(sql []byte) []statement {
+	all := read(sql, o.settled(), false)
+	if len(all) == 1 && (all[0].kind == opaque || all[0].kind == query) {
+		if at := front.FindIndex(sql); at != nil && at[1] < len(sql) {
+			all = append(read(sql[:at[1]-1], true, false), read(sql[at[1]:], o.settled(), false)...)
+		}
+	}
+	for i := range all {
+		o.resolve(&all[i])
+	}
+	return all
+}
+
+// resolve follows an SQL EXECUTE to what it runs.
+func (o *Observer) resolve(q *statement) {
+	if q.runs == "" {
+		return
+	}
+	may := o.statements[q.runs].may(o.batch)
+	if o.statements[q.runs] == nil || len(may) != 1 {
+		return // of a PREPARE: a query
+	}
+	switch s := may[0]; s.kind {
+	case check:
+		s.check = s.check.with(q.args)
+		*q = s
+	case readOnly:
+		*q = s
+	case begin, commit, rollback, release, rollbackTo, commits, twoPhase:
+		*q = statement{kind: opaque}
+	}
+}
+
+// mine reports whether a check is that of this session's fence and candidacy.
+func (o *Observer) mine(c checkText) bool {
+	quoted := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(c.incarnation, "E"), "'"), "'")
+	return c.never || c.fence == itoa(int64(o.facts.Fence)) && (o.facts.Incarnation == "" || quoted == strings.ReplaceAll(o.facts.Incarnation, "'", "''"))
+}
+
+// settled reports whether the server reads strings as the grammar does.
+func (o *Observer) settled() bool {
+	return len(o.queue) == 0 && !o.open && o.conforming && o.safe
+}

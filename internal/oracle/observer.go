@@ -1,0 +1,186 @@
+package oracle
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// Facts is what an observer cannot see on the wire.
+type Facts struct {
+	Version     int  // of the server
+	Fenced      bool // false: a connection without a resource, which may only read
+	Fence       int32
+	Incarnation string // of the candidacy
+	ProvenReads bool   // a leader's proven reads go unchecked
+	Database    string
+	User        string
+	// Settings are those that the server has reported.
+	Settings map[string]string
+}
+
+// Observer watches one session. Its methods may be called by several goroutines;
+// the bytes of either side must come in their order, and those for the server
+// before they are sent.
+type Observer struct {
+	facts  Facts
+	report func(complaint string)
+
+	mu         sync.Mutex
+	up, down   framer
+	conforming bool // standard_conforming_strings
+	safe       bool // client_encoding
+	noted      bool
+	over       bool // nothing is observed any more
+	wrong      error
+	proven     int // messages that went uncovered since reads are proven
+
+	confirmed set // the states before the first message of queue
+	queue     []*message
+	predicted set // the states after the last
+	stale     bool
+	batch     int
+	open      bool // something was sent since the last Sync
+	statements,
+	portals map[string]*prepared
+	script transcript
+}
+
+// ErrUncovered says that a message went out that may run anything uncovered.
+var ErrUncovered = errors.New("a message would go to the server uncovered")
+
+// New returns an observer of a session that has just been authenticated. report
+// is called with each complaint; the session should end then.
+func New(facts Facts, report func(complaint string)) *Observer {
+	o := &Observer{
+		facts: facts, report: report, up: framer{most: 64 << 20}, down: framer{most: 64 << 10},
+		confirmed: set{{}}, predicted: set{{}}, statements: map[string]*prepared{}, portals: map[string]*prepared{},
+		conforming: true, safe: true,
+	}
+	for name, value := range facts.Settings {
+		o.setting(name, value)
+	}
+	return o
+}
+
+// Sent takes bytes that are about to go to the server. An error says that they
+// should not.
+func (o *Observer) Sent(b []byte) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.over {
+		o.up.write(b, o.sent)
+	}
+	return o.wrong
+}
+
+// Received takes bytes that came from the server.
+func (o *Observer) Received(b []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.over {
+		o.down.write(b, o.received)
+	}
+}
+
+// Noted says that the session's backend is in the registry, under this epoch.
+func (o *Observer) Noted(epoch int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.noted = true
+	o.script.add("= noted under epoch %d", epoch)
+}
+
+// Unnoted says that the note is about to be deleted. Nothing may run then that it
+// alone has covered.
+func (o *Observer) Unnoted() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.noted = false
+	o.script.add("= the note is deleted")
+	if o.over {
+		return
+	}
+	for _, m := range o.queue {
+		if m.noted && strings.IndexByte("QPBDEF", m.typ) >= 0 {
+			o.complain("the note is deleted while a message %q that went out under it is not answered", m.typ)
+			return
+		}
+	}
+	for _, s := range o.confirmed {
+		if s.noted && s.phase != idle {
+			o.complain("the note is deleted while a transaction that it covers may go on: %s", s)
+			return
+		}
+	}
+}
+
+// Proven is how many messages went uncovered since reads are proven.
+func (o *Observer) Proven() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.proven
+}
+
+func (o *Observer) complain(format string, args ...any) {
+	if o.over {
+		return
+	}
+	o.over = true
+	what := fmt.Sprintf(format, args...)
+	o.wrong = fmt.Errorf("%w: %s", ErrUncovered, what)
+	o.report(fmt.Sprintf("oracle: %s (database %s, user %s, PostgreSQL %d)\n%s", what, o.facts.Database, o.facts.User, o.facts.Version, o.script.String()))
+}
+
+// sent takes one message that is about to go to the server.
+func (o *Observer) sent(f frame) {
+	if o.over {
+		return
+	}
+	m := o.message(f)
+	o.script.sent(f)
+	if o.stale {
+		o.predict()
+	}
+	ok, bad := o.apply(o.predicted, m, true)
+	o.predicted = union(ok, bad)
+	o.queue = append(o.queue, m)
+	switch f.typ {
+	case 'S', 'Q', 'F':
+		o.batch++
+		o.open = f.typ != 'S' && o.open
+	case 'P', 'B', 'D', 'E', 'C':
+		o.open = true
+	}
+}
+
+// predict computes the states after all that was sent from what is confirmed.
+func (o *Observer) predict() {
+	o.stale, o.predicted = false, o.confirmed
+	for _, m := range o.queue {
+		ok, bad := o.apply(o.predicted, m, false)
+		o.predicted = union(ok, bad)
+	}
+}
+
+func union(x, y set) set {
+	for _, s := range y {
+		x.add(s)
+	}
+	return x
+}
+
+func (o *Observer) setting(name, value string) {
+	switch name {
+	case "standard_conforming_strings":
+		o.conforming = value == "on"
+	case "client_encoding":
+		switch strings.ToUpper(value) {
+		case "SJIS", "BIG5", "GBK", "UHC", "GB18030", "JOHAB", "SHIFT_JIS_2004", "SHIFTJIS2004":
+			o.safe = false
+		default:
+			o.safe = true
+		}
+	}
+}

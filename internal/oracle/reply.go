@@ -1,0 +1,289 @@
+package oracle
+
+import "bytes"
+
+// received takes one message of the server.
+func (o *Observer) received(f frame) {
+	if o.over {
+		return
+	}
+	o.script.received(f)
+	switch f.typ {
+	case 'N', 'A', 'K':
+		return
+	case 'S':
+		name, rest, _ := text(f.body)
+		value, _, _ := text(rest)
+		o.setting(string(name), string(value))
+		return
+	case 'E':
+		o.failure(f)
+		return
+	}
+	m := o.first()
+	if m == nil {
+		o.lost("%q while nothing is owed", f.typ)
+		return
+	}
+	if m.maybe && f.typ != 'Z' {
+		o.pop()
+		o.received(f)
+		return
+	}
+	o.answer(m, f)
+}
+
+// first is the message whose answer comes next. What the server skips, or never
+// answers, is behind it.
+func (o *Observer) first() *message {
+	for len(o.queue) > 0 {
+		m := o.queue[0]
+		silent := m.typ == 'H' || m.typ == 'd' || m.typ == 'c' || m.typ == 'f' || m.typ == 'X'
+		if !silent && (m.typ == 'S' || !o.skipping()) {
+			return m
+		}
+		ok, bad := o.apply(o.confirmed, m, false)
+		o.confirmed = union(ok, bad)
+		o.pop()
+	}
+	return nil
+}
+
+func (o *Observer) skipping() bool {
+	for _, s := range o.confirmed {
+		if !s.skip {
+			return false
+		}
+	}
+	return true
+}
+
+func (o *Observer) pop() {
+	o.queue = o.queue[1:]
+	o.stale = true
+}
+
+// answer accounts for a message of the server that answers m.
+func (o *Observer) answer(m *message, f frame) {
+	switch {
+	case f.typ == 'Z':
+		o.ready(m, f)
+	case f.typ == 'D' || f.typ == 'T' && m.typ != 'D' || f.typ == 'H' || f.typ == 'W' || f.typ == 'd' || f.typ == 'c' || f.typ == 't' || f.typ == 'V':
+	case f.typ == 'G':
+		m.copies++
+		o.stale = true
+	case m.typ == 'Q' && (f.typ == 'C' || f.typ == 'I'):
+		m.tags = append(m.tags, tagOf(f))
+		o.copied(m)
+	case m.typ == 'E' && (f.typ == 'C' || f.typ == 'I' || f.typ == 's'):
+		m.tags = append(m.tags, tagOf(f))
+		o.copied(m)
+		o.executed(m)
+	case m.typ == 'P' && f.typ == '1':
+		o.succeeded(m)
+		o.defined(o.statements, m)
+	case m.typ == 'B' && f.typ == '2':
+		o.succeeded(m)
+		o.defined(o.portals, m)
+	case m.typ == 'C' && f.typ == '3', m.typ == 'D' && (f.typ == 'T' || f.typ == 'n'):
+		o.succeeded(m)
+	default:
+		o.lost("%q in answer to %q", f.typ, m.typ)
+	}
+}
+
+func tagOf(f frame) string {
+	tag, _, _ := text(f.body)
+	return string(tag)
+}
+
+// succeeded takes m off the queue.
+func (o *Observer) succeeded(m *message) {
+	o.confirmed, _ = o.apply(o.confirmed, m, false)
+	o.pop()
+	if len(o.confirmed) == 0 {
+		o.lost("success of a message %q, which should not succeed", m.typ)
+	}
+}
+
+// defined follows the success of a Parse or Bind: the name has that meaning, or one
+// that a later message gives it.
+func (o *Observer) defined(names map[string]*prepared, m *message) {
+	p := names[m.name]
+	if p == nil {
+		return
+	}
+	p.all = append([]statement(nil), m.may...)
+	for _, later := range o.queue {
+		if later.typ == m.typ && later.name == m.name {
+			p.all = append(p.all, later.may...)
+		}
+	}
+}
+
+// executed follows the success of an Execute. The tag says what it was, if the
+// name could have been that of several statements.
+func (o *Observer) executed(m *message) {
+	if len(m.may) == 1 && m.may[0].kind == opaque {
+		switch tag := m.tags[0]; tag {
+		case "BEGIN", "START TRANSACTION", "COMMIT", "ROLLBACK", "SAVEPOINT", "RELEASE", "PREPARE TRANSACTION", "CALL", "DO":
+		default:
+			m.may = []statement{{kind: query}}
+		}
+	}
+	p := place{version: o.facts.Version, extended: true}
+	for _, s := range o.confirmed {
+		for i := range m.may {
+			if v := o.judge(s, &m.may[i], p); v.later && !m.noted {
+				o.complain("Execute of %s", v.why)
+				return
+			}
+		}
+	}
+	o.succeeded(m)
+	for i := range o.confirmed {
+		o.confirmed[i].copies, o.confirmed[i].byExecute = 0, false
+	}
+}
+
+// copied takes the data of a COPY that has ended off the queue.
+func (o *Observer) copied(m *message) {
+	if m.copies == 0 {
+		return
+	}
+	m.copies = 0
+	for i := 1; i < len(o.queue); i++ {
+		if typ := o.queue[i].typ; typ == 'c' || typ == 'f' {
+			o.queue = append(o.queue[:1], o.queue[i+1:]...)
+			break
+		} else if typ != 'd' && typ != 'H' && typ != 'S' {
+			break
+		}
+	}
+	o.stale = true
+}
+
+// failure accounts for an ErrorResponse.
+func (o *Observer) failure(f frame) {
+	if bytes.Contains(f.body, []byte("VFATAL\x00")) || bytes.Contains(f.body, []byte("VPANIC\x00")) {
+		o.over = true
+		return
+	}
+	m := o.first()
+	if m == nil {
+		o.lost("an error while nothing is owed")
+		return
+	}
+	if m.copies > 0 {
+		o.copyFailed()
+	}
+	switch m.typ {
+	case 'Q', 'F', 'S':
+		m.failed = true
+	default:
+		o.judgeFailed(m)
+		_, o.confirmed = o.apply(o.confirmed, m, false)
+		if m.typ == 'P' {
+			o.undefine(m)
+		}
+		o.pop()
+		for len(o.queue) > 0 && o.queue[0].typ != 'S' {
+			if o.queue[0].typ == 'P' {
+				o.undefine(o.queue[0])
+			}
+			o.pop()
+		}
+	}
+	o.stale = true
+}
+
+// judgeFailed complains of an Execute that may have run uncovered before it failed.
+func (o *Observer) judgeFailed(m *message) {
+	if m.typ != 'E' || m.noted {
+		return
+	}
+	for _, s := range o.confirmed {
+		for i := range m.may {
+			q := &m.may[i]
+			if v := o.judge(s, q, place{version: o.facts.Version, extended: true}); v.later && q.kind != lone {
+				o.complain("Execute of %s", v.why)
+				return
+			}
+		}
+	}
+}
+
+// undefine follows a Parse that failed or was skipped.
+func (o *Observer) undefine(m *message) {
+	if p := o.statements[m.name]; p != nil && len(m.may) > 0 {
+		if p.batch == m.batch {
+			p.batch = -1
+		}
+		if len(p.all) == len(m.may) {
+			delete(o.statements, m.name)
+		}
+	}
+}
+
+// copyFailed marks the Syncs that may have been taken for a part of the data.
+func (o *Observer) copyFailed() {
+	o.queue[0].copies = 0
+	for _, m := range o.queue[1:] {
+		switch m.typ {
+		case 'S':
+			m.maybe = true
+		case 'd', 'H':
+		default:
+			return
+		}
+	}
+}
+
+// ready accounts for ReadyForQuery.
+func (o *Observer) ready(m *message, f frame) {
+	if m.typ != 'S' && m.typ != 'Q' && m.typ != 'F' || len(f.body) != 1 {
+		o.lost("ReadyForQuery in answer to %q", m.typ)
+		return
+	}
+	ok, bad := o.apply(o.confirmed, m, false)
+	switch {
+	case m.typ == 'S', !exact(m.may):
+		ok = union(ok, bad)
+	case m.failed:
+		ok = bad
+	}
+	next := set{}
+	for _, s := range ok {
+		s.copies, s.byExecute, s.bound = 0, false, false
+		if m.typ == 'S' && m.failed {
+			s = s.ended()
+		}
+		switch f.body[0] {
+		case 'I':
+			if s.phase == idle {
+				next.add(s)
+			}
+		case 'T':
+			if s.phase == block || s.phase == implicit {
+				next.add(s)
+			}
+		case 'E':
+			if s.phase == failed {
+				next.add(s)
+			}
+		}
+	}
+	o.confirmed = next
+	o.pop()
+	if f.body[0] == 'I' && len(o.queue) == 0 {
+		clear(o.portals)
+	}
+	if len(next) == 0 {
+		o.lost("ReadyForQuery %q, which should not come here", f.body)
+	}
+}
+
+// lost complains that the model has lost the server.
+func (o *Observer) lost(format string, args ...any) {
+	o.complain("the model has lost its way: "+format, args...)
+}

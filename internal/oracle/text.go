@@ -1,0 +1,299 @@
+package oracle
+
+import (
+	"bytes"
+	"strings"
+
+	pg_query "github.com/pganalyze/pg_query_go/v6"
+)
+
+// kind says what a statement may do, and so what it needs.
+type kind uint8
+
+const (
+	// opaque is a text that cannot be read: any number of statements of any kind.
+	opaque kind = iota
+	// writes is what read-only mode may let through: it needs a check.
+	writes
+	// query is what read-only mode holds: it needs that or a check.
+	query
+	// commits may end its transaction inside and go on: CALL and DO.
+	commits
+	// lone opens transactions of its own where it is allowed at all: VACUUM.
+	lone
+	// outside does nothing outside a block: LOCK, SAVEPOINT, SET CONSTRAINTS.
+	outside
+	// nothing runs nothing: SET, SHOW, LISTEN, DEALLOCATE, an empty text.
+	nothing
+	begin
+	commit
+	rollback
+	release
+	rollbackTo
+	twoPhase
+	// fails is a text of the proxy's that always fails, and runs nothing before.
+	fails
+	// check verifies the epoch; readOnly sets read-only mode.
+	check
+	readOnly
+)
+
+var kindNames = [...]string{
+	"a text that cannot be read", "a statement that may write", "a query", "CALL or DO", "a statement with transactions of its own",
+	"LOCK, SAVEPOINT or SET CONSTRAINTS", "a harmless statement", "BEGIN", "COMMIT", "ROLLBACK", "RELEASE", "ROLLBACK TO",
+	"two-phase commit", "a refusal", "the check", "read-only mode",
+}
+
+// statement is what the model knows of one statement.
+type statement struct {
+	kind      kind
+	name      string // of a savepoint
+	runs      string // the prepared statement that an SQL EXECUTE runs
+	args      []string
+	chain     bool
+	savepoint bool
+	plain     bool // a SELECT that creates and locks nothing
+	unsets    bool // may undo read-only mode on 14 and 15
+	copies    bool // COPY FROM STDIN
+	early     bool // fails when it is parsed already
+	empty     bool // no statement at all
+	frees     bool // DEALLOCATE, DISCARD, PREPARE: names change their meaning
+	check     checkText
+}
+
+// unread stands for a text that cannot be read.
+var unread = []statement{{kind: opaque}}
+
+const (
+	// maxText and maxTokens bound what is given to the grammar, whose tree is
+	// walked by recursion in C.
+	maxText   = 1 << 20
+	maxTokens = 5000
+)
+
+// read parses a text. settled says that the server reads string constants as the
+// grammar does. single says that the server takes no more than one statement.
+func read(text []byte, settled, single bool) []statement {
+	if !settled && sensitive(text) {
+		if manipulates(text, single) {
+			return []statement{{kind: query}}
+		}
+		return unread
+	}
+	sql := string(text)
+	if len(sql) > maxText || len(sql) > maxTokens && deep(sql) {
+		if manipulates(text, single) {
+			return []statement{{kind: query}}
+		}
+		return unread
+	}
+	tree, err := pg_query.Parse(sql)
+	switch {
+	case err != nil && manipulates(text, single):
+		return []statement{{kind: query}}
+	case err != nil:
+		return unread
+	}
+	all := make([]statement, 0, len(tree.Stmts))
+	for _, raw := range tree.Stmts {
+		end := len(sql)
+		if raw.StmtLen > 0 {
+			end = int(raw.StmtLocation + raw.StmtLen)
+		}
+		all = append(all, statementOf(raw.Stmt, strings.TrimSpace(sql[raw.StmtLocation:end])))
+	}
+	return all
+}
+
+// sensitive reports whether the meaning of a text depends on
+// standard_conforming_strings or the client's encoding.
+func sensitive(text []byte) bool {
+	return bytes.ContainsFunc(text, func(r rune) bool { return r == '\\' || r >= 0x80 })
+}
+
+// manipulates reports whether a text is one query or nothing at all, however its
+// strings are read and however deep it is: it begins with a word of DML and has no
+// semicolon but at its end. Where the server takes one statement only, a semicolon
+// in it is part of a string or an error.
+func manipulates(text []byte, single bool) bool {
+	text = bytes.Trim(text, "; \t\r\n\f")
+	if !single && bytes.IndexByte(text, ';') >= 0 {
+		return false
+	}
+	word := text
+	for i, c := range text {
+		if c|0x20 < 'a' || c|0x20 > 'z' {
+			word = text[:i]
+			if c == '_' || c == '$' || c >= '0' && c <= '9' || c >= 0x80 {
+				return false
+			}
+			break
+		}
+	}
+	switch strings.ToLower(string(word)) {
+	case "select", "insert", "update", "delete", "merge", "values", "with", "table":
+		return true
+	default:
+		return false
+	}
+}
+
+// deep reports whether the tree of a text may be too deep to be walked: brackets
+// nest, and an item between separators is no deeper than it has tokens.
+func deep(sql string) bool {
+	scanned, err := pg_query.Scan(sql)
+	if err != nil {
+		return true
+	}
+	items := []int{0}
+	sum := 0
+	for _, t := range scanned.Tokens {
+		last := len(items) - 1
+		switch sql[t.Start] {
+		case '(', '[':
+			items = append(items, 0)
+		case ')', ']':
+			if last > 0 {
+				sum -= items[last]
+				items = items[:last]
+			}
+		case ';':
+			items, sum = append(items[:0], 0), 0
+		case ',':
+			sum -= items[last]
+			items[last] = 0
+		default:
+			if t.Token == pg_query.Token_SQL_COMMENT || t.Token == pg_query.Token_C_COMMENT {
+				continue
+			}
+			items[last]++
+			sum++
+		}
+		if sum+len(items) > maxTokens {
+			return true
+		}
+	}
+	return false
+}
+
+// statementOf says what a node of the grammar may do.
+func statementOf(node *pg_query.Node, text string) statement {
+	switch n := node.GetNode().(type) {
+	case *pg_query.Node_TransactionStmt:
+		return transactionOf(n.TransactionStmt)
+	case *pg_query.Node_VariableSetStmt:
+		undone := n.VariableSetStmt.Kind == pg_query.VariableSetKind_VAR_RESET || n.VariableSetStmt.Kind == pg_query.VariableSetKind_VAR_SET_DEFAULT
+		return statement{kind: nothing, unsets: undone && strings.EqualFold(n.VariableSetStmt.Name, "transaction_read_only")}
+	case *pg_query.Node_VariableShowStmt, *pg_query.Node_ListenStmt, *pg_query.Node_UnlistenStmt:
+		return statement{kind: nothing}
+	case *pg_query.Node_DiscardStmt, *pg_query.Node_DeallocateStmt:
+		return statement{kind: nothing, frees: true}
+	case *pg_query.Node_LockStmt, *pg_query.Node_ConstraintsSetStmt:
+		return statement{kind: outside}
+	case *pg_query.Node_SelectStmt:
+		return selectOf(n.SelectStmt, text)
+	case *pg_query.Node_InsertStmt, *pg_query.Node_UpdateStmt, *pg_query.Node_DeleteStmt, *pg_query.Node_MergeStmt,
+		*pg_query.Node_ExplainStmt, *pg_query.Node_DeclareCursorStmt, *pg_query.Node_FetchStmt, *pg_query.Node_ClosePortalStmt,
+		*pg_query.Node_CreateTableAsStmt:
+		return statement{kind: query}
+	case *pg_query.Node_PrepareStmt:
+		return statement{kind: query, frees: true}
+	case *pg_query.Node_ExecuteStmt:
+		return executeOf(n.ExecuteStmt)
+	case *pg_query.Node_CopyStmt:
+		c := n.CopyStmt
+		if c.Filename != "" || c.IsProgram || c.IsFrom {
+			return statement{kind: writes, copies: c.IsFrom && c.Filename == "" && !c.IsProgram}
+		}
+		return statement{kind: query}
+	case *pg_query.Node_CallStmt, *pg_query.Node_DoStmt:
+		return statement{kind: commits}
+	default:
+		if opensOwn(node) {
+			return statement{kind: lone}
+		}
+		return statement{kind: writes}
+	}
+}
+
+// opensOwn reports whether a statement ends the transaction it begins in and goes
+// on in others.
+func opensOwn(node *pg_query.Node) bool {
+	switch n := node.GetNode().(type) {
+	case *pg_query.Node_VacuumStmt:
+		return true
+	case *pg_query.Node_ClusterStmt:
+		return n.ClusterStmt.Relation == nil
+	case *pg_query.Node_IndexStmt:
+		return n.IndexStmt.Concurrent
+	case *pg_query.Node_DropStmt:
+		return n.DropStmt.Concurrent
+	case *pg_query.Node_ReindexStmt:
+		r := n.ReindexStmt
+		return len(r.Params) > 0 || r.Kind != pg_query.ReindexObjectType_REINDEX_OBJECT_INDEX && r.Kind != pg_query.ReindexObjectType_REINDEX_OBJECT_TABLE
+	default:
+		return false
+	}
+}
+
+// longestGID is longer than any name that PREPARE TRANSACTION takes.
+const longestGID = 199
+
+func transactionOf(t *pg_query.TransactionStmt) statement {
+	s := statement{chain: t.Chain, name: t.SavepointName}
+	switch t.Kind {
+	case pg_query.TransactionStmtKind_TRANS_STMT_BEGIN, pg_query.TransactionStmtKind_TRANS_STMT_START:
+		s.kind = begin
+	case pg_query.TransactionStmtKind_TRANS_STMT_COMMIT:
+		s.kind = commit
+	case pg_query.TransactionStmtKind_TRANS_STMT_ROLLBACK:
+		s.kind = rollback
+	case pg_query.TransactionStmtKind_TRANS_STMT_SAVEPOINT:
+		s.kind, s.savepoint = outside, true
+	case pg_query.TransactionStmtKind_TRANS_STMT_RELEASE:
+		s.kind = release
+	case pg_query.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
+		s.kind = rollbackTo
+	default:
+		s.kind = twoPhase
+		if t.Kind == pg_query.TransactionStmtKind_TRANS_STMT_PREPARE && len(t.Gid) > longestGID {
+			s.kind = fails
+		}
+	}
+	return s
+}
+
+func selectOf(s *pg_query.SelectStmt, text string) statement {
+	switch {
+	case text == readOnlyText:
+		return statement{kind: readOnly}
+	case text == refusalText:
+		return statement{kind: fails, early: true}
+	case s.IntoClause != nil || len(s.LockingClause) > 0:
+		return statement{kind: query}
+	}
+	if c, ok := parseCheck(text); ok {
+		if c.never {
+			return statement{kind: fails}
+		}
+		return statement{kind: check, check: c}
+	}
+	plain := s.WithClause == nil // a WITH may hide INSERT
+	return statement{kind: query, plain: plain}
+}
+
+func executeOf(e *pg_query.ExecuteStmt) statement {
+	s := statement{kind: query, runs: e.Name}
+	for _, p := range e.Params {
+		text := "?"
+		if c := p.GetAConst(); c != nil {
+			if c.GetIval() != nil {
+				text = itoa(int64(c.GetIval().Ival))
+			} else if c.GetFval() != nil {
+				text = c.GetFval().Fval
+			}
+		}
+		s.args = append(s.args, text)
+	}
+	return s
+}

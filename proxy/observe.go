@@ -1,0 +1,58 @@
+package proxy
+
+import "github.com/fencepost/fencepost/fencing"
+
+// Observed is what an Observer is told of a session that it cannot see on the
+// server's side of the stream.
+type Observed struct {
+	Version     int  // of the server
+	Fenced      bool // false: a connection without a resource, which may only read
+	Fence       int32
+	Incarnation string // of the candidacy
+	ProvenReads bool   // a leader's proven reads go unchecked
+	Database    string
+	User        string
+	// Settings are those that the server has reported.
+	Settings map[string]string
+}
+
+// Observer watches the server's side of one session, from the end of its
+// authentication on. It is for tests and for debugging. Its methods must not
+// block; several goroutines may call them.
+type Observer interface {
+	// Sent is called with the bytes for the server before they are sent. An error
+	// ends the session, and nothing is sent.
+	Sent(b []byte) error
+	// Received is called with the bytes of the server before anything else is done
+	// with them.
+	Received(b []byte)
+	// Noted is called when the registry's note of the session's backend is
+	// confirmed, Unnoted before it is deleted.
+	Noted(epoch int64)
+	Unnoted()
+}
+
+// nobody observes nothing.
+type nobody struct{}
+
+func (nobody) Sent([]byte) error { return nil }
+func (nobody) Received([]byte)   {}
+func (nobody) Noted(int64)       {}
+func (nobody) Unnoted()          {}
+
+// observe begins to observe a session that is not let through unchecked.
+func (x *session) observe(m *machine) {
+	if x.srv.cfg.Observe == nil || m.mode == passing || !fencing.Checking {
+		return
+	}
+	o := Observed{
+		Version: m.version, Fenced: m.mode == fencedMode, Fence: m.checks.fence, Incarnation: m.checks.incarnation,
+		ProvenReads: m.provenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
+	}
+	for _, body := range x.parameters {
+		if name, value, ok := decodeParameterStatus(body); ok {
+			o.Settings[name] = value
+		}
+	}
+	x.observer = x.srv.cfg.Observe(o)
+}
