@@ -154,12 +154,16 @@ func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 	if judged {
 		passed, stopped = 0, -1
 	}
+	if passed == 0 {
+		bad.add(s.fail(false)) // the server cannot read it
+	}
 	now := set{s}
 	for i := range all {
 		q, next := &all[i], set{}
 		ran := i < passed || i == stopped && q.kind != lone || q.kind == opaque && i > 0 && i <= len(m.tags)
 		for _, s := range now {
 			v := o.judge(s, q, p)
+			v.later = v.later || o.refused(all[:i])
 			if v.why != "" && !m.noted && (judged && !v.later || v.later && ran) {
 				o.complain("Query: %s", v.why)
 			}
@@ -189,6 +193,21 @@ func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 			bad.add(t) // a deferred constraint
 		}
 	}
+}
+
+// refused reports whether a text is one that the proxy sends after a check alone
+// since the registry has refused it, with a COMMIT among its statements so far:
+// what follows that is wrong only if the check passes.
+func (o *Observer) refused(before []statement) bool {
+	if len(before) == 0 || before[0].kind != check || !o.mine(before[0].check) {
+		return false
+	}
+	for i := range before {
+		if before[i].kind == commit || before[i].kind == rollback {
+			return true
+		}
+	}
+	return false
 }
 
 // progress says how many statements of a Query have succeeded, as far as is known,

@@ -3,6 +3,7 @@ package oracle
 import (
 	"regexp"
 	"strconv"
+	"strings"
 )
 
 // The texts that the proxy puts in front of a client's, as they must look on the
@@ -14,16 +15,20 @@ const (
 )
 
 const (
-	number  = `(\$\d|\d+)::pg_catalog\.int8`
-	literal = `E?'(?:[^']|'')*'`
+	number   = `(\$\d|\d+)::pg_catalog\.int8`
+	literal  = `(?:'(?:[^'\\]|'')*'|E'(?:[^'\\]|''|\\\\|\\U[0-9A-F]{8})*')` // read alike under every setting
+	checkSQL = `SELECT fencepost\.refuse\((\d+), ` + number + `, ` + literal + `, (` + literal + `), ` + number + `, false\)` +
+		` WHERE \(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\) OPERATOR\(pg_catalog\.=\) ` + number +
+		`( AND ` + number + ` OPERATOR\(pg_catalog\.=\) ` + number +
+		` AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE`
+	lapseSQL = `SELECT fencepost\.refuse\(\d+, \d+::pg_catalog\.int8, ` + literal + `, ` + literal + `, \d+::pg_catalog\.int8, true\)`
 )
 
 var (
-	checkPattern = regexp.MustCompile(`^SELECT fencepost\.refuse\((\d+), ` + number + `, ` + literal + `, (` + literal + `), ` + number + `, false\)` +
-		` WHERE \(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\) OPERATOR\(pg_catalog\.=\) ` + number +
-		`( AND ` + number + ` OPERATOR\(pg_catalog\.=\) ` + number +
-		` AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE$`)
-	lapsePattern = regexp.MustCompile(`^SELECT fencepost\.refuse\(\d+, \d+::pg_catalog\.int8, ` + literal + `, ` + literal + `, \d+::pg_catalog\.int8, true\)$`)
+	checkPattern = regexp.MustCompile(`^` + checkSQL + `$`)
+	lapsePattern = regexp.MustCompile(`^` + lapseSQL + `$`)
+	// ours finds what the proxy may put into a text.
+	ours = regexp.MustCompile(checkSQL + `|` + lapseSQL)
 )
 
 // checkText is a text that was recognized as a check.
@@ -77,3 +82,22 @@ func (c checkText) with(params []string) checkText {
 func (c checkText) passes() bool { return c.told == c.held && c.told != "0" && !c.never }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
+
+// codePoint is an escaped character of an E” constant.
+var codePoint = regexp.MustCompile(`\\\\|\\U[0-9A-F]{8}`)
+
+// unquote is the value of a constant.
+func unquote(constant string) string {
+	body, escaped := strings.CutPrefix(constant, "E")
+	body = strings.ReplaceAll(body[1:len(body)-1], "''", "'")
+	if !escaped {
+		return body
+	}
+	return codePoint.ReplaceAllStringFunc(body, func(s string) string {
+		if s == `\\` {
+			return `\`
+		}
+		n, _ := strconv.ParseInt(s[2:], 16, 32) // the pattern lets only such in
+		return string(rune(n))
+	})
+}

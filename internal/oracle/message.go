@@ -3,7 +3,6 @@ package oracle
 import (
 	"encoding/binary"
 	"regexp"
-	"strings"
 )
 
 // message is one message that went to the server.
@@ -93,7 +92,7 @@ func (o *Observer) message(f frame) *message {
 			m.may = p.may(o.batch)
 		}
 		if murky(name) {
-			m.may = unread
+			m.may = o.murkyPortals()
 		}
 	}
 	o.rename(m)
@@ -103,6 +102,18 @@ func (o *Observer) message(f frame) *message {
 // cursor is what the Execute of a portal runs that no Bind has made: an SQL cursor,
 // or nothing.
 var cursor = []statement{{kind: query}}
+
+// murkyPortals is what a portal may run whose name is murky: that of any other such
+// portal. None outlives its transaction.
+func (o *Observer) murkyPortals() []statement {
+	all := cursor
+	for name, p := range o.portals {
+		if murky([]byte(name)) {
+			all = append(all[:len(all):len(all)], p.all...)
+		}
+	}
+	return all
+}
 
 func (o *Observer) parse(m *message, body []byte) {
 	name, rest, ok := text(body)
@@ -142,9 +153,7 @@ func (o *Observer) bind(m *message, body []byte) {
 	if params, ok := numbers(rest); ok {
 		m.may = withParameters(m.may, params)
 	}
-	if !murky(portal) {
-		define(o.portals, m.name, o.batch, m.may)
-	}
+	define(o.portals, m.name, o.batch, m.may)
 }
 
 // withParameters puts parameters into checks.
@@ -205,8 +214,11 @@ func (o *Observer) rename(m *message) {
 		return
 	}
 	for i := range m.may {
-		if m.may[i].frees {
+		switch q := &m.may[i]; {
+		case q.frees && q.runs == "":
 			clear(o.statements)
+		case q.frees:
+			delete(o.statements, q.runs)
 		}
 	}
 }
@@ -232,7 +244,7 @@ func (o *Observer) readText(sql []byte) []statement {
 
 // resolve follows an SQL EXECUTE to what it runs.
 func (o *Observer) resolve(q *statement) {
-	if q.runs == "" {
+	if q.runs == "" || q.frees {
 		return
 	}
 	may := o.statements[q.runs].may(o.batch)
@@ -252,8 +264,7 @@ func (o *Observer) resolve(q *statement) {
 
 // mine reports whether a check is that of this session's fence and candidacy.
 func (o *Observer) mine(c checkText) bool {
-	quoted := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(c.incarnation, "E"), "'"), "'")
-	return c.never || c.fence == itoa(int64(o.facts.Fence)) && (o.facts.Incarnation == "" || quoted == strings.ReplaceAll(o.facts.Incarnation, "'", "''"))
+	return c.never || c.fence == itoa(int64(o.facts.Fence)) && unquote(c.incarnation) == o.facts.Incarnation
 }
 
 // settled reports whether the server reads strings as the grammar does.

@@ -175,7 +175,7 @@ func (o *Observer) failure(f frame) {
 		return
 	}
 	if m.copies > 0 {
-		o.copyFailed()
+		o.copyFailed(f)
 	}
 	switch m.typ {
 	case 'Q', 'F', 'S':
@@ -225,18 +225,33 @@ func (o *Observer) undefine(m *message) {
 	}
 }
 
-// copyFailed marks the Syncs that may have been taken for a part of the data.
-func (o *Observer) copyFailed() {
-	o.queue[0].copies = 0
-	for _, m := range o.queue[1:] {
-		switch m.typ {
-		case 'S':
-			m.maybe = true
-		case 'd', 'H':
-		default:
+// copyFailed follows an error while the server read COPY data. What it had read
+// by then was a part of the data, the Syncs in it too: all up to the client's
+// CopyFail, or the Syncs in front of the data that it complains of. Others may have
+// been.
+func (o *Observer) copyFailed(f frame) {
+	m := o.queue[0]
+	if bytes.Contains(f.body, []byte("MCOPY from stdin failed: ")) {
+		o.copied(m)
+		return
+	}
+	m.copies = 0
+	line, early := bytes.Contains(f.body, []byte(", line ")), true
+	kept := o.queue[:1:1]
+	for i, x := range o.queue[1:] {
+		early = early && x.typ != 'd'
+		switch {
+		case x.typ == 'S' && line && early:
+			continue
+		case x.typ == 'S':
+			x.maybe = true
+		case x.typ != 'd' && x.typ != 'H':
+			o.queue = append(kept, o.queue[1+i:]...)
 			return
 		}
+		kept = append(kept, x)
 	}
+	o.queue = kept
 }
 
 // ready accounts for ReadyForQuery.

@@ -173,6 +173,7 @@ var streams = []struct {
 		s.up(wiretest.Query("begin"))
 		s.down("C BEGIN", "Z T")
 		s.up(wiretest.Query(guard + write + ";commit;" + write))
+		s.down("C SELECT 0", "C INSERT 0 1", "C COMMIT", "C INSERT 0 1", "Z I")
 	}, want: "Query: a query without cover"},
 	{name: "AND CHAIN too", play: func(s *stream) {
 		s.up(wiretest.Query("begin;" + guard + write + ";commit and chain;select 1"))

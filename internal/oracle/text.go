@@ -48,16 +48,16 @@ var kindNames = [...]string{
 type statement struct {
 	kind      kind
 	name      string // of a savepoint
-	runs      string // the prepared statement that an SQL EXECUTE runs
+	runs      string // the prepared statement that EXECUTE runs, or that is freed
 	args      []string
 	chain     bool
 	savepoint bool
-	plain     bool // a SELECT that creates and locks nothing
+	plain     bool // a SELECT that creates and locks nothing, or COPY TO STDOUT
 	unsets    bool // may undo read-only mode on 14 and 15
 	copies    bool // COPY FROM STDIN
 	early     bool // fails when it is parsed already
 	empty     bool // no statement at all
-	frees     bool // DEALLOCATE, DISCARD, PREPARE: names change their meaning
+	frees     bool // a prepared statement, or all: DEALLOCATE, DISCARD ALL, PREPARE
 	check     checkText
 }
 
@@ -74,25 +74,22 @@ const (
 // read parses a text. settled says that the server reads string constants as the
 // grammar does. single says that the server takes no more than one statement.
 func read(text []byte, settled, single bool) []statement {
-	if !settled && sensitive(text) {
-		if manipulates(text, single) {
-			return []statement{{kind: query}}
-		}
-		return unread
+	if !settled && sensitive(text) && sensitive(ours.ReplaceAll(text, nil)) {
+		return guess(text, single)
 	}
-	sql := string(text)
-	if len(sql) > maxText || len(sql) > maxTokens && deep(sql) {
-		if manipulates(text, single) {
-			return []statement{{kind: query}}
+	// Bytes outside ASCII are letters to the lexer; which ones does not matter.
+	sql := strings.Map(func(r rune) rune {
+		if r >= 0x80 {
+			return 'z'
 		}
-		return unread
+		return r
+	}, string(text))
+	if len(sql) > maxText || len(sql) > maxTokens && deep(sql) {
+		return guess(text, single)
 	}
 	tree, err := pg_query.Parse(sql)
-	switch {
-	case err != nil && manipulates(text, single):
-		return []statement{{kind: query}}
-	case err != nil:
-		return unread
+	if err != nil {
+		return split(sql, single)
 	}
 	all := make([]statement, 0, len(tree.Stmts))
 	for _, raw := range tree.Stmts {
@@ -105,36 +102,57 @@ func read(text []byte, settled, single bool) []statement {
 	return all
 }
 
+// split is read for a text that the grammar does not take: its statements are told
+// apart by the lexer, and those that are read one by one may be known.
+func split(sql string, single bool) []statement {
+	pieces, err := pg_query.SplitWithScanner(sql, true)
+	if err != nil || single || len(pieces) < 2 {
+		return guess([]byte(sql), single)
+	}
+	var all []statement
+	for _, piece := range pieces {
+		if tree, err := pg_query.Parse(piece); err == nil && len(tree.Stmts) == 1 {
+			all = append(all, statementOf(tree.Stmts[0].Stmt, strings.TrimSpace(piece)))
+		} else {
+			all = append(all, guess([]byte(piece), true)...)
+		}
+	}
+	return all
+}
+
 // sensitive reports whether the meaning of a text depends on
 // standard_conforming_strings or the client's encoding.
 func sensitive(text []byte) bool {
 	return bytes.ContainsFunc(text, func(r rune) bool { return r == '\\' || r >= 0x80 })
 }
 
-// manipulates reports whether a text is one query or nothing at all, however its
-// strings are read and however deep it is: it begins with a word of DML and has no
-// semicolon but at its end. Where the server takes one statement only, a semicolon
-// in it is part of a string or an error.
-func manipulates(text []byte, single bool) bool {
+// guess is read for a text that the grammar does not take, or cannot be asked
+// about. However its strings are read, it is one statement or an error if it has no
+// semicolon but at its end; where the server takes one statement only, it is that
+// in any case. Then its first word says what it can be at worst.
+func guess(text []byte, single bool) []statement {
 	text = bytes.Trim(text, "; \t\r\n\f")
 	if !single && bytes.IndexByte(text, ';') >= 0 {
-		return false
+		return unread
 	}
 	word := text
 	for i, c := range text {
 		if c|0x20 < 'a' || c|0x20 > 'z' {
 			word = text[:i]
 			if c == '_' || c == '$' || c >= '0' && c <= '9' || c >= 0x80 {
-				return false
+				return unread
 			}
 			break
 		}
 	}
 	switch strings.ToLower(string(word)) {
 	case "select", "insert", "update", "delete", "merge", "values", "with", "table":
-		return true
+		return []statement{{kind: query}}
+	case "alter", "analyze", "cluster", "comment", "create", "drop", "explain", "grant", "import", "notify", "reassign",
+		"refresh", "reindex", "revoke", "security", "truncate", "vacuum":
+		return []statement{{kind: lone}}
 	default:
-		return false
+		return unread
 	}
 }
 
@@ -186,8 +204,10 @@ func statementOf(node *pg_query.Node, text string) statement {
 		return statement{kind: nothing, unsets: undone && strings.EqualFold(n.VariableSetStmt.Name, "transaction_read_only")}
 	case *pg_query.Node_VariableShowStmt, *pg_query.Node_ListenStmt, *pg_query.Node_UnlistenStmt:
 		return statement{kind: nothing}
-	case *pg_query.Node_DiscardStmt, *pg_query.Node_DeallocateStmt:
-		return statement{kind: nothing, frees: true}
+	case *pg_query.Node_DiscardStmt:
+		return statement{kind: nothing, frees: n.DiscardStmt.Target == pg_query.DiscardMode_DISCARD_ALL}
+	case *pg_query.Node_DeallocateStmt:
+		return statement{kind: nothing, frees: true, runs: n.DeallocateStmt.Name}
 	case *pg_query.Node_LockStmt, *pg_query.Node_ConstraintsSetStmt:
 		return statement{kind: outside}
 	case *pg_query.Node_SelectStmt:
@@ -197,7 +217,7 @@ func statementOf(node *pg_query.Node, text string) statement {
 		*pg_query.Node_CreateTableAsStmt:
 		return statement{kind: query}
 	case *pg_query.Node_PrepareStmt:
-		return statement{kind: query, frees: true}
+		return statement{kind: query, frees: true, runs: n.PrepareStmt.Name}
 	case *pg_query.Node_ExecuteStmt:
 		return executeOf(n.ExecuteStmt)
 	case *pg_query.Node_CopyStmt:
@@ -205,7 +225,7 @@ func statementOf(node *pg_query.Node, text string) statement {
 		if c.Filename != "" || c.IsProgram || c.IsFrom {
 			return statement{kind: writes, copies: c.IsFrom && c.Filename == "" && !c.IsProgram}
 		}
-		return statement{kind: query}
+		return statement{kind: query, plain: true}
 	case *pg_query.Node_CallStmt, *pg_query.Node_DoStmt:
 		return statement{kind: commits}
 	default:
