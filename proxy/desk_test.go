@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/fencepost/fencepost/internal/desktest"
+	"github.com/fencepost/fencepost/internal/oracle"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/proxy"
 )
@@ -48,6 +49,9 @@ func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), b
 				return proxy.UnfencedReadOnly
 			}
 		},
+	}
+	cfg.Observe = func(o proxy.Observed) proxy.Observer {
+		return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) })
 	}
 	if change != nil {
 		change(&cfg)

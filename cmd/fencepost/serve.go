@@ -48,7 +48,7 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := newServing(cfg, log, audit)
+	s, err := newServing(cfg, log, audit, newWatch(t.getenv, log.Named("oracle")))
 	if err != nil {
 		return err
 	}
@@ -61,6 +61,7 @@ type serving struct {
 	id        string
 	log       *zap.Logger
 	metrics   *Metrics
+	watch     *watch         // nil unless sessions are watched
 	consul    *consul.Client // nil with the embedded elector
 	elections *election.Elections
 	proxy     *proxy.Server
@@ -76,11 +77,11 @@ type serving struct {
 }
 
 // newServing listens and wires. run must be called on what it returns.
-func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
+func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err error) {
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{cfg: cfg, log: log, metrics: NewMetrics()}
+	s := &serving{cfg: cfg, log: log, metrics: NewMetrics(), watch: w}
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -117,6 +118,7 @@ func newServing(cfg Config, log, audit *zap.Logger) (_ *serving, err error) {
 		Logger:         log.Named("proxy"),
 		Audit:          audit,
 		Metrics:        s.metrics,
+		Observe:        w.observe(),
 	})
 	if err != nil {
 		return nil, err

@@ -42,7 +42,7 @@ func (s *serving) run(ctx context.Context) error {
 	s.draining.Store(true)
 	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
 	stopAsking()
-	err = errors.Join(err, group.Wait())
+	err = errors.Join(err, group.Wait(), s.watch.verdict())
 	s.log.Info("ended", zap.NamedError("error", err))
 	return err
 }

@@ -81,7 +81,7 @@ func startServing(t *testing.T, s *pgtest.Server, change func(*Config)) *running
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.serving, err = newServing(cfg, log, audit); err != nil {
+	if r.serving, err = newServing(cfg, log, audit, nil); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())

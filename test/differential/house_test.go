@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/desktest"
+	"github.com/fencepost/fencepost/internal/oracle"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/proxy"
 )
@@ -47,7 +48,12 @@ func newHouseAt(t *testing.T, pg *pgtest.Server) *house {
 // serve starts a proxy, which ends with the test, and returns its address.
 func (h *house) serve(t *testing.T, id string) string {
 	t.Helper()
-	srv, err := proxy.NewServer(proxy.Config{Upstream: socketOf(h.pg), Candidates: h, ProxyID: id})
+	srv, err := proxy.NewServer(proxy.Config{
+		Upstream: socketOf(h.pg), Candidates: h, ProxyID: id,
+		Observe: func(o proxy.Observed) proxy.Observer {
+			return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) })
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

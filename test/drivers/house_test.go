@@ -126,7 +126,7 @@ func startProxy(t testing.TB, pg *pgtest.Server) string {
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		p.wait(t)
-		if strings.Contains(p.text(), "DATA RACE") || strings.Contains(p.text(), "panic") {
+		if strings.Contains(p.text(), "DATA RACE") || strings.Contains(p.text(), "panic") || strings.Contains(p.text(), `"msg":"oracle:`) {
 			t.Errorf("the proxy's log tells of a fault of the program:\n%s", p.text())
 		} else if t.Failed() {
 			t.Logf("end of the proxy's log:\n%s", tail(p.text()))
@@ -151,6 +151,7 @@ func environment(settings ...string) []string {
 			env = append(env, v)
 		}
 	}
+	env = append(env, "FENCEPOST_DEBUG_ORACLE=1")
 	return append(env, settings...)
 }
 

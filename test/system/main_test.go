@@ -81,6 +81,7 @@ func environment(settings ...string) []string {
 	if !fencing.Checking {
 		env = append(env, "FENCEPOST_TEST_UNFENCED=1") // or serve refuses, and safety tests fail for that alone
 	}
+	env = append(env, "FENCEPOST_DEBUG_ORACLE=1")
 	return append(env, settings...)
 }
 

@@ -98,7 +98,7 @@ func (p *proxy) end() {
 	}
 	<-p.read
 	log := p.log()
-	if strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") {
+	if strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") || strings.Contains(log, `"msg":"oracle:`) {
 		p.t.Errorf("the proxy's log tells of a fault of the program:\n%s", log)
 	} else if p.t.Failed() {
 		p.t.Logf("end of the log of the proxy at %s:\n%s", p.address, tail(log, 4000))
