@@ -24,7 +24,7 @@ MAJORS := 14 15 16 17 18
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
-.PHONY: help build test test-unfenced drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,9 @@ test: setup consul postgres-18 fetch-drivers ## Run all tests, with -race, again
 
 test-unfenced: setup consul postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)
+
+test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern)
+	go run -buildvcs=false ./scripts/mutations $(if $(RUN),-run '$(RUN)')
 
 drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC
 	@scripts/drivers.sh versions
