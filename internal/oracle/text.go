@@ -57,6 +57,7 @@ type statement struct {
 	copies    bool // COPY FROM STDIN
 	early     bool // fails when it is parsed already
 	empty     bool // no statement at all
+	one       bool // opaque, but one statement at most
 	frees     bool // a prepared statement, or all: DEALLOCATE, DISCARD ALL, PREPARE
 	check     checkText
 }
@@ -74,6 +75,7 @@ const (
 // read parses a text. settled says that the server reads string constants as the
 // grammar does. single says that the server takes no more than one statement.
 func read(text []byte, settled, single bool) []statement {
+	text = uncommented(text)
 	if !settled && sensitive(text) && sensitive(ours.ReplaceAll(text, nil)) {
 		return guess(text, single)
 	}
@@ -131,7 +133,7 @@ func sensitive(text []byte) bool {
 // semicolon but at its end; where the server takes one statement only, it is that
 // in any case. Then its first word says what it can be at worst.
 func guess(text []byte, single bool) []statement {
-	text = bytes.Trim(text, "; \t\r\n\f")
+	text = bytes.Trim(uncommented(text), "; \t\r\n\f")
 	if !single && bytes.IndexByte(text, ';') >= 0 {
 		return unread
 	}
@@ -140,19 +142,43 @@ func guess(text []byte, single bool) []statement {
 		if c|0x20 < 'a' || c|0x20 > 'z' {
 			word = text[:i]
 			if c == '_' || c == '$' || c >= '0' && c <= '9' || c >= 0x80 {
-				return unread
+				return []statement{{kind: opaque, one: true}}
 			}
 			break
 		}
 	}
 	switch strings.ToLower(string(word)) {
-	case "select", "insert", "update", "delete", "merge", "values", "with", "table":
+	case "select", "insert", "update", "delete", "merge", "values", "with", "table", "fetch", "move", "close", "declare":
 		return []statement{{kind: query}}
 	case "alter", "analyze", "cluster", "comment", "create", "drop", "explain", "grant", "import", "notify", "reassign",
 		"refresh", "reindex", "revoke", "security", "truncate", "vacuum":
 		return []statement{{kind: lone}}
 	default:
-		return unread
+		return []statement{{kind: opaque, one: true}}
+	}
+}
+
+// uncommented returns a text from its first statement on, behind spaces and
+// comments. No character of any encoding holds a byte that ends a comment.
+func uncommented(text []byte) []byte {
+	for {
+		text = bytes.TrimLeft(text, " \t\r\n\f")
+		switch {
+		case bytes.HasPrefix(text, []byte("--")):
+			end := bytes.IndexAny(text, "\r\n")
+			if end < 0 {
+				return nil
+			}
+			text = text[end:]
+		case bytes.HasPrefix(text, []byte("/*")):
+			end := bytes.Index(text, []byte("*/"))
+			if end < 0 || bytes.Contains(text[2:end], []byte("/*")) {
+				return text
+			}
+			text = text[end+2:]
+		default:
+			return text
+		}
 	}
 }
 
