@@ -86,7 +86,9 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 	for i := range m.may {
 		q := &m.may[i]
 		if m.typ != 'E' {
-			if v := o.judgePrepared(s, q, preparedNames[m.typ]); v.why != "" && judged && !m.noted {
+			v := o.judgePrepared(s, q, preparedNames[m.typ])
+			m.rests = m.rests || m.noted && v.why != ""
+			if v.why != "" && judged && !m.noted {
 				o.complain("%s", v.why)
 			}
 			if s.phase == failed && !endsFailed(q) || m.typ == 'P' && q.early {
@@ -94,11 +96,12 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 			}
 			t := s.running()
 			t.bound = m.typ == 'B' && s.phase == idle && q.kind == check && q.check.front
-			t.noted = t.noted || m.noted
+			t.noted = t.noted || m.noted && v.why != ""
 			ok.add(t)
 			continue
 		}
 		v := o.judge(s, q, p)
+		m.rests = m.rests || m.noted && v.why != ""
 		if v.why != "" && !v.later && judged && !m.noted {
 			o.complain("Execute of %s", v.why)
 		}
@@ -118,7 +121,7 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 // endsFailed reports whether a statement may be parsed and bound in a failed block.
 func endsFailed(q *statement) bool {
 	switch q.kind {
-	case commit, rollback, rollbackTo, opaque, fails:
+	case commit, rollback, rollbackTo, twoPhase, opaque, fails:
 		return true
 	default:
 		return q.empty
@@ -164,6 +167,7 @@ func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 		for _, s := range now {
 			v := o.judge(s, q, p)
 			v.later = v.later || o.refused(all[:i])
+			m.rests = m.rests || m.noted && v.why != "" && !v.later
 			if v.why != "" && !m.noted && (judged && !v.later || v.later && ran) {
 				o.complain("Query: %s", v.why)
 			}

@@ -15,6 +15,10 @@
 // FENCEPOST_DEBUG_ORACLE=1. What it cannot see are facts of the session that it
 // is told: Facts, and when the session's backend was noted in the registry.
 //
+// An observer can be given the ledger of grants, to ask of each note whether its
+// epoch was granted to the candidacy: the registry's own word is no more than a
+// fact from outside.
+//
 // It does not judge what functions, views and triggers do, whether the catalogue
 // proves a read (reads: proven is taken on trust, for lone SELECTs outside a
 // block), or that nobody hides a DEALLOCATE and PREPARE of the check's random

@@ -15,6 +15,7 @@ type message struct {
 	// Query those of its text, in order.
 	may   []statement
 	noted bool // it went out under a note
+	rests bool // and rests on it alone
 	maybe bool // a Sync that the server may have taken for a part of COPY data
 
 	// What was answered so far.
@@ -122,7 +123,7 @@ func (o *Observer) parse(m *message, body []byte) {
 		return
 	}
 	m.name = string(name)
-	m.may = read(sql, o.settled(), true)
+	m.may = read(sql, o.reading(), true)
 	switch len(m.may) {
 	case 0:
 		m.may = []statement{{kind: nothing, empty: true}}
@@ -230,10 +231,10 @@ var front = regexp.MustCompile(`^(?:EXECUTE \w+(?:\([\d,]+\))?|` + regexp.QuoteM
 // readText reads the text of a Query. What the proxy puts in front of a text that
 // cannot be read can be read itself: it is in ASCII and a whole statement.
 func (o *Observer) readText(sql []byte) []statement {
-	all := read(sql, o.settled(), false)
+	all := read(sql, o.reading(), false)
 	if len(all) == 1 && (all[0].kind == opaque || all[0].kind == query) {
 		if at := front.FindIndex(sql); at != nil && at[1] < len(sql) {
-			all = append(read(sql[:at[1]-1], true, false), read(sql[at[1]:], o.settled(), false)...)
+			all = append(read(sql[:at[1]-1], standard, false), read(sql[at[1]:], o.reading(), false)...)
 		}
 	}
 	for i := range all {
@@ -267,7 +268,15 @@ func (o *Observer) mine(c checkText) bool {
 	return c.never || c.fence == itoa(int64(o.facts.Fence)) && unquote(c.incarnation) == o.facts.Incarnation
 }
 
-// settled reports whether the server reads strings as the grammar does.
-func (o *Observer) settled() bool {
-	return len(o.queue) == 0 && !o.open && o.conforming && o.safe
+// reading is how the server reads what comes next. It reports a change of a setting
+// with ReadyForQuery.
+func (o *Observer) reading() reading {
+	switch {
+	case len(o.queue) > 0 || o.open || !o.safe:
+		return unknown
+	case o.conforming:
+		return standard
+	default:
+		return escapes
+	}
 }

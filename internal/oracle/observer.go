@@ -26,6 +26,7 @@ type Facts struct {
 type Observer struct {
 	facts  Facts
 	report func(complaint string)
+	ledger func(epoch int64) (incarnation string, err error) // nil: what the registry says is believed
 
 	mu         sync.Mutex
 	up, down   framer
@@ -84,12 +85,29 @@ func (o *Observer) Received(b []byte) {
 	}
 }
 
+// AskLedger has the observer ask, of each note, to whom its epoch was granted. That
+// is never changed, so there is no race with a grant that comes after the note.
+func (o *Observer) AskLedger(ledger func(epoch int64) (incarnation string, err error)) *Observer {
+	o.ledger = ledger
+	return o
+}
+
 // Noted says that the session's backend is in the registry, under this epoch.
 func (o *Observer) Noted(epoch int64) {
+	granted, err := o.facts.Incarnation, error(nil)
+	if o.ledger != nil {
+		granted, err = o.ledger(epoch)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.noted = true
 	o.script.add("= noted under epoch %d", epoch)
+	switch {
+	case err != nil:
+		o.complain("the ledger cannot be asked: %v", err)
+	case granted != o.facts.Incarnation:
+		o.complain("the backend is noted under epoch %d, which was granted to %q and not to this candidacy, %q", epoch, granted, o.facts.Incarnation)
+	}
 }
 
 // Unnoted says that the note is about to be deleted. Nothing may run then that it
@@ -103,8 +121,8 @@ func (o *Observer) Unnoted() {
 		return
 	}
 	for _, m := range o.queue {
-		if m.noted && strings.IndexByte("QPBDEF", m.typ) >= 0 {
-			o.complain("the note is deleted while a message %q that went out under it is not answered", m.typ)
+		if m.rests {
+			o.complain("the note is deleted while a message %q that rests on it is not answered", m.typ)
 			return
 		}
 	}

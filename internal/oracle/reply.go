@@ -290,6 +290,9 @@ func (o *Observer) ready(m *message, f frame) {
 	}
 	o.confirmed = next
 	o.pop()
+	if len(o.queue) == 0 {
+		o.open = false
+	}
 	if f.body[0] == 'I' && len(o.queue) == 0 {
 		clear(o.portals)
 	}

@@ -218,7 +218,7 @@ func (s state) end(q *statement, p place, r *result) state {
 func (s state) runFailed(q *statement, p place) (r result) {
 	r.bad.add(s.fail(p.extended))
 	switch q.kind {
-	case commit, rollback:
+	case commit, rollback, twoPhase, fails: // PREPARE TRANSACTION rolls back
 		t := s.ended()
 		if q.chain {
 			t.phase = block

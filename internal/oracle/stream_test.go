@@ -222,13 +222,17 @@ var streams = []struct {
 		s.Noted(3)
 		s.up(wiretest.Query("call p()"))
 		s.Unnoted()
-	}, want: "the note is deleted while a message 'Q'"},
+	}, want: "the note is deleted while a message 'Q' that rests on it"},
 	{name: "nor while its block goes on", play: func(s *stream) {
 		s.Noted(3)
 		s.up(wiretest.Query("begin;no such statement"))
 		s.down("C BEGIN", "C INSERT 0 1", "Z T")
 		s.Unnoted()
 	}, want: "the note is deleted while a transaction that it covers may go on"},
+	{name: "a note under an epoch that was granted to another", play: func(s *stream) {
+		s.AskLedger(func(int64) (string, error) { return "i2", nil })
+		s.Noted(3)
+	}, want: "the backend is noted under epoch 3, which was granted to \"i2\" and not to this candidacy, \"i1\""},
 	{name: "what runs nothing goes bare", play: func(s *stream) {
 		s.up(wiretest.Query("set a.b = 'x'"), wiretest.Query("show work_mem;listen x"), wiretest.Query(""), wiretest.Run("begin"), wiretest.Run("commit"), wiretest.Sync())
 	}},
@@ -258,7 +262,12 @@ var streams = []struct {
 	}, want: "Query: a query without cover"},
 	{name: "a backslash while strings may be read otherwise", play: func(s *stream) {
 		s.down("S standard_conforming_strings=off")
-		s.up(wiretest.Query(`set a.b = 'x\'; select add(1) --'`))
+		s.up(wiretest.Query(`set a.b = 'x\'; select add(1) --'`)) // one statement
+		s.down("C SET", "Z I")
+		s.up(wiretest.Query(`set a.b = 'x\\'; select add(1) --'`))
+	}, want: "Query: a query without cover"},
+	{name: "a backslash while that setting may be changing", play: func(s *stream) {
+		s.up(wiretest.Query("set standard_conforming_strings = off"), wiretest.Query(`set a.b = 'x\'; select add(1) --'`))
 	}, want: "Query: a text that cannot be read without cover"},
 	{name: "a byte outside ASCII in an encoding that hides quotes", play: func(s *stream) {
 		s.down("S client_encoding=SJIS")

@@ -72,11 +72,11 @@ const (
 	maxTokens = 5000
 )
 
-// read parses a text. settled says that the server reads string constants as the
-// grammar does. single says that the server takes no more than one statement.
-func read(text []byte, settled, single bool) []statement {
+// read parses a text. single says that the server takes no more than one
+// statement.
+func read(text []byte, how reading, single bool) []statement {
 	text = uncommented(text)
-	if !settled && sensitive(text) && sensitive(ours.ReplaceAll(text, nil)) {
+	if how == unknown && sensitive(text) && sensitive(ours.ReplaceAll(text, nil)) {
 		return guess(text, single)
 	}
 	// Bytes outside ASCII are letters to the lexer; which ones does not matter.
@@ -89,9 +89,20 @@ func read(text []byte, settled, single bool) []statement {
 	if len(sql) > maxText || len(sql) > maxTokens && deep(sql) {
 		return guess(text, single)
 	}
+	if how == escapes && strings.Contains(sql, `\`) {
+		pieces, ok := statements(sql, how)
+		if !ok {
+			return guess(text, single)
+		}
+		return each(pieces)
+	}
 	tree, err := pg_query.Parse(sql)
 	if err != nil {
-		return split(sql, single)
+		pieces, ok := statements(sql, standard)
+		if !ok || single && len(pieces) < 2 {
+			return guess(text, single)
+		}
+		return each(pieces)
 	}
 	all := make([]statement, 0, len(tree.Stmts))
 	for _, raw := range tree.Stmts {
@@ -104,19 +115,17 @@ func read(text []byte, settled, single bool) []statement {
 	return all
 }
 
-// split is read for a text that the grammar does not take: its statements are told
-// apart by the lexer, and those that are read one by one may be known.
-func split(sql string, single bool) []statement {
-	pieces, err := pg_query.SplitWithScanner(sql, true)
-	if err != nil || single || len(pieces) < 2 {
-		return guess([]byte(sql), single)
-	}
-	var all []statement
+// each reads statements that were told apart one by one: of those that the grammar
+// does not take, the others may be known none the less.
+func each(pieces []string) []statement {
+	all := make([]statement, 0, len(pieces))
 	for _, piece := range pieces {
-		if tree, err := pg_query.Parse(piece); err == nil && len(tree.Stmts) == 1 {
-			all = append(all, statementOf(tree.Stmts[0].Stmt, strings.TrimSpace(piece)))
-		} else {
+		tree, err := pg_query.Parse(piece)
+		switch {
+		case err != nil || len(tree.Stmts) > 1:
 			all = append(all, guess([]byte(piece), true)...)
+		case len(tree.Stmts) == 1:
+			all = append(all, statementOf(tree.Stmts[0].Stmt, piece))
 		}
 	}
 	return all

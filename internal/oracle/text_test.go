@@ -20,7 +20,7 @@ func TestChecksAreRecognized(t *testing.T) {
 		{full + " OR true", query},
 		{"SELECT fencepost.refuse(7, 3, 'w', 'in', 3, false) WHERE false", query},
 	} {
-		got := read([]byte(c.sql), true, true)
+		got := read([]byte(c.sql), standard, true)
 		if len(got) != 1 || got[0].kind != c.want {
 			t.Errorf("%s: read as %+v, want %s", c.sql, got, kindNames[c.want])
 		}

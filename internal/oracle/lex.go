@@ -1,0 +1,165 @@
+package oracle
+
+import "strings"
+
+// reading is how the server reads the string constants of a text.
+type reading uint8
+
+const (
+	unknown  reading = iota // it may be changing, or bytes of the encoding hide quotes
+	standard                // as the grammar does
+	escapes                 // standard_conforming_strings is off
+)
+
+// lexer tells the statements of a text apart.
+type lexer struct {
+	sql   string
+	how   reading
+	at    int
+	begun int // where the text that is not yet in now begins
+	now   strings.Builder
+	all   []string
+}
+
+// statements returns the statements of a text, their constants written as the
+// grammar reads them. It is not ok if that cannot be told.
+func statements(sql string, how reading) (all []string, ok bool) {
+	if strings.Contains(strings.ToLower(sql), "atomic") {
+		return nil, false // the body of a function may follow, with semicolons in it
+	}
+	l := &lexer{sql: sql, how: how}
+	for depth := 0; l.at < len(sql); {
+		switch c := sql[l.at]; {
+		case l.has("--"):
+			l.skip(strings.IndexAny(sql[l.at:], "\r\n"), 0)
+		case l.has("/*"):
+			l.comment()
+		case c == '"':
+			l.skipFrom(1, strings.IndexByte(sql[l.at+1:], '"'), 1)
+		case c == '$' && l.dollar():
+		case c == '\'':
+			if !l.constant() {
+				return nil, false
+			}
+		case c == ';' && depth == 0:
+			l.end()
+			l.at++
+			l.begun = l.at
+		default:
+			if c == '(' {
+				depth++
+			} else if c == ')' {
+				depth--
+			}
+			l.at++
+		}
+	}
+	l.end()
+	return l.all, true
+}
+
+func (l *lexer) has(s string) bool { return strings.HasPrefix(l.sql[l.at:], s) }
+
+// skip goes on n bytes and more behind that, to the end of the text if n is none.
+func (l *lexer) skip(n, more int) {
+	if n < 0 {
+		l.at = len(l.sql)
+		return
+	}
+	l.at += n + more
+}
+
+// skipFrom is skip for an n that was counted from some bytes on.
+func (l *lexer) skipFrom(from, n, more int) {
+	if n >= 0 {
+		n += from
+	}
+	l.skip(n, more)
+}
+
+func (l *lexer) comment() {
+	for depth := 0; l.at < len(l.sql); {
+		switch {
+		case l.has("/*"):
+			depth++
+			l.at += 2
+		case l.has("*/"):
+			depth--
+			l.at += 2
+			if depth == 0 {
+				return
+			}
+		default:
+			l.at++
+		}
+	}
+}
+
+// letter reports whether a byte can be inside a name.
+func letter(c byte) bool {
+	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
+}
+
+// prefixed reports whether the constant here has one of these letters in front.
+func (l *lexer) prefixed(letters string) bool {
+	return l.at > 0 && strings.IndexByte(letters, l.sql[l.at-1]) >= 0 && (l.at == 1 || !letter(l.sql[l.at-2]))
+}
+
+// dollar skips a constant in dollars, and reports whether there is one.
+func (l *lexer) dollar() bool {
+	if l.at > 0 && letter(l.sql[l.at-1]) {
+		return false
+	}
+	end := strings.IndexByte(l.sql[l.at+1:], '$')
+	if end < 0 {
+		return false
+	}
+	tag := l.sql[l.at : l.at+end+2]
+	for i := 1; i < len(tag)-1; i++ {
+		if !letter(tag[i]) || i == 1 && tag[i] >= '0' && tag[i] <= '9' {
+			return false
+		}
+	}
+	l.skipFrom(len(tag), strings.Index(l.sql[l.at+len(tag):], tag), len(tag))
+	return true
+}
+
+// constant skips a constant in quotes.
+func (l *lexer) constant() (ok bool) {
+	escaped := l.prefixed("eE")
+	if !escaped && l.how == escapes {
+		if l.prefixed("nN") || l.at > 0 && l.sql[l.at-1] == '&' {
+			return false
+		}
+		if escaped = !l.prefixed("bBxX"); escaped {
+			l.now.WriteString(l.sql[l.begun:l.at])
+			if l.at > 0 && letter(l.sql[l.at-1]) {
+				return false // a name right in front of it
+			}
+			l.now.WriteByte('E')
+			l.begun = l.at
+		}
+	}
+	for l.at++; l.at < len(l.sql); l.at++ {
+		switch c := l.sql[l.at]; {
+		case c == '\\' && escaped:
+			l.at++
+		case c == '\'':
+			l.at++
+			if l.at == len(l.sql) || l.sql[l.at] != '\'' {
+				return true
+			}
+		}
+	}
+	l.at = len(l.sql)
+	return true
+}
+
+// end ends a statement.
+func (l *lexer) end() {
+	l.now.WriteString(l.sql[l.begun:l.at])
+	if s := strings.TrimSpace(l.now.String()); s != "" {
+		l.all = append(l.all, s)
+	}
+	l.now.Reset()
+}
