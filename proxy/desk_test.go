@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
@@ -51,7 +52,9 @@ func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), b
 		},
 	}
 	cfg.Observe = func(o proxy.Observed) proxy.Observer {
-		return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) })
+		return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) }).AskLedger(func(epoch int64) (string, error) {
+			return grantedTo(pg, o.Database, o.Fence, epoch)
+		})
 	}
 	if change != nil {
 		change(&cfg)
@@ -82,4 +85,17 @@ func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), b
 // seat returns a worker's candidacy.
 func (b *bench) seat(database, resource, worker string) *desktest.Seat {
 	return b.desk.Seat(database, resource, worker)
+}
+
+// grantedTo asks the ledger of grants, over a connection of its own, to which
+// candidacy an epoch was granted.
+func grantedTo(pg *pgtest.Server, database string, fence int32, epoch int64) (incarnation string, err error) {
+	ctx := context.Background()
+	admin, err := pgx.Connect(ctx, pg.DSN(pgtest.Superuser, database))
+	if err != nil {
+		return "", err
+	}
+	defer admin.Close(ctx)
+	err = admin.QueryRow(ctx, "select incarnation from fencepost.grants where id = $1 and epoch = $2", fence, epoch).Scan(&incarnation)
+	return incarnation, err
 }
