@@ -1,0 +1,119 @@
+package proxy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// outsiders are connections that may not write: each returns a new one. A worker
+// that was superseded does not know it, nor does its proxy.
+func outsiders(s *stage) map[string]func() *wiretest.Conn {
+	return map[string]func() *wiretest.Conn{
+		"follower": func() *wiretest.Conn { return s.connect("follower") },
+		"superseded": func() *wiretest.Conn {
+			c := s.leads("old")
+			s.succeed()
+			return c
+		},
+		"without a resource": func() *wiretest.Conn {
+			c, _ := wiretest.Connect(s.t, s.addr, "user", pgtest.App, "database", s.db)
+			return c
+		},
+	}
+}
+
+// asOutsiders runs a test on both servers for each kind of outsider.
+func asOutsiders(t *testing.T, try func(t *testing.T, s *stage, c *wiretest.Conn)) {
+	for name, server := range map[string]func(*testing.T) *pgtest.Server{
+		"default": func(t *testing.T) *pgtest.Server { return pgtest.Shared(t) },
+		"18":      func(t *testing.T) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, kind := range []string{"follower", "superseded", "without a resource"} {
+				t.Run(strings.ReplaceAll(kind, " ", "_"), func(t *testing.T) {
+					s := newStage(t, server(t))
+					s.leads("leader")
+					c := outsiders(s)[kind]()
+					try(t, s, c)
+					_ = c.Close() // or a lock of its would hold the next question
+					if n := s.rows("stale"); n != 0 {
+						t.Errorf("%d rows were written", n)
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestSafetyCursorInATextTooLongToRead: a cursor WITH HOLD runs its query at the
+// end of its transaction, so its DECLARE is more than a statement that does
+// nothing outside a block, however long its text is.
+func TestSafetyCursorInATextTooLongToRead(t *testing.T) {
+	t.Parallel()
+	asOutsiders(t, func(t *testing.T, s *stage, c *wiretest.Conn) {
+		padded := "declare k cursor with hold for select wr('stale') /*" + strings.Repeat("x", 300<<10) + "*/"
+		if all, _ := ask(c, q(padded)); wiretest.ErrorOf(all) == "" {
+			t.Errorf("it is not refused: %v", all)
+		}
+	})
+}
+
+// TestSafetyBlockThatWasFlushed: a block that was begun by messages and a Flush is
+// one, although no ReadyForQuery has told of it. So nothing goes bare into it that
+// would do nothing outside, and no read-only mode is set behind a savepoint.
+func TestSafetyBlockThatWasFlushed(t *testing.T) {
+	t.Parallel()
+	asOutsiders(t, func(t *testing.T, s *stage, c *wiretest.Conn) {
+		c.Send(run("begin"), wiretest.Flush())
+		c.Until('C')
+		for _, sql := range []string{"savepoint s", "select 1", "release s", "select wr('stale')", "commit"} {
+			if _, ended := ask(c, q(sql)); ended {
+				return
+			}
+		}
+	})
+}
+
+// TestSafetyLockInABlockThatWasFlushed: nor does a LOCK TABLE, which no grant would
+// see.
+func TestSafetyLockInABlockThatWasFlushed(t *testing.T) {
+	t.Parallel()
+	asOutsiders(t, func(t *testing.T, s *stage, c *wiretest.Conn) {
+		s.exec("grant all on t to public")
+		c.Send(run("begin"), wiretest.Flush())
+		c.Until('C')
+		ask(c, q("lock table t in access exclusive mode"))
+		if n := s.value("select count(*) from pg_locks where relation = 't'::regclass and mode = 'AccessExclusiveLock'"); n != 0 {
+			t.Error("the table is locked")
+		}
+	})
+}
+
+// TestSafetyNoteUnderAnothersEpoch: the registry does not take a client's word for
+// the epoch. A worker that was superseded, and says that it knows its successor's
+// epoch, enters nothing.
+func TestSafetyNoteUnderAnothersEpoch(t *testing.T) {
+	t.Parallel()
+	const do = "do $$begin insert into t (v) values ('stale'); commit; end$$"
+	for name, write := range map[string][]byte{
+		"DO": q(do), "unreadable": q(do + " -- \\ " + strings.Repeat("x", 300<<10)), "by messages": cat(run(do), sync_()),
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, pgtest.Shared(t))
+			c := s.leads("old")
+			s.succeed()
+			mustPass(t, c, q("set fencepost.epoch = 2"))
+			if all, _ := ask(c, write); wiretest.ErrorOf(all) == "" {
+				t.Errorf("it is not refused: %v", all)
+			}
+			if n := s.rows("stale"); n != 0 {
+				t.Errorf("%d rows were written", n)
+			}
+		})
+	}
+}
