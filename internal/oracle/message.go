@@ -85,7 +85,7 @@ func (o *Observer) message(f frame) *message {
 		}
 		name, _, _ := text(f.body[1:])
 		m.name = string(name)
-		o.describeOrClose(m, f.body[0], name)
+		o.describe(m, f.body[0], name)
 	case 'E':
 		name, _, ok := text(f.body)
 		m.bad, m.may = !ok, cursor
@@ -195,30 +195,26 @@ func numbers(b []byte) (params []string, ok bool) {
 	return params, true
 }
 
-func (o *Observer) describeOrClose(m *message, what byte, name []byte) {
-	switch {
-	case m.typ == 'D' && what == 'S':
+func (o *Observer) describe(m *message, what byte, name []byte) {
+	if m.typ == 'D' && what == 'S' {
 		m.may = unread
 		if !murky(name) {
 			m.may = o.statements[string(name)].may(o.batch)
 		}
-	case m.typ == 'C' && what == 'S':
-		delete(o.statements, string(name))
-	case m.typ == 'C':
-		delete(o.portals, string(name))
 	}
 }
 
-// rename forgets the names that a text gives another meaning.
+// rename forgets the names that a text may give another meaning. Those that it only
+// frees keep theirs: what names them fails, and runs nothing.
 func (o *Observer) rename(m *message) {
 	if m.typ != 'Q' && m.typ != 'E' {
 		return
 	}
 	for i := range m.may {
 		switch q := &m.may[i]; {
-		case q.frees && q.runs == "":
+		case q.kind == opaque && m.typ == 'Q':
 			clear(o.statements)
-		case q.frees:
+		case q.prepares:
 			delete(o.statements, q.runs)
 		}
 	}
@@ -245,7 +241,7 @@ func (o *Observer) readText(sql []byte) []statement {
 
 // resolve follows an SQL EXECUTE to what it runs.
 func (o *Observer) resolve(q *statement) {
-	if q.runs == "" || q.frees {
+	if q.runs == "" || q.prepares {
 		return
 	}
 	may := o.statements[q.runs].may(o.batch)

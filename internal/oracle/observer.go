@@ -33,6 +33,7 @@ type Observer struct {
 	conforming bool // standard_conforming_strings
 	safe       bool // client_encoding
 	noted      bool
+	doubtful   bool // a Sync may have been taken for a part of COPY data that failed
 	over       bool // nothing is observed any more
 	wrong      error
 	proven     int // messages that went uncovered since reads are proven

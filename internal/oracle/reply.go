@@ -244,7 +244,7 @@ func (o *Observer) copyFailed(f frame) {
 		case x.typ == 'S' && line && early:
 			continue
 		case x.typ == 'S':
-			x.maybe = true
+			x.maybe, o.doubtful = true, true
 		case x.typ != 'd' && x.typ != 'H':
 			o.queue = append(kept, o.queue[1+i:]...)
 			return
@@ -303,5 +303,9 @@ func (o *Observer) ready(m *message, f frame) {
 
 // lost complains that the model has lost the server.
 func (o *Observer) lost(format string, args ...any) {
+	if o.doubtful { // nobody can tell which Sync was answered; the proxy ends the session, too
+		o.over = true
+		return
+	}
 	o.complain("the model has lost its way: "+format, args...)
 }

@@ -48,7 +48,7 @@ var kindNames = [...]string{
 type statement struct {
 	kind      kind
 	name      string // of a savepoint
-	runs      string // the prepared statement that EXECUTE runs, or that is freed
+	runs      string // the prepared statement that EXECUTE runs or PREPARE makes
 	args      []string
 	chain     bool
 	savepoint bool
@@ -58,7 +58,7 @@ type statement struct {
 	early     bool // fails when it is parsed already
 	empty     bool // no statement at all
 	one       bool // opaque, but one statement at most
-	frees     bool // a prepared statement, or all: DEALLOCATE, DISCARD ALL, PREPARE
+	prepares  bool // PREPARE
 	check     checkText
 }
 
@@ -239,10 +239,8 @@ func statementOf(node *pg_query.Node, text string) statement {
 		return statement{kind: nothing, unsets: undone && strings.EqualFold(n.VariableSetStmt.Name, "transaction_read_only")}
 	case *pg_query.Node_VariableShowStmt, *pg_query.Node_ListenStmt, *pg_query.Node_UnlistenStmt:
 		return statement{kind: nothing}
-	case *pg_query.Node_DiscardStmt:
-		return statement{kind: nothing, frees: n.DiscardStmt.Target == pg_query.DiscardMode_DISCARD_ALL}
-	case *pg_query.Node_DeallocateStmt:
-		return statement{kind: nothing, frees: true, runs: n.DeallocateStmt.Name}
+	case *pg_query.Node_DiscardStmt, *pg_query.Node_DeallocateStmt:
+		return statement{kind: nothing}
 	case *pg_query.Node_LockStmt, *pg_query.Node_ConstraintsSetStmt:
 		return statement{kind: outside}
 	case *pg_query.Node_SelectStmt:
@@ -252,7 +250,7 @@ func statementOf(node *pg_query.Node, text string) statement {
 		*pg_query.Node_CreateTableAsStmt:
 		return statement{kind: query}
 	case *pg_query.Node_PrepareStmt:
-		return statement{kind: query, frees: true, runs: n.PrepareStmt.Name}
+		return statement{kind: query, prepares: true, runs: n.PrepareStmt.Name}
 	case *pg_query.Node_ExecuteStmt:
 		return executeOf(n.ExecuteStmt)
 	case *pg_query.Node_CopyStmt:

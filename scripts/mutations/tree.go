@@ -109,7 +109,7 @@ func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, 
 	if out, err := t.goCommand(ctx, []string{"build"}, packages); err != nil {
 		return unfit, "the mutant does not compile:\n" + out, nil
 	}
-	out, err := t.goCommand(ctx, []string{"test", "-count=1", "-failfast", "-timeout=" + testTimeout.String(), "-run=" + m.tests}, packages)
+	out, err := t.goCommand(ctx, []string{"test", "-vet=off", "-count=1", "-failfast", "-timeout=" + testTimeout.String(), "-run=" + m.tests}, packages)
 	return verdict(out, err), reason(out), nil
 }
 
