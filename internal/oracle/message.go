@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"bytes"
 	"encoding/binary"
 	"regexp"
 )
@@ -96,7 +97,8 @@ func (o *Observer) message(f frame) *message {
 			m.may = o.murkyPortals()
 		}
 	}
-	o.rename(m)
+	sql, _, _ := text(f.body)
+	o.rename(m, sql)
 	return m
 }
 
@@ -206,16 +208,33 @@ func (o *Observer) describe(m *message, what byte, name []byte) {
 
 // rename forgets the names that a text may give another meaning. Those that it only
 // frees keep theirs: what names them fails, and runs nothing.
-func (o *Observer) rename(m *message) {
+func (o *Observer) rename(m *message, sql []byte) {
 	if m.typ != 'Q' && m.typ != 'E' {
 		return
 	}
 	for i := range m.may {
 		switch q := &m.may[i]; {
 		case q.kind == opaque && m.typ == 'Q':
-			clear(o.statements)
+			o.forget(sql)
 		case q.prepares:
 			delete(o.statements, q.runs)
+		}
+	}
+}
+
+// forget forgets the names that a text which cannot be read might give another
+// meaning: it must name them, or write them in escapes.
+func (o *Observer) forget(sql []byte) {
+	if at := front.FindIndex(sql); at != nil {
+		sql = sql[at[1]:]
+	}
+	sql = bytes.ToLower(sql)
+	if bytes.Contains(sql, []byte("u&")) {
+		clear(o.statements)
+	}
+	for name := range o.statements {
+		if bytes.Contains(sql, bytes.ToLower([]byte(name))) {
+			delete(o.statements, name)
 		}
 	}
 }
