@@ -52,6 +52,9 @@ func (x *session) down(ctx context.Context) {
 			x.serverEnded()
 			return
 		}
+		if d.have == 0 { // the loop has sent all, and could not poke
+			x.poke()
+		}
 	}
 }
 
@@ -87,10 +90,14 @@ func (d *downPump) serve() (stay bool) {
 	}
 	x.observer.Received(d.buf[d.have : d.have+n])
 	d.have += n
-	if d.have == len(d.buf) || !x.sending.TryLock() {
+	if d.have == len(d.buf) || d.have > maxLoopBytes || !x.sending.TryLock() {
 		return false
 	}
-	d.take()
+	if !x.mu.TryLock() { // the other pump is at work on something long
+		x.sending.Unlock()
+		return false
+	}
+	d.takeLocked()
 	if d.step.err != nil || len(d.events) > 0 {
 		return false
 	}
@@ -102,7 +109,10 @@ func (d *downPump) serve() (stay bool) {
 		}
 	}
 	d.keep()
-	x.poke()
+	if !x.mu.TryLock() {
+		return false // the pump pokes
+	}
+	x.pokeLocked()
 	return true
 }
 
@@ -132,10 +142,15 @@ func (d *downPump) process(ctx context.Context) bool {
 }
 
 // take gives the machine what is in the buffer. x.sending is held, until keep
-// is called. Behind a goodbye nothing is sent.
+// is called. After a goodbye nothing is sent.
 func (d *downPump) take() {
+	d.x.mu.Lock()
+	d.takeLocked()
+}
+
+// takeLocked is take for who has locked x.mu, which it unlocks.
+func (d *downPump) takeLocked() {
 	x := d.x
-	x.mu.Lock()
 	over := x.goodbye
 	d.plan.Reset(d.buf[:d.have])
 	d.step.n, d.step.err = x.m.server(d.buf[:d.have], &d.plan)
@@ -219,6 +234,11 @@ func (d *downPump) after(ctx context.Context) bool {
 // poke wakes the other pump when it can end a session that drains.
 func (x *session) poke() {
 	x.mu.Lock()
+	x.pokeLocked()
+}
+
+// pokeLocked is poke for who has locked x.mu, which it unlocks.
+func (x *session) pokeLocked() {
 	poke := x.reading && (x.m.repeats() || x.draining && x.idleLocked())
 	x.mu.Unlock()
 	if poke {

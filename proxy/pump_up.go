@@ -14,6 +14,10 @@ import (
 // firstBuffer is the size of a pump's buffer: one read.
 const firstBuffer = 16 << 10
 
+// maxLoopBytes bounds what the event loop gives the machine at once, so that
+// nobody's long message keeps it from the others.
+const maxLoopBytes = 4 * firstBuffer
+
 // upPump is the state of the goroutine that reads the client.
 type upPump struct {
 	x       *session
@@ -141,7 +145,7 @@ func (u *upPump) serve() (stay bool) {
 	}
 	u.have += n
 	u.x.active.reads.Add(1)
-	if u.have == len(u.buf) || !u.take() {
+	if u.have == len(u.buf) || u.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeLocked() {
 		return false
 	}
 	sent := 0
@@ -177,8 +181,13 @@ func (x *session) idleLocked() bool {
 // take gives the machine what is in the buffer. It reports false, and does
 // nothing, when the session was superseded.
 func (u *upPump) take() bool {
+	u.x.mu.Lock()
+	return u.takeLocked()
+}
+
+// takeLocked is take for who has locked x.mu, which it unlocks.
+func (u *upPump) takeLocked() bool {
 	x, in := u.x, u.buf[u.off:u.have]
-	x.mu.Lock()
 	if x.superseded.Load() {
 		x.mu.Unlock()
 		return false
@@ -279,7 +288,7 @@ func (u *upPump) keep() {
 		next := make([]byte, min(4*len(u.buf), max(u.x.m.wants, firstBuffer)))
 		copy(next, u.buf)
 		u.buf = next
-	case u.have == 0 && len(u.buf) > 4*firstBuffer:
+	case u.have == 0 && len(u.buf) > maxLoopBytes:
 		u.buf, u.scratch = make([]byte, firstBuffer), nil
 	}
 }

@@ -18,9 +18,8 @@ const (
 	number   = `(\$\d|\d+)::pg_catalog\.int8`
 	literal  = `(?:'(?:[^'\\]|'')*'|E'(?:[^'\\]|''|\\\\|\\U[0-9A-F]{8})*')` // read alike under every setting
 	checkSQL = `SELECT fencepost\.refuse\((\d+), ` + number + `, ` + literal + `, (` + literal + `), ` + number + `, false\)` +
-		` WHERE \(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\) OPERATOR\(pg_catalog\.=\) ` + number +
-		`( AND ` + number + ` OPERATOR\(pg_catalog\.=\) ` + number +
-		` AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE`
+		` WHERE \(fencepost\.current\(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\), ` + number + `, ` + number + `\)` +
+		`( AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE`
 	lapseSQL = `SELECT fencepost\.refuse\(\d+, \d+::pg_catalog\.int8, ` + literal + `, ` + literal + `, \d+::pg_catalog\.int8, true\)`
 )
 
@@ -50,15 +49,15 @@ func parseCheck(text string) (c checkText, ok bool) {
 	if m == nil {
 		return c, false
 	}
-	fence, told, incarnation, held, sequence, value, more, left, right := m[1], m[2], m[3], m[4], m[5], m[6], m[7], m[8], m[9]
+	fence, told, incarnation, held, sequence, left, right, more := m[1], m[2], m[3], m[4], m[5], m[6], m[7], m[8]
 	c = checkText{fence: fence, incarnation: incarnation, told: told, held: held, front: more == ""}
 	switch {
-	case fence != sequence || value != told && value != held:
+	case fence != sequence || left != told || right != held:
 		return c, false
 	case c.front:
 		return c, told == held
 	default:
-		return c, left == told && right == held
+		return c, true
 	}
 }
 
