@@ -18,10 +18,9 @@ var (
 	testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark)\w+)\(`)
 )
 
-// TestProtocolPageNamesTestsThatExist: each row of the page's tables names a test
-// that is there, or says that there is nothing to do.
-func TestProtocolPageNamesTestsThatExist(t *testing.T) {
-	t.Parallel()
+// allTests are the names of all tests in the repository.
+func allTests(t *testing.T) map[string]bool {
+	t.Helper()
 	there := map[string]bool{}
 	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
 		switch {
@@ -41,28 +40,57 @@ func TestProtocolPageNamesTestsThatExist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page, err := os.ReadFile(protocolDoc)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, _, _ := strings.Cut(string(page), docBegin)
-	rows := 0
-	for line := range strings.Lines(head) {
+	return there
+}
+
+// rowsNameTests fails t unless each row of a page's tables names a test that is
+// there, or says that there is nothing to do. It returns how many rows there are.
+func rowsNameTests(t *testing.T, name, page string) (rows int) {
+	t.Helper()
+	there := allTests(t)
+	for line := range strings.Lines(page) {
 		names := testName.FindAllString(line, -1)
-		for _, name := range names {
-			if !there[name] && strings.HasPrefix(line, "| ") {
-				t.Errorf("%s names %s, which is no test", protocolDoc, name)
+		for _, test := range names {
+			if !there[test] && strings.HasPrefix(line, "| ") {
+				t.Errorf("%s names %s, which is no test", name, test)
 			}
 		}
-		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| id ") {
+		if !strings.HasPrefix(line, "| ") || strings.HasPrefix(line, "| id ") || strings.HasPrefix(line, "| what was tried ") {
 			continue
 		}
 		if rows++; len(names) == 0 && !strings.Contains(line, "nothing to do") {
 			t.Errorf("a row without a test: %s", line)
 		}
 	}
-	if rows < 90 {
+	return rows
+}
+
+// TestProtocolPageNamesTestsThatExist holds docs/protocol.md to its tests.
+func TestProtocolPageNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile(protocolDoc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head, _, _ := strings.Cut(string(page), docBegin)
+	if rows := rowsNameTests(t, protocolDoc, head); rows < 90 {
 		t.Errorf("%s has %d rows, want one for each trap", protocolDoc, rows)
+	}
+}
+
+// TestSecurityPageNamesTestsThatExist holds the attacks of docs/security.md to
+// the tests that play them.
+func TestSecurityPageNamesTestsThatExist(t *testing.T) {
+	t.Parallel()
+	const doc = "../docs/security.md"
+	page, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, tried, _ := strings.Cut(string(page), "\n## What was tried\n")
+	tried, _, _ = strings.Cut(tried, "\n## ")
+	if rows := rowsNameTests(t, doc, tried); rows < 20 {
+		t.Errorf("%s has %d attacks, want one row for each", doc, rows)
 	}
 }
 
