@@ -41,8 +41,11 @@
 // # Silence
 //
 // The worker must live, not only its socket: a frozen process keeps its TCP
-// connection. Signs of life are bytes from the client, and the server owing the
-// client the next byte. After the worker timeout without one the lease is
+// connection. Signs of life are bytes from the client, and a server that is known
+// to work for it: not one that waits for the client's next message, for the rest
+// of one, or for a lock of another connection of the same worker, and not one
+// whose replies the client does not take. After the worker timeout without a sign
+// the lease is
 // released "for silence" and the epoch is kept. If the worker comes back and
 // nobody else was granted an epoch, the lease is taken again under the same
 // epoch, unnoticed; that is a false alarm, and doubles the timeout of that worker

@@ -8,7 +8,7 @@ import (
 
 const (
 	minSample = 10 * time.Millisecond
-	maxSample = time.Second
+	maxSample = 250 * time.Millisecond // a stopped worker is noticed at most that late
 )
 
 // life is what is known of a worker's signs of life.

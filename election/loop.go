@@ -10,6 +10,8 @@ const (
 	maxBackoff = time.Second
 	// idleStep is how often a loop looks around though nothing is due.
 	idleStep = 5 * time.Second
+	// maxSleep is how long a loop that holds a lease waits at most.
+	maxSleep = time.Second
 )
 
 // run is the candidacy's loop. Each step looks at all there is, starts what is
@@ -231,7 +233,7 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if now < s.trusted {
 		due(s.trusted)
 	}
-	due(now + maxSample) // Go's timers stand still while the machine is suspended
+	due(now + maxSleep) // Go's timers stand still while the machine is suspended
 	return wait
 }
 

@@ -132,11 +132,14 @@ func (c *Candidacy) retryLocked() {
 	c.answerLocked()
 }
 
-// renewalAfter is when a lease that was confirmed by a request sent at this
-// time is to be renewed: after a third of its TTL, and not in step with others.
+// renewalAfter is when a lease that was confirmed by a request sent at this time
+// is to be renewed: at the next multiple of a third of its TTL, or soon after. The
+// leases of a proxy are renewed at about the same time, so that they also end at
+// about the same time when the proxy stops: the takeovers then wait for each
+// other's workers no longer than for their own.
 func (c *Candidacy) renewalAfter(sent time.Duration) time.Duration {
 	third := c.r.set.TTL / 3
-	return sent + third - jitter(third/5)
+	return (sent/third+1)*third + jitter(third/5)
 }
 
 // renewLocked confirms the lease.

@@ -62,17 +62,20 @@ func (m *machine) analyzed(t *fencing.Text) { m.inHand.text = t }
 // wantsAnalysis reports whether a message needs the analysis of a long text
 // first.
 func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
-	if m.mode == passing || len(body) <= inlineText && (typ == 'Q' || typ == 'P') {
+	switch long := len(body) > inlineText; {
+	case m.mode == passing:
 		return false
-	}
-	switch typ {
-	case 'Q':
+	case typ == 'Q':
 		text, _, ok := cstring(body)
-		return ok && m.queryWants(text)
-	case 'P':
+		return long && ok && m.queryWants(text)
+	case typ == 'P':
 		_, rest, ok := cstring(body)
 		sql, types, ok2 := cstring(rest)
-		return ok && ok2 && m.parseWants(sql, types)
+		return long && ok && ok2 && m.parseWants(sql, types)
+	case m.mayWrite():
+		return false // what was prepared need not be a read
+	}
+	switch typ {
 	case 'B':
 		_, name, ok := bindNames(body)
 		return ok && m.statementWants(m.named(name))
@@ -110,7 +113,7 @@ func (m *machine) parseWants(sql, types []byte) bool {
 
 // statementWants is wantsAnalysis for what runs a statement that was prepared.
 func (m *machine) statementWants(s *statement) bool {
-	if s == nil || !s.known || s.info.Read || s.class != unclassified || m.mayWrite() {
+	if s == nil || !s.known || s.info.Read || s.class != unclassified {
 		return false
 	}
 	sql := bytesOf(s.text)
