@@ -124,7 +124,7 @@ func BenchmarkQuietLeader(b *testing.B) {
 }
 
 func quietLeader(b *testing.B, sessions int) {
-	bench := newBench(b, pgtest.Shared(b), nil)
+	bench := newBench(b, pgtest.SharedMajor(b, 18), func(c *proxy.Config) { c.Observe = nil }) // it parses all texts itself
 	db := bench.pg.Database(b)
 	connect := func(worker string) *wiretest.Conn {
 		c, _ := wiretest.Connect(b, bench.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)

@@ -35,10 +35,10 @@ func TestPostgresRestartLeavesNobodyWithoutALeader(t *testing.T) {
 					h.pg.Stop(t, stop)
 					time.Sleep(down) // however long Postgres is away
 					h.pg.Restart(t)
-					up := time.Now()
+					up, watch := time.Now(), startWatch(t)
 					took := q.next(t, up)
 					t.Logf("%s, %s, down for %v: a worker wrote %v after Postgres took connections", provider, name, down, took)
-					if took > time.Second+slack {
+					if watch.late(t, took, time.Second) {
 						t.Errorf("down for %v: a worker wrote %v after Postgres took connections", down, took)
 					}
 					q.end()

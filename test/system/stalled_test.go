@@ -259,14 +259,13 @@ func (s *stallRun) begin(name string, stall func(c *stalledCase)) {
 	}()
 	stall(c)
 	done = true
-	since := time.Now()
+	since, watch := time.Now(), startWatch(s.t)
 	s.wg.Go(func() {
 		defer func() { <-s.slots }()
 		_, err := s.tryJoin(patience, c.two, "successor", "resource", name, "campaign", "wait")
 		took := time.Since(since)
-		// Half a second of slack beyond what is promised: other tests run beside.
-		if most := stalledTimeout + stalledGrace + slack + slack/2; err != nil || took > most {
-			s.t.Errorf("%s: replaced after %s, want at most %s; %v", name, took, most, err)
+		if most := stalledTimeout + stalledGrace; err != nil || watch.late(s.t, took, most) {
+			s.t.Errorf("%s: replaced after %s, want at most %s and a second; %v", name, took, most, err)
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
