@@ -17,8 +17,8 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	r := startServing(t, s, func(c *Config) {
-		c.StartupWait = Duration(50 * time.Millisecond)
-		c.Lease.Grace = Duration(time.Second)
+		c.StartupWait = Duration(1500 * time.Millisecond) // enough to get the lease, on a busy machine too
+		c.Lease.Grace = Duration(3 * time.Second)
 	})
 	admin := s.Connect(t, pgtest.Superuser, db)
 	dying, _ := wiretest.Connect(t, r.listener.Addr().String(), "user", pgtest.App, "database", db,
