@@ -28,6 +28,9 @@
 //     nothing; the backend is noted in the registry over the control connection
 //     for as long as it runs, and a grant ends noted backends.
 //
+// All of that passes package gate, which wants a reason for each message that can
+// run something.
+//
 // Replies to what is ours are dropped by the FIFO, the rest is forwarded
 // untouched. What cannot answer the entry in front ends the session.
 package proxy
