@@ -52,14 +52,7 @@ func (m *machine) mayForget(deallocates bool) {
 
 // mentionsDeallocate reports whether a text may hold DEALLOCATE or DISCARD. Both
 // are keywords, which are ASCII in every encoding and cannot be written otherwise.
-func mentionsDeallocate(sql []byte) bool {
-	for i, c := range sql {
-		if c|0x20 == 'd' && (foldPrefix(view(sql[i:]), "deallocate") || foldPrefix(view(sql[i:]), "discard")) {
-			return true
-		}
-	}
-	return false
-}
+func mentionsDeallocate(sql []byte) bool { return mentions(sql, "deallocate", "discard") }
 
 func (m *machine) forgetAll() {
 	m.stmts.forget()

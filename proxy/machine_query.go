@@ -88,12 +88,14 @@ func (m *machine) tooLate(t *fencing.Text, text []byte) bool {
 	return false
 }
 
-// mentions reports whether a text has one of these words in it, in any case.
+// mentions reports whether a text has one of these words in it, in any case. It
+// copies nothing: texts can be long.
 func mentions(text []byte, words ...string) bool {
-	lower := bytes.ToLower(text)
-	for _, w := range words {
-		if bytes.Contains(lower, []byte(w)) {
-			return true
+	for i, c := range text {
+		for _, w := range words {
+			if c|0x20 == w[0] && foldPrefix(view(text[i:]), w) {
+				return true
+			}
 		}
 	}
 	return false
