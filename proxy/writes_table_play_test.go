@@ -53,10 +53,11 @@ where a.application_name = 'worker' and a.datname = current_database() and l.gra
 
 // locks are what stands in the way of others. To plan a cursor over a function of
 // SQL, the server locks the tables of the function's body as its statements would
-// have it, in read-only mode too.
+// have it, in read-only mode too. Before 16 only who has no resource is held by
+// that mode alone.
 func (x *table) locks(c cell) []string {
 	all := x.fenced.lines(x.t, locksSQL)
-	if x.major >= readsHold && c.path.kind() == "declare" {
+	if (x.major >= readsHold || c.who == unfenced) && c.path.kind() == "declare" {
 		all = slices.DeleteFunc(all, func(l string) bool { return l == "relation t RowExclusiveLock" })
 	}
 	return all
@@ -143,7 +144,8 @@ func (x *table) attempt(c cell, careful bool) (found, changed string) {
 	if s.err != nil {
 		found += s.err.Error() + "\n" + strings.Join(transcriptOf(s.all, s.ended, x.fenced.db), "\n")
 	}
-	x.dirty = x.dirty || len(c.path.before) > 0 && c.who.led()
+	// Who led may have changed something before: to parse some statements runs them.
+	x.dirty = x.dirty || c.who.led() && len(c.path.before)+len(plan.early) > 0
 	if careful && len(locks) == 0 { // before what belongs to the session goes with it
 		x.settled(c, s)
 		changed += x.since(before)
