@@ -15,8 +15,10 @@ const (
 )
 
 const (
-	number   = `(\$\d|\d+)::pg_catalog\.int8`
-	literal  = `(?:'(?:[^'\\]|'')*'|E'(?:[^'\\]|''|\\\\|\\U[0-9A-F]{8})*')` // read alike under every setting
+	number = `(\$\d|\d+)::pg_catalog\.int8`
+	// literal is read alike under every setting and encoding: it is ASCII, and has
+	// no backslash but in an E'' constant.
+	literal  = `(?:'(?:[\x01-&(-\[\]-\x7F]|'')*'|E'(?:[\x01-&(-\[\]-\x7F]|''|\\\\|\\U[0-9A-F]{8})*')`
 	checkSQL = `SELECT fencepost\.refuse\((\d+), ` + number + `, ` + literal + `, (` + literal + `), ` + number + `, false\)` +
 		` WHERE \(fencepost\.current\(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\), ` + number + `, ` + number + `\)` +
 		`( AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE`
@@ -49,16 +51,12 @@ func parseCheck(text string) (c checkText, ok bool) {
 	if m == nil {
 		return c, false
 	}
-	fence, told, incarnation, held, sequence, left, right, more := m[1], m[2], m[3], m[4], m[5], m[6], m[7], m[8]
-	c = checkText{fence: fence, incarnation: incarnation, told: told, held: held, front: more == ""}
-	switch {
-	case fence != sequence || left != told || right != held:
+	fence, told, incarnation, held, sequence, isolation := m[1], m[2], m[3], m[4], m[5], m[8]
+	if fence != sequence || m[6] != told || m[7] != held {
 		return c, false
-	case c.front:
-		return c, told == held
-	default:
-		return c, true
 	}
+	c = checkText{fence: fence, incarnation: incarnation, told: told, held: held, front: isolation == ""}
+	return c, !c.front || told == held
 }
 
 // with puts parameters in the place of their names.

@@ -80,12 +80,7 @@ func read(text []byte, how reading, single bool) []statement {
 		return guess(text, single)
 	}
 	// Bytes outside ASCII are letters to the lexer; which ones does not matter.
-	sql := strings.Map(func(r rune) rune {
-		if r >= 0x80 {
-			return 'z'
-		}
-		return r
-	}, string(text))
+	sql := lettered(text)
 	if len(sql) > maxText || len(sql) > maxTokens && deep(sql) {
 		return guess(text, single)
 	}
@@ -110,9 +105,22 @@ func read(text []byte, how reading, single bool) []statement {
 		if raw.StmtLen > 0 {
 			end = int(raw.StmtLocation + raw.StmtLen)
 		}
-		all = append(all, statementOf(raw.Stmt, strings.TrimSpace(sql[raw.StmtLocation:end])))
+		all = append(all, statementOf(raw.Stmt, strings.TrimSpace(string(text[raw.StmtLocation:end]))))
 	}
 	return all
+}
+
+// lettered is a text with a letter in the place of each byte outside ASCII.
+func lettered(text []byte) string {
+	var sql strings.Builder
+	sql.Grow(len(text))
+	for _, c := range text {
+		if c >= 0x80 {
+			c = 'z'
+		}
+		sql.WriteByte(c)
+	}
+	return sql.String()
 }
 
 // each reads statements that were told apart one by one: of those that the grammar
@@ -180,11 +188,11 @@ func uncommented(text []byte) []byte {
 			}
 			text = text[end:]
 		case bytes.HasPrefix(text, []byte("/*")):
-			end := bytes.Index(text, []byte("*/"))
-			if end < 0 || bytes.Contains(text[2:end], []byte("/*")) {
+			inside, after, ok := bytes.Cut(text[2:], []byte("*/"))
+			if !ok || bytes.Contains(inside, []byte("/*")) {
 				return text
 			}
-			text = text[end+2:]
+			text = after
 		default:
 			return text
 		}

@@ -1,6 +1,7 @@
 package oracle
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -17,12 +18,29 @@ func TestChecksAreRecognized(t *testing.T) {
 	}{
 		{full, check}, {front, check}, {fencing.InlineCheckSQL(7, "w", "in", 3, 3), check}, {fencing.ReadOnlySQL, readOnly},
 		{fencing.RefuseSQL(7, "w", "in", 3, 0, true), fails},
-		{full + " OR true", query},
+		{fencing.CheckSQL(7, "\"\u00e9\U0001f600\\", "in"), check}, {fencing.FrontCheckSQL(7, "w", "\u00e9\\'"), check},
+		{full + " OR true", query}, {full + "\u00a0", query}, {strings.Replace(front, "'w'", "'\u00e9'", 1), query},
+		{strings.Replace(front, "$1::pg_catalog.int8)) IS", "$2::pg_catalog.int8)) IS", 1), query},
+		{strings.Replace(front, "epoch_7", "epoch_8", 1), query}, {strings.Replace(full, "fencepost.current", "public.current", 1), query},
+		{strings.Replace(full, "int8, $2", "int8, $1", 1), query}, {strings.Replace(full, "committed", "uncommitted", 1), query},
 		{"SELECT fencepost.refuse(7, 3, 'w', 'in', 3, false) WHERE false", query},
 	} {
 		got := read([]byte(c.sql), standard, true)
 		if len(got) != 1 || got[0].kind != c.want {
 			t.Errorf("%s: read as %+v, want %s", c.sql, got, kindNames[c.want])
+		}
+	}
+}
+
+// TestCommentsInFront: a text is read from its first statement on.
+func TestCommentsInFront(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]string{
+		"/*/ x */ select": "select", "/**/select": "select", "/*/": "/*/", "/* x": "/* x", "/* /* x */": "/* /* x */",
+		"-- x\n ;": ";", "-- x": "", " \t": "",
+	} {
+		if got := string(uncommented([]byte(sql))); got != want {
+			t.Errorf("%q begins with %q, want %q", sql, got, want)
 		}
 	}
 }
