@@ -121,10 +121,10 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 // endsFailed reports whether a statement may be parsed and bound in a failed block.
 func endsFailed(q *statement) bool {
 	switch q.kind {
-	case commit, rollback, rollbackTo, twoPhase, opaque, fails:
+	case commit, rollback, rollbackTo, twoPhase, opaque:
 		return true
 	default:
-		return q.empty
+		return q.empty || q.ends
 	}
 }
 

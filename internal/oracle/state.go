@@ -124,7 +124,11 @@ func (s state) run(q *statement, p place) (r result) {
 	r.bad.add(s.fail(p.extended))
 	switch q.kind {
 	case fails:
-		r.bad = r.endsBy(s, p)
+		if q.ends {
+			t := s.ended()
+			t.skip = t.skip || p.extended
+			r.bad.add(t)
+		}
 		return r
 	case opaque:
 		for _, ph := range []phase{idle, implicit, block, failed} {
@@ -175,16 +179,6 @@ func (s state) run(q *statement, p place) (r result) {
 	return r
 }
 
-// endsBy is the states after a text that always fails. PREPARE TRANSACTION with a
-// name that is too long ends the block it stands in.
-func (result) endsBy(s state, p place) (x set) {
-	x.add(s.fail(p.extended))
-	t := s.ended()
-	t.skip = t.skip || p.extended
-	x.add(t)
-	return x
-}
-
 // worked follows what a statement leaves besides the transaction's phase.
 func (s state) worked(q *statement, p place) state {
 	switch q.kind {
@@ -219,6 +213,9 @@ func (s state) runFailed(q *statement, p place) (r result) {
 	r.bad.add(s.fail(p.extended))
 	switch q.kind {
 	case commit, rollback, twoPhase, fails: // PREPARE TRANSACTION rolls back
+		if q.kind == fails && !q.ends {
+			return r
+		}
 		t := s.ended()
 		if q.chain {
 			t.phase = block

@@ -245,6 +245,14 @@ var streams = []struct {
 		s.down("C SELECT 0", "E 22012", "Z E")
 		s.up(wiretest.Query(write), wiretest.Query("lock table t"), wiretest.Run(write), wiretest.Sync())
 	}},
+	{name: "a refusal in a failed block", play: func(s *stream) {
+		refuse := fencing.RefuseSQL(1, "w", "i1", 3, 3, true)
+		s.up(wiretest.Query("begin"))
+		s.down("C BEGIN", "Z T")
+		s.up(wiretest.Query(refuse + ";" + write))
+		s.down("E ZF002", "Z E")
+		s.up(wiretest.Query(refuse+";"+write), wiretest.Parse("r", refuse), wiretest.Bind("", "r"), wiretest.Execute("", 0), wiretest.Run(write), wiretest.Sync())
+	}},
 	{name: "but not after ROLLBACK TO", version: 18, play: func(s *stream) {
 		s.up(wiretest.Query("begin"))
 		s.down("C BEGIN", "Z T")

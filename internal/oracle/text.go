@@ -55,6 +55,7 @@ type statement struct {
 	plain     bool // a SELECT that creates and locks nothing, or COPY TO STDOUT
 	unsets    bool // may undo read-only mode on 14 and 15
 	copies    bool // COPY FROM STDIN
+	ends      bool // fails, and ends the block it stands in, which PREPARE TRANSACTION does
 	early     bool // fails when it is parsed already
 	empty     bool // no statement at all
 	one       bool // opaque, but one statement at most
@@ -318,7 +319,7 @@ func transactionOf(t *pg_query.TransactionStmt) statement {
 	default:
 		s.kind = twoPhase
 		if t.Kind == pg_query.TransactionStmtKind_TRANS_STMT_PREPARE && len(t.Gid) > longestGID {
-			s.kind = fails
+			s.kind, s.ends = fails, true
 		}
 	}
 	return s
