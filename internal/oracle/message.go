@@ -214,6 +214,8 @@ func (o *Observer) rename(m *message, sql []byte) {
 	}
 	for i := range m.may {
 		switch q := &m.may[i]; {
+		case q.kind == fails, q.kind == check && o.mine(q.check) && !q.check.passes():
+			return // what follows is not run
 		case q.kind == opaque && m.typ == 'Q':
 			o.forget(sql)
 		case q.prepares:
@@ -283,11 +285,25 @@ func (o *Observer) mine(c checkText) bool {
 	return c.never || c.fence == itoa(int64(o.facts.Fence)) && unquote(c.incarnation) == o.facts.Incarnation
 }
 
+// keepsSettings reports that a message changes no setting: it runs nothing of a
+// user's. (A failure might undo what a block has set, but then nothing runs up to
+// the end of the block.)
+func (m *message) keepsSettings() bool {
+	switch m.typ {
+	case 'S', 'C', 'H':
+		return true
+	case 'P':
+		return len(m.may) == 1 && (m.may[0].kind == check || m.may[0].kind == readOnly)
+	default:
+		return false
+	}
+}
+
 // reading is how the server reads what comes next. It reports a change of a setting
 // with ReadyForQuery.
 func (o *Observer) reading() reading {
 	switch {
-	case len(o.queue) > 0 || o.open || !o.safe:
+	case o.unsaid || o.open || !o.safe:
 		return unknown
 	case o.conforming:
 		return standard

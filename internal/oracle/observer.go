@@ -42,6 +42,7 @@ type Observer struct {
 	queue     []*message
 	predicted set // the states after the last
 	stale     bool
+	unsaid    bool // something may have changed a setting since the last ReadyForQuery
 	batch     int
 	open      bool // something was sent since the last Sync
 	statements,
@@ -165,6 +166,10 @@ func (o *Observer) sent(f frame) {
 	ok, bad := o.apply(o.predicted, m, true)
 	o.predicted = union(ok, bad)
 	o.queue = append(o.queue, m)
+	o.unsaid = o.unsaid || !m.keepsSettings()
+	if o.predicted.allIdle() {
+		clear(o.portals) // none outlives its transaction
+	}
 	switch f.typ {
 	case 'S', 'Q', 'F':
 		o.batch++

@@ -290,6 +290,10 @@ func (o *Observer) ready(m *message, f frame) {
 	}
 	o.confirmed = next
 	o.pop()
+	o.unsaid = false
+	for _, m := range o.queue {
+		o.unsaid = o.unsaid || !m.keepsSettings()
+	}
 	if len(o.queue) == 0 {
 		o.open = false
 	}

@@ -51,6 +51,16 @@ func (x *set) add(s state) {
 	*x = append(*x, s)
 }
 
+// allIdle reports that there is a transaction in no state.
+func (x set) allIdle() bool {
+	for _, s := range x {
+		if s.phase != idle {
+			return false
+		}
+	}
+	return true
+}
+
 // ended is the state after the end of a transaction.
 func (s state) ended() state {
 	return state{skip: s.skip, dead: s.dead}
@@ -134,9 +144,8 @@ func (s state) run(q *statement, p place) (r result) {
 		for _, ph := range []phase{idle, implicit, block, failed} {
 			t := s.ended()
 			t.phase, t.noted = ph, s.noted
-			if ph == failed {
-				r.bad.add(t)
-			} else {
+			r.bad.add(t.fail(p.extended))
+			if ph != failed {
 				r.ok.add(t)
 			}
 		}

@@ -253,6 +253,34 @@ var streams = []struct {
 		s.down("E ZF002", "Z E")
 		s.up(wiretest.Query(refuse+";"+write), wiretest.Parse("r", refuse), wiretest.Bind("", "r"), wiretest.Execute("", 0), wiretest.Run(write), wiretest.Sync())
 	}},
+	{name: "what is skipped after an Execute of who knows what", play: func(s *stream) {
+		s.Noted(3)
+		s.up(wiretest.Bind("c", "\u00e9"), wiretest.Execute("c", 0))
+		s.down("2", "E 34000")
+		s.up(wiretest.Execute("d", 0), wiretest.Sync())
+		s.down("Z I")
+	}},
+	{name: "a portal ends with its transaction", play: func(s *stream) {
+		s.up(checked(0, 0), wiretest.Bind("c", "\u00e9"), wiretest.Sync(), wiretest.Query("begin"))
+		s.up(readOnlyRun(), wiretest.Parse("", "select 1"), wiretest.Bind("c", ""), wiretest.Sync(), readOnlyRun(), wiretest.Execute("c", 0))
+	}},
+	{name: "but lives in its block", play: func(s *stream) {
+		s.up(wiretest.Query("begin"))
+		s.up(checked(3, 3), wiretest.Bind("c", "\u00e9"), wiretest.Sync(), wiretest.Query("rollback to s"), readOnlyRun(), wiretest.Execute("c", 0))
+	}, want: "Execute of a text that cannot be read"},
+	{name: "a text after a check that cannot pass changes no names", play: func(s *stream) {
+		s.up(wiretest.Query("EXECUTE " + prepared1 + "(0,0);prepare U&'\\zzzz';select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
+	}},
+	{name: "nor does one that is not about them", play: func(s *stream) {
+		s.up(wiretest.Query(guard + "select '\u00e9' from;select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
+	}},
+	{name: "but another may", play: func(s *stream) {
+		s.up(wiretest.Query("EXECUTE " + prepared1 + "(3,3);prepare U&'\\zzzz';select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
+	}, want: "Query: a query without cover"},
+	{name: "our own messages change no setting", play: func(s *stream) {
+		s.up(wiretest.Parse("again", fencing.CheckSQL(1, "w", "i1")), wiretest.Sync(), wiretest.Query(guard+`insert into t values ('\'); --')`))
+		s.down("1", "Z I", "C SELECT 0", "C INSERT 0 1", "Z I")
+	}},
 	{name: "but not after ROLLBACK TO", version: 18, play: func(s *stream) {
 		s.up(wiretest.Query("begin"))
 		s.down("C BEGIN", "Z T")
