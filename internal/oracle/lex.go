@@ -126,20 +126,28 @@ func (l *lexer) dollar() bool {
 
 // constant skips a constant in quotes.
 func (l *lexer) constant() (ok bool) {
-	escaped := l.prefixed("eE")
+	escaped, by := l.prefixed("eE"), false
 	if !escaped && l.how == escapes {
 		if l.prefixed("nN") || l.at > 0 && l.sql[l.at-1] == '&' {
 			return false
 		}
-		if escaped = !l.prefixed("bBxX"); escaped {
-			l.now.WriteString(l.sql[l.begun:l.at])
-			if l.at > 0 && letter(l.sql[l.at-1]) {
-				return false // a name right in front of it
-			}
-			l.now.WriteByte('E')
-			l.begun = l.at
+		by = !l.prefixed("bBxX")
+		if by && l.at > 0 && letter(l.sql[l.at-1]) {
+			return false // a name right in front of it
 		}
 	}
+	begun := l.at
+	l.quoted(escaped || by)
+	if by && strings.Contains(l.sql[begun:l.at], `\`) {
+		l.now.WriteString(l.sql[l.begun:begun])
+		l.now.WriteByte('E')
+		l.begun = begun
+	}
+	return true
+}
+
+// quoted goes on after the end of a constant in quotes.
+func (l *lexer) quoted(escaped bool) {
 	for l.at++; l.at < len(l.sql); l.at++ {
 		switch c := l.sql[l.at]; {
 		case c == '\\' && escaped:
@@ -147,12 +155,11 @@ func (l *lexer) constant() (ok bool) {
 		case c == '\'':
 			l.at++
 			if l.at == len(l.sql) || l.sql[l.at] != '\'' {
-				return true
+				return
 			}
 		}
 	}
 	l.at = len(l.sql)
-	return true
 }
 
 // end ends a statement.

@@ -245,15 +245,29 @@ func (o *Observer) forget(sql []byte) {
 var front = regexp.MustCompile(`^(?:EXECUTE \w+(?:\([\d,]+\))?|` + regexp.QuoteMeta(readOnlyText) + `|` + regexp.QuoteMeta(refusalText) +
 	`|SELECT fencepost\.refuse\((?:[^';]|'[^']*')*);`)
 
-// readText reads the text of a Query. What the proxy puts in front of a text that
-// cannot be read can be read itself: it is in ASCII and a whole statement.
-func (o *Observer) readText(sql []byte) []statement {
-	all := read(sql, o.reading(), false)
-	if len(all) == 1 && (all[0].kind == opaque || all[0].kind == query) {
-		if at := front.FindIndex(sql); at != nil && at[1] < len(sql) {
-			all = append(read(sql[:at[1]-1], standard, false), read(sql[at[1]:], o.reading(), false)...)
-		}
+// ourFront reads what the proxy has put in front of a text. However the rest is
+// read, that is one statement: it has no quotes, or they are those of a check.
+func (o *Observer) ourFront(sql []byte) (first []statement, rest []byte) {
+	at := front.FindIndex(sql)
+	if at == nil {
+		return nil, sql
 	}
+	first = read(sql[:at[1]-1], standard, false)
+	if len(first) != 1 {
+		return nil, sql
+	}
+	switch s := &first[0]; {
+	case s.kind == check, s.kind == fails, s.kind == readOnly, s.runs != "" && !s.prepares:
+		return first, sql[at[1]:]
+	default:
+		return nil, sql
+	}
+}
+
+// readText reads the text of a Query.
+func (o *Observer) readText(sql []byte) []statement {
+	first, rest := o.ourFront(sql)
+	all := append(first, read(rest, o.reading(), false)...)
 	for i := range all {
 		o.resolve(&all[i])
 	}

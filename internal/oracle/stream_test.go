@@ -269,18 +269,29 @@ var streams = []struct {
 		s.up(checked(3, 3), wiretest.Bind("c", "\u00e9"), wiretest.Sync(), wiretest.Query("rollback to s"), readOnlyRun(), wiretest.Execute("c", 0))
 	}, want: "Execute of a text that cannot be read"},
 	{name: "a text after a check that cannot pass changes no names", play: func(s *stream) {
-		s.up(wiretest.Query("EXECUTE " + prepared1 + "(0,0);prepare U&'\\zzzz';select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
+		s.up(wiretest.Query("EXECUTE "+prepared1+"(0,0);prepare U&'\\zzzz';select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
 	}},
 	{name: "nor does one that is not about them", play: func(s *stream) {
-		s.up(wiretest.Query(guard + "select '\u00e9' from;select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
+		s.up(wiretest.Query(guard+"select '\u00e9' from;select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
 	}},
 	{name: "but another may", play: func(s *stream) {
-		s.up(wiretest.Query("EXECUTE " + prepared1 + "(3,3);prepare U&'\\zzzz';select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
+		s.up(wiretest.Query("EXECUTE "+prepared1+"(3,3);prepare U&'\\zzzz';select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
 	}, want: "Query: a query without cover"},
 	{name: "our own messages change no setting", play: func(s *stream) {
 		s.up(wiretest.Parse("again", fencing.CheckSQL(1, "w", "i1")), wiretest.Sync(), wiretest.Query(guard+`insert into t values ('\'); --')`))
 		s.down("1", "Z I", "C SELECT 0", "C INSERT 0 1", "Z I")
 	}},
+	{name: "a check where backslashes escape", play: func(s *stream) {
+		s.down("S standard_conforming_strings=off")
+		inline := fencing.InlineCheckSQL(1, "w", "i1", 3, 3)
+		s.up(wiretest.Query(inline + `;select 'a\', ' , add(1) --'`))
+		s.down("C SELECT 0", "C SELECT 1", "Z I")
+		s.up(wiretest.Query("begin;" + inline + `;select 'a\', ' , add(1) --'`))
+	}},
+	{name: "what only begins like one", play: func(s *stream) {
+		s.down("S standard_conforming_strings=off")
+		s.up(wiretest.Query(`SELECT fencepost.refuse('\'' ; commit; ', '\'');` + write))
+	}, want: "Query: a query without cover"},
 	{name: "but not after ROLLBACK TO", version: 18, play: func(s *stream) {
 		s.up(wiretest.Query("begin"))
 		s.down("C BEGIN", "Z T")
