@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// frame is one message of either side as far as it is kept.
+// frame is one message of either side as far as it is kept: until the next.
 type frame struct {
 	typ  byte
 	size int // of the body
@@ -15,6 +15,7 @@ type frame struct {
 // framer cuts a stream into messages. Of a body it keeps no more than most bytes.
 type framer struct {
 	most int
+	rows bool // a message D is a row, not a Describe
 	head []byte
 	now  frame
 	left int // of the body
@@ -30,13 +31,13 @@ func (f *framer) write(b []byte, take func(frame)) {
 				return
 			}
 			f.left = int(int32(binary.BigEndian.Uint32(f.head[1:]))) - 4
-			f.now = frame{typ: f.head[0], size: f.left}
+			f.now = frame{typ: f.head[0], size: f.left, body: reuse(f.now.body)}
 			if f.left < 0 { // the server ends the connection over it
 				f.now, f.left = frame{typ: 'X'}, 0
 			}
 		}
 		n := min(f.left, len(b))
-		if room := f.most - len(f.now.body); room > 0 {
+		if room := f.keeps() - len(f.now.body); room > 0 {
 			f.now.body = append(f.now.body, b[:min(n, room)]...)
 		}
 		f.left, b = f.left-n, b[n:]
@@ -45,6 +46,23 @@ func (f *framer) write(b []byte, take func(frame)) {
 			f.head = f.head[:0]
 		}
 	}
+}
+
+// keeps is how much of the body is kept, in bytes. Rows and COPY data are only
+// counted.
+func (f *framer) keeps() int {
+	if f.now.typ == 'd' || f.now.typ == 'D' && f.rows {
+		return longestLine
+	}
+	return f.most
+}
+
+// reuse returns a buffer for its next use, or drops it if it has become large.
+func reuse(b []byte) []byte {
+	if cap(b) > 64<<10 {
+		return nil
+	}
+	return b[:0]
 }
 
 // text returns the bytes of b in front of its first NUL, and what follows.

@@ -57,7 +57,7 @@ var ErrUncovered = errors.New("a message would go to the server uncovered")
 // is called with each complaint; the session should end then.
 func New(facts Facts, report func(complaint string)) *Observer {
 	o := &Observer{
-		facts: facts, report: report, up: framer{most: 64 << 20}, down: framer{most: 64 << 10},
+		facts: facts, report: report, up: framer{most: 64 << 20}, down: framer{most: 64 << 10, rows: true},
 		confirmed: set{{}}, predicted: set{{}}, statements: map[string]*prepared{}, portals: map[string]*prepared{},
 		conforming: true, safe: true,
 	}
@@ -103,7 +103,7 @@ func (o *Observer) Noted(epoch int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.noted = true
-	o.script.add("= noted under epoch %d", epoch)
+	o.script.add("noted under epoch %d", epoch)
 	switch {
 	case err != nil:
 		o.complain("the ledger cannot be asked: %v", err)
@@ -118,7 +118,7 @@ func (o *Observer) Unnoted() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.noted = false
-	o.script.add("= the note is deleted")
+	o.script.add("the note is deleted")
 	if o.over {
 		return
 	}
