@@ -65,6 +65,7 @@ type session struct {
 	reading   bool // up is in its Read
 	draining  bool
 	goodbye   bool             // the client was told why the session ends
+	audited   bool             // the statement that a superseded client tried was audited
 	over      bool             // up must not read on
 	telling   *telling         // a reply that tells waits for up to be quiet
 	note      fencing.Note     // the last one in the registry
@@ -263,10 +264,14 @@ func (x *session) supersededRefusal() *fencing.Refusal {
 }
 
 // saySuperseded tells the client that its candidacy is over, and audits the
-// statement it tried, if any.
+// statement it tried, if any: once, though both pumps may find the server gone.
 func (x *session) saySuperseded(text string, write bool) {
 	r := x.supersededRefusal()
-	if text != "" {
+	x.mu.Lock()
+	audit := text != "" && !x.audited
+	x.audited = x.audited || audit
+	x.mu.Unlock()
+	if audit {
 		x.auditRefusal(event{err: pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, text: text, write: write})
 	}
 	x.say(r)
