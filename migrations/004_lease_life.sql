@@ -20,12 +20,17 @@ CREATE TABLE fencepost.lease_channel (
 INSERT INTO fencepost.lease_channel (name)
     VALUES ('fencepost_lease_' || pg_catalog.replace(pg_catalog.gen_random_uuid()::text, '-', ''));
 
--- lease_tell wakes whoever waits for a change of a lease, '' of all.
+-- lease_tell wakes whoever waits for a change of a lease, '' of all. All databases
+-- of a server share one queue of notifications, and a transaction that notifies
+-- while it is full fails as it commits: then nobody is woken, and those who wait
+-- find the change when they look by themselves.
 CREATE FUNCTION fencepost.lease_tell(resource text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 BEGIN
-    PERFORM pg_notify((SELECT c.name FROM fencepost.lease_channel c), resource);
+    IF pg_notification_queue_usage() < 0.9 THEN
+        PERFORM pg_notify((SELECT c.name FROM fencepost.lease_channel c), resource);
+    END IF;
 END $$;
 
 -- lease_listen makes this session hear of changes. The name of the channel does

@@ -77,11 +77,19 @@ func (x *session) meet(ctx context.Context, n need) {
 
 // analyze analyzes the text that the machine waits for, without the session's
 // lock: a long text takes up to half a second, and may have to wait for others.
+// Roles take turns, and within a role those who lead and those who do not, so
+// that nobody waits for all the texts of somebody else.
 func (x *session) analyze() {
 	x.mu.Lock()
 	sql, settings := x.m.wanted()
+	key := x.start.user
+	if x.m.mayWrite() {
+		key += "\x00leads" // no role's name has a NUL byte
+	}
 	x.mu.Unlock()
+	leave := x.srv.parsing.enter(key)
 	t := x.srv.analyze(sql, settings)
+	leave()
 	x.mu.Lock()
 	x.m.analyzed(t)
 	x.mu.Unlock()

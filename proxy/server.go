@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"runtime"
 	"sync"
 	"time"
 
@@ -30,6 +31,7 @@ type Server struct {
 	cache *fencing.Cache
 	// analyze analyzes a text too long for the machine; it may take a while.
 	analyze func(sql string, s fencing.Settings) *fencing.Text
+	parsing *fairQueue // of those who have a long text analyzed
 	keys    cancelKeys
 	ctx     context.Context // of every connection; Close ends it
 	stop    context.CancelFunc
@@ -60,7 +62,7 @@ func NewServer(cfg Config) (*Server, error) {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
-	s.analyze = s.cache.Analyze
+	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
