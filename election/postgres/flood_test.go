@@ -114,3 +114,38 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 		t.Logf("%d notifications of others; the release was seen after %v", 2*rounds, took)
 	}
 }
+
+// TestLeasesGoOnWhileTheNotificationQueueIsFull: any SQL user can fill it, from
+// any database of the server, and a transaction that notifies then fails as it
+// commits.
+func TestLeasesGoOnWhileTheNotificationQueueIsFull(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)), pgtest.WithConfig(map[string]string{"max_notify_queue_pages": "64"}))
+	db, elsewhere := server.Database(t), server.Database(t)
+	p, _ := counted(t, server, db)
+	lease := mustAcquire(t, p, bid("a"))
+	slow := server.Connect(t, pgtest.App, elsewhere)
+	for _, sql := range []string{"LISTEN x", "BEGIN", "SELECT 1"} { // what it has not read stays in the queue
+		if _, err := slow.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sender := server.Connect(t, pgtest.App, elsewhere)
+	full := false
+	for range 1000 {
+		if _, err := sender.Exec(t.Context(), "SELECT pg_notify('x', g || repeat('y', 7000)) FROM generate_series(1, 10) g"); err != nil {
+			full = true
+			break
+		}
+	}
+	if !full {
+		t.Fatal("the queue takes all")
+	}
+	ctx := within(t, patience)
+	if err := p.Release(ctx, lease, election.ReasonLeft); err != nil {
+		t.Errorf("release: %v", err)
+	}
+	if err := p.Renew(ctx, mustAcquire(t, p, bid("b"))); err != nil {
+		t.Errorf("renew: %v", err)
+	}
+}
