@@ -193,6 +193,7 @@ func TestSafetyProvenReadsFenceNothingElse(t *testing.T) {
 			{wiretest.Run("select * from c"), wiretest.Run("insert into t (v) values ('stale')"), wiretest.Sync()},
 			{wiretest.Query("select * from c; insert into t (v) values ('stale')")},
 			{wiretest.Query("select wr('stale')")},
+			{wiretest.Query("select * from c; select wr('stale')")},
 			{wiretest.Query("select * from vw")},
 			{wiretest.Query("select lower('x')")},
 			{wiretest.Query("set search_path = public, pg_catalog; select 1 + 2")},

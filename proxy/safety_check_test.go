@@ -84,8 +84,12 @@ func TestSafetyReadOnlyModeIsNotUndone(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			for _, sql := range []string{"commit", "select wr('stale'); commit", "fetch all from h; commit"} {
+			for i, sql := range []string{"commit", "select wr('stale'); commit", "fetch all from h; commit", "commit"} {
 				client := s.connect("follower")
+				if i == 3 {
+					_ = client.Close()
+					client, _ = wiretest.Connect(t, s.addr, "user", pgtest.App, "database", s.db) // without a resource
+				}
 				mustPass(t, client, q("begin"))
 				all, _ := ask(client, q("declare h cursor with hold for select wr('stale')"))
 				undone, _ := ask(client, q(undo))

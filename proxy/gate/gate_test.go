@@ -156,3 +156,31 @@ func TestNotesEnd(t *testing.T) {
 		t.Error("a note is no reason")
 	}
 }
+
+// TestReasonOfAText: a text has a reason if each of its parts has one.
+func TestReasonOfAText(t *testing.T) {
+	t.Parallel()
+	r, _ := Unfenced(true)
+	for _, c := range []struct {
+		first, next Reason
+		want        bool
+	}{{r, r, true}, {Reason{}, r, false}, {r, Reason{}, false}} {
+		if got := c.first.And(c.next); (got != Reason{}) != c.want {
+			t.Errorf("%q and %q are %q", c.first, c.next, got)
+		}
+	}
+}
+
+// TestProvenByTheCatalogueAlone: that a statement only reads is no reason.
+func TestProvenByTheCatalogueAlone(t *testing.T) {
+	t.Parallel()
+	s := statement(t, "select f()")
+	if !s.Read {
+		t.Fatal("the statement is no read")
+	}
+	for _, c := range []*fencing.Catalogue{nil, fencing.NewCatalogue(fencing.Facts{})} {
+		if _, ok := Proven(c, s); ok {
+			t.Errorf("it is proven by %v", c)
+		}
+	}
+}

@@ -55,6 +55,12 @@ func TestTxn(t *testing.T) {
 		if txn.State() != c.state || txn.Cover() != c.cover {
 			t.Errorf("%s: state %d, cover %d; want %d, %d", c.name, txn.State(), txn.Cover(), c.state, c.cover)
 		}
+		if _, ok := txn.Covered(); ok != (c.cover != Uncovered) {
+			t.Errorf("%s: a message is covered: %v", c.name, ok)
+		}
+		if _, ok := txn.Dead(); ok != (c.state == Failed) {
+			t.Errorf("%s: a message is in a block that has failed: %v", c.name, ok)
+		}
 		if txn.AtRest() != (c.state == AtRest) {
 			t.Errorf("%s: at rest: %v", c.name, txn.AtRest())
 		}
