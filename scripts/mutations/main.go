@@ -5,8 +5,8 @@
 //	go run ./scripts/mutations              # all of them
 //	go run ./scripts/mutations -run commit  # those whose name matches
 //
-// A fault is a row of the table in table.go. It is planted in a copy of the tree;
-// the caches of go build are shared.
+// A fault is a row of the table in table.go. It is planted in a copy of the tree, of
+// which there are two; the caches of go build are shared.
 package main
 
 import (
@@ -18,6 +18,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -41,13 +42,21 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("read the pattern: %w", err)
 	}
-	t, err := copyTree(ctx)
-	if err != nil {
-		return err
+	var triers []trier
+	for range trees {
+		t, err := copyTree(ctx)
+		if err != nil {
+			return err
+		}
+		defer t.remove()
+		triers = append(triers, t)
 	}
-	defer t.remove()
-	return playAll(ctx, table, wanted, t, out)
+	return playAll(ctx, table, wanted, triers, out)
 }
+
+// trees is how many copies of the tree there are: one mutant is built while the
+// tests of another wait for their servers.
+const trees = 2
 
 // trier says what becomes of the tests when a mutation is planted.
 type trier interface {
@@ -65,44 +74,70 @@ const (
 
 // playAll tries the mutations that are wanted, and says of each what became of
 // it. All of them must be caught.
-func playAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, t trier, out io.Writer) error {
+func playAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers []trier, out io.Writer) error {
 	if err := distinct(all); err != nil {
 		return err
 	}
-	tried, bad := 0, 0
+	var due []mutation
 	for _, m := range all {
-		if !wanted.MatchString(m.name) {
-			continue
-		}
-		tried++
-		began := time.Now()
-		what, said, err := t.try(ctx, m)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		took := time.Since(began).Round(100 * time.Millisecond)
-		switch {
-		case err != nil:
-			bad++
-			fmt.Fprintf(out, "DOES NOT APPLY: %s: %v\n", m.name, err)
-		case what == caught:
-			fmt.Fprintf(out, "caught (%s): %s: %s\n", took, m.name, said)
-		case what == survived:
-			bad++
-			fmt.Fprintf(out, "SURVIVED (%s): %s\n", took, m.name)
-		default:
-			bad++
-			fmt.Fprintf(out, "PROVES NOTHING (%s): %s\n%s\n", took, m.name, said)
+		if wanted.MatchString(m.name) {
+			due = append(due, m)
 		}
 	}
-	switch {
-	case bad > 0:
-		return fmt.Errorf("%d of %d mutations were not caught", bad, tried)
-	case tried == 0:
+	if len(due) == 0 {
 		return errors.New("no mutation has such a name")
 	}
-	fmt.Fprintf(out, "mutations: all %d were caught\n", tried)
+	var (
+		work    = make(chan mutation, len(due))
+		workers sync.WaitGroup
+		mu      sync.Mutex // guards out and bad
+		bad     int
+	)
+	for _, m := range due {
+		work <- m
+	}
+	close(work)
+	for _, t := range triers {
+		workers.Go(func() {
+			for m := range work {
+				began := time.Now()
+				what, said, err := t.try(ctx, m)
+				if ctx.Err() != nil {
+					return
+				}
+				mu.Lock()
+				if !tell(out, m, what, said, err, time.Since(began).Round(100*time.Millisecond)) {
+					bad++
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	workers.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case bad > 0:
+		return fmt.Errorf("%d of %d mutations were not caught", bad, len(due))
+	}
+	fmt.Fprintf(out, "mutations: all %d were caught\n", len(due))
 	return nil
+}
+
+// tell says what became of a mutation, and reports whether it was caught.
+func tell(out io.Writer, m mutation, what outcome, said string, err error, took time.Duration) bool {
+	switch {
+	case err != nil:
+		fmt.Fprintf(out, "DOES NOT APPLY: %s: %v\n", m.name, err)
+	case what == caught:
+		fmt.Fprintf(out, "caught (%s): %s: %s\n", took, m.name, said)
+		return true
+	case what == survived:
+		fmt.Fprintf(out, "SURVIVED (%s): %s\n", took, m.name)
+	default:
+		fmt.Fprintf(out, "PROVES NOTHING (%s): %s\n%s\n", took, m.name, said)
+	}
+	return false
 }
 
 // distinct requires names that tell the mutations apart.

@@ -2,57 +2,160 @@ package main
 
 // mutation is one fault that is planted in the gate.
 type mutation struct {
-	name     string
-	file     string   // of the tree
-	old      string   // must be in it exactly once
-	text     string   // what takes its place
-	tests    string   // pattern of the tests that must notice it
-	packages []string // ./proxy if there are none
+	name  string
+	file  string // of the tree
+	old   string // must be in it exactly once
+	text  string // what takes its place
+	tests string // pattern of the tests that must notice it
+	in    string // the package of the tests; ./proxy if it is empty
 }
 
-// fast are the safety tests that take a few seconds.
-const fast = "^TestSafety(FollowersWriteNothing|FollowersInABlock|FollowersFastPath|StaleWriteIsRefused)$"
+// Tests on real servers that take a few seconds.
+const (
+	fastPath  = "^TestSafetyFollowersFastPath$"
+	inABlock  = "^TestSafetyFollowersInABlock$"
+	nothing   = "^TestSafetyFollowersWriteNothing$/^(insert_into_t|vacuum_c|select_wr|notify_ch,|select_._into)"
+	undone    = "^TestSafetyReadOnlyModeIsNotUndone$"
+	flushed   = "^TestSafety(BlockThatWasFlushed|LockInABlockThatWasFlushed)$/^default$"
+	cursor    = "^TestSafetyCursorInATextTooLongToRead$/^default$"
+	declare   = "^TestSafetyDeclareOutsideABlock$"
+	note      = "^TestSafetyNoteUnderAnothersEpoch$"
+	notTold   = "^(TestSafetyNotToldIsRefusedOnce|TestSafetyTwoWritesPipelined|TestToldTheRightThingOnly)$"
+	openedOld = "^TestSafetyTransactionOpenedBeforeTheGrant$"
+	staleAll  = "^TestSafetyStaleWriteIsRefused$/^default$/"
+	lapses    = "^TestALapsedLeaseIsNamed$"
+	claims    = "^(TestSafetyAClaimedEpochOpensNoWay|TestCheckRegistryAndRefusalAgree)$"
+)
+
+const (
+	ofTheGate  = "./proxy/gate"
+	ofTheFence = "./fencing/store"
+
+	theTxn      = "proxy/gate/txn.go"
+	theReasons  = "proxy/gate/reason.go"
+	theJudge    = "proxy/machine_judge.go"
+	theQueries  = "proxy/machine_query.go"
+	theMessages = "proxy/machine_extended.go"
+	theSchema   = "migrations/003_one_predicate.sql"
+)
 
 // table are the faults. Add one as a row: choose old so that it is one place, and a
-// text that compiles.
+// text that compiles. Those that have been real leaks say so.
 var table = []mutation{
-	{
-		name: "no check in front of messages", file: "proxy/machine_guard.go",
-		old:  "	p.insert(m.checks.run(g, m.inFront()))\n	e := m.owed.push(run, true)",
-		text: "	e := m.owed.push(run, true)", tests: fast,
-	},
-	{
-		name: "a check of messages counts after its Sync", file: "proxy/machine.go",
-		old:  "	m.cover, m.failed, m.inTx, m.carried, m.unsure = uncovered, false, false, false, false\n	m.loose",
-		text: "	m.failed, m.inTx, m.carried, m.unsure = false, false, true, false\n	m.loose", tests: fast,
-	},
-	{
-		name: "COMMIT does not end the cover inside a text", file: "proxy/machine_follow.go",
-		old: "case !s.known, s.info.EndsTx, s.info.EndsSavepoint,", text: "case !s.known, s.info.EndsSavepoint,", tests: fast,
-	},
-	{
-		name: "followers are taken for those who may write", file: "proxy/machine.go",
-		old:  "	case m.cover >= readCovered:\n			return forward, needNothing, nil\n		default:\n			return readFirst, needNothing, nil",
-		text: "	case m.cover >= readCovered:\n			return forward, needNothing, nil\n		default:\n			return forward, needNothing, nil", tests: fast,
-	},
-	{
-		name: "Bind is not guarded", file: "proxy/machine_extended.go",
-		old:  "	if need := m.guardExtended(s, p); need != needNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || takesSnapshot(s)\n	m.portals",
-		text: "	m.snapshots = m.snapshots || takesSnapshot(s)\n	m.portals", tests: fast,
-	},
-	{
-		name: "Parse is not guarded", file: "proxy/machine_extended.go",
-		old:  "	need := m.guardExtended(s, p)\n	m.reparses = false",
-		text: "	need := needNothing\n	m.reparses = false", tests: fast,
-	},
-	{
-		name: "CALL goes behind a check instead of a note", file: "proxy/machine.go",
-		old:  "		case alone, m.failsOutside(s):\n			return m.judgeAlone(s)",
-		text: "		case alone && false, m.failsOutside(s):\n			return m.judgeAlone(s)", tests: fast + "|^TestSafetyHiddenCommits$",
-	},
-	{
-		name: "a function call outside a block goes bare", file: "proxy/machine_client.go",
-		old:  "if m.mode != passing && !m.failed && m.cover != fullCovered {",
-		text: "if m.mode != passing && m.failed && m.cover != fullCovered {", tests: fast,
-	},
+	// The reasons.
+	{name: "an uncovered transaction is covered", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
+		old: "return Reason{checked}, t.cover == Checked", text: "return Reason{checked}, true"},
+	{name: "read-only mode is a check for a function call", file: "proxy/machine_client.go", tests: fastPath,
+		old: "return r, ok && m.txn.Cover() == gate.Checked", text: "return r, ok"},
+	{name: "every block has failed", file: theTxn, tests: inABlock,
+		old: "t.State() == Failed }", text: "t.State() >= InBlock }"},
+	{name: "a text that cannot be read ends in a failed block", file: theJudge, tests: staleAll + "rolled|" + "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/a_text_too_long_to_read_in_a_failed",
+		old: "	if s.known {\n		if r, ok := m.txn.Dead()", text: "	{\n		if r, ok := m.txn.Dead()"},
+	{name: "a server that may answer skips", file: theTxn, in: ofTheGate, tests: "^TestSkipping",
+		old: "t.skipping && !pending", text: "t.skipping"},
+	{name: "what can be known is harmless", file: theTxn, tests: nothing,
+		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == fencing.Ordinary\n"},
+	{name: "RESET is harmless before 16", file: theTxn, tests: undone, // runs on the default server, which is 15
+		old: "(!s.UnsetsReadOnly || version >= keepsReadOnly)", text: "(!s.UnsetsReadOnly || version > 0)"},
+	// A leak.
+	{name: "LOCK and SAVEPOINT go bare after a ReadyForQuery that said idle", file: theTxn, tests: flushed,
+		old: "t.State() == AtRest && s.OnlyInBlock", text: "t.ready == idle && s.OnlyInBlock"},
+	// A leak.
+	{name: "DECLARE outside a block goes bare", file: theTxn, tests: declare,
+		old: "s.OnlyInBlock && s.Kind != fencing.ByMessage", text: "s.OnlyInBlock"},
+	{name: "a read needs no proof", file: theReasons, in: ofTheGate, tests: "^TestProvenByTheCatalogueAlone$",
+		old: "return Reason{harmless}, proven\n", text: "return Reason{harmless}, proven || s.Read\n"},
+	{name: "a text that was not parsed is empty", file: theReasons, tests: cursor,
+		old: "t.Known && len(t.Statements) == 0", text: "len(t.Statements) == 0"},
+	{name: "a Query is rejected whatever it holds", file: theReasons, tests: nothing,
+		old: "inert = end != len(body)", text: "inert = end >= 0"},
+	{name: "a Parse is rejected whatever it holds", file: theReasons, in: ofTheGate, tests: "^TestInert",
+		old: "	case 'P':\n		inert = endOfString(body) < 0 ||", text: "	case 'P':\n		inert = true || endOfString(body) < 0 ||"},
+	{name: "to describe a statement only looks", file: theReasons, tests: staleAll + "describe",
+		old: "len(body) == 0 || body[0] != 'S'", text: "true"},
+	{name: "a refused note is one", file: theReasons, tests: note,
+		old: "Note{held: err == nil}", text: "Note{held: true}"},
+	{name: "no note is one", file: theReasons, tests: note,
+		old: "return Reason{registered}, n.held", text: "return Reason{registered}, true"},
+	{name: "no reason is one", file: theReasons, in: ofTheGate, tests: "^TestNothingPasses",
+		old: "	if r.why == none {\n		panic", text: "	if r.why > unfenced {\n		panic"},
+	{name: "one statement with a reason is enough for a text", file: theReasons, in: ofTheGate, tests: "^TestReasonOfAText$",
+		old: "	if r.why == none {\n		return r\n	}\n	return next", text: "	return next"},
+
+	// What is known of the transaction.
+	{name: "at rest while replies are pending", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
+		old: "return t.ready == idle && !t.pending }", text: "return t.ready == idle }"},
+	{name: "a batch that begins while replies are pending is outside", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
+		old: "t.begun = true; pending {", text: "t.begun = true; pending && t.ready != idle {"},
+	// A leak.
+	{name: "outside a block is what the last ReadyForQuery said", file: theTxn, tests: flushed,
+		old: "	case t.AtRest() && (!t.begun || t.state == Outside):", text: "	case t.ready == idle:"},
+	{name: "COMMIT leaves the check in force", file: theTxn, tests: staleAll + "with_a_commit|^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(behind_a_commit|behind_a_rollback)",
+		old: "	case MayEnd:\n		t.cover = Uncovered\n", text: "	case MayEnd:\n"},
+	{name: "Sync leaves the check in force", file: theTxn, tests: staleAll + "(simple|extended|pipeline)",
+		old: "t.begun, t.unsure, t.state, t.cover = false, false, Unknown, Uncovered", text: "t.unsure, t.state = false, Outside"},
+	{name: "RESET leaves read-only mode in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
+		old: "		if t.cover == ReadOnly {\n			t.cover = Uncovered", text: "		if t.cover == Checked {\n			t.cover = Uncovered"},
+	// A leak.
+	{name: "RELEASE leaves read-only mode in force", file: "proxy/machine_server.go", tests: flushed,
+		old: "case \"RELEASE\", \"RESET\", \"SET\":", text: "case \"RESET\", \"SET\":"},
+	{name: "a COMMIT that is answered leaves the check in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
+		old: "	case TransactionEnded:\n		t.answered = Uncovered", text: "	case TransactionEnded:"},
+	{name: "a transaction leaves its check to the next", file: theTxn, tests: staleAll + "begun_before",
+		old: "t.ready, t.answered = idle, Uncovered", text: "t.ready = idle"},
+
+	// What is decided.
+	{name: "a text that was not parsed is an ordinary statement", file: theJudge, tests: note,
+		old: "alone := !s.known || s.info.Kind", text: "alone := s.info.Kind"},
+	// A leak.
+	{name: "a text that was not parsed and begins with DECLARE goes bare", file: theQueries, tests: cursor,
+		old:  "	if s.known {\n		if r, ok := m.txn.NothingOutside(&s.info); ok {",
+		text: "	s.info.OnlyInBlock = s.info.OnlyInBlock || foldPrefix(s.text, \"declare\")\n	{\n		if r, ok := m.txn.NothingOutside(&s.info); ok {"},
+	{name: "CALL goes after a check instead of under a note", file: theJudge, tests: "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/call_with",
+		old: "	case alone, m.failsOutside(s):", text: "	case m.failsOutside(s):"},
+	{name: "without a resource all is let through", file: theJudge, tests: flushed,
+		old:  "	if m.txn.Cover() >= gate.ReadOnly {\n		return m.covered()\n	}\n	return decision{verdict: readFirst}\n}",
+		text: "	return decision{reason: func() gate.Reason { r, _ := gate.Unfenced(true); return r }()}\n}"},
+	{name: "without a resource writes are reads", file: theJudge, tests: "^TestSafetyWritePathsOfThoseWhoDoNotLead$/default",
+		old: "|| !m.read(s) {", text: "{"},
+	{name: "a lease that is not confirmed is one", file: theJudge, tests: lapses,
+		old: "	if st.May() && m.txTold != 0 {", text: "	if (st.May() || st.Lapsed) && m.txTold != 0 {"},
+	{name: "read-only mode is a check for a follower's writes", file: theJudge, tests: inABlock,
+		old: "	if m.txn.Cover() == gate.Checked && !alone {", text: "	if m.txn.Cover() >= gate.ReadOnly && !alone {"},
+	{name: "no check in front of a Query", file: theQueries, tests: staleAll + "simple",
+		old: "	prefix := m.checks.text(g, m.inFront())", text: "	prefix := []byte(\"select 1;\")"},
+	{name: "no check in front of a later transaction of a text", file: "proxy/machine_text.go", tests: staleAll + "with_a_commit",
+		old: "		case d.verdict == checkFirst:\n			sql, x.guard", text: "		case d.verdict == checkFirst:\n			_, x.guard"},
+	{name: "no check in front of Parse", file: theMessages, tests: staleAll + "(extended|parse_alone)",
+		old: "	r, need := m.guardExtended(s, p)\n	m.reparses = false", text: "	r, _ := gate.Unfenced(true)\n	need := needNothing\n	m.reparses = false"},
+	{name: "no check in front of Bind", file: theMessages, tests: staleAll + "(prepared_under|bind_alone)",
+		old:  "	r, need := m.guardExtended(s, p)\n	if need != needNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || s.snapshot || s",
+		text: "	r, _ := gate.Unfenced(true)\n	m.snapshots = m.snapshots || s.snapshot || s"},
+	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
+		old: "		if r, need = m.guardExtended(m.named(name), p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
+	{name: "no check in front of a function call", file: "proxy/machine_client.go", tests: fastPath,
+		old: "	r, ok := m.functionPasses()", text: "	r, ok := gate.Unfenced(true)"},
+	{name: "the check has the epoch that was told for the one that is held", file: "proxy/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
+		old: "	c.told, c.held, c.built = told, held, true", text: "	held = told\n	c.told, c.held, c.built = told, held, true"},
+	{name: "a client is told while bytes of its are pending", file: "proxy/pump_down.go", tests: notTold,
+		old: "	if <-t.quiet {", text: "	<-t.quiet\n	{"},
+	{name: "what was told holds for the transaction in hand", file: "proxy/machine.go", tests: openedOld,
+		old: "		m.txTold, m.unsynced = m.told, false", text: "		m.unsynced = false\n	}\n	if m.txTold = m.told; m.txn.IsOutside() {"},
+
+	// What the grammar says.
+	{name: "NOTIFY is a read", file: "fencing/classify_tree.go", tests: nothing,
+		old: "	case n.GetFetchStmt() != nil, n.GetClosePortalStmt()", text: "	case n.GetNotifyStmt() != nil, n.GetFetchStmt() != nil, n.GetClosePortalStmt()"},
+	{name: "SELECT INTO is a read", file: "fencing/classify_look.go", tests: nothing,
+		old: "	case *pgquery.IntoClause:", text: "	case *pgquery.IntoClause:\n		if true {\n			break\n		}"},
+	{name: "DECLARE WITH HOLD needs a block", file: "fencing/classify_tree.go", in: "./fencing", tests: "^(TestClassify|TestServerAgrees)$",
+		old: "		c != nil && c.Options&withHold == 0", text: "		c != nil && c.Options&withHold >= 0"},
+
+	// What the database says.
+	{name: "the predicate takes a client's word for what is held", file: theSchema, in: ofTheFence, tests: claims,
+		old: "OPERATOR(pg_catalog.=) told AND told OPERATOR(pg_catalog.=) held;", text: "OPERATOR(pg_catalog.=) told;"},
+	// A leak.
+	{name: "enter compares what was told with the sequence alone", file: theSchema, tests: note,
+		old: "    IF NOT fencepost.holds(rec, last, told, held, incarnation) THEN", text: "    IF last IS DISTINCT FROM told THEN"},
+	{name: "whose epoch it is does not matter", file: theSchema, in: ofTheFence, tests: claims,
+		old: " AND (rec).incarnation OPERATOR(pg_catalog.=) incarnation, false)", text: ", false)"},
 }

@@ -90,27 +90,33 @@ func (t *tree) plant(m mutation) (undo func() error, err error) {
 }
 
 // testTimeout bounds the tests of one mutation, which may make them wait.
-const testTimeout = 5 * time.Minute
+const testTimeout = 2 * time.Minute
 
 // assertion is what a test reports by itself, with its file and line.
 var assertion = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: .*`)
 
-// try plants m and runs its tests.
+// try plants m and runs its tests, by a test binary that is built once, and not
+// optimized: to build it takes longer than the tests.
 func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, err error) {
 	undo, err := t.plant(m)
 	if err != nil {
 		return 0, "", err
 	}
 	defer func() { err = errors.Join(err, undo()) }()
-	packages := m.packages
-	if len(packages) == 0 {
-		packages = []string{"./proxy"}
+	in := m.in
+	if in == "" {
+		in = "./proxy"
 	}
-	if out, err := t.goCommand(ctx, []string{"build"}, packages); err != nil {
-		return unfit, "the mutant does not compile:\n" + out, nil
+	binary := filepath.Join(t.dir, "mutant.test")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-gcflags=-N -l", "-ldflags=-s -w", "-o", binary, in)
+	build.Dir = t.dir
+	if out, err := build.CombinedOutput(); err != nil {
+		return unfit, "the mutant does not compile:\n" + string(out), nil
 	}
-	out, err := t.goCommand(ctx, []string{"test", "-vet=off", "-count=1", "-failfast", "-timeout=" + testTimeout.String(), "-run=" + m.tests}, packages)
-	return verdict(out, err), reason(out), nil
+	test := exec.CommandContext(ctx, binary, "-test.failfast", "-test.timeout="+testTimeout.String(), "-test.run="+m.tests)
+	test.Dir = filepath.Join(t.dir, in)
+	out, err := test.CombinedOutput()
+	return verdict(string(out), err), reason(string(out)), nil
 }
 
 // verdict says what an output and the end of go test mean. Nothing but a test's own
@@ -142,12 +148,4 @@ func shorten(s string, most int) string {
 		return s[:most] + "..."
 	}
 	return s
-}
-
-// goCommand runs go in the copy, and returns what it printed.
-func (t *tree) goCommand(ctx context.Context, args, packages []string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
-	cmd.Dir = t.dir
-	out, err := cmd.CombinedOutput()
-	return string(out), err
 }
