@@ -54,6 +54,7 @@ func staleCases(s *stage) []staleCase {
 		late("prepared under the old epoch", cat(bind("", "s"), exec("", 0), sync_()), cat(parse("s", stale), sync_())),
 		late("prepared by SQL under the old epoch", q("execute s"), q("prepare s as "+stale)),
 		late("begun before, nothing done", q(stale), q("begin")),
+		late("begun after a transaction that was checked", q(stale), q("select * from c"), q("begin")),
 		late("begun before, in one text", q(stale+"; commit"), q("begin")),
 		late("between begin and the write", cat(run(stale), sync_()), cat(run("begin"), sync_())),
 		late("between the write and commit", q("commit"), q("begin"), q(stale)),
