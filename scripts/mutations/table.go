@@ -120,7 +120,7 @@ var table = []mutation{
 		old: "|| !m.read(s) {", text: "{"},
 	{name: "a lease that is not confirmed is one", file: theJudge, tests: lapses,
 		old: "	if st.May() && m.txTold != 0 {", text: "	if (st.May() || st.Lapsed) && m.txTold != 0 {"},
-	{name: "read-only mode is a check for a follower's writes", file: theJudge, tests: inABlock,
+	{name: "read-only mode is a check for a follower's writes", file: theJudge, tests: nothing,
 		old: "	if m.txn.Cover() == gate.Checked && !alone {", text: "	if m.txn.Cover() >= gate.ReadOnly && !alone {"},
 	{name: "no check in front of a Query", file: theQueries, tests: staleAll + "simple",
 		old: "	prefix := m.checks.text(g, m.inFront())", text: "	prefix := []byte(\"select 1;\")"},
