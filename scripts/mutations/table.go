@@ -137,17 +137,18 @@ var table = []mutation{
 		old: "	r, ok := m.functionPasses()", text: "	r, ok := gate.Unfenced(true)"},
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
 		old: "	c.told, c.held, c.built = told, held, true", text: "	held = told\n	c.told, c.held, c.built = told, held, true"},
-	{name: "a client is told while bytes of its are pending", file: "proxy/pump_down.go", tests: notTold,
-		old: "	if <-t.quiet {", text: "	<-t.quiet\n	{"},
+	{name: "a client is told while bytes of its are pending", file: "proxy/machine_ready.go", tests: notTold,
+		old:  "	if m.pending.set && m.quiet() {\n		m.events = append(m.events, event{kind: tell})",
+		text: "	if m.pending.set {\n		m.told, m.pending.set = m.pending.told, false"},
 	{name: "what was told holds for the transaction in hand", file: "proxy/machine.go", tests: openedOld,
 		old: "		m.txTold, m.unsynced = m.told, false", text: "		m.unsynced = false\n	}\n	if m.txTold = m.told; m.txn.IsOutside() {"},
 
 	// What the grammar says.
 	{name: "NOTIFY is a read", file: "fencing/classify_tree.go", tests: nothing,
 		old: "	case n.GetFetchStmt() != nil, n.GetClosePortalStmt()", text: "	case n.GetNotifyStmt() != nil, n.GetFetchStmt() != nil, n.GetClosePortalStmt()"},
-	{name: "SELECT INTO is a read", file: "fencing/classify_look.go", tests: nothing,
+	{name: "SELECT INTO is a read", file: "fencing/classify_look.go", in: "./fencing", tests: "^TestClassify$",
 		old: "	case *pgquery.IntoClause:", text: "	case *pgquery.IntoClause:\n		if true {\n			break\n		}"},
-	{name: "DECLARE WITH HOLD needs a block", file: "fencing/classify_tree.go", in: "./fencing", tests: "^(TestClassify|TestServerAgrees)$",
+	{name: "DECLARE WITH HOLD needs a block", file: "fencing/classify_tree.go", in: "./fencing", tests: "^TestOnlyInBlock$",
 		old: "		c != nil && c.Options&withHold == 0", text: "		c != nil && c.Options&withHold >= 0"},
 
 	// What the database says.

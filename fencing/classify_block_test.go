@@ -1,0 +1,18 @@
+package fencing
+
+import "testing"
+
+// TestOnlyInBlock: what Postgres refuses outside a block, or does nothing for. A
+// cursor WITH HOLD is opened there.
+func TestOnlyInBlock(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]bool{
+		"lock table t": true, "savepoint s": true, "set constraints all deferred": true, "declare c cursor for select 1": true,
+		"declare c no scroll cursor without hold for select 1": true, "declare c cursor with hold for select 1": false,
+		"release s": false, "fetch c": false, "select 1": false, "begin": false,
+	} {
+		if got := Analyze(sql, DefaultSettings).Statements[0].OnlyInBlock; got != want {
+			t.Errorf("%s is for blocks alone: %v, want %v", sql, got, want)
+		}
+	}
+}
