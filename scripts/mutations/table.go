@@ -20,7 +20,6 @@ const (
 	cursor    = "^TestSafetyCursorInATextTooLongToRead$/^default$"
 	declare   = "^TestSafetyDeclareOutsideABlock$"
 	note      = "^TestSafetyNoteUnderAnothersEpoch$"
-	notTold   = "^(TestSafetyNotToldIsRefusedOnce|TestSafetyTwoWritesPipelined|TestToldTheRightThingOnly)$"
 	openedOld = "^TestSafetyTransactionOpenedBeforeTheGrant$"
 	staleAll  = "^TestSafetyStaleWriteIsRefused$/^default$/"
 	lapses    = "^TestALapsedLeaseIsNamed$"
@@ -137,9 +136,6 @@ var table = []mutation{
 		old: "	r, ok := m.functionPasses()", text: "	r, ok := gate.Unfenced(true)"},
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
 		old: "	c.told, c.held, c.built = told, held, true", text: "	held = told\n	c.told, c.held, c.built = told, held, true"},
-	{name: "a client is told while bytes of its are pending", file: "proxy/machine_ready.go", tests: notTold,
-		old:  "	if m.pending.set && m.quiet() {\n		m.events = append(m.events, event{kind: tell})",
-		text: "	if m.pending.set {\n		m.told, m.pending.set = m.pending.told, false"},
 	{name: "what was told holds for the transaction in hand", file: "proxy/machine.go", tests: openedOld,
 		old: "		m.txTold, m.unsynced = m.told, false", text: "		m.unsynced = false\n	}\n	if m.txTold = m.told; m.txn.IsOutside() {"},
 
