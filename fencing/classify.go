@@ -81,6 +81,8 @@ type Statement struct {
 	// EndsSavepoint is RELEASE and ROLLBACK TO: what was set since the savepoint
 	// may be undone, a read-only mode among it.
 	EndsSavepoint bool
+	// Prepares: it is PREPARE, which gives Name a meaning.
+	Prepares bool
 	// EndsTx: it ends the transaction, or may (CALL and DO).
 	EndsTx bool
 	// Isolation: BEGIN or SET that fixes the isolation, mode or snapshot of

@@ -29,7 +29,7 @@ func classify(n *pgquery.Node) Statement {
 func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 	switch {
 	case n.GetPrepareStmt() != nil:
-		st.Kind, st.Name = ByMessage, n.GetPrepareStmt().Name
+		st.Kind, st.Name, st.Prepares = ByMessage, n.GetPrepareStmt().Name, true
 		st.readIf(w)
 	case n.GetDeclareCursorStmt() != nil:
 		st.Kind, st.Name = ByMessage, n.GetDeclareCursorStmt().Portalname

@@ -134,6 +134,12 @@ func (m *machine) message(f frame, n, avail int, p *gate.Plan) need {
 		m.gate.Pass(p, n, n+avail, more, r)
 		return needNothing
 	}
+	if m.txn.Skips() && m.quiet() && gate.Runs(f.typ) {
+		// The same, as it seems by the words of an error, which a function can
+		// choose: the message is left out, since the server would not run it.
+		m.dropUp = true
+		return needNothing
+	}
 	if m.awaitsEnd(f.typ) {
 		m.waiting = true
 		return needRoom

@@ -21,16 +21,17 @@ func (m *machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		return true, nil
 	}
 	e := m.front()
+	skipping := gate.Skipping
 	for e != nil && e.maybe && !m.txn.Skips() {
 		m.skip(e)
-		e = m.front()
+		e, skipping = m.front(), gate.PerhapsSkipping
 	}
 	if m.copying && strings.HasPrefix(pe.Message, copyFailed) && pe.Code == "57014" {
 		m.copyDone() // it was read up to the client's CopyFail
-		e = m.front()
-	} else if m.copying && strings.Contains(pe.Where, ", line ") {
+		e, skipping = m.front(), gate.PerhapsSkipping
+	} else if m.copying && ofCopyData(pe.Where) {
 		m.owed.removeEarly() // it has read data, and so the Syncs before them
-		e = m.front()
+		e, skipping = m.front(), gate.PerhapsSkipping
 	}
 	if e == nil {
 		return false, fmt.Errorf("%w: an error while nothing is owed", errSurprise)
@@ -44,19 +45,31 @@ func (m *machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	}
 	p.Insert(out)
 	m.copyIn, m.copying = false, false
-	m.fail(e)
+	m.fail(e, skipping)
 	return drop, nil
+}
+
+// ofCopyData reports whether the context of an error says that a COPY of the
+// client's had read data: its line is the outermost. A COPY within a function has
+// lines of the function after its own.
+func ofCopyData(where string) bool {
+	at := strings.LastIndex("\n"+where, "\nCOPY ")
+	if at < 0 {
+		return false
+	}
+	where = where[at:]
+	return strings.Contains(where, ", line ") && !strings.Contains(where, "\nPL/pgSQL function ") && !strings.Contains(where, "\nSQL statement ")
 }
 
 // copyFailed begins the error that answers a CopyFail, where errors are English.
 const copyFailed = "COPY from stdin failed: "
 
 // fail follows what the server skips after an error that answers e.
-func (m *machine) fail(e *reply) {
+func (m *machine) fail(e *reply, skipping gate.Answered) {
 	if e.kind == query || e.kind == function || e.kind == syncing {
 		return // ReadyForQuery follows, and everything behind runs
 	}
-	m.txn.Answer(gate.Skipping, false)
+	m.txn.Answer(skipping, false)
 	m.heldBack = m.heldBack[:0]
 	for {
 		e := m.owed.front()

@@ -106,6 +106,9 @@ func (m *machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) nee
 		return need
 	}
 	m.snapshots = m.snapshots || s.snapshot || s == unknownStatement
+	if s == unknownStatement && len(name) == 0 { // it may be the one that a Parse not yet answered made
+		m.stmts.hidden = m.stmts.hidden || m.unnamed.freesNames()
+	}
 	m.portals.set(portal, binding{s, m.batch})
 	m.push(bind, false)
 	m.open = true

@@ -31,6 +31,8 @@ func (m *machine) forget(s *statement) {
 		m.forgetAll()
 	case !s.known, s.info.Kind == fencing.Alone && s.info.EndsTx:
 		m.mayForget(s.deallocates)
+	case s.info.Prepares:
+		m.stmts.doubt(s.info.Name)
 	case s.info.Kind == fencing.Deallocate && s.info.Name != "":
 		m.freed(s.info.Name)
 	case frees(&s.info), s.info.Kind == fencing.ByMessage && m.stmts.mayFree():
@@ -50,9 +52,10 @@ func (m *machine) mayForget(deallocates bool) {
 	}
 }
 
-// mentionsDeallocate reports whether a text may hold DEALLOCATE or DISCARD. Both
-// are keywords, which are ASCII in every encoding and cannot be written otherwise.
-func mentionsDeallocate(sql []byte) bool { return mentions(sql, "deallocate", "discard") }
+// mentionsDeallocate reports whether a text may hold DEALLOCATE, DISCARD, or a
+// PREPARE that gives a name another meaning. They are keywords, which are ASCII in
+// every encoding and cannot be written otherwise.
+func mentionsDeallocate(sql []byte) bool { return mentions(sql, "deallocate", "discard", "prepare") }
 
 func (m *machine) forgetAll() {
 	m.stmts.forget()
@@ -61,7 +64,7 @@ func (m *machine) forgetAll() {
 
 // freed forgets a prepared statement that is gone from the server.
 func (m *machine) freed(name string) {
-	m.stmts.remove(name)
+	m.stmts.free(name)
 	if name == m.checks.checkName || name == m.checks.frontName || name == m.checks.readName {
 		m.checks.rename()
 		m.checks.replaced = m.checks.replaced[:0] // the names are the client's now

@@ -228,6 +228,9 @@ func (m *machine) queryBehind(g guard, s *statement, text []byte, n, avail int, 
 		m.forget(s)
 		return
 	}
+	if s.info.Prepares {
+		m.forget(s)
+	}
 	m.checks.build(m.txTold, m.held())
 	if !s.info.MentionsKeptText {
 		m.prepareAhead(p)

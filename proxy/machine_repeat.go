@@ -59,7 +59,7 @@ func (m *machine) unknownCheck(e *reply, pe pgError) bool {
 	}
 	m.checks.rename()
 	m.checks.replaced = m.checks.replaced[:0]
-	m.fail(e)
+	m.fail(e, gate.Skipping)
 	m.repeat.again = append(m.repeat.again[:0], m.repeat.kept...)
 	m.repeat.at = 0
 	if e := m.owed.front(); e != nil {

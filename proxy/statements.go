@@ -43,6 +43,23 @@ func (t *statements) remove(name string) {
 	}
 }
 
+// free follows what frees a name, if the server runs it.
+func (t *statements) free(name string) {
+	if s := t.byName[name]; s != nil {
+		t.hidden = t.hidden || s.freesNames() // it is still there if the server skips that
+	}
+	t.remove(name)
+}
+
+// doubt follows a PREPARE of that name. It fails where the name is taken, as far
+// as is known, unless it was freed in a way the proxy did not see.
+func (t *statements) doubt(name string) {
+	if s := t.byName[name]; s != nil {
+		t.hidden = t.hidden || s.freesNames()
+		t.set(name, unknownStatement)
+	}
+}
+
 // forget drops all of them, though some may still be on the server.
 func (t *statements) forget() {
 	t.hidden = t.mayFree()
@@ -117,8 +134,8 @@ func (m *machine) define(name []byte, s *statement) {
 	case old != nil:
 		// Taken already, as far as is known: this Parse will fail, or the name
 		// was freed in a way the proxy did not see. Which one is unknown.
-		m.stmts.hidden = m.stmts.hidden || old.freesNames() || s.freesNames()
-		m.stmts.set(string(name), unknownStatement)
+		m.stmts.hidden = m.stmts.hidden || s.freesNames()
+		m.stmts.doubt(string(name))
 	default:
 		s.name = string(name)
 		m.stmts.set(s.name, s)

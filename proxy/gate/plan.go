@@ -28,14 +28,15 @@ func (p *Plan) Own(b []byte) { p.segments.Insert(b) }
 // Relay sends on in[from:to], a message whose type can do nothing: Sync, Flush,
 // Close, Terminate, CopyDone, CopyFail, or one that no server knows.
 func (p *Plan) Relay(from, to int) {
-	if runs(p.segments.in[from]) {
+	if Runs(p.segments.in[from]) {
 		panic(fmt.Sprintf("gate: a message %q without a reason", p.segments.in[from]))
 	}
 	p.segments.Forward(from, to)
 }
 
-// runs reports whether a message of this type may run something.
-func runs(typ byte) bool {
+// Runs reports whether a message of this type may run something, so that it needs
+// a reason.
+func Runs(typ byte) bool {
 	switch typ {
 	case 'Q', 'P', 'B', 'D', 'E', 'F', 'd':
 		return true

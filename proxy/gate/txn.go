@@ -64,6 +64,7 @@ const (
 	TransactionEnded                 // the tag of COMMIT or ROLLBACK
 	ReadOnlyUndone                   // the tag of what may undo read-only mode
 	Skipping                         // an error after which everything is skipped up to a Sync
+	PerhapsSkipping                  // the same, if the Syncs that were sent already were ignored, as it seems
 	Idle                             // ReadyForQuery, by its status
 	Block
 	FailedBlock
@@ -91,6 +92,7 @@ type Txn struct {
 	// What was answered.
 	ready    status // by the last ReadyForQuery
 	skipping bool
+	perhaps  bool // skipping rests on what the words of an error seem to say
 	answered Cover
 	carried  Cover // answered, at the last ReadyForQuery
 }
@@ -195,8 +197,8 @@ func (t *Txn) Answer(a Answered, pending bool) {
 		if t.answered == ReadOnly {
 			t.answered = Uncovered
 		}
-	case Skipping:
-		t.skipping = true
+	case Skipping, PerhapsSkipping:
+		t.skipping, t.perhaps = true, t.perhaps || a == PerhapsSkipping
 	case Idle:
 		t.ready, t.answered = idle, Uncovered
 	case Block:
@@ -205,11 +207,12 @@ func (t *Txn) Answer(a Answered, pending bool) {
 		t.ready = failedBlock
 	}
 	if a >= Idle {
-		t.carried, t.skipping, t.pending = t.answered, false, pending
+		t.carried, t.skipping, t.perhaps, t.pending = t.answered, false, false, pending
 	}
 }
 
-// Skips reports that the server skips everything up to the next Sync.
+// Skips reports that the server skips everything up to the next Sync, as far as
+// can be told.
 func (t *Txn) Skips() bool { return t.skipping }
 
 // Covered is the reason of a message whose transaction was given a check, or is
@@ -226,9 +229,10 @@ func (t *Txn) Covered() (Reason, bool) {
 // the end.
 func (t *Txn) Dead() (Reason, bool) { return Reason{failed}, t.State() == Failed }
 
-// Skipped is the reason of any message while the server skips everything.
+// Skipped is the reason of any message while the server is known to skip
+// everything. What only seems to be skipped has none.
 func (t *Txn) Skipped(pending bool) (Reason, bool) {
-	return Reason{failed}, t.skipping && !pending
+	return Reason{failed}, t.skipping && !t.perhaps && !pending
 }
 
 // Harmless is the reason of a statement that can neither read nor write anything

@@ -1,0 +1,44 @@
+package proxy_test
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// TestSafetyErrorThatSeemsToComeFromCopyData: whether a Sync that was sent with a
+// COPY was ignored is told by the words of the COPY's error, and a function can
+// choose those. While the server is still busy with the end of that batch, the
+// client sends the next, which the server will run.
+func TestSafetyErrorThatSeemsToComeFromCopyData(t *testing.T) {
+	t.Parallel()
+	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStage(t, pg)
+			s.exec(`create table cp (id int);
+				create function "f, line "() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;
+				create trigger tr before insert on cp for each statement execute function "f, line "();
+				create function many(n int) returns int language plpgsql as $$begin
+					for i in 1..n loop execute format('create table m%s (id int primary key, v text)', i); end loop; return n; end$$;
+				grant all on cp to app; grant create on schema public to app`)
+			c := s.leads("leader")
+			mustPass(t, c, parse("w", blocked), sync_())
+			s.exec("select pg_advisory_lock(42)") // the gate is closed
+			c.Send(run("select many(1500)"), run("copy cp from stdin"), sync_())
+			c.Until('E')
+			c.Send(bind("", "w"), exec("", 0), sync_()) // while those tables are rolled back
+			answered := reply(c, 2)
+			eventually(t, "the write waits at the gate, or is not run", func() bool {
+				return s.waiting("advisory") > 0 || answered.over()
+			})
+			s.succeed()
+			before := s.rows("stale")
+			s.exec("select pg_advisory_unlock(42)")
+			answered.wait()
+			if after := s.rows("stale"); after != before {
+				t.Errorf("%d rows of the old epoch were there when the grant returned, %d are there now", before, after)
+			}
+		})
+	}
+}
