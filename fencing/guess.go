@@ -14,12 +14,29 @@ type Guess struct {
 	// PreparesTransaction: the text may hold PREPARE TRANSACTION, whose
 	// transaction would outlive the note in the registry.
 	PreparesTransaction bool
+	// Vacuums: the text may hold VACUUM, before which the note's commit has to
+	// reach the disk.
+	Vacuums bool
 }
 
 // GuessOf looks at the bytes of sql. It is quick, because it is given the
-// longest texts. The vertical tab is space to PostgreSQL from 16 on; a comment
-// after PREPARE is taken for TRANSACTION.
+// longest texts.
 func GuessOf(sql []byte) Guess {
+	return Guess{PreparesTransaction: mayPrepareTransaction(sql), Vacuums: mayVacuum(sql)}
+}
+
+func mayVacuum(sql []byte) bool {
+	for i, c := range sql {
+		if c|0x20 == 'v' && foldPrefix(sql[i:], "vacuum") {
+			return true
+		}
+	}
+	return false
+}
+
+// mayPrepareTransaction: the vertical tab is space to PostgreSQL from 16 on; a
+// comment after PREPARE is taken for TRANSACTION.
+func mayPrepareTransaction(sql []byte) bool {
 	const word = "prepare"
 	for i, c := range sql {
 		if c|0x20 != 'p' || !foldPrefix(sql[i:], word) {
@@ -29,12 +46,12 @@ func GuessOf(sql []byte) Guess {
 		next := bytes.TrimLeft(after, " \t\n\v\f\r")
 		switch {
 		case bytes.HasPrefix(next, []byte("/*")), bytes.HasPrefix(next, []byte("--")):
-			return Guess{PreparesTransaction: true}
+			return true
 		case len(next) < len(after) && foldPrefix(next, "transaction"):
-			return Guess{PreparesTransaction: true}
+			return true
 		}
 	}
-	return Guess{}
+	return false
 }
 
 // unparsed describes a text that the grammar could not be given, or does not

@@ -126,7 +126,7 @@ func (m *machine) judgeAlone(s *statement) decision {
 	}
 	switch {
 	case !m.tried, m.enterErr == nil: // the last also if the note has gone with a transaction before
-		m.flush = s.known && s.info.Kind == fencing.Alone && !s.info.EndsTx // VACUUM, and others as rare
+		m.flush = s.known && s.info.Kind == fencing.Alone && !s.info.EndsTx || s.guess.Vacuums // VACUUM, and others as rare
 		return needs(needEnter)
 	case m.enterErr.SQLState == fencing.StateNoFence:
 		return refuses(m.enterErr)
