@@ -9,7 +9,7 @@ import (
 func TestSilenceIsWhatNobodyHeardForTheTimeout(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
-	l := life{timeout: 8 * time.Second}
+	l := life{timeout: 2 * time.Second} // eight samples
 	l.sample(now, true)
 	for range 7 {
 		now += l.interval()
