@@ -7,6 +7,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -181,6 +182,7 @@ func (p *pending) over() bool {
 // ask sends and reads up to the next ReadyForQuery, or the end.
 func ask(c *wiretest.Conn, parts ...[]byte) (all []wiretest.Message, ended bool) {
 	p := reply(c, 1)
+	_ = c.SetWriteDeadline(time.Time{}) // that of an earlier Send may have passed
 	_, err := c.Write(cat(parts...))
 	all, ended = p.wait()
 	return all, ended || err != nil
