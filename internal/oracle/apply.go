@@ -12,12 +12,10 @@ func (o *Observer) apply(from set, m *message, judged bool) (ok, bad set) {
 			o.applyInCopy(s, m, &ok, &bad)
 		case s.skip:
 			if m.typ == 'S' {
-				s.skip, s.pipelined = false, false
-				if s.phase == implicit {
-					s = s.ended()
-				}
+				o.applySync(s, m, false, &ok, &bad)
+			} else {
+				ok.add(s)
 			}
-			ok.add(s)
 		default:
 			o.applyTo(s, m, judged, &ok, &bad)
 		}
@@ -46,7 +44,7 @@ func (o *Observer) applyInCopy(s state, m *message, ok, bad *set) {
 func (o *Observer) applyTo(s state, m *message, judged bool, ok, bad *set) {
 	switch m.typ {
 	case 'S':
-		ok.add(o.endBatch(s, judged && !m.noted))
+		o.applySync(s, m, judged && !m.noted, ok, bad)
 	case 'X':
 		s.dead = true
 		ok.add(s)
@@ -57,9 +55,26 @@ func (o *Observer) applyTo(s state, m *message, judged bool, ok, bad *set) {
 	case 'C':
 		ok.add(s)
 		bad.add(s.fail(true))
+	case 'H':
+		if m.bad {
+			bad.add(s.fail(true))
+		} else {
+			ok.add(s)
+		}
 	default:
-		ok.add(s) // Flush, and what belongs to a COPY and comes too late
+		ok.add(s) // what belongs to a COPY and comes too late
 	}
+}
+
+// applySync is apply for a Sync. One with a body is an error, but ends the batch.
+func (o *Observer) applySync(s state, m *message, judged bool, ok, bad *set) {
+	s.skip = false
+	if m.bad {
+		s.pipelined = false
+		bad.add(s.fail(false))
+		return
+	}
+	ok.add(o.endBatch(s, judged))
 }
 
 // endBatch ends a transaction without a block.

@@ -87,6 +87,8 @@ func (o *Observer) message(f frame) *message {
 		name, _, _ := text(f.body[1:])
 		m.name = string(name)
 		o.describe(m, f.body[0], name)
+	case 'S', 'H':
+		m.bad = len(f.body) > 0
 	case 'E':
 		name, _, ok := text(f.body)
 		m.bad, m.may = !ok, cursor
@@ -125,7 +127,7 @@ func (o *Observer) parse(m *message, body []byte) {
 		return
 	}
 	m.name = string(name)
-	m.may = read(sql, o.reading(), true)
+	m.may = read(sql, o.reading(sql), true)
 	switch len(m.may) {
 	case 0:
 		m.may = []statement{{kind: nothing, empty: true}}
@@ -267,7 +269,7 @@ func (o *Observer) ourFront(sql []byte) (first []statement, rest []byte) {
 // readText reads the text of a Query.
 func (o *Observer) readText(sql []byte) []statement {
 	first, rest := o.ourFront(sql)
-	all := append(first, read(rest, o.reading(), false)...)
+	all := append(first, read(rest, o.reading(rest), false)...)
 	for i := range all {
 		o.resolve(&all[i])
 	}
@@ -301,10 +303,10 @@ func (o *Observer) mine(c checkText) bool {
 
 // keepsSettings reports that a message changes no setting: it runs nothing of a
 // user's. (A failure might undo what a block has set, but then nothing runs up to
-// the end of the block.)
+// the end of the block. What COPY data brings about belongs to the COPY.)
 func (m *message) keepsSettings() bool {
 	switch m.typ {
-	case 'S', 'C', 'H':
+	case 'S', 'C', 'H', 'd', 'c', 'f':
 		return true
 	case 'P':
 		return len(m.may) == 1 && (m.may[0].kind == check || m.may[0].kind == readOnly)
@@ -313,11 +315,12 @@ func (m *message) keepsSettings() bool {
 	}
 }
 
-// reading is how the server reads what comes next. It reports a change of a setting
-// with ReadyForQuery.
-func (o *Observer) reading() reading {
+// reading is how the server reads that text if it comes next. It reports a change of a
+// setting with ReadyForQuery. The encoding matters only to bytes outside ASCII, and to
+// those after them.
+func (o *Observer) reading(text []byte) reading {
 	switch {
-	case o.unsaid || o.open || !o.safe:
+	case o.unsaid || o.open || !o.safe && !ascii(text):
 		return unknown
 	case o.conforming:
 		return standard

@@ -38,7 +38,7 @@ func (o *Observer) received(f frame) {
 func (o *Observer) first() *message {
 	for len(o.queue) > 0 {
 		m := o.queue[0]
-		silent := m.typ == 'H' || m.typ == 'd' || m.typ == 'c' || m.typ == 'f' || m.typ == 'X'
+		silent := m.typ == 'H' && !m.bad || m.typ == 'd' || m.typ == 'c' || m.typ == 'f' || m.typ == 'X'
 		if !silent && (m.typ == 'S' || !o.skipping()) {
 			return m
 		}
@@ -270,7 +270,7 @@ func (o *Observer) ready(m *message, f frame) {
 	next := set{}
 	for _, s := range ok {
 		s.copies, s.byExecute, s.bound = 0, false, false
-		if m.typ == 'S' && m.failed {
+		if m.typ == 'S' && m.failed && !m.bad {
 			s = s.ended()
 		}
 		switch f.body[0] {

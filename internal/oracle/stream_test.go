@@ -211,6 +211,27 @@ var streams = []struct {
 		s.down("C INSERT 0 1", "Z I", "C CALL", "Z I")
 		s.Unnoted()
 	}},
+	{name: "a backslash is what it seems where only the encoding is not", play: func(s *stream) {
+		s.up(wiretest.Query("set client_encoding = 'SJIS'"))
+		s.down("C SET", "S client_encoding=SJIS", "Z I")
+		s.up(wiretest.Query(guard + `select 'a\'; select 2 --'`))
+		s.down("C SELECT 0", "C SELECT 1", "C SELECT 1", "Z I")
+	}},
+	{name: "and after COPY data that nobody reads", play: func(s *stream) {
+		s.up(wiretest.Msg('d', []byte("1\n")), wiretest.Msg('c'), wiretest.Query(guard+`select 'a\'; select 2 --'`))
+		s.down("C SELECT 0", "C SELECT 1", "C SELECT 1", "Z I")
+	}},
+	{name: "a Sync and a Flush with a body are errors", play: func(s *stream) {
+		s.up(wiretest.Query("begin"))
+		s.down("C BEGIN", "Z T")
+		s.up(wiretest.Msg('S', []byte("x")))
+		s.down("E 08P01", "Z E")
+		s.up(wiretest.Query("rollback"))
+		s.down("C ROLLBACK", "Z I")
+		s.up(wiretest.Msg('H', []byte("x")), wiretest.Run(write), wiretest.Sync())
+		s.down("E 08P01", "Z I")
+		s.up(wiretest.Query("select 1"))
+	}, want: "Query: a query without cover"},
 	{name: "until it is deleted", play: func(s *stream) {
 		s.Noted(3)
 		s.up(wiretest.Query("call p()"))

@@ -146,6 +146,10 @@ func sensitive(text []byte) bool {
 	return bytes.ContainsFunc(text, func(r rune) bool { return r == '\\' || r >= 0x80 })
 }
 
+func ascii(text []byte) bool {
+	return !bytes.ContainsFunc(text, func(r rune) bool { return r >= 0x80 })
+}
+
 // guess is read for a text that the grammar does not take, or cannot be asked
 // about. However its strings are read, it is one statement or an error if it has no
 // semicolon but at its end; where the server takes one statement only, it is that
