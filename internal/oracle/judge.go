@@ -19,7 +19,7 @@ func (o *Observer) judge(s state, q *statement, p place) verdict {
 		return verdict{}
 	}
 	wrong := func(format string, args ...any) verdict {
-		return verdict{why: fmt.Sprintf(format, args...) + ": " + s.String()}
+		return verdict{why: fmt.Sprintf(format, args...) + ": " + s.String() + q.quoted()}
 	}
 	switch q.kind {
 	case nothing, begin, release, rollback, rollbackTo, fails, check, readOnly:
@@ -80,7 +80,15 @@ func (o *Observer) judgePrepared(s state, q *statement, what string) verdict {
 		o.proven++
 		return verdict{}
 	}
-	return verdict{why: fmt.Sprintf("%s of %s without cover: %s", what, kindNames[q.kind], s)}
+	return verdict{why: fmt.Sprintf("%s of %s without cover: %s%s", what, kindNames[q.kind], s, q.quoted())}
+}
+
+// quoted is the text of a statement that cannot be read, for the end of a complaint.
+func (q *statement) quoted() string {
+	if q.source == "" {
+		return ""
+	}
+	return fmt.Sprintf("; the text is %q", q.source)
 }
 
 func (s state) String() string {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"regexp"
+	"slices"
 )
 
 // message is one message that went to the server.
@@ -25,34 +26,56 @@ type message struct {
 	copies int // CopyInResponses
 }
 
-// prepared is what a name may stand for.
-type prepared struct {
-	batch int // of the last Parse or Bind
-	last  []statement
-	all   []statement // the last and those before it that may hold still
-}
+// prepared is what a name may stand for: the Parse or Bind messages that may have
+// given it its meaning, the last of them at the end. There is one at least.
+type prepared struct{ by []*message }
 
 // may returns what the name stands for in a message of that batch.
 func (p *prepared) may(batch int) []statement {
-	switch {
-	case p == nil:
+	if p == nil {
 		return unread
-	case p.batch == batch:
-		return p.last // had it failed, the server would skip the message
-	default:
-		return p.all
+	}
+	if last := p.by[len(p.by)-1]; last.batch == batch {
+		return last.may // had it failed, the server would skip the message
+	}
+	return p.all()
+}
+
+// all returns what the name may stand for in any message.
+func (p *prepared) all() (all []statement) {
+	for _, m := range p.by {
+		all = append(all, m.may...)
+	}
+	return all
+}
+
+// define gives the name of m another meaning, if m succeeds.
+func define(names map[string]*prepared, m *message) {
+	p := names[m.name]
+	if p == nil {
+		p = &prepared{}
+		names[m.name] = p
+	}
+	p.by = append(p.by, m)
+}
+
+// confirm follows the success of m: its name has that meaning, or one that a later
+// message gives it.
+func confirm(names map[string]*prepared, m *message) {
+	if p := names[m.name]; p != nil {
+		p.by = p.by[max(0, slices.Index(p.by, m)):]
 	}
 }
 
-// define gives the name another meaning, if the message that does so succeeds.
-func define(names map[string]*prepared, name string, batch int, what []statement) {
-	p := names[name]
+// undefine follows the failure of m.
+func undefine(names map[string]*prepared, m *message) {
+	p := names[m.name]
 	if p == nil {
-		p = &prepared{}
-		names[name] = p
+		return
 	}
-	p.batch, p.last = batch, what
-	p.all = append(append([]statement(nil), p.all...), what...)
+	if p.by = slices.DeleteFunc(p.by, func(x *message) bool { return x == m }); len(p.by) == 0 {
+		delete(names, m.name)
+	}
 }
 
 // murky reports whether names that differ on the wire may be one for the server,
@@ -114,7 +137,7 @@ func (o *Observer) murkyPortals() []statement {
 	all := cursor
 	for name, p := range o.portals {
 		if murky([]byte(name)) {
-			all = append(all[:len(all):len(all)], p.all...)
+			all = append(all[:len(all):len(all)], p.all()...)
 		}
 	}
 	return all
@@ -127,7 +150,7 @@ func (o *Observer) parse(m *message, body []byte) {
 		return
 	}
 	m.name = string(name)
-	m.may = read(sql, o.reading(sql), true)
+	m.may = sourced(read(sql, o.reading(sql), true), sql)
 	switch len(m.may) {
 	case 0:
 		m.may = []statement{{kind: nothing, empty: true}}
@@ -140,7 +163,7 @@ func (o *Observer) parse(m *message, body []byte) {
 		m.may = append([]statement{{kind: query}}, m.may...)
 	}
 	if !murky(name) {
-		define(o.statements, m.name, o.batch, m.may)
+		define(o.statements, m)
 	}
 }
 
@@ -158,7 +181,7 @@ func (o *Observer) bind(m *message, body []byte) {
 	if params, ok := numbers(rest); ok {
 		m.may = withParameters(m.may, params)
 	}
-	define(o.portals, m.name, o.batch, m.may)
+	define(o.portals, m)
 }
 
 // withParameters puts parameters into checks.
@@ -269,7 +292,7 @@ func (o *Observer) ourFront(sql []byte) (first []statement, rest []byte) {
 // readText reads the text of a Query.
 func (o *Observer) readText(sql []byte) []statement {
 	first, rest := o.ourFront(sql)
-	all := append(first, read(rest, o.reading(rest), false)...)
+	all := append(first, sourced(read(rest, o.reading(rest), false), rest)...)
 	for i := range all {
 		o.resolve(&all[i])
 	}

@@ -81,10 +81,10 @@ func (o *Observer) answer(m *message, f frame) {
 		o.executed(m)
 	case m.typ == 'P' && f.typ == '1':
 		o.succeeded(m)
-		o.defined(o.statements, m)
+		confirm(o.statements, m)
 	case m.typ == 'B' && f.typ == '2':
 		o.succeeded(m)
-		o.defined(o.portals, m)
+		confirm(o.portals, m)
 	case m.typ == 'C' && f.typ == '3', m.typ == 'D' && (f.typ == 'T' || f.typ == 'n'):
 		o.succeeded(m)
 	default:
@@ -103,21 +103,6 @@ func (o *Observer) succeeded(m *message) {
 	o.pop()
 	if len(o.confirmed) == 0 {
 		o.lost("success of a message %q, which should not succeed", m.typ)
-	}
-}
-
-// defined follows the success of a Parse or Bind: the name has that meaning, or one
-// that a later message gives it.
-func (o *Observer) defined(names map[string]*prepared, m *message) {
-	p := names[m.name]
-	if p == nil {
-		return
-	}
-	p.all = append([]statement(nil), m.may...)
-	for _, later := range o.queue {
-		if later.typ == m.typ && later.name == m.name {
-			p.all = append(p.all, later.may...)
-		}
 	}
 }
 
@@ -184,12 +169,12 @@ func (o *Observer) failure(f frame) {
 		o.judgeFailed(m)
 		_, o.confirmed = o.apply(o.confirmed, m, false)
 		if m.typ == 'P' {
-			o.undefine(m)
+			undefine(o.statements, m)
 		}
 		o.pop()
 		for len(o.queue) > 0 && o.queue[0].typ != 'S' {
 			if o.queue[0].typ == 'P' {
-				o.undefine(o.queue[0])
+				undefine(o.statements, o.queue[0])
 			}
 			o.pop()
 		}
@@ -209,18 +194,6 @@ func (o *Observer) judgeFailed(m *message) {
 				o.complain("Execute of %s", v.why)
 				return
 			}
-		}
-	}
-}
-
-// undefine follows a Parse that failed or was skipped.
-func (o *Observer) undefine(m *message) {
-	if p := o.statements[m.name]; p != nil && len(m.may) > 0 {
-		if p.batch == m.batch {
-			p.batch = -1
-		}
-		if len(p.all) == len(m.may) {
-			delete(o.statements, m.name)
 		}
 	}
 }

@@ -344,6 +344,12 @@ var streams = []struct {
 	{name: "after an error the server skips up to the Sync", play: func(s *stream) {
 		s.up(wiretest.Parse("", "nonsense"), wiretest.Flush())
 	}, want: "a Parse of a text that cannot be read without cover"},
+	{name: "a Parse that was skipped takes nothing from a later one", version: 18, play: func(s *stream) {
+		s.up(readOnlyRun(), wiretest.Parse("", "nonsense"), wiretest.Parse("", "select 2"), wiretest.Sync(), wiretest.Query("set a.b = 1"),
+			wiretest.Msg('C', []byte("S\x00")), wiretest.Parse("", "set a.b = 2"), wiretest.Sync())
+		s.down("2", "C SELECT 1", "3", "E 42601", "Z I", "C SET", "Z I", "3", "1", "Z I")
+		s.up(wiretest.Bind("", ""), wiretest.Execute("", 0), wiretest.Sync())
+	}},
 	{name: "an error is known, and what is skipped needs nothing", play: func(s *stream) {
 		s.up(checked(3, 3), wiretest.Parse("", "nonsense"), wiretest.Flush())
 		s.down("2", "C SELECT 0", "3", "E 42601")

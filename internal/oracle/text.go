@@ -61,6 +61,21 @@ type statement struct {
 	one       bool // opaque, but one statement at most
 	prepares  bool // PREPARE
 	check     checkText
+	source    string // the beginning of a text that cannot be read, for a complaint
+}
+
+// maxSource is how much of a text a complaint shows, in bytes.
+const maxSource = 200
+
+// sourced gives those of a text that cannot be read its beginning.
+func sourced(all []statement, text []byte) []statement {
+	out := append([]statement(nil), all...)
+	for i := range out {
+		if out[i].kind == opaque {
+			out[i].source = string(text[:min(len(text), maxSource)])
+		}
+	}
+	return out
 }
 
 // unread stands for a text that cannot be read.
