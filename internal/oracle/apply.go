@@ -98,8 +98,9 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 		return
 	}
 	p := place{version: o.facts.Version, extended: true}
-	for i := range m.may {
-		q := &m.may[i]
+	may := m.mayIn(s)
+	for i := range may {
+		q := &may[i]
 		if m.typ != 'E' {
 			v := o.judgePrepared(s, q, preparedNames[m.typ])
 			m.rests = m.rests || m.noted && v.why != ""
@@ -128,7 +129,11 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 		}
 		*bad = union(*bad, r.bad)
 	}
-	if len(m.may) == 0 { // Describe of a portal
+	switch {
+	case len(may) > 0:
+	case m.typ == 'E': // a cursor WITH HOLD, or an error
+		ok.add(s.running())
+	default: // Describe of a portal
 		ok.add(s)
 	}
 }

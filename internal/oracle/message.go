@@ -14,8 +14,10 @@ type message struct {
 	name  string
 	batch int
 	// may are the statements that it may be about: one for a Parse, and of a
-	// Query those of its text, in order.
+	// Query those of its text, in order. here are those of an Execute whose portal
+	// was bound since the last Sync.
 	may   []statement
+	here  []statement
 	noted bool // it went out under a note
 	rests bool // and rests on it alone
 	maybe bool // a Sync that the server may have taken for a part of COPY data
@@ -47,6 +49,15 @@ func (p *prepared) all() (all []statement) {
 		all = append(all, m.may...)
 	}
 	return all
+}
+
+// since is may for what was given its meaning from that batch on, after a Sync: had the
+// last message failed, the server would skip up to the next Sync.
+func (p *prepared) since(synced int) []statement {
+	if last := p.by[len(p.by)-1]; last.batch >= synced {
+		return last.may
+	}
+	return nil
 }
 
 // define gives the name of m another meaning, if m succeeds.
@@ -88,8 +99,11 @@ func murky(name []byte) bool {
 func (o *Observer) message(f frame) *message {
 	m := &message{typ: f.typ, batch: o.batch, noted: o.noted}
 	if f.size > len(f.body) {
-		m.may = unread
+		m.may, m.here = unread, unread
 		return m
+	}
+	if f.typ != 'S' && o.predicted.skips() {
+		return m // and so it changes no name
 	}
 	switch f.typ {
 	case 'Q':
@@ -116,10 +130,11 @@ func (o *Observer) message(f frame) *message {
 		name, _, ok := text(f.body)
 		m.bad, m.may = !ok, cursor
 		if p := o.portals[string(name)]; p != nil {
-			m.may = p.may(o.batch)
+			m.may, m.here = p.may(o.batch), p.since(o.synced)
 		}
 		if murky(name) {
 			m.may = o.murkyPortals()
+			m.here = m.may
 		}
 	}
 	sql, _, _ := text(f.body)
@@ -130,6 +145,19 @@ func (o *Observer) message(f frame) *message {
 // cursor is what the Execute of a portal runs that no Bind has made: an SQL cursor,
 // or nothing.
 var cursor = []statement{{kind: query}}
+
+// mayIn returns what the message may be about in s. Portals end with their
+// transaction, but for cursors WITH HOLD, which have run by then.
+func (m *message) mayIn(s state) []statement {
+	switch {
+	case m.typ != 'E' || s.phase >= block:
+		return m.may
+	case s.phase == implicit:
+		return m.here
+	default:
+		return nil
+	}
+}
 
 // murkyPortals is what a portal may run whose name is murky: that of any other such
 // portal. None outlives its transaction.

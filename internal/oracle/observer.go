@@ -44,6 +44,7 @@ type Observer struct {
 	stale     bool
 	unsaid    bool // something may have changed a setting since the last ReadyForQuery
 	batch     int
+	synced    int  // the first batch after the last Sync
 	open      bool // something was sent since the last Sync
 	statements,
 	portals map[string]*prepared
@@ -158,11 +159,11 @@ func (o *Observer) sent(f frame) {
 	if o.over {
 		return
 	}
-	m := o.message(f)
-	o.script.sent(f)
 	if o.stale {
 		o.predict()
 	}
+	m := o.message(f)
+	o.script.sent(f)
 	ok, bad := o.apply(o.predicted, m, true)
 	o.predicted = union(ok, bad)
 	o.queue = append(o.queue, m)
@@ -173,6 +174,9 @@ func (o *Observer) sent(f frame) {
 	switch f.typ {
 	case 'S', 'Q', 'F':
 		o.batch++
+		if f.typ == 'S' {
+			o.synced = o.batch
+		}
 		o.open = f.typ != 'S' && o.open
 	case 'P', 'B', 'D', 'E', 'C':
 		o.open = true

@@ -118,8 +118,9 @@ func (o *Observer) executed(m *message) {
 	}
 	p := place{version: o.facts.Version, extended: true}
 	for _, s := range o.confirmed {
-		for i := range m.may {
-			if v := o.judge(s, &m.may[i], p); v.later && !m.noted {
+		may := m.mayIn(s)
+		for i := range may {
+			if v := o.judge(s, &may[i], p); v.later && !m.noted {
 				o.complain("Execute of %s", v.why)
 				return
 			}
@@ -188,8 +189,9 @@ func (o *Observer) judgeFailed(m *message) {
 		return
 	}
 	for _, s := range o.confirmed {
-		for i := range m.may {
-			q := &m.may[i]
+		may := m.mayIn(s)
+		for i := range may {
+			q := &may[i]
 			if v := o.judge(s, q, place{version: o.facts.Version, extended: true}); v.later && q.kind != lone {
 				o.complain("Execute of %s", v.why)
 				return

@@ -61,6 +61,16 @@ func (x set) allIdle() bool {
 	return true
 }
 
+// skips reports that what comes next is skipped or not read in every state.
+func (x set) skips() bool {
+	for _, s := range x {
+		if !s.skip && !s.dead {
+			return false
+		}
+	}
+	return true
+}
+
 // ended is the state after the end of a transaction.
 func (s state) ended() state {
 	return state{skip: s.skip, dead: s.dead}

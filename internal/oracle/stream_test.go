@@ -287,8 +287,19 @@ var streams = []struct {
 	}},
 	{name: "but lives in its block", play: func(s *stream) {
 		s.up(wiretest.Query("begin"))
-		s.up(checked(3, 3), wiretest.Bind("c", "\u00e9"), wiretest.Sync(), wiretest.Query("rollback to s"), readOnlyRun(), wiretest.Execute("c", 0))
+		s.down("C BEGIN", "Z T")
+		s.up(readOnlyRun(), wiretest.Bind("c", "\u00e9"), wiretest.Sync())
+		s.down("2", "C SELECT 1", "3", "2", "Z T")
+		s.up(wiretest.Execute("c", 0))
 	}, want: "Execute of a text that cannot be read"},
+	{name: "and outside a transaction there is none", play: func(s *stream) {
+		s.up(readOnlyRun(), wiretest.Run("select 1"), wiretest.Run("rollback"), wiretest.Execute("", 0))
+	}},
+	{name: "a text that is skipped changes no names", play: func(s *stream) {
+		s.up(checked(0, 0), wiretest.Run(write))
+		s.down("2", "E ZF002")
+		s.up(wiretest.Query("prepare U&'\\zzzz'"), wiretest.Parse(reading1, write), wiretest.Sync(), wiretest.Query("EXECUTE "+reading1+";select 1"))
+	}},
 	{name: "a text after a check that cannot pass changes no names", play: func(s *stream) {
 		s.up(wiretest.Query("EXECUTE "+prepared1+"(0,0);prepare U&'\\zzzz';select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
 	}},
