@@ -93,6 +93,7 @@ type machine struct {
 	note      gate.Note     // in the registry
 	leaving   bool          // it is being deleted
 	enterErr  *fencing.Refusal
+	enterHeld fencing.Epoch // the epoch held when that was asked
 	hasAsked  need // what was done for the message in hand: needDemand, needConfirm
 	tried     bool // Enter was tried for the message in hand
 	flush     bool // and the note is to be flushed
@@ -187,6 +188,15 @@ func (m *machine) boundary() {
 	m.loose = m.loose || m.open
 	m.open, m.ours, m.ran, m.snapshots = false, false, false, false
 	m.batch++
+}
+
+// entry is what the registry is asked to note.
+func (m *machine) entry() fencing.Entry {
+	m.enterHeld = m.held()
+	return fencing.Entry{
+		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
+		Told: m.txTold, Held: m.enterHeld, Flushed: m.flush,
+	}
 }
 
 // entered tells how noting the backend in the registry went.

@@ -96,8 +96,13 @@ func (m *machine) runOnce(sql string, g guard, s *statement, p *gate.Plan) {
 	m.open, m.ours = true, true
 }
 
-// held is the epoch that the candidacy holds now.
+// held is the epoch that the candidacy holds now. For a message that the registry has
+// refused it is the one that was refused, so that the check which says why to the
+// client refuses as well: neither forgets an epoch that was superseded.
 func (m *machine) held() fencing.Epoch {
+	if m.enterErr != nil {
+		return m.enterHeld
+	}
 	if st := m.standing(); st.May() {
 		return st.Epoch
 	}

@@ -105,10 +105,8 @@ func (x *session) enter(ctx context.Context) *fencing.Refusal {
 	}
 	x.mu.Lock()
 	stuck := x.noteStuck
-	entry := fencing.Entry{
-		PID: x.pid, Worker: x.m.checks.worker, Incarnation: x.m.checks.incarnation,
-		Told: x.m.txTold, Held: x.m.held(), Flushed: x.m.flush,
-	}
+	entry := x.m.entry()
+	entry.PID = x.pid
 	x.mu.Unlock()
 	if stuck {
 		return noteStuckRefusal

@@ -220,14 +220,15 @@ func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 }
 
 // refused reports whether a text is one that the proxy sends after a check alone
-// since the registry has refused it, with a COMMIT among its statements so far:
-// what follows that is wrong only if the check passes.
+// since the registry has refused it, with a COMMIT among its statements so far, or
+// with what may be one: what follows that is wrong only if the check passes.
 func (o *Observer) refused(before []statement) bool {
 	if len(before) == 0 || before[0].kind != check || !o.mine(before[0].check) {
 		return false
 	}
 	for i := range before {
-		if before[i].kind == commit || before[i].kind == rollback {
+		switch before[i].kind {
+		case commit, rollback, opaque:
 			return true
 		}
 	}

@@ -278,12 +278,15 @@ func (o *Observer) rename(m *message, sql []byte) {
 }
 
 // forget forgets the names that a text which cannot be read might give another
-// meaning: it must name them, or write them in escapes.
+// meaning: it must have PREPARE in it, and name them or write them in escapes.
 func (o *Observer) forget(sql []byte) {
 	if at := front.FindIndex(sql); at != nil {
 		sql = sql[at[1]:]
 	}
 	sql = bytes.ToLower(sql)
+	if !bytes.Contains(sql, []byte("prepare")) {
+		return
+	}
 	if bytes.Contains(sql, []byte("u&")) {
 		clear(o.statements)
 	}

@@ -153,7 +153,7 @@ func (s state) run(q *statement, p place) (r result) {
 	case opaque:
 		for _, ph := range []phase{idle, implicit, block, failed} {
 			t := s.ended()
-			t.phase, t.noted = ph, s.noted
+			t.phase, t.noted, t.pipelined = ph, s.noted, s.pipelined && ph == implicit
 			r.bad.add(t.fail(p.extended))
 			if ph != failed {
 				r.ok.add(t)
