@@ -25,7 +25,8 @@ type checks struct {
 	checkName, readName string
 	frontName           string // of the check where nothing stands in front
 	portal              string
-	// replaced are the names of the last ones, which may be on the server still.
+	// replaced are the names of the last ones, which may be on the server still, and
+	// that of a text which was prepared for one message, and is if that has failed.
 	replaced []string
 
 	told, held fencing.Epoch // the parameters for which the bytes below hold
@@ -59,7 +60,7 @@ func newChecks(nonce string, fence int32, resource, worker, incarnation string) 
 // rename takes new names, under which nothing is prepared yet.
 func (c *checks) rename() {
 	if c.prepared {
-		c.replaced = append(c.replaced[:0], c.checkName, c.frontName, c.readName)
+		c.replaced = append(c.replaced[:0], c.checkName, c.frontName, c.readName, c.portal)
 	}
 	if c.generation++; c.generation > 1 {
 		c.nonce = randomHex(6) // the last names can be seen: the next must not be told from them

@@ -61,20 +61,22 @@ type machine struct {
 
 	// The client's side: what was sent to the server.
 
-	gate     gate.Gate
-	txn      gate.Txn
-	skipUp   int  // bytes left of a body that is being passed on
-	dropUp   bool // or dropped: a fast path call that is refused
-	mute     bool // nothing more goes to the server, which ends the connection
-	wants    int  // with needMore: how long the message is
-	partial  bool // bytes of an incomplete message are left in the shell's buffer
-	batch    uint64
-	open     bool // extended messages were sent since the last Sync
-	loose    bool // and a Query after them: a failed one makes the server skip up to a Sync
-	waiting  bool // with needRoom: until nothing is owed
-	ours     bool // some of them ours
-	ran      bool // the client executed something in this batch
-	unsynced bool // and no Sync has come since, whatever else
+	gate    gate.Gate
+	txn     gate.Txn
+	skipUp  int  // bytes left of a body that is being passed on
+	dropUp  bool // or dropped: a fast path call that is refused
+	mute    bool // nothing more goes to the server, which ends the connection
+	wants   int  // with needMore: how long the message is
+	partial bool // bytes of an incomplete message are left in the shell's buffer
+	batch   uint64
+	open    bool // extended messages were sent since the last Sync
+	loose   bool // and a Query after them: a failed one makes the server skip up to a Sync
+	waiting bool // with needRoom: until nothing is owed
+	ours    bool // some of them ours
+	ran     bool // the client executed something in this batch
+	// executions counts the client's Execute messages.
+	executions uint64
+	unsynced   bool // and no Sync has come since, whatever else
 	// snapshots: the client has parsed or bound a query in this batch.
 	snapshots bool
 	begun     bool // a transaction has begun before
@@ -94,10 +96,10 @@ type machine struct {
 	leaving   bool          // it is being deleted
 	enterErr  *fencing.Refusal
 	enterHeld fencing.Epoch // the epoch held when that was asked
-	hasAsked  need // what was done for the message in hand: needDemand, needConfirm
-	tried     bool // Enter was tried for the message in hand
-	flush     bool // and the note is to be flushed
-	renewed   bool // the catalogue was read anew for it
+	hasAsked  need          // what was done for the message in hand: needDemand, needConfirm
+	tried     bool          // Enter was tried for the message in hand
+	flush     bool          // and the note is to be flushed
+	renewed   bool          // the catalogue was read anew for it
 	scratch   []byte
 
 	// The server's side: what it answered.

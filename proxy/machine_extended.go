@@ -95,7 +95,11 @@ func (m *machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) nee
 		return m.unreadable(bind, 'B', n, avail, p)
 	}
 	m.carry()
-	s := m.named(name)
+	s, rest := m.named(name), body[len(portal)+len(name)+2:]
+	again := m.restates(s, name)
+	if again && !(more == 0 && hasNoParameters(rest) && m.restatable(s)) {
+		s, again = unknownStatement, false
+	}
 	if m.wantsFresh(s) {
 		if need := m.syncBefore(p); need != needNothing {
 			return need
@@ -110,6 +114,10 @@ func (m *machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) nee
 		m.stmts.hidden = m.stmts.hidden || m.unnamed.freesNames()
 	}
 	m.portals.set(portal, binding{s, m.batch})
+	if again {
+		m.restate('B', body[:len(portal)+1], s, rest, r, p)
+		return needNothing
+	}
 	m.push(bind, false)
 	m.open = true
 	m.gate.Pass(p, n, n+avail, more, r)
@@ -120,10 +128,19 @@ func (m *machine) describeMessage(body []byte, n, avail int, p *gate.Plan) need 
 	m.carry()
 	r, ok := gate.Inert('D', body)
 	if !ok {
+		name, rest, _ := cstring(body[1:])
+		s := m.named(name)
+		again := m.restates(s, name)
+		if again && !m.restatable(s) {
+			s, again = unknownStatement, false
+		}
 		var need need
-		name, _, _ := cstring(body[1:])
-		if r, need = m.guardExtended(m.named(name), p); need != needNothing {
+		if r, need = m.guardExtended(s, p); need != needNothing {
 			return need
+		}
+		if again {
+			m.restate('D', body[:1], s, rest, r, p)
+			return needNothing
 		}
 	}
 	m.push(describe, false)
@@ -162,6 +179,7 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *gate.Plan) need {
 	}
 	e := m.push(execute, false)
 	e.stmt, m.data = s, false
+	m.executions++
 	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
 	if sure {
 		m.tellBy(e, s, st)

@@ -25,12 +25,15 @@ func outsiders(s *stage) map[string]func() *wiretest.Conn {
 	}
 }
 
+// servers are the installed PostgreSQL and the newest.
+var servers = map[string]func(*testing.T) *pgtest.Server{
+	"default": func(t *testing.T) *pgtest.Server { return pgtest.Shared(t) },
+	"18":      func(t *testing.T) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
+}
+
 // asOutsiders runs a test on both servers for each kind of outsider.
 func asOutsiders(t *testing.T, try func(t *testing.T, s *stage, c *wiretest.Conn)) {
-	for name, server := range map[string]func(*testing.T) *pgtest.Server{
-		"default": func(t *testing.T) *pgtest.Server { return pgtest.Shared(t) },
-		"18":      func(t *testing.T) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
-	} {
+	for name, server := range servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, kind := range []string{"follower", "superseded", "without a resource"} {
@@ -115,5 +118,43 @@ func TestSafetyNoteUnderAnothersEpoch(t *testing.T) {
 				t.Errorf("%d rows were written", n)
 			}
 		})
+	}
+}
+
+// TestSafetyNameThatAFunctionGaveAway: a prepared statement that needs no check passes
+// for its text, whatever statement a function has given its name to.
+func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
+	t.Parallel()
+	const give = `create function give() returns void language plpgsql as $$begin
+		execute 'deallocate s'; execute 'prepare s as insert into t (v) values (''stale'')'; end$$`
+	for name, server := range servers {
+		for _, kind := range []string{"follower", "superseded", "without a resource"} {
+			for _, text := range []string{"begin", "set a.b = 'x'", "show all", "commit", ""} {
+				t.Run(strings.Join([]string{name, kind, text}, "/"), func(t *testing.T) {
+					t.Parallel()
+					s := newStage(t, server(t))
+					s.exec(give)
+					old := s.leads("leader")
+					c := old
+					if kind != "superseded" {
+						c = outsiders(s)[kind]()
+					}
+					for _, piece := range [][]byte{cat(parse("s", text), sync_()), q("select give()")} {
+						if all, ended := ask(c, piece); ended {
+							t.Fatalf("%q: the connection ended: %v", piece, all)
+						}
+					}
+					if kind == "superseded" {
+						s.succeed()
+					}
+					ask(c, cat(wiretest.Describe('S', "s"), bind("", "s"), exec("", 0), sync_()))
+					ask(c, q("commit"))
+					_ = c.Close()
+					if n := s.rows("stale"); n != 0 {
+						t.Errorf("%d rows were written", n)
+					}
+				})
+			}
+		}
 	}
 }

@@ -19,6 +19,10 @@ type statement struct {
 	// text is the client's SQL, for the question whether it is a read, which only
 	// those who do not lead ask, and for the audit; see keeps.
 	text string
+	// whole: text is all of it. executions is how many messages had executed
+	// something when it was parsed.
+	whole      bool
+	executions uint64
 	// snapshot: to parse or bind it is a transaction's first query, after which
 	// its isolation cannot be changed.
 	snapshot bool
@@ -85,9 +89,10 @@ func (m *machine) undoes(s *statement) bool {
 
 // newStatement describes the single statement of a Parse.
 func (m *machine) newStatement(sql []byte) *statement {
-	s := &statement{batch: m.batch, reading: m.reading(sql)}
+	s := &statement{batch: m.batch, executions: m.executions, reading: m.reading(sql)}
 	info, quick := fencing.Quick(sql)
 	s.text = m.keeps(sql)
+	s.whole = len(s.text) == len(sql)
 	switch {
 	case quick:
 		s.known, s.info = true, info

@@ -336,6 +336,10 @@ var streams = []struct {
 	{name: "NOTIFY in read-only mode", play: func(s *stream) { s.up(wiretest.Query("EXECUTE " + reading1 + ";notify x")) }, want: "Query: a statement that may write without cover"},
 	{name: "a read in read-only mode", play: func(s *stream) { s.up(readOnlyRun(), wiretest.Run("select 1"), wiretest.Sync()) }},
 	{name: "a SELECT where reads are proven", proven: true, play: func(s *stream) { s.up(wiretest.Query("select 1")) }},
+	{name: "its plan too", proven: true, play: func(s *stream) { s.up(wiretest.Query("explain (costs off) select 1")) }},
+	{name: "but no EXPLAIN ANALYZE", proven: true, play: func(s *stream) {
+		s.up(wiretest.Query("explain (analyze) select 1"))
+	}, want: "Query: a query without cover"},
 	{name: "but not in a block", proven: true, play: func(s *stream) {
 		s.up(wiretest.Query("begin"), wiretest.Query("select 1"))
 	}, want: "Query: a query without cover"},

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"bytes"
+	"slices"
 	"strings"
 
 	pg_query "github.com/pganalyze/pg_query_go/v6"
@@ -274,9 +275,11 @@ func statementOf(node *pg_query.Node, text string) statement {
 	case *pg_query.Node_SelectStmt:
 		return selectOf(n.SelectStmt, text)
 	case *pg_query.Node_InsertStmt, *pg_query.Node_UpdateStmt, *pg_query.Node_DeleteStmt, *pg_query.Node_MergeStmt,
-		*pg_query.Node_ExplainStmt, *pg_query.Node_DeclareCursorStmt, *pg_query.Node_FetchStmt, *pg_query.Node_ClosePortalStmt,
+		*pg_query.Node_DeclareCursorStmt, *pg_query.Node_FetchStmt, *pg_query.Node_ClosePortalStmt,
 		*pg_query.Node_CreateTableAsStmt:
 		return statement{kind: query}
+	case *pg_query.Node_ExplainStmt:
+		return statement{kind: query, plain: !analyzes(n.ExplainStmt) && statementOf(n.ExplainStmt.Query, "").plain}
 	case *pg_query.Node_PrepareStmt:
 		return statement{kind: query, prepares: true, runs: n.PrepareStmt.Name}
 	case *pg_query.Node_ExecuteStmt:
@@ -295,6 +298,11 @@ func statementOf(node *pg_query.Node, text string) statement {
 		}
 		return statement{kind: writes}
 	}
+}
+
+// analyzes reports whether an EXPLAIN may run its query.
+func analyzes(e *pg_query.ExplainStmt) bool {
+	return slices.ContainsFunc(e.Options, func(o *pg_query.Node) bool { return o.GetDefElem().GetDefname() == "analyze" })
 }
 
 // opensOwn reports whether a statement ends the transaction it begins in and goes

@@ -1,0 +1,63 @@
+package proxy
+
+import (
+	"encoding/binary"
+
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// What passes for its text alone, as BEGIN and SET do, must be that text. A name does
+// not say so: DEALLOCATE and PREPARE in a function give it to another statement, which
+// nobody sees. So the text is prepared again in front of the message that names it,
+// under a name of ours, and that name put in the place of the client's. The three go to
+// the server at once, so nothing runs between them.
+
+// restates reports whether a message that names s must not rest on that name.
+func (m *machine) restates(s *statement, name []byte) bool {
+	if len(name) == 0 || !s.known || m.mode == passing || m.txn.State() == gate.Failed {
+		return false // no SQL names the unnamed statement
+	}
+	if s.batch == m.batch && s.executions == m.executions {
+		return false // nothing has run since its Parse
+	}
+	_, harmless := m.txn.Harmless(&s.info, m.version)
+	return harmless
+}
+
+// restatable reports whether the text of s is there and would be read as it was.
+func (m *machine) restatable(s *statement) bool {
+	return s.whole && m.reading(bytesOf(s.text)) == s.reading
+}
+
+// hasNoParameters reports whether a Bind, of which that follows the names, gives no
+// values. To a statement that takes none, Postgres refuses them with its name.
+func hasNoParameters(rest []byte) bool {
+	if len(rest) < 2 {
+		return false
+	}
+	formats := int(binary.BigEndian.Uint16(rest))
+	return len(rest) >= 4+2*formats && binary.BigEndian.Uint16(rest[2+2*formats:]) == 0
+}
+
+// restate sends the Bind or Describe that before and after make with the name of a
+// statement between them, for s by a name of ours.
+func (m *machine) restate(typ byte, before []byte, s *statement, after []byte, r gate.Reason, p *gate.Plan) {
+	at, name := len(m.scratch), m.checks.portal
+	m.scratch = appendCloseStatement(m.scratch, name)
+	m.push(closing, true)
+	m.scratch = appendParse(m.scratch, name, s.text)
+	m.push(parse, true)
+	m.scratch = append(m.scratch, typ)
+	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(4+len(before)+len(name)+1+len(after)))
+	m.scratch = append(append(append(m.scratch, before...), name...), 0)
+	m.scratch = append(m.scratch, after...)
+	if typ == 'B' {
+		m.push(bind, false)
+	} else {
+		m.push(describe, false)
+	}
+	m.scratch = appendCloseStatement(m.scratch, name)
+	m.push(closing, true)
+	m.gate.PassText(p, m.scratch[at:], r)
+	m.open = true
+}
