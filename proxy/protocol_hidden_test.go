@@ -27,3 +27,20 @@ func TestProtocolHiddenDeallocateInFrontOfABatch(t *testing.T) {
 		}
 	})
 }
+
+// TestProtocolNameThatSQLGaveAway: a leader's Bind runs the statement that has the name
+// on the server, also where SQL has freed the name and prepared another under it.
+func TestProtocolNameThatSQLGaveAway(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		c := leaderConn(t, b, db)
+		mustExec(t, c, "create table t (id int)")
+		mustPass(t, c, cat(parse("s", "begin"), sync_()))
+		mustExec(t, c, "do $$begin execute 'deal' || 'locate s'; end$$")
+		mustExec(t, c, "prepare s as insert into t values (1)")
+		mustPass(t, c, cat(bind("", "s"), exec("", 0), sync_()))
+		if n := value(t, c.Exec("select count(*) from t")); n != "1" {
+			t.Errorf("%s rows, want 1", n)
+		}
+	})
+}

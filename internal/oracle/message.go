@@ -13,6 +13,7 @@ type message struct {
 	bad   bool // malformed: the server refuses it
 	name  string
 	batch int
+	ran   int // how many messages had run something before
 	// may are the statements that it may be about: one for a Parse, and of a
 	// Query those of its text, in order. here are those of an Execute whose portal
 	// was bound since the last Sync.
@@ -97,7 +98,7 @@ func murky(name []byte) bool {
 
 // message reads a message of the client's side.
 func (o *Observer) message(f frame) *message {
-	m := &message{typ: f.typ, batch: o.batch, noted: o.noted}
+	m := &message{typ: f.typ, batch: o.batch, ran: o.ran, noted: o.noted}
 	if f.size > len(f.body) {
 		m.may, m.here = unread, unread
 		return m
@@ -202,10 +203,7 @@ func (o *Observer) bind(m *message, body []byte) {
 		return
 	}
 	m.name = string(portal)
-	m.may = unread
-	if !murky(name) {
-		m.may = o.statements[string(name)].may(o.batch)
-	}
+	m.may = o.named(name)
 	if params, ok := numbers(rest); ok {
 		m.may = withParameters(m.may, params)
 	}
@@ -252,11 +250,31 @@ func numbers(b []byte) (params []string, ok bool) {
 
 func (o *Observer) describe(m *message, what byte, name []byte) {
 	if m.typ == 'D' && what == 'S' {
-		m.may = unread
-		if !murky(name) {
-			m.may = o.statements[string(name)].may(o.batch)
+		m.may = o.named(name)
+	}
+}
+
+// named is what a message may be about that names a prepared statement. What has run
+// since its Parse may have given the name to another one by DEALLOCATE and PREPARE,
+// which takes queries only. The unnamed statement has no name for SQL, and whoever
+// takes those of the checks attacks them from inside the server, which nothing stops.
+// Nor is it believed that somebody does it to reads that go unchecked for their proof.
+func (o *Observer) named(name []byte) []statement {
+	if murky(name) {
+		return unread
+	}
+	p := o.statements[string(name)]
+	may := p.may(o.batch)
+	if p == nil || len(name) == 0 || p.by[len(p.by)-1].ran == o.ran {
+		return may
+	}
+	for i := range may {
+		q := &may[i]
+		if q.kind != check && q.kind != readOnly && !(o.facts.ProvenReads && q.plain) {
+			return append(may[:len(may):len(may)], statement{kind: query})
 		}
 	}
+	return may
 }
 
 // rename forgets the names that a text may give another meaning. Those that it only

@@ -44,6 +44,7 @@ type Observer struct {
 	stale     bool
 	unsaid    bool // something may have changed a setting since the last ReadyForQuery
 	batch     int
+	ran       int  // messages that may have run something
 	synced    int  // the first batch after the last Sync
 	open      bool // something was sent since the last Sync
 	statements,
@@ -170,6 +171,10 @@ func (o *Observer) sent(f frame) {
 	o.unsaid = o.unsaid || !m.keepsSettings()
 	if o.predicted.allIdle() {
 		clear(o.portals) // none outlives its transaction
+	}
+	switch f.typ {
+	case 'S', 'Q', 'F', 'E':
+		o.ran++
 	}
 	switch f.typ {
 	case 'S', 'Q', 'F':

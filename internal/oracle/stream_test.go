@@ -359,6 +359,13 @@ var streams = []struct {
 	{name: "after an error the server skips up to the Sync", play: func(s *stream) {
 		s.up(wiretest.Parse("", "nonsense"), wiretest.Flush())
 	}, want: "a Parse of a text that cannot be read without cover"},
+	{name: "a name is another's once something has run", play: func(s *stream) {
+		s.up(wiretest.Parse("s", "begin"), wiretest.Bind("", "s"), wiretest.Execute("", 0), wiretest.Sync())
+		s.down("1", "2", "C BEGIN", "Z T")
+		s.up(wiretest.Query("EXECUTE "+prepared1+"(3,3);select f()"), wiretest.Query("commit"))
+		s.down("C SELECT 0", "C SELECT 1", "Z T", "C COMMIT", "Z I")
+		s.up(wiretest.Bind("", "s"))
+	}, want: "a Bind of a query without cover"},
 	{name: "a Parse that was skipped takes nothing from a later one", version: 18, play: func(s *stream) {
 		s.up(readOnlyRun(), wiretest.Parse("", "nonsense"), wiretest.Parse("", "select 2"), wiretest.Sync(), wiretest.Query("set a.b = 1"),
 			wiretest.Msg('C', []byte("S\x00")), wiretest.Parse("", "set a.b = 2"), wiretest.Sync())

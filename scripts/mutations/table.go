@@ -56,7 +56,9 @@ var table = []mutation{
 	{name: "what only seems to be skipped is sent", file: theTxn, tests: "^TestSafetyErrorThatSeems",
 		old: "t.skipping && !t.perhaps && !pending", text: "t.skipping && !pending"},
 	// A leak.
-	{name: "PREPARE of a known name leaves it known", file: "proxy/machine_follow.go", tests: "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(a_name_freed|the_same,_executed)",
+	{name: "a name says which text runs", file: "proxy/machine_restate.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
+		old: "	return harmless\n", text: "	return false && harmless\n"},
+	{name: "PREPARE of a known name leaves it known", file: "proxy/machine_follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
 		old: "m.stmts.doubt(s.info.Name)", text: "_ = s.info.Name"},
 	{name: "what can be known is harmless", file: theTxn, tests: nothing,
 		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == fencing.Ordinary\n"},
