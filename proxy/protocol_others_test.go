@@ -153,10 +153,9 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 			{"cursors, listed by a query that goes as messages", q("select count(*) from pg_cursors where current_query() <> ''"), 1, "D0", "D1"},
 			{"a function that runs what must be alone", cat(q("create or replace function v() returns int language plpgsql as $$begin execute 'vacuum t'; return 1; end$$"), q("select v()")), 2,
 				"25001 VACUUM cannot be executed from a function", "25001 VACUUM cannot run inside a transaction block"},
-			{"a name that a function has freed", cat(parse("freed", "set a.b = 'x'"), sync_(),
-				q("create or replace function free() returns int language plpgsql as $$begin execute 'deallocate freed'; return 1; end$$"), q("select free()"),
-				bind("", "freed"), exec("", 0), sync_()), 4,
-				"26000 prepared statement \"freed\" does not exist", "SET"},
+			{"a function that frees a name", cat(parse("freed", "set a.b = 'x'"), sync_(),
+				q("create or replace function free() returns int language plpgsql as $$begin execute 'deallocate freed'; return 1; end$$"), q("select free()")), 3, "D1", "D1"},
+			{"the freed name", cat(bind("", "freed"), exec("", 0), sync_()), 1, "26000 prepared statement \"freed\" does not exist", "SET"},
 		} {
 			for conn, want := range map[*wiretest.Conn]string{direct: s.want, c: s.got} {
 				conn.Send(s.sent)

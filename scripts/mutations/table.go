@@ -139,7 +139,7 @@ var table = []mutation{
 		old:  "	r, need := m.guardExtended(s, p)\n	if need != needNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || s.snapshot || s",
 		text: "	r, _ := gate.Unfenced(true)\n	m.snapshots = m.snapshots || s.snapshot || s"},
 	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
-		old: "		if r, need = m.guardExtended(m.named(name), p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
+		old: "		if r, need = m.guardExtended(s, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
 	{name: "no check in front of a function call", file: "proxy/machine_client.go", tests: fastPath,
 		old: "	r, ok := m.functionPasses()", text: "	r, ok := gate.Unfenced(true)"},
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
