@@ -15,7 +15,7 @@ import (
 )
 
 // patience is how long these tests wait for what must come before they fail.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // longRead is a SELECT that is too long to be parsed while the session is locked.
 func longRead(n int) string {

@@ -76,7 +76,7 @@ func (s script) act(t *testing.T, address string, admin *pgx.Conn, params ...str
 func (st *scene) perform(name string, p step) bool {
 	st.t.Helper()
 	if len(p.send) > 0 {
-		_ = st.c.SetWriteDeadline(time.Now().Add(20 * time.Second))
+		_ = st.c.SetWriteDeadline(time.Now().Add(patience))
 		if _, err := st.c.Write(p.send); err != nil && !strings.Contains(p.wait, "$") {
 			st.t.Fatalf("%s: send: %v", name, err)
 		}

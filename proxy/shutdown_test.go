@@ -39,7 +39,7 @@ func mustExec(t *testing.T, c *wiretest.Conn, sql string) []wiretest.Message {
 // eventually polls until ok, or fails the test.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("it did not happen in time: %s", what)
 		}

@@ -28,7 +28,7 @@ func TestDirectTLSMustNameTheProtocol(t *testing.T) {
 		cfg := s.clientConfig()
 		cfg.NextProtos = protocols
 		secured := tls.Client(conn, cfg)
-		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(patience))
 		if err := secured.Handshake(); err != nil {
 			return err
 		}
@@ -119,7 +119,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 	ended := func(name string, c *wiretest.Conn) {
 		t.Helper()
 		begun := time.Now()
-		_ = c.SetReadDeadline(begun.Add(20 * time.Second))
+		_ = c.SetReadDeadline(begun.Add(patience))
 		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: still there after %s", name, time.Since(begun))
 		}

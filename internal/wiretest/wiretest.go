@@ -16,7 +16,7 @@ import (
 )
 
 // patience is how long a test waits for a peer before it fails.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // Message is one message of the server.
 type Message struct {
