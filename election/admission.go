@@ -16,7 +16,7 @@ const (
 
 // admits returns a *fencing.Refusal if the claim asks for what its role may not
 // have.
-func (s Settings) admits(claim fencing.Claim) error {
+func (s Settings) admits(claim fencing.JoinRequest) error {
 	resource := strconv.QuoteToASCII(claim.Resource)
 	if s.Users != nil && claim.Campaign != fencing.CampaignOff && !slices.Contains(s.Users, claim.User) {
 		return &fencing.Refusal{

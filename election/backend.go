@@ -37,9 +37,9 @@ type Backend struct {
 	// Provider awards the leases of this database's resources. Elections
 	// closes it.
 	Provider Provider
-	// Rest, if not nil, is called when the database has been without a candidacy
+	// CloseIdle, if not nil, is called when the database has been without a candidacy
 	// for a while, so that it keeps no connection. It may be used again.
-	Rest func()
+	CloseIdle func()
 	// Close, if not nil, is called after the Provider was closed.
 	Close func()
 }

@@ -28,10 +28,10 @@ type Candidacy struct {
 	before      bool
 	log         *zap.Logger
 
-	standing atomic.Pointer[fencing.Standing]
-	poke     chan struct{} // cap 1; wakes the loop
-	results  chan func()   // what the loop does with the end of a request
-	done     chan struct{} // closed when the loop has ended
+	current atomic.Pointer[fencing.Status]
+	poke    chan struct{} // cap 1; wakes the loop
+	results chan func()   // what the loop does with the end of a request
+	done    chan struct{} // closed when the loop has ended
 
 	// ctx is for requests that make no sense once the candidacy is over. What
 	// may take a lease, and what gives one back, has a context of its own, which
@@ -50,43 +50,43 @@ type Candidacy struct {
 
 // state is what the loop works on. It is guarded by Candidacy.mu.
 type state struct {
-	changed chan struct{} // closed and replaced with each new standing
-	told    bool          // the members know the present standing
+	changed   chan struct{} // closed and replaced with each new standing
+	announced bool          // the members know the present standing
 
-	members map[fencing.Member]*member
-	left    map[fencing.Member]*member // left since the last look
-	waiters int                        // callers of AwaitLeader
-	demands []chan struct{}            // callers of Demand
-	first   chan struct{}              // closed when the first attempt has ended
-	ended   bool                       // nobody is left: release and stop
-	lingers time.Duration              // if not 0: end at this time unless somebody joins
-	departs bool                       // the resource knows that the lease is about to be given back
+	members  map[fencing.Member]*member
+	left     map[fencing.Member]*member // left since the last look
+	waiters  int                        // callers of AwaitLeader
+	demanded []chan struct{}            // callers of Demand
+	first    chan struct{}              // closed when the first attempt has ended
+	ended    bool                       // nobody is left: release and stop
+	retained time.Duration              // if not 0: end at this time unless somebody joins
+	closing  bool                       // the resource knows that the lease is about to be given back
 
-	life  life
-	sight Sight
-	blind bool // the watch saw nothing when the loop last looked
+	liveness    liveness
+	observation LeaseObservation
+	blind       bool // the watch saw nothing when the loop last looked
 
-	lease      *Lease        // held as far as known
-	trusted    time.Duration // until when; see Term.TrustedUntil
-	renewAt    time.Duration
-	granted    bool          // lease has been turned into the epoch
-	grantAt    time.Duration // when to try (again) to get it granted
-	heldSince  time.Duration // when the lease was asked for
-	freeSince  time.Duration // since when the resource had no holder before that
-	silenced   *Lease        // released for silence; not taken by anybody since, as far as known
-	uncertain  bool          // an Acquire may have got a lease without telling, or may get one yet
-	stray      int64         // index of the award that was last released unseen
-	distrusted bool          // the database disagreed with the term: give it back
+	lease        *Lease        // held as far as known
+	trusted      time.Duration // until when; see Term.TrustedUntil
+	renewAt      time.Duration
+	granted      bool          // lease has been turned into the epoch
+	grantAt      time.Duration // when to try (again) to get it granted
+	heldSince    time.Duration // when the lease was asked for
+	freeSince    time.Duration // since when the resource had no holder before that
+	unresponsive *Lease        // released for silence; not taken by anybody since, as far as known
+	uncertain    bool          // an Acquire may have got a lease without telling, or may get one yet
+	stray        int64         // index of the award that was last released unseen
+	needsReopen  bool          // the database disagreed with the term: give it back
 
-	epoch       fencing.Epoch
-	wasGranted  bool // this candidacy has led before
-	wasSilenced bool // its lease was released for silence, and it did not come back yet
-	superseded  bool
-	noted       bool // the supersession was logged
-	supersedeBy fencing.Record
-	record      fencing.Record
-	fault       error
-	notNewer    int // awards in a row that were not newer than the record
+	epoch           fencing.Epoch
+	wasGranted      bool // this candidacy has led before
+	wasUnresponsive bool // its lease was released for silence, and it did not come back yet
+	superseded      bool
+	noted           bool // the supersession was logged
+	supersedeBy     fencing.Record
+	record          fencing.Record
+	fault           error
+	notNewer        int // awards in a row that were not newer than the record
 
 	tryAt   time.Duration // not before this time
 	backoff time.Duration
@@ -111,7 +111,7 @@ type member struct {
 
 var _ fencing.Candidacy = (*Candidacy)(nil)
 
-func newCandidacy(r *resource, fence Fence, claim fencing.Claim, before bool) *Candidacy {
+func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, before bool) *Candidacy {
 	c := &Candidacy{
 		r: r, fence: fence, user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
 		incarnation: rand.Text(), before: before,
@@ -122,13 +122,13 @@ func newCandidacy(r *resource, fence Fence, claim fencing.Claim, before bool) *C
 	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
 	c.mu.changed = make(chan struct{})
 	c.mu.members, c.mu.left = map[fencing.Member]*member{}, map[fencing.Member]*member{}
-	c.mu.told = true
-	c.standing.Store(&fencing.Standing{})
+	c.mu.announced = true
+	c.current.Store(&fencing.Status{})
 	return c
 }
 
-// Standing implements fencing.Candidacy.
-func (c *Candidacy) Standing() *fencing.Standing { return c.standing.Load() }
+// Status implements fencing.Candidacy.
+func (c *Candidacy) Status() *fencing.Status { return c.current.Load() }
 
 // Incarnation implements fencing.Candidacy.
 func (c *Candidacy) Incarnation() string { return c.incarnation }
@@ -158,8 +158,8 @@ func (c *Candidacy) termLocked() fencing.Term {
 func (c *Candidacy) award(l *Lease, held, floor fencing.Epoch) fencing.Award {
 	return fencing.Award{
 		Resource: l.Resource, Worker: l.Worker, Incarnation: l.Incarnation,
-		Source: c.r.provider.Source(), Marker: l.Marker, Index: l.Index,
-		Held: held, Floor: floor,
+		Source: c.r.provider.Source(), InstanceID: l.InstanceID, Index: l.Index,
+		Held: held, HighestObserved: floor,
 	}
 }
 
@@ -168,7 +168,7 @@ func (c *Candidacy) Advanced(ctx context.Context) bool {
 	if _, err := c.r.refresh(ctx); err != nil {
 		c.failed("read the record", err)
 	}
-	return c.Standing().Role == fencing.Superseded
+	return c.Status().Role == fencing.Superseded
 }
 
 // verify compares what a leading candidacy believes with the database, for
@@ -187,7 +187,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	}
 	if isState(err, fencing.StateNoFence) {
 		c.mu.Lock()
-		c.mu.fault, c.mu.distrusted = asRefusal(err), true
+		c.mu.fault, c.mu.needsReopen = asRefusal(err), true
 		c.mu.Unlock()
 		poke(c.poke)
 	}

@@ -51,10 +51,10 @@ type database struct {
 	live int // candidacies whose loop runs
 }
 
-// restAfter is how long a database is without a candidacy before its connections
+// closeIdleAfter is how long a database is without a candidacy before its connections
 // are closed. Who drops, renames or copies a database is refused while others are
 // connected to it; Postgres waits 5 s for them to go.
-const restAfter = time.Second
+const closeIdleAfter = time.Second
 
 var _ fencing.Candidates = (*Elections)(nil)
 
@@ -74,7 +74,7 @@ func New(cfg Config) (*Elections, error) {
 
 // Join implements fencing.Candidates. It opens the database and the fence if
 // this is their first use, so it may wait for Postgres, but never for a lease.
-func (e *Elections) Join(ctx context.Context, claim fencing.Claim, m fencing.Member) (fencing.Candidacy, error) {
+func (e *Elections) Join(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
 	if err := e.cfg.Settings(claim.Database, claim.Resource).admits(claim); err != nil {
 		return nil, err
 	}
@@ -251,8 +251,8 @@ func (e *Elections) ended(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	d := e.mu.databases[name]
-	if d.live--; d.live == 0 && d.Rest != nil && !e.mu.closed {
-		time.AfterFunc(restAfter, func() { e.rest(name, d) })
+	if d.live--; d.live == 0 && d.CloseIdle != nil && !e.mu.closed {
+		time.AfterFunc(closeIdleAfter, func() { e.rest(name, d) })
 	}
 }
 
@@ -273,6 +273,6 @@ func (e *Elections) rest(name string, d *database) {
 	}
 	e.mu.Unlock()
 	if idle {
-		d.Rest()
+		d.CloseIdle()
 	}
 }

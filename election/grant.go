@@ -15,7 +15,7 @@ func (c *Candidacy) grantLocked(v view) {
 	s.granting = true
 	ctx, cancel := context.WithCancel(c.ctx)
 	s.stopGrant = cancel
-	lease, award, before := s.lease, c.award(s.lease, s.epoch, v.floor), s.record
+	lease, award, before := s.lease, c.award(s.lease, s.epoch, v.highestObserved), s.record
 	c.ask(func() func() {
 		defer cancel()
 		epoch, err := c.fence.Grant(ctx, award)

@@ -25,12 +25,12 @@ func (c *Candidacy) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		c.tellResource()
+		c.announceToResource()
 		v := c.r.view(c)
 		c.sample()
 		wait, over := c.step(v)
-		c.tellResource()
-		c.tell()
+		c.announceToResource()
+		c.announce()
 		if over {
 			return
 		}
@@ -62,19 +62,19 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	case s.lease != nil:
 		c.holdLocked(v, now)
 	case (s.ended || s.superseded) && s.uncertain && !s.acquiring: // it bids no more
-		c.releaseLocked(&Lease{Bid: c.bid()}, ReasonLeft)
+		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
 	case c.strayLocked():
-		s.stray = s.sight.Index
-		c.releaseLocked(&Lease{Bid: c.bid(), Index: s.stray}, ReasonLeft)
-	case s.silenced != nil && !c.livesLocked() && !s.acquiring:
-		c.releaseLocked(s.silenced, ReasonLeft)
+		s.stray = s.observation.Index
+		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: s.stray}, ReasonLeft)
+	case s.unresponsive != nil && !c.livesLocked() && !s.acquiring:
+		c.releaseLocked(s.unresponsive, ReasonLeft)
 	case !s.acquiring && c.wantsLocked(v, now):
 		c.acquireLocked(v)
 	}
 	c.publishLocked(now)
 	busy := s.acquiring || s.granting || s.renewing || s.releasing
-	if s.departs && !busy && (s.lease == nil || c.livesLocked()) {
-		s.departs = false // told by tellResource
+	if s.closing && !busy && (s.lease == nil || c.livesLocked()) {
+		s.closing = false // told by announceToResource
 	}
 	return c.nextLocked(now), s.ended && !busy && s.lease == nil
 }
@@ -82,8 +82,8 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 // lookLocked takes note of what came since the last step.
 func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	s := &c.mu.state
-	if s.lingers != 0 && now >= s.lingers && c.campaignersLocked() == 0 {
-		s.lingers = 0
+	if s.retained != 0 && now >= s.retained && c.campaignersLocked() == 0 {
+		s.retained = 0
 		s.ended = s.ended || len(s.members) == 0
 	}
 	if s.superseded && len(s.members) == 0 {
@@ -94,14 +94,14 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 		s.tryAt, s.renewAt = min(s.tryAt, now+jitter(20*time.Millisecond)), min(s.renewAt, now)
 	}
 	s.blind = v.blind
-	if v.sight == s.sight {
+	if v.observation == s.observation {
 		return
 	}
-	s.sight = v.sight
-	if v.sight.Incarnation == c.incarnation {
+	s.observation = v.observation
+	if v.observation.Incarnation == c.incarnation {
 		return // our own doing
 	}
-	s.silenced = nil // somebody has had the lease since
+	s.unresponsive = nil // somebody has had the lease since
 	if s.fault == nil {
 		s.backoff = 0
 		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies in the same instant
@@ -112,30 +112,30 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 // wants now.
 func (c *Candidacy) strayLocked() bool {
 	s := &c.mu.state
-	return s.uncertain && !s.acquiring && (!c.livesLocked() || s.life.silent) &&
-		s.sight.Vacancy == Held && s.sight.Incarnation == c.incarnation && s.sight.Index != s.stray
+	return s.uncertain && !s.acquiring && (!c.livesLocked() || s.liveness.unresponsive) &&
+		s.observation.State == Held && s.observation.Incarnation == c.incarnation && s.observation.Index != s.stray
 }
 
 // livesLocked reports that the candidacy has, or waits a moment for, a
 // connection that wants to lead.
 func (c *Candidacy) livesLocked() bool {
 	s := &c.mu.state
-	return !s.ended && !s.superseded && (c.campaignersLocked() > 0 || s.lingers != 0)
+	return !s.ended && !s.superseded && (c.campaignersLocked() > 0 || s.retained != 0)
 }
 
 // holdLocked does what a held lease needs.
 func (c *Candidacy) holdLocked(v view, now time.Duration) {
 	s := &c.mu.state
 	switch {
-	case !c.livesLocked(), s.distrusted:
-		if s.distrusted {
+	case !c.livesLocked(), s.needsReopen:
+		if s.needsReopen {
 			s.tryAt = now + faultBackoff
 		}
-		s.distrusted = false
+		s.needsReopen = false
 		c.releaseLocked(s.lease, ReasonLeft)
 		return
-	case s.life.silent && s.granted:
-		c.releaseLocked(s.lease, ReasonSilence)
+	case s.liveness.unresponsive && s.granted:
+		c.releaseLocked(s.lease, ReasonUnresponsive)
 		return
 	}
 	switch {
@@ -154,17 +154,17 @@ func (c *Candidacy) holdLocked(v view, now time.Duration) {
 func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	s := &c.mu.state
 	switch {
-	case !c.livesLocked() || s.lingers != 0 || s.life.silent:
+	case !c.livesLocked() || s.retained != 0 || s.liveness.unresponsive:
 		c.answerLocked()
 		return false
-	case v.departing: // its goodbye comes first; we are woken after it
+	case v.closing: // its goodbye comes first; we are woken after it
 		return false
 	case v.held:
 		c.answerLocked()
 		return false
 	case s.first != nil && !isClosed(s.first):
 		return true // whatever the watch saw: it may be late
-	case len(s.demands) > 0 && s.sight.Vacancy != Held:
+	case len(s.demanded) > 0 && s.observation.State != Held:
 		return true
 	case c.askedLocked():
 		c.answerLocked()
@@ -172,13 +172,13 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	if now < s.tryAt {
 		return false
 	}
-	switch s.sight.Vacancy {
+	switch s.observation.State {
 	case Freed:
 		return true
-	case Silent:
+	case Unresponsive:
 		return s.waiters > 0 || s.epoch > 0
 	case Held: // by a request of ours whose answer was lost, or as of long ago
-		return v.blind || s.sight.Incarnation == c.incarnation
+		return v.blind || s.observation.Incarnation == c.incarnation
 	default:
 		return v.blind
 	}
@@ -187,7 +187,7 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 // askedLocked reports that somebody waits for the outcome of an attempt.
 func (c *Candidacy) askedLocked() bool {
 	first := c.mu.first
-	return first != nil && !isClosed(first) || len(c.mu.demands) > 0
+	return first != nil && !isClosed(first) || len(c.mu.demanded) > 0
 }
 
 // answerLocked ends the wait of those who asked for an attempt. They find its
@@ -198,10 +198,10 @@ func (c *Candidacy) answerLocked() {
 	if s.first != nil {
 		closeOnce(s.first)
 	}
-	for _, ch := range s.demands {
+	for _, ch := range s.demanded {
 		close(ch)
 	}
-	s.demands = nil
+	s.demanded = nil
 }
 
 // nextLocked is when something is due again.
@@ -212,11 +212,11 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if s.superseded && !s.ended {
 		return wait
 	}
-	if c.campaignersLocked() > 0 && s.life.timeout > 0 {
-		due(now + s.life.interval())
+	if c.campaignersLocked() > 0 && s.liveness.timeout > 0 {
+		due(now + s.liveness.interval())
 	}
-	if s.lingers != 0 {
-		due(s.lingers)
+	if s.retained != 0 {
+		due(s.retained)
 	}
 	if s.lease == nil {
 		if !s.acquiring && !s.releasing && s.tryAt > now {

@@ -7,20 +7,20 @@ import "github.com/fencepost/fencepost/fencing"
 // that only observes bars nobody and is not barred; nor does one that gives no
 // sign of life, whose client may be gone without a word. The newcomer then has a
 // candidacy of its own, and of the two the fence lets one write.
-func (c *Candidacy) bars(claim fencing.Claim) bool {
+func (c *Candidacy) bars(claim fencing.JoinRequest) bool {
 	if c.user != claim.User || c.client == claim.Client || claim.Campaign == fencing.CampaignOff {
 		return false
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.campaignersLocked() > 0 && !c.overLocked() && !c.mu.life.silent
+	return c.campaignersLocked() > 0 && !c.overLocked() && !c.mu.liveness.unresponsive
 }
 
 // overLocked reports that nobody can join any more.
 func (c *Candidacy) overLocked() bool { return c.mu.superseded || c.mu.ended }
 
 // admit makes m a member, unless the candidacy is over. r.mu is held.
-func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
+func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
@@ -30,7 +30,7 @@ func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
 		return false
 	case c.client != claim.Client:
 		if campaigns {
-			c.lingerNoMoreLocked()
+			c.endRetentionLocked()
 		}
 		return false
 	}
@@ -42,22 +42,22 @@ func (c *Candidacy) admit(claim fencing.Claim, m fencing.Member) bool {
 	}
 	s.members[m] = &member{campaigns: campaigns, timeout: claim.WorkerTimeout}
 	if campaigns {
-		s.lingers, s.life.quiet = 0, 0
+		s.retained, s.liveness.quiet = 0, 0
 	}
 	poke(c.poke)
 	return true
 }
 
-// lingerNoMoreLocked ends the wait for a process that has gone, because another
+// endRetentionLocked ends the wait for a process that has gone, because another
 // one came under its worker id. r.mu is held as well.
-func (c *Candidacy) lingerNoMoreLocked() {
+func (c *Candidacy) endRetentionLocked() {
 	s := &c.mu.state
-	if s.lingers == 0 {
+	if s.retained == 0 {
 		return
 	}
-	s.lingers = 0
+	s.retained = 0
 	s.ended = len(s.members) == 0
-	c.departLocked()
+	c.closeLocked()
 	poke(c.poke)
 }
 
@@ -91,30 +91,30 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 		return
 	}
 	if orderly && c.r.set.Linger > 0 && s.lease != nil && s.granted && !c.overLocked() {
-		s.lingers = c.r.e.cfg.Now() + c.r.set.Linger
+		s.retained = c.r.e.cfg.Now() + c.r.set.Linger
 		return
 	}
 	s.ended = s.ended || len(s.members) == 0
-	c.departLocked()
+	c.closeLocked()
 }
 
-// departLocked notes that the lease, if there may be one, is about to be given
+// closeLocked notes that the lease, if there may be one, is about to be given
 // back: a first attempt of somebody else waits for it rather than lose against
 // a goodbye. r.mu is held as well.
-func (c *Candidacy) departLocked() {
+func (c *Candidacy) closeLocked() {
 	s := &c.mu.state
-	if s.lease != nil || s.acquiring || s.uncertain || s.silenced != nil {
-		s.departs = true
+	if s.lease != nil || s.acquiring || s.uncertain || s.unresponsive != nil {
+		s.closing = true
 		c.r.mu.departing[c] = struct{}{}
 	}
 }
 
-// departs reports that the lease is about to be given back. r.mu is held: it is
+// closes reports that the lease is about to be given back. r.mu is held: it is
 // asked for what may have changed a moment ago.
-func (c *Candidacy) departs() bool {
+func (c *Candidacy) closes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.departs
+	return c.mu.closing
 }
 
 // end makes the candidacy release its lease and stop, members or not.

@@ -116,7 +116,7 @@ func (l lesson) timeout(asked, most time.Duration) time.Duration {
 // falseAlarmLocked notes that a worker taken for dead was not.
 func (c *Candidacy) falseAlarmLocked() lesson {
 	c.mu.alarm = true
-	return c.r.e.lessons.learn(c.who(), c.mu.life.struck, c.r.e.cfg.Now())
+	return c.r.e.lessons.learn(c.who(), c.mu.liveness.struck, c.r.e.cfg.Now())
 }
 
 // effectiveLocked is the timeout of a candidacy that asked for that one.

@@ -30,13 +30,13 @@ type Provider interface {
 	// ErrHeld if another candidacy holds it, and an error that wraps ErrNotSent if
 	// nothing was asked. After any other error the outcome is unknown: a second
 	// Acquire with the same bid returns the same award if the first one got it.
-	Acquire(ctx context.Context, bid Bid) (*Lease, error)
+	Acquire(ctx context.Context, bid AcquireRequest) (*Lease, error)
 	// Renew confirms that the lease of exactly this term is held, and keeps it
 	// for another TTL. It returns ErrLost if the term is over for certain.
 	Renew(ctx context.Context, l *Lease) error
 	// Release gives back the lease of exactly this term, and says why. If the
 	// term is over already it changes nothing and returns nil, with one
-	// exception: ReasonLeft after ReasonSilence, while nobody has had the lease
+	// exception: ReasonLeft after ReasonUnresponsive, while nobody has had the lease
 	// since, turns the vacancy into one that anybody may fill. A lease that
 	// holds only its Bid stands for whatever an Acquire of unknown outcome may
 	// have got, or may get yet: when Release has returned, a request of this
@@ -44,13 +44,13 @@ type Provider interface {
 	Release(ctx context.Context, l *Lease, why Reason) error
 	// Watch blocks until the lease looks other than seen. The zero Sight
 	// differs from all that can be seen, so Watch then answers at once.
-	Watch(ctx context.Context, resource string, seen Sight) (Sight, error)
+	Watch(ctx context.Context, resource string, seen LeaseObservation) (LeaseObservation, error)
 	// Close ends what the provider runs in the background. It releases nothing.
 	Close() error
 }
 
-// Bid is what a candidacy asks of a lease service.
-type Bid struct {
+// AcquireRequest is what a candidacy asks of a lease service.
+type AcquireRequest struct {
 	Resource    string
 	Worker      string
 	Incarnation string        // random id of the candidacy
@@ -59,10 +59,10 @@ type Bid struct {
 
 // Lease is one award of a lease: a term. It is never changed once made.
 type Lease struct {
-	Bid
-	// Marker and Index order the awards; see fencing.Award.
-	Marker string
-	Index  int64
+	AcquireRequest
+	// InstanceID and Index order the awards; see fencing.Award.
+	InstanceID string
+	Index      int64
 	// Handle is the provider's own name of the term (a session id, say).
 	Handle string
 }
@@ -74,54 +74,54 @@ const (
 	// ReasonLeft: the holder has no more use for the lease. Any live candidate
 	// takes it at once.
 	ReasonLeft Reason = iota
-	// ReasonSilence: the worker gives no sign of life. The lease is taken only
+	// ReasonUnresponsive: the worker gives no sign of life. The lease is taken only
 	// on demand.
-	ReasonSilence
+	ReasonUnresponsive
 )
 
 func (r Reason) String() string {
-	if r == ReasonSilence {
+	if r == ReasonUnresponsive {
 		return "silence"
 	}
 	return "left"
 }
 
-// Vacancy says whether a lease is there to be taken.
-type Vacancy uint8
+// LeaseState says whether a lease is there to be taken.
+type LeaseState uint8
 
 const (
 	// Unseen: nothing is known yet.
-	Unseen Vacancy = iota
+	Unseen LeaseState = iota
 	// Held: somebody holds the lease.
 	Held
 	// Freed: nobody holds the lease; its holder left, died, or never was.
 	Freed
-	// Silent: nobody holds the lease, and it was released for silence.
-	Silent
+	// Unresponsive: nobody holds the lease, and it was released for silence.
+	Unresponsive
 )
 
-func (v Vacancy) String() string {
+func (v LeaseState) String() string {
 	switch v {
 	case Held:
 		return "held"
 	case Freed:
 		return "free"
-	case Silent:
+	case Unresponsive:
 		return "vacant by silence"
 	default:
 		return "unknown"
 	}
 }
 
-// Sight is what a provider last saw of a lease. Two sights are equal if nothing
+// LeaseObservation is what a provider last saw of a lease. Two sights are equal if nothing
 // happened between them that a candidate would want to know.
-type Sight struct {
-	Vacancy Vacancy
+type LeaseObservation struct {
+	State LeaseState
 	// Incarnation of the holder, or of the last one; "" if not known.
 	Incarnation string
 	// Index of the award that was seen. It is not compared with other awards.
 	Index int64
-	// Marker names the life of the lease service that shows this. It is never
+	// InstanceID names the life of the lease service that shows this. It is never
 	// empty: a provider makes the marker if there is none.
-	Marker string
+	InstanceID string
 }

@@ -21,7 +21,7 @@ const (
 func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s := &c.mu.state
 	s.releasing = true
-	s.wasSilenced = s.wasSilenced || why == ReasonSilence
+	s.wasUnresponsive = s.wasUnresponsive || why == ReasonUnresponsive
 	if s.stopGrant != nil {
 		s.stopGrant()
 	}
@@ -66,8 +66,8 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 	defer c.mu.Unlock()
 	s := &c.mu.state
 	s.releasing = false
-	again := lease == s.silenced
-	s.silenced = nil
+	again := lease == s.unresponsive
+	s.unresponsive = nil
 	if lease.Index == 0 {
 		s.uncertain = false
 	}
@@ -77,8 +77,8 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 	if err != nil {
 		c.failedLocked("release the lease", err)
 	}
-	if why == ReasonSilence {
-		s.silenced = lease
+	if why == ReasonUnresponsive {
+		s.unresponsive = lease
 	}
 	if !again && lease.Index != 0 {
 		c.log.Info("released", zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why))

@@ -24,8 +24,8 @@ func (c *Candidacy) ask(request func() (apply func())) {
 	go func() { c.results <- request() }()
 }
 
-func (c *Candidacy) bid() Bid {
-	return Bid{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.r.set.TTL}
+func (c *Candidacy) acquireRequest() AcquireRequest {
+	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.r.set.TTL}
 }
 
 // acquireLocked tries for the lease. asked says that somebody waits for the
@@ -33,12 +33,12 @@ func (c *Candidacy) bid() Bid {
 func (c *Candidacy) acquireLocked(v view) {
 	s := &c.mu.state
 	s.acquiring = true
-	asked, again, sight := c.askedLocked(), s.backoff > 0, s.sight
+	asked, again, sight := c.askedLocked(), s.backoff > 0, s.observation
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
 		got := c.acquire(asked, func() {
 			if !again {
-				c.log.Info("campaign", zap.Stringer("lease", sight.Vacancy))
+				c.log.Info("campaign", zap.Stringer("lease", sight.State))
 			}
 		})
 		return func() { c.acquired(got, v) }
@@ -47,10 +47,10 @@ func (c *Candidacy) acquireLocked(v view) {
 
 // outcome is how an attempt ended.
 type outcome struct {
-	lease  *Lease
-	sent   time.Duration // the time just before the request
-	marker string        // the life that was numbered before the request
-	err    error
+	lease      *Lease
+	sent       time.Duration // the time just before the request
+	instanceID string        // the life that was numbered before the request
+	err        error
 }
 
 // acquire waits for its turn among the candidacies of this proxy, so that a
@@ -68,7 +68,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	if c.r.taken(c, asked) {
 		return outcome{err: ErrHeld}
 	}
-	if got.marker, got.err = c.number(); got.err != nil {
+	if got.instanceID, got.err = c.number(); got.err != nil {
 		return got
 	}
 	if c.ctx.Err() != nil { // the candidacy has ended: it wants no lease
@@ -78,10 +78,10 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	defer cancel()
 	begin()
 	got.sent = c.r.e.cfg.Now()
-	got.lease, got.err = c.r.provider.Acquire(ctx, c.bid())
+	got.lease, got.err = c.r.provider.Acquire(ctx, c.acquireRequest())
 	if got.err == nil {
 		c.r.setHolder(c)
-		c.r.awarded(got.lease.Marker)
+		c.r.awarded(got.lease.InstanceID)
 	}
 	return got
 }
@@ -104,7 +104,7 @@ func (c *Candidacy) acquired(got outcome, v view) {
 	sent, err := got.sent, got.err
 	switch {
 	case err == nil:
-		s.silenced = nil
+		s.unresponsive = nil
 		s.lease, s.granted = got.lease, false
 		s.trusted = sent + c.r.set.trust()
 		s.renewAt = c.renewalAfter(sent)
@@ -112,7 +112,7 @@ func (c *Candidacy) acquired(got outcome, v view) {
 		if v.freeSince != 0 {
 			s.freeSince = min(sent, v.freeSince)
 		}
-		if got.lease.Marker != got.marker {
+		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherLife)
 		}
 	case errors.Is(err, ErrHeld):
@@ -200,14 +200,14 @@ func (c *Candidacy) lostLocked(err error) {
 // cameBackLocked notes that a worker taken for dead was not.
 func (c *Candidacy) cameBackLocked() {
 	s := &c.mu.state
-	if !s.wasSilenced {
+	if !s.wasUnresponsive {
 		return
 	}
-	s.wasSilenced = false
+	s.wasUnresponsive = false
 	l := c.falseAlarmLocked()
 	c.log.Warn("false alarm: a worker whose lease was released for silence came back; it may be silent for longer from now on",
 		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.superseded),
-		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.life.struck))
+		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.struck))
 	c.event(Event{Kind: EventFalseAlarm})
 }
 

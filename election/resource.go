@@ -43,7 +43,7 @@ type resource struct {
 		// first attempt waits for them rather than lose against a goodbye.
 		departing map[*Candidacy]struct{}
 		holder    *Candidacy // holds the lease, as far as this proxy knows
-		sight     Sight
+		sight     LeaseObservation
 		sightErr  error         // why the watch sees nothing now
 		news      chan struct{} // closed and replaced with each sight
 		life      string        // marker of the lease service, as last seen; "" before
@@ -72,7 +72,7 @@ func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fenc
 }
 
 // join makes m a member of the claim's live candidacy, or begins one.
-func (r *resource) join(ctx context.Context, claim fencing.Claim, m fencing.Member) (fencing.Candidacy, error) {
+func (r *resource) join(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
 	claim.Client = claim.Client.Unmap()
 	c, err := r.joinLive(claim, m)
 	if err != nil {
@@ -88,7 +88,7 @@ func (r *resource) join(ctx context.Context, claim fencing.Claim, m fencing.Memb
 		c.Leave(m, true)
 		return nil, err
 	}
-	if c.Standing().Role == fencing.Superseded { // verify found that out
+	if c.Status().Role == fencing.Superseded { // verify found that out
 		c.Leave(m, true)
 		return r.join(ctx, claim, m)
 	}
@@ -96,13 +96,13 @@ func (r *resource) join(ctx context.Context, claim fencing.Claim, m fencing.Memb
 }
 
 // joinLive returns nil if the claim has no live candidacy.
-func (r *resource) joinLive(claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
+func (r *resource) joinLive(claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.joinLiveLocked(claim, m)
 }
 
-func (r *resource) joinLiveLocked(claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
+func (r *resource) joinLiveLocked(claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	for _, c := range r.mu.byWorker[claim.Worker] {
 		if c.bars(claim) {
 			return nil, r.refuseAddress(claim, c.client.String())
@@ -118,7 +118,7 @@ func (r *resource) joinLiveLocked(claim fencing.Claim, m fencing.Member) (*Candi
 
 // beginCandidacy begins a candidacy, unless another connection of the same
 // worker was faster.
-func (r *resource) beginCandidacy(ctx context.Context, claim fencing.Claim, m fencing.Member) (*Candidacy, error) {
+func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	fence, before, err := r.examine(ctx, claim.Worker)
 	if err != nil {
 		if isState(err, fencing.StateNoFence) {
@@ -202,7 +202,7 @@ func (r *resource) loopEnded(c *Candidacy) {
 func (r *resource) settle(c *Candidacy, vacated bool) {
 	r.mu.Lock()
 	_, wake := r.mu.departing[c]
-	if wake = wake && !c.departs(); wake {
+	if wake = wake && !c.closes(); wake {
 		delete(r.mu.departing, c)
 	}
 	if vacated && r.mu.holder == c {
@@ -222,7 +222,7 @@ func (r *resource) taken(c *Candidacy, asked bool) bool {
 	if r.mu.holder != nil && r.mu.holder != c {
 		return true
 	}
-	seen := r.mu.sight.Vacancy == Held && r.mu.sight.Incarnation != c.incarnation && r.mu.sightErr == nil
+	seen := r.mu.sight.State == Held && r.mu.sight.Incarnation != c.incarnation && r.mu.sightErr == nil
 	return seen && !asked
 }
 
@@ -240,23 +240,23 @@ func (r *resource) pokeAll() {
 
 // view is what a candidacy's loop looks at in each step.
 type view struct {
-	sight     Sight
-	blind     bool // the watch fails
-	held      bool // another candidacy of this proxy holds the lease
-	departing bool // another candidacy of this proxy is giving it back
-	freeSince time.Duration
-	floor     fencing.Epoch
+	observation     LeaseObservation
+	blind           bool // the watch fails
+	held            bool // another candidacy of this proxy holds the lease
+	closing         bool // another candidacy of this proxy is giving it back
+	freeSince       time.Duration
+	highestObserved fencing.Epoch
 }
 
 func (r *resource) view(c *Candidacy) view {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := view{
-		sight: r.mu.sight, blind: r.mu.sightErr != nil, freeSince: r.mu.freeSince, floor: r.mu.floor,
+		observation: r.mu.sight, blind: r.mu.sightErr != nil, freeSince: r.mu.freeSince, highestObserved: r.mu.floor,
 		held: r.mu.holder != nil && r.mu.holder != c,
 	}
 	for other := range r.mu.departing {
-		v.departing = v.departing || other != c
+		v.closing = v.closing || other != c
 	}
 	return v
 }
@@ -267,7 +267,7 @@ func (r *resource) countFalseAlarm() {
 	r.mu.alarmed++
 }
 
-func (r *resource) refuseAddress(claim fencing.Claim, other string) error {
+func (r *resource) refuseAddress(claim fencing.JoinRequest, other string) error {
 	return &fencing.Refusal{
 		SQLState: fencing.StateUnfenceable,
 		Message: fmt.Sprintf("worker %s is connected from %s already, for resource %s: a worker id must name one process",

@@ -14,8 +14,8 @@ type ResourceStatus struct {
 	Resource string
 	// Record is the highest grant known: leader, epoch, since when.
 	Record fencing.Record
-	// Vacancy is what the lease service shows.
-	Vacancy Vacancy
+	// LeaseState is what the lease service shows.
+	LeaseState LeaseState
 	// Local says that a candidacy of this proxy holds the lease, and LeaseLeft
 	// how long it is trusted.
 	Local     bool
@@ -32,14 +32,14 @@ type ResourceStatus struct {
 
 // CandidacyStatus is where one candidacy of this proxy stands.
 type CandidacyStatus struct {
-	User        string
-	Worker      string
-	Incarnation string
-	Standing    fencing.Standing
-	Members     int
-	Silent      bool
-	Lingers     bool
-	Observes    bool // none of its connections campaigns
+	User         string
+	Worker       string
+	Incarnation  string
+	Status       fencing.Status
+	Members      int
+	Unresponsive bool
+	Retained     bool
+	Observes     bool // none of its connections campaigns
 	// WorkerTimeout is how long this worker may be silent now, 0 for ever. Its
 	// FalseAlarms of the last 24 hours have lengthened it.
 	WorkerTimeout time.Duration
@@ -70,13 +70,13 @@ func (r *resource) status() ResourceStatus {
 	r.mu.Lock()
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record,
-		Vacancy: r.mu.sight.Vacancy, FalseAlarms: r.mu.alarmed, WatchError: r.mu.sightErr,
+		LeaseState: r.mu.sight.State, FalseAlarms: r.mu.alarmed, WatchError: r.mu.sightErr,
 	}
 	holder, since := r.mu.holder, r.mu.freeSince
 	r.mu.Unlock()
 	switch {
 	case holder != nil:
-		st.Local, st.Vacancy = true, Held
+		st.Local, st.LeaseState = true, Held
 		st.LeaseLeft = max(0, holder.Term().TrustedUntil-now)
 	case since != 0:
 		st.Leaderless = now - since
@@ -94,8 +94,8 @@ func (c *Candidacy) status() CandidacyStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return CandidacyStatus{
-		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Standing: *c.standing.Load(),
-		Members: len(c.mu.members), Silent: c.mu.life.silent, Lingers: c.mu.lingers != 0, Observes: c.campaignersLocked() == 0,
+		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
+		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.campaignersLocked() == 0,
 		WorkerTimeout: c.effectiveLocked(c.timeoutLocked()), FalseAlarms: c.lesson().alarms,
 	}
 }

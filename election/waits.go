@@ -56,29 +56,29 @@ func (c *Candidacy) AwaitLeader(ctx context.Context) error {
 		c.mu.Unlock()
 	}()
 	var refusal error
-	err := c.await(ctx, func(s *fencing.Standing) bool {
+	err := c.await(ctx, func(s *fencing.Status) bool {
 		switch {
 		case s.Role == fencing.Superseded:
 			refusal = c.refuseSuperseded()
 		case s.Fault != nil:
 			refusal = asRefusal(s.Fault)
 		}
-		return refusal != nil || s.May()
+		return refusal != nil || s.CanWrite()
 	})
 	return errors.Join(err, refusal)
 }
 
 // AwaitConfirmed implements fencing.Candidacy.
 func (c *Candidacy) AwaitConfirmed(ctx context.Context) error {
-	return c.await(ctx, func(s *fencing.Standing) bool { return !s.Lapsed })
+	return c.await(ctx, func(s *fencing.Status) bool { return !s.Lapsed })
 }
 
 // await wakes the loop, which may have something to find out, and waits for a
 // standing that will do.
-func (c *Candidacy) await(ctx context.Context, ok func(*fencing.Standing) bool) error {
+func (c *Candidacy) await(ctx context.Context, ok func(*fencing.Status) bool) error {
 	for {
 		c.mu.Lock()
-		changed, now := c.mu.changed, c.standing.Load()
+		changed, now := c.mu.changed, c.current.Load()
 		c.mu.Unlock()
 		if ok(now) {
 			return nil
@@ -87,7 +87,7 @@ func (c *Candidacy) await(ctx context.Context, ok func(*fencing.Standing) bool) 
 		select {
 		case <-changed:
 		case <-c.done:
-			if ok(c.standing.Load()) {
+			if ok(c.current.Load()) {
 				return nil
 			}
 			return ErrClosed
@@ -97,14 +97,14 @@ func (c *Candidacy) await(ctx context.Context, ok func(*fencing.Standing) bool) 
 	}
 }
 
-// Demand implements fencing.Candidacy.
-func (c *Candidacy) Demand(ctx context.Context) {
-	if !c.Standing().Vacant {
+// CampaignOnDemand implements fencing.Candidacy.
+func (c *Candidacy) CampaignOnDemand(ctx context.Context) {
+	if !c.Status().Vacant {
 		return
 	}
 	answered := make(chan struct{})
 	c.mu.Lock()
-	c.mu.demands = append(c.mu.demands, answered)
+	c.mu.demanded = append(c.mu.demanded, answered)
 	c.mu.Unlock()
 	poke(c.poke)
 	select {

@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	minLook = 100 * time.Millisecond
-	maxLook = time.Second
+	minPoll = 100 * time.Millisecond
+	maxPoll = time.Second
 	// maxBlind bounds the pause between looks at a lease service that cannot be
 	// reached: nobody leads before it is seen again.
 	maxBlind = 250 * time.Millisecond
@@ -20,7 +20,7 @@ const (
 // there are candidacies. Elections.Close ends it.
 func (r *resource) watch() {
 	defer r.e.wg.Done()
-	look, failures := minLook, 0
+	look, failures := minPoll, 0
 	for r.e.ctx.Err() == nil {
 		if len(r.all()) == 0 {
 			if !r.idle() {
@@ -36,12 +36,12 @@ func (r *resource) watch() {
 		case r.e.ctx.Err() != nil:
 			return
 		case err == nil:
-			failures, look = 0, minLook
+			failures, look = 0, minPoll
 			r.seen(sight)
 			r.readRecord()
 		case lookAgain && len(r.all()) == 0:
 		case lookAgain:
-			look = min(2*look, maxLook)
+			look = min(2*look, maxPoll)
 			r.readRecord()
 		default:
 			failures++
@@ -58,7 +58,7 @@ func (r *resource) watch() {
 // when the resource is forgotten because none came for a while.
 func (r *resource) idle() bool {
 	r.mu.Lock()
-	r.mu.sight, r.mu.freeSince, r.mu.life = Sight{}, 0, ""
+	r.mu.sight, r.mu.freeSince, r.mu.life = LeaseObservation{}, 0, ""
 	r.mu.Unlock()
 	timer := time.NewTimer(r.e.cfg.Idle)
 	defer timer.Stop()
@@ -111,35 +111,35 @@ func (r *resource) lookContext(look time.Duration) (context.Context, context.Can
 // recorded one, or a candidacy here has an epoch and no confirmed lease.
 func (r *resource) expectsGrant() bool {
 	r.mu.Lock()
-	held := r.mu.holder == nil && r.mu.sight.Vacancy == Held && r.mu.sight.Incarnation != r.mu.record.Incarnation
+	held := r.mu.holder == nil && r.mu.sight.State == Held && r.mu.sight.Incarnation != r.mu.record.Incarnation
 	r.mu.Unlock()
 	if held {
 		return true
 	}
 	for _, c := range r.all() {
-		if c.Standing().Lapsed {
+		if c.Status().Lapsed {
 			return true
 		}
 	}
 	return false
 }
 
-func (r *resource) lastSight() Sight {
+func (r *resource) lastSight() LeaseObservation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.sightErr != nil {
-		return Sight{} // whatever is seen now is news
+		return LeaseObservation{} // whatever is seen now is news
 	}
 	return r.mu.sight
 }
 
-func (r *resource) seen(sight Sight) {
+func (r *resource) seen(sight LeaseObservation) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
-	r.mu.sight, r.mu.sightErr, r.mu.life = sight, nil, sight.Marker
+	r.mu.sight, r.mu.sightErr, r.mu.life = sight, nil, sight.InstanceID
 	r.newsLocked()
 	switch {
-	case sight.Vacancy == Held:
+	case sight.State == Held:
 		r.mu.freeSince = 0
 	case r.mu.freeSince == 0:
 		r.mu.freeSince = now

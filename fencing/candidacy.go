@@ -30,8 +30,8 @@ func (r Role) String() string {
 	}
 }
 
-// Standing is an immutable snapshot of where a candidacy stands.
-type Standing struct {
+// Status is an immutable snapshot of where a candidacy stands.
+type Status struct {
 	Role Role
 	// Epoch is the one this candidacy was granted, 0 if none. A candidacy has
 	// at most one epoch in its life.
@@ -50,8 +50,8 @@ type Standing struct {
 	Fault error
 }
 
-// May reports whether writes under s.Epoch may be tried now.
-func (s *Standing) May() bool { return s.Role == Leader && s.Fault == nil }
+// CanWrite reports whether writes under s.Epoch may be tried now.
+func (s *Status) CanWrite() bool { return s.Role == Leader && s.Fault == nil }
 
 // CampaignMode says how a connection takes part in the election.
 type CampaignMode uint8
@@ -65,8 +65,8 @@ const (
 	CampaignOff
 )
 
-// Claim names the candidacy that a connection belongs to.
-type Claim struct {
+// JoinRequest names the candidacy that a connection belongs to.
+type JoinRequest struct {
 	Database string
 	User     string
 	Resource string
@@ -92,10 +92,10 @@ type Member interface {
 	// the same worker that does nothing, nor while the client does not read its
 	// replies.
 	Activity() (reads uint64, owed bool)
-	// StandingChanged tells that Candidacy.Standing has a new value. It is
+	// StatusChanged tells that Candidacy.Standing has a new value. It is
 	// called after the value was stored. On Superseded the member ends its
 	// server backend at once, and tells its client at the next use.
-	StandingChanged()
+	StatusChanged()
 }
 
 // Candidates begins and joins candidacies. election.Elections implements it.
@@ -105,14 +105,14 @@ type Candidates interface {
 	// AwaitFirst waits. Errors are *Refusal where the client is to see one
 	// (ZF004: the fence cannot be used; ZF005: worker already connected from
 	// another address; those of Postgres for what the configuration does not allow).
-	Join(ctx context.Context, c Claim, m Member) (Candidacy, error)
+	Join(ctx context.Context, c JoinRequest, m Member) (Candidacy, error)
 }
 
 // Candidacy is one worker's standing for one resource of one database at this
 // proxy, shared by the connections of that worker.
 type Candidacy interface {
-	// Standing returns the current snapshot, never nil. It is an atomic load.
-	Standing() *Standing
+	// Status returns the current snapshot, never nil. It is an atomic load.
+	Status() *Status
 	// Incarnation is the candidacy's random id.
 	Incarnation() string
 	// Fence is the resource's fence in the database.
@@ -131,10 +131,10 @@ type Candidacy interface {
 	// AwaitConfirmed returns when the standing is no longer Lapsed, or ctx has
 	// ended.
 	AwaitConfirmed(ctx context.Context) error
-	// Demand tells that a write is about to be refused, or that the role was
+	// CampaignOnDemand tells that a write is about to be refused, or that the role was
 	// asked for. If the lease is vacant by silence, it makes one attempt, and
 	// returns when that has ended or ctx has. Otherwise it returns at once.
-	Demand(ctx context.Context)
+	CampaignOnDemand(ctx context.Context)
 	// Advanced asks the database whether another candidacy was granted an
 	// epoch since this one held it, and updates the standing. The proxy calls
 	// it when the server ended a backend (57P01) or a check said ZF001.
@@ -145,12 +145,12 @@ type Candidacy interface {
 	Leave(m Member, orderly bool)
 }
 
-// Entry is what the registry is asked to note.
-type Entry struct {
+// RegisterRequest is what the registry is asked to note.
+type RegisterRequest struct {
 	PID         uint32 // of the backend
 	Worker      string
 	Incarnation string
-	Told        Epoch // what the connection was told
+	Announced   Epoch // what the connection was told
 	Held        Epoch // what its candidacy holds now, 0 for none
 	// Flushed has Enter return only when the note's commit is on disk. One that is
 	// not would keep a VACUUM from marking pages all-visible: Postgres does not
@@ -158,8 +158,8 @@ type Entry struct {
 	Flushed bool
 }
 
-// Note names one note in the registry.
-type Note struct {
+// Registration names one note in the registry.
+type Registration struct {
 	PID uint32
 	ID  int64 // random: no other note ever has it
 }
@@ -169,25 +169,25 @@ type Note struct {
 type Fence interface {
 	// ID is fencepost.fence.id.
 	ID() int32
-	// Enter checks what the check in front of a transaction checks, and notes, in
+	// RegisterBackend checks what the check in front of a transaction checks, and notes, in
 	// one transaction on the control connection, that the backend may write
 	// outside the check. A grant ends noted backends. The error is a *Refusal if
 	// the connection may not write. The note is the one that Leave deletes; after
 	// an error that is no refusal it may have been made.
-	Enter(ctx context.Context, e Entry) (Note, error)
+	RegisterBackend(ctx context.Context, e RegisterRequest) (Registration, error)
 	// MayEnd returns a *Refusal if the control role could not end the backend: a
 	// superuser's, when it is none itself. Such a worker could block every grant.
 	MayEnd(ctx context.Context, pid uint32) error
-	// Leave deletes that note, and no other.
-	Leave(ctx context.Context, n Note) error
+	// UnregisterBackend deletes that note, and no other.
+	UnregisterBackend(ctx context.Context, n Registration) error
 	// WaitFor returns those of the backends in waiting that wait, directly or
 	// through other backends, for a lock of one of the backends in holding.
 	WaitFor(ctx context.Context, waiting, holding []uint32) ([]uint32, error)
-	// Catalogue is what the database's names mean, as of some seconds ago at
+	// Catalog is what the database's names mean, as of some seconds ago at
 	// most, or nil if that is not known now: then no read is proven harmless.
 	// It does not block.
-	Catalogue() *Catalogue
-	// RefreshCatalogue returns when Catalogue is as new as this call, or cannot
+	Catalog() *Catalog
+	// RefreshCatalog returns when Catalogue is as new as this call, or cannot
 	// be, or ctx has ended.
-	RefreshCatalogue(ctx context.Context)
+	RefreshCatalog(ctx context.Context)
 }

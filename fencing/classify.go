@@ -23,13 +23,13 @@ const (
 	// RollbackTo is ROLLBACK TO a savepoint. It is the one command but Rollback
 	// and Commit that a failed transaction takes, so nothing stands in front.
 	RollbackTo
-	// Alone cannot share a transaction with something in front of it, or may
+	// NonTransactional cannot share a transaction with something in front of it, or may
 	// commit inside: VACUUM, ANALYZE, CREATE DATABASE, the CONCURRENTLY forms, CALL, DO.
 	// In a transaction block, and among others in one simple Query, Postgres
 	// itself refuses what must be alone, and COMMIT inside CALL and DO. As an
 	// extended message outside a block it does not: up to 17, a CALL that
 	// commits inside takes the transaction of the messages before it along.
-	Alone
+	NonTransactional
 	// Discard is DISCARD in any form. With ALL it also ends every prepared
 	// statement, and cannot share a transaction with something in front.
 	Discard
@@ -83,14 +83,14 @@ type Statement struct {
 	EndsSavepoint bool
 	// Prepares: it is PREPARE, which gives Name a meaning.
 	Prepares bool
-	// EndsTx: it ends the transaction, or may (CALL and DO).
-	EndsTx bool
+	// EndsTransaction: it ends the transaction, or may (CALL and DO).
+	EndsTransaction bool
 	// Isolation: BEGIN or SET that fixes the isolation, mode or snapshot of
 	// the transaction, which must come before its first query.
 	Isolation bool
-	// OnlyInBlock: outside a transaction block Postgres refuses it, or warns and
+	// RequiresTransactionBlock: outside a transaction block Postgres refuses it, or warns and
 	// does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without HOLD.
-	OnlyInBlock bool
+	RequiresTransactionBlock bool
 	// MentionsQueryText: it names something that shows the text of the query
 	// that runs (current_query, pg_stat_activity), which must be the client's own.
 	// Of text that is not parsed it is true for what MentionsKeptText means, too.
@@ -110,8 +110,8 @@ type Statement struct {
 	Start, End int
 	// reason says in words what decided about Read and Kind, for Explain.
 	reason string
-	// needs is what a Read rests on, for Catalogue.Proven.
-	needs *needs
+	// dependencies is what a Read rests on, for Catalogue.Proven.
+	dependencies *dependencies
 }
 
 // Text is what is known of the text of one Query or Parse message. It is

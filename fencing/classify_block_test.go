@@ -11,7 +11,7 @@ func TestOnlyInBlock(t *testing.T) {
 		"declare c no scroll cursor without hold for select 1": true, "declare c cursor with hold for select 1": false,
 		"release s": false, "fetch c": false, "select 1": false, "begin": false,
 	} {
-		if got := Analyze(sql, DefaultSettings).Statements[0].OnlyInBlock; got != want {
+		if got := Analyze(sql, DefaultSettings).Statements[0].RequiresTransactionBlock; got != want {
 			t.Errorf("%s is for blocks alone: %v, want %v", sql, got, want)
 		}
 	}

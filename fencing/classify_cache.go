@@ -131,7 +131,7 @@ func (sh *cacheShard) add(sql string, s Settings) *Text {
 	e := &cacheEntry{key: cacheKey{s, sql}, text: Analyze(sql, s)}
 	e.size = cacheEntryOverhead + len(sql) + len(e.text.why) + len(e.text.Statements)*int(unsafe.Sizeof(Statement{}))
 	for i := range e.text.Statements {
-		e.size += len(e.text.Statements[i].Name) + len(e.text.Statements[i].Value) + e.text.Statements[i].needs.size()
+		e.size += len(e.text.Statements[i].Name) + len(e.text.Statements[i].Value) + e.text.Statements[i].dependencies.size()
 	}
 	if e.size > sh.max {
 		return e.text

@@ -114,7 +114,7 @@ func describeStatement(st *Statement) string {
 		word string
 	}{
 		{st.Read, "read"}, {st.Chain, "chain"}, {st.UnsetsReadOnly, "unsets-read-only"}, {st.Savepoint, "savepoint"}, {st.EndsSavepoint, "ends-savepoint"},
-		{st.EndsTx, "ends-tx"}, {st.Isolation, "isolation"}, {st.MentionsQueryText, "query-text"},
+		{st.EndsTransaction, "ends-tx"}, {st.Isolation, "isolation"}, {st.MentionsQueryText, "query-text"},
 		{st.MentionsKeptText, "kept-text"},
 	} {
 		if f.set {
@@ -179,7 +179,7 @@ func agreeWithQuick(t *testing.T, sql string, full *Text) {
 		return
 	}
 	st := full.Statements[0]
-	if quick.Kind != st.Kind || quick.Read && !st.Read || quick.EndsTx != st.EndsTx || quick.Isolation != st.Isolation ||
+	if quick.Kind != st.Kind || quick.Read && !st.Read || quick.EndsTransaction != st.EndsTransaction || quick.Isolation != st.Isolation ||
 		quick.Chain != st.Chain || quick.Savepoint != st.Savepoint || !quick.MentionsQueryText && (st.MentionsQueryText || st.MentionsKeptText) {
 		t.Errorf("Quick said %q of %q, the grammar says %q", describeStatement(&quick), sql, describeStatement(&st))
 	}

@@ -42,9 +42,9 @@ func quickTransaction(sql, first []byte, word int) (Statement, bool) {
 	case whole && foldEqual(first, "begin"):
 		return Statement{Kind: Begin, Read: true, End: len(sql)}, true
 	case whole && (foldEqual(first, "commit") || foldEqual(first, "end")):
-		return Statement{Kind: Commit, Read: true, EndsTx: true, End: len(sql)}, true
+		return Statement{Kind: Commit, Read: true, EndsTransaction: true, End: len(sql)}, true
 	case whole && foldEqual(first, "rollback"):
-		return Statement{Kind: Rollback, Read: true, EndsTx: true, End: len(sql)}, true
+		return Statement{Kind: Rollback, Read: true, EndsTransaction: true, End: len(sql)}, true
 	case foldEqual(first, "start") && foldEqual(sql[skipSpace(sql, word):], "transaction"):
 		return Statement{Kind: Begin, Read: true, End: len(sql)}, true
 	}

@@ -31,7 +31,7 @@ func FuzzReads(f *testing.F) {
 	for _, sql := range oddSeeds {
 		f.Add(sql)
 	}
-	names := NewCatalogue(smallFacts())
+	names := NewCatalog(smallFacts())
 	f.Fuzz(func(t *testing.T, sql string) {
 		began := time.Now()
 		for _, s := range []Settings{DefaultSettings, {StandardConformingStrings: true}, {SafeEncoding: true}, {}} {
@@ -122,7 +122,7 @@ func sameWithMore(t *testing.T, sql string, full *Text, s Settings) {
 		}
 		for i := range again.Statements {
 			a, b := &again.Statements[i], &full.Statements[i]
-			if a.Kind != b.Kind || a.Read != b.Read || a.EndsTx != b.EndsTx || a.UnsetsReadOnly != b.UnsetsReadOnly {
+			if a.Kind != b.Kind || a.Read != b.Read || a.EndsTransaction != b.EndsTransaction || a.UnsetsReadOnly != b.UnsetsReadOnly {
 				t.Errorf("%q: %s, %q: %s", sql, describeStatement(b), more, describeStatement(a))
 			}
 		}

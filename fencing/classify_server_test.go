@@ -125,7 +125,7 @@ func agreesOnTransactions(t *testing.T, s *pgtest.Server, db string) {
 				continue
 			}
 			switch text.Statements[0].Kind {
-			case Alone, Begin, Commit, Rollback, Refused, ShowFence:
+			case NonTransactional, Begin, Commit, Rollback, Refused, ShowFence:
 				continue
 			}
 			switch before, after := transactionsAround(t, s, db, c.sql); {
@@ -181,7 +181,7 @@ func expectedStates(c *textCase, st *Statement) []string {
 	}
 	inTx := slices.ContainsFunc(c.comment, func(l string) bool { return strings.HasPrefix(l, "# runs in a transaction") })
 	switch {
-	case st.Kind == Alone && !inTx:
+	case st.Kind == NonTransactional && !inTx:
 		return []string{stateActiveTx, stateTxTermination}
 	case st.Kind == Discard && st.Name == "all":
 		return []string{stateActiveTx}

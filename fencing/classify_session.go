@@ -50,9 +50,9 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
 		st.Kind, st.Isolation = Begin, len(t.Options) > 0
 	case pgquery.TransactionStmtKind_TRANS_STMT_COMMIT:
-		st.Kind, st.EndsTx = Commit, true
+		st.Kind, st.EndsTransaction = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
-		st.Kind, st.EndsTx = Rollback, true
+		st.Kind, st.EndsTransaction = Rollback, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT:
 		st.Savepoint = true
 	case pgquery.TransactionStmtKind_TRANS_STMT_RELEASE:
@@ -60,7 +60,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
 		st.Kind, st.Savepoint, st.EndsSavepoint = RollbackTo, true, true
 	default: // the three of two-phase commit, and whatever is added
-		st.Kind, st.EndsTx = Refused, true
+		st.Kind, st.EndsTransaction = Refused, true
 		st.reason = "a prepared transaction would outlive its epoch"
 	}
 }

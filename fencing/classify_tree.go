@@ -11,16 +11,16 @@ import (
 func classify(n *pgquery.Node) Statement {
 	w := look(n)
 	st := Statement{Kind: Ordinary}
-	if !classifySession(n, &st) && !classifyAlone(n, &st) {
+	if !classifySession(n, &st) && !classifyNonTransactional(n, &st) {
 		classifyQuery(n, w, &st)
 	}
 	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
-	st.OnlyInBlock = onlyInBlock(n)
+	st.RequiresTransactionBlock = requiresTransactionBlock(n)
 	if w.unsetsReadOnly {
 		st.UnsetsReadOnly = true
 	}
 	if st.Read {
-		st.needs = needsOf(n, &st)
+		st.dependencies = dependenciesOf(n, &st)
 	}
 	return st
 }
@@ -53,9 +53,9 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 	}
 }
 
-// onlyInBlock tells the statements that call RequireTransactionBlock or
+// requiresTransactionBlock tells the statements that call RequireTransactionBlock or
 // WarnNoTransactionBlock and are nothing without a block.
-func onlyInBlock(n *pgquery.Node) bool {
+func requiresTransactionBlock(n *pgquery.Node) bool {
 	const withHold = 0x20 // CURSOR_OPT_HOLD
 	c := n.GetDeclareCursorStmt()
 	return n.GetLockStmt() != nil || n.GetConstraintsSetStmt() != nil ||
@@ -113,17 +113,17 @@ func classifyCopy(c *pgquery.CopyStmt, w findings, st *Statement) {
 	}
 }
 
-// classifyAlone tells the statements that Postgres refuses behind others in a
+// classifyNonTransactional tells the statements that Postgres refuses behind others in a
 // transaction (those that call PreventInTransactionBlock), or that commit
 // inside. Where that hangs on what the text does not tell (is the table
 // partitioned? is there a slot?), the statement is taken to be one of them:
 // Alone costs time, nothing else.
-func classifyAlone(n *pgquery.Node, st *Statement) bool {
+func classifyNonTransactional(n *pgquery.Node, st *Statement) bool {
 	switch {
 	case n.GetCallStmt() != nil:
-		st.EndsTx, st.reason = true, "a procedure may commit inside"
+		st.EndsTransaction, st.reason = true, "a procedure may commit inside"
 	case n.GetDoStmt() != nil:
-		st.EndsTx, st.reason = true, "DO may commit inside"
+		st.EndsTransaction, st.reason = true, "DO may commit inside"
 	case n.GetVacuumStmt() != nil && !n.GetVacuumStmt().IsVacuumcmd:
 		st.reason = "ANALYZE commits after each of several tables, which it does not where it shares a transaction"
 	case n.GetVacuumStmt() != nil, n.GetClusterStmt() != nil, n.GetReindexStmt() != nil,
@@ -137,7 +137,7 @@ func classifyAlone(n *pgquery.Node, st *Statement) bool {
 	default:
 		return false
 	}
-	st.Kind = Alone
+	st.Kind = NonTransactional
 	return true
 }
 

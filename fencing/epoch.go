@@ -15,17 +15,17 @@ type Award struct {
 	Worker      string
 	Incarnation string // random id of the candidacy
 	Source      string // the provider that awarded it: "postgres", "consul"
-	// Marker names the life of the lease service in which Index counts. The
+	// InstanceID names the life of the lease service in which Index counts. The
 	// fence schema numbers the markers of a source as they are first seen, before
 	// anybody bids under them; that number is the award's generation.
-	Marker string
-	Index  int64 // order of awards within the marker's life
+	InstanceID string
+	Index      int64 // order of awards within the marker's life
 	// Held is the epoch that this candidacy was granted before, 0 for none. If
 	// somebody else was granted since, the candidacy is over.
 	Held Epoch
-	// Floor is the highest epoch this proxy ever saw on the resource. A fence
+	// HighestObserved is the highest epoch this proxy ever saw on the resource. A fence
 	// below it has been restored from an older state.
-	Floor Epoch
+	HighestObserved Epoch
 }
 
 // Term is what a proxy knows of a lease that it holds for a candidacy.

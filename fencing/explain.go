@@ -20,13 +20,13 @@ type Explanation struct {
 func Explain(sql string) []Explanation { return ExplainIn(sql, nil) }
 
 // ExplainIn is Explain for a database whose catalogue is c, nil if none is.
-func ExplainIn(sql string, c *Catalogue) []Explanation {
+func ExplainIn(sql string, c *Catalog) []Explanation {
 	t := Analyze(sql, DefaultSettings)
 	if quick, ok := Quick([]byte(sql)); ok && !t.Known { // one statement, whatever else it is
 		return []Explanation{{SQL: sql, Kind: quick.Kind, Reason: "taken for a write: " + t.why, Check: whereChecked(&quick, 1)}}
 	}
 	if !t.Known {
-		return []Explanation{{SQL: sql, Kind: Alone, Reason: "taken for a write: " + t.why,
+		return []Explanation{{SQL: sql, Kind: NonTransactional, Reason: "taken for a write: " + t.why,
 			Check: "on the control connection, and noted in the registry while it runs; refused with ZF005 if that cannot be"}}
 	}
 	all := make([]Explanation, len(t.Statements))
@@ -51,7 +51,7 @@ func whereChecked(st *Statement, of int) string {
 		return "behind it, in front of the transaction's first statement that could do anything"
 	case Commit, Rollback:
 		return "none in front; the next transaction is checked again"
-	case Alone:
+	case NonTransactional:
 		if of > 1 {
 			return "in front of the text, once for the transaction; Postgres runs such a statement only by itself"
 		}

@@ -22,7 +22,7 @@ func TestExplainTellsEachStatement(t *testing.T) {
 		{" COMMIT", Commit, true, "session", "checked again"},
 		{" SHOW fencepost.role", ShowFence, true, "session", "answers"},
 		{" PREPARE TRANSACTION 'x'", Refused, false, "outlive", "ZF005"},
-		{" VACUUM", Alone, false, "refuses", "only by itself"},
+		{" VACUUM", NonTransactional, false, "refuses", "only by itself"},
 		{" DISCARD ALL", Discard, true, "session", "prepared again"},
 		{" EXECUTE q", ByMessage, false, "not in the text", "in front"},
 	}

@@ -24,13 +24,13 @@ const (
 	attributeName
 )
 
-// needs is what a statement rests on: it is harmless if each of its names is.
+// dependencies is what a statement rests on: it is harmless if each of its names is.
 // It is immutable but for the verdict.
-type needs struct {
+type dependencies struct {
 	names []neededName
 	// never says why the statement is not proven under any catalogue.
-	never   string
-	verdict atomic.Pointer[verdict] // of the catalogue that was asked last
+	never  string
+	result atomic.Pointer[proofResult] // of the catalogue that was asked last
 }
 
 type neededName struct {
@@ -38,32 +38,32 @@ type neededName struct {
 	name string
 }
 
-type verdict struct {
-	catalogue uint64
-	why       string // "" is proven
+type proofResult struct {
+	catalog uint64
+	why     string // "" is proven
 }
 
 // size is about how many bytes n holds.
-func (n *needs) size() int {
+func (n *dependencies) size() int {
 	if n == nil {
 		return 0
 	}
-	size := int(unsafe.Sizeof(*n)) + int(unsafe.Sizeof(verdict{})) + len(n.never)
+	size := int(unsafe.Sizeof(*n)) + int(unsafe.Sizeof(proofResult{})) + len(n.never)
 	for _, x := range n.names {
 		size += int(unsafe.Sizeof(x)) + len(x.name)
 	}
 	return size
 }
 
-// needsOf collects the names of a statement that is a Read.
-func needsOf(n *pgquery.Node, st *Statement) *needs {
-	w := proofWalk{needs: &needs{}}
+// dependenciesOf collects the names of a statement that is a Read.
+func dependenciesOf(n *pgquery.Node, st *Statement) *dependencies {
+	w := proofWalk{dependencies: &dependencies{}}
 	query := n
 	switch {
 	case st.Kind != Ordinary && st.Kind != ByMessage:
 		w.fail("a command of the session")
 	case n.GetFetchStmt() != nil, n.GetClosePortalStmt() != nil, n.GetTransactionStmt() != nil:
-		return w.needs // nothing but what was proven where the cursor was declared
+		return w.dependencies // nothing but what was proven where the cursor was declared
 	case n.GetDeclareCursorStmt() != nil:
 		query = n.GetDeclareCursorStmt().Query
 	case n.GetExplainStmt() != nil:
@@ -72,20 +72,20 @@ func needsOf(n *pgquery.Node, st *Statement) *needs {
 		query = n.GetCopyStmt().Query
 		if query == nil {
 			w.relation(n.GetCopyStmt().Relation, nil)
-			return w.needs
+			return w.dependencies
 		}
 	}
 	if query.GetSelectStmt() == nil {
 		w.fail("not a plain query")
-		return w.needs
+		return w.dependencies
 	}
 	w.visit(query.GetSelectStmt().ProtoReflect(), nil)
-	return w.needs
+	return w.dependencies
 }
 
 // proofWalk collects what a tree rests on. Parts of the grammar that it does
 // not know make the statement one that is never proven.
-type proofWalk struct{ needs *needs }
+type proofWalk struct{ dependencies *dependencies }
 
 // scope is the names of WITH that hide relations, the innermost first.
 type scope struct {
@@ -103,8 +103,8 @@ func (s *scope) has(name string) bool {
 }
 
 func (w *proofWalk) fail(why string) {
-	if w.needs.never == "" {
-		w.needs.never = why
+	if w.dependencies.never == "" {
+		w.dependencies.never = why
 	}
 }
 
@@ -123,8 +123,8 @@ func (w *proofWalk) add(kind nameKind, name string) {
 		w.fail("the name " + strings.ToValidUTF8(name, string(utf8.RuneError)) + " is not ASCII")
 	}
 	x := neededName{kind, name}
-	if !slices.Contains(w.needs.names, x) {
-		w.needs.names = append(w.needs.names, x)
+	if !slices.Contains(w.dependencies.names, x) {
+		w.dependencies.names = append(w.dependencies.names, x)
 	}
 }
 

@@ -20,7 +20,7 @@ func smallFacts() Facts {
 
 func TestProvenByNames(t *testing.T) {
 	t.Parallel()
-	c := NewCatalogue(smallFacts())
+	c := NewCatalog(smallFacts())
 	for _, x := range []struct{ sql, why string }{
 		{"SELECT 1", ""},
 		{"SELECT a, t.b FROM t WHERE a = $1", ""},
@@ -99,12 +99,12 @@ func TestOperatorsOfWordsAreNamed(t *testing.T) {
 		"SELECT a >= ALL (ARRAY[1]) FROM t GROUP BY a": ">=",
 	} {
 		text := Analyze(sql, DefaultSettings)
-		if ok, why := NewCatalogue(smallFacts()).ProvenText(text); !ok {
+		if ok, why := NewCatalog(smallFacts()).ProvenText(text); !ok {
 			t.Errorf("%s: %s", sql, why)
 		}
 		f := smallFacts()
 		f.Operators[operator] = "is also an operator that is not built in"
-		if ok, why := NewCatalogue(f).ProvenText(text); ok || !strings.Contains(why, "operator "+operator+" ") {
+		if ok, why := NewCatalog(f).ProvenText(text); ok || !strings.Contains(why, "operator "+operator+" ") {
 			t.Errorf("%s with another %s: proven %v (%s)", sql, operator, ok, why)
 		}
 	}
@@ -112,20 +112,20 @@ func TestOperatorsOfWordsAreNamed(t *testing.T) {
 
 func TestNoCatalogueProvesNothing(t *testing.T) {
 	t.Parallel()
-	var none *Catalogue
+	var none *Catalog
 	text := Analyze("SELECT 1", DefaultSettings)
 	if ok, why := none.ProvenText(text); ok || why == "" {
 		t.Errorf("proven %v (%q)", ok, why)
 	}
-	if ok, _ := NewCatalogue(Facts{}).Proven(&Statement{Read: true}); ok {
+	if ok, _ := NewCatalog(Facts{}).Proven(&Statement{Read: true}); ok {
 		t.Error("a statement whose names nobody looked at is proven")
 	}
-	if ok, why := NewCatalogue(Facts{Nothing: "there is a cast"}).ProvenText(text); ok || why != "there is a cast" {
+	if ok, why := NewCatalog(Facts{Nothing: "there is a cast"}).ProvenText(text); ok || why != "there is a cast" {
 		t.Errorf("proven %v (%q)", ok, why)
 	}
 	wide := smallFacts()
 	wide.Attributes["\u00e4"] = true
-	if ok, _ := NewCatalogue(wide).ProvenText(Analyze("SELECT t.\"\u00f6\" FROM t", DefaultSettings)); ok {
+	if ok, _ := NewCatalog(wide).ProvenText(Analyze("SELECT t.\"\u00f6\" FROM t", DefaultSettings)); ok {
 		t.Error("a name that could be a function's in another encoding is proven")
 	}
 }
@@ -134,10 +134,10 @@ func TestNoCatalogueProvesNothing(t *testing.T) {
 func TestVerdictIsOfTheCatalogueAsked(t *testing.T) {
 	t.Parallel()
 	text := Analyze("SELECT lower(a) FROM t", DefaultSettings)
-	good := NewCatalogue(smallFacts())
+	good := NewCatalog(smallFacts())
 	f := smallFacts()
 	f.Functions["lower"] = "is not built in"
-	bad := NewCatalogue(f)
+	bad := NewCatalog(f)
 	for range 3 {
 		if ok, _ := good.ProvenText(text); !ok {
 			t.Fatal("not proven")
@@ -165,7 +165,7 @@ func BenchmarkProven(b *testing.B) {
 	const sql = "SELECT c.name, count(*) FROM t c JOIN u o ON o.a = c.a WHERE c.b LIKE 'x%' GROUP BY 1 ORDER BY 2 DESC LIMIT 10"
 	f := smallFacts()
 	b.Run("asked again", func(b *testing.B) {
-		c, text := NewCatalogue(f), Analyze(sql, DefaultSettings)
+		c, text := NewCatalog(f), Analyze(sql, DefaultSettings)
 		b.ReportAllocs()
 		for b.Loop() {
 			if ok, why := c.ProvenText(text); !ok {
@@ -174,7 +174,7 @@ func BenchmarkProven(b *testing.B) {
 		}
 	})
 	b.Run("asked of two", func(b *testing.B) {
-		one, two, text := NewCatalogue(f), NewCatalogue(f), Analyze(sql, DefaultSettings)
+		one, two, text := NewCatalog(f), NewCatalog(f), Analyze(sql, DefaultSettings)
 		for b.Loop() {
 			_, _ = one.ProvenText(text)
 			_, _ = two.ProvenText(text)
@@ -186,7 +186,7 @@ func BenchmarkProven(b *testing.B) {
 		}
 	})
 	b.Run("from the cache", func(b *testing.B) {
-		cache, c, text := NewCache(1<<20), NewCatalogue(f), []byte(sql)
+		cache, c, text := NewCache(1<<20), NewCatalog(f), []byte(sql)
 		for b.Loop() {
 			_, _ = c.ProvenText(cache.AnalyzeBytes(text, DefaultSettings))
 		}

@@ -11,7 +11,7 @@ import (
 type activity struct {
 	reads   atomic.Uint64 // reads that returned bytes of the client's
 	greeted atomic.Bool   // the client may send statements
-	owes    atomic.Bool   // the server works for the client, as the machine knows
+	pending atomic.Bool   // the server works for the client, as the machine knows
 	serving atomic.Bool   // the proxy itself does something for the client, for a bounded time
 	sending atomic.Bool   // the server does not take what it is sent, or answers too slowly for more
 	writing atomic.Bool   // a write to the client is under way
@@ -32,7 +32,7 @@ func (a *activity) works(client net.Conn, last *atomic.Uint64) bool {
 	if taken := taken(client); a.writing.Load() && last.Swap(taken) == taken {
 		return false
 	}
-	return a.serving.Load() || a.sending.Load() || a.owes.Load()
+	return a.serving.Load() || a.sending.Load() || a.pending.Load()
 }
 
 // taken returns how many bytes a client's connection has taken.
@@ -55,7 +55,7 @@ func (x *session) Activity() (reads uint64, owed bool) {
 }
 
 // noteOwedLocked is called whenever the machine has taken something.
-func (x *session) noteOwedLocked() { x.active.owes.Store(x.m.owes()) }
+func (x *session) noteOwedLocked() { x.active.pending.Store(x.m.owes()) }
 
 // while sets a flag until the function that it returns is called.
 func while(flag *atomic.Bool) (end func()) {

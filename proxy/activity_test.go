@@ -11,8 +11,8 @@ import (
 // supersededCandidacy is one that is over.
 type supersededCandidacy struct{ fencing.Candidacy }
 
-func (supersededCandidacy) Standing() *fencing.Standing {
-	return &fencing.Standing{Role: fencing.Superseded}
+func (supersededCandidacy) Status() *fencing.Status {
+	return &fencing.Status{Role: fencing.Superseded}
 }
 
 // TestNobodyWaitsForASession: the candidacy's loop, which starts renewals, goes
@@ -24,8 +24,8 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
 	x := newSession(s, client, server, &startup{})
-	x.m = newMachine(fencedMode, 15, func() *fencing.Standing { return noStanding }, fencing.NewCache(1<<10), newChecks("0123456789ab", 1, "r", "w", "i"))
-	s.crews.join(x, fencing.Claim{Worker: "w"})
+	x.m = newMachine(fencedMode, 15, func() *fencing.Status { return noStatus }, fencing.NewCache(1<<10), newChecks("0123456789ab", 1, "r", "w", "i"))
+	s.crews.join(x, fencing.JoinRequest{Worker: "w"})
 	defer s.crews.leave(x)
 	x.cand = supersededCandidacy{}
 	x.joined.Store(true)
@@ -38,11 +38,11 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	go func() {
 		defer close(done)
 		x.active.reads.Add(1)
-		x.active.owes.Store(true)
+		x.active.pending.Store(true)
 		if reads, owed := x.Activity(); reads != 1 || !owed {
 			t.Errorf("%d reads, owed %v", reads, owed)
 		}
-		x.StandingChanged()
+		x.StatusChanged()
 	}()
 	select {
 	case <-done:
@@ -65,30 +65,30 @@ func TestOnlyWhatWasAskedForIsOwed(t *testing.T) {
 		}
 	}
 	owes(false, "at rest")
-	m.owed.push(parse, false)
-	m.owed.push(bind, false)
+	m.pendingReplies.push(parse, false)
+	m.pendingReplies.push(bind, false)
 	owes(false, "without Sync or Flush")
-	m.owed.ask()
+	m.pendingReplies.ask()
 	owes(true, "after a Flush")
-	m.owed.push(execute, false)
-	m.owed.remove(2)
-	m.owed.pop()
+	m.pendingReplies.push(execute, false)
+	m.pendingReplies.remove(2)
+	m.pendingReplies.pop()
 	owes(true, "when one of two was answered")
-	m.owed.push(execute, false)
-	m.owed.pop()
+	m.pendingReplies.push(execute, false)
+	m.pendingReplies.pop()
 	owes(false, "when what was asked for was answered")
-	m.owed.push(function, false)
+	m.pendingReplies.push(function, false)
 	m.skipUp = 7
 	owes(false, "in the middle of a fast path call")
 	m.skipUp = 0
 	owes(true, "when it is whole")
-	m.owed.pop()
-	m.owed.pop()
-	m.owed.push(copyEnd, false)
-	m.owed.ask()
+	m.pendingReplies.pop()
+	m.pendingReplies.pop()
+	m.pendingReplies.push(copyEnd, false)
+	m.pendingReplies.ask()
 	owes(false, "after an end of COPY that nothing answers")
-	m.owed.push(query, false)
-	m.owed.remove(0)
+	m.pendingReplies.push(query, false)
+	m.pendingReplies.remove(0)
 	owes(true, "after a Query")
 	m.copyIn = true
 	owes(false, "when it wants COPY data")

@@ -29,8 +29,8 @@ func (m *machine) attempt(b []byte) (text string, write bool) {
 // inFlight is the SQL that the server was running, or was about to run, when
 // its connection ended.
 func (m *machine) inFlight() (text string, write bool) {
-	for i := range m.owed.len() {
-		e := m.owed.at(i)
+	for i := range m.pendingReplies.len() {
+		e := m.pendingReplies.at(i)
 		if e.stmt != nil && e.stmt.text != "" {
 			return m.ofStatement(e.stmt)
 		}

@@ -12,7 +12,7 @@ import (
 func TestPanicEndsItsOwnSession(t *testing.T) {
 	t.Parallel()
 	m := leading(15)
-	m.standing = func() *fencing.Standing { panic("a bug") }
+	m.status = func() *fencing.Status { panic("a bug") }
 	var up gate.Plan
 	in := wiretest.Query("insert into t values (1)")
 	up.Reset(in)
@@ -21,8 +21,8 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 	}
 	m = leading(15)
 	m.reported = nil
-	m.owed.push(query, false)
-	m.standing = func() *fencing.Standing { panic("a bug") }
+	m.pendingReplies.push(query, false)
+	m.status = func() *fencing.Status { panic("a bug") }
 	in = wiretest.Msg('Z', []byte{'I'})
 	var down gate.Segments
 	down.Reset(in)

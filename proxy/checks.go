@@ -29,14 +29,14 @@ type checks struct {
 	// that of a text which was prepared for one message, and is if that has failed.
 	replaced []string
 
-	told, held fencing.Epoch // the parameters for which the bytes below hold
-	built      bool
-	checkRun   []byte // Bind, Execute, Close of the check
-	frontRun   []byte
-	readRun    []byte
-	checkText  []byte // EXECUTE …; in front of a Query
-	frontText  []byte
-	readText   []byte
+	announced, held fencing.Epoch // the parameters for which the bytes below hold
+	built           bool
+	checkRun        []byte // Bind, Execute, Close of the check
+	frontRun        []byte
+	readRun         []byte
+	checkText       []byte // EXECUTE …; in front of a Query
+	frontText       []byte
+	readText        []byte
 }
 
 // raiseSQL fails while it is parsed, with 22P02: it takes the place of what the
@@ -97,14 +97,14 @@ func (c *checks) appendPrepare(dst []byte, batch uint64, ahead bool, push func(k
 	if c.checkSQL != "" {
 		dst = appendParse(dst, c.checkName, c.checkSQL)
 		e := push(parse, true)
-		e.guard, e.ahead = fullCheck, ahead
+		e.check, e.ahead = fullCheck, ahead
 		dst = appendParse(dst, c.frontName, c.frontSQL)
 		e = push(parse, true)
-		e.guard, e.ahead = fullCheck, ahead
+		e.check, e.ahead = fullCheck, ahead
 	}
 	dst = appendParse(dst, c.readName, fencing.ReadOnlySQL)
 	e := push(parse, true)
-	e.guard, e.ahead, e.prepares = readOnly, ahead, c.generation
+	e.check, e.ahead, e.prepares = readOnly, ahead, c.generation
 	c.prepared, c.confirmed, c.batch = true, false, batch
 	return dst
 }
@@ -118,10 +118,10 @@ func (c *checks) usable(batch uint64) bool {
 
 // build makes the bytes of the checks for told and held.
 func (c *checks) build(told, held fencing.Epoch) {
-	if c.built && c.told == told && c.held == held {
+	if c.built && c.announced == told && c.held == held {
 		return
 	}
-	c.told, c.held, c.built = told, held, true
+	c.announced, c.held, c.built = told, held, true
 	toldBytes, heldBytes := binary.BigEndian.AppendUint64(nil, uint64(told)), binary.BigEndian.AppendUint64(nil, uint64(held))
 	c.checkRun = appendRun(nil, c.portal, c.checkName, toldBytes, heldBytes)
 	c.frontRun = appendRun(nil, c.portal, c.frontName, toldBytes)
@@ -132,11 +132,11 @@ func (c *checks) build(told, held fencing.Epoch) {
 }
 
 // run returns the messages that run the guard's check, which are prepared.
-func (c *checks) run(g guard, front bool) []byte {
+func (c *checks) run(g injectedCheck, front bool) []byte {
 	switch {
 	case g == readOnly:
 		return c.readRun
-	case front && c.told == c.held:
+	case front && c.announced == c.held:
 		return c.frontRun
 	default:
 		return c.checkRun
@@ -146,11 +146,11 @@ func (c *checks) run(g guard, front bool) []byte {
 // text returns what stands in front of a Query for the guard: an EXECUTE of
 // what is prepared, or the same inline while that is not sure. front says that
 // nothing stands in front of it in its transaction.
-func (c *checks) text(g guard, front bool) []byte {
+func (c *checks) text(g injectedCheck, front bool) []byte {
 	switch {
 	case c.confirmed && g == readOnly:
 		return c.readText
-	case c.confirmed && front && c.told == c.held:
+	case c.confirmed && front && c.announced == c.held:
 		return c.frontText
 	case c.confirmed:
 		return c.checkText
@@ -160,9 +160,9 @@ func (c *checks) text(g guard, front bool) []byte {
 }
 
 // inline is the check as a statement that needs nothing prepared.
-func (c *checks) inline(g guard) string {
+func (c *checks) inline(g injectedCheck) string {
 	if g == readOnly {
 		return fencing.ReadOnlySQL
 	}
-	return fencing.InlineCheckSQL(c.fence, c.worker, c.incarnation, c.told, c.held)
+	return fencing.InlineCheckSQL(c.fence, c.worker, c.incarnation, c.announced, c.held)
 }

@@ -42,12 +42,12 @@ type crews struct {
 }
 
 const (
-	// lookTimeout bounds one question to the database, lookPause is the least
+	// pollTimeout bounds one question to the database, pollPause is the least
 	// time between two about one crew.
-	lookTimeout = 2 * time.Second
-	lookPause   = 100 * time.Millisecond
-	// maxLooks bounds the questions at once.
-	maxLooks = 8
+	pollTimeout = 2 * time.Second
+	pollPause   = 100 * time.Millisecond
+	// maxPolls bounds the questions at once.
+	maxPolls = 8
 )
 
 func newCrews() *crews {
@@ -67,7 +67,7 @@ func (cs *crews) run(ctx context.Context) {
 	defer close(cs.done)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	slots := make(chan struct{}, maxLooks)
+	slots := make(chan struct{}, maxPolls)
 	for {
 		select {
 		case x := <-cs.due:
@@ -77,10 +77,10 @@ func (cs *crews) run(ctx context.Context) {
 				return
 			}
 			wg.Go(func() {
-				x.crew.look(ctx, x.cand.Fence())
+				x.crew.poll(ctx, x.cand.Fence())
 				<-slots
 				select {
-				case <-time.After(lookPause):
+				case <-time.After(pollPause):
 				case <-ctx.Done():
 				}
 				x.crew.looking.Store(false)
@@ -92,7 +92,7 @@ func (cs *crews) run(ctx context.Context) {
 }
 
 // join makes x one of its worker's crew.
-func (cs *crews) join(x *session, c fencing.Claim) {
+func (cs *crews) join(x *session, c fencing.JoinRequest) {
 	key := crewKey{c.Database, c.User, c.Worker, c.Client}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -136,8 +136,8 @@ func (cs *crews) ask(x *session) {
 	}
 }
 
-// look finds out which of the sessions wait for the worker itself.
-func (w *crew) look(ctx context.Context, fence fencing.Fence) {
+// poll finds out which of the sessions wait for the worker itself.
+func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 	var waiting, holding []uint32
 	byPID := map[uint32]*session{}
 	w.mu.Lock()
@@ -153,7 +153,7 @@ func (w *crew) look(ctx context.Context, fence fencing.Fence) {
 	w.mu.Unlock()
 	stuck := map[uint32]bool{}
 	if len(waiting) > 0 && len(holding) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+		ctx, cancel := context.WithTimeout(ctx, pollTimeout)
 		pids, err := fence.WaitFor(ctx, waiting, holding)
 		cancel()
 		if err != nil {

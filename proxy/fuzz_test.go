@@ -12,16 +12,16 @@ import (
 )
 
 // fuzzMachine is a session's machine between startup and end.
-func fuzzMachine(md mode, st *fencing.Standing) *machine {
+func fuzzMachine(md mode, st *fencing.Status) *machine {
 	c := newChecks("nonce", 7, "r", "w", "i")
-	m := newMachine(md, 18, func() *fencing.Standing { return st }, fencing.NewCache(1<<20), c)
+	m := newMachine(md, 18, func() *fencing.Status { return st }, fencing.NewCache(1<<20), c)
 	m.unfencedBy = unfencedRefusal("u")
-	m.told = st.Epoch
+	m.announced = st.Epoch
 	return m
 }
 
 // standings are those that a fenced machine is fuzzed with.
-var standings = []*fencing.Standing{
+var standings = []*fencing.Status{
 	{Role: fencing.Leader, Epoch: 5, Holder: fencing.Record{Epoch: 5, Worker: "w"}},
 	{Role: fencing.Follower, Holder: fencing.Record{Epoch: 5, Worker: "other"}},
 	{Role: fencing.Leader, Epoch: 5, Lapsed: true, Holder: fencing.Record{Epoch: 5, Worker: "w"}},
@@ -68,8 +68,8 @@ func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
 				t.Fatalf("stopped at %d of %d bytes without a need", off, len(in))
 			case need == needMore, need == needNothing:
 				return off, false
-			case need == needEnter:
-				m.entered(nil)
+			case need == needRegister:
+				m.registered(nil)
 			case need == needAnalysis:
 				m.analyzed(m.cache.Analyze(m.wanted()))
 			default:
@@ -124,14 +124,14 @@ func addClientSeeds(f *testing.F) {
 func FuzzClientFrames(f *testing.F) {
 	addClientSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte, chunk, kind byte) {
-		plain := pumpUp(t, fuzzMachine(passing, noStanding), data, int(chunk))
+		plain := pumpUp(t, fuzzMachine(passing, noStatus), data, int(chunk))
 		if !bytes.HasPrefix(data, plain) {
 			t.Fatalf("the server got %q of %q", plain, data)
 		}
-		if whole := pumpUp(t, fuzzMachine(passing, noStanding), data, len(data)); !bytes.Equal(whole, plain) {
+		if whole := pumpUp(t, fuzzMachine(passing, noStatus), data, len(data)); !bytes.Equal(whole, plain) {
 			t.Fatalf("in pieces of %d the server got %q, in one piece %q", chunk, plain, whole)
 		}
-		m := fuzzMachine(reading, noStanding)
+		m := fuzzMachine(reading, noStatus)
 		if kind %= 5; kind < 4 {
 			m = fuzzMachine(fencedMode, standings[kind])
 		}
@@ -197,13 +197,13 @@ func FuzzServerReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte, chunk, kind byte) {
 		script := fuzzScripts[int(kind)%len(fuzzScripts)]
-		m := fuzzMachine(passing, noStanding)
+		m := fuzzMachine(passing, noStatus)
 		pumpUp(t, m, script, len(script))
 		out, taken := pumpDown(t, m, data, int(chunk))
 		if !bytes.HasPrefix(data[:taken], out) {
 			t.Fatalf("the client got %q of %q", out, data[:taken])
 		}
-		m = fuzzMachine(reading, noStanding)
+		m = fuzzMachine(reading, noStatus)
 		if k := int(kind) / len(fuzzScripts) % 5; k < 4 {
 			m = fuzzMachine(fencedMode, standings[k])
 		}

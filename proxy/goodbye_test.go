@@ -23,7 +23,7 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 		t.Fatalf("the stale write is answered by %v, %v", m, err)
 	}
 	<-told
-	was := *seat.Standing()
+	was := *seat.Status()
 	was.Role = fencing.Superseded
 	seat.Set(&was)
 	client.Send(q(stale))

@@ -111,7 +111,7 @@ func (x *session) begin(guard *startupGuard) error {
 		told = 0 // sent by a client that has not read anything yet
 	}
 	x.mu.Lock()
-	x.m.told = told
+	x.m.announced = told
 	x.mu.Unlock()
 	return x.greet(standing)
 }
@@ -263,7 +263,7 @@ func (x *session) serverParameter(body []byte) {
 // prepareChecks prepares the session's checks on the server before the client
 // is let in: a fence that cannot be checked is known here.
 func (x *session) prepareChecks(m *machine) error {
-	out := appendSync(m.checks.appendPrepare(nil, 0, true, new(replies).push))
+	out := appendSync(m.checks.appendPrepare(nil, 0, true, new(replyQueue).push))
 	if err := x.observer.Sent(out); err != nil {
 		return err
 	}
@@ -296,7 +296,7 @@ func (x *session) prepareChecks(m *machine) error {
 }
 
 // greet tells the client its standing, its cancel key, and that it may begin.
-func (x *session) greet(st *fencing.Standing) error {
+func (x *session) greet(st *fencing.Status) error {
 	var out []byte
 	if x.m.mode == fencedMode {
 		x.m.reported = st

@@ -14,15 +14,15 @@ import (
 // join makes the connection a member of its candidacy, if it names a resource,
 // and waits for the lease as it asked to. told is what the connection knows
 // from the start.
-func (x *session) join(ctx *startupGuard) (st *fencing.Standing, told fencing.Epoch, err error) {
+func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoch, err error) {
 	md, err := x.chooseMode()
 	if err != nil {
 		return nil, 0, err
 	}
 	var c checks
-	standing := func() *fencing.Standing { return noStanding }
+	standing := func() *fencing.Status { return noStatus }
 	if md == fencedMode {
-		claim := x.claim()
+		claim := x.joinRequest()
 		x.worker = claim.Worker
 		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
@@ -31,15 +31,15 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Standing, told fencing.Ep
 		}
 		x.cand = cand
 		x.joined.Store(true)
-		x.StandingChanged() // it may have been told before
+		x.StatusChanged() // it may have been told before
 		if err := cand.Fence().MayEnd(ctx, x.pid); err != nil {
 			return nil, 0, faultRefusal(err)
 		}
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
 		}
-		standing = x.cand.Standing
-		x.awaitCatalogue(ctx)
+		standing = x.cand.Status
+		x.awaitCatalog(ctx)
 		c = newChecks(randomHex(6), x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation())
 	} else {
 		c = newChecks(randomHex(6), 0, "", "", "")
@@ -47,7 +47,7 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Standing, told fencing.Ep
 	m := newMachine(md, x.version, standing, x.srv.cache, c)
 	m.unfencedBy = unfencedRefusal(x.start.user)
 	if md == fencedMode {
-		m.catalogue = x.cand.Fence().Catalogue
+		m.catalog = x.cand.Fence().Catalog
 		m.provenReads = x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
 	}
 	for _, body := range x.parameters {
@@ -63,13 +63,13 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Standing, told fencing.Ep
 	x.m = m // from here on the candidacy looks at it too
 	x.mu.Unlock()
 	st = standing()
-	if st.May() && !x.cand.SupersededBefore() {
+	if st.CanWrite() && !x.cand.SupersededBefore() {
 		told = st.Epoch
 	}
 	return st, told, nil
 }
 
-var noStanding = &fencing.Standing{}
+var noStatus = &fencing.Status{}
 
 func (x *session) chooseMode() (mode, error) {
 	if x.start.own.resource != "" {
@@ -85,11 +85,11 @@ func (x *session) chooseMode() (mode, error) {
 	}
 }
 
-// claim names the candidacy that the connection belongs to.
-func (x *session) claim() fencing.Claim {
+// joinRequest names the candidacy that the connection belongs to.
+func (x *session) joinRequest() fencing.JoinRequest {
 	own := x.start.own
 	addr, _ := netip.ParseAddrPort(x.client.RemoteAddr().String())
-	c := fencing.Claim{
+	c := fencing.JoinRequest{
 		Database: x.start.database, User: x.start.user, Resource: own.resource, Worker: own.worker,
 		Client: addr.Addr().Unmap(), Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
 	}
@@ -139,17 +139,17 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	return nil
 }
 
-// awaitCatalogue waits for the database's catalogue where reads may have to be
+// awaitCatalog waits for the database's catalogue where reads may have to be
 // proven, so that what the client prepares first can be.
-func (x *session) awaitCatalogue(ctx context.Context) {
+func (x *session) awaitCatalog(ctx context.Context) {
 	f := x.cand.Fence()
 	wanted := x.version < readOnlyHolds || x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
-	if !wanted || f.Catalogue() != nil {
+	if !wanted || f.Catalog() != nil {
 		return
 	}
 	wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	f.RefreshCatalogue(wait)
+	f.RefreshCatalog(wait)
 }
 
 // aLongTimeAgo as a deadline wakes a blocked read at once.

@@ -24,15 +24,15 @@ const (
 type need uint8
 
 const (
-	needNothing   need = iota
-	needEnter          // note the backend in the registry: call entered
-	needDemand         // tell the candidacy that a write is about to be refused: call asked
-	needConfirm        // wait until the lease is confirmed: call asked
-	needMore           // the message is not whole: read at least machine.wants bytes
-	needTerminal       // the client said Terminate
-	needRoom           // more is owed than should be: wait until the server has answered some
-	needCatalogue      // read the database's catalogue anew: call refreshed
-	needAnalysis       // analyze the text that wanted returns: call analyzed
+	needNothing  need = iota
+	needRegister      // note the backend in the registry: call entered
+	needCampaign      // tell the candidacy that a write is about to be refused: call asked
+	needConfirm       // wait until the lease is confirmed: call asked
+	needMore          // the message is not whole: read at least machine.wants bytes
+	needTerminal      // the client said Terminate
+	needRoom          // more is owed than should be: wait until the server has answered some
+	needCatalog       // read the database's catalogue anew: call refreshed
+	needAnalysis      // analyze the text that wanted returns: call analyzed
 )
 
 // machine is the protocol state of one session between its startup and its
@@ -45,62 +45,62 @@ const (
 type machine struct {
 	mode       mode
 	version    int // the server's major version
-	standing   func() *fencing.Standing
+	status     func() *fencing.Status
 	cache      *fencing.Cache
 	settings   fencing.Settings
 	checks     checks
 	unfencedBy *fencing.Refusal // what a write gets in mode reading
-	// catalogue returns what is known of the database's names now, or nil. It is
+	// catalog returns what is known of the database's names now, or nil. It is
 	// nil without a resource.
-	catalogue func() *fencing.Catalogue
+	catalog func() *fencing.Catalog
 	// provenReads: a leader's transaction of nothing but proven reads goes
 	// unchecked.
 	provenReads bool
 
-	owed replies
+	pendingReplies replyQueue
 
 	// The client's side: what was sent to the server.
 
-	gate    gate.Gate
-	txn     gate.Txn
-	skipUp  int  // bytes left of a body that is being passed on
-	dropUp  bool // or dropped: a fast path call that is refused
-	mute    bool // nothing more goes to the server, which ends the connection
-	wants   int  // with needMore: how long the message is
-	partial bool // bytes of an incomplete message are left in the shell's buffer
-	batch   uint64
-	open    bool // extended messages were sent since the last Sync
-	loose   bool // and a Query after them: a failed one makes the server skip up to a Sync
-	waiting bool // with needRoom: until nothing is owed
-	ours    bool // some of them ours
-	ran     bool // the client executed something in this batch
+	gate           gate.Gate
+	txn            gate.Txn
+	skipUp         int  // bytes left of a body that is being passed on
+	dropUp         bool // or dropped: a fast path call that is refused
+	mute           bool // nothing more goes to the server, which ends the connection
+	wants          int  // with needMore: how long the message is
+	partial        bool // bytes of an incomplete message are left in the shell's buffer
+	batch          uint64
+	open           bool // extended messages were sent since the last Sync
+	skippingToSync bool // and a Query after them: a failed one makes the server skip up to a Sync
+	waiting        bool // with needRoom: until nothing is owed
+	ours           bool // some of them ours
+	ran            bool // the client executed something in this batch
 	// executions counts the client's Execute messages.
 	executions uint64
 	unsynced   bool // and no Sync has come since, whatever else
 	// snapshots: the client has parsed or bound a query in this batch.
-	snapshots bool
-	begun     bool // a transaction has begun before
-	reparses  bool // a Parse of the unnamed statement is in hand, in who knows what transaction
-	repeat    repeat
-	stmts     statements
-	portals   portals
-	unnamed   *statement
-	leftovers bool      // the server has the unnamed statement and portal of a Query that went as messages
-	one       statement // of the Query in hand
-	inHand    analysis  // of the text of the message in hand
-	copyIn    bool      // the server is reading COPY data
-	data      bool      // the client has sent some, since it last executed something
-	told      fencing.Epoch
-	txTold    fencing.Epoch // what was told when the transaction began
-	note      gate.Note     // in the registry
-	leaving   bool          // it is being deleted
-	enterErr  *fencing.Refusal
-	enterHeld fencing.Epoch // the epoch held when that was asked
-	hasAsked  need          // what was done for the message in hand: needDemand, needConfirm
-	tried     bool          // Enter was tried for the message in hand
-	flush     bool          // and the note is to be flushed
-	renewed   bool          // the catalogue was read anew for it
-	scratch   []byte
+	snapshots     bool
+	begun         bool // a transaction has begun before
+	reparses      bool // a Parse of the unnamed statement is in hand, in who knows what transaction
+	retry         retry
+	stmts         statements
+	portals       portals
+	unnamed       *statement
+	leftovers     bool      // the server has the unnamed statement and portal of a Query that went as messages
+	one           statement // of the Query in hand
+	inHand        analysis  // of the text of the message in hand
+	copyIn        bool      // the server is reading COPY data
+	data          bool      // the client has sent some, since it last executed something
+	announced     fencing.Epoch
+	txAnnounced   fencing.Epoch     // what was told when the transaction began
+	registration  gate.Registration // in the registry
+	unregistering bool              // it is being deleted
+	registerErr   *fencing.Refusal
+	registerHeld  fencing.Epoch // the epoch held when that was asked
+	hasAsked      need          // what was done for the message in hand: needCampaign, needConfirm
+	tried         bool          // Enter was tried for the message in hand
+	flush         bool          // and the note is to be flushed
+	renewed       bool          // the catalogue was read anew for it
+	scratch       []byte
 
 	// The server's side: what it answered.
 
@@ -115,7 +115,7 @@ type machine struct {
 		told fencing.Epoch
 		set  bool
 	}
-	reported *fencing.Standing
+	reported *fencing.Status
 	events   []event
 	down     []byte // scratch for what is sent to the client
 	heldBack []byte // a RowDescription that waits for what comes after it
@@ -138,10 +138,10 @@ const (
 	// ended: the server said FATAL; message is the whole ErrorResponse, which
 	// was not put into the plan.
 	ended
-	// leave: the registry's note can be deleted; do it before the plan is sent.
-	leave
-	// tell: the client is to be told an epoch when the plan is sent.
-	tell
+	// unregister: the registry's note can be deleted; do it before the plan is sent.
+	unregister
+	// announce: the client is to be told an epoch when the plan is sent.
+	announce
 	// superseded: the check said ZF001; the connection is over after the plan.
 	superseded
 	// again: wake the pump that reads the client: machine.client has something to
@@ -149,30 +149,30 @@ const (
 	again
 )
 
-func newMachine(m mode, version int, standing func() *fencing.Standing, cache *fencing.Cache, c checks) *machine {
+func newMachine(m mode, version int, standing func() *fencing.Status, cache *fencing.Cache, c checks) *machine {
 	return &machine{
-		mode: m, version: version, standing: standing, cache: cache, checks: c,
+		mode: m, version: version, status: standing, cache: cache, checks: c,
 		unnamed:  unknownStatement,
 		settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
 	}
 }
 
 // quiet reports that the server owes nothing.
-func (m *machine) quiet() bool { return m.owed.len() == 0 }
+func (m *machine) quiet() bool { return m.pendingReplies.len() == 0 }
 
-// carry takes what the last ReadyForQuery said of the transaction over for the
+// beginBatch takes what the last ReadyForQuery said of the transaction over for the
 // message in hand, if it still holds.
-func (m *machine) carry() {
+func (m *machine) beginBatch() {
 	if !m.begun {
-		m.begun, m.txTold = true, m.told // no transaction has begun before
+		m.begun, m.txAnnounced = true, m.announced // no transaction has begun before
 	}
 	if !m.txn.Send(gate.Starts, !m.quiet()) {
 		return
 	}
-	m.loose = false
+	m.skippingToSync = false
 	if m.txn.IsOutside() {
-		m.txTold, m.unsynced = m.told, false
-		m.repeat.rest()
+		m.txAnnounced, m.unsynced = m.announced, false
+		m.retry.rest()
 		m.portals.clear() // they ended with their transaction
 	}
 }
@@ -180,32 +180,32 @@ func (m *machine) carry() {
 // push notes that a message goes to the server, and what it is owed.
 func (m *machine) push(k kind, ours bool) *reply {
 	m.txn.Send(gate.Message, false)
-	return m.owed.push(k, ours)
+	return m.pendingReplies.push(k, ours)
 }
 
-// boundary forgets what covered the messages up to now: after a Sync or a
+// endBatch forgets what covered the messages up to now: after a Sync or a
 // Query only ReadyForQuery says what holds.
-func (m *machine) boundary() {
+func (m *machine) endBatch() {
 	m.txn.Send(gate.EndBatch, false)
-	m.loose = m.loose || m.open
+	m.skippingToSync = m.skippingToSync || m.open
 	m.open, m.ours, m.ran, m.snapshots = false, false, false, false
 	m.batch++
 }
 
-// entry is what the registry is asked to note.
-func (m *machine) entry() fencing.Entry {
-	m.enterHeld = m.held()
-	return fencing.Entry{
+// registerRequest is what the registry is asked to note.
+func (m *machine) registerRequest() fencing.RegisterRequest {
+	m.registerHeld = m.held()
+	return fencing.RegisterRequest{
 		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
-		Told: m.txTold, Held: m.enterHeld, Flushed: m.flush,
+		Announced: m.txAnnounced, Held: m.registerHeld, Flushed: m.flush,
 	}
 }
 
-// entered tells how noting the backend in the registry went.
-func (m *machine) entered(r *fencing.Refusal) {
-	m.tried, m.enterErr = true, r
-	if !m.note.Held() {
-		m.note = gate.Noted(r)
+// registered tells how noting the backend in the registry went.
+func (m *machine) registered(r *fencing.Refusal) {
+	m.tried, m.registerErr = true, r
+	if !m.registration.Held() {
+		m.registration = gate.Registered(r)
 	}
 }
 
@@ -217,14 +217,14 @@ func (m *machine) refreshed() { m.renewed = true }
 
 // roomy reports that no more is owed than with needRoom may be.
 func (m *machine) roomy() bool {
-	if m.waiting || m.repeat.discard {
-		return !m.owed.certain() || m.waiting && m.copying // the server waits for the client
+	if m.waiting || m.retry.discard {
+		return !m.pendingReplies.certain() || m.waiting && m.copying // the server waits for the client
 	}
-	return m.owed.len() <= maxOwed/2
+	return m.pendingReplies.len() <= maxPending/2
 }
 
 // settled forgets what was done for the message in hand.
 func (m *machine) settled() {
-	m.hasAsked, m.tried, m.enterErr, m.renewed, m.waiting = needNothing, false, nil, false, false
+	m.hasAsked, m.tried, m.registerErr, m.renewed, m.waiting = needNothing, false, nil, false, false
 	m.inHand = analysis{}
 }

@@ -10,10 +10,10 @@ import (
 
 // leading returns a machine of a leader that was told epoch 7.
 func leading(version int) *machine {
-	st := &fencing.Standing{Role: fencing.Leader, Epoch: 7, Holder: fencing.Record{Epoch: 7}}
-	m := newMachine(fencedMode, version, func() *fencing.Standing { return st }, fencing.NewCache(1<<20),
+	st := &fencing.Status{Role: fencing.Leader, Epoch: 7, Holder: fencing.Record{Epoch: 7}}
+	m := newMachine(fencedMode, version, func() *fencing.Status { return st }, fencing.NewCache(1<<20),
 		newChecks("0123456789ab", 1, "billing", "w1", "i1"))
-	m.told, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
+	m.announced, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
 	return m
 }
 

@@ -24,11 +24,11 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 	if m.mute {
 		return len(in), needNothing, nil
 	}
-	if m.repeat.discard && len(in) > 0 {
+	if m.retry.discard && len(in) > 0 {
 		return 0, needRoom, nil
 	}
-	if m.repeat.due {
-		if need := m.sendAgain(p); need != needNothing {
+	if m.retry.due {
+		if need := m.replay(p); need != needNothing {
 			return 0, need, nil
 		}
 	}
@@ -43,7 +43,7 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 			continue
 		}
 		m.dropUp = false
-		if m.owed.len() >= maxOwed {
+		if m.pendingReplies.len() >= maxPending {
 			if m.copyIn { // the server answers nothing before the data ends
 				return n, needNothing, errCopyFlood
 			}
@@ -79,7 +79,7 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 			return n, need, nil
 		}
 		m.settled()
-		m.repeat.keep(f, in[n:n+avail])
+		m.retry.keep(f, in[n:n+avail])
 		m.skipUp = f.size - avail
 		n += avail
 		if f.typ == 'X' {
@@ -171,13 +171,13 @@ func (m *machine) message(f frame, n, avail int, p *gate.Plan) need {
 		return needNothing
 	case 'S':
 		m.push(syncing, false).early = !m.data
-		m.boundary()
-		m.loose, m.unsynced = false, false
+		m.endBatch()
+		m.skippingToSync, m.unsynced = false, false
 	case 'H':
 		if len(body) > 0 {
 			return m.unreadable(closing, 'H', n, avail, p)
 		}
-		m.owed.ask()
+		m.pendingReplies.ask()
 	case 'c', 'f':
 		// For a COPY whose start the server has not answered yet; else ignored.
 		if !m.quiet() {
@@ -191,7 +191,7 @@ func (m *machine) message(f frame, n, avail int, p *gate.Plan) need {
 // functionMessage is the fast path call. Nothing of ours may stand in front of
 // it, so outside a checked block it goes by the registry.
 func (m *machine) functionMessage(n, avail, more int, p *gate.Plan) need {
-	m.carry()
+	m.beginBatch()
 	if need := m.syncBefore(p); need != needNothing {
 		return need
 	}
@@ -199,7 +199,7 @@ func (m *machine) functionMessage(n, avail, more int, p *gate.Plan) need {
 	if !ok {
 		var need need
 		var replaced bool
-		r, need, replaced = m.guardFunction(p)
+		r, need, replaced = m.injectFunction(p)
 		if need != needNothing {
 			return need
 		}
@@ -210,7 +210,7 @@ func (m *machine) functionMessage(n, avail, more int, p *gate.Plan) need {
 	}
 	m.gate.Pass(p, n, n+avail, more, r)
 	m.push(function, false)
-	m.boundary()
+	m.endBatch()
 	return needNothing
 }
 
@@ -223,7 +223,7 @@ func (m *machine) functionPasses() (gate.Reason, bool) {
 		return r, true
 	}
 	r, ok := m.txn.Covered()
-	return r, ok && m.txn.Cover() == gate.Checked
+	return r, ok && m.txn.Coverage() == gate.Checked
 }
 
 // unreadable forwards a message that the server will refuse as malformed.

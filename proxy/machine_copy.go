@@ -12,9 +12,9 @@ import (
 // and any other message ends the connection, by an ERROR and a FATAL. Should the
 // COPY fail before that, the message is taken for what it is.
 func (m *machine) copyStarted() {
-	m.copying, m.intruder, m.executes = true, 0, m.owed.front().kind == execute
-	for i := 1; i < m.owed.len(); i++ {
-		switch e := m.owed.at(i); e.kind {
+	m.copying, m.intruder, m.executes = true, 0, m.pendingReplies.front().kind == execute
+	for i := 1; i < m.pendingReplies.len(); i++ {
+		switch e := m.pendingReplies.at(i); e.kind {
 		case copyEnd:
 			return
 		case syncing:
@@ -30,13 +30,13 @@ func (m *machine) copyStarted() {
 // copyDone: a COPY was read to its end, so the Syncs inside it were ignored.
 func (m *machine) copyDone() {
 	m.copying = false
-	for i := 1; i < m.owed.len(); {
-		switch e := m.owed.at(i); {
+	for i := 1; i < m.pendingReplies.len(); {
+		switch e := m.pendingReplies.at(i); {
 		case e.kind == copyEnd:
-			m.owed.remove(i)
+			m.pendingReplies.remove(i)
 			return
 		case e.kind == syncing && e.maybe:
-			m.owed.remove(i)
+			m.pendingReplies.remove(i)
 		default:
 			i++
 		}
@@ -46,8 +46,8 @@ func (m *machine) copyDone() {
 // firstOfClient is the type of the first message of the client's that the
 // entries from the i-th on stand for.
 func (m *machine) firstOfClient(i int) byte {
-	for ; i < m.owed.len(); i++ {
-		switch e := m.owed.at(i); {
+	for ; i < m.pendingReplies.len(); i++ {
+		switch e := m.pendingReplies.at(i); {
 		case e.hideNoData:
 			return 'Q'
 		case !e.ours && e.kind <= function:
@@ -89,7 +89,7 @@ func (m *machine) copyMessage(typ byte, n, avail, more int, p *gate.Plan) bool {
 	case 'S':
 		e := m.push(syncing, false)
 		e.maybe, e.skips, e.early = true, m.executes, !m.data
-		m.boundary()
+		m.endBatch()
 	case 'c', 'f':
 		m.push(copyEnd, false)
 		m.copyIn = false

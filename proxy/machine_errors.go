@@ -30,7 +30,7 @@ func (m *machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		m.copyDone() // it was read up to the client's CopyFail
 		e, skipping = m.front(), gate.PerhapsSkipping
 	} else if m.copying && ofCopyData(pe.Where) {
-		m.owed.removeEarly() // it has read data, and so the Syncs before them
+		m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
 	if e == nil {
@@ -72,7 +72,7 @@ func (m *machine) fail(e *reply, skipping gate.Answered) {
 	m.txn.Answer(skipping, false)
 	m.heldBack = m.heldBack[:0]
 	for {
-		e := m.owed.front()
+		e := m.pendingReplies.front()
 		if e == nil || e.kind == syncing {
 			return
 		}
@@ -85,31 +85,31 @@ func (m *machine) skip(e *reply) {
 	if e.kind == parse && e.stmt != nil && !e.ours {
 		m.lose(e.stmt)
 	}
-	if e.kind == parse && e.ours && e.guard != refusal {
+	if e.kind == parse && e.ours && e.check != refusal {
 		m.checks.rename()
 	}
-	m.owed.pop()
+	m.pendingReplies.pop()
 }
 
 // errorFor says what the client gets for an error that answers e: the message
 // itself (drop is false) or out in its place.
 func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop bool) {
-	g, refuse := e.guard, e.refuse
+	g, refuse := e.check, e.refuse
 	if e.ahead || e.ours && e.kind == syncing { // a timeout may come between messages, and is raised at the next
 		return nil, true
 	}
 	if e.kind == query {
 		ins, ok := e.insertionAt(e.done)
-		if g = noGuard; ok {
-			g, refuse = ins.guard, ins.refuse
+		if g = noCheck; ok {
+			g, refuse = ins.check, ins.refuse
 		}
 	}
 	switch {
-	case g == noGuard && pe.Code == "25006" && m.txn.ServerCover() == gate.ReadOnly:
+	case g == noCheck && pe.Code == "25006" && m.txn.ServerCoverage() == gate.ReadOnly:
 		return m.readOnlyError(e), true
-	case g == noGuard && e.prefix == 0 && len(e.inserts) == 0:
+	case g == noCheck && e.prefix == 0 && len(e.inserts) == 0:
 		return nil, false
-	case g == noGuard:
+	case g == noCheck:
 		return m.shifted(e, msg), true
 	case g == refusal && (pe.Code == raiseCode || refuse == twoPhaseRefusal && pe.Code == endCode):
 		if refuse != needsBlockRefusal { // Postgres would refuse it as well
@@ -208,9 +208,9 @@ func (e *reply) position(v []byte) []byte {
 func (m *machine) readOnlyError(e *reply) []byte {
 	r := m.unfencedBy
 	if m.mode == fencedMode {
-		st := m.standing()
+		st := m.status()
 		r = readOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
-		if st.May() {
+		if st.CanWrite() {
 			m.pending.told, m.pending.set = st.Epoch, true
 		}
 	}
@@ -229,7 +229,7 @@ func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
 		severity, m.over = "FATAL", true
 		m.events = append(m.events, event{kind: superseded})
 	case pe.Code == fencing.StateStartOver:
-		m.pending.told, m.pending.set = e.told, true
+		m.pending.told, m.pending.set = e.announced, true
 	case strings.HasPrefix(pe.Code, "ZF"):
 	case theirs(pe):
 		// The client's own timeout, cancel, deadlock or failed transaction.

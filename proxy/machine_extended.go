@@ -13,14 +13,14 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
 	if !ok || !ok2 {
 		return m.unreadable(parse, 'P', n, avail, p)
 	}
-	m.carry()
+	m.beginBatch()
 	s := m.newStatement(sql)
 	if _, harmless := m.txn.Harmless(&s.info, m.version); s.known && harmless && declaresTypes(types) {
 		// Its Bind makes values of those types, which may run a user's code.
 		s.known = false
 	}
 	if (m.provenReads || m.version < readOnlyHolds) && !namesUserType(types) {
-		s.proof = m.proofOf(sql)
+		s.provable = m.provableText(sql)
 	}
 	if m.wantsFresh(s) {
 		if need := m.syncBefore(p); need != needNothing {
@@ -30,8 +30,8 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
 	// Even a Parse that fails drops the unnamed statement. Where nobody knows yet
 	// whether the transaction has failed, and the check would with it, that comes
 	// first.
-	m.reparses = len(name) == 0 && m.txn.Unsure()
-	r, need := m.guardExtended(s, p)
+	m.reparses = len(name) == 0 && m.txn.Uncertain()
+	r, need := m.injectExtended(s, p)
 	m.reparses = false
 	if need != needNothing {
 		return need
@@ -39,7 +39,7 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
 	m.snapshots = m.snapshots || s.snapshot
 	m.define(name, s)
 	m.push(parse, false).stmt = s
-	m.owed.texts += len(s.text)
+	m.pendingReplies.texts += len(s.text)
 	m.open = true
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return needNothing
@@ -70,10 +70,10 @@ func (m *machine) wantsFresh(s *statement) bool {
 // statement than in front of all.
 func (m *machine) notices(s *statement) bool {
 	switch {
-	case !s.known, s.info.Kind == fencing.Alone, s.info.Kind == fencing.Discard:
+	case !s.known, s.info.Kind == fencing.NonTransactional, s.info.Kind == fencing.Discard:
 		return true
 	default:
-		return s.info.Isolation && !m.snapshots || m.version >= 18 && onlyInBlock(s)
+		return s.info.Isolation && !m.snapshots || m.version >= 18 && requiresTransactionBlock(s)
 	}
 }
 
@@ -94,7 +94,7 @@ func (m *machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) nee
 	if !ok {
 		return m.unreadable(bind, 'B', n, avail, p)
 	}
-	m.carry()
+	m.beginBatch()
 	s, rest := m.named(name), body[len(portal)+len(name)+2:]
 	again := m.restates(s, name)
 	if again && !(more == 0 && hasNoParameters(rest) && m.restatable(s)) {
@@ -105,7 +105,7 @@ func (m *machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) nee
 			return need
 		}
 	}
-	r, need := m.guardExtended(s, p)
+	r, need := m.injectExtended(s, p)
 	if need != needNothing {
 		return need
 	}
@@ -125,7 +125,7 @@ func (m *machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) nee
 }
 
 func (m *machine) describeMessage(body []byte, n, avail int, p *gate.Plan) need {
-	m.carry()
+	m.beginBatch()
 	r, ok := gate.Inert('D', body)
 	if !ok {
 		name, rest, _ := cstring(body[1:])
@@ -135,7 +135,7 @@ func (m *machine) describeMessage(body []byte, n, avail int, p *gate.Plan) need 
 			s, again = unknownStatement, false
 		}
 		var need need
-		if r, need = m.guardExtended(s, p); need != needNothing {
+		if r, need = m.injectExtended(s, p); need != needNothing {
 			return need
 		}
 		if again {
@@ -154,7 +154,7 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *gate.Plan) need {
 	if !ok {
 		return m.unreadable(execute, 'E', n, avail, p)
 	}
-	m.carry()
+	m.beginBatch()
 	bound := m.portals.get(portal)
 	s := bound.stmt
 	if s == nil {
@@ -163,11 +163,11 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *gate.Plan) need {
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
 	sure := bound.batch == m.batch && bound.stmt != nil && !opaque(portal)
-	r, need := m.guardExtended(s, p)
+	r, need := m.injectExtended(s, p)
 	if need != needNothing {
 		return need
 	}
-	st := m.standing()
+	st := m.status()
 	if m.shows(s) {
 		if need := m.askFirst(st); need != needNothing {
 			return need
@@ -182,7 +182,7 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *gate.Plan) need {
 	m.executions++
 	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
 	if sure {
-		m.tellBy(e, s, st)
+		m.announceBy(e, s, st)
 	}
 	m.executed(s)
 	if !sure {

@@ -8,7 +8,7 @@ import (
 // executed follows what a statement that was sent does to the session.
 func (m *machine) executed(s *statement) {
 	switch {
-	case !s.known, s.info.EndsTx, s.info.EndsSavepoint, s.info.Kind == fencing.Alone, s.info.Kind == fencing.Discard:
+	case !s.known, s.info.EndsTransaction, s.info.EndsSavepoint, s.info.Kind == fencing.NonTransactional, s.info.Kind == fencing.Discard:
 		m.txn.Send(gate.MayEnd, false)
 	case s.info.UnsetsReadOnly:
 		m.txn.Send(gate.UndoReadOnly, false)
@@ -29,7 +29,7 @@ func (m *machine) forget(s *statement) {
 		return // prepared by SQL, so it frees no names
 	case s == unknownStatement:
 		m.forgetAll()
-	case !s.known, s.info.Kind == fencing.Alone && s.info.EndsTx:
+	case !s.known, s.info.Kind == fencing.NonTransactional && s.info.EndsTransaction:
 		m.mayForget(s.deallocates)
 	case s.info.Prepares:
 		m.stmts.doubt(s.info.Name)

@@ -7,9 +7,9 @@ func (m *machine) owes() bool {
 	if m.copyIn {
 		return false
 	}
-	asked := m.owed.asked
-	if whole := m.skipUp == 0 || m.owed.call < m.owed.len(); whole {
-		asked = max(asked, m.owed.call)
+	asked := m.pendingReplies.asked
+	if whole := m.skipUp == 0 || m.pendingReplies.call < m.pendingReplies.len(); whole {
+		asked = max(asked, m.pendingReplies.call)
 	}
-	return m.owed.certainIn(asked)
+	return m.pendingReplies.certainIn(asked)
 }

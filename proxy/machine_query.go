@@ -12,7 +12,7 @@ import (
 // queryMessage handles a simple Query. What it needs goes into its text, never
 // into messages in front of it: PostgreSQL 18 would answer and not commit.
 func (m *machine) queryMessage(body []byte, n, avail int, p *gate.Plan) need {
-	m.carry()
+	m.beginBatch()
 	text, _, _ := cstring(body)
 	if m.wantsSync(text) {
 		if need := m.syncBefore(p); need != needNothing {
@@ -60,7 +60,7 @@ func (m *machine) wantsSync(text []byte) bool {
 			switch s := &t.Statements[0]; {
 			case s.Isolation && !m.snapshots:
 				return true
-			case s.Kind == fencing.Alone, s.Kind == fencing.Discard:
+			case s.Kind == fencing.NonTransactional, s.Kind == fencing.Discard:
 				return true
 			}
 		}
@@ -81,7 +81,7 @@ func (m *machine) tooLate(t *fencing.Text, text []byte) bool {
 		switch s := &t.Statements[i]; {
 		case s.Isolation:
 			return true
-		case s.EndsTx:
+		case s.EndsTransaction:
 			return false
 		}
 	}
@@ -111,7 +111,7 @@ func (m *machine) pushQuery() *reply {
 	e := m.push(query, false)
 	m.unnamed, m.data, m.leftovers = unknownStatement, false, false
 	m.portals.remove(nil)
-	m.boundary()
+	m.endBatch()
 	return e
 }
 
@@ -125,7 +125,7 @@ func (m *machine) stillOpen() bool { return m.version >= 18 && m.unsynced }
 // transaction of what was executed before goes on, or has failed and is over; in the
 // latter case a check in front would leave open one that the client has not.
 func (m *machine) awaitsEnd(typ byte) bool {
-	return m.mode != passing && !m.open && m.stillOpen() && !m.copying && m.owed.certain() && strings.IndexByte("QPBDEF", typ) >= 0
+	return m.mode != passing && !m.open && m.stillOpen() && !m.copying && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
 }
 
 // syncBefore ends a batch of which only our check has been executed, before a
@@ -137,7 +137,7 @@ func (m *machine) syncBefore(p *gate.Plan) need {
 	if !m.open || !m.ours || m.ran || m.stillOpen() {
 		return needNothing
 	}
-	if m.owed.certain() {
+	if m.pendingReplies.certain() {
 		if !m.waiting {
 			p.Own(flushMessage)
 			m.waiting = true
@@ -148,7 +148,7 @@ func (m *machine) syncBefore(p *gate.Plan) need {
 	m.scratch = appendSync(m.scratch)
 	p.Own(m.scratch[at:])
 	m.push(syncing, true)
-	m.open, m.loose, m.ours = false, false, false
+	m.open, m.skippingToSync, m.ours = false, false, false
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
 	return needNothing
 }
@@ -161,7 +161,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	*s = one
 	s.text, s.confirmed = view(text), true
 	if m.proofPays(text) {
-		s.proof = m.proofOf(text)
+		s.provable = m.provableText(text)
 	}
 	if s.known && s.info.Read {
 		s.class = isRead
@@ -169,7 +169,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	if s.hides() {
 		s.guess, s.deallocates = fencing.GuessOf(text), mentionsDeallocate(text)
 	}
-	st := m.standing()
+	st := m.status()
 	if m.shows(s) {
 		return m.queryShow(s, st, n, avail, p)
 	}
@@ -179,15 +179,15 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 			return needNothing
 		}
 	}
-	d := m.judgeQuery(s)
-	if d.verdict != needsMoreFor && s.info.MentionsKeptText {
+	d := m.decideQuery(s)
+	if d.action != needsMoreFor && s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}
-	switch d.verdict {
+	switch d.action {
 	case needsMoreFor:
 		return d.need
 	case forward, byRegistry:
-		m.tellBy(m.audited(m.sendQuery(n, avail, p, d.reason), s, text), s, st)
+		m.announceBy(m.audited(m.sendQuery(n, avail, p, d.reason), s, text), s, st)
 		m.forget(s)
 	case checkFirst:
 		m.queryBehind(fullCheck, s, text, n, avail, p)
@@ -206,24 +206,24 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 // audited keeps what an audit line would say of a Query's statement.
 func (m *machine) audited(e *reply, s *statement, text []byte) *reply {
 	if m.mode != passing {
-		m.owed.keepText(e, text, s.class == isRead)
+		m.pendingReplies.keepText(e, text, s.class == isRead)
 	}
 	return e
 }
 
 // queryShow sends a SHOW of a parameter of ours after a SET of its value.
-func (m *machine) queryShow(s *statement, st *fencing.Standing, n, avail int, p *gate.Plan) need {
+func (m *machine) queryShow(s *statement, st *fencing.Status, n, avail int, p *gate.Plan) need {
 	if need := m.askFirst(st); need != needNothing {
 		return need
 	}
 	r, _ := m.txn.Harmless(&s.info, m.version)
-	m.tellBy(m.sendPrefixed([]byte(m.setSQL(s.info.Name, st)+";"), noGuard, n, avail, p, r), s, st)
+	m.announceBy(m.sendPrefixed([]byte(m.setSQL(s.info.Name, st)+";"), noCheck, n, avail, p, r), s, st)
 	return needNothing
 }
 
 // queryBehind sends a Query of one statement after a check.
-func (m *machine) queryBehind(g guard, s *statement, text []byte, n, avail int, p *gate.Plan) {
-	if keepsText(s) && !m.open && !m.loose {
+func (m *machine) queryBehind(g injectedCheck, s *statement, text []byte, n, avail int, p *gate.Plan) {
+	if keepsText(s) && !m.open && !m.skippingToSync {
 		m.sendAsExtended(g, text, p)
 		m.forget(s)
 		return
@@ -231,18 +231,18 @@ func (m *machine) queryBehind(g guard, s *statement, text []byte, n, avail int, 
 	if s.info.Prepares {
 		m.forget(s)
 	}
-	m.checks.build(m.txTold, m.held())
+	m.checks.build(m.txAnnounced, m.held())
 	if !s.info.MentionsKeptText {
 		m.prepareAhead(p)
 	}
 	prefix := m.checks.text(g, m.inFront())
-	e := m.sendPrefixed(prefix, g, n, avail, p, m.coverBy(g))
-	m.audited(e, s, text).told = m.checks.held
+	e := m.sendPrefixed(prefix, g, n, avail, p, m.coverageBy(g))
+	m.audited(e, s, text).announced = m.checks.held
 }
 
-// coverBy says that a check of ours stands in front of what follows, and returns
+// coverageBy says that a check of ours stands in front of what follows, and returns
 // the reason for which that passes.
-func (m *machine) coverBy(g guard) gate.Reason {
+func (m *machine) coverageBy(g injectedCheck) gate.Reason {
 	if g == readOnly {
 		m.txn.Send(gate.SetReadOnly, false)
 	} else {
@@ -258,19 +258,19 @@ func keepsText(s *statement) bool {
 	return s.info.Kind == fencing.ByMessage || s.info.MentionsQueryText
 }
 
-// judgeQuery is judge for a Query of one statement.
-func (m *machine) judgeQuery(s *statement) decision {
-	d := m.judge(s)
-	if d.verdict == readFirst && onlyInBlock(s) && m.txn.State() == gate.AtRest {
+// decideQuery is judge for a Query of one statement.
+func (m *machine) decideQuery(s *statement) decision {
+	d := m.decide(s)
+	if d.action == readFirst && requiresTransactionBlock(s) && m.txn.State() == gate.AtRest {
 		return refuses(needsBlockRefusal) // after read-only mode it would be in a block
 	}
 	// Extended messages would end with a Sync of ours, and with it the skipping of
 	// a batch that has failed; and a check would make a block of its own where
 	// there may be none.
-	bare := keepsText(s) && (m.open || m.loose) || onlyInBlock(s) && m.txn.State() != gate.InBlock ||
+	bare := keepsText(s) && (m.open || m.skippingToSync) || requiresTransactionBlock(s) && m.txn.State() != gate.InBlock ||
 		m.version >= 18 && m.unsynced // which 18 does not end for a lone statement; with ours in front it is not alone
-	if d.verdict == checkFirst && bare && m.mayWrite() {
-		return m.judgeAlone(s)
+	if d.action == checkFirst && bare && m.mayWrite() {
+		return m.decideNonTransactional(s)
 	}
 	return d
 }
@@ -280,10 +280,10 @@ func (m *machine) judgeQuery(s *statement) decision {
 // outside a block, as far as is known, and has run nothing yet. From PostgreSQL 18
 // on the Execute of a check in front would make a block of it.
 func (m *machine) failsOutside(s *statement) bool {
-	return m.version >= 18 && m.txn.State() != gate.InBlock && !m.ours && !m.ran && onlyInBlock(s)
+	return m.version >= 18 && m.txn.State() != gate.InBlock && !m.ours && !m.ran && requiresTransactionBlock(s)
 }
 
-func onlyInBlock(s *statement) bool { return s.known && s.info.OnlyInBlock }
+func requiresTransactionBlock(s *statement) bool { return s.known && s.info.RequiresTransactionBlock }
 
 func foldPrefix(s, word string) bool {
 	return len(s) >= len(word) && strings.EqualFold(s[:len(word)], word)
@@ -292,7 +292,7 @@ func foldPrefix(s, word string) bool {
 // prepareAhead prepares the checks in a batch of our own, if nothing of the
 // client's is outstanding, and no batch of its open, which our Sync would end.
 func (m *machine) prepareAhead(p *gate.Plan) {
-	if m.checks.prepared || !m.txn.Settled() || m.loose || m.txn.State() == gate.Failed {
+	if m.checks.prepared || !m.txn.Settled() || m.skippingToSync || m.txn.State() == gate.Failed {
 		return
 	}
 	m.prepare(true, p)
@@ -302,11 +302,11 @@ func (m *machine) prepareAhead(p *gate.Plan) {
 	m.push(syncing, true)
 	m.open, m.ours = false, false
 	m.batch++
-	m.checks.build(m.txTold, m.held())
+	m.checks.build(m.txAnnounced, m.held())
 }
 
 // sendPrefixed sends the Query with a statement of ours in front of its text.
-func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *gate.Plan, r gate.Reason) *reply {
+func (m *machine) sendPrefixed(prefix []byte, g injectedCheck, n, avail int, p *gate.Plan, r gate.Reason) *reply {
 	at := len(m.scratch)
 	m.scratch = append(m.scratch, 'Q')
 	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(avail-1+len(prefix)))
@@ -314,7 +314,7 @@ func (m *machine) sendPrefixed(prefix []byte, g guard, n, avail int, p *gate.Pla
 	p.Own(m.scratch[at:])
 	m.gate.Pass(p, n+headerLen, n+avail, 0, r)
 	e := m.pushQuery()
-	e.prefix, e.guard, e.first = len(prefix), g, m.repeat.first()
+	e.prefix, e.check, e.first = len(prefix), g, m.retry.first()
 	return e
 }
 
@@ -327,19 +327,19 @@ func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *gate.Plan) *re
 	m.scratch = appendQuery(m.scratch, []byte(sql))
 	p.Own(m.scratch[at:])
 	e := m.pushQuery()
-	e.prefix, e.guard, e.refuse = len(sql), refusal, r
+	e.prefix, e.check, e.refuse = len(sql), refusal, r
 	return e
 }
 
 // sendAsExtended sends a Query as extended messages behind the check, so that
 // the server sees the client's text alone.
-func (m *machine) sendAsExtended(g guard, text []byte, p *gate.Plan) {
+func (m *machine) sendAsExtended(g injectedCheck, text []byte, p *gate.Plan) {
 	s := &statement{known: true, confirmed: true, class: m.one.class, text: string(text), deallocates: m.one.deallocates}
 	m.runCheck(g, s, p)
 	at := len(m.scratch)
 	m.scratch = appendParse(m.scratch, "", s.text)
 	m.scratch = appendUnnamedRun(m.scratch)
-	m.gate.PassText(p, m.scratch[at:], m.coverBy(g))
+	m.gate.PassText(p, m.scratch[at:], m.coverageBy(g))
 	m.push(parse, true)
 	m.push(bind, true)
 	d := m.push(describe, false)
@@ -348,7 +348,7 @@ func (m *machine) sendAsExtended(g guard, text []byte, p *gate.Plan) {
 	m.push(syncing, false)
 	m.unnamed, m.leftovers = unknownStatement, true
 	m.portals.remove(nil)
-	m.boundary()
+	m.endBatch()
 }
 
 // namesUnnamed reports whether a message may name the unnamed statement or portal.
@@ -370,7 +370,7 @@ func namesUnnamed(typ byte, body []byte) bool {
 // message that might name it: a Query leaves no unnamed statement and no unnamed
 // portal, whether it fails or not.
 func (m *machine) closeLeftovers(p *gate.Plan) {
-	m.carry() // while nothing is owed
+	m.beginBatch() // while nothing is owed
 	at := len(m.scratch)
 	m.scratch = appendClosePortal(appendCloseStatement(m.scratch, ""), "")
 	p.Own(m.scratch[at:])

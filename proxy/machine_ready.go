@@ -13,15 +13,15 @@ func (m *machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	wasOurs := e.ours
 	maybe, skips := e.maybe, e.skips
 	m.copyIn, m.copying = false, false
-	m.owed.pop()
+	m.pendingReplies.pop()
 	m.front() // ends of a COPY that failed are owed nothing
 	if maybe {
 		m.maybeNext(skips)
 	}
 	m.txn.Answer(readyStatus(msg[headerLen]), !m.quiet())
-	if m.note.Held() && m.txn.AtRest() {
-		m.note, m.leaving = gate.Note{}, true
-		m.events = append(m.events, event{kind: leave})
+	if m.registration.Held() && m.txn.AtRest() {
+		m.registration, m.unregistering = gate.Registration{}, true
+		m.events = append(m.events, event{kind: unregister})
 	}
 	if wasOurs {
 		m.discarded()
@@ -29,7 +29,7 @@ func (m *machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	}
 	m.report(p)
 	if m.pending.set && m.quiet() {
-		m.events = append(m.events, event{kind: tell})
+		m.events = append(m.events, event{kind: announce})
 	}
 }
 
@@ -52,8 +52,8 @@ func readyStatus(b byte) gate.Answered {
 // told, and the session ends. If it was a Query, it would have been answered by
 // now.
 func (m *machine) maybeNext(skips bool) {
-	for i := range m.owed.len() {
-		switch e := m.owed.at(i); {
+	for i := range m.pendingReplies.len() {
+		switch e := m.pendingReplies.at(i); {
 		case e.kind == syncing && i == 0:
 			e.maybe, e.skips = true, skips
 			return
@@ -69,7 +69,7 @@ func (m *machine) report(p *gate.Segments) {
 	if m.mode != fencedMode {
 		return
 	}
-	st := m.standing()
+	st := m.status()
 	if st == m.reported {
 		return
 	}

@@ -111,11 +111,11 @@ func (m *machine) answer(f frame, msg []byte, p *gate.Segments) (drop bool, err 
 // front is the entry whose reply comes next. Ends of COPY owe none.
 func (m *machine) front() *reply {
 	for {
-		e := m.owed.front()
+		e := m.pendingReplies.front()
 		if e == nil || e.kind != copyEnd {
 			return e
 		}
-		m.owed.pop()
+		m.pendingReplies.pop()
 	}
 }
 
@@ -132,7 +132,7 @@ func (m *machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 			if e.prepares == m.checks.generation {
 				m.checks.confirmed = m.checks.prepared
 			}
-			m.owed.pop()
+			m.pendingReplies.pop()
 			return drop, true
 		}
 	case bind:
@@ -175,7 +175,7 @@ func (m *machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 
 func (m *machine) popOn(ok bool) bool {
 	if ok {
-		m.owed.pop()
+		m.pendingReplies.pop()
 	}
 	return ok
 }
@@ -186,10 +186,10 @@ func (m *machine) matchRun(e *reply, typ byte) bool {
 	case '2', 'D':
 		return true
 	case 'C':
-		m.passed(e.guard)
+		m.passed(e.check)
 		return true
 	case '3':
-		m.owed.pop()
+		m.pendingReplies.pop()
 		return true
 	default:
 		return false
@@ -205,10 +205,10 @@ func (m *machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 		return true
 	case 'C':
 		m.completed(e, msg)
-		m.owed.pop()
+		m.pendingReplies.pop()
 		return true
 	case 'I', 's':
-		m.owed.pop()
+		m.pendingReplies.pop()
 		return true
 	default:
 		return false
@@ -231,7 +231,7 @@ func (m *machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 			m.completed(e, msg)
 			return false, true
 		}
-		m.passed(ins.guard)
+		m.passed(ins.check)
 		return true, true
 	case 'Z':
 		drop = e.ours // of a Query that is sent again
@@ -245,7 +245,7 @@ func (m *machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 // insertionAt returns the statement of ours that is the i-th of a Query's text.
 func (e *reply) insertionAt(i int) (x insertion, ok bool) {
 	if e.prefix > 0 {
-		return insertion{n: e.prefix, guard: e.guard, refuse: e.refuse}, i == 0
+		return insertion{n: e.prefix, check: e.check, refuse: e.refuse}, i == 0
 	}
 	for _, x := range e.inserts {
 		if x.index == i {
@@ -256,7 +256,7 @@ func (e *reply) insertionAt(i int) (x insertion, ok bool) {
 }
 
 // passed follows the CommandComplete of a statement of ours.
-func (m *machine) passed(g guard) {
+func (m *machine) passed(g injectedCheck) {
 	switch g {
 	case fullCheck:
 		m.txn.Answer(gate.CheckPassed, false)
@@ -274,8 +274,8 @@ func (m *machine) completed(e *reply, msg []byte) {
 	case "RELEASE", "RESET", "SET": // 14 and 15 let a RESET undo read-only mode, and RELEASE one set since the savepoint
 		m.txn.Answer(gate.ReadOnlyUndone, false)
 	}
-	if e.tells {
-		m.pending.told, m.pending.set = e.told, true
+	if e.announces {
+		m.pending.told, m.pending.set = e.announced, true
 	}
 	if m.copying {
 		m.copyDone()

@@ -13,7 +13,7 @@ type insertion struct {
 	index  int // which statement of the text that is sent, from 0
 	at     int // in characters of the client's text
 	n      int // length in characters; ASCII
-	guard  guard
+	check  injectedCheck
 	refuse *fencing.Refusal
 }
 
@@ -49,8 +49,8 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *gate.
 	binary.BigEndian.PutUint32(m.scratch[at+1:], uint32(len(m.scratch)-at-1))
 	m.gate.PassText(p, m.scratch[at:], r)
 	e := m.pushQuery()
-	m.owed.keepText(e, text, onlyReads(t))
-	e.inserts, e.told, e.first = ins, m.checks.held, ins[0].index == 0 && m.repeat.first()
+	m.pendingReplies.keepText(e, text, onlyReads(t))
+	e.inserts, e.announced, e.first = ins, m.checks.held, ins[0].index == 0 && m.retry.first()
 	return needNothing
 }
 
@@ -84,22 +84,22 @@ func (m *machine) showsItself(t *fencing.Text) bool {
 // through the text.
 func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, texts []string, reason gate.Reason, n need) {
 	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
-	st, chars, counted := m.standing(), 0, 0
+	st, chars, counted := m.status(), 0, 0
 	for i := range t.Statements {
 		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
 		if s.info.Read {
 			s.class = isRead
 			if !sensitive(text) || m.quiet() {
-				s.proof = &t.Statements[i]
+				s.provable = &t.Statements[i]
 			}
 		}
-		hides := s.info.Kind == fencing.Alone && s.info.EndsTx
-		if s.info.Kind == fencing.Alone {
+		hides := s.info.Kind == fencing.NonTransactional && s.info.EndsTransaction
+		if s.info.Kind == fencing.NonTransactional {
 			s.info.Kind = fencing.Ordinary // several statements share a transaction: it cannot end inside
 		}
-		d := m.judge(s)
+		d := m.decide(s)
 		if d.need == needNothing && m.shows(s) {
-			d.need, d.verdict = m.askFirst(st), answerFirst
+			d.need, d.action = m.askFirst(st), answerFirst
 		}
 		chars += utf8.RuneCount(text[counted:s.info.Start])
 		counted = s.info.Start
@@ -109,19 +109,19 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 		switch {
 		case d.need != needNothing:
 			return nil, nil, gate.Reason{}, d.need
-		case d.verdict == answerFirst:
+		case d.action == answerFirst:
 			sql = m.setSQL(s.info.Name, st)
-		case d.verdict == checkFirst:
-			sql, x.guard = m.guardText(fullCheck, i == 0), fullCheck
-		case d.verdict == readFirst:
-			sql, x.guard = m.guardText(readOnly, i == 0), readOnly
-		case d.verdict == lapsedFirst:
-			sql, x.guard = m.lapsedSQL(), fullCheck
-		case d.verdict == refuseFirst:
-			sql, x.guard, x.refuse = raiseSQL, refusal, d.refusal
+		case d.action == checkFirst:
+			sql, x.check = m.injectText(fullCheck, i == 0), fullCheck
+		case d.action == readFirst:
+			sql, x.check = m.injectText(readOnly, i == 0), readOnly
+		case d.action == lapsedFirst:
+			sql, x.check = m.lapsedSQL(), fullCheck
+		case d.action == refuseFirst:
+			sql, x.check, x.refuse = raiseSQL, refusal, d.refusal
 		}
-		if x.guard != noGuard {
-			r = m.coverBy(x.guard)
+		if x.check != noCheck {
+			r = m.coverageBy(x.check)
 		}
 		if i == 0 {
 			reason = r
@@ -140,10 +140,10 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 	return ins, texts, reason, needNothing
 }
 
-// guardText is a check inside a text. Behind a statement of the client's, which
+// injectText is a check inside a text. Behind a statement of the client's, which
 // may hide a DEALLOCATE, it does not rest on what is prepared.
-func (m *machine) guardText(g guard, first bool) string {
-	m.checks.build(m.txTold, m.held())
+func (m *machine) injectText(g injectedCheck, first bool) string {
+	m.checks.build(m.txAnnounced, m.held())
 	if !first {
 		return m.checks.inline(g)
 	}
@@ -151,12 +151,12 @@ func (m *machine) guardText(g guard, first bool) string {
 	return string(b[:len(b)-1])
 }
 
-// guardFunction puts a fast path call under the registry. If it is refused, a
+// injectFunction puts a fast path call under the registry. If it is refused, a
 // Query that always fails takes its place: both are answered by an error and
 // ReadyForQuery.
-func (m *machine) guardFunction(p *gate.Plan) (r gate.Reason, n need, replaced bool) {
-	d := m.judge(unknownStatement)
-	switch d.verdict {
+func (m *machine) injectFunction(p *gate.Plan) (r gate.Reason, n need, replaced bool) {
+	d := m.decide(unknownStatement)
+	switch d.action {
 	case needsMoreFor:
 		return d.reason, d.need, false
 	case refuseFirst:
@@ -164,7 +164,7 @@ func (m *machine) guardFunction(p *gate.Plan) (r gate.Reason, n need, replaced b
 	case lapsedFirst:
 		m.replaceFunction(m.lapsedSQL(), p)
 	case checkFirst:
-		m.replaceFunction(fencing.InlineCheckSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txTold, m.held()), p)
+		m.replaceFunction(fencing.InlineCheckSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txAnnounced, m.held()), p)
 	default:
 		return d.reason, needNothing, false
 	}
@@ -176,6 +176,6 @@ func (m *machine) replaceFunction(sql string, p *gate.Plan) {
 	m.scratch = appendQuery(m.scratch, []byte(sql+";"+raiseSQL))
 	p.Own(m.scratch[at:])
 	e := m.pushQuery()
-	e.told = m.held()
-	e.inserts = []insertion{{index: 0, n: len(sql) + 1, guard: fullCheck}, {index: 1, n: len(raiseSQL), guard: refusal, refuse: retryRefusal}}
+	e.announced = m.held()
+	e.inserts = []insertion{{index: 0, n: len(sql) + 1, check: fullCheck}, {index: 1, n: len(raiseSQL), check: refusal, refuse: retryRefusal}}
 }

@@ -37,6 +37,6 @@ func (m *machine) endBlock(r *fencing.Refusal, s *statement, p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	for _, k := range []kind{closing, parse, run, closing, parse} {
 		e := m.push(k, true)
-		e.guard, e.refuse, e.stmt = refusal, r, s
+		e.check, e.refuse, e.stmt = refusal, r, s
 	}
 }

@@ -26,10 +26,10 @@ type Observer interface {
 	// Received is called with the bytes of the server before anything else is done
 	// with them.
 	Received(b []byte)
-	// Noted is called when the registry's note of the session's backend is
+	// Registered is called when the registry's note of the session's backend is
 	// confirmed, Unnoted before it is deleted.
-	Noted(epoch int64)
-	Unnoted()
+	Registered(epoch int64)
+	Unregistered()
 }
 
 // nobody observes nothing.
@@ -37,8 +37,8 @@ type nobody struct{}
 
 func (nobody) Sent([]byte) error { return nil }
 func (nobody) Received([]byte)   {}
-func (nobody) Noted(int64)       {}
-func (nobody) Unnoted()          {}
+func (nobody) Registered(int64)  {}
+func (nobody) Unregistered()     {}
 
 // observe begins to observe a session that is not let through unchecked.
 func (x *session) observe(m *machine) {

@@ -188,7 +188,7 @@ func (s shown) enter(t *testing.T, h *house) (*wiretest.Conn, *tapped) {
 	}
 	grant := func(worker string) { h.b.seat(h.proxiedDB, "billing", worker).Grant() }
 	first, server := connect("a")
-	if seat := h.b.seat(h.proxiedDB, "billing", "a"); !seat.Standing().May() {
+	if seat := h.b.seat(h.proxiedDB, "billing", "a"); !seat.Status().CanWrite() {
 		grant("a")
 	}
 	switch s.as {

@@ -18,7 +18,7 @@ func TestProtocolVacuumMarksPages(t *testing.T) {
 	b, db := newBench(t, pg, nil), pg.Database(t)
 	c := leaderConn(t, b, db)
 	mustExec(t, c, "create table t (id int)")
-	b.seat(db, "r", "w").Fence().RefreshCatalogue(t.Context())
+	b.seat(db, "r", "w").Fence().RefreshCatalog(t.Context())
 	for name, vacuum := range map[string][]byte{"simple": q("vacuum t"), "messages": cat(run("vacuum t"), sync_()), "analyze too": q("vacuum (analyze) t")} {
 		unmarked := "all"
 		for try := 0; try < 3 && unmarked != "0"; try++ { // the control role's own queries may be in the way

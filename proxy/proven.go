@@ -11,15 +11,15 @@ import (
 // not lead only proven reads pass.
 const readOnlyHolds = 16
 
-// proofOf returns the analysis of a text that is proven harmless now, else nil.
+// provableText returns the analysis of a text that is proven harmless now, else nil.
 // A prepared statement must be proven when it is parsed and when it is used:
 // what its names meant then is in the server's plan.
-func (m *machine) proofOf(sql []byte) *fencing.Statement {
-	if m.catalogue == nil || !mayQuery(sql) || m.unsettled(sql) {
+func (m *machine) provableText(sql []byte) *fencing.Statement {
+	if m.catalog == nil || !mayQuery(sql) || m.unsettled(sql) {
 		return nil
 	}
 	t := m.analyze(sql)
-	if ok, _ := m.catalogue().ProvenText(t); !ok {
+	if ok, _ := m.catalog().ProvenText(t); !ok {
 		return nil
 	}
 	return &t.Statements[0]
@@ -29,7 +29,7 @@ func (m *machine) proofOf(sql []byte) *fencing.Statement {
 // to those who do not lead, or do not know it, it decides; a leader it saves a
 // check, which costs less than parsing a text that does not come again.
 func (m *machine) proofPays(text []byte) bool {
-	if m.held() == 0 || m.txTold == 0 {
+	if m.held() == 0 || m.txAnnounced == 0 {
 		return m.version < readOnlyHolds
 	}
 	return m.provenReads && len(text) <= inlineText && m.cache.Recurs(text)
@@ -41,10 +41,10 @@ func (m *machine) proven(s *statement) bool {
 	if s == cursorStatement {
 		return true
 	}
-	if s.proof == nil || m.catalogue == nil {
+	if s.provable == nil || m.catalog == nil {
 		return false
 	}
-	ok, _ := m.catalogue().Proven(s.proof)
+	ok, _ := m.catalog().Proven(s.provable)
 	return ok
 }
 
@@ -55,10 +55,10 @@ func (m *machine) hintUnproven(e *reply, hint []byte) []byte {
 	if e.stmt != nil {
 		text = []byte(e.stmt.text)
 	}
-	if m.version >= readOnlyHolds || m.catalogue == nil || len(text) == 0 || len(text) >= maxAuditText {
+	if m.version >= readOnlyHolds || m.catalog == nil || len(text) == 0 || len(text) >= maxAuditText {
 		return hint
 	}
-	c, t := m.catalogue(), m.analyzeAs(text, m.settings)
+	c, t := m.catalog(), m.analyzeAs(text, m.settings)
 	for i := range t.Statements {
 		if !t.Statements[i].Read {
 			return hint

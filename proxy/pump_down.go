@@ -62,7 +62,7 @@ func (x *session) down(ctx context.Context) {
 // sockets the loop does what it can by itself.
 func (d *downPump) read() error {
 	x := d.x
-	if _, ok := x.lane(); !ok {
+	if _, ok := x.fastPath(); !ok {
 		n, err := x.server.Read(d.buf[d.have:])
 		x.observer.Received(d.buf[d.have : d.have+n])
 		if d.have += n; n > 0 {
@@ -71,7 +71,7 @@ func (d *downPump) read() error {
 		return err
 	}
 	d.readErr = nil
-	if err := x.server.(*socket).attend(d.serve); err != nil {
+	if err := x.server.(*socket).onReadable(d.serve); err != nil {
 		return err
 	}
 	return d.readErr
@@ -161,8 +161,8 @@ func (d *downPump) takeLocked() {
 	}
 	x.noteOwedLocked()
 	x.makeRoomLocked()
-	if x.m.leaving && x.noteGone == nil {
-		x.noteGone = make(chan struct{})
+	if x.m.unregistering && x.registrationGone == nil {
+		x.registrationGone = make(chan struct{})
 	}
 	x.mu.Unlock()
 	d.step.out, d.scratch = d.plan.Bytes(d.scratch)
@@ -191,9 +191,9 @@ func (d *downPump) relay(ctx context.Context) error {
 	tells := false
 	for i := range d.events {
 		switch e := &d.events[i]; e.kind {
-		case leave:
-			x.deleteNote(ctx)
-		case tell:
+		case unregister:
+			x.unregister(ctx)
+		case announce:
 			tells = true
 		case refused:
 			x.auditRefusal(*e)
@@ -202,7 +202,7 @@ func (d *downPump) relay(ctx context.Context) error {
 	var err error
 	switch out := d.step.out; {
 	case tells:
-		err = x.tell(out)
+		err = x.announce(out)
 	case len(out) > 0:
 		err = x.toClient(out)
 	}
@@ -239,7 +239,7 @@ func (x *session) poke() {
 
 // pokeLocked is poke for who has locked x.mu, which it unlocks.
 func (x *session) pokeLocked() {
-	poke := x.reading && (x.m.repeats() || x.draining && x.idleLocked())
+	poke := x.reading && (x.m.retries() || x.draining && x.idleLocked())
 	x.mu.Unlock()
 	if poke {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
@@ -252,18 +252,18 @@ func (x *session) toClient(out []byte) error {
 	return err
 }
 
-// tell sends a reply that tells the client an epoch. Told is the connection
+// announce sends a reply that tells the client an epoch. Told is the connection
 // only if nothing of the client's is pending: then every byte that arrives from
 // now on was written by someone who may know. Otherwise the next quiet moment
 // tells.
-func (x *session) tell(out []byte) error {
+func (x *session) announce(out []byte) error {
 	x.mu.Lock()
 	if x.upOver || x.m.partial || !x.m.quiet() {
 		x.mu.Unlock()
 		return x.toClient(out)
 	}
-	t := &telling{quiet: make(chan bool, 1), sent: make(chan struct{})}
-	x.telling = t
+	t := &announcement{quiet: make(chan bool, 1), sent: make(chan struct{})}
+	x.announcement = t
 	if x.reading {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
 	}
@@ -272,29 +272,29 @@ func (x *session) tell(out []byte) error {
 	if <-t.quiet {
 		x.mu.Lock()
 		if x.m.quiet() && !x.m.partial {
-			x.m.told, x.m.pending.set = x.m.pending.told, false
+			x.m.announced, x.m.pending.set = x.m.pending.told, false
 		}
 		x.mu.Unlock()
 	}
 	return x.toClient(out)
 }
 
-func (x *session) deleteNote(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+func (x *session) unregister(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	x.observer.Unnoted()
+	x.observer.Unregistered()
 	x.mu.Lock()
-	note := x.note
+	note := x.registration
 	x.mu.Unlock()
-	err := x.cand.Fence().Leave(ctx, note)
+	err := x.cand.Fence().UnregisterBackend(ctx, note)
 	if err != nil {
 		x.log.Warn("registry note not deleted", zap.Error(err))
 	}
 	x.mu.Lock()
-	x.m.leaving = false
-	x.noteStuck = x.noteStuck || err != nil
-	close(x.noteGone)
-	x.noteGone = nil
+	x.m.unregistering = false
+	x.registrationStuck = x.registrationStuck || err != nil
+	close(x.registrationGone)
+	x.registrationGone = nil
 	x.mu.Unlock()
 }
 

@@ -36,7 +36,7 @@ func (x *session) advanced(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
 	for !x.cand.Advanced(ctx) {
-		if x.cand.Standing().May() {
+		if x.cand.Status().CanWrite() {
 			return false // an operator, most likely
 		}
 		select {

@@ -31,11 +31,11 @@ func (x *session) awaitRoom() bool {
 	return !x.downEnded
 }
 
-// repeats reports, at the end of what the client says, whether some of it is to
+// retries reports, at the end of what the client says, whether some of it is to
 // be sent again first, and waits until it can be.
-func (x *session) repeats() bool {
+func (x *session) retries() bool {
 	x.mu.Lock()
-	repeats := x.m.repeat.discard || x.m.repeat.due
+	repeats := x.m.retry.discard || x.m.retry.due
 	x.mu.Unlock()
 	return repeats && x.awaitRoom()
 }
@@ -44,15 +44,15 @@ func (x *session) repeats() bool {
 func (x *session) meet(ctx context.Context, n need) {
 	defer while(&x.active.serving)()
 	switch n {
-	case needEnter:
-		r := x.enter(ctx)
+	case needRegister:
+		r := x.register(ctx)
 		x.mu.Lock()
-		x.m.entered(r)
+		x.m.registered(r)
 		x.mu.Unlock()
 		return
-	case needCatalogue:
+	case needCatalog:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		x.cand.Fence().RefreshCatalogue(wait)
+		x.cand.Fence().RefreshCatalog(wait)
 		cancel()
 		x.mu.Lock()
 		x.m.refreshed()
@@ -61,9 +61,9 @@ func (x *session) meet(ctx context.Context, n need) {
 	case needAnalysis:
 		x.analyze()
 		return
-	case needDemand:
+	case needCampaign:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		x.cand.Demand(wait)
+		x.cand.CampaignOnDemand(wait)
 		cancel()
 	case needConfirm:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
@@ -95,32 +95,32 @@ func (x *session) analyze() {
 	x.mu.Unlock()
 }
 
-// enter notes the backend in the registry, once the last note is gone.
-func (x *session) enter(ctx context.Context) *fencing.Refusal {
+// register notes the backend in the registry, once the last note is gone.
+func (x *session) register(ctx context.Context) *fencing.Refusal {
 	x.mu.Lock()
-	gone := x.noteGone
+	gone := x.registrationGone
 	x.mu.Unlock()
 	if gone != nil {
 		<-gone
 	}
 	x.mu.Lock()
-	stuck := x.noteStuck
-	entry := x.m.entry()
+	stuck := x.registrationStuck
+	entry := x.m.registerRequest()
 	entry.PID = x.pid
 	x.mu.Unlock()
 	if stuck {
-		return noteStuckRefusal
+		return registrationStuckRefusal
 	}
-	ctx, cancel := context.WithTimeout(ctx, noteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	note, err := x.cand.Fence().Enter(ctx, entry)
+	note, err := x.cand.Fence().RegisterBackend(ctx, entry)
 	if err != nil {
 		x.log.Debug("registry refused", zap.Error(err))
 		return faultRefusal(err)
 	}
 	x.mu.Lock()
-	x.note = note
+	x.registration = note
 	x.mu.Unlock()
-	x.observer.Noted(int64(entry.Told))
+	x.observer.Registered(int64(entry.Announced))
 	return nil
 }

@@ -79,7 +79,7 @@ func (u *upPump) read() error {
 			x.say(adminShutdown)
 			return net.ErrClosed
 		}
-		if x.m.repeats() {
+		if x.m.retries() {
 			x.mu.Unlock()
 			return nil
 		}
@@ -105,7 +105,7 @@ func (u *upPump) read() error {
 		}
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
-			if x.repeats() {
+			if x.retries() {
 				return nil // and then the end is read again
 			}
 			return err
@@ -117,7 +117,7 @@ func (u *upPump) read() error {
 // await returns when there is something to process. Between two sockets the
 // loop does what it can by itself.
 func (u *upPump) await() (some bool, err error) {
-	client, ok := u.x.lane()
+	client, ok := u.x.fastPath()
 	if !ok {
 		n, err := u.x.client.Read(u.buf[u.have:])
 		u.have += n
@@ -127,7 +127,7 @@ func (u *upPump) await() (some bool, err error) {
 		return n > 0, err
 	}
 	u.readErr = nil
-	if err := client.attend(u.serve); err != nil {
+	if err := client.onReadable(u.serve); err != nil {
 		return false, err
 	}
 	return u.readErr == nil, u.readErr
@@ -162,8 +162,8 @@ func (u *upPump) serve() (stay bool) {
 	return true
 }
 
-// lane returns the client's socket if the loop can relay between the two sides.
-func (x *session) lane() (*socket, bool) {
+// fastPath returns the client's socket if the loop can relay between the two sides.
+func (x *session) fastPath() (*socket, bool) {
 	client, ok := x.client.(*socket)
 	if !ok {
 		return nil, false

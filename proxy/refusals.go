@@ -26,9 +26,9 @@ var replicationRefusal = &fencing.Refusal{
 	Hint:     "Connect to Postgres itself for replication.",
 }
 
-// noteStuckRefusal follows a note whose deletion failed, and may still happen:
+// registrationStuckRefusal follows a note whose deletion failed, and may still happen:
 // it would then take the next note, and what runs under it would be unseen.
-var noteStuckRefusal = &fencing.Refusal{
+var registrationStuckRefusal = &fencing.Refusal{
 	SQLState: fencing.StateNoFence,
 	Message:  "the fence cannot be checked: the last note of this connection in the registry could not be deleted",
 	Detail:   "{}",
@@ -85,21 +85,21 @@ func missingResource(user string) *fencing.Refusal {
 }
 
 // supersededRefusal tells a worker that its candidacy is over.
-func supersededRefusal(resource, worker, incarnation string, st *fencing.Standing) *fencing.Refusal {
+func supersededRefusal(resource, worker, incarnation string, st *fencing.Status) *fencing.Refusal {
 	return &fencing.Refusal{
 		SQLState: fencing.StateSuperseded,
 		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of worker %s",
 			asciiOnly(worker), asciiOnly(resource), st.Epoch, st.Holder.Epoch, asciiOnly(st.Holder.Worker)),
-		Detail: standingDetail(resource, worker, incarnation, st),
+		Detail: statusDetail(resource, worker, incarnation, st),
 		Hint:   "Another worker leads. Stop what this worker was doing; connect again only to begin anew from what the database says now.",
 	}
 }
 
 // readOnlyRefusal is what a write that only the server's read-only mode found
 // gets: it hid in a function, a view or a rule.
-func readOnlyRefusal(resource, worker, incarnation string, st *fencing.Standing) *fencing.Refusal {
-	r := &fencing.Refusal{SQLState: fencing.StateNotLeader, Detail: standingDetail(resource, worker, incarnation, st)}
-	if st.May() {
+func readOnlyRefusal(resource, worker, incarnation string, st *fencing.Status) *fencing.Refusal {
+	r := &fencing.Refusal{SQLState: fencing.StateNotLeader, Detail: statusDetail(resource, worker, incarnation, st)}
+	if st.CanWrite() {
 		r.SQLState = fencing.StateStartOver
 		r.Message = fmt.Sprintf("worker %s has become leader of resource %s with epoch %d since this transaction began",
 			asciiOnly(worker), asciiOnly(resource), st.Epoch)
@@ -122,7 +122,7 @@ func uncheckedRefusal(cause pgError) *fencing.Refusal {
 	}
 }
 
-func standingDetail(resource, worker, incarnation string, st *fencing.Standing) string {
+func statusDetail(resource, worker, incarnation string, st *fencing.Status) string {
 	return detail(map[string]any{
 		"resource": resource, "worker": worker, "incarnation": incarnation, "epoch": st.Epoch,
 		"current_epoch": st.Holder.Epoch, "current_worker": st.Holder.Worker,

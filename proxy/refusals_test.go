@@ -27,8 +27,8 @@ func TestASCIIOnlyKeepsTheMeaningInsideJSON(t *testing.T) {
 
 func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 	t.Parallel()
-	st := &fencing.Standing{Role: fencing.Superseded, Epoch: 3, Holder: fencing.Record{Epoch: 7, Worker: "wörker-ß\n"}}
-	leading := &fencing.Standing{Role: fencing.Leader, Epoch: 9, Holder: fencing.Record{Epoch: 9, Worker: "ü"}}
+	st := &fencing.Status{Role: fencing.Superseded, Epoch: 3, Holder: fencing.Record{Epoch: 7, Worker: "wörker-ß\n"}}
+	leading := &fencing.Status{Role: fencing.Leader, Epoch: 9, Holder: fencing.Record{Epoch: 9, Worker: "ü"}}
 	for name, c := range map[string]struct {
 		r     *fencing.Refusal
 		state string

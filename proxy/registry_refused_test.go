@@ -22,14 +22,14 @@ func TestACheckAfterARefusedNoteCannotPass(t *testing.T) {
 		m := fuzzMachine(fencedMode, &st)
 		p := &gate.Plan{}
 		p.Reset(message)
-		if _, need, err := m.client(message, p); need != needEnter || err != nil {
+		if _, need, err := m.client(message, p); need != needRegister || err != nil {
 			t.Fatalf("%s: need %v, want the registry", name, need)
 		}
 		st.Role = fencing.Follower
-		if e := m.entry(); e.Held != 0 {
+		if e := m.registerRequest(); e.Held != 0 {
 			t.Fatalf("%s: without the lease it holds epoch %d", name, e.Held)
 		}
-		m.entered(&fencing.Refusal{SQLState: fencing.StateNotLeader})
+		m.registered(&fencing.Refusal{SQLState: fencing.StateNotLeader})
 		st.Role = fencing.Leader
 		p.Reset(message)
 		if _, need, err := m.client(message, p); need != needNothing || err != nil {

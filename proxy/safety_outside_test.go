@@ -65,7 +65,7 @@ func TestALapsedLeaseIsNamed(t *testing.T) {
 		worker := fmt.Sprintf("w%d", i)
 		c := s.leads(worker)
 		mustPass(t, c, q(mine))
-		lapsed := *s.seat(s.db, "r", worker).Standing()
+		lapsed := *s.seat(s.db, "r", worker).Status()
 		lapsed.Role, lapsed.Lapsed = fencing.Follower, true
 		s.seat(s.db, "r", worker).Set(&lapsed)
 		all := mustFail(t, c, "ZF002", write)

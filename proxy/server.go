@@ -13,13 +13,13 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// maxCrowd bounds the clients that are heard out at once when there are
+// maxOverflow bounds the clients that are heard out at once when there are
 // MaxConnections: one may want to cancel a statement, and to understand why it
 // is refused a client must have been asked for nothing it waits for.
-// crowdTimeout bounds how long.
+// overflowTimeout bounds how long.
 const (
-	maxCrowd     = 100
-	crowdTimeout = time.Second
+	maxOverflow     = 100
+	overflowTimeout = time.Second
 )
 
 // cacheBytes bounds the cache of analysed texts, shared by all sessions.
@@ -30,15 +30,15 @@ type Server struct {
 	cfg   Config
 	cache *fencing.Cache
 	// analyze analyzes a text too long for the machine; it may take a while.
-	analyze func(sql string, s fencing.Settings) *fencing.Text
-	parsing *fairQueue // of those who have a long text analyzed
-	keys    cancelKeys
-	ctx     context.Context // of every connection; Close ends it
-	stop    context.CancelFunc
-	loops   *loops
-	crews   *crews
-	slots   chan struct{} // of MaxConnections
-	crowd   chan struct{} // of clients beyond them
+	analyze  func(sql string, s fencing.Settings) *fencing.Text
+	parsing  *fairQueue // of those who have a long text analyzed
+	keys     cancelKeys
+	ctx      context.Context // of every connection; Close ends it
+	stop     context.CancelFunc
+	loops    *loops
+	crews    *crews
+	slots    chan struct{} // of MaxConnections
+	overflow chan struct{} // of clients beyond them
 
 	mu struct {
 		sync.Mutex
@@ -61,7 +61,7 @@ func NewServer(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), crowd: make(chan struct{}, maxCrowd)}
+	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
@@ -127,8 +127,8 @@ func (s *Server) begin(conn net.Conn) {
 		default:
 		}
 		select {
-		case s.crowd <- struct{}{}:
-			defer func() { <-s.crowd }()
+		case s.overflow <- struct{}{}:
+			defer func() { <-s.overflow }()
 			s.handleExcess(ctx, conn)
 		default:
 			refuse(conn, tooManyClients)
@@ -239,7 +239,7 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 
 // handleExcess is the story of a connection for which there is no room.
 func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
-	client, _, cancel, err := s.hear(conn, min(crowdTimeout, s.cfg.StartupTimeout))
+	client, _, cancel, err := s.hear(conn, min(overflowTimeout, s.cfg.StartupTimeout))
 	defer client.Close()
 	switch {
 	case cancel != nil:
@@ -263,7 +263,7 @@ func (s *Server) hear(conn net.Conn, timeout time.Duration) (client net.Conn, st
 	if draining {
 		return conn, nil, nil, shuttingDown
 	}
-	r := reception{tls: s.cfg.TLS, conn: conn}
+	r := startupReader{tls: s.cfg.TLS, conn: conn}
 	start, cancel, err = r.read()
 	var late net.Error
 	switch {

@@ -15,8 +15,8 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// noteTimeout bounds writing or deleting a note of the registry.
-const noteTimeout = 5 * time.Second
+// registerTimeout bounds writing or deleting a note of the registry.
+const registerTimeout = 5 * time.Second
 
 // session is one client and its server connection. Two goroutines see to the
 // bytes: up from the client to the server (the session's own goroutine), down
@@ -60,26 +60,26 @@ type session struct {
 	superseded, joined atomic.Bool
 
 	// mu guards the machine and what follows. It is never held while blocking.
-	mu        sync.Mutex
-	m         *machine
-	reading   bool // up is in its Read
-	draining  bool
-	goodbye   bool             // the client was told why the session ends
-	audited   bool             // the statement that a superseded client tried was audited
-	over      bool             // up must not read on
-	telling   *telling         // a reply that tells waits for up to be quiet
-	note      fencing.Note     // the last one in the registry
-	noteStuck bool             // a note may still be deleted, later: no other may be made
-	upOver    bool             // up has ended, and answers no more
-	noteGone  chan struct{}    // closed when the note that is being deleted is gone
-	room      chan struct{}    // up waits for it to be closed, at needRoom
-	downEnded bool             // nothing more is read of the server
-	parting   *fencing.Refusal // what the client is told when all else was said
+	mu                sync.Mutex
+	m                 *machine
+	reading           bool // up is in its Read
+	draining          bool
+	goodbye           bool                 // the client was told why the session ends
+	audited           bool                 // the statement that a superseded client tried was audited
+	over              bool                 // up must not read on
+	announcement      *announcement        // a reply that tells waits for up to be quiet
+	registration      fencing.Registration // the last one in the registry
+	registrationStuck bool                 // a note may still be deleted, later: no other may be made
+	upOver            bool                 // up has ended, and answers no more
+	registrationGone  chan struct{}        // closed when the note that is being deleted is gone
+	room              chan struct{}        // up waits for it to be closed, at needRoom
+	downEnded         bool                 // nothing more is read of the server
+	parting           *fencing.Refusal     // what the client is told when all else was said
 }
 
-// telling is the meeting of the two pumps when a reply tells an epoch: down
+// announcement is the meeting of the two pumps when a reply tells an epoch: down
 // holds the reply until up has said whether bytes of the client's are pending.
-type telling struct {
+type announcement struct {
 	quiet chan bool     // up to down; has room for the answer
 	sent  chan struct{} // closed by down
 }
@@ -87,7 +87,7 @@ type telling struct {
 // answer says whether nothing of the client's is pending. If so, the reply is
 // sent before up reads on; if not, nobody waits: the client may want to be read
 // before it reads.
-func (t *telling) answer(quiet bool) {
+func (t *announcement) answer(quiet bool) {
 	t.quiet <- quiet
 	if quiet {
 		<-t.sent
@@ -96,9 +96,9 @@ func (t *telling) answer(quiet bool) {
 
 // asked takes the question of the other pump, nil if there is none. x.mu is
 // held.
-func (x *session) asked() *telling {
-	t := x.telling
-	x.telling = nil
+func (x *session) asked() *announcement {
+	t := x.announcement
+	x.announcement = nil
 	return t
 }
 
@@ -129,11 +129,11 @@ func (x *session) leave(orderly bool) {
 	x.srv.crews.leave(x)
 }
 
-// StandingChanged implements fencing.Member: when the candidacy is superseded,
+// StatusChanged implements fencing.Member: when the candidacy is superseded,
 // the server's backend is ended at once, and the client is told at its next
 // use, so that its pool sees an error and not a connection to replace.
-func (x *session) StandingChanged() {
-	if fencing.Checking && x.joined.Load() && x.cand.Standing().Role == fencing.Superseded {
+func (x *session) StatusChanged() {
+	if fencing.Checking && x.joined.Load() && x.cand.Status().Role == fencing.Superseded {
 		x.superseded.Store(true)
 		_ = x.server.Close()
 	}
@@ -192,7 +192,7 @@ func (x *session) run(ctx context.Context) {
 func (x *session) upEnds() {
 	x.mu.Lock()
 	x.upOver = true
-	x.m.repeat.on = false
+	x.m.retry.on = false
 	t := x.asked()
 	x.mu.Unlock()
 	if t != nil {
@@ -260,7 +260,7 @@ func (x *session) say(r *fencing.Refusal) {
 
 // supersededRefusal is what the client is told at its next use.
 func (x *session) supersededRefusal() *fencing.Refusal {
-	return supersededRefusal(x.start.own.resource, x.worker, x.cand.Incarnation(), x.cand.Standing())
+	return supersededRefusal(x.start.own.resource, x.worker, x.cand.Incarnation(), x.cand.Status())
 }
 
 // saySuperseded tells the client that its candidacy is over, and audits the

@@ -18,7 +18,7 @@ func leaderConn(t *testing.T, b *bench, db string) *wiretest.Conn {
 	t.Helper()
 	params := []string{"user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w"}
 	c, _ := wiretest.Connect(t, b.addr, params...)
-	if s := b.seat(db, "r", "w"); !s.Standing().May() {
+	if s := b.seat(db, "r", "w"); !s.Status().CanWrite() {
 		s.Grant()
 		_ = c.Close() // it was not told
 		c, _ = wiretest.Connect(t, b.addr, params...)

@@ -40,7 +40,7 @@ type socket struct {
 	sentAll chan struct{} // closed when ended is set
 	wrote   atomic.Uint64 // bytes that were taken from us
 
-	lane struct {
+	fastPath struct {
 		sync.Mutex
 		serve func() (stay bool)
 		left  chan struct{}
@@ -71,7 +71,7 @@ func newSocket(l *loop, conn net.Conn) (*socket, error) {
 		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
 	}
 	s.use.fd = fd
-	s.lane.left = make(chan struct{}, 1)
+	s.fastPath.left = make(chan struct{}, 1)
 	// Of one file the runtime's poller and ours would both be told.
 	if err := conn.Close(); err != nil {
 		_ = unix.Close(fd)

@@ -81,7 +81,7 @@ func (c *collector) serve() bool {
 
 func attended(s *socket, c *collector) <-chan error {
 	done := make(chan error, 1)
-	go func() { done <- s.attend(c.serve) }()
+	go func() { done <- s.onReadable(c.serve) }()
 	return done
 }
 

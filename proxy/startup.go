@@ -44,16 +44,16 @@ type cancelRequest struct {
 	secret []byte
 }
 
-// reception is the part of a connection before its session: it reads packets
+// startupReader is the part of a connection before its session: it reads packets
 // until the one that begins a session or asks for a cancel.
-type reception struct {
+type startupReader struct {
 	tls  *ClientTLS
 	conn net.Conn // as it came, or under TLS when the client asked for that
 }
 
 // read never reads past a packet's end: what follows an SSLRequest would not be
 // the client's own words (CVE-2021-3935).
-func (r *reception) read() (*startup, *cancelRequest, error) {
+func (r *startupReader) read() (*startup, *cancelRequest, error) {
 	var first [1]byte
 	if _, err := io.ReadFull(r.conn, first[:]); err != nil {
 		return nil, nil, err
@@ -99,13 +99,13 @@ func (r *reception) read() (*startup, *cancelRequest, error) {
 }
 
 // negotiate answers an SSLRequest.
-func (r *reception) negotiate() (secured bool, err error) {
+func (r *startupReader) negotiate() (secured bool, err error) {
 	if r.tls == nil {
 		_, err := r.conn.Write([]byte{'N'})
 		return false, err
 	}
 	if unread(r.conn) > 0 {
-		return false, stuffed
+		return false, errBytesAfterSSLRequest
 	}
 	if _, err := r.conn.Write([]byte{'S'}); err != nil {
 		return false, err
@@ -120,7 +120,7 @@ func (r *reception) negotiate() (secured bool, err error) {
 
 // direct begins TLS without a request, as PostgreSQL 17 allows: the client must
 // name the protocol then.
-func (r *reception) direct(first []byte) error {
+func (r *startupReader) direct(first []byte) error {
 	if r.tls == nil {
 		return fmt.Errorf("%w: it came without a request, and TLS is off", errHandshake)
 	}

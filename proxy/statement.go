@@ -33,9 +33,9 @@ type statement struct {
 	// reading is how the server read the text when it was parsed, as far as is
 	// known. What it means does not change with the settings after that.
 	reading fencing.Settings
-	// proof is the analysed text if the catalogue proved it harmless when it
+	// provable is the analysed text if the catalogue proved it harmless when it
 	// came, nil if it did not or was not asked.
-	proof *fencing.Statement
+	provable *fencing.Statement
 	// batch is the batch in which the Parse was sent, confirmed that the server
 	// said ParseComplete. Unconfirmed, it is good in its own batch only: there,
 	// a failed Parse makes the server skip what uses it.
@@ -125,7 +125,7 @@ func (m *machine) newStatement(sql []byte) *statement {
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what
 // cannot be parsed.
 func (s *statement) hides() bool {
-	return !s.known || s.info.Kind == fencing.Alone && s.info.EndsTx
+	return !s.known || s.info.Kind == fencing.NonTransactional && s.info.EndsTransaction
 }
 
 // read reports whether s is nothing but a read, as far as the grammar tells.

@@ -155,7 +155,7 @@ func (m *machine) keeps(sql []byte) string {
 	if len(sql) > maxAnalyzed {
 		sql = sql[:maxAuditText] // nothing will be parsed of it
 	}
-	if m.stmts.bytes+m.portals.bytes+m.owed.texts+len(m.unnamed.text)+len(sql) > maxTexts {
+	if m.stmts.bytes+m.portals.bytes+m.pendingReplies.texts+len(m.unnamed.text)+len(sql) > maxTexts {
 		return ""
 	}
 	return string(sql)

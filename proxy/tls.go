@@ -170,9 +170,9 @@ func plainRefusal(conn net.Conn, start *startup) error {
 	}
 }
 
-// stuffed is what Postgres says to bytes that came in the clear and would be
+// errBytesAfterSSLRequest is what Postgres says to bytes that came in the clear and would be
 // taken for those of the secured connection (CVE-2021-23214).
-var stuffed = &fencing.Refusal{
+var errBytesAfterSSLRequest = &fencing.Refusal{
 	SQLState: "08P01", Message: "received unencrypted data after SSL request",
 	Detail: "This could be either a client-software bug or evidence of an attempted man-in-the-middle attack.",
 }

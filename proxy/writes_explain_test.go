@@ -29,7 +29,7 @@ func TestExplainSaysWhatTheProxyDoes(t *testing.T) {
 			continue
 		}
 		e := all[0]
-		alone := e.Kind == fencing.Alone
+		alone := e.Kind == fencing.NonTransactional
 		leader := proxy.Front(t, sql, true, !alone)
 		follower := proxy.Front(t, sql, false, !alone)
 		var want, wantFollower string

@@ -19,11 +19,11 @@ func Front(t *testing.T, sql string, leads, inBlock bool) string {
 	m.checks.prepared, m.checks.confirmed = true, true
 	if inBlock {
 		m.txn.Answer(gate.Block, false)
-		m.txTold = m.told
+		m.txAnnounced = m.announced
 	}
 	out := pumpUp(t, m, appendQuery(nil, []byte(sql)), 1<<20)
 	switch {
-	case m.note.Held():
+	case m.registration.Held():
 		return "registry"
 	case bytes.Contains(out, []byte(raiseSQL)), bytes.Contains(out, []byte(endSQL)):
 		return "refusal"

@@ -153,7 +153,7 @@ func (x *table) closeAll() {
 // the server waits for more of what was sent.
 func (x *table) change(c cell) error {
 	was := x.holder
-	led := *was.Standing()
+	led := *was.Status()
 	switch c.who {
 	case lapsed:
 		led.Role, led.Lapsed = fencing.Follower, true
@@ -162,7 +162,7 @@ func (x *table) change(c cell) error {
 		if err := x.grant(); err != nil {
 			return err
 		}
-		led.Role, led.Holder = fencing.Superseded, fencing.Record{Epoch: x.holder.Standing().Epoch, Worker: x.worker}
+		led.Role, led.Holder = fencing.Superseded, fencing.Record{Epoch: x.holder.Status().Epoch, Worker: x.worker}
 		was.Set(&led)
 	case unaware, unawareSaying:
 		return x.grant()
@@ -172,7 +172,7 @@ func (x *table) change(c cell) error {
 
 // undo takes a lapse back.
 func (x *table) undo(c cell, was *desktest.Seat) {
-	if st := *was.Standing(); c.who == lapsed && st.Lapsed {
+	if st := *was.Status(); c.who == lapsed && st.Lapsed {
 		st.Role, st.Lapsed = fencing.Leader, false
 		was.Set(&st)
 	}

@@ -14,7 +14,7 @@ func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
 		c := s.leads("w")
 		mustPass(t, c, q("create temp table mine (a int); insert into mine values (7)"))
 		seat := s.seat(s.db, "r", "w")
-		led := *seat.Standing()
+		led := *seat.Status()
 		lapsed := led
 		lapsed.Role, lapsed.Lapsed = 0, true
 		seat.Set(&lapsed) // it leads no more, and nobody was granted since

@@ -52,10 +52,10 @@ type WorkerView struct {
 	Incarnation string `json:"incarnation"`
 	// Role is what SHOW fencepost.role says, or "lapsed" for a worker whose
 	// lease is not confirmed while nobody else was granted one.
-	Role        string `json:"role"`
-	Epoch       int64  `json:"epoch"`
-	Connections int    `json:"connections"`
-	Silent      bool   `json:"silent,omitempty"`
+	Role         string `json:"role"`
+	Epoch        int64  `json:"epoch"`
+	Connections  int    `json:"connections"`
+	Unresponsive bool   `json:"silent,omitempty"`
 	// Observes: none of its connections campaigns.
 	Observes bool `json:"observes,omitempty"`
 	// WorkerTimeout is how long it may be silent now, in seconds; null is for

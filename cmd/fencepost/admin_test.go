@@ -22,7 +22,7 @@ func someResources() []election.ResourceStatus {
 			Record:      fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
 			FalseAlarms: 4,
 			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
-				Standing: fencing.Standing{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2}},
+				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2}},
 		},
 		{Database: "shop", Resource: "mail", Leaderless: 5 * time.Second},
 	}

@@ -41,10 +41,10 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 		}
 		sql = string(text)
 	}
-	var catalogue *fencing.Catalogue
+	var catalogue *fencing.Catalog
 	if *dsn != "" {
 		var err error
-		if catalogue, err = readCatalogue(ctx, *dsn); err != nil {
+		if catalogue, err = readCatalog(ctx, *dsn); err != nil {
 			return err
 		}
 	}
@@ -76,12 +76,12 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 	return nil
 }
 
-// readCatalogue asks the database that the DSN names.
-func readCatalogue(ctx context.Context, dsn string) (*fencing.Catalogue, error) {
+// readCatalog asks the database that the DSN names.
+func readCatalog(ctx context.Context, dsn string) (*fencing.Catalog, error) {
 	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	return store.ReadCatalogue(ctx, conn)
+	return store.ReadCatalog(ctx, conn)
 }

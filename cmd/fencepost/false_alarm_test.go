@@ -31,7 +31,7 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 	const timeout = 250 * time.Millisecond
 	r := startServing(t, s, func(c *Config) { c.Lease.WorkerTimeout = Duration(timeout) })
 	worker := r.connect(t, db, "fencepost.resource=billing")
-	eventually(t, "the lease to be released for silence", func() bool { v := r.view(t, db, "billing"); return !v.Here && v.Workers[0].Silent })
+	eventually(t, "the lease to be released for silence", func() bool { v := r.view(t, db, "billing"); return !v.Here && v.Workers[0].Unresponsive })
 	if err := execSQL(t, worker, "INSERT INTO work VALUES (1)"); err != nil {
 		t.Fatalf("the write of a worker that came back: %v", err)
 	}

@@ -175,7 +175,7 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), r.Database, r.Resource)
 		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), r.Database, r.Resource)
 		for _, c := range r.Candidacies {
-			if c.Standing.Role != fencing.Leader {
+			if c.Status.Role != fencing.Leader {
 				continue
 			}
 			timeout := c.WorkerTimeout.Seconds()

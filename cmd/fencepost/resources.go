@@ -46,25 +46,25 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 
 func workerView(c election.CandidacyStatus) WorkerView {
 	v := WorkerView{
-		Worker:      c.Worker,
-		User:        c.User,
-		Incarnation: c.Incarnation,
-		Role:        c.Standing.Role.String(),
-		Epoch:       int64(c.Standing.Epoch),
-		Connections: c.Members,
-		Silent:      c.Silent,
-		Observes:    c.Observes,
-		FalseAlarms: c.FalseAlarms,
+		Worker:       c.Worker,
+		User:         c.User,
+		Incarnation:  c.Incarnation,
+		Role:         c.Status.Role.String(),
+		Epoch:        int64(c.Status.Epoch),
+		Connections:  c.Members,
+		Unresponsive: c.Unresponsive,
+		Observes:     c.Observes,
+		FalseAlarms:  c.FalseAlarms,
 	}
 	if c.WorkerTimeout > 0 {
 		seconds := c.WorkerTimeout.Seconds()
 		v.WorkerTimeout = &seconds
 	}
-	if c.Standing.Role == fencing.Follower && c.Standing.Lapsed {
+	if c.Status.Role == fencing.Follower && c.Status.Lapsed {
 		v.Role = "lapsed"
 	}
-	if c.Standing.Fault != nil {
-		v.Fault = c.Standing.Fault.Error()
+	if c.Status.Fault != nil {
+		v.Fault = c.Status.Fault.Error()
 	}
 	return v
 }

@@ -200,9 +200,9 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		st.Close()
 	}
 	backend := election.Backend{
-		Fence: newFences(st, database, s.cfg).open,
-		Rest:  st.Rest,
-		Close: closed,
+		Fence:     newFences(st, database, s.cfg).open,
+		CloseIdle: st.CloseIdle,
+		Close:     closed,
 	}
 	if s.consul != nil {
 		backend.Provider = s.consul.Database(database)

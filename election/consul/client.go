@@ -150,18 +150,18 @@ func (c *Client) Healthy() error { return c.seen.failure() }
 // than all that were made before: the operator's way on after Consul was
 // restored or rebuilt.
 func (c *Client) BumpGeneration(ctx context.Context) (marker string, err error) {
-	marker = newMarker()
-	_, err = c.api.KV().Put(&api.KVPair{Key: c.markerKey(), Value: []byte(marker)}, write(ctx))
+	marker = newInstanceID()
+	_, err = c.api.KV().Put(&api.KVPair{Key: c.instanceKey(), Value: []byte(marker)}, write(ctx))
 	if err != nil {
 		return "", fmt.Errorf("begin a new generation in consul: %w", err)
 	}
 	return marker, nil
 }
 
-// makeMarker makes the marker if there is none. Of two that try, one succeeds;
+// makeInstanceID makes the marker if there is none. Of two that try, one succeeds;
 // both are content.
-func (c *Client) makeMarker(ctx context.Context) (made bool, err error) {
-	made, _, err = c.api.KV().CAS(&api.KVPair{Key: c.markerKey(), Value: []byte(newMarker())}, write(ctx))
+func (c *Client) makeInstanceID(ctx context.Context) (made bool, err error) {
+	made, _, err = c.api.KV().CAS(&api.KVPair{Key: c.instanceKey(), Value: []byte(newInstanceID())}, write(ctx))
 	if err != nil {
 		return false, fmt.Errorf("make the generation marker: %w", err)
 	}

@@ -40,8 +40,8 @@ func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	}
 }
 
-func bid(worker string, ttl time.Duration) election.Bid {
-	return election.Bid{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+func bid(worker string, ttl time.Duration) election.AcquireRequest {
+	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
 }
 
 // worker is a member of a candidacy.
@@ -51,7 +51,7 @@ type worker struct {
 }
 
 func (w *worker) Activity() (uint64, bool) { return w.reads.Load(), true }
-func (w *worker) StandingChanged()         {}
+func (w *worker) StatusChanged()           {}
 
 // elections is a proxy of its own, over the real fence.
 func elections(t *testing.T, c *consul.Client, ttl time.Duration) *election.Elections {
@@ -84,7 +84,7 @@ func elections(t *testing.T, c *consul.Client, ttl time.Duration) *election.Elec
 func join(t *testing.T, e *election.Elections, db, name string) *worker {
 	t.Helper()
 	w := &worker{}
-	c, err := e.Join(within(t, patience), fencing.Claim{
+	c, err := e.Join(within(t, patience), fencing.JoinRequest{
 		Database: db, User: pgtest.App, Resource: "billing", Worker: name,
 		Client: netip.MustParseAddr("192.0.2.1"), WorkerTimeout: -1,
 	}, w)
@@ -111,8 +111,8 @@ func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
 	var snapshot []byte
 	for i := range 4 {
 		w := join(t, e, db, fmt.Sprint("before-", i))
-		eventually(t, "the worker leads", patience, func() bool { return w.Standing().May() })
-		last = w.Standing().Epoch
+		eventually(t, "the worker leads", patience, func() bool { return w.Status().CanWrite() })
+		last = w.Status().Epoch
 		if i == 0 {
 			snapshot = old.Snapshot(t)
 		}
@@ -126,8 +126,8 @@ func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
 		old.Restore(t, snapshot)
 		w := join(t, e, db, "after")
 		// The snapshot holds the lock of a session that nobody renews.
-		eventually(t, "a worker leads", 3*ttl+patience, func() bool { return w.Standing().May() })
-		if epoch := w.Standing().Epoch; epoch <= last {
+		eventually(t, "a worker leads", 3*ttl+patience, func() bool { return w.Status().CanWrite() })
+		if epoch := w.Status().Epoch; epoch <= last {
 			t.Errorf("epoch %d was granted after %d", epoch, last)
 		} else {
 			last = epoch
@@ -140,9 +140,9 @@ func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
 		rebuilt.Restore(t, snapshot)
 		c := client(t, consul.Config{Address: rebuilt.Addr(), Prefix: db, Proxy: "two"})
 		w := join(t, elections(t, c, ttl), db, "after the rebuild")
-		eventually(t, "the fence refuses the old order", patience, func() bool { return w.Standing().Fault != nil })
-		if w.Standing().May() || w.Standing().Epoch != 0 {
-			t.Errorf("an award of an old order was granted: %+v", *w.Standing())
+		eventually(t, "the fence refuses the old order", patience, func() bool { return w.Status().Fault != nil })
+		if w.Status().CanWrite() || w.Status().Epoch != 0 {
+			t.Errorf("an award of an old order was granted: %+v", *w.Status())
 		}
 		var refusal *fencing.Refusal
 		if err := w.AwaitLeader(within(t, patience)); !errors.As(err, &refusal) || refusal.SQLState != fencing.StateNoFence ||
@@ -152,8 +152,8 @@ func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
 		if _, err := c.BumpGeneration(within(t, patience)); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "the worker leads after the bump", patience, func() bool { return w.Standing().May() })
-		if epoch := w.Standing().Epoch; epoch != last+1 {
+		eventually(t, "the worker leads after the bump", patience, func() bool { return w.Status().CanWrite() })
+		if epoch := w.Status().Epoch; epoch != last+1 {
 			t.Errorf("epoch %d was granted after %d", epoch, last)
 		}
 	})
@@ -165,21 +165,21 @@ func TestFrozenAgentStopsTheLeaderInTime(t *testing.T) {
 	agent := consultest.Start(t)
 	c := client(t, consul.Config{Address: agent.Addr(), Prefix: db, Proxy: "one"})
 	w := join(t, elections(t, c, ttl), db, "a")
-	if !w.Standing().May() {
-		t.Fatalf("the worker does not lead: %+v", *w.Standing())
+	if !w.Status().CanWrite() {
+		t.Fatalf("the worker does not lead: %+v", *w.Status())
 	}
-	epoch := w.Standing().Epoch
+	epoch := w.Status().Epoch
 	agent.Pause(t)
 	began := time.Now()
-	eventually(t, "the leader stops", ttl+2*time.Second, func() bool { return !w.Standing().May() })
+	eventually(t, "the leader stops", ttl+2*time.Second, func() bool { return !w.Status().CanWrite() })
 	t.Logf("stopped after %v", time.Since(began))
-	if s := w.Standing(); !s.Lapsed || s.Epoch != epoch {
+	if s := w.Status(); !s.Lapsed || s.Epoch != epoch {
 		t.Errorf("the standing is %+v", *s)
 	}
-	eventually(t, "the client notices", 30*time.Second, func() bool { return c.Healthy() != nil || w.Standing().Lapsed })
+	eventually(t, "the client notices", 30*time.Second, func() bool { return c.Healthy() != nil || w.Status().Lapsed })
 	agent.Continue(t)
-	eventually(t, "the worker leads again", patience, func() bool { return w.Standing().May() })
-	if again := w.Standing().Epoch; again != epoch {
+	eventually(t, "the worker leads again", patience, func() bool { return w.Status().CanWrite() })
+	if again := w.Status().Epoch; again != epoch {
 		t.Errorf("epoch %d, it was %d", again, epoch)
 	}
 }
@@ -239,7 +239,7 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 		if got, err := q.Acquire(within(t, patience), other); err == nil || errors.Is(err, election.ErrHeld) {
 			t.Errorf("%s: acquire ended with %v, %v", name, got, err)
 		}
-		if err := q.Release(within(t, patience), &election.Lease{Bid: other}, election.ReasonLeft); err != nil {
+		if err := q.Release(within(t, patience), &election.Lease{AcquireRequest: other}, election.ReasonLeft); err != nil {
 			t.Logf("%s: release: %v", name, err)
 		}
 	}
@@ -328,8 +328,8 @@ func TestNamesCannotMeetInOneKey(t *testing.T) {
 		if err := c.Database(name[0]).Renew(within(t, patience), lease); err != nil {
 			t.Errorf("the lease of %q renews with %v", name, err)
 		}
-		var sight election.Sight
-		for ctx := within(t, patience); err == nil && sight.Vacancy != election.Held; {
+		var sight election.LeaseObservation
+		for ctx := within(t, patience); err == nil && sight.State != election.Held; {
 			sight, err = c.Database(name[0]).Watch(ctx, name[1], sight)
 		}
 		if err != nil || sight.Incarnation != b.Incarnation {

@@ -12,9 +12,9 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// flagSilence, as the flags of an unlocked key, says that its lease was
+// flagUnresponsive, as the flags of an unlocked key, says that its lease was
 // released for silence.
-const flagSilence = 1
+const flagUnresponsive = 1
 
 // value is what a lock's entry holds: for people who look at the key, and for
 // other proxies to know whose lease it is.
@@ -25,7 +25,7 @@ type value struct {
 	Since       time.Time `json:"since"`
 }
 
-func (c *Client) markerKey() string { return c.cfg.Prefix + "/.generation" }
+func (c *Client) instanceKey() string { return c.cfg.Prefix + "/.generation" }
 
 func (c *Client) key(database, resource string) string {
 	return c.cfg.Prefix + "/" + escape(database) + "/" + escape(resource)
@@ -46,9 +46,9 @@ func escape(name string) string {
 	return b.String()
 }
 
-func newMarker() string { return rand.Text() }
+func newInstanceID() string { return rand.Text() }
 
-func (c *Client) encode(bid election.Bid) []byte {
+func (c *Client) encode(bid election.AcquireRequest) []byte {
 	text, err := json.Marshal(value{Worker: bid.Worker, Incarnation: bid.Incarnation, Proxy: c.cfg.Proxy, Since: time.Now().UTC()})
 	if err != nil {
 		panic("consul elector: encode a lease: " + err.Error()) // strings and a time always encode
@@ -56,20 +56,20 @@ func (c *Client) encode(bid election.Bid) []byte {
 	return text
 }
 
-// sightOf is what an entry says. nil is a lease that nobody ever had, or whose
+// observationOf is what an entry says. nil is a lease that nobody ever had, or whose
 // key was deleted.
-func sightOf(pair *api.KVPair, marker string) election.Sight {
+func observationOf(pair *api.KVPair, marker string) election.LeaseObservation {
 	if pair == nil {
-		return election.Sight{Vacancy: election.Freed, Marker: marker}
+		return election.LeaseObservation{State: election.Freed, InstanceID: marker}
 	}
 	var v value
 	_ = json.Unmarshal(pair.Value, &v) // another's text has no incarnation, and that is all there is to know
-	sight := election.Sight{Vacancy: election.Freed, Incarnation: v.Incarnation, Index: int64(pair.ModifyIndex), Marker: marker}
+	sight := election.LeaseObservation{State: election.Freed, Incarnation: v.Incarnation, Index: int64(pair.ModifyIndex), InstanceID: marker}
 	switch {
 	case pair.Session != "":
-		sight.Vacancy = election.Held
-	case pair.Flags == flagSilence:
-		sight.Vacancy = election.Silent
+		sight.State = election.Held
+	case pair.Flags == flagUnresponsive:
+		sight.State = election.Unresponsive
 	}
 	return sight
 }

@@ -34,7 +34,7 @@ func (p *Provider) Source() string { return Source }
 func (p *Provider) Close() error { return nil }
 
 // Acquire implements election.Provider.
-func (p *Provider) Acquire(ctx context.Context, bid election.Bid) (*election.Lease, error) {
+func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
 	key := p.c.key(p.database, bid.Resource)
 	try, err := p.prepare(ctx, key, bid)
 	switch {
@@ -48,7 +48,7 @@ func (p *Provider) Acquire(ctx context.Context, bid election.Bid) (*election.Lea
 
 // prepare looks whether the lease is free, and gives the bid's session, whose TTL
 // has just begun anew.
-func (p *Provider) prepare(ctx context.Context, key string, bid election.Bid) (*attempt, error) {
+func (p *Provider) prepare(ctx context.Context, key string, bid election.AcquireRequest) (*attempt, error) {
 	if err := p.c.begin(ctx); err != nil {
 		return nil, err
 	}
@@ -74,21 +74,21 @@ func (p *Provider) prepare(ctx context.Context, key string, bid election.Bid) (*
 }
 
 // pending returns the attempt of the bid that is not known to have failed.
-func (c *Client) pending(bid election.Bid) *attempt {
+func (c *Client) pending(bid election.AcquireRequest) *attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.pending[bid.Incarnation]
 }
 
 // settle forgets an attempt: it got the lease, or for certain did not.
-func (c *Client) settle(bid election.Bid) {
+func (c *Client) settle(bid election.AcquireRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.mu.pending, bid.Incarnation)
 }
 
 // attempt makes a session.
-func (c *Client) attempt(ctx context.Context, bid election.Bid) (*attempt, error) {
+func (c *Client) attempt(ctx context.Context, bid election.AcquireRequest) (*attempt, error) {
 	session, _, err := c.api.Session().CreateNoChecks(&api.SessionEntry{
 		Name: c.sessionName(), TTL: bid.TTL.String(), LockDelay: c.cfg.LockDelay, Behavior: api.SessionBehaviorRelease,
 	}, write(ctx))
@@ -103,9 +103,9 @@ func (c *Client) attempt(ctx context.Context, bid election.Bid) (*attempt, error
 }
 
 // lock reads the marker and takes the lock in one transaction.
-func (c *Client) lock(ctx context.Context, key string, bid election.Bid, try *attempt) (*election.Lease, error) {
+func (c *Client) lock(ctx context.Context, key string, bid election.AcquireRequest, try *attempt) (*election.Lease, error) {
 	ops := api.TxnOps{
-		{KV: &api.KVTxnOp{Verb: api.KVGet, Key: c.markerKey()}},
+		{KV: &api.KVTxnOp{Verb: api.KVGet, Key: c.instanceKey()}},
 		{KV: &api.KVTxnOp{Verb: api.KVLock, Key: key, Session: try.session, Value: try.value}},
 	}
 	ok, answer, _, err := c.api.Txn().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
@@ -123,8 +123,8 @@ func (c *Client) lock(ctx context.Context, key string, bid election.Bid, try *at
 		c.settle(bid)
 		c.dispose(try.session)
 		return nil, election.ErrHeld
-	case strings.Contains(what, c.markerKey()) && strings.Contains(what, "doesn't exist"):
-		if _, err := c.makeMarker(ctx); err != nil {
+	case strings.Contains(what, c.instanceKey()) && strings.Contains(what, "doesn't exist"):
+		if _, err := c.makeInstanceID(ctx); err != nil {
 			return nil, err
 		}
 		return c.lock(ctx, key, bid, try)
@@ -137,19 +137,19 @@ func (c *Client) lock(ctx context.Context, key string, bid election.Bid, try *at
 // locked reads the award from the transaction's results. Without the right to
 // read the marker the lock may be ours and its order unknown: the attempt stays
 // pending until it is released.
-func (c *Client) locked(key string, bid election.Bid, try *attempt, results api.TxnResults) (*election.Lease, error) {
-	lease := &election.Lease{Bid: bid, Handle: try.session}
+func (c *Client) locked(key string, bid election.AcquireRequest, try *attempt, results api.TxnResults) (*election.Lease, error) {
+	lease := &election.Lease{AcquireRequest: bid, Handle: try.session}
 	for _, result := range results {
 		switch {
 		case result.KV == nil:
-		case result.KV.Key == c.markerKey():
-			lease.Marker = string(result.KV.Value)
+		case result.KV.Key == c.instanceKey():
+			lease.InstanceID = string(result.KV.Value)
 		case result.KV.Key == key && result.KV.Session == try.session:
 			lease.Index = int64(result.KV.ModifyIndex)
 		}
 	}
-	if lease.Marker == "" || lease.Index == 0 {
-		return nil, fmt.Errorf("lock %s: consul does not show its entry or %s: the token lacks key:read", key, c.markerKey())
+	if lease.InstanceID == "" || lease.Index == 0 {
+		return nil, fmt.Errorf("lock %s: consul does not show its entry or %s: the token lacks key:read", key, c.instanceKey())
 	}
 	c.settle(bid)
 	return lease, nil
@@ -201,42 +201,42 @@ func (c *Client) renewSession(ctx context.Context, session string) error {
 func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason) error {
 	session := l.Handle
 	if session == "" {
-		try := p.c.pending(l.Bid)
+		try := p.c.pending(l.AcquireRequest)
 		if try == nil {
 			return nil
 		}
 		session = try.session
 	}
 	key := p.c.key(p.database, l.Resource)
-	unlock := &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Session: session, Value: p.c.encode(l.Bid)}
-	if why == election.ReasonSilence {
-		unlock.Flags = flagSilence
+	unlock := &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Session: session, Value: p.c.encode(l.AcquireRequest)}
+	if why == election.ReasonUnresponsive {
+		unlock.Flags = flagUnresponsive
 	}
 	unlocked, _, _, err := p.c.api.Txn().Txn(api.TxnOps{{KV: unlock}}, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return fmt.Errorf("unlock %s: %w", key, err)
 	}
 	if !unlocked && why == election.ReasonLeft {
-		if err := p.unsilence(ctx, key, l.Bid); err != nil {
+		if err := p.clearUnresponsive(ctx, key, l.AcquireRequest); err != nil {
 			return err
 		}
 	}
 	if _, err := p.c.api.Session().Destroy(session, write(ctx)); err != nil {
 		return fmt.Errorf("destroy the session: %w", err)
 	}
-	p.c.settle(l.Bid)
+	p.c.settle(l.AcquireRequest)
 	return nil
 }
 
-// unsilence turns a vacancy by silence that the bid's candidacy left, and that
+// clearUnresponsive turns a vacancy by silence that the bid's candidacy left, and that
 // nobody has filled since, into one that anybody may fill.
-func (p *Provider) unsilence(ctx context.Context, key string, bid election.Bid) error {
+func (p *Provider) clearUnresponsive(ctx context.Context, key string, bid election.AcquireRequest) error {
 	pair, _, err := p.c.api.KV().Get(key, read(ctx))
 	if err != nil {
 		return fmt.Errorf("look at %s: %w", key, err)
 	}
-	sight := sightOf(pair, "")
-	if sight.Vacancy != election.Silent || sight.Incarnation != bid.Incarnation {
+	sight := observationOf(pair, "")
+	if sight.State != election.Unresponsive || sight.Incarnation != bid.Incarnation {
 		return nil
 	}
 	pair.Flags = 0
@@ -248,22 +248,22 @@ func (p *Provider) unsilence(ctx context.Context, key string, bid election.Bid) 
 
 // Watch implements election.Provider. All watches of a proxy share one request
 // to Consul.
-func (p *Provider) Watch(ctx context.Context, resource string, seen election.Sight) (election.Sight, error) {
+func (p *Provider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (election.LeaseObservation, error) {
 	key := p.c.key(p.database, resource)
 	for {
-		sight, changed, err := p.c.seen.look(key)
+		sight, changed, err := p.c.seen.poll(key)
 		switch {
 		case err != nil:
-			return election.Sight{}, err
-		case sight != seen && sight.Vacancy != election.Unseen:
+			return election.LeaseObservation{}, err
+		case sight != seen && sight.State != election.Unseen:
 			return sight, nil
 		}
 		select {
 		case <-changed:
 		case <-p.c.ctx.Done():
-			return election.Sight{}, errors.New("the consul client is closed")
+			return election.LeaseObservation{}, errors.New("the consul client is closed")
 		case <-ctx.Done():
-			return election.Sight{}, ctx.Err()
+			return election.LeaseObservation{}, ctx.Err()
 		}
 	}
 }

@@ -23,30 +23,30 @@ const (
 
 // observation is what the watch last saw of all keys below the prefix.
 type observation struct {
-	mu      sync.Mutex
-	changed chan struct{} // closed and replaced with each news
-	marker  string        // "" before the first answer
-	err     error
-	sights  map[string]election.Sight
+	mu         sync.Mutex
+	changed    chan struct{} // closed and replaced with each news
+	instanceID string        // "" before the first answer
+	err        error
+	leases     map[string]election.LeaseObservation
 }
 
 func (o *observation) init() { o.changed = make(chan struct{}) }
 
-// look returns the sight of a key, and a channel that is closed when there may
+// poll returns the sight of a key, and a channel that is closed when there may
 // be news. The sight is Unseen before the first answer. The error says why
 // nothing can be seen now.
-func (o *observation) look(key string) (election.Sight, <-chan struct{}, error) {
+func (o *observation) poll(key string) (election.LeaseObservation, <-chan struct{}, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch sight, ok := o.sights[key]; {
+	switch sight, ok := o.leases[key]; {
 	case o.err != nil:
-		return election.Sight{}, o.changed, o.err
+		return election.LeaseObservation{}, o.changed, o.err
 	case ok:
 		return sight, o.changed, nil
-	case o.marker != "":
-		return sightOf(nil, o.marker), o.changed, nil
+	case o.instanceID != "":
+		return observationOf(nil, o.instanceID), o.changed, nil
 	default:
-		return election.Sight{}, o.changed, nil
+		return election.LeaseObservation{}, o.changed, nil
 	}
 }
 
@@ -57,13 +57,13 @@ func (o *observation) failure() error {
 }
 
 func (o *observation) store(pairs api.KVPairs, marker string) {
-	sights := make(map[string]election.Sight, len(pairs))
+	sights := make(map[string]election.LeaseObservation, len(pairs))
 	for _, pair := range pairs {
-		sights[pair.Key] = sightOf(pair, marker)
+		sights[pair.Key] = observationOf(pair, marker)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.sights, o.marker, o.err = sights, marker, nil
+	o.leases, o.instanceID, o.err = sights, marker, nil
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
@@ -121,9 +121,9 @@ func (c *Client) watchOnce(index uint64) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("watch %s/: %w", c.cfg.Prefix, err)
 	}
-	marker := c.markerIn(pairs)
+	marker := c.instanceIDIn(pairs)
 	if marker == "" {
-		return 0, c.showMarker(ctx) // and look again
+		return 0, c.publishInstanceID(ctx) // and look again
 	}
 	c.seen.store(pairs, marker)
 	switch {
@@ -135,28 +135,28 @@ func (c *Client) watchOnce(index uint64) (uint64, error) {
 	return meta.LastIndex, nil
 }
 
-// markerIn returns the marker, "" if it is not among the pairs.
-func (c *Client) markerIn(pairs api.KVPairs) string {
+// instanceIDIn returns the marker, "" if it is not among the pairs.
+func (c *Client) instanceIDIn(pairs api.KVPairs) string {
 	for _, pair := range pairs {
-		if pair.Key == c.markerKey() {
+		if pair.Key == c.instanceKey() {
 			return string(pair.Value)
 		}
 	}
 	return ""
 }
 
-// showMarker makes the marker. If it is there already, and was not shown, nobody
+// publishInstanceID makes the marker. If it is there already, and was not shown, nobody
 // can bid.
-func (c *Client) showMarker(ctx context.Context) error {
-	made, err := c.makeMarker(ctx)
+func (c *Client) publishInstanceID(ctx context.Context) error {
+	made, err := c.makeInstanceID(ctx)
 	if err != nil || made {
 		return err
 	}
-	switch pair, _, err := c.api.KV().Get(c.markerKey(), read(ctx)); {
+	switch pair, _, err := c.api.KV().Get(c.instanceKey(), read(ctx)); {
 	case err != nil:
-		return fmt.Errorf("look at %s: %w", c.markerKey(), err)
+		return fmt.Errorf("look at %s: %w", c.instanceKey(), err)
 	case pair != nil && len(pair.Value) > 0: // made by another proxy just now
 		return nil
 	}
-	return fmt.Errorf("consul does not show %s, or it is empty: the token lacks key:read, or somebody overwrote it (fencepost generation bump makes a new one)", c.markerKey())
+	return fmt.Errorf("consul does not show %s, or it is empty: the token lacks key:read, or somebody overwrote it (fencepost generation bump makes a new one)", c.instanceKey())
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // acquire waits for the lease.
-func (w *world) acquire(p election.Provider, bid election.Bid) *election.Lease {
+func (w *world) acquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
 	w.Helper()
 	var lease *election.Lease
 	eventually(w.T, "the lease of "+bid.Worker+" is awarded", w.service.Death+patience, func() bool {
@@ -24,7 +24,7 @@ func (w *world) acquire(p election.Provider, bid election.Bid) *election.Lease {
 	return lease
 }
 
-func (w *world) mustAcquire(p election.Provider, bid election.Bid) *election.Lease {
+func (w *world) mustAcquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
 	w.Helper()
 	lease, err := p.Acquire(within(w.T, patience), bid)
 	if err != nil {
@@ -43,15 +43,15 @@ func (w *world) mustRelease(p election.Provider, l *election.Lease, why election
 // mustFollow fails unless the later award is newer.
 func (w *world) mustFollow(earlier, later *election.Lease) {
 	w.Helper()
-	if later.Marker != earlier.Marker || later.Index <= earlier.Index {
-		w.Fatalf("award (%s, %d) does not follow (%s, %d)", later.Marker, later.Index, earlier.Marker, earlier.Index)
+	if later.InstanceID != earlier.InstanceID || later.Index <= earlier.Index {
+		w.Fatalf("award (%s, %d) does not follow (%s, %d)", later.InstanceID, later.Index, earlier.InstanceID, earlier.Index)
 	}
 }
 
-func (w *world) see(p election.Provider, want election.Vacancy) election.Sight {
+func (w *world) see(p election.Provider, want election.LeaseState) election.LeaseObservation {
 	w.Helper()
-	var sight election.Sight
-	for ctx := within(w.T, w.service.Death+soon); sight.Vacancy != want; {
+	var sight election.LeaseObservation
+	for ctx := within(w.T, w.service.Death+soon); sight.State != want; {
 		var err error
 		if sight, err = p.Watch(ctx, resource, sight); err != nil {
 			w.Fatalf("watching for %q, last seen %+v: %v", want, sight, err)
@@ -66,7 +66,7 @@ var awardCases = []testCase{
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
 		lease := w.mustAcquire(p, w.bid("a"))
-		if lease.Index <= 0 || lease.Marker == "" {
+		if lease.Index <= 0 || lease.InstanceID == "" {
 			w.Errorf("the award has no order: %+v", lease)
 		}
 		for _, other := range []election.Provider{p, q} {
@@ -160,7 +160,7 @@ var termCases = []testCase{
 		w.mustRelease(p, old, election.ReasonLeft)
 		q, _ := w.provider("two")
 		present := w.acquire(q, w.bid("b"))
-		for _, late := range []election.Reason{election.ReasonSilence, election.ReasonLeft} {
+		for _, late := range []election.Reason{election.ReasonUnresponsive, election.ReasonLeft} {
 			if err := p.Renew(within(w.T, patience), old); !errors.Is(err, election.ErrLost) {
 				w.Errorf("the old term renews with %v, want ErrLost", err)
 			}
@@ -208,7 +208,7 @@ var termCases = []testCase{
 			w.Fatal("an acquire without an answer succeeded")
 		}
 		await(w.T, "the answer was lost", lost)
-		w.mustRelease(p, &election.Lease{Bid: w.bid("a")}, election.ReasonLeft)
+		w.mustRelease(p, &election.Lease{AcquireRequest: w.bid("a")}, election.ReasonLeft)
 		w.mustAcquire(p, w.bid("b"))
 	}},
 	{"a cancelled context returns at once", func(w *world) {
@@ -259,21 +259,21 @@ var termCases = []testCase{
 		if sight := w.see(q, election.Held); sight.Incarnation != lease.Incarnation {
 			w.Errorf("the holder is seen as %q", sight.Incarnation)
 		}
-		w.mustRelease(p, lease, election.ReasonSilence)
-		w.see(q, election.Silent)
+		w.mustRelease(p, lease, election.ReasonUnresponsive)
+		w.see(q, election.Unresponsive)
 		w.mustRelease(p, lease, election.ReasonLeft) // it died of its silence
 		w.see(q, election.Freed)
 		second := w.mustAcquire(q, w.bid("b"))
-		w.mustRelease(q, second, election.ReasonSilence)
+		w.mustRelease(q, second, election.ReasonUnresponsive)
 		w.mustRelease(p, lease, election.ReasonLeft) // not its silence any more
-		if sight := w.see(p, election.Silent); sight.Incarnation != second.Incarnation {
+		if sight := w.see(p, election.Unresponsive); sight.Incarnation != second.Incarnation {
 			w.Errorf("the vacancy is that of %q", sight.Incarnation)
 		}
 		always(w.T, "the vacancy by silence stays", 200*time.Millisecond, func() bool {
 			ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
 			defer cancel()
-			sight, err := p.Watch(ctx, resource, election.Sight{})
-			return err != nil || sight.Vacancy == election.Silent
+			sight, err := p.Watch(ctx, resource, election.LeaseObservation{})
+			return err != nil || sight.State == election.Unresponsive
 		})
 	}},
 }

@@ -34,8 +34,8 @@ func linger(d time.Duration) func(*election.Settings) {
 	return func(s *election.Settings) { s.Linger = d }
 }
 
-func campaign(mode fencing.CampaignMode) func(*fencing.Claim) {
-	return func(c *fencing.Claim) { c.Campaign = mode }
+func campaign(mode fencing.CampaignMode) func(*fencing.JoinRequest) {
+	return func(c *fencing.JoinRequest) { c.Campaign = mode }
 }
 
 // candidacyCases are about candidacies over the real fence.
@@ -60,7 +60,7 @@ var candidacyCases = []testCase{
 		}
 		a.dies()
 		always(w.T, "the second connection leads on", 100*time.Millisecond, b.leads)
-		other := p.first("a", func(c *fencing.Claim) { c.User = "other" })
+		other := p.first("a", func(c *fencing.JoinRequest) { c.User = "other" })
 		if other.Candidacy == b.Candidacy || other.leads() {
 			w.Error("another user shares the candidacy")
 		}
@@ -91,7 +91,7 @@ var candidacyCases = []testCase{
 		if here.leads() || there.leads() {
 			w.Fatal("there are two leaders")
 		}
-		if holder := here.Standing().Holder; holder.Worker != "a" || holder.Epoch != 1 {
+		if holder := here.Status().Holder; holder.Worker != "a" || holder.Epoch != 1 {
 			w.Errorf("the follower knows %+v", holder)
 		}
 		a.dies()
@@ -170,7 +170,7 @@ var candidacyCases = []testCase{
 		if now, until := election.Boottime(), candidacy.Term().TrustedUntil; now < until || now > until+soon {
 			w.Errorf("it stopped %v after the deadline", now-until)
 		}
-		if s := a.Standing(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
+		if s := a.Status(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
 			w.Errorf("the standing is %+v", *s)
 		}
 		p.link.Resume()
@@ -202,7 +202,7 @@ var candidacyCases = []testCase{
 		p, q := w.proxy("one", w.expiring), w.proxy("two", w.expiring)
 		a, b := p.first("a"), q.first("b")
 		for _, fault := range w.service.Faults {
-			before := max(a.Standing().Holder.Epoch, b.Standing().Holder.Epoch)
+			before := max(a.Status().Holder.Epoch, b.Status().Holder.Epoch)
 			known := func() int {
 				return p.count(election.EventRenewed) + p.count(election.EventLost) + q.count(election.EventRenewed) + q.count(election.EventLost)
 			}
@@ -210,7 +210,7 @@ var candidacyCases = []testCase{
 			seen := known() + 1 // one renewal may have been under way
 			eventually(w.T, "the holder finds out", w.service.Death+soon, func() bool { return known() > seen })
 			eventually(w.T, "one leads after: "+fault.Name, w.service.Death+soon, func() bool { return a.leads() != b.leads() })
-			if after := max(a.Standing().Epoch, b.Standing().Epoch); after < before {
+			if after := max(a.Status().Epoch, b.Status().Epoch); after < before {
 				w.Errorf("epoch %d came after %d", after, before)
 			}
 			for _, c := range []**conn{&a, &b} { // who was superseded comes again
@@ -241,8 +241,8 @@ var candidacyCases = []testCase{
 		if !again.SupersededBefore() || again.Incarnation() == a.Incarnation() {
 			w.Error("the new candidacy passes for the old one")
 		}
-		if !a.superseded() || a.Standing().Epoch != old {
-			w.Errorf("the old candidacy came back: %+v", *a.Standing())
+		if !a.superseded() || a.Status().Epoch != old {
+			w.Errorf("the old candidacy came back: %+v", *a.Status())
 		}
 		if here := p.join("a"); here.Candidacy == a.Candidacy {
 			w.Error("a connection joined a superseded candidacy")
@@ -332,7 +332,7 @@ var candidacyCases = []testCase{
 			"SELECT setval('fencepost.epoch_1', 2)")
 		_, err := p.tryJoin("a") // verified, because it leads
 		w.mustRefuse(err, fencing.StateNoFence)
-		eventually(w.T, "the leader stops", soon, func() bool { return !a.leads() && a.Standing().Fault != nil })
+		eventually(w.T, "the leader stops", soon, func() bool { return !a.leads() && a.Status().Fault != nil })
 		_, err = p.tryJoin("b")
 		w.mustRefuse(err, fencing.StateNoFence)
 	}},
@@ -358,10 +358,10 @@ var candidacyCases = []testCase{
 		}
 		r := all[0]
 		if r.Database != w.db || r.Resource != resource || r.Record.Worker != "a" || r.Record.Epoch != 1 ||
-			!r.Local || r.Vacancy != election.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
+			!r.Local || r.LeaseState != election.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
 			w.Errorf("the status is %+v", r)
 		}
-		if a, b := r.Candidacies[0], r.Candidacies[1]; a.Standing.Role != fencing.Leader || b.Standing.Role != fencing.Follower || a.Members != 1 {
+		if a, b := r.Candidacies[0], r.Candidacies[1]; a.Status.Role != fencing.Leader || b.Status.Role != fencing.Follower || a.Members != 1 {
 			w.Errorf("the candidacies are %+v", r.Candidacies)
 		}
 	}},

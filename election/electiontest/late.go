@@ -50,7 +50,7 @@ var lateCases = []testCase{
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			w.Fatalf("the cancelled acquire ended with %v", err)
 		}
-		w.mustRelease(p, &election.Lease{Bid: bid}, election.ReasonLeft)
+		w.mustRelease(p, &election.Lease{AcquireRequest: bid}, election.ReasonLeft)
 		held.Forward()
 		q, _ := w.provider("two")
 		eventually(w.T, "another worker gets the lease", soon, func() bool {

@@ -22,16 +22,16 @@ var lifeCases = []testCase{
 	{"whoever watches sees a new life begin", func(w *world) {
 		p, _ := w.provider("one")
 		sight := w.see(p, election.Freed)
-		if sight.Marker == "" {
+		if sight.InstanceID == "" {
 			w.Fatal("a sight has no marker")
 		}
 		w.service.Bump(w.T)
 		next, err := p.Watch(within(w.T, soon), resource, sight)
-		if err != nil || next.Marker == sight.Marker || next.Marker == "" {
+		if err != nil || next.InstanceID == sight.InstanceID || next.InstanceID == "" {
 			w.Fatalf("after the bump it sees %+v, %v; before it %+v", next, err, sight)
 		}
-		if lease := w.mustAcquire(p, w.bid("a")); lease.Marker != next.Marker {
-			w.Errorf("the award is of life %s; what was seen is %s", lease.Marker, next.Marker)
+		if lease := w.mustAcquire(p, w.bid("a")); lease.InstanceID != next.InstanceID {
+			w.Errorf("the award is of life %s; what was seen is %s", lease.InstanceID, next.InstanceID)
 		}
 	}},
 	{"an award of a life that was not numbered before the bid is given back", func(w *world) {

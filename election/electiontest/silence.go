@@ -19,16 +19,18 @@ func timeout(d time.Duration) func(*election.Settings) {
 
 // vacant reports that the lease is there to be taken on demand, as this
 // connection sees it.
-func (c *conn) vacant() bool { return c.Standing().Vacant }
+func (c *conn) vacant() bool { return c.Status().Vacant }
 
-func asUser(user string) func(*fencing.Claim) { return func(c *fencing.Claim) { c.User = user } }
-
-func asking(d time.Duration) func(*fencing.Claim) {
-	return func(c *fencing.Claim) { c.WorkerTimeout = d }
+func asUser(user string) func(*fencing.JoinRequest) {
+	return func(c *fencing.JoinRequest) { c.User = user }
 }
 
-func from(address string) func(*fencing.Claim) {
-	return func(c *fencing.Claim) { c.Client = netip.MustParseAddr(address) }
+func asking(d time.Duration) func(*fencing.JoinRequest) {
+	return func(c *fencing.JoinRequest) { c.WorkerTimeout = d }
+}
+
+func from(address string) func(*fencing.JoinRequest) {
+	return func(c *fencing.JoinRequest) { c.Client = netip.MustParseAddr(address) }
 }
 
 // status is where the worker's candidacy stands, as the proxy tells.
@@ -47,7 +49,7 @@ func (p *proxy) status(worker string) election.CandidacyStatus {
 
 // falseAlarms connects a worker that leads, is taken for dead and comes back,
 // so many times.
-func (p *proxy) falseAlarms(worker string, times int, change ...func(*fencing.Claim)) *conn {
+func (p *proxy) falseAlarms(worker string, times int, change ...func(*fencing.JoinRequest)) *conn {
 	p.w.Helper()
 	c := p.first(worker, change...)
 	c.eventuallyLeads(soon)
@@ -65,7 +67,7 @@ func (p *proxy) falseAlarms(worker string, times int, change ...func(*fencing.Cl
 }
 
 // demand is what a write that would be refused does.
-func (c *conn) demand() { c.speak(); c.Demand(within(c.w.T, patience)) }
+func (c *conn) demand() { c.speak(); c.CampaignOnDemand(within(c.w.T, patience)) }
 
 // silenceCases are about workers that give no sign of life.
 var silenceCases = []testCase{
@@ -75,7 +77,7 @@ var silenceCases = []testCase{
 		epoch := a.mustLead()
 		a.hush()
 		eventually(w.T, "the lease is vacant", quiet+soon, b.vacant)
-		if s := a.Standing(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
+		if s := a.Status(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
 			w.Errorf("the silent leader's standing is %+v", *s)
 		}
 		always(w.T, "nobody takes the lease", 2*quiet, func() bool { return !b.leads() && !a.superseded() })
@@ -183,7 +185,7 @@ var silenceCases = []testCase{
 		}
 		q := w.proxy("two", timeout(quiet))
 		p.first("a").dies()
-		nameless := func(c *fencing.Claim) { c.Nameless, c.Resource = true, "other" }
+		nameless := func(c *fencing.JoinRequest) { c.Nameless, c.Resource = true, "other" }
 		q.falseAlarms("connection:1", 1, nameless).dies()
 		q.first("connection:2", nameless)
 		if s := q.status("connection:2"); s.WorkerTimeout != 2*quiet {
@@ -201,7 +203,7 @@ var silenceCases = []testCase{
 			w.Errorf("with a bound of %v: %+v", quiet, s)
 		}
 		q := w.proxy("two", timeout(quiet/32))
-		q.falseAlarms("b", 6, func(c *fencing.Claim) { c.Resource = "other" })
+		q.falseAlarms("b", 6, func(c *fencing.JoinRequest) { c.Resource = "other" })
 		if s := q.status("b"); s.WorkerTimeout != quiet/2 {
 			w.Errorf("after 6 false alarms %v of silence became %v", quiet/32, s.WorkerTimeout)
 		}
@@ -238,7 +240,7 @@ var silenceCases = []testCase{
 				w.Error("silence had no effect")
 			}
 			if err := a.AwaitConfirmed(within(w.T, soon)); err != nil || !a.leads() {
-				w.Errorf("the slow worker does not lead: %+v, %v", *a.Standing(), err)
+				w.Errorf("the slow worker does not lead: %+v, %v", *a.Status(), err)
 			}
 			return
 		}
@@ -250,7 +252,7 @@ var silenceCases = []testCase{
 		a.hush()
 		eventually(w.T, "the lease is released", quiet+soon, func() bool { return !a.leads() })
 		a.dies()
-		b := p.first("b", func(c *fencing.Claim) { c.WorkerTimeout = 0 })
+		b := p.first("b", func(c *fencing.JoinRequest) { c.WorkerTimeout = 0 })
 		b.eventuallyLeads(soon)
 		b.hush()
 		always(w.T, "the worker leads", 3*quiet, b.leads)
@@ -275,7 +277,7 @@ var silenceCases = []testCase{
 		eventually(w.T, "the lease is released", quiet+soon, func() bool { return !a.leads() })
 		close(stop)
 		<-done
-		observer.Demand(within(w.T, patience)) // an observer's write does not bring the lease back either
+		observer.CampaignOnDemand(within(w.T, patience)) // an observer's write does not bring the lease back either
 		if a.leads() {
 			w.Error("the silent worker leads again")
 		}
@@ -285,7 +287,7 @@ var silenceCases = []testCase{
 		a, b := p.first("a"), p.first("b")
 		ctx, cancel := context.WithTimeout(w.Context(), soon)
 		defer cancel()
-		b.Demand(ctx)
+		b.CampaignOnDemand(ctx)
 		if ctx.Err() != nil || b.leads() || !a.leads() {
 			w.Errorf("the demand took the lease (%t), or waited", b.leads())
 		}

@@ -42,8 +42,8 @@ func (w *world) provider(name string) (election.Provider, *Link) {
 	return w.service.Provider(w.T, name, link), link
 }
 
-func (w *world) bid(worker string) election.Bid {
-	return election.Bid{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: w.service.TTL}
+func (w *world) bid(worker string) election.AcquireRequest {
+	return election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: w.service.TTL}
 }
 
 // grants returns the ledger: the workers that were granted an epoch, in order.
@@ -275,22 +275,22 @@ type conn struct {
 }
 
 func (c *conn) Activity() (uint64, bool) { return c.reads.Load(), c.owed.Load() }
-func (c *conn) StandingChanged()         { c.changes.Add(1) }
+func (c *conn) StatusChanged()           { c.changes.Add(1) }
 
 // hush begins a silence, speak breaks it for a moment, wake ends it.
 func (c *conn) hush()  { c.owed.Store(false) }
 func (c *conn) speak() { c.reads.Add(1) }
 func (c *conn) wake()  { c.speak(); c.owed.Store(true) }
 
-func (w *world) claim(worker string) fencing.Claim {
-	return fencing.Claim{
+func (w *world) claim(worker string) fencing.JoinRequest {
+	return fencing.JoinRequest{
 		Database: w.db, User: pgtest.App, Resource: resource, Worker: worker,
 		Client: netip.MustParseAddr("192.0.2.1"), WorkerTimeout: -1,
 	}
 }
 
 // join connects a worker.
-func (p *proxy) join(worker string, change ...func(*fencing.Claim)) *conn {
+func (p *proxy) join(worker string, change ...func(*fencing.JoinRequest)) *conn {
 	p.w.Helper()
 	c, err := p.tryJoin(worker, change...)
 	if err != nil {
@@ -299,7 +299,7 @@ func (p *proxy) join(worker string, change ...func(*fencing.Claim)) *conn {
 	return c
 }
 
-func (p *proxy) tryJoin(worker string, change ...func(*fencing.Claim)) (*conn, error) {
+func (p *proxy) tryJoin(worker string, change ...func(*fencing.JoinRequest)) (*conn, error) {
 	claim := p.w.claim(worker)
 	for _, f := range change {
 		f(&claim)
@@ -312,7 +312,7 @@ func (p *proxy) tryJoin(worker string, change ...func(*fencing.Claim)) (*conn, e
 }
 
 // first joins and waits for the first attempt, as connecting does.
-func (p *proxy) first(worker string, change ...func(*fencing.Claim)) *conn {
+func (p *proxy) first(worker string, change ...func(*fencing.JoinRequest)) *conn {
 	p.w.Helper()
 	c := p.join(worker, change...)
 	if err := c.AwaitFirst(p.w.T.Context(), patience); err != nil {
@@ -321,15 +321,15 @@ func (p *proxy) first(worker string, change ...func(*fencing.Claim)) *conn {
 	return c
 }
 
-func (c *conn) leads() bool { return c.Standing().May() }
+func (c *conn) leads() bool { return c.Status().CanWrite() }
 
 // mustLead fails unless the worker leads now, and returns its epoch.
 func (c *conn) mustLead() fencing.Epoch {
 	c.w.Helper()
 	if !c.leads() {
-		c.w.Fatalf("the worker does not lead: %+v", *c.Standing())
+		c.w.Fatalf("the worker does not lead: %+v", *c.Status())
 	}
-	return c.Standing().Epoch
+	return c.Status().Epoch
 }
 
 // eventuallyLeads waits until the worker leads, and returns its epoch.
@@ -339,7 +339,7 @@ func (c *conn) eventuallyLeads(d time.Duration) fencing.Epoch {
 	return c.mustLead()
 }
 
-func (c *conn) superseded() bool { return c.Standing().Role == fencing.Superseded }
+func (c *conn) superseded() bool { return c.Status().Role == fencing.Superseded }
 
 // dies ends the connection without a word; leaves says goodbye.
 func (c *conn) dies()   { c.Leave(c, false) }

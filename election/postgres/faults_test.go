@@ -21,11 +21,11 @@ func within(t *testing.T, d time.Duration) context.Context {
 	return ctx
 }
 
-func bid(worker string) election.Bid {
-	return election.Bid{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+func bid(worker string) election.AcquireRequest {
+	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
 }
 
-func mustAcquire(t *testing.T, p election.Provider, b election.Bid) *election.Lease {
+func mustAcquire(t *testing.T, p election.Provider, b election.AcquireRequest) *election.Lease {
 	t.Helper()
 	lease, err := p.Acquire(within(t, patience), b)
 	if err != nil {
@@ -44,8 +44,8 @@ func TestStepOfTheServersClockBlocksNobody(t *testing.T) {
 	first := mustAcquire(t, p, bid("a"))
 	server.Exec(t, pgtest.Control, db, "UPDATE fencepost.lease SET expires_at = expires_at + interval '1 hour'")
 	began := time.Now()
-	var sight election.Sight
-	for ctx := within(t, patience); sight.Vacancy != election.Freed; {
+	var sight election.LeaseObservation
+	for ctx := within(t, patience); sight.State != election.Freed; {
 		var err error
 		if sight, err = p.Watch(ctx, "billing", sight); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestStandstillIsForgottenWithARenewal(t *testing.T) {
 	var ahead atomic.Int64 // the provider looks at the clock of its own accord too
 	candidate := provider(t, server, db, nil, func() time.Duration { return election.Boottime() + time.Duration(ahead.Load()) })
 	lease := mustAcquire(t, holder, bid("a"))
-	if sight, err := candidate.Watch(within(t, patience), "billing", election.Sight{}); err != nil || sight.Vacancy != election.Held {
+	if sight, err := candidate.Watch(within(t, patience), "billing", election.LeaseObservation{}); err != nil || sight.State != election.Held {
 		t.Fatalf("the candidate sees %+v, %v", sight, err)
 	}
 	if err := holder.Renew(within(t, patience), lease); err != nil {
@@ -113,8 +113,8 @@ func TestBumpBeginsANewGenerationAndEndsNoTerm(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := mustAcquire(t, p, bid("b"))
-	if second.Marker != marker || first.Marker == marker {
-		t.Errorf("the markers are %s, then %s; the bump gave %s", first.Marker, second.Marker, marker)
+	if second.InstanceID != marker || first.InstanceID == marker {
+		t.Errorf("the markers are %s, then %s; the bump gave %s", first.InstanceID, second.InstanceID, marker)
 	}
 }
 
@@ -126,8 +126,8 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	long := bid("a")
 	long.TTL = time.Minute
 	lease := mustAcquire(t, p, long)
-	seen, err := p.Watch(within(t, patience), "billing", election.Sight{})
-	if err != nil || seen.Vacancy != election.Held {
+	seen, err := p.Watch(within(t, patience), "billing", election.LeaseObservation{})
+	if err != nil || seen.State != election.Held {
 		t.Fatalf("the lease is seen as %+v, %v", seen, err)
 	}
 	server.Crash(t)
@@ -150,7 +150,7 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	go func() {
 		for sight := seen; ; {
 			var err error
-			if sight, err = p.Watch(ctx, "billing", sight); err != nil || sight.Vacancy == election.Freed {
+			if sight, err = p.Watch(ctx, "billing", sight); err != nil || sight.State == election.Freed {
 				watched <- err
 				return
 			}
@@ -192,7 +192,9 @@ func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 		late <- err
 	}()
 	released := make(chan error, 1)
-	go func() { released <- p.Release(within(t, patience), &election.Lease{Bid: long}, election.ReasonLeft) }()
+	go func() {
+		released <- p.Release(within(t, patience), &election.Lease{AcquireRequest: long}, election.ReasonLeft)
+	}()
 	look := server.Connect(t, pgtest.Superuser, db)
 	for waiting, deadline := 0, time.Now().Add(patience); waiting < 2; {
 		if err := look.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND wait_event_type = 'Lock'", db).Scan(&waiting); err != nil {
@@ -220,7 +222,7 @@ func TestMarksOfCandidaciesThatAreOverAreForgotten(t *testing.T) {
 	db := server.Database(t)
 	server.Exec(t, pgtest.Control, db, "INSERT INTO fencepost.lease_over SELECT 'old-' || n, now() - interval '2 hours' FROM generate_series(1, 100) n")
 	p := provider(t, server, db, nil, nil)
-	if err := p.Release(within(t, patience), &election.Lease{Bid: bid("a")}, election.ReasonLeft); err != nil {
+	if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("a")}, election.ReasonLeft); err != nil {
 		t.Fatal(err)
 	}
 	var left []string

@@ -70,7 +70,7 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 	held.TTL = time.Minute // nothing is due but the look now and then
 	lease := mustAcquire(t, p, held)
 	ctx := within(t, patience)
-	seen, err := p.Watch(ctx, "billing", election.Sight{})
+	seen, err := p.Watch(ctx, "billing", election.LeaseObservation{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,7 @@ func (p *Provider) Close() error {
 func (p *Provider) Source() string { return Source }
 
 // Acquire implements election.Provider.
-func (p *Provider) Acquire(ctx context.Context, bid election.Bid) (*election.Lease, error) {
+func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
 	var award *int64
 	var marker *string
 	staleAward, staleRenewals := p.stale(bid.Resource)
@@ -122,7 +122,7 @@ func (p *Provider) Acquire(ctx context.Context, bid election.Bid) (*election.Lea
 	case award == nil || marker == nil:
 		return nil, election.ErrHeld
 	}
-	return &election.Lease{Bid: bid, Marker: *marker, Index: *award}, nil
+	return &election.Lease{AcquireRequest: bid, InstanceID: *marker, Index: *award}, nil
 }
 
 // unsent reports that a statement failed before the server could hear of it.

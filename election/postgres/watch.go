@@ -13,16 +13,16 @@ import (
 )
 
 // Watch implements election.Provider.
-func (p *Provider) Watch(ctx context.Context, resource string, seen election.Sight) (election.Sight, error) {
+func (p *Provider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (election.LeaseObservation, error) {
 	wake := p.subscribe(resource)
 	defer p.unsubscribe(resource, wake)
 	if err := p.awaitUp(ctx); err != nil {
-		return election.Sight{}, err
+		return election.LeaseObservation{}, err
 	}
 	for {
-		sight, due, err := p.look(ctx, resource)
+		sight, due, err := p.poll(ctx, resource)
 		if err != nil {
-			return election.Sight{}, err
+			return election.LeaseObservation{}, err
 		}
 		if sight != seen {
 			return sight, nil
@@ -35,7 +35,7 @@ func (p *Provider) Watch(ctx context.Context, resource string, seen election.Sig
 		}
 		timer.Stop()
 		if ctx.Err() != nil {
-			return election.Sight{}, ctx.Err()
+			return election.LeaseObservation{}, ctx.Err()
 		}
 	}
 }
@@ -75,9 +75,9 @@ func (p *Provider) setDown(down bool) (changed bool) {
 	return true
 }
 
-// look reads the lease, and says when it is worth looking again though nobody
+// poll reads the lease, and says when it is worth looking again though nobody
 // called.
-func (p *Provider) look(ctx context.Context, resource string) (election.Sight, time.Duration, error) {
+func (p *Provider) poll(ctx context.Context, resource string) (election.LeaseObservation, time.Duration, error) {
 	var (
 		award, renewals int64
 		incarnation     *string
@@ -91,21 +91,21 @@ func (p *Provider) look(ctx context.Context, resource string) (election.Sight, t
 		Scan(&marker, &award, &renewals, &incarnation, &vacancy, &ttl, &left)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return election.Sight{}, 0, errors.New(`the marker of the elector is missing (fencepost.lease_marker): run "fencepost generation bump --database"`)
+		return election.LeaseObservation{}, 0, errors.New(`the marker of the elector is missing (fencepost.lease_marker): run "fencepost generation bump --database"`)
 	case err != nil:
-		return election.Sight{}, 0, fmt.Errorf("look at the lease of resource %q: %w", resource, err)
+		return election.LeaseObservation{}, 0, fmt.Errorf("look at the lease of resource %q: %w", resource, err)
 	}
-	sight := election.Sight{Vacancy: election.Freed, Index: award, Marker: marker}
+	sight := election.LeaseObservation{State: election.Freed, Index: award, InstanceID: marker}
 	if incarnation != nil {
 		sight.Incarnation = *incarnation
 	}
 	switch vacancy {
 	case "silence":
-		sight.Vacancy = election.Silent
+		sight.State = election.Unresponsive
 	case "held":
 		left = min(left, p.patience(resource, standstill{award: award, renewals: renewals, ttl: ttl}, asked))
 		if left > 0 {
-			sight.Vacancy = election.Held
+			sight.State = election.Held
 			return sight, min(left+5*time.Millisecond, recheck), nil
 		}
 		return sight, recheck, nil
@@ -174,7 +174,7 @@ func (p *Provider) unsubscribe(resource string, wake chan struct{}) {
 func (p *Provider) watched() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.mu.watches) > 0 || p.now()-p.mu.looked < restAfter
+	return len(p.mu.watches) > 0 || p.now()-p.mu.looked < closeIdleAfter
 }
 
 // wake makes the watches of a resource look again; "" means all.
@@ -194,10 +194,10 @@ func (p *Provider) wake(resource string) {
 	}
 }
 
-// restAfter is how long nobody watches before nothing is listened to any more, so
+// closeIdleAfter is how long nobody watches before nothing is listened to any more, so
 // that a database which nobody uses can be dropped. A watch ends and begins again
 // with all that it sees.
-const restAfter = time.Second
+const closeIdleAfter = time.Second
 
 // listen hears of changes while somebody watches, until Close.
 func (p *Provider) listen(ctx context.Context) {
@@ -223,7 +223,7 @@ func (p *Provider) listen(ctx context.Context) {
 func (p *Provider) stopAtRest(ctx context.Context, stop context.CancelFunc) {
 	defer p.wg.Done()
 	defer stop()
-	tick := time.NewTicker(restAfter / 2)
+	tick := time.NewTicker(closeIdleAfter / 2)
 	defer tick.Stop()
 	for p.watched() {
 		select {

@@ -11,7 +11,7 @@
 // ended (a superuser's backend, a prepared transaction) is reported at once, to
 // the log and to Config.Blocked. When the grace is over it makes the watch cancel
 // the grant, as a frozen process does, so that the leader's checks do not pile up
-// after it; the error is an InTheWayError that names it.
+// after it; the error is an GrantBlockedError that names it.
 //
 // When Grant returns nil, the new epoch is on disk (and at the synchronous
 // standbys), and no transaction that was checked under a lower one commits any

@@ -60,7 +60,7 @@ func TestNamesOutsideASCIIInEveryEncoding(t *testing.T) {
 				t.Errorf("the check: %v; want ZF001", err)
 			}
 			mustContain(t, err, `worker "\"w\\\u6f22" was superseded`)
-			_, err = h.fence.Enter(h.ctx(), w.entry())
+			_, err = h.fence.RegisterBackend(h.ctx(), w.entry())
 			if stateOf(err) != fencing.StateSuperseded {
 				t.Errorf("the registry: %v; want ZF001", err)
 			}

@@ -18,15 +18,15 @@ import (
 // asked again waits again.
 var ErrUnconfirmed = errors.New("the wait for the synchronous standbys was cancelled")
 
-// InTheWayError says that a grant was given up, and because of what. The old
+// GrantBlockedError says that a grant was given up, and because of what. The old
 // epoch stays in force. It wraps nothing of the server's.
-type InTheWayError struct {
+type GrantBlockedError struct {
 	Resource string
 	// Holders describes what stood in the way, one line each.
 	Holders []string
 }
 
-func (e *InTheWayError) Error() string {
+func (e *GrantBlockedError) Error() string {
 	return fmt.Sprintf("in the way of a grant on resource %q: %s", e.Resource, strings.Join(e.Holders, "; "))
 }
 

@@ -25,9 +25,9 @@ const (
 	// quickLock is how long such a statement waits for the lock. Then it gives its
 	// connection back, and asks again: a grant may wait for as long as the grace.
 	quickLock = 20 * time.Millisecond
-	// soonAgain and lateAgain bound the pause in between, which doubles.
-	soonAgain = 10 * time.Millisecond
-	lateAgain = 160 * time.Millisecond
+	// retrySoon and retryLate bound the pause in between, which doubles.
+	retrySoon = 10 * time.Millisecond
+	retryLate = 160 * time.Millisecond
 )
 
 // Fence is one resource's fence. It is safe for concurrent use.
@@ -108,17 +108,17 @@ func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, erro
 	return before, nil
 }
 
-// Enter implements fencing.Fence. The registry's table is unlogged, so a
+// RegisterBackend implements fencing.Fence. The registry's table is unlogged, so a
 // transaction that writes nothing else is not flushed when it commits.
-func (f *Fence) Enter(ctx context.Context, e fencing.Entry) (fencing.Note, error) {
-	note := fencing.Note{PID: e.PID, ID: rand.Int64()}
+func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) (fencing.Registration, error) {
+	note := fencing.Registration{PID: e.PID, ID: rand.Int64()}
 	sql := "SELECT pg_catalog.set_config('lock_timeout', $8, true), fencepost.enter($1, $2, $3, $4, $5, $6, $7)"
 	if e.Flushed {
 		sql += `, pg_catalog.set_config('synchronous_commit', 'local', true), pg_catalog.pg_logical_emit_message(true, 'fencepost', 'note')`
 	}
-	err := f.again(ctx, 0, func() (bool, error) {
+	err := f.retry(ctx, 0, func() (bool, error) {
 		_, err := f.store.reads.Exec(ctx, sql, f.id, int32(e.PID), note.ID, fencing.Name(e.Worker), e.Incarnation,
-			int64(e.Told), int64(e.Held), quickLock.String())
+			int64(e.Announced), int64(e.Held), quickLock.String())
 		if codeOf(err) == codeLocked {
 			return false, nil
 		}
@@ -130,12 +130,12 @@ func (f *Fence) Enter(ctx context.Context, e fencing.Entry) (fencing.Note, error
 	return note, nil
 }
 
-// again does what waits for the fence's lock for at most quickLock, until it
+// retry does what waits for the fence's lock for at most quickLock, until it
 // reports that it got it, or fails, or wait is over (0: until ctx has ended). In
 // between it keeps no connection from others.
-func (f *Fence) again(ctx context.Context, wait time.Duration, try func() (bool, error)) error {
+func (f *Fence) retry(ctx context.Context, wait time.Duration, try func() (bool, error)) error {
 	began := time.Now()
-	for pause := soonAgain; ; pause = min(2*pause, lateAgain) {
+	for pause := retrySoon; ; pause = min(2*pause, retryLate) {
 		release, err := f.slot(ctx)
 		if err != nil {
 			return err
@@ -156,8 +156,8 @@ func (f *Fence) again(ctx context.Context, wait time.Duration, try func() (bool,
 // MayEnd implements fencing.Fence.
 func (f *Fence) MayEnd(ctx context.Context, pid uint32) error { return f.store.MayEnd(ctx, pid) }
 
-// Leave implements fencing.Fence.
-func (f *Fence) Leave(ctx context.Context, n fencing.Note) error {
+// UnregisterBackend implements fencing.Fence.
+func (f *Fence) UnregisterBackend(ctx context.Context, n fencing.Registration) error {
 	if _, err := f.store.free.Exec(ctx, "SELECT fencepost.leave($1, $2, $3)", f.id, int32(n.PID), n.ID); err != nil {
 		return fmt.Errorf("delete the note of backend %d on resource %q: %w", n.PID, f.resource, f.store.explain(err))
 	}
@@ -185,7 +185,7 @@ type state struct {
 // for as long as ctx allows.
 func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
 	var s state
-	err := f.again(ctx, wait, func() (bool, error) {
+	err := f.retry(ctx, wait, func() (bool, error) {
 		row := f.store.reads.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
 			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1)
 			FROM fencepost.state($1, $2) s`, f.id, quickLock)

@@ -15,7 +15,7 @@ func TestSafetyAwardOfALifeThatNobodySaw(t *testing.T) {
 	h := newHouse(t, pgtest.Shared(t))
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
 	late := h.award("late")
-	late.Marker, late.Index = "life-0", 7
+	late.InstanceID, late.Index = "life-0", 7
 	rightful := h.grant("rightful")
 
 	if epoch, err := h.fence.Grant(h.ctx(), late); stateOf(err) != fencing.StateUnnumbered {
@@ -86,8 +86,8 @@ func TestARestoredLifeIsStillTheOlderOne(t *testing.T) {
 	h := newHouse(t, pgtest.Shared(t))
 	h.grant("a")
 	next := h.award("b")
-	next.Marker, next.Index = "life-2", 1
-	h.number(h.fence, next.Marker)
+	next.InstanceID, next.Index = "life-2", 1
+	h.number(h.fence, next.InstanceID)
 	if _, err := h.fence.Grant(h.ctx(), next); err != nil {
 		t.Fatal(err)
 	}

@@ -34,14 +34,14 @@ func (f *Fence) Number(ctx context.Context, source, marker string) error {
 // candidacy held its own; ZF004 the fence is older than what was seen before, or
 // cannot be used; ZF006 the award is not newer than the recorded one; ZF007 the
 // award's life of the lease service has no number (see Number). An
-// InTheWayError says that the old epoch stays in force. After any other error,
+// GrantBlockedError says that the old epoch stays in force. After any other error,
 // ErrUnconfirmed among them, ask again with the same award.
 func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
 	if a.Resource != f.resource {
 		return 0, fmt.Errorf("grant on resource %q: the award is for %q", f.resource, a.Resource)
 	}
 	epoch, err := f.advance(ctx, "SELECT fencepost.grant($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-		f.id, a.Worker, a.Incarnation, a.Source, a.Marker, a.Index, int64(a.Held), int64(a.Floor), f.store.cfg.Grace, f.store.cfg.Patience)
+		f.id, a.Worker, a.Incarnation, a.Source, a.InstanceID, a.Index, int64(a.Held), int64(a.HighestObserved), f.store.cfg.Grace, f.store.cfg.Patience)
 	if err != nil {
 		return 0, fmt.Errorf("grant an epoch on resource %q: %w", f.resource, err)
 	}
@@ -51,7 +51,7 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 // advance runs a statement that may record a new epoch, and asks again when
 // others' locks came between, or when it gave its turn to another grant.
 func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.Epoch, error) {
-	w := &way{fence: f, log: f.store.log}
+	w := &blockers{fence: f, log: f.store.log}
 	for n := 1; ; {
 		epoch, err := f.turn(ctx, w, sql, args)
 		switch {
@@ -71,7 +71,7 @@ func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.E
 }
 
 // turn is one attempt, when it is this grant's turn.
-func (f *Fence) turn(ctx context.Context, w *way, sql string, args []any) (fencing.Epoch, error) {
+func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (fencing.Epoch, error) {
 	if err := f.store.turns.take(ctx); err != nil {
 		return 0, err
 	}
@@ -81,7 +81,7 @@ func (f *Fence) turn(ctx context.Context, w *way, sql string, args []any) (fenci
 }
 
 // attempt runs the statement once, with a watch beside it that clears its way.
-func (f *Fence) attempt(ctx context.Context, clear *way, sql string, args []any) (fencing.Epoch, error) {
+func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args []any) (fencing.Epoch, error) {
 	conn, err := f.store.grants.Acquire(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("get a connection: %w", err)
@@ -94,7 +94,7 @@ func (f *Fence) attempt(ctx context.Context, clear *way, sql string, args []any)
 	// in an orderly way; stop is for a server that does not answer.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
-	w := &watch{fence: f, way: clear, pid: pg.PID(), stop: stop, done: make(chan struct{}), log: f.store.log}
+	w := &watch{fence: f, blockers: clear, pid: pg.PID(), stop: stop, done: make(chan struct{}), log: f.store.log}
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()
 
@@ -122,7 +122,7 @@ func (f *Fence) attempt(ctx context.Context, clear *way, sql string, args []any)
 func (f *Fence) blame(ctx context.Context, err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == codeInUse {
-		return &InTheWayError{Resource: f.resource, Holders: []string{pg.Message}}
+		return &GrantBlockedError{Resource: f.resource, Holders: []string{pg.Message}}
 	}
 	return f.store.explainDDL(ctx, err)
 }

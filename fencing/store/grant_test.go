@@ -186,8 +186,8 @@ func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
 	h.index = 100
 	h.grant("a")
 	rebuilt := h.award("b")
-	rebuilt.Marker, rebuilt.Index = "life-2", 3 // indexes begin anew
-	h.number(h.fence, rebuilt.Marker)
+	rebuilt.InstanceID, rebuilt.Index = "life-2", 3 // indexes begin anew
+	h.number(h.fence, rebuilt.InstanceID)
 	if epoch, err := h.fence.Grant(h.ctx(), rebuilt); err != nil || epoch != 2 {
 		t.Fatalf("the first award of a new life: epoch %d, %v", epoch, err)
 	}
@@ -195,7 +195,7 @@ func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
 	if _, err := h.fence.Grant(h.ctx(), old); stateOf(err) != fencing.StateAwardNotNewer {
 		t.Fatalf("an award of the older life: %v; want ZF006", err)
 	}
-	number, err := h.store.BumpGeneration(h.ctx(), old.Source, old.Marker)
+	number, err := h.store.BumpGeneration(h.ctx(), old.Source, old.InstanceID)
 	if err != nil || number != 3 {
 		t.Fatalf("bump: number %d, %v; want 3", number, err)
 	}

@@ -91,7 +91,7 @@ func (h *house) ctx() context.Context {
 func (h *house) award(name string) fencing.Award {
 	h.index++
 	return fencing.Award{Resource: resource, Worker: "worker-" + name, Incarnation: "incarnation-" + name,
-		Source: "test", Marker: "life-1", Index: h.index}
+		Source: "test", InstanceID: "life-1", Index: h.index}
 }
 
 // grant grants the next award, which must pass.

@@ -102,13 +102,13 @@ func TestManyTakeoversAtOnceEndTogether(t *testing.T) {
 // useOf uses the quiet worker's fence in all ways, and returns how long the
 // slowest took.
 func (c *crowd) useOf(w *worker) (slowest time.Duration) {
-	var note fencing.Note
+	var note fencing.Registration
 	for name, do := range map[string]func() (err error){
 		"record": func() (err error) { _, err = c.fence.Record(c.ctx()); return err },
 		"verify": func() error { return c.fence.Verify(c.ctx(), w.term) },
 		"enter": func() (err error) {
-			if note, err = c.fence.Enter(c.ctx(), w.entry()); err == nil {
-				err = c.fence.Leave(c.ctx(), note)
+			if note, err = c.fence.RegisterBackend(c.ctx(), w.entry()); err == nil {
+				err = c.fence.UnregisterBackend(c.ctx(), note)
 			}
 			return err
 		},

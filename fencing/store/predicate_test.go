@@ -30,10 +30,10 @@ func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 				t.Errorf("the check: %v; want ZF001", err)
 			}
 			entry := w.entry()
-			entry.Told = current.Epoch
+			entry.Announced = current.Epoch
 			var err error
 			if !unfenced {
-				_, err = h.fence.Enter(h.ctx(), entry)
+				_, err = h.fence.RegisterBackend(h.ctx(), entry)
 			}
 			if err == nil {
 				_, err = w.Exec(h.ctx(), "CALL public.batch($1, 1, 0)", int64(w.term.Epoch))
@@ -83,11 +83,11 @@ func (h *house) agree(term fencing.Term, told, held fencing.Epoch, may bool) {
 	_, err := w.Exec(ctx, fencing.RefuseSQL(w.fence, term.Worker, term.Incarnation, told, held, false))
 	refusal := stateOf(err)
 	entry := w.entry()
-	entry.Told, entry.Held = told, held
-	note, err := h.fence.Enter(h.ctx(), entry)
+	entry.Announced, entry.Held = told, held
+	note, err := h.fence.RegisterBackend(h.ctx(), entry)
 	registry := stateOf(err)
 	if err == nil {
-		if err := h.fence.Leave(h.ctx(), note); err != nil {
+		if err := h.fence.UnregisterBackend(h.ctx(), note); err != nil {
 			h.t.Error(err)
 		}
 	}
@@ -150,17 +150,17 @@ func TestEnterNamesWhoItRefuses(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
 	w := h.worker(fencing.Term{Award: h.award("a")})
-	if _, err := h.fence.Enter(h.ctx(), w.entry()); stateOf(err) != fencing.StateNotLeader {
+	if _, err := h.fence.RegisterBackend(h.ctx(), w.entry()); stateOf(err) != fencing.StateNotLeader {
 		t.Errorf("before any grant: %v; want ZF002", err)
 	}
 	w.term = h.grant("a")
 	gone := w.entry()
 	gone.PID = 1 << 30
-	if _, err := h.fence.Enter(h.ctx(), gone); stateOf(err) != fencing.StateNoFence {
+	if _, err := h.fence.RegisterBackend(h.ctx(), gone); stateOf(err) != fencing.StateNoFence {
 		t.Errorf("a backend that is not there: %v; want ZF004", err)
 	}
 	h.grant("b")
-	_, err := h.fence.Enter(h.ctx(), w.entry())
+	_, err := h.fence.RegisterBackend(h.ctx(), w.entry())
 	mustContain(t, err, "worker-a", "worker-b")
 	if got := ask[int](h, "SELECT count(*) FROM fencepost.running"); got != 0 {
 		t.Errorf("%d notes were made", got)
@@ -177,7 +177,7 @@ func TestALateDeletionMeetsNoOtherNote(t *testing.T) {
 	first := h.mustEnter(w)
 	second := h.mustEnter(w)
 	for range 2 {
-		if err := h.fence.Leave(h.ctx(), first); err != nil {
+		if err := h.fence.UnregisterBackend(h.ctx(), first); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 
 // entry asks for a note of the worker's backend, as one that was told the epoch
 // that it holds.
-func (w *worker) entry() fencing.Entry {
-	return fencing.Entry{PID: w.PgConn().PID(), Worker: w.term.Worker, Incarnation: w.term.Incarnation, Told: w.term.Epoch, Held: w.term.Epoch}
+func (w *worker) entry() fencing.RegisterRequest {
+	return fencing.RegisterRequest{PID: w.PgConn().PID(), Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
 }
 
 // enter notes the worker's backend, as the proxy does around a statement that
@@ -24,14 +24,14 @@ func (h *house) enter(w *worker) error {
 	if unfenced {
 		return nil
 	}
-	_, err := h.fence.Enter(h.ctx(), w.entry())
+	_, err := h.fence.RegisterBackend(h.ctx(), w.entry())
 	return err
 }
 
 // mustEnter is enter where it has to pass.
-func (h *house) mustEnter(w *worker) fencing.Note {
+func (h *house) mustEnter(w *worker) fencing.Registration {
 	h.t.Helper()
-	note, err := h.fence.Enter(h.ctx(), w.entry())
+	note, err := h.fence.RegisterBackend(h.ctx(), w.entry())
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 	term := h.grant("a")
 	left, dead := h.worker(term), h.worker(term)
 	h.mustEnter(dead)
-	if err := h.fence.Leave(h.ctx(), h.mustEnter(left)); err != nil {
+	if err := h.fence.UnregisterBackend(h.ctx(), h.mustEnter(left)); err != nil {
 		t.Fatal(err)
 	}
 	// A note of a process id that somebody else has now.
@@ -154,11 +154,11 @@ func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 	w := h.worker(term)
 	for range 31 { // far more than there are connections
 		go func() {
-			_, _ = h.fence.Enter(ctx, w.entry())
+			_, _ = h.fence.RegisterBackend(ctx, w.entry())
 			over <- struct{}{}
 		}()
 	}
-	a := fencing.Award{Resource: "another", Worker: "w", Incarnation: "i", Source: "test", Marker: "life-1", Index: 1}
+	a := fencing.Award{Resource: "another", Worker: "w", Incarnation: "i", Source: "test", InstanceID: "life-1", Index: 1}
 	if _, err := other.Grant(h.ctx(), a); err != nil {
 		t.Errorf("a grant on another resource: %v", err)
 	}

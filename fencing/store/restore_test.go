@@ -45,7 +45,7 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 		t.Errorf("a write under the lost epoch: %v; want ZF004", err)
 	}
 	for name, change := range map[string]func(*fencing.Award){
-		"a proxy that saw the lost epoch": func(a *fencing.Award) { a.Floor = lost.Epoch },
+		"a proxy that saw the lost epoch": func(a *fencing.Award) { a.HighestObserved = lost.Epoch },
 		"the candidacy that held it":      func(a *fencing.Award) { a.Held = lost.Epoch },
 	} {
 		a := old.award("c")
@@ -70,7 +70,7 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 		t.Errorf("detail %+v", d)
 	}
 	a := old.award("c")
-	a.Floor = lost.Epoch
+	a.HighestObserved = lost.Epoch
 	if epoch, err := old.fence.Grant(h.ctx(), a); err != nil || epoch != lost.Epoch+2 {
 		t.Errorf("epoch %d, %v; want %d", epoch, err, lost.Epoch+2)
 	}
@@ -122,7 +122,7 @@ func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {
 		t.Errorf("the recorded award again: %v; want ZF004", err)
 	}
 	a := old.award("c")
-	a.Floor = lost.Epoch
+	a.HighestObserved = lost.Epoch
 	epoch, err := old.fence.Grant(h.ctx(), a)
 	if err != nil || epoch != lost.Epoch+1 {
 		t.Fatalf("the next grant: epoch %d, %v; want %d", epoch, err, lost.Epoch+1)
@@ -174,7 +174,7 @@ func TestAMissingSchemaIsZF004(t *testing.T) {
 	_, grantErr := h.fence.Grant(h.ctx(), h.award("b"))
 	_, recordErr := h.fence.Record(h.ctx())
 	_, fenceErr := h.store.Fence(h.ctx(), "x")
-	_, enterErr := h.fence.Enter(h.ctx(), fencing.Entry{PID: 1, Told: 1, Held: 1})
+	_, enterErr := h.fence.RegisterBackend(h.ctx(), fencing.RegisterRequest{PID: 1, Announced: 1, Held: 1})
 	for name, err := range map[string]error{"grant": grantErr, "record": recordErr, "fence": fenceErr,
 		"verify": h.fence.Verify(h.ctx(), term), "enter": enterErr} {
 		if stateOf(err) != fencing.StateNoFence {

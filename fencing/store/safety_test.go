@@ -101,9 +101,9 @@ func (r *race) register() {
 		}
 		for r.ctx.Err() == nil && !conn.IsClosed() {
 			w := &worker{Conn: conn, fence: r.fence.ID(), term: *r.term.Load()}
-			var note fencing.Note
+			var note fencing.Registration
 			if !unfenced {
-				if note, err = r.fence.Enter(r.ctx, w.entry()); err != nil {
+				if note, err = r.fence.RegisterBackend(r.ctx, w.entry()); err != nil {
 					r.registryRefusals.Add(1)
 					continue
 				}
@@ -112,7 +112,7 @@ func (r *race) register() {
 				r.registered.Add(1)
 			}
 			if !unfenced {
-				_ = r.fence.Leave(r.ctx, note)
+				_ = r.fence.UnregisterBackend(r.ctx, note)
 			}
 		}
 		_ = conn.Close(context.Background())

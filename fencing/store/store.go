@@ -93,9 +93,9 @@ type Store struct {
 	watches *pgxpool.Pool // the watches over grants
 
 	turns *turns // of the grants
-	looks *looks // of the watches
+	polls *polls // of the watches
 
-	catalogue *catalogue
+	catalog *catalogReader
 }
 
 // Open connects to the database as the control role. The error is a
@@ -104,8 +104,8 @@ type Store struct {
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
-	s.catalogue = newCatalogue(s)
-	s.turns, s.looks = &turns{free: cfg.PoolSize}, &looks{store: s}
+	s.catalog = newCatalogReader(s)
+	s.turns, s.polls = &turns{free: cfg.PoolSize}, &polls{store: s}
 	var err error
 	for _, p := range []struct {
 		pool **pgxpool.Pool
@@ -127,9 +127,9 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 // for a fence's lock. It is closed by Close.
 func (s *Store) Pool() *pgxpool.Pool { return s.free }
 
-// Rest closes the connections that nobody uses, and those in use when they are
+// CloseIdle closes the connections that nobody uses, and those in use when they are
 // given back. Others are opened at the next use.
-func (s *Store) Rest() {
+func (s *Store) CloseIdle() {
 	for _, pool := range []*pgxpool.Pool{s.watches, s.reads, s.grants, s.free} {
 		pool.Reset()
 	}
@@ -137,7 +137,7 @@ func (s *Store) Rest() {
 
 // Close ends all connections, and waits for those in use.
 func (s *Store) Close() {
-	s.catalogue.close()
+	s.catalog.close()
 	for _, pool := range []*pgxpool.Pool{s.watches, s.reads, s.grants, s.free} {
 		if pool != nil {
 			pool.Close()

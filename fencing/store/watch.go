@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// lookSoon is when a watch looks first, and how often while it ends what is
+	// pollSoon is when a watch looks first, and how often while it ends what is
 	// in the way. A grant that nobody is in the way of has returned by then.
-	lookSoon = 20 * time.Millisecond
-	// lookLate is how often it looks while the grace lasts, and the least that a
+	pollSoon = 20 * time.Millisecond
+	// pollLate is how often it looks while the grace lasts, and the least that a
 	// grant waits before it gives its turn to another one.
-	lookLate = 100 * time.Millisecond
+	pollLate = 100 * time.Millisecond
 	// cancelWait is how long a cancelled statement may take to return before
 	// its connection is cut.
 	cancelWait = 2 * time.Second
@@ -28,18 +28,18 @@ var errYielded = errors.New("the turn was given to another grant")
 // watch stands beside one attempt of a grant: it clears its way, and cancels it
 // when that cannot be done, or when others wait for the connection.
 type watch struct {
-	fence *Fence
-	way   *way
-	pid   uint32             // the backend that runs the grant
-	stop  context.CancelFunc // cuts the grant's connection
-	done  chan struct{}      // closed when the grant has returned
-	log   *zap.Logger
+	fence    *Fence
+	blockers *blockers
+	pid      uint32             // the backend that runs the grant
+	stop     context.CancelFunc // cuts the grant's connection
+	done     chan struct{}      // closed when the grant has returned
+	log      *zap.Logger
 }
 
 // run returns when the grant has: nil, or why it was cancelled.
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
-	tick := time.NewTimer(lookSoon)
+	tick := time.NewTimer(pollSoon)
 	defer tick.Stop()
 	limit := time.NewTimer(w.fence.limit())
 	defer limit.Stop()
@@ -55,29 +55,29 @@ func (w *watch) run(ctx context.Context) error {
 			w.cancel(ctx)
 			return err
 		case <-tick.C:
-			if err := w.look(ctx, time.Since(began) >= lookLate); err != nil {
+			if err := w.poll(ctx, time.Since(began) >= pollLate); err != nil {
 				w.cancel(ctx)
 				return err
 			}
-			tick.Reset(w.nextLook())
+			tick.Reset(w.nextPoll())
 		}
 	}
 }
 
-// nextLook is how long to wait for the next look: not much longer than the grace
+// nextPoll is how long to wait for the next look: not much longer than the grace
 // still lasts.
-func (w *watch) nextLook() time.Duration {
-	if len(w.way.seen) == 0 {
-		return lookSoon
+func (w *watch) nextPoll() time.Duration {
+	if len(w.blockers.seen) == 0 {
+		return pollSoon
 	}
-	return min(max(w.fence.store.cfg.Grace-w.way.oldest(), lookSoon), lookLate)
+	return min(max(w.fence.store.cfg.Grace-w.blockers.oldest(), pollSoon), pollLate)
 }
 
-// look clears the way of a grant that waits for its sequence.
-func (w *watch) look(ctx context.Context, mayYield bool) error {
-	all, err := w.fence.store.looks.at(ctx, w.fence.id)
+// poll clears the way of a grant that waits for its sequence.
+func (w *watch) poll(ctx context.Context, mayYield bool) error {
+	all, err := w.fence.store.polls.at(ctx, w.fence.id)
 	if err != nil {
-		w.way.lookFailed(ctx, err)
+		w.blockers.pollFailed(ctx, err)
 		return nil
 	}
 	waits := false
@@ -93,11 +93,11 @@ func (w *watch) look(ctx context.Context, mayYield bool) error {
 	if !waits || len(others) == 0 {
 		return nil
 	}
-	if err := w.way.clear(ctx, others); err != nil {
+	if err := w.blockers.clear(ctx, others); err != nil {
 		return err
 	}
-	if mayYield && w.way.oldest() < w.fence.store.cfg.Grace && w.fence.store.turns.yield() {
-		w.way.yields = true
+	if mayYield && w.blockers.oldest() < w.fence.store.cfg.Grace && w.fence.store.turns.yield() {
+		w.blockers.yields = true
 		return errYielded
 	}
 	return nil
@@ -131,5 +131,5 @@ func (w *watch) stuck(ctx context.Context) error {
 	if blockers != "" {
 		line += " behind backends " + strings.TrimSpace(blockers)
 	}
-	return &InTheWayError{Resource: w.fence.resource, Holders: []string{line}}
+	return &GrantBlockedError{Resource: w.fence.resource, Holders: []string{line}}
 }

@@ -59,11 +59,11 @@ func (d *Desk) Use(database string, s *store.Store) {
 }
 
 // Join implements fencing.Candidates.
-func (d *Desk) Join(ctx context.Context, c fencing.Claim, m fencing.Member) (fencing.Candidacy, error) {
+func (d *Desk) Join(ctx context.Context, c fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.seats[key{c.Database, c.Resource, c.Worker}]
-	if s == nil || s.Standing().Role == fencing.Superseded {
+	if s == nil || s.Status().Role == fencing.Superseded {
 		st, err := d.storeLocked(c.Database)
 		if err != nil {
 			return nil, err
@@ -106,7 +106,7 @@ func (d *Desk) sitLocked(database, worker string, f *store.Fence, before bool) *
 		desk: d, fence: f, worker: worker, incarnation: fmt.Sprintf("%s#%d", worker, d.Next()), before: before,
 		members: map[fencing.Member]bool{}, changed: make(chan struct{}),
 	}
-	s.standing.Store(&fencing.Standing{})
+	s.standing.Store(&fencing.Status{})
 	d.seats[key{database, f.Resource(), worker}] = s
 	return s
 }

@@ -20,7 +20,7 @@ type Seat struct {
 	worker      string
 	incarnation string
 	before      bool // superseded before
-	standing    atomic.Pointer[fencing.Standing]
+	standing    atomic.Pointer[fencing.Status]
 
 	mu      sync.Mutex
 	members map[fencing.Member]bool
@@ -47,17 +47,17 @@ func (s *Seat) TryGrant() (fencing.Epoch, error) {
 	}
 	epoch, err := s.fence.Grant(context.Background(), fencing.Award{
 		Resource: s.fence.Resource(), Worker: s.worker, Incarnation: s.incarnation,
-		Source: "test", Marker: "test", Index: s.desk.Next(), Held: s.Standing().Epoch,
+		Source: "test", InstanceID: "test", Index: s.desk.Next(), Held: s.Status().Epoch,
 	})
 	if err != nil {
 		return 0, fmt.Errorf("grant to %s: %w", s.worker, err)
 	}
-	s.Set(&fencing.Standing{Role: fencing.Leader, Epoch: epoch, Holder: fencing.Record{Epoch: epoch, Worker: s.worker}})
+	s.Set(&fencing.Status{Role: fencing.Leader, Epoch: epoch, Holder: fencing.Record{Epoch: epoch, Worker: s.worker}})
 	return epoch, nil
 }
 
 // Set changes the standing and tells the members.
-func (s *Seat) Set(st *fencing.Standing) {
+func (s *Seat) Set(st *fencing.Status) {
 	s.standing.Store(st)
 	s.mu.Lock()
 	members := slices.Collect(maps.Keys(s.members))
@@ -65,7 +65,7 @@ func (s *Seat) Set(st *fencing.Standing) {
 	s.changed = make(chan struct{})
 	s.mu.Unlock()
 	for _, m := range members {
-		m.StandingChanged()
+		m.StatusChanged()
 	}
 }
 
@@ -101,8 +101,8 @@ func (s *Seat) Owed() bool {
 // FenceID is the fence's number, which the names of its objects bear.
 func (s *Seat) FenceID() int32 { return s.fence.ID() }
 
-// Standing implements fencing.Candidacy.
-func (s *Seat) Standing() *fencing.Standing { return s.standing.Load() }
+// Status implements fencing.Candidacy.
+func (s *Seat) Status() *fencing.Status { return s.standing.Load() }
 
 // Incarnation implements fencing.Candidacy.
 func (s *Seat) Incarnation() string { return s.incarnation }
@@ -119,8 +119,8 @@ func (s *Seat) AwaitFirst(context.Context, time.Duration) error { return nil }
 // AwaitConfirmed implements fencing.Candidacy: nobody is waited for.
 func (s *Seat) AwaitConfirmed(context.Context) error { return nil }
 
-// Demand implements fencing.Candidacy: nobody campaigns.
-func (s *Seat) Demand(context.Context) {}
+// CampaignOnDemand implements fencing.Candidacy: nobody campaigns.
+func (s *Seat) CampaignOnDemand(context.Context) {}
 
 // AwaitLeader implements fencing.Candidacy.
 func (s *Seat) AwaitLeader(ctx context.Context) error {
@@ -128,7 +128,7 @@ func (s *Seat) AwaitLeader(ctx context.Context) error {
 		s.mu.Lock()
 		changed := s.changed
 		s.mu.Unlock()
-		if s.Standing().May() {
+		if s.Status().CanWrite() {
 			return nil
 		}
 		select {
@@ -148,10 +148,10 @@ func (s *Seat) Advanced(ctx context.Context) bool {
 		looking()
 	}
 	rec, err := s.fence.Record(ctx)
-	if err != nil || rec.Incarnation == s.incarnation || s.Standing().Epoch == 0 {
+	if err != nil || rec.Incarnation == s.incarnation || s.Status().Epoch == 0 {
 		return false
 	}
-	st := *s.Standing()
+	st := *s.Status()
 	st.Role, st.Holder = fencing.Superseded, rec
 	s.Set(&st)
 	return true

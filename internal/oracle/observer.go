@@ -96,8 +96,8 @@ func (o *Observer) AskLedger(ledger func(epoch int64) (incarnation string, err e
 	return o
 }
 
-// Noted says that the session's backend is in the registry, under this epoch.
-func (o *Observer) Noted(epoch int64) {
+// Registered says that the session's backend is in the registry, under this epoch.
+func (o *Observer) Registered(epoch int64) {
 	granted, err := o.facts.Incarnation, error(nil)
 	if o.ledger != nil {
 		granted, err = o.ledger(epoch)
@@ -114,9 +114,9 @@ func (o *Observer) Noted(epoch int64) {
 	}
 }
 
-// Unnoted says that the note is about to be deleted. Nothing may run then that it
+// Unregistered says that the note is about to be deleted. Nothing may run then that it
 // alone has covered.
-func (o *Observer) Unnoted() {
+func (o *Observer) Unregistered() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.noted = false

@@ -117,7 +117,7 @@ var streams = []struct {
 		s.up(wiretest.Query("rollback"))
 		s.down("C ROLLBACK", "Z I")
 		// As in the leak: SAVEPOINT got into the block unseen, under a note that is gone.
-		s.Noted(3)
+		s.Registered(3)
 		s.up(wiretest.Query("begin;savepoint a"))
 		s.down("C BEGIN", "C SAVEPOINT", "Z T")
 		s.Observer.noted = false
@@ -128,7 +128,7 @@ var streams = []struct {
 		s.up(wiretest.Query("select add('x')"))
 	}, want: "Query: a query without cover: the server may be in a block, uncovered, has worked"},
 	{name: "COMMIT after RELEASE has undone read-only mode", version: 18, play: func(s *stream) {
-		s.Noted(3)
+		s.Registered(3)
 		s.up(wiretest.Query("begin;savepoint a"))
 		s.down("C BEGIN", "C SAVEPOINT", "Z T")
 		s.Observer.noted = false
@@ -206,10 +206,10 @@ var streams = []struct {
 		s.down("Z I")
 	}, want: "Query: a text that cannot be read, which may go on"},
 	{name: "a note covers everything", play: func(s *stream) {
-		s.Noted(3)
+		s.Registered(3)
 		s.up(wiretest.Query("no such statement"), wiretest.Query("call p()"))
 		s.down("C INSERT 0 1", "Z I", "C CALL", "Z I")
-		s.Unnoted()
+		s.Unregistered()
 	}},
 	{name: "a backslash is what it seems where only the encoding is not", play: func(s *stream) {
 		s.up(wiretest.Query("set client_encoding = 'SJIS'"))
@@ -233,26 +233,26 @@ var streams = []struct {
 		s.up(wiretest.Query("select 1"))
 	}, want: "Query: a query without cover"},
 	{name: "until it is deleted", play: func(s *stream) {
-		s.Noted(3)
+		s.Registered(3)
 		s.up(wiretest.Query("call p()"))
 		s.down("C CALL", "Z I")
-		s.Unnoted()
+		s.Unregistered()
 		s.up(wiretest.Query("call p()"))
 	}, want: "Query: CALL or DO without cover"},
 	{name: "it must not be deleted too early", play: func(s *stream) {
-		s.Noted(3)
+		s.Registered(3)
 		s.up(wiretest.Query("call p()"))
-		s.Unnoted()
+		s.Unregistered()
 	}, want: "the note is deleted while a message 'Q' that rests on it"},
 	{name: "nor while its block goes on", play: func(s *stream) {
-		s.Noted(3)
+		s.Registered(3)
 		s.up(wiretest.Query("begin;no such statement"))
 		s.down("C BEGIN", "C INSERT 0 1", "Z T")
-		s.Unnoted()
+		s.Unregistered()
 	}, want: "the note is deleted while a transaction that it covers may go on"},
 	{name: "a note under an epoch that was granted to another", play: func(s *stream) {
 		s.AskLedger(func(int64) (string, error) { return "i2", nil })
-		s.Noted(3)
+		s.Registered(3)
 	}, want: "the backend is noted under epoch 3, which was granted to \"i2\" and not to this candidacy, \"i1\""},
 	{name: "what runs nothing goes bare", play: func(s *stream) {
 		s.up(wiretest.Query("set a.b = 'x'"), wiretest.Query("show work_mem;listen x"), wiretest.Query(""), wiretest.Run("begin"), wiretest.Run("commit"), wiretest.Sync())
@@ -275,7 +275,7 @@ var streams = []struct {
 		s.up(wiretest.Query(refuse+";"+write), wiretest.Parse("r", refuse), wiretest.Bind("", "r"), wiretest.Execute("", 0), wiretest.Run(write), wiretest.Sync())
 	}},
 	{name: "what is skipped after an Execute of who knows what", play: func(s *stream) {
-		s.Noted(3)
+		s.Registered(3)
 		s.up(wiretest.Bind("c", "\u00e9"), wiretest.Execute("c", 0))
 		s.down("2", "E 34000")
 		s.up(wiretest.Execute("d", 0), wiretest.Sync())

@@ -146,13 +146,13 @@ func TestInertMessages(t *testing.T) {
 
 func TestNotesEnd(t *testing.T) {
 	t.Parallel()
-	if _, ok := (Note{}).Reason(); ok {
+	if _, ok := (Registration{}).Reason(); ok {
 		t.Error("there is a reason without a note")
 	}
-	if _, ok := Noted(&fencing.Refusal{}).Reason(); ok {
+	if _, ok := Registered(&fencing.Refusal{}).Reason(); ok {
 		t.Error("there is a reason though no note could be made")
 	}
-	if _, ok := Noted(nil).Reason(); !ok {
+	if _, ok := Registered(nil).Reason(); !ok {
 		t.Error("a note is no reason")
 	}
 }
@@ -178,7 +178,7 @@ func TestProvenByTheCatalogueAlone(t *testing.T) {
 	if !s.Read {
 		t.Fatal("the statement is no read")
 	}
-	for _, c := range []*fencing.Catalogue{nil, fencing.NewCatalogue(fencing.Facts{})} {
+	for _, c := range []*fencing.Catalog{nil, fencing.NewCatalog(fencing.Facts{})} {
 		if _, ok := Proven(c, s); ok {
 			t.Errorf("it is proven by %v", c)
 		}

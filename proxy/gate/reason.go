@@ -46,7 +46,7 @@ func Unfenced(allowed bool) (Reason, bool) {
 }
 
 // Proven is the reason of a statement that the catalogue proves harmless now.
-func Proven(c *fencing.Catalogue, s *fencing.Statement) (Reason, bool) {
+func Proven(c *fencing.Catalog, s *fencing.Statement) (Reason, bool) {
 	proven, _ := c.Proven(s)
 	return Reason{harmless}, proven
 }
@@ -93,15 +93,15 @@ func endOfString(b []byte) int {
 	return -1
 }
 
-// Note is a note in the registry, which makes a grant end the backend. The zero
+// Registration is a note in the registry, which makes a grant end the backend. The zero
 // Note is none. It is made by Noted and ends by Leave.
-type Note struct{ held bool }
+type Registration struct{ held bool }
 
-// Noted is the note after an attempt to make one, of which err is the outcome.
-func Noted(err *fencing.Refusal) Note { return Note{held: err == nil} }
+// Registered is the note after an attempt to make one, of which err is the outcome.
+func Registered(err *fencing.Refusal) Registration { return Registration{held: err == nil} }
 
 // Held reports whether the backend is noted.
-func (n Note) Held() bool { return n.held }
+func (n Registration) Held() bool { return n.held }
 
 // Reason is that of whatever runs under the note.
-func (n Note) Reason() (Reason, bool) { return Reason{registered}, n.held }
+func (n Registration) Reason() (Reason, bool) { return Reason{registered}, n.held }

@@ -20,13 +20,13 @@ const (
 	Failed
 )
 
-// Cover is what a transaction was given before the client's messages.
-type Cover uint8
+// Coverage is what a transaction was given before the client's messages.
+type Coverage uint8
 
 const (
-	Uncovered Cover = iota
-	ReadOnly        // read-only mode was set
-	Checked         // the epoch was checked, and the sequence is locked; or the transaction is refused
+	Uncovered Coverage = iota
+	ReadOnly           // read-only mode was set
+	Checked            // the epoch was checked, and the sequence is locked; or the transaction is refused
 )
 
 // Sent is something that goes to the server and matters to the transaction.
@@ -83,18 +83,18 @@ const (
 // Send and Answer alone change it, one for each side.
 type Txn struct {
 	// What was sent.
-	begun   bool // state and cover hold for the batch in hand
-	unsure  bool // that batch began while replies were pending
-	state   State
-	cover   Cover
-	pending bool // a message was sent since the ReadyForQuery that left none pending
+	begun     bool // state and cover hold for the batch in hand
+	uncertain bool // that batch began while replies were pending
+	state     State
+	coverage  Coverage
+	pending   bool // a message was sent since the ReadyForQuery that left none pending
 
 	// What was answered.
 	ready    status // by the last ReadyForQuery
 	skipping bool
 	perhaps  bool // skipping rests on what the words of an error seem to say
-	answered Cover
-	carried  Cover // answered, at the last ReadyForQuery
+	answered Coverage
+	carried  Coverage // answered, at the last ReadyForQuery
 }
 
 // State returns where the transaction of the next message stands.
@@ -121,15 +121,15 @@ func (t *Txn) IsOutside() bool {
 	return s == AtRest || s == Outside
 }
 
-// Unsure reports that the batch in hand began while replies were pending.
-func (t *Txn) Unsure() bool { return t.unsure }
+// Uncertain reports that the batch in hand began while replies were pending.
+func (t *Txn) Uncertain() bool { return t.uncertain }
 
-// Cover is what the next message's transaction was given: confirmed, or in
+// Coverage is what the next message's transaction was given: confirmed, or in
 // front of it in the same batch.
-func (t *Txn) Cover() Cover { return t.cover }
+func (t *Txn) Coverage() Coverage { return t.coverage }
 
-// ServerCover is what the server's transaction was given, as far as it has said.
-func (t *Txn) ServerCover() Cover { return t.answered }
+// ServerCoverage is what the server's transaction was given, as far as it has said.
+func (t *Txn) ServerCoverage() Coverage { return t.answered }
 
 // Send follows something that goes to the server. pending says, of Starts,
 // whether replies are pending; fresh that it took over what the last
@@ -141,24 +141,24 @@ func (t *Txn) Send(s Sent, pending bool) (fresh bool) {
 	case Message:
 		t.pending = true
 	case SetReadOnly:
-		t.cover = ReadOnly
+		t.coverage = ReadOnly
 	case RunCheck:
-		t.cover = Checked
+		t.coverage = Checked
 	case BeginBlock:
 		if t.state == Outside {
 			t.state = Unknown
 		}
 	case MayEnd:
-		t.cover = Uncovered
+		t.coverage = Uncovered
 		if t.state != Outside {
 			t.state = Unknown
 		}
 	case UndoReadOnly:
-		if t.cover == ReadOnly {
-			t.cover = Uncovered
+		if t.coverage == ReadOnly {
+			t.coverage = Uncovered
 		}
 	case EndBatch:
-		t.begun, t.unsure, t.state, t.cover = false, false, Unknown, Uncovered
+		t.begun, t.uncertain, t.state, t.coverage = false, false, Unknown, Uncovered
 	}
 	return false
 }
@@ -170,13 +170,13 @@ func (t *Txn) starts(pending bool) (fresh bool) {
 		return false
 	}
 	if t.begun = true; pending {
-		t.unsure = true
+		t.uncertain = true
 		return false
 	}
-	t.unsure, t.state, t.cover = false, Outside, Uncovered
+	t.uncertain, t.state, t.coverage = false, Outside, Uncovered
 	switch t.ready {
 	case block:
-		t.state, t.cover = InBlock, t.carried
+		t.state, t.coverage = InBlock, t.carried
 	case failedBlock:
 		t.state = Failed
 	}
@@ -218,10 +218,10 @@ func (t *Txn) Skips() bool { return t.skipping }
 // Covered is the reason of a message whose transaction was given a check, or is
 // read-only.
 func (t *Txn) Covered() (Reason, bool) {
-	if t.cover == ReadOnly {
+	if t.coverage == ReadOnly {
 		return Reason{readOnly}, true
 	}
-	return Reason{checked}, t.cover == Checked
+	return Reason{checked}, t.coverage == Checked
 }
 
 // Dead is the reason of a message in a block that has failed, where nothing runs
@@ -261,5 +261,5 @@ func unguarded(s *fencing.Statement) bool {
 // that does nothing there: LOCK, SAVEPOINT and SET CONSTRAINTS. DECLARE is none
 // of them, since its query is analyzed first, which may run functions.
 func (t *Txn) NothingOutside(s *fencing.Statement) (Reason, bool) {
-	return Reason{harmless}, t.State() == AtRest && s.OnlyInBlock && s.Kind != fencing.ByMessage
+	return Reason{harmless}, t.State() == AtRest && s.RequiresTransactionBlock && s.Kind != fencing.ByMessage
 }

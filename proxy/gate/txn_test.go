@@ -21,7 +21,7 @@ func TestTxn(t *testing.T) {
 		name  string
 		steps []step
 		state State
-		cover Cover
+		cover Coverage
 	}{
 		{"new", nil, AtRest, Uncovered},
 		{"the first message", []step{starts(false)}, AtRest, Uncovered},
@@ -52,8 +52,8 @@ func TestTxn(t *testing.T) {
 		for _, s := range c.steps {
 			s(&txn)
 		}
-		if txn.State() != c.state || txn.Cover() != c.cover {
-			t.Errorf("%s: state %d, cover %d; want %d, %d", c.name, txn.State(), txn.Cover(), c.state, c.cover)
+		if txn.State() != c.state || txn.Coverage() != c.cover {
+			t.Errorf("%s: state %d, cover %d; want %d, %d", c.name, txn.State(), txn.Coverage(), c.state, c.cover)
 		}
 		if _, ok := txn.Covered(); ok != (c.cover != Uncovered) {
 			t.Errorf("%s: a message is covered: %v", c.name, ok)

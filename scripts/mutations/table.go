@@ -32,7 +32,7 @@ const (
 
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
-	theJudge    = "proxy/machine_judge.go"
+	theJudge    = "proxy/machine_decide.go"
 	theQueries  = "proxy/machine_query.go"
 	theMessages = "proxy/machine_extended.go"
 	theSchema   = "migrations/003_one_predicate.sql"
@@ -43,9 +43,9 @@ const (
 var table = []mutation{
 	// The reasons.
 	{name: "an uncovered transaction is covered", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
-		old: "return Reason{checked}, t.cover == Checked", text: "return Reason{checked}, true"},
+		old: "return Reason{checked}, t.coverage == Checked", text: "return Reason{checked}, true"},
 	{name: "read-only mode is a check for a function call", file: "proxy/machine_client.go", tests: fastPath,
-		old: "return r, ok && m.txn.Cover() == gate.Checked", text: "return r, ok"},
+		old: "return r, ok && m.txn.Coverage() == gate.Checked", text: "return r, ok"},
 	{name: "every block has failed", file: theTxn, tests: inABlock,
 		old: "t.State() == Failed }", text: "t.State() >= InBlock }"},
 	{name: "a text that cannot be read ends in a failed block", file: theJudge, tests: staleAll + "rolled|" + "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/a_text_too_long_to_read_in_a_failed",
@@ -66,10 +66,10 @@ var table = []mutation{
 		old: "(!s.UnsetsReadOnly || version >= keepsReadOnly)", text: "(!s.UnsetsReadOnly || version > 0)"},
 	// A leak.
 	{name: "LOCK and SAVEPOINT go bare after a ReadyForQuery that said idle", file: theTxn, tests: flushed,
-		old: "t.State() == AtRest && s.OnlyInBlock", text: "t.ready == idle && s.OnlyInBlock"},
+		old: "t.State() == AtRest && s.RequiresTransactionBlock", text: "t.ready == idle && s.RequiresTransactionBlock"},
 	// A leak.
 	{name: "DECLARE outside a block goes bare", file: theTxn, tests: declare,
-		old: "s.OnlyInBlock && s.Kind != fencing.ByMessage", text: "s.OnlyInBlock"},
+		old: "s.RequiresTransactionBlock && s.Kind != fencing.ByMessage", text: "s.RequiresTransactionBlock"},
 	{name: "a read needs no proof", file: theReasons, in: ofTheGate, tests: "^TestProvenByTheCatalogueAlone$",
 		old: "return Reason{harmless}, proven\n", text: "return Reason{harmless}, proven || s.Read\n"},
 	{name: "a text that was not parsed is empty", file: theReasons, tests: cursor,
@@ -81,7 +81,7 @@ var table = []mutation{
 	{name: "to describe a statement only looks", file: theReasons, tests: staleAll + "describe",
 		old: "len(body) == 0 || body[0] != 'S'", text: "true"},
 	{name: "a refused note is one", file: theReasons, tests: note,
-		old: "Note{held: err == nil}", text: "Note{held: true}"},
+		old: "Registration{held: err == nil}", text: "Registration{held: true}"},
 	{name: "no note is one", file: theReasons, tests: note,
 		old: "return Reason{registered}, n.held", text: "return Reason{registered}, true"},
 	{name: "no reason is one", file: theReasons, in: ofTheGate, tests: "^TestNothingPasses",
@@ -98,11 +98,11 @@ var table = []mutation{
 	{name: "outside a block is what the last ReadyForQuery said", file: theTxn, tests: flushed,
 		old: "	case t.AtRest() && (!t.begun || t.state == Outside):", text: "	case t.ready == idle:"},
 	{name: "COMMIT leaves the check in force", file: theTxn, tests: staleAll + "with_a_commit|^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(behind_a_commit|behind_a_rollback)",
-		old: "	case MayEnd:\n		t.cover = Uncovered\n", text: "	case MayEnd:\n"},
+		old: "	case MayEnd:\n		t.coverage = Uncovered\n", text: "	case MayEnd:\n"},
 	{name: "Sync leaves the check in force", file: theTxn, tests: staleAll + "(simple|extended|pipeline)",
-		old: "t.begun, t.unsure, t.state, t.cover = false, false, Unknown, Uncovered", text: "t.unsure, t.state = false, Outside"},
+		old: "t.begun, t.uncertain, t.state, t.coverage = false, false, Unknown, Uncovered", text: "t.uncertain, t.state = false, Outside"},
 	{name: "RESET leaves read-only mode in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
-		old: "		if t.cover == ReadOnly {\n			t.cover = Uncovered", text: "		if t.cover == Checked {\n			t.cover = Uncovered"},
+		old: "		if t.coverage == ReadOnly {\n			t.coverage = Uncovered", text: "		if t.coverage == Checked {\n			t.coverage = Uncovered"},
 	// A leak.
 	{name: "RELEASE leaves read-only mode in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
 		old: "		if t.answered == ReadOnly {\n			t.answered = Uncovered", text: "		if t.answered == Uncovered {\n			t.answered = Uncovered"},
@@ -117,42 +117,42 @@ var table = []mutation{
 	// A leak.
 	{name: "a text that was not parsed and begins with DECLARE goes bare", file: theQueries, tests: cursor,
 		old:  "	if s.known {\n		if r, ok := m.txn.NothingOutside(&s.info); ok {",
-		text: "	s.info.OnlyInBlock = s.info.OnlyInBlock || foldPrefix(s.text, \"declare\")\n	{\n		if r, ok := m.txn.NothingOutside(&s.info); ok {"},
+		text: "	s.info.RequiresTransactionBlock = s.info.RequiresTransactionBlock || foldPrefix(s.text, \"declare\")\n	{\n		if r, ok := m.txn.NothingOutside(&s.info); ok {"},
 	{name: "CALL goes after a check instead of under a note", file: theJudge, tests: "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(call_by_extended|prepared_call)",
 		old: "	case alone, m.failsOutside(s):", text: "	case m.failsOutside(s):"},
 	{name: "without a resource all is let through", file: theJudge, tests: flushed,
-		old:  "	if m.txn.Cover() >= gate.ReadOnly {\n		return m.covered()\n	}\n	return decision{verdict: readFirst}\n}",
+		old:  "	if m.txn.Coverage() >= gate.ReadOnly {\n		return m.covered()\n	}\n	return decision{action: readFirst}\n}",
 		text: "	return decision{reason: func() gate.Reason { r, _ := gate.Unfenced(true); return r }()}\n}"},
 	{name: "without a resource writes are reads", file: theJudge, tests: "^TestSafetyWritePathsOfThoseWhoDoNotLead$/default",
 		old: "|| !m.read(s) {", text: "{"},
 	{name: "a lease that is not confirmed is one", file: theJudge, tests: lapses,
-		old: "	if st.May() && m.txTold != 0 {", text: "	if (st.May() || st.Lapsed) && m.txTold != 0 {"},
+		old: "	if st.CanWrite() && m.txAnnounced != 0 {", text: "	if (st.CanWrite() || st.Lapsed) && m.txAnnounced != 0 {"},
 	{name: "read-only mode is a check for a follower's writes", file: theJudge, tests: nothing,
-		old: "	if m.txn.Cover() == gate.Checked && !alone {", text: "	if m.txn.Cover() >= gate.ReadOnly && !alone {"},
+		old: "	if m.txn.Coverage() == gate.Checked && !alone {", text: "	if m.txn.Coverage() >= gate.ReadOnly && !alone {"},
 	{name: "no check in front of a Query", file: theQueries, tests: staleAll + "simple",
 		old: "	prefix := m.checks.text(g, m.inFront())", text: "	prefix := []byte(\"select 1;\")"},
 	{name: "no check in front of a later transaction of a text", file: "proxy/machine_text.go", tests: staleAll + "with_a_commit",
-		old: "		case d.verdict == checkFirst:\n			sql, x.guard", text: "		case d.verdict == checkFirst:\n			_, x.guard"},
+		old: "		case d.action == checkFirst:\n			sql, x.check", text: "		case d.action == checkFirst:\n			_, x.check"},
 	{name: "no check in front of Parse", file: theMessages, tests: staleAll + "(extended|parse_alone)",
-		old: "	r, need := m.guardExtended(s, p)\n	m.reparses = false", text: "	r, _ := gate.Unfenced(true)\n	need := needNothing\n	m.reparses = false"},
+		old: "	r, need := m.injectExtended(s, p)\n	m.reparses = false", text: "	r, _ := gate.Unfenced(true)\n	need := needNothing\n	m.reparses = false"},
 	{name: "no check in front of Bind", file: theMessages, tests: staleAll + "(prepared_under|bind_alone)",
-		old:  "	r, need := m.guardExtended(s, p)\n	if need != needNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || s.snapshot || s",
+		old:  "	r, need := m.injectExtended(s, p)\n	if need != needNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || s.snapshot || s",
 		text: "	r, _ := gate.Unfenced(true)\n	m.snapshots = m.snapshots || s.snapshot || s"},
 	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
-		old: "		if r, need = m.guardExtended(s, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
+		old: "		if r, need = m.injectExtended(s, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
 	{name: "no check in front of a function call", file: "proxy/machine_client.go", tests: fastPath,
 		old: "	r, ok := m.functionPasses()", text: "	r, ok := gate.Unfenced(true)"},
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
-		old: "	c.told, c.held, c.built = told, held, true", text: "	held = told\n	c.told, c.held, c.built = told, held, true"},
+		old: "	c.announced, c.held, c.built = told, held, true", text: "	held = told\n	c.announced, c.held, c.built = told, held, true"},
 	{name: "what was told holds for the transaction in hand", file: "proxy/machine.go", tests: openedOld,
-		old: "		m.txTold, m.unsynced = m.told, false", text: "		m.unsynced = false\n	}\n	if m.txTold = m.told; m.txn.IsOutside() {"},
+		old: "		m.txAnnounced, m.unsynced = m.announced, false", text: "		m.unsynced = false\n	}\n	if m.txAnnounced = m.announced; m.txn.IsOutside() {"},
 
 	// What the grammar says.
 	{name: "NOTIFY is a read", file: "fencing/classify_tree.go", tests: nothing,
 		old: "	case n.GetFetchStmt() != nil, n.GetClosePortalStmt()", text: "	case n.GetNotifyStmt() != nil, n.GetFetchStmt() != nil, n.GetClosePortalStmt()"},
 	{name: "SELECT INTO is a read", file: "fencing/classify_look.go", in: "./fencing", tests: "^TestClassify$",
 		old: "	case *pgquery.IntoClause:", text: "	case *pgquery.IntoClause:\n		if true {\n			break\n		}"},
-	{name: "DECLARE WITH HOLD needs a block", file: "fencing/classify_tree.go", in: "./fencing", tests: "^TestOnlyInBlock$",
+	{name: "DECLARE WITH HOLD needs a block", file: "fencing/classify_tree.go", in: "./fencing", tests: "^TestRequiresTransactionBlock$",
 		old: "		c != nil && c.Options&withHold == 0", text: "		c != nil && c.Options&withHold >= 0"},
 
 	// What the database says.

@@ -33,13 +33,13 @@ func (p *pair) freed(s script, r *rand.Rand) error {
 	if _, err := seat.TryGrant(); err != nil {
 		return err
 	}
-	led := seat.Standing()
+	led := seat.Status()
 	lapsed := *led
 	lapsed.Lapsed = true
 	next := room.successor()
 	steps := []int{r.IntN(len(s.steps)), r.IntN(len(s.steps)), r.IntN(len(s.steps))}
 	slices.Sort(steps)
-	lost := []*fencing.Standing{{Role: fencing.Follower, Vacant: true, Holder: led.Holder}, &lapsed}[r.IntN(2)]
+	lost := []*fencing.Status{{Role: fencing.Follower, Vacant: true, Holder: led.Holder}, &lapsed}[r.IntN(2)]
 	moves := []func(){func() { seat.Set(lost) }, next.takeOver, func() { seat.Set(led) }}
 	if r.IntN(2) == 0 { // it has its lease back first
 		moves[1], moves[2] = moves[2], moves[1]

@@ -35,20 +35,20 @@ type Facts struct {
 	Nothing string
 }
 
-// Catalogue is an immutable snapshot of what a database's names mean. It is safe
+// Catalog is an immutable snapshot of what a database's names mean. It is safe
 // for concurrent use, and must not be copied.
-type Catalogue struct {
+type Catalog struct {
 	facts         Facts
 	id            uint64
 	wideAttribute bool // a name in Attributes is not ASCII
 }
 
-// catalogues numbers the catalogues of this process.
-var catalogues atomic.Uint64
+// catalogs numbers the catalogues of this process.
+var catalogs atomic.Uint64
 
-// NewCatalogue makes a catalogue of facts, which must not change any more.
-func NewCatalogue(f Facts) *Catalogue {
-	c := &Catalogue{facts: f, id: catalogues.Add(1)}
+// NewCatalog makes a catalogue of facts, which must not change any more.
+func NewCatalog(f Facts) *Catalog {
+	c := &Catalog{facts: f, id: catalogs.Add(1)}
 	for name := range f.Attributes {
 		c.wideAttribute = c.wideAttribute || !isASCII(name)
 	}
@@ -57,14 +57,14 @@ func NewCatalogue(f Facts) *Catalogue {
 
 // Why no catalogue proves a text.
 const (
-	noCatalogue = "nothing is known of the database's catalogue now"
-	notRead     = "it is not a read"
-	notOne      = "it is not one statement"
-	neverLooked = "its names were not looked at"
+	noCatalog = "nothing is known of the database's catalogue now"
+	notRead   = "it is not a read"
+	notOne    = "it is not one statement"
+	neverRead = "its names were not looked at"
 )
 
 // ProvenText is Proven for a text, which must be one statement.
-func (c *Catalogue) ProvenText(t *Text) (proven bool, why string) {
+func (c *Catalog) ProvenText(t *Text) (proven bool, why string) {
 	switch {
 	case !t.Known:
 		return false, cmp.Or(t.why, notRead)
@@ -82,25 +82,25 @@ func (c *Catalogue) ProvenText(t *Text) (proven bool, why string) {
 //
 // Parameters are taken to be of built-in types, or enums: the caller looks at
 // the types that a Parse message names.
-func (c *Catalogue) Proven(s *Statement) (proven bool, why string) {
+func (c *Catalog) Proven(s *Statement) (proven bool, why string) {
 	switch {
 	case c == nil:
-		return false, noCatalogue
+		return false, noCatalog
 	case !s.Read:
 		return false, cmp.Or(s.reason, notRead)
-	case s.needs == nil:
-		return false, neverLooked
+	case s.dependencies == nil:
+		return false, neverRead
 	}
-	v := s.needs.verdict.Load()
-	if v == nil || v.catalogue != c.id {
-		v = &verdict{catalogue: c.id, why: c.against(s.needs)}
-		s.needs.verdict.Store(v)
+	v := s.dependencies.result.Load()
+	if v == nil || v.catalog != c.id {
+		v = &proofResult{catalog: c.id, why: c.against(s.dependencies)}
+		s.dependencies.result.Store(v)
 	}
 	return v.why == "", v.why
 }
 
 // against says what stands against a proof, "" if nothing does.
-func (c *Catalogue) against(n *needs) string {
+func (c *Catalog) against(n *dependencies) string {
 	if why := cmp.Or(n.never, c.facts.Nothing); why != "" {
 		return why
 	}
@@ -112,7 +112,7 @@ func (c *Catalogue) against(n *needs) string {
 	return ""
 }
 
-func (c *Catalogue) name(x neededName) string {
+func (c *Catalog) name(x neededName) string {
 	switch x.kind {
 	case relationName:
 		return judged(c.facts.Relations, "relation", x.name)
@@ -134,7 +134,7 @@ func (c *Catalogue) name(x neededName) string {
 }
 
 // function judges a call by its name. f(x) can also be a cast to the type f.
-func (c *Catalogue) function(name string) string {
+func (c *Catalog) function(name string) string {
 	if why := judged(c.facts.Functions, "function", name); why != "" {
 		return why
 	}

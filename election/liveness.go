@@ -11,21 +11,21 @@ const (
 	maxSample = 250 * time.Millisecond // a stopped worker is noticed at most that late
 )
 
-// life is what is known of a worker's signs of life.
-type life struct {
+// liveness is what is known of a worker's signs of life.
+type liveness struct {
 	// timeout is how long the worker may be silent; 0 for ever.
 	timeout time.Duration
 	// quiet is how long there has been no sign of life.
 	quiet time.Duration
 	// last is when the last sample was taken; 0 before the first.
-	last   time.Duration
-	silent bool
+	last         time.Duration
+	unresponsive bool
 	// struck is the timeout after which the worker last became silent.
 	struck time.Duration
 }
 
 // interval is how often a life with this timeout is sampled.
-func (l *life) interval() time.Duration {
+func (l *liveness) interval() time.Duration {
 	if l.timeout == 0 {
 		return maxSample
 	}
@@ -36,19 +36,19 @@ func (l *life) interval() time.Duration {
 // A gap much longer than the interval means that this proxy itself did not run
 // or the machine was suspended: what its clients sent meanwhile is still unread,
 // so only as much of the gap counts as silence as a sample may take.
-func (l *life) sample(now time.Duration, alive bool) {
+func (l *liveness) sample(now time.Duration, alive bool) {
 	gap := now - l.last
 	if l.last == 0 {
 		gap = 0
 	}
 	l.last = now
 	if alive || l.timeout == 0 {
-		l.quiet, l.silent = 0, false
+		l.quiet, l.unresponsive = 0, false
 		return
 	}
 	l.quiet += min(gap, 2*l.interval())
-	was := l.silent
-	if l.silent = l.quiet >= l.timeout; l.silent && !was {
+	was := l.unresponsive
+	if l.unresponsive = l.quiet >= l.timeout; l.unresponsive && !was {
 		l.struck = l.timeout
 	}
 }
@@ -69,9 +69,9 @@ func (c *Candidacy) sample() {
 	now := c.r.e.cfg.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := &c.mu.life
+	l := &c.mu.liveness
 	l.timeout = c.effectiveLocked(c.timeoutLocked())
-	was := l.silent
+	was := l.unresponsive
 	l.sample(now, alive || c.mu.waiters > 0)
 	if was && alive {
 		c.mu.tryAt = now

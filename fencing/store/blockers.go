@@ -11,14 +11,14 @@ import (
 	"go.uber.org/zap"
 )
 
-// way is what stands in the way of one grant, over all its attempts. It belongs
+// blockers is what stands in the way of one grant, over all its attempts. It belongs
 // to one goroutine at a time.
-type way struct {
-	fence  *Fence
-	log    *zap.Logger
-	seen   map[string]*obstacle // by transaction
-	told   []string             // what was reported as blocking the grant
-	yields bool                 // the turn goes to another grant
+type blockers struct {
+	fence    *Fence
+	log      *zap.Logger
+	seen     map[string]*obstacle // by transaction
+	reported []string             // what was reported as blocking the grant
+	yields   bool                 // the turn goes to another grant
 }
 
 // obstacle is a transaction that is in the way.
@@ -35,7 +35,7 @@ const endSQL = `SELECT pg_terminate_backend(h.pid) FROM pg_locks h WHERE h.pid =
 // clear ends those holders that have been in the way for longer than the grace.
 // The error says that something will not go, and that the grant is to be given
 // up. What cannot be ended is reported when it is seen for the second time.
-func (w *way) clear(ctx context.Context, holders []holder) error {
+func (w *blockers) clear(ctx context.Context, holders []holder) error {
 	now, grace := time.Now(), w.fence.store.cfg.Grace
 	w.remember(holders, now)
 	var blocked, stays []string
@@ -50,7 +50,7 @@ func (w *way) clear(ctx context.Context, holders []holder) error {
 	}
 	w.report(blocked)
 	if len(stays) > 0 { // do not end others in vain
-		return &InTheWayError{Resource: w.fence.resource, Holders: stays}
+		return &GrantBlockedError{Resource: w.fence.resource, Holders: stays}
 	}
 	if len(blocked) > 0 {
 		return nil
@@ -60,7 +60,7 @@ func (w *way) clear(ctx context.Context, holders []holder) error {
 
 // remember notes when each holder was seen first, and forgets those that have
 // gone.
-func (w *way) remember(holders []holder, now time.Time) {
+func (w *blockers) remember(holders []holder, now time.Time) {
 	present := make(map[string]*obstacle, len(holders))
 	for _, h := range holders {
 		if present[h.Transaction] = w.seen[h.Transaction]; present[h.Transaction] == nil {
@@ -71,7 +71,7 @@ func (w *way) remember(holders []holder, now time.Time) {
 }
 
 // oldest is how long the first of what is in the way has been there.
-func (w *way) oldest() time.Duration {
+func (w *blockers) oldest() time.Duration {
 	age := time.Duration(0)
 	for _, o := range w.seen {
 		age = max(age, time.Since(o.since))
@@ -80,7 +80,7 @@ func (w *way) oldest() time.Duration {
 }
 
 // end ends the holders whose grace is over, and gives up when they do not go.
-func (w *way) end(ctx context.Context, holders []holder, now time.Time) error {
+func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) error {
 	cfg := &w.fence.store.cfg
 	var stays []string
 	for _, h := range holders {
@@ -95,7 +95,7 @@ func (w *way) end(ctx context.Context, holders []holder, now time.Time) error {
 			stays = append(stays, h.String()+" may not be ended by the control role: "+pg.Message)
 			continue
 		case err != nil:
-			w.lookFailed(ctx, err)
+			w.pollFailed(ctx, err)
 			return nil
 		}
 		if o.ended.IsZero() {
@@ -109,19 +109,19 @@ func (w *way) end(ctx context.Context, holders []holder, now time.Time) error {
 	}
 	if len(stays) > 0 {
 		w.report(stays)
-		return &InTheWayError{Resource: w.fence.resource, Holders: stays}
+		return &GrantBlockedError{Resource: w.fence.resource, Holders: stays}
 	}
 	return nil
 }
 
 // report says what blocks the grant when that changes, nothing for a way that is
 // free.
-func (w *way) report(blocked []string) {
+func (w *blockers) report(blocked []string) {
 	slices.Sort(blocked)
-	if slices.Equal(blocked, w.told) {
+	if slices.Equal(blocked, w.reported) {
 		return
 	}
-	w.told = blocked
+	w.reported = blocked
 	if len(blocked) > 0 {
 		w.log.Warn("a takeover is blocked by what the control role cannot end",
 			zap.String("resource", w.fence.resource), zap.Strings("blocked_by", blocked))
@@ -129,9 +129,9 @@ func (w *way) report(blocked []string) {
 	w.fence.store.cfg.Blocked(w.fence.resource, blocked)
 }
 
-// lookFailed keeps the grant waiting when only the look failed: the limit, or
+// pollFailed keeps the grant waiting when only the look failed: the limit, or
 // its own connection's end, will tell.
-func (w *way) lookFailed(ctx context.Context, err error) {
+func (w *blockers) pollFailed(ctx context.Context, err error) {
 	if ctx.Err() == nil {
 		w.log.Warn("look what a grant waits for", zap.String("resource", w.fence.resource), zap.Error(err))
 	}
@@ -140,8 +140,8 @@ func (w *way) lookFailed(ctx context.Context, err error) {
 // aside is for a grant that gave its turn to another one: it returns when those
 // that were in its way then are gone, and ends them when their grace is over.
 // Whoever came since is none of its business: it is not in the queue.
-func (w *way) aside(ctx context.Context) error {
-	tick := time.NewTicker(lookLate)
+func (w *blockers) aside(ctx context.Context) error {
+	tick := time.NewTicker(pollLate)
 	defer tick.Stop()
 	was := w.seen
 	for {
@@ -150,9 +150,9 @@ func (w *way) aside(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
-		all, err := w.fence.store.looks.at(ctx, w.fence.id)
+		all, err := w.fence.store.polls.at(ctx, w.fence.id)
 		if err != nil {
-			w.lookFailed(ctx, err)
+			w.pollFailed(ctx, err)
 			continue
 		}
 		var left []holder

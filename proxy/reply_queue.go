@@ -18,21 +18,21 @@ const (
 	run                  // ours only: Bind, Execute, Close: BindComplete, rows, CommandComplete, CloseComplete
 )
 
-// guard says what a message of ours does for the transaction it stands in.
-type guard uint8
+// injectedCheck says what a message of ours does for the transaction it stands in.
+type injectedCheck uint8
 
 const (
-	noGuard   guard = iota
-	fullCheck       // the check of the epoch
-	readOnly        // makes the transaction read-only
-	refusal         // always fails, in the client's place
+	noCheck   injectedCheck = iota
+	fullCheck               // the check of the epoch
+	readOnly                // makes the transaction read-only
+	refusal                 // always fails, in the client's place
 )
 
-// maxOwed bounds the entries: a client that sends many small messages and reads
+// maxPending bounds the entries: a client that sends many small messages and reads
 // no reply would otherwise cost a multiple of what it sent. It must be well
 // above the number of replies that the server keeps in its output buffer of
 // 8 kB, which it need not send before a Sync.
-const maxOwed = 8192
+const maxPending = 8192
 
 // reply is one entry of the FIFO of expected replies: a message that was sent
 // to the server, whose it is, and what the proxy must know when it is answered.
@@ -43,12 +43,12 @@ type reply struct {
 	maybe bool
 	skips bool // in a COPY that was executed: an error makes the server skip up to a Sync
 	early bool // and it came before all COPY data
-	guard guard
-	// told is the epoch that this reply tells the client when it succeeds (SHOW,
+	check injectedCheck
+	// announced is the epoch that this reply tells the client when it succeeds (SHOW,
 	// SET), or when its check fails with ZF003.
-	told  fencing.Epoch
-	tells bool
-	stmt  *statement // the statement a Parse defines, or that is run
+	announced fencing.Epoch
+	announces bool
+	stmt      *statement // the statement a Parse defines, or that is run
 	// prefix is the length of the text of ours in front of a Query, 0 if none;
 	// done counts the statements of a Query that were answered.
 	prefix, done int
@@ -66,9 +66,9 @@ type reply struct {
 	reads bool // it is nothing but a read
 }
 
-// replies is the FIFO: a ring that grows and is reused, so that it costs no
+// replyQueue is the FIFO: a ring that grows and is reused, so that it costs no
 // allocation per message.
-type replies struct {
+type replyQueue struct {
 	ring  []reply
 	head  int
 	n     int
@@ -87,7 +87,7 @@ const maxQueryTexts = 256 << 10
 
 // keepText keeps the start of a Query's SQL for the audit, if there is room.
 // reads says that it is nothing but a read. e is the entry pushed last.
-func (r *replies) keepText(e *reply, text []byte, reads bool) {
+func (r *replyQueue) keepText(e *reply, text []byte, reads bool) {
 	e.reads = reads
 	text = text[:min(len(text), maxAuditText)]
 	if r.texts+len(text) > maxQueryTexts {
@@ -97,11 +97,11 @@ func (r *replies) keepText(e *reply, text []byte, reads bool) {
 	r.texts += len(e.text)
 }
 
-func (r *replies) len() int { return r.n }
+func (r *replyQueue) len() int { return r.n }
 
 // push appends a cleared entry and returns it. The pointer is good until the
 // next push.
-func (r *replies) push(k kind, ours bool) *reply {
+func (r *replyQueue) push(k kind, ours bool) *reply {
 	if r.n == len(r.ring) {
 		r.grow()
 	}
@@ -118,9 +118,9 @@ func (r *replies) push(k kind, ours bool) *reply {
 }
 
 // ask notes that the client has sent a Flush.
-func (r *replies) ask() { r.asked = r.n }
+func (r *replyQueue) ask() { r.asked = r.n }
 
-func (r *replies) grow() {
+func (r *replyQueue) grow() {
 	next := make([]reply, max(16, 2*len(r.ring)))
 	for i := range r.n {
 		next[i] = *r.at(i)
@@ -129,10 +129,10 @@ func (r *replies) grow() {
 }
 
 // at returns the i-th entry from the front.
-func (r *replies) at(i int) *reply { return &r.ring[(r.head+i)&(len(r.ring)-1)] }
+func (r *replyQueue) at(i int) *reply { return &r.ring[(r.head+i)&(len(r.ring)-1)] }
 
 // removeEarly takes out the Syncs that came between a COPY and its data.
-func (r *replies) removeEarly() {
+func (r *replyQueue) removeEarly() {
 	for i := 0; i < r.n; {
 		if e := r.at(i); e.early && e.maybe {
 			r.remove(i)
@@ -143,11 +143,11 @@ func (r *replies) removeEarly() {
 }
 
 // certain reports whether anything will be answered for sure.
-func (r *replies) certain() bool { return r.certainIn(r.n) }
+func (r *replyQueue) certain() bool { return r.certainIn(r.n) }
 
 // certainIn reports whether any of the first n entries will be answered for
 // sure.
-func (r *replies) certainIn(n int) bool {
+func (r *replyQueue) certainIn(n int) bool {
 	for i := range n {
 		if e := r.at(i); !e.maybe && e.kind != copyEnd {
 			return true
@@ -157,14 +157,14 @@ func (r *replies) certainIn(n int) bool {
 }
 
 // front returns the entry whose reply comes next, nil if none is owed.
-func (r *replies) front() *reply {
+func (r *replyQueue) front() *reply {
 	if r.n == 0 {
 		return nil
 	}
 	return r.at(0)
 }
 
-func (r *replies) pop() {
+func (r *replyQueue) pop() {
 	const long = 64
 	e := r.at(0)
 	r.texts -= len(e.text)
@@ -181,7 +181,7 @@ func (r *replies) pop() {
 }
 
 // remove takes the i-th entry from the front out, order kept.
-func (r *replies) remove(i int) {
+func (r *replyQueue) remove(i int) {
 	if i >= r.asked {
 		r.asked++ // pop takes it back
 	}

@@ -143,7 +143,7 @@ func TestAPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	}
 	a := h.award("b")
 	_, err := h.fence.Grant(h.ctx(), a)
-	var way *store.InTheWayError
+	var way *store.GrantBlockedError
 	if !errors.As(err, &way) {
 		t.Fatalf("got %v, want an InTheWayError", err)
 	}
@@ -163,7 +163,7 @@ func TestASuperusersTransactionInTheWayIsNamedAndNobodyElseIsEnded(t *testing.T)
 	super := &worker{Conn: h.server.Connect(t, pgtest.Superuser, h.db), fence: h.fence.ID(), term: term}
 	tx := super.begin(h.ctx(), t, "")
 	_, err := h.fence.Grant(h.ctx(), h.award("b"))
-	var way *store.InTheWayError
+	var way *store.GrantBlockedError
 	if !errors.As(err, &way) {
 		t.Fatalf("got %v, want an InTheWayError", err)
 	}
@@ -196,7 +196,7 @@ func TestAFrozenBackendInTheWayIsNamed(t *testing.T) {
 	t.Cleanup(thaw)
 	a := h.award("b")
 	_, err := h.fence.Grant(h.ctx(), a)
-	var way *store.InTheWayError
+	var way *store.GrantBlockedError
 	if !errors.As(err, &way) {
 		t.Fatalf("got %v, want an InTheWayError", err)
 	}

@@ -7,7 +7,7 @@ import (
 
 func TestRepliesAreAFIFOThatGrows(t *testing.T) {
 	t.Parallel()
-	var r replies
+	var r replyQueue
 	if r.front() != nil || r.len() != 0 {
 		t.Fatal("an empty FIFO has a front")
 	}
@@ -38,7 +38,7 @@ func TestRepliesAreAFIFOThatGrows(t *testing.T) {
 func TestRepliesRemoveKeepsTheOrderOfTheRest(t *testing.T) {
 	t.Parallel()
 	for removed := range 20 {
-		var r replies
+		var r replyQueue
 		for range 12 { // so that the ring is wrapped around
 			r.push(syncing, false)
 			r.pop()
@@ -64,23 +64,23 @@ func TestRepliesRemoveKeepsTheOrderOfTheRest(t *testing.T) {
 
 func TestRepliesPushClearsWhatTheSlotHeldBefore(t *testing.T) {
 	t.Parallel()
-	var r replies
+	var r replyQueue
 	for range 16 {
 		e := r.push(query, true)
-		e.prefix, e.maybe, e.tells, e.hideNoData = 7, true, true, true
-		e.guard, e.refuse, e.stmt = refusal, twoPhaseRefusal, unknownStatement
+		e.prefix, e.maybe, e.announces, e.hideNoData = 7, true, true, true
+		e.check, e.refuse, e.stmt = refusal, twoPhaseRefusal, unknownStatement
 		e.text = append(e.text, "secret"...)
 		r.pop()
 	}
 	e := r.push(parse, false)
-	if e.kind != parse || e.ours || e.prefix != 0 || e.maybe || e.tells || e.hideNoData ||
-		e.guard != noGuard || e.refuse != nil || e.stmt != nil || len(e.text) != 0 {
+	if e.kind != parse || e.ours || e.prefix != 0 || e.maybe || e.announces || e.hideNoData ||
+		e.check != noCheck || e.refuse != nil || e.stmt != nil || len(e.text) != 0 {
 		t.Errorf("a new entry has something of an old one: %+v", e)
 	}
 }
 
 func TestRepliesAllocateNothingOnceWarm(t *testing.T) { // not parallel: others allocate
-	var r replies
+	var r replyQueue
 	text := []byte("select 1")
 	cycle := func() {
 		for range 10 {

@@ -9,39 +9,39 @@ import (
 func TestSilenceIsWhatNobodyHeardForTheTimeout(t *testing.T) {
 	t.Parallel()
 	now := time.Hour
-	l := life{timeout: 2 * time.Second} // eight samples
+	l := liveness{timeout: 2 * time.Second} // eight samples
 	l.sample(now, true)
 	for range 7 {
 		now += l.interval()
-		if l.sample(now, false); l.silent {
+		if l.sample(now, false); l.unresponsive {
 			t.Fatalf("silent after %v", l.quiet)
 		}
 	}
 	now += l.interval()
-	if l.sample(now, false); !l.silent {
+	if l.sample(now, false); !l.unresponsive {
 		t.Fatalf("not silent after %v", l.quiet)
 	}
 	now += l.interval()
-	if l.sample(now, true); l.silent || l.quiet != 0 {
+	if l.sample(now, true); l.unresponsive || l.quiet != 0 {
 		t.Errorf("after a sign of life: %+v", l)
 	}
 }
 
 func TestSuspendedProxyTakesNobodyForDead(t *testing.T) {
 	t.Parallel()
-	l := life{timeout: 8 * time.Second}
+	l := liveness{timeout: 8 * time.Second}
 	l.sample(time.Hour, true)
 	l.sample(2*time.Hour, false) // the machine slept
-	if l.silent || l.quiet > 2*l.interval() {
+	if l.unresponsive || l.quiet > 2*l.interval() {
 		t.Errorf("an hour of sleep counts as %v of silence", l.quiet)
 	}
 }
 
 func TestWorkerWithoutTimeoutIsNeverSilent(t *testing.T) {
 	t.Parallel()
-	var l life
+	var l liveness
 	for now := time.Hour; now < 2*time.Hour; now += time.Minute {
-		if l.sample(now, false); l.silent {
+		if l.sample(now, false); l.unresponsive {
 			t.Fatal("silent")
 		}
 	}

@@ -7,11 +7,11 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
-// guardExtended puts what s needs in front of an extended message that may run
+// injectExtended puts what s needs in front of an extended message that may run
 // it, and returns the reason for which that message passes.
-func (m *machine) guardExtended(s *statement, p *gate.Plan) (gate.Reason, need) {
-	d := m.judge(s)
-	switch d.verdict {
+func (m *machine) injectExtended(s *statement, p *gate.Plan) (gate.Reason, need) {
+	d := m.decide(s)
+	switch d.action {
 	case needsMoreFor:
 		return gate.Reason{}, d.need
 	case forward, byRegistry:
@@ -42,15 +42,15 @@ func (m *machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan)
 		m.scratch = appendParse(m.scratch, m.checks.portal, raiseSQL)
 		p.Own(m.scratch[at:])
 		e := m.push(parse, true)
-		e.guard, e.refuse, e.stmt = refusal, r, s
+		e.check, e.refuse, e.stmt = refusal, r, s
 	}
 	m.open, m.ours = true, true
 	m.txn.Send(gate.RunCheck, false)
 }
 
 // runCheck runs a prepared check by extended messages.
-func (m *machine) runCheck(g guard, s *statement, p *gate.Plan) {
-	m.checks.build(m.txTold, m.held())
+func (m *machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
+	m.checks.build(m.txAnnounced, m.held())
 	if m.reparses {
 		at := len(m.scratch)
 		m.scratch = appendCloseStatement(m.scratch, "")
@@ -59,7 +59,7 @@ func (m *machine) runCheck(g guard, s *statement, p *gate.Plan) {
 	}
 	if !m.checks.prepared {
 		m.prepare(false, p)
-		m.checks.build(m.txTold, m.held())
+		m.checks.build(m.txAnnounced, m.held())
 	}
 	if !m.checks.usable(m.batch) {
 		m.runOnce(m.checks.inline(g), g, s, p)
@@ -67,7 +67,7 @@ func (m *machine) runCheck(g guard, s *statement, p *gate.Plan) {
 	}
 	p.Own(m.checks.run(g, m.inFront()))
 	e := m.push(run, true)
-	e.guard, e.stmt, e.told, e.first = g, s, m.checks.held, m.repeat.first()
+	e.check, e.stmt, e.announced, e.first = g, s, m.checks.held, m.retry.first()
 	m.open, m.ours = true, true
 }
 
@@ -77,10 +77,10 @@ func (m *machine) inFront() bool { return m.txn.State() == gate.AtRest }
 
 // runOnce prepares, runs and forgets a text of ours. One that failed was not
 // forgotten: the server skipped what stood behind it.
-func (m *machine) runOnce(sql string, g guard, s *statement, p *gate.Plan) {
+func (m *machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.portal
 	kinds := []kind{closing, parse, run, closing}
-	if g == noGuard { // it never fails
+	if g == noCheck { // it never fails
 		kinds = kinds[1:]
 	} else {
 		m.scratch = appendCloseStatement(m.scratch, name)
@@ -91,7 +91,7 @@ func (m *machine) runOnce(sql string, g guard, s *statement, p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	for _, k := range kinds {
 		e := m.push(k, true)
-		e.guard, e.stmt, e.told = g, s, m.checks.held
+		e.check, e.stmt, e.announced = g, s, m.checks.held
 	}
 	m.open, m.ours = true, true
 }
@@ -100,10 +100,10 @@ func (m *machine) runOnce(sql string, g guard, s *statement, p *gate.Plan) {
 // refused it is the one that was refused, so that the check which says why to the
 // client refuses as well: neither forgets an epoch that was superseded.
 func (m *machine) held() fencing.Epoch {
-	if m.enterErr != nil {
-		return m.enterHeld
+	if m.registerErr != nil {
+		return m.registerHeld
 	}
-	if st := m.standing(); st.May() {
+	if st := m.status(); st.CanWrite() {
 		return st.Epoch
 	}
 	return 0
@@ -112,7 +112,7 @@ func (m *machine) held() fencing.Epoch {
 // lapsedSQL refuses a worker whose lease is not confirmed, though it still has
 // the latest epoch.
 func (m *machine) lapsedSQL() string {
-	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txTold, m.standing().Epoch, true)
+	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txAnnounced, m.status().Epoch, true)
 }
 
 // prepare prepares the checks on the server, in the batch at hand. ahead says
@@ -133,7 +133,7 @@ func (m *machine) closeChecks(p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = m.checks.appendClose(m.scratch, m.push)
 	p.Own(m.scratch[at:])
-	m.checks.build(m.txTold, m.held())
+	m.checks.build(m.txAnnounced, m.held())
 }
 
 // shows reports whether s shows a parameter of Fencepost's, which is set on the
@@ -143,20 +143,20 @@ func (m *machine) shows(s *statement) bool {
 }
 
 // askFirst gives the candidacy the chance to lead before its role is told.
-func (m *machine) askFirst(st *fencing.Standing) need {
-	if st.Vacant && m.hasAsked < needDemand {
-		return needDemand
+func (m *machine) askFirst(st *fencing.Status) need {
+	if st.Vacant && m.hasAsked < needCampaign {
+		return needCampaign
 	}
 	return needNothing
 }
 
-func (m *machine) setExtended(s *statement, st *fencing.Standing, p *gate.Plan) {
-	m.runOnce(m.setSQL(s.info.Name, st), noGuard, s, p)
+func (m *machine) setExtended(s *statement, st *fencing.Status, p *gate.Plan) {
+	m.runOnce(m.setSQL(s.info.Name, st), noCheck, s, p)
 }
 
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
 // takes no snapshot, so it may stand in front of anything.
-func (m *machine) setSQL(name string, st *fencing.Standing) string {
+func (m *machine) setSQL(name string, st *fencing.Status) string {
 	var v string
 	switch name {
 	case "role":
@@ -174,32 +174,32 @@ func (m *machine) setSQL(name string, st *fencing.Standing) string {
 }
 
 // shownRole is what a worker is told of st.
-func shownRole(st *fencing.Standing) string {
-	if st.Role == fencing.Leader && !st.May() {
+func shownRole(st *fencing.Status) string {
+	if st.Role == fencing.Leader && !st.CanWrite() {
 		return fencing.Follower.String()
 	}
 	return st.Role.String()
 }
 
 // shownEpoch is the epoch under which a worker that knows st may write.
-func shownEpoch(st *fencing.Standing) fencing.Epoch {
-	if st.May() {
+func shownEpoch(st *fencing.Status) fencing.Epoch {
+	if st.CanWrite() {
 		return st.Epoch
 	}
 	return 0
 }
 
-// tellBy marks a reply that tells the client an epoch.
-func (m *machine) tellBy(e *reply, s *statement, st *fencing.Standing) {
+// announceBy marks a reply that tells the client an epoch.
+func (m *machine) announceBy(e *reply, s *statement, st *fencing.Status) {
 	if m.mode != fencedMode || !s.known {
 		return
 	}
 	switch {
 	case s.info.Kind == fencing.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch"):
-		e.tells, e.told = true, shownEpoch(st)
+		e.announces, e.announced = true, shownEpoch(st)
 	case s.info.Kind == fencing.SetFence && s.info.Name == "epoch":
 		if n, err := strconv.ParseInt(s.info.Value, 10, 64); err == nil && n >= 0 {
-			e.tells, e.told = true, fencing.Epoch(n)
+			e.announces, e.announced = true, fencing.Epoch(n)
 		}
 	}
 }

@@ -37,9 +37,9 @@ func newProvenHouse(t *testing.T, s *pgtest.Server) *provenHouse {
 }
 
 // catalogue reads the catalogue as it is now.
-func (h *provenHouse) catalogue() *fencing.Catalogue {
+func (h *provenHouse) catalogue() *fencing.Catalog {
 	h.t.Helper()
-	c, err := store.ReadCatalogue(h.t.Context(), h.server.Connect(h.t, pgtest.Control, h.db))
+	c, err := store.ReadCatalog(h.t.Context(), h.server.Connect(h.t, pgtest.Control, h.db))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func lines(t *testing.T, file string) []string {
 	return strings.Split(strings.TrimSpace(string(text)), "\n")
 }
 
-func prove(c *fencing.Catalogue, sql string) (bool, string) {
+func prove(c *fencing.Catalog, sql string) (bool, string) {
 	return c.ProvenText(fencing.Analyze(sql, fencing.DefaultSettings))
 }
 
@@ -243,22 +243,22 @@ func TestTypesOfExtensionsStandApart(t *testing.T) {
 }
 
 // TestCatalogueIsFresh: what shadows a name is noticed by itself, and at once by
-// RefreshCatalogue.
+// RefreshCatalog.
 func TestCatalogueIsFresh(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
 	const sql = "SELECT lower(v) FROM notes"
 	text := fencing.Analyze(sql, fencing.DefaultSettings)
-	proven := func() bool { ok, _ := h.fence.Catalogue().ProvenText(text); return ok }
+	proven := func() bool { ok, _ := h.fence.Catalog().ProvenText(text); return ok }
 	if proven() {
 		t.Error("proven before anything was read")
 	}
-	h.fence.RefreshCatalogue(h.ctx())
-	if h.fence.Catalogue() == nil || proven() {
+	h.fence.RefreshCatalog(h.ctx())
+	if h.fence.Catalog() == nil || proven() {
 		t.Fatal("a relation that is not there is proven, or nothing was read")
 	}
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE notes (v text)")
-	h.fence.RefreshCatalogue(h.ctx())
+	h.fence.RefreshCatalog(h.ctx())
 	if !proven() {
 		t.Fatal("not proven though it was read anew")
 	}
@@ -276,7 +276,7 @@ func TestCatalogueIsFresh(t *testing.T) {
 	} {
 		was := proven()
 		h.server.Exec(t, pgtest.App, h.db, change)
-		h.fence.RefreshCatalogue(h.ctx())
+		h.fence.RefreshCatalog(h.ctx())
 		if want := strings.HasPrefix(change, "CREATE DOMAIN") || !was; proven() != want {
 			t.Errorf("%s: proven %v, want %v", change, proven(), want)
 		}
@@ -289,14 +289,14 @@ func TestCatalogueIsNotOlderThanItsServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	h := newHouse(t, s)
-	h.fence.RefreshCatalogue(h.ctx())
-	if h.fence.Catalogue() == nil {
+	h.fence.RefreshCatalog(h.ctx())
+	if h.fence.Catalog() == nil {
 		t.Fatal("nothing was read")
 	}
 	s.Crash(t)
-	eventually(t, "nothing is known", func() bool { return h.fence.Catalogue() == nil })
+	eventually(t, "nothing is known", func() bool { return h.fence.Catalog() == nil })
 	s.Restart(t)
-	eventually(t, "the catalogue is known again", func() bool { return h.fence.Catalogue() != nil })
+	eventually(t, "the catalogue is known again", func() bool { return h.fence.Catalog() != nil })
 }
 
 func TestCatalogueEndsWithItsStore(t *testing.T) {
@@ -304,10 +304,10 @@ func TestCatalogueEndsWithItsStore(t *testing.T) {
 	h := newHouse(t, pgtest.Shared(t))
 	st := h.open()
 	f := h.newFence(st)
-	f.RefreshCatalogue(h.ctx())
+	f.RefreshCatalog(h.ctx())
 	st.Close()
-	f.RefreshCatalogue(h.ctx()) // returns: nothing is read any more
-	if f.Catalogue(); h.ctx().Err() != nil {
+	f.RefreshCatalog(h.ctx()) // returns: nothing is read any more
+	if f.Catalog(); h.ctx().Err() != nil {
 		t.Error("refreshing a closed store's catalogue hung")
 	}
 }

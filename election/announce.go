@@ -19,7 +19,7 @@ func (c *Candidacy) leadsLocked(now time.Duration) bool {
 func (c *Candidacy) publishLocked(now time.Duration) {
 	s := &c.mu.state
 	leads := c.leadsLocked(now)
-	next := fencing.Standing{Epoch: s.epoch, Holder: s.record, Fault: s.fault}
+	next := fencing.Status{Epoch: s.epoch, Holder: s.record, Fault: s.fault}
 	switch {
 	case s.superseded:
 		next.Role = fencing.Superseded
@@ -27,21 +27,21 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 		next.Role = fencing.Leader
 	default:
 		next.Lapsed = s.epoch > 0
-		next.Vacant = s.lease == nil && s.sight.Vacancy == Silent
+		next.Vacant = s.lease == nil && s.observation.State == Unresponsive
 	}
-	if next == *c.standing.Load() {
+	if next == *c.current.Load() {
 		return
 	}
-	c.standing.Store(&next)
+	c.current.Store(&next)
 	close(s.changed)
 	s.changed = make(chan struct{})
-	s.told = false
+	s.announced = false
 	poke(c.poke)
 	c.noteLocked(next, leads)
 }
 
 // noteLocked reports what a new standing means.
-func (c *Candidacy) noteLocked(next fencing.Standing, leads bool) {
+func (c *Candidacy) noteLocked(next fencing.Status, leads bool) {
 	s := &c.mu.state
 	was := s.wasLed
 	s.wasLed = leads
@@ -58,9 +58,9 @@ func (c *Candidacy) noteLocked(next fencing.Standing, leads bool) {
 	}
 }
 
-// tellResource tells the resource what the loop has found out. The loop holds
+// announceToResource tells the resource what the loop has found out. The loop holds
 // no lock of its own meanwhile.
-func (c *Candidacy) tellResource() {
+func (c *Candidacy) announceToResource() {
 	c.mu.Lock()
 	vacated, alarm, doubt := c.mu.vacated, c.mu.alarm, c.mu.doubt
 	c.mu.vacated, c.mu.alarm, c.mu.doubt = false, false, false
@@ -74,15 +74,15 @@ func (c *Candidacy) tellResource() {
 	c.r.settle(c, vacated)
 }
 
-// tell calls StandingChanged of all members if they do not know the present
+// announce calls StatusChanged of all members if they do not know the present
 // standing. Only the loop calls it, and it holds no lock meanwhile.
-func (c *Candidacy) tell() {
+func (c *Candidacy) announce() {
 	c.mu.Lock()
-	if c.mu.told {
+	if c.mu.announced {
 		c.mu.Unlock()
 		return
 	}
-	c.mu.told = true
+	c.mu.announced = true
 	over := c.overLocked()
 	members := make([]fencing.Member, 0, len(c.mu.members))
 	for m := range c.mu.members {
@@ -93,7 +93,7 @@ func (c *Candidacy) tell() {
 		c.r.forget(c)
 	}
 	for _, m := range members {
-		m.StandingChanged()
+		m.StatusChanged()
 	}
 }
 

@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// catalogueEvery is how often the database is asked whether its catalogue
+	// catalogEvery is how often the database is asked whether its catalogue
 	// changed. It is asked less often if that takes more than a fiftieth of the
-	// time, down to catalogueSeldom.
-	catalogueEvery  = time.Second
-	catalogueSeldom = 3 * time.Second
-	catalogueShare  = 50
-	// catalogueLeast is the least time between two looks: who asks for things
+	// time, down to catalogSeldom.
+	catalogEvery  = time.Second
+	catalogSeldom = 3 * time.Second
+	catalogShare  = 50
+	// catalogLeast is the least time between two looks: who asks for things
 	// that are not proven, again and again, must not keep the server busy.
-	catalogueLeast = 50 * time.Millisecond
-	// catalogueFresh is how old the last answer may be. Behind it nothing is
+	catalogLeast = 50 * time.Millisecond
+	// catalogFresh is how old the last answer may be. Behind it nothing is
 	// proven.
-	catalogueFresh = 5 * time.Second
-	// catalogueWhole is how often everything is read, changed or not: of built-in
+	catalogFresh = 5 * time.Second
+	// catalogWhole is how often everything is read, changed or not: of built-in
 	// functions the fingerprint does not tell.
-	catalogueWhole = time.Minute
-	// catalogueTimeout bounds one reading.
-	catalogueTimeout = 10 * time.Second
-	// catalogueIdle is how long the database is asked on behalf of nobody.
-	catalogueIdle = time.Minute
+	catalogWhole = time.Minute
+	// catalogTimeout bounds one reading.
+	catalogTimeout = 10 * time.Second
+	// catalogIdle is how long the database is asked on behalf of nobody.
+	catalogIdle = time.Minute
 )
 
-// catalogue keeps a database's fencing.Catalogue fresh. It does nothing until
+// catalogReader keeps a database's fencing.Catalogue fresh. It does nothing until
 // it is asked for, and nothing more when nobody has asked for a while.
-type catalogue struct {
+type catalogReader struct {
 	store  *Store
-	latest atomic.Pointer[readCatalogue]
+	latest atomic.Pointer[catalogRead]
 	asked  atomic.Bool // since the last look
 	wake   chan struct{}
 
@@ -53,33 +53,33 @@ type catalogue struct {
 	}
 }
 
-// readCatalogue is what was read, and when the last look at it began.
-type readCatalogue struct {
-	names       *fencing.Catalogue
+// catalogRead is what was read, and when the last look at it began.
+type catalogRead struct {
+	names       *fencing.Catalog
 	fingerprint string
 	whole       time.Time // when all of it was read
 	asOf        time.Time
 }
 
-func newCatalogue(s *Store) *catalogue {
-	return &catalogue{store: s, wake: make(chan struct{}, 1)}
+func newCatalogReader(s *Store) *catalogReader {
+	return &catalogReader{store: s, wake: make(chan struct{}, 1)}
 }
 
-// Catalogue implements fencing.Fence.
-func (f *Fence) Catalogue() *fencing.Catalogue { return f.store.catalogue.get() }
+// Catalog implements fencing.Fence.
+func (f *Fence) Catalog() *fencing.Catalog { return f.store.catalog.get() }
 
-// RefreshCatalogue implements fencing.Fence.
-func (f *Fence) RefreshCatalogue(ctx context.Context) { f.store.catalogue.refresh(ctx) }
+// RefreshCatalog implements fencing.Fence.
+func (f *Fence) RefreshCatalog(ctx context.Context) { f.store.catalog.refresh(ctx) }
 
 // get returns the catalogue if it is fresh, else nil, and sees to it that it is
 // read.
-func (c *catalogue) get() *fencing.Catalogue {
+func (c *catalogReader) get() *fencing.Catalog {
 	if !c.asked.Load() {
 		c.asked.Store(true)
 		c.start()
 	}
 	r := c.latest.Load()
-	if r == nil || time.Since(r.asOf) > catalogueFresh {
+	if r == nil || time.Since(r.asOf) > catalogFresh {
 		return nil
 	}
 	return r.names
@@ -87,7 +87,7 @@ func (c *catalogue) get() *fencing.Catalogue {
 
 // refresh returns when a look that began behind this call has ended, or ctx
 // has. Those who wait at once share one look.
-func (c *catalogue) refresh(ctx context.Context) {
+func (c *catalogReader) refresh(ctx context.Context) {
 	c.asked.Store(true)
 	c.start()
 	done := make(chan struct{})
@@ -106,7 +106,7 @@ func (c *catalogue) refresh(ctx context.Context) {
 }
 
 // rouse makes the loop look now.
-func (c *catalogue) rouse() {
+func (c *catalogReader) rouse() {
 	select {
 	case c.wake <- struct{}{}:
 	default: // it has been told
@@ -114,7 +114,7 @@ func (c *catalogue) rouse() {
 }
 
 // start begins the loop, once.
-func (c *catalogue) start() {
+func (c *catalogReader) start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.mu.closed || c.mu.stop != nil {
@@ -126,7 +126,7 @@ func (c *catalogue) start() {
 }
 
 // close ends the loop, and waits for it.
-func (c *catalogue) close() {
+func (c *catalogReader) close() {
 	c.mu.Lock()
 	c.mu.closed = true
 	stop, done := c.mu.stop, c.mu.done
@@ -143,7 +143,7 @@ func (c *catalogue) close() {
 }
 
 // run looks at the catalogue until ctx ends.
-func (c *catalogue) run(ctx context.Context, done chan<- struct{}) {
+func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -153,7 +153,7 @@ func (c *catalogue) run(ctx context.Context, done chan<- struct{}) {
 		case <-ctx.Done():
 			return
 		case <-c.wake:
-			if early := catalogueLeast - time.Since(ended); early > 0 {
+			if early := catalogLeast - time.Since(ended); early > 0 {
 				timer.Reset(early)
 				continue
 			}
@@ -167,8 +167,8 @@ func (c *catalogue) run(ctx context.Context, done chan<- struct{}) {
 		waiting := c.mu.waiting
 		c.mu.waiting = nil
 		c.mu.Unlock()
-		if len(waiting) == 0 && began.Sub(lastAsked) > catalogueIdle {
-			timer.Reset(catalogueEvery)
+		if len(waiting) == 0 && began.Sub(lastAsked) > catalogIdle {
+			timer.Reset(catalogEvery)
 			continue
 		}
 		err := c.look(ctx, began)
@@ -180,12 +180,12 @@ func (c *catalogue) run(ctx context.Context, done chan<- struct{}) {
 			failing = err != nil
 			c.tell(err)
 		}
-		timer.Reset(min(max(catalogueEvery, catalogueShare*ended.Sub(began)), catalogueSeldom))
+		timer.Reset(min(max(catalogEvery, catalogShare*ended.Sub(began)), catalogSeldom))
 	}
 }
 
 // tell logs that the catalogue cannot be read, or can be again.
-func (c *catalogue) tell(err error) {
+func (c *catalogReader) tell(err error) {
 	if err != nil {
 		c.store.log.Warn("the catalogue cannot be read: no read is proven harmless until it can", zap.Error(err))
 		return
@@ -195,16 +195,16 @@ func (c *catalogue) tell(err error) {
 
 // look asks whether the catalogue changed since it was read, and reads it if it
 // did.
-func (c *catalogue) look(ctx context.Context, began time.Time) error {
-	ctx, cancel := context.WithTimeout(ctx, catalogueTimeout)
+func (c *catalogReader) look(ctx context.Context, began time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, catalogTimeout)
 	defer cancel()
 	conn, err := c.store.free.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("connect for the catalogue: %w", err)
 	}
 	defer conn.Release()
-	next := readCatalogue{asOf: began}
-	if last := c.latest.Load(); last != nil && began.Sub(last.whole) < catalogueWhole {
+	next := catalogRead{asOf: began}
+	if last := c.latest.Load(); last != nil && began.Sub(last.whole) < catalogWhole {
 		var now string
 		if err := conn.QueryRow(ctx, fingerprintSQL).Scan(&now); err != nil {
 			return fmt.Errorf("ask whether the catalogue changed: %w", err)
@@ -219,19 +219,19 @@ func (c *catalogue) look(ctx context.Context, began time.Time) error {
 	if err != nil {
 		return err
 	}
-	next.names, next.fingerprint, next.whole = fencing.NewCatalogue(facts), fingerprint, began
+	next.names, next.fingerprint, next.whole = fencing.NewCatalog(facts), fingerprint, began
 	c.latest.Store(&next)
 	return nil
 }
 
-// ReadCatalogue reads the catalogue of the database that conn is connected to,
+// ReadCatalog reads the catalogue of the database that conn is connected to,
 // once. Every role may.
-func ReadCatalogue(ctx context.Context, conn *pgx.Conn) (*fencing.Catalogue, error) {
+func ReadCatalog(ctx context.Context, conn *pgx.Conn) (*fencing.Catalog, error) {
 	facts, _, err := readFacts(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
-	return fencing.NewCatalogue(facts), nil
+	return fencing.NewCatalog(facts), nil
 }
 
 // readFacts reads everything in one snapshot.

@@ -7,42 +7,42 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attend calls serve now, and then lets the loop call it whenever the socket
+// onReadable calls serve now, and then lets the loop call it whenever the socket
 // may have become readable, until it returns false: then attend returns nil.
 // Otherwise it returns as Read would, when the deadline passes or the socket is
 // closed. serve never blocks, and is not called by two at a time. It reads by
 // tryRead once, and stays if that left room in its buffer: what comes later is
 // told. Only the end of input may have been told with the bytes before it.
-func (s *socket) attend(serve func() (stay bool)) error {
-	s.lane.Lock()
+func (s *socket) onReadable(serve func() (stay bool)) error {
+	s.fastPath.Lock()
 	select {
 	case <-s.readDeadline.passed():
-		s.lane.Unlock()
+		s.fastPath.Unlock()
 		return s.failed("read", os.ErrDeadlineExceeded)
 	default:
 	}
 	if !s.serves(serve) {
-		s.lane.Unlock()
+		s.fastPath.Unlock()
 		return nil
 	}
-	s.lane.serve = serve
-	s.lane.Unlock()
+	s.fastPath.serve = serve
+	s.fastPath.Unlock()
 	err := error(nil)
 	select {
-	case <-s.lane.left:
+	case <-s.fastPath.left:
 		return nil
 	case <-s.closed:
 		err = net.ErrClosed
 	case <-s.readDeadline.passed():
 		err = os.ErrDeadlineExceeded
 	}
-	s.lane.Lock()
-	defer s.lane.Unlock()
-	if s.lane.serve == nil { // serve ended it meanwhile
-		<-s.lane.left
+	s.fastPath.Lock()
+	defer s.fastPath.Unlock()
+	if s.fastPath.serve == nil { // serve ended it meanwhile
+		<-s.fastPath.left
 		return nil
 	}
-	s.lane.serve = nil
+	s.fastPath.serve = nil
 	return s.failed("read", err)
 }
 
@@ -63,14 +63,14 @@ func (s *socket) ready(events uint32) {
 	if events&(unix.EPOLLRDHUP|unix.EPOLLHUP) != 0 && s.ended.CompareAndSwap(false, true) {
 		close(s.sentAll)
 	}
-	s.lane.Lock()
-	defer s.lane.Unlock()
+	s.fastPath.Lock()
+	defer s.fastPath.Unlock()
 	switch {
-	case s.lane.serve == nil:
+	case s.fastPath.serve == nil:
 		notify(s.readable)
-	case !s.serves(s.lane.serve):
-		s.lane.serve = nil
-		s.lane.left <- struct{}{}
+	case !s.serves(s.fastPath.serve):
+		s.fastPath.serve = nil
+		s.fastPath.left <- struct{}{}
 	}
 }
 

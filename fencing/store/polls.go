@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// lookTimeout bounds one look.
-const lookTimeout = 5 * time.Second
+// pollTimeout bounds one look.
+const pollTimeout = 5 * time.Second
 
 // holder has the lock on a fence's sequence that a grant waits for, or waits for
 // it itself.
@@ -50,8 +50,8 @@ func (h holder) remedy() string {
 // conflicting are the lock modes that ALTER SEQUENCE … RESTART waits for.
 const conflicting = "'{RowExclusiveLock,ShareUpdateExclusiveLock,ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'"
 
-// lookSQL lists who holds the sequences of the fences $1, or waits for one.
-const lookSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), ''), coalesce(max(a.usename::text), max(p.owner::text), ''),
+// pollSQL lists who holds the sequences of the fences $1, or waits for one.
+const pollSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), ''), coalesce(max(a.usename::text), max(p.owner::text), ''),
 		coalesce(max(a.application_name), ''), coalesce(max(a.state), ''),
 		coalesce(bool_or(r.rolsuper), false) AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
 		coalesce(bool_or(a.usename = current_user), false), bool_or(h.granted), bool_or(NOT h.granted)
@@ -64,18 +64,18 @@ const lookSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), 
 	LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
 	GROUP BY s.id, h.pid, h.virtualtransaction`
 
-// looks asks the server on behalf of all grants of a database that wait. While
+// polls asks the server on behalf of all grants of a database that wait. While
 // one look is under way, those who ask are gathered for the next one.
-type looks struct {
+type polls struct {
 	store   *Store
 	running sync.Mutex // a look is under way
 
 	mu   sync.Mutex
-	next *look // gathers, nil if nobody has asked since the last one began
+	next *poll // gathers, nil if nobody has asked since the last one began
 }
 
-// look is one question to the server.
-type look struct {
+// poll is one question to the server.
+type poll struct {
 	fences  []int32
 	done    chan struct{} // closed when the rest is there
 	holders map[int32][]holder
@@ -84,12 +84,12 @@ type look struct {
 
 // at returns who holds a fence's sequence, or waits for it, as of a moment after
 // the call.
-func (l *looks) at(ctx context.Context, fence int32) ([]holder, error) {
+func (l *polls) at(ctx context.Context, fence int32) ([]holder, error) {
 	l.mu.Lock()
 	k := l.next
 	mine := k == nil
 	if mine {
-		k = &look{done: make(chan struct{})}
+		k = &poll{done: make(chan struct{})}
 		l.next = k
 	}
 	k.fences = append(k.fences, fence)
@@ -106,16 +106,16 @@ func (l *looks) at(ctx context.Context, fence int32) ([]holder, error) {
 }
 
 // run looks for all that were gathered, when the look before it has ended.
-func (l *looks) run(ctx context.Context, k *look) {
+func (l *polls) run(ctx context.Context, k *poll) {
 	defer close(k.done)
 	l.running.Lock()
 	defer l.running.Unlock()
 	l.mu.Lock()
 	l.next = nil
 	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lookTimeout) // others ask with it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout) // others ask with it
 	defer cancel()
-	rows, err := l.store.watches.Query(ctx, lookSQL, k.fences)
+	rows, err := l.store.watches.Query(ctx, pollSQL, k.fences)
 	if err != nil {
 		k.err = err
 		return

@@ -9,36 +9,36 @@ import (
 // maxKept bounds what of a client's is kept to be sent once more.
 const maxKept = 8 << 10
 
-// repeat sends a client's messages once more if the check in front of them was
+// retry sends a client's messages once more if the check in front of them was
 // unknown to the server: a function of the client's has hidden a DEALLOCATE ALL,
 // which nobody sees on the wire. It does so only where nothing of theirs can have
 // run: outside a transaction block, with the check as the first of all, and with
 // everything that was sent since the session was last at rest in hand, which is
 // one Query, or one batch with the Sync or the Query behind it. A Query there is
 // skipped with the batch, so that a Sync of ours ends it first.
-type repeat struct {
-	on      bool   // kept is all that was sent since the session was at rest
-	ended   bool   // and it ends with a Query or a Sync
-	sync    bool   // the server skips up to a Sync of ours
-	kept    []byte // whole messages
-	discard bool   // the check was unknown: ReadyForQuery is dropped, then again is sent
-	due     bool   // again is to be sent
-	again   []byte
-	at      int // how much of again was taken
-	plan    gate.Plan
-	scratch []byte
+type retry struct {
+	on        bool   // kept is all that was sent since the session was at rest
+	ended     bool   // and it ends with a Query or a Sync
+	sync      bool   // the server skips up to a Sync of ours
+	kept      []byte // whole messages
+	discard   bool   // the check was unknown: ReadyForQuery is dropped, then again is sent
+	due       bool   // again is to be sent
+	replaying []byte
+	at        int // how much of again was taken
+	plan      gate.Plan
+	scratch   []byte
 }
 
 // rest begins to keep what is sent. What is sent once more is not kept again.
-func (r *repeat) rest() {
+func (r *retry) rest() {
 	r.on, r.ended, r.kept = !r.due, false, r.kept[:0]
 }
 
 // first reports that nothing was sent yet since the session was at rest.
-func (r *repeat) first() bool { return r.on && len(r.kept) == 0 }
+func (r *retry) first() bool { return r.on && len(r.kept) == 0 }
 
 // keep keeps a message that was taken; msg is what has come of it.
-func (r *repeat) keep(f frame, msg []byte) {
+func (r *retry) keep(f frame, msg []byte) {
 	switch {
 	case !r.on:
 	case r.ended, len(msg) < f.size, len(r.kept)+len(msg) > maxKept:
@@ -53,20 +53,20 @@ func (r *repeat) keep(f frame, msg []byte) {
 // check is gone, in front of messages that can be sent again. If so, their
 // replies are dropped.
 func (m *machine) unknownCheck(e *reply, pe pgError) bool {
-	if pe.Code != "26000" || !e.first || e.done > 0 || !m.repeat.on || !m.repeat.ended ||
+	if pe.Code != "26000" || !e.first || e.done > 0 || !m.retry.on || !m.retry.ended ||
 		!strings.Contains(pe.Message, m.checks.checkName) && !strings.Contains(pe.Message, m.checks.readName) {
 		return false
 	}
 	m.checks.rename()
 	m.checks.replaced = m.checks.replaced[:0]
 	m.fail(e, gate.Skipping)
-	m.repeat.again = append(m.repeat.again[:0], m.repeat.kept...)
-	m.repeat.at = 0
-	if e := m.owed.front(); e != nil {
+	m.retry.replaying = append(m.retry.replaying[:0], m.retry.kept...)
+	m.retry.at = 0
+	if e := m.pendingReplies.front(); e != nil {
 		e.ours = true // the Query itself, or the batch's Sync
-		m.repeat.discard = true
+		m.retry.discard = true
 	} else {
-		m.repeat.sync, m.repeat.due = true, true
+		m.retry.sync, m.retry.due = true, true
 		m.events = append(m.events, event{kind: again})
 	}
 	return true
@@ -74,34 +74,34 @@ func (m *machine) unknownCheck(e *reply, pe pgError) bool {
 
 // discarded follows the ReadyForQuery that was dropped.
 func (m *machine) discarded() {
-	if m.repeat.discard {
-		m.repeat.discard, m.repeat.due = false, true
+	if m.retry.discard {
+		m.retry.discard, m.retry.due = false, true
 		m.events = append(m.events, event{kind: again})
 	}
 }
 
-// repeats reports whether something is to be sent again, before any bytes of the
+// retries reports whether something is to be sent again, before any bytes of the
 // client's are taken.
-func (m *machine) repeats() bool { return m.repeat.due }
+func (m *machine) retries() bool { return m.retry.due }
 
-// sendAgain takes what was kept as if it had come now.
-func (m *machine) sendAgain(p *gate.Plan) need {
-	r := &m.repeat
+// replay takes what was kept as if it had come now.
+func (m *machine) replay(p *gate.Plan) need {
+	r := &m.retry
 	if r.sync {
 		r.sync = false
 		m.syncSkipped(p)
 	}
-	r.plan.Reset(r.again)
+	r.plan.Reset(r.replaying)
 	var n need
-	for r.at < len(r.again) && n == needNothing {
-		f, _, _ := peekFrame(r.again[r.at:]) // kept whole
+	for r.at < len(r.replaying) && n == needNothing {
+		f, _, _ := peekFrame(r.replaying[r.at:]) // kept whole
 		if n = m.message(f, r.at, f.size, &r.plan); n == needNothing {
 			m.settled()
 			r.at += f.size
 		}
 	}
 	r.scratch = p.Append(&r.plan, r.scratch)
-	r.due = r.at < len(r.again)
+	r.due = r.at < len(r.replaying)
 	return n
 }
 
@@ -111,6 +111,6 @@ func (m *machine) syncSkipped(p *gate.Plan) {
 	m.scratch = appendSync(m.scratch)
 	p.Own(m.scratch[at:])
 	m.push(syncing, true)
-	m.boundary()
-	m.loose, m.unsynced = false, false
+	m.endBatch()
+	m.skippingToSync, m.unsynced = false, false
 }
