@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
 // supersededCandidacy is one that is over.
@@ -24,7 +25,7 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
 	x := newSession(s, client, server, &startup{})
-	x.m = newMachine(fencedMode, 15, func() *fencing.Status { return noStatus }, fencing.NewCache(1<<10), newChecks("0123456789ab", 1, "r", "w", "i"))
+	x.m = newMachine(fencedMode, 15, func() *fencing.Status { return noStatus }, sqltext.NewCache(1<<10), newChecks("0123456789ab", 1, "r", "w", "i"))
 	s.crews.join(x, fencing.JoinRequest{Worker: "w"})
 	defer s.crews.leave(x)
 	x.cand = supersededCandidacy{}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -32,10 +32,10 @@ func TestAnalysisHoldsNobodyUp(t *testing.T) {
 	release := sync.OnceFunc(func() { close(held) })
 	t.Cleanup(release)
 	b := newBenchWith(t, pgtest.SharedMajor(t, 18), nil, func(s *proxy.Server) {
-		s.AnalyzeWith(func(sql string, st fencing.Settings) *fencing.Text {
+		s.AnalyzeWith(func(sql string, st sqltext.Settings) *sqltext.Text {
 			asked <- sql
 			<-held
-			return fencing.Analyze(sql, st)
+			return sqltext.Analyze(sql, st)
 		})
 	})
 	s := stageOf(t, b)

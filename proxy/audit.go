@@ -5,7 +5,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
 // auditRefusal writes the line of a refused statement, and counts it.
@@ -21,7 +21,7 @@ func (x *session) auditRefusal(e event) {
 		CurrentWorker string `json:"current_worker"`
 	}
 	_ = json.Unmarshal([]byte(e.err.Detail), &d) // absent fields stay zero
-	a := fencing.AuditOf(e.text)
+	a := sqltext.AuditOf(e.text)
 	msg := "stale write rejected"
 	if !e.write {
 		msg = "stale read rejected"

@@ -1,6 +1,8 @@
 package proxy
 
-import "github.com/fencepost/fencepost/fencing"
+import (
+	"github.com/fencepost/fencepost/fencing/sqltext"
+)
 
 // AnalyzeWith replaces what analyzes the long texts of s. Call it before Serve.
-func (s *Server) AnalyzeWith(f func(sql string, st fencing.Settings) *fencing.Text) { s.analyze = f }
+func (s *Server) AnalyzeWith(f func(sql string, st sqltext.Settings) *sqltext.Text) { s.analyze = f }

@@ -8,13 +8,14 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // fuzzMachine is a session's machine between startup and end.
 func fuzzMachine(md mode, st *fencing.Status) *machine {
 	c := newChecks("nonce", 7, "r", "w", "i")
-	m := newMachine(md, 18, func() *fencing.Status { return st }, fencing.NewCache(1<<20), c)
+	m := newMachine(md, 18, func() *fencing.Status { return st }, sqltext.NewCache(1<<20), c)
 	m.unfencedBy = unfencedRefusal("u")
 	m.announced = st.Epoch
 	return m

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -46,8 +47,8 @@ type machine struct {
 	mode       mode
 	version    int // the server's major version
 	status     func() *fencing.Status
-	cache      *fencing.Cache
-	settings   fencing.Settings
+	cache      *sqltext.Cache
+	settings   sqltext.Settings
 	checks     checks
 	unfencedBy *fencing.Refusal // what a write gets in mode reading
 	// catalog returns what is known of the database's names now, or nil. It is
@@ -149,11 +150,11 @@ const (
 	again
 )
 
-func newMachine(m mode, version int, standing func() *fencing.Status, cache *fencing.Cache, c checks) *machine {
+func newMachine(m mode, version int, standing func() *fencing.Status, cache *sqltext.Cache, c checks) *machine {
 	return &machine{
 		mode: m, version: version, status: standing, cache: cache, checks: c,
 		unnamed:  unknownStatement,
-		settings: fencing.Settings{StandardConformingStrings: true, SafeEncoding: true},
+		settings: sqltext.Settings{StandardConformingStrings: true, SafeEncoding: true},
 	}
 }
 

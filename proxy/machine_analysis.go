@@ -3,7 +3,7 @@ package proxy
 import (
 	"unsafe"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
 // inlineText is the longest text, in bytes, that the machine parses by itself,
@@ -19,18 +19,18 @@ const maxAnalyzed = 1 << 20
 // analysis is that of the one text which the message in hand needs.
 type analysis struct {
 	sql      string
-	settings fencing.Settings
-	text     *fencing.Text // nil while it is wanted
+	settings sqltext.Settings
+	text     *sqltext.Text // nil while it is wanted
 }
 
 // notAnalyzed stands for a text that nobody was asked to analyze: it counts as
 // the worst.
-var notAnalyzed = &fencing.Text{}
+var notAnalyzed = &sqltext.Text{}
 
 // analyze returns the analysis of sql as the server reads it now.
-func (m *machine) analyze(sql []byte) *fencing.Text { return m.analyzeAs(sql, m.reading(sql)) }
+func (m *machine) analyze(sql []byte) *sqltext.Text { return m.analyzeAs(sql, m.reading(sql)) }
 
-func (m *machine) analyzeAs(sql []byte, s fencing.Settings) *fencing.Text {
+func (m *machine) analyzeAs(sql []byte, s sqltext.Settings) *sqltext.Text {
 	switch {
 	case len(sql) <= inlineText:
 		return m.cache.AnalyzeBytes(sql, s)
@@ -45,7 +45,7 @@ func (m *machine) analyzeAs(sql []byte, s fencing.Settings) *fencing.Text {
 
 // missing reports that the analysis of sql is not there, and keeps what wanted
 // returns.
-func (m *machine) missing(sql []byte, s fencing.Settings) bool {
+func (m *machine) missing(sql []byte, s sqltext.Settings) bool {
 	if len(sql) > maxAnalyzed || m.analyzeAs(sql, s) != notAnalyzed {
 		return false
 	}
@@ -54,10 +54,10 @@ func (m *machine) missing(sql []byte, s fencing.Settings) bool {
 }
 
 // wanted returns the text to analyze, after needAnalysis.
-func (m *machine) wanted() (sql string, s fencing.Settings) { return m.inHand.sql, m.inHand.settings }
+func (m *machine) wanted() (sql string, s sqltext.Settings) { return m.inHand.sql, m.inHand.settings }
 
 // analyzed takes the analysis of what wanted returned.
-func (m *machine) analyzed(t *fencing.Text) { m.inHand.text = t }
+func (m *machine) analyzed(t *sqltext.Text) { m.inHand.text = t }
 
 // wantsAnalysis reports whether a message needs the analysis of a long text
 // first.
@@ -96,14 +96,14 @@ func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
 // queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
 // tell whether it is a read, which decides for those who may not write.
 func (m *machine) queryWants(text []byte) bool {
-	if _, quick := fencing.Quick(text); quick && !(m.open && m.ours) && (m.mayWrite() || !mayQuery(text)) {
+	if _, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.mayWrite() || !mayQuery(text)) {
 		return false
 	}
 	return m.missing(text, m.reading(text))
 }
 
 func (m *machine) parseWants(sql, types []byte) bool {
-	_, quick := fencing.Quick(sql)
+	_, quick := sqltext.Quick(sql)
 	proves := (m.provenReads || m.version < readOnlyHolds) && !namesUserType(types)
 	if quick && (!mayQuery(sql) || m.mayWrite() && !proves) {
 		return false

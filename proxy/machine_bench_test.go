@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
@@ -11,7 +12,7 @@ import (
 // leading returns a machine of a leader that was told epoch 7.
 func leading(version int) *machine {
 	st := &fencing.Status{Role: fencing.Leader, Epoch: 7, Holder: fencing.Record{Epoch: 7}}
-	m := newMachine(fencedMode, version, func() *fencing.Status { return st }, fencing.NewCache(1<<20),
+	m := newMachine(fencedMode, version, func() *fencing.Status { return st }, sqltext.NewCache(1<<20),
 		newChecks("0123456789ab", 1, "billing", "w1", "i1"))
 	m.announced, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
 	return m

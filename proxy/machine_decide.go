@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -49,7 +50,7 @@ func (m *machine) decide(s *statement) decision {
 			return decision{reason: r}
 		}
 	}
-	if s.guess.PreparesTransaction || s.known && s.info.Kind == fencing.Refused {
+	if s.guess.PreparesTransaction || s.known && s.info.Kind == sqltext.Refused {
 		return refuses(twoPhaseRefusal)
 	}
 	if m.mode == reading {
@@ -60,7 +61,7 @@ func (m *machine) decide(s *statement) decision {
 		return refuses(faultRefusal(st.Fault))
 	}
 	// In a block, what cannot share a transaction is an error of the server's.
-	alone := !s.known || s.info.Kind == fencing.NonTransactional && m.txn.State() != gate.InBlock
+	alone := !s.known || s.info.Kind == sqltext.NonTransactional && m.txn.State() != gate.InBlock
 	if st.CanWrite() && m.txAnnounced != 0 {
 		return m.decideLeader(s, alone)
 	}
@@ -126,7 +127,7 @@ func (m *machine) decideNonTransactional(s *statement) decision {
 	}
 	switch {
 	case !m.tried, m.registerErr == nil: // the last also if the note has gone with a transaction before
-		m.flush = s.known && s.info.Kind == fencing.NonTransactional && !s.info.EndsTransaction || s.guess.Vacuums // VACUUM, and others as rare
+		m.flush = s.known && s.info.Kind == sqltext.NonTransactional && !s.info.EndsTransaction || s.guess.Vacuums // VACUUM, and others as rare
 		return needs(needRegister)
 	case m.registerErr.SQLState == fencing.StateNoFence:
 		return refuses(m.registerErr)
@@ -136,7 +137,7 @@ func (m *machine) decideNonTransactional(s *statement) decision {
 }
 
 func (m *machine) decideReading(s *statement) decision {
-	if !s.known || s.info.Kind == fencing.NonTransactional || !m.read(s) {
+	if !s.known || s.info.Kind == sqltext.NonTransactional || !m.read(s) {
 		return refuses(m.unfencedBy)
 	}
 	if m.txn.Coverage() >= gate.ReadOnly {

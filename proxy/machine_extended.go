@@ -3,7 +3,7 @@ package proxy
 import (
 	"strings"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -70,7 +70,7 @@ func (m *machine) wantsFresh(s *statement) bool {
 // statement than in front of all.
 func (m *machine) notices(s *statement) bool {
 	switch {
-	case !s.known, s.info.Kind == fencing.NonTransactional, s.info.Kind == fencing.Discard:
+	case !s.known, s.info.Kind == sqltext.NonTransactional, s.info.Kind == sqltext.Discard:
 		return true
 	default:
 		return s.info.Isolation && !m.snapshots || m.version >= 18 && requiresTransactionBlock(s)

@@ -1,21 +1,21 @@
 package proxy
 
 import (
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // executed follows what a statement that was sent does to the session.
 func (m *machine) executed(s *statement) {
 	switch {
-	case !s.known, s.info.EndsTransaction, s.info.EndsSavepoint, s.info.Kind == fencing.NonTransactional, s.info.Kind == fencing.Discard:
+	case !s.known, s.info.EndsTransaction, s.info.EndsSavepoint, s.info.Kind == sqltext.NonTransactional, s.info.Kind == sqltext.Discard:
 		m.txn.Send(gate.MayEnd, false)
 	case s.info.UnsetsReadOnly:
 		m.txn.Send(gate.UndoReadOnly, false)
-	case s.info.Kind == fencing.Begin:
+	case s.info.Kind == sqltext.Begin:
 		m.txn.Send(gate.BeginBlock, false)
 	}
-	if s.known && (s.info.Kind == fencing.Commit || s.info.Kind == fencing.Rollback) && !s.info.Chain {
+	if s.known && (s.info.Kind == sqltext.Commit || s.info.Kind == sqltext.Rollback) && !s.info.Chain {
 		m.ran, m.ours = false, false // what was executed ended with it
 	}
 	m.forget(s)
@@ -29,13 +29,13 @@ func (m *machine) forget(s *statement) {
 		return // prepared by SQL, so it frees no names
 	case s == unknownStatement:
 		m.forgetAll()
-	case !s.known, s.info.Kind == fencing.NonTransactional && s.info.EndsTransaction:
+	case !s.known, s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction:
 		m.mayForget(s.deallocates)
 	case s.info.Prepares:
 		m.stmts.doubt(s.info.Name)
-	case s.info.Kind == fencing.Deallocate && s.info.Name != "":
+	case s.info.Kind == sqltext.Deallocate && s.info.Name != "":
 		m.freed(s.info.Name)
-	case frees(&s.info), s.info.Kind == fencing.ByMessage && m.stmts.mayFree():
+	case frees(&s.info), s.info.Kind == sqltext.ByMessage && m.stmts.mayFree():
 		m.forgetAll()
 	}
 }
@@ -72,6 +72,6 @@ func (m *machine) freed(name string) {
 }
 
 // frees reports whether s frees names of prepared statements.
-func frees(s *fencing.Statement) bool {
-	return s.Kind == fencing.Deallocate || s.Kind == fencing.Discard && (s.Name == "" || s.Name == "all")
+func frees(s *sqltext.Statement) bool {
+	return s.Kind == sqltext.Deallocate || s.Kind == sqltext.Discard && (s.Name == "" || s.Name == "all")
 }

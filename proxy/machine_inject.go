@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -139,7 +140,7 @@ func (m *machine) closeChecks(p *gate.Plan) {
 // shows reports whether s shows a parameter of Fencepost's, which is set on the
 // server right in front, so that the server itself answers in the right place.
 func (m *machine) shows(s *statement) bool {
-	return m.mode == fencedMode && s.known && s.info.Kind == fencing.ShowFence && m.txn.State() != gate.Failed
+	return m.mode == fencedMode && s.known && s.info.Kind == sqltext.ShowFence && m.txn.State() != gate.Failed
 }
 
 // askFirst gives the candidacy the chance to lead before its role is told.
@@ -195,9 +196,9 @@ func (m *machine) announceBy(e *reply, s *statement, st *fencing.Status) {
 		return
 	}
 	switch {
-	case s.info.Kind == fencing.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch"):
+	case s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch"):
 		e.announces, e.announced = true, shownEpoch(st)
-	case s.info.Kind == fencing.SetFence && s.info.Name == "epoch":
+	case s.info.Kind == sqltext.SetFence && s.info.Name == "epoch":
 		if n, err := strconv.ParseInt(s.info.Value, 10, 64); err == nil && n >= 0 {
 			e.announces, e.announced = true, fencing.Epoch(n)
 		}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -27,7 +28,7 @@ func (m *machine) queryMessage(body []byte, n, avail int, p *gate.Plan) need {
 		m.sendQuery(n, avail, p, r)
 		return needNothing
 	}
-	if info, ok := fencing.Quick(text); ok {
+	if info, ok := sqltext.Quick(text); ok {
 		return m.queryOne(statement{known: true, info: info}, text, n, avail, p)
 	}
 	if len(text) > maxAnalyzed || m.unsettled(text) && bytes.IndexByte(bytes.TrimRight(text, "; \t\r\n\f"), ';') >= 0 {
@@ -60,7 +61,7 @@ func (m *machine) wantsSync(text []byte) bool {
 			switch s := &t.Statements[0]; {
 			case s.Isolation && !m.snapshots:
 				return true
-			case s.Kind == fencing.NonTransactional, s.Kind == fencing.Discard:
+			case s.Kind == sqltext.NonTransactional, s.Kind == sqltext.Discard:
 				return true
 			}
 		}
@@ -73,7 +74,7 @@ func (m *machine) wantsSync(text []byte) bool {
 
 // tooLate reports whether a text sets the isolation of its first transaction behind
 // a query of the batch, so that it fails where nothing of ours has ended that.
-func (m *machine) tooLate(t *fencing.Text, text []byte) bool {
+func (m *machine) tooLate(t *sqltext.Text, text []byte) bool {
 	if !m.snapshots || !mentions(text, "isolation", "snapshot") {
 		return false
 	}
@@ -167,7 +168,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 		s.class = isRead
 	}
 	if s.hides() {
-		s.guess, s.deallocates = fencing.GuessOf(text), mentionsDeallocate(text)
+		s.guess, s.deallocates = sqltext.GuessOf(text), mentionsDeallocate(text)
 	}
 	st := m.status()
 	if m.shows(s) {
@@ -255,7 +256,7 @@ func (m *machine) coverageBy(g injectedCheck) gate.Reason {
 // keepsText reports whether the server keeps or shows the text of s, so that it
 // must be the client's alone.
 func keepsText(s *statement) bool {
-	return s.info.Kind == fencing.ByMessage || s.info.MentionsQueryText
+	return s.info.Kind == sqltext.ByMessage || s.info.MentionsQueryText
 }
 
 // decideQuery is judge for a Query of one statement.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -93,6 +93,6 @@ func (m *machine) parameter(body []byte) {
 	case "standard_conforming_strings":
 		m.settings.StandardConformingStrings = value == "on"
 	case "client_encoding":
-		m.settings.SafeEncoding = fencing.SafeEncoding(value)
+		m.settings.SafeEncoding = sqltext.SafeEncoding(value)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -19,7 +20,7 @@ type insertion struct {
 
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
-func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *gate.Plan) need {
+func (m *machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) need {
 	txn, ours, ran, checks := m.txn, m.ours, m.ran, m.checks
 	undo := func() { m.txn, m.ours, m.ran, m.checks = txn, ours, ran, checks }
 	ins, texts, r, need := m.insertions(t, text)
@@ -55,7 +56,7 @@ func (m *machine) queryMany(t *fencing.Text, text []byte, n, avail int, p *gate.
 }
 
 // onlyReads reports whether a text holds nothing but reads.
-func onlyReads(t *fencing.Text) bool {
+func onlyReads(t *sqltext.Text) bool {
 	for i := range t.Statements {
 		if !t.Statements[i].Read {
 			return false
@@ -66,11 +67,11 @@ func onlyReads(t *fencing.Text) bool {
 
 // showsItself reports whether a leader's text shows the text of queries, its own
 // or what it made itself among them. Nothing of ours can stand in it then, so it goes by the registry.
-func (m *machine) showsItself(t *fencing.Text) bool {
+func (m *machine) showsItself(t *sqltext.Text) bool {
 	shows := false
 	for i := range t.Statements {
 		switch s := &t.Statements[i]; s.Kind {
-		case fencing.ShowFence, fencing.SetFence, fencing.Refused:
+		case sqltext.ShowFence, sqltext.SetFence, sqltext.Refused:
 			return false
 		default:
 			shows = shows || s.MentionsQueryText || s.MentionsKeptText
@@ -82,7 +83,7 @@ func (m *machine) showsItself(t *fencing.Text) bool {
 // insertions says what goes in front of which statement, and for which reason
 // the text then passes: each statement has one. It follows the transaction
 // through the text.
-func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, texts []string, reason gate.Reason, n need) {
+func (m *machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, texts []string, reason gate.Reason, n need) {
 	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
 	st, chars, counted := m.status(), 0, 0
 	for i := range t.Statements {
@@ -93,9 +94,9 @@ func (m *machine) insertions(t *fencing.Text, text []byte) (ins []insertion, tex
 				s.provable = &t.Statements[i]
 			}
 		}
-		hides := s.info.Kind == fencing.NonTransactional && s.info.EndsTransaction
-		if s.info.Kind == fencing.NonTransactional {
-			s.info.Kind = fencing.Ordinary // several statements share a transaction: it cannot end inside
+		hides := s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction
+		if s.info.Kind == sqltext.NonTransactional {
+			s.info.Kind = sqltext.Ordinary // several statements share a transaction: it cannot end inside
 		}
 		d := m.decide(s)
 		if d.need == needNothing && m.shows(s) {

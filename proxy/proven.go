@@ -3,7 +3,7 @@ package proxy
 import (
 	"encoding/binary"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
 // readOnlyHolds is the version from which on a transaction that was made
@@ -14,12 +14,12 @@ const readOnlyHolds = 16
 // provableText returns the analysis of a text that is proven harmless now, else nil.
 // A prepared statement must be proven when it is parsed and when it is used:
 // what its names meant then is in the server's plan.
-func (m *machine) provableText(sql []byte) *fencing.Statement {
+func (m *machine) provableText(sql []byte) *sqltext.Statement {
 	if m.catalog == nil || !mayQuery(sql) || m.unsettled(sql) {
 		return nil
 	}
 	t := m.analyze(sql)
-	if ok, _ := m.catalog().ProvenText(t); !ok {
+	if ok, _ := sqltext.ProvenText(m.catalog(), t); !ok {
 		return nil
 	}
 	return &t.Statements[0]
@@ -44,7 +44,7 @@ func (m *machine) proven(s *statement) bool {
 	if s.provable == nil || m.catalog == nil {
 		return false
 	}
-	ok, _ := m.catalog().Proven(s.provable)
+	ok, _ := sqltext.Proven(m.catalog(), s.provable)
 	return ok
 }
 
@@ -63,7 +63,7 @@ func (m *machine) hintUnproven(e *reply, hint []byte) []byte {
 		if !t.Statements[i].Read {
 			return hint
 		}
-		if proven, why := c.Proven(&t.Statements[i]); !proven && t.Statements[i].Kind == fencing.Ordinary {
+		if proven, why := sqltext.Proven(c, &t.Statements[i]); !proven && t.Statements[i].Kind == sqltext.Ordinary {
 			return append([]byte("Before PostgreSQL 16, who does not lead reads only what is proven harmless: "+asciiOnly(why)+". "), hint...)
 		}
 	}

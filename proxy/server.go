@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
 // maxOverflow bounds the clients that are heard out at once when there are
@@ -28,9 +29,9 @@ const cacheBytes = 32 << 20
 // Server accepts clients and relays them to Postgres, fenced.
 type Server struct {
 	cfg   Config
-	cache *fencing.Cache
+	cache *sqltext.Cache
 	// analyze analyzes a text too long for the machine; it may take a while.
-	analyze  func(sql string, s fencing.Settings) *fencing.Text
+	analyze  func(sql string, s sqltext.Settings) *sqltext.Text
 	parsing  *fairQueue // of those who have a long text analyzed
 	keys     cancelKeys
 	ctx      context.Context // of every connection; Close ends it
@@ -61,7 +62,7 @@ func NewServer(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: fencing.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
+	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
 	s.mu.conns = map[net.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}

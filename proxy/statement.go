@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
 // maxAuditText bounds how much of a client's SQL is kept for an audit line.
@@ -15,7 +15,7 @@ type statement struct {
 	// It may do anything, so it goes by the registry.
 	known bool
 	empty bool // and holds nothing: the server does not run it
-	info  fencing.Statement
+	info  sqltext.Statement
 	// text is the client's SQL, for the question whether it is a read, which only
 	// those who do not lead ask, and for the audit; see keeps.
 	text string
@@ -32,10 +32,10 @@ type statement struct {
 	class readClass
 	// reading is how the server read the text when it was parsed, as far as is
 	// known. What it means does not change with the settings after that.
-	reading fencing.Settings
+	reading sqltext.Settings
 	// provable is the analysed text if the catalogue proved it harmless when it
 	// came, nil if it did not or was not asked.
-	provable *fencing.Statement
+	provable *sqltext.Statement
 	// batch is the batch in which the Parse was sent, confirmed that the server
 	// said ParseComplete. Unconfirmed, it is good in its own batch only: there,
 	// a failed Parse makes the server skip what uses it.
@@ -44,7 +44,7 @@ type statement struct {
 	// lost: the server skipped or refused the Parse.
 	lost bool
 	// guess is all there is of a text that is not known.
-	guess fencing.Guess
+	guess sqltext.Guess
 	// name is what it is prepared as, "" if it is unnamed or not kept.
 	name string
 }
@@ -90,7 +90,7 @@ func (m *machine) undoes(s *statement) bool {
 // newStatement describes the single statement of a Parse.
 func (m *machine) newStatement(sql []byte) *statement {
 	s := &statement{batch: m.batch, executions: m.executions, reading: m.reading(sql)}
-	info, quick := fencing.Quick(sql)
+	info, quick := sqltext.Quick(sql)
 	s.text = m.keeps(sql)
 	s.whole = len(s.text) == len(sql)
 	switch {
@@ -104,7 +104,7 @@ func (m *machine) newStatement(sql []byte) *statement {
 		t := m.analyze(sql)
 		switch {
 		case t.Known && len(t.Statements) == 0:
-			s.known, s.empty, s.info = true, true, fencing.Statement{Kind: fencing.Session, Read: true}
+			s.known, s.empty, s.info = true, true, sqltext.Statement{Kind: sqltext.Session, Read: true}
 		case len(t.Statements) > 0:
 			// More than one is an error of the server's: nothing runs.
 			s.known, s.info = true, t.Statements[0]
@@ -115,7 +115,7 @@ func (m *machine) newStatement(sql []byte) *statement {
 		}
 	}
 	if !s.known {
-		s.guess = fencing.GuessOf(sql)
+		s.guess = sqltext.GuessOf(sql)
 	}
 	s.snapshot = takesSnapshot(s.known, sql)
 	s.deallocates = s.hides() && mentionsDeallocate(sql)
@@ -125,7 +125,7 @@ func (m *machine) newStatement(sql []byte) *statement {
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what
 // cannot be parsed.
 func (s *statement) hides() bool {
-	return !s.known || s.info.Kind == fencing.NonTransactional && s.info.EndsTransaction
+	return !s.known || s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction
 }
 
 // read reports whether s is nothing but a read, as far as the grammar tells.
@@ -162,7 +162,7 @@ func (m *machine) classify(s *statement) {
 
 // asRead is the settings under which the server reads the text of s, or has read
 // it when it was parsed.
-func (s *statement) asRead(m *machine) fencing.Settings {
+func (s *statement) asRead(m *machine) sqltext.Settings {
 	if s == &m.one {
 		return m.reading(bytesOf(s.text))
 	}
@@ -172,12 +172,12 @@ func (s *statement) asRead(m *machine) fencing.Settings {
 // reading is the settings under which the server reads sql if it comes now.
 // Text that means the same under every setting needs none of them; other text
 // is taken for the worst while a setting may be changing.
-func (m *machine) reading(sql []byte) fencing.Settings {
+func (m *machine) reading(sql []byte) sqltext.Settings {
 	switch {
 	case !sensitive(sql):
-		return fencing.DefaultSettings
+		return sqltext.DefaultSettings
 	case m.unsettled(sql):
-		return fencing.Settings{}
+		return sqltext.Settings{}
 	default:
 		return m.settings
 	}

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -23,13 +23,13 @@ func TestExplainSaysWhatTheProxyDoes(t *testing.T) {
 		}
 	}
 	for _, sql := range texts {
-		all := fencing.Explain(sql)
+		all := sqltext.Explain(sql)
 		if len(all) != 1 {
 			t.Errorf("%s: explained as %d statements", sql, len(all))
 			continue
 		}
 		e := all[0]
-		alone := e.Kind == fencing.NonTransactional
+		alone := e.Kind == sqltext.NonTransactional
 		leader := proxy.Front(t, sql, true, !alone)
 		follower := proxy.Front(t, sql, false, !alone)
 		var want, wantFollower string
@@ -46,7 +46,7 @@ func TestExplainSaysWhatTheProxyDoes(t *testing.T) {
 				wantFollower = "read only"
 			}
 		}
-		if e.Kind == fencing.ShowFence {
+		if e.Kind == sqltext.ShowFence {
 			want, wantFollower = "value", "value"
 		}
 		if leader != want || follower != wantFollower {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
@@ -48,7 +49,7 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 			return err
 		}
 	}
-	statements := fencing.ExplainIn(sql, catalogue)
+	statements := sqltext.ExplainIn(sql, catalogue)
 	if len(statements) == 0 {
 		fmt.Fprintln(t.stdout, "no statement: nothing is checked")
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -94,7 +95,7 @@ func lines(t *testing.T, file string) []string {
 }
 
 func prove(c *fencing.Catalog, sql string) (bool, string) {
-	return c.ProvenText(fencing.Analyze(sql, fencing.DefaultSettings))
+	return sqltext.ProvenText(c, sqltext.Analyze(sql, sqltext.DefaultSettings))
 }
 
 func TestReadsOfApplicationsAreProvenAndWriteNothing(t *testing.T) {
@@ -248,8 +249,8 @@ func TestCatalogueIsFresh(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
 	const sql = "SELECT lower(v) FROM notes"
-	text := fencing.Analyze(sql, fencing.DefaultSettings)
-	proven := func() bool { ok, _ := h.fence.Catalog().ProvenText(text); return ok }
+	text := sqltext.Analyze(sql, sqltext.DefaultSettings)
+	proven := func() bool { ok, _ := sqltext.ProvenText(h.fence.Catalog(), text); return ok }
 	if proven() {
 		t.Error("proven before anything was read")
 	}

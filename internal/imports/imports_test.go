@@ -20,6 +20,7 @@ const module = "github.com/fencepost/fencepost"
 // longest matching prefix counts.
 var ours = map[string][]string{
 	"fencing":           {},
+	"fencing/sqltext":   {"fencing"},
 	"fencing/store":     {"fencing"},
 	"election":          {"fencing"},
 	"election/consul":   {"election", "fencing"},
@@ -27,8 +28,8 @@ var ours = map[string][]string{
 	"election/electiontest": {
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
 	},
-	"proxy":               {"fencing", "proxy/gate"},
-	"proxy/gate":          {"fencing"},
+	"proxy":               {"fencing", "fencing/sqltext", "proxy/gate"},
+	"proxy/gate":          {"fencing", "fencing/sqltext"},
 	"migrations":          {},
 	"cmd/fencepost":       {"..."},
 	"internal/pgtest":     {"migrations"},
@@ -44,12 +45,12 @@ var ours = map[string][]string{
 var inTests = []string{"internal/pgtest", "internal/consultest", "internal/desktest", "internal/wiretest", "election/electiontest"}
 
 // theirs says which places may import a library, outside of tests: one, and for
-// the grammar the oracle too, which must not take the classification from fencing.
+// the grammar the oracle too, which must not take the classification from sqltext.
 // A name that ends in .go is one file.
 var theirs = map[string][]string{
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire.go"},
-	"github.com/pganalyze/pg_query_go/v6": {"fencing", "internal/oracle"},
+	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},
 	"github.com/prometheus/client_golang": {"cmd/fencepost"},
 	"go.yaml.in/yaml/v3":                  {"cmd/fencepost"},
 }
@@ -114,6 +115,39 @@ func TestLibrariesAreImportedInOnePlace(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTheDomainNeedsNothing: package fencing rests on the standard library alone, and
+// the elections link no parser of SQL.
+func TestTheDomainNeedsNothing(t *testing.T) {
+	t.Parallel()
+	for _, p := range depsOf(t, "./fencing") {
+		if strings.Contains(p, ".") && p != module+"/fencing" {
+			t.Errorf("package fencing depends on %s", p)
+		}
+	}
+	for _, p := range depsOf(t, "./election/...") {
+		if strings.Contains(p, "pg_query") || p == module+"/fencing/sqltext" {
+			t.Errorf("the elections depend on %s", p)
+		}
+	}
+}
+
+// depsOf lists the import paths that a pattern of packages depends on, its own among
+// them, without those of the standard library's vendored ones.
+func depsOf(t *testing.T, pattern string) []string {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", pattern)
+	cmd.Dir = filepath.Join("..", "..")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list -deps %s: %v", pattern, err)
+	}
+	deps := slices.DeleteFunc(strings.Fields(string(out)), func(p string) bool { return strings.HasPrefix(p, "vendor/") })
+	if len(deps) < 2 {
+		t.Fatalf("go list -deps %s names %v", pattern, deps)
+	}
+	return deps
 }
 
 func TestTheRuleCanFail(t *testing.T) {

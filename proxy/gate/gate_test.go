@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
 // panics reports whether f panics.
@@ -60,9 +61,9 @@ func TestRestIsBounded(t *testing.T) {
 	}
 }
 
-func statement(t *testing.T, sql string) *fencing.Statement {
+func statement(t *testing.T, sql string) *sqltext.Statement {
 	t.Helper()
-	text := fencing.Analyze(sql, fencing.DefaultSettings)
+	text := sqltext.Analyze(sql, sqltext.DefaultSettings)
 	if len(text.Statements) != 1 {
 		t.Fatalf("%s: %d statements", sql, len(text.Statements))
 	}

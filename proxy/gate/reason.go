@@ -1,6 +1,9 @@
 package gate
 
-import "github.com/fencepost/fencepost/fencing"
+import (
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+)
 
 // Reason says why a message may go to the server. The zero Reason is none.
 type Reason struct{ why why }
@@ -46,13 +49,13 @@ func Unfenced(allowed bool) (Reason, bool) {
 }
 
 // Proven is the reason of a statement that the catalogue proves harmless now.
-func Proven(c *fencing.Catalog, s *fencing.Statement) (Reason, bool) {
-	proven, _ := c.Proven(s)
+func Proven(c *fencing.Catalog, s *sqltext.Statement) (Reason, bool) {
+	proven, _ := sqltext.Proven(c, s)
 	return Reason{harmless}, proven
 }
 
 // Empty is the reason of a text that the grammar found to hold nothing.
-func Empty(t *fencing.Text) (Reason, bool) {
+func Empty(t *sqltext.Text) (Reason, bool) {
 	return Reason{harmless}, t.Known && len(t.Statements) == 0
 }
 

@@ -1,6 +1,8 @@
 package gate
 
-import "github.com/fencepost/fencepost/fencing"
+import (
+	"github.com/fencepost/fencepost/fencing/sqltext"
+)
 
 // State is where a transaction stands.
 type State uint8
@@ -238,7 +240,7 @@ func (t *Txn) Skipped(pending bool) (Reason, bool) {
 // Harmless is the reason of a statement that can neither read nor write anything
 // of the database, or that only ends a transaction, on a server of this major
 // version.
-func (t *Txn) Harmless(s *fencing.Statement, version int) (Reason, bool) {
+func (t *Txn) Harmless(s *sqltext.Statement, version int) (Reason, bool) {
 	const keepsReadOnly = 16 // before it, RESET undoes a read-only mode in which a COMMIT could then write
 	return Reason{harmless}, unguarded(s) && (!s.UnsetsReadOnly || version >= keepsReadOnly)
 }
@@ -246,10 +248,10 @@ func (t *Txn) Harmless(s *fencing.Statement, version int) (Reason, bool) {
 // unguarded reports whether a statement of this kind needs nothing in front of
 // it. A check in front of RELEASE or ROLLBACK TO would make it fail in a failed
 // transaction.
-func unguarded(s *fencing.Statement) bool {
+func unguarded(s *sqltext.Statement) bool {
 	switch s.Kind {
-	case fencing.Session, fencing.Begin, fencing.Commit, fencing.Rollback,
-		fencing.Discard, fencing.Deallocate, fencing.ShowFence, fencing.SetFence:
+	case sqltext.Session, sqltext.Begin, sqltext.Commit, sqltext.Rollback,
+		sqltext.Discard, sqltext.Deallocate, sqltext.ShowFence, sqltext.SetFence:
 		return true
 	default:
 		return s.EndsSavepoint
@@ -260,6 +262,6 @@ func unguarded(s *fencing.Statement) bool {
 // Postgres refuses outside a transaction block before it looks at its parts, or
 // that does nothing there: LOCK, SAVEPOINT and SET CONSTRAINTS. DECLARE is none
 // of them, since its query is analyzed first, which may run functions.
-func (t *Txn) NothingOutside(s *fencing.Statement) (Reason, bool) {
-	return Reason{harmless}, t.State() == AtRest && s.RequiresTransactionBlock && s.Kind != fencing.ByMessage
+func (t *Txn) NothingOutside(s *sqltext.Statement) (Reason, bool) {
+	return Reason{harmless}, t.State() == AtRest && s.RequiresTransactionBlock && s.Kind != sqltext.ByMessage
 }

@@ -69,7 +69,7 @@ var table = []mutation{
 		old: "t.State() == AtRest && s.RequiresTransactionBlock", text: "t.ready == idle && s.RequiresTransactionBlock"},
 	// A leak.
 	{name: "DECLARE outside a block goes bare", file: theTxn, tests: declare,
-		old: "s.RequiresTransactionBlock && s.Kind != fencing.ByMessage", text: "s.RequiresTransactionBlock"},
+		old: "s.RequiresTransactionBlock && s.Kind != sqltext.ByMessage", text: "s.RequiresTransactionBlock"},
 	{name: "a read needs no proof", file: theReasons, in: ofTheGate, tests: "^TestProvenByTheCatalogueAlone$",
 		old: "return Reason{harmless}, proven\n", text: "return Reason{harmless}, proven || s.Read\n"},
 	{name: "a text that was not parsed is empty", file: theReasons, tests: cursor,
@@ -148,11 +148,11 @@ var table = []mutation{
 		old: "		m.txAnnounced, m.unsynced = m.announced, false", text: "		m.unsynced = false\n	}\n	if m.txAnnounced = m.announced; m.txn.IsOutside() {"},
 
 	// What the grammar says.
-	{name: "NOTIFY is a read", file: "fencing/classify_tree.go", tests: nothing,
+	{name: "NOTIFY is a read", file: "fencing/sqltext/tree.go", tests: nothing,
 		old: "	case n.GetFetchStmt() != nil, n.GetClosePortalStmt()", text: "	case n.GetNotifyStmt() != nil, n.GetFetchStmt() != nil, n.GetClosePortalStmt()"},
-	{name: "SELECT INTO is a read", file: "fencing/classify_look.go", in: "./fencing", tests: "^TestClassify$",
+	{name: "SELECT INTO is a read", file: "fencing/sqltext/look.go", in: "./fencing/sqltext", tests: "^TestClassify$",
 		old: "	case *pgquery.IntoClause:", text: "	case *pgquery.IntoClause:\n		if true {\n			break\n		}"},
-	{name: "DECLARE WITH HOLD needs a block", file: "fencing/classify_tree.go", in: "./fencing", tests: "^TestRequiresTransactionBlock$",
+	{name: "DECLARE WITH HOLD needs a block", file: "fencing/sqltext/tree.go", in: "./fencing/sqltext", tests: "^TestRequiresTransactionBlock$",
 		old: "		c != nil && c.Options&withHold == 0", text: "		c != nil && c.Options&withHold >= 0"},
 
 	// What the database says.

@@ -1,4 +1,4 @@
-package fencing
+package sqltext
 
 import (
 	"strings"
@@ -7,6 +7,8 @@ import (
 	"unicode/utf8"
 
 	pgquery "github.com/pganalyze/pg_query_go/v6"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // oddSeeds are texts that one reading takes for harmless and another does not.
@@ -31,7 +33,7 @@ func FuzzReads(f *testing.F) {
 	for _, sql := range oddSeeds {
 		f.Add(sql)
 	}
-	names := NewCatalog(smallFacts())
+	names := fencing.NewCatalog(smallFacts())
 	f.Fuzz(func(t *testing.T, sql string) {
 		began := time.Now()
 		for _, s := range []Settings{DefaultSettings, {StandardConformingStrings: true}, {SafeEncoding: true}, {}} {
@@ -41,7 +43,7 @@ func FuzzReads(f *testing.F) {
 					noReadSays(t, sql, st, s)
 				}
 			}
-			if proven, _ := names.ProvenText(full); proven && (len(full.Statements) != 1 || !full.Statements[0].Read) {
+			if proven, _ := ProvenText(names, full); proven && (len(full.Statements) != 1 || !full.Statements[0].Read) {
 				t.Errorf("%q: proven, but no read", sql)
 			}
 			sameWithMore(t, sql, full, s)

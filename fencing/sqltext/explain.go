@@ -1,4 +1,6 @@
-package fencing
+package sqltext
+
+import "github.com/fencepost/fencepost/fencing"
 
 // Explanation says in words how one statement of a text is fenced.
 type Explanation struct {
@@ -20,7 +22,7 @@ type Explanation struct {
 func Explain(sql string) []Explanation { return ExplainIn(sql, nil) }
 
 // ExplainIn is Explain for a database whose catalogue is c, nil if none is.
-func ExplainIn(sql string, c *Catalog) []Explanation {
+func ExplainIn(sql string, c *fencing.Catalog) []Explanation {
 	t := Analyze(sql, DefaultSettings)
 	if quick, ok := Quick([]byte(sql)); ok && !t.Known { // one statement, whatever else it is
 		return []Explanation{{SQL: sql, Kind: quick.Kind, Reason: "taken for a write: " + t.why, Check: whereChecked(&quick, 1)}}
@@ -35,7 +37,7 @@ func ExplainIn(sql string, c *Catalog) []Explanation {
 		all[i] = Explanation{SQL: sql[st.Start:st.End], Kind: st.Kind, Read: st.Read, Known: true,
 			Reason: st.reason, Check: whereChecked(st, len(t.Statements))}
 		if c != nil {
-			all[i].Proven, all[i].Unproven = c.Proven(st)
+			all[i].Proven, all[i].Unproven = Proven(c, st)
 		}
 	}
 	return all

@@ -1,4 +1,4 @@
-package fencing
+package sqltext
 
 import "strings"
 

@@ -1,4 +1,4 @@
-package fencing
+package sqltext
 
 // harmlessVolatile are the built-in functions that are volatile because their
 // result changes, and that change nothing themselves. set_config is no more than

@@ -1,4 +1,4 @@
-package fencing
+package sqltext
 
 // nestingLevel is what was seen since a bracket opened.
 type nestingLevel struct {

@@ -1,13 +1,15 @@
-package fencing
+package sqltext
 
 import (
 	"strings"
 	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // smallFacts is a database with the table t, the view v, and little else.
-func smallFacts() Facts {
-	return Facts{
+func smallFacts() fencing.Facts {
+	return fencing.Facts{
 		Relations:     map[string]string{"t": "", "u": "", "v": "is a view"},
 		UserRelations: map[string]bool{"t": true, "u": true, "v": true},
 		Functions:     map[string]string{"count": "", "lower": "", "now": "", "random": "", "nextval": "", "pg_notify": "", "table_to_xml": "", "f": "is not built in", "t": "", "d": ""},
@@ -20,7 +22,7 @@ func smallFacts() Facts {
 
 func TestProvenByNames(t *testing.T) {
 	t.Parallel()
-	c := NewCatalog(smallFacts())
+	c := fencing.NewCatalog(smallFacts())
 	for _, x := range []struct{ sql, why string }{
 		{"SELECT 1", ""},
 		{"SELECT a, t.b FROM t WHERE a = $1", ""},
@@ -73,7 +75,7 @@ func TestProvenByNames(t *testing.T) {
 		{"", "not one statement"},
 		{"SELEC", "syntax error"},
 	} {
-		proven, why := c.ProvenText(Analyze(x.sql, DefaultSettings))
+		proven, why := ProvenText(c, Analyze(x.sql, DefaultSettings))
 		if proven != (x.why == "") || !strings.Contains(why, x.why) {
 			t.Errorf("%s: proven %v, %q; want %q", x.sql, proven, why, x.why)
 		}
@@ -99,12 +101,12 @@ func TestOperatorsOfWordsAreNamed(t *testing.T) {
 		"SELECT a >= ALL (ARRAY[1]) FROM t GROUP BY a": ">=",
 	} {
 		text := Analyze(sql, DefaultSettings)
-		if ok, why := NewCatalog(smallFacts()).ProvenText(text); !ok {
+		if ok, why := ProvenText(fencing.NewCatalog(smallFacts()), text); !ok {
 			t.Errorf("%s: %s", sql, why)
 		}
 		f := smallFacts()
 		f.Operators[operator] = "is also an operator that is not built in"
-		if ok, why := NewCatalog(f).ProvenText(text); ok || !strings.Contains(why, "operator "+operator+" ") {
+		if ok, why := ProvenText(fencing.NewCatalog(f), text); ok || !strings.Contains(why, "operator "+operator+" ") {
 			t.Errorf("%s with another %s: proven %v (%s)", sql, operator, ok, why)
 		}
 	}
@@ -112,20 +114,20 @@ func TestOperatorsOfWordsAreNamed(t *testing.T) {
 
 func TestNoCatalogueProvesNothing(t *testing.T) {
 	t.Parallel()
-	var none *Catalog
+	var none *fencing.Catalog
 	text := Analyze("SELECT 1", DefaultSettings)
-	if ok, why := none.ProvenText(text); ok || why == "" {
+	if ok, why := ProvenText(none, text); ok || why == "" {
 		t.Errorf("proven %v (%q)", ok, why)
 	}
-	if ok, _ := NewCatalog(Facts{}).Proven(&Statement{Read: true}); ok {
+	if ok, _ := Proven(fencing.NewCatalog(fencing.Facts{}), &Statement{Read: true}); ok {
 		t.Error("a statement whose names nobody looked at is proven")
 	}
-	if ok, why := NewCatalog(Facts{Nothing: "there is a cast"}).ProvenText(text); ok || why != "there is a cast" {
+	if ok, why := ProvenText(fencing.NewCatalog(fencing.Facts{Nothing: "there is a cast"}), text); ok || why != "there is a cast" {
 		t.Errorf("proven %v (%q)", ok, why)
 	}
 	wide := smallFacts()
 	wide.Attributes["\u00e4"] = true
-	if ok, _ := NewCatalog(wide).ProvenText(Analyze("SELECT t.\"\u00f6\" FROM t", DefaultSettings)); ok {
+	if ok, _ := ProvenText(fencing.NewCatalog(wide), Analyze("SELECT t.\"\u00f6\" FROM t", DefaultSettings)); ok {
 		t.Error("a name that could be a function's in another encoding is proven")
 	}
 }
@@ -134,15 +136,15 @@ func TestNoCatalogueProvesNothing(t *testing.T) {
 func TestVerdictIsOfTheCatalogueAsked(t *testing.T) {
 	t.Parallel()
 	text := Analyze("SELECT lower(a) FROM t", DefaultSettings)
-	good := NewCatalog(smallFacts())
+	good := fencing.NewCatalog(smallFacts())
 	f := smallFacts()
 	f.Functions["lower"] = "is not built in"
-	bad := NewCatalog(f)
+	bad := fencing.NewCatalog(f)
 	for range 3 {
-		if ok, _ := good.ProvenText(text); !ok {
+		if ok, _ := ProvenText(good, text); !ok {
 			t.Fatal("not proven")
 		}
-		if ok, _ := bad.ProvenText(text); ok {
+		if ok, _ := ProvenText(bad, text); ok {
 			t.Fatal("proven")
 		}
 	}
@@ -165,19 +167,19 @@ func BenchmarkProven(b *testing.B) {
 	const sql = "SELECT c.name, count(*) FROM t c JOIN u o ON o.a = c.a WHERE c.b LIKE 'x%' GROUP BY 1 ORDER BY 2 DESC LIMIT 10"
 	f := smallFacts()
 	b.Run("asked again", func(b *testing.B) {
-		c, text := NewCatalog(f), Analyze(sql, DefaultSettings)
+		c, text := fencing.NewCatalog(f), Analyze(sql, DefaultSettings)
 		b.ReportAllocs()
 		for b.Loop() {
-			if ok, why := c.ProvenText(text); !ok {
+			if ok, why := ProvenText(c, text); !ok {
 				b.Fatal(why)
 			}
 		}
 	})
 	b.Run("asked of two", func(b *testing.B) {
-		one, two, text := NewCatalog(f), NewCatalog(f), Analyze(sql, DefaultSettings)
+		one, two, text := fencing.NewCatalog(f), fencing.NewCatalog(f), Analyze(sql, DefaultSettings)
 		for b.Loop() {
-			_, _ = one.ProvenText(text)
-			_, _ = two.ProvenText(text)
+			_, _ = ProvenText(one, text)
+			_, _ = ProvenText(two, text)
 		}
 	})
 	b.Run("analyzed", func(b *testing.B) {
@@ -186,9 +188,9 @@ func BenchmarkProven(b *testing.B) {
 		}
 	})
 	b.Run("from the cache", func(b *testing.B) {
-		cache, c, text := NewCache(1<<20), NewCatalog(f), []byte(sql)
+		cache, c, text := NewCache(1<<20), fencing.NewCatalog(f), []byte(sql)
 		for b.Loop() {
-			_, _ = c.ProvenText(cache.AnalyzeBytes(text, DefaultSettings))
+			_, _ = ProvenText(c, cache.AnalyzeBytes(text, DefaultSettings))
 		}
 	})
 }

@@ -1,0 +1,123 @@
+package sqltext
+
+import (
+	"cmp"
+	"strings"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// Why no catalogue proves a text.
+const (
+	noCatalog = "nothing is known of the database's catalogue now"
+	notRead   = "it is not a read"
+	notOne    = "it is not one statement"
+	neverRead = "its names were not looked at"
+)
+
+// ProvenText is Proven for a text, which must be one statement.
+func ProvenText(c *fencing.Catalog, t *Text) (proven bool, why string) {
+	switch {
+	case !t.Known:
+		return false, cmp.Or(t.why, notRead)
+	case len(t.Statements) != 1:
+		return false, notOne
+	}
+	return Proven(c, &t.Statements[0])
+}
+
+// Proven reports that s, run by whoever and under whatever search_path, changes
+// nothing: it is a Read, and everything that it names is harmless under every
+// meaning the name has in the database. If not, why says what stands against
+// it. A nil catalogue proves nothing. Asking the same catalogue again costs two
+// loads.
+//
+// Parameters are taken to be of built-in types, or enums: the caller looks at
+// the types that a Parse message names.
+func Proven(c *fencing.Catalog, s *Statement) (proven bool, why string) {
+	switch {
+	case c == nil:
+		return false, noCatalog
+	case !s.Read:
+		return false, cmp.Or(s.reason, notRead)
+	case s.dependencies == nil:
+		return false, neverRead
+	}
+	v := s.dependencies.result.Load()
+	if v == nil || v.catalog != c.ID() {
+		v = &proofResult{catalog: c.ID(), why: facts{c.Facts()}.against(s.dependencies)}
+		s.dependencies.result.Store(v)
+	}
+	return v.why == "", v.why
+}
+
+// facts asks the facts of a catalog about names.
+type facts struct{ *fencing.Facts }
+
+// against says what stands against a proof, "" if nothing does.
+func (f facts) against(n *dependencies) string {
+	if why := cmp.Or(n.never, f.Nothing); why != "" {
+		return why
+	}
+	for _, x := range n.names {
+		if why := f.name(x); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func (f facts) name(x neededName) string {
+	switch x.kind {
+	case relationName:
+		return judged(f.Relations, "relation", x.name)
+	case functionName:
+		return f.function(x.name)
+	case operatorName:
+		return judged(f.Operators, "operator", x.name)
+	case typeName:
+		if f.UserRelations[x.name] {
+			return "type " + x.name + " is the row type of a relation"
+		}
+		return judged(f.Types, "type", x.name)
+	default:
+		if f.Attributes[x.name] || f.WideAttribute && !isASCII(x.name) {
+			return "." + strings.ToValidUTF8(x.name, "?") + " may be a function or a domain that is not built in"
+		}
+		return ""
+	}
+}
+
+// function judges a call by its name. f(x) can also be a cast to the type f.
+func (f facts) function(name string) string {
+	if why := judged(f.Functions, "function", name); why != "" {
+		return why
+	}
+	if why, listed := evadesReadOnly(name); listed {
+		return "function " + name + ": " + why
+	}
+	if why := runsOther[name]; why != "" {
+		return "function " + name + ": " + why
+	}
+	if f.Volatile[name] && !harmlessVolatile[name] {
+		return "function " + name + " is volatile"
+	}
+	if f.UserRelations[name] {
+		return "function " + name + " has the name of a relation"
+	}
+	if why := f.Types[name]; why != "" {
+		return "function " + name + " has the name of a type: " + why
+	}
+	return ""
+}
+
+func judged(known map[string]string, what, name string) string {
+	why, listed := known[name]
+	switch {
+	case !listed:
+		return what + " " + name + " is not known"
+	case why != "":
+		return what + " " + name + " " + why
+	}
+	return ""
+}
