@@ -2,7 +2,9 @@ package main
 
 import (
 	"math"
+	"strconv"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -74,7 +76,7 @@ func (m *Metrics) Refused(database, resource, sqlstate string, write bool) {
 	if !write {
 		return
 	}
-	m.refused.WithLabelValues(database, resource, sqlstate).Inc()
+	m.refused.WithLabelValues(label(database), label(resource), sqlstate).Inc()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mu.refused[[2]string{database, resource}]++
@@ -106,22 +108,32 @@ func (m *Metrics) BlockedBy(database, resource string) []string {
 	return m.mu.blocked[[2]string{database, resource}]
 }
 
+// label is a name as the value of a label. Prometheus takes UTF-8 only and panics over
+// other bytes, which the name of a database may have. It is quoted then, so that two
+// databases stay two.
+func label(name string) string {
+	if utf8.ValidString(name) {
+		return name
+	}
+	return strconv.QuoteToASCII(name)
+}
+
 // Observe counts what happens in elections. It does not block.
 func (m *Metrics) Observe(e election.Event) {
 	switch e.Kind {
 	case election.EventGranted:
-		m.grants.WithLabelValues(e.Database, e.Resource).Inc()
+		m.grants.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 		if e.Takeover {
-			m.takeover.WithLabelValues(e.Database, e.Resource).Observe(e.Took.Seconds())
+			m.takeover.WithLabelValues(label(e.Database), label(e.Resource)).Observe(e.Took.Seconds())
 		}
 	case election.EventRenewed:
-		m.margin.WithLabelValues(e.Database, e.Resource).Set(e.Margin.Seconds())
+		m.margin.WithLabelValues(label(e.Database), label(e.Resource)).Set(e.Margin.Seconds())
 	case election.EventFalseAlarm:
-		m.falseAlarms.WithLabelValues(e.Database, e.Resource).Inc()
+		m.falseAlarms.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 	case election.EventLost:
-		m.lost.WithLabelValues(e.Database, e.Resource).Inc()
+		m.lost.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 	case election.EventFailed:
-		m.failures.WithLabelValues(e.Database, e.Resource).Inc()
+		m.failures.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 	case election.EventForgotten:
 		m.forget(e.Database, e.Resource)
 	}
@@ -130,7 +142,7 @@ func (m *Metrics) Observe(e election.Event) {
 // forget drops the lines of a resource, so that names that clients make up do
 // not add up. Its counters begin at 0 when somebody uses it again.
 func (m *Metrics) forget(database, resource string) {
-	labels := prometheus.Labels{"database": database, "resource": resource}
+	labels := prometheus.Labels{"database": label(database), "resource": label(resource)}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
 		m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures,
 	} {
@@ -172,8 +184,9 @@ func (s scrape) Describe(ch chan<- *prometheus.Desc) {
 
 func (s scrape) Collect(ch chan<- prometheus.Metric) {
 	for _, r := range s.resources() {
-		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), r.Database, r.Resource)
-		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), r.Database, r.Resource)
+		database, resource := label(r.Database), label(r.Resource)
+		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), database, resource)
+		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), database, resource)
 		for _, c := range r.Candidacies {
 			if c.Status.Role != fencing.Leader {
 				continue
@@ -182,13 +195,13 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 			if timeout == 0 {
 				timeout = math.Inf(1)
 			}
-			ch <- prometheus.MustNewConstMetric(timeoutDesc, prometheus.GaugeValue, timeout, r.Database, r.Resource)
+			ch <- prometheus.MustNewConstMetric(timeoutDesc, prometheus.GaugeValue, timeout, database, resource)
 			break // two metrics of one name would fail the scrape
 		}
 		blocked := 0.0
 		if len(s.metrics.BlockedBy(r.Database, r.Resource)) > 0 {
 			blocked = 1
 		}
-		ch <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, blocked, r.Database, r.Resource)
+		ch <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, blocked, database, resource)
 	}
 }

@@ -9,8 +9,10 @@ import (
 	"io"
 	"net/http"
 	"strconv"
+	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -68,7 +70,7 @@ func printStatus(out io.Writer, rows []statusRow) error {
 	}
 	for _, r := range rows {
 		for _, by := range r.blocked {
-			if _, err := fmt.Fprintf(out, "%s/%s: a takeover is blocked: %s\n", r.database, r.resource, by); err != nil {
+			if _, err := fmt.Fprintf(out, "%s/%s: a takeover is blocked: %s\n", dash(r.database), dash(r.resource), dash(by)); err != nil {
 				return err
 			}
 		}
@@ -76,7 +78,16 @@ func printStatus(out io.Writer, rows []statusRow) error {
 	return nil
 }
 
-func dash(s string) string { return cmp.Or(s, "-") }
+// dash returns what a column shows. Names are chosen by workers and by users of Postgres:
+// one with anything in it that does not print, or is no UTF-8, is quoted, so that it
+// writes no line of its own and gives no orders to a terminal.
+func dash(s string) string {
+	quote := !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
+	if quote {
+		return strconv.QuoteToGraphic(s)
+	}
+	return cmp.Or(s, "-")
+}
 
 // statusFromAdmin asks a running proxy.
 func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {

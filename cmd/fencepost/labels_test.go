@@ -1,0 +1,36 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/election"
+)
+
+// TestLabelsOfNamesThatAreNoUTF8: the name of a database may have any bytes, and a
+// label that is no UTF-8 panics.
+func TestLabelsOfNamesThatAreNoUTF8(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(m *Metrics){
+		"refused write": func(m *Metrics) { m.Refused("caf\xe9", "", "ZF002", true) },
+		"event": func(m *Metrics) {
+			m.Observe(election.Event{Kind: election.EventGranted, Database: "caf\xe9", Resource: "r"})
+		},
+		"scrape": func(m *Metrics) {
+			m.Watch(func() []election.ResourceStatus {
+				return []election.ResourceStatus{{Database: "caf\xe9", Resource: "r"}}
+			})
+			if _, err := m.registry.Gather(); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		func() {
+			defer func() {
+				if r := recover(); r != nil {
+					t.Errorf("%s: panic: %v", name, r)
+				}
+			}()
+			do(NewMetrics())
+		}()
+	}
+}
