@@ -13,7 +13,7 @@ type message struct {
 	bad   bool // malformed: the server refuses it
 	name  string
 	batch int
-	ran   int // how many messages had run something before
+	ran   int // how many messages may have run something before
 	// may are the statements that it may be about: one for a Parse, and of a
 	// Query those of its text, in order. here are those of an Execute whose portal
 	// was bound since the last Sync.
@@ -265,7 +265,7 @@ func (o *Observer) named(name []byte) []statement {
 	}
 	p := o.statements[string(name)]
 	may := p.may(o.batch)
-	if p == nil || len(name) == 0 || p.by[len(p.by)-1].ran == o.ran {
+	if p == nil || len(name) == 0 || p.by[len(p.by)-1].ran+1 == o.ran {
 		return may
 	}
 	for i := range may {

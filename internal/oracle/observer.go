@@ -173,7 +173,7 @@ func (o *Observer) sent(f frame) {
 		clear(o.portals) // none outlives its transaction
 	}
 	switch f.typ {
-	case 'S', 'Q', 'F', 'E':
+	case 'P', 'B', 'D', 'E', 'Q', 'F', 'S':
 		o.ran++
 	}
 	switch f.typ {

@@ -366,6 +366,9 @@ var streams = []struct {
 		s.down("C SELECT 0", "C SELECT 1", "Z T", "C COMMIT", "Z I")
 		s.up(wiretest.Bind("", "s"))
 	}, want: "a Bind of a query without cover"},
+	{name: "or once something was bound", play: func(s *stream) {
+		s.up(readOnlyRun(), wiretest.Parse("s", "begin"), wiretest.Parse("x", "select $1::d"), wiretest.Bind("p", "x", "v"), wiretest.Sync(), wiretest.Bind("", "s"))
+	}, want: "a Bind of a query without cover"},
 	{name: "a Parse that was skipped takes nothing from a later one", version: 18, play: func(s *stream) {
 		s.up(readOnlyRun(), wiretest.Parse("", "nonsense"), wiretest.Parse("", "select 2"), wiretest.Sync(), wiretest.Query("set a.b = 1"),
 			wiretest.Msg('C', []byte("S\x00")), wiretest.Parse("", "set a.b = 2"), wiretest.Sync())
