@@ -24,7 +24,8 @@ type checks struct {
 	confirmed           bool   // and the server has said so
 	checkName, readName string
 	frontName           string // of the check where nothing stands in front
-	portal              string
+	portal              string // also of a statement that is prepared for one message
+	used                bool   // such a one was sent
 	// replaced are the names of the last ones, which may be on the server still, and
 	// that of a text which was prepared for one message, and is if that has failed.
 	replaced []string
@@ -47,6 +48,9 @@ const (
 	raiseCode = "22P02"
 )
 
+// maxReplaced bounds the names that are closed with the next checks.
+const maxReplaced = 16
+
 func newChecks(nonce string, fence int32, resource, worker, incarnation string) checks {
 	c := checks{nonce: nonce, fence: fence, resource: resource, worker: worker, incarnation: incarnation}
 	if incarnation != "" {
@@ -60,19 +64,30 @@ func newChecks(nonce string, fence int32, resource, worker, incarnation string) 
 // rename takes new names, under which nothing is prepared yet.
 func (c *checks) rename() {
 	if c.prepared {
-		c.replaced = append(c.replaced[:0], c.checkName, c.frontName, c.readName, c.portal)
+		c.replaced = append(c.replaced, c.checkName, c.frontName, c.readName)
 	}
+	if c.used {
+		c.replaced = append(c.replaced, c.portal)
+	}
+	c.replaced = c.replaced[max(0, len(c.replaced)-maxReplaced):]
 	if c.generation++; c.generation > 1 {
 		c.nonce = randomHex(6) // the last names can be seen: the next must not be told from them
 	}
 	suffix := c.nonce + "_" + strconv.Itoa(c.generation)
 	c.checkName, c.readName, c.portal = "fencepost_check_"+suffix, "fencepost_read_"+suffix, "fencepost_"+suffix
 	c.frontName = c.checkName + "_front"
-	c.prepared, c.confirmed, c.built = false, false, false
+	c.prepared, c.confirmed, c.built, c.used = false, false, false, false
 }
 
 // sent reports whether the server may have checks prepared.
-func (c *checks) sent() bool { return c.prepared || len(c.replaced) > 0 }
+func (c *checks) sent() bool { return c.prepared || c.used || len(c.replaced) > 0 }
+
+// ownName is the name of a statement that is prepared for one message, and closed in
+// front of the next and after it. It is left behind where that message fails.
+func (c *checks) ownName() string {
+	c.used = true
+	return c.portal
+}
 
 // appendClose appends the messages that close all checks, and takes new names.
 // The server skips them behind an error, so they are closed again with the next.

@@ -44,13 +44,15 @@ const (
 // client's and ours alike, so each reply is known to be the client's or ours.
 // A reply that cannot answer the entry in front ends the session.
 type machine struct {
-	mode       mode
-	version    int // the server's major version
-	status     func() *fencing.Status
-	cache      *sqltext.Cache
-	settings   sqltext.Settings
-	checks     checks
-	unfencedBy *fencing.Refusal // what a write gets in mode reading
+	mode     mode
+	version  int // the server's major version
+	status   func() *fencing.Status
+	cache    *sqltext.Cache
+	settings sqltext.Settings
+	// settingsSeen counts the changes of what settings are made of.
+	settingsSeen uint64
+	checks       checks
+	unfencedBy   *fencing.Refusal // what a write gets in mode reading
 	// catalog returns what is known of the database's names now, or nil. It is
 	// nil without a resource.
 	catalog func() *fencing.Catalog
@@ -75,9 +77,10 @@ type machine struct {
 	waiting        bool // with needRoom: until nothing is owed
 	ours           bool // some of them ours
 	ran            bool // the client executed something in this batch
-	// executions counts the client's Execute messages.
-	executions uint64
-	unsynced   bool // and no Sync has come since, whatever else
+	// sends counts the messages that were sent and are owed a reply, the client's and
+	// ours, but for Close, which runs nothing.
+	sends    uint64
+	unsynced bool // and no Sync has come since, whatever else
 	// snapshots: the client has parsed or bound a query in this batch.
 	snapshots     bool
 	begun         bool // a transaction has begun before
@@ -181,6 +184,9 @@ func (m *machine) beginBatch() {
 // push notes that a message goes to the server, and what it is owed.
 func (m *machine) push(k kind, ours bool) *reply {
 	m.txn.Send(gate.Message, false)
+	if k != closing {
+		m.sends++
+	}
 	return m.pendingReplies.push(k, ours)
 }
 

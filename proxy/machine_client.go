@@ -70,7 +70,7 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 			return n, needMore, nil
 		}
 		avail := min(f.size, len(in)-n)
-		if avail < f.size && !m.startable(f.typ, in[n+headerLen:]) {
+		if avail < f.size && !m.startable(f, in[n+headerLen:]) {
 			m.wants = f.size
 			return n, needMore, nil
 		}
@@ -91,13 +91,13 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 
 // startable reports whether a message can be begun with the part of its body
 // that is there.
-func (m *machine) startable(typ byte, body []byte) bool {
-	switch typ {
+func (m *machine) startable(f frame, body []byte) bool {
+	switch f.typ {
 	case 'd', 'F':
 		return true
 	case 'B':
-		_, _, ok := bindNames(body)
-		return ok
+		_, name, ok := bindNames(body)
+		return ok && (f.size > maxWholeBind || !m.restates(m.named(name), name))
 	default:
 		return false
 	}

@@ -179,6 +179,9 @@ func (m *machine) editsNotice(f frame) bool {
 
 // notice puts the position of a notice back to where it is in the client's text.
 func (m *machine) notice(f frame, msg []byte, p *gate.Segments) (drop bool) {
+	if e := m.front(); e != nil && e.ours && e.kind == parse {
+		return true // of a text of the client's that is prepared again: it had it at its Parse
+	}
 	if !m.editsNotice(f) {
 		return false
 	}

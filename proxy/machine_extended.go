@@ -39,6 +39,7 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
 	m.snapshots = m.snapshots || s.snapshot
 	m.define(name, s)
 	m.push(parse, false).stmt = s
+	s.sends = m.sends
 	m.pendingReplies.texts += len(s.text)
 	m.open = true
 	m.gate.Pass(p, n, n+avail, 0, r)
@@ -179,7 +180,6 @@ func (m *machine) executeMessage(body []byte, n, avail int, p *gate.Plan) need {
 	}
 	e := m.push(execute, false)
 	e.stmt, m.data = s, false
-	m.executions++
 	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
 	if sure {
 		m.announceBy(e, s, st)

@@ -79,18 +79,13 @@ func (m *machine) inFront() bool { return m.txn.State() == gate.AtRest }
 // runOnce prepares, runs and forgets a text of ours. One that failed was not
 // forgotten: the server skipped what stood behind it.
 func (m *machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Plan) {
-	at, name := len(m.scratch), m.checks.portal
-	kinds := []kind{closing, parse, run, closing}
-	if g == noCheck { // it never fails
-		kinds = kinds[1:]
-	} else {
-		m.scratch = appendCloseStatement(m.scratch, name)
-	}
+	at, name := len(m.scratch), m.checks.ownName()
+	m.scratch = appendCloseStatement(m.scratch, name)
 	m.scratch = appendParse(m.scratch, name, sql)
 	m.scratch = appendRun(m.scratch, name, name)
 	m.scratch = appendCloseStatement(m.scratch, name)
 	p.Own(m.scratch[at:])
-	for _, k := range kinds {
+	for _, k := range []kind{closing, parse, run, closing} {
 		e := m.push(k, true)
 		e.check, e.stmt, e.announced = g, s, m.checks.held
 	}

@@ -91,8 +91,10 @@ func (m *machine) parameter(body []byte) {
 	}
 	switch name {
 	case "standard_conforming_strings":
+		m.settingsSeen++
 		m.settings.StandardConformingStrings = value == "on"
 	case "client_encoding":
+		m.settingsSeen++
 		m.settings.SafeEncoding = sqltext.SafeEncoding(value)
 	}
 }

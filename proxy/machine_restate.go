@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -17,16 +18,34 @@ func (m *machine) restates(s *statement, name []byte) bool {
 	if len(name) == 0 || !s.known || m.mode == passing || m.txn.State() == gate.Failed {
 		return false // no SQL names the unnamed statement
 	}
-	if s.batch == m.batch && s.executions == m.executions {
-		return false // nothing has run since its Parse
+	if s.sends == m.sends {
+		return false // its Parse is the last message that could run anything
 	}
 	_, harmless := m.txn.Harmless(&s.info, m.version)
 	return harmless
 }
 
-// restatable reports whether the text of s is there and would be read as it was.
+const (
+	// maxRestated bounds, in bytes, a text that is prepared again for each message
+	// that names it: a message of a few bytes must not cost many.
+	maxRestated = 1 << 10
+	// maxWholeBind bounds, in bytes, a Bind that is waited for as a whole because its
+	// statement is prepared again. One without values is that short.
+	maxWholeBind = 4 << 10
+)
+
+// restatable reports whether the text of s is there and would be read as it was. What a
+// backslash means depends on settings that the server does not report.
 func (m *machine) restatable(s *statement) bool {
-	return s.whole && m.reading(bytesOf(s.text)) == s.reading
+	text := bytesOf(s.text)
+	switch {
+	case !s.whole, len(text) > maxRestated, bytes.IndexByte(text, '\\') >= 0:
+		return false
+	case sensitive(text):
+		return !m.unsettled(text) && s.settingsSeen == m.settingsSeen
+	default:
+		return true
+	}
 }
 
 // hasNoParameters reports whether a Bind, of which that follows the names, gives no
@@ -42,7 +61,7 @@ func hasNoParameters(rest []byte) bool {
 // restate sends the Bind or Describe that before and after make with the name of a
 // statement between them, for s by a name of ours.
 func (m *machine) restate(typ byte, before []byte, s *statement, after []byte, r gate.Reason, p *gate.Plan) {
-	at, name := len(m.scratch), m.checks.portal
+	at, name := len(m.scratch), m.checks.ownName()
 	m.scratch = appendCloseStatement(m.scratch, name)
 	m.push(closing, true)
 	m.scratch = appendParse(m.scratch, name, s.text)

@@ -94,6 +94,7 @@ func TestParseStartupRefuses(t *testing.T) {
 		"a long worker":            {startupBody("user", "ann", "fencepost.worker", long), "22023", "fencepost.worker"},
 		"a resource not in UTF-8":  {startupBody("user", "ann", "fencepost.resource", "r\xff"), "22023", "fencepost.resource"},
 		"a wrong campaign":         {startupBody("user", "ann", "fencepost.campaign", "maybe"), "22023", "fencepost.campaign"},
+		"a name of several lines":  {startupBody("user", "ann", "fencepost.worker", "w\nshop/billing"), "22023", "fencepost.worker"},
 		"a wrong timeout":          {startupBody("user", "ann", "fencepost.worker_timeout", "soon"), "22023", "fencepost.worker_timeout"},
 		"a negative timeout":       {startupBody("user", "ann", "fencepost.worker_timeout", "-1s"), "22023", "fencepost.worker_timeout"},
 		"an unknown parameter":     {startupBody("user", "ann", "fencepost.colour", "red"), "22023", "fencepost.colour"},

@@ -155,6 +155,8 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 				"25001 VACUUM cannot be executed from a function", "25001 VACUUM cannot run inside a transaction block"},
 			{"a function that frees a name", cat(parse("freed", "set a.b = 'x'"), sync_(),
 				q("create or replace function free() returns int language plpgsql as $$begin execute 'deallocate freed'; return 1; end$$"), q("select free()")), 3, "D1", "D1"},
+			{"a prepared SET", cat(parse("set", "set a.b = 'x'"), sync_(), q("select 1")), 2, "D1", "D1"},
+			{"it, described where nobody knows yet of a failure", cat(q("begin; select 1/0"), wiretest.Describe('S', "set"), sync_(), q("rollback")), 3, "22012 division by zeroROLLBACK", "25P02"},
 			{"the freed name", cat(bind("", "freed"), exec("", 0), sync_()), 1, "26000 prepared statement \"freed\" does not exist", "SET"},
 		} {
 			for conn, want := range map[*wiretest.Conn]string{direct: s.want, c: s.got} {

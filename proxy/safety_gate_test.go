@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // outsiders are connections that may not write: each returns a new one. A worker
@@ -152,6 +153,44 @@ func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
 					_ = c.Close()
 					if n := s.rows("stale"); n != 0 {
 						t.Errorf("%d rows were written", n)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestSafetyNameGivenAwayInABind: a Bind runs a domain's check, which gives
+// the name away; a Sync of Fencepost's own ends that transaction within the batch, so the
+// name still counts as one after whose Parse nothing has run.
+func TestSafetyNameGivenAwayInABind(t *testing.T) {
+	t.Parallel()
+	for name, server := range servers {
+		for _, kind := range []string{"follower", "superseded", "without a resource"} {
+			if name != "18" && kind != "superseded" {
+				continue // 15 lets them run nothing that is not proven
+			}
+			for _, text := range []string{"begin", "set a.b = 'x'"} {
+				t.Run(strings.Join([]string{name, kind, text}, "/"), func(t *testing.T) {
+					t.Parallel()
+					s := stageOf(t, newBench(t, server(t), func(c *proxy.Config) { c.Observe = nil }))
+					s.exec(`create function give(x text) returns boolean language plpgsql as $$begin
+						execute 'deallocate s'; execute 'prepare s as insert into t (v) values (''stale'')'; return true; end$$;
+						create domain giving as text check (give(value))`)
+					c := s.leads("leader")
+					if kind != "superseded" {
+						c = outsiders(s)[kind]()
+					}
+					c.Send(parse("s", text), parse("x", "select $1::giving"), bind("p", "x", "v"), wiretest.Close('P', "p"), wiretest.Flush())
+					c.Until('3')
+					c.Send(parse("d", "discard plans"), wiretest.Flush())
+					c.Until('1')
+					if kind == "superseded" {
+						s.succeed()
+					}
+					all, _ := ask(c, cat(bind("", "s"), exec("", 0), sync_()))
+					if n := s.rows("stale"); n != 0 {
+						t.Errorf("%d rows were written: %v", n, all)
 					}
 				})
 			}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -34,8 +35,8 @@ func (o *ownParams) set(name, value string) error {
 	}
 	switch strings.ToLower(name) {
 	case "fencepost.resource", "fencepost.worker":
-		if value == "" || len(value) > maxName || !utf8.ValidString(value) {
-			return bad(fmt.Sprintf("A name has 1 to %d bytes of UTF-8.", maxName))
+		if value == "" || len(value) > maxName || !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl) {
+			return bad(fmt.Sprintf("A name has 1 to %d bytes of UTF-8, without control characters.", maxName))
 		}
 		if strings.HasSuffix(strings.ToLower(name), "resource") {
 			o.resource = value

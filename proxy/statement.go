@@ -19,10 +19,11 @@ type statement struct {
 	// text is the client's SQL, for the question whether it is a read, which only
 	// those who do not lead ask, and for the audit; see keeps.
 	text string
-	// whole: text is all of it. executions is how many messages had executed
-	// something when it was parsed.
-	whole      bool
-	executions uint64
+	// whole: text is all of it. sends and settingsSeen are those of the machine when
+	// the Parse had been sent.
+	whole        bool
+	sends        uint64
+	settingsSeen uint64
 	// snapshot: to parse or bind it is a transaction's first query, after which
 	// its isolation cannot be changed.
 	snapshot bool
@@ -89,7 +90,7 @@ func (m *machine) undoes(s *statement) bool {
 
 // newStatement describes the single statement of a Parse.
 func (m *machine) newStatement(sql []byte) *statement {
-	s := &statement{batch: m.batch, executions: m.executions, reading: m.reading(sql)}
+	s := &statement{batch: m.batch, reading: m.reading(sql), settingsSeen: m.settingsSeen}
 	info, quick := sqltext.Quick(sql)
 	s.text = m.keeps(sql)
 	s.whole = len(s.text) == len(sql)

@@ -150,12 +150,16 @@ func (m *machine) lose(s *statement) {
 	}
 }
 
+// alwaysKept is the length, in bytes, of a text for which there is always room: it takes
+// no more than what is known of a statement besides.
+const alwaysKept = 64
+
 // keeps returns as much of a statement's text as there is room for.
 func (m *machine) keeps(sql []byte) string {
 	if len(sql) > maxAnalyzed {
 		sql = sql[:maxAuditText] // nothing will be parsed of it
 	}
-	if m.stmts.bytes+m.portals.bytes+m.pendingReplies.texts+len(m.unnamed.text)+len(sql) > maxTexts {
+	if m.stmts.bytes+m.portals.bytes+m.pendingReplies.texts+len(m.unnamed.text)+len(sql) > maxTexts && len(sql) > alwaysKept {
 		return ""
 	}
 	return string(sql)
