@@ -58,6 +58,11 @@ var table = []mutation{
 	// A leak.
 	{name: "a name says which text runs", file: "proxy/machine_restate.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
 		old: "	return harmless\n", text: "	return false && harmless\n"},
+	// A leak.
+	{name: "only what another batch holds can take a name away", file: "proxy/machine_restate.go", tests: "^TestSafetyNameGivenAwayInABind$",
+		old: "if s.sends == m.sends {", text: "if s.batch == m.batch {"},
+	{name: "the check after a refused note has the epoch of now", file: "proxy/machine_inject.go", tests: "^TestACheckAfterARefusedNoteCannotPass$",
+		old: "if m.registerErr != nil {", text: "if m.registerErr != nil && m.registerHeld > 1<<40 {"},
 	{name: "PREPARE of a known name leaves it known", file: "proxy/machine_follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
 		old: "m.stmts.doubt(s.info.Name)", text: "_ = s.info.Name"},
 	{name: "what can be known is harmless", file: theTxn, tests: nothing,
