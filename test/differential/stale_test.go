@@ -104,7 +104,7 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 	if err := room.nothingSince(next.found); err != nil {
 		return fmt.Errorf("superseded at step %d: %w", at, err)
 	}
-	if err := refusedInPlace(lines(want.all), lines(got.all)); err != nil && !s.free && !forgotten(got.all) {
+	if err := refusedInPlace(withoutPrefix(lines(want.all)), withoutPrefix(lines(got.all))); err != nil && !s.free && !forgotten(got.all) {
 		return fmt.Errorf("superseded at step %d: %w\nPostgres:\n  %s\nFencepost:\n  %s", at, err,
 			strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
 	}
