@@ -123,7 +123,7 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 		}
 		r := o.runOne(s, q, p)
 		for _, t := range r.ok {
-			t.pipelined = t.phase != idle && !q.empty && q.kind != begin
+			t.pipelined = t.phase != idle && (t.pipelined || !q.empty && q.kind != begin)
 			t.noted = t.noted || m.noted && v.why != "" && t.phase != idle
 			ok.add(t)
 		}

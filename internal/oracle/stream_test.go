@@ -369,6 +369,10 @@ var streams = []struct {
 	{name: "or once something was bound", play: func(s *stream) {
 		s.up(readOnlyRun(), wiretest.Parse("s", "begin"), wiretest.Parse("x", "select $1::d"), wiretest.Bind("p", "x", "v"), wiretest.Sync(), wiretest.Bind("", "s"))
 	}, want: "a Bind of a query without cover"},
+	{name: "an empty text leaves the pipeline of 18 as it is", version: 18, play: func(s *stream) {
+		s.up(checked(3, 3), wiretest.Run("select 1"), wiretest.Run(""), wiretest.Query("set a.b = 1"))
+		s.down("2", "C SELECT 0", "3", "1", "2", "n", "C SELECT 1", "1", "2", "n", "I", "C SET", "Z T")
+	}},
 	{name: "a Parse that was skipped takes nothing from a later one", version: 18, play: func(s *stream) {
 		s.up(readOnlyRun(), wiretest.Parse("", "nonsense"), wiretest.Parse("", "select 2"), wiretest.Sync(), wiretest.Query("set a.b = 1"),
 			wiretest.Msg('C', []byte("S\x00")), wiretest.Parse("", "set a.b = 2"), wiretest.Sync())
