@@ -1,22 +1,24 @@
 package proxy
 
+import "github.com/fencepost/fencepost/proxy/wire"
+
 // attempt is the SQL that the first message in b would run, and whether it is
 // more than a read, for the audit of a session whose candidacy is over.
 func (m *machine) attempt(b []byte) (text string, write bool) {
-	f, ok, err := clientFrame(b)
+	f, ok, err := wire.PeekClientFrame(b)
 	if err != nil || !ok {
 		return "", false
 	}
-	body := b[headerLen:min(f.size, len(b))]
-	name, rest, _ := cstring(body)
-	switch f.typ {
+	body := b[wire.HeaderLen:min(f.Size, len(b))]
+	name, rest, _ := wire.CString(body)
+	switch f.Type {
 	case 'Q':
 		return m.ofText(string(name))
 	case 'P':
-		sql, _, _ := cstring(rest)
+		sql, _, _ := wire.CString(rest)
 		return m.ofText(string(sql))
 	case 'B':
-		stmt, _, _ := cstring(rest)
+		stmt, _, _ := wire.CString(rest)
 		return m.ofStatement(m.named(stmt))
 	case 'E':
 		if s := m.portals.get(name).stmt; s != nil {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"go.uber.org/zap"
 )
 
@@ -84,7 +86,7 @@ func (s *Server) cancel(ctx context.Context, client net.Conn, r *cancelRequest) 
 	}
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(min(s.cfg.DialTimeout, s.cfg.StartupTimeout)))
-	if _, err := conn.Write(appendCancelRequest(nil, t.serverPID, t.serverSecret)); err != nil {
+	if _, err := conn.Write(wire.AppendCancelRequest(nil, t.serverPID, t.serverSecret)); err != nil {
 		return
 	}
 	there, end := untilGone(ctx, client, 0, errClientGone)

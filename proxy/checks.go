@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -94,7 +96,7 @@ func (c *checks) ownName() string {
 func (c *checks) appendClose(dst []byte, push func(kind, bool) *reply) []byte {
 	c.rename()
 	for _, name := range c.replaced {
-		dst = appendCloseStatement(dst, name)
+		dst = wire.AppendCloseStatement(dst, name)
 		push(closing, true)
 	}
 	return dst
@@ -105,19 +107,19 @@ func (c *checks) appendClose(dst []byte, push func(kind, bool) *reply) []byte {
 // already is no error. ahead says that nothing of the client's fails with them.
 func (c *checks) appendPrepare(dst []byte, batch uint64, ahead bool, push func(kind, bool) *reply) []byte {
 	for _, name := range c.replaced {
-		dst = appendCloseStatement(dst, name)
+		dst = wire.AppendCloseStatement(dst, name)
 		push(closing, true)
 	}
 	c.replaced = c.replaced[:0]
 	if c.checkSQL != "" {
-		dst = appendParse(dst, c.checkName, c.checkSQL)
+		dst = wire.AppendParse(dst, c.checkName, c.checkSQL)
 		e := push(parse, true)
 		e.check, e.ahead = fullCheck, ahead
-		dst = appendParse(dst, c.frontName, c.frontSQL)
+		dst = wire.AppendParse(dst, c.frontName, c.frontSQL)
 		e = push(parse, true)
 		e.check, e.ahead = fullCheck, ahead
 	}
-	dst = appendParse(dst, c.readName, fencing.ReadOnlySQL)
+	dst = wire.AppendParse(dst, c.readName, fencing.ReadOnlySQL)
 	e := push(parse, true)
 	e.check, e.ahead, e.prepares = readOnly, ahead, c.generation
 	c.prepared, c.confirmed, c.batch = true, false, batch
@@ -138,9 +140,9 @@ func (c *checks) build(told, held fencing.Epoch) {
 	}
 	c.announced, c.held, c.built = told, held, true
 	toldBytes, heldBytes := binary.BigEndian.AppendUint64(nil, uint64(told)), binary.BigEndian.AppendUint64(nil, uint64(held))
-	c.checkRun = appendRun(nil, c.portal, c.checkName, toldBytes, heldBytes)
-	c.frontRun = appendRun(nil, c.portal, c.frontName, toldBytes)
-	c.readRun = appendRun(nil, c.portal, c.readName)
+	c.checkRun = wire.AppendRun(nil, c.portal, c.checkName, toldBytes, heldBytes)
+	c.frontRun = wire.AppendRun(nil, c.portal, c.frontName, toldBytes)
+	c.readRun = wire.AppendRun(nil, c.portal, c.readName)
 	c.checkText = fmt.Appendf(nil, "EXECUTE %s(%d,%d);", c.checkName, told, held)
 	c.frontText = fmt.Appendf(nil, "EXECUTE %s(%d);", c.frontName, told)
 	c.readText = []byte("EXECUTE " + c.readName + ";")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -85,27 +87,27 @@ func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
 // header over which the server ends the connection.
 func framed(b []byte) bool {
 	for len(b) > 0 {
-		f, ok, err := clientFrame(b)
+		f, ok, err := wire.PeekClientFrame(b)
 		if err != nil {
-			return len(b) == headerLen
+			return len(b) == wire.HeaderLen
 		}
 		if !ok {
 			return true
 		}
-		b = b[min(f.size, len(b)):]
+		b = b[min(f.Size, len(b)):]
 	}
 	return true
 }
 
 func addClientSeeds(f *testing.F) {
 	msgs := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
-	query := func(sql string) []byte { return appendQuery(nil, []byte(sql)) }
+	query := func(sql string) []byte { return wire.AppendQuery(nil, []byte(sql)) }
 	for _, seed := range [][]byte{
 		query("select 1"),
 		msgs(query("begin"), query("insert into t values (1)"), query("commit; insert into t values (2)")),
 		msgs(query("show fencepost.role"), query("set fencepost.epoch = 5"), query("vacuum t"), query("prepare p as select 1"), query("discard all")),
-		msgs(appendParse(nil, "s", "insert into t values ($1)"), appendRun(nil, "p", "s", []byte("1")), appendSync(nil)),
-		msgs(appendParse(nil, "", "call p()"), appendRun(nil, "", ""), []byte("H\x00\x00\x00\x04"), appendSync(nil)),
+		msgs(wire.AppendParse(nil, "s", "insert into t values ($1)"), wire.AppendRun(nil, "p", "s", []byte("1")), wire.AppendSync(nil)),
+		msgs(wire.AppendParse(nil, "", "call p()"), wire.AppendRun(nil, "", ""), []byte("H\x00\x00\x00\x04"), wire.AppendSync(nil)),
 		msgs(query("copy t from stdin"), []byte("d\x00\x00\x00\x09abcde"), []byte("c\x00\x00\x00\x04")),
 		[]byte("F\x00\x00\x00\x0e\x00\x00\x03\xbd\x00\x00\x00\x00\x00\x00"),
 		[]byte("B\x00\x00\x00\x06\x00\x00"), []byte("B\x00\x00\x00\x05x"), []byte("P\x00\x00\x00\x05x"), []byte("D\x00\x00\x00\x04"),
@@ -145,11 +147,11 @@ func FuzzClientFrames(f *testing.F) {
 // fuzzScripts are what the client sent before the fuzzed replies come.
 var fuzzScripts = [][]byte{
 	nil,
-	appendQuery(nil, []byte("insert into t values (1)")),
-	appendQuery(nil, []byte("begin; insert into t values (1); commit; insert into t values (2)")),
-	appendSync(appendRun(appendParse(nil, "s", "insert into t values ($1)"), "p", "s", []byte("1"))),
-	appendQuery(nil, []byte("show fencepost.role")),
-	append(appendQuery(nil, []byte("copy t from stdin")), "d\x00\x00\x00\x05xc\x00\x00\x00\x04S\x00\x00\x00\x04"...),
+	wire.AppendQuery(nil, []byte("insert into t values (1)")),
+	wire.AppendQuery(nil, []byte("begin; insert into t values (1); commit; insert into t values (2)")),
+	wire.AppendSync(wire.AppendRun(wire.AppendParse(nil, "s", "insert into t values ($1)"), "p", "s", []byte("1"))),
+	wire.AppendQuery(nil, []byte("show fencepost.role")),
+	append(wire.AppendQuery(nil, []byte("copy t from stdin")), "d\x00\x00\x00\x05xc\x00\x00\x00\x04S\x00\x00\x00\x04"...),
 	[]byte("F\x00\x00\x00\x0e\x00\x00\x03\xbd\x00\x00\x00\x00\x00\x00"),
 }
 
@@ -182,7 +184,7 @@ func pumpDown(t *testing.T, m *machine, data []byte, chunk int) (out []byte, tak
 // FuzzServerReplies: whatever the server answers, nothing panics, the client
 // gets whole messages, and without a fence the server's bytes as they are.
 func FuzzServerReplies(f *testing.F) {
-	ready, failed := appendReadyForQuery(nil, 'I'), appendError(nil, "ERROR", twoPhaseRefusal)
+	ready, failed := wire.AppendReadyForQuery(nil, 'I'), appendError(nil, "ERROR", twoPhaseRefusal)
 	for _, seed := range [][]byte{
 		append([]byte("C\x00\x00\x00\x0fINSERT 0 1\x00"), ready...),
 		append(append([]byte(nil), failed...), ready...),
@@ -190,7 +192,7 @@ func FuzzServerReplies(f *testing.F) {
 		append([]byte("1\x00\x00\x00\x042\x00\x00\x00\x04C\x00\x00\x00\x0fINSERT 0 1\x003\x00\x00\x00\x04"), ready...),
 		[]byte("G\x00\x00\x00\x07\x00\x00\x00"), []byte("D\x00\x00\x00\x06\xff\xff"), []byte("T\x00\x00\x00\x04"), []byte("Z\x00\x00\x00\x04"),
 		[]byte("E\x00\x00\x00\x04"), []byte("E\x00\x00\x00\x06S\x00"), []byte("S\x00\x00\x00\x04"), []byte("C\x00\x00\x00\x04"), []byte("Z\xff\xff\xff\xff"),
-		append(appendParameterStatus(nil, "client_encoding", "SJIS"), ready...),
+		append(wire.AppendParameterStatus(nil, "client_encoding", "SJIS"), ready...),
 	} {
 		for kind := range byte(42) {
 			f.Add(seed, kind%3+1, kind)
@@ -252,33 +254,33 @@ func FuzzStartup(f *testing.F) {
 // FuzzErrorEdit: editing an error without a change keeps its fields, twice is
 // once, and a dropped field is gone while the others stay.
 func FuzzErrorEdit(f *testing.F) {
-	f.Add(appendError(nil, "ERROR", twoPhaseRefusal)[headerLen:], byte('W'))
+	f.Add(appendError(nil, "ERROR", twoPhaseRefusal)[wire.HeaderLen:], byte('W'))
 	f.Add([]byte("SERROR\x00C42601\x00Mno\x00P7\x00\x00"), byte('P'))
 	f.Add([]byte("S\x00\x00"), byte('S'))
 	f.Add([]byte("M"), byte('M'))
 	f.Add([]byte{}, byte(0))
 	f.Fuzz(func(t *testing.T, body []byte, gone byte) {
 		msg := append([]byte{'E', 0, 0, 0, 0}, body...)
-		same := editError(nil, msg, func(_ byte, v []byte) ([]byte, bool) { return v, true })
-		if fr, ok, err := peekFrame(same); !ok || err != nil || fr.size != len(same) {
+		same := wire.EditError(nil, msg, func(_ byte, v []byte) ([]byte, bool) { return v, true })
+		if fr, ok, err := wire.PeekFrame(same); !ok || err != nil || fr.Size != len(same) {
 			t.Fatalf("%q is not one message", same)
 		}
-		if twice := editError(nil, same, func(_ byte, v []byte) ([]byte, bool) { return v, true }); !bytes.Equal(twice, same) {
+		if twice := wire.EditError(nil, same, func(_ byte, v []byte) ([]byte, bool) { return v, true }); !bytes.Equal(twice, same) {
 			t.Fatalf("twice is %q, once %q", twice, same)
 		}
-		if before, ok := decodeError(body); ok {
-			if after, ok := decodeError(same[headerLen:]); !ok || after != before {
+		if before, ok := wire.DecodeError(body); ok {
+			if after, ok := wire.DecodeError(same[wire.HeaderLen:]); !ok || after != before {
 				t.Fatalf("%+v became %+v", before, after)
 			}
 		}
 		var fields, kept []byte
-		editError(nil, same, func(field byte, v []byte) ([]byte, bool) { fields = append(fields, field); return v, true })
-		without := editError(nil, same, func(field byte, v []byte) ([]byte, bool) { return v, field != gone })
-		editError(nil, without, func(field byte, v []byte) ([]byte, bool) { kept = append(kept, field); return v, true })
+		wire.EditError(nil, same, func(field byte, v []byte) ([]byte, bool) { fields = append(fields, field); return v, true })
+		without := wire.EditError(nil, same, func(field byte, v []byte) ([]byte, bool) { return v, field != gone })
+		wire.EditError(nil, without, func(field byte, v []byte) ([]byte, bool) { kept = append(kept, field); return v, true })
 		if want := bytes.ReplaceAll(fields, []byte{gone}, nil); !bytes.Equal(kept, want) {
 			t.Fatalf("without %q: fields %q, want %q", gone, kept, want)
 		}
-		shifted := editError(nil, same, func(_ byte, v []byte) ([]byte, bool) { return shiftPosition(v, 3), true })
+		shifted := wire.EditError(nil, same, func(_ byte, v []byte) ([]byte, bool) { return wire.ShiftPosition(v, 3), true })
 		if !framed(shifted) || len(shifted) > len(same) {
 			t.Fatalf("shifted to %q", shifted)
 		}

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -91,7 +93,7 @@ func (x *session) begin(guard *startupGuard) error {
 	if x.start.own.resource != "" {
 		params = append(params[:len(params):len(params)], placeholders...)
 	}
-	if _, err := x.server.Write(appendStartup(nil, x.start.version, params)); err != nil {
+	if _, err := x.server.Write(wire.AppendStartup(nil, x.start.version, params)); err != nil {
 		return errOver
 	}
 	if err := x.authenticate(); err != nil {
@@ -124,22 +126,22 @@ var placeholders = []string{"fencepost.role", "", "fencepost.epoch", "", "fencep
 // serverMessage reads one whole message of the server in its startup. It is
 // good until the next call.
 func (x *session) serverMessage() (typ byte, msg []byte, err error) {
-	head, err := x.fromServer.Peek(headerLen)
+	head, err := x.fromServer.Peek(wire.HeaderLen)
 	if err != nil {
 		return 0, nil, errOver
 	}
-	f, _, err := peekFrame(head)
-	if err != nil || f.size > maxStartupReply {
+	f, _, err := wire.PeekFrame(head)
+	if err != nil || f.Size > maxStartupReply {
 		return 0, nil, fmt.Errorf("%w in its startup", errSurprise)
 	}
-	if cap(x.message) < f.size {
-		x.message = make([]byte, f.size)
+	if cap(x.message) < f.Size {
+		x.message = make([]byte, f.Size)
 	}
-	x.message = x.message[:f.size]
+	x.message = x.message[:f.Size]
 	if _, err := io.ReadFull(x.fromServer, x.message); err != nil {
 		return 0, nil, errOver
 	}
-	return f.typ, x.message, nil
+	return f.Type, x.message, nil
 }
 
 // authenticate relays the authentication until the server says it is over.
@@ -151,8 +153,8 @@ func (x *session) authenticate() error {
 			return err
 		}
 		ask := authNone
-		if typ == 'R' && len(msg) >= headerLen+4 {
-			ask = binary.BigEndian.Uint32(msg[headerLen:])
+		if typ == 'R' && len(msg) >= wire.HeaderLen+4 {
+			ask = binary.BigEndian.Uint32(msg[wire.HeaderLen:])
 		}
 		if ask == authSASL {
 			msg, stripped = x.offer(msg)
@@ -187,15 +189,15 @@ const (
 // relayAnswer passes one answer of the client on to the server. stripped says
 // that it answers an offer from which channel binding was taken out.
 func (x *session) relayAnswer(stripped bool) error {
-	head, err := x.fromClient.Peek(headerLen)
+	head, err := x.fromClient.Peek(wire.HeaderLen)
 	if err != nil {
 		return noAnswer(err)
 	}
-	f, _, err := peekFrame(head)
-	if err != nil || f.typ != 'p' || f.size > maxAuthMessage+headerLen {
+	f, _, err := wire.PeekFrame(head)
+	if err != nil || f.Type != 'p' || f.Size > maxAuthMessage+wire.HeaderLen {
 		return protocolError("expected password response, got message type %d", head[0])
 	}
-	msg := make([]byte, f.size)
+	msg := make([]byte, f.Size)
 	if _, err := io.ReadFull(x.fromClient, msg); err != nil {
 		return noAnswer(err)
 	}
@@ -229,10 +231,10 @@ func (x *session) settle() error {
 		case 'Z':
 			return nil
 		case 'K':
-			x.backendKey(msg[headerLen:])
+			x.backendKey(msg[wire.HeaderLen:])
 			continue
 		case 'S':
-			x.serverParameter(msg[headerLen:])
+			x.serverParameter(msg[wire.HeaderLen:])
 		}
 		if _, err := x.client.Write(msg); err != nil || typ == 'E' {
 			return errOver
@@ -249,7 +251,7 @@ func (x *session) backendKey(body []byte) {
 }
 
 func (x *session) serverParameter(body []byte) {
-	if name, value, ok := decodeParameterStatus(body); ok && name == "server_version" {
+	if name, value, ok := wire.DecodeParameterStatus(body); ok && name == "server_version" {
 		end := strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' })
 		digits := value
 		if end >= 0 {
@@ -263,7 +265,7 @@ func (x *session) serverParameter(body []byte) {
 // prepareChecks prepares the session's checks on the server before the client
 // is let in: a fence that cannot be checked is known here.
 func (x *session) prepareChecks(m *machine) error {
-	out := appendSync(m.checks.appendPrepare(nil, 0, true, new(replyQueue).push))
+	out := wire.AppendSync(m.checks.appendPrepare(nil, 0, true, new(replyQueue).push))
 	if err := x.observer.Sent(out); err != nil {
 		return err
 	}
@@ -283,8 +285,8 @@ func (x *session) prepareChecks(m *machine) error {
 			m.checks.confirmed = failed == nil
 			return failed
 		case 'E':
-			pe, _ := decodeError(msg[headerLen:])
-			if failed = uncheckedRefusal(pe); pe.fatal() {
+			pe, _ := wire.DecodeError(msg[wire.HeaderLen:])
+			if failed = uncheckedRefusal(pe); pe.Fatal() {
 				return failed
 			}
 		default:
@@ -300,15 +302,15 @@ func (x *session) greet(st *fencing.Status) error {
 	var out []byte
 	if x.m.mode == fencedMode {
 		x.m.reported = st
-		out = appendParameterStatus(out, "fencepost.resource", asciiOnly(x.m.checks.resource))
-		out = appendParameterStatus(out, "fencepost.worker", asciiOnly(x.m.checks.worker))
-		out = appendParameterStatus(out, "fencepost.role", shownRole(st))
-		out = appendParameterStatus(out, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
+		out = wire.AppendParameterStatus(out, "fencepost.resource", asciiOnly(x.m.checks.resource))
+		out = wire.AppendParameterStatus(out, "fencepost.worker", asciiOnly(x.m.checks.worker))
+		out = wire.AppendParameterStatus(out, "fencepost.role", shownRole(st))
+		out = wire.AppendParameterStatus(out, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
 	}
 	if x.keyPID != 0 {
-		out = appendBackendKeyData(out, x.keyPID, x.keySecret)
+		out = wire.AppendBackendKeyData(out, x.keyPID, x.keySecret)
 	}
-	if _, err := x.client.Write(appendReadyForQuery(out, 'I')); err != nil {
+	if _, err := x.client.Write(wire.AppendReadyForQuery(out, 'I')); err != nil {
 		return errOver
 	}
 	x.active.greeted.Store(true)

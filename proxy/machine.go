@@ -4,6 +4,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // mode is how the writes of a session are treated.
@@ -128,7 +129,7 @@ type machine struct {
 // event is something the shell does after a plan was made.
 type event struct {
 	kind    eventKind
-	err     pgError
+	err     wire.ServerError
 	text    string
 	write   bool
 	message []byte

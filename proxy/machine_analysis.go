@@ -3,6 +3,8 @@ package proxy
 import (
 	"unsafe"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
@@ -66,11 +68,11 @@ func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
 	case m.mode == passing:
 		return false
 	case typ == 'Q':
-		text, _, ok := cstring(body)
+		text, _, ok := wire.CString(body)
 		return long && ok && m.queryWants(text)
 	case typ == 'P':
-		_, rest, ok := cstring(body)
-		sql, types, ok2 := cstring(rest)
+		_, rest, ok := wire.CString(body)
+		sql, types, ok2 := wire.CString(rest)
 		return long && ok && ok2 && m.parseWants(sql, types)
 	case m.mayWrite():
 		return false // what was prepared need not be a read
@@ -83,10 +85,10 @@ func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
 		if len(body) < 2 || body[0] != 'S' {
 			return false
 		}
-		name, _, _ := cstring(body[1:])
+		name, _, _ := wire.CString(body[1:])
 		return m.statementWants(m.named(name))
 	case 'E':
-		portal, _, _ := cstring(body)
+		portal, _, _ := wire.CString(body)
 		return m.statementWants(m.portals.get(portal).stmt)
 	default:
 		return false

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -57,21 +59,21 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 			m.mute = true
 			return len(in), needNothing, nil
 		}
-		f, ok, err := clientFrame(in[n:])
+		f, ok, err := wire.PeekClientFrame(in[n:])
 		if err != nil {
 			// The server ends the connection over that header, in its own words.
 			r, _ := gate.Malformed(err)
-			m.gate.Pass(p, n, n+headerLen, 0, r)
+			m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
 			m.mute = true
 			return len(in), needNothing, nil
 		}
 		if !ok {
-			m.wants = headerLen
+			m.wants = wire.HeaderLen
 			return n, needMore, nil
 		}
-		avail := min(f.size, len(in)-n)
-		if avail < f.size && !m.startable(f, in[n+headerLen:]) {
-			m.wants = f.size
+		avail := min(f.Size, len(in)-n)
+		if avail < f.Size && !m.startable(f, in[n+wire.HeaderLen:]) {
+			m.wants = f.Size
 			return n, needMore, nil
 		}
 		need := m.message(f, n, avail, p)
@@ -80,9 +82,9 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 		}
 		m.settled()
 		m.retry.keep(f, in[n:n+avail])
-		m.skipUp = f.size - avail
+		m.skipUp = f.Size - avail
 		n += avail
-		if f.typ == 'X' {
+		if f.Type == 'X' {
 			return n, needTerminal, nil
 		}
 	}
@@ -91,13 +93,13 @@ func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) 
 
 // startable reports whether a message can be begun with the part of its body
 // that is there.
-func (m *machine) startable(f frame, body []byte) bool {
-	switch f.typ {
+func (m *machine) startable(f wire.Frame, body []byte) bool {
+	switch f.Type {
 	case 'd', 'F':
 		return true
 	case 'B':
 		_, name, ok := bindNames(body)
-		return ok && (f.size > maxWholeBind || !m.restates(m.named(name), name))
+		return ok && (f.Size > maxWholeBind || !m.restates(m.named(name), name))
 	default:
 		return false
 	}
@@ -105,11 +107,11 @@ func (m *machine) startable(f frame, body []byte) bool {
 
 // bindNames reads the portal and the statement that a Bind names.
 func bindNames(body []byte) (portal, stmt []byte, ok bool) {
-	portal, rest, ok := cstring(body)
+	portal, rest, ok := wire.CString(body)
 	if !ok {
 		return nil, nil, false
 	}
-	stmt, _, ok = cstring(rest)
+	stmt, _, ok = wire.CString(rest)
 	return portal, stmt, ok
 }
 
@@ -123,34 +125,34 @@ func reuse(b []byte) []byte {
 }
 
 // message handles one client message of which in[n:n+avail] is there.
-func (m *machine) message(f frame, n, avail int, p *gate.Plan) need {
-	body, more := p.Input()[n+headerLen:n+avail], f.size-avail
-	if m.copyIn && m.copyMessage(f.typ, n, avail, more, p) {
+func (m *machine) message(f wire.Frame, n, avail int, p *gate.Plan) need {
+	body, more := p.Input()[n+wire.HeaderLen:n+avail], f.Size-avail
+	if m.copyIn && m.copyMessage(f.Type, n, avail, more, p) {
 		return needNothing
 	}
-	if r, ok := m.txn.Skipped(!m.quiet()); ok && f.typ != 'S' {
+	if r, ok := m.txn.Skipped(!m.quiet()); ok && f.Type != 'S' {
 		// An error ended the batch and its Sync was not sent yet: the server
 		// reads this message, and neither runs nor answers it.
 		m.gate.Pass(p, n, n+avail, more, r)
 		return needNothing
 	}
-	if m.txn.Skips() && m.quiet() && gate.Runs(f.typ) {
+	if m.txn.Skips() && m.quiet() && gate.Runs(f.Type) {
 		// The same, as it seems by the words of an error, which a function can
 		// choose: the message is left out, since the server would not run it.
 		m.dropUp = true
 		return needNothing
 	}
-	if m.awaitsEnd(f.typ) {
+	if m.awaitsEnd(f.Type) {
 		m.waiting = true
 		return needRoom
 	}
-	if m.wantsAnalysis(f.typ, body) {
+	if m.wantsAnalysis(f.Type, body) {
 		return needAnalysis
 	}
-	if m.leftovers && namesUnnamed(f.typ, body) {
+	if m.leftovers && namesUnnamed(f.Type, body) {
 		m.closeLeftovers(p)
 	}
-	switch f.typ {
+	switch f.Type {
 	case 'Q':
 		return m.queryMessage(body, n, avail, p)
 	case 'P':
@@ -228,7 +230,7 @@ func (m *machine) functionPasses() (gate.Reason, bool) {
 
 // unreadable forwards a message that the server will refuse as malformed.
 func (m *machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) need {
-	r, _ := gate.Inert(typ, p.Input()[n+headerLen:n+avail])
+	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])
 	m.push(k, false)
 	m.open = true
 	m.gate.Pass(p, n, n+avail, 0, r)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -59,13 +61,13 @@ func (m *machine) firstOfClient(i int) byte {
 
 // intruded is the error for a message inside COPY data, which names the type of
 // the message: the client's, not that of what stands in front of it.
-func (m *machine) intruded(pe pgError, msg []byte) ([]byte, bool) {
+func (m *machine) intruded(pe wire.ServerError, msg []byte) ([]byte, bool) {
 	const named = "unexpected message type 0x"
 	if !m.copying || m.intruder == 0 || !strings.HasPrefix(pe.Message, named) {
 		return nil, false
 	}
 	at := len(m.down)
-	m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
 		if field == 'M' {
 			return fmt.Appendf(nil, "%s%02X%s", named, m.intruder, v[len(named)+2:]), true
 		}

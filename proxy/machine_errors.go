@@ -6,17 +6,19 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // failure accounts for an ErrorResponse.
 func (m *machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
-	pe, ok := decodeError(msg[headerLen:])
+	pe, ok := wire.DecodeError(msg[wire.HeaderLen:])
 	if !ok {
 		return false, fmt.Errorf("%w: an error that cannot be read", errSurprise)
 	}
-	if pe.fatal() {
+	if pe.Fatal() {
 		m.events = append(m.events, event{kind: ended, err: pe, message: bytes.Clone(msg)})
 		return true, nil
 	}
@@ -93,7 +95,7 @@ func (m *machine) skip(e *reply) {
 
 // errorFor says what the client gets for an error that answers e: the message
 // itself (drop is false) or out in its place.
-func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop bool) {
+func (m *machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byte, drop bool) {
 	g, refuse := e.check, e.refuse
 	if e.ahead || e.ours && e.kind == syncing { // a timeout may come between messages, and is raised at the next
 		return nil, true
@@ -113,7 +115,7 @@ func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop b
 		return m.shifted(e, msg), true
 	case g == refusal && (pe.Code == raiseCode || refuse == twoPhaseRefusal && pe.Code == endCode):
 		if refuse != needsBlockRefusal { // Postgres would refuse it as well
-			m.refused(e, pgError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
+			m.refused(e, wire.ServerError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
 		}
 		at := len(m.down)
 		m.down = appendError(m.down, "ERROR", refuse)
@@ -130,7 +132,7 @@ func (m *machine) errorFor(e *reply, pe pgError, msg []byte) (out []byte, drop b
 // ofCheck reports whether the first error of a Query that begins with a check
 // is the check's own. The server parses the whole text before it runs any of
 // it, and what it finds there is the client's.
-func ofCheck(e *reply, pe pgError) bool {
+func ofCheck(e *reply, pe wire.ServerError) bool {
 	if pe.Position > 0 {
 		first := insertion{n: e.prefix}
 		if e.prefix == 0 {
@@ -154,7 +156,7 @@ func ofCheck(e *reply, pe pgError) bool {
 // client's text.
 func (m *machine) shifted(e *reply, msg []byte) []byte {
 	at := len(m.down)
-	m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
 		if field != 'P' {
 			return v, true
 		}
@@ -169,8 +171,8 @@ const maxEditedNotice = 8 << 10
 
 // editsNotice reports whether f is a notice that may point into a Query's text
 // with statements of ours in it.
-func (m *machine) editsNotice(f frame) bool {
-	if f.typ != 'N' || f.size > maxEditedNotice {
+func (m *machine) editsNotice(f wire.Frame) bool {
+	if f.Type != 'N' || f.Size > maxEditedNotice {
 		return false
 	}
 	e := m.front()
@@ -178,7 +180,7 @@ func (m *machine) editsNotice(f frame) bool {
 }
 
 // notice puts the position of a notice back to where it is in the client's text.
-func (m *machine) notice(f frame, msg []byte, p *gate.Segments) (drop bool) {
+func (m *machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool) {
 	if e := m.front(); e != nil && e.ours && e.kind == parse {
 		return true // of a text of the client's that is prepared again: it had it at its Parse
 	}
@@ -192,7 +194,7 @@ func (m *machine) notice(f frame, msg []byte, p *gate.Segments) (drop bool) {
 // position maps a position in the text that was sent to the client's text.
 func (e *reply) position(v []byte) []byte {
 	if e.prefix > 0 {
-		return shiftPosition(v, e.prefix)
+		return wire.ShiftPosition(v, e.prefix)
 	}
 	pos, err := strconv.Atoi(string(v))
 	if err != nil {
@@ -205,7 +207,7 @@ func (e *reply) position(v []byte) []byte {
 			sum += x.n
 		}
 	}
-	return shiftPosition(v, sum)
+	return wire.ShiftPosition(v, sum)
 }
 
 func (m *machine) readOnlyError(e *reply) []byte {
@@ -217,14 +219,14 @@ func (m *machine) readOnlyError(e *reply) []byte {
 			m.pending.told, m.pending.set = st.Epoch, true
 		}
 	}
-	m.refused(e, pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
+	m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
 	at := len(m.down)
 	m.down = appendError(m.down, "ERROR", r)
 	return m.down[at:]
 }
 
 // checkError turns an error of a check into what the client sees.
-func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
+func (m *machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	at := len(m.down)
 	severity := ""
 	switch {
@@ -236,17 +238,17 @@ func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
 	case strings.HasPrefix(pe.Code, "ZF"):
 	case theirs(pe):
 		// The client's own timeout, cancel, deadlock or failed transaction.
-		m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
+		m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
 		return m.down[at:]
 	default:
 		m.checks.rename()
 		r := uncheckedRefusal(pe)
-		m.refused(e, pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
+		m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
 		m.down = appendError(m.down, "ERROR", r)
 		return m.down[at:]
 	}
 	m.refused(e, pe)
-	m.down = editError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
 		switch {
 		case severity != "" && (field == 'S' || field == 'V'):
 			return []byte(severity), true
@@ -261,7 +263,7 @@ func (m *machine) checkError(e *reply, pe pgError, msg []byte) []byte {
 
 // theirs reports whether an error that hit the check is the client's own: it
 // would have met the client's statement as well.
-func theirs(pe pgError) bool {
+func theirs(pe wire.ServerError) bool {
 	switch pe.Code {
 	case "XX000": // 18, behind a Query in a batch that had executed something
 		return strings.HasPrefix(pe.Message, "StartTransactionCommand: unexpected state")
@@ -273,7 +275,7 @@ func theirs(pe pgError) bool {
 }
 
 // refused notes a refusal for the audit.
-func (m *machine) refused(e *reply, pe pgError) {
+func (m *machine) refused(e *reply, pe wire.ServerError) {
 	text, write := m.ofText(string(e.text))
 	switch {
 	case e.stmt != nil:

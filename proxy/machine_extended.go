@@ -3,13 +3,15 @@ package proxy
 import (
 	"strings"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
-	name, rest, ok := cstring(body)
-	sql, types, ok2 := cstring(rest)
+	name, rest, ok := wire.CString(body)
+	sql, types, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
 		return m.unreadable(parse, 'P', n, avail, p)
 	}
@@ -129,7 +131,7 @@ func (m *machine) describeMessage(body []byte, n, avail int, p *gate.Plan) need 
 	m.beginBatch()
 	r, ok := gate.Inert('D', body)
 	if !ok {
-		name, rest, _ := cstring(body[1:])
+		name, rest, _ := wire.CString(body[1:])
 		s := m.named(name)
 		again := m.restates(s, name)
 		if again && !m.restatable(s) {
@@ -151,7 +153,7 @@ func (m *machine) describeMessage(body []byte, n, avail int, p *gate.Plan) need 
 }
 
 func (m *machine) executeMessage(body []byte, n, avail int, p *gate.Plan) need {
-	portal, _, ok := cstring(body)
+	portal, _, ok := wire.CString(body)
 	if !ok {
 		return m.unreadable(execute, 'E', n, avail, p)
 	}
@@ -202,7 +204,7 @@ func (m *machine) closeMessage(body []byte) {
 	if len(body) < 2 {
 		return
 	}
-	name, _, _ := cstring(body[1:])
+	name, _, _ := wire.CString(body[1:])
 	switch {
 	case body[0] == 'P':
 		m.portals.remove(name)

@@ -3,6 +3,8 @@ package proxy
 import (
 	"strconv"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -40,7 +42,7 @@ func (m *machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan)
 		m.endBlock(r, s, p)
 	} else {
 		at := len(m.scratch)
-		m.scratch = appendParse(m.scratch, m.checks.portal, raiseSQL)
+		m.scratch = wire.AppendParse(m.scratch, m.checks.portal, raiseSQL)
 		p.Own(m.scratch[at:])
 		e := m.push(parse, true)
 		e.check, e.refuse, e.stmt = refusal, r, s
@@ -54,7 +56,7 @@ func (m *machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 	m.checks.build(m.txAnnounced, m.held())
 	if m.reparses {
 		at := len(m.scratch)
-		m.scratch = appendCloseStatement(m.scratch, "")
+		m.scratch = wire.AppendCloseStatement(m.scratch, "")
 		p.Own(m.scratch[at:])
 		m.push(closing, true)
 	}
@@ -80,10 +82,10 @@ func (m *machine) inFront() bool { return m.txn.State() == gate.AtRest }
 // forgotten: the server skipped what stood behind it.
 func (m *machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.ownName()
-	m.scratch = appendCloseStatement(m.scratch, name)
-	m.scratch = appendParse(m.scratch, name, sql)
-	m.scratch = appendRun(m.scratch, name, name)
-	m.scratch = appendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendParse(m.scratch, name, sql)
+	m.scratch = wire.AppendRun(m.scratch, name, name)
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	p.Own(m.scratch[at:])
 	for _, k := range []kind{closing, parse, run, closing} {
 		e := m.push(k, true)

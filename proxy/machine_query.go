@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"strings"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -14,7 +16,7 @@ import (
 // into messages in front of it: PostgreSQL 18 would answer and not commit.
 func (m *machine) queryMessage(body []byte, n, avail int, p *gate.Plan) need {
 	m.beginBatch()
-	text, _, _ := cstring(body)
+	text, _, _ := wire.CString(body)
 	if m.wantsSync(text) {
 		if need := m.syncBefore(p); need != needNothing {
 			return need
@@ -146,7 +148,7 @@ func (m *machine) syncBefore(p *gate.Plan) need {
 		return needRoom
 	}
 	at := len(m.scratch)
-	m.scratch = appendSync(m.scratch)
+	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
 	m.push(syncing, true)
 	m.open, m.skippingToSync, m.ours = false, false, false
@@ -298,7 +300,7 @@ func (m *machine) prepareAhead(p *gate.Plan) {
 	}
 	m.prepare(true, p)
 	at := len(m.scratch)
-	m.scratch = appendSync(m.scratch)
+	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
 	m.push(syncing, true)
 	m.open, m.ours = false, false
@@ -313,7 +315,7 @@ func (m *machine) sendPrefixed(prefix []byte, g injectedCheck, n, avail int, p *
 	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(avail-1+len(prefix)))
 	m.scratch = append(m.scratch, prefix...)
 	p.Own(m.scratch[at:])
-	m.gate.Pass(p, n+headerLen, n+avail, 0, r)
+	m.gate.Pass(p, n+wire.HeaderLen, n+avail, 0, r)
 	e := m.pushQuery()
 	e.prefix, e.check, e.first = len(prefix), g, m.retry.first()
 	return e
@@ -325,7 +327,7 @@ func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *gate.Plan) *re
 	if m.endsBlock(r, view(text)) {
 		sql = endSQL
 	}
-	m.scratch = appendQuery(m.scratch, []byte(sql))
+	m.scratch = wire.AppendQuery(m.scratch, []byte(sql))
 	p.Own(m.scratch[at:])
 	e := m.pushQuery()
 	e.prefix, e.check, e.refuse = len(sql), refusal, r
@@ -338,8 +340,8 @@ func (m *machine) sendAsExtended(g injectedCheck, text []byte, p *gate.Plan) {
 	s := &statement{known: true, confirmed: true, class: m.one.class, text: string(text), deallocates: m.one.deallocates}
 	m.runCheck(g, s, p)
 	at := len(m.scratch)
-	m.scratch = appendParse(m.scratch, "", s.text)
-	m.scratch = appendUnnamedRun(m.scratch)
+	m.scratch = wire.AppendParse(m.scratch, "", s.text)
+	m.scratch = wire.AppendUnnamedRun(m.scratch)
 	m.gate.PassText(p, m.scratch[at:], m.coverageBy(g))
 	m.push(parse, true)
 	m.push(bind, true)
@@ -373,7 +375,7 @@ func namesUnnamed(typ byte, body []byte) bool {
 func (m *machine) closeLeftovers(p *gate.Plan) {
 	m.beginBatch() // while nothing is owed
 	at := len(m.scratch)
-	m.scratch = appendClosePortal(appendCloseStatement(m.scratch, ""), "")
+	m.scratch = wire.AppendClosePortal(wire.AppendCloseStatement(m.scratch, ""), "")
 	p.Own(m.scratch[at:])
 	m.push(closing, true)
 	m.push(closing, true)

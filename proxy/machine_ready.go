@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
@@ -18,7 +20,7 @@ func (m *machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	if maybe {
 		m.maybeNext(skips)
 	}
-	m.txn.Answer(readyStatus(msg[headerLen]), !m.quiet())
+	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.quiet())
 	if m.registration.Held() && m.txn.AtRest() {
 		m.registration, m.unregistering = gate.Registration{}, true
 		m.events = append(m.events, event{kind: unregister})
@@ -75,17 +77,17 @@ func (m *machine) report(p *gate.Segments) {
 	}
 	at := len(m.down)
 	if m.reported == nil || shownRole(m.reported) != shownRole(st) {
-		m.down = appendParameterStatus(m.down, "fencepost.role", shownRole(st))
+		m.down = wire.AppendParameterStatus(m.down, "fencepost.role", shownRole(st))
 	}
 	if m.reported == nil || shownEpoch(m.reported) != shownEpoch(st) {
-		m.down = appendParameterStatus(m.down, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
+		m.down = wire.AppendParameterStatus(m.down, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
 	}
 	m.reported = st
 	p.Insert(m.down[at:])
 }
 
 func (m *machine) parameter(body []byte) {
-	name, value, ok := decodeParameterStatus(body)
+	name, value, ok := wire.DecodeParameterStatus(body)
 	if !ok {
 		return
 	}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -62,9 +64,9 @@ func hasNoParameters(rest []byte) bool {
 // statement between them, for s by a name of ours.
 func (m *machine) restate(typ byte, before []byte, s *statement, after []byte, r gate.Reason, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.ownName()
-	m.scratch = appendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	m.push(closing, true)
-	m.scratch = appendParse(m.scratch, name, s.text)
+	m.scratch = wire.AppendParse(m.scratch, name, s.text)
 	m.push(parse, true)
 	m.scratch = append(m.scratch, typ)
 	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(4+len(before)+len(name)+1+len(after)))
@@ -75,7 +77,7 @@ func (m *machine) restate(typ byte, before []byte, s *statement, after []byte, r
 	} else {
 		m.push(describe, false)
 	}
-	m.scratch = appendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	m.push(closing, true)
 	m.gate.PassText(p, m.scratch[at:], r)
 	m.open = true

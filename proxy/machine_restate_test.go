@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
@@ -43,7 +45,7 @@ func TestABindOfAPreparedBeginIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	m := preparedMachine(t, "begin")
 	in := append(wiretest.Bind("", "s"), wiretest.Execute("", 0)...)
-	for cut := headerLen + 3; cut < len(wiretest.Bind("", "s")); cut++ {
+	for cut := wire.HeaderLen + 3; cut < len(wiretest.Bind("", "s")); cut++ {
 		p := &gate.Plan{}
 		p.Reset(in[:cut])
 		if n, need, err := m.client(in[:cut], p); n != 0 || need != needMore || err != nil {

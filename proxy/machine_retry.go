@@ -3,6 +3,8 @@ package proxy
 import (
 	"strings"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -38,21 +40,21 @@ func (r *retry) rest() {
 func (r *retry) first() bool { return r.on && len(r.kept) == 0 }
 
 // keep keeps a message that was taken; msg is what has come of it.
-func (r *retry) keep(f frame, msg []byte) {
+func (r *retry) keep(f wire.Frame, msg []byte) {
 	switch {
 	case !r.on:
-	case r.ended, len(msg) < f.size, len(r.kept)+len(msg) > maxKept:
+	case r.ended, len(msg) < f.Size, len(r.kept)+len(msg) > maxKept:
 		r.on = false
 	default:
 		r.kept = append(r.kept, msg...)
-		r.ended = f.typ == 'Q' || f.typ == 'S'
+		r.ended = f.Type == 'Q' || f.Type == 'S'
 	}
 }
 
 // unknownCheck reports whether an error that answers e says that the prepared
 // check is gone, in front of messages that can be sent again. If so, their
 // replies are dropped.
-func (m *machine) unknownCheck(e *reply, pe pgError) bool {
+func (m *machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 	if pe.Code != "26000" || !e.first || e.done > 0 || !m.retry.on || !m.retry.ended ||
 		!strings.Contains(pe.Message, m.checks.checkName) && !strings.Contains(pe.Message, m.checks.readName) {
 		return false
@@ -94,10 +96,10 @@ func (m *machine) replay(p *gate.Plan) need {
 	r.plan.Reset(r.replaying)
 	var n need
 	for r.at < len(r.replaying) && n == needNothing {
-		f, _, _ := peekFrame(r.replaying[r.at:]) // kept whole
-		if n = m.message(f, r.at, f.size, &r.plan); n == needNothing {
+		f, _, _ := wire.PeekFrame(r.replaying[r.at:]) // kept whole
+		if n = m.message(f, r.at, f.Size, &r.plan); n == needNothing {
 			m.settled()
-			r.at += f.size
+			r.at += f.Size
 		}
 	}
 	r.scratch = p.Append(&r.plan, r.scratch)
@@ -108,7 +110,7 @@ func (m *machine) replay(p *gate.Plan) need {
 // syncSkipped ends a batch of which the server skips what is left.
 func (m *machine) syncSkipped(p *gate.Plan) {
 	at := len(m.scratch)
-	m.scratch = appendSync(m.scratch)
+	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
 	m.push(syncing, true)
 	m.endBatch()

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -26,15 +28,15 @@ func (m *machine) server(in []byte, p *gate.Segments) (n int, err error) {
 			n += k
 			continue
 		}
-		f, ok, err := peekFrame(in[n:])
+		f, ok, err := wire.PeekFrame(in[n:])
 		if err != nil {
 			return n, err
 		}
 		if !ok {
 			break
 		}
-		avail := min(f.size, len(in)-n)
-		if avail < f.size && (!streamed(f.typ) || m.editsNotice(f) || m.holdsBack(f)) {
+		avail := min(f.Size, len(in)-n)
+		if avail < f.Size && (!streamed(f.Type) || m.editsNotice(f) || m.holdsBack(f)) {
 			break
 		}
 		drop, err := m.answer(f, in[n:n+avail], p)
@@ -44,7 +46,7 @@ func (m *machine) server(in []byte, p *gate.Segments) (n int, err error) {
 		if !drop {
 			p.Forward(n, n+avail)
 		}
-		m.dropDown, m.skipDown = drop, f.size-avail
+		m.dropDown, m.skipDown = drop, f.Size-avail
 		n += avail
 		if m.over {
 			return len(in), nil // nothing follows a FATAL error
@@ -67,8 +69,8 @@ func streamed(typ byte) bool {
 // holdsBack reports whether f is a RowDescription that is not sent on at once. An
 // EXECUTE in a Query runs before its rows are described, so that an error or a
 // notice comes first.
-func (m *machine) holdsBack(f frame) bool {
-	if f.typ != 'T' {
+func (m *machine) holdsBack(f wire.Frame) bool {
+	if f.Type != 'T' {
 		return false
 	}
 	e := m.front()
@@ -77,32 +79,32 @@ func (m *machine) holdsBack(f frame) bool {
 
 // answer accounts for one message of the server. drop says that it does not go
 // to the client as it is; what goes in its place is in p.
-func (m *machine) answer(f frame, msg []byte, p *gate.Segments) (drop bool, err error) {
-	switch f.typ {
+func (m *machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool, err error) {
+	switch f.Type {
 	case 'A':
 		return false, nil
 	case 'N':
 		return m.notice(f, msg, p), nil
 	case 'S':
-		m.parameter(msg[headerLen:])
+		m.parameter(msg[wire.HeaderLen:])
 		return false, nil
 	case 'E':
 		return m.failure(msg, p)
 	case 'Z':
-		if f.size != headerLen+1 {
-			return false, fmt.Errorf("%w: a ReadyForQuery of %d bytes", errSurprise, f.size)
+		if f.Size != wire.HeaderLen+1 {
+			return false, fmt.Errorf("%w: a ReadyForQuery of %d bytes", errSurprise, f.Size)
 		}
 	}
 	for {
 		e := m.front()
 		if e == nil {
-			return false, fmt.Errorf("%w: %q while nothing is owed", errSurprise, f.typ)
+			return false, fmt.Errorf("%w: %q while nothing is owed", errSurprise, f.Type)
 		}
-		if drop, ok := m.match(e, f.typ, msg, p); ok {
+		if drop, ok := m.match(e, f.Type, msg, p); ok {
 			return drop, m.broken
 		}
 		if !e.maybe {
-			return false, fmt.Errorf("%w: %q while kind %d is owed", errSurprise, f.typ, e.kind)
+			return false, fmt.Errorf("%w: %q while kind %d is owed", errSurprise, f.Type, e.kind)
 		}
 		m.skip(e)
 	}
@@ -267,7 +269,7 @@ func (m *machine) passed(g injectedCheck) {
 
 // completed follows a CommandComplete of the client's.
 func (m *machine) completed(e *reply, msg []byte) {
-	tag, _, _ := cstring(msg[headerLen:])
+	tag, _, _ := wire.CString(msg[wire.HeaderLen:])
 	switch view(tag) {
 	case "COMMIT", "ROLLBACK": // the latter of ROLLBACK TO as well
 		m.txn.Answer(gate.TransactionEnded, false)

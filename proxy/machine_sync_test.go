@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -19,11 +21,11 @@ func TestErrorAtASyncOfOurs(t *testing.T) {
 	var server []byte
 	syncs := 0
 	for len(sent) > 0 {
-		f, ok, err := clientFrame(sent)
+		f, ok, err := wire.PeekClientFrame(sent)
 		if err != nil || !ok {
 			t.Fatalf("%q is no message: %v", sent, err)
 		}
-		switch f.typ {
+		switch f.Type {
 		case 'P':
 			server = append(server, wiretest.Msg('1', nil)...)
 		case 'C':
@@ -34,9 +36,9 @@ func TestErrorAtASyncOfOurs(t *testing.T) {
 		case 'Q':
 			server = append(append(server, timeout...), ready...)
 		default:
-			t.Fatalf("a message %q is sent", f.typ)
+			t.Fatalf("a message %q is sent", f.Type)
 		}
-		sent = sent[f.size:]
+		sent = sent[f.Size:]
 	}
 	if syncs == 0 {
 		t.Fatal("nothing is prepared in a batch of its own")

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"unicode/utf8"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -174,7 +176,7 @@ func (m *machine) injectFunction(p *gate.Plan) (r gate.Reason, n need, replaced 
 
 func (m *machine) replaceFunction(sql string, p *gate.Plan) {
 	at := len(m.scratch)
-	m.scratch = appendQuery(m.scratch, []byte(sql+";"+raiseSQL))
+	m.scratch = wire.AppendQuery(m.scratch, []byte(sql+";"+raiseSQL))
 	p.Own(m.scratch[at:])
 	e := m.pushQuery()
 	e.announced = m.held()

@@ -3,6 +3,8 @@ package proxy
 import (
 	"strings"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
@@ -29,11 +31,11 @@ func (m *machine) endsBlock(r *fencing.Refusal, text string) bool {
 // Behind that nothing can run: should the first text not fail, the second does.
 func (m *machine) endBlock(r *fencing.Refusal, s *statement, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.portal
-	m.scratch = appendCloseStatement(m.scratch, name)
-	m.scratch = appendParse(m.scratch, name, endSQL)
-	m.scratch = appendRun(m.scratch, name, name)
-	m.scratch = appendCloseStatement(m.scratch, name)
-	m.scratch = appendParse(m.scratch, name, raiseSQL)
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendParse(m.scratch, name, endSQL)
+	m.scratch = wire.AppendRun(m.scratch, name, name)
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendParse(m.scratch, name, raiseSQL)
 	p.Own(m.scratch[at:])
 	for _, k := range []kind{closing, parse, run, closing, parse} {
 		e := m.push(k, true)

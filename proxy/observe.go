@@ -1,6 +1,10 @@
 package proxy
 
-import "github.com/fencepost/fencepost/fencing"
+import (
+	"github.com/fencepost/fencepost/fencing"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+)
 
 // Observed is what an Observer is told of a session that it cannot see on the
 // server's side of the stream.
@@ -50,7 +54,7 @@ func (x *session) observe(m *machine) {
 		ProvenReads: m.provenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
 	}
 	for _, body := range x.parameters {
-		if name, value, ok := decodeParameterStatus(body); ok {
+		if name, value, ok := wire.DecodeParameterStatus(body); ok {
 			o.Settings[name] = value
 		}
 	}

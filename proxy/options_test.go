@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -46,7 +48,7 @@ func TestSplitOptionsTakesOnlyItsOwn(t *testing.T) {
 
 // startupBody is the body of a startup packet.
 func startupBody(params ...string) []byte {
-	return appendStartup(nil, 3<<16, params)[8:]
+	return wire.AppendStartup(nil, 3<<16, params)[8:]
 }
 
 func TestParseStartup(t *testing.T) {
@@ -123,13 +125,13 @@ func TestFrameLimits(t *testing.T) {
 		{'Q', 1<<30 - 1, true}, {'Q', 4, true}, {'d', 1<<30 - 1, true}, {'B', 1 << 20, true}, {'F', 1 << 20, true}, {'P', 1 << 20, true},
 		{'E', 10000, true}, {'E', 10001, false}, {'S', 10001, false}, {'D', 1 << 20, false}, {'p', 1 << 20, false}, {'y', 10001, false},
 	} {
-		f, ok, err := clientFrame(header(c.typ, c.n))
-		if (err == nil) != c.fits || c.fits && (!ok || f.typ != c.typ || f.size != int(c.n)+1) {
+		f, ok, err := wire.PeekClientFrame(header(c.typ, c.n))
+		if (err == nil) != c.fits || c.fits && (!ok || f.Type != c.typ || f.Size != int(c.n)+1) {
 			t.Errorf("%q with length %d: %+v, %t, %v; fits: want %t", c.typ, c.n, f, ok, err, c.fits)
 		}
 	}
-	for n := range headerLen {
-		if _, ok, err := clientFrame(header('Q', 0)[:n]); ok || err != nil {
+	for n := range wire.HeaderLen {
+		if _, ok, err := wire.PeekClientFrame(header('Q', 0)[:n]); ok || err != nil {
 			t.Errorf("%d bytes of a header: %t, %v", n, ok, err)
 		}
 	}

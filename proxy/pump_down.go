@@ -3,6 +3,8 @@ package proxy
 import (
 	"context"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -118,7 +120,7 @@ func (d *downPump) serve() (stay bool) {
 
 func (d *downPump) grow() bool {
 	if len(d.buf) >= maxServerMessage {
-		d.x.log.Error("session closed", zap.String("side", "server"), zap.Error(errFrame))
+		d.x.log.Error("session closed", zap.String("side", "server"), zap.Error(wire.ErrLength))
 		d.x.abort()
 		return false
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -113,7 +115,7 @@ func readOnlyRefusal(resource, worker, incarnation string, st *fencing.Status) *
 }
 
 // uncheckedRefusal replaces an error of the check itself.
-func uncheckedRefusal(cause pgError) *fencing.Refusal {
+func uncheckedRefusal(cause wire.ServerError) *fencing.Refusal {
 	return &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message:  "the fence cannot be checked: " + asciiOnly(cause.Message),
@@ -156,4 +158,9 @@ func asciiOnly(s string) string {
 		}
 	}
 	return b.String()
+}
+
+// appendError appends an ErrorResponse for r. Severity is "ERROR" or "FATAL".
+func appendError(dst []byte, severity string, r *fencing.Refusal) []byte {
+	return wire.AppendServerError(dst, wire.ServerError{Severity: severity, Code: r.SQLState, Message: r.Message, Detail: r.Detail, Hint: r.Hint})
 }

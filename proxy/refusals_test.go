@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -41,7 +43,7 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		"superseded":       {supersededRefusal("rü", "wü", "inc", st), "ZF001"},
 		"read-only":        {readOnlyRefusal("rü", "wü", "inc", st), "ZF002"},
 		"start over":       {readOnlyRefusal("rü", "wü", "inc", leading), "ZF003"},
-		"unchecked":        {uncheckedRefusal(pgError{Code: "42P01", Message: "Tabelle »fence« fehlt"}), "ZF004"},
+		"unchecked":        {uncheckedRefusal(wire.ServerError{Code: "42P01", Message: "Tabelle »fence« fehlt"}), "ZF004"},
 		"fault":            {faultRefusal(errors.New("dial: größer\nals")), "ZF004"},
 	} {
 		r := c.r
@@ -57,8 +59,8 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		if err := json.Unmarshal([]byte(r.Detail), &detail); err != nil {
 			t.Errorf("%s: detail %q is no JSON: %v", name, r.Detail, err)
 		}
-		pe, ok := decodeError(appendError(nil, "FATAL", r)[headerLen:])
-		if !ok || !pe.fatal() || pe.Code != r.SQLState || pe.Message != r.Message || pe.Detail != r.Detail || pe.Hint != r.Hint {
+		pe, ok := wire.DecodeError(appendError(nil, "FATAL", r)[wire.HeaderLen:])
+		if !ok || !pe.Fatal() || pe.Code != r.SQLState || pe.Message != r.Message || pe.Detail != r.Detail || pe.Hint != r.Hint {
 			t.Errorf("%s comes back as %+v", name, pe)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -272,7 +274,7 @@ func (x *session) saySuperseded(text string, write bool) {
 	x.audited = x.audited || audit
 	x.mu.Unlock()
 	if audit {
-		x.auditRefusal(event{err: pgError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, text: text, write: write})
+		x.auditRefusal(event{err: wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, text: text, write: write})
 	}
 	x.say(r)
 }

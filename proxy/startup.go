@@ -9,17 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// Codes in place of a protocol version, and the limit of a startup packet with
-// its length (MAX_STARTUP_PACKET_LENGTH does not count that).
-const (
-	cancelRequestCode = 80877102
-	sslRequestCode    = 80877103
-	gssRequestCode    = 80877104
-	maxStartupPacket  = 10004
-)
+// maxStartupPacket is the limit of a startup packet with its length
+// (MAX_STARTUP_PACKET_LENGTH does not count that).
+const maxStartupPacket = 10004
 
 // startup is what a client's startup packet says.
 type startup struct {
@@ -72,7 +69,7 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			return nil, nil, err
 		}
 		switch {
-		case code == sslRequestCode && !tlsDone && len(body) == 0:
+		case code == wire.SslRequestCode && !tlsDone && len(body) == 0:
 			tlsDone = true
 			secured, err := r.negotiate()
 			if err != nil {
@@ -80,11 +77,11 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			}
 			gssDone = gssDone || secured
 			continue
-		case code == gssRequestCode && !gssDone && len(body) == 0:
+		case code == wire.GssRequestCode && !gssDone && len(body) == 0:
 			gssDone = true
-		case code == cancelRequestCode && len(body) < 8:
+		case code == wire.CancelRequestCode && len(body) < 8:
 			return nil, &cancelRequest{}, nil // nobody's key: like any wrong one it is not answered
-		case code == cancelRequestCode:
+		case code == wire.CancelRequestCode:
 			return nil, &cancelRequest{pid: binary.BigEndian.Uint32(body), secret: body[4:]}, nil
 		case code>>16 == 3:
 			s, err := parseStartup(code, body)
@@ -163,7 +160,7 @@ func protocolError(format string, args ...any) *fencing.Refusal {
 func parseStartup(version uint32, body []byte) (*startup, error) {
 	s := &startup{version: version, own: ownParams{workerTimeout: -1}}
 	for {
-		name, rest, ok := cstring(body)
+		name, rest, ok := wire.CString(body)
 		if !ok {
 			return nil, protocolError("invalid startup packet layout: expected terminator as last byte")
 		}
@@ -173,7 +170,7 @@ func parseStartup(version uint32, body []byte) (*startup, error) {
 			}
 			break
 		}
-		value, rest, ok := cstring(rest)
+		value, rest, ok := wire.CString(rest)
 		if !ok {
 			return nil, protocolError("invalid startup packet layout: expected terminator as last byte")
 		}

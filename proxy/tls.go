@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -180,7 +182,7 @@ var errBytesAfterSSLRequest = &fencing.Refusal{
 // askTLS asks a server whether it speaks TLS, and reads its answer alone: what
 // came behind it would not be under TLS (CVE-2021-23222).
 func askTLS(conn net.Conn) (answer byte, err error) {
-	if _, err := conn.Write(appendSSLRequest(nil)); err != nil {
+	if _, err := conn.Write(wire.AppendSSLRequest(nil)); err != nil {
 		return 0, err
 	}
 	var b [1]byte

@@ -3,6 +3,8 @@ package proxy
 import (
 	"bytes"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -20,9 +22,9 @@ func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
 	if sameServer(x.client, x.server) {
 		return msg, false
 	}
-	offered = append([]byte(nil), msg[:headerLen+4]...)
-	for rest := msg[headerLen+4:]; len(rest) > 0 && rest[0] != 0; {
-		name, next, ok := cstring(rest)
+	offered = append([]byte(nil), msg[:wire.HeaderLen+4]...)
+	for rest := msg[wire.HeaderLen+4:]; len(rest) > 0 && rest[0] != 0; {
+		name, next, ok := wire.CString(rest)
 		if !ok {
 			break
 		}
@@ -33,7 +35,7 @@ func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
 		}
 		rest = next
 	}
-	return sized(append(offered, 0)), stripped
+	return wire.Sized(append(offered, 0)), stripped
 }
 
 // sameServer reports whether both connections are under TLS and show the same
@@ -52,7 +54,7 @@ func sameServer(client, server any) bool {
 // SCRAM finds out that somebody took the mechanism out of the list. The client's
 // proof covers the word, so nobody can change it on the way.
 func missesBinding(answer []byte) bool {
-	name, rest, ok := cstring(answer[headerLen:])
+	name, rest, ok := wire.CString(answer[wire.HeaderLen:])
 	return ok && string(name) == scram && len(rest) > 4 && rest[4] == 'y'
 }
 

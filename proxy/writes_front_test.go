@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/fencepost/fencepost/proxy/wire"
+
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -21,7 +23,7 @@ func Front(t *testing.T, sql string, leads, inBlock bool) string {
 		m.txn.Answer(gate.Block, false)
 		m.txAnnounced = m.announced
 	}
-	out := pumpUp(t, m, appendQuery(nil, []byte(sql)), 1<<20)
+	out := pumpUp(t, m, wire.AppendQuery(nil, []byte(sql)), 1<<20)
 	switch {
 	case m.registration.Held():
 		return "registry"

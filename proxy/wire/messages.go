@@ -1,12 +1,10 @@
-package proxy
+package wire
 
 import (
 	"encoding/binary"
 	"strconv"
 
 	"github.com/jackc/pgproto3/v2"
-
-	"github.com/fencepost/fencepost/fencing"
 )
 
 // This is the only file that knows pgproto3. It encodes what Fencepost itself
@@ -18,14 +16,15 @@ import (
 // for messages of more than 1 GiB; ours are built from short texts.
 func mustEncode(b []byte, _ error) []byte { return b }
 
-func appendParse(dst []byte, name, query string) []byte {
+// AppendParse appends a Parse without types of parameters.
+func AppendParse(dst []byte, name, query string) []byte {
 	return mustEncode((&pgproto3.Parse{Name: name, Query: query}).Encode(dst))
 }
 
-// appendRun appends Bind, Execute and Close of a named portal: it runs the
+// AppendRun appends Bind, Execute and Close of a named portal: it runs the
 // prepared statement and leaves nothing of it behind, the client's unnamed
 // statement and portal untouched. Parameters are in the binary format.
-func appendRun(dst []byte, portal, statement string, params ...[]byte) []byte {
+func AppendRun(dst []byte, portal, statement string, params ...[]byte) []byte {
 	bind := pgproto3.Bind{DestinationPortal: portal, PreparedStatement: statement, Parameters: params}
 	if len(params) > 0 {
 		bind.ParameterFormatCodes = []int16{pgproto3.BinaryFormat}
@@ -35,27 +34,30 @@ func appendRun(dst []byte, portal, statement string, params ...[]byte) []byte {
 	return mustEncode((&pgproto3.Close{ObjectType: 'P', Name: portal}).Encode(dst))
 }
 
-// appendUnnamedRun appends Bind, Describe and Execute of the unnamed statement
+// AppendUnnamedRun appends Bind, Describe and Execute of the unnamed statement
 // and a Sync: what is left of a simple Query once its text was parsed.
-func appendUnnamedRun(dst []byte) []byte {
+func AppendUnnamedRun(dst []byte) []byte {
 	dst = mustEncode((&pgproto3.Bind{}).Encode(dst))
 	dst = mustEncode((&pgproto3.Describe{ObjectType: 'P'}).Encode(dst))
 	dst = mustEncode((&pgproto3.Execute{}).Encode(dst))
-	return appendSync(dst)
+	return AppendSync(dst)
 }
 
-func appendCloseStatement(dst []byte, name string) []byte {
+// AppendCloseStatement appends a Close of a prepared statement.
+func AppendCloseStatement(dst []byte, name string) []byte {
 	return mustEncode((&pgproto3.Close{ObjectType: 'S', Name: name}).Encode(dst))
 }
 
-func appendClosePortal(dst []byte, name string) []byte {
+// AppendClosePortal appends a Close of a portal.
+func AppendClosePortal(dst []byte, name string) []byte {
 	return mustEncode((&pgproto3.Close{ObjectType: 'P', Name: name}).Encode(dst))
 }
 
-func appendSync(dst []byte) []byte { return mustEncode((&pgproto3.Sync{}).Encode(dst)) }
+// AppendSync appends a Sync.
+func AppendSync(dst []byte) []byte { return mustEncode((&pgproto3.Sync{}).Encode(dst)) }
 
-// appendQuery appends a whole Query message of the concatenated parts.
-func appendQuery(dst []byte, parts ...[]byte) []byte {
+// AppendQuery appends a whole Query message of the concatenated parts.
+func AppendQuery(dst []byte, parts ...[]byte) []byte {
 	n := 4 + 1
 	for _, p := range parts {
 		n += len(p)
@@ -68,24 +70,27 @@ func appendQuery(dst []byte, parts ...[]byte) []byte {
 	return append(dst, 0)
 }
 
-func appendParameterStatus(dst []byte, name, value string) []byte {
+// AppendParameterStatus appends a ParameterStatus.
+func AppendParameterStatus(dst []byte, name, value string) []byte {
 	return mustEncode((&pgproto3.ParameterStatus{Name: name, Value: value}).Encode(dst))
 }
 
-func appendBackendKeyData(dst []byte, pid uint32, secret []byte) []byte {
+// AppendBackendKeyData appends a BackendKeyData with a secret of any length.
+func AppendBackendKeyData(dst []byte, pid uint32, secret []byte) []byte {
 	dst = append(dst, 'K')
 	dst = binary.BigEndian.AppendUint32(dst, uint32(8+len(secret)))
 	dst = binary.BigEndian.AppendUint32(dst, pid)
 	return append(dst, secret...)
 }
 
-func appendReadyForQuery(dst []byte, status byte) []byte {
+// AppendReadyForQuery appends a ReadyForQuery with that status.
+func AppendReadyForQuery(dst []byte, status byte) []byte {
 	return mustEncode((&pgproto3.ReadyForQuery{TxStatus: status}).Encode(dst))
 }
 
-// appendStartup appends a StartupMessage of protocol version with parameters
+// AppendStartup appends a StartupMessage of protocol version with parameters
 // in the order given: name, value, name, value…
-func appendStartup(dst []byte, version uint32, params []string) []byte {
+func AppendStartup(dst []byte, version uint32, params []string) []byte {
 	start := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
 	dst = binary.BigEndian.AppendUint32(dst, version)
@@ -98,63 +103,67 @@ func appendStartup(dst []byte, version uint32, params []string) []byte {
 	return dst
 }
 
-func appendSSLRequest(dst []byte) []byte {
+// AppendSSLRequest appends an SSLRequest.
+func AppendSSLRequest(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, 8)
-	return binary.BigEndian.AppendUint32(dst, sslRequestCode)
+	return binary.BigEndian.AppendUint32(dst, SslRequestCode)
 }
 
-// sized puts the length into the header of msg, one whole message.
-func sized(msg []byte) []byte {
+// Sized puts the length into the header of msg, one whole message.
+func Sized(msg []byte) []byte {
 	binary.BigEndian.PutUint32(msg[1:], uint32(len(msg)-1))
 	return msg
 }
 
-func appendCancelRequest(dst []byte, pid uint32, secret []byte) []byte {
+// AppendCancelRequest appends a CancelRequest with a secret of any length.
+func AppendCancelRequest(dst []byte, pid uint32, secret []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, uint32(12+len(secret)))
-	dst = binary.BigEndian.AppendUint32(dst, cancelRequestCode)
+	dst = binary.BigEndian.AppendUint32(dst, CancelRequestCode)
 	dst = binary.BigEndian.AppendUint32(dst, pid)
 	return append(dst, secret...)
 }
 
-// appendError appends an ErrorResponse for r. Severity is "ERROR" or "FATAL".
-func appendError(dst []byte, severity string, r *fencing.Refusal) []byte {
+// AppendServerError appends an ErrorResponse with the severity, code, message, detail
+// and hint of e. Severity is "ERROR" or "FATAL".
+func AppendServerError(dst []byte, e ServerError) []byte {
 	return mustEncode((&pgproto3.ErrorResponse{
-		Severity: severity, SeverityUnlocalized: severity, Code: r.SQLState,
-		Message: r.Message, Detail: r.Detail, Hint: r.Hint,
+		Severity: e.Severity, SeverityUnlocalized: e.Severity, Code: e.Code,
+		Message: e.Message, Detail: e.Detail, Hint: e.Hint,
 	}).Encode(dst))
 }
 
-// pgError is what Fencepost reads of an ErrorResponse.
-type pgError struct {
+// ServerError is what Fencepost reads of an ErrorResponse.
+type ServerError struct {
 	Severity, Code, Message, Detail, Hint, Where string
 
 	File     string // of the server's source
 	Position int    // in characters from 1, 0 if none
 }
 
-func (e *pgError) fatal() bool { return e.Severity == "FATAL" || e.Severity == "PANIC" }
+// Fatal reports whether the server ends the connection after it.
+func (e *ServerError) Fatal() bool { return e.Severity == "FATAL" || e.Severity == "PANIC" }
 
-// decodeError reads the body of an ErrorResponse. ok is false if it is not one.
-func decodeError(body []byte) (e pgError, ok bool) {
+// DecodeError reads the body of an ErrorResponse. ok is false if it is not one.
+func DecodeError(body []byte) (e ServerError, ok bool) {
 	var m pgproto3.ErrorResponse
 	if err := m.Decode(body); err != nil {
-		return pgError{}, false
+		return ServerError{}, false
 	}
-	e = pgError{Severity: m.SeverityUnlocalized, Code: m.Code, Message: m.Message, Detail: m.Detail, Hint: m.Hint, Where: m.Where, File: m.File, Position: int(m.Position)}
+	e = ServerError{Severity: m.SeverityUnlocalized, Code: m.Code, Message: m.Message, Detail: m.Detail, Hint: m.Hint, Where: m.Where, File: m.File, Position: int(m.Position)}
 	if e.Severity == "" { // servers before 9.6
 		e.Severity = m.Severity
 	}
 	return e, true
 }
 
-// editError copies an ErrorResponse or NoticeResponse (header and body) field by
+// EditError copies an ErrorResponse or NoticeResponse (header and body) field by
 // field, in the server's order. edit gets each field's type and value and returns the
 // value to send; keep false drops the field.
-func editError(dst, msg []byte, edit func(field byte, value []byte) (v []byte, keep bool)) []byte {
+func EditError(dst, msg []byte, edit func(field byte, value []byte) (v []byte, keep bool)) []byte {
 	start := len(dst)
 	dst = append(dst, msg[0], 0, 0, 0, 0)
-	for b := msg[headerLen:]; len(b) > 0 && b[0] != 0; {
-		value, rest, ok := cstring(b[1:])
+	for b := msg[HeaderLen:]; len(b) > 0 && b[0] != 0; {
+		value, rest, ok := CString(b[1:])
 		if !ok {
 			break
 		}
@@ -170,8 +179,8 @@ func editError(dst, msg []byte, edit func(field byte, value []byte) (v []byte, k
 	return dst
 }
 
-// shiftPosition subtracts n from the value of a position field.
-func shiftPosition(value []byte, n int) []byte {
+// ShiftPosition subtracts n from the value of a position field.
+func ShiftPosition(value []byte, n int) []byte {
 	p, err := strconv.Atoi(string(value))
 	if err != nil || p <= n {
 		return value
@@ -179,12 +188,12 @@ func shiftPosition(value []byte, n int) []byte {
 	return strconv.AppendInt(nil, int64(p-n), 10)
 }
 
-// decodeParameterStatus reads the body of a ParameterStatus.
-func decodeParameterStatus(body []byte) (name, value string, ok bool) {
-	n, rest, ok := cstring(body)
+// DecodeParameterStatus reads the body of a ParameterStatus.
+func DecodeParameterStatus(body []byte) (name, value string, ok bool) {
+	n, rest, ok := CString(body)
 	if !ok {
 		return "", "", false
 	}
-	v, _, ok := cstring(rest)
+	v, _, ok := CString(rest)
 	return string(n), string(v), ok
 }

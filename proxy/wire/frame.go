@@ -1,0 +1,74 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// HeaderLen is the length of a message header: a type byte and a length that
+// counts itself but not the type.
+const HeaderLen = 5
+
+// Limits of the server on what a client may send, by kind of message. They are
+// PQ_LARGE_MESSAGE_LIMIT and PQ_SMALL_MESSAGE_LIMIT of PostgreSQL's pqcomm.h;
+// lengths count themselves.
+const (
+	largeMessage = 1<<30 - 1
+	smallMessage = 10000
+)
+
+// Codes that stand in place of a protocol version.
+const (
+	CancelRequestCode = 80877102
+	SslRequestCode    = 80877103
+	GssRequestCode    = 80877104
+)
+
+// ErrLength says that a peer sent a length that no message of its type can have.
+var ErrLength = errors.New("invalid message length")
+
+// Frame is one message header as it stands in a buffer.
+type Frame struct {
+	Type byte
+	Size int // header and body
+}
+
+// PeekFrame reads the header at the start of b. ok is false while fewer than
+// HeaderLen bytes are there.
+func PeekFrame(b []byte) (f Frame, ok bool, err error) {
+	if len(b) < HeaderLen {
+		return Frame{}, false, nil
+	}
+	n := int32(binary.BigEndian.Uint32(b[1:]))
+	if n < 4 || n > largeMessage {
+		return Frame{}, false, fmt.Errorf("%w %d of message %q", ErrLength, n, b[0])
+	}
+	return Frame{Type: b[0], Size: int(n) + 1}, true, nil
+}
+
+// PeekClientFrame is PeekFrame with the limits that PostgreSQL puts on clients.
+func PeekClientFrame(b []byte) (f Frame, ok bool, err error) {
+	f, ok, err = PeekFrame(b)
+	if err != nil || !ok {
+		return f, ok, err
+	}
+	switch f.Type {
+	case 'Q', 'P', 'B', 'F', 'd':
+	default:
+		if f.Size-1 > smallMessage {
+			return Frame{}, false, fmt.Errorf("%w %d of message %q", ErrLength, f.Size-1, f.Type)
+		}
+	}
+	return f, true, nil
+}
+
+// CString returns the bytes of b before its first NUL, and what follows it.
+func CString(b []byte) (s, rest []byte, ok bool) {
+	for i, c := range b {
+		if c == 0 {
+			return b[:i], b[i+1:], true
+		}
+	}
+	return nil, nil, false
+}
