@@ -69,7 +69,7 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			return nil, nil, err
 		}
 		switch {
-		case code == wire.SslRequestCode && !tlsDone && len(body) == 0:
+		case code == wire.SSLRequestCode && !tlsDone && len(body) == 0:
 			tlsDone = true
 			secured, err := r.negotiate()
 			if err != nil {
@@ -77,7 +77,7 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			}
 			gssDone = gssDone || secured
 			continue
-		case code == wire.GssRequestCode && !gssDone && len(body) == 0:
+		case code == wire.GSSRequestCode && !gssDone && len(body) == 0:
 			gssDone = true
 		case code == wire.CancelRequestCode && len(body) < 8:
 			return nil, &cancelRequest{}, nil // nobody's key: like any wrong one it is not answered

@@ -21,8 +21,8 @@ const (
 // Codes that stand in place of a protocol version.
 const (
 	CancelRequestCode = 80877102
-	SslRequestCode    = 80877103
-	GssRequestCode    = 80877104
+	SSLRequestCode    = 80877103
+	GSSRequestCode    = 80877104
 )
 
 // ErrLength says that a peer sent a length that no message of its type can have.

@@ -106,7 +106,7 @@ func AppendStartup(dst []byte, version uint32, params []string) []byte {
 // AppendSSLRequest appends an SSLRequest.
 func AppendSSLRequest(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, 8)
-	return binary.BigEndian.AppendUint32(dst, SslRequestCode)
+	return binary.BigEndian.AppendUint32(dst, SSLRequestCode)
 }
 
 // Sized puts the length into the header of msg, one whole message.
