@@ -107,7 +107,8 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 			if v.why != "" && judged && !m.noted {
 				o.complain("%s", v.why)
 			}
-			if s.phase == failed && !endsFailed(q) || m.typ == 'P' && q.early {
+			// What returns no rows can be described in a failed block, too.
+			if s.phase == failed && m.typ != 'D' && !endsFailed(q) || m.typ == 'P' && q.early {
 				continue
 			}
 			t := s.running()

@@ -373,6 +373,14 @@ var streams = []struct {
 		s.up(checked(3, 3), wiretest.Run("select 1"), wiretest.Run(""), wiretest.Query("set a.b = 1"))
 		s.down("2", "C SELECT 0", "3", "1", "2", "n", "C SELECT 1", "1", "2", "n", "I", "C SET", "Z T")
 	}},
+	{name: "Describe in a failed block", play: func(s *stream) {
+		s.up(wiretest.Parse("s", "set a.b = 1"), wiretest.Sync(), wiretest.Query("begin"))
+		s.down("1", "Z I", "C BEGIN", "Z T")
+		s.up(wiretest.Query(guard + "select 1/0"))
+		s.down("C SELECT 0", "E 22012", "Z E")
+		s.up(wiretest.Describe('S', "s"), wiretest.Sync())
+		s.down("t", "n", "Z E")
+	}},
 	{name: "a Parse that was skipped takes nothing from a later one", version: 18, play: func(s *stream) {
 		s.up(readOnlyRun(), wiretest.Parse("", "nonsense"), wiretest.Parse("", "select 2"), wiretest.Sync(), wiretest.Query("set a.b = 1"),
 			wiretest.Msg('C', []byte("S\x00")), wiretest.Parse("", "set a.b = 2"), wiretest.Sync())

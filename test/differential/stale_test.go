@@ -126,6 +126,8 @@ func refusedInPlace(want, got []string) error {
 			return nil // the latter while the check waited for the grant
 		case i >= len(want):
 			return fmt.Errorf("message %d is %s, where Postgres says nothing more", i, g)
+		case !*words && strings.Fields(g)[0] == strings.Fields(want[i])[0] && !strings.Contains(g, "ZF0"):
+			continue // a difference in words at most
 		case g != want[i] && !refusedEarlier(want[i:], g):
 			return fmt.Errorf("message %d is %s, and not %s", i, g, want[i])
 		}
