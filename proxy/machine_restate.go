@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -17,7 +18,7 @@ import (
 
 // restates reports whether a message that names s must not rest on that name.
 func (m *machine) restates(s *statement, name []byte) bool {
-	if len(name) == 0 || !s.known || m.mode == passing || m.txn.State() == gate.Failed {
+	if len(name) == 0 || !s.known || m.mode == passing || !fencing.Checking || m.txn.State() == gate.Failed {
 		return false // no SQL names the unnamed statement
 	}
 	if s.sends == m.sends {

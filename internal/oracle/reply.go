@@ -156,6 +156,10 @@ func (o *Observer) failure(f frame) {
 		return
 	}
 	m := o.first()
+	for m != nil && m.maybe { // it was COPY data: alone, a Sync does not fail
+		o.pop()
+		m = o.first()
+	}
 	if m == nil {
 		o.lost("an error while nothing is owed")
 		return

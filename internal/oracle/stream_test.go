@@ -381,6 +381,15 @@ var streams = []struct {
 		s.up(wiretest.Describe('S', "s"), wiretest.Sync())
 		s.down("t", "n", "Z E")
 	}},
+	{name: "a Sync among COPY data that fail is answered by no error", play: func(s *stream) {
+		s.up(wiretest.Query(guard+"copy t from stdin"), wiretest.CopyData("1\n"), wiretest.Sync(), wiretest.CopyData("bad\n"))
+		s.Registered(3)
+		s.up(wiretest.Run("call nope()"), wiretest.Sync())
+		s.down("C SELECT 0", "G")
+		s.Received(wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C22P02\x00WCOPY t, line 2\x00\x00")))
+		s.down("Z I", "E 42883", "Z I")
+		s.Unregistered()
+	}},
 	{name: "a Parse that was skipped takes nothing from a later one", version: 18, play: func(s *stream) {
 		s.up(readOnlyRun(), wiretest.Parse("", "nonsense"), wiretest.Parse("", "select 2"), wiretest.Sync(), wiretest.Query("set a.b = 1"),
 			wiretest.Msg('C', []byte("S\x00")), wiretest.Parse("", "set a.b = 2"), wiretest.Sync())
