@@ -87,7 +87,7 @@ func (m *machine) skip(e *reply) {
 	if e.kind == parse && e.stmt != nil && !e.ours {
 		m.lose(e.stmt)
 	}
-	if e.kind == parse && e.ours && e.check != refusal {
+	if e.kind == parse && e.ours && e.check != refusal && !e.restated {
 		m.checks.rename()
 	}
 	m.pendingReplies.pop()
@@ -181,7 +181,7 @@ func (m *machine) editsNotice(f wire.Frame) bool {
 
 // notice puts the position of a notice back to where it is in the client's text.
 func (m *machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool) {
-	if e := m.front(); e != nil && e.ours && e.kind == parse {
+	if e := m.front(); e != nil && e.restated {
 		return true // of a text of the client's that is prepared again: it had it at its Parse
 	}
 	if !m.editsNotice(f) {

@@ -99,13 +99,18 @@ func (m *machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) nee
 	}
 	m.beginBatch()
 	s, rest := m.named(name), body[len(portal)+len(name)+2:]
-	again := m.restates(s, name)
-	if again && !(more == 0 && hasNoParameters(rest) && m.restatable(s)) {
-		s, again = unknownStatement, false
-	}
 	if m.wantsFresh(s) {
 		if need := m.syncBefore(p); need != needNothing {
 			return need
+		}
+	}
+	again := m.restates(s, name) // a Sync of ours counts: it runs deferred triggers
+	if again && !(more == 0 && hasNoParameters(rest) && m.restatable(s)) {
+		s, again = unknownStatement, false
+		if m.wantsFresh(s) {
+			if need := m.syncBefore(p); need != needNothing {
+				return need
+			}
 		}
 	}
 	r, need := m.injectExtended(s, p)

@@ -68,7 +68,7 @@ func (m *machine) restate(typ byte, before []byte, s *statement, after []byte, r
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	m.push(closing, true)
 	m.scratch = wire.AppendParse(m.scratch, name, s.text)
-	m.push(parse, true)
+	m.push(parse, true).restated = true
 	m.scratch = append(m.scratch, typ)
 	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(4+len(before)+len(name)+1+len(after)))
 	m.scratch = append(append(append(m.scratch, before...), name...), 0)

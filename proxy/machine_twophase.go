@@ -30,7 +30,7 @@ func (m *machine) endsBlock(r *fencing.Refusal, text string) bool {
 // endBlock refuses s by extended messages, and ends the block it stands in.
 // Behind that nothing can run: should the first text not fail, the second does.
 func (m *machine) endBlock(r *fencing.Refusal, s *statement, p *gate.Plan) {
-	at, name := len(m.scratch), m.checks.portal
+	at, name := len(m.scratch), m.checks.ownName()
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	m.scratch = wire.AppendParse(m.scratch, name, endSQL)
 	m.scratch = wire.AppendRun(m.scratch, name, name)

@@ -39,6 +39,9 @@ const maxPending = 8192
 type reply struct {
 	kind kind
 	ours bool // swallow what answers it
+	// restated marks the Parse of a text of the client's that is prepared again: the
+	// client had its notices before.
+	restated bool
 	// maybe marks a Sync that the server may have swallowed in copy-in mode.
 	maybe bool
 	skips bool // in a COPY that was executed: an error makes the server skip up to a Sync
