@@ -66,7 +66,7 @@ var table = []mutation{
 	{name: "PREPARE of a known name leaves it known", file: "proxy/machine_follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
 		old: "m.stmts.doubt(s.info.Name)", text: "_ = s.info.Name"},
 	{name: "what can be known is harmless", file: theTxn, tests: nothing,
-		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == fencing.Ordinary\n"},
+		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == sqltext.Ordinary\n"},
 	{name: "RESET is harmless before 16", file: theTxn, tests: undone, // runs on the default server, which is 15
 		old: "(!s.UnsetsReadOnly || version >= keepsReadOnly)", text: "(!s.UnsetsReadOnly || version > 0)"},
 	// A leak.
@@ -157,7 +157,7 @@ var table = []mutation{
 		old: "	case n.GetFetchStmt() != nil, n.GetClosePortalStmt()", text: "	case n.GetNotifyStmt() != nil, n.GetFetchStmt() != nil, n.GetClosePortalStmt()"},
 	{name: "SELECT INTO is a read", file: "fencing/sqltext/look.go", in: "./fencing/sqltext", tests: "^TestClassify$",
 		old: "	case *pgquery.IntoClause:", text: "	case *pgquery.IntoClause:\n		if true {\n			break\n		}"},
-	{name: "DECLARE WITH HOLD needs a block", file: "fencing/sqltext/tree.go", in: "./fencing/sqltext", tests: "^TestRequiresTransactionBlock$",
+	{name: "DECLARE WITH HOLD needs a block", file: "fencing/sqltext/tree.go", in: "./fencing/sqltext", tests: "^TestOnlyInBlock$",
 		old: "		c != nil && c.Options&withHold == 0", text: "		c != nil && c.Options&withHold >= 0"},
 
 	// What the database says.
