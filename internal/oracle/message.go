@@ -17,11 +17,13 @@ type message struct {
 	// may are the statements that it may be about: one for a Parse, and of a
 	// Query those of its text, in order. here are those of an Execute whose portal
 	// was bound since the last Sync.
-	may   []statement
-	here  []statement
-	noted bool // it went out under a note
-	rests bool // and rests on it alone
-	maybe bool // a Sync that the server may have taken for a part of COPY data
+	may  []statement
+	here []statement
+	// nobody: no Bind has made the portal of this Execute.
+	nobody bool
+	noted  bool // it went out under a note
+	rests  bool // and rests on it alone
+	maybe  bool // a Sync that the server may have taken for a part of COPY data
 
 	// What was answered so far.
 	tags   []string
@@ -132,6 +134,8 @@ func (o *Observer) message(f frame) *message {
 		m.bad, m.may = !ok, cursor
 		if p := o.portals[string(name)]; p != nil {
 			m.may, m.here = p.may(o.batch), p.since(o.synced)
+		} else {
+			m.nobody = !murky(name)
 		}
 		if murky(name) {
 			m.may = o.murkyPortals()
@@ -151,6 +155,8 @@ var cursor = []statement{{kind: query}}
 // transaction, but for cursors WITH HOLD, which have run by then.
 func (m *message) mayIn(s state) []statement {
 	switch {
+	case m.typ == 'E' && m.nobody && s.phase == block && s.cover == uncovered && !s.work:
+		return nil // a cursor of SQL is declared under cover, which then holds
 	case m.typ != 'E' || s.phase >= block:
 		return m.may
 	case s.phase == implicit:

@@ -390,6 +390,9 @@ var streams = []struct {
 		s.down("Z I", "E 42883", "Z I")
 		s.Unregistered()
 	}},
+	{name: "a portal that ended with its transaction, in a later block", play: func(s *stream) {
+		s.up(wiretest.Parse("s", "show all"), wiretest.Bind("c", "s"), wiretest.Query("set a.b = 1"), wiretest.Query("begin"), wiretest.Execute("c", 0))
+	}},
 	{name: "a Parse that was skipped takes nothing from a later one", version: 18, play: func(s *stream) {
 		s.up(readOnlyRun(), wiretest.Parse("", "nonsense"), wiretest.Parse("", "select 2"), wiretest.Sync(), wiretest.Query("set a.b = 1"),
 			wiretest.Msg('C', []byte("S\x00")), wiretest.Parse("", "set a.b = 2"), wiretest.Sync())
