@@ -38,11 +38,11 @@ type Provider interface {
 	// term is over already it changes nothing and returns nil, with one
 	// exception: ReasonLeft after ReasonUnresponsive, while nobody has had the lease
 	// since, turns the vacancy into one that anybody may fill. A lease that
-	// holds only its Bid stands for whatever an Acquire of unknown outcome may
+	// holds only its AcquireRequest stands for whatever an Acquire of unknown outcome may
 	// have got, or may get yet: when Release has returned, a request of this
 	// incarnation that arrives late takes nothing. The incarnation bids no more.
 	Release(ctx context.Context, l *Lease, why Reason) error
-	// Watch blocks until the lease looks other than seen. The zero Sight
+	// Watch blocks until the lease looks other than seen. The zero LeaseObservation
 	// differs from all that can be seen, so Watch then answers at once.
 	Watch(ctx context.Context, resource string, seen LeaseObservation) (LeaseObservation, error)
 	// Close ends what the provider runs in the background. It releases nothing.

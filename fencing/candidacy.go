@@ -92,7 +92,7 @@ type Member interface {
 	// the same worker that does nothing, nor while the client does not read its
 	// replies.
 	Activity() (reads uint64, owed bool)
-	// StatusChanged tells that Candidacy.Standing has a new value. It is
+	// StatusChanged tells that Candidacy.Status has a new value. It is
 	// called after the value was stored. On Superseded the member ends its
 	// server backend at once, and tells its client at the next use.
 	StatusChanged()
@@ -187,7 +187,7 @@ type Fence interface {
 	// most, or nil if that is not known now: then no read is proven harmless.
 	// It does not block.
 	Catalog() *Catalog
-	// RefreshCatalog returns when Catalogue is as new as this call, or cannot
+	// RefreshCatalog returns when Catalog is as new as this call, or cannot
 	// be, or ctx has ended.
 	RefreshCatalog(ctx context.Context)
 }

@@ -261,7 +261,7 @@ func keepsText(s *statement) bool {
 	return s.info.Kind == sqltext.ByMessage || s.info.MentionsQueryText
 }
 
-// decideQuery is judge for a Query of one statement.
+// decideQuery is decide for a Query of one statement.
 func (m *machine) decideQuery(s *statement) decision {
 	d := m.decide(s)
 	if d.action == readFirst && requiresTransactionBlock(s) && m.txn.State() == gate.AtRest {

@@ -110,7 +110,7 @@ type Statement struct {
 	Start, End int
 	// reason says in words what decided about Read and Kind, for Explain.
 	reason string
-	// dependencies is what a Read rests on, for Catalogue.Proven.
+	// dependencies is what a Read rests on, for Proven.
 	dependencies *dependencies
 }
 

@@ -25,7 +25,7 @@ const (
 )
 
 // dependencies is what a statement rests on: it is harmless if each of its names is.
-// It is immutable but for the verdict.
+// It is immutable but for the result.
 type dependencies struct {
 	names []neededName
 	// never says why the statement is not proven under any catalogue.

@@ -36,7 +36,7 @@ const (
 	catalogIdle = time.Minute
 )
 
-// catalogReader keeps a database's fencing.Catalogue fresh. It does nothing until
+// catalogReader keeps a database's fencing.Catalog fresh. It does nothing until
 // it is asked for, and nothing more when nobody has asked for a while.
 type catalogReader struct {
 	store  *Store

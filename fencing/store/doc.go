@@ -33,7 +33,7 @@
 //
 // # The catalogue
 //
-// Proven reads need to know what the database's names mean: fencing.Catalogue is
+// Proven reads need to know what the database's names mean: fencing.Catalog is
 // an allow-list of names under which nothing but harmless things exist, in
 // whatever schema. It is read in one snapshot when it is first asked for. From
 // then on the database is asked about once a second whether anything changed (3 ms

@@ -3,7 +3,6 @@ package system
 import (
 	"context"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -27,7 +26,7 @@ func TestRoleOfALapsedWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	consul.Stop()
-	eventually(t, patience, "the lease to lapse", func() bool { time.Sleep(100 * time.Millisecond); return stateOf(write()) == "ZF002" })
+	eventually(t, patience, "the lease to lapse", func() bool { return stateOf(write()) == "ZF002" })
 	var role string
 	if err := c.QueryRow(ctx, "SHOW fencepost.role", pgx.QueryExecModeExec).Scan(&role); err != nil {
 		t.Errorf("%v", err)
