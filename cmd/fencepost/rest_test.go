@@ -11,8 +11,8 @@ import (
 )
 
 // TestADatabaseThatNobodyUsesIsLetGo: when its last worker has gone, nothing of
-// Fencepost's keeps it from being renamed or dropped, which Postgres waits 5 s
-// for. One made anew under its name is as if it was restored.
+// Fencepost's stays connected to it, so that it can be renamed or dropped. One made
+// anew under its name is as if it was restored.
 func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -20,6 +20,17 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 	administer := func(statements ...string) {
 		t.Helper()
 		s.Exec(t, pgtest.Superuser, "postgres", statements...)
+	}
+	admin := s.Connect(t, pgtest.Superuser, "postgres")
+	letGo := func() {
+		t.Helper()
+		eventually(t, "nobody is connected to the database", func() bool {
+			var connected int
+			if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_stat_activity WHERE datname = $1", db).Scan(&connected); err != nil {
+				t.Fatal(err)
+			}
+			return connected == 0
+		})
 	}
 	administer("CREATE DATABASE " + db + "_kept TEMPLATE " + db)
 	t.Cleanup(func() { administer("DROP DATABASE " + db + "_kept WITH (FORCE)") })
@@ -32,12 +43,14 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 		if err := conn.Close(context.Background()); err != nil {
 			t.Fatal(err)
 		}
+		letGo()
 		administer("ALTER DATABASE "+db+" RENAME TO "+db+"_away", "ALTER DATABASE "+db+"_away RENAME TO "+db)
 	}
 	if warnings := r.log.lines(t, "cannot listen for changes of leases; looking at them now and then"); len(warnings) > 0 {
 		t.Errorf("the log has %v", warnings)
 	}
 
+	letGo()
 	administer("DROP DATABASE "+db, "CREATE DATABASE "+db+" TEMPLATE "+db+"_kept")
 	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=third"))
 	wantState(t, err, "ZF004")

@@ -39,10 +39,11 @@ const (
 // catalogReader keeps a database's fencing.Catalog fresh. It does nothing until
 // it is asked for, and nothing more when nobody has asked for a while.
 type catalogReader struct {
-	store  *Store
-	latest atomic.Pointer[catalogRead]
-	asked  atomic.Bool // since the last look
-	wake   chan struct{}
+	store   *Store
+	latest  atomic.Pointer[catalogRead]
+	asked   atomic.Bool // since the last look
+	resting atomic.Bool // nobody uses the database, since rest until it is asked again
+	wake    chan struct{}
 
 	mu struct {
 		sync.Mutex
@@ -105,6 +106,13 @@ func (c *catalogReader) refresh(ctx context.Context) {
 	}
 }
 
+// rest stops the looks until somebody asks again, without waiting for one that is
+// under way: the loop closes what that leaves open.
+func (c *catalogReader) rest() {
+	c.asked.Store(false)
+	c.resting.Store(true)
+}
+
 // rouse makes the loop look now.
 func (c *catalogReader) rouse() {
 	select {
@@ -162,12 +170,13 @@ func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
 		began := time.Now()
 		if c.asked.Swap(false) {
 			lastAsked = began
+			c.resting.Store(false)
 		}
 		c.mu.Lock()
 		waiting := c.mu.waiting
 		c.mu.waiting = nil
 		c.mu.Unlock()
-		if len(waiting) == 0 && began.Sub(lastAsked) > catalogIdle {
+		if len(waiting) == 0 && (c.resting.Load() || began.Sub(lastAsked) > catalogIdle) {
 			timer.Reset(catalogEvery)
 			continue
 		}
@@ -175,6 +184,9 @@ func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
 		ended = time.Now()
 		for _, w := range waiting {
 			close(w)
+		}
+		if c.resting.Load() {
+			c.store.closeConnections()
 		}
 		if (err != nil) != failing && ctx.Err() == nil {
 			failing = err != nil

@@ -128,8 +128,14 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 func (s *Store) Pool() *pgxpool.Pool { return s.free }
 
 // CloseIdle closes the connections that nobody uses, and those in use when they are
-// given back. Others are opened at the next use.
+// given back. Others are opened at the next use; the catalog is read again when
+// somebody asks for it.
 func (s *Store) CloseIdle() {
+	s.catalog.rest()
+	s.closeConnections()
+}
+
+func (s *Store) closeConnections() {
 	for _, pool := range []*pgxpool.Pool{s.watches, s.reads, s.grants, s.free} {
 		pool.Reset()
 	}
