@@ -1,16 +1,16 @@
 #!/bin/sh
-# An example worker: psql, nothing else. It waits until it leads
+# An example worker that needs only psql. It waits until it is the leader
 # (fencepost.campaign=wait), then writes once a second. When it is superseded,
-# its write fails with ZF001 and its connection ends; it connects again, and
+# its write fails with ZF001 and its connection ends. It then reconnects and
 # stands by.
 #
-# WORKER is its name; PGHOST and the like say where Fencepost is.
+# WORKER is its name; PGHOST and similar variables give the address of Fencepost.
 set -u
 trap 'exit 0' TERM INT
 
 life=0
 while :; do
-	# Each psql is a process of its own, so it has an id of its own.
+	# Each psql is a separate process, so it gets its own id.
 	life=$((life + 1))
 	id="$WORKER:$(hostname):$(date +%s):$life"
 	export PGOPTIONS="-c fencepost.resource=billing -c fencepost.worker=$id -c fencepost.campaign=wait"
