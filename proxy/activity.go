@@ -55,7 +55,7 @@ func (x *session) Activity() (reads uint64, owed bool) {
 }
 
 // noteOwedLocked is called whenever the machine has taken something.
-func (x *session) noteOwedLocked() { x.active.pending.Store(x.m.owes()) }
+func (x *session) noteOwedLocked() { x.active.pending.Store(x.m.Owes()) }
 
 // while sets a flag until the function that it returns is called.
 func while(flag *atomic.Bool) (end func()) {

@@ -2,9 +2,9 @@ package proxy
 
 import "github.com/fencepost/fencepost/proxy/wire"
 
-// attempt is the SQL that the first message in b would run, and whether it is
+// Attempt is the SQL that the first message in b would run, and whether it is
 // more than a read, for the audit of a session whose candidacy is over.
-func (m *machine) attempt(b []byte) (text string, write bool) {
+func (m *machine) Attempt(b []byte) (text string, write bool) {
 	f, ok, err := wire.PeekClientFrame(b)
 	if err != nil || !ok {
 		return "", false
@@ -28,9 +28,9 @@ func (m *machine) attempt(b []byte) (text string, write bool) {
 	return "", false
 }
 
-// inFlight is the SQL that the server was running, or was about to run, when
+// InFlight is the SQL that the server was running, or was about to run, when
 // its connection ended.
-func (m *machine) inFlight() (text string, write bool) {
+func (m *machine) InFlight() (text string, write bool) {
 	for i := range m.pendingReplies.len() {
 		e := m.pendingReplies.at(i)
 		if e.stmt != nil && e.stmt.text != "" {

@@ -16,7 +16,7 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 	var up gate.Plan
 	in := wiretest.Query("insert into t values (1)")
 	up.Reset(in)
-	if _, _, err := m.client(in, &up); !errors.Is(err, errBug) {
+	if _, _, err := m.FromClient(in, &up); !errors.Is(err, errBug) {
 		t.Errorf("the client's side: %v, want errBug", err)
 	}
 	m = leading(15)
@@ -26,7 +26,7 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 	in = wiretest.Msg('Z', []byte{'I'})
 	var down gate.Segments
 	down.Reset(in)
-	if _, err := m.server(in, &down); !errors.Is(err, errBug) {
+	if _, _, err := m.FromServer(in, &down); !errors.Is(err, errBug) {
 		t.Errorf("the server's side: %v, want errBug", err)
 	}
 }

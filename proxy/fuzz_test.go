@@ -3,8 +3,6 @@ package proxy
 import (
 	"bytes"
 	"errors"
-	"reflect"
-	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -16,9 +14,11 @@ import (
 
 // fuzzMachine is a session's machine between startup and end.
 func fuzzMachine(md mode, st *fencing.Status) *machine {
-	c := newChecks("nonce", 7, "r", "w", "i")
-	m := newMachine(md, 18, func() *fencing.Status { return st }, sqltext.NewCache(1<<20), c)
-	m.unfencedBy = unfencedRefusal("u")
+	m := NewMachine(machineConfig{
+		Mode: md, Version: 18, Status: func() *fencing.Status { return st }, Cache: sqltext.NewCache(1 << 20),
+		Fence: 7, Resource: "r", Worker: "w", Incarnation: "i",
+		Unfenced: &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "only reads"},
+	})
 	m.announced = st.Epoch
 	return m
 }
@@ -47,14 +47,14 @@ func feed(data []byte, chunk int, take func(in []byte) (n int, over bool)) {
 	}
 }
 
-// pumpUp passes data through m.client and returns what the server gets.
+// pumpUp passes data through m.FromClient and returns what the server gets.
 func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
 	var p gate.Plan
 	var scratch []byte
 	feed(data, chunk, func(in []byte) (off int, over bool) {
 		for {
 			p.Reset(in[off:])
-			n, need, err := m.client(in[off:], &p)
+			n, need, err := m.FromClient(in[off:], &p)
 			if n < 0 || n > len(in)-off {
 				t.Fatalf("took %d of %d bytes", n, len(in)-off)
 			}
@@ -72,11 +72,11 @@ func pumpUp(t *testing.T, m *machine, data []byte, chunk int) (out []byte) {
 			case need == needMore, need == needNothing:
 				return off, false
 			case need == needRegister:
-				m.registered(nil)
+				m.Registered(nil)
 			case need == needAnalysis:
-				m.analyzed(m.cache.Analyze(m.wanted()))
+				m.Analyzed(m.cache.Analyze(m.WantedAnalysis()))
 			default:
-				m.asked(need)
+				m.Asked(need)
 			}
 		}
 	})
@@ -155,14 +155,14 @@ var fuzzScripts = [][]byte{
 	[]byte("F\x00\x00\x00\x0e\x00\x00\x03\xbd\x00\x00\x00\x00\x00\x00"),
 }
 
-// pumpDown passes data through m.server and returns what the client gets, and
+// pumpDown passes data through m.FromServer and returns what the client gets, and
 // how much was taken.
 func pumpDown(t *testing.T, m *machine, data []byte, chunk int) (out []byte, taken int) {
 	var p gate.Segments
 	var scratch []byte
 	feed(data, chunk, func(in []byte) (int, bool) {
 		p.Reset(in)
-		n, err := m.server(in, &p)
+		n, events, err := m.FromServer(in, &p)
 		if n < 0 || n > len(in) {
 			t.Fatalf("took %d of %d bytes", n, len(in))
 		}
@@ -170,12 +170,11 @@ func pumpDown(t *testing.T, m *machine, data []byte, chunk int) (out []byte, tak
 		b, scratch = p.Bytes(scratch)
 		out = append(out, b...)
 		taken += n
-		for _, e := range m.events {
+		for _, e := range events {
 			if e.kind == ended || e.kind == superseded {
 				return n, true
 			}
 		}
-		m.events = m.events[:0]
 		return n, err != nil
 	})
 	return out, taken
@@ -213,40 +212,6 @@ func FuzzServerReplies(f *testing.F) {
 		pumpUp(t, m, script, len(script))
 		if out, _ := pumpDown(t, m, data, int(chunk)); !framed(out) {
 			t.Fatalf("the client got %q, which is no row of messages", out)
-		}
-	})
-}
-
-// FuzzStartup: what goes to the server names no parameter of Fencepost's, and
-// reading it again changes nothing.
-func FuzzStartup(f *testing.F) {
-	for _, params := range [][]string{
-		{"user", "ann"}, {"user", "ann", "options", `-c fencepost.resource=a\ b -c work_mem=5MB --fencepost.worker=w`},
-		{"user", "ann", "fencepost.resource", "r", "_pq_.x", "1"}, {"user", "", "database", ""}, {"user", "a", "replication", "f"},
-		{"user", "ann", "options", `-c -c --fencepost.worker_timeout=0 -cfencepost.campaign=off \`},
-	} {
-		f.Add(startupBody(params...))
-	}
-	f.Add([]byte("user\x00ann"))
-	f.Fuzz(func(t *testing.T, body []byte) {
-		s, err := parseStartup(3<<16, body)
-		if err != nil {
-			return
-		}
-		if s.user == "" || s.database == "" {
-			t.Fatalf("user %q, database %q", s.user, s.database)
-		}
-		for i := 0; i < len(s.params); i += 2 {
-			if strings.HasPrefix(strings.ToLower(s.params[i]), fencePrefix) {
-				t.Fatalf("the server gets %q", s.params[i])
-			}
-		}
-		again, err := parseStartup(3<<16, startupBody(s.params...))
-		if err != nil {
-			t.Fatalf("what goes to the server is refused: %v", err)
-		}
-		if !reflect.DeepEqual(again.params, s.params) || again.own != (ownParams{workerTimeout: -1}) {
-			t.Fatalf("%q became %q and %+v", s.params, again.params, again.own)
 		}
 	})
 }

@@ -112,10 +112,7 @@ func (x *session) begin(guard *startupGuard) error {
 	if x.fromClient.Buffered() > 0 || unread(x.client) > 0 {
 		told = 0 // sent by a client that has not read anything yet
 	}
-	x.mu.Lock()
-	x.m.announced = told
-	x.mu.Unlock()
-	return x.greet(standing)
+	return x.greet(standing, told)
 }
 
 // placeholders make the server know the names that SHOW may ask for. Without a
@@ -265,7 +262,7 @@ func (x *session) serverParameter(body []byte) {
 // prepareChecks prepares the session's checks on the server before the client
 // is let in: a fence that cannot be checked is known here.
 func (x *session) prepareChecks(m *machine) error {
-	out := wire.AppendSync(m.checks.appendPrepare(nil, 0, true, new(replyQueue).push))
+	out := m.AppendPrepare(nil)
 	if err := x.observer.Sent(out); err != nil {
 		return err
 	}
@@ -282,7 +279,9 @@ func (x *session) prepareChecks(m *machine) error {
 		switch typ {
 		case '1':
 		case 'Z':
-			m.checks.confirmed = failed == nil
+			if failed == nil {
+				m.Prepared()
+			}
 			return failed
 		case 'E':
 			pe, _ := wire.DecodeError(msg[wire.HeaderLen:])
@@ -298,15 +297,10 @@ func (x *session) prepareChecks(m *machine) error {
 }
 
 // greet tells the client its standing, its cancel key, and that it may begin.
-func (x *session) greet(st *fencing.Status) error {
-	var out []byte
-	if x.m.mode == fencedMode {
-		x.m.reported = st
-		out = wire.AppendParameterStatus(out, "fencepost.resource", asciiOnly(x.m.checks.resource))
-		out = wire.AppendParameterStatus(out, "fencepost.worker", asciiOnly(x.m.checks.worker))
-		out = wire.AppendParameterStatus(out, "fencepost.role", shownRole(st))
-		out = wire.AppendParameterStatus(out, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
-	}
+func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
+	x.mu.Lock()
+	out := x.m.AppendGreeting(nil, st, announced)
+	x.mu.Unlock()
 	if x.keyPID != 0 {
 		out = wire.AppendBackendKeyData(out, x.keyPID, x.keySecret)
 	}

@@ -19,8 +19,10 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 	if err != nil {
 		return nil, 0, err
 	}
-	var c checks
-	standing := func() *fencing.Status { return noStatus }
+	c := machineConfig{
+		Mode: md, Version: x.version, Status: func() *fencing.Status { return noStatus },
+		Cache: x.srv.cache, Unfenced: unfencedRefusal(x.start.user), Parameters: x.parameters,
+	}
 	if md == fencedMode {
 		claim := x.joinRequest()
 		x.worker = claim.Worker
@@ -38,22 +40,13 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
 		}
-		standing = x.cand.Status
 		x.awaitCatalog(ctx)
-		c = newChecks(randomHex(6), x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation())
-	} else {
-		c = newChecks(randomHex(6), 0, "", "", "")
+		c.Status, c.Catalog = x.cand.Status, x.cand.Fence().Catalog
+		c.Fence, c.Resource, c.Worker, c.Incarnation = x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation()
+		c.ProvenReads = x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
 	}
-	m := newMachine(md, x.version, standing, x.srv.cache, c)
-	m.unfencedBy = unfencedRefusal(x.start.user)
-	if md == fencedMode {
-		m.catalog = x.cand.Fence().Catalog
-		m.provenReads = x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
-	}
-	for _, body := range x.parameters {
-		m.parameter(body)
-	}
-	x.observe(m)
+	m := NewMachine(c)
+	x.observe(c)
 	if md != passing {
 		if err := x.prepareChecks(m); err != nil {
 			return nil, 0, err
@@ -62,7 +55,7 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 	x.mu.Lock()
 	x.m = m // from here on the candidacy looks at it too
 	x.mu.Unlock()
-	st = standing()
+	st = c.Status()
 	if st.CanWrite() && !x.cand.SupersededBefore() {
 		told = st.Epoch
 	}

@@ -83,29 +83,28 @@ type machine struct {
 	sends    uint64
 	unsynced bool // and no Sync has come since, whatever else
 	// snapshots: the client has parsed or bound a query in this batch.
-	snapshots     bool
-	begun         bool // a transaction has begun before
-	reparses      bool // a Parse of the unnamed statement is in hand, in who knows what transaction
-	retry         retry
-	stmts         statements
-	portals       portals
-	unnamed       *statement
-	leftovers     bool      // the server has the unnamed statement and portal of a Query that went as messages
-	one           statement // of the Query in hand
-	inHand        analysis  // of the text of the message in hand
-	copyIn        bool      // the server is reading COPY data
-	data          bool      // the client has sent some, since it last executed something
-	announced     fencing.Epoch
-	txAnnounced   fencing.Epoch     // what was told when the transaction began
-	registration  gate.Registration // in the registry
-	unregistering bool              // it is being deleted
-	registerErr   *fencing.Refusal
-	registerHeld  fencing.Epoch // the epoch held when that was asked
-	hasAsked      need          // what was done for the message in hand: needCampaign, needConfirm
-	tried         bool          // Enter was tried for the message in hand
-	flush         bool          // and the note is to be flushed
-	renewed       bool          // the catalogue was read anew for it
-	scratch       []byte
+	snapshots    bool
+	begun        bool // a transaction has begun before
+	reparses     bool // a Parse of the unnamed statement is in hand, in who knows what transaction
+	retry        retry
+	stmts        statements
+	portals      portals
+	unnamed      *statement
+	leftovers    bool      // the server has the unnamed statement and portal of a Query that went as messages
+	one          statement // of the Query in hand
+	inHand       analysis  // of the text of the message in hand
+	copyIn       bool      // the server is reading COPY data
+	data         bool      // the client has sent some, since it last executed something
+	announced    fencing.Epoch
+	txAnnounced  fencing.Epoch     // what was told when the transaction began
+	registration gate.Registration // in the registry
+	registerErr  *fencing.Refusal
+	registerHeld fencing.Epoch // the epoch held when that was asked
+	hasAsked     need          // what was done for the message in hand: needCampaign, needConfirm
+	tried        bool          // Enter was tried for the message in hand
+	flush        bool          // and the note is to be flushed
+	renewed      bool          // the catalogue was read anew for it
+	scratch      []byte
 
 	// The server's side: what it answered.
 
@@ -145,7 +144,8 @@ const (
 	ended
 	// unregister: the registry's note can be deleted; do it before the plan is sent.
 	unregister
-	// announce: the client is to be told an epoch when the plan is sent.
+	// announce: the plan tells the client an epoch; call Announced if nothing of the
+	// client's is pending when it is sent.
 	announce
 	// superseded: the check said ZF001; the connection is over after the plan.
 	superseded
@@ -154,24 +154,13 @@ const (
 	again
 )
 
-func newMachine(m mode, version int, standing func() *fencing.Status, cache *sqltext.Cache, c checks) *machine {
-	return &machine{
-		mode: m, version: version, status: standing, cache: cache, checks: c,
-		unnamed:  unknownStatement,
-		settings: sqltext.Settings{StandardConformingStrings: true, SafeEncoding: true},
-	}
-}
-
-// quiet reports that the server owes nothing.
-func (m *machine) quiet() bool { return m.pendingReplies.len() == 0 }
-
 // beginBatch takes what the last ReadyForQuery said of the transaction over for the
 // message in hand, if it still holds.
 func (m *machine) beginBatch() {
 	if !m.begun {
 		m.begun, m.txAnnounced = true, m.announced // no transaction has begun before
 	}
-	if !m.txn.Send(gate.Starts, !m.quiet()) {
+	if !m.txn.Send(gate.Starts, !m.pendingReplies.empty()) {
 		return
 	}
 	m.skippingToSync = false
@@ -198,37 +187,6 @@ func (m *machine) endBatch() {
 	m.skippingToSync = m.skippingToSync || m.open
 	m.open, m.ours, m.ran, m.snapshots = false, false, false, false
 	m.batch++
-}
-
-// registerRequest is what the registry is asked to note.
-func (m *machine) registerRequest() fencing.RegisterRequest {
-	m.registerHeld = m.held()
-	return fencing.RegisterRequest{
-		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
-		Announced: m.txAnnounced, Held: m.registerHeld, Flushed: m.flush,
-	}
-}
-
-// registered tells how noting the backend in the registry went.
-func (m *machine) registered(r *fencing.Refusal) {
-	m.tried, m.registerErr = true, r
-	if !m.registration.Held() {
-		m.registration = gate.Registered(r)
-	}
-}
-
-// asked tells that a need was met, whatever came of it.
-func (m *machine) asked(n need) { m.hasAsked = max(m.hasAsked, n) }
-
-// refreshed tells that the catalogue was read anew, or cannot be.
-func (m *machine) refreshed() { m.renewed = true }
-
-// roomy reports that no more is owed than with needRoom may be.
-func (m *machine) roomy() bool {
-	if m.waiting || m.retry.discard {
-		return !m.pendingReplies.certain() || m.waiting && m.copying // the server waits for the client
-	}
-	return m.pendingReplies.len() <= maxPending/2
 }
 
 // settled forgets what was done for the message in hand.

@@ -55,12 +55,6 @@ func (m *machine) missing(sql []byte, s sqltext.Settings) bool {
 	return true
 }
 
-// wanted returns the text to analyze, after needAnalysis.
-func (m *machine) wanted() (sql string, s sqltext.Settings) { return m.inHand.sql, m.inHand.settings }
-
-// analyzed takes the analysis of what wanted returned.
-func (m *machine) analyzed(t *sqltext.Text) { m.inHand.text = t }
-
 // wantsAnalysis reports whether a message needs the analysis of a long text
 // first.
 func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
@@ -74,7 +68,7 @@ func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
 		_, rest, ok := wire.CString(body)
 		sql, types, ok2 := wire.CString(rest)
 		return long && ok && ok2 && m.parseWants(sql, types)
-	case m.mayWrite():
+	case m.MayWrite():
 		return false // what was prepared need not be a read
 	}
 	switch typ {
@@ -98,7 +92,7 @@ func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
 // queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
 // tell whether it is a read, which decides for those who may not write.
 func (m *machine) queryWants(text []byte) bool {
-	if _, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.mayWrite() || !mayQuery(text)) {
+	if _, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.MayWrite() || !mayQuery(text)) {
 		return false
 	}
 	return m.missing(text, m.reading(text))
@@ -107,7 +101,7 @@ func (m *machine) queryWants(text []byte) bool {
 func (m *machine) parseWants(sql, types []byte) bool {
 	_, quick := sqltext.Quick(sql)
 	proves := (m.provenReads || m.version < readOnlyHolds) && !namesUserType(types)
-	if quick && (!mayQuery(sql) || m.mayWrite() && !proves) {
+	if quick && (!mayQuery(sql) || m.MayWrite() && !proves) {
 		return false
 	}
 	return m.missing(sql, m.reading(sql))

@@ -12,8 +12,10 @@ import (
 // leading returns a machine of a leader that was told epoch 7.
 func leading(version int) *machine {
 	st := &fencing.Status{Role: fencing.Leader, Epoch: 7, Holder: fencing.Record{Epoch: 7}}
-	m := newMachine(fencedMode, version, func() *fencing.Status { return st }, sqltext.NewCache(1<<20),
-		newChecks("0123456789ab", 1, "billing", "w1", "i1"))
+	m := NewMachine(machineConfig{
+		Mode: fencedMode, Version: version, Status: func() *fencing.Status { return st }, Cache: sqltext.NewCache(1 << 20),
+		Fence: 1, Resource: "billing", Worker: "w1", Incarnation: "i1",
+	})
 	m.announced, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
 	return m
 }
@@ -62,17 +64,17 @@ func BenchmarkMachine(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				up.Reset(x.client)
-				if n, need, err := m.client(x.client, &up); n != len(x.client) || need != needNothing || err != nil {
+				if n, need, err := m.FromClient(x.client, &up); n != len(x.client) || need != needNothing || err != nil {
 					b.Fatal(n, need, err)
 				}
 				_, scratch = up.Bytes(scratch)
 				down.Reset(x.server)
-				if n, err := m.server(x.server, &down); n != len(x.server) || err != nil {
+				if n, _, err := m.FromServer(x.server, &down); n != len(x.server) || err != nil {
 					b.Fatal(n, err)
 				}
 				_, scratch = down.Bytes(scratch)
 			}
-			if !m.quiet() {
+			if !m.pendingReplies.empty() {
 				b.Fatal("something is owed at the end")
 			}
 		})

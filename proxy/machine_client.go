@@ -17,11 +17,8 @@ var errCopyFlood = errors.New("too many messages inside COPY data")
 // frontendTypes are the types of messages that a server reads in a session.
 const frontendTypes = "QPBDECSHXFdcf"
 
-// client takes bytes of the client, as many as it can, and says in p what to
-// send to the server. It stops at n when it needs something; the shell sends
-// the plan, meets the need, and goes on at n.
+// client is FromClient for bytes that follow what was taken before.
 func (m *machine) client(in []byte, p *gate.Plan) (n int, need need, err error) {
-	defer caught(p, &err)
 	m.scratch = reuse(m.scratch)
 	if m.mute {
 		return len(in), needNothing, nil
@@ -130,13 +127,13 @@ func (m *machine) message(f wire.Frame, n, avail int, p *gate.Plan) need {
 	if m.copyIn && m.copyMessage(f.Type, n, avail, more, p) {
 		return needNothing
 	}
-	if r, ok := m.txn.Skipped(!m.quiet()); ok && f.Type != 'S' {
+	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && f.Type != 'S' {
 		// An error ended the batch and its Sync was not sent yet: the server
 		// reads this message, and neither runs nor answers it.
 		m.gate.Pass(p, n, n+avail, more, r)
 		return needNothing
 	}
-	if m.txn.Skips() && m.quiet() && gate.Runs(f.Type) {
+	if m.txn.Skips() && m.pendingReplies.empty() && gate.Runs(f.Type) {
 		// The same, as it seems by the words of an error, which a function can
 		// choose: the message is left out, since the server would not run it.
 		m.dropUp = true
@@ -182,7 +179,7 @@ func (m *machine) message(f wire.Frame, n, avail int, p *gate.Plan) need {
 		m.pendingReplies.ask()
 	case 'c', 'f':
 		// For a COPY whose start the server has not answered yet; else ignored.
-		if !m.quiet() {
+		if !m.pendingReplies.empty() {
 			m.push(copyEnd, false)
 		}
 	}

@@ -31,9 +31,6 @@ type decision struct {
 func needs(n need) decision               { return decision{action: needsMoreFor, need: n} }
 func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst, refusal: r} }
 
-// mayWrite reports whether writes may be tried now, in the transaction in hand.
-func (m *machine) mayWrite() bool { return m.status().CanWrite() && m.txAnnounced != 0 }
-
 // decide decides what goes in front of a message that may run s. The transaction
 // of that message has been carried.
 func (m *machine) decide(s *statement) decision {

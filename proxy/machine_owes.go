@@ -1,9 +1,9 @@
 package proxy
 
-// owes reports whether the server is known to be working for the client. It is
+// Owes reports whether the server is known to be working for the client. It is
 // not while it waits for the client: for COPY data, for the rest of a message,
 // or for the Sync or Flush without which it need not send what it has answered.
-func (m *machine) owes() bool {
+func (m *machine) Owes() bool {
 	if m.copyIn {
 		return false
 	}

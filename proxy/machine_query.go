@@ -272,7 +272,7 @@ func (m *machine) decideQuery(s *statement) decision {
 	// there may be none.
 	bare := keepsText(s) && (m.open || m.skippingToSync) || requiresTransactionBlock(s) && m.txn.State() != gate.InBlock ||
 		m.version >= 18 && m.unsynced // which 18 does not end for a lone statement; with ours in front it is not alone
-	if d.action == checkFirst && bare && m.mayWrite() {
+	if d.action == checkFirst && bare && m.MayWrite() {
 		return m.decideNonTransactional(s)
 	}
 	return d

@@ -20,9 +20,9 @@ func (m *machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	if maybe {
 		m.maybeNext(skips)
 	}
-	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.quiet())
+	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
 	if m.registration.Held() && m.txn.AtRest() {
-		m.registration, m.unregistering = gate.Registration{}, true
+		m.registration = gate.Registration{}
 		m.events = append(m.events, event{kind: unregister})
 	}
 	if wasOurs {
@@ -30,7 +30,7 @@ func (m *machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		return
 	}
 	m.report(p)
-	if m.pending.set && m.quiet() {
+	if m.pending.set && m.pendingReplies.empty() {
 		m.events = append(m.events, event{kind: announce})
 	}
 }

@@ -30,7 +30,7 @@ func TestRestatingCostsLittle(t *testing.T) {
 		in := bytes.Repeat(wiretest.Describe('S', "s"), count)
 		p := &gate.Plan{}
 		p.Reset(in)
-		if _, _, err := m.client(in, p); err != nil {
+		if _, _, err := m.FromClient(in, p); err != nil {
 			t.Fatal(err)
 		}
 		if sent, _ := p.Bytes(nil); len(sent) > count*(maxRestated+200) {
@@ -48,7 +48,7 @@ func TestABindOfAPreparedBeginIsWaitedFor(t *testing.T) {
 	for cut := wire.HeaderLen + 3; cut < len(wiretest.Bind("", "s")); cut++ {
 		p := &gate.Plan{}
 		p.Reset(in[:cut])
-		if n, need, err := m.client(in[:cut], p); n != 0 || need != needMore || err != nil {
+		if n, need, err := m.FromClient(in[:cut], p); n != 0 || need != needMore || err != nil {
 			t.Fatalf("%d bytes of the Bind: took %d, need %v, error %v", cut, n, need, err)
 		}
 	}
@@ -71,7 +71,7 @@ func TestASyncOfOursEndsTheBeliefInAName(t *testing.T) {
 	for range 4 {
 		p := &gate.Plan{}
 		p.Reset(in)
-		n, _, err := m.client(in, p)
+		n, _, err := m.FromClient(in, p)
 		if err != nil {
 			t.Fatal(err)
 		}

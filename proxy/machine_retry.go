@@ -82,10 +82,6 @@ func (m *machine) discarded() {
 	}
 }
 
-// retries reports whether something is to be sent again, before any bytes of the
-// client's are taken.
-func (m *machine) retries() bool { return m.retry.due }
-
 // replay takes what was kept as if it had come now.
 func (m *machine) replay(p *gate.Plan) need {
 	r := &m.retry

@@ -13,11 +13,8 @@ import (
 // session ends: it is never guessed over.
 var errSurprise = errors.New("unexpected reply of the server")
 
-// server takes bytes of the server, as many as it can, and says in p what to
-// send to the client. What the shell has to do around it is in m.events.
+// server is FromServer, with the events in m.events.
 func (m *machine) server(in []byte, p *gate.Segments) (n int, err error) {
-	defer caught(p, &err)
-	m.down = m.down[:0]
 	for n < len(in) {
 		if m.skipDown > 0 {
 			k := min(m.skipDown, len(in)-n)

@@ -79,7 +79,7 @@ func (m *machine) showsItself(t *sqltext.Text) bool {
 			shows = shows || s.MentionsQueryText || s.MentionsKeptText
 		}
 	}
-	return shows && m.mode == fencedMode && m.mayWrite()
+	return shows && m.mode == fencedMode && m.MayWrite()
 }
 
 // insertions says what goes in front of which statement, and for which reason
@@ -92,7 +92,7 @@ func (m *machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, tex
 		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
 		if s.info.Read {
 			s.class = isRead
-			if !sensitive(text) || m.quiet() {
+			if !sensitive(text) || m.pendingReplies.empty() {
 				s.provable = &t.Statements[i]
 			}
 		}

@@ -45,13 +45,13 @@ func (nobody) Registered(int64)  {}
 func (nobody) Unregistered()     {}
 
 // observe begins to observe a session that is not let through unchecked.
-func (x *session) observe(m *machine) {
-	if x.srv.cfg.Observe == nil || m.mode == passing || !fencing.Checking {
+func (x *session) observe(c machineConfig) {
+	if x.srv.cfg.Observe == nil || c.Mode == passing || !fencing.Checking {
 		return
 	}
 	o := Observed{
-		Version: m.version, Fenced: m.mode == fencedMode, Fence: m.checks.fence, Incarnation: m.checks.incarnation,
-		ProvenReads: m.provenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
+		Version: c.Version, Fenced: c.Mode == fencedMode, Fence: c.Fence, Incarnation: c.Incarnation,
+		ProvenReads: c.ProvenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
 	}
 	for _, body := range x.parameters {
 		if name, value, ok := wire.DecodeParameterStatus(body); ok {

@@ -155,17 +155,17 @@ func (d *downPump) takeLocked() {
 	x := d.x
 	over := x.goodbye
 	d.plan.Reset(d.buf[:d.have])
-	d.step.n, d.step.err = x.m.server(d.buf[:d.have], &d.plan)
-	d.events = append(d.events[:0], x.m.events...)
-	x.m.events = x.m.events[:0]
+	d.step.n, d.events, d.step.err = x.m.FromServer(d.buf[:d.have], &d.plan)
 	for i := range d.events {
-		x.goodbye = x.goodbye || d.events[i].kind == superseded // it is in the plan
+		switch d.events[i].kind {
+		case superseded:
+			x.goodbye = true // it is in the plan
+		case unregister:
+			x.registrationGone = make(chan struct{})
+		}
 	}
 	x.noteOwedLocked()
 	x.makeRoomLocked()
-	if x.m.unregistering && x.registrationGone == nil {
-		x.registrationGone = make(chan struct{})
-	}
 	x.mu.Unlock()
 	d.step.out, d.scratch = d.plan.Bytes(d.scratch)
 	if over {
@@ -241,7 +241,7 @@ func (x *session) poke() {
 
 // pokeLocked is poke for who has locked x.mu, which it unlocks.
 func (x *session) pokeLocked() {
-	poke := x.reading && (x.m.retries() || x.draining && x.idleLocked())
+	poke := x.reading && (x.m.Replays() || x.draining && x.idleLocked())
 	x.mu.Unlock()
 	if poke {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
@@ -260,7 +260,7 @@ func (x *session) toClient(out []byte) error {
 // tells.
 func (x *session) announce(out []byte) error {
 	x.mu.Lock()
-	if x.upOver || x.m.partial || !x.m.quiet() {
+	if x.upOver || !x.m.Quiet() {
 		x.mu.Unlock()
 		return x.toClient(out)
 	}
@@ -273,9 +273,7 @@ func (x *session) announce(out []byte) error {
 	defer close(t.sent)
 	if <-t.quiet {
 		x.mu.Lock()
-		if x.m.quiet() && !x.m.partial {
-			x.m.announced, x.m.pending.set = x.m.pending.told, false
-		}
+		x.m.Announced()
 		x.mu.Unlock()
 	}
 	return x.toClient(out)
@@ -293,7 +291,6 @@ func (x *session) unregister(ctx context.Context) {
 		x.log.Warn("registry note not deleted", zap.Error(err))
 	}
 	x.mu.Lock()
-	x.m.unregistering = false
 	x.registrationStuck = x.registrationStuck || err != nil
 	close(x.registrationGone)
 	x.registrationGone = nil
@@ -303,7 +300,7 @@ func (x *session) unregister(ctx context.Context) {
 // makeRoomLocked lets up go on when the server has answered enough, or answers
 // no more.
 func (x *session) makeRoomLocked() {
-	if x.room != nil && (x.downEnded || x.m.roomy()) {
+	if x.room != nil && (x.downEnded || x.m.HasRoom()) {
 		close(x.room)
 		x.room = nil
 	}

@@ -54,13 +54,13 @@ func (x *session) advanced(ctx context.Context) bool {
 func (x *session) serverEnded() {
 	superseded := x.superseded.Load()
 	x.mu.Lock()
-	wait := superseded && x.m.quiet() && !x.m.partial
+	wait := superseded && x.m.Quiet()
 	x.mu.Unlock()
 	switch {
 	case wait: // the other pump answers the client's next bytes
 	case superseded:
 		x.mu.Lock()
-		text, write := x.m.inFlight()
+		text, write := x.m.InFlight()
 		x.mu.Unlock()
 		x.saySuperseded(text, write)
 		x.hangUp()

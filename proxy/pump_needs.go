@@ -16,7 +16,7 @@ func (x *session) awaitRoom() bool {
 		x.mu.Unlock()
 		return false
 	}
-	if x.m.roomy() {
+	if x.m.HasRoom() {
 		x.mu.Unlock()
 		return true
 	}
@@ -35,7 +35,7 @@ func (x *session) awaitRoom() bool {
 // be sent again first, and waits until it can be.
 func (x *session) retries() bool {
 	x.mu.Lock()
-	repeats := x.m.retry.discard || x.m.retry.due
+	repeats := x.m.WillReplay()
 	x.mu.Unlock()
 	return repeats && x.awaitRoom()
 }
@@ -47,7 +47,7 @@ func (x *session) meet(ctx context.Context, n need) {
 	case needRegister:
 		r := x.register(ctx)
 		x.mu.Lock()
-		x.m.registered(r)
+		x.m.Registered(r)
 		x.mu.Unlock()
 		return
 	case needCatalog:
@@ -55,7 +55,7 @@ func (x *session) meet(ctx context.Context, n need) {
 		x.cand.Fence().RefreshCatalog(wait)
 		cancel()
 		x.mu.Lock()
-		x.m.refreshed()
+		x.m.Refreshed()
 		x.mu.Unlock()
 		return
 	case needAnalysis:
@@ -71,7 +71,7 @@ func (x *session) meet(ctx context.Context, n need) {
 		cancel()
 	}
 	x.mu.Lock()
-	x.m.asked(n)
+	x.m.Asked(n)
 	x.mu.Unlock()
 }
 
@@ -81,9 +81,9 @@ func (x *session) meet(ctx context.Context, n need) {
 // that nobody waits for all the texts of somebody else.
 func (x *session) analyze() {
 	x.mu.Lock()
-	sql, settings := x.m.wanted()
+	sql, settings := x.m.WantedAnalysis()
 	key := x.start.user
-	if x.m.mayWrite() {
+	if x.m.MayWrite() {
 		key += "\x00leads" // no role's name has a NUL byte
 	}
 	x.mu.Unlock()
@@ -91,7 +91,7 @@ func (x *session) analyze() {
 	t := x.srv.analyze(sql, settings)
 	leave()
 	x.mu.Lock()
-	x.m.analyzed(t)
+	x.m.Analyzed(t)
 	x.mu.Unlock()
 }
 
@@ -105,7 +105,7 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 	}
 	x.mu.Lock()
 	stuck := x.registrationStuck
-	entry := x.m.registerRequest()
+	entry := x.m.RegisterRequest()
 	entry.PID = x.pid
 	x.mu.Unlock()
 	if stuck {

@@ -79,7 +79,7 @@ func (u *upPump) read() error {
 			x.say(adminShutdown)
 			return net.ErrClosed
 		}
-		if x.m.retries() {
+		if x.m.Replays() {
 			x.mu.Unlock()
 			return nil
 		}
@@ -175,7 +175,7 @@ func (x *session) fastPath() (*socket, bool) {
 // idleLocked reports a safe point: nothing owed, no transaction, no part of a
 // message in hand.
 func (x *session) idleLocked() bool {
-	return x.m.txn.AtRest() && !x.m.partial
+	return x.m.AtRest()
 }
 
 // take gives the machine what is in the buffer. It reports false, and does
@@ -196,8 +196,7 @@ func (u *upPump) takeLocked() bool {
 		t.answer(false)
 	}
 	u.plan.Reset(in)
-	u.step.n, u.step.need, u.step.err = x.m.client(in, &u.plan)
-	x.m.partial = u.step.n < len(in)
+	u.step.n, u.step.need, u.step.err = x.m.FromClient(in, &u.plan)
 	x.noteOwedLocked()
 	t := x.asked()
 	x.mu.Unlock()
@@ -285,7 +284,7 @@ func (u *upPump) keep() {
 	u.off = 0
 	switch {
 	case u.have == len(u.buf):
-		next := make([]byte, min(4*len(u.buf), max(u.x.m.wants, firstBuffer)))
+		next := make([]byte, min(4*len(u.buf), max(u.x.m.Wants(), firstBuffer)))
 		copy(next, u.buf)
 		u.buf = next
 	case u.have == 0 && len(u.buf) > maxLoopBytes:
@@ -313,7 +312,7 @@ func (u *upPump) refuseSuperseded(in []byte) {
 		return
 	}
 	u.x.mu.Lock()
-	text, write := u.x.m.attempt(in)
+	text, write := u.x.m.Attempt(in)
 	u.x.mu.Unlock()
 	u.x.saySuperseded(text, write)
 }

@@ -22,17 +22,17 @@ func TestACheckAfterARefusedNoteCannotPass(t *testing.T) {
 		m := fuzzMachine(fencedMode, &st)
 		p := &gate.Plan{}
 		p.Reset(message)
-		if _, need, err := m.client(message, p); need != needRegister || err != nil {
+		if _, need, err := m.FromClient(message, p); need != needRegister || err != nil {
 			t.Fatalf("%s: need %v, want the registry", name, need)
 		}
 		st.Role = fencing.Follower
-		if e := m.registerRequest(); e.Held != 0 {
+		if e := m.RegisterRequest(); e.Held != 0 {
 			t.Fatalf("%s: without the lease it holds epoch %d", name, e.Held)
 		}
-		m.registered(&fencing.Refusal{SQLState: fencing.StateNotLeader})
+		m.Registered(&fencing.Refusal{SQLState: fencing.StateNotLeader})
 		st.Role = fencing.Leader
 		p.Reset(message)
-		if _, need, err := m.client(message, p); need != needNothing || err != nil {
+		if _, need, err := m.FromClient(message, p); need != needNothing || err != nil {
 			t.Fatalf("%s: need %v after the registry's refusal", name, need)
 		}
 		sent, _ := p.Bytes(nil)

@@ -102,6 +102,8 @@ func (r *replyQueue) keepText(e *reply, text []byte, reads bool) {
 
 func (r *replyQueue) len() int { return r.n }
 
+func (r *replyQueue) empty() bool { return r.n == 0 }
+
 // push appends a cleared entry and returns it. The pointer is good until the
 // next push.
 func (r *replyQueue) push(k kind, ours bool) *reply {

@@ -194,7 +194,7 @@ func (x *session) run(ctx context.Context) {
 func (x *session) upEnds() {
 	x.mu.Lock()
 	x.upOver = true
-	x.m.retry.on = false
+	x.m.ClientEnded()
 	t := x.asked()
 	x.mu.Unlock()
 	if t != nil {
@@ -252,7 +252,7 @@ func (x *session) say(r *fencing.Refusal) {
 	x.sending.Lock()
 	defer x.sending.Unlock()
 	x.mu.Lock()
-	first := !x.goodbye && !(x.m != nil && x.m.skipDown > 0)
+	first := !x.goodbye && !(x.m != nil && x.m.InsideReply())
 	x.goodbye = true
 	x.mu.Unlock()
 	if first {

@@ -188,7 +188,7 @@ func (m *machine) reading(sql []byte) sqltext.Settings {
 // server may have changed them without having said so yet: it does with
 // ReadyForQuery.
 func (m *machine) unsettled(sql []byte) bool {
-	return (m.open || !m.quiet()) && sensitive(sql)
+	return (m.open || !m.pendingReplies.empty()) && sensitive(sql)
 }
 
 // sensitive reports whether the meaning of sql depends on
