@@ -36,7 +36,7 @@ type machineConfig struct {
 func NewMachine(c machineConfig) *machine {
 	m := &machine{
 		mode: c.Mode, version: c.Version, status: c.Status, cache: c.Cache,
-		checks:     newChecks(randomHex(6), c.Fence, c.Resource, c.Worker, c.Incarnation),
+		checks:     newChecks(c.Fence, c.Resource, c.Worker, c.Incarnation),
 		unfencedBy: c.Unfenced, catalog: c.Catalog, provenReads: c.ProvenReads,
 		unnamed:  unknownStatement,
 		settings: sqltext.Settings{StandardConformingStrings: true, SafeEncoding: true},
@@ -66,8 +66,8 @@ func (m *machine) AppendGreeting(dst []byte, st *fencing.Status, announced fenci
 		return dst
 	}
 	m.reported = st
-	dst = wire.AppendParameterStatus(dst, "fencepost.resource", asciiOnly(m.checks.resource))
-	dst = wire.AppendParameterStatus(dst, "fencepost.worker", asciiOnly(m.checks.worker))
+	dst = wire.AppendParameterStatus(dst, "fencepost.resource", fencing.ASCII(m.checks.resource))
+	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(m.checks.worker))
 	dst = wire.AppendParameterStatus(dst, "fencepost.role", shownRole(st))
 	return wire.AppendParameterStatus(dst, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
 }

@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"crypto/rand"
 	"encoding/binary"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
@@ -53,8 +55,8 @@ const (
 // maxReplaced bounds the names that are closed with the next checks.
 const maxReplaced = 16
 
-func newChecks(nonce string, fence int32, resource, worker, incarnation string) checks {
-	c := checks{nonce: nonce, fence: fence, resource: resource, worker: worker, incarnation: incarnation}
+func newChecks(fence int32, resource, worker, incarnation string) checks {
+	c := checks{nonce: newNonce(), fence: fence, resource: resource, worker: worker, incarnation: incarnation}
 	if incarnation != "" {
 		c.checkSQL = fencing.CheckSQL(fence, worker, incarnation)
 		c.frontSQL = fencing.FrontCheckSQL(fence, worker, incarnation)
@@ -62,6 +64,9 @@ func newChecks(nonce string, fence int32, resource, worker, incarnation string) 
 	c.rename()
 	return c
 }
+
+// newNonce returns what nobody can guess of a name, 60 bits, in lower case.
+func newNonce() string { return strings.ToLower(rand.Text()[:12]) }
 
 // rename takes new names, under which nothing is prepared yet.
 func (c *checks) rename() {
@@ -73,7 +78,7 @@ func (c *checks) rename() {
 	}
 	c.replaced = c.replaced[max(0, len(c.replaced)-maxReplaced):]
 	if c.generation++; c.generation > 1 {
-		c.nonce = randomHex(6) // the last names can be seen: the next must not be told from them
+		c.nonce = newNonce() // the last names can be seen: the next must not be told from them
 	}
 	suffix := c.nonce + "_" + strconv.Itoa(c.generation)
 	c.checkName, c.readName, c.portal = "fencepost_check_"+suffix, "fencepost_read_"+suffix, "fencepost_"+suffix

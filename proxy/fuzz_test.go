@@ -23,6 +23,9 @@ func fuzzMachine(md mode, st *fencing.Status) *machine {
 	return m
 }
 
+// unknownStatus is that of a connection without a resource.
+var unknownStatus = &fencing.Status{}
+
 // standings are those that a fenced machine is fuzzed with.
 var standings = []*fencing.Status{
 	{Role: fencing.Leader, Epoch: 5, Holder: fencing.Record{Epoch: 5, Worker: "w"}},
@@ -127,14 +130,14 @@ func addClientSeeds(f *testing.F) {
 func FuzzClientFrames(f *testing.F) {
 	addClientSeeds(f)
 	f.Fuzz(func(t *testing.T, data []byte, chunk, kind byte) {
-		plain := pumpUp(t, fuzzMachine(passing, noStatus), data, int(chunk))
+		plain := pumpUp(t, fuzzMachine(passing, unknownStatus), data, int(chunk))
 		if !bytes.HasPrefix(data, plain) {
 			t.Fatalf("the server got %q of %q", plain, data)
 		}
-		if whole := pumpUp(t, fuzzMachine(passing, noStatus), data, len(data)); !bytes.Equal(whole, plain) {
+		if whole := pumpUp(t, fuzzMachine(passing, unknownStatus), data, len(data)); !bytes.Equal(whole, plain) {
 			t.Fatalf("in pieces of %d the server got %q, in one piece %q", chunk, plain, whole)
 		}
-		m := fuzzMachine(reading, noStatus)
+		m := fuzzMachine(reading, unknownStatus)
 		if kind %= 5; kind < 4 {
 			m = fuzzMachine(fencedMode, standings[kind])
 		}
@@ -183,11 +186,11 @@ func pumpDown(t *testing.T, m *machine, data []byte, chunk int) (out []byte, tak
 // FuzzServerReplies: whatever the server answers, nothing panics, the client
 // gets whole messages, and without a fence the server's bytes as they are.
 func FuzzServerReplies(f *testing.F) {
-	ready, failed := wire.AppendReadyForQuery(nil, 'I'), appendError(nil, "ERROR", twoPhaseRefusal)
+	ready, failed := wire.AppendReadyForQuery(nil, 'I'), AppendRefusal(nil, "ERROR", fencing.TwoPhaseRefusal)
 	for _, seed := range [][]byte{
 		append([]byte("C\x00\x00\x00\x0fINSERT 0 1\x00"), ready...),
 		append(append([]byte(nil), failed...), ready...),
-		appendError(nil, "FATAL", adminShutdown),
+		AppendRefusal(nil, "FATAL", &fencing.Refusal{SQLState: "57P01", Message: "terminating connection"}),
 		append([]byte("1\x00\x00\x00\x042\x00\x00\x00\x04C\x00\x00\x00\x0fINSERT 0 1\x003\x00\x00\x00\x04"), ready...),
 		[]byte("G\x00\x00\x00\x07\x00\x00\x00"), []byte("D\x00\x00\x00\x06\xff\xff"), []byte("T\x00\x00\x00\x04"), []byte("Z\x00\x00\x00\x04"),
 		[]byte("E\x00\x00\x00\x04"), []byte("E\x00\x00\x00\x06S\x00"), []byte("S\x00\x00\x00\x04"), []byte("C\x00\x00\x00\x04"), []byte("Z\xff\xff\xff\xff"),
@@ -199,13 +202,13 @@ func FuzzServerReplies(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte, chunk, kind byte) {
 		script := fuzzScripts[int(kind)%len(fuzzScripts)]
-		m := fuzzMachine(passing, noStatus)
+		m := fuzzMachine(passing, unknownStatus)
 		pumpUp(t, m, script, len(script))
 		out, taken := pumpDown(t, m, data, int(chunk))
 		if !bytes.HasPrefix(data[:taken], out) {
 			t.Fatalf("the client got %q of %q", out, data[:taken])
 		}
-		m = fuzzMachine(reading, noStatus)
+		m = fuzzMachine(reading, unknownStatus)
 		if k := int(kind) / len(fuzzScripts) % 5; k < 4 {
 			m = fuzzMachine(fencedMode, standings[k])
 		}
@@ -219,7 +222,7 @@ func FuzzServerReplies(f *testing.F) {
 // FuzzErrorEdit: editing an error without a change keeps its fields, twice is
 // once, and a dropped field is gone while the others stay.
 func FuzzErrorEdit(f *testing.F) {
-	f.Add(appendError(nil, "ERROR", twoPhaseRefusal)[wire.HeaderLen:], byte('W'))
+	f.Add(AppendRefusal(nil, "ERROR", fencing.TwoPhaseRefusal)[wire.HeaderLen:], byte('W'))
 	f.Add([]byte("SERROR\x00C42601\x00Mno\x00P7\x00\x00"), byte('P'))
 	f.Add([]byte("S\x00\x00"), byte('S'))
 	f.Add([]byte("M"), byte('M'))

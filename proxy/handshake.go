@@ -285,7 +285,7 @@ func (x *session) prepareChecks(m *machine) error {
 			return failed
 		case 'E':
 			pe, _ := wire.DecodeError(msg[wire.HeaderLen:])
-			if failed = uncheckedRefusal(pe); pe.Fatal() {
+			if failed = fencing.UncheckedRefusal(pe.Code, pe.Message); pe.Fatal() {
 				return failed
 			}
 		default:

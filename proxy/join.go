@@ -21,7 +21,7 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 	}
 	c := machineConfig{
 		Mode: md, Version: x.version, Status: func() *fencing.Status { return noStatus },
-		Cache: x.srv.cache, Unfenced: unfencedRefusal(x.start.user), Parameters: x.parameters,
+		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.parameters,
 	}
 	if md == fencedMode {
 		claim := x.joinRequest()
@@ -29,13 +29,13 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 		if err != nil {
-			return nil, 0, faultRefusal(err)
+			return nil, 0, fencing.FaultRefusal(err)
 		}
 		x.cand = cand
 		x.joined.Store(true)
 		x.StatusChanged() // it may have been told before
 		if err := cand.Fence().MayEnd(ctx, x.pid); err != nil {
-			return nil, 0, faultRefusal(err)
+			return nil, 0, fencing.FaultRefusal(err)
 		}
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
@@ -72,7 +72,7 @@ func (x *session) chooseMode() (mode, error) {
 	case UnfencedAllow:
 		return passing, nil
 	case UnfencedRefuse:
-		return 0, missingResource(x.start.user)
+		return 0, fencing.MissingResourceRefusal(x.start.user)
 	default:
 		return reading, nil
 	}
@@ -127,7 +127,7 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	case errors.Is(context.Cause(ctx), errServerGone):
 		return nil // what comes next finds out how it ended
 	case err != nil:
-		return faultRefusal(err)
+		return fencing.FaultRefusal(err)
 	}
 	return nil
 }

@@ -48,14 +48,14 @@ func (m *machine) decide(s *statement) decision {
 		}
 	}
 	if s.guess.PreparesTransaction || s.known && s.info.Kind == sqltext.Refused {
-		return refuses(twoPhaseRefusal)
+		return refuses(fencing.TwoPhaseRefusal)
 	}
 	if m.mode == reading {
 		return m.decideReading(s)
 	}
 	st := m.status()
 	if st.Fault != nil {
-		return refuses(faultRefusal(st.Fault))
+		return refuses(fencing.FaultRefusal(st.Fault))
 	}
 	// In a block, what cannot share a transaction is an error of the server's.
 	alone := !s.known || s.info.Kind == sqltext.NonTransactional && m.txn.State() != gate.InBlock

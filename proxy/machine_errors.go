@@ -113,14 +113,14 @@ func (m *machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 		return nil, false
 	case g == noCheck:
 		return m.shifted(e, msg), true
-	case g == refusal && (pe.Code == raiseCode || refuse == twoPhaseRefusal && pe.Code == endCode):
+	case g == refusal && (pe.Code == raiseCode || refuse == fencing.TwoPhaseRefusal && pe.Code == endCode):
 		if refuse != needsBlockRefusal { // Postgres would refuse it as well
 			m.refused(e, wire.ServerError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
 		}
 		at := len(m.down)
-		m.down = appendError(m.down, "ERROR", refuse)
+		m.down = AppendRefusal(m.down, "ERROR", refuse)
 		return m.down[at:], true
-	case g == refusal && refuse == twoPhaseRefusal && !theirs(pe):
+	case g == refusal && refuse == fencing.TwoPhaseRefusal && !theirs(pe):
 		return nil, false // why Postgres would not have prepared that transaction: a constraint, a temporary table
 	case e.kind == query && e.done == 0 && !ofCheck(e, pe):
 		return m.shifted(e, msg), true
@@ -214,14 +214,14 @@ func (m *machine) readOnlyError(e *reply) []byte {
 	r := m.unfencedBy
 	if m.mode == fencedMode {
 		st := m.status()
-		r = readOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
+		r = fencing.ReadOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
 		if st.CanWrite() {
 			m.pending.told, m.pending.set = st.Epoch, true
 		}
 	}
 	m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
 	at := len(m.down)
-	m.down = appendError(m.down, "ERROR", r)
+	m.down = AppendRefusal(m.down, "ERROR", r)
 	return m.down[at:]
 }
 
@@ -242,9 +242,9 @@ func (m *machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		return m.down[at:]
 	default:
 		m.checks.rename()
-		r := uncheckedRefusal(pe)
+		r := fencing.UncheckedRefusal(pe.Code, pe.Message)
 		m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
-		m.down = appendError(m.down, "ERROR", r)
+		m.down = AppendRefusal(m.down, "ERROR", r)
 		return m.down[at:]
 	}
 	m.refused(e, pe)
@@ -284,4 +284,9 @@ func (m *machine) refused(e *reply, pe wire.ServerError) {
 		write = false
 	}
 	m.events = append(m.events, event{kind: refused, err: pe, text: text, write: write})
+}
+
+// AppendRefusal appends an ErrorResponse for r. The severity is "ERROR" or "FATAL".
+func AppendRefusal(dst []byte, severity string, r *fencing.Refusal) []byte {
+	return wire.AppendServerError(dst, wire.ServerError{Severity: severity, Code: r.SQLState, Message: r.Message, Detail: r.Detail, Hint: r.Hint})
 }

@@ -180,5 +180,5 @@ func (m *machine) replaceFunction(sql string, p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	e := m.pushQuery()
 	e.announced = m.held()
-	e.inserts = []insertion{{index: 0, n: len(sql) + 1, check: fullCheck}, {index: 1, n: len(raiseSQL), check: refusal, refuse: retryRefusal}}
+	e.inserts = []insertion{{index: 0, n: len(sql) + 1, check: fullCheck}, {index: 1, n: len(raiseSQL), check: refusal, refuse: fencing.RetryRefusal}}
 }

@@ -19,7 +19,7 @@ const endCode = "22023"
 // endsBlock reports whether a refused statement is a PREPARE TRANSACTION in what
 // is known to be a block.
 func (m *machine) endsBlock(r *fencing.Refusal, text string) bool {
-	if r != twoPhaseRefusal || !m.txn.Settled() || m.txn.State() != gate.InBlock {
+	if r != fencing.TwoPhaseRefusal || !m.txn.Settled() || m.txn.State() != gate.InBlock {
 		return false
 	}
 	const first, second, space = "prepare", "transaction", " \t\r\n"

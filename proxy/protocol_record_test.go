@@ -215,7 +215,7 @@ func serverLines(all []wiretest.Message) (out []string) {
 }
 
 var (
-	random = regexp.MustCompile(`(fencepost(?:_check|_read)?)_[0-9a-f]{12}_(\d+)`)
+	random = regexp.MustCompile(`(fencepost(?:_check|_read)?)_[0-9a-z]{12}_(\d+)`)
 	source = regexp.MustCompile(`line \d+ at RAISE`)
 	blanks = regexp.MustCompile(`\s+`)
 )

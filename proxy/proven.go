@@ -3,6 +3,7 @@ package proxy
 import (
 	"encoding/binary"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
@@ -64,7 +65,7 @@ func (m *machine) hintUnproven(e *reply, hint []byte) []byte {
 			return hint
 		}
 		if proven, why := sqltext.Proven(c, &t.Statements[i]); !proven && t.Statements[i].Kind == sqltext.Ordinary {
-			return append([]byte("Before PostgreSQL 16, who does not lead reads only what is proven harmless: "+asciiOnly(why)+". "), hint...)
+			return append([]byte("Before PostgreSQL 16, who does not lead reads only what is proven harmless: "+fencing.ASCII(why)+". "), hint...)
 		}
 	}
 	return hint

@@ -109,14 +109,14 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 	entry.PID = x.pid
 	x.mu.Unlock()
 	if stuck {
-		return registrationStuckRefusal
+		return fencing.RegistrationStuckRefusal
 	}
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
 	note, err := x.cand.Fence().RegisterBackend(ctx, entry)
 	if err != nil {
 		x.log.Debug("registry refused", zap.Error(err))
-		return faultRefusal(err)
+		return fencing.FaultRefusal(err)
 	}
 	x.mu.Lock()
 	x.registration = note

@@ -3,6 +3,8 @@ package proxy
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 func TestRepliesAreAFIFOThatGrows(t *testing.T) {
@@ -68,7 +70,7 @@ func TestRepliesPushClearsWhatTheSlotHeldBefore(t *testing.T) {
 	for range 16 {
 		e := r.push(query, true)
 		e.prefix, e.maybe, e.announces, e.hideNoData = 7, true, true, true
-		e.check, e.refuse, e.stmt = refusal, twoPhaseRefusal, unknownStatement
+		e.check, e.refuse, e.stmt = refusal, fencing.TwoPhaseRefusal, unknownStatement
 		e.text = append(e.text, "secret"...)
 		r.pop()
 	}

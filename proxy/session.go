@@ -262,7 +262,7 @@ func (x *session) say(r *fencing.Refusal) {
 
 // supersededRefusal is what the client is told at its next use.
 func (x *session) supersededRefusal() *fencing.Refusal {
-	return supersededRefusal(x.start.own.resource, x.worker, x.cand.Incarnation(), x.cand.Status())
+	return fencing.SupersededRefusal(x.start.own.resource, x.worker, x.cand.Incarnation(), x.cand.Status())
 }
 
 // saySuperseded tells the client that its candidacy is over, and audits the

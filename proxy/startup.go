@@ -203,7 +203,7 @@ func (s *startup) add(name, value string) error {
 		}
 		value = kept
 	case name == "replication" && !isFalse(value):
-		return replicationRefusal
+		return fencing.ReplicationRefusal
 	case strings.HasPrefix(strings.ToLower(name), fencePrefix):
 		return s.own.set(name, value)
 	}
@@ -218,5 +218,5 @@ func refuse(conn net.Conn, err error) {
 		return
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = conn.Write(appendError(nil, "FATAL", r)) // the connection ends either way
+	_, _ = conn.Write(AppendRefusal(nil, "FATAL", r)) // the connection ends either way
 }

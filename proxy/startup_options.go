@@ -29,7 +29,7 @@ func (o *ownParams) set(name, value string) error {
 	bad := func(hint string) error {
 		return &fencing.Refusal{
 			SQLState: "22023",
-			Message:  fmt.Sprintf("invalid value for parameter %q: %q", asciiOnly(strings.ToLower(name)), asciiOnly(value)),
+			Message:  fmt.Sprintf("invalid value for parameter %q: %q", fencing.ASCII(strings.ToLower(name)), fencing.ASCII(value)),
 			Hint:     hint,
 		}
 	}
@@ -66,7 +66,7 @@ func (o *ownParams) set(name, value string) error {
 	default:
 		return &fencing.Refusal{
 			SQLState: "22023",
-			Message:  fmt.Sprintf("unrecognized parameter %q", asciiOnly(name)),
+			Message:  fmt.Sprintf("unrecognized parameter %q", fencing.ASCII(name)),
 			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign and fencepost.worker_timeout.",
 		}
 	}

@@ -149,7 +149,7 @@ func (c *ClientTLS) admit(conn net.Conn, start *startup) error {
 		return &fencing.Refusal{SQLState: "28000", Message: "connection requires a valid client certificate"}
 	case c.cfg.ClientCert == ClientCertVerifyFull && !names(given[0], start.user):
 		return &fencing.Refusal{
-			SQLState: "28000", Message: fmt.Sprintf("certificate authentication failed for user %q", asciiOnly(start.user)),
+			SQLState: "28000", Message: fmt.Sprintf("certificate authentication failed for user %q", fencing.ASCII(start.user)),
 			Hint: "The common name of the client's certificate must be the user's name (tls.client_cert in Fencepost's configuration).",
 		}
 	}
@@ -167,7 +167,7 @@ func plainRefusal(conn net.Conn, start *startup) error {
 	return &fencing.Refusal{
 		SQLState: "28000",
 		Message: fmt.Sprintf("no pg_hba.conf entry for host %q, user %q, database %q, no encryption",
-			asciiOnly(host), asciiOnly(start.user), asciiOnly(start.database)),
+			fencing.ASCII(host), fencing.ASCII(start.user), fencing.ASCII(start.database)),
 		Hint: "Fencepost requires TLS here (tls.mode in its configuration): connect with sslmode=require or stricter.",
 	}
 }

@@ -278,7 +278,7 @@ func sortParameters(lines []string) {
 
 // kept is what stands in front of a text of several statements, all of which the
 // server keeps for those that PREPARE and DECLARE make, and points into.
-var kept = regexp.MustCompile(`EXECUTE fencepost_check_[0-9a-f]+_[0-9a-z_]+\([0-9,]+\);|SELECT fencepost\.refuse\(.*?IS NOT TRUE;| P="[0-9]+"`)
+var kept = regexp.MustCompile(`EXECUTE fencepost_check_[0-9a-z]+_[0-9a-z_]+\([0-9,]+\);|SELECT fencepost\.refuse\(.*?IS NOT TRUE;| P="[0-9]+"`)
 
 func withoutPrefix(lines []string) []string {
 	out := make([]string, len(lines))

@@ -1,0 +1,153 @@
+package fencing
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Refusals that the proxy raises itself. Those of the check are raised by
+// fencepost.refuse in the database, which knows more.
+
+// TwoPhaseRefusal is what PREPARE TRANSACTION gets.
+var TwoPhaseRefusal = &Refusal{
+	SQLState: StateUnfenceable,
+	Message:  "two-phase commit cannot be fenced: a prepared transaction outlives the session that was checked",
+	Detail:   "{}",
+	Hint:     "Commit in one phase, or use a connection that is allowed to write unfenced.",
+}
+
+// ReplicationRefusal is what a replication connection gets when it connects.
+var ReplicationRefusal = &Refusal{
+	SQLState: StateUnfenceable,
+	Message:  "replication connections cannot be fenced",
+	Detail:   "{}",
+	Hint:     "Connect to Postgres itself for replication.",
+}
+
+// RegistrationStuckRefusal follows a note whose deletion failed, and may still happen:
+// it would then take the next note, and what runs under it would be unseen.
+var RegistrationStuckRefusal = &Refusal{
+	SQLState: StateNoFence,
+	Message:  "the fence cannot be checked: the last note of this connection in the registry could not be deleted",
+	Detail:   "{}",
+	Hint:     "Connect again.",
+}
+
+// RetryRefusal stands behind a check that was expected to fail and did not.
+var RetryRefusal = &Refusal{
+	SQLState: StateNotLeader,
+	Message:  "the fast path call was refused while the worker did not lead",
+	Detail:   "{}",
+	Hint:     "Retry the call.",
+}
+
+// FaultRefusal is err if it is a Refusal, and else says that the fence cannot be
+// checked because of it.
+func FaultRefusal(err error) *Refusal {
+	var r *Refusal
+	if errors.As(err, &r) {
+		return r
+	}
+	return &Refusal{
+		SQLState: StateNoFence,
+		Message:  "the fence cannot be checked: " + ASCII(err.Error()),
+		Detail:   "{}",
+		Hint:     "See Fencepost's log and the status command; nothing is written until the fence can be checked.",
+	}
+}
+
+// UnfencedRefusal is what a write gets on a connection without a resource.
+func UnfencedRefusal(user string) *Refusal {
+	return &Refusal{
+		SQLState: StateNotLeader,
+		Message:  "this connection names no resource, so it can only read",
+		Detail:   detail(map[string]any{"user": user}),
+		Hint: "Name the resource that this worker writes, as in options='-c fencepost.resource=billing -c fencepost.worker=host-7:4242', " +
+			"or let this user write unfenced by unfenced.users in Fencepost's configuration.",
+	}
+}
+
+// MissingResourceRefusal is what a connection without a resource gets at startup
+// where the configuration refuses it.
+func MissingResourceRefusal(user string) *Refusal {
+	r := *UnfencedRefusal(user)
+	r.Message = "this connection names no resource, and the configuration refuses such connections"
+	return &r
+}
+
+// SupersededRefusal tells a worker that its candidacy is over.
+func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusal {
+	return &Refusal{
+		SQLState: StateSuperseded,
+		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of worker %s",
+			ASCII(worker), ASCII(resource), st.Epoch, st.Holder.Epoch, ASCII(st.Holder.Worker)),
+		Detail: statusDetail(resource, worker, incarnation, st),
+		Hint:   "Another worker leads. Stop what this worker was doing; connect again only to begin anew from what the database says now.",
+	}
+}
+
+// ReadOnlyRefusal is what a write that only the server's read-only mode found
+// gets: it hid in a function, a view or a rule.
+func ReadOnlyRefusal(resource, worker, incarnation string, st *Status) *Refusal {
+	r := &Refusal{SQLState: StateNotLeader, Detail: statusDetail(resource, worker, incarnation, st)}
+	if st.CanWrite() {
+		r.SQLState = StateStartOver
+		r.Message = fmt.Sprintf("worker %s has become leader of resource %s with epoch %d since this transaction began",
+			ASCII(worker), ASCII(resource), st.Epoch)
+		r.Hint = "Roll back and start over from the read on: the connection has now been told."
+		return r
+	}
+	r.Message = fmt.Sprintf("worker %s is not the leader of resource %s: it may only read; epoch %d is held by worker %s",
+		ASCII(worker), ASCII(resource), st.Holder.Epoch, ASCII(st.Holder.Worker))
+	r.Hint = "Ask SHOW fencepost.role before writing, or connect with fencepost.campaign=wait."
+	return r
+}
+
+// UncheckedRefusal replaces an error of the check itself, with that SQLSTATE and
+// message.
+func UncheckedRefusal(code, message string) *Refusal {
+	return &Refusal{
+		SQLState: StateNoFence,
+		Message:  "the fence cannot be checked: " + ASCII(message),
+		Detail:   detail(map[string]any{"sqlstate": code}),
+		Hint:     "The schema fencepost must be there (fencepost migrate --dsn ...) and readable by this role; then connect again.",
+	}
+}
+
+func statusDetail(resource, worker, incarnation string, st *Status) string {
+	return detail(map[string]any{
+		"resource": resource, "worker": worker, "incarnation": incarnation, "epoch": st.Epoch,
+		"current_epoch": st.Holder.Epoch, "current_worker": st.Holder.Worker,
+	})
+}
+
+// detail is one line of JSON in ASCII.
+func detail(v map[string]any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return "{}"
+	}
+	return ASCII(string(b))
+}
+
+// ASCII escapes all else as \uXXXX, so that no client_encoding can refuse
+// the message (22P05). Inside JSON strings that is the same text.
+func ASCII(s string) string {
+	var b strings.Builder
+	for _, r := range s {
+		switch {
+		case r < 0x20 || r == 0x7f:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		case r < 0x7f:
+			b.WriteRune(r)
+		case r > 0xffff:
+			r -= 0x10000
+			fmt.Fprintf(&b, `\u%04x\u%04x`, 0xd800+r>>10, 0xdc00+r&0x3ff)
+		default:
+			fmt.Fprintf(&b, `\u%04x`, r)
+		}
+	}
+	return b.String()
+}
