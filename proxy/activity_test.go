@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
 // supersededCandidacy is one that is over.
@@ -25,7 +26,7 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
 	x := newSession(s, client, server, &startup{})
-	x.m = NewMachine(machineConfig{Mode: fencedMode, Version: 15, Status: func() *fencing.Status { return noStatus }, Cache: sqltext.NewCache(1 << 10)})
+	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Status: func() *fencing.Status { return noStatus }, Cache: sqltext.NewCache(1 << 10)})
 	s.crews.join(x, fencing.JoinRequest{Worker: "w"})
 	defer s.crews.leave(x)
 	x.cand = supersededCandidacy{}

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // maxAuthMessage bounds a client's answer in the authentication
@@ -129,7 +129,7 @@ func (x *session) serverMessage() (typ byte, msg []byte, err error) {
 	}
 	f, _, err := wire.PeekFrame(head)
 	if err != nil || f.Size > maxStartupReply {
-		return 0, nil, fmt.Errorf("%w in its startup", errSurprise)
+		return 0, nil, fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 	}
 	if cap(x.message) < f.Size {
 		x.message = make([]byte, f.Size)
@@ -261,7 +261,7 @@ func (x *session) serverParameter(body []byte) {
 
 // prepareChecks prepares the session's checks on the server before the client
 // is let in: a fence that cannot be checked is known here.
-func (x *session) prepareChecks(m *machine) error {
+func (x *session) prepareChecks(m *protocol.Machine) error {
 	out := m.AppendPrepare(nil)
 	if err := x.observer.Sent(out); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
 // join makes the connection a member of its candidacy, if it names a resource,
@@ -19,11 +20,11 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 	if err != nil {
 		return nil, 0, err
 	}
-	c := machineConfig{
+	c := protocol.Config{
 		Mode: md, Version: x.version, Status: func() *fencing.Status { return noStatus },
 		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.parameters,
 	}
-	if md == fencedMode {
+	if md == protocol.ModeFenced {
 		claim := x.joinRequest()
 		x.worker = claim.Worker
 		x.srv.crews.join(x, claim)
@@ -45,9 +46,9 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		c.Fence, c.Resource, c.Worker, c.Incarnation = x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation()
 		c.ProvenReads = x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
 	}
-	m := NewMachine(c)
+	m := protocol.New(c)
 	x.observe(c)
-	if md != passing {
+	if md != protocol.ModePassing {
 		if err := x.prepareChecks(m); err != nil {
 			return nil, 0, err
 		}
@@ -64,17 +65,17 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 
 var noStatus = &fencing.Status{}
 
-func (x *session) chooseMode() (mode, error) {
+func (x *session) chooseMode() (protocol.Mode, error) {
 	if x.start.own.resource != "" {
-		return fencedMode, nil
+		return protocol.ModeFenced, nil
 	}
 	switch x.srv.cfg.Unfenced(x.start.user) {
 	case UnfencedAllow:
-		return passing, nil
+		return protocol.ModePassing, nil
 	case UnfencedRefuse:
 		return 0, fencing.MissingResourceRefusal(x.start.user)
 	default:
-		return reading, nil
+		return protocol.ModeReadOnly, nil
 	}
 }
 
@@ -136,7 +137,7 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 // proven, so that what the client prepares first can be.
 func (x *session) awaitCatalog(ctx context.Context) {
 	f := x.cand.Fence()
-	wanted := x.version < readOnlyHolds || x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
+	wanted := x.version < protocol.ReadOnlyHolds || x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
 	if !wanted || f.Catalog() != nil {
 		return
 	}

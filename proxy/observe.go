@@ -2,7 +2,7 @@ package proxy
 
 import (
 	"github.com/fencepost/fencepost/fencing"
-
+	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -45,12 +45,12 @@ func (nobody) Registered(int64)  {}
 func (nobody) Unregistered()     {}
 
 // observe begins to observe a session that is not let through unchecked.
-func (x *session) observe(c machineConfig) {
-	if x.srv.cfg.Observe == nil || c.Mode == passing || !fencing.Checking {
+func (x *session) observe(c protocol.Config) {
+	if x.srv.cfg.Observe == nil || c.Mode == protocol.ModePassing || !fencing.Checking {
 		return
 	}
 	o := Observed{
-		Version: c.Version, Fenced: c.Mode == fencedMode, Fence: c.Fence, Incarnation: c.Incarnation,
+		Version: c.Version, Fenced: c.Mode == protocol.ModeFenced, Fence: c.Fence, Incarnation: c.Incarnation,
 		ProvenReads: c.ProvenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
 	}
 	for _, body := range x.parameters {

@@ -3,11 +3,11 @@ package proxy
 import (
 	"context"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // maxServerMessage bounds a message of the server that must be whole before it
@@ -21,7 +21,7 @@ type downPump struct {
 	have    int
 	scratch []byte
 	plan    gate.Segments
-	events  []event
+	events  []protocol.Event
 
 	taken bool // the machine has taken what follows; sending is held
 	step  downStep
@@ -157,10 +157,10 @@ func (d *downPump) takeLocked() {
 	d.plan.Reset(d.buf[:d.have])
 	d.step.n, d.events, d.step.err = x.m.FromServer(d.buf[:d.have], &d.plan)
 	for i := range d.events {
-		switch d.events[i].kind {
-		case superseded:
+		switch d.events[i].Kind {
+		case protocol.EventSuperseded:
 			x.goodbye = true // it is in the plan
-		case unregister:
+		case protocol.EventUnregister:
 			x.registrationGone = make(chan struct{})
 		}
 	}
@@ -192,12 +192,12 @@ func (d *downPump) relay(ctx context.Context) error {
 	defer d.keep()
 	tells := false
 	for i := range d.events {
-		switch e := &d.events[i]; e.kind {
-		case unregister:
+		switch e := &d.events[i]; e.Kind {
+		case protocol.EventUnregister:
 			x.unregister(ctx)
-		case announce:
+		case protocol.EventAnnounce:
 			tells = true
-		case refused:
+		case protocol.EventRefused:
 			x.auditRefusal(*e)
 		}
 	}
@@ -218,13 +218,13 @@ func (d *downPump) relay(ctx context.Context) error {
 func (d *downPump) after(ctx context.Context) bool {
 	x := d.x
 	for i := range d.events {
-		switch e := &d.events[i]; e.kind {
-		case superseded:
+		switch e := &d.events[i]; e.Kind {
+		case protocol.EventSuperseded:
 			x.cand.Advanced(ctx)
 			_ = x.server.Close()
 			x.hangUp()
 			return false
-		case ended:
+		case protocol.EventEnded:
 			x.fatal(ctx, e)
 			return false
 		}

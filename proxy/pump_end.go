@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
 // fatal relays the server's FATAL error. If the server ended the backend
 // because another worker was granted an epoch, the client is told that instead.
-func (x *session) fatal(ctx context.Context, e *event) {
+func (x *session) fatal(ctx context.Context, e *protocol.Event) {
 	_ = x.server.Close()
-	if fencing.Checking && x.cand != nil && e.err.Code == "57P01" && x.advanced(ctx) {
+	if fencing.Checking && x.cand != nil && e.Err.Code == "57P01" && x.advanced(ctx) {
 		x.superseded.Store(true)
 		x.serverEnded()
 		return
@@ -21,7 +22,7 @@ func (x *session) fatal(ctx context.Context, e *event) {
 	x.goodbye = true
 	x.mu.Unlock()
 	if first {
-		_ = x.toClient(e.message)
+		_ = x.toClient(e.Message)
 	}
 	x.hangUp()
 }

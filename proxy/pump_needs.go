@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
 // awaitRoom waits until the server has answered enough for more to be sent.
@@ -41,16 +42,16 @@ func (x *session) retries() bool {
 }
 
 // meet does what the machine needs before it can go on.
-func (x *session) meet(ctx context.Context, n need) {
+func (x *session) meet(ctx context.Context, n protocol.Need) {
 	defer while(&x.active.serving)()
 	switch n {
-	case needRegister:
+	case protocol.NeedRegister:
 		r := x.register(ctx)
 		x.mu.Lock()
 		x.m.Registered(r)
 		x.mu.Unlock()
 		return
-	case needCatalog:
+	case protocol.NeedCatalog:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 		x.cand.Fence().RefreshCatalog(wait)
 		cancel()
@@ -58,14 +59,14 @@ func (x *session) meet(ctx context.Context, n need) {
 		x.m.Refreshed()
 		x.mu.Unlock()
 		return
-	case needAnalysis:
+	case protocol.NeedAnalysis:
 		x.analyze()
 		return
-	case needCampaign:
+	case protocol.NeedCampaign:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 		x.cand.CampaignOnDemand(wait)
 		cancel()
-	case needConfirm:
+	case protocol.NeedConfirm:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 		_ = x.cand.AwaitConfirmed(wait) // the standing says how it went
 		cancel()

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
 // firstBuffer is the size of a pump's buffer: one read.
@@ -39,7 +40,7 @@ type upStep struct {
 	out  []byte
 	rest [][]byte
 	n    int
-	need need
+	need protocol.Need
 	err  error
 }
 
@@ -152,7 +153,7 @@ func (u *upPump) serve() (stay bool) {
 	if len(u.step.out) > 0 {
 		sent, err = u.x.server.(*socket).tryWrite(u.step.out)
 	}
-	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != needMore && u.step.need != needNothing {
+	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != protocol.NeedMore && u.step.need != protocol.NeedNothing {
 		u.step.out = u.step.out[sent:]
 		return false
 	}
@@ -242,17 +243,17 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
 			x.mu.Lock()
-			if x.parting = protocolError("%s", err); errors.Is(err, errBug) {
-				x.parting = bugRefusal
+			if x.parting = protocolError("%s", err); errors.Is(err, protocol.ErrBug) {
+				x.parting = protocol.BugRefusal
 			}
 			x.mu.Unlock()
 			return true, false
-		case need == needTerminal:
+		case need == protocol.NeedTerminal:
 			return true, true
-		case need == needMore, need == needNothing:
+		case need == protocol.NeedMore, need == protocol.NeedNothing:
 			u.keep()
 			return false, false
-		case need == needRoom:
+		case need == protocol.NeedRoom:
 			if !x.awaitRoom() {
 				return u.serverGone(u.buf[u.off:u.have])
 			}

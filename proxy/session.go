@@ -10,11 +10,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // registerTimeout bounds writing or deleting a note of the registry.
@@ -63,7 +63,7 @@ type session struct {
 
 	// mu guards the machine and what follows. It is never held while blocking.
 	mu                sync.Mutex
-	m                 *machine
+	m                 *protocol.Machine
 	reading           bool // up is in its Read
 	draining          bool
 	goodbye           bool                 // the client was told why the session ends
@@ -274,7 +274,7 @@ func (x *session) saySuperseded(text string, write bool) {
 	x.audited = x.audited || audit
 	x.mu.Unlock()
 	if audit {
-		x.auditRefusal(event{err: wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, text: text, write: write})
+		x.auditRefusal(protocol.Event{Err: wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, Text: text, Write: write})
 	}
 	x.say(r)
 }

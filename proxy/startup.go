@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // maxStartupPacket is the limit of a startup packet with its length
@@ -218,5 +218,5 @@ func refuse(conn net.Conn, err error) {
 		return
 	}
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = conn.Write(AppendRefusal(nil, "FATAL", r)) // the connection ends either way
+	_, _ = conn.Write(protocol.AppendRefusal(nil, "FATAL", r)) // the connection ends either way
 }

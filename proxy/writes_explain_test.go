@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing/sqltext"
-	"github.com/fencepost/fencepost/proxy"
 )
 
 // TestExplainSaysWhatTheProxyDoes: for each statement of the write paths, and
@@ -30,8 +29,8 @@ func TestExplainSaysWhatTheProxyDoes(t *testing.T) {
 		}
 		e := all[0]
 		alone := e.Kind == sqltext.NonTransactional
-		leader := proxy.Front(t, sql, true, !alone)
-		follower := proxy.Front(t, sql, false, !alone)
+		leader := inFront(t, sql, true, !alone)
+		follower := inFront(t, sql, false, !alone)
 		var want, wantFollower string
 		switch {
 		case strings.HasPrefix(e.Check, "none"), strings.HasPrefix(e.Check, "behind"):

@@ -28,7 +28,8 @@ var ours = map[string][]string{
 	"election/electiontest": {
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
 	},
-	"proxy":               {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
+	"proxy":               {"fencing", "fencing/sqltext", "proxy/gate", "proxy/protocol", "proxy/wire"},
+	"proxy/protocol":      {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
 	"proxy/wire":          {},
 	"proxy/gate":          {"fencing", "fencing/sqltext"},
 	"migrations":          {},
@@ -131,6 +132,28 @@ func TestTheDomainNeedsNothing(t *testing.T) {
 		if strings.Contains(p, "pg_query") || p == module+"/fencing/sqltext" {
 			t.Errorf("the elections depend on %s", p)
 		}
+	}
+}
+
+// TestTheProtocolIsPure: what decides of each message waits for nothing, does no input
+// or output, and reads no clock, so that it can be tested alone.
+func TestTheProtocolIsPure(t *testing.T) {
+	t.Parallel()
+	pure := map[string]bool{"proxy/protocol": true, "proxy/gate": true, "proxy/wire": true}
+	for _, p := range list(t) {
+		if !pure[name(p.ImportPath)] {
+			continue
+		}
+		delete(pure, name(p.ImportPath))
+		for _, i := range p.Imports {
+			switch root, _, _ := strings.Cut(i, "/"); root {
+			case "context", "net", "os", "sync", "syscall", "time":
+				t.Errorf("package %s imports %s", p.ImportPath, i)
+			}
+		}
+	}
+	if len(pure) > 0 {
+		t.Errorf("not found: %v", pure)
 	}
 }
 

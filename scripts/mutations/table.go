@@ -29,12 +29,13 @@ const (
 const (
 	ofTheGate  = "./proxy/gate"
 	ofTheFence = "./fencing/store"
+	ofTheCore  = "./proxy/protocol"
 
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
-	theJudge    = "proxy/machine_decide.go"
-	theQueries  = "proxy/machine_query.go"
-	theMessages = "proxy/machine_extended.go"
+	theJudge    = "proxy/protocol/decide.go"
+	theQueries  = "proxy/protocol/query.go"
+	theMessages = "proxy/protocol/extended.go"
 	theSchema   = "migrations/003_one_predicate.sql"
 )
 
@@ -44,7 +45,7 @@ var table = []mutation{
 	// The reasons.
 	{name: "an uncovered transaction is covered", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
 		old: "return Reason{checked}, t.coverage == Checked", text: "return Reason{checked}, true"},
-	{name: "read-only mode is a check for a function call", file: "proxy/machine_client.go", tests: fastPath,
+	{name: "read-only mode is a check for a function call", file: "proxy/protocol/client.go", tests: fastPath,
 		old: "return r, ok && m.txn.Coverage() == gate.Checked", text: "return r, ok"},
 	{name: "every block has failed", file: theTxn, tests: inABlock,
 		old: "t.State() == Failed }", text: "t.State() >= InBlock }"},
@@ -56,14 +57,14 @@ var table = []mutation{
 	{name: "what only seems to be skipped is sent", file: theTxn, tests: "^TestSafetyErrorThatSeems",
 		old: "t.skipping && !t.perhaps && !pending", text: "t.skipping && !pending"},
 	// A leak.
-	{name: "a name says which text runs", file: "proxy/machine_restate.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
+	{name: "a name says which text runs", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
 		old: "	return harmless\n", text: "	return false && harmless\n"},
 	// A leak.
-	{name: "only what another batch holds can take a name away", file: "proxy/machine_restate.go", tests: "^TestSafetyNameGivenAwayInABind$",
+	{name: "only what another batch holds can take a name away", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameGivenAwayInABind$",
 		old: "if s.sends == m.sends {", text: "if s.batch == m.batch {"},
-	{name: "the check after a refused note has the epoch of now", file: "proxy/machine_inject.go", tests: "^TestACheckAfterARefusedNoteCannotPass$",
+	{name: "the check after a refused note has the epoch of now", file: "proxy/protocol/inject.go", in: ofTheCore, tests: "^TestACheckAfterARefusedNoteCannotPass$",
 		old: "if m.registerErr != nil {", text: "if m.registerErr != nil && m.registerHeld > 1<<40 {"},
-	{name: "PREPARE of a known name leaves it known", file: "proxy/machine_follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
+	{name: "PREPARE of a known name leaves it known", file: "proxy/protocol/follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
 		old: "m.stmts.doubt(s.info.Name)", text: "_ = s.info.Name"},
 	{name: "what can be known is harmless", file: theTxn, tests: nothing,
 		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == sqltext.Ordinary\n"},
@@ -136,20 +137,20 @@ var table = []mutation{
 		old: "	if m.txn.Coverage() == gate.Checked && !alone {", text: "	if m.txn.Coverage() >= gate.ReadOnly && !alone {"},
 	{name: "no check in front of a Query", file: theQueries, tests: staleAll + "simple",
 		old: "	prefix := m.checks.text(g, m.inFront())", text: "	prefix := []byte(\"select 1;\")"},
-	{name: "no check in front of a later transaction of a text", file: "proxy/machine_text.go", tests: staleAll + "with_a_commit",
+	{name: "no check in front of a later transaction of a text", file: "proxy/protocol/text.go", tests: staleAll + "with_a_commit",
 		old: "		case d.action == checkFirst:\n			sql, x.check", text: "		case d.action == checkFirst:\n			_, x.check"},
 	{name: "no check in front of Parse", file: theMessages, tests: staleAll + "(extended|parse_alone)",
-		old: "	r, need := m.injectExtended(s, p)\n	m.reparses = false", text: "	r, _ := gate.Unfenced(true)\n	need := needNothing\n	m.reparses = false"},
+		old: "	r, need := m.injectExtended(s, p)\n	m.reparses = false", text: "	r, _ := gate.Unfenced(true)\n	need := NeedNothing\n	m.reparses = false"},
 	{name: "no check in front of Bind", file: theMessages, tests: staleAll + "(prepared_under|bind_alone)",
-		old:  "	r, need := m.injectExtended(s, p)\n	if need != needNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || s.snapshot || s",
+		old:  "	r, need := m.injectExtended(s, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || s.snapshot || s",
 		text: "	r, _ := gate.Unfenced(true)\n	m.snapshots = m.snapshots || s.snapshot || s"},
 	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
 		old: "		if r, need = m.injectExtended(s, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
-	{name: "no check in front of a function call", file: "proxy/machine_client.go", tests: fastPath,
+	{name: "no check in front of a function call", file: "proxy/protocol/client.go", tests: fastPath,
 		old: "	r, ok := m.functionPasses()", text: "	r, ok := gate.Unfenced(true)"},
-	{name: "the check has the epoch that was told for the one that is held", file: "proxy/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
+	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
 		old: "	c.announced, c.held, c.built = told, held, true", text: "	held = told\n	c.announced, c.held, c.built = told, held, true"},
-	{name: "what was told holds for the transaction in hand", file: "proxy/machine.go", tests: openedOld,
+	{name: "what was told holds for the transaction in hand", file: "proxy/protocol/machine.go", tests: openedOld,
 		old: "		m.txAnnounced, m.unsynced = m.announced, false", text: "		m.unsynced = false\n	}\n	if m.txAnnounced = m.announced; m.txn.IsOutside() {"},
 
 	// What the grammar says.

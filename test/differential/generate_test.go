@@ -474,7 +474,7 @@ func (g *generator) doubtful() {
 
 // forget lets a function drop all prepared statements, which nobody sees on the
 // wire. What is sent on without waiting is refused once: nothing else is known to
-// be safe (see proxy/machine_retry.go). So this comes first, and is waited for.
+// be safe (see proxy/protocol/retry.go). So this comes first, and is waited for.
 func (g *generator) forget() {
 	if g.IntN(2) == 0 {
 		g.add(parseOf("s1", "select forget()"), bindOf("", "s1", nil), executeOf("", 0), syncStep)

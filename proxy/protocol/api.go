@@ -1,0 +1,167 @@
+package protocol
+
+import (
+	"strconv"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/wire"
+)
+
+// Config is what a machine knows from the start.
+type Config struct {
+	Mode    Mode
+	Version int // the server's major version
+	// Status returns the candidacy's status. It must not block, and must return a
+	// new pointer whenever the status has changed.
+	Status func() *fencing.Status
+	Cache  *sqltext.Cache // of analyses, shared by the sessions
+	// Fence, Resource, Worker and Incarnation name the fence and the candidacy. They
+	// are empty without a resource.
+	Fence                         int32
+	Resource, Worker, Incarnation string
+	// Unfenced is what a write gets in the mode reading.
+	Unfenced *fencing.Refusal
+	// Catalog returns what is known of the database's names now, or nil. It is nil
+	// without a resource.
+	Catalog func() *fencing.Catalog
+	// ProvenReads: a leader's transaction of nothing but proven reads goes unchecked.
+	ProvenReads bool
+	// Parameters are the bodies of the server's ParameterStatus messages.
+	Parameters [][]byte
+}
+
+// New returns the machine of a session that has authenticated.
+func New(c Config) *Machine {
+	m := &Machine{
+		mode: c.Mode, version: c.Version, status: c.Status, cache: c.Cache,
+		checks:     newChecks(c.Fence, c.Resource, c.Worker, c.Incarnation),
+		unfencedBy: c.Unfenced, catalog: c.Catalog, provenReads: c.ProvenReads,
+		unnamed:  unknownStatement,
+		settings: sqltext.Settings{StandardConformingStrings: true, SafeEncoding: true},
+	}
+	for _, body := range c.Parameters {
+		m.parameter(body)
+	}
+	return m
+}
+
+// AppendPrepare appends the messages that prepare the session's checks on the
+// server, with a Sync. They are the first messages after the authentication; call
+// Prepared when ReadyForQuery has answered them.
+func (m *Machine) AppendPrepare(dst []byte) []byte {
+	return wire.AppendSync(m.checks.appendPrepare(dst, 0, true, new(replyQueue).push))
+}
+
+// Prepared says that the server has prepared the checks.
+func (m *Machine) Prepared() { m.checks.confirmed = true }
+
+// AppendGreeting appends the parameters that tell the client its resource, worker,
+// role and epoch, and takes announced for the epoch that the client knows. Nothing is
+// appended without a resource.
+func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fencing.Epoch) []byte {
+	m.announced = announced
+	if m.mode != ModeFenced {
+		return dst
+	}
+	m.reported = st
+	dst = wire.AppendParameterStatus(dst, "fencepost.resource", fencing.ASCII(m.checks.resource))
+	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(m.checks.worker))
+	dst = wire.AppendParameterStatus(dst, "fencepost.role", shownRole(st))
+	return wire.AppendParameterStatus(dst, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
+}
+
+// FromClient takes bytes of the client, as many as it can, and plans what to send to
+// the server. It stops at n when it needs something: send the plan, meet the need, and
+// call it again with what follows n. An error ends the session.
+func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
+	defer caught(p, &err)
+	n, need, err = m.client(in, p)
+	m.partial = n < len(in)
+	return n, need, err
+}
+
+// FromServer takes bytes of the server, as many as it can, and plans what to send to
+// the client. The events are what the caller does besides, and are good until the next
+// call. An error ends the session.
+func (m *Machine) FromServer(in []byte, p *gate.Segments) (n int, events []Event, err error) {
+	defer caught(p, &err)
+	m.down, m.events = m.down[:0], m.events[:0]
+	n, err = m.server(in, p)
+	return n, m.events, err
+}
+
+// Wants is the length in bytes of the message that FromClient waits for, after NeedMore.
+func (m *Machine) Wants() int { return m.wants }
+
+// RegisterRequest is what to register, after NeedRegister. The caller adds the process id.
+func (m *Machine) RegisterRequest() fencing.RegisterRequest {
+	m.registerHeld = m.held()
+	return fencing.RegisterRequest{
+		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
+		Announced: m.txAnnounced, Held: m.registerHeld, Flushed: m.flush,
+	}
+}
+
+// Registered says that the backend is registered, or why it is not.
+func (m *Machine) Registered(r *fencing.Refusal) {
+	m.tried, m.registerErr = true, r
+	if !m.registration.Held() {
+		m.registration = gate.Registered(r)
+	}
+}
+
+// Asked says that NeedCampaign or NeedConfirm was met, whatever came of it.
+func (m *Machine) Asked(n Need) { m.hasAsked = max(m.hasAsked, n) }
+
+// Refreshed says that the catalog was read again, or cannot be.
+func (m *Machine) Refreshed() { m.renewed = true }
+
+// WantedAnalysis returns the text to analyze, after NeedAnalysis.
+func (m *Machine) WantedAnalysis() (sql string, s sqltext.Settings) {
+	return m.inHand.sql, m.inHand.settings
+}
+
+// Analyzed takes the analysis of what WantedAnalysis returned.
+func (m *Machine) Analyzed(t *sqltext.Text) { m.inHand.text = t }
+
+// HasRoom reports, after NeedRoom, that FromClient can go on.
+func (m *Machine) HasRoom() bool {
+	if m.waiting || m.retry.discard {
+		return !m.pendingReplies.certain() || m.waiting && m.copying // the server waits for the client
+	}
+	return m.pendingReplies.len() <= maxPending/2
+}
+
+// Quiet reports that no reply is pending and no message of the client is incomplete.
+func (m *Machine) Quiet() bool { return m.pendingReplies.empty() && !m.partial }
+
+// AtRest reports a point at which the session can end without losing anything: no
+// reply is pending, no transaction is open, and no message of the client is incomplete.
+func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.partial }
+
+// InsideReply reports that a message of the server was sent to the client in part.
+func (m *Machine) InsideReply() bool { return m.skipDown > 0 }
+
+// MayWrite reports whether writes may be tried now, in the transaction in hand.
+func (m *Machine) MayWrite() bool { return m.status().CanWrite() && m.txAnnounced != 0 }
+
+// Announced says that the epoch of an announce event reached a client of which
+// nothing was pending. It does nothing if something is pending again.
+func (m *Machine) Announced() {
+	if m.Quiet() {
+		m.announced, m.pending.set = m.pending.told, false
+	}
+}
+
+// Replays reports that FromClient has something to send again, whether or not the
+// client sends more.
+func (m *Machine) Replays() bool { return m.retry.due }
+
+// WillReplay reports that it has, or will have once the server has answered.
+func (m *Machine) WillReplay() bool { return m.retry.discard || m.retry.due }
+
+// ClientEnded says that nothing more comes from the client, so that nothing new is
+// kept to be sent again.
+func (m *Machine) ClientEnded() { m.retry.on = false }

@@ -1,0 +1,82 @@
+package protocol
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// leading returns a machine of a leader that was told epoch 7.
+func leading(version int) *Machine {
+	st := &fencing.Status{Role: fencing.Leader, Epoch: 7, Holder: fencing.Record{Epoch: 7}}
+	m := New(Config{
+		Mode: ModeFenced, Version: version, Status: func() *fencing.Status { return st }, Cache: sqltext.NewCache(1 << 20),
+		Fence: 1, Resource: "billing", Worker: "w1", Incarnation: "i1",
+	})
+	m.announced, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
+	return m
+}
+
+func join(parts ...[]byte) []byte {
+	var b []byte
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	return b
+}
+
+// turn is one exchange: what the client sends, and all that the server answers,
+// to ours and to the client's.
+type turn struct {
+	name           string
+	client, server []byte
+}
+
+func turns() []turn {
+	done := func(tag string) []byte { return wiretest.Msg('C', []byte(tag), []byte{0}) }
+	row := wiretest.Msg('D', []byte{0, 1, 0xff, 0xff, 0xff, 0xff})
+	columns := wiretest.Msg('T', []byte{0, 0})
+	ready := wiretest.Msg('Z', []byte{'I'})
+	check := join(wiretest.Msg('2'), row, done("SELECT 1"), wiretest.Msg('3'))
+	const update = "UPDATE accounts SET balance = balance + 1 WHERE id = 4711"
+	return []turn{
+		{"simple", wiretest.Query(update), join(columns, row, done("SELECT 1"), done("UPDATE 1"), ready)},
+		{"prepared", join(wiretest.Bind("", "s", "4711"), wiretest.Execute("", 0), wiretest.Sync()),
+			join(check, wiretest.Msg('2'), done("UPDATE 1"), ready)},
+		{"extended", join(wiretest.Parse("", update), wiretest.Bind("", ""), wiretest.Execute("", 0), wiretest.Sync()),
+			join(check, wiretest.Msg('1'), wiretest.Msg('2'), done("UPDATE 1"), ready)},
+	}
+}
+
+// BenchmarkMachine measures what the protocol costs per transaction, without
+// any socket.
+func BenchmarkMachine(b *testing.B) {
+	for _, x := range turns() {
+		b.Run(x.name, func(b *testing.B) {
+			m := leading(15)
+			m.stmts.set("s", &statement{known: true, confirmed: true})
+			var up gate.Plan
+			var down gate.Segments
+			var scratch []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				up.Reset(x.client)
+				if n, need, err := m.FromClient(x.client, &up); n != len(x.client) || need != NeedNothing || err != nil {
+					b.Fatal(n, need, err)
+				}
+				_, scratch = up.Bytes(scratch)
+				down.Reset(x.server)
+				if n, _, err := m.FromServer(x.server, &down); n != len(x.server) || err != nil {
+					b.Fatal(n, err)
+				}
+				_, scratch = down.Bytes(scratch)
+			}
+			if !m.pendingReplies.empty() {
+				b.Fatal("something is owed at the end")
+			}
+		})
+	}
+}

@@ -1,0 +1,239 @@
+package protocol
+
+import (
+	"errors"
+	"strings"
+	"unsafe"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// errCopyFlood says that a client sent more Syncs inside COPY data, where they
+// are ignored, than any client has reason to.
+var errCopyFlood = errors.New("too many messages inside COPY data")
+
+// frontendTypes are the types of messages that a server reads in a session.
+const frontendTypes = "QPBDECSHXFdcf"
+
+// client is FromClient for bytes that follow what was taken before.
+func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) {
+	m.scratch = reuse(m.scratch)
+	if m.mute {
+		return len(in), NeedNothing, nil
+	}
+	if m.retry.discard && len(in) > 0 {
+		return 0, NeedRoom, nil
+	}
+	if m.retry.due {
+		if need := m.replay(p); need != NeedNothing {
+			return 0, need, nil
+		}
+	}
+	for n < len(in) {
+		if m.skipUp > 0 {
+			k := min(m.skipUp, len(in)-n)
+			if !m.dropUp {
+				m.gate.Rest(p, n, n+k)
+			}
+			m.skipUp -= k
+			n += k
+			continue
+		}
+		m.dropUp = false
+		if m.pendingReplies.len() >= maxPending {
+			if m.copyIn { // the server answers nothing before the data ends
+				return n, NeedNothing, errCopyFlood
+			}
+			return n, NeedRoom, nil
+		}
+		if strings.IndexByte(frontendTypes, in[n]) < 0 {
+			// The server ends the connection over the type alone, also inside a COPY.
+			// Input that it leaves unread would reset the connection, and a reset
+			// discards what it has said and not yet delivered.
+			p.Relay(n, n+1)
+			m.mute = true
+			return len(in), NeedNothing, nil
+		}
+		f, ok, err := wire.PeekClientFrame(in[n:])
+		if err != nil {
+			// The server ends the connection over that header, in its own words.
+			r, _ := gate.Malformed(err)
+			m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
+			m.mute = true
+			return len(in), NeedNothing, nil
+		}
+		if !ok {
+			m.wants = wire.HeaderLen
+			return n, NeedMore, nil
+		}
+		avail := min(f.Size, len(in)-n)
+		if avail < f.Size && !m.startable(f, in[n+wire.HeaderLen:]) {
+			m.wants = f.Size
+			return n, NeedMore, nil
+		}
+		need := m.message(f, n, avail, p)
+		if need != NeedNothing {
+			return n, need, nil
+		}
+		m.settled()
+		m.retry.keep(f, in[n:n+avail])
+		m.skipUp = f.Size - avail
+		n += avail
+		if f.Type == 'X' {
+			return n, NeedTerminal, nil
+		}
+	}
+	return n, NeedNothing, nil
+}
+
+// startable reports whether a message can be begun with the part of its body
+// that is there.
+func (m *Machine) startable(f wire.Frame, body []byte) bool {
+	switch f.Type {
+	case 'd', 'F':
+		return true
+	case 'B':
+		_, name, ok := bindNames(body)
+		return ok && (f.Size > maxWholeBind || !m.restates(m.named(name), name))
+	default:
+		return false
+	}
+}
+
+// bindNames reads the portal and the statement that a Bind names.
+func bindNames(body []byte) (portal, stmt []byte, ok bool) {
+	portal, rest, ok := wire.CString(body)
+	if !ok {
+		return nil, nil, false
+	}
+	stmt, _, ok = wire.CString(rest)
+	return portal, stmt, ok
+}
+
+// reuse empties a buffer for its next use, or drops it if it has become large.
+func reuse(b []byte) []byte {
+	const large = 64 << 10
+	if cap(b) > large {
+		return nil
+	}
+	return b[:0]
+}
+
+// Message handles one client message of which in[n:n+avail] is there.
+func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
+	body, more := p.Input()[n+wire.HeaderLen:n+avail], f.Size-avail
+	if m.copyIn && m.copyMessage(f.Type, n, avail, more, p) {
+		return NeedNothing
+	}
+	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && f.Type != 'S' {
+		// An error ended the batch and its Sync was not sent yet: the server
+		// reads this message, and neither runs nor answers it.
+		m.gate.Pass(p, n, n+avail, more, r)
+		return NeedNothing
+	}
+	if m.txn.Skips() && m.pendingReplies.empty() && gate.Runs(f.Type) {
+		// The same, as it seems by the words of an error, which a function can
+		// choose: the message is left out, since the server would not run it.
+		m.dropUp = true
+		return NeedNothing
+	}
+	if m.awaitsEnd(f.Type) {
+		m.waiting = true
+		return NeedRoom
+	}
+	if m.wantsAnalysis(f.Type, body) {
+		return NeedAnalysis
+	}
+	if m.leftovers && namesUnnamed(f.Type, body) {
+		m.closeLeftovers(p)
+	}
+	switch f.Type {
+	case 'Q':
+		return m.queryMessage(body, n, avail, p)
+	case 'P':
+		return m.parseMessage(body, n, avail, p)
+	case 'B':
+		return m.bindMessage(body, n, avail, more, p)
+	case 'D':
+		return m.describeMessage(body, n, avail, p)
+	case 'E':
+		return m.executeMessage(body, n, avail, p)
+	case 'F':
+		return m.functionMessage(n, avail, more, p)
+	case 'C':
+		m.closeMessage(body)
+	case 'd':
+		m.data = true
+		m.gate.CopyData(p, n, n+avail, more)
+		return NeedNothing
+	case 'S':
+		m.push(syncing, false).early = !m.data
+		m.endBatch()
+		m.skippingToSync, m.unsynced = false, false
+	case 'H':
+		if len(body) > 0 {
+			return m.unreadable(closing, 'H', n, avail, p)
+		}
+		m.pendingReplies.ask()
+	case 'c', 'f':
+		// For a COPY whose start the server has not answered yet; else ignored.
+		if !m.pendingReplies.empty() {
+			m.push(copyEnd, false)
+		}
+	}
+	p.Relay(n, n+avail)
+	return NeedNothing
+}
+
+// functionMessage is the fast path call. Nothing of ours may stand in front of
+// it, so outside a checked block it goes by the registry.
+func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
+	m.beginBatch()
+	if need := m.syncBefore(p); need != NeedNothing {
+		return need
+	}
+	r, ok := m.functionPasses()
+	if !ok {
+		var need Need
+		var replaced bool
+		r, need, replaced = m.injectFunction(p)
+		if need != NeedNothing {
+			return need
+		}
+		if replaced {
+			m.dropUp = true
+			return NeedNothing
+		}
+	}
+	m.gate.Pass(p, n, n+avail, more, r)
+	m.push(function, false)
+	m.endBatch()
+	return NeedNothing
+}
+
+// functionPasses is the reason of a fast path call that needs nothing more.
+func (m *Machine) functionPasses() (gate.Reason, bool) {
+	if r, ok := gate.Unfenced(m.mode == ModePassing); ok {
+		return r, true
+	}
+	if r, ok := m.txn.Dead(); ok {
+		return r, true
+	}
+	r, ok := m.txn.Covered()
+	return r, ok && m.txn.Coverage() == gate.Checked
+}
+
+// unreadable forwards a message that the server will refuse as malformed.
+func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) Need {
+	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])
+	m.push(k, false)
+	m.open = true
+	m.gate.Pass(p, n, n+avail, 0, r)
+	return NeedNothing
+}
+
+// view returns b as a string that shares its memory: for a question that is
+// answered before b changes.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

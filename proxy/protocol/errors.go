@@ -1,0 +1,292 @@
+package protocol
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// failure accounts for an ErrorResponse.
+func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
+	pe, ok := wire.DecodeError(msg[wire.HeaderLen:])
+	if !ok {
+		return false, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
+	}
+	if pe.Fatal() {
+		m.events = append(m.events, Event{Kind: EventEnded, Err: pe, Message: bytes.Clone(msg)})
+		return true, nil
+	}
+	e := m.front()
+	skipping := gate.Skipping
+	for e != nil && e.maybe && !m.txn.Skips() {
+		m.skip(e)
+		e, skipping = m.front(), gate.PerhapsSkipping
+	}
+	if m.copying && strings.HasPrefix(pe.Message, copyFailed) && pe.Code == "57014" {
+		m.copyDone() // it was read up to the client's CopyFail
+		e, skipping = m.front(), gate.PerhapsSkipping
+	} else if m.copying && ofCopyData(pe.Where) {
+		m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
+		e, skipping = m.front(), gate.PerhapsSkipping
+	}
+	if e == nil {
+		return false, fmt.Errorf("%w: an error while nothing is owed", ErrSurprise)
+	}
+	if m.unknownCheck(e, pe) {
+		return true, nil
+	}
+	out, drop := m.intruded(pe, msg)
+	if !drop {
+		out, drop = m.errorFor(e, pe, msg)
+	}
+	p.Insert(out)
+	m.copyIn, m.copying = false, false
+	m.fail(e, skipping)
+	return drop, nil
+}
+
+// ofCopyData reports whether the context of an error says that a COPY of the
+// client's had read data: its line is the outermost. A COPY within a function has
+// lines of the function after its own.
+func ofCopyData(where string) bool {
+	at := strings.LastIndex("\n"+where, "\nCOPY ")
+	if at < 0 {
+		return false
+	}
+	where = where[at:]
+	return strings.Contains(where, ", line ") && !strings.Contains(where, "\nPL/pgSQL function ") && !strings.Contains(where, "\nSQL statement ")
+}
+
+// copyFailed begins the error that answers a CopyFail, where errors are English.
+const copyFailed = "COPY from stdin failed: "
+
+// fail follows what the server skips after an error that answers e.
+func (m *Machine) fail(e *reply, skipping gate.Answered) {
+	if e.kind == query || e.kind == function || e.kind == syncing {
+		return // ReadyForQuery follows, and everything behind runs
+	}
+	m.txn.Answer(skipping, false)
+	m.heldBack = m.heldBack[:0]
+	for {
+		e := m.pendingReplies.front()
+		if e == nil || e.kind == syncing {
+			return
+		}
+		m.skip(e)
+	}
+}
+
+// skip takes out the entry in front, whose message the server has skipped.
+func (m *Machine) skip(e *reply) {
+	if e.kind == parse && e.stmt != nil && !e.ours {
+		m.lose(e.stmt)
+	}
+	if e.kind == parse && e.ours && e.check != refusal && !e.restated {
+		m.checks.rename()
+	}
+	m.pendingReplies.pop()
+}
+
+// errorFor says what the client gets for an error that answers e: the message
+// itself (drop is false) or out in its place.
+func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byte, drop bool) {
+	g, refuse := e.check, e.refuse
+	if e.ahead || e.ours && e.kind == syncing { // a timeout may come between messages, and is raised at the next
+		return nil, true
+	}
+	if e.kind == query {
+		ins, ok := e.insertionAt(e.done)
+		if g = noCheck; ok {
+			g, refuse = ins.check, ins.refuse
+		}
+	}
+	switch {
+	case g == noCheck && pe.Code == "25006" && m.txn.ServerCoverage() == gate.ReadOnly:
+		return m.readOnlyError(e), true
+	case g == noCheck && e.prefix == 0 && len(e.inserts) == 0:
+		return nil, false
+	case g == noCheck:
+		return m.shifted(e, msg), true
+	case g == refusal && (pe.Code == raiseCode || refuse == fencing.TwoPhaseRefusal && pe.Code == endCode):
+		if refuse != needsBlockRefusal { // Postgres would refuse it as well
+			m.refused(e, wire.ServerError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
+		}
+		at := len(m.down)
+		m.down = AppendRefusal(m.down, "ERROR", refuse)
+		return m.down[at:], true
+	case g == refusal && refuse == fencing.TwoPhaseRefusal && !theirs(pe):
+		return nil, false // why Postgres would not have prepared that transaction: a constraint, a temporary table
+	case e.kind == query && e.done == 0 && !ofCheck(e, pe):
+		return m.shifted(e, msg), true
+	default:
+		return m.checkError(e, pe, msg), true
+	}
+}
+
+// ofCheck reports whether the first error of a Query that begins with a check
+// is the check's own. The server parses the whole text before it runs any of
+// it, and what it finds there is the client's.
+func ofCheck(e *reply, pe wire.ServerError) bool {
+	if pe.Position > 0 {
+		first := insertion{n: e.prefix}
+		if e.prefix == 0 {
+			first = e.inserts[0]
+		}
+		return first.at < pe.Position && pe.Position <= first.at+first.n
+	}
+	switch pe.File {
+	case "gram.y", "gram.c", "scan.l", "scan.c", "scansup.c", "parser.c":
+		return false
+	}
+	switch pe.Code {
+	case "42601", "22021", "22025", "54000", "54001", "08P01":
+		return false
+	default:
+		return true
+	}
+}
+
+// shifted puts the position of an error or notice in a Query back to where it is in the
+// client's text.
+func (m *Machine) shifted(e *reply, msg []byte) []byte {
+	at := len(m.down)
+	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+		if field != 'P' {
+			return v, true
+		}
+		return e.position(v), true
+	})
+	return m.down[at:]
+}
+
+// maxEditedNotice bounds the notices whose positions are put back: those of the
+// server's own have a line or two, and what a function raises has no position.
+const maxEditedNotice = 8 << 10
+
+// editsNotice reports whether f is a notice that may point into a Query's text
+// with statements of ours in it.
+func (m *Machine) editsNotice(f wire.Frame) bool {
+	if f.Type != 'N' || f.Size > maxEditedNotice {
+		return false
+	}
+	e := m.front()
+	return e != nil && e.kind == query && (e.prefix > 0 || len(e.inserts) > 0)
+}
+
+// notice puts the position of a notice back to where it is in the client's text.
+func (m *Machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool) {
+	if e := m.front(); e != nil && e.restated {
+		return true // of a text of the client's that is prepared again: it had it at its Parse
+	}
+	if !m.editsNotice(f) {
+		return false
+	}
+	p.Insert(m.shifted(m.front(), msg))
+	return true
+}
+
+// position maps a position in the text that was sent to the client's text.
+func (e *reply) position(v []byte) []byte {
+	if e.prefix > 0 {
+		return wire.ShiftPosition(v, e.prefix)
+	}
+	pos, err := strconv.Atoi(string(v))
+	if err != nil {
+		return v
+	}
+	p := pos - 1
+	sum := 0
+	for _, x := range e.inserts {
+		if p >= x.at+sum {
+			sum += x.n
+		}
+	}
+	return wire.ShiftPosition(v, sum)
+}
+
+func (m *Machine) readOnlyError(e *reply) []byte {
+	r := m.unfencedBy
+	if m.mode == ModeFenced {
+		st := m.status()
+		r = fencing.ReadOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
+		if st.CanWrite() {
+			m.pending.told, m.pending.set = st.Epoch, true
+		}
+	}
+	m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
+	at := len(m.down)
+	m.down = AppendRefusal(m.down, "ERROR", r)
+	return m.down[at:]
+}
+
+// checkError turns an error of a check into what the client sees.
+func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
+	at := len(m.down)
+	severity := ""
+	switch {
+	case pe.Code == fencing.StateSuperseded:
+		severity, m.over = "FATAL", true
+		m.events = append(m.events, Event{Kind: EventSuperseded})
+	case pe.Code == fencing.StateStartOver:
+		m.pending.told, m.pending.set = e.announced, true
+	case strings.HasPrefix(pe.Code, "ZF"):
+	case theirs(pe):
+		// The client's own timeout, cancel, deadlock or failed transaction.
+		m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
+		return m.down[at:]
+	default:
+		m.checks.rename()
+		r := fencing.UncheckedRefusal(pe.Code, pe.Message)
+		m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
+		m.down = AppendRefusal(m.down, "ERROR", r)
+		return m.down[at:]
+	}
+	m.refused(e, pe)
+	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+		switch {
+		case severity != "" && (field == 'S' || field == 'V'):
+			return []byte(severity), true
+		case field == 'H' && pe.Code == fencing.StateNotLeader:
+			return m.hintUnproven(e, v), true
+		default:
+			return v, field != 'W' && field != 'P'
+		}
+	})
+	return m.down[at:]
+}
+
+// theirs reports whether an error that hit the check is the client's own: it
+// would have met the client's statement as well.
+func theirs(pe wire.ServerError) bool {
+	switch pe.Code {
+	case "XX000": // 18, behind a Query in a batch that had executed something
+		return strings.HasPrefix(pe.Message, "StartTransactionCommand: unexpected state")
+	case "57014", "55P03", "40P01", "40001", "25P02", "53200", "53300", "57P01", "57P02", "57P03":
+		return true
+	default:
+		return false
+	}
+}
+
+// Refused notes a refusal for the audit.
+func (m *Machine) refused(e *reply, pe wire.ServerError) {
+	text, write := m.ofText(string(e.text))
+	switch {
+	case e.stmt != nil:
+		text, write = m.ofStatement(e.stmt)
+	case e.reads:
+		write = false
+	}
+	m.events = append(m.events, Event{Kind: EventRefused, Err: pe, Text: text, Write: write})
+}
+
+// AppendRefusal appends an ErrorResponse for r. The severity is "ERROR" or "FATAL".
+func AppendRefusal(dst []byte, severity string, r *fencing.Refusal) []byte {
+	return wire.AppendServerError(dst, wire.ServerError{Severity: severity, Code: r.SQLState, Message: r.Message, Detail: r.Detail, Hint: r.Hint})
+}

@@ -1,0 +1,221 @@
+package protocol
+
+import (
+	"strings"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
+	name, rest, ok := wire.CString(body)
+	sql, types, ok2 := wire.CString(rest)
+	if !ok || !ok2 {
+		return m.unreadable(parse, 'P', n, avail, p)
+	}
+	m.beginBatch()
+	s := m.newStatement(sql)
+	if _, harmless := m.txn.Harmless(&s.info, m.version); s.known && harmless && declaresTypes(types) {
+		// Its Bind makes values of those types, which may run a user's code.
+		s.known = false
+	}
+	if (m.provenReads || m.version < ReadOnlyHolds) && !namesUserType(types) {
+		s.provable = m.provableText(sql)
+	}
+	if m.wantsFresh(s) {
+		if need := m.syncBefore(p); need != NeedNothing {
+			return need
+		}
+	}
+	// Even a Parse that fails drops the unnamed statement. Where nobody knows yet
+	// whether the transaction has failed, and the check would with it, that comes
+	// first.
+	m.reparses = len(name) == 0 && m.txn.Uncertain()
+	r, need := m.injectExtended(s, p)
+	m.reparses = false
+	if need != NeedNothing {
+		return need
+	}
+	m.snapshots = m.snapshots || s.snapshot
+	m.define(name, s)
+	m.push(parse, false).stmt = s
+	s.sends = m.sends
+	m.pendingReplies.texts += len(s.text)
+	m.open = true
+	m.gate.Pass(p, n, n+avail, 0, r)
+	return NeedNothing
+}
+
+// takesSnapshot reports whether to parse or bind a statement with that text is a
+// transaction's first query, after which its isolation cannot be changed.
+func takesSnapshot(known bool, sql []byte) bool {
+	if !known {
+		return true
+	}
+	text := strings.TrimLeft(view(sql), "( \t\r\n")
+	for _, word := range []string{"select", "insert", "update", "delete", "merge", "with", "values", "table", "explain", "declare"} {
+		if foldPrefix(text, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// wantsFresh reports whether s would notice a check of ours that was executed in
+// this batch, before the client has executed or bound anything.
+func (m *Machine) wantsFresh(s *statement) bool {
+	return m.ours && !m.ran && m.txn.State() != gate.InBlock && m.notices(s) && !m.portals.boundIn(m.batch)
+}
+
+// notices reports whether Postgres may do otherwise with s behind an executed
+// statement than in front of all.
+func (m *Machine) notices(s *statement) bool {
+	switch {
+	case !s.known, s.info.Kind == sqltext.NonTransactional, s.info.Kind == sqltext.Discard:
+		return true
+	default:
+		return s.info.Isolation && !m.snapshots || m.version >= 18 && requiresTransactionBlock(s)
+	}
+}
+
+// named returns what the proxy knows of a prepared statement.
+func (m *Machine) named(name []byte) *statement {
+	s := m.unnamed
+	if len(name) > 0 {
+		s = m.stmts.get(name)
+	}
+	if s == nil || s.lost || !s.confirmed && s.batch != m.batch {
+		return unknownStatement
+	}
+	return s
+}
+
+func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Need {
+	portal, name, ok := bindNames(body)
+	if !ok {
+		return m.unreadable(bind, 'B', n, avail, p)
+	}
+	m.beginBatch()
+	s, rest := m.named(name), body[len(portal)+len(name)+2:]
+	if m.wantsFresh(s) {
+		if need := m.syncBefore(p); need != NeedNothing {
+			return need
+		}
+	}
+	again := m.restates(s, name) // a Sync of ours counts: it runs deferred triggers
+	if again && !(more == 0 && hasNoParameters(rest) && m.restatable(s)) {
+		s, again = unknownStatement, false
+		if m.wantsFresh(s) {
+			if need := m.syncBefore(p); need != NeedNothing {
+				return need
+			}
+		}
+	}
+	r, need := m.injectExtended(s, p)
+	if need != NeedNothing {
+		return need
+	}
+	m.snapshots = m.snapshots || s.snapshot || s == unknownStatement
+	if s == unknownStatement && len(name) == 0 { // it may be the one that a Parse not yet answered made
+		m.stmts.hidden = m.stmts.hidden || m.unnamed.freesNames()
+	}
+	m.portals.set(portal, binding{s, m.batch})
+	if again {
+		m.restate('B', body[:len(portal)+1], s, rest, r, p)
+		return NeedNothing
+	}
+	m.push(bind, false)
+	m.open = true
+	m.gate.Pass(p, n, n+avail, more, r)
+	return NeedNothing
+}
+
+func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need {
+	m.beginBatch()
+	r, ok := gate.Inert('D', body)
+	if !ok {
+		name, rest, _ := wire.CString(body[1:])
+		s := m.named(name)
+		again := m.restates(s, name)
+		if again && !m.restatable(s) {
+			s, again = unknownStatement, false
+		}
+		var need Need
+		if r, need = m.injectExtended(s, p); need != NeedNothing {
+			return need
+		}
+		if again {
+			m.restate('D', body[:1], s, rest, r, p)
+			return NeedNothing
+		}
+	}
+	m.push(describe, false)
+	m.open = true
+	m.gate.Pass(p, n, n+avail, 0, r)
+	return NeedNothing
+}
+
+func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
+	portal, _, ok := wire.CString(body)
+	if !ok {
+		return m.unreadable(execute, 'E', n, avail, p)
+	}
+	m.beginBatch()
+	bound := m.portals.get(portal)
+	s := bound.stmt
+	if s == nil {
+		s = cursorStatement
+	}
+	// A Bind of an earlier batch may have failed, or its portal been replaced,
+	// unseen: the server may run another statement, one that ends a transaction.
+	sure := bound.batch == m.batch && bound.stmt != nil && !opaque(portal)
+	r, need := m.injectExtended(s, p)
+	if need != NeedNothing {
+		return need
+	}
+	st := m.status()
+	if m.shows(s) {
+		if need := m.askFirst(st); need != NeedNothing {
+			return need
+		}
+		m.setExtended(s, st, p)
+	}
+	if s.info.MentionsKeptText {
+		m.closeChecks(p)
+	}
+	e := m.push(execute, false)
+	e.stmt, m.data = s, false
+	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
+	if sure {
+		m.announceBy(e, s, st)
+	}
+	m.executed(s)
+	if !sure {
+		m.txn.Send(gate.MayEnd, false)
+	}
+	m.gate.Pass(p, n, n+avail, 0, r)
+	return NeedNothing
+}
+
+// cursorStatement stands for a portal that no Bind of the client's made: a
+// cursor of SQL, or none at all.
+var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
+
+func (m *Machine) closeMessage(body []byte) {
+	m.push(closing, false)
+	m.open = true
+	if len(body) < 2 {
+		return
+	}
+	name, _, _ := wire.CString(body[1:])
+	switch {
+	case body[0] == 'P':
+		m.portals.remove(name)
+	case len(name) == 0:
+		m.unnamed = unknownStatement
+	default:
+		m.freed(string(name))
+	}
+}

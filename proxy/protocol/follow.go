@@ -1,0 +1,77 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// executed follows what a statement that was sent does to the session.
+func (m *Machine) executed(s *statement) {
+	switch {
+	case !s.known, s.info.EndsTransaction, s.info.EndsSavepoint, s.info.Kind == sqltext.NonTransactional, s.info.Kind == sqltext.Discard:
+		m.txn.Send(gate.MayEnd, false)
+	case s.info.UnsetsReadOnly:
+		m.txn.Send(gate.UndoReadOnly, false)
+	case s.info.Kind == sqltext.Begin:
+		m.txn.Send(gate.BeginBlock, false)
+	}
+	if s.known && (s.info.Kind == sqltext.Commit || s.info.Kind == sqltext.Rollback) && !s.info.Chain {
+		m.ran, m.ours = false, false // what was executed ended with it
+	}
+	m.forget(s)
+}
+
+// forget follows DISCARD and DEALLOCATE: the server's prepared statements may
+// be gone, ours among them, and their names given to others.
+func (m *Machine) forget(s *statement) {
+	switch {
+	case s == unknownStatement && !m.stmts.mayFree():
+		return // prepared by SQL, so it frees no names
+	case s == unknownStatement:
+		m.forgetAll()
+	case !s.known, s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction:
+		m.mayForget(s.deallocates)
+	case s.info.Prepares:
+		m.stmts.doubt(s.info.Name)
+	case s.info.Kind == sqltext.Deallocate && s.info.Name != "":
+		m.freed(s.info.Name)
+	case frees(&s.info), s.info.Kind == sqltext.ByMessage && m.stmts.mayFree():
+		m.forgetAll()
+	}
+}
+
+// mayForget follows a DO, a CALL, or a text that cannot be read. A function may
+// hide a DEALLOCATE ALL: our statements are prepared again, which costs less
+// than the rest of it. The client's are forgotten only if the text has a word in
+// it that frees names (deallocates).
+func (m *Machine) mayForget(deallocates bool) {
+	if deallocates {
+		m.forgetAll()
+	} else {
+		m.checks.rename()
+	}
+}
+
+// mentionsDeallocate reports whether a text may hold DEALLOCATE, DISCARD, or a
+// PREPARE that gives a name another meaning. They are keywords, which are ASCII in
+// every encoding and cannot be written otherwise.
+func mentionsDeallocate(sql []byte) bool { return mentions(sql, "deallocate", "discard", "prepare") }
+
+func (m *Machine) forgetAll() {
+	m.stmts.forget()
+	m.checks.rename()
+}
+
+// freed forgets a prepared statement that is gone from the server.
+func (m *Machine) freed(name string) {
+	m.stmts.free(name)
+	if name == m.checks.checkName || name == m.checks.frontName || name == m.checks.readName {
+		m.checks.rename()
+		m.checks.replaced = m.checks.replaced[:0] // the names are the client's now
+	}
+}
+
+// frees reports whether s frees names of prepared statements.
+func frees(s *sqltext.Statement) bool {
+	return s.Kind == sqltext.Deallocate || s.Kind == sqltext.Discard && (s.Name == "" || s.Name == "all")
+}

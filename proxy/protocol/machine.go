@@ -1,0 +1,196 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/wire"
+)
+
+// Mode is how the writes of a session are treated.
+type Mode uint8
+
+const (
+	// ModePassing relays without a check: a connection without a resource whose
+	// user is allowed to write unfenced.
+	ModePassing Mode = iota
+	// ModeReadOnly makes every transaction read-only: a connection without a
+	// resource, by default.
+	ModeReadOnly
+	// ModeFenced checks every transaction against the resource's fence.
+	ModeFenced
+)
+
+// Need is what the machine must be given before it can go on with a client
+// message. The shell does it without the lock and calls again.
+type Need uint8
+
+const (
+	NeedNothing  Need = iota
+	NeedRegister      // note the backend in the registry: call entered
+	NeedCampaign      // tell the candidacy that a write is about to be refused: call asked
+	NeedConfirm       // wait until the lease is confirmed: call asked
+	NeedMore          // the message is not whole: read at least machine.wants bytes
+	NeedTerminal      // the client said Terminate
+	NeedRoom          // more is owed than should be: wait until the server has answered some
+	NeedCatalog       // read the database's catalogue anew: call refreshed
+	NeedAnalysis      // analyze the text that wanted returns: call analyzed
+)
+
+// Machine is the protocol state of one session between its startup and its
+// end: bytes of either side go in, a plan of what to send on comes out. It does
+// no I/O, reads no clock and knows no goroutine; its owner guards it by a lock.
+//
+// Every message sent to the server has an entry in owed, in order, the
+// client's and ours alike, so each reply is known to be the client's or ours.
+// A reply that cannot answer the entry in front ends the session.
+type Machine struct {
+	mode     Mode
+	version  int // the server's major version
+	status   func() *fencing.Status
+	cache    *sqltext.Cache
+	settings sqltext.Settings
+	// settingsSeen counts the changes of what settings are made of.
+	settingsSeen uint64
+	checks       checks
+	unfencedBy   *fencing.Refusal // what a write gets in mode reading
+	// catalog returns what is known of the database's names now, or nil. It is
+	// nil without a resource.
+	catalog func() *fencing.Catalog
+	// provenReads: a leader's transaction of nothing but proven reads goes
+	// unchecked.
+	provenReads bool
+
+	pendingReplies replyQueue
+
+	// The client's side: what was sent to the server.
+
+	gate           gate.Gate
+	txn            gate.Txn
+	skipUp         int  // bytes left of a body that is being passed on
+	dropUp         bool // or dropped: a fast path call that is refused
+	mute           bool // nothing more goes to the server, which ends the connection
+	wants          int  // with NeedMore: how long the message is
+	partial        bool // bytes of an incomplete message are left in the shell's buffer
+	batch          uint64
+	open           bool // extended messages were sent since the last Sync
+	skippingToSync bool // and a Query after them: a failed one makes the server skip up to a Sync
+	waiting        bool // with NeedRoom: until nothing is owed
+	ours           bool // some of them ours
+	ran            bool // the client executed something in this batch
+	// sends counts the messages that were sent and are owed a reply, the client's and
+	// ours, but for Close, which runs nothing.
+	sends    uint64
+	unsynced bool // and no Sync has come since, whatever else
+	// snapshots: the client has parsed or bound a query in this batch.
+	snapshots    bool
+	begun        bool // a transaction has begun before
+	reparses     bool // a Parse of the unnamed statement is in hand, in who knows what transaction
+	retry        retry
+	stmts        statements
+	portals      portals
+	unnamed      *statement
+	leftovers    bool      // the server has the unnamed statement and portal of a Query that went as messages
+	one          statement // of the Query in hand
+	inHand       analysis  // of the text of the message in hand
+	copyIn       bool      // the server is reading COPY data
+	data         bool      // the client has sent some, since it last executed something
+	announced    fencing.Epoch
+	txAnnounced  fencing.Epoch     // what was told when the transaction began
+	registration gate.Registration // in the registry
+	registerErr  *fencing.Refusal
+	registerHeld fencing.Epoch // the epoch held when that was asked
+	hasAsked     Need          // what was done for the message in hand: NeedCampaign, NeedConfirm
+	tried        bool          // Enter was tried for the message in hand
+	flush        bool          // and the note is to be flushed
+	renewed      bool          // the catalogue was read anew for it
+	scratch      []byte
+
+	// The server's side: what it answered.
+
+	skipDown int
+	dropDown bool
+	copying  bool  // a COPY from the client has begun and not ended
+	executes bool  // by an Execute
+	broken   error // what the client did cannot be followed: the session ends
+	intruder byte  // the type of the client's message that has no place in it
+	over     bool  // the client was told FATAL by the check: the session ends
+	pending  struct {
+		told fencing.Epoch
+		set  bool
+	}
+	reported *fencing.Status
+	events   []Event
+	down     []byte // scratch for what is sent to the client
+	heldBack []byte // a RowDescription that waits for what comes after it
+}
+
+// Event is something the shell does after a plan was made.
+type Event struct {
+	Kind    EventKind
+	Err     wire.ServerError
+	Text    string
+	Write   bool
+	Message []byte
+}
+
+type EventKind uint8
+
+const (
+	// EventRefused: a check or refusal failed in front of text.
+	EventRefused EventKind = iota
+	// EventEnded: the server said FATAL; message is the whole ErrorResponse, which
+	// was not put into the plan.
+	EventEnded
+	// EventUnregister: the registry's note can be deleted; do it before the plan is sent.
+	EventUnregister
+	// EventAnnounce: the plan tells the client an epoch; call Announced if nothing of the
+	// client's is pending when it is sent.
+	EventAnnounce
+	// EventSuperseded: the check said ZF001; the connection is over after the plan.
+	EventSuperseded
+	// EventReplay: wake the pump that reads the client: machine.client has something to
+	// send, whatever else comes.
+	EventReplay
+)
+
+// beginBatch takes what the last ReadyForQuery said of the transaction over for the
+// message in hand, if it still holds.
+func (m *Machine) beginBatch() {
+	if !m.begun {
+		m.begun, m.txAnnounced = true, m.announced // no transaction has begun before
+	}
+	if !m.txn.Send(gate.Starts, !m.pendingReplies.empty()) {
+		return
+	}
+	m.skippingToSync = false
+	if m.txn.IsOutside() {
+		m.txAnnounced, m.unsynced = m.announced, false
+		m.retry.rest()
+		m.portals.clear() // they ended with their transaction
+	}
+}
+
+// push notes that a message goes to the server, and what it is owed.
+func (m *Machine) push(k kind, ours bool) *reply {
+	m.txn.Send(gate.Message, false)
+	if k != closing {
+		m.sends++
+	}
+	return m.pendingReplies.push(k, ours)
+}
+
+// endBatch forgets what covered the messages up to now: after a Sync or a
+// Query only ReadyForQuery says what holds.
+func (m *Machine) endBatch() {
+	m.txn.Send(gate.EndBatch, false)
+	m.skippingToSync = m.skippingToSync || m.open
+	m.open, m.ours, m.ran, m.snapshots = false, false, false, false
+	m.batch++
+}
+
+// settled forgets what was done for the message in hand.
+func (m *Machine) settled() {
+	m.hasAsked, m.tried, m.registerErr, m.renewed, m.waiting = NeedNothing, false, nil, false, false
+	m.inHand = analysis{}
+}

@@ -1,0 +1,98 @@
+package protocol
+
+import (
+	"encoding/binary"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+)
+
+// ReadOnlyHolds is the version from which on a transaction that was made
+// read-only stays so. Before it, a function can undo that, so of those who do
+// not lead only proven reads pass.
+const ReadOnlyHolds = 16
+
+// provableText returns the analysis of a text that is proven harmless now, else nil.
+// A prepared statement must be proven when it is parsed and when it is used:
+// what its names meant then is in the server's plan.
+func (m *Machine) provableText(sql []byte) *sqltext.Statement {
+	if m.catalog == nil || !mayQuery(sql) || m.unsettled(sql) {
+		return nil
+	}
+	t := m.analyze(sql)
+	if ok, _ := sqltext.ProvenText(m.catalog(), t); !ok {
+		return nil
+	}
+	return &t.Statements[0]
+}
+
+// proofPays reports whether the proof of a Query's text is worth its parsing:
+// to those who do not lead, or do not know it, it decides; a leader it saves a
+// check, which costs less than parsing a text that does not come again.
+func (m *Machine) proofPays(text []byte) bool {
+	if m.held() == 0 || m.txAnnounced == 0 {
+		return m.version < ReadOnlyHolds
+	}
+	return m.provenReads && len(text) <= inlineText && m.cache.Recurs(text)
+}
+
+// proven reports that s is proven harmless now. What a cursor is read by is as
+// harmless as what declared it.
+func (m *Machine) proven(s *statement) bool {
+	if s == cursorStatement {
+		return true
+	}
+	if s.provable == nil || m.catalog == nil {
+		return false
+	}
+	ok, _ := sqltext.Proven(m.catalog(), s.provable)
+	return ok
+}
+
+// hintUnproven says what else stands against a read of one who does not lead:
+// that it is not proven. hint is what the server gave.
+func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
+	text := e.text
+	if e.stmt != nil {
+		text = []byte(e.stmt.text)
+	}
+	if m.version >= ReadOnlyHolds || m.catalog == nil || len(text) == 0 || len(text) >= maxAuditText {
+		return hint
+	}
+	c, t := m.catalog(), m.analyzeAs(text, m.settings)
+	for i := range t.Statements {
+		if !t.Statements[i].Read {
+			return hint
+		}
+		if proven, why := sqltext.Proven(c, &t.Statements[i]); !proven && t.Statements[i].Kind == sqltext.Ordinary {
+			return append([]byte("Before PostgreSQL 16, who does not lead reads only what is proven harmless: "+fencing.ASCII(why)+". "), hint...)
+		}
+	}
+	return hint
+}
+
+// mayQuery spares the texts that plainly write the way to the grammar.
+func mayQuery(sql []byte) bool {
+	for _, word := range []string{"insert", "update", "delete", "merge"} {
+		if foldPrefix(view(sql), word) {
+			return false
+		}
+	}
+	return true
+}
+
+// namesUserType reports whether the parameter types of a Parse, behind its
+// text, name one that is not built in: a domain's checks run when a value is
+// bound.
+func namesUserType(types []byte) bool {
+	const firstUser = 16384
+	if len(types) < 2 {
+		return false
+	}
+	for types = types[2:]; len(types) >= 4; types = types[4:] {
+		if binary.BigEndian.Uint32(types) >= firstUser {
+			return true
+		}
+	}
+	return false
+}

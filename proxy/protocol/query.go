@@ -1,0 +1,391 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// queryMessage handles a simple Query. What it needs goes into its text, never
+// into messages in front of it: PostgreSQL 18 would answer and not commit.
+func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
+	m.beginBatch()
+	text, _, _ := wire.CString(body)
+	if m.wantsSync(text) {
+		if need := m.syncBefore(p); need != NeedNothing {
+			return need
+		}
+	}
+	if r, ok := gate.Unfenced(m.mode == ModePassing); ok && m.mode == ModePassing {
+		m.sendQuery(n, avail, p, r)
+		return NeedNothing
+	}
+	if r, ok := gate.Inert('Q', body); ok {
+		m.sendQuery(n, avail, p, r)
+		return NeedNothing
+	}
+	if info, ok := sqltext.Quick(text); ok {
+		return m.queryOne(statement{known: true, info: info}, text, n, avail, p)
+	}
+	if len(text) > maxAnalyzed || m.unsettled(text) && bytes.IndexByte(bytes.TrimRight(text, "; \t\r\n\f"), ';') >= 0 {
+		return m.queryOne(statement{}, text, n, avail, p)
+	}
+	t := m.analyze(text)
+	if r, ok := gate.Empty(t); ok {
+		m.sendQuery(n, avail, p, r)
+		return NeedNothing
+	}
+	switch {
+	case !t.Known:
+		return m.queryOne(statement{}, text, n, avail, p)
+	case len(t.Statements) == 1:
+		return m.queryOne(statement{known: true, info: t.Statements[0]}, text, n, avail, p)
+	default:
+		return m.queryMany(t, text, n, avail, p)
+	}
+}
+
+// wantsSync reports whether a Query would notice a check of ours that was executed
+// in this batch.
+func (m *Machine) wantsSync(text []byte) bool {
+	if !m.open || !m.ours || m.ran || m.stillOpen() {
+		return false
+	}
+	if len(text) <= maxAuditText {
+		t := m.analyze(text)
+		if len(t.Statements) > 0 {
+			switch s := &t.Statements[0]; {
+			case s.Isolation && !m.snapshots:
+				return true
+			case s.Kind == sqltext.NonTransactional, s.Kind == sqltext.Discard:
+				return true
+			}
+		}
+		if m.tooLate(t, text) {
+			return false
+		}
+	}
+	return m.version >= 18
+}
+
+// tooLate reports whether a text sets the isolation of its first transaction behind
+// a query of the batch, so that it fails where nothing of ours has ended that.
+func (m *Machine) tooLate(t *sqltext.Text, text []byte) bool {
+	if !m.snapshots || !mentions(text, "isolation", "snapshot") {
+		return false
+	}
+	for i := range t.Statements {
+		switch s := &t.Statements[i]; {
+		case s.Isolation:
+			return true
+		case s.EndsTransaction:
+			return false
+		}
+	}
+	return false
+}
+
+// mentions reports whether a text has one of these words in it, in any case. It
+// copies nothing: texts can be long.
+func mentions(text []byte, words ...string) bool {
+	for i, c := range text {
+		for _, w := range words {
+			if c|0x20 == w[0] && foldPrefix(view(text[i:]), w) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sendQuery forwards the Query as it is.
+func (m *Machine) sendQuery(n, avail int, p *gate.Plan, r gate.Reason) *reply {
+	m.gate.Pass(p, n, n+avail, 0, r)
+	return m.pushQuery()
+}
+
+func (m *Machine) pushQuery() *reply {
+	e := m.push(query, false)
+	m.unnamed, m.data, m.leftovers = unknownStatement, false, false
+	m.portals.remove(nil)
+	m.endBatch()
+	return e
+}
+
+// stillOpen reports that what the client has executed since its last Sync may not be
+// committed yet, although a Query or a function call stood behind it: 18 goes on with
+// their transaction.
+func (m *Machine) stillOpen() bool { return m.version >= 18 && m.unsynced }
+
+// awaitsEnd reports whether a message of that type has to wait until the Query or
+// function call in front of it is answered. On 18 only that answer says whether the
+// transaction of what was executed before goes on, or has failed and is over; in the
+// latter case a check in front would leave open one that the client has not.
+func (m *Machine) awaitsEnd(typ byte) bool {
+	return m.mode != ModePassing && !m.open && m.stillOpen() && !m.copying && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
+}
+
+// syncBefore ends a batch of which only our check has been executed, before a
+// message that is not of the extended protocol: PostgreSQL 18 would not commit
+// it behind the check's Execute, and a BEGIN could fix no isolation behind it. Of
+// the client's there are only Parse, Bind, Describe and Close. Should one of them
+// fail, the server skips the message, so their answers come first.
+func (m *Machine) syncBefore(p *gate.Plan) Need {
+	if !m.open || !m.ours || m.ran || m.stillOpen() {
+		return NeedNothing
+	}
+	if m.pendingReplies.certain() {
+		if !m.waiting {
+			p.Own(flushMessage)
+			m.waiting = true
+		}
+		return NeedRoom
+	}
+	at := len(m.scratch)
+	m.scratch = wire.AppendSync(m.scratch)
+	p.Own(m.scratch[at:])
+	m.push(syncing, true)
+	m.open, m.skippingToSync, m.ours = false, false, false
+	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
+	return NeedNothing
+}
+
+var flushMessage = []byte{'H', 0, 0, 0, 4}
+
+// queryOne handles a Query that is one statement, or one unknown text.
+func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) Need {
+	s := &m.one
+	*s = one
+	s.text, s.confirmed = view(text), true
+	if m.proofPays(text) {
+		s.provable = m.provableText(text)
+	}
+	if s.known && s.info.Read {
+		s.class = isRead
+	}
+	if s.hides() {
+		s.guess, s.deallocates = sqltext.GuessOf(text), mentionsDeallocate(text)
+	}
+	st := m.status()
+	if m.shows(s) {
+		return m.queryShow(s, st, n, avail, p)
+	}
+	if s.known {
+		if r, ok := m.txn.NothingOutside(&s.info); ok {
+			m.sendQuery(n, avail, p, r)
+			return NeedNothing
+		}
+	}
+	d := m.decideQuery(s)
+	if d.action != needsMoreFor && s.info.MentionsKeptText {
+		m.closeChecks(p)
+	}
+	switch d.action {
+	case needsMoreFor:
+		return d.need
+	case forward, byRegistry:
+		m.announceBy(m.audited(m.sendQuery(n, avail, p, d.reason), s, text), s, st)
+		m.forget(s)
+	case checkFirst:
+		m.queryBehind(fullCheck, s, text, n, avail, p)
+	case readFirst:
+		m.queryBehind(readOnly, s, text, n, avail, p)
+	case lapsedFirst:
+		m.txn.Send(gate.RunCheck, false)
+		r, _ := m.txn.Covered()
+		m.audited(m.sendPrefixed([]byte(m.lapsedSQL()+";"), fullCheck, n, avail, p, r), s, text)
+	case refuseFirst:
+		m.audited(m.sendRefusal(d.refusal, text, p), s, text)
+	}
+	return NeedNothing
+}
+
+// audited keeps what an audit line would say of a Query's statement.
+func (m *Machine) audited(e *reply, s *statement, text []byte) *reply {
+	if m.mode != ModePassing {
+		m.pendingReplies.keepText(e, text, s.class == isRead)
+	}
+	return e
+}
+
+// queryShow sends a SHOW of a parameter of ours after a SET of its value.
+func (m *Machine) queryShow(s *statement, st *fencing.Status, n, avail int, p *gate.Plan) Need {
+	if need := m.askFirst(st); need != NeedNothing {
+		return need
+	}
+	r, _ := m.txn.Harmless(&s.info, m.version)
+	m.announceBy(m.sendPrefixed([]byte(m.setSQL(s.info.Name, st)+";"), noCheck, n, avail, p, r), s, st)
+	return NeedNothing
+}
+
+// queryBehind sends a Query of one statement after a check.
+func (m *Machine) queryBehind(g injectedCheck, s *statement, text []byte, n, avail int, p *gate.Plan) {
+	if keepsText(s) && !m.open && !m.skippingToSync {
+		m.sendAsExtended(g, text, p)
+		m.forget(s)
+		return
+	}
+	if s.info.Prepares {
+		m.forget(s)
+	}
+	m.checks.build(m.txAnnounced, m.held())
+	if !s.info.MentionsKeptText {
+		m.prepareAhead(p)
+	}
+	prefix := m.checks.text(g, m.inFront())
+	e := m.sendPrefixed(prefix, g, n, avail, p, m.coverageBy(g))
+	m.audited(e, s, text).announced = m.checks.held
+}
+
+// coverageBy says that a check of ours stands in front of what follows, and returns
+// the reason for which that passes.
+func (m *Machine) coverageBy(g injectedCheck) gate.Reason {
+	if g == readOnly {
+		m.txn.Send(gate.SetReadOnly, false)
+	} else {
+		m.txn.Send(gate.RunCheck, false)
+	}
+	r, _ := m.txn.Covered()
+	return r
+}
+
+// keepsText reports whether the server keeps or shows the text of s, so that it
+// must be the client's alone.
+func keepsText(s *statement) bool {
+	return s.info.Kind == sqltext.ByMessage || s.info.MentionsQueryText
+}
+
+// decideQuery is decide for a Query of one statement.
+func (m *Machine) decideQuery(s *statement) decision {
+	d := m.decide(s)
+	if d.action == readFirst && requiresTransactionBlock(s) && m.txn.State() == gate.AtRest {
+		return refuses(needsBlockRefusal) // after read-only mode it would be in a block
+	}
+	// Extended messages would end with a Sync of ours, and with it the skipping of
+	// a batch that has failed; and a check would make a block of its own where
+	// there may be none.
+	bare := keepsText(s) && (m.open || m.skippingToSync) || requiresTransactionBlock(s) && m.txn.State() != gate.InBlock ||
+		m.version >= 18 && m.unsynced // which 18 does not end for a lone statement; with ours in front it is not alone
+	if d.action == checkFirst && bare && m.MayWrite() {
+		return m.decideNonTransactional(s)
+	}
+	return d
+}
+
+// failsOutside reports whether Postgres refuses s because it stands outside a
+// block, or does nothing for it: of an extended message in a batch that began
+// outside a block, as far as is known, and has run nothing yet. From PostgreSQL 18
+// on the Execute of a check in front would make a block of it.
+func (m *Machine) failsOutside(s *statement) bool {
+	return m.version >= 18 && m.txn.State() != gate.InBlock && !m.ours && !m.ran && requiresTransactionBlock(s)
+}
+
+func requiresTransactionBlock(s *statement) bool { return s.known && s.info.RequiresTransactionBlock }
+
+func foldPrefix(s, word string) bool {
+	return len(s) >= len(word) && strings.EqualFold(s[:len(word)], word)
+}
+
+// prepareAhead prepares the checks in a batch of our own, if nothing of the
+// client's is outstanding, and no batch of its open, which our Sync would end.
+func (m *Machine) prepareAhead(p *gate.Plan) {
+	if m.checks.prepared || !m.txn.Settled() || m.skippingToSync || m.txn.State() == gate.Failed {
+		return
+	}
+	m.prepare(true, p)
+	at := len(m.scratch)
+	m.scratch = wire.AppendSync(m.scratch)
+	p.Own(m.scratch[at:])
+	m.push(syncing, true)
+	m.open, m.ours = false, false
+	m.batch++
+	m.checks.build(m.txAnnounced, m.held())
+}
+
+// sendPrefixed sends the Query with a statement of ours in front of its text.
+func (m *Machine) sendPrefixed(prefix []byte, g injectedCheck, n, avail int, p *gate.Plan, r gate.Reason) *reply {
+	at := len(m.scratch)
+	m.scratch = append(m.scratch, 'Q')
+	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(avail-1+len(prefix)))
+	m.scratch = append(m.scratch, prefix...)
+	p.Own(m.scratch[at:])
+	m.gate.Pass(p, n+wire.HeaderLen, n+avail, 0, r)
+	e := m.pushQuery()
+	e.prefix, e.check, e.first = len(prefix), g, m.retry.first()
+	return e
+}
+
+// sendRefusal sends a Query that fails in the client's place.
+func (m *Machine) sendRefusal(r *fencing.Refusal, text []byte, p *gate.Plan) *reply {
+	at, sql := len(m.scratch), raiseSQL
+	if m.endsBlock(r, view(text)) {
+		sql = endSQL
+	}
+	m.scratch = wire.AppendQuery(m.scratch, []byte(sql))
+	p.Own(m.scratch[at:])
+	e := m.pushQuery()
+	e.prefix, e.check, e.refuse = len(sql), refusal, r
+	return e
+}
+
+// sendAsExtended sends a Query as extended messages behind the check, so that
+// the server sees the client's text alone.
+func (m *Machine) sendAsExtended(g injectedCheck, text []byte, p *gate.Plan) {
+	s := &statement{known: true, confirmed: true, class: m.one.class, text: string(text), deallocates: m.one.deallocates}
+	m.runCheck(g, s, p)
+	at := len(m.scratch)
+	m.scratch = wire.AppendParse(m.scratch, "", s.text)
+	m.scratch = wire.AppendUnnamedRun(m.scratch)
+	m.gate.PassText(p, m.scratch[at:], m.coverageBy(g))
+	m.push(parse, true)
+	m.push(bind, true)
+	d := m.push(describe, false)
+	d.hideNoData, d.holds = true, foldPrefix(strings.TrimLeft(s.text, " \t\r\n"), "execute")
+	m.push(execute, false).stmt = s
+	m.push(syncing, false)
+	m.unnamed, m.leftovers = unknownStatement, true
+	m.portals.remove(nil)
+	m.endBatch()
+}
+
+// namesUnnamed reports whether a message may name the unnamed statement or portal.
+func namesUnnamed(typ byte, body []byte) bool {
+	switch typ {
+	case 'P', 'E':
+		return len(body) > 0 && body[0] == 0
+	case 'D':
+		return len(body) > 1 && body[1] == 0
+	case 'B':
+		portal, stmt, _ := bindNames(body)
+		return len(portal) == 0 || len(stmt) == 0
+	default:
+		return false
+	}
+}
+
+// closeLeftovers closes what a Query that went as messages has left, in front of a
+// message that might name it: a Query leaves no unnamed statement and no unnamed
+// portal, whether it fails or not.
+func (m *Machine) closeLeftovers(p *gate.Plan) {
+	m.beginBatch() // while nothing is owed
+	at := len(m.scratch)
+	m.scratch = wire.AppendClosePortal(wire.AppendCloseStatement(m.scratch, ""), "")
+	p.Own(m.scratch[at:])
+	m.push(closing, true)
+	m.push(closing, true)
+	m.open, m.leftovers = true, false
+}
+
+// needsBlockRefusal is what Postgres says of a DECLARE outside a block. The proxy says
+// it in Postgres's place to those who do not lead: analyzing the cursor's query may run
+// functions, and read-only mode in front of it would make a block.
+var needsBlockRefusal = &fencing.Refusal{
+	SQLState: "25P01",
+	Message:  "DECLARE CURSOR can only be used in transaction blocks",
+}

@@ -1,0 +1,102 @@
+package protocol
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// ready accounts for ReadyForQuery, which ends what e was owed.
+func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
+	wasOurs := e.ours
+	maybe, skips := e.maybe, e.skips
+	m.copyIn, m.copying = false, false
+	m.pendingReplies.pop()
+	m.front() // ends of a COPY that failed are owed nothing
+	if maybe {
+		m.maybeNext(skips)
+	}
+	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
+	if m.registration.Held() && m.txn.AtRest() {
+		m.registration = gate.Registration{}
+		m.events = append(m.events, Event{Kind: EventUnregister})
+	}
+	if wasOurs {
+		m.discarded()
+		return
+	}
+	m.report(p)
+	if m.pending.set && m.pendingReplies.empty() {
+		m.events = append(m.events, Event{Kind: EventAnnounce})
+	}
+}
+
+// readyStatus is what a ReadyForQuery with this byte says. Postgres knows no
+// other.
+func readyStatus(b byte) gate.Answered {
+	switch b {
+	case 'I':
+		return gate.Idle
+	case 'T':
+		return gate.Block
+	default:
+		return gate.FailedBlock
+	}
+}
+
+// maybeNext follows a ReadyForQuery that may have been that of the next Sync, for
+// the one it was taken for may have been ignored in COPY data. If the COPY had been
+// executed, what stands between them was skipped then: whether it was cannot be
+// told, and the session ends. If it was a Query, it would have been answered by
+// now.
+func (m *Machine) maybeNext(skips bool) {
+	for i := range m.pendingReplies.len() {
+		switch e := m.pendingReplies.at(i); {
+		case e.kind == syncing && i == 0:
+			e.maybe, e.skips = true, skips
+			return
+		case e.kind == syncing && skips:
+			m.broken = fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise)
+			return
+		}
+	}
+}
+
+// report puts changed fencepost.* parameters in front of ReadyForQuery.
+func (m *Machine) report(p *gate.Segments) {
+	if m.mode != ModeFenced {
+		return
+	}
+	st := m.status()
+	if st == m.reported {
+		return
+	}
+	at := len(m.down)
+	if m.reported == nil || shownRole(m.reported) != shownRole(st) {
+		m.down = wire.AppendParameterStatus(m.down, "fencepost.role", shownRole(st))
+	}
+	if m.reported == nil || shownEpoch(m.reported) != shownEpoch(st) {
+		m.down = wire.AppendParameterStatus(m.down, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
+	}
+	m.reported = st
+	p.Insert(m.down[at:])
+}
+
+func (m *Machine) parameter(body []byte) {
+	name, value, ok := wire.DecodeParameterStatus(body)
+	if !ok {
+		return
+	}
+	switch name {
+	case "standard_conforming_strings":
+		m.settingsSeen++
+		m.settings.StandardConformingStrings = value == "on"
+	case "client_encoding":
+		m.settingsSeen++
+		m.settings.SafeEncoding = sqltext.SafeEncoding(value)
+	}
+}

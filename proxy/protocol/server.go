@@ -1,0 +1,282 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// ErrSurprise says that the server sent what cannot answer what was asked. The
+// session ends: it is never guessed over.
+var ErrSurprise = errors.New("unexpected reply of the server")
+
+// server is FromServer, with the events in m.events.
+func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
+	for n < len(in) {
+		if m.skipDown > 0 {
+			k := min(m.skipDown, len(in)-n)
+			if !m.dropDown {
+				p.Forward(n, n+k)
+			}
+			m.skipDown -= k
+			n += k
+			continue
+		}
+		f, ok, err := wire.PeekFrame(in[n:])
+		if err != nil {
+			return n, err
+		}
+		if !ok {
+			break
+		}
+		avail := min(f.Size, len(in)-n)
+		if avail < f.Size && (!streamed(f.Type) || m.editsNotice(f) || m.holdsBack(f)) {
+			break
+		}
+		drop, err := m.answer(f, in[n:n+avail], p)
+		if err != nil {
+			return n, err
+		}
+		if !drop {
+			p.Forward(n, n+avail)
+		}
+		m.dropDown, m.skipDown = drop, f.Size-avail
+		n += avail
+		if m.over {
+			return len(in), nil // nothing follows a FATAL error
+		}
+	}
+	return n, nil
+}
+
+// streamed reports whether messages of the server of this type are passed on
+// without being read.
+func streamed(typ byte) bool {
+	switch typ {
+	case 'D', 'd', 'T', 't', 'V', 'N', 'A':
+		return true
+	default:
+		return false
+	}
+}
+
+// holdsBack reports whether f is a RowDescription that is not sent on at once. An
+// EXECUTE in a Query runs before its rows are described, so that an error or a
+// notice comes first.
+func (m *Machine) holdsBack(f wire.Frame) bool {
+	if f.Type != 'T' {
+		return false
+	}
+	e := m.front()
+	return e != nil && e.kind == describe && e.holds
+}
+
+// answer accounts for one message of the server. drop says that it does not go
+// to the client as it is; what goes in its place is in p.
+func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool, err error) {
+	switch f.Type {
+	case 'A':
+		return false, nil
+	case 'N':
+		return m.notice(f, msg, p), nil
+	case 'S':
+		m.parameter(msg[wire.HeaderLen:])
+		return false, nil
+	case 'E':
+		return m.failure(msg, p)
+	case 'Z':
+		if f.Size != wire.HeaderLen+1 {
+			return false, fmt.Errorf("%w: a ReadyForQuery of %d bytes", ErrSurprise, f.Size)
+		}
+	}
+	for {
+		e := m.front()
+		if e == nil {
+			return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
+		}
+		if drop, ok := m.match(e, f.Type, msg, p); ok {
+			return drop, m.broken
+		}
+		if !e.maybe {
+			return false, fmt.Errorf("%w: %q while kind %d is owed", ErrSurprise, f.Type, e.kind)
+		}
+		m.skip(e)
+	}
+}
+
+// front is the entry whose reply comes next. Ends of COPY owe none.
+func (m *Machine) front() *reply {
+	for {
+		e := m.pendingReplies.front()
+		if e == nil || e.kind != copyEnd {
+			return e
+		}
+		m.pendingReplies.pop()
+	}
+}
+
+// match lets the entry in front take a message of type typ. ok is false if that
+// cannot answer it.
+func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
+	drop = e.ours
+	switch e.kind {
+	case parse:
+		if typ == '1' {
+			if e.stmt != nil && !e.ours {
+				e.stmt.confirmed = true
+			}
+			if e.prepares == m.checks.generation {
+				m.checks.confirmed = m.checks.prepared
+			}
+			m.pendingReplies.pop()
+			return drop, true
+		}
+	case bind:
+		return drop, m.popOn(typ == '2')
+	case closing:
+		return drop, m.popOn(typ == '3')
+	case describe:
+		if typ == 't' {
+			return drop, true
+		}
+		if typ == 'T' && e.holds {
+			m.heldBack = append(m.heldBack[:0], msg...)
+			return true, m.popOn(true)
+		}
+		return drop || typ == 'n' && e.hideNoData, m.popOn(typ == 'T' || typ == 'n')
+	case run:
+		return true, m.matchRun(e, typ)
+	case execute:
+		if len(m.heldBack) > 0 && typ != 'E' {
+			at := len(m.down)
+			m.down, m.heldBack = append(m.down, m.heldBack...), m.heldBack[:0]
+			p.Insert(m.down[at:])
+		}
+		return drop, m.matchExecute(e, typ, msg)
+	case query:
+		return m.matchQuery(e, typ, msg, p)
+	case function:
+		if typ == 'V' {
+			return false, true
+		}
+		fallthrough
+	case syncing:
+		if typ == 'Z' {
+			m.ready(e, msg, p)
+			return drop, true
+		}
+	}
+	return false, false
+}
+
+func (m *Machine) popOn(ok bool) bool {
+	if ok {
+		m.pendingReplies.pop()
+	}
+	return ok
+}
+
+// matchRun follows Bind, Execute and Close of ours.
+func (m *Machine) matchRun(e *reply, typ byte) bool {
+	switch typ {
+	case '2', 'D':
+		return true
+	case 'C':
+		m.passed(e.check)
+		return true
+	case '3':
+		m.pendingReplies.pop()
+		return true
+	default:
+		return false
+	}
+}
+
+func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
+	switch typ {
+	case 'D', 'H', 'W', 'd', 'c':
+		return true
+	case 'G':
+		m.copyStarted()
+		return true
+	case 'C':
+		m.completed(e, msg)
+		m.pendingReplies.pop()
+		return true
+	case 'I', 's':
+		m.pendingReplies.pop()
+		return true
+	default:
+		return false
+	}
+}
+
+// matchQuery follows the results of a Query, in which statements of ours may
+// stand between the client's.
+func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
+	ins, drop := e.insertionAt(e.done)
+	switch typ {
+	case 'T', 'D', 'H', 'd', 'c', 'I', 'W':
+		return drop, true
+	case 'G':
+		m.copyStarted()
+		return drop, true
+	case 'C':
+		e.done++
+		if !drop {
+			m.completed(e, msg)
+			return false, true
+		}
+		m.passed(ins.check)
+		return true, true
+	case 'Z':
+		drop = e.ours // of a Query that is sent again
+		m.ready(e, msg, p)
+		return drop, true
+	default:
+		return false, false
+	}
+}
+
+// insertionAt returns the statement of ours that is the i-th of a Query's text.
+func (e *reply) insertionAt(i int) (x insertion, ok bool) {
+	if e.prefix > 0 {
+		return insertion{n: e.prefix, check: e.check, refuse: e.refuse}, i == 0
+	}
+	for _, x := range e.inserts {
+		if x.index == i {
+			return x, true
+		}
+	}
+	return insertion{}, false
+}
+
+// passed follows the CommandComplete of a statement of ours.
+func (m *Machine) passed(g injectedCheck) {
+	switch g {
+	case fullCheck:
+		m.txn.Answer(gate.CheckPassed, false)
+	case readOnly:
+		m.txn.Answer(gate.ReadOnlySet, false)
+	}
+}
+
+// completed follows a CommandComplete of the client's.
+func (m *Machine) completed(e *reply, msg []byte) {
+	tag, _, _ := wire.CString(msg[wire.HeaderLen:])
+	switch view(tag) {
+	case "COMMIT", "ROLLBACK": // the latter of ROLLBACK TO as well
+		m.txn.Answer(gate.TransactionEnded, false)
+	case "RELEASE", "RESET", "SET": // 14 and 15 let a RESET undo read-only mode, and RELEASE one set since the savepoint
+		m.txn.Answer(gate.ReadOnlyUndone, false)
+	}
+	if e.announces {
+		m.pending.told, m.pending.set = e.announced, true
+	}
+	if m.copying {
+		m.copyDone()
+	}
+}

@@ -1,0 +1,204 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/fencing/sqltext"
+)
+
+// maxAuditText bounds how much of a client's SQL is kept for an audit line.
+const maxAuditText = 4 << 10
+
+// statement is what the proxy knows of one prepared statement, or of the one
+// statement of a Query.
+type statement struct {
+	// known is false for a statement whose text the proxy did not see, could
+	// not read, or cannot be sure is the one the server has under this name.
+	// It may do anything, so it goes by the registry.
+	known bool
+	empty bool // and holds nothing: the server does not run it
+	info  sqltext.Statement
+	// Text is the client's SQL, for the question whether it is a read, which only
+	// those who do not lead ask, and for the audit; see keeps.
+	text string
+	// whole: text is all of it. sends and settingsSeen are those of the machine when
+	// the Parse had been sent.
+	whole        bool
+	sends        uint64
+	settingsSeen uint64
+	// snapshot: to parse or bind it is a transaction's first query, after which
+	// its isolation cannot be changed.
+	snapshot bool
+	// deallocates: it hides what it does, and has a word in it that frees names.
+	deallocates bool
+	// class is the lazily computed answer.
+	class readClass
+	// Reading is how the server read the text when it was parsed, as far as is
+	// known. What it means does not change with the settings after that.
+	reading sqltext.Settings
+	// provable is the analysed text if the catalogue proved it harmless when it
+	// came, nil if it did not or was not asked.
+	provable *sqltext.Statement
+	// batch is the batch in which the Parse was sent, confirmed that the server
+	// said ParseComplete. Unconfirmed, it is good in its own batch only: there,
+	// a failed Parse makes the server skip what uses it.
+	batch     uint64
+	confirmed bool
+	// lost: the server skipped or refused the Parse.
+	lost bool
+	// guess is all there is of a text that is not known.
+	guess sqltext.Guess
+	// name is what it is prepared as, "" if it is unnamed or not kept.
+	name string
+}
+
+// serverName is the length, in bytes, at which the server cuts names.
+const serverName = 63
+
+// opaque reports whether names that differ for the proxy may be the same for
+// the server, which cuts them at 63 bytes and converts them from the client's
+// encoding.
+func opaque(name []byte) bool {
+	for _, c := range name {
+		if c >= 0x80 {
+			return true
+		}
+	}
+	return len(name) >= serverName
+}
+
+// declaresTypes reports whether a Parse, of which that is the end, gives types
+// of parameters.
+func declaresTypes(end []byte) bool {
+	return len(end) != 2 || end[0] != 0 || end[1] != 0
+}
+
+type readClass uint8
+
+const (
+	unclassified readClass = iota
+	isRead
+	isWrite
+)
+
+// unknownStatement stands for every name the proxy knows nothing of.
+var unknownStatement = &statement{confirmed: true}
+
+// undoes reports whether s undoes the read-only mode of a transaction that has
+// begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).
+func (m *Machine) undoes(s *statement) bool {
+	return s.info.UnsetsReadOnly && m.version < ReadOnlyHolds
+}
+
+// newStatement describes the single statement of a Parse.
+func (m *Machine) newStatement(sql []byte) *statement {
+	s := &statement{batch: m.batch, reading: m.reading(sql), settingsSeen: m.settingsSeen}
+	info, quick := sqltext.Quick(sql)
+	s.text = m.keeps(sql)
+	s.whole = len(s.text) == len(sql)
+	switch {
+	case quick:
+		s.known, s.info = true, info
+		if len(s.text) < len(sql) {
+			s.class = isWrite // as far as anybody will be able to tell
+		}
+	case len(sql) > maxAnalyzed:
+	default:
+		t := m.analyze(sql)
+		switch {
+		case t.Known && len(t.Statements) == 0:
+			s.known, s.empty, s.info = true, true, sqltext.Statement{Kind: sqltext.Session, Read: true}
+		case len(t.Statements) > 0:
+			// More than one is an error of the server's: nothing runs.
+			s.known, s.info = true, t.Statements[0]
+			s.class = isWrite
+			if t.Statements[0].Read {
+				s.class = isRead
+			}
+		}
+	}
+	if !s.known {
+		s.guess = sqltext.GuessOf(sql)
+	}
+	s.snapshot = takesSnapshot(s.known, sql)
+	s.deallocates = s.hides() && mentionsDeallocate(sql)
+	return s
+}
+
+// hides reports whether s may do what is not seen in its tree: DO, CALL, and what
+// cannot be parsed.
+func (s *statement) hides() bool {
+	return !s.known || s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction
+}
+
+// read reports whether s is nothing but a read, as far as the grammar tells.
+func (m *Machine) read(s *statement) bool {
+	if s.known && m.undoes(s) {
+		return false
+	}
+	if s.class == unclassified {
+		m.classify(s)
+	}
+	return s.class == isRead
+}
+
+// classify asks the grammar whether s is a read, if only Quick has seen it.
+// Where its text has not been analyzed, nothing is said, and it counts as a
+// write.
+func (m *Machine) classify(s *statement) {
+	switch {
+	case !s.known:
+		s.class = isWrite
+	case s.info.Read:
+		s.class = isRead
+	default:
+		t := m.analyzeAs(bytesOf(s.text), s.asRead(m))
+		switch {
+		case t == notAnalyzed:
+		case t.Known && len(t.Statements) == 1 && t.Statements[0].Read:
+			s.class = isRead
+		default:
+			s.class = isWrite
+		}
+	}
+}
+
+// asRead is the settings under which the server reads the text of s, or has read
+// it when it was parsed.
+func (s *statement) asRead(m *Machine) sqltext.Settings {
+	if s == &m.one {
+		return m.reading(bytesOf(s.text))
+	}
+	return s.reading
+}
+
+// Reading is the settings under which the server reads sql if it comes now.
+// Text that means the same under every setting needs none of them; other text
+// is taken for the worst while a setting may be changing.
+func (m *Machine) reading(sql []byte) sqltext.Settings {
+	switch {
+	case !sensitive(sql):
+		return sqltext.DefaultSettings
+	case m.unsettled(sql):
+		return sqltext.Settings{}
+	default:
+		return m.settings
+	}
+}
+
+// unsettled reports whether sql means what the server's settings say, and the
+// server may have changed them without having said so yet: it does with
+// ReadyForQuery.
+func (m *Machine) unsettled(sql []byte) bool {
+	return (m.open || !m.pendingReplies.empty()) && sensitive(sql)
+}
+
+// sensitive reports whether the meaning of sql depends on
+// standard_conforming_strings or client_encoding: only text with a backslash or
+// with bytes outside ASCII does.
+func sensitive(sql []byte) bool {
+	for _, c := range sql {
+		if c == '\\' || c >= 0x80 {
+			return true
+		}
+	}
+	return false
+}

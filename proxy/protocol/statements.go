@@ -1,0 +1,166 @@
+package protocol
+
+// maxTexts bounds, in bytes, the texts of a session's statements that the proxy
+// keeps. A statement beyond it is still followed, but not shown in an audit line,
+// and counts as a write where its text alone would tell.
+const maxTexts = 768 << 10
+
+// statements are a session's prepared statements by name, without those whose
+// names the server may read otherwise (see opaque).
+type statements struct {
+	byName map[string]*statement
+	bytes  int // of their texts
+	// freeing counts those that free names of others when SQL EXECUTE runs them;
+	// hidden is set once such a one may exist that is not listed here.
+	freeing int
+	hidden  bool
+}
+
+// get returns nil for a name that is not known.
+func (t *statements) get(name []byte) *statement { return t.byName[string(name)] }
+
+func (t *statements) set(name string, s *statement) {
+	t.remove(name)
+	if t.byName == nil {
+		t.byName = map[string]*statement{}
+	}
+	t.byName[name] = s
+	t.bytes += len(s.text)
+	if s.freesNames() {
+		t.freeing++
+	}
+}
+
+func (t *statements) remove(name string) {
+	s := t.byName[name]
+	if s == nil {
+		return
+	}
+	delete(t.byName, name)
+	t.bytes -= len(s.text)
+	if s.freesNames() {
+		t.freeing--
+	}
+}
+
+// free follows what frees a name, if the server runs it.
+func (t *statements) free(name string) {
+	if s := t.byName[name]; s != nil {
+		t.hidden = t.hidden || s.freesNames() // it is still there if the server skips that
+	}
+	t.remove(name)
+}
+
+// doubt follows a PREPARE of that name. It fails where the name is taken, as far
+// as is known, unless it was freed in a way the proxy did not see.
+func (t *statements) doubt(name string) {
+	if s := t.byName[name]; s != nil {
+		t.hidden = t.hidden || s.freesNames()
+		t.set(name, unknownStatement)
+	}
+}
+
+// forget drops all of them, though some may still be on the server.
+func (t *statements) forget() {
+	t.hidden = t.mayFree()
+	clear(t.byName)
+	t.bytes, t.freeing = 0, 0
+}
+
+// mayFree reports whether SQL EXECUTE of some name may free others.
+func (t *statements) mayFree() bool { return t.hidden || t.freeing > 0 }
+
+// freesNames reports whether running s may free names of prepared statements.
+func (s *statement) freesNames() bool {
+	return s.hides() || frees(&s.info)
+}
+
+// binding is what a Bind has put into a portal.
+type binding struct {
+	stmt  *statement
+	batch uint64 // in which the Bind was sent
+}
+
+// portals are those that a Bind of the client's has made.
+type portals struct {
+	byName map[string]binding
+	bytes  int // of their statements' texts
+}
+
+// get returns a binding without a statement for a name that is not known.
+func (t *portals) get(name []byte) binding { return t.byName[view(cutName(name))] }
+
+func (t *portals) set(name []byte, b binding) {
+	t.remove(name)
+	if t.byName == nil {
+		t.byName = map[string]binding{}
+	}
+	t.byName[string(cutName(name))] = b
+	t.bytes += len(b.stmt.text)
+}
+
+func (t *portals) remove(name []byte) {
+	if b, ok := t.byName[view(cutName(name))]; ok {
+		t.bytes -= len(b.stmt.text)
+		delete(t.byName, view(cutName(name)))
+	}
+}
+
+// cutName cuts a name where the server does, so that long ones cost no memory.
+func cutName(name []byte) []byte { return name[:min(len(name), serverName)] }
+
+func (t *portals) clear() {
+	clear(t.byName)
+	t.bytes = 0
+}
+
+// boundIn reports whether one was bound in that batch.
+func (t *portals) boundIn(batch uint64) bool {
+	for _, b := range t.byName {
+		if b.batch == batch {
+			return true
+		}
+	}
+	return false
+}
+
+// define follows a Parse that was sent.
+func (m *Machine) define(name []byte, s *statement) {
+	switch old := m.stmts.get(name); {
+	case len(name) == 0:
+		m.unnamed = s
+	case opaque(name):
+		m.stmts.hidden = m.stmts.hidden || s.freesNames()
+	case old != nil:
+		// Taken already, as far as is known: this Parse will fail, or the name
+		// was freed in a way the proxy did not see. Which one is unknown.
+		m.stmts.hidden = m.stmts.hidden || s.freesNames()
+		m.stmts.doubt(string(name))
+	default:
+		s.name = string(name)
+		m.stmts.set(s.name, s)
+	}
+}
+
+// lose follows a Parse that the server has refused or skipped.
+func (m *Machine) lose(s *statement) {
+	s.lost = true
+	if s.name != "" && m.stmts.byName[s.name] == s {
+		m.stmts.remove(s.name)
+	}
+}
+
+// alwaysKept is the length, in bytes, of a text for which there is always room: it takes
+// no more than what is known of a statement besides.
+const alwaysKept = 64
+
+// keeps returns as much of a statement's text as there is room for.
+func (m *Machine) keeps(sql []byte) string {
+	if len(sql) > maxAnalyzed {
+		sql = sql[:maxAuditText] // nothing will be parsed of it
+	}
+	if m.stmts.bytes+m.portals.bytes+m.pendingReplies.texts+len(m.unnamed.text)+len(sql) > maxTexts && len(sql) > alwaysKept {
+		return ""
+	}
+	return string(sql)
+}

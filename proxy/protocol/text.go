@@ -1,0 +1,184 @@
+package protocol
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// insertion is a statement of ours inside the text of a Query.
+type insertion struct {
+	index  int // which statement of the text that is sent, from 0
+	at     int // in characters of the client's text
+	n      int // length in characters; ASCII
+	check  injectedCheck
+	refuse *fencing.Refusal
+}
+
+// queryMany handles a Query of several statements: what each transaction of it
+// needs stands in front of the first statement that could do anything.
+func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) Need {
+	txn, ours, ran, checks := m.txn, m.ours, m.ran, m.checks
+	undo := func() { m.txn, m.ours, m.ran, m.checks = txn, ours, ran, checks }
+	ins, texts, r, need := m.insertions(t, text)
+	if need != NeedNothing {
+		undo()
+		return need
+	}
+	if len(ins) == 0 {
+		m.sendQuery(n, avail, p, r)
+		return NeedNothing
+	}
+	if m.showsItself(t) {
+		undo()
+		m.closeChecks(p)
+		return m.queryOne(statement{}, text, n, avail, p)
+	}
+	at := len(m.scratch)
+	m.scratch = append(m.scratch, 'Q', 0, 0, 0, 0)
+	from := 0
+	for i, x := range ins {
+		start := t.Statements[x.index-i].Start
+		m.scratch = append(m.scratch, text[from:start]...)
+		m.scratch = append(m.scratch, texts[i]...)
+		from = start
+	}
+	m.scratch = append(append(m.scratch, text[from:]...), 0)
+	binary.BigEndian.PutUint32(m.scratch[at+1:], uint32(len(m.scratch)-at-1))
+	m.gate.PassText(p, m.scratch[at:], r)
+	e := m.pushQuery()
+	m.pendingReplies.keepText(e, text, onlyReads(t))
+	e.inserts, e.announced, e.first = ins, m.checks.held, ins[0].index == 0 && m.retry.first()
+	return NeedNothing
+}
+
+// onlyReads reports whether a text holds nothing but reads.
+func onlyReads(t *sqltext.Text) bool {
+	for i := range t.Statements {
+		if !t.Statements[i].Read {
+			return false
+		}
+	}
+	return t.Known
+}
+
+// showsItself reports whether a leader's text shows the text of queries, its own
+// or what it made itself among them. Nothing of ours can stand in it then, so it goes by the registry.
+func (m *Machine) showsItself(t *sqltext.Text) bool {
+	shows := false
+	for i := range t.Statements {
+		switch s := &t.Statements[i]; s.Kind {
+		case sqltext.ShowFence, sqltext.SetFence, sqltext.Refused:
+			return false
+		default:
+			shows = shows || s.MentionsQueryText || s.MentionsKeptText
+		}
+	}
+	return shows && m.mode == ModeFenced && m.MayWrite()
+}
+
+// insertions says what goes in front of which statement, and for which reason
+// the text then passes: each statement has one. It follows the transaction
+// through the text.
+func (m *Machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, texts []string, reason gate.Reason, n Need) {
+	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
+	st, chars, counted := m.status(), 0, 0
+	for i := range t.Statements {
+		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
+		if s.info.Read {
+			s.class = isRead
+			if !sensitive(text) || m.pendingReplies.empty() {
+				s.provable = &t.Statements[i]
+			}
+		}
+		hides := s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction
+		if s.info.Kind == sqltext.NonTransactional {
+			s.info.Kind = sqltext.Ordinary // several statements share a transaction: it cannot end inside
+		}
+		d := m.decide(s)
+		if d.need == NeedNothing && m.shows(s) {
+			d.need, d.action = m.askFirst(st), answerFirst
+		}
+		chars += utf8.RuneCount(text[counted:s.info.Start])
+		counted = s.info.Start
+		x := insertion{index: i + len(ins), at: chars}
+		var sql string
+		r := d.reason
+		switch {
+		case d.need != NeedNothing:
+			return nil, nil, gate.Reason{}, d.need
+		case d.action == answerFirst:
+			sql = m.setSQL(s.info.Name, st)
+		case d.action == checkFirst:
+			sql, x.check = m.injectText(fullCheck, i == 0), fullCheck
+		case d.action == readFirst:
+			sql, x.check = m.injectText(readOnly, i == 0), readOnly
+		case d.action == lapsedFirst:
+			sql, x.check = m.lapsedSQL(), fullCheck
+		case d.action == refuseFirst:
+			sql, x.check, x.refuse = raiseSQL, refusal, d.refusal
+		}
+		if x.check != noCheck {
+			r = m.coverageBy(x.check)
+		}
+		if i == 0 {
+			reason = r
+		}
+		reason = reason.And(r)
+		if sql != "" {
+			sql += ";"
+			x.n = len(sql)
+			ins, texts = append(ins, x), append(texts, sql)
+		}
+		m.executed(s)
+		if hides {
+			m.mayForget(mentionsDeallocate(text[s.info.Start:s.info.End]))
+		}
+	}
+	return ins, texts, reason, NeedNothing
+}
+
+// injectText is a check inside a text. Behind a statement of the client's, which
+// may hide a DEALLOCATE, it does not rest on what is prepared.
+func (m *Machine) injectText(g injectedCheck, first bool) string {
+	m.checks.build(m.txAnnounced, m.held())
+	if !first {
+		return m.checks.inline(g)
+	}
+	b := m.checks.text(g, false)
+	return string(b[:len(b)-1])
+}
+
+// injectFunction puts a fast path call under the registry. If it is refused, a
+// Query that always fails takes its place: both are answered by an error and
+// ReadyForQuery.
+func (m *Machine) injectFunction(p *gate.Plan) (r gate.Reason, n Need, replaced bool) {
+	d := m.decide(unknownStatement)
+	switch d.action {
+	case needsMoreFor:
+		return d.reason, d.need, false
+	case refuseFirst:
+		m.sendRefusal(d.refusal, nil, p)
+	case lapsedFirst:
+		m.replaceFunction(m.lapsedSQL(), p)
+	case checkFirst:
+		m.replaceFunction(fencing.InlineCheckSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txAnnounced, m.held()), p)
+	default:
+		return d.reason, NeedNothing, false
+	}
+	return d.reason, NeedNothing, true
+}
+
+func (m *Machine) replaceFunction(sql string, p *gate.Plan) {
+	at := len(m.scratch)
+	m.scratch = wire.AppendQuery(m.scratch, []byte(sql+";"+raiseSQL))
+	p.Own(m.scratch[at:])
+	e := m.pushQuery()
+	e.announced = m.held()
+	e.inserts = []insertion{{index: 0, n: len(sql) + 1, check: fullCheck}, {index: 1, n: len(raiseSQL), check: refusal, refuse: fencing.RetryRefusal}}
+}
