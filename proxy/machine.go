@@ -46,7 +46,7 @@ const (
 // A reply that cannot answer the entry in front ends the session.
 type machine struct {
 	mode     mode
-	version  int // the server's major version
+	version  gate.Version // of the server
 	status   func() *fencing.Status
 	cache    *sqltext.Cache
 	settings sqltext.Settings
@@ -154,7 +154,7 @@ const (
 	again
 )
 
-func newMachine(m mode, version int, standing func() *fencing.Status, cache *sqltext.Cache, c checks) *machine {
+func newMachine(m mode, version gate.Version, standing func() *fencing.Status, cache *sqltext.Cache, c checks) *machine {
 	return &machine{
 		mode: m, version: version, status: standing, cache: cache, checks: c,
 		unnamed:  unknownStatement,

@@ -106,7 +106,7 @@ func (m *machine) queryWants(text []byte) bool {
 
 func (m *machine) parseWants(sql, types []byte) bool {
 	_, quick := sqltext.Quick(sql)
-	proves := (m.provenReads || m.version < readOnlyHolds) && !namesUserType(types)
+	proves := (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types)
 	if quick && (!mayQuery(sql) || m.mayWrite() && !proves) {
 		return false
 	}

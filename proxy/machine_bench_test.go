@@ -10,7 +10,7 @@ import (
 )
 
 // leading returns a machine of a leader that was told epoch 7.
-func leading(version int) *machine {
+func leading(version gate.Version) *machine {
 	st := &fencing.Status{Role: fencing.Leader, Epoch: 7, Holder: fencing.Record{Epoch: 7}}
 	m := newMachine(fencedMode, version, func() *fencing.Status { return st }, sqltext.NewCache(1<<20),
 		newChecks("0123456789ab", 1, "billing", "w1", "i1"))

@@ -70,7 +70,7 @@ func (m *machine) decide(s *statement) decision {
 	}
 	if !alone && m.read(s) {
 		switch {
-		case m.version < readOnlyHolds && !m.proven(s):
+		case !m.version.KeepsReadOnly() && !m.proven(s):
 			if m.catalog != nil && !m.renewed {
 				return needs(needCatalog)
 			}

@@ -21,7 +21,7 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
 		// Its Bind makes values of those types, which may run a user's code.
 		s.known = false
 	}
-	if (m.provenReads || m.version < readOnlyHolds) && !namesUserType(types) {
+	if (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types) {
 		s.provable = m.provableText(sql)
 	}
 	if m.wantsFresh(s) {
@@ -76,7 +76,7 @@ func (m *machine) notices(s *statement) bool {
 	case !s.known, s.info.Kind == sqltext.NonTransactional, s.info.Kind == sqltext.Discard:
 		return true
 	default:
-		return s.info.Isolation && !m.snapshots || m.version >= 18 && requiresTransactionBlock(s)
+		return s.info.Isolation && !m.snapshots || m.version.ExecuteOpensBlock() && requiresTransactionBlock(s)
 	}
 }
 

@@ -71,7 +71,7 @@ func (m *machine) wantsSync(text []byte) bool {
 			return false
 		}
 	}
-	return m.version >= 18
+	return m.version.QueryContinuesBatch()
 }
 
 // tooLate reports whether a text sets the isolation of its first transaction behind
@@ -119,9 +119,8 @@ func (m *machine) pushQuery() *reply {
 }
 
 // stillOpen reports that what the client has executed since its last Sync may not be
-// committed yet, although a Query or a function call stood behind it: 18 goes on with
-// their transaction.
-func (m *machine) stillOpen() bool { return m.version >= 18 && m.unsynced }
+// committed yet, although a Query or a function call stood behind it.
+func (m *machine) stillOpen() bool { return m.version.QueryContinuesBatch() && m.unsynced }
 
 // awaitsEnd reports whether a message of that type has to wait until the Query or
 // function call in front of it is answered. On 18 only that answer says whether the
@@ -271,7 +270,7 @@ func (m *machine) decideQuery(s *statement) decision {
 	// a batch that has failed; and a check would make a block of its own where
 	// there may be none.
 	bare := keepsText(s) && (m.open || m.skippingToSync) || requiresTransactionBlock(s) && m.txn.State() != gate.InBlock ||
-		m.version >= 18 && m.unsynced // which 18 does not end for a lone statement; with ours in front it is not alone
+		m.stillOpen() // which a lone statement does not end; with ours in front it is not alone
 	if d.action == checkFirst && bare && m.mayWrite() {
 		return m.decideNonTransactional(s)
 	}
@@ -283,7 +282,7 @@ func (m *machine) decideQuery(s *statement) decision {
 // outside a block, as far as is known, and has run nothing yet. From PostgreSQL 18
 // on the Execute of a check in front would make a block of it.
 func (m *machine) failsOutside(s *statement) bool {
-	return m.version >= 18 && m.txn.State() != gate.InBlock && !m.ours && !m.ran && requiresTransactionBlock(s)
+	return m.version.ExecuteOpensBlock() && m.txn.State() != gate.InBlock && !m.ours && !m.ran && requiresTransactionBlock(s)
 }
 
 func requiresTransactionBlock(s *statement) bool { return s.known && s.info.RequiresTransactionBlock }

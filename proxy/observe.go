@@ -50,7 +50,7 @@ func (x *session) observe(m *machine) {
 		return
 	}
 	o := Observed{
-		Version: m.version, Fenced: m.mode == fencedMode, Fence: m.checks.fence, Incarnation: m.checks.incarnation,
+		Version: int(m.version), Fenced: m.mode == fencedMode, Fence: m.checks.fence, Incarnation: m.checks.incarnation,
 		ProvenReads: m.provenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
 	}
 	for _, body := range x.parameters {

@@ -6,11 +6,6 @@ import (
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
-// readOnlyHolds is the version from which on a transaction that was made
-// read-only stays so. Before it, a function can undo that, so of those who do
-// not lead only proven reads pass.
-const readOnlyHolds = 16
-
 // provableText returns the analysis of a text that is proven harmless now, else nil.
 // A prepared statement must be proven when it is parsed and when it is used:
 // what its names meant then is in the server's plan.
@@ -30,7 +25,7 @@ func (m *machine) provableText(sql []byte) *sqltext.Statement {
 // check, which costs less than parsing a text that does not come again.
 func (m *machine) proofPays(text []byte) bool {
 	if m.held() == 0 || m.txAnnounced == 0 {
-		return m.version < readOnlyHolds
+		return !m.version.KeepsReadOnly()
 	}
 	return m.provenReads && len(text) <= inlineText && m.cache.Recurs(text)
 }
@@ -55,7 +50,7 @@ func (m *machine) hintUnproven(e *reply, hint []byte) []byte {
 	if e.stmt != nil {
 		text = []byte(e.stmt.text)
 	}
-	if m.version >= readOnlyHolds || m.catalog == nil || len(text) == 0 || len(text) >= maxAuditText {
+	if m.version.KeepsReadOnly() || m.catalog == nil || len(text) == 0 || len(text) >= maxAuditText {
 		return hint
 	}
 	c, t := m.catalog(), m.analyzeAs(text, m.settings)

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"go.uber.org/zap"
@@ -42,7 +43,7 @@ type session struct {
 	fromServer *bufio.Reader
 	message    []byte
 	parameters [][]byte
-	version    int
+	version    gate.Version
 	pid        uint32 // of the server's backend
 	keyPID     uint32
 	keySecret  []byte

@@ -85,7 +85,7 @@ var unknownStatement = &statement{confirmed: true}
 // undoes reports whether s undoes the read-only mode of a transaction that has
 // begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).
 func (m *machine) undoes(s *statement) bool {
-	return s.info.UnsetsReadOnly && m.version < readOnlyHolds
+	return s.info.UnsetsReadOnly && !m.version.KeepsReadOnly()
 }
 
 // newStatement describes the single statement of a Parse.

@@ -68,7 +68,7 @@ var table = []mutation{
 	{name: "what can be known is harmless", file: theTxn, tests: nothing,
 		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == sqltext.Ordinary\n"},
 	{name: "RESET is harmless before 16", file: theTxn, tests: undone, // runs on the default server, which is 15
-		old: "(!s.UnsetsReadOnly || version >= keepsReadOnly)", text: "(!s.UnsetsReadOnly || version > 0)"},
+		old: "(!s.UnsetsReadOnly || version.KeepsReadOnly())", text: "(!s.UnsetsReadOnly || version > 0)"},
 	// A leak.
 	{name: "LOCK and SAVEPOINT go bare after a ReadyForQuery that said idle", file: theTxn, tests: flushed,
 		old: "t.State() == AtRest && s.RequiresTransactionBlock", text: "t.ready == idle && s.RequiresTransactionBlock"},
