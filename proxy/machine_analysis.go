@@ -98,16 +98,16 @@ func (m *machine) wantsAnalysis(typ byte, body []byte) bool {
 // queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
 // tell whether it is a read, which decides for those who may not write.
 func (m *machine) queryWants(text []byte) bool {
-	if _, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.mayWrite() || !mayQuery(text)) {
+	if info, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.mayWrite() || info.Modifies) {
 		return false
 	}
 	return m.missing(text, m.reading(text))
 }
 
 func (m *machine) parseWants(sql, types []byte) bool {
-	_, quick := sqltext.Quick(sql)
+	info, quick := sqltext.Quick(sql)
 	proves := (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types)
-	if quick && (!mayQuery(sql) || m.mayWrite() && !proves) {
+	if quick && (info.Modifies || m.mayWrite() && !proves) {
 		return false
 	}
 	return m.missing(sql, m.reading(sql))

@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"strings"
-
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"github.com/fencepost/fencepost/fencing/sqltext"
@@ -22,7 +20,7 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
 		s.known = false
 	}
 	if (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types) {
-		s.provable = m.provableText(sql)
+		s.provable = m.provableText(s, sql)
 	}
 	if m.wantsFresh(s) {
 		if need := m.syncBefore(p); need != needNothing {
@@ -46,21 +44,6 @@ func (m *machine) parseMessage(body []byte, n, avail int, p *gate.Plan) need {
 	m.open = true
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return needNothing
-}
-
-// takesSnapshot reports whether to parse or bind a statement with that text is a
-// transaction's first query, after which its isolation cannot be changed.
-func takesSnapshot(known bool, sql []byte) bool {
-	if !known {
-		return true
-	}
-	text := strings.TrimLeft(view(sql), "( \t\r\n")
-	for _, word := range []string{"select", "insert", "update", "delete", "merge", "with", "values", "table", "explain", "declare"} {
-		if foldPrefix(text, word) {
-			return true
-		}
-	}
-	return false
 }
 
 // wantsFresh reports whether s would notice a check of ours that was executed in

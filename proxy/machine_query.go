@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"encoding/binary"
 	"strings"
 
@@ -33,7 +32,7 @@ func (m *machine) queryMessage(body []byte, n, avail int, p *gate.Plan) need {
 	if info, ok := sqltext.Quick(text); ok {
 		return m.queryOne(statement{known: true, info: info}, text, n, avail, p)
 	}
-	if len(text) > maxAnalyzed || m.unsettled(text) && bytes.IndexByte(bytes.TrimRight(text, "; \t\r\n\f"), ';') >= 0 {
+	if len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text) {
 		return m.queryOne(statement{}, text, n, avail, p)
 	}
 	t := m.analyze(text)
@@ -67,7 +66,7 @@ func (m *machine) wantsSync(text []byte) bool {
 				return true
 			}
 		}
-		if m.tooLate(t, text) {
+		if m.tooLate(t) {
 			return false
 		}
 	}
@@ -76,29 +75,16 @@ func (m *machine) wantsSync(text []byte) bool {
 
 // tooLate reports whether a text sets the isolation of its first transaction behind
 // a query of the batch, so that it fails where nothing of ours has ended that.
-func (m *machine) tooLate(t *sqltext.Text, text []byte) bool {
-	if !m.snapshots || !mentions(text, "isolation", "snapshot") {
+func (m *machine) tooLate(t *sqltext.Text) bool {
+	if !m.snapshots {
 		return false
 	}
 	for i := range t.Statements {
 		switch s := &t.Statements[i]; {
-		case s.Isolation:
+		case s.SetsIsolation:
 			return true
 		case s.EndsTransaction:
 			return false
-		}
-	}
-	return false
-}
-
-// mentions reports whether a text has one of these words in it, in any case. It
-// copies nothing: texts can be long.
-func mentions(text []byte, words ...string) bool {
-	for i, c := range text {
-		for _, w := range words {
-			if c|0x20 == w[0] && foldPrefix(view(text[i:]), w) {
-				return true
-			}
 		}
 	}
 	return false
@@ -163,13 +149,13 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	*s = one
 	s.text, s.confirmed = view(text), true
 	if m.proofPays(text) {
-		s.provable = m.provableText(text)
+		s.provable = m.provableText(s, text)
 	}
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
 	if s.hides() {
-		s.guess, s.deallocates = sqltext.GuessOf(text), mentionsDeallocate(text)
+		s.guess = sqltext.GuessOf(text)
 	}
 	st := m.status()
 	if m.shows(s) {
@@ -200,7 +186,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 		r, _ := m.txn.Covered()
 		m.audited(m.sendPrefixed([]byte(m.lapsedSQL()+";"), fullCheck, n, avail, p, r), s, text)
 	case refuseFirst:
-		m.audited(m.sendRefusal(d.refusal, text, p), s, text)
+		m.audited(m.sendRefusal(d.refusal, s, p), s, text)
 	}
 	return needNothing
 }
@@ -226,7 +212,7 @@ func (m *machine) queryShow(s *statement, st *fencing.Status, n, avail int, p *g
 // queryBehind sends a Query of one statement after a check.
 func (m *machine) queryBehind(g injectedCheck, s *statement, text []byte, n, avail int, p *gate.Plan) {
 	if keepsText(s) && !m.open && !m.skippingToSync {
-		m.sendAsExtended(g, text, p)
+		m.sendAsExtended(g, s, text, p)
 		m.forget(s)
 		return
 	}
@@ -287,10 +273,6 @@ func (m *machine) failsOutside(s *statement) bool {
 
 func requiresTransactionBlock(s *statement) bool { return s.known && s.info.RequiresTransactionBlock }
 
-func foldPrefix(s, word string) bool {
-	return len(s) >= len(word) && strings.EqualFold(s[:len(word)], word)
-}
-
 // prepareAhead prepares the checks in a batch of our own, if nothing of the
 // client's is outstanding, and no batch of its open, which our Sync would end.
 func (m *machine) prepareAhead(p *gate.Plan) {
@@ -321,9 +303,9 @@ func (m *machine) sendPrefixed(prefix []byte, g injectedCheck, n, avail int, p *
 }
 
 // sendRefusal sends a Query that fails in the client's place.
-func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *gate.Plan) *reply {
+func (m *machine) sendRefusal(r *fencing.Refusal, s *statement, p *gate.Plan) *reply {
 	at, sql := len(m.scratch), raiseSQL
-	if m.endsBlock(r, view(text)) {
+	if m.endsBlock(r, s) {
 		sql = endSQL
 	}
 	m.scratch = wire.AppendQuery(m.scratch, []byte(sql))
@@ -333,10 +315,10 @@ func (m *machine) sendRefusal(r *fencing.Refusal, text []byte, p *gate.Plan) *re
 	return e
 }
 
-// sendAsExtended sends a Query as extended messages behind the check, so that
-// the server sees the client's text alone.
-func (m *machine) sendAsExtended(g injectedCheck, text []byte, p *gate.Plan) {
-	s := &statement{known: true, confirmed: true, class: m.one.class, text: string(text), deallocates: m.one.deallocates}
+// sendAsExtended sends a Query of the statement q as extended messages after the
+// check, so that the server sees the client's text alone.
+func (m *machine) sendAsExtended(g injectedCheck, q *statement, text []byte, p *gate.Plan) {
+	s := &statement{known: true, confirmed: true, class: q.class, text: string(text)}
 	m.runCheck(g, s, p)
 	at := len(m.scratch)
 	m.scratch = wire.AppendParse(m.scratch, "", s.text)
@@ -345,7 +327,7 @@ func (m *machine) sendAsExtended(g injectedCheck, text []byte, p *gate.Plan) {
 	m.push(parse, true)
 	m.push(bind, true)
 	d := m.push(describe, false)
-	d.hideNoData, d.holds = true, foldPrefix(strings.TrimLeft(s.text, " \t\r\n"), "execute")
+	d.hideNoData, d.holds = true, q.info.Executes
 	m.push(execute, false).stmt = s
 	m.push(syncing, false)
 	m.unnamed, m.leftovers = unknownStatement, true

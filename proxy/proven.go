@@ -6,11 +6,11 @@ import (
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
-// provableText returns the analysis of a text that is proven harmless now, else nil.
-// A prepared statement must be proven when it is parsed and when it is used:
+// provableText returns the analysis of sql, which is the text of s, if it is proven
+// harmless now, else nil. A text that plainly writes is spared the grammar. A prepared statement must be proven when it is parsed and when it is used:
 // what its names meant then is in the server's plan.
-func (m *machine) provableText(sql []byte) *sqltext.Statement {
-	if m.catalog == nil || !mayQuery(sql) || m.unsettled(sql) {
+func (m *machine) provableText(s *statement, sql []byte) *sqltext.Statement {
+	if m.catalog == nil || s.info.Modifies || m.unsettled(sql) {
 		return nil
 	}
 	t := m.analyze(sql)
@@ -63,16 +63,6 @@ func (m *machine) hintUnproven(e *reply, hint []byte) []byte {
 		}
 	}
 	return hint
-}
-
-// mayQuery spares the texts that plainly write the way to the grammar.
-func mayQuery(sql []byte) bool {
-	for _, word := range []string{"insert", "update", "delete", "merge"} {
-		if foldPrefix(view(sql), word) {
-			return false
-		}
-	}
-	return true
 }
 
 // namesUserType reports whether the parameter types of a Parse, behind its

@@ -27,8 +27,6 @@ type statement struct {
 	// snapshot: to parse or bind it is a transaction's first query, after which
 	// its isolation cannot be changed.
 	snapshot bool
-	// deallocates: it hides what it does, and has a word in it that frees names.
-	deallocates bool
 	// class is the lazily computed answer.
 	class readClass
 	// reading is how the server read the text when it was parsed, as far as is
@@ -118,16 +116,13 @@ func (m *machine) newStatement(sql []byte) *statement {
 	if !s.known {
 		s.guess = sqltext.GuessOf(sql)
 	}
-	s.snapshot = takesSnapshot(s.known, sql)
-	s.deallocates = s.hides() && mentionsDeallocate(sql)
+	s.snapshot = !s.known || s.info.TakesSnapshot
 	return s
 }
 
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what
 // cannot be parsed.
-func (s *statement) hides() bool {
-	return !s.known || s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction
-}
+func (s *statement) hides() bool { return !s.known || s.info.Hides }
 
 // read reports whether s is nothing but a read, as far as the grammar tells.
 func (m *machine) read(s *statement) bool {
@@ -191,14 +186,5 @@ func (m *machine) unsettled(sql []byte) bool {
 	return (m.open || !m.quiet()) && sensitive(sql)
 }
 
-// sensitive reports whether the meaning of sql depends on
-// standard_conforming_strings or client_encoding: only text with a backslash or
-// with bytes outside ASCII does.
-func sensitive(sql []byte) bool {
-	for _, c := range sql {
-		if c == '\\' || c >= 0x80 {
-			return true
-		}
-	}
-	return false
-}
+// sensitive reports whether the meaning of sql depends on any setting.
+func sensitive(sql []byte) bool { return sqltext.DependenceOf(sql) != sqltext.OnNothing }

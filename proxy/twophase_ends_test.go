@@ -24,8 +24,9 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 		ends(c.Exec("create table p (id int unique deferrable initially deferred)"), "", 'I')
 		for range 2 { // what a refusal leaves is no obstacle to the next
 			for name, prepare := range map[string][]byte{
-				"simple":   q(" PREPARE\n transaction 'x'"),
-				"extended": cat(run("prepare transaction 'x'"), sync_()),
+				"simple":          q(" PREPARE\n transaction 'x'"),
+				"after a comment": q("-- x\nprepare/* */transaction 'x'"),
+				"extended":        cat(run("prepare transaction 'x'"), sync_()),
 			} {
 				ends(c.Exec("begin; insert into p values (1)"), "", 'T')
 				c.Send(prepare)

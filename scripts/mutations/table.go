@@ -122,7 +122,7 @@ var table = []mutation{
 	// A leak.
 	{name: "a text that was not parsed and begins with DECLARE goes bare", file: theQueries, tests: cursor,
 		old:  "	if s.known {\n		if r, ok := m.txn.NothingOutside(&s.info); ok {",
-		text: "	s.info.RequiresTransactionBlock = s.info.RequiresTransactionBlock || foldPrefix(s.text, \"declare\")\n	{\n		if r, ok := m.txn.NothingOutside(&s.info); ok {"},
+		text: "	s.info.RequiresTransactionBlock = s.info.RequiresTransactionBlock || s.text[0]|0x20 == 'd'\n	{\n		if r, ok := m.txn.NothingOutside(&s.info); ok {"},
 	{name: "CALL goes after a check instead of under a note", file: theJudge, tests: "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(call_by_extended|prepared_call)",
 		old: "	case alone, m.failsOutside(s):", text: "	case m.failsOutside(s):"},
 	{name: "without a resource all is let through", file: theJudge, tests: flushed,
