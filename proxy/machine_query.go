@@ -154,7 +154,7 @@ func (m *machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
-	if s.hides() {
+	if !s.known {
 		s.guess = sqltext.GuessOf(text)
 	}
 	st := m.status()

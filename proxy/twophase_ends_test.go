@@ -54,3 +54,26 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 		}
 	})
 }
+
+// TestWordsInADoPrepareNothing: Postgres runs no PREPARE TRANSACTION within a function,
+// so a DO with these words in its text is not refused.
+func TestWordsInADoPrepareNothing(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		leaderConn(t, b, db)
+		c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		for text, state := range map[string]string{
+			"do $$begin /* no prepare transaction here */ end$$":    "",
+			"do $$begin execute 'prepare transaction ''x'''; end$$": "0A000",
+		} {
+			for name, message := range map[string][]byte{
+				"a Query": q(text), "messages": cat(run(text), sync_()), "among others": q("select 1; " + text),
+			} {
+				c.Send(message)
+				if got := wiretest.ErrorOf(c.Until('Z')); got != state {
+					t.Errorf("%s as %s: %q, want %q", text, name, got, state)
+				}
+			}
+		}
+	})
+}
