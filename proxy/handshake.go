@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -254,7 +255,8 @@ func (x *session) serverParameter(body []byte) {
 		if end >= 0 {
 			digits = value[:end]
 		}
-		x.version, _ = strconv.Atoi(digits) // 0 for 0: older than every rule that asks
+		major, _ := strconv.Atoi(digits) // 0 if there are none
+		x.version = gate.Version(major)
 	}
 	x.parameters = append(x.parameters, append([]byte(nil), body...))
 }

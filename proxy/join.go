@@ -137,7 +137,7 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 // proven, so that what the client prepares first can be.
 func (x *session) awaitCatalog(ctx context.Context) {
 	f := x.cand.Fence()
-	wanted := x.version < protocol.ReadOnlyHolds || x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
+	wanted := !x.version.KeepsReadOnly() || x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
 	if !wanted || f.Catalog() != nil {
 		return
 	}

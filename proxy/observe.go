@@ -50,7 +50,7 @@ func (x *session) observe(c protocol.Config) {
 		return
 	}
 	o := Observed{
-		Version: c.Version, Fenced: c.Mode == protocol.ModeFenced, Fence: c.Fence, Incarnation: c.Incarnation,
+		Version: int(c.Version), Fenced: c.Mode == protocol.ModeFenced, Fence: c.Fence, Incarnation: c.Incarnation,
 		ProvenReads: c.ProvenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
 	}
 	for _, body := range x.parameters {

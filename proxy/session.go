@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -42,7 +43,7 @@ type session struct {
 	fromServer *bufio.Reader
 	message    []byte
 	parameters [][]byte
-	version    int
+	version    gate.Version
 	pid        uint32 // of the server's backend
 	keyPID     uint32
 	keySecret  []byte

@@ -24,8 +24,9 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 		ends(c.Exec("create table p (id int unique deferrable initially deferred)"), "", 'I')
 		for range 2 { // what a refusal leaves is no obstacle to the next
 			for name, prepare := range map[string][]byte{
-				"simple":   q(" PREPARE\n transaction 'x'"),
-				"extended": cat(run("prepare transaction 'x'"), sync_()),
+				"simple":          q(" PREPARE\n transaction 'x'"),
+				"after a comment": q("-- x\nprepare/* */transaction 'x'"),
+				"extended":        cat(run("prepare transaction 'x'"), sync_()),
 			} {
 				ends(c.Exec("begin; insert into p values (1)"), "", 'T')
 				c.Send(prepare)
@@ -50,6 +51,29 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 		}
 		if n := value(t, c.Exec("select count(*) from pg_prepared_xacts where database = current_database()")); n != "0" {
 			t.Errorf("%s transactions are prepared", n)
+		}
+	})
+}
+
+// TestWordsInADoPrepareNothing: Postgres runs no PREPARE TRANSACTION within a function,
+// so a DO with these words in its text is not refused.
+func TestWordsInADoPrepareNothing(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		leaderConn(t, b, db)
+		c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		for text, state := range map[string]string{
+			"do $$begin /* no prepare transaction here */ end$$":    "",
+			"do $$begin execute 'prepare transaction ''x'''; end$$": "0A000",
+		} {
+			for name, message := range map[string][]byte{
+				"a Query": q(text), "messages": cat(run(text), sync_()), "among others": q("select 1; " + text),
+			} {
+				c.Send(message)
+				if got := wiretest.ErrorOf(c.Until('Z')); got != state {
+					t.Errorf("%s as %s: %q, want %q", text, name, got, state)
+				}
+			}
 		}
 	})
 }

@@ -50,6 +50,7 @@ func Analyze(sql string, s Settings) *Text {
 		if raw.StmtLen > 0 {
 			st.End = offsets.original(int(raw.StmtLocation + raw.StmtLen))
 		}
+		st.MayFreeNames = st.Hides && GuessOf([]byte(sql[st.Start:st.End])).FreesNames
 		t.Statements[i] = st
 	}
 	return t
@@ -133,12 +134,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// singleByBytes reports whether sql has no semicolon but trailing ones: then
-// it is one statement at most, in every encoding and under all settings.
-func singleByBytes(sql string) bool {
-	if strings.IndexByte(sql, 0) >= 0 {
-		return false
-	}
-	b := bytes.TrimRight([]byte(sql), "; \t\n\r\f")
-	return bytes.IndexByte(b, ';') < 0
+// AtMostOne reports whether sql has no semicolon but trailing ones: then it is
+// one statement at most, in every encoding and under all settings.
+func AtMostOne(sql []byte) bool {
+	return bytes.IndexByte(sql, 0) < 0 && bytes.IndexByte(bytes.TrimRight(sql, "; \t\n\r\f"), ';') < 0
 }

@@ -1,6 +1,9 @@
 package sqltext
 
-import "strings"
+import (
+	"strings"
+	"unicode/utf8"
+)
 
 // Kind says how a statement meets the check: whether one stands in front of
 // it, and what becomes of the transaction behind it.
@@ -83,11 +86,30 @@ type Statement struct {
 	EndsSavepoint bool
 	// Prepares: it is PREPARE, which gives Name a meaning.
 	Prepares bool
+	// Executes: it is EXECUTE of a prepared statement.
+	Executes bool
+	// PreparesTransaction: it is PREPARE TRANSACTION. Whenever Postgres refuses
+	// it in a block, the block ends.
+	PreparesTransaction bool
 	// EndsTransaction: it ends the transaction, or may (CALL and DO).
 	EndsTransaction bool
+	// Hides: it is CALL or DO, which run what their trees do not show.
+	Hides bool
+	// MayFreeNames: it Hides, and its text has a word in it that frees names of
+	// prepared statements.
+	MayFreeNames bool
+	// Modifies: it is INSERT, UPDATE, DELETE or MERGE, so no Read. Quick says it
+	// only of a text that begins with that word, not with WITH.
+	Modifies bool
+	// TakesSnapshot: to parse or bind it is a query of the transaction, after
+	// which its isolation cannot be changed.
+	TakesSnapshot bool
 	// Isolation: BEGIN or SET that fixes the isolation, mode or snapshot of
 	// the transaction, which must come before its first query.
 	Isolation bool
+	// SetsIsolation: of those, it sets the isolation level or the snapshot, which
+	// Postgres refuses after a query.
+	SetsIsolation bool
 	// RequiresTransactionBlock: outside a transaction block Postgres refuses it, or warns and
 	// does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without HOLD.
 	RequiresTransactionBlock bool
@@ -140,6 +162,34 @@ type Settings struct {
 
 // DefaultSettings are those of a session that changed nothing.
 var DefaultSettings = Settings{StandardConformingStrings: true, SafeEncoding: true}
+
+// Dependence is what the meaning of a text depends on besides the text.
+type Dependence uint8
+
+const (
+	// OnNothing: the text means the same under all settings.
+	OnNothing Dependence = iota
+	// OnEncoding: it has bytes outside ASCII, which client_encoding explains.
+	OnEncoding
+	// OnQuoting: it has a backslash, whose meaning depends on
+	// standard_conforming_strings, on settings that the server does not report,
+	// and on client_encoding.
+	OnQuoting
+)
+
+// DependenceOf returns what the meaning of sql depends on.
+func DependenceOf(sql []byte) Dependence {
+	d := OnNothing
+	for _, c := range sql {
+		if c == '\\' {
+			return OnQuoting
+		}
+		if c >= utf8.RuneSelf {
+			d = OnEncoding
+		}
+	}
+	return d
+}
 
 // SafeEncoding reports whether no byte of a multi-byte character can be an
 // ASCII byte in the given client_encoding, so that quotes, backslashes and

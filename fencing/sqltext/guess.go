@@ -14,44 +14,50 @@ type Guess struct {
 	// PreparesTransaction: the text may hold PREPARE TRANSACTION, whose
 	// transaction would outlive the note in the registry.
 	PreparesTransaction bool
+	// StartsWithPrepareTransaction: these are the words with which the text begins.
+	StartsWithPrepareTransaction bool
 	// Vacuums: the text may hold VACUUM, before which the note's commit has to
 	// reach the disk.
 	Vacuums bool
+	// FreesNames: the text may hold what frees names of prepared statements, or
+	// gives them another meaning.
+	FreesNames bool
 }
 
 // GuessOf looks at the bytes of sql. It is quick, because it is given the
-// longest texts.
+// longest texts. The words are keywords, which are ASCII in every encoding and
+// cannot be written otherwise.
 func GuessOf(sql []byte) Guess {
-	return Guess{PreparesTransaction: mayPrepareTransaction(sql), Vacuums: mayVacuum(sql)}
-}
-
-func mayVacuum(sql []byte) bool {
+	g := Guess{StartsWithPrepareTransaction: startsWithPrepareTransaction(sql)}
 	for i, c := range sql {
-		if c|0x20 == 'v' && foldPrefix(sql[i:], "vacuum") {
-			return true
+		switch c | 0x20 {
+		case 'd':
+			g.FreesNames = g.FreesNames || foldPrefix(sql[i:], "deallocate") || foldPrefix(sql[i:], "discard")
+		case 'p':
+			if foldPrefix(sql[i:], prepare) {
+				g.FreesNames = true
+				g.PreparesTransaction = g.PreparesTransaction || mayBeTransaction(sql[i+len(prepare):])
+			}
+		case 'v':
+			g.Vacuums = g.Vacuums || foldPrefix(sql[i:], "vacuum")
 		}
 	}
-	return false
+	return g
 }
 
-// mayPrepareTransaction: the vertical tab is space to PostgreSQL from 16 on; a
-// comment after PREPARE is taken for TRANSACTION.
-func mayPrepareTransaction(sql []byte) bool {
-	const word = "prepare"
-	for i, c := range sql {
-		if c|0x20 != 'p' || !foldPrefix(sql[i:], word) {
-			continue
-		}
-		after := sql[i+len(word):]
-		next := bytes.TrimLeft(after, " \t\n\v\f\r")
-		switch {
-		case bytes.HasPrefix(next, []byte("/*")), bytes.HasPrefix(next, []byte("--")):
-			return true
-		case len(next) < len(after) && foldPrefix(next, "transaction"):
-			return true
-		}
-	}
-	return false
+const prepare, transaction = "prepare", "transaction"
+
+// mayBeTransaction reports whether what stands after PREPARE may be TRANSACTION. The
+// vertical tab is space to PostgreSQL from 16 on; a comment is taken for that word.
+func mayBeTransaction(after []byte) bool {
+	next := bytes.TrimLeft(after, " \t\n\v\f\r")
+	return bytes.HasPrefix(next, []byte("/*")) || bytes.HasPrefix(next, []byte("--")) ||
+		len(next) < len(after) && foldPrefix(next, transaction)
+}
+
+func startsWithPrepareTransaction(sql []byte) bool {
+	sql = sql[skipSpace(sql, 0):]
+	return foldPrefix(sql, prepare) && foldPrefix(sql[skipSpace(sql, len(prepare)):], transaction)
 }
 
 // unparsed describes a text that the grammar could not be given, or does not
@@ -60,7 +66,7 @@ func mayPrepareTransaction(sql []byte) bool {
 // comment can be part of a longer character.
 func unparsed(sql, why string) *Text {
 	t := &Text{why: why}
-	if !singleByBytes(sql) {
+	if !AtMostOne([]byte(sql)) {
 		return t
 	}
 	s := scanner{sql: sql}

@@ -18,6 +18,27 @@ func TestTwoPhaseIsFoundInTextsThatAreNotParsed(t *testing.T) {
 	}
 }
 
+func TestGuess(t *testing.T) {
+	t.Parallel()
+	for sql, want := range map[string]Guess{
+		"":                              {},
+		"select 1":                      {},
+		"selec 'x'; Vacuum":             {Vacuums: true},
+		"selec; deallocate p":           {FreesNames: true},
+		"selec; DISCARD all":            {FreesNames: true},
+		"selec; prepare p as table t":   {FreesNames: true},
+		"disc; dealloc; prepar; vac":    {},
+		" \n\f prepare transaction 'x'": {PreparesTransaction: true, StartsWithPrepareTransaction: true, FreesNames: true},
+		"Prepare\tTRANSACTION 'x'":      {PreparesTransaction: true, StartsWithPrepareTransaction: true, FreesNames: true},
+		"prepare/**/transaction 'x'":    {PreparesTransaction: true, FreesNames: true},
+		"begin; prepare transaction":    {PreparesTransaction: true, FreesNames: true},
+	} {
+		if got := GuessOf([]byte(sql)); got != want {
+			t.Errorf("%q: %+v, want %+v", sql, got, want)
+		}
+	}
+}
+
 // BenchmarkTwoPhaseInALongText: the session is locked while it looks.
 func BenchmarkTwoPhaseInALongText(b *testing.B) {
 	text := bytes.Repeat([]byte("insert into p values ('x;'); "), 1<<20/29)

@@ -22,15 +22,14 @@ func Quick(sql []byte) (Statement, bool) {
 		return Statement{}, false
 	}
 	first := sql[start:word]
-	switch {
-	case foldEqual(first, "select"), foldEqual(first, "insert"), foldEqual(first, "update"),
-		foldEqual(first, "delete"), foldEqual(first, "with"), foldEqual(first, "values"),
-		foldEqual(first, "table"), foldEqual(first, "merge"):
+	query := foldEqual(first, "select") || foldEqual(first, "with") || foldEqual(first, "values") || foldEqual(first, "table")
+	modifies := foldEqual(first, "insert") || foldEqual(first, "update") || foldEqual(first, "delete") || foldEqual(first, "merge")
+	if query || modifies {
 		body := sql[word:end]
 		if bytes.IndexByte(body, ';') >= 0 || bytes.IndexByte(body, 0) >= 0 || mentionsQueryText(body) {
 			return Statement{}, false
 		}
-		return Statement{Kind: Ordinary, End: end}, true
+		return Statement{Kind: Ordinary, Modifies: modifies, TakesSnapshot: true, End: end}, true
 	}
 	return quickTransaction(sql[:end], first, word)
 }

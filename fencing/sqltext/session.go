@@ -1,6 +1,7 @@
 package sqltext
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,7 +49,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 	st.Chain = t.Chain
 	switch t.Kind {
 	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
-		st.Kind, st.Isolation = Begin, len(t.Options) > 0
+		st.Kind, st.Isolation, st.SetsIsolation = Begin, len(t.Options) > 0, namesIsolation(t.Options)
 	case pgquery.TransactionStmtKind_TRANS_STMT_COMMIT:
 		st.Kind, st.EndsTransaction = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
@@ -61,6 +62,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 		st.Kind, st.Savepoint, st.EndsSavepoint = RollbackTo, true, true
 	default: // the three of two-phase commit, and whatever is added
 		st.Kind, st.EndsTransaction = Refused, true
+		st.PreparesTransaction = t.Kind == pgquery.TransactionStmtKind_TRANS_STMT_PREPARE
 		st.reason = "a prepared transaction would outlive its epoch"
 	}
 }
@@ -80,9 +82,21 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 		st.UnsetsReadOnly = v.Kind == pgquery.VariableSetKind_VAR_RESET ||
 			v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
 		st.Isolation = !st.UnsetsReadOnly
-	case "transaction", "transaction snapshot", "transaction_isolation", "transaction_deferrable":
+	case "transaction", "transaction snapshot", isolationLevel, "transaction_deferrable":
 		st.Isolation = v.Kind != pgquery.VariableSetKind_VAR_RESET
+		st.SetsIsolation = st.Isolation &&
+			(name == "transaction snapshot" || name == isolationLevel || namesIsolation(v.Args))
 	}
+}
+
+// isolationLevel is the parameter of that name, and the mode of BEGIN and SET
+// TRANSACTION that sets it.
+const isolationLevel = "transaction_isolation"
+
+// namesIsolation reports whether the isolation level is among these modes of a
+// transaction.
+func namesIsolation(modes []*pgquery.Node) bool {
+	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool { return m.GetDefElem().GetDefname() == isolationLevel })
 }
 
 // fenceName returns the name behind "fencepost.", in lower case as Postgres

@@ -16,6 +16,8 @@ func classify(n *pgquery.Node) Statement {
 	}
 	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
 	st.RequiresTransactionBlock = requiresTransactionBlock(n)
+	st.Modifies = modifies(n)
+	st.TakesSnapshot = st.Modifies || takesSnapshot(n)
 	if w.unsetsReadOnly {
 		st.UnsetsReadOnly = true
 	}
@@ -35,7 +37,7 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 		st.Kind, st.Name = ByMessage, n.GetDeclareCursorStmt().Portalname
 		st.readIf(w)
 	case n.GetExecuteStmt() != nil:
-		st.Kind, st.Name = ByMessage, n.GetExecuteStmt().Name
+		st.Kind, st.Name, st.Executes = ByMessage, n.GetExecuteStmt().Name, true
 		st.reason = "what it executes is not in the text"
 	case n.GetSelectStmt() != nil:
 		st.readIf(w)
@@ -50,6 +52,26 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 		if w.writes != "" {
 			st.reason = w.writes
 		}
+	}
+}
+
+func modifies(n *pgquery.Node) bool {
+	switch n.GetNode().(type) {
+	case *pgquery.Node_InsertStmt, *pgquery.Node_UpdateStmt, *pgquery.Node_DeleteStmt, *pgquery.Node_MergeStmt:
+		return true
+	default:
+		return false
+	}
+}
+
+// takesSnapshot tells the queries that are analyzed under a snapshot, or the statements
+// that hold one, besides those that modify.
+func takesSnapshot(n *pgquery.Node) bool {
+	switch n.GetNode().(type) {
+	case *pgquery.Node_SelectStmt, *pgquery.Node_ExplainStmt, *pgquery.Node_DeclareCursorStmt:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -121,9 +143,9 @@ func classifyCopy(c *pgquery.CopyStmt, w findings, st *Statement) {
 func classifyNonTransactional(n *pgquery.Node, st *Statement) bool {
 	switch {
 	case n.GetCallStmt() != nil:
-		st.EndsTransaction, st.reason = true, "a procedure may commit inside"
+		st.EndsTransaction, st.Hides, st.reason = true, true, "a procedure may commit inside"
 	case n.GetDoStmt() != nil:
-		st.EndsTransaction, st.reason = true, "DO may commit inside"
+		st.EndsTransaction, st.Hides, st.reason = true, true, "DO may commit inside"
 	case n.GetVacuumStmt() != nil && !n.GetVacuumStmt().IsVacuumcmd:
 		st.reason = "ANALYZE commits after each of several tables, which it does not where it shares a transaction"
 	case n.GetVacuumStmt() != nil, n.GetClusterStmt() != nil, n.GetReindexStmt() != nil,

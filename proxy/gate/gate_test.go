@@ -104,7 +104,7 @@ func TestWhatIsHarmless(t *testing.T) {
 		{"call p()", false, false, false},
 	} {
 		s := statement(t, c.sql)
-		passes := func(txn Txn, version int) bool {
+		passes := func(txn Txn, version Version) bool {
 			_, harmless := txn.Harmless(s, version)
 			_, nothing := txn.NothingOutside(s)
 			return harmless || nothing

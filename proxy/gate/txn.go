@@ -240,9 +240,8 @@ func (t *Txn) Skipped(pending bool) (Reason, bool) {
 // Harmless is the reason of a statement that can neither read nor write anything
 // of the database, or that only ends a transaction, on a server of this major
 // version.
-func (t *Txn) Harmless(s *sqltext.Statement, version int) (Reason, bool) {
-	const keepsReadOnly = 16 // before it, RESET undoes a read-only mode in which a COMMIT could then write
-	return Reason{harmless}, unguarded(s) && (!s.UnsetsReadOnly || version >= keepsReadOnly)
+func (t *Txn) Harmless(s *sqltext.Statement, version Version) (Reason, bool) {
+	return Reason{harmless}, unguarded(s) && (!s.UnsetsReadOnly || version.KeepsReadOnly())
 }
 
 // unguarded reports whether a statement of this kind needs nothing in front of

@@ -92,16 +92,16 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 // queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
 // tell whether it is a read, which decides for those who may not write.
 func (m *Machine) queryWants(text []byte) bool {
-	if _, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.MayWrite() || !mayQuery(text)) {
+	if info, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.MayWrite() || info.Modifies) {
 		return false
 	}
 	return m.missing(text, m.reading(text))
 }
 
 func (m *Machine) parseWants(sql, types []byte) bool {
-	_, quick := sqltext.Quick(sql)
-	proves := (m.provenReads || m.version < ReadOnlyHolds) && !namesUserType(types)
-	if quick && (!mayQuery(sql) || m.MayWrite() && !proves) {
+	info, quick := sqltext.Quick(sql)
+	proves := (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types)
+	if quick && (info.Modifies || m.MayWrite() && !proves) {
 		return false
 	}
 	return m.missing(sql, m.reading(sql))

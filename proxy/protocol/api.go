@@ -12,7 +12,7 @@ import (
 // Config is what a machine knows from the start.
 type Config struct {
 	Mode    Mode
-	Version int // the server's major version
+	Version gate.Version
 	// Status returns the candidacy's status. It must not block, and must return a
 	// new pointer whenever the status has changed.
 	Status func() *fencing.Status

@@ -10,7 +10,7 @@ import (
 )
 
 // leading returns a machine of a leader that was told epoch 7.
-func leading(version int) *Machine {
+func leading(version gate.Version) *Machine {
 	st := &fencing.Status{Role: fencing.Leader, Epoch: 7, Holder: fencing.Record{Epoch: 7}}
 	m := New(Config{
 		Mode: ModeFenced, Version: version, Status: func() *fencing.Status { return st }, Cache: sqltext.NewCache(1 << 20),

@@ -67,7 +67,7 @@ func (m *Machine) decide(s *statement) decision {
 	}
 	if !alone && m.read(s) {
 		switch {
-		case m.version < ReadOnlyHolds && !m.proven(s):
+		case !m.version.KeepsReadOnly() && !m.proven(s):
 			if m.catalog != nil && !m.renewed {
 				return needs(NeedCatalog)
 			}

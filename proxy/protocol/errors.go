@@ -274,7 +274,7 @@ func theirs(pe wire.ServerError) bool {
 	}
 }
 
-// Refused notes a refusal for the audit.
+// refused notes a refusal for the audit.
 func (m *Machine) refused(e *reply, pe wire.ServerError) {
 	text, write := m.ofText(string(e.text))
 	switch {

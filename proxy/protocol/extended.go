@@ -1,8 +1,6 @@
 package protocol
 
 import (
-	"strings"
-
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"github.com/fencepost/fencepost/fencing/sqltext"
@@ -21,8 +19,8 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		// Its Bind makes values of those types, which may run a user's code.
 		s.known = false
 	}
-	if (m.provenReads || m.version < ReadOnlyHolds) && !namesUserType(types) {
-		s.provable = m.provableText(sql)
+	if (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types) {
+		s.provable = m.provableText(s, sql)
 	}
 	if m.wantsFresh(s) {
 		if need := m.syncBefore(p); need != NeedNothing {
@@ -48,21 +46,6 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	return NeedNothing
 }
 
-// takesSnapshot reports whether to parse or bind a statement with that text is a
-// transaction's first query, after which its isolation cannot be changed.
-func takesSnapshot(known bool, sql []byte) bool {
-	if !known {
-		return true
-	}
-	text := strings.TrimLeft(view(sql), "( \t\r\n")
-	for _, word := range []string{"select", "insert", "update", "delete", "merge", "with", "values", "table", "explain", "declare"} {
-		if foldPrefix(text, word) {
-			return true
-		}
-	}
-	return false
-}
-
 // wantsFresh reports whether s would notice a check of ours that was executed in
 // this batch, before the client has executed or bound anything.
 func (m *Machine) wantsFresh(s *statement) bool {
@@ -76,7 +59,7 @@ func (m *Machine) notices(s *statement) bool {
 	case !s.known, s.info.Kind == sqltext.NonTransactional, s.info.Kind == sqltext.Discard:
 		return true
 	default:
-		return s.info.Isolation && !m.snapshots || m.version >= 18 && requiresTransactionBlock(s)
+		return s.info.Isolation && !m.snapshots || m.version.ExecuteOpensBlock() && requiresTransactionBlock(s)
 	}
 }
 

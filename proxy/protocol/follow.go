@@ -29,8 +29,8 @@ func (m *Machine) forget(s *statement) {
 		return // prepared by SQL, so it frees no names
 	case s == unknownStatement:
 		m.forgetAll()
-	case !s.known, s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction:
-		m.mayForget(s.deallocates)
+	case s.hides():
+		m.mayForget(s)
 	case s.info.Prepares:
 		m.stmts.doubt(s.info.Name)
 	case s.info.Kind == sqltext.Deallocate && s.info.Name != "":
@@ -43,19 +43,14 @@ func (m *Machine) forget(s *statement) {
 // mayForget follows a DO, a CALL, or a text that cannot be read. A function may
 // hide a DEALLOCATE ALL: our statements are prepared again, which costs less
 // than the rest of it. The client's are forgotten only if the text has a word in
-// it that frees names (deallocates).
-func (m *Machine) mayForget(deallocates bool) {
-	if deallocates {
+// it that frees names.
+func (m *Machine) mayForget(s *statement) {
+	if s.info.MayFreeNames || s.guess.FreesNames {
 		m.forgetAll()
 	} else {
 		m.checks.rename()
 	}
 }
-
-// mentionsDeallocate reports whether a text may hold DEALLOCATE, DISCARD, or a
-// PREPARE that gives a name another meaning. They are keywords, which are ASCII in
-// every encoding and cannot be written otherwise.
-func mentionsDeallocate(sql []byte) bool { return mentions(sql, "deallocate", "discard", "prepare") }
 
 func (m *Machine) forgetAll() {
 	m.stmts.forget()

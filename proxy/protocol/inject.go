@@ -38,7 +38,7 @@ func (m *Machine) injectExtended(s *statement, p *gate.Plan) (gate.Reason, Need)
 // refuseExtended fails in front of an extended message, which the server then
 // skips.
 func (m *Machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan) {
-	if m.endsBlock(r, s.text) {
+	if m.endsBlock(r, s) {
 		m.endBlock(r, s, p)
 	} else {
 		at := len(m.scratch)

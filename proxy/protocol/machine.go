@@ -46,7 +46,7 @@ const (
 // A reply that cannot answer the entry in front ends the session.
 type Machine struct {
 	mode     Mode
-	version  int // the server's major version
+	version  gate.Version
 	status   func() *fencing.Status
 	cache    *sqltext.Cache
 	settings sqltext.Settings

@@ -7,16 +7,11 @@ import (
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
-// ReadOnlyHolds is the version from which on a transaction that was made
-// read-only stays so. Before it, a function can undo that, so of those who do
-// not lead only proven reads pass.
-const ReadOnlyHolds = 16
-
-// provableText returns the analysis of a text that is proven harmless now, else nil.
-// A prepared statement must be proven when it is parsed and when it is used:
+// provableText returns the analysis of sql, which is the text of s, if it is proven
+// harmless now, else nil. A text that plainly writes is spared the grammar. A prepared statement must be proven when it is parsed and when it is used:
 // what its names meant then is in the server's plan.
-func (m *Machine) provableText(sql []byte) *sqltext.Statement {
-	if m.catalog == nil || !mayQuery(sql) || m.unsettled(sql) {
+func (m *Machine) provableText(s *statement, sql []byte) *sqltext.Statement {
+	if m.catalog == nil || s.info.Modifies || m.unsettled(sql) {
 		return nil
 	}
 	t := m.analyze(sql)
@@ -31,7 +26,7 @@ func (m *Machine) provableText(sql []byte) *sqltext.Statement {
 // check, which costs less than parsing a text that does not come again.
 func (m *Machine) proofPays(text []byte) bool {
 	if m.held() == 0 || m.txAnnounced == 0 {
-		return m.version < ReadOnlyHolds
+		return !m.version.KeepsReadOnly()
 	}
 	return m.provenReads && len(text) <= inlineText && m.cache.Recurs(text)
 }
@@ -56,7 +51,7 @@ func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
 	if e.stmt != nil {
 		text = []byte(e.stmt.text)
 	}
-	if m.version >= ReadOnlyHolds || m.catalog == nil || len(text) == 0 || len(text) >= maxAuditText {
+	if m.version.KeepsReadOnly() || m.catalog == nil || len(text) == 0 || len(text) >= maxAuditText {
 		return hint
 	}
 	c, t := m.catalog(), m.analyzeAs(text, m.settings)
@@ -69,16 +64,6 @@ func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
 		}
 	}
 	return hint
-}
-
-// mayQuery spares the texts that plainly write the way to the grammar.
-func mayQuery(sql []byte) bool {
-	for _, word := range []string{"insert", "update", "delete", "merge"} {
-		if foldPrefix(view(sql), word) {
-			return false
-		}
-	}
-	return true
 }
 
 // namesUserType reports whether the parameter types of a Parse, behind its

@@ -1,7 +1,6 @@
 package protocol
 
 import (
-	"bytes"
 	"encoding/binary"
 	"strings"
 
@@ -33,7 +32,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	if info, ok := sqltext.Quick(text); ok {
 		return m.queryOne(statement{known: true, info: info}, text, n, avail, p)
 	}
-	if len(text) > maxAnalyzed || m.unsettled(text) && bytes.IndexByte(bytes.TrimRight(text, "; \t\r\n\f"), ';') >= 0 {
+	if len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text) {
 		return m.queryOne(statement{}, text, n, avail, p)
 	}
 	t := m.analyze(text)
@@ -67,38 +66,25 @@ func (m *Machine) wantsSync(text []byte) bool {
 				return true
 			}
 		}
-		if m.tooLate(t, text) {
+		if m.tooLate(t) {
 			return false
 		}
 	}
-	return m.version >= 18
+	return m.version.QueryContinuesBatch()
 }
 
 // tooLate reports whether a text sets the isolation of its first transaction behind
 // a query of the batch, so that it fails where nothing of ours has ended that.
-func (m *Machine) tooLate(t *sqltext.Text, text []byte) bool {
-	if !m.snapshots || !mentions(text, "isolation", "snapshot") {
+func (m *Machine) tooLate(t *sqltext.Text) bool {
+	if !m.snapshots {
 		return false
 	}
 	for i := range t.Statements {
 		switch s := &t.Statements[i]; {
-		case s.Isolation:
+		case s.SetsIsolation:
 			return true
 		case s.EndsTransaction:
 			return false
-		}
-	}
-	return false
-}
-
-// mentions reports whether a text has one of these words in it, in any case. It
-// copies nothing: texts can be long.
-func mentions(text []byte, words ...string) bool {
-	for i, c := range text {
-		for _, w := range words {
-			if c|0x20 == w[0] && foldPrefix(view(text[i:]), w) {
-				return true
-			}
 		}
 	}
 	return false
@@ -119,9 +105,8 @@ func (m *Machine) pushQuery() *reply {
 }
 
 // stillOpen reports that what the client has executed since its last Sync may not be
-// committed yet, although a Query or a function call stood behind it: 18 goes on with
-// their transaction.
-func (m *Machine) stillOpen() bool { return m.version >= 18 && m.unsynced }
+// committed yet, although a Query or a function call stood behind it.
+func (m *Machine) stillOpen() bool { return m.version.QueryContinuesBatch() && m.unsynced }
 
 // awaitsEnd reports whether a message of that type has to wait until the Query or
 // function call in front of it is answered. On 18 only that answer says whether the
@@ -164,13 +149,13 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	*s = one
 	s.text, s.confirmed = view(text), true
 	if m.proofPays(text) {
-		s.provable = m.provableText(text)
+		s.provable = m.provableText(s, text)
 	}
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
-	if s.hides() {
-		s.guess, s.deallocates = sqltext.GuessOf(text), mentionsDeallocate(text)
+	if !s.known {
+		s.guess = sqltext.GuessOf(text)
 	}
 	st := m.status()
 	if m.shows(s) {
@@ -201,7 +186,7 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 		r, _ := m.txn.Covered()
 		m.audited(m.sendPrefixed([]byte(m.lapsedSQL()+";"), fullCheck, n, avail, p, r), s, text)
 	case refuseFirst:
-		m.audited(m.sendRefusal(d.refusal, text, p), s, text)
+		m.audited(m.sendRefusal(d.refusal, s, p), s, text)
 	}
 	return NeedNothing
 }
@@ -227,7 +212,7 @@ func (m *Machine) queryShow(s *statement, st *fencing.Status, n, avail int, p *g
 // queryBehind sends a Query of one statement after a check.
 func (m *Machine) queryBehind(g injectedCheck, s *statement, text []byte, n, avail int, p *gate.Plan) {
 	if keepsText(s) && !m.open && !m.skippingToSync {
-		m.sendAsExtended(g, text, p)
+		m.sendAsExtended(g, s, text, p)
 		m.forget(s)
 		return
 	}
@@ -271,7 +256,7 @@ func (m *Machine) decideQuery(s *statement) decision {
 	// a batch that has failed; and a check would make a block of its own where
 	// there may be none.
 	bare := keepsText(s) && (m.open || m.skippingToSync) || requiresTransactionBlock(s) && m.txn.State() != gate.InBlock ||
-		m.version >= 18 && m.unsynced // which 18 does not end for a lone statement; with ours in front it is not alone
+		m.stillOpen() // which a lone statement does not end; with ours in front it is not alone
 	if d.action == checkFirst && bare && m.MayWrite() {
 		return m.decideNonTransactional(s)
 	}
@@ -283,14 +268,10 @@ func (m *Machine) decideQuery(s *statement) decision {
 // outside a block, as far as is known, and has run nothing yet. From PostgreSQL 18
 // on the Execute of a check in front would make a block of it.
 func (m *Machine) failsOutside(s *statement) bool {
-	return m.version >= 18 && m.txn.State() != gate.InBlock && !m.ours && !m.ran && requiresTransactionBlock(s)
+	return m.version.ExecuteOpensBlock() && m.txn.State() != gate.InBlock && !m.ours && !m.ran && requiresTransactionBlock(s)
 }
 
 func requiresTransactionBlock(s *statement) bool { return s.known && s.info.RequiresTransactionBlock }
-
-func foldPrefix(s, word string) bool {
-	return len(s) >= len(word) && strings.EqualFold(s[:len(word)], word)
-}
 
 // prepareAhead prepares the checks in a batch of our own, if nothing of the
 // client's is outstanding, and no batch of its open, which our Sync would end.
@@ -322,9 +303,9 @@ func (m *Machine) sendPrefixed(prefix []byte, g injectedCheck, n, avail int, p *
 }
 
 // sendRefusal sends a Query that fails in the client's place.
-func (m *Machine) sendRefusal(r *fencing.Refusal, text []byte, p *gate.Plan) *reply {
+func (m *Machine) sendRefusal(r *fencing.Refusal, s *statement, p *gate.Plan) *reply {
 	at, sql := len(m.scratch), raiseSQL
-	if m.endsBlock(r, view(text)) {
+	if m.endsBlock(r, s) {
 		sql = endSQL
 	}
 	m.scratch = wire.AppendQuery(m.scratch, []byte(sql))
@@ -334,10 +315,10 @@ func (m *Machine) sendRefusal(r *fencing.Refusal, text []byte, p *gate.Plan) *re
 	return e
 }
 
-// sendAsExtended sends a Query as extended messages behind the check, so that
-// the server sees the client's text alone.
-func (m *Machine) sendAsExtended(g injectedCheck, text []byte, p *gate.Plan) {
-	s := &statement{known: true, confirmed: true, class: m.one.class, text: string(text), deallocates: m.one.deallocates}
+// sendAsExtended sends a Query of the statement q as extended messages after the
+// check, so that the server sees the client's text alone.
+func (m *Machine) sendAsExtended(g injectedCheck, q *statement, text []byte, p *gate.Plan) {
+	s := &statement{known: true, confirmed: true, class: q.class, text: string(text)}
 	m.runCheck(g, s, p)
 	at := len(m.scratch)
 	m.scratch = wire.AppendParse(m.scratch, "", s.text)
@@ -346,7 +327,7 @@ func (m *Machine) sendAsExtended(g injectedCheck, text []byte, p *gate.Plan) {
 	m.push(parse, true)
 	m.push(bind, true)
 	d := m.push(describe, false)
-	d.hideNoData, d.holds = true, foldPrefix(strings.TrimLeft(s.text, " \t\r\n"), "execute")
+	d.hideNoData, d.holds = true, q.info.Executes
 	m.push(execute, false).stmt = s
 	m.push(syncing, false)
 	m.unnamed, m.leftovers = unknownStatement, true

@@ -1,12 +1,12 @@
 package protocol
 
 import (
-	"bytes"
 	"encoding/binary"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -37,17 +37,19 @@ const (
 	maxWholeBind = 4 << 10
 )
 
-// restatable reports whether the text of s is there and would be read as it was. What a
-// backslash means depends on settings that the server does not report.
+// restatable reports whether the text of s is there and would be read as it was.
 func (m *Machine) restatable(s *statement) bool {
 	text := bytesOf(s.text)
-	switch {
-	case !s.whole, len(text) > maxRestated, bytes.IndexByte(text, '\\') >= 0:
+	if !s.whole || len(text) > maxRestated {
 		return false
-	case sensitive(text):
+	}
+	switch sqltext.DependenceOf(text) {
+	case sqltext.OnNothing:
+		return true
+	case sqltext.OnEncoding:
 		return !m.unsettled(text) && s.settingsSeen == m.settingsSeen
 	default:
-		return true
+		return false
 	}
 }
 

@@ -16,7 +16,7 @@ type statement struct {
 	known bool
 	empty bool // and holds nothing: the server does not run it
 	info  sqltext.Statement
-	// Text is the client's SQL, for the question whether it is a read, which only
+	// text is the client's SQL, for the question whether it is a read, which only
 	// those who do not lead ask, and for the audit; see keeps.
 	text string
 	// whole: text is all of it. sends and settingsSeen are those of the machine when
@@ -27,11 +27,9 @@ type statement struct {
 	// snapshot: to parse or bind it is a transaction's first query, after which
 	// its isolation cannot be changed.
 	snapshot bool
-	// deallocates: it hides what it does, and has a word in it that frees names.
-	deallocates bool
 	// class is the lazily computed answer.
 	class readClass
-	// Reading is how the server read the text when it was parsed, as far as is
+	// reading is how the server read the text when it was parsed, as far as is
 	// known. What it means does not change with the settings after that.
 	reading sqltext.Settings
 	// provable is the analysed text if the catalogue proved it harmless when it
@@ -85,7 +83,7 @@ var unknownStatement = &statement{confirmed: true}
 // undoes reports whether s undoes the read-only mode of a transaction that has
 // begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).
 func (m *Machine) undoes(s *statement) bool {
-	return s.info.UnsetsReadOnly && m.version < ReadOnlyHolds
+	return s.info.UnsetsReadOnly && !m.version.KeepsReadOnly()
 }
 
 // newStatement describes the single statement of a Parse.
@@ -118,16 +116,13 @@ func (m *Machine) newStatement(sql []byte) *statement {
 	if !s.known {
 		s.guess = sqltext.GuessOf(sql)
 	}
-	s.snapshot = takesSnapshot(s.known, sql)
-	s.deallocates = s.hides() && mentionsDeallocate(sql)
+	s.snapshot = !s.known || s.info.TakesSnapshot
 	return s
 }
 
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what
 // cannot be parsed.
-func (s *statement) hides() bool {
-	return !s.known || s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction
-}
+func (s *statement) hides() bool { return !s.known || s.info.Hides }
 
 // read reports whether s is nothing but a read, as far as the grammar tells.
 func (m *Machine) read(s *statement) bool {
@@ -170,7 +165,7 @@ func (s *statement) asRead(m *Machine) sqltext.Settings {
 	return s.reading
 }
 
-// Reading is the settings under which the server reads sql if it comes now.
+// reading is the settings under which the server reads sql if it comes now.
 // Text that means the same under every setting needs none of them; other text
 // is taken for the worst while a setting may be changing.
 func (m *Machine) reading(sql []byte) sqltext.Settings {
@@ -191,14 +186,5 @@ func (m *Machine) unsettled(sql []byte) bool {
 	return (m.open || !m.pendingReplies.empty()) && sensitive(sql)
 }
 
-// sensitive reports whether the meaning of sql depends on
-// standard_conforming_strings or client_encoding: only text with a backslash or
-// with bytes outside ASCII does.
-func sensitive(sql []byte) bool {
-	for _, c := range sql {
-		if c == '\\' || c >= 0x80 {
-			return true
-		}
-	}
-	return false
-}
+// sensitive reports whether the meaning of sql depends on any setting.
+func sensitive(sql []byte) bool { return sqltext.DependenceOf(sql) != sqltext.OnNothing }

@@ -96,7 +96,6 @@ func (m *Machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, tex
 				s.provable = &t.Statements[i]
 			}
 		}
-		hides := s.info.Kind == sqltext.NonTransactional && s.info.EndsTransaction
 		if s.info.Kind == sqltext.NonTransactional {
 			s.info.Kind = sqltext.Ordinary // several statements share a transaction: it cannot end inside
 		}
@@ -136,9 +135,6 @@ func (m *Machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, tex
 			ins, texts = append(ins, x), append(texts, sql)
 		}
 		m.executed(s)
-		if hides {
-			m.mayForget(mentionsDeallocate(text[s.info.Start:s.info.End]))
-		}
 	}
 	return ins, texts, reason, NeedNothing
 }
@@ -163,7 +159,7 @@ func (m *Machine) injectFunction(p *gate.Plan) (r gate.Reason, n Need, replaced 
 	case needsMoreFor:
 		return d.reason, d.need, false
 	case refuseFirst:
-		m.sendRefusal(d.refusal, nil, p)
+		m.sendRefusal(d.refusal, unknownStatement, p)
 	case lapsedFirst:
 		m.replaceFunction(m.lapsedSQL(), p)
 	case checkFirst:

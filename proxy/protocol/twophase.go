@@ -18,13 +18,9 @@ const endCode = "22023"
 
 // endsBlock reports whether a refused statement is a PREPARE TRANSACTION in what
 // is known to be a block.
-func (m *Machine) endsBlock(r *fencing.Refusal, text string) bool {
-	if r != fencing.TwoPhaseRefusal || !m.txn.Settled() || m.txn.State() != gate.InBlock {
-		return false
-	}
-	const first, second, space = "prepare", "transaction", " \t\r\n"
-	text = strings.TrimLeft(text, space)
-	return foldPrefix(text, first) && foldPrefix(strings.TrimLeft(text[len(first):], space), second)
+func (m *Machine) endsBlock(r *fencing.Refusal, s *statement) bool {
+	return r == fencing.TwoPhaseRefusal && m.txn.Settled() && m.txn.State() == gate.InBlock &&
+		(s.info.PreparesTransaction || s.guess.StartsWithPrepareTransaction)
 }
 
 // endBlock refuses s by extended messages, and ends the block it stands in.

@@ -69,7 +69,7 @@ var table = []mutation{
 	{name: "what can be known is harmless", file: theTxn, tests: nothing,
 		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == sqltext.Ordinary\n"},
 	{name: "RESET is harmless before 16", file: theTxn, tests: undone, // runs on the default server, which is 15
-		old: "(!s.UnsetsReadOnly || version >= keepsReadOnly)", text: "(!s.UnsetsReadOnly || version > 0)"},
+		old: "(!s.UnsetsReadOnly || version.KeepsReadOnly())", text: "(!s.UnsetsReadOnly || version > 0)"},
 	// A leak.
 	{name: "LOCK and SAVEPOINT go bare after a ReadyForQuery that said idle", file: theTxn, tests: flushed,
 		old: "t.State() == AtRest && s.RequiresTransactionBlock", text: "t.ready == idle && s.RequiresTransactionBlock"},
@@ -123,7 +123,7 @@ var table = []mutation{
 	// A leak.
 	{name: "a text that was not parsed and begins with DECLARE goes bare", file: theQueries, tests: cursor,
 		old:  "	if s.known {\n		if r, ok := m.txn.NothingOutside(&s.info); ok {",
-		text: "	s.info.RequiresTransactionBlock = s.info.RequiresTransactionBlock || foldPrefix(s.text, \"declare\")\n	{\n		if r, ok := m.txn.NothingOutside(&s.info); ok {"},
+		text: "	s.info.RequiresTransactionBlock = s.info.RequiresTransactionBlock || s.text[0]|0x20 == 'd'\n	{\n		if r, ok := m.txn.NothingOutside(&s.info); ok {"},
 	{name: "CALL goes after a check instead of under a note", file: theJudge, tests: "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(call_by_extended|prepared_call)",
 		old: "	case alone, m.failsOutside(s):", text: "	case m.failsOutside(s):"},
 	{name: "without a resource all is let through", file: theJudge, tests: flushed,
