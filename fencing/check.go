@@ -8,10 +8,11 @@ import (
 	"unicode/utf16"
 )
 
-// Literal quotes s as an SQL string constant that means the same under either
-// setting of standard_conforming_strings and every client_encoding: it is ASCII,
-// other characters are escaped by their code points. NUL bytes are dropped, since
-// no text of Postgres can hold one; bytes that are no UTF-8 become U+FFFD.
+// Literal quotes s as an SQL string constant that has the same meaning under either
+// setting of standard_conforming_strings and under every client_encoding. The result is
+// ASCII; other characters are escaped by their code points. NUL bytes are dropped,
+// because no text value in Postgres can hold one. Bytes that are not valid UTF-8 become
+// U+FFFD.
 func Literal(s string) string {
 	var text strings.Builder
 	escaped := false
@@ -36,9 +37,10 @@ func Literal(s string) string {
 	return "'" + text.String() + "'"
 }
 
-// Name gives a worker's name as fencepost.refuse takes it: as it is if it is plain,
-// else as a JSON string of ASCII characters. Not every database can hold every
-// character, and a check must not fail for what only its error would show.
+// Name encodes a worker's name as fencepost.refuse expects it: unchanged if it is plain
+// ASCII, otherwise as a JSON string in ASCII. Not every database can represent every
+// character, and a check must not fail because of a name that only its error text would
+// show.
 func Name(worker string) string {
 	plain := !strings.HasPrefix(worker, `"`)
 	for _, r := range worker {
@@ -50,7 +52,7 @@ func Name(worker string) string {
 	var text strings.Builder
 	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(worker); err != nil { // a string always can be encoded
+	if err := encoder.Encode(worker); err != nil { // cannot happen: every string can be encoded
 		return `"?"`
 	}
 	var ascii strings.Builder
@@ -68,42 +70,42 @@ func Name(worker string) string {
 	return ascii.String()
 }
 
-// CheckSQL is the text of the check that stands in front of every transaction.
-// $1 is the epoch the connection was told, $2 the epoch its candidacy holds.
+// CheckSQL returns the check that is injected at the start of every transaction. $1 is
+// the epoch announced to the connection, $2 the epoch that its candidacy holds.
 //
-// The predicate is fencepost.current, which the registry and fencepost.refuse use
-// too: both epochs must be the sequence's value, so an epoch that a connection
-// only claims to know, but that its candidacy does not hold, passes nothing.
-// Postgres puts the function's body in the place of its call, so it costs what
-// the written out comparison costs.
+// The predicate is fencepost.current, which the registry and fencepost.refuse use too:
+// both epochs must equal the sequence's value. So an epoch that a connection merely
+// claims to know passes only if its candidacy holds it. Postgres inlines the function,
+// so it costs no more than the written-out comparison.
 //
-// pg_sequence_last_value locks the sequence in RowExclusive mode for the top
-// transaction and reads its value without a snapshot, so a grant (which takes
-// ShareRowExclusive by ALTER SEQUENCE … RESTART) waits for every transaction
-// that was checked, and every check behind a grant sees its epoch. It returns
-// no row when the connection may go on; all else is told by fencepost.refuse,
-// which also compares the row under snapshots older than the grant. Operators
-// are qualified: a hostile search_path changes nothing.
+// pg_sequence_last_value takes a RowExclusive lock on the sequence for the top-level
+// transaction and reads its value without a snapshot. So a grant, which takes
+// ShareRowExclusive by ALTER SEQUENCE … RESTART, waits for every transaction that was
+// checked, and every check after a grant sees its epoch. The statement returns no row
+// if the connection may go on. Otherwise fencepost.refuse raises the error; it also
+// compares the fence's row, in case the snapshot is older than the grant. Operators are
+// schema-qualified, so that a hostile search_path changes nothing.
 func CheckSQL(fence int32, worker, incarnation string) string {
 	return checkSQL(fence, worker, incarnation, "$1", "$2", inReadCommitted)
 }
 
-// InlineCheckSQL is the check with its parameters in place, for where the
-// prepared one may be gone.
+// InlineCheckSQL returns the check with its parameters written into the text, for cases
+// in which the prepared check may be gone.
 func InlineCheckSQL(fence int32, worker, incarnation string, told, held Epoch) string {
 	return checkSQL(fence, worker, incarnation, strconv.FormatInt(int64(told), 10), strconv.FormatInt(int64(held), 10), inReadCommitted)
 }
 
-// FrontCheckSQL is the check for a connection that was told what its candidacy
-// holds, $1, where nothing at all can stand in front of it in its transaction:
-// then its snapshot is taken behind the reply that told, in any isolation level,
-// and need not be asked for. It costs the server two thirds of the whole.
+// FrontCheckSQL returns the check for a connection that was told the epoch its
+// candidacy holds, $1, when nothing at all can precede it in its transaction. Its
+// snapshot is then taken after the announcement in every isolation level, so the
+// isolation level does not have to be tested. It costs the server two thirds of the
+// full check.
 func FrontCheckSQL(fence int32, worker, incarnation string) string {
 	return checkSQL(fence, worker, incarnation, "$1", "$1", "")
 }
 
-// inReadCommitted sends every other isolation level to fencepost.refuse, which
-// looks whether the snapshot has seen the grant.
+// inReadCommitted directs every other isolation level to fencepost.refuse, which tests
+// whether the snapshot has seen the grant.
 const inReadCommitted = ` AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'`
 
 func checkSQL(fence int32, worker, incarnation, told, held, more string) string {
@@ -113,14 +115,14 @@ func checkSQL(fence int32, worker, incarnation, told, held, more string) string 
 		fence, told, Literal(Name(worker)), Literal(incarnation), held, more)
 }
 
-// RefuseSQL is the text that refuses whatever follows it, for a connection
-// whose lease is not confirmed (lapsed).
+// RefuseSQL returns the statement that refuses whatever follows it. lapsed says that
+// the connection's lease is not confirmed.
 func RefuseSQL(fence int32, worker, incarnation string, told, held Epoch, lapsed bool) string {
 	return fmt.Sprintf(`SELECT fencepost.refuse(%d, %d::pg_catalog.int8, %s, %s, %d::pg_catalog.int8, %t)`,
 		fence, told, Literal(Name(worker)), Literal(incarnation), held, lapsed)
 }
 
-// ReadOnlySQL is what stands in front of the reads of those who do not lead.
-// As the transaction's first query it cannot be undone inside it on PostgreSQL
-// 16 and later; on 14 and 15 RESET transaction_read_only undoes it.
+// ReadOnlySQL is injected in front of the reads of a connection that does not lead. As
+// the transaction's first query it cannot be undone within that transaction on
+// PostgreSQL 16 and later; on 14 and 15, RESET transaction_read_only undoes it.
 const ReadOnlySQL = `SELECT pg_catalog.set_config('transaction_read_only','on',true)`

@@ -2,6 +2,6 @@
 
 package fencing
 
-// Checking is false: this build fences nothing. It exists for make
-// test-unfenced; serve refuses to start in it unless FENCEPOST_TEST_UNFENCED=1.
+// Checking is false: this build fences nothing. It exists for make test-unfenced. The
+// serve command refuses to start in this build unless FENCEPOST_TEST_UNFENCED=1.
 const Checking = false

@@ -2,7 +2,7 @@
 
 package fencing
 
-// Checking is true in every build but the one that shows what happens without
-// the fence: the tag fencepost_unfenced makes the proxy relay everything, and
-// the safety tests must fail then.
+// Checking is true in every build except the one with the tag fencepost_unfenced, which
+// shows what happens without the fence: there the proxy relays everything, and the
+// safety tests must fail.
 const Checking = true

@@ -2,45 +2,45 @@ package fencing
 
 import "time"
 
-// Epoch is the fencing token of a resource: it grows strictly with each grant
-// to a new candidacy. 0 means none.
+// Epoch is the fencing token of a resource. It grows strictly with each grant to a new
+// candidacy. 0 means none.
 type Epoch int64
 
-// Award is what a lease service gave to one candidacy: the right to ask for an
-// epoch. Awards are ordered by (Generation, Index), the order in which the
-// lease service made them; a grant refuses an award that is not newer than the
-// recorded one.
+// Award is what a lease service gave to one candidacy: the right to ask for an epoch.
+// Awards are ordered by (generation, Index), the order in which the lease service made
+// them. A grant refuses an award that is not newer than the recorded one.
 type Award struct {
 	Resource    string
 	Worker      string
-	Incarnation string // random id of the candidacy
-	Source      string // the provider that awarded it: "postgres", "consul"
-	// InstanceID names the life of the lease service in which Index counts. The
-	// fence schema numbers the markers of a source as they are first seen, before
-	// anybody bids under them; that number is the award's generation.
+	Incarnation string // the candidacy's random id
+	Source      string // the provider that made the award: "postgres", "consul"
+	// InstanceID identifies the instance of the lease service in which Index counts. It
+	// changes when the service is restored or rebuilt. The fence schema numbers the
+	// instances of a source in the order in which it first sees them, before anybody
+	// asks for a lease from them; that number is the award's generation.
 	InstanceID string
-	Index      int64 // order of awards within the marker's life
-	// Held is the epoch that this candidacy was granted before, 0 for none. If
-	// somebody else was granted since, the candidacy is over.
+	Index      int64 // order of awards within the instance
+	// Held is the epoch that this candidacy was granted before, 0 for none. If another
+	// candidacy has been granted one since, this candidacy is over.
 	Held Epoch
-	// HighestObserved is the highest epoch this proxy ever saw on the resource. A fence
-	// below it has been restored from an older state.
+	// HighestObserved is the highest epoch that this proxy has ever seen on the
+	// resource. A fence below it was restored from an older state.
 	HighestObserved Epoch
 }
 
-// Term is what a proxy knows of a lease that it holds for a candidacy.
+// Term is what a proxy knows about a lease that it holds for a candidacy.
 type Term struct {
 	Award
 	Epoch Epoch
-	// TrustedUntil is a reading of CLOCK_BOOTTIME: the time before the last
-	// successful renewal was sent, plus TTL, minus the margin. It only stops a
+	// TrustedUntil is a reading of CLOCK_BOOTTIME: the time at which the last
+	// successful renewal was sent, plus the TTL, minus the margin. It only stops a
 	// worker early; the check in the database is the guarantee.
 	TrustedUntil time.Duration
 }
 
-// Record is the fence row of one resource: the highest grant.
+// Record is the fence row of one resource: its highest grant.
 type Record struct {
-	Epoch       Epoch // 0: nobody was granted yet
+	Epoch       Epoch // 0: no grant yet
 	Worker      string
 	Incarnation string
 	Source      string

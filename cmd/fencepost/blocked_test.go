@@ -56,7 +56,7 @@ func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	if out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "a takeover is blocked: prepared transaction") {
 		t.Errorf("status does not show it:\n%s%s", out.stdout, out.stderr)
 	}
-	if lines := r.log.lines(t, "a takeover is blocked by what the control role cannot end"); len(lines) != 1 || lines[0]["resource"] != "billing" {
+	if lines := r.log.lines(t, "takeover blocked by a transaction the control role cannot end"); len(lines) != 1 || lines[0]["resource"] != "billing" {
 		t.Errorf("the log has %v", lines)
 	}
 	if !shows("/readyz", `"ready": true`) || !shows("/readyz", "max_prepared_transactions is 10") {

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// blocked is what a store reported, in order.
+// blocked records what a store reported, in order.
 type blocked struct {
 	mu  sync.Mutex
 	all [][]string
@@ -30,9 +30,9 @@ func (b *blocked) reports() [][]string {
 	return slices.Clone(b.all)
 }
 
-// TestWhatBlocksAGrantIsReportedAtOnce: a prepared transaction, and a superuser's
-// transaction that has only looked at pg_sequences, as a backup does. The grace
-// is far from over.
+// TestWhatBlocksAGrantIsReportedAtOnce covers a prepared transaction and a superuser's
+// transaction that has only read pg_sequences, as a backup does. Both must be reported
+// long before the grace has passed.
 func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, s := range servers(t) {
@@ -60,7 +60,8 @@ func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 	}
 }
 
-// blocksAtOnce has something block a grant, and ends it when that was reported.
+// blocksAtOnce lets block block a grant, and removes the obstacle once it has been
+// reported.
 func blocksAtOnce(t *testing.T, s *pgtest.Server, block func(h *house) (name string, end func())) {
 	t.Helper()
 	var told blocked
@@ -83,14 +84,15 @@ func blocksAtOnce(t *testing.T, s *pgtest.Server, block func(h *house) (name str
 	}
 	end()
 	if err := <-granted; err != nil {
-		t.Errorf("with the way free: %v", err)
+		t.Errorf("once nothing blocked the grant: %v", err)
 	}
 	if all := told.reports(); len(all) != 2 || len(all[1]) != 0 {
-		t.Errorf("reported %q; want that the way is free at last", all)
+		t.Errorf("reported %q; want an empty report at the end", all)
 	}
 }
 
-// TestAGrantThatNothingBlocksReportsNothing: what can be ended is no report.
+// TestAGrantThatNothingBlocksReportsNothing checks that a transaction that the control
+// role can end is not reported.
 func TestAGrantThatNothingBlocksReportsNothing(t *testing.T) {
 	t.Parallel()
 	var told blocked
@@ -99,7 +101,7 @@ func TestAGrantThatNothingBlocksReportsNothing(t *testing.T) {
 	w.begin(h.ctx(), t, "")
 	h.grant("b")
 	if err := w.check(h.ctx()); stateOf(err) == "" {
-		t.Error("the worker in the way was not ended")
+		t.Error("the worker that blocked the grant was not ended")
 	}
 	if all := told.reports(); len(all) != 0 {
 		t.Errorf("reported %q", all)

@@ -11,30 +11,31 @@ import (
 	"go.uber.org/zap"
 )
 
-// blockers is what stands in the way of one grant, over all its attempts. It belongs
-// to one goroutine at a time.
+// blockers tracks what blocks one grant, over all of its attempts. It belongs to one
+// goroutine at a time.
 type blockers struct {
 	fence    *Fence
 	log      *zap.Logger
-	seen     map[string]*obstacle // by transaction
-	reported []string             // what was reported as blocking the grant
-	yields   bool                 // the turn goes to another grant
+	seen     map[string]*obstacle // by virtual transaction id
+	reported []string             // what was last reported as blocking the grant
+	yields   bool                 // the grant gives its turn to another one
 }
 
-// obstacle is a transaction that is in the way.
+// obstacle is a transaction that blocks the grant.
 type obstacle struct {
-	since time.Time // when it was first seen there
-	ended time.Time // when its backend was ended first
+	since time.Time // when it was first seen blocking
+	ended time.Time // when its backend was first terminated
 }
 
-// endSQL ends backend $1 if its transaction $3 still holds the sequence $2.
+// endSQL terminates backend $1 if its transaction $3 still holds the sequence $2.
 const endSQL = `SELECT pg_terminate_backend(h.pid) FROM pg_locks h WHERE h.pid = $1 AND h.granted AND h.locktype = 'relation'
 	AND h.relation = to_regclass($2) AND h.virtualtransaction = $3
 	AND h.database = (SELECT oid FROM pg_database WHERE datname = current_database()) LIMIT 1`
 
-// clear ends those holders that have been in the way for longer than the grace.
-// The error says that something will not go, and that the grant is to be given
-// up. What cannot be ended is reported when it is seen for the second time.
+// clear terminates the holders that have blocked the grant for longer than the grace.
+// It returns an error if something cannot be removed and the grant must be given up. A
+// holder that the control role cannot terminate is reported when it is seen for the
+// second time.
 func (w *blockers) clear(ctx context.Context, holders []holder) error {
 	now, grace := time.Now(), w.fence.store.cfg.Grace
 	w.remember(holders, now)
@@ -49,7 +50,7 @@ func (w *blockers) clear(ctx context.Context, holders []holder) error {
 		}
 	}
 	w.report(blocked)
-	if len(stays) > 0 { // do not end others in vain
+	if len(stays) > 0 { // do not terminate others in vain
 		return &GrantBlockedError{Resource: w.fence.resource, Holders: stays}
 	}
 	if len(blocked) > 0 {
@@ -58,8 +59,7 @@ func (w *blockers) clear(ctx context.Context, holders []holder) error {
 	return w.end(ctx, holders, now)
 }
 
-// remember notes when each holder was seen first, and forgets those that have
-// gone.
+// remember records when each holder was first seen, and forgets those that are gone.
 func (w *blockers) remember(holders []holder, now time.Time) {
 	present := make(map[string]*obstacle, len(holders))
 	for _, h := range holders {
@@ -70,7 +70,7 @@ func (w *blockers) remember(holders []holder, now time.Time) {
 	w.seen = present
 }
 
-// oldest is how long the first of what is in the way has been there.
+// oldest returns how long the oldest obstacle has blocked the grant.
 func (w *blockers) oldest() time.Duration {
 	age := time.Duration(0)
 	for _, o := range w.seen {
@@ -79,7 +79,8 @@ func (w *blockers) oldest() time.Duration {
 	return age
 }
 
-// end ends the holders whose grace is over, and gives up when they do not go.
+// end terminates the holders whose grace has passed. It returns an error if they do not
+// go away.
 func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) error {
 	cfg := &w.fence.store.cfg
 	var stays []string
@@ -92,7 +93,7 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 		var pg *pgconn.PgError
 		switch {
 		case errors.As(err, &pg) && pg.Code == codeNoRight:
-			stays = append(stays, h.String()+" may not be ended by the control role: "+pg.Message)
+			stays = append(stays, h.String()+" cannot be terminated by the control role: "+pg.Message)
 			continue
 		case err != nil:
 			w.pollFailed(ctx, err)
@@ -100,11 +101,11 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 		}
 		if o.ended.IsZero() {
 			o.ended = now
-			w.log.Info("ended a backend in the way of a grant", zap.String("resource", w.fence.resource),
+			w.log.Info("terminated a backend that blocked a grant", zap.String("resource", w.fence.resource),
 				zap.Int32("pid", *h.PID), zap.String("user", h.Role), zap.String("application", h.Application), zap.String("state", h.State))
 		}
 		if now.Sub(o.ended) > cfg.Patience {
-			stays = append(stays, fmt.Sprintf("%s is still there %s after it was ended", h, cfg.Patience))
+			stays = append(stays, fmt.Sprintf("%s is still there %s after it was terminated", h, cfg.Patience))
 		}
 	}
 	if len(stays) > 0 {
@@ -114,8 +115,8 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 	return nil
 }
 
-// report says what blocks the grant when that changes, nothing for a way that is
-// free.
+// report reports what blocks the grant whenever that changes. An empty list means that
+// nothing blocks it any more.
 func (w *blockers) report(blocked []string) {
 	slices.Sort(blocked)
 	if slices.Equal(blocked, w.reported) {
@@ -123,23 +124,24 @@ func (w *blockers) report(blocked []string) {
 	}
 	w.reported = blocked
 	if len(blocked) > 0 {
-		w.log.Warn("a takeover is blocked by what the control role cannot end",
+		w.log.Warn("takeover blocked by a transaction the control role cannot end",
 			zap.String("resource", w.fence.resource), zap.Strings("blocked_by", blocked))
 	}
 	w.fence.store.cfg.Blocked(w.fence.resource, blocked)
 }
 
-// pollFailed keeps the grant waiting when only the look failed: the limit, or
-// its own connection's end, will tell.
+// pollFailed logs a failed poll and keeps the grant waiting. If the failure lasts, the
+// limit or the end of the grant's own connection will end the grant.
 func (w *blockers) pollFailed(ctx context.Context, err error) {
 	if ctx.Err() == nil {
-		w.log.Warn("look what a grant waits for", zap.String("resource", w.fence.resource), zap.Error(err))
+		w.log.Warn("could not read what a grant waits for", zap.String("resource", w.fence.resource), zap.Error(err))
 	}
 }
 
-// aside is for a grant that gave its turn to another one: it returns when those
-// that were in its way then are gone, and ends them when their grace is over.
-// Whoever came since is none of its business: it is not in the queue.
+// aside is called for a grant that has given its turn to another one. It returns when
+// the holders that blocked it at that time are gone, and terminates them when their
+// grace has passed. It ignores holders that came later, because the grant is no longer
+// in the queue.
 func (w *blockers) aside(ctx context.Context) error {
 	tick := time.NewTicker(pollLate)
 	defer tick.Stop()

@@ -17,8 +17,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// leaderGoesOn fails the test unless the current holder still leads, and no
-// grant is left in its way.
+// leaderGoesOn fails the test unless the current holder still leads and no grant is
+// left in its queue.
 func leaderGoesOn(t *testing.T, h *house, term fencing.Term) {
 	t.Helper()
 	if waiting(h) {
@@ -27,7 +27,7 @@ func leaderGoesOn(t *testing.T, h *house, term fencing.Term) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	if err := h.worker(term).check(ctx); err != nil {
-		t.Errorf("the leader's check after a grant that was given up: %v", err)
+		t.Errorf("the leader's check after the abandoned grant: %v", err)
 	}
 	if rec, err := h.fence.Record(h.ctx()); err != nil || rec.Epoch != term.Epoch {
 		t.Errorf("the record is %+v, %v; want epoch %d in force", rec, err, term.Epoch)
@@ -127,7 +127,7 @@ func TestSafetyACheckBehindAGrantSeesItsEpoch(t *testing.T) {
 		t.Error(err)
 	}
 	if err := <-insert; stateOf(err) != fencing.StateSuperseded {
-		t.Errorf("the check behind the grant: %v; want ZF001", err)
+		t.Errorf("the check after the grant: %v; want ZF001", err)
 	}
 }
 
@@ -145,13 +145,13 @@ func TestAPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	_, err := h.fence.Grant(h.ctx(), a)
 	var way *store.GrantBlockedError
 	if !errors.As(err, &way) {
-		t.Fatalf("got %v, want an InTheWayError", err)
+		t.Fatalf("got %v, want a GrantBlockedError", err)
 	}
 	mustContain(t, err, `prepared transaction "left behind"`, "app", resource)
 	leaderGoesOn(t, h, term)
 	s.Exec(t, pgtest.App, h.db, "ROLLBACK PREPARED 'left behind'")
 	if epoch, err := h.fence.Grant(h.ctx(), a); err != nil || epoch != term.Epoch+1 {
-		t.Errorf("with the way free: epoch %d, %v", epoch, err)
+		t.Errorf("once nothing blocked the grant: epoch %d, %v", epoch, err)
 	}
 }
 
@@ -165,13 +165,13 @@ func TestASuperusersTransactionInTheWayIsNamedAndNobodyElseIsEnded(t *testing.T)
 	_, err := h.fence.Grant(h.ctx(), h.award("b"))
 	var way *store.GrantBlockedError
 	if !errors.As(err, &way) {
-		t.Fatalf("got %v, want an InTheWayError", err)
+		t.Fatalf("got %v, want a GrantBlockedError", err)
 	}
 	mustContain(t, err, fmt.Sprint(super.PgConn().PID()), "postgres", "superuser")
 	leaderGoesOn(t, h, term)
 	for _, open := range []pgx.Tx{tx, innocent} {
 		if err := open.Commit(h.ctx()); err != nil {
-			t.Errorf("a transaction was disturbed by a grant that was given up: %v", err)
+			t.Errorf("the abandoned grant disturbed a transaction: %v", err)
 		}
 	}
 	if err := h.store.MayEnd(h.ctx(), super.PgConn().PID()); stateOf(err) != fencing.StateNoFence {
@@ -198,7 +198,7 @@ func TestAFrozenBackendInTheWayIsNamed(t *testing.T) {
 	_, err := h.fence.Grant(h.ctx(), a)
 	var way *store.GrantBlockedError
 	if !errors.As(err, &way) {
-		t.Fatalf("got %v, want an InTheWayError", err)
+		t.Fatalf("got %v, want a GrantBlockedError", err)
 	}
 	mustContain(t, err, fmt.Sprint(pid), "still there")
 	leaderGoesOn(t, h, term)
@@ -214,7 +214,7 @@ func TestABackendThatNobodyReadsFromIsEnded(t *testing.T) {
 	term := h.grant("a")
 	w := h.worker(term)
 	w.begin(h.ctx(), t, "")
-	// A query whose answer fills every buffer between, and nobody to read it.
+	// The response fills every buffer on its way, and nobody reads it.
 	socket := w.PgConn().Conn().(*net.TCPConn)
 	query := "SELECT repeat('x', 1000000) FROM generate_series(1, 1000)\x00"
 	frame := append([]byte{'Q', 0, 0, 0, byte(len(query) + 4)}, query...)
@@ -268,9 +268,9 @@ func TestAnEventTriggerThatRaisesIsNamed(t *testing.T) {
 	}
 }
 
-// TestADeadlockWithAGrantIsSurvived has a checked transaction wait for the row
-// that the waiting grant has locked: one of the two must give way, and it is not
-// the grant's result.
+// TestADeadlockWithAGrantIsSurvived lets a checked transaction wait for the row that
+// the waiting grant has locked. Postgres ends one of the two, and the grant must
+// succeed in any case.
 func TestADeadlockWithAGrantIsSurvived(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
@@ -297,8 +297,8 @@ func TestADeadlockWithAGrantIsSurvived(t *testing.T) {
 	}
 }
 
-// TestAGrantWhoseProxyIsFrozenOrGoneLeavesTheQueue: nobody stands beside these
-// grants any more, and the leader's checks wait behind them.
+// TestAGrantWhoseProxyIsFrozenOrGoneLeavesTheQueue covers grants without a watch, while
+// the leader's checks queue up after them.
 func TestAGrantWhoseProxyIsFrozenOrGoneLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	for _, gone := range []bool{false, true} {

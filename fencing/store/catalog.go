@@ -15,50 +15,49 @@ import (
 )
 
 const (
-	// catalogEvery is how often the database is asked whether its catalogue
-	// changed. It is asked less often if that takes more than a fiftieth of the
-	// time, down to catalogSeldom.
+	// catalogEvery is how often the database is asked whether its catalog has changed.
+	// If that takes more than a fiftieth of the time, the database is asked less often,
+	// but at least every catalogSeldom.
 	catalogEvery  = time.Second
 	catalogSeldom = 3 * time.Second
 	catalogShare  = 50
-	// catalogLeast is the least time between two looks: who asks for things
-	// that are not proven, again and again, must not keep the server busy.
+	// catalogLeast is the least time between two polls, so that a client that keeps
+	// asking for unproven reads does not keep the server busy.
 	catalogLeast = 50 * time.Millisecond
-	// catalogFresh is how old the last answer may be. Behind it nothing is
-	// proven.
+	// catalogFresh is how old the last answer may be. Older answers prove nothing.
 	catalogFresh = 5 * time.Second
-	// catalogWhole is how often everything is read, changed or not: of built-in
-	// functions the fingerprint does not tell.
+	// catalogWhole is how often everything is read, changed or not, because the
+	// fingerprint does not cover built-in functions.
 	catalogWhole = time.Minute
-	// catalogTimeout bounds one reading.
+	// catalogTimeout bounds one poll.
 	catalogTimeout = 10 * time.Second
-	// catalogIdle is how long the database is asked on behalf of nobody.
+	// catalogIdle is how long the database is polled after the last use.
 	catalogIdle = time.Minute
 )
 
-// catalogReader keeps a database's fencing.Catalog fresh. It does nothing until
-// it is asked for, and nothing more when nobody has asked for a while.
+// catalogReader keeps a database's fencing.Catalog fresh. It starts when the catalog is
+// first used, and pauses when it has not been used for catalogIdle.
 type catalogReader struct {
 	store   *Store
 	latest  atomic.Pointer[catalogRead]
-	asked   atomic.Bool // since the last look
-	resting atomic.Bool // nobody uses the database, since rest until it is asked again
+	asked   atomic.Bool // used since the last poll
+	resting atomic.Bool // no polls, since rest, until the catalog is used again
 	wake    chan struct{}
 
 	mu struct {
 		sync.Mutex
-		stop    context.CancelFunc // nil before the first question
+		stop    context.CancelFunc // nil before the first use
 		done    chan struct{}
 		closed  bool
-		waiting []chan struct{} // closed behind the next look that begins
+		waiting []chan struct{} // closed after the next poll that begins
 	}
 }
 
-// catalogRead is what was read, and when the last look at it began.
+// catalogRead is the result of a poll.
 type catalogRead struct {
 	names       *fencing.Catalog
 	fingerprint string
-	whole       time.Time // when all of it was read
+	whole       time.Time // when all of it was last read
 	asOf        time.Time
 }
 
@@ -72,8 +71,8 @@ func (f *Fence) Catalog() *fencing.Catalog { return f.store.catalog.get() }
 // RefreshCatalog implements fencing.Fence.
 func (f *Fence) RefreshCatalog(ctx context.Context) { f.store.catalog.refresh(ctx) }
 
-// get returns the catalogue if it is fresh, else nil, and sees to it that it is
-// read.
+// get returns the catalog if it is fresh, otherwise nil. It makes sure that the catalog
+// is being read.
 func (c *catalogReader) get() *fencing.Catalog {
 	if !c.asked.Load() {
 		c.asked.Store(true)
@@ -86,8 +85,8 @@ func (c *catalogReader) get() *fencing.Catalog {
 	return r.names
 }
 
-// refresh returns when a look that began behind this call has ended, or ctx
-// has. Those who wait at once share one look.
+// refresh returns when a poll that began after this call has ended, or when ctx has
+// ended. Concurrent callers share one poll.
 func (c *catalogReader) refresh(ctx context.Context) {
 	c.asked.Store(true)
 	c.start()
@@ -106,22 +105,22 @@ func (c *catalogReader) refresh(ctx context.Context) {
 	}
 }
 
-// rest stops the looks until somebody asks again, without waiting for one that is
-// under way: the loop closes what that leaves open.
+// rest stops the polls until the catalog is used again. It does not wait for a poll in
+// progress: the loop closes the connections that such a poll leaves open.
 func (c *catalogReader) rest() {
 	c.asked.Store(false)
 	c.resting.Store(true)
 }
 
-// rouse makes the loop look now.
+// rouse makes the loop poll now.
 func (c *catalogReader) rouse() {
 	select {
 	case c.wake <- struct{}{}:
-	default: // it has been told
+	default: // already pending
 	}
 }
 
-// start begins the loop, once.
+// start starts the loop once.
 func (c *catalogReader) start() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +132,7 @@ func (c *catalogReader) start() {
 	go c.run(ctx, c.mu.done)
 }
 
-// close ends the loop, and waits for it.
+// close stops the loop and waits for it.
 func (c *catalogReader) close() {
 	c.mu.Lock()
 	c.mu.closed = true
@@ -150,7 +149,7 @@ func (c *catalogReader) close() {
 	}
 }
 
-// run looks at the catalogue until ctx ends.
+// run polls the catalog until ctx ends.
 func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
 	defer close(done)
 	timer := time.NewTimer(0)
@@ -190,36 +189,35 @@ func (c *catalogReader) run(ctx context.Context, done chan<- struct{}) {
 		}
 		if (err != nil) != failing && ctx.Err() == nil {
 			failing = err != nil
-			c.tell(err)
+			c.logState(err)
 		}
 		timer.Reset(min(max(catalogEvery, catalogShare*ended.Sub(began)), catalogSeldom))
 	}
 }
 
-// tell logs that the catalogue cannot be read, or can be again.
-func (c *catalogReader) tell(err error) {
+// logState logs that the catalog cannot be read, or that it can be read again.
+func (c *catalogReader) logState(err error) {
 	if err != nil {
-		c.store.log.Warn("the catalogue cannot be read: no read is proven harmless until it can", zap.Error(err))
+		c.store.log.Warn("cannot read the catalog: no read is proven harmless until it can be read", zap.Error(err))
 		return
 	}
-	c.store.log.Info("the catalogue can be read again")
+	c.store.log.Info("the catalog can be read again")
 }
 
-// look asks whether the catalogue changed since it was read, and reads it if it
-// did.
+// look asks whether the catalog has changed since it was last read, and reads it if so.
 func (c *catalogReader) look(ctx context.Context, began time.Time) error {
 	ctx, cancel := context.WithTimeout(ctx, catalogTimeout)
 	defer cancel()
 	conn, err := c.store.free.Acquire(ctx)
 	if err != nil {
-		return fmt.Errorf("connect for the catalogue: %w", err)
+		return fmt.Errorf("get a connection to read the catalog: %w", err)
 	}
 	defer conn.Release()
 	next := catalogRead{asOf: began}
 	if last := c.latest.Load(); last != nil && began.Sub(last.whole) < catalogWhole {
 		var now string
 		if err := conn.QueryRow(ctx, fingerprintSQL).Scan(&now); err != nil {
-			return fmt.Errorf("ask whether the catalogue changed: %w", err)
+			return fmt.Errorf("poll the catalog for changes: %w", err)
 		}
 		if now == last.fingerprint {
 			next.names, next.fingerprint, next.whole = last.names, now, last.whole
@@ -236,8 +234,8 @@ func (c *catalogReader) look(ctx context.Context, began time.Time) error {
 	return nil
 }
 
-// ReadCatalog reads the catalogue of the database that conn is connected to,
-// once. Every role may.
+// ReadCatalog reads the catalog of the database that conn is connected to, once. Every
+// role may do so.
 func ReadCatalog(ctx context.Context, conn *pgx.Conn) (*fencing.Catalog, error) {
 	facts, _, err := readFacts(ctx, conn)
 	if err != nil {
@@ -250,11 +248,11 @@ func ReadCatalog(ctx context.Context, conn *pgx.Conn) (*fencing.Catalog, error) 
 func readFacts(ctx context.Context, conn *pgx.Conn) (facts fencing.Facts, fingerprint string, err error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
 	if err != nil {
-		return facts, "", fmt.Errorf("read the catalogue: %w", err)
+		return facts, "", fmt.Errorf("read the catalog: %w", err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it only read
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it only reads
 	if _, err := tx.Exec(ctx, "SET LOCAL search_path = pg_catalog, pg_temp"); err != nil {
-		return facts, "", fmt.Errorf("read the catalogue: %w", err)
+		return facts, "", fmt.Errorf("read the catalog: %w", err)
 	}
 	facts = fencing.Facts{
 		Relations: map[string]string{}, UserRelations: map[string]bool{},
@@ -282,7 +280,7 @@ func readFacts(ctx context.Context, conn *pgx.Conn) (facts fencing.Facts, finger
 		}),
 	)
 	if err != nil {
-		return fencing.Facts{}, "", fmt.Errorf("read the catalogue: %w", err)
+		return fencing.Facts{}, "", fmt.Errorf("read the catalog: %w", err)
 	}
 	return facts, fingerprint, nil
 }
@@ -297,7 +295,7 @@ func scanOne(ctx context.Context, tx pgx.Tx, sql string, into any) error {
 	return tx.QueryRow(ctx, sql).Scan(into)
 }
 
-// scanAll calls row with each row in the variables into.
+// scanAll scans each row into the variables in into and calls row after each.
 func scanAll(ctx context.Context, tx pgx.Tx, sql string, into []any, row func()) error {
 	rows, err := tx.Query(ctx, sql)
 	if err != nil {

@@ -1,13 +1,13 @@
 package store
 
-// The catalogue's questions. Objects that initdb made have OIDs below 16384
-// (FirstNormalObjectId); "built in" means that here. All questions of one
-// reading are asked in one transaction, of one snapshot.
+// The queries that read the catalog. Objects that initdb made have OIDs below 16384
+// (FirstNormalObjectId); "built in" means that here. All queries of one full read run
+// in one transaction with one snapshot.
 
-// fingerprintSQL gives a row that changes with every change of what the facts
-// are made of: the number of rows of each table, and a sum over the
-// transactions that wrote them. Of built-in objects it sees only those that are
-// few; the others are read anew with every full reading.
+// fingerprintSQL returns a value that changes whenever anything that the facts are made
+// of changes: the number of rows of each table, and a sum over the transactions that
+// wrote them. It covers only those built-in objects that are few; the others are read
+// again with every full read.
 const fingerprintSQL = `SELECT concat_ws(' ',
 	(SELECT concat_ws(',', count(*), sum(hashint8((oid::int8 << 32) | xmin::text::int8))) FROM pg_class WHERE oid >= 16384),
 	(SELECT concat_ws(',', count(*), sum(hashint8((attrelid::int8 << 32) | xmin::text::int8) # attnum)) FROM pg_attribute WHERE attrelid >= 16384),
@@ -24,35 +24,35 @@ const fingerprintSQL = `SELECT concat_ws(' ',
 	(SELECT concat_ws(',', count(*), sum(hashint8((inhrelid::int8 << 32) | xmin::text::int8) # inhseqno)) FROM pg_inherits),
 	(SELECT oid FROM pg_database WHERE datname = current_database()))`
 
-// fineTypes are the types whose values no code of a user's touches: built in,
-// enums, and arrays of enums. A built-in domain to which a constraint was added
-// is not.
+// fineTypes are the types whose values never run a user's code: built-in types, enums,
+// and arrays of enums. A built-in domain to which a constraint was added is not one of
+// them.
 const fineTypes = `fine AS MATERIALIZED (
 	SELECT t.oid FROM pg_type t WHERE t.oid < 16384
 		AND NOT EXISTS (SELECT FROM pg_constraint c WHERE c.contypid = t.oid AND c.oid >= 16384)
 	UNION ALL SELECT t.oid FROM pg_type t WHERE t.oid >= 16384 AND t.typtype = 'e'
 	UNION ALL SELECT t.typarray FROM pg_type t WHERE t.oid >= 16384 AND t.typtype = 'e')`
 
-// apartTypes are the types of users that no value of another type becomes by
-// itself: base types and ranges, and their arrays. (A domain is fed by its base
-// type, a composite type by any row.)
+// apartTypes are the user-defined types that no value of another type is converted to
+// implicitly: base types and ranges, and their arrays. (A domain accepts values of its
+// base type, and a composite type accepts any row.)
 const apartTypes = `apart AS MATERIALIZED (
 	SELECT t.oid FROM pg_type t LEFT JOIN pg_type e ON e.typarray = t.oid
 	WHERE t.oid >= 16384 AND (coalesce(e.typtype, t.typtype) IN ('r', 'm') OR coalesce(e.typtype, t.typtype) = 'b')
 		AND (e.oid IS NULL OR e.oid >= 16384))`
 
-// asideTypes are the types of users that no expression has unless they are
-// named, by a column or in the text: those that stand apart, domains and
-// composite types that are no relation's, and their arrays.
+// asideTypes are the user-defined types that an expression has only if they are named,
+// by a column or in the text: those in apartTypes, domains, composite types that belong
+// to no relation, and their arrays.
 const asideTypes = `aside AS MATERIALIZED (
 	SELECT t.oid FROM pg_type t LEFT JOIN pg_type e ON e.typarray = t.oid
 	LEFT JOIN pg_class c ON c.oid = coalesce(nullif(t.typrelid, 0), e.typrelid)
 	WHERE t.oid >= 16384 AND (e.oid IS NULL OR e.oid >= 16384) AND coalesce(c.relkind, 'c') = 'c'
 		AND coalesce(e.typtype, t.typtype) <> 'e')`
 
-// nothingSQL says why nothing can be proven, "" if something can. Casts, default
-// operator classes and members of built-in operator families are found without
-// being named.
+// nothingSQL returns why nothing can be proven, or "" if something can. Casts, default
+// operator classes and members of built-in operator families are used without being
+// named.
 const nothingSQL = `WITH ` + apartTypes + `, ` + asideTypes + `
 SELECT CASE
 	WHEN EXISTS (SELECT FROM pg_cast c WHERE c.oid >= 16384 AND c.castmethod <> 'b'
@@ -80,13 +80,13 @@ SELECT CASE
 	THEN 'something built in was changed'
 	ELSE '' END`
 
-// relationsSQL gives every relation's name, why it is not harmless ("" if it
-// is), and whether one of that name is a user's.
+// relationsSQL returns every relation's name, why it is not harmless ("" if it is), and
+// whether a relation of that name is user-defined.
 //
-// Planning a query evaluates expressions over constants in what belongs to a
-// relation, so these must not depend on a user's functions: index expressions
-// and predicates, CHECK constraints, partition keys, extended statistics. A
-// parent is as harmless as its children.
+// Planning a query evaluates constant expressions that belong to a relation, so these
+// must not depend on user-defined functions: index expressions and predicates, CHECK
+// constraints, partition keys, extended statistics. A parent is only as harmless as its
+// children.
 const relationsSQL = `WITH RECURSIVE ` + fineTypes + `,
 users (classid, objid) AS MATERIALIZED (
 	SELECT d.classid, d.objid FROM pg_depend d
@@ -113,13 +113,14 @@ bad (oid, why) AS (
 SELECT c.relname::text, coalesce(max(b.why), ''), bool_or(c.oid >= 16384)
 FROM pg_class c LEFT JOIN bad b ON b.oid = c.oid WHERE c.relkind NOT IN ('i', 'I', 't') GROUP BY 1`
 
-// functionsSQL gives every function's name, why it is not harmless, whether one
-// of that name is volatile, and whether one of them can be written x.name.
+// functionsSQL returns every function's name, why it is not harmless, whether a
+// function of that name is volatile, and whether one of them can be written as x.name.
 //
-// A function that takes or returns what only the server makes (cstring,
-// internal) is not for calling; some of them run code for any type they are
-// told. A built-in function in SQL is harmless where its body was parsed when
-// it was made; the four others name all they use with its schema.
+// A function that takes or returns a pseudo-type that only the server produces
+// (cstring, internal) is not meant to be called; some of them run code for any type
+// that they are given. A built-in function in SQL is harmless if its body was parsed
+// when it was created; the four that are listed by name schema-qualify everything they
+// use.
 const functionsSQL = `SELECT p.proname::text,
 	CASE WHEN bool_or(p.oid >= 16384) THEN 'is not built in'
 	WHEN bool_or(NOT (l.lanname = 'internal' OR l.lanname = 'sql' AND p.oid < 10000 AND (p.prosqlbody IS NOT NULL
@@ -133,10 +134,10 @@ const functionsSQL = `SELECT p.proname::text,
 	bool_or(p.oid >= 16384 AND p.pronargs >= 1 AND p.pronargs - p.pronargdefaults <= 1)
 FROM pg_proc p JOIN pg_language l ON l.oid = p.prolang GROUP BY 1`
 
-// operatorsSQL gives the name of every built-in operator, and why it is not
-// harmless. A user's operator of the same name does no harm if all its operands
-// are of types that stand apart, and if two constants of no type are taken for
-// text, as they are where there is such an operator.
+// operatorsSQL returns the name of every built-in operator, and why it is not harmless.
+// A user-defined operator of the same name does no harm if all its operands are of
+// types in apartTypes, and if two untyped constants resolve to text, which they do if
+// there is such an operator for text.
 const operatorsSQL = `WITH ` + apartTypes + `
 SELECT o.oprname::text, CASE
 	WHEN bool_or(o.oid >= 16384 AND (o.oprleft = 0 OR o.oprleft NOT IN (SELECT oid FROM apart) OR o.oprright NOT IN (SELECT oid FROM apart)))
@@ -146,9 +147,9 @@ SELECT o.oprname::text, CASE
 	ELSE '' END
 FROM pg_operator o LEFT JOIN pg_proc p ON p.oid = o.oprcode GROUP BY 1 HAVING bool_or(o.oid < 16384)`
 
-// typesSQL gives every type's name but those of relations' rows, why it is not
-// harmless, and whether a row can be made one by x.name: a domain over a
-// composite type.
+// typesSQL returns the name of every type except relations' row types, why it is not
+// harmless, and whether a row can be cast to it by x.name, which is possible for a
+// domain over a composite type.
 const typesSQL = `WITH ` + fineTypes + `
 SELECT t.typname::text, CASE WHEN bool_and(f.oid IS NOT NULL) THEN ''
 	WHEN bool_or(t.typtype = 'd') THEN 'is a domain' ELSE 'is not built in' END,

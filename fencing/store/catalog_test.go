@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// provenHouse is a database with what testdata/proven.sql makes.
+// provenHouse is a database set up by testdata/proven.sql.
 type provenHouse struct {
 	t      *testing.T
 	server *pgtest.Server
@@ -38,7 +38,7 @@ func newProvenHouse(t *testing.T, s *pgtest.Server) *provenHouse {
 	return h
 }
 
-// catalogue reads the catalogue as it is now.
+// catalogue reads the current catalog.
 func (h *provenHouse) catalogue() *fencing.Catalog {
 	h.t.Helper()
 	c, err := store.ReadCatalog(h.t.Context(), h.server.Connect(h.t, pgtest.Control, h.db))
@@ -48,9 +48,9 @@ func (h *provenHouse) catalogue() *fencing.Catalog {
 	return c
 }
 
-// writes runs sql in a transaction that is given up, with public in front of
-// pg_catalog, and reports whether it wrote anything: whoever writes takes a
-// transaction id.
+// writes runs sql in a transaction that is rolled back, with public before pg_catalog
+// in the search path, and reports whether it wrote anything. A statement that writes
+// gets a transaction id.
 func (h *provenHouse) writes(sql string) (wrote bool, err error) {
 	h.t.Helper()
 	ctx := context.Background()
@@ -114,9 +114,9 @@ func TestReadsOfApplicationsAreProvenAndWriteNothing(t *testing.T) {
 	})
 }
 
-// TestReadsThatCanWriteAreNotProven: those marked "writes" are seen to write on
-// the real server, or are refused there, so that the test would notice a trap
-// that is none.
+// TestReadsThatCanWriteAreNotProven also runs the reads marked "writes" on the real
+// server, where they must write or be refused. So it notices if one of them is harmless
+// after all.
 func TestReadsThatCanWriteAreNotProven(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *pgtest.Server) {
 		h := newProvenHouse(t, s)
@@ -139,8 +139,8 @@ func TestReadsThatCanWriteAreNotProven(t *testing.T) {
 	})
 }
 
-// TestProvenFunctionsOfTheServerWriteNothing calls every built-in function that
-// needs no argument and is taken for harmless.
+// TestProvenFunctionsOfTheServerWriteNothing calls every built-in function that needs
+// no argument and counts as harmless.
 func TestProvenFunctionsOfTheServerWriteNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *pgtest.Server) {
 		h := newProvenHouse(t, s)
@@ -173,7 +173,7 @@ func TestProvenFunctionsOfTheServerWriteNothing(t *testing.T) {
 	})
 }
 
-// TestWhatCanBeMetEverywhereProvesNothing: things that run without being named.
+// TestWhatCanBeMetEverywhereProvesNothing covers objects that run without being named.
 func TestWhatCanBeMetEverywhereProvesNothing(t *testing.T) {
 	t.Parallel()
 	const plain = "SELECT DISTINCT customer_id FROM orders"
@@ -219,8 +219,9 @@ func TestWhatCanBeMetEverywhereProvesNothing(t *testing.T) {
 	}
 }
 
-// TestTypesOfExtensionsStandApart: a type of its own, with operators of common
-// names, does not keep statements that do not touch it from being proven.
+// TestTypesOfExtensionsStandApart checks that a base type of an extension, with
+// operators of common names, does not keep statements that do not touch it from being
+// proven.
 func TestTypesOfExtensionsStandApart(t *testing.T) {
 	t.Parallel()
 	h := newProvenHouse(t, pgtest.Shared(t))
@@ -235,7 +236,7 @@ func TestTypesOfExtensionsStandApart(t *testing.T) {
 		"SELECT * FROM customers WHERE id = 1 AND 'a' = 'b'": true,
 		"SELECT * FROM spans":                                false,
 		"SELECT '[1,2)'::span":                               false,
-		"SELECT doc @> '{}' FROM customers":                  false, // two constants of no type could be taken for spans
+		"SELECT doc @> '{}' FROM customers":                  false, // two untyped constants could resolve to spans
 		"SELECT name FROM customers ORDER BY name":           true,
 	} {
 		if ok, why := prove(c, sql); ok != want {
@@ -244,8 +245,8 @@ func TestTypesOfExtensionsStandApart(t *testing.T) {
 	}
 }
 
-// TestCatalogueIsFresh: what shadows a name is noticed by itself, and at once by
-// RefreshCatalog.
+// TestCatalogueIsFresh checks that an object that shadows a name is noticed after a
+// while, and at once by RefreshCatalog.
 func TestCatalogueIsFresh(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
@@ -262,7 +263,7 @@ func TestCatalogueIsFresh(t *testing.T) {
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE notes (v text)")
 	h.fence.RefreshCatalog(h.ctx())
 	if !proven() {
-		t.Fatal("not proven though it was read anew")
+		t.Fatal("not proven after the catalog was refreshed")
 	}
 	h.server.Exec(t, pgtest.App, h.db, "CREATE FUNCTION lower(text) RETURNS text LANGUAGE sql AS 'SELECT $1'")
 	eventually(t, "the new function is seen", func() bool { return !proven() })
@@ -285,8 +286,8 @@ func TestCatalogueIsFresh(t *testing.T) {
 	}
 }
 
-// TestCatalogueIsNotOlderThanItsServer: when the server is gone nothing is
-// proven, and when it is back everything is again.
+// TestCatalogueIsNotOlderThanItsServer checks that nothing is proven while the server
+// is down, and everything is again once it is back.
 func TestCatalogueIsNotOlderThanItsServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
@@ -308,9 +309,9 @@ func TestCatalogueEndsWithItsStore(t *testing.T) {
 	f := h.newFence(st)
 	f.RefreshCatalog(h.ctx())
 	st.Close()
-	f.RefreshCatalog(h.ctx()) // returns: nothing is read any more
+	f.RefreshCatalog(h.ctx()) // returns at once: nothing is read any more
 	if f.Catalog(); h.ctx().Err() != nil {
-		t.Error("refreshing a closed store's catalogue hung")
+		t.Error("refreshing a closed store's catalog hung")
 	}
 }
 

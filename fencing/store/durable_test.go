@@ -11,8 +11,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestAGrantSurvivesACrash crashes the server right after a grant has returned,
-// though commits are asynchronous by default.
+// TestAGrantSurvivesACrash crashes the server right after a grant has returned, with
+// asynchronous commits as the default.
 func TestAGrantSurvivesACrash(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithConfig(map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}))
@@ -47,8 +47,8 @@ func TestAGrantSurvivesACrash(t *testing.T) {
 	}
 }
 
-// TestAGrantThatNoStandbyConfirmedCountsAsNotGranted cancels a grant in its wait
-// for a standby that is not there.
+// TestAGrantThatNoStandbyConfirmedCountsAsNotGranted cancels a grant while it waits for
+// a missing standby.
 func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
@@ -62,7 +62,7 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	}
 	reload("ghost")
 	a := h.award("b")
-	for range 2 { // also the same award again waits for the standby
+	for range 2 { // asking again with the same award waits for the standby too
 		ctx, cancel := context.WithCancel(h.ctx())
 		result := make(chan error, 1)
 		go func() {
@@ -95,8 +95,8 @@ func TestAUsersWarningIsNotTakenForAnUnconfirmedGrant(t *testing.T) {
 	}
 }
 
-// TestAGrantWhoseServerDiesIsAskedAgain restarts the server under a waiting
-// grant: the same award then has its epoch, once.
+// TestAGrantWhoseServerDiesIsAskedAgain restarts the server during a waiting grant.
+// Asking again with the same award must return its epoch, and record it once.
 func TestAGrantWhoseServerDiesIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/migrations"
 )
 
-// newHouseIn is newHouse in a database of another encoding.
+// newHouseIn is newHouse for a database with another encoding.
 func newHouseIn(t *testing.T, s *pgtest.Server, encoding string) *house {
 	t.Helper()
 	h := &house{t: t, server: s, db: s.EmptyDatabase(t)}
@@ -23,9 +23,9 @@ func newHouseIn(t *testing.T, s *pgtest.Server, encoding string) *house {
 	return h
 }
 
-// TestNamesOutsideASCIIInEveryEncoding: a worker's name is data. The check, the
-// registry and the errors take it in every encoding; where a database cannot hold
-// it, the grant says so.
+// TestNamesOutsideASCIIInEveryEncoding checks that a worker's name is treated as data:
+// the check, the registry and the errors accept it in every encoding. If a database
+// cannot represent it, the grant says so.
 func TestNamesOutsideASCIIInEveryEncoding(t *testing.T) {
 	t.Parallel()
 	for encoding, holds := range map[string]bool{"UTF8": true, "SQL_ASCII": true, "LATIN1": false, "EUC_JP": true} {

@@ -13,24 +13,24 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// ErrUnconfirmed says that a grant was recorded, but that its wait for the
-// synchronous standbys was cut short: it counts as not granted. The same award
-// asked again waits again.
+// ErrUnconfirmed means that a grant was recorded, but that its wait for the synchronous
+// standbys was cancelled, so it does not count as granted. Asking again with the same
+// award waits again.
 var ErrUnconfirmed = errors.New("the wait for the synchronous standbys was cancelled")
 
-// GrantBlockedError says that a grant was given up, and because of what. The old
-// epoch stays in force. It wraps nothing of the server's.
+// GrantBlockedError means that a grant was given up because something blocked it. The
+// old epoch stays in force. It does not wrap a server error.
 type GrantBlockedError struct {
 	Resource string
-	// Holders describes what stood in the way, one line each.
+	// Holders describes the obstacles, one line each.
 	Holders []string
 }
 
 func (e *GrantBlockedError) Error() string {
-	return fmt.Sprintf("in the way of a grant on resource %q: %s", e.Resource, strings.Join(e.Holders, "; "))
+	return fmt.Sprintf("grant on resource %q is blocked: %s", e.Resource, strings.Join(e.Holders, "; "))
 }
 
-// SQLSTATEs of the server that this package tells apart.
+// SQLSTATEs of the server that this package distinguishes.
 const (
 	codeDeadlock      = "40P01"
 	codeSerialization = "40001"
@@ -41,7 +41,7 @@ const (
 	codeCancelled     = "57014"
 )
 
-// noFence is a ZF004 whose way out is a migration.
+// noFence returns a ZF004 refusal that an operator resolves by a migration.
 func (s *Store) noFence(format string, args ...any) *fencing.Refusal {
 	return &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
@@ -50,8 +50,8 @@ func (s *Store) noFence(format string, args ...any) *fencing.Refusal {
 	}
 }
 
-// explain turns a server's error into a *fencing.Refusal where a client is to
-// see one. Other errors stay as they are.
+// explain converts a server error that a client should see into a *fencing.Refusal.
+// Other errors are returned unchanged.
 func (s *Store) explain(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -64,24 +64,24 @@ func (s *Store) explain(err error) error {
 	case "3F000", "42P01", "42883", "42703", "42704":
 		return s.noFence("the schema fencepost of database %s is missing or incomplete: %s", ascii(s.cfg.Database), ascii(pg.Message))
 	case codeNoRight:
-		return s.noFence("role %s lacks a right on the schema fencepost of database %s: %s", ascii(s.cfg.User), ascii(s.cfg.Database), ascii(pg.Message))
+		return s.noFence("role %s lacks a privilege on the schema fencepost of database %s: %s", ascii(s.cfg.User), ascii(s.cfg.Database), ascii(pg.Message))
 	case "22001", "23514":
 		return &fencing.Refusal{SQLState: fencing.StateNoFence, Message: "a name is empty or too long: " + ascii(pg.Message),
 			Hint: "A resource's name has 1 to 255 characters."}
 	case "22P05", "22021":
 		return &fencing.Refusal{SQLState: fencing.StateNoFence,
 			Message: fmt.Sprintf("a resource's or a worker's name cannot be written in the encoding of database %s: %s", ascii(s.cfg.Database), ascii(pg.Message)),
-			Hint:    "Use names of ASCII characters."}
+			Hint:    "Use ASCII names."}
 	}
 	return err
 }
 
-// ownClasses are the classes of errors that are no trigger's doing: ours, and
-// those of locks, cancellation and a lack of resources.
+// ownClasses are the classes of errors that a trigger does not cause: Fencepost's own,
+// and those of locks, cancellation and insufficient resources.
 var ownClasses = map[string]bool{"ZF": true, "40": true, "53": true, "55": true, "57": true}
 
-// explainDDL is explain for a statement that alters a sequence: a user's event
-// trigger can make it fail, and is then named.
+// explainDDL is explain for a statement that alters a sequence. If a user's event
+// trigger may have made it fail, the refusal names the trigger.
 func (s *Store) explainDDL(ctx context.Context, err error) error {
 	var pg *pgconn.PgError
 	explained := s.explain(err)
@@ -102,11 +102,11 @@ func (s *Store) explainDDL(ctx context.Context, err error) error {
 		SQLState: fencing.StateNoFence,
 		Message: fmt.Sprintf("an event trigger of database %s refuses what a grant must do: %s: %s",
 			ascii(s.cfg.Database), ascii(strings.Join(triggers, ", ")), ascii(pg.Message)),
-		Hint: "Let the event trigger pass sequences of the schema fencepost.",
+		Hint: "Let the event trigger ignore the sequences of the schema fencepost.",
 	}
 }
 
-// codeOf is the SQLSTATE of a server's error, "" for any other.
+// codeOf returns the SQLSTATE of a server error, "" for any other error.
 func codeOf(err error) string {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
@@ -115,9 +115,8 @@ func codeOf(err error) string {
 	return ""
 }
 
-// retryable reports whether a grant that failed with err may be asked again at
-// once: somebody else's lock or catalogue change came between, and nothing was
-// recorded.
+// retryable reports whether a grant that failed with err may be retried at once,
+// because a concurrent lock or catalog change interfered and nothing was recorded.
 func retryable(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -127,17 +126,18 @@ func retryable(err error) bool {
 		pg.Code == codeInternal && strings.Contains(pg.Message, "concurrently")
 }
 
-// ascii quotes what is not plain in a text that a client may see.
+// ascii escapes the non-ASCII characters of a text that a client may see.
 func ascii(text string) string {
 	quoted := strconv.QuoteToASCII(text)
 	return strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`)
 }
 
-// noticesKey is where a connection keeps the warnings of its last statement.
+// noticesKey is the key under which a connection keeps the warnings of its last
+// statement.
 const noticesKey = "fencepost.notices"
 
-// keepNotice remembers the server's warnings with their connection. It runs in
-// the goroutine that uses the connection.
+// keepNotice stores a server warning with its connection. It runs in the goroutine that
+// uses the connection.
 func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
 	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
 	c.CustomData()[noticesKey] = append(kept, n)
@@ -145,9 +145,9 @@ func keepNotice(c *pgconn.PgConn, n *pgconn.Notice) {
 
 func forgetNotices(c *pgconn.PgConn) { delete(c.CustomData(), noticesKey) }
 
-// unconfirmed reports whether the last commit was not confirmed by the standbys
-// it waited for. The warning is told by the server's routine: its text is
-// translated, and a user's own WARNING has the same SQLSTATE.
+// unconfirmed reports whether the standbys that the last commit waited for did not
+// confirm it. It recognises the warning by the server routine that raised it, because
+// the warning's text is translated and a user's own WARNING has the same SQLSTATE.
 func unconfirmed(c *pgconn.PgConn) bool {
 	kept, _ := c.CustomData()[noticesKey].([]*pgconn.Notice)
 	for _, n := range kept {

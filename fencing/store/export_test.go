@@ -1,9 +1,9 @@
 package store
 
-// TrustedIdle is behind which a connection of a pool is asked whether it is there.
+// TrustedIdle is the idle time after which a pooled connection is pinged before use.
 const TrustedIdle = trustedIdle
 
-// The sizes of the pools that are no setting.
+// The sizes of the pools that are not configurable.
 const (
 	ReadPoolSize  = readPoolSize
 	WatchPoolSize = watchPoolSize

@@ -12,20 +12,22 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// settle is how long Record waits for a grant under way: long enough for a
-// grant that ended a backend to return on a loaded machine, so that the client
-// of that backend is told why.
+// settle is how long Record waits for a grant in progress. It is long enough for a
+// grant that ended a backend to return on a loaded machine, so that the backend's
+// client is told why.
 const settle = 2 * time.Second
 
-// fenceSlots is how many statements of one fence may wait for its lock at once: a
-// stuck resource must not take all connections.
+// fenceSlots is how many statements of one fence may wait for its lock at once. It
+// keeps a stuck resource from occupying all connections.
 const fenceSlots = 2
 
 const (
-	// quickLock is how long such a statement waits for the lock. Then it gives its
-	// connection back, and asks again: a grant may wait for as long as the grace.
+	// quickLock is how long such a statement waits for the lock before it returns its
+	// connection and tries again later. A grant may hold the lock for as long as the
+	// grace lasts.
 	quickLock = 20 * time.Millisecond
-	// retrySoon and retryLate bound the pause in between, which doubles.
+	// retrySoon and retryLate bound the pause between attempts, which doubles each
+	// time.
 	retrySoon = 10 * time.Millisecond
 	retryLate = 160 * time.Millisecond
 )
@@ -40,7 +42,7 @@ type Fence struct {
 
 var _ fencing.Fence = (*Fence)(nil)
 
-// Fence returns the fence of a resource, and makes it when it is new.
+// Fence returns the fence of a resource, and creates it if the resource is new.
 func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
 	if err := s.free.QueryRow(ctx, "SELECT fencepost.register($1)", resource).Scan(&f.id); err != nil {
@@ -49,14 +51,15 @@ func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 	return f, nil
 }
 
-// ID is fencepost.fence.id.
+// ID implements fencing.Fence.
 func (f *Fence) ID() int32 { return f.id }
 
-// Resource is the resource's name.
+// Resource returns the resource's name.
 func (f *Fence) Resource() string { return f.resource }
 
-// Record returns the highest grant. It waits a moment for a grant under way: a
-// backend that a grant has ended asks this before the grant has returned.
+// Record returns the highest grant. It waits up to settle for a grant in progress,
+// because the client of a backend that a grant has ended may ask before the grant has
+// returned.
 func (f *Fence) Record(ctx context.Context) (fencing.Record, error) {
 	state, err := f.state(ctx, settle)
 	if err != nil {
@@ -66,8 +69,8 @@ func (f *Fence) Record(ctx context.Context) (fencing.Record, error) {
 }
 
 // Verify compares what a proxy believes with the database. The error is a
-// *fencing.Refusal: ZF001 if another candidacy was granted a higher epoch, ZF004
-// if the fence is not the one the term was granted in (it was restored).
+// *fencing.Refusal: ZF001 if another candidacy was granted a higher epoch, ZF004 if
+// this is not the fence in which the term was granted (it was restored).
 func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
 	state, err := f.state(ctx, 0)
 	if err != nil {
@@ -93,11 +96,11 @@ func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
 	return refusal
 }
 
-// quoted gives a name as fencepost.quoted does: a JSON string in ASCII.
+// quoted quotes a name as fencepost.quoted does: as a JSON string in ASCII.
 func quoted(name string) string { return strconv.QuoteToASCII(name) }
 
-// SupersededBefore reports that this worker id was granted an epoch, and another
-// worker a higher one since.
+// SupersededBefore reports whether this worker id was granted an epoch and another
+// worker has been granted a higher one since.
 func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, error) {
 	var before bool
 	err := f.store.free.QueryRow(ctx, `SELECT coalesce((SELECT min(g.epoch) FROM fencepost.grants g WHERE g.id = $1 AND g.worker = $2)
@@ -109,7 +112,7 @@ func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, erro
 }
 
 // RegisterBackend implements fencing.Fence. The registry's table is unlogged, so a
-// transaction that writes nothing else is not flushed when it commits.
+// transaction that writes nothing else is not flushed at commit.
 func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) (fencing.Registration, error) {
 	note := fencing.Registration{PID: e.PID, ID: rand.Int64()}
 	sql := "SELECT pg_catalog.set_config('lock_timeout', $8, true), fencepost.enter($1, $2, $3, $4, $5, $6, $7)"
@@ -130,9 +133,9 @@ func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) 
 	return note, nil
 }
 
-// retry does what waits for the fence's lock for at most quickLock, until it
-// reports that it got it, or fails, or wait is over (0: until ctx has ended). In
-// between it keeps no connection from others.
+// retry calls try, which waits for the fence's lock for at most quickLock, until it
+// reports that it got the lock or fails, or until wait has passed (0: until ctx has
+// ended). Between attempts it holds no connection.
 func (f *Fence) retry(ctx context.Context, wait time.Duration, try func() (bool, error)) error {
 	began := time.Now()
 	for pause := retrySoon; ; pause = min(2*pause, retryLate) {
@@ -148,7 +151,7 @@ func (f *Fence) retry(ctx context.Context, wait time.Duration, try func() (bool,
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
-			return fmt.Errorf("wait for a grant under way: %w", context.Cause(ctx))
+			return fmt.Errorf("wait for a grant in progress: %w", context.Cause(ctx))
 		}
 	}
 }
@@ -164,7 +167,8 @@ func (f *Fence) UnregisterBackend(ctx context.Context, n fencing.Registration) e
 	return nil
 }
 
-// slot waits until this fence may use one more connection that can queue.
+// slot waits until this fence may use one more connection for a statement that can wait
+// for its lock.
 func (f *Fence) slot(ctx context.Context) (release func(), err error) {
 	select {
 	case f.slots <- struct{}{}:
@@ -174,15 +178,15 @@ func (f *Fence) slot(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// state is a fence's row with its sequence's value. Both were read behind every
-// grant under way, unless the wait was too short: last is then -1.
+// state is a fence's row and its sequence's value, read after every grant in progress
+// has ended. If the wait was too short for that, last is -1.
 type state struct {
 	record fencing.Record
 	last   fencing.Epoch
 }
 
-// state reads the fence, and waits at most that long for a grant under way, 0
-// for as long as ctx allows.
+// state reads the fence. It waits for at most wait for a grant in progress, or for as
+// long as ctx allows if wait is 0.
 func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
 	var s state
 	err := f.retry(ctx, wait, func() (bool, error) {
@@ -198,9 +202,9 @@ func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
 	return s, nil
 }
 
-// scanRecord reads a record's columns, and what follows them.
+// scanRecord scans a record's columns and any that follow them.
 func scanRecord(row pgx.Row, r *fencing.Record, more ...any) error {
-	var granted *time.Time // NULL: nobody was granted yet
+	var granted *time.Time // NULL: no grant yet
 	into := append([]any{&r.Epoch, &r.Worker, &r.Incarnation, &r.Source, &r.Generation, &r.Index, &granted}, more...)
 	if err := row.Scan(into...); err != nil {
 		return err

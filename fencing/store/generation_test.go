@@ -7,9 +7,9 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestSafetyAwardOfALifeThatNobodySaw: the lease service lost its state, and
-// began a new life before this database had seen the old one. An award of the
-// old life that comes late is no newer than those of the new one.
+// TestSafetyAwardOfALifeThatNobodySaw covers a lease service that lost its state and
+// started a new instance before this database had seen the old one. A late award of the
+// old instance must not count as newer than those of the new one.
 func TestSafetyAwardOfALifeThatNobodySaw(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
@@ -22,9 +22,9 @@ func TestSafetyAwardOfALifeThatNobodySaw(t *testing.T) {
 		t.Errorf("the late award: epoch %d, %v; want ZF007", epoch, err)
 	}
 	if n := ask[int](h, "SELECT count(*) FROM fencepost.generations WHERE marker = 'life-0'"); n != 0 {
-		t.Error("a grant numbered the life of its award")
+		t.Error("a grant numbered the instance of its award")
 	}
-	// Whoever was awarded that lease writes as if the grant had succeeded.
+	// The holder of that lease writes as if the grant had succeeded.
 	stale := h.worker(fencing.Term{Award: late, Epoch: rightful.Epoch + 1})
 	leader := h.worker(rightful)
 	for _, w := range []*worker{stale, leader} {
@@ -40,12 +40,12 @@ func TestSafetyAwardOfALifeThatNobodySaw(t *testing.T) {
 		} else if w == leader {
 			t.Errorf("the leader's check: %v", err)
 		}
-		_ = tx.Commit(h.ctx()) // a refused one is rolled back
+		_ = tx.Commit(h.ctx()) // a refused transaction is rolled back
 	}
 	if n := ask[int](h, "SELECT count(*) FROM public.entries WHERE epoch <> $1", int64(rightful.Epoch)); n != 0 {
 		t.Errorf("%d stale rows were committed", n)
 	}
-	// The rightful order goes on without an operator.
+	// The rightful order continues without an operator.
 	if next := h.grant("next"); next.Epoch != rightful.Epoch+1 {
 		t.Errorf("the next award has epoch %d", next.Epoch)
 	}
@@ -61,10 +61,10 @@ func TestLivesKeepTheNumberThatTheyWereFirstGiven(t *testing.T) {
 	h.number(h.fence, "life-2")
 	before := numbers()
 	if len(before) != 2 {
-		t.Fatalf("the lives have the numbers %v", before)
+		t.Fatalf("the instances have the numbers %v", before)
 	}
 	done := make(chan error)
-	for range 8 { // whoever sees them, in any order, together
+	for range 8 { // several proxies see them concurrently, in any order
 		for _, marker := range []string{"life-1", "life-2", "life-3"} {
 			go func() { done <- other.Number(h.ctx(), "test", marker) }()
 		}
@@ -75,12 +75,12 @@ func TestLivesKeepTheNumberThatTheyWereFirstGiven(t *testing.T) {
 		}
 	}
 	if after := numbers(); len(after) != 3 || after[0] != before[0] || after[1] != before[1] || after[2] <= before[1] {
-		t.Errorf("the numbers went from %v to %v", before, after)
+		t.Errorf("the numbers changed from %v to %v", before, after)
 	}
 }
 
-// The old marker comes back with the state of a restored lease service: it has
-// its old number, so its awards are refused until an operator says otherwise.
+// A restored lease service has its old instance id, which has its old number. So its
+// awards are refused until an operator intervenes.
 func TestARestoredLifeIsStillTheOlderOne(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
@@ -93,7 +93,7 @@ func TestARestoredLifeIsStillTheOlderOne(t *testing.T) {
 	}
 	h.number(h.fence, "life-1")
 	if _, err := h.fence.Grant(h.ctx(), h.award("c")); stateOf(err) != fencing.StateAwardNotNewer {
-		t.Fatalf("an award of the restored life: %v; want ZF006", err)
+		t.Fatalf("an award of the restored instance: %v; want ZF006", err)
 	}
 	if _, err := h.store.BumpGeneration(h.ctx(), "test", "life-1"); err != nil {
 		t.Fatal(err)

@@ -14,28 +14,28 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// attempts is how often a grant is asked when others' locks come between.
+// attempts is how often a grant is attempted when concurrent locks interfere.
 const attempts = 5
 
-// Number gives a life of a lease service its number, unless it has one. Lives are
-// numbered as they are first seen, so it is to be called before anybody bids
-// under that life.
+// Number numbers an instance of a lease service unless it has a number already.
+// Instances are numbered in the order in which they are first seen, so it must be
+// called before anybody asks for a lease under the instance.
 func (f *Fence) Number(ctx context.Context, source, marker string) error {
 	if _, err := f.store.reads.Exec(ctx, "SELECT fencepost.generation($1, $2)", source, marker); err != nil {
-		return fmt.Errorf("number a life of source %q: %w", source, f.store.explain(err))
+		return fmt.Errorf("number an instance of source %q: %w", source, f.store.explain(err))
 	}
 	return nil
 }
 
-// Grant records an award, and returns its epoch. When it has returned without an
-// error, no transaction that was checked under a lower epoch commits any more.
+// Grant records an award and returns its epoch. Once it has returned without an error,
+// no transaction that was checked under a lower epoch commits any more.
 //
-// Refusals are *fencing.Refusal: ZF001 somebody was granted an epoch since the
-// candidacy held its own; ZF004 the fence is older than what was seen before, or
-// cannot be used; ZF006 the award is not newer than the recorded one; ZF007 the
-// award's life of the lease service has no number (see Number). An
-// GrantBlockedError says that the old epoch stays in force. After any other error,
-// ErrUnconfirmed among them, ask again with the same award.
+// Refusals are *fencing.Refusal: ZF001 if another candidacy was granted an epoch since
+// this one held its own; ZF004 if the fence is older than what was seen before, or
+// cannot be used; ZF006 if the award is not newer than the recorded one; ZF007 if the
+// award's lease service instance has no number (see Number). After a GrantBlockedError
+// the old epoch stays in force. After any other error, including ErrUnconfirmed, ask
+// again with the same award.
 func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
 	if a.Resource != f.resource {
 		return 0, fmt.Errorf("grant on resource %q: the award is for %q", f.resource, a.Resource)
@@ -48,8 +48,8 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 	return epoch, nil
 }
 
-// advance runs a statement that may record a new epoch, and asks again when
-// others' locks came between, or when it gave its turn to another grant.
+// advance runs a statement that may record a new epoch. It retries if concurrent locks
+// interfered, or if it gave its turn to another grant.
 func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.Epoch, error) {
 	w := &blockers{fence: f, log: f.store.log}
 	for n := 1; ; {
@@ -70,7 +70,7 @@ func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.E
 	}
 }
 
-// turn is one attempt, when it is this grant's turn.
+// turn waits for this grant's turn and makes one attempt.
 func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (fencing.Epoch, error) {
 	if err := f.store.turns.take(ctx); err != nil {
 		return 0, err
@@ -80,7 +80,7 @@ func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (
 	return f.attempt(ctx, w, sql, args)
 }
 
-// attempt runs the statement once, with a watch beside it that clears its way.
+// attempt runs the statement once, while a watch removes what blocks it.
 func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args []any) (fencing.Epoch, error) {
 	conn, err := f.store.grants.Acquire(ctx)
 	if err != nil {
@@ -90,8 +90,8 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args [
 	pg := conn.Conn().PgConn()
 	forgetNotices(pg)
 
-	// The caller's cancellation goes through the watch, which leaves the queue
-	// in an orderly way; stop is for a server that does not answer.
+	// The caller's cancellation goes through the watch, which cancels the statement in
+	// an orderly way; stop is for a server that does not respond.
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	w := &watch{fence: f, blockers: clear, pid: pg.PID(), stop: stop, done: make(chan struct{}), log: f.store.log}
@@ -103,8 +103,8 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args [
 	close(w.done)
 	cancelled := <-over
 	if cancelled != nil && codeOf(err) != codeCancelled {
-		// The cancellation may still be on its way: nobody else's statement
-		// shall meet it on this connection.
+		// The cancel request may still be in flight. It must not hit somebody else's
+		// statement on this connection.
 		defer func() { _ = conn.Conn().Close(context.WithoutCancel(ctx)) }()
 	}
 	switch {
@@ -118,7 +118,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args [
 	return 0, err
 }
 
-// blame turns the error of a grant into what its caller tells apart.
+// blame converts the error of a grant into one that callers can distinguish.
 func (f *Fence) blame(ctx context.Context, err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == codeInUse {
@@ -127,8 +127,8 @@ func (f *Fence) blame(ctx context.Context, err error) error {
 	return f.store.explainDDL(ctx, err)
 }
 
-// detail is the line of JSON that a refusal carries, as fencepost.detail makes
-// it.
+// detail returns the DETAIL of a refusal, one line of JSON in the format of
+// fencepost.detail.
 func detail(resource string, t fencing.Term, rec fencing.Record) string {
 	line, err := json.Marshal(struct {
 		Resource      string        `json:"resource"`
@@ -162,10 +162,10 @@ func nullable(s string) *string {
 	return &s
 }
 
-// sequence is the name of the fence's sequence.
+// sequence returns the name of the fence's sequence.
 func (f *Fence) sequence() string { return "fencepost.epoch_" + strconv.Itoa(int(f.id)) }
 
-// limit bounds one attempt: whatever it waits for, it has not come by then.
+// limit returns the longest that one attempt may take.
 func (f *Fence) limit() time.Duration {
 	return 2*(f.store.cfg.Grace+f.store.cfg.Patience) + 10*time.Second
 }

@@ -87,7 +87,7 @@ func TestTheSameAwardAgainReturnsTheSameEpoch(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
 	term := h.grant("a")
-	for range 3 { // the reply was lost: the caller does not know that it holds one
+	for range 3 { // the reply was lost, so the caller does not know that it has an epoch
 		epoch, err := h.fence.Grant(h.ctx(), term.Award)
 		if err != nil || epoch != term.Epoch {
 			t.Errorf("the same award again: epoch %d, %v; want %d", epoch, err, term.Epoch)
@@ -186,14 +186,14 @@ func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
 	h.index = 100
 	h.grant("a")
 	rebuilt := h.award("b")
-	rebuilt.InstanceID, rebuilt.Index = "life-2", 3 // indexes begin anew
+	rebuilt.InstanceID, rebuilt.Index = "life-2", 3 // indexes start over
 	h.number(h.fence, rebuilt.InstanceID)
 	if epoch, err := h.fence.Grant(h.ctx(), rebuilt); err != nil || epoch != 2 {
-		t.Fatalf("the first award of a new life: epoch %d, %v", epoch, err)
+		t.Fatalf("the first award of a new instance: epoch %d, %v", epoch, err)
 	}
 	old := h.award("c")
 	if _, err := h.fence.Grant(h.ctx(), old); stateOf(err) != fencing.StateAwardNotNewer {
-		t.Fatalf("an award of the older life: %v; want ZF006", err)
+		t.Fatalf("an award of the older instance: %v; want ZF006", err)
 	}
 	number, err := h.store.BumpGeneration(h.ctx(), old.Source, old.InstanceID)
 	if err != nil || number != 3 {

@@ -19,8 +19,8 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// unfenced runs the safety tests with the check switched off: each of them must
-// then fail.
+// unfenced runs the safety tests with the check switched off. Each of them must then
+// fail.
 var unfenced = os.Getenv("FENCEPOST_TEST_UNFENCED") == "1"
 
 const (
@@ -28,7 +28,7 @@ const (
 	patience = 30 * time.Second
 )
 
-// house is one database with a fence, and what a test asks of it.
+// house is one database with a fence, and the helpers to use it.
 type house struct {
 	t      *testing.T
 	server *pgtest.Server
@@ -46,7 +46,7 @@ func newHouse(t *testing.T, s *pgtest.Server, change ...func(*store.Config)) *ho
 	return h
 }
 
-// open opens the store once more, as another proxy would.
+// open opens another store, as another proxy would.
 func (h *house) open(change ...func(*store.Config)) *store.Store {
 	h.t.Helper()
 	cfg := store.Config{Address: h.server.Addr(), Database: h.db, User: pgtest.Control, Grace: 100 * time.Millisecond, Patience: 10 * time.Second}
@@ -71,8 +71,8 @@ func (h *house) newFence(st *store.Store) *store.Fence {
 	return f
 }
 
-// number gives a life of the lease service its number, as whoever bids does
-// before.
+// number gives an instance of the lease service its number, as a proxy does before it
+// asks for a lease.
 func (h *house) number(f *store.Fence, marker string) {
 	h.t.Helper()
 	if err := f.Number(h.ctx(), "test", marker); err != nil {
@@ -80,21 +80,21 @@ func (h *house) number(f *store.Fence, marker string) {
 	}
 }
 
-// ctx bounds one step of a test.
+// ctx returns a context that bounds one step of a test.
 func (h *house) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	h.t.Cleanup(cancel)
 	return ctx
 }
 
-// award is the next one in order, to a candidacy of that name.
+// award returns the next award, to a candidacy of that name.
 func (h *house) award(name string) fencing.Award {
 	h.index++
 	return fencing.Award{Resource: resource, Worker: "worker-" + name, Incarnation: "incarnation-" + name,
 		Source: "test", InstanceID: "life-1", Index: h.index}
 }
 
-// grant grants the next award, which must pass.
+// grant grants the next award, which must succeed.
 func (h *house) grant(name string) fencing.Term {
 	h.t.Helper()
 	a := h.award(name)
@@ -105,7 +105,7 @@ func (h *house) grant(name string) fencing.Term {
 	return fencing.Term{Award: a, Epoch: epoch}
 }
 
-// worker is one connection of a worker, that checks as the proxy does.
+// worker is one connection of a worker that runs the check as the proxy does.
 type worker struct {
 	*pgx.Conn
 	fence int32
@@ -117,8 +117,8 @@ func (h *house) worker(term fencing.Term) *worker {
 	return &worker{Conn: h.server.Connect(h.t, pgtest.App, h.db), fence: h.fence.ID(), term: term}
 }
 
-// check runs the check in the transaction that is open, as a worker that was
-// told its epoch.
+// check runs the check in the open transaction, with the worker's epoch announced to
+// it.
 func (w *worker) check(ctx context.Context) error {
 	return w.checkAs(ctx, w.term.Epoch, w.term.Epoch)
 }
@@ -132,7 +132,7 @@ func (w *worker) checkAs(ctx context.Context, told, held fencing.Epoch) error {
 	return err
 }
 
-// begin opens a transaction and checks it.
+// begin starts a transaction and checks it.
 func (w *worker) begin(ctx context.Context, t testing.TB, isolation pgx.TxIsoLevel) pgx.Tx {
 	t.Helper()
 	tx, err := w.BeginTx(ctx, pgx.TxOptions{IsoLevel: isolation})
@@ -145,7 +145,7 @@ func (w *worker) begin(ctx context.Context, t testing.TB, isolation pgx.TxIsoLev
 	return tx
 }
 
-// stateOf is the SQLSTATE of an error: a refusal's, or the server's own.
+// stateOf returns the SQLSTATE of a refusal or of a server error.
 func stateOf(err error) string {
 	var refusal *fencing.Refusal
 	var pg *pgconn.PgError

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Known reports whether the resource has a fence already, and how many others
+// Known reports whether the resource already has a fence, and how many other resources
 // have one, not counting those in except.
 func (s *Store) Known(ctx context.Context, resource string, except []string) (known bool, others int, err error) {
 	err = s.free.QueryRow(ctx, `SELECT coalesce(bool_or(f.resource = $1), false),

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// crowd is many resources whose leaders are all in the middle of a transaction.
+// crowd is many resources whose leaders all have an open transaction.
 type crowd struct {
 	*house
 	fences  []*store.Fence
@@ -39,15 +39,15 @@ func newCrowd(t *testing.T, n int, grace time.Duration) *crowd {
 	return c
 }
 
-// awardOf is the next award, of another resource.
+// awardOf returns the next award, for another resource.
 func (h *house) awardOf(f *store.Fence, name string) fencing.Award {
 	a := h.award(name)
 	a.Resource = f.Resource()
 	return a
 }
 
-// TestManyTakeoversAtOnceEndTogether: each has to wait for the grace of its own
-// resource. None waits for another's, and nobody else waits for any of them.
+// TestManyTakeoversAtOnceEndTogether checks that each takeover waits for the grace of
+// its own resource only, and that nobody else waits for any of them.
 func TestManyTakeoversAtOnceEndTogether(t *testing.T) {
 	t.Parallel()
 	const grace, together = time.Second, 2 * time.Second
@@ -95,11 +95,11 @@ func TestManyTakeoversAtOnceEndTogether(t *testing.T) {
 		t.Errorf("the first ended after %s, and the grace is %s", first.Sub(began), grace)
 	}
 	if slowest >= grace {
-		t.Errorf("Record, Verify, Enter or Leave on another fence took %s", slowest)
+		t.Errorf("Record, Verify, RegisterBackend or UnregisterBackend on another fence took %s", slowest)
 	}
 }
 
-// useOf uses the quiet worker's fence in all ways, and returns how long the
+// useOf runs every operation on the quiet worker's fence, and returns how long the
 // slowest took.
 func (c *crowd) useOf(w *worker) (slowest time.Duration) {
 	var note fencing.Registration
@@ -122,7 +122,8 @@ func (c *crowd) useOf(w *worker) (slowest time.Duration) {
 	return slowest
 }
 
-// TestManyGrantsUseFewConnections: what waits for its turn has none.
+// TestManyGrantsUseFewConnections checks that a grant that waits for its turn holds no
+// connection.
 func TestManyGrantsUseFewConnections(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t, 20, time.Minute)
@@ -139,8 +140,8 @@ func TestManyGrantsUseFewConnections(t *testing.T) {
 	eventually(t, "as many grants wait as have a turn", func() bool {
 		return ask[int](c.house, "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") >= store.DefaultPoolSize
 	})
-	// Whoever's way is free comes through, in whatever order, long before the grace
-	// of the others is over.
+	// A grant whose obstacle is gone succeeds, in any order, long before the grace of
+	// the others has passed.
 	for i := len(c.fences) - 1; i >= 0; i-- {
 		if err := c.workers[i].Close(c.ctx()); err != nil {
 			t.Fatal(err)

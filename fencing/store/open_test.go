@@ -37,7 +37,7 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 	}{
 		{"no schema", empty, pgtest.Control, 0, "missing", "fencepost migrate --dsn postgres://fencepost@" + s.Addr() + "/" + empty},
 		{"an older schema", migrated, pgtest.Control, 999, "version 999 is needed", "fencepost migrate"},
-		{"another role", migrated, pgtest.App, 0, "lacks a right", "fencepost migrate"},
+		{"another role", migrated, pgtest.App, 0, "lacks a privilege", "fencepost migrate"},
 	} {
 		err := openAs(t, s, c.db, c.user, c.version)
 		var refusal *fencing.Refusal
@@ -74,7 +74,7 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 	settings := []string{"default_transaction_read_only = on", "default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on",
 		"lock_timeout = '1ms'", "statement_timeout = '50ms'", "idle_in_transaction_session_timeout = '1ms'", "idle_session_timeout = '50ms'",
 		"search_path = public", "synchronous_commit = off", "client_encoding = 'LATIN1'", "standard_conforming_strings = off"}
-	own := []string{"statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"} // the holder is not to meet them
+	own := []string{"statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"} // these would end the holder itself
 	if ask[int](h, "SELECT current_setting('server_version_num')::int") >= 170000 {
 		settings = append(settings, "transaction_timeout = '50ms'")
 		own = append(own, "transaction_timeout")
@@ -110,8 +110,8 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 	}
 }
 
-// TestEndedConnectionsAreNotNoticed: an operator ends every connection of the
-// control role; who asks next is answered on another.
+// TestEndedConnectionsAreNotNoticed ends every connection of the control role, as an
+// operator may. The next caller must be served on a new one.
 func TestEndedConnectionsAreNotNoticed(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
@@ -128,6 +128,6 @@ func TestEndedConnectionsAreNotNoticed(t *testing.T) {
 		if ended == 0 {
 			t.Error("there was no connection to end")
 		}
-		time.Sleep(store.TrustedIdle) // for so long it is believed in
+		time.Sleep(store.TrustedIdle) // until then the connection is used without a ping
 	}
 }

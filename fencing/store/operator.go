@@ -9,15 +9,15 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// Status is one resource as the database knows it.
+// Status is one resource's state as the database knows it.
 type Status struct {
 	Resource string
 	fencing.Record
-	// Running is how many backends are noted as writing outside the check.
+	// Running is how many backends are registered as writing outside the check.
 	Running int
 }
 
-// Status lists all resources of the database by name.
+// Status lists all resources of the database, ordered by name.
 func (s *Store) Status(ctx context.Context) ([]Status, error) {
 	rows, err := s.free.Query(ctx, `SELECT f.epoch, coalesce(f.worker, ''), coalesce(f.incarnation, ''), coalesce(f.source, ''),
 		f.source_generation, f.source_index, f.granted_at, f.resource,
@@ -36,27 +36,26 @@ func (s *Store) Status(ctx context.Context) ([]Status, error) {
 	return list, nil
 }
 
-// Warnings says what an operator should know of what others than the control role
-// can do to the fence.
+// Warnings returns what an operator should know about the power of other roles over the
+// fence.
 func (s *Store) Warnings(ctx context.Context) ([]string, error) {
 	rows, err := s.free.Query(ctx, "SELECT fencepost.warnings()")
 	if err != nil {
-		return nil, fmt.Errorf("ask what is to be warned of in database %q: %w", s.cfg.Database, s.explain(err))
+		return nil, fmt.Errorf("read the warnings of database %q: %w", s.cfg.Database, s.explain(err))
 	}
 	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, fmt.Errorf("ask what is to be warned of in database %q: %w", s.cfg.Database, s.explain(err))
+		return nil, fmt.Errorf("read the warnings of database %q: %w", s.cfg.Database, s.explain(err))
 	}
 	return list, nil
 }
 
-// RaiseEpochs is the operator's way back after the database was restored from an
-// older state: it puts every resource under an epoch above floor that nobody
-// holds, so that whoever held one is superseded, and no lost epoch comes again.
-// floor is the highest epoch that was ever granted (the ZF004 names it); 0 means
-// that nobody knows, and skips far ahead. Run it when all workers of the lost
-// epochs have stopped. It returns the epochs by resource; on an error, those
-// that were raised before it.
+// RaiseEpochs is for an operator whose database was restored from an older state. It
+// puts every resource under an epoch above floor that nobody holds, so that every
+// former holder is superseded and no lost epoch is granted again. floor is the highest
+// epoch that was ever granted (the ZF004 error names it); 0 means unknown, and skips
+// far ahead. Stop all workers of the lost epochs before running it. It returns the new
+// epochs by resource; on an error, those that were raised before it.
 func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[string]fencing.Epoch, error) {
 	list, err := s.Status(ctx)
 	if err != nil {
@@ -82,11 +81,11 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 	return raised, nil
 }
 
-// BumpGeneration makes a life of a lease service the newest one, and returns its
-// number: its awards pass again, though others were recorded since. A new marker
-// at the lease service itself does the same by itself when it is first seen, and is
-// the safer way: this one is for a marker that cannot change. No award of that
-// marker may still be on its way.
+// BumpGeneration makes an instance of a lease service the newest one, and returns its
+// number. Its awards are then accepted although others have been recorded since. A new
+// instance id at the lease service has the same effect when it is first seen, and is
+// safer; use this function for an id that cannot change. No award of that instance may
+// still be in flight.
 func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int64, error) {
 	var number int64
 	if err := s.grants.QueryRow(ctx, "SELECT fencepost.bump_generation($1, $2)", source, marker).Scan(&number); err != nil {
@@ -95,8 +94,9 @@ func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int6
 	return number, nil
 }
 
-// MayEnd returns a *fencing.Refusal if the control role could not end a backend:
-// a superuser's, when it is none itself. Such a worker could block every grant.
+// MayEnd returns a *fencing.Refusal if the control role could not end a backend,
+// because the backend belongs to a superuser and the control role is not one. Such a
+// worker could block every grant.
 func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
 	var may bool
 	var role string
@@ -109,7 +109,7 @@ func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
 		return &fencing.Refusal{
 			SQLState: fencing.StateNoFence,
 			Message:  fmt.Sprintf("role %s is a superuser, and a grant could not end its backends", quoted(role)),
-			Hint:     "Let workers connect as a role that is no superuser.",
+			Hint:     "Let workers connect as a role that is not a superuser.",
 		}
 	}
 	return nil

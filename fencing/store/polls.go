@@ -9,21 +9,21 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pollTimeout bounds one look.
+// pollTimeout bounds one poll.
 const pollTimeout = 5 * time.Second
 
-// holder has the lock on a fence's sequence that a grant waits for, or waits for
-// it itself.
+// holder is a transaction that has the lock on a fence's sequence that a grant needs,
+// or that waits for it.
 type holder struct {
 	Fence       int32
-	PID         *int32 // nil: a prepared transaction
-	Transaction string // the transaction's own id, as long as it lasts
-	Gid         string // the prepared transaction's name
+	PID         *int32 // nil for a prepared transaction
+	Transaction string // virtual transaction id, unique while the transaction lasts
+	Gid         string // name of the prepared transaction
 	Role        string
 	Application string
 	State       string
-	Super       bool // a superuser's, and the control role is none
-	Control     bool // of the control role: another grant, most likely
+	Super       bool // a superuser's, while the control role is not one
+	Control     bool // the control role's: probably another grant
 	Holds       bool
 	Waits       bool
 }
@@ -35,22 +35,23 @@ func (h holder) String() string {
 	return fmt.Sprintf("backend %d of role %q (application %q, %s)", *h.PID, h.Role, h.Application, h.State)
 }
 
-// remedy says what has to be done about a holder that the control role cannot
-// end, "" for one that it can.
+// remedy says what must be done about a holder that the control role cannot end. It
+// returns "" for one that the control role can end.
 func (h holder) remedy() string {
 	switch {
 	case h.PID == nil:
 		return h.String() + " must be committed or rolled back"
 	case h.Super:
-		return h.String() + " is a superuser's, which the control role may not end"
+		return h.String() + " belongs to a superuser, so the control role cannot end it"
 	}
 	return ""
 }
 
-// conflicting are the lock modes that ALTER SEQUENCE … RESTART waits for.
+// conflicting are the lock modes that block ALTER SEQUENCE … RESTART.
 const conflicting = "'{RowExclusiveLock,ShareUpdateExclusiveLock,ShareLock,ShareRowExclusiveLock,ExclusiveLock,AccessExclusiveLock}'"
 
-// pollSQL lists who holds the sequences of the fences $1, or waits for one.
+// pollSQL lists the transactions that hold the sequences of the fences $1 or wait for
+// one.
 const pollSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), ''), coalesce(max(a.usename::text), max(p.owner::text), ''),
 		coalesce(max(a.application_name), ''), coalesce(max(a.state), ''),
 		coalesce(bool_or(r.rolsuper), false) AND NOT (SELECT rolsuper FROM pg_roles WHERE rolname = current_user),
@@ -64,26 +65,26 @@ const pollSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), 
 	LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
 	GROUP BY s.id, h.pid, h.virtualtransaction`
 
-// polls asks the server on behalf of all grants of a database that wait. While
-// one look is under way, those who ask are gathered for the next one.
+// polls queries the server on behalf of all waiting grants of a database. Requests that
+// arrive during a poll are batched into the next one.
 type polls struct {
 	store   *Store
-	running sync.Mutex // a look is under way
+	running sync.Mutex // held during a poll
 
 	mu   sync.Mutex
-	next *poll // gathers, nil if nobody has asked since the last one began
+	next *poll // collects requests; nil if there were none since the last poll began
 }
 
-// poll is one question to the server.
+// poll is one query to the server.
 type poll struct {
 	fences  []int32
-	done    chan struct{} // closed when the rest is there
+	done    chan struct{} // closed when holders and err are set
 	holders map[int32][]holder
 	err     error
 }
 
-// at returns who holds a fence's sequence, or waits for it, as of a moment after
-// the call.
+// at returns which transactions hold a fence's sequence or wait for it, as of a moment
+// after the call.
 func (l *polls) at(ctx context.Context, fence int32) ([]holder, error) {
 	l.mu.Lock()
 	k := l.next
@@ -105,7 +106,7 @@ func (l *polls) at(ctx context.Context, fence int32) ([]holder, error) {
 	}
 }
 
-// run looks for all that were gathered, when the look before it has ended.
+// run polls for all collected requests once the previous poll has ended.
 func (l *polls) run(ctx context.Context, k *poll) {
 	defer close(k.done)
 	l.running.Lock()
@@ -113,7 +114,7 @@ func (l *polls) run(ctx context.Context, k *poll) {
 	l.mu.Lock()
 	l.next = nil
 	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout) // others ask with it
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout) // shared with other callers
 	defer cancel()
 	rows, err := l.store.watches.Query(ctx, pollSQL, k.fences)
 	if err != nil {

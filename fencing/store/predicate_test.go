@@ -10,13 +10,13 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// servers are the versions that the predicate is tried on.
+// servers are the server versions on which the predicate is tested.
 func servers(t *testing.T) map[string]*pgtest.Server {
 	return map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)}
 }
 
-// TestSafetyAClaimedEpochOpensNoWay: a candidacy whose epoch is over, and whose
-// proxy does not know it yet, claims the current epoch.
+// TestSafetyAClaimedEpochOpensNoWay covers a superseded candidacy whose proxy does not
+// know that yet, and which claims the current epoch.
 func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 	t.Parallel()
 	for name, s := range servers(t) {
@@ -48,8 +48,9 @@ func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 	}
 }
 
-// TestCheckRegistryAndRefusalAgree: whatever one of them lets pass, the others
-// let pass, and they refuse by the same SQLSTATE.
+// TestCheckRegistryAndRefusalAgree checks that the check, the registry and
+// fencepost.refuse accept the same connections and refuse the others with the same
+// SQLSTATE.
 func TestCheckRegistryAndRefusalAgree(t *testing.T) {
 	t.Parallel()
 	for name, s := range servers(t) {
@@ -66,15 +67,15 @@ func TestCheckRegistryAndRefusalAgree(t *testing.T) {
 				}
 			}
 			if left := ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
-				t.Errorf("%d notes were left", left)
+				t.Errorf("%d registrations were left", left)
 			}
 		})
 	}
 }
 
-// agree tries the check, the registry and the refusal for a connection. The check
-// has no look at the row, so the stranger that claims to hold what another holds
-// is the caller's business: Verify finds it when a connection begins.
+// agree tries the check, the registry and fencepost.refuse for a connection. The check
+// does not read the row, so the caller must exclude a connection that claims another
+// candidacy's epoch as its own; Verify detects that one when it connects.
 func (h *house) agree(term fencing.Term, told, held fencing.Epoch, may bool) {
 	h.t.Helper()
 	w := h.worker(term)
@@ -100,8 +101,8 @@ func (h *house) agree(term fencing.Term, told, held fencing.Epoch, may bool) {
 	}
 }
 
-// TestThePredicateCostsTheCheckNothing: Postgres has put the function's body in
-// the place of its call, in the prepared check and in the one with its parameters.
+// TestThePredicateCostsTheCheckNothing checks that Postgres inlines the function, both
+// in the prepared check and in the one with its parameters in the text.
 func TestThePredicateCostsTheCheckNothing(t *testing.T) {
 	t.Parallel()
 	for name, s := range servers(t) {
@@ -144,8 +145,8 @@ func TestThePredicateCostsTheCheckNothing(t *testing.T) {
 	}
 }
 
-// TestEnterNamesWhoItRefuses: the error says who had the epoch, and a backend that
-// is not there is no way around.
+// TestEnterNamesWhoItRefuses checks that the error names the worker and its epoch, and
+// that a backend that does not exist cannot be registered.
 func TestEnterNamesWhoItRefuses(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
@@ -163,13 +164,13 @@ func TestEnterNamesWhoItRefuses(t *testing.T) {
 	_, err := h.fence.RegisterBackend(h.ctx(), w.entry())
 	mustContain(t, err, "worker-a", "worker-b")
 	if got := ask[int](h, "SELECT count(*) FROM fencepost.running"); got != 0 {
-		t.Errorf("%d notes were made", got)
+		t.Errorf("%d registrations were made", got)
 	}
 }
 
-// TestALateDeletionMeetsNoOtherNote: what deletes a note names it. A deletion that
-// comes late leaves the next note of that backend alone, and so the note of a
-// backend that got the same process id.
+// TestALateDeletionMeetsNoOtherNote checks that a deletion identifies its registration.
+// A late deletion must not remove the next registration of the same backend, nor that
+// of a backend that reuses the process id.
 func TestALateDeletionMeetsNoOtherNote(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
@@ -182,10 +183,10 @@ func TestALateDeletionMeetsNoOtherNote(t *testing.T) {
 		}
 	}
 	if got := ask[int64](h, "SELECT note FROM fencepost.running WHERE pid = $1", int32(w.PgConn().PID())); got != second.ID {
-		t.Errorf("note %d is left, want %d", got, second.ID)
+		t.Errorf("registration %d is left, want %d", got, second.ID)
 	}
 	h.grant("b")
 	if _, err := w.Exec(h.ctx(), "SELECT 1"); stateOf(err) != "57P01" {
-		t.Errorf("the noted backend: %v; want 57P01", err)
+		t.Errorf("the registered backend: %v; want 57P01", err)
 	}
 }

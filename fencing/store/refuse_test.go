@@ -143,7 +143,7 @@ func TestALapsedLeaseIsRefusedOnlyWhileNobodyElseWasGranted(t *testing.T) {
 	}
 }
 
-// hostile are names that a worker may give itself.
+// hostile are names that a worker may choose for itself.
 var hostile = []string{
 	"plain", "it's", `back\slash`, `quote"quote`, "new\nline\tand\x01\x7f", "%s %1$s %", "Grüße", "漢字 😀", `'||(SELECT 1)||'`,
 	`E'\'; DROP TABLE x; --`, "$1 $$ $tag$", strings.Repeat("long", 200),

@@ -12,13 +12,13 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// entry asks for a note of the worker's backend, as one that was told the epoch
-// that it holds.
+// entry returns the request that registers the worker's backend. The worker's epoch has
+// been announced to it.
 func (w *worker) entry() fencing.RegisterRequest {
 	return fencing.RegisterRequest{PID: w.PgConn().PID(), Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
 }
 
-// enter notes the worker's backend, as the proxy does around a statement that
+// enter registers the worker's backend, as the proxy does around a statement that
 // cannot be checked.
 func (h *house) enter(w *worker) error {
 	if unfenced {
@@ -28,7 +28,7 @@ func (h *house) enter(w *worker) error {
 	return err
 }
 
-// mustEnter is enter where it has to pass.
+// mustEnter is enter for a registration that must succeed.
 func (h *house) mustEnter(w *worker) fencing.Registration {
 	h.t.Helper()
 	note, err := h.fence.RegisterBackend(h.ctx(), w.entry())
@@ -38,8 +38,8 @@ func (h *house) mustEnter(w *worker) fencing.Registration {
 	return note
 }
 
-// batch is a procedure that commits row by row, and drops every lock that it
-// could drop.
+// batch is a procedure that commits after every row, and drops every lock that it can
+// drop.
 const batch = `CREATE PROCEDURE public.batch(epoch bigint, n int, pause float) LANGUAGE plpgsql AS $$
 BEGIN
 	FOR i IN 1..n LOOP
@@ -67,7 +67,7 @@ func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 	h.grant("b")
 	rows := ask[int](h, "SELECT count(*) FROM public.entries")
 	if rows >= 2000 {
-		t.Fatal("the procedure was through before the grant: this shows nothing")
+		t.Fatal("the procedure ended before the grant, so the test proves nothing")
 	}
 	if err := <-ended; stateOf(err) != "57P01" {
 		t.Errorf("the procedure ended with %v; want 57P01", err)
@@ -76,7 +76,7 @@ func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 		t.Errorf("%d rows when the grant returned, %d later", rows, later)
 	}
 	if left := ask[int](h, "SELECT count(*) FROM fencepost.running"); left != 0 {
-		t.Errorf("%d notes are left", left)
+		t.Errorf("%d registrations are left", left)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 	if err := h.fence.UnregisterBackend(h.ctx(), h.mustEnter(left)); err != nil {
 		t.Fatal(err)
 	}
-	// A note of a process id that somebody else has now.
+	// A registration of a process id that now belongs to another backend.
 	h.server.Exec(t, pgtest.Control, h.db, fmt.Sprintf("INSERT INTO fencepost.running (pid, backend_start, fence, epoch) VALUES (%d, '2000-01-01', %d, 1)",
 		left.PgConn().PID(), h.fence.ID()))
 	if err := dead.Close(h.ctx()); err != nil {
@@ -98,7 +98,7 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 	began := time.Now()
 	h.grant("b")
 	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the grant took %s: it waited for a note that is nobody's", took)
+		t.Errorf("the grant took %s: it waited for a registration whose backend is gone", took)
 	}
 	if _, err := left.Exec(h.ctx(), "SELECT 1"); err != nil {
 		t.Errorf("a backend that had left was ended: %v", err)

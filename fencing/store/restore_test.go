@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// copied opens a copy of the house's database as it is now: what a restore of a
-// backup gives back.
+// copied opens a copy of the house's database in its current state, as a restored
+// backup would be.
 func (h *house) copied(t *testing.T) *house {
 	t.Helper()
 	h.store.Close()
@@ -33,7 +33,7 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	h := newHouse(t, pgtest.Shared(t))
 	h.grant("a")
 	old := h.copied(t)
-	lost := h.grant("b") // epoch 2, which the copy knows nothing of
+	lost := h.grant("b") // epoch 2, which the copy does not contain
 	old.index = h.index
 
 	if err := old.fence.Verify(h.ctx(), lost); stateOf(err) != fencing.StateNoFence {
@@ -80,8 +80,8 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	}
 }
 
-// TestADumpTakenAcrossAGrantRepeatsNoEpoch: pg_dump reads rows by its snapshot,
-// and sequences as they are.
+// TestADumpTakenAcrossAGrantRepeatsNoEpoch: pg_dump reads rows from its snapshot, but
+// the current values of sequences.
 func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithTools(t))
@@ -111,7 +111,7 @@ func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {
 	old.fence = old.newFence(old.store)
 
 	if row, last := ask[int64](old, "SELECT epoch FROM fencepost.fence"), ask[int64](old, "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)"); row != 1 || last != 2 {
-		t.Fatalf("the restored row has epoch %d, the sequence %d: this shows nothing", row, last)
+		t.Fatalf("the restored row has epoch %d, the sequence %d, so the test proves nothing", row, last)
 	}
 	for _, term := range []fencing.Term{first, lost} {
 		if err := old.fence.Verify(h.ctx(), term); stateOf(err) != fencing.StateNoFence {
@@ -183,8 +183,8 @@ func TestAMissingSchemaIsZF004(t *testing.T) {
 	}
 }
 
-// TestAnEpochGrantedTwiceIsNoticed: after a restore that nobody told
-// of, another candidacy was granted the same epoch again.
+// TestAnEpochGrantedTwiceIsNoticed covers a restore that was not reported: another
+// candidacy was then granted the same epoch again.
 func TestAnEpochGrantedTwiceIsNoticed(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t))
@@ -194,7 +194,7 @@ func TestAnEpochGrantedTwiceIsNoticed(t *testing.T) {
 	old.index = h.index
 	again := old.grant("c")
 	if again.Epoch != lost.Epoch {
-		t.Fatalf("epochs %d and %d: this shows nothing", lost.Epoch, again.Epoch)
+		t.Fatalf("epochs %d and %d differ, so the test proves nothing", lost.Epoch, again.Epoch)
 	}
 	if err := old.fence.Verify(h.ctx(), lost); stateOf(err) != fencing.StateNoFence {
 		t.Errorf("verify: %v; want ZF004", err)

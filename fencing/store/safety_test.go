@@ -16,7 +16,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// race is the writers of one race, and what became of their transactions.
+// race is the writers of one race and the outcome of their transactions.
 type race struct {
 	*house
 	ctx                          context.Context
@@ -25,11 +25,11 @@ type race struct {
 	registered, registryRefusals atomic.Int64
 }
 
-// pause is up to d, so that everything meets everything.
+// pause sleeps for a random time up to d, to vary the interleaving.
 func pause(d time.Duration) { time.Sleep(rand.N(d)) }
 
-// write runs transactions under the terms that are current when each begins to
-// be prepared, with all ways to lose a lock that a savepoint offers.
+// write runs transactions, each under the term that is current when it is prepared, and
+// tries every way to lose a lock by means of a savepoint.
 func (r *race) write() {
 	for r.ctx.Err() == nil {
 		conn, err := pgx.Connect(r.ctx, r.server.DSN(pgtest.App, r.db))
@@ -63,7 +63,7 @@ func (r *race) transact(w *worker) error {
 		return err
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if rand.IntN(4) == 0 { // the check within a savepoint that is rolled back
+	if rand.IntN(4) == 0 { // run the check within a savepoint that is rolled back
 		if _, err := tx.Exec(r.ctx, "SAVEPOINT early"); err != nil {
 			return err
 		}
@@ -92,7 +92,7 @@ func (r *race) transact(w *worker) error {
 	return tx.Commit(r.ctx)
 }
 
-// register runs procedures that commit inside, noted in the registry.
+// register runs registered procedures that commit inside.
 func (r *race) register() {
 	for r.ctx.Err() == nil {
 		conn, err := pgx.Connect(r.ctx, r.server.DSN(pgtest.App, r.db))
@@ -119,9 +119,9 @@ func (r *race) register() {
 	}
 }
 
-// TestSafetyRace lets writers of all isolation levels and users of the registry
-// run against grants that end what is in their way. What is there under lower
-// epochs when a grant has returned is all that will ever be there.
+// TestSafetyRace lets writers of all isolation levels and users of the registry race
+// with grants that end what blocks them. Once a grant has returned, no more rows of
+// lower epochs may appear.
 func TestSafetyRace(t *testing.T) {
 	t.Parallel()
 	const grants, writers, procedures = 200, 8, 2
@@ -180,7 +180,7 @@ func TestSafetyRace(t *testing.T) {
 	}
 	for name, n := range map[string]int64{"committed": r.committed.Load(), "refused": r.refused.Load(), "ended": r.lost.Load(), "procedures": r.registered.Load()} {
 		if n == 0 {
-			t.Errorf("no transaction was %s: the race shows nothing", name)
+			t.Errorf("no transaction was %s, so the race proves nothing", name)
 		}
 	}
 	if last := ask[int](h, "SELECT count(*) FROM fencepost.grants"); last != grants+1 {
@@ -188,8 +188,8 @@ func TestSafetyRace(t *testing.T) {
 	}
 }
 
-// TestSafetyStaleWriteIsRefusedInEveryIsolation lets a worker write after its
-// successor was granted, with a snapshot from before and from after.
+// TestSafetyStaleWriteIsRefusedInEveryIsolation lets a worker write after its successor
+// was granted, with a snapshot taken before and after the grant.
 func TestSafetyStaleWriteIsRefusedInEveryIsolation(t *testing.T) {
 	t.Parallel()
 	for _, options := range isolations[:3] {
@@ -213,7 +213,7 @@ func TestSafetyStaleWriteIsRefusedInEveryIsolation(t *testing.T) {
 					t.Errorf("the check: %v; want ZF001", err)
 				}
 				if _, err := tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES (1)"); err == nil {
-					t.Error("the write passed behind its check")
+					t.Error("the write succeeded after its check")
 				}
 				if err := tx.Commit(h.ctx()); err == nil {
 					t.Error("the transaction was committed")
@@ -226,8 +226,8 @@ func TestSafetyStaleWriteIsRefusedInEveryIsolation(t *testing.T) {
 	}
 }
 
-// TestSafetyTheLockOutlivesRollbackToSavepoint: the check's lock belongs to the
-// whole transaction, also when the check ran within a savepoint.
+// TestSafetyTheLockOutlivesRollbackToSavepoint checks that the check's lock belongs to
+// the whole transaction, even if the check ran within a savepoint.
 func TestSafetyTheLockOutlivesRollbackToSavepoint(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
@@ -255,7 +255,7 @@ func TestSafetyTheLockOutlivesRollbackToSavepoint(t *testing.T) {
 	for queued := false; !queued; {
 		select {
 		case err := <-granted:
-			t.Fatalf("the grant returned (%v) beside a transaction that was checked and is open", err)
+			t.Fatalf("the grant returned (%v) while a checked transaction was open", err)
 		case <-deadline:
 			t.Fatal("the grant neither waits nor returns")
 		default:

@@ -26,40 +26,40 @@ const (
 const (
 	connectTimeout = 5 * time.Second
 	idleTime       = time.Minute
-	// trustedIdle is how long a connection of a pool is taken to be there without
-	// a question: an operator may have ended it, and then nobody who connects at
-	// that moment is to be refused for it.
+	// trustedIdle is how long a pooled connection may be idle before it is pinged on
+	// its next use. An operator may have ended it, and a client that connects at that
+	// moment must not be refused because of that.
 	trustedIdle = 20 * time.Millisecond
-	// readPoolSize bounds the connections that read a fence behind its sequence's
-	// lock. None waits for longer than quickLock.
+	// readPoolSize bounds the connections that read a fence under its sequence's lock.
+	// None waits for longer than quickLock.
 	readPoolSize = 4
-	// watchPoolSize bounds the connections that watch over grants: one looks for
-	// all of them, the other one ends what is in the way.
+	// watchPoolSize bounds the connections that watch over grants: one polls for all of
+	// them, the other terminates backends.
 	watchPoolSize = 2
 )
 
-// Config says how to reach one database as the control role.
+// Config says how to connect to one database as the control role.
 type Config struct {
 	Address  string // host:port
 	Database string
 	User     string
 	Password string
 	TLS      *tls.Config // nil: no TLS
-	// Grace is how long a transaction of an old epoch, or a noted backend, may
-	// stand in the way of a grant before it is ended.
+	// Grace is how long a transaction of an old epoch, or a registered backend, may
+	// block a grant before it is terminated.
 	Grace time.Duration
-	// Patience is how long a backend that was ended may take to be gone.
+	// Patience is how long a terminated backend may take to disappear.
 	Patience time.Duration
-	// PoolSize is the size of the pool that Pool returns, and of the one that
-	// grants: each that many connections at most. Grants of more resources than
-	// that wait for each other without a connection.
+	// PoolSize is the maximum size of the pool that Pool returns, and of the pool for
+	// grants. If more resources are granted at once, the surplus grants wait without a
+	// connection.
 	PoolSize int
-	// Blocked, if not nil, is told when the takeover of a resource begins or ceases
-	// to wait for what the control role cannot end, with a line for each of them.
-	// It is called again when they change, with none when the way is free. It must
-	// not block.
+	// Blocked, if not nil, is called when the takeover of a resource starts or stops
+	// waiting for transactions that the control role cannot end, with one line for each
+	// of them. It is called again when they change, and with an empty list when nothing
+	// blocks the takeover any more. It must not block.
 	Blocked func(resource string, by []string)
-	// SchemaVersion is the lowest version of the schema that will do, 0 for any.
+	// SchemaVersion is the lowest acceptable version of the schema, 0 for any.
 	SchemaVersion int
 	Logger        *zap.Logger
 }
@@ -88,19 +88,18 @@ type Store struct {
 	cfg     Config
 	log     *zap.Logger
 	free    *pgxpool.Pool // never waits for a fence's lock
-	grants  *pgxpool.Pool // waits for fences' locks
-	reads   *pgxpool.Pool // may wait for a fence's lock, for a moment
-	watches *pgxpool.Pool // the watches over grants
+	grants  *pgxpool.Pool // waits for locks of fences
+	reads   *pgxpool.Pool // may wait for a fence's lock, up to quickLock
+	watches *pgxpool.Pool // for the watches of grants
 
-	turns *turns // of the grants
-	polls *polls // of the watches
+	turns *turns // bounds the grants
+	polls *polls // batches the polls of the watches
 
 	catalog *catalogReader
 }
 
-// Open connects to the database as the control role. The error is a
-// *fencing.Refusal (ZF004) when the schema is missing or too old, or when the
-// role lacks a right.
+// Open connects to the database as the control role. The error is a *fencing.Refusal
+// (ZF004) if the schema is missing or too old, or if the role lacks a privilege.
 func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
@@ -123,13 +122,13 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	return s, nil
 }
 
-// Pool returns a pool of connections as the control role, for what never waits
-// for a fence's lock. It is closed by Close.
+// Pool returns a pool of connections as the control role, for statements that never
+// wait for a fence's lock. Close closes it.
 func (s *Store) Pool() *pgxpool.Pool { return s.free }
 
-// CloseIdle closes the connections that nobody uses, and those in use when they are
-// given back. Others are opened at the next use; the catalog is read again when
-// somebody asks for it.
+// CloseIdle closes the idle connections at once, and those in use when they are
+// returned. New ones are opened on demand, and the catalog is read again when it is next
+// used.
 func (s *Store) CloseIdle() {
 	s.catalog.rest()
 	s.closeConnections()
@@ -141,7 +140,7 @@ func (s *Store) closeConnections() {
 	}
 }
 
-// Close ends all connections, and waits for those in use.
+// Close closes all connections, after waiting for those in use.
 func (s *Store) Close() {
 	s.catalog.close()
 	for _, pool := range []*pgxpool.Pool{s.watches, s.reads, s.grants, s.free} {
@@ -151,20 +150,20 @@ func (s *Store) Close() {
 	}
 }
 
-// newPool makes a pool whose connections depend on nothing of the environment
-// and on no default of the role or the database.
+// newPool returns a pool whose connections depend neither on the environment nor on
+// defaults of the role or the database.
 func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 	host, portText, err := net.SplitHostPort(cfg.Address)
 	if err != nil {
-		return nil, fmt.Errorf("read the address: %w", err)
+		return nil, fmt.Errorf("parse the address: %w", err)
 	}
 	port, err := strconv.ParseUint(portText, 10, 16)
 	if err != nil {
-		return nil, fmt.Errorf("read the port of %q: %w", cfg.Address, err)
+		return nil, fmt.Errorf("parse the port of %q: %w", cfg.Address, err)
 	}
 	pc, err := pgxpool.ParseConfig("postgres://localhost:5432/postgres?sslmode=disable")
 	if err != nil {
-		return nil, fmt.Errorf("make a connection's configuration: %w", err)
+		return nil, fmt.Errorf("build the connection configuration: %w", err)
 	}
 	c := pc.ConnConfig
 	c.Host, c.Port, c.Database, c.User, c.Password = host, uint16(port), cfg.Database, cfg.User, cfg.Password
@@ -192,24 +191,25 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, pc)
 }
 
-// finish sets what not every server knows.
+// finish applies settings that not every server supports.
 func finish(ctx context.Context, conn *pgx.Conn) error {
-	// PostgreSQL 17 and later have it; earlier ones refuse the name.
+	// Only PostgreSQL 17 and later have it; earlier versions reject the name.
 	if _, err := conn.Exec(ctx, "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"); err != nil {
-		return fmt.Errorf("disarm transaction_timeout: %w", err)
+		return fmt.Errorf("disable transaction_timeout: %w", err)
 	}
-	// A grant whose proxy has died must leave the queue. Some platforms cannot
-	// look after their client while they wait: there lock_timeout ends it.
+	// A grant whose proxy has died must leave the queue. On some platforms the server
+	// cannot check its client while it waits; there the lock_timeout that
+	// fencepost.grant sets ends its wait.
 	_, err := conn.Exec(ctx, "SELECT pg_catalog.set_config('client_connection_check_interval', '500ms', false)")
 	var pg *pgconn.PgError
 	if err != nil && !errors.As(err, &pg) {
-		return fmt.Errorf("make the server look after its client: %w", err)
+		return fmt.Errorf("set client_connection_check_interval: %w", err)
 	}
 	return nil
 }
 
-// examine looks for what else would fail later: the schema, its version, and the
-// rights of the control role.
+// examine checks for what would otherwise fail later: the schema, its version, and the
+// privileges of the control role.
 func (s *Store) examine(ctx context.Context) error {
 	var version int
 	var owner, signals, reads bool
@@ -224,7 +224,7 @@ func (s *Store) examine(ctx context.Context) error {
 	case !owner:
 		return s.noFence("role %s does not own the schema fencepost of database %s", ascii(s.cfg.User), ascii(s.cfg.Database))
 	case version == 0 || version < s.cfg.SchemaVersion:
-		return s.noFence("the schema fencepost of database %s is at version %d, and version %d is needed",
+		return s.noFence("the schema fencepost of database %s is at version %d, but version %d is needed",
 			ascii(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
 	}
 	for right, has := range map[string]bool{"pg_signal_backend": signals, "pg_read_all_stats": reads} {
@@ -237,7 +237,7 @@ func (s *Store) examine(ctx context.Context) error {
 	return nil
 }
 
-// migrateCommand is what an operator runs to bring the schema here.
+// migrateCommand returns the command that installs or updates the schema.
 func (s *Store) migrateCommand() string {
 	dsn := url.URL{Scheme: "postgres", User: url.User(s.cfg.User), Host: s.cfg.Address, Path: "/" + s.cfg.Database}
 	return "fencepost migrate --dsn " + dsn.String()

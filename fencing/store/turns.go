@@ -8,12 +8,12 @@ import (
 )
 
 // turns bounds how many grants of one database wait in the server at once. Each
-// takes a connection while it does. The line is served in order.
+// occupies a connection while it waits. The queue is first in, first out.
 type turns struct {
 	mu      sync.Mutex
 	free    int
-	line    []chan struct{} // one per grant that waits for its turn; closed to give it
-	leaving int             // how many that have a turn are about to give it to the line
+	line    []chan struct{} // one per waiting grant; closed when its turn comes
+	leaving int             // how many holders of a turn have agreed to give it up
 }
 
 // take waits for a turn.
@@ -37,12 +37,13 @@ func (t *turns) take(ctx context.Context) error {
 	if i := slices.Index(t.line, mine); i >= 0 {
 		t.line = slices.Delete(t.line, i, i+1)
 	} else {
-		t.passLocked() // it was given at that moment
+		t.passLocked() // the turn came at the same moment: pass it on
 	}
 	return fmt.Errorf("wait for the turn of a grant: %w", context.Cause(ctx))
 }
 
-// yield reports whether whoever has a turn is to give it to one that waits.
+// yield reports whether the caller, which has a turn, should give it to a waiting
+// grant.
 func (t *turns) yield() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -53,7 +54,7 @@ func (t *turns) yield() bool {
 	return true
 }
 
-// give ends a turn. yielded says that yield asked for it.
+// give ends a turn. yielded must be true if yield returned true.
 func (t *turns) give(yielded bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

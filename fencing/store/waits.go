@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// waitForSQL follows who blocks whom from each backend of $1, and returns those
-// that come to one of $2. Prepared transactions block as process 0, and end the
-// way.
+// waitForSQL follows the chain of blockers from each backend of $1, and returns those
+// whose chain reaches a backend of $2. Prepared transactions appear as process 0 and
+// end the chain.
 const waitForSQL = `WITH RECURSIVE blocked(root, pid) AS (
 		SELECT w.pid, b.pid FROM unnest($1::int[]) w(pid), unnest(pg_catalog.pg_blocking_pids(w.pid)) b(pid)
 	UNION

@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestWhoWaitsForWhom, directly and through somebody else.
+// TestWhoWaitsForWhom covers direct waits and waits through another backend.
 func TestWhoWaitsForWhom(t *testing.T) {
 	t.Parallel()
 	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
@@ -28,7 +28,7 @@ func TestWhoWaitsForWhom(t *testing.T) {
 			ctx, cancel := context.WithCancel(h.ctx())
 			done := make(chan struct{}, 2)
 			defer func() { cancel(); <-done; <-done }()
-			lock := func(conn *pgx.Conn, key int) { // fails when the test ends
+			lock := func(conn *pgx.Conn, key int) { // waits until the test ends
 				_, _ = conn.Exec(ctx, "SELECT pg_advisory_lock($1)", key)
 			}
 			lock(conns[0], 1)

@@ -11,32 +11,33 @@ import (
 )
 
 const (
-	// pollSoon is when a watch looks first, and how often while it ends what is
-	// in the way. A grant that nobody is in the way of has returned by then.
+	// pollSoon is when a watch first polls, and how often it polls while it waits for
+	// terminated backends. An unobstructed grant has returned by then.
 	pollSoon = 20 * time.Millisecond
-	// pollLate is how often it looks while the grace lasts, and the least that a
-	// grant waits before it gives its turn to another one.
+	// pollLate is how often it polls during the grace, and the least time that a grant
+	// waits before it gives its turn to another one.
 	pollLate = 100 * time.Millisecond
-	// cancelWait is how long a cancelled statement may take to return before
-	// its connection is cut.
+	// cancelWait is how long a cancelled statement may take to return before its
+	// connection is closed.
 	cancelWait = 2 * time.Second
 )
 
-// errYielded says that a grant has left the queue for another resource's grant.
+// errYielded means that a grant has left the queue for another resource's grant.
 var errYielded = errors.New("the turn was given to another grant")
 
-// watch stands beside one attempt of a grant: it clears its way, and cancels it
-// when that cannot be done, or when others wait for the connection.
+// watch accompanies one attempt of a grant: it removes what blocks the grant, and
+// cancels it if that is impossible, or if other grants wait for the connection.
 type watch struct {
 	fence    *Fence
 	blockers *blockers
 	pid      uint32             // the backend that runs the grant
-	stop     context.CancelFunc // cuts the grant's connection
+	stop     context.CancelFunc // aborts the grant's connection
 	done     chan struct{}      // closed when the grant has returned
 	log      *zap.Logger
 }
 
-// run returns when the grant has: nil, or why it was cancelled.
+// run returns when the grant has returned. The result is nil, or the reason why the
+// watch cancelled the grant.
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
 	tick := time.NewTimer(pollSoon)
@@ -64,8 +65,8 @@ func (w *watch) run(ctx context.Context) error {
 	}
 }
 
-// nextPoll is how long to wait for the next look: not much longer than the grace
-// still lasts.
+// nextPoll returns the time until the next poll, which is not much longer than the rest
+// of the grace.
 func (w *watch) nextPoll() time.Duration {
 	if len(w.blockers.seen) == 0 {
 		return pollSoon
@@ -73,7 +74,7 @@ func (w *watch) nextPoll() time.Duration {
 	return min(max(w.fence.store.cfg.Grace-w.blockers.oldest(), pollSoon), pollLate)
 }
 
-// poll clears the way of a grant that waits for its sequence.
+// poll removes what blocks a grant that waits for its sequence.
 func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	all, err := w.fence.store.polls.at(ctx, w.fence.id)
 	if err != nil {
@@ -103,12 +104,12 @@ func (w *watch) poll(ctx context.Context, mayYield bool) error {
 	return nil
 }
 
-// cancel makes the grant leave the queue, and waits until it has returned.
+// cancel cancels the grant and waits until it has returned.
 func (w *watch) cancel(ctx context.Context) {
 	free, release := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 	defer release()
 	if _, err := w.fence.store.watches.Exec(free, "SELECT pg_cancel_backend($1)", int32(w.pid)); err != nil {
-		w.log.Warn("cancel a grant", zap.String("resource", w.fence.resource), zap.Error(err))
+		w.log.Warn("could not cancel a grant", zap.String("resource", w.fence.resource), zap.Error(err))
 	}
 	select {
 	case <-w.done:
@@ -118,7 +119,8 @@ func (w *watch) cancel(ctx context.Context) {
 	}
 }
 
-// stuck says what a grant waits for that is not its sequence.
+// stuck returns an error that says what the grant waits for if that is not its
+// sequence.
 func (w *watch) stuck(ctx context.Context) error {
 	var what, blockers string
 	err := w.fence.store.watches.QueryRow(ctx, `SELECT coalesce(a.wait_event_type || '/' || a.wait_event, a.state, ''),
@@ -129,7 +131,7 @@ func (w *watch) stuck(ctx context.Context) error {
 	}
 	line := fmt.Sprintf("it did not return within %s (waiting for %s)", w.fence.limit(), what)
 	if blockers != "" {
-		line += " behind backends " + strings.TrimSpace(blockers)
+		line += ", blocked by backends " + strings.TrimSpace(blockers)
 	}
 	return &GrantBlockedError{Resource: w.fence.resource, Holders: []string{line}}
 }

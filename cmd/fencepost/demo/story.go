@@ -99,7 +99,7 @@ func (s *story) fencepost(l logLine) {
 	switch {
 	case l.Msg == "released" && l.Reason == "silence":
 		text = fmt.Sprintf("%s gives no sign of life: its lease is released", worker)
-	case l.Msg == "ended a backend in the way of a grant":
+	case l.Msg == "terminated a backend that blocked a grant":
 		text = fmt.Sprintf("a transaction of the old epoch outlasted the grace (%s): its backend is ended", l.State)
 	case l.Msg == "takeover":
 		text = fmt.Sprintf("%s is granted epoch %d", worker, l.Epoch)
