@@ -8,13 +8,13 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// SQLSTATEs of refused claims; those of Postgres that mean the same.
+// SQLSTATEs of refused join requests, taken from Postgres.
 const (
 	stateInvalidValue = "22023"
 	stateNoPrivilege  = "42501"
 )
 
-// admits returns a *fencing.Refusal if the claim asks for what its role may not
+// admits returns a *fencing.Refusal if claim asks for something that its role may not
 // have.
 func (s Settings) admits(claim fencing.JoinRequest) error {
 	resource := strconv.QuoteToASCII(claim.Resource)
@@ -22,8 +22,8 @@ func (s Settings) admits(claim fencing.JoinRequest) error {
 		return &fencing.Refusal{
 			SQLState: stateNoPrivilege,
 			Message:  fmt.Sprintf("role %s may not campaign for resource %s", strconv.QuoteToASCII(claim.User), resource),
-			Hint: "The setting resources.<name>.users of Fencepost lists the roles that may. " +
-				"Others can connect with fencepost.campaign=off, to observe.",
+			Hint: "Fencepost's setting resources.<name>.users lists the roles that may. " +
+				"Other roles can connect as observers with fencepost.campaign=off.",
 		}
 	}
 	most, asked := s.MaxWorkerTimeout, claim.WorkerTimeout
@@ -36,8 +36,8 @@ func (s Settings) admits(claim fencing.JoinRequest) error {
 	}
 	return &fencing.Refusal{
 		SQLState: stateInvalidValue,
-		Message:  fmt.Sprintf("fencepost.worker_timeout is %s, and resource %s allows %v at most", text, resource, most),
+		Message:  fmt.Sprintf("fencepost.worker_timeout is %s, but resource %s allows at most %v", text, resource, most),
 		Hint: fmt.Sprintf("Ask for %v or less, or leave it out (%v is configured). "+
-			"The bound is the setting lease.max_worker_timeout of Fencepost; 0s is no bound.", most, s.WorkerTimeout),
+			"Fencepost's setting lease.max_worker_timeout sets the limit; 0s means no limit.", most, s.WorkerTimeout),
 	}
 }

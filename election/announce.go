@@ -8,14 +8,14 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// leadsLocked reports that the candidacy leads as far as this proxy knows.
+// leadsLocked reports whether the candidacy leads, as far as this proxy knows.
 func (c *Candidacy) leadsLocked(now time.Duration) bool {
 	s := &c.mu.state
 	return s.lease != nil && s.granted && !s.releasing && !s.superseded && now < s.trusted
 }
 
-// publishLocked stores a new standing if there is one. The loop tells the
-// members of it.
+// publishLocked stores the new status if it has changed. The loop announces it to the
+// members.
 func (c *Candidacy) publishLocked(now time.Duration) {
 	s := &c.mu.state
 	leads := c.leadsLocked(now)
@@ -40,7 +40,7 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 	c.noteLocked(next, leads)
 }
 
-// noteLocked reports what a new standing means.
+// noteLocked logs and reports what a new status means.
 func (c *Candidacy) noteLocked(next fencing.Status, leads bool) {
 	s := &c.mu.state
 	was := s.wasLed
@@ -54,19 +54,19 @@ func (c *Candidacy) noteLocked(next fencing.Status, leads bool) {
 	case was && !leads && s.lease != nil && !s.releasing:
 		c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
 		c.event(Event{Kind: EventLapsed})
-		poke(c.r.wake) // look whether somebody was granted
+		poke(c.r.wake) // find out whether somebody else was granted an epoch
 	}
 }
 
-// announceToResource tells the resource what the loop has found out. The loop holds
-// no lock of its own meanwhile.
+// announceToResource tells the resource what the loop has found out. The loop holds no
+// lock of its own while it does so.
 func (c *Candidacy) announceToResource() {
 	c.mu.Lock()
-	vacated, alarm, doubt := c.mu.vacated, c.mu.alarm, c.mu.doubt
-	c.mu.vacated, c.mu.alarm, c.mu.doubt = false, false, false
+	vacated, alarm, fenceFailed := c.mu.vacated, c.mu.alarm, c.mu.fenceFailed
+	c.mu.vacated, c.mu.alarm, c.mu.fenceFailed = false, false, false
 	c.mu.Unlock()
-	if doubt {
-		c.r.doubtFence()
+	if fenceFailed {
+		c.r.reopenLater()
 	}
 	if alarm {
 		c.r.countFalseAlarm()
@@ -74,8 +74,8 @@ func (c *Candidacy) announceToResource() {
 	c.r.settle(c, vacated)
 }
 
-// announce calls StatusChanged of all members if they do not know the present
-// standing. Only the loop calls it, and it holds no lock meanwhile.
+// announce calls StatusChanged of all members if they do not know the current status
+// yet. Only the loop calls it, and it holds no lock while it calls the members.
 func (c *Candidacy) announce() {
 	c.mu.Lock()
 	if c.mu.announced {
@@ -97,7 +97,7 @@ func (c *Candidacy) announce() {
 	}
 }
 
-// event reports e with the candidacy's names. c.mu is held.
+// event reports e under the candidacy's names. c.mu is held.
 func (c *Candidacy) event(e Event) {
 	e.Database, e.Resource = c.r.key.database, c.r.key.name
 	e.Worker, e.Incarnation, e.Epoch = c.worker, c.incarnation, c.mu.epoch

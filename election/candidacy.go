@@ -16,96 +16,95 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// Candidacy is one worker's standing for one resource at this proxy.
+// Candidacy is one worker's attempt to lead one resource through this proxy.
 type Candidacy struct {
 	r           *resource
 	fence       Fence
 	user        string
 	worker      string
-	nameless    bool       // its worker id was made up for one connection
-	client      netip.Addr // where the members come from
+	nameless    bool       // the worker id was generated for one connection
+	client      netip.Addr // address of the members
 	incarnation string
 	before      bool
 	log         *zap.Logger
 
 	current atomic.Pointer[fencing.Status]
 	poke    chan struct{} // cap 1; wakes the loop
-	results chan func()   // what the loop does with the end of a request
+	results chan func()   // how the loop applies the result of a request
 	done    chan struct{} // closed when the loop has ended
 
-	// ctx is for requests that make no sense once the candidacy is over. What
-	// may take a lease, and what gives one back, has a context of its own, which
-	// abandon ends.
+	// ctx is for requests that are pointless once the candidacy is over. Requests that
+	// may acquire or release a lease use releaseCtx, which abandon ends.
 	ctx         context.Context
 	cancel      context.CancelFunc
 	releaseCtx  context.Context
 	abandonFunc context.CancelFunc
 
-	// mu comes after resource.mu.
+	// mu is acquired after resource.mu.
 	mu struct {
 		sync.Mutex
 		state
 	}
 }
 
-// state is what the loop works on. It is guarded by Candidacy.mu.
+// state is the loop's state. It is guarded by Candidacy.mu.
 type state struct {
-	changed   chan struct{} // closed and replaced with each new standing
-	announced bool          // the members know the present standing
+	changed   chan struct{} // closed and replaced with each new status
+	announced bool          // the members know the current status
 
 	members  map[fencing.Member]*member
-	left     map[fencing.Member]*member // left since the last look
+	left     map[fencing.Member]*member // left since the last sample
 	waiters  int                        // callers of AwaitLeader
-	demanded []chan struct{}            // callers of Demand
+	demanded []chan struct{}            // callers of CampaignOnDemand
 	first    chan struct{}              // closed when the first attempt has ended
-	ended    bool                       // nobody is left: release and stop
+	ended    bool                       // no members are left: release and stop
 	retained time.Duration              // if not 0: end at this time unless somebody joins
-	closing  bool                       // the resource knows that the lease is about to be given back
+	closing  bool                       // the resource knows that the lease is about to be released
 
 	liveness    liveness
 	observation LeaseObservation
-	blind       bool // the watch saw nothing when the loop last looked
+	blind       bool // the watch was failing at the last step
 
-	lease        *Lease        // held as far as known
-	trusted      time.Duration // until when; see Term.TrustedUntil
+	lease        *Lease        // held, as far as known
+	trusted      time.Duration // deadline; see Term.TrustedUntil
 	renewAt      time.Duration
-	granted      bool          // lease has been turned into the epoch
-	grantAt      time.Duration // when to try (again) to get it granted
-	heldSince    time.Duration // when the lease was asked for
+	granted      bool          // the lease has been turned into the epoch
+	grantAt      time.Duration // when to ask (again) for the grant
+	heldSince    time.Duration // when the lease was requested
 	freeSince    time.Duration // since when the resource had no holder before that
-	unresponsive *Lease        // released for silence; not taken by anybody since, as far as known
-	uncertain    bool          // an Acquire may have got a lease without telling, or may get one yet
-	stray        int64         // index of the award that was last released unseen
-	needsReopen  bool          // the database disagreed with the term: give it back
+	unresponsive *Lease        // released as unresponsive; not acquired by anybody since, as far as known
+	uncertain    bool          // an Acquire of unknown outcome may have got a lease, or may still get one
+	stray        int64         // index of the last unknown award that was released
+	needsReopen  bool          // the database disagreed with the term: release the lease
 
 	epoch           fencing.Epoch
 	wasGranted      bool // this candidacy has led before
-	wasUnresponsive bool // its lease was released for silence, and it did not come back yet
+	wasUnresponsive bool // its lease was released as unresponsive, and it has not come back yet
 	superseded      bool
-	noted           bool // the supersession was logged
+	noted           bool // the supersession has been logged
 	supersedeBy     fencing.Record
 	record          fencing.Record
 	fault           error
-	notNewer        int // awards in a row that were not newer than the record
+	notNewer        int // consecutive awards that were not newer than the record
 
-	tryAt   time.Duration // not before this time
+	tryAt   time.Duration // no attempt before this time
 	backoff time.Duration
-	wasLed  bool // the last published standing was leader
+	wasLed  bool // the last published status was leader
 
-	vacated bool // to be told to the resource: this candidacy holds nothing now
-	alarm   bool // to be told to the resource: a false alarm
-	doubt   bool // to be told to the resource: its fence cannot be used
+	vacated     bool // to report to the resource: this candidacy holds no lease now
+	alarm       bool // to report to the resource: a false positive
+	fenceFailed bool // to report to the resource: its fence cannot be used
 
 	acquiring, granting, renewing, releasing bool
 	stopGrant                                context.CancelFunc
 	stopRenew                                context.CancelFunc
 }
 
-// member is what the loop knows of one connection.
+// member is what the loop knows about one connection.
 type member struct {
 	campaigns bool
-	timeout   time.Duration // negative: the configured one; 0: never
-	reads     uint64        // as last seen; only the loop reads and writes it
+	timeout   time.Duration // negative: the configured timeout; 0: never
+	reads     uint64        // as of the last sample; only the loop uses it
 	seen      bool
 }
 
@@ -139,8 +138,8 @@ func (c *Candidacy) Fence() fencing.Fence { return c.fence }
 // SupersededBefore implements fencing.Candidacy.
 func (c *Candidacy) SupersededBefore() bool { return c.before }
 
-// Term returns what is known of the lease; its Epoch is 0 while the candidacy
-// does not lead.
+// Term returns what is known about the lease. Its Epoch is 0 while the candidacy does
+// not lead.
 func (c *Candidacy) Term() fencing.Term {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -155,11 +154,11 @@ func (c *Candidacy) termLocked() fencing.Term {
 	return fencing.Term{Award: c.award(s.lease, s.epoch, 0), Epoch: s.epoch, TrustedUntil: s.trusted}
 }
 
-func (c *Candidacy) award(l *Lease, held, floor fencing.Epoch) fencing.Award {
+func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {
 	return fencing.Award{
 		Resource: l.Resource, Worker: l.Worker, Incarnation: l.Incarnation,
 		Source: c.r.provider.Source(), InstanceID: l.InstanceID, Index: l.Index,
-		Held: held, HighestObserved: floor,
+		Held: held, HighestObserved: highest,
 	}
 }
 
@@ -171,8 +170,8 @@ func (c *Candidacy) Advanced(ctx context.Context) bool {
 	return c.Status().Role == fencing.Superseded
 }
 
-// verify compares what a leading candidacy believes with the database, for
-// each further server connection.
+// verify compares what a leading candidacy believes with the database, whenever another
+// connection joins.
 func (c *Candidacy) verify(ctx context.Context) error {
 	term := c.Term()
 	if term.Epoch == 0 {
@@ -183,7 +182,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 		return nil
 	}
 	if c.Advanced(ctx) || c.Term().Epoch != term.Epoch {
-		return nil // it moved on meanwhile, and its standing says so
+		return nil // the status has changed meanwhile
 	}
 	if isState(err, fencing.StateNoFence) {
 		c.mu.Lock()
@@ -194,7 +193,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	return fmt.Errorf("verify the fence: %w", err)
 }
 
-// observe takes note of the highest grant.
+// observe processes the highest grant.
 func (c *Candidacy) observe(rec fencing.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -203,12 +202,12 @@ func (c *Candidacy) observe(rec fencing.Record) {
 		return
 	}
 	if rec.Epoch > s.record.Epoch {
-		s.fault = nil // the fence works, whatever was wrong with it
+		s.fault = nil // the fence works again
 	}
 	s.record = rec
 	switch {
 	case rec.Incarnation == c.incarnation:
-		s.epoch = max(s.epoch, rec.Epoch) // also after a grant without an answer
+		s.epoch = max(s.epoch, rec.Epoch) // a grant without a response may have succeeded
 	case s.superseded, s.epoch > 0 && rec.Epoch > s.epoch:
 		c.supersedeLocked(rec)
 	}
@@ -230,7 +229,7 @@ func (c *Candidacy) refuseSuperseded() error {
 	by := c.mu.supersedeBy
 	return &fencing.Refusal{
 		SQLState: fencing.StateSuperseded,
-		Message: fmt.Sprintf("worker %s was superseded on resource %s: it had epoch %d, the current epoch is %d of worker %s",
+		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by worker %s",
 			strconv.QuoteToASCII(c.worker), strconv.QuoteToASCII(c.r.key.name), c.mu.epoch, by.Epoch, strconv.QuoteToASCII(by.Worker)),
 		Hint: "Stop what this worker was doing, and connect again to start over.",
 	}

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Boottime reads CLOCK_BOOTTIME, which goes on while the machine is suspended.
+// Boottime reads CLOCK_BOOTTIME, which keeps running while the machine is suspended.
 // Go's own monotonic clock does not.
 func Boottime() time.Duration {
 	var ts unix.Timespec

@@ -6,7 +6,6 @@ import "time"
 
 var started = time.Now()
 
-// Boottime returns a monotonic time. Where there is no CLOCK_BOOTTIME it may
-// stand still while the machine is suspended; the check in the database is the
-// guarantee in any case.
+// Boottime returns a monotonic time. Without CLOCK_BOOTTIME it may stop while the
+// machine is suspended; the check in the database is the guarantee in any case.
 func Boottime() time.Duration { return time.Since(started) }

@@ -13,52 +13,52 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// openTimeout bounds the opening of a database and of a fence, so that a
-// server that does not answer cannot hold connections for ever.
+// openTimeout bounds the opening of a database and of a fence, so that a server that
+// does not respond cannot hold connections indefinitely.
 const openTimeout = 15 * time.Second
 
-// ErrClosed is returned once Close was called.
+// ErrClosed is returned after Close has been called.
 var ErrClosed = errors.New("elections are closed")
 
-// Elections keeps all candidacies of one proxy.
+// Elections runs all candidacies of one proxy.
 type Elections struct {
 	cfg Config
 	log *zap.Logger
 
-	ctx    context.Context // ends with Close; for watches and openings
+	ctx    context.Context // ends with Close; for watches and for opening databases
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // loops, watches, openings
+	wg     sync.WaitGroup // loops, watches, databases being opened
 	opens  singleflight.Group
 
-	lessons lessons
+	extensions extensions
 
-	// mu comes before resource.mu, which comes before Candidacy.mu.
+	// mu is acquired before resource.mu, which is acquired before Candidacy.mu.
 	mu struct {
 		sync.Mutex
 		closed    bool
 		databases map[string]*database
 		resources map[resourceKey]*resource
-		// floors are the highest epochs seen of resources that were forgotten.
-		floors map[resourceKey]fencing.Epoch
+		// highestObserved are the highest observed epochs of resources that were forgotten.
+		highestObserved map[resourceKey]fencing.Epoch
 	}
 }
 
 type resourceKey struct{ database, name string }
 
-// database is one that was opened.
+// database is an open database.
 type database struct {
 	Backend
-	live int // candidacies whose loop runs
+	live int // candidacies whose loop is running
 }
 
-// closeIdleAfter is how long a database is without a candidacy before its connections
-// are closed. Who drops, renames or copies a database is refused while others are
-// connected to it; Postgres waits 5 s for them to go.
+// closeIdleAfter is how long a database must have no candidacy before its connections
+// are closed. DROP, ALTER … RENAME and CREATE DATABASE … TEMPLATE fail while anyone is
+// connected to the database; Postgres waits 5 s for connections to close.
 const closeIdleAfter = time.Second
 
 var _ fencing.Candidates = (*Elections)(nil)
 
-// New returns an Elections without candidacies. Close ends it.
+// New returns an Elections without candidacies. Close stops it.
 func New(cfg Config) (*Elections, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -68,12 +68,12 @@ func New(cfg Config) (*Elections, error) {
 	e := &Elections{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel}
 	e.mu.databases = map[string]*database{}
 	e.mu.resources = map[resourceKey]*resource{}
-	e.mu.floors = map[resourceKey]fencing.Epoch{}
+	e.mu.highestObserved = map[resourceKey]fencing.Epoch{}
 	return e, nil
 }
 
-// Join implements fencing.Candidates. It opens the database and the fence if
-// this is their first use, so it may wait for Postgres, but never for a lease.
+// Join implements fencing.Candidates. It opens the database and the fence on first use,
+// so it may wait for Postgres, but never for a lease.
 func (e *Elections) Join(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
 	if err := e.cfg.Settings(claim.Database, claim.Resource).admits(claim); err != nil {
 		return nil, err
@@ -86,9 +86,9 @@ func (e *Elections) Join(ctx context.Context, claim fencing.JoinRequest, m fenci
 	return r.join(ctx, claim, m)
 }
 
-// Close ends all candidacies, releases their leases and waits until that is
-// done; when ctx ends it stops waiting for the lease service, and the leases
-// end with their TTL.
+// Close ends all candidacies, releases their leases and waits for both. When ctx ends,
+// it stops waiting for the lease service, and the remaining leases expire with their
+// TTL.
 func (e *Elections) Close(ctx context.Context) error {
 	e.mu.Lock()
 	e.mu.closed = true
@@ -131,7 +131,7 @@ func (e *Elections) closeBackends() error {
 	return errors.Join(errs...)
 }
 
-// resource returns the resource, and opens its database and fence at first use.
+// resource returns the resource, and opens its database and fence on first use.
 func (e *Elections) resource(ctx context.Context, key resourceKey) (*resource, error) {
 	if r, err := e.known(key); r != nil || err != nil {
 		return r, err
@@ -157,8 +157,8 @@ func (e *Elections) known(key resourceKey) (*resource, error) {
 	return e.mu.resources[key], nil
 }
 
-// begin counts a goroutine that Close is to wait for. It reports false once
-// Close was called.
+// begin registers a goroutine that Close waits for. It reports false once Close has
+// been called.
 func (e *Elections) begin() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -198,16 +198,16 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 	if e.mu.closed {
 		return nil, ErrClosed
 	}
-	r.mu.floor = e.mu.floors[key]
-	delete(e.mu.floors, key)
+	r.mu.highestObserved = e.mu.highestObserved[key]
+	delete(e.mu.highestObserved, key)
 	e.mu.resources[key] = r
 	e.wg.Add(1)
 	go r.watch()
 	return r, nil
 }
 
-// database returns the backend of a database, opened at first use. Two
-// resources may open the same database at once, so it has its own flight.
+// database returns the backend of a database, opened on first use. Two resources may
+// open the same database at once, so it has a singleflight key of its own.
 func (e *Elections) database(ctx context.Context, name string) (Backend, error) {
 	if b, ok := e.opened(name); ok {
 		return b, nil
@@ -222,7 +222,7 @@ func (e *Elections) database(ctx context.Context, name string) (Backend, error) 
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.mu.databases[name] = &database{Backend: b} // closed by Close, which waits for us
+		e.mu.databases[name] = &database{Backend: b} // closed by Close, which waits for this goroutine
 		return b, nil
 	})
 	if err != nil {
@@ -252,14 +252,14 @@ func (e *Elections) ended(name string) {
 	defer e.mu.Unlock()
 	d := e.mu.databases[name]
 	if d.live--; d.live == 0 && d.CloseIdle != nil && !e.mu.closed {
-		time.AfterFunc(closeIdleAfter, func() { e.rest(name, d) })
+		time.AfterFunc(closeIdleAfter, func() { e.closeIdle(name, d) })
 	}
 }
 
-// rest lets a database rest that is still without a candidacy. One that begins
-// meanwhile finds its connections closed, and opens others; and as the database
-// may be another by then, it opens its fence anew.
-func (e *Elections) rest(name string, d *database) {
+// closeIdle closes the connections of a database that still has no candidacy. A candidacy
+// that starts at the same time finds its connections closed and opens new ones. It also
+// reopens its fence, because the database may have been replaced.
+func (e *Elections) closeIdle(name string, d *database) {
 	if !e.begin() {
 		return
 	}
@@ -268,7 +268,7 @@ func (e *Elections) rest(name string, d *database) {
 	idle := d.live == 0
 	for key, r := range e.mu.resources {
 		if idle && key.database == name {
-			r.doubtFence()
+			r.reopenLater()
 		}
 	}
 	e.mu.Unlock()

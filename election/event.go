@@ -10,32 +10,32 @@ import (
 type EventKind uint8
 
 const (
-	// EventCampaign: a candidacy tries to get the lease.
+	// EventCampaign: a candidacy tries to acquire the lease.
 	EventCampaign EventKind = iota
-	// EventGranted: a new epoch was granted. Took counts from the moment the
-	// lease was seen free, or from the attempt if that came first.
+	// EventGranted: a new epoch was granted. Took counts from when the lease was first
+	// seen free, or from the attempt if that was earlier.
 	EventGranted
-	// EventRetaken: the lease was taken again under the epoch held before.
+	// EventRetaken: the lease was acquired again under the epoch held before.
 	EventRetaken
-	// EventLapsed: the lease of a leader is not confirmed any more.
+	// EventLapsed: a leader's lease is no longer confirmed.
 	EventLapsed
-	// EventConfirmed: the lease of a lapsed leader is confirmed again.
+	// EventConfirmed: a lapsed leader's lease is confirmed again.
 	EventConfirmed
-	// EventLost: the lease service does not know the term any more.
+	// EventLost: the lease service no longer knows the term.
 	EventLost
-	// EventReleased: the lease was given back; Reason says why.
+	// EventReleased: the lease was released; Reason says why.
 	EventReleased
 	// EventSuperseded: another candidacy was granted a higher epoch.
 	EventSuperseded
-	// EventFalseAlarm: a worker whose lease was released for silence came back.
+	// EventFalseAlarm: a worker whose lease was released as unresponsive came back.
 	EventFalseAlarm
-	// EventRenewed: the lease was renewed; Margin is what was left.
+	// EventRenewed: the lease was renewed; Margin is how much time was left.
 	EventRenewed
-	// EventFailed: a request to the lease service or the fence failed; Err
-	// says how.
+	// EventFailed: a request to the lease service or the fence failed; Err is the
+	// error.
 	EventFailed
-	// EventForgotten: nobody has used the resource here for a while, and it is
-	// not known any more. It is no candidacy's event: Worker is empty.
+	// EventForgotten: the resource has not been used here for a while and was
+	// forgotten. It does not concern a candidacy: Worker is empty.
 	EventForgotten
 )
 
@@ -43,7 +43,7 @@ var eventNames = [...]string{"campaign", "granted", "retaken", "lapsed", "confir
 
 func (k EventKind) String() string { return eventNames[k] }
 
-// Event is one thing that happened to one candidacy, or to a resource.
+// Event is something that happened to one candidacy or to a resource.
 type Event struct {
 	Kind        EventKind
 	Database    string
@@ -51,10 +51,10 @@ type Event struct {
 	Worker      string
 	Incarnation string
 	Epoch       fencing.Epoch // 0 if the candidacy has none
-	// Takeover: the grant took the resource over from another candidacy.
+	// Takeover means that the grant took the resource over from another candidacy.
 	Takeover bool
 	Took     time.Duration
-	// Margin is what was left of the lease's trust when a renewal ended.
+	// Margin is how much of the lease's trust was left when a renewal ended.
 	Margin time.Duration
 	Reason Reason
 	Err    error

@@ -10,8 +10,8 @@ import (
 // DefaultIdle is how long a resource without a candidacy is kept.
 const DefaultIdle = time.Minute
 
-// enter returns the resource, opened if need be, and keeps it from being
-// forgotten until left is called.
+// enter returns the resource, opened if necessary, and keeps it from being forgotten
+// until left is called.
 func (e *Elections) enter(ctx context.Context, key resourceKey) (*resource, error) {
 	for {
 		r, err := e.resource(ctx, key)
@@ -20,7 +20,7 @@ func (e *Elections) enter(ctx context.Context, key resourceKey) (*resource, erro
 		}
 		if e.keep(r) {
 			return r, nil
-		} // else it was forgotten a moment ago
+		} // otherwise it has just been forgotten
 	}
 }
 
@@ -40,9 +40,9 @@ func (e *Elections) left(r *resource) {
 	r.joining--
 }
 
-// forget frees what is kept of a resource that has no candidacy and to which
-// nobody comes, but for the highest epoch seen: one below it would tell of a
-// database that was restored. It reports whether it did; the watch then ends.
+// forget removes a resource that has no candidacy and that nobody is joining. It keeps
+// only the highest observed epoch, because a lower one would mean that the database was
+// restored. It reports whether it removed the resource; the watch then ends.
 func (e *Elections) forget(r *resource) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -52,13 +52,13 @@ func (e *Elections) forget(r *resource) bool {
 		return false
 	}
 	delete(e.mu.resources, r.key)
-	if r.mu.floor > 0 {
-		e.mu.floors[r.key] = r.mu.floor
+	if r.mu.highestObserved > 0 {
+		e.mu.highestObserved[r.key] = r.mu.highestObserved
 	}
 	if p, ok := r.provider.(interface{ Forget(resource string) }); ok {
 		p.Forget(r.key.name)
 	}
-	r.log.Debug("resource forgotten: nobody uses it here", zap.Int64("epoch", int64(r.mu.floor)))
+	r.log.Debug("resource forgotten: not in use", zap.Int64("epoch", int64(r.mu.highestObserved)))
 	e.cfg.Observe(Event{Kind: EventForgotten, Database: r.key.database, Resource: r.key.name})
 	return true
 }

@@ -8,80 +8,80 @@ import (
 	"go.uber.org/zap"
 )
 
-// The index of an award counts within one life of the lease service, which its
-// marker names, and the fence numbers the lives. If a life got its number at its
-// first grant, an award of an older life that comes late could get a higher one
-// than the life after it. So a candidacy bids only after the life that the
-// service is in has a number, and an award of any other life is given back: each
-// award that is granted was asked for, and made, after its life was numbered,
-// and before a later life had begun.
+// The index of an award counts within one instance of the lease service. The instance
+// id identifies the instance, and the fence numbers the instances. If an instance got
+// its number at its first grant, a late award of an older instance could get a higher
+// number than its successor. So a candidacy asks for a lease only after the current
+// instance has been numbered, and releases an award of any other instance. Each award
+// that is granted was therefore requested, and made, after its instance was numbered
+// and before a later instance began.
 
-// errOtherLife says that an award is of a life that had no number when the
-// candidacy bid.
-var errOtherLife = errors.New("the lease service has begun a new life: its award is given back, and asked for again")
+// errOtherInstance means that an award belongs to an instance that was not the numbered one
+// when the candidacy asked for the lease.
+var errOtherInstance = errors.New("the lease service has a new instance id: releasing its award and asking for another")
 
-// numbered returns the marker of the life that the lease service is in, as far
-// as known, after that life has got its number. It waits for the first sight. The
-// holder of the resource's turn calls it.
-func (r *resource) numbered(ctx context.Context, fence Fence) (marker string, err error) {
-	marker, known, err := r.presentLife(ctx)
+// numbered makes sure that the current instance of the lease service, as far as known,
+// has a number, and returns the instance's id. It waits for the first observation. The
+// candidacy that holds the resource's turn calls it.
+func (r *resource) numbered(ctx context.Context, fence Fence) (instanceID string, err error) {
+	instanceID, known, err := r.currentInstance(ctx)
 	if err != nil || known {
-		return marker, err
+		return instanceID, err
 	}
-	if err := fence.Number(ctx, r.provider.Source(), marker); err != nil {
+	if err := fence.Number(ctx, r.provider.Source(), instanceID); err != nil {
 		return "", err
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.numbered = marker
-	return marker, nil
+	r.mu.numbered = instanceID
+	return instanceID, nil
 }
 
-// presentLife returns the marker that was seen last, and whether its life has a
+// currentInstance returns the instance id that was last observed, and whether it has a
 // number.
-func (r *resource) presentLife(ctx context.Context) (marker string, numbered bool, err error) {
+func (r *resource) currentInstance(ctx context.Context) (instanceID string, numbered bool, err error) {
 	for {
 		r.mu.Lock()
-		life, known, blind, news := r.mu.life, r.mu.numbered, r.mu.sightErr, r.mu.news
+		current, known, blind, news := r.mu.instanceID, r.mu.numbered, r.mu.watchErr, r.mu.news
 		r.mu.Unlock()
 		switch {
-		case life != "":
-			return life, life == known, nil
-		case blind != nil && known != "": // what it is now will show with the award
+		case current != "":
+			return current, current == known, nil
+		case blind != nil && known != "": // the award will show whether it is still current
 			return known, true, nil
 		case blind != nil:
-			return "", false, fmt.Errorf("look at the lease service: %w", blind)
+			return "", false, fmt.Errorf("observe the lease: %w", blind)
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return "", false, fmt.Errorf("wait for a first look at the lease: %w", ctx.Err())
+			return "", false, fmt.Errorf("wait for a first observation of the lease: %w", ctx.Err())
 		}
 	}
 }
 
-// newsLocked wakes those who wait for a sight.
+// newsLocked wakes those who wait for an observation.
 func (r *resource) newsLocked() {
 	close(r.mu.news)
 	r.mu.news = make(chan struct{})
 }
 
-// awarded notes of which life an award is.
-func (r *resource) awarded(marker string) {
+// awarded records which instance made an award.
+func (r *resource) awarded(instanceID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.life = marker
+	r.mu.instanceID = instanceID
 }
 
-// unnumbered notes that the fence does not know the number of a life any more.
+// unnumbered records that the fence no longer knows the number of an instance.
 func (r *resource) unnumbered() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.numbered = ""
 }
 
-// askAgainLocked gives back an award of a life that was not numbered in time.
-// Whoever waits for the attempt waits for the next one.
+// askAgainLocked releases an award of an instance that was not numbered in time.
+// Callers that wait for the attempt keep waiting for the next one.
 func (c *Candidacy) askAgainLocked(err error) {
 	c.log.Warn("asking for another award", zap.Error(err))
 	c.event(Event{Kind: EventFailed, Err: err})

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// grantLocked turns the award into the epoch.
+// grantLocked starts turning the award into the epoch.
 func (c *Candidacy) grantLocked(v view) {
 	s := &c.mu.state
 	s.granting = true
@@ -24,9 +24,9 @@ func (c *Candidacy) grantLocked(v view) {
 			Source: award.Source, Index: award.Index, GrantedAt: time.Now(),
 		}
 		if err == nil {
-			c.r.publish(record, c) // the others stop before this one leads
+			c.r.publish(record, c) // the others must stop before this one leads
 		} else if isState(err, fencing.StateSuperseded) {
-			_, _ = c.r.refresh(ctx) // by whom: the members are told that too, if it can be read
+			_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
 		} else if isState(err, fencing.StateUnnumbered) {
 			c.r.unnumbered()
 		}
@@ -44,10 +44,10 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 		if record.Epoch >= s.record.Epoch {
 			s.record = record
 		} else {
-			c.supersedeLocked(s.record) // by a grant that came right behind
+			c.supersedeLocked(s.record) // by a grant that followed immediately
 		}
 	}
-	if s.lease != lease || s.releasing { // over meanwhile: the grant counts, the lease does not
+	if s.lease != lease || s.releasing { // over in the meantime: the grant counts, the lease does not
 		c.retryLocked()
 		return
 	}
@@ -64,15 +64,15 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 		c.askAgainLocked(err)
 	case isState(err, fencing.StateNoFence):
 		s.fault = asRefusal(err)
-		s.doubt = true
+		s.fenceFailed = true
 		c.giveBackLocked(err, faultBackoff)
 	default:
 		c.grantFailedLocked(err)
 	}
 }
 
-// giveBackLocked releases a lease that could not be turned into an epoch, and
-// does not try for another one before pause is over.
+// giveBackLocked releases a lease that could not be turned into an epoch. It makes no
+// new attempt before about pause has passed.
 func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
 	c.failedLocked("grant an epoch", err)
 	c.retryLocked()
@@ -88,7 +88,7 @@ func (c *Candidacy) grantedLocked(before fencing.Record) {
 	c.answerLocked()
 	took := c.r.e.cfg.Now() - s.freeSince
 	if kept {
-		c.log.Info("lease taken again under the same epoch", zap.Int64("epoch", int64(epoch)))
+		c.log.Info("lease reacquired under the same epoch", zap.Int64("epoch", int64(epoch)))
 		c.event(Event{Kind: EventRetaken, Took: took})
 		return
 	}
@@ -102,16 +102,16 @@ func (c *Candidacy) grantedLocked(before fencing.Record) {
 	c.event(Event{Kind: EventGranted, Takeover: takeover, Took: took})
 }
 
-// notNewerLocked gives back an award that came too late: somebody else was
-// granted under a newer one. If the next award is not newer either, it is the
-// order of the lease service that went back.
+// notNewerLocked releases an award that came too late, because another candidacy was
+// granted an epoch under a newer one. If the next award is not newer either, the order
+// of the lease service itself has gone back.
 func (c *Candidacy) notNewerLocked(err error) {
 	s := &c.mu.state
 	s.notNewer++
 	if s.notNewer > 1 {
 		s.fault = &fencing.Refusal{
 			SQLState: fencing.StateNoFence,
-			Message:  "the lease service awards leases in an older order than the one recorded, as if it was restored or rebuilt: " + asRefusal(err).(*fencing.Refusal).Message,
+			Message:  "the lease service's awards are older than the recorded one, as if it had been restored or rebuilt:  " + asRefusal(err).(*fencing.Refusal).Message,
 			Hint:     `Make sure that no other lease service is in use, then run "fencepost generation bump".`,
 		}
 	}
@@ -122,8 +122,8 @@ func (c *Candidacy) notNewerLocked(err error) {
 	c.giveBackLocked(err, pause)
 }
 
-// grantFailedLocked tries again, until the lease is better given to somebody
-// who may reach the database.
+// grantFailedLocked retries the grant for a while, then releases the lease, because
+// another candidate may be able to reach the database.
 func (c *Candidacy) grantFailedLocked(err error) {
 	s := &c.mu.state
 	if c.r.e.cfg.Now()-s.heldSince > c.r.set.TTL+grantPatience {

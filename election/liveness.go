@@ -8,23 +8,23 @@ import (
 
 const (
 	minSample = 10 * time.Millisecond
-	maxSample = 250 * time.Millisecond // a stopped worker is noticed at most that late
+	maxSample = 250 * time.Millisecond // a frozen worker is noticed at most this late
 )
 
-// liveness is what is known of a worker's signs of life.
+// liveness is what is known about a worker's activity.
 type liveness struct {
-	// timeout is how long the worker may be silent; 0 for ever.
+	// timeout is how long the worker may be inactive; 0 means unlimited.
 	timeout time.Duration
-	// quiet is how long there has been no sign of life.
+	// quiet is how long the worker has been inactive.
 	quiet time.Duration
 	// last is when the last sample was taken; 0 before the first.
 	last         time.Duration
 	unresponsive bool
-	// struck is the timeout after which the worker last became silent.
-	struck time.Duration
+	// expired is the timeout that had passed when the worker last became unresponsive.
+	expired time.Duration
 }
 
-// interval is how often a life with this timeout is sampled.
+// interval is the sampling interval for this timeout.
 func (l *liveness) interval() time.Duration {
 	if l.timeout == 0 {
 		return maxSample
@@ -32,10 +32,10 @@ func (l *liveness) interval() time.Duration {
 	return min(max(l.timeout/8, minSample), maxSample)
 }
 
-// sample takes note of whether there was a sign of life since the last sample.
-// A gap much longer than the interval means that this proxy itself did not run
-// or the machine was suspended: what its clients sent meanwhile is still unread,
-// so only as much of the gap counts as silence as a sample may take.
+// sample records whether there was activity since the last sample. A gap much longer
+// than the interval means that this proxy itself did not run, or that the machine was
+// suspended: what its clients sent meanwhile is still unread. So at most two intervals
+// of the gap count as inactivity.
 func (l *liveness) sample(now time.Duration, alive bool) {
 	gap := now - l.last
 	if l.last == 0 {
@@ -49,15 +49,15 @@ func (l *liveness) sample(now time.Duration, alive bool) {
 	l.quiet += min(gap, 2*l.interval())
 	was := l.unresponsive
 	if l.unresponsive = l.quiet >= l.timeout; l.unresponsive && !was {
-		l.struck = l.timeout
+		l.expired = l.timeout
 	}
 }
 
-// sample looks at the activity of all members. Only the loop calls it.
+// sample samples the activity of all members. Only the loop calls it.
 func (c *Candidacy) sample() {
 	members, left := c.sampled()
 	alive := false
-	for m, k := range members { // without the lock: these are the proxy's own methods
+	for m, k := range members { // without the lock: these call the proxy
 		alive = k.look(m) || alive
 	}
 	returned := false
@@ -81,8 +81,7 @@ func (c *Candidacy) sample() {
 	}
 }
 
-// sampled returns the campaigning members, and those that left since the last
-// sample.
+// sampled returns the campaigning members, and those that left since the last sample.
 func (c *Candidacy) sampled() (members, left map[fencing.Member]*member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,7 +97,7 @@ func (c *Candidacy) sampled() (members, left map[fencing.Member]*member) {
 	return members, left
 }
 
-// look reports whether the connection showed a sign of life since the last look.
+// look reports whether the connection was active since the last sample.
 func (k *member) look(m fencing.Member) bool {
 	reads, owed := m.Activity()
 	alive := owed || !k.seen || reads != k.reads
@@ -106,7 +105,7 @@ func (k *member) look(m fencing.Member) bool {
 	return alive
 }
 
-// timeoutLocked is the longest worker timeout of the campaigning members.
+// timeoutLocked returns the longest worker timeout of the campaigning members.
 func (c *Candidacy) timeoutLocked() time.Duration {
 	var longest time.Duration
 	for _, m := range c.mu.members {

@@ -23,7 +23,7 @@ func TestSilenceIsWhatNobodyHeardForTheTimeout(t *testing.T) {
 	}
 	now += l.interval()
 	if l.sample(now, true); l.unresponsive || l.quiet != 0 {
-		t.Errorf("after a sign of life: %+v", l)
+		t.Errorf("after activity: %+v", l)
 	}
 }
 
@@ -31,9 +31,9 @@ func TestSuspendedProxyTakesNobodyForDead(t *testing.T) {
 	t.Parallel()
 	l := liveness{timeout: 8 * time.Second}
 	l.sample(time.Hour, true)
-	l.sample(2*time.Hour, false) // the machine slept
+	l.sample(2*time.Hour, false) // the machine was suspended
 	if l.unresponsive || l.quiet > 2*l.interval() {
-		t.Errorf("an hour of sleep counts as %v of silence", l.quiet)
+		t.Errorf("an hour of suspension counts as %v of inactivity", l.quiet)
 	}
 }
 

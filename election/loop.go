@@ -8,15 +8,15 @@ import (
 const (
 	minBackoff = 50 * time.Millisecond
 	maxBackoff = time.Second
-	// idleStep is how often a loop looks around though nothing is due.
+	// idleStep is the longest time between two steps.
 	idleStep = 5 * time.Second
-	// maxSleep is how long a loop that holds a lease waits at most.
+	// maxSleep is the longest time between two steps while a lease is held.
 	maxSleep = time.Second
 )
 
-// run is the candidacy's loop. Each step looks at all there is, starts what is
-// due, and waits for the next thing to happen: it does not matter which one it
-// was, so no event can be missed.
+// run is the candidacy's loop. Each step looks at the whole state, starts whatever is
+// due, and waits for the next event. It does not matter which event it was, so none can
+// be missed.
 func (c *Candidacy) run() {
 	defer c.r.loopEnded(c)
 	defer close(c.done)
@@ -44,8 +44,8 @@ func (c *Candidacy) run() {
 	}
 }
 
-// step starts what is due. It returns how long nothing will be due, and
-// whether the candidacy is over and owes nothing to anybody.
+// step starts whatever is due. It returns how long to wait for the next step, and
+// whether the candidacy is over and has nothing left to release.
 func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -61,7 +61,7 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	case s.releasing:
 	case s.lease != nil:
 		c.holdLocked(v, now)
-	case (s.ended || s.superseded) && s.uncertain && !s.acquiring: // it bids no more
+	case (s.ended || s.superseded) && s.uncertain && !s.acquiring: // it makes no more attempts
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
 	case c.strayLocked():
 		s.stray = s.observation.Index
@@ -74,12 +74,12 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	c.publishLocked(now)
 	busy := s.acquiring || s.granting || s.renewing || s.releasing
 	if s.closing && !busy && (s.lease == nil || c.livesLocked()) {
-		s.closing = false // told by announceToResource
+		s.closing = false // announceToResource passes it on
 	}
 	return c.nextLocked(now), s.ended && !busy && s.lease == nil
 }
 
-// lookLocked takes note of what came since the last step.
+// lookLocked processes what has changed since the last step.
 func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	s := &c.mu.state
 	if s.retained != 0 && now >= s.retained && c.campaignersLocked() == 0 {
@@ -89,7 +89,7 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	if s.superseded && len(s.members) == 0 {
 		s.ended = true
 	}
-	if s.blind && !v.blind { // what failed meanwhile need not wait
+	if s.blind && !v.blind { // what failed meanwhile is retried at once
 		s.backoff, s.grantAt = 0, min(s.grantAt, now)
 		s.tryAt, s.renewAt = min(s.tryAt, now+jitter(20*time.Millisecond)), min(s.renewAt, now)
 	}
@@ -99,31 +99,31 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	}
 	s.observation = v.observation
 	if v.observation.Incarnation == c.incarnation {
-		return // our own doing
+		return // this candidacy's own doing
 	}
-	s.unresponsive = nil // somebody has had the lease since
+	s.unresponsive = nil // somebody has held the lease since
 	if s.fault == nil {
 		s.backoff = 0
-		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies in the same instant
+		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies at the same instant
 	}
 }
 
-// strayLocked reports that a request without an answer got a lease that nobody
-// wants now.
+// strayLocked reports whether a request of unknown outcome got a lease that the
+// candidacy no longer wants.
 func (c *Candidacy) strayLocked() bool {
 	s := &c.mu.state
 	return s.uncertain && !s.acquiring && (!c.livesLocked() || s.liveness.unresponsive) &&
 		s.observation.State == Held && s.observation.Incarnation == c.incarnation && s.observation.Index != s.stray
 }
 
-// livesLocked reports that the candidacy has, or waits a moment for, a
-// connection that wants to lead.
+// livesLocked reports whether the candidacy has a connection that campaigns, or is
+// retained after such a connection has left.
 func (c *Candidacy) livesLocked() bool {
 	s := &c.mu.state
 	return !s.ended && !s.superseded && (c.campaignersLocked() > 0 || s.retained != 0)
 }
 
-// holdLocked does what a held lease needs.
+// holdLocked starts whatever a held lease needs.
 func (c *Candidacy) holdLocked(v view, now time.Duration) {
 	s := &c.mu.state
 	switch {
@@ -149,21 +149,21 @@ func (c *Candidacy) holdLocked(v view, now time.Duration) {
 	}
 }
 
-// wantsLocked reports that it is time to try for the lease. Where an attempt
-// that somebody waits for makes no sense, it answers them.
+// wantsLocked reports whether it is time to try for the lease. If an attempt that
+// somebody waits for is pointless, it ends their wait.
 func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	s := &c.mu.state
 	switch {
 	case !c.livesLocked() || s.retained != 0 || s.liveness.unresponsive:
 		c.answerLocked()
 		return false
-	case v.closing: // its goodbye comes first; we are woken after it
+	case v.closing: // it releases first, and then wakes this loop
 		return false
 	case v.held:
 		c.answerLocked()
 		return false
 	case s.first != nil && !isClosed(s.first):
-		return true // whatever the watch saw: it may be late
+		return true // whatever the watch saw may be out of date
 	case len(s.demanded) > 0 && s.observation.State != Held:
 		return true
 	case c.askedLocked():
@@ -177,21 +177,21 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 		return true
 	case Unresponsive:
 		return s.waiters > 0 || s.epoch > 0
-	case Held: // by a request of ours whose answer was lost, or as of long ago
+	case Held: // by a lost response of this candidacy, or the observation is old
 		return v.blind || s.observation.Incarnation == c.incarnation
 	default:
 		return v.blind
 	}
 }
 
-// askedLocked reports that somebody waits for the outcome of an attempt.
+// askedLocked reports whether somebody waits for the result of an attempt.
 func (c *Candidacy) askedLocked() bool {
 	first := c.mu.first
 	return first != nil && !isClosed(first) || len(c.mu.demanded) > 0
 }
 
-// answerLocked ends the wait of those who asked for an attempt. They find its
-// outcome in the standing.
+// answerLocked ends the wait of those who asked for an attempt. They find its result in
+// the status.
 func (c *Candidacy) answerLocked() {
 	s := &c.mu.state
 	c.publishLocked(c.r.e.cfg.Now())
@@ -204,7 +204,7 @@ func (c *Candidacy) answerLocked() {
 	s.demanded = nil
 }
 
-// nextLocked is when something is due again.
+// nextLocked returns how long nothing will be due.
 func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	s := &c.mu.state
 	wait := idleStep
@@ -233,7 +233,7 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if now < s.trusted {
 		due(s.trusted)
 	}
-	due(now + maxSleep) // Go's timers stand still while the machine is suspended
+	due(now + maxSleep) // Go's timers stop while the machine is suspended
 	return wait
 }
 

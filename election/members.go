@@ -2,11 +2,11 @@ package election
 
 import "github.com/fencepost/fencepost/fencing"
 
-// bars reports that the claim comes from another address than this candidacy of
-// the same worker, while both campaign: a worker id must name one process. One
-// that only observes bars nobody and is not barred; nor does one that gives no
-// sign of life, whose client may be gone without a word. The newcomer then has a
-// candidacy of its own, and of the two the fence lets one write.
+// bars reports whether claim comes from another address than this candidacy of the same
+// worker while both campaign: a worker id must name one process. An observer neither
+// bars others nor is barred. An unresponsive candidacy does not bar anybody, because
+// its client may have died silently; the newcomer then has a candidacy of its own, and
+// the fence lets only one of the two write.
 func (c *Candidacy) bars(claim fencing.JoinRequest) bool {
 	if c.user != claim.User || c.client == claim.Client || claim.Campaign == fencing.CampaignOff {
 		return false
@@ -48,8 +48,8 @@ func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
 	return true
 }
 
-// endRetentionLocked ends the wait for a process that has gone, because another
-// one came under its worker id. r.mu is held as well.
+// endRetentionLocked ends the retention after a process has gone, because another
+// process has connected under its worker id. r.mu is held too.
 func (c *Candidacy) endRetentionLocked() {
 	s := &c.mu.state
 	if s.retained == 0 {
@@ -83,7 +83,7 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 		return
 	}
 	if s.superseded && k.campaigns {
-		s.left[m] = k // whether it had come back is seen by its last sample
+		s.left[m] = k // its last sample will show whether it had come back
 	}
 	delete(s.members, m)
 	defer poke(c.poke)
@@ -98,9 +98,9 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 	c.closeLocked()
 }
 
-// closeLocked notes that the lease, if there may be one, is about to be given
-// back: a first attempt of somebody else waits for it rather than lose against
-// a goodbye. r.mu is held as well.
+// closeLocked records that the lease, if there may be one, is about to be released. A
+// first attempt of another candidacy then waits for the release instead of failing.
+// r.mu is held too.
 func (c *Candidacy) closeLocked() {
 	s := &c.mu.state
 	if s.lease != nil || s.acquiring || s.uncertain || s.unresponsive != nil {
@@ -109,15 +109,15 @@ func (c *Candidacy) closeLocked() {
 	}
 }
 
-// closes reports that the lease is about to be given back. r.mu is held: it is
-// asked for what may have changed a moment ago.
+// closes reports whether the lease is about to be released. r.mu is held, because the
+// answer may have changed a moment ago.
 func (c *Candidacy) closes() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.closing
 }
 
-// end makes the candidacy release its lease and stop, members or not.
+// end makes the candidacy release its lease and stop, even if it has members.
 func (c *Candidacy) end() {
 	c.mu.Lock()
 	c.mu.ended = true

@@ -7,78 +7,76 @@ import (
 )
 
 const (
-	// lessonLasts is how long a false alarm lengthens the timeout of its worker.
-	lessonLasts = 24 * time.Hour
-	// maxPatience bounds what false alarms make of a timeout: so many times what
-	// the worker asked for.
-	maxPatience = 16
-	// maxLessons bounds what is remembered of the workers of one role.
-	maxLessons = 64
+	// extensionLasts is how long a false positive extends the timeout of its worker.
+	extensionLasts = 24 * time.Hour
+	// maxFactor limits the extended timeout to this multiple of the requested one.
+	maxFactor = 16
+	// maxRemembered limits how many workers of one role are remembered.
+	maxRemembered = 64
 )
 
-// who names the worker that a false alarm belongs to. The candidacy would not
-// do: a worker that was superseded while it computed in silence connects again,
-// and that is a new candidacy. The resource would not do either: one worker with
-// a short timeout would then delay the replacement of all others. So it is the
-// worker's id, or, where the client names none and each connection is a worker
-// of its own, the address it comes from.
-type who struct {
+// workerKey identifies the worker that a false positive belongs to. The candidacy is
+// unsuitable, because a worker that was superseded during a long silent computation
+// connects again with a new one. The resource is unsuitable too, because one worker
+// with a short timeout would then delay the replacement of all others. So it is the
+// worker's id, or the client's address if the client names no worker and each
+// connection counts as one.
+type workerKey struct {
 	resourceKey
 	user, worker string
 	client       netip.Addr
 }
 
-func (c *Candidacy) who() who {
-	w := who{resourceKey: c.r.key, user: c.user, worker: c.worker}
+func (c *Candidacy) workerKey() workerKey {
+	w := workerKey{resourceKey: c.r.key, user: c.user, worker: c.worker}
 	if c.nameless {
 		w.worker, w.client = "", c.client
 	}
 	return w
 }
 
-// lesson is what the false alarms of one worker have taught: it can be silent
-// for longer than it was waited for.
-type lesson struct {
+// extension is the extension of one worker's timeout by its false positives.
+type extension struct {
 	alarms  int
-	atLeast time.Duration // the timeout from now on, unless a longer one is asked for
-	until   time.Duration // when it is forgotten
+	atLeast time.Duration // the timeout from now on, unless a longer one is requested
+	until   time.Duration // when it expires
 }
 
-// lessons are those of all workers, by role. They outlive candidacies and
-// resources, and a role can make only its own ones be forgotten.
-type lessons struct {
+// extensions are the extensions of all workers, by role. They outlive candidacies and
+// resources. A role can displace only its own entries.
+type extensions struct {
 	mu     sync.Mutex
-	byUser map[string]map[who]lesson
+	byUser map[string]map[workerKey]extension
 }
 
-// learn notes that w came back after a silence that had been taken for its
-// death after the timeout. It returns what is known of w now.
-func (l *lessons) learn(w who, timeout, now time.Duration) lesson {
+// record notes that w became active again after it had been treated as dead for being
+// inactive for timeout. It returns the worker's new extension.
+func (l *extensions) record(w workerKey, timeout, now time.Duration) extension {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.byUser == nil {
-		l.byUser = map[string]map[who]lesson{}
+		l.byUser = map[string]map[workerKey]extension{}
 	}
 	known := l.byUser[w.user]
 	if known == nil {
-		known = map[who]lesson{}
+		known = map[workerKey]extension{}
 		l.byUser[w.user] = known
 	}
 	next := known[w]
 	if now >= next.until {
-		next = lesson{}
+		next = extension{}
 	}
-	if _, ok := known[w]; !ok && len(known) >= maxLessons {
-		delete(known, soonestForgotten(known))
+	if _, ok := known[w]; !ok && len(known) >= maxRemembered {
+		delete(known, firstToExpire(known))
 	}
 	next.alarms++
 	next.atLeast = max(next.atLeast, 2*timeout)
-	next.until = now + lessonLasts
+	next.until = now + extensionLasts
 	known[w] = next
 	return next
 }
 
-func soonestForgotten(known map[who]lesson) (soonest who) {
+func firstToExpire(known map[workerKey]extension) (soonest workerKey) {
 	first := true
 	for w, l := range known {
 		if first || l.until < known[soonest].until {
@@ -88,8 +86,8 @@ func soonestForgotten(known map[who]lesson) (soonest who) {
 	return soonest
 }
 
-// of returns what is known of w, the zero lesson if nothing is.
-func (l *lessons) of(w who, now time.Duration) lesson {
+// of returns the extension of w, or the zero value if there is none.
+func (l *extensions) of(w workerKey, now time.Duration) extension {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	known, ok := l.byUser[w.user][w]
@@ -98,33 +96,33 @@ func (l *lessons) of(w who, now time.Duration) lesson {
 		if len(l.byUser[w.user]) == 0 {
 			delete(l.byUser, w.user)
 		}
-		return lesson{}
+		return extension{}
 	}
 	return known
 }
 
-// timeout is what the lesson makes of the timeout that a worker asked for: at
-// most maxPatience times that, and at most most, where that is not 0.
-func (l lesson) timeout(asked, most time.Duration) time.Duration {
-	learned := min(l.atLeast, maxPatience*asked)
+// timeout returns the extended timeout for a requested one: at most maxFactor times
+// asked, and at most most unless that is 0.
+func (l extension) timeout(asked, most time.Duration) time.Duration {
+	extended := min(l.atLeast, maxFactor*asked)
 	if most > 0 {
-		learned = min(learned, most)
+		extended = min(extended, most)
 	}
-	return max(asked, learned)
+	return max(asked, extended)
 }
 
-// falseAlarmLocked notes that a worker taken for dead was not.
-func (c *Candidacy) falseAlarmLocked() lesson {
+// falseAlarmLocked records a false positive.
+func (c *Candidacy) falseAlarmLocked() extension {
 	c.mu.alarm = true
-	return c.r.e.lessons.learn(c.who(), c.mu.liveness.struck, c.r.e.cfg.Now())
+	return c.r.e.extensions.record(c.workerKey(), c.mu.liveness.expired, c.r.e.cfg.Now())
 }
 
-// effectiveLocked is the timeout of a candidacy that asked for that one.
+// effectiveLocked returns the timeout in effect for a requested one.
 func (c *Candidacy) effectiveLocked(asked time.Duration) time.Duration {
 	if asked == 0 {
 		return 0
 	}
-	return c.lesson().timeout(asked, c.r.set.MaxWorkerTimeout)
+	return c.extension().timeout(asked, c.r.set.MaxWorkerTimeout)
 }
 
-func (c *Candidacy) lesson() lesson { return c.r.e.lessons.of(c.who(), c.r.e.cfg.Now()) }
+func (c *Candidacy) extension() extension { return c.r.e.extensions.of(c.workerKey(), c.r.e.cfg.Now()) }

@@ -7,63 +7,63 @@ import (
 )
 
 var (
-	// ErrHeld says that Acquire changed nothing because somebody else holds
-	// the lease, or because the lease service keeps it closed for a while
-	// after its last holder was lost.
+	// ErrHeld means that Acquire changed nothing because another candidacy holds the
+	// lease, or because the lease service blocks it for a while after its last holder
+	// was lost.
 	ErrHeld = errors.New("the lease is held by another candidacy")
-	// ErrLost says that a term is over for certain: the lease service does not
-	// know it any more, or shows another holder. Every other error of a
-	// Provider means that the outcome is unknown.
+	// ErrLost means that a term is definitely over: the lease service no longer knows
+	// it, or shows another holder. After any other error of a Provider the outcome is
+	// unknown.
 	ErrLost = errors.New("the lease is lost")
-	// ErrNotSent says that Acquire failed before the lease service could hear of
-	// the bid: the outcome is known, nothing was awarded.
+	// ErrNotSent means that Acquire failed before it sent a request to the lease
+	// service. The outcome is known: nothing was awarded.
 	ErrNotSent = errors.New("the request was not sent")
 )
 
-// Provider is one lease service, as seen from one database: resources of the
-// same name in two databases have two leases. It is safe for concurrent use.
-// Every method returns at once when its context ends.
+// Provider is one lease service, as seen from one database: resources of the same name
+// in two databases have two leases. It is safe for concurrent use. Every method returns
+// at once when its context ends.
 type Provider interface {
-	// Source names the provider as it is recorded with each grant.
+	// Source returns the provider's name as it is recorded with each grant.
 	Source() string
-	// Acquire tries once to get the lease for the bid's candidacy. It returns
-	// ErrHeld if another candidacy holds it, and an error that wraps ErrNotSent if
-	// nothing was asked. After any other error the outcome is unknown: a second
-	// Acquire with the same bid returns the same award if the first one got it.
+	// Acquire tries once to get the lease for the candidacy in bid. It returns ErrHeld
+	// if another candidacy holds the lease, and an error that wraps ErrNotSent if no
+	// request was sent. After any other error the outcome is unknown: a second Acquire
+	// with the same request returns the same award if the first one got it.
 	Acquire(ctx context.Context, bid AcquireRequest) (*Lease, error)
-	// Renew confirms that the lease of exactly this term is held, and keeps it
-	// for another TTL. It returns ErrLost if the term is over for certain.
+	// Renew confirms that the lease of exactly this term is held, and extends it by
+	// another TTL. It returns ErrLost if the term is definitely over.
 	Renew(ctx context.Context, l *Lease) error
-	// Release gives back the lease of exactly this term, and says why. If the
-	// term is over already it changes nothing and returns nil, with one
-	// exception: ReasonLeft after ReasonUnresponsive, while nobody has had the lease
-	// since, turns the vacancy into one that anybody may fill. A lease that
-	// holds only its AcquireRequest stands for whatever an Acquire of unknown outcome may
-	// have got, or may get yet: when Release has returned, a request of this
-	// incarnation that arrives late takes nothing. The incarnation bids no more.
+	// Release releases the lease of exactly this term, for the given reason. If the
+	// term is already over, it changes nothing and returns nil, with one exception:
+	// ReasonLeft after ReasonUnresponsive makes the lease available to everybody,
+	// provided that nobody has held it since. A Lease with nothing but its
+	// AcquireRequest stands for whatever an Acquire of unknown outcome got or may still
+	// get: once Release has returned, a request of this incarnation that arrives late
+	// acquires nothing. The incarnation never calls Acquire again.
 	Release(ctx context.Context, l *Lease, why Reason) error
-	// Watch blocks until the lease looks other than seen. The zero LeaseObservation
-	// differs from all that can be seen, so Watch then answers at once.
+	// Watch blocks until the lease's observation differs from seen. The zero
+	// LeaseObservation differs from every real one, so Watch then returns at once.
 	Watch(ctx context.Context, resource string, seen LeaseObservation) (LeaseObservation, error)
-	// Close ends what the provider runs in the background. It releases nothing.
+	// Close stops what the provider runs in the background. It releases no lease.
 	Close() error
 }
 
-// AcquireRequest is what a candidacy asks of a lease service.
+// AcquireRequest is a candidacy's request for a lease.
 type AcquireRequest struct {
 	Resource    string
 	Worker      string
-	Incarnation string        // random id of the candidacy
-	TTL         time.Duration // how long the lease lasts unless renewed
+	Incarnation string        // the candidacy's random id
+	TTL         time.Duration // how long the lease lasts unless it is renewed
 }
 
-// Lease is one award of a lease: a term. It is never changed once made.
+// Lease is one award of a lease: a term. It is immutable.
 type Lease struct {
 	AcquireRequest
 	// InstanceID and Index order the awards; see fencing.Award.
 	InstanceID string
 	Index      int64
-	// Handle is the provider's own name of the term (a session id, say).
+	// Handle is the provider's own name of the term, for example a session id.
 	Handle string
 }
 
@@ -71,11 +71,11 @@ type Lease struct {
 type Reason uint8
 
 const (
-	// ReasonLeft: the holder has no more use for the lease. Any live candidate
-	// takes it at once.
+	// ReasonLeft: the holder no longer needs the lease. Any live candidate acquires it
+	// at once.
 	ReasonLeft Reason = iota
-	// ReasonUnresponsive: the worker gives no sign of life. The lease is taken only
-	// on demand.
+	// ReasonUnresponsive: the worker shows no activity. The lease is acquired only on
+	// demand.
 	ReasonUnresponsive
 )
 
@@ -86,7 +86,7 @@ func (r Reason) String() string {
 	return "left"
 }
 
-// LeaseState says whether a lease is there to be taken.
+// LeaseState says whether a lease can be acquired.
 type LeaseState uint8
 
 const (
@@ -94,9 +94,9 @@ const (
 	Unseen LeaseState = iota
 	// Held: somebody holds the lease.
 	Held
-	// Freed: nobody holds the lease; its holder left, died, or never was.
+	// Freed: nobody holds the lease. Its holder left or died, or there never was one.
 	Freed
-	// Unresponsive: nobody holds the lease, and it was released for silence.
+	// Unresponsive: nobody holds the lease, and it was released as unresponsive.
 	Unresponsive
 )
 
@@ -113,15 +113,15 @@ func (v LeaseState) String() string {
 	}
 }
 
-// LeaseObservation is what a provider last saw of a lease. Two sights are equal if nothing
-// happened between them that a candidate would want to know.
+// LeaseObservation is what a provider last saw of a lease. Two observations are equal
+// if nothing that matters to a candidate happened between them.
 type LeaseObservation struct {
 	State LeaseState
-	// Incarnation of the holder, or of the last one; "" if not known.
+	// Incarnation is that of the holder, or of the last one; "" if not known.
 	Incarnation string
-	// Index of the award that was seen. It is not compared with other awards.
+	// Index is the index of the observed award. It is not compared with other awards.
 	Index int64
-	// InstanceID names the life of the lease service that shows this. It is never
-	// empty: a provider makes the marker if there is none.
+	// InstanceID identifies the lease service instance that was observed. It is never
+	// empty: a provider creates an id if there is none.
 	InstanceID string
 }

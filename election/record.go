@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// examine asks the fence what came before a new candidacy of the worker.
+// examine reads the worker's history from the fence for a new candidacy.
 func (r *resource) examine(ctx context.Context, worker string) (fence Fence, before bool, err error) {
 	if fence, err = r.usableFence(ctx); err != nil {
 		return nil, false, err
@@ -22,12 +22,12 @@ func (r *resource) examine(ctx context.Context, worker string) (fence Fence, bef
 	return fence, before, nil
 }
 
-// usableFence returns the fence, opened anew if it could not be used.
+// usableFence returns the fence, after reopening it if it could not be used.
 func (r *resource) usableFence(ctx context.Context) (Fence, error) {
 	r.mu.Lock()
-	fence, doubt := r.mu.fence, r.mu.doubt
+	fence, needsReopen := r.mu.fence, r.mu.needsReopen
 	r.mu.Unlock()
-	if !doubt {
+	if !needsReopen {
 		return fence, nil
 	}
 	fence, err := r.open(ctx)
@@ -36,35 +36,35 @@ func (r *resource) usableFence(ctx context.Context) (Fence, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.fence, r.mu.doubt = fence, false
+	r.mu.fence, r.mu.needsReopen = fence, false
 	return fence, nil
 }
 
-func (r *resource) doubtFence() {
+func (r *resource) reopenLater() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.doubt = true
+	r.mu.needsReopen = true
 }
 
-// refresh reads the record and tells it to all candidacies. A record below one
-// that was seen before the question was asked is a refusal.
+// refresh reads the record and passes it to all candidacies. A record below one that
+// was seen before the call is a refusal.
 func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
 	r.mu.Lock()
-	floor, fence := r.mu.floor, r.mu.fence
+	highest, fence := r.mu.highestObserved, r.mu.fence
 	r.mu.Unlock()
 	rec, err := fence.Record(ctx)
 	if err != nil {
 		return rec, fmt.Errorf("read the record of resource %q: %w", r.key.name, err)
 	}
-	if rec.Epoch < floor {
-		return rec, r.refuseRestored(rec.Epoch, floor)
+	if rec.Epoch < highest {
+		return rec, r.refuseRestored(rec.Epoch, highest)
 	}
 	r.publish(rec, nil)
 	return rec, nil
 }
 
-// publish tells every candidacy but one of a record. Answers may overtake each
-// other, so one below the highest seen changes nothing.
+// publish passes a record to every candidacy except one. Responses may overtake each
+// other, so a record below the highest one seen changes nothing.
 func (r *resource) publish(rec fencing.Record, but *Candidacy) {
 	r.mu.Lock()
 	if rec.Epoch < r.mu.record.Epoch {
@@ -72,7 +72,7 @@ func (r *resource) publish(rec fencing.Record, but *Candidacy) {
 		return
 	}
 	r.mu.record = rec
-	r.mu.floor = max(r.mu.floor, rec.Epoch)
+	r.mu.highestObserved = max(r.mu.highestObserved, rec.Epoch)
 	r.mu.Unlock()
 	for _, c := range r.all() {
 		if c != but {
@@ -81,11 +81,11 @@ func (r *resource) publish(rec fencing.Record, but *Candidacy) {
 	}
 }
 
-func (r *resource) refuseRestored(epoch, floor fencing.Epoch) error {
+func (r *resource) refuseRestored(epoch, highest fencing.Epoch) error {
 	return &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message: fmt.Sprintf("resource %s: the fence shows epoch %d, but epoch %d was seen before: the database was restored from an older state",
-			strconv.QuoteToASCII(r.key.name), epoch, floor),
+			strconv.QuoteToASCII(r.key.name), epoch, highest),
 		Hint: `Stop all workers, then run "fencepost generation bump" on this database.`,
 	}
 }

@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	// A release is tried again with pauses between these two, so that a lease is
-	// free soon after the lease service can be reached again.
+	// A failed release is retried with pauses between these two, so that the lease is
+	// free soon after the lease service becomes reachable again.
 	minReleasePause = 20 * time.Millisecond
 	maxReleasePause = 250 * time.Millisecond
-	// leastReleaseTime is for how long at least a release is tried.
+	// leastReleaseTime is the least time for which a release is retried.
 	leastReleaseTime = time.Minute
 )
 
-// releaseLocked gives a lease back. The standing changes before the request is
-// sent. What could not be released ends with its TTL.
+// releaseLocked releases a lease. The status changes before the request is sent. A
+// lease that cannot be released expires with its TTL.
 func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s := &c.mu.state
 	s.releasing = true
@@ -34,9 +34,9 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	})
 }
 
-// release tries until it succeeds: a lease that is not given back keeps the
-// resource without a leader for a TTL. It gives up when the lease must have ended
-// by itself, or when the candidacy is abandoned.
+// release retries until it succeeds, because an unreleased lease leaves the resource
+// without a leader for a TTL. It gives up when the lease must have expired, or when the
+// candidacy is abandoned.
 func (c *Candidacy) release(lease *Lease, why Reason) error {
 	now := c.r.e.cfg.Now
 	until := now() + max(3*c.r.set.TTL, leastReleaseTime)
@@ -49,7 +49,7 @@ func (c *Candidacy) release(lease *Lease, why Reason) error {
 			return err
 		}
 		if try == 1 {
-			c.log.Warn("cannot release the lease now: trying on", zap.Error(err))
+			c.log.Warn("could not release the lease: retrying", zap.Error(err))
 		}
 		timer := time.NewTimer(pause/2 + jitter(pause/2))
 		select {

@@ -10,16 +10,16 @@ import (
 )
 
 const (
-	// faultBackoff is about how long a candidacy waits after the fence, or the
-	// order of awards, turned out to be unusable.
+	// faultBackoff is about how long a candidacy waits after the fence, or the order of
+	// awards, has turned out to be unusable.
 	faultBackoff = 3 * time.Second
-	// grantPatience is how long beyond a TTL a lease is kept that cannot be
-	// turned into an epoch.
+	// grantPatience is how much longer than a TTL a lease is kept that cannot be turned
+	// into an epoch.
 	grantPatience = 5 * time.Second
 )
 
-// ask runs one request beside the loop. The loop runs what it returns, and does
-// not end before that.
+// ask runs one request outside the loop. The loop runs the function that it returns,
+// and does not end before that.
 func (c *Candidacy) ask(request func() (apply func())) {
 	go func() { c.results <- request() }()
 }
@@ -28,42 +28,40 @@ func (c *Candidacy) acquireRequest() AcquireRequest {
 	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.r.set.TTL}
 }
 
-// acquireLocked tries for the lease. asked says that somebody waits for the
-// attempt's outcome.
+// acquireLocked starts an attempt to acquire the lease.
 func (c *Candidacy) acquireLocked(v view) {
 	s := &c.mu.state
 	s.acquiring = true
-	asked, again, sight := c.askedLocked(), s.backoff > 0, s.observation
+	asked, again, observation := c.askedLocked(), s.backoff > 0, s.observation
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
 		got := c.acquire(asked, func() {
 			if !again {
-				c.log.Info("campaign", zap.Stringer("lease", sight.State))
+				c.log.Info("campaign", zap.Stringer("lease", observation.State))
 			}
 		})
 		return func() { c.acquired(got, v) }
 	})
 }
 
-// outcome is how an attempt ended.
+// outcome is the result of an attempt.
 type outcome struct {
 	lease      *Lease
 	sent       time.Duration // the time just before the request
-	instanceID string        // the life that was numbered before the request
+	instanceID string        // the instance that was numbered before the request
 	err        error
 }
 
-// acquire waits for its turn among the candidacies of this proxy, so that a
-// free lease is not asked for by all of them at once. It calls begin if it makes
-// the request. The end of the candidacy does
-// not cancel a request that was sent: the lease service may award the lease all
-// the same, and only the answer says what to release.
+// acquire waits for its turn among the candidacies of this proxy, so that they do not
+// all ask for a free lease at once. It calls begin before it sends the request. The end
+// of the candidacy does not cancel a request that was sent: the lease service may award
+// the lease anyway, and only the response says what to release.
 func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	select {
 	case c.r.turn <- struct{}{}:
 		defer func() { <-c.r.turn }()
 	case <-c.ctx.Done():
-		return outcome{err: ErrHeld} // nothing was asked
+		return outcome{err: ErrHeld} // no request was sent
 	}
 	if c.r.taken(c, asked) {
 		return outcome{err: ErrHeld}
@@ -71,7 +69,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	if got.instanceID, got.err = c.number(); got.err != nil {
 		return got
 	}
-	if c.ctx.Err() != nil { // the candidacy has ended: it wants no lease
+	if c.ctx.Err() != nil { // the candidacy has ended and wants no lease
 		return outcome{err: ErrHeld}
 	}
 	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
@@ -86,14 +84,14 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	return got
 }
 
-// number sees to it that the life of the lease service has a number.
-func (c *Candidacy) number() (marker string, err error) {
+// number makes sure that the lease service instance has a number.
+func (c *Candidacy) number() (instanceID string, err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
 	defer cancel()
-	if marker, err = c.r.numbered(ctx, c.fence); err != nil {
+	if instanceID, err = c.r.numbered(ctx, c.fence); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrNotSent, err)
 	}
-	return marker, nil
+	return instanceID, nil
 }
 
 func (c *Candidacy) acquired(got outcome, v view) {
@@ -113,7 +111,7 @@ func (c *Candidacy) acquired(got outcome, v view) {
 			s.freeSince = min(sent, v.freeSince)
 		}
 		if got.lease.InstanceID != got.instanceID {
-			c.askAgainLocked(errOtherLife)
+			c.askAgainLocked(errOtherInstance)
 		}
 	case errors.Is(err, ErrHeld):
 		c.retryLocked()
@@ -124,7 +122,7 @@ func (c *Candidacy) acquired(got outcome, v view) {
 	}
 }
 
-// retryLocked ends an attempt without success.
+// retryLocked ends an unsuccessful attempt and schedules the next one.
 func (c *Candidacy) retryLocked() {
 	s := &c.mu.state
 	s.backoff = min(max(2*s.backoff, minBackoff), maxBackoff)
@@ -132,17 +130,16 @@ func (c *Candidacy) retryLocked() {
 	c.answerLocked()
 }
 
-// renewalAfter is when a lease that was confirmed by a request sent at this time
-// is to be renewed: at the next multiple of a third of its TTL, or soon after. The
-// leases of a proxy are renewed at about the same time, so that they also end at
-// about the same time when the proxy stops: the takeovers then wait for each
-// other's workers no longer than for their own.
+// renewalAfter returns when to renew a lease that was confirmed by a request sent at
+// this time: at the next multiple of a third of its TTL, or soon after. The leases of a
+// proxy are thus renewed at about the same time, and expire at about the same time if
+// the proxy dies. Their takeovers then do not wait for each other's workers.
 func (c *Candidacy) renewalAfter(sent time.Duration) time.Duration {
 	third := c.r.set.TTL / 3
 	return (sent/third+1)*third + jitter(third/5)
 }
 
-// renewLocked confirms the lease.
+// renewLocked starts to confirm the lease.
 func (c *Candidacy) renewLocked() {
 	s := &c.mu.state
 	s.renewing = true
@@ -172,7 +169,7 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 		s.trusted = max(s.trusted, sent+c.r.set.trust())
 		s.renewAt = c.renewalAfter(sent)
 		if lapsed && now < s.trusted {
-			c.log.Info("confirmed: the lease was held all the time", zap.Int64("epoch", int64(s.epoch)))
+			c.log.Info("confirmed: the lease was held throughout", zap.Int64("epoch", int64(s.epoch)))
 			c.event(Event{Kind: EventConfirmed})
 		}
 	case errors.Is(err, ErrLost):
@@ -183,7 +180,7 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	}
 }
 
-// lostLocked is a definitive loss: the term is over at once.
+// lostLocked handles a definitive loss: the term is over at once.
 func (c *Candidacy) lostLocked(err error) {
 	s := &c.mu.state
 	c.log.Warn("lease lost", zap.Int64("epoch", int64(s.epoch)), zap.Error(err))
@@ -197,7 +194,8 @@ func (c *Candidacy) lostLocked(err error) {
 	s.vacated = true
 }
 
-// cameBackLocked notes that a worker taken for dead was not.
+// cameBackLocked records that a worker that was released as unresponsive is active
+// again.
 func (c *Candidacy) cameBackLocked() {
 	s := &c.mu.state
 	if !s.wasUnresponsive {
@@ -205,13 +203,13 @@ func (c *Candidacy) cameBackLocked() {
 	}
 	s.wasUnresponsive = false
 	l := c.falseAlarmLocked()
-	c.log.Warn("false alarm: a worker whose lease was released for silence came back; it may be silent for longer from now on",
+	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
 		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.superseded),
-		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.struck))
+		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired))
 	c.event(Event{Kind: EventFalseAlarm})
 }
 
-// refreshLocked has the record read beside the loop.
+// refreshLocked makes the watch read the record.
 func (c *Candidacy) refreshLocked() { poke(c.r.wake) }
 
 func (c *Candidacy) failed(what string, err error) {
@@ -222,7 +220,7 @@ func (c *Candidacy) failed(what string, err error) {
 
 func (c *Candidacy) failedLocked(what string, err error) {
 	if c.ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return // ended by ourselves
+		return // cancelled by this candidacy
 	}
 	err = fmt.Errorf("%s: %w", what, err)
 	c.log.Warn("request failed", zap.Error(err))

@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// resource is one resource of one database, with the candidacies for it at this
-// proxy. It knows what the lease service and the fence last showed of it.
+// resource is one resource of one database, with its candidacies at this proxy and what
+// the lease service and the fence last showed of it.
 type resource struct {
 	e        *Elections
 	key      resourceKey
@@ -23,40 +23,40 @@ type resource struct {
 	open     func(context.Context) (Fence, error)
 	log      *zap.Logger
 	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
-	arrival  chan struct{} // cap 1; a candidacy came
-	wake     chan struct{} // cap 1; somebody wants the record read
-	joining  int           // calls of Join under way; guarded by Elections.mu
+	arrival  chan struct{} // cap 1; a candidacy has started
+	wake     chan struct{} // cap 1; the record should be read
+	joining  int           // calls of Join in progress; guarded by Elections.mu
 
-	// mu comes after Elections.mu and before Candidacy.mu.
+	// mu is acquired after Elections.mu and before Candidacy.mu.
 	mu struct {
 		sync.Mutex
 		fence Fence
-		// doubt says that the fence could not be used: it is opened anew for
-		// the next candidacy, because it may have been made anew.
-		doubt bool
-		// byWorker holds the live candidacies: neither superseded nor ended.
-		// They differ by user or by address.
+		// needsReopen means that the fence could not be used. It is reopened for the next
+		// candidacy, because it may have been recreated.
+		needsReopen bool
+		// byWorker holds the live candidacies: neither superseded nor ended. Those of
+		// one worker differ by user or by address.
 		byWorker map[string][]*Candidacy
-		// loops holds every candidacy whose loop runs.
+		// loops holds every candidacy whose loop is running.
 		loops map[*Candidacy]struct{}
-		// departing holds those that are about to give the lease back: a
-		// first attempt waits for them rather than lose against a goodbye.
-		departing map[*Candidacy]struct{}
-		holder    *Candidacy // holds the lease, as far as this proxy knows
-		sight     LeaseObservation
-		sightErr  error         // why the watch sees nothing now
-		news      chan struct{} // closed and replaced with each sight
-		life      string        // marker of the lease service, as last seen; "" before
-		numbered  string        // marker of the life that has a number; "" if none is known
-		freeSince time.Duration // since when the lease has no holder; 0 if it has one
-		record    fencing.Record
-		floor     fencing.Epoch // highest epoch ever seen here
-		alarmed   int           // false alarms ever
+		// departing holds the candidacies that are about to release the lease. A first
+		// attempt waits for them instead of failing.
+		departing       map[*Candidacy]struct{}
+		holder          *Candidacy // holds the lease, as far as this proxy knows
+		observation     LeaseObservation
+		watchErr        error         // why the watch is failing
+		news            chan struct{} // closed and replaced with each observation
+		instanceID      string        // instance id of the lease service, as last observed; "" before
+		numbered        string        // the instance id that has a number; "" if none is known
+		freeSince       time.Duration // since when the lease has had no holder; 0 if it has one
+		record          fencing.Record
+		highestObserved fencing.Epoch // highest epoch ever observed here
+		alarmed         int           // number of false positives
 	}
 }
 
-// newResource returns a resource whose fence open has opened; it is called
-// again when that fence could not be used.
+// newResource returns a resource whose fence was opened by open. open is called again
+// if that fence cannot be used.
 func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
 	r := &resource{
 		e: e, key: key, set: set, provider: p, open: open,
@@ -71,7 +71,7 @@ func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fenc
 	return r
 }
 
-// join makes m a member of the claim's live candidacy, or begins one.
+// join makes m a member of the live candidacy that claim names, or starts one.
 func (r *resource) join(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
 	claim.Client = claim.Client.Unmap()
 	c, err := r.joinLive(claim, m)
@@ -95,7 +95,7 @@ func (r *resource) join(ctx context.Context, claim fencing.JoinRequest, m fencin
 	return c, nil
 }
 
-// joinLive returns nil if the claim has no live candidacy.
+// joinLive returns nil if claim has no live candidacy.
 func (r *resource) joinLive(claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -116,13 +116,13 @@ func (r *resource) joinLiveLocked(claim fencing.JoinRequest, m fencing.Member) (
 	return nil, nil
 }
 
-// beginCandidacy begins a candidacy, unless another connection of the same
-// worker was faster.
+// beginCandidacy starts a candidacy, unless another connection of the same worker was
+// faster.
 func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	fence, before, err := r.examine(ctx, claim.Worker)
 	if err != nil {
 		if isState(err, fencing.StateNoFence) {
-			r.doubtFence()
+			r.reopenLater()
 		}
 		return nil, err
 	}
@@ -144,7 +144,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 	r.e.began(r.key.database)
 	poke(r.arrival)
 	go c.run()
-	if _, err := r.e.known(r.key); err != nil { // Close may not have seen c
+	if _, err := r.e.known(r.key); err != nil { // Close may have missed c
 		c.end()
 	}
 	return c, nil
@@ -161,7 +161,7 @@ func (r *resource) all() []*Candidacy {
 	return all
 }
 
-// forget takes a superseded or ended candidacy from those that can be joined.
+// forget removes a superseded or ended candidacy from those that can be joined.
 func (r *resource) forget(c *Candidacy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -183,13 +183,13 @@ func (r *resource) forgetLocked(c *Candidacy) {
 	r.mu.byWorker[c.worker] = list
 }
 
-// loopEnded is the last that a candidacy's loop does.
+// loopEnded is the last thing that a candidacy's loop calls.
 func (r *resource) loopEnded(c *Candidacy) {
 	r.mu.Lock()
 	delete(r.mu.loops, c)
 	r.forgetLocked(c)
 	if len(r.mu.loops) == 0 {
-		poke(r.wake) // the watch may rest
+		poke(r.wake) // the watch may pause
 	}
 	r.mu.Unlock()
 	r.settle(c, true)
@@ -197,8 +197,8 @@ func (r *resource) loopEnded(c *Candidacy) {
 	r.e.wg.Done()
 }
 
-// settle notes what has become of c's lease: whether it was vacated, and
-// whether it is still about to be given back.
+// settle records what has become of c's lease: whether it was vacated, and whether it
+// is still about to be released.
 func (r *resource) settle(c *Candidacy, vacated bool) {
 	r.mu.Lock()
 	_, wake := r.mu.departing[c]
@@ -214,15 +214,15 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 	}
 }
 
-// taken reports that another candidacy holds the lease for certain: one of this
-// proxy, or, unless somebody waits for the outcome, the one that was last seen.
+// taken reports whether another candidacy is known to hold the lease: one of this
+// proxy, or the one that was last observed unless somebody waits for the result.
 func (r *resource) taken(c *Candidacy, asked bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.mu.holder != nil && r.mu.holder != c {
 		return true
 	}
-	seen := r.mu.sight.State == Held && r.mu.sight.Incarnation != c.incarnation && r.mu.sightErr == nil
+	seen := r.mu.observation.State == Held && r.mu.observation.Incarnation != c.incarnation && r.mu.watchErr == nil
 	return seen && !asked
 }
 
@@ -238,12 +238,12 @@ func (r *resource) pokeAll() {
 	}
 }
 
-// view is what a candidacy's loop looks at in each step.
+// view is what a candidacy's loop sees of the resource in each step.
 type view struct {
 	observation     LeaseObservation
-	blind           bool // the watch fails
+	blind           bool // the watch is failing
 	held            bool // another candidacy of this proxy holds the lease
-	closing         bool // another candidacy of this proxy is giving it back
+	closing         bool // another candidacy of this proxy is about to release it
 	freeSince       time.Duration
 	highestObserved fencing.Epoch
 }
@@ -252,7 +252,7 @@ func (r *resource) view(c *Candidacy) view {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := view{
-		observation: r.mu.sight, blind: r.mu.sightErr != nil, freeSince: r.mu.freeSince, highestObserved: r.mu.floor,
+		observation: r.mu.observation, blind: r.mu.watchErr != nil, freeSince: r.mu.freeSince, highestObserved: r.mu.highestObserved,
 		held: r.mu.holder != nil && r.mu.holder != c,
 	}
 	for other := range r.mu.departing {
@@ -270,10 +270,10 @@ func (r *resource) countFalseAlarm() {
 func (r *resource) refuseAddress(claim fencing.JoinRequest, other string) error {
 	return &fencing.Refusal{
 		SQLState: fencing.StateUnfenceable,
-		Message: fmt.Sprintf("worker %s is connected from %s already, for resource %s: a worker id must name one process",
+		Message: fmt.Sprintf("worker %s is already connected from %s for resource %s: a worker id must name one process",
 			strconv.QuoteToASCII(claim.Worker), other, strconv.QuoteToASCII(r.key.name)),
-		Hint: "Set fencepost.worker to an id that differs per process and per life of it, such as host, process id and start time. " +
-			"If the process at that address has died, its id is free once its connection ends or its worker timeout is over.",
+		Hint: "Set fencepost.worker to an id that is unique to each process and each start of it, such as host, process id and start time. " +
+			"If the process at that address has died, its id becomes free when its connection ends or its worker timeout has passed.",
 	}
 }
 
@@ -283,7 +283,7 @@ func isState(err error, state string) bool {
 	return errors.As(err, &refusal) && refusal.SQLState == state
 }
 
-// poke wakes the reader of a channel of capacity 1.
+// poke wakes the reader of a channel with capacity 1.
 func poke(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

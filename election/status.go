@@ -8,29 +8,29 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// ResourceStatus is what this proxy knows of one resource.
+// ResourceStatus is what this proxy knows about one resource.
 type ResourceStatus struct {
 	Database string
 	Resource string
-	// Record is the highest grant known: leader, epoch, since when.
+	// Record is the highest known grant: leader, epoch, and since when.
 	Record fencing.Record
 	// LeaseState is what the lease service shows.
 	LeaseState LeaseState
-	// Local says that a candidacy of this proxy holds the lease, and LeaseLeft
-	// how long it is trusted.
+	// Local means that a candidacy of this proxy holds the lease. LeaseLeft is how much
+	// longer the lease is trusted.
 	Local     bool
 	LeaseLeft time.Duration
 	// Leaderless is how long nobody has held the lease.
 	Leaderless time.Duration
-	// FalseAlarms counts workers that came back after their lease was released
-	// for silence.
+	// FalseAlarms counts the workers that became active again after their lease was
+	// released as unresponsive.
 	FalseAlarms int
-	// WatchError says why the lease service cannot be watched now.
+	// WatchError says why the lease service cannot be watched at the moment.
 	WatchError  error
 	Candidacies []CandidacyStatus
 }
 
-// CandidacyStatus is where one candidacy of this proxy stands.
+// CandidacyStatus is the state of one candidacy of this proxy.
 type CandidacyStatus struct {
 	User         string
 	Worker       string
@@ -40,14 +40,15 @@ type CandidacyStatus struct {
 	Unresponsive bool
 	Retained     bool
 	Observes     bool // none of its connections campaigns
-	// WorkerTimeout is how long this worker may be silent now, 0 for ever. Its
-	// FalseAlarms of the last 24 hours have lengthened it.
+	// WorkerTimeout is how long this worker may currently be inactive, 0 for unlimited.
+	// FalseAlarms counts its false positives of the last 24 hours, which have extended
+	// the timeout.
 	WorkerTimeout time.Duration
 	FalseAlarms   int
 }
 
-// Resources returns what is known of every resource that has candidacies here, or
-// had until a while ago, ordered by database and name. It asks nobody.
+// Resources returns what is known about every resource that has candidacies here, or
+// had some recently, ordered by database and name. It sends no requests.
 func (e *Elections) Resources() []ResourceStatus {
 	e.mu.Lock()
 	resources := make([]*resource, 0, len(e.mu.resources))
@@ -70,7 +71,7 @@ func (r *resource) status() ResourceStatus {
 	r.mu.Lock()
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record,
-		LeaseState: r.mu.sight.State, FalseAlarms: r.mu.alarmed, WatchError: r.mu.sightErr,
+		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.alarmed, WatchError: r.mu.watchErr,
 	}
 	holder, since := r.mu.holder, r.mu.freeSince
 	r.mu.Unlock()
@@ -96,6 +97,6 @@ func (c *Candidacy) status() CandidacyStatus {
 	return CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
 		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.campaignersLocked() == 0,
-		WorkerTimeout: c.effectiveLocked(c.timeoutLocked()), FalseAlarms: c.lesson().alarms,
+		WorkerTimeout: c.effectiveLocked(c.timeoutLocked()), FalseAlarms: c.extension().alarms,
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// grantWait is how much longer a first attempt is waited for that has the lease:
-// its grant ends what stands in its way, after the grace.
+// grantWait is how much longer AwaitFirst waits for a first attempt that already has
+// the lease: after the grace its grant ends whatever blocks it.
 const grantWait = 5 * time.Second
 
 // AwaitFirst implements fencing.Candidacy.
@@ -73,8 +73,8 @@ func (c *Candidacy) AwaitConfirmed(ctx context.Context) error {
 	return c.await(ctx, func(s *fencing.Status) bool { return !s.Lapsed })
 }
 
-// await wakes the loop, which may have something to find out, and waits for a
-// standing that will do.
+// await wakes the loop, which may have something to find out, and waits until the
+// status satisfies ok.
 func (c *Candidacy) await(ctx context.Context, ok func(*fencing.Status) bool) error {
 	for {
 		c.mu.Lock()

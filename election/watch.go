@@ -11,12 +11,12 @@ import (
 const (
 	minPoll = 100 * time.Millisecond
 	maxPoll = time.Second
-	// maxBlind bounds the pause between looks at a lease service that cannot be
-	// reached: nobody leads before it is seen again.
+	// maxBlind is the longest pause before the next attempt to watch a lease service
+	// that cannot be reached. Nobody leads until it is reachable again.
 	maxBlind = 250 * time.Millisecond
 )
 
-// watch keeps the resource's sight of the lease and its record up to date while
+// watch keeps the resource's observation of the lease and its record up to date while
 // there are candidacies. Elections.Close ends it.
 func (r *resource) watch() {
 	defer r.e.wg.Done()
@@ -29,7 +29,7 @@ func (r *resource) watch() {
 			continue
 		}
 		ctx, cancel := r.lookContext(look)
-		sight, err := r.provider.Watch(ctx, r.key.name, r.lastSight())
+		observation, err := r.provider.Watch(ctx, r.key.name, r.lastObservation())
 		lookAgain := ctx.Err() != nil
 		cancel()
 		switch {
@@ -37,7 +37,7 @@ func (r *resource) watch() {
 			return
 		case err == nil:
 			failures, look = 0, minPoll
-			r.seen(sight)
+			r.seen(observation)
 			r.readRecord()
 		case lookAgain && len(r.all()) == 0:
 		case lookAgain:
@@ -46,7 +46,7 @@ func (r *resource) watch() {
 		default:
 			failures++
 			r.blind(err)
-			if failures%8 == 1 && r.expectsGrant() { // the fence may be in reach though the lease service is not
+			if failures%8 == 1 && r.expectsGrant() { // the fence may be reachable although the lease service is not
 				r.readRecord()
 			}
 			r.pause(maxBlind/2 + jitter(maxBlind/2))
@@ -54,11 +54,11 @@ func (r *resource) watch() {
 	}
 }
 
-// idle waits for a candidacy. It returns false when the elections are closed, or
-// when the resource is forgotten because none came for a while.
+// idle waits for a candidacy. It returns false when Elections is closed, or when the
+// resource is forgotten because none has started for a while.
 func (r *resource) idle() bool {
 	r.mu.Lock()
-	r.mu.sight, r.mu.freeSince, r.mu.life = LeaseObservation{}, 0, ""
+	r.mu.observation, r.mu.freeSince, r.mu.instanceID = LeaseObservation{}, 0, ""
 	r.mu.Unlock()
 	timer := time.NewTimer(r.e.cfg.Idle)
 	defer timer.Stop()
@@ -72,7 +72,7 @@ func (r *resource) idle() bool {
 	}
 }
 
-// pause waits for d, or until the elections end.
+// pause waits for d, or until Elections is closed.
 func (r *resource) pause(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -82,8 +82,8 @@ func (r *resource) pause(d time.Duration) {
 	}
 }
 
-// lookContext returns a context that ends when the record is to be read again:
-// when look is over if a grant is to be expected, and at once on a wake.
+// lookContext returns a context that ends when the record should be read again: after
+// look if a grant is expected, and at once when woken.
 func (r *resource) lookContext(look time.Duration) (context.Context, context.CancelFunc) {
 	if !r.expectsGrant() {
 		look = time.Hour
@@ -106,12 +106,12 @@ func (r *resource) lookContext(look time.Duration) (context.Context, context.Can
 	}
 }
 
-// expectsGrant reports that somebody may be granted an epoch whom this proxy
-// would not know of: another proxy's candidacy holds the lease and is not the
-// recorded one, or a candidacy here has an epoch and no confirmed lease.
+// expectsGrant reports whether an epoch may be granted that this proxy would not learn
+// about by itself: another proxy's candidacy holds the lease and is not the recorded
+// one, or a candidacy here has an epoch but no confirmed lease.
 func (r *resource) expectsGrant() bool {
 	r.mu.Lock()
-	held := r.mu.holder == nil && r.mu.sight.State == Held && r.mu.sight.Incarnation != r.mu.record.Incarnation
+	held := r.mu.holder == nil && r.mu.observation.State == Held && r.mu.observation.Incarnation != r.mu.record.Incarnation
 	r.mu.Unlock()
 	if held {
 		return true
@@ -124,22 +124,22 @@ func (r *resource) expectsGrant() bool {
 	return false
 }
 
-func (r *resource) lastSight() LeaseObservation {
+func (r *resource) lastObservation() LeaseObservation {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.sightErr != nil {
-		return LeaseObservation{} // whatever is seen now is news
+	if r.mu.watchErr != nil {
+		return LeaseObservation{} // report whatever is observed next
 	}
-	return r.mu.sight
+	return r.mu.observation
 }
 
-func (r *resource) seen(sight LeaseObservation) {
+func (r *resource) seen(observation LeaseObservation) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
-	r.mu.sight, r.mu.sightErr, r.mu.life = sight, nil, sight.InstanceID
+	r.mu.observation, r.mu.watchErr, r.mu.instanceID = observation, nil, observation.InstanceID
 	r.newsLocked()
 	switch {
-	case sight.State == Held:
+	case observation.State == Held:
 		r.mu.freeSince = 0
 	case r.mu.freeSince == 0:
 		r.mu.freeSince = now
@@ -150,8 +150,8 @@ func (r *resource) seen(sight LeaseObservation) {
 
 func (r *resource) blind(err error) {
 	r.mu.Lock()
-	first := r.mu.sightErr == nil
-	r.mu.sightErr = err
+	first := r.mu.watchErr == nil
+	r.mu.watchErr = err
 	r.newsLocked()
 	r.mu.Unlock()
 	if first {
@@ -160,8 +160,8 @@ func (r *resource) blind(err error) {
 	}
 }
 
-// readRecord refreshes the record for the candidacies. A failure is logged
-// unless the elections end; the check does not need what is read here.
+// readRecord refreshes the record for the candidacies. A failure is logged unless
+// Elections is closing; the check does not depend on what is read here.
 func (r *resource) readRecord() {
 	ctx, cancel := context.WithTimeout(r.e.ctx, r.set.callTimeout()+time.Second)
 	defer cancel()

@@ -50,7 +50,7 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 		}
 	}
 	mustWait(true)
-	lines := r.log.lines(t, "false alarm: a worker whose lease was released for silence came back; it may be silent for longer from now on")
+	lines := r.log.lines(t, "false alarm: a worker whose lease was released for silence is active again; its timeout is extended")
 	if len(lines) == 0 || lines[0]["false_alarms"] != 1.0 || lines[0]["waited"] != timeout.String() {
 		t.Errorf("the log says %v", lines)
 	}

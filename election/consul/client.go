@@ -1,27 +1,27 @@
-// Package consul awards leases by Consul: one session per award, and a lock on
-// <prefix>/<database>/<resource>.
+// Package consul implements the lease service with Consul: each award has a session
+// that locks <prefix>/<database>/<resource>.
 //
 // # Order of awards
 //
-// The index of an award is the ModifyIndex of the lock's entry at its first
-// acquire: it grows in one Consul's life, also when the key was deleted in
-// between. (LockIndex does not: it begins anew with the key, and a plain PUT
-// sets it to 0.) The marker <prefix>/.generation, read in the transaction that
-// takes the lock, names the Consul's life.
+// The index of an award is the ModifyIndex of the lock's entry at its first acquire. It
+// grows throughout the life of one Consul instance, even if the key is deleted in
+// between. (LockIndex does not: it starts over with the key, and a plain PUT resets it
+// to 0.) The value of <prefix>/.generation, read in the transaction that takes the
+// lock, identifies the instance.
 //
 // # Sessions
 //
-// Sessions have a TTL and no health checks: a check ties the lease to the
-// agent's node, and an agent that blinks would take it away. Each award has a
-// session of its own, so that a late unlock of an old term cannot free a new
-// one. The names of sessions tell the proxy; a proxy that starts destroys those
-// it finds of an earlier life of itself.
+// Sessions have a TTL and no health checks: a check would tie the lease to the agent's
+// node, and a flapping agent would lose it. Each award has a session of its own, so
+// that a late unlock of an old term cannot free a new one. A session's name contains
+// the proxy's name; a proxy that starts destroys the sessions that it left when it last
+// ran.
 //
-// # Rights
+// # Permissions
 //
-// With ACLs on, the token needs key:write below the prefix (which includes
-// reading and listing) and session:write on the agent's node; session:read, to
-// find its old sessions at start, may be missing.
+// With ACLs enabled, the token needs key:write on the prefix (which includes reading
+// and listing) and session:write on the agent's node. It can do without session:read,
+// which is used to find old sessions at startup.
 package consul
 
 import (
@@ -41,36 +41,36 @@ import (
 )
 
 const (
-	// Source is what the provider's awards are recorded under.
+	// Source is the name under which the provider's awards are recorded.
 	Source = "consul"
-	// DefaultPrefix is where the keys are.
+	// DefaultPrefix is the default prefix of all keys.
 	DefaultPrefix = "fencepost"
-	// DefaultLockDelay is how long Consul keeps a lease closed whose session
-	// was lost. The fence makes a longer one needless.
+	// DefaultLockDelay is how long Consul blocks a lease whose session was lost.
+	// Because of the fence it need not be longer.
 	DefaultLockDelay = time.Second
-	// maxConns leaves room below Consul's limit of 200 connections per client
-	// address, which counts renewals too.
+	// maxConns stays well below Consul's limit of 200 connections per client address,
+	// which includes renewals.
 	maxConns = 64
 )
 
-// Config is what New needs.
+// Config is the configuration of a Client.
 type Config struct {
 	Address string // host:port; default 127.0.0.1:8500
 	Scheme  string // http (default) or https
 	Token   string
-	// CAFile, CertFile, KeyFile and ServerName are for https.
+	// CAFile, CertFile, KeyFile and ServerName apply to https.
 	CAFile, CertFile, KeyFile, ServerName string
 
 	Prefix string // of all keys; default DefaultPrefix
-	// Proxy names this proxy. No two that run at once may have the same name:
-	// a starting one destroys the sessions of its name.
+	// Proxy is this proxy's name. It must be unique among running proxies, because a
+	// proxy that starts destroys the sessions under its name.
 	Proxy     string
 	LockDelay time.Duration // default DefaultLockDelay
 	Logger    *zap.Logger
 }
 
-// Client is one proxy's connection to Consul. Close ends it, after all
-// Elections that use its providers.
+// Client is one proxy's connection to Consul. Close it after all Elections that use its
+// providers.
 type Client struct {
 	api       *api.Client
 	transport *http.Transport
@@ -80,22 +80,22 @@ type Client struct {
 	ctx       context.Context // ends with Close
 	wg        sync.WaitGroup
 
-	start struct { // destroying the sessions of an earlier life
+	start struct { // for destroying the sessions of an earlier run
 		sync.Mutex
 		done bool
 	}
 	mu struct {
 		sync.Mutex
-		pending map[string]*attempt // by incarnation: awards that may have been made
+		pending map[string]*attempt // by incarnation: sessions that may have been awarded a lease
 	}
 	seen observation
 }
 
-// New returns a client that watches the prefix until Close. It does not wait
-// for Consul to be there.
+// New returns a client that watches the prefix until Close. It does not wait until
+// Consul is reachable.
 func New(cfg Config) (*Client, error) {
 	if cfg.Proxy == "" {
-		return nil, errors.New("consul elector: the name of the proxy is missing")
+		return nil, errors.New("consul elector: Config.Proxy is empty")
 	}
 	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
 		cfg.Prefix = DefaultPrefix
@@ -113,7 +113,7 @@ func New(cfg Config) (*Client, error) {
 		MaxConnsPerHost:     maxConns,
 		MaxIdleConnsPerHost: 8,
 		IdleConnTimeout:     90 * time.Second,
-		DisableCompression:  true, // answers are small, and the agent is near
+		DisableCompression:  true, // responses are small, and the agent is near
 	}
 	client, err := api.NewClient(&api.Config{
 		Address: cfg.Address, Scheme: cfg.Scheme, Token: cfg.Token, Transport: transport,
@@ -131,7 +131,7 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Close ends the watch and waits for what is under way. It releases nothing.
+// Close stops the watch and waits for requests in progress. It releases no lease.
 func (c *Client) Close() error {
 	c.cancel()
 	c.wg.Wait()
@@ -143,35 +143,34 @@ func (c *Client) Close() error {
 // close the client.
 func (c *Client) Database(name string) *Provider { return &Provider{c: c, database: name} }
 
-// Healthy returns why the prefix cannot be watched now, nil if it can.
+// Healthy returns why the prefix cannot be watched at the moment, or nil if it can.
 func (c *Client) Healthy() error { return c.seen.failure() }
 
-// BumpGeneration begins a new life of the lease service, whose awards are newer
-// than all that were made before: the operator's way on after Consul was
-// restored or rebuilt.
-func (c *Client) BumpGeneration(ctx context.Context) (marker string, err error) {
-	marker = newInstanceID()
-	_, err = c.api.KV().Put(&api.KVPair{Key: c.instanceKey(), Value: []byte(marker)}, write(ctx))
+// BumpGeneration gives the lease service a new instance id, whose awards are newer than
+// all earlier ones. An operator uses it after Consul was restored or rebuilt.
+func (c *Client) BumpGeneration(ctx context.Context) (instanceID string, err error) {
+	instanceID = newInstanceID()
+	_, err = c.api.KV().Put(&api.KVPair{Key: c.instanceKey(), Value: []byte(instanceID)}, write(ctx))
 	if err != nil {
 		return "", fmt.Errorf("begin a new generation in consul: %w", err)
 	}
-	return marker, nil
+	return instanceID, nil
 }
 
-// makeInstanceID makes the marker if there is none. Of two that try, one succeeds;
-// both are content.
+// makeInstanceID creates the instance id if there is none. If two proxies try, one
+// succeeds, and both may go on.
 func (c *Client) makeInstanceID(ctx context.Context) (made bool, err error) {
 	made, _, err = c.api.KV().CAS(&api.KVPair{Key: c.instanceKey(), Value: []byte(newInstanceID())}, write(ctx))
 	if err != nil {
-		return false, fmt.Errorf("make the generation marker: %w", err)
+		return false, fmt.Errorf("create the instance id: %w", err)
 	}
 	return made, nil
 }
 
 func (c *Client) sessionName() string { return "fencepost/" + c.cfg.Proxy }
 
-// begin destroys, once, the sessions of an earlier life of this proxy. No
-// session of this life can be among them: none is made before.
+// begin destroys the sessions of an earlier run of this proxy, once. None of the
+// present run can be among them, because all are created later.
 func (c *Client) begin(ctx context.Context) error {
 	c.start.Lock()
 	defer c.start.Unlock()
@@ -181,7 +180,7 @@ func (c *Client) begin(ctx context.Context) error {
 	sessions, _, err := c.api.Session().List(read(ctx))
 	switch {
 	case isStatus(err, http.StatusForbidden):
-		c.log.Warn("cannot look for sessions of an earlier life: the token lacks session:read", zap.Error(err))
+		c.log.Warn("cannot list sessions of an earlier run: the token lacks session:read", zap.Error(err))
 	case err != nil:
 		return fmt.Errorf("list sessions: %w", err)
 	}
@@ -190,16 +189,16 @@ func (c *Client) begin(ctx context.Context) error {
 			continue
 		}
 		if _, err := c.api.Session().Destroy(s.ID, write(ctx)); err != nil {
-			return fmt.Errorf("destroy a session of an earlier life: %w", err)
+			return fmt.Errorf("destroy a session of an earlier run: %w", err)
 		}
-		c.log.Info("destroyed a session of an earlier life", zap.String("session", s.ID))
+		c.log.Info("destroyed a session of an earlier run", zap.String("session", s.ID))
 	}
 	c.start.done = true
 	return nil
 }
 
-// dispose destroys a session that holds nothing, in the background. What is
-// left of it ends with its TTL.
+// dispose destroys a session that holds nothing, in the background. If that fails, the
+// session expires with its TTL.
 func (c *Client) dispose(session string) {
 	c.wg.Add(1)
 	go func() {
@@ -212,7 +211,7 @@ func (c *Client) dispose(session string) {
 	}()
 }
 
-// read asks for an answer that a quorum stands behind.
+// read requests a consistent read, confirmed by a quorum.
 func read(ctx context.Context) *api.QueryOptions {
 	return (&api.QueryOptions{RequireConsistent: true}).WithContext(ctx)
 }

@@ -53,7 +53,7 @@ type worker struct {
 func (w *worker) Activity() (uint64, bool) { return w.reads.Load(), true }
 func (w *worker) StatusChanged()           {}
 
-// elections is a proxy of its own, over the real fence.
+// elections returns a proxy's Elections over the real fence.
 func elections(t *testing.T, c *consul.Client, ttl time.Duration) *election.Elections {
 	t.Helper()
 	server := pgtest.Shared(t)
@@ -76,7 +76,7 @@ func elections(t *testing.T, c *consul.Client, ttl time.Duration) *election.Elec
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 		defer cancel()
-		_ = e.Close(ctx) // Consul may be gone
+		_ = e.Close(ctx) // Consul may be down
 	})
 	return e
 }
@@ -98,9 +98,9 @@ func join(t *testing.T, e *election.Elections, db, name string) *worker {
 	return w
 }
 
-// A snapshot that is restored takes the order of awards back, or keeps it, as
-// Consul likes. Whatever it does, no epoch comes again, and where nobody can be
-// granted one any more the error names the way out.
+// Restoring a snapshot may or may not take the order of awards back. In either case no
+// epoch is granted twice, and if nobody can be granted one any more, the error says
+// what to do.
 func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
 	t.Parallel()
 	db := pgtest.Shared(t).Database(t)
@@ -142,12 +142,12 @@ func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
 		w := join(t, elections(t, c, ttl), db, "after the rebuild")
 		eventually(t, "the fence refuses the old order", patience, func() bool { return w.Status().Fault != nil })
 		if w.Status().CanWrite() || w.Status().Epoch != 0 {
-			t.Errorf("an award of an old order was granted: %+v", *w.Status())
+			t.Errorf("an award that was not newer was granted: %+v", *w.Status())
 		}
 		var refusal *fencing.Refusal
 		if err := w.AwaitLeader(within(t, patience)); !errors.As(err, &refusal) || refusal.SQLState != fencing.StateNoFence ||
 			!strings.Contains(refusal.Hint, "fencepost generation bump") {
-			t.Errorf("the error does not name the way out: %v", err)
+			t.Errorf("the error does not say what to do: %v", err)
 		}
 		if _, err := c.BumpGeneration(within(t, patience)); err != nil {
 			t.Fatal(err)
@@ -174,7 +174,7 @@ func TestFrozenAgentStopsTheLeaderInTime(t *testing.T) {
 	eventually(t, "the leader stops", ttl+2*time.Second, func() bool { return !w.Status().CanWrite() })
 	t.Logf("stopped after %v", time.Since(began))
 	if s := w.Status(); !s.Lapsed || s.Epoch != epoch {
-		t.Errorf("the standing is %+v", *s)
+		t.Errorf("the status is %+v", *s)
 	}
 	eventually(t, "the client notices", 30*time.Second, func() bool { return c.Healthy() != nil || w.Status().Lapsed })
 	agent.Continue(t)
@@ -187,7 +187,7 @@ func TestFrozenAgentStopsTheLeaderInTime(t *testing.T) {
 func TestStartingProxyDestroysItsOldSessions(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Shared(t)
-	prefix := pgtest.Shared(t).Database(t) // a name of this test's own
+	prefix := pgtest.Shared(t).Database(t) // unique to this test
 	const long = 60 * time.Second
 	mine := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-one"}).Database("db")
 	other := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-two"}).Database("db")
@@ -200,7 +200,7 @@ func TestStartingProxyDestroysItsOldSessions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The proxy dies, and starts again.
+	// The proxy dies and starts again.
 	again := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "-one"}).Database("db")
 	eventually(t, "the old lease is free", lockDelay+5*time.Second, func() bool {
 		_, err := again.Acquire(within(t, patience), bid("c", long))
@@ -254,7 +254,7 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	}
 }
 
-// token makes an ACL token with the rules.
+// token creates an ACL token with the rules.
 func token(t *testing.T, agent *consultest.Agent, rules string) string {
 	t.Helper()
 	policy := fmt.Sprintf(`{"Name": "p%d", "Rules": %s}`, time.Now().UnixNano(), quoted(t, rules))
@@ -278,9 +278,9 @@ func quoted(t *testing.T, s string) string {
 	return string(text)
 }
 
-// The one test with Consul's own least TTL: the lease of a proxy that died is
-// free after no less than the TTL and no more than twice of it and the
-// lock-delay.
+// The only test with Consul's own minimum TTL: the lease of a dead proxy is free no
+// earlier than after the TTL, and no later than after twice the TTL plus the lock
+// delay.
 func TestDeadHolderWithTheDefaultTTL(t *testing.T) {
 	t.Parallel()
 	const ttl = 10 * time.Second
@@ -288,7 +288,7 @@ func TestDeadHolderWithTheDefaultTTL(t *testing.T) {
 	p := client(t, consul.Config{Address: agent.Addr(), Proxy: "one"}).Database("db")
 	q := client(t, consul.Config{Address: agent.Addr(), Proxy: "two"}).Database("db")
 	if _, err := p.Acquire(within(t, patience), bid("short", time.Second)); err == nil {
-		t.Error("Consul took a TTL of 1s; the agent is not what this test is for")
+		t.Error("Consul accepted a TTL of 1s, so the agent is not suitable for this test")
 	}
 	began := time.Now()
 	first, err := p.Acquire(within(t, patience), bid("a", ttl))
@@ -328,12 +328,12 @@ func TestNamesCannotMeetInOneKey(t *testing.T) {
 		if err := c.Database(name[0]).Renew(within(t, patience), lease); err != nil {
 			t.Errorf("the lease of %q renews with %v", name, err)
 		}
-		var sight election.LeaseObservation
-		for ctx := within(t, patience); err == nil && sight.State != election.Held; {
-			sight, err = c.Database(name[0]).Watch(ctx, name[1], sight)
+		var obs election.LeaseObservation
+		for ctx := within(t, patience); err == nil && obs.State != election.Held; {
+			obs, err = c.Database(name[0]).Watch(ctx, name[1], obs)
 		}
-		if err != nil || sight.Incarnation != b.Incarnation {
-			t.Errorf("the lease of %q is seen as %+v, %v", name, sight, err)
+		if err != nil || obs.Incarnation != b.Incarnation {
+			t.Errorf("the lease of %q is seen as %+v, %v", name, obs, err)
 		}
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// flagUnresponsive, as the flags of an unlocked key, says that its lease was
-// released for silence.
+// flagUnresponsive, as the flags of an unlocked key, means that its lease was released
+// as unresponsive.
 const flagUnresponsive = 1
 
-// value is what a lock's entry holds: for people who look at the key, and for
-// other proxies to know whose lease it is.
+// value is what a lock's entry holds. People can read it, and other proxies learn from
+// it whose lease it is.
 type value struct {
 	Worker      string    `json:"worker"`
 	Incarnation string    `json:"incarnation"`
@@ -31,8 +31,8 @@ func (c *Client) key(database, resource string) string {
 	return c.cfg.Prefix + "/" + escape(database) + "/" + escape(resource)
 }
 
-// escape makes a name one segment of a key: whatever it holds, two names never
-// give the same key, and no segment is special to a path.
+// escape converts a name to one segment of a key. Two names never give the same
+// segment, and no segment has a special meaning in a path.
 func escape(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
@@ -40,7 +40,7 @@ func escape(name string) string {
 		case 'a' <= ch && ch <= 'z', 'A' <= ch && ch <= 'Z', '0' <= ch && ch <= '9', ch == '-', ch == '_':
 			b.WriteByte(ch)
 		default:
-			fmt.Fprintf(&b, "=%02X", ch) // Consul would decode a % of ours
+			fmt.Fprintf(&b, "=%02X", ch) // not %, which Consul would decode
 		}
 	}
 	return b.String()
@@ -51,25 +51,25 @@ func newInstanceID() string { return rand.Text() }
 func (c *Client) encode(bid election.AcquireRequest) []byte {
 	text, err := json.Marshal(value{Worker: bid.Worker, Incarnation: bid.Incarnation, Proxy: c.cfg.Proxy, Since: time.Now().UTC()})
 	if err != nil {
-		panic("consul elector: encode a lease: " + err.Error()) // strings and a time always encode
+		panic("consul elector: encode a lease: " + err.Error()) // cannot happen: strings and a time always encode
 	}
 	return text
 }
 
-// observationOf is what an entry says. nil is a lease that nobody ever had, or whose
-// key was deleted.
-func observationOf(pair *api.KVPair, marker string) election.LeaseObservation {
+// observationOf returns the observation of an entry. A nil pair means that nobody ever
+// had the lease, or that its key was deleted.
+func observationOf(pair *api.KVPair, instanceID string) election.LeaseObservation {
 	if pair == nil {
-		return election.LeaseObservation{State: election.Freed, InstanceID: marker}
+		return election.LeaseObservation{State: election.Freed, InstanceID: instanceID}
 	}
 	var v value
-	_ = json.Unmarshal(pair.Value, &v) // another's text has no incarnation, and that is all there is to know
-	sight := election.LeaseObservation{State: election.Freed, Incarnation: v.Incarnation, Index: int64(pair.ModifyIndex), InstanceID: marker}
+	_ = json.Unmarshal(pair.Value, &v) // another program's value has no incarnation, and that is all that matters
+	obs := election.LeaseObservation{State: election.Freed, Incarnation: v.Incarnation, Index: int64(pair.ModifyIndex), InstanceID: instanceID}
 	switch {
 	case pair.Session != "":
-		sight.State = election.Held
+		obs.State = election.Held
 	case pair.Flags == flagUnresponsive:
-		sight.State = election.Unresponsive
+		obs.State = election.Unresponsive
 	}
-	return sight
+	return obs
 }

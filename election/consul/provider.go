@@ -19,9 +19,9 @@ type Provider struct {
 	database string
 }
 
-// attempt is a session made to take a lease, until it is known whether it did.
-// It has taken nothing, or one award: the value does not change, so the index
-// of its entry stays that of the first acquire.
+// attempt is a session that was created to acquire a lease, until it is known whether
+// it did. It can have at most one award: its value does not change, so the index of the
+// entry remains that of the first acquire.
 type attempt struct {
 	session string
 	value   []byte
@@ -46,8 +46,8 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 	return p.c.lock(ctx, key, bid, try)
 }
 
-// prepare looks whether the lease is free, and gives the bid's session, whose TTL
-// has just begun anew.
+// prepare tests whether the lease is free, and returns the session for the request,
+// whose TTL has just been renewed.
 func (p *Provider) prepare(ctx context.Context, key string, bid election.AcquireRequest) (*attempt, error) {
 	if err := p.c.begin(ctx); err != nil {
 		return nil, err
@@ -55,10 +55,10 @@ func (p *Provider) prepare(ctx context.Context, key string, bid election.Acquire
 	try := p.c.pending(bid)
 	pair, _, err := p.c.api.KV().Get(key, read(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("look at %s: %w", key, err)
+		return nil, fmt.Errorf("read %s: %w", key, err)
 	}
 	if pair != nil && pair.Session != "" && (try == nil || pair.Session != try.session) {
-		return nil, election.ErrHeld // before a session was made for nothing
+		return nil, election.ErrHeld // do not create a session in vain
 	}
 	if try == nil {
 		return p.c.attempt(ctx, bid)
@@ -73,27 +73,27 @@ func (p *Provider) prepare(ctx context.Context, key string, bid election.Acquire
 	return try, nil
 }
 
-// pending returns the attempt of the bid that is not known to have failed.
+// pending returns the attempt of the request that is not known to have failed, or nil.
 func (c *Client) pending(bid election.AcquireRequest) *attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.pending[bid.Incarnation]
 }
 
-// settle forgets an attempt: it got the lease, or for certain did not.
+// settle removes an attempt whose outcome is known.
 func (c *Client) settle(bid election.AcquireRequest) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.mu.pending, bid.Incarnation)
 }
 
-// attempt makes a session.
+// attempt creates a session.
 func (c *Client) attempt(ctx context.Context, bid election.AcquireRequest) (*attempt, error) {
 	session, _, err := c.api.Session().CreateNoChecks(&api.SessionEntry{
 		Name: c.sessionName(), TTL: bid.TTL.String(), LockDelay: c.cfg.LockDelay, Behavior: api.SessionBehaviorRelease,
 	}, write(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("make a session: %w", err)
+		return nil, fmt.Errorf("create a session: %w", err)
 	}
 	try := &attempt{session: session, value: c.encode(bid)}
 	c.mu.Lock()
@@ -102,7 +102,7 @@ func (c *Client) attempt(ctx context.Context, bid election.AcquireRequest) (*att
 	return try, nil
 }
 
-// lock reads the marker and takes the lock in one transaction.
+// lock reads the instance id and takes the lock in one transaction.
 func (c *Client) lock(ctx context.Context, key string, bid election.AcquireRequest, try *attempt) (*election.Lease, error) {
 	ops := api.TxnOps{
 		{KV: &api.KVTxnOp{Verb: api.KVGet, Key: c.instanceKey()}},
@@ -118,7 +118,7 @@ func (c *Client) lock(ctx context.Context, key string, bid election.AcquireReque
 	what := failure(answer.Errors)
 	switch {
 	case strings.Contains(what, "due to lock delay"):
-		return nil, fmt.Errorf("%w: consul keeps it closed for the lock-delay", election.ErrHeld) // the session waits for the next try
+		return nil, fmt.Errorf("%w: consul blocks it during the lock delay", election.ErrHeld) // the session is kept for the next attempt
 	case strings.Contains(what, "lock is already held"):
 		c.settle(bid)
 		c.dispose(try.session)
@@ -134,9 +134,9 @@ func (c *Client) lock(ctx context.Context, key string, bid election.AcquireReque
 	return nil, fmt.Errorf("lock %s: %s", key, what)
 }
 
-// locked reads the award from the transaction's results. Without the right to
-// read the marker the lock may be ours and its order unknown: the attempt stays
-// pending until it is released.
+// locked reads the award from the transaction's results. Without permission to read the
+// instance id, the lock may have been taken with an unknown order. The attempt then
+// stays pending until it is released.
 func (c *Client) locked(key string, bid election.AcquireRequest, try *attempt, results api.TxnResults) (*election.Lease, error) {
 	lease := &election.Lease{AcquireRequest: bid, Handle: try.session}
 	for _, result := range results {
@@ -149,7 +149,7 @@ func (c *Client) locked(key string, bid election.AcquireRequest, try *attempt, r
 		}
 	}
 	if lease.InstanceID == "" || lease.Index == 0 {
-		return nil, fmt.Errorf("lock %s: consul does not show its entry or %s: the token lacks key:read", key, c.instanceKey())
+		return nil, fmt.Errorf("lock %s: consul does not return its entry or %s: the token lacks key:read", key, c.instanceKey())
 	}
 	c.settle(bid)
 	return lease, nil
@@ -163,9 +163,9 @@ func failure(errs api.TxnErrors) string {
 	return strings.Join(texts, "; ")
 }
 
-// Renew implements election.Provider. A renewed session proves nothing about
-// the lock (Consul renews it also when the key was deleted), so a consistent
-// read goes with it.
+// Renew implements election.Provider. A renewed session proves nothing about the lock,
+// because Consul renews it even if the key was deleted. So Renew also does a consistent
+// read.
 func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 	if err := p.c.renewSession(ctx, l.Handle); err != nil {
 		return err
@@ -174,11 +174,11 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 	pair, _, err := p.c.api.KV().Get(key, read(ctx))
 	switch {
 	case err != nil:
-		return fmt.Errorf("look at %s: %w", key, err)
+		return fmt.Errorf("read %s: %w", key, err)
 	case pair == nil:
 		return fmt.Errorf("%w: %s was deleted", election.ErrLost, key)
 	case pair.Session != l.Handle:
-		return fmt.Errorf("%w: %s is not locked by its session any more", election.ErrLost, key)
+		return fmt.Errorf("%w: %s is no longer locked by its session", election.ErrLost, key)
 	}
 	return nil
 }
@@ -189,15 +189,15 @@ func (c *Client) renewSession(ctx context.Context, session string) error {
 	_, err := c.api.Raw().Write("/v1/session/renew/"+url.PathEscape(session), nil, &sessions, write(ctx))
 	switch {
 	case isStatus(err, http.StatusNotFound):
-		return fmt.Errorf("%w: consul does not know the session any more", election.ErrLost)
+		return fmt.Errorf("%w: consul no longer knows the session", election.ErrLost)
 	case err != nil:
 		return fmt.Errorf("renew the session: %w", err)
 	}
 	return nil
 }
 
-// Release implements election.Provider: unlock (which begins no lock-delay, and
-// frees nobody else's lock), then destroy.
+// Release implements election.Provider. It unlocks the key, which starts no lock delay
+// and frees no other session's lock, and then destroys the session.
 func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason) error {
 	session := l.Handle
 	if session == "" {
@@ -228,15 +228,15 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 	return nil
 }
 
-// clearUnresponsive turns a vacancy by silence that the bid's candidacy left, and that
-// nobody has filled since, into one that anybody may fill.
+// clearUnresponsive makes a lease available to everybody that this candidacy released
+// as unresponsive and that nobody has acquired since.
 func (p *Provider) clearUnresponsive(ctx context.Context, key string, bid election.AcquireRequest) error {
 	pair, _, err := p.c.api.KV().Get(key, read(ctx))
 	if err != nil {
-		return fmt.Errorf("look at %s: %w", key, err)
+		return fmt.Errorf("read %s: %w", key, err)
 	}
-	sight := observationOf(pair, "")
-	if sight.State != election.Unresponsive || sight.Incarnation != bid.Incarnation {
+	obs := observationOf(pair, "")
+	if obs.State != election.Unresponsive || obs.Incarnation != bid.Incarnation {
 		return nil
 	}
 	pair.Flags = 0
@@ -246,17 +246,17 @@ func (p *Provider) clearUnresponsive(ctx context.Context, key string, bid electi
 	return nil
 }
 
-// Watch implements election.Provider. All watches of a proxy share one request
-// to Consul.
+// Watch implements election.Provider. All watches of a proxy share one request to
+// Consul.
 func (p *Provider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (election.LeaseObservation, error) {
 	key := p.c.key(p.database, resource)
 	for {
-		sight, changed, err := p.c.seen.poll(key)
+		obs, changed, err := p.c.seen.poll(key)
 		switch {
 		case err != nil:
 			return election.LeaseObservation{}, err
-		case sight != seen && sight.State != election.Unseen:
-			return sight, nil
+		case obs != seen && obs.State != election.Unseen:
+			return obs, nil
 		}
 		select {
 		case <-changed:

@@ -20,9 +20,8 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const (
-	// ttl is what the leases of these tests last: a little more than the least
-	// that a test agent allows. Consul waits for twice as long before it ends a
-	// session.
+	// ttl is the TTL of the leases in these tests, a little more than the minimum that
+	// a test agent allows. Consul waits up to twice as long before it ends a session.
 	ttl       = 1500 * time.Millisecond
 	lockDelay = 100 * time.Millisecond
 )
@@ -34,7 +33,7 @@ func TestConformance(t *testing.T) {
 	})
 }
 
-// service is an agent with a prefix of the test's own.
+// service is an agent with a prefix that is unique to the test.
 func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Service {
 	key := "/v1/kv/" + db + "/" + db + "/"
 	return &electiontest.Service{
@@ -42,7 +41,7 @@ func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Ser
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
 			return client(t, consul.Config{Address: link.Addr(), Prefix: db, Proxy: db + proxy}).Database(db)
 		},
-		// A release is a transaction too, but unlocks.
+		// A release is a transaction too, but it unlocks.
 		Request: func(string) string { return `"Verb":"lock"` },
 		Bump: func(t *testing.T) {
 			agent.Request(t, http.MethodPut, "/v1/kv/"+db+"/.generation", []byte(rand.Text()))
@@ -66,7 +65,7 @@ func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Ser
 	}
 }
 
-// holder is the session that has locked a key.
+// holder returns the session that has locked a key.
 func holder(t *testing.T, agent *consultest.Agent, path string) string {
 	t.Helper()
 	var pairs []struct{ Session string }

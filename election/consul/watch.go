@@ -13,36 +13,36 @@ import (
 )
 
 const (
-	// watchWait is how long Consul holds a watch open. It is also the timer
-	// beside it: what a watch missed is seen with the next one.
+	// watchWait is how long Consul holds a watch request open. Whatever one request
+	// missed is seen by the next.
 	watchWait = 10 * time.Second
 	// watchTimeout leaves room for the jitter that Consul adds.
 	watchTimeout = watchWait + watchWait/16 + 5*time.Second
 	maxPause     = 2 * time.Second
 )
 
-// observation is what the watch last saw of all keys below the prefix.
+// observation is what the watch last saw of all keys under the prefix.
 type observation struct {
 	mu         sync.Mutex
-	changed    chan struct{} // closed and replaced with each news
-	instanceID string        // "" before the first answer
+	changed    chan struct{} // closed and replaced with each change
+	instanceID string        // "" before the first response
 	err        error
 	leases     map[string]election.LeaseObservation
 }
 
 func (o *observation) init() { o.changed = make(chan struct{}) }
 
-// poll returns the sight of a key, and a channel that is closed when there may
-// be news. The sight is Unseen before the first answer. The error says why
-// nothing can be seen now.
+// poll returns the observation of a key, and a channel that is closed when it may have
+// changed. The observation is Unseen before the first response. The error says why
+// nothing can be observed at the moment.
 func (o *observation) poll(key string) (election.LeaseObservation, <-chan struct{}, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	switch sight, ok := o.leases[key]; {
+	switch obs, ok := o.leases[key]; {
 	case o.err != nil:
 		return election.LeaseObservation{}, o.changed, o.err
 	case ok:
-		return sight, o.changed, nil
+		return obs, o.changed, nil
 	case o.instanceID != "":
 		return observationOf(nil, o.instanceID), o.changed, nil
 	default:
@@ -56,14 +56,14 @@ func (o *observation) failure() error {
 	return o.err
 }
 
-func (o *observation) store(pairs api.KVPairs, marker string) {
-	sights := make(map[string]election.LeaseObservation, len(pairs))
+func (o *observation) store(pairs api.KVPairs, instanceID string) {
+	leases := make(map[string]election.LeaseObservation, len(pairs))
 	for _, pair := range pairs {
-		sights[pair.Key] = observationOf(pair, marker)
+		leases[pair.Key] = observationOf(pair, instanceID)
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.leases, o.instanceID, o.err = sights, marker, nil
+	o.leases, o.instanceID, o.err = leases, instanceID, nil
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
@@ -79,8 +79,8 @@ func (o *observation) fail(err error) (first bool) {
 	return first
 }
 
-// watch keeps the observation up to date until Close. One request serves all
-// databases and resources of this proxy.
+// watch keeps the observation up to date until Close. One request serves all databases
+// and resources of this proxy.
 func (c *Client) watch() {
 	defer c.wg.Done()
 	var index uint64
@@ -91,7 +91,7 @@ func (c *Client) watch() {
 			index, pause = next, 100*time.Millisecond
 			continue
 		}
-		index = 0 // whatever it was, look at all of it next time
+		index = 0 // read everything next time, whatever the error was
 		if c.ctx.Err() != nil {
 			return
 		}
@@ -108,8 +108,8 @@ func (c *Client) watch() {
 	}
 }
 
-// watchOnce waits for an index above the given one, stores what it sees, and
-// returns the index to go on from.
+// watchOnce waits for an index above the given one, stores what it observes, and
+// returns the index to continue from.
 func (c *Client) watchOnce(index uint64) (uint64, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, watchTimeout)
 	defer cancel()
@@ -121,21 +121,21 @@ func (c *Client) watchOnce(index uint64) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("watch %s/: %w", c.cfg.Prefix, err)
 	}
-	marker := c.instanceIDIn(pairs)
-	if marker == "" {
-		return 0, c.publishInstanceID(ctx) // and look again
+	instanceID := c.instanceIDIn(pairs)
+	if instanceID == "" {
+		return 0, c.publishInstanceID(ctx) // and read again
 	}
-	c.seen.store(pairs, marker)
+	c.seen.store(pairs, instanceID)
 	switch {
-	case meta.LastIndex < index: // it went back, as after a restore
+	case meta.LastIndex < index: // the index went back, as after a restore
 		return 0, nil
-	case meta.LastIndex == 0: // would not block
+	case meta.LastIndex == 0: // an index of 0 would not block
 		return 1, nil
 	}
 	return meta.LastIndex, nil
 }
 
-// instanceIDIn returns the marker, "" if it is not among the pairs.
+// instanceIDIn returns the instance id, or "" if it is not among the pairs.
 func (c *Client) instanceIDIn(pairs api.KVPairs) string {
 	for _, pair := range pairs {
 		if pair.Key == c.instanceKey() {
@@ -145,8 +145,8 @@ func (c *Client) instanceIDIn(pairs api.KVPairs) string {
 	return ""
 }
 
-// publishInstanceID makes the marker. If it is there already, and was not shown, nobody
-// can bid.
+// publishInstanceID creates the instance id. If there is one already that the watch
+// could not read, nobody can acquire a lease, and the error says so.
 func (c *Client) publishInstanceID(ctx context.Context) error {
 	made, err := c.makeInstanceID(ctx)
 	if err != nil || made {
@@ -154,9 +154,9 @@ func (c *Client) publishInstanceID(ctx context.Context) error {
 	}
 	switch pair, _, err := c.api.KV().Get(c.instanceKey(), read(ctx)); {
 	case err != nil:
-		return fmt.Errorf("look at %s: %w", c.instanceKey(), err)
-	case pair != nil && len(pair.Value) > 0: // made by another proxy just now
+		return fmt.Errorf("read %s: %w", c.instanceKey(), err)
+	case pair != nil && len(pair.Value) > 0: // another proxy has just created it
 		return nil
 	}
-	return fmt.Errorf("consul does not show %s, or it is empty: the token lacks key:read, or somebody overwrote it (fencepost generation bump makes a new one)", c.instanceKey())
+	return fmt.Errorf("consul does not return %s, or it is empty: the token lacks key:read, or the key was overwritten (fencepost generation bump creates a new one)", c.instanceKey())
 }

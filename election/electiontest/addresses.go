@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// addressCases are about one worker id that comes from two addresses.
+// addressCases are about one worker id that is used from two addresses.
 var addressCases = []testCase{
 	{"a worker id names one process", func(w *world) {
 		p := w.proxy("one")
@@ -63,7 +63,7 @@ var addressCases = []testCase{
 		p := w.proxy("one", timeout(quiet))
 		a := p.first("a")
 		epoch := a.mustLead()
-		a.hush() // its host has gone without a word: the connection looks open
+		a.hush() // its host has died silently: the connection looks open
 		var b *conn
 		eventually(w.T, "the id is free", quiet+soon, func() bool {
 			c, err := p.tryJoin("a", from("192.0.2.2"))

@@ -40,7 +40,7 @@ func (w *world) mustRelease(p election.Provider, l *election.Lease, why election
 	}
 }
 
-// mustFollow fails unless the later award is newer.
+// mustFollow fails the test unless the later award is newer.
 func (w *world) mustFollow(earlier, later *election.Lease) {
 	w.Helper()
 	if later.InstanceID != earlier.InstanceID || later.Index <= earlier.Index {
@@ -50,14 +50,14 @@ func (w *world) mustFollow(earlier, later *election.Lease) {
 
 func (w *world) see(p election.Provider, want election.LeaseState) election.LeaseObservation {
 	w.Helper()
-	var sight election.LeaseObservation
-	for ctx := within(w.T, w.service.Death+soon); sight.State != want; {
+	var obs election.LeaseObservation
+	for ctx := within(w.T, w.service.Death+soon); obs.State != want; {
 		var err error
-		if sight, err = p.Watch(ctx, resource, sight); err != nil {
-			w.Fatalf("watching for %q, last seen %+v: %v", want, sight, err)
+		if obs, err = p.Watch(ctx, resource, obs); err != nil {
+			w.Fatalf("watching for %q, last seen %+v: %v", want, obs, err)
 		}
 	}
-	return sight
+	return obs
 }
 
 // awardCases are about the order of awards.
@@ -109,7 +109,7 @@ var awardCases = []testCase{
 			worker string
 		}{{q, "b"}, {p, "a"}, {p, "c"}} {
 			w.mustRelease(p, last, election.ReasonLeft)
-			w.mustRelease(q, last, election.ReasonLeft) // twice, and by another proxy: no harm
+			w.mustRelease(q, last, election.ReasonLeft) // twice, and by another proxy: harmless
 			bid := w.bid(next.worker)
 			bid.Incarnation += "-again"
 			lease := w.acquire(next.p, bid)
@@ -138,7 +138,7 @@ var awardCases = []testCase{
 				bid := w.bid("a " + fault.Name)
 				first := w.acquire(p, bid)
 				fault.Do(t, resource)
-				if p.Renew(within(t, patience), first) == nil { // the lease is held on, and that is fine
+				if p.Renew(within(t, patience), first) == nil { // the lease is still held, which is fine
 					w.mustRelease(p, first, election.ReasonLeft)
 				}
 				second := w.acquire(q, w.bid("b "+fault.Name))
@@ -169,7 +169,8 @@ var termCases = []testCase{
 				w.Errorf("after a late release the holder renews with %v", err)
 			}
 		}
-		// The same candidacy may have had two terms: the first cannot end the second.
+		// The same candidacy may have had two terms. Releasing the first must not end
+		// the second.
 		w.mustRelease(q, present, election.ReasonLeft)
 		again := w.acquire(q, w.bid("b"))
 		w.mustRelease(q, present, election.ReasonLeft)
@@ -186,7 +187,7 @@ var termCases = []testCase{
 		w.mustRelease(p, seed, election.ReasonLeft)
 		lost := link.Lose(w.service.Request("a"))
 		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil || errors.Is(err, election.ErrHeld) {
-			w.Fatalf("an acquire without an answer ended with %v", err)
+			w.Fatalf("an acquire whose response was lost ended with %v", err)
 		}
 		await(w.T, "the answer was lost", lost)
 		q, _ := w.provider("two")
@@ -205,7 +206,7 @@ var termCases = []testCase{
 		w.mustRelease(p, seed, election.ReasonLeft)
 		lost := link.Lose(w.service.Request("a"))
 		if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil {
-			w.Fatal("an acquire without an answer succeeded")
+			w.Fatal("an acquire whose response was lost succeeded")
 		}
 		await(w.T, "the answer was lost", lost)
 		w.mustRelease(p, &election.Lease{AcquireRequest: w.bid("a")}, election.ReasonLeft)
@@ -214,14 +215,14 @@ var termCases = []testCase{
 	{"a cancelled context returns at once", func(w *world) {
 		p, link := w.provider("one")
 		lease := w.mustAcquire(p, w.bid("a"))
-		sight := w.see(p, election.Held)
+		obs := w.see(p, election.Held)
 		link.Stall()
 		requests := map[string]func(context.Context) error{
 			"acquire": func(ctx context.Context) error { _, err := p.Acquire(ctx, w.bid("b")); return err },
 			"renew":   func(ctx context.Context) error { return p.Renew(ctx, lease) },
 			"release": func(ctx context.Context) error { return p.Release(ctx, lease, election.ReasonLeft) },
 			"watch": func(ctx context.Context) error {
-				_, err := p.Watch(ctx, resource, sight)
+				_, err := p.Watch(ctx, resource, obs)
 				return err
 			},
 		}
@@ -256,24 +257,24 @@ var termCases = []testCase{
 		q, _ := w.provider("two")
 		w.see(q, election.Freed)
 		lease := w.mustAcquire(p, w.bid("a"))
-		if sight := w.see(q, election.Held); sight.Incarnation != lease.Incarnation {
-			w.Errorf("the holder is seen as %q", sight.Incarnation)
+		if obs := w.see(q, election.Held); obs.Incarnation != lease.Incarnation {
+			w.Errorf("the holder is seen as %q", obs.Incarnation)
 		}
 		w.mustRelease(p, lease, election.ReasonUnresponsive)
 		w.see(q, election.Unresponsive)
-		w.mustRelease(p, lease, election.ReasonLeft) // it died of its silence
+		w.mustRelease(p, lease, election.ReasonLeft) // it was dead
 		w.see(q, election.Freed)
 		second := w.mustAcquire(q, w.bid("b"))
 		w.mustRelease(q, second, election.ReasonUnresponsive)
-		w.mustRelease(p, lease, election.ReasonLeft) // not its silence any more
-		if sight := w.see(p, election.Unresponsive); sight.Incarnation != second.Incarnation {
-			w.Errorf("the vacancy is that of %q", sight.Incarnation)
+		w.mustRelease(p, lease, election.ReasonLeft) // no longer released as unresponsive
+		if obs := w.see(p, election.Unresponsive); obs.Incarnation != second.Incarnation {
+			w.Errorf("the vacancy is that of %q", obs.Incarnation)
 		}
 		always(w.T, "the vacancy by silence stays", 200*time.Millisecond, func() bool {
 			ctx, cancel := context.WithTimeout(w.Context(), 50*time.Millisecond)
 			defer cancel()
-			sight, err := p.Watch(ctx, resource, election.LeaseObservation{})
-			return err != nil || sight.State == election.Unresponsive
+			obs, err := p.Watch(ctx, resource, election.LeaseObservation{})
+			return err != nil || obs.State == election.Unresponsive
 		})
 	}},
 }

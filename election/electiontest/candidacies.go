@@ -12,7 +12,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// mustBeGranted fails unless exactly these workers were granted epochs 1, 2, ….
+// mustBeGranted fails the test unless exactly these workers were granted epochs 1, 2,
+// ….
 func (w *world) mustBeGranted(workers ...string) {
 	w.Helper()
 	if got := w.grants(); !slices.Equal(got, workers) {
@@ -20,7 +21,7 @@ func (w *world) mustBeGranted(workers ...string) {
 	}
 }
 
-// mustRefuse fails unless err is a refusal with the SQLSTATE.
+// mustRefuse fails the test unless err is a refusal with the SQLSTATE.
 func (w *world) mustRefuse(err error, state string) *fencing.Refusal {
 	w.Helper()
 	var refusal *fencing.Refusal
@@ -119,8 +120,8 @@ var candidacyCases = []testCase{
 		seed := p.first("seed")
 		seed.mustLead()
 		seed.leaves()
-		lost := p.link.Lose(w.service.Request("a")) // the award's
-		p.gate.loseNext()                           // and the grant's
+		lost := p.link.Lose(w.service.Request("a")) // the response to the award
+		p.gate.loseNext()                           // the response to the grant
 		a := p.join("a")
 		await(w.T, "the answer was lost", lost)
 		if epoch := a.eventuallyLeads(w.service.Death + soon); epoch != 2 {
@@ -139,12 +140,12 @@ var candidacyCases = []testCase{
 		}
 		for seen, tries := 0, 0; seen < 3; tries++ {
 			if tries == 20 {
-				w.Fatal("each look at the deadline came after one more renewal")
+				w.Fatal("every reading of the deadline was followed by another renewal")
 			}
 			late := p.slow.next(w.service.TTL / 5)
 			var asked renewal
 			select {
-			case asked = <-late: // and its answer takes a fifth of the TTL
+			case asked = <-late: // and its response takes a fifth of the TTL
 			case <-time.After(w.service.TTL + soon):
 				w.Fatal("the lease is not renewed")
 			}
@@ -152,7 +153,7 @@ var candidacyCases = []testCase{
 			eventually(w.T, "the late answer came", soon, func() bool { return p.count(election.EventRenewed) > renewed })
 			until := candidacy.Term().TrustedUntil
 			if p.slow.renewals() > asked.number {
-				continue // it may be the deadline of the next
+				continue // this may be the deadline of the next renewal
 			}
 			seen++
 			if until > asked.sent+trust || until < asked.sent {
@@ -171,7 +172,7 @@ var candidacyCases = []testCase{
 			w.Errorf("it stopped %v after the deadline", now-until)
 		}
 		if s := a.Status(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
-			w.Errorf("the standing is %+v", *s)
+			w.Errorf("the status is %+v", *s)
 		}
 		p.link.Resume()
 		if err := a.AwaitConfirmed(within(w.T, patience)); err != nil {
@@ -186,7 +187,7 @@ var candidacyCases = []testCase{
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		waiting := p.gate.close()
 		slow := p.join("slow")
-		await(w.T, "the grant waits", waiting) // it was awarded the lease, and stands still before the grant
+		await(w.T, "the grant waits", waiting) // it has been awarded the lease and stalls before the grant
 		p.link.Cut()
 		b := q.join("b")
 		epoch := b.eventuallyLeads(w.service.Death + soon)
@@ -207,13 +208,13 @@ var candidacyCases = []testCase{
 				return p.count(election.EventRenewed) + p.count(election.EventLost) + q.count(election.EventRenewed) + q.count(election.EventLost)
 			}
 			fault.Do(w.T, resource)
-			seen := known() + 1 // one renewal may have been under way
+			seen := known() + 1 // one renewal may have been in progress
 			eventually(w.T, "the holder finds out", w.service.Death+soon, func() bool { return known() > seen })
 			eventually(w.T, "one leads after: "+fault.Name, w.service.Death+soon, func() bool { return a.leads() != b.leads() })
 			if after := max(a.Status().Epoch, b.Status().Epoch); after < before {
 				w.Errorf("epoch %d came after %d", after, before)
 			}
-			for _, c := range []**conn{&a, &b} { // who was superseded comes again
+			for _, c := range []**conn{&a, &b} { // the superseded worker connects again
 				if (*c).superseded() {
 					(*c).dies()
 					*c = map[bool]*proxy{true: p, false: q}[c == &a].first("again")
@@ -225,7 +226,7 @@ var candidacyCases = []testCase{
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
 		old := a.mustLead()
-		p.link.Cut() // so that the other one takes over
+		p.link.Cut() // so that the other proxy takes over
 		b := q.join("b")
 		b.eventuallyLeads(w.service.Death + soon)
 		eventually(w.T, "the old one is superseded", soon, a.superseded)
@@ -239,7 +240,7 @@ var candidacyCases = []testCase{
 			w.Errorf("epoch %d after %d", epoch, old+1)
 		}
 		if !again.SupersededBefore() || again.Incarnation() == a.Incarnation() {
-			w.Error("the new candidacy passes for the old one")
+			w.Error("the new candidacy has the old one's incarnation")
 		}
 		if !a.superseded() || a.Status().Epoch != old {
 			w.Errorf("the old candidacy came back: %+v", *a.Status())

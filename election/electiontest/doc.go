@@ -1,8 +1,8 @@
-// Package electiontest is the one suite that every lease service must pass,
-// against real servers: the service itself and PostgreSQL with the real fence.
+// Package electiontest is the conformance suite for lease services. It runs against
+// real servers: the service itself, and PostgreSQL with the real fence.
 //
-// Run takes a function that opens a Service for each case. The cases are
-// sentences; what they name must hold whatever the service is.
+// Run takes a function that opens a Service for each case. The name of each case is a
+// sentence that must hold for every service.
 package electiontest
 
 import (
@@ -14,24 +14,24 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// Service is one lease service, made for one case: nobody else uses its leases.
+// Service is one lease service for one case: nobody else uses its leases.
 type Service struct {
-	// TTL is what the leases of the suite last. A case takes some ten of them.
+	// TTL is the TTL of the leases in the suite. A case takes about ten of them.
 	TTL time.Duration
-	// Death is how long it takes at most, from the last renewal, until another
-	// candidate gets the lease of a holder that has gone without a word.
+	// Death is the longest time from the last renewal of a holder that died silently
+	// until another candidate gets the lease.
 	Death time.Duration
-	// Provider returns the service as the named proxy sees it, by a connection
-	// that goes through link. The service closes it when the test ends.
+	// Provider returns the service as the named proxy sees it, over a connection
+	// through link. The service closes it when the test ends.
 	Provider func(t *testing.T, proxy string, link *Link) election.Provider
-	// Addr is where the service is, for links.
+	// Addr is the service's address, for links.
 	Addr string
-	// Request is a text that the request of an Acquire which takes the lease for
-	// the worker holds, and no other request that goes through the link.
+	// Request returns a text that occurs in the request of an Acquire for the worker,
+	// and in no other request through the link.
 	Request func(worker string) string
-	// Bump begins a new life of the service, as an operator does.
+	// Bump gives the service a new instance id, as an operator does.
 	Bump func(t *testing.T)
-	// Faults are what an operator can do to a lease that somebody holds.
+	// Faults are what an operator can do to a held lease.
 	Faults []Fault
 }
 
@@ -41,8 +41,8 @@ type Fault struct {
 	Do   func(t *testing.T, resource string)
 }
 
-// Run runs all cases. open makes a service for one case; db is a fresh database
-// of server, with the schema fencepost.
+// Run runs all cases. open creates a service for one case; db is a fresh database of
+// server with the schema fencepost.
 func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
 	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases} {
 		for _, c := range group {
@@ -54,16 +54,16 @@ func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string)
 	}
 }
 
-// testCase is one sentence, and what shows that it holds.
+// testCase is one sentence and the test that shows that it holds.
 type testCase struct {
 	name string
 	run  func(w *world)
 }
 
-// patience bounds what a case waits for; nothing takes as long unless it fails.
+// patience bounds every wait of a case. It is only reached if the case fails.
 const patience = 30 * time.Second
 
-// soon is at once, on a busy machine.
+// soon is the time within which something immediate happens on a busy machine.
 const soon = 5 * time.Second
 
 // within returns a context that ends with the test at the latest.
@@ -80,7 +80,7 @@ func await(t *testing.T, what string, ch <-chan struct{}) {
 	select {
 	case <-ch:
 	case <-time.After(patience):
-		t.Fatalf("it did not happen that %s", what)
+		t.Fatalf("this did not happen: %s", what)
 	}
 }
 
@@ -89,17 +89,17 @@ func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after %v it does not hold that %s", d, what)
+			t.Fatalf("after %v this does not hold: %s", d, what)
 		}
 	}
 }
 
-// always watches that a condition holds for a while.
+// always checks that a condition holds for a while.
 func always(t *testing.T, what string, d time.Duration, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(d); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if !holds() {
-			t.Fatalf("it does not hold for %v that %s", d, what)
+			t.Fatalf("this does not hold for %v: %s", d, what)
 		}
 	}
 }

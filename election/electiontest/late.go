@@ -9,14 +9,14 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// long is a TTL that no case waits for: a lease that nobody gives back is held
+// long is a TTL longer than any wait of a case: a lease that nobody releases is held
 // until its case has failed.
 const long = 30 * time.Second
 
-// expiring makes leases end soon that nobody renews.
+// expiring gives leases that nobody renews a short TTL.
 func (w *world) expiring(s *election.Settings) { s.TTL = w.service.TTL }
 
-// follows fails unless a worker that comes now leads at once.
+// follows fails the test unless a worker that joins now leads at once.
 func (w *world) follows(p *proxy, worker string) {
 	w.Helper()
 	began := time.Now()
@@ -24,7 +24,7 @@ func (w *world) follows(p *proxy, worker string) {
 	w.Logf("%s leads after %v", worker, time.Since(began))
 }
 
-// gone reports that the proxy has no candidacy any more.
+// gone reports whether the proxy has no candidacy any more.
 func (p *proxy) gone() bool {
 	for _, r := range p.Resources() {
 		if len(r.Candidacies) > 0 {
@@ -34,8 +34,8 @@ func (p *proxy) gone() bool {
 	return true
 }
 
-// lateCases are about requests whose outcome is not known in time, and about
-// leases that must be given back all the same.
+// lateCases are about requests whose outcome is not known in time, and about leases
+// that must be released nevertheless.
 var lateCases = []testCase{
 	{"an acquire that arrives after its lease was given back takes nothing", func(w *world) {
 		p, link := w.provider("one")
@@ -64,7 +64,7 @@ var lateCases = []testCase{
 		a := p.join("a")
 		held.Await()
 		a.dies()
-		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end) && !p.gone(); { // it would be wrong to end now
+		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end) && !p.gone(); { // it must not end now
 			time.Sleep(5 * time.Millisecond)
 		}
 		held.Forward()

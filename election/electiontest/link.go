@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Link is a TCP relay between one proxy and its lease service, which can fail
-// as networks do. Single requests are named by a text that they hold.
+// Link is a TCP relay between one proxy and its lease service that can fail like a
+// network. Single requests are identified by a text that they contain.
 type Link struct {
 	target   string
 	listener net.Listener
@@ -19,28 +19,28 @@ type Link struct {
 	mu struct {
 		sync.Mutex
 		conns   map[net.Conn]struct{}
-		trap    *trap         // for the next request that holds a text
-		stalled chan struct{} // not nil: nothing passes until it is closed
-		cut     bool          // no connection is made
+		trap    *trap         // for the next request that contains a text
+		stalled chan struct{} // not nil while nothing passes; closed by Resume
+		cut     bool          // no connection can be made
 	}
 }
 
 // trap is what happens to one request.
 type trap struct {
 	text     []byte
-	lose     bool          // its answer is lost; else it is held back
-	sprung   chan struct{} // closed when the answer was lost, or the request is held
-	forward  chan struct{} // closed when a held request may go on
+	lose     bool          // its response is lost; otherwise the request is held back
+	sprung   chan struct{} // closed when the response was lost or the request is held
+	forward  chan struct{} // closed when a held request may continue
 	answered chan struct{} // closed when the service has answered a held request
 }
 
-// Held is a request that was sent and has not arrived.
+// Held is a request that was sent but has not arrived.
 type Held struct {
 	t    *testing.T
 	trap *trap
 }
 
-// NewLink returns a link to the address, which ends with the test.
+// NewLink returns a link to the address. It is closed when the test ends.
 func NewLink(t *testing.T, target string) *Link {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,17 +61,17 @@ func NewLink(t *testing.T, target string) *Link {
 	return l
 }
 
-// Addr is where to connect.
+// Addr returns the link's own address.
 func (l *Link) Addr() string { return l.listener.Addr().String() }
 
-// Lose makes the answer to the next request that holds the text get lost, and
-// the connection with it. The channel is closed when that has happened.
+// Lose drops the response to the next request that contains the text, and closes the
+// connection. The channel is closed when that has happened.
 func (l *Link) Lose(request string) <-chan struct{} {
 	return l.set(&trap{text: []byte(request), lose: true}).sprung
 }
 
-// Hold makes the next request that holds the text arrive late: not before
-// Forward is called, even if whoever sent it has given up.
+// Hold delays the next request that contains the text: it does not arrive before
+// Forward is called, even if the sender has given up.
 func (l *Link) Hold(t *testing.T, request string) *Held {
 	return &Held{t: t, trap: l.set(&trap{text: []byte(request)})}
 }
@@ -84,7 +84,7 @@ func (l *Link) set(tr *trap) *trap {
 	return tr
 }
 
-// Await waits until the request was sent.
+// Await waits until the request has been sent.
 func (h *Held) Await() {
 	h.t.Helper()
 	await(h.t, "the request was sent", h.trap.sprung)
@@ -97,7 +97,7 @@ func (h *Held) Forward() {
 	await(h.t, "the service answered the late request", h.trap.answered)
 }
 
-// Stall makes nothing pass, though connections stay open, until Resume.
+// Stall stops all traffic until Resume. Connections stay open.
 func (l *Link) Stall() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -106,7 +106,7 @@ func (l *Link) Stall() {
 	}
 }
 
-// Resume ends a Stall. What was sent meanwhile arrives.
+// Resume ends a Stall. What was sent in the meantime arrives.
 func (l *Link) Resume() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -116,8 +116,8 @@ func (l *Link) Resume() {
 	}
 }
 
-// Cut ends all connections, and lets none be made until Mend: the proxy has died
-// as far as the service can see.
+// Cut closes all connections and accepts none until Mend. To the service it looks as if
+// the proxy had died.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	l.mu.cut = true
@@ -125,7 +125,7 @@ func (l *Link) Cut() {
 	l.hangUp()
 }
 
-// Mend lets connections be made again after a Cut.
+// Mend accepts connections again after a Cut.
 func (l *Link) Mend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -184,8 +184,8 @@ func (l *Link) pass() {
 	}
 }
 
-// spring takes the trap that is set for one of these bytes. seen is what the
-// connection sent since the trap was set, as far as a text can reach back.
+// spring returns the trap if these bytes complete its text. seen is what the connection
+// sent recently, since the text may arrive in pieces.
 func (l *Link) spring(seen *window, chunk []byte) *trap {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -204,22 +204,22 @@ func (l *Link) spring(seen *window, chunk []byte) *trap {
 	return sprung
 }
 
-// window is the end of what was sent since a trap was set: a text may come in
+// window is the end of what was sent since a trap was set, because a text may arrive in
 // pieces.
 type window struct {
 	since *trap
 	bytes []byte
 }
 
-// pipe is one connection through a link. Clients send one request at a time, so
-// what the service says after a request is its answer.
+// pipe is one connection through a link. Clients send one request at a time, so what
+// the service sends after a request is its response.
 type pipe struct {
 	link      *Link
 	near, far net.Conn
-	sprung    atomic.Pointer[trap] // for the next answer
+	sprung    atomic.Pointer[trap] // for the next response
 }
 
-// requests copies what the client says.
+// requests copies what the client sends.
 func (p *pipe) requests() {
 	defer p.link.wg.Done()
 	defer p.far.Close()
@@ -246,7 +246,7 @@ func (p *pipe) requests() {
 			}
 		}
 		if err != nil {
-			if late != nil { // the service learns that the client is gone after it has answered
+			if late != nil { // the service learns that the client is gone only after it has answered
 				p.wait(late.answered)
 			}
 			return
@@ -254,7 +254,7 @@ func (p *pipe) requests() {
 	}
 }
 
-// wait reports false if the link ended first.
+// wait reports false if the link was closed first.
 func (p *pipe) wait(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
@@ -264,7 +264,7 @@ func (p *pipe) wait(ch <-chan struct{}) bool {
 	}
 }
 
-// answers copies what the service says.
+// answers copies what the service sends.
 func (p *pipe) answers() {
 	defer p.link.wg.Done()
 	defer p.far.Close()

@@ -5,8 +5,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// life is the number of the life under which the last epoch was granted, and how
-// many lives have a number.
+// life returns the number of the instance under which the last epoch was granted, and
+// how many instances have a number.
 func (w *world) life() (granted, numbered int) {
 	w.Helper()
 	row := w.server.Connect(w.T, pgtest.Control, w.db).QueryRow(within(w.T, patience),
@@ -17,21 +17,21 @@ func (w *world) life() (granted, numbered int) {
 	return granted, numbered
 }
 
-// lifeCases are about the lives of the lease service.
+// lifeCases are about the instances of the lease service.
 var lifeCases = []testCase{
 	{"whoever watches sees a new life begin", func(w *world) {
 		p, _ := w.provider("one")
-		sight := w.see(p, election.Freed)
-		if sight.InstanceID == "" {
-			w.Fatal("a sight has no marker")
+		obs := w.see(p, election.Freed)
+		if obs.InstanceID == "" {
+			w.Fatal("an observation has no instance id")
 		}
 		w.service.Bump(w.T)
-		next, err := p.Watch(within(w.T, soon), resource, sight)
-		if err != nil || next.InstanceID == sight.InstanceID || next.InstanceID == "" {
-			w.Fatalf("after the bump it sees %+v, %v; before it %+v", next, err, sight)
+		next, err := p.Watch(within(w.T, soon), resource, obs)
+		if err != nil || next.InstanceID == obs.InstanceID || next.InstanceID == "" {
+			w.Fatalf("after the bump it sees %+v, %v; before it %+v", next, err, obs)
 		}
 		if lease := w.mustAcquire(p, w.bid("a")); lease.InstanceID != next.InstanceID {
-			w.Errorf("the award is of life %s; what was seen is %s", lease.InstanceID, next.InstanceID)
+			w.Errorf("the award is of instance %s; %s was observed", lease.InstanceID, next.InstanceID)
 		}
 	}},
 	{"an award of a life that was not numbered before the bid is given back", func(w *world) {
@@ -48,7 +48,7 @@ var lifeCases = []testCase{
 			w.Errorf("the first award was granted: %d released, %d failed", released, failed)
 		}
 		if granted, numbered := w.life(); granted != 2 || numbered != 2 {
-			w.Errorf("life %d of %d was granted the epoch", granted, numbered)
+			w.Errorf("instance %d of %d was granted the epoch", granted, numbered)
 		}
 		w.mustBeGranted("a")
 	}},
@@ -57,13 +57,13 @@ var lifeCases = []testCase{
 		seed := p.first("seed")
 		seed.mustLead()
 		b := p.first("b")
-		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.generations") // a restore did that
+		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.generations") // as a restore would
 		seed.leaves()
 		if epoch := b.eventuallyLeads(soon); epoch != 2 {
 			w.Errorf("the epoch is %d", epoch)
 		}
 		if granted, numbered := w.life(); granted != 2 || numbered != 1 {
-			w.Errorf("life %d was granted the epoch, %d have a number", granted, numbered)
+			w.Errorf("instance %d was granted the epoch, %d have a number", granted, numbered)
 		}
 	}},
 	{"a bump ends no term, and the next award is of the new life", func(w *world) {
@@ -80,7 +80,7 @@ var lifeCases = []testCase{
 		a.dies()
 		b.eventuallyLeads(soon)
 		if granted, _ := w.life(); granted != 2 {
-			w.Errorf("life %d was granted the epoch", granted)
+			w.Errorf("instance %d was granted the epoch", granted)
 		}
 	}},
 }

@@ -10,15 +10,14 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// quiet is how long a worker of these cases may be silent.
+// quiet is the worker timeout in these cases.
 const quiet = 400 * time.Millisecond
 
 func timeout(d time.Duration) func(*election.Settings) {
 	return func(s *election.Settings) { s.WorkerTimeout = d }
 }
 
-// vacant reports that the lease is there to be taken on demand, as this
-// connection sees it.
+// vacant reports whether the lease is available on demand, as this connection sees it.
 func (c *conn) vacant() bool { return c.Status().Vacant }
 
 func asUser(user string) func(*fencing.JoinRequest) {
@@ -33,7 +32,7 @@ func from(address string) func(*fencing.JoinRequest) {
 	return func(c *fencing.JoinRequest) { c.Client = netip.MustParseAddr(address) }
 }
 
-// status is where the worker's candidacy stands, as the proxy tells.
+// status returns the state of the worker's candidacy.
 func (p *proxy) status(worker string) election.CandidacyStatus {
 	p.w.Helper()
 	for _, r := range p.Resources() {
@@ -47,8 +46,8 @@ func (p *proxy) status(worker string) election.CandidacyStatus {
 	return election.CandidacyStatus{}
 }
 
-// falseAlarms connects a worker that leads, is taken for dead and comes back,
-// so many times.
+// falseAlarms connects a worker that leads, becomes unresponsive and comes back, this
+// many times.
 func (p *proxy) falseAlarms(worker string, times int, change ...func(*fencing.JoinRequest)) *conn {
 	p.w.Helper()
 	c := p.first(worker, change...)
@@ -66,10 +65,10 @@ func (p *proxy) falseAlarms(worker string, times int, change ...func(*fencing.Jo
 	return c
 }
 
-// demand is what a write that would be refused does.
+// demand does what a write that would be refused does.
 func (c *conn) demand() { c.speak(); c.CampaignOnDemand(within(c.w.T, patience)) }
 
-// silenceCases are about workers that give no sign of life.
+// silenceCases are about unresponsive workers.
 var silenceCases = []testCase{
 	{"a leader's silence is followed only on demand", func(w *world) {
 		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(0))
@@ -78,7 +77,7 @@ var silenceCases = []testCase{
 		a.hush()
 		eventually(w.T, "the lease is vacant", quiet+soon, b.vacant)
 		if s := a.Status(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
-			w.Errorf("the silent leader's standing is %+v", *s)
+			w.Errorf("the silent leader's status is %+v", *s)
 		}
 		always(w.T, "nobody takes the lease", 2*quiet, func() bool { return !b.leads() && !a.superseded() })
 		b.demand()
@@ -151,7 +150,8 @@ var silenceCases = []testCase{
 		}
 		eventually(w.T, "the lease is vacant", quiet+soon, b.vacant)
 		always(w.T, "nobody leads", 4*quiet, func() bool { return !a.leads() && !b.leads() && !third.leads() })
-		// Nor do they when one of the silent ones dies: who is silent does not campaign.
+		// Nor do they when one of the silent workers dies: silent workers do not
+		// campaign.
 		third.dies()
 		always(w.T, "nobody leads", quiet, func() bool { return !a.leads() && !b.leads() })
 		w.mustBeGranted("a")
@@ -205,7 +205,7 @@ var silenceCases = []testCase{
 		q := w.proxy("two", timeout(quiet/32))
 		q.falseAlarms("b", 6, func(c *fencing.JoinRequest) { c.Resource = "other" })
 		if s := q.status("b"); s.WorkerTimeout != quiet/2 {
-			w.Errorf("after 6 false alarms %v of silence became %v", quiet/32, s.WorkerTimeout)
+			w.Errorf("after 6 false alarms the timeout went from %v to %v", quiet/32, s.WorkerTimeout)
 		}
 	}},
 	{"a worker that computes in silence is not robbed for ever", func(w *world) {
@@ -214,7 +214,7 @@ var silenceCases = []testCase{
 		var ledger []string
 		for round := 0; ; round++ {
 			if round == rounds {
-				w.Fatalf("robbed in each of %d rounds: %q", rounds, ledger)
+				w.Fatalf("superseded in each of %d rounds: %q", rounds, ledger)
 			}
 			a := p.first("slow")
 			a.eventuallyLeads(soon)
@@ -277,7 +277,7 @@ var silenceCases = []testCase{
 		eventually(w.T, "the lease is released", quiet+soon, func() bool { return !a.leads() })
 		close(stop)
 		<-done
-		observer.CampaignOnDemand(within(w.T, patience)) // an observer's write does not bring the lease back either
+		observer.CampaignOnDemand(within(w.T, patience)) // an observer's write must not bring the lease back either
 		if a.leads() {
 			w.Error("the silent worker leads again")
 		}
@@ -289,7 +289,7 @@ var silenceCases = []testCase{
 		defer cancel()
 		b.CampaignOnDemand(ctx)
 		if ctx.Err() != nil || b.leads() || !a.leads() {
-			w.Errorf("the demand took the lease (%t), or waited", b.leads())
+			w.Errorf("the demand acquired the lease (%t), or waited", b.leads())
 		}
 	}},
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// resource is what all cases compete for.
+// resource is the resource that all cases compete for.
 const resource = "billing"
 
 // world is one lease service, one database, and the proxies that use them.
@@ -69,7 +69,7 @@ func (w *world) grants() []string {
 	return workers
 }
 
-// proxy is one Elections with what a case can do to it.
+// proxy is one Elections, with helpers to disturb it.
 type proxy struct {
 	w *world
 	*election.Elections
@@ -81,8 +81,8 @@ type proxy struct {
 	events []election.Event
 }
 
-// proxy starts a proxy. Its leases last long, so that a busy machine ends none;
-// where one has to end, the case says expiring.
+// proxy starts a proxy. Its leases last long, so that none expires on a busy machine; a
+// case in which one must expire passes expiring.
 func (w *world) proxy(name string, change ...func(*election.Settings)) *proxy {
 	w.Helper()
 	set := election.Settings{TTL: long, WorkerTimeout: 0}
@@ -111,7 +111,7 @@ func (w *world) proxy(name string, change ...func(*election.Settings)) *proxy {
 		ctx, cancel := context.WithTimeout(context.Background(), soon)
 		defer cancel()
 		if err := e.Close(ctx); err != nil {
-			w.Logf("close proxy %s: %v", name, err) // as it must be when its link was cut
+			w.Logf("close proxy %s: %v", name, err) // expected if its link was cut
 		}
 	})
 	return p
@@ -153,31 +153,30 @@ func (p *proxy) count(kind election.EventKind) int {
 	return n
 }
 
-// slowProvider hands on answers late.
+// slowProvider delays responses.
 type slowProvider struct {
 	election.Provider
 	mu    sync.Mutex
 	late  time.Duration
 	sent  chan renewal
-	count int // renewals that were asked for
+	count int // renewals requested so far
 }
 
-// renewal is the number of a renewal, and the time, of CLOCK_BOOTTIME, at which
-// it was asked for.
+// renewal is the number of a renewal, and the time of its request by CLOCK_BOOTTIME.
 type renewal struct {
 	number int
 	sent   time.Duration
 }
 
-// renewals is how many were asked for.
+// renewals returns how many renewals were requested.
 func (s *slowProvider) renewals() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.count
 }
 
-// next makes the answer to the next renewal late. The channel gives it when the
-// request is sent.
+// next delays the response to the next renewal. The channel receives that renewal when
+// its request is sent.
 func (s *slowProvider) next(late time.Duration) <-chan renewal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,17 +201,17 @@ func (s *slowProvider) Renew(ctx context.Context, l *election.Lease) error {
 	return err
 }
 
-// gate stands in front of a proxy's grants, and can lose their answers.
+// gate controls a proxy's grants, and can lose their responses.
 type gate struct {
 	mu      sync.Mutex
-	closed  chan struct{} // not nil: grants wait for it to be closed
+	closed  chan struct{} // not nil while grants wait; closed to let them go on
 	waiting chan struct{} // closed when the first one waits
 	lose    bool
 }
 
 func newGate() *gate { return &gate{} }
 
-// close makes grants wait. The channel is closed when the first one does.
+// close makes grants wait. The returned channel is closed when the first one does.
 func (g *gate) close() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -229,7 +228,7 @@ func (g *gate) open() {
 	}
 }
 
-// loseNext makes the answer of the next grant get lost.
+// loseNext loses the response of the next grant.
 func (g *gate) loseNext() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -252,7 +251,7 @@ func (f *gatedFence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch,
 	}
 	f.gate.mu.Unlock()
 	if closed != nil {
-		<-closed // however long: the proxy itself stands still
+		<-closed // however long that takes: the proxy itself is stalled
 	}
 	epoch, err := f.Fence.Grant(ctx, a)
 	f.gate.mu.Lock()
@@ -264,8 +263,8 @@ func (f *gatedFence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch,
 	return epoch, err
 }
 
-// conn is a connection of a worker. The server keeps it waiting, which is a sign
-// of life, until hush.
+// conn is a connection of a worker. The server is working for it, which counts as
+// activity, until hush.
 type conn struct {
 	fencing.Candidacy
 	w       *world
@@ -277,7 +276,8 @@ type conn struct {
 func (c *conn) Activity() (uint64, bool) { return c.reads.Load(), c.owed.Load() }
 func (c *conn) StatusChanged()           { c.changes.Add(1) }
 
-// hush begins a silence, speak breaks it for a moment, wake ends it.
+// hush makes the connection inactive, speak makes it active for a moment, and wake
+// permanently.
 func (c *conn) hush()  { c.owed.Store(false) }
 func (c *conn) speak() { c.reads.Add(1) }
 func (c *conn) wake()  { c.speak(); c.owed.Store(true) }
@@ -323,7 +323,7 @@ func (p *proxy) first(worker string, change ...func(*fencing.JoinRequest)) *conn
 
 func (c *conn) leads() bool { return c.Status().CanWrite() }
 
-// mustLead fails unless the worker leads now, and returns its epoch.
+// mustLead fails the test unless the worker leads now, and returns its epoch.
 func (c *conn) mustLead() fencing.Epoch {
 	c.w.Helper()
 	if !c.leads() {
@@ -341,6 +341,6 @@ func (c *conn) eventuallyLeads(d time.Duration) fencing.Epoch {
 
 func (c *conn) superseded() bool { return c.Status().Role == fencing.Superseded }
 
-// dies ends the connection without a word; leaves says goodbye.
+// dies ends the connection abruptly; leaves ends it in an orderly way.
 func (c *conn) dies()   { c.Leave(c, false) }
 func (c *conn) leaves() { c.Leave(c, true) }

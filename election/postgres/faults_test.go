@@ -34,8 +34,8 @@ func mustAcquire(t *testing.T, p election.Provider, b election.AcquireRequest) *
 	return lease
 }
 
-// The server's clock was set back an hour after the dead holder's last renewal,
-// so by that clock the lease lasts for an hour more.
+// The server's clock is set back by an hour after the dead holder's last renewal, so by
+// that clock the lease lasts for another hour.
 func TestStepOfTheServersClockBlocksNobody(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Shared(t)
@@ -44,10 +44,10 @@ func TestStepOfTheServersClockBlocksNobody(t *testing.T) {
 	first := mustAcquire(t, p, bid("a"))
 	server.Exec(t, pgtest.Control, db, "UPDATE fencepost.lease SET expires_at = expires_at + interval '1 hour'")
 	began := time.Now()
-	var sight election.LeaseObservation
-	for ctx := within(t, patience); sight.State != election.Freed; {
+	var obs election.LeaseObservation
+	for ctx := within(t, patience); obs.State != election.Freed; {
 		var err error
-		if sight, err = p.Watch(ctx, "billing", sight); err != nil {
+		if obs, err = p.Watch(ctx, "billing", obs); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -63,22 +63,22 @@ func TestStepOfTheServersClockBlocksNobody(t *testing.T) {
 	}
 }
 
-// A holder that renews is not robbed by a candidate whose own clock runs ahead.
+// A holder that renews keeps its lease even if a candidate's own clock is ahead.
 func TestStandstillIsForgottenWithARenewal(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Shared(t)
 	db := server.Database(t)
 	holder := provider(t, server, db, nil, nil)
-	var ahead atomic.Int64 // the provider looks at the clock of its own accord too
+	var ahead atomic.Int64 // the provider reads the clock concurrently
 	candidate := provider(t, server, db, nil, func() time.Duration { return election.Boottime() + time.Duration(ahead.Load()) })
 	lease := mustAcquire(t, holder, bid("a"))
-	if sight, err := candidate.Watch(within(t, patience), "billing", election.LeaseObservation{}); err != nil || sight.State != election.Held {
-		t.Fatalf("the candidate sees %+v, %v", sight, err)
+	if obs, err := candidate.Watch(within(t, patience), "billing", election.LeaseObservation{}); err != nil || obs.State != election.Held {
+		t.Fatalf("the candidate sees %+v, %v", obs, err)
 	}
 	if err := holder.Renew(within(t, patience), lease); err != nil {
 		t.Fatal(err)
 	}
-	ahead.Store(int64(time.Hour)) // it believes that what it saw stood still for an hour
+	ahead.Store(int64(time.Hour)) // as if nothing had changed for an hour by its clock
 	if _, err := candidate.Acquire(within(t, patience), bid("b")); !errors.Is(err, election.ErrHeld) {
 		t.Errorf("a lease that was renewed was taken: %v", err)
 	}
@@ -102,7 +102,7 @@ func TestBumpBeginsANewGenerationAndEndsNoTerm(t *testing.T) {
 	db := server.Database(t)
 	p := provider(t, server, db, nil, nil)
 	first := mustAcquire(t, p, bid("a"))
-	marker, err := postgres.BumpGeneration(t.Context(), server.Connect(t, pgtest.Control, db))
+	instanceID, err := postgres.BumpGeneration(t.Context(), server.Connect(t, pgtest.Control, db))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,8 +113,8 @@ func TestBumpBeginsANewGenerationAndEndsNoTerm(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := mustAcquire(t, p, bid("b"))
-	if second.InstanceID != marker || first.InstanceID == marker {
-		t.Errorf("the markers are %s, then %s; the bump gave %s", first.InstanceID, second.InstanceID, marker)
+	if second.InstanceID != instanceID || first.InstanceID == instanceID {
+		t.Errorf("the instance ids are %s, then %s; the bump returned %s", first.InstanceID, second.InstanceID, instanceID)
 	}
 }
 
@@ -144,13 +144,13 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	if again := mustAcquire(t, p, long); again.Index != lease.Index {
 		t.Errorf("the award went from %d to %d", lease.Index, again.Index)
 	}
-	// Somebody listens again: a release is seen before any timer is due.
+	// The provider listens again: it sees a release before any timer is due.
 	watched := make(chan error, 1)
 	ctx := within(t, patience)
 	go func() {
-		for sight := seen; ; {
+		for obs := seen; ; {
 			var err error
-			if sight, err = p.Watch(ctx, "billing", sight); err != nil || sight.State == election.Freed {
+			if obs, err = p.Watch(ctx, "billing", obs); err != nil || obs.State == election.Freed {
 				watched <- err
 				return
 			}
@@ -183,7 +183,8 @@ func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	}
 	long := bid("a")
 	long.TTL = time.Minute
-	// A session of its own sends it, and does not give up: the worst that may come late.
+	// A separate session sends it and does not give up: the worst case of a late
+	// request.
 	late := make(chan error, 1)
 	conn := server.Connect(t, pgtest.Control, db)
 	go func() {

@@ -25,7 +25,7 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 
 func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-// counted is a provider whose statements are counted.
+// counted returns a provider whose statements are counted.
 func counted(t *testing.T, server *pgtest.Server, db string) (*postgres.Provider, *counter) {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(server.DSN(pgtest.Control, db))
@@ -47,7 +47,7 @@ func counted(t *testing.T, server *pgtest.Server, db string) (*postgres.Provider
 	return p, count
 }
 
-// listening reports that a session of the database has asked to hear of changes.
+// listening reports whether a session of the database is listening.
 func listening(t *testing.T, server *pgtest.Server, db string) bool {
 	t.Helper()
 	var n int
@@ -59,15 +59,15 @@ func listening(t *testing.T, server *pgtest.Server, db string) bool {
 	return n > 0
 }
 
-// Everybody may send notifications. Those of others make no proxy look at its
-// leases, and do not keep it from hearing of a release at once.
+// Everybody may send notifications. Those of others make no proxy read its leases, and
+// do not delay the notification of a release.
 func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Shared(t)
 	db := server.Database(t)
 	p, count := counted(t, server, db)
 	held := bid("a")
-	held.TTL = time.Minute // nothing is due but the look now and then
+	held.TTL = time.Minute // nothing is due except the periodic read
 	lease := mustAcquire(t, p, held)
 	ctx := within(t, patience)
 	seen, err := p.Watch(ctx, "billing", election.LeaseObservation{})
@@ -83,7 +83,7 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 	}()
 	for deadline := time.Now().Add(patience); !listening(t, server, db); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nobody listens")
+			t.Fatal("no session is listening")
 		}
 	}
 	other := server.Connect(t, pgtest.App, db)
@@ -96,7 +96,7 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 		}
 	}
 	flood(time.Second)
-	// The first look after LISTEN, and one that was due anyway.
+	// The first read after LISTEN, and one that was due anyway.
 	if asked := count.n.Load() - before; asked > 2 {
 		t.Errorf("%d notifications of others: %d statements", 2*rounds, asked)
 	}
@@ -108,16 +108,15 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 		t.Fatal(err)
 	}
 	flood(100 * time.Millisecond)
-	if took := (<-watched).Sub(released); took > 2*time.Second { // the look now and then comes every 5 s
+	if took := (<-watched).Sub(released); took > 2*time.Second { // the periodic read comes every 5 s
 		t.Errorf("the release was seen after %v", took)
 	} else {
 		t.Logf("%d notifications of others; the release was seen after %v", 2*rounds, took)
 	}
 }
 
-// TestLeasesGoOnWhileTheNotificationQueueIsFull: any SQL user can fill it, from
-// any database of the server, and a transaction that notifies then fails as it
-// commits.
+// TestLeasesGoOnWhileTheNotificationQueueIsFull: any SQL user can fill the queue, from
+// any database of the server, and a transaction that notifies then fails at commit.
 func TestLeasesGoOnWhileTheNotificationQueueIsFull(t *testing.T) {
 	t.Parallel()
 	server := pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)), pgtest.WithConfig(map[string]string{"max_notify_queue_pages": "64"}))
@@ -125,7 +124,7 @@ func TestLeasesGoOnWhileTheNotificationQueueIsFull(t *testing.T) {
 	p, _ := counted(t, server, db)
 	lease := mustAcquire(t, p, bid("a"))
 	slow := server.Connect(t, pgtest.App, elsewhere)
-	for _, sql := range []string{"LISTEN x", "BEGIN", "SELECT 1"} { // what it has not read stays in the queue
+	for _, sql := range []string{"LISTEN x", "BEGIN", "SELECT 1"} { // it has not read them, so they stay in the queue
 		if _, err := slow.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +138,7 @@ func TestLeasesGoOnWhileTheNotificationQueueIsFull(t *testing.T) {
 		}
 	}
 	if !full {
-		t.Fatal("the queue takes all")
+		t.Fatal("the queue did not fill up")
 	}
 	ctx := within(t, patience)
 	if err := p.Release(ctx, lease, election.ReasonLeft); err != nil {

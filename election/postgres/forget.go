@@ -1,6 +1,6 @@
 package postgres
 
-// Forget frees what is remembered of a resource that nobody here competes for:
-// since when its lease stands still. It begins to count anew when somebody
-// comes.
+// Forget discards what is remembered about a resource that nobody here campaigns for:
+// since when its lease has not been renewed. The count starts over with the next
+// candidacy.
 func (p *Provider) Forget(resource string) { p.forget(resource) }

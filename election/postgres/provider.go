@@ -1,10 +1,10 @@
-// Package postgres is the embedded lease service: a row per resource beside the
-// fence, in the database that it protects. Nothing else has to run.
+// Package postgres is the embedded lease service: a row per resource next to the fence,
+// in the database that it protects. Nothing else has to run.
 //
-// A lease ends by the clock of the database. A candidate also takes a lease
-// whose renewal counter stood still for a TTL of the candidate's own clock, so
-// that a step of the database's clock blocks nobody. NOTIFY wakes candidates; a
-// timer beside it does when a notification is lost.
+// A lease expires by the clock of the database. A candidate also acquires a lease whose
+// renewal counter has not changed for a TTL by the candidate's own clock, so that a
+// step of the database's clock blocks nobody. NOTIFY wakes candidates; a timer does if
+// a notification is lost.
 package postgres
 
 import (
@@ -22,26 +22,25 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// Source is what the provider's awards are recorded under.
+// Source is the name under which the provider's awards are recorded.
 const Source = "postgres"
 
-// recheck is how often a lease is looked at though nothing is due: the net
-// under a lost notification.
+// recheck is how often a lease is read although nothing is due, in case a notification
+// was lost.
 const recheck = 5 * time.Second
 
-// While the database cannot be reached, one connection tries to listen again
-// after these pauses, on behalf of all watches: they wait for it, or for a
-// recheckDown.
+// While the database cannot be reached, one connection retries LISTEN with these pauses
+// on behalf of all watches. They wait for it, or for recheckDown.
 const (
 	minListenPause = 50 * time.Millisecond
 	maxListenPause = 200 * time.Millisecond
 	recheckDown    = 2 * time.Second
 )
 
-// Config is what New needs.
+// Config is the configuration of a Provider.
 type Config struct {
-	// Pool connects to the database as the control role. It needs one free
-	// connection beside those in use; the provider does not close it.
+	// Pool connects to the database as the control role. The provider keeps one of its
+	// connections to listen, and does not close the pool.
 	Pool   *pgxpool.Pool
 	Logger *zap.Logger
 	// Now reads CLOCK_BOOTTIME. nil means election.Boottime.
@@ -55,18 +54,18 @@ type Provider struct {
 	now    func() time.Duration
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	came   chan struct{} // cap 1; a watch has begun
+	came   chan struct{} // cap 1; a watch has started
 
 	mu struct {
 		sync.Mutex
 		watches map[string]map[chan struct{}]struct{} // by resource
-		looked  time.Duration                         // when the last one ended
-		down    chan struct{}                         // not nil: nothing can be heard; closed when it can again
+		looked  time.Duration                         // when the last watch ended
+		down    chan struct{}                         // not nil while notifications cannot be received; closed when they can again
 		seen    map[string]standstill                 // by resource
 	}
 }
 
-// standstill is since when a held lease has not been renewed, by our own clock.
+// standstill is since when a held lease has not been renewed, by this process's clock.
 type standstill struct {
 	award, renewals int64
 	since           time.Duration
@@ -75,11 +74,10 @@ type standstill struct {
 
 var _ election.Provider = (*Provider)(nil)
 
-// New returns a provider that listens for changes while there are watches, until
-// Close.
+// New returns a provider that listens for changes while there are watches, until Close.
 func New(cfg Config) (*Provider, error) {
 	if cfg.Pool == nil {
-		return nil, errors.New("postgres elector: a pool is missing")
+		return nil, errors.New("postgres elector: Config.Pool is nil")
 	}
 	p := &Provider{pool: cfg.Pool, log: cfg.Logger, now: cfg.Now, came: make(chan struct{}, 1)}
 	if p.log == nil {
@@ -110,22 +108,22 @@ func (p *Provider) Source() string { return Source }
 // Acquire implements election.Provider.
 func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
 	var award *int64
-	var marker *string
+	var instanceID *string
 	staleAward, staleRenewals := p.stale(bid.Resource)
 	err := p.pool.QueryRow(ctx, "SELECT award, marker FROM fencepost.lease_acquire($1, $2, $3, $4, $5, $6)",
-		bid.Resource, bid.Worker, bid.Incarnation, bid.TTL, staleAward, staleRenewals).Scan(&award, &marker)
+		bid.Resource, bid.Worker, bid.Incarnation, bid.TTL, staleAward, staleRenewals).Scan(&award, &instanceID)
 	switch {
 	case unsent(err):
-		return nil, fmt.Errorf("ask for the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, err)
+		return nil, fmt.Errorf("acquire the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, err)
 	case err != nil:
-		return nil, fmt.Errorf("ask for the lease of resource %q: %w", bid.Resource, err)
-	case award == nil || marker == nil:
+		return nil, fmt.Errorf("acquire the lease of resource %q: %w", bid.Resource, err)
+	case award == nil || instanceID == nil:
 		return nil, election.ErrHeld
 	}
-	return &election.Lease{AcquireRequest: bid, InstanceID: *marker, Index: *award}, nil
+	return &election.Lease{AcquireRequest: bid, InstanceID: *instanceID, Index: *award}, nil
 }
 
-// unsent reports that a statement failed before the server could hear of it.
+// unsent reports whether a statement failed before it was sent to the server.
 func unsent(err error) bool {
 	var connecting *pgconn.ConnectError
 	return errors.As(err, &connecting) || pgconn.SafeToRetry(err)
@@ -153,13 +151,13 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 	return nil
 }
 
-// BumpGeneration begins a new life of the elector, whose awards are newer than
-// all that were made before.
+// BumpGeneration gives the elector a new instance id, whose awards are newer than all
+// earlier ones.
 func BumpGeneration(ctx context.Context, conn interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (marker string, err error) {
-	if err := conn.QueryRow(ctx, "SELECT fencepost.lease_bump()").Scan(&marker); err != nil {
+}) (instanceID string, err error) {
+	if err := conn.QueryRow(ctx, "SELECT fencepost.lease_bump()").Scan(&instanceID); err != nil {
 		return "", fmt.Errorf("begin a new generation of the postgres elector: %w", err)
 	}
-	return marker, nil
+	return instanceID, nil
 }

@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// ttl is what the leases of these tests last.
+// ttl is the TTL of the leases in these tests.
 const ttl = 1500 * time.Millisecond
 
 func TestConformance(t *testing.T) {
@@ -30,8 +30,8 @@ func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service 
 		Provider: func(t *testing.T, _ string, link *electiontest.Link) election.Provider {
 			return provider(t, server, db, link, nil)
 		},
-		// The worker's name, as a parameter of a statement, and the length of the
-		// next one. No other statement names the worker.
+		// The worker's name as a statement parameter, followed by the length of the
+		// next one. No other statement contains the worker's name.
 		Request: func(worker string) string {
 			return "\x00\x00\x00" + string(rune(len(worker))) + worker + "\x00\x00\x00"
 		},

@@ -20,12 +20,12 @@ func (p *Provider) Watch(ctx context.Context, resource string, seen election.Lea
 		return election.LeaseObservation{}, err
 	}
 	for {
-		sight, due, err := p.poll(ctx, resource)
+		obs, due, err := p.poll(ctx, resource)
 		if err != nil {
 			return election.LeaseObservation{}, err
 		}
-		if sight != seen {
-			return sight, nil
+		if obs != seen {
+			return obs, nil
 		}
 		timer := time.NewTimer(due)
 		select {
@@ -40,7 +40,7 @@ func (p *Provider) Watch(ctx context.Context, resource string, seen election.Lea
 	}
 }
 
-// awaitUp waits while the database is known not to be reached.
+// awaitUp waits while the database is known to be unreachable.
 func (p *Provider) awaitUp(ctx context.Context) error {
 	p.mu.Lock()
 	down := p.mu.down
@@ -59,7 +59,8 @@ func (p *Provider) awaitUp(ctx context.Context) error {
 	return nil
 }
 
-// setDown notes whether changes can be heard. It reports whether that is news.
+// setDown records whether notifications can be received. It reports whether that has
+// changed.
 func (p *Provider) setDown(down bool) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,52 +76,52 @@ func (p *Provider) setDown(down bool) (changed bool) {
 	return true
 }
 
-// poll reads the lease, and says when it is worth looking again though nobody
-// called.
+// poll reads the lease, and returns when to read it again if no notification arrives.
 func (p *Provider) poll(ctx context.Context, resource string) (election.LeaseObservation, time.Duration, error) {
 	var (
-		award, renewals int64
-		incarnation     *string
-		vacancy, marker string
-		ttl, left       time.Duration
+		award, renewals     int64
+		incarnation         *string
+		vacancy, instanceID string
+		ttl, left           time.Duration
 	)
 	asked := p.now()
 	err := p.pool.QueryRow(ctx, `SELECT m.marker, coalesce(l.award, 0), coalesce(l.renewals, 0), l.incarnation, coalesce(l.vacancy, 'left'),
 		coalesce(l.ttl, '0'), coalesce(least(l.expires_at - clock_timestamp(), l.ttl), '0')
 		FROM fencepost.lease_marker m LEFT JOIN fencepost.lease l ON l.resource = $1 AND isfinite(l.expires_at)`, resource).
-		Scan(&marker, &award, &renewals, &incarnation, &vacancy, &ttl, &left)
+		Scan(&instanceID, &award, &renewals, &incarnation, &vacancy, &ttl, &left)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return election.LeaseObservation{}, 0, errors.New(`the marker of the elector is missing (fencepost.lease_marker): run "fencepost generation bump --database"`)
+		return election.LeaseObservation{}, 0, errors.New(`the elector's instance id is missing (fencepost.lease_marker): run "fencepost generation bump --database"`)
 	case err != nil:
-		return election.LeaseObservation{}, 0, fmt.Errorf("look at the lease of resource %q: %w", resource, err)
+		return election.LeaseObservation{}, 0, fmt.Errorf("read the lease of resource %q: %w", resource, err)
 	}
-	sight := election.LeaseObservation{State: election.Freed, Index: award, InstanceID: marker}
+	obs := election.LeaseObservation{State: election.Freed, Index: award, InstanceID: instanceID}
 	if incarnation != nil {
-		sight.Incarnation = *incarnation
+		obs.Incarnation = *incarnation
 	}
 	switch vacancy {
 	case "silence":
-		sight.State = election.Unresponsive
+		obs.State = election.Unresponsive
 	case "held":
 		left = min(left, p.patience(resource, standstill{award: award, renewals: renewals, ttl: ttl}, asked))
 		if left > 0 {
-			sight.State = election.Held
-			return sight, min(left+5*time.Millisecond, recheck), nil
+			obs.State = election.Held
+			return obs, min(left+5*time.Millisecond, recheck), nil
 		}
-		return sight, recheck, nil
+		return obs, recheck, nil
 	}
 	p.forget(resource)
-	return sight, recheck, nil
+	return obs, recheck, nil
 }
 
-// patience is how long the lease may still stand still, by our own clock.
+// patience returns how much longer the lease may go without renewal, by this process's
+// clock.
 func (p *Provider) patience(resource string, now standstill, asked time.Duration) time.Duration {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	known, ok := p.mu.seen[resource]
 	if !ok || known.award != now.award || known.renewals != now.renewals {
-		// The renewal may have been sent as late as just before the answer.
+		// The renewal may have been sent as late as just before the response.
 		known = now
 		known.since = p.now()
 		p.mu.seen[resource] = known
@@ -134,7 +135,8 @@ func (p *Provider) forget(resource string) {
 	delete(p.mu.seen, resource)
 }
 
-// stale returns what has stood still for a TTL, or nils.
+// stale returns the award and the renewal counter of a lease that has not been renewed
+// for a TTL, or nils.
 func (p *Provider) stale(resource string) (award, renewals *int64) {
 	now := p.now()
 	p.mu.Lock()
@@ -170,14 +172,14 @@ func (p *Provider) unsubscribe(resource string, wake chan struct{}) {
 	p.mu.looked = p.now()
 }
 
-// watched reports whether somebody watches a lease, or has until just now.
+// watched reports whether somebody watches a lease, or has until a moment ago.
 func (p *Provider) watched() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.mu.watches) > 0 || p.now()-p.mu.looked < closeIdleAfter
 }
 
-// wake makes the watches of a resource look again; "" means all.
+// wake makes the watches of a resource read its lease again; "" means all resources.
 func (p *Provider) wake(resource string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,12 +196,12 @@ func (p *Provider) wake(resource string) {
 	}
 }
 
-// closeIdleAfter is how long nobody watches before nothing is listened to any more, so
-// that a database which nobody uses can be dropped. A watch ends and begins again
-// with all that it sees.
+// closeIdleAfter is how long there must be no watch before the provider stops
+// listening, so that an unused database can be dropped. It is not zero, because a watch
+// ends and starts again with everything that it observes.
 const closeIdleAfter = time.Second
 
-// listen hears of changes while somebody watches, until Close.
+// listen receives notifications while somebody watches, until Close.
 func (p *Provider) listen(ctx context.Context) {
 	defer p.wg.Done()
 	for {
@@ -209,7 +211,7 @@ func (p *Provider) listen(ctx context.Context) {
 			return
 		}
 		if !p.watched() {
-			continue // of a watch that has ended since
+			continue // sent by a watch that has already ended
 		}
 		listening, stop := context.WithCancel(ctx)
 		p.wg.Add(1)
@@ -234,7 +236,7 @@ func (p *Provider) stopAtRest(ctx context.Context, stop context.CancelFunc) {
 	}
 }
 
-// listenOn keeps a connection that hears of changes, until ctx ends.
+// listenOn keeps a listening connection open until ctx ends.
 func (p *Provider) listenOn(ctx context.Context) {
 	defer p.setDown(false)
 	pause := minListenPause
@@ -247,7 +249,7 @@ func (p *Provider) listenOn(ctx context.Context) {
 			pause = minListenPause
 		}
 		if p.setDown(true) {
-			p.log.Warn("cannot listen for changes of leases: trying on", zap.Error(err))
+			p.log.Warn("cannot listen for lease changes: retrying", zap.Error(err))
 		}
 		timer := time.NewTimer(pause)
 		select {
@@ -260,13 +262,14 @@ func (p *Provider) listenOn(ctx context.Context) {
 	}
 }
 
-// listenOnce returns when the connection fails; heard says that it had worked.
+// listenOnce returns when the connection fails; heard reports whether it had been
+// listening.
 func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
 	pooled, err := p.pool.Acquire(ctx)
 	if err != nil {
 		return false, fmt.Errorf("connect: %w", err)
 	}
-	conn := pooled.Hijack() // it is ours now: the pool has its place back
+	conn := pooled.Hijack() // the pool may open another connection in its place
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
@@ -276,9 +279,9 @@ func (p *Provider) listenOnce(ctx context.Context) (heard bool, err error) {
 		return false, fmt.Errorf("listen: %w", err)
 	}
 	if p.setDown(false) {
-		p.log.Info("listening for changes of leases again")
+		p.log.Info("listening for lease changes again")
 	}
-	p.wake("") // what happened before is not told
+	p.wake("") // earlier changes were not notified
 	for {
 		note, err := conn.WaitForNotification(ctx)
 		if err != nil {

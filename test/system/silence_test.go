@@ -45,7 +45,7 @@ func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 // released reports that a worker's lease was released for silence, and not taken
 // again since.
 func released(p *proxy, worker string) bool {
-	return len(p.lines("released", "worker", worker, "reason", "silence")) > len(p.lines("lease taken again under the same epoch", "worker", worker))
+	return len(p.lines("released", "worker", worker, "reason", "silence")) > len(p.lines("lease reacquired under the same epoch", "worker", worker))
 }
 
 // TestALeadersEndIsFollowedAtOnce: by a worker that waits at another proxy.
