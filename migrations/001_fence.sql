@@ -1,19 +1,18 @@
 -- The fence: one row and one sequence per resource, a ledger of all grants, and
 -- the functions that grant, check and refuse.
 --
--- Who may do what. Everything belongs to the control role, and its functions
--- run with its rights. Everybody may read the sequences and the view status,
--- and call refuse. fencepost.seal() says so in SQL; nothing else is granted.
+-- Privileges. Everything belongs to the control role, and its functions run with that role's
+-- privileges. Everybody may read the sequences and the view status, and call refuse.
+-- fencepost.seal() grants exactly that.
 --
--- Locks. A checked transaction holds RowExclusive on its resource's sequence
--- until it ends (pg_sequence_last_value takes it). A grant locks the fence row
--- first, then the sequence in ShareRowExclusive (ALTER SEQUENCE): it waits for
--- every transaction that was checked under the old epoch, and whoever is checked
--- behind it sees the new one.
+-- Locks. A checked transaction holds RowExclusive on its resource's sequence until it ends
+-- (pg_sequence_last_value takes it). A grant first locks the fence row, then the sequence in
+-- ShareRowExclusive (ALTER SEQUENCE). It waits for every transaction that was checked under the old
+-- epoch, and every transaction that is checked after it sees the new one.
 --
--- Every function pins search_path, so that names and operators are those of
--- pg_catalog whatever the caller's session says, and says what a name means that
--- is both a variable and a column. No literal holds a backslash.
+-- Every function pins search_path, so that names and operators resolve to pg_catalog whatever the
+-- caller's session has set, and declares how a name that is both a variable and a column is
+-- resolved. No literal contains a backslash.
 
 CREATE TABLE fencepost.fence (
     id                integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -53,8 +52,8 @@ CREATE TABLE fencepost.generations (
 CREATE INDEX generations_marker ON fencepost.generations (source, marker);
 COMMENT ON TABLE fencepost.generations IS 'the lives of the lease services, numbered as they were first seen; indexes of awards count within one';
 
--- A note dies with its backend, and all backends die with the server: what an
--- unlogged table forgets in a crash is what it should forget.
+-- The table is unlogged. A registration is void when its backend ends, and all backends end in a
+-- crash, so losing the table's content in a crash is correct.
 CREATE UNLOGGED TABLE fencepost.running (
     pid           integer NOT NULL,
     backend_start timestamptz NOT NULL,
@@ -69,9 +68,9 @@ CREATE VIEW fencepost.status AS
     SELECT resource, epoch, worker, source, source_generation, source_index, granted_at FROM fencepost.fence;
 COMMENT ON VIEW fencepost.status IS 'who holds the current epoch of each resource; everybody may read it';
 
--- quoted gives a name as a JSON string of printable ASCII: it survives every
--- client_encoding, stays on one line, and can neither end the string nor be
--- mistaken for what stands around it. NULL is null.
+-- quoted returns a name as a JSON string of printable ASCII. It is readable in every
+-- client_encoding, stays on one line, and cannot terminate the string or be mistaken for the text
+-- around it. NULL becomes null.
 CREATE FUNCTION fencepost.quoted(value text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -103,14 +102,14 @@ BEGIN
     RETURN result;
 END $$;
 
--- holder names who holds an epoch, for an error's text.
+-- holder names the holder of an epoch, for the text of an error.
 CREATE FUNCTION fencepost.holder(worker text) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RETURN CASE WHEN worker IS NULL THEN 'nobody' ELSE 'worker ' || fencepost.quoted(worker) END;
 END $$;
 
--- detail is the one line of JSON that an error carries in DETAIL.
+-- detail returns the one line of JSON that an error carries in DETAIL.
 CREATE FUNCTION fencepost.detail(resource text, worker text, incarnation text, epoch bigint, current_epoch bigint, current_worker text)
 RETURNS text LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -120,7 +119,7 @@ BEGIN
         coalesce(epoch, 0), coalesce(current_epoch, 0), fencepost.quoted(current_worker));
 END $$;
 
--- sequence_of is the sequence that holds a fence's epoch, NULL if it is missing.
+-- sequence_of returns the sequence that holds a fence's epoch, NULL if it is missing.
 CREATE FUNCTION fencepost.sequence_of(fence integer) RETURNS regclass
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -128,15 +127,14 @@ BEGIN
     RETURN to_regclass(format('fencepost.epoch_%s', fence));
 END $$;
 
--- refuse is the slow path of the check: it tells apart why a transaction may not
--- go on, and raises that. It returns NULL when the transaction may go on after
--- all (it reads under an old kind of snapshot, but one that saw the grant).
+-- refuse is the slow path of the check: it determines why a transaction may not go on, and raises
+-- the error. It returns NULL if the transaction may go on after all, because its snapshot is of
+-- another isolation level but has seen the grant.
 --
--- told is the epoch that the connection was told, held the one its candidacy was
--- granted, 0 for none. lapsed says that the lease is not confirmed now. It
--- writes nothing, takes no transaction id, and reads the sequence before the
--- row: whatever the row says is then at least as new as the transaction's
--- snapshot allows.
+-- told is the epoch announced to the connection, and held the one that its candidacy was granted, 0
+-- for none. lapsed says that the lease is not confirmed. The function writes nothing, takes no
+-- transaction id, and reads the sequence before the row, so that the row is at least as recent as
+-- the transaction's snapshot allows.
 CREATE FUNCTION fencepost.refuse(fence integer, told bigint, worker text, incarnation text, held bigint, lapsed boolean)
 RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -215,8 +213,8 @@ BEGIN
         CASE WHEN state = 'ZF003' THEN cur ELSE mine END, cur, CASE WHEN rec.epoch = cur THEN rec.worker END);
 END $$;
 
--- register gives the id of a resource's fence, and makes it when it is new. A
--- sequence that was lost is made again at the row's epoch. Two at once are safe.
+-- register returns the id of a resource's fence, and creates the fence if the resource is new. If
+-- the sequence was lost, it is recreated at the row's epoch. Concurrent calls are safe.
 CREATE FUNCTION fencepost.register(resource text) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -244,8 +242,8 @@ BEGIN
     RETURN fence;
 END $$;
 
--- generation gives the number of a lease service's life, and numbers it when it
--- is seen for the first time.
+-- generation returns the number of a lease service instance, and numbers the instance when it is
+-- first seen.
 CREATE FUNCTION fencepost.generation(source text, marker text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -265,10 +263,10 @@ BEGIN
     RETURN found_number;
 END $$;
 
--- bump_generation makes a life of a lease service the newest, also one that was
--- seen before: its awards pass again, whatever was recorded of others. It is
--- the operator's word that no older award of that life is on its way any more;
--- a new marker at the lease service is the safer way.
+-- bump_generation makes a lease service instance the newest one, even if it was seen before: its
+-- awards are accepted again, whatever was recorded from others. The operator guarantees that no
+-- older award of that instance is still in flight; a new instance id at the lease service is the
+-- safer way.
 CREATE FUNCTION fencepost.bump_generation(source text, marker text) RETURNS bigint
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -282,9 +280,9 @@ BEGIN
     RETURN number;
 END $$;
 
--- state reads a fence through its sequence's lock: it waits for a grant under
--- way, and row and sequence belong together. It waits at most that long (NULL:
--- until the grant has ended); last is NULL when that did not suffice.
+-- state reads a fence under its sequence's lock. It waits for a grant in progress, so that row and
+-- sequence are consistent. It waits for at most wait (NULL: until the grant has ended); last is
+-- NULL if that was not enough.
 CREATE FUNCTION fencepost.state(fence integer, wait interval, OUT rec fencepost.fence, OUT last bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -304,9 +302,8 @@ BEGIN
     END IF;
 END $$;
 
--- enter notes that a backend may write outside the check, if epoch is the
--- current one. The sequence's lock makes a grant see the note, or the note see
--- the grant.
+-- enter records that a backend may write outside the check, if epoch is the current one. Because of
+-- the sequence's lock, either a grant sees the registration, or the registration sees the grant.
 CREATE FUNCTION fencepost.enter(fence integer, pid integer, epoch bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -330,7 +327,7 @@ BEGIN
         SET backend_start = excluded.backend_start, epoch = excluded.epoch, noted_at = excluded.noted_at;
 END $$;
 
--- leave deletes the note.
+-- leave deletes the registration.
 CREATE FUNCTION fencepost.leave(fence integer, pid integer) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -338,9 +335,9 @@ BEGIN
     DELETE FROM fencepost.running r WHERE r.fence = fence AND r.pid = pid;
 END $$;
 
--- drain ends the noted backends, and returns when they are gone. They have until
--- grace after since to end on their own, and then patience to be gone. The
--- caller holds the sequence's lock, so no note can come.
+-- drain ends the registered backends and returns when they are gone. They have until grace after
+-- since to end on their own, and then patience to disappear. The caller holds the sequence's lock,
+-- so no registration can be added.
 CREATE FUNCTION fencepost.drain(fence integer, since timestamptz, grace interval, patience interval) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -385,8 +382,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- advance records a new epoch: it waits until nothing of the old one can commit,
--- and changes sequence, row and ledger together. The caller has locked the row.
+-- advance records a new epoch: it waits until no transaction of the old one can commit, and then
+-- changes sequence, row and ledger together. The caller has locked the row.
 CREATE FUNCTION fencepost.advance(before fencepost.fence, after fencepost.fence, grace interval, patience interval) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -394,9 +391,9 @@ DECLARE
     since timestamptz := clock_timestamp();
     seq   regclass := fencepost.sequence_of(before.id);
 BEGIN
-    -- Waits behind the transactions that were checked, and goes on only alone. The
-    -- caller clears the way. Should the caller be frozen or gone, this leaves the
-    -- queue by itself: the leader's checks wait behind it.
+    -- This waits for the transactions that were checked, while the caller removes what blocks it.
+    -- If the caller is frozen or gone, this leaves the queue by itself, because the leader's checks
+    -- wait after it.
     PERFORM set_config('lock_timeout', format('%sms', ceil(extract(epoch FROM grace + patience) * 1000) + 3000), true);
     EXECUTE format('ALTER SEQUENCE fencepost.%I RESTART', 'epoch_' || before.id);
     IF before IS DISTINCT FROM (SELECT f FROM fencepost.fence f WHERE f.id = before.id) THEN
@@ -410,10 +407,9 @@ BEGIN
     INSERT INTO fencepost.grants SELECT after.*;
 END $$;
 
--- secure makes the commit of this transaction wait for the disk (and for the
--- standbys that are configured), whatever the session's default is. It must be
--- called in the body: a setting of the function's own would end before the
--- commit.
+-- secure makes the commit of this transaction wait for the disk (and for the configured standbys),
+-- whatever the session's default is. It must be called in the function body: a SET clause of the
+-- function would end before the commit.
 CREATE FUNCTION fencepost.secure() RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_variable
@@ -426,7 +422,7 @@ BEGIN
     END IF;
 END $$;
 
--- lock_fence locks a fence's row and gives it.
+-- lock_fence locks a fence's row and returns it.
 CREATE FUNCTION fencepost.lock_fence(fence integer) RETURNS fencepost.fence
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -441,8 +437,8 @@ BEGIN
     RETURN rec;
 END $$;
 
--- known_epoch is the highest epoch that anything in the database knows of a
--- fence: more than the row's after a restore of a dump taken across a grant.
+-- known_epoch returns the highest epoch that anything in the database records for a fence. After
+-- the restore of a dump taken across a grant it is higher than the row's epoch.
 CREATE FUNCTION fencepost.known_epoch(rec fencepost.fence) RETURNS bigint
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -450,15 +446,14 @@ BEGIN
         pg_sequence_last_value(fencepost.sequence_of(rec.id)));
 END $$;
 
--- grant records an award of the lease service, and returns its epoch. When it
--- has returned, nothing that was checked under a lower epoch commits any more,
--- and all of it that did commit is visible.
+-- grant records an award of the lease service and returns its epoch. Once it has returned, no
+-- transaction that was checked under a lower epoch commits any more, and all those that did commit
+-- are visible.
 --
--- The same award again returns the same epoch. Another award to the recorded
--- incarnation keeps the epoch and disturbs nobody. ZF001: somebody was granted
--- since the candidacy held its epoch. ZF004: the fence is older than what the
--- caller has seen. ZF006: the award is not newer than the recorded one. All of
--- that is decided before anybody is made to wait.
+-- The same award again returns the same epoch. Another award to the recorded incarnation keeps the
+-- epoch and disturbs nobody. ZF001: another candidacy was granted an epoch since this one held its
+-- own. ZF004: the fence is older than what the caller has seen. ZF006: the award is not newer than
+-- the recorded one. All of that is decided before anybody has to wait.
 CREATE FUNCTION fencepost.grant(fence integer, worker text, incarnation text, source text, marker text, index bigint,
     held bigint, floor bigint, grace interval, patience interval)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -491,7 +486,7 @@ BEGIN
                 DETAIL = fencepost.detail(rec.resource, worker, incarnation, rec.epoch, known, rec.worker),
                 HINT = 'Connect again: the next grant puts it right.';
         END IF;
-        -- Also without a change: a commit that writes is one that reaches the disk.
+        -- Write even if nothing changes: only a commit that writes is flushed to disk.
         UPDATE fencepost.fence f SET source = source, source_generation = era, source_index = index WHERE f.id = fence;
         RETURN rec.epoch;
     ELSIF rec.incarnation IS DISTINCT FROM incarnation AND (mine IS NOT NULL OR held > 0) THEN
@@ -521,10 +516,10 @@ BEGIN
     RETURN after.epoch;
 END $$;
 
--- raise_epoch puts a resource above floor under an epoch that nobody holds: the
--- operator's way back after a restore. All who held one are superseded. A fence
--- that is above floor already, and agrees with itself, is left alone. floor NULL
--- is far above all that is known here: for when nobody can tell what was lost.
+-- raise_epoch puts a resource under an epoch above floor that nobody holds. An operator uses it
+-- after a restore. Every former holder is superseded. A consistent fence that is already above
+-- floor is left alone. floor NULL, for when nobody knows what was lost, means an epoch far above
+-- everything recorded here.
 CREATE FUNCTION fencepost.raise_epoch(fence integer, floor bigint, grace interval, patience interval)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -550,8 +545,8 @@ BEGIN
     RETURN after.epoch;
 END $$;
 
--- seal sets who else than the owner may use what: the whole of it, so that a
--- later migration, or a restore that lost the grants, is put right.
+-- seal sets all privileges of roles other than the owner, so that it also corrects what a later
+-- migration added and what a restore lost.
 CREATE FUNCTION fencepost.seal() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -563,7 +558,7 @@ BEGIN
     REVOKE ALL ON ALL TABLES IN SCHEMA fencepost FROM PUBLIC;
     GRANT EXECUTE ON FUNCTION fencepost.refuse(integer, bigint, text, text, bigint, boolean) TO PUBLIC;
     GRANT SELECT ON fencepost.status TO PUBLIC;
-    -- Only where it is missing: a grant under way changes the same catalogue rows.
+    -- Only if it is missing, because a grant in progress changes the same catalog rows.
     FOR sequence IN
         SELECT c.oid::regclass AS name FROM pg_class c
         WHERE c.relnamespace = 'fencepost'::regnamespace AND c.relkind = 'S' AND c.relname ~ '^epoch_[0-9]+$'

@@ -1,11 +1,10 @@
--- The lease: what the embedded elector (election.provider: postgres) needs. One
--- row per resource says who holds the lease and until when, by this server's
--- clock. It only decides who may try: the fence decides who leads.
+-- The lease: what the embedded elector (election.provider: postgres) needs. One row per resource
+-- says who holds the lease and until when, by this server's clock. It only decides who may try: the
+-- fence decides who leads.
 --
--- Awards are numbered by one sequence, never below what the fence recorded: a
--- row that was deleted, released or taken over cannot make an old number come
--- again. Whatever names a term names its award and its incarnation, so a late
--- request of an old term finds nothing to change.
+-- Awards are numbered by one sequence, never below what the fence recorded: even if a row is
+-- deleted, released or taken over, no old number is used again. Every reference to a term contains
+-- its award and its incarnation, so a late request of an old term finds nothing to change.
 
 CREATE TABLE fencepost.lease (
     resource    text COLLATE "C" PRIMARY KEY,
@@ -22,17 +21,16 @@ COMMENT ON TABLE fencepost.lease IS 'the embedded elector: who may try for an ep
 
 CREATE SEQUENCE fencepost.lease_award AS bigint;
 
--- The order of awards counts within one life of the elector, named by this
--- marker.
+-- The order of awards counts within one instance of the elector, whose id is this marker.
 CREATE TABLE fencepost.lease_marker (
     one    boolean PRIMARY KEY DEFAULT true CHECK (one),
     marker text COLLATE "C" NOT NULL
 );
 INSERT INTO fencepost.lease_marker (marker) VALUES (pg_catalog.gen_random_uuid()::text);
 
--- lease_held reports whether a lease cannot be taken. stale_award and
--- stale_renewals are what a candidate saw stand still for a TTL of its own
--- clock: a step of this server's clock blocks nobody.
+-- lease_held reports whether a lease cannot be acquired. stale_award and stale_renewals are values
+-- that a candidate saw unchanged for a TTL of its own clock; because of them a step of this
+-- server's clock blocks nobody.
 CREATE FUNCTION fencepost.lease_held(lease fencepost.lease, stale_award bigint, stale_renewals bigint) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -40,8 +38,8 @@ BEGIN
         AND (lease.award, lease.renewals) IS DISTINCT FROM (stale_award, stale_renewals);
 END $$;
 
--- lease_acquire tries once. The award is NULL if somebody else holds the lease.
--- The holder itself gets its present award again: an answer may be lost.
+-- lease_acquire tries once. The award is NULL if somebody else holds the lease. The holder gets its
+-- present award again, because the response to the first request may have been lost.
 CREATE FUNCTION fencepost.lease_acquire(resource text, worker text, incarnation text, ttl interval, stale_award bigint, stale_renewals bigint,
     OUT award bigint, OUT marker text)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -79,8 +77,8 @@ BEGIN
     PERFORM pg_notify('fencepost_lease', resource);
 END $$;
 
--- lease_renew keeps a term for another TTL. It reports false if the term is
--- over. It need not reach the disk: what a crash forgets shortens the lease.
+-- lease_renew extends a term by another TTL. It reports false if the term is over. It need not be
+-- flushed: what a crash loses only shortens the lease.
 CREATE FUNCTION fencepost.lease_renew(resource text, award bigint, incarnation text, ttl interval) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -91,9 +89,8 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- lease_release ends a term; vacancy says why: 'left' or 'silence'. A vacancy by
--- silence can still be turned into 'left' by the incarnation that left it. Award
--- 0 stands for whatever the incarnation holds.
+-- lease_release ends a term; vacancy says why: 'left' or 'silence'. The incarnation that left
+-- 'silence' can still change it to 'left'. Award 0 stands for whatever the incarnation holds.
 CREATE FUNCTION fencepost.lease_release(resource text, award bigint, incarnation text, vacancy text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -108,8 +105,8 @@ BEGIN
     RETURN true;
 END $$;
 
--- lease_bump begins a new life of the elector: its awards are newer than all
--- that were made before. Leases that are held go on until their terms end.
+-- lease_bump gives the elector a new instance id, whose awards are newer than all earlier ones.
+-- Held leases continue until their terms end.
 CREATE FUNCTION fencepost.lease_bump() RETURNS text
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -1,31 +1,28 @@
--- One predicate for "this transaction may write", for the check, for the registry
--- and for refuse; notes of the registry that have a name of their own; and worker
--- roles, for databases in which not everybody is to read the fence's sequences.
+-- One predicate for "this transaction may write", shared by the check, the registry and refuse;
+-- registrations with an id of their own; and worker roles, for databases in which not everybody may
+-- read the fence's sequences.
 
--- current is the part of the predicate that needs no snapshot: the sequence's
--- value is the epoch that the connection was told, and the one that its candidacy
--- holds. The check calls it in front of every transaction. It is so written that
--- Postgres puts its body in the call's place: SQL, parsed when it was made (no
--- search_path of a session changes it), no setting of its own, and last, which
--- comes of a volatile function, stands in it once. NULL, as of a sequence that was
--- never set, is no.
+-- current is the part of the predicate that needs no snapshot: the sequence's value is the epoch
+-- announced to the connection, and the one that its candidacy holds. The check calls it at the
+-- start of every transaction. It is written so that Postgres inlines it: it is SQL, parsed at
+-- creation (so no session's search_path changes it), has no SET clause, and uses last, which comes
+-- from a volatile function, only once. NULL, as from a sequence that was never set, counts as
+-- false.
 CREATE FUNCTION fencepost.current(last bigint, told bigint, held bigint) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN last OPERATOR(pg_catalog.=) told AND told OPERATOR(pg_catalog.=) held;
 
--- holds is the whole of it: the row has that epoch too, and it is the
--- candidacy's own. A grant changes sequence and row together, so the two parts
--- differ only in a database that was restored, and under a snapshot that is older
--- than the grant.
+-- holds is the whole predicate: the row has that epoch too, and it is the candidacy's own. A grant
+-- changes sequence and row together, so the two parts differ only in a restored database and under
+-- a snapshot older than the grant.
 CREATE FUNCTION fencepost.holds(rec fencepost.fence, last bigint, told bigint, held bigint, incarnation text) RETURNS boolean
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN coalesce(fencepost.current(last, told, held) AND last OPERATOR(pg_catalog.>) 0
     AND (rec).epoch OPERATOR(pg_catalog.=) last AND (rec).incarnation OPERATOR(pg_catalog.=) incarnation, false);
 
--- refuse is as it was, but for three things. It has the predicate. A superseded
--- candidacy is told so (ZF001) even if its connection claims the current epoch.
--- And a worker's name that begins with a quotation mark is JSON already: the
--- check's text has to be ASCII, whatever the database's encoding is.
+-- refuse changes in three ways. It uses the predicate. A superseded candidacy gets ZF001 even if
+-- its connection claims the current epoch. And a worker's name that begins with a quotation mark is
+-- already JSON, because the check's text must be ASCII whatever the database's encoding.
 CREATE OR REPLACE FUNCTION fencepost.refuse(fence integer, told bigint, worker text, incarnation text, held bigint, lapsed boolean)
 RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -111,17 +108,17 @@ BEGIN
             fencepost.quoted(CASE WHEN rec.epoch = cur THEN rec.worker END));
 END $$;
 
--- A note's name is the caller's, so that a deletion that comes late meets no other
--- note: neither the next one of that backend, nor one of another backend that got
--- the same process id. Notes that are there now have the name 0.
+-- The caller chooses the id of a registration, so that a late deletion does not remove another one:
+-- neither a later one of the same backend, nor one of another backend that reused the process id.
+-- Existing registrations get the id 0.
 ALTER TABLE fencepost.running ADD COLUMN note bigint NOT NULL DEFAULT 0;
 ALTER TABLE fencepost.running DROP CONSTRAINT running_pkey, ADD PRIMARY KEY (fence, pid, note);
 
 DROP FUNCTION fencepost.enter(integer, integer, bigint);
 DROP FUNCTION fencepost.leave(integer, integer);
 
--- enter notes that a backend may write outside the check, under the predicate that
--- the check has. The sequence's lock makes a grant see the note, or the note see
+-- enter records that a backend may write outside the check, under the same predicate as the check.
+-- Because of the sequence's lock, either a grant sees the registration, or the registration sees
 -- the grant.
 CREATE FUNCTION fencepost.enter(fence integer, pid integer, note bigint, worker text, incarnation text, told bigint, held bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -144,7 +141,7 @@ BEGIN
     INSERT INTO fencepost.running (pid, note, backend_start, fence, epoch) VALUES (pid, note, since, fence, held);
 END $$;
 
--- leave deletes that note, and no other.
+-- leave deletes that registration and no other.
 CREATE FUNCTION fencepost.leave(fence integer, pid integer, note bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -152,7 +149,7 @@ BEGIN
     DELETE FROM fencepost.running r WHERE r.fence = fence AND r.pid = pid AND r.note = note;
 END $$;
 
--- drain is as it was, but ends a backend only if it is still the noted one.
+-- drain changes in one way: it ends a backend only if it is still the registered one.
 CREATE OR REPLACE FUNCTION fencepost.drain(fence integer, since timestamptz, grace interval, patience interval) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -178,8 +175,8 @@ BEGIN
                 CONTINUE;
             ELSIF clock_timestamp() > since + grace THEN
                 BEGIN
-                    -- The look and the signal are one statement: a process id may have
-                    -- a new owner since the list was made.
+                    -- The lookup and the signal are one statement, because a process id may have
+                    -- been reused since the list was made.
                     PERFORM pg_stat_clear_snapshot();
                     PERFORM pg_terminate_backend(a.pid) FROM pg_stat_get_activity(note.pid) a WHERE a.backend_start = note.backend_start;
                 EXCEPTION WHEN insufficient_privilege THEN
@@ -200,15 +197,15 @@ BEGIN
     END LOOP;
 END $$;
 
--- Who may read the sequences, and call what the check calls: these roles, or
--- everybody while there are none. A name, not an oid: it survives a dump.
+-- The roles that may read the sequences and call what the check calls; everybody if there are none.
+-- Names, not oids, so that they survive a dump.
 CREATE TABLE fencepost.worker_roles (
     role name PRIMARY KEY
 );
 COMMENT ON TABLE fencepost.worker_roles IS 'the roles that may read the fence; none: everybody (PUBLIC)';
 
--- readers are they, as GRANT names them. A role that is gone is left out: then
--- nobody may read, and not everybody.
+-- readers returns these roles as GRANT names them. Roles that no longer exist are left out: then
+-- nobody may read, rather than everybody.
 CREATE FUNCTION fencepost.readers() RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -218,9 +215,8 @@ BEGIN
     RETURN QUERY SELECT quote_ident(r.role) FROM fencepost.worker_roles r JOIN pg_roles p ON p.rolname = r.role;
 END $$;
 
--- admit lets the readers read a sequence, and nobody else but its owner. It
--- changes only what is not so yet: a grant under way changes the same rows of the
--- catalogue.
+-- admit allows the readers, and nobody else except its owner, to read a sequence. It changes only
+-- what is not yet so, because a grant in progress changes the same rows of the catalog.
 CREATE FUNCTION fencepost.admit(seq regclass) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -243,7 +239,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- register is as it was, but lets only the readers read a new sequence.
+-- register changes in one way: it allows only the readers to read a new sequence.
 CREATE OR REPLACE FUNCTION fencepost.register(resource text) RETURNS integer
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -271,8 +267,7 @@ BEGIN
     RETURN fence;
 END $$;
 
--- set_worker_roles says who the readers are: {} for everybody. seal puts it into
--- force.
+-- set_worker_roles sets the readers: {} for everybody. seal applies them.
 CREATE FUNCTION fencepost.set_worker_roles(roles text[]) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -288,8 +283,8 @@ BEGIN
     INSERT INTO fencepost.worker_roles SELECT DISTINCT r::name FROM unnest(roles) r ON CONFLICT DO NOTHING;
 END $$;
 
--- seal sets who else than the owner may use what: the whole of it, so that a
--- later migration, or a restore that lost the grants, is put right.
+-- seal sets all privileges of roles other than the owner, so that it also corrects what a later
+-- migration added and what a restore lost.
 CREATE OR REPLACE FUNCTION fencepost.seal() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -320,14 +315,13 @@ BEGIN
     END LOOP;
 END $$;
 
--- The view also names the sequence, so that whoever reads it can look who is in
--- the way of a takeover.
+-- The view also names the sequence, so that its readers can find out who blocks a takeover.
 CREATE OR REPLACE VIEW fencepost.status AS
     SELECT resource, epoch, worker, source, source_generation, source_index, granted_at,
         'fencepost.epoch_'::text OPERATOR(pg_catalog.||) id::text AS sequence FROM fencepost.fence;
 
--- warnings says what an operator should know of this database: what others than
--- the control role can do to the fence.
+-- warnings returns what an operator should know about the power of other roles over the fence in
+-- this database.
 CREATE FUNCTION fencepost.warnings() RETURNS SETOF text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable

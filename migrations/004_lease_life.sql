@@ -1,18 +1,17 @@
--- Leases that nobody is left with, lives of lease services that are numbered in
--- time, and notifications that others cannot send.
+-- Leases that cannot be left without a holder, lease service instances that are numbered in time,
+-- and notifications that others cannot send.
 
--- An incarnation that gave up on a lease whose award it may not have heard of:
--- a request of it that arrives later takes nothing. A request that waits in the
--- server gives up after a TTL (lock_timeout), so an hour is long enough.
+-- Incarnations that gave up on a lease whose award they may not know about: a request of such an
+-- incarnation that arrives later acquires nothing. A request that waits in the server gives up
+-- after a TTL (lock_timeout), so keeping an entry for an hour is enough.
 CREATE TABLE fencepost.lease_over (
     incarnation text COLLATE "C" PRIMARY KEY,
     noted_at    timestamptz NOT NULL DEFAULT pg_catalog.clock_timestamp()
 );
 COMMENT ON TABLE fencepost.lease_over IS 'the embedded elector: candidacies that are over, kept for an hour';
 
--- Everybody may send a notification on a channel whose name is known, and every
--- notification makes each proxy look at a lease. So only the control role can
--- read the name.
+-- Everybody may send a notification on a channel whose name is known, and every notification makes
+-- each proxy read a lease. So only the control role can read the name.
 CREATE TABLE fencepost.lease_channel (
     one  boolean PRIMARY KEY DEFAULT true CHECK (one),
     name text COLLATE "C" NOT NULL
@@ -20,10 +19,10 @@ CREATE TABLE fencepost.lease_channel (
 INSERT INTO fencepost.lease_channel (name)
     VALUES ('fencepost_lease_' || pg_catalog.replace(pg_catalog.gen_random_uuid()::text, '-', ''));
 
--- lease_tell wakes whoever waits for a change of a lease, '' of all. All databases
--- of a server share one queue of notifications, and a transaction that notifies
--- while it is full fails as it commits: then nobody is woken, and those who wait
--- find the change when they look by themselves.
+-- lease_tell wakes those who wait for a change of a lease, '' for all leases. All databases of a
+-- server share one notification queue, and a transaction that notifies while it is full fails at
+-- commit. In that case lease_tell wakes nobody, and the waiters find the change when they next
+-- poll.
 CREATE FUNCTION fencepost.lease_tell(resource text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -33,15 +32,15 @@ BEGIN
     END IF;
 END $$;
 
--- lease_listen makes this session hear of changes. The name of the channel does
--- not appear in the statement, which others may see in pg_stat_activity.
+-- lease_listen makes this session listen for changes. The name of the channel does not appear in
+-- the statement, which others may see in pg_stat_activity.
 CREATE FUNCTION fencepost.lease_listen() RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     EXECUTE format('LISTEN %I', (SELECT c.name FROM fencepost.lease_channel c));
 END $$;
 
--- lease_row locks a resource's lease, and makes it when it is new.
+-- lease_row locks a resource's lease, and creates it if the resource is new.
 CREATE FUNCTION fencepost.lease_row(resource text) RETURNS fencepost.lease
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -56,9 +55,9 @@ BEGIN
     RETURN cur;
 END $$;
 
--- lease_acquire tries once. The award is NULL if somebody else holds the lease,
--- or if the incarnation is over. The holder itself gets its present award again:
--- an answer may be lost.
+-- lease_acquire tries once. The award is NULL if somebody else holds the lease, or if the
+-- incarnation is over. The holder gets its present award again, because the response to the first
+-- request may have been lost.
 CREATE OR REPLACE FUNCTION fencepost.lease_acquire(resource text, worker text, incarnation text, ttl interval, stale_award bigint, stale_renewals bigint,
     OUT award bigint, OUT marker text)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -96,11 +95,10 @@ BEGIN
     PERFORM fencepost.lease_tell(resource);
 END $$;
 
--- lease_release ends a term; vacancy says why: 'left' or 'silence'. A vacancy by
--- silence can still be turned into 'left' by the incarnation that left it. Award
--- 0 stands for whatever the incarnation holds, or would get by a request that is
--- still on its way: the row's lock makes this see that award, or that request
--- see that the incarnation is over.
+-- lease_release ends a term; vacancy says why: 'left' or 'silence'. The incarnation that left
+-- 'silence' can still change it to 'left'. Award 0 stands for whatever the incarnation holds, or
+-- would get by a request that is still in flight: because of the row's lock, either this sees that
+-- award, or that request sees that the incarnation is over.
 CREATE OR REPLACE FUNCTION fencepost.lease_release(resource text, award bigint, incarnation text, vacancy text) RETURNS boolean
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -123,9 +121,8 @@ BEGIN
     RETURN changed;
 END $$;
 
--- lease_bump begins a new life of the elector, and numbers it: its awards are
--- newer than all that were made before. Leases that are held go on until their
--- terms end.
+-- lease_bump gives the elector a new instance id and numbers it. Its awards are newer than all
+-- earlier ones. Held leases continue until their terms end.
 CREATE OR REPLACE FUNCTION fencepost.lease_bump() RETURNS text
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -140,18 +137,17 @@ END $$;
 
 COMMENT ON TABLE fencepost.generations IS 'the lives of the lease services, numbered as they were first seen, each before the first bid under it; indexes of awards count within one';
 
--- grant records an award of the lease service, and returns its epoch. When it
--- has returned, nothing that was checked under a lower epoch commits any more,
--- and all of it that did commit is visible.
+-- grant records an award of the lease service and returns its epoch. Once it has returned, no
+-- transaction that was checked under a lower epoch commits any more, and all those that did commit
+-- are visible.
 --
--- The same award again returns the same epoch. Another award to the recorded
--- incarnation keeps the epoch and disturbs nobody. ZF001: somebody was granted
--- since the candidacy held its epoch. ZF004: the fence is older than what the
--- caller has seen. ZF006: the award is not newer than the recorded one. ZF007:
--- the life of the lease service has no number. It is numbered before anybody
--- bids under it (fencepost.generation), and never here: an award of an older
--- life that comes late would get a higher number than the life after it. All of
--- that is decided before anybody is made to wait.
+-- The same award again returns the same epoch. Another award to the recorded incarnation keeps the
+-- epoch and disturbs nobody. ZF001: another candidacy was granted an epoch since this one held its
+-- own. ZF004: the fence is older than what the caller has seen. ZF006: the award is not newer than
+-- the recorded one. ZF007: the lease service instance has no number. It is numbered before anybody
+-- asks for a lease under it (fencepost.generation), and never here: a late award of an older
+-- instance would get a higher number than its successor. All of that is decided before anybody has
+-- to wait.
 CREATE OR REPLACE FUNCTION fencepost.grant(fence integer, worker text, incarnation text, source text, marker text, index bigint,
     held bigint, floor bigint, grace interval, patience interval)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -190,7 +186,7 @@ BEGIN
                 DETAIL = fencepost.detail(rec.resource, worker, incarnation, rec.epoch, known, rec.worker),
                 HINT = 'Connect again: the next grant puts it right.';
         END IF;
-        -- Also without a change: a commit that writes is one that reaches the disk.
+        -- Write even if nothing changes: only a commit that writes is flushed to disk.
         UPDATE fencepost.fence f SET source = source, source_generation = era, source_index = index WHERE f.id = fence;
         RETURN rec.epoch;
     ELSIF rec.incarnation IS DISTINCT FROM incarnation AND (mine IS NOT NULL OR held > 0) THEN

@@ -13,10 +13,10 @@ func TestListWantsNumbersWithoutGapOrDouble(t *testing.T) {
 		fault string // part of the error, empty for none
 	}{
 		{"001_a.sql 002_b.sql", ""},
-		{"001_a.sql 003_b.sql", "next number is 002"},
-		{"001_a.sql 001_b.sql", "next number is 002"},
-		{"002_a.sql", "next number is 001"},
-		{"001_a.sql 2_b.sql", "must be like"},
+		{"001_a.sql 003_b.sql", "next number must be 002"},
+		{"001_a.sql 001_b.sql", "next number must be 002"},
+		{"002_a.sql", "next number must be 001"},
+		{"001_a.sql 2_b.sql", "must have the form"},
 		{"", "no migrations"},
 	} {
 		dir := fstest.MapFS{}

@@ -1,8 +1,8 @@
-// Package migrations holds the SQL of the schema fencepost, and applies it.
+// Package migrations contains the SQL of the schema fencepost and applies it.
 //
-// The schema lives in the database whose tables it protects: a fence elsewhere
-// protects nothing. Everything in it belongs to one role, the control role, that
-// Fencepost connects as.
+// The schema lives in the database whose tables it protects: a fence elsewhere protects
+// nothing. Everything in it belongs to the control role, the role that Fencepost
+// connects as.
 package migrations
 
 import (
@@ -22,52 +22,52 @@ import (
 //go:embed *.sql
 var embedded embed.FS
 
-// DefaultControl is the name of the control role unless Options say otherwise.
+// DefaultControl is the default name of the control role.
 const DefaultControl = "fencepost"
 
-// lockKey is the advisory lock that two migrations of one database share.
+// lockKey is the advisory lock that all migrations of one database share.
 const lockKey = 0x66656e6365706f73 // "fencepos"
 
-// Options say whom the schema is for.
+// Options configures a migration.
 type Options struct {
 	// Control is the role that owns the schema and that Fencepost connects as.
 	// Empty means the role that runs the migration.
 	Control string
-	// Password, if not empty, is for a control role that does not exist yet: it
-	// is then made, with this password. Without it a missing role is an error.
+	// Password, if not empty, is the password with which a missing control role is
+	// created. Without it a missing role is an error.
 	Password string
-	// WorkerRoles, if not empty, says which roles may read the fence from now on,
-	// in place of those named before; Everybody stands for all. Later migrations
-	// keep it. A role that does not exist is an error.
+	// WorkerRoles, if not empty, are the roles that may read the fence from now on;
+	// they replace those named before, and later migrations keep them. Everybody stands
+	// for all roles. A role that does not exist is an error.
 	WorkerRoles []string
 }
 
-// Everybody is the worker role that stands for all: what holds until another is
-// named. No role can have this name.
+// Everybody is the worker role that stands for all roles, which is the default. No role
+// can have this name.
 const Everybody = "public"
 
-// State is what a database's schema is at.
+// State is the state of a database's schema.
 type State struct {
 	Version int // highest applied migration, 0 if the schema is missing
 	Latest  int // highest migration of this binary
 	Applied []Applied
 }
 
-// Applied is one migration that a database has.
+// Applied is a migration that has been applied to a database.
 type Applied struct {
 	Version int
 	Name    string
 	At      time.Time
 }
 
-// ErrNewer says that the database was migrated by a later Fencepost.
+// ErrNewer means that the database was migrated by a later version of Fencepost.
 var ErrNewer = errors.New("the schema fencepost is newer than this binary")
 
-// RightError says which right is missing, for whom, and how to give it.
+// RightError says which privilege is missing, for whom, and how to grant it.
 type RightError struct {
-	Role  string // who lacks it
-	Right string // what is lacking
-	Fix   string // SQL that a superuser, or the owner, runs to give it
+	Role  string // the role that lacks it
+	Right string // the missing privilege
+	Fix   string // SQL that grants it, for a superuser or the owner
 }
 
 func (e *RightError) Error() string {
@@ -83,8 +83,8 @@ type file struct {
 
 var fileName = regexp.MustCompile(`^(\d{3})_([a-z0-9_]+)\.sql$`)
 
-// list reads the migrations in order. Numbers begin at 1 and leave no gap, so
-// that two branches which both add one are noticed.
+// list reads the migrations in order. Their numbers start at 1 without a gap, so that
+// two branches that both add one are noticed.
 func list(from fs.FS) ([]file, error) {
 	names, err := fs.Glob(from, "*.sql")
 	if err != nil {
@@ -95,14 +95,14 @@ func list(from fs.FS) ([]file, error) {
 	for _, name := range names {
 		parts := fileName.FindStringSubmatch(name)
 		if parts == nil {
-			return nil, fmt.Errorf("migration %s: the name must be like 001_words.sql", name)
+			return nil, fmt.Errorf("migration %s: the name must have the form 001_words.sql", name)
 		}
 		version, err := strconv.Atoi(parts[1])
 		if err != nil {
-			return nil, fmt.Errorf("migration %s: read its number: %w", name, err)
+			return nil, fmt.Errorf("migration %s: parse its number: %w", name, err)
 		}
 		if want := len(files) + 1; version != want {
-			return nil, fmt.Errorf("migration %s: the next number is %03d: numbers have no gap and no double", name, want)
+			return nil, fmt.Errorf("migration %s: the next number must be %03d, without gaps and duplicates", name, want)
 		}
 		text, err := fs.ReadFile(from, name)
 		if err != nil {
@@ -111,12 +111,12 @@ func list(from fs.FS) ([]file, error) {
 		files = append(files, file{version: version, name: parts[2], sql: string(text)})
 	}
 	if len(files) == 0 {
-		return nil, errors.New("this binary holds no migrations")
+		return nil, errors.New("this binary contains no migrations")
 	}
 	return files, nil
 }
 
-// Latest is the highest migration of this binary.
+// Latest returns the highest migration of this binary.
 func Latest() (int, error) {
 	files, err := list(embedded)
 	if err != nil {
@@ -125,8 +125,8 @@ func Latest() (int, error) {
 	return files[len(files)-1].version, nil
 }
 
-// Status reads what the database's schema is at. A missing schema is version 0,
-// not an error.
+// Status reads the state of the database's schema. A missing schema is version 0, not
+// an error.
 func Status(ctx context.Context, conn *pgx.Conn) (State, error) {
 	latest, err := Latest()
 	if err != nil {
@@ -155,16 +155,16 @@ func Status(ctx context.Context, conn *pgx.Conn) (State, error) {
 	return state, nil
 }
 
-// Warnings says what an operator should know of what others than the control role
-// can do to the fence of a migrated database.
+// Warnings returns what an operator should know about the power of other roles over the
+// fence of a migrated database.
 func Warnings(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	rows, err := conn.Query(ctx, "SELECT fencepost.warnings()")
 	if err != nil {
-		return nil, fmt.Errorf("ask what is to be warned of: %w", err)
+		return nil, fmt.Errorf("read the warnings: %w", err)
 	}
 	list, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return nil, fmt.Errorf("ask what is to be warned of: %w", err)
+		return nil, fmt.Errorf("read the warnings: %w", err)
 	}
 	return list, nil
 }

@@ -56,7 +56,7 @@ func TestUpBySuperuserMakesAndEquipsTheControlRole(t *testing.T) {
 	conn := s.Connect(t, pgtest.Superuser, db)
 	opts := migrations.Options{Control: `odd "one"`}
 	if _, err := migrations.Up(context.Background(), conn, opts); err == nil {
-		t.Fatal("a control role that does not exist was accepted without a password to make it with")
+		t.Fatal("a missing control role was accepted without a password to create it with")
 	}
 	opts.Password = `it's`
 	state, err := migrations.Up(context.Background(), conn, opts)

@@ -14,7 +14,7 @@ import (
 
 func contains(text, part string) bool { return strings.Contains(text, part) }
 
-// allowed is all that PUBLIC may do in the schema.
+// allowed is everything that PUBLIC may do in the schema.
 var allowed = []string{
 	"function current EXECUTE",
 	"function refuse EXECUTE",

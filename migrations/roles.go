@@ -8,12 +8,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// prepareRole makes sure that the control role exists and may end and see the
-// backends of others, and makes what is missing where it may.
+// prepareRole makes sure that the control role exists and may end and see other roles'
+// backends. It creates and grants what is missing if it may.
 func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) error {
 	var super, mayCreate bool
 	if err := tx.QueryRow(ctx, "SELECT rolsuper, rolsuper OR rolcreaterole FROM pg_catalog.pg_roles WHERE rolname = $1", me).Scan(&super, &mayCreate); err != nil {
-		return fmt.Errorf("read the rights of role %q: %w", me, err)
+		return fmt.Errorf("read the privileges of role %q: %w", me, err)
 	}
 	var there bool
 	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = $1)", control).Scan(&there); err != nil {
@@ -27,16 +27,16 @@ func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) e
 		}
 		var create string
 		if err := tx.QueryRow(ctx, "SELECT pg_catalog.format('CREATE ROLE %I LOGIN PASSWORD %L', $1::text, $2::text)", control, password).Scan(&create); err != nil {
-			return fmt.Errorf("write the statement that makes role %q: %w", control, err)
+			return fmt.Errorf("build the statement that creates role %q: %w", control, err)
 		}
 		if _, err := tx.Exec(ctx, create); err != nil {
-			return fmt.Errorf("make role %q: %w", control, err)
+			return fmt.Errorf("create role %q: %w", control, err)
 		}
 	}
 	for _, right := range []string{"pg_signal_backend", "pg_read_all_stats"} {
 		var has bool
 		if err := tx.QueryRow(ctx, "SELECT pg_catalog.pg_has_role($1::name, $2::name, 'USAGE')", control, right).Scan(&has); err != nil {
-			return fmt.Errorf("ask whether role %q has %s: %w", control, right, err)
+			return fmt.Errorf("find out whether role %q has %s: %w", control, right, err)
 		}
 		if has {
 			continue
@@ -52,14 +52,14 @@ func prepareRole(ctx context.Context, tx pgx.Tx, me, control, password string) e
 	return nil
 }
 
-// prepareSchema makes the empty schema with its version table, owned by the
-// control role, and makes the transaction go on as that role.
+// prepareSchema creates the empty schema with its version table, owned by the control
+// role, and continues the transaction as that role.
 func prepareSchema(ctx context.Context, tx pgx.Tx, me, control string) error {
 	quoted := pgx.Identifier{control}.Sanitize()
 	if me != control {
 		var member bool
 		if err := tx.QueryRow(ctx, "SELECT pg_catalog.pg_has_role($1::name, $2::name, 'MEMBER')", me, control).Scan(&member); err != nil {
-			return fmt.Errorf("ask whether role %q is a member of %q: %w", me, control, err)
+			return fmt.Errorf("find out whether role %q is a member of %q: %w", me, control, err)
 		}
 		if !member {
 			return &RightError{Role: me, Right: fmt.Sprintf("membership in the control role %q", control),
@@ -80,13 +80,13 @@ func prepareSchema(ctx context.Context, tx pgx.Tx, me, control string) error {
 	}
 	if me != control {
 		if _, err := tx.Exec(ctx, "SET LOCAL ROLE "+quoted); err != nil {
-			return fmt.Errorf("go on as role %q: %w", control, err)
+			return fmt.Errorf("continue as role %q: %w", control, err)
 		}
 	}
 	_, err = tx.Exec(ctx, `CREATE TABLE IF NOT EXISTS fencepost.schema_version (
 		version integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT pg_catalog.now())`)
 	if err != nil {
-		return fmt.Errorf("make fencepost.schema_version: %w", err)
+		return fmt.Errorf("create fencepost.schema_version: %w", err)
 	}
 	return nil
 }
@@ -95,7 +95,7 @@ func createSchema(ctx context.Context, tx pgx.Tx, me, control string) error {
 	var database string
 	var may bool
 	if err := tx.QueryRow(ctx, "SELECT current_database(), pg_catalog.has_database_privilege(current_database(), 'CREATE')").Scan(&database, &may); err != nil {
-		return fmt.Errorf("ask for the right to create a schema: %w", err)
+		return fmt.Errorf("check the privilege to create a schema: %w", err)
 	}
 	if !may {
 		quoted := pgx.Identifier{database}.Sanitize()

@@ -10,13 +10,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Up brings the database that conn is connected to up to this binary's version,
-// one transaction per migration, each under an advisory lock: two at once are
-// safe, and a second run changes nothing. It also gives back the grants of the
-// schema that a restore may have lost. It returns what the schema is at after.
+// Up migrates the database that conn is connected to to this binary's version. It runs
+// one transaction per migration, each under an advisory lock: concurrent calls are
+// safe, and a second call changes nothing. It also restores grants on the schema that a
+// restore may have lost. It returns the resulting state of the schema.
 //
-// The role that conn belongs to must be the control role, or a superuser (or a
-// member of the control role that may create a schema).
+// conn must be connected as the control role, or as a superuser (or a member of the
+// control role that may create a schema).
 func Up(ctx context.Context, conn *pgx.Conn, opts Options) (State, error) {
 	files, err := list(embedded)
 	if err != nil {
@@ -42,20 +42,20 @@ func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (State,
 	}
 }
 
-// inTransaction runs do in a transaction that no default of the role or the
-// database can spoil, under the lock that all migrations of a database share.
+// inTransaction runs do in a transaction that is independent of the defaults of the
+// role and the database, under the lock that all migrations of a database share.
 func inTransaction(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // after Commit it does nothing
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after Commit
 	for _, sql := range []string{
 		"SET LOCAL search_path = pg_catalog, pg_temp",
 		"SET LOCAL lock_timeout = 0",
 		"SET LOCAL statement_timeout = 0",
 		"SET LOCAL idle_in_transaction_session_timeout = 0",
-		"SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'", // 17 and later
+		"SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'", // PostgreSQL 17 and later
 		"SET LOCAL check_function_bodies = on",
 		"SET LOCAL standard_conforming_strings = on",
 		"SET LOCAL synchronous_commit = on",
@@ -74,12 +74,12 @@ func inTransaction(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) e
 	return nil
 }
 
-// step applies the next missing migration. It reports false when none was
-// missing; it has then only put the grants right.
+// step applies the next missing migration. It reports false if none was missing; it has
+// then only corrected the grants.
 func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool, err error) {
 	var me string
 	if err := tx.QueryRow(ctx, "SELECT current_user").Scan(&me); err != nil {
-		return false, fmt.Errorf("ask for the current role: %w", err)
+		return false, fmt.Errorf("read the current role: %w", err)
 	}
 	control := opts.Control
 	if control == "" {
@@ -98,7 +98,7 @@ func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool
 	latest := files[len(files)-1].version
 	switch {
 	case version > latest:
-		return false, fmt.Errorf("%w: it is at version %d, and this binary knows %d; use a Fencepost at least as new", ErrNewer, version, latest)
+		return false, fmt.Errorf("%w: it is at version %d, but this binary knows %d; use a newer Fencepost", ErrNewer, version, latest)
 	case version == latest:
 		return false, grants(ctx, tx, opts.WorkerRoles)
 	}
@@ -113,8 +113,8 @@ func step(ctx context.Context, tx pgx.Tx, opts Options, files []file) (more bool
 	return true, nil
 }
 
-// grants puts the grants of the schema right, for the worker roles if they are
-// named, else for those that were.
+// grants sets the grants of the schema, for workers if any are named, otherwise for the
+// recorded worker roles.
 func grants(ctx context.Context, tx pgx.Tx, workers []string) error {
 	if len(workers) > 0 {
 		roles := []string{}
@@ -126,7 +126,7 @@ func grants(ctx context.Context, tx pgx.Tx, workers []string) error {
 			}
 		}
 		if _, err := tx.Exec(ctx, "SELECT fencepost.set_worker_roles($1)", roles); err != nil {
-			return fmt.Errorf("remember the worker roles: %w", explain(err))
+			return fmt.Errorf("record the worker roles: %w", explain(err))
 		}
 	}
 	if _, err := tx.Exec(ctx, "SELECT fencepost.seal()"); err != nil {
@@ -135,7 +135,7 @@ func grants(ctx context.Context, tx pgx.Tx, workers []string) error {
 	return nil
 }
 
-// explain adds to a server's error what its text alone leaves out.
+// explain adds the DETAIL and context of a server error to its text.
 func explain(err error) error {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) || (pg.Detail == "" && pg.Where == "") {

@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/migrations"
 )
 
-// workersHouse is a server with a worker's role, a group it is a member of, and a
-// role that has nothing to do with workers.
+// workersHouse is a server with a worker's role, a group that it is a member of, and an
+// unrelated role.
 func workersHouse(t *testing.T, opts ...pgtest.Option) (s *pgtest.Server, db string) {
 	t.Helper()
 	s = pgtest.Start(t, opts...)
@@ -88,8 +88,8 @@ func TestWorkerRolesAreRemembered(t *testing.T) {
 	want("after what was refused", true, true, true)
 }
 
-// TestAWorkerRoleThatIsGoneOpensNothing: nobody may read then, and not everybody;
-// the operator is told.
+// TestAWorkerRoleThatIsGoneOpensNothing checks that nobody may read then, rather than
+// everybody, and that the operator is warned.
 func TestAWorkerRoleThatIsGoneOpensNothing(t *testing.T) {
 	t.Parallel()
 	s, db := workersHouse(t)
@@ -133,19 +133,19 @@ func TestWarningsOfPreparedTransactionsAndOfMightyRoles(t *testing.T) {
 	wantWarning(t, s, db, "can still block a takeover")
 	s.Exec(t, pgtest.Superuser, db, "GRANT pg_write_all_data TO stranger")
 	if got := warnings(t, s, db); strings.Contains(got, "stranger") {
-		t.Errorf("a role that is no worker's is named: %s", got)
+		t.Errorf("the warning names a role of no worker: %s", got)
 	}
 	s.Exec(t, pgtest.Superuser, db, "GRANT pg_write_all_data TO clerk")
 	wantWarning(t, s, db, "pg_write_all_data lets clerk change the fence")
 
 	none, quiet := workersHouse(t, pgtest.WithConfig(map[string]string{"max_prepared_transactions": "0"}))
 	if got := warnings(t, none, quiet); got != "" {
-		t.Errorf("nothing is to be warned of: %s", got)
+		t.Errorf("unexpected warnings: %s", got)
 	}
 }
 
-// TestPostgresLocksASequenceBeforeItLooksAtTheRight is why the right alone keeps
-// nobody from blocking a takeover on purpose, and the warning says so.
+// TestPostgresLocksASequenceBeforeItLooksAtTheRight shows why privileges alone do not
+// keep a role from blocking a takeover on purpose, as the warning says.
 func TestPostgresLocksASequenceBeforeItLooksAtTheRight(t *testing.T) {
 	t.Parallel()
 	s, db := workersHouse(t)
@@ -171,7 +171,7 @@ func TestPostgresLocksASequenceBeforeItLooksAtTheRight(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := conn.QueryRow(ctx, "SELECT FROM pg_locks WHERE relation = 'fencepost.epoch_1'::regclass AND pid = pg_backend_pid()").Scan(); errors.Is(err, pgx.ErrNoRows) {
-		t.Error("the lock is gone: this Postgres looks at the right first, and the warning can be taken back")
+		t.Error("no lock was taken: this Postgres checks the privilege first, so the warning can be removed")
 	} else if err != nil {
 		t.Fatal(err)
 	}
