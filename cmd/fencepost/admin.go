@@ -14,32 +14,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// ResourceView is one resource as the admin address shows it at
-// /v1/resources/{database}/{resource}: what this proxy knows of it.
+// ResourceView is what this proxy knows about one resource, as the admin address
+// returns it at /v1/resources/{database}/{resource}.
 type ResourceView struct {
 	Database string `json:"database"`
 	Resource string `json:"resource"`
-	// Leader is the worker of the highest grant this proxy knows, "" if there
+	// Leader is the worker of the highest grant that this proxy knows of, "" if there
 	// was none.
 	Leader string `json:"leader"`
-	// Here: the leader is connected to this proxy, and its lease is confirmed.
+	// Here means that the leader is connected to this proxy and that its lease is
+	// confirmed.
 	Here  bool       `json:"here"`
 	Epoch int64      `json:"epoch"`
 	Since *time.Time `json:"since,omitempty"`
-	// LeaseLeft is how much longer the lease is trusted without a renewal, in
-	// seconds; nil unless Here.
+	// LeaseLeft is how many more seconds the lease is trusted without a renewal; nil
+	// unless Here.
 	LeaseLeft *float64 `json:"lease_left_seconds,omitempty"`
-	// Refused is how many writes this proxy refused since it started.
+	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
-	// Leaderless is for how long nobody has held the lease, in seconds.
+	// Leaderless is how many seconds nobody has held the lease.
 	Leaderless float64 `json:"leaderless_seconds"`
-	// FalseAlarms counts workers that came back after their lease was released
-	// for silence.
+	// FalseAlarms counts the workers that became active again after their lease was
+	// released for silence.
 	FalseAlarms int `json:"false_alarms"`
-	// Election says why the lease service cannot be watched, "" if it can.
+	// Election says why the lease service cannot be watched; "" if it can.
 	Election string `json:"election_error,omitempty"`
-	// Blocked is what a takeover waits for that cannot be ended, as of the last
-	// grant that this proxy tried.
+	// Blocked lists what blocks a takeover and cannot be ended, as of the last grant
+	// that this proxy attempted.
 	Blocked []string `json:"takeover_blocked_by,omitempty"`
 	// Workers are the candidacies at this proxy.
 	Workers []WorkerView `json:"workers"`
@@ -50,16 +51,16 @@ type WorkerView struct {
 	Worker      string `json:"worker"`
 	User        string `json:"user"`
 	Incarnation string `json:"incarnation"`
-	// Role is what SHOW fencepost.role says, or "lapsed" for a worker whose
-	// lease is not confirmed while nobody else was granted one.
+	// Role is what SHOW fencepost.role returns, or "lapsed" for a worker whose lease is
+	// not confirmed while nobody else has been granted one.
 	Role         string `json:"role"`
 	Epoch        int64  `json:"epoch"`
 	Connections  int    `json:"connections"`
 	Unresponsive bool   `json:"silent,omitempty"`
-	// Observes: none of its connections campaigns.
+	// Observes means that none of its connections campaigns.
 	Observes bool `json:"observes,omitempty"`
-	// WorkerTimeout is how long it may be silent now, in seconds; null is for
-	// ever. Its false alarms of the last 24 hours have lengthened it.
+	// WorkerTimeout is how many seconds the worker may currently be silent; null means
+	// unlimited. Its false alarms of the last 24 hours have extended it.
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	FalseAlarms   int      `json:"false_alarms"`
 	Fault         string   `json:"fault,omitempty"` // why the fence cannot be used
@@ -68,17 +69,17 @@ type WorkerView struct {
 // Readiness is the body of /readyz.
 type Readiness struct {
 	Ready    bool   `json:"ready"`
-	Upstream string `json:"upstream"` // "ok", or what is wrong
-	// Election is "ok", or what is wrong. It does not make a proxy unready: a
-	// leader goes on while its lease lasts, and reads pass.
+	Upstream string `json:"upstream"` // "ok", or the problem
+	// Election is "ok", or the problem. A problem does not make the proxy unready: a
+	// leader continues while its lease lasts, and reads pass.
 	Election string `json:"election"`
 	Draining bool   `json:"draining"`
-	// Warnings say what others than Fencepost can do to the fences it has opened.
+	// Warnings say what other roles can do to the fences that this proxy has opened.
 	// They do not make it unready.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// admin answers questions about a running proxy.
+// admin serves the admin address of a running proxy.
 type admin struct {
 	proxy     string
 	resources func() []ResourceView
@@ -129,7 +130,7 @@ func (a *admin) oneResource(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	writeJSON(w, http.StatusNotFound, map[string]string{
-		"error": fmt.Sprintf("this proxy knows no resource %q in database %q: nobody has connected for it here", resource, database),
+		"error": fmt.Sprintf("unknown resource %q in database %q: no worker has connected for it through this proxy", resource, database),
 	})
 }
 
@@ -141,10 +142,11 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(append(text, '\n')) // the asker may have gone
+	_, _ = w.Write(append(text, '\n')) // the client may be gone
 }
 
-// serve serves h on l until ctx ends, and waits for requests that are running.
+// serve serves the admin address on l until ctx ends, and waits for requests in
+// progress.
 func (a *admin) serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{Handler: a.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	served := make(chan error, 1)
@@ -158,7 +160,7 @@ func (a *admin) serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	err := server.Shutdown(closing)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = server.Close() // a profile that runs for long, say
+		err = server.Close() // for example a long profile
 	}
 	<-served
 	return err

@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// someResources is one resource whose leader is here, and one that nobody has.
+// someResources returns one resource whose leader is here, and one that nobody leads.
 func someResources() []election.ResourceStatus {
 	return []election.ResourceStatus{
 		{
@@ -51,7 +51,7 @@ func TestAdminAnswers(t *testing.T) {
 	ready := Readiness{Ready: true, Upstream: "ok", Election: "consul does not answer"}
 	a, m := testAdmin(&ready)
 	m.Refused("shop", "billing", fencing.StateSuperseded, true)
-	m.Refused("shop", "billing", fencing.StateSuperseded, false) // a read: no stale write
+	m.Refused("shop", "billing", fencing.StateSuperseded, false) // a read is not a stale write
 	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: time.Second})
 	m.Sessions(+1)
 	m.Blocked("shop", "mail", []string{`prepared transaction "x" of role "app" must be committed or rolled back`})
@@ -67,7 +67,7 @@ func TestAdminAnswers(t *testing.T) {
 			`"refused_writes": 1`, `"connections": 3`, `"leaderless_seconds": 5`,
 			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
-		{"/v1/resources/shop/nothing", 404, []string{"knows no resource"}},
+		{"/v1/resources/shop/nothing", 404, []string{"unknown resource"}},
 		{"/debug/pprof/", 404, nil},
 		{"/metrics", 200, []string{
 			`fencepost_stale_writes_rejected_total{database="shop",reason="ZF001",resource="billing"} 1`,
@@ -96,7 +96,7 @@ func TestAdminAnswers(t *testing.T) {
 	}
 	a.pprof = true
 	if code, _ := get(t, a.handler(), "/debug/pprof/"); code != http.StatusOK {
-		t.Errorf("/debug/pprof/ when switched on: status %d", code)
+		t.Errorf("/debug/pprof/ when enabled: status %d", code)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestStatusShowsATable(t *testing.T) {
 	if !strings.Contains(lines[2], "none") {
 		t.Errorf("line %q does not say that there is no lease", lines[2])
 	}
-	if lines[3] != "shop/mail: a takeover is blocked: something" {
+	if lines[3] != "shop/mail: takeover blocked: something" {
 		t.Errorf("line %q does not say what blocks the takeover", lines[3])
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestABlockedTakeoverSaysSoAtOnce: what no takeover gets past is named long
-// before the grace is over, wherever an operator looks.
+// TestABlockedTakeoverSaysSoAtOnce checks that what blocks a takeover is named long
+// before the grace has passed, wherever an operator looks.
 func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t) // max_prepared_transactions is 10
@@ -53,7 +53,7 @@ func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	if !shows("/metrics", metric+" 1") {
 		t.Error("the metric does not show it")
 	}
-	if out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "a takeover is blocked: prepared transaction") {
+	if out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "takeover blocked: prepared transaction") {
 		t.Errorf("status does not show it:\n%s%s", out.stdout, out.stderr)
 	}
 	if lines := r.log.lines(t, "takeover blocked by a transaction the control role cannot end"); len(lines) != 1 || lines[0]["resource"] != "billing" {
@@ -72,8 +72,8 @@ func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	}
 }
 
-// TestReadinessAsksOneAtATime: whoever asks meanwhile, or soon after, gets the same
-// answer.
+// TestReadinessAsksOneAtATime checks that concurrent and subsequent callers get the
+// same result.
 func TestReadinessAsksOneAtATime(t *testing.T) {
 	t.Parallel()
 	var r remembered[int]
@@ -84,7 +84,7 @@ func TestReadinessAsksOneAtATime(t *testing.T) {
 		asked <- struct{}{}
 		<-release
 		if ctx.Err() != nil {
-			t.Error("the question ended with the one who asked it")
+			t.Error("the computation ended with the caller that started it")
 		}
 		return n
 	}

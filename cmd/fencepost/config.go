@@ -13,9 +13,9 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// Config is the configuration file. docs/configuration.md explains each
-// setting; etc/fencepost.yml is an annotated sample. A test ties both to this
-// struct and to NewConfig.
+// Config is the configuration file. docs/configuration.md explains each setting;
+// etc/fencepost.yml is an annotated sample. A test compares both with this struct and
+// with NewConfig.
 type Config struct {
 	Listen         string                    `yaml:"listen"`
 	Admin          string                    `yaml:"admin"`
@@ -42,20 +42,20 @@ type UpstreamConfig struct {
 	TLS     UpstreamTLSConfig `yaml:"tls"`
 }
 
-// ControlConfig is the role that Fencepost itself uses on the upstream, in
+// ControlConfig is the role under which Fencepost itself connects to the upstream, in
 // each client's own database.
 type ControlConfig struct {
 	User     string `yaml:"user"`
 	Password string `yaml:"password"`
 }
 
-// ElectionConfig says who awards leases.
+// ElectionConfig says which provider awards the leases.
 type ElectionConfig struct {
 	Provider string       `yaml:"provider"` // "postgres" or "consul"
 	Consul   ConsulConfig `yaml:"consul"`
 }
 
-// ConsulConfig is used by the provider "consul" only.
+// ConsulConfig configures the provider "consul".
 type ConsulConfig struct {
 	Address    string `yaml:"address"`
 	Scheme     string `yaml:"scheme"`
@@ -67,8 +67,8 @@ type ConsulConfig struct {
 	ServerName string `yaml:"server_name"`
 }
 
-// LeaseConfig is the time side of leases. Time decides who may try; the check
-// in the database decides who may write.
+// LeaseConfig sets the times of leases. Time decides who may try to lead; the check in
+// the database decides who may write.
 type LeaseConfig struct {
 	TTL              Duration `yaml:"ttl"`
 	WorkerTimeout    Duration `yaml:"worker_timeout"`
@@ -77,19 +77,19 @@ type LeaseConfig struct {
 	Linger           Duration `yaml:"linger"`
 }
 
-// UnfencedConfig is what connections that name no resource may do.
+// UnfencedConfig says what connections that name no resource may do.
 type UnfencedConfig struct {
 	Default string            `yaml:"default"` // "allow", "read-only" or "refuse"
 	Users   map[string]string `yaml:"users"`
 }
 
-// WorkerConfig says who a connection is that names no worker.
+// WorkerConfig says how to identify a connection that names no worker.
 type WorkerConfig struct {
 	Identity string `yaml:"identity"` // "connection", "client_address" or "proxy"
 }
 
-// ResourceConfig overrides settings for one resource. A nil field means the
-// setting of lease.
+// ResourceConfig overrides settings for one resource. A nil field means the setting in
+// lease.
 type ResourceConfig struct {
 	TTL              *Duration `yaml:"ttl"`
 	WorkerTimeout    *Duration `yaml:"worker_timeout"`
@@ -104,7 +104,7 @@ type ProxyConfig struct {
 	ID string `yaml:"id"`
 }
 
-// LimitsConfig bounds what clients can make the proxy use.
+// LimitsConfig limits the resources of the proxy that clients can use.
 type LimitsConfig struct {
 	MaxConnections          int      `yaml:"max_connections"`
 	MaxResources            int      `yaml:"max_resources"`
@@ -112,13 +112,13 @@ type LimitsConfig struct {
 	ResourceIdle            Duration `yaml:"resource_idle"`
 }
 
-// LogConfig is how the log on standard error looks.
+// LogConfig sets the format of the log on standard error.
 type LogConfig struct {
 	Level  string `yaml:"level"`  // "debug", "info", "warn" or "error"
 	Format string `yaml:"format"` // "json" or "console"
 }
 
-// NewConfig returns the defaults, all of them.
+// NewConfig returns all defaults.
 func NewConfig() Config {
 	return Config{
 		Listen: "127.0.0.1:6432",
@@ -149,14 +149,14 @@ func NewConfig() Config {
 	}
 }
 
-// LoadConfig reads the file (none if path is empty), lets environment variables
-// override it, and validates the whole. Its errors are usage errors.
+// LoadConfig reads the file (none if path is empty), applies the environment variables
+// that override it, and validates the result. Its errors are usage errors.
 func LoadConfig(path string, getenv func(string) string) (Config, error) {
 	cfg := NewConfig()
 	if path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return cfg, usagef("cannot read the configuration: %v", err)
+			return cfg, usagef("read the configuration: %v", err)
 		}
 		if err := cfg.decode(text); err != nil {
 			return cfg, usagef("%s: %v", path, err)
@@ -171,8 +171,7 @@ func LoadConfig(path string, getenv func(string) string) (Config, error) {
 	return cfg, nil
 }
 
-// decode reads YAML strictly: an unknown key is an error, and so is a second
-// document.
+// decode reads YAML strictly: unknown keys and a second document are errors.
 func (c *Config) decode(text []byte) error {
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	dec.KnownFields(true)
@@ -186,7 +185,7 @@ func (c *Config) decode(text []byte) error {
 	return nil
 }
 
-// Duration is a time.Duration that is written with its unit: "10s", "500ms".
+// Duration is a time.Duration that is written with a unit: "10s", "500ms".
 type Duration time.Duration
 
 // D returns the value as a time.Duration.
@@ -194,25 +193,25 @@ func (d Duration) D() time.Duration { return time.Duration(d) }
 
 func (d Duration) String() string { return time.Duration(d).String() }
 
-// UnmarshalText parses "10s". A bare number has no unit and is refused, except
-// for 0.
+// UnmarshalText parses a duration such as "10s". A number without a unit is refused,
+// except 0.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("%q is no duration: write it with a unit, as in 500ms, 10s or 2m", text)
+		return fmt.Errorf("invalid duration %q: include a unit, e.g. 500ms, 10s, 2m", text)
 	}
 	*d = Duration(v)
 	return nil
 }
 
-// UnmarshalYAML accepts a word for the default alone ("unfenced: allow"), or
-// the mapping with default and users.
+// UnmarshalYAML accepts a single word for the default ("unfenced: allow"), or a mapping
+// with default and users.
 func (u *UnfencedConfig) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
 		return node.Decode(&u.Default)
 	}
 	if node.Kind != yaml.MappingNode {
-		return fmt.Errorf("line %d: unfenced must be a word, or a mapping with default and users", node.Line)
+		return fmt.Errorf("line %d: unfenced must be a word or a mapping with default and users", node.Line)
 	}
 	for i := 0; i+1 < len(node.Content); i += 2 {
 		key, value := node.Content[i], node.Content[i+1]

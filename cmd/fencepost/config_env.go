@@ -8,14 +8,14 @@ import (
 	"strings"
 )
 
-// setting is one leaf of the configuration that has a single value.
+// setting is a setting with a single value.
 type setting struct {
 	path  string // as in the file: "election.consul.token"
 	value reflect.Value
 }
 
-// env is the variable that overrides the setting: its path in upper case, with
-// _ for each dot, behind FENCEPOST_.
+// env returns the variable that overrides the setting: FENCEPOST_ followed by its path
+// in upper case, with _ for each dot.
 func (s setting) env() string {
 	return "FENCEPOST_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
 }
@@ -31,13 +31,13 @@ func (s setting) set(text string) error {
 	case reflect.Int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return fmt.Errorf("%q is no whole number", text)
+			return fmt.Errorf("invalid integer %q", text)
 		}
 		s.value.SetInt(int64(n))
 	case reflect.Bool:
 		b, err := strconv.ParseBool(text)
 		if err != nil {
-			return fmt.Errorf("%q is neither true nor false", text)
+			return fmt.Errorf("invalid boolean %q: use true or false", text)
 		}
 		s.value.SetBool(b)
 	default:
@@ -46,9 +46,9 @@ func (s setting) set(text string) error {
 	return nil
 }
 
-// settings returns every leaf of the configuration, in the order of the struct.
-// Mappings with free keys (resources, unfenced.users) are not among them: they
-// can be given in the file only.
+// settings returns every single-valued setting, in the order of the struct. Mappings
+// with free keys (resources, unfenced.users) are not included: they can only be set in
+// the file.
 func (c *Config) settings() []setting {
 	var leaves []setting
 	var walk func(prefix string, v reflect.Value)
@@ -68,7 +68,7 @@ func (c *Config) settings() []setting {
 	return leaves
 }
 
-// override applies the environment to c.
+// override applies the environment variables to c.
 func (c *Config) override(getenv func(string) string) error {
 	for _, s := range c.settings() {
 		text := getenv(s.env())

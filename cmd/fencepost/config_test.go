@@ -109,44 +109,44 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"lisen: 1.2.3.4:5", "field lisen not found"},
 		{"lease: {ttl: 10s, ttll: 1s}", "field ttll not found"},
 		{"unfenced: {defalt: allow}", "field defalt not found in unfenced"},
-		{"unfenced: [allow]", "a word, or a mapping"},
-		{"lease: {ttl: 10}", "write it with a unit"},
-		{"lease: {ttl: 1ms}", "lease.ttl is 1ms: give"},
+		{"unfenced: [allow]", "a word or a mapping"},
+		{"lease: {ttl: 10}", "include a unit"},
+		{"lease: {ttl: 1ms}", "lease.ttl is 1ms: use a value"},
 		{"lease: {grace: -1s}", "lease.grace is -1s"},
 		{"resources: {billing: {ttl: 1ms}}", "resources.billing.ttl"},
 		{"resources: {billing: {reads: some}}", "resources.billing.reads"},
 		{"election: {provider: etcd}", "postgres, consul"},
-		{"election: {provider: consul, consul: {prefix: /a/}}", "without a slash"},
+		{"election: {provider: consul, consul: {prefix: /a/}}", "neither starts nor ends with a slash"},
 		{"election: {provider: consul, consul: {cert_file: a}}", "belong together"},
-		{"election: {provider: consul, consul: {ca_file: a}}", "say scheme: https"},
+		{"election: {provider: consul, consul: {ca_file: a}}", "set scheme: https"},
 		{"unfenced: maybe", "allow, read-only, refuse"},
 		{"unfenced: {users: {bob: maybe}}", "unfenced.users.bob"},
-		{"upstream: {address: localhost}", "give host:port"},
-		{"upstream: {address: 'localhost:x'}", "its port must be a number"},
+		{"upstream: {address: localhost}", "use host:port"},
+		{"upstream: {address: 'localhost:x'}", "the port must be a number"},
 		{"tls: {mode: prefer}", "disable, allow, require"},
-		{"tls: {cert_file: a}", "tls.mode is disable: say mode: allow"},
-		{"tls: {client_cert: verify-ca}", "tls.mode is disable: say mode: allow"},
-		{"tls: {mode: allow, cert_file: a}", "give tls.cert_file and tls.key_file"},
-		{"tls: {mode: require, cert_file: a, key_file: b, client_cert: verify-ca}", "give tls.client_ca_file"},
-		{"tls: {mode: allow, cert_file: a, key_file: b, client_ca_file: c, client_cert: verify-full}", "say mode: require"},
+		{"tls: {cert_file: a}", "tls.mode is disable: set mode: allow"},
+		{"tls: {client_cert: verify-ca}", "tls.mode is disable: set mode: allow"},
+		{"tls: {mode: allow, cert_file: a}", "set tls.cert_file and tls.key_file"},
+		{"tls: {mode: require, cert_file: a, key_file: b, client_cert: verify-ca}", "set tls.client_ca_file"},
+		{"tls: {mode: allow, cert_file: a, key_file: b, client_ca_file: c, client_cert: verify-full}", "set mode: require"},
 		{"tls: {client_cert: maybe}", "optional, verify-ca, verify-full"},
 		{"tls: {min_version: 1.1}", "tls.min_version is \"1.1\""},
 		{"upstream: {tls: {mode: prefer}}", "disable, require, verify-ca, verify-full"},
 		{"upstream: {tls: {ca_file: a}}", "upstream.tls.mode is disable"},
-		{"upstream: {tls: {mode: require, ca_file: a}}", "say mode: verify-ca or verify-full"},
-		{"upstream: {tls: {mode: verify-ca}}", "give upstream.tls.ca_file"},
+		{"upstream: {tls: {mode: require, ca_file: a}}", "set mode: verify-ca or verify-full"},
+		{"upstream: {tls: {mode: verify-ca}}", "set upstream.tls.ca_file"},
 		{"upstream: {tls: {mode: verify-full, key_file: a}}", "belong together"},
 		{"upstream: {tls: {min_version: 1.4}}", "upstream.tls.min_version"},
-		{"limits: {max_connections: 0}", "give at least 1"},
-		{"limits: {max_resources: 0}", "limits.max_resources is 0: give at least 1"},
+		{"limits: {max_connections: 0}", "use at least 1"},
+		{"limits: {max_resources: 0}", "limits.max_resources is 0: use at least 1"},
 		{"limits: {resource_idle: 0s}", "limits.resource_idle is 0s"},
-		{"limits: {configured_resources_only: true}", "name the resources"},
+		{"limits: {configured_resources_only: true}", "list the resources"},
 		{"lease: {max_worker_timeout: -1s}", "lease.max_worker_timeout is -1s"},
-		{"lease: {max_worker_timeout: 10s}", "lease.worker_timeout is 30s, above lease.max_worker_timeout (10s)"},
-		{"resources: {billing: {max_worker_timeout: 10s}}", "resources.billing.worker_timeout is 30s, above"},
-		{"lease: {worker_timeout: 0s, max_worker_timeout: 10s}", "lease.worker_timeout is 0s, above"},
-		{"resources: {billing: {users: []}}", "resources.billing.users holds no role"},
-		{"startup_timeout: 0s", "1ms or more"},
+		{"lease: {max_worker_timeout: 10s}", "lease.worker_timeout is 30s, longer than lease.max_worker_timeout (10s)"},
+		{"resources: {billing: {max_worker_timeout: 10s}}", "resources.billing.worker_timeout is 30s, longer than"},
+		{"lease: {worker_timeout: 0s, max_worker_timeout: 10s}", "lease.worker_timeout is 0s, longer than"},
+		{"resources: {billing: {users: []}}", "resources.billing.users is empty"},
+		{"startup_timeout: 0s", "at least 1ms"},
 		{"a: 1\n---\nb: 2", "field a not found"},
 		{"listen: 1.2.3.4:5\n---\nlisten: 1.2.3.4:6", "more than one YAML document"},
 	} {
@@ -169,7 +169,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 	}
 }
 
-// TestSampleHoldsEverySettingWithItsDefault ties etc/fencepost.yml to the code.
+// TestSampleHoldsEverySettingWithItsDefault compares etc/fencepost.yml with the code.
 func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join("..", "..", "etc", "fencepost.yml")
@@ -177,7 +177,7 @@ func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Uncomment examples, so that they are decoded too: "#key: value".
+	// Uncomment the examples, so that they are decoded too: "#key: value".
 	examples := regexp.MustCompile(`(?m)^( *)#([a-z_{}][^ ]*:)`).ReplaceAllString(string(text), "$1$2")
 	for name, text := range map[string]string{"sample": string(text), "sample with its examples": examples} {
 		cfg, err := LoadConfig(writeConfig(t, text), noEnv)
@@ -199,7 +199,7 @@ func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 	}
 }
 
-// TestDocumentationHasEverySettingWithItsDefault ties docs/configuration.md to
+// TestDocumentationHasEverySettingWithItsDefault compares docs/configuration.md with
 // the code, in both directions.
 func TestDocumentationHasEverySettingWithItsDefault(t *testing.T) {
 	t.Parallel()

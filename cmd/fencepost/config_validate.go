@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// Bounds of lease times. Below the least, a renewal round trip is a good part
-// of the TTL; Consul refuses a TTL outside 10s to 24h unless its
-// session_ttl_min says otherwise.
+// Limits of lease times. With a shorter TTL, a renewal's round trip would take a large
+// part of it. Consul refuses a TTL outside 10s to 24h unless its session_ttl_min says
+// otherwise.
 const (
 	leastTTL = 500 * time.Millisecond
 	mostTTL  = 24 * time.Hour
 )
 
-// Validate returns everything that is wrong, with what to do about it.
+// Validate returns everything that is wrong, and how to fix it.
 func (c *Config) Validate() error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
@@ -31,7 +31,7 @@ func (c *Config) Validate() error {
 	checkAddress(fault, "upstream.address", c.Upstream.Address)
 	c.Upstream.TLS.validate(fault)
 	if c.Control.User == "" {
-		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role creates its rights)")
+		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role grants its privileges)")
 	}
 	checkWord(fault, "election.provider", c.Election.Provider, "postgres", "consul")
 	if c.Election.Provider == "consul" {
@@ -45,17 +45,17 @@ func (c *Config) Validate() error {
 		c.leaseFor(r).validate(fault, "resources."+name)
 		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
-			fault("resources.%s.users holds no role, or an empty one: list the roles that may campaign, or leave it out for all", name)
+			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
 		}
 	}
 	if c.StartupWait < Duration(time.Millisecond) {
-		fault("startup_wait is %s: give 1ms or more, or a lone worker's first write races its own election", c.StartupWait)
+		fault("startup_wait is %s: use at least 1ms, or the first write of a lone worker races its own election", c.StartupWait)
 	}
 	if c.StartupTimeout < Duration(time.Millisecond) {
-		fault("startup_timeout is %s: a client that says nothing must be closed some time, so give 1ms or more", c.StartupTimeout)
+		fault("startup_timeout is %s: use at least 1ms, so that silent clients are closed", c.StartupTimeout)
 	}
 	if c.DrainTimeout < 0 {
-		fault("drain_timeout is %s: it cannot be negative", c.DrainTimeout)
+		fault("drain_timeout is %s: it must not be negative", c.DrainTimeout)
 	}
 	checkWord(fault, "unfenced.default", c.Unfenced.Default, unfencedWords...)
 	for user, word := range c.Unfenced.Users {
@@ -76,53 +76,53 @@ func (c *ConsulConfig) validate(fault faultf) {
 	checkAddress(fault, "election.consul.address", c.Address)
 	checkWord(fault, "election.consul.scheme", c.Scheme, "http", "https")
 	if c.Prefix == "" || strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") {
-		fault("election.consul.prefix is %q: give a key prefix without a slash at its ends, as in fencepost", c.Prefix)
+		fault("election.consul.prefix is %q: use a key prefix that neither starts nor ends with a slash, e.g. fencepost", c.Prefix)
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("election.consul.cert_file and key_file belong together: give both or none")
+		fault("election.consul.cert_file and key_file belong together: set both or neither")
 	}
 	if c.Scheme == "http" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
-		fault("election.consul has TLS settings, but scheme is http: say scheme: https, or leave them out")
+		fault("election.consul has TLS settings, but scheme is http: set scheme: https, or remove them")
 	}
 }
 
 func (l LimitsConfig) validate(fault faultf, configured int) {
 	if l.MaxConnections < 1 {
-		fault("limits.max_connections is %d: give at least 1", l.MaxConnections)
+		fault("limits.max_connections is %d: use at least 1", l.MaxConnections)
 	}
 	if l.MaxResources < 1 {
-		fault("limits.max_resources is %d: give at least 1; limits.configured_resources_only refuses all that are not configured", l.MaxResources)
+		fault("limits.max_resources is %d: use at least 1 (to refuse all resources that are not configured, set limits.configured_resources_only)", l.MaxResources)
 	}
 	if l.ConfiguredResourcesOnly && configured == 0 {
-		fault("limits.configured_resources_only is true, but resources is empty: name the resources, as in resources: {billing: {}}")
+		fault("limits.configured_resources_only is true, but resources is empty: list the resources, e.g. resources: {billing: {}}")
 	}
 	if l.ResourceIdle < Duration(time.Millisecond) {
-		fault("limits.resource_idle is %s: give 1ms or more", l.ResourceIdle)
+		fault("limits.resource_idle is %s: use at least 1ms", l.ResourceIdle)
 	}
 }
 
 func (l LeaseConfig) validate(fault faultf, where string) {
 	if l.TTL.D() < leastTTL || l.TTL.D() > mostTTL {
-		fault("%s.ttl is %s: give %s to %s", where, l.TTL, leastTTL, mostTTL)
+		fault("%s.ttl is %s: use a value from %s to %s", where, l.TTL, leastTTL, mostTTL)
 	}
 	if l.WorkerTimeout < 0 {
-		fault("%s.worker_timeout is %s: give 0s for never, or a positive time", where, l.WorkerTimeout)
+		fault("%s.worker_timeout is %s: use 0s for no timeout, or a positive duration", where, l.WorkerTimeout)
 	}
 	if l.MaxWorkerTimeout < 0 {
-		fault("%s.max_worker_timeout is %s: give 0s for no bound, or a positive time", where, l.MaxWorkerTimeout)
+		fault("%s.max_worker_timeout is %s: use 0s for no limit, or a positive duration", where, l.MaxWorkerTimeout)
 	}
 	if l.MaxWorkerTimeout > 0 && (l.WorkerTimeout == 0 || l.WorkerTimeout > l.MaxWorkerTimeout) {
-		fault("%s.worker_timeout is %s, above %s.max_worker_timeout (%s): make one fit the other", where, l.WorkerTimeout, where, l.MaxWorkerTimeout)
+		fault("%s.worker_timeout is %s, longer than %s.max_worker_timeout (%s): lower the former or raise the latter", where, l.WorkerTimeout, where, l.MaxWorkerTimeout)
 	}
 	if l.Grace < Duration(time.Millisecond) {
-		fault("%s.grace is %s: give 1ms or more; transactions of the old epoch that last longer are ended", where, l.Grace)
+		fault("%s.grace is %s: use at least 1ms (transactions of the old epoch that last longer are ended)", where, l.Grace)
 	}
 	if l.Linger < 0 {
-		fault("%s.linger is %s: give 0s to release at once, or a positive time", where, l.Linger)
+		fault("%s.linger is %s: use 0s to release the lease at once, or a positive duration", where, l.Linger)
 	}
 }
 
-// leaseFor is the lease configuration of a resource with its overrides.
+// leaseFor returns the lease configuration of a resource, including its overrides.
 func (c *Config) leaseFor(r ResourceConfig) LeaseConfig {
 	l := c.Lease
 	for _, o := range []struct {
@@ -136,7 +136,7 @@ func (c *Config) leaseFor(r ResourceConfig) LeaseConfig {
 	return l
 }
 
-// reads is how reads of a resource are treated: "checked" if nothing is said.
+// reads returns how reads of a resource are treated; the default is "checked".
 func (r ResourceConfig) reads() string {
 	if r.Reads == "" {
 		return "checked"
@@ -147,11 +147,11 @@ func (r ResourceConfig) reads() string {
 func checkAddress(fault faultf, where, address string) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		fault("%s is %q: give host:port, as in 127.0.0.1:5432", where, address)
+		fault("%s is %q: use host:port, e.g. 127.0.0.1:5432", where, address)
 		return
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		fault("%s is %q: its port must be a number from 0 to 65535", where, address)
+		fault("%s is %q: the port must be a number from 0 to 65535", where, address)
 	}
 }
 

@@ -13,16 +13,16 @@ const demoAbout = `
 Usage: fencepost demo [--election postgres|consul]
 
 Starts a throwaway PostgreSQL and Fencepost, lets two worker processes charge
-invoices, freezes the leader in the middle of a charge, and shows what becomes
-of its write when it wakes up: with the fence, and without it. Needs PostgreSQL's
+invoices, freezes the leader in the middle of a charge, and shows what happens
+to its write when it resumes, with and without the fence. Needs PostgreSQL's
 server programs, and the consul program for --election consul.`
 
 func runDemo(ctx context.Context, t terminal, args []string) error {
 	var o demo.Options
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
-	fs.StringVar(&o.Election, "election", "postgres", "who awards leases, `postgres` or consul")
-	fs.StringVar(&o.PostgresBin, "postgres", "", "`directory` of initdb and postgres; found by itself if not given")
-	fs.StringVar(&o.Consul, "consul", "", "`path` of the consul program; found by itself if not given")
+	fs.StringVar(&o.Election, "election", "postgres", "the lease service: `postgres` or consul")
+	fs.StringVar(&o.PostgresBin, "postgres", "", "`directory` of initdb and postgres; searched for by default")
+	fs.StringVar(&o.Consul, "consul", "", "`path` of the consul program; searched for by default")
 	fs.BoolVar(&o.Keep, "keep", false, "keep the logs and the data")
 	if err := parseFlags(t, fs, demoAbout, args, 0); err != nil {
 		return err
@@ -34,7 +34,7 @@ func runDemo(ctx context.Context, t terminal, args []string) error {
 	return demo.Run(ctx, o)
 }
 
-// isTerminal reports whether colours make sense on t's output.
+// isTerminal reports whether t's output supports colours.
 func isTerminal(t terminal) bool {
 	f, ok := t.stdout.(*os.File)
 	if !ok || t.getenv("NO_COLOR") != "" || t.getenv("TERM") == "dumb" {
@@ -47,15 +47,15 @@ func isTerminal(t terminal) bool {
 func runDemoWorker(ctx context.Context, t terminal, args []string) error {
 	var o demo.WorkerOptions
 	fs := flag.NewFlagSet("demo-worker", flag.ContinueOnError)
-	fs.StringVar(&o.Name, "name", "worker", "what it calls itself in its events")
+	fs.StringVar(&o.Name, "name", "worker", "name of the worker in its events")
 	fs.StringVar(&o.Lease, "lease", "", "`DSN` through Fencepost")
-	fs.StringVar(&o.Work, "work", "", "`DSN` for the charges; the same connection if not given")
+	fs.StringVar(&o.Work, "work", "", "`DSN` for the charges; by default the same connection")
 	fs.DurationVar(&o.Pause, "pause", 300*time.Millisecond, "how long a charge takes")
 	if err := parseFlags(t, fs, "Usage: fencepost demo-worker --lease DSN\n\nOne worker of the demo.", args, 0); err != nil {
 		return err
 	}
 	if o.Lease == "" {
-		return usagef("--lease is missing")
+		return usagef("--lease is required")
 	}
 	o.Out, o.Log = t.stdout, t.stderr
 	return demo.RunWorker(ctx, o)

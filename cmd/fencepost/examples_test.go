@@ -17,8 +17,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestComposeFileUsesKnownSettings notices a variable of docker-compose.yml
-// that no setting has.
+// TestComposeFileUsesKnownSettings detects variables in docker-compose.yml that are not
+// settings.
 func TestComposeFileUsesKnownSettings(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docker-compose.yml"))
@@ -45,7 +45,7 @@ func TestComposeFileUsesKnownSettings(t *testing.T) {
 			if strings.HasPrefix(variable, "FENCEPOST_") {
 				found++
 				if !known[variable] {
-					t.Errorf("service %s sets %s, which is no setting", name, variable)
+					t.Errorf("service %s sets %s, which is not a setting", name, variable)
 				}
 			}
 		}
@@ -77,7 +77,7 @@ func (w *exampleWorker) Write(p []byte) (int, error) {
 	return w.mu.text.Write(p)
 }
 
-// wrote is how many rows the worker said that it wrote.
+// wrote returns how many rows the worker reported as written.
 func (w *exampleWorker) wrote() int { return strings.Count(w.output(), w.name+" wrote row") }
 
 func (w *exampleWorker) output() string {
@@ -108,14 +108,14 @@ func startExampleWorker(t *testing.T, r *running, db, name string) *exampleWorke
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		_ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) // psql with it
-		_ = w.cmd.Wait()                                      // it was killed
+		_ = syscall.Kill(-w.cmd.Process.Pid, syscall.SIGKILL) // kills psql too
+		_ = w.cmd.Wait()                                      // fails because it was killed
 	})
 	return w
 }
 
-// TestExampleWorkersTakeOver does what docker-compose.yml invites to: it
-// freezes the worker that works, and thaws it when the other one has worked.
+// TestExampleWorkersTakeOver does what docker-compose.yml suggests: it freezes the
+// active worker, and thaws it after the other one has worked.
 func TestExampleWorkersTakeOver(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -133,7 +133,7 @@ func TestExampleWorkersTakeOver(t *testing.T) {
 	}
 	first.signal(t, syscall.SIGSTOP)
 	eventually(t, "the second worker to take over", func() bool { return second.wrote() > 0 })
-	// Not by what it says: it may have been frozen before it said that a row was there.
+	// Do not rely on its output: it may have been frozen before it reported a row.
 	admin := s.Connect(t, pgtest.Superuser, db)
 	rows := func() (n int) {
 		t.Helper()
@@ -153,8 +153,8 @@ func TestExampleWorkersTakeOver(t *testing.T) {
 	})
 }
 
-// rolesOf lists "name:role" of the workers of the resource billing; the name is
-// what stands before the first colon of the worker's id.
+// rolesOf lists "name:role" of the workers of the resource billing. The name is the
+// part of the worker's id before the first colon.
 func (r *running) rolesOf(t *testing.T, db string) string {
 	t.Helper()
 	var b strings.Builder

@@ -16,23 +16,24 @@ const explainAbout = `
 Usage: fencepost explain [--dsn DSN] SQL
        fencepost explain [--dsn DSN] -        (reads standard input)
 
-Says, for each statement of the text, what Fencepost takes it for, and where the
-check of its transaction goes. Whether a statement is taken for a read matters
+Shows for each statement of the text how Fencepost classifies it, and where the
+check of its transaction goes. Whether a statement is classified as a read matters
 only on connections that do not lead: a leader's transactions are all checked,
-but for proven reads where a resource has reads: proven.
+except proven reads of a resource that has reads: proven.
 
-With --dsn it also says whether the database proves the statement harmless: that
-nothing it names can run code that is not built in. On PostgreSQL 14 and 15 those
-who do not lead can run nothing else. Any role that can connect will do.`
+With --dsn it also shows whether the statement is proven harmless in that database,
+which means that nothing it names can run code that is not built in. On PostgreSQL
+14 and 15, connections that do not lead can run nothing else. Any role that can
+connect is sufficient.`
 
 func runExplain(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("explain", flag.ContinueOnError)
-	dsn := fs.String("dsn", "", "`DSN` of a database whose catalogue is asked")
+	dsn := fs.String("dsn", "", "`DSN` of a database whose catalog is used")
 	if err := parseFlags(t, fs, explainAbout, args, 1); err != nil {
 		return err
 	}
 	if fs.NArg() == 0 {
-		return usagef("give the SQL text, or - to read standard input")
+		return usagef("no SQL text given: pass it as an argument, or - to read standard input")
 	}
 	sql := fs.Arg(0)
 	if sql == "-" {
@@ -77,7 +78,7 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 	return nil
 }
 
-// readCatalog asks the database that the DSN names.
+// readCatalog reads the catalog of the database that the DSN names.
 func readCatalog(ctx context.Context, dsn string) (*fencing.Catalog, error) {
 	conn, err := connect(ctx, dsn)
 	if err != nil {

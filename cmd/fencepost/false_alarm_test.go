@@ -21,8 +21,8 @@ func (r *running) view(t *testing.T, db, resource string) (v ResourceView) {
 	return v
 }
 
-// TestAFalseAlarmIsShownAndIsTheWorkersOwn: a worker without a name comes back
-// after a silence, and connects again.
+// TestAFalseAlarmIsShownAndIsTheWorkersOwn covers a worker without a name that comes
+// back after a silence, and then connects again.
 func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -35,7 +35,7 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 	if err := execSQL(t, worker, "INSERT INTO work VALUES (1)"); err != nil {
 		t.Fatalf("the write of a worker that came back: %v", err)
 	}
-	// On a slow machine it may be silent for too long once more, and come back.
+	// On a slow machine it may become unresponsive and come back once more.
 	mustWait := func(some bool) {
 		t.Helper()
 		v := r.view(t, db, "billing")
@@ -46,7 +46,7 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 		want := (timeout << w.FalseAlarms).Seconds()
 		if (w.FalseAlarms > 0) != some || w.WorkerTimeout == nil || *w.WorkerTimeout != want {
 			text, _ := json.Marshal(w)
-			t.Errorf("a worker is to be waited for %v s: %s", want, text)
+			t.Errorf("want a worker timeout of %v s: %s", want, text)
 		}
 	}
 	mustWait(true)

@@ -45,7 +45,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	fs.StringVar(&o.config, "config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`, as for serve")
 	fs.StringVar(&o.database, "database", "", "`name` of the database")
 	fs.Int64Var(&o.above, "above", 0, "the highest `epoch` that was ever granted")
-	fs.BoolVar(&o.restored, "restored", false, "the database was restored, and nobody knows the highest epoch")
+	fs.BoolVar(&o.restored, "restored", false, "the database was restored, and the highest epoch is unknown")
 	verb := ""
 	if len(args) > 0 && args[0] == "bump" {
 		verb, args = args[0], args[1:]
@@ -55,27 +55,27 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	}
 	switch {
 	case verb == "":
-		return usagef("say what to do: generation bump")
+		return usagef("no action given: use generation bump")
 	case o.above < 0:
-		return usagef("--above is %d: an epoch is positive", o.above)
+		return usagef("--above is %d: an epoch must be positive", o.above)
 	case o.above > 0 && o.restored:
-		return usagef("--above and --restored exclude each other")
+		return usagef("--above and --restored are mutually exclusive")
 	case (o.above > 0 || o.restored) && o.database == "":
-		return usagef("--database is missing: epochs live in a database")
+		return usagef("--database is required: epochs are per database")
 	}
 	cfg, err := LoadConfig(o.config, t.getenv)
 	if err != nil {
 		return err
 	}
 	if cfg.Election.Provider == "postgres" && o.database == "" {
-		return usagef("--database is missing: the elector postgres has a generation per database")
+		return usagef("--database is required: the elector postgres has one generation per database")
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	return bump(ctx, t, cfg, o)
 }
 
-// bump begins a new generation, then raises the epochs if that was asked for.
+// bump starts a new generation, and then raises the epochs if requested.
 func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
 	if cfg.Election.Provider == "consul" {
 		if err := bumpConsul(ctx, t, cfg); err != nil {
@@ -99,15 +99,15 @@ func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(t.stdout, "database %s: a new generation of the elector has begun, %s\n", o.database, marker)
+		fmt.Fprintf(t.stdout, "database %s: started a new generation of the elector, %s\n", o.database, marker)
 	}
 	if o.above == 0 && !o.restored {
-		fmt.Fprintf(t.stdout, "database %s: epochs are left as they are (--above or --restored raise them)\n", o.database)
+		fmt.Fprintf(t.stdout, "database %s: epochs are unchanged (--above or --restored raise them)\n", o.database)
 		return nil
 	}
 	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above))
 	for _, resource := range slices.Sorted(maps.Keys(raised)) {
-		fmt.Fprintf(t.stdout, "database %s: resource %s is at epoch %d\n", o.database, resource, raised[resource])
+		fmt.Fprintf(t.stdout, "database %s: resource %s is now at epoch %d\n", o.database, resource, raised[resource])
 	}
 	return err
 }
@@ -121,6 +121,6 @@ func bumpConsul(ctx context.Context, t terminal, cfg Config) error {
 	if err = errors.Join(err, client.Close()); err != nil {
 		return err
 	}
-	fmt.Fprintf(t.stdout, "consul: a new generation has begun under %s/, %s\n", cfg.Election.Consul.Prefix, marker)
+	fmt.Fprintf(t.stdout, "consul: started a new generation under %s/, %s\n", cfg.Election.Consul.Prefix, marker)
 	return nil
 }

@@ -15,10 +15,10 @@ func TestGenerationBumpSaysWhatIsMissing(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"bump"}, "--database is missing"},
-		{[]string{"bump", "--above", "7"}, "--database is missing"},
-		{[]string{"bump", "--database", "d", "--above", "-1"}, "an epoch is positive"},
-		{[]string{"bump", "--database", "d", "--above", "7", "--restored"}, "exclude each other"},
+		{[]string{"bump"}, "--database is required"},
+		{[]string{"bump", "--above", "7"}, "--database is required"},
+		{[]string{"bump", "--database", "d", "--above", "-1"}, "an epoch must be positive"},
+		{[]string{"bump", "--database", "d", "--above", "7", "--restored"}, "mutually exclusive"},
 		{[]string{"dump"}, "unexpected argument"},
 	} {
 		out := runCommand(t, nil, append([]string{"generation"}, c.args...)...)
@@ -28,8 +28,8 @@ func TestGenerationBumpSaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// lead lets a worker lead once through a proxy of its own, which then ends, and
-// returns the worker's epoch.
+// lead lets a worker lead once through a separate proxy, which then ends, and returns
+// the worker's epoch.
 func lead(t *testing.T, s *pgtest.Server, db, worker string, change func(*Config)) string {
 	t.Helper()
 	r := startServing(t, s, change)
@@ -51,7 +51,7 @@ func wantEpoch(t *testing.T, got, want string) {
 	}
 }
 
-// generation is the generation of the resource's last grant.
+// generation returns the generation of the resource's last grant.
 func generation(t *testing.T, s *pgtest.Server, db string) (n int) {
 	t.Helper()
 	row := s.Connect(t, pgtest.Superuser, db).QueryRow(context.Background(), "SELECT source_generation FROM fencepost.fence")
@@ -69,7 +69,7 @@ func TestGenerationBumpWithTheEmbeddedElector(t *testing.T) {
 	wantEpoch(t, lead(t, s, db, "a", nil), "1")
 
 	out := runCommand(t, env, "generation", "bump", "--database", db)
-	if out.code != exitOK || !strings.Contains(out.stdout, "a new generation of the elector") || !strings.Contains(out.stdout, "left as they are") {
+	if out.code != exitOK || !strings.Contains(out.stdout, "a new generation of the elector") || !strings.Contains(out.stdout, "epochs are unchanged") {
 		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
 	wantEpoch(t, lead(t, s, db, "b", nil), "2")
@@ -78,7 +78,7 @@ func TestGenerationBumpWithTheEmbeddedElector(t *testing.T) {
 	}
 
 	out = runCommand(t, env, "generation", "bump", "--database", db, "--above", "40")
-	if out.code != exitOK || !strings.Contains(out.stdout, "resource billing is at epoch 41") {
+	if out.code != exitOK || !strings.Contains(out.stdout, "resource billing is now at epoch 41") {
 		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
 	wantEpoch(t, lead(t, s, db, "c", nil), "42")
@@ -104,7 +104,7 @@ func TestGenerationBumpWithConsul(t *testing.T) {
 		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
 	if before == "" || marker() == before {
-		t.Errorf("the marker was %q and is %q", before, marker())
+		t.Errorf("the instance id was %q and is %q", before, marker())
 	}
 	wantEpoch(t, lead(t, s, db, "b", byConsul), "2")
 	if n := generation(t, s, db); n != 2 {

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestADeadClientsConnectionEnds: the system asks an idle client whether it is
-// there, and gives it up after little more than a minute.
+// TestADeadClientsConnectionEnds checks that the system probes an idle client and
+// closes its connection after little more than a minute without a response.
 func TestADeadClientsConnectionEnds(t *testing.T) {
 	t.Parallel()
 	s := &serving{cfg: Config{Listen: "127.0.0.1:0"}}
@@ -39,7 +39,7 @@ func TestADeadClientsConnectionEnds(t *testing.T) {
 		return value
 	}
 	if option(unix.SOL_SOCKET, unix.SO_KEEPALIVE) == 0 {
-		t.Error("the system does not ask")
+		t.Error("the system sends no keepalive probes")
 	}
 	seconds := option(unix.IPPROTO_TCP, unix.TCP_KEEPIDLE) + option(unix.IPPROTO_TCP, unix.TCP_KEEPCNT)*option(unix.IPPROTO_TCP, unix.TCP_KEEPINTVL)
 	if seconds != 75 {

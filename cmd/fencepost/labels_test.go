@@ -6,8 +6,8 @@ import (
 	"github.com/fencepost/fencepost/election"
 )
 
-// TestLabelsOfNamesThatAreNoUTF8: the name of a database may have any bytes, and a
-// label that is no UTF-8 panics.
+// TestLabelsOfNamesThatAreNoUTF8: the name of a database may contain any bytes, and a
+// label that is not valid UTF-8 panics.
 func TestLabelsOfNamesThatAreNoUTF8(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(m *Metrics){

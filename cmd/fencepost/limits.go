@@ -12,14 +12,14 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
-// fences opens the fences of one database, within limits: clients name the
-// resources, and each has a row and a sequence that stay for good.
+// fences opens the fences of one database within limits, because clients name the
+// resources, and each has a permanent row and sequence.
 type fences struct {
 	store      *store.Store
 	database   string
 	limits     LimitsConfig
 	configured []string      // always allowed
-	turn       chan struct{} // cap 1; held while a resource is made
+	turn       chan struct{} // cap 1; held while a resource is created
 }
 
 func newFences(st *store.Store, database string, cfg Config) *fences {
@@ -29,8 +29,8 @@ func newFences(st *store.Store, database string, cfg Config) *fences {
 	}
 }
 
-// open is election.Backend's Fence. A resource that is not to be made gets a
-// *fencing.Refusal.
+// open implements election.Backend's Fence. A resource that may not be created is
+// refused with a *fencing.Refusal.
 func (f *fences) open(ctx context.Context, resource string) (election.Fence, error) {
 	if slices.Contains(f.configured, resource) {
 		return f.store.Fence(ctx, resource)
@@ -39,8 +39,8 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 		return nil, &fencing.Refusal{
 			SQLState: "42704", // undefined_object
 			Message:  fmt.Sprintf("resource %s is not configured", strconv.QuoteToASCII(resource)),
-			Hint: "Fencepost takes the resources in its setting resources only, because limits.configured_resources_only is true. " +
-				"Check fencepost.resource, or have the resource added.",
+			Hint: "Fencepost accepts only the resources in its setting resources, because limits.configured_resources_only is true. " +
+				"Check fencepost.resource, or add the resource.",
 		}
 	}
 	known, _, err := f.store.Known(ctx, resource, f.configured)
@@ -52,7 +52,7 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 		case f.turn <- struct{}{}:
 			defer func() { <-f.turn }()
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait to make resource %q: %w", resource, ctx.Err())
+			return nil, fmt.Errorf("wait to create resource %q: %w", resource, ctx.Err())
 		}
 		if err := f.mayMake(ctx, resource); err != nil {
 			return nil, err
@@ -61,8 +61,8 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 	return f.store.Fence(ctx, resource)
 }
 
-// mayMake returns a refusal if the database has all the resources it may have.
-// Two proxies can make one more each.
+// mayMake returns a refusal if the database already has its maximum number of
+// resources. Two proxies at once may exceed it by one.
 func (f *fences) mayMake(ctx context.Context, resource string) error {
 	known, others, err := f.store.Known(ctx, resource, f.configured)
 	if err != nil || known || others < f.limits.MaxResources {
@@ -70,8 +70,8 @@ func (f *fences) mayMake(ctx context.Context, resource string) error {
 	}
 	return &fencing.Refusal{
 		SQLState: "53400", // configuration_limit_exceeded
-		Message: fmt.Sprintf("resource %s is not made: database %s has %d resources that clients made, and may have %d",
+		Message: fmt.Sprintf("resource %s was not created: database %s has %d resources created by clients, and the limit is %d",
 			strconv.QuoteToASCII(resource), strconv.QuoteToASCII(f.database), others, f.limits.MaxResources),
-		Hint: "Name the resource in the setting resources of Fencepost, which is always allowed, or raise limits.max_resources. Resources that exist go on.",
+		Hint: "List the resource in Fencepost's setting resources, where it does not count, or raise limits.max_resources. Existing resources keep working.",
 	}
 }

@@ -32,8 +32,8 @@ func (r *running) refusal(t *testing.T, db, params string) *pgconn.PgError {
 	return refused
 }
 
-// mustRefuse fails unless a connection is refused with the SQLSTATE, and its
-// message and hint hold these texts.
+// mustRefuse fails the test unless a connection is refused with the SQLSTATE, and its
+// message and hint contain these texts.
 func (r *running) mustRefuse(t *testing.T, db, params, state string, texts ...string) {
 	t.Helper()
 	refused := r.refusal(t, db, params)
@@ -66,7 +66,7 @@ func TestARoleThatIsNotListedMayNotCampaign(t *testing.T) {
 		r.mustRefuse(t, db, "fencepost.resource=billing"+params, "42501", `"`+pgtest.App+`"`, `"billing"`, "resources.<name>.users", "fencepost.campaign=off")
 	}
 	if made := resourcesOf(t, s, db); made != "" {
-		t.Errorf("a refused role made %s", made)
+		t.Errorf("a refused role created %s", made)
 	}
 	observer := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=off")
 	if err := execSQL(t, observer, "SELECT n FROM work"); err != nil {
@@ -93,7 +93,7 @@ func TestWorkerTimeoutsAreBounded(t *testing.T) {
 	for params, text := range map[string]string{
 		"billing&fencepost.worker_timeout=0":  "0 (never)",
 		"billing&fencepost.worker_timeout=2m": "2m0s",
-		"nightly&fencepost.worker_timeout=2h": "1h0m0s at most",
+		"nightly&fencepost.worker_timeout=2h": "at most 1h0m0s",
 	} {
 		r.mustRefuse(t, db, "fencepost.resource="+params, "22023", text, "fencepost.worker_timeout", "lease.max_worker_timeout")
 	}
@@ -104,7 +104,7 @@ func TestWorkerTimeoutsAreBounded(t *testing.T) {
 	_ = unbounded.connect(t, db, "fencepost.resource=another&fencepost.worker=w&fencepost.worker_timeout=0")
 	_, body := unbounded.ask(t, "/v1/resources/"+db+"/another")
 	if !strings.Contains(body, `"worker_timeout_seconds": null`) {
-		t.Errorf("a worker that may be silent for ever: %s", body)
+		t.Errorf("a worker without a timeout: %s", body)
 	}
 	if _, metrics := unbounded.ask(t, "/metrics"); !strings.Contains(metrics, fmt.Sprintf(`fencepost_worker_timeout_seconds{database=%q,resource="another"} +Inf`, db)) {
 		t.Error("/metrics does not show it")
@@ -125,7 +125,7 @@ func TestOnlyConfiguredResources(t *testing.T) {
 	}
 	_ = r.connect(t, db, "fencepost.resource=billing")
 	if made := resourcesOf(t, s, db); made != "billing old" {
-		t.Errorf("the fence holds %s", made)
+		t.Errorf("the fence table contains %s", made)
 	}
 }
 
@@ -141,14 +141,15 @@ func TestTheLimitOfResourcesSparesThoseConfiguredAndThoseThatExist(t *testing.T)
 		_ = r.connect(t, db, "fencepost.resource="+resource)
 	}
 	for _, params := range []string{"c", "c&fencepost.campaign=off"} {
-		r.mustRefuse(t, db, "fencepost.resource="+params, "53400", "limits.max_resources", `"c"`, "may have 2")
+		r.mustRefuse(t, db, "fencepost.resource="+params, "53400", "limits.max_resources", `"c"`, "the limit is 2")
 	}
 	if made := resourcesOf(t, s, db); made != "a b billing stock" {
-		t.Errorf("the fence holds %s", made)
+		t.Errorf("the fence table contains %s", made)
 	}
 }
 
-// TestAForgottenResourceKeepsItsEpoch: only what this proxy knew of it is gone.
+// TestAForgottenResourceKeepsItsEpoch checks that forgetting discards only this proxy's
+// knowledge.
 func TestAForgottenResourceKeepsItsEpoch(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)

@@ -7,9 +7,9 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// newLogger returns the program's logger, and the one of the audit log. Audit
-// lines are JSON and are written whatever the level and the format are: nobody
-// loses them by asking for less noise.
+// newLogger returns the program's logger and the audit logger. Audit lines are always
+// JSON and always written, whatever the configured level and format, so that a lower
+// log level does not lose them.
 func newLogger(cfg LogConfig, w io.Writer) (log, audit *zap.Logger, err error) {
 	level, err := zapcore.ParseLevel(cfg.Level)
 	if err != nil {

@@ -1,7 +1,8 @@
 // Command fencepost is a proxy for PostgreSQL that lets a worker write only
 // while it holds the highest epoch of its resource.
 //
-// One file per command; serve.go is the only place that wires the packages.
+// There is one file per command; serve.go is the only place that wires the packages
+// together.
 package main
 
 import (
@@ -19,11 +20,11 @@ import (
 // Exit codes. Scripts may rely on them.
 const (
 	exitOK      = 0
-	exitFailure = 1 // the command could not do its work
+	exitFailure = 1 // the command failed
 	exitUsage   = 2 // the command line or the configuration is wrong
 )
 
-// terminal is what a command reads and writes, so that tests can run commands
+// terminal is a command's standard streams and environment. It lets tests run commands
 // in-process.
 type terminal struct {
 	stdin  io.Reader
@@ -32,10 +33,10 @@ type terminal struct {
 	getenv func(string) string
 }
 
-// command is one sub-command.
+// command is one subcommand.
 type command struct {
 	name    string
-	args    string // what follows the name in the usage line
+	args    string // arguments in the usage line
 	summary string
 	hidden  bool
 	run     func(ctx context.Context, t terminal, args []string) error
@@ -47,7 +48,7 @@ func commands() []command {
 		{name: "migrate", args: "--dsn DSN", summary: "create or update the fencepost schema in one database", run: runMigrate},
 		{name: "status", args: "[--admin ADDRESS | --dsn DSN]", summary: "show resources, leaders, epochs", run: runStatus},
 		{name: "generation", args: "bump --config FILE", summary: "accept a lease service that was rebuilt or restored", run: runGeneration},
-		{name: "explain", args: "SQL", summary: "say how statements are classified and where they are checked", run: runExplain},
+		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},
 		{name: "demo", args: "[--election postgres|consul]", summary: "show a frozen leader being fenced", run: runDemo},
 		{name: "demo-worker", summary: "one worker of the demo", hidden: true, run: runDemoWorker},
 		{name: "version", summary: "print the version", run: runVersion},
@@ -56,8 +57,8 @@ func commands() []command {
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	// After the first signal the default action is back: a second one ends a
-	// process that hangs in its drain.
+	// After the first signal the default action is restored, so that a second signal
+	// ends a process that hangs while draining.
 	context.AfterFunc(ctx, stop)
 	t := terminal{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
 	code := run(ctx, t, os.Args[1:])
@@ -72,7 +73,7 @@ func (e usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
 
-// run runs one sub-command and returns the exit code.
+// run runs one subcommand and returns the exit code.
 func run(ctx context.Context, t terminal, args []string) int {
 	if len(args) == 0 {
 		printUsage(t.stderr)
@@ -94,7 +95,7 @@ func run(ctx context.Context, t terminal, args []string) int {
 			return exitCode(t, c, c.run(ctx, t, rest))
 		}
 	}
-	fmt.Fprintf(t.stderr, "fencepost: there is no command %q\n\n", name)
+	fmt.Fprintf(t.stderr, "fencepost: unknown command %q\n\n", name)
 	printUsage(t.stderr)
 	return exitUsage
 }
@@ -105,7 +106,7 @@ func exitCode(t terminal, c command, err error) int {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
 	case errors.As(err, &usage):
-		fmt.Fprintf(t.stderr, "fencepost %s: %v\nfencepost %s --help says more.\n", c.name, err, c.name)
+		fmt.Fprintf(t.stderr, "fencepost %s: %v\nRun fencepost %s --help for usage.\n", c.name, err, c.name)
 		return exitUsage
 	default:
 		fmt.Fprintf(t.stderr, "fencepost %s: %v\n", c.name, err)
@@ -114,8 +115,8 @@ func exitCode(t terminal, c command, err error) int {
 }
 
 func printUsage(w io.Writer) {
-	fmt.Fprint(w, `Fencepost stands in front of PostgreSQL and refuses the writes of workers that
-were superseded.
+	fmt.Fprint(w, `Fencepost is a proxy for PostgreSQL that refuses the writes of workers that have
+been superseded.
 
 Usage:
 `)
@@ -125,14 +126,13 @@ Usage:
 		}
 	}
 	fmt.Fprint(w, `
-fencepost COMMAND --help says more about a command.
-Exit codes: 0 done, 1 failed, 2 wrong command line or configuration.
+Run fencepost COMMAND --help for the usage of a command.
+Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.
 `)
 }
 
-// parseFlags parses args into fs, whose usage text is about, and allows at most
-// maxArgs arguments behind the flags. Its error is a usageError or
-// flag.ErrHelp.
+// parseFlags parses args into fs, whose usage text is about, and allows at most maxArgs
+// arguments after the flags. Its error is a usageError or flag.ErrHelp.
 func parseFlags(t terminal, fs *flag.FlagSet, about string, args []string, maxArgs int) error {
 	fs.SetOutput(io.Discard)
 	err := fs.Parse(args)

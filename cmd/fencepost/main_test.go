@@ -11,13 +11,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// output is what a command wrote.
+// output is the output of a command.
 type output struct {
 	code           int
 	stdout, stderr string
 }
 
-// runCommand runs the program in-process with an environment of its own.
+// runCommand runs the program in-process with the given environment.
 func runCommand(t *testing.T, env map[string]string, args ...string) output {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -36,7 +36,7 @@ func TestExitCodesAndUsage(t *testing.T) {
 		want string // in either stream
 	}{
 		{"nothing", nil, exitUsage, "Usage:"},
-		{"unknown command", []string{"serv"}, exitUsage, `no command "serv"`},
+		{"unknown command", []string{"serv"}, exitUsage, `unknown command "serv"`},
 		{"help", []string{"help"}, exitOK, "fencepost serve"},
 		{"--help", []string{"--help"}, exitOK, "Exit codes:"},
 		{"help of a command", []string{"help", "migrate"}, exitOK, "per database"},
@@ -44,14 +44,14 @@ func TestExitCodesAndUsage(t *testing.T) {
 		{"--version", []string{"--version"}, exitOK, "fencepost "},
 		{"unknown flag", []string{"serve", "--confg", "x"}, exitUsage, "fencepost serve --help"},
 		{"extra argument", []string{"version", "x"}, exitUsage, `unexpected argument "x"`},
-		{"missing file", []string{"serve", "--config", "/nowhere/fencepost.yml"}, exitUsage, "cannot read the configuration"},
-		{"migrate without a DSN", []string{"migrate"}, exitUsage, "--dsn is missing"},
+		{"missing file", []string{"serve", "--config", "/nowhere/fencepost.yml"}, exitUsage, "read the configuration"},
+		{"migrate without a DSN", []string{"migrate"}, exitUsage, "--dsn is required"},
 		{"migrate with a broken DSN", []string{"migrate", "--dsn", "postgres://u:secret@h:port/d"}, exitUsage, "fencepost migrate:"},
 		{"status of nobody", []string{"status", "--admin", "127.0.0.1:1"}, exitFailure, "admin address"},
 		{"demo with an unknown elector", []string{"demo", "--election", "etcd"}, exitUsage, "postgres or consul"},
-		{"demo-worker without a DSN", []string{"demo-worker"}, exitUsage, "--lease is missing"},
+		{"demo-worker without a DSN", []string{"demo-worker"}, exitUsage, "--lease is required"},
 		{"generation without a verb", []string{"generation"}, exitUsage, "bump"},
-		{"explain without a text", []string{"explain"}, exitUsage, "give the SQL text"},
+		{"explain without a text", []string{"explain"}, exitUsage, "no SQL text given"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

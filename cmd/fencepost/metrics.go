@@ -14,8 +14,8 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// Metrics are the numbers of one proxy, in a registry of their own. The names
-// are a contract: docs/observability.md lists them.
+// Metrics are the metrics of one proxy, in a registry of their own. Their names are a
+// contract: docs/observability.md lists them.
 type Metrics struct {
 	registry    *prometheus.Registry
 	refused     *prometheus.CounterVec
@@ -31,7 +31,7 @@ type Metrics struct {
 	mu struct {
 		sync.Mutex
 		refused map[[2]string]uint64   // by database and resource
-		blocked map[[2]string][]string // takeovers that wait for what cannot be ended
+		blocked map[[2]string][]string // what blocks takeovers and cannot be ended
 	}
 }
 
@@ -46,19 +46,19 @@ func NewMetrics() *Metrics {
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
 		refused: counter("stale_writes_rejected_total",
-			"Writes that were refused, by SQLSTATE.", "database", "resource", "reason"),
+			"Refused writes, by SQLSTATE.", "database", "resource", "reason"),
 		grants: counter("grants_total", "Epochs granted to workers at this proxy.", byResource...),
 		takeover: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "fencepost", Name: "takeover_seconds",
-			Help:    "Time from the moment the lease was seen free to the grant of a new epoch.",
+			Help:    "Time from when the lease was first seen free to the grant of a new epoch.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 13)}, byResource),
 		margin: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "fencepost", Name: "lease_margin_seconds",
-			Help: "What was left of the lease when it was last renewed."}, byResource),
+			Help: "Time that was left of the lease when it was last renewed."}, byResource),
 		falseAlarms: counter("false_alarms_total",
-			"Workers whose lease was released for silence and that came back.", byResource...),
+			"Workers that became active again after their lease was released for silence.", byResource...),
 		lost:     counter("leases_lost_total", "Leases that the lease service took away.", byResource...),
 		failures: counter("election_failures_total", "Requests to the lease service or the fence that failed.", byResource...),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fencepost", Name: "sessions",
-			Help: "Connections of clients."}),
+			Help: "Client connections."}),
 	}
 	m.mu.refused = map[[2]string]uint64{}
 	m.mu.blocked = map[[2]string][]string{}
@@ -70,8 +70,8 @@ func NewMetrics() *Metrics {
 // Sessions implements proxy.Metrics.
 func (m *Metrics) Sessions(delta int) { m.sessions.Add(float64(delta)) }
 
-// Refused implements proxy.Metrics. It counts writes only: a refused read is no
-// stale write.
+// Refused implements proxy.Metrics. It counts writes only, because a refused read is
+// not a stale write.
 func (m *Metrics) Refused(database, resource, sqlstate string, write bool) {
 	if !write {
 		return
@@ -82,15 +82,15 @@ func (m *Metrics) Refused(database, resource, sqlstate string, write bool) {
 	m.mu.refused[[2]string{database, resource}]++
 }
 
-// RefusedSoFar returns how many writes of a resource were refused.
+// RefusedSoFar returns how many writes of a resource have been refused.
 func (m *Metrics) RefusedSoFar(database, resource string) uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.refused[[2]string{database, resource}]
 }
 
-// Blocked notes what the takeover of a resource waits for that cannot be ended,
-// nothing when its way is free.
+// Blocked records what blocks the takeover of a resource and cannot be ended; an empty
+// list means that nothing does.
 func (m *Metrics) Blocked(database, resource string, by []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,16 +101,16 @@ func (m *Metrics) Blocked(database, resource string, by []string) {
 	m.mu.blocked[[2]string{database, resource}] = by
 }
 
-// BlockedBy returns what was noted last.
+// BlockedBy returns what Blocked last recorded.
 func (m *Metrics) BlockedBy(database, resource string) []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.mu.blocked[[2]string{database, resource}]
 }
 
-// label is a name as the value of a label. Prometheus takes UTF-8 only and panics over
-// other bytes, which the name of a database may have. It is quoted then, so that two
-// databases stay two.
+// label returns a name as the value of a label. Prometheus accepts only UTF-8 and
+// panics on other bytes, which a database's name may contain. Such a name is quoted, so
+// that two databases remain distinct.
 func label(name string) string {
 	if utf8.ValidString(name) {
 		return name
@@ -118,7 +118,7 @@ func label(name string) string {
 	return strconv.QuoteToASCII(name)
 }
 
-// Observe counts what happens in elections. It does not block.
+// Observe counts election events. It does not block.
 func (m *Metrics) Observe(e election.Event) {
 	switch e.Kind {
 	case election.EventGranted:
@@ -139,8 +139,8 @@ func (m *Metrics) Observe(e election.Event) {
 	}
 }
 
-// forget drops the lines of a resource, so that names that clients make up do
-// not add up. Its counters begin at 0 when somebody uses it again.
+// forget drops the series of a resource, so that names made up by clients do not
+// accumulate. Its counters restart at 0 if the resource is used again.
 func (m *Metrics) forget(database, resource string) {
 	labels := prometheus.Labels{"database": label(database), "resource": label(resource)}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
@@ -157,14 +157,14 @@ var (
 	epochDesc = prometheus.NewDesc("fencepost_epoch",
 		"The highest epoch that this proxy knows of.", []string{"database", "resource"}, nil)
 	leaderlessDesc = prometheus.NewDesc("fencepost_leaderless_seconds",
-		"For how long nobody has held the lease; 0 while somebody does.", []string{"database", "resource"}, nil)
+		"How long nobody has held the lease; 0 while somebody does.", []string{"database", "resource"}, nil)
 	timeoutDesc = prometheus.NewDesc("fencepost_worker_timeout_seconds",
-		"For how long the leader, if it is connected here, may be silent now; +Inf is for ever.", []string{"database", "resource"}, nil)
+		"How long the leader may currently be silent, if it is connected here; +Inf means unlimited.", []string{"database", "resource"}, nil)
 	blockedDesc = prometheus.NewDesc("fencepost_grant_blocked",
-		"1 while a takeover waits for what the control role cannot end.", []string{"database", "resource"}, nil)
+		"1 while a takeover waits for a transaction that the control role cannot end.", []string{"database", "resource"}, nil)
 )
 
-// Watch adds what is asked of the elections at each scrape.
+// Watch adds the metrics that are read from the elections at each scrape.
 func (m *Metrics) Watch(resources func() []election.ResourceStatus) {
 	m.registry.MustRegister(scrape{m, resources})
 }
@@ -196,7 +196,7 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 				timeout = math.Inf(1)
 			}
 			ch <- prometheus.MustNewConstMetric(timeoutDesc, prometheus.GaugeValue, timeout, database, resource)
-			break // two metrics of one name would fail the scrape
+			break // two metrics with the same labels would fail the scrape
 		}
 		blocked := 0.0
 		if len(s.metrics.BlockedBy(r.Database, r.Resource)) > 0 {

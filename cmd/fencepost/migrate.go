@@ -17,20 +17,20 @@ Usage: fencepost migrate --dsn DSN [--control-role ROLE] [--worker-role ROLE ...
 
 Creates or updates the schema fencepost in the database that the DSN names. The
 schema is per database: run it for each database whose tables are to be fenced.
-Running it again, or twice at once, changes nothing.
+Running it again, or twice concurrently, changes nothing.
 
-The DSN's role must be a superuser, or the control role itself. A control role
-that does not exist is made if FENCEPOST_CONTROL_PASSWORD holds its password.
+The DSN's role must be a superuser or the control role itself. A missing control
+role is created if FENCEPOST_CONTROL_PASSWORD contains a password for it.
 
-Every role may read the fence, unless --worker-role names those that may. It can
-be given several times; what was named last holds, in later runs too, and
---worker-role PUBLIC is the way back.
+Every role may read the fence unless --worker-role names those that may. The flag
+can be given several times. The roles are kept for later runs until others are
+named; --worker-role PUBLIC allows every role again.
 
 Without --dsn the environment variable FENCEPOST_DSN is used.`
 
 func runMigrate(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("migrate", flag.ContinueOnError)
-	dsn := fs.String("dsn", t.getenv("FENCEPOST_DSN"), "`DSN` of the database, as postgres://user@host/db")
+	dsn := fs.String("dsn", t.getenv("FENCEPOST_DSN"), "`DSN` of the database, e.g. postgres://user@host/db")
 	control := fs.String("control-role", migrations.DefaultControl, "`role` that owns the schema and that Fencepost connects as")
 	var workers roleList
 	fs.Var(&workers, "worker-role", "`role` that workers connect as, or are members of; PUBLIC for every role")
@@ -39,7 +39,7 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 		return err
 	}
 	if *dsn == "" {
-		return usagef("--dsn is missing: say which database to migrate")
+		return usagef("--dsn is required: it names the database to migrate")
 	}
 	conn, err := connect(ctx, *dsn)
 	if err != nil {
@@ -57,7 +57,7 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	}
 	var database string
 	if err := conn.QueryRow(ctx, "SELECT current_database()").Scan(&database); err != nil {
-		return fmt.Errorf("ask for the database's name: %w", err)
+		return fmt.Errorf("read the database's name: %w", err)
 	}
 	for _, m := range after.Applied {
 		if m.Version > before.Version {
@@ -65,9 +65,9 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 		}
 	}
 	if before.Version == after.Version {
-		fmt.Fprintf(t.stdout, "database %s: the schema fencepost is at version %d already\n", database, after.Version)
+		fmt.Fprintf(t.stdout, "database %s: the schema fencepost is already at version %d\n", database, after.Version)
 	} else {
-		fmt.Fprintf(t.stdout, "database %s: the schema fencepost went from version %d to %d\n", database, before.Version, after.Version)
+		fmt.Fprintf(t.stdout, "database %s: migrated the schema fencepost from version %d to %d\n", database, before.Version, after.Version)
 	}
 	fmt.Fprintf(t.stdout, "It fences the tables of database %s only: run migrate for each database.\n", database)
 	warnings, err := migrations.Warnings(ctx, conn)
@@ -88,16 +88,16 @@ func (l *roleList) String() string { return strings.Join(*l, ", ") }
 // Set implements flag.Value.
 func (l *roleList) Set(role string) error {
 	if role == "" {
-		return errors.New("name a role")
+		return errors.New("the role is empty")
 	}
 	*l = append(*l, role)
 	return nil
 }
 
-// hideDefault keeps a flag's default, which may hold a password, out of --help.
+// hideDefault removes a flag's default, which may contain a password, from --help.
 func hideDefault(fs *flag.FlagSet, name string) { fs.Lookup(name).DefValue = "" }
 
-// connect opens one connection. The error does not hold the password.
+// connect opens one connection. The error does not contain the password.
 func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {

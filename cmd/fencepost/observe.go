@@ -10,27 +10,27 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// errComplaints says that the observer of the sessions has complained.
-var errComplaints = errors.New("a message would have gone to Postgres uncovered: see the log")
+// errComplaints means that the sessions' observer has complained.
+var errComplaints = errors.New("a message would have reached Postgres without coverage: see the log")
 
-// watch lets an observer that trusts nothing watch every session, if
-// FENCEPOST_DEBUG_ORACLE=1. It is for tests and for debugging: it parses every
-// statement once more.
+// watch lets an independent observer check every session if FENCEPOST_DEBUG_ORACLE=1.
+// It is for tests and debugging, because it parses every statement a second time.
 type watch struct {
 	log        *zap.Logger
 	complaints atomic.Int64
 }
 
-// newWatch returns nil unless an observer is wanted.
+// newWatch returns nil unless the observer is enabled.
 func newWatch(getenv func(string) string, log *zap.Logger) *watch {
 	if getenv("FENCEPOST_DEBUG_ORACLE") != "1" {
 		return nil
 	}
-	log.Warn("every session is watched (FENCEPOST_DEBUG_ORACLE=1): this costs time and is for debugging")
+	log.Warn("an observer checks every session (FENCEPOST_DEBUG_ORACLE=1): this is slow and for debugging only")
 	return &watch{log: log}
 }
 
-// observe is given to the proxy; nil if w is.
+// observe returns the function that the proxy calls for each session, or nil if w is
+// nil.
 func (w *watch) observe() func(proxy.Observed) proxy.Observer {
 	if w == nil {
 		return nil
@@ -43,8 +43,8 @@ func (w *watch) observe() func(proxy.Observed) proxy.Observer {
 	}
 }
 
-// verdict is an error if there was a complaint: a process that is watched does not
-// end as if nothing was.
+// verdict returns an error if there was a complaint, so that the process does not end
+// as if nothing had happened.
 func (w *watch) verdict() error {
 	if w == nil || w.complaints.Load() == 0 {
 		return nil

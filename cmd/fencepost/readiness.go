@@ -11,25 +11,26 @@ import (
 )
 
 const (
-	// readyFor is for how long an answer of /readyz counts. The admin address has
-	// no authentication: whoever asks more often costs Postgres nothing.
+	// readyFor is how long a result of /readyz is reused. The admin address has no
+	// authentication, and more frequent requests must not put load on Postgres.
 	readyFor = time.Second
-	// warnedFor is the same for the warnings, which are asked of each database.
+	// warnedFor is the same for the warnings, which are read from each database.
 	warnedFor = time.Minute
-	// warningsTimeout bounds the question for warnings.
+	// warningsTimeout bounds the reading of the warnings.
 	warningsTimeout = time.Second
 )
 
-// remembered is an answer that counts for a while. One asks at a time; who comes
-// meanwhile waits for the same answer.
+// remembered is a result that is reused for a while. Only one caller computes it;
+// concurrent callers wait for the same result.
 type remembered[T any] struct {
 	mu    sync.Mutex
 	until time.Time
 	last  T
 }
 
-// get returns the last answer, or a new one if that is too old. The question does
-// not end with whoever asked it first: others wait for the answer.
+// get returns the last result, or computes a new one if that is too old. The
+// computation does not end with the caller that started it, because others may wait for
+// it.
 func (r *remembered[T]) get(ctx context.Context, counts time.Duration, ask func(context.Context) T) T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,13 +41,13 @@ func (r *remembered[T]) get(ctx context.Context, counts time.Duration, ask func(
 	return r.last
 }
 
-// databases are those that this proxy has opened.
+// databases are the databases that this proxy has opened.
 type databases struct {
 	mu   sync.Mutex
 	open map[string]warner
 }
 
-// warner is a store.Store, as far as warnings go.
+// warner is the part of store.Store that returns warnings.
 type warner interface {
 	Warnings(ctx context.Context) ([]string, error)
 }
@@ -66,8 +67,8 @@ func (f *databases) remove(database string) {
 	delete(f.open, database)
 }
 
-// warnings asks each database. One that does not answer has none: what is wrong
-// with it is told elsewhere.
+// warnings reads the warnings of each database. A database that does not respond has
+// none: its problem is reported elsewhere.
 func (f *databases) warnings(ctx context.Context) []string {
 	f.mu.Lock()
 	open := maps.Clone(f.open)
@@ -87,7 +88,7 @@ func (f *databases) warnings(ctx context.Context) []string {
 	return all
 }
 
-// tryUpstream connects to Postgres as workers' connections do, as far as TLS.
+// tryUpstream connects to Postgres up to the TLS handshake, as workers' connections do.
 func (s *serving) tryUpstream(ctx context.Context) error {
 	deadline := time.Now().Add(time.Second)
 	dialer := net.Dialer{Deadline: deadline}
@@ -103,8 +104,8 @@ func (s *serving) tryUpstream(ctx context.Context) error {
 	return s.upstream.Try(conn)
 }
 
-// readiness asks whether Postgres can be reached. Trouble with the election is
-// told, and does not make the proxy unready.
+// readiness tests whether Postgres is reachable. A problem with the election is
+// reported but does not make the proxy unready.
 func (s *serving) readiness(ctx context.Context) Readiness {
 	r := Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load()}
 	err := s.reached.get(ctx, readyFor, s.tryUpstream)

@@ -7,8 +7,8 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// resourceViews turns what the elections know into what the admin address
-// shows.
+// resourceViews converts the state of the elections to the form that the admin address
+// returns.
 func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceView {
 	views := make([]ResourceView, 0, len(statuses))
 	for _, s := range statuses {

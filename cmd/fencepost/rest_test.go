@@ -10,9 +10,9 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestADatabaseThatNobodyUsesIsLetGo: when its last worker has gone, nothing of
-// Fencepost's stays connected to it, so that it can be renamed or dropped. One made
-// anew under its name is as if it was restored.
+// TestADatabaseThatNobodyUsesIsLetGo checks that after the last worker has left,
+// Fencepost does not stay connected to the database, so that it can be renamed or
+// dropped. A new database under the same name counts as restored.
 func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -55,6 +55,6 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=third"))
 	wantState(t, err, "ZF004")
 	if err == nil || !strings.Contains(err.Error(), "restored from an older state") {
-		t.Errorf("a worker of a database made anew: %v", err)
+		t.Errorf("a worker of a recreated database: %v", err)
 	}
 }

@@ -24,21 +24,21 @@ import (
 const serveAbout = `
 Usage: fencepost serve [--config FILE]
 
-Runs the proxy until SIGTERM or SIGINT: it then accepts nobody new, lets running
-transactions end (drain_timeout), releases its leases, and ends. A second signal
-ends it at once; its leases then end with their TTL.
+Runs the proxy until SIGTERM or SIGINT. It then accepts no new connections, lets
+running transactions end (drain_timeout), releases its leases and exits. A second
+signal ends it at once; its leases then expire with their TTL.
 
-Every setting can be given by an environment variable too: lease.ttl is
+Every setting can also be set by an environment variable: lease.ttl is
 FENCEPOST_LEASE_TTL. etc/fencepost.yml is an annotated sample.`
 
 func runServe(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
-	path := fs.String("config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`; without it defaults and environment hold")
+	path := fs.String("config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`; by default only defaults and environment variables apply")
 	if err := parseFlags(t, fs, serveAbout, args, 0); err != nil {
 		return err
 	}
 	if !fencing.Checking && t.getenv("FENCEPOST_TEST_UNFENCED") != "1" {
-		return errors.New("this build fences nothing (tag fencepost_unfenced): it is for tests only, which set FENCEPOST_TEST_UNFENCED=1")
+		return errors.New("this build fences nothing (tag fencepost_unfenced): it is only for tests, which set FENCEPOST_TEST_UNFENCED=1")
 	}
 	cfg, err := LoadConfig(*path, t.getenv)
 	if err != nil {
@@ -55,28 +55,28 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	return s.run(ctx)
 }
 
-// serving is one running proxy: the only place that knows all packages.
+// serving is one running proxy. It is the only place that knows all packages.
 type serving struct {
 	cfg       Config
 	id        string
 	log       *zap.Logger
 	metrics   *Metrics
-	watch     *watch         // nil unless sessions are watched
+	watch     *watch         // nil unless sessions are observed
 	consul    *consul.Client // nil with the embedded elector
 	elections *election.Elections
 	proxy     *proxy.Server
-	tls       *proxy.ClientTLS   // nil when clients are offered none
-	upstream  *proxy.UpstreamTLS // nil when Postgres is spoken to without
+	tls       *proxy.ClientTLS   // nil if clients are not offered TLS
+	upstream  *proxy.UpstreamTLS // nil if the connections to Postgres do not use TLS
 	listener  net.Listener
-	admin     net.Listener // nil when switched off
+	admin     net.Listener // nil if disabled
 	draining  atomic.Bool
 
 	fences  databases            // the databases that were opened
-	reached remembered[error]    // whether Postgres was
-	warned  remembered[[]string] // of what is wrong with the rights in them
+	reached remembered[error]    // whether Postgres is reachable
+	warned  remembered[[]string] // warnings about privileges in the databases
 }
 
-// newServing listens and wires. run must be called on what it returns.
+// newServing listens and wires the packages together. run must be called on the result.
 func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err error) {
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
@@ -124,17 +124,17 @@ func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err e
 		return nil, err
 	}
 	if cfg.Election.Provider == "consul" {
-		// Last, because it begins to watch Consul.
+		// Last, because it starts to watch Consul.
 		s.consul, err = newConsul(cfg, s.id, log)
 	}
 	return s, err
 }
 
-// keepalive notices a client whose host has gone without a word: after 75 s
-// without an answer its connection ends, and with it what it holds.
+// keepalive detects a client whose host has died silently: its connection ends after 75
+// s without a response, and releases what it holds.
 var keepalive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 6}
 
-// listen opens the two listeners, or none.
+// listen opens both listeners, or none.
 func (s *serving) listen() (err error) {
 	workers := net.ListenConfig{KeepAliveConfig: keepalive}
 	if s.listener, err = workers.Listen(context.Background(), "tcp", s.cfg.Listen); err != nil {
@@ -145,12 +145,13 @@ func (s *serving) listen() (err error) {
 	}
 	if s.admin, err = net.Listen("tcp", s.cfg.Admin); err != nil {
 		s.closeListeners()
-		return fmt.Errorf("listen for questions (setting admin; empty switches it off): %w", err)
+		return fmt.Errorf("listen on the admin address (set admin: \"\" to disable it): %w", err)
 	}
 	return nil
 }
 
-// closeListeners is for a serving that never ran: nobody has connected.
+// closeListeners closes the listeners of a serving that never ran: nobody has
+// connected.
 func (s *serving) closeListeners() {
 	_ = s.listener.Close()
 	if s.admin != nil {
@@ -158,7 +159,7 @@ func (s *serving) closeListeners() {
 	}
 }
 
-// newElections wires the elections to the fence tables and to the lease service.
+// newElections connects the elections to the fence tables and to the lease service.
 func (s *serving) newElections() (*election.Elections, error) {
 	return election.New(election.Config{
 		Open:    s.openDatabase,
@@ -186,8 +187,8 @@ func newConsul(cfg Config, proxy string, log *zap.Logger) (*consul.Client, error
 	})
 }
 
-// openDatabase opens the fence of a database and the lease service for it, when
-// the first worker comes for that database.
+// openDatabase opens a database's fence and lease service when the first worker
+// connects to that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
 	st, err := openStore(ctx, s.cfg, s.upstream, database, s.log,
 		func(resource string, by []string) { s.metrics.Blocked(database, resource, by) })
@@ -216,8 +217,8 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 	return backend, nil
 }
 
-// openStore opens the fence of one database as the control role. blocked, if not
-// nil, is told what blocks takeovers.
+// openStore opens the fence of one database as the control role. blocked, if not nil,
+// is called with what blocks takeovers.
 func openStore(ctx context.Context, cfg Config, upstream *proxy.UpstreamTLS, database string, log *zap.Logger,
 	blocked func(resource string, by []string)) (*store.Store, error) {
 	latest, err := migrations.Latest()
@@ -249,7 +250,7 @@ var unfencedModes = map[string]proxy.UnfencedMode{
 	"refuse":    proxy.UnfencedRefuse,
 }
 
-// unfencedMode is what a user's connections without a resource may do.
+// unfencedMode returns what a user's connections without a resource may do.
 func (c *Config) unfencedMode(user string) proxy.UnfencedMode {
 	if word, ok := c.Unfenced.Users[user]; ok {
 		return unfencedModes[word]
@@ -257,23 +258,23 @@ func (c *Config) unfencedMode(user string) proxy.UnfencedMode {
 	return unfencedModes[c.Unfenced.Default]
 }
 
-// provenReads says whether a leader's proven reads go unchecked.
+// provenReads reports whether a leader's proven reads go unchecked.
 func (c *Config) provenReads(_, resource string) bool {
 	return c.Resources[resource].reads() == "proven"
 }
 
-// proxyID is the configured name, else the host's name and the port.
+// proxyID returns the configured name, or the host's name and the port.
 func proxyID(cfg Config, listen net.Addr) (string, error) {
 	if cfg.Proxy.ID != "" {
 		return cfg.Proxy.ID, nil
 	}
 	host, err := os.Hostname()
 	if err != nil {
-		return "", fmt.Errorf("name this proxy (set proxy.id to name it yourself): %w", err)
+		return "", fmt.Errorf("determine this proxy's id (set proxy.id to choose one): %w", err)
 	}
 	_, port, err := net.SplitHostPort(listen.String())
 	if err != nil {
-		return "", fmt.Errorf("name this proxy: %w", err)
+		return "", fmt.Errorf("determine this proxy's id: %w", err)
 	}
 	return host + ":" + port, nil
 }

@@ -13,12 +13,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// releaseTimeout bounds the release of all leases at the end. What is not
-// released ends with its TTL.
+// releaseTimeout bounds the release of all leases at the end. Leases that are not
+// released expire with their TTL.
 const releaseTimeout = 5 * time.Second
 
-// run serves until ctx ends, then drains, releases and ends. The admin address
-// answers until the last moment.
+// run serves until ctx ends, then drains, releases the leases and returns. The admin
+// address is served until the end.
 func (s *serving) run(ctx context.Context) error {
 	asking, stopAsking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopAsking()
@@ -47,13 +47,13 @@ func (s *serving) run(ctx context.Context) error {
 	return err
 }
 
-// drain ends sessions and releases leases.
+// drain ends the sessions and releases the leases.
 func (s *serving) drain(ctx context.Context) error {
 	s.log.Info("draining", zap.Stringer("for_at_most", s.cfg.DrainTimeout))
 	draining, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout.D())
 	defer cancel()
 	if err := s.proxy.Shutdown(draining); err != nil {
-		s.log.Warn("connections were still busy, and are closed")
+		s.log.Warn("closing connections that are still busy")
 	}
 	s.proxy.Close()
 	releasing, cancelRelease := context.WithTimeout(ctx, releaseTimeout)

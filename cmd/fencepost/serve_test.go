@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// patience bounds everything a test waits for.
+// patience bounds every wait of a test.
 const patience = 30 * time.Second
 
 // logBuffer collects a log.
@@ -37,7 +37,7 @@ func (b *logBuffer) Write(p []byte) (int, error) {
 	return b.mu.text.Write(p)
 }
 
-// lines returns the lines whose msg is as given.
+// lines returns the lines with this msg.
 func (b *logBuffer) lines(t *testing.T, msg string) []map[string]any {
 	t.Helper()
 	b.mu.Lock()
@@ -46,7 +46,7 @@ func (b *logBuffer) lines(t *testing.T, msg string) []map[string]any {
 	for line := range strings.Lines(b.mu.text.String()) {
 		var fields map[string]any
 		if err := json.Unmarshal([]byte(line), &fields); err != nil {
-			t.Fatalf("the log has a line that is no JSON: %s", line)
+			t.Fatalf("the log has a line that is not JSON: %s", line)
 		}
 		if fields["msg"] == msg {
 			found = append(found, fields)
@@ -59,11 +59,11 @@ func (b *logBuffer) lines(t *testing.T, msg string) []map[string]any {
 type running struct {
 	*serving
 	log  *logBuffer
-	stop func() error // as SIGTERM does; waits for the end
+	stop func() error // like SIGTERM; waits until the proxy has ended
 }
 
-// startServing runs a proxy in front of the shared server. change, if not nil,
-// changes its configuration.
+// startServing runs a proxy in front of the shared server. change, if not nil, changes
+// its configuration.
 func startServing(t *testing.T, s *pgtest.Server, change func(*Config)) *running {
 	t.Helper()
 	cfg := NewConfig()
@@ -99,7 +99,7 @@ func startServing(t *testing.T, s *pgtest.Server, change func(*Config)) *running
 	return r
 }
 
-// dsn is a connection through the proxy.
+// dsn returns the DSN of a connection through the proxy.
 func (r *running) dsn(db, params string) string {
 	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable&%s", pgtest.App, r.listener.Addr(), db, params)
 }
@@ -116,7 +116,7 @@ func (r *running) connect(t *testing.T, db, params string) *pgx.Conn {
 	return conn
 }
 
-// ask gets a path of the admin address.
+// ask requests a path of the admin address.
 func (r *running) ask(t *testing.T, path string) (int, string) {
 	t.Helper()
 	resp, err := http.Get("http://" + r.admin.Addr().String() + path)
@@ -337,7 +337,7 @@ func TestListenErrorsNameTheSetting(t *testing.T) {
 	}
 	env = map[string]string{"FENCEPOST_LISTEN": "127.0.0.1:0", "FENCEPOST_ADMIN": taken}
 	out = runCommand(t, env, "serve")
-	if out.code != exitFailure || !strings.Contains(out.stderr, "setting admin") {
+	if out.code != exitFailure || !strings.Contains(out.stderr, "listen on the admin address") {
 		t.Errorf("code %d: %s", out.code, out.stderr)
 	}
 }

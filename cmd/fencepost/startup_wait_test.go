@@ -8,16 +8,16 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// TestConnectingWaitsForItsOwnGrant: a worker dies inside a statement, and its
-// next life connects at once. It has the lease, and its grant has to end the old
-// statement first, which takes longer than startup_wait: it is not told meanwhile
-// that it does not lead.
+// TestConnectingWaitsForItsOwnGrant covers a worker that dies inside a statement and
+// connects again at once. The new process has the lease, and its grant must first end
+// the old statement, which takes longer than startup_wait. Meanwhile it must not be
+// told that it does not lead.
 func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	r := startServing(t, s, func(c *Config) {
-		c.StartupWait = Duration(1500 * time.Millisecond) // enough to get the lease, on a busy machine too
+		c.StartupWait = Duration(1500 * time.Millisecond) // enough to get the lease, even on a busy machine
 		c.Lease.Grace = Duration(3 * time.Second)
 	})
 	admin := s.Connect(t, pgtest.Superuser, db)
@@ -35,6 +35,6 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	eventually(t, "the lease is free", func() bool { return len(r.log.lines(t, "released")) == 1 })
 	next := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=second")
 	if err := execSQL(t, next, "CREATE TABLE made (n int)"); err != nil {
-		t.Errorf("the first write of the next life: %v", err)
+		t.Errorf("the first write of the new process: %v", err)
 	}
 }

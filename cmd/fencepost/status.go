@@ -20,16 +20,15 @@ import (
 const statusAbout = `
 Usage: fencepost status [--admin ADDRESS | --dsn DSN]
 
-Shows resources, leaders and epochs. By default it asks a running Fencepost,
+Shows resources, leaders and epochs. By default it queries a running Fencepost,
 which knows the leases and the refused writes of its own workers. With --dsn it
-reads the fence table of one database, which has the grants of all proxies.`
+reads the fence table of one database, which contains the grants of all proxies.`
 
-// statusRow is one line of the table. An empty field is not known from where
-// the row came.
+// statusRow is one line of the table. An empty field is not known from that source.
 type statusRow struct {
 	database, resource, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 
-	blocked []string // what a takeover waits for, or would wait for
+	blocked []string // what blocks a takeover, or would block one
 }
 
 func runStatus(ctx context.Context, t terminal, args []string) error {
@@ -56,7 +55,7 @@ func runStatus(ctx context.Context, t terminal, args []string) error {
 
 func printStatus(out io.Writer, rows []statusRow) error {
 	if len(rows) == 0 {
-		_, err := fmt.Fprintln(out, "no resources yet: nobody has connected with fencepost.resource")
+		_, err := fmt.Fprintln(out, "no resources yet: no client has connected with fencepost.resource")
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
@@ -70,7 +69,7 @@ func printStatus(out io.Writer, rows []statusRow) error {
 	}
 	for _, r := range rows {
 		for _, by := range r.blocked {
-			if _, err := fmt.Fprintf(out, "%s/%s: a takeover is blocked: %s\n", dash(r.database), dash(r.resource), dash(by)); err != nil {
+			if _, err := fmt.Fprintf(out, "%s/%s: takeover blocked: %s\n", dash(r.database), dash(r.resource), dash(by)); err != nil {
 				return err
 			}
 		}
@@ -78,9 +77,9 @@ func printStatus(out io.Writer, rows []statusRow) error {
 	return nil
 }
 
-// dash returns what a column shows. Names are chosen by workers and by users of Postgres:
-// one with anything in it that does not print, or is no UTF-8, is quoted, so that it
-// writes no line of its own and gives no orders to a terminal.
+// dash returns the text of a column. Workers and users of Postgres choose names, so a
+// name that contains unprintable characters, or is not valid UTF-8, is quoted. It can
+// then neither add a line nor send control sequences to a terminal.
 func dash(s string) string {
 	quote := !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !strconv.IsPrint(r) })
 	if quote {
@@ -89,23 +88,23 @@ func dash(s string) string {
 	return cmp.Or(s, "-")
 }
 
-// statusFromAdmin asks a running proxy.
+// statusFromAdmin queries a running proxy.
 func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/v1/resources", nil)
 	if err != nil {
-		return nil, usagef("--admin is %q: give host:port", address)
+		return nil, usagef("--admin is %q: use host:port", address)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("ask the admin address (--admin, or the setting admin of the server): %w", err)
+		return nil, fmt.Errorf("query the admin address (--admin, or the server's setting admin): %w", err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("ask the admin address %s: it answered %s; is it a Fencepost?", address, resp.Status)
+		return nil, fmt.Errorf("query the admin address %s: unexpected status %s; is it a Fencepost?", address, resp.Status)
 	}
 	var list resourceList
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&list); err != nil {
-		return nil, fmt.Errorf("read the answer of %s: %w", address, err)
+		return nil, fmt.Errorf("decode the response of %s: %w", address, err)
 	}
 	var rows []statusRow
 	for _, v := range list.Resources {
@@ -128,8 +127,8 @@ func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
 	return rows, nil
 }
 
-// leaderTimeout is how long the leader may be silent, if it is connected to the
-// proxy that was asked.
+// leaderTimeout returns how long the leader may be silent, if it is connected to the
+// queried proxy.
 func leaderTimeout(v ResourceView) string {
 	for _, w := range v.Workers {
 		switch {
@@ -143,8 +142,8 @@ func leaderTimeout(v ResourceView) string {
 	return ""
 }
 
-// statusSQL reads the view that everybody may read, and which prepared
-// transactions have read the fence: those that no takeover gets past.
+// statusSQL reads the view that everybody may read, and the prepared transactions that
+// have read the fence, which block every takeover.
 const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesce(s.worker, ''), s.epoch, s.granted_at,
 	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, p.owner) ORDER BY p.prepared)
 		FROM pg_catalog.pg_locks h
@@ -163,7 +162,7 @@ func statusFromDatabase(ctx context.Context, dsn string) ([]statusRow, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	result, err := conn.Query(ctx, statusSQL)
 	if err != nil {
-		return nil, fmt.Errorf("read fencepost.status (fencepost migrate makes it): %w", err)
+		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates it): %w", err)
 	}
 	rows, err := pgx.CollectRows(result, func(r pgx.CollectableRow) (statusRow, error) {
 		var row statusRow
@@ -179,12 +178,12 @@ func statusFromDatabase(ctx context.Context, dsn string) ([]statusRow, error) {
 		return row, err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read fencepost.status (fencepost migrate makes it): %w", err)
+		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates it): %w", err)
 	}
 	return rows, nil
 }
 
-// sinceText is a time and how long ago that was.
+// sinceText returns a time and how long ago that was.
 func sinceText(at time.Time) string {
 	return fmt.Sprintf("%s (%s)", at.Local().Format("2006-01-02 15:04:05"), time.Since(at).Truncate(time.Second))
 }

@@ -6,12 +6,12 @@ import (
 	"testing"
 )
 
-// TestNamesWriteNoLinesOfTheStatus: users of Postgres choose names, with line ends and
-// escape sequences in them.
+// TestNamesWriteNoLinesOfTheStatus: users of Postgres may choose names that contain
+// line ends and escape sequences.
 func TestNamesWriteNoLinesOfTheStatus(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	name := "w\nshop/billing: a takeover is blocked: process 4242 must be ended: pg_terminate_backend(4242)\n\x1b[2K"
+	name := "w\nshop/billing: takeover blocked: process 4242 must be ended: pg_terminate_backend(4242)\n\x1b[2K"
 	if err := printStatus(&out, []statusRow{{database: "shop", resource: "r", leader: name, epoch: "1"}}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// TLSConfig is what clients are offered.
+// TLSConfig configures TLS for clients.
 type TLSConfig struct {
 	Mode         string `yaml:"mode"` // "disable", "allow" or "require"
 	CertFile     string `yaml:"cert_file"`
@@ -22,7 +22,7 @@ type TLSConfig struct {
 	MinVersion   string `yaml:"min_version"` // "1.2" or "1.3"
 }
 
-// UpstreamTLSConfig is how Postgres is spoken to, by workers' connections and by
+// UpstreamTLSConfig configures TLS to Postgres, for workers' connections and for
 // Fencepost's own.
 type UpstreamTLSConfig struct {
 	Mode       string `yaml:"mode"` // "disable", "require", "verify-ca" or "verify-full"
@@ -33,7 +33,7 @@ type UpstreamTLSConfig struct {
 	MinVersion string `yaml:"min_version"` // "1.2" or "1.3"
 }
 
-// noTLS is the mode that switches TLS off, on either side.
+// noTLS is the mode that disables TLS, on either side.
 const noTLS = "disable"
 
 var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
@@ -58,14 +58,14 @@ func (c *TLSConfig) validate(fault faultf) {
 	asks := c.ClientCert == "verify-ca" || c.ClientCert == "verify-full"
 	switch {
 	case c.Mode == noTLS && (files || asks):
-		fault("tls has settings, but tls.mode is disable: say mode: allow or mode: require, or leave them out")
+		fault("tls has settings, but tls.mode is disable: set mode: allow or mode: require, or remove them")
 	case c.Mode == noTLS:
 	case c.CertFile == "" || c.KeyFile == "":
-		fault("tls.mode is %s: give tls.cert_file and tls.key_file, which clients are shown", c.Mode)
+		fault("tls.mode is %s: set tls.cert_file and tls.key_file, the certificate for clients", c.Mode)
 	case asks && c.ClientCAFile == "":
-		fault("tls.client_cert is %s: give tls.client_ca_file, the authority of clients' certificates", c.ClientCert)
+		fault("tls.client_cert is %s: set tls.client_ca_file, the authority of clients' certificates", c.ClientCert)
 	case asks && c.Mode != "require":
-		fault("tls.client_cert is %s, but tls.mode is %s: say mode: require, or clients without TLS pass without a certificate", c.ClientCert, c.Mode)
+		fault("tls.client_cert is %s, but tls.mode is %s: set mode: require, or clients without TLS need no certificate", c.ClientCert, c.Mode)
 	}
 }
 
@@ -74,19 +74,19 @@ func (c *UpstreamTLSConfig) validate(fault faultf) {
 	checkWord(fault, "upstream.tls.min_version", c.MinVersion, "1.2", "1.3")
 	settings := c.CAFile != "" || c.CertFile != "" || c.KeyFile != "" || c.ServerName != ""
 	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("upstream.tls.cert_file and key_file belong together: give both or none")
+		fault("upstream.tls.cert_file and key_file belong together: set both or neither")
 	}
 	switch {
 	case c.Mode == noTLS && settings:
-		fault("upstream.tls has settings, but upstream.tls.mode is disable: say mode: verify-full, or leave them out")
+		fault("upstream.tls has settings, but upstream.tls.mode is disable: set mode: verify-full, or remove them")
 	case c.Mode == "require" && c.CAFile != "":
-		fault("upstream.tls.mode require takes any certificate, and ca_file is given: say mode: verify-ca or verify-full, or leave it out")
+		fault("upstream.tls.mode require accepts any certificate, but ca_file is set: set mode: verify-ca or verify-full, or remove it")
 	case c.Mode == "verify-ca" && c.CAFile == "":
-		fault("upstream.tls.mode is verify-ca: give upstream.tls.ca_file; any name under the system's authorities would do otherwise")
+		fault("upstream.tls.mode is verify-ca: set upstream.tls.ca_file, or any name under the system's authorities would be accepted")
 	}
 }
 
-// newClientTLS reads what clients are shown; nil if nothing.
+// newClientTLS builds the TLS configuration for clients; nil if disabled.
 func newClientTLS(cfg Config, log *zap.Logger) (*proxy.ClientTLS, error) {
 	c := cfg.TLS
 	if c.Mode == noTLS {
@@ -103,7 +103,7 @@ func newClientTLS(cfg Config, log *zap.Logger) (*proxy.ClientTLS, error) {
 	return side, nil
 }
 
-// newUpstreamTLS reads what Postgres is shown and known by; nil without TLS.
+// newUpstreamTLS builds the TLS configuration for Postgres; nil if disabled.
 func newUpstreamTLS(cfg Config, log *zap.Logger) (*proxy.UpstreamTLS, error) {
 	c := cfg.Upstream.TLS
 	if c.Mode == noTLS {
@@ -127,8 +127,8 @@ func newUpstreamTLS(cfg Config, log *zap.Logger) (*proxy.UpstreamTLS, error) {
 	return side, nil
 }
 
-// reloads reads the files of TLS again at each of hangups, until ctx ends. They
-// are looked at by themselves too; the signal says now.
+// reloads reloads the TLS files at each SIGHUP, until ctx ends. They are also checked
+// periodically; the signal reloads them at once.
 func (s *serving) reloads(ctx context.Context, hangups <-chan os.Signal) {
 	for {
 		select {

@@ -16,7 +16,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// secured configures TLS on both sides, against a server that forces it.
+// secured configures TLS on both sides, for a server that requires it.
 func secured(own, control pgtest.Pair, ca *pgtest.Authority) func(*Config) {
 	return func(c *Config) {
 		c.TLS.Mode, c.TLS.CertFile, c.TLS.KeyFile = "require", own.CertFile, own.KeyFile
@@ -25,8 +25,8 @@ func secured(own, control pgtest.Pair, ca *pgtest.Authority) func(*Config) {
 	}
 }
 
-// TestServeUnderTLS: workers, the control role and the elector reach a server
-// that forces TLS, and nobody connects without.
+// TestServeUnderTLS checks that workers, the control role and the elector can connect
+// to a server that requires TLS, and that nobody connects without TLS.
 func TestServeUnderTLS(t *testing.T) {
 	t.Parallel()
 	_, ca, pair := pgtest.SharedTLS(t, 0)
@@ -65,7 +65,8 @@ func TestServeUnderTLS(t *testing.T) {
 	}
 }
 
-// TestReadinessAsksForTLS: a server that would be refused is not reached.
+// TestReadinessAsksForTLS checks that a server whose TLS would be refused counts as
+// unreachable.
 func TestReadinessAsksForTLS(t *testing.T) {
 	t.Parallel()
 	s, ca, pair := pgtest.SharedTLS(t, 0)
@@ -78,7 +79,7 @@ func TestReadinessAsksForTLS(t *testing.T) {
 	}
 }
 
-// TestHangupReadsRenewedCertificates at once.
+// TestHangupReadsRenewedCertificates checks that SIGHUP reloads certificates at once.
 func TestHangupReadsRenewedCertificates(t *testing.T) {
 	t.Parallel()
 	s, ca, pair := pgtest.SharedTLS(t, 0)
@@ -104,7 +105,8 @@ func TestHangupReadsRenewedCertificates(t *testing.T) {
 	}
 }
 
-// TestServeNamesTheFileThatIsWrong and does not start.
+// TestServeNamesTheFileThatIsWrong checks that serve names an unusable file and does
+// not start.
 func TestServeNamesTheFileThatIsWrong(t *testing.T) {
 	t.Parallel()
 	path := writeConfig(t, "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\ntls: {mode: allow, cert_file: /nowhere/it.crt, key_file: /nowhere/it.key}")

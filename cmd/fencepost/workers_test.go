@@ -7,8 +7,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestOnlyWorkerRolesMayBeWorkers: once the workers' roles are named, a connection
-// of another role that names a resource is refused, and told which right it lacks;
+// TestOnlyWorkerRolesMayBeWorkers checks that once worker roles are named, a connection
+// of another role that names a resource is refused with the missing privilege, and that
 // one without a resource reads as before.
 func TestOnlyWorkerRolesMayBeWorkers(t *testing.T) {
 	t.Parallel()
@@ -28,7 +28,7 @@ func TestOnlyWorkerRolesMayBeWorkers(t *testing.T) {
 			err := execSQL(t, refused, "CREATE TABLE t (n int)")
 			wantState(t, err, "ZF004")
 			if err == nil || !strings.Contains(err.Error(), "permission denied") {
-				t.Errorf("a role that is no worker's: %v", err)
+				t.Errorf("a role that is not a worker role: %v", err)
 			}
 			if err := execSQL(t, r.connect(t, db, ""), "SELECT count(*) FROM pg_class"); err != nil {
 				t.Errorf("without a resource: %v", err)

@@ -19,11 +19,11 @@ import (
 var workerNames = [2]string{"worker-a", "worker-b"}
 
 const (
-	// pause is how long a charge takes between its INSERT and its UPDATE.
+	// pause is the time between the INSERT and the UPDATE of a charge.
 	pause = 300 * time.Millisecond
-	// chargesBefore is how many invoices the first leader charges in peace.
+	// chargesBefore is how many invoices the first leader charges before it is frozen.
 	chargesBefore = 2
-	// patience bounds each thing that the demo waits for.
+	// patience bounds every wait of the demo.
 	patience = 30 * time.Second
 )
 
@@ -36,13 +36,13 @@ type act struct {
 	events  chan event
 	readers sync.WaitGroup
 	charged map[int]bool // invoices reported as charged
-	refused int          // lines of the audit log
-	audit   []logLine    // those of them that are not shown yet
+	refused int          // lines in the audit log
+	audit   []logLine    // the lines that have not been shown yet
 	calm    bool         // the story is over: show less
 }
 
-// playAct runs two workers over a fresh queue, freezes the leader in the middle
-// of a charge until the other one has made that charge, thaws it, and counts.
+// playAct runs two workers on a fresh queue, freezes the leader in the middle of a
+// charge until the other worker has made that charge, thaws it, and counts the results.
 func playAct(ctx context.Context, h *house, say *story, fenced bool) (res result, err error) {
 	if fenced {
 		say.act("With the fence: the workers' connections go through Fencepost",
@@ -57,7 +57,7 @@ func playAct(ctx context.Context, h *house, say *story, fenced bool) (res result
 	if _, err := h.db.Exec(ctx, "INSERT INTO invoices (id) SELECT generate_series(1, $1::int)", Invoices); err != nil {
 		return res, fmt.Errorf("fill the queue: %w", err)
 	}
-	if _, err := h.log.next(); err != nil { // what was before is not of this act
+	if _, err := h.log.next(); err != nil { // skip what was logged before this act
 		return res, err
 	}
 	a := &act{h: h, say: say, fenced: fenced, workers: map[string]*process{}, events: make(chan event, 64), charged: map[int]bool{}}
@@ -73,22 +73,22 @@ func playAct(ctx context.Context, h *house, say *story, fenced bool) (res result
 	return a.count(ctx)
 }
 
-// startWorker runs a worker as a process of its own and reads its events.
+// startWorker runs a worker as a separate process and reads its events.
 func (a *act) startWorker(name string) error {
-	id := name + ":" + strings.ToLower(rand.Text()[:4]) // another one in each life
+	id := name + ":" + strings.ToLower(rand.Text()[:4]) // differs for each process
 	args := []string{"demo-worker", "--name", name, "--lease", a.h.leaseDSN(id), "--pause", pause.String()}
 	if !a.fenced {
 		args = append(args, "--work", a.h.pg.dsn(workerRole, database))
 	}
 	log, err := os.OpenFile(filepath.Join(a.h.dir, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("make the worker's log: %w", err)
+		return fmt.Errorf("create the worker's log: %w", err)
 	}
 	defer log.Close() // the child has its own
-	// A pipe of our own: StdoutPipe would be closed by Wait before it is read.
+	// Use a separate pipe: Wait would close StdoutPipe before it has been read.
 	read, write, err := os.Pipe()
 	if err != nil {
-		return fmt.Errorf("make a pipe: %w", err)
+		return fmt.Errorf("create a pipe: %w", err)
 	}
 	defer write.Close()
 	cmd := exec.Command(a.h.o.Program, args...)
@@ -110,7 +110,7 @@ func (a *act) startWorker(name string) error {
 	return nil
 }
 
-// stopWorkers ends the workers, frozen ones too, and waits for their readers.
+// stopWorkers ends the workers, including frozen ones, and waits for their readers.
 func (a *act) stopWorkers() error {
 	var errs []error
 	go func() {
@@ -118,7 +118,7 @@ func (a *act) stopWorkers() error {
 		close(a.events)
 	}()
 	for _, p := range a.workers {
-		_ = p.signal(syscall.SIGCONT) // a worker that is gone needs none
+		_ = p.signal(syscall.SIGCONT) // fails if the worker is already gone
 		errs = append(errs, p.stop(syscall.SIGTERM))
 	}
 	for range a.events { // until the readers have ended
@@ -126,7 +126,7 @@ func (a *act) stopWorkers() error {
 	return errors.Join(errs...)
 }
 
-// play is the story.
+// play runs the story.
 func (a *act) play(ctx context.Context) error {
 	frozen, err := a.await(ctx, "a leader in the middle of a charge", func(e event) bool {
 		return e.Kind == eventInserted && len(a.charged) >= chargesBefore
@@ -165,7 +165,7 @@ func (a *act) play(ctx context.Context) error {
 	return err
 }
 
-// await shows what workers and Fencepost say until a worker's event satisfies
+// await shows what the workers and Fencepost report until a worker's event satisfies
 // wanted.
 func (a *act) await(ctx context.Context, what string, wanted func(event) bool) (event, error) {
 	timer := time.NewTimer(patience)
@@ -182,7 +182,7 @@ func (a *act) await(ctx context.Context, what string, wanted func(event) bool) (
 		case <-ctx.Done():
 			return e, fmt.Errorf("wait for %s: %w", what, ctx.Err())
 		case <-timer.C:
-			return e, fmt.Errorf("wait for %s: nothing for %s\n%s", what, patience, tail(a.h.log.path, 10))
+			return e, fmt.Errorf("wait for %s: it did not happen within %s\n%s", what, patience, tail(a.h.log.path, 10))
 		}
 		if err := a.showLog(); err != nil {
 			return e, err
@@ -200,7 +200,7 @@ func (a *act) await(ctx context.Context, what string, wanted func(event) bool) (
 	}
 }
 
-// show shows an event, and behind it what the audit log has to say of it.
+// show shows an event, followed by the lines of the audit log about it.
 func (a *act) show(e event) {
 	if a.calm && e.Kind == eventInserted {
 		return
@@ -214,7 +214,7 @@ func (a *act) show(e event) {
 	a.audit = nil
 }
 
-// showLog shows what Fencepost wrote since it was last looked at.
+// showLog shows what Fencepost has logged since the last call.
 func (a *act) showLog() error {
 	lines, err := a.h.log.next()
 	for _, l := range lines {
@@ -243,9 +243,9 @@ func (a *act) count(ctx context.Context) (result, error) {
 	}
 	switch {
 	case res.chargedTwice > 0:
-		a.say.verdict(false, "charged twice: %d of %d invoices. Nothing stopped the worker that woke up", res.chargedTwice, res.invoices)
+		a.say.verdict(false, "charged twice: %d of %d invoices. Nothing stopped the thawed worker", res.chargedTwice, res.invoices)
 	case a.fenced:
-		a.say.verdict(true, "each of the %d invoices was charged once: the takeover undid the frozen charge, and the late write was refused", res.invoices)
+		a.say.verdict(true, "each of the %d invoices was charged once: the takeover rolled back the frozen charge, and the late write was refused", res.invoices)
 	}
 	return res, nil
 }

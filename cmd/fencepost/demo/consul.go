@@ -14,14 +14,14 @@ import (
 	"time"
 )
 
-// consul is a dev agent: one server, all in memory.
+// consul is a dev agent: a single in-memory server.
 type consul struct {
 	proc    *process
 	address string
 }
 
-// startConsul starts a dev agent that allows sessions of one second, so that
-// the demo need not wait for Consul's usual ten.
+// startConsul starts a dev agent that allows sessions of one second, so that the demo
+// does not have to wait for Consul's usual ten seconds.
 func startConsul(ctx context.Context, dir, program string) (*consul, error) {
 	program, err := findConsul(program)
 	if err != nil {
@@ -46,7 +46,7 @@ func startConsul(ctx context.Context, dir, program string) (*consul, error) {
 	}
 	log, err := os.Create(filepath.Join(dir, "consul.log"))
 	if err != nil {
-		return nil, fmt.Errorf("make Consul's log: %w", err)
+		return nil, fmt.Errorf("create Consul's log: %w", err)
 	}
 	defer log.Close() // the child has its own
 	cmd := exec.Command(program, "agent", "-dev", "-bind=127.0.0.1", "-client=127.0.0.1", "-config-file="+config)
@@ -61,7 +61,7 @@ func startConsul(ctx context.Context, dir, program string) (*consul, error) {
 	return c, nil
 }
 
-// hasLeader asks the agent whether its one-server cluster is at work.
+// hasLeader returns nil if the agent's one-server cluster has elected its leader.
 func hasLeader(ctx context.Context, address string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/v1/status/leader", nil)
 	if err != nil {
@@ -97,5 +97,5 @@ func findConsul(program string) (string, error) {
 			break
 		}
 	}
-	return "", errors.New("found no consul program: put one into PATH, build it by make consul, or give its path by --consul")
+	return "", errors.New("consul program not found: add it to PATH, build it with make consul, or pass its path with --consul")
 }

@@ -1,11 +1,10 @@
-// Package demo shows Fencepost's main job on real servers: a leader freezes in
-// the middle of a charge, another worker takes over, and the old one wakes up.
+// Package demo shows Fencepost's main purpose on real servers: a leader freezes in the
+// middle of a charge, another worker takes over, and the first one resumes.
 //
-// Everything is real and thrown away afterwards: a PostgreSQL made by initdb,
-// Fencepost as a process of its own, a Consul dev agent if asked for, and two
-// worker processes that charge invoices with plain pgx. The same story runs
-// twice, with the fence and without it, and the results are counted in the
-// database and in the audit log.
+// Everything is real and discarded afterwards: a PostgreSQL created by initdb, a
+// separate Fencepost process, a Consul dev agent if requested, and two worker processes
+// that charge invoices with plain pgx. The same story runs twice, with and without the
+// fence, and the results are counted in the database and in the audit log.
 package demo
 
 import (
@@ -17,33 +16,32 @@ import (
 	"time"
 )
 
-// Options are the settings of a demo. The zero value runs it with the embedded
-// elector.
+// Options configures a demo. The zero value runs it with the embedded elector.
 type Options struct {
 	Election    string // "postgres" or "consul"
-	PostgresBin string // directory of initdb and postgres; "" looks for one
-	Consul      string // the consul program; "" looks for one
+	PostgresBin string // directory of initdb and postgres; "" searches for one
+	Consul      string // the consul program; "" searches for one
 	Program     string // the fencepost program; "" means this one
 	Keep        bool   // keep the directory with logs and data
 	Color       bool
 	Out         io.Writer
 }
 
-// Invoices is how many invoices wait in the queue of each act.
+// Invoices is the number of invoices in the queue of each act.
 const Invoices = 8
 
-// limit bounds the whole demo: something that hangs must not hang for ever.
+// limit bounds the duration of the whole demo.
 const limit = 3 * time.Minute
 
-// result is what one act came to, counted in the database.
+// result is the result of one act, counted in the database.
 type result struct {
 	invoices     int
 	chargedTwice int
-	refused      int // lines of the audit log
+	refused      int // lines in the audit log
 }
 
-// Run runs the demo. It returns nil only if the fence held and its absence
-// showed.
+// Run runs the demo. It returns nil only if the fence prevented double charges, and if
+// they occurred without it.
 func Run(ctx context.Context, o Options) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -71,11 +69,11 @@ func Run(ctx context.Context, o Options) (err error) {
 	return judge(unfenced, fenced)
 }
 
-// judge says whether the demo showed what it is there to show.
+// judge returns an error unless the demo showed what it is meant to show.
 func judge(unfenced, fenced result) error {
 	switch {
 	case fenced.chargedTwice > 0:
-		return fmt.Errorf("%d invoices were charged twice although the fence was there", fenced.chargedTwice)
+		return fmt.Errorf("%d invoices were charged twice despite the fence", fenced.chargedTwice)
 	case fenced.refused == 0:
 		return errors.New("the fence refused nothing: the thawed worker's write is not in the audit log")
 	case unfenced.chargedTwice == 0:

@@ -17,9 +17,9 @@ type logLine struct {
 	Worker   string `json:"worker"`
 	Epoch    int64  `json:"epoch"`
 	Reason   string `json:"reason"` // why a lease was released
-	State    string `json:"state"`  // of a backend that was ended
+	State    string `json:"state"`  // of a backend that was terminated
 
-	// Of the audit log:
+	// Only in the audit log:
 	CurrentEpoch  int64    `json:"current_epoch"`
 	CurrentWorker string   `json:"current_worker"`
 	SQLState      string   `json:"sqlstate"`
@@ -27,7 +27,7 @@ type logLine struct {
 	Tables        []string `json:"tables"`
 }
 
-// refused says that the line is the audit log's about a refused write.
+// refused reports whether the line is the audit log's record of a refused write.
 func (l *logLine) refused() bool { return l.Logger == "audit" && l.Msg == "stale write rejected" }
 
 // fenceLog reads Fencepost's log as it grows.
@@ -51,11 +51,11 @@ func (f *fenceLog) next() ([]logLine, error) {
 	for {
 		line, rest, whole := bytes.Cut(text, []byte("\n"))
 		if !whole {
-			return lines, nil // the last line may still be in the writing
+			return lines, nil // the last line may be incomplete
 		}
 		text, f.at = rest, f.at+int64(len(line))+1
 		var l logLine
-		// Fencepost writes JSON; a crash's stack trace is none.
+		// Fencepost logs JSON; a crash's stack trace is not JSON.
 		if json.Unmarshal(line, &l) == nil {
 			lines = append(lines, l)
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// house is everything that an act needs and that is thrown away at the end.
+// house is everything that an act needs. It is discarded at the end.
 type house struct {
 	o      Options
 	dir    string
@@ -27,30 +27,30 @@ type house struct {
 	db     *pgx.Conn
 }
 
-// Times of the demo: short, so that nobody waits. Consul itself lets a session
-// live for up to twice its TTL.
+// Times of the demo, kept short so that nobody has to wait. Consul itself may keep a
+// session for up to twice its TTL.
 const (
 	leaseTTL      = "2s"
 	workerTimeout = "1200ms"
 	grace         = "500ms"
 )
 
-// openHouse starts PostgreSQL, Consul if asked for, migrates, and starts
-// Fencepost. Whatever it started is ended if it fails.
+// openHouse starts PostgreSQL and, if requested, Consul, migrates the database and
+// starts Fencepost. If it fails, it stops whatever it has started.
 func openHouse(ctx context.Context, o Options, say *story) (_ *house, err error) {
 	h := &house{o: o}
 	if h.dir, err = os.MkdirTemp("", "fencepost-demo-"); err != nil {
-		return nil, fmt.Errorf("make a directory: %w", err)
+		return nil, fmt.Errorf("create a directory: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			h.o.Keep = true // the logs say why
+			h.o.Keep = true // the logs show why
 			err = errors.Join(err, h.close())
 		}
 	}()
-	// The server runs as another user, who must be able to pass through.
+	// The server runs as another user, who must be able to access the directory.
 	if err = os.Chmod(h.dir, 0o711); err != nil {
-		return nil, fmt.Errorf("open the directory: %w", err)
+		return nil, fmt.Errorf("set the directory's permissions: %w", err)
 	}
 	say.title("Fencepost: what happens when a leader freezes in the middle of a charge")
 	if h.pg, err = startPostgres(ctx, h.dir, o.PostgresBin); err != nil {
@@ -74,7 +74,7 @@ func openHouse(ctx context.Context, o Options, say *story) (_ *house, err error)
 	return h, nil
 }
 
-// prepareDatabase makes roles, the database with the fencepost schema, and the
+// prepareDatabase creates the roles, the database with the fencepost schema, and the
 // application's tables.
 func (h *house) prepareDatabase(ctx context.Context) error {
 	admin, err := pgx.Connect(ctx, h.pg.dsn(superuser, "postgres"))
@@ -105,7 +105,7 @@ func (h *house) prepareDatabase(ctx context.Context) error {
 	return nil
 }
 
-// migrate runs fencepost migrate, which makes the control role too.
+// migrate runs fencepost migrate, which also creates the control role.
 func (h *house) migrate(ctx context.Context) error {
 	cmd := exec.CommandContext(ctx, h.o.Program, "migrate")
 	cmd.Env = append(os.Environ(), "FENCEPOST_DSN="+h.pg.dsn(superuser, database), "FENCEPOST_CONTROL_PASSWORD="+h.pg.password)
@@ -138,7 +138,7 @@ func (h *house) startFencepost(ctx context.Context) error {
 	h.log = &fenceLog{path: filepath.Join(h.dir, "fencepost.log")}
 	log, err := os.Create(h.log.path)
 	if err != nil {
-		return fmt.Errorf("make Fencepost's log: %w", err)
+		return fmt.Errorf("create Fencepost's log: %w", err)
 	}
 	defer log.Close() // the child has its own
 	cmd := exec.Command(h.o.Program, "serve", "--config", path)
@@ -154,7 +154,7 @@ func (h *house) startFencepost(ctx context.Context) error {
 	return nil
 }
 
-// ready asks Fencepost whether it serves.
+// ready returns nil if Fencepost is ready.
 func ready(ctx context.Context, admin string) error {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)
 	if err != nil {
@@ -171,16 +171,16 @@ func ready(ctx context.Context, admin string) error {
 	return nil
 }
 
-// leaseDSN is the DSN of a worker: Postgres' own, with another address and the
-// names that Fencepost asks for.
+// leaseDSN returns the DSN of a worker: Postgres' own DSN with Fencepost's address and
+// the parameters that Fencepost requires.
 func (h *house) leaseDSN(worker string) string {
 	return dsn(h.listen, workerRole, h.pg.password, database, url.Values{
 		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"},
 	})
 }
 
-// close ends everything in the opposite order of its start, and removes the
-// directory unless it is to be kept.
+// close stops everything in reverse order, and removes the directory unless it is to be
+// kept.
 func (h *house) close() error {
 	var errs []error
 	if h.db != nil {

@@ -19,8 +19,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Roles of the throwaway server, and the application's database. The worker's
-// role is no superuser: a superuser could switch the fence off.
+// Roles of the throwaway server, and the application's database. The worker's role is
+// not a superuser, because a superuser could disable the fence.
 const (
 	superuser  = "postgres"
 	workerRole = "shop"
@@ -35,8 +35,8 @@ type postgres struct {
 	version  string
 }
 
-// startPostgres makes a cluster below dir and starts its server on a free port
-// of the loopback interface.
+// startPostgres creates a cluster in dir and starts its server on a free port of the
+// loopback interface.
 func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
 	bin, err := findPostgres(bin)
 	if err != nil {
@@ -48,7 +48,7 @@ func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
 	}
 	home := filepath.Join(dir, "postgres")
 	if err := os.Mkdir(home, 0o700); err != nil {
-		return nil, fmt.Errorf("make a directory for the server: %w", err)
+		return nil, fmt.Errorf("create a directory for the server: %w", err)
 	}
 	pg := &postgres{password: rand.Text()}
 	secret := filepath.Join(home, "password")
@@ -58,7 +58,7 @@ func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
 	if cred != nil {
 		for _, path := range []string{home, secret} {
 			if err := os.Chown(path, int(cred.Uid), int(cred.Gid)); err != nil {
-				return nil, fmt.Errorf("give the directory to the server's user: %w", err)
+				return nil, fmt.Errorf("change the owner of the directory to the server's user: %w", err)
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func startPostgres(ctx context.Context, dir, bin string) (*postgres, error) {
 	return pg, nil
 }
 
-// start starts the server and waits until it answers.
+// start starts the server and waits until it responds.
 func (pg *postgres) start(ctx context.Context, bin, home, data string, cred *syscall.Credential) error {
 	var err error
 	if pg.address, err = freeAddress(); err != nil {
@@ -83,7 +83,7 @@ func (pg *postgres) start(ctx context.Context, bin, home, data string, cred *sys
 	}
 	log, err := os.Create(filepath.Join(filepath.Dir(home), "postgres.log"))
 	if err != nil {
-		return fmt.Errorf("make the server's log: %w", err)
+		return fmt.Errorf("create the server's log: %w", err)
 	}
 	defer log.Close() // the child has its own
 	cmd := exec.Command(filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", port(pg.address), "-k", "", "-F")
@@ -107,7 +107,7 @@ func (pg *postgres) start(ctx context.Context, bin, home, data string, cred *sys
 	return nil
 }
 
-// dsn is a connection URL for a role, straight to the server.
+// dsn returns a connection URL for a role, directly to the server.
 func (pg *postgres) dsn(role, db string) string { return dsn(pg.address, role, pg.password, db, nil) }
 
 func dsn(address, role, password, db string, params url.Values) string {
@@ -115,7 +115,7 @@ func dsn(address, role, password, db string, params url.Values) string {
 	return u.String()
 }
 
-// stop ends the server at once; its data is thrown away.
+// stop ends the server at once; its data is discarded.
 func (pg *postgres) stop() error { return pg.proc.stop(syscall.SIGINT) }
 
 // findPostgres returns a directory with the programs initdb and postgres.
@@ -139,10 +139,10 @@ func findPostgres(bin string) (string, error) {
 			return dir, nil
 		}
 	}
-	return "", fmt.Errorf("found no PostgreSQL server programs (initdb, postgres) in %v: install them (apt-get install postgresql, or make setup), or give their directory by --postgres", dirs)
+	return "", fmt.Errorf("PostgreSQL server programs (initdb, postgres) not found in %v: install them (apt-get install postgresql, or make setup), or pass their directory with --postgres", dirs)
 }
 
-// major is the version in /usr/lib/postgresql/15/bin.
+// major returns the version in /usr/lib/postgresql/15/bin.
 func major(dir string) int {
 	n, err := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
 	if err != nil {
@@ -156,8 +156,7 @@ func executable(path string) bool {
 	return err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0
 }
 
-// freeAddress returns an address of the loopback interface on which nobody
-// listens now.
+// freeAddress returns a currently unused address of the loopback interface.
 func freeAddress() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -167,7 +166,7 @@ func freeAddress() (string, error) {
 	return l.Addr().String(), nil
 }
 
-// port is the port in an address made by freeAddress.
+// port returns the port of an address returned by freeAddress.
 func port(address string) string {
 	_, p, err := net.SplitHostPort(address)
 	if err != nil {
@@ -176,8 +175,8 @@ func port(address string) string {
 	return p
 }
 
-// waitFor calls try until it succeeds. It gives up when the process ends, the
-// time is over or ctx ends, with the last error.
+// waitFor calls try until it succeeds. It gives up with the last error when the process
+// ends, the time has passed or ctx ends.
 func waitFor(ctx context.Context, p *process, within time.Duration, try func() error) error {
 	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()

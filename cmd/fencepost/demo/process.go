@@ -12,18 +12,17 @@ import (
 	"time"
 )
 
-// process is a child that dies with this program. Its owner calls stop, which
+// process is a child that is killed when this program dies. Its owner calls stop, which
 // waits for it.
 type process struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when the child has ended
-	err  error         // of Wait; read after done
+	err  error         // result of Wait; read it after done
 }
 
-// startProcess starts cmd in a process group of its own, so that a Ctrl-C in
-// the terminal reaches this program alone, which then ends its children in
-// order.
+// startProcess starts cmd in its own process group, so that a Ctrl-C in the terminal
+// reaches only this program, which then ends its children in order.
 func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
@@ -43,8 +42,8 @@ func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 
 func (p *process) signal(s syscall.Signal) error { return p.cmd.Process.Signal(s) }
 
-// stop sends s, waits, and kills the child if it is still there after ten
-// seconds. A child that has ended already is no error.
+// stop sends s, waits, and kills the child if it has not ended after ten seconds. It is
+// not an error if the child has already ended.
 func (p *process) stop(s syscall.Signal) error {
 	if err := p.signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", p.name, err)
@@ -55,14 +54,14 @@ func (p *process) stop(s syscall.Signal) error {
 	case <-p.done:
 		return nil
 	case <-timer.C:
-		_ = p.cmd.Process.Kill() // it may have ended in this moment
+		_ = p.cmd.Process.Kill() // it may have ended at this moment
 		<-p.done
 		return fmt.Errorf("stop %s: it did not end within 10 s and was killed", p.name)
 	}
 }
 
-// unprivileged returns a user to run PostgreSQL as, or nil if this program does
-// not run as root. PostgreSQL refuses to run as root.
+// unprivileged returns a user to run PostgreSQL as, or nil if this program does not run
+// as root. PostgreSQL refuses to run as root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -82,7 +81,7 @@ func unprivileged() (*syscall.Credential, error) {
 	return nil, errors.New("PostgreSQL does not run as root, and there is no user postgres or nobody to run it as")
 }
 
-// tail returns the last lines of a file, for an error's text.
+// tail returns the last lines of a file, for the text of an error.
 func tail(path string, lines int) string {
 	text, err := os.ReadFile(path)
 	if err != nil {

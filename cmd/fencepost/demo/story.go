@@ -19,7 +19,7 @@ const (
 	reset   = "\x1b[0m"
 )
 
-// story tells on a terminal what happens. It is used by one goroutine.
+// story describes on a terminal what happens. It is used by one goroutine.
 type story struct {
 	out   io.Writer
 	color bool
@@ -44,7 +44,7 @@ func (s *story) setup(format string, args ...any) {
 	fmt.Fprintf(s.out, "  %s %s\n", s.paint(green, "+"), fmt.Sprintf(format, args...))
 }
 
-// act begins a new act: its clock starts at 0.
+// act starts a new act; its clock starts at 0.
 func (s *story) act(title string, about ...string) {
 	s.start = time.Now()
 	fmt.Fprintf(s.out, "\n%s\n", s.paint(bold, title))
@@ -54,13 +54,13 @@ func (s *story) act(title string, about ...string) {
 	fmt.Fprintln(s.out)
 }
 
-// line is one thing that somebody did.
+// line shows one action.
 func (s *story) line(who, color, text string) {
 	at := fmt.Sprintf("%5.1fs", time.Since(s.start).Seconds())
 	fmt.Fprintf(s.out, "  %s  %s %s\n", s.paint(dim, at), s.paint(color, fmt.Sprintf("%-9s", who)), text)
 }
 
-// demo is something the demo itself did.
+// demo shows an action of the demo itself.
 func (s *story) demo(format string, args ...any) {
 	s.line("demo", yellow, s.paint(bold, fmt.Sprintf(format, args...)))
 }
@@ -86,13 +86,13 @@ func (s *story) describe(e event) string {
 	case eventCharged:
 		return fmt.Sprintf("charged invoice %d: UPDATE, COMMIT", e.Invoice)
 	case eventTold:
-		return s.paint(yellow, fmt.Sprintf("asks for its role again, and hears: %s %s", e.Severity, e.SQLState))
+		return s.paint(yellow, fmt.Sprintf("asks for its role again, and gets: %s %s", e.Severity, e.SQLState))
 	default:
 		return s.paint(red, fmt.Sprintf("is refused at its %s: %s %s: %s", e.Step, e.Severity, e.SQLState, e.Message))
 	}
 }
 
-// fencepost shows what Fencepost did by itself, as its log tells it.
+// fencepost shows what Fencepost did on its own, according to its log.
 func (s *story) fencepost(l logLine) {
 	worker, _, _ := strings.Cut(l.Worker, ":")
 	text := ""
@@ -121,7 +121,7 @@ func (s *story) audit(l logLine) {
 	}
 }
 
-// verdict sums an act up.
+// verdict shows the result of an act.
 func (s *story) verdict(good bool, format string, args ...any) {
 	color := green
 	if !good {
@@ -130,7 +130,7 @@ func (s *story) verdict(good bool, format string, args ...any) {
 	fmt.Fprintf(s.out, "\n  %s\n", s.paint(bold+color, fmt.Sprintf(format, args...)))
 }
 
-// results are the last two lines of the demo, for people and for scripts.
+// results shows the last two lines of the demo, for people and for scripts.
 func (s *story) results(unfenced, fenced result) {
 	fmt.Fprintf(s.out, "\nRESULT unfenced: invoices=%d charged_twice=%d\n", unfenced.invoices, unfenced.chargedTwice)
 	fmt.Fprintf(s.out, "RESULT fenced:   invoices=%d charged_twice=%d refused=%d\n", fenced.invoices, fenced.chargedTwice, fenced.refused)

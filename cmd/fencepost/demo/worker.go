@@ -12,19 +12,18 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// WorkerOptions are the settings of one worker process.
+// WorkerOptions configures one worker process.
 type WorkerOptions struct {
 	Name string
-	// Lease is the DSN, through Fencepost, on which the worker asks for its
-	// role.
+	// Lease is the DSN, through Fencepost, on which the worker asks for its role.
 	Lease string
-	// Work is the DSN on which it charges invoices. Empty: the same connection,
-	// as an application behind Fencepost has it.
+	// Work is the DSN on which it charges invoices. If empty, it uses the same
+	// connection, as an application behind Fencepost does.
 	Work string
 	// Pause is how long a charge takes at the payment service.
 	Pause time.Duration
-	Out   io.Writer // takes one event per line
-	Log   io.Writer // takes errors
+	Out   io.Writer // receives one event per line
+	Log   io.Writer // receives errors
 }
 
 // Kinds of events that a worker reports.
@@ -33,10 +32,10 @@ const (
 	eventInserted = "inserted" // the INSERT of a charge is done, the UPDATE is not
 	eventCharged  = "charged"  // a charge was committed
 	eventRefused  = "refused"  // a charge failed
-	eventTold     = "told"     // its question for its role failed
+	eventTold     = "told"     // the query for its role failed
 )
 
-// event is a line that a worker reports.
+// event is a line that a worker writes.
 type event struct {
 	Worker   string `json:"worker"`
 	Kind     string `json:"kind"`
@@ -49,11 +48,11 @@ type event struct {
 	Step     string `json:"step,omitempty"` // the statement that failed
 }
 
-// idle is how long a worker waits before it asks again.
+// idle is how long a worker waits before it queries its role again.
 const idle = 100 * time.Millisecond
 
-// worker is an application: it knows pgx and SQL, and of Fencepost the SHOW
-// that tells its role.
+// worker is an application: it knows pgx and SQL, and of Fencepost only the SHOW that
+// returns its role.
 type worker struct {
 	o     WorkerOptions
 	lease *pgx.Conn
@@ -68,7 +67,7 @@ func RunWorker(ctx context.Context, o WorkerOptions) error {
 	for ctx.Err() == nil {
 		if err := w.turn(ctx); err != nil && ctx.Err() == nil {
 			fmt.Fprintln(o.Log, err)
-			// As a pool would: drop the connection and open another.
+			// Like a pool: drop the connection and open another.
 			w.disconnect()
 			sleep(ctx, idle)
 		}
@@ -76,7 +75,7 @@ func RunWorker(ctx context.Context, o WorkerOptions) error {
 	return nil
 }
 
-// turn asks for the role and charges one invoice if the worker leads.
+// turn queries the role and charges one invoice if the worker leads.
 func (w *worker) turn(ctx context.Context) error {
 	if err := w.connect(ctx); err != nil {
 		return err
@@ -93,9 +92,9 @@ func (w *worker) turn(ctx context.Context) error {
 	return w.charge(ctx)
 }
 
-// askRole asks Fencepost where the worker stands.
+// askRole queries the worker's role from Fencepost.
 func (w *worker) askRole(ctx context.Context) (role string, err error) {
-	var epoch string // SHOW gives text
+	var epoch string // SHOW returns text
 	if err := w.lease.QueryRow(ctx, "SHOW fencepost.role").Scan(&role); err != nil {
 		return "", err
 	}
@@ -106,8 +105,8 @@ func (w *worker) askRole(ctx context.Context) (role string, err error) {
 	return role, nil
 }
 
-// charge takes the oldest open invoice. It takes no lock: it leads, and a
-// leader is alone. That is the belief that breaks when it freezes.
+// charge charges the oldest open invoice. It takes no lock, because it assumes that a
+// leader is alone. That assumption breaks when it freezes.
 func (w *worker) charge(ctx context.Context) error {
 	var invoice int
 	step := "BEGIN"
@@ -122,7 +121,7 @@ func (w *worker) charge(ctx context.Context) error {
 			return err
 		}
 		w.report(event{Kind: eventInserted, Invoice: invoice})
-		sleep(ctx, w.o.Pause) // the payment service answers
+		sleep(ctx, w.o.Pause) // wait for the payment service
 		step = "UPDATE"
 		if _, err := tx.Exec(ctx, "UPDATE invoices SET state = 'charged' WHERE id = $1", invoice); err != nil {
 			return err
@@ -142,7 +141,7 @@ func (w *worker) charge(ctx context.Context) error {
 	return err
 }
 
-// reportError reports an error that the server gave.
+// reportError reports an error of the server.
 func (w *worker) reportError(kind string, err error, e event) {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {
@@ -171,7 +170,8 @@ func (w *worker) connect(ctx context.Context) error {
 	return nil
 }
 
-// disconnect closes both connections. Errors do not matter: they are given up.
+// disconnect closes both connections. It ignores errors, because the connections are no
+// longer needed.
 func (w *worker) disconnect() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
@@ -196,7 +196,7 @@ func (w *worker) report(e event) {
 	e.Worker = w.o.Name
 	line, err := json.Marshal(e)
 	if err != nil {
-		panic(err) // an event is made of strings and numbers
+		panic(err) // an event consists of strings and numbers
 	}
 	// If nobody reads any more, this process is about to be ended.
 	_, _ = w.o.Out.Write(append(line, '\n'))
