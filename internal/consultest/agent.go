@@ -1,7 +1,7 @@
-// Package consultest gives tests a real Consul.
+// Package consultest runs a real Consul for tests.
 //
-// An agent keeps all of its state in memory, writes no file that outlives the
-// test process, and dies with it.
+// An agent keeps all of its state in memory, writes no file that outlives the test
+// process, and dies with it.
 package consultest
 
 import (
@@ -23,13 +23,13 @@ import (
 	"time"
 )
 
-// ManagementToken is the token with all rights of an agent started WithACL.
+// ManagementToken is the token with all privileges of an agent started WithACL.
 const ManagementToken = "5ebc0f5c-6f5f-4a3c-8f0d-3d0f3b0e7a11"
 
 // patience bounds the start of an agent and each request of this package.
 const patience = 60 * time.Second
 
-// Agent is a Consul server of its own cluster.
+// Agent is a Consul server in a cluster of its own.
 type Agent struct {
 	port int
 	acl  bool
@@ -45,11 +45,11 @@ type options struct {
 	ttlMin string
 }
 
-// WithACL denies all that a token does not allow; see ManagementToken.
+// WithACL denies everything that a token does not allow; see ManagementToken.
 func WithACL() Option { return func(o *options) { o.acl = true } }
 
-// WithDefaultTTL leaves the least TTL of a session at Consul's own 10 s, rather
-// than the 1 s that makes tests short.
+// WithDefaultTTL keeps Consul's own minimum TTL of a session, 10 s, instead of the 1 s
+// that keeps tests short.
 func WithDefaultTTL() Option { return func(o *options) { o.ttlMin = "" } }
 
 var shared struct {
@@ -58,8 +58,8 @@ var shared struct {
 	err   error
 }
 
-// Shared returns the one agent of this test process, for tests that leave it as
-// it is: use keys of your own. It ends with the process.
+// Shared returns the agent that all tests of this process share. Tests must not change
+// it and must use keys of their own. It ends with the process.
 func Shared(t testing.TB) *Agent {
 	t.Helper()
 	shared.once.Do(func() { shared.agent, shared.err = start() })
@@ -69,7 +69,7 @@ func Shared(t testing.TB) *Agent {
 	return shared.agent
 }
 
-// Start returns an agent of the test's own, to stop, pause or restore. It ends
+// Start returns an agent for one test, which may stop, pause or restore it. It ends
 // with the test.
 func Start(t testing.TB, opts ...Option) *Agent {
 	t.Helper()
@@ -81,21 +81,21 @@ func Start(t testing.TB, opts ...Option) *Agent {
 	return a
 }
 
-// Addr is host:port of the agent's HTTP interface.
+// Addr returns host:port of the agent's HTTP interface.
 func (a *Agent) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port)) }
 
-// Stop ends the agent, and all that it knew. Stopping twice is fine.
+// Stop ends the agent and discards its state. Stopping twice is harmless.
 func (a *Agent) Stop() {
 	if a.cmd == nil {
 		return
 	}
 	_ = a.cmd.Process.Kill()
-	_ = a.cmd.Wait() // its state is "killed", as it should be
+	_ = a.cmd.Wait() // always "killed", as intended
 	_ = a.log.Close()
 	a.cmd = nil
 }
 
-// Pause freezes the agent: connections stay open, and nothing is answered.
+// Pause freezes the agent: connections stay open, but it does not respond.
 func (a *Agent) Pause(t testing.TB) { a.signal(t, syscall.SIGSTOP) }
 
 // Continue ends a Pause.
@@ -120,8 +120,8 @@ func (a *Agent) Restore(t testing.TB, snapshot []byte) {
 	a.Request(t, http.MethodPut, "/v1/snapshot", snapshot)
 }
 
-// Request sends a request with all rights, and returns the answer's body. It
-// fails the test unless the answer is 200.
+// Request sends a request with all privileges and returns the body of the response. It
+// fails the test unless the status is 200.
 func (a *Agent) Request(t testing.TB, method, path string, body []byte) []byte {
 	t.Helper()
 	answer, err := a.request(method, path, body)
@@ -154,7 +154,7 @@ func (a *Agent) request(method, path string, body []byte) ([]byte, error) {
 	return answer, err
 }
 
-// start tries again when another process was given one of the ports meanwhile.
+// start retries if another process has taken one of the ports in the meantime.
 func start(opts ...Option) (*Agent, error) {
 	var err error
 	for range 3 {
@@ -183,12 +183,13 @@ func startOnce(opts ...Option) (*Agent, error) {
 	if a.log, err = os.CreateTemp("", "consul-log-"); err != nil {
 		return nil, err
 	}
-	if err := os.Remove(a.log.Name()); err != nil { // it lives as long as it is open
+	if err := os.Remove(a.log.Name()); err != nil { // it exists as long as it is open
 		return nil, err
 	}
 	a.cmd = exec.Command(binary, "agent", "-dev", "-hcl", config(o, ports))
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
-	// Sent when the thread that started it ends; the Go runtime keeps its threads.
+	// The signal is sent when the thread that started the child ends; the Go runtime
+	// keeps its threads.
 	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := a.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", binary, err)
@@ -246,7 +247,7 @@ func (a *Agent) tail() string {
 	return string(text[:n])
 }
 
-// freePorts returns ports that nobody listens on now.
+// freePorts returns ports that are currently unused.
 func freePorts(n int) ([]int, error) {
 	var ports []int
 	for range n {
@@ -254,13 +255,13 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close() // all at the end, so that they differ
+		defer l.Close() // all at the end, so that the ports differ
 		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
 	return ports, nil
 }
 
-// find returns the Consul to use.
+// find returns the path of the Consul program to use.
 func find() (string, error) {
 	if path := os.Getenv("FENCEPOST_TEST_CONSUL"); path != "" {
 		return path, nil
@@ -281,5 +282,5 @@ func find() (string, error) {
 			return path, nil
 		}
 	}
-	return "", errors.New(`there is no Consul to test with: run "make consul", put consul into PATH, or set FENCEPOST_TEST_CONSUL`)
+	return "", errors.New(`no Consul found for tests: run "make consul", add consul to PATH, or set FENCEPOST_TEST_CONSUL`)
 }

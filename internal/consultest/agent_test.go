@@ -65,9 +65,9 @@ func TestStoppedAgentLeavesNothing(t *testing.T) {
 	}
 	a := consultest.Start(t)
 	a.Stop()
-	a.Stop() // twice is fine
+	a.Stop() // twice is harmless
 	if _, err := http.Get("http://" + a.Addr() + "/v1/status/leader"); err == nil {
-		t.Error("it still answers")
+		t.Error("it still responds")
 	}
 	known := map[string]bool{}
 	for _, entry := range before {

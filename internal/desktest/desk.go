@@ -13,12 +13,12 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// Desk stands for the elections of a proxy. It makes a seat for each worker that
+// Desk replaces the elections of a proxy. It creates a Seat for each worker that
 // connects.
 type Desk struct {
 	t    testing.TB
 	pg   *pgtest.Server
-	last atomic.Int64 // number that was used
+	last atomic.Int64 // the last number that was used
 
 	mu      sync.Mutex
 	control string // the role of the control connections
@@ -30,7 +30,7 @@ type key struct{ database, resource, worker string }
 
 var _ fencing.Candidates = (*Desk)(nil)
 
-// New returns a desk at the server, which ends with the test.
+// New returns a Desk for the server. It ends with the test.
 func New(t testing.TB, pg *pgtest.Server) *Desk {
 	d := &Desk{t: t, pg: pg, control: pgtest.Control, stores: map[string]*store.Store{}, seats: map[key]*Seat{}}
 	t.Cleanup(func() {
@@ -41,17 +41,17 @@ func New(t testing.TB, pg *pgtest.Server) *Desk {
 	return d
 }
 
-// Next returns the next number. Awards and incarnations have them too.
+// Next returns the next number. Awards and incarnations use these numbers too.
 func (d *Desk) Next() int64 { return d.last.Add(1) }
 
-// ControlAs has control connections made from now on as that role.
+// ControlAs sets the role of control connections that are opened from now on.
 func (d *Desk) ControlAs(role string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.control = role
 }
 
-// Use gives the desk the control connections to a database. They end with it.
+// Use sets the control connections to a database. The Desk closes them at its end.
 func (d *Desk) Use(database string, s *store.Store) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -93,8 +93,8 @@ func (d *Desk) storeLocked(database string) (*store.Store, error) {
 	return s, err
 }
 
-// Sit makes a new candidacy for the worker, in place of the one it had, as if it
-// was the worker's first.
+// Sit creates a new candidacy for the worker, which replaces the previous one as if it
+// were the worker's first.
 func (d *Desk) Sit(database, worker string, f *store.Fence) *Seat {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -123,14 +123,14 @@ func (d *Desk) Seat(database, resource, worker string) *Seat {
 	return s
 }
 
-// Taken reports how many seats there are.
+// Taken returns the number of candidacies.
 func (d *Desk) Taken() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return len(d.seats)
 }
 
-// Members reports how many connections a worker has, 0 if it never came.
+// Members returns how many connections a worker has, 0 if it never connected.
 func (d *Desk) Members(database, resource, worker string) int {
 	d.mu.Lock()
 	s := d.seats[key{database, resource, worker}]

@@ -1,5 +1,5 @@
-// Package desktest gives tests of the proxy elections whose outcome they say,
-// over the real fence of a real Postgres: a Desk stands for the elections of one
-// proxy, and a Seat for one worker's candidacy, which knows nothing of other
-// workers' grants until it looks.
+// Package desktest provides elections whose results are set by the test, over the real
+// fence of a real Postgres. A Desk replaces the elections of one proxy. A Seat is one
+// worker's candidacy, which knows nothing about other workers' grants until it reads
+// the record.
 package desktest

@@ -19,18 +19,18 @@ type Seat struct {
 	fence       *store.Fence
 	worker      string
 	incarnation string
-	before      bool // superseded before
+	before      bool // result of SupersededBefore
 	standing    atomic.Pointer[fencing.Status]
 
 	mu      sync.Mutex
 	members map[fencing.Member]bool
-	changed chan struct{} // closed when the standing changes
-	looking func()        // called by Advanced first; may be nil
+	changed chan struct{} // closed when the status changes
+	looking func()        // called first by Advanced; may be nil
 }
 
 var _ fencing.Candidacy = (*Seat)(nil)
 
-// Grant gives the worker an epoch, without telling any candidacy but its own.
+// Grant grants the worker an epoch, without informing any other candidacy.
 func (s *Seat) Grant() fencing.Epoch {
 	s.desk.t.Helper()
 	epoch, err := s.TryGrant()
@@ -40,7 +40,8 @@ func (s *Seat) Grant() fencing.Epoch {
 	return epoch
 }
 
-// TryGrant is Grant where it may fail, and beside the test's own goroutine.
+// TryGrant is Grant for calls that may fail, or that are made in another goroutine than
+// the test's.
 func (s *Seat) TryGrant() (fencing.Epoch, error) {
 	if err := s.fence.Number(context.Background(), "test", "test"); err != nil {
 		return 0, fmt.Errorf("grant to %s: %w", s.worker, err)
@@ -56,7 +57,7 @@ func (s *Seat) TryGrant() (fencing.Epoch, error) {
 	return epoch, nil
 }
 
-// Set changes the standing and tells the members.
+// Set changes the status and informs the members.
 func (s *Seat) Set(st *fencing.Status) {
 	s.standing.Store(st)
 	s.mu.Lock()
@@ -69,23 +70,21 @@ func (s *Seat) Set(st *fencing.Status) {
 	}
 }
 
-// WhenLooking has f called whenever the seat is asked whether another worker was
-// granted an epoch, before it looks.
+// WhenLooking makes Advanced call f before it reads the record.
 func (s *Seat) WhenLooking(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.looking = f
 }
 
-// Members reports how many connections the candidacy has.
+// Members returns how many connections the candidacy has.
 func (s *Seat) Members() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.members)
 }
 
-// Owed reports whether a connection of the candidacy is owed something by the
-// server.
+// Owed reports whether the server is working for a connection of the candidacy.
 func (s *Seat) Owed() bool {
 	s.mu.Lock()
 	members := slices.Collect(maps.Keys(s.members))
@@ -98,7 +97,7 @@ func (s *Seat) Owed() bool {
 	return owed
 }
 
-// FenceID is the fence's number, which the names of its objects bear.
+// FenceID returns the fence's id, which occurs in the names of its objects.
 func (s *Seat) FenceID() int32 { return s.fence.ID() }
 
 // Status implements fencing.Candidacy.
@@ -113,13 +112,13 @@ func (s *Seat) Fence() fencing.Fence { return s.fence }
 // SupersededBefore implements fencing.Candidacy.
 func (s *Seat) SupersededBefore() bool { return s.before }
 
-// AwaitFirst implements fencing.Candidacy: nobody is waited for.
+// AwaitFirst implements fencing.Candidacy. It does not wait.
 func (s *Seat) AwaitFirst(context.Context, time.Duration) error { return nil }
 
-// AwaitConfirmed implements fencing.Candidacy: nobody is waited for.
+// AwaitConfirmed implements fencing.Candidacy. It does not wait.
 func (s *Seat) AwaitConfirmed(context.Context) error { return nil }
 
-// CampaignOnDemand implements fencing.Candidacy: nobody campaigns.
+// CampaignOnDemand implements fencing.Candidacy. It does nothing.
 func (s *Seat) CampaignOnDemand(context.Context) {}
 
 // AwaitLeader implements fencing.Candidacy.

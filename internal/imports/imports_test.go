@@ -1,5 +1,5 @@
-// Package imports holds no code, only the rule of who may import whom. The
-// picture of it is in ARCHITECTURE.md.
+// Package imports contains no code, only the rules about which package may import
+// which. ARCHITECTURE.md shows them as a diagram.
 package imports
 
 import (
@@ -15,9 +15,9 @@ import (
 
 const module = "github.com/fencepost/fencepost"
 
-// ours says which of our packages (by path below the module) each of our
-// packages may import outside its tests; "..." stands for all of them. The
-// longest matching prefix counts.
+// ours lists which of this module's packages (by path below the module) each of its
+// packages may import outside tests; "..." stands for all of them. The longest matching
+// prefix applies.
 var ours = map[string][]string{
 	"fencing":           {},
 	"fencing/sqltext":   {"fencing"},
@@ -46,9 +46,9 @@ var ours = map[string][]string{
 // inTests are packages that only tests may import.
 var inTests = []string{"internal/pgtest", "internal/consultest", "internal/desktest", "internal/wiretest", "election/electiontest"}
 
-// theirs says which places may import a library, outside of tests: one, and for
-// the grammar the oracle too, which must not take the classification from sqltext.
-// A name that ends in .go is one file.
+// theirs lists the places that may import a library outside tests. There is one for
+// each library, except that the oracle may import the grammar too, because it must not
+// use the classification of sqltext. A name that ends in .go is one file.
 var theirs = map[string][]string{
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
@@ -64,7 +64,7 @@ type pkg struct {
 	Imports    []string
 }
 
-// name is the path below the module: "" for packages that are not ours.
+// name returns the path below the module, or "" for other packages.
 func name(importPath string) string {
 	rest, ok := strings.CutPrefix(importPath, module+"/")
 	if !ok {
@@ -119,8 +119,8 @@ func TestLibrariesAreImportedInOnePlace(t *testing.T) {
 	}
 }
 
-// TestTheDomainNeedsNothing: package fencing rests on the standard library alone, and
-// the elections link no parser of SQL.
+// TestTheDomainNeedsNothing checks that package fencing depends only on the standard
+// library, and that the elections link no SQL parser.
 func TestTheDomainNeedsNothing(t *testing.T) {
 	t.Parallel()
 	for _, p := range depsOf(t, "./fencing") {
@@ -135,8 +135,8 @@ func TestTheDomainNeedsNothing(t *testing.T) {
 	}
 }
 
-// TestTheProtocolIsPure: what decides of each message waits for nothing, does no input
-// or output, and reads no clock, so that it can be tested alone.
+// TestTheProtocolIsPure checks that the packages that decide about each message do not
+// wait, do no I/O and read no clock, so that they can be tested in isolation.
 func TestTheProtocolIsPure(t *testing.T) {
 	t.Parallel()
 	pure := map[string]bool{"proxy/protocol": true, "proxy/gate": true, "proxy/wire": true}
@@ -157,8 +157,8 @@ func TestTheProtocolIsPure(t *testing.T) {
 	}
 }
 
-// depsOf lists the import paths that a pattern of packages depends on, its own among
-// them, without those of the standard library's vendored ones.
+// depsOf lists the import paths that a pattern of packages depends on, including the
+// packages themselves but not the vendored packages of the standard library.
 func depsOf(t *testing.T, pattern string) []string {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-deps", pattern)
@@ -188,7 +188,7 @@ func TestTheRuleCanFail(t *testing.T) {
 		}
 	}
 	if allowedPlace("proxy/wire", "frame.go", "proxy/wire/messages.go") || !allowedPlace("proxy/wire", "messages.go", "proxy/wire/messages.go") {
-		t.Error("the rule for single files does not hold")
+		t.Error("the rule for single files does not work")
 	}
 }
 
@@ -213,7 +213,7 @@ func faults(p pkg) []string {
 	return found
 }
 
-// rule returns what the package may import, by the longest prefix that has a
+// rule returns what the package may import, according to the longest prefix that has a
 // rule.
 func rule(where string) ([]string, bool) {
 	for prefix := where; prefix != "."; prefix = filepath.Dir(prefix) {

@@ -1,8 +1,8 @@
 package oracle
 
-// apply is what a message makes of each state: the states after its success and
-// after an error. judged says that the message is about to go out and must be
-// covered.
+// apply returns the states that a message leads to from each state in from: those after
+// its success, and those after an error. judged means that the message is about to be
+// sent, so its coverage is checked.
 func (o *Observer) apply(from set, m *message, judged bool) (ok, bad set) {
 	for _, s := range from {
 		switch {
@@ -62,11 +62,12 @@ func (o *Observer) applyTo(s state, m *message, judged bool, ok, bad *set) {
 			ok.add(s)
 		}
 	default:
-		ok.add(s) // what belongs to a COPY and comes too late
+		ok.add(s) // part of a COPY that has already ended
 	}
 }
 
-// applySync is apply for a Sync. One with a body is an error, but ends the batch.
+// applySync is apply for a Sync. A Sync with a body is an error, but still ends the
+// batch.
 func (o *Observer) applySync(s state, m *message, judged bool, ok, bad *set) {
 	s.skip = false
 	if m.bad {
@@ -77,7 +78,7 @@ func (o *Observer) applySync(s state, m *message, judged bool, ok, bad *set) {
 	ok.add(o.endBatch(s, judged))
 }
 
-// endBatch ends a transaction without a block.
+// endBatch ends a transaction outside a block.
 func (o *Observer) endBatch(s state, judged bool) state {
 	s.pipelined = false
 	if s.phase != implicit {
@@ -91,7 +92,7 @@ func (o *Observer) endBatch(s state, judged bool) state {
 
 var preparedNames = map[byte]string{'P': "a Parse", 'B': "a Bind", 'D': "a Describe"}
 
-// applyExtended is apply for a message that names a statement.
+// applyExtended is apply for a message that refers to a statement.
 func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set) {
 	bad.add(s.fail(true))
 	if m.bad {
@@ -107,7 +108,7 @@ func (o *Observer) applyExtended(s state, m *message, judged bool, ok, bad *set)
 			if v.why != "" && judged && !m.noted {
 				o.complain("%s", v.why)
 			}
-			// What returns no rows can be described in a failed block, too.
+			// A statement that returns no rows can also be described in a failed block.
 			if s.phase == failed && m.typ != 'D' && !endsFailed(q) || m.typ == 'P' && q.early {
 				continue
 			}
@@ -149,7 +150,7 @@ func endsFailed(q *statement) bool {
 	}
 }
 
-// runOne is run for a check only if it is this session's own.
+// runOne is run, except that another session's check counts as a query.
 func (o *Observer) runOne(s state, q *statement, p place) result {
 	if q.kind == check && !o.mine(q.check) {
 		other := *q
@@ -159,11 +160,11 @@ func (o *Observer) runOne(s state, q *statement, p place) result {
 	return s.run(q, p)
 }
 
-// function is what the fast path runs.
+// function is what a fast-path function call runs.
 var function = []statement{{kind: writes}}
 
-// applyText is apply for a Query or a function call. What was answered already
-// says how far it came.
+// applyText is apply for a Query or a function call. The replies received so far show
+// how far it got.
 func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 	all := m.may
 	if m.typ == 'F' {
@@ -179,7 +180,7 @@ func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 		passed, stopped = 0, -1
 	}
 	if passed == 0 {
-		bad.add(s.fail(false)) // the server cannot read it
+		bad.add(s.fail(false)) // a syntax error
 	}
 	now := set{s}
 	for i := range all {
@@ -208,21 +209,22 @@ func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 	}
 	for _, s := range now {
 		if s.phase == implicit && s.pipelined && o.facts.Version >= 18 {
-			ok.add(s) // 18 goes on with the transaction of the batch
+			ok.add(s) // PostgreSQL 18 continues the transaction of the batch
 		}
 		pipelined := s.pipelined
 		t := o.endBatch(s, judged && !m.noted)
 		t.pipelined = pipelined && t.phase != idle
 		ok.add(t)
 		if s.phase == implicit {
-			bad.add(t) // a deferred constraint
+			bad.add(t) // a deferred constraint fails
 		}
 	}
 }
 
-// refused reports whether a text is one that the proxy sends after a check alone
-// since the registry has refused it, with a COMMIT among its statements so far, or
-// with what may be one: what follows that is wrong only if the check passes.
+// refused reports whether the statements in before begin with this session's check and
+// contain a COMMIT, or something that may be one. The proxy sends such a text only if
+// the registry has refused it, so whatever follows the COMMIT is wrong only if the
+// check passes.
 func (o *Observer) refused(before []statement) bool {
 	if len(before) == 0 || before[0].kind != check || !o.mine(before[0].check) {
 		return false
@@ -236,8 +238,8 @@ func (o *Observer) refused(before []statement) bool {
 	return false
 }
 
-// progress says how many statements of a Query have succeeded, as far as is known,
-// and which one has failed: -1 if none has.
+// progress returns how many statements of a Query are known to have succeeded, and
+// which one has failed, or -1 if none has.
 func (m *message) progress(all []statement) (passed, stopped int) {
 	known := len(all)
 	for i := range all {
@@ -253,7 +255,7 @@ func (m *message) progress(all []statement) (passed, stopped int) {
 	return passed, stopped
 }
 
-// exact reports whether each statement of a text is known.
+// exact reports whether every statement of a text is known.
 func exact(all []statement) bool {
 	for i := range all {
 		if all[i].kind == opaque {

@@ -6,18 +6,18 @@ import (
 	"strings"
 )
 
-// The texts that the proxy puts in front of a client's, as they must look on the
-// wire. A check in any other words is none.
+// The statements that the proxy injects, exactly as they must appear on the wire. A
+// check in any other words does not count.
 const (
 	readOnlyText = `SELECT pg_catalog.set_config('transaction_read_only','on',true)`
-	// refusalText fails while it is analysed: its constant is no number.
+	// refusalText fails during analysis, because its constant is not a number.
 	refusalText = `SELECT 'refused by Fencepost'::pg_catalog.int4`
 )
 
 const (
 	number = `(\$\d|\d+)::pg_catalog\.int8`
-	// literal is read alike under every setting and encoding: it is ASCII, and has
-	// no backslash but in an E'' constant.
+	// literal has the same meaning under every setting and encoding: it is ASCII, and
+	// contains a backslash only in an E'' constant.
 	literal  = `(?:'(?:[\x01-&(-\[\]-\x7F]|'')*'|E'(?:[\x01-&(-\[\]-\x7F]|''|\\\\|\\U[0-9A-F]{8})*')`
 	checkSQL = `SELECT fencepost\.refuse\((\d+), ` + number + `, ` + literal + `, (` + literal + `), ` + number + `, false\)` +
 		` WHERE \(fencepost\.current\(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\), ` + number + `, ` + number + `\)` +
@@ -28,21 +28,21 @@ const (
 var (
 	checkPattern = regexp.MustCompile(`^` + checkSQL + `$`)
 	lapsePattern = regexp.MustCompile(`^` + lapseSQL + `$`)
-	// ours finds what the proxy may put into a text.
+	// ours matches what the proxy may put into a text.
 	ours = regexp.MustCompile(checkSQL + `|` + lapseSQL)
 )
 
-// checkText is a text that was recognized as a check.
+// checkText is a text that was recognised as a check.
 type checkText struct {
 	fence       string
 	incarnation string // quoted
-	// told and held are numbers or names of parameters.
+	// told and held are numbers or parameter names.
 	told, held string
-	front      bool // without the isolation level: good with nothing in front of it
-	never      bool // it refuses whatever the fence holds
+	front      bool // without the isolation level: valid only as the first statement
+	never      bool // it refuses whatever the fence contains
 }
 
-// parseCheck recognizes a check by its whole text.
+// parseCheck recognises a check by its whole text.
 func parseCheck(text string) (c checkText, ok bool) {
 	if lapsePattern.MatchString(text) {
 		return checkText{never: true}, true
@@ -59,7 +59,7 @@ func parseCheck(text string) (c checkText, ok bool) {
 	return c, !c.front || told == held
 }
 
-// with puts parameters in the place of their names.
+// with replaces the names of parameters by their values.
 func (c checkText) with(params []string) checkText {
 	value := func(s string) string {
 		if len(s) == 2 && s[0] == '$' {
@@ -74,16 +74,16 @@ func (c checkText) with(params []string) checkText {
 	return c
 }
 
-// passes reports whether the check can pass at all: both epochs must be the same,
-// and 0 is none.
+// passes reports whether the check can pass at all: both epochs must be equal and not
+// 0.
 func (c checkText) passes() bool { return c.told == c.held && c.told != "0" && !c.never }
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 
-// codePoint is an escaped character of an E” constant.
+// codePoint matches an escaped character of an escape-string constant.
 var codePoint = regexp.MustCompile(`\\\\|\\U[0-9A-F]{8}`)
 
-// unquote is the value of a constant.
+// unquote returns the value of a constant.
 func unquote(constant string) string {
 	body, escaped := strings.CutPrefix(constant, "E")
 	body = strings.ReplaceAll(body[1:len(body)-1], "''", "'")
@@ -94,7 +94,7 @@ func unquote(constant string) string {
 		if s == `\\` {
 			return `\`
 		}
-		n, _ := strconv.ParseInt(s[2:], 16, 32) // the pattern lets only such in
+		n, _ := strconv.ParseInt(s[2:], 16, 32) // the pattern guarantees that this parses
 		return string(rune(n))
 	})
 }

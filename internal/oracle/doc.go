@@ -1,26 +1,25 @@
-// Package oracle watches the server's side of a proxied session and trusts
-// nothing that the proxy believes. It sees the bytes that go to the server and
-// the bytes that come back, keeps a model of PostgreSQL of its own, and complains
-// when a message goes out that may run anything while its transaction may have
-// neither a check, nor read-only mode, nor a note in the registry.
+// Package oracle observes the server side of a proxied session independently of what
+// the proxy believes. It sees the bytes in both directions, maintains its own model of
+// PostgreSQL, and complains when a message is sent that may run anything while its
+// transaction may have neither a check, nor read-only mode, nor a registration in the
+// registry.
 //
-// The model keeps the set of the states in which the server may be when it comes
-// to the next message: every statement that was not answered yet may have
-// succeeded or failed. A message must be covered in each of those states. So a
-// check that was only sent covers what follows it in the same batch or text,
-// because the server skips the rest if the check fails, and covers nothing after
-// the next Sync, because then only the answer tells. Answers make the set smaller.
+// The model keeps the set of states in which the server may be when it processes the
+// next message: every statement without a reply may have succeeded or failed. A message
+// must be covered in each of those states. So a check without a reply covers what
+// follows it in the same batch or text, because the server skips the rest if the check
+// fails. It does not cover anything after the next Sync, because from there on only the
+// reply shows whether it passed. Replies reduce the set.
 //
-// It shares no code with package proxy, and is for tests and for
-// FENCEPOST_DEBUG_ORACLE=1. What it cannot see are facts of the session that it
-// is told: Facts, and when the session's backend was noted in the registry.
+// The package shares no code with package proxy. It is for tests and for
+// FENCEPOST_DEBUG_ORACLE=1. Facts that are not visible on the wire must be passed to
+// it: Facts, and when the session's backend was registered.
 //
-// An observer can be given the ledger of grants, to ask of each note whether its
-// epoch was granted to the candidacy: the registry's own word is no more than a
-// fact from outside.
+// An observer can be given the ledger of grants, to verify for each registration that
+// its epoch was granted to the candidacy, because the registry's own answer is not
+// under the observer's control.
 //
-// It does not judge what functions, views and triggers do, whether the catalogue
-// proves a read (reads: proven is taken on trust, for lone SELECTs outside a
-// block), or that nobody hides a DEALLOCATE and PREPARE of the check's random
-// name inside a function.
+// It does not verify what functions, views and triggers do, nor that the catalog proves
+// a read (with reads: proven, single SELECTs outside a block are trusted), nor that no
+// function contains a DEALLOCATE and PREPARE of the check's random name.
 package oracle

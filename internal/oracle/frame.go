@@ -5,23 +5,23 @@ import (
 	"encoding/binary"
 )
 
-// frame is one message of either side as far as it is kept: until the next.
+// frame is one message from either side. Its body is valid until the next message.
 type frame struct {
 	typ  byte
 	size int // of the body
 	body []byte
 }
 
-// framer cuts a stream into messages. Of a body it keeps no more than most bytes.
+// framer splits a stream into messages. It keeps only a limited part of each body.
 type framer struct {
 	most int
-	rows bool // a message D is a row, not a Describe
+	rows bool // D is a DataRow, not a Describe
 	head []byte
 	now  frame
-	left int // of the body
+	left int // bytes of the body that are still to come
 }
 
-// write takes bytes and gives each message that they end to take.
+// write processes bytes and calls take for each message that they complete.
 func (f *framer) write(b []byte, take func(frame)) {
 	for len(b) > 0 {
 		if len(f.head) < 5 {
@@ -32,7 +32,7 @@ func (f *framer) write(b []byte, take func(frame)) {
 			}
 			f.left = int(int32(binary.BigEndian.Uint32(f.head[1:]))) - 4
 			f.now = frame{typ: f.head[0], size: f.left, body: reuse(f.now.body)}
-			if f.left < 0 { // the server ends the connection over it
+			if f.left < 0 { // the server closes the connection because of it
 				f.now, f.left = frame{typ: 'X'}, 0
 			}
 		}
@@ -48,7 +48,7 @@ func (f *framer) write(b []byte, take func(frame)) {
 	}
 }
 
-// keeps is how much of the body is kept, in bytes. Rows and COPY data are only
+// keeps returns how many bytes of the body are kept. Rows and COPY data are only
 // counted.
 func (f *framer) keeps() int {
 	if f.now.typ == 'd' || f.now.typ == 'D' && f.rows {
@@ -65,7 +65,7 @@ func reuse(b []byte) []byte {
 	return b[:0]
 }
 
-// text returns the bytes of b in front of its first NUL, and what follows.
+// text returns the bytes of b before its first NUL, and what follows it.
 func text(b []byte) (s, rest []byte, ok bool) {
 	return bytes.Cut(b, []byte{0})
 }

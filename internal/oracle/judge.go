@@ -2,15 +2,15 @@ package oracle
 
 import "fmt"
 
-// verdict is what the model thinks of a message in one state: "" if it is covered.
+// verdict is the model's opinion of a message in one state: why is "" if it is covered.
 type verdict struct {
 	why string
-	// later: it is wrong only if the check in front of it passes, which the
-	// answers tell.
+	// later means that it is wrong only if the preceding check passes, which the
+	// replies will show.
 	later bool
 }
 
-// judge says whether a statement may be executed in s.
+// judge decides whether a statement may be executed in s.
 func (o *Observer) judge(s state, q *statement, p place) verdict {
 	if s.skip || s.dead || s.copies > 0 && s.byExecute {
 		return verdict{}
@@ -48,7 +48,8 @@ func (o *Observer) judge(s state, q *statement, p place) verdict {
 			return verdict{}
 		}
 	case commits, lone:
-		// In a block, or with others in a text, it cannot end the transaction.
+		// In a block, or in a text with other statements, it cannot end the
+		// transaction.
 		if s.cover == fullCover && (s.phase == block || p.among || p.version >= 18 && s.pipelined) {
 			return verdict{}
 		}
@@ -61,8 +62,8 @@ func (o *Observer) judge(s state, q *statement, p place) verdict {
 	return wrong("%s without cover", kindNames[q.kind])
 }
 
-// judgePrepared says whether a message may be sent that parses or binds a
-// statement, or describes one: any of them can run a user's code.
+// judgePrepared decides whether a message may be sent that parses, binds or describes a
+// statement. Each of these can run a user's code.
 func (o *Observer) judgePrepared(s state, q *statement, what string) verdict {
 	if s.skip || s.dead || s.phase == failed || s.cover != uncovered || s.copies > 0 && s.byExecute {
 		return verdict{}
@@ -71,7 +72,7 @@ func (o *Observer) judgePrepared(s state, q *statement, what string) verdict {
 	case opaque, writes, query, commits, lone, twoPhase:
 	case outside:
 		if s.phase == idle || s.phase == implicit || q.savepoint {
-			return verdict{} // it is a utility: nothing of it is analysed
+			return verdict{} // a utility statement: nothing in it is analysed
 		}
 	default:
 		return verdict{}
@@ -83,7 +84,7 @@ func (o *Observer) judgePrepared(s state, q *statement, what string) verdict {
 	return verdict{why: fmt.Sprintf("%s of %s without cover: %s%s", what, kindNames[q.kind], s, q.quoted())}
 }
 
-// quoted is the text of a statement that cannot be read, for the end of a complaint.
+// quoted returns the text of an unreadable statement, for the end of a complaint.
 func (q *statement) quoted() string {
 	if q.source == "" {
 		return ""

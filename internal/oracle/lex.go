@@ -6,26 +6,26 @@ import "strings"
 type reading uint8
 
 const (
-	unknown  reading = iota // it may be changing, or bytes of the encoding hide quotes
-	standard                // as the grammar does
+	unknown  reading = iota // it may be changing, or bytes of the encoding may hide quotes
+	standard                // as the grammar reads them
 	escapes                 // standard_conforming_strings is off
 )
 
-// lexer tells the statements of a text apart.
+// lexer splits a text into statements.
 type lexer struct {
 	sql   string
 	how   reading
 	at    int
-	begun int // where the text that is not yet in now begins
+	begun int // start of the text that is not yet in now
 	now   strings.Builder
 	all   []string
 }
 
-// statements returns the statements of a text, their constants written as the
-// grammar reads them. It is not ok if that cannot be told.
+// statements returns the statements of a text, with their constants rewritten as the
+// grammar reads them. ok is false if the text cannot be split reliably.
 func statements(sql string, how reading) (all []string, ok bool) {
 	if strings.Contains(strings.ToLower(sql), "atomic") {
-		return nil, false // the body of a function may follow, with semicolons in it
+		return nil, false // a function body with semicolons may follow
 	}
 	l := &lexer{sql: sql, how: how}
 	for depth := 0; l.at < len(sql); {
@@ -60,7 +60,7 @@ func statements(sql string, how reading) (all []string, ok bool) {
 
 func (l *lexer) has(s string) bool { return strings.HasPrefix(l.sql[l.at:], s) }
 
-// skip goes on n bytes and more behind that, to the end of the text if n is none.
+// skip advances by n and more bytes, or to the end of the text if n is negative.
 func (l *lexer) skip(n, more int) {
 	if n < 0 {
 		l.at = len(l.sql)
@@ -69,7 +69,7 @@ func (l *lexer) skip(n, more int) {
 	l.at += n + more
 }
 
-// skipFrom is skip for an n that was counted from some bytes on.
+// skipFrom is skip for an n that is counted from another position.
 func (l *lexer) skipFrom(from, n, more int) {
 	if n >= 0 {
 		n += from
@@ -95,17 +95,17 @@ func (l *lexer) comment() {
 	}
 }
 
-// letter reports whether a byte can be inside a name.
+// letter reports whether a byte can be part of a name.
 func letter(c byte) bool {
 	return c|0x20 >= 'a' && c|0x20 <= 'z' || c >= '0' && c <= '9' || c == '_' || c == '$' || c >= 0x80
 }
 
-// prefixed reports whether the constant here has one of these letters in front.
+// prefixed reports whether the constant here is preceded by one of these letters.
 func (l *lexer) prefixed(letters string) bool {
 	return l.at > 0 && strings.IndexByte(letters, l.sql[l.at-1]) >= 0 && (l.at == 1 || !letter(l.sql[l.at-2]))
 }
 
-// dollar skips a constant in dollars, and reports whether there is one.
+// dollar skips a dollar-quoted constant, and reports whether there is one.
 func (l *lexer) dollar() bool {
 	if l.at > 0 && letter(l.sql[l.at-1]) {
 		return false
@@ -124,7 +124,7 @@ func (l *lexer) dollar() bool {
 	return true
 }
 
-// constant skips a constant in quotes.
+// constant skips a quoted constant.
 func (l *lexer) constant() (ok bool) {
 	escaped, by := l.prefixed("eE"), false
 	if !escaped && l.how == escapes {
@@ -133,7 +133,7 @@ func (l *lexer) constant() (ok bool) {
 		}
 		by = !l.prefixed("bBxX")
 		if by && l.at > 0 && letter(l.sql[l.at-1]) {
-			return false // a name right in front of it
+			return false // a name directly before it
 		}
 	}
 	begun := l.at
@@ -146,7 +146,7 @@ func (l *lexer) constant() (ok bool) {
 	return true
 }
 
-// quoted goes on after the end of a constant in quotes.
+// quoted advances past the end of a quoted constant.
 func (l *lexer) quoted(escaped bool) {
 	for l.at++; l.at < len(l.sql); l.at++ {
 		switch c := l.sql[l.at]; {

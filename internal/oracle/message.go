@@ -7,32 +7,32 @@ import (
 	"slices"
 )
 
-// message is one message that went to the server.
+// message is one message that was sent to the server.
 type message struct {
 	typ   byte
 	bad   bool // malformed: the server refuses it
 	name  string
 	batch int
-	ran   int // how many messages may have run something before
-	// may are the statements that it may be about: one for a Parse, and of a
-	// Query those of its text, in order. here are those of an Execute whose portal
-	// was bound since the last Sync.
+	ran   int // how many earlier messages may have run something
+	// may are the statements that it may refer to: one for a Parse, those of its text
+	// in order for a Query. here are those of an Execute whose portal was bound since
+	// the last Sync.
 	may  []statement
 	here []statement
-	// nobody: no Bind has made the portal of this Execute.
+	// nobody means that no Bind has created the portal of this Execute.
 	nobody bool
-	noted  bool // it went out under a note
-	rests  bool // and rests on it alone
-	maybe  bool // a Sync that the server may have taken for a part of COPY data
+	noted  bool // it was sent under a registration
+	rests  bool // and depends on it alone
+	maybe  bool // a Sync that the server may have taken for part of the COPY data
 
-	// What was answered so far.
+	// The replies so far.
 	tags   []string
 	failed bool
 	copies int // CopyInResponses
 }
 
 // prepared is what a name may stand for: the Parse or Bind messages that may have
-// given it its meaning, the last of them at the end. There is one at least.
+// defined it, the latest one last. There is at least one.
 type prepared struct{ by []*message }
 
 // may returns what the name stands for in a message of that batch.
@@ -41,7 +41,7 @@ func (p *prepared) may(batch int) []statement {
 		return unread
 	}
 	if last := p.by[len(p.by)-1]; last.batch == batch {
-		return last.may // had it failed, the server would skip the message
+		return last.may // if it had failed, the server would skip the message
 	}
 	return p.all()
 }
@@ -54,8 +54,9 @@ func (p *prepared) all() (all []statement) {
 	return all
 }
 
-// since is may for what was given its meaning from that batch on, after a Sync: had the
-// last message failed, the server would skip up to the next Sync.
+// since returns what the name may stand for if it was defined in batch synced or later,
+// after a Sync: if the last definition had failed, the server would skip up to the next
+// Sync.
 func (p *prepared) since(synced int) []statement {
 	if last := p.by[len(p.by)-1]; last.batch >= synced {
 		return last.may
@@ -63,7 +64,7 @@ func (p *prepared) since(synced int) []statement {
 	return nil
 }
 
-// define gives the name of m another meaning, if m succeeds.
+// define adds m as a definition of its name, if m succeeds.
 func define(names map[string]*prepared, m *message) {
 	p := names[m.name]
 	if p == nil {
@@ -73,15 +74,14 @@ func define(names map[string]*prepared, m *message) {
 	p.by = append(p.by, m)
 }
 
-// confirm follows the success of m: its name has that meaning, or one that a later
-// message gives it.
+// confirm records the success of m: its name is defined by m or by a later message.
 func confirm(names map[string]*prepared, m *message) {
 	if p := names[m.name]; p != nil {
 		p.by = p.by[max(0, slices.Index(p.by, m)):]
 	}
 }
 
-// undefine follows the failure of m.
+// undefine records the failure of m.
 func undefine(names map[string]*prepared, m *message) {
 	p := names[m.name]
 	if p == nil {
@@ -92,13 +92,13 @@ func undefine(names map[string]*prepared, m *message) {
 	}
 }
 
-// murky reports whether names that differ on the wire may be one for the server,
-// which cuts and converts them.
+// murky reports whether names that differ on the wire may be the same name for the
+// server, which truncates and converts them.
 func murky(name []byte) bool {
 	return len(name) >= 63 || sensitive(name)
 }
 
-// message reads a message of the client's side.
+// message decodes a message of the client side.
 func (o *Observer) message(f frame) *message {
 	m := &message{typ: f.typ, batch: o.batch, ran: o.ran, noted: o.noted}
 	if f.size > len(f.body) {
@@ -106,7 +106,7 @@ func (o *Observer) message(f frame) *message {
 		return m
 	}
 	if f.typ != 'S' && o.predicted.skips() {
-		return m // and so it changes no name
+		return m // so it changes no name
 	}
 	switch f.typ {
 	case 'Q':
@@ -147,16 +147,16 @@ func (o *Observer) message(f frame) *message {
 	return m
 }
 
-// cursor is what the Execute of a portal runs that no Bind has made: an SQL cursor,
+// cursor is what the Execute of a portal runs that no Bind has created: an SQL cursor,
 // or nothing.
 var cursor = []statement{{kind: query}}
 
-// mayIn returns what the message may be about in s. Portals end with their
-// transaction, but for cursors WITH HOLD, which have run by then.
+// mayIn returns the statements that the message may refer to in s. Portals end with
+// their transaction, except cursors WITH HOLD, which have already run by then.
 func (m *message) mayIn(s state) []statement {
 	switch {
 	case m.typ == 'E' && m.nobody && s.phase == block && s.cover == uncovered && !s.work:
-		return nil // a cursor of SQL is declared under cover, which then holds
+		return nil // an SQL cursor is declared under coverage, which still holds
 	case m.typ != 'E' || s.phase >= block:
 		return m.may
 	case s.phase == implicit:
@@ -166,8 +166,8 @@ func (m *message) mayIn(s state) []statement {
 	}
 }
 
-// murkyPortals is what a portal may run whose name is murky: that of any other such
-// portal. None outlives its transaction.
+// murkyPortals returns what a portal with a murky name may run: the statement of any
+// other such portal. None outlives its transaction.
 func (o *Observer) murkyPortals() []statement {
 	all := cursor
 	for name, p := range o.portals {
@@ -190,11 +190,11 @@ func (o *Observer) parse(m *message, body []byte) {
 	case 0:
 		m.may = []statement{{kind: nothing, empty: true}}
 	case 1:
-	default: // refused by the server, whatever they are
+	default: // the server refuses all others
 		m.may = []statement{{kind: fails, early: true}}
 	}
 	if m.may[0].kind >= outside && len(types) > 2 {
-		// Harmless itself, but to bind it makes values of any type.
+		// It is harmless itself, but binding it creates values of any type.
 		m.may = append([]statement{{kind: query}}, m.may...)
 	}
 	if !murky(name) {
@@ -216,7 +216,7 @@ func (o *Observer) bind(m *message, body []byte) {
 	define(o.portals, m)
 }
 
-// withParameters puts parameters into checks.
+// withParameters substitutes parameters in checks.
 func withParameters(all []statement, params []string) []statement {
 	out := append([]statement(nil), all...)
 	for i := range out {
@@ -227,8 +227,8 @@ func withParameters(all []statement, params []string) []statement {
 	return out
 }
 
-// numbers reads the parameters of a Bind if they are numbers of eight bytes, as
-// those of a check are; b begins behind the names.
+// numbers decodes the parameters of a Bind if they are eight-byte numbers, as those of
+// a check are. b starts after the names.
 func numbers(b []byte) (params []string, ok bool) {
 	next := func() int {
 		if len(b) < 2 {
@@ -260,11 +260,12 @@ func (o *Observer) describe(m *message, what byte, name []byte) {
 	}
 }
 
-// named is what a message may be about that names a prepared statement. What has run
-// since its Parse may have given the name to another one by DEALLOCATE and PREPARE,
-// which takes queries only. The unnamed statement has no name for SQL, and whoever
-// takes those of the checks attacks them from inside the server, which nothing stops.
-// Nor is it believed that somebody does it to reads that go unchecked for their proof.
+// named returns the statements that a message which names a prepared statement may
+// refer to. A statement that has run since its Parse may have redefined the name by
+// DEALLOCATE and PREPARE, which accepts only queries. The unnamed statement has no name
+// in SQL. A user who redefines the names of the checks attacks them from inside the
+// server, which nothing prevents. It is also assumed that nobody redefines reads that
+// go unchecked because they are proven.
 func (o *Observer) named(name []byte) []statement {
 	if murky(name) {
 		return unread
@@ -283,8 +284,8 @@ func (o *Observer) named(name []byte) []statement {
 	return may
 }
 
-// rename forgets the names that a text may give another meaning. Those that it only
-// frees keep theirs: what names them fails, and runs nothing.
+// rename drops the names that a text may redefine. Names that it only deallocates are
+// kept: messages that use them fail and run nothing.
 func (o *Observer) rename(m *message, sql []byte) {
 	if m.typ != 'Q' && m.typ != 'E' {
 		return
@@ -292,7 +293,7 @@ func (o *Observer) rename(m *message, sql []byte) {
 	for i := range m.may {
 		switch q := &m.may[i]; {
 		case q.kind == fails, q.kind == check && o.mine(q.check) && !q.check.passes():
-			return // what follows is not run
+			return // the rest is not run
 		case q.kind == opaque && m.typ == 'Q':
 			o.forget(sql)
 		case q.prepares:
@@ -301,8 +302,8 @@ func (o *Observer) rename(m *message, sql []byte) {
 	}
 }
 
-// forget forgets the names that a text which cannot be read might give another
-// meaning: it must have PREPARE in it, and name them or write them in escapes.
+// forget drops the names that an unreadable text might redefine: the text must contain
+// PREPARE, and the name itself or an escaped identifier.
 func (o *Observer) forget(sql []byte) {
 	if at := front.FindIndex(sql); at != nil {
 		sql = sql[at[1]:]
@@ -321,12 +322,13 @@ func (o *Observer) forget(sql []byte) {
 	}
 }
 
-// front finds a statement of the proxy's at the start of a text.
+// front matches an injected statement at the start of a text.
 var front = regexp.MustCompile(`^(?:EXECUTE \w+(?:\([\d,]+\))?|` + regexp.QuoteMeta(readOnlyText) + `|` + regexp.QuoteMeta(refusalText) +
 	`|SELECT fencepost\.refuse\((?:[^';]|'[^']*')*);`)
 
-// ourFront reads what the proxy has put in front of a text. However the rest is
-// read, that is one statement: it has no quotes, or they are those of a check.
+// ourFront reads the statement that the proxy has injected in front of a text. However
+// the rest is read, that is one statement: it contains no quotes except those of a
+// check.
 func (o *Observer) ourFront(sql []byte) (first []statement, rest []byte) {
 	at := front.FindIndex(sql)
 	if at == nil {
@@ -354,14 +356,14 @@ func (o *Observer) readText(sql []byte) []statement {
 	return all
 }
 
-// resolve follows an SQL EXECUTE to what it runs.
+// resolve replaces an SQL EXECUTE by the statement that it runs.
 func (o *Observer) resolve(q *statement) {
 	if q.runs == "" || q.prepares {
 		return
 	}
 	may := o.statements[q.runs].may(o.batch)
 	if o.statements[q.runs] == nil || len(may) != 1 {
-		return // of a PREPARE: a query
+		return // defined by PREPARE: a query
 	}
 	switch s := may[0]; s.kind {
 	case check:
@@ -379,9 +381,9 @@ func (o *Observer) mine(c checkText) bool {
 	return c.never || c.fence == itoa(int64(o.facts.Fence)) && unquote(c.incarnation) == o.facts.Incarnation
 }
 
-// keepsSettings reports that a message changes no setting: it runs nothing of a
-// user's. (A failure might undo what a block has set, but then nothing runs up to
-// the end of the block. What COPY data brings about belongs to the COPY.)
+// keepsSettings reports whether a message changes no setting, because it runs nothing
+// of the user's. (A failure might undo what a block has set, but then nothing runs
+// until the end of the block. The effects of COPY data are attributed to the COPY.)
 func (m *message) keepsSettings() bool {
 	switch m.typ {
 	case 'S', 'C', 'H', 'd', 'c', 'f':
@@ -393,9 +395,9 @@ func (m *message) keepsSettings() bool {
 	}
 }
 
-// reading is how the server reads that text if it comes next. It reports a change of a
-// setting with ReadyForQuery. The encoding matters only to bytes outside ASCII, and to
-// those after them.
+// reading returns how the server reads that text if it comes next. The server reports a
+// changed setting no later than ReadyForQuery. The encoding matters only to bytes
+// outside ASCII, and to those after them.
 func (o *Observer) reading(text []byte) reading {
 	switch {
 	case o.unsaid || o.open || !o.safe && !ascii(text):

@@ -7,10 +7,10 @@ import (
 	"sync"
 )
 
-// Facts is what an observer cannot see on the wire.
+// Facts are what an observer cannot see on the wire.
 type Facts struct {
 	Version     int  // of the server
-	Fenced      bool // false: a connection without a resource, which may only read
+	Fenced      bool // false for a connection without a resource, which may only read
 	Fence       int32
 	Incarnation string // of the candidacy
 	ProvenReads bool   // a leader's proven reads go unchecked
@@ -20,27 +20,27 @@ type Facts struct {
 	Settings map[string]string
 }
 
-// Observer watches one session. Its methods may be called by several goroutines;
-// the bytes of either side must come in their order, and those for the server
-// before they are sent.
+// Observer watches one session. Its methods may be called by several goroutines. The
+// bytes of each direction must be passed in order, and those for the server before they
+// are sent.
 type Observer struct {
 	facts  Facts
 	report func(complaint string)
-	ledger func(epoch int64) (incarnation string, err error) // nil: what the registry says is believed
+	ledger func(epoch int64) (incarnation string, err error) // nil: the registry is trusted
 
 	mu         sync.Mutex
 	up, down   framer
 	conforming bool // standard_conforming_strings
 	safe       bool // client_encoding
 	noted      bool
-	doubtful   bool // a Sync may have been taken for a part of COPY data that failed
+	doubtful   bool // a Sync may have been taken for part of failed COPY data
 	over       bool // nothing is observed any more
 	wrong      error
-	proven     int // messages that went uncovered since reads are proven
+	proven     int // messages that went unchecked as proven reads
 
 	confirmed set // the states before the first message of queue
 	queue     []*message
-	predicted set // the states after the last
+	predicted set // the states after the last message of queue
 	stale     bool
 	unsaid    bool // something may have changed a setting since the last ReadyForQuery
 	batch     int
@@ -52,11 +52,11 @@ type Observer struct {
 	script transcript
 }
 
-// ErrUncovered says that a message went out that may run anything uncovered.
+// ErrUncovered means that a message may run anything without coverage.
 var ErrUncovered = errors.New("a message would go to the server uncovered")
 
-// New returns an observer of a session that has just been authenticated. report
-// is called with each complaint; the session should end then.
+// New returns an observer for a session that has just been authenticated. report is
+// called with each complaint; the session should end then.
 func New(facts Facts, report func(complaint string)) *Observer {
 	o := &Observer{
 		facts: facts, report: report, up: framer{most: 64 << 20}, down: framer{most: 64 << 10, rows: true},
@@ -69,8 +69,8 @@ func New(facts Facts, report func(complaint string)) *Observer {
 	return o
 }
 
-// Sent takes bytes that are about to go to the server. An error says that they
-// should not.
+// Sent processes bytes that are about to be sent to the server. An error means that
+// they should not be sent.
 func (o *Observer) Sent(b []byte) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -80,7 +80,7 @@ func (o *Observer) Sent(b []byte) error {
 	return o.wrong
 }
 
-// Received takes bytes that came from the server.
+// Received processes bytes that came from the server.
 func (o *Observer) Received(b []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -89,14 +89,15 @@ func (o *Observer) Received(b []byte) {
 	}
 }
 
-// AskLedger has the observer ask, of each note, to whom its epoch was granted. That
-// is never changed, so there is no race with a grant that comes after the note.
+// AskLedger makes the observer verify, for each registration, to whom its epoch was
+// granted. The ledger is never changed, so a grant after the registration causes no
+// race.
 func (o *Observer) AskLedger(ledger func(epoch int64) (incarnation string, err error)) *Observer {
 	o.ledger = ledger
 	return o
 }
 
-// Registered says that the session's backend is in the registry, under this epoch.
+// Registered says that the session's backend is in the registry under this epoch.
 func (o *Observer) Registered(epoch int64) {
 	granted, err := o.facts.Incarnation, error(nil)
 	if o.ledger != nil {
@@ -114,8 +115,8 @@ func (o *Observer) Registered(epoch int64) {
 	}
 }
 
-// Unregistered says that the note is about to be deleted. Nothing may run then that it
-// alone has covered.
+// Unregistered says that the registration is about to be deleted. Nothing that only the
+// registration has covered may still run then.
 func (o *Observer) Unregistered() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -138,7 +139,7 @@ func (o *Observer) Unregistered() {
 	}
 }
 
-// Proven is how many messages went uncovered since reads are proven.
+// Proven returns how many messages went unchecked as proven reads.
 func (o *Observer) Proven() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -155,7 +156,7 @@ func (o *Observer) complain(format string, args ...any) {
 	o.report(fmt.Sprintf("oracle: %s (database %s, user %s, PostgreSQL %d)\n%s", what, o.facts.Database, o.facts.User, o.facts.Version, o.script.String()))
 }
 
-// sent takes one message that is about to go to the server.
+// sent processes one message that is about to be sent to the server.
 func (o *Observer) sent(f frame) {
 	if o.over {
 		return
@@ -170,7 +171,7 @@ func (o *Observer) sent(f frame) {
 	o.queue = append(o.queue, m)
 	o.unsaid = o.unsaid || !m.keepsSettings()
 	if o.predicted.allIdle() {
-		clear(o.portals) // none outlives its transaction
+		clear(o.portals) // no portal outlives its transaction
 	}
 	switch f.typ {
 	case 'P', 'B', 'D', 'E', 'Q', 'F', 'S':
@@ -188,7 +189,7 @@ func (o *Observer) sent(f frame) {
 	}
 }
 
-// predict computes the states after all that was sent from what is confirmed.
+// predict computes the states after everything that was sent from the confirmed states.
 func (o *Observer) predict() {
 	o.stale, o.predicted = false, o.confirmed
 	for _, m := range o.queue {

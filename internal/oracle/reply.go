@@ -2,7 +2,7 @@ package oracle
 
 import "bytes"
 
-// received takes one message of the server.
+// received processes one message of the server.
 func (o *Observer) received(f frame) {
 	if o.over {
 		return
@@ -33,8 +33,8 @@ func (o *Observer) received(f frame) {
 	o.answer(m, f)
 }
 
-// first is the message whose answer comes next. What the server skips, or never
-// answers, is behind it.
+// first returns the message that the next reply belongs to, after removing those that
+// the server skips or never replies to.
 func (o *Observer) first() *message {
 	for len(o.queue) > 0 {
 		m := o.queue[0]
@@ -63,7 +63,7 @@ func (o *Observer) pop() {
 	o.stale = true
 }
 
-// answer accounts for a message of the server that answers m.
+// answer processes a server message that is a reply to m.
 func (o *Observer) answer(m *message, f frame) {
 	switch {
 	case f.typ == 'Z':
@@ -97,7 +97,7 @@ func tagOf(f frame) string {
 	return string(tag)
 }
 
-// succeeded takes m off the queue.
+// succeeded removes m from the queue.
 func (o *Observer) succeeded(m *message) {
 	o.confirmed, _ = o.apply(o.confirmed, m, false)
 	o.pop()
@@ -106,8 +106,8 @@ func (o *Observer) succeeded(m *message) {
 	}
 }
 
-// executed follows the success of an Execute. The tag says what it was, if the
-// name could have been that of several statements.
+// executed processes the success of an Execute. The tag shows which statement it was,
+// if the name could stand for several.
 func (o *Observer) executed(m *message) {
 	if len(m.may) == 1 && m.may[0].kind == opaque {
 		switch tag := m.tags[0]; tag {
@@ -132,7 +132,7 @@ func (o *Observer) executed(m *message) {
 	}
 }
 
-// copied takes the data of a COPY that has ended off the queue.
+// copied removes the data of a finished COPY from the queue.
 func (o *Observer) copied(m *message) {
 	if m.copies == 0 {
 		return
@@ -149,14 +149,14 @@ func (o *Observer) copied(m *message) {
 	o.stale = true
 }
 
-// failure accounts for an ErrorResponse.
+// failure processes an ErrorResponse.
 func (o *Observer) failure(f frame) {
 	if bytes.Contains(f.body, []byte("VFATAL\x00")) || bytes.Contains(f.body, []byte("VPANIC\x00")) {
 		o.over = true
 		return
 	}
 	m := o.first()
-	for m != nil && m.maybe { // it was COPY data: alone, a Sync does not fail
+	for m != nil && m.maybe { // it was COPY data, because a Sync itself does not fail
 		o.pop()
 		m = o.first()
 	}
@@ -187,7 +187,8 @@ func (o *Observer) failure(f frame) {
 	o.stale = true
 }
 
-// judgeFailed complains of an Execute that may have run uncovered before it failed.
+// judgeFailed complains about an Execute that may have run without coverage before it
+// failed.
 func (o *Observer) judgeFailed(m *message) {
 	if m.typ != 'E' || m.noted {
 		return
@@ -204,10 +205,10 @@ func (o *Observer) judgeFailed(m *message) {
 	}
 }
 
-// copyFailed follows an error while the server read COPY data. What it had read
-// by then was a part of the data, the Syncs in it too: all up to the client's
-// CopyFail, or the Syncs in front of the data that it complains of. Others may have
-// been.
+// copyFailed processes an error while the server read COPY data. What it had read by
+// then was part of the data, including Syncs: everything up to the client's CopyFail,
+// or the Syncs before the data that the error is about. Other Syncs may have been part
+// of it too.
 func (o *Observer) copyFailed(f frame) {
 	m := o.queue[0]
 	if bytes.Contains(f.body, []byte("MCOPY from stdin failed: ")) {
@@ -233,7 +234,7 @@ func (o *Observer) copyFailed(f frame) {
 	o.queue = kept
 }
 
-// ready accounts for ReadyForQuery.
+// ready processes a ReadyForQuery.
 func (o *Observer) ready(m *message, f frame) {
 	if m.typ != 'S' && m.typ != 'Q' && m.typ != 'F' || len(f.body) != 1 {
 		o.lost("ReadyForQuery in answer to %q", m.typ)
@@ -284,9 +285,9 @@ func (o *Observer) ready(m *message, f frame) {
 	}
 }
 
-// lost complains that the model has lost the server.
+// lost complains that the model has lost track of the server.
 func (o *Observer) lost(format string, args ...any) {
-	if o.doubtful { // nobody can tell which Sync was answered; the proxy ends the session, too
+	if o.doubtful { // it is unknown which Sync was answered; the proxy ends the session too
 		o.over = true
 		return
 	}

@@ -2,17 +2,17 @@ package oracle
 
 import "strings"
 
-// phase is where a session stands between transactions and in them.
+// phase is a session's position between and within transactions.
 type phase uint8
 
 const (
 	idle     phase = iota
 	implicit       // in a transaction that ends with the Query or the batch
 	block
-	failed // a block that takes nothing but its end
+	failed // a block that accepts only its end
 )
 
-// cover is what a transaction was given.
+// cover is the coverage of a transaction.
 type cover uint8
 
 const (
@@ -21,23 +21,23 @@ const (
 	fullCover
 )
 
-// state is one state in which the server may be. It is comparable: a set holds
-// each once.
+// state is one state in which the server may be. It is comparable, so that a set
+// contains each state once.
 type state struct {
 	phase phase
 	cover cover
-	depth int    // of savepoints, where read-only mode was set
-	saves string // the names of the savepoints, each ended by a NUL
-	// work: something ran in read-only mode, and may go on at the end (a cursor
-	// WITH HOLD).
+	depth int    // number of savepoints when read-only mode was set
+	saves string // the names of the savepoints, each followed by a NUL
+	// work means that something ran in read-only mode that may continue at the end of
+	// the transaction (a cursor WITH HOLD).
 	work      bool
-	noted     bool // something ran under a note alone
+	noted     bool // something ran under a registration alone
 	pipelined bool // an Execute has run in this transaction since the last Sync
 	skip      bool // the server skips up to a Sync
-	bound     bool // the portal of a short check was bound with nothing in front of it
-	copies    int  // it reads the data of so many COPYs
-	byExecute bool // which an Execute began
-	dead      bool // it reads nothing more
+	bound     bool // the portal of a short check was bound as the first statement
+	copies    int  // number of COPYs whose data the server reads
+	byExecute bool // an Execute began the COPY
+	dead      bool // the server reads nothing more
 }
 
 type set []state
@@ -51,7 +51,7 @@ func (x *set) add(s state) {
 	*x = append(*x, s)
 }
 
-// allIdle reports that there is a transaction in no state.
+// allIdle reports whether no state is within a transaction.
 func (x set) allIdle() bool {
 	for _, s := range x {
 		if s.phase != idle {
@@ -61,7 +61,7 @@ func (x set) allIdle() bool {
 	return true
 }
 
-// skips reports that what comes next is skipped or not read in every state.
+// skips reports whether the next message is skipped or not read in every state.
 func (x set) skips() bool {
 	for _, s := range x {
 		if !s.skip && !s.dead {
@@ -71,12 +71,12 @@ func (x set) skips() bool {
 	return true
 }
 
-// ended is the state after the end of a transaction.
+// ended returns the state after the end of a transaction.
 func (s state) ended() state {
 	return state{skip: s.skip, dead: s.dead}
 }
 
-// running is the state in which a statement runs: a transaction has begun.
+// running returns the state in which a statement runs, after its transaction has begun.
 func (s state) running() state {
 	if s.phase == idle {
 		s = s.ended()
@@ -85,7 +85,7 @@ func (s state) running() state {
 	return s
 }
 
-// fail is the state after an error; extended says that it was an answer to a
+// fail returns the state after an error; extended means that the error answered a
 // message of the extended protocol.
 func (s state) fail(extended bool) state {
 	switch s.phase {
@@ -99,8 +99,8 @@ func (s state) fail(extended bool) state {
 	return s
 }
 
-// savepoint returns the place of the innermost savepoint of that name, -1 if
-// there is none, and how many there are.
+// savepoint returns the position of the innermost savepoint of that name, -1 if there
+// is none, and the number of savepoints.
 func (s state) savepoint(name string) (at, n int) {
 	all := strings.Split(s.saves, "\x00")
 	all = all[:len(all)-1]
@@ -109,8 +109,8 @@ func (s state) savepoint(name string) (at, n int) {
 	return at, len(all)
 }
 
-// backTo ends the subtransactions from the one at place at on, and keeps so many
-// savepoints. Read-only mode that was set in one of them is undone.
+// backTo ends the subtransactions from position at on, and keeps that many savepoints.
+// Read-only mode that was set in one of them is undone.
 func (s state) backTo(at, keep int) state {
 	all := strings.SplitAfter(s.saves, "\x00")
 	s.saves = strings.Join(all[:keep], "")
@@ -120,22 +120,22 @@ func (s state) backTo(at, keep int) state {
 	return s
 }
 
-// result is what becomes of the server by one statement: the states after its
-// success, and after its error.
+// result is the effect of one statement on the server: the states after its success,
+// and those after an error.
 type result struct {
 	ok, bad set
 }
 
-// place says where a statement stands.
+// place describes where a statement is executed.
 type place struct {
 	version  int
-	extended bool // executed by a message
+	extended bool // by an Execute message
 	among    bool // one of several in a text
 }
 
-// run is what a statement makes of a state in which it is executed.
+// run returns the effect of a statement that is executed in s.
 func (s state) run(q *statement, p place) (r result) {
-	bare := s // as it was in front of the statement
+	bare := s // the state before the statement
 	s = s.running()
 	s.bound = false
 	if s.phase == failed {
@@ -198,7 +198,7 @@ func (s state) run(q *statement, p place) (r result) {
 	return r
 }
 
-// worked follows what a statement leaves besides the transaction's phase.
+// worked records the lasting effects of a statement other than the phase.
 func (s state) worked(q *statement, p place) state {
 	switch q.kind {
 	case query, writes, commits, lone, opaque:
@@ -213,21 +213,21 @@ func (s state) worked(q *statement, p place) state {
 	return s
 }
 
-// end is the state after a COMMIT or ROLLBACK. Outside a block it ends an implicit
-// transaction all the same.
+// end returns the state after a COMMIT or ROLLBACK. Outside a block it still ends an
+// implicit transaction.
 func (s state) end(q *statement, p place, r *result) state {
 	if q.chain && s.phase != block {
-		return s // refused, and the error is in r
+		return s // refused, and r has the error
 	}
 	t := s.ended()
-	r.bad.add(t.fail(p.extended)) // a deferred constraint
+	r.bad.add(t.fail(p.extended)) // a deferred constraint fails
 	if q.chain {
 		t.phase = block
 	}
 	return t
 }
 
-// runFailed is run in a failed block, where only its end does anything.
+// runFailed is run in a failed block, in which only its end has an effect.
 func (s state) runFailed(q *statement, p place) (r result) {
 	r.bad.add(s.fail(p.extended))
 	switch q.kind {

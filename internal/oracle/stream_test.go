@@ -10,8 +10,8 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// stream plays a session of fence 1 to an observer, as if it stood between a
-// proxy and a server.
+// stream passes a session of fence 1 to an observer, as if it stood between a proxy and
+// a server.
 type stream struct {
 	*Observer
 	complaints []string
@@ -35,7 +35,7 @@ func newStream(facts Facts) *stream {
 
 func (s *stream) up(parts ...[]byte) { _ = s.Sent(bytes.Join(parts, nil)) }
 
-// down plays answers: a type, and for some the rest of the body.
+// down passes replies: a type, and for some of them the rest of the body.
 func (s *stream) down(answers ...string) {
 	for _, a := range answers {
 		typ, rest, _ := strings.Cut(a, " ")
@@ -77,7 +77,7 @@ const (
 	write = "insert into t values (1)"
 )
 
-// long is more than the proxy gives to the grammar.
+// long is longer than the proxy's limit for parsing.
 var long = "/*" + strings.Repeat("x", 300<<10) + "*/"
 
 var streams = []struct {
@@ -106,7 +106,7 @@ var streams = []struct {
 		s.down("C BEGIN", "Z T")
 		s.up(wiretest.Query("EXECUTE " + reading1 + ";savepoint a"))
 		s.down("C SELECT 1", "C SAVEPOINT", "Z T")
-		s.up(wiretest.Query("release a"), wiretest.Query("select 1")) // was set in front of it, and holds
+		s.up(wiretest.Query("release a"), wiretest.Query("select 1")) // it was set before the savepoint, and still holds
 		s.down("C RELEASE", "Z T", "C SELECT 1", "Z T")
 		s.up(wiretest.Query("rollback"))
 		s.down("C ROLLBACK", "Z I")
@@ -116,7 +116,8 @@ var streams = []struct {
 		s.down("E ZF002", "Z E")
 		s.up(wiretest.Query("rollback"))
 		s.down("C ROLLBACK", "Z I")
-		// As in the leak: SAVEPOINT got into the block unseen, under a note that is gone.
+		// As in the leak: the SAVEPOINT entered the block unnoticed, under a
+		// registration that has been deleted.
 		s.Registered(3)
 		s.up(wiretest.Query("begin;savepoint a"))
 		s.down("C BEGIN", "C SAVEPOINT", "Z T")
@@ -423,8 +424,8 @@ var streams = []struct {
 	{name: "two-phase commit", play: func(s *stream) { s.up(wiretest.Query(guard + "prepare transaction 'x'")) }, want: "Query: two-phase commit"},
 }
 
-// TestStreams plays recorded sessions: what leaks is seen, and what is covered is
-// not complained of.
+// TestStreams passes recorded sessions to an observer: it must complain about leaks and
+// about nothing else.
 func TestStreams(t *testing.T) {
 	t.Parallel()
 	for _, c := range streams {
@@ -438,20 +439,20 @@ func TestStreams(t *testing.T) {
 			c.play(s)
 			switch {
 			case c.want == "" && len(s.complaints) > 0:
-				t.Errorf("it complains of nothing wrong: %s", s.complaints[0])
+				t.Errorf("unfounded complaint: %s", s.complaints[0])
 			case c.want != "" && len(s.complaints) != 1:
 				t.Errorf("complaints %q, want one: %s", s.complaints, c.want)
 			case c.want != "" && !strings.HasPrefix(s.complaints[0], "oracle: "+c.want):
 				t.Errorf("complaint %s\nwant %s", s.complaints[0], c.want)
 			}
 			if (s.Sent(nil) != nil) != (c.want != "") {
-				t.Error("what is sent after a complaint is not refused")
+				t.Error("messages after a complaint are not refused")
 			}
 		})
 	}
 }
 
-// TestPieces: however the bytes are cut, the observer sees the same.
+// TestPieces checks that the observer sees the same however the bytes are split.
 func TestPieces(t *testing.T) {
 	t.Parallel()
 	all := bytes.Join([][]byte{checked(3, 3), wiretest.Run(write), wiretest.Sync(), wiretest.Flush(), wiretest.Query(write)}, nil)
@@ -459,7 +460,7 @@ func TestPieces(t *testing.T) {
 		s := newStream(Facts{Version: 15, Fenced: true})
 		for i := 0; i < len(all); i += size + 1 {
 			if len(s.complaints) > 0 {
-				t.Errorf("pieces of %d bytes: a complaint before the last message is whole", size+1)
+				t.Errorf("pieces of %d bytes: a complaint before the last message is complete", size+1)
 			}
 			s.up(all[i:min(i+size+1, len(all))])
 		}

@@ -8,21 +8,21 @@ import (
 	pg_query "github.com/pganalyze/pg_query_go/v6"
 )
 
-// kind says what a statement may do, and so what it needs.
+// kind says what a statement may do, and thus which coverage it needs.
 type kind uint8
 
 const (
-	// opaque is a text that cannot be read: any number of statements of any kind.
+	// opaque is an unreadable text: any number of statements of any kind.
 	opaque kind = iota
-	// writes is what read-only mode may let through: it needs a check.
+	// writes is what read-only mode may let through; it needs a check.
 	writes
-	// query is what read-only mode holds: it needs that or a check.
+	// query is what read-only mode restricts; it needs that or a check.
 	query
-	// commits may end its transaction inside and go on: CALL and DO.
+	// commits may end its transaction inside and continue: CALL and DO.
 	commits
-	// lone opens transactions of its own where it is allowed at all: VACUUM.
+	// lone opens its own transactions where it is allowed at all: VACUUM.
 	lone
-	// outside does nothing outside a block: LOCK, SAVEPOINT, SET CONSTRAINTS.
+	// outside has no effect outside a block: LOCK, SAVEPOINT, SET CONSTRAINTS.
 	outside
 	// nothing runs nothing: SET, SHOW, LISTEN, DEALLOCATE, an empty text.
 	nothing
@@ -32,7 +32,7 @@ const (
 	release
 	rollbackTo
 	twoPhase
-	// fails is a text of the proxy's that always fails, and runs nothing before.
+	// fails is an injected text that always fails, and runs nothing before that.
 	fails
 	// check verifies the epoch; readOnly sets read-only mode.
 	check
@@ -45,30 +45,30 @@ var kindNames = [...]string{
 	"two-phase commit", "a refusal", "the check", "read-only mode",
 }
 
-// statement is what the model knows of one statement.
+// statement is what the model knows about one statement.
 type statement struct {
 	kind      kind
 	name      string // of a savepoint
-	runs      string // the prepared statement that EXECUTE runs or PREPARE makes
+	runs      string // the prepared statement that EXECUTE runs or PREPARE creates
 	args      []string
 	chain     bool
 	savepoint bool
 	plain     bool // a SELECT that creates and locks nothing, or COPY TO STDOUT
 	unsets    bool // may undo read-only mode on 14 and 15
 	copies    bool // COPY FROM STDIN
-	ends      bool // fails, and ends the block it stands in, which PREPARE TRANSACTION does
-	early     bool // fails when it is parsed already
-	empty     bool // no statement at all
-	one       bool // opaque, but one statement at most
+	ends      bool // fails and ends its block, as PREPARE TRANSACTION does
+	early     bool // already fails when it is parsed
+	empty     bool // not a statement at all
+	one       bool // opaque, but at most one statement
 	prepares  bool // PREPARE
 	check     checkText
-	source    string // the beginning of a text that cannot be read, for a complaint
+	source    string // the start of an unreadable text, for a complaint
 }
 
-// maxSource is how much of a text a complaint shows, in bytes.
+// maxSource is how many bytes of a text a complaint shows.
 const maxSource = 200
 
-// sourced gives those of a text that cannot be read its beginning.
+// sourced sets the source of the unreadable statements among all.
 func sourced(all []statement, text []byte) []statement {
 	out := append([]statement(nil), all...)
 	for i := range out {
@@ -79,24 +79,23 @@ func sourced(all []statement, text []byte) []statement {
 	return out
 }
 
-// unread stands for a text that cannot be read.
+// unread stands for an unreadable text.
 var unread = []statement{{kind: opaque}}
 
 const (
-	// maxText and maxTokens bound what is given to the grammar, whose tree is
-	// walked by recursion in C.
+	// maxText and maxTokens limit what is passed to the grammar, whose tree is walked
+	// by recursion in C.
 	maxText   = 1 << 20
 	maxTokens = 5000
 )
 
-// read parses a text. single says that the server takes no more than one
-// statement.
+// read parses a text. single means that the server accepts only one statement.
 func read(text []byte, how reading, single bool) []statement {
 	text = uncommented(text)
 	if how == unknown && sensitive(text) && sensitive(ours.ReplaceAll(text, nil)) {
 		return guess(text, single)
 	}
-	// Bytes outside ASCII are letters to the lexer; which ones does not matter.
+	// Bytes outside ASCII are letters to the lexer; which letters does not matter.
 	sql := lettered(text)
 	if len(sql) > maxText || len(sql) > maxTokens && deep(sql) {
 		return guess(text, single)
@@ -127,7 +126,7 @@ func read(text []byte, how reading, single bool) []statement {
 	return all
 }
 
-// lettered is a text with a letter in the place of each byte outside ASCII.
+// lettered returns a text in which a letter replaces each byte outside ASCII.
 func lettered(text []byte) string {
 	var sql strings.Builder
 	sql.Grow(len(text))
@@ -140,8 +139,8 @@ func lettered(text []byte) string {
 	return sql.String()
 }
 
-// each reads statements that were told apart one by one: of those that the grammar
-// does not take, the others may be known none the less.
+// each reads split statements one by one, so that an unparsable one does not affect the
+// others.
 func each(pieces []string) []statement {
 	all := make([]statement, 0, len(pieces))
 	for _, piece := range pieces {
@@ -157,7 +156,7 @@ func each(pieces []string) []statement {
 }
 
 // sensitive reports whether the meaning of a text depends on
-// standard_conforming_strings or the client's encoding.
+// standard_conforming_strings or on the client's encoding.
 func sensitive(text []byte) bool {
 	return bytes.ContainsFunc(text, func(r rune) bool { return r == '\\' || r >= 0x80 })
 }
@@ -166,10 +165,10 @@ func ascii(text []byte) bool {
 	return !bytes.ContainsFunc(text, func(r rune) bool { return r >= 0x80 })
 }
 
-// guess is read for a text that the grammar does not take, or cannot be asked
-// about. However its strings are read, it is one statement or an error if it has no
-// semicolon but at its end; where the server takes one statement only, it is that
-// in any case. Then its first word says what it can be at worst.
+// guess is read for a text that the grammar rejects or cannot be given. However its
+// strings are read, such a text is one statement or an error if it contains no
+// semicolon except at its end, and always if the server accepts only one statement. Its
+// first word then limits what it can be.
 func guess(text []byte, single bool) []statement {
 	text = bytes.Trim(uncommented(text), "; \t\r\n\f")
 	if !single && bytes.IndexByte(text, ';') >= 0 {
@@ -196,8 +195,8 @@ func guess(text []byte, single bool) []statement {
 	}
 }
 
-// uncommented returns a text from its first statement on, behind spaces and
-// comments. No character of any encoding holds a byte that ends a comment.
+// uncommented returns a text from its first statement on, without preceding spaces and
+// comments. In every encoding, no character contains a byte that ends a comment.
 func uncommented(text []byte) []byte {
 	for {
 		text = bytes.TrimLeft(text, " \t\r\n\f")
@@ -220,8 +219,8 @@ func uncommented(text []byte) []byte {
 	}
 }
 
-// deep reports whether the tree of a text may be too deep to be walked: brackets
-// nest, and an item between separators is no deeper than it has tokens.
+// deep reports whether the tree of a text may be too deep to be walked: brackets nest,
+// and an item between separators is at most as deep as its number of tokens.
 func deep(sql string) bool {
 	scanned, err := pg_query.Scan(sql)
 	if err != nil {
@@ -258,7 +257,7 @@ func deep(sql string) bool {
 	return false
 }
 
-// statementOf says what a node of the grammar may do.
+// statementOf returns what a node of the grammar may do.
 func statementOf(node *pg_query.Node, text string) statement {
 	switch n := node.GetNode().(type) {
 	case *pg_query.Node_TransactionStmt:
@@ -305,8 +304,8 @@ func analyzes(e *pg_query.ExplainStmt) bool {
 	return slices.ContainsFunc(e.Options, func(o *pg_query.Node) bool { return o.GetDefElem().GetDefname() == "analyze" })
 }
 
-// opensOwn reports whether a statement ends the transaction it begins in and goes
-// on in others.
+// opensOwn reports whether a statement ends the transaction it starts in and continues
+// in others.
 func opensOwn(node *pg_query.Node) bool {
 	switch n := node.GetNode().(type) {
 	case *pg_query.Node_VacuumStmt:
@@ -325,7 +324,7 @@ func opensOwn(node *pg_query.Node) bool {
 	}
 }
 
-// longestGID is longer than any name that PREPARE TRANSACTION takes.
+// longestGID is the longest name that PREPARE TRANSACTION accepts.
 const longestGID = 199
 
 func transactionOf(t *pg_query.TransactionStmt) statement {
@@ -367,7 +366,7 @@ func selectOf(s *pg_query.SelectStmt, text string) statement {
 		}
 		return statement{kind: check, check: c}
 	}
-	plain := s.WithClause == nil // a WITH may hide INSERT
+	plain := s.WithClause == nil // a WITH may contain an INSERT
 	return statement{kind: query, plain: plain}
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// TestChecksAreRecognized: the texts that the proxy sends are those that the
-// oracle takes for checks, and nothing that differs from them is.
+// TestChecksAreRecognized checks that the oracle recognises the proxy's texts as
+// checks, and nothing that differs from them.
 func TestChecksAreRecognized(t *testing.T) {
 	t.Parallel()
 	full, front := fencing.CheckSQL(7, "it's \\ w", "i'n#1"), fencing.FrontCheckSQL(7, "w", "in")
@@ -32,7 +32,7 @@ func TestChecksAreRecognized(t *testing.T) {
 	}
 }
 
-// TestCommentsInFront: a text is read from its first statement on.
+// TestCommentsInFront checks that a text is read from its first statement on.
 func TestCommentsInFront(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string]string{

@@ -12,18 +12,18 @@ type transcript struct {
 	n     int
 }
 
-// line is what is kept of one of them, to be written out when it is asked for.
+// line is one kept message. It is formatted on demand.
 type line struct {
 	direction byte
 	typ       byte
 	size      int
-	body      []byte // or the beginning of a long one
+	body      []byte // or the start of a long one
 	end       []byte // of a long one
 }
 
 const longestLine = 300
 
-// next is the line to write to, in the place of the oldest.
+// next returns the line to write to, which replaces the oldest.
 func (t *transcript) next() *line {
 	t.n++
 	l := &t.lines[(t.n-1)%len(t.lines)]
@@ -45,7 +45,7 @@ func (t *transcript) message(direction byte, f frame) {
 	l := t.next()
 	l.direction, l.typ, l.size = direction, f.typ, f.size
 	switch n := len(f.body); {
-	case direction == '<' && (f.typ == 'E' || f.typ == 'N'): // they are short
+	case direction == '<' && (f.typ == 'E' || f.typ == 'N'): // these are short
 		l.body = append(l.body, f.body...)
 	case n > longestLine:
 		l.body = append(l.body, f.body[:longestLine]...)
@@ -74,7 +74,7 @@ func (l *line) String() string {
 	}
 }
 
-// String is the transcript, the oldest line first; ">" goes to the server.
+// String formats the transcript, oldest line first; ">" is towards the server.
 func (t *transcript) String() string {
 	var b strings.Builder
 	for i := max(0, t.n-len(t.lines)); i < t.n; i++ {

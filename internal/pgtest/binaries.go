@@ -12,16 +12,16 @@ import (
 	"testing"
 )
 
-// Binaries returns the directory of the server binaries of one major version,
-// for tests that open several versions. It looks at FENCEPOST_TEST_PG<major>_BIN,
-// then at .cache/postgres/<major>/native/bin under the repository's root, then
-// at the places of a system's packages. A missing version fails the test.
+// Binaries returns the directory of the server binaries of one major version, for tests
+// that use several versions. It searches FENCEPOST_TEST_PG<major>_BIN, then
+// .cache/postgres/<major>/native/bin in the repository's root, then the directories of
+// the system's packages. A missing version fails the test.
 func Binaries(t testing.TB, major int) string {
 	t.Helper()
 	name := fmt.Sprintf("FENCEPOST_TEST_PG%d_BIN", major)
 	if dir := os.Getenv(name); dir != "" {
 		if !hasServer(dir) {
-			t.Fatalf("%s=%s holds no initdb and postgres", name, dir)
+			t.Fatalf("%s=%s does not contain initdb and postgres", name, dir)
 		}
 		return dir
 	}
@@ -36,15 +36,15 @@ func Binaries(t testing.TB, major int) string {
 			return dir
 		}
 	}
-	t.Fatalf("PostgreSQL %d is not here: run `make postgres-versions`, or set %s to the directory of its initdb and postgres", major, name)
+	t.Fatalf("PostgreSQL %d not found: run `make postgres-versions`, or set %s to the directory of its initdb and postgres", major, name)
 	return ""
 }
 
-// defaultBinaries finds the server that tests use unless they ask for another.
+// defaultBinaries finds the server that tests use by default.
 func defaultBinaries() (string, error) {
 	if dir := os.Getenv("FENCEPOST_TEST_PG_BIN"); dir != "" {
 		if !hasServer(dir) {
-			return "", fmt.Errorf("FENCEPOST_TEST_PG_BIN=%s holds no initdb and postgres", dir)
+			return "", fmt.Errorf("FENCEPOST_TEST_PG_BIN=%s does not contain initdb and postgres", dir)
 		}
 		return dir, nil
 	}
@@ -59,8 +59,8 @@ func defaultBinaries() (string, error) {
 	return "", fmt.Errorf("no PostgreSQL server found: install the package postgresql, or set FENCEPOST_TEST_PG_BIN to the directory of initdb and postgres")
 }
 
-// serversIn lists the directories that match pattern and hold a server, the
-// newest version first.
+// serversIn lists the directories that match pattern and contain a server, newest
+// version first.
 func serversIn(pattern string) []string {
 	matches, err := filepath.Glob(pattern)
 	if err != nil {
@@ -88,7 +88,7 @@ func hasServer(dir string) bool {
 
 var versionText = regexp.MustCompile(`PostgreSQL\) (\d+)`)
 
-// majorOf asks the server in dir for its major version, 0 if it does not tell.
+// majorOf returns the major version of the server in dir, 0 if it cannot be determined.
 func majorOf(dir string) int {
 	out, err := exec.Command(filepath.Join(dir, "postgres"), "--version").Output()
 	if err != nil {
@@ -105,7 +105,7 @@ func majorOf(dir string) int {
 	return major
 }
 
-// repositoryRoot is the directory of go.mod above the working directory.
+// repositoryRoot returns the directory of go.mod above the working directory.
 func repositoryRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -123,8 +123,8 @@ func repositoryRoot() (string, error) {
 	}
 }
 
-// WithTools uses a server that came with pg_dump and psql: the default one, or
-// the newest of the system's packages. Without any it fails the test.
+// WithTools uses a server that includes pg_dump and psql: the default one, or the
+// newest of the system's packages. It fails the test if there is none.
 func WithTools(t testing.TB) Option {
 	t.Helper()
 	dirs := serversIn("/usr/lib/postgresql/*/bin")

@@ -12,13 +12,13 @@ import (
 	"syscall"
 )
 
-// initdbArguments are those of every server; the data directory comes last.
+// initdbArguments are the arguments for every server; the data directory follows.
 var initdbArguments = []string{"--no-sync", "-A", "trust", "-U", Superuser, "-E", "UTF8", "--locale=C", "-D"}
 
 func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
 func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
 
-// prepare finds the binaries and makes the data directory.
+// prepare finds the binaries and creates the data directory.
 func (s *Server) prepare() error {
 	var err error
 	if s.bin == "" {
@@ -33,10 +33,10 @@ func (s *Server) prepare() error {
 	image := imageOf(s.bin)
 	parent := scratch()
 	if s.settings["fsync"] == "on" {
-		parent = "" // on a disk
+		parent = "" // on disk
 	}
 	if s.dir, err = os.MkdirTemp(parent, fmt.Sprintf("%s%d-", dirPrefix, os.Getpid())); err != nil {
-		return fmt.Errorf("make a directory for the server: %w", err)
+		return fmt.Errorf("create a directory for the server: %w", err)
 	}
 	if err := s.own(s.dir); err != nil {
 		return err
@@ -53,10 +53,10 @@ func (s *Server) prepare() error {
 	return s.keepImage(image)
 }
 
-// imageOf is where a data directory is kept as initdb makes it with these
-// binaries, to be copied from then on: that takes a tenth of the time. It is ""
-// where there is no place to keep it. Servers made of one image have the same
-// system identifier.
+// imageOf returns where a fresh data directory of these binaries is kept, to be copied
+// for later servers, which takes a tenth of the time of initdb. It returns "" if there
+// is no place to keep it. Servers created from one image have the same system
+// identifier.
 func imageOf(bin string) string {
 	root, err := repositoryRoot()
 	if err != nil {
@@ -70,18 +70,18 @@ func imageOf(bin string) string {
 	return filepath.Join(root, ".cache", "initdb", fmt.Sprintf("%x", sha256.Sum256([]byte(of)))[:16])
 }
 
-// keepImage makes the image of a fresh data directory. Another process may be
-// the first.
+// keepImage creates the image of a fresh data directory, unless another process was
+// faster.
 func (s *Server) keepImage(image string) error {
 	if image == "" {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(image), 0o755); err != nil {
-		return fmt.Errorf("make a directory for data directories: %w", err)
+		return fmt.Errorf("create a directory for data directories: %w", err)
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(image), "new-")
 	if err != nil {
-		return fmt.Errorf("make a directory for a data directory: %w", err)
+		return fmt.Errorf("create a directory for a data directory: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	made := filepath.Join(dir, "data")
@@ -94,7 +94,7 @@ func (s *Server) keepImage(image string) error {
 	return nil
 }
 
-// copyData copies a data directory and gives the copy to an account.
+// copyData copies a data directory and makes an account its owner.
 func (s *Server) copyData(to, from string, as *syscall.Credential) error {
 	if out, err := exec.Command("cp", "-r", "--preserve=mode", from, to).CombinedOutput(); err != nil {
 		return fmt.Errorf("copy the data directory: %w: %s", err, out)
@@ -110,18 +110,18 @@ func (s *Server) copyData(to, from string, as *syscall.Credential) error {
 	})
 }
 
-// own gives a file to the server's user.
+// own makes the server's user the owner of a file.
 func (s *Server) own(path string) error {
 	if s.as == nil {
 		return nil
 	}
 	if err := os.Chown(path, int(s.as.Uid), int(s.as.Gid)); err != nil {
-		return fmt.Errorf("give %s to the server's user: %w", path, err)
+		return fmt.Errorf("change the owner of %s to the server's user: %w", path, err)
 	}
 	return nil
 }
 
-// configure writes postgresql.conf's additions and pg_hba.conf.
+// configure writes the additions to postgresql.conf, and pg_hba.conf.
 func (s *Server) configure() error {
 	conf, err := os.OpenFile(filepath.Join(s.data(), "postgresql.conf"), os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
@@ -153,8 +153,8 @@ host replication all 127.0.0.1/32 trust
 	return s.copySecrets()
 }
 
-// reach makes sure that the account may execute the binaries: it copies them when
-// a parent directory is closed to others (a clone in root's home).
+// reach makes sure that the account can execute the binaries: it copies them if others
+// have no access to a parent directory (a clone in root's home).
 func (s *Server) reach() error {
 	if s.as == nil {
 		return nil
@@ -167,11 +167,11 @@ func (s *Server) reach() error {
 	}
 	dir, err := os.MkdirTemp("", "fencepost-pg-server-")
 	if err != nil {
-		return fmt.Errorf("make a directory for the server's binaries: %w", err)
+		return fmt.Errorf("create a directory for the server's binaries: %w", err)
 	}
 	s.more = append(s.more, dir)
 	if err := os.Chmod(dir, 0o755); err != nil {
-		return fmt.Errorf("open the directory of the server's binaries: %w", err)
+		return fmt.Errorf("set the permissions of the directory of the server's binaries: %w", err)
 	}
 	copied := filepath.Join(dir, "server")
 	if out, err := exec.Command("cp", "-a", filepath.Dir(s.bin), copied).CombinedOutput(); err != nil {

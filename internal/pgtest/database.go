@@ -16,24 +16,24 @@ import (
 	"github.com/fencepost/fencepost/migrations"
 )
 
-// template is the database that fresh ones are copied from.
+// template is the database from which fresh ones are copied.
 const template = "fencepost_template"
 
-// Addr is host:port of the server.
+// Addr returns host:port of the server.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
 
-// Port is the server's TCP port.
+// Port returns the server's TCP port.
 func (s *Server) Port() int { return s.port }
 
-// SocketDir is the directory of the server's unix socket.
+// SocketDir returns the directory of the server's Unix socket.
 func (s *Server) SocketDir() string { return s.dir }
 
-// DataDir is the server's data directory.
+// DataDir returns the server's data directory.
 func (s *Server) DataDir() string { return s.data() }
 
-// Program is the path of a program for this server: its own, or, of psql and
-// pgbench, which serve every version, that of the newest of the system's
-// packages. It fails the test if there is none.
+// Program returns the path of a program for this server: its own, or the newest of the
+// system's packages in the case of psql and pgbench, which work with every version. It
+// fails the test if there is none.
 func (s *Server) Program(t testing.TB, name string) string {
 	t.Helper()
 	dirs := []string{s.bin}
@@ -50,7 +50,7 @@ func (s *Server) Program(t testing.TB, name string) string {
 	return ""
 }
 
-// DSN names a user's connection to a database. It holds no password.
+// DSN returns the DSN of a user's connection to a database. It contains no password.
 func (s *Server) DSN(user, db string) string {
 	mode := "disable"
 	if s.hba != nil && user != Superuser {
@@ -72,7 +72,7 @@ func (s *Server) Connect(t testing.TB, user, db string) *pgx.Conn {
 	return conn
 }
 
-// Exec runs statements one after the other as a user.
+// Exec runs statements one after another as a user.
 func (s *Server) Exec(t testing.TB, user, db string, statements ...string) {
 	t.Helper()
 	if err := s.exec(user, db, statements...); err != nil {
@@ -96,18 +96,18 @@ func (s *Server) exec(user, db string, statements ...string) error {
 	return nil
 }
 
-// Database makes a fresh database with the schema fencepost, and drops it when
-// the test ends.
+// Database creates a fresh database with the schema fencepost, and drops it when the
+// test ends.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 	if err := s.makeTemplate(); err != nil {
-		t.Fatalf("make the template database: %v", err)
+		t.Fatalf("create the template database: %v", err)
 	}
 	return s.copyDatabase(t, template)
 }
 
-// EmptyDatabase makes a fresh database without the schema fencepost, in which
-// Control may create it, and drops it when the test ends.
+// EmptyDatabase creates a fresh database without the schema fencepost, in which Control
+// may create it, and drops it when the test ends.
 func (s *Server) EmptyDatabase(t testing.TB) string {
 	t.Helper()
 	return s.copyDatabase(t, "template1")
@@ -116,8 +116,8 @@ func (s *Server) EmptyDatabase(t testing.TB) string {
 func (s *Server) copyDatabase(t testing.TB, from string) string {
 	t.Helper()
 	name := "db_" + strings.ToLower(rand.Text()[:16])
-	// Copied as files: block by block, as 15 and newer do it by themselves, takes
-	// many times the work.
+	// Copy files: the default strategy of 15 and newer, block by block, is many times
+	// slower.
 	strategy := ""
 	if s.major >= 15 {
 		strategy = " STRATEGY file_copy"
@@ -136,7 +136,7 @@ func (s *Server) copyDatabase(t testing.TB, from string) string {
 	return name
 }
 
-// makeTemplate makes the migrated template database once per server.
+// makeTemplate creates the migrated template database, once per server.
 func (s *Server) makeTemplate() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *Server) makeTemplate() error {
 		return nil
 	}
 	if err := s.exec(Superuser, "postgres",
-		"DROP DATABASE IF EXISTS "+template, // of an attempt that failed
+		"DROP DATABASE IF EXISTS "+template, // of a failed attempt
 		"CREATE DATABASE "+template,
 		"GRANT CREATE ON DATABASE "+template+" TO "+Control); err != nil {
 		return err
@@ -163,7 +163,7 @@ func (s *Server) makeTemplate() error {
 	return nil
 }
 
-// makeRoles makes the roles named in the package's comment.
+// makeRoles creates the roles named in the package's comment.
 func (s *Server) makeRoles() error {
 	err := s.exec(Superuser, "postgres",
 		"CREATE ROLE "+Control+" LOGIN",

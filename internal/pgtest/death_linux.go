@@ -2,5 +2,5 @@ package pgtest
 
 import "syscall"
 
-// dieWithParent makes the child's end follow that of the thread that starts it.
+// dieWithParent makes the child end with the thread that starts it.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGQUIT }

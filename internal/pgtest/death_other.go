@@ -4,5 +4,5 @@ package pgtest
 
 import "syscall"
 
-// dieWithParent does nothing: only Linux has a signal for the death of a parent.
+// dieWithParent does nothing: only Linux can signal the death of a parent.
 func dieWithParent(*syscall.SysProcAttr) {}

@@ -20,7 +20,7 @@ func TestDatabaseIsFreshAndMigrated(t *testing.T) {
 	s := pgtest.Shared(t)
 	one, two := s.Database(t), s.Database(t)
 	if one == two {
-		t.Fatalf("two databases of the name %s", one)
+		t.Fatalf("two databases have the name %s", one)
 	}
 	s.Exec(t, pgtest.App, one, "CREATE TABLE public.mine (id int)")
 	var tables, versions int
@@ -102,9 +102,9 @@ func TestServerIsGoneAfterTheTest(t *testing.T) {
 		dir, pid = s.DataDir(), s.PID()
 	})
 	if _, err := os.Stat(filepath.Dir(dir)); !os.IsNotExist(err) {
-		t.Errorf("the server's directory is still there: %v", err)
+		t.Errorf("the server's directory still exists: %v", err)
 	}
 	if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
-		t.Errorf("the postmaster is still there: %v", err)
+		t.Errorf("the postmaster still exists: %v", err)
 	}
 }

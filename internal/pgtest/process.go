@@ -11,16 +11,16 @@ import (
 	"syscall"
 )
 
-// process is one running postmaster. Its goroutine starts it, waits for it, and
-// keeps the operating system's thread meanwhile: the parent-death signal is sent
-// when the thread that started the child ends, not the process.
+// process is one running postmaster. Its goroutine starts it, waits for it, and keeps
+// its OS thread meanwhile, because the parent-death signal is sent when the thread that
+// started the child ends, not the process.
 type process struct {
 	pid  int
 	done chan struct{} // closed when the postmaster has ended
 }
 
-// startProcess runs the command until it ends. The server dies with this
-// process: by SIGQUIT, which is an immediate shutdown.
+// startProcess runs the command until it ends. The server dies with this process: it
+// gets SIGQUIT, which is an immediate shutdown.
 func startProcess(cmd *exec.Cmd) (*process, error) {
 	dieWithParent(cmd.SysProcAttr)
 	p := &process{done: make(chan struct{})}
@@ -34,7 +34,7 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 		}
 		p.pid = cmd.Process.Pid
 		started <- nil
-		_ = cmd.Wait() // how it ended stands in the server's log
+		_ = cmd.Wait() // the server's log says how it ended
 		close(p.done)
 	}()
 	if err := <-started; err != nil {
@@ -52,8 +52,8 @@ func (p *process) ended() bool {
 	}
 }
 
-// account is the unprivileged user that servers run as: they refuse to run as
-// root. It is nil where the tests themselves are unprivileged.
+// account returns the unprivileged user that servers run as, because they refuse to run
+// as root. It is nil if the tests themselves are unprivileged.
 func account() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil

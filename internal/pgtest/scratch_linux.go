@@ -9,19 +9,18 @@ import (
 	"syscall"
 )
 
-// dirPrefix begins the names of servers' directories; the process id follows.
+// dirPrefix is the prefix of servers' directory names; the process id follows.
 const dirPrefix = "fencepost-pg-"
 
 const (
 	memory = "/dev/shm"
 	tmpfs  = 0x01021994
-	plenty = 4 << 30 // bytes free
+	plenty = 4 << 30 // free bytes
 )
 
-// scratch is where servers keep what they need to keep for no longer than a
-// test: in memory where there is plenty, unless TMPDIR says otherwise, for making
-// and growing files is most of the work of a server that tests use. "" is the
-// usual place.
+// scratch returns the directory for servers' data, which is needed no longer than the
+// test: in memory if there is enough and TMPDIR is not set, because creating and
+// extending files is most of the work of a test server. "" is the default directory.
 func scratch() string {
 	var fs syscall.Statfs_t
 	if os.Getenv("TMPDIR") != "" || syscall.Statfs(memory, &fs) != nil || fs.Type != tmpfs || fs.Bavail*uint64(fs.Bsize) < plenty {
@@ -31,7 +30,7 @@ func scratch() string {
 	return memory
 }
 
-// sweep removes from memory what test processes left that were killed.
+// sweep removes the directories that killed test processes left in memory.
 var sweep = sync.OnceFunc(func() {
 	dirs, _ := filepath.Glob(filepath.Join(memory, dirPrefix+"*"))
 	for _, dir := range dirs {

@@ -2,8 +2,8 @@
 
 package pgtest
 
-// dirPrefix begins the names of servers' directories; the process id follows.
+// dirPrefix is the prefix of servers' directory names; the process id follows.
 const dirPrefix = "fencepost-pg-"
 
-// scratch is the directory for servers' data; "" is the usual place.
+// scratch returns the directory for servers' data; "" is the default directory.
 func scratch() string { return "" }

@@ -26,7 +26,7 @@ const (
 	Password  = "secret"
 )
 
-// patience bounds every wait on a server here: far beyond what a loaded machine
+// patience bounds every wait for a server. It is far longer than a loaded machine
 // needs.
 const patience = 60 * time.Second
 
@@ -42,7 +42,7 @@ const (
 	Immediate = Mode(syscall.SIGQUIT)
 )
 
-// Option changes how Start sets a server up.
+// Option changes how Start sets up a server.
 type Option func(*Server)
 
 // WithBinaries uses the server in dir.
@@ -57,18 +57,18 @@ func WithConfig(settings map[string]string) Option {
 	}
 }
 
-// WithFsync makes the server flush for real: survival of the operating system's
-// crash is then part of the test.
+// WithFsync makes the server really flush, for tests of surviving a crash of the
+// operating system.
 func WithFsync() Option { return WithConfig(map[string]string{"fsync": "on"}) }
 
 // Server is one PostgreSQL server.
 type Server struct {
 	bin      string
-	major    int    // its version
-	dir      string // owns data/ and the unix socket
+	major    int    // major version
+	dir      string // contains data/ and the Unix socket
 	port     int
 	settings map[string]string
-	secrets  map[string]string         // files for the data directory: name, source
+	secrets  map[string]string         // files for the data directory: name to source
 	more     []string                  // directories to remove with the server
 	hba      func(lines string) string // changes pg_hba.conf; may be nil
 	as       *syscall.Credential
@@ -97,7 +97,7 @@ func newServer(opts []Option) *Server {
 	return s
 }
 
-// Start starts a server of the test's own, and ends it when the test ends.
+// Start starts a server for one test, and ends it when the test ends.
 func Start(t testing.TB, opts ...Option) *Server {
 	t.Helper()
 	s := newServer(opts)
@@ -113,7 +113,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// create makes the data directory, starts the server, and makes the roles.
+// create creates the data directory, starts the server, and creates the roles.
 func (s *Server) create() error {
 	if err := s.prepare(); err != nil {
 		return err
@@ -127,7 +127,7 @@ func (s *Server) create() error {
 	return s.makeRoles()
 }
 
-// command runs one of the server's programs as its user.
+// command returns a command that runs one of the server's programs as its user.
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
@@ -135,8 +135,8 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startOnFreePort starts the server, and tries another port when somebody else
-// took the free one first.
+// startOnFreePort starts the server, and tries another port if the free one has been
+// taken in the meantime.
 func (s *Server) startOnFreePort() error {
 	var err error
 	for range 5 {
@@ -162,7 +162,7 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// start runs the postmaster and waits until it takes connections.
+// start runs the postmaster and waits until it accepts connections.
 func (s *Server) start() error {
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
@@ -191,14 +191,13 @@ func (s *Server) start() error {
 		case <-ctx.Done():
 			_ = syscall.Kill(p.pid, syscall.SIGQUIT)
 			<-p.done
-			return fmt.Errorf("the server took no connection within %s: %w", patience, err)
+			return fmt.Errorf("the server accepted no connection within %s: %w", patience, err)
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }
 
-// end stops the server if it runs. A server that does not follow in time is
-// killed.
+// end stops the server if it is running. A server that does not stop in time is killed.
 func (s *Server) end(mode Mode) error {
 	s.mu.Lock()
 	p := s.mu.process
@@ -220,7 +219,7 @@ func (s *Server) end(mode Mode) error {
 	}
 }
 
-// remove ends the server for good.
+// remove ends the server and removes its files.
 func (s *Server) remove() {
 	_ = s.end(Immediate)
 	for _, dir := range append(s.more, s.dir) {
@@ -230,7 +229,7 @@ func (s *Server) remove() {
 	}
 }
 
-// logTail is the end of the server's log.
+// logTail returns the end of the server's log.
 func (s *Server) logTail() string {
 	text, err := os.ReadFile(s.logFile())
 	if err != nil {
@@ -242,14 +241,14 @@ func (s *Server) logTail() string {
 	return string(text)
 }
 
-// Running reports whether the server was started and not stopped.
+// Running reports whether the server was started and has not been stopped.
 func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.mu.process != nil && !s.mu.process.ended()
 }
 
-// Stop stops the server and waits for its end.
+// Stop stops the server and waits until it has ended.
 func (s *Server) Stop(t testing.TB, mode Mode) {
 	t.Helper()
 	if err := s.end(mode); err != nil {
@@ -257,11 +256,10 @@ func (s *Server) Stop(t testing.TB, mode Mode) {
 	}
 }
 
-// Crash stops the server at once, without a checkpoint: what was not flushed is
-// lost.
+// Crash stops the server at once, without a checkpoint: what was not flushed is lost.
 func (s *Server) Crash(t testing.TB) { t.Helper(); s.Stop(t, Immediate) }
 
-// Restart stops the server if it runs, and starts it on the same port.
+// Restart stops the server if it is running, and starts it on the same port.
 func (s *Server) Restart(t testing.TB) {
 	t.Helper()
 	s.Stop(t, Fast)
@@ -270,7 +268,7 @@ func (s *Server) Restart(t testing.TB) {
 	}
 }
 
-// PID is the postmaster's process id, 0 while the server is stopped.
+// PID returns the postmaster's process id, 0 while the server is stopped.
 func (s *Server) PID() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"go.uber.org/goleak"
 )
 
-// shared are the servers of this test process, by major version; 0 is the
-// default one.
+// shared are the servers of this test process, by major version; 0 is the default
+// server.
 var shared struct {
 	sync.Mutex
 	servers map[int]*sharedServer
@@ -22,14 +22,14 @@ type sharedServer struct {
 	err    error
 }
 
-// Shared returns the one server of this test process.
+// Shared returns the shared server of this test process.
 func Shared(t testing.TB) *Server {
 	t.Helper()
 	return sharedOf(t, 0, nil)
 }
 
-// SharedMajor returns the one server of that major version of this test
-// process. It may be another one than Shared, even if that has the version.
+// SharedMajor returns this test process's shared server of that major version. It may
+// be another server than Shared, even if that has the same version.
 func SharedMajor(t testing.TB, major int) *Server {
 	t.Helper()
 	return sharedOf(t, major, []Option{WithBinaries(Binaries(t, major))})
@@ -57,9 +57,9 @@ func sharedOf(t testing.TB, major int, opts []Option) *Server {
 	return s.server
 }
 
-// Main runs a package's tests, stops the shared servers, calls ends, which remove
-// what the package made for all of its tests, and fails if a goroutine is left.
-// Call it from TestMain; it does not return.
+// Main runs a package's tests, stops the shared servers, calls ends, which remove what
+// the package created for all of its tests, and fails if a goroutine is left. Call it
+// from TestMain; it does not return.
 func Main(m *testing.M, ends ...func()) {
 	code := m.Run()
 	for _, end := range ends {

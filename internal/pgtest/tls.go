@@ -19,25 +19,25 @@ import (
 	"time"
 )
 
-// Authority is a certificate authority of a test.
+// Authority is a certificate authority for one test.
 type Authority struct {
 	File string // its certificate, PEM
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 }
 
-// Subject is whom a certificate is for.
+// Subject says what a certificate certifies.
 type Subject struct {
-	Name  string   // common name: a client's is its user
-	Hosts []string // names and addresses of a server
-	// Ends is when the certificate ends to be valid; the zero time is far away.
+	Name  string   // common name: for a client, its user
+	Hosts []string // host names and addresses of a server
+	// Ends is when the certificate expires; the zero time means far in the future.
 	Ends time.Time
 }
 
 // Pair is a certificate and its key, as files.
 type Pair struct{ CertFile, KeyFile string }
 
-// NewAuthority makes an authority whose files live as long as the test.
+// NewAuthority creates an authority whose files exist until the test ends.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a, err := newAuthority(t.TempDir())
@@ -51,17 +51,17 @@ func newAuthority(dir string) (*Authority, error) {
 	a := &Authority{File: filepath.Join(dir, "ca.crt")}
 	var err error
 	if a.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
-		return nil, fmt.Errorf("make a key: %w", err)
+		return nil, fmt.Errorf("create a key: %w", err)
 	}
 	draft := draft(Subject{Name: "authority of a test"})
 	draft.IsCA, draft.BasicConstraintsValid = true, true
 	draft.KeyUsage = x509.KeyUsageCertSign
 	der, err := x509.CreateCertificate(rand.Reader, draft, draft, a.key.Public(), a.key)
 	if err != nil {
-		return nil, fmt.Errorf("make a certificate: %w", err)
+		return nil, fmt.Errorf("create a certificate: %w", err)
 	}
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		return nil, fmt.Errorf("read a certificate: %w", err)
+		return nil, fmt.Errorf("parse a certificate: %w", err)
 	}
 	return a, writePEM(a.File, "CERTIFICATE", der)
 }
@@ -87,7 +87,7 @@ func draft(s Subject) *x509.Certificate {
 	return c
 }
 
-// Issue makes a certificate in a directory of the test.
+// Issue creates a certificate in a directory of the test.
 func (a *Authority) Issue(t testing.TB, s Subject) Pair {
 	t.Helper()
 	dir := t.TempDir()
@@ -96,7 +96,7 @@ func (a *Authority) Issue(t testing.TB, s Subject) Pair {
 	return p
 }
 
-// Renew makes a new certificate in place of another.
+// Renew replaces a certificate by a new one.
 func (a *Authority) Renew(t testing.TB, p Pair, s Subject) {
 	t.Helper()
 	if err := a.issue(p, s); err != nil {
@@ -107,11 +107,11 @@ func (a *Authority) Renew(t testing.TB, p Pair, s Subject) {
 func (a *Authority) issue(p Pair, s Subject) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return fmt.Errorf("make a key: %w", err)
+		return fmt.Errorf("create a key: %w", err)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, draft(s), a.cert, key.Public(), a.key)
 	if err != nil {
-		return fmt.Errorf("make a certificate: %w", err)
+		return fmt.Errorf("create a certificate: %w", err)
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -130,7 +130,7 @@ func writePEM(path, kind string, der []byte) error {
 	return nil
 }
 
-// Pool holds the authority's certificate alone.
+// Pool returns a pool with only the authority's certificate.
 func (a *Authority) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.cert)
@@ -147,8 +147,8 @@ func (p Pair) Load(t testing.TB) tls.Certificate {
 	return c
 }
 
-// WithTLS makes the server speak TLS with that certificate, and know clients by
-// the authority.
+// WithTLS makes the server offer TLS with that certificate, and verify clients'
+// certificates by the authority.
 func WithTLS(server Pair, clients *Authority) Option {
 	return func(s *Server) {
 		s.secrets = map[string]string{"server.crt": server.CertFile, "server.key": server.KeyFile, "clients.crt": clients.File}
@@ -158,8 +158,8 @@ func WithTLS(server Pair, clients *Authority) Option {
 	}
 }
 
-// WithForcedTLS makes the server refuse all but superusers and replication
-// without TLS, and ask App for a certificate, if clientcert is not "".
+// WithForcedTLS makes the server refuse connections without TLS, except superusers and
+// replication, and require a certificate from App if clientcert is not "".
 func WithForcedTLS(clientcert string) Option {
 	return func(s *Server) {
 		s.hba = func(lines string) string {
@@ -172,8 +172,8 @@ func WithForcedTLS(clientcert string) Option {
 	}
 }
 
-// copySecrets gives the server its own copies of the files it needs, as their
-// owner: it takes a key that others could read from nobody.
+// copySecrets gives the server its own copies of the files that it needs, because it
+// rejects a key that others could read.
 func (s *Server) copySecrets() error {
 	for name, from := range s.secrets {
 		text, err := os.ReadFile(from)
@@ -191,8 +191,7 @@ func (s *Server) copySecrets() error {
 	return nil
 }
 
-// secured is the authority of the shared servers under TLS, and their
-// certificate.
+// secured is the authority of the shared servers with TLS, and their certificate.
 var secured struct {
 	once      sync.Once
 	dir       string // removed with each of them
@@ -201,9 +200,9 @@ var secured struct {
 	err       error
 }
 
-// SharedTLS returns the one server of that major version (0: the default one) of
-// this test process that speaks TLS, also without being asked to. Its certificate
-// is for localhost and 127.0.0.1; the pair is a copy of it.
+// SharedTLS returns this test process's shared server of that major version (0: the
+// default one) that offers TLS but does not require it. Its certificate is for
+// localhost and 127.0.0.1; the pair is a copy of it.
 func SharedTLS(t testing.TB, major int) (*Server, *Authority, Pair) {
 	t.Helper()
 	secured.once.Do(func() {
@@ -226,5 +225,5 @@ func SharedTLS(t testing.TB, major int) (*Server, *Authority, Pair) {
 	return sharedOf(t, securedMajor+major, opts), secured.authority, secured.pair
 }
 
-// securedMajor is where the keys of servers under TLS begin.
+// securedMajor is the offset of the keys of servers with TLS.
 const securedMajor = 1000

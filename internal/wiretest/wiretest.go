@@ -1,6 +1,6 @@
-// Package wiretest is a raw client of the PostgreSQL protocol for tests: it
-// sends exactly the bytes it is given, in the pieces it is given, and records
-// what comes back, message by message.
+// Package wiretest is a raw client of the PostgreSQL protocol for tests: it sends
+// exactly the bytes it is given, in the pieces it is given, and records the server's
+// messages.
 package wiretest
 
 import (
@@ -38,7 +38,7 @@ func (m Message) Fields() map[byte]string {
 	return f
 }
 
-// String shows the message as a line of a transcript.
+// String formats the message as a line of a transcript.
 func (m Message) String() string {
 	switch m.Type {
 	case 'E', 'N':
@@ -53,14 +53,14 @@ func (m Message) String() string {
 	case 'T':
 		return fmt.Sprintf("T %q", withoutOIDs(m.Body))
 	case 'A':
-		if len(m.Body) >= 4 { // the pid differs by nature
+		if len(m.Body) >= 4 { // the pid varies
 			return fmt.Sprintf("A %q", m.Body[4:])
 		}
 	}
 	return fmt.Sprintf("%c %q", m.Type, m.Body)
 }
 
-// withoutOIDs zeroes the object ids of tables and types that users made: they
+// withoutOIDs zeroes the object ids of user-defined tables and types, because they
 // differ from database to database.
 func withoutOIDs(body []byte) []byte {
 	const firstUserOID = 16384
@@ -80,7 +80,7 @@ func withoutOIDs(body []byte) []byte {
 	return b
 }
 
-// Conn is a client's connection after its startup, or before it.
+// Conn is a client's connection, before or after its startup.
 type Conn struct {
 	net.Conn
 	t testing.TB
@@ -97,8 +97,8 @@ func Dial(t testing.TB, address string) *Conn {
 	return &Conn{Conn: c, t: t}
 }
 
-// Connect begins a session with the parameters (name, value, …) and reads up
-// to the first ReadyForQuery. It returns what came before.
+// Connect starts a session with the parameters (name, value, …) and reads up to the
+// first ReadyForQuery. It returns the messages before that.
 func Connect(t testing.TB, address string, params ...string) (*Conn, []Message) {
 	t.Helper()
 	c := Dial(t, address)
@@ -106,10 +106,10 @@ func Connect(t testing.TB, address string, params ...string) (*Conn, []Message) 
 	return c, c.Until('Z')
 }
 
-// SSLRequest asks the server for TLS.
+// SSLRequest returns an SSLRequest.
 func SSLRequest() []byte { return []byte{0, 0, 0, 8, 4, 210, 22, 47} }
 
-// Secure goes on under TLS: after an SSLRequest, or at once if direct.
+// Secure switches to TLS: after an SSLRequest, or at once if direct.
 func (c *Conn) Secure(cfg *tls.Config, direct bool) {
 	c.t.Helper()
 	if !direct {
@@ -128,7 +128,7 @@ func (c *Conn) Secure(cfg *tls.Config, direct bool) {
 	c.Conn = secured
 }
 
-// Startup is a StartupMessage of protocol 3.0.
+// Startup returns a StartupMessage of protocol 3.0.
 func Startup(params ...string) []byte {
 	body := binary.BigEndian.AppendUint32(nil, 196608)
 	for _, p := range params {
@@ -138,7 +138,7 @@ func Startup(params ...string) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body)+4)), body...)
 }
 
-// Send writes the parts as one write.
+// Send sends the parts in one write.
 func (c *Conn) Send(parts ...[]byte) {
 	c.t.Helper()
 	var b []byte
@@ -151,7 +151,7 @@ func (c *Conn) Send(parts ...[]byte) {
 	}
 }
 
-// Next reads one message; io.EOF when the peer has closed.
+// Next reads one message. It returns io.EOF when the peer has closed.
 func (c *Conn) Next() (Message, error) {
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 	var head [5]byte
@@ -166,8 +166,8 @@ func (c *Conn) Next() (Message, error) {
 	return Message{head[0], body}, err
 }
 
-// Until reads up to the first message of that type and returns all, it
-// included. A FATAL error or the end of the connection fails the test.
+// Until reads up to the first message of that type and returns all of them, including
+// that one. A FATAL error or the end of the connection fails the test.
 func (c *Conn) Until(typ byte) []Message {
 	c.t.Helper()
 	var all []Message
@@ -206,7 +206,8 @@ func (c *Conn) Exec(sql string) []Message {
 	return c.Until('Z')
 }
 
-// ErrorOf returns the SQLSTATE of the first error among messages, "" if none.
+// ErrorOf returns the SQLSTATE of the first error among the messages, "" if there is
+// none.
 func ErrorOf(all []Message) string {
 	for _, m := range all {
 		if m.Type == 'E' {
@@ -216,7 +217,7 @@ func ErrorOf(all []Message) string {
 	return ""
 }
 
-// Msg is a message of any type with that body.
+// Msg returns a message of any type with that body.
 func Msg(typ byte, body ...[]byte) []byte {
 	n := 4
 	for _, p := range body {
@@ -239,7 +240,7 @@ func int16s(n ...int) []byte {
 	return b
 }
 
-// Query, Parse, … are the messages of a client.
+// Query, Parse, … return the messages of a client.
 func Query(sql string) []byte { return Msg('Q', str(sql)) }
 
 // Parse prepares sql under name.
@@ -270,10 +271,10 @@ func Close(kind byte, name string) []byte { return Msg('C', []byte{kind}, str(na
 // Sync ends a batch.
 func Sync() []byte { return Msg('S') }
 
-// Flush asks for what is there.
+// Flush requests the pending replies.
 func Flush() []byte { return Msg('H') }
 
-// Terminate says goodbye.
+// Terminate ends the session.
 func Terminate() []byte { return Msg('X') }
 
 // CopyData is a piece of COPY data.
