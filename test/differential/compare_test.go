@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// names are how transcripts name the server's messages.
+// names are the names of the server's messages in transcripts.
 var names = map[byte]string{
 	'1': "ParseComplete", '2': "BindComplete", '3': "CloseComplete", 'A': "NotificationResponse", 'C': "CommandComplete",
 	'D': "DataRow", 'E': "ErrorResponse", 'G': "CopyInResponse", 'H': "CopyOutResponse", 'I': "EmptyQueryResponse",
@@ -21,15 +21,16 @@ var names = map[byte]string{
 	's': "PortalSuspended", 't': "ParameterDescription",
 }
 
-// failedTransaction is the SQLSTATE of what a failed transaction does not run.
+// failedTransaction is the SQLSTATE of statements that a failed transaction does not
+// run.
 const failedTransaction = "25P02"
 
-// varying are numbers that differ from server process to server process, and
-// from database to database, inside the text of errors and rows.
+// varying matches numbers in the text of errors and rows that differ between server
+// processes or databases.
 var varying = regexp.MustCompile(`pg_(toast_)?temp_\d+|\bOID \d{5,}|(type|relation|function|oid|OID) \d{5,}|process \d+|db_[a-z0-9]{16}`)
 
-// lines are the messages as a transcript shows them, without what differs from
-// one server process to the next.
+// lines returns the messages as a transcript shows them, without what differs between
+// server processes.
 func lines(all []wiretest.Message) []string {
 	out := make([]string, 0, len(all))
 	for _, m := range all {
@@ -41,13 +42,15 @@ func lines(all []wiretest.Message) []string {
 	return out
 }
 
-// tells reports whether m is what Fencepost tells of itself, beside.
+// tells reports whether m is a message in which Fencepost announces something about
+// itself.
 func tells(m wiretest.Message) bool {
 	return m.Type == 'S' && bytes.HasPrefix(m.Body, []byte("fencepost."))
 }
 
 // skips reports whether m names a table that VACUUM or ANALYZE of the whole database
-// leaves out: in the order of the catalogue, and those of the fence among them.
+// skips. They are named in the order of the catalog, and the fence's tables are among
+// them.
 func skips(m wiretest.Message) bool {
 	return m.Type == 'N' && bytes.Contains(m.Body, []byte("skipping "))
 }
@@ -58,9 +61,9 @@ func line(m wiretest.Message) string {
 	case 'E', 'N':
 		f := m.Fields()
 		if f['C'] == failedTransaction {
-			// While messages are under way, nobody knows that the transaction has
-			// failed, and Postgres refuses the check in front of them: in the same
-			// words, at another place of its source.
+			// While messages are pending, the proxy does not know that the transaction
+			// has failed, and Postgres refuses the check before them, with the same
+			// text from another place in its source.
 			delete(f, 'L')
 			delete(f, 'R')
 			delete(f, 'F')
@@ -102,7 +105,7 @@ func quote(parts [][]byte) string {
 	return strings.Join(out, " ")
 }
 
-// oid shows an object id: those of users' objects differ by nature.
+// oid masks an object id, because those of users' objects vary.
 func oid(b []byte) string {
 	const firstUser = 16384
 	if n := binary.BigEndian.Uint32(b); n < firstUser {
@@ -141,11 +144,11 @@ func row(body []byte) (s string) {
 	return s
 }
 
-// refusedEarlier reports whether got is 25P02 where Postgres, in a failed
-// transaction too, found something else wrong with a message first: a name that
-// does not exist, a text that cannot be parsed. The check that stands in front
-// while nobody knows yet that the transaction has failed is refused for that
-// alone. Nothing would have run either way.
+// refusedEarlier reports whether got is 25P02 where Postgres found another fault in a
+// message first, although its transaction had failed too: a name that does not exist,
+// or a text that cannot be parsed. The check that is injected before the proxy knows
+// that the transaction has failed is refused for that reason alone. Nothing would have
+// run in either case.
 func refusedEarlier(want []string, got string) bool {
 	if !strings.HasPrefix(want[0], "ErrorResponse ERROR ") || !strings.HasPrefix(got, "ErrorResponse ERROR "+failedTransaction) {
 		return false
@@ -158,32 +161,33 @@ func refusedEarlier(want []string, got string) bool {
 	return true
 }
 
-// lacksPortal reports whether got misses the unnamed portal where Postgres says 25P02: a
-// Query that fails leaves its portal behind, one that goes as messages has no such
-// portal. In a failed transaction neither runs.
+// lacksPortal reports whether got misses the unnamed portal where Postgres returns
+// 25P02. A Query that fails leaves its portal behind, while one that is sent as
+// extended messages has no such portal. In a failed transaction neither runs.
 func lacksPortal(want []string, got string) bool {
 	return strings.HasPrefix(want[0], "ErrorResponse ERROR "+failedTransaction) && strings.HasPrefix(got, `ErrorResponse ERROR 34000 "portal \"\" does not exist`)
 }
 
-// inPipeline reports whether l refuses what cannot run in a pipeline: behind a
-// statement of the client's that was bound in the same batch, and not executed,
-// stands the check, which was. A Sync between would end the client's portal.
+// inPipeline reports whether l refuses a statement that cannot run in a pipeline. Such
+// a statement follows the check, which was executed, while the client's own statement
+// in the same batch was bound but not executed. A Sync between them would end the
+// client's portal.
 func inPipeline(l string) bool {
 	return strings.HasPrefix(l, "ErrorResponse ERROR 25001 ") && strings.Contains(l, "cannot be executed within a pipeline")
 }
 
-// onlyAnswers reports whether the messages end with some that need not come
-// before a Sync.
+// onlyAnswers reports whether the messages end with replies that need not arrive before
+// a Sync.
 func onlyAnswers(all []wiretest.Message) bool {
 	return len(all) > 0 && strings.IndexByte("123nTtDCsI", all[len(all)-1].Type) >= 0
 }
 
-// difference says where what Fencepost gave differs from what Postgres gave, ""
-// if it does not.
+// difference says where Fencepost's output differs from Postgres' output, "" if it does
+// not.
 func difference(want, got *outcome) (string, error) {
 	d, tolerated := saidOtherwise(want, got)
 	switch {
-	case tolerated: // and what the script waits for behind it need not come
+	case tolerated: // the messages that the script waits for need not arrive
 		return "", nil
 	case d != "":
 		return d + got.stuck, nil
@@ -216,11 +220,11 @@ func wroteOtherwise(want, got *outcome) (string, error) {
 	return "the database differs:\nPostgres:\n" + want.contents.String() + "\nFencepost:\n" + got.contents.String(), nil
 }
 
-// saysOtherwise begins what is said of two messages that differ.
+// saysOtherwise is the prefix of a difference between two messages.
 const saysOtherwise = "message "
 
-// saidOtherwise compares the transcripts. tolerated says that they part in a way
-// that is known, so that what follows cannot be compared.
+// saidOtherwise compares the transcripts. tolerated means that they differ in a known
+// way, so that what follows cannot be compared.
 func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 	if slices.EqualFunc(want.all, got.all, func(a, b wiretest.Message) bool { return a.Type == b.Type && bytes.Equal(a.Body, b.Body) }) {
 		return "", false
@@ -234,29 +238,30 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 	for i := range max(len(w), len(g)) {
 		switch {
 		case i == len(w) && want.end == "broken off":
-			// Postgres ended with bytes of the client's unread, and the reset that
-			// makes may overtake its last words.
+			// Postgres closed the connection with unread bytes of the client, and the
+			// resulting reset may overtake its last messages.
 			return "", true
 		case i >= len(w) && strings.HasPrefix(g[i], "ErrorResponse ERROR "+failedTransaction) && i == len(g)-1:
-			return "", false // as in refusedEarlier, and Postgres answers without flushing it
+			return "", false // as in refusedEarlier, and Postgres replies without flushing
 		case i >= len(w) && got.unasked && onlyAnswers(got.all):
-			return "", false // Postgres has kept back what nobody asked for; a Sync of Fencepost's flushes it
+			return "", false // Postgres holds back a reply that nobody asked for; a Sync of Fencepost's flushes it
 		case i >= len(w):
 			return fmt.Sprintf("Fencepost goes on with\n  %s", g[i]), false
 		case i >= len(g):
 			return fmt.Sprintf("Fencepost leaves out\n  %s\n  (its end: %q)", w[i], got.end), false
 		case strings.HasPrefix(g[i], "ErrorResponse ERROR 25001 ") && strings.Contains(g[i], "must be called before any query") && g[i] != w[i]:
-			// LOCK, NOTIFY and their like read nothing, so Postgres lets SET TRANSACTION
-			// follow them. They can wait for locks and write, so a check goes first, and
-			// is a query.
+			// LOCK, NOTIFY and similar statements take no snapshot, so Postgres allows
+			// SET TRANSACTION after them. They can wait for locks and write, so a check
+			// precedes them, and that is a query.
 			return "", true
 		case inPipeline(g[i]) && g[i] != w[i]:
 			return "", true
 		case strings.Contains(w[i], "XX000 \"") && strings.Contains(w[i], ": unexpected state ") && w[i] != g[i]:
-			return "", true // the same, and it is the next message of the client's
+			return "", true // the same, one client message later
 		case strings.Contains(g[i], `XX000 "StartTransactionCommand: unexpected state`) && strings.HasPrefix(w[i], "ErrorResponse ERROR "):
-			// PostgreSQL 18, behind a Query in a batch that has executed something: it
-			// refuses the next message once, whatever that is, and ours comes first.
+			// PostgreSQL 18, after a Query in a batch that has executed something,
+			// refuses the next message once, whatever it is, and the injected message
+			// comes first.
 		case w[i] != g[i] && !refusedEarlier(w[i:], g[i]) && !lacksPortal(w[i:], g[i]):
 			return fmt.Sprintf(saysOtherwise+"%d:\n  Postgres  %s\n  Fencepost %s", i, w[i], g[i]), false
 		}
@@ -264,8 +269,8 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 	return "", false
 }
 
-// sortParameters sorts what is said of several settings at one time. Postgres says it
-// in the order in which they were first touched, and the check may touch one.
+// sortParameters sorts reports of several settings at the same time. Postgres reports
+// them in the order in which they were first used, and the check may use one.
 func sortParameters(lines []string) {
 	for i := 0; i < len(lines); i++ {
 		from := i
@@ -276,8 +281,9 @@ func sortParameters(lines []string) {
 	}
 }
 
-// kept is what stands in front of a text of several statements, all of which the
-// server keeps for those that PREPARE and DECLARE make, and points into.
+// kept matches what is injected in front of a text of several statements. The server
+// keeps the whole text for those that PREPARE and DECLARE create, and positions refer
+// to it.
 var kept = regexp.MustCompile(`EXECUTE fencepost_check_[0-9a-z]+_[0-9a-z_]+\([0-9,]+\);|SELECT fencepost\.refuse\(.*?IS NOT TRUE;| P="[0-9]+"`)
 
 func withoutPrefix(lines []string) []string {

@@ -28,7 +28,7 @@ var (
 	most   = flag.Int("failures", 3, "how many failing scripts to make small before the run ends")
 )
 
-// firstSeed is the seed of the first script.
+// firstSeed returns the seed of the first script.
 var firstSeed = sync.OnceValue(func() uint64 {
 	if *seed == 0 {
 		return rand.Uint64() >> 20
@@ -36,7 +36,7 @@ var firstSeed = sync.OnceValue(func() uint64 {
 	return *seed
 })
 
-// over reports whether a run that began then has lasted as long as it may.
+// over reports whether a run that began then has reached its time limit.
 func over(began time.Time) bool { return *limit > 0 && time.Since(began) > *limit }
 
 func eachMajor(t *testing.T, test func(t *testing.T, major int)) {
@@ -48,7 +48,7 @@ func eachMajor(t *testing.T, test func(t *testing.T, major int)) {
 	}
 }
 
-// pair is a room that scripts come to past the proxy, and one behind it.
+// pair is two rooms: one for direct connections, and one behind the proxy.
 type pair struct {
 	plain, fenced *room
 }
@@ -62,8 +62,8 @@ func newPair(t *testing.T, h *house) *pair {
 	return p
 }
 
-// compare plays s twice, in rooms that are new. diff is "" if the outcomes do not
-// differ.
+// compare plays s in both rooms, which are in their initial state. diff is "" if the
+// outcomes do not differ.
 func (p *pair) compare(s script) (want, got outcome, diff string, err error) {
 	if want, err = p.plain.direct(s); err != nil {
 		return want, got, "", err
@@ -75,8 +75,8 @@ func (p *pair) compare(s script) (want, got outcome, diff string, err error) {
 	return want, got, diff, errors.Join(err, p.plain.tidy(), p.fenced.tidy())
 }
 
-// differs is compare, but for scripts that Postgres itself does not always
-// answer alike.
+// differs is compare, except that it repeats scripts to which Postgres itself does not
+// always reply in the same way.
 func (p *pair) differs(s script) (want, got outcome, diff string, err error) {
 	want, got, diff, err = p.compare(s)
 	if diff == "" || err != nil {
@@ -98,23 +98,23 @@ func (p *pair) differs(s script) (want, got outcome, diff string, err error) {
 	return want, got, diff, nil
 }
 
-// forgotten reports whether the check was unknown to the server, by a DEALLOCATE
-// ALL that a function hides, where the messages could not be sent again: in a
-// transaction block, or with more under way. That is refused once, as if the fence
-// could not be checked, and is all that differs.
+// forgotten reports whether a function's hidden DEALLOCATE ALL made the check unknown
+// to the server where the messages could not be sent again: in a transaction block, or
+// with more messages pending. Such a message is refused once, as if the fence could not
+// be checked, and that is the only difference.
 func forgotten(got []wiretest.Message) bool {
 	return slices.ContainsFunc(lines(got), func(l string) bool {
 		return strings.HasPrefix(l, "ErrorResponse ERROR ZF004 ") && strings.Contains(l, "does not exist") && strings.Contains(l, "26000")
 	})
 }
 
-// report writes a failing script with what it led to.
+// report formats a failing script with its results.
 func report(s script, want, got outcome, diff string) string {
 	return fmt.Sprintf("%s\nthe script:\n%s\nPostgres:\n  %s\nFencepost:\n  %s", diff, s,
 		strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
 }
 
-// TestKeptScripts plays what once failed.
+// TestKeptScripts plays scripts that once failed.
 func TestKeptScripts(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txt")
@@ -143,7 +143,7 @@ func TestKeptScripts(t *testing.T) {
 	})
 }
 
-// TestScriptsReadBack: what is kept is what was played.
+// TestScriptsReadBack checks that a kept script is the one that was played.
 func TestScriptsReadBack(t *testing.T) {
 	t.Parallel()
 	for n := range uint64(300) {
@@ -164,12 +164,12 @@ func TestScriptsReadBack(t *testing.T) {
 }
 
 const (
-	players  = 8   // at once: they wait more than they work
-	ordinary = 600 // scripts in an ordinary run of the tests, which are the same every time
+	players  = 8   // at once: they mostly wait
+	ordinary = 600 // scripts in an ordinary run, which plays the same ones every time
 )
 
-// TestScripts plays random scripts. An ordinary run plays the same every time, make
-// fuzz-differential others.
+// TestScripts plays random scripts: always the same ones in an ordinary run, others in
+// make fuzz-differential.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	eachMajor(t, func(t *testing.T, major int) {
@@ -181,9 +181,9 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// fuzz plays n scripts of the seeds from first on, or as many as time allows.
+// fuzz plays n scripts of the seeds from first on, or as many as the time limit allows.
 func fuzz(t *testing.T, major int, first uint64, n int) {
-	// A server of their own: if it crashes, nobody else is disturbed.
+	// Use a separate server: if it crashes, no other test is disturbed.
 	h := newHouseAt(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major))))
 	var pairs []*pair
 	for range players {
@@ -215,12 +215,13 @@ func fuzz(t *testing.T, major int, first uint64, n int) {
 	}
 }
 
-// crashing is the version from which on the server itself crashes now and then, also
-// without Fencepost: a Query that begins or ends blocks, behind messages that were
-// executed and not followed by a Sync.
+// crashing is the version from which on the server itself crashes occasionally, even
+// without Fencepost: when a Query that begins or ends blocks follows messages that were
+// executed without a Sync.
 const crashing = 18
 
-// afterCrash waits until the server is there again, if it was gone.
+// afterCrash waits until the server is back, if it was gone, and reports whether it
+// was.
 func (p *pair) afterCrash() bool {
 	crashed := false
 	for _, r := range []*room{p.plain, p.fenced} {
@@ -240,12 +241,12 @@ func (p *pair) afterCrash() bool {
 	return crashed
 }
 
-// try plays the script of a seed, and makes it small if it fails.
+// try plays the script of a seed, and shrinks it if it fails.
 func (p *pair) try(t *testing.T, major int, seed uint64) (ok bool) {
 	s := generate(seed)
 	want, got, diff, err := p.differs(s)
 	if err != nil && major >= crashing && p.afterCrash() {
-		t.Logf("seed %d, or one beside it: the server crashed", seed)
+		t.Logf("seed %d, or a concurrent one: the server crashed", seed)
 		return true
 	}
 	if err != nil {
@@ -263,7 +264,7 @@ func (p *pair) try(t *testing.T, major int, seed uint64) (ok bool) {
 		s, want, got, diff = small, w, g, d
 	}
 	if ok = !*words && inWords(diff); ok {
-		t.Logf("seed %d, a difference in words: %s", seed, report(s, want, got, diff))
+		t.Logf("seed %d, a difference in wording: %s", seed, report(s, want, got, diff))
 	} else {
 		t.Errorf("seed %d: %s", seed, report(s, want, got, diff))
 	}
@@ -272,7 +273,8 @@ func (p *pair) try(t *testing.T, major int, seed uint64) (ok bool) {
 	return ok
 }
 
-// keepScript writes a failing script into the directory of flag keep, if there is one.
+// keepScript writes a failing script into the directory of the flag keep, if there is
+// one.
 func keepScript(t *testing.T, name, text string) {
 	t.Helper()
 	if *keep == "" {
@@ -286,8 +288,8 @@ func keepScript(t *testing.T, name, text string) {
 	t.Logf("kept in %s", path)
 }
 
-// inWords reports whether a difference is in what a message says: nothing was lost,
-// kept back or written otherwise.
+// inWords reports whether a difference is only in the text of a message: nothing was
+// lost, held back or written differently.
 func inWords(diff string) bool {
 	return strings.HasPrefix(diff, saysOtherwise) && !strings.Contains(diff, "ZF0") && !strings.Contains(diff, stuckAt)
 }

@@ -17,11 +17,11 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestSafetyFreedTwin plays scripts by a worker whose lease is freed, or is not confirmed
-// any more, at a random point. It may have it back under the same epoch, before or after
-// a worker of another proxy was granted one, of which its own proxy knows nothing. Once
-// that grant has returned, nothing of the first one is committed, and the second one
-// writes undisturbed.
+// TestSafetyFreedTwin plays scripts as a worker whose lease is freed, or becomes
+// unconfirmed, at a random point. The worker may get it back under the same epoch,
+// before or after a worker of another proxy was granted one, of which its own proxy
+// knows nothing. Once that grant has returned, nothing of the first worker is
+// committed, and the second one writes undisturbed.
 func TestSafetyFreedTwin(t *testing.T) {
 	t.Parallel()
 	twins(t, (*pair).freed)
@@ -41,7 +41,7 @@ func (p *pair) freed(s script, r *rand.Rand) error {
 	slices.Sort(steps)
 	lost := []*fencing.Status{{Role: fencing.Follower, Vacant: true, Holder: led.Holder}, &lapsed}[r.IntN(2)]
 	moves := []func(){func() { seat.Set(lost) }, next.takeOver, func() { seat.Set(led) }}
-	if r.IntN(2) == 0 { // it has its lease back first
+	if r.IntN(2) == 0 { // it gets its lease back first
 		moves[1], moves[2] = moves[2], moves[1]
 	}
 	got, err := room.play(s, nil, func(i int) {
@@ -55,7 +55,7 @@ func (p *pair) freed(s script, r *rand.Rand) error {
 		return err
 	}
 	if err := room.nothingSince(next.found); err != nil {
-		return fmt.Errorf("lease lost, granted to another and had back at steps %v: %w\nFencepost:\n  %s", steps, err, strings.Join(lines(got.all), "\n  "))
+		return fmt.Errorf("lease lost, granted to another worker and regained at steps %v: %w\nFencepost:\n  %s", steps, err, strings.Join(lines(got.all), "\n  "))
 	}
 	return room.tidy()
 }
@@ -66,7 +66,7 @@ type successor struct {
 	seat  *desktest.Seat
 	found contents // when its grant had returned
 	once  sync.Once
-	err   error // of taking over
+	err   error // the error of its takeover
 	conn  *pgx.Conn
 	wrote int
 }
@@ -75,7 +75,7 @@ func (r *room) successor() *successor {
 	return &successor{room: r, seat: r.house.Sit(r.database, "successor", r.fence)}
 }
 
-// takeOver has the successor granted an epoch, and lets it write, once.
+// takeOver makes the successor take over and write, once.
 func (n *successor) takeOver() { n.once.Do(func() { n.err = n.tryTakeOver() }) }
 
 func (n *successor) tryTakeOver() error {
@@ -107,8 +107,7 @@ func (n *successor) write(ctx context.Context) error {
 	return nil
 }
 
-// works lets the successor take over, if it has not yet, and write once more, and ends
-// it.
+// works makes the successor take over if it has not yet, write once more, and end.
 func (n *successor) works() error {
 	if n.takeOver(); n.err != nil {
 		return n.err
@@ -123,13 +122,13 @@ func (n *successor) works() error {
 		return err
 	}
 	if rows != n.wrote {
-		return fmt.Errorf("the successor has written %d rows, and %d are there", n.wrote, rows)
+		return fmt.Errorf("the successor has written %d rows, but the table has %d", n.wrote, rows)
 	}
 	return nil
 }
 
-// nothingSince waits until the workers have ended, and compares what is in the database
-// with what was in it when a grant had returned.
+// nothingSince waits until the workers have ended, and compares the contents of the
+// database with those at the time when a grant had returned.
 func (r *room) nothingSince(found contents) error {
 	if err := r.atRest(); err != nil {
 		return err

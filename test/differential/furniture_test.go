@@ -2,9 +2,9 @@ package differential
 
 import "strings"
 
-// furniture is what scripts find in the database. All of it belongs to the
-// role that plays them. The columns are short, so that few files are made when
-// tables are made new; what is vacuumed, and when, is left to the scripts.
+// furniture is the initial content of the database. The role that plays the scripts
+// owns it. The columns are short, so that recreating tables creates few files. Scripts
+// decide what is vacuumed, and when.
 const furniture = `
 set role app;
 create table t (id int primary key, v varchar(300)) with (autovacuum_enabled = off);
@@ -48,7 +48,7 @@ grant usage on schema house to app; grant insert on house.beside to app;
 refresh materialized view mv;
 create table house.furniture as select oid, relpages, reltuples from pg_class union all select oid, 0, 0 from pg_proc;`
 
-// The rows that scripts find.
+// The initial rows.
 const (
 	fillT = `
 insert into t values (1, 'one'), (2, 'two'), (3, 'three'), (4, null);`
@@ -58,8 +58,8 @@ insert into d values (1, 1);`
 insert into wide values (1, 'é', 1.50, '\x00ff', '2001-02-03 04:05:06+00', '{t,f,null}');`
 )
 
-// parts are what scripts write rows into: how to look at each, and how to make it
-// new while the shape of the database is.
+// parts are the objects that scripts write rows into: how to read each, and how to
+// restore it if the shape of the database is unchanged.
 var parts = []struct{ look, refill string }{
 	{"(select string_agg(x::text, e'\n' order by x) from t x)", "truncate t;" + fillT},
 	{"(select string_agg(x::text, e'\n' order by x) from d x)", "truncate d;" + fillD},
@@ -70,14 +70,14 @@ var parts = []struct{ look, refill string }{
 	{"(select pg_sequence_last_value('s')::text)", "select setval('s', 1, false);"},
 	{largeObjects, "select lo_unlink(oid) from pg_largeobject_metadata;"},
 	{"(select string_agg(gid, ' ') from pg_prepared_xacts where database = current_database())", ""},
-	{"(select string_agg(x::text, e'\n' order by x) from mv x)", "refresh materialized view mv;"}, // behind t
-	// What the planner knows. It is no work of a script's, and not compared.
+	{"(select string_agg(x::text, e'\n' order by x) from mv x)", "refresh materialized view mv;"}, // after t
+	// The planner's statistics. Scripts do not write them, so they are not compared.
 	{"(select string_agg(format('%s %s %s', oid, relpages, reltuples), ' ' order by oid) from pg_class where oid in (select oid from house.furniture) and relnamespace = 'public'::regnamespace)",
 		"update pg_class c set relpages = f.relpages, reltuples = f.reltuples, relallvisible = 0 from house.furniture f where f.oid = c.oid and relnamespace = 'public'::regnamespace;" +
 			"delete from pg_statistic where starelid >= 16384;"},
 }
 
-// compared are the parts that must be the same with Fencepost.
+// compared is the number of parts that must be the same through Fencepost.
 var compared = len(parts) - 1
 
 const largeObjects = `(select string_agg(format('%s: %s', m.oid, (select string_agg(encode(data, 'hex'), ' ' order by pageno) from pg_largeobject l where l.loid = m.oid)), e'\n' order by m.oid) from pg_largeobject_metadata m)`
@@ -90,8 +90,8 @@ var rowsSQL = func() string {
 	return "select array[" + strings.Join(looks, ",\n") + "]"
 }()
 
-// shapeSQL is a digest of what the catalogue says of all that is not built in,
-// but for what changes with rows alone. It says nothing across databases.
+// shapeSQL returns a digest of everything in the catalog that is not built in, except
+// what changes with rows alone. It cannot be compared across databases.
 const shapeSQL = `
 select md5(string_agg(x, ' ' order by x)) from (
   select format('c%s %s %s %s %s %s', oid, relname, relnamespace, relkind, relispopulated, relacl) as x from pg_class
@@ -108,8 +108,7 @@ select md5(string_agg(x, ' ' order by x)) from (
   union all select format('o%s %s', oid, xmin) from pg_constraint where oid >= 16384
 ) as all_of_it`
 
-// tidySQL drops what scripts have added, and takes back what they have said of
-// the furniture.
+// tidySQL drops what scripts have added, and undoes their changes to the furniture.
 const tidySQL = `
 do $$declare o record; begin
   for o in select oid::regclass as name, relkind from pg_class
@@ -129,7 +128,7 @@ do $$declare o record; begin
   end loop;
 end$$;`
 
-// rebuild empties the database but for the fence.
+// rebuild empties the database except for the fence.
 const rebuild = `
 do $$declare n name; begin
   for n in select nspname from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost') loop
@@ -143,8 +142,8 @@ create schema evil authorization app;
 select lo_unlink(oid) from pg_largeobject_metadata;
 `
 
-// contentsSQL is one text of all that a script can have written, without object
-// ids. Sequences are looked at without locking them.
+// contentsSQL returns one text of everything that a script can have written, without
+// object ids. It reads sequences without locking them.
 const contentsSQL = `
 with rel as (
   select c.* from pg_class c join pg_namespace n on n.oid = c.relnamespace

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// generator makes one script.
+// generator generates one script.
 type generator struct {
 	*rand.Rand
 	steps []step
-	waits int  // of ten places to wait for ReadyForQuery, at how many it does
+	waits int  // at how many of ten possible places it waits for ReadyForQuery
 	wild  bool // see generateWild
 }
 
-// generate makes the script of a seed: always the same. A leader whose epoch is 1 is
-// answered as by Postgres.
+// generate generates the script of a seed, which is always the same. A leader whose
+// epoch is 1 gets the same replies as from Postgres.
 func generate(seed uint64) script { return generateAs(seed, false) }
 
-// generateWild makes a script in which the client also names epochs that it does not
-// have, and cancels whatever runs: what is answered is then a matter of time and of
+// generateWild generates a script in which the client also names epochs that it does
+// not have, and cancels whatever is running. The replies then depend on timing and are
 // Fencepost's own.
 func generateWild(seed uint64) script { return generateAs(seed, true) }
 
@@ -67,7 +67,7 @@ func (g *generator) sync() {
 	g.ready()
 }
 
-// unit adds something that hangs together.
+// unit adds a group of related steps.
 func (g *generator) unit() {
 	units := []struct {
 		weight int
@@ -112,7 +112,7 @@ func (g *generator) maybeSync(of10 int) {
 	}
 }
 
-// block is a transaction by simple messages.
+// block is a transaction of simple messages.
 func (g *generator) block() {
 	g.query([]string{"begin", "begin", "BEGIN;", "begin isolation level repeatable read", "start transaction read only", "begin isolation level serializable"}[g.IntN(6)])
 	for range 1 + g.IntN(4) {
@@ -121,7 +121,7 @@ func (g *generator) block() {
 	g.query([]string{"commit", "commit", "rollback", "commit and chain", "end"}[g.IntN(5)])
 }
 
-// sql is a statement for Parse, with values for its parameters.
+// sql returns a statement for Parse, with values for its parameters.
 func (g *generator) sql() (sql string, values []string) {
 	if g.IntN(3) > 0 {
 		return phrase(g.Rand), nil
@@ -155,7 +155,8 @@ func executeOf(portal string, rows int) step {
 	return step{"Execute", []word{quoted(portal), bare(strconv.Itoa(rows))}}
 }
 
-// oids are types for parameters, mostly none: unknown, or one that may not fit.
+// oids returns types for parameters: mostly none, sometimes unknown or one that may not
+// match.
 func (g *generator) oids(n int) (oids []string) {
 	if g.IntN(6) > 0 {
 		return nil
@@ -166,7 +167,7 @@ func (g *generator) oids(n int) (oids []string) {
 	return oids
 }
 
-// run is one statement by extended messages, as drivers send it.
+// run is one statement as extended messages, as drivers send it.
 func (g *generator) run() {
 	sql, values := g.sql()
 	g.add(parseOf("", sql, g.oids(len(values))...))
@@ -180,7 +181,7 @@ func (g *generator) run() {
 	g.add(executeOf("", []int{0, 0, 0, 0, 1, 2}[g.IntN(6)]))
 }
 
-// bind adds a Bind, now and then with too few values, NULL or binary results.
+// bind adds a Bind, occasionally with too few values, NULL or binary results.
 func (g *generator) bind(portal, statement string, values []string) {
 	switch g.IntN(25) {
 	case 0:
@@ -205,8 +206,8 @@ func (g *generator) bind(portal, statement string, values []string) {
 	g.add(b)
 }
 
-// pipeline is several statements, and now and then a Query or a Flush, before a
-// Sync; or several Syncs at once.
+// pipeline is several statements, occasionally with a Query or a Flush, before a Sync;
+// or several Syncs in a row.
 func (g *generator) pipeline() {
 	for range 2 + g.IntN(5) {
 		g.run()
@@ -224,7 +225,7 @@ func (g *generator) pipeline() {
 	g.sync()
 }
 
-// named uses statements that are prepared now and run later.
+// named uses statements that are prepared first and run later.
 func (g *generator) named() {
 	name := []string{"s1", "s1", "s2", "s3", strings.Repeat("long", 20), "é", strings.Repeat("n", 62), strings.Repeat("n", 63), strings.Repeat("n", 64), strings.Repeat("é", 32)}[g.IntN(10)]
 	sql, values := g.sql()
@@ -251,7 +252,7 @@ func (g *generator) named() {
 	g.maybeSync(9)
 }
 
-// noise is messages that need not fit to anything.
+// noise is arbitrary messages that need not fit together.
 func (g *generator) noise() {
 	names := []string{"", "", "s1", "s2", "s3", "c1", "c2", "nope"}
 	name := func() string { return names[g.IntN(len(names))] }
@@ -279,7 +280,7 @@ func (g *generator) noise() {
 	g.maybeSync(7)
 }
 
-// portal reads from a portal in pieces.
+// portal reads from a portal in several steps.
 func (g *generator) portal() {
 	inBlock := g.IntN(2) == 0
 	if inBlock {
@@ -349,7 +350,7 @@ func (g *generator) copyIn() {
 	}
 	how := g.IntN(12)
 	if extended && data > 0 && how >= 2 {
-		how = 5 // a Sync behind data that failed may be anything: see machine.maybeNext
+		how = 5 // a Sync after failed COPY data may be part of the data: see machine.maybeNext
 	}
 	switch how {
 	case 0, 1:
@@ -358,7 +359,7 @@ func (g *generator) copyIn() {
 		g.add(query("select 'inside'"))
 	case 3:
 		g.run()
-	case 4: // nothing: what follows is inside the COPY
+	case 4: // nothing: what follows is part of the COPY
 	default:
 		g.add(step{name: "CopyDone"})
 	}
@@ -367,7 +368,7 @@ func (g *generator) copyIn() {
 	}
 }
 
-// functionCall is the fast path.
+// functionCall is a fast-path call.
 func (g *generator) functionCall() {
 	calls := [][]word{
 		{bare("177"), bare("formats=0"), bare("results=0"), quoted("2"), quoted("3")}, // int4pl
@@ -397,7 +398,7 @@ func (g *generator) functionCall() {
 	g.ready()
 }
 
-// malformed is what no driver sends.
+// malformed is messages that no driver sends.
 func (g *generator) malformed() {
 	all := []step{
 		{"Message", []word{bare("B"), quoted("x")}}, {"Message", []word{bare("P"), quoted("x")}}, {"Message", []word{bare("D"), quoted("Zx\x00")}},
@@ -434,7 +435,7 @@ func (g *generator) keptBySQL() {
 	g.query(placed(g.Rand, "insert into t values ({i}, 'after')"))
 }
 
-// cursor mixes SQL's cursors with portals.
+// cursor mixes SQL cursors with portals.
 func (g *generator) cursor() {
 	phrases := families[7].phrases
 	g.query("begin")
@@ -455,8 +456,8 @@ func (g *generator) cursor() {
 	g.query([]string{"commit", "rollback"}[g.IntN(2)])
 }
 
-// doubtful is texts that mean one thing under one setting and another under
-// another, behind a change of it that is not answered yet.
+// doubtful is texts whose meaning depends on a setting, after an unanswered change of
+// that setting.
 func (g *generator) doubtful() {
 	phrases := families[5].phrases
 	for range 2 + g.IntN(3) {
@@ -472,9 +473,9 @@ func (g *generator) doubtful() {
 	g.query("set standard_conforming_strings = on; set client_encoding = 'UTF8'")
 }
 
-// forget lets a function drop all prepared statements, which nobody sees on the
-// wire. What is sent on without waiting is refused once: nothing else is known to
-// be safe (see proxy/protocol/retry.go). So this comes first, and is waited for.
+// forget makes a function drop all prepared statements, which is invisible on the wire.
+// Messages that are pipelined after it are refused once, because nothing else is known
+// to be safe (see proxy/protocol/retry.go). So this comes first, followed by a wait.
 func (g *generator) forget() {
 	if g.IntN(2) == 0 {
 		g.add(parseOf("s1", "select forget()"), bindOf("", "s1", nil), executeOf("", 0), syncStep)
@@ -484,7 +485,7 @@ func (g *generator) forget() {
 	g.add(waitReady)
 }
 
-// timeout is a statement that takes longer than it may.
+// timeout is a statement that exceeds its timeout.
 func (g *generator) timeout() {
 	g.sync()
 	g.query("rollback")
@@ -498,7 +499,7 @@ func (g *generator) timeout() {
 	g.query("reset statement_timeout")
 }
 
-// largeObject writes one by SQL and by fast path calls.
+// largeObject writes a large object by SQL and by fast-path calls.
 func (g *generator) largeObject() {
 	g.query("begin")
 	g.query("select lo_create(4100)")

@@ -15,13 +15,13 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// house is two proxies in front of a real Postgres. The tests say who is granted;
-// the fence in the database is the real one.
+// house is two proxies in front of a real Postgres. The tests decide who is granted an
+// epoch; the fence in the database is real.
 type house struct {
 	*desktest.Desk
 	pg    *pgtest.Server
 	addr  string
-	other string // address of the second proxy
+	other string // the address of the second proxy
 }
 
 // newHouse starts a proxy in front of the server of that major version.
@@ -30,10 +30,11 @@ func newHouse(t *testing.T, major int) *house {
 	return newHouseAt(t, pgtest.SharedMajor(t, major))
 }
 
-// socketOf is the path of a server's Unix socket. A server that ends a connection with
-// input unread resets it. Over TCP that discards what it has said and not yet
-// delivered, to any client, so a loss by Fencepost could not be told from one by the
-// network; over a Unix socket it discards nothing.
+// socketOf returns the path of a server's Unix socket. A server that closes a
+// connection with unread input resets it. Over TCP, a reset discards what the server
+// has sent but the client has not received, for any client, so a loss in Fencepost
+// could not be distinguished from one in the network. A reset of a Unix socket discards
+// nothing.
 func socketOf(pg *pgtest.Server) string {
 	return filepath.Join(pg.SocketDir(), ".s.PGSQL."+strconv.Itoa(pg.Port()))
 }

@@ -2,8 +2,8 @@ package differential
 
 import "strconv"
 
-// interrupt puts Flushes between the messages of a script, and cuts some of them in the
-// middle.
+// interrupt inserts Flushes between the messages of a script, and splits some of the
+// messages.
 func (g *generator) interrupt() {
 	if g.IntN(3) == 0 {
 		for range 1 + g.IntN(4) {
@@ -25,15 +25,15 @@ func (g *generator) interrupt() {
 	}
 }
 
-// insert puts s in front of the step of that index.
+// insert inserts s before the step with that index.
 func (g *generator) insert(at int, s step) {
 	if at > 0 && g.steps[at-1].name == "Half" {
-		at-- // which belongs to the message behind it
+		at-- // which belongs to the next message
 	}
 	g.steps = append(g.steps[:at:at], append([]step{s}, g.steps[at:]...)...)
 }
 
-// epoch says for which epoch the client writes.
+// epoch sets the epoch for which the client writes.
 func (g *generator) epoch() {
 	sql := "set fencepost.epoch = 1"
 	if g.wild {
@@ -52,7 +52,7 @@ func (g *generator) epoch() {
 	g.query(sql)
 }
 
-// cancel cancels a statement that sleeps, alone or behind others.
+// cancel cancels a sleeping statement, alone or after others.
 func (g *generator) cancel() {
 	g.sync()
 	g.query("rollback")
@@ -72,8 +72,8 @@ func (g *generator) cancel() {
 	g.query("rollback")
 }
 
-// beside lets another session notify this one. What is asked for then is answered behind
-// the notification, or in front of it, but in any case not before that was sent.
+// beside makes another session notify this one. The reply to a later request may come
+// before or after the notification, but in any case after it was sent.
 func (g *generator) beside() {
 	if g.IntN(2) == 0 {
 		g.query("listen ch")

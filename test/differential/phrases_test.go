@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// family is a kind of statement, drawn with a weight.
+// family is a kind of statement with its weight.
 type family struct {
 	weight  int
 	phrases []string
 }
 
-// In phrases, {i} is a number from 1 to 40, {k} the key of a row that is there,
-// {n} a small number, {s} the name of a statement, {c} of a cursor or portal, {v}
-// of a savepoint, {x} of a table that may be there. $1, $2 stand for parameters.
-// Rows come in an order, for what is on a page where is not told.
+// In phrases, {i} is a number from 1 to 40, {k} the key of an existing row, {n} a small
+// number, {s} the name of a statement, {c} of a cursor or portal, {v} of a savepoint,
+// {x} of a table that may exist. $1, $2 stand for parameters. Rows are ordered, because
+// their position on a page is not defined.
 var families = []family{
 	{16, []string{ // reads
 		"select 1", "select 1, 'é', null", "select * from t order by id", "select v from t where id = {k}", "select count(*) from t",
@@ -52,10 +52,10 @@ var families = []family{
 		"show transaction_isolation", "show transaction_read_only", "set transaction_read_only = on", "set transaction_read_only = off", "reset transaction_read_only", "set nothing = 1", "set a.b = 'c'", "show a.b", "set lock_timeout = '10s'", "set bytea_output = 'escape'", "set intervalstyle = 'iso_8601'", "set client_min_messages = 'error'", "set client_min_messages = 'debug1'", "reset client_min_messages",
 		"select set_config('application_name', 'x{n}', false)", "select set_config('search_path', 'evil', true)", "set session characteristics as transaction isolation level repeatable read", "set session characteristics as transaction read write", "set plan_cache_mode = 'force_generic_plan'", "set names 'UTF8'", "set xmloption = document", "set row_security = off", "set extra_float_digits = 0",
 	}},
-	{3, []string{ // how texts are read
+	{3, []string{ // interpretation of texts
 		"set standard_conforming_strings = off", "set standard_conforming_strings = on", "select 'a\\'", "select 'a\\'; select 2 --'", "set client_encoding = 'LATIN1'", "set client_encoding = 'SJIS'", "set client_encoding = 'UTF8'", "reset client_encoding", "set client_encoding = 'nope'", "select 'é\\'", "set backslash_quote = off", "set escape_string_warning = off", "select '\x83\\'", "insert into t values ({i}, '\x83\\'); --')",
 	}},
-	{6, []string{ // statements kept by the server
+	{6, []string{ // prepared statements
 		"prepare {s} as select {n} as n", "prepare {s}(int) as insert into t values ($1, 'p')", "prepare {s} as update t set v = 'p' where id = {k}", "prepare {s} as select nothing", "execute {s}", "execute {s}({i})", "execute {s}", "execute {s}({i})", "explain (costs off) execute {s}", "create table {x} as execute {s}",
 		"deallocate {s}", "deallocate {s}", "deallocate prepare all", "deallocate all", "discard all", "discard plans", "discard temp", "discard sequences", "do $$begin execute 'deallocate all'; end$$", "select name, statement from pg_prepared_statements where name in ('s1', 's2', 's3') order by 1", "select current_query()",
 	}},
@@ -63,7 +63,7 @@ var families = []family{
 		"declare {c} cursor for select generate_series(1, 9)", "declare {c} cursor for select * from t order by id", "declare {c} scroll cursor with hold for select generate_series(1, 5)", "declare {c} cursor with hold for select many(3)", "declare {c} binary cursor for select 1", "fetch {n} from {c}", "fetch all from {c}", "fetch backward 1 from {c}", "fetch {c}", "move {n} from {c}", "close {c}", "close all", "select name, statement from pg_cursors where name <> '' order by 1",
 		"declare {c} cursor for select many(4)", "update t set v = 'cur' where current of {c}", "declare {c} cursor for select * from t where id = {k} for update",
 	}},
-	{5, []string{ // what must run alone, or commits inside
+	{5, []string{ // statements that must run alone, or that commit inside
 		"vacuum t", "vacuum (analyze) t", "analyze t", "cluster t using t_pkey", "reindex table t", "reindex table concurrently t", "create index concurrently ti on t (v)", "drop index concurrently if exists ti", "create database nope", "alter system set work_mem = '1MB'", "drop database nope", "create unique index concurrently tj on log (v)",
 		"call twice({i})", "call twice({i})", "call undone({i})", "call plain({i}, {n})", "do $$begin insert into t values ({i}, 'x'); commit; insert into t values ({i}, 'y'); end$$", "do $$begin raise notice 'hello'; raise warning 'you'; end$$", "do $$begin perform wr({i}); exception when others then raise notice 'caught'; end$$",
 		"do $$begin commit; perform boom(); end$$", "do $$begin perform noise({n}); rollback; end$$", "call twice({i}); select 1", "vacuum t; select 1", "checkpoint",
@@ -76,13 +76,13 @@ var families = []family{
 	{3, []string{ // notifications
 		"listen ch", "listen ch", "unlisten ch", "unlisten *", "notify ch", "notify ch, 'p{i}'", "notify ch, 'p{i}'", "select pg_notify('ch', 'f{n}')", "select pg_notify('', 'x')", "select pg_listening_channels()",
 	}},
-	{3, []string{ // nothing, or nearly
+	{3, []string{ // nothing, or almost nothing
 		"", ";", " ;; ", "-- nothing", "/* /* */ */", "\n\t", "/*", "--\n;", ";select 1", "select 1;", "\v", "begin;", ";commit;", "select 1;;", "\x00",
 	}},
 }
 
-// withParameters are statements for the extended protocol, each with what fits
-// its parameters.
+// withParameters are statements for the extended protocol, each with matching values
+// for its parameters.
 var withParameters = []struct {
 	sql    string
 	values []string
@@ -115,7 +115,7 @@ var weights = func() (sum int) {
 	return sum
 }()
 
-// phrase draws a statement.
+// phrase picks a random statement.
 func phrase(r *rand.Rand) string {
 	n := r.IntN(weights)
 	for _, f := range families {
@@ -126,7 +126,7 @@ func phrase(r *rand.Rand) string {
 	panic("unreachable")
 }
 
-// placed puts numbers and names into a phrase.
+// placed substitutes numbers and names in a phrase.
 func placed(r *rand.Rand, s string) string {
 	var b strings.Builder
 	for {
@@ -168,7 +168,7 @@ func name(r *rand.Rand, kind byte) string {
 	}
 }
 
-// text draws the text of a Query: one statement or several.
+// text returns the random text of a Query: one statement or several.
 func text(r *rand.Rand) string {
 	if r.IntN(3) > 0 {
 		return dress(r, phrase(r))
@@ -183,7 +183,7 @@ func text(r *rand.Rand) string {
 	return dress(r, b.String())
 }
 
-// dress changes what does not matter about a text, mostly.
+// dress changes a text in ways that mostly do not matter.
 func dress(r *rand.Rand, s string) string {
 	switch r.IntN(30) {
 	case 0:

@@ -21,61 +21,61 @@ import (
 const (
 	// patience is how long a peer may take for what it must do.
 	patience = 20 * time.Second
-	// glance is how long a wait goes on before it is asked whether the server
-	// waits too; then it is asked again and again, after that long.
+	// glance is how long a wait lasts before it tests whether the server is waiting
+	// too, and the interval of further tests.
 	glance = 2 * time.Millisecond
 )
 
-// transcript is what came back.
+// transcript is what the client received.
 type transcript struct {
 	startup []wiretest.Message // up to the first ReadyForQuery
 	all     []wiretest.Message
-	// others are the notifications of other sessions. Which message of the server they
-	// stand behind is a matter of time.
+	// others are the notifications of other sessions. Their position among the server's
+	// messages depends on timing.
 	others []wiretest.Message
 	seen   []seen // at the end of each wait
-	// end says how the connection ended: "" in order.
+	// end says how the connection ended: "" if normally.
 	end string
-	// unasked: the client ended without having asked for the last answers.
+	// unasked means that the client ended without having requested the last replies.
 	unasked bool
-	// keepsText: PREPARE or DECLARE stood among several statements of a text.
+	// keepsText means that PREPARE or DECLARE was one of several statements of a text.
 	keepsText bool
-	// stuck is what was seen of the peers if it did not end at all.
+	// stuck describes the peers if the connection did not end.
 	stuck string
 }
 
-// seen is how many messages had come.
+// seen is how many messages had arrived.
 type seen struct {
-	marks    int // of ReadyForQuery and CopyInResponse
+	marks    int // ReadyForQuery and CopyInResponse messages
 	all      int
 	canceled bool
 	closed   bool
 }
 
-// player plays one script on one connection. Its reader takes bytes of the
-// socket and makes messages of them in one go under mu: whoever has mu knows that
-// all that was read was understood.
+// player plays one script on one connection. Its reader reads bytes from the socket and
+// decodes them into messages while it holds mu, so whoever holds mu knows that
+// everything that was read has been decoded.
 type player struct {
 	to   target
 	conn net.Conn
 	raw  syscall.RawConn
 
 	mu     sync.Mutex
-	buf    []byte // read, and not yet a message
+	buf    []byte // read but not yet decoded
 	all    []wiretest.Message
 	others []wiretest.Message
-	told   int // of all, those in which Fencepost tells of itself
-	readys int // of ReadyForQuery
-	marks  int // and of CopyInResponse
+	told   int // number of messages in which Fencepost announces something
+	readys int // ReadyForQuery messages
+	marks  int // ReadyForQuery and CopyInResponse messages
 	closed bool
 	end    string
-	more   chan struct{} // told, with room for one, when something was read
+	more   chan struct{} // cap 1; signalled when something was read
 	done   chan struct{} // closed when the reader has ended
 
-	pid  uint32 // of the server's process
-	key  []byte // to cancel by
-	asks int    // messages sent that ReadyForQuery may answer, less those known not to be
-	odd  bool   // messages were sent of which nobody knows
+	pid  uint32 // the server's process
+	key  []byte // the cancel key
+	asks int    // messages sent that may get a ReadyForQuery, minus those known not to
+	odd  bool   // messages with unknown replies were sent
 	seen []seen
 }
 
@@ -83,16 +83,17 @@ type player struct {
 type target struct {
 	network, address string
 	params           []string
-	// asleep reports whether the server's process waits for its client: a wait ends
-	// when it does. like is what had come at the end of each wait on Postgres: a wait
-	// ends when as much has. Without either, waits end after a grace.
+	// asleep reports whether the server's process waits for its client; a wait ends
+	// when it does. like is how many messages had arrived at the end of each wait on
+	// Postgres; a wait ends when as many have arrived. Without either, waits end after
+	// a grace period.
 	asleep func(pid uint32) bool
-	// sleeps reports whether it sleeps because a statement says so.
+	// sleeps reports whether the process is sleeping because of a statement.
 	sleeps func(pid uint32) bool
 	// beside runs SQL as an administrator.
 	beside func(sql string) error
 	like   []seen
-	// before is called in front of the step of that index, if it is not nil.
+	// before, if not nil, is called before the step with that index.
 	before func(i int)
 	// witness describes the server's side of a connection that does not end.
 	witness func() string
@@ -108,7 +109,7 @@ func play(to target, s script) (transcript, error) {
 	_ = conn.SetWriteDeadline(time.Now().Add(10 * patience))
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
-		return transcript{}, fmt.Errorf("reach the socket: %w", err)
+		return transcript{}, fmt.Errorf("get the socket: %w", err)
 	}
 	p := &player{
 		to: to, conn: conn, raw: raw,
@@ -138,7 +139,7 @@ func (p *player) play(s script) (t transcript, err error) {
 	p.marks, p.readys, p.told = 0, 0, 0
 	p.mu.Unlock()
 	if !started {
-		return t, fmt.Errorf("no start: %v", t.startup)
+		return t, fmt.Errorf("the startup failed: %v", t.startup)
 	}
 	ok, err := p.steps(s)
 	if err != nil {
@@ -154,8 +155,8 @@ func (p *player) play(s script) (t transcript, err error) {
 	return t, nil
 }
 
-// steps sends what s says. It reports false if an answer did not come that Postgres
-// gave.
+// steps sends the steps of s. It reports false if a reply did not arrive that Postgres
+// sent.
 func (p *player) steps(s script) (ok bool, err error) {
 	var out []byte
 	half := 0
@@ -213,8 +214,8 @@ func (p *player) steps(s script) (ok bool, err error) {
 	return true, nil
 }
 
-// cancel cancels the statement in which the server sleeps. It does nothing where the
-// server did not come to sleep on Postgres, or cannot any more.
+// cancel cancels the statement in which the server sleeps. It does nothing if the
+// server did not sleep on Postgres, or cannot any more.
 func (p *player) cancel() error {
 	canceled := false
 	defer func() {
@@ -240,7 +241,7 @@ func (p *player) cancel() error {
 	return nil
 }
 
-// sendCancel asks for the end of what the server does, and waits until it was told.
+// sendCancel sends a cancel request and waits until it has been processed.
 func (p *player) sendCancel() error {
 	conn, err := net.DialTimeout(p.to.network, p.to.address, patience)
 	if err != nil {
@@ -260,7 +261,7 @@ func (p *player) sendCancel() error {
 	return nil
 }
 
-// unasked reports whether a script ends with messages that Postgres answers into
+// unasked reports whether a script ends with messages whose replies Postgres keeps in
 // its buffer.
 func unasked(s script) bool {
 	for _, st := range slices.Backward(s.steps) {
@@ -282,7 +283,7 @@ func keepsText(s script) bool {
 	})
 }
 
-// count follows how many ReadyForQuery may come.
+// count keeps track of how many ReadyForQuery messages may arrive.
 func (p *player) count(name string) {
 	switch name {
 	case "Sync", "Query", "FunctionCall":
@@ -290,21 +291,21 @@ func (p *player) count(name string) {
 	default:
 		p.odd = true
 	}
-	if name == "Sync" { // what came before it is answered in front of it
+	if name == "Sync" { // the replies to earlier messages come before it
 		p.odd = false
 	}
 }
 
-// hangUp ends what the client says.
+// hangUp closes the client's side of the connection.
 func (p *player) hangUp() { _ = p.conn.(interface{ CloseWrite() error }).CloseWrite() }
 
-// grace is how long a message may take that Postgres sent and that need not come:
-// what differs by design may make it fewer.
+// grace is how long a message may take that Postgres sent but that need not arrive,
+// because intentional differences may reduce their number.
 const grace = 100 * time.Millisecond
 
-// wait waits until the server waits, or, if any message will do, until one has
-// come. Through Fencepost it waits for as much as Postgres said, and reports false
-// if that did not come.
+// wait waits until the server waits for its client or, if any message will do, until
+// one has arrived. Through Fencepost it waits for as many messages as Postgres sent,
+// and reports false if they did not arrive.
 func (p *player) wait(any bool) (ok bool) {
 	if p.to.like == nil {
 		p.waitForServer(any)
@@ -320,10 +321,10 @@ func (p *player) wait(any bool) (ok bool) {
 	return ok
 }
 
-// waitForAsMuch waits until enough, and gives up when the server has waited for its
-// client for a while, and nothing came.
+// waitForAsMuch waits for enough, and gives up when the server has been waiting for its
+// client for a while and nothing has arrived.
 func (p *player) waitForAsMuch(enough func() bool) bool {
-	const still = 4 // glances, of a tenth of the patience in all
+	const still = 4 // glances, a tenth of the patience in all
 	came, waited := -1, 0
 	for until := time.Now().Add(patience); time.Now().Before(until); {
 		if p.await(patience/40, enough) {
@@ -359,9 +360,9 @@ func (p *player) waitForServer(any bool) {
 	}
 }
 
-// quiet reports that the server has read all that was sent and waits for more,
-// and that all it has sent was read: no answer will come. It holds for unix
-// sockets, which tell what their peer has not read.
+// quiet reports whether the server has read everything that was sent and waits for
+// more, and everything that it has sent has been read: no reply will come. It works for
+// Unix sockets, which report how much their peer has not read.
 func (p *player) quiet() bool {
 	if n, err := p.queued(unix.SIOCOUTQ); n > 0 || err != nil || !p.to.asleep(p.pid) {
 		return false
@@ -372,7 +373,7 @@ func (p *player) quiet() bool {
 	return n == 0 && err == nil
 }
 
-// queued asks the socket how many bytes wait in one of its queues.
+// queued returns how many bytes are in one of the socket's queues.
 func (p *player) queued(which uint) (n int, err error) {
 	if err := p.raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), which) }); err != nil {
 		return 0, err
@@ -380,7 +381,7 @@ func (p *player) queued(which uint) (n int, err error) {
 	return n, err
 }
 
-// await waits until cond holds, which is asked under mu.
+// await waits until cond, which is called under mu, is true.
 func (p *player) await(limit time.Duration, cond func() bool) bool {
 	holds := func() bool {
 		p.mu.Lock()
@@ -404,7 +405,7 @@ func (p *player) await(limit time.Duration, cond func() bool) bool {
 	}
 }
 
-// send writes b in a few pieces, or as one. A peer that takes no more has ended.
+// send writes b in several pieces or in one. A peer that accepts no more has ended.
 func (p *player) send(b []byte, cut bool, r *rand.Rand) {
 	for len(b) > 0 {
 		n := len(b)
@@ -421,7 +422,7 @@ func (p *player) send(b []byte, cut bool, r *rand.Rand) {
 	}
 }
 
-// read reads until the peer ends the connection.
+// read reads until the peer closes the connection.
 func (p *player) read() {
 	defer close(p.done)
 	chunk := make([]byte, 16<<10)
@@ -442,7 +443,7 @@ func (p *player) read() {
 			ended = p.closed
 			return true
 		})
-		if err != nil { // a deadline, or closed
+		if err != nil { // a deadline, or the connection was closed
 			p.mu.Lock()
 			p.take(nil, err)
 			p.mu.Unlock()
@@ -455,7 +456,7 @@ func (p *player) read() {
 	}
 }
 
-// take makes messages of what was read. mu is held.
+// take decodes what was read into messages. mu is held.
 func (p *player) take(b []byte, err error) {
 	if p.closed {
 		return
@@ -491,13 +492,13 @@ func (p *player) take(b []byte, err error) {
 		return
 	case errors.Is(err, io.EOF) && len(p.buf) == 0:
 	default:
-		p.end = "broken off" // by a reset, or in the middle of a message
+		p.end = "broken off" // by a reset, or within a message
 	}
 	p.closed = true
 }
 
-// readMessage takes one message from the front of b; n is its length, 0 while it
-// is not whole.
+// readMessage decodes one message at the start of b; n is its length, 0 while it is
+// incomplete.
 func readMessage(b []byte) (m wiretest.Message, n int, bad bool) {
 	const head = 5
 	if len(b) < head {

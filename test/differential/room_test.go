@@ -17,34 +17,34 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// room is one database with the tables that scripts work on, and a connection
-// past the proxy to look at them.
+// room is one database with the tables that scripts use, and a direct connection to
+// read them.
 type room struct {
 	house    *house
 	database string
 	asking   sync.Mutex // held while admin is used
 	admin    *pgx.Conn
-	fence    *store.Fence // nil where no proxy comes
-	heard    []string     // by admin, who listens
+	fence    *store.Fence // nil for direct connections
+	heard    []string     // notifications received by admin
 
-	fresh    contents // when it is new
-	now      contents // when it was looked at last
+	fresh    contents // the initial contents
+	now      contents // the contents as last read
 	rebuilds int
 }
 
 // contents is what scripts can have written.
 type contents struct {
-	shape string   // a digest of the catalogue's rows
-	rows  []string // of each part of rowsSQL; nil where the shape is not the fresh one
-	full  string   // of contentsSQL, if it was asked for
+	shape string   // a digest of the catalog's rows
+	rows  []string // of each part of rowsSQL; nil if the shape is not the initial one
+	full  string   // of contentsSQL, if requested
 }
 
-// same reports whether nothing has changed in a room from one look to another.
+// same reports whether nothing has changed in a room between two reads.
 func (c contents) same(d contents) bool {
 	return c.shape == d.shape && c.like(d)
 }
 
-// like reports whether two rooms hold the same, or one at two times.
+// like reports whether two rooms, or one at two times, have the same contents.
 func (c contents) like(d contents) bool {
 	if c.rows != nil && d.rows != nil {
 		return slices.Equal(c.rows[:compared], d.rows[:compared])
@@ -84,7 +84,7 @@ func newRoom(t *testing.T, h *house, fenced bool) *room {
 	return r
 }
 
-// reopen connects, once the server lets anybody in.
+// reopen connects once the server accepts connections.
 func (r *room) reopen() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -97,12 +97,12 @@ func (r *room) reopen() error {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("connect to look: %w", err)
+			return fmt.Errorf("connect to read the room: %w", err)
 		}
 	}
 }
 
-// listen connects as the administrator, who hears what the scripts notify.
+// listen connects as the administrator, who receives the scripts' notifications.
 func (r *room) listen(ctx context.Context) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(r.house.pg.DSN(pgtest.Superuser, r.database))
 	if err != nil {
@@ -131,7 +131,7 @@ func (r *room) do(sql string) error {
 	return nil
 }
 
-// ask asks for one value.
+// ask reads one value.
 func (r *room) ask(into any, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -143,7 +143,7 @@ func (r *room) ask(into any, sql string, args ...any) error {
 	return nil
 }
 
-// look notes what the room holds.
+// look records the contents of the room.
 func (r *room) look() (err error) {
 	var c contents
 	if err := r.ask(&c.shape, shapeSQL); err != nil {
@@ -158,7 +158,7 @@ func (r *room) look() (err error) {
 	return err
 }
 
-// lookAtAll adds to what was noted what can be compared with another room.
+// lookAtAll also records what can be compared with another room.
 func (r *room) lookAtAll() error {
 	if r.now.full != "" {
 		return nil
@@ -166,7 +166,7 @@ func (r *room) lookAtAll() error {
 	return r.ask(&r.now.full, contentsSQL)
 }
 
-// tidy makes the room new again, after a look.
+// tidy restores the initial state of the room after a look.
 func (r *room) tidy() error {
 	if r.now.shape != r.fresh.shape {
 		if err := r.do(tidySQL); err != nil {
@@ -195,14 +195,14 @@ func (r *room) tidy() error {
 		return err
 	}
 	if !r.now.same(r.fresh) {
-		return fmt.Errorf("the room cannot be made new: it is\n%s\nand was\n%s", r.now, r.fresh)
+		return fmt.Errorf("the room cannot be restored: it is\n%s\nand was\n%s", r.now, r.fresh)
 	}
 	return nil
 }
 
-// rebuild makes the room from nothing.
+// rebuild recreates the room from scratch.
 func (r *room) rebuild() error {
-	if r.rebuilds++; r.rebuilds%50 == 0 { // dead rows of the catalogue make it slow
+	if r.rebuilds++; r.rebuilds%50 == 0 { // dead rows of the catalog slow it down
 		if err := r.do("vacuum pg_class, pg_attribute, pg_type, pg_proc, pg_depend, pg_index, pg_namespace, pg_constraint, pg_trigger, pg_rewrite, pg_attrdef, pg_sequence, pg_description"); err != nil {
 			return err
 		}
@@ -218,7 +218,7 @@ func (r *room) rebuild() error {
 		return err
 	}
 	if before.rows != nil && !r.now.same(before) {
-		return fmt.Errorf("the room cannot be built anew: it is\n%s\nand was\n%s", r.now, before)
+		return fmt.Errorf("the room cannot be rebuilt: it is\n%s\nand was\n%s", r.now, before)
 	}
 	r.fresh = r.now
 	return nil
@@ -240,7 +240,7 @@ func (r *room) asleep(pid uint32) bool {
 	return err == nil && waits
 }
 
-// sleeps reports whether a server process is inside pg_sleep.
+// sleeps reports whether a server process is in pg_sleep.
 func (r *room) sleeps(pid uint32) bool {
 	var sleeps bool
 	err := r.ask(&sleeps, "select exists (select from pg_stat_get_activity($1) where wait_event = 'PgSleep')", int32(pid))
@@ -252,7 +252,7 @@ func (r *room) proxied(s script, like []seen, before func(int)) (outcome, error)
 	return r.outcome(r.play(s, like, before))
 }
 
-// play plays s through Fencepost, and does not look at the contents.
+// play plays s through Fencepost, without reading the contents.
 func (r *room) play(s script, like []seen, before func(int)) (transcript, error) {
 	r.heard = nil
 	return play(target{
@@ -266,10 +266,10 @@ func (r *room) params() []string {
 	return []string{"user", pgtest.App, "database", r.database, "client_encoding", "UTF8"}
 }
 
-// stuckAt begins what witness says.
+// stuckAt is the prefix of what witness returns.
 const stuckAt = "\nthe server's processes:\n"
 
-// witness says what the server's processes and this one's goroutines do.
+// witness describes the server's processes and this process's goroutines.
 func (r *room) witness() string {
 	var backends string
 	if err := r.ask(&backends, `select string_agg(format('%s %s %s %s %s %s', pid, usename, state, wait_event_type, wait_event, left(query, 200)), e'\n')
@@ -280,7 +280,7 @@ func (r *room) witness() string {
 	return stuckAt + backends + "\nthe goroutines:\n" + string(stacks[:runtime.Stack(stacks, true)])
 }
 
-// outcome is what a script led to.
+// outcome is the result of a script.
 type outcome struct {
 	transcript
 	contents contents
@@ -288,7 +288,7 @@ type outcome struct {
 	room     *room
 }
 
-// outcome looks at the database.
+// outcome reads the database.
 func (r *room) outcome(t transcript, err error) (outcome, error) {
 	if err == nil {
 		err = r.look()

@@ -11,26 +11,26 @@ import (
 // script is what one client does on one connection.
 type script struct {
 	about string // what it shows, if it is kept
-	// cut seeds where the bytes are cut into pieces; 0 cuts nowhere.
+	// cut is the seed for splitting the bytes into pieces; 0 means no splitting.
 	cut   uint64
 	steps []step
-	// free says that what is answered cannot be compared: see generateWild.
+	// free means that the replies cannot be compared: see generateWild.
 	free bool
 }
 
-// namesEpochs reports whether the client says for which epoch it writes.
+// namesEpochs reports whether the client sets the epoch for which it writes.
 func (s script) namesEpochs() bool { return strings.Contains(s.String(), "fencepost.") }
 
-// step is a message, or a wait. As text it is its name and its words:
+// step is a message or a wait. As text it is its name and its words:
 //
 //	Query "text" · Parse "name" "text" oid… · Describe S|P "name" · Close S|P "name"
 //	Bind "portal" "statement" [formats=1,0] [results=1] ("value"|null)…
 //	Execute "portal" rows · Sync · Flush · CopyData "data" · CopyDone · CopyFail "why"
 //	FunctionCall oid [formats=1] [results=1] ("value"|null)…
 //	Message t "body" · Bytes "as they are" · Terminate · Hangup
-//	Half n: the next message is cut behind n bytes, and its rest waits until the server does
-//	Cancel: once the server sleeps, which somebody asked it for, it is canceled
-//	Cancel now: whatever it does
+//	Half n: the next message is split after n bytes; the rest waits until the server does
+//	Cancel: cancels once the server sleeps because of a statement
+//	Cancel now: cancels whatever it does
 //	Beside "sql": run by an administrator
 //	wait ready: for a ReadyForQuery, a CopyInResponse or the end
 //	wait answer: for any message
@@ -71,7 +71,7 @@ func (s step) String() string {
 	return b.String()
 }
 
-// text is the i-th word, "" if there is none.
+// text returns the i-th word, "" if there is none.
 func (s step) text(i int) string {
 	if i < len(s.words) {
 		return s.words[i].text
@@ -85,7 +85,7 @@ var types = map[string]byte{
 	"CopyData": 'd', "CopyDone": 'c', "CopyFail": 'f', "FunctionCall": 'F', "Terminate": 'X',
 }
 
-// bytes is the step as it goes over the wire, nil for waits.
+// bytes returns the step as it is sent, nil for waits.
 func (s step) bytes() []byte {
 	var body []byte
 	switch s.name {
@@ -118,13 +118,13 @@ func (s step) bytes() []byte {
 		formats, values, results := s.arguments(1)
 		body = binary.BigEndian.AppendUint32(nil, number(s.text(0)))
 		body = append(append(body, formats...), values...)
-		body = append(body, results[len(results)-2:]...) // one format: 0 unless named
+		body = append(body, results[len(results)-2:]...) // one format: 0 unless given
 	}
 	return message(types[s.name], body)
 }
 
-// arguments are the formats, values and result formats from the i-th word on,
-// each with its count in front.
+// arguments returns the formats, values and result formats from the i-th word on, each
+// preceded by its count.
 func (s step) arguments(i int) (formats, values, results []byte) {
 	formats, results = []byte{0, 0}, []byte{0, 0}
 	var n int
@@ -146,7 +146,7 @@ func (s step) arguments(i int) (formats, values, results []byte) {
 	return formats, append(binary.BigEndian.AppendUint16(nil, uint16(n)), values...), results
 }
 
-// shorts are the numbers of a list, with their count in front.
+// shorts returns the numbers of a list, preceded by their count.
 func shorts(list string) []byte {
 	items := strings.Split(list, ",")
 	b := binary.BigEndian.AppendUint16(nil, uint16(len(items)))
@@ -167,8 +167,8 @@ func message(typ byte, body []byte) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{typ}, uint32(len(body)+4)), body...)
 }
 
-// parseScript reads a script as String writes it. Lines that begin with < are
-// what a server said: they are for the reader only.
+// parseScript parses a script as String writes it. Lines that begin with < are a
+// server's replies; they are comments.
 func parseScript(text string) (script, error) {
 	var s script
 	for i, line := range strings.Split(text, "\n") {
@@ -192,7 +192,7 @@ func parseScript(text string) (script, error) {
 			}
 			s.steps = append(s.steps, st)
 		default:
-			return s, fmt.Errorf("line %d: %q is no step", i+1, line)
+			return s, fmt.Errorf("line %d: %q is not a step", i+1, line)
 		}
 	}
 	return s, nil
@@ -201,7 +201,7 @@ func parseScript(text string) (script, error) {
 func parseStep(line string) (step, error) {
 	name, rest, _ := strings.Cut(line, " ")
 	if _, ok := types[name]; !ok && !slices.Contains([]string{"Message", "Bytes", "Hangup", "Half", "Cancel", "Beside"}, name) {
-		return step{}, fmt.Errorf("%q is no message", name)
+		return step{}, fmt.Errorf("%q is not a message", name)
 	}
 	s := step{name: name}
 	for rest = strings.TrimSpace(rest); rest != ""; rest = strings.TrimSpace(rest) {
@@ -224,7 +224,7 @@ func parseStep(line string) (step, error) {
 	return s, nil
 }
 
-// String writes the script as a transcript without answers.
+// String formats the script as a transcript without replies.
 func (s script) String() string {
 	var b strings.Builder
 	for line := range strings.Lines(s.about) {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// shrinkRuns and shrinkTime bound how often, and for how long, a failing script
-// is played to make it small.
+// shrinkRuns and shrinkTime limit how often, and for how long, a failing script is
+// played to shrink it.
 const (
 	shrinkRuns = 400
 	shrinkTime = 30 * time.Second
 )
 
-// shrink makes a failing script small: fails says whether one still does. It
-// leaves out steps, then statements of texts, then the cuts.
+// shrink shrinks a failing script; fails reports whether a script still fails. It
+// removes steps, then statements of texts, then the splitting.
 func shrink(s script, fails func(script) bool) script {
 	left, until := shrinkRuns, time.Now().Add(shrinkTime)
 	try := func(c script) bool {
@@ -49,7 +49,7 @@ func shrink(s script, fails func(script) bool) script {
 	return s
 }
 
-// shorter leaves one statement out of the text of step i, or cuts its end off.
+// shorter removes one statement from the text of step i, or truncates it.
 func shorter(s *script, i int, try func(script) bool) bool {
 	for w, word := range s.steps[i].words {
 		if !word.quoted {
@@ -74,7 +74,7 @@ func shorter(s *script, i int, try func(script) bool) bool {
 	return false
 }
 
-// with is the script with another text as word w of step i.
+// with returns the script with another text as word w of step i.
 func (s *script) with(i, w int, text string) script {
 	c := *s
 	c.steps = append([]step(nil), s.steps...)

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-// TestSafetyStaleTwin plays scripts by a worker that is superseded at a random
-// point. Once the grant to its successor has returned, nothing in the database
-// changes any more, whatever was under way; and the worker is told what Postgres
-// would say had it ended the connection there.
+// TestSafetyStaleTwin plays scripts as a worker that is superseded at a random point.
+// Once the grant to its successor has returned, nothing in the database changes any
+// more, whatever was in progress. The worker gets the replies that it would get from
+// Postgres if Postgres ended the connection at that point.
 func TestSafetyStaleTwin(t *testing.T) {
 	t.Parallel()
 	twins(t, (*pair).stale)
 }
 
-// TestSafetyFollowerTwin plays scripts by a worker that does not lead: nothing
-// in the database changes, and the connection lives as long as on Postgres.
+// TestSafetyFollowerTwin plays scripts as a worker that does not lead: nothing in the
+// database changes, and the connection lasts as long as on Postgres.
 func TestSafetyFollowerTwin(t *testing.T) {
 	t.Parallel()
 	twins(t, (*pair).follows)
@@ -30,8 +30,8 @@ func TestSafetyFollowerTwin(t *testing.T) {
 // ordinaryTwins is how many scripts of each kind an ordinary run plays.
 const ordinaryTwins = 120
 
-// twins plays random scripts, a quarter as many as TestScripts where a number is
-// asked for.
+// twins plays random scripts, a quarter as many as TestScripts if a number is
+// requested.
 func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
 	n := ordinaryTwins
 	if *count > 0 {
@@ -71,8 +71,8 @@ func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
 	})
 }
 
-// stale plays s by a worker that is superseded in front of a random step, beside
-// it or while it waits.
+// stale plays s as a worker that is superseded before a random step, during it or while
+// it waits.
 func (p *pair) stale(s script, r *rand.Rand) error {
 	s.free = s.free || s.namesEpochs()
 	want, err := p.wanted(s)
@@ -111,34 +111,34 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 	return room.tidy()
 }
 
-// refusedInPlace: up to where the worker was refused it was told what Postgres
-// says, then that it was superseded, and then nothing more.
+// refusedInPlace checks that the worker got Postgres' replies up to where it was
+// refused, then the refusal, and nothing more.
 func refusedInPlace(want, got []string) error {
 	const told = `ErrorResponse FATAL ZF001 "`
 	for i, g := range got {
 		switch {
 		case strings.HasPrefix(g, told):
 			if i != len(got)-1 {
-				return fmt.Errorf("it goes on behind the refusal with %s", got[i+1])
+				return fmt.Errorf("it continues after the refusal with %s", got[i+1])
 			}
 			return nil
 		case inPipeline(g), strings.HasPrefix(g, "ErrorResponse ERROR 25001 ") && strings.Contains(g, "must be called before any query"), strings.Contains(g, "57014 \"canceling statement due to statement timeout"):
 			return nil // the latter while the check waited for the grant
 		case i >= len(want):
-			return fmt.Errorf("message %d is %s, where Postgres says nothing more", i, g)
+			return fmt.Errorf("message %d is %s, where Postgres sends nothing more", i, g)
 		case !*words && strings.Fields(g)[0] == strings.Fields(want[i])[0] && !strings.Contains(g, "ZF0"):
-			continue // a difference in words at most
+			continue // at most a difference in wording
 		case g != want[i] && !refusedEarlier(want[i:], g):
-			return fmt.Errorf("message %d is %s, and not %s", i, g, want[i])
+			return fmt.Errorf("message %d is %s, want %s", i, g, want[i])
 		}
 	}
 	if len(got) < len(want) {
-		return fmt.Errorf("it ends without a word, where Postgres says %s", want[len(got)])
+		return fmt.Errorf("it ends without a message, where Postgres sends %s", want[len(got)])
 	}
 	return nil
 }
 
-// follows plays s by a worker that never leads, while another does.
+// follows plays s as a worker that never leads, while another one does.
 func (p *pair) follows(s script, _ *rand.Rand) error {
 	room := p.fenced
 	leader := room.house.Sit(room.database, "leader", room.fence)
@@ -157,19 +157,19 @@ func (p *pair) follows(s script, _ *rand.Rand) error {
 		return fmt.Errorf("a worker that does not lead has written. Before:\n%s\nat the end:\n%s", room.fresh, room.now)
 	}
 	for _, l := range lines(got.all) {
-		if strings.HasPrefix(l, "ErrorResponse FATAL ZF") && !s.namesEpochs() { // who names one of long ago is superseded
+		if strings.HasPrefix(l, "ErrorResponse FATAL ZF") && !s.namesEpochs() { // a client that names an old epoch is superseded
 			return fmt.Errorf("a follower's connection was ended: %s", l)
 		}
 	}
 	for _, h := range room.heard {
 		if !strings.HasPrefix(h, "ch beside ") {
-			return fmt.Errorf("a worker that does not lead was heard: %s", h)
+			return fmt.Errorf("a notification of a worker that does not lead was received: %s", h)
 		}
 	}
 	return room.tidy()
 }
 
-// wanted is what Postgres says to a script, nothing if that cannot be compared.
+// wanted returns what Postgres replies to a script, nothing if that cannot be compared.
 func (p *pair) wanted(s script) (transcript, error) {
 	if s.free {
 		return transcript{}, nil
@@ -178,8 +178,7 @@ func (p *pair) wanted(s script) (transcript, error) {
 	return want.transcript, errors.Join(err, p.plain.tidy())
 }
 
-// atRest waits until no backend of the workers is left, and looks at the
-// contents.
+// atRest waits until all backends of the workers have ended, and reads the contents.
 func (r *room) atRest() error {
 	for until := time.Now().Add(patience); ; {
 		var n int

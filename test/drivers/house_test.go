@@ -18,10 +18,11 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// resource is what every worker here competes for, each in its own database.
+// resource is the resource that every worker here competes for, each in its own
+// database.
 const resource = "billing"
 
-// schema is what the programs work on.
+// schema is the schema that the programs use.
 const schema = `
 CREATE TABLE account (id int PRIMARY KEY, balance int NOT NULL);
 CREATE TABLE event (id serial PRIMARY KEY, what text NOT NULL);
@@ -38,8 +39,7 @@ $$;
 SELECT reset_all();
 `
 
-// servers are the PostgreSQL servers of this test process, each with a proxy in
-// front: the default one, and 18.
+// servers are the PostgreSQL servers of this test process: the default one, and 18.
 var servers = map[string]func(testing.TB) *pgtest.Server{
 	"default": pgtest.Shared,
 	"18":      func(t testing.TB) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
@@ -57,7 +57,7 @@ func onEachServer(t *testing.T, test func(t *testing.T, pg *pgtest.Server, proxy
 	t.Helper()
 	for name, server := range servers {
 		if !fencing.Checking && name != "default" {
-			continue // that a test fails without the check needs no second server
+			continue // one server is enough to show that a test fails without the check
 		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -74,8 +74,8 @@ func newHouse(t testing.TB, pg *pgtest.Server, proxy string) *house {
 	return h
 }
 
-// connect opens a connection of the test's own as the application's role: at
-// the address, with these startup parameters.
+// connect opens a connection to the address as the application's role, with these
+// startup parameters.
 func (h *house) connect(t testing.TB, address string, params map[string]string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", pgtest.App, address, h.db))
@@ -95,7 +95,7 @@ func (h *house) connect(t testing.TB, address string, params map[string]string) 
 	return conn
 }
 
-// ask reads one text directly from PostgreSQL.
+// ask reads one text value directly from PostgreSQL.
 func (h *house) ask(t testing.TB, sql string) (value string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -106,8 +106,8 @@ func (h *house) ask(t testing.TB, sql string) (value string) {
 	return value
 }
 
-// startProxy runs fencepost serve in front of a server until the test ends, and
-// returns the address at which it serves.
+// startProxy runs fencepost serve in front of a server until the test ends, and returns
+// the address at which it serves.
 func startProxy(t testing.TB, pg *pgtest.Server) string {
 	t.Helper()
 	cmd := exec.Command(fencepost.path(t), "serve")
@@ -127,7 +127,7 @@ func startProxy(t testing.TB, pg *pgtest.Server) string {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		p.wait(t)
 		if strings.Contains(p.text(), "DATA RACE") || strings.Contains(p.text(), "panic") || strings.Contains(p.text(), `"msg":"oracle:`) {
-			t.Errorf("the proxy's log tells of a fault of the program:\n%s", p.text())
+			t.Errorf("the proxy's log shows a bug:\n%s", p.text())
 		} else if t.Failed() {
 			t.Logf("end of the proxy's log:\n%s", tail(p.text()))
 		}
@@ -142,8 +142,8 @@ func startProxy(t testing.TB, pg *pgtest.Server) string {
 	return ""
 }
 
-// environment is what programs under test inherit: nothing of the settings of
-// the person who runs the tests, and what is given.
+// environment returns the environment of programs under test: the given settings,
+// without the settings of the person who runs the tests.
 func environment(settings ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -155,8 +155,8 @@ func environment(settings ...string) []string {
 	return append(env, settings...)
 }
 
-// at are the variables that lead a program to the address. Without a worker it
-// names nothing; more are settings name=value.
+// at returns the variables that make a program connect to the address. If worker is
+// empty, no worker is named; more are settings name=value.
 func (h *house) at(t testing.TB, address, worker string, more ...string) []string {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)

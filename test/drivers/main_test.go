@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// patience bounds every wait whose length is not what a test is about.
+// patience bounds every wait whose duration is not under test.
 const patience = 60 * time.Second
 
 // outputs is the directory of what is built for this test process.
@@ -32,13 +32,13 @@ func TestMain(m *testing.M) {
 // build is something that is built once per test process.
 type build struct {
 	name string
-	args func(target string) []string // the command that makes target
-	dir  string                       // where it runs
+	args func(target string) []string // the command that builds target
+	dir  string                       // its working directory
 	once sync.Once
 	err  error
 }
 
-// path returns what was built, and builds it first if nobody has.
+// path returns the path of the result, and builds it on the first call.
 func (b *build) path(t testing.TB) string {
 	t.Helper()
 	target := filepath.Join(outputs, b.name)
@@ -51,7 +51,7 @@ func (b *build) path(t testing.TB) string {
 		}
 	})
 	if b.err != nil {
-		t.Fatalf("build %s (`make drivers` brings what it needs): %v", b.name, b.err)
+		t.Fatalf("build %s (`make drivers` installs what it needs): %v", b.name, b.err)
 	}
 	return target
 }
@@ -68,7 +68,7 @@ var fencepost = build{name: "fencepost", args: func(target string) []string {
 	return append(args, "github.com/fencepost/fencepost/cmd/fencepost")
 }}
 
-// goDrivers holds pgx and lib/pq.
+// goDrivers is the program with pgx and lib/pq.
 var goDrivers = build{name: "go-drivers", dir: "go", args: func(target string) []string {
 	return []string{"go", "build", "-buildvcs=false", "-o", target, "."}
 }}
@@ -78,10 +78,11 @@ var javaDriver = build{name: "java", args: func(target string) []string {
 	return []string{"javac", "-cp", jdbcJar, "-sourcepath", "java", "-d", target, "java/drivers/Pgjdbc.java"}
 }}
 
-// jdbcJar is where Debian's libpostgresql-jdbc-java keeps the driver.
+// jdbcJar is where Debian's libpostgresql-jdbc-java installs the driver.
 const jdbcJar = "/usr/share/java/postgresql.jar"
 
-// nodeModules is where scripts/drivers.sh keeps what package-lock.json names.
+// nodeModules returns where scripts/drivers.sh installs the packages of
+// package-lock.json.
 func nodeModules(t testing.TB) string {
 	t.Helper()
 	path, err := filepath.Abs("../../.cache/drivers/node/node_modules")
@@ -89,12 +90,12 @@ func nodeModules(t testing.TB) string {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("node's drivers are not here (`make drivers` brings them): %v", err)
+		t.Fatalf("node's drivers are not installed (run `make drivers`): %v", err)
 	}
 	return path
 }
 
-// python runs a program with the interpreter that Debian's packages are for.
+// python runs a program with the interpreter that Debian's packages support.
 func python(program string) (args, env []string) {
 	interpreter := "/usr/bin/python3"
 	if _, err := os.Stat(interpreter); err != nil {
@@ -103,10 +104,10 @@ func python(program string) (args, env []string) {
 	return []string{interpreter, "python/" + program}, []string{"PYTHONDONTWRITEBYTECODE=1"}
 }
 
-// driver is a program that speaks through one driver.
+// driver is a program that uses one driver.
 type driver struct {
 	name    string
-	command func(t testing.TB) (args, env []string) // the part's name comes last
+	command func(t testing.TB) (args, env []string) // the part's name is the last argument
 }
 
 var drivers = []driver{
@@ -121,7 +122,7 @@ var drivers = []driver{
 		return []string{"node", "node/postgresjs.js"}, []string{"NODE_PATH=" + nodeModules(t)}
 	}},
 	{"pgjdbc", func(t testing.TB) (args, env []string) {
-		// Small and quick to start: it lives for seconds.
+		// Optimise for a short run: it lasts only seconds.
 		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", javaDriver.path(t) + ":" + jdbcJar, "drivers.Pgjdbc"}, nil
 	}},
 }

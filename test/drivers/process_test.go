@@ -12,11 +12,11 @@ import (
 	"time"
 )
 
-// process is a child whose two outputs are read line by line to their end. It
-// dies with this program.
+// process is a child whose two outputs are read line by line to their end. It is killed
+// when this program dies.
 type process struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed when it has ended and all was read
+	done chan struct{} // closed when it has ended and its output has been read
 
 	mu struct {
 		sync.Mutex
@@ -24,22 +24,23 @@ type process struct {
 	}
 }
 
-// start runs cmd and gives each line that it prints to line, in order. It kills
-// the process when the test ends if it is there then.
+// start runs cmd and calls line with each line that it prints, in order. It kills the
+// process at the end of the test if it is still running.
 func start(t testing.TB, cmd *exec.Cmd, line func(string)) *process {
 	t.Helper()
 	read, write, err := os.Pipe()
 	if err != nil {
-		t.Fatalf("make a pipe: %v", err)
+		t.Fatalf("create a pipe: %v", err)
 	}
 	cmd.Stdout, cmd.Stderr = write, write
-	// Sent when the thread that started it ends; the Go runtime keeps its threads.
+	// The signal is sent when the thread that started the child ends; the Go runtime
+	// keeps its threads.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	err = cmd.Start()
 	_ = write.Close() // the child has its own
 	if err != nil {
 		_ = read.Close()
-		t.Fatalf("start %v (`make drivers` brings what is missing): %v", cmd.Args, err)
+		t.Fatalf("start %v (`make drivers` installs what is missing): %v", cmd.Args, err)
 	}
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	go p.collect(read, line)
@@ -50,7 +51,7 @@ func start(t testing.TB, cmd *exec.Cmd, line func(string)) *process {
 	return p
 }
 
-// collect reads all that the process prints, and then waits for its end.
+// collect reads everything that the process prints, and then waits until it has ended.
 func (p *process) collect(from io.ReadCloser, line func(string)) {
 	defer close(p.done)
 	in := bufio.NewScanner(from)
@@ -62,10 +63,10 @@ func (p *process) collect(from io.ReadCloser, line func(string)) {
 		line(in.Text())
 	}
 	_ = from.Close()
-	_ = p.cmd.Wait() // how it ended is in ProcessState
+	_ = p.cmd.Wait() // ProcessState says how it ended
 }
 
-// wait waits for the end of the process, and returns its exit code.
+// wait waits until the process has ended, and returns its exit code.
 func (p *process) wait(t testing.TB) int {
 	t.Helper()
 	select {
@@ -78,14 +79,14 @@ func (p *process) wait(t testing.TB) int {
 	return p.cmd.ProcessState.ExitCode()
 }
 
-// text is all that the process has printed so far.
+// text returns everything that the process has printed so far.
 func (p *process) text() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.mu.text.String()
 }
 
-// tail is the end of a long text.
+// tail returns the end of a long text.
 func tail(text string) string {
 	const most = 4000
 	if len(text) > most {

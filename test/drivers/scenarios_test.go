@@ -11,9 +11,9 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// scenario is one thing that every driver does, and what has to come of it: the
-// same for all drivers, directly and through Fencepost. So two runs that both
-// did nothing cannot pass for two runs that agree.
+// scenario is one thing that every driver does, with its expected result, which is the
+// same for all drivers, directly and through Fencepost. So two runs that both did
+// nothing cannot be taken for two runs that agree.
 type scenario struct {
 	name   string
 	does   string
@@ -76,8 +76,8 @@ var scenarios = []scenario{
 type line struct {
 	Scenario string `json:"scenario"`
 	Ready    bool   `json:"ready,omitempty"`
-	Lacks    string `json:"lacks,omitempty"`  // what the driver cannot do
-	Failed   string `json:"failed,omitempty"` // the scenario ended in a way it does not know
+	Lacks    string `json:"lacks,omitempty"`  // what the driver does not support
+	Failed   string `json:"failed,omitempty"` // the scenario ended in an unexpected way
 	Result   any    `json:"result,omitempty"`
 	Detail   any    `json:"detail,omitempty"`
 }
@@ -102,7 +102,7 @@ type run struct {
 	*process
 	answer func(string) error // writes a line to its standard input
 	ready  chan struct{}
-	got    *[]line // read after done
+	got    *[]line // read it after done
 }
 
 func (d driver) start(t testing.TB, part string, env []string) run {
@@ -122,7 +122,7 @@ func (d driver) start(t testing.TB, part string, env []string) run {
 	r.process = start(t, cmd, func(text string) {
 		var l line
 		switch err := json.Unmarshal([]byte(text), &l); {
-		case err != nil: // what the language's own machinery says
+		case err != nil: // output of the language's own runtime
 		case l.Ready:
 			r.ready <- struct{}{}
 		default:
@@ -132,7 +132,7 @@ func (d driver) start(t testing.TB, part string, env []string) run {
 	return r
 }
 
-// lines waits for the program's end and returns what it printed.
+// lines waits until the program has ended and returns what it printed.
 func (r run) lines(t testing.TB) []line {
 	t.Helper()
 	if code := r.wait(t); code != 0 {
@@ -152,7 +152,7 @@ func TestDriversMeetTheSameAsAtPostgres(t *testing.T) {
 				got := d.run(t, "scenarios", leader.at(t, proxy, "leader-1"))
 				d.compare(t, want, got)
 				if epoch := leader.ask(t, "SELECT max(epoch)::text || ' ' || count(*) FROM fencepost.grants"); epoch != "1 1" {
-					t.Errorf("the highest epoch and the number of grants are %s, want 1 1: it led all the time", epoch)
+					t.Errorf("the highest epoch and the number of grants are %s, want 1 1, because it led throughout", epoch)
 				}
 			})
 		}
@@ -177,7 +177,7 @@ func (d driver) compare(t *testing.T, direct, leader []line) {
 	}
 }
 
-// fault says how a line differs from the list, "" if it does not.
+// fault returns how a line differs from the list, "" if it does not.
 func (d driver) fault(s scenario, l line) string {
 	var want any
 	if err := json.Unmarshal([]byte(s.result), &want); err != nil {

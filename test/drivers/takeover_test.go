@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// join connects a worker of the test's own through the proxy.
+// join connects a worker of the test itself through the proxy.
 func (h *house) join(t testing.TB, worker string, more map[string]string) *pgx.Conn {
 	t.Helper()
 	params := map[string]string{"fencepost.resource": resource, "fencepost.worker": worker, "fencepost.worker_timeout": "0"}
@@ -22,8 +22,8 @@ func (h *house) join(t testing.TB, worker string, more map[string]string) *pgx.C
 	return h.connect(t, h.proxy, params)
 }
 
-// only requires a program to have printed one line, with this result, but for
-// what the driver is known to print otherwise.
+// only checks that a program has printed one line with this result, except for known
+// deviations of the driver.
 func (d driver) only(t *testing.T, lines []line, name string, want map[string]any) {
 	t.Helper()
 	for key, value := range otherwise[d.name][name] {
@@ -33,7 +33,7 @@ func (d driver) only(t *testing.T, lines []line, name string, want map[string]an
 	if err != nil {
 		t.Fatal(err)
 	}
-	var result any // as a program's line is read
+	var result any // decoded like a program's line
 	if err := json.Unmarshal(text, &result); err != nil {
 		t.Fatal(err)
 	}
@@ -43,12 +43,12 @@ func (d driver) only(t *testing.T, lines []line, name string, want map[string]an
 	}
 }
 
-// otherwise holds what drivers print in other words than the rest, by part.
+// otherwise lists known deviations of drivers, by part.
 var otherwise = map[string]map[string]map[string]any{
 	"psql": {"follower": {"batch": "lacks"}},
 	"lib/pq": {
 		"follower": {"batch": "lacks"},
-		// It puts driver.ErrBadConn in place of every FATAL of the server.
+		// It replaces every FATAL of the server by driver.ErrBadConn.
 		"stale":             {"sqlstate": "driver: bad connection", "severity": ""},
 		"stale_transaction": {"sqlstate": "driver: bad connection", "severity": ""},
 	},
@@ -57,7 +57,7 @@ var otherwise = map[string]map[string]map[string]any{
 		"stale_transaction": {"sqlstate": "CONNECTION_CLOSED", "severity": nil},
 	},
 	"psycopg": {
-		// libpq's text of a FATAL is all that is left of it.
+		// Of a FATAL it keeps only libpq's text.
 		"stale":             {"sqlstate": "worker stale-1 was superseded on resource billing", "severity": nil},
 		"stale_transaction": {"sqlstate": "worker stale-1 was superseded on resource billing", "severity": nil},
 	},
@@ -77,7 +77,7 @@ func TestSafetyDriversOfAFollowerAreRefusedAndGoOn(t *testing.T) {
 					"copy": "ZF002", "transaction": "ZF002", "kept": true, "again": 100,
 				})
 				if sum := h.ask(t, "SELECT sum(balance) || ' in ' || count(*) FROM account"); sum != "10000 in 100" {
-					t.Errorf("the accounts hold %s, want 10000 in 100: a follower wrote", sum)
+					t.Errorf("the accounts contain %s, want 10000 in 100: a follower wrote", sum)
 				}
 				if _, err := leader.Exec(context.Background(), "UPDATE account SET balance = 1 WHERE id = 1"); err != nil {
 					t.Errorf("the leader's write: %v", err)
@@ -97,7 +97,7 @@ func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 					h := newHouse(t, pg, proxy)
 					stale := d.start(t, part, h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
 					stale.awaitReady(t)
-					// It is silent: its lease goes to the next that wants it.
+					// It is silent, so its lease goes to the next worker that wants it.
 					next := h.join(t, "next-1", map[string]string{"fencepost.campaign": "wait"})
 					if _, err := next.Exec(context.Background(), "UPDATE account SET balance = 102 WHERE id = 1"); err != nil {
 						t.Fatalf("the next leader's write: %v", err)
@@ -117,10 +117,10 @@ func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 	})
 }
 
-// database/sql repeats a statement on another connection when lib/pq calls the
-// connection bad, which it does at every FATAL. If the next leader has left
-// again by then, that connection leads: nothing but what its worker was told may
-// stand in the way of a write that was thought of before.
+// database/sql repeats a statement on another connection when lib/pq reports the
+// connection as bad, which it does at every FATAL. If the next leader has left by then,
+// that new connection leads. Only the epoch that was announced to the worker can then
+// prevent a write that was decided earlier.
 func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
@@ -145,7 +145,7 @@ func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 	})
 }
 
-// awaitReady waits until the program has read and wants to be superseded.
+// awaitReady waits until the program has read and waits to be superseded.
 func (r run) awaitReady(t testing.TB) {
 	t.Helper()
 	select {

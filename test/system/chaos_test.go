@@ -19,18 +19,18 @@ type chaos struct {
 	rand    *rand.Rand
 	proxies []*proxy
 	workers []*worker
-	born    int  // workers so far
-	pinned  bool // each worker knows one proxy only
+	born    int  // workers started so far
+	pinned  bool // each worker knows only one proxy
 }
 
-// fault is something that goes wrong. It returns when all goes on, but for its
-// consequences.
+// fault is a fault. It returns when everything is running again, but not necessarily
+// recovered.
 type fault struct {
 	name string
 	do   func(c *chaos)
 }
 
-// workerFaults leave the proxies and Postgres alone.
+// workerFaults do not affect the proxies or Postgres.
 var workerFaults = []fault{
 	{"a worker is frozen for a while", func(c *chaos) {
 		w := c.anyWorker()
@@ -48,8 +48,8 @@ var workerFaults = []fault{
 	}},
 }
 
-// TestSafetyTwoProxiesAgree: workers on two proxies, frozen, thawed, deposed and
-// killed at random, are never two who write.
+// TestSafetyTwoProxiesAgree checks that among workers on two proxies that are frozen,
+// thawed, deposed and killed at random, two never write at the same time.
 func TestSafetyTwoProxiesAgree(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
@@ -58,20 +58,20 @@ func TestSafetyTwoProxiesAgree(t *testing.T) {
 			c := newChaos(t, provider, "LEASE_TTL=2s")
 			c.run(12*time.Second, workerFaults)
 			if fencing.Checking && c.r.refusals(fencing.StateSuperseded) == 0 {
-				t.Error("nobody was superseded: this run shows nothing")
+				t.Error("no worker was superseded, so the run proves nothing")
 			}
 		})
 	}
 }
 
-// newChaos starts two proxies and four workers, who take the other proxy when
-// one fails.
+// newChaos starts two proxies and four workers, which use the other proxy when one
+// fails.
 func newChaos(t testing.TB, provider string, settings ...string) *chaos {
 	t.Helper()
 	return newChaosWith(t, provider, false, settings)
 }
 
-// newPinnedChaos starts them so that each worker knows one proxy only.
+// newPinnedChaos is newChaos for workers that know only one proxy.
 func newPinnedChaos(t testing.TB, provider string, settings ...string) *chaos {
 	t.Helper()
 	return newChaosWith(t, provider, true, settings)
@@ -99,8 +99,8 @@ func newChaosWith(t testing.TB, provider string, pinned bool, settings []string,
 	return c
 }
 
-// hire starts a new worker with a load. Workers with an even place prefer the
-// first proxy.
+// hire starts a new worker with a load. Workers with an even place prefer the first
+// proxy.
 func (c *chaos) hire(place int) *worker {
 	c.born++
 	w := c.worker(fmt.Sprintf("w%d", c.born))
@@ -116,7 +116,7 @@ func (c *chaos) hire(place int) *worker {
 	return w
 }
 
-// run makes faults for a time, lets all calm down, and compares.
+// run injects faults for a time, lets everything recover, and checks the result.
 func (c *chaos) run(length time.Duration, faults []fault) {
 	c.t.Helper()
 	count := map[string]int{}
@@ -132,7 +132,7 @@ func (c *chaos) run(length time.Duration, faults []fault) {
 	c.finish()
 }
 
-// finish lets all calm down, ends the loads, and compares.
+// finish lets everything recover, ends the loads, and checks the result.
 func (c *chaos) finish() {
 	c.t.Helper()
 	before := c.r.successes()
@@ -151,7 +151,7 @@ func (c *chaos) wait(least, most time.Duration) {
 
 func (c *chaos) anyWorker() *worker { return c.workers[c.rand.IntN(len(c.workers))] }
 
-// leader is the worker of the latest grant, nil if it is gone.
+// leader returns the worker of the latest grant, nil if it is gone.
 func (c *chaos) leader() *worker {
 	name := ask[string](c.house, "SELECT coalesce((SELECT worker FROM fencepost.grants ORDER BY epoch DESC LIMIT 1), '')")
 	for _, w := range c.workers {
@@ -162,8 +162,8 @@ func (c *chaos) leader() *worker {
 	return nil
 }
 
-// depose takes the leader's lease away, as an operator can do by mistake, while
-// it works or while it is frozen, and waits until somebody was granted an epoch.
+// depose takes the leader's lease away, as an operator may do by mistake, while it
+// works or while it is frozen, and waits until a worker has been granted a new epoch.
 func (c *chaos) depose(frozen bool) {
 	w := c.leader()
 	if w == nil {
@@ -174,7 +174,7 @@ func (c *chaos) depose(frozen bool) {
 		w.freeze(c.t)
 		defer w.thaw(c.t)
 	}
-	// It may take the lease again before anybody else, under its epoch.
+	// It may reacquire the lease before anybody else, under its epoch.
 	for epoch, tries := c.epoch(), 0; tries < 5; tries++ {
 		c.takeLease()
 		if holds(1500*time.Millisecond, func() bool { return c.epoch() > epoch }) {

@@ -15,7 +15,7 @@ func tracked() pgtest.Option {
 	return pgtest.WithConfig(map[string]string{"track_commit_timestamp": "on"})
 }
 
-// entry is one increment as the database holds it.
+// entry is one increment as recorded in the database.
 type entry struct {
 	attempt
 	parts     int
@@ -24,16 +24,15 @@ type entry struct {
 	committed time.Time
 }
 
-// term is one grant as the ledger holds it. It lasts until the commit of the
-// next one.
+// term is one grant as recorded in the ledger. It lasts until the next grant commits.
 type term struct {
 	epoch     int64
 	worker    string
 	committed time.Time
 }
 
-// check compares what the workers were told with the data and the ledger, and
-// fails the test with the history if they disagree. The server must be tracked.
+// check compares the workers' reports with the data and the ledger, and fails the test
+// with the history if they disagree. The server must be tracked.
 func (r *history) check(h *house) {
 	r.t.Helper()
 	faults := r.faults(h)
@@ -43,7 +42,7 @@ func (r *history) check(h *house) {
 	const most = 20
 	for i, fault := range faults {
 		if i == most {
-			r.t.Errorf("and %d violations more", len(faults)-most)
+			r.t.Errorf("and %d more violations", len(faults)-most)
 			break
 		}
 		r.t.Error(fault)
@@ -58,7 +57,8 @@ func (r *history) faults(h *house) []string {
 	return append(faults, r.asAnswered(entries)...)
 }
 
-// wholeAndSingle: no increment is there by half, and none overwrote another.
+// wholeAndSingle checks that no increment is there in part, and that none overwrote
+// another.
 func wholeAndSingle(entries []entry, counter int64) (faults []string) {
 	values := map[int64]attempt{}
 	for _, e := range entries {
@@ -76,8 +76,8 @@ func wholeAndSingle(entries []entry, counter int64) (faults []string) {
 	return faults
 }
 
-// withinTerms: epochs grow in the order of commits, and each increment was
-// committed within the term of the worker that made it.
+// withinTerms checks that epochs grow in the order of commits, and that each increment
+// was committed within the term of its worker.
 func withinTerms(entries []entry, terms []term) (faults []string) {
 	byEpoch := map[int64]int{}
 	for i, t := range terms {
@@ -106,7 +106,8 @@ func withinTerms(entries []entry, terms []term) (faults []string) {
 	return faults
 }
 
-// asAnswered: what was acknowledged is there, and what was refused is not.
+// asAnswered checks that what was acknowledged is there, and that what was refused is
+// not.
 func (r *history) asAnswered(entries []entry) (faults []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

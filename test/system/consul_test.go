@@ -14,8 +14,8 @@ import (
 	"github.com/fencepost/fencepost/internal/consultest"
 )
 
-// TestConsulIsMeddledWith: whatever an operator does to a lease, one of the
-// workers writes in the end, under an epoch that did not fall.
+// TestConsulIsMeddledWith checks that whatever an operator does to a lease, one of the
+// workers eventually writes, under an epoch that has not fallen.
 func TestConsulIsMeddledWith(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(h *house){
@@ -41,8 +41,8 @@ func TestConsulIsMeddledWith(t *testing.T) {
 	}
 }
 
-// oneWrites: of a, who led, and b, one can write in the end. If it is b, then a
-// was superseded.
+// oneWrites checks that either a, which led, or b can eventually write. If it is b, a
+// has been superseded.
 func (h *house) oneWrites(a, b *client) {
 	h.t.Helper()
 	var first, second error
@@ -57,15 +57,15 @@ func (h *house) oneWrites(a, b *client) {
 	case first == nil && second == nil:
 		h.t.Error("both wrote")
 	case first == nil && (granted != "a" || stateOf(second) != fencing.StateNotLeader):
-		h.t.Errorf("a leads on; granted %q, b was told: %v", granted, second)
+		h.t.Errorf("a still leads; granted %q, b got: %v", granted, second)
 	case second == nil && (granted != "a b" || stateOf(first) != "" && stateOf(first) != fencing.StateSuperseded):
-		h.t.Errorf("b leads; granted %q, a was told: %v", granted, first)
+		h.t.Errorf("b leads; granted %q, a got: %v", granted, first)
 	}
 }
 
-// TestConsulStandsStill: the worker stops at the deadline, not before, and goes
-// on under its epoch when Consul answers again. The proxy stays ready, and says
-// what is wrong.
+// TestConsulStandsStill checks that the worker stops at the deadline but not before,
+// and continues under its epoch when Consul responds again. The proxy stays ready and
+// reports the problem.
 func TestConsulStandsStill(t *testing.T) {
 	t.Parallel()
 	const ttl, wait = 4 * time.Second, 200 * time.Millisecond
@@ -81,7 +81,7 @@ func TestConsulStandsStill(t *testing.T) {
 			agent.Stop()
 		}
 		since := time.Now()
-		var last time.Time // of a success
+		var last time.Time // of the last success
 		var err error
 		eventually(t, patience, "the worker to be stopped", func() bool {
 			sent := time.Now()
@@ -94,10 +94,10 @@ func TestConsulStandsStill(t *testing.T) {
 			t.Errorf("%s: the write after the deadline: %v; want ZF002", how, err)
 		}
 		if last.Sub(since) > ttl {
-			t.Errorf("%s: a write passed %s after Consul was gone; the TTL is %s", how, last.Sub(since), ttl)
+			t.Errorf("%s: a write succeeded %s after Consul was gone; the TTL is %s", how, last.Sub(since), ttl)
 		}
 		if last.Before(since) {
-			t.Errorf("%s: no write passed before the deadline", how)
+			t.Errorf("%s: no write succeeded before the deadline", how)
 		}
 		if how == "paused" {
 			agent.Continue(t)
@@ -113,8 +113,8 @@ func TestConsulStandsStill(t *testing.T) {
 	}
 }
 
-// TestConsulIsRestoredFromAnOldSnapshot, in place: the order of awards goes on
-// above all that was, and so do the epochs.
+// TestConsulIsRestoredFromAnOldSnapshot restores it in place: the order of awards
+// continues above all earlier ones, and so do the epochs.
 func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t)
@@ -125,12 +125,12 @@ func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 	a.leave()
 	b := h.join(two, "b", "campaign", "wait")
 	b.must("INSERT INTO work VALUES ('b')")
-	two.freeze(t)              // or b might take the lease again, under its own epoch
+	two.freeze(t)              // otherwise b might reacquire the lease under its own epoch
 	agent.Restore(t, snapshot) // in which a holds the lease
 	c := h.join(one, "c", "campaign", "wait")
 	two.thaw(t)
 	if err := b.exec("INSERT INTO work VALUES ('b, stale')"); stateOf(err) != fencing.StateSuperseded {
-		t.Errorf("the write of the one that was deposed: %v; want ZF001", err)
+		t.Errorf("the deposed worker's write: %v; want ZF001", err)
 	}
 	c.must("INSERT INTO work VALUES ('c')")
 	if h.granted() != "a b c" || h.epoch() != 3 {
@@ -138,9 +138,9 @@ func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 	}
 }
 
-// TestConsulIsRebuiltFromAnOldSnapshot: the order of awards went back, so nobody
-// is granted anything; the error says what an operator has to run, and that
-// leads on.
+// TestConsulIsRebuiltFromAnOldSnapshot: the order of awards has gone back, so nobody is
+// granted anything. The error says what an operator has to run, and running it resolves
+// the problem.
 func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent, rebuilt := consultest.Start(t), consultest.Start(t)
@@ -148,7 +148,7 @@ func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	one := h.proxy()
 	h.join(one, "a", "campaign", "wait").leave()
 	snapshot := agent.Snapshot(t)
-	for i := range 200 { // the order of awards goes on
+	for i := range 200 { // the order of awards continues
 		agent.Request(t, http.MethodPut, "/v1/kv/other", []byte(fmt.Sprint(i)))
 	}
 	h.join(one, "b", "campaign", "wait").leave()
@@ -159,7 +159,7 @@ func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	_, err := h.tryJoin(patience, two, "c", "campaign", "wait")
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence || !strings.Contains(refused.Hint, "fencepost generation bump") {
-		t.Fatalf("connecting while the order went back: %v; want ZF004 that names the way out", err)
+		t.Fatalf("connecting after the order went back: %v; want ZF004 that says what to run", err)
 	}
 	if got := h.granted(); got != "a b" {
 		t.Errorf("granted %q by the old order", got)

@@ -10,11 +10,11 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// crowd is more workers than Consul takes connections of one address.
+// crowd is more workers than Consul accepts connections from one address.
 const crowd = 220
 
-// TestACrowdFollows a leader at one proxy: its end makes one of them leader, and
-// the others learn that they are not.
+// TestACrowdFollows lets many workers follow a leader at one proxy. When the leader
+// ends, one of them becomes leader, and the others learn that they are not.
 func TestACrowdFollows(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
@@ -41,7 +41,7 @@ func TestACrowdFollows(t *testing.T) {
 
 			wrote := make([]error, crowd)
 			each(len(workers), func(i int) {
-				workers[i].show("role") // tells the one that leads
+				workers[i].show("role") // announces the role to the one that leads
 				wrote[i] = workers[i].exec("INSERT INTO work VALUES ('follower')")
 			})
 			for i, err := range wrote {
@@ -62,7 +62,7 @@ func TestACrowdFollows(t *testing.T) {
 	}
 }
 
-// each runs f(0) to f(n-1), some at a time.
+// each runs f(0) to f(n-1), several at a time.
 func each(n int, f func(i int)) {
 	var wg sync.WaitGroup
 	turns := make(chan struct{}, 16)

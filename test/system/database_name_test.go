@@ -7,7 +7,8 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// TestADatabaseWhoseNameIsNoUTF8: a write that is refused there ends nobody.
+// TestADatabaseWhoseNameIsNoUTF8 checks that a refused write there does not crash the
+// proxy.
 func TestADatabaseWhoseNameIsNoUTF8(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "postgres")

@@ -9,9 +9,9 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// TestSafetyFrozenLeader: a leader that is frozen until another worker was
-// granted an epoch finds, whatever it was about to write and however, that
-// nothing of it is done.
+// TestSafetyFrozenLeader freezes a leader until another worker has been granted an
+// epoch. Whatever the leader was about to write, by whatever means, nothing of it must
+// be done.
 func TestSafetyFrozenLeader(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
@@ -42,7 +42,7 @@ type frozenCase struct {
 	resource string
 	protocol string
 	inside   bool // it is frozen inside a transaction that has written
-	left     bool // its successor has left again when it is thawed
+	left     bool // its successor has left by the time it is thawed
 }
 
 func (c *frozenCase) run() {
@@ -76,7 +76,7 @@ func (c *frozenCase) run() {
 	c.comesBack(leader)
 }
 
-// refused says what the thawed leader must be told.
+// refused checks what the thawed leader is told.
 func (c *frozenCase) refused(r report) {
 	c.t.Helper()
 	f := r.Failure
@@ -94,18 +94,18 @@ func (c *frozenCase) refused(r report) {
 	}
 }
 
-// comesBack: the connection is over; the same worker connects again. If it
-// leads, it must be told so before it may write.
+// comesBack checks that the connection is over, and connects the same worker again. If
+// it leads, that must be announced to it before it may write.
 func (c *frozenCase) comesBack(leader *worker) {
 	c.t.Helper()
 	if r := leader.do(c.protocol, c.insert("on the old connection")); r.Failure == nil {
-		c.t.Error("the connection lives on after ZF001")
+		c.t.Error("the connection is still open after ZF001")
 	}
 	leader.must("connect", c.dsn(c.one, "leader", "resource", c.resource))
 	first := leader.do(c.protocol, c.insert("unknowing"))
 	if !c.left {
 		if first.Failure == nil || first.Failure.Code != fencing.StateNotLeader {
-			c.t.Errorf("the write of one that does not lead: %v; want ZF002", first.Failure)
+			c.t.Errorf("a follower's write: %v; want ZF002", first.Failure)
 		}
 		c.wrote("before", "successor")
 		return
@@ -121,7 +121,7 @@ func (c *frozenCase) insert(what string) string {
 	return fmt.Sprintf("INSERT INTO work VALUES ('%s: %s')", c.resource, what)
 }
 
-// wrote compares the table with what should be in it.
+// wrote compares the table with its expected contents.
 func (c *frozenCase) wrote(want ...string) {
 	c.t.Helper()
 	var got []string
@@ -131,6 +131,6 @@ func (c *frozenCase) wrote(want ...string) {
 		}
 	}
 	if !slices.Equal(got, want) {
-		c.t.Errorf("the table holds %q, want %q", got, want)
+		c.t.Errorf("the table contains %q, want %q", got, want)
 	}
 }

@@ -17,12 +17,12 @@ type event struct {
 	text string
 }
 
-// outcome is what a worker knows of one of its increments.
+// outcome is what a worker knows about one of its increments.
 type outcome uint8
 
 const (
-	unknown outcome = iota // no answer, or the connection ended with it
-	refused                // an error, and the connection lived on: nothing of it may be there
+	unknown outcome = iota // no reply, or the connection ended with it
+	refused                // an error, and the connection stayed open: nothing of it may be there
 	acknowledged
 )
 
@@ -31,7 +31,7 @@ type attempt struct {
 	seq    int
 }
 
-// history is all that loads and faults did in one run.
+// history records everything that loads and faults did in one run.
 type history struct {
 	t       testing.TB
 	readers sync.WaitGroup
@@ -41,7 +41,7 @@ type history struct {
 		events   []event
 		outcomes map[attempt]outcome
 		codes    map[string]int // failures by SQLSTATE
-		done     []time.Time    // of acknowledged increments, as told
+		done     []time.Time    // times of acknowledged increments, as reported
 		told     map[int64]string
 	}
 }
@@ -52,14 +52,14 @@ func newHistory(t testing.TB) *history {
 	return r
 }
 
-// note writes down what the test did.
+// note records an action of the test.
 func (r *history) note(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.mu.events = append(r.mu.events, event{time.Now(), "TEST", fmt.Sprintf(format, args...)})
 }
 
-// load starts the load of a worker; it ends with the worker, or with halt.
+// load starts a worker's load; it ends with the worker, or with halt.
 func (r *history) load(w *worker, plan loadPlan) {
 	r.t.Helper()
 	plan.Worker = w.name
@@ -71,13 +71,13 @@ func (r *history) load(w *worker, plan loadPlan) {
 	})
 }
 
-// halt ends the loads of these workers in order, and returns when all that any
-// worker has said is part of the history.
+// halt ends the loads of these workers in an orderly way, and returns when all workers'
+// reports are in the history.
 func (r *history) halt(workers []*worker) {
 	r.t.Helper()
 	for _, w := range workers {
 		w.thaw(r.t)
-		_ = w.orders.Close() // twice for one that was killed
+		_ = w.orders.Close() // already closed for a worker that was killed
 	}
 	for _, w := range workers {
 		select {
@@ -109,7 +109,7 @@ func (r *history) add(worker string, report report) {
 	switch {
 	case d.What == "told":
 		if other := r.mu.told[d.Epoch]; other != "" && other != worker {
-			r.t.Errorf("epoch %d was told to %s and to %s", d.Epoch, other, worker)
+			r.t.Errorf("epoch %d was announced to %s and to %s", d.Epoch, other, worker)
 		}
 		r.mu.told[d.Epoch] = worker
 	case d.What == "tries":
@@ -125,15 +125,15 @@ func (r *history) add(worker string, report report) {
 	}
 }
 
-// successes is how many increments were acknowledged.
+// successes returns how many increments were acknowledged.
 func (r *history) successes() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.mu.done)
 }
 
-// after returns how long after at the first increment was acknowledged, false
-// if none was yet.
+// after returns how long after at the first increment was acknowledged, and false if
+// none has been yet.
 func (r *history) after(at time.Time) (time.Duration, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -158,14 +158,14 @@ func (r *history) summary() string {
 		counts[acknowledged], counts[refused], counts[unknown], len(r.mu.told), r.mu.codes)
 }
 
-// refusals is how many failures had that SQLSTATE.
+// refusals returns how many failures had that SQLSTATE.
 func (r *history) refusals(code string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.mu.codes[code]
 }
 
-// String is the whole history in order of time, with times from its start.
+// String formats the whole history in order of time, with times relative to its start.
 func (r *history) String() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,34 +16,33 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// resource is what the workers of a case compete for, unless it says another.
+// resource is the resource that the workers of a case compete for by default.
 const resource = "billing"
 
 // providers are the lease services that cases run with.
 var providers = []string{"postgres", "consul"}
 
-// house is what one case runs in: a database with the table work, and a lease
+// house is the environment of one case: a database with the table work, and a lease
 // service.
 type house struct {
 	t        testing.TB
 	pg       *pgtest.Server
 	db       string
 	consul   *consultest.Agent // nil with the embedded elector
-	prefix   string            // of Consul's keys
-	settings []string          // of every proxy
+	prefix   string            // prefix of Consul's keys
+	settings []string          // settings of every proxy
 }
 
-// option changes a house before anything is made in it.
+// option changes a house before anything is created in it.
 type option func(*house)
 
-// onServer puts the database on a server of the test's own.
+// onServer puts the database on a separate server.
 func onServer(s *pgtest.Server) option { return func(h *house) { h.pg = s } }
 
-// withConsul uses an agent of the test's own.
+// withConsul uses a separate agent.
 func withConsul(a *consultest.Agent) option { return func(h *house) { h.consul = a } }
 
-// with adds settings for all proxies, as FENCEPOST_ variables without that
-// prefix.
+// with adds settings for all proxies, as FENCEPOST_ variables without that prefix.
 func with(settings ...string) option {
 	return func(h *house) { h.settings = append(h.settings, prefixed(settings)...) }
 }
@@ -56,8 +55,8 @@ func prefixed(settings []string) []string {
 	return full
 }
 
-// newHouse makes a house. The times are short, but for the TTL: where a lease
-// has to end with its TTL, the case says so.
+// newHouse creates a house. The times are short except for the TTL: a case in which a
+// lease must expire sets a short one.
 func newHouse(t testing.TB, provider string, opts ...option) *house {
 	t.Helper()
 	h := &house{t: t, prefix: "fencepost-" + strings.ToLower(rand.Text()[:8])}
@@ -92,8 +91,8 @@ func (h *house) proxy(settings ...string) *proxy {
 	return startProxy(h.t, append(h.settings, prefixed(settings)...)...)
 }
 
-// command runs the program with the house's settings, and returns its exit code
-// and all that it printed.
+// command runs the program with the house's settings, and returns its exit code and its
+// output.
 func (h *house) command(args ...string) (int, string) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -108,7 +107,7 @@ func (h *house) command(args ...string) (int, string) {
 	return cmd.ProcessState.ExitCode(), string(out)
 }
 
-// works returns what is in the table work, in order of writing.
+// works returns the contents of the table work, in order of writing.
 func (h *house) works() []string {
 	h.t.Helper()
 	return ask[[]string](h, "SELECT coalesce(array_agg(what ORDER BY ctid), '{}') FROM work")
@@ -130,7 +129,7 @@ func ask[T any](h *house, sql string, args ...any) (value T) {
 	return value
 }
 
-// epoch is the highest epoch of the resource, as recorded.
+// epoch returns the highest recorded epoch of the resource.
 func (h *house) epoch() int64 {
 	h.t.Helper()
 	return ask[int64](h, "SELECT coalesce(max(epoch), 0) FROM fencepost.grants WHERE resource = $1", resource)
@@ -142,7 +141,7 @@ func (h *house) granted() string {
 	return ask[string](h, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", resource)
 }
 
-// client is a worker inside this process, for the parts that are never frozen.
+// client is a worker inside this process, for workers that are never frozen.
 type client struct {
 	*pgx.Conn
 	t testing.TB
@@ -171,16 +170,17 @@ func (h *house) tryJoin(within time.Duration, p *proxy, worker string, params ..
 	return c, nil
 }
 
-// dsn names a worker's connection for the resource. Defaults can be overridden.
+// dsn returns the DSN of a worker's connection for the resource. params override the
+// defaults.
 func (h *house) dsn(p *proxy, worker string, params ...string) string {
 	return p.dsn(pgtest.App, h.db, append([]string{"resource", resource, "worker", worker, "worker_timeout", "0"}, params...)...)
 }
 
-// leave says goodbye. Twice is fine.
+// leave ends the connection in an orderly way. Leaving twice is harmless.
 func (c *client) leave() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	_ = c.Close(ctx) // it may be broken, as a case wants it
+	_ = c.Close(ctx) // it may be broken, as the case intends
 }
 
 // exec runs one statement.
@@ -201,7 +201,7 @@ func (c *client) must(statements ...string) {
 	}
 }
 
-// show asks for a fencepost.* value.
+// show reads a fencepost.* value.
 func (c *client) show(name string) (value string) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -212,7 +212,7 @@ func (c *client) show(name string) (value string) {
 	return value
 }
 
-// stateOf is the SQLSTATE of an error, "" without one.
+// stateOf returns the SQLSTATE of an error, "" for none.
 func stateOf(err error) string {
 	var pgErr *pgconn.PgError
 	if errors.As(err, &pgErr) {

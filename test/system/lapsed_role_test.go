@@ -10,7 +10,7 @@ import (
 )
 
 // TestRoleOfALapsedWorker: a worker whose write was refused because its lease is not
-// confirmed asks for its role, as the refusal's hint says.
+// confirmed queries its role, as the refusal's hint suggests.
 func TestRoleOfALapsedWorker(t *testing.T) {
 	t.Parallel()
 	consul := consultest.Start(t)

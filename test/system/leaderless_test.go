@@ -12,14 +12,14 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// leaderlessTTL is far beyond what a takeover may take after Postgres was away:
-// a lease that has to end by itself shows.
+// leaderlessTTL is far longer than a takeover may take after a failure of Postgres, so
+// that a lease that has to expire is noticed.
 const leaderlessTTL = 20 * time.Second
 
 // TestPostgresRestartLeavesNobodyWithoutALeader: a restart of Postgres ends every
-// connection of both proxies at once, the leader's and those of the workers that
-// wait. One of them leads within a second of Postgres taking connections, though
-// the leader's worker does not come back.
+// connection of both proxies at once, the leader's and those of the waiting workers.
+// One of them must lead within a second of Postgres accepting connections, although the
+// leader's worker does not come back.
 func TestPostgresRestartLeavesNobodyWithoutALeader(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
@@ -33,13 +33,13 @@ func TestPostgresRestartLeavesNobodyWithoutALeader(t *testing.T) {
 					leader.must("INSERT INTO work VALUES ('before')")
 					q := h.queue(map[*proxy]int{one: 2, two: 2})
 					h.pg.Stop(t, stop)
-					time.Sleep(down) // however long Postgres is away
+					time.Sleep(down) // the downtime of Postgres
 					h.pg.Restart(t)
 					up, watch := time.Now(), startWatch(t)
 					took := q.next(t, up)
-					t.Logf("%s, %s, down for %v: a worker wrote %v after Postgres took connections", provider, name, down, took)
+					t.Logf("%s, %s, down for %v: a worker wrote %v after Postgres accepted connections", provider, name, down, took)
 					if watch.late(t, took, time.Second) {
-						t.Errorf("down for %v: a worker wrote %v after Postgres took connections", down, took)
+						t.Errorf("down for %v: a worker wrote %v after Postgres accepted connections", down, took)
 					}
 					q.end()
 				}
@@ -48,7 +48,7 @@ func TestPostgresRestartLeavesNobodyWithoutALeader(t *testing.T) {
 	}
 }
 
-// queue is workers that wait to lead. Whoever leads writes once, says so, and
+// queue is workers that wait to lead. A worker that leads writes once, reports it, and
 // stays.
 type queue struct {
 	cancel context.CancelFunc
@@ -56,8 +56,8 @@ type queue struct {
 	wrote  chan time.Time
 }
 
-// queue starts so many workers at each proxy, and returns when all of them have
-// tried to connect.
+// queue starts the given number of workers at each proxy, and returns when all of them
+// have tried to connect.
 func (h *house) queue(at map[*proxy]int) *queue {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -77,7 +77,7 @@ func (h *house) queue(at map[*proxy]int) *queue {
 	return q
 }
 
-// wait connects again and again until the worker leads and has written.
+// wait connects repeatedly until the worker leads and has written.
 func (q *queue) wait(ctx context.Context, dsn string) {
 	defer q.wg.Done()
 	for ctx.Err() == nil {
@@ -96,7 +96,7 @@ func (q *queue) wait(ctx context.Context, dsn string) {
 	}
 }
 
-// next is how long after at the next worker wrote.
+// next returns how long after at the next worker wrote.
 func (q *queue) next(t testing.TB, at time.Time) time.Duration {
 	t.Helper()
 	select {

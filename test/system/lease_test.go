@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// takeLease takes the lease of the resource away from whoever holds it.
+// takeLease takes the resource's lease away from its holder.
 func (h *house) takeLease() {
 	h.t.Helper()
 	if h.consul == nil {
@@ -21,7 +21,7 @@ func (h *house) takeLease() {
 	}
 }
 
-// key is the path of the lease's key in Consul.
+// key returns the path of the lease's key in Consul.
 func (h *house) key() string {
 	return "/v1/kv/" + h.prefix + "/" + url.PathEscape(h.db) + "/" + resource
 }
@@ -43,7 +43,7 @@ func (h *house) pair() *pair {
 		pair
 	}
 	if err := json.Unmarshal(text, &all); err != nil {
-		h.t.Fatalf("read Consul's answer %s: %v", text, err)
+		h.t.Fatalf("decode Consul's response %s: %v", text, err)
 	}
 	for _, one := range all {
 		if "/v1/kv/"+one.Key == h.key() {
@@ -56,7 +56,7 @@ func (h *house) pair() *pair {
 	return &pairs[0]
 }
 
-// session is the session that holds the lease, "" if none does.
+// session returns the session that holds the lease, "" if there is none.
 func (h *house) session() string {
 	h.t.Helper()
 	if p := h.pair(); p != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A load is what an application does that needs to be alone: it reads a
-// counter, thinks, and writes what it read plus one. Three rows in the table
-// entries go with each increment; they say who wrote it under which epoch.
+// A load does what an application does that must be alone: it reads a counter, pauses,
+// and writes the value plus one. With each increment it writes three rows to the table
+// entries, which say who wrote it under which epoch.
 const loadSchema = `
 	CREATE TABLE counter (value bigint NOT NULL);
 	INSERT INTO counter VALUES (0);
@@ -26,7 +26,7 @@ const loadSchema = `
 		UPDATE counter SET value = v;
 	END $$`
 
-// parts is how many rows go with an increment.
+// parts is how many rows belong to an increment.
 const parts = 3
 
 // loadPlan is an order to run a load.
@@ -35,10 +35,10 @@ type loadPlan struct {
 	DSNs   []string // tried in turn
 	Seed   uint64
 	Think  time.Duration // between reading and writing, and inside transactions
-	Styles []string      // of writing, by name; see styles
+	Styles []string      // ways to write, by name; see styles
 }
 
-// deed is one thing that a load did.
+// deed is one action of a load.
 type deed struct {
 	At    time.Time `json:"at"`
 	What  string    `json:"what"` // connected, told, tries, done, or failed
@@ -48,7 +48,7 @@ type deed struct {
 	Style string    `json:"style,omitempty"`
 }
 
-// turnTimeout bounds one turn of a load: a server that was frozen is left.
+// turnTimeout bounds one turn of a load, so that it leaves a frozen server.
 const turnTimeout = 20 * time.Second
 
 // errNotLeader ends a turn in which there was nothing to do.
@@ -62,10 +62,10 @@ type loader struct {
 	conn  *pgx.Conn
 	next  int // DSN
 	seq   int
-	epoch int64 // as last told
+	epoch int64 // as last announced
 }
 
-// runLoad works until somebody gives another order, or nobody can any more.
+// runLoad works until another order arrives or the orders end.
 func runLoad(plan loadPlan, orders *bufio.Scanner, out *json.Encoder) {
 	stop := make(chan struct{})
 	go func() {
@@ -83,7 +83,7 @@ func runLoad(plan loadPlan, orders *bufio.Scanner, out *json.Encoder) {
 		if err := l.turn(); errors.Is(err, errNotLeader) {
 			time.Sleep(20*time.Millisecond + time.Duration(l.rand.Int64N(int64(20*time.Millisecond))))
 		} else if err != nil {
-			l.disconnect() // as a pool does with a connection that failed
+			l.disconnect() // as a pool does with a failed connection
 			time.Sleep(20 * time.Millisecond)
 		}
 	}
@@ -116,7 +116,7 @@ func (l *loader) turn() error {
 	return nil
 }
 
-// connect takes the next DSN if there is no connection.
+// connect connects to the next DSN if there is no connection.
 func (l *loader) connect(ctx context.Context) error {
 	if l.conn != nil {
 		return nil
@@ -134,7 +134,7 @@ func (l *loader) connect(ctx context.Context) error {
 	return nil
 }
 
-// ask asks for the role and the epoch. Only a leader goes on.
+// ask queries the role and the epoch. Only a leader continues.
 func (l *loader) ask(ctx context.Context) error {
 	var role, epoch string
 	if err := l.conn.QueryRow(ctx, "SHOW fencepost.role").Scan(&role); err != nil {
@@ -150,7 +150,7 @@ func (l *loader) ask(ctx context.Context) error {
 	if err != nil {
 		return l.failed(fmt.Errorf("read the epoch: %w", err))
 	}
-	if told == 0 { // not any more
+	if told == 0 { // no longer
 		return errNotLeader
 	}
 	if told != l.epoch {

@@ -14,13 +14,12 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// patience bounds every wait whose length is not what a test is about: far
-// beyond what a loaded machine needs.
+// patience bounds every wait whose duration is not under test. It is far longer than a
+// loaded machine needs.
 const patience = 60 * time.Second
 
-// slack is what a bound on time grows by where it is tested: two cores run
-// several servers, proxies and workers at once here. Other work beside the tests is
-// allowed for by stopwatch.
+// slack is added to tested time limits, because several servers, proxies and workers
+// share two cores here. stopwatch allows for other load on the machine.
 const slack = time.Second
 
 func TestMain(m *testing.M) {
@@ -37,8 +36,8 @@ var built struct {
 	err  error
 }
 
-// program returns the path of the fencepost program. It has no name in the
-// file system any more, so nothing is left of it however the tests end.
+// program returns the path of the fencepost program. The file is already unlinked, so
+// nothing is left of it however the tests end.
 func program(t testing.TB) string {
 	t.Helper()
 	built.once.Do(func() { built.file, built.err = buildProgram() })
@@ -51,7 +50,7 @@ func program(t testing.TB) string {
 func buildProgram() (*os.File, error) {
 	dir, err := os.MkdirTemp("", "fencepost-system-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory for the program: %w", err)
+		return nil, fmt.Errorf("create a directory for the program: %w", err)
 	}
 	defer os.RemoveAll(dir)
 	path := filepath.Join(dir, "fencepost")
@@ -69,8 +68,8 @@ func buildProgram() (*os.File, error) {
 	return os.Open(path)
 }
 
-// environment is what processes under test inherit: nothing of the settings
-// that the person who runs the tests may have, and what is given.
+// environment returns the environment of processes under test: the given settings,
+// without the Fencepost settings of the person who runs the tests.
 func environment(settings ...string) []string {
 	var env []string
 	for _, v := range os.Environ() {
@@ -79,13 +78,13 @@ func environment(settings ...string) []string {
 		}
 	}
 	if !fencing.Checking {
-		env = append(env, "FENCEPOST_TEST_UNFENCED=1") // or serve refuses, and safety tests fail for that alone
+		env = append(env, "FENCEPOST_TEST_UNFENCED=1") // otherwise serve refuses to start, and safety tests fail only for that reason
 	}
 	env = append(env, "FENCEPOST_DEBUG_ORACLE=1")
 	return append(env, settings...)
 }
 
-// eventually polls until condition holds, or fails the test.
+// eventually polls until condition holds, and fails the test if it does not in time.
 func eventually(t testing.TB, within time.Duration, what string, condition func() bool) {
 	t.Helper()
 	if !holds(within, condition) {
@@ -93,7 +92,7 @@ func eventually(t testing.TB, within time.Duration, what string, condition func(
 	}
 }
 
-// holds polls until condition holds. It returns false if it did not in time.
+// holds polls until condition holds. It returns false if it does not in time.
 func holds(within time.Duration, condition func() bool) bool {
 	deadline := time.Now().Add(within)
 	tick := time.NewTicker(5 * time.Millisecond)
@@ -107,10 +106,10 @@ func holds(within time.Duration, condition func() bool) bool {
 	return true
 }
 
-// always fails the test if condition ceases to hold before the time is over.
+// always fails the test if condition does not hold throughout.
 func always(t testing.TB, during time.Duration, what string, condition func() bool) {
 	t.Helper()
 	if holds(during, func() bool { return !condition() }) {
-		t.Errorf("within %s this did not hold any more: %s", during, what)
+		t.Errorf("within %s this no longer held: %s", during, what)
 	}
 }

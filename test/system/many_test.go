@@ -8,14 +8,14 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestManyTakeoversAtOnce: a proxy freezes that holds the leases of many
-// resources, each leader in the middle of a transaction. All takeovers begin when
-// the leases end, each has to end such a transaction after the grace, and the
-// last is not later for the number of them.
+// TestManyTakeoversAtOnce freezes a proxy that holds the leases of many resources, each
+// of whose leaders has an open transaction. All takeovers begin when the leases expire,
+// and each has to end such a transaction after the grace. The last one must not be
+// delayed by their number.
 func TestManyTakeoversAtOnce(t *testing.T) {
 	t.Parallel()
 	const resources = 40
-	h := newHouse(t, "postgres", with("LEASE_TTL=10s", "LEASE_GRACE=1s")) // with so long a TTL, renewals at any time would show
+	h := newHouse(t, "postgres", with("LEASE_TTL=10s", "LEASE_GRACE=1s")) // with such a long TTL, unaligned renewals would be noticed
 	one, two := h.proxy(), h.proxy()
 	at := make(chan time.Time, resources)
 	for i := range resources {

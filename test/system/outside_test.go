@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestATakeoverIsSeenFromOutside: by metrics, the admin address, the status
+// TestATakeoverIsSeenFromOutside checks the metrics, the admin address, the status
 // command, and the audit line of the refused write.
 func TestATakeoverIsSeenFromOutside(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestATakeoverIsSeenFromOutside(t *testing.T) {
 	}
 }
 
-// audited compares the audit line with what was refused.
+// audited compares the audit line with the refused write.
 func (h *house) audited(line logLine, proxy string) {
 	h.t.Helper()
 	for key, want := range map[string]string{
@@ -63,8 +63,8 @@ func (h *house) audited(line logLine, proxy string) {
 	}
 }
 
-// shows compares what a proxy's admin address says with what is so. refused is
-// how many writes it has refused with ZF001.
+// shows checks what a proxy's admin address returns. refused is how many writes the
+// proxy has refused with ZF001.
 func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
 	h.t.Helper()
 	for _, path := range []string{"/healthz", "/readyz"} {
@@ -101,8 +101,8 @@ func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
 	}
 }
 
-// lists compares the tables of the status command, which asks a proxy or reads
-// the database.
+// lists checks the table of the status command, which queries a proxy or reads the
+// database.
 func (h *house) lists(one, two *proxy) {
 	h.t.Helper()
 	for _, args := range [][]string{

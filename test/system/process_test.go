@@ -10,25 +10,26 @@ import (
 	"testing"
 )
 
-// process is a child that dies with this program. Its goroutine waits for it.
+// process is a child that is killed when this program dies. Its goroutine waits for it.
 type process struct {
 	name string
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
-	code int           // exit code, -1 if a signal ended it; read after done
+	code int           // exit code, -1 if a signal ended it; read it after done
 }
 
-// startProcess runs cmd, and kills it when the test ends if it is there then.
+// startProcess runs cmd, and kills it at the end of the test if it is still running.
 func startProcess(t testing.TB, name string, cmd *exec.Cmd) *process {
 	t.Helper()
-	// Sent when the thread that started it ends; the Go runtime keeps its threads.
+	// The signal is sent when the thread that started the child ends; the Go runtime
+	// keeps its threads.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
 	p := &process{name: name, cmd: cmd, done: make(chan struct{})}
 	go func() {
-		_ = cmd.Wait() // how it ended is in ProcessState
+		_ = cmd.Wait() // ProcessState says how it ended
 		p.code = cmd.ProcessState.ExitCode()
 		close(p.done)
 	}()
@@ -39,7 +40,7 @@ func startProcess(t testing.TB, name string, cmd *exec.Cmd) *process {
 	return p
 }
 
-// signal sends s. That the process has ended is no error.
+// signal sends s. It is not an error if the process has ended.
 func (p *process) signal(t testing.TB, s syscall.Signal) {
 	t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -47,17 +48,17 @@ func (p *process) signal(t testing.TB, s syscall.Signal) {
 	}
 }
 
-// freeze stops the process, and returns when all of it stands still.
+// freeze stops the process, and returns when all of its threads have stopped.
 func (p *process) freeze(t testing.TB) {
 	t.Helper()
 	p.signal(t, syscall.SIGSTOP)
 	eventually(t, patience, p.name+" to be frozen", func() bool { return p.ended() || p.frozen() })
 }
 
-// thaw lets a frozen process go on.
+// thaw continues a frozen process.
 func (p *process) thaw(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGCONT) }
 
-// kill ends the process as a crash does, and waits for its end.
+// kill ends the process like a crash, and waits until it has ended.
 func (p *process) kill(t testing.TB) {
 	t.Helper()
 	p.signal(t, syscall.SIGKILL)
@@ -85,7 +86,7 @@ func (p *process) frozen() bool {
 		if err != nil {
 			return false
 		}
-		// The state stands behind the command's name, which is in brackets.
+		// The state follows the command's name, which is in parentheses.
 		_, rest, _ := strings.Cut(string(text), ") ")
 		if !strings.HasPrefix(rest, "T") {
 			return false

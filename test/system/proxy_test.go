@@ -17,14 +17,14 @@ import (
 	"time"
 )
 
-// proxy is fencepost serve as a process.
+// proxy is a fencepost serve process.
 type proxy struct {
 	*process
 	t       testing.TB
-	address string // where workers connect
+	address string // for workers
 	id      string
 	admin   string
-	read    chan struct{} // closed when all of its log was read
+	read    chan struct{} // closed when its whole log has been read
 
 	mu struct {
 		sync.Mutex
@@ -40,7 +40,7 @@ func (l logLine) text(key string) string { s, _ := l[key].(string); return s }
 
 func (l logLine) number(key string) int64 { n, _ := l[key].(float64); return int64(n) }
 
-// at is when the line was written.
+// at returns when the line was written.
 func (l logLine) at(t testing.TB) time.Time {
 	t.Helper()
 	at, err := time.Parse(time.RFC3339Nano, l.text("ts"))
@@ -50,8 +50,8 @@ func (l logLine) at(t testing.TB) time.Time {
 	return at
 }
 
-// startProxy runs serve with these settings and returns when it serves. When
-// the test ends it is ended in order.
+// startProxy runs serve with these settings and returns when it is serving. It is ended
+// in an orderly way when the test ends.
 func startProxy(t testing.TB, settings ...string) *proxy {
 	t.Helper()
 	p := launchProxy(t, settings...)
@@ -72,7 +72,7 @@ func launchProxy(t testing.TB, settings ...string) *proxy {
 	cmd.Env = environment(settings...)
 	read, write, err := os.Pipe()
 	if err != nil {
-		t.Fatalf("make a pipe: %v", err)
+		t.Fatalf("create a pipe: %v", err)
 	}
 	cmd.Stdout, cmd.Stderr = write, write
 	p.process = startProcess(t, "fencepost serve", cmd)
@@ -86,7 +86,8 @@ func launchProxy(t testing.TB, settings ...string) *proxy {
 	return p
 }
 
-// end ends the proxy in order, and looks for what must never be in its log.
+// end ends the proxy in an orderly way, and checks its log for what must never be
+// there.
 func (p *proxy) end() {
 	p.thaw(p.t)
 	p.signal(p.t, syscall.SIGTERM)
@@ -99,7 +100,7 @@ func (p *proxy) end() {
 	<-p.read
 	log := p.log()
 	if strings.Contains(log, "DATA RACE") || strings.Contains(log, "panic") || strings.Contains(log, `"msg":"oracle:`) {
-		p.t.Errorf("the proxy's log tells of a fault of the program:\n%s", log)
+		p.t.Errorf("the proxy's log shows a bug:\n%s", log)
 	} else if p.t.Failed() {
 		p.t.Logf("end of the log of the proxy at %s:\n%s", p.address, tail(log, 4000))
 	}
@@ -126,8 +127,7 @@ func (p *proxy) log() string {
 	return strings.Join(p.mu.text, "\n")
 }
 
-// lines returns the lines with this message whose fields are as given (key,
-// value, ...).
+// lines returns the lines with this message and these fields (key, value, ...).
 func (p *proxy) lines(msg string, fields ...string) []logLine {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -152,7 +152,7 @@ func (p *proxy) await(t testing.TB, msg string, fields ...string) logLine {
 	return found[0]
 }
 
-// ask gets a path of the admin address.
+// ask requests a path of the admin address.
 func (p *proxy) ask(t testing.TB, path string) (int, string) {
 	t.Helper()
 	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -168,14 +168,14 @@ func (p *proxy) ask(t testing.TB, path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// dsn names a connection through the proxy: params are name, value, ... without
-// the prefix fencepost.
+// dsn returns the DSN of a connection through the proxy: params are name, value, ...
+// without the prefix fencepost.
 func (p *proxy) dsn(user, db string, params ...string) string {
 	q := url.Values{"sslmode": {"disable"}}
 	for i := 0; i < len(params); i += 2 {
 		q.Set("fencepost."+params[i], params[i+1])
 	}
-	// As libpq, pgx takes a plus sign for a plus sign.
+	// Like libpq, pgx does not decode a plus sign as a space.
 	return fmt.Sprintf("postgres://%s@%s/%s?%s", user, p.address, db, strings.ReplaceAll(q.Encode(), "+", "%20"))
 }
 

@@ -2,5 +2,5 @@
 
 package system
 
-// raceDetector: the program under test is built as the tests are.
+// raceDetector makes the program under test be built with it, like the tests.
 const raceDetector = true

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// TestNobodyMakesResourcesWithoutEnd: one role asks for a thousand. It is stopped
-// at the limit, and when it has gone, nothing of it is left but the rows.
+// TestNobodyMakesResourcesWithoutEnd lets one role ask for a thousand resources. It is
+// stopped at the limit, and when it has left, nothing but the rows remains.
 func TestNobodyMakesResourcesWithoutEnd(t *testing.T) {
 	t.Parallel()
 	const limit, asked = 100, 1000
@@ -23,7 +23,7 @@ func TestNobodyMakesResourcesWithoutEnd(t *testing.T) {
 			t.Parallel()
 			h := newHouse(t, provider, with(fmt.Sprintf("LIMITS_MAX_RESOURCES=%d", limit+1), "LIMITS_RESOURCE_IDLE=1s"))
 			p := h.proxy()
-			h.join(p, "before").leave() // opens the database; its resource is the one beyond the limit
+			h.join(p, "before").leave() // opens the database; its resource exceeds the limit by one
 			eventually(t, patience, "it to be forgotten", func() bool { return p.metricLines(t) == 0 })
 			before := p.goroutines(t)
 			var made, refused atomic.Int64
@@ -49,15 +49,15 @@ func TestNobodyMakesResourcesWithoutEnd(t *testing.T) {
 				t.Fatalf("neither connected nor refused by the limit: %v", err)
 			}
 			if made.Load() != limit || refused.Load() != asked-limit {
-				t.Errorf("%d were made and %d refused, want %d and %d", made.Load(), refused.Load(), limit, asked-limit)
+				t.Errorf("%d were created and %d refused, want %d and %d", made.Load(), refused.Load(), limit, asked-limit)
 			}
 			if rows := ask[int](h, "SELECT count(*) FROM fencepost.fence"); rows != limit+1 {
-				t.Errorf("the fence has %d rows", rows)
+				t.Errorf("the fence table has %d rows", rows)
 			}
 			eventually(t, patience, "all lines of metrics to be gone", func() bool { return p.metricLines(t) == 0 })
 			eventually(t, patience, "all goroutines to be gone", func() bool { return p.goroutines(t) <= before+10 })
 			exists := ask[string](h, "SELECT max(resource) FROM fencepost.fence")
-			h.join(p, "after", "resource", exists).must("INSERT INTO work VALUES ('after')") // what exists goes on
+			h.join(p, "after", "resource", exists).must("INSERT INTO work VALUES ('after')") // existing resources keep working
 		})
 	}
 }
@@ -67,7 +67,7 @@ var (
 	resourceLine  = regexp.MustCompile(`(?m)^fencepost_.*resource=.*$`)
 )
 
-// goroutines is how many the proxy has.
+// goroutines returns how many goroutines the proxy has.
 func (p *proxy) goroutines(t testing.TB) int {
 	t.Helper()
 	_, metrics := p.ask(t, "/metrics")
@@ -78,7 +78,7 @@ func (p *proxy) goroutines(t testing.TB) int {
 	return n
 }
 
-// metricLines is how many lines of metrics are about resources.
+// metricLines returns how many lines of metrics are about resources.
 func (p *proxy) metricLines(t testing.TB) int {
 	t.Helper()
 	_, metrics := p.ask(t, "/metrics")

@@ -8,11 +8,11 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// restartTTL is the TTL of leases where one has to end with it.
+// restartTTL is the TTL in cases in which a lease must expire.
 const restartTTL = 2 * time.Second
 
-// TestPostgresRestartsUnderLoad: nothing is done by half, nothing that was
-// acknowledged is lost, and the work goes on by itself.
+// TestPostgresRestartsUnderLoad checks that nothing is done in part, nothing that was
+// acknowledged is lost, and the work resumes by itself.
 func TestPostgresRestartsUnderLoad(t *testing.T) {
 	t.Parallel()
 	for name, stop := range map[string]pgtest.Mode{"fast": pgtest.Fast, "immediate": pgtest.Immediate} {
@@ -37,13 +37,13 @@ func TestPostgresRestartsUnderLoad(t *testing.T) {
 	}
 }
 
-// TestAProxyIsKilledUnderLoad: nothing is done by half, and the workers of the
-// other proxy have a leader as soon as the lease is over.
+// TestAProxyIsKilledUnderLoad checks that nothing is done in part, and that the workers
+// of the other proxy have a leader as soon as the lease is over.
 func TestAProxyIsKilledUnderLoad(t *testing.T) {
 	t.Parallel()
 	bounds := map[string]time.Duration{
 		"postgres": restartTTL + time.Second,
-		"consul":   2*restartTTL + time.Second + time.Second, // Consul doubles a TTL, and keeps a lost lock closed for the lock-delay
+		"consul":   2*restartTTL + time.Second + time.Second, // Consul doubles a TTL, and blocks a lost lock for the lock delay
 	}
 	for provider, bound := range bounds {
 		t.Run(provider, func(t *testing.T) {
@@ -92,7 +92,7 @@ func (c *chaos) awaitWork(at time.Time) (took time.Duration) {
 	return took
 }
 
-// leadersPlace is the place of the proxy that the leader is connected to.
+// leadersPlace returns the place of the proxy that the leader is connected to.
 func (c *chaos) leadersPlace() int {
 	c.t.Helper()
 	place := -1

@@ -12,9 +12,9 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestPostgresIsRestoredFromADumpTakenAcrossAGrant: a running proxy grants
-// nothing that was granted before; its error says what an operator has to run,
-// and that leads on above all epochs.
+// TestPostgresIsRestoredFromADumpTakenAcrossAGrant checks that a running proxy grants
+// no epoch twice. Its error says what an operator has to run, and running that
+// continues above all epochs.
 func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "postgres", onServer(pgtest.Start(t, pgtest.WithTools(t))))
@@ -27,15 +27,15 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	c.must("INSERT INTO work VALUES ('c')")
 	h.load(dump)
 	if row, last := ask[int](h, "SELECT epoch FROM fencepost.fence"), ask[int](h, "SELECT last_value FROM fencepost.epoch_1"); row != 1 || last != 2 {
-		t.Fatalf("the restored row has epoch %d, the sequence %d: this shows nothing", row, last)
+		t.Fatalf("the restored row has epoch %d, the sequence %d, so the test proves nothing", row, last)
 	}
 
 	if err := c.exec("INSERT INTO work VALUES ('c, of the lost epoch')"); err == nil {
-		t.Error("a write of the lost epoch passed")
+		t.Error("a write under the lost epoch succeeded")
 	}
 	for _, worker := range []string{"d", "c"} {
-		// The proxy may first have to find that its connections are gone.
-		eventually(t, patience, "an error that names the way out", func() bool {
+		// The proxy may first have to notice that its connections are gone.
+		eventually(t, patience, "an error that says what to run", func() bool {
 			_, err := h.tryJoin(patience, p, worker, "campaign", "wait")
 			f := failureOf(err)
 			if f == nil || f.Code != fencing.StateNoFence {
@@ -58,15 +58,15 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	})
 	d.must("INSERT INTO work VALUES ('d')")
 	if h.epoch() != 5 || d.show("epoch") != "5" {
-		t.Errorf("the epoch is %d, d was told %s; want 5", h.epoch(), d.show("epoch"))
+		t.Errorf("the epoch is %d, d got %s; want 5", h.epoch(), d.show("epoch"))
 	}
 	if got := strings.Join(h.works(), " "); got != "d" {
-		t.Errorf("the table holds %q", got)
+		t.Errorf("the table contains %q", got)
 	}
 }
 
-// dump dumps the database as it is before meanwhile is called, but for what
-// pg_dump reads without a snapshot: sequences.
+// dump dumps the database as of the call, except for what pg_dump reads without a
+// snapshot (sequences), which it reads after meanwhile.
 func (h *house) dump(meanwhile func()) []byte {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -90,7 +90,7 @@ func (h *house) dump(meanwhile func()) []byte {
 	return dump
 }
 
-// load replaces the database with the dumped one, under the proxies' feet.
+// load replaces the database by the dumped one while the proxies are running.
 func (h *house) load(dump []byte) {
 	h.t.Helper()
 	h.pg.Exec(h.t, pgtest.Superuser, "postgres", "DROP DATABASE "+h.db+" WITH (FORCE)", "CREATE DATABASE "+h.db,

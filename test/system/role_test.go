@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// TestAWorkerAsksForItsRole, whatever way its driver asks.
+// TestAWorkerAsksForItsRole covers the ways in which a driver may query it.
 func TestAWorkerAsksForItsRole(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "postgres")
@@ -25,7 +25,7 @@ func TestAWorkerAsksForItsRole(t *testing.T) {
 				leader:   {"leader", "1", "leader", name},
 				follower: {"follower", "0", "follower", name},
 			} {
-				for range 2 { // asked the first time, and again
+				for range 2 { // the first time, and again
 					var got [4]string
 					for i, what := range []string{"role", "epoch", "worker", "resource"} {
 						if err := worker.QueryRow(context.Background(), "SHOW fencepost."+what, mode).Scan(&got[i]); err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestServeEndsInOrder: on SIGTERM a transaction in progress commits, the lease
-// is free for a worker of another proxy at once, and the exit code is 0.
+// TestServeEndsInOrder checks that on SIGTERM a transaction in progress commits, the
+// lease is free at once for a worker of another proxy, and the exit code is 0.
 func TestServeEndsInOrder(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
@@ -31,7 +31,7 @@ func TestServeEndsInOrder(t *testing.T) {
 			one.signal(t, syscall.SIGTERM)
 			one.await(t, "draining")
 			if _, err := h.tryJoin(patience, one, "late"); err == nil {
-				t.Error("a draining proxy took a connection")
+				t.Error("a draining proxy accepted a connection")
 			}
 			if code, body := one.ask(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"draining": true`) {
 				t.Errorf("/readyz of a draining proxy: %d %s", code, body)
@@ -53,17 +53,18 @@ func TestServeEndsInOrder(t *testing.T) {
 				t.Errorf("the takeover took %s", took)
 			}
 			if b.show("role") != "leader" {
-				t.Error("the successor was not told")
+				t.Error("the epoch was not announced to the successor")
 			}
 			b.must("INSERT INTO work VALUES ('b')")
 			if got := strings.Join(h.works(), "; "); got != "a; a, draining; b" {
-				t.Errorf("the table holds %q", got)
+				t.Errorf("the table contains %q", got)
 			}
 		})
 	}
 }
 
-// TestServeRefusesAWrongConfiguration: exit code 2, and the name of the setting.
+// TestServeRefusesAWrongConfiguration checks the exit code 2 and the name of the
+// setting.
 func TestServeRefusesAWrongConfiguration(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "postgres")
@@ -91,7 +92,7 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 	}
 }
 
-// TestAMissingSchemaIsSaid, and a migration mends it without a restart.
+// TestAMissingSchemaIsSaid also checks that a migration resolves it without a restart.
 func TestAMissingSchemaIsSaid(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "postgres")
@@ -113,7 +114,8 @@ func TestAMissingSchemaIsSaid(t *testing.T) {
 	a.must("INSERT INTO work VALUES ('a')")
 }
 
-// TestPostgresIsAway: the proxy starts, says so, and works when Postgres comes.
+// TestPostgresIsAway checks that the proxy starts, reports it, and works when Postgres
+// comes up.
 func TestPostgresIsAway(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn: it would be given the lease
-// when its turn comes, and could do nothing with it.
+// TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn: it would be given the lease when
+// its turn comes, but could not use it.
 func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "postgres")
@@ -37,7 +37,7 @@ func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
 			t.Error("a worker was given a connection without a server")
 		}
 	case <-time.After(5 * time.Second):
-		t.Error("it waits on")
+		t.Error("it is still waiting")
 		leader.leave()
 		<-ended
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// long is a TTL that no test waits for: what happens, happens for another reason.
+// long is a TTL longer than any test, so that no lease expires.
 const long = "LEASE_TTL=120s"
 
-// TestIdleWorkersDoNotTradeTheLease to and fro, on one proxy and across two.
+// TestIdleWorkersDoNotTradeTheLease checks this on one proxy and across two.
 func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
@@ -24,13 +24,13 @@ func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 			h := newHouse(t, provider, with(long))
 			one, two := h.proxy(), h.proxy()
 			a := h.join(one, "a", "campaign", "wait", "worker_timeout", "200ms")
-			awake := h.join(one, "a") // whoever comes while a is silent may take the lease
+			awake := h.join(one, "a") // while a is silent, any worker that comes may acquire the lease
 			b := h.join(two, "b", "worker_timeout", "200ms")
 			h.join(one, "c", "worker_timeout", "200ms")
 			awake.leave()
 			eventually(t, patience, "a's lease to be free", func() bool { return released(one, "a") })
 			always(t, 1500*time.Millisecond, "nobody but a was granted an epoch", func() bool { return h.granted() == "a" })
-			// It comes back unnoticed, and is then alone to lead.
+			// It comes back unnoticed, and is the only leader.
 			a.must("INSERT INTO work VALUES ('a')")
 			if err := b.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNotLeader {
 				t.Errorf("the other one's write: %v; want ZF002", err)
@@ -42,13 +42,14 @@ func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 	}
 }
 
-// released reports that a worker's lease was released for silence, and not taken
-// again since.
+// released reports whether a worker's lease was released for silence, and has not been
+// reacquired since.
 func released(p *proxy, worker string) bool {
 	return len(p.lines("released", "worker", worker, "reason", "silence")) > len(p.lines("lease reacquired under the same epoch", "worker", worker))
 }
 
-// TestALeadersEndIsFollowedAtOnce: by a worker that waits at another proxy.
+// TestALeadersEndIsFollowedAtOnce checks that a worker at another proxy takes over at
+// once.
 func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
@@ -82,8 +83,9 @@ func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
 	}
 }
 
-// TestASilenceIsFollowedOnlyOnDemand: a frozen leader's lease is taken when
-// somebody wants to write, and that worker is told before it may.
+// TestASilenceIsFollowedOnlyOnDemand checks that a frozen leader's lease is acquired
+// when another worker wants to write, and that the epoch is announced to that worker
+// before it may write.
 func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
@@ -94,7 +96,7 @@ func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 			leader := h.worker("leader")
 			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
 			leader.must("simple", "INSERT INTO work VALUES ('leader')")
-			awake := h.join(one, "leader") // whoever comes while the leader is silent may take the lease
+			awake := h.join(one, "leader") // while the leader is silent, any worker that comes may acquire the lease
 			follower := h.join(two, "follower")
 			leader.freeze(t)
 			awake.leave()
@@ -110,13 +112,13 @@ func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 			}
 			follower.must("INSERT INTO work VALUES ('follower')")
 			if got := strings.Join(h.works(), " "); got != "leader follower" || h.granted() != "leader follower" {
-				t.Errorf("the table holds %q, granted %q", got, h.granted())
+				t.Errorf("the table contains %q, granted %q", got, h.granted())
 			}
 		})
 	}
 }
 
-// TestOneWorkerIdFromTwoAddressesIsRefused, at startup.
+// TestOneWorkerIdFromTwoAddressesIsRefused checks that this happens at startup.
 func TestOneWorkerIdFromTwoAddressesIsRefused(t *testing.T) {
 	t.Parallel()
 	h := newHouse(t, "postgres")

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// systemFaults are those of proxies, of Postgres, and of the lease service.
+// systemFaults are faults of proxies, of Postgres, and of the lease service.
 var systemFaults = []fault{
 	{"a proxy is frozen beyond the TTL", func(c *chaos) {
 		p := c.proxies[c.rand.IntN(len(c.proxies))]
@@ -65,7 +65,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// withAgent gives a case with Consul an agent of its own, to be stopped.
+// withAgent gives a case with Consul a separate agent, which it may stop.
 func withAgent(t testing.TB, provider string) []option {
 	t.Helper()
 	if provider != "consul" {
@@ -74,7 +74,7 @@ func withAgent(t testing.TB, provider string) []option {
 	return []option{withConsul(consultest.Start(t))}
 }
 
-// replace starts a proxy where another one was.
+// replace starts a proxy in place of another.
 func (c *chaos) replace(old *proxy) *proxy {
 	return c.proxy("LISTEN="+old.address, "ADMIN="+old.admin, "PROXY_ID="+old.id)
 }

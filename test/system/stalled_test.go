@@ -17,16 +17,16 @@ const (
 	stalledGrace   = 300 * time.Millisecond
 )
 
-// stalledCase is a leader that says nothing more once stall has returned.
+// stalledCase is a leader that sends nothing more once stall has returned.
 type stalledCase struct {
 	*house
 	one, two *proxy
 	resource string
-	timeout  time.Duration // of the worker
+	timeout  time.Duration // worker timeout
 	leader   *wiretest.Conn
 }
 
-// params are those of one of the leader's connections.
+// params returns the parameters of one of the leader's connections.
 func (c *stalledCase) params(more ...string) []string {
 	return append([]string{
 		"user", pgtest.App, "database", c.db, "fencepost.resource", c.resource, "fencepost.worker", "leader",
@@ -49,7 +49,7 @@ func (c *stalledCase) query(conn *wiretest.Conn, sql string) {
 	}
 }
 
-// waits sends a statement and returns when it waits for a lock.
+// waits sends a statement and returns when it is waiting for a lock.
 func (c *stalledCase) waits(conn *wiretest.Conn, sql string) {
 	c.t.Helper()
 	conn.Send(wiretest.Query(sql))
@@ -62,11 +62,11 @@ func (c *stalledCase) granted() string {
 	return ask[string](c.house, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", c.resource)
 }
 
-// half is the beginning of a message.
+// half returns the first half of a message.
 func half(msg []byte) []byte { return msg[:len(msg)/2] }
 
-// cut is a message of that type without its end, as a writer leaves it whose
-// buffer was sent in parts.
+// cut returns a message of that type without its end, as left by a writer whose buffer
+// was sent in parts.
 func cut(typ byte, begins ...[]byte) []byte {
 	whole := wiretest.Msg(typ, append(begins, make([]byte, 100<<10))...)
 	return whole[:len(whole)-50<<10]
@@ -74,10 +74,10 @@ func cut(typ byte, begins ...[]byte) []byte {
 
 func join(parts ...[]byte) []byte { return slices.Concat(parts...) }
 
-// manyRows is more than sockets hold.
+// manyRows returns more data than sockets can buffer.
 const manyRows = "SELECT repeat('x', 1000) FROM generate_series(1, 50000)"
 
-// stalls are the ways to stop, by what the connection is in the middle of.
+// stalls are the ways to stop, named by what the connection is in the middle of.
 var stalls = map[string]func(c *stalledCase){
 	"at rest":                     func(*stalledCase) {},
 	"in a transaction":            func(c *stalledCase) { c.query(c.leader, "BEGIN; INSERT INTO work VALUES ('stalled')") },
@@ -165,12 +165,12 @@ func sends(bytes []byte) func(*stalledCase) {
 	return func(c *stalledCase) { c.leader.Send(bytes) }
 }
 
-// after stalls after these bytes behind a statement that was answered.
+// after stalls after a statement that was answered, followed by these bytes.
 func after(sql string, bytes []byte) func(*stalledCase) {
 	return func(c *stalledCase) { c.query(c.leader, sql); c.leader.Send(bytes) }
 }
 
-// copies stalls in COPY data.
+// copies stalls within COPY data.
 func copies(bytes []byte) func(*stalledCase) {
 	return func(c *stalledCase) {
 		c.leader.Send(wiretest.Query("COPY work FROM STDIN"))
@@ -179,7 +179,7 @@ func copies(bytes []byte) func(*stalledCase) {
 	}
 }
 
-// floods sends what it can until nobody takes any more for a while.
+// floods sends until the peer has accepted nothing for a while.
 func (c *stalledCase) floods(bytes []byte) {
 	for len(bytes) > 0 {
 		_ = c.leader.SetWriteDeadline(time.Now().Add(time.Second))
@@ -190,8 +190,8 @@ func (c *stalledCase) floods(bytes []byte) {
 	}
 }
 
-// TestStalledLeaderIsReplaced: a leader that stops is replaced within the worker
-// timeout and the grace, whatever its connections were in the middle of.
+// TestStalledLeaderIsReplaced checks that a leader that stops is replaced within the
+// worker timeout and the grace, whatever its connections were in the middle of.
 func TestStalledLeaderIsReplaced(t *testing.T) {
 	t.Parallel()
 	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
@@ -211,7 +211,8 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 	}
 }
 
-// TestStalledLeaderUnderTLSIsReplaced, at rest and with a part of a message sent.
+// TestStalledLeaderUnderTLSIsReplaced covers an idle connection and one with a partly
+// sent message.
 func TestStalledLeaderUnderTLSIsReplaced(t *testing.T) {
 	t.Parallel()
 	own := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Hosts: []string{"127.0.0.1"}})
@@ -229,10 +230,10 @@ func TestStalledLeaderUnderTLSIsReplaced(t *testing.T) {
 	s.end()
 }
 
-// stallsAtOnce bounds the leaders that are waited for at once.
+// stallsAtOnce limits the number of concurrent cases.
 const stallsAtOnce = 8
 
-// stallRun is a run of cases, some at once: they do nothing but wait.
+// stallRun is a run of cases, several at a time, because they mostly wait.
 type stallRun struct {
 	*house
 	one, two *proxy
@@ -246,7 +247,7 @@ func newStalls(h *house, one, two *proxy) *stallRun {
 	return &stallRun{house: h, one: one, two: two, slots: make(chan struct{}, stallsAtOnce)}
 }
 
-// begin lets a leader stall, and waits for its successor beside what follows.
+// begin lets a leader stall, and waits in the background until it is replaced.
 func (s *stallRun) begin(name string, stall func(c *stalledCase)) {
 	s.t.Helper()
 	s.slots <- struct{}{}
@@ -273,7 +274,7 @@ func (s *stallRun) begin(name string, stall func(c *stalledCase)) {
 	})
 }
 
-// end waits for all.
+// end waits for all cases.
 func (s *stallRun) end() {
 	s.wg.Wait()
 	s.t.Logf("the last was replaced after %s", s.longest.Round(time.Millisecond))

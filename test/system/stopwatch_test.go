@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// stopwatch tells what was late by itself from what waited for a processor: a bound
-// grows by the time, since the watch was started, in which something on this machine
-// could run and did not.
+// stopwatch distinguishes what was late by itself from what waited for a processor. It
+// extends a time limit by the time during which something on this machine was runnable
+// but not running since the watch was started.
 type stopwatch struct{ stalled time.Duration }
 
 func startWatch(t testing.TB) stopwatch { return stopwatch{stalled(t)} }
 
-// late reports whether something that took so long exceeds its bound.
+// late reports whether something that took so long exceeds its limit.
 func (w stopwatch) late(t testing.TB, took, bound time.Duration) bool {
 	t.Helper()
 	if took <= bound+slack {
@@ -27,9 +27,9 @@ func (w stopwatch) late(t testing.TB, took, bound time.Duration) bool {
 
 var cpuPressure = regexp.MustCompile(`(?m)^some .* total=(\d+)$`)
 
-// stalled is for how long, since the machine started, at least one task waited for a
-// processor. Where the kernel does not say, it is the time itself, so that no bound
-// is ever exceeded: what is awaited must then only happen.
+// stalled returns for how long, since the machine started, at least one task waited for
+// a processor. If the kernel does not provide that, it returns the elapsed time, so
+// that no limit is ever exceeded: what is awaited must then only happen eventually.
 func stalled(t testing.TB) time.Duration {
 	t.Helper()
 	text, err := os.ReadFile("/proc/pressure/cpu")

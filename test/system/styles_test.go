@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// styles are the ways in which a load writes an increment: always the rows of
-// entries and the counter, all or nothing.
+// styles are the ways in which a load writes an increment: always the rows of entries
+// and the counter, atomically.
 var styles = map[string]func(l *loader, ctx context.Context, value int64) error{
 	"one statement, extended": func(l *loader, ctx context.Context, value int64) error {
 		_, err := l.conn.Exec(ctx, `WITH e AS (INSERT INTO entries SELECT $1::text, $2::int, p, $3::bigint, $4::bigint FROM generate_series(1, 3) p)
@@ -57,7 +57,7 @@ var styles = map[string]func(l *loader, ctx context.Context, value int64) error{
 	},
 }
 
-// allStyles are the names of all styles, in an order that a seed can choose from.
+// allStyles returns the names of all styles, in a fixed order for the seed.
 func allStyles() []string {
 	return slices.Sorted(maps.Keys(styles))
 }
@@ -70,7 +70,7 @@ func (l *loader) simple(ctx context.Context, sql string) error {
 	return l.conn.PgConn().Exec(ctx, sql).Close()
 }
 
-// block writes row by row, and thinks in between.
+// block writes row by row, with pauses in between.
 func (l *loader) block(ctx context.Context, options pgx.TxOptions, value int64) error {
 	return pgx.BeginTxFunc(ctx, l.conn, options, func(tx pgx.Tx) error {
 		for part := range parts {
@@ -84,7 +84,7 @@ func (l *loader) block(ctx context.Context, options pgx.TxOptions, value int64) 
 	})
 }
 
-// savepoint writes a row in a subtransaction, behind one that is undone.
+// savepoint writes a row in a subtransaction, after one that is rolled back.
 func (l *loader) savepoint(ctx context.Context, tx pgx.Tx, part int, value int64) error {
 	if _, err := tx.Exec(ctx, "SAVEPOINT s"); err != nil {
 		return err

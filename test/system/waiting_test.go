@@ -11,8 +11,8 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// works are what a leader may wait for, for longer than the worker timeout. Each
-// returns when it is answered.
+// works are the things that a leader may wait for, for longer than the worker timeout.
+// Each returns when the leader has its reply.
 var works = map[string]func(c *stalledCase){
 	"a Query": func(c *stalledCase) { c.query(c.leader, "SELECT pg_sleep(2.5)") },
 	"a Query in a block": func(c *stalledCase) {
@@ -78,7 +78,7 @@ var works = map[string]func(c *stalledCase){
 	"the lock of a stranger": func(c *stalledCase) {
 		stranger, _ := wiretest.Connect(c.t, c.pg.Addr(), "user", pgtest.App, "database", c.db)
 		c.query(stranger, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
-		c.again() // at rest
+		c.again() // idle
 		c.waits(c.leader, "SELECT pg_advisory_lock(hashtext('"+c.resource+"'))")
 		time.Sleep(2500 * time.Millisecond)
 		c.query(stranger, "SELECT pg_advisory_unlock_all()")
@@ -107,8 +107,8 @@ func (c *stalledCase) readSlowly(during time.Duration) {
 	c.leader.Until('Z')
 }
 
-// TestWaitingLeaderIsNotReplaced: a leader that waits for its server keeps its
-// lease, for however long.
+// TestWaitingLeaderIsNotReplaced checks that a leader that waits for its server keeps
+// its lease, however long it waits.
 func TestWaitingLeaderIsNotReplaced(t *testing.T) {
 	t.Parallel()
 	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
@@ -130,7 +130,7 @@ func TestWaitingLeaderIsNotReplaced(t *testing.T) {
 					rival.Send(wiretest.Startup(c.params("fencepost.worker", "rival", "fencepost.campaign", "wait")...))
 					work(c)
 					if got := c.granted(); got != "leader" {
-						t.Errorf("granted to %q, want the leader alone", got)
+						t.Errorf("granted to %q, want only the leader", got)
 					}
 				})
 			}

@@ -17,26 +17,27 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// workerVariable makes this test program a worker.
+// workerVariable turns this test program into a worker.
 const workerVariable = "FENCEPOST_TEST_WORKER"
 
-// order is what a worker is told to do.
+// order is an order to a worker.
 type order struct {
 	Do   string    `json:"do"`   // connect, simple, extended, or load
 	Text string    `json:"text"` // a DSN or a statement
 	Load *loadPlan `json:"load,omitempty"`
 }
 
-// report is what a worker says about an order.
+// report is a worker's report about an order.
 type report struct {
-	Role    string   `json:"role,omitempty"`  // as told at startup
-	Epoch   string   `json:"epoch,omitempty"` // as told at startup
+	Role    string   `json:"role,omitempty"`  // as announced at startup
+	Epoch   string   `json:"epoch,omitempty"` // as announced at startup
 	Values  []string `json:"values,omitempty"`
 	Failure *failure `json:"failure,omitempty"`
 	Did     *deed    `json:"did,omitempty"` // of a load
 }
 
-// failure is an error as the worker saw it. Code is "" if no server spoke.
+// failure is an error as the worker saw it. Code is "" if it did not come from a
+// server.
 type failure struct {
 	Severity, Code, Message, Detail, Hint string
 }
@@ -60,7 +61,7 @@ func failureOf(err error) *failure {
 	}
 }
 
-// workerMain does as it is told until nobody tells it any more.
+// workerMain follows orders until they end.
 func workerMain(orders io.Reader, reports io.Writer) int {
 	in, out := bufio.NewScanner(orders), json.NewEncoder(reports)
 	var conn *pgx.Conn
@@ -81,7 +82,7 @@ func workerMain(orders io.Reader, reports io.Writer) int {
 			r = workerRun(conn, o)
 		}
 		if err := out.Encode(r); err != nil {
-			return 1 // nobody listens
+			return 1 // the test has ended
 		}
 	}
 	if conn != nil {
@@ -99,7 +100,7 @@ func workerConnect(dsn string) (*pgx.Conn, report) {
 	return conn, report{Role: status("fencepost.role"), Epoch: status("fencepost.epoch")}
 }
 
-// workerRun runs one statement by the protocol that the order names.
+// workerRun runs one statement with the protocol that the order names.
 func workerRun(conn *pgx.Conn, o order) report {
 	if conn == nil {
 		return report{Failure: &failure{Message: "not connected"}}
@@ -117,7 +118,7 @@ func workerRun(conn *pgx.Conn, o order) report {
 	return r
 }
 
-// values is the first column of a result.
+// values returns the first column of a result.
 func values(result *pgconn.Result) []string {
 	var found []string
 	for _, row := range result.Rows {
@@ -126,16 +127,16 @@ func values(result *pgconn.Result) []string {
 	return found
 }
 
-// worker is a worker as a process of its own.
+// worker is a worker in a separate process.
 type worker struct {
 	*process
 	t       testing.TB
 	name    string
 	orders  *os.File
-	reports chan report // closed at its end
+	reports chan report // closed when it ends
 }
 
-// worker starts a worker; it does nothing yet.
+// worker starts a worker, which waits for orders.
 func (h *house) worker(name string) *worker {
 	h.t.Helper()
 	self, err := os.Executable()
@@ -148,7 +149,7 @@ func (h *house) worker(name string) *worker {
 	ordersRead, ordersWrite, err1 := os.Pipe()
 	reportsRead, reportsWrite, err2 := os.Pipe()
 	if err := errors.Join(err1, err2); err != nil {
-		h.t.Fatalf("make pipes: %v", err)
+		h.t.Fatalf("create pipes: %v", err)
 	}
 	cmd.Stdin, cmd.Stdout = ordersRead, reportsWrite
 	w := &worker{t: h.t, name: name, orders: ordersWrite, reports: make(chan report, 64)}
@@ -159,7 +160,7 @@ func (h *house) worker(name string) *worker {
 		defer reportsRead.Close()
 		for in := json.NewDecoder(reportsRead); ; {
 			var r report
-			if in.Decode(&r) != nil { // its end, or half a line of one that was killed
+			if in.Decode(&r) != nil { // its end, or an incomplete line of a killed worker
 				return
 			}
 			w.reports <- r
@@ -182,21 +183,21 @@ func (w *worker) tell(o order) {
 		w.t.Fatalf("encode an order: %v", err)
 	}
 	if _, err := w.orders.Write(append(text, '\n')); err != nil {
-		w.t.Fatalf("tell %s: %v", w.name, err)
+		w.t.Fatalf("send an order to %s: %v", w.name, err)
 	}
 }
 
-// answer is the report on the oldest order that has none yet.
+// answer returns the report on the oldest order without one.
 func (w *worker) answer() report {
 	w.t.Helper()
 	select {
 	case r, ok := <-w.reports:
 		if !ok {
-			w.t.Fatalf("%s ended without an answer", w.name)
+			w.t.Fatalf("%s ended without a report", w.name)
 		}
 		return r
 	case <-time.After(patience):
-		w.t.Fatalf("%s gave no answer within %s", w.name, patience)
+		w.t.Fatalf("%s sent no report within %s", w.name, patience)
 		return report{}
 	}
 }

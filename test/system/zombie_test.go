@@ -9,9 +9,9 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// TestSafetyZombieInsideAWriteTransaction: a worker that froze inside a
-// transaction that has written delays its successor by the grace and no more,
-// loses its backend, and is told why.
+// TestSafetyZombieInsideAWriteTransaction checks that a worker that froze inside a
+// transaction that has written delays its successor by no more than the grace, loses
+// its backend, and is told why.
 func TestSafetyZombieInsideAWriteTransaction(t *testing.T) {
 	t.Parallel()
 	const grace = 700 * time.Millisecond
@@ -38,17 +38,17 @@ func TestSafetyZombieInsideAWriteTransaction(t *testing.T) {
 				t.Errorf("the takeover came after %s: a transaction of the old epoch has the grace %s to end", delay, grace)
 			}
 			if n := ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE pid = $1::int", backend); n != 0 {
-				t.Error("the zombie's backend is still there")
+				t.Error("the zombie's backend still exists")
 			}
 			zombie.tell(order{Do: "simple", Text: "COMMIT"})
 			zombie.thaw(t)
 			f := zombie.answer().Failure
 			if f == nil || f.Severity != "FATAL" || f.Code != fencing.StateSuperseded || !strings.Contains(f.Message, "superseded") ||
 				!strings.Contains(f.Message, "successor") || !strings.Contains(f.Detail, `"current_epoch":2,`) {
-				t.Errorf("the zombie was told %v, detail %+v", f, f)
+				t.Errorf("the zombie got %v, detail %+v", f, f)
 			}
 			if got := h.works(); !slices.Equal(got, []string{"successor"}) {
-				t.Errorf("the table holds %q, want the successor's row alone", got)
+				t.Errorf("the table contains %q, want only the successor's row", got)
 			}
 		})
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/lib/pq"
 )
 
-// pqState is the SQLSTATE of an error, "ok" without one.
+// pqState returns the SQLSTATE of an error, "ok" for none.
 func pqState(err error) string {
 	var pqErr *pq.Error
 	switch {
@@ -22,7 +22,7 @@ func pqState(err error) string {
 	}
 }
 
-// pqDetail is all that the driver knows of an error.
+// pqDetail returns everything that the driver knows about an error.
 func pqDetail(err error) any {
 	var pqErr *pq.Error
 	if !errors.As(err, &pqErr) {
@@ -34,8 +34,8 @@ func pqDetail(err error) any {
 	}
 }
 
-// pqRunner holds the connection that stays open from the first to the last
-// scenario, so that the worker does not leave between two of them.
+// pqRunner holds the connection that stays open from the first scenario to the last, so
+// that the worker does not leave between two of them.
 type pqRunner struct{ other *sql.DB }
 
 // openPq opens a pool that holds one connection at a time.
@@ -58,7 +58,7 @@ func runPq(part string) error {
 		return pqStaleRepeated()
 	case "scenarios":
 	default:
-		return fmt.Errorf("there is no part %q", part)
+		return fmt.Errorf("unknown part %q", part)
 	}
 	other, err := openPq()
 	if err != nil {
@@ -100,7 +100,7 @@ func runPq(part string) error {
 	return nil
 }
 
-// fresh runs a scenario on fresh data and a fresh connection.
+// fresh runs a scenario with fresh data and a fresh connection.
 func (r pqRunner) fresh(ctx context.Context, run func(context.Context, *sql.Conn) (outcome, error)) (outcome, error) {
 	if _, err := r.other.ExecContext(ctx, "SELECT reset_all()"); err != nil {
 		return outcome{}, fmt.Errorf("reset: %w", err)
@@ -148,7 +148,7 @@ func pqInts(ctx context.Context, q pqQueryer, text string, args ...any) ([]int, 
 	return all, rows.Err()
 }
 
-// pqOne checks that the connection goes on.
+// pqOne checks that the connection still works.
 func pqOne(ctx context.Context, q pqQueryer) any {
 	one, err := pqValue[int](ctx, q, "SELECT 1")
 	if err != nil {
@@ -225,14 +225,14 @@ func (pqRunner) multi(ctx context.Context, conn *sql.Conn) (outcome, error) {
 	}, err
 }
 
-// pqCopy copies rows into a table in a transaction, the only place where the
-// driver does that.
+// pqCopy copies rows into a table in a transaction, which is the only place where the
+// driver supports it.
 func pqCopy(ctx context.Context, conn *sql.Conn, statement string, rows [][]any) (int64, error) {
 	tx, err := conn.BeginTx(ctx, nil)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = tx.Rollback() }() // an error if it was committed
+	defer func() { _ = tx.Rollback() }() // fails if it was committed
 	into, err := tx.PrepareContext(ctx, statement)
 	if err != nil {
 		return 0, err

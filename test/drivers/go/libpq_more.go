@@ -119,8 +119,8 @@ func (pqRunner) errors(ctx context.Context, conn *sql.Conn) (outcome, error) {
 	}, err
 }
 
-// cancel ends the statement's context, at which the driver sends a cancel
-// request and gives up the connection.
+// cancel cancels the statement's context, whereupon the driver sends a cancel request
+// and gives up the connection.
 func (r pqRunner) cancel(ctx context.Context, conn *sql.Conn) (outcome, error) {
 	short, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -165,7 +165,8 @@ func (r pqRunner) notify(ctx context.Context, _ *sql.Conn) (outcome, error) {
 	return outcome{fields{"payloads": payloads}, fields{"own": "the listener has a connection of its own"}}, nil
 }
 
-// largeObject uses the functions of SQL: the driver has no interface of its own.
+// largeObject uses SQL functions, because the driver has no interface for large
+// objects.
 func (pqRunner) largeObject(ctx context.Context, conn *sql.Conn) (outcome, error) {
 	result := fields{}
 	err := inPqTx(ctx, conn, nil, func(tx *sql.Tx) error {
@@ -177,7 +178,7 @@ func (pqRunner) largeObject(ctx context.Context, conn *sql.Conn) (outcome, error
 		if err != nil {
 			return err
 		}
-		fd, err := pqValue[int](ctx, tx, "SELECT lo_open($1, 393216)", oid) // to read and to write
+		fd, err := pqValue[int](ctx, tx, "SELECT lo_open($1, 393216)", oid) // to read and write
 		if err != nil {
 			return err
 		}

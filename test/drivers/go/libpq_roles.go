@@ -17,7 +17,7 @@ func pqSeverity(err error) string {
 	return ""
 }
 
-// withPqConn lends a connection of the pool.
+// withPqConn calls do with a connection of the pool.
 func withPqConn(ctx context.Context, db *sql.DB, do func(conn *sql.Conn, pid int) error) error {
 	conn, err := db.Conn(ctx)
 	if err != nil {
@@ -119,7 +119,7 @@ func pqStale(part string) error {
 	return nil
 }
 
-// pqWriteLate returns what came of the write of a superseded worker.
+// pqWriteLate returns the result of a superseded worker's write.
 func pqWriteLate(ctx context.Context, conn *sql.Conn, inTransaction bool) (stale, err error) {
 	if _, err := conn.ExecContext(ctx, setBalance, 101, 1); err != nil {
 		return nil, fmt.Errorf("write as leader: %w", err)
@@ -143,8 +143,8 @@ func pqWriteLate(ctx context.Context, conn *sql.Conn, inTransaction bool) (stale
 	return stale, nil
 }
 
-// pqStaleRepeated does what pqStale does, but leaves it to database/sql on which
-// connection the late write is sent.
+// pqStaleRepeated is pqStale, but lets database/sql choose the connection for the late
+// write.
 func pqStaleRepeated() error {
 	db, err := openPq()
 	if err != nil {

@@ -1,4 +1,4 @@
-// The programs of the drivers for Go: see the package drivers for what they do.
+// Command drivers runs the Go drivers: see the package drivers for what it does.
 //
 //	drivers pgx|libpq scenarios|follower|stale|stale_transaction
 package main
@@ -33,13 +33,13 @@ func run(args []string) error {
 	case "libpq":
 		return runPq(args[1])
 	}
-	return fmt.Errorf("there is no driver %q", args[0])
+	return fmt.Errorf("unknown driver %q", args[0])
 }
 
 // fields is a JSON object.
 type fields map[string]any
 
-// printLine prints what came of a scenario.
+// printLine prints the result of a scenario.
 func printLine(line fields) {
 	text, err := json.Marshal(line)
 	if err != nil {
@@ -48,8 +48,8 @@ func printLine(line fields) {
 	fmt.Println(string(text))
 }
 
-// outcome is what a scenario found: result is the same for every driver, detail
-// is this driver's own.
+// outcome is the outcome of a scenario: result is the same for every driver, detail is
+// specific to this driver.
 type outcome struct{ result, detail fields }
 
 // report runs a scenario and prints its line.
@@ -64,17 +64,18 @@ func report(name string, scenario func(context.Context) (outcome, error)) {
 	printLine(line)
 }
 
-// lacks says that the driver cannot do a scenario.
+// lacks reports that the driver does not support a scenario.
 func lacks(name, why string) { printLine(fields{"scenario": name, "lacks": why}) }
 
-// input is read by one goroutine: that of main.
+// input is read only by the main goroutine.
 var input = bufio.NewReader(os.Stdin)
 
-// waitToBeSuperseded says that the program has read, and waits for the word to go on.
+// waitToBeSuperseded reports that the program has read, and waits until it may
+// continue.
 func waitToBeSuperseded() error {
 	printLine(fields{"ready": true})
 	if _, err := input.ReadString('\n'); err != nil {
-		return fmt.Errorf("wait for the word to go on: %w", err)
+		return fmt.Errorf("wait for the line to continue: %w", err)
 	}
 	return nil
 }
@@ -95,11 +96,12 @@ const (
 	slowUpdate    = "UPDATE account SET balance = 0 FROM pg_sleep(60) WHERE id = 1"
 )
 
-// Values of the scenario types, the text with what a careless quoting trips over.
+// Values of the scenario types. The text contains characters that break careless
+// quoting.
 const (
 	someText  = "héllo; -- '$1"
 	someUUID  = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
-	someInt64 = 9007199254740993 // the first that a double cannot hold
+	someInt64 = 9007199254740993 // the first that a double cannot represent
 )
 
 var someTime = time.Date(2020, 2, 3, 4, 5, 6, 789_000_000, time.UTC)

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// pgxState is the SQLSTATE of an error, "ok" without one.
+// pgxState returns the SQLSTATE of an error, "ok" for none.
 func pgxState(err error) string {
 	var pgErr *pgconn.PgError
 	switch {
@@ -24,7 +24,7 @@ func pgxState(err error) string {
 	}
 }
 
-// pgxDetail is all that the driver knows of an error.
+// pgxDetail returns everything that the driver knows about an error.
 func pgxDetail(err error) any {
 	var pgErr *pgconn.PgError
 	if !errors.As(err, &pgErr) {
@@ -36,8 +36,8 @@ func pgxDetail(err error) any {
 	}
 }
 
-// pgxRunner holds the connection that stays open from the first to the last
-// scenario, so that the worker does not leave between two of them.
+// pgxRunner holds the connection that stays open from the first scenario to the last,
+// so that the worker does not leave between two of them.
 type pgxRunner struct{ other *pgx.Conn }
 
 func runPgx(part string) error {
@@ -49,7 +49,7 @@ func runPgx(part string) error {
 		return pgxStale(ctx, part)
 	case "scenarios":
 	default:
-		return fmt.Errorf("there is no part %q", part)
+		return fmt.Errorf("unknown part %q", part)
 	}
 	other, err := pgx.Connect(ctx, "")
 	if err != nil {
@@ -85,7 +85,7 @@ func runPgx(part string) error {
 	return nil
 }
 
-// fresh runs a scenario on fresh data and a fresh connection.
+// fresh runs a scenario with fresh data and a fresh connection.
 func (r pgxRunner) fresh(ctx context.Context, run func(context.Context, *pgx.Conn) (outcome, error)) (outcome, error) {
 	if _, err := r.other.Exec(ctx, "SELECT reset_all()"); err != nil {
 		return outcome{}, fmt.Errorf("reset: %w", err)
@@ -103,7 +103,7 @@ func pgxValue[T any](ctx context.Context, conn *pgx.Conn, sql string, args ...an
 	return value, err
 }
 
-// pgxOne checks that the connection goes on.
+// pgxOne checks that the connection still works.
 func pgxOne(ctx context.Context, conn *pgx.Conn) any {
 	one, err := pgxValue[int](ctx, conn, "SELECT 1")
 	if err != nil {
@@ -264,7 +264,7 @@ func (pgxRunner) copyError(ctx context.Context, conn *pgx.Conn) (outcome, error)
 	}, err
 }
 
-// broken is a source of COPY data that fails behind the first row.
+// broken is a source of COPY data that fails after the first row.
 type broken struct{ sent bool }
 
 func (b *broken) Read(p []byte) (int, error) {

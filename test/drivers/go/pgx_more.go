@@ -122,7 +122,7 @@ func (pgxRunner) errors(ctx context.Context, conn *pgx.Conn) (outcome, error) {
 	}, err
 }
 
-// awaitSleep waits until somebody in this database runs pg_sleep.
+// awaitSleep waits until a session of this database runs pg_sleep.
 func awaitSleep(ctx context.Context, count func(context.Context) (int, error)) error {
 	for {
 		n, err := count(ctx)

@@ -19,7 +19,7 @@ func pgxSeverity(err error) string {
 	return ""
 }
 
-// onePool is a pool that holds one connection at a time.
+// onePool returns a pool that holds one connection at a time.
 func onePool(ctx context.Context) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig("pool_max_conns=1")
 	if err != nil {
@@ -119,7 +119,7 @@ func pgxStale(ctx context.Context, part string) error {
 	return nil
 }
 
-// pgxWriteLate returns what came of the write of a superseded worker.
+// pgxWriteLate returns the result of a superseded worker's write.
 func pgxWriteLate(ctx context.Context, conn *pgx.Conn, inTransaction bool) (stale, err error) {
 	if _, err := conn.Exec(ctx, setBalance, 101, 1); err != nil {
 		return nil, fmt.Errorf("write as leader: %w", err)

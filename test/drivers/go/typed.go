@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// typedRow is a row of the table typed but for its array, for which each driver
-// has its own type.
+// typedRow is a row of the table typed without its array, for which each driver has its
+// own type.
 type typedRow struct {
 	i4      int32
 	i8      int64

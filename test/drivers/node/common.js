@@ -1,4 +1,4 @@
-// What the programs for node share: see the Go package above for what they do.
+// Shared code of the node programs. The Go package above describes what they do.
 'use strict';
 
 const readline = require('readline');
@@ -25,8 +25,8 @@ exports.alone = [
 ];
 exports.digits = Buffer.from('0123456789'.repeat(10000));
 
-// typedResult makes the result of a row of the table typed. It is read by both
-// drivers into the same types.
+// typedResult returns the result of a row of the table typed. Both drivers read it
+// into the same types.
 exports.typedResult = (row) => ({
   int4: row.i4, int8: row.i8, numeric: row.num, text: row.txt, bool: row.yes, bytea: row.raw.toString('hex'),
   timestamptz: row.at.toISOString(), jsonb: row.doc, array: row.list, uuid: row.uid, null: row.nothing,
@@ -46,7 +46,7 @@ exports.report = async (scenario, run) => {
 
 exports.lacks = (scenario, why) => printLine({ scenario, lacks: why });
 
-// attempt returns the error that run rejects with, null without one.
+// attempt returns the error that run rejects with, or null.
 exports.attempt = async (run) => {
   try {
     await run();
@@ -60,7 +60,7 @@ exports.state = (error) => (error === null ? 'ok' : error.code || String(error))
 
 exports.pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// waitToBeSuperseded says that the program has read, and waits for the word to go on.
+// waitToBeSuperseded reports that the program has read, and waits for a line to continue.
 exports.waitToBeSuperseded = () => {
   printLine({ ready: true });
   return new Promise((resolve) => {

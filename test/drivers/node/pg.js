@@ -12,7 +12,7 @@ const config = { options: process.env.PGOPTIONS, ssl: false };
 
 async function connect(more) {
   const client = new pg.Client({ ...config, ...more });
-  // The end of a connection is told here too, beside the failing query.
+  // The end of a connection is reported here too, in addition to the failing query.
   client.on('error', () => {});
   await client.connect();
   return client;
@@ -131,7 +131,7 @@ const scenarios = {
     for (const id of ids.filter((n) => n % 10 === 0)) {
       updated += (await client.query('UPDATE account SET balance = $1 WHERE id = $1', [id])).rowCount;
     }
-    // Another one is closed in the middle.
+    // Another one is closed before its end.
     const half = client.query(new Cursor('UPDATE account SET balance = balance RETURNING id'));
     const some = await half.read(3);
     await half.close();
@@ -179,7 +179,7 @@ const scenarios = {
     }, { errors: [unknown, positioned, twice, aborted].map(detailOf), committed: committed.command }];
   },
 
-  // The driver's own way to cancel is a second client that is given the first.
+  // The driver cancels by a second client, to which the first is passed.
   async cancel(client, other) {
     const slow = new pg.Query(c.slowUpdate);
     const failed = new Promise((resolve) => {
@@ -204,7 +204,7 @@ const scenarios = {
     return [{ payloads: heard.map((n) => n.payload) }, { own: heard.map((n) => n.processId === client.processID) }];
   },
 
-  // By the functions of SQL: the driver has no interface of its own.
+  // Uses SQL functions, because the driver has no interface for large objects.
   async large_object(client) {
     await client.query('BEGIN');
     const oid = await number(client, 'SELECT lo_from_bytea(0, $1) AS n', [c.digits]);
@@ -301,7 +301,7 @@ async function stale(name) {
   await c.report(name, async () => {
     let client = await pool.connect();
     const pid = client.processID;
-    // Without a listener of its own, the end of a client that is lent ends the program.
+    // Without a listener, the end of a checked-out client would end the program.
     client.on('error', () => {});
     await client.query('UPDATE account SET balance = 101 WHERE id = 1');
     if (name === 'stale_transaction') await client.query('BEGIN');

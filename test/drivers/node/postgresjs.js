@@ -43,7 +43,7 @@ const scenarios = {
     return [{ balances }, { described: [d.types, d.columns.map((f) => f.type)] }];
   },
 
-  // Its queries are in flight together, and a Sync stands behind each.
+  // Its queries are in flight together, each followed by a Sync.
   async batch(sql) {
     const inserts = [];
     for (let i = 0; i < 50; i++) inserts.push(sql`INSERT INTO event (what) VALUES (${String(i)})`.execute());
@@ -169,7 +169,7 @@ const scenarios = {
     return [{ sqlstate: c.state(error), balance: await balanceOf(sql, 1), usable: await first(sql`SELECT 1`) }, { error: detailOf(error) }];
   },
 
-  // It listens on a connection of its own.
+  // It listens on a separate connection.
   async notify(sql, other) {
     const payloads = [];
     let listening;
@@ -261,9 +261,9 @@ async function follower() {
   await sql.end();
 }
 
-// When the server ends a connection, the driver gives the query at hand an error
-// of its own, and keeps the server's for whatever is asked next, which then runs
-// but is told to have failed. So the next questions go to another pool.
+// When the server closes a connection, the driver fails the current query with an error
+// of its own, and reports the server's error for the next query, which runs but is
+// reported as failed. So the next queries use another pool.
 async function stale(name) {
   let closed;
   const broken = new Promise((resolve) => { closed = resolve; });

@@ -1,4 +1,4 @@
-"""What the programs in Python share: see the Go package above for what they do."""
+"""Shared code of the Python programs. The Go package above describes what they do."""
 
 import json
 import sys
@@ -41,7 +41,7 @@ def report(name, scenario):
 
 
 def wait_to_be_superseded():
-    """Says that the program has read, and waits for the word to go on."""
+    """Reports that the program has read, and waits for a line to continue."""
     print_line(ready=True)
     if not sys.stdin.readline():
         raise EOFError("no word to go on")

@@ -19,7 +19,7 @@ END = "-- end of an answer --"
 
 
 class Psql:
-    """A psql that gets its input bit by bit."""
+    """A psql process that gets its input piece by piece."""
 
     def __init__(self):
         self.process = subprocess.Popen(PSQL, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -37,7 +37,7 @@ class Psql:
         self.process.stdin.flush()
 
     def answer(self):
-        """Reads all that psql prints about what it was fed, or to its end."""
+        """Reads psql's output for the input so far, or to its end."""
         lines = []
         for line in self.process.stdout:
             if line.strip() == END:
@@ -63,7 +63,7 @@ def state(text):
 
 
 def file_with(text):
-    """A file for COPY and large objects; it goes when its owner does."""
+    """A file for COPY and large objects; it is removed with its owner."""
     file = tempfile.NamedTemporaryFile("w", prefix="fencepost-psql-")
     file.write(text)
     file.flush()
@@ -160,7 +160,7 @@ def errors(p, other):
 
 
 def cancel(p, other):
-    """An interrupt cancels, and ends a psql that reads a script."""
+    """An interrupt cancels the statement, and ends a psql that reads a script."""
     p.feed(SLOW_UPDATE + ";")
     while other.value(SLEEPING + ";") == "0":
         time.sleep(0.01)
@@ -257,7 +257,7 @@ def stale(in_transaction):
             p.ask(READ)
             wait_to_be_superseded()
             refused = p.ask(WRITE)
-            # It goes on reading its script, but not without a connection.
+            # It continues with its script, but only while it has a connection.
             try:
                 broken = p.process.wait(10) == 2
             except subprocess.TimeoutExpired:

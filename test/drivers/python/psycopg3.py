@@ -25,7 +25,7 @@ def value(conn, sql, *args):
 
 
 def attempt(do):
-    """Returns the error that do raises, None without one."""
+    """Returns the error that do raises, or None."""
     try:
         do()
     except psycopg.Error as error:
@@ -67,7 +67,7 @@ def types(conn, other):
 
 
 def prepared(conn, other):
-    # By default it prepares at the fifth use: four go unprepared.
+    # By default it prepares a statement at its fifth use, so four are unprepared.
     balances = [value(conn, "UPDATE account SET balance = balance + %s WHERE id = %s RETURNING balance", i, i % 3 + 1)
                 for i in range(1, 13)]
     return dict(balances=balances), None
@@ -98,7 +98,7 @@ def pipeline(conn, other):
         for sql in ("INSERT INTO event (what) VALUES ('a')", "SELECT 1/0", "INSERT INTO event (what) VALUES ('b')"):
             error = attempt(lambda: (conn.execute(sql), p.sync()))
             results.append(error)
-    # Its executes queue, its sync reads: an error belongs to the sync that raised it.
+    # execute only queues, and sync reads: an error is reported by the sync that receives it.
     return (dict(results=[state(e) for e in results], rows=value(conn, COUNT_EVENTS)),
             dict(errors=[detail_of(e) for e in results]))
 
@@ -252,7 +252,7 @@ def notify(conn, other):
 
 
 def large_object(conn, other):
-    """By the functions of SQL: the driver has no interface of its own."""
+    """Uses SQL functions, because the driver has no interface for large objects."""
     result = {}
     with conn.transaction():
         oid = value(conn, "SELECT lo_from_bytea(0, %s)", digits(100000))
@@ -338,7 +338,7 @@ def follower():
 
 
 def told(error):
-    """The SQLSTATE, in whose place this driver has only a text if the server ends the connection."""
+    """The SQLSTATE, or only the text if the server has closed the connection."""
     text = re.search(r"worker \S+ was superseded on resource \w+", str(error))
     return state(error) if error is None or error.sqlstate or not text else text.group()
 
