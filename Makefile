@@ -4,15 +4,15 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ELECTION ?= postgres
-# Two packages at a time: their tests start servers of their own.
-# The time-out is for a machine that is busy with other things too.
+# Two packages at a time, because their tests start their own servers.
+# The timeout allows for other load on the machine.
 TESTFLAGS ?= -p 2 -parallel 4 -timeout 40m
-# The package that takes longest begins first.
+# The package that takes longest starts first.
 PKG ?= ./proxy ./...
 CHAOS_TIME ?= 5m
-# How many random scripts make fuzz-differential plays, from which seed on (0: one of
-# the run's own), for how long at most (0: no limit), and whether a difference that is
-# only in what a message says is a failure.
+# For make fuzz-differential: the number of random scripts, the first seed (0: a random
+# one), the time limit (0: none), and whether a difference in the wording of a message is
+# a failure.
 N ?= 10000
 SEED ?= 0
 LIMIT ?= 0
@@ -20,7 +20,7 @@ WORDS ?= true
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
-# What test-matrix runs, and on which of MAJORS.
+# The versions and packages of test-matrix.
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
@@ -53,10 +53,10 @@ test-matrix: setup consul postgres-18 fetch-drivers ## Run the tests that depend
 	done; \
 	if [ -n "$$failed" ]; then echo "failed on PostgreSQL$$failed" >&2; exit 1; fi
 
-suites: build ## Run the test suites of pgx and lib/pq at Postgres and through Fencepost (MAJOR=18 SUITES="pgx pq")
+suites: build ## Run the test suites of pgx and lib/pq directly and through Fencepost (MAJOR=18 SUITES="pgx pq")
 	scripts/suites.sh
 
-regress: build ## Run PostgreSQL's regression and isolation suites at Postgres and through Fencepost (SUITES="regress isolation" TESTS="test_setup portals")
+regress: build ## Run PostgreSQL's regression and isolation suites directly and through Fencepost (SUITES="regress isolation" TESTS="test_setup portals")
 	scripts/regress.sh
 
 fuzz-differential: setup postgres-18 ## Compare fresh random scripts with Postgres (N=10000 SEED=... LIMIT=90s MAJOR=15 or 18)

@@ -14,14 +14,14 @@ while :; do
 	life=$((life + 1))
 	id="$WORKER:$(hostname):$(date +%s):$life"
 	export PGOPTIONS="-c fencepost.resource=billing -c fencepost.worker=$id -c fencepost.campaign=wait"
-	echo "$WORKER: connects, and waits until it leads"
+	echo "$WORKER: connecting, and waiting to lead"
 	psql --quiet --no-psqlrc --set ON_ERROR_STOP=1 <<SQL &
 \pset tuples_only on
-\echo $WORKER leads, and writes once a second
+\echo $WORKER leads and writes once a second
 INSERT INTO charges (worker) VALUES ('$WORKER') RETURNING '$WORKER wrote row ' || id \watch 1
 SQL
 	wait $!
-	echo "$WORKER: its connection is over"
+	echo "$WORKER: connection closed"
 	sleep 1 &
 	wait $!
 done

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compare pgbench through Fencepost (fenced and unfenced), through PgBouncer in
-# session mode, and with no proxy. Rounds are interleaved, so that a change of
-# the machine's mood hits all alike; the table shows medians and ratios.
+# session mode, and with no proxy. Rounds are interleaved, so that changes of
+# the machine's load affect all of them equally; the table shows medians and ratios.
 #
 #   make bench
 #   ROUNDS=5 SECONDS_PER_RUN=10 CLIENTS=8 MODES="prepared simple" make bench

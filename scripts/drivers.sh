@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Bring the drivers that test/drivers needs: by apt (scripts/setup.sh drivers),
-# and those for node, in the versions of their package-lock.json, to
-# .cache/drivers/node. The drivers for Go come when their program is built.
+# Install the drivers that test/drivers needs: by apt (scripts/setup.sh drivers),
+# and those for node, in the versions of their package-lock.json, in
+# .cache/drivers/node. The drivers for Go are fetched when their program is built.
 #
-#   scripts/drivers.sh             bring what is missing
-#   scripts/drivers.sh versions    print what the tests run with
+#   scripts/drivers.sh             install what is missing
+#   scripts/drivers.sh versions    print the versions that the tests use
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +18,7 @@ bring() {
 	rm -rf "$home"
 	mkdir -p "$home"
 	cp test/drivers/node/package.json "$home"
-	# The lock file goes there last, as the mark that all is there.
+	# The lock file is copied last: it marks the installation as complete.
 	cp "$lock" "$home/npm-shrinkwrap.json"
 	npm ci --prefix "$home" --ignore-scripts --no-audit --no-fund --silent
 	cp "$lock" "$home/package-lock.json"

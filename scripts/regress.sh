@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Run PostgreSQL's own regression and isolation suites, once at PostgreSQL and
-# once through Fencepost as leader, and compare what they print. The suites come
-# with the sources of the server's package, by apt. Fails if a file differs that
-# is not known to; the output that PostgreSQL expects plays no part.
+# Run PostgreSQL's own regression and isolation suites, once directly against
+# PostgreSQL and once through Fencepost as leader, and compare their output. apt
+# provides the suites with the sources of the server's package. The script fails if
+# a file differs that is not known to; the suites' expected output is not used.
 #
 #   make regress
 #   SUITES=regress TESTS="test_setup portals" make regress
@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 suites=${SUITES:-regress isolation}
 
-# Files whose outputs differ, and why: see the differences in docs/protocol.md.
+# Files whose outputs are known to differ, and why: see the differences in docs/protocol.md.
 known=$(
 	cat <<'LIST'
 regress alter_table  # D1: it lists the locks of its transaction
@@ -29,7 +29,7 @@ bin=$(scripts/setup.sh postgres-bin)
 major=$("$bin/postgres" --version | sed -E 's/.* ([0-9]+)\..*/\1/')
 home=$PWD/.cache/regress/$major
 
-# Sources are asked for as packages are, but from lists of their own.
+# Sources are fetched like packages, but from separate package lists.
 fetch() {
 	local apt=$home/apt version
 	rm -rf "$home"
@@ -62,8 +62,8 @@ build() {
 src=$home/src/src
 . scripts/stage.sh
 
-# server SIDE starts a server with the suites' databases, each with a fence, so
-# that both sides have the same catalogues. port is where clients connect.
+# server SIDE starts a server with the suites' databases. Each has a fence, so that
+# the catalogs of both sides are the same. port is the port for clients.
 server() {
 	local dir=$tmp/$1 db setting
 	port=$(free_port)

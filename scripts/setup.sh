@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # Install what a make target needs and this machine lacks, and nothing else.
 #
-#   scripts/setup.sh go          check that a Go is there (apt has none that is new enough)
+#   scripts/setup.sh go          check that Go is installed (apt has no recent enough version)
 #   scripts/setup.sh cc          C compiler, for the Postgres grammar that Fencepost links
 #   scripts/setup.sh postgres    PostgreSQL server and client programs
 #   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
-#   scripts/setup.sh drivers     the drivers of test/drivers that apt has, and what runs the others
+#   scripts/setup.sh drivers     the drivers of test/drivers that apt provides, and the runtimes of the others
 #   scripts/setup.sh pgbouncer   PgBouncer, which the benchmark compares with
 #
 # scripts/setup.sh postgres-bin prints the directory of the server programs.
 #
-# It knows apt only. On other systems install the programs by hand: what is
-# already there is used as it is.
+# It supports apt only. On other systems install the programs by hand: programs that
+# are already installed are used as they are.
 set -euo pipefail
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
@@ -28,11 +28,11 @@ as_root() {
 	fi
 }
 
-# install PACKAGE...: by apt, quietly, with fresh lists only when the stored
-# ones do not do.
+# install PACKAGE... installs packages by apt, quietly. It updates the package lists
+# only if the stored ones are not sufficient.
 install() {
 	if ! have apt-get; then
-		say "this system has no apt-get: please install by hand what provides: $*"
+		say "this system has no apt-get: install by hand: $*"
 		exit 1
 	fi
 	say "installing $*"
@@ -43,7 +43,7 @@ install() {
 	fi
 }
 
-# postgres_bin prints the newest directory that holds the server's programs.
+# postgres_bin prints the newest directory that contains the server's programs.
 postgres_bin() {
 	local dirs=() dir
 	if [ -n "${FENCEPOST_TEST_PG_BIN:-}" ]; then dirs+=("$FENCEPOST_TEST_PG_BIN"); fi
@@ -61,7 +61,7 @@ postgres_bin() {
 
 setup_postgres() {
 	if postgres_bin >/dev/null && have psql; then return; fi
-	# Debian would create and start a cluster of its own: nobody asked for one.
+	# Keep Debian from creating and starting a cluster of its own.
 	if [ ! -e /etc/postgresql-common/createcluster.conf ] && have apt-get; then
 		as_root mkdir -p /etc/postgresql-common/createcluster.d
 		printf 'create_main_cluster = false\n' |

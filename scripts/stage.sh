@@ -1,5 +1,6 @@
-# Sourced by scripts that start servers of their own: a temporary folder, $tmp, and
-# the processes in $pids, both gone at the end; unprivileged, free_port, await.
+# Sourced by scripts that start their own servers. Provides a temporary directory, $tmp,
+# and the processes in $pids, both of which are removed at the end; unprivileged,
+# free_port and await.
 # shellcheck shell=bash
 
 tmp=$(mktemp -d)
@@ -35,7 +36,7 @@ free_port() {
 	return 1
 }
 
-# await COMMAND...: until it succeeds, at most a minute.
+# await COMMAND... waits until the command succeeds, for at most a minute.
 await() {
 	for _ in $(seq 600); do
 		if "$@" >/dev/null 2>&1; then return; fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Run the test suites of pgx and lib/pq themselves, once at PostgreSQL and once
-# through Fencepost as leader, and fail if a test that passes there fails here.
+# Run the test suites of pgx and lib/pq, once directly against PostgreSQL and once
+# through Fencepost as leader, and fail if a test passes directly but not through it.
 # The versions are those of test/drivers/go/go.mod; the sources come from the Go
 # module proxy with the modules.
 #
@@ -11,8 +11,7 @@ cd "$(dirname "$0")/.."
 
 suites=${SUITES:-pgx pq}
 
-# Differences that are known: "suite package.Test  # why", one in a line. The two
-# suites have none.
+# Known differences: "suite package.Test  # why", one per line. There are none.
 known=$(
 	cat <<'LIST'
 LIST
@@ -37,8 +36,8 @@ HBA
 pids+=($!)
 await psql -qAt "$admin/postgres" -c 'select 1'
 
-# database NAME makes one with a fence. The suites' users are superusers, whose
-# backends only another superuser may end.
+# database NAME creates a database with a fence. The suites' users are superusers,
+# whose backends only another superuser may end.
 database() {
 	psql -qX "$admin/postgres" -c "create database $1"
 	FENCEPOST_CONTROL_PASSWORD=suites bin/fencepost migrate --dsn "$admin/$1" >/dev/null
@@ -49,7 +48,7 @@ cat >"$tmp/fencepost.yml" <<YML
 listen: 127.0.0.1:$fence_port
 admin: 127.0.0.1:$(free_port)
 upstream: {address: '127.0.0.1:$pg_port'}
-# Tests leave statements behind that a grant has to end first.
+# Tests leave statements running that a grant has to end first.
 startup_wait: 20s
 lease: {linger: 20s, grace: 1s}
 unfenced: allow
@@ -58,7 +57,7 @@ FENCEPOST_CONTROL_PASSWORD=suites bin/fencepost serve --config "$tmp/fencepost.y
 pids+=($!)
 await psql -qAt "postgres://postgres@127.0.0.1:$fence_port/postgres" -c 'select 1'
 
-# sources MODULE prints the directory of its sources.
+# sources MODULE prints the directory of the module's sources.
 sources() { (cd test/drivers/go && go mod download "$1" && go list -m -f '{{.Dir}}' "$1"); }
 
 prepare_pgx() {
@@ -89,12 +88,12 @@ run_pq() {
 		go test -C "$dir" -json -count=1 -timeout 10m -skip '^TestSSL' "${@:2}" "${packages[@]}"
 }
 
-# results FILE ACTION prints the tests of a run that ended so, without subtests.
+# results FILE ACTION prints the tests of a run with that result, without subtests.
 results() { sed -nE 's|^\{.*"Action":"'"$2"'","Package":"([^"]*)","Test":"([^"/]*)".*|\1.\2|p' "$1" | sort -u; }
 
-# differences SUITE prints the tests that pass at PostgreSQL and not through
-# Fencepost, also when they run again, one after the other: some wait for only
-# 100 ms, and one that panics takes all others with it.
+# differences SUITE prints the tests that pass directly but not through Fencepost,
+# even when they run again one by one: some wait for only 100 ms, and one that panics
+# ends all others.
 differences() {
 	local lost again
 	lost=$(comm -23 <(results "$tmp/direct.json" pass) <(results "$tmp/fenced.json" pass))
@@ -110,14 +109,14 @@ for suite in $suites; do
 	"prepare_$suite"
 	"run_$suite" "$pg_port" >"$tmp/direct.json" 2>&1 || true
 	"run_$suite" "$fence_port" >"$tmp/fenced.json" 2>&1 || true
-	echo "$suite: at PostgreSQL $(results "$tmp/direct.json" pass | wc -l) tests pass, through Fencepost $(results "$tmp/fenced.json" pass | wc -l)"
+	echo "$suite: directly $(results "$tmp/direct.json" pass | wc -l) tests pass, through Fencepost $(results "$tmp/fenced.json" pass | wc -l)"
 	if ! results "$tmp/direct.json" pass | grep -q .; then
 		tail -20 "$tmp/direct.json" >&2
 		exit 1
 	fi
 	lost=$(differences "$suite")
 	for name in $lost; do
-		echo "$suite: $name passes at PostgreSQL, and not through Fencepost:"
+		echo "$suite: $name passes directly, but not through Fencepost:"
 		grep -h "\"Test\":\"${name##*.}[\"/].*\"Output\"" "$tmp/again.json" | tail -20 || true
 		failed=yes
 	done

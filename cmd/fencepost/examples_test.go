@@ -149,7 +149,7 @@ func TestExampleWorkersTakeOver(t *testing.T) {
 		t.Errorf("the first worker wrote after it was superseded:\n%s", first.output())
 	}
 	eventually(t, "the first worker to stand by", func() bool {
-		return strings.Count(first.output(), "connects, and waits until it leads") == 2
+		return strings.Count(first.output(), "connecting, and waiting to lead") == 2
 	})
 }
 

@@ -1,12 +1,12 @@
-// Command mutations plants faults in the gate, one at a time, and requires the
-// fast safety tests to fail for each: a gate whose faults no test notices is
-// guarded by nobody.
+// Command mutations plants faults in the gate, one at a time, and requires the fast
+// safety tests to fail for each of them. A fault that no test notices shows a gap in
+// the tests.
 //
 //	go run ./scripts/mutations              # all of them
 //	go run ./scripts/mutations -run commit  # those whose name matches
 //
-// A fault is a row of the table in table.go. It is planted in a copy of the tree, of
-// which there are two; the caches of go build are shared.
+// A fault is a row of the table in table.go. It is planted in one of two copies of the
+// tree; they share the caches of go build.
 package main
 
 import (
@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	wanted, err := regexp.Compile(*pattern)
 	if err != nil {
-		return fmt.Errorf("read the pattern: %w", err)
+		return fmt.Errorf("parse the pattern: %w", err)
 	}
 	var triers []trier
 	for range trees {
@@ -54,26 +54,26 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return playAll(ctx, table, wanted, triers, out)
 }
 
-// trees is how many copies of the tree there are: one mutant is built while the
-// tests of another wait for their servers.
+// trees is the number of copies of the tree: one mutant is built while the tests of
+// another wait for their servers.
 const trees = 2
 
-// trier says what becomes of the tests when a mutation is planted.
+// trier plants a mutation and runs its tests.
 type trier interface {
 	try(ctx context.Context, m mutation) (outcome, string, error)
 }
 
-// outcome is what became of a mutation.
+// outcome is the result of a mutation.
 type outcome int
 
 const (
-	caught   outcome = iota // a test failed by its own assertion
+	caught   outcome = iota // a test failed with its own assertion
 	survived                // all tests passed
-	unfit                   // the mutant does not compile, or a test ended otherwise
+	unfit                   // the mutant does not compile, or a test ended in another way
 )
 
-// playAll tries the mutations that are wanted, and says of each what became of
-// it. All of them must be caught.
+// playAll tries the wanted mutations and prints the result of each. All of them must be
+// caught.
 func playAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers []trier, out io.Writer) error {
 	if err := distinct(all); err != nil {
 		return err
@@ -85,7 +85,7 @@ func playAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers 
 		}
 	}
 	if len(due) == 0 {
-		return errors.New("no mutation has such a name")
+		return errors.New("no mutation matches the pattern")
 	}
 	var (
 		work    = make(chan mutation, len(due))
@@ -124,7 +124,7 @@ func playAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers 
 	return nil
 }
 
-// tell says what became of a mutation, and reports whether it was caught.
+// tell prints the result of a mutation, and reports whether it was caught.
 func tell(out io.Writer, m mutation, what outcome, said string, err error, took time.Duration) bool {
 	switch {
 	case err != nil:
@@ -140,12 +140,12 @@ func tell(out io.Writer, m mutation, what outcome, said string, err error, took 
 	return false
 }
 
-// distinct requires names that tell the mutations apart.
+// distinct returns an error unless the mutations are complete and have distinct names.
 func distinct(all []mutation) error {
 	seen := map[string]bool{}
 	for _, m := range all {
 		if m.name == "" || seen[m.name] || m.old == m.text || m.tests == "" {
-			return fmt.Errorf("mutation %q: it needs a name of its own, tests, and a new text that differs", m.name)
+			return fmt.Errorf("mutation %q needs a unique name, tests, and a new text that differs from the old one", m.name)
 		}
 		seen[m.name] = true
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// trial answers for a tree.
+// trial replaces a tree.
 type trial map[string]struct {
 	what outcome
 	err  error
@@ -25,7 +25,7 @@ func row(name string) mutation { return mutation{name: name, old: "a", text: "b"
 
 func TestAllMustBeCaught(t *testing.T) {
 	t.Parallel()
-	errAbsent := errors.New("its old text is 0 times in it")
+	errAbsent := errors.New("its old text occurs 0 times in it")
 	for _, c := range []struct {
 		name, said, wrong string
 		all               []mutation
@@ -38,7 +38,7 @@ func TestAllMustBeCaught(t *testing.T) {
 		{name: "one does not apply", said: "DOES NOT APPLY", wrong: "1 of 1", all: []mutation{row("x")}, trial: trial{"x": {err: errAbsent}}},
 		{name: "some of them", said: "all 1 were caught", all: []mutation{row("x"), row("y")}, pattern: "x", trial: trial{"y": {what: survived}}},
 		{name: "none of that name", wrong: "no mutation", all: []mutation{row("x")}, pattern: "z"},
-		{name: "a name twice", wrong: "name of its own", all: []mutation{row("x"), row("x")}},
+		{name: "a name twice", wrong: "needs a unique name", all: []mutation{row("x"), row("x")}},
 		{name: "no change", wrong: "differs", all: []mutation{{name: "x", old: "a", text: "a", tests: "T"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -103,7 +103,7 @@ func TestPlant(t *testing.T) {
 	}
 }
 
-// TestTheTableApplies: what it plants is in the tree as it stands.
+// TestTheTableApplies checks that the table matches the tree.
 func TestTheTableApplies(t *testing.T) {
 	t.Parallel()
 	if err := distinct(table); err != nil {
@@ -115,7 +115,7 @@ func TestTheTableApplies(t *testing.T) {
 			t.Fatal(err)
 		}
 		if n := strings.Count(string(text), m.old); n != 1 {
-			t.Errorf("%s: its old text is %d times in %s, want once", m.name, n, m.file)
+			t.Errorf("%s: its old text occurs %d times in %s, want once", m.name, n, m.file)
 		}
 	}
 }

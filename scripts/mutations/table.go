@@ -3,11 +3,11 @@ package main
 // mutation is one fault that is planted in the gate.
 type mutation struct {
 	name  string
-	file  string // of the tree
-	old   string // must be in it exactly once
-	text  string // what takes its place
-	tests string // pattern of the tests that must notice it
-	in    string // the package of the tests; ./proxy if it is empty
+	file  string // path in the tree
+	old   string // text that must occur in the file exactly once
+	text  string // its replacement
+	tests string // pattern of the tests that must notice the fault
+	in    string // package of the tests; ./proxy if empty
 }
 
 // Tests on real servers that take a few seconds.
@@ -39,8 +39,8 @@ const (
 	theSchema   = "migrations/003_one_predicate.sql"
 )
 
-// table are the faults. Add one as a row: choose old so that it is one place, and a
-// text that compiles. Those that have been real leaks say so.
+// table lists the faults. To add one, choose old so that it is unique, and a text that
+// compiles. A comment marks those that were once real leaks.
 var table = []mutation{
 	// The reasons.
 	{name: "an uncovered transaction is covered", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
@@ -95,7 +95,7 @@ var table = []mutation{
 	{name: "one statement with a reason is enough for a text", file: theReasons, in: ofTheGate, tests: "^TestReasonOfAText$",
 		old: "	if r.why == none {\n		return r\n	}\n	return next", text: "	return next"},
 
-	// What is known of the transaction.
+	// What is known about the transaction.
 	{name: "at rest while replies are pending", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
 		old: "return t.ready == idle && !t.pending }", text: "return t.ready == idle }"},
 	{name: "a batch that begins while replies are pending is outside", file: theTxn, in: ofTheGate, tests: "^TestTxn$",

@@ -15,8 +15,8 @@ import (
 // tree is a copy of the working tree.
 type tree struct{ dir string }
 
-// copyTree copies the files that git knows, and those that it does not ignore.
-// .cache, where test servers lie, is linked.
+// copyTree copies the files that git tracks or does not ignore. It links .cache, which
+// contains the test servers.
 func copyTree(ctx context.Context) (*tree, error) {
 	list := exec.CommandContext(ctx, "git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	out, err := list.Output()
@@ -25,7 +25,7 @@ func copyTree(ctx context.Context) (*tree, error) {
 	}
 	dir, err := os.MkdirTemp("", "fencepost-mutations-")
 	if err != nil {
-		return nil, fmt.Errorf("make a directory: %w", err)
+		return nil, fmt.Errorf("create a directory: %w", err)
 	}
 	t := &tree{dir}
 	for name := range strings.SplitSeq(strings.TrimRight(string(out), "\x00"), "\x00") {
@@ -49,7 +49,7 @@ func copyTree(ctx context.Context) (*tree, error) {
 func (t *tree) copyFile(name string) error {
 	info, err := os.Stat(name)
 	switch {
-	case errors.Is(err, os.ErrNotExist): // deleted, and not committed
+	case errors.Is(err, os.ErrNotExist): // deleted but not committed
 		return nil
 	case err != nil:
 		return fmt.Errorf("copy the tree: %w", err)
@@ -72,7 +72,7 @@ func (t *tree) copyFile(name string) error {
 
 func (t *tree) remove() { _ = os.RemoveAll(t.dir) }
 
-// plant puts a mutation in, and returns how to take it out.
+// plant applies a mutation, and returns a function that reverts it.
 func (t *tree) plant(m mutation) (undo func() error, err error) {
 	path := filepath.Join(t.dir, m.file)
 	text, err := os.ReadFile(path)
@@ -80,7 +80,7 @@ func (t *tree) plant(m mutation) (undo func() error, err error) {
 		return nil, err
 	}
 	if n := strings.Count(string(text), m.old); n != 1 {
-		return nil, fmt.Errorf("its old text is %d times in %s, want once", n, m.file)
+		return nil, fmt.Errorf("its old text occurs %d times in %s, want once", n, m.file)
 	}
 	mutant := strings.Replace(string(text), m.old, m.text, 1)
 	if err := os.WriteFile(path, []byte(mutant), 0o644); err != nil {
@@ -89,14 +89,14 @@ func (t *tree) plant(m mutation) (undo func() error, err error) {
 	return func() error { return os.WriteFile(path, text, 0o644) }, nil
 }
 
-// testTimeout bounds the tests of one mutation, which may make them wait.
+// testTimeout bounds the tests of one mutation, which may make them hang.
 const testTimeout = 2 * time.Minute
 
-// assertion is what a test reports by itself, with its file and line.
+// assertion matches a failure that a test reports itself, with its file and line.
 var assertion = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: .*`)
 
-// try plants m and runs its tests, by a test binary that is built once, and not
-// optimized: to build it takes longer than the tests.
+// try plants m and runs its tests with a test binary that is built once and not
+// optimised, because building it takes longer than the tests.
 func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, err error) {
 	undo, err := t.plant(m)
 	if err != nil {
@@ -119,8 +119,8 @@ func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, 
 	return verdict(string(out), err), reason(string(out)), nil
 }
 
-// verdict says what an output and the end of go test mean. Nothing but a test's own
-// assertion shows that the fault was noticed.
+// verdict interprets the output and the error of go test. Only a test's own assertion
+// shows that the fault was noticed.
 func verdict(out string, err error) outcome {
 	var exit *exec.ExitError
 	switch {
@@ -135,7 +135,7 @@ func verdict(out string, err error) outcome {
 	}
 }
 
-// reason is the first assertion that failed, or the end of the output.
+// reason returns the first assertion that failed, or the end of the output.
 func reason(out string) string {
 	if line := assertion.FindString(out); line != "" {
 		return shorten(strings.TrimSpace(line), 200)

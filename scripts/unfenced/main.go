@@ -1,6 +1,6 @@
-// Command unfenced runs the safety tests with the check switched off, and
-// requires every one of them to fail. A safety test that passes without the
-// fence proves nothing about the fence.
+// Command unfenced runs the safety tests with the check disabled, and requires every
+// one of them to fail. A safety test that passes without the fence proves nothing about
+// the fence.
 //
 //	go run ./scripts/unfenced ./...
 package main
@@ -24,13 +24,13 @@ import (
 const (
 	// safety is the pattern of the names of safety tests.
 	safety = "^TestSafety"
-	// switchOff is the environment variable that test code reads to leave the
-	// check out. The program itself does not know it.
+	// switchOff is the environment variable by which test code disables the check. The
+	// program itself does not know it.
 	switchOff = "FENCEPOST_TEST_UNFENCED=1"
-	// buildTag makes a proxy that checks nothing: see fencing.Checking.
+	// buildTag builds a proxy that checks nothing: see fencing.Checking.
 	buildTag = "fencepost_unfenced"
-	// refusal is what the program says when it will not serve in that build: a
-	// test that fails because of it has shown nothing.
+	// refusal is what the program prints if it refuses to serve in that build. A test
+	// that fails because of that proves nothing.
 	refusal = "this build fences nothing"
 	// atLeast guards against a renaming that leaves nothing to run.
 	atLeast = 10
@@ -66,7 +66,7 @@ func run(ctx context.Context, patterns []string, out io.Writer) error {
 		return fmt.Errorf("start go test: %w", err)
 	}
 	readErr := res.read(stdout, out)
-	// go test exits 1 when tests fail, which is what is wanted here.
+	// go test exits with 1 when tests fail, which is expected here.
 	var exit *exec.ExitError
 	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
 		return fmt.Errorf("run go test: %w", err)
@@ -77,11 +77,11 @@ func run(ctx context.Context, patterns []string, out io.Writer) error {
 	return res.verdict(out)
 }
 
-// safetyTest finds a safety test in a file.
+// safetyTest matches a safety test in a file.
 var safetyTest = regexp.MustCompile(`(?m)^func (TestSafety\w*)\(`)
 
-// safetyTests returns the import paths of the packages whose test files hold
-// safety tests, so that nothing else is compiled, and names each test to found.
+// safetyTests returns the import paths of the packages whose test files contain safety
+// tests, so that nothing else is compiled, and passes the name of each test to found.
 func safetyTests(ctx context.Context, patterns []string, found func(pkg, name string)) ([]string, error) {
 	format := `{{$d := .Dir}}{{$p := .ImportPath}}{{range .TestGoFiles}}{{$p}} {{$d}}/{{.}}{{"\n"}}{{end}}{{range .XTestGoFiles}}{{$p}} {{$d}}/{{.}}{{"\n"}}{{end}}`
 	out, err := goOutput(ctx, append([]string{"list", "-tags=" + buildTag, "-f", format}, patterns...)...)
@@ -130,10 +130,10 @@ type event struct {
 	Output  string
 }
 
-// results is what became of each safety test.
+// results are the results of the safety tests.
 type results struct {
 	order  []string
-	action map[string]string // "pass", "fail", "skip"; "" when it did not end
+	action map[string]string // "pass", "fail", "skip"; "" if it did not end
 	output map[string]string
 }
 
@@ -147,7 +147,7 @@ func (r *results) expect(pkg, name string) {
 	r.action[key] = ""
 }
 
-// read takes the events of go test and prints a line per test.
+// read processes the events of go test and prints a line per test.
 func (r *results) read(in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, 16<<20)
@@ -174,7 +174,7 @@ func (r *results) read(in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// reason is the first line that the test itself reported.
+// reason returns the first line that the test itself reported.
 func (r *results) reason(key string) string {
 	for line := range strings.Lines(r.output[key]) {
 		if _, text, ok := strings.Cut(line, "_test.go:"); ok {
@@ -184,8 +184,8 @@ func (r *results) reason(key string) string {
 	return ""
 }
 
-// verdict is nil if each expected test ran to its end and failed by its own
-// assertion: a panic, a time-out or a server that did not start is no proof.
+// verdict returns nil if each expected test ran to its end and failed with its own
+// assertion: a panic, a timeout or a server that did not start proves nothing.
 func (r *results) verdict(out io.Writer) error {
 	var bad int
 	complain := func(format string, args ...any) {
