@@ -43,14 +43,14 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 		}
 		sql = string(text)
 	}
-	var catalogue *fencing.Catalog
+	var catalog *fencing.Catalog
 	if *dsn != "" {
 		var err error
-		if catalogue, err = readCatalog(ctx, *dsn); err != nil {
+		if catalog, err = readCatalog(ctx, *dsn); err != nil {
 			return err
 		}
 	}
-	statements := sqltext.ExplainIn(sql, catalogue)
+	statements := sqltext.ExplainIn(sql, catalog)
 	if len(statements) == 0 {
 		fmt.Fprintln(t.stdout, "no statement: nothing is checked")
 	}
@@ -68,7 +68,7 @@ func runExplain(ctx context.Context, t terminal, args []string) error {
 		}
 		fmt.Fprintf(t.stdout, "\n  check  %s\n", s.Check)
 		switch {
-		case catalogue == nil:
+		case catalog == nil:
 		case s.Proven:
 			fmt.Fprintln(t.stdout, "  proven harmless")
 		default:

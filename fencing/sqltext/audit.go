@@ -12,31 +12,31 @@ import (
 )
 
 const (
-	// auditTextMax is where a statement is cut in an audit record, in bytes.
+	// auditTextMax is the maximum length of a statement in an audit record, in bytes.
 	auditTextMax = 4 << 10
-	// auditTablesMax is how many tables an audit record names at most.
+	// auditTablesMax is the maximum number of tables in an audit record.
 	auditTablesMax = 64
 )
 
-// Audit is what may be written down about a refused text: never its literals.
+// Audit is what may be recorded about a refused text. It never contains literals.
 type Audit struct {
-	// Statement is the text without comments, its space collapsed, each literal
-	// replaced by $n (numbered behind the text's own parameters), valid UTF-8,
-	// at most 4 KiB. Empty if Unparsable.
+	// Statement is the text without comments, with collapsed whitespace, and with each
+	// literal replaced by $n (numbered after the text's own parameters). It is valid
+	// UTF-8 of at most 4 KiB. It is empty if Unparsable.
 	Statement string
-	// Fingerprint is equal for statements that differ in literals only. Empty
+	// Fingerprint is the same for statements that differ only in literals. It is empty
 	// if Unparsable.
 	Fingerprint string
-	// Tables are the relations named in the text, in the order of their first
-	// mention, qualified as they are there.
+	// Tables are the relations named in the text, in the order of their first mention,
+	// qualified as in the text.
 	Tables []string
-	// Unparsable: where literals begin and end is not certain, so nothing of
-	// the text is shown.
+	// Unparsable means that it is uncertain where literals begin and end, so nothing of
+	// the text is recorded.
 	Unparsable bool
 }
 
-// AuditOf describes sql for the audit log. It parses, so it is for the path of
-// a refusal only.
+// AuditOf describes sql for the audit log. It parses sql, so it should only be called
+// when a statement is refused.
 func AuditOf(sql string) Audit {
 	statement, ok := withoutLiterals(sql)
 	if !ok || unreadable(sql, DefaultSettings) != "" {
@@ -57,9 +57,9 @@ func AuditOf(sql string) Audit {
 	return a
 }
 
-// withoutLiterals returns sql with each literal replaced, or false if it is not
-// certain where they are: text without an end, or a backslash in a plain
-// string, whose meaning hangs on the session's settings.
+// withoutLiterals returns sql with each literal replaced, or false if it is uncertain
+// where they are: in unterminated text, or with a backslash in a plain string, whose
+// meaning depends on the session's settings.
 func withoutLiterals(sql string) (string, bool) {
 	var b strings.Builder
 	next := highestParameter(sql) + 1
@@ -105,7 +105,7 @@ func highestParameter(sql string) int {
 	}
 }
 
-// ambiguous reports whether a quoted text is a plain string with a backslash.
+// ambiguous reports whether a quoted text is a plain string that contains a backslash.
 func ambiguous(text string) bool {
 	c := text[0] | 0x20
 	return (text[0] == '\'' || c == 'n') && strings.IndexByte(text, '\\') >= 0
@@ -119,7 +119,7 @@ func startsNumber(text string) bool {
 	return isDigit(text[0]) || len(text) > 1 && text[0] == '.' && isDigit(text[1])
 }
 
-// cut shortens s to at most limit bytes, at a character, and marks that it did.
+// cut shortens s to at most limit bytes, at a character boundary, and marks the cut.
 func cut(s string, limit int) string {
 	const mark = " ..."
 	if len(s) <= limit {
@@ -132,7 +132,7 @@ func cut(s string, limit int) string {
 	return s[:end] + mark
 }
 
-// tablesOf names the relations in tree, without those that WITH defines.
+// tablesOf returns the relations named in tree, without those that WITH defines.
 func tablesOf(tree *pgquery.ParseResult) []string {
 	var c tableCollector
 	for _, raw := range tree.Stmts {
@@ -177,7 +177,7 @@ func (c *tableCollector) message(m protoreflect.Message) {
 	eachMessage(m, c.message)
 }
 
-// dropped adds what DROP names: a list of name parts for each relation.
+// dropped adds the relations that DROP names. Each is a list of name parts.
 func (c *tableCollector) dropped(d *pgquery.DropStmt) {
 	switch d.RemoveType {
 	case pgquery.ObjectType_OBJECT_TABLE, pgquery.ObjectType_OBJECT_VIEW, pgquery.ObjectType_OBJECT_MATVIEW,

@@ -2,8 +2,8 @@ package sqltext
 
 import "testing"
 
-// TestOnlyInBlock: what Postgres refuses outside a block, or does nothing for. A
-// cursor WITH HOLD is opened there.
+// TestOnlyInBlock covers statements that Postgres refuses outside a block, or that have
+// no effect there. A cursor WITH HOLD can be opened there.
 func TestOnlyInBlock(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string]bool{

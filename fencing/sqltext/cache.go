@@ -9,20 +9,19 @@ import (
 )
 
 const (
-	// cacheShards bounds how often two sessions meet on one lock.
+	// cacheShards limits how often two sessions compete for one lock.
 	cacheShards = 16
-	// cachedTextMax is the longest text, in bytes, that is worth keeping.
+	// cachedTextMax is the maximum length, in bytes, of a text that is cached.
 	cachedTextMax = 16 << 10
-	// cacheEntryOverhead is about what one entry takes besides its text and its
-	// statements, in bytes.
+	// cacheEntryOverhead is the approximate size of an entry, in bytes, in addition to
+	// its text and its statements.
 	cacheEntryOverhead = 256
 	// seenTexts is how many texts Recurs remembers at most.
 	seenTexts = 4096
 )
 
-// Cache keeps the analysis of texts that come again. It is safe for concurrent
-// use and bounded in bytes. A text that was asked for since the last sweep
-// survives the next one.
+// Cache caches the analysis of recurring texts. It is safe for concurrent use and
+// bounded in bytes. A text that was used since the last sweep survives the next one.
 type Cache struct {
 	seed   maphash.Seed
 	shards [cacheShards]cacheShard
@@ -33,7 +32,7 @@ type cacheShard struct {
 	mu struct {
 		sync.RWMutex
 		entries map[cacheKey]*cacheEntry
-		ring    []*cacheEntry // in the order in which the hand comes by
+		ring    []*cacheEntry // in the order of the clock hand
 		hand    int
 		size    int // sum of the entries' sizes
 	}
@@ -52,7 +51,7 @@ type cacheEntry struct {
 	used atomic.Bool
 }
 
-// NewCache returns an empty cache that holds about maxBytes at most.
+// NewCache returns an empty cache of about maxBytes at most.
 func NewCache(maxBytes int) *Cache {
 	c := &Cache{seed: maphash.MakeSeed()}
 	for i := range c.shards {
@@ -62,7 +61,7 @@ func NewCache(maxBytes int) *Cache {
 	return c
 }
 
-// Analyze returns Analyze(sql, s), from the cache if it is there.
+// Analyze returns Analyze(sql, s), from the cache if possible.
 func (c *Cache) Analyze(sql string, s Settings) *Text {
 	if len(sql) > cachedTextMax {
 		return Analyze(sql, s)
@@ -78,7 +77,7 @@ func (c *Cache) Analyze(sql string, s Settings) *Text {
 	return sh.add(strings.Clone(sql), s)
 }
 
-// AnalyzeBytes is Analyze for a text in a buffer. The buffer is not kept, and a
+// AnalyzeBytes is Analyze for a text in a buffer. It does not retain the buffer, and a
 // hit does not allocate.
 func (c *Cache) AnalyzeBytes(sql []byte, s Settings) *Text {
 	if len(sql) > cachedTextMax {
@@ -90,7 +89,7 @@ func (c *Cache) AnalyzeBytes(sql []byte, s Settings) *Text {
 	return c.shards[maphash.Bytes(c.seed, sql)%cacheShards].add(string(sql), s)
 }
 
-// Lookup returns the analysis of sql if it is there, else nil. It never parses.
+// Lookup returns the cached analysis of sql, or nil. It never parses.
 func (c *Cache) Lookup(sql []byte, s Settings) *Text {
 	if len(sql) > cachedTextMax {
 		return nil
@@ -106,9 +105,9 @@ func (c *Cache) Lookup(sql []byte, s Settings) *Text {
 	return e.text
 }
 
-// Recurs reports whether it was asked about sql before, not long ago: for those
-// who would like to know more of a text, but not so much that they would have
-// each one parsed that differs from the last by a number.
+// Recurs reports whether it was recently called for sql. Callers use it to spend more
+// effort on recurring texts only, and not on texts that each differ from the last one
+// by a number.
 func (c *Cache) Recurs(sql []byte) bool {
 	h := maphash.Bytes(c.seed, sql)
 	slot := &c.seen[h/cacheShards%seenTexts]
@@ -119,14 +118,14 @@ func (c *Cache) Recurs(sql []byte) bool {
 	return false
 }
 
-// touch marks e as used; the load keeps the line shared between cores.
+// touch marks e as used. Loading first keeps the cache line shared between cores.
 func (e *cacheEntry) touch() {
 	if !e.used.Load() {
 		e.used.Store(true)
 	}
 }
 
-// add analyzes sql, outside the lock, and keeps the result. The shard owns sql.
+// add analyzes sql outside the lock and caches the result. The shard owns sql.
 func (sh *cacheShard) add(sql string, s Settings) *Text {
 	e := &cacheEntry{key: cacheKey{s, sql}, text: Analyze(sql, s)}
 	e.size = cacheEntryOverhead + len(sql) + len(e.text.why) + len(e.text.Statements)*int(unsafe.Sizeof(Statement{}))
@@ -150,8 +149,8 @@ func (sh *cacheShard) add(sql string, s Settings) *Text {
 	return e.text
 }
 
-// evictLocked drops the first entry from the hand on that was not used since
-// the hand last came by. The ring must not be empty.
+// evictLocked drops the first entry, from the hand on, that has not been used since the
+// hand last passed it. The ring must not be empty.
 func (sh *cacheShard) evictLocked() {
 	for {
 		if sh.mu.hand >= len(sh.mu.ring) {

@@ -2,26 +2,26 @@ package sqltext
 
 import "github.com/fencepost/fencepost/fencing"
 
-// Explanation says in words how one statement of a text is fenced.
+// Explanation describes how one statement of a text is fenced.
 type Explanation struct {
-	SQL    string // the statement, as it is in the text
+	SQL    string // the statement as written in the text
 	Kind   Kind
 	Read   bool   // may run on a connection of a worker that does not lead
-	Reason string // why it is, or is not, a read
+	Reason string // why it is a read, or why not
 	Check  string // where its transaction's check goes
-	// Proven: the catalogue that was asked proves it harmless. If not, Unproven
-	// says why. Both are zero without a catalogue.
+	// Proven means that the catalog proves it harmless. If not, Unproven says why. Both
+	// are zero without a catalog.
 	Proven   bool
 	Unproven string
-	// Known: the grammar accepted the text. If not, Reason says why.
+	// Known means that the grammar accepted the text. If not, Reason says why.
 	Known bool
 }
 
-// Explain tells, for each statement of sql, what Fencepost takes it for. A text
-// of which nothing can be said has one Explanation of the whole.
+// Explain describes how Fencepost classifies each statement of sql. A text that cannot
+// be analysed has a single Explanation.
 func Explain(sql string) []Explanation { return ExplainIn(sql, nil) }
 
-// ExplainIn is Explain for a database whose catalogue is c, nil if none is.
+// ExplainIn is Explain for a database with the catalog c, or nil if it is unknown.
 func ExplainIn(sql string, c *fencing.Catalog) []Explanation {
 	t := Analyze(sql, DefaultSettings)
 	if quick, ok := Quick([]byte(sql)); ok && !t.Known { // one statement, whatever else it is
@@ -43,8 +43,8 @@ func ExplainIn(sql string, c *fencing.Catalog) []Explanation {
 	return all
 }
 
-// whereChecked says where the check of a statement's transaction goes; of is
-// the number of statements in its text.
+// whereChecked returns where the check of a statement's transaction goes; of is the
+// number of statements in its text.
 func whereChecked(st *Statement, of int) string {
 	switch st.Kind {
 	case Session, Deallocate, RollbackTo:

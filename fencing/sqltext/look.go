@@ -7,13 +7,13 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// findings is what the whole tree of a statement tells, at any depth.
+// findings is what the whole tree of a statement shows, at any depth.
 type findings struct {
-	writes         string // why it is no read, "" if nothing says so
-	function       string // the same, as far as functions are the reason
+	writes         string // why it is not a read, "" if it may be one
+	function       string // the same, for reasons that concern functions
 	queryText      bool   // names something that shows ownText
 	keptText       bool   // names something that shows keptText
-	unsetsReadOnly bool   // set_config of what may undo a read-only mode
+	unsetsReadOnly bool   // set_config of a setting that may undo read-only mode
 }
 
 // look walks the tree below n.
@@ -41,7 +41,7 @@ func (w *findings) message(m protoreflect.Message) {
 	eachMessage(m, w.message)
 }
 
-// eachMessage calls visit for every message that is directly below m.
+// eachMessage calls visit for every message directly below m.
 func eachMessage(m protoreflect.Message, visit func(protoreflect.Message)) {
 	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
@@ -69,8 +69,8 @@ func (w *findings) shows(name string) {
 	w.keptText = w.keptText || shown == keptText
 }
 
-// call looks at one function call. The schema is not looked at: a function of
-// that name elsewhere is treated alike.
+// call examines one function call. It ignores the schema: a function of the same name
+// in another schema is treated in the same way.
 func (w *findings) call(f *pgquery.FuncCall) {
 	if len(f.Funcname) == 0 {
 		return
@@ -89,8 +89,8 @@ func (w *findings) call(f *pgquery.FuncCall) {
 }
 
 // setsTransactionMode reports whether set_config with these arguments may set
-// transaction_read_only: unless its first argument is a constant of another
-// name, it may. A cast of the constant may cut it: only one to text is not.
+// transaction_read_only. It may, unless its first argument is a constant that names
+// another setting. A cast of the constant may truncate it, unless it is a cast to text.
 func setsTransactionMode(args []*pgquery.Node) bool {
 	if len(args) == 0 {
 		return true
@@ -105,8 +105,8 @@ func setsTransactionMode(args []*pgquery.Node) bool {
 	return strings.EqualFold(c.GetSval().Sval, "transaction_read_only")
 }
 
-// isPlainText reports whether t is the type text, by its name alone: another of
-// that name is nothing that is proven.
+// isPlainText reports whether t is the type text, by its unqualified name. Another type
+// of that name is never proven harmless.
 func isPlainText(t *pgquery.TypeName) bool {
 	return len(t.Names) > 0 && t.Names[len(t.Names)-1].GetString_().GetSval() == "text" && len(t.Typmods) == 0 && len(t.ArrayBounds) == 0
 }

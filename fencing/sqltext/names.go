@@ -4,13 +4,13 @@ import "strings"
 
 // What a name shows.
 const (
-	ownText  = 1 + iota // the text of the query that runs
-	keptText            // texts of statements and cursors that were made before
+	ownText  = 1 + iota // the text of the running query
+	keptText            // texts of statements and cursors that were created earlier
 )
 
-// queryTextNames are the views and functions that show the text of queries as
-// the server got it, so that what stands in front of a client's text would be
-// seen. mentionsQueryText searches for the same names in text.
+// queryTextNames are the views and functions that show the text of queries as received
+// by the server, so that a statement injected in front of a client's text would be
+// visible. mentionsQueryText searches for the same names in text.
 var queryTextNames = map[string]int{
 	"current_query":                ownText,
 	"pg_cursors":                   keptText,
@@ -22,8 +22,8 @@ var queryTextNames = map[string]int{
 	"pg_stat_get_backend_activity": ownText,
 }
 
-// evadesReadOnly says why a function of this name is not a read, although the
-// server's read-only mode lets it pass.
+// evadesReadOnly returns why a function of this name is not a read, although the
+// server's read-only mode allows it.
 func evadesReadOnly(name string) (string, bool) {
 	for _, f := range evaderFamilies {
 		if strings.HasPrefix(name, f.prefix) {
@@ -50,7 +50,7 @@ const (
 	evadesByCatalog    = "it writes the catalogue"
 )
 
-// evaderFamilies are listed by how their names begin.
+// evaderFamilies are listed by the prefix of their names.
 var evaderFamilies = []struct{ prefix, why string }{
 	{"dblink", evadesByConnection},
 	{"run_command_on_", evadesByConnection}, // citus
@@ -65,10 +65,9 @@ var evaderFamilies = []struct{ prefix, why string }{
 	{"binary_upgrade_", evadesByCatalog},
 }
 
-// evaders are listed one by one. Functions that only lock (advisory locks),
-// only read the server's state, or that read-only mode refuses by itself
-// (nextval, setval) are not. A test holds the list against the functions of a
-// real server.
+// evaders are listed individually. They do not include functions that only lock
+// (advisory locks), that only read the server's state, or that read-only mode refuses
+// (nextval, setval). A test compares the list with the functions of a real server.
 var evaders = map[string]string{
 	"pg_notify":               evadesByMessage,
 	"pg_logical_emit_message": evadesByMessage,

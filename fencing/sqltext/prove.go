@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// Why no catalogue proves a text.
+// Why no catalog proves a text.
 const (
 	noCatalog = "nothing is known of the database's catalogue now"
 	notRead   = "it is not a read"
@@ -26,14 +26,13 @@ func ProvenText(c *fencing.Catalog, t *Text) (proven bool, why string) {
 	return Proven(c, &t.Statements[0])
 }
 
-// Proven reports that s, run by whoever and under whatever search_path, changes
-// nothing: it is a Read, and everything that it names is harmless under every
-// meaning the name has in the database. If not, why says what stands against
-// it. A nil catalogue proves nothing. Asking the same catalogue again costs two
-// loads.
+// Proven reports whether s changes nothing, whoever runs it and whatever the
+// search_path: it is a Read, and everything that it names is harmless under every
+// meaning that the name has in the database. If not, why is the reason. A nil catalog
+// proves nothing. Repeating the call with the same catalog costs two loads.
 //
-// Parameters are taken to be of built-in types, or enums: the caller looks at
-// the types that a Parse message names.
+// Parameters are assumed to be of built-in types or enums: the caller must check the
+// types that a Parse message names.
 func Proven(c *fencing.Catalog, s *Statement) (proven bool, why string) {
 	switch {
 	case c == nil:
@@ -51,10 +50,10 @@ func Proven(c *fencing.Catalog, s *Statement) (proven bool, why string) {
 	return v.why == "", v.why
 }
 
-// facts asks the facts of a catalog about names.
+// facts looks up names in the facts of a catalog.
 type facts struct{ *fencing.Facts }
 
-// against says what stands against a proof, "" if nothing does.
+// against returns what prevents a proof, "" if nothing does.
 func (f facts) against(n *dependencies) string {
 	if why := cmp.Or(n.never, f.Nothing); why != "" {
 		return why
@@ -88,7 +87,7 @@ func (f facts) name(x neededName) string {
 	}
 }
 
-// function judges a call by its name. f(x) can also be a cast to the type f.
+// function examines a call by its name. f(x) can also be a cast to the type f.
 func (f facts) function(name string) string {
 	if why := judged(f.Functions, "function", name); why != "" {
 		return why

@@ -19,18 +19,18 @@ const (
 	functionName
 	operatorName
 	typeName
-	// attributeName is what stands behind a dot: a column, or a function of one
-	// argument written as if it were one.
+	// attributeName is a name after a dot: a column, or a function of one argument in
+	// attribute notation.
 	attributeName
 )
 
-// dependencies is what a statement rests on: it is harmless if each of its names is.
-// It is immutable but for the result.
+// dependencies are the names that a statement depends on. The statement is harmless if
+// each of them is. It is immutable except for the result.
 type dependencies struct {
 	names []neededName
-	// never says why the statement is not proven under any catalogue.
+	// never says why no catalog can prove the statement.
 	never  string
-	result atomic.Pointer[proofResult] // of the catalogue that was asked last
+	result atomic.Pointer[proofResult] // of the catalog that was last used
 }
 
 type neededName struct {
@@ -40,10 +40,10 @@ type neededName struct {
 
 type proofResult struct {
 	catalog uint64
-	why     string // "" is proven
+	why     string // "" if proven
 }
 
-// size is about how many bytes n holds.
+// size returns the approximate size of n in bytes.
 func (n *dependencies) size() int {
 	if n == nil {
 		return 0
@@ -63,7 +63,7 @@ func dependenciesOf(n *pgquery.Node, st *Statement) *dependencies {
 	case st.Kind != Ordinary && st.Kind != ByMessage:
 		w.fail("a command of the session")
 	case n.GetFetchStmt() != nil, n.GetClosePortalStmt() != nil, n.GetTransactionStmt() != nil:
-		return w.dependencies // nothing but what was proven where the cursor was declared
+		return w.dependencies // everything else was proven where the cursor was declared
 	case n.GetDeclareCursorStmt() != nil:
 		query = n.GetDeclareCursorStmt().Query
 	case n.GetExplainStmt() != nil:
@@ -83,11 +83,11 @@ func dependenciesOf(n *pgquery.Node, st *Statement) *dependencies {
 	return w.dependencies
 }
 
-// proofWalk collects what a tree rests on. Parts of the grammar that it does
-// not know make the statement one that is never proven.
+// proofWalk collects the dependencies of a tree. A part of the grammar that it does not
+// know makes the statement unprovable.
 type proofWalk struct{ dependencies *dependencies }
 
-// scope is the names of WITH that hide relations, the innermost first.
+// scope is the names of WITH that hide relations, innermost first.
 type scope struct {
 	name  string
 	outer *scope
@@ -108,11 +108,11 @@ func (w *proofWalk) fail(why string) {
 	}
 }
 
-// add notes a name. Names that could mean something else to the server than to
-// the grammar here prove nothing: those it may cut, and those whose bytes mean
+// add records a name. A name that could mean something else to the server than to the
+// grammar prevents a proof: a name that may be truncated, or whose bytes stand for
 // other letters in another encoding.
 func (w *proofWalk) add(kind nameKind, name string) {
-	const longest = 62 // one less than what a server keeps of a name
+	const longest = 62 // one less than the length to which the server truncates names
 	switch {
 	case name == "":
 		w.fail("a name that is not told")
@@ -134,8 +134,8 @@ func (w *proofWalk) operators(names ...string) {
 	}
 }
 
-// last adds the last part of a qualified name: whatever schema it is in, all
-// things of that name must be harmless.
+// last adds the last part of a qualified name: everything of that name must be
+// harmless, in whatever schema it is.
 func (w *proofWalk) last(kind nameKind, parts []*pgquery.Node) {
 	if len(parts) == 0 {
 		w.fail("a name that is not told")
@@ -151,8 +151,8 @@ func (w *proofWalk) relation(r *pgquery.RangeVar, in *scope) {
 	w.add(relationName, r.GetRelname())
 }
 
-// visit walks the tree below m. Only what is listed here, or in plainNodes, can
-// be part of a proof.
+// visit walks the tree below m. Only what is listed here or in plainNodes can be part
+// of a proof.
 func (w *proofWalk) visit(m protoreflect.Message, in *scope) {
 	switch n := m.Interface().(type) {
 	case *pgquery.SelectStmt:
@@ -193,8 +193,8 @@ func (w *proofWalk) visit(m protoreflect.Message, in *scope) {
 	eachMessage(m, func(child protoreflect.Message) { w.visit(child, in) })
 }
 
-// plainNodes are the parts of a tree that do nothing by themselves, or only
-// what their own parts do.
+// plainNodes are the parts of a tree that do nothing themselves, or only what their own
+// parts do.
 var plainNodes = map[protoreflect.Name]bool{
 	"Node": true, "List": true, "String": true, "Integer": true, "Float": true, "Boolean": true, "BitString": true,
 	"A_Const": true, "A_Star": true, "A_Indices": true, "A_ArrayExpr": true, "ParamRef": true,
@@ -204,8 +204,8 @@ var plainNodes = map[protoreflect.Name]bool{
 	"NamedArgExpr": true, "GroupingSet": true, "GroupingFunc": true, "WindowDef": true,
 }
 
-// query walks one SELECT, VALUES or TABLE. A name of its WITH hides relations
-// from there on, and within WITH RECURSIVE everywhere.
+// query walks one SELECT, VALUES or TABLE. A name of its WITH hides relations after its
+// definition, and with WITH RECURSIVE everywhere.
 func (w *proofWalk) query(s *pgquery.SelectStmt, in *scope) {
 	if with := s.WithClause; with != nil {
 		if with.Recursive {
@@ -252,8 +252,8 @@ func (w *proofWalk) typ(t *pgquery.TypeName) {
 	w.last(typeName, t.Names)
 }
 
-// expression adds the operators of an expression, those that the grammar's
-// words stand for too.
+// expression adds the operators of an expression, including those that keywords stand
+// for.
 func (w *proofWalk) expression(e *pgquery.A_Expr) {
 	switch e.Kind {
 	case pgquery.A_Expr_Kind_AEXPR_OP, pgquery.A_Expr_Kind_AEXPR_OP_ANY, pgquery.A_Expr_Kind_AEXPR_OP_ALL,
@@ -278,7 +278,7 @@ func (w *proofWalk) subLink(s *pgquery.SubLink) {
 	}
 }
 
-// attributes adds what stands behind dots: x.f may be the function f of x.
+// attributes adds the names after dots: x.f may be the function f of x.
 func (w *proofWalk) attributes(fields []*pgquery.Node) {
 	for _, f := range fields {
 		if f.GetString_() != nil {

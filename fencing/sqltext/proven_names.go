@@ -1,8 +1,8 @@
 package sqltext
 
-// harmlessVolatile are the built-in functions that are volatile because their
-// result changes, and that change nothing themselves. set_config is no more than
-// SET; where it could undo read-only mode the statement is no Read.
+// harmlessVolatile are the built-in functions that are volatile only because their
+// result varies, and that change nothing. set_config does no more than SET; a statement
+// in which it could undo read-only mode is not a Read.
 var harmlessVolatile = map[string]bool{
 	"clock_timestamp": true, "timeofday": true, "timezone": true, // AT TIME ZONE: volatile in 14, for time with time zone
 	"random": true, "random_normal": true, "gen_random_uuid": true, "uuidv4": true, "uuidv7": true,
@@ -16,9 +16,9 @@ var harmlessVolatile = map[string]bool{
 	"txid_status": true, "pg_xact_status": true,
 }
 
-// runsOther are the built-in functions that are not volatile, and yet run what
-// their arguments name, where it cannot be seen: a relation, a type, a
-// function, an operator class. Two assign a transaction id.
+// runsOther are the built-in functions that are not volatile, but run something that
+// their arguments name: a relation, a type, a function, an operator class. Two of them
+// assign a transaction id.
 var runsOther = map[string]string{
 	"table_to_xml":                  runsRelation,
 	"table_to_xmlschema":            runsRelation,

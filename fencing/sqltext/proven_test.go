@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// smallFacts is a database with the table t, the view v, and little else.
+// smallFacts are the facts of a database with the table t, the view v, and little else.
 func smallFacts() fencing.Facts {
 	return fencing.Facts{
 		Relations:     map[string]string{"t": "", "u": "", "v": "is a view"},
@@ -120,7 +120,7 @@ func TestNoCatalogueProvesNothing(t *testing.T) {
 		t.Errorf("proven %v (%q)", ok, why)
 	}
 	if ok, _ := Proven(fencing.NewCatalog(fencing.Facts{}), &Statement{Read: true}); ok {
-		t.Error("a statement whose names nobody looked at is proven")
+		t.Error("a statement whose names were not collected is proven")
 	}
 	if ok, why := ProvenText(fencing.NewCatalog(fencing.Facts{Nothing: "there is a cast"}), text); ok || why != "there is a cast" {
 		t.Errorf("proven %v (%q)", ok, why)
@@ -132,7 +132,8 @@ func TestNoCatalogueProvesNothing(t *testing.T) {
 	}
 }
 
-// TestVerdictIsOfTheCatalogueAsked: one text is asked of many catalogues.
+// TestVerdictIsOfTheCatalogueAsked checks that results for several catalogs are not
+// mixed up.
 func TestVerdictIsOfTheCatalogueAsked(t *testing.T) {
 	t.Parallel()
 	text := Analyze("SELECT lower(a) FROM t", DefaultSettings)
@@ -159,7 +160,7 @@ func TestCacheTellsWhatRecurs(t *testing.T) {
 		}
 	}
 	if c.Recurs([]byte("SELECT 2")) {
-		t.Error("a text that did not come before recurs")
+		t.Error("a new text recurs")
 	}
 }
 

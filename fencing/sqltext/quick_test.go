@@ -40,7 +40,7 @@ func TestQuickLeavesTheRestToTheGrammar(t *testing.T) {
 	} {
 		got, ok := Quick([]byte(sql))
 		if sql == "SELECT\v1" {
-			continue // one statement in any version: 16 takes it for space, 15 for an error
+			continue // one statement in any version: 16 treats it as space, 15 as an error
 		}
 		if ok {
 			t.Errorf("Quick(%q) = %v", sql, describeStatement(&got))
@@ -73,8 +73,8 @@ func TestQuickDoesNotAllocate(t *testing.T) {
 	}
 }
 
-// FuzzQuick: whatever Quick says, the grammar says no more; and nothing crashes
-// on any text, under any settings.
+// FuzzQuick checks that Quick never claims more than the grammar, and that no text
+// crashes under any settings.
 func FuzzQuick(f *testing.F) {
 	for _, file := range dataFiles(f) {
 		for _, c := range readCases(f, file) {
@@ -91,17 +91,17 @@ func FuzzQuick(f *testing.F) {
 	})
 }
 
-// wellFormed fails t unless the statements of full lie in sql in order.
+// wellFormed fails t unless the statements of full are in order within sql.
 func wellFormed(t *testing.T, sql string, full *Text) {
 	t.Helper()
 	last := 0
 	for _, st := range full.Statements {
 		if st.Start < last || st.End < st.Start || st.End > len(sql) {
-			t.Errorf("%q: statement at %d to %d, behind %d", sql, st.Start, st.End, last)
+			t.Errorf("%q: statement at %d to %d, after %d", sql, st.Start, st.End, last)
 			return
 		}
 		if st.Start > 0 && sql[st.Start-1] != ';' {
-			t.Errorf("%q: statement at %d, not behind a semicolon", sql, st.Start)
+			t.Errorf("%q: statement at %d, not after a semicolon", sql, st.Start)
 		}
 		if st.End < len(sql) && sql[st.End] != ';' {
 			t.Errorf("%q: statement to %d, not to a semicolon", sql, st.End)

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// oddSeeds are texts that one reading takes for harmless and another does not.
+// oddSeeds are texts that are harmless under one reading but not under another.
 var oddSeeds = []string{
 	`select 'a\', ', pg_notify($$a$$, $$b$$) --'`, "select E'\x95\x5c'', ', pg_notify($$a$$, $$b$$) --'", "select 'a'\n'\\', ' ; commit; --'",
 	`select U&"pg!005fnotify" uescape '!' ('a', 'b')`, `select pg_catalog."pg_notify"('a', 'b')`, "select /* ; */ pg_notify('a', 'b') -- x", "select 1 */* ; */ 2",
@@ -21,9 +21,8 @@ var oddSeeds = []string{
 	"begin; select 1; prepare transaction 'x'", "\ufeffselect 1", "select\v1", "select 1\\; commit", "select '\x00'; commit", "select $a$;$a$; commit", "set transaction_read_only to default",
 }
 
-// FuzzReads: no text is taken for a read, or is proven, that says something else
-// by its tokens alone, or whose meaning depends on what is not certain; and none
-// takes long.
+// FuzzReads checks that no text is classified as a read, or proven, if its tokens show
+// otherwise or its meaning is uncertain, and that none takes long.
 func FuzzReads(f *testing.F) {
 	for _, file := range dataFiles(f) {
 		for _, c := range readCases(f, file) {
@@ -54,7 +53,7 @@ func FuzzReads(f *testing.F) {
 	})
 }
 
-// noReadSays fails t if what was taken for a read cannot be one.
+// noReadSays fails t if a text that was classified as a read cannot be one.
 func noReadSays(t *testing.T, sql string, st *Statement, s Settings) {
 	t.Helper()
 	text := sql[st.Start:st.End]
@@ -93,8 +92,8 @@ func noReadSays(t *testing.T, sql string, st *Statement, s Settings) {
 	}
 }
 
-// namesAlias reports whether the name at i may be that of an alias: pg_notify in
-// x AS pg_notify(a), and in x pg_notify(a).
+// namesAlias reports whether the name at i may be an alias, like pg_notify in x AS
+// pg_notify(a) and in x pg_notify(a).
 func namesAlias(tokens []*pgquery.ScanToken, i int) bool {
 	if i == 0 {
 		return false
@@ -107,7 +106,7 @@ func namesAlias(tokens []*pgquery.ScanToken, i int) bool {
 	}
 }
 
-// sameWithMore fails t unless a text means the same with space and semicolons
+// sameWithMore fails t unless a text has the same meaning with space and semicolons
 // around it.
 func sameWithMore(t *testing.T, sql string, full *Text, s Settings) {
 	t.Helper()

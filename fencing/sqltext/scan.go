@@ -2,13 +2,13 @@ package sqltext
 
 import "strings"
 
-// tokenKind is as much of a token as nesting and statement boundaries need.
+// tokenKind classifies tokens as far as nesting and statement boundaries require.
 type tokenKind uint8
 
 const (
 	tokenEnd    tokenKind = iota // the end of the text
 	tokenBad                     // unterminated, or a byte that is space in some versions only
-	tokenJunk                    // a number with letters on it: an error or not, by version
+	tokenJunk                    // a number followed by letters: an error or not, depending on the version
 	tokenWord                    // a keyword or an unquoted identifier
 	tokenQuoted                  // a string of any kind, or a quoted identifier
 	tokenOpen                    // ( or [
@@ -23,16 +23,17 @@ type token struct {
 	start, end int
 }
 
-// scanner splits SQL text into tokens by the lexical rules of Postgres. It
-// exists beside the grammar for the texts that the grammar cannot be given:
-// those too deep for it, and those it does not know. It never fails, it says
-// tokenBad. Bytes from 0x80 on continue an identifier, as they do in Postgres.
+// scanner splits SQL text into tokens by the lexical rules of Postgres. It exists in
+// addition to the grammar for texts that the grammar cannot be given because they are
+// too deep, and for those that it does not accept. It never fails; it returns tokenBad.
+// Bytes from 0x80 on continue an identifier, as in Postgres.
 type scanner struct {
 	sql string
 	pos int
-	// escapes: a backslash in '...' escapes (standard_conforming_strings off).
+	// escapes means that a backslash in '...' escapes (standard_conforming_strings
+	// off).
 	escapes bool
-	// comments is how deep comments were nested so far, at the most.
+	// comments is the maximum nesting depth of comments so far.
 	comments int
 }
 
@@ -74,12 +75,12 @@ func (s *scanner) advance(c byte) tokenKind {
 	case ';':
 		return tokenSemicolon
 	case 0, '\v':
-		return tokenBad // space since 16 only
+		return tokenBad // space only from 16 on
 	}
 	return tokenOther
 }
 
-// at returns the byte at i, 0 behind the end.
+// at returns the byte at i, 0 after the end.
 func (s *scanner) at(i int) byte {
 	if i < len(s.sql) {
 		return s.sql[i]
@@ -87,7 +88,7 @@ func (s *scanner) at(i int) byte {
 	return 0
 }
 
-// skip moves over space and comments; false if a comment has no end.
+// skip moves over space and comments. It returns false if a comment is unterminated.
 func (s *scanner) skip() bool {
 	for s.pos < len(s.sql) {
 		switch c := s.sql[s.pos]; {
@@ -106,7 +107,7 @@ func (s *scanner) skip() bool {
 	return true
 }
 
-// lineEnd returns where the line that i is in ends: at its newline.
+// lineEnd returns the end of the line that contains i, at its newline.
 func lineEnd(sql string, i int) int {
 	if n := strings.IndexAny(sql[i:], "\n\r"); n >= 0 {
 		return i + n
@@ -114,7 +115,7 @@ func lineEnd(sql string, i int) int {
 	return len(sql)
 }
 
-// blockComment moves over a comment and those within it.
+// blockComment moves over a comment, including nested ones.
 func (s *scanner) blockComment() bool {
 	depth := 0
 	for i := s.pos; i+1 < len(s.sql); {
@@ -138,9 +139,9 @@ func (s *scanner) blockComment() bool {
 	return false
 }
 
-// quotedString reads a string whose opening quote is at quote, and what
-// continues it behind a newline, which is read in the same way. doubled: two
-// quotes stand for one.
+// quotedString reads a string whose opening quote is at quote, and its continuations
+// after a newline, which are read in the same way. doubled means that two quotes stand
+// for one.
 func (s *scanner) quotedString(quote int, escapes, doubled bool) tokenKind {
 	for i := quote + 1; i < len(s.sql); {
 		switch c := s.sql[i]; {
@@ -163,8 +164,8 @@ func (s *scanner) quotedString(quote int, escapes, doubled bool) tokenKind {
 	return tokenBad
 }
 
-// continued reports whether a string that closed just before i goes on behind
-// space with a newline in it, and where: behind the next opening quote.
+// continued reports whether a string that closed just before i continues after space
+// that contains a newline, and returns the position after the next opening quote.
 func (s *scanner) continued(i int) (int, bool) {
 	for newline := false; i < len(s.sql); {
 		switch c := s.sql[i]; {
@@ -198,7 +199,7 @@ func (s *scanner) quotedName(quote int) tokenKind {
 	return tokenBad
 }
 
-// dollar reads $tag$...$tag$, a parameter, or a lone dollar sign.
+// dollar reads $tag$...$tag$, a parameter, or a single dollar sign.
 func (s *scanner) dollar() tokenKind {
 	i := s.pos + 1
 	if isDigit(s.at(i)) {
@@ -249,9 +250,9 @@ func (s *scanner) word() tokenKind {
 	return tokenWord
 }
 
-// number reads the digits of a number or a parameter. Letters right behind it
-// make it tokenJunk: up to 14 they begin a word, which may introduce a string, later
-// they are an error, or part of the number.
+// number reads the digits of a number or a parameter. Letters directly after it make it
+// tokenJunk: up to 14 they begin a word, which may introduce a string; in later
+// versions they are an error, or part of the number.
 func (s *scanner) number() tokenKind {
 	for s.pos < len(s.sql) && (isDigit(s.sql[s.pos]) || s.sql[s.pos] == '.') {
 		s.pos++

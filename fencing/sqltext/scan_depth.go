@@ -1,10 +1,10 @@
 package sqltext
 
-// nestingLevel is what was seen since a bracket opened.
+// nestingLevel is what was found since a bracket was opened.
 type nestingLevel struct {
 	tokens int // in the current item: since the last comma or semicolon
 	inner  int // the deepest bracket within the current item
-	items  int // the deepest of the items before
+	items  int // the deepest of the preceding items
 	setOps int // UNION, INTERSECT, EXCEPT: these join items across commas
 }
 
@@ -14,19 +14,19 @@ func (l *nestingLevel) endItem() {
 }
 
 const (
-	// commentDepthMax and operatorMax bound what the lexer of the grammar takes
-	// quadratic time for: comments in comments, and long runs of operator
-	// characters (an operator has 63 at most).
+	// commentDepthMax and operatorMax limit constructs for which the grammar's lexer
+	// takes quadratic time: nested comments, and long runs of operator characters (an
+	// operator has at most 63).
 	commentDepthMax = 64
 	operatorMax     = 256
 )
 
-// tooDeep reports whether the tree of sql could be deeper than limit, by an
-// upper bound: brackets nest, and within a bracket the tree is no deeper than
-// its longest item has tokens (1+1+1+... is as deep as it is long), but for set
-// operations, whose tree also grows across commas. The grammar itself needs no
-// stack, but what walks its tree does, and in C an overflow is the end of the
-// process. It is also true if comments nest too deep or an operator is too long.
+// tooDeep reports whether the tree of sql could be deeper than limit, using an upper
+// bound: brackets nest, and within a bracket the tree is at most as deep as the number
+// of tokens of its longest item (1+1+1+... is as deep as it is long), except for set
+// operations, whose tree also grows across commas. The grammar itself needs no stack,
+// but the code that walks its tree does, and in C a stack overflow kills the process.
+// It also returns true if comments are nested too deeply or an operator is too long.
 func tooDeep(sql string, limit int) bool {
 	s := scanner{sql: sql}
 	levels := make([]nestingLevel, 1, 16)
@@ -60,7 +60,7 @@ func tooDeep(sql string, limit int) bool {
 			}
 			levels = append(levels, nestingLevel{})
 		case tokenClose:
-			if len(levels) > 1 { // else the grammar stops here
+			if len(levels) > 1 { // otherwise the grammar stops here
 				levels = closeBracket(levels)
 			}
 		default:
@@ -75,8 +75,7 @@ func tooDeep(sql string, limit int) bool {
 	}
 }
 
-// closeBracket takes the innermost level into the current item of the one
-// around it.
+// closeBracket adds the innermost level to the current item of the enclosing one.
 func closeBracket(levels []nestingLevel) []nestingLevel {
 	l := &levels[len(levels)-1]
 	l.endItem()
@@ -85,8 +84,8 @@ func closeBracket(levels []nestingLevel) []nestingLevel {
 	return levels[:len(levels)-1]
 }
 
-// depthOf is the bound for brackets that were never closed: the text has an
-// error, but the grammar sees what is in front of it.
+// depthOf returns the bound for brackets that were never closed: the text has an error,
+// but the grammar processes what precedes it.
 func depthOf(levels []nestingLevel) int {
 	depth := 0
 	for i := len(levels) - 1; i >= 0; i-- {

@@ -12,8 +12,8 @@ import (
 	pgquery "github.com/pganalyze/pg_query_go/v6"
 )
 
-// ownTokens are the bounds of sql's tokens as our scanner sees them, operators
-// in single characters; false if it gave up.
+// ownTokens returns the bounds of sql's tokens according to scanner, with operators
+// split into single characters; false if it gave up.
 func ownTokens(sql string) (string, bool) {
 	var b strings.Builder
 	for s := (scanner{sql: sql}); ; {
@@ -25,7 +25,7 @@ func ownTokens(sql string) (string, bool) {
 			return "", false
 		case tokenQuoted:
 			if sql[t.start]|0x20 == 'n' {
-				t.start++ // a token of its own there
+				t.start++ // a separate token there
 			}
 			fmt.Fprintf(&b, "%d-%d ", t.start, t.end)
 		case tokenSemicolon, tokenOpen, tokenClose, tokenComma:
@@ -34,8 +34,8 @@ func ownTokens(sql string) (string, bool) {
 	}
 }
 
-// theirTokens are the bounds of the strings, quoted names, brackets, commas and
-// semicolons of sql by the scanner of Postgres.
+// theirTokens returns the bounds of the strings, quoted names, brackets, commas and
+// semicolons of sql according to the scanner of Postgres.
 func theirTokens(sql string) (string, bool) {
 	r, err := pgquery.Scan(sql)
 	if err != nil {
@@ -46,7 +46,7 @@ func theirTokens(sql string) (string, bool) {
 	for _, t := range r.Tokens {
 		text := sql[t.Start:t.End]
 		if afterString && t.Token == pgquery.Token_SQL_COMMENT {
-			return "", false // the library, unlike the server, continues no string behind a comment
+			return "", false // unlike the server, the library does not continue a string after a comment
 		}
 		afterString = text[len(text)-1] == '\''
 		switch t.Token {
@@ -82,7 +82,7 @@ func TestScannerAgreesWithPostgres(t *testing.T) {
 	}
 }
 
-// FuzzScanner: where both scanners know the text, they agree on strings,
+// FuzzScanner checks that where both scanners accept the text, they agree on strings,
 // brackets and semicolons.
 func FuzzScanner(f *testing.F) {
 	for _, s := range scanSeeds {
@@ -143,9 +143,9 @@ var nests = []func(n int) string{
 	},
 }
 
-// TestNoTextOverflowsTheStack runs this test once more as a process whose
-// threads have the smallest stack that they have anywhere, 2 MiB, because an
-// overflow in C ends the process.
+// TestNoTextOverflowsTheStack runs this test again in a process whose threads have the
+// smallest stack on any platform, 2 MiB, because a stack overflow in C kills the
+// process.
 func TestNoTextOverflowsTheStack(t *testing.T) {
 	if os.Getenv("FENCEPOST_TEST_SMALL_STACK") == "" {
 		t.Parallel()
@@ -169,7 +169,7 @@ func TestNoTextOverflowsTheStack(t *testing.T) {
 		}
 	}
 	if known < 80 || deep < 80 {
-		t.Errorf("%d texts were known, %d not: the depths tried are on one side of the bound", known, deep)
+		t.Errorf("%d texts were known, %d not: all depths were on one side of the bound", known, deep)
 	}
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 40 {
@@ -180,7 +180,7 @@ func TestNoTextOverflowsTheStack(t *testing.T) {
 	}
 }
 
-// TestDepthBoundHolds: no tree is deeper than what tooDeep promises.
+// TestDepthBoundHolds checks that no tree is deeper than tooDeep promises.
 func TestDepthBoundHolds(t *testing.T) {
 	t.Parallel()
 	for i, nest := range nests {

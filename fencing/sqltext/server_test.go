@@ -17,12 +17,12 @@ import (
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
 const (
-	stateDivision      = "22012" // our SELECT 1/0: everything in front of it ran
+	stateDivision      = "22012" // of SELECT 1/0: everything before it ran
 	stateActiveTx      = "25001"
 	stateTxTermination = "2D000"
 )
 
-// sessionFixture is what the texts name of their session.
+// sessionFixture creates what the texts expect in their session.
 const sessionFixture = "PREPARE q AS SELECT 1; PREPARE q2 (int) AS SELECT $1; DECLARE c SCROLL CURSOR WITH HOLD FOR SELECT 1"
 
 // fixtureDatabase is an empty database with what testdata/classify names.
@@ -37,8 +37,8 @@ func fixtureDatabase(t *testing.T, s *pgtest.Server) string {
 	return db
 }
 
-// stateOf runs sql as one simple Query on a connection of its own, with the
-// statements and the cursor that the texts name, and returns the SQLSTATE.
+// stateOf runs sql as one simple Query on a separate connection, with the statements
+// and the cursor that the texts name, and returns the SQLSTATE.
 func stateOf(t *testing.T, s *pgtest.Server, db, sql string) string {
 	t.Helper()
 	ctx := context.Background()
@@ -62,8 +62,8 @@ func stateOf(t *testing.T, s *pgtest.Server, db, sql string) string {
 	return ""
 }
 
-// behind puts sql behind another statement in one Query, and in front of an
-// error that undoes it.
+// behind returns sql after another statement in one Query, followed by an error that
+// undoes it.
 func behind(sql string, st *Statement) string {
 	front := "SELECT 1; "
 	if st.Savepoint || st.Chain {
@@ -72,7 +72,7 @@ func behind(sql string, st *Statement) string {
 	return front + sql + "\n; SELECT 1/0"
 }
 
-// TestServerAgrees is one test because its parts change what databases share.
+// TestServerAgrees is a single test because its parts change what databases share.
 func TestServerAgrees(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -82,8 +82,8 @@ func TestServerAgrees(t *testing.T) {
 	t.Run("on what ends the transaction", func(t *testing.T) { agreesOnTransactions(t, s, db) })
 }
 
-// agreesOnAlone: a real server refuses what we call Alone behind another
-// statement, and nothing else.
+// agreesOnAlone checks that a real server refuses exactly the NonTransactional
+// statements after another statement.
 func agreesOnAlone(t *testing.T, s *pgtest.Server, db string) {
 	const with = " CONNECTION 'dbname=nowhere' PUBLICATION pub WITH (connect = false, slot_name = "
 	s.Exec(t, pgtest.Superuser, db, "CREATE SUBSCRIPTION sub"+with+"NONE)", "CREATE SUBSCRIPTION slotted"+with+"x)")
@@ -113,9 +113,9 @@ func agreesOnAlone(t *testing.T, s *pgtest.Server, db string) {
 	}
 }
 
-// agreesOnTransactions: behind a statement of an extended pipeline, as the
-// check is one, nothing but what we call Alone, or Begin, Commit and Rollback,
-// ends the transaction that the check is in.
+// agreesOnTransactions checks that after a statement of an extended pipeline, like the
+// check, only NonTransactional statements and Begin, Commit and Rollback end the
+// transaction that the check is in.
 func agreesOnTransactions(t *testing.T, s *pgtest.Server, db string) {
 	kept := 0
 	for _, file := range dataFiles(t) {
@@ -129,7 +129,7 @@ func agreesOnTransactions(t *testing.T, s *pgtest.Server, db string) {
 				continue
 			}
 			switch before, after := transactionsAround(t, s, db, c.sql); {
-			case after == "": // it failed, and with it the transaction
+			case after == "": // it failed, and the transaction with it
 			case before != after:
 				t.Errorf("%s:%d: transaction %s before, %s behind\n%s", c.file, c.line, before, after, c.sql)
 			default:
@@ -142,8 +142,8 @@ func agreesOnTransactions(t *testing.T, s *pgtest.Server, db string) {
 	}
 }
 
-// transactionsAround runs sql in a pipeline that fails in the end, and returns
-// the transaction ids before and behind it, "" if that was not reached.
+// transactionsAround runs sql in a pipeline that finally fails, and returns the
+// transaction ids before and after it, "" if that point was not reached.
 func transactionsAround(t *testing.T, s *pgtest.Server, db, sql string) (before, after string) {
 	t.Helper()
 	ctx := context.Background()
@@ -172,7 +172,7 @@ func transactionsAround(t *testing.T, s *pgtest.Server, db, sql string) (before,
 	return id(0), id(2)
 }
 
-// expectedStates says how a server may answer c behind another statement.
+// expectedStates returns how a server may respond to c after another statement.
 func expectedStates(c *textCase, st *Statement) []string {
 	for _, l := range c.comment {
 		if code, ok := strings.CutPrefix(l, "# or: "); ok { // in newer versions
@@ -192,8 +192,8 @@ func expectedStates(c *textCase, st *Statement) []string {
 	}
 }
 
-// agreesOnStatements: where we put statements between those of a text, a real
-// server finds them, and those of the text as they were.
+// agreesOnStatements inserts statements between those of a text, and checks that a real
+// server finds them and the text's own statements unchanged.
 func agreesOnStatements(t *testing.T, s *pgtest.Server, db string) {
 	for _, c := range readCases(t, "testdata/classify/texts.txt") {
 		text := Analyze(c.sql, DefaultSettings)
@@ -222,8 +222,8 @@ func agreesOnStatements(t *testing.T, s *pgtest.Server, db string) {
 	}
 }
 
-// TestServerContinuesStringsBehindComments: our scanner does so too, and the
-// library's does not, so that such a text is not known.
+// TestServerContinuesStringsBehindComments: scanner does so too, but the library does
+// not, so that such a text is not known.
 func TestServerContinuesStringsBehindComments(t *testing.T) {
 	t.Parallel()
 	conn := pgtest.Shared(t).Connect(t, pgtest.Superuser, "postgres")
@@ -237,9 +237,9 @@ func TestServerContinuesStringsBehindComments(t *testing.T) {
 	}
 }
 
-// TestVolatileFunctionsOfTheServerAreJudged: each volatile function that the
-// server brings is listed as an evader of read-only mode, or in
-// testdata/harmless.txt. A function new in some version is to be looked at.
+// TestVolatileFunctionsOfTheServerAreJudged checks that each volatile function of the
+// server is listed as an evader of read-only mode, or in testdata/harmless.txt. A
+// function that is new in some version must be reviewed.
 func TestVolatileFunctionsOfTheServerAreJudged(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile("testdata/harmless.txt")

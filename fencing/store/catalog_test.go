@@ -38,8 +38,8 @@ func newProvenHouse(t *testing.T, s *pgtest.Server) *provenHouse {
 	return h
 }
 
-// catalogue reads the current catalog.
-func (h *provenHouse) catalogue() *fencing.Catalog {
+// catalog reads the current catalog.
+func (h *provenHouse) catalog() *fencing.Catalog {
 	h.t.Helper()
 	c, err := store.ReadCatalog(h.t.Context(), h.server.Connect(h.t, pgtest.Control, h.db))
 	if err != nil {
@@ -102,7 +102,7 @@ func prove(c *fencing.Catalog, sql string) (bool, string) {
 func TestReadsOfApplicationsAreProvenAndWriteNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *pgtest.Server) {
 		h := newProvenHouse(t, s)
-		c := h.catalogue()
+		c := h.catalog()
 		for _, sql := range lines(t, "testdata/proven_reads.txt") {
 			if ok, why := prove(c, sql); !ok {
 				t.Errorf("not proven: %s: %s", why, sql)
@@ -121,7 +121,7 @@ func TestReadsThatCanWriteAreNotProven(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *pgtest.Server) {
 		h := newProvenHouse(t, s)
 		s.Exec(t, pgtest.Superuser, h.db, "GRANT ALL ON SCHEMA elsewhere TO PUBLIC", "GRANT ALL ON ALL TABLES IN SCHEMA elsewhere TO PUBLIC")
-		c := h.catalogue()
+		c := h.catalog()
 		for _, line := range lines(t, "testdata/unproven_reads.txt") {
 			mark, sql, _ := strings.Cut(line, " ")
 			sql = strings.TrimSpace(sql)
@@ -144,7 +144,7 @@ func TestReadsThatCanWriteAreNotProven(t *testing.T) {
 func TestProvenFunctionsOfTheServerWriteNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *pgtest.Server) {
 		h := newProvenHouse(t, s)
-		c := h.catalogue()
+		c := h.catalog()
 		rows, err := h.app.Query(t.Context(), `SELECT DISTINCT quote_ident(proname) FROM pg_proc
 			WHERE oid < 16384 AND pronargs - pronargdefaults = 0 AND prokind = 'f' ORDER BY 1`)
 		if err != nil {
@@ -206,13 +206,13 @@ func TestWhatCanBeMetEverywhereProvesNothing(t *testing.T) {
 			t.Parallel()
 			h := newProvenHouse(t, pgtest.Shared(t))
 			admin := h.server.Connect(t, pgtest.Superuser, h.db)
-			if ok, why := prove(h.catalogue(), c.read); !ok {
+			if ok, why := prove(h.catalog(), c.read); !ok {
 				t.Fatalf("not proven before: %s", why)
 			}
 			if _, err := admin.PgConn().Exec(t.Context(), c.sql).ReadAll(); err != nil {
 				t.Fatal(err)
 			}
-			if ok, _ := prove(h.catalogue(), c.read); ok {
+			if ok, _ := prove(h.catalog(), c.read); ok {
 				t.Errorf("proven: %s", c.read)
 			}
 		})
@@ -231,7 +231,7 @@ func TestTypesOfExtensionsStandApart(t *testing.T) {
 		CREATE OPERATOR @> (LEFTARG = span, RIGHTARG = span, FUNCTION = same);
 		CREATE FUNCTION spell(span) RETURNS text LANGUAGE sql AS 'SELECT wr()::text'; CREATE CAST (span AS text) WITH FUNCTION spell(span) AS IMPLICIT;
 		CREATE TABLE spans (s span)`)
-	c := h.catalogue()
+	c := h.catalog()
 	for sql, want := range map[string]bool{
 		"SELECT * FROM customers WHERE id = 1 AND 'a' = 'b'": true,
 		"SELECT * FROM spans":                                false,
@@ -299,7 +299,7 @@ func TestCatalogueIsNotOlderThanItsServer(t *testing.T) {
 	s.Crash(t)
 	eventually(t, "nothing is known", func() bool { return h.fence.Catalog() == nil })
 	s.Restart(t)
-	eventually(t, "the catalogue is known again", func() bool { return h.fence.Catalog() != nil })
+	eventually(t, "the catalog is known again", func() bool { return h.fence.Catalog() != nil })
 }
 
 func TestCatalogueEndsWithItsStore(t *testing.T) {
