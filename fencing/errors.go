@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// Refusals that the proxy raises itself. Those of the check are raised by
+// Refusals that the proxy itself raises. Those of the check are raised by
 // fencepost.refuse in the database, which knows more.
 
-// TwoPhaseRefusal is what PREPARE TRANSACTION gets.
+// TwoPhaseRefusal is the refusal of PREPARE TRANSACTION.
 var TwoPhaseRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "two-phase commit cannot be fenced: a prepared transaction outlives the session that was checked",
@@ -18,7 +18,7 @@ var TwoPhaseRefusal = &Refusal{
 	Hint:     "Commit in one phase, or use a connection that is allowed to write unfenced.",
 }
 
-// ReplicationRefusal is what a replication connection gets when it connects.
+// ReplicationRefusal is the refusal of a replication connection at startup.
 var ReplicationRefusal = &Refusal{
 	SQLState: StateUnfenceable,
 	Message:  "replication connections cannot be fenced",
@@ -26,8 +26,9 @@ var ReplicationRefusal = &Refusal{
 	Hint:     "Connect to Postgres itself for replication.",
 }
 
-// RegistrationStuckRefusal follows a note whose deletion failed, and may still happen:
-// it would then take the next note, and what runs under it would be unseen.
+// RegistrationStuckRefusal is raised after the deletion of a registration has failed
+// but may still happen: it would then delete the next registration, and grants would
+// not see what runs under that.
 var RegistrationStuckRefusal = &Refusal{
 	SQLState: StateNoFence,
 	Message:  "the fence cannot be checked: the last note of this connection in the registry could not be deleted",
@@ -35,7 +36,7 @@ var RegistrationStuckRefusal = &Refusal{
 	Hint:     "Connect again.",
 }
 
-// RetryRefusal stands behind a check that was expected to fail and did not.
+// RetryRefusal is injected after a check that is expected to fail, in case it does not.
 var RetryRefusal = &Refusal{
 	SQLState: StateNotLeader,
 	Message:  "the fast path call was refused while the worker did not lead",
@@ -43,8 +44,8 @@ var RetryRefusal = &Refusal{
 	Hint:     "Retry the call.",
 }
 
-// FaultRefusal is err if it is a Refusal, and else says that the fence cannot be
-// checked because of it.
+// FaultRefusal returns err if it is a Refusal, and otherwise a refusal that says that
+// the fence cannot be checked because of err.
 func FaultRefusal(err error) *Refusal {
 	var r *Refusal
 	if errors.As(err, &r) {
@@ -58,7 +59,7 @@ func FaultRefusal(err error) *Refusal {
 	}
 }
 
-// UnfencedRefusal is what a write gets on a connection without a resource.
+// UnfencedRefusal is the refusal of a write on a connection without a resource.
 func UnfencedRefusal(user string) *Refusal {
 	return &Refusal{
 		SQLState: StateNotLeader,
@@ -69,8 +70,8 @@ func UnfencedRefusal(user string) *Refusal {
 	}
 }
 
-// MissingResourceRefusal is what a connection without a resource gets at startup
-// where the configuration refuses it.
+// MissingResourceRefusal is the refusal, at startup, of a connection without a resource
+// if the configuration requires one.
 func MissingResourceRefusal(user string) *Refusal {
 	r := *UnfencedRefusal(user)
 	r.Message = "this connection names no resource, and the configuration refuses such connections"
@@ -88,8 +89,8 @@ func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusa
 	}
 }
 
-// ReadOnlyRefusal is what a write that only the server's read-only mode found
-// gets: it hid in a function, a view or a rule.
+// ReadOnlyRefusal is the refusal of a write that only the server's read-only mode
+// detected, because it was hidden in a function, a view or a rule.
 func ReadOnlyRefusal(resource, worker, incarnation string, st *Status) *Refusal {
 	r := &Refusal{SQLState: StateNotLeader, Detail: statusDetail(resource, worker, incarnation, st)}
 	if st.CanWrite() {
@@ -105,7 +106,7 @@ func ReadOnlyRefusal(resource, worker, incarnation string, st *Status) *Refusal 
 	return r
 }
 
-// UncheckedRefusal replaces an error of the check itself, with that SQLSTATE and
+// UncheckedRefusal replaces an error of the check itself that has this SQLSTATE and
 // message.
 func UncheckedRefusal(code, message string) *Refusal {
 	return &Refusal{
@@ -123,7 +124,7 @@ func statusDetail(resource, worker, incarnation string, st *Status) string {
 	})
 }
 
-// detail is one line of JSON in ASCII.
+// detail returns one line of JSON in ASCII.
 func detail(v map[string]any) string {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -132,8 +133,8 @@ func detail(v map[string]any) string {
 	return ASCII(string(b))
 }
 
-// ASCII escapes all else as \uXXXX, so that no client_encoding can refuse
-// the message (22P05). Inside JSON strings that is the same text.
+// ASCII escapes all other characters as \uXXXX, so that no client_encoding can reject
+// the message (22P05). Inside JSON strings the result has the same meaning.
 func ASCII(s string) string {
 	var b strings.Builder
 	for _, r := range s {

@@ -53,7 +53,7 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		}
 		var detail map[string]any
 		if err := json.Unmarshal([]byte(r.Detail), &detail); err != nil {
-			t.Errorf("%s: detail %q is no JSON: %v", name, r.Detail, err)
+			t.Errorf("%s: detail %q is not JSON: %v", name, r.Detail, err)
 		}
 	}
 	own := &Refusal{SQLState: "ZF005", Message: "own"}

@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	// parsedTextMax is the longest text, in bytes, that is given to the grammar:
-	// of the worst it makes half a second of work and 70 MB of garbage.
+	// parsedTextMax is the maximum length, in bytes, of a text that is given to the
+	// grammar: the worst such text takes half a second and produces 70 MB of garbage.
 	parsedTextMax = 256 << 10
-	// parsedDepthMax bounds how deep the tree of a text may be (see tooDeep).
-	// What walks it in C takes up to 600 bytes of stack per level, and a thread
-	// of glibc has 2 MiB at least (of musl far less).
+	// parsedDepthMax limits the depth of the tree of a text (see tooDeep). The C code
+	// that walks the tree takes up to 600 bytes of stack per level, and a thread has at
+	// least 2 MiB with glibc (far less with musl).
 	parsedDepthMax = 2000
-	// largeText is the length, in bytes, from which texts queue for the parser,
-	// so that many sessions cannot fill the memory with their trees at once.
+	// largeText is the length, in bytes, from which texts queue for the parser, so that
+	// many sessions cannot fill the memory with their trees at once.
 	largeText = 16 << 10
 )
 
-// largeParses has a place for each large text that is being parsed: half of the
-// processors, so that the rest of the proxy goes on beside them.
+// largeParses limits how many large texts are parsed at once to half of the processors,
+// so that the rest of the proxy can go on meanwhile.
 var largeParses = make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))
 
-// Analyze classifies every statement of sql by the grammar of Postgres. It
-// never fails: text that cannot be parsed is not Known, and has no Statements.
-// Memory and time are bounded by the length of sql.
+// Analyze classifies every statement of sql by the grammar of Postgres. It never fails:
+// a text that cannot be parsed is not Known and has no Statements. Memory and time are
+// bounded by the length of sql.
 func Analyze(sql string, s Settings) *Text {
 	if why := unreadable(sql, s); why != "" {
 		return unparsed(sql, why)
@@ -56,10 +56,9 @@ func Analyze(sql string, s Settings) *Text {
 	return t
 }
 
-// unreadable says why sql cannot be given to the grammar, "" if it can. The
-// grammar reads strings as standard_conforming_strings = on has them, which
-// matters only where there is a backslash; and it takes the text for a
-// superset of ASCII.
+// unreadable returns why sql cannot be given to the grammar, "" if it can. The grammar
+// assumes standard_conforming_strings = on, which matters only if there is a backslash,
+// and a text in a superset of ASCII.
 func unreadable(sql string, s Settings) string {
 	switch {
 	case len(sql) > parsedTextMax:
@@ -76,7 +75,7 @@ func unreadable(sql string, s Settings) string {
 	return ""
 }
 
-// parse runs the grammar. A panic of its Go side becomes an error.
+// parse runs the grammar. It converts a panic of the grammar's Go side to an error.
 func parse(sql string) (tree *pgquery.ParseResult, o offsets, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -98,8 +97,9 @@ func parse(sql string) (tree *pgquery.ParseResult, o offsets, err error) {
 	return tree, o, nil
 }
 
-// offsets maps offsets of a widened text to those of the original: the offsets,
-// in the widened text, of the bytes that were put in. nil changes nothing.
+// offsets maps offsets in a widened text to those in the original. It holds the
+// offsets, in the widened text, of the bytes that were inserted. nil means that nothing
+// was inserted.
 type offsets []int
 
 func (o offsets) original(at int) int {
@@ -107,9 +107,9 @@ func (o offsets) original(at int) int {
 	return at - n
 }
 
-// widen makes UTF-8 of a text in another encoding, each byte from 0x80 on a
-// character of its own: the parser's output must be UTF-8. To the lexer both
-// are the same, for it takes any such byte for a letter.
+// widen converts a text in another encoding to UTF-8 by making each byte from 0x80 on a
+// character of its own, because the parser's output must be UTF-8. To the lexer both
+// are the same, because it treats any such byte as a letter.
 func widen(sql string) (string, offsets) {
 	var b strings.Builder
 	b.Grow(len(sql) + len(sql)/4)
@@ -134,8 +134,8 @@ func isASCII(s string) bool {
 	return true
 }
 
-// AtMostOne reports whether sql has no semicolon but trailing ones: then it is
-// one statement at most, in every encoding and under all settings.
+// AtMostOne reports whether sql contains no semicolon except at its end: then it is at
+// most one statement, in every encoding and under all settings.
 func AtMostOne(sql []byte) bool {
 	return bytes.IndexByte(sql, 0) < 0 && bytes.IndexByte(bytes.TrimRight(sql, "; \t\n\r\f"), ';') < 0
 }

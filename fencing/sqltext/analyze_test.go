@@ -87,8 +87,8 @@ func TestLongAndDeepTextsAreNotKnown(t *testing.T) {
 	}
 }
 
-// TestNoTextTakesTheLexerLong: the lexer of the grammar takes quadratic time
-// for these, a minute for the first.
+// TestNoTextTakesTheLexerLong covers texts for which the lexer of the grammar takes
+// quadratic time, a minute for the first.
 func TestNoTextTakesTheLexerLong(t *testing.T) {
 	t.Parallel()
 	for name, sql := range map[string]string{
@@ -109,12 +109,12 @@ func TestSafeEncoding(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"UTF8", "utf-8", "UNICODE", "LATIN1", "latin_1", "ISO_8859_5", "WIN1252", "EUC_JP", "EUC_JIS_2004", "SQL_ASCII", "KOI8R", "MULE_INTERNAL"} {
 		if !SafeEncoding(name) {
-			t.Errorf("%s is not taken for safe", name)
+			t.Errorf("%s is not classified as safe", name)
 		}
 	}
 	for _, name := range []string{"SJIS", "ShiftJIS", "SHIFT_JIS_2004", "BIG5", "GBK", "UHC", "GB18030", "JOHAB", "win932", "WIN936", "win949", "win950", "mskanji", "", "nonsense"} {
 		if SafeEncoding(name) {
-			t.Errorf("%s is taken for safe", name)
+			t.Errorf("%s is classified as safe", name)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func TestCacheIsBounded(t *testing.T) {
 					t.Errorf("%q: %d statements", sql, len(got.Statements))
 				}
 				if got := c.Analyze("SELECT 1", DefaultSettings); !got.Statements[0].Read {
-					t.Error("SELECT 1 is no read")
+					t.Error("SELECT 1 is not a read")
 				}
 			}
 		})

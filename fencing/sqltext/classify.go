@@ -5,46 +5,45 @@ import (
 	"unicode/utf8"
 )
 
-// Kind says how a statement meets the check: whether one stands in front of
-// it, and what becomes of the transaction behind it.
+// Kind says how a statement relates to the check: whether the check precedes it, and
+// what happens to the transaction after it.
 type Kind uint8
 
 const (
-	// Ordinary is checked as usual: queries, DDL, COPY, EXPLAIN, savepoints,
-	// FETCH, NOTIFY, LOCK, and everything that has no kind of its own.
+	// Ordinary statements are checked as usual: queries, DDL, COPY, EXPLAIN,
+	// savepoints, FETCH, NOTIFY, LOCK, and everything without another kind.
 	Ordinary Kind = iota
-	// Session is SET, SHOW, RESET of anything but fencepost.*, LISTEN and
-	// UNLISTEN: they may come before the transaction's check. SET CONSTRAINTS
-	// is not one of them: it can run deferred triggers.
+	// Session is SET, SHOW and RESET of anything but fencepost.*, LISTEN and UNLISTEN:
+	// they may precede the transaction's check. SET CONSTRAINTS is not one of them,
+	// because it can run deferred triggers.
 	Session
 	// Begin is BEGIN and START TRANSACTION.
 	Begin
-	// Commit is COMMIT and END, with AND CHAIN too.
+	// Commit is COMMIT and END, including AND CHAIN.
 	Commit
-	// Rollback is ROLLBACK and ABORT, with AND CHAIN too, not ROLLBACK TO.
+	// Rollback is ROLLBACK and ABORT, including AND CHAIN but not ROLLBACK TO.
 	Rollback
-	// RollbackTo is ROLLBACK TO a savepoint. It is the one command but Rollback
-	// and Commit that a failed transaction takes, so nothing stands in front.
+	// RollbackTo is ROLLBACK TO a savepoint. Apart from Rollback and Commit it is the
+	// only command that a failed transaction accepts, so nothing is injected before it.
 	RollbackTo
-	// NonTransactional cannot share a transaction with something in front of it, or may
-	// commit inside: VACUUM, ANALYZE, CREATE DATABASE, the CONCURRENTLY forms, CALL, DO.
-	// In a transaction block, and among others in one simple Query, Postgres
-	// itself refuses what must be alone, and COMMIT inside CALL and DO. As an
-	// extended message outside a block it does not: up to 17, a CALL that
-	// commits inside takes the transaction of the messages before it along.
+	// NonTransactional statements cannot follow another statement in a transaction, or
+	// may commit inside: VACUUM, ANALYZE, CREATE DATABASE, the CONCURRENTLY forms,
+	// CALL, DO. In a transaction block, and among others in one simple Query, Postgres
+	// itself refuses those that must be alone, and COMMIT inside CALL and DO. For an
+	// extended message outside a block it does not: up to 17, a CALL that commits
+	// inside also commits the messages before it.
 	NonTransactional
-	// Discard is DISCARD in any form. With ALL it also ends every prepared
-	// statement, and cannot share a transaction with something in front.
+	// Discard is DISCARD in any form. With ALL it also drops every prepared statement,
+	// and cannot follow another statement in a transaction.
 	Discard
-	// Deallocate is DEALLOCATE of one name, or ALL of them (Name is empty).
+	// Deallocate is DEALLOCATE of one name or of ALL (Name is empty).
 	Deallocate
-	// Refused is what no connection may do here: PREPARE TRANSACTION, COMMIT
-	// PREPARED, ROLLBACK PREPARED. A prepared transaction would outlive its
-	// epoch.
+	// Refused statements are allowed on no connection: PREPARE TRANSACTION, COMMIT
+	// PREPARED, ROLLBACK PREPARED. A prepared transaction would outlive its epoch.
 	Refused
-	// ByMessage is PREPARE, EXECUTE and DECLARE CURSOR: Postgres keeps their
-	// text or reports positions within it, so when one is alone in a simple
-	// Query it goes as extended messages, with nothing in front of its text.
+	// ByMessage is PREPARE, EXECUTE and DECLARE CURSOR. Postgres keeps their text or
+	// reports positions within it, so a single one in a simple Query is sent as
+	// extended messages, with nothing in front of its text.
 	ByMessage
 	// ShowFence is SHOW fencepost.<Name>.
 	ShowFence
@@ -62,118 +61,120 @@ func (k Kind) String() string {
 	return "unknown"
 }
 
-// Statement is what the text of one statement tells about it. Only the grammar
-// (Analyze) and the proof by bytes of Quick make one: what is merely guessed is
-// a Guess.
+// Statement is what the text of one statement shows. It is made only by the grammar
+// (Analyze) and by Quick, which proves it from the bytes. Anything that is merely
+// guessed is a Guess.
 type Statement struct {
 	Kind Kind
-	// Read: harmless as far as the grammar can tell, so that it may run in a
-	// read-only transaction of a worker that does not lead. It says nothing
-	// about what functions, views and operators do; the server's read-only
-	// mode sees through those.
+	// Read means harmless as far as the grammar can tell, so that it may run in a
+	// read-only transaction of a worker that does not lead. It says nothing about the
+	// effects of functions, views and operators; the server's read-only mode covers
+	// those.
 	Read bool
-	// Chain: COMMIT or ROLLBACK with AND CHAIN. The next transaction has begun.
+	// Chain means COMMIT or ROLLBACK with AND CHAIN: the next transaction has begun.
 	Chain bool
-	// UnsetsReadOnly: its text may undo a read-only mode that was set by the
+	// UnsetsReadOnly means that its text may undo a read-only mode that was set by the
 	// transaction's first query, which PostgreSQL 14 and 15 allow: RESET
-	// transaction_read_only, SET of it to DEFAULT, and set_config. (RESET ALL,
-	// SET TRANSACTION READ WRITE and SET SESSION CHARACTERISTICS do not.)
+	// transaction_read_only, SET of it to DEFAULT, and set_config. (RESET ALL, SET
+	// TRANSACTION READ WRITE and SET SESSION CHARACTERISTICS do not.)
 	UnsetsReadOnly bool
-	// Savepoint is SAVEPOINT, RELEASE and ROLLBACK TO.
+	// Savepoint means SAVEPOINT, RELEASE and ROLLBACK TO.
 	Savepoint bool
-	// EndsSavepoint is RELEASE and ROLLBACK TO: what was set since the savepoint
-	// may be undone, a read-only mode among it.
+	// EndsSavepoint means RELEASE and ROLLBACK TO: settings made since the savepoint
+	// may be undone, including read-only mode.
 	EndsSavepoint bool
-	// Prepares: it is PREPARE, which gives Name a meaning.
+	// Prepares means PREPARE, which defines Name.
 	Prepares bool
-	// Executes: it is EXECUTE of a prepared statement.
+	// Executes means EXECUTE of a prepared statement.
 	Executes bool
-	// PreparesTransaction: it is PREPARE TRANSACTION. Whenever Postgres refuses
-	// it in a block, the block ends.
+	// PreparesTransaction means PREPARE TRANSACTION. Whenever Postgres refuses it in a
+	// block, the block ends.
 	PreparesTransaction bool
-	// EndsTransaction: it ends the transaction, or may (CALL and DO).
+	// EndsTransaction means that it ends the transaction, or may do so (CALL and DO).
 	EndsTransaction bool
-	// Hides: it is CALL or DO, which run what their trees do not show.
+	// Hides means CALL and DO, which run code that their trees do not show.
 	Hides bool
-	// MayFreeNames: it Hides, and its text has a word in it that frees names of
-	// prepared statements.
+	// MayFreeNames means that it Hides, and that its text contains a word that frees
+	// names of prepared statements.
 	MayFreeNames bool
-	// Modifies: it is INSERT, UPDATE, DELETE or MERGE, so no Read. Quick says it
-	// only of a text that begins with that word, not with WITH.
+	// Modifies means INSERT, UPDATE, DELETE and MERGE, which are never a Read. Quick
+	// sets it only for a text that begins with that word, not with WITH.
 	Modifies bool
-	// TakesSnapshot: to parse or bind it is a query of the transaction, after
-	// which its isolation cannot be changed.
+	// TakesSnapshot means that parsing or binding it counts as a query of the
+	// transaction, after which the isolation level cannot be changed.
 	TakesSnapshot bool
-	// Isolation: BEGIN or SET that fixes the isolation, mode or snapshot of
-	// the transaction, which must come before its first query.
+	// Isolation means BEGIN or SET that sets the isolation level, mode or snapshot of
+	// the transaction, which must precede its first query.
 	Isolation bool
-	// SetsIsolation: of those, it sets the isolation level or the snapshot, which
-	// Postgres refuses after a query.
+	// SetsIsolation means Isolation of the level or the snapshot, which Postgres
+	// refuses after a query.
 	SetsIsolation bool
-	// RequiresTransactionBlock: outside a transaction block Postgres refuses it, or warns and
-	// does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without HOLD.
+	// RequiresTransactionBlock means that outside a transaction block Postgres refuses
+	// it, or warns and does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without
+	// HOLD.
 	RequiresTransactionBlock bool
-	// MentionsQueryText: it names something that shows the text of the query
-	// that runs (current_query, pg_stat_activity), which must be the client's own.
-	// Of text that is not parsed it is true for what MentionsKeptText means, too.
+	// MentionsQueryText means that it names something that shows the text of the
+	// running query (current_query, pg_stat_activity), which must be the client's own.
+	// For unparsed text it also covers what MentionsKeptText means.
 	MentionsQueryText bool
-	// MentionsKeptText: it names something that shows the texts of cursors or
-	// prepared statements, among them those made by the same Query.
+	// MentionsKeptText means that it names something that shows the texts of cursors or
+	// prepared statements, including those created by the same Query.
 	MentionsKeptText bool
 	// Name is the parameter of ShowFence and SetFence in lower case without
-	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE,
-	// DEALLOCATE and DECLARE; all, plans, sequences or temp for DISCARD.
+	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE, DEALLOCATE
+	// and DECLARE; all, plans, sequences or temp for DISCARD.
 	Name string
 	// Value is the new value of SetFence.
 	Value string
-	// Start and End are offsets in bytes of the text as it was given. Start is
-	// 0 or just behind the semicolon before; End is the end of the text or the
-	// statement's own semicolon. Comments and space around belong to it.
+	// Start and End are byte offsets in the original text. Start is 0 or directly after
+	// the preceding semicolon; End is the end of the text or the statement's own
+	// semicolon. Comments and space around the statement belong to it.
 	Start, End int
-	// reason says in words what decided about Read and Kind, for Explain.
+	// reason describes what determined Read and Kind, for Explain.
 	reason string
-	// dependencies is what a Read rests on, for Proven.
+	// dependencies are what a Read depends on, for Proven.
 	dependencies *dependencies
 }
 
-// Text is what is known of the text of one Query or Parse message. It is
-// immutable: a Cache hands the same Text to many.
+// Text is what is known about the text of one Query or Parse message. It is immutable,
+// because a Cache returns the same Text to many callers.
 type Text struct {
-	// Statements are in order of the text, as the grammar parsed them. Known and
-	// empty: nothing but space, comments and semicolons.
+	// Statements are in the order of the text, as parsed by the grammar. If Known and
+	// empty, the text contains only space, comments and semicolons.
 	Statements []Statement
-	// Known: the grammar of Postgres accepted the text. If not (an error in it,
-	// syntax newer than our grammar, too long or too deep, an encoding that hides
-	// ASCII bytes), nothing is known of it, not even how many statements there
-	// are: it has to be treated as if it did the worst.
+	// Known means that the grammar of Postgres accepted the text. If not (a syntax
+	// error, syntax newer than this grammar, too long or too deep, an encoding that
+	// hides ASCII bytes), nothing is known about it, not even the number of statements.
+	// It must be treated as if it did the worst.
 	Known bool
-	// why says in words why the text is not Known.
+	// why describes why the text is not Known.
 	why string
 }
 
-// Settings are the session's settings that decide how a text is read.
+// Settings are the session's settings that determine how a text is read.
 type Settings struct {
-	// StandardConformingStrings is the reported parameter of that name. Off
-	// makes a backslash in '...' an escape.
+	// StandardConformingStrings is the reported parameter of that name. If it is off, a
+	// backslash in '...' is an escape.
 	StandardConformingStrings bool
-	// SafeEncoding: see the function of that name.
+	// SafeEncoding is the result of the function SafeEncoding.
 	SafeEncoding bool
 }
 
-// DefaultSettings are those of a session that changed nothing.
+// DefaultSettings are the settings of a session that has changed none.
 var DefaultSettings = Settings{StandardConformingStrings: true, SafeEncoding: true}
 
-// Dependence is what the meaning of a text depends on besides the text.
+// Dependence is what the meaning of a text depends on in addition to the text.
 type Dependence uint8
 
 const (
-	// OnNothing: the text means the same under all settings.
+	// OnNothing means that the text has the same meaning under all settings.
 	OnNothing Dependence = iota
-	// OnEncoding: it has bytes outside ASCII, which client_encoding explains.
+	// OnEncoding means that it contains bytes outside ASCII, which client_encoding
+	// interprets.
 	OnEncoding
-	// OnQuoting: it has a backslash, whose meaning depends on
-	// standard_conforming_strings, on settings that the server does not report,
-	// and on client_encoding.
+	// OnQuoting means that it contains a backslash, whose meaning depends on
+	// standard_conforming_strings, on settings that the server does not report, and on
+	// client_encoding.
 	OnQuoting
 )
 
@@ -191,9 +192,9 @@ func DependenceOf(sql []byte) Dependence {
 	return d
 }
 
-// SafeEncoding reports whether no byte of a multi-byte character can be an
-// ASCII byte in the given client_encoding, so that quotes, backslashes and
-// semicolons are what they seem. Unknown names are not safe.
+// SafeEncoding reports whether no byte of a multi-byte character can be an ASCII byte
+// in the given client_encoding, so that quotes, backslashes and semicolons are what
+// they appear to be. Unknown names are not safe.
 func SafeEncoding(clientEncoding string) bool {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -208,10 +209,10 @@ func SafeEncoding(clientEncoding string) bool {
 	return safeEncodings[name]
 }
 
-// safeEncodings are all encodings that Postgres allows in a database, by their
-// names without punctuation and case, aliases included. Those that only a
-// client may use (SJIS, SHIFT_JIS_2004, BIG5, GBK, UHC, GB18030, JOHAB) are
-// the ones whose trail bytes can be ASCII.
+// safeEncodings are all encodings that Postgres allows in a database, by their names in
+// normalised form, including aliases. Those that only a client may use (SJIS,
+// SHIFT_JIS_2004, BIG5, GBK, UHC, GB18030, JOHAB) are the ones whose trail bytes can be
+// ASCII.
 var safeEncodings = map[string]bool{
 	"sqlascii": true, "utf8": true, "unicode": true, "muleinternal": true,
 	"eucjp": true, "euccn": true, "euckr": true, "euctw": true, "eucjis2004": true,

@@ -11,8 +11,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "write what the code says into testdata/classify, to be read before it is committed")
 
-// textCase is one entry of testdata/classify: comment lines that begin with #,
-// a text, a line of four dashes, and what is expected, up to an empty line.
+// textCase is one entry of testdata/classify: comment lines that begin with #, a text,
+// a line of four dashes, and the expected result, up to an empty line.
 type textCase struct {
 	file    string
 	line    int
@@ -21,7 +21,7 @@ type textCase struct {
 	want    string
 }
 
-// notRun says why a case is not tried on a server, "" if it is.
+// notRun returns why a case is not tried on a server, "" if it is.
 func (c *textCase) notRun() string {
 	for _, l := range c.comment {
 		if why, ok := strings.CutPrefix(l, "# not run: "); ok {
@@ -81,7 +81,7 @@ func writeCases(t *testing.T, file string, cases []*textCase) {
 	}
 }
 
-// describe spells t in words, one line per statement.
+// describe describes t, one line per statement.
 func describe(sql string, t *Text) string {
 	var b strings.Builder
 	if !t.Known {
@@ -164,7 +164,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// agreeWithQuick fails t if Quick says more of sql than the grammar does.
+// agreeWithQuick fails t if Quick claims more about sql than the grammar.
 func agreeWithQuick(t *testing.T, sql string, full *Text) {
 	t.Helper()
 	quick, ok := Quick([]byte(sql))
@@ -175,7 +175,7 @@ func agreeWithQuick(t *testing.T, sql string, full *Text) {
 		return
 	}
 	if len(full.Statements) != 1 {
-		t.Errorf("Quick took %q for one statement, it has %d", sql, len(full.Statements))
+		t.Errorf("Quick returned one statement for %q, which has %d", sql, len(full.Statements))
 		return
 	}
 	st := full.Statements[0]

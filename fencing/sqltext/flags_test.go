@@ -2,9 +2,9 @@ package sqltext
 
 import "testing"
 
-// flags are those of a statement on which the proxy acts besides its Kind, by letters:
-// x Executes, t PreparesTransaction, h Hides, f MayFreeNames, m Modifies,
-// s TakesSnapshot, i SetsIsolation.
+// flags returns the properties of a statement, other than its Kind, that the proxy acts
+// on, as letters: x Executes, t PreparesTransaction, h Hides, f MayFreeNames, m
+// Modifies, s TakesSnapshot, i SetsIsolation.
 func flags(st *Statement) string {
 	out := ""
 	for _, f := range []struct {
@@ -21,8 +21,8 @@ func flags(st *Statement) string {
 	return out
 }
 
-// TestFlags: what the tree says in place of words at the beginning of the text, or
-// anywhere in it.
+// TestFlags checks that the flags come from the tree and not from words at the start of
+// the text or elsewhere in it.
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	for sql, want := range map[string]string{
@@ -52,7 +52,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestFlagsOfSeveral: each statement is told by its own part of the text.
+// TestFlagsOfSeveral checks that each statement's flags come from its own part of the
+// text.
 func TestFlagsOfSeveral(t *testing.T) {
 	t.Parallel()
 	text := Analyze("call p('discard all'); call p(); begin read only; select 'isolation'", DefaultSettings)

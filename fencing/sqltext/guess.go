@@ -5,28 +5,28 @@ import (
 	"strings"
 )
 
-// Guess is what the bytes of a text that was not parsed suggest about it. It is
-// a type of its own because it can only forbid: nothing in a Guess says that a
-// statement may go to the server uncovered, that it is a read, how many
-// statements there are, or where one of them ends. Only a Statement, which the
-// grammar or Quick has made, says such things.
+// Guess is what the bytes of an unparsed text suggest. It is a separate type because it
+// can only forbid: nothing in a Guess says that a statement may go to the server
+// without coverage, that it is a read, how many statements there are, or where one of
+// them ends. Only a Statement, which is made by the grammar or by Quick, says such
+// things.
 type Guess struct {
-	// PreparesTransaction: the text may hold PREPARE TRANSACTION, whose
-	// transaction would outlive the note in the registry.
+	// PreparesTransaction means that the text may contain PREPARE TRANSACTION, whose
+	// transaction would outlive its registration.
 	PreparesTransaction bool
-	// StartsWithPrepareTransaction: these are the words with which the text begins.
+	// StartsWithPrepareTransaction means that the text begins with these words.
 	StartsWithPrepareTransaction bool
-	// Vacuums: the text may hold VACUUM, before which the note's commit has to
-	// reach the disk.
+	// Vacuums means that the text may contain VACUUM, before which the commit of the
+	// registration must be flushed to disk.
 	Vacuums bool
-	// FreesNames: the text may hold what frees names of prepared statements, or
-	// gives them another meaning.
+	// FreesNames means that the text may contain something that frees or redefines
+	// names of prepared statements.
 	FreesNames bool
 }
 
-// GuessOf looks at the bytes of sql. It is quick, because it is given the
-// longest texts. The words are keywords, which are ASCII in every encoding and
-// cannot be written otherwise.
+// GuessOf scans the bytes of sql. It is fast, because it is used for the longest texts.
+// The words that it searches for are keywords, which are ASCII in every encoding and
+// cannot be written in another way.
 func GuessOf(sql []byte) Guess {
 	g := Guess{StartsWithPrepareTransaction: startsWithPrepareTransaction(sql)}
 	for i, c := range sql {
@@ -47,8 +47,8 @@ func GuessOf(sql []byte) Guess {
 
 const prepare, transaction = "prepare", "transaction"
 
-// mayBeTransaction reports whether what stands after PREPARE may be TRANSACTION. The
-// vertical tab is space to PostgreSQL from 16 on; a comment is taken for that word.
+// mayBeTransaction reports whether the text after PREPARE may be TRANSACTION. The
+// vertical tab is space to PostgreSQL from 16 on; a comment is treated as that word.
 func mayBeTransaction(after []byte) bool {
 	next := bytes.TrimLeft(after, " \t\n\v\f\r")
 	return bytes.HasPrefix(next, []byte("/*")) || bytes.HasPrefix(next, []byte("--")) ||
@@ -60,10 +60,10 @@ func startsWithPrepareTransaction(sql []byte) bool {
 	return foldPrefix(sql, prepare) && foldPrefix(sql[skipSpace(sql, len(prepare)):], transaction)
 }
 
-// unparsed describes a text that the grammar could not be given, or does not
-// accept. Nothing is known of it, with one exception: a text of nothing but
-// comments and space is empty in every encoding, since no byte that ends a
-// comment can be part of a longer character.
+// unparsed describes a text that the grammar cannot be given or does not accept.
+// Nothing is known about it, with one exception: a text of only comments and space is
+// empty in every encoding, because no byte that ends a comment can be part of a longer
+// character.
 func unparsed(sql, why string) *Text {
 	t := &Text{why: why}
 	if !AtMostOne([]byte(sql)) {
@@ -78,7 +78,8 @@ func unparsed(sql, why string) *Text {
 	return t
 }
 
-// lower folds as Postgres folds keywords and names of parameters: ASCII only.
+// lower converts to lower case as Postgres does for keywords and parameter names: ASCII
+// only.
 func lower(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= 'A' && r <= 'Z' {

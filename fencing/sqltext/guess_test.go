@@ -39,7 +39,7 @@ func TestGuess(t *testing.T) {
 	}
 }
 
-// BenchmarkTwoPhaseInALongText: the session is locked while it looks.
+// BenchmarkTwoPhaseInALongText: the session is locked during the search.
 func BenchmarkTwoPhaseInALongText(b *testing.B) {
 	text := bytes.Repeat([]byte("insert into p values ('x;'); "), 1<<20/29)
 	b.SetBytes(int64(len(text)))

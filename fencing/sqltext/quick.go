@@ -2,12 +2,12 @@ package sqltext
 
 import "bytes"
 
-// Quick classifies the commonest texts without the grammar and without
-// allocating: true if sql is certainly one statement that begins with SELECT,
-// INSERT, UPDATE, DELETE, VALUES, WITH, TABLE or MERGE, or one of BEGIN,
-// START TRANSACTION, COMMIT, END, ROLLBACK with nothing else. It needs no
-// Settings: without a semicolon there is no second statement, however strings
-// are read. Only Analyze tells whether a query is a Read.
+// Quick classifies the most common texts without the grammar and without allocating. It
+// returns true if sql is certainly one statement that begins with SELECT, INSERT,
+// UPDATE, DELETE, VALUES, WITH, TABLE or MERGE, or one of BEGIN, START TRANSACTION,
+// COMMIT, END, ROLLBACK without options. It needs no Settings: without a semicolon
+// there is no second statement, however strings are read. Only Analyze determines
+// whether a query is a Read.
 func Quick(sql []byte) (Statement, bool) {
 	start := skipSpace(sql, 0)
 	end := len(sql)
@@ -50,10 +50,9 @@ func quickTransaction(sql, first []byte, word int) (Statement, bool) {
 	return Statement{}, false
 }
 
-// mentionsQueryText reports whether b may name, in any case, something that
-// shows the text of queries: one of queryTextNames, or anything at all written
-// with Unicode escapes. All the names have an underscore, which is what makes
-// the search cheap.
+// mentionsQueryText reports whether b may name, in any case, something that shows the
+// text of queries: one of queryTextNames, or anything written with Unicode escapes. All
+// of the names contain an underscore, which makes the search cheap.
 func mentionsQueryText(b []byte) bool {
 	for rest, at := b, 0; ; {
 		i := bytes.IndexByte(rest, '_')
@@ -79,8 +78,7 @@ func mentionsQueryText(b []byte) bool {
 	}
 }
 
-// queryTextAround reports whether one of the names has its first underscore at
-// b[at].
+// queryTextAround reports whether one of the names has its first underscore at b[at].
 func queryTextAround(b []byte, at int) bool {
 	switch {
 	case at >= 2 && b[at-1]|0x20 == 'g' && b[at-2]|0x20 == 'p':
@@ -94,8 +92,8 @@ func queryTextAround(b []byte, at int) bool {
 	return false
 }
 
-// foldEqual compares in the way of ASCII without case; lower is in lower case
-// and has letters and underscores only.
+// foldEqual compares case-insensitively by ASCII rules; lower must contain only
+// lower-case letters and underscores.
 func foldEqual(b []byte, lower string) bool {
 	return len(b) == len(lower) && foldPrefix(b, lower)
 }
@@ -123,8 +121,8 @@ func skipSpace(b []byte, i int) int {
 	return i
 }
 
-// isSpace is what every version of Postgres takes for space. (The vertical tab
-// is space since 16 only.)
+// isSpace reports whether every version of Postgres treats c as space. (The vertical
+// tab is space only from 16 on.)
 func isSpace(c byte) bool {
 	return c == ' ' || c == '\n' || c == '\t' || c == '\r' || c == '\f'
 }

@@ -8,11 +8,11 @@ import (
 	pgquery "github.com/pganalyze/pg_query_go/v6"
 )
 
-// fencePrefix begins the names of Fencepost's own parameters.
+// fencePrefix is the prefix of Fencepost's own parameters.
 const fencePrefix = "fencepost."
 
-// classifySession tells the statements about the session and the transaction,
-// and reports whether n is one.
+// classifySession classifies the statements about the session and the transaction, and
+// reports whether n is one.
 func classifySession(n *pgquery.Node, st *Statement) bool {
 	switch {
 	case n.GetTransactionStmt() != nil:
@@ -40,7 +40,7 @@ func classifySession(n *pgquery.Node, st *Statement) bool {
 	return true
 }
 
-// discardTarget spells what DISCARD drops: all, plans, sequences or temp.
+// discardTarget returns what DISCARD drops: all, plans, sequences or temp.
 func discardTarget(m pgquery.DiscardMode) string {
 	return strings.TrimPrefix(strings.ToLower(m.String()), "discard_")
 }
@@ -60,14 +60,14 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 		st.Savepoint, st.EndsSavepoint = true, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK_TO:
 		st.Kind, st.Savepoint, st.EndsSavepoint = RollbackTo, true, true
-	default: // the three of two-phase commit, and whatever is added
+	default: // the three of two-phase commit, and any that are added later
 		st.Kind, st.EndsTransaction = Refused, true
 		st.PreparesTransaction = t.Kind == pgquery.TransactionStmtKind_TRANS_STMT_PREPARE
 		st.reason = "a prepared transaction would outlive its epoch"
 	}
 }
 
-// classifySet tells SET and RESET apart from those of fencepost.*, and says
+// classifySet distinguishes SET and RESET from those of fencepost.*, and determines
 // what they do to the transaction.
 func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 	st.Kind = Session
@@ -78,7 +78,7 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 	}
 	switch name {
 	case "transaction_read_only":
-		// SET to a value is refused behind a query; to its default it is not.
+		// SET to a value is refused after a query; SET to the default is not.
 		st.UnsetsReadOnly = v.Kind == pgquery.VariableSetKind_VAR_RESET ||
 			v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
 		st.Isolation = !st.UnsetsReadOnly
@@ -89,23 +89,22 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 	}
 }
 
-// isolationLevel is the parameter of that name, and the mode of BEGIN and SET
+// isolationLevel is the name of the parameter, and of the mode of BEGIN and SET
 // TRANSACTION that sets it.
 const isolationLevel = "transaction_isolation"
 
-// namesIsolation reports whether the isolation level is among these modes of a
-// transaction.
+// namesIsolation reports whether these transaction modes include the isolation level.
 func namesIsolation(modes []*pgquery.Node) bool {
 	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool { return m.GetDefElem().GetDefname() == isolationLevel })
 }
 
-// fenceName returns the name behind "fencepost.", in lower case as Postgres
-// compares names of parameters.
+// fenceName returns the name after "fencepost.", in lower case as Postgres compares
+// parameter names.
 func fenceName(name string) (string, bool) {
 	return strings.CutPrefix(lower(name), fencePrefix)
 }
 
-// setValue spells the values of SET as the parameter would hold them.
+// setValue formats the values of SET as the parameter would hold them.
 func setValue(args []*pgquery.Node) string {
 	values := make([]string, 0, len(args))
 	for _, a := range args {

@@ -6,8 +6,7 @@ import (
 	pgquery "github.com/pganalyze/pg_query_go/v6"
 )
 
-// classify tells what one statement's tree says. Start and End are left to the
-// caller.
+// classify returns what one statement's tree shows. The caller sets Start and End.
 func classify(n *pgquery.Node) Statement {
 	w := look(n)
 	st := Statement{Kind: Ordinary}
@@ -27,7 +26,7 @@ func classify(n *pgquery.Node) Statement {
 	return st
 }
 
-// classifyQuery tells what is Ordinary or ByMessage, and whether it reads.
+// classifyQuery classifies what is Ordinary or ByMessage, and whether it is a read.
 func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 	switch {
 	case n.GetPrepareStmt() != nil:
@@ -64,8 +63,8 @@ func modifies(n *pgquery.Node) bool {
 	}
 }
 
-// takesSnapshot tells the queries that are analyzed under a snapshot, or the statements
-// that hold one, besides those that modify.
+// takesSnapshot reports whether n is analysed under a snapshot or holds a statement
+// that is, apart from those that modify.
 func takesSnapshot(n *pgquery.Node) bool {
 	switch n.GetNode().(type) {
 	case *pgquery.Node_SelectStmt, *pgquery.Node_ExplainStmt, *pgquery.Node_DeclareCursorStmt:
@@ -75,8 +74,8 @@ func takesSnapshot(n *pgquery.Node) bool {
 	}
 }
 
-// requiresTransactionBlock tells the statements that call RequireTransactionBlock or
-// WarnNoTransactionBlock and are nothing without a block.
+// requiresTransactionBlock reports whether n calls RequireTransactionBlock or
+// WarnNoTransactionBlock and has no effect outside a block.
 func requiresTransactionBlock(n *pgquery.Node) bool {
 	const withHold = 0x20 // CURSOR_OPT_HOLD
 	c := n.GetDeclareCursorStmt()
@@ -85,7 +84,7 @@ func requiresTransactionBlock(n *pgquery.Node) bool {
 		c != nil && c.Options&withHold == 0
 }
 
-// readIf makes st a read unless something in it says otherwise.
+// readIf makes st a read unless something in it prevents that.
 func (st *Statement) readIf(w findings) {
 	if w.writes != "" {
 		st.reason = w.writes
@@ -94,8 +93,8 @@ func (st *Statement) readIf(w findings) {
 	st.Read, st.reason = true, "a query without INTO, row locks and data-modifying parts"
 }
 
-// classifyExplain: without ANALYZE nothing is executed, so only functions
-// count, which EXPLAIN EXECUTE evaluates in its parameters.
+// classifyExplain classifies EXPLAIN. Without ANALYZE nothing is executed, so only
+// functions matter, which EXPLAIN EXECUTE evaluates in its parameters.
 func classifyExplain(e *pgquery.ExplainStmt, w findings, st *Statement) {
 	for _, o := range e.Options {
 		if d := o.GetDefElem(); d != nil && d.Defname == "analyze" && !isFalse(d.Arg) {
@@ -110,7 +109,7 @@ func classifyExplain(e *pgquery.ExplainStmt, w findings, st *Statement) {
 	st.Read, st.reason = true, "EXPLAIN without ANALYZE executes nothing"
 }
 
-// isFalse reports whether an option is plainly switched off.
+// isFalse reports whether an option is explicitly switched off.
 func isFalse(arg *pgquery.Node) bool {
 	switch s := strings.ToLower(arg.GetString_().GetSval()); {
 	case arg.GetBoolean() != nil:
@@ -135,11 +134,11 @@ func classifyCopy(c *pgquery.CopyStmt, w findings, st *Statement) {
 	}
 }
 
-// classifyNonTransactional tells the statements that Postgres refuses behind others in a
-// transaction (those that call PreventInTransactionBlock), or that commit
-// inside. Where that hangs on what the text does not tell (is the table
-// partitioned? is there a slot?), the statement is taken to be one of them:
-// Alone costs time, nothing else.
+// classifyNonTransactional reports whether Postgres refuses n after others in a
+// transaction (because it calls PreventInTransactionBlock), or n may commit inside. If
+// that depends on something that the text does not show (is the table partitioned? is
+// there a slot?), the statement is assumed to be NonTransactional, which only costs
+// time.
 func classifyNonTransactional(n *pgquery.Node, st *Statement) bool {
 	switch {
 	case n.GetCallStmt() != nil:

@@ -11,15 +11,15 @@ import (
 	"testing"
 )
 
-// searchers are the packages by which one text is looked for in another.
+// searchers are the packages that can search for one text in another.
 var searchers = []string{"strings", "bytes", "regexp"}
 
-// harmless are their functions and types that look for nothing.
+// harmless are their functions and types that do not search.
 var harmless = []string{"Builder", "Buffer", "Clone", "Join", "Repeat", "NewReader"}
 
-// searches are the functions of the proxy that may look into a text, with what kind of
-// text that is. None of them is SQL: what a text of SQL says is for fencing/sqltext to
-// tell, where what was parsed and what was guessed are two types.
+// searches lists the functions of the proxy that may search in a text, with the kind of
+// that text. None of them is SQL: only fencing/sqltext analyses SQL, with different
+// types for parsed and guessed text.
 var searches = map[string]string{
 	"client":       "the type of a message",
 	"awaitsEnd":    "the type of a message",
@@ -32,11 +32,11 @@ var searches = map[string]string{
 	"newNonce":     "random characters",
 }
 
-// beforeSQL are the files, by how their names begin, for what comes before a session's
+// beforeSQL are the prefixes of the names of files whose code runs before a session's
 // first statement.
 var beforeSQL = []string{"config", "startup", "handshake", "tls"}
 
-// TestOnlyTheAnalysisLooksIntoSQL: the proxy has no word lists of its own.
+// TestOnlyTheAnalysisLooksIntoSQL checks that the proxy has no word lists of its own.
 func TestOnlyTheAnalysisLooksIntoSQL(t *testing.T) {
 	t.Parallel()
 	unseen := maps.Clone(searches)
@@ -51,13 +51,13 @@ func TestOnlyTheAnalysisLooksIntoSQL(t *testing.T) {
 			for _, s := range searchesIn(t, filepath.Join(p.Dir, file), nil) {
 				delete(unseen, s.function)
 				if searches[s.function] == "" {
-					t.Errorf("%s: %s calls %s. If it looks into SQL, that belongs into fencing/sqltext; if not, say in searches what it looks into", file, s.function, s.call)
+					t.Errorf("%s: %s calls %s. If it searches in SQL, move it to fencing/sqltext; otherwise add it to searches with the kind of text", file, s.function, s.call)
 				}
 			}
 		}
 	}
 	for function := range unseen {
-		t.Errorf("%s is listed in searches, and looks into nothing", function)
+		t.Errorf("%s is listed in searches but does not search", function)
 	}
 }
 
@@ -74,7 +74,7 @@ func TestSearchesAreFound(t *testing.T) {
 	}
 }
 
-// search is a function that looks into a text, and what it calls for that.
+// search is a function that searches in a text, and the call by which it does.
 type search struct{ function, call string }
 
 // searchesIn returns the searches in a Go file, or in source if that is not nil.

@@ -350,7 +350,7 @@ func (g *generator) copyIn() {
 	}
 	how := g.IntN(12)
 	if extended && data > 0 && how >= 2 {
-		how = 5 // a Sync after failed COPY data may be part of the data: see machine.maybeNext
+		how = 5 // a Sync after failed COPY data may be part of the data: see Machine.maybeNext
 	}
 	switch how {
 	case 0, 1:
