@@ -31,7 +31,7 @@ var ReplicationRefusal = &Refusal{
 // not see what runs under that.
 var RegistrationStuckRefusal = &Refusal{
 	SQLState: StateNoFence,
-	Message:  "the fence cannot be checked: the last note of this connection in the registry could not be deleted",
+	Message:  "the fence cannot be checked: the last registration of this connection could not be deleted",
 	Detail:   "{}",
 	Hint:     "Connect again.",
 }
@@ -85,7 +85,7 @@ func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusa
 		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of worker %s",
 			ASCII(worker), ASCII(resource), st.Epoch, st.Holder.Epoch, ASCII(st.Holder.Worker)),
 		Detail: statusDetail(resource, worker, incarnation, st),
-		Hint:   "Another worker leads. Stop what this worker was doing; connect again only to begin anew from what the database says now.",
+		Hint:   "Another worker leads. Stop what this worker was doing. Connect again only to start over from the current state of the database.",
 	}
 }
 
@@ -97,7 +97,7 @@ func ReadOnlyRefusal(resource, worker, incarnation string, st *Status) *Refusal 
 		r.SQLState = StateStartOver
 		r.Message = fmt.Sprintf("worker %s has become leader of resource %s with epoch %d since this transaction began",
 			ASCII(worker), ASCII(resource), st.Epoch)
-		r.Hint = "Roll back and start over from the read on: the connection has now been told."
+		r.Hint = "Roll back and start over from your first read: the new role has now been announced to this connection."
 		return r
 	}
 	r.Message = fmt.Sprintf("worker %s is not the leader of resource %s: it may only read; epoch %d is held by worker %s",
@@ -113,7 +113,7 @@ func UncheckedRefusal(code, message string) *Refusal {
 		SQLState: StateNoFence,
 		Message:  "the fence cannot be checked: " + ASCII(message),
 		Detail:   detail(map[string]any{"sqlstate": code}),
-		Hint:     "The schema fencepost must be there (fencepost migrate --dsn ...) and readable by this role; then connect again.",
+		Hint:     "Make sure that the schema fencepost exists (fencepost migrate --dsn ...) and that this role can read it, then connect again.",
 	}
 }
 

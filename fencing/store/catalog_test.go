@@ -133,7 +133,7 @@ func TestReadsThatCanWriteAreNotProven(t *testing.T) {
 				continue
 			}
 			if wrote, err := h.writes(sql); !wrote {
-				t.Errorf("does not write (%v), so it is no trap: %s", err, sql)
+				t.Errorf("does not write (%v), so it is not a trap: %s", err, sql)
 			}
 		}
 	})
