@@ -201,3 +201,54 @@ func TestLeadersOldSnapshot(t *testing.T) {
 		s.exec("commit")
 	}
 }
+
+// TestSafetyToldBetweenChainedTransactions: a session that is never at rest, because each
+// transaction begins with the end of the one before, is refused once as well, and not for
+// ever. What was read in a transaction before it was told is not written from, though:
+// neither in that transaction nor when a COMMIT in it has failed.
+func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, s *stage) {
+		for name, again := range map[string][]byte{
+			"ROLLBACK AND CHAIN":              q("rollback and chain"),
+			"ROLLBACK and BEGIN in one text":  q("rollback; begin"),
+			"ROLLBACK and BEGIN in one batch": cat(run("rollback"), run("begin"), sync_()),
+			"a message ROLLBACK AND CHAIN":    cat(run("rollback and chain"), sync_()),
+			"COMMIT of what has failed":       q("commit and chain"),
+		} {
+			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+				s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+				s.exec("truncate t")
+				worker := "w " + name
+				c := s.connect(worker)
+				mustPass(t, c, q("begin"))
+				mustPass(t, c, q("select * from c"))
+				s.grantTo(worker)
+				mustFail(t, c, "ZF003", q(mine))
+				mustPass(t, c, again)
+				mustPass(t, c, q(mine))
+				mustPass(t, c, q("commit and chain"))
+				mustPass(t, c, cat(run(mine), run("commit and chain"), run(mine), run("commit"), sync_()))
+				if got := s.rows("mine"); got != 3 {
+					t.Errorf("%d rows were written, want 3", got)
+				}
+			})
+		}
+		t.Run("a_COMMIT_that_does_not_run", func(t *testing.T) {
+			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+			s.exec("truncate t")
+			c := s.connect("savepoint")
+			mustPass(t, c, q("begin; savepoint a"))
+			mustPass(t, c, q("select * from c"))
+			s.grantTo("savepoint")
+			mustPass(t, c, q("show fencepost.role")) // tells it
+			mustFail(t, c, "22012", cat(run("select 1/0"), run("commit and chain"), sync_()))
+			mustPass(t, c, q("rollback to a"))
+			mustFail(t, c, "ZF003", q(mine))
+			mustPass(t, c, q("rollback"))
+			if got := s.rows("mine"); got != 0 {
+				t.Errorf("%d rows were written from what was read before", got)
+			}
+		})
+	})
+}

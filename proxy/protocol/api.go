@@ -61,7 +61,7 @@ func (m *Machine) Prepared() { m.checks.confirmed = true }
 // role and epoch, and takes announced for the epoch that the client knows. Nothing is
 // appended without a resource.
 func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fencing.Epoch) []byte {
-	m.announced = announced
+	m.epochs.current = announced
 	if m.mode != ModeFenced {
 		return dst
 	}
@@ -100,7 +100,7 @@ func (m *Machine) RegisterRequest() fencing.RegisterRequest {
 	m.registerHeld = m.held()
 	return fencing.RegisterRequest{
 		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
-		Announced: m.txAnnounced, Held: m.registerHeld, Flushed: m.flush,
+		Announced: m.epochs.inHand.announced, Held: m.registerHeld, Flushed: m.flush,
 	}
 }
 
@@ -145,13 +145,13 @@ func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.partial }
 func (m *Machine) InsideReply() bool { return m.skipDown > 0 }
 
 // MayWrite reports whether writes may be tried now, in the transaction in hand.
-func (m *Machine) MayWrite() bool { return m.status().CanWrite() && m.txAnnounced != 0 }
+func (m *Machine) MayWrite() bool { return m.status().CanWrite() && m.epochs.inHand.announced != 0 }
 
 // Announced says that the epoch of an announce event reached a client of which
 // nothing was pending. It does nothing if something is pending again.
 func (m *Machine) Announced() {
 	if m.Quiet() {
-		m.announced, m.pending.set = m.pending.told, false
+		m.epochs.settle()
 	}
 }
 

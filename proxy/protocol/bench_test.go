@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -16,7 +18,7 @@ func leading(version gate.Version) *Machine {
 		Mode: ModeFenced, Version: version, Status: func() *fencing.Status { return st }, Cache: sqltext.NewCache(1 << 20),
 		Fence: 1, Resource: "billing", Worker: "w1", Incarnation: "i1",
 	})
-	m.announced, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
+	m.epochs.current, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
 	return m
 }
 
@@ -76,6 +78,34 @@ func BenchmarkMachine(b *testing.B) {
 			}
 			if !m.pendingReplies.empty() {
 				b.Fatal("something is owed at the end")
+			}
+		})
+	}
+}
+
+// BenchmarkManyTransactions shows that a text of four times as many transactions costs
+// about four times as much.
+func BenchmarkManyTransactions(b *testing.B) {
+	for _, count := range []int{1000, 4000} {
+		b.Run(strconv.Itoa(count), func(b *testing.B) {
+			in := wiretest.Query(strings.Repeat("commit;select 1;", count) + "select 2")
+			var up gate.Plan
+			for b.Loop() {
+				m := leading(18)
+				for done := false; !done; {
+					up.Reset(in)
+					_, need, err := m.FromClient(in, &up)
+					switch {
+					case err != nil:
+						b.Fatal(err)
+					case need == NeedAnalysis:
+						m.Analyzed(m.cache.Analyze(m.WantedAnalysis()))
+					case need == NeedNothing:
+						done = true
+					default:
+						b.Fatalf("need %d", need)
+					}
+				}
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func (m *Machine) decide(s *statement) decision {
 	}
 	// In a block, what cannot share a transaction is an error of the server's.
 	alone := !s.known || s.info.Kind == sqltext.NonTransactional && m.txn.State() != gate.InBlock
-	if st.CanWrite() && m.txAnnounced != 0 {
+	if st.CanWrite() && m.epochs.inHand.announced != 0 {
 		return m.decideLeader(s, alone)
 	}
 	if m.txn.Coverage() == gate.Checked && !alone {
@@ -107,9 +107,9 @@ func (m *Machine) decideRefused(st *fencing.Status) decision {
 	switch {
 	case st.Vacant && m.hasAsked < NeedCampaign:
 		return needs(NeedCampaign)
-	case st.Lapsed && m.txAnnounced != 0 && m.hasAsked < NeedConfirm:
+	case st.Lapsed && m.epochs.inHand.announced != 0 && m.hasAsked < NeedConfirm:
 		return needs(NeedConfirm)
-	case st.Lapsed && m.txAnnounced == st.Epoch:
+	case st.Lapsed && m.epochs.inHand.announced == st.Epoch:
 		return decision{action: lapsedFirst}
 	default:
 		return decision{action: checkFirst}

@@ -41,6 +41,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	if m.unknownCheck(e, pe) {
 		return true, nil
 	}
+	m.erred = true
 	out, drop := m.intruded(pe, msg)
 	if !drop {
 		out, drop = m.errorFor(e, pe, msg)
@@ -216,7 +217,7 @@ func (m *Machine) readOnlyError(e *reply) []byte {
 		st := m.status()
 		r = fencing.ReadOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
 		if st.CanWrite() {
-			m.pending.told, m.pending.set = st.Epoch, true
+			m.epochs.expect(st.Epoch)
 		}
 	}
 	m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
@@ -234,7 +235,7 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		severity, m.over = "FATAL", true
 		m.events = append(m.events, Event{Kind: EventSuperseded})
 	case pe.Code == fencing.StateStartOver:
-		m.pending.told, m.pending.set = e.announced, true
+		m.epochs.expect(e.announced)
 	case strings.HasPrefix(pe.Code, "ZF"):
 	case theirs(pe):
 		// The client's own timeout, cancel, deadlock or failed transaction.

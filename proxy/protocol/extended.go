@@ -104,7 +104,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 	if s == unknownStatement && len(name) == 0 { // it may be the one that a Parse not yet answered made
 		m.stmts.hidden = m.stmts.hidden || m.unnamed.freesNames()
 	}
-	m.portals.set(portal, binding{s, m.batch})
+	m.portals.set(portal, binding{s, m.batch, m.epochs.inHand.number})
 	if again {
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)
 		return NeedNothing
@@ -177,6 +177,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	m.executed(s)
 	if !sure {
 		m.txn.Send(gate.MayEnd, false)
+		m.epochs.mayGoOn()
 	}
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing

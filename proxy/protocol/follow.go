@@ -15,10 +15,26 @@ func (m *Machine) executed(s *statement) {
 	case s.info.Kind == sqltext.Begin:
 		m.txn.Send(gate.BeginBlock, false)
 	}
-	if s.known && (s.info.Kind == sqltext.Commit || s.info.Kind == sqltext.Rollback) && !s.info.Chain {
+	if s.ends() && !s.info.Chain {
 		m.ran, m.ours = false, false // what was executed ended with it
 	}
+	m.followEnd(s)
 	m.forget(s)
+}
+
+// followEnd follows what a statement that was sent does to the client's transaction.
+func (m *Machine) followEnd(s *statement) {
+	switch {
+	case s.ends():
+		m.epochs.ends()
+	case !s.known, s.info.EndsSavepoint:
+		m.epochs.mayGoOn()
+	}
+}
+
+// ends reports whether s is a COMMIT or ROLLBACK: if it runs, its transaction is over.
+func (s *statement) ends() bool {
+	return s.known && (s.info.Kind == sqltext.Commit || s.info.Kind == sqltext.Rollback)
 }
 
 // forget follows DISCARD and DEALLOCATE: the server's prepared statements may

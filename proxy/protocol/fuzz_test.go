@@ -19,7 +19,7 @@ func fuzzMachine(md Mode, st *fencing.Status) *Machine {
 		Fence: 7, Resource: "r", Worker: "w", Incarnation: "i",
 		Unfenced: &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "only reads"},
 	})
-	m.announced = st.Epoch
+	m.epochs.current = st.Epoch
 	return m
 }
 

@@ -53,7 +53,7 @@ func (m *Machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan)
 
 // runCheck runs a prepared check by extended messages.
 func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
-	m.checks.build(m.txAnnounced, m.held())
+	m.checks.build(m.epochs.inHand.announced, m.held())
 	if m.reparses {
 		at := len(m.scratch)
 		m.scratch = wire.AppendCloseStatement(m.scratch, "")
@@ -62,7 +62,7 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 	}
 	if !m.checks.prepared {
 		m.prepare(false, p)
-		m.checks.build(m.txAnnounced, m.held())
+		m.checks.build(m.epochs.inHand.announced, m.held())
 	}
 	if !m.checks.usable(m.batch) {
 		m.runOnce(m.checks.inline(g), g, s, p)
@@ -110,7 +110,7 @@ func (m *Machine) held() fencing.Epoch {
 // lapsedSQL refuses a worker whose lease is not confirmed, though it still has
 // the latest epoch.
 func (m *Machine) lapsedSQL() string {
-	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txAnnounced, m.status().Epoch, true)
+	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.epochs.inHand.announced, m.status().Epoch, true)
 }
 
 // prepare prepares the checks on the server, in the batch at hand. ahead says
@@ -131,7 +131,7 @@ func (m *Machine) closeChecks(p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = m.checks.appendClose(m.scratch, m.push)
 	p.Own(m.scratch[at:])
-	m.checks.build(m.txAnnounced, m.held())
+	m.checks.build(m.epochs.inHand.announced, m.held())
 }
 
 // shows reports whether s shows a parameter of Fencepost's, which is set on the

@@ -84,7 +84,6 @@ type Machine struct {
 	unsynced bool // and no Sync has come since, whatever else
 	// snapshots: the client has parsed or bound a query in this batch.
 	snapshots    bool
-	begun        bool // a transaction has begun before
 	reparses     bool // a Parse of the unnamed statement is in hand, in who knows what transaction
 	retry        retry
 	stmts        statements
@@ -95,8 +94,7 @@ type Machine struct {
 	inHand       analysis  // of the text of the message in hand
 	copyIn       bool      // the server is reading COPY data
 	data         bool      // the client has sent some, since it last executed something
-	announced    fencing.Epoch
-	txAnnounced  fencing.Epoch     // what was told when the transaction began
+	epochs       announced
 	registration gate.Registration // in the registry
 	registerErr  *fencing.Refusal
 	registerHeld fencing.Epoch // the epoch held when that was asked
@@ -115,10 +113,7 @@ type Machine struct {
 	broken   error // what the client did cannot be followed: the session ends
 	intruder byte  // the type of the client's message that has no place in it
 	over     bool  // the client was told FATAL by the check: the session ends
-	pending  struct {
-		told fencing.Epoch
-		set  bool
-	}
+	erred    bool  // the server has said ERROR since the last ReadyForQuery
 	reported *fencing.Status
 	events   []Event
 	down     []byte // scratch for what is sent to the client
@@ -157,15 +152,16 @@ const (
 // beginBatch takes what the last ReadyForQuery said of the transaction over for the
 // message in hand, if it still holds.
 func (m *Machine) beginBatch() {
-	if !m.begun {
-		m.begun, m.txAnnounced = true, m.announced // no transaction has begun before
+	if m.epochs.number == 0 {
+		m.epochs.begins() // no transaction has begun before
 	}
 	if !m.txn.Send(gate.Starts, !m.pendingReplies.empty()) {
 		return
 	}
 	m.skippingToSync = false
 	if m.txn.IsOutside() {
-		m.txAnnounced, m.unsynced = m.announced, false
+		m.epochs.begins()
+		m.unsynced = false
 		m.retry.rest()
 		m.portals.clear() // they ended with their transaction
 	}
@@ -177,7 +173,9 @@ func (m *Machine) push(k kind, ours bool) *reply {
 	if k != closing {
 		m.sends++
 	}
-	return m.pendingReplies.push(k, ours)
+	e := m.pendingReplies.push(k, ours)
+	e.after = m.epochs.inHand
+	return e
 }
 
 // endBatch forgets what covered the messages up to now: after a Sync or a

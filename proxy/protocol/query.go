@@ -175,7 +175,10 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	case needsMoreFor:
 		return d.need
 	case forward, byRegistry:
-		m.announceBy(m.audited(m.sendQuery(n, avail, p, d.reason), s, text), s, st)
+		e := m.audited(m.sendQuery(n, avail, p, d.reason), s, text)
+		m.announceBy(e, s, st)
+		m.followEnd(s)
+		e.after = m.epochs.inHand
 		m.forget(s)
 	case checkFirst:
 		m.queryBehind(fullCheck, s, text, n, avail, p)
@@ -219,7 +222,7 @@ func (m *Machine) queryBehind(g injectedCheck, s *statement, text []byte, n, ava
 	if s.info.Prepares {
 		m.forget(s)
 	}
-	m.checks.build(m.txAnnounced, m.held())
+	m.checks.build(m.epochs.inHand.announced, m.held())
 	if !s.info.MentionsKeptText {
 		m.prepareAhead(p)
 	}
@@ -286,7 +289,7 @@ func (m *Machine) prepareAhead(p *gate.Plan) {
 	m.push(syncing, true)
 	m.open, m.ours = false, false
 	m.batch++
-	m.checks.build(m.txAnnounced, m.held())
+	m.checks.build(m.epochs.inHand.announced, m.held())
 }
 
 // sendPrefixed sends the Query with a statement of ours in front of its text.

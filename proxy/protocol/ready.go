@@ -13,7 +13,7 @@ import (
 // ready accounts for ReadyForQuery, which ends what e was owed.
 func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	wasOurs := e.ours
-	maybe, skips := e.maybe, e.skips
+	maybe, skips, after := e.maybe, e.skips, e.after
 	m.copyIn, m.copying = false, false
 	m.pendingReplies.pop()
 	m.front() // ends of a COPY that failed are owed nothing
@@ -21,6 +21,10 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		m.maybeNext(skips)
 	}
 	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
+	if !maybe && !m.erred && m.epochs.confirm(after) {
+		m.portals.endBefore(after.number)
+	}
+	m.erred = false
 	if m.registration.Held() && m.txn.AtRest() {
 		m.registration = gate.Registration{}
 		m.events = append(m.events, Event{Kind: EventUnregister})
@@ -30,7 +34,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		return
 	}
 	m.report(p)
-	if m.pending.set && m.pendingReplies.empty() {
+	if m.epochs.hasPending && m.pendingReplies.empty() {
 		m.events = append(m.events, Event{Kind: EventAnnounce})
 	}
 }

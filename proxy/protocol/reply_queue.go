@@ -51,7 +51,9 @@ type reply struct {
 	// SET), or when its check fails with ZF003.
 	announced fencing.Epoch
 	announces bool
-	stmt      *statement // the statement a Parse defines, or that is run
+	// after is the transaction in hand once the message has run.
+	after transaction
+	stmt  *statement // the statement a Parse defines, or that is run
 	// prefix is the length of the text of ours in front of a Query, 0 if none;
 	// done counts the statements of a Query that were answered.
 	prefix, done int

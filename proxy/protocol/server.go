@@ -3,6 +3,7 @@ package protocol
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
@@ -246,12 +247,11 @@ func (e *reply) insertionAt(i int) (x insertion, ok bool) {
 	if e.prefix > 0 {
 		return insertion{n: e.prefix, check: e.check, refuse: e.refuse}, i == 0
 	}
-	for _, x := range e.inserts {
-		if x.index == i {
-			return x, true
-		}
+	at, ok := slices.BinarySearchFunc(e.inserts, i, func(x insertion, i int) int { return x.index - i })
+	if !ok {
+		return insertion{}, false
 	}
-	return insertion{}, false
+	return e.inserts[at], true
 }
 
 // passed follows the CommandComplete of a statement of ours.
@@ -274,7 +274,7 @@ func (m *Machine) completed(e *reply, msg []byte) {
 		m.txn.Answer(gate.ReadOnlyUndone, false)
 	}
 	if e.announces {
-		m.pending.told, m.pending.set = e.announced, true
+		m.epochs.expect(e.announced)
 	}
 	if m.copying {
 		m.copyDone()

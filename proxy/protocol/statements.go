@@ -79,6 +79,9 @@ func (s *statement) freesNames() bool {
 type binding struct {
 	stmt  *statement
 	batch uint64 // in which the Bind was sent
+	// transaction is the number of the transaction that the Bind was sent in, with which
+	// the portal ends.
+	transaction uint64
 }
 
 // portals are those that a Bind of the client's has made.
@@ -112,6 +115,16 @@ func cutName(name []byte) []byte { return name[:min(len(name), serverName)] }
 func (t *portals) clear() {
 	clear(t.byName)
 	t.bytes = 0
+}
+
+// endBefore forgets the portals of transactions before the one with that number.
+func (t *portals) endBefore(transaction uint64) {
+	for name, b := range t.byName {
+		if b.transaction < transaction {
+			t.bytes -= len(b.stmt.text)
+			delete(t.byName, name)
+		}
+	}
 }
 
 // boundIn reports whether one was bound in that batch.

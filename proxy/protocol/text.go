@@ -23,8 +23,8 @@ type insertion struct {
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
 func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) Need {
-	txn, ours, ran, checks := m.txn, m.ours, m.ran, m.checks
-	undo := func() { m.txn, m.ours, m.ran, m.checks = txn, ours, ran, checks }
+	txn, epochs, ours, ran, checks := m.txn, m.epochs, m.ours, m.ran, m.checks
+	undo := func() { m.txn, m.epochs, m.ours, m.ran, m.checks = txn, epochs, ours, ran, checks }
 	ins, texts, r, need := m.insertions(t, text)
 	if need != NeedNothing {
 		undo()
@@ -88,11 +88,12 @@ func (m *Machine) showsItself(t *sqltext.Text) bool {
 func (m *Machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, texts []string, reason gate.Reason, n Need) {
 	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
 	st, chars, counted := m.status(), 0, 0
+	readable := m.pendingReplies.empty() || !sensitive(text)
 	for i := range t.Statements {
 		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
 		if s.info.Read {
 			s.class = isRead
-			if !sensitive(text) || m.pendingReplies.empty() {
+			if readable {
 				s.provable = &t.Statements[i]
 			}
 		}
@@ -142,7 +143,7 @@ func (m *Machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, tex
 // injectText is a check inside a text. Behind a statement of the client's, which
 // may hide a DEALLOCATE, it does not rest on what is prepared.
 func (m *Machine) injectText(g injectedCheck, first bool) string {
-	m.checks.build(m.txAnnounced, m.held())
+	m.checks.build(m.epochs.inHand.announced, m.held())
 	if !first {
 		return m.checks.inline(g)
 	}
@@ -163,7 +164,7 @@ func (m *Machine) injectFunction(p *gate.Plan) (r gate.Reason, n Need, replaced 
 	case lapsedFirst:
 		m.replaceFunction(m.lapsedSQL(), p)
 	case checkFirst:
-		m.replaceFunction(fencing.InlineCheckSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.txAnnounced, m.held()), p)
+		m.replaceFunction(fencing.InlineCheckSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.epochs.inHand.announced, m.held()), p)
 	default:
 		return d.reason, NeedNothing, false
 	}

@@ -1,0 +1,62 @@
+package protocol
+
+import "github.com/fencepost/fencepost/fencing"
+
+// announced follows which epoch the client knows. A write goes by what was announced
+// before its transaction began, so that no client writes from what it has read as a
+// follower.
+type announced struct {
+	current fencing.Epoch // announced to the client
+
+	// inHand is the transaction that the client's next message belongs to, as long as
+	// nothing fails; confirmed is the last of which the server has said so.
+	inHand, confirmed transaction
+	number            uint64 // of the last transaction that has begun
+
+	// pending is what a reply announces, once nothing of the client's is under way.
+	pending    fencing.Epoch
+	hasPending bool
+}
+
+// transaction is what is known of one transaction of the client's.
+type transaction struct {
+	number    uint64        // they are counted
+	announced fencing.Epoch // when it began
+}
+
+// begins follows a message that finds the session at rest: what runs from now on is a
+// new transaction.
+func (a *announced) begins() {
+	a.ends()
+	a.confirmed = a.inHand
+}
+
+// ends follows a COMMIT or ROLLBACK that was sent: what comes after it, if it runs at
+// all, is a new transaction.
+func (a *announced) ends() {
+	a.number++
+	a.inHand = transaction{a.number, a.current}
+}
+
+// mayGoOn follows what can revive a transaction after an error, such as ROLLBACK TO: a
+// COMMIT that was sent in front of that error has not run.
+func (a *announced) mayGoOn() { a.inHand = a.confirmed }
+
+// confirm follows a ReadyForQuery after which t is the transaction in hand: everything
+// up to there has run. It reports whether t is new.
+func (a *announced) confirm(t transaction) bool {
+	if t.number <= a.confirmed.number {
+		return false
+	}
+	a.confirmed = t
+	if a.inHand.number < t.number {
+		a.inHand = t
+	}
+	return true
+}
+
+// expect notes what a reply announces.
+func (a *announced) expect(e fencing.Epoch) { a.pending, a.hasPending = e, true }
+
+// settle takes what is pending for what the client knows.
+func (a *announced) settle() { a.current, a.hasPending = a.pending, false }
