@@ -42,6 +42,11 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		return true, nil
 	}
 	m.erred = true
+	if e.commits {
+		m.events = append(m.events, Event{Kind: EventEnded, Err: pe, Message: asFatal(msg)})
+		m.over = true
+		return true, nil
+	}
 	out, drop := m.intruded(pe, msg)
 	if !drop {
 		out, drop = m.errorFor(e, pe, msg)
@@ -66,6 +71,16 @@ func ofCopyData(where string) bool {
 
 // copyFailed begins the error that answers a CopyFail, where errors are English.
 const copyFailed = "COPY from stdin failed: "
+
+// asFatal returns a copy of an error that ends the connection.
+func asFatal(msg []byte) []byte {
+	return wire.EditError(nil, msg, func(field byte, v []byte) ([]byte, bool) {
+		if field == 'S' || field == 'V' {
+			return []byte("FATAL"), true
+		}
+		return v, true
+	})
+}
 
 // fail follows what the server skips after an error that answers e.
 func (m *Machine) fail(e *reply, skipping gate.Answered) {

@@ -56,7 +56,7 @@ func (m *Machine) wantsFresh(s *statement) bool {
 // statement than in front of all.
 func (m *Machine) notices(s *statement) bool {
 	switch {
-	case !s.known, s.info.Kind == sqltext.NonTransactional, s.info.Kind == sqltext.Discard:
+	case !s.known, s.info.Kind == sqltext.NonTransactional, discardsAll(&s.info):
 		return true
 	default:
 		return s.info.Isolation && !m.snapshots || m.version.ExecuteOpensBlock() && requiresTransactionBlock(s)

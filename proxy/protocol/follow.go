@@ -84,5 +84,10 @@ func (m *Machine) freed(name string) {
 
 // frees reports whether s frees names of prepared statements.
 func frees(s *sqltext.Statement) bool {
-	return s.Kind == sqltext.Deallocate || s.Kind == sqltext.Discard && (s.Name == "" || s.Name == "all")
+	return s.Kind == sqltext.Deallocate || discardsAll(s)
+}
+
+// discardsAll reports whether s may be DISCARD ALL, which cannot run in a transaction.
+func discardsAll(s *sqltext.Statement) bool {
+	return s.Kind == sqltext.Discard && (s.Name == "" || s.Name == "all")
 }

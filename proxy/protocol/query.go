@@ -62,7 +62,7 @@ func (m *Machine) wantsSync(text []byte) bool {
 			switch s := &t.Statements[0]; {
 			case s.Isolation && !m.snapshots:
 				return true
-			case s.Kind == sqltext.NonTransactional, s.Kind == sqltext.Discard:
+			case s.Kind == sqltext.NonTransactional, discardsAll(s):
 				return true
 			}
 		}
@@ -135,7 +135,7 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
-	m.push(syncing, true)
+	m.push(syncing, true).commits = m.snapshots
 	m.open, m.skippingToSync, m.ours = false, false, false
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
 	return NeedNothing

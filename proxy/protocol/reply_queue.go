@@ -51,6 +51,9 @@ type reply struct {
 	// SET), or when its check fails with ZF003.
 	announced fencing.Epoch
 	announces bool
+	// commits marks a Sync of ours behind messages of the client's that can run a user's
+	// code, a Bind for instance: what that has done is committed by it, or lost.
+	commits bool
 	// after is the transaction in hand once the message has run.
 	after transaction
 	stmt  *statement // the statement a Parse defines, or that is run
