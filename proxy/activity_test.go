@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"net"
 	"testing"
 	"time"
 
@@ -20,8 +19,7 @@ func (supersededCandidacy) Status() *fencing.Status {
 // on whatever the session is doing for its client.
 func TestNobodyWaitsForASession(t *testing.T) {
 	t.Parallel()
-	client, server := net.Pipe()
-	defer client.Close()
+	client, server := socketPair(t)
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
 	x := newSession(s, client, server, &startup{})

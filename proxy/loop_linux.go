@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -148,20 +147,5 @@ func (ls *loops) close() {
 // pick returns a loop for a session: both of its sockets belong to one.
 func (ls *loops) pick() *loop { return ls.all[int(ls.next.Add(1))%len(ls.all)] }
 
-// loopOf returns the loop of a connection that was adopted, or lies above one
-// that was, and nil for any other.
-func loopOf(conn net.Conn) *loop {
-	if s, ok := rawConn(conn).(*socket); ok {
-		return s.loop
-	}
-	return nil
-}
-
-// adopt makes a socket of a connection that has a descriptor, and leaves any
-// other as it is, as does a loop that is nil. conn is closed if that fails.
-func (l *loop) adopt(conn net.Conn) (net.Conn, error) {
-	if _, ok := conn.(syscall.Conn); !ok || l == nil {
-		return conn, nil
-	}
-	return newSocket(l, conn)
-}
+// adopt makes a socket of a connection. conn is closed; on failure too.
+func (l *loop) adopt(conn net.Conn) (*socket, error) { return newSocket(l, conn) }

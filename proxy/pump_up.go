@@ -87,7 +87,7 @@ func (u *upPump) read() error {
 		x.reading = t == nil
 		x.mu.Unlock()
 		if t != nil {
-			t.answer(u.have == 0 && unread(x.client) == 0)
+			t.answer(u.have == 0 && x.client.Unread() == 0)
 			continue
 		}
 
@@ -98,7 +98,7 @@ func (u *upPump) read() error {
 		t = x.asked()
 		x.mu.Unlock()
 		if t != nil {
-			t.answer(!some && u.have == 0 && err != nil && unread(x.client) == 0)
+			t.answer(!some && u.have == 0 && err != nil && x.client.Unread() == 0)
 		}
 		if some {
 			return nil

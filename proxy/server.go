@@ -43,7 +43,7 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		conns    map[net.Conn]struct{} // of clients, to be closed by Close
+		conns    map[*socket]struct{} // of clients, to be closed by Close
 		sessions map[*session]struct{}
 		draining bool
 		closed   bool
@@ -64,7 +64,7 @@ func NewServer(cfg Config) (*Server, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
-	s.mu.conns = map[net.Conn]struct{}{}
+	s.mu.conns = map[*socket]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
 }
@@ -76,10 +76,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer stop()
 	backoff := 5 * time.Millisecond
 	for {
-		conn, err := ln.Accept()
-		if err == nil {
-			conn, err = s.loops.pick().adopt(conn)
-		}
+		conn, err := s.accept(ln)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
@@ -102,8 +99,16 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
+func (s *Server) accept(ln net.Listener) (*socket, error) {
+	conn, err := ln.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return s.loops.pick().adopt(conn)
+}
+
 // begin starts the goroutine of one connection.
-func (s *Server) begin(conn net.Conn) {
+func (s *Server) begin(conn *socket) {
 	ctx := s.ctx
 	s.mu.Lock()
 	refused := s.mu.draining
@@ -137,7 +142,7 @@ func (s *Server) begin(conn net.Conn) {
 	}()
 }
 
-func (s *Server) end(conn net.Conn) {
+func (s *Server) end(conn *socket) {
 	_ = conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,11 +164,11 @@ var (
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.draining = true
-	begun := map[net.Conn]bool{}
+	begun := map[*socket]bool{}
 	sessions := make([]*session, 0, len(s.mu.sessions))
 	for x := range s.mu.sessions {
 		sessions = append(sessions, x)
-		begun[rawConn(x.client)] = true
+		begun[socketBelow(x.client)] = true
 	}
 	for conn := range s.mu.conns {
 		if !begun[conn] {
@@ -223,7 +228,7 @@ func (s *Server) unregister(x *session) {
 }
 
 // handle is one connection's story from its first byte to its last.
-func (s *Server) handle(ctx context.Context, conn net.Conn) {
+func (s *Server) handle(ctx context.Context, conn *socket) {
 	until := time.Now().Add(s.cfg.StartupTimeout)
 	client, start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
 	defer client.Close()
@@ -239,7 +244,7 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 }
 
 // handleExcess is the story of a connection for which there is no room.
-func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
+func (s *Server) handleExcess(ctx context.Context, conn *socket) {
 	client, _, cancel, err := s.hear(conn, min(overflowTimeout, s.cfg.StartupTimeout))
 	defer client.Close()
 	switch {
@@ -254,7 +259,7 @@ func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
 }
 
 // hear reads what the client wants. client is conn, or TLS over it.
-func (s *Server) hear(conn net.Conn, timeout time.Duration) (client net.Conn, start *startup, cancel *cancelRequest, err error) {
+func (s *Server) hear(conn *socket, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
 	s.mu.Lock()
 	draining := s.mu.draining
 	if !draining {
@@ -275,7 +280,7 @@ func (s *Server) hear(conn net.Conn, timeout time.Duration) (client net.Conn, st
 	case errors.As(err, &late) && late.Timeout():
 		return r.conn, nil, nil, protocolError("the startup packet did not arrive in time")
 	case start != nil && err == nil:
-		err = s.cfg.TLS.admit(r.conn, start)
+		err = s.admit(r.conn, start)
 	}
 	_ = conn.SetDeadline(time.Time{})
 	return r.conn, start, cancel, err

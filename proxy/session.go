@@ -29,8 +29,8 @@ type session struct {
 	id     string
 	log    *zap.Logger
 	start  *startup
-	client net.Conn
-	server net.Conn
+	client link
+	server link
 	cancel context.CancelFunc
 	worker string            // as claimed
 	cand   fencing.Candidacy // nil without a resource; set once, before joined
@@ -106,7 +106,7 @@ func (x *session) asked() *announcement {
 
 var _ fencing.Member = (*session)(nil)
 
-func newSession(s *Server, client, server net.Conn, start *startup) *session {
+func newSession(s *Server, client, server link, start *startup) *session {
 	return &session{
 		srv: s, id: randomHex(6), start: start, client: client, server: server, log: zap.NewNop(), observer: nobody{},
 		fromClient: bufio.NewReader(client), fromServer: bufio.NewReader(server),
@@ -184,7 +184,7 @@ func (x *session) run(ctx context.Context) {
 	x.leave(orderly)
 	// The server sees the end of input as from the client itself: it answers
 	// what it was sent, and ends.
-	halfClose(x.server)
+	_ = x.server.CloseWrite()
 	<-x.downGone
 	linger(x.client)
 }
@@ -212,7 +212,7 @@ func (x *session) hangUp() {
 	if parting != nil {
 		x.say(parting)
 	}
-	halfClose(x.client)
+	_ = x.client.CloseWrite()
 	_ = x.client.SetReadDeadline(aLongTimeAgo)
 }
 
@@ -224,19 +224,10 @@ const (
 	lingerBytes = 1 << 20
 )
 
-func linger(client net.Conn) {
-	halfClose(client)
+func linger(client link) {
+	_ = client.CloseWrite()
 	_ = client.SetReadDeadline(time.Now().Add(lingerTime))
 	_, _ = io.CopyN(io.Discard, client, lingerBytes) // the connection ends either way
-}
-
-// halfClose ends the writing side of a connection.
-func halfClose(c net.Conn) {
-	if w, ok := c.(interface{ CloseWrite() error }); ok {
-		_ = w.CloseWrite()
-		return
-	}
-	_ = c.Close()
 }
 
 // say sends a FATAL error to the client, behind what is being sent, if it was

@@ -17,7 +17,7 @@ import (
 
 // socket is a stream connection whose readiness is told by a loop of ours, not
 // by the runtime's poller. It is a net.Conn like any other; besides, its reader
-// can leave the reading to the loop (attend), which costs a message neither a
+// can leave the reading to the loop (onReadable), which costs a message neither a
 // read that finds nothing nor a switch of goroutines.
 type socket struct {
 	loop          *loop
@@ -47,7 +47,7 @@ type socket struct {
 	}
 }
 
-var _ net.Conn = (*socket)(nil)
+var _ link = (*socket)(nil)
 
 // errAgain says that a socket has nothing to read, or no room to write.
 const errAgain = unix.EAGAIN
@@ -55,7 +55,11 @@ const errAgain = unix.EAGAIN
 // newSocket takes conn's descriptor over. conn is closed; on failure too.
 func newSocket(l *loop, conn net.Conn) (*socket, error) {
 	defer conn.Close() // again is harmless
-	raw, err := conn.(syscall.Conn).SyscallConn()
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return nil, fmt.Errorf("take connection over: a %T has no descriptor", conn)
+	}
+	raw, err := sc.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("take connection over: %w", err)
 	}
@@ -219,9 +223,9 @@ func (s *socket) CloseWrite() error {
 	return nil
 }
 
-// unread returns how many bytes of the peer's have arrived and were not read.
+// Unread returns how many bytes of the peer's have arrived and were not read.
 // What it cannot know counts as pending.
-func (s *socket) unread() int {
+func (s *socket) Unread() int {
 	s.use.RLock()
 	defer s.use.RUnlock()
 	n, err := unix.IoctlGetInt(s.use.fd, unix.SIOCINQ)

@@ -2,25 +2,22 @@ package proxy
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"go.uber.org/zap"
-
-	"github.com/fencepost/fencepost/fencing"
 )
 
 // alpn is the protocol's name within TLS. Direct TLS must name it.
 const alpn = "postgresql"
 
-// tlsHandshakeByte is the first byte of a TLS connection, and of no startup
+// handshakeByte is the first byte of a TLS connection, and of no startup
 // packet that is short enough.
-const tlsHandshakeByte = 0x16
+const handshakeByte = 0x16
+
+// beginsTLS reports whether a connection whose first byte is b begins with TLS.
+func beginsTLS(b byte) bool { return b == handshakeByte }
 
 // ClientCert says what is asked of a client's certificate, in the words of
 // pg_hba.conf.
@@ -117,11 +114,31 @@ func (c *ClientTLS) Reload() {
 // way to tell the client more than TLS did.
 var errHandshake = errors.New("no TLS with the client")
 
-// accept does the server's part of a handshake on conn. first is what was read of
-// the client's part already. conn's deadline bounds it.
-func (c *ClientTLS) accept(conn net.Conn, first []byte) (*tlsConn, error) {
+// accept does the server's part of a handshake on conn, after an SSLRequest of
+// the client's. conn's deadline bounds it.
+func (c *ClientTLS) accept(conn link) (*tlsConn, error) { return c.handshake(conn, nil) }
+
+// acceptDirect is accept for a client that sent no request, as PostgreSQL 17
+// allows: it must name the protocol then. first is what was read of its part
+// already.
+func (c *ClientTLS) acceptDirect(conn link, first []byte) (*tlsConn, error) {
+	if c == nil {
+		return nil, fmt.Errorf("%w: it came without a request, and TLS is off", errHandshake)
+	}
+	secured, err := c.handshake(conn, first)
+	if err != nil {
+		return nil, err
+	}
+	if secured.ConnectionState().NegotiatedProtocol != alpn {
+		_ = secured.Close()
+		return nil, fmt.Errorf("%w: it came without a request, and did not name the protocol (ALPN)", errHandshake)
+	}
+	return secured, nil
+}
+
+func (c *ClientTLS) handshake(conn link, first []byte) (*tlsConn, error) {
 	cfg := c.files.get()
-	records := &recordConn{Conn: conn, ahead: first}
+	records := &recordConn{link: conn, ahead: first}
 	t := tls.Server(records, cfg)
 	if err := t.Handshake(); err != nil {
 		return nil, fmt.Errorf("%w: %w", errHandshake, err)
@@ -129,15 +146,24 @@ func (c *ClientTLS) accept(conn net.Conn, first []byte) (*tlsConn, error) {
 	return newTLSConn(t, records, cfg.Certificates[0].Certificate[0], maxRecord), nil
 }
 
-// admit says whether a client may begin a session over conn.
-func (c *ClientTLS) admit(conn net.Conn, start *startup) error {
+// What a client lacks whose session is not admitted.
+var (
+	errClear         = errors.New("the session must be under TLS")
+	errNoCertificate = errors.New("the client gave no certificate")
+	errOtherName     = errors.New("the client's certificate bears another name")
+)
+
+// admit says whether a user may begin a session over conn: errClear,
+// errNoCertificate and errOtherName say why not. A side that is nil asks for
+// nothing.
+func (c *ClientTLS) admit(conn net.Conn, user string) error {
 	if c == nil {
 		return nil
 	}
 	secured, ok := conn.(*tlsConn)
 	if !ok {
 		if c.cfg.Require {
-			return plainRefusal(conn, start)
+			return errClear
 		}
 		return nil
 	}
@@ -146,46 +172,9 @@ func (c *ClientTLS) admit(conn net.Conn, start *startup) error {
 	case c.cfg.ClientCert == ClientCertOptional:
 		return nil
 	case len(given) == 0:
-		return &fencing.Refusal{SQLState: "28000", Message: "connection requires a valid client certificate"}
-	case c.cfg.ClientCert == ClientCertVerifyFull && !names(given[0], start.user):
-		return &fencing.Refusal{
-			SQLState: "28000", Message: fmt.Sprintf("certificate authentication failed for user %q", asciiOnly(start.user)),
-			Hint: "The common name of the client's certificate must be the user's name (tls.client_cert in Fencepost's configuration).",
-		}
+		return errNoCertificate
+	case c.cfg.ClientCert == ClientCertVerifyFull && given[0].Subject.CommonName != user:
+		return errOtherName
 	}
 	return nil
-}
-
-func names(cert *x509.Certificate, user string) bool { return cert.Subject.CommonName == user }
-
-// plainRefusal is what Postgres says where only hostssl lines would match.
-func plainRefusal(conn net.Conn, start *startup) error {
-	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
-	if err != nil {
-		host = conn.RemoteAddr().String()
-	}
-	return &fencing.Refusal{
-		SQLState: "28000",
-		Message: fmt.Sprintf("no pg_hba.conf entry for host %q, user %q, database %q, no encryption",
-			asciiOnly(host), asciiOnly(start.user), asciiOnly(start.database)),
-		Hint: "Fencepost requires TLS here (tls.mode in its configuration): connect with sslmode=require or stricter.",
-	}
-}
-
-// errBytesAfterSSLRequest is what Postgres says to bytes that came in the clear and would be
-// taken for those of the secured connection (CVE-2021-23214).
-var errBytesAfterSSLRequest = &fencing.Refusal{
-	SQLState: "08P01", Message: "received unencrypted data after SSL request",
-	Detail: "This could be either a client-software bug or evidence of an attempted man-in-the-middle attack.",
-}
-
-// askTLS asks a server whether it speaks TLS, and reads its answer alone: what
-// came behind it would not be under TLS (CVE-2021-23222).
-func askTLS(conn net.Conn) (answer byte, err error) {
-	if _, err := conn.Write(wire.AppendSSLRequest(nil)); err != nil {
-		return 0, err
-	}
-	var b [1]byte
-	_, err = io.ReadFull(conn, b[:])
-	return b[0], err
 }

@@ -3,7 +3,7 @@ package proxy
 import (
 	"crypto/tls"
 	"encoding/binary"
-	"net"
+	"errors"
 	"os"
 	"sync/atomic"
 	"time"
@@ -31,7 +31,7 @@ const recordHeaderLen = 5
 // the end of one record. So all that the tls.Conn holds back is that record's
 // rest, and whether anything is pending can be told.
 type recordConn struct {
-	net.Conn
+	link
 	ahead   []byte // read behind the end of a record
 	head    [recordHeaderLen]byte
 	have    int  // bytes of head that were handed out; 0 between records
@@ -45,7 +45,7 @@ func (c *recordConn) Read(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded // a tls.Conn survives that
 	}
 	if len(c.ahead) == 0 {
-		n, err := c.Conn.Read(b)
+		n, err := c.link.Read(b)
 		m := c.advance(b[:n])
 		if m < n {
 			c.ahead, err = append([]byte(nil), b[m:n]...), nil
@@ -94,7 +94,7 @@ func (c *recordConn) SetWriteDeadline(t time.Time) error {
 	if limit := time.Now().Add(most); t.After(limit) {
 		t = limit
 	}
-	return c.Conn.SetWriteDeadline(t)
+	return c.link.SetWriteDeadline(t)
 }
 
 // tlsConn is a connection under TLS, its handshake done.
@@ -104,7 +104,7 @@ type tlsConn struct {
 	chunk   int    // the most that one record holds, 0 for what TLS allows
 	server  []byte // the certificate of the server's end, in DER
 	more    bool   // the last Read filled its buffer: decoded bytes may be left
-	found   bool   // unread found one, and keeps it
+	found   bool   // Unread found one, and keeps it
 	kept    [1]byte
 }
 
@@ -125,10 +125,10 @@ func (c *tlsConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// unread returns 0 only if nothing of the peer's has arrived that Read has not
+// Unread returns 0 only if nothing of the peer's has arrived that Read has not
 // returned: not in the socket, not as a part of a record, not decoded. Only the
 // goroutine that reads may call it.
-func (c *tlsConn) unread() int {
+func (c *tlsConn) Unread() int {
 	if c.more && !c.found {
 		c.records.dry = true
 		n, _ := c.Conn.Read(c.kept[:])
@@ -139,7 +139,7 @@ func (c *tlsConn) unread() int {
 	if c.found || c.records.have > 0 || len(c.records.ahead) > 0 {
 		return 1
 	}
-	return unread(c.records.Conn)
+	return c.records.Unread()
 }
 
 // Write sends b in records of at most c.chunk bytes.
@@ -159,22 +159,13 @@ func (c *tlsConn) Write(b []byte) (n int, err error) {
 // the stream.
 func (c *tlsConn) CloseWrite() error {
 	err := c.Conn.CloseWrite()
-	halfClose(c.records.Conn)
-	return err
+	return errors.Join(err, c.records.CloseWrite())
 }
 
 // Close ends the connection, also under a Write that blocks, and waits for
 // nobody.
 func (c *tlsConn) Close() error {
 	c.records.closing.Store(true)
-	_ = c.records.Conn.SetWriteDeadline(time.Now().Add(closeTime)) // of a Write that blocks
+	_ = c.records.SetWriteDeadline(time.Now().Add(closeTime)) // of a Write that blocks
 	return c.Conn.Close()
-}
-
-// rawConn is the connection below TLS, or c itself.
-func rawConn(c net.Conn) net.Conn {
-	if t, ok := c.(*tlsConn); ok {
-		return t.records.Conn
-	}
-	return c
 }

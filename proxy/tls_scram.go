@@ -2,10 +2,9 @@ package proxy
 
 import (
 	"bytes"
+	"net"
 
 	"github.com/fencepost/fencepost/proxy/wire"
-
-	"github.com/fencepost/fencepost/fencing"
 )
 
 const (
@@ -13,34 +12,9 @@ const (
 	scramPlus = "SCRAM-SHA-256-PLUS"
 )
 
-// offer is the server's list of SASL mechanisms as the client gets it.
-//
-// SCRAM-SHA-256-PLUS binds the authentication to the certificate that the client
-// sees. It can be relayed only if that is the server's own, which Fencepost may
-// have been given; otherwise it is taken out, and stripped says so.
-func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
-	if sameServer(x.client, x.server) {
-		return msg, false
-	}
-	offered = append([]byte(nil), msg[:wire.HeaderLen+4]...)
-	for rest := msg[wire.HeaderLen+4:]; len(rest) > 0 && rest[0] != 0; {
-		name, next, ok := wire.CString(rest)
-		if !ok {
-			break
-		}
-		if string(name) == scramPlus {
-			stripped = true
-		} else {
-			offered = append(append(offered, name...), 0)
-		}
-		rest = next
-	}
-	return wire.Sized(append(offered, 0)), stripped
-}
-
 // sameServer reports whether both connections are under TLS and show the same
 // certificate of their server.
-func sameServer(client, server any) bool {
+func sameServer(client, server net.Conn) bool {
 	c, ok := client.(*tlsConn)
 	if !ok {
 		return false
@@ -49,18 +23,31 @@ func sameServer(client, server any) bool {
 	return ok && bytes.Equal(c.server, s.server)
 }
 
-// missesBinding reports whether a SASLInitialResponse says that the client would
-// bind if only the server could ('y'). A server that can refuses that: it is how
-// SCRAM finds out that somebody took the mechanism out of the list. The client's
-// proof covers the word, so nobody can change it on the way.
-func missesBinding(answer []byte) bool {
-	name, rest, ok := wire.CString(answer[wire.HeaderLen:])
-	return ok && string(name) == scram && len(rest) > 4 && rest[4] == 'y'
+// withoutBinding appends to dst the SASL mechanisms of a server's offer but the
+// one that binds the authentication to the certificate that the client sees. It
+// reports whether that was among them. The list is of strings that end in NUL,
+// and ends in an empty one.
+func withoutBinding(dst, mechanisms []byte) (offer []byte, stripped bool) {
+	for len(mechanisms) > 0 && mechanisms[0] != 0 {
+		name, rest, ok := wire.CString(mechanisms)
+		if !ok {
+			break
+		}
+		if string(name) == scramPlus {
+			stripped = true
+		} else {
+			dst = append(append(dst, name...), 0)
+		}
+		mechanisms = rest
+	}
+	return append(dst, 0), stripped
 }
 
-// unboundRefusal is what the server would say, and what can be done.
-var unboundRefusal = &fencing.Refusal{
-	SQLState: "08P01", Message: "SCRAM channel binding negotiation error",
-	Detail: "The client supports SCRAM channel binding, and so does the server, but Fencepost stands between them with a certificate of its own.",
-	Hint:   "Connect with channel_binding=disable, or give Fencepost the server's own certificate (tls.cert_file in its configuration).",
+// missesBinding reports whether the body of a SASLInitialResponse says that the
+// client would bind if only the server could ('y'). A server that can refuses
+// that: it is how SCRAM finds out that somebody took the mechanism out of the
+// list. The client's proof covers the word, so nobody can change it on the way.
+func missesBinding(response []byte) bool {
+	name, rest, ok := wire.CString(response)
+	return ok && string(name) == scram && len(rest) > 4 && rest[4] == 'y'
 }

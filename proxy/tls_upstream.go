@@ -1,18 +1,16 @@
 package proxy
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
-	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // UpstreamVerify says what is asked of the certificate of Postgres.
@@ -153,7 +151,17 @@ var errNoTLS = errors.New("postgres does not speak TLS")
 var errUpstreamTLS = errors.New("no TLS with postgres")
 
 // secure brings TLS to a connection with Postgres. conn's deadline bounds it.
-func (u *UpstreamTLS) secure(conn net.Conn) (net.Conn, error) {
+func (u *UpstreamTLS) secure(conn link) (*tlsConn, error) {
+	records := &recordConn{link: conn}
+	t, err := u.handshake(conn, records)
+	if err != nil {
+		return nil, err
+	}
+	return newTLSConn(t, records, t.ConnectionState().PeerCertificates[0].Raw, 0), nil
+}
+
+// handshake asks for TLS on conn, and speaks it over records.
+func (u *UpstreamTLS) handshake(conn, records net.Conn) (*tls.Conn, error) {
 	answer, err := askTLS(conn)
 	switch {
 	case err != nil:
@@ -163,68 +171,30 @@ func (u *UpstreamTLS) secure(conn net.Conn) (net.Conn, error) {
 	case answer != 'S':
 		return nil, fmt.Errorf("%w: it answered %q to the request", errUpstreamTLS, answer)
 	}
-	records := &recordConn{Conn: conn}
 	t := tls.Client(records, u.tls)
 	if err := t.Handshake(); err != nil {
 		return nil, fmt.Errorf("%w: %w", errUpstreamTLS, err)
 	}
-	return newTLSConn(t, records, t.ConnectionState().PeerCertificates[0].Raw, 0), nil
+	return t, nil
+}
+
+// askTLS asks a server whether it speaks TLS, and reads its answer alone: what
+// came behind it would not be under TLS (CVE-2021-23222).
+func askTLS(conn net.Conn) (answer byte, err error) {
+	if _, err := conn.Write(wire.AppendSSLRequest(nil)); err != nil {
+		return 0, err
+	}
+	var b [1]byte
+	_, err = io.ReadFull(conn, b[:])
+	return b[0], err
 }
 
 // Try brings TLS to a connection with Postgres and says goodbye: for who asks
 // whether it would work. conn's deadline bounds it.
 func (u *UpstreamTLS) Try(conn net.Conn) error {
-	secured, err := u.secure(conn)
+	secured, err := u.handshake(conn, conn)
 	if err == nil {
 		err = secured.Close()
 	}
 	return err
-}
-
-// dial connects to Postgres, under TLS where that is configured. l, if it is not
-// nil, will tell when the connection can be read.
-func (s *Server) dial(ctx context.Context, l *loop) (net.Conn, error) {
-	deadline := time.Now().Add(s.cfg.DialTimeout)
-	network := "tcp"
-	if strings.HasPrefix(s.cfg.Upstream, "/") {
-		network = "unix"
-	}
-	d := net.Dialer{Deadline: deadline}
-	conn, err := d.DialContext(ctx, network, s.cfg.Upstream)
-	if err == nil {
-		conn, err = l.adopt(conn)
-	}
-	if err != nil || s.cfg.UpstreamTLS == nil {
-		return conn, err
-	}
-	_ = conn.SetDeadline(deadline)
-	wake := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(aLongTimeAgo) })
-	secured, err := s.cfg.UpstreamTLS.secure(conn)
-	if !wake() && err == nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	_ = conn.SetDeadline(time.Time{})
-	return secured, nil
-}
-
-// unreachable is what a client is told when dial failed. The log has the whole.
-func unreachable(err error) *fencing.Refusal {
-	r := &fencing.Refusal{
-		SQLState: "08006", Message: "Fencepost cannot reach Postgres",
-		Hint: "See upstream.address in Fencepost's configuration, and its log.",
-	}
-	const hint = "See upstream.tls in Fencepost's configuration, and its log."
-	switch {
-	case errors.Is(err, errNoTLS):
-		r.Message, r.Hint = "Fencepost cannot reach Postgres by TLS: the server does not support SSL", hint
-	case errors.Is(err, errCertificate):
-		r.Message, r.Hint = "Fencepost cannot reach Postgres by TLS: the server's certificate is not accepted", hint
-	case errors.Is(err, errUpstreamTLS):
-		r.Message, r.Hint = "Fencepost cannot reach Postgres by TLS", hint
-	}
-	return r
 }

@@ -1,0 +1,22 @@
+package proxy
+
+import "net"
+
+// link is a connection of a session, on either side: a socket, or TLS above one.
+type link interface {
+	net.Conn
+	// CloseWrite ends the writing side; what was written still arrives.
+	CloseWrite() error
+	// Unread returns how many bytes of the peer's have arrived and were not read.
+	// Only the goroutine that reads may call it. What cannot be known counts as
+	// pending.
+	Unread() int
+}
+
+// socketBelow is the socket of a link.
+func socketBelow(l link) *socket {
+	if t, ok := l.(*tlsConn); ok {
+		l = t.records.link
+	}
+	return l.(*socket)
+}
