@@ -26,7 +26,7 @@ func (a *activity) works(client link, last *atomic.Uint64) bool {
 	if !a.greeted.Load() {
 		return true // the startup is bounded
 	}
-	if taken := socketBelow(client).wrote.Load(); a.writing.Load() && last.Swap(taken) == taken {
+	if taken := socketBelow(client).Written(); a.writing.Load() && last.Swap(taken) == taken {
 		return false
 	}
 	return a.serving.Load() || a.sending.Load() || a.pending.Load()

@@ -19,7 +19,7 @@ func (supersededCandidacy) Status() *fencing.Status {
 // on whatever the session is doing for its client.
 func TestNobodyWaitsForASession(t *testing.T) {
 	t.Parallel()
-	client, server := socketPair(t)
+	client, server := linkPair(t)
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
 	x := newSession(s, client, server, &startup{})

@@ -78,7 +78,7 @@ func (s *Server) cancel(ctx context.Context, client link, r *cancelRequest) {
 	}
 	ctx, stop := context.WithTimeout(ctx, s.cfg.StartupTimeout)
 	defer stop()
-	conn, err := s.dial(ctx, s.loops.pick())
+	conn, err := s.dial(ctx, s.loops.Pick())
 	if err != nil {
 		s.cfg.Logger.Warn("cancel request not delivered", zap.Error(err))
 		return

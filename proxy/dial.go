@@ -8,11 +8,12 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/netloop"
 )
 
 // dial connects to Postgres, under TLS where that is configured. l tells what
 // the connection can do.
-func (s *Server) dial(ctx context.Context, l *loop) (link, error) {
+func (s *Server) dial(ctx context.Context, l *netloop.Loop) (link, error) {
 	deadline := time.Now().Add(s.cfg.DialTimeout)
 	network := "tcp"
 	if strings.HasPrefix(s.cfg.Upstream, "/") {
@@ -23,7 +24,7 @@ func (s *Server) dial(ctx context.Context, l *loop) (link, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := l.adopt(dialled)
+	conn, err := l.Adopt(dialled)
 	if err != nil {
 		return nil, err
 	}

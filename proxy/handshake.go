@@ -38,7 +38,7 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 	defer cancel()
 	guard := guardStartup(ctx, client, until)
 	defer guard.stop()
-	server, err := s.dial(guard, socketBelow(client).loop)
+	server, err := s.dial(guard, socketBelow(client).Loop())
 	if err != nil {
 		if !errors.Is(context.Cause(guard), errClientGone) {
 			s.cfg.Logger.Warn("postgres not reachable", zap.Error(err))

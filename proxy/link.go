@@ -1,6 +1,10 @@
 package proxy
 
-import "net"
+import (
+	"net"
+
+	"github.com/fencepost/fencepost/proxy/netloop"
+)
 
 // link is a connection of a session, on either side: a socket, or TLS above one.
 type link interface {
@@ -13,10 +17,15 @@ type link interface {
 	Unread() int
 }
 
+var (
+	_ link = (*netloop.Conn)(nil)
+	_ link = (*tlsConn)(nil)
+)
+
 // socketBelow is the socket of a link.
-func socketBelow(l link) *socket {
+func socketBelow(l link) *netloop.Conn {
 	if t, ok := l.(*tlsConn); ok {
 		l = t.records.link
 	}
-	return l.(*socket)
+	return l.(*netloop.Conn)
 }

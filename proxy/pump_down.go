@@ -3,11 +3,11 @@ package proxy
 import (
 	"context"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/netloop"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // maxServerMessage bounds a message of the server that must be whole before it
@@ -73,7 +73,7 @@ func (d *downPump) read() error {
 		return err
 	}
 	d.readErr = nil
-	if err := x.server.(*socket).onReadable(d.serve); err != nil {
+	if err := x.server.(*netloop.Conn).OnReadable(d.serve); err != nil {
 		return err
 	}
 	return d.readErr
@@ -83,8 +83,8 @@ func (d *downPump) read() error {
 // cannot finish it leaves to the pump, as if that had come so far itself.
 func (d *downPump) serve() (stay bool) {
 	x := d.x
-	n, err := x.server.(*socket).tryRead(d.buf[d.have:])
-	if err == errAgain {
+	n, err := x.server.(*netloop.Conn).TryRead(d.buf[d.have:])
+	if err == netloop.ErrAgain {
 		return true
 	}
 	if d.readErr = err; err != nil {
@@ -104,7 +104,7 @@ func (d *downPump) serve() (stay bool) {
 		return false
 	}
 	if len(d.step.out) > 0 {
-		sent, err := x.client.(*socket).tryWrite(d.step.out)
+		sent, err := x.client.(*netloop.Conn).TryWrite(d.step.out)
 		if sent < len(d.step.out) || err != nil {
 			d.step.out = d.step.out[sent:]
 			return false

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/netloop"
 )
 
 // firstBuffer is the size of a pump's buffer: one read.
@@ -127,7 +128,7 @@ func (u *upPump) await() (some bool, err error) {
 		return n > 0, err
 	}
 	u.readErr = nil
-	if err := client.onReadable(u.serve); err != nil {
+	if err := client.OnReadable(u.serve); err != nil {
 		return false, err
 	}
 	return u.readErr == nil, u.readErr
@@ -136,8 +137,8 @@ func (u *upPump) await() (some bool, err error) {
 // serve reads the client and sends on what it can without waiting. What it
 // cannot finish it leaves to the pump, as if that had come so far itself.
 func (u *upPump) serve() (stay bool) {
-	n, err := u.x.client.(*socket).tryRead(u.buf[u.have:])
-	if err == errAgain {
+	n, err := u.x.client.(*netloop.Conn).TryRead(u.buf[u.have:])
+	if err == netloop.ErrAgain {
 		return true
 	}
 	if u.readErr = err; err != nil {
@@ -150,7 +151,7 @@ func (u *upPump) serve() (stay bool) {
 	}
 	sent := 0
 	if len(u.step.out) > 0 {
-		sent, err = u.x.server.(*socket).tryWrite(u.step.out)
+		sent, err = u.x.server.(*netloop.Conn).TryWrite(u.step.out)
 	}
 	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != needMore && u.step.need != needNothing {
 		u.step.out = u.step.out[sent:]
@@ -163,12 +164,12 @@ func (u *upPump) serve() (stay bool) {
 }
 
 // fastPath returns the client's socket if the loop can relay between the two sides.
-func (x *session) fastPath() (*socket, bool) {
-	client, ok := x.client.(*socket)
+func (x *session) fastPath() (*netloop.Conn, bool) {
+	client, ok := x.client.(*netloop.Conn)
 	if !ok {
 		return nil, false
 	}
-	_, ok = x.server.(*socket)
+	_, ok = x.server.(*netloop.Conn)
 	return client, ok
 }
 

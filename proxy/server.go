@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/netloop"
 )
 
 // maxOverflow bounds the clients that are heard out at once when there are
@@ -36,14 +37,14 @@ type Server struct {
 	keys     cancelKeys
 	ctx      context.Context // of every connection; Close ends it
 	stop     context.CancelFunc
-	loops    *loops
+	loops    *netloop.Loops
 	crews    *crews
 	slots    chan struct{} // of MaxConnections
 	overflow chan struct{} // of clients beyond them
 
 	mu struct {
 		sync.Mutex
-		conns    map[*socket]struct{} // of clients, to be closed by Close
+		conns    map[*netloop.Conn]struct{} // of clients, to be closed by Close
 		sessions map[*session]struct{}
 		draining bool
 		closed   bool
@@ -57,14 +58,14 @@ func NewServer(cfg Config) (*Server, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	loops, err := newLoops()
+	loops, err := netloop.Start()
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
-	s.mu.conns = map[*socket]struct{}{}
+	s.mu.conns = map[*netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
 }
@@ -99,16 +100,16 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-func (s *Server) accept(ln net.Listener) (*socket, error) {
+func (s *Server) accept(ln net.Listener) (*netloop.Conn, error) {
 	conn, err := ln.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return s.loops.pick().adopt(conn)
+	return s.loops.Pick().Adopt(conn)
 }
 
 // begin starts the goroutine of one connection.
-func (s *Server) begin(conn *socket) {
+func (s *Server) begin(conn *netloop.Conn) {
 	ctx := s.ctx
 	s.mu.Lock()
 	refused := s.mu.draining
@@ -142,7 +143,7 @@ func (s *Server) begin(conn *socket) {
 	}()
 }
 
-func (s *Server) end(conn *socket) {
+func (s *Server) end(conn *netloop.Conn) {
 	_ = conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +165,7 @@ var (
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.draining = true
-	begun := map[*socket]bool{}
+	begun := map[*netloop.Conn]bool{}
 	sessions := make([]*session, 0, len(s.mu.sessions))
 	for x := range s.mu.sessions {
 		sessions = append(sessions, x)
@@ -210,7 +211,7 @@ func (s *Server) Close() {
 	s.wg.Wait()
 	if !closed {
 		s.crews.close()
-		s.loops.close()
+		s.loops.Close()
 	}
 }
 
@@ -228,7 +229,7 @@ func (s *Server) unregister(x *session) {
 }
 
 // handle is one connection's story from its first byte to its last.
-func (s *Server) handle(ctx context.Context, conn *socket) {
+func (s *Server) handle(ctx context.Context, conn *netloop.Conn) {
 	until := time.Now().Add(s.cfg.StartupTimeout)
 	client, start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
 	defer client.Close()
@@ -244,7 +245,7 @@ func (s *Server) handle(ctx context.Context, conn *socket) {
 }
 
 // handleExcess is the story of a connection for which there is no room.
-func (s *Server) handleExcess(ctx context.Context, conn *socket) {
+func (s *Server) handleExcess(ctx context.Context, conn *netloop.Conn) {
 	client, _, cancel, err := s.hear(conn, min(overflowTimeout, s.cfg.StartupTimeout))
 	defer client.Close()
 	switch {
@@ -259,7 +260,7 @@ func (s *Server) handleExcess(ctx context.Context, conn *socket) {
 }
 
 // hear reads what the client wants. client is conn, or TLS over it.
-func (s *Server) hear(conn *socket, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
+func (s *Server) hear(conn *netloop.Conn, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
 	s.mu.Lock()
 	draining := s.mu.draining
 	if !draining {

@@ -76,7 +76,7 @@ func untilGone(parent context.Context, peer link, wait time.Duration, cause erro
 	go func() {
 		defer close(done)
 		select {
-		case <-socketBelow(peer).sentAll:
+		case <-socketBelow(peer).PeerEnded():
 		case <-ctx.Done():
 			return
 		}

@@ -83,7 +83,7 @@ func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *tlsConn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, near := socketPair(t)
+	far, near := linkPair(t)
 	client = tls.Client(far, &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"})
 	shaken := make(chan error, 1)
 	go func() { shaken <- client.Handshake() }()

@@ -1,4 +1,4 @@
-package proxy
+package netloop
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 )
 
 // socketPair returns two ends of one TCP connection, both told by one loop.
-func socketPair(t testing.TB) (a, b *socket) {
+func socketPair(t testing.TB) (a, b *Conn) {
 	t.Helper()
 	l, err := newLoop()
 	if err != nil {
@@ -56,7 +56,7 @@ func TestSocketIsAConn(t *testing.T) {
 
 // collector serves a socket by collecting what it reads.
 type collector struct {
-	s    *socket
+	s    *Conn
 	buf  [64]byte
 	got  bytes.Buffer
 	err  error
@@ -65,8 +65,8 @@ type collector struct {
 }
 
 func (c *collector) serve() bool {
-	n, err := c.s.tryRead(c.buf[:])
-	if err == errAgain {
+	n, err := c.s.TryRead(c.buf[:])
+	if err == ErrAgain {
 		return true
 	}
 	if c.err = err; err != nil {
@@ -79,9 +79,9 @@ func (c *collector) serve() bool {
 	return n < len(c.buf) && !(c.stop != "" && bytes.HasSuffix(c.got.Bytes(), []byte(c.stop)))
 }
 
-func attended(s *socket, c *collector) <-chan error {
+func attended(s *Conn, c *collector) <-chan error {
 	done := make(chan error, 1)
-	go func() { done <- s.onReadable(c.serve) }()
+	go func() { done <- s.OnReadable(c.serve) }()
 	return done
 }
 
@@ -96,7 +96,7 @@ func within(t *testing.T, done <-chan error) error {
 	}
 }
 
-func send(t *testing.T, s *socket, text string) {
+func send(t *testing.T, s *Conn, text string) {
 	t.Helper()
 	if _, err := io.WriteString(s, text); err != nil {
 		t.Fatal(err)

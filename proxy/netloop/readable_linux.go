@@ -1,4 +1,4 @@
-package proxy
+package netloop
 
 import (
 	"net"
@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// onReadable calls serve now, and then lets the loop call it whenever the socket
+// OnReadable calls serve now, and then lets the loop call it whenever the socket
 // may have become readable, until it returns false: then attend returns nil.
 // Otherwise it returns as Read would, when the deadline passes or the socket is
 // closed. serve never blocks, and is not called by two at a time. It reads by
-// tryRead once, and stays if that left room in its buffer: what comes later is
+// TryRead once, and stays if that left room in its buffer: what comes later is
 // told. Only the end of input may have been told with the bytes before it.
-func (s *socket) onReadable(serve func() (stay bool)) error {
+func (s *Conn) OnReadable(serve func() (stay bool)) error {
 	s.fastPath.Lock()
 	select {
 	case <-s.readDeadline.passed():
@@ -48,12 +48,12 @@ func (s *socket) onReadable(serve func() (stay bool)) error {
 
 // serves calls serve, and once more when the peer has ended: behind its last
 // bytes is the end. s.lane is held.
-func (s *socket) serves(serve func() bool) (stay bool) {
+func (s *Conn) serves(serve func() bool) (stay bool) {
 	return serve() && (!s.ended.Load() || serve())
 }
 
 // ready is told by the loop what may be possible now.
-func (s *socket) ready(events uint32) {
+func (s *Conn) ready(events uint32) {
 	if events&^uint32(unix.EPOLLIN|unix.EPOLLRDHUP) != 0 {
 		notify(s.writable)
 	}

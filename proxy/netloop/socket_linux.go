@@ -1,4 +1,4 @@
-package proxy
+package netloop
 
 import (
 	"errors"
@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a stream connection whose readiness is told by a loop of ours, not
+// Conn is a stream connection whose readiness is told by a loop of ours, not
 // by the runtime's poller. It is a net.Conn like any other; besides, its reader
-// can leave the reading to the loop (onReadable), which costs a message neither a
+// can leave the reading to the loop (OnReadable), which costs a message neither a
 // read that finds nothing nor a switch of goroutines.
-type socket struct {
-	loop          *loop
+type Conn struct {
+	loop          *Loop
 	key           int32 // in loop
 	local, remote net.Addr
 
@@ -47,13 +47,11 @@ type socket struct {
 	}
 }
 
-var _ link = (*socket)(nil)
-
-// errAgain says that a socket has nothing to read, or no room to write.
-const errAgain = unix.EAGAIN
+// ErrAgain says that a socket has nothing to read, or no room to write.
+const ErrAgain = unix.EAGAIN
 
 // newSocket takes conn's descriptor over. conn is closed; on failure too.
-func newSocket(l *loop, conn net.Conn) (*socket, error) {
+func newSocket(l *Loop, conn net.Conn) (*Conn, error) {
 	defer conn.Close() // again is harmless
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
@@ -70,7 +68,7 @@ func newSocket(l *loop, conn net.Conn) (*socket, error) {
 	if dupErr != nil {
 		return nil, fmt.Errorf("take connection over: %w", os.NewSyscallError("fcntl", dupErr))
 	}
-	s := &socket{
+	s := &Conn{
 		loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr(), closed: make(chan struct{}), sentAll: make(chan struct{}),
 		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
 	}
@@ -88,11 +86,21 @@ func newSocket(l *loop, conn net.Conn) (*socket, error) {
 	return s, nil
 }
 
-func (s *socket) LocalAddr() net.Addr  { return s.local }
-func (s *socket) RemoteAddr() net.Addr { return s.remote }
+// Loop is the loop that tells what the socket can do.
+func (s *Conn) Loop() *Loop { return s.loop }
+
+// PeerEnded is closed when the peer has sent all it will, also before that was
+// read.
+func (s *Conn) PeerEnded() <-chan struct{} { return s.sentAll }
+
+// Written returns how many bytes were taken from us for the peer.
+func (s *Conn) Written() uint64 { return s.wrote.Load() }
+
+func (s *Conn) LocalAddr() net.Addr  { return s.local }
+func (s *Conn) RemoteAddr() net.Addr { return s.remote }
 
 // Read implements net.Conn.
-func (s *socket) Read(p []byte) (int, error) {
+func (s *Conn) Read(p []byte) (int, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
 	for {
@@ -101,8 +109,8 @@ func (s *socket) Read(p []byte) (int, error) {
 			return 0, s.failed("read", os.ErrDeadlineExceeded)
 		default:
 		}
-		n, err := s.tryRead(p)
-		if err != errAgain {
+		n, err := s.TryRead(p)
+		if err != ErrAgain {
 			return n, err
 		}
 		select {
@@ -114,7 +122,7 @@ func (s *socket) Read(p []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (s *socket) Write(p []byte) (done int, err error) {
+func (s *Conn) Write(p []byte) (done int, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
 	for {
@@ -123,9 +131,9 @@ func (s *socket) Write(p []byte) (done int, err error) {
 			return done, s.failed("write", os.ErrDeadlineExceeded)
 		default:
 		}
-		n, err := s.tryWrite(p[done:])
+		n, err := s.TryWrite(p[done:])
 		done += n
-		if done == len(p) && err == nil || err != nil && err != errAgain {
+		if done == len(p) && err == nil || err != nil && err != ErrAgain {
 			return done, err
 		}
 		if err == nil {
@@ -139,11 +147,11 @@ func (s *socket) Write(p []byte) (done int, err error) {
 	}
 }
 
-// tryRead reads what there is. It returns errAgain when that is nothing.
-func (s *socket) tryRead(p []byte) (int, error) {
+// TryRead reads what there is. It returns ErrAgain when that is nothing.
+func (s *Conn) TryRead(p []byte) (int, error) {
 	n, err := s.call(unix.SYS_READ, p)
 	switch {
-	case err != nil && err != errAgain:
+	case err != nil && err != ErrAgain:
 		return 0, s.failed("read", err)
 	case err == nil && n == 0 && len(p) > 0:
 		return 0, io.EOF
@@ -151,11 +159,11 @@ func (s *socket) tryRead(p []byte) (int, error) {
 	return n, err
 }
 
-// tryWrite writes what there is room for. It returns errAgain when that is
+// TryWrite writes what there is room for. It returns ErrAgain when that is
 // nothing.
-func (s *socket) tryWrite(p []byte) (int, error) {
+func (s *Conn) TryWrite(p []byte) (int, error) {
 	n, err := s.call(unix.SYS_WRITE, p)
-	if err != nil && err != errAgain {
+	if err != nil && err != ErrAgain {
 		return 0, s.failed("write", err)
 	}
 	s.wrote.Add(uint64(n))
@@ -164,7 +172,7 @@ func (s *socket) tryWrite(p []byte) (int, error) {
 
 // call reads or writes. The descriptor does not block, so the runtime need not
 // know of the system call, and its monitor has nothing to watch.
-func (s *socket) call(number uintptr, p []byte) (int, error) {
+func (s *Conn) call(number uintptr, p []byte) (int, error) {
 	s.use.RLock()
 	defer s.use.RUnlock()
 	if s.use.fd < 0 {
@@ -176,7 +184,7 @@ func (s *socket) call(number uintptr, p []byte) (int, error) {
 		case 0:
 			return int(n), nil
 		case unix.EAGAIN:
-			return 0, errAgain // an error value that costs no allocation
+			return 0, ErrAgain // an error value that costs no allocation
 		case unix.EINTR:
 		default:
 			return 0, errno
@@ -184,7 +192,7 @@ func (s *socket) call(number uintptr, p []byte) (int, error) {
 	}
 }
 
-func (s *socket) failed(op string, err error) error {
+func (s *Conn) failed(op string, err error) error {
 	if errno, ok := err.(unix.Errno); ok {
 		err = os.NewSyscallError(op, errno)
 	}
@@ -192,7 +200,7 @@ func (s *socket) failed(op string, err error) error {
 }
 
 // Close implements net.Conn. Who waits for the socket gets net.ErrClosed.
-func (s *socket) Close() error {
+func (s *Conn) Close() error {
 	s.use.Lock()
 	defer s.use.Unlock()
 	if s.use.fd < 0 {
@@ -211,7 +219,7 @@ func (s *socket) Close() error {
 }
 
 // CloseWrite ends the writing side.
-func (s *socket) CloseWrite() error {
+func (s *Conn) CloseWrite() error {
 	s.use.RLock()
 	defer s.use.RUnlock()
 	if s.use.fd < 0 {
@@ -225,7 +233,7 @@ func (s *socket) CloseWrite() error {
 
 // Unread returns how many bytes of the peer's have arrived and were not read.
 // What it cannot know counts as pending.
-func (s *socket) Unread() int {
+func (s *Conn) Unread() int {
 	s.use.RLock()
 	defer s.use.RUnlock()
 	n, err := unix.IoctlGetInt(s.use.fd, unix.SIOCINQ)
@@ -236,17 +244,17 @@ func (s *socket) Unread() int {
 }
 
 // SetDeadline implements net.Conn.
-func (s *socket) SetDeadline(t time.Time) error {
+func (s *Conn) SetDeadline(t time.Time) error {
 	return errors.Join(s.SetReadDeadline(t), s.SetWriteDeadline(t))
 }
 
 // SetReadDeadline implements net.Conn.
-func (s *socket) SetReadDeadline(t time.Time) error { return s.setDeadline(&s.readDeadline, t) }
+func (s *Conn) SetReadDeadline(t time.Time) error { return s.setDeadline(&s.readDeadline, t) }
 
 // SetWriteDeadline implements net.Conn.
-func (s *socket) SetWriteDeadline(t time.Time) error { return s.setDeadline(&s.writeDeadline, t) }
+func (s *Conn) SetWriteDeadline(t time.Time) error { return s.setDeadline(&s.writeDeadline, t) }
 
-func (s *socket) setDeadline(d *deadline, t time.Time) error {
+func (s *Conn) setDeadline(d *deadline, t time.Time) error {
 	s.use.RLock()
 	defer s.use.RUnlock()
 	if s.use.fd < 0 {

@@ -1,4 +1,4 @@
-package proxy
+package netloop
 
 import (
 	"encoding/binary"
@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// loop tells sockets what they can do. One goroutine waits for all of them and
+// Loop tells sockets what they can do. One goroutine waits for all of them and
 // serves those whose readers attend, one after the other.
-type loop struct {
+type Loop struct {
 	epoll, wake int // descriptors
 	done        chan struct{}
 
 	mu struct {
 		sync.RWMutex
-		sockets map[int32]*socket
+		sockets map[int32]*Conn
 		last    int32 // key
 	}
 }
@@ -31,7 +31,7 @@ const wakeKey = 0
 // loopEvents bounds what one wait returns.
 const loopEvents = 128
 
-func newLoop() (*loop, error) {
+func newLoop() (*Loop, error) {
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -41,8 +41,8 @@ func newLoop() (*loop, error) {
 		_ = unix.Close(epoll)
 		return nil, os.NewSyscallError("eventfd", err)
 	}
-	l := &loop{epoll: epoll, wake: wake, done: make(chan struct{})}
-	l.mu.sockets = map[int32]*socket{}
+	l := &Loop{epoll: epoll, wake: wake, done: make(chan struct{})}
+	l.mu.sockets = map[int32]*Conn{}
 	if err := l.watch(wake, wakeKey, unix.EPOLLIN); err != nil {
 		_ = unix.Close(epoll)
 		_ = unix.Close(wake)
@@ -52,7 +52,7 @@ func newLoop() (*loop, error) {
 	return l, nil
 }
 
-func (l *loop) watch(fd int, key int32, events uint32) error {
+func (l *Loop) watch(fd int, key int32, events uint32) error {
 	err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: key})
 	return os.NewSyscallError("epoll_ctl", err)
 }
@@ -60,7 +60,7 @@ func (l *loop) watch(fd int, key int32, events uint32) error {
 // add watches a socket until it is removed, and returns its key. That is not the
 // descriptor: an event that was fetched before the socket was closed would find
 // the next one of that number.
-func (l *loop) add(fd int, s *socket) (key int32, err error) {
+func (l *Loop) add(fd int, s *Conn) (key int32, err error) {
 	l.mu.Lock()
 	for taken := true; taken; _, taken = l.mu.sockets[l.mu.last] {
 		l.mu.last = max(l.mu.last+1, wakeKey+1) // round again behind the largest
@@ -78,13 +78,13 @@ func (l *loop) add(fd int, s *socket) (key int32, err error) {
 
 // remove forgets a socket whose descriptor is about to be closed, which ends
 // the watching.
-func (l *loop) remove(key int32) {
+func (l *Loop) remove(key int32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.mu.sockets, key)
 }
 
-func (l *loop) run() {
+func (l *Loop) run() {
 	defer close(l.done)
 	events := make([]unix.EpollEvent, loopEvents)
 	for {
@@ -106,8 +106,8 @@ func (l *loop) run() {
 	}
 }
 
-// close ends the loop and waits for it. Its sockets must be closed.
-func (l *loop) close() {
+// Close ends the loop and waits for it. Its sockets must be closed.
+func (l *Loop) close() {
 	one := binary.NativeEndian.AppendUint64(nil, 1)
 	if _, err := unix.Write(l.wake, one); err != nil {
 		panic(fmt.Sprintf("write to eventfd: %v", err))
@@ -117,20 +117,20 @@ func (l *loop) close() {
 	_ = unix.Close(l.epoll)
 }
 
-// loops spreads sockets over some loops.
-type loops struct {
-	all  []*loop
+// Loops spreads sockets over some loops.
+type Loops struct {
+	all  []*Loop
 	next atomic.Uint32
 }
 
-// newLoops starts a loop for every two processors: the servers' processes, or
+// Start starts a loop for every two processors: the servers' processes, or
 // the rest of ours, need some too.
-func newLoops() (*loops, error) {
-	ls := &loops{}
+func Start() (*Loops, error) {
+	ls := &Loops{}
 	for range max(1, runtime.GOMAXPROCS(0)/2) {
 		l, err := newLoop()
 		if err != nil {
-			ls.close()
+			ls.Close()
 			return nil, fmt.Errorf("start event loop: %w", err)
 		}
 		ls.all = append(ls.all, l)
@@ -138,14 +138,14 @@ func newLoops() (*loops, error) {
 	return ls, nil
 }
 
-func (ls *loops) close() {
+func (ls *Loops) Close() {
 	for _, l := range ls.all {
 		l.close()
 	}
 }
 
-// pick returns a loop for a session: both of its sockets belong to one.
-func (ls *loops) pick() *loop { return ls.all[int(ls.next.Add(1))%len(ls.all)] }
+// Pick returns a loop for a session: both of its sockets belong to one.
+func (ls *Loops) Pick() *Loop { return ls.all[int(ls.next.Add(1))%len(ls.all)] }
 
-// adopt makes a socket of a connection. conn is closed; on failure too.
-func (l *loop) adopt(conn net.Conn) (*socket, error) { return newSocket(l, conn) }
+// Adopt makes a socket of a connection. conn is closed; on failure too.
+func (l *Loop) Adopt(conn net.Conn) (*Conn, error) { return newSocket(l, conn) }
