@@ -13,7 +13,7 @@ import (
 
 // dial connects to Postgres, under TLS where that is configured. l tells what
 // the connection can do.
-func (s *Server) dial(ctx context.Context, l *netloop.Loop) (link, error) {
+func (s *Server) dial(ctx context.Context, l netloop.Loop) (link, error) {
 	deadline := time.Now().Add(s.cfg.DialTimeout)
 	network := "tcp"
 	if strings.HasPrefix(s.cfg.Upstream, "/") {

@@ -18,14 +18,14 @@ type link interface {
 }
 
 var (
-	_ link = (*netloop.Conn)(nil)
+	_ link = (netloop.Conn)(nil)
 	_ link = (*tlsConn)(nil)
 )
 
 // socketBelow is the socket of a link.
-func socketBelow(l link) *netloop.Conn {
+func socketBelow(l link) netloop.Conn {
 	if t, ok := l.(*tlsConn); ok {
 		l = t.records.link
 	}
-	return l.(*netloop.Conn)
+	return l.(netloop.Conn)
 }

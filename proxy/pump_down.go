@@ -64,7 +64,7 @@ func (x *session) down(ctx context.Context) {
 // sockets the loop does what it can by itself.
 func (d *downPump) read() error {
 	x := d.x
-	if _, ok := x.fastPath(); !ok {
+	if !x.loopMoves() {
 		n, err := x.server.Read(d.buf[d.have:])
 		x.observer.Received(d.buf[d.have : d.have+n])
 		if d.have += n; n > 0 {
@@ -73,7 +73,7 @@ func (d *downPump) read() error {
 		return err
 	}
 	d.readErr = nil
-	if err := x.server.(*netloop.Conn).OnReadable(d.serve); err != nil {
+	if err := x.serverSocket.OnReadable(d.serve); err != nil {
 		return err
 	}
 	return d.readErr
@@ -83,7 +83,7 @@ func (d *downPump) read() error {
 // cannot finish it leaves to the pump, as if that had come so far itself.
 func (d *downPump) serve() (stay bool) {
 	x := d.x
-	n, err := x.server.(*netloop.Conn).TryRead(d.buf[d.have:])
+	n, err := x.serverSocket.TryRead(d.buf[d.have:])
 	if err == netloop.ErrAgain {
 		return true
 	}
@@ -104,7 +104,7 @@ func (d *downPump) serve() (stay bool) {
 		return false
 	}
 	if len(d.step.out) > 0 {
-		sent, err := x.client.(*netloop.Conn).TryWrite(d.step.out)
+		sent, err := x.clientSocket.TryWrite(d.step.out)
 		if sent < len(d.step.out) || err != nil {
 			d.step.out = d.step.out[sent:]
 			return false

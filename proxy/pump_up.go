@@ -118,8 +118,7 @@ func (u *upPump) read() error {
 // await returns when there is something to process. Between two sockets the
 // loop does what it can by itself.
 func (u *upPump) await() (some bool, err error) {
-	client, ok := u.x.fastPath()
-	if !ok {
+	if !u.x.loopMoves() {
 		n, err := u.x.client.Read(u.buf[u.have:])
 		u.have += n
 		if n > 0 {
@@ -128,7 +127,7 @@ func (u *upPump) await() (some bool, err error) {
 		return n > 0, err
 	}
 	u.readErr = nil
-	if err := client.OnReadable(u.serve); err != nil {
+	if err := u.x.clientSocket.OnReadable(u.serve); err != nil {
 		return false, err
 	}
 	return u.readErr == nil, u.readErr
@@ -137,7 +136,7 @@ func (u *upPump) await() (some bool, err error) {
 // serve reads the client and sends on what it can without waiting. What it
 // cannot finish it leaves to the pump, as if that had come so far itself.
 func (u *upPump) serve() (stay bool) {
-	n, err := u.x.client.(*netloop.Conn).TryRead(u.buf[u.have:])
+	n, err := u.x.clientSocket.TryRead(u.buf[u.have:])
 	if err == netloop.ErrAgain {
 		return true
 	}
@@ -151,7 +150,7 @@ func (u *upPump) serve() (stay bool) {
 	}
 	sent := 0
 	if len(u.step.out) > 0 {
-		sent, err = u.x.server.(*netloop.Conn).TryWrite(u.step.out)
+		sent, err = u.x.serverSocket.TryWrite(u.step.out)
 	}
 	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != needMore && u.step.need != needNothing {
 		u.step.out = u.step.out[sent:]
@@ -163,15 +162,8 @@ func (u *upPump) serve() (stay bool) {
 	return true
 }
 
-// fastPath returns the client's socket if the loop can relay between the two sides.
-func (x *session) fastPath() (*netloop.Conn, bool) {
-	client, ok := x.client.(*netloop.Conn)
-	if !ok {
-		return nil, false
-	}
-	_, ok = x.server.(*netloop.Conn)
-	return client, ok
-}
+// loopMoves reports whether the loop can move bytes between the two sides.
+func (x *session) loopMoves() bool { return x.clientSocket != nil && x.serverSocket != nil }
 
 // idleLocked reports a safe point: nothing owed, no transaction, no part of a
 // message in hand.

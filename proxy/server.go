@@ -44,7 +44,7 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		conns    map[*netloop.Conn]struct{} // of clients, to be closed by Close
+		conns    map[netloop.Conn]struct{} // of clients, to be closed by Close
 		sessions map[*session]struct{}
 		draining bool
 		closed   bool
@@ -65,7 +65,7 @@ func NewServer(cfg Config) (*Server, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
-	s.mu.conns = map[*netloop.Conn]struct{}{}
+	s.mu.conns = map[netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
 }
@@ -100,7 +100,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
-func (s *Server) accept(ln net.Listener) (*netloop.Conn, error) {
+func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 	conn, err := ln.Accept()
 	if err != nil {
 		return nil, err
@@ -109,7 +109,7 @@ func (s *Server) accept(ln net.Listener) (*netloop.Conn, error) {
 }
 
 // begin starts the goroutine of one connection.
-func (s *Server) begin(conn *netloop.Conn) {
+func (s *Server) begin(conn netloop.Conn) {
 	ctx := s.ctx
 	s.mu.Lock()
 	refused := s.mu.draining
@@ -143,7 +143,7 @@ func (s *Server) begin(conn *netloop.Conn) {
 	}()
 }
 
-func (s *Server) end(conn *netloop.Conn) {
+func (s *Server) end(conn netloop.Conn) {
 	_ = conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ var (
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.draining = true
-	begun := map[*netloop.Conn]bool{}
+	begun := map[netloop.Conn]bool{}
 	sessions := make([]*session, 0, len(s.mu.sessions))
 	for x := range s.mu.sessions {
 		sessions = append(sessions, x)
@@ -229,7 +229,7 @@ func (s *Server) unregister(x *session) {
 }
 
 // handle is one connection's story from its first byte to its last.
-func (s *Server) handle(ctx context.Context, conn *netloop.Conn) {
+func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 	until := time.Now().Add(s.cfg.StartupTimeout)
 	client, start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
 	defer client.Close()
@@ -245,7 +245,7 @@ func (s *Server) handle(ctx context.Context, conn *netloop.Conn) {
 }
 
 // handleExcess is the story of a connection for which there is no room.
-func (s *Server) handleExcess(ctx context.Context, conn *netloop.Conn) {
+func (s *Server) handleExcess(ctx context.Context, conn netloop.Conn) {
 	client, _, cancel, err := s.hear(conn, min(overflowTimeout, s.cfg.StartupTimeout))
 	defer client.Close()
 	switch {
@@ -260,7 +260,7 @@ func (s *Server) handleExcess(ctx context.Context, conn *netloop.Conn) {
 }
 
 // hear reads what the client wants. client is conn, or TLS over it.
-func (s *Server) hear(conn *netloop.Conn, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
+func (s *Server) hear(conn netloop.Conn, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
 	s.mu.Lock()
 	draining := s.mu.draining
 	if !draining {

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"go.uber.org/zap"
@@ -31,10 +32,13 @@ type session struct {
 	start  *startup
 	client link
 	server link
-	cancel context.CancelFunc
-	worker string            // as claimed
-	cand   fencing.Candidacy // nil without a resource; set once, before joined
-	crew   *crew             // nil without a resource; set before the candidacy knows of the session
+	// clientSocket and serverSocket are client and server where those are not under
+	// TLS, or else nil.
+	clientSocket, serverSocket netloop.Conn
+	cancel                     context.CancelFunc
+	worker                     string            // as claimed
+	cand                       fencing.Candidacy // nil without a resource; set once, before joined
+	crew                       *crew             // nil without a resource; set before the candidacy knows of the session
 
 	observer Observer
 
@@ -107,10 +111,13 @@ func (x *session) asked() *announcement {
 var _ fencing.Member = (*session)(nil)
 
 func newSession(s *Server, client, server link, start *startup) *session {
-	return &session{
+	x := &session{
 		srv: s, id: randomHex(6), start: start, client: client, server: server, log: zap.NewNop(), observer: nobody{},
 		fromClient: bufio.NewReader(client), fromServer: bufio.NewReader(server),
 	}
+	x.clientSocket, _ = client.(netloop.Conn)
+	x.serverSocket, _ = server.(netloop.Conn)
+	return x
 }
 
 // close frees what the session has, however far it came.

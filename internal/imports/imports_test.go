@@ -28,8 +28,9 @@ var ours = map[string][]string{
 	"election/electiontest": {
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
 	},
-	"proxy":               {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
+	"proxy":               {"fencing", "fencing/sqltext", "proxy/gate", "proxy/netloop", "proxy/wire"},
 	"proxy/wire":          {},
+	"proxy/netloop":       {},
 	"proxy/gate":          {"fencing", "fencing/sqltext"},
 	"migrations":          {},
 	"cmd/fencepost":       {"..."},

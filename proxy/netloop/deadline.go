@@ -58,3 +58,13 @@ func (d *deadline) set(t time.Time) {
 		}
 	})
 }
+
+// hasPassed reports whether the moment has passed.
+func (d *deadline) hasPassed() bool {
+	select {
+	case <-d.passed():
+		return true
+	default:
+		return false
+	}
+}
