@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/netloop"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // dial connects to Postgres, under TLS where that is configured. l tells what
@@ -33,7 +34,7 @@ func (s *Server) dial(ctx context.Context, l netloop.Loop) (link, error) {
 	}
 	_ = conn.SetDeadline(deadline)
 	wake := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(aLongTimeAgo) })
-	secured, err := s.cfg.UpstreamTLS.secure(conn)
+	secured, err := s.cfg.UpstreamTLS.Secure(conn)
 	if !wake() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -53,11 +54,11 @@ func unreachable(err error) *fencing.Refusal {
 	}
 	const hint = "See upstream.tls in Fencepost's configuration, and its log."
 	switch {
-	case errors.Is(err, errNoTLS):
+	case errors.Is(err, pgtls.ErrUpstreamDeclined):
 		r.Message, r.Hint = "Fencepost cannot reach Postgres by TLS: the server does not support SSL", hint
-	case errors.Is(err, errCertificate):
+	case errors.Is(err, pgtls.ErrUpstreamCertificate):
 		r.Message, r.Hint = "Fencepost cannot reach Postgres by TLS: the server's certificate is not accepted", hint
-	case errors.Is(err, errUpstreamTLS):
+	case errors.Is(err, pgtls.ErrUpstreamHandshake):
 		r.Message, r.Hint = "Fencepost cannot reach Postgres by TLS", hint
 	}
 	return r

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // maxAuthMessage bounds a client's answer in the authentication
@@ -184,11 +184,11 @@ func (x *session) authenticate() error {
 // sees. It can be relayed only if that is the server's own, which Fencepost may
 // have been given; otherwise it is taken out, and stripped says so.
 func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
-	if sameServer(x.client, x.server) {
+	if pgtls.SameServer(x.client, x.server) {
 		return msg, false
 	}
 	const head = wire.HeaderLen + 4
-	offered, stripped = withoutBinding(append([]byte(nil), msg[:head]...), msg[head:])
+	offered, stripped = pgtls.WithoutBinding(append([]byte(nil), msg[:head]...), msg[head:])
 	return wire.Sized(offered), stripped
 }
 
@@ -215,7 +215,7 @@ func (x *session) relayAnswer(stripped bool) error {
 	if _, err := io.ReadFull(x.fromClient, msg); err != nil {
 		return noAnswer(err)
 	}
-	if stripped && missesBinding(msg[wire.HeaderLen:]) {
+	if stripped && pgtls.MissesBinding(msg[wire.HeaderLen:]) {
 		return unboundRefusal
 	}
 	if _, err := x.server.Write(msg); err != nil {

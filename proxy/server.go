@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/netloop"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // maxOverflow bounds the clients that are heard out at once when there are
@@ -274,7 +275,7 @@ func (s *Server) hear(conn netloop.Conn, timeout time.Duration) (client link, st
 	start, cancel, err = r.read()
 	var late net.Error
 	switch {
-	case errors.Is(err, errHandshake):
+	case errors.Is(err, pgtls.ErrClientHandshake):
 		s.cfg.Logger.Info("client refused", zap.Stringer("client", conn.RemoteAddr()), zap.Error(err))
 	case errors.As(err, &late) && late.Timeout() && s.isDraining():
 		return r.conn, nil, nil, shuttingDown

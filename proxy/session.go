@@ -32,13 +32,15 @@ type session struct {
 	start  *startup
 	client link
 	server link
+
 	// clientSocket and serverSocket are client and server where those are not under
 	// TLS, or else nil.
 	clientSocket, serverSocket netloop.Conn
-	cancel                     context.CancelFunc
-	worker                     string            // as claimed
-	cand                       fencing.Candidacy // nil without a resource; set once, before joined
-	crew                       *crew             // nil without a resource; set before the candidacy knows of the session
+
+	cancel context.CancelFunc
+	worker string            // as claimed
+	cand   fencing.Candidacy // nil without a resource; set once, before joined
+	crew   *crew             // nil without a resource; set before the candidacy knows of the session
 
 	observer Observer
 

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // maxStartupPacket is the limit of a startup packet with its length
@@ -44,7 +44,7 @@ type cancelRequest struct {
 // startupReader is the part of a connection before its session: it reads packets
 // until the one that begins a session or asks for a cancel.
 type startupReader struct {
-	tls  *ClientTLS
+	tls  *pgtls.Clients
 	conn link // as it came, or under TLS when the client asked for that
 }
 
@@ -56,8 +56,8 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 		return nil, nil, err
 	}
 	had, tlsDone, gssDone := first[:], false, false
-	if beginsTLS(first[0]) {
-		secured, err := r.tls.acceptDirect(r.conn, had)
+	if pgtls.BeginsTLS(first[0]) {
+		secured, err := r.tls.AcceptDirect(r.conn, had)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -109,7 +109,7 @@ func (r *startupReader) negotiate() (secured bool, err error) {
 	if _, err := r.conn.Write([]byte{'S'}); err != nil {
 		return false, err
 	}
-	conn, err := r.tls.accept(r.conn)
+	conn, err := r.tls.Accept(r.conn)
 	if err != nil {
 		return false, err
 	}

@@ -6,17 +6,18 @@ import (
 	"net"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // admit says whether a client may begin a session over conn, as far as TLS is
 // concerned.
 func (s *Server) admit(conn link, start *startup) error {
-	switch err := s.cfg.TLS.admit(conn, start.user); {
-	case errors.Is(err, errClear):
+	switch err := s.cfg.TLS.Admit(conn, start.user); {
+	case errors.Is(err, pgtls.ErrInTheClear):
 		return plainRefusal(conn, start)
-	case errors.Is(err, errNoCertificate):
+	case errors.Is(err, pgtls.ErrNoClientCertificate):
 		return &fencing.Refusal{SQLState: "28000", Message: "connection requires a valid client certificate"}
-	case errors.Is(err, errOtherName):
+	case errors.Is(err, pgtls.ErrClientName):
 		return &fencing.Refusal{
 			SQLState: "28000", Message: fmt.Sprintf("certificate authentication failed for user %q", asciiOnly(start.user)),
 			Hint: "The common name of the client's certificate must be the user's name (tls.client_cert in Fencepost's configuration).",

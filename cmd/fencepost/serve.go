@@ -19,6 +19,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
 	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 const serveAbout = `
@@ -65,8 +66,8 @@ type serving struct {
 	consul    *consul.Client // nil with the embedded elector
 	elections *election.Elections
 	proxy     *proxy.Server
-	tls       *proxy.ClientTLS   // nil when clients are offered none
-	upstream  *proxy.UpstreamTLS // nil when Postgres is spoken to without
+	tls       *pgtls.Clients  // nil when clients are offered none
+	upstream  *pgtls.Upstream // nil when Postgres is spoken to without
 	listener  net.Listener
 	admin     net.Listener // nil when switched off
 	draining  atomic.Bool
@@ -218,7 +219,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 
 // openStore opens the fence of one database as the control role. blocked, if not
 // nil, is told what blocks takeovers.
-func openStore(ctx context.Context, cfg Config, upstream *proxy.UpstreamTLS, database string, log *zap.Logger,
+func openStore(ctx context.Context, cfg Config, upstream *pgtls.Upstream, database string, log *zap.Logger,
 	blocked func(resource string, by []string)) (*store.Store, error) {
 	latest, err := migrations.Latest()
 	if err != nil {

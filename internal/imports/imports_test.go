@@ -28,9 +28,10 @@ var ours = map[string][]string{
 	"election/electiontest": {
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
 	},
-	"proxy":               {"fencing", "fencing/sqltext", "proxy/gate", "proxy/netloop", "proxy/wire"},
+	"proxy":               {"fencing", "fencing/sqltext", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/wire"},
 	"proxy/wire":          {},
 	"proxy/netloop":       {},
+	"proxy/pgtls":         {"proxy/wire"},
 	"proxy/gate":          {"fencing", "fencing/sqltext"},
 	"migrations":          {},
 	"cmd/fencepost":       {"..."},

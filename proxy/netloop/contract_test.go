@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/net/nettest"
+
+	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 // pair returns two ends of one TCP connection, both of one loop.
@@ -22,19 +24,7 @@ func pair(t testing.TB, open func() (Loop, error)) (a, b Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	out, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	in, err := ln.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out, in := wiretest.Pair(t)
 	if a, err = l.Adopt(out); err != nil {
 		t.Fatal(err)
 	}

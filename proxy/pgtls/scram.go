@@ -1,4 +1,4 @@
-package proxy
+package pgtls
 
 import (
 	"bytes"
@@ -12,22 +12,22 @@ const (
 	scramPlus = "SCRAM-SHA-256-PLUS"
 )
 
-// sameServer reports whether both connections are under TLS and show the same
+// SameServer reports whether both connections are under TLS and show the same
 // certificate of their server.
-func sameServer(client, server net.Conn) bool {
-	c, ok := client.(*tlsConn)
+func SameServer(client, server net.Conn) bool {
+	c, ok := client.(*Conn)
 	if !ok {
 		return false
 	}
-	s, ok := server.(*tlsConn)
+	s, ok := server.(*Conn)
 	return ok && bytes.Equal(c.server, s.server)
 }
 
-// withoutBinding appends to dst the SASL mechanisms of a server's offer but the
+// WithoutBinding appends to dst the SASL mechanisms of a server's offer but the
 // one that binds the authentication to the certificate that the client sees. It
 // reports whether that was among them. The list is of strings that end in NUL,
 // and ends in an empty one.
-func withoutBinding(dst, mechanisms []byte) (offer []byte, stripped bool) {
+func WithoutBinding(dst, mechanisms []byte) (offer []byte, stripped bool) {
 	for len(mechanisms) > 0 && mechanisms[0] != 0 {
 		name, rest, ok := wire.CString(mechanisms)
 		if !ok {
@@ -43,11 +43,11 @@ func withoutBinding(dst, mechanisms []byte) (offer []byte, stripped bool) {
 	return append(dst, 0), stripped
 }
 
-// missesBinding reports whether the body of a SASLInitialResponse says that the
+// MissesBinding reports whether the body of a SASLInitialResponse says that the
 // client would bind if only the server could ('y'). A server that can refuses
 // that: it is how SCRAM finds out that somebody took the mechanism out of the
 // list. The client's proof covers the word, so nobody can change it on the way.
-func missesBinding(response []byte) bool {
+func MissesBinding(response []byte) bool {
 	name, rest, ok := wire.CString(response)
 	return ok && string(name) == scram && len(rest) > 4 && rest[4] == 'y'
 }

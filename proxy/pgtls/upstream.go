@@ -1,4 +1,4 @@
-package proxy
+package pgtls
 
 import (
 	"crypto/tls"
@@ -13,21 +13,21 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// UpstreamVerify says what is asked of the certificate of Postgres.
-type UpstreamVerify uint8
+// Verify says what is asked of the certificate of Postgres.
+type Verify uint8
 
 const (
 	// VerifyNothing takes any certificate: libpq's sslmode=require.
-	VerifyNothing UpstreamVerify = iota
+	VerifyNothing Verify = iota
 	// VerifyCA asks for one of a known authority.
 	VerifyCA
 	// VerifyFull also asks for the server's name in it.
 	VerifyFull
 )
 
-// UpstreamTLSConfig says how Fencepost speaks TLS with Postgres.
-type UpstreamTLSConfig struct {
-	Verify UpstreamVerify
+// UpstreamConfig says how Fencepost speaks TLS with Postgres.
+type UpstreamConfig struct {
+	Verify Verify
 	// CAFile holds the authorities of the server's certificate, PEM; "": those of
 	// the system.
 	CAFile string
@@ -40,10 +40,11 @@ type UpstreamTLSConfig struct {
 	Logger     *zap.Logger // may be nil
 }
 
-// UpstreamTLS is the TLS side towards Postgres, of workers' connections and of
-// Fencepost's own. Its files are read again when they change.
-type UpstreamTLS struct {
-	cfg   UpstreamTLSConfig
+// Upstream is the TLS side towards Postgres, of workers' connections and of
+// Fencepost's own. Its files are read again when they change. It may be used by
+// several goroutines.
+type Upstream struct {
+	cfg   UpstreamConfig
 	files *watchedFiles[upstreamFiles]
 	tls   *tls.Config
 }
@@ -53,8 +54,8 @@ type upstreamFiles struct {
 	own   *tls.Certificate
 }
 
-// NewUpstreamTLS reads the files.
-func NewUpstreamTLS(cfg UpstreamTLSConfig) (*UpstreamTLS, error) {
+// NewUpstream reads the files.
+func NewUpstream(cfg UpstreamConfig) (*Upstream, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
@@ -64,7 +65,7 @@ func NewUpstreamTLS(cfg UpstreamTLSConfig) (*UpstreamTLS, error) {
 	case cfg.Verify == VerifyFull && cfg.ServerName == "":
 		return nil, errors.New("no name to expect in the certificate of Postgres")
 	}
-	u := &UpstreamTLS{cfg: cfg}
+	u := &Upstream{cfg: cfg}
 	var err error
 	if u.files, err = watchFiles(cfg.Logger, u.build, cfg.CAFile, cfg.CertFile, cfg.KeyFile); err != nil {
 		return nil, err
@@ -82,7 +83,7 @@ func NewUpstreamTLS(cfg UpstreamTLSConfig) (*UpstreamTLS, error) {
 	return u, nil
 }
 
-func (u *UpstreamTLS) build(contents [][]byte) (f upstreamFiles, err error) {
+func (u *Upstream) build(contents [][]byte) (f upstreamFiles, err error) {
 	if u.cfg.CAFile != "" {
 		if f.roots, err = authorities(u.cfg.CAFile, contents[0]); err != nil {
 			return f, err
@@ -100,7 +101,7 @@ func (u *UpstreamTLS) build(contents [][]byte) (f upstreamFiles, err error) {
 
 // Config is how Fencepost's own connections speak TLS with Postgres, nil where
 // u is.
-func (u *UpstreamTLS) Config() *tls.Config {
+func (u *Upstream) Config() *tls.Config {
 	if u == nil {
 		return nil
 	}
@@ -109,17 +110,17 @@ func (u *UpstreamTLS) Config() *tls.Config {
 
 // Reload reads the files again if they changed. What is wrong with them is
 // logged.
-func (u *UpstreamTLS) Reload() {
+func (u *Upstream) Reload() {
 	if u != nil {
 		u.files.look()
 	}
 }
 
-// errCertificate says that the certificate of Postgres was not accepted.
-var errCertificate = errors.New("the certificate of Postgres is not accepted")
+// ErrUpstreamCertificate says that the certificate of Postgres was not accepted.
+var ErrUpstreamCertificate = errors.New("the certificate of Postgres is not accepted")
 
 // verify is called in each handshake, when all else was agreed on.
-func (u *UpstreamTLS) verify(state tls.ConnectionState) error {
+func (u *Upstream) verify(state tls.ConnectionState) error {
 	if u.cfg.Verify == VerifyNothing {
 		return nil
 	}
@@ -131,55 +132,55 @@ func (u *UpstreamTLS) verify(state tls.ConnectionState) error {
 		opts.Intermediates.AddCert(cert)
 	}
 	if _, err := state.PeerCertificates[0].Verify(opts); err != nil {
-		return fmt.Errorf("%w: %w", errCertificate, err)
+		return fmt.Errorf("%w: %w", ErrUpstreamCertificate, err)
 	}
 	return nil
 }
 
 // certificate is what Postgres is given when it asks: nothing, if there is none.
-func (u *UpstreamTLS) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+func (u *Upstream) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	if own := u.files.get().own; own != nil {
 		return own, nil
 	}
 	return &tls.Certificate{}, nil
 }
 
-// errNoTLS says that Postgres declined to speak TLS.
-var errNoTLS = errors.New("postgres does not speak TLS")
+// ErrUpstreamDeclined says that Postgres declined to speak TLS.
+var ErrUpstreamDeclined = errors.New("postgres does not speak TLS")
 
-// errUpstreamTLS says that TLS with Postgres did not come about.
-var errUpstreamTLS = errors.New("no TLS with postgres")
+// ErrUpstreamHandshake says that TLS with Postgres did not come about.
+var ErrUpstreamHandshake = errors.New("no TLS with postgres")
 
-// secure brings TLS to a connection with Postgres. conn's deadline bounds it.
-func (u *UpstreamTLS) secure(conn link) (*tlsConn, error) {
-	records := &recordConn{link: conn}
+// Secure brings TLS to a connection with Postgres. conn's deadline bounds it.
+func (u *Upstream) Secure(conn Stream) (*Conn, error) {
+	records := &recordConn{Stream: conn}
 	t, err := u.handshake(conn, records)
 	if err != nil {
 		return nil, err
 	}
-	return newTLSConn(t, records, t.ConnectionState().PeerCertificates[0].Raw, 0), nil
+	return newConn(t, records, t.ConnectionState().PeerCertificates[0].Raw, 0), nil
 }
 
 // handshake asks for TLS on conn, and speaks it over records.
-func (u *UpstreamTLS) handshake(conn, records net.Conn) (*tls.Conn, error) {
+func (u *Upstream) handshake(conn, records net.Conn) (*tls.Conn, error) {
 	answer, err := askTLS(conn)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", errUpstreamTLS, err)
+		return nil, fmt.Errorf("%w: %w", ErrUpstreamHandshake, err)
 	case answer == 'N':
-		return nil, errNoTLS
+		return nil, ErrUpstreamDeclined
 	case answer != 'S':
-		return nil, fmt.Errorf("%w: it answered %q to the request", errUpstreamTLS, answer)
+		return nil, fmt.Errorf("%w: it answered %q to the request", ErrUpstreamHandshake, answer)
 	}
 	t := tls.Client(records, u.tls)
 	if err := t.Handshake(); err != nil {
-		return nil, fmt.Errorf("%w: %w", errUpstreamTLS, err)
+		return nil, fmt.Errorf("%w: %w", ErrUpstreamHandshake, err)
 	}
 	return t, nil
 }
 
 // askTLS asks a server whether it speaks TLS, and reads its answer alone: what
-// came behind it would not be under TLS (CVE-2021-23222).
+// came after it would not be under TLS (CVE-2021-23222).
 func askTLS(conn net.Conn) (answer byte, err error) {
 	if _, err := conn.Write(wire.AppendSSLRequest(nil)); err != nil {
 		return 0, err
@@ -191,7 +192,7 @@ func askTLS(conn net.Conn) (answer byte, err error) {
 
 // Try brings TLS to a connection with Postgres and says goodbye: for who asks
 // whether it would work. conn's deadline bounds it.
-func (u *UpstreamTLS) Try(conn net.Conn) error {
+func (u *Upstream) Try(conn net.Conn) error {
 	secured, err := u.handshake(conn, conn)
 	if err == nil {
 		err = secured.Close()

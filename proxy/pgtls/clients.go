@@ -1,4 +1,4 @@
-package proxy
+package pgtls
 
 import (
 	"crypto/tls"
@@ -16,8 +16,8 @@ const alpn = "postgresql"
 // packet that is short enough.
 const handshakeByte = 0x16
 
-// beginsTLS reports whether a connection whose first byte is b begins with TLS.
-func beginsTLS(b byte) bool { return b == handshakeByte }
+// BeginsTLS reports whether a connection whose first byte is b begins with TLS.
+func BeginsTLS(b byte) bool { return b == handshakeByte }
 
 // ClientCert says what is asked of a client's certificate, in the words of
 // pg_hba.conf.
@@ -32,8 +32,8 @@ const (
 	ClientCertVerifyFull
 )
 
-// ClientTLSConfig says how clients speak TLS.
-type ClientTLSConfig struct {
+// ClientsConfig says how clients speak TLS.
+type ClientsConfig struct {
 	// CertFile holds the certificate that clients see, and its chain; KeyFile its
 	// key. Both PEM.
 	CertFile, KeyFile string
@@ -49,19 +49,19 @@ type ClientTLSConfig struct {
 	Logger     *zap.Logger // may be nil
 }
 
-// ClientTLS is the TLS side towards clients. Its files are read again when they
-// change.
-type ClientTLS struct {
-	cfg   ClientTLSConfig
+// Clients is the TLS side towards clients. Its files are read again when they
+// change. It may be used by several goroutines.
+type Clients struct {
+	cfg   ClientsConfig
 	files *watchedFiles[*tls.Config]
 }
 
-// NewClientTLS reads the files.
-func NewClientTLS(cfg ClientTLSConfig) (*ClientTLS, error) {
+// NewClients reads the files.
+func NewClients(cfg ClientsConfig) (*Clients, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = zap.NewNop()
 	}
-	c := &ClientTLS{cfg: cfg}
+	c := &Clients{cfg: cfg}
 	switch {
 	case cfg.CertFile == "" || cfg.KeyFile == "":
 		return nil, errors.New("TLS for clients needs a certificate and its key")
@@ -74,7 +74,7 @@ func NewClientTLS(cfg ClientTLSConfig) (*ClientTLS, error) {
 }
 
 // build makes what handshakes need of the files' contents.
-func (c *ClientTLS) build(contents [][]byte) (*tls.Config, error) {
+func (c *Clients) build(contents [][]byte) (*tls.Config, error) {
 	pair, err := keyPair(c.cfg.CertFile, c.cfg.KeyFile, contents[0], contents[1])
 	if err != nil {
 		return nil, err
@@ -104,26 +104,26 @@ func minVersion(v uint16) uint16 {
 
 // Reload reads the files again if they changed, without waiting for the next
 // connection. What is wrong with them is logged.
-func (c *ClientTLS) Reload() {
+func (c *Clients) Reload() {
 	if c != nil {
 		c.files.look()
 	}
 }
 
-// errHandshake says that a client and Fencepost did not come to TLS. There is no
-// way to tell the client more than TLS did.
-var errHandshake = errors.New("no TLS with the client")
+// ErrClientHandshake says that a client and Fencepost did not come to TLS. There
+// is no way to tell the client more than TLS did.
+var ErrClientHandshake = errors.New("no TLS with the client")
 
-// accept does the server's part of a handshake on conn, after an SSLRequest of
+// Accept does the server's part of a handshake on conn, after an SSLRequest of
 // the client's. conn's deadline bounds it.
-func (c *ClientTLS) accept(conn link) (*tlsConn, error) { return c.handshake(conn, nil) }
+func (c *Clients) Accept(conn Stream) (*Conn, error) { return c.handshake(conn, nil) }
 
-// acceptDirect is accept for a client that sent no request, as PostgreSQL 17
+// AcceptDirect is Accept for a client that sent no request, as PostgreSQL 17
 // allows: it must name the protocol then. first is what was read of its part
-// already.
-func (c *ClientTLS) acceptDirect(conn link, first []byte) (*tlsConn, error) {
+// already. A nil c refuses.
+func (c *Clients) AcceptDirect(conn Stream, first []byte) (*Conn, error) {
 	if c == nil {
-		return nil, fmt.Errorf("%w: it came without a request, and TLS is off", errHandshake)
+		return nil, fmt.Errorf("%w: it came without a request, and TLS is off", ErrClientHandshake)
 	}
 	secured, err := c.handshake(conn, first)
 	if err != nil {
@@ -131,39 +131,38 @@ func (c *ClientTLS) acceptDirect(conn link, first []byte) (*tlsConn, error) {
 	}
 	if secured.ConnectionState().NegotiatedProtocol != alpn {
 		_ = secured.Close()
-		return nil, fmt.Errorf("%w: it came without a request, and did not name the protocol (ALPN)", errHandshake)
+		return nil, fmt.Errorf("%w: it came without a request, and did not name the protocol (ALPN)", ErrClientHandshake)
 	}
 	return secured, nil
 }
 
-func (c *ClientTLS) handshake(conn link, first []byte) (*tlsConn, error) {
+func (c *Clients) handshake(conn Stream, first []byte) (*Conn, error) {
 	cfg := c.files.get()
-	records := &recordConn{link: conn, ahead: first}
+	records := &recordConn{Stream: conn, ahead: first}
 	t := tls.Server(records, cfg)
 	if err := t.Handshake(); err != nil {
-		return nil, fmt.Errorf("%w: %w", errHandshake, err)
+		return nil, fmt.Errorf("%w: %w", ErrClientHandshake, err)
 	}
-	return newTLSConn(t, records, cfg.Certificates[0].Certificate[0], maxRecord), nil
+	return newConn(t, records, cfg.Certificates[0].Certificate[0], maxRecord), nil
 }
 
 // What a client lacks whose session is not admitted.
 var (
-	errClear         = errors.New("the session must be under TLS")
-	errNoCertificate = errors.New("the client gave no certificate")
-	errOtherName     = errors.New("the client's certificate bears another name")
+	ErrInTheClear          = errors.New("the session must be under TLS")
+	ErrNoClientCertificate = errors.New("the client gave no certificate")
+	ErrClientName          = errors.New("the client's certificate bears another name")
 )
 
-// admit says whether a user may begin a session over conn: errClear,
-// errNoCertificate and errOtherName say why not. A side that is nil asks for
-// nothing.
-func (c *ClientTLS) admit(conn net.Conn, user string) error {
+// Admit says whether a user may begin a session over conn: ErrInTheClear,
+// ErrNoClientCertificate and ErrClientName say why not. A nil c asks for nothing.
+func (c *Clients) Admit(conn net.Conn, user string) error {
 	if c == nil {
 		return nil
 	}
-	secured, ok := conn.(*tlsConn)
+	secured, ok := conn.(*Conn)
 	if !ok {
 		if c.cfg.Require {
-			return errClear
+			return ErrInTheClear
 		}
 		return nil
 	}
@@ -172,9 +171,9 @@ func (c *ClientTLS) admit(conn net.Conn, user string) error {
 	case c.cfg.ClientCert == ClientCertOptional:
 		return nil
 	case len(given) == 0:
-		return errNoCertificate
+		return ErrNoClientCertificate
 	case c.cfg.ClientCert == ClientCertVerifyFull && given[0].Subject.CommonName != user:
-		return errOtherName
+		return ErrClientName
 	}
 	return nil
 }
