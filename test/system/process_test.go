@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 // process is a child that dies with this program. Its goroutine waits for it.
@@ -21,8 +23,7 @@ type process struct {
 // startProcess runs cmd, and kills it when the test ends if it is there then.
 func startProcess(t testing.TB, name string, cmd *exec.Cmd) *process {
 	t.Helper()
-	// Sent when the thread that started it ends; the Go runtime keeps its threads.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	child.EndWithParent(cmd, syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}
