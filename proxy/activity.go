@@ -1,9 +1,6 @@
 package proxy
 
-import (
-	"net"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // activity is what the candidacy's loop asks of a session, as atomics that the
 // pumps keep: the loop also starts renewals, so it must never wait for a session
@@ -25,22 +22,14 @@ type activity struct {
 // works reports whether the server is working for the client. A client that does
 // not take what is written to it is not waited for, however much is left to
 // send; last is what it had taken at the last call.
-func (a *activity) works(client net.Conn, last *atomic.Uint64) bool {
+func (a *activity) works(client link, last *atomic.Uint64) bool {
 	if !a.greeted.Load() {
 		return true // the startup is bounded
 	}
-	if taken := taken(client); a.writing.Load() && last.Swap(taken) == taken {
+	if taken := socketBelow(client).Written(); a.writing.Load() && last.Swap(taken) == taken {
 		return false
 	}
 	return a.serving.Load() || a.sending.Load() || a.pending.Load()
-}
-
-// taken returns how many bytes a client's connection has taken.
-func taken(client net.Conn) uint64 {
-	if s, ok := rawConn(client).(*socket); ok {
-		return s.wrote.Load()
-	}
-	return 0
 }
 
 // Activity implements fencing.Member.

@@ -6,7 +6,6 @@ import (
 	"crypto/subtle"
 	"encoding/binary"
 	"io"
-	"net"
 	"sync"
 	"time"
 
@@ -72,14 +71,14 @@ func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
 // whether the key was right or not. It returns when the server has dealt with
 // it: the client's connection closes then, as it does against Postgres. A client
 // that has gone is not waited for, and neither is a server that does not answer.
-func (s *Server) cancel(ctx context.Context, client net.Conn, r *cancelRequest) {
+func (s *Server) cancel(ctx context.Context, client link, r *cancelRequest) {
 	t, ok := s.keys.find(r)
 	if !ok {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, s.cfg.StartupTimeout)
 	defer stop()
-	conn, err := s.dial(ctx, nil)
+	conn, err := s.dial(ctx, s.loops.Pick())
 	if err != nil {
 		s.cfg.Logger.Warn("cancel request not delivered", zap.Error(err))
 		return

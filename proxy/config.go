@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // UnfencedMode says what a connection without a resource may do.
@@ -50,9 +51,9 @@ type Config struct {
 	// socket.
 	Upstream string
 	// UpstreamTLS is how Postgres is spoken to, nil for no TLS.
-	UpstreamTLS *UpstreamTLS
+	UpstreamTLS *pgtls.Upstream
 	// TLS is what clients are offered, nil for none.
-	TLS        *ClientTLS
+	TLS        *pgtls.Clients
 	Candidates fencing.Candidates
 	// Unfenced gives the mode of a user's connections without a resource; nil
 	// means UnfencedReadOnly for all.

@@ -11,9 +11,9 @@
 // The machine is pure: bytes of either side go in, a plan comes out (ranges to
 // forward, bytes to insert, ranges to drop, what is owed). Two goroutines, up
 // and down, stand for the two directions; while one of them would only wait, the
-// event loop of its socket moves the bytes in its place (socket.attend). Each
-// read is scanned in place and answered by at most one write. The session owns
-// both goroutines and waits for them.
+// event loop of package netloop moves the bytes in its place. Each read is scanned
+// in place and answered by at most one write. The session owns both goroutines and
+// waits for them.
 //
 // # What goes in front of a message
 //

@@ -15,6 +15,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -34,12 +35,12 @@ var errOver = errors.New("session over")
 // session relays one client: it connects to Postgres, lets the two
 // authenticate each other, joins the candidacy, and runs the pumps.
 // The startup must be over at until.
-func (s *Server) session(ctx context.Context, client net.Conn, start *startup, until time.Time) {
+func (s *Server) session(ctx context.Context, client link, start *startup, until time.Time) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	guard := guardStartup(ctx, client, until)
 	defer guard.stop()
-	server, err := s.dial(guard, loopOf(client))
+	server, err := s.dial(guard, socketBelow(client).Loop())
 	if err != nil {
 		if !errors.Is(context.Cause(guard), errClientGone) {
 			s.cfg.Logger.Warn("postgres not reachable", zap.Error(err))
@@ -110,7 +111,7 @@ func (x *session) begin(guard *startupGuard) error {
 	if x.isDraining() {
 		return shuttingDown
 	}
-	if x.fromClient.Buffered() > 0 || unread(x.client) > 0 {
+	if x.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
 		told = 0 // sent by a client that has not read anything yet
 	}
 	return x.greet(standing, told)
@@ -176,6 +177,20 @@ func (x *session) authenticate() error {
 	}
 }
 
+// offer is the server's list of SASL mechanisms as the client gets it.
+//
+// Channel binding ties the authentication to the certificate that the client
+// sees. It can be relayed only if that is the server's own, which Fencepost may
+// have been given; otherwise it is taken out, and stripped says so.
+func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
+	if pgtls.SameServer(x.client, x.server) {
+		return msg, false
+	}
+	const head = wire.HeaderLen + 4
+	offered, stripped = pgtls.WithoutBinding(append([]byte(nil), msg[:head]...), msg[head:])
+	return wire.Sized(offered), stripped
+}
+
 // What a server may ask for in its authentication, as far as it matters here.
 const (
 	authOK        = 0
@@ -199,7 +214,7 @@ func (x *session) relayAnswer(stripped bool) error {
 	if _, err := io.ReadFull(x.fromClient, msg); err != nil {
 		return noAnswer(err)
 	}
-	if stripped && missesBinding(msg) {
+	if stripped && pgtls.MissesBinding(msg[wire.HeaderLen:]) {
 		return unboundRefusal
 	}
 	if _, err := x.server.Write(msg); err != nil {

@@ -6,6 +6,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -64,7 +65,7 @@ func (x *session) down(ctx context.Context) {
 // sockets the loop does what it can by itself.
 func (d *downPump) read() error {
 	x := d.x
-	if _, ok := x.fastPath(); !ok {
+	if !x.loopMoves() {
 		n, err := x.server.Read(d.buf[d.have:])
 		x.observer.Received(d.buf[d.have : d.have+n])
 		if d.have += n; n > 0 {
@@ -73,7 +74,7 @@ func (d *downPump) read() error {
 		return err
 	}
 	d.readErr = nil
-	if err := x.server.(*socket).onReadable(d.serve); err != nil {
+	if err := x.serverSocket.OnReadable(d.serve); err != nil {
 		return err
 	}
 	return d.readErr
@@ -83,8 +84,8 @@ func (d *downPump) read() error {
 // cannot finish it leaves to the pump, as if that had come so far itself.
 func (d *downPump) serve() (stay bool) {
 	x := d.x
-	n, err := x.server.(*socket).tryRead(d.buf[d.have:])
-	if err == errAgain {
+	n, err := x.serverSocket.TryRead(d.buf[d.have:])
+	if err == netloop.ErrAgain {
 		return true
 	}
 	if d.readErr = err; err != nil {
@@ -104,7 +105,7 @@ func (d *downPump) serve() (stay bool) {
 		return false
 	}
 	if len(d.step.out) > 0 {
-		sent, err := x.client.(*socket).tryWrite(d.step.out)
+		sent, err := x.clientSocket.TryWrite(d.step.out)
 		if sent < len(d.step.out) || err != nil {
 			d.step.out = d.step.out[sent:]
 			return false

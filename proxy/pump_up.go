@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
@@ -88,7 +89,7 @@ func (u *upPump) read() error {
 		x.reading = t == nil
 		x.mu.Unlock()
 		if t != nil {
-			t.answer(u.have == 0 && unread(x.client) == 0)
+			t.answer(u.have == 0 && x.client.Unread() == 0)
 			continue
 		}
 
@@ -99,7 +100,7 @@ func (u *upPump) read() error {
 		t = x.asked()
 		x.mu.Unlock()
 		if t != nil {
-			t.answer(!some && u.have == 0 && err != nil && unread(x.client) == 0)
+			t.answer(!some && u.have == 0 && err != nil && x.client.Unread() == 0)
 		}
 		if some {
 			return nil
@@ -118,8 +119,7 @@ func (u *upPump) read() error {
 // await returns when there is something to process. Between two sockets the
 // loop does what it can by itself.
 func (u *upPump) await() (some bool, err error) {
-	client, ok := u.x.fastPath()
-	if !ok {
+	if !u.x.loopMoves() {
 		n, err := u.x.client.Read(u.buf[u.have:])
 		u.have += n
 		if n > 0 {
@@ -128,7 +128,7 @@ func (u *upPump) await() (some bool, err error) {
 		return n > 0, err
 	}
 	u.readErr = nil
-	if err := client.onReadable(u.serve); err != nil {
+	if err := u.x.clientSocket.OnReadable(u.serve); err != nil {
 		return false, err
 	}
 	return u.readErr == nil, u.readErr
@@ -137,8 +137,8 @@ func (u *upPump) await() (some bool, err error) {
 // serve reads the client and sends on what it can without waiting. What it
 // cannot finish it leaves to the pump, as if that had come so far itself.
 func (u *upPump) serve() (stay bool) {
-	n, err := u.x.client.(*socket).tryRead(u.buf[u.have:])
-	if err == errAgain {
+	n, err := u.x.clientSocket.TryRead(u.buf[u.have:])
+	if err == netloop.ErrAgain {
 		return true
 	}
 	if u.readErr = err; err != nil {
@@ -151,7 +151,7 @@ func (u *upPump) serve() (stay bool) {
 	}
 	sent := 0
 	if len(u.step.out) > 0 {
-		sent, err = u.x.server.(*socket).tryWrite(u.step.out)
+		sent, err = u.x.serverSocket.TryWrite(u.step.out)
 	}
 	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != protocol.NeedMore && u.step.need != protocol.NeedNothing {
 		u.step.out = u.step.out[sent:]
@@ -163,15 +163,8 @@ func (u *upPump) serve() (stay bool) {
 	return true
 }
 
-// fastPath returns the client's socket if the loop can relay between the two sides.
-func (x *session) fastPath() (*socket, bool) {
-	client, ok := x.client.(*socket)
-	if !ok {
-		return nil, false
-	}
-	_, ok = x.server.(*socket)
-	return client, ok
-}
+// loopMoves reports whether the loop can move bytes between the two sides.
+func (x *session) loopMoves() bool { return x.clientSocket != nil && x.serverSocket != nil }
 
 // idleLocked reports a safe point: nothing owed, no transaction, no part of a
 // message in hand.

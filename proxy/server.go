@@ -12,6 +12,8 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/netloop"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // maxOverflow bounds the clients that are heard out at once when there are
@@ -36,14 +38,14 @@ type Server struct {
 	keys     cancelKeys
 	ctx      context.Context // of every connection; Close ends it
 	stop     context.CancelFunc
-	loops    *loops
+	loops    *netloop.Loops
 	crews    *crews
 	slots    chan struct{} // of MaxConnections
 	overflow chan struct{} // of clients beyond them
 
 	mu struct {
 		sync.Mutex
-		conns    map[net.Conn]struct{} // of clients, to be closed by Close
+		conns    map[netloop.Conn]struct{} // of clients, to be closed by Close
 		sessions map[*session]struct{}
 		draining bool
 		closed   bool
@@ -57,14 +59,14 @@ func NewServer(cfg Config) (*Server, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
 	}
-	loops, err := newLoops()
+	loops, err := netloop.Start()
 	if err != nil {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
-	s.mu.conns = map[net.Conn]struct{}{}
+	s.mu.conns = map[netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
 }
@@ -76,10 +78,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	defer stop()
 	backoff := 5 * time.Millisecond
 	for {
-		conn, err := ln.Accept()
-		if err == nil {
-			conn, err = s.loops.pick().adopt(conn)
-		}
+		conn, err := s.accept(ln)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
@@ -102,8 +101,16 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
+func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
+	conn, err := ln.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return s.loops.Pick().Adopt(conn)
+}
+
 // begin starts the goroutine of one connection.
-func (s *Server) begin(conn net.Conn) {
+func (s *Server) begin(conn netloop.Conn) {
 	ctx := s.ctx
 	s.mu.Lock()
 	refused := s.mu.draining
@@ -137,7 +144,7 @@ func (s *Server) begin(conn net.Conn) {
 	}()
 }
 
-func (s *Server) end(conn net.Conn) {
+func (s *Server) end(conn netloop.Conn) {
 	_ = conn.Close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,11 +166,11 @@ var (
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.draining = true
-	begun := map[net.Conn]bool{}
+	begun := map[netloop.Conn]bool{}
 	sessions := make([]*session, 0, len(s.mu.sessions))
 	for x := range s.mu.sessions {
 		sessions = append(sessions, x)
-		begun[rawConn(x.client)] = true
+		begun[socketBelow(x.client)] = true
 	}
 	for conn := range s.mu.conns {
 		if !begun[conn] {
@@ -205,7 +212,7 @@ func (s *Server) Close() {
 	s.wg.Wait()
 	if !closed {
 		s.crews.close()
-		s.loops.close()
+		s.loops.Close()
 	}
 }
 
@@ -223,7 +230,7 @@ func (s *Server) unregister(x *session) {
 }
 
 // handle is one connection's story from its first byte to its last.
-func (s *Server) handle(ctx context.Context, conn net.Conn) {
+func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 	until := time.Now().Add(s.cfg.StartupTimeout)
 	client, start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
 	defer client.Close()
@@ -239,7 +246,7 @@ func (s *Server) handle(ctx context.Context, conn net.Conn) {
 }
 
 // handleExcess is the story of a connection for which there is no room.
-func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
+func (s *Server) handleExcess(ctx context.Context, conn netloop.Conn) {
 	client, _, cancel, err := s.hear(conn, min(overflowTimeout, s.cfg.StartupTimeout))
 	defer client.Close()
 	switch {
@@ -254,7 +261,7 @@ func (s *Server) handleExcess(ctx context.Context, conn net.Conn) {
 }
 
 // hear reads what the client wants. client is conn, or TLS over it.
-func (s *Server) hear(conn net.Conn, timeout time.Duration) (client net.Conn, start *startup, cancel *cancelRequest, err error) {
+func (s *Server) hear(conn netloop.Conn, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
 	s.mu.Lock()
 	draining := s.mu.draining
 	if !draining {
@@ -268,14 +275,14 @@ func (s *Server) hear(conn net.Conn, timeout time.Duration) (client net.Conn, st
 	start, cancel, err = r.read()
 	var late net.Error
 	switch {
-	case errors.Is(err, errHandshake):
+	case errors.Is(err, pgtls.ErrClientHandshake):
 		s.cfg.Logger.Info("client refused", zap.Stringer("client", conn.RemoteAddr()), zap.Error(err))
 	case errors.As(err, &late) && late.Timeout() && s.isDraining():
 		return r.conn, nil, nil, shuttingDown
 	case errors.As(err, &late) && late.Timeout():
 		return r.conn, nil, nil, protocolError("the startup packet did not arrive in time")
 	case start != nil && err == nil:
-		err = s.cfg.TLS.admit(r.conn, start)
+		err = s.admit(r.conn, start)
 	}
 	_ = conn.SetDeadline(time.Time{})
 	return r.conn, start, cancel, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -30,8 +31,13 @@ type session struct {
 	id     string
 	log    *zap.Logger
 	start  *startup
-	client net.Conn
-	server net.Conn
+	client link
+	server link
+
+	// clientSocket and serverSocket are client and server where those are not under
+	// TLS, or else nil.
+	clientSocket, serverSocket netloop.Conn
+
 	cancel context.CancelFunc
 	worker string            // as claimed
 	cand   fencing.Candidacy // nil without a resource; set once, before joined
@@ -107,11 +113,14 @@ func (x *session) asked() *announcement {
 
 var _ fencing.Member = (*session)(nil)
 
-func newSession(s *Server, client, server net.Conn, start *startup) *session {
-	return &session{
+func newSession(s *Server, client, server link, start *startup) *session {
+	x := &session{
 		srv: s, id: randomHex(6), start: start, client: client, server: server, log: zap.NewNop(), observer: nobody{},
 		fromClient: bufio.NewReader(client), fromServer: bufio.NewReader(server),
 	}
+	x.clientSocket, _ = client.(netloop.Conn)
+	x.serverSocket, _ = server.(netloop.Conn)
+	return x
 }
 
 // close frees what the session has, however far it came.
@@ -185,7 +194,7 @@ func (x *session) run(ctx context.Context) {
 	x.leave(orderly)
 	// The server sees the end of input as from the client itself: it answers
 	// what it was sent, and ends.
-	halfClose(x.server)
+	_ = x.server.CloseWrite()
 	<-x.downGone
 	linger(x.client)
 }
@@ -213,7 +222,7 @@ func (x *session) hangUp() {
 	if parting != nil {
 		x.say(parting)
 	}
-	halfClose(x.client)
+	_ = x.client.CloseWrite()
 	_ = x.client.SetReadDeadline(aLongTimeAgo)
 }
 
@@ -225,19 +234,10 @@ const (
 	lingerBytes = 1 << 20
 )
 
-func linger(client net.Conn) {
-	halfClose(client)
+func linger(client link) {
+	_ = client.CloseWrite()
 	_ = client.SetReadDeadline(time.Now().Add(lingerTime))
 	_, _ = io.CopyN(io.Discard, client, lingerBytes) // the connection ends either way
-}
-
-// halfClose ends the writing side of a connection.
-func halfClose(c net.Conn) {
-	if w, ok := c.(interface{ CloseWrite() error }); ok {
-		_ = w.CloseWrite()
-		return
-	}
-	_ = c.Close()
 }
 
 // say sends a FATAL error to the client, behind what is being sent, if it was

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -44,8 +45,8 @@ type cancelRequest struct {
 // startupReader is the part of a connection before its session: it reads packets
 // until the one that begins a session or asks for a cancel.
 type startupReader struct {
-	tls  *ClientTLS
-	conn net.Conn // as it came, or under TLS when the client asked for that
+	tls  *pgtls.Clients
+	conn link // as it came, or under TLS when the client asked for that
 }
 
 // read never reads past a packet's end: what follows an SSLRequest would not be
@@ -56,10 +57,12 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 		return nil, nil, err
 	}
 	had, tlsDone, gssDone := first[:], false, false
-	if first[0] == tlsHandshakeByte {
-		if err := r.direct(had); err != nil {
+	if pgtls.BeginsTLS(first[0]) {
+		secured, err := r.tls.AcceptDirect(r.conn, had)
+		if err != nil {
 			return nil, nil, err
 		}
+		r.conn = secured
 		had, tlsDone, gssDone = nil, true, true
 	}
 	for {
@@ -101,13 +104,13 @@ func (r *startupReader) negotiate() (secured bool, err error) {
 		_, err := r.conn.Write([]byte{'N'})
 		return false, err
 	}
-	if unread(r.conn) > 0 {
+	if r.conn.Unread() > 0 {
 		return false, errBytesAfterSSLRequest
 	}
 	if _, err := r.conn.Write([]byte{'S'}); err != nil {
 		return false, err
 	}
-	conn, err := r.tls.accept(r.conn, nil)
+	conn, err := r.tls.Accept(r.conn)
 	if err != nil {
 		return false, err
 	}
@@ -115,22 +118,11 @@ func (r *startupReader) negotiate() (secured bool, err error) {
 	return true, nil
 }
 
-// direct begins TLS without a request, as PostgreSQL 17 allows: the client must
-// name the protocol then.
-func (r *startupReader) direct(first []byte) error {
-	if r.tls == nil {
-		return fmt.Errorf("%w: it came without a request, and TLS is off", errHandshake)
-	}
-	secured, err := r.tls.accept(r.conn, first)
-	if err != nil {
-		return err
-	}
-	if secured.ConnectionState().NegotiatedProtocol != alpn {
-		_ = secured.Close()
-		return fmt.Errorf("%w: it came without a request, and did not name the protocol (ALPN)", errHandshake)
-	}
-	r.conn = secured
-	return nil
+// errBytesAfterSSLRequest is what Postgres says to bytes that came in the clear and would be
+// taken for those of the secured connection (CVE-2021-23214).
+var errBytesAfterSSLRequest = &fencing.Refusal{
+	SQLState: "08P01", Message: "received unencrypted data after SSL request",
+	Detail: "This could be either a client-software bug or evidence of an attempted man-in-the-middle attack.",
 }
 
 // errPacketLength is not told to the client, by Postgres neither: a driver whose

@@ -38,7 +38,7 @@ type startupGuard struct {
 }
 
 // guardStartup begins to guard a startup that must be over at until.
-func guardStartup(parent context.Context, client net.Conn, until time.Time) *startupGuard {
+func guardStartup(parent context.Context, client link, until time.Time) *startupGuard {
 	timed, cancel := context.WithCancelCause(parent)
 	ctx, stop := untilGone(timed, client, goneWait, errClientGone)
 	g := &startupGuard{Context: ctx, until: until}
@@ -70,13 +70,13 @@ func (g *startupGuard) wake(conns ...net.Conn) (unwake func() bool) {
 
 // untilGone returns a context that ends, by cause, when the peer has sent all it
 // will and wait is over. stop ends it, and frees what it has.
-func untilGone(parent context.Context, peer net.Conn, wait time.Duration, cause error) (ctx context.Context, stop func()) {
+func untilGone(parent context.Context, peer link, wait time.Duration, cause error) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		select {
-		case <-sentAll(peer):
+		case <-socketBelow(peer).PeerEnded():
 		case <-ctx.Done():
 			return
 		}
@@ -87,15 +87,6 @@ func untilGone(parent context.Context, peer net.Conn, wait time.Duration, cause 
 		}
 	}()
 	return ctx, func() { cancel(nil); <-done }
-}
-
-// sentAll returns a channel that is closed when the peer has sent all it will,
-// also before that was read. It is nil if nobody tells.
-func sentAll(c net.Conn) <-chan struct{} {
-	if s, ok := rawConn(c).(*socket); ok {
-		return s.sentAll
-	}
-	return nil
 }
 
 // serverLate is what a client is told when the server did not answer in time.

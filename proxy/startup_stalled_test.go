@@ -18,6 +18,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // stallingServer stands in front of a Postgres, and says nothing more to a
@@ -160,7 +161,7 @@ func stalledProxies(t *testing.T, timeout time.Duration) []*stalledProxy {
 			cfg.Upstream, cfg.StartupTimeout, cfg.DialTimeout = s.address, timeout, 10*time.Minute
 			if s.tls {
 				var err error
-				if cfg.UpstreamTLS, err = proxy.NewUpstreamTLS(proxy.UpstreamTLSConfig{}); err != nil {
+				if cfg.UpstreamTLS, err = pgtls.NewUpstream(pgtls.UpstreamConfig{}); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
-	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 func TestPsqlUnderTLS(t *testing.T) {
@@ -84,7 +84,7 @@ func TestPgxUnderTLS(t *testing.T) {
 // those of a Postgres that has hostssl lines alone.
 func TestRequiredTLS(t *testing.T) {
 	t.Parallel()
-	s := newSides(t, sidesConfig{client: func(c *proxy.ClientTLSConfig) { c.Require = true }})
+	s := newSides(t, sidesConfig{client: func(c *pgtls.ClientsConfig) { c.Require = true }})
 	forced := pgtest.Start(t, pgtest.WithTLS(s.server, s.ca), pgtest.WithForcedTLS(""))
 	startup := wiretest.Startup("user", pgtest.App, "database", s.db)
 	c, direct := wiretest.Dial(t, s.addr), wiretest.Dial(t, forced.Addr())
@@ -112,7 +112,7 @@ func TestRequiredTLS(t *testing.T) {
 // Postgres under TLS.
 func TestCancelUnderTLS(t *testing.T) {
 	t.Parallel()
-	eachTLS(t, sidesConfig{client: func(c *proxy.ClientTLSConfig) { c.Require = true }}, func(t *testing.T, s *sides) {
+	eachTLS(t, sidesConfig{client: func(c *pgtls.ClientsConfig) { c.Require = true }}, func(t *testing.T, s *sides) {
 		admin := s.pg.Connect(t, pgtest.Superuser, s.db)
 		c := s.secure(t, false)
 		c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
@@ -155,22 +155,22 @@ func TestClientCertificates(t *testing.T) {
 	certificates := map[string]*pgtest.Pair{"none": nil, "good": &good, "other": &other, "foreign": &foreign, "expired": &expired}
 	const pass, broken = "", "broken"
 	for word, c := range map[string]struct {
-		asked proxy.ClientCert
+		asked pgtls.ClientCert
 		want  map[string]string
 	}{
-		"optional": {proxy.ClientCertOptional, map[string]string{"none": pass, "good": pass, "other": pass, "foreign": broken, "expired": broken}},
-		"verify-ca": {proxy.ClientCertVerifyCA, map[string]string{
+		"optional": {pgtls.ClientCertOptional, map[string]string{"none": pass, "good": pass, "other": pass, "foreign": broken, "expired": broken}},
+		"verify-ca": {pgtls.ClientCertVerifyCA, map[string]string{
 			"none": "connection requires a valid client certificate", "good": pass, "other": pass, "foreign": broken, "expired": broken,
 		}},
-		"verify-full": {proxy.ClientCertVerifyFull, map[string]string{
+		"verify-full": {pgtls.ClientCertVerifyFull, map[string]string{
 			"none": "connection requires a valid client certificate", "good": pass,
 			"other": `authentication failed for user "app"`, "foreign": broken, "expired": broken,
 		}},
 	} {
 		t.Run(word, func(t *testing.T) {
 			t.Parallel()
-			s := newSides(t, sidesConfig{client: func(cfg *proxy.ClientTLSConfig) {
-				cfg.ClientCAFile, cfg.ClientCert, cfg.Require = ca.File, c.asked, c.asked != proxy.ClientCertOptional
+			s := newSides(t, sidesConfig{client: func(cfg *pgtls.ClientsConfig) {
+				cfg.ClientCAFile, cfg.ClientCert, cfg.Require = ca.File, c.asked, c.asked != pgtls.ClientCertOptional
 			}})
 			addresses := map[string]string{"Fencepost": s.addr}
 			if word != "optional" {
@@ -194,26 +194,5 @@ func TestClientCertificates(t *testing.T) {
 				}
 			}
 		})
-	}
-}
-
-// TestWrongFilesAreRefusedAtTheStart by an error that names them.
-func TestWrongFilesAreRefusedAtTheStart(t *testing.T) {
-	t.Parallel()
-	ca := pgtest.NewAuthority(t)
-	one, two := ca.Issue(t, pgtest.Subject{Name: "one"}), ca.Issue(t, pgtest.Subject{Name: "two"})
-	for name, c := range map[string]struct {
-		cfg  proxy.ClientTLSConfig
-		want string
-	}{
-		"no key":           {proxy.ClientTLSConfig{CertFile: one.CertFile}, "needs a certificate and its key"},
-		"missing":          {proxy.ClientTLSConfig{CertFile: one.CertFile, KeyFile: one.KeyFile + "x"}, one.KeyFile + "x"},
-		"another key":      {proxy.ClientTLSConfig{CertFile: one.CertFile, KeyFile: two.KeyFile}, "private key does not match"},
-		"no authority":     {proxy.ClientTLSConfig{CertFile: one.CertFile, KeyFile: one.KeyFile, ClientCAFile: one.KeyFile}, "holds no certificate"},
-		"nothing required": {proxy.ClientTLSConfig{CertFile: one.CertFile, KeyFile: one.KeyFile, ClientCAFile: ca.File, ClientCert: proxy.ClientCertVerifyCA}, "must use TLS"},
-	} {
-		if _, err := proxy.NewClientTLS(c.cfg); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }

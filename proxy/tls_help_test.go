@@ -20,6 +20,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // sides is a proxy with TLS towards its clients and towards Postgres.
@@ -38,8 +39,8 @@ type sidesConfig struct {
 	major    int // of Postgres, 0 for the default one
 	pg       *pgtest.Server
 	ca       *pgtest.Authority
-	client   func(*proxy.ClientTLSConfig)
-	upstream func(*proxy.UpstreamTLSConfig)
+	client   func(*pgtls.ClientsConfig)
+	upstream func(*pgtls.UpstreamConfig)
 	proxy    func(*proxy.Config)
 }
 
@@ -55,22 +56,22 @@ func newSides(t *testing.T, c sidesConfig) *sides {
 		pg, s.ca, s.server = pgtest.SharedTLS(t, c.major)
 	}
 	s.own = s.ca.Issue(t, pgtest.Subject{Name: "fencepost", Hosts: []string{"localhost", "127.0.0.1"}})
-	client := proxy.ClientTLSConfig{CertFile: s.own.CertFile, KeyFile: s.own.KeyFile}
+	client := pgtls.ClientsConfig{CertFile: s.own.CertFile, KeyFile: s.own.KeyFile}
 	if c.client != nil {
 		c.client(&client)
 	}
-	upstream := proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, CAFile: s.ca.File, ServerName: "localhost"}
+	upstream := pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: s.ca.File, ServerName: "localhost"}
 	if c.upstream != nil {
 		c.upstream(&upstream)
 	}
 	core, log := observer.New(zapcore.DebugLevel)
 	s.log = log
 	client.Logger, upstream.Logger = zap.New(core), zap.New(core)
-	clientSide, err := proxy.NewClientTLS(client)
+	clientSide, err := pgtls.NewClients(client)
 	if err != nil {
 		t.Fatal(err)
 	}
-	upstreamSide, err := proxy.NewUpstreamTLS(upstream)
+	upstreamSide, err := pgtls.NewUpstream(upstream)
 	if err != nil {
 		t.Fatal(err)
 	}

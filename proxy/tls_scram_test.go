@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // TestChannelBinding: it is offered where the client sees the server's own
@@ -25,7 +26,7 @@ func TestChannelBinding(t *testing.T) {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			eachTLS(t, sidesConfig{
-				client: func(cfg *proxy.ClientTLSConfig) {
+				client: func(cfg *pgtls.ClientsConfig) {
 					if _, _, pair := pgtest.SharedTLS(t, 0); c.same {
 						cfg.CertFile, cfg.KeyFile = pair.CertFile, pair.KeyFile
 					}

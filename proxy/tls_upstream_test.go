@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // TestCertificateOfPostgresIsVerified as far as the mode says; the client is told
@@ -29,29 +30,29 @@ func TestCertificateOfPostgresIsVerified(t *testing.T) {
 	const accepted = "the server's certificate is not accepted"
 	for name, c := range map[string]struct {
 		pg      *pgtest.Server
-		cfg     proxy.UpstreamTLSConfig
+		cfg     pgtls.UpstreamConfig
 		failure string // what the client is told
 		logged  string
 	}{
-		"require":                     {shared, proxy.UpstreamTLSConfig{}, "", ""},
-		"require, expired":            {expired, proxy.UpstreamTLSConfig{}, "", ""},
-		"verify-ca":                   {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyCA, CAFile: ca.File}, "", ""},
-		"verify-ca, another name":     {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyCA, CAFile: ca.File, ServerName: "db.example"}, "", ""},
-		"verify-ca, another CA":       {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyCA, CAFile: other.File}, accepted, "unknown authority"},
-		"verify-ca, expired":          {expired, proxy.UpstreamTLSConfig{Verify: proxy.VerifyCA, CAFile: ca.File}, accepted, "expired"},
-		"verify-full":                 {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, "", ""},
-		"verify-full by address":      {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, CAFile: ca.File, ServerName: "127.0.0.1"}, "", ""},
-		"verify-full, 1.3":            {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, CAFile: ca.File, ServerName: "localhost", MinVersion: tls.VersionTLS13}, "", ""},
-		"verify-full, another name":   {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, CAFile: ca.File, ServerName: "db.example"}, accepted, "db.example"},
-		"verify-full, another CA":     {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, CAFile: other.File, ServerName: "localhost"}, accepted, "unknown authority"},
-		"verify-full, the system's":   {shared, proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, ServerName: "localhost"}, accepted, "unknown authority"},
-		"verify-full, expired":        {expired, proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, accepted, "expired"},
-		"a server without TLS":        {pgtest.Shared(t), proxy.UpstreamTLSConfig{}, "the server does not support SSL", "does not speak TLS"},
-		"a server without TLS, by CA": {pgtest.Shared(t), proxy.UpstreamTLSConfig{Verify: proxy.VerifyCA, CAFile: ca.File}, "the server does not support SSL", "does not speak TLS"},
+		"require":                     {shared, pgtls.UpstreamConfig{}, "", ""},
+		"require, expired":            {expired, pgtls.UpstreamConfig{}, "", ""},
+		"verify-ca":                   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, "", ""},
+		"verify-ca, another name":     {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File, ServerName: "db.example"}, "", ""},
+		"verify-ca, another CA":       {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: other.File}, accepted, "unknown authority"},
+		"verify-ca, expired":          {expired, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, accepted, "expired"},
+		"verify-full":                 {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, "", ""},
+		"verify-full by address":      {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "127.0.0.1"}, "", ""},
+		"verify-full, 1.3":            {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost", MinVersion: tls.VersionTLS13}, "", ""},
+		"verify-full, another name":   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "db.example"}, accepted, "db.example"},
+		"verify-full, another CA":     {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: other.File, ServerName: "localhost"}, accepted, "unknown authority"},
+		"verify-full, the system's":   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, ServerName: "localhost"}, accepted, "unknown authority"},
+		"verify-full, expired":        {expired, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, accepted, "expired"},
+		"a server without TLS":        {pgtest.Shared(t), pgtls.UpstreamConfig{}, "the server does not support SSL", "does not speak TLS"},
+		"a server without TLS, by CA": {pgtest.Shared(t), pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, "the server does not support SSL", "does not speak TLS"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			s := newSides(t, sidesConfig{pg: c.pg, ca: ca, upstream: func(u *proxy.UpstreamTLSConfig) { *u = c.cfg }})
+			s := newSides(t, sidesConfig{pg: c.pg, ca: ca, upstream: func(u *pgtls.UpstreamConfig) { *u = c.cfg }})
 			conn := s.secure(t, false)
 			conn.Send(wiretest.Startup("user", pgtest.Superuser, "database", s.db))
 			if c.failure != "" {
@@ -108,7 +109,7 @@ func TestServerThatForcesTLS(t *testing.T) {
 // controlUnderTLS makes the fence's own connections as the program does.
 func (s *sides) controlUnderTLS(t *testing.T) {
 	t.Helper()
-	side, err := proxy.NewUpstreamTLS(proxy.UpstreamTLSConfig{Verify: proxy.VerifyFull, CAFile: s.ca.File, ServerName: "localhost"})
+	side, err := pgtls.NewUpstream(pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: s.ca.File, ServerName: "localhost"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +130,7 @@ func TestServerThatAsksForACertificate(t *testing.T) {
 	pg := pgtest.Start(t, pgtest.WithTLS(pair, ca), pgtest.WithForcedTLS("verify-ca"))
 	own := ca.Issue(t, pgtest.Subject{Name: "fencepost"})
 	for name, with := range map[string]bool{"given": true, "missing": false} {
-		s := newSides(t, sidesConfig{pg: pg, ca: ca, upstream: func(u *proxy.UpstreamTLSConfig) {
+		s := newSides(t, sidesConfig{pg: pg, ca: ca, upstream: func(u *pgtls.UpstreamConfig) {
 			if with {
 				u.CertFile, u.KeyFile = own.CertFile, own.KeyFile
 			}
@@ -196,7 +197,7 @@ func TestRenewedFilesNeedNoRestart(t *testing.T) {
 	other := pgtest.NewAuthority(t)
 	roots := t.TempDir() + "/roots.crt"
 	copyFile(t, other.File, roots)
-	s := newSides(t, sidesConfig{upstream: func(u *proxy.UpstreamTLSConfig) { u.CAFile = roots }})
+	s := newSides(t, sidesConfig{upstream: func(u *pgtls.UpstreamConfig) { u.CAFile = roots }})
 	shown := func() string {
 		c := s.secure(t, false)
 		defer c.Close()

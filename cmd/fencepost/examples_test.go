@@ -14,6 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -103,7 +104,8 @@ func startExampleWorker(t *testing.T, r *running, db, name string) *exampleWorke
 	w.cmd = exec.Command("sh", filepath.Join("..", "..", "examples", "worker.sh"))
 	w.cmd.Env = append(os.Environ(), "WORKER="+name, "PGHOST="+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db)
 	w.cmd.Stdout, w.cmd.Stderr = w, w
-	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	child.EndWithParent(w.cmd, syscall.SIGKILL)
 	if err := w.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

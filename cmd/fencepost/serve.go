@@ -19,6 +19,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
 	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 const serveAbout = `
@@ -65,8 +66,8 @@ type serving struct {
 	consul    *consul.Client // nil with the embedded elector
 	elections *election.Elections
 	proxy     *proxy.Server
-	tls       *proxy.ClientTLS   // nil if clients are not offered TLS
-	upstream  *proxy.UpstreamTLS // nil if the connections to Postgres do not use TLS
+	tls       *pgtls.Clients  // nil if clients are not offered TLS
+	upstream  *pgtls.Upstream // nil if the connections to Postgres do not use TLS
 	listener  net.Listener
 	admin     net.Listener // nil if disabled
 	draining  atomic.Bool
@@ -219,7 +220,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 
 // openStore opens the fence of one database as the control role. blocked, if not nil,
 // is called with what blocks takeovers.
-func openStore(ctx context.Context, cfg Config, upstream *proxy.UpstreamTLS, database string, log *zap.Logger,
+func openStore(ctx context.Context, cfg Config, upstream *pgtls.Upstream, database string, log *zap.Logger,
 	blocked func(resource string, by []string)) (*store.Store, error) {
 	latest, err := migrations.Latest()
 	if err != nil {

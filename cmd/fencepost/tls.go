@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
 // TLSConfig configures TLS for clients.
@@ -38,16 +38,16 @@ const noTLS = "disable"
 
 var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
-var clientCerts = map[string]proxy.ClientCert{
-	"optional":    proxy.ClientCertOptional,
-	"verify-ca":   proxy.ClientCertVerifyCA,
-	"verify-full": proxy.ClientCertVerifyFull,
+var clientCerts = map[string]pgtls.ClientCert{
+	"optional":    pgtls.ClientCertOptional,
+	"verify-ca":   pgtls.ClientCertVerifyCA,
+	"verify-full": pgtls.ClientCertVerifyFull,
 }
 
-var upstreamVerifies = map[string]proxy.UpstreamVerify{
-	"require":     proxy.VerifyNothing,
-	"verify-ca":   proxy.VerifyCA,
-	"verify-full": proxy.VerifyFull,
+var upstreamVerifies = map[string]pgtls.Verify{
+	"require":     pgtls.VerifyNothing,
+	"verify-ca":   pgtls.VerifyCA,
+	"verify-full": pgtls.VerifyFull,
 }
 
 func (c *TLSConfig) validate(fault faultf) {
@@ -87,12 +87,12 @@ func (c *UpstreamTLSConfig) validate(fault faultf) {
 }
 
 // newClientTLS builds the TLS configuration for clients; nil if disabled.
-func newClientTLS(cfg Config, log *zap.Logger) (*proxy.ClientTLS, error) {
+func newClientTLS(cfg Config, log *zap.Logger) (*pgtls.Clients, error) {
 	c := cfg.TLS
 	if c.Mode == noTLS {
 		return nil, nil
 	}
-	side, err := proxy.NewClientTLS(proxy.ClientTLSConfig{
+	side, err := pgtls.NewClients(pgtls.ClientsConfig{
 		CertFile: c.CertFile, KeyFile: c.KeyFile, ClientCAFile: c.ClientCAFile,
 		ClientCert: clientCerts[c.ClientCert], Require: c.Mode == "require",
 		MinVersion: tlsVersions[c.MinVersion], Logger: log.Named("tls"),
@@ -104,7 +104,7 @@ func newClientTLS(cfg Config, log *zap.Logger) (*proxy.ClientTLS, error) {
 }
 
 // newUpstreamTLS builds the TLS configuration for Postgres; nil if disabled.
-func newUpstreamTLS(cfg Config, log *zap.Logger) (*proxy.UpstreamTLS, error) {
+func newUpstreamTLS(cfg Config, log *zap.Logger) (*pgtls.Upstream, error) {
 	c := cfg.Upstream.TLS
 	if c.Mode == noTLS {
 		return nil, nil
@@ -117,7 +117,7 @@ func newUpstreamTLS(cfg Config, log *zap.Logger) (*proxy.UpstreamTLS, error) {
 		}
 		name = host
 	}
-	side, err := proxy.NewUpstreamTLS(proxy.UpstreamTLSConfig{
+	side, err := pgtls.NewUpstream(pgtls.UpstreamConfig{
 		Verify: upstreamVerifies[c.Mode], CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
 		ServerName: name, MinVersion: tlsVersions[c.MinVersion], Logger: log.Named("tls"),
 	})

@@ -21,6 +21,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 // ManagementToken is the token with all privileges of an agent started WithACL.
@@ -188,9 +190,7 @@ func startOnce(opts ...Option) (*Agent, error) {
 	}
 	a.cmd = exec.Command(binary, "agent", "-dev", "-hcl", config(o, ports))
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
-	// The signal is sent when the thread that started the child ends; the Go runtime
-	// keeps its threads.
-	a.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	child.EndWithParent(a.cmd, syscall.SIGKILL)
 	if err := a.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", binary, err)
 	}

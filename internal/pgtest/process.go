@@ -9,6 +9,8 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 // process is one running postmaster. Its goroutine starts it, waits for it, and keeps
@@ -22,7 +24,7 @@ type process struct {
 // startProcess runs the command until it ends. The server dies with this process: it
 // gets SIGQUIT, which is an immediate shutdown.
 func startProcess(cmd *exec.Cmd) (*process, error) {
-	dieWithParent(cmd.SysProcAttr)
+	child.EndWithParent(cmd, syscall.SIGQUIT)
 	p := &process{done: make(chan struct{})}
 	started := make(chan error)
 	go func() {

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 // process is a child whose two outputs are read line by line to their end. It is killed
@@ -33,9 +35,7 @@ func start(t testing.TB, cmd *exec.Cmd, line func(string)) *process {
 		t.Fatalf("create a pipe: %v", err)
 	}
 	cmd.Stdout, cmd.Stderr = write, write
-	// The signal is sent when the thread that started the child ends; the Go runtime
-	// keeps its threads.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	child.EndWithParent(cmd, syscall.SIGKILL)
 	err = cmd.Start()
 	_ = write.Close() // the child has its own
 	if err != nil {

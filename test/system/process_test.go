@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 // process is a child that is killed when this program dies. Its goroutine waits for it.
@@ -21,9 +23,7 @@ type process struct {
 // startProcess runs cmd, and kills it at the end of the test if it is still running.
 func startProcess(t testing.TB, name string, cmd *exec.Cmd) *process {
 	t.Helper()
-	// The signal is sent when the thread that started the child ends; the Go runtime
-	// keeps its threads.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	child.EndWithParent(cmd, syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
 		t.Fatalf("start %s: %v", name, err)
 	}

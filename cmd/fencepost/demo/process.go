@@ -10,6 +10,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/child"
 )
 
 // process is a child that is killed when this program dies. Its owner calls stop, which
@@ -28,7 +30,7 @@ func startProcess(name string, cmd *exec.Cmd) (*process, error) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid = true
-	cmd.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	child.EndWithParent(cmd, syscall.SIGKILL)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}

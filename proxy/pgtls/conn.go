@@ -1,13 +1,29 @@
-package proxy
+package pgtls
 
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"errors"
 	"net"
 	"os"
 	"sync/atomic"
 	"time"
 )
+
+// Stream is what TLS can lie above, and what a connection under TLS is itself.
+type Stream interface {
+	net.Conn
+
+	// CloseWrite ends the writing side; what was written still arrives.
+	CloseWrite() error
+
+	// Unread returns how many bytes of the peer's have arrived and were not read. It
+	// is 0 only if there are none. What cannot be known counts as pending. Only the
+	// goroutine that reads may call it.
+	Unread() int
+}
+
+var _ Stream = (*Conn)(nil)
 
 // maxRecord is the most that is put into one TLS record for a client, in bytes.
 // Postgres flushes by this size, and programs that use libpq's asynchronous
@@ -31,8 +47,8 @@ const recordHeaderLen = 5
 // the end of one record. So all that the tls.Conn holds back is that record's
 // rest, and whether anything is pending can be told.
 type recordConn struct {
-	net.Conn
-	ahead   []byte // read behind the end of a record
+	Stream
+	ahead   []byte // read past the end of a record
 	head    [recordHeaderLen]byte
 	have    int  // bytes of head that were handed out; 0 between records
 	left    int  // bytes of the record that are still to come, once head is whole
@@ -45,7 +61,7 @@ func (c *recordConn) Read(b []byte) (int, error) {
 		return 0, os.ErrDeadlineExceeded // a tls.Conn survives that
 	}
 	if len(c.ahead) == 0 {
-		n, err := c.Conn.Read(b)
+		n, err := c.Stream.Read(b)
 		m := c.advance(b[:n])
 		if m < n {
 			c.ahead, err = append([]byte(nil), b[m:n]...), nil
@@ -94,28 +110,28 @@ func (c *recordConn) SetWriteDeadline(t time.Time) error {
 	if limit := time.Now().Add(most); t.After(limit) {
 		t = limit
 	}
-	return c.Conn.SetWriteDeadline(t)
+	return c.Stream.SetWriteDeadline(t)
 }
 
-// tlsConn is a connection under TLS, its handshake done.
-type tlsConn struct {
+// Conn is a connection under TLS, its handshake done.
+type Conn struct {
 	*tls.Conn
 	records *recordConn
 	chunk   int    // the most that one record holds, 0 for what TLS allows
 	server  []byte // the certificate of the server's end, in DER
 	more    bool   // the last Read filled its buffer: decoded bytes may be left
-	found   bool   // unread found one, and keeps it
+	found   bool   // Unread found one, and keeps it
 	kept    [1]byte
 }
 
-// newTLSConn wraps t, which speaks over records.
-func newTLSConn(t *tls.Conn, records *recordConn, server []byte, chunk int) *tlsConn {
-	return &tlsConn{Conn: t, records: records, server: server, chunk: chunk}
+// newConn wraps t, which speaks over records.
+func newConn(t *tls.Conn, records *recordConn, server []byte, chunk int) *Conn {
+	return &Conn{Conn: t, records: records, server: server, chunk: chunk}
 }
 
 // Read is like that of any connection. It must not be called by two goroutines
 // at once.
-func (c *tlsConn) Read(b []byte) (int, error) {
+func (c *Conn) Read(b []byte) (int, error) {
 	if c.found && len(b) > 0 {
 		c.found = false
 		return copy(b, c.kept[:]), nil
@@ -125,25 +141,28 @@ func (c *tlsConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// unread returns 0 only if nothing of the peer's has arrived that Read has not
+// Unread returns 0 only if nothing of the peer's has arrived that Read has not
 // returned: not in the socket, not as a part of a record, not decoded. Only the
 // goroutine that reads may call it.
-func (c *tlsConn) unread() int {
+func (c *Conn) Unread() int {
 	if c.more && !c.found {
 		c.records.dry = true
 		n, _ := c.Conn.Read(c.kept[:])
 		c.records.dry = false
 		c.found = n > 0
-		c.more = c.found // there may be more behind it
+		c.more = c.found // there may be more after it
 	}
 	if c.found || c.records.have > 0 || len(c.records.ahead) > 0 {
 		return 1
 	}
-	return unread(c.records.Conn)
+	return c.records.Unread()
 }
 
+// NetConn returns the connection below TLS.
+func (c *Conn) NetConn() net.Conn { return c.records.Stream }
+
 // Write sends b in records of at most c.chunk bytes.
-func (c *tlsConn) Write(b []byte) (n int, err error) {
+func (c *Conn) Write(b []byte) (n int, err error) {
 	for c.chunk > 0 && len(b)-n > c.chunk {
 		k, err := c.Conn.Write(b[n : n+c.chunk])
 		n += k
@@ -157,24 +176,15 @@ func (c *tlsConn) Write(b []byte) (n int, err error) {
 
 // CloseWrite ends the writing side: by close_notify, and below it by the end of
 // the stream.
-func (c *tlsConn) CloseWrite() error {
+func (c *Conn) CloseWrite() error {
 	err := c.Conn.CloseWrite()
-	halfClose(c.records.Conn)
-	return err
+	return errors.Join(err, c.records.CloseWrite())
 }
 
 // Close ends the connection, also under a Write that blocks, and waits for
 // nobody.
-func (c *tlsConn) Close() error {
+func (c *Conn) Close() error {
 	c.records.closing.Store(true)
-	_ = c.records.Conn.SetWriteDeadline(time.Now().Add(closeTime)) // of a Write that blocks
+	_ = c.records.SetWriteDeadline(time.Now().Add(closeTime)) // of a Write that blocks
 	return c.Conn.Close()
-}
-
-// rawConn is the connection below TLS, or c itself.
-func rawConn(c net.Conn) net.Conn {
-	if t, ok := c.(*tlsConn); ok {
-		return t.records.Conn
-	}
-	return c
 }

@@ -1,4 +1,4 @@
-package proxy
+package pgtls
 
 import (
 	"bytes"
@@ -131,9 +131,9 @@ func keyPair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error
 func authorities(file string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("use %s: %w", file, errNoCertificate)
+		return nil, fmt.Errorf("use %s: %w", file, errEmptyFile)
 	}
 	return pool, nil
 }
 
-var errNoCertificate = errors.New("it holds no certificate")
+var errEmptyFile = errors.New("it holds no certificate")

@@ -1,4 +1,4 @@
-package proxy
+package netloop
 
 import (
 	"sync"
@@ -57,4 +57,14 @@ func (d *deadline) set(t time.Time) {
 			close(d.over)
 		}
 	})
+}
+
+// hasPassed reports whether the moment has passed.
+func (d *deadline) hasPassed() bool {
+	select {
+	case <-d.passed():
+		return true
+	default:
+		return false
+	}
 }

@@ -1,4 +1,4 @@
-package proxy
+package pgtls
 
 import (
 	"bytes"
@@ -8,18 +8,19 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy/netloop"
 )
 
 // pieces is a connection whose reads return what is in it, in pieces of any
 // size.
 type pieces struct {
-	net.Conn
+	Stream
 	left []byte
 	rng  *rand.Rand
 }
@@ -48,7 +49,7 @@ func TestRecordsAreHandedOutOneByOne(t *testing.T) {
 			all = append(all, bytes.Repeat([]byte{byte(size)}, size)...)
 			ends[len(all)] = true
 		}
-		c := &recordConn{Conn: &pieces{left: all, rng: rng}}
+		c := &recordConn{Stream: &pieces{left: all, rng: rng}}
 		var got []byte
 		for {
 			b := make([]byte, 1+rng.IntN(2000))
@@ -75,20 +76,40 @@ func TestRecordsAreHandedOutOneByOne(t *testing.T) {
 	}
 }
 
-// pairUnderTLS is a client's end, and the end that Fencepost would have.
-func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *tlsConn) {
+// streamPair returns the two ends of one connection.
+func streamPair(t *testing.T) (a, b Stream) {
 	t.Helper()
-	ca := pgtest.NewAuthority(t)
-	pair := ca.Issue(t, pgtest.Subject{Name: "it", Hosts: []string{"localhost"}})
-	side, err := NewClientTLS(ClientTLSConfig{CertFile: pair.CertFile, KeyFile: pair.KeyFile})
+	loops, err := netloop.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, near := socketPair(t)
+	t.Cleanup(loops.Close)
+	x, y := wiretest.Pair(t)
+	if a, err = loops.Pick().Adopt(x); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = a.Close() })
+	if b, err = loops.Pick().Adopt(y); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.Close() })
+	return a, b
+}
+
+// pairUnderTLS is a client's end, and the end that Fencepost would have.
+func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *Conn) {
+	t.Helper()
+	ca := pgtest.NewAuthority(t)
+	pair := ca.Issue(t, pgtest.Subject{Name: "it", Hosts: []string{"localhost"}})
+	side, err := NewClients(ClientsConfig{CertFile: pair.CertFile, KeyFile: pair.KeyFile})
+	if err != nil {
+		t.Fatal(err)
+	}
+	far, near := streamPair(t)
 	client = tls.Client(far, &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"})
 	shaken := make(chan error, 1)
 	go func() { shaken <- client.Handshake() }()
-	if ours, err = side.accept(near, nil); err != nil {
+	if ours, err = side.Accept(near); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-shaken; err != nil {
@@ -122,7 +143,7 @@ func TestUnreadUnderTLS(t *testing.T) {
 			}
 			got = append(got, b[:n]...)
 			// All of it is on its way through one socket of this machine.
-			if pending := ours.unread() > 0; pending && len(got) == len(sent) {
+			if pending := ours.Unread() > 0; pending && len(got) == len(sent) {
 				t.Fatalf("round %d: all %d bytes were read, and some are said to be pending", round, len(sent))
 			} else if !pending && len(got) < len(sent) && !arrives(ours) {
 				t.Fatalf("round %d: %d of %d bytes were read, and none is said to be pending", round, len(got), len(sent))
@@ -135,9 +156,9 @@ func TestUnreadUnderTLS(t *testing.T) {
 }
 
 // arrives waits for bytes that the network still has.
-func arrives(c *tlsConn) bool {
+func arrives(c *Conn) bool {
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
-		if c.unread() > 0 {
+		if c.Unread() > 0 {
 			return true
 		}
 	}
@@ -150,7 +171,7 @@ func TestReadUnderTLSSurvivesItsDeadline(t *testing.T) {
 	client, ours := pairUnderTLS(t)
 	b := make([]byte, 100)
 	for i := range 5 {
-		_ = ours.SetReadDeadline(aLongTimeAgo)
+		_ = ours.SetReadDeadline(time.Unix(1, 0))
 		if n, err := ours.Read(b); n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Fatalf("read %d, %v", n, err)
 		}
@@ -200,22 +221,22 @@ func TestClosingWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	for name, blocked := range map[string]bool{"a full socket": false, "a Write that blocks": true} {
 		_, ours := pairUnderTLS(t)
-		_ = ours.records.Conn.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+		_ = ours.records.Stream.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 		written := make(chan struct{})
 		fill := func() {
 			defer close(written)
 			for junk := make([]byte, 1<<20); ; {
-				if _, err := ours.records.Conn.Write(junk); err != nil { // below TLS: its state stays whole
+				if _, err := ours.records.Stream.Write(junk); err != nil { // below TLS: its state stays whole
 					return
 				}
 			}
 		}
 		if blocked {
-			_ = ours.records.Conn.SetWriteDeadline(time.Time{})
+			_ = ours.records.Stream.SetWriteDeadline(time.Time{})
 			go fill()
 		} else {
 			fill()
-			_ = ours.records.Conn.SetWriteDeadline(time.Time{})
+			_ = ours.records.Stream.SetWriteDeadline(time.Time{})
 		}
 		begun := time.Now()
 		_ = ours.Close()
@@ -225,9 +246,9 @@ func TestClosingWaitsForNobody(t *testing.T) {
 		<-written
 	}
 	_, ours := pairUnderTLS(t)
-	_ = ours.records.Conn.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+	_ = ours.records.Stream.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
 	for junk := make([]byte, 1<<20); ; {
-		if _, err := ours.records.Conn.Write(junk); err != nil {
+		if _, err := ours.records.Stream.Write(junk); err != nil {
 			break
 		}
 	}

@@ -1,0 +1,95 @@
+package netloop
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"syscall"
+)
+
+// Conn is a stream connection whose readiness a Loop tells. It is a net.Conn like
+// any other; besides, it can be read and written without waiting, and its reader
+// can leave the reading to the loop.
+//
+// A Write, its deadlines and Close may be used by any goroutine at any time. Only
+// one goroutine at a time may read, be it by Read, TryRead or OnReadable; and none
+// may call TryWrite during a Write. Deadlines hold for Read, Write and OnReadable.
+// Close ends those that wait: they return net.ErrClosed.
+type Conn interface {
+	net.Conn
+
+	// CloseWrite ends the writing side; what was written still arrives.
+	CloseWrite() error
+
+	// TryRead reads what there is, as Read does, but returns ErrAgain where Read
+	// would wait.
+	TryRead(p []byte) (int, error)
+
+	// TryWrite writes what there is room for, and returns how much that is. It
+	// returns ErrAgain when it is nothing.
+	TryWrite(p []byte) (int, error)
+
+	// OnReadable calls serve now, and then whenever the connection may have become
+	// readable, until it returns false: then OnReadable returns nil. Otherwise it
+	// returns as Read would, when the deadline passes or the connection is closed.
+	// All that has arrived stays to be read then.
+	//
+	// serve must not block, and is not called by two goroutines at a time. It reads
+	// by TryRead once, and stays if that left room in its buffer: what comes later is
+	// told, and so is the end of input. It must not stay without having read.
+	OnReadable(serve func() (stay bool)) error
+
+	// Unread returns how many bytes of the peer's have arrived and were not read. It
+	// is 0 only if there are none. What cannot be known counts as pending. Only the
+	// goroutine that reads may call it.
+	Unread() int
+
+	// PeerEnded is closed when the peer has sent all it will, also before that was
+	// read. Only a peer that has sent more than a few kilobytes since the last read
+	// may be noticed later, when they are read.
+	PeerEnded() <-chan struct{}
+
+	// Written returns how many bytes were taken from us for the peer. It grows while
+	// a long Write is under way.
+	Written() uint64
+
+	// Loop is the loop that adopted the connection.
+	Loop() Loop
+}
+
+// ErrAgain says that a connection has nothing to read now, or no room to write.
+var ErrAgain = errors.New("the connection is not ready")
+
+// stream is what a loop can adopt: a connection with a descriptor.
+type stream interface {
+	net.Conn
+	syscall.Conn
+	CloseWrite() error
+}
+
+// streamOf returns conn as a stream, or closes it.
+func streamOf(conn net.Conn) (stream, error) {
+	s, ok := conn.(stream)
+	if !ok {
+		_ = conn.Close()
+		return nil, fmt.Errorf("take connection over: a %T is no stream with a descriptor", conn)
+	}
+	return s, nil
+}
+
+// opError is how package net would tell that op failed on c.
+func opError(c net.Conn, op string, err error) error {
+	if errno, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, errno)
+	}
+	return &net.OpError{Op: op, Net: c.RemoteAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+}
+
+// notify leaves a token for who waits, or will.
+func notify(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

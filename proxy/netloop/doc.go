@@ -1,0 +1,36 @@
+// Package netloop moves bytes: stream connections whose readiness is told by event
+// loops of our own. It knows nothing of what the bytes mean, and imports nothing
+// of ours.
+//
+// A Conn is a net.Conn. Its reader may also call OnReadable and leave the waiting
+// to the loop, which then runs the reader's callback whenever there is something
+// to read. So a proxy moves a message by one read and one write, without a read
+// that finds nothing and without a switch of goroutines; and what may wait stays
+// plain blocking code, which goes on where the callback stopped.
+//
+// # Two implementations
+//
+// On Linux a Loop is an epoll descriptor and one goroutine for all of its
+// connections, which runs the callbacks one after the other. On other Unix
+// systems, and with the build tag fencepost_plainnet, a Conn lies above a plain
+// net.Conn: a goroutine of its own waits in the runtime's poller and reads ahead,
+// and the callback is run by the goroutine that called OnReadable. The tests hold
+// both to the same contract.
+//
+// # Goroutines
+//
+// A Loop's goroutine is owned by the Loops that started it, whose Close waits for
+// it. A plain connection's is owned by the connection, whose Close waits for it.
+//
+// # What always holds
+//
+//   - Nothing blocks on a loop's goroutine: neither the package nor a callback. It
+//     would hold up every other connection of the loop.
+//   - A callback that stays is called again for whatever arrives after its read,
+//     the end of input included; and when OnReadable has returned, the callback is
+//     not called any more.
+//   - Unread is 0 only if all that has arrived was read. The fence rests on this:
+//     see "Told" in ARCHITECTURE.md.
+//   - A closed connection's events reach no other connection, even one that has got
+//     its descriptor.
+package netloop

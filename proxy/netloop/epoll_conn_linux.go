@@ -1,0 +1,246 @@
+package netloop
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// epollConn is a Conn whose readiness is told by an epollLoop, not by the
+// runtime's poller. Between two bytes of its peer's it costs neither a read that
+// finds nothing nor a switch of goroutines.
+type epollConn struct {
+	loop          *epollLoop
+	key           int32 // in loop
+	local, remote net.Addr
+
+	// A system call on the descriptor holds use, so that Close cannot give its
+	// number to somebody else meanwhile. None of them blocks.
+	use struct {
+		sync.RWMutex
+		fd int // -1 when closed
+	}
+	closed chan struct{}
+
+	reading, writing            sync.Mutex // one Read, one Write at a time
+	readable, writable          chan struct{}
+	readDeadline, writeDeadline deadline
+
+	ended   atomic.Bool   // the peer has sent all it will
+	sentAll chan struct{} // closed when ended is set
+	wrote   atomic.Uint64 // bytes that were taken from us
+
+	fastPath struct {
+		sync.Mutex
+		serve func() (stay bool)
+		left  chan struct{}
+	}
+}
+
+// newEpollConn takes conn's descriptor over. conn is closed; on failure too.
+func newEpollConn(l *epollLoop, conn stream) (*epollConn, error) {
+	defer conn.Close() // again is harmless
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	fd, dupErr := -1, error(nil)
+	if err := raw.Control(func(old uintptr) { fd, dupErr = unix.FcntlInt(old, unix.F_DUPFD_CLOEXEC, 3) }); err != nil {
+		return nil, err
+	}
+	if dupErr != nil {
+		return nil, os.NewSyscallError("fcntl", dupErr)
+	}
+	c := &epollConn{
+		loop: l, local: conn.LocalAddr(), remote: conn.RemoteAddr(), closed: make(chan struct{}), sentAll: make(chan struct{}),
+		readable: make(chan struct{}, 1), writable: make(chan struct{}, 1),
+	}
+	c.use.fd = fd
+	c.fastPath.left = make(chan struct{}, 1)
+	// Of one file the runtime's poller and ours would both be told.
+	if err := conn.Close(); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	if c.key, err = l.add(fd, c); err != nil {
+		_ = unix.Close(fd)
+		return nil, err
+	}
+	return c, nil
+}
+
+// Loop implements Conn.
+func (c *epollConn) Loop() Loop { return c.loop }
+
+// PeerEnded implements Conn.
+func (c *epollConn) PeerEnded() <-chan struct{} { return c.sentAll }
+
+// Written implements Conn.
+func (c *epollConn) Written() uint64 { return c.wrote.Load() }
+
+// LocalAddr implements net.Conn.
+func (c *epollConn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr implements net.Conn.
+func (c *epollConn) RemoteAddr() net.Addr { return c.remote }
+
+// Read implements net.Conn.
+func (c *epollConn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	for {
+		if c.readDeadline.hasPassed() {
+			return 0, c.failed("read", os.ErrDeadlineExceeded)
+		}
+		n, err := c.TryRead(p)
+		if err != ErrAgain {
+			return n, err
+		}
+		select {
+		case <-c.readable:
+		case <-c.closed:
+		case <-c.readDeadline.passed():
+		}
+	}
+}
+
+// Write implements net.Conn.
+func (c *epollConn) Write(p []byte) (done int, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	for {
+		if c.writeDeadline.hasPassed() {
+			return done, c.failed("write", os.ErrDeadlineExceeded)
+		}
+		n, err := c.TryWrite(p[done:])
+		done += n
+		if done == len(p) && err == nil || err != nil && err != ErrAgain {
+			return done, err
+		}
+		if err == nil {
+			continue
+		}
+		select {
+		case <-c.writable:
+		case <-c.closed:
+		case <-c.writeDeadline.passed():
+		}
+	}
+}
+
+// TryRead implements Conn.
+func (c *epollConn) TryRead(p []byte) (int, error) {
+	n, err := c.call(unix.SYS_READ, p)
+	switch {
+	case err != nil && err != ErrAgain:
+		return 0, c.failed("read", err)
+	case err == nil && n == 0 && len(p) > 0:
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// TryWrite implements Conn.
+func (c *epollConn) TryWrite(p []byte) (int, error) {
+	n, err := c.call(unix.SYS_WRITE, p)
+	if err != nil && err != ErrAgain {
+		return 0, c.failed("write", err)
+	}
+	c.wrote.Add(uint64(n))
+	return n, err
+}
+
+// call reads or writes. The descriptor does not block, so the runtime need not
+// know of the system call, and its monitor has nothing to watch.
+func (c *epollConn) call(number uintptr, p []byte) (int, error) {
+	c.use.RLock()
+	defer c.use.RUnlock()
+	if c.use.fd < 0 {
+		return 0, net.ErrClosed
+	}
+	for {
+		n, _, errno := unix.RawSyscall(number, uintptr(c.use.fd), uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)))
+		switch errno {
+		case 0:
+			return int(n), nil
+		case unix.EAGAIN:
+			return 0, ErrAgain
+		case unix.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+func (c *epollConn) failed(op string, err error) error { return opError(c, op, err) }
+
+// Close implements net.Conn.
+func (c *epollConn) Close() error {
+	c.use.Lock()
+	defer c.use.Unlock()
+	if c.use.fd < 0 {
+		return c.failed("close", net.ErrClosed)
+	}
+	c.loop.remove(c.key)
+	err := unix.Close(c.use.fd)
+	c.use.fd = -1
+	close(c.closed)
+	c.readDeadline.set(time.Time{})
+	c.writeDeadline.set(time.Time{})
+	if err != nil {
+		return c.failed("close", err)
+	}
+	return nil
+}
+
+// CloseWrite implements Conn.
+func (c *epollConn) CloseWrite() error {
+	c.use.RLock()
+	defer c.use.RUnlock()
+	if c.use.fd < 0 {
+		return c.failed("shutdown", net.ErrClosed)
+	}
+	if err := unix.Shutdown(c.use.fd, unix.SHUT_WR); err != nil {
+		return c.failed("shutdown", err)
+	}
+	return nil
+}
+
+// Unread implements Conn.
+func (c *epollConn) Unread() int {
+	c.use.RLock()
+	defer c.use.RUnlock()
+	n, err := unix.IoctlGetInt(c.use.fd, unix.SIOCINQ)
+	if err != nil {
+		return 1
+	}
+	return n
+}
+
+// SetDeadline implements net.Conn.
+func (c *epollConn) SetDeadline(t time.Time) error {
+	return errors.Join(c.SetReadDeadline(t), c.SetWriteDeadline(t))
+}
+
+// SetReadDeadline implements net.Conn.
+func (c *epollConn) SetReadDeadline(t time.Time) error { return c.setDeadline(&c.readDeadline, t) }
+
+// SetWriteDeadline implements net.Conn.
+func (c *epollConn) SetWriteDeadline(t time.Time) error { return c.setDeadline(&c.writeDeadline, t) }
+
+func (c *epollConn) setDeadline(d *deadline, t time.Time) error {
+	c.use.RLock()
+	defer c.use.RUnlock()
+	if c.use.fd < 0 {
+		return c.failed("set deadline", net.ErrClosed)
+	}
+	d.set(t)
+	return nil
+}

@@ -1,0 +1,201 @@
+package pgtls
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+)
+
+// Verify says what is asked of the certificate of Postgres.
+type Verify uint8
+
+const (
+	// VerifyNothing takes any certificate: libpq's sslmode=require.
+	VerifyNothing Verify = iota
+	// VerifyCA asks for one of a known authority.
+	VerifyCA
+	// VerifyFull also asks for the server's name in it.
+	VerifyFull
+)
+
+// UpstreamConfig says how Fencepost speaks TLS with Postgres.
+type UpstreamConfig struct {
+	Verify Verify
+	// CAFile holds the authorities of the server's certificate, PEM; "": those of
+	// the system.
+	CAFile string
+	// CertFile and KeyFile are Fencepost's own certificate, if it has one.
+	CertFile, KeyFile string
+	// ServerName is the host's name, to be sent and, with VerifyFull, expected.
+	ServerName string
+	// MinVersion is a version of crypto/tls, 0 for TLS 1.2.
+	MinVersion uint16
+	Logger     *zap.Logger // may be nil
+}
+
+// Upstream is the TLS side towards Postgres, of workers' connections and of
+// Fencepost's own. Its files are read again when they change. It may be used by
+// several goroutines.
+type Upstream struct {
+	cfg   UpstreamConfig
+	files *watchedFiles[upstreamFiles]
+	tls   *tls.Config
+}
+
+type upstreamFiles struct {
+	roots *x509.CertPool // nil: the system's
+	own   *tls.Certificate
+}
+
+// NewUpstream reads the files.
+func NewUpstream(cfg UpstreamConfig) (*Upstream, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	switch {
+	case (cfg.CertFile == "") != (cfg.KeyFile == ""):
+		return nil, errors.New("a certificate for Postgres needs its key, and a key its certificate")
+	case cfg.Verify == VerifyFull && cfg.ServerName == "":
+		return nil, errors.New("no name to expect in the certificate of Postgres")
+	}
+	u := &Upstream{cfg: cfg}
+	var err error
+	if u.files, err = watchFiles(cfg.Logger, u.build, cfg.CAFile, cfg.CertFile, cfg.KeyFile); err != nil {
+		return nil, err
+	}
+	u.tls = &tls.Config{
+		ServerName: cfg.ServerName,
+		NextProtos: []string{alpn},
+		MinVersion: minVersion(cfg.MinVersion),
+		// verify does it, with the authorities as they stand in the file by then.
+		InsecureSkipVerify:          true,
+		VerifyConnection:            u.verify,
+		GetClientCertificate:        u.certificate,
+		DynamicRecordSizingDisabled: true,
+	}
+	return u, nil
+}
+
+func (u *Upstream) build(contents [][]byte) (f upstreamFiles, err error) {
+	if u.cfg.CAFile != "" {
+		if f.roots, err = authorities(u.cfg.CAFile, contents[0]); err != nil {
+			return f, err
+		}
+	}
+	if u.cfg.CertFile != "" {
+		pair, err := keyPair(u.cfg.CertFile, u.cfg.KeyFile, contents[1], contents[2])
+		if err != nil {
+			return f, err
+		}
+		f.own = &pair
+	}
+	return f, nil
+}
+
+// Config is how Fencepost's own connections speak TLS with Postgres, nil where
+// u is.
+func (u *Upstream) Config() *tls.Config {
+	if u == nil {
+		return nil
+	}
+	return u.tls.Clone()
+}
+
+// Reload reads the files again if they changed. What is wrong with them is
+// logged.
+func (u *Upstream) Reload() {
+	if u != nil {
+		u.files.look()
+	}
+}
+
+// ErrUpstreamCertificate says that the certificate of Postgres was not accepted.
+var ErrUpstreamCertificate = errors.New("the certificate of Postgres is not accepted")
+
+// verify is called in each handshake, when all else was agreed on.
+func (u *Upstream) verify(state tls.ConnectionState) error {
+	if u.cfg.Verify == VerifyNothing {
+		return nil
+	}
+	opts := x509.VerifyOptions{Roots: u.files.get().roots, Intermediates: x509.NewCertPool()}
+	if u.cfg.Verify == VerifyFull {
+		opts.DNSName = u.cfg.ServerName
+	}
+	for _, cert := range state.PeerCertificates[1:] {
+		opts.Intermediates.AddCert(cert)
+	}
+	if _, err := state.PeerCertificates[0].Verify(opts); err != nil {
+		return fmt.Errorf("%w: %w", ErrUpstreamCertificate, err)
+	}
+	return nil
+}
+
+// certificate is what Postgres is given when it asks: nothing, if there is none.
+func (u *Upstream) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	if own := u.files.get().own; own != nil {
+		return own, nil
+	}
+	return &tls.Certificate{}, nil
+}
+
+// ErrUpstreamDeclined says that Postgres declined to speak TLS.
+var ErrUpstreamDeclined = errors.New("postgres does not speak TLS")
+
+// ErrUpstreamHandshake says that TLS with Postgres did not come about.
+var ErrUpstreamHandshake = errors.New("no TLS with postgres")
+
+// Secure brings TLS to a connection with Postgres. conn's deadline bounds it.
+func (u *Upstream) Secure(conn Stream) (*Conn, error) {
+	records := &recordConn{Stream: conn}
+	t, err := u.handshake(conn, records)
+	if err != nil {
+		return nil, err
+	}
+	return newConn(t, records, t.ConnectionState().PeerCertificates[0].Raw, 0), nil
+}
+
+// handshake asks for TLS on conn, and speaks it over records.
+func (u *Upstream) handshake(conn, records net.Conn) (*tls.Conn, error) {
+	answer, err := askTLS(conn)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrUpstreamHandshake, err)
+	case answer == 'N':
+		return nil, ErrUpstreamDeclined
+	case answer != 'S':
+		return nil, fmt.Errorf("%w: it answered %q to the request", ErrUpstreamHandshake, answer)
+	}
+	t := tls.Client(records, u.tls)
+	if err := t.Handshake(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUpstreamHandshake, err)
+	}
+	return t, nil
+}
+
+// askTLS asks a server whether it speaks TLS, and reads its answer alone: what
+// came after it would not be under TLS (CVE-2021-23222).
+func askTLS(conn net.Conn) (answer byte, err error) {
+	if _, err := conn.Write(wire.AppendSSLRequest(nil)); err != nil {
+		return 0, err
+	}
+	var b [1]byte
+	_, err = io.ReadFull(conn, b[:])
+	return b[0], err
+}
+
+// Try brings TLS to a connection with Postgres and says goodbye: for who asks
+// whether it would work. conn's deadline bounds it.
+func (u *Upstream) Try(conn net.Conn) error {
+	secured, err := u.handshake(conn, conn)
+	if err == nil {
+		err = secured.Close()
+	}
+	return err
+}
