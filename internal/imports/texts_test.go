@@ -34,7 +34,7 @@ var searches = map[string]string{
 
 // beforeSQL are the prefixes of the names of files whose code runs before a session's
 // first statement.
-var beforeSQL = []string{"config", "startup", "handshake", "tls"}
+var beforeSQL = []string{"config", "dial", "startup", "handshake", "tls"}
 
 // TestOnlyTheAnalysisLooksIntoSQL checks that the proxy has no word lists of its own.
 func TestOnlyTheAnalysisLooksIntoSQL(t *testing.T) {

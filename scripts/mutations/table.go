@@ -132,7 +132,7 @@ var table = []mutation{
 	{name: "without a resource writes are reads", file: theJudge, tests: "^TestSafetyWritePathsOfThoseWhoDoNotLead$/default",
 		old: "|| !m.read(s) {", text: "{"},
 	{name: "a lease that is not confirmed is one", file: theJudge, tests: lapses,
-		old: "	if st.CanWrite() && m.txAnnounced != 0 {", text: "	if (st.CanWrite() || st.Lapsed) && m.txAnnounced != 0 {"},
+		old: "	if st.CanWrite() && m.epochs.inHand.announced != 0 {", text: "	if (st.CanWrite() || st.Lapsed) && m.epochs.inHand.announced != 0 {"},
 	{name: "read-only mode is a check for a follower's writes", file: theJudge, tests: nothing,
 		old: "	if m.txn.Coverage() == gate.Checked && !alone {", text: "	if m.txn.Coverage() >= gate.ReadOnly && !alone {"},
 	{name: "no check in front of a Query", file: theQueries, tests: staleAll + "simple",
@@ -151,7 +151,9 @@ var table = []mutation{
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
 		old: "	c.announced, c.held, c.built = told, held, true", text: "	held = told\n	c.announced, c.held, c.built = told, held, true"},
 	{name: "what was told holds for the transaction in hand", file: "proxy/protocol/machine.go", tests: openedOld,
-		old: "		m.txAnnounced, m.unsynced = m.announced, false", text: "		m.unsynced = false\n	}\n	if m.txAnnounced = m.announced; m.txn.IsOutside() {"},
+		old: "		m.epochs.begins()\n		m.unsynced = false", text: "		m.unsynced = false\n	}\n	if m.epochs.begins(); m.txn.IsOutside() {"},
+	{name: "a COMMIT that did not run ends the transaction", file: "proxy/protocol/announced.go", tests: "^TestSafetyToldBetweenChainedTransactions$/^default$/a_COMMIT_that",
+		old: "mayGoOn() { a.inHand = a.confirmed }", text: "mayGoOn() {}"},
 
 	// What the grammar says.
 	{name: "NOTIFY is a read", file: "fencing/sqltext/tree.go", tests: nothing,
