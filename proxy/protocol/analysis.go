@@ -36,8 +36,8 @@ func (m *Machine) analyzeAs(sql []byte, s sqltext.Settings) *sqltext.Text {
 	switch {
 	case len(sql) <= inlineText:
 		return m.cache.AnalyzeBytes(sql, s)
-	case m.inHand.text != nil && m.inHand.settings == s && m.inHand.sql == string(sql):
-		return m.inHand.text
+	case m.inHand.analysis.text != nil && m.inHand.analysis.settings == s && m.inHand.analysis.sql == string(sql):
+		return m.inHand.analysis.text
 	}
 	if t := m.cache.Lookup(sql, s); t != nil {
 		return t
@@ -51,7 +51,7 @@ func (m *Machine) missing(sql []byte, s sqltext.Settings) bool {
 	if len(sql) > maxAnalyzed || m.analyzeAs(sql, s) != notAnalyzed {
 		return false
 	}
-	m.inHand = analysis{sql: string(sql), settings: s}
+	m.inHand.analysis = analysis{sql: string(sql), settings: s}
 	return true
 }
 
@@ -68,7 +68,7 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 		_, rest, ok := wire.CString(body)
 		sql, types, ok2 := wire.CString(rest)
 		return long && ok && ok2 && m.parseWants(sql, types)
-	case m.MayWrite():
+	case m.leads():
 		return false // what was prepared need not be a read
 	}
 	switch typ {
@@ -92,7 +92,7 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 // queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
 // tell whether it is a read, which decides for those who may not write.
 func (m *Machine) queryWants(text []byte) bool {
-	if info, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.MayWrite() || info.Modifies) {
+	if info, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.leads() || info.Modifies) {
 		return false
 	}
 	return m.missing(text, m.reading(text))
@@ -101,7 +101,7 @@ func (m *Machine) queryWants(text []byte) bool {
 func (m *Machine) parseWants(sql, types []byte) bool {
 	info, quick := sqltext.Quick(sql)
 	proves := (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types)
-	if quick && (info.Modifies || m.MayWrite() && !proves) {
+	if quick && (info.Modifies || m.leads() && !proves) {
 		return false
 	}
 	return m.missing(sql, m.reading(sql))

@@ -41,6 +41,7 @@ func New(c Config) *Machine {
 		unnamed:  unknownStatement,
 		settings: sqltext.Settings{StandardConformingStrings: true, SafeEncoding: true},
 	}
+	m.reads = m.read
 	for _, body := range c.Parameters {
 		m.parameter(body)
 	}
@@ -97,39 +98,40 @@ func (m *Machine) Wants() int { return m.wants }
 
 // RegisterRequest is what to register, after NeedRegister. The caller adds the process id.
 func (m *Machine) RegisterRequest() fencing.RegisterRequest {
-	m.registerHeld = m.held()
+	m.inHand.status, m.inHand.registry = m.status(), registryAnswer{}
+	m.inHand.registry.held = m.held()
 	return fencing.RegisterRequest{
 		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
-		Announced: m.epochs.inHand.announced, Held: m.registerHeld, Flushed: m.flush,
+		Announced: m.epochs.inHand.announced, Held: m.inHand.registry.held, Flushed: m.inHand.flush,
 	}
 }
 
 // Registered says that the backend is registered, or why it is not.
 func (m *Machine) Registered(r *fencing.Refusal) {
-	m.tried, m.registerErr = true, r
+	m.inHand.registry.asked, m.inHand.registry.refusal = true, r
 	if !m.registration.Held() {
 		m.registration = gate.Registered(r)
 	}
 }
 
 // Asked says that NeedCampaign or NeedConfirm was met, whatever came of it.
-func (m *Machine) Asked(n Need) { m.hasAsked = max(m.hasAsked, n) }
+func (m *Machine) Asked(n Need) { m.inHand.done = max(m.inHand.done, n) }
 
 // Refreshed says that the catalog was read again, or cannot be.
-func (m *Machine) Refreshed() { m.renewed = true }
+func (m *Machine) Refreshed() { m.inHand.refreshed = true }
 
 // WantedAnalysis returns the text to analyze, after NeedAnalysis.
 func (m *Machine) WantedAnalysis() (sql string, s sqltext.Settings) {
-	return m.inHand.sql, m.inHand.settings
+	return m.inHand.analysis.sql, m.inHand.analysis.settings
 }
 
 // Analyzed takes the analysis of what WantedAnalysis returned.
-func (m *Machine) Analyzed(t *sqltext.Text) { m.inHand.text = t }
+func (m *Machine) Analyzed(t *sqltext.Text) { m.inHand.analysis.text = t }
 
 // HasRoom reports, after NeedRoom, that FromClient can go on.
 func (m *Machine) HasRoom() bool {
-	if m.waiting || m.retry.discard {
-		return !m.pendingReplies.certain() || m.waiting && m.copying // the server waits for the client
+	if m.inHand.waiting || m.retry.discard {
+		return !m.pendingReplies.certain() || m.inHand.waiting && m.copying // the server waits for the client
 	}
 	return m.pendingReplies.len() <= maxPending/2
 }
@@ -145,7 +147,7 @@ func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.partial }
 func (m *Machine) InsideReply() bool { return m.skipDown > 0 }
 
 // MayWrite reports whether writes may be tried now, in the transaction in hand.
-func (m *Machine) MayWrite() bool { return m.status().CanWrite() && m.epochs.inHand.announced != 0 }
+func (m *Machine) MayWrite() bool { return leads(m.status(), m.epochs.inHand.announced) }
 
 // Announced says that the epoch of an announce event reached a client of which
 // nothing was pending. It does nothing if something is pending again.

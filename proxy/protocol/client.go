@@ -123,6 +123,7 @@ func reuse(b []byte) []byte {
 
 // Message handles one client message of which in[n:n+avail] is there.
 func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
+	m.inHand.status = m.status()
 	body, more := p.Input()[n+wire.HeaderLen:n+avail], f.Size-avail
 	if m.copyIn && m.copyMessage(f.Type, n, avail, more, p) {
 		return NeedNothing
@@ -140,7 +141,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		return NeedNothing
 	}
 	if m.awaitsEnd(f.Type) {
-		m.waiting = true
+		m.inHand.waiting = true
 		return NeedRoom
 	}
 	if m.wantsAnalysis(f.Type, body) {
@@ -194,35 +195,18 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
 	if need := m.syncBefore(p); need != NeedNothing {
 		return need
 	}
-	r, ok := m.functionPasses()
-	if !ok {
-		var need Need
-		var replaced bool
-		r, need, replaced = m.injectFunction(p)
-		if need != NeedNothing {
-			return need
-		}
-		if replaced {
-			m.dropUp = true
-			return NeedNothing
-		}
+	r, need, replaced := m.injectFunction(p)
+	if need != NeedNothing {
+		return need
+	}
+	if replaced {
+		m.dropUp = true
+		return NeedNothing
 	}
 	m.gate.Pass(p, n, n+avail, more, r)
 	m.push(function, false)
 	m.endBatch()
 	return NeedNothing
-}
-
-// functionPasses is the reason of a fast path call that needs nothing more.
-func (m *Machine) functionPasses() (gate.Reason, bool) {
-	if r, ok := gate.Unfenced(m.mode == ModePassing); ok {
-		return r, true
-	}
-	if r, ok := m.txn.Dead(); ok {
-		return r, true
-	}
-	r, ok := m.txn.Covered()
-	return r, ok && m.txn.Coverage() == gate.Checked
 }
 
 // unreadable forwards a message that the server will refuse as malformed.

@@ -6,6 +6,60 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
+// carrier is how a statement reaches the server.
+type carrier uint8
+
+const (
+	// prepared: a Parse, Bind or Describe, which may run a user's code.
+	prepared carrier = iota
+	// executed: an Execute.
+	executed
+	// lone: the only statement of a Query, or a Query that could not be parsed.
+	lone
+	// among: one of several statements of a Query.
+	among
+	// call: a fast path call.
+	call
+)
+
+// situation is everything that the decision about a statement rests on.
+type situation struct {
+	carrier   carrier
+	statement *statement
+	reads     func(*statement) bool // whether it is nothing but a read, as far as the grammar tells
+
+	mode     Mode
+	version  gate.Version
+	unfenced *fencing.Refusal // what a write gets in ModeReadOnly
+
+	status    *fencing.Status
+	announced fencing.Epoch // when the transaction began
+	txn       *gate.Txn
+	batch     batchState
+
+	registration gate.Registration
+	registry     registryAnswer
+	done         Need // what was done for this message already: NeedCampaign, NeedConfirm
+
+	provenReads bool                    // a leader's proven reads go unchecked
+	catalog     func() *fencing.Catalog // nil without a resource
+	refreshed   bool                    // the catalog was read again for this message
+}
+
+// batchState is what was sent since the last Sync.
+type batchState struct {
+	fresh    bool // nothing was executed, and nothing of Fencepost's was sent
+	open     bool // extended messages, or a Query after them that a failed one makes the server skip
+	unsynced bool // the client has executed something, and a Query came after it
+}
+
+// registryAnswer is what the registry has said for the message in hand.
+type registryAnswer struct {
+	asked   bool
+	refusal *fencing.Refusal
+	held    fencing.Epoch // the epoch held when it was asked
+}
+
 // action is what goes in front of a client's statement.
 type action uint8
 
@@ -15,130 +69,248 @@ const (
 	readFirst                  // read-only mode
 	lapsedFirst                // a refusal by the database: the lease is not confirmed
 	refuseFirst                // a refusal of the proxy's own
-	byRegistry                 // the statement runs alone, under a note
 	answerFirst                // SHOW fencepost.…: its value is set in front
 	needsMoreFor               // not decided: see need
 )
 
-// decision is what is decided of a message that may run a statement.
+// decision is what is decided of a statement.
 type decision struct {
 	action  action
-	reason  gate.Reason      // of forward and byRegistry
+	reason  gate.Reason      // of forward and answerFirst
 	need    Need             // of needsMoreFor
+	flush   bool             // of NeedRegister: the registration must be durable
 	refusal *fencing.Refusal // of refuseFirst
 }
 
+func passes(r gate.Reason) decision       { return decision{reason: r} }
 func needs(n Need) decision               { return decision{action: needsMoreFor, need: n} }
 func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst, refusal: r} }
 
-// decide decides what goes in front of a message that may run s. The transaction
-// of that message has been carried.
-func (m *Machine) decide(s *statement) decision {
-	if r, ok := gate.Unfenced(m.mode == ModePassing); ok {
-		return decision{reason: r}
+// decide says what goes in front of s, with what the machine knows now.
+func (m *Machine) decide(c carrier, s *statement) decision {
+	q := situation{
+		carrier: c, statement: s, reads: m.reads, mode: m.mode, version: m.version, unfenced: m.unfencedBy,
+		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
+		batch:        batchState{fresh: !m.ours && !m.ran, open: m.open || m.skippingToSync, unsynced: m.unsynced},
+		registration: m.registration, registry: m.inHand.registry, done: m.inHand.done,
+		provenReads: m.provenReads, catalog: m.catalog, refreshed: m.inHand.refreshed,
 	}
-	// In a failed transaction nothing runs but its end; a text that cannot be
-	// read may go on after that.
-	if s.known {
-		if r, ok := m.txn.Dead(); ok {
-			return decision{reason: r}
+	d := q.decide()
+	m.inHand.flush = d.flush
+	return d
+}
+
+// leads reports whether writes may be tried in the transaction of the message in hand.
+func (m *Machine) leads() bool { return leads(m.inHand.status, m.epochs.inHand.announced) }
+
+// decide is the one place that says what goes in front of a statement.
+func (q *situation) decide() decision {
+	s := q.statement
+	if q.shows() {
+		return q.decideShow()
+	}
+	if q.carrier == lone && s.known {
+		if r, ok := q.txn.NothingOutside(&s.info); ok {
+			return passes(r)
 		}
-		if r, ok := m.txn.Harmless(&s.info, m.version); ok {
-			return decision{reason: r}
+	}
+	if r, ok := gate.Unfenced(q.mode == ModePassing); ok {
+		return passes(r)
+	}
+	// In a failed transaction nothing runs but its end. A text that was not parsed may go
+	// on after that end.
+	if s.known || q.carrier == call {
+		if r, ok := q.txn.Dead(); ok {
+			return passes(r)
+		}
+	}
+	if q.carrier == call && q.txn.Coverage() == gate.Checked {
+		return q.covered()
+	}
+	if s.known {
+		if r, ok := q.txn.Harmless(&s.info, q.version); ok {
+			return passes(r)
 		}
 	}
 	if s.guess.PreparesTransaction || s.known && s.info.Kind == sqltext.Refused {
 		return refuses(fencing.TwoPhaseRefusal)
 	}
-	if m.mode == ModeReadOnly {
-		return m.decideReading(s)
+	if q.mode == ModeReadOnly {
+		return q.decideUnfenced()
 	}
-	st := m.status()
-	if st.Fault != nil {
-		return refuses(fencing.FaultRefusal(st.Fault))
+	if q.status.Fault != nil {
+		return refuses(fencing.FaultRefusal(q.status.Fault))
 	}
-	// In a block, what cannot share a transaction is an error of the server's.
-	alone := !s.known || s.info.Kind == sqltext.NonTransactional && m.txn.State() != gate.InBlock
-	if st.CanWrite() && m.epochs.inHand.announced != 0 {
-		return m.decideLeader(s, alone)
+	if leads(q.status, q.announced) {
+		return q.decideLeader()
 	}
-	if m.txn.Coverage() == gate.Checked && !alone {
-		return m.covered() // checked while it led: the grant waits for this transaction
-	}
-	if !alone && m.read(s) {
-		switch {
-		case !m.version.KeepsReadOnly() && !m.proven(s):
-			if m.catalog != nil && !m.renewed {
-				return needs(NeedCatalog)
-			}
-		case m.txn.Coverage() >= gate.ReadOnly:
-			return m.covered()
-		default:
-			return decision{action: readFirst}
-		}
-	}
-	return m.decideRefused(st)
+	return q.decideFollower()
 }
 
-// covered forwards what the transaction's cover allows.
-func (m *Machine) covered() decision {
-	r, _ := m.txn.Covered()
-	return decision{reason: r}
+// leads reports whether a write may be tried: the worker leads, and its client knew
+// that when the transaction began.
+func leads(st *fencing.Status, announced fencing.Epoch) bool { return st.CanWrite() && announced != 0 }
+
+// alone reports whether the statement cannot share its transaction with a check, or may
+// end that transaction inside. In a block, Postgres refuses what cannot stand there.
+func (q *situation) alone() bool {
+	s := q.statement
+	if !s.known {
+		return true
+	}
+	return s.info.Kind == sqltext.NonTransactional && q.txn.State() != gate.InBlock
 }
 
-func (m *Machine) decideLeader(s *statement, alone bool) decision {
+// shows reports whether the statement shows a parameter of Fencepost's, and is about to
+// run.
+func (q *situation) shows() bool {
+	s := q.statement
+	return q.mode == ModeFenced && q.carrier != prepared && s.known && s.info.Kind == sqltext.ShowFence && q.txn.State() != gate.Failed
+}
+
+// decideShow gives the candidacy the chance to lead before its role is announced.
+func (q *situation) decideShow() decision {
+	if q.status.Vacant && q.done < NeedCampaign {
+		return needs(NeedCampaign)
+	}
+	r, _ := q.txn.Harmless(&q.statement.info, q.version)
+	return decision{action: answerFirst, reason: r}
+}
+
+// covered passes what the transaction's coverage allows.
+func (q *situation) covered() decision {
+	r, _ := q.txn.Covered()
+	return passes(r)
+}
+
+// decideUnfenced is for a connection without a resource, which may only read.
+func (q *situation) decideUnfenced() decision {
 	switch {
-	case alone, m.failsOutside(s):
-		return m.decideNonTransactional(s)
-	case m.txn.Coverage() == gate.Checked:
-		return m.covered()
+	case !q.statement.known, q.statement.info.Kind == sqltext.NonTransactional, !q.reads(q.statement):
+		return refuses(q.unfenced)
+	case q.txn.Coverage() >= gate.ReadOnly:
+		return q.covered()
+	default:
+		return q.readFirst()
 	}
-	if m.provenReads && m.txn.IsOutside() && s.provable != nil && m.catalog != nil {
-		if r, ok := gate.Proven(m.catalog(), s.provable); ok {
-			return decision{reason: r}
+}
+
+// readFirst makes the transaction read-only, which makes a block of one statement.
+func (q *situation) readFirst() decision {
+	if q.carrier == lone && q.statement.requiresBlock() && q.txn.State() == gate.AtRest {
+		return refuses(needsBlockRefusal)
+	}
+	return decision{action: readFirst}
+}
+
+func (q *situation) decideLeader() decision {
+	s := q.statement
+	switch {
+	case q.alone(), q.failsOutside():
+		return q.byRegistry()
+	case q.txn.Coverage() == gate.Checked:
+		return q.covered()
+	}
+	if q.provenReads && q.txn.IsOutside() && s.provable != nil && q.catalog != nil {
+		if r, ok := gate.Proven(q.catalog(), s.provable); ok {
+			return passes(r)
 		}
+	}
+	if q.carrier == lone && q.mustStandAlone() {
+		return q.byRegistry()
 	}
 	return decision{action: checkFirst}
 }
 
-// decideRefused is for a write that would be refused: it first gives the
-// candidacy the chance to lead.
-func (m *Machine) decideRefused(st *fencing.Status) decision {
+// failsOutside reports whether Postgres refuses the statement because it stands outside
+// a block, or does nothing for it, in a batch that has run nothing yet. Where the Execute
+// of a check makes a block, one in front would change that.
+func (q *situation) failsOutside() bool {
+	return q.version.ExecuteOpensBlock() && q.txn.State() != gate.InBlock && q.batch.fresh && q.statement.requiresBlock()
+}
+
+// mustStandAlone reports whether a Query can have nothing of Fencepost's in front of it:
+// a text that the server keeps or shows goes as extended messages, whose Sync would end
+// the skipping of a batch that has failed; a check would make a block where there may be
+// none; and some versions do not end what was executed before for a lone statement, and
+// do for one with a check in front.
+func (q *situation) mustStandAlone() bool {
+	s := q.statement
+	return s.keepsText() && q.batch.open ||
+		s.requiresBlock() && q.txn.State() != gate.InBlock ||
+		q.version.QueryContinuesBatch() && q.batch.unsynced
+}
+
+func (q *situation) decideFollower() decision {
+	if !q.alone() {
+		if q.txn.Coverage() == gate.Checked {
+			return q.covered() // checked while it led: the grant waits for this transaction
+		}
+		if q.reads(q.statement) {
+			switch {
+			case !q.version.KeepsReadOnly() && !q.proven():
+				if q.catalog != nil && !q.refreshed {
+					return needs(NeedCatalog)
+				}
+			case q.txn.Coverage() >= gate.ReadOnly:
+				return q.covered()
+			default:
+				return q.readFirst()
+			}
+		}
+	}
+	return q.decideRefused()
+}
+
+// proven reports whether the catalog proves the statement harmless now. What a cursor is
+// read by is as harmless as what declared it.
+func (q *situation) proven() bool {
+	s := q.statement
+	if s == cursorStatement {
+		return true
+	}
+	if s.provable == nil || q.catalog == nil {
+		return false
+	}
+	ok, _ := sqltext.Proven(q.catalog(), s.provable)
+	return ok
+}
+
+// decideRefused is for a write that would be refused: it first gives the candidacy the
+// chance to lead. The check says why it is refused.
+func (q *situation) decideRefused() decision {
+	st := q.status
 	switch {
-	case st.Vacant && m.hasAsked < NeedCampaign:
+	case st.Vacant && q.done < NeedCampaign:
 		return needs(NeedCampaign)
-	case st.Lapsed && m.epochs.inHand.announced != 0 && m.hasAsked < NeedConfirm:
+	case st.Lapsed && q.announced != 0 && q.done < NeedConfirm:
 		return needs(NeedConfirm)
-	case st.Lapsed && m.epochs.inHand.announced == st.Epoch:
+	case st.Lapsed && q.announced == st.Epoch:
 		return decision{action: lapsedFirst}
 	default:
 		return decision{action: checkFirst}
 	}
 }
 
-// decideNonTransactional sends a statement that cannot share its transaction by the
-// registry. If it may not enter, the check in front of it says why.
-func (m *Machine) decideNonTransactional(s *statement) decision {
-	if r, ok := m.registration.Reason(); ok {
-		return decision{action: byRegistry, reason: r}
+// byRegistry passes a statement while its backend is registered, with nothing in front.
+// If the registry refuses, the check in front says why.
+func (q *situation) byRegistry() decision {
+	if r, ok := q.registration.Reason(); ok {
+		return passes(r)
 	}
 	switch {
-	case !m.tried, m.registerErr == nil: // the last also if the note has gone with a transaction before
-		m.flush = s.known && s.info.Kind == sqltext.NonTransactional && !s.info.EndsTransaction || s.guess.Vacuums // VACUUM, and others as rare
-		return needs(NeedRegister)
-	case m.registerErr.SQLState == fencing.StateNoFence:
-		return refuses(m.registerErr)
+	case !q.registry.asked, q.registry.refusal == nil: // the last also if the registration ended with a transaction before
+		return decision{action: needsMoreFor, need: NeedRegister, flush: q.flushes()}
+	case q.registry.refusal.SQLState == fencing.StateNoFence:
+		return refuses(q.registry.refusal)
 	default:
 		return decision{action: checkFirst}
 	}
 }
 
-func (m *Machine) decideReading(s *statement) decision {
-	if !s.known || s.info.Kind == sqltext.NonTransactional || !m.read(s) {
-		return refuses(m.unfencedBy)
-	}
-	if m.txn.Coverage() >= gate.ReadOnly {
-		return m.covered()
-	}
-	return decision{action: readFirst}
+// flushes reports whether the registration must be durable before the statement runs:
+// for VACUUM, and others as rare, which commit inside.
+func (q *situation) flushes() bool {
+	s := q.statement
+	return s.known && s.info.Kind == sqltext.NonTransactional && !s.info.EndsTransaction || s.guess.Vacuums
 }

@@ -31,7 +31,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	// whether the transaction has failed, and the check would with it, that comes
 	// first.
 	m.reparses = len(name) == 0 && m.txn.Uncertain()
-	r, need := m.injectExtended(s, p)
+	r, need := m.injectExtended(prepared, s, p)
 	m.reparses = false
 	if need != NeedNothing {
 		return need
@@ -59,7 +59,7 @@ func (m *Machine) notices(s *statement) bool {
 	case !s.known, s.info.Kind == sqltext.NonTransactional, discardsAll(&s.info):
 		return true
 	default:
-		return s.info.Isolation && !m.snapshots || m.version.ExecuteOpensBlock() && requiresTransactionBlock(s)
+		return s.info.Isolation && !m.snapshots || m.version.ExecuteOpensBlock() && s.requiresBlock()
 	}
 }
 
@@ -96,7 +96,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 			}
 		}
 	}
-	r, need := m.injectExtended(s, p)
+	r, need := m.injectExtended(prepared, s, p)
 	if need != NeedNothing {
 		return need
 	}
@@ -126,7 +126,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 			s, again = unknownStatement, false
 		}
 		var need Need
-		if r, need = m.injectExtended(s, p); need != NeedNothing {
+		if r, need = m.injectExtended(prepared, s, p); need != NeedNothing {
 			return need
 		}
 		if again {
@@ -154,16 +154,9 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
 	sure := bound.batch == m.batch && bound.stmt != nil && !opaque(portal)
-	r, need := m.injectExtended(s, p)
+	r, need := m.injectExtended(executed, s, p)
 	if need != NeedNothing {
 		return need
-	}
-	st := m.status()
-	if m.shows(s) {
-		if need := m.askFirst(st); need != NeedNothing {
-			return need
-		}
-		m.setExtended(s, st, p)
 	}
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
@@ -172,7 +165,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	e.stmt, m.data = s, false
 	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
 	if sure {
-		m.announceBy(e, s, st)
+		m.announceBy(e, s)
 	}
 	m.executed(s)
 	if !sure {

@@ -12,12 +12,15 @@ import (
 
 // injectExtended puts what s needs in front of an extended message that may run
 // it, and returns the reason for which that message passes.
-func (m *Machine) injectExtended(s *statement, p *gate.Plan) (gate.Reason, Need) {
-	d := m.decide(s)
+func (m *Machine) injectExtended(c carrier, s *statement, p *gate.Plan) (gate.Reason, Need) {
+	d := m.decide(c, s)
 	switch d.action {
 	case needsMoreFor:
 		return gate.Reason{}, d.need
-	case forward, byRegistry:
+	case forward:
+		return d.reason, NeedNothing
+	case answerFirst:
+		m.setExtended(s, p)
 		return d.reason, NeedNothing
 	case checkFirst:
 		m.runCheck(fullCheck, s, p)
@@ -98,10 +101,10 @@ func (m *Machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Pla
 // refused it is the one that was refused, so that the check which says why to the
 // client refuses as well: neither forgets an epoch that was superseded.
 func (m *Machine) held() fencing.Epoch {
-	if m.registerErr != nil {
-		return m.registerHeld
+	if m.inHand.registry.refusal != nil {
+		return m.inHand.registry.held
 	}
-	if st := m.status(); st.CanWrite() {
+	if st := m.inHand.status; st.CanWrite() {
 		return st.Epoch
 	}
 	return 0
@@ -110,7 +113,7 @@ func (m *Machine) held() fencing.Epoch {
 // lapsedSQL refuses a worker whose lease is not confirmed, though it still has
 // the latest epoch.
 func (m *Machine) lapsedSQL() string {
-	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.epochs.inHand.announced, m.status().Epoch, true)
+	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.epochs.inHand.announced, m.inHand.status.Epoch, true)
 }
 
 // prepare prepares the checks on the server, in the batch at hand. ahead says
@@ -134,28 +137,16 @@ func (m *Machine) closeChecks(p *gate.Plan) {
 	m.checks.build(m.epochs.inHand.announced, m.held())
 }
 
-// shows reports whether s shows a parameter of Fencepost's, which is set on the
-// server right in front, so that the server itself answers in the right place.
-func (m *Machine) shows(s *statement) bool {
-	return m.mode == ModeFenced && s.known && s.info.Kind == sqltext.ShowFence && m.txn.State() != gate.Failed
-}
-
-// askFirst gives the candidacy the chance to lead before its role is told.
-func (m *Machine) askFirst(st *fencing.Status) Need {
-	if st.Vacant && m.hasAsked < NeedCampaign {
-		return NeedCampaign
-	}
-	return NeedNothing
-}
-
-func (m *Machine) setExtended(s *statement, st *fencing.Status, p *gate.Plan) {
-	m.runOnce(m.setSQL(s.info.Name, st), noCheck, s, p)
+// setExtended sets the value that s shows.
+func (m *Machine) setExtended(s *statement, p *gate.Plan) {
+	m.runOnce(m.setSQL(s.info.Name), noCheck, s, p)
 }
 
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
 // takes no snapshot, so it may stand in front of anything.
-func (m *Machine) setSQL(name string, st *fencing.Status) string {
+func (m *Machine) setSQL(name string) string {
 	var v string
+	st := m.inHand.status
 	switch name {
 	case "role":
 		v = shownRole(st)
@@ -188,13 +179,13 @@ func shownEpoch(st *fencing.Status) fencing.Epoch {
 }
 
 // announceBy marks a reply that tells the client an epoch.
-func (m *Machine) announceBy(e *reply, s *statement, st *fencing.Status) {
+func (m *Machine) announceBy(e *reply, s *statement) {
 	if m.mode != ModeFenced || !s.known {
 		return
 	}
 	switch {
 	case s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch"):
-		e.announces, e.announced = true, shownEpoch(st)
+		e.announces, e.announced = true, shownEpoch(m.inHand.status)
 	case s.info.Kind == sqltext.SetFence && s.info.Name == "epoch":
 		if n, err := strconv.ParseInt(s.info.Value, 10, 64); err == nil && n >= 0 {
 			e.announces, e.announced = true, fencing.Epoch(n)

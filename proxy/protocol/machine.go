@@ -61,6 +61,8 @@ type Machine struct {
 	// unchecked.
 	provenReads bool
 
+	reads       func(*statement) bool // read, made once
+
 	pendingReplies replyQueue
 
 	// The client's side: what was sent to the server.
@@ -75,7 +77,6 @@ type Machine struct {
 	batch          uint64
 	open           bool // extended messages were sent since the last Sync
 	skippingToSync bool // and a Query after them: a failed one makes the server skip up to a Sync
-	waiting        bool // with NeedRoom: until nothing is owed
 	ours           bool // some of them ours
 	ran            bool // the client executed something in this batch
 	// sends counts the messages that were sent and are owed a reply, the client's and
@@ -91,17 +92,11 @@ type Machine struct {
 	unnamed      *statement
 	leftovers    bool      // the server has the unnamed statement and portal of a Query that went as messages
 	one          statement // of the Query in hand
-	inHand       analysis  // of the text of the message in hand
+	inHand       inHand
 	copyIn       bool      // the server is reading COPY data
 	data         bool      // the client has sent some, since it last executed something
 	epochs       announced
 	registration gate.Registration // in the registry
-	registerErr  *fencing.Refusal
-	registerHeld fencing.Epoch // the epoch held when that was asked
-	hasAsked     Need          // what was done for the message in hand: NeedCampaign, NeedConfirm
-	tried        bool          // Enter was tried for the message in hand
-	flush        bool          // and the note is to be flushed
-	renewed      bool          // the catalogue was read anew for it
 	scratch      []byte
 
 	// The server's side: what it answered.
@@ -118,6 +113,17 @@ type Machine struct {
 	events   []Event
 	down     []byte // scratch for what is sent to the client
 	heldBack []byte // a RowDescription that waits for what comes after it
+}
+
+// inHand is what is known of the message in hand, and what was done for it.
+type inHand struct {
+	status    *fencing.Status // when it was looked at
+	analysis  analysis        // of its text
+	done      Need            // NeedCampaign or NeedConfirm, if that was met
+	registry  registryAnswer
+	flush     bool // the registration that it needs must be durable
+	refreshed bool // the catalog was read again
+	waiting   bool // with NeedRoom: until no reply is pending
 }
 
 // Event is something the shell does after a plan was made.
@@ -189,6 +195,5 @@ func (m *Machine) endBatch() {
 
 // settled forgets what was done for the message in hand.
 func (m *Machine) settled() {
-	m.hasAsked, m.tried, m.registerErr, m.renewed, m.waiting = NeedNothing, false, nil, false, false
-	m.inHand = analysis{}
+	m.inHand = inHand{}
 }

@@ -31,19 +31,6 @@ func (m *Machine) proofPays(text []byte) bool {
 	return m.provenReads && len(text) <= inlineText && m.cache.Recurs(text)
 }
 
-// proven reports that s is proven harmless now. What a cursor is read by is as
-// harmless as what declared it.
-func (m *Machine) proven(s *statement) bool {
-	if s == cursorStatement {
-		return true
-	}
-	if s.provable == nil || m.catalog == nil {
-		return false
-	}
-	ok, _ := sqltext.Proven(m.catalog(), s.provable)
-	return ok
-}
-
 // hintUnproven says what else stands against a read of one who does not lead:
 // that it is not proven. hint is what the server gave.
 func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {

@@ -126,9 +126,9 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 		return NeedNothing
 	}
 	if m.pendingReplies.certain() {
-		if !m.waiting {
+		if !m.inHand.waiting {
 			p.Own(flushMessage)
-			m.waiting = true
+			m.inHand.waiting = true
 		}
 		return NeedRoom
 	}
@@ -157,26 +157,18 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	if !s.known {
 		s.guess = sqltext.GuessOf(text)
 	}
-	st := m.status()
-	if m.shows(s) {
-		return m.queryShow(s, st, n, avail, p)
-	}
-	if s.known {
-		if r, ok := m.txn.NothingOutside(&s.info); ok {
-			m.sendQuery(n, avail, p, r)
-			return NeedNothing
-		}
-	}
-	d := m.decideQuery(s)
+	d := m.decide(lone, s)
 	if d.action != needsMoreFor && s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}
 	switch d.action {
 	case needsMoreFor:
 		return d.need
-	case forward, byRegistry:
+	case answerFirst:
+		m.announceBy(m.sendPrefixed([]byte(m.setSQL(s.info.Name)+";"), noCheck, n, avail, p, d.reason), s)
+	case forward:
 		e := m.audited(m.sendQuery(n, avail, p, d.reason), s, text)
-		m.announceBy(e, s, st)
+		m.announceBy(e, s)
 		m.followEnd(s)
 		e.after = m.epochs.inHand
 		m.forget(s)
@@ -202,19 +194,9 @@ func (m *Machine) audited(e *reply, s *statement, text []byte) *reply {
 	return e
 }
 
-// queryShow sends a SHOW of a parameter of ours after a SET of its value.
-func (m *Machine) queryShow(s *statement, st *fencing.Status, n, avail int, p *gate.Plan) Need {
-	if need := m.askFirst(st); need != NeedNothing {
-		return need
-	}
-	r, _ := m.txn.Harmless(&s.info, m.version)
-	m.announceBy(m.sendPrefixed([]byte(m.setSQL(s.info.Name, st)+";"), noCheck, n, avail, p, r), s, st)
-	return NeedNothing
-}
-
 // queryBehind sends a Query of one statement after a check.
 func (m *Machine) queryBehind(g injectedCheck, s *statement, text []byte, n, avail int, p *gate.Plan) {
-	if keepsText(s) && !m.open && !m.skippingToSync {
+	if s.keepsText() && !m.open && !m.skippingToSync {
 		m.sendAsExtended(g, s, text, p)
 		m.forget(s)
 		return
@@ -242,39 +224,6 @@ func (m *Machine) coverageBy(g injectedCheck) gate.Reason {
 	r, _ := m.txn.Covered()
 	return r
 }
-
-// keepsText reports whether the server keeps or shows the text of s, so that it
-// must be the client's alone.
-func keepsText(s *statement) bool {
-	return s.info.Kind == sqltext.ByMessage || s.info.MentionsQueryText
-}
-
-// decideQuery is decide for a Query of one statement.
-func (m *Machine) decideQuery(s *statement) decision {
-	d := m.decide(s)
-	if d.action == readFirst && requiresTransactionBlock(s) && m.txn.State() == gate.AtRest {
-		return refuses(needsBlockRefusal) // after read-only mode it would be in a block
-	}
-	// Extended messages would end with a Sync of ours, and with it the skipping of
-	// a batch that has failed; and a check would make a block of its own where
-	// there may be none.
-	bare := keepsText(s) && (m.open || m.skippingToSync) || requiresTransactionBlock(s) && m.txn.State() != gate.InBlock ||
-		m.stillOpen() // which a lone statement does not end; with ours in front it is not alone
-	if d.action == checkFirst && bare && m.MayWrite() {
-		return m.decideNonTransactional(s)
-	}
-	return d
-}
-
-// failsOutside reports whether Postgres refuses s because it stands outside a
-// block, or does nothing for it: of an extended message in a batch that began
-// outside a block, as far as is known, and has run nothing yet. From PostgreSQL 18
-// on the Execute of a check in front would make a block of it.
-func (m *Machine) failsOutside(s *statement) bool {
-	return m.version.ExecuteOpensBlock() && m.txn.State() != gate.InBlock && !m.ours && !m.ran && requiresTransactionBlock(s)
-}
-
-func requiresTransactionBlock(s *statement) bool { return s.known && s.info.RequiresTransactionBlock }
 
 // prepareAhead prepares the checks in a batch of our own, if nothing of the
 // client's is outstanding, and no batch of its open, which our Sync would end.

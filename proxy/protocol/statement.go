@@ -188,3 +188,12 @@ func (m *Machine) unsettled(sql []byte) bool {
 
 // sensitive reports whether the meaning of sql depends on any setting.
 func sensitive(sql []byte) bool { return sqltext.DependenceOf(sql) != sqltext.OnNothing }
+
+// keepsText reports whether the server keeps or shows the text of s, so that it must be
+// the client's alone.
+func (s *statement) keepsText() bool {
+	return s.info.Kind == sqltext.ByMessage || s.info.MentionsQueryText
+}
+
+// requiresBlock reports whether Postgres refuses s outside a transaction block.
+func (s *statement) requiresBlock() bool { return s.known && s.info.RequiresTransactionBlock }

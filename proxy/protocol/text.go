@@ -79,7 +79,7 @@ func (m *Machine) showsItself(t *sqltext.Text) bool {
 			shows = shows || s.MentionsQueryText || s.MentionsKeptText
 		}
 	}
-	return shows && m.mode == ModeFenced && m.MayWrite()
+	return shows && m.mode == ModeFenced && m.leads()
 }
 
 // insertions says what goes in front of which statement, and for which reason
@@ -87,7 +87,7 @@ func (m *Machine) showsItself(t *sqltext.Text) bool {
 // through the text.
 func (m *Machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, texts []string, reason gate.Reason, n Need) {
 	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
-	st, chars, counted := m.status(), 0, 0
+	chars, counted := 0, 0
 	readable := m.pendingReplies.empty() || !sensitive(text)
 	for i := range t.Statements {
 		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
@@ -100,10 +100,7 @@ func (m *Machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, tex
 		if s.info.Kind == sqltext.NonTransactional {
 			s.info.Kind = sqltext.Ordinary // several statements share a transaction: it cannot end inside
 		}
-		d := m.decide(s)
-		if d.need == NeedNothing && m.shows(s) {
-			d.need, d.action = m.askFirst(st), answerFirst
-		}
+		d := m.decide(among, s)
 		chars += utf8.RuneCount(text[counted:s.info.Start])
 		counted = s.info.Start
 		x := insertion{index: i + len(ins), at: chars}
@@ -113,7 +110,7 @@ func (m *Machine) insertions(t *sqltext.Text, text []byte) (ins []insertion, tex
 		case d.need != NeedNothing:
 			return nil, nil, gate.Reason{}, d.need
 		case d.action == answerFirst:
-			sql = m.setSQL(s.info.Name, st)
+			sql = m.setSQL(s.info.Name)
 		case d.action == checkFirst:
 			sql, x.check = m.injectText(fullCheck, i == 0), fullCheck
 		case d.action == readFirst:
@@ -155,7 +152,7 @@ func (m *Machine) injectText(g injectedCheck, first bool) string {
 // Query that always fails takes its place: both are answered by an error and
 // ReadyForQuery.
 func (m *Machine) injectFunction(p *gate.Plan) (r gate.Reason, n Need, replaced bool) {
-	d := m.decide(unknownStatement)
+	d := m.decide(call, unknownStatement)
 	switch d.action {
 	case needsMoreFor:
 		return d.reason, d.need, false

@@ -1,0 +1,211 @@
+package protocol
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// workers are the statuses that the table names.
+var workers = map[string]fencing.Status{
+	"leader":   {Role: fencing.Leader, Epoch: 5, Holder: fencing.Record{Epoch: 5}},
+	"follower": {Role: fencing.Follower, Holder: fencing.Record{Epoch: 5}},
+	"vacant":   {Role: fencing.Follower, Vacant: true},
+	"lapsed":   {Role: fencing.Follower, Epoch: 5, Lapsed: true, Holder: fencing.Record{Epoch: 5}},
+	"fault":    {Role: fencing.Leader, Epoch: 5, Fault: fencing.RetryRefusal},
+}
+
+// blocks are the transactions that the table names.
+var blocks = map[string][]gate.Answered{
+	"rest":      nil,
+	"block":     {gate.Block},
+	"checked":   {gate.CheckPassed, gate.Block},
+	"read-only": {gate.ReadOnlySet, gate.Block},
+	"failed":    {gate.FailedBlock},
+}
+
+func (d decision) String() string {
+	switch d.action {
+	case forward:
+		return "pass: " + d.reason.String()
+	case checkFirst:
+		return "check"
+	case readFirst:
+		return "read-only mode"
+	case lapsedFirst:
+		return "lapsed"
+	case refuseFirst:
+		return "refuse " + d.refusal.SQLState
+	case answerFirst:
+		return "answer"
+	default:
+		return map[Need]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog"}[d.need]
+	}
+}
+
+// TestDecide is the table of what goes in front of a statement.
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	const (
+		garbage  = "this cannot be parsed"
+		update   = "update t set v = 1"
+		read     = "select 1"
+		covered  = "pass: covered by a check"
+		harmless = "pass: unable to do anything"
+		dead     = "pass: in what has failed"
+		quiet    = "pass: covered by read-only mode"
+	)
+	asked := func(q *situation) { q.done = NeedConfirm }
+	stale := func(q *situation) { q.announced = 0 }
+	refused := func(q *situation) {
+		q.registry = registryAnswer{asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader}}
+	}
+	unknownFence := func(q *situation) {
+		q.registry = registryAnswer{asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateNoFence}}
+	}
+	registered := func(q *situation) { q.registration = gate.Registered(nil) }
+	unfenced := func(q *situation) { q.mode = ModeReadOnly }
+	passing := func(q *situation) { q.mode = ModePassing }
+	batchRan := func(q *situation) { q.batch.fresh = false }
+	open := func(q *situation) { q.batch.open = true }
+	unsynced := func(q *situation) { q.batch.unsynced = true }
+	catalog := func(q *situation) { q.catalog = func() *fencing.Catalog { return nil } }
+	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
+	for _, c := range []struct {
+		carrier            carrier
+		sql, worker, block string
+		version            gate.Version
+		but                func(*situation)
+		want               string
+	}{
+		// Who leads.
+		{lone, update, "leader", "rest", 15, nil, "check"},
+		{lone, update, "leader", "block", 15, nil, "check"},
+		{lone, update, "leader", "checked", 15, nil, covered},
+		{lone, update, "leader", "read-only", 15, nil, "check"},
+		{lone, update, "leader", "failed", 15, nil, dead},
+		{lone, read, "leader", "rest", 15, nil, "check"},
+		{prepared, update, "leader", "rest", 18, nil, "check"},
+		{executed, update, "leader", "checked", 18, nil, covered},
+		{among, update, "leader", "block", 15, nil, "check"},
+		{lone, update, "leader", "rest", 15, stale, "check"},
+		{lone, update, "leader", "checked", 15, stale, covered},
+		{lone, update, "leader", "rest", 18, unsynced, "register"},
+		{lone, update, "leader", "rest", 15, unsynced, "check"},
+		{prepared, update, "leader", "rest", 18, unsynced, "check"},
+
+		// What needs nothing.
+		{lone, "begin", "leader", "rest", 15, nil, harmless},
+		{lone, "commit", "follower", "block", 15, nil, harmless},
+		{prepared, "set work_mem = '1MB'", "follower", "rest", 15, nil, harmless},
+		{lone, "discard all", "follower", "rest", 18, nil, harmless},
+		{executed, "rollback to a", "follower", "failed", 15, nil, dead},
+		{lone, "savepoint a", "follower", "rest", 15, nil, harmless},
+		{lone, "lock t", "leader", "rest", 15, nil, harmless},
+		{prepared, "lock t", "leader", "rest", 15, nil, "check"},
+		{prepared, "lock t", "leader", "rest", 18, nil, "register"},
+		{prepared, "lock t", "leader", "rest", 18, batchRan, "check"},
+		{lone, "lock t", "leader", "block", 15, nil, "check"},
+
+		// What cannot share a transaction, and what could not be parsed.
+		{lone, "vacuum t", "leader", "rest", 15, nil, "register"},
+		{lone, "vacuum t", "leader", "block", 15, nil, "check"},
+		{lone, "do $$begin end$$", "leader", "rest", 15, registered, "pass: under a note in the registry"},
+		{lone, "call p()", "leader", "rest", 15, refused, "check"},
+		{lone, "call p()", "leader", "rest", 15, unknownFence, "refuse ZF004"},
+		{lone, "call p()", "leader", "checked", 15, nil, covered},
+		{lone, "vacuum t", "follower", "rest", 15, nil, "check"},
+		{lone, garbage, "leader", "checked", 15, nil, "register"},
+		{prepared, garbage, "leader", "rest", 15, nil, "register"},
+		{lone, garbage, "leader", "failed", 15, nil, "register"},
+		{lone, garbage, "follower", "rest", 15, nil, "check"},
+		{lone, "declare k cursor for select 1", "leader", "rest", 15, nil, "register"},
+		{lone, "declare k cursor for select 1", "leader", "block", 15, nil, "check"},
+		{lone, "declare k cursor for select 1", "leader", "block", 15, open, "register"},
+		{lone, "declare k cursor for select 1", "follower", "rest", 16, nil, "refuse 25P01"},
+		{lone, "declare k cursor for select 1", "follower", "block", 16, nil, "read-only mode"},
+		{lone, "prepare transaction 'x'", "leader", "checked", 15, nil, "refuse ZF005"},
+		{prepared, "prepare transaction 'x'", "follower", "block", 15, nil, "refuse ZF005"},
+		{lone, "commit prepared 'x'", "leader", "rest", 15, nil, "refuse ZF005"},
+		{lone, "prepare transaction 'x'", "leader", "failed", 15, nil, dead},
+
+		// Who does not lead.
+		{lone, update, "follower", "rest", 15, nil, "check"},
+		{lone, update, "follower", "checked", 15, nil, covered},
+		{lone, read, "follower", "rest", 16, nil, "read-only mode"},
+		{prepared, read, "follower", "block", 18, nil, "read-only mode"},
+		{lone, read, "follower", "read-only", 16, nil, quiet},
+		{lone, update, "follower", "read-only", 16, nil, "check"},
+		{lone, read, "follower", "rest", 15, catalog, "catalog"},
+		{lone, read, "follower", "rest", 15, refreshed, "check"},
+		{lone, read, "follower", "rest", 15, nil, "check"},
+		{lone, update, "vacant", "rest", 15, nil, "campaign"},
+		{lone, update, "vacant", "rest", 15, asked, "check"},
+		{lone, read, "vacant", "rest", 16, nil, "read-only mode"},
+		{lone, update, "lapsed", "rest", 15, nil, "confirm"},
+		{lone, update, "lapsed", "rest", 15, asked, "lapsed"},
+		{lone, update, "lapsed", "rest", 15, stale, "check"},
+		{lone, update, "fault", "rest", 15, nil, "refuse ZF002"},
+		{lone, "begin", "fault", "rest", 15, nil, harmless},
+
+		// SHOW of a parameter of Fencepost's.
+		{lone, "show fencepost.role", "leader", "rest", 15, nil, "answer"},
+		{executed, "show fencepost.role", "follower", "block", 15, nil, "answer"},
+		{prepared, "show fencepost.role", "follower", "block", 15, nil, harmless},
+		{among, "show fencepost.role", "vacant", "block", 15, nil, "campaign"},
+		{among, "show fencepost.role", "vacant", "block", 15, asked, "answer"},
+		{executed, "show fencepost.role", "leader", "failed", 15, nil, dead},
+		{lone, "show fencepost.role", "leader", "rest", 15, unfenced, harmless},
+
+		// Fast path calls.
+		{call, garbage, "leader", "rest", 15, nil, "register"},
+		{call, garbage, "leader", "checked", 15, nil, covered},
+		{call, garbage, "leader", "failed", 15, nil, dead},
+		{call, garbage, "follower", "read-only", 16, nil, "check"},
+		{call, garbage, "follower", "rest", 15, unfenced, "refuse ZF002"},
+
+		// Connections without a resource.
+		{lone, update, "follower", "rest", 15, unfenced, "refuse ZF002"},
+		{lone, read, "follower", "rest", 15, unfenced, "read-only mode"},
+		{prepared, read, "follower", "read-only", 15, unfenced, quiet},
+		{lone, garbage, "follower", "rest", 15, unfenced, "refuse ZF002"},
+		{lone, "vacuum t", "follower", "rest", 15, unfenced, "refuse ZF002"},
+		{lone, "declare k cursor for select 1", "follower", "rest", 15, unfenced, "refuse 25P01"},
+		{lone, update, "follower", "rest", 15, passing, "pass: unfenced by configuration"},
+	} {
+		name := fmt.Sprintf("carrier %d, %q, %s, %s, %d", c.carrier, c.sql, c.worker, c.block, c.version)
+		st := workers[c.worker]
+		var txn gate.Txn
+		for _, a := range blocks[c.block] {
+			txn.Answer(a, false)
+		}
+		txn.Send(gate.Starts, false)
+		q := &situation{
+			carrier: c.carrier, statement: described(c.sql), reads: func(s *statement) bool { return s.class == isRead },
+			mode: ModeFenced, version: c.version, unfenced: fencing.UnfencedRefusal("u"),
+			status: &st, announced: 5, txn: &txn, batch: batchState{fresh: true},
+		}
+		if c.but != nil {
+			c.but(q)
+		}
+		if got := q.decide().String(); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+// described is what the proxy knows of a text.
+func described(sql string) *statement {
+	t := sqltext.Analyze(sql, sqltext.DefaultSettings)
+	if !t.Known || len(t.Statements) != 1 {
+		return &statement{guess: sqltext.GuessOf([]byte(sql))}
+	}
+	s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[0]}
+	if s.info.Read {
+		s.class = isRead
+	}
+	return s
+}
