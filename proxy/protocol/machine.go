@@ -61,7 +61,7 @@ type Machine struct {
 	// unchecked.
 	provenReads bool
 
-	reads       func(*statement) bool // read, made once
+	reads func(*statement) bool // read, made once
 
 	pendingReplies replyQueue
 
@@ -93,8 +93,8 @@ type Machine struct {
 	leftovers    bool      // the server has the unnamed statement and portal of a Query that went as messages
 	one          statement // of the Query in hand
 	inHand       inHand
-	copyIn       bool      // the server is reading COPY data
-	data         bool      // the client has sent some, since it last executed something
+	copyIn       bool // the server is reading COPY data
+	data         bool // the client has sent some, since it last executed something
 	epochs       announced
 	registration gate.Registration // in the registry
 	scratch      []byte
