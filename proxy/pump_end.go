@@ -31,9 +31,13 @@ func (x *session) fatal(ctx context.Context, e *protocol.Event) {
 const advancedAgain = 50 * time.Millisecond
 
 // advanced reports whether the backend was ended for a grant to somebody else.
-// While the worker's own lease is not confirmed, such a grant may be on its way
-// still: it ended the backend in order to get its lock.
+// While the worker has an epoch and its lease is not confirmed, such a grant may be
+// on its way still: it ended the backend in order to get its lock. A worker without
+// an epoch is nobody's predecessor.
 func (x *session) advanced(ctx context.Context) bool {
+	if x.cand.Status().Epoch == 0 {
+		return false
+	}
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
 	for !x.cand.Advanced(ctx) {

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // TestRefusalSaysWhatThereIsToSay: the error names worker, resource and epochs,
@@ -110,6 +113,54 @@ func TestEndedByAnOperator(t *testing.T) {
 	all := c.Rest()
 	if f := all[len(all)-1].Fields(); f['C'] != "57P01" || f['V'] != "FATAL" {
 		t.Errorf("got %v; want FATAL 57P01", all)
+	}
+}
+
+// TestFollowersEndAtOnce: nobody can have taken over from a worker that never led, so
+// the error is relayed without a look at grants, though startup_wait is long.
+func TestFollowersEndAtOnce(t *testing.T) {
+	t.Parallel()
+	for name, server := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := stageOf(t, newBench(t, server(t), func(c *proxy.Config) { c.StartupWait = time.Hour }))
+			c := s.connect("w")
+			pid := value(t, mustPass(t, c, q("select pg_backend_pid()")))
+			s.exec("select pg_terminate_backend(" + pid + ")")
+			all := c.Rest()
+			if len(all) == 0 || all[0].Fields()['C'] != "57P01" || all[0].Fields()['V'] != "FATAL" {
+				t.Errorf("got %v; want FATAL 57P01", all)
+			}
+		})
+	}
+}
+
+// TestEndedByAGrantOnItsWay: a worker whose lease has lapsed is told of the grant that
+// ended its backend, though the grant is recorded only after that.
+func TestEndedByAGrantOnItsWay(t *testing.T) {
+	t.Parallel()
+	s := newStage(t, pgtest.Shared(t))
+	c := s.leads("w")
+	pid := value(t, mustPass(t, c, q("select pg_backend_pid()")))
+	seat := s.seat(s.db, "r", "w")
+	lapsed := *seat.Status()
+	lapsed.Role, lapsed.Lapsed = fencing.Follower, true
+	seat.Set(&lapsed)
+	s.connect("successor")
+	successor, looks := s.seat(s.db, "r", "successor"), 0
+	seat.WhenLooking(func() {
+		if looks++; looks == 2 {
+			if _, err := successor.TryGrant(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	answer := reply(c, 1)
+	c.Send(q("select pg_sleep(60)"))
+	s.exec("select pg_terminate_backend(" + pid + ")")
+	all, ended := answer.wait()
+	if !ended || wiretest.ErrorOf(all) != "ZF001" {
+		t.Errorf("got %v, ended %v; want FATAL ZF001", all, ended)
 	}
 }
 
