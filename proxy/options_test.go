@@ -73,6 +73,13 @@ func TestParseStartup(t *testing.T) {
 	if err != nil || s.database != "ann" || s.own.workerTimeout >= 0 {
 		t.Errorf("an empty database is the user's name, and no timeout the default: %+v, %v", s, err)
 	}
+	most := strings.Repeat("n", 62) + "\xc3"
+	s, err = parseStartup(3<<16, startupBody("user", most+"\xa9", "database", most+"db"))
+	if err != nil || s.user != most || s.database != most {
+		t.Errorf("long names are cut at 63 bytes: %+v, %v", s, err)
+	} else if want := []string{"user", most + "\xa9", "database", most + "db"}; !reflect.DeepEqual(s.params, want) {
+		t.Errorf("the server gets %q, want %q", s.params, want)
+	}
 }
 
 func TestParseStartupRefuses(t *testing.T) {

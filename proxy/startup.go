@@ -21,11 +21,12 @@ const maxStartupPacket = 10004
 
 // startup is what a client's startup packet says.
 type startup struct {
-	version  uint32
-	params   []string // name, value, …: what goes to the server
-	user     string
-	database string
-	own      ownParams
+	version uint32
+	params  []string // name, value, …: what goes to the server
+	// user and database are the names that the server looks up, not all that the
+	// client said: a longer one is no other database, and gets no other lease.
+	user, database string
+	own            ownParams
 }
 
 // ownParams are the fencepost.* parameters, which the server never sees.
@@ -183,9 +184,9 @@ func parseStartup(version uint32, body []byte) (*startup, error) {
 func (s *startup) add(name, value string) error {
 	switch {
 	case name == "user":
-		s.user = value
+		s.user = wire.CutName(value)
 	case name == "database":
-		s.database = value
+		s.database = wire.CutName(value)
 	case name == "options":
 		kept, own := splitOptions(value)
 		for i := 0; i < len(own); i += 2 {

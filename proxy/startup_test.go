@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
 )
 
 // Requests in place of a startup packet.
@@ -264,4 +265,31 @@ func greeting(all []wiretest.Message) (lines []string) {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// TestAnAliasOfARoleHasItsMode: Postgres cuts names at 63 bytes, so a longer name is the
+// same role, and gets around no setting of that role.
+func TestAnAliasOfARoleHasItsMode(t *testing.T) {
+	t.Parallel()
+	for name, server := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pg := server(t)
+			db := pg.Database(t)
+			role := db + strings.Repeat("n", 63-len(db))
+			pg.Exec(t, pgtest.Superuser, "postgres", "create role "+role+" login")
+			t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, "postgres", "drop role "+role) })
+			b := newBench(t, pg, func(c *proxy.Config) {
+				c.Unfenced = func(user string) proxy.UnfencedMode {
+					if user == role {
+						return proxy.UnfencedRefuse
+					}
+					return proxy.UnfencedAllow
+				}
+			})
+			for _, user := range []string{role, role + "more"} {
+				mustEnd(t, wiretest.Dial(t, b.addr), "ZF002", wiretest.Startup("user", user, "database", db))
+			}
+		})
+	}
 }

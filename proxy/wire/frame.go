@@ -25,6 +25,15 @@ const (
 	GSSRequestCode    = 80877104
 )
 
+// maxName is the length, in bytes, of the longest name that the server keeps
+// (NAMEDATALEN of PostgreSQL's pg_config_manual.h, less the NUL).
+const maxName = 63
+
+// CutName cuts a name as the server cuts one that stands in a message: a database, a
+// user, a prepared statement, a portal. It may cut a character in two; names in SQL are
+// cut before it.
+func CutName[T string | []byte](name T) T { return name[:min(len(name), maxName)] }
+
 // ErrLength says that a peer sent a length that no message of its type can have.
 var ErrLength = errors.New("invalid message length")
 

@@ -1,8 +1,10 @@
 package system
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -24,5 +26,34 @@ func TestADatabaseWhoseNameIsNoUTF8(t *testing.T) {
 	}
 	if err := victim.exec("select 1"); err != nil {
 		t.Errorf("another client: %v; the process has ended: %v", err, p.ended())
+	}
+}
+
+// TestAnAliasOfADatabaseHasItsLease: Postgres cuts names at 63 bytes, so a longer name
+// is the same database, and takes no lease from a leader that lives.
+func TestAnAliasOfADatabaseHasItsLease(t *testing.T) {
+	t.Parallel()
+	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			h := newHouse(t, "consul", onServer(pg))
+			long := h.db + strings.Repeat("n", 63-len(h.db))
+			h.pg.Exec(t, pgtest.Superuser, "postgres", "create database "+long+" template "+h.db)
+			t.Cleanup(func() { h.pg.Exec(t, pgtest.Superuser, "postgres", "drop database "+long+" with (force)") })
+			h.db = long
+			p := h.proxy()
+			leader := h.join(p, "a", "campaign", "wait")
+			leader.must("insert into work values ('a')")
+			alias := *h
+			alias.db += "more"
+			other := alias.join(p, "b")
+			if err := other.exec("insert into work values ('b')"); stateOf(err) != fencing.StateNotLeader {
+				t.Errorf("the other worker's write: %v; want ZF002", err)
+			}
+			leader.must("insert into work values ('a again')")
+			if got := h.granted(); got != "a" {
+				t.Errorf("granted to %s; want to a alone", got)
+			}
+		})
 	}
 }
