@@ -63,6 +63,9 @@ func fnCall(oid int) []byte {
 	return wiretest.Msg('F', binary.BigEndian.AppendUint32(nil, uint32(oid)), []byte{0, 0, 0, 0, 0, 1})
 }
 
+// long70 is a name of which the server keeps 63 bytes.
+var long70 = strings.Repeat("n", 70)
+
 // TestProtocolNames: statements and portals, named and not, again and gone.
 func TestProtocolNames(t *testing.T) {
 	t.Parallel()
@@ -87,7 +90,10 @@ func TestProtocolNames(t *testing.T) {
 		play("execute twice", at("Z", parse("", "insert into t values (10, 'x')"), bind("p", ""), exec("p", 0), exec("p", 0), sync_())),
 		play("a statement and a portal of one name", at("Z", parse("x", "select 1"), bind("x", "x"), desc('S', "x"), desc('P', "x"), exec("x", 0), shut('P', "x"), desc('S', "x"), sync_())),
 		play("deallocate all in a block", at("Z", parse("s", "select 1"), sync_()), at("Z", q("begin")), at("Z", q("insert into t values (10, 'x')")), at("Z", q("deallocate all")), at("Z", q("insert into t values (11, 'x')")), at("Z", q("commit")), at("Z", bind("", "s"), sync_())),
-		play("names of 63 bytes and more", at("Z", parse(strings.Repeat("n", 70), "insert into t values (10, 'x')"), sync_()), at("Z", bind("", strings.Repeat("n", 63)), exec("", 0), sync_()), at("Z", bind("", strings.Repeat("n", 70)), exec("", 0), sync_())),
+		play("names of 63 bytes and more", at("Z", parse(long70, "insert into t values (10, 'x')"), sync_()), at("Z", bind("", strings.Repeat("n", 63)), exec("", 0), sync_()), at("Z", bind("", long70), exec("", 0), sync_())),
+		play("names outside ascii in SQL", at("Z", parse("s", "insert into t values ($1, 'x')"), sync_()), at("Z", q("select 1; prepare é as insert into t values (10, 'x')")), at("Z", q("deallocate é; insert into t values (11, 'x')")), at("Z", bind("", "s", "12"), exec("", 0), run("insert into t values (13, 'x')"), sync_())),
+		play("long names in SQL", at("Z", parse(long70+"x", "insert into t values ($1, 'x')"), sync_()), at("Z", q("execute "+long70+"y(10)")), at("Z", q("deallocate "+long70+"z")), at("Z", q("prepare "+long70+" as select 1")), at("Z", bind("", long70+"x"), exec("", 0), sync_())),
+		play("long names of portals", at("Z", parse("", "select * from t order by id"), bind(long70+"x", ""), exec(long70+"y", 1), desc('P', long70), shut('P', long70+"z"), exec(long70+"x", 1), sync_())),
 		play("names outside ascii", at("Z", parse("é", "insert into t values (10, 'x')"), sync_()), at("Z", bind("ü", "é"), exec("ü", 0), sync_())),
 		play("sql execute of a protocol name", at("Z", parse("s", "insert into t values ($1, 'x')"), sync_()), at("Z", q("execute s(10)")), at("Z", run("execute s(11)"), sync_()), at("Z", q("execute s(10)")), at("Z", q("begin; execute s(12); commit; execute s(13)"))),
 		play("protocol bind of an sql name", at("Z", q("prepare s(int) as insert into t values ($1, 'x')")), at("Z", desc('S', "s"), bind("", "s", "10"), exec("", 0), sync_()), at("Z", q("deallocate s")), at("Z", bind("", "s", "11"), exec("", 0), sync_())),

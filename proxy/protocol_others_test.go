@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -37,6 +38,31 @@ func TestProtocolReadsOfFollowers(t *testing.T) {
 	compareAs(t, shared18(t), "follower", nil, reads()...)
 }
 
+// TestProtocolLongNamesOfFollowers: the server keeps 63 bytes of a name, and names that
+// differ only after them are one.
+func TestProtocolLongNamesOfFollowers(t *testing.T) {
+	t.Parallel()
+	for name, server := range servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var scripts []script
+			for _, n := range []string{long70[:62], long70[:63], long70[:64], long70} {
+				use := at("Z", desc('S', n), bind(n, n), exec(n, 0), sync_())
+				scripts = append(scripts, play(fmt.Sprintf("%d bytes", len(n)),
+					at("Z", parse(n, "select 1"), bind("", n), exec("", 0), sync_()), use,
+					at("Z", shut('S', n), parse(n, "select 3"), sync_()), use,
+					at("Z", q("deallocate "+n)), at("Z", parse(n, "select 4"), sync_()), use))
+			}
+			compareAs(t, server(t), "follower", nil, append(scripts,
+				play("taken", at("Z", parse(long70[:63], "select 1"), sync_()), at("Z", parse(long70, "select 2"), sync_())),
+				play("closed by another end", at("Z", parse(long70, "select 1"), sync_()),
+					at("Z", shut('S', long70+"x"), parse(long70+"y", "select 2"), bind("", long70+"z"), exec("", 0), sync_())),
+				play("not ASCII after 63 bytes", at("Z", parse(long70+"é", "select 1"), sync_()), at("Z", bind("", long70+"ü"), exec("", 0), sync_())),
+			)...)
+		})
+	}
+}
+
 // TestProtocolUnreadByFollowers: what cannot be read may be a write, so who does
 // not lead is refused it, though Postgres would have run it or said 26000.
 func TestProtocolUnreadByFollowers(t *testing.T) {
@@ -46,8 +72,11 @@ func TestProtocolUnreadByFollowers(t *testing.T) {
 	leaderConn(t, b, db)
 	c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
 	mustPass(t, c, q("prepare p as select 1"))
+	mustPass(t, c, parse("s", "select 1"), sync_())
+	mustFail(t, c, "42P05", parse("s", "select 1"), sync_())
 	for name, sent := range map[string][]byte{
 		"a prepared statement by SQL": q("execute p"), "a name nobody prepared": cat(bind("", "nope"), sync_()),
+		"a name outside ASCII": cat(parse("é", "select 1"), bind("", "é"), sync_()), "a name that was given again": cat(bind("", "s"), sync_()),
 		"text longer than what is read": q("select 1; select 2 -- " + long),
 	} {
 		if state := wiretest.ErrorOf(mustFail(t, c, "ZF002", sent)); state != "ZF002" {

@@ -92,11 +92,12 @@ func undefine(names map[string]*prepared, m *message) {
 	}
 }
 
-// murky reports whether names that differ on the wire may be the same name for the
-// server, which truncates and converts them.
-func murky(name []byte) bool {
-	return len(name) >= 63 || sensitive(name)
-}
+// kept is as much of a name as the server keeps.
+func kept(name []byte) []byte { return name[:min(len(name), 63)] }
+
+// murky reports whether names that differ may be one for the server, which converts
+// them.
+func murky(name []byte) bool { return sensitive(kept(name)) }
 
 // message decodes a message of the client side.
 func (o *Observer) message(f frame) *message {
@@ -125,14 +126,14 @@ func (o *Observer) message(f frame) *message {
 			break
 		}
 		name, _, _ := text(f.body[1:])
-		m.name = string(name)
+		m.name = string(kept(name))
 		o.describe(m, f.body[0], name)
 	case 'S', 'H':
 		m.bad = len(f.body) > 0
 	case 'E':
 		name, _, ok := text(f.body)
 		m.bad, m.may = !ok, cursor
-		if p := o.portals[string(name)]; p != nil {
+		if p := o.portals[string(kept(name))]; p != nil {
 			m.may, m.here = p.may(o.batch), p.since(o.synced)
 		} else {
 			m.nobody = !murky(name)
@@ -184,7 +185,7 @@ func (o *Observer) parse(m *message, body []byte) {
 	if m.bad = !ok || !ok2; m.bad {
 		return
 	}
-	m.name = string(name)
+	m.name = string(kept(name))
 	m.may = sourced(read(sql, o.reading(sql), true), sql)
 	switch len(m.may) {
 	case 0:
@@ -208,7 +209,7 @@ func (o *Observer) bind(m *message, body []byte) {
 	if m.bad = !ok || !ok2; m.bad {
 		return
 	}
-	m.name = string(portal)
+	m.name = string(kept(portal))
 	m.may = o.named(name)
 	if params, ok := numbers(rest); ok {
 		m.may = withParameters(m.may, params)
@@ -270,7 +271,7 @@ func (o *Observer) named(name []byte) []statement {
 	if murky(name) {
 		return unread
 	}
-	p := o.statements[string(name)]
+	p := o.statements[string(kept(name))]
 	may := p.may(o.batch)
 	if p == nil || len(name) == 0 || p.by[len(p.by)-1].ran+1 == o.ran {
 		return may

@@ -67,7 +67,7 @@ func (m *Machine) notices(s *statement) bool {
 func (m *Machine) named(name []byte) *statement {
 	s := m.unnamed
 	if len(name) > 0 {
-		s = m.stmts.get(name)
+		s = m.stmts.get(wire.CutName(name))
 	}
 	if s == nil || s.lost || !s.confirmed && s.batch != m.batch {
 		return unknownStatement
@@ -193,6 +193,6 @@ func (m *Machine) closeMessage(body []byte) {
 	case len(name) == 0:
 		m.unnamed = unknownStatement
 	default:
-		m.freed(string(name))
+		m.freed(string(wire.CutName(name)))
 	}
 }

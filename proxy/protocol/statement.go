@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // maxAuditText bounds how much of a client's SQL is kept for an audit line.
@@ -44,23 +45,20 @@ type statement struct {
 	lost bool
 	// guess is all there is of a text that is not known.
 	guess sqltext.Guess
-	// name is what it is prepared as, "" if it is unnamed or not kept.
+	// name is what the server keeps it as, "" if it is unnamed or not kept.
 	name string
 }
 
-// serverName is the length, in bytes, at which the server cuts names.
-const serverName = 63
-
-// opaque reports whether names that differ for the proxy may be the same for
-// the server, which cuts them at 63 bytes and converts them from the client's
-// encoding.
+// opaque reports whether a name may be the same for the server as one that differs
+// after wire.CutName: the server converts what is not ASCII from the client's encoding
+// before it cuts.
 func opaque(name []byte) bool {
-	for _, c := range name {
+	for _, c := range wire.CutName(name) {
 		if c >= 0x80 {
 			return true
 		}
 	}
-	return len(name) >= serverName
+	return false
 }
 
 // declaresTypes reports whether a Parse, of which that is the end, gives types

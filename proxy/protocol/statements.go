@@ -1,12 +1,14 @@
 package protocol
 
+import "github.com/fencepost/fencepost/proxy/wire"
+
 // maxTexts bounds, in bytes, the texts of a session's statements that the proxy
 // keeps. A statement beyond it is still followed, but not shown in an audit line,
 // and counts as a write where its text alone would tell.
 const maxTexts = 768 << 10
 
-// statements are a session's prepared statements by name, without those whose
-// names the server may read otherwise (see opaque).
+// statements are a session's prepared statements by the names that the server keeps,
+// without those whose names it may read otherwise (see opaque).
 type statements struct {
 	byName map[string]*statement
 	bytes  int // of their texts
@@ -91,26 +93,23 @@ type portals struct {
 }
 
 // get returns a binding without a statement for a name that is not known.
-func (t *portals) get(name []byte) binding { return t.byName[view(cutName(name))] }
+func (t *portals) get(name []byte) binding { return t.byName[view(wire.CutName(name))] }
 
 func (t *portals) set(name []byte, b binding) {
 	t.remove(name)
 	if t.byName == nil {
 		t.byName = map[string]binding{}
 	}
-	t.byName[string(cutName(name))] = b
+	t.byName[string(wire.CutName(name))] = b
 	t.bytes += len(b.stmt.text)
 }
 
 func (t *portals) remove(name []byte) {
-	if b, ok := t.byName[view(cutName(name))]; ok {
+	if b, ok := t.byName[view(wire.CutName(name))]; ok {
 		t.bytes -= len(b.stmt.text)
-		delete(t.byName, view(cutName(name)))
+		delete(t.byName, view(wire.CutName(name)))
 	}
 }
-
-// cutName cuts a name where the server does, so that long ones cost no memory.
-func cutName(name []byte) []byte { return name[:min(len(name), serverName)] }
 
 func (t *portals) clear() {
 	clear(t.byName)
@@ -139,6 +138,7 @@ func (t *portals) boundIn(batch uint64) bool {
 
 // define follows a Parse that was sent.
 func (m *Machine) define(name []byte, s *statement) {
+	name = wire.CutName(name)
 	switch old := m.stmts.get(name); {
 	case len(name) == 0:
 		m.unnamed = s

@@ -1,0 +1,41 @@
+package proxy_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestSafetyOneNameInManySpellings: the server keeps 63 bytes of a name. Whoever gives a statement's name away in
+// another spelling does not get a write past the check of a leader whose proven reads
+// go unchecked.
+func TestSafetyOneNameInManySpellings(t *testing.T) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+		long := strings.Repeat("n", 63)
+		for name, c := range map[string]struct {
+			name   string
+			before [][]byte
+		}{
+			"messages": {long, [][]byte{cat(wiretest.Close('S', long+"x"), parse(long+"y", stale), sync_())}},
+			"SQL":      {long, [][]byte{q("deallocate " + long + "x"), q("prepare " + long + "y as " + stale)}},
+		} {
+			t.Run(name, func(t *testing.T) {
+				s := provenStage(t, pg)
+				worker := s.leads("w")
+				mustPass(t, worker, q("select * from c"))
+				s.awaitProofs(worker, "w")
+				mustPass(t, worker, cat(parse(c.name, "select * from c"), sync_()))
+				for _, piece := range c.before {
+					mustPass(t, worker, piece)
+				}
+				s.succeed()
+				mustEnd(t, worker, "ZF001", cat(bind("", c.name), exec("", 0), sync_()))
+				if n := s.rows("stale"); n != 0 {
+					t.Errorf("%d rows were written", n)
+				}
+			})
+		}
+	})
+}
