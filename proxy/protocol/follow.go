@@ -47,6 +47,8 @@ func (m *Machine) forget(s *statement) {
 		m.forgetAll()
 	case s.hides():
 		m.mayForget(s)
+	case (s.info.Prepares || s.info.Kind == sqltext.Deallocate) && opaque(bytesOf(s.info.Name)):
+		m.forgetAll() // the server may have cut it to any other name
 	case s.info.Prepares:
 		m.stmts.doubt(s.info.Name)
 	case s.info.Kind == sqltext.Deallocate && s.info.Name != "":

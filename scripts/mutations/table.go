@@ -66,6 +66,9 @@ var table = []mutation{
 		old: "if m.inHand.registry.refusal != nil {", text: "if m.inHand.registry.refusal != nil && m.inHand.registry.held > 1<<40 {"},
 	{name: "PREPARE of a known name leaves it known", file: "proxy/protocol/follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
 		old: "m.stmts.doubt(s.info.Name)", text: "_ = s.info.Name"},
+	// A leak.
+	{name: "DEALLOCATE frees the name that it has on the wire", file: "proxy/protocol/follow.go", tests: "^TestSafetyOneNameInManySpellings$/^default$",
+		old: "&& opaque(bytesOf(s.info.Name)):", text: "&& opaque(nil):"},
 	{name: "what can be known is harmless", file: theTxn, tests: nothing,
 		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == sqltext.Ordinary\n"},
 	{name: "RESET is harmless before 16", file: theTxn, tests: undone, // runs on the default server, which is 15
