@@ -186,6 +186,8 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 				q("create or replace function free() returns int language plpgsql as $$begin execute 'deallocate freed'; return 1; end$$"), q("select free()")), 3, "D1", "D1"},
 			{"a prepared SET", cat(parse("set", "set a.b = 'x'"), sync_(), q("select 1")), 2, "D1", "D1"},
 			{"it, described where nobody knows yet of a failure", cat(q("begin; select 1/0"), wiretest.Describe('S', "set"), sync_(), q("rollback")), 3, "22012 division by zeroROLLBACK", "25P02"},
+			{"plans of a prepared SET", cat(q("select 1"), bind("", "set"), exec("", 0), sync_(), q("select 40 + generic_plans from pg_prepared_statements where name = 'set'")), 3, "D41", "D40"},
+			{"names in debug messages", cat(q("set client_min_messages = debug2"), run("insert into t values (1)"), sync_(), q("reset client_min_messages")), 3, "bind <unnamed> to <unnamed>", "to fencepost_check_"},
 			{"the freed name", cat(bind("", "freed"), exec("", 0), sync_()), 1, "26000 prepared statement \"freed\" does not exist", "SET"},
 		} {
 			for conn, want := range map[*wiretest.Conn]string{direct: s.want, c: s.got} {
@@ -194,7 +196,7 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 				for range s.z {
 					for _, m := range conn.Until('Z') {
 						switch m.Type {
-						case 'E':
+						case 'E', 'N':
 							said.WriteString(m.Fields()['C'] + " " + m.Fields()['M'])
 						case 'D':
 							said.WriteString("D" + strings.Join(values(m), ""))

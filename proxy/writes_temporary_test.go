@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 // TestTemporaryTablesOfThoseWhoDoNotLead: they are refused like other writes,
@@ -32,5 +33,32 @@ func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
 		mustPass(t, c, q("insert into mine values (8)"))
 		mustPass(t, c, q("discard temp"))
 		mustFail(t, c, "42P01", q("select * from mine"))
+	})
+}
+
+// TestWhatDependsOnTemporaryObjectsGoesWithThem: the server drops a permanent column of
+// a temporary type with the session that made the type, superseded or not. Nothing can
+// keep a session from its end, so DISCARD passes unchecked too.
+func TestWhatDependsOnTemporaryObjectsGoesWithThem(t *testing.T) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+		s := newStage(t, pg)
+		s.exec("alter table c owner to app")
+		columns := func() int {
+			return s.value("select count(*) from pg_attribute where attrelid = 'c'::regclass and attname = 'x' and not attisdropped")
+		}
+		for name, drop := range map[string]func(c *wiretest.Conn){
+			"discard": func(c *wiretest.Conn) { mustPass(t, c, q("discard temp")) },
+			"end":     func(c *wiretest.Conn) { _ = c.Close() },
+		} {
+			c := s.leads(name)
+			mustPass(t, c, q("create domain pg_temp.dt as text"))
+			mustPass(t, c, q("alter table c add x pg_temp.dt"))
+			s.succeed()
+			if columns() != 1 {
+				t.Fatalf("%s: no column", name)
+			}
+			drop(c)
+			eventually(t, name+": the column is gone", func() bool { return columns() == 0 })
+		}
 	})
 }
