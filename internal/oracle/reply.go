@@ -270,6 +270,9 @@ func (o *Observer) ready(m *message, f frame) {
 	}
 	o.confirmed = next
 	o.pop()
+	if next := o.first(); m.maybe && next != nil && next.typ == 'S' {
+		next.maybe = true // if the server took m for COPY data, it has answered this one
+	}
 	o.unsaid = false
 	for _, m := range o.queue {
 		o.unsaid = o.unsaid || !m.keepsSettings()
