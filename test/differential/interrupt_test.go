@@ -1,6 +1,10 @@
 package differential
 
-import "strconv"
+import (
+	"bytes"
+	"slices"
+	"strconv"
+)
 
 // interrupt inserts Flushes between the messages of a script, and splits some of the
 // messages.
@@ -13,9 +17,9 @@ func (g *generator) interrupt() {
 	if g.IntN(4) == 0 {
 		for range 1 + g.IntN(2) {
 			at := g.IntN(len(g.steps))
-			// The server ends a COPY over the first byte of a Terminate. The proxy waits for
-			// its header, the rest of which comes at once from every client.
-			if n := len(g.steps[at].bytes()); n > 1 && g.steps[at].name != "Terminate" {
+			// The server ends a COPY over the first byte of a message that has no place there.
+			// The proxy waits for the whole message, which comes at once from every client.
+			if n := len(g.steps[at].bytes()); n > 1 && (g.steps[at].name == "CopyData" || !g.copiesBefore(at)) {
 				g.insert(at, step{"Half", []word{bare(strconv.Itoa(1 + g.IntN([]int{min(n-1, 5), n - 1}[g.IntN(2)])))}})
 			}
 		}
@@ -25,6 +29,11 @@ func (g *generator) interrupt() {
 			g.insert(g.IntN(len(g.steps)), step{"Cancel", []word{bare("now")}})
 		}
 	}
+}
+
+// copiesBefore reports whether a COPY may be under way before the step with that index.
+func (g *generator) copiesBefore(at int) bool {
+	return slices.ContainsFunc(g.steps[:at], func(s step) bool { return bytes.Contains(s.bytes(), []byte("from stdin")) })
 }
 
 // insert inserts s before the step with that index.
