@@ -1,10 +1,9 @@
 package proxy
 
 import (
-	"encoding/json"
-
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
@@ -16,20 +15,11 @@ func (x *session) auditRefusal(e protocol.Event) {
 		incarnation = x.cand.Incarnation()
 	}
 	x.srv.cfg.Metrics.Refused(x.start.database, resource, e.Err.Code, e.Write)
-	var d struct {
-		Epoch         int64  `json:"epoch"`
-		CurrentEpoch  int64  `json:"current_epoch"`
-		CurrentWorker string `json:"current_worker"`
-	}
-	_ = json.Unmarshal([]byte(e.Err.Detail), &d) // absent fields stay zero
+	found, _ := fencing.DecodeFinding(e.Err.Detail) // zero if the proxy itself refused
 	a := sqltext.AuditOf(e.Text)
-	msg := "stale write rejected"
-	if !e.Write {
-		msg = "stale read rejected"
-	}
-	x.srv.cfg.Audit.Warn(msg,
+	x.srv.cfg.Audit.Warn(fencing.KindOf(resource, e.Err.Code).Summary(e.Write),
 		zap.String("resource", resource), zap.String("worker", x.worker), zap.String("incarnation", incarnation),
-		zap.Int64("epoch", d.Epoch), zap.Int64("current_epoch", d.CurrentEpoch), zap.String("current_worker", d.CurrentWorker),
+		zap.Int64("epoch", int64(found.Epoch)), zap.Int64("current_epoch", int64(found.Current)), zap.String("current_worker", found.Holder),
 		zap.String("sqlstate", e.Err.Code), zap.String("reason", e.Err.Message),
 		zap.String("statement", a.Statement), zap.String("fingerprint", a.Fingerprint), zap.Strings("tables", a.Tables),
 		zap.String("database", x.start.database), zap.String("user", x.start.user),

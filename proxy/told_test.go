@@ -200,6 +200,9 @@ func TestLeadersOldSnapshot(t *testing.T) {
 		mustPass(t, c, q(mine+"; commit"))
 		s.exec("commit")
 	}
+	if lines := s.audit.FilterMessage("stale write rejected").All(); len(lines) != 2 || lines[0].ContextMap()["sqlstate"] != "40001" {
+		t.Errorf("the audit lines are %v; want one for each old snapshot", lines)
+	}
 }
 
 // TestSafetyToldBetweenChainedTransactions: a session that is never at rest, because each

@@ -51,7 +51,8 @@ func TestAdminAnswers(t *testing.T) {
 	ready := Readiness{Ready: true, Upstream: "ok", Election: "consul does not answer"}
 	a, m := testAdmin(&ready)
 	m.Refused("shop", "billing", fencing.StateSuperseded, true)
-	m.Refused("shop", "billing", fencing.StateSuperseded, false) // a read is not a stale write
+	m.Refused("shop", "billing", fencing.StateSuperseded, false) // a read is not a write
+	m.Refused("shop", "billing", fencing.StateNotLeader, true)   // a write, but not a stale one
 	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: time.Second})
 	m.Sessions(+1)
 	m.Blocked("shop", "mail", []string{`prepared transaction "x" of role "app" must be committed or rolled back`})
@@ -64,13 +65,15 @@ func TestAdminAnswers(t *testing.T) {
 		{"/healthz", 200, []string{"ok"}},
 		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
-			`"refused_writes": 1`, `"connections": 3`, `"leaderless_seconds": 5`,
+			`"refused_writes": 2`, `"connections": 3`, `"leaderless_seconds": 5`,
 			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
 		{"/v1/resources/shop/nothing", 404, []string{"unknown resource"}},
 		{"/debug/pprof/", 404, nil},
 		{"/metrics", 200, []string{
 			`fencepost_stale_writes_rejected_total{database="shop",reason="ZF001",resource="billing"} 1`,
+			`fencepost_writes_refused_total{database="shop",kind="stale",reason="ZF001",resource="billing"} 1`,
+			`fencepost_writes_refused_total{database="shop",kind="not_leader",reason="ZF002",resource="billing"} 1`,
 			`fencepost_epoch{database="shop",resource="billing"} 8`,
 			`fencepost_leaderless_seconds{database="shop",resource="mail"} 5`,
 			`fencepost_grant_blocked{database="shop",resource="billing"} 0`,

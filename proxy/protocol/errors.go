@@ -253,7 +253,11 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		m.epochs.expect(e.announced)
 	case strings.HasPrefix(pe.Code, "ZF"):
 	case theirs(pe):
-		// The client's own timeout, cancel, deadlock or failed transaction.
+		// The client's own timeout, cancel, deadlock or failed transaction; or a snapshot
+		// older than the grant, which the check found.
+		if _, ok := fencing.DecodeFinding(pe.Detail); ok {
+			m.refused(e, pe)
+		}
 		m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
 		return m.down[at:]
 	default:
