@@ -1,6 +1,47 @@
 package fencing
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
+
+// Rejection is what is known of one statement that was refused, by a check or by the
+// proxy. A connection that names no resource has no worker and no epochs.
+type Rejection struct {
+	Time        time.Time // when the proxy learned of it
+	Proxy       string    // the proxy's id
+	Session     string    // the proxy's own id of the connection
+	Database    string
+	User        string
+	Client      string // the client's address
+	Resource    string
+	Worker      string
+	Incarnation string // of the candidacy
+
+	// Announced is the epoch that was announced to the connection before the transaction
+	// began, and Held the one that the candidacy was granted, as far as the proxy knows.
+	// 0 means none.
+	Announced, Held Epoch
+	// Finding has the worker's epoch, the current one and its holder, as the check found
+	// them in the database; or, if the proxy itself refused, as the proxy knows them.
+	Finding
+
+	Kind     RejectionKind
+	SQLState string
+	Message  string // what the client got
+	// Statement is the start of the client's text, with its literals: an Auditor that
+	// records it must remove them. It is cut at 4 KiB, and empty if it is not known.
+	Statement string
+	Write     bool // the statement was not provably a read
+}
+
+// Auditor is told of each refused statement. Calls come one at a time, in the order in
+// which each session's statements were refused, after the client got its reply. A slow
+// Auditor delays the sessions whose statements are refused, and no others. It must not
+// keep state that is only good while the session lasts.
+type Auditor interface {
+	Audit(Rejection)
+}
 
 // RejectionKind says what a refused statement met. It is a word of the audit log and the
 // value of a metric's label.

@@ -37,9 +37,6 @@ const (
 
 // Metrics is told what happens; its methods must not block.
 type Metrics interface {
-	// Refused counts a statement that a check or the proxy refused with
-	// sqlstate; write says that it was not provably a read.
-	Refused(database, resource, sqlstate string, write bool)
 	// Sessions is called with +1 and -1.
 	Sessions(delta int)
 }
@@ -74,9 +71,11 @@ type Config struct {
 	DialTimeout time.Duration
 	// MaxConnections bounds the clients at once: 10000.
 	MaxConnections int
-	// Logger gets structured lines, Audit a line per refused statement.
-	Logger, Audit *zap.Logger
-	Metrics       Metrics // may be nil
+	Logger         *zap.Logger
+	Metrics        Metrics // may be nil
+	// Auditors are told of each refused statement, in this order. Close returns when
+	// they were told of all.
+	Auditors []fencing.Auditor
 	// Observe returns who watches a session's traffic with the server. It is for
 	// tests and for debugging; nil means nobody.
 	Observe func(Observed) Observer
@@ -113,9 +112,6 @@ func (c *Config) setDefaults() error {
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
-	if c.Audit == nil {
-		c.Audit = zap.NewNop()
-	}
 	if c.Metrics == nil {
 		c.Metrics = noMetrics{}
 	}
@@ -124,5 +120,4 @@ func (c *Config) setDefaults() error {
 
 type noMetrics struct{}
 
-func (noMetrics) Refused(string, string, string, bool) {}
-func (noMetrics) Sessions(int)                         {}
+func (noMetrics) Sessions(int) {}

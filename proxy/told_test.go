@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -200,8 +201,8 @@ func TestLeadersOldSnapshot(t *testing.T) {
 		mustPass(t, c, q(mine+"; commit"))
 		s.exec("commit")
 	}
-	if lines := s.audit.FilterMessage("stale write rejected").All(); len(lines) != 2 || lines[0].ContextMap()["sqlstate"] != "40001" {
-		t.Errorf("the audit lines are %v; want one for each old snapshot", lines)
+	if all := s.audited(t); len(all) != 2 || all[0].SQLState != "40001" || all[0].Kind != fencing.KindStale {
+		t.Errorf("audited: %+v; want one for each old snapshot", all)
 	}
 }
 

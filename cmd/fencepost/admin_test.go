@@ -39,6 +39,13 @@ func testAdmin(ready *Readiness) (*admin, *Metrics) {
 	}, m
 }
 
+// refuse counts a refused statement of the resource billing.
+func refuse(m *Metrics, sqlstate string, write bool) {
+	metricsAuditor{m}.Audit(fencing.Rejection{
+		Database: "shop", Resource: "billing", SQLState: sqlstate, Kind: fencing.KindOf("billing", sqlstate), Write: write,
+	})
+}
+
 func get(t *testing.T, h http.Handler, path string) (int, string) {
 	t.Helper()
 	rec := httptest.NewRecorder()
@@ -50,9 +57,9 @@ func TestAdminAnswers(t *testing.T) {
 	t.Parallel()
 	ready := Readiness{Ready: true, Upstream: "ok", Election: "consul does not answer"}
 	a, m := testAdmin(&ready)
-	m.Refused("shop", "billing", fencing.StateSuperseded, true)
-	m.Refused("shop", "billing", fencing.StateSuperseded, false) // a read is not a write
-	m.Refused("shop", "billing", fencing.StateNotLeader, true)   // a write, but not a stale one
+	refuse(m, fencing.StateSuperseded, true)
+	refuse(m, fencing.StateSuperseded, false) // a read is not a write
+	refuse(m, fencing.StateNotLeader, true)   // a write, but not a stale one
 	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: time.Second})
 	m.Sessions(+1)
 	m.Blocked("shop", "mail", []string{`prepared transaction "x" of role "app" must be committed or rolled back`})
@@ -106,7 +113,7 @@ func TestAdminAnswers(t *testing.T) {
 func TestStatusShowsATable(t *testing.T) {
 	t.Parallel()
 	a, m := testAdmin(&Readiness{Ready: true})
-	m.Refused("shop", "billing", fencing.StateSuperseded, true)
+	refuse(m, fencing.StateSuperseded, true)
 	m.Blocked("shop", "mail", []string{"something"})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

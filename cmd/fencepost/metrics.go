@@ -73,21 +73,6 @@ func NewMetrics() *Metrics {
 // Sessions implements proxy.Metrics.
 func (m *Metrics) Sessions(delta int) { m.sessions.Add(float64(delta)) }
 
-// Refused implements proxy.Metrics. It counts writes only.
-func (m *Metrics) Refused(database, resource, sqlstate string, write bool) {
-	if !write {
-		return
-	}
-	kind := fencing.KindOf(resource, sqlstate)
-	if kind == fencing.KindStale {
-		m.stale.WithLabelValues(label(database), label(resource), sqlstate).Inc()
-	}
-	m.refused.WithLabelValues(label(database), label(resource), kind.String(), sqlstate).Inc()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.refused[[2]string{database, resource}]++
-}
-
 // RefusedSoFar returns how many writes of a resource have been refused.
 func (m *Metrics) RefusedSoFar(database, resource string) uint64 {
 	m.mu.Lock()

@@ -117,7 +117,7 @@ func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err e
 		StartupTimeout: cfg.StartupTimeout.D(),
 		MaxConnections: cfg.Limits.MaxConnections,
 		Logger:         log.Named("proxy"),
-		Audit:          audit,
+		Auditors:       auditors(s.metrics, audit),
 		Metrics:        s.metrics,
 		Observe:        w.observe(),
 	})
