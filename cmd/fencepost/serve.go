@@ -13,8 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/consul"
-	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
@@ -62,8 +60,8 @@ type serving struct {
 	id        string
 	log       *zap.Logger
 	metrics   *Metrics
-	watch     *watch         // nil unless sessions are observed
-	consul    *consul.Client // nil with the embedded elector
+	watch     *watch // nil unless sessions are observed
+	leases    leaseService
 	elections *election.Elections
 	proxy     *proxy.Server
 	tls       *pgtls.Clients  // nil if clients are not offered TLS
@@ -89,6 +87,9 @@ func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err e
 	defer func() {
 		if err != nil {
 			s.closeListeners()
+			if s.proxy != nil {
+				s.proxy.Close()
+			}
 		}
 	}()
 	if s.id, err = proxyID(cfg, s.listener.Addr()); err != nil {
@@ -124,10 +125,8 @@ func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err e
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Election.Provider == "consul" {
-		// Last, because it starts to watch Consul.
-		s.consul, err = newConsul(cfg, s.id, log)
-	}
+	// Last, because it may start to watch the lease service.
+	s.leases, err = openElector(cfg, s.id, log)
 	return s, err
 }
 
@@ -178,16 +177,6 @@ func (s *serving) newElections() (*election.Elections, error) {
 	})
 }
 
-// newConsul connects to Consul under the name of a proxy.
-func newConsul(cfg Config, proxy string, log *zap.Logger) (*consul.Client, error) {
-	c := cfg.Election.Consul
-	return consul.New(consul.Config{
-		Address: c.Address, Scheme: c.Scheme, Token: c.Token, Prefix: c.Prefix,
-		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy, Logger: log.Named("consul"),
-	})
-}
-
 // openDatabase opens a database's fence and lease service when the first worker
 // connects to that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
@@ -206,12 +195,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}
-	if s.consul != nil {
-		backend.Provider = s.consul.Database(database)
-		return backend, nil
-	}
-	backend.Provider, err = postgres.New(postgres.Config{Pool: st.Pool(), Logger: s.log.Named("postgres")})
-	if err != nil {
+	if backend.Provider, err = s.leases.Database(database, st); err != nil {
 		closed()
 		return election.Backend{}, err
 	}
