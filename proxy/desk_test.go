@@ -37,14 +37,14 @@ func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), b
 	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: &recorder{}}
 	cfg := proxy.Config{
 		Upstream: pg.Addr(), Candidates: b.desk, Auditors: []fencing.Auditor{b.audit}, ProxyID: "test",
-		Unfenced: func(user string) proxy.UnfencedMode {
-			switch user {
+		Policy: func(r fencing.JoinRequest) proxy.SessionPolicy {
+			switch r.User {
 			case pgtest.Superuser:
-				return proxy.UnfencedAllow
+				return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
 			case "scram_user":
-				return proxy.UnfencedRefuse
+				return proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse}
 			default:
-				return proxy.UnfencedReadOnly
+				return proxy.SessionPolicy{}
 			}
 		},
 	}

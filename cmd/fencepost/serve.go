@@ -110,9 +110,7 @@ func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err e
 		UpstreamTLS:    s.upstream,
 		TLS:            s.tls,
 		Candidates:     s.elections,
-		Unfenced:       cfg.unfencedMode,
-		Identity:       identities[cfg.Worker.Identity],
-		ProvenReads:    cfg.provenReads,
+		Policy:         cfg.sessionPolicy,
 		ProxyID:        s.id,
 		StartupWait:    cfg.StartupWait.D(),
 		StartupTimeout: cfg.StartupTimeout.D(),
@@ -162,18 +160,11 @@ func (s *serving) closeListeners() {
 // newElections connects the elections to the fence tables and to the lease service.
 func (s *serving) newElections() (*election.Elections, error) {
 	return election.New(election.Config{
-		Open:    s.openDatabase,
-		Idle:    s.cfg.Limits.ResourceIdle.D(),
-		Observe: s.metrics.Observe,
-		Logger:  s.log.Named("election"),
-		Settings: func(_, resource string) election.Settings {
-			r := s.cfg.Resources[resource]
-			l := s.cfg.leaseFor(r)
-			return election.Settings{
-				TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(), Linger: l.Linger.D(),
-				Users: r.Users,
-			}
-		},
+		Open:     s.openDatabase,
+		Idle:     s.cfg.Limits.ResourceIdle.D(),
+		Observe:  s.metrics.Observe,
+		Logger:   s.log.Named("election"),
+		Settings: s.cfg.electionSettings,
 	})
 }
 
@@ -221,31 +212,6 @@ func openStore(ctx context.Context, cfg Config, upstream *pgtls.Upstream, databa
 		Blocked:       blocked,
 		Logger:        log.Named("store"),
 	})
-}
-
-var identities = map[string]proxy.Identity{
-	"connection":     proxy.IdentityConnection,
-	"client_address": proxy.IdentityClientAddress,
-	"proxy":          proxy.IdentityProxy,
-}
-
-var unfencedModes = map[string]proxy.UnfencedMode{
-	"allow":     proxy.UnfencedAllow,
-	"read-only": proxy.UnfencedReadOnly,
-	"refuse":    proxy.UnfencedRefuse,
-}
-
-// unfencedMode returns what a user's connections without a resource may do.
-func (c *Config) unfencedMode(user string) proxy.UnfencedMode {
-	if word, ok := c.Unfenced.Users[user]; ok {
-		return unfencedModes[word]
-	}
-	return unfencedModes[c.Unfenced.Default]
-}
-
-// provenReads reports whether a leader's proven reads go unchecked.
-func (c *Config) provenReads(_, resource string) bool {
-	return c.Resources[resource].reads() == "proven"
 }
 
 // proxyID returns the configured name, or the host's name and the port.
