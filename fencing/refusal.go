@@ -16,6 +16,9 @@ const (
 	StateNoFence = "ZF004"
 	// StateUnfenceable means that this statement cannot be fenced here.
 	StateUnfenceable = "ZF005"
+	// StateOldSnapshot is Postgres's own serialization_failure. The check raises it if
+	// the transaction's snapshot is older than the grant of the worker's own epoch.
+	StateOldSnapshot = "40001"
 	// StateAwardNotNewer is raised by fencepost.grant if the award is not newer than
 	// the recorded one. It never reaches a client.
 	StateAwardNotNewer = "ZF006"

@@ -1,37 +1,69 @@
 package proxy
 
 import (
-	"encoding/json"
+	"time"
 
-	"go.uber.org/zap"
-
-	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// auditRefusal writes the line of a refused statement, and counts it.
-func (x *session) auditRefusal(e protocol.Event) {
-	resource, incarnation := x.start.own.resource, ""
-	if x.cand != nil {
-		incarnation = x.cand.Incarnation()
+// auditQueueSize is how many rejections may wait for the auditors. Each holds at most 4
+// KiB of a statement, so they take about a megabyte.
+const auditQueueSize = 256
+
+// auditQueue passes rejections to the auditors, in order, from one goroutine that owns
+// them. A session adds a rejection after its client got the reply, so that no reply waits
+// for a log.
+//
+// When the queue is full, the session that made the rejection waits, without a lock and
+// before it relays anything more. Nothing is dropped: a refused write may be the only
+// trace of a process that works under a lease it has lost, and the record of a system
+// that handles money must not have gaps. A client that is refused faster than the
+// auditors can record is slowed down to their speed; sessions whose statements are not
+// refused never wait.
+type auditQueue struct {
+	auditors   []fencing.Auditor
+	rejections chan fencing.Rejection
+	done       chan struct{} // closed when all are recorded, after close
+}
+
+func newAuditQueue(auditors []fencing.Auditor) *auditQueue {
+	q := &auditQueue{auditors: auditors, rejections: make(chan fencing.Rejection, auditQueueSize), done: make(chan struct{})}
+	go q.run()
+	return q
+}
+
+func (q *auditQueue) run() {
+	defer close(q.done)
+	for r := range q.rejections {
+		for _, a := range q.auditors {
+			a.Audit(r)
+		}
 	}
-	x.srv.cfg.Metrics.Refused(x.start.database, resource, e.Err.Code, e.Write)
-	var d struct {
-		Epoch         int64  `json:"epoch"`
-		CurrentEpoch  int64  `json:"current_epoch"`
-		CurrentWorker string `json:"current_worker"`
+}
+
+// add waits while the queue is full. It must not be called after close, nor on the event
+// loop.
+func (q *auditQueue) add(r fencing.Rejection) { q.rejections <- r }
+
+// close returns when everything that was added is recorded.
+func (q *auditQueue) close() {
+	close(q.rejections)
+	<-q.done
+}
+
+// audit records a refused statement. What the machine cannot know is added here.
+func (x *session) audit(r fencing.Rejection, at time.Time) {
+	r.Time, r.Proxy, r.Session, r.Client = at, x.srv.cfg.ProxyID, x.id, x.client.RemoteAddr().String()
+	r.Database, r.User = x.start.database, x.start.user
+	x.srv.audit.add(r)
+}
+
+// audit records what was refused, once the client has its reply, or has gone.
+func (d *downPump) audit(at time.Time) {
+	for i := range d.events {
+		if e := &d.events[i]; e.Kind == protocol.EventRefused {
+			d.x.audit(*e.Rejection, at)
+		}
 	}
-	_ = json.Unmarshal([]byte(e.Err.Detail), &d) // absent fields stay zero
-	a := sqltext.AuditOf(e.Text)
-	msg := "stale write rejected"
-	if !e.Write {
-		msg = "stale read rejected"
-	}
-	x.srv.cfg.Audit.Warn(msg,
-		zap.String("resource", resource), zap.String("worker", x.worker), zap.String("incarnation", incarnation),
-		zap.Int64("epoch", d.Epoch), zap.Int64("current_epoch", d.CurrentEpoch), zap.String("current_worker", d.CurrentWorker),
-		zap.String("sqlstate", e.Err.Code), zap.String("reason", e.Err.Message),
-		zap.String("statement", a.Statement), zap.String("fingerprint", a.Fingerprint), zap.Strings("tables", a.Tables),
-		zap.String("database", x.start.database), zap.String("user", x.start.user),
-		zap.Stringer("client", x.client.RemoteAddr()), zap.String("session", x.id), zap.String("proxy", x.srv.cfg.ProxyID))
 }

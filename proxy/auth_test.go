@@ -28,7 +28,7 @@ var methods = []string{pgtest.App, "cleartext_user", "md5_user", "scram_user"}
 
 // open lets every user in that Postgres lets in.
 func open(cfg *proxy.Config) {
-	cfg.Unfenced = func(string) proxy.UnfencedMode { return proxy.UnfencedReadOnly }
+	cfg.Policy = nil // every user may connect, and read
 }
 
 func TestPgxAuthenticatesByEveryMethod(t *testing.T) {

@@ -11,35 +11,8 @@ import (
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
-// UnfencedMode says what a connection without a resource may do.
-type UnfencedMode uint8
-
-const (
-	// UnfencedReadOnly lets it read; its writes are refused. The default.
-	UnfencedReadOnly UnfencedMode = iota
-	// UnfencedAllow relays it without any check: for migrations.
-	UnfencedAllow
-	// UnfencedRefuse ends it at startup.
-	UnfencedRefuse
-)
-
-// Identity says who the worker is on a connection that names none.
-type Identity uint8
-
-const (
-	// IdentityConnection: each connection is a worker of its own.
-	IdentityConnection Identity = iota
-	// IdentityClientAddress: all connections from one address are one worker.
-	IdentityClientAddress
-	// IdentityProxy: all connections of this proxy are one worker (a sidecar).
-	IdentityProxy
-)
-
 // Metrics is told what happens; its methods must not block.
 type Metrics interface {
-	// Refused counts a statement that a check or the proxy refused with
-	// sqlstate; write says that it was not provably a read.
-	Refused(database, resource, sqlstate string, write bool)
 	// Sessions is called with +1 and -1.
 	Sessions(delta int)
 }
@@ -55,13 +28,9 @@ type Config struct {
 	// TLS is what clients are offered, nil for none.
 	TLS        *pgtls.Clients
 	Candidates fencing.Candidates
-	// Unfenced gives the mode of a user's connections without a resource; nil
-	// means UnfencedReadOnly for all.
-	Unfenced func(user string) UnfencedMode
-	Identity Identity
-	// ProvenReads says for which resources a leader's single reads go unchecked
-	// when they are proven harmless; nil means for none.
-	ProvenReads func(database, resource string) bool
+	// Policy decides all that depends on a session's user, database or resource; nil
+	// means the default SessionPolicy for all.
+	Policy Policy
 	// ProxyID names this proxy, in worker ids (IdentityProxy) and audit lines.
 	ProxyID string
 	// StartupWait bounds how long connecting, or a write during a lapse of the
@@ -74,9 +43,11 @@ type Config struct {
 	DialTimeout time.Duration
 	// MaxConnections bounds the clients at once: 10000.
 	MaxConnections int
-	// Logger gets structured lines, Audit a line per refused statement.
-	Logger, Audit *zap.Logger
-	Metrics       Metrics // may be nil
+	Logger         *zap.Logger
+	Metrics        Metrics // may be nil
+	// Auditors are told of each refused statement, in this order. Close returns when
+	// they were told of all.
+	Auditors []fencing.Auditor
 	// Observe returns who watches a session's traffic with the server. It is for
 	// tests and for debugging; nil means nobody.
 	Observe func(Observed) Observer
@@ -92,11 +63,8 @@ func (c *Config) setDefaults() error {
 	if c.Candidates == nil {
 		return errors.New("proxy: no candidates")
 	}
-	if c.Unfenced == nil {
-		c.Unfenced = func(string) UnfencedMode { return UnfencedReadOnly }
-	}
-	if c.ProvenReads == nil {
-		c.ProvenReads = func(string, string) bool { return false }
+	if c.Policy == nil {
+		c.Policy = func(fencing.JoinRequest) SessionPolicy { return SessionPolicy{} }
 	}
 	if c.StartupWait == 0 {
 		c.StartupWait = 2 * time.Second
@@ -113,9 +81,6 @@ func (c *Config) setDefaults() error {
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
 	}
-	if c.Audit == nil {
-		c.Audit = zap.NewNop()
-	}
 	if c.Metrics == nil {
 		c.Metrics = noMetrics{}
 	}
@@ -124,5 +89,4 @@ func (c *Config) setDefaults() error {
 
 type noMetrics struct{}
 
-func (noMetrics) Refused(string, string, string, bool) {}
-func (noMetrics) Sessions(int)                         {}
+func (noMetrics) Sessions(int) {}

@@ -6,10 +6,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
-	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/desktest"
 	"github.com/fencepost/fencepost/internal/oracle"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -24,7 +22,7 @@ type bench struct {
 	pg    *pgtest.Server
 	addr  string
 	proxy *proxy.Server
-	audit *observer.ObservedLogs
+	audit *recorder
 }
 
 // newBench starts a proxy; change, if not nil, changes its configuration.
@@ -36,18 +34,17 @@ func newBench(t testing.TB, pg *pgtest.Server, change func(*proxy.Config)) *benc
 // newBenchWith is newBench; before is called with the proxy before it serves.
 func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), before func(*proxy.Server)) *bench {
 	t.Helper()
-	core, logs := observer.New(zapcore.DebugLevel)
-	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: logs}
+	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: &recorder{}}
 	cfg := proxy.Config{
-		Upstream: pg.Addr(), Candidates: b.desk, Audit: zap.New(core), ProxyID: "test",
-		Unfenced: func(user string) proxy.UnfencedMode {
-			switch user {
+		Upstream: pg.Addr(), Candidates: b.desk, Auditors: []fencing.Auditor{b.audit}, ProxyID: "test",
+		Policy: func(r fencing.JoinRequest) proxy.SessionPolicy {
+			switch r.User {
 			case pgtest.Superuser:
-				return proxy.UnfencedAllow
+				return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
 			case "scram_user":
-				return proxy.UnfencedRefuse
+				return proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse}
 			default:
-				return proxy.UnfencedReadOnly
+				return proxy.SessionPolicy{}
 			}
 		},
 	}

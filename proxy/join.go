@@ -16,7 +16,9 @@ import (
 // and waits for the lease as it asked to. told is what the connection knows
 // from the start.
 func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoch, err error) {
-	md, err := x.chooseMode()
+	claim := x.joinRequest()
+	policy := x.srv.cfg.Policy(claim)
+	md, err := x.chooseMode(policy.Unfenced)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -25,7 +27,7 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.parameters,
 	}
 	if md == protocol.ModeFenced {
-		claim := x.joinRequest()
+		x.identify(&claim, policy.Identity)
 		x.worker = claim.Worker
 		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
@@ -41,10 +43,10 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
 		}
-		x.awaitCatalog(ctx)
+		x.awaitCatalog(ctx, policy.ProvenReads)
 		c.Status, c.Catalog = x.cand.Status, x.cand.Fence().Catalog
 		c.Fence, c.Resource, c.Worker, c.Incarnation = x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation()
-		c.ProvenReads = x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
+		c.ProvenReads = policy.ProvenReads
 	}
 	m := protocol.New(c)
 	x.observe(c)
@@ -65,11 +67,11 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 
 var noStatus = &fencing.Status{}
 
-func (x *session) chooseMode() (protocol.Mode, error) {
+func (x *session) chooseMode(unfenced UnfencedMode) (protocol.Mode, error) {
 	if x.start.own.resource != "" {
 		return protocol.ModeFenced, nil
 	}
-	switch x.srv.cfg.Unfenced(x.start.user) {
+	switch unfenced {
 	case UnfencedAllow:
 		return protocol.ModePassing, nil
 	case UnfencedRefuse:
@@ -79,18 +81,22 @@ func (x *session) chooseMode() (protocol.Mode, error) {
 	}
 }
 
-// joinRequest names the candidacy that the connection belongs to.
+// joinRequest returns what the client asks for.
 func (x *session) joinRequest() fencing.JoinRequest {
 	own := x.start.own
 	addr, _ := netip.ParseAddrPort(x.client.RemoteAddr().String())
-	c := fencing.JoinRequest{
+	return fencing.JoinRequest{
 		Database: x.start.database, User: x.start.user, Resource: own.resource, Worker: own.worker,
 		Client: addr.Addr().Unmap(), Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
 	}
+}
+
+// identify names the worker of a connection that names none.
+func (x *session) identify(c *fencing.JoinRequest, by Identity) {
 	if c.Worker != "" {
-		return c
+		return
 	}
-	switch x.srv.cfg.Identity {
+	switch by {
 	case IdentityClientAddress:
 		c.Worker = "client:" + c.Client.String()
 	case IdentityProxy:
@@ -99,7 +105,6 @@ func (x *session) joinRequest() fencing.JoinRequest {
 	default:
 		c.Worker, c.Nameless = "connection:"+randomHex(8), true
 	}
-	return c
 }
 
 func randomHex(n int) string {
@@ -135,9 +140,9 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 
 // awaitCatalog waits for the database's catalogue where reads may have to be
 // proven, so that what the client prepares first can be.
-func (x *session) awaitCatalog(ctx context.Context) {
+func (x *session) awaitCatalog(ctx context.Context, provenReads bool) {
 	f := x.cand.Fence()
-	wanted := !x.version.KeepsReadOnly() || x.srv.cfg.ProvenReads(x.start.database, x.start.own.resource)
+	wanted := !x.version.KeepsReadOnly() || provenReads
 	if !wanted || f.Catalog() != nil {
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -102,7 +103,9 @@ func TestProtocolProvenReads(t *testing.T) {
 	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": shared18(t)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			compareAs(t, pg, "w", func(c *proxy.Config) { c.ProvenReads = func(string, string) bool { return true } }, append(reads(), around...)...)
+			compareAs(t, pg, "w", func(c *proxy.Config) {
+				c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{ProvenReads: true} }
+			}, append(reads(), around...)...)
 		})
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -32,7 +33,11 @@ grant all on kept to app`
 // unchecked.
 func provenStage(t *testing.T, pg *pgtest.Server) *stage {
 	t.Helper()
-	b := newBench(t, pg, func(c *proxy.Config) { c.ProvenReads = func(_, resource string) bool { return resource == "r" } })
+	b := newBench(t, pg, func(c *proxy.Config) {
+		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
+			return proxy.SessionPolicy{ProvenReads: r.Resource == "r"}
+		}
+	})
 	s := &stage{bench: b, t: t, db: pg.Database(t)}
 	s.admin = pg.Connect(t, pgtest.Superuser, s.db)
 	s.exec(stageSQL)

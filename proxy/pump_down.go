@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -134,7 +135,10 @@ func (d *downPump) grow() bool {
 // process sends on what is in the buffer. It returns false when the session is
 // over.
 func (d *downPump) process(ctx context.Context) bool {
-	if err := d.relay(ctx); err != nil {
+	at := time.Now()
+	err := d.relay(ctx)
+	d.audit(at)
+	if err != nil {
 		if !closedByPeer(err) {
 			d.x.log.Info("session closed", zap.Error(err))
 		}
@@ -193,13 +197,11 @@ func (d *downPump) relay(ctx context.Context) error {
 	defer d.keep()
 	tells := false
 	for i := range d.events {
-		switch e := &d.events[i]; e.Kind {
+		switch d.events[i].Kind {
 		case protocol.EventUnregister:
 			x.unregister(ctx)
 		case protocol.EventAnnounce:
 			tells = true
-		case protocol.EventRefused:
-			x.auditRefusal(*e)
 		}
 	}
 	var err error

@@ -40,6 +40,7 @@ type Server struct {
 	stop     context.CancelFunc
 	loops    *netloop.Loops
 	crews    *crews
+	audit    *auditQueue
 	slots    chan struct{} // of MaxConnections
 	overflow chan struct{} // of clients beyond them
 
@@ -64,7 +65,7 @@ func NewServer(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
+	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
 	s.mu.conns = map[netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
@@ -191,7 +192,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close ends what is left and returns when it has ended.
+// Close ends what is left and returns when it has ended, and when the auditors were told
+// of every refused statement.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.mu.draining = true
@@ -211,6 +213,7 @@ func (s *Server) Close() {
 	}
 	s.wg.Wait()
 	if !closed {
+		s.audit.close()
 		s.crews.close()
 		s.loops.Close()
 	}

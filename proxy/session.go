@@ -16,7 +16,6 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
-	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // registerTimeout bounds writing or deleting a note of the registry.
@@ -74,7 +73,7 @@ type session struct {
 	reading           bool // up is in its Read
 	draining          bool
 	goodbye           bool                 // the client was told why the session ends
-	audited           bool                 // the statement that a superseded client tried was audited
+	audited           bool                 // the statement that a superseded client tried was refused, for the audit
 	over              bool                 // up must not read on
 	announcement      *announcement        // a reply that tells waits for up to be quiet
 	registration      fencing.Registration // the last one in the registry
@@ -273,11 +272,16 @@ func (x *session) saySuperseded(text string, write bool) {
 	x.mu.Lock()
 	audit := text != "" && !x.audited
 	x.audited = x.audited || audit
-	x.mu.Unlock()
+	var rejection fencing.Rejection
 	if audit {
-		x.auditRefusal(protocol.Event{Err: wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail}, Text: text, Write: write})
+		rejection = x.m.Rejection(r, text, write)
 	}
+	x.mu.Unlock()
+	at := time.Now()
 	x.say(r)
+	if audit {
+		x.audit(rejection, at)
+	}
 }
 
 // closedByPeer reports whether err is the ordinary end of a connection.

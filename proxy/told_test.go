@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -199,6 +200,9 @@ func TestLeadersOldSnapshot(t *testing.T) {
 		mustPass(t, c, q("begin isolation level "+level))
 		mustPass(t, c, q(mine+"; commit"))
 		s.exec("commit")
+	}
+	if all := s.audited(t); len(all) != 2 || all[0].SQLState != "40001" || all[0].Kind != fencing.KindStale {
+		t.Errorf("audited: %+v; want one for each old snapshot", all)
 	}
 }
 

@@ -111,8 +111,8 @@ func TestPgbenchAsLeader(t *testing.T) {
 				t.Errorf("%s is %d, want %d", sum, got, want)
 			}
 		}
-		if b.audit.Len() != 0 {
-			t.Errorf("a leader was refused: %v", b.audit.All())
+		if all := b.audited(t); len(all) > 0 {
+			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
 }
@@ -217,8 +217,8 @@ func TestPsqlScriptAsLeader(t *testing.T) {
 				t.Errorf("the script never printed %q:\n%s", line, want["output"])
 			}
 		}
-		if b.audit.Len() != 0 {
-			t.Errorf("a leader was refused: %v", b.audit.All())
+		if all := b.audited(t); len(all) > 0 {
+			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
 }
@@ -290,8 +290,8 @@ func TestPgxPoolAsLeader(t *testing.T) {
 		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 			t.Run(mode, func(t *testing.T) { usePool(t, b, db, mode) })
 		}
-		if b.audit.Len() != 0 {
-			t.Errorf("a leader was refused: %v", b.audit.All())
+		if all := b.audited(t); len(all) > 0 {
+			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
 }

@@ -39,6 +39,13 @@ func testAdmin(ready *Readiness) (*admin, *Metrics) {
 	}, m
 }
 
+// refuse counts a refused statement of the resource billing.
+func refuse(m *Metrics, sqlstate string, write bool) {
+	metricsAuditor{m}.Audit(fencing.Rejection{
+		Database: "shop", Resource: "billing", SQLState: sqlstate, Kind: fencing.KindOf("billing", sqlstate), Write: write,
+	})
+}
+
 func get(t *testing.T, h http.Handler, path string) (int, string) {
 	t.Helper()
 	rec := httptest.NewRecorder()
@@ -50,8 +57,9 @@ func TestAdminAnswers(t *testing.T) {
 	t.Parallel()
 	ready := Readiness{Ready: true, Upstream: "ok", Election: "consul does not answer"}
 	a, m := testAdmin(&ready)
-	m.Refused("shop", "billing", fencing.StateSuperseded, true)
-	m.Refused("shop", "billing", fencing.StateSuperseded, false) // a read is not a stale write
+	refuse(m, fencing.StateSuperseded, true)
+	refuse(m, fencing.StateSuperseded, false) // a read is not a write
+	refuse(m, fencing.StateNotLeader, true)   // a write, but not a stale one
 	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: time.Second})
 	m.Sessions(+1)
 	m.Blocked("shop", "mail", []string{`prepared transaction "x" of role "app" must be committed or rolled back`})
@@ -64,13 +72,15 @@ func TestAdminAnswers(t *testing.T) {
 		{"/healthz", 200, []string{"ok"}},
 		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
-			`"refused_writes": 1`, `"connections": 3`, `"leaderless_seconds": 5`,
+			`"refused_writes": 2`, `"connections": 3`, `"leaderless_seconds": 5`,
 			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
 		{"/v1/resources/shop/nothing", 404, []string{"unknown resource"}},
 		{"/debug/pprof/", 404, nil},
 		{"/metrics", 200, []string{
 			`fencepost_stale_writes_rejected_total{database="shop",reason="ZF001",resource="billing"} 1`,
+			`fencepost_writes_refused_total{database="shop",kind="stale",reason="ZF001",resource="billing"} 1`,
+			`fencepost_writes_refused_total{database="shop",kind="not_leader",reason="ZF002",resource="billing"} 1`,
 			`fencepost_epoch{database="shop",resource="billing"} 8`,
 			`fencepost_leaderless_seconds{database="shop",resource="mail"} 5`,
 			`fencepost_grant_blocked{database="shop",resource="billing"} 0`,
@@ -103,7 +113,7 @@ func TestAdminAnswers(t *testing.T) {
 func TestStatusShowsATable(t *testing.T) {
 	t.Parallel()
 	a, m := testAdmin(&Readiness{Ready: true})
-	m.Refused("shop", "billing", fencing.StateSuperseded, true)
+	refuse(m, fencing.StateSuperseded, true)
 	m.Blocked("shop", "mail", []string{"something"})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

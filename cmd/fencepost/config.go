@@ -49,22 +49,11 @@ type ControlConfig struct {
 	Password string `yaml:"password"`
 }
 
-// ElectionConfig says which provider awards the leases.
+// ElectionConfig says which provider awards the leases, and has the settings of each
+// provider that has any.
 type ElectionConfig struct {
-	Provider string       `yaml:"provider"` // "postgres" or "consul"
+	Provider string       `yaml:"provider"` // the name of an elector
 	Consul   ConsulConfig `yaml:"consul"`
-}
-
-// ConsulConfig configures the provider "consul".
-type ConsulConfig struct {
-	Address    string `yaml:"address"`
-	Scheme     string `yaml:"scheme"`
-	Prefix     string `yaml:"prefix"`
-	Token      string `yaml:"token"`
-	CAFile     string `yaml:"ca_file"`
-	CertFile   string `yaml:"cert_file"`
-	KeyFile    string `yaml:"key_file"`
-	ServerName string `yaml:"server_name"`
 }
 
 // LeaseConfig sets the times of leases. Time decides who may try to lead; the check in
@@ -131,7 +120,7 @@ func NewConfig() Config {
 		Control: ControlConfig{User: "fencepost"},
 		Election: ElectionConfig{
 			Provider: "postgres",
-			Consul:   ConsulConfig{Address: "127.0.0.1:8500", Scheme: "http", Prefix: "fencepost"},
+			Consul:   defaultConsul,
 		},
 		Lease: LeaseConfig{
 			TTL:           Duration(10 * time.Second),

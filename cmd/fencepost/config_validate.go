@@ -33,9 +33,9 @@ func (c *Config) Validate() error {
 	if c.Control.User == "" {
 		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role grants its privileges)")
 	}
-	checkWord(fault, "election.provider", c.Election.Provider, "postgres", "consul")
-	if c.Election.Provider == "consul" {
-		c.Election.Consul.validate(fault)
+	checkWord(fault, "election.provider", c.Election.Provider, electorNames()...)
+	if e, ok := c.elector(); ok {
+		e.validate(c, fault)
 	}
 	c.Lease.validate(fault, "lease")
 	for name, r := range c.Resources {
@@ -71,20 +71,6 @@ func (c *Config) Validate() error {
 var unfencedWords = []string{"allow", "read-only", "refuse"}
 
 type faultf func(format string, args ...any)
-
-func (c *ConsulConfig) validate(fault faultf) {
-	checkAddress(fault, "election.consul.address", c.Address)
-	checkWord(fault, "election.consul.scheme", c.Scheme, "http", "https")
-	if c.Prefix == "" || strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") {
-		fault("election.consul.prefix is %q: use a key prefix that neither starts nor ends with a slash, e.g. fencepost", c.Prefix)
-	}
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("election.consul.cert_file and key_file belong together: set both or neither")
-	}
-	if c.Scheme == "http" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
-		fault("election.consul has TLS settings, but scheme is http: set scheme: https, or remove them")
-	}
-}
 
 func (l LimitsConfig) validate(fault faultf, configured int) {
 	if l.MaxConnections < 1 {

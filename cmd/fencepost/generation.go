@@ -11,8 +11,8 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
 )
 
 const generationAbout = `
@@ -67,8 +67,8 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	if cfg.Election.Provider == "postgres" && o.database == "" {
-		return usagef("--database is required: the elector postgres has one generation per database")
+	if e, ok := cfg.elector(); ok && e.perDatabase && o.database == "" {
+		return usagef("--database is required: the elector %s has one generation per database", e.name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -76,30 +76,30 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 }
 
 // bump starts a new generation, and then raises the epochs if requested.
-func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
-	if cfg.Election.Provider == "consul" {
-		if err := bumpConsul(ctx, t, cfg); err != nil {
-			return err
-		}
-	}
-	if o.database == "" {
-		return nil
-	}
-	upstream, err := newUpstreamTLS(cfg, zap.NewNop())
+func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) (err error) {
+	leases, err := openElector(cfg, "generation bump", zap.NewNop())
 	if err != nil {
 		return err
 	}
-	st, err := openStore(ctx, cfg, upstream, o.database, zap.NewNop(), nil)
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	if cfg.Election.Provider == "postgres" {
-		marker, err := postgres.BumpGeneration(ctx, st.Pool())
+	defer func() { err = errors.Join(err, leases.Close()) }()
+	var st *store.Store // nil without a database
+	if o.database != "" {
+		upstream, err := newUpstreamTLS(cfg, zap.NewNop())
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(t.stdout, "database %s: started a new generation of the elector, %s\n", o.database, marker)
+		if st, err = openStore(ctx, cfg, upstream, o.database, zap.NewNop(), nil); err != nil {
+			return err
+		}
+		defer st.Close()
+	}
+	done, err := leases.BumpGeneration(ctx, o.database, st)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(t.stdout, done)
+	if st == nil {
+		return nil
 	}
 	if o.above == 0 && !o.restored {
 		fmt.Fprintf(t.stdout, "database %s: epochs are unchanged (--above or --restored raise them)\n", o.database)
@@ -110,17 +110,4 @@ func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) error {
 		fmt.Fprintf(t.stdout, "database %s: resource %s is now at epoch %d\n", o.database, resource, raised[resource])
 	}
 	return err
-}
-
-func bumpConsul(ctx context.Context, t terminal, cfg Config) error {
-	client, err := newConsul(cfg, "generation bump", zap.NewNop())
-	if err != nil {
-		return err
-	}
-	marker, err := client.BumpGeneration(ctx)
-	if err = errors.Join(err, client.Close()); err != nil {
-		return err
-	}
-	fmt.Fprintf(t.stdout, "consul: started a new generation under %s/, %s\n", cfg.Election.Consul.Prefix, marker)
-	return nil
 }

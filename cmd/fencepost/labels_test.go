@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // TestLabelsOfNamesThatAreNoUTF8: the name of a database may contain any bytes, and a
@@ -11,7 +12,9 @@ import (
 func TestLabelsOfNamesThatAreNoUTF8(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(m *Metrics){
-		"refused write": func(m *Metrics) { m.Refused("caf\xe9", "", "ZF002", true) },
+		"refused write": func(m *Metrics) {
+			metricsAuditor{m}.Audit(fencing.Rejection{Database: "caf\xe9", SQLState: "ZF002", Write: true})
+		},
 		"event": func(m *Metrics) {
 			m.Observe(election.Event{Kind: election.EventGranted, Database: "caf\xe9", Resource: "r"})
 		},

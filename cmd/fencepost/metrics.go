@@ -18,6 +18,7 @@ import (
 // contract: docs/observability.md lists them.
 type Metrics struct {
 	registry    *prometheus.Registry
+	stale       *prometheus.CounterVec
 	refused     *prometheus.CounterVec
 	grants      *prometheus.CounterVec
 	takeover    *prometheus.HistogramVec
@@ -45,8 +46,10 @@ func NewMetrics() *Metrics {
 	}
 	m := &Metrics{
 		registry: prometheus.NewRegistry(),
-		refused: counter("stale_writes_rejected_total",
-			"Refused writes, by SQLSTATE.", "database", "resource", "reason"),
+		stale: counter("stale_writes_rejected_total",
+			"Writes of an epoch, a role or a snapshot that is over, by SQLSTATE.", "database", "resource", "reason"),
+		refused: counter("writes_refused_total",
+			"All refused writes, by kind and SQLSTATE.", "database", "resource", "kind", "reason"),
 		grants: counter("grants_total", "Epochs granted to workers at this proxy.", byResource...),
 		takeover: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "fencepost", Name: "takeover_seconds",
 			Help:    "Time from when the lease was first seen free to the grant of a new epoch.",
@@ -62,25 +65,13 @@ func NewMetrics() *Metrics {
 	}
 	m.mu.refused = map[[2]string]uint64{}
 	m.mu.blocked = map[[2]string][]string{}
-	m.registry.MustRegister(m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures, m.sessions,
+	m.registry.MustRegister(m.stale, m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures, m.sessions,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // Sessions implements proxy.Metrics.
 func (m *Metrics) Sessions(delta int) { m.sessions.Add(float64(delta)) }
-
-// Refused implements proxy.Metrics. It counts writes only, because a refused read is
-// not a stale write.
-func (m *Metrics) Refused(database, resource, sqlstate string, write bool) {
-	if !write {
-		return
-	}
-	m.refused.WithLabelValues(label(database), label(resource), sqlstate).Inc()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.refused[[2]string{database, resource}]++
-}
 
 // RefusedSoFar returns how many writes of a resource have been refused.
 func (m *Metrics) RefusedSoFar(database, resource string) uint64 {
@@ -144,7 +135,7 @@ func (m *Metrics) Observe(e election.Event) {
 func (m *Metrics) forget(database, resource string) {
 	labels := prometheus.Labels{"database": label(database), "resource": label(resource)}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-		m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures,
+		m.stale, m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures,
 	} {
 		v.DeletePartialMatch(labels)
 	}

@@ -114,10 +114,8 @@ func (s *serving) readiness(ctx context.Context) Readiness {
 	} else {
 		r.Warnings = s.warned.get(ctx, warnedFor, s.fences.warnings)
 	}
-	if s.consul != nil {
-		if err := s.consul.Healthy(); err != nil {
-			r.Election = err.Error()
-		}
+	if err := s.leases.Healthy(); err != nil {
+		r.Election = err.Error()
 	}
 	for _, res := range s.elections.Resources() {
 		if res.WatchError != nil {

@@ -13,8 +13,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
-	"github.com/fencepost/fencepost/election/consul"
-	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
@@ -62,8 +60,8 @@ type serving struct {
 	id        string
 	log       *zap.Logger
 	metrics   *Metrics
-	watch     *watch         // nil unless sessions are observed
-	consul    *consul.Client // nil with the embedded elector
+	watch     *watch // nil unless sessions are observed
+	leases    leaseService
 	elections *election.Elections
 	proxy     *proxy.Server
 	tls       *pgtls.Clients  // nil if clients are not offered TLS
@@ -89,6 +87,9 @@ func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err e
 	defer func() {
 		if err != nil {
 			s.closeListeners()
+			if s.proxy != nil {
+				s.proxy.Close()
+			}
 		}
 	}()
 	if s.id, err = proxyID(cfg, s.listener.Addr()); err != nil {
@@ -109,25 +110,21 @@ func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err e
 		UpstreamTLS:    s.upstream,
 		TLS:            s.tls,
 		Candidates:     s.elections,
-		Unfenced:       cfg.unfencedMode,
-		Identity:       identities[cfg.Worker.Identity],
-		ProvenReads:    cfg.provenReads,
+		Policy:         cfg.sessionPolicy,
 		ProxyID:        s.id,
 		StartupWait:    cfg.StartupWait.D(),
 		StartupTimeout: cfg.StartupTimeout.D(),
 		MaxConnections: cfg.Limits.MaxConnections,
 		Logger:         log.Named("proxy"),
-		Audit:          audit,
+		Auditors:       auditors(s.metrics, audit),
 		Metrics:        s.metrics,
 		Observe:        w.observe(),
 	})
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Election.Provider == "consul" {
-		// Last, because it starts to watch Consul.
-		s.consul, err = newConsul(cfg, s.id, log)
-	}
+	// Last, because it may start to watch the lease service.
+	s.leases, err = openElector(cfg, s.id, log)
 	return s, err
 }
 
@@ -163,28 +160,11 @@ func (s *serving) closeListeners() {
 // newElections connects the elections to the fence tables and to the lease service.
 func (s *serving) newElections() (*election.Elections, error) {
 	return election.New(election.Config{
-		Open:    s.openDatabase,
-		Idle:    s.cfg.Limits.ResourceIdle.D(),
-		Observe: s.metrics.Observe,
-		Logger:  s.log.Named("election"),
-		Settings: func(_, resource string) election.Settings {
-			r := s.cfg.Resources[resource]
-			l := s.cfg.leaseFor(r)
-			return election.Settings{
-				TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(), Linger: l.Linger.D(),
-				Users: r.Users,
-			}
-		},
-	})
-}
-
-// newConsul connects to Consul under the name of a proxy.
-func newConsul(cfg Config, proxy string, log *zap.Logger) (*consul.Client, error) {
-	c := cfg.Election.Consul
-	return consul.New(consul.Config{
-		Address: c.Address, Scheme: c.Scheme, Token: c.Token, Prefix: c.Prefix,
-		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
-		Proxy: proxy, Logger: log.Named("consul"),
+		Open:     s.openDatabase,
+		Idle:     s.cfg.Limits.ResourceIdle.D(),
+		Observe:  s.metrics.Observe,
+		Logger:   s.log.Named("election"),
+		Settings: s.cfg.electionSettings,
 	})
 }
 
@@ -206,12 +186,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}
-	if s.consul != nil {
-		backend.Provider = s.consul.Database(database)
-		return backend, nil
-	}
-	backend.Provider, err = postgres.New(postgres.Config{Pool: st.Pool(), Logger: s.log.Named("postgres")})
-	if err != nil {
+	if backend.Provider, err = s.leases.Database(database, st); err != nil {
 		closed()
 		return election.Backend{}, err
 	}
@@ -237,31 +212,6 @@ func openStore(ctx context.Context, cfg Config, upstream *pgtls.Upstream, databa
 		Blocked:       blocked,
 		Logger:        log.Named("store"),
 	})
-}
-
-var identities = map[string]proxy.Identity{
-	"connection":     proxy.IdentityConnection,
-	"client_address": proxy.IdentityClientAddress,
-	"proxy":          proxy.IdentityProxy,
-}
-
-var unfencedModes = map[string]proxy.UnfencedMode{
-	"allow":     proxy.UnfencedAllow,
-	"read-only": proxy.UnfencedReadOnly,
-	"refuse":    proxy.UnfencedRefuse,
-}
-
-// unfencedMode returns what a user's connections without a resource may do.
-func (c *Config) unfencedMode(user string) proxy.UnfencedMode {
-	if word, ok := c.Unfenced.Users[user]; ok {
-		return unfencedModes[word]
-	}
-	return unfencedModes[c.Unfenced.Default]
-}
-
-// provenReads reports whether a leader's proven reads go unchecked.
-func (c *Config) provenReads(_, resource string) bool {
-	return c.Resources[resource].reads() == "proven"
 }
 
 // proxyID returns the configured name, or the host's name and the port.

@@ -62,10 +62,7 @@ func (s *serving) drain(ctx context.Context) error {
 	if err != nil {
 		err = fmt.Errorf("release leases: %w", err)
 	}
-	if s.consul != nil {
-		err = errors.Join(err, s.consul.Close())
-	}
-	return err
+	return errors.Join(err, s.leases.Close())
 }
 
 func (s *serving) newAdmin() *admin {

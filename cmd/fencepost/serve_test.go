@@ -178,8 +178,9 @@ func TestServeFencesAndShowsIt(t *testing.T) {
 		t.Errorf("a follower's read: %v", err)
 	}
 
-	eventually(t, "the audit line", func() bool { return len(r.log.lines(t, "stale write rejected")) > 0 })
-	line := r.log.lines(t, "stale write rejected")[0]
+	const refused = "write refused: not the leader"
+	eventually(t, "the audit line", func() bool { return len(r.log.lines(t, refused)) > 0 })
+	line := r.log.lines(t, refused)[0]
 	for key, want := range map[string]any{
 		"logger": "audit", "resource": "billing", "worker": "b", "epoch": 0.0, "current_epoch": 1.0, "current_worker": "a",
 		"sqlstate": "ZF002", "statement": "INSERT INTO work VALUES ($1)", "database": db, "user": pgtest.App, "proxy": r.id,
@@ -206,7 +207,7 @@ func TestServeFencesAndShowsIt(t *testing.T) {
 	}
 	_, metrics := r.ask(t, "/metrics")
 	for _, want := range []string{
-		fmt.Sprintf(`fencepost_stale_writes_rejected_total{database=%q,reason="ZF002",resource="billing"} 1`, db),
+		fmt.Sprintf(`fencepost_writes_refused_total{database=%q,kind="not_leader",reason="ZF002",resource="billing"} 1`, db),
 		fmt.Sprintf(`fencepost_epoch{database=%q,resource="billing"} 1`, db),
 		fmt.Sprintf(`fencepost_grants_total{database=%q,resource="billing"} 1`, db),
 		"fencepost_sessions 2",
@@ -214,6 +215,9 @@ func TestServeFencesAndShowsIt(t *testing.T) {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("/metrics does not contain %s", want)
 		}
+	}
+	if strings.Contains(metrics, "fencepost_stale_writes_rejected_total{") {
+		t.Error("/metrics counts a follower's write as a stale one")
 	}
 	out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db))
 	if out.code != exitOK || !strings.Contains(out.stdout, "billing") || !strings.Contains(out.stdout, " a ") {

@@ -86,7 +86,7 @@ type Client struct {
 	}
 	mu struct {
 		sync.Mutex
-		pending map[string]*attempt // by incarnation: sessions that may have been awarded a lease
+		pending map[string]*attempt // by incarnation: sessions that have a lease or may have one
 	}
 	seen observation
 }

@@ -19,12 +19,15 @@ type Provider struct {
 	database string
 }
 
-// attempt is a session that was created to acquire a lease, until it is known whether
-// it did. It can have at most one award: its value does not change, so the index of the
-// entry remains that of the first acquire.
+// attempt is a session that was created to acquire a lease, until it is known that it did
+// not, or that the term is over. It can have at most one award: its value does not
+// change, so the index of the entry remains that of the first acquire.
 type attempt struct {
 	session string
 	value   []byte
+	// lease is the award, nil while it is not known. A second Acquire returns it again,
+	// because its caller may not have got the answer of the first.
+	lease *election.Lease
 }
 
 // Source implements election.Provider.
@@ -42,6 +45,8 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", election.ErrNotSent, err)
+	case try.lease != nil:
+		return try.lease, nil
 	}
 	return p.c.lock(ctx, key, bid, try)
 }
@@ -57,7 +62,14 @@ func (p *Provider) prepare(ctx context.Context, key string, bid election.Acquire
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", key, err)
 	}
-	if pair != nil && pair.Session != "" && (try == nil || pair.Session != try.session) {
+	locked := pair != nil && pair.Session != ""
+	holds := locked && try != nil && pair.Session == try.session
+	if try != nil && try.lease != nil && !holds { // a session has one award, and this term is over
+		p.c.settle(bid, try.session)
+		p.c.dispose(try.session)
+		try = nil
+	}
+	if locked && !holds {
 		return nil, election.ErrHeld // do not create a session in vain
 	}
 	if try == nil {
@@ -65,7 +77,7 @@ func (p *Provider) prepare(ctx context.Context, key string, bid election.Acquire
 	}
 	switch err := p.c.renewSession(ctx, try.session); {
 	case errors.Is(err, election.ErrLost):
-		p.c.settle(bid)
+		p.c.settle(bid, try.session)
 		return p.c.attempt(ctx, bid)
 	case err != nil:
 		return nil, err
@@ -73,18 +85,30 @@ func (p *Provider) prepare(ctx context.Context, key string, bid election.Acquire
 	return try, nil
 }
 
-// pending returns the attempt of the request that is not known to have failed, or nil.
+// pending returns the attempt of the request that is not known to be over, or nil.
 func (c *Client) pending(bid election.AcquireRequest) *attempt {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.mu.pending[bid.Incarnation]
 }
 
-// settle removes an attempt whose outcome is known.
-func (c *Client) settle(bid election.AcquireRequest) {
+// settle removes the attempt of this session, which is over. The request may have a later
+// one by now.
+func (c *Client) settle(bid election.AcquireRequest, session string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.mu.pending, bid.Incarnation)
+	if try := c.mu.pending[bid.Incarnation]; try != nil && try.session == session {
+		delete(c.mu.pending, bid.Incarnation)
+	}
+}
+
+// awarded notes the award of an attempt, for a second Acquire.
+func (c *Client) awarded(try *attempt, lease *election.Lease) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.pending[lease.Incarnation] == try {
+		c.mu.pending[lease.Incarnation] = &attempt{session: try.session, value: try.value, lease: lease}
+	}
 }
 
 // attempt creates a session.
@@ -120,7 +144,7 @@ func (c *Client) lock(ctx context.Context, key string, bid election.AcquireReque
 	case strings.Contains(what, "due to lock delay"):
 		return nil, fmt.Errorf("%w: consul blocks it during the lock delay", election.ErrHeld) // the session is kept for the next attempt
 	case strings.Contains(what, "lock is already held"):
-		c.settle(bid)
+		c.settle(bid, try.session)
 		c.dispose(try.session)
 		return nil, election.ErrHeld
 	case strings.Contains(what, c.instanceKey()) && strings.Contains(what, "doesn't exist"):
@@ -129,7 +153,7 @@ func (c *Client) lock(ctx context.Context, key string, bid election.AcquireReque
 		}
 		return c.lock(ctx, key, bid, try)
 	}
-	c.settle(bid) // the transaction was rolled back
+	c.settle(bid, try.session) // the transaction was rolled back
 	c.dispose(try.session)
 	return nil, fmt.Errorf("lock %s: %s", key, what)
 }
@@ -151,7 +175,7 @@ func (c *Client) locked(key string, bid election.AcquireRequest, try *attempt, r
 	if lease.InstanceID == "" || lease.Index == 0 {
 		return nil, fmt.Errorf("lock %s: consul does not return its entry or %s: the token lacks key:read", key, c.instanceKey())
 	}
-	c.settle(bid)
+	c.awarded(try, lease)
 	return lease, nil
 }
 
@@ -167,6 +191,15 @@ func failure(errs api.TxnErrors) string {
 // because Consul renews it even if the key was deleted. So Renew also does a consistent
 // read.
 func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
+	err := p.confirm(ctx, l)
+	if errors.Is(err, election.ErrLost) {
+		p.c.settle(l.AcquireRequest, l.Handle)
+	}
+	return err
+}
+
+// confirm renews the session of a term and reads whether it holds the lock.
+func (p *Provider) confirm(ctx context.Context, l *election.Lease) error {
 	if err := p.c.renewSession(ctx, l.Handle); err != nil {
 		return err
 	}
@@ -224,7 +257,7 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 	if _, err := p.c.api.Session().Destroy(session, write(ctx)); err != nil {
 		return fmt.Errorf("destroy the session: %w", err)
 	}
-	p.c.settle(l.AcquireRequest)
+	p.c.settle(l.AcquireRequest, session)
 	return nil
 }
 

@@ -120,10 +120,10 @@ var candidacyCases = []testCase{
 		seed := p.first("seed")
 		seed.mustLead()
 		seed.leaves()
-		lost := p.link.Lose(w.service.Request("a")) // the response to the award
-		p.gate.loseNext()                           // the response to the grant
+		lost := p.provider.lose(acquire) // the response to the award
+		p.gate.loseNext()                // the response to the grant
 		a := p.join("a")
-		await(w.T, "the answer was lost", lost)
+		w.happened(lost)
 		if epoch := a.eventuallyLeads(w.service.Death + soon); epoch != 2 {
 			w.Errorf("the epoch is %d, want 2", epoch)
 		}
@@ -142,22 +142,18 @@ var candidacyCases = []testCase{
 			if tries == 20 {
 				w.Fatal("every reading of the deadline was followed by another renewal")
 			}
-			late := p.slow.next(w.service.TTL / 5)
-			var asked renewal
-			select {
-			case asked = <-late: // and its response takes a fifth of the TTL
-			case <-time.After(w.service.TTL + soon):
-				w.Fatal("the lease is not renewed")
-			}
+			late := p.provider.delay(renew)
+			asked := w.happened(late)
+			time.AfterFunc(w.service.TTL/5, late.arrive)
 			renewed := p.count(election.EventRenewed)
 			eventually(w.T, "the late answer came", soon, func() bool { return p.count(election.EventRenewed) > renewed })
 			until := candidacy.Term().TrustedUntil
-			if p.slow.renewals() > asked.number {
+			if p.provider.made(renew) > asked.number {
 				continue // this may be the deadline of the next renewal
 			}
 			seen++
-			if until > asked.sent+trust || until < asked.sent {
-				w.Errorf("trusted until %v after the request was sent, want at most %v", until-asked.sent, trust)
+			if until > asked.at+trust || until < asked.at {
+				w.Errorf("trusted until %v after the request was sent, want at most %v", until-asked.at, trust)
 			}
 		}
 	}},
@@ -166,7 +162,7 @@ var candidacyCases = []testCase{
 		a := p.first("a")
 		epoch := a.mustLead()
 		candidacy := a.Candidacy.(*election.Candidacy)
-		p.link.Stall()
+		mend := p.provider.hang()
 		eventually(w.T, "the leader stops", w.service.TTL+soon, func() bool { return !a.leads() })
 		if now, until := election.Boottime(), candidacy.Term().TrustedUntil; now < until || now > until+soon {
 			w.Errorf("it stopped %v after the deadline", now-until)
@@ -174,7 +170,7 @@ var candidacyCases = []testCase{
 		if s := a.Status(); !s.Lapsed || s.Epoch != epoch || s.Role != fencing.Follower {
 			w.Errorf("the status is %+v", *s)
 		}
-		p.link.Resume()
+		mend()
 		if err := a.AwaitConfirmed(within(w.T, patience)); err != nil {
 			w.Fatal(err)
 		}

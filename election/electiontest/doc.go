@@ -3,6 +3,12 @@
 //
 // Run takes a function that opens a Service for each case. The name of each case is a
 // sentence that must hold for every service.
+//
+// Faults strike at the methods of the Provider (faultyProvider): a call fails before
+// anything is sent, its answer is lost or late, or it hangs until its context ends. Only
+// what no method shows takes a faulty connection (Link): a proxy that is dead to its
+// service, calls that must return although the service does not answer, and the few cases
+// in wire.go.
 package electiontest
 
 import (
@@ -27,7 +33,8 @@ type Service struct {
 	// Addr is the service's address, for links.
 	Addr string
 	// Request returns a text that occurs in the request of an Acquire for the worker,
-	// and in no other request through the link.
+	// and in no other request through the link. It is nil if there is no such text; the
+	// cases that need it are then skipped.
 	Request func(worker string) string
 	// Bump gives the service a new instance id, as an operator does.
 	Bump func(t *testing.T)
@@ -44,7 +51,7 @@ type Fault struct {
 // Run runs all cases. open creates a service for one case; db is a fresh database of
 // server with the schema fencepost.
 func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
-	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases} {
+	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases, wireCases} {
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()

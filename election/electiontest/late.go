@@ -1,8 +1,6 @@
 package electiontest
 
 import (
-	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
@@ -37,50 +35,74 @@ func (p *proxy) gone() bool {
 // lateCases are about requests whose outcome is not known in time, and about leases
 // that must be released nevertheless.
 var lateCases = []testCase{
-	{"an acquire that arrives after its lease was given back takes nothing", func(w *world) {
-		p, link := w.provider("one")
-		bid := w.bid("late")
-		bid.TTL = long
-		held := link.Hold(w.T, w.service.Request(bid.Worker))
-		ctx, cancel := context.WithCancel(within(w.T, patience))
-		ended := make(chan error, 1)
-		go func() { _, err := p.Acquire(ctx, bid); ended <- err }()
-		held.Await()
-		cancel()
-		if err := <-ended; !errors.Is(err, context.Canceled) {
-			w.Fatalf("the cancelled acquire ended with %v", err)
-		}
-		w.mustRelease(p, &election.Lease{AcquireRequest: bid}, election.ReasonLeft)
-		held.Forward()
-		q, _ := w.provider("two")
-		eventually(w.T, "another worker gets the lease", soon, func() bool {
-			_, err := q.Acquire(within(w.T, patience), w.bid("b"))
-			return err == nil
-		})
-	}},
 	{"a worker that goes away while the lease is asked for leaves none behind", func(w *world) {
 		p, q := w.proxy("one"), w.proxy("two")
-		held := p.link.Hold(w.T, w.service.Request("a"))
+		late := p.provider.delay(acquire)
 		a := p.join("a")
-		held.Await()
+		w.happened(late)
 		a.dies()
 		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end) && !p.gone(); { // it must not end now
 			time.Sleep(5 * time.Millisecond)
 		}
-		held.Forward()
+		late.arrive()
 		w.follows(q, "b")
 		w.mustBeGranted("b")
 	}},
-	{"an acquire that arrives after its worker has gone takes nothing", func(w *world) {
+	{"a worker that goes away while its answer is lost leaves no lease behind", func(w *world) {
 		p, q := w.proxy("one"), w.proxy("two")
-		held := p.link.Hold(w.T, w.service.Request("a"))
+		lost := p.provider.lose(acquire)
 		a := p.join("a")
-		held.Await()
+		w.happened(lost)
 		a.dies()
-		eventually(w.T, "the proxy gives up on the request", patience, p.gone)
-		held.Forward()
 		w.follows(q, "b")
-		w.mustBeGranted("b")
+	}},
+	{"a release whose answer was lost is repeated", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a := p.first("a")
+		a.mustLead()
+		lost := p.provider.lose(release)
+		a.dies()
+		w.happened(lost)
+		w.follows(q, "b")
+		eventually(w.T, "the release is repeated", soon, func() bool { return p.provider.made(release) > 1 })
+		w.mustBeGranted("a", "b")
+	}},
+	{"a request that was not sent is repeated", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		unsent := p.provider.fail(acquire)
+		a := p.join("a")
+		w.happened(unsent)
+		a.eventuallyLeads(soon)
+		b := q.first("b")
+		unsent = p.provider.fail(release)
+		a.dies()
+		w.happened(unsent)
+		b.eventuallyLeads(soon)
+		w.mustBeGranted("a", "b")
+	}},
+	{"a renewal whose answer was lost costs the leader nothing", func(w *world) {
+		p := w.proxy("one", w.expiring)
+		a := p.first("a")
+		epoch := a.mustLead()
+		for _, fault := range []func(call) *fault{p.provider.lose, p.provider.fail} {
+			renewed := p.count(election.EventRenewed)
+			w.happened(fault(renew))
+			eventually(w.T, "the lease is renewed", soon, func() bool { return p.count(election.EventRenewed) > renewed+1 })
+		}
+		if again := a.eventuallyLeads(soon); again != epoch || p.count(election.EventLost) > 0 {
+			w.Errorf("the epoch went from %d to %d, %d leases were lost", epoch, again, p.count(election.EventLost))
+		}
+		w.mustBeGranted("a")
+	}},
+	{"a watch that fails is repeated", func(w *world) {
+		p, q := w.proxy("one"), w.proxy("two")
+		a, b := p.first("a"), q.first("b")
+		broken := q.provider.fail(watch)
+		b.demand() // whatever the watch waits for, a release ends it
+		a.dies()
+		w.happened(broken)
+		b.eventuallyLeads(soon)
+		w.mustBeGranted("a", "b")
 	}},
 	{"a worker that goes away just after it came leaves no lease behind", func(w *world) {
 		p, q := w.proxy("one"), w.proxy("two")

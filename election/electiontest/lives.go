@@ -36,11 +36,11 @@ var lifeCases = []testCase{
 	}},
 	{"an award of a life that was not numbered before the bid is given back", func(w *world) {
 		p := w.proxy("one")
-		held := p.link.Hold(w.T, w.service.Request("a"))
+		held := p.provider.hold(acquire)
 		a := p.join("a")
-		held.Await()
+		w.happened(held)
 		w.service.Bump(w.T)
-		held.Forward()
+		held.arrive()
 		if epoch := a.eventuallyLeads(soon); epoch != 1 {
 			w.Errorf("the epoch is %d", epoch)
 		}

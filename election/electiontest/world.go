@@ -36,10 +36,10 @@ func newWorld(t *testing.T, open func(*testing.T, *pgtest.Server, string) *Servi
 }
 
 // provider returns the service as the named proxy sees it.
-func (w *world) provider(name string) (election.Provider, *Link) {
+func (w *world) provider(name string) (*faultyProvider, *Link) {
 	w.Helper()
 	link := NewLink(w.T, w.service.Addr)
-	return w.service.Provider(w.T, name, link), link
+	return newFaultyProvider(w.service.Provider(w.T, name, link)), link
 }
 
 func (w *world) bid(worker string) election.AcquireRequest {
@@ -73,9 +73,9 @@ func (w *world) grants() []string {
 type proxy struct {
 	w *world
 	*election.Elections
-	link *Link
-	gate *gate
-	slow *slowProvider
+	provider *faultyProvider
+	link     *Link
+	gate     *gate
 
 	mu     sync.Mutex
 	events []election.Event
@@ -90,13 +90,11 @@ func (w *world) proxy(name string, change ...func(*election.Settings)) *proxy {
 		f(&set)
 	}
 	p := &proxy{w: w, gate: newGate()}
-	var provider election.Provider
-	provider, p.link = w.provider(name)
-	p.slow = &slowProvider{Provider: provider}
+	p.provider, p.link = w.provider(name)
 	log := zaptest.NewLogger(w.T, zaptest.Level(zap.DebugLevel)).Named(name)
 	e, err := election.New(election.Config{
 		Open: func(ctx context.Context, db string) (election.Backend, error) {
-			return w.backend(ctx, db, p.slow, p.gate)
+			return w.backend(ctx, db, p.provider, p.gate)
 		},
 		Settings: func(string, string) election.Settings { return set },
 		Observe:  p.observe,
@@ -151,54 +149,6 @@ func (p *proxy) count(kind election.EventKind) int {
 		}
 	}
 	return n
-}
-
-// slowProvider delays responses.
-type slowProvider struct {
-	election.Provider
-	mu    sync.Mutex
-	late  time.Duration
-	sent  chan renewal
-	count int // renewals requested so far
-}
-
-// renewal is the number of a renewal, and the time of its request by CLOCK_BOOTTIME.
-type renewal struct {
-	number int
-	sent   time.Duration
-}
-
-// renewals returns how many renewals were requested.
-func (s *slowProvider) renewals() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.count
-}
-
-// next delays the response to the next renewal. The channel receives that renewal when
-// its request is sent.
-func (s *slowProvider) next(late time.Duration) <-chan renewal {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.late, s.sent = late, make(chan renewal, 1)
-	return s.sent
-}
-
-func (s *slowProvider) Renew(ctx context.Context, l *election.Lease) error {
-	s.mu.Lock()
-	late, sent := s.late, s.sent
-	s.late, s.sent = 0, nil
-	s.count++
-	number := s.count
-	s.mu.Unlock()
-	if sent != nil {
-		sent <- renewal{number, election.Boottime()}
-	}
-	err := s.Provider.Renew(ctx, l)
-	if late > 0 {
-		<-time.After(late)
-	}
-	return err
 }
 
 // gate controls a proxy's grants, and can lose their responses.

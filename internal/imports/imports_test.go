@@ -51,10 +51,12 @@ var ours = map[string][]string{
 // inTests are packages that only tests may import.
 var inTests = []string{"internal/pgtest", "internal/consultest", "internal/desktest", "internal/wiretest", "election/electiontest"}
 
-// theirs lists the places that may import a library outside tests. There is one for
-// each library, except that the oracle may import the grammar too, because it must not
+// theirs lists the places that may import a library, or a provider of leases, outside
+// tests. There is one for each, except that the oracle may import the grammar too, because it must not
 // use the classification of sqltext. A name that ends in .go is one file.
 var theirs = map[string][]string{
+	module + "/election/consul":           {"cmd/fencepost/provider_consul.go"},
+	module + "/election/postgres":         {"cmd/fencepost/provider_postgres.go"},
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
 	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},

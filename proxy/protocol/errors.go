@@ -131,7 +131,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 		return m.shifted(e, msg), true
 	case g == refusal && (pe.Code == raiseCode || refuse == fencing.TwoPhaseRefusal && pe.Code == endCode):
 		if refuse != needsBlockRefusal { // Postgres would refuse it as well
-			m.refused(e, wire.ServerError{Code: refuse.SQLState, Message: refuse.Message, Detail: refuse.Detail})
+			m.refused(e, refuse, m.findingOf(refuse.Detail))
 		}
 		at := len(m.down)
 		m.down = AppendRefusal(m.down, "ERROR", refuse)
@@ -235,7 +235,7 @@ func (m *Machine) readOnlyError(e *reply) []byte {
 			m.epochs.expect(st.Epoch)
 		}
 	}
-	m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
+	m.refused(e, r, m.finding())
 	at := len(m.down)
 	m.down = AppendRefusal(m.down, "ERROR", r)
 	return m.down[at:]
@@ -253,17 +253,21 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		m.epochs.expect(e.announced)
 	case strings.HasPrefix(pe.Code, "ZF"):
 	case theirs(pe):
-		// The client's own timeout, cancel, deadlock or failed transaction.
+		// The client's own timeout, cancel, deadlock or failed transaction; or a snapshot
+		// older than the grant, which the check found.
+		if found, ok := fencing.DecodeFinding(pe.Detail); ok {
+			m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}, found)
+		}
 		m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
 		return m.down[at:]
 	default:
 		m.checks.rename()
 		r := fencing.UncheckedRefusal(pe.Code, pe.Message)
-		m.refused(e, wire.ServerError{Code: r.SQLState, Message: r.Message, Detail: r.Detail})
+		m.refused(e, r, m.finding())
 		m.down = AppendRefusal(m.down, "ERROR", r)
 		return m.down[at:]
 	}
-	m.refused(e, pe)
+	m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}, m.findingOf(pe.Detail))
 	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
 		switch {
 		case severity != "" && (field == 'S' || field == 'V'):
@@ -288,18 +292,6 @@ func theirs(pe wire.ServerError) bool {
 	default:
 		return false
 	}
-}
-
-// refused notes a refusal for the audit.
-func (m *Machine) refused(e *reply, pe wire.ServerError) {
-	text, write := m.ofText(string(e.text))
-	switch {
-	case e.stmt != nil:
-		text, write = m.ofStatement(e.stmt)
-	case e.reads:
-		write = false
-	}
-	m.events = append(m.events, Event{Kind: EventRefused, Err: pe, Text: text, Write: write})
 }
 
 // AppendRefusal appends an ErrorResponse for r. The severity is "ERROR" or "FATAL".

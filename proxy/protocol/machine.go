@@ -128,17 +128,16 @@ type inHand struct {
 
 // Event is something the shell does after a plan was made.
 type Event struct {
-	Kind    EventKind
-	Err     wire.ServerError
-	Text    string
-	Write   bool
-	Message []byte
+	Kind      EventKind
+	Rejection *fencing.Rejection // of EventRefused
+	Err       wire.ServerError   // of EventEnded
+	Message   []byte             // of EventEnded
 }
 
 type EventKind uint8
 
 const (
-	// EventRefused: a check or refusal failed in front of text.
+	// EventRefused: a check or refusal failed in front of a statement.
 	EventRefused EventKind = iota
 	// EventEnded: the server said FATAL; message is the whole ErrorResponse, which
 	// was not put into the plan.

@@ -193,11 +193,27 @@ func (a *act) await(ctx context.Context, what string, wanted func(event) bool) (
 		if e.Kind == eventCharged {
 			a.charged[e.Invoice] = true
 		}
+		if e.Kind == eventRefused && a.fenced {
+			if err := a.awaitAudit(); err != nil {
+				return e, err
+			}
+		}
 		a.show(e)
 		if wanted(e) {
 			return e, nil
 		}
 	}
+}
+
+// awaitAudit waits a moment for the audit line of a refused write, because the worker
+// gets its reply first.
+func (a *act) awaitAudit() error {
+	for deadline := time.Now().Add(time.Second); len(a.audit) == 0 && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if err := a.showLog(); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // show shows an event, followed by the lines of the audit log about it.

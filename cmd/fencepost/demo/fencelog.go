@@ -27,7 +27,8 @@ type logLine struct {
 	Tables        []string `json:"tables"`
 }
 
-// refused reports whether the line is the audit log's record of a refused write.
+// refused reports whether the line is the audit log's record of a stale write. A
+// worker of the demo writes only as the leader, so no other write is refused.
 func (l *logLine) refused() bool { return l.Logger == "audit" && l.Msg == "stale write rejected" }
 
 // fenceLog reads Fencepost's log as it grows.

@@ -1,0 +1,42 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/fencing/store"
+)
+
+// postgresElector keeps the leases beside the fence, in each database. It has no
+// settings.
+var postgresElector = elector{
+	name:     "postgres",
+	validate: func(*Config, faultf) {},
+	open: func(_ Config, _ string, log *zap.Logger) (leaseService, error) {
+		return postgresService{log}, nil
+	},
+	perDatabase: true,
+}
+
+type postgresService struct{ log *zap.Logger }
+
+func (s postgresService) Database(_ string, st *store.Store) (election.Provider, error) {
+	return postgres.New(postgres.Config{Pool: st.Pool(), Logger: s.log})
+}
+
+// Healthy returns nil: whether Postgres is reachable is tested as the upstream.
+func (s postgresService) Healthy() error { return nil }
+
+func (s postgresService) BumpGeneration(ctx context.Context, name string, st *store.Store) (string, error) {
+	instanceID, err := postgres.BumpGeneration(ctx, st.Pool())
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("database %s: started a new generation of the elector, %s", name, instanceID), nil
+}
+
+func (s postgresService) Close() error { return nil }

@@ -1,0 +1,142 @@
+package fencing
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Rejection is what is known of one statement that was refused, by a check or by the
+// proxy. A connection that names no resource has no worker and no epochs.
+type Rejection struct {
+	Time        time.Time // when the proxy learned of it
+	Proxy       string    // the proxy's id
+	Session     string    // the proxy's own id of the connection
+	Database    string
+	User        string
+	Client      string // the client's address
+	Resource    string
+	Worker      string
+	Incarnation string // of the candidacy
+
+	// Announced is the epoch that was announced to the connection before the transaction
+	// began, and Held the one that the candidacy was granted, as far as the proxy knows.
+	// 0 means none.
+	Announced, Held Epoch
+	// Finding has the worker's epoch, the current one and its holder, as the check found
+	// them in the database; or, if the proxy itself refused, as the proxy knows them.
+	Finding
+
+	Kind     RejectionKind
+	SQLState string
+	Message  string // what the client got
+	// Statement is the start of the client's text, with its literals: an Auditor that
+	// records it must remove them. It is cut at 4 KiB, and empty if it is not known.
+	Statement string
+	Write     bool // the statement was not provably a read
+}
+
+// Auditor is told of each refused statement. Calls come one at a time, in the order in
+// which each session's statements were refused, after the client got its reply. A slow
+// Auditor delays the sessions whose statements are refused, and no others. It must not
+// keep state that is only good while the session lasts.
+type Auditor interface {
+	Audit(Rejection)
+}
+
+// RejectionKind says what a refused statement met. It is a word of the audit log and the
+// value of a metric's label.
+type RejectionKind uint8
+
+const (
+	// KindStale: the statement belongs to an epoch, a role or a snapshot that is over.
+	// Only this kind counts as a stale write.
+	KindStale RejectionKind = iota
+	// KindNotLeader: the worker does not lead, or its lease is not confirmed.
+	KindNotLeader
+	// KindUnfenceable: no check can protect the statement.
+	KindUnfenceable
+	// KindUnchecked: the fence could not be checked.
+	KindUnchecked
+	// KindUnfenced: the connection names no resource, so it may only read.
+	KindUnfenced
+)
+
+// KindOf returns the kind of a refusal with this SQLSTATE, on a connection for this
+// resource. The resource is empty if the connection names none.
+func KindOf(resource, sqlstate string) RejectionKind {
+	switch {
+	case resource == "":
+		return KindUnfenced
+	case sqlstate == StateSuperseded, sqlstate == StateStartOver, sqlstate == StateOldSnapshot:
+		return KindStale
+	case sqlstate == StateNotLeader:
+		return KindNotLeader
+	case sqlstate == StateUnfenceable:
+		return KindUnfenceable
+	default:
+		return KindUnchecked
+	}
+}
+
+// String returns the kind as the value of a label.
+func (k RejectionKind) String() string {
+	switch k {
+	case KindStale:
+		return "stale"
+	case KindNotLeader:
+		return "not_leader"
+	case KindUnfenceable:
+		return "unfenceable"
+	case KindUnfenced:
+		return "unfenced"
+	default:
+		return "unchecked"
+	}
+}
+
+// Summary returns the message of the audit line of a statement that was refused for this
+// reason. write says that the statement was not provably a read.
+func (k RejectionKind) Summary(write bool) string {
+	what := "read"
+	if write {
+		what = "write"
+	}
+	switch k {
+	case KindStale:
+		return "stale " + what + " rejected"
+	case KindNotLeader:
+		return what + " refused: not the leader"
+	case KindUnfenceable:
+		return what + " refused: cannot be fenced"
+	case KindUnfenced:
+		return what + " refused: unfenced"
+	default:
+		return what + " refused: the fence cannot be checked"
+	}
+}
+
+// Finding is what a check found in the database when it failed. Nobody but the database
+// knows it at that moment.
+type Finding struct {
+	Epoch   Epoch  // the worker's own, as far as the connection, the proxy or the ledger knows
+	Current Epoch  // the highest granted one
+	Holder  string // the worker that holds Current, "" if that is not known
+}
+
+// DecodeFinding reads the DETAIL of an error. ok is false if fencepost.refuse did not
+// raise that error.
+func DecodeFinding(detail string) (f Finding, ok bool) {
+	var d struct {
+		Epoch         Epoch   `json:"epoch"`
+		CurrentEpoch  *Epoch  `json:"current_epoch"`
+		CurrentWorker *string `json:"current_worker"`
+	}
+	if json.Unmarshal([]byte(detail), &d) != nil || d.CurrentEpoch == nil {
+		return Finding{}, false
+	}
+	f = Finding{Epoch: d.Epoch, Current: *d.CurrentEpoch}
+	if d.CurrentWorker != nil {
+		f.Holder = *d.CurrentWorker
+	}
+	return f, true
+}
