@@ -1,6 +1,8 @@
 package protocol_test
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,8 +26,16 @@ var phrases = []string{
 	"execute s", "prepare s as select 1", "deallocate s", "notify ch", "set transaction isolation level serializable", "explain analyze insert into t values (5)",
 }
 
-// names are those of the statements and portals.
+// names are those of statements, and the first few of them those of portals. Of portals
+// with long names the judge takes each for an SQL cursor as well.
 var names = []string{"", "s", "x", "c", strings.Repeat("n", 70), strings.Repeat("n", 70) + "m"}
+
+const portalNames = 4
+
+// executed are the names of the phrases' EXECUTE. None is given to a statement that
+// ends a transaction: the judge takes an EXECUTE of it for the end, which for the
+// server comes only at the end of the text.
+var executed = []string{"x", "s"}
 
 // odd are messages that no client should send.
 var odd = [][]byte{
@@ -48,6 +58,7 @@ func (p *program) next() byte {
 
 func (p *program) phrase() string { return phrases[int(p.next())%len(phrases)] }
 func (p *program) name() string   { return names[int(p.next())%len(names)] }
+func (p *program) portal() string { return names[int(p.next())%portalNames] }
 
 // The operations of a program. The upper bits of the byte say what happens after it.
 const (
@@ -80,7 +91,12 @@ const (
 
 // message makes a message of the client's.
 func (p *program) message(op byte) []byte {
-	kind := func() byte { return "SP"[p.next()%2] }
+	either := func(message func(kind byte, name string) []byte) []byte {
+		if p.next()%2 == 0 {
+			return message('S', p.name())
+		}
+		return message('P', p.portal())
+	}
 	switch op {
 	case opQuery:
 		return wiretest.Query(p.phrase())
@@ -93,15 +109,19 @@ func (p *program) message(op byte) []byte {
 	case opRun:
 		return wiretest.Run(p.phrase())
 	case opParse:
-		return wiretest.Parse(p.name(), p.phrase())
+		name, text := p.name(), p.phrase()
+		if s := statementOf(text); s.isTransaction() && slices.Contains(executed, name) {
+			name = "c"
+		}
+		return wiretest.Parse(name, text)
 	case opBind:
-		return wiretest.Bind(p.name(), p.name())
+		return wiretest.Bind(p.portal(), p.name())
 	case opDescribe:
-		return wiretest.Describe(kind(), p.name())
+		return either(wiretest.Describe)
 	case opExecute:
-		return wiretest.Execute(p.name(), int(p.next()%3))
+		return wiretest.Execute(p.portal(), int(p.next()%3))
 	case opClose:
-		return wiretest.Close(kind(), p.name())
+		return either(wiretest.Close)
 	case opSync:
 		return wiretest.Sync()
 	case opFlush:
@@ -151,8 +171,7 @@ func play(code []byte) *session {
 		case opArrive:
 			s.arrive(int(p.next()))
 		case opServe:
-			for range p.next() {
-				s.srv.step()
+			for n := p.next(); n > 0 && s.srv.step(); n-- {
 			}
 		case opDeliver:
 			s.deliver(int(p.next()))
@@ -219,6 +238,17 @@ func FuzzNoStatementWithoutItsCheck(f *testing.F) {
 			t.Fatalf("%s\n%s", s.wrong, s.played.String())
 		}
 	})
+}
+
+// TestModelFollowsTheMachine: the machine follows the model server to the end of the
+// programs that the target begins with, so that these show what they are to show.
+func TestModelFollowsTheMachine(t *testing.T) {
+	t.Parallel()
+	for _, code := range append(slices.Collect(maps.Values(violations)), quiet...) {
+		if s := play(code); s.lost != "" {
+			t.Errorf("%s\n%s", s.lost, s.played.String())
+		}
+	}
 }
 
 // TestSafetyModel: in a build without the check, each of the programs that are to show

@@ -24,8 +24,9 @@ type session struct {
 	srv   *backend
 	judge *oracle.Observer
 	st    *fencing.Status
-	// wrong is the first complaint: of the judge, or that the machine is lost.
-	wrong string
+	// wrong is the first complaint of the judge, and lost says why the machine gave the
+	// session up, or did not go on, which is no danger.
+	wrong, lost string
 
 	client     []byte // what the client has sent and the machine has not taken
 	arrived    int    // how much of it the machine may see
@@ -62,7 +63,7 @@ func newSession(c standing) *session {
 	s.judge = oracle.New(oracle.Facts{
 		Version: c.version, Fenced: c.mode == protocol.ModeFenced, Fence: modelFence, Incarnation: modelIncarnation,
 		Database: "d", User: "u",
-	}, func(complaint string) { s.complain("%s", complaint) })
+	}, s.complain)
 	config := protocol.Config{
 		Mode: c.mode, Version: gate.Version(c.version), Status: func() *fencing.Status { return s.st }, Cache: analyses,
 		Unfenced: &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "only reads"},
@@ -93,11 +94,16 @@ func leading(e fencing.Epoch) *fencing.Status {
 }
 
 // complain ends the session.
-func (s *session) complain(format string, args ...any) {
+func (s *session) complain(what string) {
 	s.over = true
 	if s.wrong == "" {
-		s.wrong = fmt.Sprintf(format, args...)
+		s.wrong = what
 	}
+}
+
+// lose ends the session too.
+func (s *session) lose(format string, args ...any) {
+	s.over, s.lost = true, fmt.Sprintf(format, args...)
 }
 
 // note keeps what has happened, for a complaint.
@@ -109,7 +115,7 @@ func (s *session) send(b []byte) {
 		return
 	}
 	if err := s.judge.Sent(b); err != nil {
-		s.complain("%v", err)
+		s.complain(err.Error())
 		return
 	}
 	s.srv.in = append(s.srv.in, b...)
@@ -118,7 +124,7 @@ func (s *session) send(b []byte) {
 // arrive lets the machine see n more bytes of the client's.
 func (s *session) arrive(n int) {
 	s.arrived = min(s.arrived+n, len(s.client))
-	for !s.over {
+	for stuck := 0; !s.over; {
 		in := s.client[:s.arrived]
 		s.up.Reset(in)
 		n, need, err := s.m.FromClient(in, &s.up)
@@ -128,12 +134,18 @@ func (s *session) arrive(n int) {
 		s.client, s.arrived = s.client[n:], s.arrived-n
 		switch {
 		case errors.Is(err, protocol.ErrBug):
-			s.complain("the machine: %v", err)
+			s.complain(err.Error())
 		case err != nil, need == protocol.NeedTerminal:
 			s.over = true
 		case need == protocol.NeedMore, need == protocol.NeedNothing:
 			return
 		default:
+			if stuck++; n > 0 || len(out) > 0 {
+				stuck = 0
+			}
+			if stuck > 10 {
+				s.lose("the machine asks for need %d again and again", need)
+			}
 			s.meet(need)
 		}
 	}
@@ -146,7 +158,7 @@ func (s *session) meet(need protocol.Need) {
 	case protocol.NeedRoom:
 		for !s.m.HasRoom() && !s.over {
 			if !s.serve() && len(s.srv.out)+len(s.toClient) == 0 {
-				s.complain("the machine waits for the server, and the server for the client")
+				s.lose("the machine waits for the server, and the server for the client")
 				return
 			}
 			s.deliver(len(s.toClient) + len(s.srv.out))
@@ -179,6 +191,9 @@ func (s *session) serve() (some bool) {
 
 // deliver lets the machine see n more bytes of the server's.
 func (s *session) deliver(n int) {
+	if s.over {
+		return
+	}
 	s.toClient = append(s.toClient, s.srv.out...)
 	s.srv.out = s.srv.out[:0]
 	was := s.came
@@ -191,7 +206,7 @@ func (s *session) deliver(n int) {
 	s.down.Reset(in)
 	taken, events, err := s.m.FromServer(in, &s.down)
 	if err != nil {
-		s.complain("the machine: %v", err)
+		s.lose("the machine: %v", err)
 		return
 	}
 	for i := range events {

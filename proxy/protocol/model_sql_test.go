@@ -20,6 +20,7 @@ const (
 	commits
 	rollsBack
 	twoPhases
+	endsPrepared
 	savepoints
 	releases
 	rollsBackTo
@@ -75,7 +76,8 @@ var forms = []struct {
 	{regexp.MustCompile(`^(?:begin|start transaction)(?: .*)?$`), begins},
 	{regexp.MustCompile(`^(?:commit|end)()( and chain)?$`), commits},
 	{regexp.MustCompile(`^(?:rollback|abort)()( and chain)?$`), rollsBack},
-	{regexp.MustCompile(`^(?:prepare transaction|commit prepared|rollback prepared) '`), twoPhases},
+	{regexp.MustCompile(`^prepare transaction '`), twoPhases},
+	{regexp.MustCompile(`^(?:commit|rollback) prepared '`), endsPrepared},
 	{regexp.MustCompile(`^savepoint (\w+)$`), savepoints},
 	{regexp.MustCompile(`^release (?:savepoint )?(\w+)$`), releases},
 	{regexp.MustCompile(`^rollback to (?:savepoint )?(\w+)$`), rollsBackTo},

@@ -127,6 +127,11 @@ func (b *backend) run(s *statement, args []string, p place) (tag string, err *wi
 			return "", fault("25P01", "LOCK TABLE can only be used in transaction blocks")
 		}
 		return "LOCK TABLE", nil
+	case endsPrepared:
+		if b.inBlock(p) || b.txn.pipelined {
+			return "", fault("25001", "COMMIT PREPARED cannot run inside a transaction block")
+		}
+		return "", fault("42704", "prepared transaction does not exist")
 	case alone:
 		if b.inBlock(p) || b.txn.pipelined {
 			return "", fault("25001", "VACUUM cannot run inside a transaction block")
@@ -210,12 +215,12 @@ func (b *backend) runTransaction(s *statement, p place) (tag string, err *wire.S
 		}
 		return tag, nil
 	case twoPhases:
-		if t.phase < block && strings.HasPrefix(strings.ToLower(s.text), "prepare") {
-			return "ROLLBACK", nil
+		if t.phase == block {
+			return "", fault("55000", "prepared transactions are disabled")
 		}
-		b.end(false)
+		b.end(t.phase == implicit)
 		b.start()
-		return "", fault("55000", "prepared transactions are disabled")
+		return "ROLLBACK", nil
 	}
 	at := -1
 	for i := range t.saves {
@@ -317,8 +322,8 @@ func (b *backend) executeSQL(s *statement, p place) (tag string, err *wire.Serve
 		return "", missing(s.arg)
 	case of.verb == syntaxError: // empty
 		return "SELECT 0", nil
-	case of.verb == copiesIn, of.isTransaction(): // these would need more of a model
-		return "", fault("0A000", "EXECUTE does not support utility statements")
+	case of.verb == copiesIn, of.isTransaction():
+		return "", fault("0A000", "the model server knows no EXECUTE of this")
 	}
 	return b.run(of, strings.Split(s.args, ","), p)
 }
