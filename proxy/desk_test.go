@@ -25,6 +25,7 @@ type bench struct {
 	addr  string
 	proxy *proxy.Server
 	audit *observer.ObservedLogs
+	rec   *recorder // of the sessions of scripts; nil without -record
 }
 
 // newBench starts a proxy; change, if not nil, changes its configuration.
@@ -37,7 +38,7 @@ func newBench(t testing.TB, pg *pgtest.Server, change func(*proxy.Config)) *benc
 func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), before func(*proxy.Server)) *bench {
 	t.Helper()
 	core, logs := observer.New(zapcore.DebugLevel)
-	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: logs}
+	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: logs, rec: newRecorder()}
 	cfg := proxy.Config{
 		Upstream: pg.Addr(), Candidates: b.desk, Audit: zap.New(core), ProxyID: "test",
 		Unfenced: func(user string) proxy.UnfencedMode {
@@ -52,9 +53,9 @@ func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), b
 		},
 	}
 	cfg.Observe = func(o proxy.Observed) proxy.Observer {
-		return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) }).AskLedger(func(epoch int64) (string, error) {
+		return b.rec.beside(b, o, oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) }).AskLedger(func(epoch int64) (string, error) {
 			return grantedTo(pg, o.Database, o.Fence, epoch)
-		})
+		}))
 	}
 	if change != nil {
 		change(&cfg)
