@@ -23,6 +23,7 @@ type bench struct {
 	addr  string
 	proxy *proxy.Server
 	audit *recorder
+	rec   *transcriber // of the sessions of scripts; nil without -record
 }
 
 // newBench starts a proxy; change, if not nil, changes its configuration.
@@ -34,7 +35,7 @@ func newBench(t testing.TB, pg *pgtest.Server, change func(*proxy.Config)) *benc
 // newBenchWith is newBench; before is called with the proxy before it serves.
 func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), before func(*proxy.Server)) *bench {
 	t.Helper()
-	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: &recorder{}}
+	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: &recorder{}, rec: newTranscriber()}
 	cfg := proxy.Config{
 		Upstream: pg.Addr(), Candidates: b.desk, Auditors: []fencing.Auditor{b.audit}, ProxyID: "test",
 		Policy: func(r fencing.JoinRequest) proxy.SessionPolicy {
@@ -49,9 +50,9 @@ func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), b
 		},
 	}
 	cfg.Observe = func(o proxy.Observed) proxy.Observer {
-		return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) }).AskLedger(func(epoch int64) (string, error) {
+		return b.rec.beside(b, o, oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) }).AskLedger(func(epoch int64) (string, error) {
 			return grantedTo(pg, o.Database, o.Fence, epoch)
-		})
+		}))
 	}
 	if change != nil {
 		change(&cfg)

@@ -36,9 +36,10 @@ func then(do func(*scene)) step { return step{do: do} }
 type script struct {
 	name  string
 	steps []step
+	rec   *transcriber // nil: nothing is recorded
 }
 
-func play(name string, steps ...step) script { return script{name, steps} }
+func play(name string, steps ...step) script { return script{name: name, steps: steps} }
 
 // scene is where a script is played: one session, and what stands around it.
 type scene struct {
@@ -47,6 +48,7 @@ type scene struct {
 	address string // where the client has connected to
 	key     []byte // body of its BackendKeyData
 	admin   *pgx.Conn
+	rec     *transcriber
 	got     []wiretest.Message
 }
 
@@ -55,7 +57,7 @@ type scene struct {
 func (s script) act(t *testing.T, address string, admin *pgx.Conn, params ...string) *scene {
 	t.Helper()
 	c, before := wiretest.Connect(t, address, params...)
-	st := &scene{t: t, c: c, address: address, admin: admin}
+	st := &scene{t: t, c: c, address: address, admin: admin, rec: s.rec}
 	for _, m := range before {
 		if m.Type == 'K' {
 			st.key = m.Body
@@ -66,6 +68,7 @@ func (s script) act(t *testing.T, address string, admin *pgx.Conn, params ...str
 			return st
 		}
 	}
+	st.rec.client(wiretest.Terminate())
 	if _, err := c.Write(wiretest.Terminate()); err == nil {
 		st.got = append(st.got, c.Rest()...)
 	}
@@ -76,6 +79,7 @@ func (s script) act(t *testing.T, address string, admin *pgx.Conn, params ...str
 func (st *scene) perform(name string, p step) bool {
 	st.t.Helper()
 	if len(p.send) > 0 {
+		st.rec.client(p.send)
 		_ = st.c.SetWriteDeadline(time.Now().Add(patience))
 		if _, err := st.c.Write(p.send); err != nil && !strings.Contains(p.wait, "$") {
 			st.t.Fatalf("%s: send: %v", name, err)
@@ -173,7 +177,10 @@ func compareScript(t *testing.T, b *bench, worker string, direct, proxied *pgx.C
 	}
 	want := shownLines(s.act(t, b.pg.Addr(), direct, params(direct)...).got)
 	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker="+worker)
-	got := shownLines(s.act(t, b.addr, proxied, own...).got)
+	s.rec = b.rec.next()
+	all := s.act(t, b.addr, proxied, own...).got
+	b.rec.keep(t, s.name, all)
+	got := shownLines(all)
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {
 			t.Errorf("message %d differs\nPostgres:\n  %s\nFencepost:\n  %s", i, strings.Join(want, "\n  "), strings.Join(got, "\n  "))

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -280,11 +281,11 @@ func TestAnAliasOfARoleHasItsMode(t *testing.T) {
 			pg.Exec(t, pgtest.Superuser, "postgres", "create role "+role+" login")
 			t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, "postgres", "drop role "+role) })
 			b := newBench(t, pg, func(c *proxy.Config) {
-				c.Unfenced = func(user string) proxy.UnfencedMode {
-					if user == role {
-						return proxy.UnfencedRefuse
+				c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
+					if r.User == role {
+						return proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse}
 					}
-					return proxy.UnfencedAllow
+					return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
 				}
 			})
 			for _, user := range []string{role, role + "more"} {

@@ -277,10 +277,11 @@ func (o *Observer) ready(m *message, f frame) {
 	for _, m := range o.queue {
 		o.unsaid = o.unsaid || !m.keepsSettings()
 	}
-	if len(o.queue) == 0 {
+	rests := o.first() == nil // COPY data outside a COPY is never answered
+	if rests {
 		o.open = false
 	}
-	if f.body[0] == 'I' && len(o.queue) == 0 {
+	if f.body[0] == 'I' && rests {
 		clear(o.portals)
 	}
 	if len(next) == 0 {

@@ -1,0 +1,192 @@
+package machinetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/wire"
+)
+
+// player is a machine in a conversation.
+type player struct {
+	m       *protocol.Machine
+	st      *fencing.Status
+	text    strings.Builder
+	part    string // the random part of the names that the machine used last
+	client  []byte // what the machine has not taken of the client
+	server  []byte // and of the server
+	stuck   bool   // it waits for the server before it takes more
+	left    bool   // the client has said that it leaves
+	over    bool
+	scratch []byte
+	// What the server and the client got.
+	up, down []byte
+}
+
+// analyses are shared by all machines, as those of a proxy.
+var analyses = sqltext.NewCache(16 << 20)
+
+// Play lets the inputs happen to a new machine. It returns the transcript, and what the
+// server and the client got, with the placeholder in the names of the checks.
+func Play(s Session, inputs []Input) (text string, toServer, toClient []byte, err error) {
+	x := &player{st: &s.Status}
+	x.m = protocol.New(protocol.Config{
+		Mode: protocol.ModeFenced, Version: gate.Version(s.Version), Status: func() *fencing.Status { return x.st }, Cache: analyses,
+		Fence: s.Fence, Resource: "r", Worker: s.Worker, Incarnation: s.Incarnation,
+		Parameters: [][]byte{parameter("standard_conforming_strings", s.Strings), parameter("client_encoding", s.Encoding)},
+	})
+	x.learn(x.m.AppendPrepare(nil))
+	x.m.Prepared()
+	var announced fencing.Epoch
+	if x.st.CanWrite() {
+		announced = x.st.Epoch
+	}
+	x.m.AppendGreeting(nil, x.st, announced)
+	fmt.Fprintln(&x.text, s)
+	for _, in := range inputs {
+		if x.over {
+			break
+		}
+		if err := x.take(in); err != nil {
+			return x.text.String(), nil, nil, err
+		}
+	}
+	return x.text.String(), x.up, x.down, nil
+}
+
+func parameter(name, value string) []byte {
+	return wire.AppendParameterStatus(nil, name, value)[wire.HeaderLen:]
+}
+
+// learn learns the random part of the names from what goes to the server.
+func (x *player) learn(b []byte) {
+	if all := random.FindAllSubmatch(b, -1); len(all) > 0 {
+		x.part = string(all[len(all)-1][2])
+	}
+}
+
+func (x *player) take(in Input) error {
+	switch in.Side {
+	case Status:
+		st := in.Status
+		x.st = &st
+		fmt.Fprintf(&x.text, "= %s\n", statusLine(st))
+		return nil
+	case Client:
+		if x.left {
+			return nil
+		}
+		if err := lines(&x.text, "C>", in.Bytes); err != nil {
+			return err
+		}
+		x.client = append(x.client, in.Bytes...)
+		if x.stuck {
+			return nil
+		}
+		return x.fromClient()
+	default:
+		if err := lines(&x.text, "S>", Placed(in.Bytes)); err != nil {
+			return err
+		}
+		x.server = append(x.server, named(in.Bytes, x.part)...)
+		return x.fromServer()
+	}
+}
+
+func (x *player) end(why string) {
+	x.over = true
+	fmt.Fprintf(&x.text, "= %s\n", why)
+}
+
+func (x *player) fromClient() error {
+	var p gate.Plan
+	for !x.over {
+		p.Reset(x.client)
+		n, need, err := x.m.FromClient(x.client, &p)
+		var out []byte
+		out, x.scratch = p.Bytes(x.scratch)
+		x.learn(out)
+		out = Placed(out)
+		x.up = append(x.up, out...)
+		if err := lines(&x.text, "=>", out); err != nil {
+			return err
+		}
+		x.client = bytes.Clone(x.client[n:])
+		x.stuck = false
+		switch {
+		case errors.Is(err, protocol.ErrBug):
+			return err
+		case err != nil:
+			x.end("ended: " + err.Error())
+		case need == protocol.NeedTerminal:
+			x.left = true
+			return nil
+		case need == protocol.NeedNothing, need == protocol.NeedMore:
+			return nil
+		case need == protocol.NeedRoom:
+			x.stuck = true
+			return nil
+		case need == protocol.NeedRegister:
+			x.register()
+		case need == protocol.NeedAnalysis:
+			x.m.Analyzed(analyses.Analyze(x.m.WantedAnalysis()))
+		case need == protocol.NeedCatalog:
+			x.m.Refreshed()
+		default:
+			x.m.Asked(need)
+		}
+	}
+	return nil
+}
+
+// register answers for the registry: it takes who leads.
+func (x *player) register() {
+	if r := x.m.RegisterRequest(); r.Announced == 0 || r.Announced != r.Held {
+		fmt.Fprintln(&x.text, "= registry refuses")
+		x.m.Registered(&fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "the registry refuses"})
+		return
+	}
+	fmt.Fprintln(&x.text, "= registered")
+	x.m.Registered(nil)
+}
+
+func (x *player) fromServer() error {
+	var p gate.Segments
+	p.Reset(x.server)
+	n, events, err := x.m.FromServer(x.server, &p)
+	var out []byte
+	out, x.scratch = p.Bytes(x.scratch)
+	out = Placed(out)
+	x.down = append(x.down, out...)
+	if err := lines(&x.text, "<=", out); err != nil {
+		return err
+	}
+	x.server = bytes.Clone(x.server[n:])
+	if err != nil {
+		x.end("ended: " + err.Error())
+		return nil
+	}
+	for i := range events {
+		switch events[i].Kind {
+		case protocol.EventUnregister:
+			fmt.Fprintln(&x.text, "= unregistered")
+		case protocol.EventAnnounce:
+			if len(x.client) == 0 && x.m.Quiet() {
+				fmt.Fprintln(&x.text, "= announced")
+				x.m.Announced()
+			}
+		case protocol.EventEnded, protocol.EventSuperseded:
+			x.end("ended")
+		}
+	}
+	if x.over || !x.m.Replays() && !(x.stuck && x.m.HasRoom()) {
+		return nil
+	}
+	return x.fromClient()
+}
