@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"time"
-
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
@@ -53,17 +51,17 @@ func (q *auditQueue) close() {
 }
 
 // audit records a refused statement. What the machine cannot know is added here.
-func (x *session) audit(r fencing.Rejection, at time.Time) {
-	r.Time, r.Proxy, r.Session, r.Client = at, x.srv.cfg.ProxyID, x.id, x.client.RemoteAddr().String()
+func (x *session) audit(r fencing.Rejection) {
+	r.Proxy, r.Session, r.Client = x.srv.cfg.ProxyID, x.id, x.client.RemoteAddr().String()
 	r.Database, r.User = x.start.database, x.start.user
 	x.srv.audit.add(r)
 }
 
 // audit records what was refused, once the client has its reply, or has gone.
-func (d *downPump) audit(at time.Time) {
+func (d *downPump) audit() {
 	for i := range d.events {
 		if e := &d.events[i]; e.Kind == protocol.EventRefused {
-			d.x.audit(*e.Rejection, at)
+			d.x.audit(*e.Rejection)
 		}
 	}
 }

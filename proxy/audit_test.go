@@ -123,6 +123,8 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	slow := &slowAuditor{may: make(chan struct{})}
 	pg := pgtest.Shared(t)
 	b, db := newBench(t, pg, func(c *proxy.Config) { c.Auditors = []fencing.Auditor{slow} }), pg.Database(t)
+	hurry := sync.OnceFunc(func() { close(slow.may) })
+	t.Cleanup(hurry) // or the proxy would not end
 	leader := leaderConn(t, b, db)
 	mustExec(t, leader, "create table t (id int)")
 	refused := func() <-chan string { // sends a follower's write, and returns the SQLSTATE of its error
@@ -160,7 +162,7 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	if state := <-refused(); state != fencing.StateNotLeader {
 		t.Errorf("another refused write is answered by %s", state)
 	}
-	close(slow.may)
+	hurry()
 	eventually(t, "the session that waited goes on", func() bool { return len(answered) == proxy.AuditQueueSize+more })
 	b.proxy.Close()
 	if n := len(slow.all()); n != proxy.AuditQueueSize+more+2 {

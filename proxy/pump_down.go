@@ -135,9 +135,8 @@ func (d *downPump) grow() bool {
 // process sends on what is in the buffer. It returns false when the session is
 // over.
 func (d *downPump) process(ctx context.Context) bool {
-	at := time.Now()
 	err := d.relay(ctx)
-	d.audit(at)
+	d.audit()
 	if err != nil {
 		if !closedByPeer(err) {
 			d.x.log.Info("session closed", zap.Error(err))
@@ -197,7 +196,9 @@ func (d *downPump) relay(ctx context.Context) error {
 	defer d.keep()
 	tells := false
 	for i := range d.events {
-		switch d.events[i].Kind {
+		switch e := &d.events[i]; e.Kind {
+		case protocol.EventRefused:
+			e.Rejection.Time = time.Now()
 		case protocol.EventUnregister:
 			x.unregister(ctx)
 		case protocol.EventAnnounce:

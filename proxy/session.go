@@ -275,12 +275,12 @@ func (x *session) saySuperseded(text string, write bool) {
 	var rejection fencing.Rejection
 	if audit {
 		rejection = x.m.Rejection(r, text, write)
+		rejection.Time = time.Now()
 	}
 	x.mu.Unlock()
-	at := time.Now()
 	x.say(r)
 	if audit {
-		x.audit(rejection, at)
+		x.audit(rejection)
 	}
 }
 
