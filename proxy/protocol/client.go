@@ -134,7 +134,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		m.gate.Pass(p, n, n+avail, more, r)
 		return NeedNothing
 	}
-	if m.txn.Skips() && m.pendingReplies.empty() && gate.Runs(f.Type) {
+	if m.txn.Skips() && !m.pendingReplies.certain() && gate.Runs(f.Type) {
 		// The same, as it seems by the words of an error, which a function can
 		// choose: the message is left out, since the server would not run it.
 		m.dropUp = true

@@ -181,7 +181,8 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
 
 func (m *Machine) closeMessage(body []byte) {
-	m.push(closing, false)
+	skipped := m.txn.Skips() && !m.pendingReplies.certain() // as it seems by the words of an error
+	m.push(closing, false).maybe = skipped
 	m.open = true
 	if len(body) < 2 {
 		return

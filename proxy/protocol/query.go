@@ -125,6 +125,9 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	if !m.open || !m.ours || m.ran || m.stillOpen() {
 		return NeedNothing
 	}
+	if m.copying {
+		return NeedNothing // a message that has no place in the COPY was sent, and ends the connection
+	}
 	if m.pendingReplies.certain() {
 		if !m.inHand.waiting {
 			p.Own(flushMessage)

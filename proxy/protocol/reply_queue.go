@@ -42,7 +42,8 @@ type reply struct {
 	// restated marks the Parse of a text of the client's that is prepared again: the
 	// client had its notices before.
 	restated bool
-	// maybe marks a Sync that the server may have swallowed in copy-in mode.
+	// maybe marks a message that the server may not answer: a Sync that it may have taken
+	// for COPY data, and a Close that it may skip.
 	maybe bool
 	skips bool // in a COPY that was executed: an error makes the server skip up to a Sync
 	early bool // and it came before all COPY data
