@@ -1,10 +1,11 @@
-// Package proxy speaks the PostgreSQL protocol with clients and servers and
-// puts the check of package fencing in front of every transaction.
+// Package proxy runs the sessions: it accepts clients, connects each to Postgres, joins
+// the candidacy of its worker, and moves the bytes of both sides through the machine of
+// package protocol, which puts the check in front of every transaction.
 //
 // # One session
 //
-//	client ──bytes──▶ up ──▶ machine.client ──plan──▶ server
-//	client ◀──plan── machine.server ◀── down ◀──bytes── server
+//	client ──bytes──▶ up ──▶ FromClient ──plan──▶ server
+//	client ◀──plan── FromServer ◀── down ◀──bytes── server
 //	                      │
 //	                 FIFO of replies: each entry the client's or ours
 //

@@ -1,0 +1,30 @@
+// Package protocol is the pure core of a session: bytes of either side go in, and a plan
+// of what to send on comes out. It waits for nothing, does no input or output, reads no
+// clock and starts no goroutine; its owner guards a Machine by a lock.
+//
+// # From a client's message to the server
+//
+// FromClient frames the message, and api.go is all that a session sees of what follows:
+//
+//   - statement.go and package sqltext say what the message may run;
+//   - decide.go says what goes in front of it: nothing, the check, read-only mode, a
+//     refusal, the registration of the backend. It is the only place that decides;
+//   - inject.go (extended messages), query.go (a Query of one statement) and text.go (a
+//     Query of several, and the fast path) turn that into bytes;
+//   - package gate lets the message pass for a reason, and knows the transaction.
+//
+// A decision that needs something from outside ends FromClient with a Need.
+//
+// # From the server's message to the client
+//
+// reply_queue.go holds one entry for each message that was sent, the client's and
+// Fencepost's own. server.go matches what the server says with the entry in front, drops
+// replies to Fencepost's own messages, and forwards the rest. errors.go turns an error of
+// the check into what the client sees. A message that cannot be a reply to the entry in
+// front ends the session: nothing is guessed.
+//
+// # The transaction
+//
+// gate.Txn knows where the transaction of the next message stands and what covers it;
+// announced.go knows which epoch the client knew when it began.
+package protocol
