@@ -373,7 +373,7 @@ func (o *Observer) resolve(q *statement) {
 	case readOnly:
 		*q = s
 	case begin, commit, rollback, release, rollbackTo, commits, twoPhase:
-		*q = statement{kind: opaque}
+		*q = statement{kind: opaque, one: true}
 	}
 }
 

@@ -391,6 +391,14 @@ var streams = []struct {
 		s.down("Z I", "E 42883", "Z I")
 		s.Unregistered()
 	}},
+	{name: "SQL EXECUTE of a prepared COMMIT in a failed block", play: func(s *stream) {
+		s.up(wiretest.Parse("s1", "commit"), wiretest.Sync(), wiretest.Query("begin"))
+		s.down("1", "Z I", "C BEGIN", "Z T")
+		s.up(wiretest.Query(guard + "select nothing"))
+		s.down("E 42703", "Z E")
+		s.up(wiretest.Query("execute s1"))
+		s.down("E 25P02", "Z E")
+	}},
 	{name: "a Sync that was COPY data, and one after that data", play: func(s *stream) {
 		s.up(checked(3, 3), wiretest.Run("copy t from stdin (format binary)"), wiretest.Sync(), wiretest.CopyData("bad\n"), wiretest.CopyDone(), wiretest.Sync())
 		s.down("2", "C SELECT 0", "3", "1", "2", "n", "G", "E 22P04", "Z I")

@@ -124,6 +124,8 @@ func refusedInPlace(want, got []string) error {
 			return nil
 		case inPipeline(g), strings.HasPrefix(g, "ErrorResponse ERROR 25001 ") && strings.Contains(g, "must be called before any query"), strings.Contains(g, "57014 \"canceling statement due to statement timeout"):
 			return nil // the latter while the check waited for the grant
+		case i >= len(want) && !strings.HasPrefix(g, "ErrorResponse") && strings.HasPrefix(got[len(got)-1], told):
+			// Without a Sync, Postgres keeps its replies back; the refusal lets them go.
 		case i >= len(want):
 			return fmt.Errorf("message %d is %s, where Postgres sends nothing more", i, g)
 		case !*words && strings.Fields(g)[0] == strings.Fields(want[i])[0] && !strings.Contains(g, "ZF0"):
