@@ -59,13 +59,23 @@ func (g *startupGuard) resume() {
 }
 
 // wake ends what waits for one of the connections when the guard's context ends.
-// unwake stops that, and reports whether it came in time.
+// unwake stops that, and reports whether it came in time. If not, all was ended when it
+// returns.
 func (g *startupGuard) wake(conns ...net.Conn) (unwake func() bool) {
-	return context.AfterFunc(g, func() {
+	done := make(chan struct{})
+	stop := context.AfterFunc(g, func() {
+		defer close(done)
 		for _, c := range conns {
 			_ = c.SetDeadline(aLongTimeAgo)
 		}
 	})
+	return func() bool {
+		if stop() {
+			return true
+		}
+		<-done // or it would end the write that tells the client why
+		return false
+	}
 }
 
 // untilGone returns a context that ends, by cause, when the peer has sent all it
