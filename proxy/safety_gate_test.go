@@ -183,7 +183,7 @@ func TestSafetyNameGivenAwayInABind(t *testing.T) {
 					}
 					c.Send(parse("s", text), parse("x", "select $1::giving"), bind("p", "x", "v"), wiretest.Close('P', "p"), wiretest.Flush())
 					c.Until('3')
-					c.Send(parse("d", "discard plans"), wiretest.Flush())
+					c.Send(parse("d", "discard all"), wiretest.Flush())
 					c.Until('1')
 					if kind == "superseded" {
 						s.succeed()
