@@ -97,7 +97,7 @@ func endOfString(b []byte) int {
 }
 
 // Registration is a note in the registry, which makes a grant end the backend. The zero
-// Note is none. It is made by Noted and ends by Leave.
+// Registration is none. It is made by Registered.
 type Registration struct{ held bool }
 
 // Registered is the note after an attempt to make one, of which err is the outcome.

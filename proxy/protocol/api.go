@@ -21,7 +21,7 @@ type Config struct {
 	// are empty without a resource.
 	Fence                         int32
 	Resource, Worker, Incarnation string
-	// Unfenced is what a write gets in the mode reading.
+	// Unfenced is what a write gets in ModeReadOnly.
 	Unfenced *fencing.Refusal
 	// Catalog returns what is known of the database's names now, or nil. It is nil
 	// without a resource.

@@ -20,7 +20,7 @@ type checks struct {
 	fence               int32
 	resource            string
 	worker, incarnation string
-	checkSQL, frontSQL  string // "" in mode reading
+	checkSQL, frontSQL  string // "" in ModeReadOnly
 	nonce               string
 	generation          int
 	prepared            bool   // they were sent to the server

@@ -53,7 +53,7 @@ type Machine struct {
 	// settingsSeen counts the changes of what settings are made of.
 	settingsSeen uint64
 	checks       checks
-	unfencedBy   *fencing.Refusal // what a write gets in mode reading
+	unfencedBy   *fencing.Refusal // what a write gets in ModeReadOnly
 	// catalog returns what is known of the database's names now, or nil. It is
 	// nil without a resource.
 	catalog func() *fencing.Catalog
@@ -149,7 +149,7 @@ const (
 	EventAnnounce
 	// EventSuperseded: the check said ZF001; the connection is over after the plan.
 	EventSuperseded
-	// EventReplay: wake the pump that reads the client: machine.client has something to
+	// EventReplay: wake the pump that reads the client: FromClient has something to
 	// send, whatever else comes.
 	EventReplay
 )
