@@ -156,7 +156,8 @@ func (o *Observer) failure(f frame) {
 		return
 	}
 	m := o.first()
-	for m != nil && m.maybe { // it was COPY data, because a Sync itself does not fail
+	malformed := bytes.Contains(f.body, []byte("\x00C08P01\x00"))
+	for m != nil && m.maybe && !(m.bad && malformed) { // it was COPY data, because a good Sync does not fail
 		o.pop()
 		m = o.first()
 	}

@@ -399,6 +399,13 @@ var streams = []struct {
 		s.up(wiretest.Query("execute s1"))
 		s.down("E 25P02", "Z E")
 	}},
+	{name: "a Sync with a body after COPY data that fail is answered by an error", play: func(s *stream) {
+		s.up(wiretest.Query(guard+"copy t from stdin (format binary)"), wiretest.CopyData("bad\n"))
+		s.down("G")
+		s.up(wiretest.Msg('S', []byte("x")))
+		s.down("E 22P04", "Z I", "E 08P01", "Z I")
+		s.up(wiretest.Query("delete from t"))
+	}, want: "Query: a query without cover"},
 	{name: "a Sync that was COPY data, and one after that data", play: func(s *stream) {
 		s.up(checked(3, 3), wiretest.Run("copy t from stdin (format binary)"), wiretest.Sync(), wiretest.CopyData("bad\n"), wiretest.CopyDone(), wiretest.Sync())
 		s.down("2", "C SELECT 0", "3", "1", "2", "n", "G", "E 22P04", "Z I")

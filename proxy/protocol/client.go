@@ -170,7 +170,8 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		m.gate.CopyData(p, n, n+avail, more)
 		return NeedNothing
 	case 'S':
-		m.push(syncing, false).early = !m.data
+		e := m.push(syncing, false)
+		e.early, e.malformed = !m.data, len(body) > 0
 		m.endBatch()
 		m.skippingToSync, m.unsynced = false, false
 	case 'H':

@@ -90,7 +90,7 @@ func (m *Machine) copyMessage(typ byte, n, avail, more int, p *gate.Plan) bool {
 	case 'H', 'X':
 	case 'S':
 		e := m.push(syncing, false)
-		e.maybe, e.skips, e.early = true, m.executes, !m.data
+		e.maybe, e.skips, e.early, e.malformed = true, m.executes, !m.data, avail+more > wire.HeaderLen
 		m.endBatch()
 	case 'c', 'f':
 		m.push(copyEnd, false)

@@ -24,7 +24,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	}
 	e := m.front()
 	skipping := gate.Skipping
-	for e != nil && e.maybe && !m.txn.Skips() {
+	for e != nil && e.maybe && !(e.malformed && pe.Code == protocolViolation) && !m.txn.Skips() {
 		m.skip(e)
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
@@ -68,6 +68,9 @@ func ofCopyData(where string) bool {
 	where = where[at:]
 	return strings.Contains(where, ", line ") && !strings.Contains(where, "\nPL/pgSQL function ") && !strings.Contains(where, "\nSQL statement ")
 }
+
+// protocolViolation is the SQLSTATE that answers a message with bytes too many or too few.
+const protocolViolation = "08P01"
 
 // copyFailed begins the error that answers a CopyFail, where errors are English.
 const copyFailed = "COPY from stdin failed: "
@@ -161,7 +164,7 @@ func ofCheck(e *reply, pe wire.ServerError) bool {
 		return false
 	}
 	switch pe.Code {
-	case "42601", "22021", "22025", "54000", "54001", "08P01":
+	case "42601", "22021", "22025", "54000", "54001", protocolViolation:
 		return false
 	default:
 		return true

@@ -47,6 +47,9 @@ type reply struct {
 	maybe bool
 	skips bool // in a COPY that was executed: an error makes the server skip up to a Sync
 	early bool // and it came before all COPY data
+	// malformed marks a Sync with a body, which the server answers with an error and
+	// ReadyForQuery unless it takes it for COPY data.
+	malformed bool
 	check injectedCheck
 	// announced is the epoch that this reply tells the client when it succeeds (SHOW,
 	// SET), or when its check fails with ZF003.
