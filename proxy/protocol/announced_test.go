@@ -74,3 +74,22 @@ func TestPortalsEndWithTheirTransaction(t *testing.T) {
 		}
 	}
 }
+
+// TestAPortalSurvivesAnEarlierEnd: a ROLLBACK that was sent before a Bind is answered after
+// it, and in between stands an Execute that may have revived the transaction. The portal
+// that the Bind makes is not of the transaction that the ROLLBACK has ended.
+func TestAPortalSurvivesAnEarlierEnd(t *testing.T) {
+	t.Parallel()
+	m := fuzzMachine(ModeFenced, standings[0])
+	pumpUp(t, m, bytes.Join([][]byte{
+		wiretest.Query("rollback"), wiretest.Execute("", 0), wiretest.Sync(),
+		wiretest.Parse("", "declare c cursor for select 1"), wiretest.Bind("", ""),
+	}, nil), 1<<20)
+	out := bytes.Join([][]byte{wiretest.Msg('C', []byte("ROLLBACK\x00")), wiretest.Msg('Z', []byte("I"))}, nil)
+	if _, taken := pumpDown(t, m, out, 1<<20); taken != len(out) {
+		t.Fatalf("the machine takes %d bytes of %q", taken, out)
+	}
+	if s := m.portals.get(nil).stmt; s == nil || !s.requiresBlock() {
+		t.Errorf("the portal holds %+v, want the DECLARE", s)
+	}
+}

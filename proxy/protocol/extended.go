@@ -104,7 +104,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 	if s == unknownStatement && len(name) == 0 { // it may be the one that a Parse not yet answered made
 		m.stmts.hidden = m.stmts.hidden || m.unnamed.freesNames()
 	}
-	m.portals.set(portal, binding{s, m.batch, m.epochs.inHand.number})
+	m.portals.set(portal, binding{s, m.batch, m.epochs.number})
 	if again {
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)
 		return NeedNothing

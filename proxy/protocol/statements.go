@@ -81,8 +81,9 @@ func (s *statement) freesNames() bool {
 type binding struct {
 	stmt  *statement
 	batch uint64 // in which the Bind was sent
-	// transaction is the number of the transaction that the Bind was sent in, with which
-	// the portal ends.
+	// transaction is the number of the last transaction that had begun when the Bind was
+	// sent, as far as is known. The portal ends with that one at the earliest: whatever
+	// ended a transaction before is in front of the Bind.
 	transaction uint64
 }
 
