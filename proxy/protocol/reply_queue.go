@@ -50,7 +50,7 @@ type reply struct {
 	// malformed marks a Sync with a body, which the server answers with an error and
 	// ReadyForQuery unless it takes it for COPY data.
 	malformed bool
-	check injectedCheck
+	check     injectedCheck
 	// announced is the epoch that this reply tells the client when it succeeds (SHOW,
 	// SET), or when its check fails with ZF003.
 	announced fencing.Epoch
