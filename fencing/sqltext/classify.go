@@ -106,8 +106,8 @@ type Statement struct {
 	// Isolation means BEGIN or SET that sets the isolation level, mode or snapshot of
 	// the transaction, which must precede its first query.
 	Isolation bool
-	// SetsIsolation means Isolation of the level or the snapshot, which Postgres
-	// refuses after a query.
+	// SetsIsolation means Isolation of the level, the snapshot or [NOT] DEFERRABLE, which
+	// Postgres refuses after a query.
 	SetsIsolation bool
 	// RequiresTransactionBlock means that outside a transaction block Postgres refuses
 	// it, or warns and does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without

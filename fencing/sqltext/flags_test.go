@@ -35,9 +35,9 @@ func TestFlags(t *testing.T) {
 		"select 1": "s", "( (select 1))": "s", "values (1)": "s", "table t": "s", "with x as (select 1) select * from x": "s", "select 1 into x": "s", "-- x\nselect 1": "s",
 		"explain analyze delete from t": "s", "declare c cursor for select 1": "s", "fetch c": "", "copy (select 1) to stdout": "", "lock table t": "", "create table x ()": "",
 		"set x = 'select 1'": "", "show x": "", "begin": "", "commit": "",
-		"begin isolation level serializable": "i", "start transaction read only, isolation level repeatable read": "i", "begin read only": "", "begin read write, deferrable": "",
+		"begin isolation level serializable": "i", "start transaction read only, isolation level repeatable read": "i", "begin read only": "", "begin read write, deferrable": "i",
 		"set transaction isolation level serializable": "i", "set transaction read only": "", "set transaction snapshot 'x'": "i", "set transaction_isolation = 'serializable'": "i",
-		"set transaction_isolation to default": "i", "reset transaction_isolation": "", "set transaction_read_only = off": "", "set transaction_deferrable = on": "",
+		"set transaction_isolation to default": "i", "reset transaction_isolation": "", "set transaction_read_only = off": "", "set transaction_deferrable = on": "i",
 		"set session characteristics as transaction isolation level serializable": "", "set default_transaction_isolation = 'serializable'": "", "set x = 'isolation'": "",
 	} {
 		text := Analyze(sql, DefaultSettings)

@@ -49,7 +49,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 	st.Chain = t.Chain
 	switch t.Kind {
 	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
-		st.Kind, st.Isolation, st.SetsIsolation = Begin, len(t.Options) > 0, namesIsolation(t.Options)
+		st.Kind, st.Isolation, st.SetsIsolation = Begin, len(t.Options) > 0, setsEarly(t.Options)
 	case pgquery.TransactionStmtKind_TRANS_STMT_COMMIT:
 		st.Kind, st.EndsTransaction = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
@@ -82,20 +82,26 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 		st.UnsetsReadOnly = v.Kind == pgquery.VariableSetKind_VAR_RESET ||
 			v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
 		st.Isolation = !st.UnsetsReadOnly
-	case "transaction", "transaction snapshot", isolationLevel, "transaction_deferrable":
+	case "transaction", "transaction snapshot", isolationLevel, deferrable:
 		st.Isolation = v.Kind != pgquery.VariableSetKind_VAR_RESET
 		st.SetsIsolation = st.Isolation &&
-			(name == "transaction snapshot" || name == isolationLevel || namesIsolation(v.Args))
+			(name == "transaction snapshot" || name == isolationLevel || name == deferrable || setsEarly(v.Args))
 	}
 }
 
-// isolationLevel is the name of the parameter, and of the mode of BEGIN and SET
-// TRANSACTION that sets it.
-const isolationLevel = "transaction_isolation"
+// The names of the parameters, and of the modes of BEGIN and SET TRANSACTION that set them.
+const (
+	isolationLevel = "transaction_isolation"
+	deferrable     = "transaction_deferrable"
+)
 
-// namesIsolation reports whether these transaction modes include the isolation level.
-func namesIsolation(modes []*pgquery.Node) bool {
-	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool { return m.GetDefElem().GetDefname() == isolationLevel })
+// setsEarly reports whether these transaction modes include one that Postgres refuses
+// after a query: the isolation level, and [NOT] DEFERRABLE.
+func setsEarly(modes []*pgquery.Node) bool {
+	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool {
+		name := m.GetDefElem().GetDefname()
+		return name == isolationLevel || name == deferrable
+	})
 }
 
 // fenceName returns the name after "fencepost.", in lower case as Postgres compares

@@ -67,7 +67,8 @@ func modifies(n *pgquery.Node) bool {
 // that is, apart from those that modify.
 func takesSnapshot(n *pgquery.Node) bool {
 	switch n.GetNode().(type) {
-	case *pgquery.Node_SelectStmt, *pgquery.Node_ExplainStmt, *pgquery.Node_DeclareCursorStmt:
+	case *pgquery.Node_SelectStmt, *pgquery.Node_ExplainStmt, *pgquery.Node_DeclareCursorStmt,
+		*pgquery.Node_CreateTableAsStmt:
 		return true
 	default:
 		return false
