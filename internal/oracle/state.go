@@ -151,14 +151,7 @@ func (s state) run(q *statement, p place) (r result) {
 		}
 		return r
 	case opaque:
-		for _, ph := range []phase{idle, implicit, block, failed} {
-			t := s.ended()
-			t.phase, t.noted, t.pipelined = ph, s.noted, s.pipelined && ph == implicit
-			r.bad.add(t.fail(p.extended))
-			if ph != failed {
-				r.ok.add(t)
-			}
-		}
+		s.runOpaque(p, &r)
 		return r
 	case begin:
 		s.phase = block
@@ -196,6 +189,18 @@ func (s state) run(q *statement, p place) (r result) {
 	s = s.worked(q, p)
 	r.ok.add(s)
 	return r
+}
+
+// runOpaque adds the effects of a statement that may end the transaction and begin others.
+func (s state) runOpaque(p place, r *result) {
+	for _, ph := range []phase{idle, implicit, block, failed} {
+		t := s.ended()
+		t.phase, t.noted, t.pipelined = ph, s.noted, s.pipelined && ph == implicit
+		r.bad.add(t.fail(p.extended))
+		if ph != failed {
+			r.ok.add(t)
+		}
+	}
 }
 
 // worked records the lasting effects of a statement other than the phase.

@@ -81,6 +81,18 @@ const (
 	failedBlock
 )
 
+// skipping says whether the server reads messages without running them, up to the next
+// Sync. It begins with an error, and every ReadyForQuery ends it.
+type skipping uint8
+
+const (
+	runs skipping = iota
+	// seemsToSkip rests on what the text of an error seems to say, which a function can
+	// choose. Until the next Sync no other error makes it certain.
+	seemsToSkip
+	skips
+)
+
 // Txn is what is known of a session's transaction. The zero Txn is at rest.
 // Send and Answer alone change it, one for each side.
 type Txn struct {
@@ -93,8 +105,7 @@ type Txn struct {
 
 	// What was answered.
 	ready    status // by the last ReadyForQuery
-	skipping bool
-	perhaps  bool // skipping rests on what the words of an error seem to say
+	skipping skipping
 	answered Coverage
 	carried  Coverage // answered, at the last ReadyForQuery
 }
@@ -199,8 +210,12 @@ func (t *Txn) Answer(a Answered, pending bool) {
 		if t.answered == ReadOnly {
 			t.answered = Uncovered
 		}
-	case Skipping, PerhapsSkipping:
-		t.skipping, t.perhaps = true, t.perhaps || a == PerhapsSkipping
+	case PerhapsSkipping:
+		t.skipping = seemsToSkip
+	case Skipping:
+		if t.skipping == runs {
+			t.skipping = skips
+		}
 	case Idle:
 		t.ready, t.answered = idle, Uncovered
 	case Block:
@@ -209,13 +224,13 @@ func (t *Txn) Answer(a Answered, pending bool) {
 		t.ready = failedBlock
 	}
 	if a >= Idle {
-		t.carried, t.skipping, t.perhaps, t.pending = t.answered, false, false, pending
+		t.carried, t.skipping, t.pending = t.answered, runs, pending
 	}
 }
 
 // Skips reports that the server skips everything up to the next Sync, as far as
 // can be told.
-func (t *Txn) Skips() bool { return t.skipping }
+func (t *Txn) Skips() bool { return t.skipping != runs }
 
 // Covered is the reason of a message whose transaction was given a check, or is
 // read-only.
@@ -234,7 +249,7 @@ func (t *Txn) Dead() (Reason, bool) { return Reason{failed}, t.State() == Failed
 // Skipped is the reason of any message while the server is known to skip
 // everything. What only seems to be skipped has none.
 func (t *Txn) Skipped(pending bool) (Reason, bool) {
-	return Reason{failed}, t.skipping && !t.perhaps && !pending
+	return Reason{failed}, t.skipping == skips && !pending
 }
 
 // Harmless is the reason of a statement that can neither read nor write anything

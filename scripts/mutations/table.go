@@ -52,10 +52,10 @@ var table = []mutation{
 	{name: "a text that cannot be read ends in a failed block", file: theJudge, tests: staleAll + "rolled|" + "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/a_text_too_long_to_read_in_a_failed",
 		old: "	if s.known || q.carrier == call {\n		if r, ok := q.txn.Dead()", text: "	{\n		if r, ok := q.txn.Dead()"},
 	{name: "a server that may answer skips", file: theTxn, in: ofTheGate, tests: "^TestSkipping",
-		old: "t.skipping && !t.perhaps && !pending", text: "t.skipping && !t.perhaps"},
+		old: "t.skipping == skips && !pending", text: "t.skipping == skips"},
 	// A leak.
 	{name: "what only seems to be skipped is sent", file: theTxn, tests: "^TestSafetyErrorThatSeems",
-		old: "t.skipping && !t.perhaps && !pending", text: "t.skipping && !pending"},
+		old: "t.skipping == skips && !pending", text: "t.skipping != runs && !pending"},
 	// A leak.
 	{name: "a name says which text runs", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
 		old: "	return harmless\n", text: "	return false && harmless\n"},
