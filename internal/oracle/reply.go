@@ -1,6 +1,9 @@
 package oracle
 
-import "bytes"
+import (
+	"bytes"
+	"regexp"
+)
 
 // received processes one message of the server.
 func (o *Observer) received(f frame) {
@@ -206,18 +209,22 @@ func (o *Observer) judgeFailed(m *message) {
 	}
 }
 
+// dataLine matches the line of an error's context that tells how many lines a COPY had
+// read. The word for "line" depends on lc_messages.
+var dataLine = regexp.MustCompile(`COPY [^\x00\n]*, \S+ [0-9]+[ ,:\x00\n]`)
+
 // copyFailed processes an error while the server read COPY data. What it had read by
 // then was part of the data, including Syncs: everything up to the client's CopyFail,
 // or the Syncs before the data that the error is about. Other Syncs may have been part
 // of it too.
 func (o *Observer) copyFailed(f frame) {
 	m := o.queue[0]
-	if bytes.Contains(f.body, []byte("MCOPY from stdin failed: ")) {
+	if bytes.Contains(f.body, []byte("C57014\x00")) && bytes.Contains(f.body, []byte("RCopyGetData\x00")) {
 		o.copied(m)
 		return
 	}
 	m.copies = 0
-	line, early := bytes.Contains(f.body, []byte(", line ")), true
+	line, early := dataLine.Match(f.body), true
 	kept := o.queue[:1:1]
 	for i, x := range o.queue[1:] {
 		early = early && x.typ != 'd'

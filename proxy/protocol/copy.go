@@ -1,8 +1,8 @@
 package protocol
 
 import (
+	"bytes"
 	"fmt"
-	"strings"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
@@ -62,14 +62,13 @@ func (m *Machine) firstOfClient(i int) byte {
 // intruded is the error for a message inside COPY data, which names the type of
 // the message: the client's, not that of what stands in front of it.
 func (m *Machine) intruded(pe wire.ServerError, msg []byte) ([]byte, bool) {
-	const named = "unexpected message type 0x"
-	if !m.copying || m.intruder == 0 || !strings.HasPrefix(pe.Message, named) {
+	if !m.copying || m.intruder == 0 || !ofCopyRead(pe) || pe.Code != protocolViolation {
 		return nil, false
 	}
 	at := len(m.down)
 	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
-		if field == 'M' {
-			return fmt.Appendf(nil, "%s%02X%s", named, m.intruder, v[len(named)+2:]), true
+		if hex := bytes.Index(v, []byte("0x")); field == 'M' && hex >= 0 && hex+4 <= len(v) {
+			return fmt.Appendf(nil, "%s0x%02X%s", v[:hex], m.intruder, v[hex+4:]), true
 		}
 		return v, true
 	})

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/wiretest"
@@ -38,4 +39,49 @@ func TestMessagesThatHaveNoPlaceInACopyAreNotWaitedFor(t *testing.T) {
 		}
 	}
 	t.Error("it does not end")
+}
+
+// TestContextOfCopyData: the context of an error says in many languages that a COPY had
+// read data.
+func TestContextOfCopyData(t *testing.T) {
+	t.Parallel()
+	for where, want := range map[string]bool{
+		"COPY t, line 1, column i: \"x\"":                                           true,
+		"COPY t, line 12":                                                           true,
+		"COPY t, line 1: \"a\nSQL\"":                                                true,
+		"SQL statement \"insert into u values (1)\"\nCOPY t, line 3":                true,
+		"COPY t, line 3\nSQL statement \"copy t from '/f'\"\nPL/pgSQL function f()": false,
+		"COPY t":                             false,
+		"COPY t, Zeile 1, Spalte i: »x«":     true,
+		"COPY t, ligne 7 : « x »":            true,
+		"COPY t, ligne 7, colonne i : « x »": true,
+		"COPY t, línea 2":                    true,
+		"COPY t, строка 2: \"x\"":            true,
+		"COPY t, Zeile 3\nSQL-Anweisung »copy t from '/f'«\nPL/pgSQL-Funktion f()": false,
+		"SQL-Anweisung »insert into u values (1)«\nCOPY t, Zeile 3, Spalte i: »x«": true,
+	} {
+		if got := ofCopyData(where); got != want {
+			t.Errorf("%q: %t, want %t", where, got, want)
+		}
+	}
+}
+
+// TestACopyFailInAnotherLanguage: the error that answers a CopyFail is recognized
+// whatever lc_messages says, and so are the Syncs that the server has read as COPY data.
+func TestACopyFailInAnotherLanguage(t *testing.T) {
+	t.Parallel()
+	m := leading(15)
+	pumpUp(t, m, wiretest.Query("copy t from stdin"), 1<<20)
+	pumpDown(t, m, append(wiretest.Msg('C', []byte("SELECT 1\x00")), wiretest.Msg('G', []byte{0, 0, 0})...), 1<<20)
+	pumpUp(t, m, bytes.Join([][]byte{wiretest.Sync(), wiretest.Sync(), wiretest.CopyFail("nein"), wiretest.Sync()}, nil), 1<<20)
+	out := bytes.Join([][]byte{
+		wiretest.Msg('E', []byte("SFEHLER\x00VERROR\x00C57014\x00MCOPY FROM STDIN fehlgeschlagen: nein\x00WCOPY t, Zeile 1\x00RCopyGetData\x00\x00")),
+		wiretest.Msg('Z', []byte("I")), wiretest.Msg('Z', []byte("I")),
+	}, nil)
+	if got, _ := pumpDown(t, m, out, 1<<20); !bytes.Equal(got, out) {
+		t.Errorf("the client gets %q of %q", got, out)
+	}
+	if !m.pendingReplies.empty() || m.broken != nil {
+		t.Errorf("%d replies are pending (%v), want none", m.pendingReplies.len(), m.broken)
+	}
 }

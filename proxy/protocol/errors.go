@@ -3,6 +3,7 @@ package protocol
 import (
 	"bytes"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -28,7 +29,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		m.skip(e)
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
-	if m.copying && strings.HasPrefix(pe.Message, copyFailed) && pe.Code == "57014" {
+	if m.copying && ofCopyRead(pe) && pe.Code == "57014" {
 		m.copyDone() // it was read up to the client's CopyFail
 		e, skipping = m.front(), gate.PerhapsSkipping
 	} else if m.copying && ofCopyData(pe.Where) {
@@ -57,23 +58,38 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	return drop, nil
 }
 
-// ofCopyData reports whether the context of an error says that a COPY of the
-// client's had read data: its line is the outermost. A COPY within a function has
-// lines of the function after its own.
+// ofCopyRead reports whether an error comes from the function in which the server reads
+// the messages of a COPY. Unlike the text of the error, the name of that function does
+// not depend on lc_messages.
+func ofCopyRead(pe wire.ServerError) bool { return pe.Routine == "CopyGetData" }
+
+// copyLine matches the line in the context of an error that says how many lines a COPY
+// had read. Except in Japanese and Korean, its translations differ only in the word for
+// "line".
+var copyLine = regexp.MustCompile(`(?s)^COPY [^\n]*, (\S+) [0-9]+(?:[ ,:\n]|$)(.*)$`)
+
+// ofCopyData reports whether the context of an error says that a COPY of the client's
+// had read data: its line is the outermost. A COPY within a function has lines of the
+// function after its own. Those can be recognized in English only. In another language
+// any further line counts as one, also if it is part of the data.
 func ofCopyData(where string) bool {
 	at := strings.LastIndex("\n"+where, "\nCOPY ")
 	if at < 0 {
 		return false
 	}
-	where = where[at:]
-	return strings.Contains(where, ", line ") && !strings.Contains(where, "\nPL/pgSQL function ") && !strings.Contains(where, "\nSQL statement ")
+	line := copyLine.FindStringSubmatch(where[at:])
+	switch {
+	case line == nil:
+		return false
+	case line[1] == "line":
+		return !strings.Contains(line[2], "\nPL/pgSQL function ") && !strings.Contains(line[2], "\nSQL statement ")
+	default:
+		return !strings.Contains(line[2], "\n")
+	}
 }
 
 // protocolViolation is the SQLSTATE that answers a message with bytes too many or too few.
 const protocolViolation = "08P01"
-
-// copyFailed begins the error that answers a CopyFail, where errors are English.
-const copyFailed = "COPY from stdin failed: "
 
 // asFatal returns a copy of an error that ends the connection.
 func asFatal(msg []byte) []byte {

@@ -137,6 +137,7 @@ type ServerError struct {
 	Severity, Code, Message, Detail, Hint, Where string
 
 	File     string // of the server's source
+	Routine  string // in it
 	Position int    // in characters from 1, 0 if none
 }
 
@@ -149,7 +150,7 @@ func DecodeError(body []byte) (e ServerError, ok bool) {
 	if err := m.Decode(body); err != nil {
 		return ServerError{}, false
 	}
-	e = ServerError{Severity: m.SeverityUnlocalized, Code: m.Code, Message: m.Message, Detail: m.Detail, Hint: m.Hint, Where: m.Where, File: m.File, Position: int(m.Position)}
+	e = ServerError{Severity: m.SeverityUnlocalized, Code: m.Code, Message: m.Message, Detail: m.Detail, Hint: m.Hint, Where: m.Where, File: m.File, Routine: m.Routine, Position: int(m.Position)}
 	if e.Severity == "" { // servers before 9.6
 		e.Severity = m.Severity
 	}
