@@ -46,7 +46,6 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 		"no parameters":      {packet(3 << 16), "08P01"},
 		"no terminator":      {packet(3<<16, []byte("user\x00app\x00")...), "08P01"},
 		"an unknown request": {packet(80877199), "0A000"},
-		"SSL with a body":    {packet(codeSSL, 1, 2, 3), "0A000"},
 	} {
 		conn := wiretest.Dial(t, b.addr)
 		conn.Send(c.sent)

@@ -73,7 +73,7 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			return nil, nil, err
 		}
 		switch {
-		case code == wire.SSLRequestCode && !tlsDone && len(body) == 0:
+		case code == wire.SSLRequestCode && !tlsDone:
 			tlsDone = true
 			secured, err := r.negotiate()
 			if err != nil {
@@ -81,8 +81,11 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			}
 			gssDone = gssDone || secured
 			continue
-		case code == wire.GSSRequestCode && !gssDone && len(body) == 0:
+		case code == wire.GSSRequestCode && !gssDone:
 			gssDone = true
+			if err := r.decline("GSSAPI encryption request"); err != nil {
+				return nil, nil, err
+			}
 		case code == wire.CancelRequestCode && len(body) < 8:
 			return nil, &cancelRequest{}, nil // nobody's key: like any wrong one it is not answered
 		case code == wire.CancelRequestCode:
@@ -91,22 +94,32 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			s, err := parseStartup(code, body)
 			return s, nil, err
 		default:
-			return nil, nil, &fencing.Refusal{SQLState: "0A000", Message: fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0", code>>16, code&0xffff)}
-		}
-		if _, err := r.conn.Write([]byte{'N'}); err != nil {
-			return nil, nil, err
+			return nil, nil, &fencing.Refusal{SQLState: "0A000", Message: fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0 to 3.2", code>>16, code&0xffff)}
 		}
 	}
 }
 
+// decline answers a request for encryption with no. What came with it is refused, as
+// Postgres does.
+func (r *startupReader) decline(request string) error {
+	early := r.conn.Unread() > 0
+	if _, err := r.conn.Write([]byte{'N'}); err != nil {
+		return err
+	}
+	if early {
+		return earlyBytes(request)
+	}
+	return nil
+}
+
 // negotiate answers an SSLRequest.
 func (r *startupReader) negotiate() (secured bool, err error) {
+	const request = "SSL request"
 	if r.tls == nil {
-		_, err := r.conn.Write([]byte{'N'})
-		return false, err
+		return false, r.decline(request)
 	}
 	if r.conn.Unread() > 0 {
-		return false, errBytesAfterSSLRequest
+		return false, earlyBytes(request)
 	}
 	if _, err := r.conn.Write([]byte{'S'}); err != nil {
 		return false, err
@@ -119,11 +132,13 @@ func (r *startupReader) negotiate() (secured bool, err error) {
 	return true, nil
 }
 
-// errBytesAfterSSLRequest is what Postgres says to bytes that came in the clear and would be
-// taken for those of the secured connection (CVE-2021-23214).
-var errBytesAfterSSLRequest = &fencing.Refusal{
-	SQLState: "08P01", Message: "received unencrypted data after SSL request",
-	Detail: "This could be either a client-software bug or evidence of an attempted man-in-the-middle attack.",
+// earlyBytes is what Postgres says to bytes that came in the clear with a request for
+// encryption, and would be taken for those of the secured connection (CVE-2021-23214).
+func earlyBytes(request string) *fencing.Refusal {
+	return &fencing.Refusal{
+		SQLState: "08P01", Message: "received unencrypted data after " + request,
+		Detail: "This could be either a client-software bug or evidence of an attempted man-in-the-middle attack.",
+	}
 }
 
 // errPacketLength is not told to the client, by Postgres neither: a driver whose
@@ -132,17 +147,17 @@ var errPacketLength = errors.New("invalid length of startup packet")
 
 // readPacket reads one packet without a type byte. had is what was read of it.
 func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error) {
-	var head [8]byte
-	if _, err := io.ReadFull(conn, head[copy(head[:], had):]); err != nil {
+	var length [4]byte
+	if _, err := io.ReadFull(conn, length[copy(length[:], had):]); err != nil {
 		return 0, nil, err
 	}
-	n := binary.BigEndian.Uint32(head[:])
+	n := binary.BigEndian.Uint32(length[:])
 	if n < 8 || n > maxStartupPacket {
 		return 0, nil, errPacketLength
 	}
-	body = make([]byte, n-8)
-	_, err = io.ReadFull(conn, body)
-	return binary.BigEndian.Uint32(head[4:]), body, err
+	packet := make([]byte, n-4)
+	_, err = io.ReadFull(conn, packet)
+	return binary.BigEndian.Uint32(packet), packet[4:], err
 }
 
 // protocolError is a refusal before there is a session.
@@ -195,8 +210,10 @@ func (s *startup) add(name, value string) error {
 			}
 		}
 		value = kept
-	case name == "replication" && !isFalse(value):
-		return fencing.ReplicationRefusal
+	case name == "replication":
+		if err := refuseReplication(value); err != nil {
+			return err
+		}
 	case strings.HasPrefix(strings.ToLower(name), fencePrefix):
 		return s.own.set(name, value)
 	}

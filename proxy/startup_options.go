@@ -12,13 +12,23 @@ import (
 
 const fencePrefix = "fencepost."
 
-// isFalse reads a boolean of the replication parameter.
-func isFalse(v string) bool {
-	switch strings.ToLower(v) {
-	case "false", "off", "no", "0", "f", "n":
-		return true
+// refuseReplication returns the refusal of a value of the replication parameter, nil if
+// it asks for no replication. Postgres takes any prefix of true, false, yes, no, on and
+// off that is not ambiguous (parse_bool), and "database" as it is.
+func refuseReplication(value string) error {
+	v := strings.ToLower(value)
+	is := func(word string, least int) bool { return len(v) >= least && strings.HasPrefix(word, v) }
+	switch {
+	case is("false", 1), is("no", 1), is("off", 2), v == "0":
+		return nil
+	case value == "database", is("true", 1), is("yes", 1), is("on", 2), v == "1":
+		return fencing.ReplicationRefusal
 	default:
-		return false
+		return &fencing.Refusal{
+			SQLState: "22023",
+			Message:  fmt.Sprintf("invalid value for parameter \"replication\": \"%s\"", fencing.ASCII(value)),
+			Hint:     `Valid values are: "false", 0, "true", 1, "database".`,
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -52,6 +53,45 @@ func TestOddFirstPackets(t *testing.T) {
 	})
 }
 
+// TestRequestsForEncryption: where Postgres has no encryption, requests for it are answered
+// as by Postgres, also with something in them, and with something that came with them.
+func TestRequestsForEncryption(t *testing.T) {
+	t.Parallel()
+	pg := shared18(t)
+	b := newBench(t, pg, nil)
+	begin := wiretest.Startup("user", pgtest.App, "database", pg.Database(t))
+	ssl, gss := packet(codeSSL), packet(codeGSS)
+	for name, sent := range map[string][]byte{
+		"SSL":                      ssl,
+		"GSS":                      gss,
+		"SSL with a body":          packet(codeSSL, 1, 2, 3),
+		"GSS with a body":          packet(codeGSS, 1, 2, 3),
+		"SSL and a startup packet": slices.Concat(ssl, begin),
+		"GSS and a startup packet": slices.Concat(gss, begin),
+		"SSL and a byte":           append(slices.Clone(ssl), 0),
+		"GSS and SSL":              slices.Concat(gss, ssl),
+	} {
+		want := firstReplies(t, b.pg.Addr(), sent)
+		if got := firstReplies(t, b.addr, sent); !slices.Equal(got, want) || len(got) == 0 {
+			t.Errorf("%s: %q, Postgres says %q", name, got, want)
+		}
+	}
+}
+
+// TestReplicationOffInAllSpellings: Postgres takes prefixes of the words for a boolean.
+func TestReplicationOffInAllSpellings(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		for _, value := range []string{"", "x", "o", "of", "OFF", "offf", "f", "fals", "n", "N", "no", "0", "00", "database1"} {
+			sent := wiretest.Startup("user", pgtest.App, "database", db, "replication", value)
+			want := firstReplies(t, b.pg.Addr(), sent)
+			if got := firstReplies(t, b.addr, sent); !slices.Equal(got, want) {
+				t.Errorf("replication=%q: %q, Postgres says %q", value, got, want)
+			}
+		}
+	})
+}
+
 // firstReplies sends the first bytes of a connection, and its end, and returns
 // what comes back, without the values that differ per session, and without the
 // range of protocols, which Fencepost cannot know yet. A server that closes in
@@ -72,8 +112,16 @@ func firstRepliesOnce(t *testing.T, address string, sent []byte) (said []string,
 	t.Helper()
 	c := wiretest.Dial(t, address)
 	c.Send(sent)
+	defer c.Close()
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
+	}
+	if bytes.HasPrefix(sent[min(4, len(sent)):], packet(codeSSL)[4:8]) || bytes.HasPrefix(sent[min(4, len(sent)):], packet(codeGSS)[4:8]) {
+		var answer [1]byte
+		if _, err := io.ReadFull(c, answer[:]); err != nil {
+			t.Fatalf("a request for encryption is not answered: %v", err)
+		}
+		said = append(said, string(answer[:]))
 	}
 	for {
 		m, err := c.Next()
