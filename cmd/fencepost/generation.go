@@ -27,9 +27,11 @@ on count as newer than all that the fence table has recorded. With the elector
 postgres the generation is per database, so --database is needed.
 
 If the database itself was restored, its epochs may have fallen. Then give
---database and --above: every resource's epoch is put above that one, and whoever
-holds an epoch is superseded. The error ZF004 names it; --restored is for when
-nobody knows it, and skips far ahead.`
+--database and --above: the epoch of every resource that is not above that one is
+raised above it, and whoever holds such an epoch is superseded. A resource that is
+above it already keeps its epoch and its leader. The error ZF004 names the epoch to
+give; --restored is for when nobody knows it, raises every resource and skips far
+ahead.`
 
 // bumpOptions are the flags of generation bump.
 type bumpOptions struct {
@@ -107,7 +109,11 @@ func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) (err error
 	}
 	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above))
 	for _, resource := range slices.Sorted(maps.Keys(raised)) {
-		fmt.Fprintf(t.stdout, "database %s: resource %s is now at epoch %d\n", o.database, resource, raised[resource])
+		if r := raised[resource]; r.Raised {
+			fmt.Fprintf(t.stdout, "database %s: resource %s is now at epoch %d, which nobody holds\n", o.database, resource, r.Epoch)
+		} else {
+			fmt.Fprintf(t.stdout, "database %s: resource %s stays at epoch %d, which is above %d already\n", o.database, resource, r.Epoch, o.above)
+		}
 	}
 	return err
 }

@@ -82,6 +82,11 @@ func TestGenerationBumpWithTheEmbeddedElector(t *testing.T) {
 		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
 	wantEpoch(t, lead(t, s, db, "c", nil), "42")
+
+	out = runCommand(t, env, "generation", "bump", "--database", db, "--above", "41")
+	if out.code != exitOK || !strings.Contains(out.stdout, "resource billing stays at epoch 42, which is above 41 already") {
+		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
 }
 
 func TestGenerationBumpWithConsul(t *testing.T) {

@@ -50,13 +50,22 @@ func (s *Store) Warnings(ctx context.Context) ([]string, error) {
 	return list, nil
 }
 
+// RaisedEpoch is what RaiseEpochs did to a resource.
+type RaisedEpoch struct {
+	Epoch fencing.Epoch // the highest recorded one now
+	// Raised is false if the recorded epoch was above the floor already. Its holder then
+	// keeps it.
+	Raised bool
+}
+
 // RaiseEpochs is for an operator whose database was restored from an older state. It
-// puts every resource under an epoch above floor that nobody holds, so that every
-// former holder is superseded and no lost epoch is granted again. floor is the highest
-// epoch that was ever granted (the ZF004 error names it); 0 means unknown, and skips
-// far ahead. Stop all workers of the lost epochs before running it. It returns the new
-// epochs by resource; on an error, those that were raised before it.
-func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[string]fencing.Epoch, error) {
+// puts every resource that is not above floor under an epoch above floor that nobody
+// holds, so that every former holder is superseded and no lost epoch is granted again.
+// floor is the highest epoch that was ever granted (the ZF004 error names it); 0 means
+// unknown, and skips far ahead with every resource. Stop all workers of the lost epochs
+// before running it. It returns what became of each resource; on an error, of those
+// before it.
+func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[string]RaisedEpoch, error) {
 	list, err := s.Status(ctx)
 	if err != nil {
 		return nil, err
@@ -66,7 +75,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 		n := int64(floor)
 		above = &n
 	}
-	raised := make(map[string]fencing.Epoch)
+	raised := make(map[string]RaisedEpoch)
 	for _, st := range list {
 		f, err := s.Fence(ctx, st.Resource)
 		if err != nil {
@@ -76,7 +85,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 		if err != nil {
 			return raised, fmt.Errorf("raise the epoch of resource %q: %w", st.Resource, err)
 		}
-		raised[st.Resource] = epoch
+		raised[st.Resource] = RaisedEpoch{Epoch: epoch, Raised: epoch > st.Epoch}
 	}
 	return raised, nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -57,16 +58,16 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	}
 
 	raised, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch)
-	if err != nil || raised[resource] != lost.Epoch+1 {
+	if err != nil || raised[resource] != (store.RaisedEpoch{Epoch: lost.Epoch + 1, Raised: true}) {
 		t.Fatalf("raised to %v, %v; want %d", raised, err, lost.Epoch+1)
 	}
 	again, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch)
-	if err != nil || again[resource] != raised[resource] {
+	if err != nil || again[resource] != (store.RaisedEpoch{Epoch: lost.Epoch + 1}) {
 		t.Errorf("raised again to %v, %v; want no change", again, err)
 	}
 	if err := old.worker(lost).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("a write under the lost epoch, raised: %v; want ZF001", err)
-	} else if d := parseDetail(t, err); d.CurrentWorker != "" || d.CurrentEpoch != raised[resource] {
+	} else if d := parseDetail(t, err); d.CurrentWorker != "" || d.CurrentEpoch != raised[resource].Epoch {
 		t.Errorf("detail %+v", d)
 	}
 	a := old.award("c")
@@ -75,7 +76,7 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 		t.Errorf("epoch %d, %v; want %d", epoch, err, lost.Epoch+2)
 	}
 	far, err := old.store.RaiseEpochs(h.ctx(), 0)
-	if err != nil || far[resource] < 1_000_000 {
+	if err != nil || far[resource].Epoch < 1_000_000 {
 		t.Errorf("raised without a floor to %v, %v; want far ahead", far, err)
 	}
 }
