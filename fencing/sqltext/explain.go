@@ -25,10 +25,10 @@ func Explain(sql string) []Explanation { return ExplainIn(sql, nil) }
 func ExplainIn(sql string, c *fencing.Catalog) []Explanation {
 	t := Analyze(sql, DefaultSettings)
 	if quick, ok := Quick([]byte(sql)); ok && !t.Known { // one statement, whatever else it is
-		return []Explanation{{SQL: sql, Kind: quick.Kind, Reason: "taken for a write: " + t.why, Check: whereChecked(&quick, 1)}}
+		return []Explanation{{SQL: sql, Kind: quick.Kind, Reason: t.why, Check: whereChecked(&quick, 1)}}
 	}
 	if !t.Known {
-		return []Explanation{{SQL: sql, Kind: NonTransactional, Reason: "taken for a write: " + t.why,
+		return []Explanation{{SQL: sql, Kind: NonTransactional, Reason: t.why,
 			Check: "on the control connection, and noted in the registry while it runs; refused with ZF005 if that cannot be"}}
 	}
 	all := make([]Explanation, len(t.Statements))
@@ -64,8 +64,10 @@ func whereChecked(st *Statement, of int) string {
 		return "nowhere: it is refused with ZF005"
 	case ByMessage:
 		return "in front, once for the transaction, by extended messages if it is the only statement of a Query"
-	case ShowFence, SetFence:
-		return "none: Fencepost answers it"
+	case ShowFence:
+		return "none: Postgres answers it, after a SET in front of it"
+	case SetFence:
+		return "none of its own: it announces the epoch that the next transactions write under"
 	default:
 		if st.EndsSavepoint {
 			return noneOfItsOwn
