@@ -86,6 +86,6 @@ func (r *resource) refuseRestored(epoch, highest fencing.Epoch) error {
 		SQLState: fencing.StateNoFence,
 		Message: fmt.Sprintf("resource %s: the fence shows epoch %d, but epoch %d was seen before: the database was restored from an older state",
 			strconv.QuoteToASCII(r.key.name), epoch, highest),
-		Hint: `Stop all workers, then run "fencepost generation bump" on this database.`,
+		Hint: fencing.RestoredHint(r.key.database, highest),
 	}
 }

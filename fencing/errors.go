@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -78,6 +79,15 @@ func MissingResourceRefusal(user string) *Refusal {
 	return &r
 }
 
+// SupersededHint is the hint of ZF001.
+const SupersededHint = "Another worker leads. Stop what this worker was doing. Connect again only to start over from the current state of the database."
+
+// RestoredHint is the hint of ZF004 where a database was restored from an older state, and
+// epoch was granted before. In SQL it is fencepost.restored_hint.
+func RestoredHint(database string, epoch Epoch) string {
+	return fmt.Sprintf("When all workers of the lost epochs have stopped, run: fencepost generation bump --database %s --above %d", strconv.QuoteToASCII(database), epoch)
+}
+
 // SupersededRefusal tells a worker that its candidacy is over.
 func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusal {
 	return &Refusal{
@@ -85,7 +95,7 @@ func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusa
 		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of worker %s",
 			ASCII(worker), ASCII(resource), st.Epoch, st.Holder.Epoch, ASCII(st.Holder.Worker)),
 		Detail: statusDetail(resource, worker, incarnation, st),
-		Hint:   "Another worker leads. Stop what this worker was doing. Connect again only to start over from the current state of the database.",
+		Hint:   SupersededHint,
 	}
 }
 

@@ -85,13 +85,13 @@ func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
 		Message: fmt.Sprintf("worker %s was granted epoch %d on resource %s, but the fence has epoch %d, held by worker %s, and its sequence %d: the database was restored",
 			quoted(t.Worker), t.Epoch, quoted(f.resource), rec.Epoch, quoted(rec.Worker), state.last),
 		Detail: detail(f.resource, t, rec),
-		Hint:   "When all workers of the lost epochs have stopped, run: fencepost generation bump",
+		Hint:   fencing.RestoredHint(f.store.cfg.Database, t.Epoch),
 	}
 	if rec.Epoch > t.Epoch && state.last == rec.Epoch {
 		refusal.SQLState = fencing.StateSuperseded
 		refusal.Message = fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by worker %s",
 			quoted(t.Worker), quoted(f.resource), t.Epoch, rec.Epoch, quoted(rec.Worker))
-		refusal.Hint = "Stop: what this worker was doing belongs to another now. Connecting again begins anew."
+		refusal.Hint = fencing.SupersededHint
 	}
 	return refusal
 }

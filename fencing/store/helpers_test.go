@@ -160,6 +160,20 @@ func stateOf(err error) string {
 	return ""
 }
 
+// hintOf returns the hint of a refusal, by this process or by the database.
+func hintOf(err error) string {
+	var refusal *fencing.Refusal
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &refusal):
+		return refusal.Hint
+	case errors.As(err, &pg):
+		return pg.Hint
+	default:
+		return ""
+	}
+}
+
 // eventually waits until the condition holds.
 func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()

@@ -36,14 +36,15 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	old := h.copied(t)
 	lost := h.grant("b") // epoch 2, which the copy does not contain
 	old.index = h.index
+	hint := fencing.RestoredHint(old.db, lost.Epoch)
 
 	if err := old.fence.Verify(h.ctx(), lost); stateOf(err) != fencing.StateNoFence {
 		t.Errorf("verify the lost term: %v; want ZF004", err)
 	} else {
 		mustContain(t, err, "restored")
 	}
-	if err := old.worker(lost).check(h.ctx()); stateOf(err) != fencing.StateNoFence {
-		t.Errorf("a write under the lost epoch: %v; want ZF004", err)
+	if err := old.worker(lost).check(h.ctx()); stateOf(err) != fencing.StateNoFence || hintOf(err) != hint {
+		t.Errorf("a write under the lost epoch: %v, hint %q; want ZF004, %q", err, hintOf(err), hint)
 	}
 	for name, change := range map[string]func(*fencing.Award){
 		"a proxy that saw the lost epoch": func(a *fencing.Award) { a.HighestObserved = lost.Epoch },
@@ -52,8 +53,8 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 		a := old.award("c")
 		change(&a)
 		_, err := old.fence.Grant(h.ctx(), a)
-		if stateOf(err) != fencing.StateNoFence {
-			t.Errorf("a grant asked by %s: %v; want ZF004", name, err)
+		if stateOf(err) != fencing.StateNoFence || hintOf(err) != hint {
+			t.Errorf("a grant asked by %s: %v, hint %q; want ZF004, %q", name, err, hintOf(err), hint)
 		}
 	}
 
