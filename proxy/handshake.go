@@ -277,7 +277,8 @@ func (x *session) serverParameter(body []byte) {
 }
 
 // prepareChecks prepares the session's checks on the server before the client
-// is let in: a fence that cannot be checked is known here.
+// is let in: a fence that cannot be checked is known here. A FATAL error is not about the
+// checks, but ends the connection, and the client gets it as it is.
 func (x *session) prepareChecks(m *protocol.Machine) error {
 	out := m.AppendPrepare(nil)
 	if err := x.observer.Sent(out); err != nil {
@@ -302,9 +303,11 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 			return failed
 		case 'E':
 			pe, _ := wire.DecodeError(msg[wire.HeaderLen:])
-			if failed = fencing.UncheckedRefusal(pe.Code, pe.Message); pe.Fatal() {
-				return failed
+			if pe.Fatal() {
+				_, _ = x.client.Write(msg) // the connection ends either way
+				return errOver
 			}
+			failed = fencing.UncheckedRefusal(pe.Code, pe.Message)
 		default:
 			if _, err := x.client.Write(msg); err != nil {
 				return errOver

@@ -183,3 +183,15 @@ func TestGoneAtEveryPoint(t *testing.T) {
 		})
 	}
 }
+
+// TestAnUntranslatableCharacterIsTheClientsError: the server finds it while it reads the
+// Query, before the check in front runs, so nothing is wrong with the fence.
+func TestAnUntranslatableCharacterIsTheClientsError(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, s *stage) {
+		c := s.leads("w")
+		mustPass(t, c, q("set client_encoding to 'WIN1252'"))
+		mustFail(t, c, "22P05", q("select '\x81'"))
+		mustPass(t, c, q(mine))
+	})
+}

@@ -181,6 +181,31 @@ func TestWaitingAndLonelyWorkersAreNeverRefused(t *testing.T) {
 	}
 }
 
+// TestWaitingWorkersAreToldWhyTheirBackendEnded: an administrator has ended it, and nothing
+// is wrong with the fence.
+func TestWaitingWorkersAreToldWhyTheirBackendEnded(t *testing.T) {
+	t.Parallel()
+	onBoth(t, func(t *testing.T, s *stage) {
+		waiter := wiretest.Dial(t, s.addr)
+		waiter.Send(wiretest.Startup("user", pgtest.App, "database", s.db, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
+		eventually(t, "the worker to wait", func() bool { return s.desk.Members(s.db, "r", "w") == 1 })
+		eventually(t, "its backend to be ended", func() bool {
+			var ended int
+			err := s.admin.QueryRow(t.Context(), `with waiting as materialized (
+				select pid from pg_stat_activity where datname = current_database() and usename = $1
+			) select count(*) from waiting where pg_terminate_backend(pid)`, pgtest.App).Scan(&ended)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ended > 0
+		})
+		s.grantTo("w")
+		if f := fatal(t, waiter.Rest()); f['C'] != "57P01" {
+			t.Errorf("the worker is told %v, want 57P01", f)
+		}
+	})
+}
+
 // TestLeadersOldSnapshot: the real leader, told, under a snapshot from before
 // its grant, retries.
 func TestLeadersOldSnapshot(t *testing.T) {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -105,12 +106,16 @@ func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int6
 
 // MayEnd returns a *fencing.Refusal if the control role could not end a backend,
 // because the backend belongs to a superuser and the control role is not one. Such a
-// worker could block every grant.
+// worker could block every grant. A backend that has ended, or whose role was dropped,
+// could not.
 func (s *Store) MayEnd(ctx context.Context, pid uint32) error {
 	var may bool
 	var role string
 	err := s.free.QueryRow(ctx, `SELECT NOT r.rolsuper OR (SELECT m.rolsuper FROM pg_roles m WHERE m.rolname = current_user), r.rolname
 		FROM pg_stat_get_activity($1) a JOIN pg_roles r ON r.oid = a.usesysid`, int32(pid)).Scan(&may, &role)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("look at backend %d: %w", pid, s.explain(err))
 	}

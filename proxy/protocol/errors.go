@@ -180,7 +180,7 @@ func ofCheck(e *reply, pe wire.ServerError) bool {
 		return false
 	}
 	switch pe.Code {
-	case "42601", "22021", "22025", "54000", "54001", protocolViolation:
+	case "42601", "22021", "22025", "22P05", "54000", "54001", protocolViolation:
 		return false
 	default:
 		return true
