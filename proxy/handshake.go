@@ -287,7 +287,7 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 	if _, err := x.server.Write(out); err != nil {
 		return errOver
 	}
-	var failed error
+	var failed *wire.ServerError
 	for {
 		typ, msg, err := x.serverMessage()
 		if err != nil {
@@ -297,17 +297,19 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 		switch typ {
 		case '1':
 		case 'Z':
-			if failed == nil {
-				m.Prepared()
+			if r := m.Prepared(failed); r != nil {
+				return r
 			}
-			return failed
+			return nil
 		case 'E':
 			pe, _ := wire.DecodeError(msg[wire.HeaderLen:])
 			if pe.Fatal() {
 				_, _ = x.client.Write(msg) // the connection ends either way
 				return errOver
 			}
-			failed = fencing.UncheckedRefusal(pe.Code, pe.Message)
+			if failed == nil {
+				failed = &pe
+			}
 		default:
 			if _, err := x.client.Write(msg); err != nil {
 				return errOver

@@ -294,3 +294,21 @@ func TestAnAliasOfARoleHasItsMode(t *testing.T) {
 		})
 	}
 }
+
+// TestAShortStatementTimeoutEndsNoStartup: the client's timeout may hit the messages that
+// prepare the checks. They are then prepared later, and the client is let in.
+func TestAShortStatementTimeoutEndsNoStartup(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, b *bench, db string) {
+		for i := range 40 {
+			c := wiretest.Dial(t, b.addr)
+			c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", fmt.Sprint("w", i), "options", "-c statement_timeout=1"))
+			for _, m := range c.Until('Z') {
+				if m.Type == 'E' {
+					t.Fatalf("connection %d gets %s", i, m)
+				}
+			}
+			c.Close()
+		}
+	})
+}

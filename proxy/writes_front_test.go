@@ -24,7 +24,7 @@ func inFront(t *testing.T, sql string, leads, inBlock bool) string {
 		Fence: 7, Resource: "r", Worker: "w", Incarnation: "i",
 	})
 	m.AppendPrepare(nil)
-	m.Prepared()
+	_ = m.Prepared(nil)
 	m.AppendGreeting(nil, st, st.Epoch)
 	var plan gate.Plan
 	send := func(sql string) ([]byte, protocol.Need) {

@@ -42,7 +42,7 @@ func Play(s Session, inputs []Input) (text string, toServer, toClient []byte, er
 		Parameters: [][]byte{parameter("standard_conforming_strings", s.Strings), parameter("client_encoding", s.Encoding)},
 	})
 	x.learn(x.m.AppendPrepare(nil))
-	x.m.Prepared()
+	_ = x.m.Prepared(nil)
 	var announced fencing.Epoch
 	if x.st.CanWrite() {
 		announced = x.st.Epoch

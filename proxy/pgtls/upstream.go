@@ -179,6 +179,20 @@ func (u *Upstream) handshake(conn, records net.Conn) (*tls.Conn, error) {
 	return t, nil
 }
 
+// tryPlain asks for GSSAPI encryption. A server process that has begun to serve the
+// connection answers, with yes or no, and logs nothing if the connection then ends. That
+// the connection was accepted proves nothing: the kernel does that for a server that hangs.
+func tryPlain(conn net.Conn) error {
+	if _, err := conn.Write(wire.AppendGSSRequest(nil)); err != nil {
+		return fmt.Errorf("ask postgres: %w", err)
+	}
+	var answer [1]byte
+	if _, err := io.ReadFull(conn, answer[:]); err != nil {
+		return fmt.Errorf("postgres does not answer: %w", err)
+	}
+	return nil
+}
+
 // askTLS asks a server whether it speaks TLS, and reads its answer alone: what
 // came after it would not be under TLS (CVE-2021-23222).
 func askTLS(conn net.Conn) (answer byte, err error) {
@@ -190,9 +204,13 @@ func askTLS(conn net.Conn) (answer byte, err error) {
 	return b[0], err
 }
 
-// Try brings TLS to a connection with Postgres and says goodbye: for who asks
-// whether it would work. conn's deadline bounds it.
+// Try checks that Postgres serves a new connection, without logging in. u is nil where
+// there is no TLS with Postgres; otherwise it brings TLS to the connection and ends that.
+// conn's deadline bounds it.
 func (u *Upstream) Try(conn net.Conn) error {
+	if u == nil {
+		return tryPlain(conn)
+	}
 	secured, err := u.handshake(conn, conn)
 	if err == nil {
 		err = secured.Close()

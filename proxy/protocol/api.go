@@ -55,8 +55,22 @@ func (m *Machine) AppendPrepare(dst []byte) []byte {
 	return wire.AppendSync(m.checks.appendPrepare(dst, 0, true, new(replyQueue).push))
 }
 
-// Prepared says that the server has prepared the checks.
-func (m *Machine) Prepared() { m.checks.confirmed = true }
+// Prepared says how the server has answered AppendPrepare: failed is the first error, nil
+// if there was none. An error that is due to the client's own settings, such as a short
+// statement_timeout, only means that the checks are prepared later. For any other it
+// returns a refusal.
+func (m *Machine) Prepared(failed *wire.ServerError) *fencing.Refusal {
+	switch {
+	case failed == nil:
+		m.checks.confirmed = true
+		return nil
+	case theirs(*failed):
+		m.checks.rename()
+		return nil
+	default:
+		return fencing.UncheckedRefusal(failed.Code, failed.Message)
+	}
+}
 
 // AppendGreeting appends the parameters that tell the client its resource, worker,
 // role and epoch, and takes announced for the epoch that the client knows. Nothing is

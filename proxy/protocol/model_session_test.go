@@ -76,7 +76,7 @@ func newSession(c standing) *session {
 	s.serve()
 	s.judge.Received(s.srv.out)
 	s.srv.out = nil
-	s.m.Prepared()
+	_ = s.m.Prepared(nil)
 	var announced fencing.Epoch
 	if s.st.CanWrite() {
 		announced = s.st.Epoch

@@ -104,9 +104,14 @@ func AppendStartup(dst []byte, version uint32, params []string) []byte {
 }
 
 // AppendSSLRequest appends an SSLRequest.
-func AppendSSLRequest(dst []byte) []byte {
+func AppendSSLRequest(dst []byte) []byte { return appendRequest(dst, SSLRequestCode) }
+
+// AppendGSSRequest appends a GSSENCRequest.
+func AppendGSSRequest(dst []byte) []byte { return appendRequest(dst, GSSRequestCode) }
+
+func appendRequest(dst []byte, code uint32) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, 8)
-	return binary.BigEndian.AppendUint32(dst, SSLRequestCode)
+	return binary.BigEndian.AppendUint32(dst, code)
 }
 
 // Sized puts the length into the header of msg, one whole message.
