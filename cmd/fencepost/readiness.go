@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/fencepost/fencepost/election"
 )
 
 const (
@@ -88,7 +90,8 @@ func (f *databases) warnings(ctx context.Context) []string {
 	return all
 }
 
-// tryUpstream connects to Postgres up to the TLS handshake, as workers' connections do.
+// tryUpstream connects to Postgres, up to TLS if that is configured, as workers' connections
+// do, and waits until a server process answers.
 func (s *serving) tryUpstream(ctx context.Context) error {
 	deadline := time.Now().Add(time.Second)
 	dialer := net.Dialer{Deadline: deadline}
@@ -97,9 +100,6 @@ func (s *serving) tryUpstream(ctx context.Context) error {
 		return err
 	}
 	defer conn.Close()
-	if s.upstream == nil {
-		return nil
-	}
 	_ = conn.SetDeadline(deadline)
 	return s.upstream.Try(conn)
 }
@@ -118,10 +118,24 @@ func (s *serving) readiness(ctx context.Context) Readiness {
 		r.Election = err.Error()
 	}
 	for _, res := range s.elections.Resources() {
-		if res.WatchError != nil {
-			r.Election = fmt.Sprintf("resource %s of database %s: %v", res.Resource, res.Database, res.WatchError)
+		if problem := electionProblem(res); problem != "" {
+			r.Election = fmt.Sprintf("resource %s of database %s: %s", res.Resource, res.Database, problem)
 		}
 	}
 	r.Ready = err == nil && !r.Draining
 	return r
+}
+
+// electionProblem says what is wrong with the election of a resource, "" if nothing is known
+// to be.
+func electionProblem(r election.ResourceStatus) string {
+	if r.WatchError != nil {
+		return r.WatchError.Error()
+	}
+	for _, c := range r.Candidacies {
+		if c.Status.Lapsed {
+			return fmt.Sprintf("the lease of worker %s is not confirmed", c.Worker)
+		}
+	}
+	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -320,13 +321,20 @@ func TestUnfencedConnectionsAreAsConfigured(t *testing.T) {
 func TestReadinessTellsThatPostgresIsAway(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	r := startServing(t, s, func(c *Config) { c.Upstream.Address = "127.0.0.1:1" })
-	code, body := r.ask(t, "/readyz")
-	if code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
-		t.Errorf("/readyz without Postgres: %d %s", code, body)
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // the kernel accepts connections, as for a server that hangs
+	if err != nil {
+		t.Fatal(err)
 	}
-	if code, _ := r.ask(t, "/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz: %d", code)
+	defer silent.Close()
+	for name, address := range map[string]string{"nobody listens": "127.0.0.1:1", "nobody answers": silent.Addr().String()} {
+		r := startServing(t, s, func(c *Config) { c.Upstream.Address = address })
+		code, body := r.ask(t, "/readyz")
+		if code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
+			t.Errorf("/readyz where %s: %d %s", name, code, body)
+		}
+		if code, _ := r.ask(t, "/healthz"); code != http.StatusOK {
+			t.Errorf("/healthz: %d", code)
+		}
 	}
 }
 
