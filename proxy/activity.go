@@ -7,12 +7,13 @@ import "sync/atomic"
 // that is at work for its client.
 type activity struct {
 	reads   atomic.Uint64 // reads that returned bytes of the client's
-	greeted atomic.Bool   // the client may send statements
 	pending atomic.Bool   // the server works for the client, as the machine knows
-	serving atomic.Bool   // the proxy itself does something for the client, for a bounded time
-	sending atomic.Bool   // the server does not take what it is sent, or answers too slowly for more
-	writing atomic.Bool   // a write to the client is under way
-	stuck   atomic.Bool   // the server waits for the worker itself, as its crew was last seen
+	// busy: the proxy itself does something for the client, for a bounded time (its startup
+	// is such a time), or the server does not take what it is sent, or answers too slowly
+	// to be sent more.
+	busy    atomic.Bool
+	writing atomic.Bool // a write to the client is under way
+	stuck   atomic.Bool // the server waits for the worker itself, as its crew was last seen
 
 	// taken and takenByCrew are the bytes that the client had taken when Activity
 	// and its crew last looked.
@@ -23,13 +24,10 @@ type activity struct {
 // not take what is written to it is not waited for, however much is left to
 // send; last is what it had taken at the last call.
 func (a *activity) works(client link, last *atomic.Uint64) bool {
-	if !a.greeted.Load() {
-		return true // the startup is bounded
-	}
 	if taken := socketBelow(client).Written(); a.writing.Load() && last.Swap(taken) == taken {
 		return false
 	}
-	return a.serving.Load() || a.sending.Load() || a.pending.Load()
+	return a.busy.Load() || a.pending.Load()
 }
 
 // Activity implements fencing.Member.
@@ -43,8 +41,8 @@ func (x *session) Activity() (reads uint64, owed bool) {
 	return reads, !x.active.stuck.Load()
 }
 
-// noteOwedLocked is called whenever the machine has taken something.
-func (x *session) noteOwedLocked() { x.active.pending.Store(x.m.Owes()) }
+// updatePending is called with x.mu held whenever the machine has taken something.
+func (x *session) updatePending() { x.active.pending.Store(x.m.Owes()) }
 
 // while sets a flag until the function that it returns is called.
 func while(flag *atomic.Bool) (end func()) {

@@ -77,13 +77,13 @@ func (cs *crews) run(ctx context.Context) {
 				return
 			}
 			wg.Go(func() {
-				x.crew.poll(ctx, x.cand.Fence())
+				x.member.crew.poll(ctx, x.member.cand.Fence())
 				<-slots
 				select {
 				case <-time.After(pollPause):
 				case <-ctx.Done():
 				}
-				x.crew.looking.Store(false)
+				x.member.crew.looking.Store(false)
 			})
 		case <-ctx.Done():
 			return
@@ -101,7 +101,7 @@ func (cs *crews) join(x *session, c fencing.JoinRequest) {
 		w = &crew{key: key, sessions: map[*session]struct{}{}}
 		cs.all[key] = w
 	}
-	x.crew = w
+	x.member.crew = w
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sessions[x] = struct{}{}
@@ -109,7 +109,7 @@ func (cs *crews) join(x *session, c fencing.JoinRequest) {
 }
 
 func (cs *crews) leave(x *session) {
-	w := x.crew
+	w := x.member.crew
 	if w == nil {
 		return
 	}
@@ -126,13 +126,13 @@ func (cs *crews) leave(x *session) {
 
 // ask has x's crew looked at, soon. It does not wait.
 func (cs *crews) ask(x *session) {
-	if !x.active.greeted.Load() || x.start.own.workerTimeout == 0 || !x.crew.several.Load() || !x.crew.looking.CompareAndSwap(false, true) {
+	if x.life.phase() == phaseStarting || x.start.own.workerTimeout == 0 || !x.member.crew.several.Load() || !x.member.crew.looking.CompareAndSwap(false, true) {
 		return
 	}
 	select {
 	case cs.due <- x:
 	default:
-		x.crew.looking.Store(false) // so many are due that this one waits for the next call
+		x.member.crew.looking.Store(false) // so many are due that this one waits for the next call
 	}
 }
 
@@ -143,11 +143,11 @@ func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 	w.mu.Lock()
 	for x := range w.sessions {
 		switch {
-		case !x.active.greeted.Load(), x.pid == 0:
+		case x.life.phase() == phaseStarting, x.backend.pid == 0:
 		case x.active.works(x.client, &x.active.takenByCrew):
-			waiting, byPID[x.pid] = append(waiting, x.pid), x
+			waiting, byPID[x.backend.pid] = append(waiting, x.backend.pid), x
 		default:
-			holding = append(holding, x.pid)
+			holding = append(holding, x.backend.pid)
 		}
 	}
 	w.mu.Unlock()

@@ -4,17 +4,13 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"strconv"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -79,7 +75,7 @@ func (x *session) refuse(err error) {
 		return
 	}
 	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
-	refuse(x.client, err)
+	x.end(err)
 	linger(x.client)
 	if errors.Is(err, serverLate) {
 		x.log.Warn("postgres did not answer in time")
@@ -108,10 +104,7 @@ func (x *session) begin(guard *startupGuard) error {
 	if err != nil {
 		return err
 	}
-	if x.isDraining() {
-		return shuttingDown
-	}
-	if x.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
+	if x.handshake.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
 		told = 0 // sent by a client that has not read anything yet
 	}
 	return x.greet(standing, told)
@@ -122,32 +115,11 @@ func (x *session) begin(guard *startupGuard) error {
 // statements asks for before it runs it.
 var placeholders = []string{"fencepost.role", "", "fencepost.epoch", "", "fencepost.resource", "", "fencepost.worker", ""}
 
-// serverMessage reads one whole message of the server in its startup. It is
-// good until the next call.
-func (x *session) serverMessage() (typ byte, msg []byte, err error) {
-	head, err := x.fromServer.Peek(wire.HeaderLen)
-	if err != nil {
-		return 0, nil, errOver
-	}
-	f, _, err := wire.PeekFrame(head)
-	if err != nil || f.Size > maxStartupReply {
-		return 0, nil, fmt.Errorf("%w in its startup", protocol.ErrSurprise)
-	}
-	if cap(x.message) < f.Size {
-		x.message = make([]byte, f.Size)
-	}
-	x.message = x.message[:f.Size]
-	if _, err := io.ReadFull(x.fromServer, x.message); err != nil {
-		return 0, nil, errOver
-	}
-	return f.Type, x.message, nil
-}
-
 // authenticate relays the authentication until the server says it is over.
 func (x *session) authenticate() error {
 	stripped := false
 	for {
-		typ, msg, err := x.serverMessage()
+		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
 			return err
 		}
@@ -202,7 +174,7 @@ const (
 // relayAnswer passes one answer of the client on to the server. stripped says
 // that it answers an offer from which channel binding was taken out.
 func (x *session) relayAnswer(stripped bool) error {
-	head, err := x.fromClient.Peek(wire.HeaderLen)
+	head, err := x.handshake.fromClient.Peek(wire.HeaderLen)
 	if err != nil {
 		return noAnswer(err)
 	}
@@ -211,7 +183,7 @@ func (x *session) relayAnswer(stripped bool) error {
 		return protocolError("expected password response, got message type %d", head[0])
 	}
 	msg := make([]byte, f.Size)
-	if _, err := io.ReadFull(x.fromClient, msg); err != nil {
+	if _, err := io.ReadFull(x.handshake.fromClient, msg); err != nil {
 		return noAnswer(err)
 	}
 	if stripped && pgtls.MissesBinding(msg[wire.HeaderLen:]) {
@@ -236,7 +208,7 @@ func noAnswer(err error) error {
 // which is kept back.
 func (x *session) settle() error {
 	for {
-		typ, msg, err := x.serverMessage()
+		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
 			return err
 		}
@@ -244,36 +216,15 @@ func (x *session) settle() error {
 		case 'Z':
 			return nil
 		case 'K':
-			x.backendKey(msg[wire.HeaderLen:])
+			x.backend.setKey(&x.srv.keys, msg[wire.HeaderLen:])
 			continue
 		case 'S':
-			x.serverParameter(msg[wire.HeaderLen:])
+			x.backend.addParameter(msg[wire.HeaderLen:])
 		}
 		if _, err := x.client.Write(msg); err != nil || typ == 'E' {
 			return errOver
 		}
 	}
-}
-
-func (x *session) backendKey(body []byte) {
-	if len(body) < 8 {
-		return
-	}
-	x.pid = binary.BigEndian.Uint32(body)
-	x.keyPID, x.keySecret = x.srv.keys.add(x.pid, append([]byte(nil), body[4:]...))
-}
-
-func (x *session) serverParameter(body []byte) {
-	if name, value, ok := wire.DecodeParameterStatus(body); ok && name == "server_version" {
-		end := strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' })
-		digits := value
-		if end >= 0 {
-			digits = value[:end]
-		}
-		major, _ := strconv.Atoi(digits) // 0 if there are none
-		x.version = gate.Version(major)
-	}
-	x.parameters = append(x.parameters, append([]byte(nil), body...))
 }
 
 // prepareChecks prepares the session's checks on the server before the client
@@ -288,7 +239,7 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 	}
 	var failed error
 	for {
-		typ, msg, err := x.serverMessage()
+		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
 			return err
 		}
@@ -313,17 +264,23 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 	}
 }
 
-// greet tells the client its standing, its cancel key, and that it may begin.
+// greet sends the client its standing, its cancel key and ReadyForQuery. The session serves
+// from just before that: if the proxy shuts down later, the session drains, and if it did
+// so before, the client is refused instead.
 func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 	x.mu.Lock()
+	if !x.life.advance(phaseServing) {
+		x.mu.Unlock()
+		return shuttingDown
+	}
 	out := x.m.AppendGreeting(nil, st, announced)
 	x.mu.Unlock()
-	if x.keyPID != 0 {
-		out = wire.AppendBackendKeyData(out, x.keyPID, x.keySecret)
+	if b := &x.backend; b.keyPID != 0 {
+		out = wire.AppendBackendKeyData(out, b.keyPID, b.keySecret)
 	}
 	if _, err := x.client.Write(wire.AppendReadyForQuery(out, 'I')); err != nil {
 		return errOver
 	}
-	x.active.greeted.Store(true)
+	x.active.busy.Store(false)
 	return nil
 }

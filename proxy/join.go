@@ -23,29 +23,29 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		return nil, 0, err
 	}
 	c := protocol.Config{
-		Mode: md, Version: x.version, Status: func() *fencing.Status { return noStatus },
-		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.parameters,
+		Mode: md, Version: x.backend.version, Status: func() *fencing.Status { return noStatus },
+		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
 	}
 	if md == protocol.ModeFenced {
 		x.identify(&claim, policy.Identity)
-		x.worker = claim.Worker
+		x.member.worker = claim.Worker
 		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 		if err != nil {
 			return nil, 0, fencing.FaultRefusal(err)
 		}
-		x.cand = cand
-		x.joined.Store(true)
+		x.member.cand = cand
+		x.member.standing.Store(joined)
 		x.StatusChanged() // it may have been told before
-		if err := cand.Fence().MayEnd(ctx, x.pid); err != nil {
+		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
 			return nil, 0, fencing.FaultRefusal(err)
 		}
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
 		}
 		x.awaitCatalog(ctx, policy.ProvenReads)
-		c.Status, c.Catalog = x.cand.Status, x.cand.Fence().Catalog
-		c.Fence, c.Resource, c.Worker, c.Incarnation = x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation()
+		c.Status, c.Catalog = x.member.cand.Status, x.member.cand.Fence().Catalog
+		c.Fence, c.Resource, c.Worker, c.Incarnation = x.member.cand.Fence().ID(), claim.Resource, claim.Worker, x.member.cand.Incarnation()
 		c.ProvenReads = policy.ProvenReads
 	}
 	m := protocol.New(c)
@@ -56,10 +56,10 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		}
 	}
 	x.mu.Lock()
-	x.m = m // from here on the candidacy looks at it too
+	x.m = m // drain may look at the session already
 	x.mu.Unlock()
 	st = c.Status()
-	if st.CanWrite() && !x.cand.SupersededBefore() {
+	if st.CanWrite() && !x.member.cand.SupersededBefore() {
 		told = st.Epoch
 	}
 	return st, told, nil
@@ -120,14 +120,14 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	guard.pause()
 	defer guard.resume()
 	if campaign != fencing.CampaignWait {
-		_ = x.cand.AwaitFirst(guard, x.srv.cfg.StartupWait) // its standing says how it went
+		_ = x.member.cand.AwaitFirst(guard, x.srv.cfg.StartupWait) // its standing says how it went
 		return nil
 	}
 	ctx, stop := untilGone(guard, x.client, 0, errClientGone)
 	defer stop()
 	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)
 	defer stopServer()
-	switch err := x.cand.AwaitLeader(ctx); {
+	switch err := x.member.cand.AwaitLeader(ctx); {
 	case errors.Is(context.Cause(ctx), errClientGone):
 		return errOver
 	case errors.Is(context.Cause(ctx), errServerGone):
@@ -141,8 +141,8 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 // awaitCatalog waits for the database's catalogue where reads may have to be
 // proven, so that what the client prepares first can be.
 func (x *session) awaitCatalog(ctx context.Context, provenReads bool) {
-	f := x.cand.Fence()
-	wanted := !x.version.KeepsReadOnly() || provenReads
+	f := x.member.cand.Fence()
+	wanted := !x.backend.version.KeepsReadOnly() || provenReads
 	if !wanted || f.Catalog() != nil {
 		return
 	}

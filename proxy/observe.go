@@ -53,7 +53,7 @@ func (x *session) observe(c protocol.Config) {
 		Version: int(c.Version), Fenced: c.Mode == protocol.ModeFenced, Fence: c.Fence, Incarnation: c.Incarnation,
 		ProvenReads: c.ProvenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
 	}
-	for _, body := range x.parameters {
+	for _, body := range x.backend.parameters {
 		if name, value, ok := wire.DecodeParameterStatus(body); ok {
 			o.Settings[name] = value
 		}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"time"
 
@@ -39,11 +40,11 @@ type downStep struct {
 	err error
 }
 
-// down relays the server's bytes until the server or the client is gone.
-func (x *session) down(ctx context.Context) {
+// down relays the server's bytes until the server or the client is gone. early holds what
+// the startup has read ahead.
+func (x *session) down(ctx context.Context, early *bufio.Reader) {
 	d := &downPump{x: x, buf: make([]byte, firstBuffer)}
-	d.have, _ = x.fromServer.Read(d.buf[:x.fromServer.Buffered()])
-	x.fromServer = nil
+	d.have = rest(early, d.buf)
 	x.observer.Received(d.buf[:d.have])
 	for {
 		if d.have > 0 && !d.process(ctx) {
@@ -56,8 +57,8 @@ func (x *session) down(ctx context.Context) {
 			x.serverEnded()
 			return
 		}
-		if d.have == 0 { // the loop has sent all, and could not poke
-			x.poke()
+		if d.have == 0 { // the loop has sent all, and could not wake up
+			x.wakeUp()
 		}
 	}
 }
@@ -66,7 +67,7 @@ func (x *session) down(ctx context.Context) {
 // sockets the loop does what it can by itself.
 func (d *downPump) read() error {
 	x := d.x
-	if !x.loopMoves() {
+	if x.sockets == nil {
 		n, err := x.server.Read(d.buf[d.have:])
 		x.observer.Received(d.buf[d.have : d.have+n])
 		if d.have += n; n > 0 {
@@ -75,7 +76,7 @@ func (d *downPump) read() error {
 		return err
 	}
 	d.readErr = nil
-	if err := x.serverSocket.OnReadable(d.serve); err != nil {
+	if err := x.sockets.server.OnReadable(d.serve); err != nil {
 		return err
 	}
 	return d.readErr
@@ -85,7 +86,7 @@ func (d *downPump) read() error {
 // cannot finish it leaves to the pump, as if that had come so far itself.
 func (d *downPump) serve() (stay bool) {
 	x := d.x
-	n, err := x.serverSocket.TryRead(d.buf[d.have:])
+	n, err := x.sockets.server.TryRead(d.buf[d.have:])
 	if err == netloop.ErrAgain {
 		return true
 	}
@@ -101,12 +102,12 @@ func (d *downPump) serve() (stay bool) {
 		x.sending.Unlock()
 		return false
 	}
-	d.takeLocked()
+	d.takeAndUnlock()
 	if d.step.err != nil || len(d.events) > 0 {
 		return false
 	}
 	if len(d.step.out) > 0 {
-		sent, err := x.clientSocket.TryWrite(d.step.out)
+		sent, err := x.sockets.client.TryWrite(d.step.out)
 		if sent < len(d.step.out) || err != nil {
 			d.step.out = d.step.out[sent:]
 			return false
@@ -114,9 +115,9 @@ func (d *downPump) serve() (stay bool) {
 	}
 	d.keep()
 	if !x.mu.TryLock() {
-		return false // the pump pokes
+		return false // the pump wakes up instead
 	}
-	x.pokeLocked()
+	x.wakeUpAndUnlock()
 	return true
 }
 
@@ -151,28 +152,30 @@ func (d *downPump) process(ctx context.Context) bool {
 // is called. After a goodbye nothing is sent.
 func (d *downPump) take() {
 	d.x.mu.Lock()
-	d.takeLocked()
+	d.takeAndUnlock()
 }
 
-// takeLocked is take for who has locked x.mu, which it unlocks.
-func (d *downPump) takeLocked() {
+// takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
+func (d *downPump) takeAndUnlock() {
 	x := d.x
-	over := x.goodbye
+	told := x.life.told
 	d.plan.Reset(d.buf[:d.have])
 	d.step.n, d.events, d.step.err = x.m.FromServer(d.buf[:d.have], &d.plan)
 	for i := range d.events {
 		switch d.events[i].Kind {
 		case protocol.EventSuperseded:
-			x.goodbye = true // it is in the plan
+			x.life.claimTelling() // the plan tells the client
 		case protocol.EventUnregister:
-			x.registrationGone = make(chan struct{})
+			x.registration.beginDelete()
 		}
 	}
-	x.noteOwedLocked()
-	x.makeRoomLocked()
+	x.updatePending()
+	if x.pumps.room != nil && x.m.HasRoom() {
+		x.pumps.giveRoom()
+	}
 	x.mu.Unlock()
 	d.step.out, d.scratch = d.plan.Bytes(d.scratch)
-	if over {
+	if told {
 		d.step.out = nil
 	}
 	d.taken = true
@@ -224,88 +227,21 @@ func (d *downPump) after(ctx context.Context) bool {
 	for i := range d.events {
 		switch e := &d.events[i]; e.Kind {
 		case protocol.EventSuperseded:
-			x.cand.Advanced(ctx)
+			x.member.cand.Advanced(ctx)
 			_ = x.server.Close()
 			x.hangUp()
 			return false
 		case protocol.EventEnded:
-			x.fatal(ctx, e)
+			x.relayFatal(ctx, e)
 			return false
 		}
 	}
-	x.poke()
+	x.wakeUp()
 	return true
-}
-
-// poke wakes the other pump when it can end a session that drains.
-func (x *session) poke() {
-	x.mu.Lock()
-	x.pokeLocked()
-}
-
-// pokeLocked is poke for who has locked x.mu, which it unlocks.
-func (x *session) pokeLocked() {
-	poke := x.reading && (x.m.Replays() || x.draining && x.idleLocked())
-	x.mu.Unlock()
-	if poke {
-		_ = x.client.SetReadDeadline(aLongTimeAgo)
-	}
 }
 
 func (x *session) toClient(out []byte) error {
 	defer while(&x.active.writing)()
 	_, err := x.client.Write(out)
 	return err
-}
-
-// announce sends a reply that tells the client an epoch. Told is the connection
-// only if nothing of the client's is pending: then every byte that arrives from
-// now on was written by someone who may know. Otherwise the next quiet moment
-// tells.
-func (x *session) announce(out []byte) error {
-	x.mu.Lock()
-	if x.upOver || !x.m.Quiet() {
-		x.mu.Unlock()
-		return x.toClient(out)
-	}
-	t := &announcement{quiet: make(chan bool, 1), sent: make(chan struct{})}
-	x.announcement = t
-	if x.reading {
-		_ = x.client.SetReadDeadline(aLongTimeAgo)
-	}
-	x.mu.Unlock()
-	defer close(t.sent)
-	if <-t.quiet {
-		x.mu.Lock()
-		x.m.Announced()
-		x.mu.Unlock()
-	}
-	return x.toClient(out)
-}
-
-func (x *session) unregister(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
-	defer cancel()
-	x.observer.Unregistered()
-	x.mu.Lock()
-	note := x.registration
-	x.mu.Unlock()
-	err := x.cand.Fence().UnregisterBackend(ctx, note)
-	if err != nil {
-		x.log.Warn("registry note not deleted", zap.Error(err))
-	}
-	x.mu.Lock()
-	x.registrationStuck = x.registrationStuck || err != nil
-	close(x.registrationGone)
-	x.registrationGone = nil
-	x.mu.Unlock()
-}
-
-// makeRoomLocked lets up go on when the server has answered enough, or answers
-// no more.
-func (x *session) makeRoomLocked() {
-	if x.room != nil && (x.downEnded || x.m.HasRoom()) {
-		close(x.room)
-		x.room = nil
-	}
 }

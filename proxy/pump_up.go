@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net"
@@ -45,12 +46,11 @@ type upStep struct {
 	err  error
 }
 
-// up relays the client's bytes until the client or the server is gone. orderly
-// says that the client said Terminate.
-func (x *session) up(ctx context.Context) (orderly bool) {
+// up relays the client's bytes until the client or the server is gone. early holds what the
+// startup has read ahead. orderly says that the client has sent Terminate.
+func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool) {
 	u := &upPump{x: x, buf: make([]byte, firstBuffer)}
-	u.have, _ = x.fromClient.Read(u.buf[:x.fromClient.Buffered()])
-	x.fromClient = nil
+	u.have = rest(early, u.buf)
 	if u.have > 0 {
 		x.active.reads.Add(1)
 	}
@@ -72,21 +72,20 @@ func (u *upPump) read() error {
 	x := u.x
 	for {
 		x.mu.Lock()
-		if x.over {
+		switch phase := x.life.phase(); {
+		case phase == phaseEnding:
 			x.mu.Unlock()
 			return net.ErrClosed
-		}
-		if x.draining && x.idleLocked() {
+		case phase == phaseDraining && x.m.AtRest():
 			x.mu.Unlock()
-			x.say(adminShutdown)
+			x.end(adminShutdown)
 			return net.ErrClosed
-		}
-		if x.m.Replays() {
+		case x.m.Replays():
 			x.mu.Unlock()
 			return nil
 		}
-		t := x.asked()
-		x.reading = t == nil
+		t := x.pumps.takeQuestion()
+		x.pumps.reading = t == nil
 		x.mu.Unlock()
 		if t != nil {
 			t.answer(u.have == 0 && x.client.Unread() == 0)
@@ -96,8 +95,8 @@ func (u *upPump) read() error {
 		some, err := u.await()
 
 		x.mu.Lock()
-		x.reading = false
-		t = x.asked()
+		x.pumps.reading = false
+		t = x.pumps.takeQuestion()
 		x.mu.Unlock()
 		if t != nil {
 			t.answer(!some && u.have == 0 && err != nil && x.client.Unread() == 0)
@@ -119,7 +118,7 @@ func (u *upPump) read() error {
 // await returns when there is something to process. Between two sockets the
 // loop does what it can by itself.
 func (u *upPump) await() (some bool, err error) {
-	if !u.x.loopMoves() {
+	if u.x.sockets == nil {
 		n, err := u.x.client.Read(u.buf[u.have:])
 		u.have += n
 		if n > 0 {
@@ -128,7 +127,7 @@ func (u *upPump) await() (some bool, err error) {
 		return n > 0, err
 	}
 	u.readErr = nil
-	if err := u.x.clientSocket.OnReadable(u.serve); err != nil {
+	if err := u.x.sockets.client.OnReadable(u.serve); err != nil {
 		return false, err
 	}
 	return u.readErr == nil, u.readErr
@@ -137,7 +136,7 @@ func (u *upPump) await() (some bool, err error) {
 // serve reads the client and sends on what it can without waiting. What it
 // cannot finish it leaves to the pump, as if that had come so far itself.
 func (u *upPump) serve() (stay bool) {
-	n, err := u.x.clientSocket.TryRead(u.buf[u.have:])
+	n, err := u.x.sockets.client.TryRead(u.buf[u.have:])
 	if err == netloop.ErrAgain {
 		return true
 	}
@@ -146,12 +145,12 @@ func (u *upPump) serve() (stay bool) {
 	}
 	u.have += n
 	u.x.active.reads.Add(1)
-	if u.have == len(u.buf) || u.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeLocked() {
+	if u.have == len(u.buf) || u.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeAndUnlock() {
 		return false
 	}
 	sent := 0
 	if len(u.step.out) > 0 {
-		sent, err = u.x.serverSocket.TryWrite(u.step.out)
+		sent, err = u.x.sockets.server.TryWrite(u.step.out)
 	}
 	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != protocol.NeedMore && u.step.need != protocol.NeedNothing {
 		u.step.out = u.step.out[sent:]
@@ -163,36 +162,27 @@ func (u *upPump) serve() (stay bool) {
 	return true
 }
 
-// loopMoves reports whether the loop can move bytes between the two sides.
-func (x *session) loopMoves() bool { return x.clientSocket != nil && x.serverSocket != nil }
-
-// idleLocked reports a safe point: nothing owed, no transaction, no part of a
-// message in hand.
-func (x *session) idleLocked() bool {
-	return x.m.AtRest()
-}
-
 // take gives the machine what is in the buffer. It reports false, and does
 // nothing, when the session was superseded.
 func (u *upPump) take() bool {
 	u.x.mu.Lock()
-	return u.takeLocked()
+	return u.takeAndUnlock()
 }
 
-// takeLocked is take for who has locked x.mu, which it unlocks.
-func (u *upPump) takeLocked() bool {
+// takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
+func (u *upPump) takeAndUnlock() bool {
 	x, in := u.x, u.buf[u.off:u.have]
-	if x.superseded.Load() {
+	if x.isSuperseded() {
 		x.mu.Unlock()
 		return false
 	}
-	if t := x.asked(); t != nil {
+	if t := x.pumps.takeQuestion(); t != nil {
 		t.answer(false)
 	}
 	u.plan.Reset(in)
 	u.step.n, u.step.need, u.step.err = x.m.FromClient(in, &u.plan)
-	x.noteOwedLocked()
-	t := x.asked()
+	x.updatePending()
+	t := x.pumps.takeQuestion()
 	x.mu.Unlock()
 	if t != nil {
 		t.answer(false) // before what may block
@@ -235,11 +225,11 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		switch need, err := u.step.need, u.step.err; {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
-			x.mu.Lock()
-			if x.parting = protocolError("%s", err); errors.Is(err, protocol.ErrBug) {
-				x.parting = protocol.BugRefusal
+			reason := protocolError("%s", err)
+			if errors.Is(err, protocol.ErrBug) {
+				reason = protocol.BugRefusal
 			}
-			x.mu.Unlock()
+			x.stopReading(reason)
 			return true, false
 		case need == protocol.NeedTerminal:
 			return true, true
@@ -261,7 +251,7 @@ func (x *session) toServer(out []byte, rest [][]byte) error {
 	if len(out) == 0 && len(rest) == 0 {
 		return nil
 	}
-	defer while(&x.active.sending)()
+	defer while(&x.active.busy)()
 	_, err := x.server.Write(out)
 	for i := 0; i < len(rest) && err == nil; i++ {
 		_, err = x.server.Write(rest[i])
@@ -291,9 +281,9 @@ func (u *upPump) keep() {
 // was superseded is known when that has ended, and not after the membership is
 // over.
 func (u *upPump) serverGone(in []byte) (done, orderly bool) {
-	u.x.upEnds()
+	u.x.stopReading(nil)
 	<-u.x.downGone
-	if u.x.superseded.Load() {
+	if u.x.isSuperseded() {
 		u.refuseSuperseded(in)
 	}
 	return true, false
@@ -308,5 +298,5 @@ func (u *upPump) refuseSuperseded(in []byte) {
 	u.x.mu.Lock()
 	text, write := u.x.m.Attempt(in)
 	u.x.mu.Unlock()
-	u.x.saySuperseded(text, write)
+	u.x.endSuperseded(text, write)
 }

@@ -109,9 +109,9 @@ var serverLate = &fencing.Refusal{
 // told, errOver for nothing.
 func (x *session) refusalOf(err error, guard context.Context) error {
 	switch cause := context.Cause(guard); {
-	case x.isDraining():
+	case x.life.phase() > phaseServing: // the proxy shuts down
 		return shuttingDown
-	case x.superseded.Load():
+	case x.isSuperseded():
 		return x.supersededRefusal()
 	case errors.Is(cause, errClientGone):
 		return errOver
