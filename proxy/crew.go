@@ -10,20 +10,20 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// A crew is the connections of one worker at this proxy, whatever their
-// resources. A server that waits for a lock of another connection of the same
-// worker works for nobody if the worker has stopped: it waits for the worker. So
-// while one connection waits for its server and another one does not, the
-// database is asked who waits for whom. A lock of anybody else is waited for
-// like any other work of the server.
+// A crew is the sessions of one worker at this proxy, whatever their resources. If the
+// backend of one session waits for a lock that another session of the crew holds, it waits
+// for the worker itself, and does not count as being at work. The proxy therefore asks the
+// database which backends wait for which, whenever one session of a crew waits for its
+// server while another one does not. A backend that waits for a lock of anybody else does
+// count as being at work.
 type crew struct {
 	key crewKey
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
 
-	several atomic.Bool // more than one session
-	looking atomic.Bool // a look is under way, or was a moment ago
+	several atomic.Bool // the crew has more than one session
+	polling atomic.Bool // a poll is due or under way, or ended less than pollPause ago
 }
 
 type crewKey struct {
@@ -31,22 +31,22 @@ type crewKey struct {
 	client                 netip.Addr
 }
 
-// crews are all of a server, and the looks at them.
+// crews are all crews of a Server. One goroutine polls those that are due.
 type crews struct {
 	mu  sync.Mutex
 	all map[crewKey]*crew
 
-	due  chan *session // whose crew is to be looked at
+	due  chan *session // sessions whose crews are to be polled
 	stop context.CancelFunc
 	done chan struct{}
 }
 
 const (
-	// pollTimeout bounds one question to the database, pollPause is the least
-	// time between two about one crew.
+	// pollTimeout bounds one query to the database. pollPause is the least time between two
+	// polls of one crew.
 	pollTimeout = 2 * time.Second
 	pollPause   = 100 * time.Millisecond
-	// maxPolls bounds the questions at once.
+	// maxPolls bounds the number of polls at one time.
 	maxPolls = 8
 )
 
@@ -57,7 +57,7 @@ func newCrews() *crews {
 	return cs
 }
 
-// close ends the looks and waits for them.
+// close ends the polls and waits for them.
 func (cs *crews) close() {
 	cs.stop()
 	<-cs.done
@@ -83,7 +83,7 @@ func (cs *crews) run(ctx context.Context) {
 				case <-time.After(pollPause):
 				case <-ctx.Done():
 				}
-				x.member.crew.looking.Store(false)
+				x.member.crew.polling.Store(false)
 			})
 		case <-ctx.Done():
 			return
@@ -91,7 +91,7 @@ func (cs *crews) run(ctx context.Context) {
 	}
 }
 
-// join makes x one of its worker's crew.
+// join adds x to its worker's crew.
 func (cs *crews) join(x *session, c fencing.JoinRequest) {
 	key := crewKey{c.Database, c.User, c.Worker, c.Client}
 	cs.mu.Lock()
@@ -108,6 +108,7 @@ func (cs *crews) join(x *session, c fencing.JoinRequest) {
 	w.several.Store(len(w.sessions) > 1)
 }
 
+// leave removes x from its crew, if it is in one.
 func (cs *crews) leave(x *session) {
 	w := x.member.crew
 	if w == nil {
@@ -124,19 +125,20 @@ func (cs *crews) leave(x *session) {
 	}
 }
 
-// ask has x's crew looked at, soon. It does not wait.
+// ask has x's crew polled soon, if that can tell whether x is at work. It does not wait.
 func (cs *crews) ask(x *session) {
-	if x.life.phase() == phaseStarting || x.start.own.workerTimeout == 0 || !x.member.crew.several.Load() || !x.member.crew.looking.CompareAndSwap(false, true) {
+	if x.life.phase() == phaseStarting || x.start.own.workerTimeout == 0 || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
 		return
 	}
 	select {
 	case cs.due <- x:
 	default:
-		x.member.crew.looking.Store(false) // so many are due that this one waits for the next call
+		x.member.crew.polling.Store(false) // too many crews are due: the next call tries again
 	}
 }
 
-// poll finds out which of the sessions wait for the worker itself.
+// poll finds out which sessions of the crew wait for the worker itself, and records that in
+// their activity.
 func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 	var waiting, holding []uint32
 	byPID := map[uint32]*session{}
@@ -157,7 +159,7 @@ func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 		pids, err := fence.WaitFor(ctx, waiting, holding)
 		cancel()
 		if err != nil {
-			return // what was known stands; the next look may learn more
+			return // keep the last result; the next poll may get another one
 		}
 		for _, pid := range pids {
 			stuck[pid] = true

@@ -38,9 +38,9 @@ func (x *session) abort() {
 	x.cancel()
 }
 
-// stopReading moves the session to Ending: nothing more is read from the client, and down
-// waits for up no longer. A reason, if not nil, is what the client is told when the
-// server's last reply has been relayed.
+// stopReading moves the session to Ending: nothing more is read from the client, and the down
+// pump no longer waits for the up pump. If reason is not nil, hangUp tells it to the client
+// after the server's last reply.
 func (x *session) stopReading(reason *fencing.Refusal) {
 	x.mu.Lock()
 	x.life.advance(phaseEnding) // or the session is in Ending already
@@ -57,12 +57,11 @@ func (x *session) stopReading(reason *fencing.Refusal) {
 	}
 }
 
-// end moves the session to Ending and tells the client why, as a FATAL error that follows
-// the reply that is being sent. It tells nothing if the client has been told a reason
-// before, or if a reply has reached it only in part. An error other than a *Refusal is
-// not told.
+// end moves the session to Ending and sends the client the reason as a FATAL error, after the
+// reply that is being sent. It sends nothing if the client has been told a reason before, if a
+// message of the server has been sent to it only in part, or if reason is not a *Refusal.
 func (x *session) end(reason error) {
-	x.stopReading(nil) // before sending is locked: down holds it while it waits for up
+	x.stopReading(nil) // before sending is locked: the down pump holds it while it waits for the up pump
 	x.sending.Lock()
 	defer x.sending.Unlock()
 	x.mu.Lock()
@@ -73,8 +72,8 @@ func (x *session) end(reason error) {
 	}
 }
 
-// endSuperseded tells the client that its candidacy is over, and audits the statement that
-// it tried, if any. write says whether that statement may write.
+// endSuperseded ends the session because its candidacy is over, and audits the statement that
+// the client tried, unless text is empty. write says whether that statement may write.
 func (x *session) endSuperseded(text string, write bool) {
 	r := x.supersededRefusal()
 	x.mu.Lock()
@@ -91,8 +90,8 @@ func (x *session) endSuperseded(text string, write bool) {
 	}
 }
 
-// hangUp is how down ends the session: it sends the client the reason that stopReading
-// recorded, if any, and the end of input, and wakes up.
+// hangUp is how the down pump ends the session: it sends the client the reason that
+// stopReading has recorded, if any, and the end of the stream, and wakes the up pump.
 func (x *session) hangUp() {
 	x.stopReading(nil)
 	x.mu.Lock()
@@ -105,8 +104,8 @@ func (x *session) hangUp() {
 	_ = x.client.SetReadDeadline(aLongTimeAgo)
 }
 
-// relayFatal relays the server's FATAL error. If the server ended the backend because
-// another worker was granted an epoch, the client is told that instead.
+// relayFatal relays the server's FATAL error and ends the session. If the backend was ended
+// because another worker was granted an epoch, the client is told that instead.
 func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
 	_ = x.server.Close()
 	if fencing.Checking && x.member.cand != nil && e.Err.Code == "57P01" && x.advanced(ctx) {
@@ -139,7 +138,7 @@ func (x *session) advanced(ctx context.Context) bool {
 	defer cancel()
 	for !cand.Advanced(ctx) {
 		if cand.Status().CanWrite() {
-			return false // an operator, most likely
+			return false // the lease is confirmed: most likely an operator ended the backend
 		}
 		select {
 		case <-time.After(advancedAgain):
@@ -150,9 +149,9 @@ func (x *session) advanced(ctx context.Context) bool {
 	return true
 }
 
-// serverEnded follows the end of the server connection. If the session is superseded and
-// its client waits for no reply, up tells the client at its next use. Every other session
-// ends now.
+// serverEnded is called by the down pump when the server connection has ended. If the session
+// is superseded and its client waits for no reply, the up pump tells the client at its next
+// use. Every other session ends now.
 func (x *session) serverEnded() {
 	if !x.isSuperseded() {
 		x.hangUp()

@@ -1,19 +1,20 @@
 package proxy
 
-// handover is where the two pumps of a session wait for each other. The session's mu
+// handover holds what the two pumps of a session wait for from each other. The session's mu
 // guards it.
 type handover struct {
-	// reading: up waits for bytes of the client. A read deadline in the past wakes it.
+	// reading: the up pump waits for bytes from the client. A read deadline in the past
+	// wakes it.
 	reading bool
-	// question is what down waits for up to answer, or nil.
+	// question is the announcement that the down pump is holding back until the up pump
+	// has answered, or nil.
 	question *announcement
-	// room is closed by down when the machine can take more from the client. It is nil
-	// unless up waits for it.
+	// room is closed by the down pump when the machine can take more from the client. It is
+	// nil unless the up pump waits for that.
 	room chan struct{}
 }
 
-// takeQuestion returns the question that up must answer now, or nil. The caller answers
-// it after it has released the session's mu.
+// takeQuestion returns the question that the up pump must answer now, or nil.
 func (h *handover) takeQuestion() *announcement {
 	q := h.question
 	h.question = nil
@@ -26,7 +27,7 @@ func (h *handover) wantRoom() <-chan struct{} {
 	return h.room
 }
 
-// giveRoom wakes up if it waits for room.
+// giveRoom wakes the up pump if it waits for room.
 func (h *handover) giveRoom() {
 	if h.room != nil {
 		close(h.room)
@@ -34,20 +35,21 @@ func (h *handover) giveRoom() {
 	}
 }
 
-// announcement is a question of down: it holds back a reply that announces an epoch until
-// up has said whether bytes of the client are pending.
+// announcement is a reply that announces an epoch. The down pump holds it back until the up
+// pump has answered whether bytes of the client are pending.
 type announcement struct {
-	quiet chan bool     // the answer of up; buffered, so that up does not wait
-	sent  chan struct{} // closed by down when the reply has been sent
+	quiet chan bool     // the answer; buffered, so that the up pump does not wait
+	sent  chan struct{} // closed by the down pump when the reply has been sent
 }
 
 func newAnnouncement() *announcement {
 	return &announcement{quiet: make(chan bool, 1), sent: make(chan struct{})}
 }
 
-// answer says whether no bytes of the client are pending. If none are, it returns when
-// the reply has been sent, so that up reads nothing before that. Otherwise it returns at
-// once, because the client may read the reply only after the proxy has read from it.
+// answer is called by the up pump. quiet says that no bytes of the client are pending. If so,
+// answer returns when the reply has been sent, so that the up pump reads nothing before that.
+// Otherwise it returns at once, because the client may not read the reply before the proxy
+// has read from the client.
 func (a *announcement) answer(quiet bool) {
 	a.quiet <- quiet
 	if quiet {
@@ -80,14 +82,14 @@ func (x *session) announce(out []byte) error {
 	return x.toClient(out)
 }
 
-// wakeUp wakes up if it can send something again, or end a draining session.
-func (x *session) wakeUp() {
+// wakeUpPump wakes the up pump if it can send something again, or can end a draining session.
+func (x *session) wakeUpPump() {
 	x.mu.Lock()
-	x.wakeUpAndUnlock()
+	x.wakeUpPumpAndUnlock()
 }
 
-// wakeUpAndUnlock is wakeUp for a caller that holds x.mu. It releases x.mu.
-func (x *session) wakeUpAndUnlock() {
+// wakeUpPumpAndUnlock is wakeUpPump for a caller that holds x.mu. It releases x.mu.
+func (x *session) wakeUpPumpAndUnlock() {
 	wake := x.pumps.reading && (x.m.Replays() || x.life.phase() == phaseDraining && x.m.AtRest())
 	x.mu.Unlock()
 	if wake {

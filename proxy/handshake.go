@@ -16,21 +16,20 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// maxAuthMessage bounds a client's answer in the authentication
-// (PG_MAX_AUTH_TOKEN_LENGTH), maxStartupReply what the server says before its
+// maxAuthMessage bounds a message of the client during the authentication
+// (PG_MAX_AUTH_TOKEN_LENGTH). maxStartupReply bounds a message of the server before its
 // first ReadyForQuery.
 const (
 	maxAuthMessage  = 65535
 	maxStartupReply = 1 << 20
 )
 
-// errOver says that the session ended in its startup, and that its client was
-// told what there is to tell.
+// errOver ends a startup without another message to the client, because the client already
+// has an error, or because it has gone.
 var errOver = errors.New("session over")
 
-// session relays one client: it connects to Postgres, lets the two
-// authenticate each other, joins the candidacy, and runs the pumps.
-// The startup must be over at until.
+// session serves one client: it connects to Postgres, relays the authentication, joins the
+// candidacy, and runs the pumps. The startup must be over at until.
 func (s *Server) session(ctx context.Context, client link, start *startup, until time.Time) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -69,7 +68,7 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 	x.run(ctx)
 }
 
-// refuse ends a session in its startup.
+// refuse ends a session during its startup, and tells the client why unless err is errOver.
 func (x *session) refuse(err error) {
 	if errors.Is(err, errOver) {
 		return
@@ -84,8 +83,7 @@ func (x *session) refuse(err error) {
 	x.log.Debug("session refused", zap.Error(err))
 }
 
-// begin brings both sides to the point where the client may send its first
-// statement.
+// begin runs the startup, to the point where the client may send its first statement.
 func (x *session) begin(guard *startupGuard) error {
 	params := x.start.params
 	if x.start.own.resource != "" {
@@ -100,22 +98,22 @@ func (x *session) begin(guard *startupGuard) error {
 	if err := x.settle(); err != nil {
 		return err
 	}
-	standing, told, err := x.join(guard)
+	status, announced, err := x.join(guard)
 	if err != nil {
 		return err
 	}
 	if x.handshake.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
-		told = 0 // sent by a client that has not read anything yet
+		announced = 0 // the client sent these bytes before it could know the epoch
 	}
-	return x.greet(standing, told)
+	return x.greet(status, announced)
 }
 
-// placeholders make the server know the names that SHOW may ask for. Without a
-// value it refuses to describe such a SHOW, which a driver that prepares its
-// statements asks for before it runs it.
+// placeholders are startup parameters that define the names that a client may SHOW. The
+// server would otherwise refuse to describe such a SHOW, and drivers that prepare their
+// statements have them described before they run them.
 var placeholders = []string{"fencepost.role", "", "fencepost.epoch", "", "fencepost.resource", "", "fencepost.worker", ""}
 
-// authenticate relays the authentication until the server says it is over.
+// authenticate relays the authentication until the server accepts the client.
 func (x *session) authenticate() error {
 	stripped := false
 	for {
@@ -140,7 +138,7 @@ func (x *session) authenticate() error {
 		case authNone: // a notice, or NegotiateProtocolVersion
 		case authOK:
 			return nil
-		case authSASLFinal: // the server goes on by itself
+		case authSASLFinal: // the server continues without an answer
 		default:
 			if err := x.relayAnswer(ask == authSASL && stripped); err != nil {
 				return err
@@ -149,11 +147,11 @@ func (x *session) authenticate() error {
 	}
 }
 
-// offer is the server's list of SASL mechanisms as the client gets it.
+// offer returns the server's list of SASL mechanisms as the client gets it.
 //
-// Channel binding ties the authentication to the certificate that the client
-// sees. It can be relayed only if that is the server's own, which Fencepost may
-// have been given; otherwise it is taken out, and stripped says so.
+// Channel binding ties the authentication to the certificate that the client sees. It can be
+// relayed only if that is the server's own certificate, which Fencepost may have been given.
+// Otherwise offer removes it from the list, and stripped is true if the list had it.
 func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
 	if pgtls.SameServer(x.client, x.server) {
 		return msg, false
@@ -163,16 +161,16 @@ func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
 	return wire.Sized(offered), stripped
 }
 
-// What a server may ask for in its authentication, as far as it matters here.
+// The authentication requests of a server that the relay tells apart.
 const (
 	authOK        = 0
 	authSASL      = 10
 	authSASLFinal = 12
-	authNone      = ^uint32(0) // no question at all
+	authNone      = ^uint32(0) // not an authentication request
 )
 
-// relayAnswer passes one answer of the client on to the server. stripped says
-// that it answers an offer from which channel binding was taken out.
+// relayAnswer forwards one answer of the client to the server. stripped says that it answers
+// an offer from which channel binding was removed.
 func (x *session) relayAnswer(stripped bool) error {
 	head, err := x.handshake.fromClient.Peek(wire.HeaderLen)
 	if err != nil {
@@ -195,7 +193,8 @@ func (x *session) relayAnswer(stripped bool) error {
 	return nil
 }
 
-// noAnswer says why the client's answer did not come.
+// noAnswer returns the error of a startup in which reading the client's answer failed with
+// err.
 func noAnswer(err error) error {
 	var timeout net.Error
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
@@ -204,8 +203,8 @@ func noAnswer(err error) error {
 	return errNoAnswer
 }
 
-// settle takes what the server says of itself until its first ReadyForQuery,
-// which is kept back.
+// settle relays what the server sends until its first ReadyForQuery, and records what it
+// says about itself. It does not relay the cancel key and the ReadyForQuery.
 func (x *session) settle() error {
 	for {
 		typ, msg, err := x.handshake.serverMessage()
@@ -227,8 +226,8 @@ func (x *session) settle() error {
 	}
 }
 
-// prepareChecks prepares the session's checks on the server before the client
-// is let in: a fence that cannot be checked is known here.
+// prepareChecks prepares the session's checks on the server. It does so during the startup,
+// so that a client whose fence cannot be checked is refused at once.
 func (x *session) prepareChecks(m *protocol.Machine) error {
 	out := m.AppendPrepare(nil)
 	if err := x.observer.Sent(out); err != nil {
@@ -264,7 +263,7 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 	}
 }
 
-// greet sends the client its standing, its cancel key and ReadyForQuery. The session serves
+// greet sends the client its role and epoch, its cancel key and ReadyForQuery. The session serves
 // from just before that: if the proxy shuts down later, the session drains, and if it did
 // so before, the client is refused instead.
 func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {

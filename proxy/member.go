@@ -34,9 +34,9 @@ const (
 
 var _ fencing.Member = (*session)(nil)
 
-// StatusChanged implements fencing.Member. When the candidacy is superseded, it closes
-// the server connection at once, which ends the backend. The client is told at its next
-// use, so that its pool sees an error and not a connection to replace.
+// StatusChanged implements fencing.Member. When the candidacy is superseded, it closes the
+// server connection at once, which ends the backend. The client is told at its next use, so
+// that its connection pool sees an error, and does not silently replace the connection.
 func (x *session) StatusChanged() {
 	m := &x.member
 	if fencing.Checking && m.standing.Load() != outside && m.cand.Status().Role == fencing.Superseded {

@@ -20,8 +20,9 @@ const (
 	// or for Ending if the startup fails or the proxy shuts down.
 	phaseStarting phase = iota
 	// phaseServing: both pumps relay. The phase begins with the greeting. It ends in
-	// Draining when the proxy shuts down, or in Ending when the client or the server is
-	// gone, or when the client is told that its session is over.
+	// Draining when the proxy shuts down, or in Ending when the client or the server has
+	// gone, or when the client is told that its session is over. A superseded session has
+	// lost its server, but stays in this phase until its client uses it and is told.
 	phaseServing
 	// phaseDraining: both pumps relay as before, but the session ends at its next safe
 	// point, where no reply is pending and no transaction is open. The phase begins when
@@ -29,9 +30,9 @@ const (
 	// point or earlier for the same reasons as Serving.
 	phaseDraining
 	// phaseEnding: the proxy reads nothing more from the client. It still relays the
-	// server's replies to what it has sent, unless the client has been told why the
-	// session ends. The phase begins when either pump ends, when the client is told, or
-	// when the startup is refused. It ends with the session.
+	// server's replies to what was sent before, unless the client has been told why the
+	// session ends. The phase begins when the client or the server has gone, when the client
+	// is told, or when the startup is refused. It ends when both connections are closed.
 	phaseEnding
 )
 
@@ -47,11 +48,11 @@ var nextPhases = [...][]phase{
 // The session's mu guards it; only the phase may also be read without that lock.
 type lifecycle struct {
 	current atomic.Uint32 // a phase
-	// reason is what the client will be told when the server's last reply has been
-	// relayed, or nil.
+	// reason is what the client will be told after the server's last reply, or nil.
 	reason *fencing.Refusal
-	// told: the client was told why the session ends, or the attempt was given up.
-	// Nothing is sent to it any more.
+	// told: a caller of claimTelling has told the client why the session ends, is about to,
+	// or has given it up because a reply was sent only in part. Nothing else is sent to the
+	// client.
 	told bool
 	// audited: the statement that a superseded client tried is in the audit log, or will
 	// be as soon as the client has its reply.
@@ -73,16 +74,16 @@ func (l *lifecycle) advance(to phase) bool {
 	return false
 }
 
-// claimTelling gives the caller the right to tell the client why the session ends. Only
-// the first caller gets it.
+// claimTelling reports whether the caller is the one that tells the client why the session
+// ends: only the first caller does.
 func (l *lifecycle) claimTelling() bool {
 	first := !l.told
 	l.told = true
 	return first
 }
 
-// claimAudit gives the caller the right to audit the statement that a superseded client
-// tried. Both pumps may find the server gone; only the first caller gets the right.
+// claimAudit reports whether the caller is the one that audits the statement that a superseded
+// client tried: only the first caller does, because both pumps may find the server gone.
 func (l *lifecycle) claimAudit() bool {
 	first := !l.audited
 	l.audited = true

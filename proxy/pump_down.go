@@ -13,35 +13,35 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// maxServerMessage bounds a message of the server that must be whole before it
-// is understood: an error, mostly.
+// maxServerMessage bounds a message of the server that the machine can only take as a whole,
+// such as an error.
 const maxServerMessage = 16 << 20
 
-// downPump is the state of the goroutine that reads the server.
+// downPump is the state of the down pump, which reads from the server.
 type downPump struct {
 	x       *session
 	buf     []byte
-	have    int
+	have    int // length of what was read into buf
 	scratch []byte
 	plan    gate.Segments
-	events  []protocol.Event
+	events  []protocol.Event // of the step
 
-	taken bool // the machine has taken what follows; sending is held
+	taken bool // the step is to be carried out, and sending is held
 	step  downStep
 
-	readErr error // of a read by serve
+	readErr error // of the last read by serve
 }
 
-// downStep is what the machine made of some bytes: out is to be sent, then n
-// are done with.
+// downStep is what the machine made of the bytes in the buffer: out must be sent, and n is
+// how many bytes of the buffer are finished then.
 type downStep struct {
 	out []byte
 	n   int
 	err error
 }
 
-// down relays the server's bytes until the server or the client is gone. early holds what
-// the startup has read ahead.
+// down relays the server's bytes until the server or the client has gone. early holds the
+// bytes that the startup has read ahead.
 func (x *session) down(ctx context.Context, early *bufio.Reader) {
 	d := &downPump{x: x, buf: make([]byte, firstBuffer)}
 	d.have = rest(early, d.buf)
@@ -57,14 +57,14 @@ func (x *session) down(ctx context.Context, early *bufio.Reader) {
 			x.serverEnded()
 			return
 		}
-		if d.have == 0 { // the loop has sent all, and could not wake up
-			x.wakeUp()
+		if d.have == 0 { // serve has relayed everything, and could not wake the up pump
+			x.wakeUpPump()
 		}
 	}
 }
 
-// read waits for bytes of the server that are to be processed. Between two
-// sockets the loop does what it can by itself.
+// read waits for bytes from the server that this pump has to process. If neither side is
+// under TLS, serve relays what it can meanwhile.
 func (d *downPump) read() error {
 	x := d.x
 	if x.sockets == nil {
@@ -82,8 +82,9 @@ func (d *downPump) read() error {
 	return d.readErr
 }
 
-// serve reads the server and sends on what it can without waiting. What it
-// cannot finish it leaves to the pump, as if that had come so far itself.
+// serve is called by the event loop when the server connection is readable. It reads and
+// relays without waiting. If it cannot finish, it reports false, and the pump continues from
+// the point that it has reached.
 func (d *downPump) serve() (stay bool) {
 	x := d.x
 	n, err := x.sockets.server.TryRead(d.buf[d.have:])
@@ -98,7 +99,7 @@ func (d *downPump) serve() (stay bool) {
 	if d.have == len(d.buf) || d.have > maxLoopBytes || !x.sending.TryLock() {
 		return false
 	}
-	if !x.mu.TryLock() { // the other pump is at work on something long
+	if !x.mu.TryLock() { // another goroutine is using the machine
 		x.sending.Unlock()
 		return false
 	}
@@ -115,12 +116,13 @@ func (d *downPump) serve() (stay bool) {
 	}
 	d.keep()
 	if !x.mu.TryLock() {
-		return false // the pump wakes up instead
+		return false // this pump wakes the up pump instead
 	}
-	x.wakeUpAndUnlock()
+	x.wakeUpPumpAndUnlock()
 	return true
 }
 
+// grow doubles the buffer. It reports false, and ends the session, if a message is too long.
 func (d *downPump) grow() bool {
 	if len(d.buf) >= maxServerMessage {
 		d.x.log.Error("session closed", zap.String("side", "server"), zap.Error(wire.ErrLength))
@@ -133,8 +135,7 @@ func (d *downPump) grow() bool {
 	return true
 }
 
-// process sends on what is in the buffer. It returns false when the session is
-// over.
+// process relays what is in the buffer. It reports false if the pump must end.
 func (d *downPump) process(ctx context.Context) bool {
 	err := d.relay(ctx)
 	d.audit()
@@ -148,8 +149,9 @@ func (d *downPump) process(ctx context.Context) bool {
 	return d.after(ctx)
 }
 
-// take gives the machine what is in the buffer. x.sending is held, until keep
-// is called. After a goodbye nothing is sent.
+// take gives the machine what is in the buffer, and records the step. The caller has locked
+// x.sending, which keep unlocks. Nothing is sent if the client has been told why its session
+// ends.
 func (d *downPump) take() {
 	d.x.mu.Lock()
 	d.takeAndUnlock()
@@ -181,15 +183,15 @@ func (d *downPump) takeAndUnlock() {
 	d.taken = true
 }
 
-// keep ends what take began, and moves what the machine left to the start of
-// the buffer.
+// keep ends the step that take began: it moves the bytes that the machine has left to the
+// start of the buffer, and unlocks x.sending.
 func (d *downPump) keep() {
 	d.have = copy(d.buf, d.buf[d.step.n:d.have])
 	d.taken = false
 	d.x.sending.Unlock()
 }
 
-// relay carries out the machine's plan for what is in the buffer.
+// relay carries out the step that serve has left, or takes one and carries it out.
 func (d *downPump) relay(ctx context.Context) error {
 	x := d.x
 	if !d.taken {
@@ -197,7 +199,7 @@ func (d *downPump) relay(ctx context.Context) error {
 		d.take()
 	}
 	defer d.keep()
-	tells := false
+	announces := false
 	for i := range d.events {
 		switch e := &d.events[i]; e.Kind {
 		case protocol.EventRefused:
@@ -205,12 +207,12 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventUnregister:
 			x.unregister(ctx)
 		case protocol.EventAnnounce:
-			tells = true
+			announces = true
 		}
 	}
 	var err error
 	switch out := d.step.out; {
-	case tells:
+	case announces:
 		err = x.announce(out)
 	case len(out) > 0:
 		err = x.toClient(out)
@@ -221,7 +223,8 @@ func (d *downPump) relay(ctx context.Context) error {
 	return err
 }
 
-// after acts on what ends the session, once its replies are sent.
+// after ends the session if an event says so, once the replies before it are sent. It reports
+// false if it has ended the session.
 func (d *downPump) after(ctx context.Context) bool {
 	x := d.x
 	for i := range d.events {
@@ -236,10 +239,11 @@ func (d *downPump) after(ctx context.Context) bool {
 			return false
 		}
 	}
-	x.wakeUp()
+	x.wakeUpPump()
 	return true
 }
 
+// toClient writes out to the client. Its caller holds x.sending, or sends the last message.
 func (x *session) toClient(out []byte) error {
 	defer while(&x.active.writing)()
 	_, err := x.client.Write(out)

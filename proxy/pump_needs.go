@@ -6,7 +6,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// meet does what the machine needs before it can go on.
+// meet does what the machine needs before it can take more from the client.
 func (x *session) meet(ctx context.Context, n protocol.Need) {
 	defer while(&x.active.busy)()
 	switch n {
@@ -33,7 +33,7 @@ func (x *session) meet(ctx context.Context, n protocol.Need) {
 		cancel()
 	case protocol.NeedConfirm:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		_ = x.member.cand.AwaitConfirmed(wait) // the standing says how it went
+		_ = x.member.cand.AwaitConfirmed(wait) // the status says how it went
 		cancel()
 	}
 	x.mu.Lock()
@@ -41,16 +41,16 @@ func (x *session) meet(ctx context.Context, n protocol.Need) {
 	x.mu.Unlock()
 }
 
-// analyze analyzes the text that the machine waits for, without the session's
-// lock: a long text takes up to half a second, and may have to wait for others.
-// Roles take turns, and within a role those who lead and those who do not, so
-// that nobody waits for all the texts of somebody else.
+// analyze analyzes the text that the machine waits for. It does not hold the session's lock,
+// because a long text takes up to half a second and may have to wait for other texts. Roles
+// take turns, and within a role the leaders and the other workers, so that nobody waits for
+// all the texts of another.
 func (x *session) analyze() {
 	x.mu.Lock()
 	sql, settings := x.m.WantedAnalysis()
 	key := x.start.user
 	if x.m.MayWrite() {
-		key += "\x00leads" // no role's name has a NUL byte
+		key += "\x00leader" // the name of a role has no NUL byte
 	}
 	x.mu.Unlock()
 	leave := x.srv.parsing.enter(key)

@@ -14,30 +14,30 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// firstBuffer is the size of a pump's buffer: one read.
+// firstBuffer is the size in bytes of a pump's buffer at first, which bounds one read.
 const firstBuffer = 16 << 10
 
-// maxLoopBytes bounds what the event loop gives the machine at once, so that
-// nobody's long message keeps it from the others.
+// maxLoopBytes bounds how many bytes the event loop gives a machine at once, so that one
+// long message does not delay the other sessions.
 const maxLoopBytes = 4 * firstBuffer
 
-// upPump is the state of the goroutine that reads the client.
+// upPump is the state of the up pump, which reads from the client.
 type upPump struct {
 	x       *session
 	buf     []byte
-	have    int
+	have    int // length of what was read into buf
 	scratch []byte
 	plan    gate.Plan
 
-	off   int  // of what the machine has not taken yet
-	taken bool // the machine has taken what follows, and it is to be carried out
+	off   int  // of the first byte in buf that is not finished
+	taken bool // the step is to be carried out
 	step  upStep
 
-	readErr error // of a read by serve
+	readErr error // of the last read by serve
 }
 
-// upStep is what the machine made of some bytes: n are done with once out and
-// rest are sent; need or err say what comes then.
+// upStep is what the machine made of the bytes from off on: out and rest must be sent, and n
+// is how many of the bytes are finished then. need or err say what comes next.
 type upStep struct {
 	out  []byte
 	rest [][]byte
@@ -46,8 +46,8 @@ type upStep struct {
 	err  error
 }
 
-// up relays the client's bytes until the client or the server is gone. early holds what the
-// startup has read ahead. orderly says that the client has sent Terminate.
+// up relays the client's bytes until the client or the server has gone. early holds the bytes
+// that the startup has read ahead. orderly says that the client has sent Terminate.
 func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool) {
 	u := &upPump{x: x, buf: make([]byte, firstBuffer)}
 	u.have = rest(early, u.buf)
@@ -65,9 +65,9 @@ func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool) {
 	}
 }
 
-// read waits for bytes of the client that are to be processed. In between it
-// answers the other pump's question whether anything is pending, and ends a
-// session that drains.
+// read waits for bytes from the client that this pump has to process. Meanwhile it answers
+// the down pump's question whether bytes of the client are pending, and ends a draining
+// session that has reached a safe point.
 func (u *upPump) read() error {
 	x := u.x
 	for {
@@ -84,11 +84,11 @@ func (u *upPump) read() error {
 			x.mu.Unlock()
 			return nil
 		}
-		t := x.pumps.takeQuestion()
-		x.pumps.reading = t == nil
+		question := x.pumps.takeQuestion()
+		x.pumps.reading = question == nil
 		x.mu.Unlock()
-		if t != nil {
-			t.answer(u.have == 0 && x.client.Unread() == 0)
+		if question != nil {
+			question.answer(u.have == 0 && x.client.Unread() == 0)
 			continue
 		}
 
@@ -96,10 +96,10 @@ func (u *upPump) read() error {
 
 		x.mu.Lock()
 		x.pumps.reading = false
-		t = x.pumps.takeQuestion()
+		question = x.pumps.takeQuestion()
 		x.mu.Unlock()
-		if t != nil {
-			t.answer(!some && u.have == 0 && err != nil && x.client.Unread() == 0)
+		if question != nil {
+			question.answer(!some && u.have == 0 && err != nil && x.client.Unread() == 0)
 		}
 		if some {
 			return nil
@@ -107,7 +107,7 @@ func (u *upPump) read() error {
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
 			if x.retries() {
-				return nil // and then the end is read again
+				return nil // the end of input is read again after that
 			}
 			return err
 		}
@@ -115,8 +115,8 @@ func (u *upPump) read() error {
 	}
 }
 
-// await returns when there is something to process. Between two sockets the
-// loop does what it can by itself.
+// await waits for bytes from the client, and reports whether there are some to process. If
+// neither side is under TLS, serve relays what it can meanwhile.
 func (u *upPump) await() (some bool, err error) {
 	if u.x.sockets == nil {
 		n, err := u.x.client.Read(u.buf[u.have:])
@@ -133,8 +133,9 @@ func (u *upPump) await() (some bool, err error) {
 	return u.readErr == nil, u.readErr
 }
 
-// serve reads the client and sends on what it can without waiting. What it
-// cannot finish it leaves to the pump, as if that had come so far itself.
+// serve is called by the event loop when the client's connection is readable. It reads and
+// relays without waiting. If it cannot finish, it reports false, and the pump continues from
+// the point that it has reached.
 func (u *upPump) serve() (stay bool) {
 	n, err := u.x.sockets.client.TryRead(u.buf[u.have:])
 	if err == netloop.ErrAgain {
@@ -162,8 +163,8 @@ func (u *upPump) serve() (stay bool) {
 	return true
 }
 
-// take gives the machine what is in the buffer. It reports false, and does
-// nothing, when the session was superseded.
+// take gives the machine what is in the buffer, and records the step. It reports false, and
+// does nothing, if the session is superseded.
 func (u *upPump) take() bool {
 	u.x.mu.Lock()
 	return u.takeAndUnlock()
@@ -176,16 +177,16 @@ func (u *upPump) takeAndUnlock() bool {
 		x.mu.Unlock()
 		return false
 	}
-	if t := x.pumps.takeQuestion(); t != nil {
-		t.answer(false)
+	if q := x.pumps.takeQuestion(); q != nil {
+		q.answer(false)
 	}
 	u.plan.Reset(in)
 	u.step.n, u.step.need, u.step.err = x.m.FromClient(in, &u.plan)
 	x.updatePending()
-	t := x.pumps.takeQuestion()
+	q := x.pumps.takeQuestion()
 	x.mu.Unlock()
-	if t != nil {
-		t.answer(false) // before what may block
+	if q != nil {
+		q.answer(false) // before anything that may block
 	}
 	u.step.out, u.step.rest, u.scratch = u.plan.Parts(u.scratch)
 	if err := u.observe(); err != nil {
@@ -195,7 +196,7 @@ func (u *upPump) takeAndUnlock() bool {
 	return true
 }
 
-// observe shows the observer what is about to be sent.
+// observe shows the step to the session's observer before it is sent.
 func (u *upPump) observe() error {
 	if err := u.x.observer.Sent(u.step.out); err != nil {
 		return err
@@ -208,7 +209,8 @@ func (u *upPump) observe() error {
 	return nil
 }
 
-// process sends on what is in the buffer, as far as it goes.
+// process relays what is in the buffer, as far as it is complete. done says that the pump must
+// end, orderly that the client has sent Terminate.
 func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	x := u.x
 	for {
@@ -246,7 +248,7 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	}
 }
 
-// toServer writes out, and then the segments in rest.
+// toServer writes out to the server, and then the segments in rest.
 func (x *session) toServer(out []byte, rest [][]byte) error {
 	if len(out) == 0 && len(rest) == 0 {
 		return nil
@@ -259,10 +261,10 @@ func (x *session) toServer(out []byte, rest [][]byte) error {
 	return err
 }
 
-// keep moves what was not sent to the start of the buffer, and makes room for
-// the rest of the message in hand. A length that was only claimed costs
-// nothing: the buffer grows with what has come, and to the whole once a quarter
-// has.
+// keep moves the bytes that are not finished to the start of the buffer, and makes room for
+// the rest of an incomplete message. A client cannot make the proxy allocate memory by
+// claiming a length: the buffer grows with what has arrived, and gets the size of the whole
+// message only when a quarter of it has arrived.
 func (u *upPump) keep() {
 	u.have = copy(u.buf, u.buf[u.off:u.have])
 	u.off = 0
@@ -276,10 +278,10 @@ func (u *upPump) keep() {
 	}
 }
 
-// serverGone ends the session when the server takes no more. What it still
-// said, its reason among it, is relayed by the other pump; whether the session
-// was superseded is known when that has ended, and not after the membership is
-// over.
+// serverGone ends the session when the server accepts no more bytes. The down pump relays
+// what the server has still sent, which may contain its reason. Only when the down pump has
+// ended is it known whether the session is superseded, so serverGone waits for that before
+// the membership ends. in is what the client has sent.
 func (u *upPump) serverGone(in []byte) (done, orderly bool) {
 	u.x.stopReading(nil)
 	<-u.x.downGone
@@ -289,8 +291,8 @@ func (u *upPump) serverGone(in []byte) (done, orderly bool) {
 	return true, false
 }
 
-// refuseSuperseded answers the client's next use of a connection whose
-// candidacy is over. Its goodbye is not answered.
+// refuseSuperseded tells the client that its candidacy is over, when it uses the connection
+// again. in is what the client has sent. A Terminate gets no answer.
 func (u *upPump) refuseSuperseded(in []byte) {
 	if len(in) > 0 && in[0] == 'X' {
 		return

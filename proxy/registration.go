@@ -12,8 +12,8 @@ import (
 // registerTimeout bounds how long adding or deleting an entry of the registry takes.
 const registerTimeout = 5 * time.Second
 
-// registration is the entry of a session's backend in the registry. Up adds the entry,
-// down deletes it. The session's mu guards it.
+// registration is the entry of a session's backend in the registry. The up pump adds the
+// entry, and the down pump deletes it. The session's mu guards it.
 type registration struct {
 	state registrationState
 	// entry is set in Registered and Unregistering.
@@ -74,8 +74,7 @@ func (r *registration) endDelete(confirmed bool) {
 	}
 }
 
-// register adds the backend to the registry. It waits until the entry before, if any, is
-// deleted.
+// register adds the backend to the registry. It first waits until an earlier entry is deleted.
 func (x *session) register(ctx context.Context) *fencing.Refusal {
 	x.mu.Lock()
 	deleted := x.registration.deleted
@@ -105,7 +104,7 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 	return nil
 }
 
-// unregister deletes the entry for which beginDelete was called.
+// unregister deletes the entry from the registry. The caller has called beginDelete.
 func (x *session) unregister(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
@@ -115,7 +114,7 @@ func (x *session) unregister(ctx context.Context) {
 	x.mu.Unlock()
 	err := x.member.cand.Fence().UnregisterBackend(ctx, entry)
 	if err != nil {
-		x.log.Warn("registry note not deleted", zap.Error(err))
+		x.log.Warn("registry entry not deleted", zap.Error(err))
 	}
 	x.mu.Lock()
 	x.registration.endDelete(err == nil)

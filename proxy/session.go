@@ -11,9 +11,9 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// session is one client and its server connection. Two goroutines, the pumps, move the
-// bytes: up from the client to the server (the session's own goroutine), down from the
-// server to the client. While a pump would only wait, the event loop moves the bytes for
+// session is one client and its server connection. Two goroutines relay the bytes: the up
+// pump from the client to the server (the session's own goroutine), and the down pump from
+// the server to the client. While a pump would only wait, the event loop relays the bytes for
 // it. run owns both pumps.
 //
 // Three rules say who may use which field:
@@ -31,7 +31,7 @@ type session struct {
 	start  *startup
 	client link
 	server link
-	// sockets are client and server if neither is under TLS, or else nil.
+	// sockets are client and server if neither is under TLS, and nil otherwise.
 	sockets  *socketPair
 	cancel   context.CancelFunc // ends the context of the startup and of the pumps
 	observer Observer
@@ -41,10 +41,10 @@ type session struct {
 	backend   backend
 	member    membership
 	active    activity
-	downGone  chan struct{} // closed when down has ended; made by run
+	downGone  chan struct{} // made by run, and closed when the down pump has ended
 
-	// sending is held from where the machine takes bytes of the server until the result
-	// was written to the client, so that nothing else is sent to the client before that
+	// sending is held from when the machine takes bytes from the server until the result
+	// has been written to the client, so that nothing else is sent to the client before that
 	// reply or inside it.
 	sending sync.Mutex
 
@@ -78,7 +78,7 @@ func newSession(s *Server, client, server link, start *startup) *session {
 	return x
 }
 
-// close frees what the session has, however far it came.
+// close frees the session's resources, in whatever phase it is.
 func (x *session) close() {
 	_ = x.server.Close()
 	_ = x.client.Close()
@@ -100,14 +100,15 @@ func (x *session) run(ctx context.Context) {
 	orderly := x.up(ctx, read.fromClient)
 	x.stopReading(nil)
 	x.leave(orderly)
-	// The server sees the end of input as from the client itself: it answers what it
-	// was sent, and ends.
+	// The server sees the end of input, as from the client itself: it answers what it was
+	// sent, and ends.
 	_ = x.server.CloseWrite()
 	<-x.downGone
 	linger(x.client)
 }
 
-// rest moves what a startup reader has read ahead to the start of buf.
+// rest moves the bytes that a reader of the startup has read ahead to the start of buf, and
+// returns their number.
 func rest(r *bufio.Reader, buf []byte) int {
 	n, _ := r.Read(buf[:r.Buffered()]) // from the reader's buffer alone, which cannot fail
 	return n

@@ -51,7 +51,7 @@ func (b *backend) addParameter(body []byte) {
 // handshake reads whole messages of both sides during the startup.
 type handshake struct {
 	fromClient, fromServer *bufio.Reader
-	message                []byte // the server's last one
+	message                []byte // the last message of the server
 }
 
 func newHandshake(client, server io.Reader) *handshake {

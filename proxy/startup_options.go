@@ -12,7 +12,7 @@ import (
 
 const fencePrefix = "fencepost."
 
-// isFalse reads a boolean of the replication parameter.
+// isFalse reports whether a value of the parameter replication means false.
 func isFalse(v string) bool {
 	switch strings.ToLower(v) {
 	case "false", "off", "no", "0", "f", "n":
@@ -25,6 +25,7 @@ func isFalse(v string) bool {
 // maxName bounds the names of resources and workers, in bytes.
 const maxName = 200
 
+// set takes one fencepost.* parameter. Its error is a *Refusal.
 func (o *ownParams) set(name, value string) error {
 	bad := func(hint string) error {
 		return &fencing.Refusal{
@@ -73,10 +74,10 @@ func (o *ownParams) set(name, value string) error {
 	return nil
 }
 
-// splitOptions takes the fencepost.* settings out of the options parameter, as
-// PostgreSQL's pg_split_opts would read it: words divided by white space, a
-// backslash escapes the next byte; -c name=value, -cname=value, --name=value.
-// kept is the rest, its bytes unchanged.
+// splitOptions separates the fencepost.* settings from the rest of the parameter options. It
+// reads the parameter as PostgreSQL's pg_split_opts does: white space separates words, a
+// backslash escapes the next byte, and a setting has the form -c name=value, -cname=value or
+// --name=value. own is name, value, …; kept is the rest, with its bytes unchanged.
 func splitOptions(options string) (kept string, own []string) {
 	words := optionWords(options)
 	var keep []string
@@ -108,8 +109,10 @@ func splitOptions(options string) (kept string, own []string) {
 	return strings.Join(keep, " "), own
 }
 
+// optionWord is a word of the parameter options, as it was sent and without its escapes.
 type optionWord struct{ raw, text string }
 
+// optionWords splits the parameter options.
 func optionWords(s string) []optionWord {
 	var words []optionWord
 	for i := 0; i < len(s); {
