@@ -127,7 +127,7 @@ func (cs *crews) leave(x *session) {
 
 // ask has x's crew polled soon, if that can tell whether x is at work. It does not wait.
 func (cs *crews) ask(x *session) {
-	if x.life.phase() == phaseStarting || x.start.own.workerTimeout == 0 || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
+	if !x.canBePolled() || x.start.own.workerTimeout == 0 || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
 		return
 	}
 	select {
@@ -135,6 +135,12 @@ func (cs *crews) ask(x *session) {
 	default:
 		x.member.crew.polling.Store(false) // too many crews are due: the next call tries again
 	}
+}
+
+// canBePolled reports whether the session's startup is over and its candidacy is set. A
+// shutdown can end the startup before the session has joined.
+func (x *session) canBePolled() bool {
+	return x.life.phase() != phaseStarting && x.member.standing.Load() != outside
 }
 
 // poll finds out which sessions of the crew wait for the worker itself, and records that in
@@ -145,7 +151,7 @@ func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 	w.mu.Lock()
 	for x := range w.sessions {
 		switch {
-		case x.life.phase() == phaseStarting, x.backend.pid == 0:
+		case !x.canBePolled(), x.backend.pid == 0:
 		case x.active.works(x.client, &x.active.takenByCrew):
 			waiting, byPID[x.backend.pid] = append(waiting, x.backend.pid), x
 		default:

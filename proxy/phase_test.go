@@ -65,3 +65,23 @@ func TestARegistrationIsAddedAndDeletedInTurns(t *testing.T) {
 		t.Errorf("after a deletion that was not confirmed: %+v", r)
 	}
 }
+
+// TestASessionThatIsDrainedBeforeItJoinsIsNotPolled: the candidacy's loop may look at it
+// before its candidacy is set.
+func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
+	t.Parallel()
+	client, server := linkPair(t)
+	s := &Server{crews: newCrews()}
+	defer s.crews.close()
+	x := newSession(s, client, server, &startup{own: ownParams{workerTimeout: -1}})
+	other := newSession(s, client, server, &startup{})
+	for _, member := range []*session{x, other} {
+		s.crews.join(member, fencing.JoinRequest{Worker: "w"})
+		defer s.crews.leave(member)
+	}
+	x.cancel = func() {}
+	x.drain()
+	if _, owed := x.Activity(); !owed || x.member.crew.polling.Load() {
+		t.Errorf("owed %v, a poll is due: %v", owed, x.member.crew.polling.Load())
+	}
+}
