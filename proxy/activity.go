@@ -2,37 +2,35 @@ package proxy
 
 import "sync/atomic"
 
-// activity is what the candidacy's loop asks of a session, as atomics that the
-// pumps keep: the loop also starts renewals, so it must never wait for a session
-// that is at work for its client.
+// activity is what the candidacy's loop must know about a session. The session keeps it in
+// atomics, because the loop also starts renewals and must never wait for a session's lock.
 type activity struct {
-	reads   atomic.Uint64 // reads that returned bytes of the client's
-	greeted atomic.Bool   // the client may send statements
-	pending atomic.Bool   // the server works for the client, as the machine knows
-	serving atomic.Bool   // the proxy itself does something for the client, for a bounded time
-	sending atomic.Bool   // the server does not take what it is sent, or answers too slowly for more
-	writing atomic.Bool   // a write to the client is under way
-	stuck   atomic.Bool   // the server waits for the worker itself, as its crew was last seen
+	reads   atomic.Uint64 // number of reads that returned bytes from the client
+	pending atomic.Bool   // the machine expects a reply of the server
+	// busy: the proxy itself does something for the client, for a bounded time (the startup,
+	// for example), or the up pump waits because the server accepts no more bytes or has too
+	// many replies pending.
+	busy    atomic.Bool
+	writing atomic.Bool // a write to the client is under way
+	stuck   atomic.Bool // when its crew was last polled, the server waited for the worker itself
 
-	// taken and takenByCrew are the bytes that the client had taken when Activity
-	// and its crew last looked.
+	// taken and takenByCrew are how many bytes the client had accepted when Activity and
+	// the poll of its crew last called works.
 	taken, takenByCrew atomic.Uint64
 }
 
-// works reports whether the server is working for the client. A client that does
-// not take what is written to it is not waited for, however much is left to
-// send; last is what it had taken at the last call.
+// works reports whether the server, or the proxy, is working for the client. It reports
+// false while a write to the client is under way and the client has accepted no bytes since
+// the last call: the client is the one that does not continue then. last holds how many
+// bytes it had accepted at the last call.
 func (a *activity) works(client link, last *atomic.Uint64) bool {
-	if !a.greeted.Load() {
-		return true // the startup is bounded
-	}
 	if taken := socketBelow(client).Written(); a.writing.Load() && last.Swap(taken) == taken {
 		return false
 	}
-	return a.serving.Load() || a.sending.Load() || a.pending.Load()
+	return a.busy.Load() || a.pending.Load()
 }
 
-// Activity implements fencing.Member.
+// Activity implements fencing.Member. It does not block.
 func (x *session) Activity() (reads uint64, owed bool) {
 	reads = x.active.reads.Load()
 	if !x.active.works(x.client, &x.active.taken) {
@@ -43,8 +41,8 @@ func (x *session) Activity() (reads uint64, owed bool) {
 	return reads, !x.active.stuck.Load()
 }
 
-// noteOwedLocked is called whenever the machine has taken something.
-func (x *session) noteOwedLocked() { x.active.pending.Store(x.m.Owes()) }
+// updatePending is called with x.mu held whenever the machine has taken something.
+func (x *session) updatePending() { x.active.pending.Store(x.m.Owes()) }
 
 // while sets a flag until the function that it returns is called.
 func while(flag *atomic.Bool) (end func()) {

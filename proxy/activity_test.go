@@ -49,13 +49,14 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Status: func() *fencing.Status { return noStatus }, Cache: sqltext.NewCache(1 << 10)})
 	s.crews.join(x, fencing.JoinRequest{Worker: "w"})
 	defer s.crews.leave(x)
-	x.cand = supersededCandidacy{}
-	x.joined.Store(true)
-	x.active.greeted.Store(true)
+	x.member.cand = supersededCandidacy{}
+	x.member.standing.Store(joined)
 	x.sending.Lock()
 	defer x.sending.Unlock()
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.life.advance(phaseServing)
+	x.active.busy.Store(false)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -71,7 +72,7 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Fatal("the candidacy's loop waits for a session that is at work")
 	}
-	if x.superseded.Load() != fencing.Checking {
+	if x.isSuperseded() != fencing.Checking {
 		t.Error("the session does not know that it is superseded")
 	}
 }

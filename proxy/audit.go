@@ -10,7 +10,7 @@ import (
 const auditQueueSize = 256
 
 // auditQueue passes rejections to the auditors, in order, from one goroutine that owns
-// them. A session adds a rejection after its client got the reply, so that no reply waits
+// them. A session adds a rejection after its client has the reply, so that no reply waits
 // for a log.
 //
 // When the queue is full, the session that made the rejection waits, without a lock and
@@ -22,7 +22,7 @@ const auditQueueSize = 256
 type auditQueue struct {
 	auditors   []fencing.Auditor
 	rejections chan fencing.Rejection
-	done       chan struct{} // closed when all are recorded, after close
+	done       chan struct{} // closed after close, when all rejections are recorded
 }
 
 func newAuditQueue(auditors []fencing.Auditor) *auditQueue {
@@ -50,14 +50,16 @@ func (q *auditQueue) close() {
 	<-q.done
 }
 
-// audit records a refused statement. What the machine cannot know is added here.
+// audit records a refused statement, and adds what the machine does not know about the
+// session.
 func (x *session) audit(r fencing.Rejection) {
 	r.Proxy, r.Session, r.Client = x.srv.cfg.ProxyID, x.id, x.client.RemoteAddr().String()
 	r.Database, r.User = x.start.database, x.start.user
 	x.srv.audit.add(r)
 }
 
-// audit records what was refused, once the client has its reply, or has gone.
+// audit records the statements that the last step refused. It is called when the client has
+// its replies or has gone.
 func (d *downPump) audit() {
 	for i := range d.events {
 		if e := &d.events[i]; e.Kind == protocol.EventRefused {

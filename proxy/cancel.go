@@ -14,27 +14,28 @@ import (
 	"go.uber.org/zap"
 )
 
-// cancelTarget is where a cancel request of a client's goes.
+// cancelTarget is the cancel key that a client was given, and the server's key that it
+// stands for.
 type cancelTarget struct {
-	secret       []byte // ours, as long as the server's
+	secret       []byte // of the client
 	serverPID    uint32
 	serverSecret []byte
 }
 
-// cancelKeys gives clients keys of our own, so that the server's secrets stay
-// unknown to them, and maps them back.
+// cancelKeys gives clients cancel keys with random secrets, so that they never learn the
+// server's secrets, and finds the server's key for each.
 type cancelKeys struct {
 	mu struct {
 		sync.Mutex
-		targets map[uint32]cancelTarget
+		targets map[uint32]cancelTarget // by the process id in the client's key
 	}
 }
 
-// add returns a new key for a server's key: the server's process id, which
-// drivers show as the backend's and compare with that in notifications, and a
-// secret of our own, which is as long as the server's: a client of protocol 3.2
-// is given 32 bytes by PostgreSQL 18. Should a session whose backend is gone
-// still hold the id, another one stands in for it.
+// add returns a new key for a client, which stands for a server's key. Its process id is
+// that of the backend, because drivers show it and compare it with the process id in
+// notifications. If a session whose backend has ended still uses that id, a random one
+// replaces it. The secret is random, and as long as the server's: PostgreSQL 18 gives a
+// client of protocol 3.2 a secret of 32 bytes.
 func (k *cancelKeys) add(serverPID uint32, serverSecret []byte) (pid uint32, secret []byte) {
 	secret = make([]byte, len(serverSecret))
 	_, _ = rand.Read(secret) // never fails
@@ -59,7 +60,7 @@ func (k *cancelKeys) remove(pid uint32) {
 	delete(k.mu.targets, pid)
 }
 
-// find returns the target of a request, if its key is right.
+// find returns the target of a request. It reports false if the key is wrong.
 func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
 	k.mu.Lock()
 	t, ok := k.mu.targets[r.pid]
@@ -67,10 +68,10 @@ func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
 	return t, ok && subtle.ConstantTimeCompare(t.secret, r.secret) == 1
 }
 
-// cancel passes a client's cancel request on. Like Postgres it says nothing,
-// whether the key was right or not. It returns when the server has dealt with
-// it: the client's connection closes then, as it does against Postgres. A client
-// that has gone is not waited for, and neither is a server that does not answer.
+// cancel forwards a client's cancel request. Like Postgres it sends no answer, whether or
+// not the key was right. It returns when the server has dealt with the request, because
+// that is when Postgres closes the client's connection. It stops waiting when the client has
+// gone, or when the server does not answer in time.
 func (s *Server) cancel(ctx context.Context, client link, r *cancelRequest) {
 	t, ok := s.keys.find(r)
 	if !ok {

@@ -11,9 +11,9 @@ import (
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
-// Metrics is told what happens; its methods must not block.
+// Metrics receives what a Server counts. Its methods must not block.
 type Metrics interface {
-	// Sessions is called with +1 and -1.
+	// Sessions is called with +1 when a session begins, and with -1 when it ends.
 	Sessions(delta int)
 }
 
@@ -23,33 +23,34 @@ type Config struct {
 	// Upstream is the address of Postgres: host:port, or the path of a Unix
 	// socket.
 	Upstream string
-	// UpstreamTLS is how Postgres is spoken to, nil for no TLS.
+	// UpstreamTLS configures TLS to Postgres; nil means no TLS.
 	UpstreamTLS *pgtls.Upstream
-	// TLS is what clients are offered, nil for none.
-	TLS        *pgtls.Clients
+	// TLS configures TLS with clients; nil means that they are offered none.
+	TLS *pgtls.Clients
+	// Candidates has the candidacies that sessions join.
 	Candidates fencing.Candidates
-	// Policy decides all that depends on a session's user, database or resource; nil
-	// means the default SessionPolicy for all.
+	// Policy decides everything that depends on a session's user, database or resource;
+	// nil means the zero SessionPolicy for every session.
 	Policy Policy
 	// ProxyID names this proxy, in worker ids (IdentityProxy) and audit lines.
 	ProxyID string
 	// StartupWait bounds how long connecting, or a write during a lapse of the
 	// lease, waits for the lease: 2 s.
 	StartupWait time.Duration
-	// StartupTimeout bounds a startup, from the connection to the first
-	// ReadyForQuery, whoever takes the time, but for the wait for the lease: 10 s.
+	// StartupTimeout bounds a startup, from the client's connection to the first
+	// ReadyForQuery, without the time in which the client waits for the lease: 10 s.
 	StartupTimeout time.Duration
-	// DialTimeout bounds connecting to Postgres, TLS included: 5 s.
+	// DialTimeout bounds connecting to Postgres, including the TLS handshake: 5 s.
 	DialTimeout time.Duration
-	// MaxConnections bounds the clients at once: 10000.
+	// MaxConnections bounds the number of clients at one time: 10000.
 	MaxConnections int
 	Logger         *zap.Logger
 	Metrics        Metrics // may be nil
-	// Auditors are told of each refused statement, in this order. Close returns when
-	// they were told of all.
+	// Auditors receive each refused statement, in this order. Close returns when they have
+	// received all of them.
 	Auditors []fencing.Auditor
-	// Observe returns who watches a session's traffic with the server. It is for
-	// tests and for debugging; nil means nobody.
+	// Observe returns the observer of a session's traffic with the server. It is for tests
+	// and for debugging; nil means that sessions are not observed.
 	Observe func(Observed) Observer
 }
 

@@ -10,20 +10,20 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// A crew is the connections of one worker at this proxy, whatever their
-// resources. A server that waits for a lock of another connection of the same
-// worker works for nobody if the worker has stopped: it waits for the worker. So
-// while one connection waits for its server and another one does not, the
-// database is asked who waits for whom. A lock of anybody else is waited for
-// like any other work of the server.
+// A crew is the sessions of one worker at this proxy, whatever their resources. If the
+// backend of one session waits for a lock that another session of the crew holds, it waits
+// for the worker itself, and does not count as being at work. The proxy therefore asks the
+// database which backends wait for which, whenever one session of a crew waits for its
+// server while another one does not. A backend that waits for a lock of anybody else does
+// count as being at work.
 type crew struct {
 	key crewKey
 
 	mu       sync.Mutex
 	sessions map[*session]struct{}
 
-	several atomic.Bool // more than one session
-	looking atomic.Bool // a look is under way, or was a moment ago
+	several atomic.Bool // the crew has more than one session
+	polling atomic.Bool // a poll is due or under way, or ended less than pollPause ago
 }
 
 type crewKey struct {
@@ -31,22 +31,22 @@ type crewKey struct {
 	client                 netip.Addr
 }
 
-// crews are all of a server, and the looks at them.
+// crews are all crews of a Server. One goroutine polls those that are due.
 type crews struct {
 	mu  sync.Mutex
 	all map[crewKey]*crew
 
-	due  chan *session // whose crew is to be looked at
+	due  chan *session // sessions whose crews are to be polled
 	stop context.CancelFunc
 	done chan struct{}
 }
 
 const (
-	// pollTimeout bounds one question to the database, pollPause is the least
-	// time between two about one crew.
+	// pollTimeout bounds one query to the database. pollPause is the least time between two
+	// polls of one crew.
 	pollTimeout = 2 * time.Second
 	pollPause   = 100 * time.Millisecond
-	// maxPolls bounds the questions at once.
+	// maxPolls bounds the number of polls at one time.
 	maxPolls = 8
 )
 
@@ -57,7 +57,7 @@ func newCrews() *crews {
 	return cs
 }
 
-// close ends the looks and waits for them.
+// close ends the polls and waits for them.
 func (cs *crews) close() {
 	cs.stop()
 	<-cs.done
@@ -77,13 +77,13 @@ func (cs *crews) run(ctx context.Context) {
 				return
 			}
 			wg.Go(func() {
-				x.crew.poll(ctx, x.cand.Fence())
+				x.member.crew.poll(ctx, x.member.cand.Fence())
 				<-slots
 				select {
 				case <-time.After(pollPause):
 				case <-ctx.Done():
 				}
-				x.crew.looking.Store(false)
+				x.member.crew.polling.Store(false)
 			})
 		case <-ctx.Done():
 			return
@@ -91,7 +91,7 @@ func (cs *crews) run(ctx context.Context) {
 	}
 }
 
-// join makes x one of its worker's crew.
+// join adds x to its worker's crew.
 func (cs *crews) join(x *session, c fencing.JoinRequest) {
 	key := crewKey{c.Database, c.User, c.Worker, c.Client}
 	cs.mu.Lock()
@@ -101,15 +101,16 @@ func (cs *crews) join(x *session, c fencing.JoinRequest) {
 		w = &crew{key: key, sessions: map[*session]struct{}{}}
 		cs.all[key] = w
 	}
-	x.crew = w
+	x.member.crew = w
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sessions[x] = struct{}{}
 	w.several.Store(len(w.sessions) > 1)
 }
 
+// leave removes x from its crew, if it is in one.
 func (cs *crews) leave(x *session) {
-	w := x.crew
+	w := x.member.crew
 	if w == nil {
 		return
 	}
@@ -124,30 +125,37 @@ func (cs *crews) leave(x *session) {
 	}
 }
 
-// ask has x's crew looked at, soon. It does not wait.
+// ask has x's crew polled soon, if that can tell whether x is at work. It does not wait.
 func (cs *crews) ask(x *session) {
-	if !x.active.greeted.Load() || x.start.own.workerTimeout == 0 || !x.crew.several.Load() || !x.crew.looking.CompareAndSwap(false, true) {
+	if !x.canBePolled() || x.start.own.workerTimeout == 0 || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
 		return
 	}
 	select {
 	case cs.due <- x:
 	default:
-		x.crew.looking.Store(false) // so many are due that this one waits for the next call
+		x.member.crew.polling.Store(false) // too many crews are due: the next call tries again
 	}
 }
 
-// poll finds out which of the sessions wait for the worker itself.
+// canBePolled reports whether the session's startup is over and its candidacy is set. A
+// shutdown can end the startup before the session has joined.
+func (x *session) canBePolled() bool {
+	return x.life.phase() != phaseStarting && x.member.standing.Load() != outside
+}
+
+// poll finds out which sessions of the crew wait for the worker itself, and records that in
+// their activity.
 func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 	var waiting, holding []uint32
 	byPID := map[uint32]*session{}
 	w.mu.Lock()
 	for x := range w.sessions {
 		switch {
-		case !x.active.greeted.Load(), x.pid == 0:
+		case !x.canBePolled(), x.backend.pid == 0:
 		case x.active.works(x.client, &x.active.takenByCrew):
-			waiting, byPID[x.pid] = append(waiting, x.pid), x
+			waiting, byPID[x.backend.pid] = append(waiting, x.backend.pid), x
 		default:
-			holding = append(holding, x.pid)
+			holding = append(holding, x.backend.pid)
 		}
 	}
 	w.mu.Unlock()
@@ -157,7 +165,7 @@ func (w *crew) poll(ctx context.Context, fence fencing.Fence) {
 		pids, err := fence.WaitFor(ctx, waiting, holding)
 		cancel()
 		if err != nil {
-			return // what was known stands; the next look may learn more
+			return // keep the last result; the next poll may get another one
 		}
 		for _, pid := range pids {
 			stuck[pid] = true

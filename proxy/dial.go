@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
-// dial connects to Postgres, under TLS where that is configured. l tells what
-// the connection can do.
+// dial connects to Postgres, under TLS if that is configured. The event loop l reports when
+// the connection is ready to be read or written.
 func (s *Server) dial(ctx context.Context, l netloop.Loop) (link, error) {
 	deadline := time.Now().Add(s.cfg.DialTimeout)
 	network := "tcp"
@@ -46,7 +46,8 @@ func (s *Server) dial(ctx context.Context, l netloop.Loop) (link, error) {
 	return secured, nil
 }
 
-// unreachable is what a client is told when dial failed. The log has the whole.
+// unreachable returns the refusal of a client for which dial failed. The log has the whole
+// error.
 func unreachable(err error) *fencing.Refusal {
 	r := &fencing.Refusal{
 		SQLState: "08006", Message: "Fencepost cannot reach Postgres",

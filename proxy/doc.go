@@ -1,37 +1,29 @@
-// Package proxy runs the sessions: it accepts clients, connects each to Postgres, joins
-// the candidacy of its worker, and moves the bytes of both sides through the machine of
-// package protocol, which puts the check in front of every transaction.
+// Package proxy runs the sessions: it accepts clients, connects each one to Postgres, joins
+// the candidacy of its worker, and relays the bytes of both sides. Package protocol decides
+// what is sent to either side; this package does the input and output, waits, and reads the
+// clock.
 //
 // # One session
 //
 //	client ──bytes──▶ up ──▶ FromClient ──plan──▶ server
 //	client ◀──plan── FromServer ◀── down ◀──bytes── server
-//	                      │
-//	                 FIFO of replies: each entry the client's or ours
 //
-// The machine is pure: bytes of either side go in, a plan comes out (ranges to
-// forward, bytes to insert, ranges to drop, what is owed). Two goroutines, up
-// and down, stand for the two directions; while one of them would only wait, the
-// event loop of package netloop moves the bytes in its place. Each read is scanned
-// in place and answered by at most one write. The session owns both goroutines and
-// waits for them.
+// A session begins with the startup: startup.go reads what the client requests, handshake.go
+// relays the authentication, and join.go joins the candidacy. Then two goroutines, the up
+// pump and the down pump, relay the bytes of one direction each (pump_up.go, pump_down.go).
+// Each gives the bytes that it has read to the session's protocol.Machine, and carries out
+// the plan that it gets. While a pump would only wait, the event loop of package netloop
+// relays the bytes in its place. Each read is scanned in place and causes at most one write.
+// The session owns both goroutines and waits for them.
 //
-// # What goes in front of a message
+// phase.go describes the phases of a session, and ending.go how it ends. The comment on
+// session says which lock guards which field.
 //
-//   - extended protocol: Bind, Execute, Close of a named portal of a statement
-//     prepared once under a random name, in the same write as the client's
-//     message, never with a Sync or BEGIN of ours while a message of the
-//     client's is outstanding;
-//   - where nothing can stand in front of it, a lighter form of it;
-//   - simple protocol: EXECUTE of it, in front of the client's text, and after
-//     each COMMIT and ROLLBACK inside the text;
-//   - what cannot share a transaction, may end it inside, or cannot be read:
-//     nothing; the backend is noted in the registry over the control connection
-//     for as long as it runs, and a grant ends noted backends.
+// # What the machine needs
 //
-// All of that passes package gate, which wants a reason for each message that can
-// run something.
-//
-// Replies to what is ours are dropped by the FIFO, the rest is forwarded
-// untouched. What cannot answer the entry in front ends the session.
+// Where the machine needs something from outside, the up pump provides it without the
+// session's lock: pump_needs.go calls the candidacy, the fence and the analysis of long
+// texts, and registration.go adds the backend to the registry, which the down pump deletes
+// again when the session is at rest. handover.go holds the points at which one pump waits for
+// the other.
 package proxy

@@ -2,13 +2,12 @@ package proxy
 
 import "sync"
 
-// fairQueue lets a bounded number of callers in at a time. Those that wait are
-// let in by turns of their keys, so that however many of one key wait, another
-// key waits for one of them at most.
+// fairQueue admits a bounded number of callers at a time. The keys of waiting callers take
+// turns, so that many callers with one key do not delay the callers with another key.
 type fairQueue struct {
 	mu      sync.Mutex
 	free    int
-	turns   []string // keys that have callers waiting, the next one first
+	turns   []string // keys of waiting callers, the next one first
 	waiting map[string][]chan struct{}
 }
 
@@ -16,7 +15,7 @@ func newFairQueue(places int) *fairQueue {
 	return &fairQueue{free: places, waiting: map[string][]chan struct{}{}}
 }
 
-// enter waits for a place; leave gives it back.
+// enter waits for a place. The caller must call leave to give it back.
 func (q *fairQueue) enter(key string) (leave func()) {
 	q.mu.Lock()
 	if q.free > 0 {

@@ -4,37 +4,32 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
-	"strconv"
-	"strings"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// maxAuthMessage bounds a client's answer in the authentication
-// (PG_MAX_AUTH_TOKEN_LENGTH), maxStartupReply what the server says before its
+// maxAuthMessage bounds a message of the client during the authentication
+// (PG_MAX_AUTH_TOKEN_LENGTH). maxStartupReply bounds a message of the server before its
 // first ReadyForQuery.
 const (
 	maxAuthMessage  = 65535
 	maxStartupReply = 1 << 20
 )
 
-// errOver says that the session ended in its startup, and that its client was
-// told what there is to tell.
+// errOver ends a startup without another message to the client, because the client already
+// has an error, or because it has gone.
 var errOver = errors.New("session over")
 
-// session relays one client: it connects to Postgres, lets the two
-// authenticate each other, joins the candidacy, and runs the pumps.
-// The startup must be over at until.
+// session serves one client: it connects to Postgres, relays the authentication, joins the
+// candidacy, and runs the pumps. The startup must be over at until.
 func (s *Server) session(ctx context.Context, client link, start *startup, until time.Time) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -73,13 +68,13 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 	x.run(ctx)
 }
 
-// refuse ends a session in its startup.
+// refuse ends a session during its startup, and tells the client why unless err is errOver.
 func (x *session) refuse(err error) {
 	if errors.Is(err, errOver) {
 		return
 	}
 	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
-	refuse(x.client, err)
+	x.end(err)
 	linger(x.client)
 	if errors.Is(err, serverLate) {
 		x.log.Warn("postgres did not answer in time")
@@ -88,8 +83,7 @@ func (x *session) refuse(err error) {
 	x.log.Debug("session refused", zap.Error(err))
 }
 
-// begin brings both sides to the point where the client may send its first
-// statement.
+// begin runs the startup, to the point where the client may send its first statement.
 func (x *session) begin(guard *startupGuard) error {
 	params := x.start.params
 	if x.start.own.resource != "" {
@@ -104,50 +98,26 @@ func (x *session) begin(guard *startupGuard) error {
 	if err := x.settle(); err != nil {
 		return err
 	}
-	standing, told, err := x.join(guard)
+	status, announced, err := x.join(guard)
 	if err != nil {
 		return err
 	}
-	if x.isDraining() {
-		return shuttingDown
+	if x.handshake.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
+		announced = 0 // the client sent these bytes before it could know the epoch
 	}
-	if x.fromClient.Buffered() > 0 || x.client.Unread() > 0 {
-		told = 0 // sent by a client that has not read anything yet
-	}
-	return x.greet(standing, told)
+	return x.greet(status, announced)
 }
 
-// placeholders make the server know the names that SHOW may ask for. Without a
-// value it refuses to describe such a SHOW, which a driver that prepares its
-// statements asks for before it runs it.
+// placeholders are startup parameters that define the names that a client may SHOW. The
+// server would otherwise refuse to describe such a SHOW, and drivers that prepare their
+// statements have them described before they run them.
 var placeholders = []string{"fencepost.role", "", "fencepost.epoch", "", "fencepost.resource", "", "fencepost.worker", ""}
 
-// serverMessage reads one whole message of the server in its startup. It is
-// good until the next call.
-func (x *session) serverMessage() (typ byte, msg []byte, err error) {
-	head, err := x.fromServer.Peek(wire.HeaderLen)
-	if err != nil {
-		return 0, nil, errOver
-	}
-	f, _, err := wire.PeekFrame(head)
-	if err != nil || f.Size > maxStartupReply {
-		return 0, nil, fmt.Errorf("%w in its startup", protocol.ErrSurprise)
-	}
-	if cap(x.message) < f.Size {
-		x.message = make([]byte, f.Size)
-	}
-	x.message = x.message[:f.Size]
-	if _, err := io.ReadFull(x.fromServer, x.message); err != nil {
-		return 0, nil, errOver
-	}
-	return f.Type, x.message, nil
-}
-
-// authenticate relays the authentication until the server says it is over.
+// authenticate relays the authentication until the server accepts the client.
 func (x *session) authenticate() error {
 	stripped := false
 	for {
-		typ, msg, err := x.serverMessage()
+		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
 			return err
 		}
@@ -168,7 +138,7 @@ func (x *session) authenticate() error {
 		case authNone: // a notice, or NegotiateProtocolVersion
 		case authOK:
 			return nil
-		case authSASLFinal: // the server goes on by itself
+		case authSASLFinal: // the server continues without an answer
 		default:
 			if err := x.relayAnswer(ask == authSASL && stripped); err != nil {
 				return err
@@ -177,11 +147,11 @@ func (x *session) authenticate() error {
 	}
 }
 
-// offer is the server's list of SASL mechanisms as the client gets it.
+// offer returns the server's list of SASL mechanisms as the client gets it.
 //
-// Channel binding ties the authentication to the certificate that the client
-// sees. It can be relayed only if that is the server's own, which Fencepost may
-// have been given; otherwise it is taken out, and stripped says so.
+// Channel binding ties the authentication to the certificate that the client sees. It can be
+// relayed only if that is the server's own certificate, which Fencepost may have been given.
+// Otherwise offer removes it from the list, and stripped is true if the list had it.
 func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
 	if pgtls.SameServer(x.client, x.server) {
 		return msg, false
@@ -191,18 +161,18 @@ func (x *session) offer(msg []byte) (offered []byte, stripped bool) {
 	return wire.Sized(offered), stripped
 }
 
-// What a server may ask for in its authentication, as far as it matters here.
+// The authentication requests of a server that the relay tells apart.
 const (
 	authOK        = 0
 	authSASL      = 10
 	authSASLFinal = 12
-	authNone      = ^uint32(0) // no question at all
+	authNone      = ^uint32(0) // not an authentication request
 )
 
-// relayAnswer passes one answer of the client on to the server. stripped says
-// that it answers an offer from which channel binding was taken out.
+// relayAnswer forwards one answer of the client to the server. stripped says that it answers
+// an offer from which channel binding was removed.
 func (x *session) relayAnswer(stripped bool) error {
-	head, err := x.fromClient.Peek(wire.HeaderLen)
+	head, err := x.handshake.fromClient.Peek(wire.HeaderLen)
 	if err != nil {
 		return noAnswer(err)
 	}
@@ -211,7 +181,7 @@ func (x *session) relayAnswer(stripped bool) error {
 		return protocolError("expected password response, got message type %d", head[0])
 	}
 	msg := make([]byte, f.Size)
-	if _, err := io.ReadFull(x.fromClient, msg); err != nil {
+	if _, err := io.ReadFull(x.handshake.fromClient, msg); err != nil {
 		return noAnswer(err)
 	}
 	if stripped && pgtls.MissesBinding(msg[wire.HeaderLen:]) {
@@ -223,7 +193,8 @@ func (x *session) relayAnswer(stripped bool) error {
 	return nil
 }
 
-// noAnswer says why the client's answer did not come.
+// noAnswer returns the error of a startup in which reading the client's answer failed with
+// err.
 func noAnswer(err error) error {
 	var timeout net.Error
 	if !errors.As(err, &timeout) || !timeout.Timeout() {
@@ -232,11 +203,11 @@ func noAnswer(err error) error {
 	return errNoAnswer
 }
 
-// settle takes what the server says of itself until its first ReadyForQuery,
-// which is kept back.
+// settle relays what the server sends until its first ReadyForQuery, and records what it
+// says about itself. It does not relay the cancel key and the ReadyForQuery.
 func (x *session) settle() error {
 	for {
-		typ, msg, err := x.serverMessage()
+		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
 			return err
 		}
@@ -244,10 +215,10 @@ func (x *session) settle() error {
 		case 'Z':
 			return nil
 		case 'K':
-			x.backendKey(msg[wire.HeaderLen:])
+			x.backend.setKey(&x.srv.keys, msg[wire.HeaderLen:])
 			continue
 		case 'S':
-			x.serverParameter(msg[wire.HeaderLen:])
+			x.backend.addParameter(msg[wire.HeaderLen:])
 		}
 		if _, err := x.client.Write(msg); err != nil || typ == 'E' {
 			return errOver
@@ -255,30 +226,9 @@ func (x *session) settle() error {
 	}
 }
 
-func (x *session) backendKey(body []byte) {
-	if len(body) < 8 {
-		return
-	}
-	x.pid = binary.BigEndian.Uint32(body)
-	x.keyPID, x.keySecret = x.srv.keys.add(x.pid, append([]byte(nil), body[4:]...))
-}
-
-func (x *session) serverParameter(body []byte) {
-	if name, value, ok := wire.DecodeParameterStatus(body); ok && name == "server_version" {
-		end := strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' })
-		digits := value
-		if end >= 0 {
-			digits = value[:end]
-		}
-		major, _ := strconv.Atoi(digits) // 0 if there are none
-		x.version = gate.Version(major)
-	}
-	x.parameters = append(x.parameters, append([]byte(nil), body...))
-}
-
-// prepareChecks prepares the session's checks on the server before the client
-// is let in: a fence that cannot be checked is known here. A FATAL error is not about the
-// checks, but ends the connection, and the client gets it as it is.
+// prepareChecks prepares the session's checks on the server. It does so during the startup,
+// so that a client whose fence cannot be checked is refused at once. A FATAL error is not
+// about the checks, but ends the connection, and the client gets it as it is.
 func (x *session) prepareChecks(m *protocol.Machine) error {
 	out := m.AppendPrepare(nil)
 	if err := x.observer.Sent(out); err != nil {
@@ -289,7 +239,7 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 	}
 	var failed *wire.ServerError
 	for {
-		typ, msg, err := x.serverMessage()
+		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
 			return err
 		}
@@ -318,17 +268,23 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 	}
 }
 
-// greet tells the client its standing, its cancel key, and that it may begin.
+// greet sends the client its role and epoch, its cancel key and ReadyForQuery. The session serves
+// from just before that: if the proxy shuts down later, the session drains, and if it did
+// so before, the client is refused instead.
 func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 	x.mu.Lock()
+	if !x.life.advance(phaseServing) {
+		x.mu.Unlock()
+		return shuttingDown
+	}
 	out := x.m.AppendGreeting(nil, st, announced)
 	x.mu.Unlock()
-	if x.keyPID != 0 {
-		out = wire.AppendBackendKeyData(out, x.keyPID, x.keySecret)
+	if b := &x.backend; b.keyPID != 0 {
+		out = wire.AppendBackendKeyData(out, b.keyPID, b.keySecret)
 	}
 	if _, err := x.client.Write(wire.AppendReadyForQuery(out, 'I')); err != nil {
 		return errOver
 	}
-	x.active.greeted.Store(true)
+	x.active.busy.Store(false)
 	return nil
 }

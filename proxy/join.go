@@ -12,10 +12,10 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// join makes the connection a member of its candidacy, if it names a resource,
-// and waits for the lease as it asked to. told is what the connection knows
-// from the start.
-func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoch, err error) {
+// join makes the connection a member of its candidacy if it names a resource, and waits for
+// the lease as the client requested. announced is the epoch that the greeting announces, 0
+// for none.
+func (x *session) join(ctx *startupGuard) (st *fencing.Status, announced fencing.Epoch, err error) {
 	claim := x.joinRequest()
 	policy := x.srv.cfg.Policy(claim)
 	md, err := x.chooseMode(policy.Unfenced)
@@ -23,29 +23,29 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		return nil, 0, err
 	}
 	c := protocol.Config{
-		Mode: md, Version: x.version, Status: func() *fencing.Status { return noStatus },
-		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.parameters,
+		Mode: md, Version: x.backend.version, Status: func() *fencing.Status { return noStatus },
+		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
 	}
 	if md == protocol.ModeFenced {
 		x.identify(&claim, policy.Identity)
-		x.worker = claim.Worker
+		x.member.worker = claim.Worker
 		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 		if err != nil {
 			return nil, 0, fencing.FaultRefusal(err)
 		}
-		x.cand = cand
-		x.joined.Store(true)
-		x.StatusChanged() // it may have been told before
-		if err := cand.Fence().MayEnd(ctx, x.pid); err != nil {
+		x.member.cand = cand
+		x.member.standing.Store(joined)
+		x.StatusChanged() // an earlier call has done nothing
+		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
 			return nil, 0, fencing.FaultRefusal(err)
 		}
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
 		}
 		x.awaitCatalog(ctx, policy.ProvenReads)
-		c.Status, c.Catalog = x.cand.Status, x.cand.Fence().Catalog
-		c.Fence, c.Resource, c.Worker, c.Incarnation = x.cand.Fence().ID(), claim.Resource, claim.Worker, x.cand.Incarnation()
+		c.Status, c.Catalog = x.member.cand.Status, x.member.cand.Fence().Catalog
+		c.Fence, c.Resource, c.Worker, c.Incarnation = x.member.cand.Fence().ID(), claim.Resource, claim.Worker, x.member.cand.Incarnation()
 		c.ProvenReads = policy.ProvenReads
 	}
 	m := protocol.New(c)
@@ -56,17 +56,20 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, told fencing.Epoc
 		}
 	}
 	x.mu.Lock()
-	x.m = m // from here on the candidacy looks at it too
+	x.m = m // under mu, because drain may look at the session already
 	x.mu.Unlock()
 	st = c.Status()
-	if st.CanWrite() && !x.cand.SupersededBefore() {
-		told = st.Epoch
+	if st.CanWrite() && !x.member.cand.SupersededBefore() {
+		announced = st.Epoch
 	}
-	return st, told, nil
+	return st, announced, nil
 }
 
+// noStatus is the status of a connection without a resource.
 var noStatus = &fencing.Status{}
 
+// chooseMode returns the mode of the session's machine. unfenced is what the policy says for
+// a connection without a resource.
 func (x *session) chooseMode(unfenced UnfencedMode) (protocol.Mode, error) {
 	if x.start.own.resource != "" {
 		return protocol.ModeFenced, nil
@@ -81,7 +84,7 @@ func (x *session) chooseMode(unfenced UnfencedMode) (protocol.Mode, error) {
 	}
 }
 
-// joinRequest returns what the client asks for.
+// joinRequest returns the candidacy that the client wants to join, as the client named it.
 func (x *session) joinRequest() fencing.JoinRequest {
 	own := x.start.own
 	addr, _ := netip.ParseAddrPort(x.client.RemoteAddr().String())
@@ -91,7 +94,7 @@ func (x *session) joinRequest() fencing.JoinRequest {
 	}
 }
 
-// identify names the worker of a connection that names none.
+// identify gives a worker id to a connection that names no worker.
 func (x *session) identify(c *fencing.JoinRequest, by Identity) {
 	if c.Worker != "" {
 		return
@@ -113,36 +116,36 @@ func randomHex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-// awaitLease waits for the candidacy's first attempt, or, where the connection
-// asked for it, until the worker leads. It ends when the client or the server goes
-// away: a worker without a server must not lead.
+// awaitLease waits for the candidacy's first attempt or, if the client requested that, until
+// the worker leads. It also returns when the client or the server has gone, because a worker
+// without a server connection must not lead.
 func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode) error {
 	guard.pause()
 	defer guard.resume()
 	if campaign != fencing.CampaignWait {
-		_ = x.cand.AwaitFirst(guard, x.srv.cfg.StartupWait) // its standing says how it went
+		_ = x.member.cand.AwaitFirst(guard, x.srv.cfg.StartupWait) // the status says how it went
 		return nil
 	}
 	ctx, stop := untilGone(guard, x.client, 0, errClientGone)
 	defer stop()
 	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)
 	defer stopServer()
-	switch err := x.cand.AwaitLeader(ctx); {
+	switch err := x.member.cand.AwaitLeader(ctx); {
 	case errors.Is(context.Cause(ctx), errClientGone):
 		return errOver
 	case errors.Is(context.Cause(ctx), errServerGone):
-		return nil // what comes next finds out how it ended
+		return nil // the next use of the server connection fails with the reason
 	case err != nil:
 		return fencing.FaultRefusal(err)
 	}
 	return nil
 }
 
-// awaitCatalog waits for the database's catalogue where reads may have to be
-// proven, so that what the client prepares first can be.
+// awaitCatalog waits for the database's catalog if reads may have to be proven, so that the
+// client's first statement can be proven too.
 func (x *session) awaitCatalog(ctx context.Context, provenReads bool) {
-	f := x.cand.Fence()
-	wanted := !x.version.KeepsReadOnly() || provenReads
+	f := x.member.cand.Fence()
+	wanted := !x.backend.version.KeepsReadOnly() || provenReads
 	if !wanted || f.Catalog() != nil {
 		return
 	}
@@ -151,5 +154,5 @@ func (x *session) awaitCatalog(ctx context.Context, provenReads bool) {
 	f.RefreshCatalog(wait)
 }
 
-// aLongTimeAgo as a deadline wakes a blocked read at once.
+// aLongTimeAgo, used as a deadline, ends blocked reads and writes at once.
 var aLongTimeAgo = time.Unix(1, 0)

@@ -5,11 +5,11 @@ import (
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
-// link is a connection of a session, on either side: a netloop.Conn, or TLS above
-// one.
+// link is the connection of a session with its client or its server: a netloop.Conn, or TLS
+// on top of one.
 type link = pgtls.Stream
 
-// socketBelow is the netloop.Conn of a link.
+// socketBelow returns the netloop.Conn that carries a link.
 func socketBelow(l link) netloop.Conn {
 	if secured, ok := l.(*pgtls.Conn); ok {
 		return secured.NetConn().(netloop.Conn)

@@ -6,8 +6,8 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// Observed is what an Observer is told of a session that it cannot see on the
-// server's side of the stream.
+// Observed describes a session to its Observer: what the bytes on the server's side do not
+// show.
 type Observed struct {
 	Version     int  // of the server
 	Fenced      bool // false: a connection without a resource, which may only read
@@ -16,7 +16,7 @@ type Observed struct {
 	ProvenReads bool   // a leader's proven reads go unchecked
 	Database    string
 	User        string
-	// Settings are those that the server has reported.
+	// Settings are the parameters that the server has reported.
 	Settings map[string]string
 }
 
@@ -27,16 +27,16 @@ type Observer interface {
 	// Sent is called with the bytes for the server before they are sent. An error
 	// ends the session, and nothing is sent.
 	Sent(b []byte) error
-	// Received is called with the bytes of the server before anything else is done
-	// with them.
+	// Received is called with the bytes from the server before anything else is done with
+	// them.
 	Received(b []byte)
-	// Registered is called when the registry's note of the session's backend is
-	// confirmed, Unnoted before it is deleted.
+	// Registered is called when the registry has confirmed the entry of the session's
+	// backend, and Unregistered before that entry is deleted.
 	Registered(epoch int64)
 	Unregistered()
 }
 
-// nobody observes nothing.
+// nobody is the observer of a session that is not observed.
 type nobody struct{}
 
 func (nobody) Sent([]byte) error { return nil }
@@ -44,7 +44,7 @@ func (nobody) Received([]byte)   {}
 func (nobody) Registered(int64)  {}
 func (nobody) Unregistered()     {}
 
-// observe begins to observe a session that is not let through unchecked.
+// observe gives the session its observer, unless the session is relayed without any check.
 func (x *session) observe(c protocol.Config) {
 	if x.srv.cfg.Observe == nil || c.Mode == protocol.ModePassing || !fencing.Checking {
 		return
@@ -53,7 +53,7 @@ func (x *session) observe(c protocol.Config) {
 		Version: int(c.Version), Fenced: c.Mode == protocol.ModeFenced, Fence: c.Fence, Incarnation: c.Incarnation,
 		ProvenReads: c.ProvenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
 	}
-	for _, body := range x.parameters {
+	for _, body := range x.backend.parameters {
 		if name, value, ok := wire.DecodeParameterStatus(body); ok {
 			o.Settings[name] = value
 		}

@@ -7,16 +7,15 @@ import "github.com/fencepost/fencepost/fencing"
 type SessionPolicy struct {
 	// Unfenced is what the connection may do if it names no resource.
 	Unfenced UnfencedMode
-	// Identity says who the worker is if the connection names none.
+	// Identity says which worker the connection belongs to if it names none.
 	Identity Identity
-	// ProvenReads: as the leader's, its single reads go unchecked when they are proven
-	// harmless.
+	// ProvenReads: while the worker leads, its single reads run without a check if they are
+	// proven harmless.
 	ProvenReads bool
 }
 
-// Policy decides about a session, once, when Postgres has authenticated its client. The
-// request is as the client made it: Resource and Worker are empty if it names none. A
-// Policy must not block.
+// Policy decides about a session, once, after Postgres has authenticated its client. In the
+// request, Resource and Worker are empty if the client names none. A Policy must not block.
 type Policy func(fencing.JoinRequest) SessionPolicy
 
 // UnfencedMode says what a connection without a resource may do.
@@ -25,13 +24,13 @@ type UnfencedMode uint8
 const (
 	// UnfencedReadOnly lets it read; its writes are refused. The default.
 	UnfencedReadOnly UnfencedMode = iota
-	// UnfencedAllow relays it without any check: for migrations.
+	// UnfencedAllow relays it without any check, as migrations need it.
 	UnfencedAllow
-	// UnfencedRefuse ends it at startup.
+	// UnfencedRefuse refuses it at startup.
 	UnfencedRefuse
 )
 
-// Identity says who the worker is on a connection that names none.
+// Identity says which worker a connection belongs to if it names none.
 type Identity uint8
 
 const (

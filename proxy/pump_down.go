@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"time"
 
@@ -12,38 +13,38 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// maxServerMessage bounds a message of the server that must be whole before it
-// is understood: an error, mostly.
+// maxServerMessage bounds a message of the server that the machine can only take as a whole,
+// such as an error.
 const maxServerMessage = 16 << 20
 
-// downPump is the state of the goroutine that reads the server.
+// downPump is the state of the down pump, which reads from the server.
 type downPump struct {
 	x       *session
 	buf     []byte
-	have    int
+	have    int // length of what was read into buf
 	scratch []byte
 	plan    gate.Segments
-	events  []protocol.Event
+	events  []protocol.Event // of the step
 
-	taken bool // the machine has taken what follows; sending is held
+	taken bool // the step is to be carried out, and sending is held
 	step  downStep
 
-	readErr error // of a read by serve
+	readErr error // of the last read by serve
 }
 
-// downStep is what the machine made of some bytes: out is to be sent, then n
-// are done with.
+// downStep is what the machine made of the bytes in the buffer: out must be sent, and n is
+// how many bytes of the buffer are finished then.
 type downStep struct {
 	out []byte
 	n   int
 	err error
 }
 
-// down relays the server's bytes until the server or the client is gone.
-func (x *session) down(ctx context.Context) {
+// down relays the server's bytes until the server or the client has gone. early holds the
+// bytes that the startup has read ahead.
+func (x *session) down(ctx context.Context, early *bufio.Reader) {
 	d := &downPump{x: x, buf: make([]byte, firstBuffer)}
-	d.have, _ = x.fromServer.Read(d.buf[:x.fromServer.Buffered()])
-	x.fromServer = nil
+	d.have = rest(early, d.buf)
 	x.observer.Received(d.buf[:d.have])
 	for {
 		if d.have > 0 && !d.process(ctx) {
@@ -56,17 +57,17 @@ func (x *session) down(ctx context.Context) {
 			x.serverEnded()
 			return
 		}
-		if d.have == 0 { // the loop has sent all, and could not poke
-			x.poke()
+		if d.have == 0 { // serve has relayed everything, and could not wake the up pump
+			x.wakeUpPump()
 		}
 	}
 }
 
-// read waits for bytes of the server that are to be processed. Between two
-// sockets the loop does what it can by itself.
+// read waits for bytes from the server that this pump has to process. If neither side is
+// under TLS, serve relays what it can meanwhile.
 func (d *downPump) read() error {
 	x := d.x
-	if !x.loopMoves() {
+	if x.sockets == nil {
 		n, err := x.server.Read(d.buf[d.have:])
 		x.observer.Received(d.buf[d.have : d.have+n])
 		if d.have += n; n > 0 {
@@ -75,17 +76,18 @@ func (d *downPump) read() error {
 		return err
 	}
 	d.readErr = nil
-	if err := x.serverSocket.OnReadable(d.serve); err != nil {
+	if err := x.sockets.server.OnReadable(d.serve); err != nil {
 		return err
 	}
 	return d.readErr
 }
 
-// serve reads the server and sends on what it can without waiting. What it
-// cannot finish it leaves to the pump, as if that had come so far itself.
+// serve is called by the event loop when the server connection is readable. It reads and
+// relays without waiting. If it cannot finish, it reports false, and the pump continues from
+// the point that it has reached.
 func (d *downPump) serve() (stay bool) {
 	x := d.x
-	n, err := x.serverSocket.TryRead(d.buf[d.have:])
+	n, err := x.sockets.server.TryRead(d.buf[d.have:])
 	if err == netloop.ErrAgain {
 		return true
 	}
@@ -97,16 +99,16 @@ func (d *downPump) serve() (stay bool) {
 	if d.have == len(d.buf) || d.have > maxLoopBytes || !x.sending.TryLock() {
 		return false
 	}
-	if !x.mu.TryLock() { // the other pump is at work on something long
+	if !x.mu.TryLock() { // another goroutine is using the machine
 		x.sending.Unlock()
 		return false
 	}
-	d.takeLocked()
+	d.takeAndUnlock()
 	if d.step.err != nil || len(d.events) > 0 {
 		return false
 	}
 	if len(d.step.out) > 0 {
-		sent, err := x.clientSocket.TryWrite(d.step.out)
+		sent, err := x.sockets.client.TryWrite(d.step.out)
 		if sent < len(d.step.out) || err != nil {
 			d.step.out = d.step.out[sent:]
 			return false
@@ -114,12 +116,13 @@ func (d *downPump) serve() (stay bool) {
 	}
 	d.keep()
 	if !x.mu.TryLock() {
-		return false // the pump pokes
+		return false // this pump wakes the up pump instead
 	}
-	x.pokeLocked()
+	x.wakeUpPumpAndUnlock()
 	return true
 }
 
+// grow doubles the buffer. It reports false, and ends the session, if a message is too long.
 func (d *downPump) grow() bool {
 	if len(d.buf) >= maxServerMessage {
 		d.x.log.Error("session closed", zap.String("side", "server"), zap.Error(wire.ErrLength))
@@ -132,8 +135,7 @@ func (d *downPump) grow() bool {
 	return true
 }
 
-// process sends on what is in the buffer. It returns false when the session is
-// over.
+// process relays what is in the buffer. It reports false if the pump must end.
 func (d *downPump) process(ctx context.Context) bool {
 	err := d.relay(ctx)
 	d.audit()
@@ -147,46 +149,49 @@ func (d *downPump) process(ctx context.Context) bool {
 	return d.after(ctx)
 }
 
-// take gives the machine what is in the buffer. x.sending is held, until keep
-// is called. After a goodbye nothing is sent.
+// take gives the machine what is in the buffer, and records the step. The caller has locked
+// x.sending, which keep unlocks. Nothing is sent if the client has been told why its session
+// ends.
 func (d *downPump) take() {
 	d.x.mu.Lock()
-	d.takeLocked()
+	d.takeAndUnlock()
 }
 
-// takeLocked is take for who has locked x.mu, which it unlocks.
-func (d *downPump) takeLocked() {
+// takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
+func (d *downPump) takeAndUnlock() {
 	x := d.x
-	over := x.goodbye
+	told := x.life.told
 	d.plan.Reset(d.buf[:d.have])
 	d.step.n, d.events, d.step.err = x.m.FromServer(d.buf[:d.have], &d.plan)
 	for i := range d.events {
 		switch d.events[i].Kind {
 		case protocol.EventSuperseded:
-			x.goodbye = true // it is in the plan
+			x.life.claimTelling() // the plan tells the client
 		case protocol.EventUnregister:
-			x.registrationGone = make(chan struct{})
+			x.registration.beginDelete()
 		}
 	}
-	x.noteOwedLocked()
-	x.makeRoomLocked()
+	x.updatePending()
+	if x.pumps.room != nil && x.m.HasRoom() {
+		x.pumps.giveRoom()
+	}
 	x.mu.Unlock()
 	d.step.out, d.scratch = d.plan.Bytes(d.scratch)
-	if over {
+	if told {
 		d.step.out = nil
 	}
 	d.taken = true
 }
 
-// keep ends what take began, and moves what the machine left to the start of
-// the buffer.
+// keep ends the step that take began: it moves the bytes that the machine has left to the
+// start of the buffer, and unlocks x.sending.
 func (d *downPump) keep() {
 	d.have = copy(d.buf, d.buf[d.step.n:d.have])
 	d.taken = false
 	d.x.sending.Unlock()
 }
 
-// relay carries out the machine's plan for what is in the buffer.
+// relay carries out the step that serve has left, or takes one and carries it out.
 func (d *downPump) relay(ctx context.Context) error {
 	x := d.x
 	if !d.taken {
@@ -194,7 +199,7 @@ func (d *downPump) relay(ctx context.Context) error {
 		d.take()
 	}
 	defer d.keep()
-	tells := false
+	announces := false
 	for i := range d.events {
 		switch e := &d.events[i]; e.Kind {
 		case protocol.EventRefused:
@@ -202,12 +207,12 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventUnregister:
 			x.unregister(ctx)
 		case protocol.EventAnnounce:
-			tells = true
+			announces = true
 		}
 	}
 	var err error
 	switch out := d.step.out; {
-	case tells:
+	case announces:
 		err = x.announce(out)
 	case len(out) > 0:
 		err = x.toClient(out)
@@ -218,94 +223,29 @@ func (d *downPump) relay(ctx context.Context) error {
 	return err
 }
 
-// after acts on what ends the session, once its replies are sent.
+// after ends the session if an event says so, once the replies before it are sent. It reports
+// false if it has ended the session.
 func (d *downPump) after(ctx context.Context) bool {
 	x := d.x
 	for i := range d.events {
 		switch e := &d.events[i]; e.Kind {
 		case protocol.EventSuperseded:
-			x.cand.Advanced(ctx)
+			x.member.cand.Advanced(ctx)
 			_ = x.server.Close()
 			x.hangUp()
 			return false
 		case protocol.EventEnded:
-			x.fatal(ctx, e)
+			x.relayFatal(ctx, e)
 			return false
 		}
 	}
-	x.poke()
+	x.wakeUpPump()
 	return true
 }
 
-// poke wakes the other pump when it can end a session that drains.
-func (x *session) poke() {
-	x.mu.Lock()
-	x.pokeLocked()
-}
-
-// pokeLocked is poke for who has locked x.mu, which it unlocks.
-func (x *session) pokeLocked() {
-	poke := x.reading && (x.m.Replays() || x.draining && x.idleLocked())
-	x.mu.Unlock()
-	if poke {
-		_ = x.client.SetReadDeadline(aLongTimeAgo)
-	}
-}
-
+// toClient writes out to the client. Its caller holds x.sending, or sends the last message.
 func (x *session) toClient(out []byte) error {
 	defer while(&x.active.writing)()
 	_, err := x.client.Write(out)
 	return err
-}
-
-// announce sends a reply that tells the client an epoch. Told is the connection
-// only if nothing of the client's is pending: then every byte that arrives from
-// now on was written by someone who may know. Otherwise the next quiet moment
-// tells.
-func (x *session) announce(out []byte) error {
-	x.mu.Lock()
-	if x.upOver || !x.m.Quiet() {
-		x.mu.Unlock()
-		return x.toClient(out)
-	}
-	t := &announcement{quiet: make(chan bool, 1), sent: make(chan struct{})}
-	x.announcement = t
-	if x.reading {
-		_ = x.client.SetReadDeadline(aLongTimeAgo)
-	}
-	x.mu.Unlock()
-	defer close(t.sent)
-	if <-t.quiet {
-		x.mu.Lock()
-		x.m.Announced()
-		x.mu.Unlock()
-	}
-	return x.toClient(out)
-}
-
-func (x *session) unregister(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
-	defer cancel()
-	x.observer.Unregistered()
-	x.mu.Lock()
-	note := x.registration
-	x.mu.Unlock()
-	err := x.cand.Fence().UnregisterBackend(ctx, note)
-	if err != nil {
-		x.log.Warn("registry note not deleted", zap.Error(err))
-	}
-	x.mu.Lock()
-	x.registrationStuck = x.registrationStuck || err != nil
-	close(x.registrationGone)
-	x.registrationGone = nil
-	x.mu.Unlock()
-}
-
-// makeRoomLocked lets up go on when the server has answered enough, or answers
-// no more.
-func (x *session) makeRoomLocked() {
-	if x.room != nil && (x.downEnded || x.m.HasRoom()) {
-		close(x.room)
-		x.room = nil
-	}
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"net"
@@ -13,30 +14,30 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// firstBuffer is the size of a pump's buffer: one read.
+// firstBuffer is the size in bytes of a pump's buffer at first, which bounds one read.
 const firstBuffer = 16 << 10
 
-// maxLoopBytes bounds what the event loop gives the machine at once, so that
-// nobody's long message keeps it from the others.
+// maxLoopBytes bounds how many bytes the event loop gives a machine at once, so that one
+// long message does not delay the other sessions.
 const maxLoopBytes = 4 * firstBuffer
 
-// upPump is the state of the goroutine that reads the client.
+// upPump is the state of the up pump, which reads from the client.
 type upPump struct {
 	x       *session
 	buf     []byte
-	have    int
+	have    int // length of what was read into buf
 	scratch []byte
 	plan    gate.Plan
 
-	off   int  // of what the machine has not taken yet
-	taken bool // the machine has taken what follows, and it is to be carried out
+	off   int  // of the first byte in buf that is not finished
+	taken bool // the step is to be carried out
 	step  upStep
 
-	readErr error // of a read by serve
+	readErr error // of the last read by serve
 }
 
-// upStep is what the machine made of some bytes: n are done with once out and
-// rest are sent; need or err say what comes then.
+// upStep is what the machine made of the bytes from off on: out and rest must be sent, and n
+// is how many of the bytes are finished then. need or err say what comes next.
 type upStep struct {
 	out  []byte
 	rest [][]byte
@@ -45,12 +46,11 @@ type upStep struct {
 	err  error
 }
 
-// up relays the client's bytes until the client or the server is gone. orderly
-// says that the client said Terminate.
-func (x *session) up(ctx context.Context) (orderly bool) {
+// up relays the client's bytes until the client or the server has gone. early holds the bytes
+// that the startup has read ahead. orderly says that the client has sent Terminate.
+func (x *session) up(ctx context.Context, early *bufio.Reader) (orderly bool) {
 	u := &upPump{x: x, buf: make([]byte, firstBuffer)}
-	u.have, _ = x.fromClient.Read(u.buf[:x.fromClient.Buffered()])
-	x.fromClient = nil
+	u.have = rest(early, u.buf)
 	if u.have > 0 {
 		x.active.reads.Add(1)
 	}
@@ -65,42 +65,41 @@ func (x *session) up(ctx context.Context) (orderly bool) {
 	}
 }
 
-// read waits for bytes of the client that are to be processed. In between it
-// answers the other pump's question whether anything is pending, and ends a
-// session that drains.
+// read waits for bytes from the client that this pump has to process. Meanwhile it answers
+// the down pump's question whether bytes of the client are pending, and ends a draining
+// session that has reached a safe point.
 func (u *upPump) read() error {
 	x := u.x
 	for {
 		x.mu.Lock()
-		if x.over {
+		switch phase := x.life.phase(); {
+		case phase == phaseEnding:
 			x.mu.Unlock()
 			return net.ErrClosed
-		}
-		if x.draining && x.idleLocked() {
+		case phase == phaseDraining && x.m.AtRest():
 			x.mu.Unlock()
-			x.say(adminShutdown)
+			x.end(adminShutdown)
 			return net.ErrClosed
-		}
-		if x.m.Replays() {
+		case x.m.Replays():
 			x.mu.Unlock()
 			return nil
 		}
-		t := x.asked()
-		x.reading = t == nil
+		question := x.pumps.takeQuestion()
+		x.pumps.reading = question == nil
 		x.mu.Unlock()
-		if t != nil {
-			t.answer(u.have == 0 && x.client.Unread() == 0)
+		if question != nil {
+			question.answer(u.have == 0 && x.client.Unread() == 0)
 			continue
 		}
 
 		some, err := u.await()
 
 		x.mu.Lock()
-		x.reading = false
-		t = x.asked()
+		x.pumps.reading = false
+		question = x.pumps.takeQuestion()
 		x.mu.Unlock()
-		if t != nil {
-			t.answer(!some && u.have == 0 && err != nil && x.client.Unread() == 0)
+		if question != nil {
+			question.answer(!some && u.have == 0 && err != nil && x.client.Unread() == 0)
 		}
 		if some {
 			return nil
@@ -108,7 +107,7 @@ func (u *upPump) read() error {
 		var timeout net.Error
 		if !errors.As(err, &timeout) || !timeout.Timeout() {
 			if x.retries() {
-				return nil // and then the end is read again
+				return nil // the end of input is read again after that
 			}
 			return err
 		}
@@ -116,10 +115,10 @@ func (u *upPump) read() error {
 	}
 }
 
-// await returns when there is something to process. Between two sockets the
-// loop does what it can by itself.
+// await waits for bytes from the client, and reports whether there are some to process. If
+// neither side is under TLS, serve relays what it can meanwhile.
 func (u *upPump) await() (some bool, err error) {
-	if !u.x.loopMoves() {
+	if u.x.sockets == nil {
 		n, err := u.x.client.Read(u.buf[u.have:])
 		u.have += n
 		if n > 0 {
@@ -128,16 +127,17 @@ func (u *upPump) await() (some bool, err error) {
 		return n > 0, err
 	}
 	u.readErr = nil
-	if err := u.x.clientSocket.OnReadable(u.serve); err != nil {
+	if err := u.x.sockets.client.OnReadable(u.serve); err != nil {
 		return false, err
 	}
 	return u.readErr == nil, u.readErr
 }
 
-// serve reads the client and sends on what it can without waiting. What it
-// cannot finish it leaves to the pump, as if that had come so far itself.
+// serve is called by the event loop when the client's connection is readable. It reads and
+// relays without waiting. If it cannot finish, it reports false, and the pump continues from
+// the point that it has reached.
 func (u *upPump) serve() (stay bool) {
-	n, err := u.x.clientSocket.TryRead(u.buf[u.have:])
+	n, err := u.x.sockets.client.TryRead(u.buf[u.have:])
 	if err == netloop.ErrAgain {
 		return true
 	}
@@ -146,12 +146,12 @@ func (u *upPump) serve() (stay bool) {
 	}
 	u.have += n
 	u.x.active.reads.Add(1)
-	if u.have == len(u.buf) || u.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeLocked() {
+	if u.have == len(u.buf) || u.have > maxLoopBytes || !u.x.mu.TryLock() || !u.takeAndUnlock() {
 		return false
 	}
 	sent := 0
 	if len(u.step.out) > 0 {
-		sent, err = u.x.serverSocket.TryWrite(u.step.out)
+		sent, err = u.x.sockets.server.TryWrite(u.step.out)
 	}
 	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != protocol.NeedMore && u.step.need != protocol.NeedNothing {
 		u.step.out = u.step.out[sent:]
@@ -163,39 +163,30 @@ func (u *upPump) serve() (stay bool) {
 	return true
 }
 
-// loopMoves reports whether the loop can move bytes between the two sides.
-func (x *session) loopMoves() bool { return x.clientSocket != nil && x.serverSocket != nil }
-
-// idleLocked reports a safe point: nothing owed, no transaction, no part of a
-// message in hand.
-func (x *session) idleLocked() bool {
-	return x.m.AtRest()
-}
-
-// take gives the machine what is in the buffer. It reports false, and does
-// nothing, when the session was superseded.
+// take gives the machine what is in the buffer, and records the step. It reports false, and
+// does nothing, if the session is superseded.
 func (u *upPump) take() bool {
 	u.x.mu.Lock()
-	return u.takeLocked()
+	return u.takeAndUnlock()
 }
 
-// takeLocked is take for who has locked x.mu, which it unlocks.
-func (u *upPump) takeLocked() bool {
+// takeAndUnlock is take for a caller that holds x.mu. It releases x.mu.
+func (u *upPump) takeAndUnlock() bool {
 	x, in := u.x, u.buf[u.off:u.have]
-	if x.superseded.Load() {
+	if x.isSuperseded() {
 		x.mu.Unlock()
 		return false
 	}
-	if t := x.asked(); t != nil {
-		t.answer(false)
+	if q := x.pumps.takeQuestion(); q != nil {
+		q.answer(false)
 	}
 	u.plan.Reset(in)
 	u.step.n, u.step.need, u.step.err = x.m.FromClient(in, &u.plan)
-	x.noteOwedLocked()
-	t := x.asked()
+	x.updatePending()
+	q := x.pumps.takeQuestion()
 	x.mu.Unlock()
-	if t != nil {
-		t.answer(false) // before what may block
+	if q != nil {
+		q.answer(false) // before anything that may block
 	}
 	u.step.out, u.step.rest, u.scratch = u.plan.Parts(u.scratch)
 	if err := u.observe(); err != nil {
@@ -205,7 +196,7 @@ func (u *upPump) takeLocked() bool {
 	return true
 }
 
-// observe shows the observer what is about to be sent.
+// observe shows the step to the session's observer before it is sent.
 func (u *upPump) observe() error {
 	if err := u.x.observer.Sent(u.step.out); err != nil {
 		return err
@@ -218,7 +209,8 @@ func (u *upPump) observe() error {
 	return nil
 }
 
-// process sends on what is in the buffer, as far as it goes.
+// process relays what is in the buffer, as far as it is complete. done says that the pump must
+// end, orderly that the client has sent Terminate.
 func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	x := u.x
 	for {
@@ -235,11 +227,11 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 		switch need, err := u.step.need, u.step.err; {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
-			x.mu.Lock()
-			if x.parting = protocolError("%s", err); errors.Is(err, protocol.ErrBug) {
-				x.parting = protocol.BugRefusal
+			reason := protocolError("%s", err)
+			if errors.Is(err, protocol.ErrBug) {
+				reason = protocol.BugRefusal
 			}
-			x.mu.Unlock()
+			x.stopReading(reason)
 			return true, false
 		case need == protocol.NeedTerminal:
 			return true, true
@@ -256,12 +248,12 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 	}
 }
 
-// toServer writes out, and then the segments in rest.
+// toServer writes out to the server, and then the segments in rest.
 func (x *session) toServer(out []byte, rest [][]byte) error {
 	if len(out) == 0 && len(rest) == 0 {
 		return nil
 	}
-	defer while(&x.active.sending)()
+	defer while(&x.active.busy)()
 	_, err := x.server.Write(out)
 	for i := 0; i < len(rest) && err == nil; i++ {
 		_, err = x.server.Write(rest[i])
@@ -269,10 +261,10 @@ func (x *session) toServer(out []byte, rest [][]byte) error {
 	return err
 }
 
-// keep moves what was not sent to the start of the buffer, and makes room for
-// the rest of the message in hand. A length that was only claimed costs
-// nothing: the buffer grows with what has come, and to the whole once a quarter
-// has.
+// keep moves the bytes that are not finished to the start of the buffer, and makes room for
+// the rest of an incomplete message. A client cannot make the proxy allocate memory by
+// claiming a length: the buffer grows with what has arrived, and gets the size of the whole
+// message only when a quarter of it has arrived.
 func (u *upPump) keep() {
 	u.have = copy(u.buf, u.buf[u.off:u.have])
 	u.off = 0
@@ -286,21 +278,21 @@ func (u *upPump) keep() {
 	}
 }
 
-// serverGone ends the session when the server takes no more. What it still
-// said, its reason among it, is relayed by the other pump; whether the session
-// was superseded is known when that has ended, and not after the membership is
-// over.
+// serverGone ends the session when the server accepts no more bytes. The down pump relays
+// what the server has still sent, which may contain its reason. Only when the down pump has
+// ended is it known whether the session is superseded, so serverGone waits for that before
+// the membership ends. in is what the client has sent.
 func (u *upPump) serverGone(in []byte) (done, orderly bool) {
-	u.x.upEnds()
+	u.x.stopReading(nil)
 	<-u.x.downGone
-	if u.x.superseded.Load() {
+	if u.x.isSuperseded() {
 		u.refuseSuperseded(in)
 	}
 	return true, false
 }
 
-// refuseSuperseded answers the client's next use of a connection whose
-// candidacy is over. Its goodbye is not answered.
+// refuseSuperseded tells the client that its candidacy is over, when it uses the connection
+// again. in is what the client has sent. A Terminate gets no answer.
 func (u *upPump) refuseSuperseded(in []byte) {
 	if len(in) > 0 && in[0] == 'X' {
 		return
@@ -308,5 +300,5 @@ func (u *upPump) refuseSuperseded(in []byte) {
 	u.x.mu.Lock()
 	text, write := u.x.m.Attempt(in)
 	u.x.mu.Unlock()
-	u.x.saySuperseded(text, write)
+	u.x.endSuperseded(text, write)
 }

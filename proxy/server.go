@@ -16,37 +16,37 @@ import (
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
-// maxOverflow bounds the clients that are heard out at once when there are
-// MaxConnections: one may want to cancel a statement, and to understand why it
-// is refused a client must have been asked for nothing it waits for.
-// overflowTimeout bounds how long.
+// maxOverflow bounds the number of clients beyond MaxConnections whose startup packets are
+// read at one time. Such a client may want to cancel a statement, and it cannot read a
+// refusal while it waits for the answer to its SSLRequest. overflowTimeout bounds how long
+// the proxy waits for their startup packets.
 const (
 	maxOverflow     = 100
 	overflowTimeout = time.Second
 )
 
-// cacheBytes bounds the cache of analysed texts, shared by all sessions.
+// cacheBytes bounds the cache of analyzed texts, which all sessions share.
 const cacheBytes = 32 << 20
 
-// Server accepts clients and relays them to Postgres, fenced.
+// Server accepts clients and relays each one to Postgres under its fence.
 type Server struct {
 	cfg   Config
 	cache *sqltext.Cache
-	// analyze analyzes a text too long for the machine; it may take a while.
+	// analyze analyzes a text that is too long for the machine. That may take half a second.
 	analyze  func(sql string, s sqltext.Settings) *sqltext.Text
-	parsing  *fairQueue // of those who have a long text analyzed
+	parsing  *fairQueue // for calls of analyze
 	keys     cancelKeys
 	ctx      context.Context // of every connection; Close ends it
 	stop     context.CancelFunc
 	loops    *netloop.Loops
 	crews    *crews
 	audit    *auditQueue
-	slots    chan struct{} // of MaxConnections
-	overflow chan struct{} // of clients beyond them
+	slots    chan struct{} // holds one element for each client, at most MaxConnections
+	overflow chan struct{} // the same for clients beyond MaxConnections
 
 	mu struct {
 		sync.Mutex
-		conns    map[netloop.Conn]struct{} // of clients, to be closed by Close
+		conns    map[netloop.Conn]struct{} // of clients; Close closes them
 		sessions map[*session]struct{}
 		draining bool
 		closed   bool
@@ -54,8 +54,8 @@ type Server struct {
 	wg sync.WaitGroup
 }
 
-// NewServer checks cfg and returns a server that Serve starts. Close frees what
-// it has.
+// NewServer checks cfg and returns a server, which Serve starts. Close frees its resources,
+// whether or not it was started.
 func NewServer(cfg Config) (*Server, error) {
 	if err := cfg.setDefaults(); err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case err != nil: // out of descriptors, mostly: go on when some are free
+		case err != nil: // mostly too few descriptors: try again when some may be free
 			s.cfg.Logger.Warn("accept failed", zap.Error(err))
 			select {
 			case <-time.After(backoff):
@@ -102,6 +102,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	}
 }
 
+// accept waits for a connection and hands it to an event loop.
 func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 	conn, err := ln.Accept()
 	if err != nil {
@@ -110,7 +111,7 @@ func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 	return s.loops.Pick().Adopt(conn)
 }
 
-// begin starts the goroutine of one connection.
+// begin starts the goroutine that serves one connection.
 func (s *Server) begin(conn netloop.Conn) {
 	ctx := s.ctx
 	s.mu.Lock()
@@ -145,6 +146,7 @@ func (s *Server) begin(conn netloop.Conn) {
 	}()
 }
 
+// end closes a connection and forgets it.
 func (s *Server) end(conn netloop.Conn) {
 	_ = conn.Close()
 	s.mu.Lock()
@@ -161,9 +163,9 @@ var (
 	adminShutdown = &fencing.Refusal{SQLState: "57P01", Message: "terminating connection due to administrator command"}
 )
 
-// Shutdown ends each session at its next safe point: nothing owed, no
-// transaction open. It returns when all have ended, or with ctx's error. Call
-// it when Serve has returned, and Close after it.
+// Shutdown ends each session at its next safe point, where no reply is pending and no
+// transaction is open. It returns when all sessions have ended, or with ctx's error. Call it
+// after Serve has returned, and call Close after it.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.draining = true
@@ -192,8 +194,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close ends what is left and returns when it has ended, and when the auditors were told
-// of every refused statement.
+// Close ends all sessions. It returns when they have ended and the auditors have received
+// every refused statement.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.mu.draining = true
@@ -219,6 +221,7 @@ func (s *Server) Close() {
 	}
 }
 
+// register adds a session, so that Shutdown and Close end it.
 func (s *Server) register(x *session) (draining bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,10 +235,10 @@ func (s *Server) unregister(x *session) {
 	delete(s.mu.sessions, x)
 }
 
-// handle is one connection's story from its first byte to its last.
+// handle serves one connection from its first byte to its last.
 func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 	until := time.Now().Add(s.cfg.StartupTimeout)
-	client, start, cancel, err := s.hear(conn, s.cfg.StartupTimeout)
+	client, start, cancel, err := s.readRequest(conn, s.cfg.StartupTimeout)
 	defer client.Close()
 	switch {
 	case err != nil:
@@ -248,9 +251,10 @@ func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 	}
 }
 
-// handleExcess is the story of a connection for which there is no room.
+// handleExcess serves a connection beyond MaxConnections: it forwards a cancel request, and
+// refuses everything else.
 func (s *Server) handleExcess(ctx context.Context, conn netloop.Conn) {
-	client, _, cancel, err := s.hear(conn, min(overflowTimeout, s.cfg.StartupTimeout))
+	client, _, cancel, err := s.readRequest(conn, min(overflowTimeout, s.cfg.StartupTimeout))
 	defer client.Close()
 	switch {
 	case cancel != nil:
@@ -263,8 +267,9 @@ func (s *Server) handleExcess(ctx context.Context, conn netloop.Conn) {
 	linger(client)
 }
 
-// hear reads what the client wants. client is conn, or TLS over it.
-func (s *Server) hear(conn netloop.Conn, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
+// readRequest reads whether the client wants a session or a cancel. client is conn, or TLS on
+// top of it.
+func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
 	s.mu.Lock()
 	draining := s.mu.draining
 	if !draining {

@@ -15,43 +15,43 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// maxStartupPacket is the limit of a startup packet with its length
-// (MAX_STARTUP_PACKET_LENGTH does not count that).
+// maxStartupPacket bounds a startup packet in bytes, including its length field
+// (MAX_STARTUP_PACKET_LENGTH does not count that field).
 const maxStartupPacket = 10004
 
-// startup is what a client's startup packet says.
+// startup is the content of a client's startup packet.
 type startup struct {
 	version uint32
-	params  []string // name, value, …: what goes to the server
-	// user and database are the names that the server looks up, not all that the
-	// client said: a longer one is no other database, and gets no other lease.
+	params  []string // name, value, …: those that the server gets
+	// user and database are cut to the length of a name, as the server does: two names that
+	// differ only after that mean one database, and get one lease.
 	user, database string
 	own            ownParams
 }
 
-// ownParams are the fencepost.* parameters, which the server never sees.
+// ownParams are the fencepost.* parameters, which are not sent to the server.
 type ownParams struct {
 	resource, worker string
 	campaign         fencing.CampaignMode
 	workerTimeout    time.Duration
 }
 
-// cancelRequest is a client's wish to cancel the statement of another
-// connection.
+// cancelRequest is a client's request to cancel the statement of another connection.
 type cancelRequest struct {
 	pid    uint32
 	secret []byte
 }
 
-// startupReader is the part of a connection before its session: it reads packets
-// until the one that begins a session or asks for a cancel.
+// startupReader reads the packets of a new connection, until the one that begins a session
+// or requests a cancel.
 type startupReader struct {
 	tls  *pgtls.Clients
-	conn link // as it came, or under TLS when the client asked for that
+	conn link // as it was accepted, or under TLS after the client has asked for that
 }
 
-// read never reads past a packet's end: what follows an SSLRequest would not be
-// the client's own words (CVE-2021-3935).
+// read returns the client's startup packet or its cancel request. It never reads past the
+// end of a packet, because bytes in the clear after an SSLRequest need not come from the
+// client (CVE-2021-3935).
 func (r *startupReader) read() (*startup, *cancelRequest, error) {
 	var first [1]byte
 	if _, err := io.ReadFull(r.conn, first[:]); err != nil {
@@ -87,7 +87,7 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 				return nil, nil, err
 			}
 		case code == wire.CancelRequestCode && len(body) < 8:
-			return nil, &cancelRequest{}, nil // nobody's key: like any wrong one it is not answered
+			return nil, &cancelRequest{}, nil // too short for any key: like a wrong key it gets no answer
 		case code == wire.CancelRequestCode:
 			return nil, &cancelRequest{pid: binary.BigEndian.Uint32(body), secret: body[4:]}, nil
 		case code>>16 == 3:
@@ -112,7 +112,7 @@ func (r *startupReader) decline(request string) error {
 	return nil
 }
 
-// negotiate answers an SSLRequest.
+// negotiate answers an SSLRequest. It reports whether conn is now under TLS.
 func (r *startupReader) negotiate() (secured bool, err error) {
 	const request = "SSL request"
 	if r.tls == nil {
@@ -141,11 +141,12 @@ func earlyBytes(request string) *fencing.Refusal {
 	}
 }
 
-// errPacketLength is not told to the client, by Postgres neither: a driver whose
-// user leaves before it began sends a Terminate first, and expects no answer.
+// errPacketLength closes the connection without an answer, as Postgres does: a driver that
+// gives up before its startup packet sends a Terminate instead, and expects no answer.
 var errPacketLength = errors.New("invalid length of startup packet")
 
-// readPacket reads one packet without a type byte. had is what was read of it.
+// readPacket reads one packet, which has no type byte. had is the part of it that was
+// already read.
 func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error) {
 	var length [4]byte
 	if _, err := io.ReadFull(conn, length[copy(length[:], had):]); err != nil {
@@ -160,11 +161,12 @@ func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error)
 	return binary.BigEndian.Uint32(packet), packet[4:], err
 }
 
-// protocolError is a refusal before there is a session.
+// protocolError returns the refusal of a client that has violated the protocol.
 func protocolError(format string, args ...any) *fencing.Refusal {
 	return &fencing.Refusal{SQLState: "08P01", Message: fmt.Sprintf(format, args...)}
 }
 
+// parseStartup reads the body of a startup packet.
 func parseStartup(version uint32, body []byte) (*startup, error) {
 	s := &startup{version: version, own: ownParams{workerTimeout: -1}}
 	for {
@@ -196,6 +198,7 @@ func parseStartup(version uint32, body []byte) (*startup, error) {
 	return s, nil
 }
 
+// add takes one parameter.
 func (s *startup) add(name, value string) error {
 	switch {
 	case name == "user":
@@ -221,7 +224,7 @@ func (s *startup) add(name, value string) error {
 	return nil
 }
 
-// refuse sends r as a FATAL error to a client that has no session yet.
+// refuse sends err as a FATAL error if it is a *Refusal, and nothing otherwise.
 func refuse(conn net.Conn, err error) {
 	var r *fencing.Refusal
 	if !errors.As(err, &r) {

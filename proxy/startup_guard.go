@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// Why a startup was ended before it was done.
+// The causes that end a startup early.
 var (
 	errStartupLate = errors.New("the startup took too long")
 	errClientGone  = errors.New("the client has gone")
@@ -20,24 +20,23 @@ var (
 // request.
 var errNoAnswer = errors.New("no answer to the authentication request")
 
-// goneWait is how long a startup goes on when the client has sent all it will.
-// That need not be its end: it may have said everything at once, and read on. A
-// server that answers at all has answered by then.
+// goneWait is how long a startup continues after the client has ended its output. The client
+// may have sent everything at once and may still read the replies. A server that answers at
+// all has answered by then.
 const goneWait = time.Second
 
-// startupGuard bounds a session's startup, from the client's first byte to the
-// first ReadyForQuery, without the time in which the client waits for the lease.
-// Its context ends when the time is over, when the client has gone, or with its
-// parent.
+// startupGuard bounds a session's startup, from the client's first byte to the first
+// ReadyForQuery, without the time in which the client waits for the lease. Its context ends
+// when that time is over, when the client has gone, or with its parent.
 type startupGuard struct {
 	context.Context
 	stop  func()
 	timer *time.Timer
 	until time.Time
-	left  time.Duration // while it is paused
+	left  time.Duration // until the end; valid while the guard is paused
 }
 
-// guardStartup begins to guard a startup that must be over at until.
+// guardStartup returns the guard of a startup that must be over at until.
 func guardStartup(parent context.Context, client link, until time.Time) *startupGuard {
 	timed, cancel := context.WithCancelCause(parent)
 	ctx, stop := untilGone(timed, client, goneWait, errClientGone)
@@ -47,20 +46,21 @@ func guardStartup(parent context.Context, client link, until time.Time) *startup
 	return g
 }
 
-// pause stops the clock until resume.
+// pause stops the clock until resume is called.
 func (g *startupGuard) pause() {
 	g.timer.Stop()
 	g.left = time.Until(g.until)
 }
 
+// resume restarts the clock with the time that was left.
 func (g *startupGuard) resume() {
 	g.until = time.Now().Add(g.left)
 	g.timer.Reset(g.left)
 }
 
-// wake ends what waits for one of the connections when the guard's context ends.
-// unwake stops that, and reports whether it came in time. If not, all was ended when it
-// returns.
+// wake ends the blocked reads and writes of the connections when the guard's context ends.
+// unwake cancels that, and reports whether it did so in time. If not, it returns after wake
+// has set the deadlines.
 func (g *startupGuard) wake(conns ...net.Conn) (unwake func() bool) {
 	done := make(chan struct{})
 	stop := context.AfterFunc(g, func() {
@@ -73,13 +73,13 @@ func (g *startupGuard) wake(conns ...net.Conn) (unwake func() bool) {
 		if stop() {
 			return true
 		}
-		<-done // or it would end the write that tells the client why
+		<-done // or wake would also end the write that tells the client why
 		return false
 	}
 }
 
-// untilGone returns a context that ends, by cause, when the peer has sent all it
-// will and wait is over. stop ends it, and frees what it has.
+// untilGone returns a context that ends, with the cause, when the peer has ended its output
+// and wait has passed since. stop ends the context and its goroutine.
 func untilGone(parent context.Context, peer link, wait time.Duration, cause error) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	done := make(chan struct{})
@@ -99,19 +99,19 @@ func untilGone(parent context.Context, peer link, wait time.Duration, cause erro
 	return ctx, func() { cancel(nil); <-done }
 }
 
-// serverLate is what a client is told when the server did not answer in time.
+// serverLate is the refusal of a client whose server did not answer in time.
 var serverLate = &fencing.Refusal{
 	SQLState: "08006", Message: "Postgres did not answer in time",
 	Hint: "See whether Postgres answers, and startup_timeout in Fencepost's configuration.",
 }
 
-// refusalOf returns what the client of a startup that ended by err is to be
-// told, errOver for nothing.
+// refusalOf returns the error that the client of a startup gets if the startup ended with
+// err, or errOver if it gets none.
 func (x *session) refusalOf(err error, guard context.Context) error {
 	switch cause := context.Cause(guard); {
-	case x.isDraining():
+	case x.life.phase() > phaseServing: // the proxy shuts down
 		return shuttingDown
-	case x.superseded.Load():
+	case x.isSuperseded():
 		return x.supersededRefusal()
 	case errors.Is(cause, errClientGone):
 		return errOver

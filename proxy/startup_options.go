@@ -35,6 +35,7 @@ func refuseReplication(value string) error {
 // maxName bounds the names of resources and workers, in bytes.
 const maxName = 200
 
+// set takes one fencepost.* parameter. Its error is a *Refusal.
 func (o *ownParams) set(name, value string) error {
 	bad := func(hint string) error {
 		return &fencing.Refusal{
@@ -83,10 +84,10 @@ func (o *ownParams) set(name, value string) error {
 	return nil
 }
 
-// splitOptions takes the fencepost.* settings out of the options parameter, as
-// PostgreSQL's pg_split_opts would read it: words divided by white space, a
-// backslash escapes the next byte; -c name=value, -cname=value, --name=value.
-// kept is the rest, its bytes unchanged.
+// splitOptions separates the fencepost.* settings from the rest of the parameter options. It
+// reads the parameter as PostgreSQL's pg_split_opts does: white space separates words, a
+// backslash escapes the next byte, and a setting has the form -c name=value, -cname=value or
+// --name=value. own is name, value, …; kept is the rest, with its bytes unchanged.
 func splitOptions(options string) (kept string, own []string) {
 	words := optionWords(options)
 	var keep []string
@@ -118,8 +119,10 @@ func splitOptions(options string) (kept string, own []string) {
 	return strings.Join(keep, " "), own
 }
 
+// optionWord is a word of the parameter options, as it was sent and without its escapes.
 type optionWord struct{ raw, text string }
 
+// optionWords splits the parameter options.
 func optionWords(s string) []optionWord {
 	var words []optionWord
 	for i := 0; i < len(s); {

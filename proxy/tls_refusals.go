@@ -9,8 +9,8 @@ import (
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
-// admit says whether a client may begin a session over conn, as far as TLS is
-// concerned.
+// admit returns why the TLS settings do not let a client begin a session over conn, or nil if
+// they do.
 func (s *Server) admit(conn link, start *startup) error {
 	switch err := s.cfg.TLS.Admit(conn, start.user); {
 	case errors.Is(err, pgtls.ErrInTheClear):
@@ -27,7 +27,8 @@ func (s *Server) admit(conn link, start *startup) error {
 	}
 }
 
-// plainRefusal is what Postgres says where only hostssl lines would match.
+// plainRefusal returns the error of Postgres for a client without TLS for which pg_hba.conf
+// has only hostssl lines.
 func plainRefusal(conn net.Conn, start *startup) error {
 	host, _, err := net.SplitHostPort(conn.RemoteAddr().String())
 	if err != nil {
@@ -41,8 +42,8 @@ func plainRefusal(conn net.Conn, start *startup) error {
 	}
 }
 
-// unboundRefusal is what the server would say of a client that misses channel
-// binding, and what can be done.
+// unboundRefusal is the server's error for a client that insists on channel binding, and says
+// what can be done.
 var unboundRefusal = &fencing.Refusal{
 	SQLState: "08P01", Message: "SCRAM channel binding negotiation error",
 	Detail: "The client supports SCRAM channel binding, and so does the server, but Fencepost stands between them with a certificate of its own.",

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -13,7 +14,7 @@ import (
 func TestAuditLineHasAllFieldsAndNoLiteral(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
-	_, audit, err := newLogger(LogConfig{Level: "error", Format: "console"}, log)
+	_, audit, err := newLogger(config.Log{Level: "error", Format: "console"}, log)
 	if err != nil {
 		t.Fatal(err)
 	}

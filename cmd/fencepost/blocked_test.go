@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -18,7 +19,7 @@ func TestABlockedTakeoverSaysSoAtOnce(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t) // max_prepared_transactions is 10
 	db := s.Database(t)
-	r := startServing(t, s, func(c *Config) { c.Lease.Grace = Duration(10 * time.Minute) })
+	r := startServing(t, s, func(c *config.Config) { c.Lease.Grace = config.Duration(10 * time.Minute) })
 	leader := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=first")
 	gid := "left behind in " + db
 	s.Exec(t, pgtest.App, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1')", "PREPARE TRANSACTION '"+gid+"'")

@@ -12,55 +12,10 @@ import (
 	"testing"
 	"time"
 
-	"go.yaml.in/yaml/v3"
-
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
-
-// TestComposeFileUsesKnownSettings detects variables in docker-compose.yml that are not
-// settings.
-func TestComposeFileUsesKnownSettings(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docker-compose.yml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var compose struct {
-		Services map[string]struct {
-			Command     []string
-			Environment map[string]string
-			Volumes     []string
-		}
-	}
-	if err := yaml.Unmarshal(text, &compose); err != nil {
-		t.Fatal(err)
-	}
-	known := map[string]bool{"FENCEPOST_DSN": true}
-	for _, s := range new(NewConfig()).settings() {
-		known[s.env()] = true
-	}
-	found := 0
-	for name, service := range compose.Services {
-		for variable := range service.Environment {
-			if strings.HasPrefix(variable, "FENCEPOST_") {
-				found++
-				if !known[variable] {
-					t.Errorf("service %s sets %s, which is not a setting", name, variable)
-				}
-			}
-		}
-		for _, volume := range service.Volumes {
-			path, _, _ := strings.Cut(volume, ":")
-			if _, err := os.Stat(filepath.Join("..", "..", path)); err != nil {
-				t.Errorf("service %s: %v", name, err)
-			}
-		}
-	}
-	if found == 0 || len(compose.Services) != 6 {
-		t.Errorf("found %d settings in %d services", found, len(compose.Services))
-	}
-}
 
 // exampleWorker is examples/worker.sh as a process group, with its output.
 type exampleWorker struct {
@@ -123,8 +78,8 @@ func TestExampleWorkersTakeOver(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE charges (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())")
-	r := startServing(t, s, func(c *Config) {
-		c.Lease.WorkerTimeout, c.Lease.Grace = Duration(2*time.Second), Duration(200*time.Millisecond)
+	r := startServing(t, s, func(c *config.Config) {
+		c.Lease.WorkerTimeout, c.Lease.Grace = config.Duration(2*time.Second), config.Duration(200*time.Millisecond)
 	})
 	first := startExampleWorker(t, r, db, "worker-a")
 	eventually(t, "the first worker to write", func() bool { return first.wrote() > 0 })
@@ -160,11 +115,11 @@ func TestExampleWorkersTakeOver(t *testing.T) {
 func (r *running) rolesOf(t *testing.T, db string) string {
 	t.Helper()
 	var b strings.Builder
-	for _, v := range resourceViews(r.elections.Resources(), r.metrics) {
-		for _, w := range v.Workers {
-			name, _, _ := strings.Cut(w.Worker, ":")
+	for _, v := range r.elections.Resources() {
+		for _, c := range v.Candidacies {
+			name, _, _ := strings.Cut(c.Worker, ":")
 			if v.Database == db {
-				fmt.Fprintf(&b, "%s:%s ", name, w.Role)
+				fmt.Fprintf(&b, "%s:%s ", name, c.Status.Role)
 			}
 		}
 	}

@@ -9,10 +9,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-func (r *running) view(t *testing.T, db, resource string) (v ResourceView) {
+func (r *running) view(t *testing.T, db, resource string) (v admin.ResourceView) {
 	t.Helper()
 	_, body := r.ask(t, "/v1/resources/"+db+"/"+resource)
 	if err := json.Unmarshal([]byte(body), &v); err != nil {
@@ -29,7 +31,7 @@ func TestAFalseAlarmIsShownAndIsTheWorkersOwn(t *testing.T) {
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
 	const timeout = 250 * time.Millisecond
-	r := startServing(t, s, func(c *Config) { c.Lease.WorkerTimeout = Duration(timeout) })
+	r := startServing(t, s, func(c *config.Config) { c.Lease.WorkerTimeout = config.Duration(timeout) })
 	worker := r.connect(t, db, "fencepost.resource=billing")
 	eventually(t, "the lease to be released for silence", func() bool { v := r.view(t, db, "billing"); return !v.Here && v.Workers[0].Unresponsive })
 	if err := execSQL(t, worker, "INSERT INTO work VALUES (1)"); err != nil {

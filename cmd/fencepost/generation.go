@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 )
@@ -65,12 +66,12 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	case (o.above > 0 || o.restored) && o.database == "":
 		return usagef("--database is required: epochs are per database")
 	}
-	cfg, err := LoadConfig(o.config, t.getenv)
+	cfg, err := loadConfig(o.config, t.getenv)
 	if err != nil {
 		return err
 	}
-	if e, ok := cfg.elector(); ok && e.perDatabase && o.database == "" {
-		return usagef("--database is required: the elector %s has one generation per database", e.name)
+	if e, ok := electorOf(cfg); ok && e.perDatabase && o.database == "" {
+		return usagef("--database is required: the elector %s has one generation per database", e.Name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
@@ -78,7 +79,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 }
 
 // bump starts a new generation, and then raises the epochs if requested.
-func bump(ctx context.Context, t terminal, cfg Config, o bumpOptions) (err error) {
+func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (err error) {
 	leases, err := openElector(cfg, "generation bump", zap.NewNop())
 	if err != nil {
 		return err

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -30,7 +31,7 @@ func TestGenerationBumpSaysWhatIsMissing(t *testing.T) {
 
 // lead lets a worker lead once through a separate proxy, which then ends, and returns
 // the worker's epoch.
-func lead(t *testing.T, s *pgtest.Server, db, worker string, change func(*Config)) string {
+func lead(t *testing.T, s *pgtest.Server, db, worker string, change func(*config.Config)) string {
 	t.Helper()
 	r := startServing(t, s, change)
 	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="+worker)
@@ -94,7 +95,7 @@ func TestGenerationBumpWithConsul(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	agent := consultest.Start(t)
-	byConsul := func(c *Config) {
+	byConsul := func(c *config.Config) {
 		c.Election.Provider = "consul"
 		c.Election.Consul.Address = agent.Addr()
 	}
@@ -120,7 +121,7 @@ func TestGenerationBumpWithConsul(t *testing.T) {
 func TestReadinessTellsThatConsulIsAwayAndStaysReady(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	r := startServing(t, s, func(c *Config) {
+	r := startServing(t, s, func(c *config.Config) {
 		c.Election.Provider = "consul"
 		c.Election.Consul.Address = "127.0.0.1:1"
 	})

@@ -5,13 +5,15 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 )
 
 // TestADeadClientsConnectionEnds checks that the system probes an idle client and
 // closes its connection after little more than a minute without a response.
 func TestADeadClientsConnectionEnds(t *testing.T) {
 	t.Parallel()
-	s := &serving{cfg: Config{Listen: "127.0.0.1:0"}}
+	s := &serving{cfg: config.Config{Listen: "127.0.0.1:0"}}
 	if err := s.listen(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -17,12 +18,12 @@ import (
 type fences struct {
 	store      *store.Store
 	database   string
-	limits     LimitsConfig
+	limits     config.Limits
 	configured []string      // always allowed
 	turn       chan struct{} // cap 1; held while a resource is created
 }
 
-func newFences(st *store.Store, database string, cfg Config) *fences {
+func newFences(st *store.Store, database string, cfg config.Config) *fences {
 	return &fences{
 		store: st, database: database, limits: cfg.Limits,
 		configured: slices.Collect(maps.Keys(cfg.Resources)), turn: make(chan struct{}, 1),

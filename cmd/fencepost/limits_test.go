@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -59,8 +61,8 @@ func TestARoleThatIsNotListedMayNotCampaign(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	r := startServing(t, s, func(c *Config) {
-		c.Resources = map[string]ResourceConfig{"billing": {Users: []string{"biller"}}, "stock": {Users: []string{"biller", pgtest.App}}}
+	r := startServing(t, s, func(c *config.Config) {
+		c.Resources = map[string]config.Resource{"billing": {Users: []string{"biller"}}, "stock": {Users: []string{"biller", pgtest.App}}}
 	})
 	for _, params := range []string{"", "&fencepost.campaign=wait", "&fencepost.worker=w"} {
 		r.mustRefuse(t, db, "fencepost.resource=billing"+params, "42501", `"`+pgtest.App+`"`, `"billing"`, "resources.<name>.users", "fencepost.campaign=off")
@@ -85,10 +87,10 @@ func TestWorkerTimeoutsAreBounded(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, func(c *Config) {
-		c.Lease.MaxWorkerTimeout = Duration(time.Minute)
-		longer := Duration(time.Hour)
-		c.Resources = map[string]ResourceConfig{"nightly": {MaxWorkerTimeout: &longer}}
+	r := startServing(t, s, func(c *config.Config) {
+		c.Lease.MaxWorkerTimeout = config.Duration(time.Minute)
+		longer := config.Duration(time.Hour)
+		c.Resources = map[string]config.Resource{"nightly": {MaxWorkerTimeout: &longer}}
 	})
 	for params, text := range map[string]string{
 		"billing&fencepost.worker_timeout=0":  "0 (never)",
@@ -116,9 +118,9 @@ func TestOnlyConfiguredResources(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	_ = startServing(t, s, nil).connect(t, db, "fencepost.resource=old")
-	r := startServing(t, s, func(c *Config) {
+	r := startServing(t, s, func(c *config.Config) {
 		c.Limits.ConfiguredResourcesOnly = true
-		c.Resources = map[string]ResourceConfig{"billing": {}}
+		c.Resources = map[string]config.Resource{"billing": {}}
 	})
 	for _, resource := range []string{"new", "old", "new&fencepost.campaign=off"} {
 		r.mustRefuse(t, db, "fencepost.resource="+resource, "42704", "is not configured", "limits.configured_resources_only")
@@ -133,9 +135,9 @@ func TestTheLimitOfResourcesSparesThoseConfiguredAndThoseThatExist(t *testing.T)
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, func(c *Config) {
+	r := startServing(t, s, func(c *config.Config) {
 		c.Limits.MaxResources = 2
-		c.Resources = map[string]ResourceConfig{"billing": {}, "stock": {}}
+		c.Resources = map[string]config.Resource{"billing": {}, "stock": {}}
 	})
 	for _, resource := range []string{"billing", "a", "b", "stock", "a"} {
 		_ = r.connect(t, db, "fencepost.resource="+resource)
@@ -154,10 +156,10 @@ func TestAForgottenResourceKeepsItsEpoch(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, func(c *Config) { c.Limits.ResourceIdle = Duration(50 * time.Millisecond) })
+	r := startServing(t, s, func(c *config.Config) { c.Limits.ResourceIdle = config.Duration(50 * time.Millisecond) })
 	for epoch := int64(1); epoch < 4; epoch++ {
 		worker := r.connect(t, db, fmt.Sprintf("fencepost.resource=billing&fencepost.worker=w%d", epoch))
-		var view ResourceView
+		var view admin.ResourceView
 		_, body := r.ask(t, "/v1/resources/"+db+"/billing")
 		if err := json.Unmarshal([]byte(body), &view); err != nil || view.Epoch != epoch || !view.Here {
 			t.Errorf("%v: %s, want epoch %d", err, body, epoch)

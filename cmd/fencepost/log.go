@@ -5,12 +5,14 @@ import (
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 )
 
 // newLogger returns the program's logger and the audit logger. Audit lines are always
 // JSON and always written, whatever the configured level and format, so that a lower
 // log level does not lose them.
-func newLogger(cfg LogConfig, w io.Writer) (log, audit *zap.Logger, err error) {
+func newLogger(cfg config.Log, w io.Writer) (log, audit *zap.Logger, err error) {
 	level, err := zapcore.ParseLevel(cfg.Level)
 	if err != nil {
 		return nil, nil, usagef("log.level: %v", err)

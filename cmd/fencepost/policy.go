@@ -1,29 +1,33 @@
 package main
 
 import (
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// sessionPolicy decides everything about a session that depends on its user, its database
-// or its resource.
-func (c *Config) sessionPolicy(r fencing.JoinRequest) proxy.SessionPolicy {
-	unfenced, ok := c.Unfenced.Users[r.User]
+// policy is what the configuration decides for the packages that do not know it.
+type policy struct{ cfg *config.Config }
+
+// session decides everything about a session that depends on its user, its database or its
+// resource.
+func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
+	unfenced, ok := p.cfg.Unfenced.Users[r.User]
 	if !ok {
-		unfenced = c.Unfenced.Default
+		unfenced = p.cfg.Unfenced.Default
 	}
 	return proxy.SessionPolicy{
 		Unfenced:    unfencedModes[unfenced],
-		Identity:    identities[c.Worker.Identity],
-		ProvenReads: c.Resources[r.Resource].reads() == "proven",
+		Identity:    identities[p.cfg.Worker.Identity],
+		ProvenReads: p.cfg.Resources[r.Resource].ProvenReads(),
 	}
 }
 
-// electionSettings decides the same about a resource, for all its sessions.
-func (c *Config) electionSettings(_, resource string) election.Settings {
-	r := c.Resources[resource]
-	l := c.leaseFor(r)
+// election decides the same about a resource, for all its sessions.
+func (p policy) election(_, resource string) election.Settings {
+	r := p.cfg.Resources[resource]
+	l := p.cfg.LeaseFor(r)
 	return election.Settings{
 		TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(), Linger: l.Linger.D(),
 		Users: r.Users,

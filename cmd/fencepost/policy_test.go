@@ -3,19 +3,21 @@ package main
 import (
 	"testing"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy"
 )
 
 func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 	t.Parallel()
-	cfg := NewConfig()
-	if p := cfg.sessionPolicy(fencing.JoinRequest{Database: "shop", User: "app"}); p != (proxy.SessionPolicy{}) {
-		t.Errorf("by default: %+v", p)
+	cfg := config.Default()
+	p := policy{&cfg}
+	if got := p.session(fencing.JoinRequest{Database: "shop", User: "app"}); got != (proxy.SessionPolicy{}) {
+		t.Errorf("by default: %+v", got)
 	}
-	cfg.Unfenced = UnfencedConfig{Default: "refuse", Users: map[string]string{"migrator": "allow"}}
+	cfg.Unfenced = config.Unfenced{Default: "refuse", Users: map[string]string{"migrator": "allow"}}
 	cfg.Worker.Identity = "client_address"
-	cfg.Resources = map[string]ResourceConfig{"billing": {Reads: "proven"}, "mail": {}}
+	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}, "mail": {}}
 	for _, c := range []struct {
 		request fencing.JoinRequest
 		want    proxy.SessionPolicy
@@ -26,7 +28,7 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 		{fencing.JoinRequest{User: "app", Resource: "billing"},
 			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, ProvenReads: true}},
 	} {
-		if got := cfg.sessionPolicy(c.request); got != c.want {
+		if got := p.session(c.request); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.request, got, c.want)
 		}
 	}

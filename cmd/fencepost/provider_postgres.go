@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/postgres"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -14,9 +15,8 @@ import (
 // postgresElector keeps the leases beside the fence, in each database. It has no
 // settings.
 var postgresElector = elector{
-	name:     "postgres",
-	validate: func(*Config, faultf) {},
-	open: func(_ Config, _ string, log *zap.Logger) (leaseService, error) {
+	Provider: config.Provider{Name: "postgres", Validate: func(*config.Config, config.Fault) {}},
+	open: func(_ config.Config, _ string, log *zap.Logger) (leaseService, error) {
 		return postgresService{log}, nil
 	},
 	perDatabase: true,

@@ -5,24 +5,22 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
 // electors are all election providers. A new one is a row here and a file of its own; if
-// it has settings, they are a field of ElectionConfig.
+// it has settings, they are a field of config.Election.
 var electors = []elector{postgresElector, consulElector}
 
 // elector is one kind of lease service. Nothing else in this program knows which kinds
 // there are.
 type elector struct {
-	name string // in election.provider
-	// validate checks the elector's own settings. It is called only if the elector is
-	// configured.
-	validate func(c *Config, fault faultf)
+	config.Provider
 	// open returns the lease service for the named proxy. It does not wait until the
 	// service is reachable.
-	open func(cfg Config, proxy string, log *zap.Logger) (leaseService, error)
+	open func(cfg config.Config, proxy string, log *zap.Logger) (leaseService, error)
 	// perDatabase: the service has one generation per database, and not one for all.
 	perDatabase bool
 }
@@ -42,19 +40,28 @@ type leaseService interface {
 	Close() error
 }
 
-// electorNames returns the words for election.provider.
-func electorNames() []string {
-	names := make([]string, len(electors))
-	for i, e := range electors {
-		names[i] = e.name
+// loadConfig reads the configuration. Its errors are usage errors.
+func loadConfig(path string, getenv func(string) string) (config.Config, error) {
+	cfg, err := config.Load(path, getenv, providers())
+	if err != nil {
+		return cfg, usageError{err.Error()}
 	}
-	return names
+	return cfg, nil
 }
 
-// elector returns the configured elector. ok is false if there is none of that name.
-func (c *Config) elector() (e elector, ok bool) {
+// providers returns the election providers that a configuration may name.
+func providers() []config.Provider {
+	all := make([]config.Provider, len(electors))
+	for i, e := range electors {
+		all[i] = e.Provider
+	}
+	return all
+}
+
+// electorOf returns the configured elector. ok is false if there is none of that name.
+func electorOf(cfg config.Config) (e elector, ok bool) {
 	for _, e := range electors {
-		if e.name == c.Election.Provider {
+		if e.Name == cfg.Election.Provider {
 			return e, true
 		}
 	}
@@ -62,10 +69,10 @@ func (c *Config) elector() (e elector, ok bool) {
 }
 
 // openElector opens the configured lease service.
-func openElector(cfg Config, proxy string, log *zap.Logger) (leaseService, error) {
-	e, ok := cfg.elector()
+func openElector(cfg config.Config, proxy string, log *zap.Logger) (leaseService, error) {
+	e, ok := electorOf(cfg)
 	if !ok {
 		return nil, usagef("election.provider is %q, which is unknown", cfg.Election.Provider)
 	}
-	return e.open(cfg, proxy, log.Named(e.name))
+	return e.open(cfg, proxy, log.Named(e.Name))
 }

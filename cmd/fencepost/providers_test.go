@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -18,13 +19,15 @@ import (
 // testElector is a provider that only the tests have: it keeps its leases in Postgres, and
 // counts what is asked of it. Its settings are never valid under the proxy id "invalid".
 var testElector = elector{
-	name: "test",
-	validate: func(c *Config, fault faultf) {
-		if c.Proxy.ID == "invalid" {
-			fault("the elector test does not accept this")
-		}
+	Provider: config.Provider{
+		Name: "test",
+		Validate: func(c *config.Config, fault config.Fault) {
+			if c.Proxy.ID == "invalid" {
+				fault("the elector test does not accept this")
+			}
+		},
 	},
-	open: func(cfg Config, proxy string, log *zap.Logger) (leaseService, error) {
+	open: func(cfg config.Config, proxy string, log *zap.Logger) (leaseService, error) {
 		if proxy == "unopenable" {
 			return nil, errors.New("the elector test cannot be opened")
 		}
@@ -62,7 +65,7 @@ func TestAProviderIsOneRow(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, func(c *Config) { c.Election.Provider = "test" })
+	r := startServing(t, s, func(c *config.Config) { c.Election.Provider = "test" })
 	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
 	if err := execSQL(t, conn, "CREATE TABLE work (n int)"); err != nil {
 		t.Errorf("the leader's write: %v", err)

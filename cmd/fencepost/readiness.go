@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/election"
 )
 
@@ -106,8 +107,8 @@ func (s *serving) tryUpstream(ctx context.Context) error {
 
 // readiness tests whether Postgres is reachable. A problem with the election is
 // reported but does not make the proxy unready.
-func (s *serving) readiness(ctx context.Context) Readiness {
-	r := Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load()}
+func (s *serving) readiness(ctx context.Context) admin.Readiness {
+	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load()}
 	err := s.reached.get(ctx, readyFor, s.tryUpstream)
 	if err != nil {
 		r.Upstream = err.Error()

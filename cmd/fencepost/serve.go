@@ -12,6 +12,8 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -39,7 +41,7 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	if !fencing.Checking && t.getenv("FENCEPOST_TEST_UNFENCED") != "1" {
 		return errors.New("this build fences nothing (tag fencepost_unfenced): it is only for tests, which set FENCEPOST_TEST_UNFENCED=1")
 	}
-	cfg, err := LoadConfig(*path, t.getenv)
+	cfg, err := loadConfig(*path, t.getenv)
 	if err != nil {
 		return err
 	}
@@ -56,10 +58,10 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 
 // serving is one running proxy. It is the only place that knows all packages.
 type serving struct {
-	cfg       Config
+	cfg       config.Config
 	id        string
 	log       *zap.Logger
-	metrics   *Metrics
+	metrics   *admin.Metrics
 	watch     *watch // nil unless sessions are observed
 	leases    leaseService
 	elections *election.Elections
@@ -76,11 +78,11 @@ type serving struct {
 }
 
 // newServing listens and wires the packages together. run must be called on the result.
-func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err error) {
+func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving, err error) {
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{cfg: cfg, log: log, metrics: NewMetrics(), watch: w}
+	s := &serving{cfg: cfg, log: log, metrics: admin.NewMetrics(), watch: w}
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -110,7 +112,7 @@ func newServing(cfg Config, log, audit *zap.Logger, w *watch) (_ *serving, err e
 		UpstreamTLS:    s.upstream,
 		TLS:            s.tls,
 		Candidates:     s.elections,
-		Policy:         cfg.sessionPolicy,
+		Policy:         policy{&s.cfg}.session,
 		ProxyID:        s.id,
 		StartupWait:    cfg.StartupWait.D(),
 		StartupTimeout: cfg.StartupTimeout.D(),
@@ -164,7 +166,7 @@ func (s *serving) newElections() (*election.Elections, error) {
 		Idle:     s.cfg.Limits.ResourceIdle.D(),
 		Observe:  s.metrics.Observe,
 		Logger:   s.log.Named("election"),
-		Settings: s.cfg.electionSettings,
+		Settings: policy{&s.cfg}.election,
 	})
 }
 
@@ -195,7 +197,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 
 // openStore opens the fence of one database as the control role. blocked, if not nil,
 // is called with what blocks takeovers.
-func openStore(ctx context.Context, cfg Config, upstream *pgtls.Upstream, database string, log *zap.Logger,
+func openStore(ctx context.Context, cfg config.Config, upstream *pgtls.Upstream, database string, log *zap.Logger,
 	blocked func(resource string, by []string)) (*store.Store, error) {
 	latest, err := migrations.Latest()
 	if err != nil {
@@ -215,7 +217,7 @@ func openStore(ctx context.Context, cfg Config, upstream *pgtls.Upstream, databa
 }
 
 // proxyID returns the configured name, or the host's name and the port.
-func proxyID(cfg Config, listen net.Addr) (string, error) {
+func proxyID(cfg config.Config, listen net.Addr) (string, error) {
 	if cfg.Proxy.ID != "" {
 		return cfg.Proxy.ID, nil
 	}

@@ -11,6 +11,8 @@ import (
 
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 )
 
 // releaseTimeout bounds the release of all leases at the end. Leases that are not
@@ -28,7 +30,7 @@ func (s *serving) run(ctx context.Context) error {
 	defer signal.Stop(hangups)
 	group.Go(func() error { s.reloads(asking, hangups); return nil })
 	if s.admin != nil {
-		group.Go(func() error { return s.newAdmin().serve(asking, s.admin) })
+		group.Go(func() error { return s.newAdmin().Serve(asking, s.admin) })
 	}
 	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
 		zap.Stringer("listen", s.listener.Addr()), zap.String("upstream", s.cfg.Upstream.Address),
@@ -65,12 +67,12 @@ func (s *serving) drain(ctx context.Context) error {
 	return errors.Join(err, s.leases.Close())
 }
 
-func (s *serving) newAdmin() *admin {
-	return &admin{
-		proxy:     s.id,
-		resources: func() []ResourceView { return resourceViews(s.elections.Resources(), s.metrics) },
-		ready:     s.readiness,
-		registry:  s.metrics.registry,
-		pprof:     s.cfg.Pprof,
+func (s *serving) newAdmin() *admin.Server {
+	return &admin.Server{
+		Proxy:     s.id,
+		Resources: s.elections.Resources,
+		Ready:     s.readiness,
+		Metrics:   s.metrics,
+		Pprof:     s.cfg.Pprof,
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -65,16 +67,16 @@ type running struct {
 
 // startServing runs a proxy in front of the shared server. change, if not nil, changes
 // its configuration.
-func startServing(t *testing.T, s *pgtest.Server, change func(*Config)) *running {
+func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *running {
 	t.Helper()
-	cfg := NewConfig()
+	cfg := config.Default()
 	cfg.Listen, cfg.Admin = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Upstream.Address = s.Addr()
 	cfg.Control.User = pgtest.Control
 	if change != nil {
 		change(&cfg)
 	}
-	if err := cfg.Validate(); err != nil {
+	if err := cfg.Validate(providers()); err != nil {
 		t.Fatal(err)
 	}
 	r := &running{log: &logBuffer{}}
@@ -199,7 +201,7 @@ func TestServeFencesAndShowsIt(t *testing.T) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 	_, body := r.ask(t, "/v1/resources/"+db+"/billing")
-	var view ResourceView
+	var view admin.ResourceView
 	if err := json.Unmarshal([]byte(body), &view); err != nil {
 		t.Fatalf("%v in %s", err, body)
 	}
@@ -231,7 +233,7 @@ func TestEndingReleasesTheLease(t *testing.T) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
-	long := func(c *Config) { c.Lease.TTL = Duration(time.Hour) }
+	long := func(c *config.Config) { c.Lease.TTL = config.Duration(time.Hour) }
 	first := startServing(t, s, long)
 	second := startServing(t, s, long)
 	conn := first.connect(t, db, "fencepost.resource=billing&fencepost.worker=a&fencepost.campaign=wait")
@@ -297,7 +299,7 @@ func TestUnfencedConnectionsAreAsConfigured(t *testing.T) {
 	} {
 		t.Run(c.mode+fmt.Sprint(c.users), func(t *testing.T) {
 			t.Parallel()
-			r := startServing(t, s, func(cfg *Config) { cfg.Unfenced = UnfencedConfig{Default: c.mode, Users: c.users} })
+			r := startServing(t, s, func(cfg *config.Config) { cfg.Unfenced = config.Unfenced{Default: c.mode, Users: c.users} })
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
 			conn, err := pgx.Connect(ctx, r.dsn(db, ""))
@@ -327,7 +329,7 @@ func TestReadinessTellsThatPostgresIsAway(t *testing.T) {
 	}
 	defer silent.Close()
 	for name, address := range map[string]string{"nobody listens": "127.0.0.1:1", "nobody answers": silent.Addr().String()} {
-		r := startServing(t, s, func(c *Config) { c.Upstream.Address = address })
+		r := startServing(t, s, func(c *config.Config) { c.Upstream.Address = address })
 		code, body := r.ask(t, "/readyz")
 		if code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
 			t.Errorf("/readyz where %s: %d %s", name, code, body)

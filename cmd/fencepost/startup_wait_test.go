@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -16,9 +17,9 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	r := startServing(t, s, func(c *Config) {
-		c.StartupWait = Duration(1500 * time.Millisecond) // enough to get the lease, even on a busy machine
-		c.Lease.Grace = Duration(3 * time.Second)
+	r := startServing(t, s, func(c *config.Config) {
+		c.StartupWait = config.Duration(1500 * time.Millisecond) // enough to get the lease, even on a busy machine
+		c.Lease.Grace = config.Duration(3 * time.Second)
 	})
 	admin := s.Connect(t, pgtest.Superuser, db)
 	dying, _ := wiretest.Connect(t, r.listener.Addr().String(), "user", pgtest.App, "database", db,

@@ -15,6 +15,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 )
 
 const statusAbout = `
@@ -33,7 +36,7 @@ type statusRow struct {
 
 func runStatus(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("status", flag.ContinueOnError)
-	address := fs.String("admin", cmp.Or(t.getenv("FENCEPOST_ADMIN"), NewConfig().Admin), "admin `address` of a running Fencepost")
+	address := fs.String("admin", cmp.Or(t.getenv("FENCEPOST_ADMIN"), config.Default().Admin), "admin `address` of a running Fencepost")
 	dsn := fs.String("dsn", "", "`DSN` of a database, to read its fence table instead")
 	if err := parseFlags(t, fs, statusAbout, args, 0); err != nil {
 		return err
@@ -102,7 +105,7 @@ func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("query the admin address %s: unexpected status %s; is it a Fencepost?", address, resp.Status)
 	}
-	var list resourceList
+	var list admin.ResourceList
 	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&list); err != nil {
 		return nil, fmt.Errorf("decode the response of %s: %w", address, err)
 	}
@@ -129,7 +132,7 @@ func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
 
 // leaderTimeout returns how long the leader may be silent, if it is connected to the
 // queried proxy.
-func leaderTimeout(v ResourceView) string {
+func leaderTimeout(v admin.ResourceView) string {
 	for _, w := range v.Workers {
 		switch {
 		case w.Role != "leader":

@@ -9,32 +9,9 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
-
-// TLSConfig configures TLS for clients.
-type TLSConfig struct {
-	Mode         string `yaml:"mode"` // "disable", "allow" or "require"
-	CertFile     string `yaml:"cert_file"`
-	KeyFile      string `yaml:"key_file"`
-	ClientCAFile string `yaml:"client_ca_file"`
-	ClientCert   string `yaml:"client_cert"` // "optional", "verify-ca" or "verify-full"
-	MinVersion   string `yaml:"min_version"` // "1.2" or "1.3"
-}
-
-// UpstreamTLSConfig configures TLS to Postgres, for workers' connections and for
-// Fencepost's own.
-type UpstreamTLSConfig struct {
-	Mode       string `yaml:"mode"` // "disable", "require", "verify-ca" or "verify-full"
-	CAFile     string `yaml:"ca_file"`
-	CertFile   string `yaml:"cert_file"`
-	KeyFile    string `yaml:"key_file"`
-	ServerName string `yaml:"server_name"`
-	MinVersion string `yaml:"min_version"` // "1.2" or "1.3"
-}
-
-// noTLS is the mode that disables TLS, on either side.
-const noTLS = "disable"
 
 var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
@@ -50,46 +27,10 @@ var upstreamVerifies = map[string]pgtls.Verify{
 	"verify-full": pgtls.VerifyFull,
 }
 
-func (c *TLSConfig) validate(fault faultf) {
-	checkWord(fault, "tls.mode", c.Mode, noTLS, "allow", "require")
-	checkWord(fault, "tls.client_cert", c.ClientCert, "optional", "verify-ca", "verify-full")
-	checkWord(fault, "tls.min_version", c.MinVersion, "1.2", "1.3")
-	files := c.CertFile != "" || c.KeyFile != "" || c.ClientCAFile != ""
-	asks := c.ClientCert == "verify-ca" || c.ClientCert == "verify-full"
-	switch {
-	case c.Mode == noTLS && (files || asks):
-		fault("tls has settings, but tls.mode is disable: set mode: allow or mode: require, or remove them")
-	case c.Mode == noTLS:
-	case c.CertFile == "" || c.KeyFile == "":
-		fault("tls.mode is %s: set tls.cert_file and tls.key_file, the certificate for clients", c.Mode)
-	case asks && c.ClientCAFile == "":
-		fault("tls.client_cert is %s: set tls.client_ca_file, the authority of clients' certificates", c.ClientCert)
-	case asks && c.Mode != "require":
-		fault("tls.client_cert is %s, but tls.mode is %s: set mode: require, or clients without TLS need no certificate", c.ClientCert, c.Mode)
-	}
-}
-
-func (c *UpstreamTLSConfig) validate(fault faultf) {
-	checkWord(fault, "upstream.tls.mode", c.Mode, noTLS, "require", "verify-ca", "verify-full")
-	checkWord(fault, "upstream.tls.min_version", c.MinVersion, "1.2", "1.3")
-	settings := c.CAFile != "" || c.CertFile != "" || c.KeyFile != "" || c.ServerName != ""
-	if (c.CertFile == "") != (c.KeyFile == "") {
-		fault("upstream.tls.cert_file and key_file belong together: set both or neither")
-	}
-	switch {
-	case c.Mode == noTLS && settings:
-		fault("upstream.tls has settings, but upstream.tls.mode is disable: set mode: verify-full, or remove them")
-	case c.Mode == "require" && c.CAFile != "":
-		fault("upstream.tls.mode require accepts any certificate, but ca_file is set: set mode: verify-ca or verify-full, or remove it")
-	case c.Mode == "verify-ca" && c.CAFile == "":
-		fault("upstream.tls.mode is verify-ca: set upstream.tls.ca_file, or any name under the system's authorities would be accepted")
-	}
-}
-
 // newClientTLS builds the TLS configuration for clients; nil if disabled.
-func newClientTLS(cfg Config, log *zap.Logger) (*pgtls.Clients, error) {
+func newClientTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
 	c := cfg.TLS
-	if c.Mode == noTLS {
+	if !c.Enabled() {
 		return nil, nil
 	}
 	side, err := pgtls.NewClients(pgtls.ClientsConfig{
@@ -104,9 +45,9 @@ func newClientTLS(cfg Config, log *zap.Logger) (*pgtls.Clients, error) {
 }
 
 // newUpstreamTLS builds the TLS configuration for Postgres; nil if disabled.
-func newUpstreamTLS(cfg Config, log *zap.Logger) (*pgtls.Upstream, error) {
+func newUpstreamTLS(cfg config.Config, log *zap.Logger) (*pgtls.Upstream, error) {
 	c := cfg.Upstream.TLS
-	if c.Mode == noTLS {
+	if !c.Enabled() {
 		return nil, nil
 	}
 	name := c.ServerName

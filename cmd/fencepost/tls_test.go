@@ -7,18 +7,20 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // secured configures TLS on both sides, for a server that requires it.
-func secured(own, control pgtest.Pair, ca *pgtest.Authority) func(*Config) {
-	return func(c *Config) {
+func secured(own, control pgtest.Pair, ca *pgtest.Authority) func(*config.Config) {
+	return func(c *config.Config) {
 		c.TLS.Mode, c.TLS.CertFile, c.TLS.KeyFile = "require", own.CertFile, own.KeyFile
 		c.Upstream.TLS.Mode, c.Upstream.TLS.CAFile, c.Upstream.TLS.ServerName = "verify-full", ca.File, "localhost"
 		c.Upstream.TLS.CertFile, c.Upstream.TLS.KeyFile = control.CertFile, control.KeyFile
@@ -72,7 +74,7 @@ func TestReadinessAsksForTLS(t *testing.T) {
 	s, ca, pair := pgtest.SharedTLS(t, 0)
 	other := pgtest.NewAuthority(t)
 	for want, c := range map[string]*pgtest.Authority{`"upstream":"ok"`: ca, "unknown authority": other} {
-		r := startServing(t, s, func(cfg *Config) { secured(pair, pair, c)(cfg) })
+		r := startServing(t, s, func(cfg *config.Config) { secured(pair, pair, c)(cfg) })
 		if code, body := r.ask(t, "/readyz"); !strings.Contains(strings.ReplaceAll(body, ": ", ":"), want) || (code == http.StatusOK) != (c == ca) {
 			t.Errorf("/readyz: %d %s, want %s", code, body, want)
 		}
@@ -109,7 +111,11 @@ func TestHangupReadsRenewedCertificates(t *testing.T) {
 // not start.
 func TestServeNamesTheFileThatIsWrong(t *testing.T) {
 	t.Parallel()
-	path := writeConfig(t, "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\ntls: {mode: allow, cert_file: /nowhere/it.crt, key_file: /nowhere/it.key}")
+	path := filepath.Join(t.TempDir(), "fencepost.yml")
+	const text = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\ntls: {mode: allow, cert_file: /nowhere/it.crt, key_file: /nowhere/it.key}"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	out := runCommand(t, nil, "serve", "--config", path)
 	if out.code != exitFailure || !strings.Contains(out.stderr, "/nowhere/it.crt") || !strings.Contains(out.stderr, "settings tls") {
 		t.Errorf("exit code %d: %s", out.code, out.stderr)

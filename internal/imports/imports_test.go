@@ -38,6 +38,8 @@ var ours = map[string][]string{
 	"proxy/gate":           {"fencing", "fencing/sqltext"},
 	"migrations":           {},
 	"cmd/fencepost":        {"..."},
+	"cmd/fencepost/config": {"election"},
+	"cmd/fencepost/admin":  {"election", "fencing", "proxy"},
 	"internal/child":       {},
 	"internal/pgtest":      {"migrations", "internal/child"},
 	"internal/consultest":  {"internal/child"},
@@ -61,8 +63,8 @@ var theirs = map[string][]string{
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
 	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},
-	"github.com/prometheus/client_golang": {"cmd/fencepost"},
-	"go.yaml.in/yaml/v3":                  {"cmd/fencepost"},
+	"github.com/prometheus/client_golang": {"cmd/fencepost/admin"},
+	"go.yaml.in/yaml/v3":                  {"cmd/fencepost/config"},
 }
 
 type pkg struct {

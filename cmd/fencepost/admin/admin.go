@@ -1,4 +1,6 @@
-package main
+// Package admin is what a running proxy reports about itself: its metrics, its resources
+// and its readiness, and the admin address at which they are served.
+package admin
 
 import (
 	"context"
@@ -10,8 +12,9 @@ import (
 	"net/http/pprof"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/fencepost/fencepost/election"
 )
 
 // ResourceView is what this proxy knows about one resource, as the admin address
@@ -79,33 +82,33 @@ type Readiness struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// admin serves the admin address of a running proxy.
-type admin struct {
-	proxy     string
-	resources func() []ResourceView
-	ready     func(ctx context.Context) Readiness
-	registry  *prometheus.Registry
-	pprof     bool
+// Server serves the admin address of a running proxy.
+type Server struct {
+	Proxy     string // the id of the proxy
+	Resources func() []election.ResourceStatus
+	Ready     func(ctx context.Context) Readiness
+	Metrics   *Metrics
+	Pprof     bool // serve profiles too
 }
 
 // handler returns the routes of the admin address.
-func (a *admin) handler() http.Handler {
+func (a *Server) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
-		ready := a.ready(r.Context())
+		ready := a.Ready(r.Context())
 		status := http.StatusOK
 		if !ready.Ready {
 			status = http.StatusServiceUnavailable
 		}
 		writeJSON(w, status, ready)
 	})
-	mux.Handle("GET /metrics", promhttp.HandlerFor(a.registry, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(a.Metrics.registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /v1/resources", func(w http.ResponseWriter, _ *http.Request) {
-		writeJSON(w, http.StatusOK, resourceList{Proxy: a.proxy, Resources: a.resources()})
+		writeJSON(w, http.StatusOK, ResourceList{Proxy: a.Proxy, Resources: a.views()})
 	})
 	mux.HandleFunc("GET /v1/resources/{database}/{resource}", a.oneResource)
-	if a.pprof {
+	if a.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
 		mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
@@ -115,15 +118,17 @@ func (a *admin) handler() http.Handler {
 	return mux
 }
 
-// resourceList is the body of /v1/resources.
-type resourceList struct {
+// ResourceList is the body of /v1/resources.
+type ResourceList struct {
 	Proxy     string         `json:"proxy"`
 	Resources []ResourceView `json:"resources"`
 }
 
-func (a *admin) oneResource(w http.ResponseWriter, r *http.Request) {
+func (a *Server) views() []ResourceView { return resourceViews(a.Resources(), a.Metrics) }
+
+func (a *Server) oneResource(w http.ResponseWriter, r *http.Request) {
 	database, resource := r.PathValue("database"), r.PathValue("resource")
-	for _, v := range a.resources() {
+	for _, v := range a.views() {
 		if v.Database == database && v.Resource == resource {
 			writeJSON(w, http.StatusOK, v)
 			return
@@ -145,9 +150,9 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 	_, _ = w.Write(append(text, '\n')) // the client may be gone
 }
 
-// serve serves the admin address on l until ctx ends, and waits for requests in
+// Serve serves the admin address on l until ctx ends, and waits for requests in
 // progress.
-func (a *admin) serve(ctx context.Context, l net.Listener) error {
+func (a *Server) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{Handler: a.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()

@@ -1,9 +1,8 @@
-package main
+package admin
 
 import (
 	"context"
 	"encoding/json"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -28,20 +27,18 @@ func someResources() []election.ResourceStatus {
 	}
 }
 
-func testAdmin(ready *Readiness) (*admin, *Metrics) {
+func testServer(ready *Readiness) *Server {
 	m := NewMetrics()
 	m.Watch(someResources)
-	return &admin{
-		proxy:     "fence-1",
-		resources: func() []ResourceView { return resourceViews(someResources(), m) },
-		ready:     func(context.Context) Readiness { return *ready },
-		registry:  m.registry,
-	}, m
+	return &Server{
+		Proxy: "fence-1", Resources: someResources, Metrics: m,
+		Ready: func(context.Context) Readiness { return *ready },
+	}
 }
 
 // refuse counts a refused statement of the resource billing.
 func refuse(m *Metrics, sqlstate string, write bool) {
-	metricsAuditor{m}.Audit(fencing.Rejection{
+	m.Audit(fencing.Rejection{
 		Database: "shop", Resource: "billing", SQLState: sqlstate, Kind: fencing.KindOf("billing", sqlstate), Write: write,
 	})
 }
@@ -56,7 +53,8 @@ func get(t *testing.T, h http.Handler, path string) (int, string) {
 func TestAdminAnswers(t *testing.T) {
 	t.Parallel()
 	ready := Readiness{Ready: true, Upstream: "ok", Election: "consul does not answer"}
-	a, m := testAdmin(&ready)
+	a := testServer(&ready)
+	m := a.Metrics
 	refuse(m, fencing.StateSuperseded, true)
 	refuse(m, fencing.StateSuperseded, false) // a read is not a write
 	refuse(m, fencing.StateNotLeader, true)   // a write, but not a stale one
@@ -104,56 +102,19 @@ func TestAdminAnswers(t *testing.T) {
 	if code, _ := get(t, h, "/readyz"); code != http.StatusServiceUnavailable {
 		t.Errorf("/readyz of a draining proxy: status %d", code)
 	}
-	a.pprof = true
+	a.Pprof = true
 	if code, _ := get(t, a.handler(), "/debug/pprof/"); code != http.StatusOK {
 		t.Errorf("/debug/pprof/ when enabled: status %d", code)
 	}
 }
 
-func TestStatusShowsATable(t *testing.T) {
-	t.Parallel()
-	a, m := testAdmin(&Readiness{Ready: true})
-	refuse(m, fencing.StateSuperseded, true)
-	m.Blocked("shop", "mail", []string{"something"})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- a.serve(ctx, l) }()
-	out := runCommand(t, nil, "status", "--admin", l.Addr().String())
-	cancel()
-	if err := <-served; err != nil {
-		t.Errorf("serve: %v", err)
-	}
-	if out.code != exitOK {
-		t.Fatalf("exit code %d: %s", out.code, out.stderr)
-	}
-	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
-	if len(lines) != 4 {
-		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
-	}
-	for _, want := range []string{"shop", "billing", "host-9:117:q1", "8", "7s", "1", "1m30s  ", "4"} {
-		if !strings.Contains(lines[1], want) {
-			t.Errorf("line %q has no %q", lines[1], want)
-		}
-	}
-	if !strings.Contains(lines[2], "none") {
-		t.Errorf("line %q does not say that there is no lease", lines[2])
-	}
-	if lines[3] != "shop/mail: takeover blocked: something" {
-		t.Errorf("line %q does not say what blocks the takeover", lines[3])
-	}
-}
-
 func TestResourceListSurvivesJSON(t *testing.T) {
 	t.Parallel()
-	text, err := json.Marshal(resourceList{Proxy: "p", Resources: resourceViews(someResources(), NewMetrics())})
+	text, err := json.Marshal(ResourceList{Proxy: "p", Resources: resourceViews(someResources(), NewMetrics())})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var back resourceList
+	var back ResourceList
 	if err := json.Unmarshal(text, &back); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"testing"
@@ -13,7 +13,7 @@ func TestLabelsOfNamesThatAreNoUTF8(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(m *Metrics){
 		"refused write": func(m *Metrics) {
-			metricsAuditor{m}.Audit(fencing.Rejection{Database: "caf\xe9", SQLState: "ZF002", Write: true})
+			m.Audit(fencing.Rejection{Database: "caf\xe9", SQLState: "ZF002", Write: true})
 		},
 		"event": func(m *Metrics) {
 			m.Observe(election.Event{Kind: election.EventGranted, Database: "caf\xe9", Resource: "r"})

@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"fmt"
@@ -11,7 +11,17 @@ import (
 	"time"
 )
 
-func noEnv(string) string { return "" }
+// providers are like those of the command.
+var providers = []Provider{
+	{Name: "postgres", Validate: func(*Config, Fault) {}},
+	{Name: "consul", Validate: func(c *Config, fault Fault) { c.Election.Consul.Validate(fault) }},
+}
+
+// load reads a configuration file with this text, without an environment.
+func load(t *testing.T, text string) (Config, error) {
+	t.Helper()
+	return Load(writeConfig(t, text), func(string) string { return "" }, providers)
+}
 
 func writeConfig(t *testing.T, text string) string {
 	t.Helper()
@@ -24,19 +34,19 @@ func writeConfig(t *testing.T, text string) string {
 
 func TestDefaultsAreValid(t *testing.T) {
 	t.Parallel()
-	cfg := NewConfig()
-	if err := cfg.Validate(); err != nil {
+	cfg := Default()
+	if err := cfg.Validate(providers); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func TestAnEmptyFileMeansTheDefaults(t *testing.T) {
 	t.Parallel()
-	cfg, err := LoadConfig(writeConfig(t, ""), noEnv)
+	cfg, err := load(t, "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := dump(&cfg), dump(new(NewConfig())); !slices.Equal(got, want) {
+	if got, want := dump(&cfg), dump(new(Default())); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -66,7 +76,7 @@ unfenced:
 		"FENCEPOST_LEASE_GRACE":            "3s",
 		"FENCEPOST_LIMITS_MAX_CONNECTIONS": "7",
 	}
-	cfg, err := LoadConfig(path, func(name string) string { return env[name] })
+	cfg, err := Load(path, func(name string) string { return env[name] }, providers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,8 +91,8 @@ unfenced:
 		{"password", cfg.Control.Password, "secret"},
 		{"upstream", cfg.Upstream.Address, "db:5432"},
 		{"max_connections", cfg.Limits.MaxConnections, 7},
-		{"billing", cfg.leaseFor(cfg.Resources["billing"]), LeaseConfig{TTL: Duration(15 * time.Second), Grace: Duration(3 * time.Second)}},
-		{"another resource", cfg.leaseFor(cfg.Resources["other"]), cfg.Lease},
+		{"billing", cfg.LeaseFor(cfg.Resources["billing"]), Lease{TTL: Duration(15 * time.Second), Grace: Duration(3 * time.Second)}},
+		{"another resource", cfg.LeaseFor(cfg.Resources["other"]), cfg.Lease},
 		{"unfenced.default", cfg.Unfenced.Default, "read-only"},
 		{"unfenced.users.migrator", cfg.Unfenced.Users["migrator"], "allow"},
 	} {
@@ -94,7 +104,7 @@ unfenced:
 
 func TestUnfencedMayBeOneWord(t *testing.T) {
 	t.Parallel()
-	cfg, err := LoadConfig(writeConfig(t, "unfenced: refuse"), noEnv)
+	cfg, err := load(t, "unfenced: refuse")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,18 +162,18 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 	} {
 		t.Run(c.text, func(t *testing.T) {
 			t.Parallel()
-			_, err := LoadConfig(writeConfig(t, c.text), noEnv)
+			_, err := load(t, c.text)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v does not contain %q", err, c.want)
 			}
 		})
 	}
-	_, err := LoadConfig("", func(name string) string {
+	_, err := Load("", func(name string) string {
 		if name == "FENCEPOST_LEASE_TTL" {
 			return "soon"
 		}
 		return ""
-	})
+	}, providers)
 	if err == nil || !strings.Contains(err.Error(), "FENCEPOST_LEASE_TTL") {
 		t.Errorf("error %v does not name the variable", err)
 	}
@@ -172,7 +182,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 // TestSampleHoldsEverySettingWithItsDefault compares etc/fencepost.yml with the code.
 func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join("..", "..", "etc", "fencepost.yml")
+	path := filepath.Join("..", "..", "..", "etc", "fencepost.yml")
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -180,18 +190,18 @@ func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 	// Uncomment the examples, so that they are decoded too: "#key: value".
 	examples := regexp.MustCompile(`(?m)^( *)#([a-z_{}][^ ]*:)`).ReplaceAllString(string(text), "$1$2")
 	for name, text := range map[string]string{"sample": string(text), "sample with its examples": examples} {
-		cfg, err := LoadConfig(writeConfig(t, text), noEnv)
+		cfg, err := load(t, text)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if got, want := dump(&cfg), dump(new(NewConfig())); !slices.Equal(got, want) {
+		if got, want := dump(&cfg), dump(new(Default())); !slices.Equal(got, want) {
 			t.Errorf("%s: the values are not the defaults:\n%v\n%v", name, got, want)
 		}
 		if name != "sample" && len(cfg.Resources) == 0 {
 			t.Error("the sample has no example of a resource")
 		}
 	}
-	for _, s := range new(NewConfig()).settings() {
+	for _, s := range new(Default()).settings() {
 		key := s.path[strings.LastIndex(s.path, ".")+1:]
 		if !regexp.MustCompile(`(?m)^ *` + key + `:`).Match(text) {
 			t.Errorf("the sample does not have %s", s.path)
@@ -203,7 +213,7 @@ func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 // the code, in both directions.
 func TestDocumentationHasEverySettingWithItsDefault(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "configuration.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +221,7 @@ func TestDocumentationHasEverySettingWithItsDefault(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\| (?:`([^`]*)`)? *\\|").FindAllStringSubmatch(string(text), -1) {
 		rows[m[1]] = m[2]
 	}
-	for _, line := range dump(new(NewConfig())) {
+	for _, line := range dump(new(Default())) {
 		path, want, _ := strings.Cut(line, "=")
 		got, ok := rows[path]
 		if !ok {

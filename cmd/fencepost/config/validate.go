@@ -1,4 +1,4 @@
-package main
+package config
 
 import (
 	"errors"
@@ -18,8 +18,20 @@ const (
 	mostTTL  = 24 * time.Hour
 )
 
-// Validate returns everything that is wrong, and how to fix it.
-func (c *Config) Validate() error {
+// Provider is what the configuration must know of an election provider.
+type Provider struct {
+	Name string // in election.provider
+	// Validate reports the faults in the provider's own settings. It is called only if the
+	// provider is configured.
+	Validate func(c *Config, fault Fault)
+}
+
+// Fault reports something that is wrong, and how to fix it.
+type Fault func(format string, args ...any)
+
+// Validate returns everything that is wrong, and how to fix it. providers are all that
+// election.provider may name.
+func (c *Config) Validate(providers []Provider) error {
 	var faults []error
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
 
@@ -33,16 +45,13 @@ func (c *Config) Validate() error {
 	if c.Control.User == "" {
 		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role grants its privileges)")
 	}
-	checkWord(fault, "election.provider", c.Election.Provider, electorNames()...)
-	if e, ok := c.elector(); ok {
-		e.validate(c, fault)
-	}
+	c.validateProvider(fault, providers)
 	c.Lease.validate(fault, "lease")
 	for name, r := range c.Resources {
 		if name == "" {
 			fault("resources has an empty name")
 		}
-		c.leaseFor(r).validate(fault, "resources."+name)
+		c.LeaseFor(r).validate(fault, "resources."+name)
 		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
@@ -70,9 +79,21 @@ func (c *Config) Validate() error {
 
 var unfencedWords = []string{"allow", "read-only", "refuse"}
 
-type faultf func(format string, args ...any)
+// validateProvider checks that the configured provider exists, and its own settings.
+func (c *Config) validateProvider(fault Fault, providers []Provider) {
+	names := make([]string, len(providers))
+	for i, p := range providers {
+		names[i] = p.Name
+	}
+	checkWord(fault, "election.provider", c.Election.Provider, names...)
+	for _, p := range providers {
+		if p.Name == c.Election.Provider {
+			p.Validate(c, fault)
+		}
+	}
+}
 
-func (l LimitsConfig) validate(fault faultf, configured int) {
+func (l Limits) validate(fault Fault, configured int) {
 	if l.MaxConnections < 1 {
 		fault("limits.max_connections is %d: use at least 1", l.MaxConnections)
 	}
@@ -87,7 +108,7 @@ func (l LimitsConfig) validate(fault faultf, configured int) {
 	}
 }
 
-func (l LeaseConfig) validate(fault faultf, where string) {
+func (l Lease) validate(fault Fault, where string) {
 	if l.TTL.D() < leastTTL || l.TTL.D() > mostTTL {
 		fault("%s.ttl is %s: use a value from %s to %s", where, l.TTL, leastTTL, mostTTL)
 	}
@@ -108,8 +129,8 @@ func (l LeaseConfig) validate(fault faultf, where string) {
 	}
 }
 
-// leaseFor returns the lease configuration of a resource, including its overrides.
-func (c *Config) leaseFor(r ResourceConfig) LeaseConfig {
+// LeaseFor returns the lease configuration of a resource, including its overrides.
+func (c *Config) LeaseFor(r Resource) Lease {
 	l := c.Lease
 	for _, o := range []struct {
 		to   *Duration
@@ -122,15 +143,18 @@ func (c *Config) leaseFor(r ResourceConfig) LeaseConfig {
 	return l
 }
 
+// ProvenReads reports whether a leader's proven reads of the resource run unchecked.
+func (r Resource) ProvenReads() bool { return r.reads() == "proven" }
+
 // reads returns how reads of a resource are treated; the default is "checked".
-func (r ResourceConfig) reads() string {
+func (r Resource) reads() string {
 	if r.Reads == "" {
 		return "checked"
 	}
 	return r.Reads
 }
 
-func checkAddress(fault faultf, where, address string) {
+func checkAddress(fault Fault, where, address string) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		fault("%s is %q: use host:port, e.g. 127.0.0.1:5432", where, address)
@@ -141,7 +165,7 @@ func checkAddress(fault faultf, where, address string) {
 	}
 }
 
-func checkWord(fault faultf, where, got string, want ...string) {
+func checkWord(fault Fault, where, got string, want ...string) {
 	if !slices.Contains(want, got) {
 		fault("%s is %q: it must be one of %s", where, got, strings.Join(want, ", "))
 	}

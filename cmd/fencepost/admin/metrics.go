@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"math"
@@ -36,7 +36,10 @@ type Metrics struct {
 	}
 }
 
-var _ proxy.Metrics = (*Metrics)(nil)
+var (
+	_ proxy.Metrics   = (*Metrics)(nil)
+	_ fencing.Auditor = (*Metrics)(nil)
+)
 
 // NewMetrics returns metrics in a new registry.
 func NewMetrics() *Metrics {
@@ -72,6 +75,21 @@ func NewMetrics() *Metrics {
 
 // Sessions implements proxy.Metrics.
 func (m *Metrics) Sessions(delta int) { m.sessions.Add(float64(delta)) }
+
+// Audit implements fencing.Auditor: it counts refused writes. A refused read is not counted.
+func (m *Metrics) Audit(r fencing.Rejection) {
+	if !r.Write {
+		return
+	}
+	database, resource := label(r.Database), label(r.Resource)
+	if r.Kind == fencing.KindStale {
+		m.stale.WithLabelValues(database, resource, r.SQLState).Inc()
+	}
+	m.refused.WithLabelValues(database, resource, r.Kind.String(), r.SQLState).Inc()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.mu.refused[[2]string{r.Database, r.Resource}]++
+}
 
 // RefusedSoFar returns how many writes of a resource have been refused.
 func (m *Metrics) RefusedSoFar(database, resource string) uint64 {

@@ -1,4 +1,6 @@
-package main
+// Package config is the configuration of the command: its file, the environment variables
+// that override it, the defaults, and the rules that a configuration must follow.
+package config
 
 import (
 	"bytes"
@@ -15,50 +17,50 @@ import (
 
 // Config is the configuration file. docs/configuration.md explains each setting;
 // etc/fencepost.yml is an annotated sample. A test compares both with this struct and
-// with NewConfig.
+// with Default.
 type Config struct {
-	Listen         string                    `yaml:"listen"`
-	Admin          string                    `yaml:"admin"`
-	Pprof          bool                      `yaml:"pprof"`
-	TLS            TLSConfig                 `yaml:"tls"`
-	Upstream       UpstreamConfig            `yaml:"upstream"`
-	Control        ControlConfig             `yaml:"control"`
-	Election       ElectionConfig            `yaml:"election"`
-	Lease          LeaseConfig               `yaml:"lease"`
-	StartupWait    Duration                  `yaml:"startup_wait"`
-	StartupTimeout Duration                  `yaml:"startup_timeout"`
-	DrainTimeout   Duration                  `yaml:"drain_timeout"`
-	Unfenced       UnfencedConfig            `yaml:"unfenced"`
-	Worker         WorkerConfig              `yaml:"worker"`
-	Resources      map[string]ResourceConfig `yaml:"resources"`
-	Proxy          ProxyConfig               `yaml:"proxy"`
-	Limits         LimitsConfig              `yaml:"limits"`
-	Log            LogConfig                 `yaml:"log"`
+	Listen         string              `yaml:"listen"`
+	Admin          string              `yaml:"admin"`
+	Pprof          bool                `yaml:"pprof"`
+	TLS            TLS                 `yaml:"tls"`
+	Upstream       Upstream            `yaml:"upstream"`
+	Control        Control             `yaml:"control"`
+	Election       Election            `yaml:"election"`
+	Lease          Lease               `yaml:"lease"`
+	StartupWait    Duration            `yaml:"startup_wait"`
+	StartupTimeout Duration            `yaml:"startup_timeout"`
+	DrainTimeout   Duration            `yaml:"drain_timeout"`
+	Unfenced       Unfenced            `yaml:"unfenced"`
+	Worker         Worker              `yaml:"worker"`
+	Resources      map[string]Resource `yaml:"resources"`
+	Proxy          Proxy               `yaml:"proxy"`
+	Limits         Limits              `yaml:"limits"`
+	Log            Log                 `yaml:"log"`
 }
 
-// UpstreamConfig is the Postgres that clients are connected to.
-type UpstreamConfig struct {
-	Address string            `yaml:"address"`
-	TLS     UpstreamTLSConfig `yaml:"tls"`
+// Upstream is the Postgres that clients are connected to.
+type Upstream struct {
+	Address string      `yaml:"address"`
+	TLS     UpstreamTLS `yaml:"tls"`
 }
 
-// ControlConfig is the role under which Fencepost itself connects to the upstream, in
+// Control is the role under which Fencepost itself connects to the upstream, in
 // each client's own database.
-type ControlConfig struct {
+type Control struct {
 	User     string `yaml:"user"`
 	Password string `yaml:"password"`
 }
 
-// ElectionConfig says which provider awards the leases, and has the settings of each
+// Election says which provider awards the leases, and has the settings of each
 // provider that has any.
-type ElectionConfig struct {
-	Provider string       `yaml:"provider"` // the name of an elector
-	Consul   ConsulConfig `yaml:"consul"`
+type Election struct {
+	Provider string `yaml:"provider"` // the name of a Provider
+	Consul   Consul `yaml:"consul"`
 }
 
-// LeaseConfig sets the times of leases. Time decides who may try to lead; the check in
+// Lease sets the times of leases. Time decides who may try to lead; the check in
 // the database decides who may write.
-type LeaseConfig struct {
+type Lease struct {
 	TTL              Duration `yaml:"ttl"`
 	WorkerTimeout    Duration `yaml:"worker_timeout"`
 	MaxWorkerTimeout Duration `yaml:"max_worker_timeout"`
@@ -66,20 +68,20 @@ type LeaseConfig struct {
 	Linger           Duration `yaml:"linger"`
 }
 
-// UnfencedConfig says what connections that name no resource may do.
-type UnfencedConfig struct {
+// Unfenced says what connections that name no resource may do.
+type Unfenced struct {
 	Default string            `yaml:"default"` // "allow", "read-only" or "refuse"
 	Users   map[string]string `yaml:"users"`
 }
 
-// WorkerConfig says how to identify a connection that names no worker.
-type WorkerConfig struct {
+// Worker says how to identify a connection that names no worker.
+type Worker struct {
 	Identity string `yaml:"identity"` // "connection", "client_address" or "proxy"
 }
 
-// ResourceConfig overrides settings for one resource. A nil field means the setting in
+// Resource overrides settings for one resource. A nil field means the setting in
 // lease.
-type ResourceConfig struct {
+type Resource struct {
 	TTL              *Duration `yaml:"ttl"`
 	WorkerTimeout    *Duration `yaml:"worker_timeout"`
 	MaxWorkerTimeout *Duration `yaml:"max_worker_timeout"`
@@ -88,41 +90,41 @@ type ResourceConfig struct {
 	Users            []string  `yaml:"users"` // roles that may campaign; nil means all
 }
 
-// ProxyConfig names this proxy in leases and logs.
-type ProxyConfig struct {
+// Proxy names this proxy in leases and logs.
+type Proxy struct {
 	ID string `yaml:"id"`
 }
 
-// LimitsConfig limits the resources of the proxy that clients can use.
-type LimitsConfig struct {
+// Limits limits the resources of the proxy that clients can use.
+type Limits struct {
 	MaxConnections          int      `yaml:"max_connections"`
 	MaxResources            int      `yaml:"max_resources"`
 	ConfiguredResourcesOnly bool     `yaml:"configured_resources_only"`
 	ResourceIdle            Duration `yaml:"resource_idle"`
 }
 
-// LogConfig sets the format of the log on standard error.
-type LogConfig struct {
+// Log sets the format of the log on standard error.
+type Log struct {
 	Level  string `yaml:"level"`  // "debug", "info", "warn" or "error"
 	Format string `yaml:"format"` // "json" or "console"
 }
 
-// NewConfig returns all defaults.
-func NewConfig() Config {
+// Default returns all defaults.
+func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:6432",
 		Admin:  "127.0.0.1:6433",
-		TLS:    TLSConfig{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
-		Upstream: UpstreamConfig{
+		TLS:    TLS{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
+		Upstream: Upstream{
 			Address: "127.0.0.1:5432",
-			TLS:     UpstreamTLSConfig{Mode: "disable", MinVersion: "1.2"},
+			TLS:     UpstreamTLS{Mode: "disable", MinVersion: "1.2"},
 		},
-		Control: ControlConfig{User: "fencepost"},
-		Election: ElectionConfig{
+		Control: Control{User: "fencepost"},
+		Election: Election{
 			Provider: "postgres",
 			Consul:   defaultConsul,
 		},
-		Lease: LeaseConfig{
+		Lease: Lease{
 			TTL:           Duration(10 * time.Second),
 			WorkerTimeout: Duration(30 * time.Second),
 			Grace:         Duration(2 * time.Second),
@@ -131,33 +133,30 @@ func NewConfig() Config {
 		StartupWait:    Duration(2 * time.Second),
 		StartupTimeout: Duration(10 * time.Second),
 		DrainTimeout:   Duration(10 * time.Second),
-		Unfenced:       UnfencedConfig{Default: "read-only"},
-		Worker:         WorkerConfig{Identity: "connection"},
-		Limits:         LimitsConfig{MaxConnections: 1000, MaxResources: 1000, ResourceIdle: Duration(election.DefaultIdle)},
-		Log:            LogConfig{Level: "info", Format: "json"},
+		Unfenced:       Unfenced{Default: "read-only"},
+		Worker:         Worker{Identity: "connection"},
+		Limits:         Limits{MaxConnections: 1000, MaxResources: 1000, ResourceIdle: Duration(election.DefaultIdle)},
+		Log:            Log{Level: "info", Format: "json"},
 	}
 }
 
-// LoadConfig reads the file (none if path is empty), applies the environment variables
-// that override it, and validates the result. Its errors are usage errors.
-func LoadConfig(path string, getenv func(string) string) (Config, error) {
-	cfg := NewConfig()
+// Load reads the file (none if path is empty), applies the environment variables that
+// override it, and validates the result. Every error is a mistake of the user.
+func Load(path string, getenv func(string) string, providers []Provider) (Config, error) {
+	cfg := Default()
 	if path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return cfg, usagef("read the configuration: %v", err)
+			return cfg, fmt.Errorf("read the configuration: %w", err)
 		}
 		if err := cfg.decode(text); err != nil {
-			return cfg, usagef("%s: %v", path, err)
+			return cfg, fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	if err := cfg.override(getenv); err != nil {
-		return cfg, usageError{err.Error()}
+		return cfg, err
 	}
-	if err := cfg.Validate(); err != nil {
-		return cfg, usageError{err.Error()}
-	}
-	return cfg, nil
+	return cfg, cfg.Validate(providers)
 }
 
 // decode reads YAML strictly: unknown keys and a second document are errors.
@@ -195,7 +194,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 
 // UnmarshalYAML accepts a single word for the default ("unfenced: allow"), or a mapping
 // with default and users.
-func (u *UnfencedConfig) UnmarshalYAML(node *yaml.Node) error {
+func (u *Unfenced) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
 		return node.Decode(&u.Default)
 	}

@@ -1,0 +1,32 @@
+package config
+
+import "strings"
+
+// Consul configures the provider "consul".
+type Consul struct {
+	Address    string `yaml:"address"`
+	Scheme     string `yaml:"scheme"`
+	Prefix     string `yaml:"prefix"`
+	Token      string `yaml:"token"`
+	CAFile     string `yaml:"ca_file"`
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+	ServerName string `yaml:"server_name"`
+}
+
+var defaultConsul = Consul{Address: "127.0.0.1:8500", Scheme: "http", Prefix: "fencepost"}
+
+// Validate checks the settings of the provider "consul".
+func (c *Consul) Validate(fault Fault) {
+	checkAddress(fault, "election.consul.address", c.Address)
+	checkWord(fault, "election.consul.scheme", c.Scheme, "http", "https")
+	if c.Prefix == "" || strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") {
+		fault("election.consul.prefix is %q: use a key prefix that neither starts nor ends with a slash, e.g. fencepost", c.Prefix)
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		fault("election.consul.cert_file and key_file belong together: set both or neither")
+	}
+	if c.Scheme == "http" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
+		fault("election.consul has TLS settings, but scheme is http: set scheme: https, or remove them")
+	}
+}

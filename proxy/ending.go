@@ -1,0 +1,192 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
+)
+
+// drain ends the session at its next safe point. A session in its startup is refused at
+// once.
+func (x *session) drain() {
+	x.mu.Lock()
+	starting := x.life.phase() == phaseStarting
+	if starting {
+		x.life.advance(phaseEnding)
+	} else {
+		x.life.advance(phaseDraining)
+	}
+	wake := starting || x.pumps.reading
+	x.mu.Unlock()
+	if starting {
+		x.cancel()
+	}
+	if wake {
+		_ = x.client.SetReadDeadline(aLongTimeAgo)
+	}
+}
+
+// abort closes both connections. The pumps then end by themselves.
+func (x *session) abort() {
+	_ = x.client.Close()
+	_ = x.server.Close()
+	x.cancel()
+}
+
+// stopReading moves the session to Ending: nothing more is read from the client, and the down
+// pump no longer waits for the up pump. If reason is not nil, hangUp tells it to the client
+// after the server's last reply.
+func (x *session) stopReading(reason *fencing.Refusal) {
+	x.mu.Lock()
+	x.life.advance(phaseEnding) // or the session is in Ending already
+	if reason != nil {
+		x.life.reason = reason
+	}
+	if x.m != nil {
+		x.m.ClientEnded()
+	}
+	question := x.pumps.takeQuestion()
+	x.mu.Unlock()
+	if question != nil {
+		question.answer(false)
+	}
+}
+
+// end moves the session to Ending and sends the client the reason as a FATAL error, after the
+// reply that is being sent. It sends nothing if the client has been told a reason before, if a
+// message of the server has been sent to it only in part, or if reason is not a *Refusal.
+func (x *session) end(reason error) {
+	x.stopReading(nil) // before sending is locked: the down pump holds it while it waits for the up pump
+	x.sending.Lock()
+	defer x.sending.Unlock()
+	x.mu.Lock()
+	first := x.life.claimTelling() && !(x.m != nil && x.m.InsideReply())
+	x.mu.Unlock()
+	if first {
+		refuse(x.client, reason)
+	}
+}
+
+// endSuperseded ends the session because its candidacy is over, and audits the statement that
+// the client tried, unless text is empty. write says whether that statement may write.
+func (x *session) endSuperseded(text string, write bool) {
+	r := x.supersededRefusal()
+	x.mu.Lock()
+	audit := text != "" && x.life.claimAudit()
+	var rejection fencing.Rejection
+	if audit {
+		rejection = x.m.Rejection(r, text, write)
+		rejection.Time = time.Now()
+	}
+	x.mu.Unlock()
+	x.end(r)
+	if audit {
+		x.audit(rejection)
+	}
+}
+
+// hangUp is how the down pump ends the session: it sends the client the reason that
+// stopReading has recorded, if any, and the end of the stream, and wakes the up pump.
+func (x *session) hangUp() {
+	x.stopReading(nil)
+	x.mu.Lock()
+	reason := x.life.reason
+	x.mu.Unlock()
+	if reason != nil {
+		x.end(reason)
+	}
+	_ = x.client.CloseWrite()
+	_ = x.client.SetReadDeadline(aLongTimeAgo)
+}
+
+// relayFatal relays the server's FATAL error and ends the session. If the backend was ended
+// because another worker was granted an epoch, the client is told that instead.
+func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
+	_ = x.server.Close()
+	if fencing.Checking && x.member.cand != nil && e.Err.Code == "57P01" && x.advanced(ctx) {
+		x.member.standing.Store(superseded)
+		x.serverEnded()
+		return
+	}
+	x.mu.Lock()
+	first := x.life.claimTelling()
+	x.mu.Unlock()
+	if first {
+		_ = x.toClient(e.Message)
+	}
+	x.hangUp()
+}
+
+// advancedAgain is how long advanced waits before it asks again.
+const advancedAgain = 50 * time.Millisecond
+
+// advanced reports whether the backend was ended because another worker was granted an
+// epoch. While the worker has an epoch and its lease is not confirmed, such a grant may
+// not have returned yet: it ends the backend in order to get its lock. A worker without an
+// epoch has nothing that another worker could take over.
+func (x *session) advanced(ctx context.Context) bool {
+	cand := x.member.cand
+	if cand.Status().Epoch == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+	defer cancel()
+	for !cand.Advanced(ctx) {
+		if cand.Status().CanWrite() {
+			return false // the lease is confirmed: most likely an operator ended the backend
+		}
+		select {
+		case <-time.After(advancedAgain):
+		case <-ctx.Done():
+			return false
+		}
+	}
+	return true
+}
+
+// serverEnded is called by the down pump when the server connection has ended. If the session
+// is superseded and its client waits for no reply, the up pump tells the client at its next
+// use. Every other session ends now.
+func (x *session) serverEnded() {
+	if !x.isSuperseded() {
+		x.hangUp()
+		return
+	}
+	x.mu.Lock()
+	quiet := x.m.Quiet()
+	text, write := "", false
+	if !quiet {
+		text, write = x.m.InFlight()
+	}
+	x.mu.Unlock()
+	if quiet {
+		return
+	}
+	x.endSuperseded(text, write)
+	x.hangUp()
+}
+
+// lingerTime and lingerBytes bound what linger reads.
+const (
+	lingerTime  = time.Second
+	lingerBytes = 1 << 20
+)
+
+// linger ends the output to a client and discards what it still sends. If the proxy closed
+// the connection while bytes of the client were unread, the kernel would reset it, and the
+// client might never see why its session ended.
+func linger(client link) {
+	_ = client.CloseWrite()
+	_ = client.SetReadDeadline(time.Now().Add(lingerTime))
+	_, _ = io.CopyN(io.Discard, client, lingerBytes) // the connection ends either way
+}
+
+// closedByPeer reports whether err is the ordinary end of a connection.
+func closedByPeer(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed)
+}

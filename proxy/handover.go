@@ -1,0 +1,137 @@
+package proxy
+
+// handover holds what the two pumps of a session wait for from each other. The session's mu
+// guards it.
+type handover struct {
+	// reading: the up pump waits for bytes from the client. A read deadline in the past
+	// wakes it.
+	reading bool
+	// question is the announcement that the down pump is holding back until the up pump
+	// has answered, or nil.
+	question *announcement
+	// room is closed by the down pump when the machine can take more from the client. It is
+	// nil unless the up pump waits for that.
+	room chan struct{}
+}
+
+// takeQuestion returns the question that the up pump must answer now, or nil.
+func (h *handover) takeQuestion() *announcement {
+	q := h.question
+	h.question = nil
+	return q
+}
+
+// wantRoom returns a channel that is closed when giveRoom is called.
+func (h *handover) wantRoom() <-chan struct{} {
+	h.room = make(chan struct{})
+	return h.room
+}
+
+// giveRoom wakes the up pump if it waits for room.
+func (h *handover) giveRoom() {
+	if h.room != nil {
+		close(h.room)
+		h.room = nil
+	}
+}
+
+// announcement is a reply that announces an epoch. The down pump holds it back until the up
+// pump has answered whether bytes of the client are pending.
+type announcement struct {
+	quiet chan bool     // the answer; buffered, so that the up pump does not wait
+	sent  chan struct{} // closed by the down pump when the reply has been sent
+}
+
+func newAnnouncement() *announcement {
+	return &announcement{quiet: make(chan bool, 1), sent: make(chan struct{})}
+}
+
+// answer is called by the up pump. quiet says that no bytes of the client are pending. If so,
+// answer returns when the reply has been sent, so that the up pump reads nothing before that.
+// Otherwise it returns at once, because the client may not read the reply before the proxy
+// has read from the client.
+func (a *announcement) answer(quiet bool) {
+	a.quiet <- quiet
+	if quiet {
+		<-a.sent
+	}
+}
+
+// announce sends a reply that announces an epoch to the client. The epoch counts as
+// announced only if no bytes of the client are pending: every byte that arrives later was
+// then sent by a client that could know the epoch. Otherwise the machine announces the
+// epoch again the next time the session is quiet.
+func (x *session) announce(out []byte) error {
+	x.mu.Lock()
+	if x.life.phase() == phaseEnding || !x.m.Quiet() {
+		x.mu.Unlock()
+		return x.toClient(out)
+	}
+	a := newAnnouncement()
+	x.pumps.question = a
+	if x.pumps.reading {
+		_ = x.client.SetReadDeadline(aLongTimeAgo)
+	}
+	x.mu.Unlock()
+	defer close(a.sent)
+	if <-a.quiet {
+		x.mu.Lock()
+		x.m.Announced()
+		x.mu.Unlock()
+	}
+	return x.toClient(out)
+}
+
+// wakeUpPump wakes the up pump if it can send something again, or can end a draining session.
+func (x *session) wakeUpPump() {
+	x.mu.Lock()
+	x.wakeUpPumpAndUnlock()
+}
+
+// wakeUpPumpAndUnlock is wakeUpPump for a caller that holds x.mu. It releases x.mu.
+func (x *session) wakeUpPumpAndUnlock() {
+	wake := x.pumps.reading && (x.m.Replays() || x.life.phase() == phaseDraining && x.m.AtRest())
+	x.mu.Unlock()
+	if wake {
+		_ = x.client.SetReadDeadline(aLongTimeAgo)
+	}
+}
+
+// awaitRoom waits until the server has answered enough that more can be sent to it. It
+// reports false if the server will answer nothing more.
+func (x *session) awaitRoom() bool {
+	if x.downHasEnded() {
+		return false
+	}
+	x.mu.Lock()
+	if x.m.HasRoom() {
+		x.mu.Unlock()
+		return true
+	}
+	room := x.pumps.wantRoom()
+	x.mu.Unlock()
+	defer while(&x.active.busy)()
+	select {
+	case <-room:
+	case <-x.downGone:
+	}
+	return !x.downHasEnded()
+}
+
+func (x *session) downHasEnded() bool {
+	select {
+	case <-x.downGone:
+		return true
+	default:
+		return false
+	}
+}
+
+// retries is called at the end of the client's input. It reports whether some of that
+// input must be sent again first, and waits until it can be.
+func (x *session) retries() bool {
+	x.mu.Lock()
+	repeats := x.m.WillReplay()
+	x.mu.Unlock()
+	return repeats && x.awaitRoom()
+}

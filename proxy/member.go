@@ -1,0 +1,63 @@
+package proxy
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// membership is a session's part in the candidacy of its worker. A session without a
+// resource has none: cand and crew are nil.
+type membership struct {
+	// worker is the worker's id. It, cand and crew are set once, during the startup: crew
+	// before the candidacy knows of the session, cand before standing becomes joined.
+	worker string
+	cand   fencing.Candidacy
+	crew   *crew
+
+	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
+	left     sync.Once
+}
+
+// standing says what a session knows of its membership. It only increases.
+type standing = uint32
+
+const (
+	// outside: the session has not joined a candidacy.
+	outside standing = iota
+	// joined: cand is set.
+	joined
+	// superseded: the candidacy is over, because another worker was granted an epoch.
+	superseded
+)
+
+var _ fencing.Member = (*session)(nil)
+
+// StatusChanged implements fencing.Member. When the candidacy is superseded, it closes the
+// server connection at once, which ends the backend. The client is told at its next use, so
+// that its connection pool sees an error, and does not silently replace the connection.
+func (x *session) StatusChanged() {
+	m := &x.member
+	if fencing.Checking && m.standing.Load() != outside && m.cand.Status().Role == fencing.Superseded {
+		m.standing.Store(superseded)
+		_ = x.server.Close()
+	}
+}
+
+func (x *session) isSuperseded() bool { return x.member.standing.Load() == superseded }
+
+// supersededRefusal is what the client of a superseded session is told.
+func (x *session) supersededRefusal() *fencing.Refusal {
+	m := &x.member
+	return fencing.SupersededRefusal(x.start.own.resource, m.worker, m.cand.Incarnation(), m.cand.Status())
+}
+
+// leave ends the membership. Only the first call has an effect on the candidacy. orderly
+// says that the client has sent Terminate.
+func (x *session) leave(orderly bool) {
+	if m := &x.member; m.cand != nil {
+		m.left.Do(func() { m.cand.Leave(x, orderly) })
+	}
+	x.srv.crews.leave(x)
+}

@@ -1,0 +1,91 @@
+package proxy
+
+import (
+	"sync/atomic"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// phase says how far a session has come. A session only moves forward:
+//
+//	Starting ──▶ Serving ──▶ Draining
+//	    │           │            │
+//	    └───────────┴────────────┴──▶ Ending
+type phase uint32
+
+const (
+	// phaseStarting: the client and the server authenticate each other, and the session
+	// joins its candidacy. The client cannot send a statement yet. A session is created
+	// in this phase. It leaves the phase for Serving just before it greets the client,
+	// or for Ending if the startup fails or the proxy shuts down.
+	phaseStarting phase = iota
+	// phaseServing: both pumps relay. The phase begins with the greeting. It ends in
+	// Draining when the proxy shuts down, or in Ending when the client or the server has
+	// gone, or when the client is told that its session is over. A superseded session has
+	// lost its server, but stays in this phase until its client uses it and is told.
+	phaseServing
+	// phaseDraining: both pumps relay as before, but the session ends at its next safe
+	// point, where no reply is pending and no transaction is open. The phase begins when
+	// the proxy shuts down while it serves the client. It ends in Ending, at that safe
+	// point or earlier for the same reasons as Serving.
+	phaseDraining
+	// phaseEnding: the proxy reads nothing more from the client. It still relays the
+	// server's replies to what was sent before, unless the client has been told why the
+	// session ends. The phase begins when the client or the server has gone, when the client
+	// is told, or when the startup is refused. It ends when both connections are closed.
+	phaseEnding
+)
+
+// nextPhases lists the phases that may follow each phase.
+var nextPhases = [...][]phase{
+	phaseStarting: {phaseServing, phaseEnding},
+	phaseServing:  {phaseDraining, phaseEnding},
+	phaseDraining: {phaseEnding},
+	phaseEnding:   {},
+}
+
+// lifecycle is the phase of a session and what its client has been told about the end.
+// The session's mu guards it; only the phase may also be read without that lock.
+type lifecycle struct {
+	current atomic.Uint32 // a phase
+	// reason is what the client will be told after the server's last reply, or nil.
+	reason *fencing.Refusal
+	// told: a caller of claimTelling has told the client why the session ends, is about to,
+	// or has given it up because a reply was sent only in part. Nothing else is sent to the
+	// client.
+	told bool
+	// audited: the statement that a superseded client tried is in the audit log, or will
+	// be as soon as the client has its reply.
+	audited bool
+}
+
+// phase may be called without the session's mu.
+func (l *lifecycle) phase() phase { return phase(l.current.Load()) }
+
+// advance moves the session to another phase. It reports false, and changes nothing, if
+// that phase cannot follow the current one.
+func (l *lifecycle) advance(to phase) bool {
+	for _, next := range nextPhases[l.phase()] {
+		if next == to {
+			l.current.Store(uint32(to))
+			return true
+		}
+	}
+	return false
+}
+
+// claimTelling reports whether the caller is the one that tells the client why the session
+// ends: only the first caller does.
+func (l *lifecycle) claimTelling() bool {
+	first := !l.told
+	l.told = true
+	return first
+}
+
+// claimAudit reports whether the caller is the one that audits the statement that a superseded
+// client tried: only the first caller does, because both pumps may find the server gone.
+func (l *lifecycle) claimAudit() bool {
+	first := !l.audited
+	l.audited = true
+	return first
+}

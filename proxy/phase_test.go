@@ -1,0 +1,87 @@
+package proxy
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+func TestPhasesOnlyMoveForward(t *testing.T) {
+	t.Parallel()
+	possible := map[[2]phase]bool{
+		{phaseStarting, phaseServing}: true, {phaseStarting, phaseEnding}: true,
+		{phaseServing, phaseDraining}: true, {phaseServing, phaseEnding}: true,
+		{phaseDraining, phaseEnding}: true,
+	}
+	for from := phaseStarting; from <= phaseEnding; from++ {
+		for to := phaseStarting; to <= phaseEnding; to++ {
+			var l lifecycle
+			l.current.Store(uint32(from))
+			want, after := possible[[2]phase{from, to}], from
+			if want {
+				after = to
+			}
+			if got := l.advance(to); got != want || l.phase() != after {
+				t.Errorf("from %d to %d: %v, now %d; want %v, %d", from, to, got, l.phase(), want, after)
+			}
+		}
+	}
+}
+
+func TestTheClientIsToldOnce(t *testing.T) {
+	t.Parallel()
+	var l lifecycle
+	if !l.claimTelling() || l.claimTelling() || !l.claimAudit() || l.claimAudit() {
+		t.Error("a second caller got the right to tell the client or to audit")
+	}
+}
+
+func TestARegistrationIsAddedAndDeletedInTurns(t *testing.T) {
+	t.Parallel()
+	var r registration
+	entry := fencing.Registration{PID: 1, ID: 2}
+	if r.beginDelete() {
+		t.Error("deletes an entry that was never added")
+	}
+	for range 2 {
+		if !r.add(entry) || r.entry != entry || r.add(fencing.Registration{}) {
+			t.Fatalf("not added exactly once: %+v", r)
+		}
+		if !r.beginDelete() || r.beginDelete() || r.add(entry) {
+			t.Fatalf("not deleted exactly once: %+v", r)
+		}
+		deleted := r.deleted
+		r.endDelete(true)
+		r.endDelete(true)
+		<-deleted
+		if r.state != unregistered || r.deleted != nil {
+			t.Fatalf("after the deletion: %+v", r)
+		}
+	}
+	r.add(entry)
+	r.beginDelete()
+	r.endDelete(false)
+	if r.state != registrationStuck || r.add(entry) || r.beginDelete() {
+		t.Errorf("after a deletion that was not confirmed: %+v", r)
+	}
+}
+
+// TestASessionThatIsDrainedBeforeItJoinsIsNotPolled: the candidacy's loop may look at it
+// before its candidacy is set.
+func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
+	t.Parallel()
+	client, server := linkPair(t)
+	s := &Server{crews: newCrews()}
+	defer s.crews.close()
+	x := newSession(s, client, server, &startup{own: ownParams{workerTimeout: -1}})
+	other := newSession(s, client, server, &startup{})
+	for _, member := range []*session{x, other} {
+		s.crews.join(member, fencing.JoinRequest{Worker: "w"})
+		defer s.crews.leave(member)
+	}
+	x.cancel = func() {}
+	x.drain()
+	if _, owed := x.Activity(); !owed || x.member.crew.polling.Load() {
+		t.Errorf("owed %v, a poll is due: %v", owed, x.member.crew.polling.Load())
+	}
+}

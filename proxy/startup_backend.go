@@ -1,0 +1,79 @@
+package proxy
+
+import (
+	"bufio"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/wire"
+)
+
+// backend is what the server says about itself during the startup.
+type backend struct {
+	pid     uint32 // its process id, 0 if it gave none
+	version gate.Version
+	// parameters are the bodies of its ParameterStatus messages.
+	parameters [][]byte
+	// keyPID and keySecret are the cancel key that the client gets; keyPID is 0 if there is
+	// none.
+	keyPID    uint32
+	keySecret []byte
+}
+
+// setKey takes the body of a BackendKeyData message, and makes a key for the client.
+func (b *backend) setKey(keys *cancelKeys, body []byte) {
+	if len(body) < 8 {
+		return
+	}
+	b.pid = binary.BigEndian.Uint32(body)
+	b.keyPID, b.keySecret = keys.add(b.pid, append([]byte(nil), body[4:]...))
+}
+
+// addParameter takes the body of a ParameterStatus message.
+func (b *backend) addParameter(body []byte) {
+	if name, value, ok := wire.DecodeParameterStatus(body); ok && name == "server_version" {
+		end := strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' })
+		digits := value
+		if end >= 0 {
+			digits = value[:end]
+		}
+		major, _ := strconv.Atoi(digits) // 0 if there are none
+		b.version = gate.Version(major)
+	}
+	b.parameters = append(b.parameters, append([]byte(nil), body...))
+}
+
+// handshake reads whole messages of both sides during the startup.
+type handshake struct {
+	fromClient, fromServer *bufio.Reader
+	message                []byte // the last message of the server
+}
+
+func newHandshake(client, server io.Reader) *handshake {
+	return &handshake{fromClient: bufio.NewReader(client), fromServer: bufio.NewReader(server)}
+}
+
+// serverMessage reads one message of the server. msg is valid until the next call.
+func (h *handshake) serverMessage() (typ byte, msg []byte, err error) {
+	head, err := h.fromServer.Peek(wire.HeaderLen)
+	if err != nil {
+		return 0, nil, errOver
+	}
+	f, _, err := wire.PeekFrame(head)
+	if err != nil || f.Size > maxStartupReply {
+		return 0, nil, fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+	}
+	if cap(h.message) < f.Size {
+		h.message = make([]byte, f.Size)
+	}
+	h.message = h.message[:f.Size]
+	if _, err := io.ReadFull(h.fromServer, h.message); err != nil {
+		return 0, nil, errOver
+	}
+	return f.Type, h.message, nil
+}
