@@ -5,20 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // blockers tracks what blocks one grant, over all of its attempts. It belongs to one
 // goroutine at a time.
 type blockers struct {
-	fence    *Fence
-	log      *zap.Logger
-	seen     map[string]*obstacle // by virtual transaction id
-	reported []string             // what was last reported as blocking the grant
-	yields   bool                 // the grant gives its turn to another one
+	fence  *Fence
+	log    *zap.Logger
+	seen   map[string]*obstacle // by virtual transaction id
+	yields bool                 // the grant gives its turn to another one
 }
 
 // obstacle is a transaction that blocks the grant.
@@ -49,7 +51,9 @@ func (w *blockers) clear(ctx context.Context, holders []holder) error {
 			stays = append(stays, remedy)
 		}
 	}
-	w.report(blocked)
+	if len(blocked) > 0 { // otherwise the last report stands until the grant succeeds
+		w.report(blocked)
+	}
 	if len(stays) > 0 { // do not terminate others in vain
 		return &GrantBlockedError{Resource: w.fence.resource, Holders: stays}
 	}
@@ -115,19 +119,55 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 	return nil
 }
 
-// report reports what blocks the grant whenever that changes. An empty list means that
-// nothing blocks it any more.
+// report tells the operator what blocks the grant and cannot be ended, if that has changed
+// since the last report about the resource, of this grant or of one before.
 func (w *blockers) report(blocked []string) {
 	slices.Sort(blocked)
-	if slices.Equal(blocked, w.reported) {
+	if !w.fence.store.reports.change(w.fence.resource, blocked) {
 		return
 	}
-	w.reported = blocked
 	if len(blocked) > 0 {
 		w.log.Warn("takeover blocked by a transaction the control role cannot end",
 			zap.String("resource", w.fence.resource), zap.Strings("blocked_by", blocked))
 	}
 	w.fence.store.cfg.Blocked(w.fence.resource, blocked)
+}
+
+// gaveUp reports why the grant was given up: because something blocks it, or because the
+// database has refused it, which a grant that is blocked does not live to see. After any
+// other error the last report stands.
+func (w *blockers) gaveUp(err error) {
+	var blocked *GrantBlockedError
+	var refused *fencing.Refusal
+	switch {
+	case errors.As(err, &blocked):
+		w.report(slices.Clone(blocked.Holders))
+	case errors.As(err, &refused):
+		w.report(nil)
+	}
+}
+
+// reports are the last reports about each resource. They outlive a grant, because one that
+// was given up is followed by another one.
+type reports struct {
+	mu sync.Mutex
+	by map[string][]string // by resource
+}
+
+// change records a report and returns whether it differs from the last one.
+func (r *reports) change(resource string, by []string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if slices.Equal(by, r.by[resource]) {
+		return false
+	}
+	if r.by == nil {
+		r.by = make(map[string][]string)
+	}
+	if r.by[resource] = by; len(by) == 0 {
+		delete(r.by, resource)
+	}
+	return true
 }
 
 // pollFailed logs a failed poll and keeps the grant waiting. If the failure lasts, the

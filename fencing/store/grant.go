@@ -63,7 +63,9 @@ func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.E
 				return 0, err
 			}
 		case n == attempts || !retryable(err) || ctx.Err() != nil:
-			return 0, f.blame(ctx, err)
+			err = f.blame(ctx, err)
+			w.gaveUp(err)
+			return 0, err
 		default:
 			n++
 		}

@@ -3,6 +3,7 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -107,7 +108,10 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 
 func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
+	var told blocked
+	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) {
+		c.Grace, c.Patience, c.Blocked = 50*time.Millisecond, 300*time.Millisecond, told.note
+	})
 	term := h.grant("a")
 	w := h.worker(term)
 	h.mustEnter(w)
@@ -116,9 +120,21 @@ func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGCONT) })
-	_, err := h.fence.Grant(h.ctx(), h.award("b"))
-	mustContain(t, err, "in the way", fmt.Sprint(pid), "still there")
+	a := h.award("b")
+	for range 2 { // it is reported once
+		_, err := h.fence.Grant(h.ctx(), a)
+		mustContain(t, err, "in the way", fmt.Sprint(pid), "still there")
+	}
 	leaderGoesOn(t, h, term)
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.fence.Grant(h.ctx(), a); err != nil {
+		t.Fatal(err)
+	}
+	if all := told.reports(); len(all) != 2 || len(all[0]) != 1 || !strings.Contains(all[0][0], fmt.Sprint(pid)) || len(all[1]) != 0 {
+		t.Errorf("reported: %q; want the backend, and nothing after the grant", all)
+	}
 }
 
 func TestANoteThatCannotBeSeenIsNotTakenForGone(t *testing.T) {

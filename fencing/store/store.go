@@ -95,6 +95,8 @@ type Store struct {
 	turns *turns // bounds the grants
 	polls *polls // batches the polls of the watches
 
+	reports reports // of what blocks grants
+
 	catalog *catalogReader
 }
 
