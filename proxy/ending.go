@@ -38,6 +38,21 @@ func (x *session) abort() {
 	x.cancel()
 }
 
+// shutDown ends the session at once, as Postgres does in a fast shutdown. The client is told
+// why, unless a reply is being sent to it.
+func (x *session) shutDown() {
+	if x.sending.TryLock() {
+		x.mu.Lock()
+		tells := x.life.phase() != phaseStarting && x.life.claimTelling() && !x.m.InsideReply()
+		x.mu.Unlock()
+		if tells {
+			refuse(x.client, adminShutdown)
+		}
+		x.sending.Unlock()
+	}
+	x.abort()
+}
+
 // stopReading moves the session to Ending: nothing more is read from the client, and the down
 // pump no longer waits for the up pump. If reason is not nil, hangUp tells it to the client
 // after the server's last reply.

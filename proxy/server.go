@@ -169,16 +169,9 @@ var (
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.mu.draining = true
-	begun := map[netloop.Conn]bool{}
-	sessions := make([]*session, 0, len(s.mu.sessions))
-	for x := range s.mu.sessions {
-		sessions = append(sessions, x)
-		begun[socketBelow(x.client)] = true
-	}
-	for conn := range s.mu.conns {
-		if !begun[conn] {
-			_ = conn.SetReadDeadline(aLongTimeAgo)
-		}
+	sessions, others := s.openLocked()
+	for _, conn := range others {
+		_ = conn.SetReadDeadline(aLongTimeAgo)
 	}
 	s.mu.Unlock()
 	for _, x := range sessions {
@@ -194,24 +187,36 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
+// openLocked returns the sessions, and the connections of clients that have none yet.
+func (s *Server) openLocked() (sessions []*session, others []netloop.Conn) {
+	begun := map[netloop.Conn]bool{}
+	for x := range s.mu.sessions {
+		sessions = append(sessions, x)
+		begun[socketBelow(x.client)] = true
+	}
+	for conn := range s.mu.conns {
+		if !begun[conn] {
+			others = append(others, conn)
+		}
+	}
+	return sessions, others
+}
+
 // Close ends all sessions. It returns when they have ended and the auditors have received
 // every refused statement.
 func (s *Server) Close() {
 	s.mu.Lock()
 	s.mu.draining = true
-	for conn := range s.mu.conns {
+	sessions, others := s.openLocked()
+	for _, conn := range others {
 		_ = conn.Close()
-	}
-	sessions := make([]*session, 0, len(s.mu.sessions))
-	for x := range s.mu.sessions {
-		sessions = append(sessions, x)
 	}
 	closed := s.mu.closed
 	s.mu.closed = true
 	s.mu.Unlock()
 	s.stop()
 	for _, x := range sessions {
-		x.abort()
+		x.shutDown()
 	}
 	s.wg.Wait()
 	if !closed {
