@@ -65,17 +65,11 @@ type state struct {
 	observation LeaseObservation
 	blind       bool // the watch was failing at the last step
 
-	lease        *Lease        // held, as far as known
-	trusted      time.Duration // deadline; see Term.TrustedUntil
-	renewAt      time.Duration
-	granted      bool          // the lease has been turned into the epoch
-	grantAt      time.Duration // when to ask (again) for the grant
-	heldSince    time.Duration // when the lease was requested
-	freeSince    time.Duration // since when the resource had no holder before that
-	unresponsive *Lease        // released as unresponsive; not acquired by anybody since, as far as known
-	uncertain    bool          // an Acquire of unknown outcome may have got a lease, or may still get one
-	stray        int64         // index of the last unknown award that was released
-	needsReopen  bool          // the database disagreed with the term: release the lease
+	held         holding
+	unresponsive *Lease // released as unresponsive; not acquired by anybody since, as far as known
+	uncertain    bool   // an Acquire of unknown outcome may have got a lease, or may still get one
+	stray        int64  // index of the last unknown award that was released
+	needsReopen  bool   // the database disagreed with the term: release the lease
 
 	epoch           fencing.Epoch
 	wasGranted      bool // this candidacy has led before
@@ -148,10 +142,10 @@ func (c *Candidacy) Term() fencing.Term {
 
 func (c *Candidacy) termLocked() fencing.Term {
 	s := &c.mu.state
-	if s.lease == nil || !s.granted {
+	if s.held.lease == nil || !s.held.granted {
 		return fencing.Term{Award: fencing.Award{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation}}
 	}
-	return fencing.Term{Award: c.award(s.lease, s.epoch, 0), Epoch: s.epoch, TrustedUntil: s.trusted}
+	return fencing.Term{Award: c.award(s.held.lease, s.epoch, 0), Epoch: s.epoch, TrustedUntil: s.held.trusted}
 }
 
 func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {

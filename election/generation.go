@@ -86,5 +86,5 @@ func (c *Candidacy) askAgainLocked(err error) {
 	c.log.Warn("asking for another award", zap.Error(err))
 	c.event(Event{Kind: EventFailed, Err: err})
 	c.mu.tryAt = c.r.e.cfg.Now() + jitter(minBackoff)
-	c.releaseLocked(c.mu.lease, ReasonLeft)
+	c.releaseLocked(c.mu.held.lease, ReasonLeft)
 }

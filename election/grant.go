@@ -15,7 +15,7 @@ func (c *Candidacy) grantLocked(v view) {
 	s.granting = true
 	ctx, cancel := context.WithCancel(c.ctx)
 	s.stopGrant = cancel
-	lease, award, before := s.lease, c.award(s.lease, s.epoch, v.highestObserved), s.record
+	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, v.highestObserved), s.record
 	c.ask(func() func() {
 		defer cancel()
 		epoch, err := c.fence.Grant(ctx, award)
@@ -47,7 +47,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 			c.supersedeLocked(s.record) // by a grant that followed immediately
 		}
 	}
-	if s.lease != lease || s.releasing { // over in the meantime: the grant counts, the lease does not
+	if s.held.lease != lease || s.releasing { // over in the meantime: the grant counts, the lease does not
 		c.retryLocked()
 		return
 	}
@@ -77,23 +77,23 @@ func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
 	c.failedLocked("grant an epoch", err)
 	c.retryLocked()
 	c.mu.tryAt = max(c.mu.tryAt, c.r.e.cfg.Now()+pause/2+jitter(pause/2))
-	c.releaseLocked(c.mu.lease, ReasonLeft)
+	c.releaseLocked(c.mu.held.lease, ReasonLeft)
 }
 
 func (c *Candidacy) grantedLocked(before fencing.Record) {
 	s := &c.mu.state
 	epoch, kept := s.epoch, s.wasGranted
-	s.granted, s.wasGranted = true, true
+	s.held.granted, s.wasGranted = true, true
 	s.fault, s.notNewer, s.backoff = nil, 0, 0
 	c.answerLocked()
-	took := c.r.e.cfg.Now() - s.freeSince
+	took := c.r.e.cfg.Now() - s.held.freeSince
 	if kept {
 		c.log.Info("lease reacquired under the same epoch", zap.Int64("epoch", int64(epoch)))
 		c.event(Event{Kind: EventRetaken, Took: took})
 		return
 	}
 	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
-	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.lease.Index), zap.Duration("took", took)}
+	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.held.lease.Index), zap.Duration("took", took)}
 	if takeover {
 		c.log.Info("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)
 	} else {
@@ -126,11 +126,11 @@ func (c *Candidacy) notNewerLocked(err error) {
 // another candidate may be able to reach the database.
 func (c *Candidacy) grantFailedLocked(err error) {
 	s := &c.mu.state
-	if c.r.e.cfg.Now()-s.heldSince > c.r.set.TTL+grantPatience {
+	if c.r.e.cfg.Now()-s.held.requested > c.r.set.TTL+grantPatience {
 		c.giveBackLocked(err, 2*c.r.set.TTL)
 		return
 	}
 	c.failedLocked("grant an epoch", err)
 	c.retryLocked()
-	s.grantAt = s.tryAt
+	s.held.grantAt = s.tryAt
 }

@@ -59,7 +59,7 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	}
 	switch {
 	case s.releasing:
-	case s.lease != nil:
+	case s.held.lease != nil:
 		c.holdLocked(v, now)
 	case (s.ended || s.superseded) && s.uncertain && !s.acquiring: // it makes no more attempts
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
@@ -73,10 +73,10 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	}
 	c.publishLocked(now)
 	busy := s.acquiring || s.granting || s.renewing || s.releasing
-	if s.closing && !busy && (s.lease == nil || c.livesLocked()) {
+	if s.closing && !busy && (s.held.lease == nil || c.livesLocked()) {
 		s.closing = false // announceToResource passes it on
 	}
-	return c.nextLocked(now), s.ended && !busy && s.lease == nil
+	return c.nextLocked(now), s.ended && !busy && s.held.lease == nil
 }
 
 // lookLocked processes what has changed since the last step.
@@ -90,8 +90,8 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 		s.ended = true
 	}
 	if s.blind && !v.blind { // what failed meanwhile is retried at once
-		s.backoff, s.grantAt = 0, min(s.grantAt, now)
-		s.tryAt, s.renewAt = min(s.tryAt, now+jitter(20*time.Millisecond)), min(s.renewAt, now)
+		s.backoff, s.held = 0, s.held.hastened(now)
+		s.tryAt = min(s.tryAt, now+jitter(20*time.Millisecond))
 	}
 	s.blind = v.blind
 	if v.observation == s.observation {
@@ -132,19 +132,19 @@ func (c *Candidacy) holdLocked(v view, now time.Duration) {
 			s.tryAt = now + faultBackoff
 		}
 		s.needsReopen = false
-		c.releaseLocked(s.lease, ReasonLeft)
+		c.releaseLocked(s.held.lease, ReasonLeft)
 		return
-	case s.liveness.unresponsive && s.granted:
-		c.releaseLocked(s.lease, ReasonUnresponsive)
+	case s.liveness.unresponsive && s.held.granted:
+		c.releaseLocked(s.held.lease, ReasonUnresponsive)
 		return
 	}
 	switch {
-	case s.granted:
+	case s.held.granted:
 		c.answerLocked()
-	case !s.granting && now >= s.grantAt:
+	case !s.granting && now >= s.held.grantAt:
 		c.grantLocked(v)
 	}
-	if !s.renewing && now >= s.renewAt {
+	if !s.renewing && now >= s.held.renewAt {
 		c.renewLocked()
 	}
 }
@@ -218,20 +218,20 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if s.retained != 0 {
 		due(s.retained)
 	}
-	if s.lease == nil {
+	if s.held.lease == nil {
 		if !s.acquiring && !s.releasing && s.tryAt > now {
 			due(s.tryAt)
 		}
 		return wait
 	}
-	if !s.granted && !s.granting {
-		due(s.grantAt)
+	if !s.held.granted && !s.granting {
+		due(s.held.grantAt)
 	}
 	if !s.renewing && !s.releasing {
-		due(s.renewAt)
+		due(s.held.renewAt)
 	}
-	if now < s.trusted {
-		due(s.trusted)
+	if now < s.held.trusted {
+		due(s.held.trusted)
 	}
 	due(now + maxSleep) // Go's timers stop while the machine is suspended
 	return wait

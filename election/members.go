@@ -90,7 +90,7 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 	if c.campaignersLocked() > 0 {
 		return
 	}
-	if orderly && c.r.set.Linger > 0 && s.lease != nil && s.granted && !c.overLocked() {
+	if orderly && c.r.set.Linger > 0 && s.held.lease != nil && s.held.granted && !c.overLocked() {
 		s.retained = c.r.e.cfg.Now() + c.r.set.Linger
 		return
 	}
@@ -103,7 +103,7 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 // r.mu is held too.
 func (c *Candidacy) closeLocked() {
 	s := &c.mu.state
-	if s.lease != nil || s.acquiring || s.uncertain || s.unresponsive != nil {
+	if s.held.lease != nil || s.acquiring || s.uncertain || s.unresponsive != nil {
 		s.closing = true
 		c.r.mu.departing[c] = struct{}{}
 	}

@@ -71,8 +71,8 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 	if lease.Index == 0 {
 		s.uncertain = false
 	}
-	if s.lease == lease {
-		s.lease, s.granted = nil, false
+	if s.held.lease == lease {
+		s.held = holding{}
 	}
 	if err != nil {
 		c.failedLocked("release the lease", err)

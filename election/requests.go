@@ -99,17 +99,11 @@ func (c *Candidacy) acquired(got outcome, v view) {
 	defer c.mu.Unlock()
 	s := &c.mu.state
 	s.acquiring = false
-	sent, err := got.sent, got.err
+	err := got.err
 	switch {
 	case err == nil:
 		s.unresponsive = nil
-		s.lease, s.granted = got.lease, false
-		s.trusted = sent + c.r.set.trust()
-		s.renewAt = c.renewalAfter(sent)
-		s.grantAt, s.heldSince, s.freeSince = 0, sent, sent
-		if v.freeSince != 0 {
-			s.freeSince = min(sent, v.freeSince)
-		}
+		s.held = newHolding(got.lease, c.r.set, got.sent, v.freeSince, c.r.set.renewalDelay())
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)
 		}
@@ -130,20 +124,11 @@ func (c *Candidacy) retryLocked() {
 	c.answerLocked()
 }
 
-// renewalAfter returns when to renew a lease that was confirmed by a request sent at
-// this time: at the next multiple of a third of its TTL, or soon after. The leases of a
-// proxy are thus renewed at about the same time, and expire at about the same time if
-// the proxy dies. Their takeovers then do not wait for each other's workers.
-func (c *Candidacy) renewalAfter(sent time.Duration) time.Duration {
-	third := c.r.set.TTL / 3
-	return (sent/third+1)*third + jitter(third/5)
-}
-
 // renewLocked starts to confirm the lease.
 func (c *Candidacy) renewLocked() {
 	s := &c.mu.state
 	s.renewing = true
-	lease, sent := s.lease, c.r.e.cfg.Now()
+	lease, sent := s.held.lease, c.r.e.cfg.Now()
 	ctx, cancel := context.WithTimeout(c.ctx, c.r.set.callTimeout())
 	s.stopRenew = cancel
 	c.ask(func() func() {
@@ -158,24 +143,23 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	defer c.mu.Unlock()
 	s := &c.mu.state
 	s.renewing, s.stopRenew = false, nil
-	if s.lease != lease || s.releasing {
+	if s.held.lease != lease || s.releasing {
 		return
 	}
 	now := c.r.e.cfg.Now()
 	switch {
 	case err == nil:
-		lapsed := s.granted && now >= s.trusted
-		c.event(Event{Kind: EventRenewed, Margin: s.trusted - now})
-		s.trusted = max(s.trusted, sent+c.r.set.trust())
-		s.renewAt = c.renewalAfter(sent)
-		if lapsed && now < s.trusted {
+		lapsed := s.held.granted && now >= s.held.trusted
+		c.event(Event{Kind: EventRenewed, Margin: s.held.trusted - now})
+		s.held = s.held.confirmed(c.r.set, sent, c.r.set.renewalDelay())
+		if lapsed && now < s.held.trusted {
 			c.log.Info("confirmed: the lease was held throughout", zap.Int64("epoch", int64(s.epoch)))
 			c.event(Event{Kind: EventConfirmed})
 		}
 	case errors.Is(err, ErrLost):
 		c.lostLocked(err)
 	default:
-		s.renewAt = now + c.r.set.TTL/10 + jitter(c.r.set.TTL/20)
+		s.held.renewAt = now + c.r.set.TTL/10 + jitter(c.r.set.TTL/20)
 		c.failedLocked("renew the lease", err)
 	}
 }
@@ -187,7 +171,7 @@ func (c *Candidacy) lostLocked(err error) {
 	if s.stopGrant != nil {
 		s.stopGrant()
 	}
-	s.lease, s.granted = nil, false
+	s.held = holding{}
 	s.tryAt, s.backoff = 0, 0
 	c.event(Event{Kind: EventLost, Err: err})
 	c.refreshLocked()
