@@ -11,7 +11,7 @@ import (
 // leadsLocked reports whether the candidacy leads, as far as this proxy knows.
 func (c *Candidacy) leadsLocked(now time.Duration) bool {
 	s := &c.mu.state
-	return s.held.leads(now) && !s.releasing && !s.superseded
+	return s.held.leads(now) && !s.requests.has(requestRelease) && !s.superseded
 }
 
 // publishLocked stores the new status if it has changed. The loop announces it to the
@@ -51,7 +51,7 @@ func (c *Candidacy) noteLocked(next fencing.Status, leads bool) {
 		c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
 			zap.Int64("current_epoch", int64(s.supersedeBy.Epoch)), zap.String("current_worker", s.supersedeBy.Worker))
 		c.event(Event{Kind: EventSuperseded})
-	case was && !leads && s.held.lease != nil && !s.releasing:
+	case was && !leads && s.held.lease != nil && !s.requests.has(requestRelease):
 		c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
 		c.event(Event{Kind: EventLapsed})
 		poke(c.r.wake) // find out whether somebody else was granted an epoch

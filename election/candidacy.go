@@ -89,9 +89,7 @@ type state struct {
 	alarm       bool // to report to the resource: a false positive
 	fenceFailed bool // to report to the resource: its fence cannot be used
 
-	acquiring, granting, renewing, releasing bool
-	stopGrant                                context.CancelFunc
-	stopRenew                                context.CancelFunc
+	requests requests
 }
 
 // member is what the loop knows about one connection.

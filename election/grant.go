@@ -9,12 +9,20 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
+const (
+	// faultBackoff is about how long a candidacy waits after the fence, or the order of
+	// awards, has turned out to be unusable.
+	faultBackoff = 3 * time.Second
+	// grantPatience is how much longer than a TTL a lease is kept that cannot be turned
+	// into an epoch.
+	grantPatience = 5 * time.Second
+)
+
 // grantLocked starts turning the award into the epoch.
 func (c *Candidacy) grantLocked(v view) {
 	s := &c.mu.state
-	s.granting = true
 	ctx, cancel := context.WithCancel(c.ctx)
-	s.stopGrant = cancel
+	s.requests.begin(requestGrant, cancel)
 	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, v.highestObserved), s.record
 	c.ask(func() func() {
 		defer cancel()
@@ -38,7 +46,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	s.granting, s.stopGrant = false, nil
+	s.requests.end(requestGrant)
 	if err == nil {
 		s.epoch = record.Epoch
 		if record.Epoch >= s.record.Epoch {
@@ -47,7 +55,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 			c.supersedeLocked(s.record) // by a grant that followed immediately
 		}
 	}
-	if s.held.lease != lease || s.releasing { // over in the meantime: the grant counts, the lease does not
+	if s.held.lease != lease || s.requests.has(requestRelease) { // over in the meantime: the grant counts, the lease does not
 		c.retryLocked()
 		return
 	}

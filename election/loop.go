@@ -58,21 +58,21 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 		c.answerLocked()
 	}
 	switch {
-	case s.releasing:
+	case s.requests.has(requestAcquire), s.requests.has(requestRelease): // its result decides what follows
 	case s.held.lease != nil:
 		c.holdLocked(v, now)
-	case (s.ended || s.superseded) && s.uncertain && !s.acquiring: // it makes no more attempts
+	case (s.ended || s.superseded) && s.uncertain: // it makes no more attempts
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
 	case c.strayLocked():
 		s.stray = s.observation.Index
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: s.stray}, ReasonLeft)
-	case s.unresponsive != nil && !c.livesLocked() && !s.acquiring:
+	case s.unresponsive != nil && !c.livesLocked():
 		c.releaseLocked(s.unresponsive, ReasonLeft)
-	case !s.acquiring && c.wantsLocked(v, now):
+	case c.wantsLocked(v, now):
 		c.acquireLocked(v)
 	}
 	c.publishLocked(now)
-	busy := s.acquiring || s.granting || s.renewing || s.releasing
+	busy := s.requests.any()
 	if s.closing && !busy && (s.held.lease == nil || c.livesLocked()) {
 		s.closing = false // announceToResource passes it on
 	}
@@ -112,7 +112,7 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 // candidacy no longer wants.
 func (c *Candidacy) strayLocked() bool {
 	s := &c.mu.state
-	return s.uncertain && !s.acquiring && (!c.livesLocked() || s.liveness.unresponsive) &&
+	return s.uncertain && (!c.livesLocked() || s.liveness.unresponsive) &&
 		s.observation.State == Held && s.observation.Incarnation == c.incarnation && s.observation.Index != s.stray
 }
 
@@ -141,10 +141,10 @@ func (c *Candidacy) holdLocked(v view, now time.Duration) {
 	switch {
 	case s.held.granted:
 		c.answerLocked()
-	case !s.granting && now >= s.held.grantAt:
+	case !s.requests.has(requestGrant) && now >= s.held.grantAt:
 		c.grantLocked(v)
 	}
-	if !s.renewing && now >= s.held.renewAt {
+	if !s.requests.has(requestRenew) && now >= s.held.renewAt {
 		c.renewLocked()
 	}
 }
@@ -219,15 +219,15 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 		due(s.retained)
 	}
 	if s.held.lease == nil {
-		if !s.acquiring && !s.releasing && s.tryAt > now {
+		if !s.requests.has(requestAcquire) && !s.requests.has(requestRelease) && s.tryAt > now {
 			due(s.tryAt)
 		}
 		return wait
 	}
-	if !s.held.granted && !s.granting {
+	if !s.held.granted && !s.requests.has(requestGrant) {
 		due(s.held.grantAt)
 	}
-	if !s.renewing && !s.releasing {
+	if !s.requests.has(requestRenew) && !s.requests.has(requestRelease) {
 		due(s.held.renewAt)
 	}
 	if now < s.held.trusted {

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 const (
@@ -109,6 +111,21 @@ func (l extension) timeout(asked, most time.Duration) time.Duration {
 		extended = min(extended, most)
 	}
 	return max(asked, extended)
+}
+
+// cameBackLocked records that a worker that was released as unresponsive is active
+// again.
+func (c *Candidacy) cameBackLocked() {
+	s := &c.mu.state
+	if !s.wasUnresponsive {
+		return
+	}
+	s.wasUnresponsive = false
+	l := c.falseAlarmLocked()
+	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
+		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.superseded),
+		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired))
+	c.event(Event{Kind: EventFalseAlarm})
 }
 
 // falseAlarmLocked records a false positive.

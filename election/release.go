@@ -20,14 +20,10 @@ const (
 // lease that cannot be released expires with its TTL.
 func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s := &c.mu.state
-	s.releasing = true
+	s.requests.begin(requestRelease, nil)
 	s.wasUnresponsive = s.wasUnresponsive || why == ReasonUnresponsive
-	if s.stopGrant != nil {
-		s.stopGrant()
-	}
-	if s.stopRenew != nil {
-		s.stopRenew()
-	}
+	s.requests.cancel(requestGrant)
+	s.requests.cancel(requestRenew)
 	c.ask(func() func() {
 		err := c.release(lease, why)
 		return func() { c.released(lease, why, err) }
@@ -65,7 +61,7 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	s.releasing = false
+	s.requests.end(requestRelease)
 	again := lease == s.unresponsive
 	s.unresponsive = nil
 	if lease.Index == 0 {

@@ -42,7 +42,7 @@ func (c *Candidacy) AwaitFirst(ctx context.Context, wait time.Duration) error {
 func (c *Candidacy) isGranting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.granting
+	return c.mu.requests.has(requestGrant)
 }
 
 // AwaitLeader implements fencing.Candidacy.
