@@ -8,25 +8,59 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// leadsLocked reports whether the candidacy leads, as far as this proxy knows.
-func (c *Candidacy) leadsLocked(now time.Duration) bool {
+// leadLocked makes the candidacy lead if its lease now entitles it to.
+func (c *Candidacy) leadLocked(now time.Duration) {
 	s := &c.mu.state
-	return s.held.leads(now) && !s.requests.has(requestRelease) && !s.superseded
+	if s.phase == lapsed && s.held.leads(now) {
+		s.becomeLeading()
+	}
+}
+
+// stopLeadingLocked makes a leading candidacy lapse, because its lease is over.
+func (c *Candidacy) stopLeadingLocked() {
+	if c.mu.phase == leading {
+		c.mu.becomeLapsed()
+	}
+}
+
+// checkDeadlineLocked makes a leading candidacy lapse if its lease is no longer trusted.
+func (c *Candidacy) checkDeadlineLocked(now time.Duration) {
+	s := &c.mu.state
+	if s.phase != leading || s.held.leads(now) {
+		return
+	}
+	s.becomeLapsed()
+	c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
+	c.event(Event{Kind: EventLapsed})
+	poke(c.r.wake) // find out whether somebody else was granted an epoch
+}
+
+// supersedeLocked ends the candidacy's attempts for good. by may be out of date.
+func (c *Candidacy) supersedeLocked(by fencing.Record) {
+	s := &c.mu.state
+	before := s.phase
+	s.becomeSuperseded(by)
+	if before == superseded {
+		return
+	}
+	c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
+		zap.Int64("current_epoch", int64(s.supersededBy.Epoch)), zap.String("current_worker", s.supersededBy.Worker))
+	c.event(Event{Kind: EventSuperseded})
 }
 
 // publishLocked stores the new status if it has changed. The loop announces it to the
 // members.
 func (c *Candidacy) publishLocked(now time.Duration) {
 	s := &c.mu.state
-	leads := c.leadsLocked(now)
+	c.checkDeadlineLocked(now)
 	next := fencing.Status{Epoch: s.epoch, Holder: s.record, Fault: s.fault}
-	switch {
-	case s.superseded:
+	switch s.phase {
+	case superseded:
 		next.Role = fencing.Superseded
-	case leads:
+	case leading:
 		next.Role = fencing.Leader
 	default:
-		next.Lapsed = s.epoch > 0
+		next.Lapsed = s.phase == lapsed
 		next.Vacant = s.held.lease == nil && s.observation.State == Unresponsive
 	}
 	if next == *c.current.Load() {
@@ -37,25 +71,6 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 	s.changed = make(chan struct{})
 	s.announced = false
 	poke(c.poke)
-	c.noteLocked(next, leads)
-}
-
-// noteLocked logs and reports what a new status means.
-func (c *Candidacy) noteLocked(next fencing.Status, leads bool) {
-	s := &c.mu.state
-	was := s.wasLed
-	s.wasLed = leads
-	switch {
-	case next.Role == fencing.Superseded && !s.noted:
-		s.noted = true
-		c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
-			zap.Int64("current_epoch", int64(s.supersedeBy.Epoch)), zap.String("current_worker", s.supersedeBy.Worker))
-		c.event(Event{Kind: EventSuperseded})
-	case was && !leads && s.held.lease != nil && !s.requests.has(requestRelease):
-		c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
-		c.event(Event{Kind: EventLapsed})
-		poke(c.r.wake) // find out whether somebody else was granted an epoch
-	}
 }
 
 // announceToResource tells the resource what the loop has found out. The loop holds no

@@ -49,6 +49,8 @@ type Candidacy struct {
 
 // state is the loop's state. It is guarded by Candidacy.mu.
 type state struct {
+	standing
+
 	changed   chan struct{} // closed and replaced with each new status
 	announced bool          // the members know the current status
 
@@ -71,19 +73,13 @@ type state struct {
 	stray        int64  // index of the last unknown award that was released
 	needsReopen  bool   // the database disagreed with the term: release the lease
 
-	epoch           fencing.Epoch
-	wasGranted      bool // this candidacy has led before
 	wasUnresponsive bool // its lease was released as unresponsive, and it has not come back yet
-	superseded      bool
-	noted           bool // the supersession has been logged
-	supersedeBy     fencing.Record
 	record          fencing.Record
 	fault           error
 	notNewer        int // consecutive awards that were not newer than the record
 
 	tryAt   time.Duration // no attempt before this time
 	backoff time.Duration
-	wasLed  bool // the last published status was leader
 
 	vacated     bool // to report to the resource: this candidacy holds no lease now
 	alarm       bool // to report to the resource: a false positive
@@ -199,26 +195,17 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	s.record = rec
 	switch {
 	case rec.Incarnation == c.incarnation:
-		s.epoch = max(s.epoch, rec.Epoch) // a grant without a response may have succeeded
-	case s.superseded, s.epoch > 0 && rec.Epoch > s.epoch:
+		s.hasEpoch(max(s.epoch, rec.Epoch)) // a grant without a response may have succeeded
+	case s.phase == superseded, s.epoch > 0 && rec.Epoch > s.epoch:
 		c.supersedeLocked(rec)
 	}
 	c.publishLocked(c.r.e.cfg.Now())
 }
 
-// supersedeLocked ends the candidacy for good. by may be out of date.
-func (c *Candidacy) supersedeLocked(by fencing.Record) {
-	s := &c.mu.state
-	s.superseded = true
-	if s.supersedeBy.Epoch <= s.epoch {
-		s.supersedeBy = by
-	}
-}
-
 func (c *Candidacy) refuseSuperseded() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	by := c.mu.supersedeBy
+	by := c.mu.supersededBy
 	return &fencing.Refusal{
 		SQLState: fencing.StateSuperseded,
 		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by worker %s",

@@ -48,7 +48,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 	s := &c.mu.state
 	s.requests.end(requestGrant)
 	if err == nil {
-		s.epoch = record.Epoch
+		s.hasEpoch(record.Epoch)
 		if record.Epoch >= s.record.Epoch {
 			s.record = record
 		} else {
@@ -90,12 +90,13 @@ func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
 
 func (c *Candidacy) grantedLocked(before fencing.Record) {
 	s := &c.mu.state
-	epoch, kept := s.epoch, s.wasGranted
-	s.held.granted, s.wasGranted = true, true
+	epoch, again := s.epoch, s.led
+	s.held.granted, s.led = true, true
+	c.leadLocked(c.r.e.cfg.Now())
 	s.fault, s.notNewer, s.backoff = nil, 0, 0
 	c.answerLocked()
 	took := c.r.e.cfg.Now() - s.held.freeSince
-	if kept {
+	if again {
 		c.log.Info("lease reacquired under the same epoch", zap.Int64("epoch", int64(epoch)))
 		c.event(Event{Kind: EventRetaken, Took: took})
 		return

@@ -53,7 +53,7 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	now := c.r.e.cfg.Now()
 	c.lookLocked(v, now)
 	c.publishLocked(now)
-	if s.superseded || s.ended {
+	if c.overLocked() {
 		c.cancel()
 		c.answerLocked()
 	}
@@ -61,7 +61,7 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	case s.requests.has(requestAcquire), s.requests.has(requestRelease): // its result decides what follows
 	case s.held.lease != nil:
 		c.holdLocked(v, now)
-	case (s.ended || s.superseded) && s.uncertain: // it makes no more attempts
+	case c.overLocked() && s.uncertain: // it makes no more attempts
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
 	case c.strayLocked():
 		s.stray = s.observation.Index
@@ -86,7 +86,7 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 		s.retained = 0
 		s.ended = s.ended || len(s.members) == 0
 	}
-	if s.superseded && len(s.members) == 0 {
+	if s.phase == superseded && len(s.members) == 0 {
 		s.ended = true
 	}
 	if s.blind && !v.blind { // what failed meanwhile is retried at once
@@ -120,7 +120,7 @@ func (c *Candidacy) strayLocked() bool {
 // retained after such a connection has left.
 func (c *Candidacy) livesLocked() bool {
 	s := &c.mu.state
-	return !s.ended && !s.superseded && (c.campaignersLocked() > 0 || s.retained != 0)
+	return !c.overLocked() && (c.campaignersLocked() > 0 || s.retained != 0)
 }
 
 // holdLocked starts whatever a held lease needs.
@@ -209,7 +209,7 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	s := &c.mu.state
 	wait := idleStep
 	due := func(at time.Duration) { wait = min(wait, max(at-now, time.Millisecond)) }
-	if s.superseded && !s.ended {
+	if s.phase == superseded && !s.ended {
 		return wait
 	}
 	if c.campaignersLocked() > 0 && s.liveness.timeout > 0 {

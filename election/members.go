@@ -17,7 +17,7 @@ func (c *Candidacy) bars(claim fencing.JoinRequest) bool {
 }
 
 // overLocked reports that nobody can join any more.
-func (c *Candidacy) overLocked() bool { return c.mu.superseded || c.mu.ended }
+func (c *Candidacy) overLocked() bool { return c.mu.phase == superseded || c.mu.ended }
 
 // admit makes m a member, unless the candidacy is over. r.mu is held.
 func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
@@ -82,7 +82,7 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 	if !ok {
 		return
 	}
-	if s.superseded && k.campaigns {
+	if s.phase == superseded && k.campaigns {
 		s.left[m] = k // its last sample will show whether it had come back
 	}
 	delete(s.members, m)

@@ -123,7 +123,7 @@ func (c *Candidacy) cameBackLocked() {
 	s.wasUnresponsive = false
 	l := c.falseAlarmLocked()
 	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
-		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.superseded),
+		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.phase == superseded),
 		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired))
 	c.event(Event{Kind: EventFalseAlarm})
 }

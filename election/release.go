@@ -21,6 +21,7 @@ const (
 func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s := &c.mu.state
 	s.requests.begin(requestRelease, nil)
+	c.stopLeadingLocked()
 	s.wasUnresponsive = s.wasUnresponsive || why == ReasonUnresponsive
 	s.requests.cancel(requestGrant)
 	s.requests.cancel(requestRenew)

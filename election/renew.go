@@ -35,6 +35,7 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 		lapsed := s.held.granted && now >= s.held.trusted
 		c.event(Event{Kind: EventRenewed, Margin: s.held.trusted - now})
 		s.held = s.held.confirmed(c.r.set, sent, c.r.set.renewalDelay())
+		c.leadLocked(now)
 		if lapsed && now < s.held.trusted {
 			c.log.Info("confirmed: the lease was held throughout", zap.Int64("epoch", int64(s.epoch)))
 			c.event(Event{Kind: EventConfirmed})
@@ -53,6 +54,7 @@ func (c *Candidacy) lostLocked(err error) {
 	c.log.Warn("lease lost", zap.Int64("epoch", int64(s.epoch)), zap.Error(err))
 	s.requests.cancel(requestGrant)
 	s.held = holding{}
+	c.stopLeadingLocked()
 	s.tryAt, s.backoff = 0, 0
 	c.event(Event{Kind: EventLost, Err: err})
 	c.refreshLocked()
