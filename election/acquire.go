@@ -17,7 +17,7 @@ func (c *Candidacy) acquireRequest() AcquireRequest {
 func (c *Candidacy) acquireLocked(v view) {
 	s := &c.mu.state
 	s.requests.begin(requestAcquire, nil)
-	asked, again, observation := c.askedLocked(), s.backoff > 0, s.observation
+	asked, again, observation := s.asked(), s.backoff > 0, s.observation
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
 		got := c.acquire(asked, func() {

@@ -50,20 +50,15 @@ type Candidacy struct {
 // state is the loop's state. It is guarded by Candidacy.mu.
 type state struct {
 	standing
+	membership
+	demand
+	liveness liveness
 
 	changed   chan struct{} // closed and replaced with each new status
 	announced bool          // the members know the current status
 
-	members  map[fencing.Member]*member
-	left     map[fencing.Member]*member // left since the last sample
-	waiters  int                        // callers of AwaitLeader
-	demanded []chan struct{}            // callers of CampaignOnDemand
-	first    chan struct{}              // closed when the first attempt has ended
-	ended    bool                       // no members are left: release and stop
-	retained time.Duration              // if not 0: end at this time unless somebody joins
-	closing  bool                       // the resource knows that the lease is about to be released
+	closing bool // the resource knows that the lease is about to be released
 
-	liveness    liveness
 	observation LeaseObservation
 	blind       bool // the watch was failing at the last step
 
@@ -73,10 +68,9 @@ type state struct {
 	stray        int64  // index of the last unknown award that was released
 	needsReopen  bool   // the database disagreed with the term: release the lease
 
-	wasUnresponsive bool // its lease was released as unresponsive, and it has not come back yet
-	record          fencing.Record
-	fault           error
-	notNewer        int // consecutive awards that were not newer than the record
+	record   fencing.Record
+	fault    error
+	notNewer int // consecutive awards that were not newer than the record
 
 	tryAt   time.Duration // no attempt before this time
 	backoff time.Duration
@@ -86,14 +80,6 @@ type state struct {
 	fenceFailed bool // to report to the resource: its fence cannot be used
 
 	requests requests
-}
-
-// member is what the loop knows about one connection.
-type member struct {
-	campaigns bool
-	timeout   time.Duration // negative: the configured timeout; 0: never
-	reads     uint64        // as of the last sample; only the loop uses it
-	seen      bool
 }
 
 var _ fencing.Candidacy = (*Candidacy)(nil)
@@ -108,7 +94,7 @@ func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, before bo
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
 	c.mu.changed = make(chan struct{})
-	c.mu.members, c.mu.left = map[fencing.Member]*member{}, map[fencing.Member]*member{}
+	c.mu.membership = newMembership()
 	c.mu.announced = true
 	c.current.Store(&fencing.Status{})
 	return c

@@ -82,12 +82,9 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 // lookLocked processes what has changed since the last step.
 func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	s := &c.mu.state
-	if s.retained != 0 && now >= s.retained && c.campaignersLocked() == 0 {
-		s.retained = 0
-		s.ended = s.ended || len(s.members) == 0
-	}
-	if s.phase == superseded && len(s.members) == 0 {
-		s.ended = true
+	s.expireRetention(now)
+	if s.phase == superseded {
+		s.endIfEmpty()
 	}
 	if s.blind && !v.blind { // what failed meanwhile is retried at once
 		s.backoff, s.held = 0, s.held.hastened(now)
@@ -116,12 +113,8 @@ func (c *Candidacy) strayLocked() bool {
 		s.observation.State == Held && s.observation.Incarnation == c.incarnation && s.observation.Index != s.stray
 }
 
-// livesLocked reports whether the candidacy has a connection that campaigns, or is
-// retained after such a connection has left.
-func (c *Candidacy) livesLocked() bool {
-	s := &c.mu.state
-	return !c.overLocked() && (c.campaignersLocked() > 0 || s.retained != 0)
-}
+// livesLocked reports whether the candidacy is needed and may still lead.
+func (c *Candidacy) livesLocked() bool { return c.mu.needed() && c.mu.phase != superseded }
 
 // holdLocked starts whatever a held lease needs.
 func (c *Candidacy) holdLocked(v view, now time.Duration) {
@@ -162,11 +155,11 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	case v.held:
 		c.answerLocked()
 		return false
-	case s.first != nil && !isClosed(s.first):
+	case s.firstExpected():
 		return true // whatever the watch saw may be out of date
 	case len(s.demanded) > 0 && s.observation.State != Held:
 		return true
-	case c.askedLocked():
+	case s.asked():
 		c.answerLocked()
 	}
 	if now < s.tryAt {
@@ -184,24 +177,11 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	}
 }
 
-// askedLocked reports whether somebody waits for the result of an attempt.
-func (c *Candidacy) askedLocked() bool {
-	first := c.mu.first
-	return first != nil && !isClosed(first) || len(c.mu.demanded) > 0
-}
-
 // answerLocked ends the wait of those who asked for an attempt. They find its result in
 // the status.
 func (c *Candidacy) answerLocked() {
-	s := &c.mu.state
 	c.publishLocked(c.r.e.cfg.Now())
-	if s.first != nil {
-		closeOnce(s.first)
-	}
-	for _, ch := range s.demanded {
-		close(ch)
-	}
-	s.demanded = nil
+	c.mu.answer()
 }
 
 // nextLocked returns how long nothing will be due.
@@ -212,7 +192,7 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if s.phase == superseded && !s.ended {
 		return wait
 	}
-	if c.campaignersLocked() > 0 && s.liveness.timeout > 0 {
+	if s.campaigners() > 0 && s.liveness.timeout > 0 {
 		due(now + s.liveness.interval())
 	}
 	if s.retained != 0 {
@@ -235,15 +215,6 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	}
 	due(now + maxSleep) // Go's timers stop while the machine is suspended
 	return wait
-}
-
-func isClosed(ch chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }
 
 // jitter returns a random time below d.

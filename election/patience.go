@@ -117,10 +117,10 @@ func (l extension) timeout(asked, most time.Duration) time.Duration {
 // again.
 func (c *Candidacy) cameBackLocked() {
 	s := &c.mu.state
-	if !s.wasUnresponsive {
+	if !s.liveness.released {
 		return
 	}
-	s.wasUnresponsive = false
+	s.liveness.released = false
 	l := c.falseAlarmLocked()
 	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
 		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.phase == superseded),
@@ -134,8 +134,8 @@ func (c *Candidacy) falseAlarmLocked() extension {
 	return c.r.e.extensions.record(c.workerKey(), c.mu.liveness.expired, c.r.e.cfg.Now())
 }
 
-// effectiveLocked returns the timeout in effect for a requested one.
-func (c *Candidacy) effectiveLocked(asked time.Duration) time.Duration {
+// effective returns the timeout in effect for a requested one.
+func (c *Candidacy) effective(asked time.Duration) time.Duration {
 	if asked == 0 {
 		return 0
 	}

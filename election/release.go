@@ -22,7 +22,7 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s := &c.mu.state
 	s.requests.begin(requestRelease, nil)
 	c.stopLeadingLocked()
-	s.wasUnresponsive = s.wasUnresponsive || why == ReasonUnresponsive
+	s.liveness.released = s.liveness.released || why == ReasonUnresponsive
 	s.requests.cancel(requestGrant)
 	s.requests.cancel(requestRenew)
 	c.ask(func() func() {
