@@ -8,6 +8,28 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
+// notice is something that the loop has to tell others once it holds no lock.
+type notice uint8
+
+const (
+	noticeStatus      notice = 1 << iota // to the members: the status has changed
+	noticeVacated                        // to the resource: this candidacy holds no lease now
+	noticeFalseAlarm                     // to the resource: a false positive
+	noticeFenceFailed                    // to the resource: its fence cannot be used
+)
+
+// outbox is the set of notices that have not been passed on yet.
+type outbox notice
+
+func (o *outbox) put(n notice) { *o |= outbox(n) }
+
+// take removes a notice, and reports whether it was there.
+func (o *outbox) take(n notice) bool {
+	had := *o&outbox(n) != 0
+	*o &^= outbox(n)
+	return had
+}
+
 // leadLocked makes the candidacy lead if its lease now entitles it to.
 func (c *Candidacy) leadLocked(now time.Duration) {
 	s := &c.mu.state
@@ -69,7 +91,7 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 	c.current.Store(&next)
 	close(s.changed)
 	s.changed = make(chan struct{})
-	s.announced = false
+	s.outbox.put(noticeStatus)
 	poke(c.poke)
 }
 
@@ -77,13 +99,13 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 // lock of its own while it does so.
 func (c *Candidacy) announceToResource() {
 	c.mu.Lock()
-	vacated, alarm, fenceFailed := c.mu.vacated, c.mu.alarm, c.mu.fenceFailed
-	c.mu.vacated, c.mu.alarm, c.mu.fenceFailed = false, false, false
+	o := &c.mu.outbox
+	vacated, falseAlarm, fenceFailed := o.take(noticeVacated), o.take(noticeFalseAlarm), o.take(noticeFenceFailed)
 	c.mu.Unlock()
 	if fenceFailed {
 		c.r.reopenLater()
 	}
-	if alarm {
+	if falseAlarm {
 		c.r.countFalseAlarm()
 	}
 	c.r.settle(c, vacated)
@@ -93,11 +115,10 @@ func (c *Candidacy) announceToResource() {
 // yet. Only the loop calls it, and it holds no lock while it calls the members.
 func (c *Candidacy) announce() {
 	c.mu.Lock()
-	if c.mu.announced {
+	if !c.mu.outbox.take(noticeStatus) {
 		c.mu.Unlock()
 		return
 	}
-	c.mu.announced = true
 	over := c.overLocked()
 	members := make([]fencing.Member, 0, len(c.mu.members))
 	for m := range c.mu.members {

@@ -54,9 +54,8 @@ type state struct {
 	demand
 	liveness liveness
 
-	changed   chan struct{} // closed and replaced with each new status
-	announced bool          // the members know the current status
-
+	changed chan struct{} // closed and replaced with each new status
+	outbox  outbox
 	closing bool // the resource knows that the lease is about to be released
 
 	observation LeaseObservation
@@ -75,10 +74,6 @@ type state struct {
 	tryAt   time.Duration // no attempt before this time
 	backoff time.Duration
 
-	vacated     bool // to report to the resource: this candidacy holds no lease now
-	alarm       bool // to report to the resource: a false positive
-	fenceFailed bool // to report to the resource: its fence cannot be used
-
 	requests requests
 }
 
@@ -95,7 +90,6 @@ func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, before bo
 	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
 	c.mu.changed = make(chan struct{})
 	c.mu.membership = newMembership()
-	c.mu.announced = true
 	c.current.Store(&fencing.Status{})
 	return c
 }

@@ -72,7 +72,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 		c.askAgainLocked(err)
 	case isState(err, fencing.StateNoFence):
 		s.fault = asRefusal(err)
-		s.fenceFailed = true
+		s.outbox.put(noticeFenceFailed)
 		c.giveBackLocked(err, faultBackoff)
 	default:
 		c.grantFailedLocked(err)

@@ -130,7 +130,7 @@ func (c *Candidacy) cameBackLocked() {
 
 // falseAlarmLocked records a false positive.
 func (c *Candidacy) falseAlarmLocked() extension {
-	c.mu.alarm = true
+	c.mu.outbox.put(noticeFalseAlarm)
 	return c.r.e.extensions.record(c.workerKey(), c.mu.liveness.expired, c.r.e.cfg.Now())
 }
 

@@ -81,5 +81,5 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 		c.log.Info("released", zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why))
 		c.event(Event{Kind: EventReleased, Reason: why})
 	}
-	s.vacated = true
+	s.outbox.put(noticeVacated)
 }

@@ -58,5 +58,5 @@ func (c *Candidacy) lostLocked(err error) {
 	s.tryAt, s.backoff = 0, 0
 	c.event(Event{Kind: EventLost, Err: err})
 	c.refreshLocked()
-	s.vacated = true
+	s.outbox.put(noticeVacated)
 }
