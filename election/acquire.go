@@ -87,7 +87,7 @@ func (c *Candidacy) acquired(got outcome, v view) {
 	err := got.err
 	switch {
 	case err == nil:
-		s.unresponsive = nil
+		s.leftovers.unresponsive = nil
 		s.held = newHolding(got.lease, c.r.set, got.sent, v.freeSince, c.r.set.renewalDelay())
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)
@@ -95,7 +95,7 @@ func (c *Candidacy) acquired(got outcome, v view) {
 	case errors.Is(err, ErrHeld):
 		c.retryLocked()
 	default:
-		s.uncertain = s.uncertain || !errors.Is(err, ErrNotSent)
+		s.leftovers.uncertain = s.leftovers.uncertain || !errors.Is(err, ErrNotSent)
 		c.failedLocked("acquire the lease", err)
 		c.retryLocked()
 	}

@@ -61,11 +61,9 @@ type state struct {
 	observation LeaseObservation
 	blind       bool // the watch was failing at the last step
 
-	held         holding
-	unresponsive *Lease // released as unresponsive; not acquired by anybody since, as far as known
-	uncertain    bool   // an Acquire of unknown outcome may have got a lease, or may still get one
-	stray        int64  // index of the last unknown award that was released
-	needsReopen  bool   // the database disagreed with the term: release the lease
+	held        holding
+	leftovers   leftovers
+	needsReopen bool // the database disagreed with the term: release the lease
 
 	record   fencing.Record
 	fault    error

@@ -61,13 +61,13 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	case s.requests.has(requestAcquire), s.requests.has(requestRelease): // its result decides what follows
 	case s.held.lease != nil:
 		c.holdLocked(v, now)
-	case c.overLocked() && s.uncertain: // it makes no more attempts
+	case c.overLocked() && s.leftovers.uncertain: // it makes no more attempts
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
-	case c.strayLocked():
-		s.stray = s.observation.Index
-		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: s.stray}, ReasonLeft)
-	case s.unresponsive != nil && !c.livesLocked():
-		c.releaseLocked(s.unresponsive, ReasonLeft)
+	case s.leftovers.strayed(s.observation, c.incarnation) && !c.eligibleLocked():
+		s.leftovers.stray = s.observation.Index
+		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: s.leftovers.stray}, ReasonLeft)
+	case s.leftovers.unresponsive != nil && !c.livesLocked():
+		c.releaseLocked(s.leftovers.unresponsive, ReasonLeft)
 	case c.wantsLocked(v, now):
 		c.acquireLocked(v)
 	}
@@ -98,23 +98,18 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	if v.observation.Incarnation == c.incarnation {
 		return // this candidacy's own doing
 	}
-	s.unresponsive = nil // somebody has held the lease since
+	s.leftovers.unresponsive = nil // somebody has held the lease since
 	if s.fault == nil {
 		s.backoff = 0
 		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies at the same instant
 	}
 }
 
-// strayLocked reports whether a request of unknown outcome got a lease that the
-// candidacy no longer wants.
-func (c *Candidacy) strayLocked() bool {
-	s := &c.mu.state
-	return s.uncertain && (!c.livesLocked() || s.liveness.unresponsive) &&
-		s.observation.State == Held && s.observation.Incarnation == c.incarnation && s.observation.Index != s.stray
-}
-
 // livesLocked reports whether the candidacy is needed and may still lead.
 func (c *Candidacy) livesLocked() bool { return c.mu.needed() && c.mu.phase != superseded }
+
+// eligibleLocked reports whether the candidacy may lead and its worker is responsive.
+func (c *Candidacy) eligibleLocked() bool { return c.livesLocked() && !c.mu.liveness.unresponsive }
 
 // holdLocked starts whatever a held lease needs.
 func (c *Candidacy) holdLocked(v view, now time.Duration) {
@@ -147,7 +142,7 @@ func (c *Candidacy) holdLocked(v view, now time.Duration) {
 func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	s := &c.mu.state
 	switch {
-	case !c.livesLocked() || s.retained != 0 || s.liveness.unresponsive:
+	case !c.eligibleLocked() || s.retained != 0:
 		c.answerLocked()
 		return false
 	case v.closing: // it releases first, and then wakes this loop

@@ -166,7 +166,7 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 // r.mu is held too.
 func (c *Candidacy) closeLocked() {
 	s := &c.mu.state
-	if s.held.lease != nil || s.requests.has(requestAcquire) || s.uncertain || s.unresponsive != nil {
+	if s.held.lease != nil || s.requests.has(requestAcquire) || s.leftovers.uncertain || s.leftovers.unresponsive != nil {
 		s.closing = true
 		c.r.mu.departing[c] = struct{}{}
 	}
