@@ -9,23 +9,41 @@ import (
 	"go.uber.org/zap"
 )
 
+// Unsuccessful attempts are followed by pauses between these two.
+const (
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
+)
+
+// pace says when the next attempt to acquire the lease may be made.
+type pace struct {
+	tryAt   time.Duration // no attempt before this time, unless somebody asks for it
+	backoff time.Duration // about how long to wait after the last attempt, 0 if it succeeded
+}
+
+// slowDown schedules the attempt that follows an unsuccessful one.
+func (p *pace) slowDown(now time.Duration) {
+	p.backoff = min(max(2*p.backoff, minBackoff), maxBackoff)
+	p.tryAt = now + p.backoff/2 + jitter(p.backoff/2)
+}
+
 func (c *Candidacy) acquireRequest() AcquireRequest {
 	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.r.set.TTL}
 }
 
 // acquireLocked starts an attempt to acquire the lease.
-func (c *Candidacy) acquireLocked(v view) {
+func (c *Candidacy) acquireLocked() {
 	s := &c.mu.state
 	s.requests.begin(requestAcquire, nil)
-	asked, again, observation := s.asked(), s.backoff > 0, s.observation
+	asked, again, seen := s.asked(), s.backoff > 0, s.seen
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
 		got := c.acquire(asked, func() {
 			if !again {
-				c.log.Info("campaign", zap.Stringer("lease", observation.State))
+				c.log.Info("campaign", zap.Stringer("lease", seen.observation.State))
 			}
 		})
-		return func() { c.acquired(got, v) }
+		return func() { c.acquired(got, seen.freeSince) }
 	})
 }
 
@@ -79,7 +97,7 @@ func (c *Candidacy) number() (instanceID string, err error) {
 	return instanceID, nil
 }
 
-func (c *Candidacy) acquired(got outcome, v view) {
+func (c *Candidacy) acquired(got outcome, freeSince time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
@@ -88,7 +106,7 @@ func (c *Candidacy) acquired(got outcome, v view) {
 	switch {
 	case err == nil:
 		s.leftovers.unresponsive = nil
-		s.held = newHolding(got.lease, c.r.set, got.sent, v.freeSince, c.r.set.renewalDelay())
+		s.held = newHolding(got.lease, c.r.set, got.sent, freeSince, c.r.set.renewalDelay())
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)
 		}
@@ -103,8 +121,6 @@ func (c *Candidacy) acquired(got outcome, v view) {
 
 // retryLocked ends an unsuccessful attempt and schedules the next one.
 func (c *Candidacy) retryLocked() {
-	s := &c.mu.state
-	s.backoff = min(max(2*s.backoff, minBackoff), maxBackoff)
-	s.tryAt = c.r.e.cfg.Now() + s.backoff/2 + jitter(s.backoff/2)
+	c.mu.slowDown(c.r.e.cfg.Now())
 	c.answerLocked()
 }

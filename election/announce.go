@@ -83,7 +83,7 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 		next.Role = fencing.Leader
 	default:
 		next.Lapsed = s.phase == lapsed
-		next.Vacant = s.held.lease == nil && s.observation.State == Unresponsive
+		next.Vacant = s.held.lease == nil && s.seen.observation.State == Unresponsive
 	}
 	if next == *c.current.Load() {
 		return

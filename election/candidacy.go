@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -52,27 +51,16 @@ type state struct {
 	standing
 	membership
 	demand
-	liveness liveness
-
-	changed chan struct{} // closed and replaced with each new status
-	outbox  outbox
-	closing bool // the resource knows that the lease is about to be released
-
-	observation LeaseObservation
-	blind       bool // the watch was failing at the last step
-
-	held        holding
-	leftovers   leftovers
-	needsReopen bool // the database disagreed with the term: release the lease
-
-	record   fencing.Record
-	fault    error
-	notNewer int // consecutive awards that were not newer than the record
-
-	tryAt   time.Duration // no attempt before this time
-	backoff time.Duration
-
-	requests requests
+	fenceFacts
+	pace
+	liveness  liveness
+	seen      view // the resource, as of the last step
+	held      holding
+	leftovers leftovers
+	requests  requests
+	outbox    outbox
+	changed   chan struct{} // closed and replaced with each new status
+	closing   bool          // the resource knows that the lease is about to be released
 }
 
 var _ fencing.Candidacy = (*Candidacy)(nil)
@@ -152,7 +140,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	}
 	if isState(err, fencing.StateNoFence) {
 		c.mu.Lock()
-		c.mu.fault, c.mu.needsReopen = asRefusal(err), true
+		c.mu.fault, c.mu.disagrees = asRefusal(err), true
 		c.mu.Unlock()
 		poke(c.poke)
 	}
@@ -164,13 +152,9 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	if rec.Epoch < s.record.Epoch {
+	if !s.observe(rec) {
 		return
 	}
-	if rec.Epoch > s.record.Epoch {
-		s.fault = nil // the fence works again
-	}
-	s.record = rec
 	switch {
 	case rec.Incarnation == c.incarnation:
 		s.hasEpoch(max(s.epoch, rec.Epoch)) // a grant without a response may have succeeded

@@ -19,11 +19,11 @@ const (
 )
 
 // grantLocked starts turning the award into the epoch.
-func (c *Candidacy) grantLocked(v view) {
+func (c *Candidacy) grantLocked() {
 	s := &c.mu.state
 	ctx, cancel := context.WithCancel(c.ctx)
 	s.requests.begin(requestGrant, cancel)
-	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, v.highestObserved), s.record
+	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, s.seen.highestObserved), s.record
 	c.ask(func() func() {
 		defer cancel()
 		epoch, err := c.fence.Grant(ctx, award)

@@ -6,8 +6,6 @@ import (
 )
 
 const (
-	minBackoff = 50 * time.Millisecond
-	maxBackoff = time.Second
 	// idleStep is the longest time between two steps.
 	idleStep = 5 * time.Second
 	// maxSleep is the longest time between two steps while a lease is held.
@@ -60,16 +58,16 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	switch {
 	case s.requests.has(requestAcquire), s.requests.has(requestRelease): // its result decides what follows
 	case s.held.lease != nil:
-		c.holdLocked(v, now)
+		c.holdLocked(now)
 	case c.overLocked() && s.leftovers.uncertain: // it makes no more attempts
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
-	case s.leftovers.strayed(s.observation, c.incarnation) && !c.eligibleLocked():
-		s.leftovers.stray = s.observation.Index
+	case s.leftovers.strayed(s.seen.observation, c.incarnation) && !c.eligibleLocked():
+		s.leftovers.stray = s.seen.observation.Index
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: s.leftovers.stray}, ReasonLeft)
 	case s.leftovers.unresponsive != nil && !c.livesLocked():
 		c.releaseLocked(s.leftovers.unresponsive, ReasonLeft)
-	case c.wantsLocked(v, now):
-		c.acquireLocked(v)
+	case c.wantsLocked(now):
+		c.acquireLocked()
 	}
 	c.publishLocked(now)
 	busy := s.requests.any()
@@ -86,15 +84,15 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	if s.phase == superseded {
 		s.endIfEmpty()
 	}
-	if s.blind && !v.blind { // what failed meanwhile is retried at once
+	before := s.seen
+	s.seen = v
+	if before.blind && !v.blind { // what failed meanwhile is retried at once
 		s.backoff, s.held = 0, s.held.hastened(now)
 		s.tryAt = min(s.tryAt, now+jitter(20*time.Millisecond))
 	}
-	s.blind = v.blind
-	if v.observation == s.observation {
+	if v.observation == before.observation {
 		return
 	}
-	s.observation = v.observation
 	if v.observation.Incarnation == c.incarnation {
 		return // this candidacy's own doing
 	}
@@ -112,14 +110,14 @@ func (c *Candidacy) livesLocked() bool { return c.mu.needed() && c.mu.phase != s
 func (c *Candidacy) eligibleLocked() bool { return c.livesLocked() && !c.mu.liveness.unresponsive }
 
 // holdLocked starts whatever a held lease needs.
-func (c *Candidacy) holdLocked(v view, now time.Duration) {
+func (c *Candidacy) holdLocked(now time.Duration) {
 	s := &c.mu.state
 	switch {
-	case !c.livesLocked(), s.needsReopen:
-		if s.needsReopen {
+	case !c.livesLocked(), s.disagrees:
+		if s.disagrees {
 			s.tryAt = now + faultBackoff
 		}
-		s.needsReopen = false
+		s.disagrees = false
 		c.releaseLocked(s.held.lease, ReasonLeft)
 		return
 	case s.liveness.unresponsive && s.held.granted:
@@ -130,7 +128,7 @@ func (c *Candidacy) holdLocked(v view, now time.Duration) {
 	case s.held.granted:
 		c.answerLocked()
 	case !s.requests.has(requestGrant) && now >= s.held.grantAt:
-		c.grantLocked(v)
+		c.grantLocked()
 	}
 	if !s.requests.has(requestRenew) && now >= s.held.renewAt {
 		c.renewLocked()
@@ -139,20 +137,20 @@ func (c *Candidacy) holdLocked(v view, now time.Duration) {
 
 // wantsLocked reports whether it is time to try for the lease. If an attempt that
 // somebody waits for is pointless, it ends their wait.
-func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
+func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	s := &c.mu.state
 	switch {
 	case !c.eligibleLocked() || s.retained != 0:
 		c.answerLocked()
 		return false
-	case v.closing: // it releases first, and then wakes this loop
+	case s.seen.closing: // it releases first, and then wakes this loop
 		return false
-	case v.held:
+	case s.seen.taken:
 		c.answerLocked()
 		return false
 	case s.firstExpected():
 		return true // whatever the watch saw may be out of date
-	case len(s.demanded) > 0 && s.observation.State != Held:
+	case len(s.demanded) > 0 && s.seen.observation.State != Held:
 		return true
 	case s.asked():
 		c.answerLocked()
@@ -160,15 +158,15 @@ func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
 	if now < s.tryAt {
 		return false
 	}
-	switch s.observation.State {
+	switch s.seen.observation.State {
 	case Freed:
 		return true
 	case Unresponsive:
 		return s.waiters > 0 || s.epoch > 0
 	case Held: // by a lost response of this candidacy, or the observation is old
-		return v.blind || s.observation.Incarnation == c.incarnation
+		return s.seen.blind || s.seen.observation.Incarnation == c.incarnation
 	default:
-		return v.blind
+		return s.seen.blind
 	}
 }
 

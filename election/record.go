@@ -8,6 +8,31 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
+// fenceFacts are what a candidacy knows of its fence.
+type fenceFacts struct {
+	record fencing.Record // the highest known grant
+	// fault, if not nil, says why the fence, or the order of the awards, is unusable.
+	fault error
+	// notNewer counts the consecutive awards that were not newer than the record.
+	notNewer int
+	// disagrees means that the database contradicts the candidacy's term, which has to
+	// be given up.
+	disagrees bool
+}
+
+// observe records the highest grant. It reports false, and changes nothing, if a higher
+// one is known.
+func (f *fenceFacts) observe(rec fencing.Record) bool {
+	if rec.Epoch < f.record.Epoch {
+		return false
+	}
+	if rec.Epoch > f.record.Epoch {
+		f.fault = nil // the fence works again
+	}
+	f.record = rec
+	return true
+}
+
 // examine reads the worker's history from the fence for a new candidacy.
 func (r *resource) examine(ctx context.Context, worker string) (fence Fence, before bool, err error) {
 	if fence, err = r.usableFence(ctx); err != nil {

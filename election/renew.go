@@ -55,7 +55,7 @@ func (c *Candidacy) lostLocked(err error) {
 	s.requests.cancel(requestGrant)
 	s.held = holding{}
 	c.stopLeadingLocked()
-	s.tryAt, s.backoff = 0, 0
+	s.pace = pace{}
 	c.event(Event{Kind: EventLost, Err: err})
 	c.refreshLocked()
 	s.outbox.put(noticeVacated)

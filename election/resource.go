@@ -242,7 +242,7 @@ func (r *resource) pokeAll() {
 type view struct {
 	observation     LeaseObservation
 	blind           bool // the watch is failing
-	held            bool // another candidacy of this proxy holds the lease
+	taken           bool // another candidacy of this proxy holds the lease
 	closing         bool // another candidacy of this proxy is about to release it
 	freeSince       time.Duration
 	highestObserved fencing.Epoch
@@ -253,7 +253,7 @@ func (r *resource) view(c *Candidacy) view {
 	defer r.mu.Unlock()
 	v := view{
 		observation: r.mu.observation, blind: r.mu.watchErr != nil, freeSince: r.mu.freeSince, highestObserved: r.mu.highestObserved,
-		held: r.mu.holder != nil && r.mu.holder != c,
+		taken: r.mu.holder != nil && r.mu.holder != c,
 	}
 	for other := range r.mu.departing {
 		v.closing = v.closing || other != c
