@@ -60,12 +60,6 @@ func (r *resource) currentInstance(ctx context.Context) (instanceID string, numb
 	}
 }
 
-// newsLocked wakes those who wait for an observation.
-func (r *resource) newsLocked() {
-	close(r.mu.news)
-	r.mu.news = make(chan struct{})
-}
-
 // awarded records which instance made an award.
 func (r *resource) awarded(instanceID string) {
 	r.mu.Lock()

@@ -168,7 +168,7 @@ func (c *Candidacy) closeLocked() {
 	s := &c.mu.state
 	if s.held.lease != nil || s.requests.has(requestAcquire) || s.leftovers.uncertain || s.leftovers.unresponsive != nil {
 		s.closing = true
-		c.r.mu.departing[c] = struct{}{}
+		c.r.mu.depart(c)
 	}
 }
 

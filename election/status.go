@@ -71,7 +71,7 @@ func (r *resource) status() ResourceStatus {
 	r.mu.Lock()
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record,
-		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.alarmed, WatchError: r.mu.watchErr,
+		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr,
 	}
 	holder, since := r.mu.holder, r.mu.freeSince
 	r.mu.Unlock()
