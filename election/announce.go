@@ -3,8 +3,6 @@ package election
 import (
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -28,46 +26,6 @@ func (o *outbox) take(n notice) bool {
 	had := *o&outbox(n) != 0
 	*o &^= outbox(n)
 	return had
-}
-
-// leadLocked makes the candidacy lead if its lease now entitles it to.
-func (c *Candidacy) leadLocked(now time.Duration) {
-	s := &c.mu.state
-	if s.phase == lapsed && s.held.leads(now) {
-		s.becomeLeading()
-	}
-}
-
-// stopLeadingLocked makes a leading candidacy lapse, because its lease is over.
-func (c *Candidacy) stopLeadingLocked() {
-	if c.mu.phase == leading {
-		c.mu.becomeLapsed()
-	}
-}
-
-// checkDeadlineLocked makes a leading candidacy lapse if its lease is no longer trusted.
-func (c *Candidacy) checkDeadlineLocked(now time.Duration) {
-	s := &c.mu.state
-	if s.phase != leading || s.held.leads(now) {
-		return
-	}
-	s.becomeLapsed()
-	c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
-	c.event(Event{Kind: EventLapsed})
-	poke(c.r.wake) // find out whether somebody else was granted an epoch
-}
-
-// supersedeLocked ends the candidacy's attempts for good. by may be out of date.
-func (c *Candidacy) supersedeLocked(by fencing.Record) {
-	s := &c.mu.state
-	before := s.phase
-	s.becomeSuperseded(by)
-	if before == superseded {
-		return
-	}
-	c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
-		zap.Int64("current_epoch", int64(s.supersededBy.Epoch)), zap.String("current_worker", s.supersededBy.Worker))
-	c.event(Event{Kind: EventSuperseded})
 }
 
 // publishLocked stores the new status if it has changed. The loop announces it to the
