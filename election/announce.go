@@ -3,31 +3,45 @@ package election
 import (
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/fencepost/fencepost/fencing"
 )
 
-// leadsLocked reports whether the candidacy leads, as far as this proxy knows.
-func (c *Candidacy) leadsLocked(now time.Duration) bool {
-	s := &c.mu.state
-	return s.lease != nil && s.granted && !s.releasing && !s.superseded && now < s.trusted
+// notice is something that the loop has to tell others once it holds no lock.
+type notice uint8
+
+const (
+	noticeStatus      notice = 1 << iota // to the members: the status has changed
+	noticeVacated                        // to the resource: this candidacy holds no lease now
+	noticeFalseAlarm                     // to the resource: a false positive
+	noticeFenceFailed                    // to the resource: its fence cannot be used
+)
+
+// outbox is the set of notices that have not been passed on yet.
+type outbox notice
+
+func (o *outbox) put(n notice) { *o |= outbox(n) }
+
+// take removes a notice, and reports whether it was there.
+func (o *outbox) take(n notice) bool {
+	had := *o&outbox(n) != 0
+	*o &^= outbox(n)
+	return had
 }
 
 // publishLocked stores the new status if it has changed. The loop announces it to the
 // members.
 func (c *Candidacy) publishLocked(now time.Duration) {
 	s := &c.mu.state
-	leads := c.leadsLocked(now)
+	c.checkDeadlineLocked(now)
 	next := fencing.Status{Epoch: s.epoch, Holder: s.record, Fault: s.fault}
-	switch {
-	case s.superseded:
+	switch s.phase {
+	case superseded:
 		next.Role = fencing.Superseded
-	case leads:
+	case leading:
 		next.Role = fencing.Leader
 	default:
-		next.Lapsed = s.epoch > 0
-		next.Vacant = s.lease == nil && s.observation.State == Unresponsive
+		next.Lapsed = s.phase == lapsed
+		next.Vacant = s.held.lease == nil && s.seen.observation.State == Unresponsive
 	}
 	if next == *c.current.Load() {
 		return
@@ -35,40 +49,21 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 	c.current.Store(&next)
 	close(s.changed)
 	s.changed = make(chan struct{})
-	s.announced = false
+	s.outbox.put(noticeStatus)
 	poke(c.poke)
-	c.noteLocked(next, leads)
-}
-
-// noteLocked logs and reports what a new status means.
-func (c *Candidacy) noteLocked(next fencing.Status, leads bool) {
-	s := &c.mu.state
-	was := s.wasLed
-	s.wasLed = leads
-	switch {
-	case next.Role == fencing.Superseded && !s.noted:
-		s.noted = true
-		c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
-			zap.Int64("current_epoch", int64(s.supersedeBy.Epoch)), zap.String("current_worker", s.supersedeBy.Worker))
-		c.event(Event{Kind: EventSuperseded})
-	case was && !leads && s.lease != nil && !s.releasing:
-		c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
-		c.event(Event{Kind: EventLapsed})
-		poke(c.r.wake) // find out whether somebody else was granted an epoch
-	}
 }
 
 // announceToResource tells the resource what the loop has found out. The loop holds no
 // lock of its own while it does so.
 func (c *Candidacy) announceToResource() {
 	c.mu.Lock()
-	vacated, alarm, fenceFailed := c.mu.vacated, c.mu.alarm, c.mu.fenceFailed
-	c.mu.vacated, c.mu.alarm, c.mu.fenceFailed = false, false, false
+	o := &c.mu.outbox
+	vacated, falseAlarm, fenceFailed := o.take(noticeVacated), o.take(noticeFalseAlarm), o.take(noticeFenceFailed)
 	c.mu.Unlock()
 	if fenceFailed {
 		c.r.reopenLater()
 	}
-	if alarm {
+	if falseAlarm {
 		c.r.countFalseAlarm()
 	}
 	c.r.settle(c, vacated)
@@ -78,11 +73,10 @@ func (c *Candidacy) announceToResource() {
 // yet. Only the loop calls it, and it holds no lock while it calls the members.
 func (c *Candidacy) announce() {
 	c.mu.Lock()
-	if c.mu.announced {
+	if !c.mu.outbox.take(noticeStatus) {
 		c.mu.Unlock()
 		return
 	}
-	c.mu.announced = true
 	over := c.overLocked()
 	members := make([]fencing.Member, 0, len(c.mu.members))
 	for m := range c.mu.members {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -49,63 +48,19 @@ type Candidacy struct {
 
 // state is the loop's state. It is guarded by Candidacy.mu.
 type state struct {
+	standing
+	membership
+	demand
+	fenceFacts
+	pace
+	liveness  liveness
+	seen      view // the resource, as of the last step
+	held      holding
+	leftovers leftovers
+	requests  requests
+	outbox    outbox
 	changed   chan struct{} // closed and replaced with each new status
-	announced bool          // the members know the current status
-
-	members  map[fencing.Member]*member
-	left     map[fencing.Member]*member // left since the last sample
-	waiters  int                        // callers of AwaitLeader
-	demanded []chan struct{}            // callers of CampaignOnDemand
-	first    chan struct{}              // closed when the first attempt has ended
-	ended    bool                       // no members are left: release and stop
-	retained time.Duration              // if not 0: end at this time unless somebody joins
-	closing  bool                       // the resource knows that the lease is about to be released
-
-	liveness    liveness
-	observation LeaseObservation
-	blind       bool // the watch was failing at the last step
-
-	lease        *Lease        // held, as far as known
-	trusted      time.Duration // deadline; see Term.TrustedUntil
-	renewAt      time.Duration
-	granted      bool          // the lease has been turned into the epoch
-	grantAt      time.Duration // when to ask (again) for the grant
-	heldSince    time.Duration // when the lease was requested
-	freeSince    time.Duration // since when the resource had no holder before that
-	unresponsive *Lease        // released as unresponsive; not acquired by anybody since, as far as known
-	uncertain    bool          // an Acquire of unknown outcome may have got a lease, or may still get one
-	stray        int64         // index of the last unknown award that was released
-	needsReopen  bool          // the database disagreed with the term: release the lease
-
-	epoch           fencing.Epoch
-	wasGranted      bool // this candidacy has led before
-	wasUnresponsive bool // its lease was released as unresponsive, and it has not come back yet
-	superseded      bool
-	noted           bool // the supersession has been logged
-	supersedeBy     fencing.Record
-	record          fencing.Record
-	fault           error
-	notNewer        int // consecutive awards that were not newer than the record
-
-	tryAt   time.Duration // no attempt before this time
-	backoff time.Duration
-	wasLed  bool // the last published status was leader
-
-	vacated     bool // to report to the resource: this candidacy holds no lease now
-	alarm       bool // to report to the resource: a false positive
-	fenceFailed bool // to report to the resource: its fence cannot be used
-
-	acquiring, granting, renewing, releasing bool
-	stopGrant                                context.CancelFunc
-	stopRenew                                context.CancelFunc
-}
-
-// member is what the loop knows about one connection.
-type member struct {
-	campaigns bool
-	timeout   time.Duration // negative: the configured timeout; 0: never
-	reads     uint64        // as of the last sample; only the loop uses it
-	seen      bool
+	closing   bool          // the resource knows that the lease is about to be released
 }
 
 var _ fencing.Candidacy = (*Candidacy)(nil)
@@ -120,8 +75,7 @@ func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, before bo
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
 	c.mu.changed = make(chan struct{})
-	c.mu.members, c.mu.left = map[fencing.Member]*member{}, map[fencing.Member]*member{}
-	c.mu.announced = true
+	c.mu.membership = newMembership()
 	c.current.Store(&fencing.Status{})
 	return c
 }
@@ -148,10 +102,10 @@ func (c *Candidacy) Term() fencing.Term {
 
 func (c *Candidacy) termLocked() fencing.Term {
 	s := &c.mu.state
-	if s.lease == nil || !s.granted {
+	if s.held.lease == nil || !s.held.granted {
 		return fencing.Term{Award: fencing.Award{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation}}
 	}
-	return fencing.Term{Award: c.award(s.lease, s.epoch, 0), Epoch: s.epoch, TrustedUntil: s.trusted}
+	return fencing.Term{Award: c.award(s.held.lease, s.epoch, 0), Epoch: s.epoch, TrustedUntil: s.held.trusted}
 }
 
 func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {
@@ -186,7 +140,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	}
 	if isState(err, fencing.StateNoFence) {
 		c.mu.Lock()
-		c.mu.fault, c.mu.needsReopen = asRefusal(err), true
+		c.mu.fault, c.mu.disagrees = asRefusal(err), true
 		c.mu.Unlock()
 		poke(c.poke)
 	}
@@ -198,35 +152,22 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	if rec.Epoch < s.record.Epoch {
+	if !s.observe(rec) {
 		return
 	}
-	if rec.Epoch > s.record.Epoch {
-		s.fault = nil // the fence works again
-	}
-	s.record = rec
 	switch {
 	case rec.Incarnation == c.incarnation:
-		s.epoch = max(s.epoch, rec.Epoch) // a grant without a response may have succeeded
-	case s.superseded, s.epoch > 0 && rec.Epoch > s.epoch:
+		s.hasEpoch(max(s.epoch, rec.Epoch)) // a grant without a response may have succeeded
+	case s.phase == superseded, s.epoch > 0 && rec.Epoch > s.epoch:
 		c.supersedeLocked(rec)
 	}
 	c.publishLocked(c.r.e.cfg.Now())
 }
 
-// supersedeLocked ends the candidacy for good. by may be out of date.
-func (c *Candidacy) supersedeLocked(by fencing.Record) {
-	s := &c.mu.state
-	s.superseded = true
-	if s.supersedeBy.Epoch <= s.epoch {
-		s.supersedeBy = by
-	}
-}
-
 func (c *Candidacy) refuseSuperseded() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	by := c.mu.supersedeBy
+	by := c.mu.supersededBy
 	return &fencing.Refusal{
 		SQLState: fencing.StateSuperseded,
 		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by worker %s",

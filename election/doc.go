@@ -24,7 +24,8 @@
 //	    +----- reconnecting starts a new candidacy <-----------------+
 //
 // A candidacy is granted at most one epoch. Being superseded is final; connecting again
-// starts a new candidacy with a new incarnation.
+// starts a new candidacy with a new incarnation. phase.go says how each phase begins and
+// ends, including the rarer ways that the diagram leaves out.
 //
 // # Trust
 //

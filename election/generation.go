@@ -60,12 +60,6 @@ func (r *resource) currentInstance(ctx context.Context) (instanceID string, numb
 	}
 }
 
-// newsLocked wakes those who wait for an observation.
-func (r *resource) newsLocked() {
-	close(r.mu.news)
-	r.mu.news = make(chan struct{})
-}
-
 // awarded records which instance made an award.
 func (r *resource) awarded(instanceID string) {
 	r.mu.Lock()
@@ -86,5 +80,5 @@ func (c *Candidacy) askAgainLocked(err error) {
 	c.log.Warn("asking for another award", zap.Error(err))
 	c.event(Event{Kind: EventFailed, Err: err})
 	c.mu.tryAt = c.r.e.cfg.Now() + jitter(minBackoff)
-	c.releaseLocked(c.mu.lease, ReasonLeft)
+	c.releaseLocked(c.mu.held.lease, ReasonLeft)
 }

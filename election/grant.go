@@ -9,13 +9,21 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
+const (
+	// faultBackoff is about how long a candidacy waits after the fence, or the order of
+	// awards, has turned out to be unusable.
+	faultBackoff = 3 * time.Second
+	// grantPatience is how much longer than a TTL a lease is kept that cannot be turned
+	// into an epoch.
+	grantPatience = 5 * time.Second
+)
+
 // grantLocked starts turning the award into the epoch.
-func (c *Candidacy) grantLocked(v view) {
+func (c *Candidacy) grantLocked() {
 	s := &c.mu.state
-	s.granting = true
 	ctx, cancel := context.WithCancel(c.ctx)
-	s.stopGrant = cancel
-	lease, award, before := s.lease, c.award(s.lease, s.epoch, v.highestObserved), s.record
+	s.requests.begin(requestGrant, cancel)
+	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, s.seen.highestObserved), s.record
 	c.ask(func() func() {
 		defer cancel()
 		epoch, err := c.fence.Grant(ctx, award)
@@ -38,16 +46,16 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	s.granting, s.stopGrant = false, nil
+	s.requests.end(requestGrant)
 	if err == nil {
-		s.epoch = record.Epoch
+		s.hasEpoch(record.Epoch)
 		if record.Epoch >= s.record.Epoch {
 			s.record = record
 		} else {
 			c.supersedeLocked(s.record) // by a grant that followed immediately
 		}
 	}
-	if s.lease != lease || s.releasing { // over in the meantime: the grant counts, the lease does not
+	if s.held.lease != lease || s.requests.has(requestRelease) { // over in the meantime: the grant counts, the lease does not
 		c.retryLocked()
 		return
 	}
@@ -64,7 +72,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 		c.askAgainLocked(err)
 	case isState(err, fencing.StateNoFence):
 		s.fault = asRefusal(err)
-		s.fenceFailed = true
+		s.outbox.put(noticeFenceFailed)
 		c.giveBackLocked(err, faultBackoff)
 	default:
 		c.grantFailedLocked(err)
@@ -77,23 +85,24 @@ func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
 	c.failedLocked("grant an epoch", err)
 	c.retryLocked()
 	c.mu.tryAt = max(c.mu.tryAt, c.r.e.cfg.Now()+pause/2+jitter(pause/2))
-	c.releaseLocked(c.mu.lease, ReasonLeft)
+	c.releaseLocked(c.mu.held.lease, ReasonLeft)
 }
 
 func (c *Candidacy) grantedLocked(before fencing.Record) {
 	s := &c.mu.state
-	epoch, kept := s.epoch, s.wasGranted
-	s.granted, s.wasGranted = true, true
+	epoch, again := s.epoch, s.led
+	s.held.granted, s.led = true, true
+	c.leadLocked(c.r.e.cfg.Now())
 	s.fault, s.notNewer, s.backoff = nil, 0, 0
 	c.answerLocked()
-	took := c.r.e.cfg.Now() - s.freeSince
-	if kept {
+	took := c.r.e.cfg.Now() - s.held.freeSince
+	if again {
 		c.log.Info("lease reacquired under the same epoch", zap.Int64("epoch", int64(epoch)))
 		c.event(Event{Kind: EventRetaken, Took: took})
 		return
 	}
 	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
-	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.lease.Index), zap.Duration("took", took)}
+	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.held.lease.Index), zap.Duration("took", took)}
 	if takeover {
 		c.log.Info("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)
 	} else {
@@ -126,11 +135,11 @@ func (c *Candidacy) notNewerLocked(err error) {
 // another candidate may be able to reach the database.
 func (c *Candidacy) grantFailedLocked(err error) {
 	s := &c.mu.state
-	if c.r.e.cfg.Now()-s.heldSince > c.r.set.TTL+grantPatience {
+	if c.r.e.cfg.Now()-s.held.requested > c.r.set.TTL+grantPatience {
 		c.giveBackLocked(err, 2*c.r.set.TTL)
 		return
 	}
 	c.failedLocked("grant an epoch", err)
 	c.retryLocked()
-	s.grantAt = s.tryAt
+	s.held.grantAt = s.tryAt
 }

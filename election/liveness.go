@@ -22,6 +22,9 @@ type liveness struct {
 	unresponsive bool
 	// expired is the timeout that had passed when the worker last became unresponsive.
 	expired time.Duration
+	// released means that the lease was released because the worker was unresponsive,
+	// and that the worker has not come back since.
+	released bool
 }
 
 // interval is the sampling interval for this timeout.
@@ -70,7 +73,7 @@ func (c *Candidacy) sample() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.liveness
-	l.timeout = c.effectiveLocked(c.timeoutLocked())
+	l.timeout = c.effective(c.mu.timeout(c.r.set.WorkerTimeout))
 	was := l.unresponsive
 	l.sample(now, alive || c.mu.waiters > 0)
 	if was && alive {
@@ -103,23 +106,4 @@ func (k *member) look(m fencing.Member) bool {
 	alive := owed || !k.seen || reads != k.reads
 	k.reads, k.seen = reads, true
 	return alive
-}
-
-// timeoutLocked returns the longest worker timeout of the campaigning members.
-func (c *Candidacy) timeoutLocked() time.Duration {
-	var longest time.Duration
-	for _, m := range c.mu.members {
-		timeout := m.timeout
-		if timeout < 0 {
-			timeout = c.r.set.WorkerTimeout
-		}
-		switch {
-		case !m.campaigns:
-		case timeout == 0:
-			return 0
-		default:
-			longest = max(longest, timeout)
-		}
-	}
-	return longest
 }

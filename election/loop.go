@@ -6,8 +6,6 @@ import (
 )
 
 const (
-	minBackoff = 50 * time.Millisecond
-	maxBackoff = time.Second
 	// idleStep is the longest time between two steps.
 	idleStep = 5 * time.Second
 	// maxSleep is the longest time between two steps while a lease is held.
@@ -53,155 +51,130 @@ func (c *Candidacy) step(v view) (wait time.Duration, over bool) {
 	now := c.r.e.cfg.Now()
 	c.lookLocked(v, now)
 	c.publishLocked(now)
-	if s.superseded || s.ended {
+	if c.overLocked() {
 		c.cancel()
 		c.answerLocked()
 	}
 	switch {
-	case s.releasing:
-	case s.lease != nil:
-		c.holdLocked(v, now)
-	case (s.ended || s.superseded) && s.uncertain && !s.acquiring: // it makes no more attempts
+	case s.requests.has(requestAcquire), s.requests.has(requestRelease): // its result decides what follows
+	case s.held.lease != nil:
+		c.holdLocked(now)
+	case c.overLocked() && s.leftovers.uncertain: // it makes no more attempts
 		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest()}, ReasonLeft)
-	case c.strayLocked():
-		s.stray = s.observation.Index
-		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: s.stray}, ReasonLeft)
-	case s.unresponsive != nil && !c.livesLocked() && !s.acquiring:
-		c.releaseLocked(s.unresponsive, ReasonLeft)
-	case !s.acquiring && c.wantsLocked(v, now):
-		c.acquireLocked(v)
+	case s.leftovers.strayed(s.seen.observation, c.incarnation) && !c.eligibleLocked():
+		s.leftovers.stray = s.seen.observation.Index
+		c.releaseLocked(&Lease{AcquireRequest: c.acquireRequest(), Index: s.leftovers.stray}, ReasonLeft)
+	case s.leftovers.unresponsive != nil && !c.livesLocked():
+		c.releaseLocked(s.leftovers.unresponsive, ReasonLeft)
+	case c.wantsLocked(now):
+		c.acquireLocked()
 	}
 	c.publishLocked(now)
-	busy := s.acquiring || s.granting || s.renewing || s.releasing
-	if s.closing && !busy && (s.lease == nil || c.livesLocked()) {
+	busy := s.requests.any()
+	if s.closing && !busy && (s.held.lease == nil || c.livesLocked()) {
 		s.closing = false // announceToResource passes it on
 	}
-	return c.nextLocked(now), s.ended && !busy && s.lease == nil
+	return c.nextLocked(now), s.ended && !busy && s.held.lease == nil
 }
 
 // lookLocked processes what has changed since the last step.
 func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	s := &c.mu.state
-	if s.retained != 0 && now >= s.retained && c.campaignersLocked() == 0 {
-		s.retained = 0
-		s.ended = s.ended || len(s.members) == 0
+	s.expireRetention(now)
+	if s.phase == superseded {
+		s.endIfEmpty()
 	}
-	if s.superseded && len(s.members) == 0 {
-		s.ended = true
+	before := s.seen
+	s.seen = v
+	if before.blind && !v.blind { // what failed meanwhile is retried at once
+		s.backoff, s.held = 0, s.held.hastened(now)
+		s.tryAt = min(s.tryAt, now+jitter(20*time.Millisecond))
 	}
-	if s.blind && !v.blind { // what failed meanwhile is retried at once
-		s.backoff, s.grantAt = 0, min(s.grantAt, now)
-		s.tryAt, s.renewAt = min(s.tryAt, now+jitter(20*time.Millisecond)), min(s.renewAt, now)
-	}
-	s.blind = v.blind
-	if v.observation == s.observation {
+	if v.observation == before.observation {
 		return
 	}
-	s.observation = v.observation
 	if v.observation.Incarnation == c.incarnation {
 		return // this candidacy's own doing
 	}
-	s.unresponsive = nil // somebody has held the lease since
+	s.leftovers.unresponsive = nil // somebody has held the lease since
 	if s.fault == nil {
 		s.backoff = 0
 		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies at the same instant
 	}
 }
 
-// strayLocked reports whether a request of unknown outcome got a lease that the
-// candidacy no longer wants.
-func (c *Candidacy) strayLocked() bool {
-	s := &c.mu.state
-	return s.uncertain && !s.acquiring && (!c.livesLocked() || s.liveness.unresponsive) &&
-		s.observation.State == Held && s.observation.Incarnation == c.incarnation && s.observation.Index != s.stray
-}
+// livesLocked reports whether the candidacy is needed and may still lead.
+func (c *Candidacy) livesLocked() bool { return c.mu.needed() && c.mu.phase != superseded }
 
-// livesLocked reports whether the candidacy has a connection that campaigns, or is
-// retained after such a connection has left.
-func (c *Candidacy) livesLocked() bool {
-	s := &c.mu.state
-	return !s.ended && !s.superseded && (c.campaignersLocked() > 0 || s.retained != 0)
-}
+// eligibleLocked reports whether the candidacy may lead and its worker is responsive.
+func (c *Candidacy) eligibleLocked() bool { return c.livesLocked() && !c.mu.liveness.unresponsive }
 
 // holdLocked starts whatever a held lease needs.
-func (c *Candidacy) holdLocked(v view, now time.Duration) {
+func (c *Candidacy) holdLocked(now time.Duration) {
 	s := &c.mu.state
 	switch {
-	case !c.livesLocked(), s.needsReopen:
-		if s.needsReopen {
+	case !c.livesLocked(), s.disagrees:
+		if s.disagrees {
 			s.tryAt = now + faultBackoff
 		}
-		s.needsReopen = false
-		c.releaseLocked(s.lease, ReasonLeft)
+		s.disagrees = false
+		c.releaseLocked(s.held.lease, ReasonLeft)
 		return
-	case s.liveness.unresponsive && s.granted:
-		c.releaseLocked(s.lease, ReasonUnresponsive)
+	case s.liveness.unresponsive && s.held.granted:
+		c.releaseLocked(s.held.lease, ReasonUnresponsive)
 		return
 	}
 	switch {
-	case s.granted:
+	case s.held.granted:
 		c.answerLocked()
-	case !s.granting && now >= s.grantAt:
-		c.grantLocked(v)
+	case !s.requests.has(requestGrant) && now >= s.held.grantAt:
+		c.grantLocked()
 	}
-	if !s.renewing && now >= s.renewAt {
+	if !s.requests.has(requestRenew) && now >= s.held.renewAt {
 		c.renewLocked()
 	}
 }
 
 // wantsLocked reports whether it is time to try for the lease. If an attempt that
 // somebody waits for is pointless, it ends their wait.
-func (c *Candidacy) wantsLocked(v view, now time.Duration) bool {
+func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	s := &c.mu.state
 	switch {
-	case !c.livesLocked() || s.retained != 0 || s.liveness.unresponsive:
+	case !c.eligibleLocked() || s.retained != 0:
 		c.answerLocked()
 		return false
-	case v.closing: // it releases first, and then wakes this loop
+	case s.seen.closing: // it releases first, and then wakes this loop
 		return false
-	case v.held:
+	case s.seen.taken:
 		c.answerLocked()
 		return false
-	case s.first != nil && !isClosed(s.first):
+	case s.firstExpected():
 		return true // whatever the watch saw may be out of date
-	case len(s.demanded) > 0 && s.observation.State != Held:
+	case len(s.demanded) > 0 && s.seen.observation.State != Held:
 		return true
-	case c.askedLocked():
+	case s.asked():
 		c.answerLocked()
 	}
 	if now < s.tryAt {
 		return false
 	}
-	switch s.observation.State {
+	switch s.seen.observation.State {
 	case Freed:
 		return true
 	case Unresponsive:
 		return s.waiters > 0 || s.epoch > 0
 	case Held: // by a lost response of this candidacy, or the observation is old
-		return v.blind || s.observation.Incarnation == c.incarnation
+		return s.seen.blind || s.seen.observation.Incarnation == c.incarnation
 	default:
-		return v.blind
+		return s.seen.blind
 	}
-}
-
-// askedLocked reports whether somebody waits for the result of an attempt.
-func (c *Candidacy) askedLocked() bool {
-	first := c.mu.first
-	return first != nil && !isClosed(first) || len(c.mu.demanded) > 0
 }
 
 // answerLocked ends the wait of those who asked for an attempt. They find its result in
 // the status.
 func (c *Candidacy) answerLocked() {
-	s := &c.mu.state
 	c.publishLocked(c.r.e.cfg.Now())
-	if s.first != nil {
-		closeOnce(s.first)
-	}
-	for _, ch := range s.demanded {
-		close(ch)
-	}
-	s.demanded = nil
+	c.mu.answer()
 }
 
 // nextLocked returns how long nothing will be due.
@@ -209,41 +182,32 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	s := &c.mu.state
 	wait := idleStep
 	due := func(at time.Duration) { wait = min(wait, max(at-now, time.Millisecond)) }
-	if s.superseded && !s.ended {
+	if s.phase == superseded && !s.ended {
 		return wait
 	}
-	if c.campaignersLocked() > 0 && s.liveness.timeout > 0 {
+	if s.campaigners() > 0 && s.liveness.timeout > 0 {
 		due(now + s.liveness.interval())
 	}
 	if s.retained != 0 {
 		due(s.retained)
 	}
-	if s.lease == nil {
-		if !s.acquiring && !s.releasing && s.tryAt > now {
+	if s.held.lease == nil {
+		if !s.requests.has(requestAcquire) && !s.requests.has(requestRelease) && s.tryAt > now {
 			due(s.tryAt)
 		}
 		return wait
 	}
-	if !s.granted && !s.granting {
-		due(s.grantAt)
+	if !s.held.granted && !s.requests.has(requestGrant) {
+		due(s.held.grantAt)
 	}
-	if !s.renewing && !s.releasing {
-		due(s.renewAt)
+	if !s.requests.has(requestRenew) && !s.requests.has(requestRelease) {
+		due(s.held.renewAt)
 	}
-	if now < s.trusted {
-		due(s.trusted)
+	if now < s.held.trusted {
+		due(s.held.trusted)
 	}
 	due(now + maxSleep) // Go's timers stop while the machine is suspended
 	return wait
-}
-
-func isClosed(ch chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	default:
-		return false
-	}
 }
 
 // jitter returns a random time below d.

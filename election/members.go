@@ -1,6 +1,82 @@
 package election
 
-import "github.com/fencepost/fencepost/fencing"
+import (
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// membership is who needs a candidacy.
+type membership struct {
+	members map[fencing.Member]*member
+	left    map[fencing.Member]*member // left since the last sample
+	// retained, if not 0, is when the candidacy ends although its last campaigning
+	// member has left in an orderly way, unless another one joins until then.
+	retained time.Duration
+	// ended means that nobody needs the candidacy any more, or that Elections is being
+	// closed. The lease is released, and the loop stops.
+	ended bool
+}
+
+// member is what the loop knows about one connection.
+type member struct {
+	campaigns bool
+	timeout   time.Duration // negative: the configured timeout; 0: never
+	reads     uint64        // as of the last sample; only the loop uses it
+	seen      bool
+}
+
+func newMembership() membership {
+	return membership{members: map[fencing.Member]*member{}, left: map[fencing.Member]*member{}}
+}
+
+// campaigners returns the number of members that campaign.
+func (s *membership) campaigners() int {
+	n := 0
+	for _, m := range s.members {
+		if m.campaigns {
+			n++
+		}
+	}
+	return n
+}
+
+// needed reports whether a member campaigns, or whether the candidacy is retained after
+// the last one has left.
+func (s *membership) needed() bool {
+	return !s.ended && (s.campaigners() > 0 || s.retained != 0)
+}
+
+// endIfEmpty ends the candidacy if it has no members.
+func (s *membership) endIfEmpty() { s.ended = s.ended || len(s.members) == 0 }
+
+// expireRetention ends the retention if its time has come.
+func (s *membership) expireRetention(now time.Duration) {
+	if s.retained != 0 && now >= s.retained && s.campaigners() == 0 {
+		s.retained = 0
+		s.endIfEmpty()
+	}
+}
+
+// timeout returns the longest worker timeout of the campaigning members, 0 if one of
+// them has none. configured is that of members that requested no timeout.
+func (s *membership) timeout(configured time.Duration) time.Duration {
+	var longest time.Duration
+	for _, m := range s.members {
+		timeout := m.timeout
+		if timeout < 0 {
+			timeout = configured
+		}
+		switch {
+		case !m.campaigns:
+		case timeout == 0:
+			return 0
+		default:
+			longest = max(longest, timeout)
+		}
+	}
+	return longest
+}
 
 // bars reports whether claim comes from another address than this candidacy of the same
 // worker while both campaign: a worker id must name one process. An observer neither
@@ -13,11 +89,11 @@ func (c *Candidacy) bars(claim fencing.JoinRequest) bool {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.campaignersLocked() > 0 && !c.overLocked() && !c.mu.liveness.unresponsive
+	return c.mu.campaigners() > 0 && !c.overLocked() && !c.mu.liveness.unresponsive
 }
 
 // overLocked reports that nobody can join any more.
-func (c *Candidacy) overLocked() bool { return c.mu.superseded || c.mu.ended }
+func (c *Candidacy) overLocked() bool { return c.mu.phase == superseded || c.mu.ended }
 
 // admit makes m a member, unless the candidacy is over. r.mu is held.
 func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
@@ -34,11 +110,8 @@ func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
 		}
 		return false
 	}
-	if campaigns && c.campaignersLocked() == 0 {
-		if s.first != nil {
-			closeOnce(s.first)
-		}
-		s.first = make(chan struct{})
+	if campaigns && s.campaigners() == 0 {
+		s.expectFirst()
 	}
 	s.members[m] = &member{campaigns: campaigns, timeout: claim.WorkerTimeout}
 	if campaigns {
@@ -56,19 +129,9 @@ func (c *Candidacy) endRetentionLocked() {
 		return
 	}
 	s.retained = 0
-	s.ended = len(s.members) == 0
+	s.endIfEmpty()
 	c.closeLocked()
 	poke(c.poke)
-}
-
-func (c *Candidacy) campaignersLocked() int {
-	n := 0
-	for _, m := range c.mu.members {
-		if m.campaigns {
-			n++
-		}
-	}
-	return n
 }
 
 // Leave implements fencing.Candidacy.
@@ -82,19 +145,19 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 	if !ok {
 		return
 	}
-	if s.superseded && k.campaigns {
+	if s.phase == superseded && k.campaigns {
 		s.left[m] = k // its last sample will show whether it had come back
 	}
 	delete(s.members, m)
 	defer poke(c.poke)
-	if c.campaignersLocked() > 0 {
+	if s.campaigners() > 0 {
 		return
 	}
-	if orderly && c.r.set.Linger > 0 && s.lease != nil && s.granted && !c.overLocked() {
+	if orderly && c.r.set.Linger > 0 && s.held.lease != nil && s.held.granted && !c.overLocked() {
 		s.retained = c.r.e.cfg.Now() + c.r.set.Linger
 		return
 	}
-	s.ended = s.ended || len(s.members) == 0
+	s.endIfEmpty()
 	c.closeLocked()
 }
 
@@ -103,9 +166,9 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 // r.mu is held too.
 func (c *Candidacy) closeLocked() {
 	s := &c.mu.state
-	if s.lease != nil || s.acquiring || s.uncertain || s.unresponsive != nil {
+	if s.held.lease != nil || s.requests.has(requestAcquire) || s.leftovers.uncertain || s.leftovers.unresponsive != nil {
 		s.closing = true
-		c.r.mu.departing[c] = struct{}{}
+		c.r.mu.depart(c)
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"net/netip"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 const (
@@ -111,14 +113,29 @@ func (l extension) timeout(asked, most time.Duration) time.Duration {
 	return max(asked, extended)
 }
 
+// cameBackLocked records that a worker that was released as unresponsive is active
+// again.
+func (c *Candidacy) cameBackLocked() {
+	s := &c.mu.state
+	if !s.liveness.released {
+		return
+	}
+	s.liveness.released = false
+	l := c.falseAlarmLocked()
+	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
+		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.phase == superseded),
+		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired))
+	c.event(Event{Kind: EventFalseAlarm})
+}
+
 // falseAlarmLocked records a false positive.
 func (c *Candidacy) falseAlarmLocked() extension {
-	c.mu.alarm = true
+	c.mu.outbox.put(noticeFalseAlarm)
 	return c.r.e.extensions.record(c.workerKey(), c.mu.liveness.expired, c.r.e.cfg.Now())
 }
 
-// effectiveLocked returns the timeout in effect for a requested one.
-func (c *Candidacy) effectiveLocked(asked time.Duration) time.Duration {
+// effective returns the timeout in effect for a requested one.
+func (c *Candidacy) effective(asked time.Duration) time.Duration {
 	if asked == 0 {
 		return 0
 	}

@@ -8,6 +8,61 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
+// fenceFacts are what a candidacy knows of its fence.
+type fenceFacts struct {
+	record fencing.Record // the highest known grant
+	// fault, if not nil, says why the fence, or the order of the awards, is unusable.
+	fault error
+	// notNewer counts the consecutive awards that were not newer than the record.
+	notNewer int
+	// disagrees means that the database contradicts the candidacy's term, which has to
+	// be given up.
+	disagrees bool
+}
+
+// observe records the highest grant. It reports false, and changes nothing, if a higher
+// one is known.
+func (f *fenceFacts) observe(rec fencing.Record) bool {
+	if rec.Epoch < f.record.Epoch {
+		return false
+	}
+	if rec.Epoch > f.record.Epoch {
+		f.fault = nil // the fence works again
+	}
+	f.record = rec
+	return true
+}
+
+// grants is what a resource knows of the grants in its fence.
+type grants struct {
+	record fencing.Record // the highest known one
+	// highestObserved is the highest epoch ever observed here, even before the resource
+	// was forgotten.
+	highestObserved fencing.Epoch
+}
+
+// learn records the highest grant. It reports false, and changes nothing, if a higher
+// one is known.
+func (g *grants) learn(rec fencing.Record) bool {
+	if rec.Epoch < g.record.Epoch {
+		return false
+	}
+	g.record = rec
+	g.highestObserved = max(g.highestObserved, rec.Epoch)
+	return true
+}
+
+// fenceAccess is the fence of a resource.
+type fenceAccess struct {
+	fence Fence
+	// needsReopen means that the fence could not be used. It is reopened for the next
+	// candidacy, because it may have been recreated.
+	needsReopen bool
+	// numbered is the lease service instance that the fence has a number for, "" if none
+	// is known.
+	numbered string
+}
+
 // examine reads the worker's history from the fence for a new candidacy.
 func (r *resource) examine(ctx context.Context, worker string) (fence Fence, before bool, err error) {
 	if fence, err = r.usableFence(ctx); err != nil {
@@ -67,13 +122,11 @@ func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
 // other, so a record below the highest one seen changes nothing.
 func (r *resource) publish(rec fencing.Record, but *Candidacy) {
 	r.mu.Lock()
-	if rec.Epoch < r.mu.record.Epoch {
-		r.mu.Unlock()
+	news := r.mu.learn(rec)
+	r.mu.Unlock()
+	if !news {
 		return
 	}
-	r.mu.record = rec
-	r.mu.highestObserved = max(r.mu.highestObserved, rec.Epoch)
-	r.mu.Unlock()
 	for _, c := range r.all() {
 		if c != but {
 			c.observe(rec)

@@ -16,18 +16,48 @@ const (
 	leastReleaseTime = time.Minute
 )
 
+// leftovers are what a candidacy may have at the lease service although it holds no
+// lease.
+type leftovers struct {
+	// unresponsive is the lease that was released as unresponsive, if nobody has
+	// acquired it since, as far as known.
+	unresponsive *Lease
+	// uncertain means that an Acquire of unknown outcome may have got a lease, or may
+	// still get one.
+	uncertain bool
+	// stray is the index of the last award to such an Acquire that was released.
+	stray int64
+}
+
+// strayed reports whether the observation shows a lease that an Acquire of unknown
+// outcome got for this incarnation, and that has not been released.
+func (l *leftovers) strayed(o LeaseObservation, incarnation string) bool {
+	return l.uncertain && o.State == Held && o.Incarnation == incarnation && o.Index != l.stray
+}
+
+// released records that a lease was released. It reports whether the same lease had
+// been released as unresponsive before.
+func (l *leftovers) released(lease *Lease, why Reason) (again bool) {
+	again = lease == l.unresponsive
+	l.unresponsive = nil
+	if why == ReasonUnresponsive {
+		l.unresponsive = lease
+	}
+	if lease.Index == 0 { // whatever the incarnation got or may still get
+		l.uncertain = false
+	}
+	return again
+}
+
 // releaseLocked releases a lease. The status changes before the request is sent. A
 // lease that cannot be released expires with its TTL.
 func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s := &c.mu.state
-	s.releasing = true
-	s.wasUnresponsive = s.wasUnresponsive || why == ReasonUnresponsive
-	if s.stopGrant != nil {
-		s.stopGrant()
-	}
-	if s.stopRenew != nil {
-		s.stopRenew()
-	}
+	s.requests.begin(requestRelease, nil)
+	c.stopLeadingLocked()
+	s.liveness.released = s.liveness.released || why == ReasonUnresponsive
+	s.requests.cancel(requestGrant)
+	s.requests.cancel(requestRenew)
 	c.ask(func() func() {
 		err := c.release(lease, why)
 		return func() { c.released(lease, why, err) }
@@ -65,24 +95,17 @@ func (c *Candidacy) released(lease *Lease, why Reason, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	s.releasing = false
-	again := lease == s.unresponsive
-	s.unresponsive = nil
-	if lease.Index == 0 {
-		s.uncertain = false
-	}
-	if s.lease == lease {
-		s.lease, s.granted = nil, false
+	s.requests.end(requestRelease)
+	again := s.leftovers.released(lease, why)
+	if s.held.lease == lease {
+		s.held = holding{}
 	}
 	if err != nil {
 		c.failedLocked("release the lease", err)
-	}
-	if why == ReasonUnresponsive {
-		s.unresponsive = lease
 	}
 	if !again && lease.Index != 0 {
 		c.log.Info("released", zap.Int64("epoch", int64(s.epoch)), zap.Stringer("reason", why))
 		c.event(Event{Kind: EventReleased, Reason: why})
 	}
-	s.vacated = true
+	s.outbox.put(noticeVacated)
 }

@@ -30,28 +30,11 @@ type resource struct {
 	// mu is acquired after Elections.mu and before Candidacy.mu.
 	mu struct {
 		sync.Mutex
-		fence Fence
-		// needsReopen means that the fence could not be used. It is reopened for the next
-		// candidacy, because it may have been recreated.
-		needsReopen bool
-		// byWorker holds the live candidacies: neither superseded nor ended. Those of
-		// one worker differ by user or by address.
-		byWorker map[string][]*Candidacy
-		// loops holds every candidacy whose loop is running.
-		loops map[*Candidacy]struct{}
-		// departing holds the candidacies that are about to release the lease. A first
-		// attempt waits for them instead of failing.
-		departing       map[*Candidacy]struct{}
-		holder          *Candidacy // holds the lease, as far as this proxy knows
-		observation     LeaseObservation
-		watchErr        error         // why the watch is failing
-		news            chan struct{} // closed and replaced with each observation
-		instanceID      string        // instance id of the lease service, as last observed; "" before
-		numbered        string        // the instance id that has a number; "" if none is known
-		freeSince       time.Duration // since when the lease has had no holder; 0 if it has one
-		record          fencing.Record
-		highestObserved fencing.Epoch // highest epoch ever observed here
-		alarmed         int           // number of false positives
+		roster
+		sighting
+		fenceAccess
+		grants
+		falseAlarms int
 	}
 }
 
@@ -65,9 +48,7 @@ func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fenc
 	}
 	r.mu.fence = f
 	r.mu.news = make(chan struct{})
-	r.mu.byWorker = map[string][]*Candidacy{}
-	r.mu.loops = map[*Candidacy]struct{}{}
-	r.mu.departing = map[*Candidacy]struct{}{}
+	r.mu.roster = newRoster()
 	return r
 }
 
@@ -138,8 +119,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 	c := newCandidacy(r, fence, claim, before)
 	c.mu.record = r.mu.record
 	c.admit(claim, m)
-	r.mu.byWorker[claim.Worker] = append(r.mu.byWorker[claim.Worker], c)
-	r.mu.loops[c] = struct{}{}
+	r.mu.add(c)
 	r.mu.Unlock()
 	r.e.began(r.key.database)
 	poke(r.arrival)
@@ -150,44 +130,25 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 	return c, nil
 }
 
-// all returns every candidacy whose loop runs.
+// all returns every candidacy whose loop is running.
 func (r *resource) all() []*Candidacy {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := make([]*Candidacy, 0, len(r.mu.loops))
-	for c := range r.mu.loops {
-		all = append(all, c)
-	}
-	return all
+	return r.mu.running()
 }
 
 // forget removes a superseded or ended candidacy from those that can be joined.
 func (r *resource) forget(c *Candidacy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.forgetLocked(c)
-}
-
-func (r *resource) forgetLocked(c *Candidacy) {
-	list := r.mu.byWorker[c.worker]
-	for i, other := range list {
-		if other == c {
-			list = append(list[:i:i], list[i+1:]...)
-			break
-		}
-	}
-	if len(list) == 0 {
-		delete(r.mu.byWorker, c.worker)
-		return
-	}
-	r.mu.byWorker[c.worker] = list
+	r.mu.remove(c)
 }
 
 // loopEnded is the last thing that a candidacy's loop calls.
 func (r *resource) loopEnded(c *Candidacy) {
 	r.mu.Lock()
 	delete(r.mu.loops, c)
-	r.forgetLocked(c)
+	r.mu.remove(c)
 	if len(r.mu.loops) == 0 {
 		poke(r.wake) // the watch may pause
 	}
@@ -201,15 +162,10 @@ func (r *resource) loopEnded(c *Candidacy) {
 // is still about to be released.
 func (r *resource) settle(c *Candidacy, vacated bool) {
 	r.mu.Lock()
-	_, wake := r.mu.departing[c]
-	if wake = wake && !c.closes(); wake {
-		delete(r.mu.departing, c)
-	}
-	if vacated && r.mu.holder == c {
-		r.mu.holder, wake = nil, true
-	}
+	departed := !c.closes() && r.mu.departed(c)
+	vacated = vacated && r.mu.vacate(c)
 	r.mu.Unlock()
-	if wake {
+	if departed || vacated {
 		r.pokeAll()
 	}
 }
@@ -219,7 +175,7 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 func (r *resource) taken(c *Candidacy, asked bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.holder != nil && r.mu.holder != c {
+	if r.mu.heldByOther(c) {
 		return true
 	}
 	seen := r.mu.observation.State == Held && r.mu.observation.Incarnation != c.incarnation && r.mu.watchErr == nil
@@ -242,7 +198,7 @@ func (r *resource) pokeAll() {
 type view struct {
 	observation     LeaseObservation
 	blind           bool // the watch is failing
-	held            bool // another candidacy of this proxy holds the lease
+	taken           bool // another candidacy of this proxy holds the lease
 	closing         bool // another candidacy of this proxy is about to release it
 	freeSince       time.Duration
 	highestObserved fencing.Epoch
@@ -251,20 +207,17 @@ type view struct {
 func (r *resource) view(c *Candidacy) view {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := view{
-		observation: r.mu.observation, blind: r.mu.watchErr != nil, freeSince: r.mu.freeSince, highestObserved: r.mu.highestObserved,
-		held: r.mu.holder != nil && r.mu.holder != c,
+	return view{
+		observation: r.mu.observation, blind: r.mu.watchErr != nil,
+		taken: r.mu.heldByOther(c), closing: r.mu.otherDeparts(c),
+		freeSince: r.mu.freeSince, highestObserved: r.mu.highestObserved,
 	}
-	for other := range r.mu.departing {
-		v.closing = v.closing || other != c
-	}
-	return v
 }
 
 func (r *resource) countFalseAlarm() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.alarmed++
+	r.mu.falseAlarms++
 }
 
 func (r *resource) refuseAddress(claim fencing.JoinRequest, other string) error {

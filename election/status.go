@@ -71,7 +71,7 @@ func (r *resource) status() ResourceStatus {
 	r.mu.Lock()
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record,
-		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.alarmed, WatchError: r.mu.watchErr,
+		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr,
 	}
 	holder, since := r.mu.holder, r.mu.freeSince
 	r.mu.Unlock()
@@ -96,7 +96,7 @@ func (c *Candidacy) status() CandidacyStatus {
 	defer c.mu.Unlock()
 	return CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
-		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.campaignersLocked() == 0,
-		WorkerTimeout: c.effectiveLocked(c.timeoutLocked()), FalseAlarms: c.extension().alarms,
+		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0,
+		WorkerTimeout: c.effective(c.mu.timeout(c.r.set.WorkerTimeout)), FalseAlarms: c.extension().alarms,
 	}
 }

@@ -12,10 +12,55 @@ import (
 // the lease: after the grace its grant ends whatever blocks it.
 const grantWait = 5 * time.Second
 
+// demand is who waits for an attempt to get the lease.
+type demand struct {
+	first    chan struct{}   // closed when the first attempt has ended; nil if none was made
+	demanded []chan struct{} // callers of CampaignOnDemand
+	waiters  int             // callers of AwaitLeader
+}
+
+// expectFirst says that a first attempt will be made. It answers those who still wait
+// for an earlier one.
+func (d *demand) expectFirst() {
+	d.answerFirst()
+	d.first = make(chan struct{})
+}
+
+// firstExpected reports whether the first attempt has not ended yet.
+func (d *demand) firstExpected() bool {
+	if d.first == nil {
+		return false
+	}
+	select {
+	case <-d.first:
+		return false
+	default:
+		return true
+	}
+}
+
+func (d *demand) answerFirst() {
+	if d.firstExpected() {
+		close(d.first)
+	}
+}
+
+// asked reports whether somebody waits for the result of an attempt.
+func (d *demand) asked() bool { return d.firstExpected() || len(d.demanded) > 0 }
+
+// answer ends the wait of those who wait for the result of an attempt.
+func (d *demand) answer() {
+	d.answerFirst()
+	for _, ch := range d.demanded {
+		close(ch)
+	}
+	d.demanded = nil
+}
+
 // AwaitFirst implements fencing.Candidacy.
 func (c *Candidacy) AwaitFirst(ctx context.Context, wait time.Duration) error {
 	c.mu.Lock()
-	first := c.mu.first
+	first := c.mu.demand.first
 	c.mu.Unlock()
 	if first == nil { // only observers
 		return nil
@@ -42,7 +87,7 @@ func (c *Candidacy) AwaitFirst(ctx context.Context, wait time.Duration) error {
 func (c *Candidacy) isGranting() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.granting
+	return c.mu.requests.has(requestGrant)
 }
 
 // AwaitLeader implements fencing.Candidacy.
@@ -111,13 +156,5 @@ func (c *Candidacy) CampaignOnDemand(ctx context.Context) {
 	case <-answered:
 	case <-c.done:
 	case <-ctx.Done():
-	}
-}
-
-func closeOnce(ch chan struct{}) {
-	select {
-	case <-ch:
-	default:
-		close(ch)
 	}
 }

@@ -16,6 +16,47 @@ const (
 	maxBlind = 250 * time.Millisecond
 )
 
+// sighting is what the watch last showed of a lease.
+type sighting struct {
+	observation LeaseObservation
+	watchErr    error         // why the watch is failing
+	news        chan struct{} // closed and replaced with each observation and each failure
+	instanceID  string        // of the lease service, as last observed; "" before
+	freeSince   time.Duration // since when the lease has had no holder; 0 if it has one
+}
+
+// observed records an observation that was made at this time.
+func (s *sighting) observed(o LeaseObservation, now time.Duration) {
+	s.observation, s.watchErr, s.instanceID = o, nil, o.InstanceID
+	switch {
+	case o.State == Held:
+		s.freeSince = 0
+	case s.freeSince == 0:
+		s.freeSince = now
+	}
+	s.announce()
+}
+
+// failed records that the watch has failed. It reports whether it had not failed before.
+func (s *sighting) failed(err error) (first bool) {
+	first = s.watchErr == nil
+	s.watchErr = err
+	s.announce()
+	return first
+}
+
+// announce wakes those who wait for an observation.
+func (s *sighting) announce() {
+	close(s.news)
+	s.news = make(chan struct{})
+}
+
+// forget forgets what was observed, because it will be out of date when the next
+// candidacy starts.
+func (s *sighting) forget() {
+	s.observation, s.freeSince, s.instanceID = LeaseObservation{}, 0, ""
+}
+
 // watch keeps the resource's observation of the lease and its record up to date while
 // there are candidacies. Elections.Close ends it.
 func (r *resource) watch() {
@@ -58,7 +99,7 @@ func (r *resource) watch() {
 // resource is forgotten because none has started for a while.
 func (r *resource) idle() bool {
 	r.mu.Lock()
-	r.mu.observation, r.mu.freeSince, r.mu.instanceID = LeaseObservation{}, 0, ""
+	r.mu.forget()
 	r.mu.Unlock()
 	timer := time.NewTimer(r.e.cfg.Idle)
 	defer timer.Stop()
@@ -136,23 +177,14 @@ func (r *resource) lastObservation() LeaseObservation {
 func (r *resource) seen(observation LeaseObservation) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
-	r.mu.observation, r.mu.watchErr, r.mu.instanceID = observation, nil, observation.InstanceID
-	r.newsLocked()
-	switch {
-	case observation.State == Held:
-		r.mu.freeSince = 0
-	case r.mu.freeSince == 0:
-		r.mu.freeSince = now
-	}
+	r.mu.observed(observation, now)
 	r.mu.Unlock()
 	r.pokeAll()
 }
 
 func (r *resource) blind(err error) {
 	r.mu.Lock()
-	first := r.mu.watchErr == nil
-	r.mu.watchErr = err
-	r.newsLocked()
+	first := r.mu.failed(err)
 	r.mu.Unlock()
 	if first {
 		r.log.Warn("cannot watch the lease", zap.Error(err))

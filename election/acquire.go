@@ -1,0 +1,126 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.uber.org/zap"
+)
+
+// Unsuccessful attempts are followed by pauses between these two.
+const (
+	minBackoff = 50 * time.Millisecond
+	maxBackoff = time.Second
+)
+
+// pace says when the next attempt to acquire the lease may be made.
+type pace struct {
+	tryAt   time.Duration // no attempt before this time, unless somebody asks for it
+	backoff time.Duration // about how long to wait after the last attempt, 0 if it succeeded
+}
+
+// slowDown schedules the attempt that follows an unsuccessful one.
+func (p *pace) slowDown(now time.Duration) {
+	p.backoff = min(max(2*p.backoff, minBackoff), maxBackoff)
+	p.tryAt = now + p.backoff/2 + jitter(p.backoff/2)
+}
+
+func (c *Candidacy) acquireRequest() AcquireRequest {
+	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.r.set.TTL}
+}
+
+// acquireLocked starts an attempt to acquire the lease.
+func (c *Candidacy) acquireLocked() {
+	s := &c.mu.state
+	s.requests.begin(requestAcquire, nil)
+	asked, again, seen := s.asked(), s.backoff > 0, s.seen
+	c.event(Event{Kind: EventCampaign})
+	c.ask(func() func() {
+		got := c.acquire(asked, func() {
+			if !again {
+				c.log.Info("campaign", zap.Stringer("lease", seen.observation.State))
+			}
+		})
+		return func() { c.acquired(got, seen.freeSince) }
+	})
+}
+
+// outcome is the result of an attempt.
+type outcome struct {
+	lease      *Lease
+	sent       time.Duration // the time just before the request
+	instanceID string        // the instance that was numbered before the request
+	err        error
+}
+
+// acquire waits for its turn among the candidacies of this proxy, so that they do not
+// all ask for a free lease at once. It calls begin before it sends the request. The end
+// of the candidacy does not cancel a request that was sent: the lease service may award
+// the lease anyway, and only the response says what to release.
+func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
+	select {
+	case c.r.turn <- struct{}{}:
+		defer func() { <-c.r.turn }()
+	case <-c.ctx.Done():
+		return outcome{err: ErrHeld} // no request was sent
+	}
+	if c.r.taken(c, asked) {
+		return outcome{err: ErrHeld}
+	}
+	if got.instanceID, got.err = c.number(); got.err != nil {
+		return got
+	}
+	if c.ctx.Err() != nil { // the candidacy has ended and wants no lease
+		return outcome{err: ErrHeld}
+	}
+	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
+	defer cancel()
+	begin()
+	got.sent = c.r.e.cfg.Now()
+	got.lease, got.err = c.r.provider.Acquire(ctx, c.acquireRequest())
+	if got.err == nil {
+		c.r.setHolder(c)
+		c.r.awarded(got.lease.InstanceID)
+	}
+	return got
+}
+
+// number makes sure that the lease service instance has a number.
+func (c *Candidacy) number() (instanceID string, err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
+	defer cancel()
+	if instanceID, err = c.r.numbered(ctx, c.fence); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrNotSent, err)
+	}
+	return instanceID, nil
+}
+
+func (c *Candidacy) acquired(got outcome, freeSince time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := &c.mu.state
+	s.requests.end(requestAcquire)
+	err := got.err
+	switch {
+	case err == nil:
+		s.leftovers.unresponsive = nil
+		s.held = newHolding(got.lease, c.r.set, got.sent, freeSince, c.r.set.renewalDelay())
+		if got.lease.InstanceID != got.instanceID {
+			c.askAgainLocked(errOtherInstance)
+		}
+	case errors.Is(err, ErrHeld):
+		c.retryLocked()
+	default:
+		s.leftovers.uncertain = s.leftovers.uncertain || !errors.Is(err, ErrNotSent)
+		c.failedLocked("acquire the lease", err)
+		c.retryLocked()
+	}
+}
+
+// retryLocked ends an unsuccessful attempt and schedules the next one.
+func (c *Candidacy) retryLocked() {
+	c.mu.slowDown(c.r.e.cfg.Now())
+	c.answerLocked()
+}

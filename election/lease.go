@@ -1,0 +1,64 @@
+package election
+
+import "time"
+
+// holding is the lease that a candidacy holds, as far as the candidacy knows, with the
+// times at which something is due for it. The zero value means that it holds none.
+type holding struct {
+	lease *Lease
+	// granted means that the fence has turned the lease into the epoch.
+	granted bool
+	// trusted is the time until which the lease is trusted; see fencing.Term.TrustedUntil.
+	trusted time.Duration
+	// renewAt is when to confirm the lease again.
+	renewAt time.Duration
+	// grantAt is when to ask (again) for the grant. It means nothing after the grant.
+	grantAt time.Duration
+	// requested is when the request that got the lease was sent.
+	requested time.Duration
+	// freeSince is since when the resource had no holder before that.
+	freeSince time.Duration
+}
+
+// newHolding returns the holding of a lease that a request sent at this time got. The
+// resource had no holder since freeSince, 0 if that is unknown. delay is added to the
+// time of the renewal.
+func newHolding(lease *Lease, set Settings, sent, freeSince, delay time.Duration) holding {
+	h := holding{lease: lease, requested: sent, freeSince: sent}
+	if freeSince != 0 {
+		h.freeSince = min(sent, freeSince)
+	}
+	return h.confirmed(set, sent, delay)
+}
+
+// confirmed returns the holding after a request that was sent at this time has
+// confirmed the lease. A response never shortens the trust.
+func (h holding) confirmed(set Settings, sent, delay time.Duration) holding {
+	h.trusted = max(h.trusted, sent+set.trust())
+	h.renewAt = set.renewalAfter(sent) + delay
+	return h
+}
+
+// hastened returns the holding with everything due now that would be due later.
+func (h holding) hastened(now time.Duration) holding {
+	h.grantAt, h.renewAt = min(h.grantAt, now), min(h.renewAt, now)
+	return h
+}
+
+// leads reports whether the lease entitles its holder to lead.
+func (h holding) leads(now time.Duration) bool {
+	return h.lease != nil && h.granted && now < h.trusted
+}
+
+// renewalAfter returns when to renew a lease that was confirmed by a request sent at
+// this time: at the next multiple of a third of its TTL. The leases of a proxy are thus
+// renewed at about the same time, and expire at about the same time if the proxy dies.
+// Their takeovers then do not wait for each other's workers.
+func (s Settings) renewalAfter(sent time.Duration) time.Duration {
+	third := s.TTL / 3
+	return (sent/third + 1) * third
+}
+
+// renewalDelay returns a random delay for a renewal, so that the leases of a proxy are
+// not renewed at the same instant.
+func (s Settings) renewalDelay() time.Duration { return jitter(s.TTL / 3 / 5) }

@@ -1,0 +1,91 @@
+package election
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// idle is a connection that shows no activity.
+type idle struct{ n int }
+
+func (*idle) Activity() (uint64, bool) { return 0, false }
+func (*idle) StatusChanged()           {}
+
+func membersOf(all ...member) membership {
+	s := newMembership()
+	for i, m := range all {
+		s.members[fencing.Member(&idle{i})] = &m
+	}
+	return s
+}
+
+func TestLongestTimeoutOfCampaigningMembersCounts(t *testing.T) {
+	t.Parallel()
+	observer := member{timeout: time.Hour}
+	for name, c := range map[string]struct {
+		members []member
+		want    time.Duration
+	}{
+		"nobody":         {nil, 0},
+		"an observer":    {[]member{observer}, 0},
+		"configured":     {[]member{{campaigns: true, timeout: -1}, observer}, time.Second},
+		"the longest":    {[]member{{campaigns: true, timeout: -1}, {campaigns: true, timeout: time.Minute}, observer}, time.Minute},
+		"one without it": {[]member{{campaigns: true, timeout: time.Minute}, {campaigns: true}}, 0},
+	} {
+		s := membersOf(c.members...)
+		if got := s.timeout(time.Second); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestWhoNeedsACandidacy(t *testing.T) {
+	t.Parallel()
+	campaigner, observer := member{campaigns: true}, member{}
+	for name, c := range map[string]struct {
+		members       []member
+		retained      time.Duration
+		needed, ended bool // after 10s
+	}{
+		"a campaigner":                    {[]member{campaigner}, 0, true, false},
+		"an observer":                     {[]member{observer}, 0, false, false},
+		"nobody, retained":                {nil, 11 * time.Second, true, false},
+		"nobody, no longer retained":      {nil, 10 * time.Second, false, true},
+		"an observer, retained":           {[]member{observer}, 11 * time.Second, true, false},
+		"an observer, no longer retained": {[]member{observer}, 10 * time.Second, false, false},
+	} {
+		s := membersOf(c.members...)
+		s.retained = c.retained
+		s.expireRetention(10 * time.Second)
+		if s.needed() != c.needed || s.ended != c.ended {
+			t.Errorf("%s: needed is %v, ended is %v", name, s.needed(), s.ended)
+		}
+	}
+}
+
+func TestAnswerEndsAllWaits(t *testing.T) {
+	t.Parallel()
+	var d demand
+	d.answer()
+	if d.asked() {
+		t.Error("somebody waits although nobody has asked")
+	}
+	d.expectFirst()
+	earlier := d.first
+	d.expectFirst()
+	demanded := make(chan struct{})
+	d.demanded = append(d.demanded, demanded)
+	if !d.firstExpected() || !d.asked() {
+		t.Error("nobody waits for the first attempt")
+	}
+	d.answer()
+	for _, ch := range []chan struct{}{earlier, d.first, demanded} {
+		<-ch
+	}
+	if d.firstExpected() || d.asked() {
+		t.Error("somebody still waits")
+	}
+	d.answer()
+}

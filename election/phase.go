@@ -1,0 +1,129 @@
+package election
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// phase says how far a candidacy's attempt to lead has come. Whether anybody still needs
+// the candidacy is another question (state.ended): a candidacy that has ended leads until
+// the release of its lease begins, and may still be superseded.
+type phase uint8
+
+const (
+	// following means that the candidacy has no epoch. Every candidacy begins like this.
+	// It may hold the lease already, while the fence is being asked for the grant. The
+	// phase ends when the candidacy learns that it was granted an epoch, or that another
+	// candidacy was and the fence therefore refuses the grant.
+	following phase = iota
+	// leading means that the candidacy has an epoch, and a lease that is granted and
+	// trusted. Only now may its members write. The phase begins with the grant, or when
+	// a lapsed lease is confirmed. It ends at the deadline of the lease, with its loss or
+	// its release, or when another candidacy is granted an epoch.
+	leading
+	// lapsed means that the candidacy has an epoch but no lease that entitles it to lead.
+	// The phase begins when the candidacy stops leading, or when it learns of its epoch
+	// without leading, for example because the response to the grant was lost. It ends
+	// when the lease is confirmed or acquired again, or when another candidacy is
+	// granted an epoch.
+	lapsed
+	// superseded means that another candidacy was granted a higher epoch, so that this
+	// one can never lead again. The phase may begin at any time and does not end.
+	superseded
+)
+
+var phaseNames = [...]string{"following", "leading", "lapsed", "superseded"}
+
+func (p phase) String() string { return phaseNames[p] }
+
+// standing is what a candidacy has achieved in the election. Its methods are the only
+// ones that change the phase. They panic if the change is impossible, which is a mistake
+// of the caller.
+type standing struct {
+	phase phase
+	// epoch is the epoch that the candidacy was granted. It is not 0 while the candidacy
+	// leads or is lapsed.
+	epoch fencing.Epoch
+	// led means that the candidacy has led before.
+	led bool
+	// supersededBy is the grant that superseded the candidacy. Until the record has been
+	// read, it may be an older one.
+	supersededBy fencing.Record
+}
+
+// hasEpoch records the epoch that the candidacy was granted. That alone does not make it
+// lead.
+func (s *standing) hasEpoch(epoch fencing.Epoch) {
+	s.epoch = epoch
+	if s.phase == following && epoch > 0 {
+		s.becomeLapsed()
+	}
+}
+
+// becomeLeading records that the candidacy leads. It must have an epoch.
+func (s *standing) becomeLeading() { s.change(leading, lapsed) }
+
+// becomeLapsed records that the candidacy has an epoch and does not lead.
+func (s *standing) becomeLapsed() { s.change(lapsed, following, leading) }
+
+// becomeSuperseded ends the candidacy's attempts for good. by may be out of date; a later
+// call replaces it.
+func (s *standing) becomeSuperseded(by fencing.Record) {
+	s.change(superseded, following, leading, lapsed, superseded)
+	if s.supersededBy.Epoch <= s.epoch {
+		s.supersededBy = by
+	}
+}
+
+// change changes the phase, which must be one of from.
+func (s *standing) change(to phase, from ...phase) {
+	if !slices.Contains(from, s.phase) || (to == leading || to == lapsed) && s.epoch == 0 {
+		panic(fmt.Sprintf("election: a candidacy that is %v with epoch %d cannot become %v", s.phase, s.epoch, to))
+	}
+	s.phase = to
+}
+
+// leadLocked makes the candidacy lead if its lease now entitles it to.
+func (c *Candidacy) leadLocked(now time.Duration) {
+	s := &c.mu.state
+	if s.phase == lapsed && s.held.leads(now) {
+		s.becomeLeading()
+	}
+}
+
+// stopLeadingLocked makes a leading candidacy lapse, because its lease is over.
+func (c *Candidacy) stopLeadingLocked() {
+	if c.mu.phase == leading {
+		c.mu.becomeLapsed()
+	}
+}
+
+// checkDeadlineLocked makes a leading candidacy lapse if its lease is no longer trusted.
+func (c *Candidacy) checkDeadlineLocked(now time.Duration) {
+	s := &c.mu.state
+	if s.phase != leading || s.held.leads(now) {
+		return
+	}
+	s.becomeLapsed()
+	c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
+	c.event(Event{Kind: EventLapsed})
+	poke(c.r.wake) // find out whether somebody else was granted an epoch
+}
+
+// supersedeLocked ends the candidacy's attempts for good. by may be out of date.
+func (c *Candidacy) supersedeLocked(by fencing.Record) {
+	s := &c.mu.state
+	before := s.phase
+	s.becomeSuperseded(by)
+	if before == superseded {
+		return
+	}
+	c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
+		zap.Int64("current_epoch", int64(s.supersededBy.Epoch)), zap.String("current_worker", s.supersededBy.Worker))
+	c.event(Event{Kind: EventSuperseded})
+}

@@ -1,0 +1,85 @@
+package election
+
+// roster holds the candidacies of one resource at this proxy.
+type roster struct {
+	// byWorker holds the candidacies that can be joined: neither superseded nor ended.
+	// Those of one worker differ by user or by address.
+	byWorker map[string][]*Candidacy
+	// loops holds every candidacy whose loop is running.
+	loops map[*Candidacy]struct{}
+	// departing holds the candidacies that are about to release the lease. A first
+	// attempt waits for them instead of failing.
+	departing map[*Candidacy]struct{}
+	// holder is the candidacy that holds the lease, nil if none of this proxy does.
+	holder *Candidacy
+}
+
+func newRoster() roster {
+	return roster{
+		byWorker: map[string][]*Candidacy{}, loops: map[*Candidacy]struct{}{}, departing: map[*Candidacy]struct{}{},
+	}
+}
+
+// add adds a new candidacy.
+func (s *roster) add(c *Candidacy) {
+	s.byWorker[c.worker] = append(s.byWorker[c.worker], c)
+	s.loops[c] = struct{}{}
+}
+
+// remove removes a candidacy from those that can be joined.
+func (s *roster) remove(c *Candidacy) {
+	list := s.byWorker[c.worker]
+	for i, other := range list {
+		if other == c {
+			list = append(list[:i:i], list[i+1:]...)
+			break
+		}
+	}
+	if len(list) == 0 {
+		delete(s.byWorker, c.worker)
+		return
+	}
+	s.byWorker[c.worker] = list
+}
+
+// running returns every candidacy whose loop is running.
+func (s *roster) running() []*Candidacy {
+	all := make([]*Candidacy, 0, len(s.loops))
+	for c := range s.loops {
+		all = append(all, c)
+	}
+	return all
+}
+
+// heldByOther reports whether a candidacy other than c holds the lease.
+func (s *roster) heldByOther(c *Candidacy) bool { return s.holder != nil && s.holder != c }
+
+// otherDeparts reports whether a candidacy other than c is about to release the lease.
+func (s *roster) otherDeparts(c *Candidacy) bool {
+	for other := range s.departing {
+		if other != c {
+			return true
+		}
+	}
+	return false
+}
+
+// depart records that a candidacy is about to release the lease.
+func (s *roster) depart(c *Candidacy) { s.departing[c] = struct{}{} }
+
+// departed records that a candidacy is no longer about to release the lease. It reports
+// whether it was.
+func (s *roster) departed(c *Candidacy) bool {
+	_, was := s.departing[c]
+	delete(s.departing, c)
+	return was
+}
+
+// vacate records that a candidacy holds no lease. It reports whether it held one.
+func (s *roster) vacate(c *Candidacy) bool {
+	if s.holder != c {
+		return false
+	}
+	s.holder = nil
+	return true
+}

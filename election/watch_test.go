@@ -1,0 +1,54 @@
+package election
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+func TestSightingSaysSinceWhenALeaseIsFree(t *testing.T) {
+	t.Parallel()
+	s := sighting{news: make(chan struct{})}
+	for _, c := range []struct {
+		at, freeSince time.Duration
+		state         LeaseState
+	}{
+		{1, 1, Freed},
+		{2, 1, Unresponsive},
+		{3, 0, Held},
+		{4, 4, Freed},
+	} {
+		news := s.news
+		s.observed(LeaseObservation{State: c.state, InstanceID: "i"}, c.at)
+		<-news
+		if s.freeSince != c.freeSince {
+			t.Errorf("%v at %d: free since %d, want %d", c.state, c.at, s.freeSince, c.freeSince)
+		}
+	}
+	s.forget()
+	if s.observation != (LeaseObservation{}) || s.freeSince != 0 || s.instanceID != "" {
+		t.Errorf("forgotten: %+v", s)
+	}
+}
+
+func TestFailedWatchKeepsWhatWasObserved(t *testing.T) {
+	t.Parallel()
+	s := sighting{news: make(chan struct{})}
+	seen := LeaseObservation{State: Held, Incarnation: "a", InstanceID: "i"}
+	s.observed(seen, time.Hour)
+	if news := s.news; !s.failed(errors.New("cut off")) {
+		t.Error("the first failure is not the first")
+	} else {
+		<-news
+	}
+	if s.failed(errors.New("still cut off")) {
+		t.Error("the second failure is the first")
+	}
+	if s.observation != seen || s.instanceID != "i" {
+		t.Errorf("after the failures: %+v", s)
+	}
+	s.observed(seen, 2*time.Hour)
+	if s.watchErr != nil {
+		t.Errorf("after an observation: %v", s.watchErr)
+	}
+}
