@@ -86,6 +86,7 @@ func (c *Candidacy) announce() {
 	if over {
 		c.r.forget(c)
 	}
+	c.r.followLeader()
 	for _, m := range members {
 		m.StatusChanged()
 	}

@@ -127,6 +127,7 @@ func (r *resource) publish(rec fencing.Record, but *Candidacy) {
 	if !news {
 		return
 	}
+	r.followLeader()
 	for _, c := range r.all() {
 		if c != but {
 			c.observe(rec)

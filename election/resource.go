@@ -34,6 +34,7 @@ type resource struct {
 		sighting
 		fenceAccess
 		grants
+		leaderless
 		falseAlarms int
 	}
 }

@@ -16,11 +16,13 @@ type ResourceStatus struct {
 	Record fencing.Record
 	// LeaseState is what the lease service shows.
 	LeaseState LeaseState
-	// Local means that a candidacy of this proxy holds the lease. LeaseLeft is how much
-	// longer the lease is trusted.
+	// Local means that a candidacy of this proxy leads. LeaseLeft is how much longer its
+	// lease is trusted.
 	Local     bool
 	LeaseLeft time.Duration
-	// Leaderless is how long nobody has held the lease.
+	// Leaderless is how long no worker has been able to write: since the lease was free or
+	// no longer confirmed, and until an epoch is granted. It is 0 while somebody leads, and
+	// where this proxy has no candidacy, and so does not know.
 	Leaderless time.Duration
 	// FalseAlarms counts the workers that became active again after their lease was
 	// released as unresponsive.
@@ -73,13 +75,16 @@ func (r *resource) status() ResourceStatus {
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record,
 		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr,
 	}
-	holder, since := r.mu.holder, r.mu.freeSince
+	holder, since := r.mu.holder, r.mu.leaderlessSince
+	st.Local = r.leaderLocked() == leaderHere
 	r.mu.Unlock()
-	switch {
-	case holder != nil:
-		st.Local, st.LeaseState = true, Held
+	if holder != nil {
+		st.LeaseState = Held
+	}
+	if st.Local {
 		st.LeaseLeft = max(0, holder.Term().TrustedUntil-now)
-	case since != 0:
+	}
+	if since != 0 {
 		st.Leaderless = now - since
 	}
 	for _, c := range r.all() {

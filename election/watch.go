@@ -100,6 +100,7 @@ func (r *resource) watch() {
 func (r *resource) idle() bool {
 	r.mu.Lock()
 	r.mu.forget()
+	r.mu.leaderlessSince = 0
 	r.mu.Unlock()
 	timer := time.NewTimer(r.e.cfg.Idle)
 	defer timer.Stop()
@@ -179,6 +180,7 @@ func (r *resource) seen(observation LeaseObservation) {
 	r.mu.Lock()
 	r.mu.observed(observation, now)
 	r.mu.Unlock()
+	r.followLeader()
 	r.pokeAll()
 }
 

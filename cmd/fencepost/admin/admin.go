@@ -35,7 +35,9 @@ type ResourceView struct {
 	LeaseLeft *float64 `json:"lease_left_seconds,omitempty"`
 	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
-	// Leaderless is how many seconds nobody has held the lease.
+	// Leaderless is how many seconds no worker has been able to write: since the lease was
+	// free or no longer confirmed, and until an epoch is granted. It is 0 while somebody
+	// leads, and where this proxy has no worker of the resource.
 	Leaderless float64 `json:"leaderless_seconds"`
 	// FalseAlarms counts the workers that became active again after their lease was
 	// released for silence.
