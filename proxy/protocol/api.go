@@ -144,7 +144,7 @@ func (m *Machine) Quiet() bool { return m.pendingReplies.empty() && !m.partial }
 func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.partial }
 
 // InsideReply reports that a message of the server was sent to the client in part.
-func (m *Machine) InsideReply() bool { return m.skipDown > 0 }
+func (m *Machine) InsideReply() bool { return m.bodyDown.inside() }
 
 // MayWrite reports whether writes may be tried now, in the transaction in hand.
 func (m *Machine) MayWrite() bool { return leads(m.status(), m.epochs.inHand.announced) }

@@ -32,60 +32,66 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 		}
 	}
 	for n < len(in) {
-		if m.skipUp > 0 {
-			k := min(m.skipUp, len(in)-n)
-			if !m.dropUp {
+		if m.bodyUp.inside() {
+			k, drop := m.bodyUp.take(len(in) - n)
+			if !drop {
 				m.gate.Rest(p, n, n+k)
 			}
-			m.skipUp -= k
 			n += k
 			continue
 		}
-		m.dropUp = false
 		if m.pendingReplies.len() >= maxPending {
 			if m.copyIn { // the server answers nothing before the data ends
 				return n, NeedNothing, errCopyFlood
 			}
 			return n, NeedRoom, nil
 		}
-		if strings.IndexByte(frontendTypes, in[n]) < 0 {
-			// The server ends the connection over the type alone, also inside a COPY.
-			// Input that it leaves unread would reset the connection, and a reset
-			// discards what it has said and not yet delivered.
-			p.Relay(n, n+1)
-			m.mute = true
-			return len(in), NeedNothing, nil
-		}
-		f, ok, err := wire.PeekClientFrame(in[n:])
-		if err != nil {
-			// The server ends the connection over that header, in its own words.
-			r, _ := gate.Malformed(err)
-			m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
-			m.mute = true
-			return len(in), NeedNothing, nil
-		}
-		if !ok {
-			m.wants = wire.HeaderLen
-			return n, NeedMore, nil
-		}
-		avail := min(f.Size, len(in)-n)
-		if avail < f.Size && !m.startable(f, in[n+wire.HeaderLen:]) {
-			m.wants = f.Size
-			return n, NeedMore, nil
-		}
-		need := m.message(f, n, avail, p)
+		taken, need := m.begin(in, n, p)
+		n += taken
 		if need != NeedNothing {
 			return n, need, nil
 		}
-		m.settled()
-		m.retry.keep(f, in[n:n+avail])
-		m.skipUp = f.Size - avail
-		n += avail
-		if f.Type == 'X' {
-			return n, NeedTerminal, nil
-		}
 	}
 	return n, NeedNothing, nil
+}
+
+// begin takes the message that begins at in[n], as much as is there of it.
+func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
+	if strings.IndexByte(frontendTypes, in[n]) < 0 {
+		// The server ends the connection over the type alone, also inside a COPY.
+		// Input that it leaves unread would reset the connection, and a reset
+		// discards what it has said and not yet delivered.
+		p.Relay(n, n+1)
+		m.mute = true
+		return len(in) - n, NeedNothing
+	}
+	f, ok, err := wire.PeekClientFrame(in[n:])
+	if err != nil {
+		// The server ends the connection over that header, in its own words.
+		r, _ := gate.Malformed(err)
+		m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
+		m.mute = true
+		return len(in) - n, NeedNothing
+	}
+	if !ok {
+		m.wants = wire.HeaderLen
+		return 0, NeedMore
+	}
+	avail := min(f.Size, len(in)-n)
+	if avail < f.Size && !m.startable(f, in[n+wire.HeaderLen:]) {
+		m.wants = f.Size
+		return 0, NeedMore
+	}
+	if need := m.message(f, n, avail, p); need != NeedNothing {
+		return 0, need
+	}
+	m.bodyUp.begin(f.Size-avail, m.inHand.dropped)
+	m.settled()
+	m.retry.keep(f, in[n:n+avail])
+	if f.Type == 'X' {
+		return avail, NeedTerminal
+	}
+	return avail, NeedNothing
 }
 
 // startable reports whether a message can be begun with the part of its body
@@ -137,7 +143,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	if m.txn.Skips() && !m.pendingReplies.certain() && gate.Runs(f.Type) {
 		// The same, as it seems by the words of an error, which a function can
 		// choose: the message is left out, since the server would not run it.
-		m.dropUp = true
+		m.inHand.dropped = true
 		return NeedNothing
 	}
 	if m.awaitsEnd(f.Type) {
@@ -201,7 +207,7 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
 		return need
 	}
 	if replaced {
-		m.dropUp = true
+		m.inHand.dropped = true
 		return NeedNothing
 	}
 	m.gate.Pass(p, n, n+avail, more, r)

@@ -69,11 +69,10 @@ type Machine struct {
 
 	gate           gate.Gate
 	txn            gate.Txn
-	skipUp         int  // bytes left of a body that is being passed on
-	dropUp         bool // or dropped: a fast path call that is refused
-	mute           bool // nothing more goes to the server, which ends the connection
-	wants          int  // with NeedMore: how long the message is
-	partial        bool // bytes of an incomplete message are left in the shell's buffer
+	bodyUp         passthrough // of the message that was begun
+	mute           bool        // nothing more goes to the server, which ends the connection
+	wants          int         // with NeedMore: how long the message is
+	partial        bool        // bytes of an incomplete message are left in the shell's buffer
 	batch          uint64
 	open           bool // extended messages were sent since the last Sync
 	skippingToSync bool // and a Query after them: a failed one makes the server skip up to a Sync
@@ -101,8 +100,7 @@ type Machine struct {
 
 	// The server's side: what it answered.
 
-	skipDown int
-	dropDown bool
+	bodyDown passthrough
 	copying  bool  // a COPY from the client has begun and not ended
 	executes bool  // by an Execute
 	broken   error // what the client did cannot be followed: the session ends
@@ -124,6 +122,7 @@ type inHand struct {
 	flush     bool // the registration that it needs must be durable
 	refreshed bool // the catalog was read again
 	waiting   bool // with NeedRoom: until no reply is pending
+	dropped   bool // nothing of the message is sent
 }
 
 // Event is something the shell does after a plan was made.

@@ -26,9 +26,9 @@ func TestOnlyWhatWasAskedForIsOwed(t *testing.T) {
 	m.pendingReplies.pop()
 	owes(false, "when what was asked for was answered")
 	m.pendingReplies.push(function, false)
-	m.skipUp = 7
+	m.bodyUp.begin(7, false)
 	owes(false, "in the middle of a fast path call")
-	m.skipUp = 0
+	m.bodyUp.take(7)
 	owes(true, "when it is whole")
 	m.pendingReplies.pop()
 	m.pendingReplies.pop()

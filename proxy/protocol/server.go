@@ -17,12 +17,11 @@ var ErrSurprise = errors.New("unexpected reply of the server")
 // server is FromServer, with the events in m.events.
 func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
 	for n < len(in) {
-		if m.skipDown > 0 {
-			k := min(m.skipDown, len(in)-n)
-			if !m.dropDown {
+		if m.bodyDown.inside() {
+			k, drop := m.bodyDown.take(len(in) - n)
+			if !drop {
 				p.Forward(n, n+k)
 			}
-			m.skipDown -= k
 			n += k
 			continue
 		}
@@ -44,7 +43,7 @@ func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
 		if !drop {
 			p.Forward(n, n+avail)
 		}
-		m.dropDown, m.skipDown = drop, f.Size-avail
+		m.bodyDown.begin(f.Size-avail, drop)
 		n += avail
 		if m.over {
 			return len(in), nil // nothing follows a FATAL error
