@@ -20,7 +20,7 @@ const frontendTypes = "QPBDECSHXFdcf"
 // client is FromClient for bytes that follow what was taken before.
 func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	m.scratch = reuse(m.scratch)
-	if m.mute {
+	if m.phaseUp.muted() {
 		return len(in), NeedNothing, nil
 	}
 	if m.retry.discard && len(in) > 0 {
@@ -62,7 +62,7 @@ func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
 		// Input that it leaves unread would reset the connection, and a reset
 		// discards what it has said and not yet delivered.
 		p.Relay(n, n+1)
-		m.mute = true
+		m.phaseUp.mute()
 		return len(in) - n, NeedNothing
 	}
 	f, ok, err := wire.PeekClientFrame(in[n:])
@@ -70,7 +70,7 @@ func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
 		// The server ends the connection over that header, in its own words.
 		r, _ := gate.Malformed(err)
 		m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
-		m.mute = true
+		m.phaseUp.mute()
 		return len(in) - n, NeedNothing
 	}
 	if !ok {

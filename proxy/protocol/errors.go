@@ -44,7 +44,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	m.erred = true
 	if e.commits {
 		m.events = append(m.events, Event{Kind: EventEnded, Err: pe, Message: asFatal(msg)})
-		m.over = true
+		m.phaseDown.mute()
 		return true, nil
 	}
 	out, drop := m.intruded(pe, msg)
@@ -250,7 +250,8 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	severity := ""
 	switch {
 	case pe.Code == fencing.StateSuperseded:
-		severity, m.over = "FATAL", true
+		severity = "FATAL"
+		m.phaseDown.mute()
 		m.events = append(m.events, Event{Kind: EventSuperseded})
 	case pe.Code == fencing.StateStartOver:
 		m.epochs.expect(e.announced)

@@ -70,9 +70,9 @@ type Machine struct {
 	gate           gate.Gate
 	txn            gate.Txn
 	bodyUp         passthrough // of the message that was begun
-	mute           bool        // nothing more goes to the server, which ends the connection
-	wants          int         // with NeedMore: how long the message is
-	partial        bool        // bytes of an incomplete message are left in the shell's buffer
+	phaseUp        phase
+	wants          int  // with NeedMore: how long the message is
+	partial        bool // bytes of an incomplete message are left in the shell's buffer
 	batch          uint64
 	open           bool // extended messages were sent since the last Sync
 	skippingToSync bool // and a Query after them: a failed one makes the server skip up to a Sync
@@ -100,17 +100,16 @@ type Machine struct {
 
 	// The server's side: what it answered.
 
-	bodyDown passthrough
-	copying  bool  // a COPY from the client has begun and not ended
-	executes bool  // by an Execute
-	broken   error // what the client did cannot be followed: the session ends
-	intruder byte  // the type of the client's message that has no place in it
-	over     bool  // the client was told FATAL by the check: the session ends
-	erred    bool  // the server has said ERROR since the last ReadyForQuery
-	reported *fencing.Status
-	events   []Event
-	down     []byte // scratch for what is sent to the client
-	heldBack []byte // a RowDescription that waits for what comes after it
+	bodyDown  passthrough
+	copying   bool  // a COPY from the client has begun and not ended
+	executes  bool  // by an Execute
+	phaseDown phase // over once the check has told the client FATAL
+	intruder  byte  // the type of the client's message that has no place in it
+	erred     bool  // the server has said ERROR since the last ReadyForQuery
+	reported  *fencing.Status
+	events    []Event
+	down      []byte // scratch for what is sent to the client
+	heldBack  []byte // a RowDescription that waits for what comes after it
 }
 
 // inHand is what is known of the message in hand, and what was done for it.

@@ -64,7 +64,7 @@ func (m *Machine) maybeNext(skips bool) {
 			e.maybe, e.skips = true, skips
 			return
 		case e.kind == syncing && skips:
-			m.broken = fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise)
+			m.phaseDown.end(fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise))
 			return
 		}
 	}

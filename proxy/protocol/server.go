@@ -17,6 +17,9 @@ var ErrSurprise = errors.New("unexpected reply of the server")
 // server is FromServer, with the events in m.events.
 func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
 	for n < len(in) {
+		if m.phaseDown.muted() {
+			return len(in), nil // nothing follows a FATAL error
+		}
 		if m.bodyDown.inside() {
 			k, drop := m.bodyDown.take(len(in) - n)
 			if !drop {
@@ -45,9 +48,6 @@ func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
 		}
 		m.bodyDown.begin(f.Size-avail, drop)
 		n += avail
-		if m.over {
-			return len(in), nil // nothing follows a FATAL error
-		}
 	}
 	return n, nil
 }
@@ -98,7 +98,7 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 			return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
 		}
 		if drop, ok := m.match(e, f.Type, msg, p); ok {
-			return drop, m.broken
+			return drop, m.phaseDown.err
 		}
 		if !e.maybe {
 			return false, fmt.Errorf("%w: %q while kind %d is owed", ErrSurprise, f.Type, e.kind)
