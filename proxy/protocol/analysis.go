@@ -92,7 +92,7 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 // queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
 // tell whether it is a read, which decides for those who may not write.
 func (m *Machine) queryWants(text []byte) bool {
-	if info, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.leads() || info.Modifies) {
+	if info, quick := sqltext.Quick(text); quick && !m.batch.onlyChecked() && (m.leads() || info.Modifies) {
 		return false
 	}
 	return m.missing(text, m.reading(text))

@@ -179,7 +179,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		e := m.push(syncing, false)
 		e.early, e.malformed = !m.data, len(body) > 0
 		m.endBatch()
-		m.skippingToSync, m.unsynced = false, false
+		m.batch.synced()
 	case 'H':
 		if len(body) > 0 {
 			return m.unreadable(closing, 'H', n, avail, p)
@@ -220,7 +220,7 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
 func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) Need {
 	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])
 	m.push(k, false)
-	m.open = true
+	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing
 }

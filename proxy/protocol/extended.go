@@ -36,12 +36,12 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	if need != NeedNothing {
 		return need
 	}
-	m.snapshots = m.snapshots || s.snapshot
+	m.batch.snapshot = m.batch.snapshot || s.snapshot
 	m.define(name, s)
 	m.push(parse, false).stmt = s
 	s.sends = m.sends
 	m.pendingReplies.texts += len(s.text)
-	m.open = true
+	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing
 }
@@ -49,7 +49,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 // wantsFresh reports whether s would notice a check of ours that was executed in
 // this batch, before the client has executed or bound anything.
 func (m *Machine) wantsFresh(s *statement) bool {
-	return m.ours && !m.ran && m.txn.State() != gate.InBlock && m.notices(s) && !m.portals.boundIn(m.batch)
+	return m.batch.onlyChecked() && m.txn.State() != gate.InBlock && m.notices(s) && !m.portals.boundIn(m.batch.id)
 }
 
 // notices reports whether Postgres may do otherwise with s behind an executed
@@ -59,7 +59,7 @@ func (m *Machine) notices(s *statement) bool {
 	case !s.known, s.info.Kind == sqltext.NonTransactional, discardsAll(&s.info):
 		return true
 	default:
-		return s.info.Isolation && !m.snapshots || m.version.ExecuteOpensBlock() && s.requiresBlock()
+		return s.info.Isolation && !m.batch.snapshot || m.version.ExecuteOpensBlock() && s.requiresBlock()
 	}
 }
 
@@ -69,7 +69,7 @@ func (m *Machine) named(name []byte) *statement {
 	if len(name) > 0 {
 		s = m.stmts.get(wire.CutName(name))
 	}
-	if s == nil || s.lost || !s.confirmed && s.batch != m.batch {
+	if s == nil || s.lost || !s.confirmed && s.batch != m.batch.id {
 		return unknownStatement
 	}
 	return s
@@ -100,17 +100,17 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 	if need != NeedNothing {
 		return need
 	}
-	m.snapshots = m.snapshots || s.snapshot || s == unknownStatement
+	m.batch.snapshot = m.batch.snapshot || s.snapshot || s == unknownStatement
 	if s == unknownStatement && len(name) == 0 { // it may be the one that a Parse not yet answered made
 		m.stmts.hidden = m.stmts.hidden || m.unnamed.freesNames()
 	}
-	m.portals.set(portal, binding{s, m.batch, m.epochs.number})
+	m.portals.set(portal, binding{s, m.batch.id, m.epochs.number})
 	if again {
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)
 		return NeedNothing
 	}
 	m.push(bind, false)
-	m.open = true
+	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, more, r)
 	return NeedNothing
 }
@@ -135,7 +135,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 		}
 	}
 	m.push(describe, false)
-	m.open = true
+	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing
 }
@@ -153,7 +153,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	}
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
-	sure := bound.batch == m.batch && bound.stmt != nil && !opaque(portal)
+	sure := bound.batch == m.batch.id && bound.stmt != nil && !opaque(portal)
 	r, need := m.injectExtended(executed, s, p)
 	if need != NeedNothing {
 		return need
@@ -163,7 +163,11 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	}
 	e := m.push(execute, false)
 	e.stmt, m.data = s, false
-	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
+	if s.empty {
+		m.batch.sent()
+	} else {
+		m.batch.ran()
+	}
 	if sure {
 		m.announceBy(e, s)
 	}
@@ -183,7 +187,7 @@ var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
 func (m *Machine) closeMessage(body []byte) {
 	skipped := m.txn.Skips() && !m.pendingReplies.certain() // as it seems by the words of an error
 	m.push(closing, false).maybe = skipped
-	m.open = true
+	m.batch.sent()
 	if len(body) < 2 {
 		return
 	}

@@ -16,7 +16,7 @@ func (m *Machine) executed(s *statement) {
 		m.txn.Send(gate.BeginBlock, false)
 	}
 	if s.ends() && !s.info.Chain {
-		m.ran, m.ours = false, false // what was executed ended with it
+		m.batch.committed()
 	}
 	m.followEnd(s)
 	m.forget(s)

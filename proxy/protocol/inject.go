@@ -50,7 +50,7 @@ func (m *Machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan)
 		e := m.push(parse, true)
 		e.check, e.refuse, e.stmt = refusal, r, s
 	}
-	m.open, m.ours = true, true
+	m.batch.checked()
 	m.txn.Send(gate.RunCheck, false)
 }
 
@@ -67,14 +67,14 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 		m.prepare(false, p)
 		m.checks.build(m.epochs.inHand.announced, m.held())
 	}
-	if !m.checks.usable(m.batch) {
+	if !m.checks.usable(m.batch.id) {
 		m.runOnce(m.checks.inline(g), g, s, p)
 		return
 	}
 	p.Own(m.checks.run(g, m.inFront()))
 	e := m.push(run, true)
 	e.check, e.stmt, e.announced, e.first = g, s, m.checks.held, m.retry.first()
-	m.open, m.ours = true, true
+	m.batch.checked()
 }
 
 // inFront reports that nothing can stand in front of the next message: it begins
@@ -94,7 +94,7 @@ func (m *Machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Pla
 		e := m.push(k, true)
 		e.check, e.stmt, e.announced = g, s, m.checks.held
 	}
-	m.open, m.ours = true, true
+	m.batch.checked()
 }
 
 // held is the epoch that the candidacy holds now. For a message that the registry has
@@ -120,9 +120,9 @@ func (m *Machine) lapsedSQL() string {
 // that it is one of our own.
 func (m *Machine) prepare(ahead bool, p *gate.Plan) {
 	at := len(m.scratch)
-	m.scratch = m.checks.appendPrepare(m.scratch, m.batch, ahead, m.push)
+	m.scratch = m.checks.appendPrepare(m.scratch, m.batch.id, ahead, m.push)
 	p.Own(m.scratch[at:])
-	m.open, m.ours = true, true
+	m.batch.checked()
 }
 
 // closeChecks closes the checks in front of what lists prepared statements. They

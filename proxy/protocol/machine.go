@@ -67,24 +67,17 @@ type Machine struct {
 
 	// The client's side: what was sent to the server.
 
-	gate           gate.Gate
-	txn            gate.Txn
-	bodyUp         passthrough // of the message that was begun
-	phaseUp        phase
-	wants          int  // with NeedMore: how long the message is
-	partial        bool // bytes of an incomplete message are left in the shell's buffer
-	batch          uint64
-	open           bool // extended messages were sent since the last Sync
-	skippingToSync bool // and a Query after them: a failed one makes the server skip up to a Sync
-	ours           bool // some of them ours
-	ran            bool // the client executed something in this batch
+	gate    gate.Gate
+	txn     gate.Txn
+	bodyUp  passthrough // of the message that was begun
+	phaseUp phase
+	wants   int  // with NeedMore: how long the message is
+	partial bool // bytes of an incomplete message are left in the shell's buffer
 	// sends counts the messages that were sent and are owed a reply, the client's and
 	// ours, but for Close, which runs nothing.
-	sends    uint64
-	unsynced bool // and no Sync has come since, whatever else
-	// snapshots: the client has parsed or bound a query in this batch.
-	snapshots    bool
+	sends        uint64
 	reparses     bool // a Parse of the unnamed statement is in hand, in who knows what transaction
+	batch        batch
 	retry        retry
 	stmts        statements
 	portals      portals
@@ -161,10 +154,10 @@ func (m *Machine) beginBatch() {
 	if !m.txn.Send(gate.Starts, !m.pendingReplies.empty()) {
 		return
 	}
-	m.skippingToSync = false
-	if m.txn.IsOutside() {
+	outside := m.txn.IsOutside()
+	m.batch.rests(outside)
+	if outside {
 		m.epochs.begins()
-		m.unsynced = false
 		m.retry.rest()
 		m.portals.clear() // they ended with their transaction
 	}
@@ -185,9 +178,7 @@ func (m *Machine) push(k kind, ours bool) *reply {
 // Query only ReadyForQuery says what holds.
 func (m *Machine) endBatch() {
 	m.txn.Send(gate.EndBatch, false)
-	m.skippingToSync = m.skippingToSync || m.open
-	m.open, m.ours, m.ran, m.snapshots = false, false, false, false
-	m.batch++
+	m.batch.end()
 }
 
 // settled forgets what was done for the message in hand.

@@ -53,14 +53,14 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
 // wantsSync reports whether a Query would notice a check of ours that was executed
 // in this batch.
 func (m *Machine) wantsSync(text []byte) bool {
-	if !m.open || !m.ours || m.ran || m.stillOpen() {
+	if !m.batch.onlyChecked() || m.stillOpen() {
 		return false
 	}
 	if len(text) <= maxAuditText {
 		t := m.analyze(text)
 		if len(t.Statements) > 0 {
 			switch s := &t.Statements[0]; {
-			case s.Isolation && !m.snapshots:
+			case s.Isolation && !m.batch.snapshot:
 				return true
 			case s.Kind == sqltext.NonTransactional, discardsAll(s):
 				return true
@@ -76,7 +76,7 @@ func (m *Machine) wantsSync(text []byte) bool {
 // tooLate reports whether a text sets the isolation of its first transaction behind
 // a query of the batch, so that it fails where nothing of ours has ended that.
 func (m *Machine) tooLate(t *sqltext.Text) bool {
-	if !m.snapshots {
+	if !m.batch.snapshot {
 		return false
 	}
 	for i := range t.Statements {
@@ -106,14 +106,14 @@ func (m *Machine) pushQuery() *reply {
 
 // stillOpen reports that what the client has executed since its last Sync may not be
 // committed yet, although a Query or a function call stood behind it.
-func (m *Machine) stillOpen() bool { return m.version.QueryContinuesBatch() && m.unsynced }
+func (m *Machine) stillOpen() bool { return m.version.QueryContinuesBatch() && m.batch.unsynced }
 
 // awaitsEnd reports whether a message of that type has to wait until the Query or
 // function call in front of it is answered. On 18 only that answer says whether the
 // transaction of what was executed before goes on, or has failed and is over; in the
 // latter case a check in front would leave open one that the client has not.
 func (m *Machine) awaitsEnd(typ byte) bool {
-	return m.mode != ModePassing && !m.open && m.stillOpen() && !m.copying && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
+	return m.mode != ModePassing && !m.batch.open() && m.stillOpen() && !m.copying && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
 }
 
 // syncBefore ends a batch of which only our check has been executed, before a
@@ -122,7 +122,7 @@ func (m *Machine) awaitsEnd(typ byte) bool {
 // the client's there are only Parse, Bind, Describe and Close. Should one of them
 // fail, the server skips the message, so their answers come first.
 func (m *Machine) syncBefore(p *gate.Plan) Need {
-	if !m.open || !m.ours || m.ran || m.stillOpen() {
+	if !m.batch.onlyChecked() || m.stillOpen() {
 		return NeedNothing
 	}
 	if m.copying {
@@ -138,8 +138,8 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
-	m.push(syncing, true).commits = m.snapshots
-	m.open, m.skippingToSync, m.ours = false, false, false
+	m.push(syncing, true).commits = m.batch.snapshot
+	m.batch.syncedBefore()
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
 	return NeedNothing
 }
@@ -199,7 +199,7 @@ func (m *Machine) audited(e *reply, s *statement, text []byte) *reply {
 
 // queryBehind sends a Query of one statement after a check.
 func (m *Machine) queryBehind(g injectedCheck, s *statement, text []byte, n, avail int, p *gate.Plan) {
-	if s.keepsText() && !m.open && !m.skippingToSync {
+	if s.keepsText() && !m.batch.mayBeSkipped() {
 		m.sendAsExtended(g, s, text, p)
 		m.forget(s)
 		return
@@ -231,7 +231,7 @@ func (m *Machine) coverageBy(g injectedCheck) gate.Reason {
 // prepareAhead prepares the checks in a batch of our own, if nothing of the
 // client's is outstanding, and no batch of its open, which our Sync would end.
 func (m *Machine) prepareAhead(p *gate.Plan) {
-	if m.checks.prepared || !m.txn.Settled() || m.skippingToSync || m.txn.State() == gate.Failed {
+	if m.checks.prepared || !m.txn.Settled() || m.batch.skipping || m.txn.State() == gate.Failed {
 		return
 	}
 	m.prepare(true, p)
@@ -239,8 +239,7 @@ func (m *Machine) prepareAhead(p *gate.Plan) {
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
 	m.push(syncing, true)
-	m.open, m.ours = false, false
-	m.batch++
+	m.batch.syncedBefore()
 	m.checks.build(m.epochs.inHand.announced, m.held())
 }
 
@@ -315,7 +314,8 @@ func (m *Machine) closeLeftovers(p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	m.push(closing, true)
 	m.push(closing, true)
-	m.open, m.leftovers = true, false
+	m.leftovers = false
+	m.batch.sent()
 }
 
 // needsBlockRefusal is what Postgres says of a DECLARE outside a block. The proxy says

@@ -83,5 +83,5 @@ func (m *Machine) restate(typ byte, before []byte, s *statement, after []byte, r
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	m.push(closing, true)
 	m.gate.PassText(p, m.scratch[at:], r)
-	m.open = true
+	m.batch.sent()
 }

@@ -110,5 +110,5 @@ func (m *Machine) syncSkipped(p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	m.push(syncing, true)
 	m.endBatch()
-	m.skippingToSync, m.unsynced = false, false
+	m.batch.synced()
 }

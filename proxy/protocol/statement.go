@@ -86,7 +86,7 @@ func (m *Machine) undoes(s *statement) bool {
 
 // newStatement describes the single statement of a Parse.
 func (m *Machine) newStatement(sql []byte) *statement {
-	s := &statement{batch: m.batch, reading: m.reading(sql), settingsSeen: m.settingsSeen}
+	s := &statement{batch: m.batch.id, reading: m.reading(sql), settingsSeen: m.settingsSeen}
 	info, quick := sqltext.Quick(sql)
 	s.text = m.keeps(sql)
 	s.whole = len(s.text) == len(sql)
@@ -181,7 +181,7 @@ func (m *Machine) reading(sql []byte) sqltext.Settings {
 // server may have changed them without having said so yet: it does with
 // ReadyForQuery.
 func (m *Machine) unsettled(sql []byte) bool {
-	return (m.open || !m.pendingReplies.empty()) && sensitive(sql)
+	return (m.batch.open() || !m.pendingReplies.empty()) && sensitive(sql)
 }
 
 // sensitive reports whether the meaning of sql depends on any setting.

@@ -23,8 +23,8 @@ type insertion struct {
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
 func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) Need {
-	txn, epochs, ours, ran, checks := m.txn, m.epochs, m.ours, m.ran, m.checks
-	undo := func() { m.txn, m.epochs, m.ours, m.ran, m.checks = txn, epochs, ours, ran, checks }
+	txn, epochs, batch, checks := m.txn, m.epochs, m.batch, m.checks
+	undo := func() { m.txn, m.epochs, m.batch, m.checks = txn, epochs, batch, checks }
 	ins, texts, r, need := m.insertions(t, text)
 	if need != NeedNothing {
 		undo()

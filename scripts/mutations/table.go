@@ -61,7 +61,7 @@ var table = []mutation{
 		old: "	return harmless\n", text: "	return false && harmless\n"},
 	// A leak.
 	{name: "only what another batch holds can take a name away", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameGivenAwayInABind$",
-		old: "if s.sends == m.sends {", text: "if s.batch == m.batch {"},
+		old: "if s.sends == m.sends {", text: "if s.batch == m.batch.id {"},
 	{name: "the check after a refused note has the epoch of now", file: "proxy/protocol/inject.go", in: ofTheCore, tests: "^TestACheckAfterARefusedNoteCannotPass$",
 		old: "if m.inHand.registry.refusal != nil {", text: "if m.inHand.registry.refusal != nil && m.inHand.registry.held > 1<<40 {"},
 	{name: "PREPARE of a known name leaves it known", file: "proxy/protocol/follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
@@ -145,8 +145,8 @@ var table = []mutation{
 	{name: "no check in front of Parse", file: theMessages, tests: staleAll + "(extended|parse_alone)",
 		old: "	r, need := m.injectExtended(prepared, s, p)\n	m.reparses = false", text: "	r, _ := gate.Unfenced(true)\n	need := NeedNothing\n	m.reparses = false"},
 	{name: "no check in front of Bind", file: theMessages, tests: staleAll + "(prepared_under|bind_alone)",
-		old:  "	r, need := m.injectExtended(prepared, s, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || s.snapshot || s",
-		text: "	r, _ := gate.Unfenced(true)\n	m.snapshots = m.snapshots || s.snapshot || s"},
+		old:  "	r, need := m.injectExtended(prepared, s, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s",
+		text: "	r, _ := gate.Unfenced(true)\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s"},
 	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
 		old: "		if r, need = m.injectExtended(prepared, s, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
 	{name: "no check in front of a function call", file: "proxy/protocol/text.go", tests: fastPath,
@@ -154,7 +154,7 @@ var table = []mutation{
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
 		old: "	c.announced, c.held, c.built = told, held, true", text: "	held = told\n	c.announced, c.held, c.built = told, held, true"},
 	{name: "what was told holds for the transaction in hand", file: "proxy/protocol/machine.go", tests: openedOld,
-		old: "		m.epochs.begins()\n		m.unsynced = false", text: "		m.unsynced = false\n	}\n	if m.epochs.begins(); m.txn.IsOutside() {"},
+		old: "	if outside {\n		m.epochs.begins()\n", text: "	m.epochs.begins()\n	if outside {\n"},
 	{name: "a COMMIT that did not run ends the transaction", file: "proxy/protocol/announced.go", tests: "^TestSafetyToldBetweenChainedTransactions$/^default$/a_COMMIT_that",
 		old: "mayGoOn() { a.inHand = a.confirmed }", text: "mayGoOn() {}"},
 
