@@ -41,7 +41,7 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 			continue
 		}
 		if m.pendingReplies.len() >= maxPending {
-			if m.copyIn { // the server answers nothing before the data ends
+			if m.copy.reading() { // the server answers nothing before the data ends
 				return n, NeedNothing, errCopyFlood
 			}
 			return n, NeedRoom, nil
@@ -131,7 +131,7 @@ func reuse(b []byte) []byte {
 func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	m.inHand.status = m.status()
 	body, more := p.Input()[n+wire.HeaderLen:n+avail], f.Size-avail
-	if m.copyIn && m.copyMessage(f.Type, n, avail, more, p) {
+	if m.copy.reading() && m.copyMessage(f.Type, n, avail, more, p) {
 		return NeedNothing
 	}
 	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && f.Type != 'S' {
@@ -172,12 +172,12 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	case 'C':
 		m.closeMessage(body)
 	case 'd':
-		m.data = true
+		m.copy.data = true
 		m.gate.CopyData(p, n, n+avail, more)
 		return NeedNothing
 	case 'S':
 		e := m.push(syncing, false)
-		e.early, e.malformed = !m.data, len(body) > 0
+		e.early, e.malformed = !m.copy.data, len(body) > 0
 		m.endBatch()
 		m.batch.synced()
 	case 'H':

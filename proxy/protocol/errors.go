@@ -28,10 +28,10 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		m.skip(e)
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
-	if m.copying && strings.HasPrefix(pe.Message, copyFailed) && pe.Code == "57014" {
+	if m.copy.under() && strings.HasPrefix(pe.Message, copyFailed) && pe.Code == "57014" {
 		m.copyDone() // it was read up to the client's CopyFail
 		e, skipping = m.front(), gate.PerhapsSkipping
-	} else if m.copying && ofCopyData(pe.Where) {
+	} else if m.copy.under() && ofCopyData(pe.Where) {
 		m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
@@ -52,7 +52,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		out, drop = m.errorFor(e, pe, msg)
 	}
 	p.Insert(out)
-	m.copyIn, m.copying = false, false
+	m.copy.end()
 	m.fail(e, skipping)
 	return drop, nil
 }

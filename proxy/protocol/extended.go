@@ -162,7 +162,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		m.closeChecks(p)
 	}
 	e := m.push(execute, false)
-	e.stmt, m.data = s, false
+	e.stmt, m.copy.data = s, false
 	if s.empty {
 		m.batch.sent()
 	} else {

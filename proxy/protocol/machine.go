@@ -85,8 +85,7 @@ type Machine struct {
 	leftovers    bool      // the server has the unnamed statement and portal of a Query that went as messages
 	one          statement // of the Query in hand
 	inHand       inHand
-	copyIn       bool // the server is reading COPY data
-	data         bool // the client has sent some, since it last executed something
+	copy         copyState
 	epochs       announced
 	registration gate.Registration // in the registry
 	scratch      []byte
@@ -94,10 +93,7 @@ type Machine struct {
 	// The server's side: what it answered.
 
 	bodyDown  passthrough
-	copying   bool  // a COPY from the client has begun and not ended
-	executes  bool  // by an Execute
 	phaseDown phase // over once the check has told the client FATAL
-	intruder  byte  // the type of the client's message that has no place in it
 	erred     bool  // the server has said ERROR since the last ReadyForQuery
 	reported  *fencing.Status
 	events    []Event

@@ -4,7 +4,7 @@ package protocol
 // not while it waits for the client: for COPY data, for the rest of a message,
 // or for the Sync or Flush without which it need not send what it has answered.
 func (m *Machine) Owes() bool {
-	if m.copyIn {
+	if m.copy.reading() {
 		return false
 	}
 	asked := m.pendingReplies.asked

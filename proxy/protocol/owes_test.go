@@ -38,6 +38,6 @@ func TestOnlyWhatWasAskedForIsOwed(t *testing.T) {
 	m.pendingReplies.push(query, false)
 	m.pendingReplies.remove(0)
 	owes(true, "after a Query")
-	m.copyIn = true
+	m.copy.begin(false)
 	owes(false, "when it wants COPY data")
 }

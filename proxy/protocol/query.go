@@ -98,7 +98,7 @@ func (m *Machine) sendQuery(n, avail int, p *gate.Plan, r gate.Reason) *reply {
 
 func (m *Machine) pushQuery() *reply {
 	e := m.push(query, false)
-	m.unnamed, m.data, m.leftovers = unknownStatement, false, false
+	m.unnamed, m.copy.data, m.leftovers = unknownStatement, false, false
 	m.portals.remove(nil)
 	m.endBatch()
 	return e
@@ -113,7 +113,7 @@ func (m *Machine) stillOpen() bool { return m.version.QueryContinuesBatch() && m
 // transaction of what was executed before goes on, or has failed and is over; in the
 // latter case a check in front would leave open one that the client has not.
 func (m *Machine) awaitsEnd(typ byte) bool {
-	return m.mode != ModePassing && !m.batch.open() && m.stillOpen() && !m.copying && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
+	return m.mode != ModePassing && !m.batch.open() && m.stillOpen() && !m.copy.under() && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
 }
 
 // syncBefore ends a batch of which only our check has been executed, before a
@@ -125,7 +125,7 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	if !m.batch.onlyChecked() || m.stillOpen() {
 		return NeedNothing
 	}
-	if m.copying {
+	if m.copy.under() {
 		return NeedNothing // a message that has no place in the COPY was sent, and ends the connection
 	}
 	if m.pendingReplies.certain() {

@@ -14,7 +14,7 @@ import (
 func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	wasOurs := e.ours
 	maybe, skips, after := e.maybe, e.skips, e.after
-	m.copyIn, m.copying = false, false
+	m.copy.end()
 	m.pendingReplies.pop()
 	m.front() // ends of a COPY that failed are owed nothing
 	if maybe {

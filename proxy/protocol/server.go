@@ -275,7 +275,7 @@ func (m *Machine) completed(e *reply, msg []byte) {
 	if e.announces {
 		m.epochs.expect(e.announced)
 	}
-	if m.copying {
-		m.copyDone()
+	if m.copy.under() {
+		m.copyCompleted()
 	}
 }
