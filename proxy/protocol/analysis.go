@@ -83,7 +83,7 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 		return m.statementWants(m.named(name))
 	case 'E':
 		portal, _, _ := wire.CString(body)
-		return m.statementWants(m.portals.get(portal).stmt)
+		return m.statementWants(m.names.portals.get(portal).stmt)
 	default:
 		return false
 	}

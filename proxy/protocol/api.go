@@ -38,7 +38,7 @@ func New(c Config) *Machine {
 		mode: c.Mode, version: c.Version, status: c.Status, cache: c.Cache,
 		checks:     newChecks(c.Fence, c.Resource, c.Worker, c.Incarnation),
 		unfencedBy: c.Unfenced, catalog: c.Catalog, provenReads: c.ProvenReads,
-		unnamed:  unknownStatement,
+		names:    names{unnamed: unknownStatement},
 		settings: sqltext.Settings{StandardConformingStrings: true, SafeEncoding: true},
 	}
 	m.reads = m.read

@@ -21,7 +21,7 @@ func (m *Machine) Attempt(b []byte) (text string, write bool) {
 		stmt, _, _ := wire.CString(rest)
 		return m.ofStatement(m.named(stmt))
 	case 'E':
-		if s := m.portals.get(name).stmt; s != nil {
+		if s := m.names.portals.get(name).stmt; s != nil {
 			return m.ofStatement(s)
 		}
 	}

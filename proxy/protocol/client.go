@@ -153,7 +153,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	if m.wantsAnalysis(f.Type, body) {
 		return NeedAnalysis
 	}
-	if m.leftovers && namesUnnamed(f.Type, body) {
+	if m.names.leftovers && namesUnnamed(f.Type, body) {
 		m.closeLeftovers(p)
 	}
 	switch f.Type {

@@ -104,7 +104,7 @@ func (m *Machine) fail(e *reply, skipping gate.Answered) {
 // skip takes out the entry in front, whose message the server has skipped.
 func (m *Machine) skip(e *reply) {
 	if e.kind == parse && e.stmt != nil && !e.ours {
-		m.lose(e.stmt)
+		m.names.lose(e.stmt)
 	}
 	if e.kind == parse && e.ours && e.check != refusal && !e.restated {
 		m.checks.rename()

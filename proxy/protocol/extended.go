@@ -37,9 +37,9 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		return need
 	}
 	m.batch.snapshot = m.batch.snapshot || s.snapshot
-	m.define(name, s)
+	m.names.define(name, s)
 	m.push(parse, false).stmt = s
-	s.sends = m.sends
+	s.pushed = m.pendingReplies.pushed
 	m.pendingReplies.texts += len(s.text)
 	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
@@ -49,7 +49,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 // wantsFresh reports whether s would notice a check of ours that was executed in
 // this batch, before the client has executed or bound anything.
 func (m *Machine) wantsFresh(s *statement) bool {
-	return m.batch.onlyChecked() && m.txn.State() != gate.InBlock && m.notices(s) && !m.portals.boundIn(m.batch.id)
+	return m.batch.onlyChecked() && m.txn.State() != gate.InBlock && m.notices(s) && !m.names.portals.boundIn(m.batch.id)
 }
 
 // notices reports whether Postgres may do otherwise with s behind an executed
@@ -64,16 +64,7 @@ func (m *Machine) notices(s *statement) bool {
 }
 
 // named returns what the proxy knows of a prepared statement.
-func (m *Machine) named(name []byte) *statement {
-	s := m.unnamed
-	if len(name) > 0 {
-		s = m.stmts.get(wire.CutName(name))
-	}
-	if s == nil || s.lost || !s.confirmed && s.batch != m.batch.id {
-		return unknownStatement
-	}
-	return s
-}
+func (m *Machine) named(name []byte) *statement { return m.names.statement(name, m.batch.id) }
 
 func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Need {
 	portal, name, ok := bindNames(body)
@@ -101,10 +92,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 		return need
 	}
 	m.batch.snapshot = m.batch.snapshot || s.snapshot || s == unknownStatement
-	if s == unknownStatement && len(name) == 0 { // it may be the one that a Parse not yet answered made
-		m.stmts.hidden = m.stmts.hidden || m.unnamed.freesNames()
-	}
-	m.portals.set(portal, binding{s, m.batch.id, m.epochs.number})
+	m.names.bind(portal, name, binding{s, m.batch.id, m.epochs.number})
 	if again {
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)
 		return NeedNothing
@@ -146,7 +134,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		return m.unreadable(execute, 'E', n, avail, p)
 	}
 	m.beginBatch()
-	bound := m.portals.get(portal)
+	bound := m.names.portals.get(portal)
 	s := bound.stmt
 	if s == nil {
 		s = cursorStatement
@@ -194,9 +182,9 @@ func (m *Machine) closeMessage(body []byte) {
 	name, _, _ := wire.CString(body[1:])
 	switch {
 	case body[0] == 'P':
-		m.portals.remove(name)
+		m.names.portals.remove(name)
 	case len(name) == 0:
-		m.unnamed = unknownStatement
+		m.names.unnamed = unknownStatement
 	default:
 		m.freed(string(wire.CutName(name)))
 	}

@@ -41,7 +41,7 @@ func (s *statement) ends() bool {
 // be gone, ours among them, and their names given to others.
 func (m *Machine) forget(s *statement) {
 	switch {
-	case s == unknownStatement && !m.stmts.mayFree():
+	case s == unknownStatement && !m.names.statements.mayFree():
 		return // prepared by SQL, so it frees no names
 	case s == unknownStatement:
 		m.forgetAll()
@@ -50,10 +50,10 @@ func (m *Machine) forget(s *statement) {
 	case (s.info.Prepares || s.info.Kind == sqltext.Deallocate) && opaque(bytesOf(s.info.Name)):
 		m.forgetAll() // the server may have cut it to any other name
 	case s.info.Prepares:
-		m.stmts.doubt(s.info.Name)
+		m.names.statements.doubt(s.info.Name)
 	case s.info.Kind == sqltext.Deallocate && s.info.Name != "":
 		m.freed(s.info.Name)
-	case frees(&s.info), s.info.Kind == sqltext.ByMessage && m.stmts.mayFree():
+	case frees(&s.info), s.info.Kind == sqltext.ByMessage && m.names.statements.mayFree():
 		m.forgetAll()
 	}
 }
@@ -71,13 +71,13 @@ func (m *Machine) mayForget(s *statement) {
 }
 
 func (m *Machine) forgetAll() {
-	m.stmts.forget()
+	m.names.statements.forget()
 	m.checks.rename()
 }
 
 // freed forgets a prepared statement that is gone from the server.
 func (m *Machine) freed(name string) {
-	m.stmts.free(name)
+	m.names.statements.free(name)
 	if name == m.checks.checkName || name == m.checks.frontName || name == m.checks.readName {
 		m.checks.rename()
 		m.checks.replaced = m.checks.replaced[:0] // the names are the client's now

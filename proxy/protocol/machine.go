@@ -67,24 +67,18 @@ type Machine struct {
 
 	// The client's side: what was sent to the server.
 
-	gate    gate.Gate
-	txn     gate.Txn
-	bodyUp  passthrough // of the message that was begun
-	phaseUp phase
-	wants   int  // with NeedMore: how long the message is
-	partial bool // bytes of an incomplete message are left in the shell's buffer
-	// sends counts the messages that were sent and are owed a reply, the client's and
-	// ours, but for Close, which runs nothing.
-	sends        uint64
+	gate         gate.Gate
+	txn          gate.Txn
+	bodyUp       passthrough // of the message that was begun
+	phaseUp      phase
+	wants        int  // with NeedMore: how long the message is
+	partial      bool // bytes of an incomplete message are left in the shell's buffer
 	reparses     bool // a Parse of the unnamed statement is in hand, in who knows what transaction
 	batch        batch
 	retry        retry
-	stmts        statements
-	portals      portals
-	unnamed      *statement
-	leftovers    bool      // the server has the unnamed statement and portal of a Query that went as messages
 	one          statement // of the Query in hand
 	inHand       inHand
+	names        names
 	copy         copyState
 	epochs       announced
 	registration gate.Registration // in the registry
@@ -155,16 +149,13 @@ func (m *Machine) beginBatch() {
 	if outside {
 		m.epochs.begins()
 		m.retry.rest()
-		m.portals.clear() // they ended with their transaction
+		m.names.portals.clear() // they ended with their transaction
 	}
 }
 
 // push notes that a message goes to the server, and what it is owed.
 func (m *Machine) push(k kind, ours bool) *reply {
 	m.txn.Send(gate.Message, false)
-	if k != closing {
-		m.sends++
-	}
 	e := m.pendingReplies.push(k, ours)
 	e.after = m.epochs.inHand
 	return e

@@ -98,8 +98,8 @@ func (m *Machine) sendQuery(n, avail int, p *gate.Plan, r gate.Reason) *reply {
 
 func (m *Machine) pushQuery() *reply {
 	e := m.push(query, false)
-	m.unnamed, m.copy.data, m.leftovers = unknownStatement, false, false
-	m.portals.remove(nil)
+	m.copy.data = false
+	m.names.dropUnnamed(false)
 	m.endBatch()
 	return e
 }
@@ -284,8 +284,7 @@ func (m *Machine) sendAsExtended(g injectedCheck, q *statement, text []byte, p *
 	d.hideNoData, d.holds = true, q.info.Executes
 	m.push(execute, false).stmt = s
 	m.push(syncing, false)
-	m.unnamed, m.leftovers = unknownStatement, true
-	m.portals.remove(nil)
+	m.names.dropUnnamed(true)
 	m.endBatch()
 }
 
@@ -314,7 +313,7 @@ func (m *Machine) closeLeftovers(p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	m.push(closing, true)
 	m.push(closing, true)
-	m.leftovers = false
+	m.names.leftovers = false
 	m.batch.sent()
 }
 

@@ -22,7 +22,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	}
 	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
 	if !maybe && !m.erred && m.epochs.confirm(after) {
-		m.portals.endBefore(after.number)
+		m.names.portals.endBefore(after.number)
 	}
 	m.erred = false
 	if m.registration.Held() && m.txn.AtRest() {

@@ -91,6 +91,9 @@ type replyQueue struct {
 	// server may keep what it answers. call counts the entries up to the last
 	// fast path call, which asks as well once it was sent whole.
 	asked, call int
+
+	// pushed counts the entries there were, but for Close, which runs nothing.
+	pushed uint64
 }
 
 // maxQueryTexts bounds, in bytes, the texts of Queries that are kept for the
@@ -122,6 +125,9 @@ func (r *replyQueue) push(k kind, ours bool) *reply {
 	e := &r.ring[(r.head+r.n)&(len(r.ring)-1)]
 	*e = reply{kind: k, ours: ours, text: e.text[:0]}
 	r.n++
+	if k != closing {
+		r.pushed++
+	}
 	switch k {
 	case syncing, query:
 		r.asked = r.n

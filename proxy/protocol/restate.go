@@ -21,7 +21,7 @@ func (m *Machine) restates(s *statement, name []byte) bool {
 	if len(name) == 0 || !s.known || m.mode == ModePassing || !fencing.Checking || m.txn.State() == gate.Failed {
 		return false // no SQL names the unnamed statement
 	}
-	if s.sends == m.sends {
+	if s.pushed == m.pendingReplies.pushed {
 		return false // its Parse is the last message that could run anything
 	}
 	_, harmless := m.txn.Harmless(&s.info, m.version)

@@ -20,10 +20,10 @@ type statement struct {
 	// text is the client's SQL, for the question whether it is a read, which only
 	// those who do not lead ask, and for the audit; see keeps.
 	text string
-	// whole: text is all of it. sends and settingsSeen are those of the machine when
-	// the Parse had been sent.
+	// whole: text is all of it. pushed is that of the reply queue, and settingsSeen that
+	// of the machine, when the Parse had been sent.
 	whole        bool
-	sends        uint64
+	pushed       uint64
 	settingsSeen uint64
 	// snapshot: to parse or bind it is a transaction's first query, after which
 	// its isolation cannot be changed.

@@ -61,11 +61,11 @@ var table = []mutation{
 		old: "	return harmless\n", text: "	return false && harmless\n"},
 	// A leak.
 	{name: "only what another batch holds can take a name away", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameGivenAwayInABind$",
-		old: "if s.sends == m.sends {", text: "if s.batch == m.batch.id {"},
+		old: "if s.pushed == m.pendingReplies.pushed {", text: "if s.batch == m.batch.id {"},
 	{name: "the check after a refused note has the epoch of now", file: "proxy/protocol/inject.go", in: ofTheCore, tests: "^TestACheckAfterARefusedNoteCannotPass$",
 		old: "if m.inHand.registry.refusal != nil {", text: "if m.inHand.registry.refusal != nil && m.inHand.registry.held > 1<<40 {"},
 	{name: "PREPARE of a known name leaves it known", file: "proxy/protocol/follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
-		old: "m.stmts.doubt(s.info.Name)", text: "_ = s.info.Name"},
+		old: "m.names.statements.doubt(s.info.Name)", text: "_ = s.info.Name"},
 	// A leak.
 	{name: "DEALLOCATE frees the name that it has on the wire", file: "proxy/protocol/follow.go", tests: "^TestSafetyOneNameInManySpellings$/^default$",
 		old: "&& opaque(bytesOf(s.info.Name)):", text: "&& opaque(nil):"},
