@@ -35,11 +35,11 @@ func (m *Machine) analyze(sql []byte) *sqltext.Text { return m.analyzeAs(sql, m.
 func (m *Machine) analyzeAs(sql []byte, s sqltext.Settings) *sqltext.Text {
 	switch {
 	case len(sql) <= inlineText:
-		return m.cache.AnalyzeBytes(sql, s)
+		return m.config.Cache.AnalyzeBytes(sql, s)
 	case m.inHand.analysis.text != nil && m.inHand.analysis.settings == s && m.inHand.analysis.sql == string(sql):
 		return m.inHand.analysis.text
 	}
-	if t := m.cache.Lookup(sql, s); t != nil {
+	if t := m.config.Cache.Lookup(sql, s); t != nil {
 		return t
 	}
 	return notAnalyzed
@@ -59,7 +59,7 @@ func (m *Machine) missing(sql []byte, s sqltext.Settings) bool {
 // first.
 func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 	switch long := len(body) > inlineText; {
-	case m.mode == ModePassing:
+	case m.config.Mode == ModePassing:
 		return false
 	case typ == 'Q':
 		text, _, ok := wire.CString(body)
@@ -100,7 +100,7 @@ func (m *Machine) queryWants(text []byte) bool {
 
 func (m *Machine) parseWants(sql, types []byte) bool {
 	info, quick := sqltext.Quick(sql)
-	proves := (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types)
+	proves := (m.config.ProvenReads || !m.config.Version.KeepsReadOnly()) && !namesUserType(types)
 	if quick && (info.Modifies || m.leads() && !proves) {
 		return false
 	}

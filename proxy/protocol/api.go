@@ -35,16 +35,13 @@ type Config struct {
 // New returns the machine of a session that has authenticated.
 func New(c Config) *Machine {
 	m := &Machine{
-		mode: c.Mode, version: c.Version, status: c.Status, cache: c.Cache,
-		checks:     newChecks(c.Fence, c.Resource, c.Worker, c.Incarnation),
-		unfencedBy: c.Unfenced, catalog: c.Catalog, provenReads: c.ProvenReads,
+		config:   c,
+		checks:   newChecks(c.Fence, c.Resource, c.Worker, c.Incarnation),
 		names:    names{unnamed: unknownStatement},
-		settings: sqltext.Settings{StandardConformingStrings: true, SafeEncoding: true},
+		settings: newSettings(c.Parameters),
 	}
 	m.reads = m.read
-	for _, body := range c.Parameters {
-		m.parameter(body)
-	}
+	m.config.Parameters = nil // they are not needed again
 	return m
 }
 
@@ -63,7 +60,7 @@ func (m *Machine) Prepared() { m.checks.confirmed = true }
 // appended without a resource.
 func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fencing.Epoch) []byte {
 	m.epochs.current = announced
-	if m.mode != ModeFenced {
+	if m.config.Mode != ModeFenced {
 		return dst
 	}
 	m.reported = st
@@ -98,7 +95,7 @@ func (m *Machine) Wants() int { return m.wants }
 
 // RegisterRequest is what to register, after NeedRegister. The caller adds the process id.
 func (m *Machine) RegisterRequest() fencing.RegisterRequest {
-	m.inHand.status, m.inHand.registry = m.status(), registryAnswer{}
+	m.inHand.status, m.inHand.registry = m.config.Status(), registryAnswer{}
 	m.inHand.registry.held = m.held()
 	return fencing.RegisterRequest{
 		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
@@ -147,7 +144,7 @@ func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.partial }
 func (m *Machine) InsideReply() bool { return m.bodyDown.inside() }
 
 // MayWrite reports whether writes may be tried now, in the transaction in hand.
-func (m *Machine) MayWrite() bool { return leads(m.status(), m.epochs.inHand.announced) }
+func (m *Machine) MayWrite() bool { return leads(m.config.Status(), m.epochs.inHand.announced) }
 
 // Announced says that the epoch of an announce event reached a client of which
 // nothing was pending. It does nothing if something is pending again.

@@ -99,7 +99,7 @@ func BenchmarkManyTransactions(b *testing.B) {
 					case err != nil:
 						b.Fatal(err)
 					case need == NeedAnalysis:
-						m.Analyzed(m.cache.Analyze(m.WantedAnalysis()))
+						m.Analyzed(m.config.Cache.Analyze(m.WantedAnalysis()))
 					case need == NeedNothing:
 						done = true
 					default:

@@ -12,7 +12,7 @@ import (
 func TestPanicEndsItsOwnSession(t *testing.T) {
 	t.Parallel()
 	m := leading(15)
-	m.status = func() *fencing.Status { panic("a bug") }
+	m.config.Status = func() *fencing.Status { panic("a bug") }
 	var up gate.Plan
 	in := wiretest.Query("insert into t values (1)")
 	up.Reset(in)
@@ -22,7 +22,7 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 	m = leading(15)
 	m.reported = nil
 	m.pendingReplies.push(query, false)
-	m.status = func() *fencing.Status { panic("a bug") }
+	m.config.Status = func() *fencing.Status { panic("a bug") }
 	in = wiretest.Msg('Z', []byte{'I'})
 	var down gate.Segments
 	down.Reset(in)

@@ -82,11 +82,11 @@ func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst,
 // decide says what goes in front of s, with what the machine knows now.
 func (m *Machine) decide(c carrier, s *statement) decision {
 	q := situation{
-		carrier: c, statement: s, reads: m.reads, mode: m.mode, version: m.version, unfenced: m.unfencedBy,
+		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced,
 		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
 		batch:        m.batch,
 		registration: m.registration, registry: m.inHand.registry, done: m.inHand.done,
-		provenReads: m.provenReads, catalog: m.catalog, refreshed: m.inHand.refreshed,
+		provenReads: m.config.ProvenReads, catalog: m.config.Catalog, refreshed: m.inHand.refreshed,
 	}
 	d := q.decide()
 	m.inHand.flush = d.flush

@@ -230,9 +230,9 @@ func (e *reply) position(v []byte) []byte {
 }
 
 func (m *Machine) readOnlyError(e *reply) []byte {
-	r := m.unfencedBy
-	if m.mode == ModeFenced {
-		st := m.status()
+	r := m.config.Unfenced
+	if m.config.Mode == ModeFenced {
+		st := m.config.Status()
 		r = fencing.ReadOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
 		if st.CanWrite() {
 			m.epochs.expect(st.Epoch)

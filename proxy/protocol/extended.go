@@ -15,11 +15,11 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	}
 	m.beginBatch()
 	s := m.newStatement(sql)
-	if _, harmless := m.txn.Harmless(&s.info, m.version); s.known && harmless && declaresTypes(types) {
+	if _, harmless := m.txn.Harmless(&s.info, m.config.Version); s.known && harmless && declaresTypes(types) {
 		// Its Bind makes values of those types, which may run a user's code.
 		s.known = false
 	}
-	if (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types) {
+	if (m.config.ProvenReads || !m.config.Version.KeepsReadOnly()) && !namesUserType(types) {
 		s.provable = m.provableText(s, sql)
 	}
 	if m.wantsFresh(s) {
@@ -59,7 +59,7 @@ func (m *Machine) notices(s *statement) bool {
 	case !s.known, s.info.Kind == sqltext.NonTransactional, discardsAll(&s.info):
 		return true
 	default:
-		return s.info.Isolation && !m.batch.snapshot || m.version.ExecuteOpensBlock() && s.requiresBlock()
+		return s.info.Isolation && !m.batch.snapshot || m.config.Version.ExecuteOpensBlock() && s.requiresBlock()
 	}
 }
 

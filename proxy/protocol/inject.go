@@ -180,7 +180,7 @@ func shownEpoch(st *fencing.Status) fencing.Epoch {
 
 // announceBy marks a reply that tells the client an epoch.
 func (m *Machine) announceBy(e *reply, s *statement) {
-	if m.mode != ModeFenced || !s.known {
+	if m.config.Mode != ModeFenced || !s.known {
 		return
 	}
 	switch {

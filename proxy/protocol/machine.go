@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -45,23 +44,10 @@ const (
 // client's and ours alike, so each reply is known to be the client's or ours.
 // A reply that cannot answer the entry in front ends the session.
 type Machine struct {
-	mode     Mode
-	version  gate.Version
-	status   func() *fencing.Status
-	cache    *sqltext.Cache
-	settings sqltext.Settings
-	// settingsSeen counts the changes of what settings are made of.
-	settingsSeen uint64
-	checks       checks
-	unfencedBy   *fencing.Refusal // what a write gets in ModeReadOnly
-	// catalog returns what is known of the database's names now, or nil. It is
-	// nil without a resource.
-	catalog func() *fencing.Catalog
-	// provenReads: a leader's transaction of nothing but proven reads goes
-	// unchecked.
-	provenReads bool
-
-	reads func(*statement) bool // read, made once
+	config   Config
+	settings settings
+	checks   checks
+	reads    func(*statement) bool // read, made once
 
 	pendingReplies replyQueue
 

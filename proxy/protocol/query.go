@@ -21,7 +21,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
 			return need
 		}
 	}
-	if r, ok := gate.Unfenced(m.mode == ModePassing); ok && m.mode == ModePassing {
+	if r, ok := gate.Unfenced(m.config.Mode == ModePassing); ok && m.config.Mode == ModePassing {
 		m.sendQuery(n, avail, p, r)
 		return NeedNothing
 	}
@@ -70,7 +70,7 @@ func (m *Machine) wantsSync(text []byte) bool {
 			return false
 		}
 	}
-	return m.version.QueryContinuesBatch()
+	return m.config.Version.QueryContinuesBatch()
 }
 
 // tooLate reports whether a text sets the isolation of its first transaction behind
@@ -106,14 +106,14 @@ func (m *Machine) pushQuery() *reply {
 
 // stillOpen reports that what the client has executed since its last Sync may not be
 // committed yet, although a Query or a function call stood behind it.
-func (m *Machine) stillOpen() bool { return m.version.QueryContinuesBatch() && m.batch.unsynced }
+func (m *Machine) stillOpen() bool { return m.config.Version.QueryContinuesBatch() && m.batch.unsynced }
 
 // awaitsEnd reports whether a message of that type has to wait until the Query or
 // function call in front of it is answered. On 18 only that answer says whether the
 // transaction of what was executed before goes on, or has failed and is over; in the
 // latter case a check in front would leave open one that the client has not.
 func (m *Machine) awaitsEnd(typ byte) bool {
-	return m.mode != ModePassing && !m.batch.open() && m.stillOpen() && !m.copy.under() && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
+	return m.config.Mode != ModePassing && !m.batch.open() && m.stillOpen() && !m.copy.under() && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
 }
 
 // syncBefore ends a batch of which only our check has been executed, before a
@@ -191,7 +191,7 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 
 // audited keeps what an audit line would say of a Query's statement.
 func (m *Machine) audited(e *reply, s *statement, text []byte) *reply {
-	if m.mode != ModePassing {
+	if m.config.Mode != ModePassing {
 		m.pendingReplies.keepText(e, text, s.class == isRead)
 	}
 	return e

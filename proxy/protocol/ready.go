@@ -6,7 +6,6 @@ import (
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
-	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -72,10 +71,10 @@ func (m *Machine) maybeNext(skips bool) {
 
 // report puts changed fencepost.* parameters in front of ReadyForQuery.
 func (m *Machine) report(p *gate.Segments) {
-	if m.mode != ModeFenced {
+	if m.config.Mode != ModeFenced {
 		return
 	}
-	st := m.status()
+	st := m.config.Status()
 	if st == m.reported {
 		return
 	}
@@ -88,19 +87,4 @@ func (m *Machine) report(p *gate.Segments) {
 	}
 	m.reported = st
 	p.Insert(m.down[at:])
-}
-
-func (m *Machine) parameter(body []byte) {
-	name, value, ok := wire.DecodeParameterStatus(body)
-	if !ok {
-		return
-	}
-	switch name {
-	case "standard_conforming_strings":
-		m.settingsSeen++
-		m.settings.StandardConformingStrings = value == "on"
-	case "client_encoding":
-		m.settingsSeen++
-		m.settings.SafeEncoding = sqltext.SafeEncoding(value)
-	}
 }

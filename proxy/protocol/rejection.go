@@ -29,7 +29,7 @@ func (m *Machine) Rejection(r *fencing.Refusal, text string, write bool) fencing
 func (m *Machine) rejection(r *fencing.Refusal, found fencing.Finding, text string, write bool) fencing.Rejection {
 	return fencing.Rejection{
 		Resource: m.checks.resource, Worker: m.checks.worker, Incarnation: m.checks.incarnation,
-		Announced: m.epochs.confirmed.announced, Held: m.status().Epoch, Finding: found,
+		Announced: m.epochs.confirmed.announced, Held: m.config.Status().Epoch, Finding: found,
 		Kind: fencing.KindOf(m.checks.resource, r.SQLState), SQLState: r.SQLState, Message: r.Message,
 		Statement: strings.Clone(text), Write: write,
 	}
@@ -37,7 +37,7 @@ func (m *Machine) rejection(r *fencing.Refusal, found fencing.Finding, text stri
 
 // finding is what the proxy knows without asking the database.
 func (m *Machine) finding() fencing.Finding {
-	st := m.status()
+	st := m.config.Status()
 	return fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker}
 }
 

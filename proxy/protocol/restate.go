@@ -18,13 +18,13 @@ import (
 
 // restates reports whether a message that names s must not rest on that name.
 func (m *Machine) restates(s *statement, name []byte) bool {
-	if len(name) == 0 || !s.known || m.mode == ModePassing || !fencing.Checking || m.txn.State() == gate.Failed {
+	if len(name) == 0 || !s.known || m.config.Mode == ModePassing || !fencing.Checking || m.txn.State() == gate.Failed {
 		return false // no SQL names the unnamed statement
 	}
 	if s.pushed == m.pendingReplies.pushed {
 		return false // its Parse is the last message that could run anything
 	}
-	_, harmless := m.txn.Harmless(&s.info, m.version)
+	_, harmless := m.txn.Harmless(&s.info, m.config.Version)
 	return harmless
 }
 
@@ -47,7 +47,7 @@ func (m *Machine) restatable(s *statement) bool {
 	case sqltext.OnNothing:
 		return true
 	case sqltext.OnEncoding:
-		return !m.unsettled(text) && s.settingsSeen == m.settingsSeen
+		return !m.unsettled(text) && s.settingChanges == m.settings.changes
 	default:
 		return false
 	}

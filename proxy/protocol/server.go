@@ -83,7 +83,7 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 	case 'N':
 		return m.notice(f, msg, p), nil
 	case 'S':
-		m.parameter(msg[wire.HeaderLen:])
+		m.settings.learn(msg[wire.HeaderLen:])
 		return false, nil
 	case 'E':
 		return m.failure(msg, p)

@@ -79,7 +79,7 @@ func (m *Machine) showsItself(t *sqltext.Text) bool {
 			shows = shows || s.MentionsQueryText || s.MentionsKeptText
 		}
 	}
-	return shows && m.mode == ModeFenced && m.leads()
+	return shows && m.config.Mode == ModeFenced && m.leads()
 }
 
 // insertions says what goes in front of which statement, and for which reason

@@ -42,7 +42,7 @@ func TestTextsOfASessionAreBounded(t *testing.T) {
 		}, nil},
 	} {
 		m := leading(15)
-		m.mode = ModeReadOnly // nothing of ours in front but read-only mode
+		m.config.Mode = ModeReadOnly // nothing of ours in front but read-only mode
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
