@@ -63,7 +63,7 @@ func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fenci
 	if m.config.Mode != ModeFenced {
 		return dst
 	}
-	m.reported = st
+	m.down.reported = st
 	dst = wire.AppendParameterStatus(dst, "fencepost.resource", fencing.ASCII(m.checks.resource))
 	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(m.checks.worker))
 	dst = wire.AppendParameterStatus(dst, "fencepost.role", shownRole(st))
@@ -76,7 +76,7 @@ func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fenci
 func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	defer caught(p, &err)
 	n, need, err = m.client(in, p)
-	m.partial = n < len(in)
+	m.up.partial = n < len(in)
 	return n, need, err
 }
 
@@ -85,13 +85,13 @@ func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err err
 // call. An error ends the session.
 func (m *Machine) FromServer(in []byte, p *gate.Segments) (n int, events []Event, err error) {
 	defer caught(p, &err)
-	m.down, m.events = m.down[:0], m.events[:0]
+	m.down.reset()
 	n, err = m.server(in, p)
-	return n, m.events, err
+	return n, m.down.events, err
 }
 
 // Wants is the length in bytes of the message that FromClient waits for, after NeedMore.
-func (m *Machine) Wants() int { return m.wants }
+func (m *Machine) Wants() int { return m.up.wants }
 
 // RegisterRequest is what to register, after NeedRegister. The caller adds the process id.
 func (m *Machine) RegisterRequest() fencing.RegisterRequest {
@@ -134,14 +134,14 @@ func (m *Machine) HasRoom() bool {
 }
 
 // Quiet reports that no reply is pending and no message of the client is incomplete.
-func (m *Machine) Quiet() bool { return m.pendingReplies.empty() && !m.partial }
+func (m *Machine) Quiet() bool { return m.pendingReplies.empty() && !m.up.partial }
 
 // AtRest reports a point at which the session can end without losing anything: no
 // reply is pending, no transaction is open, and no message of the client is incomplete.
-func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.partial }
+func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.up.partial }
 
 // InsideReply reports that a message of the server was sent to the client in part.
-func (m *Machine) InsideReply() bool { return m.bodyDown.inside() }
+func (m *Machine) InsideReply() bool { return m.down.body.inside() }
 
 // MayWrite reports whether writes may be tried now, in the transaction in hand.
 func (m *Machine) MayWrite() bool { return leads(m.config.Status(), m.epochs.inHand.announced) }

@@ -20,7 +20,7 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 		t.Errorf("the client's side: %v, want errBug", err)
 	}
 	m = leading(15)
-	m.reported = nil
+	m.down.reported = nil
 	m.pendingReplies.push(query, false)
 	m.config.Status = func() *fencing.Status { panic("a bug") }
 	in = wiretest.Msg('Z', []byte{'I'})

@@ -20,7 +20,7 @@ const frontendTypes = "QPBDECSHXFdcf"
 // client is FromClient for bytes that follow what was taken before.
 func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	m.scratch = reuse(m.scratch)
-	if m.phaseUp.muted() {
+	if m.up.phase.muted() {
 		return len(in), NeedNothing, nil
 	}
 	if m.retry.discard && len(in) > 0 {
@@ -32,8 +32,8 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 		}
 	}
 	for n < len(in) {
-		if m.bodyUp.inside() {
-			k, drop := m.bodyUp.take(len(in) - n)
+		if m.up.body.inside() {
+			k, drop := m.up.body.take(len(in) - n)
 			if !drop {
 				m.gate.Rest(p, n, n+k)
 			}
@@ -62,7 +62,7 @@ func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
 		// Input that it leaves unread would reset the connection, and a reset
 		// discards what it has said and not yet delivered.
 		p.Relay(n, n+1)
-		m.phaseUp.mute()
+		m.up.phase.mute()
 		return len(in) - n, NeedNothing
 	}
 	f, ok, err := wire.PeekClientFrame(in[n:])
@@ -70,22 +70,22 @@ func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
 		// The server ends the connection over that header, in its own words.
 		r, _ := gate.Malformed(err)
 		m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
-		m.phaseUp.mute()
+		m.up.phase.mute()
 		return len(in) - n, NeedNothing
 	}
 	if !ok {
-		m.wants = wire.HeaderLen
+		m.up.wants = wire.HeaderLen
 		return 0, NeedMore
 	}
 	avail := min(f.Size, len(in)-n)
 	if avail < f.Size && !m.startable(f, in[n+wire.HeaderLen:]) {
-		m.wants = f.Size
+		m.up.wants = f.Size
 		return 0, NeedMore
 	}
 	if need := m.message(f, n, avail, p); need != NeedNothing {
 		return 0, need
 	}
-	m.bodyUp.begin(f.Size-avail, m.inHand.dropped)
+	m.up.body.begin(f.Size-avail, m.inHand.dropped)
 	m.settled()
 	m.retry.keep(f, in[n:n+avail])
 	if f.Type == 'X' {

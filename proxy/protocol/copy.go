@@ -53,7 +53,7 @@ func (c *copyState) end() { c.phase = noCopy }
 // COPY fail before that, the message is taken for what it is.
 func (m *Machine) copyStarted() {
 	if m.copy.under() {
-		m.phaseDown.end(fmt.Errorf("%w: a COPY inside another", ErrSurprise))
+		m.down.phase.end(fmt.Errorf("%w: a COPY inside another", ErrSurprise))
 		return
 	}
 	m.copy.begin(m.pendingReplies.front().kind == execute)
@@ -74,7 +74,7 @@ func (m *Machine) copyStarted() {
 // copyCompleted: a COPY has succeeded.
 func (m *Machine) copyCompleted() {
 	if m.copy.reading() {
-		m.phaseDown.end(fmt.Errorf("%w: a COPY is complete before its data", ErrSurprise))
+		m.down.phase.end(fmt.Errorf("%w: a COPY is complete before its data", ErrSurprise))
 		return
 	}
 	m.copyDone()
@@ -117,14 +117,12 @@ func (m *Machine) intruded(pe wire.ServerError, msg []byte) ([]byte, bool) {
 	if !m.copy.under() || m.copy.intruder == 0 || !strings.HasPrefix(pe.Message, named) {
 		return nil, false
 	}
-	at := len(m.down)
-	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		if field == 'M' {
 			return fmt.Appendf(nil, "%s%02X%s", named, m.copy.intruder, v[len(named)+2:]), true
 		}
 		return v, true
-	})
-	return m.down[at:], true
+	}), true
 }
 
 // copyMessage follows the client while the server reads COPY data, as far as is

@@ -19,7 +19,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		return false, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
 	}
 	if pe.Fatal() {
-		m.events = append(m.events, Event{Kind: EventEnded, Err: pe, Message: bytes.Clone(msg)})
+		m.down.happens(Event{Kind: EventEnded, Err: pe, Message: bytes.Clone(msg)})
 		return true, nil
 	}
 	e := m.front()
@@ -41,10 +41,10 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	if m.unknownCheck(e, pe) {
 		return true, nil
 	}
-	m.erred = true
+	m.down.failed = true
 	if e.commits {
-		m.events = append(m.events, Event{Kind: EventEnded, Err: pe, Message: asFatal(msg)})
-		m.phaseDown.mute()
+		m.down.happens(Event{Kind: EventEnded, Err: pe, Message: asFatal(msg)})
+		m.down.phase.mute()
 		return true, nil
 	}
 	out, drop := m.intruded(pe, msg)
@@ -91,7 +91,7 @@ func (m *Machine) fail(e *reply, skipping gate.Answered) {
 		return // ReadyForQuery follows, and everything behind runs
 	}
 	m.txn.Answer(skipping, false)
-	m.heldBack = m.heldBack[:0]
+	m.down.heldBack = m.down.heldBack[:0]
 	for {
 		e := m.pendingReplies.front()
 		if e == nil || e.kind == syncing {
@@ -136,9 +136,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 		if refuse != needsBlockRefusal { // Postgres would refuse it as well
 			m.refused(e, refuse, m.findingOf(refuse.Detail))
 		}
-		at := len(m.down)
-		m.down = AppendRefusal(m.down, "ERROR", refuse)
-		return m.down[at:], true
+		return m.down.refusal(refuse), true
 	case g == refusal && refuse == fencing.TwoPhaseRefusal && !theirs(pe):
 		return nil, false // why Postgres would not have prepared that transaction: a constraint, a temporary table
 	case e.kind == query && e.done == 0 && !ofCheck(e, pe):
@@ -174,14 +172,12 @@ func ofCheck(e *reply, pe wire.ServerError) bool {
 // shifted puts the position of an error or notice in a Query back to where it is in the
 // client's text.
 func (m *Machine) shifted(e *reply, msg []byte) []byte {
-	at := len(m.down)
-	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		if field != 'P' {
 			return v, true
 		}
 		return e.position(v), true
 	})
-	return m.down[at:]
 }
 
 // maxEditedNotice bounds the notices whose positions are put back: those of the
@@ -239,20 +235,17 @@ func (m *Machine) readOnlyError(e *reply) []byte {
 		}
 	}
 	m.refused(e, r, m.finding())
-	at := len(m.down)
-	m.down = AppendRefusal(m.down, "ERROR", r)
-	return m.down[at:]
+	return m.down.refusal(r)
 }
 
 // checkError turns an error of a check into what the client sees.
 func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
-	at := len(m.down)
 	severity := ""
 	switch {
 	case pe.Code == fencing.StateSuperseded:
 		severity = "FATAL"
-		m.phaseDown.mute()
-		m.events = append(m.events, Event{Kind: EventSuperseded})
+		m.down.phase.mute()
+		m.down.happens(Event{Kind: EventSuperseded})
 	case pe.Code == fencing.StateStartOver:
 		m.epochs.expect(e.announced)
 	case strings.HasPrefix(pe.Code, "ZF"):
@@ -262,17 +255,15 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		if found, ok := fencing.DecodeFinding(pe.Detail); ok {
 			m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}, found)
 		}
-		m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
-		return m.down[at:]
+		return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
 	default:
 		m.checks.rename()
 		r := fencing.UncheckedRefusal(pe.Code, pe.Message)
 		m.refused(e, r, m.finding())
-		m.down = AppendRefusal(m.down, "ERROR", r)
-		return m.down[at:]
+		return m.down.refusal(r)
 	}
 	m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}, m.findingOf(pe.Detail))
-	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		switch {
 		case severity != "" && (field == 'S' || field == 'V'):
 			return []byte(severity), true
@@ -282,7 +273,6 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 			return v, field != 'W' && field != 'P'
 		}
 	})
-	return m.down[at:]
 }
 
 // theirs reports whether an error that hit the check is the client's own: it

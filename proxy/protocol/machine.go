@@ -40,9 +40,10 @@ const (
 // end: bytes of either side go in, a plan of what to send on comes out. It does
 // no I/O, reads no clock and knows no goroutine; its owner guards it by a lock.
 //
-// Every message sent to the server has an entry in owed, in order, the
-// client's and ours alike, so each reply is known to be the client's or ours.
-// A reply that cannot answer the entry in front ends the session.
+// Every message that was sent to the server and is owed a reply has an entry in
+// pendingReplies, in order, whether it was the client's or Fencepost's own, so each
+// reply is known to be the one's or the other's. A reply that cannot answer the entry
+// in front ends the session.
 type Machine struct {
 	config   Config
 	settings settings
@@ -53,12 +54,9 @@ type Machine struct {
 
 	// The client's side: what was sent to the server.
 
+	up           upstream
 	gate         gate.Gate
 	txn          gate.Txn
-	bodyUp       passthrough // of the message that was begun
-	phaseUp      phase
-	wants        int  // with NeedMore: how long the message is
-	partial      bool // bytes of an incomplete message are left in the shell's buffer
 	reparses     bool // a Parse of the unnamed statement is in hand, in who knows what transaction
 	batch        batch
 	retry        retry
@@ -71,14 +69,7 @@ type Machine struct {
 	scratch      []byte
 
 	// The server's side: what it answered.
-
-	bodyDown  passthrough
-	phaseDown phase // over once the check has told the client FATAL
-	erred     bool  // the server has said ERROR since the last ReadyForQuery
-	reported  *fencing.Status
-	events    []Event
-	down      []byte // scratch for what is sent to the client
-	heldBack  []byte // a RowDescription that waits for what comes after it
+	down downstream
 }
 
 // inHand is what is known of the message in hand, and what was done for it.

@@ -8,7 +8,7 @@ func (m *Machine) Owes() bool {
 		return false
 	}
 	asked := m.pendingReplies.asked
-	if whole := !m.bodyUp.inside() || m.pendingReplies.call < m.pendingReplies.len(); whole {
+	if whole := !m.up.body.inside() || m.pendingReplies.call < m.pendingReplies.len(); whole {
 		asked = max(asked, m.pendingReplies.call)
 	}
 	return m.pendingReplies.certainIn(asked)

@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
@@ -20,21 +19,23 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		m.maybeNext(skips)
 	}
 	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
-	if !maybe && !m.erred && m.epochs.confirm(after) {
+	if !maybe && !m.down.failed && m.epochs.confirm(after) {
 		m.names.portals.endBefore(after.number)
 	}
-	m.erred = false
+	m.down.failed = false
 	if m.registration.Held() && m.txn.AtRest() {
 		m.registration = gate.Registration{}
-		m.events = append(m.events, Event{Kind: EventUnregister})
+		m.down.happens(Event{Kind: EventUnregister})
 	}
 	if wasOurs {
 		m.discarded()
 		return
 	}
-	m.report(p)
+	if m.config.Mode == ModeFenced {
+		p.Insert(m.down.report(m.config.Status()))
+	}
 	if m.epochs.hasPending && m.pendingReplies.empty() {
-		m.events = append(m.events, Event{Kind: EventAnnounce})
+		m.down.happens(Event{Kind: EventAnnounce})
 	}
 }
 
@@ -63,28 +64,8 @@ func (m *Machine) maybeNext(skips bool) {
 			e.maybe, e.skips = true, skips
 			return
 		case e.kind == syncing && skips:
-			m.phaseDown.end(fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise))
+			m.down.phase.end(fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise))
 			return
 		}
 	}
-}
-
-// report puts changed fencepost.* parameters in front of ReadyForQuery.
-func (m *Machine) report(p *gate.Segments) {
-	if m.config.Mode != ModeFenced {
-		return
-	}
-	st := m.config.Status()
-	if st == m.reported {
-		return
-	}
-	at := len(m.down)
-	if m.reported == nil || shownRole(m.reported) != shownRole(st) {
-		m.down = wire.AppendParameterStatus(m.down, "fencepost.role", shownRole(st))
-	}
-	if m.reported == nil || shownEpoch(m.reported) != shownEpoch(st) {
-		m.down = wire.AppendParameterStatus(m.down, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
-	}
-	m.reported = st
-	p.Insert(m.down[at:])
 }

@@ -16,7 +16,7 @@ func (m *Machine) refused(e *reply, r *fencing.Refusal, found fencing.Finding) {
 		write = false
 	}
 	rejection := m.rejection(r, found, text, write)
-	m.events = append(m.events, Event{Kind: EventRefused, Rejection: &rejection})
+	m.down.happens(Event{Kind: EventRefused, Rejection: &rejection})
 }
 
 // Rejection is what the machine knows of a statement that the session itself refuses

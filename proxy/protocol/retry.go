@@ -69,7 +69,7 @@ func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 		m.retry.discard = true
 	} else {
 		m.retry.sync, m.retry.due = true, true
-		m.events = append(m.events, Event{Kind: EventReplay})
+		m.down.happens(Event{Kind: EventReplay})
 	}
 	return true
 }
@@ -78,7 +78,7 @@ func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 func (m *Machine) discarded() {
 	if m.retry.discard {
 		m.retry.discard, m.retry.due = false, true
-		m.events = append(m.events, Event{Kind: EventReplay})
+		m.down.happens(Event{Kind: EventReplay})
 	}
 }
 

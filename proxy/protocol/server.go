@@ -14,14 +14,14 @@ import (
 // session ends: it is never guessed over.
 var ErrSurprise = errors.New("unexpected reply of the server")
 
-// server is FromServer, with the events in m.events.
+// server is FromServer, with the events in m.down.
 func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
 	for n < len(in) {
-		if m.phaseDown.muted() {
+		if m.down.phase.muted() {
 			return len(in), nil // nothing follows a FATAL error
 		}
-		if m.bodyDown.inside() {
-			k, drop := m.bodyDown.take(len(in) - n)
+		if m.down.body.inside() {
+			k, drop := m.down.body.take(len(in) - n)
 			if !drop {
 				p.Forward(n, n+k)
 			}
@@ -46,7 +46,7 @@ func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
 		if !drop {
 			p.Forward(n, n+avail)
 		}
-		m.bodyDown.begin(f.Size-avail, drop)
+		m.down.body.begin(f.Size-avail, drop)
 		n += avail
 	}
 	return n, nil
@@ -98,7 +98,7 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 			return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
 		}
 		if drop, ok := m.match(e, f.Type, msg, p); ok {
-			return drop, m.phaseDown.err
+			return drop, m.down.phase.err
 		}
 		if !e.maybe {
 			return false, fmt.Errorf("%w: %q while kind %d is owed", ErrSurprise, f.Type, e.kind)
@@ -143,17 +143,15 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 			return drop, true
 		}
 		if typ == 'T' && e.holds {
-			m.heldBack = append(m.heldBack[:0], msg...)
+			m.down.heldBack = append(m.down.heldBack[:0], msg...)
 			return true, m.popOn(true)
 		}
 		return drop || typ == 'n' && e.hideNoData, m.popOn(typ == 'T' || typ == 'n')
 	case run:
 		return true, m.matchRun(e, typ)
 	case execute:
-		if len(m.heldBack) > 0 && typ != 'E' {
-			at := len(m.down)
-			m.down, m.heldBack = append(m.down, m.heldBack...), m.heldBack[:0]
-			p.Insert(m.down[at:])
+		if typ != 'E' {
+			p.Insert(m.down.unhold())
 		}
 		return drop, m.matchExecute(e, typ, msg)
 	case query:
