@@ -49,7 +49,7 @@ func New(c Config) *Machine {
 // server, with a Sync. They are the first messages after the authentication; call
 // Prepared when ReadyForQuery has answered them.
 func (m *Machine) AppendPrepare(dst []byte) []byte {
-	return wire.AppendSync(m.checks.appendPrepare(dst, 0, true, new(replyQueue).push))
+	return wire.AppendSync(m.checks.appendPrepare(dst, 0, ownAhead, new(replyQueue).push))
 }
 
 // Prepared says that the server has prepared the checks.

@@ -36,8 +36,8 @@ func (m *Machine) InFlight() (text string, write bool) {
 		if e.stmt != nil && e.stmt.text != "" {
 			return m.ofStatement(e.stmt)
 		}
-		if len(e.text) > 0 {
-			return m.ofText(string(e.text))
+		if len(e.sql.audit) > 0 {
+			return m.ofText(string(e.sql.audit))
 		}
 	}
 	return "", false

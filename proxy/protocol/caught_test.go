@@ -21,7 +21,7 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 	}
 	m = leading(15)
 	m.down.reported = nil
-	m.pendingReplies.push(query, false)
+	m.pendingReplies.push(query, fromClient)
 	m.config.Status = func() *fencing.Status { panic("a bug") }
 	in = wiretest.Msg('Z', []byte{'I'})
 	var down gate.Segments

@@ -98,35 +98,33 @@ func (c *checks) ownName() string {
 
 // appendClose appends the messages that close all checks, and takes new names.
 // The server skips them behind an error, so they are closed again with the next.
-func (c *checks) appendClose(dst []byte, push func(kind, bool) *reply) []byte {
+func (c *checks) appendClose(dst []byte, push func(kind, origin) *reply) []byte {
 	c.rename()
 	for _, name := range c.replaced {
 		dst = wire.AppendCloseStatement(dst, name)
-		push(closing, true)
+		push(closing, own)
 	}
 	return dst
 }
 
 // appendPrepare appends the messages that prepare the checks in a batch, and
 // close those they replace, and pushes what they are owed. Closing what is gone
-// already is no error. ahead says that nothing of the client's fails with them.
-func (c *checks) appendPrepare(dst []byte, batch uint64, ahead bool, push func(kind, bool) *reply) []byte {
+// already is no error. from is ownAhead if nothing of the client's fails with them.
+func (c *checks) appendPrepare(dst []byte, batch uint64, from origin, push func(kind, origin) *reply) []byte {
 	for _, name := range c.replaced {
 		dst = wire.AppendCloseStatement(dst, name)
-		push(closing, true)
+		push(closing, own)
 	}
 	c.replaced = c.replaced[:0]
 	if c.checkSQL != "" {
 		dst = wire.AppendParse(dst, c.checkName, c.checkSQL)
-		e := push(parse, true)
-		e.check, e.ahead = fullCheck, ahead
+		push(parse, from).check = fullCheck
 		dst = wire.AppendParse(dst, c.frontName, c.frontSQL)
-		e = push(parse, true)
-		e.check, e.ahead = fullCheck, ahead
+		push(parse, from).check = fullCheck
 	}
 	dst = wire.AppendParse(dst, c.readName, fencing.ReadOnlySQL)
-	e := push(parse, true)
-	e.check, e.ahead, e.prepares = readOnly, ahead, c.generation
+	e := push(parse, from)
+	e.check, e.prepares = readOnly, c.generation
 	c.prepared, c.confirmed, c.batch = true, false, batch
 	return dst
 }

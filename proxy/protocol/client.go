@@ -176,7 +176,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		m.gate.CopyData(p, n, n+avail, more)
 		return NeedNothing
 	case 'S':
-		e := m.push(syncing, false)
+		e := m.push(syncing, fromClient)
 		e.early, e.malformed = !m.copy.data, len(body) > 0
 		m.endBatch()
 		m.batch.synced()
@@ -188,7 +188,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	case 'c', 'f':
 		// For a COPY whose start the server has not answered yet; else ignored.
 		if !m.pendingReplies.empty() {
-			m.push(copyEnd, false)
+			m.push(copyEnd, fromClient)
 		}
 	}
 	p.Relay(n, n+avail)
@@ -211,7 +211,7 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
 		return NeedNothing
 	}
 	m.gate.Pass(p, n, n+avail, more, r)
-	m.push(function, false)
+	m.push(function, fromClient)
 	m.endBatch()
 	return NeedNothing
 }
@@ -219,7 +219,7 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
 // unreadable forwards a message that the server will refuse as malformed.
 func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) Need {
 	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])
-	m.push(k, false)
+	m.push(k, fromClient)
 	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing

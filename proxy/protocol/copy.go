@@ -45,6 +45,14 @@ func (c *copyState) begin(executed bool) {
 // close follows what ends the data: CopyDone or CopyFail, or an intruder.
 func (c *copyState) close(intruder byte) { c.phase, c.intruder = copyClosing, intruder }
 
+// certainty is that of a Sync which may be inside the COPY.
+func (c *copyState) certainty() certainty {
+	if c.executed {
+		return perhapsInBatch
+	}
+	return perhaps
+}
+
 func (c *copyState) end() { c.phase = noCopy }
 
 // copyStarted: the server has begun to read COPY data. Whatever was sent after the
@@ -63,7 +71,7 @@ func (m *Machine) copyStarted() {
 			m.copy.close(0)
 			return
 		case syncing:
-			e.maybe, e.skips = true, m.copy.executed
+			e.certainty = m.copy.certainty()
 		default:
 			m.copy.close(m.firstOfClient(i))
 			return
@@ -88,7 +96,7 @@ func (m *Machine) copyDone() {
 		case e.kind == copyEnd:
 			m.pendingReplies.remove(i)
 			return
-		case e.kind == syncing && e.maybe:
+		case e.kind == syncing && e.maybe():
 			m.pendingReplies.remove(i)
 		default:
 			i++
@@ -101,9 +109,9 @@ func (m *Machine) copyDone() {
 func (m *Machine) firstOfClient(i int) byte {
 	for ; i < m.pendingReplies.len(); i++ {
 		switch e := m.pendingReplies.at(i); {
-		case e.hideNoData:
+		case e.standIn != noStandIn:
 			return 'Q'
-		case !e.ours && e.kind <= function:
+		case !e.own() && e.kind <= function:
 			return "PBDECSQF"[e.kind]
 		}
 	}
@@ -138,11 +146,11 @@ func (m *Machine) copyMessage(typ byte, n, avail, more int, p *gate.Plan) bool {
 		return true
 	case 'H', 'X':
 	case 'S':
-		e := m.push(syncing, false)
-		e.maybe, e.skips, e.early, e.malformed = true, m.copy.executed, !m.copy.data, avail+more > wire.HeaderLen
+		e := m.push(syncing, fromClient)
+		e.certainty, e.early, e.malformed = m.copy.certainty(), !m.copy.data, avail+more > wire.HeaderLen
 		m.endBatch()
 	case 'c', 'f':
-		m.push(copyEnd, false)
+		m.push(copyEnd, fromClient)
 		m.copy.close(0)
 	default:
 		m.copy.close(typ)

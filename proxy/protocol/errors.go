@@ -3,7 +3,6 @@ package protocol
 import (
 	"bytes"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -24,7 +23,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	}
 	e := m.front()
 	skipping := gate.Skipping
-	for e != nil && e.maybe && !(e.malformed && pe.Code == protocolViolation) && !m.txn.Skips() {
+	for e != nil && e.maybe() && !(e.malformed && pe.Code == protocolViolation) && !m.txn.Skips() {
 		m.skip(e)
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
@@ -42,7 +41,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		return true, nil
 	}
 	m.down.failed = true
-	if e.commits {
+	if e.origin == ownCommit {
 		m.down.happens(Event{Kind: EventEnded, Err: pe, Message: asFatal(msg)})
 		m.down.phase.mute()
 		return true, nil
@@ -103,10 +102,10 @@ func (m *Machine) fail(e *reply, skipping gate.Answered) {
 
 // skip takes out the entry in front, whose message the server has skipped.
 func (m *Machine) skip(e *reply) {
-	if e.kind == parse && e.stmt != nil && !e.ours {
+	if e.kind == parse && e.stmt != nil && !e.own() {
 		m.names.lose(e.stmt)
 	}
-	if e.kind == parse && e.ours && e.check != refusal && !e.restated {
+	if e.kind == parse && e.own() && e.check != refusal && e.origin != ownRestated {
 		m.checks.rename()
 	}
 	m.pendingReplies.pop()
@@ -116,11 +115,11 @@ func (m *Machine) skip(e *reply) {
 // itself (drop is false) or out in its place.
 func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byte, drop bool) {
 	g, refuse := e.check, e.refuse
-	if e.ahead || e.ours && e.kind == syncing { // a timeout may come between messages, and is raised at the next
+	if e.origin == ownAhead || e.own() && e.kind == syncing { // a timeout may come between messages, and is raised at the next
 		return nil, true
 	}
 	if e.kind == query {
-		ins, ok := e.insertionAt(e.done)
+		ins, ok := e.insertionAt(e.sql.done)
 		if g = noCheck; ok {
 			g, refuse = ins.check, ins.refuse
 		}
@@ -128,7 +127,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 	switch {
 	case g == noCheck && pe.Code == "25006" && m.txn.ServerCoverage() == gate.ReadOnly:
 		return m.readOnlyError(e), true
-	case g == noCheck && e.prefix == 0 && len(e.inserts) == 0:
+	case g == noCheck && !e.sql.edited():
 		return nil, false
 	case g == noCheck:
 		return m.shifted(e, msg), true
@@ -139,7 +138,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 		return m.down.refusal(refuse), true
 	case g == refusal && refuse == fencing.TwoPhaseRefusal && !theirs(pe):
 		return nil, false // why Postgres would not have prepared that transaction: a constraint, a temporary table
-	case e.kind == query && e.done == 0 && !ofCheck(e, pe):
+	case e.kind == query && e.sql.done == 0 && !ofCheck(e, pe):
 		return m.shifted(e, msg), true
 	default:
 		return m.checkError(e, pe, msg), true
@@ -151,10 +150,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 // it, and what it finds there is the client's.
 func ofCheck(e *reply, pe wire.ServerError) bool {
 	if pe.Position > 0 {
-		first := insertion{n: e.prefix}
-		if e.prefix == 0 {
-			first = e.inserts[0]
-		}
+		first := e.sql.first()
 		return first.at < pe.Position && pe.Position <= first.at+first.n
 	}
 	switch pe.File {
@@ -176,7 +172,7 @@ func (m *Machine) shifted(e *reply, msg []byte) []byte {
 		if field != 'P' {
 			return v, true
 		}
-		return e.position(v), true
+		return e.sql.position(v), true
 	})
 }
 
@@ -191,12 +187,12 @@ func (m *Machine) editsNotice(f wire.Frame) bool {
 		return false
 	}
 	e := m.front()
-	return e != nil && e.kind == query && (e.prefix > 0 || len(e.inserts) > 0)
+	return e != nil && e.kind == query && e.sql.edited()
 }
 
 // notice puts the position of a notice back to where it is in the client's text.
 func (m *Machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool) {
-	if e := m.front(); e != nil && e.restated {
+	if e := m.front(); e != nil && e.origin == ownRestated {
 		return true // of a text of the client's that is prepared again: it had it at its Parse
 	}
 	if !m.editsNotice(f) {
@@ -204,25 +200,6 @@ func (m *Machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool)
 	}
 	p.Insert(m.shifted(m.front(), msg))
 	return true
-}
-
-// position maps a position in the text that was sent to the client's text.
-func (e *reply) position(v []byte) []byte {
-	if e.prefix > 0 {
-		return wire.ShiftPosition(v, e.prefix)
-	}
-	pos, err := strconv.Atoi(string(v))
-	if err != nil {
-		return v
-	}
-	p := pos - 1
-	sum := 0
-	for _, x := range e.inserts {
-		if p >= x.at+sum {
-			sum += x.n
-		}
-	}
-	return wire.ShiftPosition(v, sum)
 }
 
 func (m *Machine) readOnlyError(e *reply) []byte {

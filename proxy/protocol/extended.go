@@ -38,7 +38,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	}
 	m.batch.snapshot = m.batch.snapshot || s.snapshot
 	m.names.define(name, s)
-	m.push(parse, false).stmt = s
+	m.push(parse, fromClient).stmt = s
 	s.pushed = m.pendingReplies.pushed
 	m.pendingReplies.texts += len(s.text)
 	m.batch.sent()
@@ -97,7 +97,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)
 		return NeedNothing
 	}
-	m.push(bind, false)
+	m.push(bind, fromClient)
 	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, more, r)
 	return NeedNothing
@@ -122,7 +122,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 			return NeedNothing
 		}
 	}
-	m.push(describe, false)
+	m.push(describe, fromClient)
 	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing
@@ -149,7 +149,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}
-	e := m.push(execute, false)
+	e := m.push(execute, fromClient)
 	e.stmt, m.copy.data = s, false
 	if s.empty {
 		m.batch.sent()
@@ -174,7 +174,9 @@ var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
 
 func (m *Machine) closeMessage(body []byte) {
 	skipped := m.txn.Skips() && !m.pendingReplies.certain() // as it seems by the words of an error
-	m.push(closing, false).maybe = skipped
+	if e := m.push(closing, fromClient); skipped {
+		e.certainty = perhaps
+	}
 	m.batch.sent()
 	if len(body) < 2 {
 		return

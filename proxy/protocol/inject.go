@@ -47,7 +47,7 @@ func (m *Machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan)
 		at := len(m.scratch)
 		m.scratch = wire.AppendParse(m.scratch, m.checks.portal, raiseSQL)
 		p.Own(m.scratch[at:])
-		e := m.push(parse, true)
+		e := m.push(parse, own)
 		e.check, e.refuse, e.stmt = refusal, r, s
 	}
 	m.batch.checked()
@@ -61,10 +61,10 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 		at := len(m.scratch)
 		m.scratch = wire.AppendCloseStatement(m.scratch, "")
 		p.Own(m.scratch[at:])
-		m.push(closing, true)
+		m.push(closing, own)
 	}
 	if !m.checks.prepared {
-		m.prepare(false, p)
+		m.prepare(own, p)
 		m.checks.build(m.epochs.inHand.announced, m.held())
 	}
 	if !m.checks.usable(m.batch.id) {
@@ -72,7 +72,7 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 		return
 	}
 	p.Own(m.checks.run(g, m.inFront()))
-	e := m.push(run, true)
+	e := m.push(run, own)
 	e.check, e.stmt, e.announced, e.first = g, s, m.checks.held, m.retry.first()
 	m.batch.checked()
 }
@@ -91,7 +91,7 @@ func (m *Machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Pla
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	p.Own(m.scratch[at:])
 	for _, k := range []kind{closing, parse, run, closing} {
-		e := m.push(k, true)
+		e := m.push(k, own)
 		e.check, e.stmt, e.announced = g, s, m.checks.held
 	}
 	m.batch.checked()
@@ -116,11 +116,11 @@ func (m *Machine) lapsedSQL() string {
 	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.epochs.inHand.announced, m.inHand.status.Epoch, true)
 }
 
-// prepare prepares the checks on the server, in the batch at hand. ahead says
-// that it is one of our own.
-func (m *Machine) prepare(ahead bool, p *gate.Plan) {
+// prepare prepares the checks on the server, in the batch at hand. from is ownAhead if
+// that is one of Fencepost's alone.
+func (m *Machine) prepare(from origin, p *gate.Plan) {
 	at := len(m.scratch)
-	m.scratch = m.checks.appendPrepare(m.scratch, m.batch.id, ahead, m.push)
+	m.scratch = m.checks.appendPrepare(m.scratch, m.batch.id, from, m.push)
 	p.Own(m.scratch[at:])
 	m.batch.checked()
 }

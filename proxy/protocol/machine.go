@@ -131,9 +131,9 @@ func (m *Machine) beginBatch() {
 }
 
 // push notes that a message goes to the server, and what it is owed.
-func (m *Machine) push(k kind, ours bool) *reply {
+func (m *Machine) push(k kind, from origin) *reply {
 	m.txn.Send(gate.Message, false)
-	e := m.pendingReplies.push(k, ours)
+	e := m.pendingReplies.push(k, from)
 	e.after = m.epochs.inHand
 	return e
 }

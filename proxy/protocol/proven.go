@@ -34,7 +34,7 @@ func (m *Machine) proofPays(text []byte) bool {
 // hintUnproven says what else stands against a read of one who does not lead:
 // that it is not proven. hint is what the server gave.
 func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
-	text := e.text
+	text := e.sql.audit
 	if e.stmt != nil {
 		text = []byte(e.stmt.text)
 	}

@@ -97,7 +97,7 @@ func (m *Machine) sendQuery(n, avail int, p *gate.Plan, r gate.Reason) *reply {
 }
 
 func (m *Machine) pushQuery() *reply {
-	e := m.push(query, false)
+	e := m.push(query, fromClient)
 	m.copy.data = false
 	m.names.dropUnnamed(false)
 	m.endBatch()
@@ -138,7 +138,11 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
-	m.push(syncing, true).commits = m.batch.snapshot
+	if m.batch.snapshot {
+		m.push(syncing, ownCommit)
+	} else {
+		m.push(syncing, own)
+	}
 	m.batch.syncedBefore()
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
 	return NeedNothing
@@ -234,11 +238,11 @@ func (m *Machine) prepareAhead(p *gate.Plan) {
 	if m.checks.prepared || !m.txn.Settled() || m.batch.skipping || m.txn.State() == gate.Failed {
 		return
 	}
-	m.prepare(true, p)
+	m.prepare(ownAhead, p)
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
-	m.push(syncing, true)
+	m.push(syncing, own)
 	m.batch.syncedBefore()
 	m.checks.build(m.epochs.inHand.announced, m.held())
 }
@@ -252,7 +256,7 @@ func (m *Machine) sendPrefixed(prefix []byte, g injectedCheck, n, avail int, p *
 	p.Own(m.scratch[at:])
 	m.gate.Pass(p, n+wire.HeaderLen, n+avail, 0, r)
 	e := m.pushQuery()
-	e.prefix, e.check, e.first = len(prefix), g, m.retry.first()
+	e.sql.prefix, e.check, e.first = len(prefix), g, m.retry.first()
 	return e
 }
 
@@ -265,7 +269,7 @@ func (m *Machine) sendRefusal(r *fencing.Refusal, s *statement, p *gate.Plan) *r
 	m.scratch = wire.AppendQuery(m.scratch, []byte(sql))
 	p.Own(m.scratch[at:])
 	e := m.pushQuery()
-	e.prefix, e.check, e.refuse = len(sql), refusal, r
+	e.sql.prefix, e.check, e.refuse = len(sql), refusal, r
 	return e
 }
 
@@ -278,12 +282,14 @@ func (m *Machine) sendAsExtended(g injectedCheck, q *statement, text []byte, p *
 	m.scratch = wire.AppendParse(m.scratch, "", s.text)
 	m.scratch = wire.AppendUnnamedRun(m.scratch)
 	m.gate.PassText(p, m.scratch[at:], m.coverageBy(g))
-	m.push(parse, true)
-	m.push(bind, true)
-	d := m.push(describe, false)
-	d.hideNoData, d.holds = true, q.info.Executes
-	m.push(execute, false).stmt = s
-	m.push(syncing, false)
+	m.push(parse, own)
+	m.push(bind, own)
+	d := m.push(describe, fromClient)
+	if d.standIn = queryStandIn; q.info.Executes {
+		d.standIn = executeStandIn
+	}
+	m.push(execute, fromClient).stmt = s
+	m.push(syncing, fromClient)
 	m.names.dropUnnamed(true)
 	m.endBatch()
 }
@@ -311,8 +317,8 @@ func (m *Machine) closeLeftovers(p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = wire.AppendClosePortal(wire.AppendCloseStatement(m.scratch, ""), "")
 	p.Own(m.scratch[at:])
-	m.push(closing, true)
-	m.push(closing, true)
+	m.push(closing, own)
+	m.push(closing, own)
 	m.names.leftovers = false
 	m.batch.sent()
 }

@@ -10,16 +10,16 @@ import (
 
 // ready accounts for ReadyForQuery, which ends what e was owed.
 func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
-	wasOurs := e.ours
-	maybe, skips, after := e.maybe, e.skips, e.after
+	wasOwn := e.own()
+	certainty, after := e.certainty, e.after
 	m.copy.end()
 	m.pendingReplies.pop()
 	m.front() // ends of a COPY that failed are owed nothing
-	if maybe {
-		m.maybeNext(skips)
+	if certainty != answered {
+		m.maybeNext(certainty)
 	}
 	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
-	if !maybe && !m.down.failed && m.epochs.confirm(after) {
+	if certainty == answered && !m.down.failed && m.epochs.confirm(after) {
 		m.names.portals.endBefore(after.number)
 	}
 	m.down.failed = false
@@ -27,7 +27,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		m.registration = gate.Registration{}
 		m.down.happens(Event{Kind: EventUnregister})
 	}
-	if wasOurs {
+	if wasOwn {
 		m.discarded()
 		return
 	}
@@ -57,13 +57,13 @@ func readyStatus(b byte) gate.Answered {
 // executed, what stands between them was skipped then: whether it was cannot be
 // told, and the session ends. If it was a Query, it would have been answered by
 // now.
-func (m *Machine) maybeNext(skips bool) {
+func (m *Machine) maybeNext(c certainty) {
 	for i := range m.pendingReplies.len() {
 		switch e := m.pendingReplies.at(i); {
 		case e.kind == syncing && i == 0:
-			e.maybe, e.skips = true, skips
+			e.certainty = c
 			return
-		case e.kind == syncing && skips:
+		case e.kind == syncing && c == perhapsInBatch:
 			m.down.phase.end(fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise))
 			return
 		}

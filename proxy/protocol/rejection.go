@@ -8,11 +8,11 @@ import (
 
 // refused notes for the audit that the message of e was refused with r.
 func (m *Machine) refused(e *reply, r *fencing.Refusal, found fencing.Finding) {
-	text, write := m.ofText(string(e.text))
+	text, write := m.ofText(string(e.sql.audit))
 	switch {
 	case e.stmt != nil:
 		text, write = m.ofStatement(e.stmt)
-	case e.reads:
+	case e.sql.reads:
 		write = false
 	}
 	rejection := m.rejection(r, found, text, write)

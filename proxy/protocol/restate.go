@@ -68,20 +68,20 @@ func hasNoParameters(rest []byte) bool {
 func (m *Machine) restate(typ byte, before []byte, s *statement, after []byte, r gate.Reason, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.ownName()
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
-	m.push(closing, true)
+	m.push(closing, own)
 	m.scratch = wire.AppendParse(m.scratch, name, s.text)
-	m.push(parse, true).restated = true
+	m.push(parse, ownRestated)
 	m.scratch = append(m.scratch, typ)
 	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(4+len(before)+len(name)+1+len(after)))
 	m.scratch = append(append(append(m.scratch, before...), name...), 0)
 	m.scratch = append(m.scratch, after...)
 	if typ == 'B' {
-		m.push(bind, false)
+		m.push(bind, fromClient)
 	} else {
-		m.push(describe, false)
+		m.push(describe, fromClient)
 	}
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
-	m.push(closing, true)
+	m.push(closing, own)
 	m.gate.PassText(p, m.scratch[at:], r)
 	m.batch.sent()
 }

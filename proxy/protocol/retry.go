@@ -55,7 +55,7 @@ func (r *retry) keep(f wire.Frame, msg []byte) {
 // check is gone, in front of messages that can be sent again. If so, their
 // replies are dropped.
 func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
-	if pe.Code != "26000" || !e.first || e.done > 0 || !m.retry.on || !m.retry.ended ||
+	if pe.Code != "26000" || !e.first || e.sql.done > 0 || !m.retry.on || !m.retry.ended ||
 		!strings.Contains(pe.Message, m.checks.checkName) && !strings.Contains(pe.Message, m.checks.readName) {
 		return false
 	}
@@ -65,7 +65,7 @@ func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 	m.retry.replaying = append(m.retry.replaying[:0], m.retry.kept...)
 	m.retry.at = 0
 	if e := m.pendingReplies.front(); e != nil {
-		e.ours = true // the Query itself, or the batch's Sync
+		e.origin = own // the Query itself, or the batch's Sync
 		m.retry.discard = true
 	} else {
 		m.retry.sync, m.retry.due = true, true
@@ -108,7 +108,7 @@ func (m *Machine) syncSkipped(p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
-	m.push(syncing, true)
+	m.push(syncing, own)
 	m.endBatch()
 	m.batch.synced()
 }

@@ -3,7 +3,6 @@ package protocol
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
@@ -71,7 +70,7 @@ func (m *Machine) holdsBack(f wire.Frame) bool {
 		return false
 	}
 	e := m.front()
-	return e != nil && e.kind == describe && e.holds
+	return e != nil && e.kind == describe && e.standIn == executeStandIn
 }
 
 // answer accounts for one message of the server. drop says that it does not go
@@ -100,7 +99,7 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 		if drop, ok := m.match(e, f.Type, msg, p); ok {
 			return drop, m.down.phase.err
 		}
-		if !e.maybe {
+		if !e.maybe() {
 			return false, fmt.Errorf("%w: %q while kind %d is owed", ErrSurprise, f.Type, e.kind)
 		}
 		m.skip(e)
@@ -121,11 +120,11 @@ func (m *Machine) front() *reply {
 // match lets the entry in front take a message of type typ. ok is false if that
 // cannot answer it.
 func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
-	drop = e.ours
+	drop = e.own()
 	switch e.kind {
 	case parse:
 		if typ == '1' {
-			if e.stmt != nil && !e.ours {
+			if e.stmt != nil && !e.own() {
 				e.stmt.confirmed = true
 			}
 			if e.prepares == m.checks.generation {
@@ -142,11 +141,11 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 		if typ == 't' {
 			return drop, true
 		}
-		if typ == 'T' && e.holds {
+		if typ == 'T' && e.standIn == executeStandIn {
 			m.down.heldBack = append(m.down.heldBack[:0], msg...)
 			return true, m.popOn(true)
 		}
-		return drop || typ == 'n' && e.hideNoData, m.popOn(typ == 'T' || typ == 'n')
+		return drop || typ == 'n' && e.standIn != noStandIn, m.popOn(typ == 'T' || typ == 'n')
 	case run:
 		return true, m.matchRun(e, typ)
 	case execute:
@@ -215,7 +214,7 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 // matchQuery follows the results of a Query, in which statements of ours may
 // stand between the client's.
 func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
-	ins, drop := e.insertionAt(e.done)
+	ins, drop := e.insertionAt(e.sql.done)
 	switch typ {
 	case 'T', 'D', 'H', 'd', 'c', 'I', 'W':
 		return drop, true
@@ -223,7 +222,7 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 		m.copyStarted()
 		return drop, true
 	case 'C':
-		e.done++
+		e.sql.done++
 		if !drop {
 			m.completed(e, msg)
 			return false, true
@@ -231,24 +230,12 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 		m.passed(ins.check)
 		return true, true
 	case 'Z':
-		drop = e.ours // of a Query that is sent again
+		drop = e.own() // of a Query that is sent again
 		m.ready(e, msg, p)
 		return drop, true
 	default:
 		return false, false
 	}
-}
-
-// insertionAt returns the statement of ours that is the i-th of a Query's text.
-func (e *reply) insertionAt(i int) (x insertion, ok bool) {
-	if e.prefix > 0 {
-		return insertion{n: e.prefix, check: e.check, refuse: e.refuse}, i == 0
-	}
-	at, ok := slices.BinarySearchFunc(e.inserts, i, func(x insertion, i int) int { return x.index - i })
-	if !ok {
-		return insertion{}, false
-	}
-	return e.inserts[at], true
 }
 
 // passed follows the CommandComplete of a statement of ours.

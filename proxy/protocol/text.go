@@ -11,15 +11,6 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
-// insertion is a statement of ours inside the text of a Query.
-type insertion struct {
-	index  int // which statement of the text that is sent, from 0
-	at     int // in characters of the client's text
-	n      int // length in characters; ASCII
-	check  injectedCheck
-	refuse *fencing.Refusal
-}
-
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
 func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) Need {
@@ -53,7 +44,7 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 	m.gate.PassText(p, m.scratch[at:], r)
 	e := m.pushQuery()
 	m.pendingReplies.keepText(e, text, onlyReads(t))
-	e.inserts, e.announced, e.first = ins, m.checks.held, ins[0].index == 0 && m.retry.first()
+	e.sql.inserts, e.announced, e.first = ins, m.checks.held, ins[0].index == 0 && m.retry.first()
 	return NeedNothing
 }
 
@@ -174,5 +165,5 @@ func (m *Machine) replaceFunction(sql string, p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	e := m.pushQuery()
 	e.announced = m.held()
-	e.inserts = []insertion{{index: 0, n: len(sql) + 1, check: fullCheck}, {index: 1, n: len(raiseSQL), check: refusal, refuse: fencing.RetryRefusal}}
+	e.sql.inserts = []insertion{{index: 0, n: len(sql) + 1, check: fullCheck}, {index: 1, n: len(raiseSQL), check: refusal, refuse: fencing.RetryRefusal}}
 }
