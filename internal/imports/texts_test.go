@@ -21,15 +21,15 @@ var harmless = []string{"Builder", "Buffer", "Clone", "Join", "Repeat", "NewRead
 // that text. None of them is SQL: only fencing/sqltext analyses SQL, with different
 // types for parsed and guessed text.
 var searches = map[string]string{
-	"begin":        "the type of a message",
-	"awaitsEnd":    "the type of a message",
-	"intruded":     "the message of an error",
-	"failure":      "the message of an error",
-	"ofCopyData":   "the context of an error",
-	"theirs":       "the message of an error",
-	"unknownCheck": "the message of an error",
-	"checkError":   "the code of an error",
-	"newNonce":     "random characters",
+	"begin":      "the type of a message",
+	"awaitsEnd":  "the type of a message",
+	"intruded":   "the message of an error",
+	"failure":    "the message of an error",
+	"ofCopyData": "the context of an error",
+	"theirs":     "the message of an error",
+	"mentioned":  "the message of an error",
+	"checkError": "the code of an error",
+	"newNonce":   "random characters",
 }
 
 // beforeSQL are the prefixes of the names of files whose code runs before a session's

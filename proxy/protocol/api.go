@@ -36,7 +36,7 @@ type Config struct {
 func New(c Config) *Machine {
 	m := &Machine{
 		config:   c,
-		checks:   newChecks(c.Fence, c.Resource, c.Worker, c.Incarnation),
+		checks:   newChecks(c.Fence, c.Worker, c.Incarnation),
 		names:    names{unnamed: unknownStatement},
 		settings: newSettings(c.Parameters),
 	}
@@ -53,7 +53,7 @@ func (m *Machine) AppendPrepare(dst []byte) []byte {
 }
 
 // Prepared says that the server has prepared the checks.
-func (m *Machine) Prepared() { m.checks.confirmed = true }
+func (m *Machine) Prepared() { m.checks.confirm() }
 
 // AppendGreeting appends the parameters that tell the client its resource, worker,
 // role and epoch, and takes announced for the epoch that the client knows. Nothing is
@@ -64,8 +64,8 @@ func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fenci
 		return dst
 	}
 	m.down.reported = st
-	dst = wire.AppendParameterStatus(dst, "fencepost.resource", fencing.ASCII(m.checks.resource))
-	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(m.checks.worker))
+	dst = wire.AppendParameterStatus(dst, "fencepost.resource", fencing.ASCII(m.config.Resource))
+	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(m.config.Worker))
 	dst = wire.AppendParameterStatus(dst, "fencepost.role", shownRole(st))
 	return wire.AppendParameterStatus(dst, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
 }
@@ -98,7 +98,7 @@ func (m *Machine) RegisterRequest() fencing.RegisterRequest {
 	m.inHand.status, m.inHand.registry = m.config.Status(), registryAnswer{}
 	m.inHand.registry.held = m.held()
 	return fencing.RegisterRequest{
-		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
+		Worker: m.config.Worker, Incarnation: m.config.Incarnation,
 		Announced: m.epochs.inHand.announced, Held: m.inHand.registry.held, Flushed: m.inHand.flush,
 	}
 }

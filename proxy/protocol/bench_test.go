@@ -18,7 +18,9 @@ func leading(version gate.Version) *Machine {
 		Mode: ModeFenced, Version: version, Status: func() *fencing.Status { return st }, Cache: sqltext.NewCache(1 << 20),
 		Fence: 1, Resource: "billing", Worker: "w1", Incarnation: "i1",
 	})
-	m.epochs.current, m.down.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
+	m.AppendPrepare(nil)
+	m.Prepared()
+	m.AppendGreeting(nil, st, 7)
 	return m
 }
 

@@ -206,7 +206,7 @@ func (m *Machine) readOnlyError(e *reply) []byte {
 	r := m.config.Unfenced
 	if m.config.Mode == ModeFenced {
 		st := m.config.Status()
-		r = fencing.ReadOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
+		r = fencing.ReadOnlyRefusal(m.config.Resource, m.config.Worker, m.config.Incarnation, st)
 		if st.CanWrite() {
 			m.epochs.expect(st.Epoch)
 		}

@@ -78,9 +78,8 @@ func (m *Machine) forgetAll() {
 // freed forgets a prepared statement that is gone from the server.
 func (m *Machine) freed(name string) {
 	m.names.statements.free(name)
-	if name == m.checks.checkName || name == m.checks.frontName || name == m.checks.readName {
-		m.checks.rename()
-		m.checks.replaced = m.checks.replaced[:0] // the names are the client's now
+	if m.checks.named(name) {
+		m.checks.gone()
 	}
 }
 

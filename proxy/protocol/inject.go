@@ -45,7 +45,7 @@ func (m *Machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan)
 		m.endBlock(r, s, p)
 	} else {
 		at := len(m.scratch)
-		m.scratch = wire.AppendParse(m.scratch, m.checks.portal, raiseSQL)
+		m.scratch = wire.AppendParse(m.scratch, m.checks.names.portal, raiseSQL)
 		p.Own(m.scratch[at:])
 		e := m.push(parse, own)
 		e.check, e.refuse, e.stmt = refusal, r, s
@@ -63,7 +63,7 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 		p.Own(m.scratch[at:])
 		m.push(closing, own)
 	}
-	if !m.checks.prepared {
+	if !m.checks.prepared() {
 		m.prepare(own, p)
 		m.checks.build(m.epochs.inHand.announced, m.held())
 	}
@@ -73,7 +73,7 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 	}
 	p.Own(m.checks.run(g, m.inFront()))
 	e := m.push(run, own)
-	e.check, e.stmt, e.announced, e.first = g, s, m.checks.held, m.retry.first()
+	e.check, e.stmt, e.announced, e.first = g, s, m.checks.built.held, m.retry.first()
 	m.batch.checked()
 }
 
@@ -92,7 +92,7 @@ func (m *Machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Pla
 	p.Own(m.scratch[at:])
 	for _, k := range []kind{closing, parse, run, closing} {
 		e := m.push(k, own)
-		e.check, e.stmt, e.announced = g, s, m.checks.held
+		e.check, e.stmt, e.announced = g, s, m.checks.built.held
 	}
 	m.batch.checked()
 }
@@ -113,7 +113,7 @@ func (m *Machine) held() fencing.Epoch {
 // lapsedSQL refuses a worker whose lease is not confirmed, though it still has
 // the latest epoch.
 func (m *Machine) lapsedSQL() string {
-	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.epochs.inHand.announced, m.inHand.status.Epoch, true)
+	return fencing.RefuseSQL(m.config.Fence, m.config.Worker, m.config.Incarnation, m.epochs.inHand.announced, m.inHand.status.Epoch, true)
 }
 
 // prepare prepares the checks on the server, in the batch at hand. from is ownAhead if
@@ -128,7 +128,7 @@ func (m *Machine) prepare(from origin, p *gate.Plan) {
 // closeChecks closes the checks in front of what lists prepared statements. They
 // are prepared again for the next transaction.
 func (m *Machine) closeChecks(p *gate.Plan) {
-	if !m.checks.sent() {
+	if !m.checks.onServer() {
 		return
 	}
 	at := len(m.scratch)
@@ -153,9 +153,9 @@ func (m *Machine) setSQL(name string) string {
 	case "epoch":
 		v = strconv.FormatInt(int64(shownEpoch(st)), 10)
 	case "worker":
-		v = m.checks.worker
+		v = m.config.Worker
 	case "resource":
-		v = m.checks.resource
+		v = m.config.Resource
 	default:
 		return "SELECT 1" // not ours: the server says what it thinks of it
 	}

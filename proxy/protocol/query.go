@@ -217,7 +217,7 @@ func (m *Machine) queryBehind(g injectedCheck, s *statement, text []byte, n, ava
 	}
 	prefix := m.checks.text(g, m.inFront())
 	e := m.sendPrefixed(prefix, g, n, avail, p, m.coverageBy(g))
-	m.audited(e, s, text).announced = m.checks.held
+	m.audited(e, s, text).announced = m.checks.built.held
 }
 
 // coverageBy says that a check of ours stands in front of what follows, and returns
@@ -235,7 +235,7 @@ func (m *Machine) coverageBy(g injectedCheck) gate.Reason {
 // prepareAhead prepares the checks in a batch of our own, if nothing of the
 // client's is outstanding, and no batch of its open, which our Sync would end.
 func (m *Machine) prepareAhead(p *gate.Plan) {
-	if m.checks.prepared || !m.txn.Settled() || m.batch.skipping || m.txn.State() == gate.Failed {
+	if m.checks.prepared() || !m.txn.Settled() || m.batch.skipping || m.txn.State() == gate.Failed {
 		return
 	}
 	m.prepare(ownAhead, p)

@@ -28,9 +28,9 @@ func (m *Machine) Rejection(r *fencing.Refusal, text string, write bool) fencing
 // rejection copies the text, because a Rejection may outlive the session.
 func (m *Machine) rejection(r *fencing.Refusal, found fencing.Finding, text string, write bool) fencing.Rejection {
 	return fencing.Rejection{
-		Resource: m.checks.resource, Worker: m.checks.worker, Incarnation: m.checks.incarnation,
+		Resource: m.config.Resource, Worker: m.config.Worker, Incarnation: m.config.Incarnation,
 		Announced: m.epochs.confirmed.announced, Held: m.config.Status().Epoch, Finding: found,
-		Kind: fencing.KindOf(m.checks.resource, r.SQLState), SQLState: r.SQLState, Message: r.Message,
+		Kind: fencing.KindOf(m.config.Resource, r.SQLState), SQLState: r.SQLState, Message: r.Message,
 		Statement: strings.Clone(text), Write: write,
 	}
 }

@@ -1,8 +1,6 @@
 package protocol
 
 import (
-	"strings"
-
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -56,11 +54,10 @@ func (r *retry) keep(f wire.Frame, msg []byte) {
 // replies are dropped.
 func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 	if pe.Code != "26000" || !e.first || e.sql.done > 0 || !m.retry.on || !m.retry.ended ||
-		!strings.Contains(pe.Message, m.checks.checkName) && !strings.Contains(pe.Message, m.checks.readName) {
+		!m.checks.mentioned(pe.Message) {
 		return false
 	}
-	m.checks.rename()
-	m.checks.replaced = m.checks.replaced[:0]
+	m.checks.gone()
 	m.fail(e, gate.Skipping)
 	m.retry.replaying = append(m.retry.replaying[:0], m.retry.kept...)
 	m.retry.at = 0

@@ -128,7 +128,7 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 				e.stmt.confirmed = true
 			}
 			if e.prepares == m.checks.generation {
-				m.checks.confirmed = m.checks.prepared
+				m.checks.confirm()
 			}
 			m.pendingReplies.pop()
 			return drop, true

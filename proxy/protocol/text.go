@@ -44,7 +44,7 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 	m.gate.PassText(p, m.scratch[at:], r)
 	e := m.pushQuery()
 	m.pendingReplies.keepText(e, text, onlyReads(t))
-	e.sql.inserts, e.announced, e.first = ins, m.checks.held, ins[0].index == 0 && m.retry.first()
+	e.sql.inserts, e.announced, e.first = ins, m.checks.built.held, ins[0].index == 0 && m.retry.first()
 	return NeedNothing
 }
 
@@ -152,7 +152,7 @@ func (m *Machine) injectFunction(p *gate.Plan) (r gate.Reason, n Need, replaced 
 	case lapsedFirst:
 		m.replaceFunction(m.lapsedSQL(), p)
 	case checkFirst:
-		m.replaceFunction(fencing.InlineCheckSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.epochs.inHand.announced, m.held()), p)
+		m.replaceFunction(fencing.InlineCheckSQL(m.config.Fence, m.config.Worker, m.config.Incarnation, m.epochs.inHand.announced, m.held()), p)
 	default:
 		return d.reason, NeedNothing, false
 	}
