@@ -195,27 +195,6 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	return NeedNothing
 }
 
-// functionMessage is the fast path call. Nothing of ours may stand in front of
-// it, so outside a checked block it goes by the registry.
-func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
-	m.beginBatch()
-	if need := m.syncBefore(p); need != NeedNothing {
-		return need
-	}
-	r, need, replaced := m.injectFunction(p)
-	if need != NeedNothing {
-		return need
-	}
-	if replaced {
-		m.inHand.dropped = true
-		return NeedNothing
-	}
-	m.gate.Pass(p, n, n+avail, more, r)
-	m.push(function, fromClient)
-	m.endBatch()
-	return NeedNothing
-}
-
 // unreadable forwards a message that the server will refuse as malformed.
 func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) Need {
 	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])

@@ -196,6 +196,14 @@ func (q *situation) readFirst() decision {
 	return decision{action: readFirst}
 }
 
+// needsBlockRefusal is what Postgres says of a DECLARE outside a block. The proxy says
+// it in Postgres's place to those who do not lead: analyzing the cursor's query may run
+// functions, and read-only mode in front of it would make a block.
+var needsBlockRefusal = &fencing.Refusal{
+	SQLState: "25P01",
+	Message:  "DECLARE CURSOR can only be used in transaction blocks",
+}
+
 func (q *situation) decideLeader() decision {
 	s := q.statement
 	switch {

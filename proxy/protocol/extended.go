@@ -30,9 +30,8 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	// Even a Parse that fails drops the unnamed statement. Where nobody knows yet
 	// whether the transaction has failed, and the check would with it, that comes
 	// first.
-	m.reparses = len(name) == 0 && m.txn.Uncertain()
-	r, need := m.injectExtended(prepared, s, p)
-	m.reparses = false
+	reparses := len(name) == 0 && m.txn.Uncertain()
+	r, need := m.injectMessage(prepared, s, reparses, p)
 	if need != NeedNothing {
 		return need
 	}
@@ -87,7 +86,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 			}
 		}
 	}
-	r, need := m.injectExtended(prepared, s, p)
+	r, need := m.injectMessage(prepared, s, false, p)
 	if need != NeedNothing {
 		return need
 	}
@@ -114,7 +113,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 			s, again = unknownStatement, false
 		}
 		var need Need
-		if r, need = m.injectExtended(prepared, s, p); need != NeedNothing {
+		if r, need = m.injectMessage(prepared, s, false, p); need != NeedNothing {
 			return need
 		}
 		if again {
@@ -142,7 +141,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
 	sure := bound.batch == m.batch.id && bound.stmt != nil && !opaque(portal)
-	r, need := m.injectExtended(executed, s, p)
+	r, need := m.injectMessage(executed, s, false, p)
 	if need != NeedNothing {
 		return need
 	}

@@ -57,10 +57,9 @@ type Machine struct {
 	up           upstream
 	gate         gate.Gate
 	txn          gate.Txn
-	reparses     bool // a Parse of the unnamed statement is in hand, in who knows what transaction
 	batch        batch
 	retry        retry
-	one          statement // of the Query in hand
+	injectors    injectors
 	inHand       inHand
 	names        names
 	copy         copyState

@@ -157,7 +157,7 @@ func (m *Machine) classify(s *statement) {
 // asRead is the settings under which the server reads the text of s, or has read
 // it when it was parsed.
 func (s *statement) asRead(m *Machine) sqltext.Settings {
-	if s == &m.one {
+	if s == &m.injectors.query.one {
 		return m.reading(bytesOf(s.text))
 	}
 	return s.reading

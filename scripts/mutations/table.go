@@ -34,7 +34,7 @@ const (
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
 	theJudge    = "proxy/protocol/decide.go"
-	theQueries  = "proxy/protocol/query.go"
+	theQueries  = "proxy/protocol/inject_query.go"
 	theMessages = "proxy/protocol/extended.go"
 	theSchema   = "migrations/003_one_predicate.sql"
 )
@@ -139,17 +139,17 @@ var table = []mutation{
 	{name: "read-only mode is a check for a follower's writes", file: theJudge, tests: nothing,
 		old: "		if q.txn.Coverage() == gate.Checked {\n			return q.covered() // checked while it led", text: "		if q.txn.Coverage() >= gate.ReadOnly {\n			return q.covered() // checked while it led"},
 	{name: "no check in front of a Query", file: theQueries, tests: staleAll + "simple",
-		old: "	prefix := m.checks.text(g, m.inFront())", text: "	prefix := []byte(\"select 1;\")"},
-	{name: "no check in front of a later transaction of a text", file: "proxy/protocol/text.go", tests: staleAll + "with_a_commit",
-		old: "		case d.action == checkFirst:\n			sql, x.check", text: "		case d.action == checkFirst:\n			_, x.check"},
+		old: "	by.prefix = m.checks.text(g, m.inFront())", text: "	by.prefix = []byte(\"select 1;\")"},
+	{name: "no check in front of a later transaction of a text", file: "proxy/protocol/inject_text.go", tests: staleAll + "with_a_commit",
+		old: "{ by.put(by.m.injectText(g, by.index == 0), g) }", text: "{\n	if by.index == 0 {\n		by.put(by.m.injectText(g, true), g)\n	}\n}"},
 	{name: "no check in front of Parse", file: theMessages, tests: staleAll + "(extended|parse_alone)",
-		old: "	r, need := m.injectExtended(prepared, s, p)\n	m.reparses = false", text: "	r, _ := gate.Unfenced(true)\n	need := NeedNothing\n	m.reparses = false"},
+		old: "	r, need := m.injectMessage(prepared, s, reparses, p)\n", text: "	r, _ := gate.Unfenced(true)\n	need := NeedNothing\n	_ = reparses\n"},
 	{name: "no check in front of Bind", file: theMessages, tests: staleAll + "(prepared_under|bind_alone)",
-		old:  "	r, need := m.injectExtended(prepared, s, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s",
+		old:  "	r, need := m.injectMessage(prepared, s, false, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s",
 		text: "	r, _ := gate.Unfenced(true)\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s"},
 	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
-		old: "		if r, need = m.injectExtended(prepared, s, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
-	{name: "no check in front of a function call", file: "proxy/protocol/text.go", tests: fastPath,
+		old: "		if r, need = m.injectMessage(prepared, s, false, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
+	{name: "no check in front of a function call", file: "proxy/protocol/inject_call.go", tests: fastPath,
 		old: "	d := m.decide(call, unknownStatement)", text: "	d := passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())"},
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/built_checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
 		old: "	c.built = builtChecks{", text: "	heldBytes, held = toldBytes, told\n	c.built = builtChecks{"},
