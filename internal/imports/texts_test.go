@@ -26,7 +26,7 @@ var searches = map[string]string{
 	"intruded":   "the message of an error",
 	"failure":    "the message of an error",
 	"ofCopyData": "the context of an error",
-	"theirs":     "the message of an error",
+	"ofClient":   "the message of an error",
 	"mentioned":  "the message of an error",
 	"checkError": "the code of an error",
 	"newNonce":   "random characters",

@@ -127,7 +127,7 @@ func reuse(b []byte) []byte {
 	return b[:0]
 }
 
-// Message handles one client message of which in[n:n+avail] is there.
+// message handles one client message of which in[n:n+avail] is there.
 func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	m.inHand.status = m.config.Status()
 	body, more := p.Input()[n+wire.HeaderLen:n+avail], f.Size-avail
@@ -169,12 +169,20 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		return m.executeMessage(body, n, avail, p)
 	case 'F':
 		return m.functionMessage(n, avail, more, p)
-	case 'C':
-		m.closeMessage(body)
 	case 'd':
 		m.copy.data = true
 		m.gate.CopyData(p, n, n+avail, more)
 		return NeedNothing
+	default:
+		return m.inertMessage(f.Type, body, n, avail, p)
+	}
+}
+
+// inertMessage handles a message that runs nothing, whole.
+func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan) Need {
+	switch typ {
+	case 'C':
+		m.closeMessage(body)
 	case 'S':
 		e := m.push(syncing, fromClient)
 		e.early, e.malformed = !m.copy.data, len(body) > 0

@@ -87,7 +87,7 @@ func asFatal(msg []byte) []byte {
 // fail follows what the server skips after an error that answers e.
 func (m *Machine) fail(e *reply, skipping gate.Answered) {
 	if e.kind == query || e.kind == function || e.kind == syncing {
-		return // ReadyForQuery follows, and everything behind runs
+		return // ReadyForQuery follows, and everything after that runs
 	}
 	m.txn.Answer(skipping, false)
 	m.down.heldBack = m.down.heldBack[:0]
@@ -136,7 +136,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 			m.refused(e, refuse, m.findingOf(refuse.Detail))
 		}
 		return m.down.refusal(refuse), true
-	case g == refusal && refuse == fencing.TwoPhaseRefusal && !theirs(pe):
+	case g == refusal && refuse == fencing.TwoPhaseRefusal && !ofClient(pe):
 		return nil, false // why Postgres would not have prepared that transaction: a constraint, a temporary table
 	case e.kind == query && e.sql.done == 0 && !ofCheck(e, pe):
 		return m.shifted(e, msg), true
@@ -181,7 +181,7 @@ func (m *Machine) shifted(e *reply, msg []byte) []byte {
 const maxEditedNotice = 8 << 10
 
 // editsNotice reports whether f is a notice that may point into a Query's text
-// with statements of ours in it.
+// with statements of Fencepost's in it.
 func (m *Machine) editsNotice(f wire.Frame) bool {
 	if f.Type != 'N' || f.Size > maxEditedNotice {
 		return false
@@ -226,7 +226,7 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	case pe.Code == fencing.StateStartOver:
 		m.epochs.expect(e.announced)
 	case strings.HasPrefix(pe.Code, "ZF"):
-	case theirs(pe):
+	case ofClient(pe):
 		// The client's own timeout, cancel, deadlock or failed transaction; or a snapshot
 		// older than the grant, which the check found.
 		if found, ok := fencing.DecodeFinding(pe.Detail); ok {
@@ -252,11 +252,11 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	})
 }
 
-// theirs reports whether an error that hit the check is the client's own: it
+// ofClient reports whether an error that hit the check is the client's own: it
 // would have met the client's statement as well.
-func theirs(pe wire.ServerError) bool {
+func ofClient(pe wire.ServerError) bool {
 	switch pe.Code {
-	case "XX000": // 18, behind a Query in a batch that had executed something
+	case "XX000": // 18, after a Query in a batch that had executed something
 		return strings.HasPrefix(pe.Message, "StartTransactionCommand: unexpected state")
 	case "57014", "55P03", "40P01", "40001", "25P02", "53200", "53300", "57P01", "57P02", "57P03":
 		return true

@@ -45,14 +45,14 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	return NeedNothing
 }
 
-// wantsFresh reports whether s would notice a check of ours that was executed in
-// this batch, before the client has executed or bound anything.
+// wantsFresh reports whether s would notice a check that was executed in this batch,
+// before the client has executed or bound anything.
 func (m *Machine) wantsFresh(s *statement) bool {
 	return m.batch.onlyChecked() && m.txn.State() != gate.InBlock && m.notices(s) && !m.names.portals.boundIn(m.batch.id)
 }
 
-// notices reports whether Postgres may do otherwise with s behind an executed
-// statement than in front of all.
+// notices reports whether Postgres may treat s differently after an executed statement
+// than where nothing precedes it.
 func (m *Machine) notices(s *statement) bool {
 	switch {
 	case !s.known, s.info.Kind == sqltext.NonTransactional, discardsAll(&s.info):
@@ -77,7 +77,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 			return need
 		}
 	}
-	again := m.restates(s, name) // a Sync of ours counts: it runs deferred triggers
+	again := m.restates(s, name) // a Sync of Fencepost's counts: it runs deferred triggers
 	if again && !(more == 0 && hasNoParameters(rest) && m.restatable(s)) {
 		s, again = unknownStatement, false
 		if m.wantsFresh(s) {

@@ -38,7 +38,7 @@ func (s *statement) ends() bool {
 }
 
 // forget follows DISCARD and DEALLOCATE: the server's prepared statements may
-// be gone, ours among them, and their names given to others.
+// be gone, Fencepost's among them, and their names given to others.
 func (m *Machine) forget(s *statement) {
 	switch {
 	case s == unknownStatement && !m.names.statements.mayFree():

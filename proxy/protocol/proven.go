@@ -53,7 +53,7 @@ func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
 	return hint
 }
 
-// namesUserType reports whether the parameter types of a Parse, behind its
+// namesUserType reports whether the parameter types of a Parse, after its
 // text, name one that is not built in: a domain's checks run when a value is
 // bound.
 func namesUserType(types []byte) bool {

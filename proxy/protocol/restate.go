@@ -13,7 +13,7 @@ import (
 // What passes for its text alone, as BEGIN and SET do, must be that text. A name does
 // not say so: DEALLOCATE and PREPARE in a function give it to another statement, which
 // nobody sees. So the text is prepared again in front of the message that names it,
-// under a name of ours, and that name put in the place of the client's. The three go to
+// under a name of Fencepost's, and that name put in the place of the client's. The three go to
 // the server at once, so nothing runs between them.
 
 // restates reports whether a message that names s must not rest on that name.
@@ -64,7 +64,7 @@ func hasNoParameters(rest []byte) bool {
 }
 
 // restate sends the Bind or Describe that before and after make with the name of a
-// statement between them, for s by a name of ours.
+// statement between them, for s by a name of Fencepost's.
 func (m *Machine) restate(typ byte, before []byte, s *statement, after []byte, r gate.Reason, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.ownName()
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)

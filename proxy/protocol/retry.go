@@ -11,15 +11,15 @@ const maxKept = 8 << 10
 
 // retry sends a client's messages once more if the check in front of them was
 // unknown to the server: a function of the client's has hidden a DEALLOCATE ALL,
-// which nobody sees on the wire. It does so only where nothing of theirs can have
+// which nobody sees on the wire. It does so only where nothing of the client's can have
 // run: outside a transaction block, with the check as the first of all, and with
 // everything that was sent since the session was last at rest in hand, which is
-// one Query, or one batch with the Sync or the Query behind it. A Query there is
-// skipped with the batch, so that a Sync of ours ends it first.
+// one Query, or one batch with the Sync or the Query after it. A Query there is
+// skipped with the batch, so that a Sync of Fencepost's ends it first.
 type retry struct {
 	on        bool   // kept is all that was sent since the session was at rest
 	ended     bool   // and it ends with a Query or a Sync
-	sync      bool   // the server skips up to a Sync of ours
+	sync      bool   // the server skips up to a Sync of Fencepost's
 	kept      []byte // whole messages
 	discard   bool   // the check was unknown: ReadyForQuery is dropped, then again is sent
 	due       bool   // again is to be sent

@@ -176,7 +176,7 @@ func (m *Machine) popOn(ok bool) bool {
 	return ok
 }
 
-// matchRun follows Bind, Execute and Close of ours.
+// matchRun follows Bind, Execute and Close of Fencepost's.
 func (m *Machine) matchRun(e *reply, typ byte) bool {
 	switch typ {
 	case '2', 'D':
@@ -211,7 +211,7 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 	}
 }
 
-// matchQuery follows the results of a Query, in which statements of ours may
+// matchQuery follows the results of a Query, in which statements of Fencepost's may
 // stand between the client's.
 func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
 	ins, drop := e.insertionAt(e.sql.done)
@@ -238,7 +238,7 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 	}
 }
 
-// passed follows the CommandComplete of a statement of ours.
+// passed follows the CommandComplete of a statement of Fencepost's.
 func (m *Machine) passed(g injectedCheck) {
 	switch g {
 	case fullCheck:

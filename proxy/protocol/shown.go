@@ -22,7 +22,7 @@ func (m *Machine) setSQL(name string) string {
 	case "resource":
 		v = m.config.Resource
 	default:
-		return "SELECT 1" // not ours: the server says what it thinks of it
+		return "SELECT 1" // not a parameter of Fencepost's: the server says so
 	}
 	return "SET fencepost." + name + " TO " + fencing.Literal(v)
 }
