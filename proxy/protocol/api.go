@@ -127,7 +127,7 @@ func (m *Machine) Analyzed(t *sqltext.Text) { m.inHand.analysis.text = t }
 
 // HasRoom reports, after NeedRoom, that FromClient can go on.
 func (m *Machine) HasRoom() bool {
-	if m.inHand.waiting || m.retry.discard {
+	if m.inHand.waiting || m.retry.stage == retryDiscarding {
 		return !m.pendingReplies.certain() || m.inHand.waiting && m.copy.under() // the server waits for the client
 	}
 	return m.pendingReplies.len() <= maxPending/2
@@ -156,11 +156,11 @@ func (m *Machine) Announced() {
 
 // Replays reports that FromClient has something to send again, whether or not the
 // client sends more.
-func (m *Machine) Replays() bool { return m.retry.due }
+func (m *Machine) Replays() bool { return m.retry.stage == retryDue }
 
 // WillReplay reports that it has, or will have once the server has answered.
-func (m *Machine) WillReplay() bool { return m.retry.discard || m.retry.due }
+func (m *Machine) WillReplay() bool { return m.retry.stage != retryIdle }
 
 // ClientEnded says that nothing more comes from the client, so that nothing new is
 // kept to be sent again.
-func (m *Machine) ClientEnded() { m.retry.on = false }
+func (m *Machine) ClientEnded() { m.retry.keeping = keepsNothing }

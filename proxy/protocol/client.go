@@ -23,10 +23,10 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 	if m.up.phase.muted() {
 		return len(in), NeedNothing, nil
 	}
-	if m.retry.discard && len(in) > 0 {
+	if m.retry.stage == retryDiscarding && len(in) > 0 {
 		return 0, NeedRoom, nil
 	}
-	if m.retry.due {
+	if m.retry.stage == retryDue {
 		if need := m.replay(p); need != NeedNothing {
 			return 0, need, nil
 		}
