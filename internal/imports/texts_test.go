@@ -17,19 +17,19 @@ var searchers = []string{"strings", "bytes", "regexp"}
 // harmless are their functions and types that do not search.
 var harmless = []string{"Builder", "Buffer", "Clone", "Join", "Repeat", "NewReader"}
 
-// searches lists the functions of the proxy that may search in a text, with the kind of
+// searches lists the functions and variables of the proxy that may search in a text, with the kind of
 // that text. None of them is SQL: only fencing/sqltext analyses SQL, with different
 // types for parsed and guessed text.
 var searches = map[string]string{
-	"client":       "the type of a message",
-	"awaitsEnd":    "the type of a message",
-	"intruded":     "the message of an error",
-	"failure":      "the message of an error",
-	"ofCopyData":   "the context of an error",
-	"theirs":       "the message of an error",
-	"unknownCheck": "the message of an error",
-	"checkError":   "the code of an error",
-	"newNonce":     "random characters",
+	"begin":      "the type of a message",
+	"awaitsEnd":  "the type of a message",
+	"intruded":   "the message of an error",
+	"copyLine":   "the context of an error",
+	"ofCopyData": "the context of an error",
+	"ofClient":   "the message of an error",
+	"mentioned":  "the message of an error",
+	"checkError": "the code of an error",
+	"newNonce":   "random characters",
 }
 
 // beforeSQL are the prefixes of the names of files whose code runs before a session's
@@ -68,13 +68,13 @@ func TestSearchesAreFound(t *testing.T) {
 		func (m *machine) probe(sql string) bool { return strings.EqualFold(sql[:6], "select") }
 		func build() string { var b strings.Builder; return b.String() + strings.Repeat("x", 2) }
 		func (m *machine) by(sql []byte) { _ = bytes.IndexByte(sql, ';') }`
-	want := []search{{"", "strings.ToLower"}, {"probe", "strings.EqualFold"}, {"by", "bytes.IndexByte"}}
+	want := []search{{"early", "strings.ToLower"}, {"probe", "strings.EqualFold"}, {"by", "bytes.IndexByte"}}
 	if got := searchesIn(t, "p.go", source); !slices.Equal(got, want) {
 		t.Errorf("found %v, want %v", got, want)
 	}
 }
 
-// search is a function that searches in a text, and the call by which it does.
+// search is a function or a variable that searches in a text, and the call by which it does.
 type search struct{ function, call string }
 
 // searchesIn returns the searches in a Go file, or in source if that is not nil.
@@ -87,8 +87,13 @@ func searchesIn(t *testing.T, file string, source any) []search {
 	var found []search
 	for _, d := range f.Decls {
 		function := ""
-		if fn, ok := d.(*ast.FuncDecl); ok {
-			function = fn.Name.Name
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			function = d.Name.Name
+		case *ast.GenDecl:
+			if v, ok := d.Specs[0].(*ast.ValueSpec); ok {
+				function = v.Names[0].Name
+			}
 		}
 		ast.Inspect(d, func(n ast.Node) bool {
 			if s, ok := n.(*ast.SelectorExpr); ok {

@@ -35,11 +35,11 @@ func (m *Machine) analyze(sql []byte) *sqltext.Text { return m.analyzeAs(sql, m.
 func (m *Machine) analyzeAs(sql []byte, s sqltext.Settings) *sqltext.Text {
 	switch {
 	case len(sql) <= inlineText:
-		return m.cache.AnalyzeBytes(sql, s)
+		return m.config.Cache.AnalyzeBytes(sql, s)
 	case m.inHand.analysis.text != nil && m.inHand.analysis.settings == s && m.inHand.analysis.sql == string(sql):
 		return m.inHand.analysis.text
 	}
-	if t := m.cache.Lookup(sql, s); t != nil {
+	if t := m.config.Cache.Lookup(sql, s); t != nil {
 		return t
 	}
 	return notAnalyzed
@@ -59,7 +59,7 @@ func (m *Machine) missing(sql []byte, s sqltext.Settings) bool {
 // first.
 func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 	switch long := len(body) > inlineText; {
-	case m.mode == ModePassing:
+	case m.config.Mode == ModePassing:
 		return false
 	case typ == 'Q':
 		text, _, ok := wire.CString(body)
@@ -83,7 +83,7 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 		return m.statementWants(m.named(name))
 	case 'E':
 		portal, _, _ := wire.CString(body)
-		return m.statementWants(m.portals.get(portal).stmt)
+		return m.statementWants(m.names.portals.get(portal).stmt)
 	default:
 		return false
 	}
@@ -92,7 +92,7 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 // queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
 // tell whether it is a read, which decides for those who may not write.
 func (m *Machine) queryWants(text []byte) bool {
-	if info, quick := sqltext.Quick(text); quick && !(m.open && m.ours) && (m.leads() || info.Modifies) {
+	if info, quick := sqltext.Quick(text); quick && !m.batch.onlyChecked() && (m.leads() || info.Modifies) {
 		return false
 	}
 	return m.missing(text, m.reading(text))
@@ -100,7 +100,7 @@ func (m *Machine) queryWants(text []byte) bool {
 
 func (m *Machine) parseWants(sql, types []byte) bool {
 	info, quick := sqltext.Quick(sql)
-	proves := (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types)
+	proves := (m.config.ProvenReads || !m.config.Version.KeepsReadOnly()) && !namesUserType(types)
 	if quick && (info.Modifies || m.leads() && !proves) {
 		return false
 	}

@@ -69,7 +69,7 @@ func TestPortalsEndWithTheirTransaction(t *testing.T) {
 		if got, _ := pumpDown(t, m, out, 1<<20); !bytes.Equal(got, out) {
 			t.Fatalf("the client gets %q of %q", got, out)
 		}
-		if n := len(m.portals.byName); n != 0 {
+		if n := len(m.names.portals.byName); n != 0 {
 			t.Fatalf("%d portals are kept after %d transactions", n, round+1)
 		}
 	}
@@ -89,7 +89,7 @@ func TestAPortalSurvivesAnEarlierEnd(t *testing.T) {
 	if _, taken := pumpDown(t, m, out, 1<<20); taken != len(out) {
 		t.Fatalf("the machine takes %d bytes of %q", taken, out)
 	}
-	if s := m.portals.get(nil).stmt; s == nil || !s.requiresBlock() {
+	if s := m.names.portals.get(nil).stmt; s == nil || !s.requiresBlock() {
 		t.Errorf("the portal holds %+v, want the DECLARE", s)
 	}
 }

@@ -35,16 +35,13 @@ type Config struct {
 // New returns the machine of a session that has authenticated.
 func New(c Config) *Machine {
 	m := &Machine{
-		mode: c.Mode, version: c.Version, status: c.Status, cache: c.Cache,
-		checks:     newChecks(c.Fence, c.Resource, c.Worker, c.Incarnation),
-		unfencedBy: c.Unfenced, catalog: c.Catalog, provenReads: c.ProvenReads,
-		unnamed:  unknownStatement,
-		settings: sqltext.Settings{StandardConformingStrings: true, SafeEncoding: true},
+		config:   c,
+		checks:   newChecks(c.Fence, c.Worker, c.Incarnation),
+		names:    names{unnamed: unknownStatement},
+		settings: newSettings(c.Parameters),
 	}
 	m.reads = m.read
-	for _, body := range c.Parameters {
-		m.parameter(body)
-	}
+	m.config.Parameters = nil // they are not needed again
 	return m
 }
 
@@ -52,7 +49,7 @@ func New(c Config) *Machine {
 // server, with a Sync. They are the first messages after the authentication; call
 // Prepared when ReadyForQuery has answered them.
 func (m *Machine) AppendPrepare(dst []byte) []byte {
-	return wire.AppendSync(m.checks.appendPrepare(dst, 0, true, new(replyQueue).push))
+	return wire.AppendSync(m.checks.appendPrepare(dst, 0, ownAhead, new(replyQueue).push))
 }
 
 // Prepared says how the server has answered AppendPrepare: failed is the first error, nil
@@ -62,9 +59,9 @@ func (m *Machine) AppendPrepare(dst []byte) []byte {
 func (m *Machine) Prepared(failed *wire.ServerError) *fencing.Refusal {
 	switch {
 	case failed == nil:
-		m.checks.confirmed = true
+		m.checks.confirm()
 		return nil
-	case theirs(*failed):
+	case ofClient(*failed):
 		m.checks.rename()
 		return nil
 	default:
@@ -77,12 +74,12 @@ func (m *Machine) Prepared(failed *wire.ServerError) *fencing.Refusal {
 // appended without a resource.
 func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fencing.Epoch) []byte {
 	m.epochs.current = announced
-	if m.mode != ModeFenced {
+	if m.config.Mode != ModeFenced {
 		return dst
 	}
-	m.reported = st
-	dst = wire.AppendParameterStatus(dst, "fencepost.resource", fencing.ASCII(m.checks.resource))
-	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(m.checks.worker))
+	m.down.reported = st
+	dst = wire.AppendParameterStatus(dst, "fencepost.resource", fencing.ASCII(m.config.Resource))
+	dst = wire.AppendParameterStatus(dst, "fencepost.worker", fencing.ASCII(m.config.Worker))
 	dst = wire.AppendParameterStatus(dst, "fencepost.role", shownRole(st))
 	return wire.AppendParameterStatus(dst, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
 }
@@ -93,7 +90,7 @@ func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fenci
 func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	defer caught(p, &err)
 	n, need, err = m.client(in, p)
-	m.partial = n < len(in)
+	m.up.partial = n < len(in)
 	return n, need, err
 }
 
@@ -102,20 +99,20 @@ func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err err
 // call. An error ends the session.
 func (m *Machine) FromServer(in []byte, p *gate.Segments) (n int, events []Event, err error) {
 	defer caught(p, &err)
-	m.down, m.events = m.down[:0], m.events[:0]
+	m.down.reset()
 	n, err = m.server(in, p)
-	return n, m.events, err
+	return n, m.down.events, err
 }
 
 // Wants is the length in bytes of the message that FromClient waits for, after NeedMore.
-func (m *Machine) Wants() int { return m.wants }
+func (m *Machine) Wants() int { return m.up.wants }
 
 // RegisterRequest is what to register, after NeedRegister. The caller adds the process id.
 func (m *Machine) RegisterRequest() fencing.RegisterRequest {
-	m.inHand.status, m.inHand.registry = m.status(), registryAnswer{}
+	m.inHand.status, m.inHand.registry = m.config.Status(), registryAnswer{}
 	m.inHand.registry.held = m.held()
 	return fencing.RegisterRequest{
-		Worker: m.checks.worker, Incarnation: m.checks.incarnation,
+		Worker: m.config.Worker, Incarnation: m.config.Incarnation,
 		Announced: m.epochs.inHand.announced, Held: m.inHand.registry.held, Flushed: m.inHand.flush,
 	}
 }
@@ -144,24 +141,24 @@ func (m *Machine) Analyzed(t *sqltext.Text) { m.inHand.analysis.text = t }
 
 // HasRoom reports, after NeedRoom, that FromClient can go on.
 func (m *Machine) HasRoom() bool {
-	if m.inHand.waiting || m.retry.discard {
-		return !m.pendingReplies.certain() || m.inHand.waiting && m.copying // the server waits for the client
+	if m.inHand.waiting || m.retry.stage == retryDiscarding {
+		return !m.pendingReplies.certain() || m.inHand.waiting && m.copy.under() // the server waits for the client
 	}
 	return m.pendingReplies.len() <= maxPending/2
 }
 
 // Quiet reports that no reply is pending and no message of the client is incomplete.
-func (m *Machine) Quiet() bool { return m.pendingReplies.empty() && !m.partial }
+func (m *Machine) Quiet() bool { return m.pendingReplies.empty() && !m.up.partial }
 
 // AtRest reports a point at which the session can end without losing anything: no
 // reply is pending, no transaction is open, and no message of the client is incomplete.
-func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.partial }
+func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.up.partial }
 
 // InsideReply reports that a message of the server was sent to the client in part.
-func (m *Machine) InsideReply() bool { return m.skipDown > 0 }
+func (m *Machine) InsideReply() bool { return m.down.body.inside() }
 
 // MayWrite reports whether writes may be tried now, in the transaction in hand.
-func (m *Machine) MayWrite() bool { return leads(m.status(), m.epochs.inHand.announced) }
+func (m *Machine) MayWrite() bool { return leads(m.config.Status(), m.epochs.inHand.announced) }
 
 // Announced says that the epoch of an announce event reached a client of which
 // nothing was pending. It does nothing if something is pending again.
@@ -173,11 +170,11 @@ func (m *Machine) Announced() {
 
 // Replays reports that FromClient has something to send again, whether or not the
 // client sends more.
-func (m *Machine) Replays() bool { return m.retry.due }
+func (m *Machine) Replays() bool { return m.retry.stage == retryDue }
 
 // WillReplay reports that it has, or will have once the server has answered.
-func (m *Machine) WillReplay() bool { return m.retry.discard || m.retry.due }
+func (m *Machine) WillReplay() bool { return m.retry.stage != retryIdle }
 
 // ClientEnded says that nothing more comes from the client, so that nothing new is
 // kept to be sent again.
-func (m *Machine) ClientEnded() { m.retry.on = false }
+func (m *Machine) ClientEnded() { m.retry.keeping = keepsNothing }

@@ -21,7 +21,7 @@ func (m *Machine) Attempt(b []byte) (text string, write bool) {
 		stmt, _, _ := wire.CString(rest)
 		return m.ofStatement(m.named(stmt))
 	case 'E':
-		if s := m.portals.get(name).stmt; s != nil {
+		if s := m.names.portals.get(name).stmt; s != nil {
 			return m.ofStatement(s)
 		}
 	}
@@ -36,8 +36,8 @@ func (m *Machine) InFlight() (text string, write bool) {
 		if e.stmt != nil && e.stmt.text != "" {
 			return m.ofStatement(e.stmt)
 		}
-		if len(e.text) > 0 {
-			return m.ofText(string(e.text))
+		if len(e.sql.audit) > 0 {
+			return m.ofText(string(e.sql.audit))
 		}
 	}
 	return "", false

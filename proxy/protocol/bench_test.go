@@ -18,7 +18,9 @@ func leading(version gate.Version) *Machine {
 		Mode: ModeFenced, Version: version, Status: func() *fencing.Status { return st }, Cache: sqltext.NewCache(1 << 20),
 		Fence: 1, Resource: "billing", Worker: "w1", Incarnation: "i1",
 	})
-	m.epochs.current, m.reported, m.checks.prepared, m.checks.confirmed = 7, st, true, true
+	m.AppendPrepare(nil)
+	_ = m.Prepared(nil)
+	m.AppendGreeting(nil, st, 7)
 	return m
 }
 
@@ -59,7 +61,7 @@ func BenchmarkMachine(b *testing.B) {
 	for _, x := range turns() {
 		b.Run(x.name, func(b *testing.B) {
 			m := leading(15)
-			m.stmts.set("s", &statement{known: true, confirmed: true})
+			m.names.statements.set("s", &statement{known: true, confirmed: true})
 			var up gate.Plan
 			var down gate.Segments
 			var scratch []byte
@@ -99,7 +101,7 @@ func BenchmarkManyTransactions(b *testing.B) {
 					case err != nil:
 						b.Fatal(err)
 					case need == NeedAnalysis:
-						m.Analyzed(m.cache.Analyze(m.WantedAnalysis()))
+						m.Analyzed(m.config.Cache.Analyze(m.WantedAnalysis()))
 					case need == NeedNothing:
 						done = true
 					default:

@@ -12,7 +12,7 @@ import (
 func TestPanicEndsItsOwnSession(t *testing.T) {
 	t.Parallel()
 	m := leading(15)
-	m.status = func() *fencing.Status { panic("a bug") }
+	m.config.Status = func() *fencing.Status { panic("a bug") }
 	var up gate.Plan
 	in := wiretest.Query("insert into t values (1)")
 	up.Reset(in)
@@ -20,9 +20,9 @@ func TestPanicEndsItsOwnSession(t *testing.T) {
 		t.Errorf("the client's side: %v, want errBug", err)
 	}
 	m = leading(15)
-	m.reported = nil
-	m.pendingReplies.push(query, false)
-	m.status = func() *fencing.Status { panic("a bug") }
+	m.down.reported = nil
+	m.pendingReplies.push(query, fromClient)
+	m.config.Status = func() *fencing.Status { panic("a bug") }
 	in = wiretest.Msg('Z', []byte{'I'})
 	var down gate.Segments
 	down.Reset(in)

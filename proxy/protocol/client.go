@@ -20,72 +20,78 @@ const frontendTypes = "QPBDECSHXFdcf"
 // client is FromClient for bytes that follow what was taken before.
 func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	m.scratch = reuse(m.scratch)
-	if m.mute {
+	if m.up.phase.muted() {
 		return len(in), NeedNothing, nil
 	}
-	if m.retry.discard && len(in) > 0 {
+	if m.retry.stage == retryDiscarding && len(in) > 0 {
 		return 0, NeedRoom, nil
 	}
-	if m.retry.due {
+	if m.retry.stage == retryDue {
 		if need := m.replay(p); need != NeedNothing {
 			return 0, need, nil
 		}
 	}
 	for n < len(in) {
-		if m.skipUp > 0 {
-			k := min(m.skipUp, len(in)-n)
-			if !m.dropUp {
+		if m.up.body.inside() {
+			k, drop := m.up.body.take(len(in) - n)
+			if !drop {
 				m.gate.Rest(p, n, n+k)
 			}
-			m.skipUp -= k
 			n += k
 			continue
 		}
-		m.dropUp = false
 		if m.pendingReplies.len() >= maxPending {
-			if m.copyIn { // the server answers nothing before the data ends
+			if m.copy.reading() { // the server answers nothing before the data ends
 				return n, NeedNothing, errCopyFlood
 			}
 			return n, NeedRoom, nil
 		}
-		if strings.IndexByte(frontendTypes, in[n]) < 0 {
-			// The server ends the connection over the type alone, also inside a COPY.
-			// Input that it leaves unread would reset the connection, and a reset
-			// discards what it has said and not yet delivered.
-			p.Relay(n, n+1)
-			m.mute = true
-			return len(in), NeedNothing, nil
-		}
-		f, ok, err := wire.PeekClientFrame(in[n:])
-		if err != nil {
-			// The server ends the connection over that header, in its own words.
-			r, _ := gate.Malformed(err)
-			m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
-			m.mute = true
-			return len(in), NeedNothing, nil
-		}
-		if !ok {
-			m.wants = wire.HeaderLen
-			return n, NeedMore, nil
-		}
-		avail := min(f.Size, len(in)-n)
-		if avail < f.Size && !m.startable(f, in[n+wire.HeaderLen:]) {
-			m.wants = f.Size
-			return n, NeedMore, nil
-		}
-		need := m.message(f, n, avail, p)
+		taken, need := m.begin(in, n, p)
+		n += taken
 		if need != NeedNothing {
 			return n, need, nil
 		}
-		m.settled()
-		m.retry.keep(f, in[n:n+avail])
-		m.skipUp = f.Size - avail
-		n += avail
-		if f.Type == 'X' {
-			return n, NeedTerminal, nil
-		}
 	}
 	return n, NeedNothing, nil
+}
+
+// begin takes the message that begins at in[n], as much as is there of it.
+func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
+	if strings.IndexByte(frontendTypes, in[n]) < 0 {
+		// The server ends the connection over the type alone, also inside a COPY.
+		// Input that it leaves unread would reset the connection, and a reset
+		// discards what it has said and not yet delivered.
+		p.Relay(n, n+1)
+		m.up.phase.mute()
+		return len(in) - n, NeedNothing
+	}
+	f, ok, err := wire.PeekClientFrame(in[n:])
+	if err != nil {
+		// The server ends the connection over that header, in its own words.
+		r, _ := gate.Malformed(err)
+		m.gate.Pass(p, n, n+wire.HeaderLen, 0, r)
+		m.up.phase.mute()
+		return len(in) - n, NeedNothing
+	}
+	if !ok {
+		m.up.wants = wire.HeaderLen
+		return 0, NeedMore
+	}
+	avail := min(f.Size, len(in)-n)
+	if avail < f.Size && !m.startable(f, in[n+wire.HeaderLen:]) {
+		m.up.wants = f.Size
+		return 0, NeedMore
+	}
+	if need := m.message(f, n, avail, p); need != NeedNothing {
+		return 0, need
+	}
+	m.up.body.begin(f.Size-avail, m.inHand.dropped)
+	m.settled()
+	m.retry.keep(f, in[n:n+avail])
+	if f.Type == 'X' {
+		return avail, NeedTerminal
+	}
+	return avail, NeedNothing
 }
 
 // startable reports whether a message can be begun with the part of its body
@@ -121,11 +127,11 @@ func reuse(b []byte) []byte {
 	return b[:0]
 }
 
-// Message handles one client message of which in[n:n+avail] is there.
+// message handles one client message of which in[n:n+avail] is there.
 func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
-	m.inHand.status = m.status()
+	m.inHand.status = m.config.Status()
 	body, more := p.Input()[n+wire.HeaderLen:n+avail], f.Size-avail
-	if m.copyIn && m.copyMessage(f.Type, n, avail, more, p) {
+	if m.copy.reading() && m.copyMessage(f.Type, n, avail, more, p) {
 		return NeedNothing
 	}
 	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && f.Type != 'S' {
@@ -137,7 +143,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	if m.txn.Skips() && !m.pendingReplies.certain() && gate.Runs(f.Type) {
 		// The same, as it seems by the words of an error, which a function can
 		// choose: the message is left out, since the server would not run it.
-		m.dropUp = true
+		m.inHand.dropped = true
 		return NeedNothing
 	}
 	if m.awaitsEnd(f.Type) {
@@ -147,7 +153,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	if m.wantsAnalysis(f.Type, body) {
 		return NeedAnalysis
 	}
-	if m.leftovers && namesUnnamed(f.Type, body) {
+	if m.names.leftovers && namesUnnamed(f.Type, body) {
 		m.closeLeftovers(p)
 	}
 	switch f.Type {
@@ -163,17 +169,25 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		return m.executeMessage(body, n, avail, p)
 	case 'F':
 		return m.functionMessage(n, avail, more, p)
-	case 'C':
-		m.closeMessage(body)
 	case 'd':
-		m.data = true
+		m.copy.data = true
 		m.gate.CopyData(p, n, n+avail, more)
 		return NeedNothing
+	default:
+		return m.inertMessage(f.Type, body, n, avail, p)
+	}
+}
+
+// inertMessage handles a message that runs nothing, whole.
+func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan) Need {
+	switch typ {
+	case 'C':
+		m.closeMessage(body)
 	case 'S':
-		e := m.push(syncing, false)
-		e.early, e.malformed = !m.data, len(body) > 0
+		e := m.push(syncing, fromClient)
+		e.early, e.malformed = !m.copy.data, len(body) > 0
 		m.endBatch()
-		m.skippingToSync, m.unsynced = false, false
+		m.batch.synced()
 	case 'H':
 		if len(body) > 0 {
 			return m.unreadable(closing, 'H', n, avail, p)
@@ -182,39 +196,18 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	case 'c', 'f':
 		// For a COPY whose start the server has not answered yet; else ignored.
 		if !m.pendingReplies.empty() {
-			m.push(copyEnd, false)
+			m.push(copyEnd, fromClient)
 		}
 	}
 	p.Relay(n, n+avail)
 	return NeedNothing
 }
 
-// functionMessage is the fast path call. Nothing of ours may stand in front of
-// it, so outside a checked block it goes by the registry.
-func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
-	m.beginBatch()
-	if need := m.syncBefore(p); need != NeedNothing {
-		return need
-	}
-	r, need, replaced := m.injectFunction(p)
-	if need != NeedNothing {
-		return need
-	}
-	if replaced {
-		m.dropUp = true
-		return NeedNothing
-	}
-	m.gate.Pass(p, n, n+avail, more, r)
-	m.push(function, false)
-	m.endBatch()
-	return NeedNothing
-}
-
 // unreadable forwards a message that the server will refuse as malformed.
 func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) Need {
 	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])
-	m.push(k, false)
-	m.open = true
+	m.push(k, fromClient)
+	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing
 }

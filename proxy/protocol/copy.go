@@ -9,35 +9,94 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
-// copyStarted: the server has begun to read COPY data. Whatever was sent
-// behind, up to the end of the COPY, it reads in that state: Sync is ignored,
-// and any other message ends the connection, by an ERROR and a FATAL. Should the
+// copyState follows a COPY from the client. It begins with the server's CopyInResponse.
+// What the client sends from then on closes it: the end of the data, or a message that
+// has no place among them. It ends with the server's answer to that, or with an error
+// before. The server sends no CommandComplete for it while it reads.
+type copyState struct {
+	phase    copyPhase
+	executed bool // it was begun by an Execute, so that an error in it makes the server skip up to a Sync
+	// intruder is the type of the client's message that has no place among the data, 0 if
+	// there is none.
+	intruder byte
+	// data: the client has sent COPY data since it last executed something, whether the
+	// server reads them or not.
+	data bool
+}
+
+type copyPhase uint8
+
+const (
+	noCopy      copyPhase = iota
+	copyReading           // the server reads data, whose end the client has not sent
+	copyClosing           // the client has sent what closes it, and the server has not answered
+)
+
+// under reports that a COPY has begun and not ended.
+func (c *copyState) under() bool { return c.phase != noCopy }
+
+// reading reports that the client's next message is read as part of a COPY.
+func (c *copyState) reading() bool { return c.phase == copyReading }
+
+func (c *copyState) begin(executed bool) {
+	c.phase, c.executed, c.intruder = copyReading, executed, 0
+}
+
+// close follows what ends the data: CopyDone or CopyFail, or an intruder.
+func (c *copyState) close(intruder byte) { c.phase, c.intruder = copyClosing, intruder }
+
+// certainty is that of a Sync which may be inside the COPY.
+func (c *copyState) certainty() certainty {
+	if c.executed {
+		return perhapsInBatch
+	}
+	return perhaps
+}
+
+func (c *copyState) end() { c.phase = noCopy }
+
+// copyStarted: the server has begun to read COPY data. Whatever was sent after the
+// message that began it, up to the end of the COPY, it reads in that state: Sync is
+// ignored, and any other message ends the connection, by an ERROR and a FATAL. Should the
 // COPY fail before that, the message is taken for what it is.
 func (m *Machine) copyStarted() {
-	m.copying, m.intruder, m.executes = true, 0, m.pendingReplies.front().kind == execute
+	if m.copy.under() {
+		m.down.phase.end(fmt.Errorf("%w: a COPY inside another", ErrSurprise))
+		return
+	}
+	m.copy.begin(m.pendingReplies.front().kind == execute)
 	for i := 1; i < m.pendingReplies.len(); i++ {
 		switch e := m.pendingReplies.at(i); e.kind {
 		case copyEnd:
+			m.copy.close(0)
 			return
 		case syncing:
-			e.maybe, e.skips = true, m.executes
+			e.certainty = m.copy.certainty()
 		default:
-			m.intruder = m.firstOfClient(i)
+			m.copy.close(m.firstOfClient(i))
 			return
 		}
 	}
-	m.copyIn = true
+}
+
+// copyCompleted: a COPY has succeeded.
+func (m *Machine) copyCompleted() {
+	if m.copy.reading() {
+		m.down.phase.end(fmt.Errorf("%w: a COPY is complete before its data", ErrSurprise))
+		return
+	}
+	m.copyDone()
 }
 
 // copyDone: a COPY was read to its end, so the Syncs inside it were ignored.
 func (m *Machine) copyDone() {
-	m.copying = false
+	m.copy.end()
 	for i := 1; i < m.pendingReplies.len(); {
 		switch e := m.pendingReplies.at(i); {
 		case e.kind == copyEnd:
 			m.pendingReplies.remove(i)
 			return
-		case e.kind == syncing && e.maybe:
+		case e.kind == syncing && e.maybe():
 			m.pendingReplies.remove(i)
 		default:
 			i++
@@ -45,14 +104,14 @@ func (m *Machine) copyDone() {
 	}
 }
 
-// firstOfClient is the type of the first message of the client's that the
-// entries from the i-th on stand for.
+// firstOfClient is the type of the first message of the client's that the entries from
+// the i-th on stand for.
 func (m *Machine) firstOfClient(i int) byte {
 	for ; i < m.pendingReplies.len(); i++ {
 		switch e := m.pendingReplies.at(i); {
-		case e.hideNoData:
+		case e.standIn != noStandIn:
 			return 'Q'
-		case !e.ours && e.kind <= function:
+		case !e.own() && e.kind <= function:
 			return "PBDECSQF"[e.kind]
 		}
 	}
@@ -60,19 +119,17 @@ func (m *Machine) firstOfClient(i int) byte {
 }
 
 // intruded is the error for a message inside COPY data, which names the type of
-// the message: the client's, not that of what stands in front of it.
+// the message: the client's, not that of what Fencepost has put in front of it.
 func (m *Machine) intruded(pe wire.ServerError, msg []byte) ([]byte, bool) {
-	if !m.copying || m.intruder == 0 || !ofCopyRead(pe) || pe.Code != protocolViolation {
+	if !m.copy.under() || m.copy.intruder == 0 || !ofCopyRead(pe) || pe.Code != protocolViolation {
 		return nil, false
 	}
-	at := len(m.down)
-	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		if hex := bytes.Index(v, []byte("0x")); field == 'M' && hex >= 0 && hex+4 <= len(v) {
-			return fmt.Appendf(nil, "%s0x%02X%s", v[:hex], m.intruder, v[hex+4:]), true
+			return fmt.Appendf(nil, "%s0x%02X%s", v[:hex], m.copy.intruder, v[hex+4:]), true
 		}
 		return v, true
-	})
-	return m.down[at:], true
+	}), true
 }
 
 // copyMessage follows the client while the server reads COPY data, as far as is
@@ -83,19 +140,19 @@ func (m *Machine) intruded(pe wire.ServerError, msg []byte) ([]byte, bool) {
 func (m *Machine) copyMessage(typ byte, n, avail, more int, p *gate.Plan) bool {
 	switch typ {
 	case 'd':
-		m.data = true
+		m.copy.data = true
 		m.gate.CopyData(p, n, n+avail, more)
 		return true
 	case 'H', 'X':
 	case 'S':
-		e := m.push(syncing, false)
-		e.maybe, e.skips, e.early, e.malformed = true, m.executes, !m.data, avail+more > wire.HeaderLen
+		e := m.push(syncing, fromClient)
+		e.certainty, e.early, e.malformed = m.copy.certainty(), !m.copy.data, avail+more > wire.HeaderLen
 		m.endBatch()
 	case 'c', 'f':
-		m.push(copyEnd, false)
-		m.copyIn = false
+		m.push(copyEnd, fromClient)
+		m.copy.close(0)
 	default:
-		m.copyIn, m.intruder = false, typ
+		m.copy.close(typ)
 		return false
 	}
 	p.Relay(n, n+avail)

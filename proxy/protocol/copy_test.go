@@ -81,7 +81,7 @@ func TestACopyFailInAnotherLanguage(t *testing.T) {
 	if got, _ := pumpDown(t, m, out, 1<<20); !bytes.Equal(got, out) {
 		t.Errorf("the client gets %q of %q", got, out)
 	}
-	if !m.pendingReplies.empty() || m.broken != nil {
-		t.Errorf("%d replies are pending (%v), want none", m.pendingReplies.len(), m.broken)
+	if !m.pendingReplies.empty() || m.down.phase != (phase{}) {
+		t.Errorf("%d replies are pending (%+v), want none", m.pendingReplies.len(), m.down.phase)
 	}
 }

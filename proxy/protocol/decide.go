@@ -35,7 +35,7 @@ type situation struct {
 	status    *fencing.Status
 	announced fencing.Epoch // when the transaction began
 	txn       *gate.Txn
-	batch     batchState
+	batch     batch
 
 	registration gate.Registration
 	registry     registryAnswer
@@ -44,13 +44,6 @@ type situation struct {
 	provenReads bool                    // a leader's proven reads go unchecked
 	catalog     func() *fencing.Catalog // nil without a resource
 	refreshed   bool                    // the catalog was read again for this message
-}
-
-// batchState is what was sent since the last Sync.
-type batchState struct {
-	fresh    bool // nothing was executed, and nothing of Fencepost's was sent
-	open     bool // extended messages, or a Query after them that a failed one makes the server skip
-	unsynced bool // the client has executed something, and a Query came after it
 }
 
 // registryAnswer is what the registry has said for the message in hand.
@@ -89,11 +82,11 @@ func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst,
 // decide says what goes in front of s, with what the machine knows now.
 func (m *Machine) decide(c carrier, s *statement) decision {
 	q := situation{
-		carrier: c, statement: s, reads: m.reads, mode: m.mode, version: m.version, unfenced: m.unfencedBy,
+		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced,
 		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
-		batch:        batchState{fresh: !m.ours && !m.ran, open: m.open || m.skippingToSync, unsynced: m.unsynced},
+		batch:        m.batch,
 		registration: m.registration, registry: m.inHand.registry, done: m.inHand.done,
-		provenReads: m.provenReads, catalog: m.catalog, refreshed: m.inHand.refreshed,
+		provenReads: m.config.ProvenReads, catalog: m.config.Catalog, refreshed: m.inHand.refreshed,
 	}
 	d := q.decide()
 	m.inHand.flush = d.flush
@@ -203,6 +196,14 @@ func (q *situation) readFirst() decision {
 	return decision{action: readFirst}
 }
 
+// needsBlockRefusal is what Postgres says of a DECLARE outside a block. The proxy says
+// it in Postgres's place to those who do not lead: analyzing the cursor's query may run
+// functions, and read-only mode in front of it would make a block.
+var needsBlockRefusal = &fencing.Refusal{
+	SQLState: "25P01",
+	Message:  "DECLARE CURSOR can only be used in transaction blocks",
+}
+
 func (q *situation) decideLeader() decision {
 	s := q.statement
 	switch {
@@ -226,7 +227,7 @@ func (q *situation) decideLeader() decision {
 // a block, or does nothing for it, in a batch that has run nothing yet. Where the Execute
 // of a check makes a block, one in front would change that.
 func (q *situation) failsOutside() bool {
-	return q.version.ExecuteOpensBlock() && q.txn.State() != gate.InBlock && q.batch.fresh && q.statement.requiresBlock()
+	return q.version.ExecuteOpensBlock() && q.txn.State() != gate.InBlock && q.batch.fresh() && q.statement.requiresBlock()
 }
 
 // mustStandAlone reports whether a Query can have nothing of Fencepost's in front of it:
@@ -236,7 +237,7 @@ func (q *situation) failsOutside() bool {
 // do for one with a check in front.
 func (q *situation) mustStandAlone() bool {
 	s := q.statement
-	return s.keepsText() && q.batch.open ||
+	return s.keepsText() && q.batch.mayBeSkipped() ||
 		s.requiresBlock() && q.txn.State() != gate.InBlock ||
 		q.version.QueryContinuesBatch() && q.batch.unsynced
 }

@@ -69,8 +69,8 @@ func TestDecide(t *testing.T) {
 	registered := func(q *situation) { q.registration = gate.Registered(nil) }
 	unfenced := func(q *situation) { q.mode = ModeReadOnly }
 	passing := func(q *situation) { q.mode = ModePassing }
-	batchRan := func(q *situation) { q.batch.fresh = false }
-	open := func(q *situation) { q.batch.open = true }
+	batchRan := func(q *situation) { q.batch.ran() }
+	open := func(q *situation) { q.batch.sent() }
 	unsynced := func(q *situation) { q.batch.unsynced = true }
 	catalog := func(q *situation) { q.catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
@@ -186,7 +186,7 @@ func TestDecide(t *testing.T) {
 		q := &situation{
 			carrier: c.carrier, statement: described(c.sql), reads: func(s *statement) bool { return s.class == isRead },
 			mode: ModeFenced, version: c.version, unfenced: fencing.UnfencedRefusal("u"),
-			status: &st, announced: 5, txn: &txn, batch: batchState{fresh: true},
+			status: &st, announced: 5, txn: &txn,
 		}
 		if c.but != nil {
 			c.but(q)

@@ -9,8 +9,10 @@
 //   - statement.go and package sqltext say what the message may run;
 //   - decide.go says what goes in front of it: nothing, the check, read-only mode, a
 //     refusal, the registration of the backend. It is the only place that decides;
-//   - inject.go (extended messages), query.go (a Query of one statement) and text.go (a
-//     Query of several, and the fast path) turn that into bytes;
+//   - inject.go is the only place that carries the decision out. It asks the statement's
+//     carrier how: inject_message.go for an extended message, inject_query.go for a Query
+//     of one statement, inject_text.go for a Query of several, inject_call.go for a fast
+//     path call;
 //   - package gate lets the message pass for a reason, and knows the transaction.
 //
 // A decision that needs something from outside ends FromClient with a Need.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -20,19 +19,19 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		return false, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
 	}
 	if pe.Fatal() {
-		m.events = append(m.events, Event{Kind: EventEnded, Err: pe, Message: bytes.Clone(msg)})
+		m.down.happens(Event{Kind: EventEnded, Err: pe, Message: bytes.Clone(msg)})
 		return true, nil
 	}
 	e := m.front()
 	skipping := gate.Skipping
-	for e != nil && e.maybe && !(e.malformed && pe.Code == protocolViolation) && !m.txn.Skips() {
+	for e != nil && e.maybe() && !(e.malformed && pe.Code == protocolViolation) && !m.txn.Skips() {
 		m.skip(e)
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
-	if m.copying && ofCopyRead(pe) && pe.Code == "57014" {
+	if m.copy.under() && ofCopyRead(pe) && pe.Code == "57014" {
 		m.copyDone() // it was read up to the client's CopyFail
 		e, skipping = m.front(), gate.PerhapsSkipping
-	} else if m.copying && ofCopyData(pe.Where) {
+	} else if m.copy.under() && ofCopyData(pe.Where) {
 		m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
@@ -42,10 +41,10 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	if m.unknownCheck(e, pe) {
 		return true, nil
 	}
-	m.erred = true
-	if e.commits {
-		m.events = append(m.events, Event{Kind: EventEnded, Err: pe, Message: asFatal(msg)})
-		m.over = true
+	m.down.failed = true
+	if e.origin == ownCommit {
+		m.down.happens(Event{Kind: EventEnded, Err: pe, Message: asFatal(msg)})
+		m.down.phase.mute()
 		return true, nil
 	}
 	out, drop := m.intruded(pe, msg)
@@ -53,7 +52,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		out, drop = m.errorFor(e, pe, msg)
 	}
 	p.Insert(out)
-	m.copyIn, m.copying = false, false
+	m.copy.end()
 	m.fail(e, skipping)
 	return drop, nil
 }
@@ -104,10 +103,10 @@ func asFatal(msg []byte) []byte {
 // fail follows what the server skips after an error that answers e.
 func (m *Machine) fail(e *reply, skipping gate.Answered) {
 	if e.kind == query || e.kind == function || e.kind == syncing {
-		return // ReadyForQuery follows, and everything behind runs
+		return // ReadyForQuery follows, and everything after that runs
 	}
 	m.txn.Answer(skipping, false)
-	m.heldBack = m.heldBack[:0]
+	m.down.heldBack = m.down.heldBack[:0]
 	for {
 		e := m.pendingReplies.front()
 		if e == nil || e.kind == syncing {
@@ -119,10 +118,10 @@ func (m *Machine) fail(e *reply, skipping gate.Answered) {
 
 // skip takes out the entry in front, whose message the server has skipped.
 func (m *Machine) skip(e *reply) {
-	if e.kind == parse && e.stmt != nil && !e.ours {
-		m.lose(e.stmt)
+	if e.kind == parse && e.stmt != nil && !e.own() {
+		m.names.lose(e.stmt)
 	}
-	if e.kind == parse && e.ours && e.check != refusal && !e.restated {
+	if e.kind == parse && e.own() && e.check != refusal && e.origin != ownRestated {
 		m.checks.rename()
 	}
 	m.pendingReplies.pop()
@@ -132,11 +131,11 @@ func (m *Machine) skip(e *reply) {
 // itself (drop is false) or out in its place.
 func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byte, drop bool) {
 	g, refuse := e.check, e.refuse
-	if e.ahead || e.ours && e.kind == syncing { // a timeout may come between messages, and is raised at the next
+	if e.origin == ownAhead || e.own() && e.kind == syncing { // a timeout may come between messages, and is raised at the next
 		return nil, true
 	}
 	if e.kind == query {
-		ins, ok := e.insertionAt(e.done)
+		ins, ok := e.insertionAt(e.sql.done)
 		if g = noCheck; ok {
 			g, refuse = ins.check, ins.refuse
 		}
@@ -144,7 +143,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 	switch {
 	case g == noCheck && pe.Code == "25006" && m.txn.ServerCoverage() == gate.ReadOnly:
 		return m.readOnlyError(e), true
-	case g == noCheck && e.prefix == 0 && len(e.inserts) == 0:
+	case g == noCheck && !e.sql.edited():
 		return nil, false
 	case g == noCheck:
 		return m.shifted(e, msg), true
@@ -152,12 +151,10 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 		if refuse != needsBlockRefusal { // Postgres would refuse it as well
 			m.refused(e, refuse, m.findingOf(refuse.Detail))
 		}
-		at := len(m.down)
-		m.down = AppendRefusal(m.down, "ERROR", refuse)
-		return m.down[at:], true
-	case g == refusal && refuse == fencing.TwoPhaseRefusal && !theirs(pe):
+		return m.down.refusal(refuse), true
+	case g == refusal && refuse == fencing.TwoPhaseRefusal && !ofClient(pe):
 		return nil, false // why Postgres would not have prepared that transaction: a constraint, a temporary table
-	case e.kind == query && e.done == 0 && !ofCheck(e, pe):
+	case e.kind == query && e.sql.done == 0 && !ofCheck(e, pe):
 		return m.shifted(e, msg), true
 	default:
 		return m.checkError(e, pe, msg), true
@@ -169,10 +166,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 // it, and what it finds there is the client's.
 func ofCheck(e *reply, pe wire.ServerError) bool {
 	if pe.Position > 0 {
-		first := insertion{n: e.prefix}
-		if e.prefix == 0 {
-			first = e.inserts[0]
-		}
+		first := e.sql.first()
 		return first.at < pe.Position && pe.Position <= first.at+first.n
 	}
 	switch pe.File {
@@ -190,14 +184,12 @@ func ofCheck(e *reply, pe wire.ServerError) bool {
 // shifted puts the position of an error or notice in a Query back to where it is in the
 // client's text.
 func (m *Machine) shifted(e *reply, msg []byte) []byte {
-	at := len(m.down)
-	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		if field != 'P' {
 			return v, true
 		}
-		return e.position(v), true
+		return e.sql.position(v), true
 	})
-	return m.down[at:]
 }
 
 // maxEditedNotice bounds the notices whose positions are put back: those of the
@@ -205,18 +197,18 @@ func (m *Machine) shifted(e *reply, msg []byte) []byte {
 const maxEditedNotice = 8 << 10
 
 // editsNotice reports whether f is a notice that may point into a Query's text
-// with statements of ours in it.
+// with statements of Fencepost's in it.
 func (m *Machine) editsNotice(f wire.Frame) bool {
 	if f.Type != 'N' || f.Size > maxEditedNotice {
 		return false
 	}
 	e := m.front()
-	return e != nil && e.kind == query && (e.prefix > 0 || len(e.inserts) > 0)
+	return e != nil && e.kind == query && e.sql.edited()
 }
 
 // notice puts the position of a notice back to where it is in the client's text.
 func (m *Machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool) {
-	if e := m.front(); e != nil && e.restated {
+	if e := m.front(); e != nil && e.origin == ownRestated {
 		return true // of a text of the client's that is prepared again: it had it at its Parse
 	}
 	if !m.editsNotice(f) {
@@ -226,68 +218,45 @@ func (m *Machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool)
 	return true
 }
 
-// position maps a position in the text that was sent to the client's text.
-func (e *reply) position(v []byte) []byte {
-	if e.prefix > 0 {
-		return wire.ShiftPosition(v, e.prefix)
-	}
-	pos, err := strconv.Atoi(string(v))
-	if err != nil {
-		return v
-	}
-	p := pos - 1
-	sum := 0
-	for _, x := range e.inserts {
-		if p >= x.at+sum {
-			sum += x.n
-		}
-	}
-	return wire.ShiftPosition(v, sum)
-}
-
 func (m *Machine) readOnlyError(e *reply) []byte {
-	r := m.unfencedBy
-	if m.mode == ModeFenced {
-		st := m.status()
-		r = fencing.ReadOnlyRefusal(m.checks.resource, m.checks.worker, m.checks.incarnation, st)
+	r := m.config.Unfenced
+	if m.config.Mode == ModeFenced {
+		st := m.config.Status()
+		r = fencing.ReadOnlyRefusal(m.config.Resource, m.config.Worker, m.config.Incarnation, st)
 		if st.CanWrite() {
 			m.epochs.expect(st.Epoch)
 		}
 	}
 	m.refused(e, r, m.finding())
-	at := len(m.down)
-	m.down = AppendRefusal(m.down, "ERROR", r)
-	return m.down[at:]
+	return m.down.refusal(r)
 }
 
 // checkError turns an error of a check into what the client sees.
 func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
-	at := len(m.down)
 	severity := ""
 	switch {
 	case pe.Code == fencing.StateSuperseded:
-		severity, m.over = "FATAL", true
-		m.events = append(m.events, Event{Kind: EventSuperseded})
+		severity = "FATAL"
+		m.down.phase.mute()
+		m.down.happens(Event{Kind: EventSuperseded})
 	case pe.Code == fencing.StateStartOver:
 		m.epochs.expect(e.announced)
 	case strings.HasPrefix(pe.Code, "ZF"):
-	case theirs(pe):
+	case ofClient(pe):
 		// The client's own timeout, cancel, deadlock or failed transaction; or a snapshot
 		// older than the grant, which the check found.
 		if found, ok := fencing.DecodeFinding(pe.Detail); ok {
 			m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}, found)
 		}
-		m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
-		return m.down[at:]
+		return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
 	default:
 		m.checks.rename()
 		r := fencing.UncheckedRefusal(pe.Code, pe.Message)
 		m.refused(e, r, m.finding())
-		m.down = AppendRefusal(m.down, "ERROR", r)
-		return m.down[at:]
+		return m.down.refusal(r)
 	}
 	m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}, m.findingOf(pe.Detail))
-	m.down = wire.EditError(m.down, msg, func(field byte, v []byte) ([]byte, bool) {
+	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		switch {
 		case severity != "" && (field == 'S' || field == 'V'):
 			return []byte(severity), true
@@ -297,14 +266,13 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 			return v, field != 'W' && field != 'P'
 		}
 	})
-	return m.down[at:]
 }
 
-// theirs reports whether an error that hit the check is the client's own: it
+// ofClient reports whether an error that hit the check is the client's own: it
 // would have met the client's statement as well.
-func theirs(pe wire.ServerError) bool {
+func ofClient(pe wire.ServerError) bool {
 	switch pe.Code {
-	case "XX000": // 18, behind a Query in a batch that had executed something
+	case "XX000": // 18, after a Query in a batch that had executed something
 		return strings.HasPrefix(pe.Message, "StartTransactionCommand: unexpected state")
 	case "57014", "55P03", "40P01", "40001", "25P02", "53200", "53300", "57P01", "57P02", "57P03":
 		return true

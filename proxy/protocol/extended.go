@@ -15,11 +15,11 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	}
 	m.beginBatch()
 	s := m.newStatement(sql)
-	if _, harmless := m.txn.Harmless(&s.info, m.version); s.known && harmless && declaresTypes(types) {
+	if _, harmless := m.txn.Harmless(&s.info, m.config.Version); s.known && harmless && declaresTypes(types) {
 		// Its Bind makes values of those types, which may run a user's code.
 		s.known = false
 	}
-	if (m.provenReads || !m.version.KeepsReadOnly()) && !namesUserType(types) {
+	if (m.config.ProvenReads || !m.config.Version.KeepsReadOnly()) && !namesUserType(types) {
 		s.provable = m.provableText(s, sql)
 	}
 	if m.wantsFresh(s) {
@@ -30,50 +30,40 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	// Even a Parse that fails drops the unnamed statement. Where nobody knows yet
 	// whether the transaction has failed, and the check would with it, that comes
 	// first.
-	m.reparses = len(name) == 0 && m.txn.Uncertain()
-	r, need := m.injectExtended(prepared, s, p)
-	m.reparses = false
+	reparses := len(name) == 0 && m.txn.Uncertain()
+	r, need := m.injectMessage(prepared, s, reparses, p)
 	if need != NeedNothing {
 		return need
 	}
-	m.snapshots = m.snapshots || s.snapshot
-	m.define(name, s)
-	m.push(parse, false).stmt = s
-	s.sends = m.sends
+	m.batch.snapshot = m.batch.snapshot || s.snapshot
+	m.names.define(name, s)
+	m.push(parse, fromClient).stmt = s
+	s.pushed = m.pendingReplies.pushed
 	m.pendingReplies.texts += len(s.text)
-	m.open = true
+	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing
 }
 
-// wantsFresh reports whether s would notice a check of ours that was executed in
-// this batch, before the client has executed or bound anything.
+// wantsFresh reports whether s would notice a check that was executed in this batch,
+// before the client has executed or bound anything.
 func (m *Machine) wantsFresh(s *statement) bool {
-	return m.ours && !m.ran && m.txn.State() != gate.InBlock && m.notices(s) && !m.portals.boundIn(m.batch)
+	return m.batch.onlyChecked() && m.txn.State() != gate.InBlock && m.notices(s) && !m.names.portals.boundIn(m.batch.id)
 }
 
-// notices reports whether Postgres may do otherwise with s behind an executed
-// statement than in front of all.
+// notices reports whether Postgres may treat s differently after an executed statement
+// than where nothing precedes it.
 func (m *Machine) notices(s *statement) bool {
 	switch {
 	case !s.known, s.info.Kind == sqltext.NonTransactional, discardsAll(&s.info):
 		return true
 	default:
-		return s.info.Isolation && !m.snapshots || m.version.ExecuteOpensBlock() && s.requiresBlock()
+		return s.info.Isolation && !m.batch.snapshot || m.config.Version.ExecuteOpensBlock() && s.requiresBlock()
 	}
 }
 
 // named returns what the proxy knows of a prepared statement.
-func (m *Machine) named(name []byte) *statement {
-	s := m.unnamed
-	if len(name) > 0 {
-		s = m.stmts.get(wire.CutName(name))
-	}
-	if s == nil || s.lost || !s.confirmed && s.batch != m.batch {
-		return unknownStatement
-	}
-	return s
-}
+func (m *Machine) named(name []byte) *statement { return m.names.statement(name, m.batch.id) }
 
 func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Need {
 	portal, name, ok := bindNames(body)
@@ -87,7 +77,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 			return need
 		}
 	}
-	again := m.restates(s, name) // a Sync of ours counts: it runs deferred triggers
+	again := m.restates(s, name) // a Sync of Fencepost's counts: it runs deferred triggers
 	if again && !(more == 0 && hasNoParameters(rest) && m.restatable(s)) {
 		s, again = unknownStatement, false
 		if m.wantsFresh(s) {
@@ -96,21 +86,18 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 			}
 		}
 	}
-	r, need := m.injectExtended(prepared, s, p)
+	r, need := m.injectMessage(prepared, s, false, p)
 	if need != NeedNothing {
 		return need
 	}
-	m.snapshots = m.snapshots || s.snapshot || s == unknownStatement
-	if s == unknownStatement && len(name) == 0 { // it may be the one that a Parse not yet answered made
-		m.stmts.hidden = m.stmts.hidden || m.unnamed.freesNames()
-	}
-	m.portals.set(portal, binding{s, m.batch, m.epochs.number})
+	m.batch.snapshot = m.batch.snapshot || s.snapshot || s == unknownStatement
+	m.names.bind(portal, name, binding{s, m.batch.id, m.epochs.number})
 	if again {
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)
 		return NeedNothing
 	}
-	m.push(bind, false)
-	m.open = true
+	m.push(bind, fromClient)
+	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, more, r)
 	return NeedNothing
 }
@@ -126,7 +113,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 			s, again = unknownStatement, false
 		}
 		var need Need
-		if r, need = m.injectExtended(prepared, s, p); need != NeedNothing {
+		if r, need = m.injectMessage(prepared, s, false, p); need != NeedNothing {
 			return need
 		}
 		if again {
@@ -134,8 +121,8 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 			return NeedNothing
 		}
 	}
-	m.push(describe, false)
-	m.open = true
+	m.push(describe, fromClient)
+	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing
 }
@@ -146,24 +133,28 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		return m.unreadable(execute, 'E', n, avail, p)
 	}
 	m.beginBatch()
-	bound := m.portals.get(portal)
+	bound := m.names.portals.get(portal)
 	s := bound.stmt
 	if s == nil {
 		s = cursorStatement
 	}
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
-	sure := bound.batch == m.batch && bound.stmt != nil && !opaque(portal)
-	r, need := m.injectExtended(executed, s, p)
+	sure := bound.batch == m.batch.id && bound.stmt != nil && !opaque(portal)
+	r, need := m.injectMessage(executed, s, false, p)
 	if need != NeedNothing {
 		return need
 	}
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}
-	e := m.push(execute, false)
-	e.stmt, m.data = s, false
-	m.open, m.ran, m.unsynced = true, m.ran || !s.empty, m.unsynced || !s.empty
+	e := m.push(execute, fromClient)
+	e.stmt, m.copy.data = s, false
+	if s.empty {
+		m.batch.sent()
+	} else {
+		m.batch.ran()
+	}
 	if sure {
 		m.announceBy(e, s)
 	}
@@ -182,17 +173,19 @@ var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
 
 func (m *Machine) closeMessage(body []byte) {
 	skipped := m.txn.Skips() && !m.pendingReplies.certain() // as it seems by the words of an error
-	m.push(closing, false).maybe = skipped
-	m.open = true
+	if e := m.push(closing, fromClient); skipped {
+		e.certainty = perhaps
+	}
+	m.batch.sent()
 	if len(body) < 2 {
 		return
 	}
 	name, _, _ := wire.CString(body[1:])
 	switch {
 	case body[0] == 'P':
-		m.portals.remove(name)
+		m.names.portals.remove(name)
 	case len(name) == 0:
-		m.unnamed = unknownStatement
+		m.names.unnamed = unknownStatement
 	default:
 		m.freed(string(wire.CutName(name)))
 	}

@@ -16,7 +16,7 @@ func (m *Machine) executed(s *statement) {
 		m.txn.Send(gate.BeginBlock, false)
 	}
 	if s.ends() && !s.info.Chain {
-		m.ran, m.ours = false, false // what was executed ended with it
+		m.batch.committed()
 	}
 	m.followEnd(s)
 	m.forget(s)
@@ -38,10 +38,10 @@ func (s *statement) ends() bool {
 }
 
 // forget follows DISCARD and DEALLOCATE: the server's prepared statements may
-// be gone, ours among them, and their names given to others.
+// be gone, Fencepost's among them, and their names given to others.
 func (m *Machine) forget(s *statement) {
 	switch {
-	case s == unknownStatement && !m.stmts.mayFree():
+	case s == unknownStatement && !m.names.statements.mayFree():
 		return // prepared by SQL, so it frees no names
 	case s == unknownStatement:
 		m.forgetAll()
@@ -50,10 +50,10 @@ func (m *Machine) forget(s *statement) {
 	case (s.info.Prepares || s.info.Kind == sqltext.Deallocate) && opaque(bytesOf(s.info.Name)):
 		m.forgetAll() // the server may have cut it to any other name
 	case s.info.Prepares:
-		m.stmts.doubt(s.info.Name)
+		m.names.statements.doubt(s.info.Name)
 	case s.info.Kind == sqltext.Deallocate && s.info.Name != "":
 		m.freed(s.info.Name)
-	case frees(&s.info), s.info.Kind == sqltext.ByMessage && m.stmts.mayFree():
+	case frees(&s.info), s.info.Kind == sqltext.ByMessage && m.names.statements.mayFree():
 		m.forgetAll()
 	}
 }
@@ -71,16 +71,15 @@ func (m *Machine) mayForget(s *statement) {
 }
 
 func (m *Machine) forgetAll() {
-	m.stmts.forget()
+	m.names.statements.forget()
 	m.checks.rename()
 }
 
 // freed forgets a prepared statement that is gone from the server.
 func (m *Machine) freed(name string) {
-	m.stmts.free(name)
-	if name == m.checks.checkName || name == m.checks.frontName || name == m.checks.readName {
-		m.checks.rename()
-		m.checks.replaced = m.checks.replaced[:0] // the names are the client's now
+	m.names.statements.free(name)
+	if m.checks.named(name) {
+		m.checks.gone()
 	}
 }
 

@@ -77,7 +77,7 @@ func pumpUp(t *testing.T, m *Machine, data []byte, chunk int) (out []byte) {
 			case need == NeedRegister:
 				m.Registered(nil)
 			case need == NeedAnalysis:
-				m.Analyzed(m.cache.Analyze(m.WantedAnalysis()))
+				m.Analyzed(m.config.Cache.Analyze(m.WantedAnalysis()))
 			default:
 				m.Asked(need)
 			}

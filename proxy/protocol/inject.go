@@ -1,101 +1,69 @@
 package protocol
 
 import (
-	"strconv"
-
-	"github.com/fencepost/fencepost/proxy/wire"
-
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
-// injectExtended puts what s needs in front of an extended message that may run
-// it, and returns the reason for which that message passes.
-func (m *Machine) injectExtended(c carrier, s *statement, p *gate.Plan) (gate.Reason, Need) {
-	d := m.decide(c, s)
+// injector puts something of Fencepost's in front of a client's statement, in the way
+// that suits the statement's carrier. It is good for one statement.
+type injector interface {
+	// check puts a check there: that of the epoch, or read-only mode.
+	check(g injectedCheck)
+	// put puts the statement sql there. g says what it does for the transaction.
+	put(sql string, g injectedCheck)
+	// refuse puts there what fails in the statement's place.
+	refuse(r *fencing.Refusal)
+}
+
+// injectors are those in use, one for each frequent carrier, so that none is allocated
+// for a message.
+type injectors struct {
+	message messageInjector
+	query   queryInjector
+}
+
+// inject puts what was decided of s in front of it, and returns the reason for which s
+// then passes. There must be no need left.
+func (m *Machine) inject(d decision, s *statement, by injector) gate.Reason {
 	switch d.action {
-	case needsMoreFor:
-		return gate.Reason{}, d.need
 	case forward:
-		return d.reason, NeedNothing
+		return d.reason
 	case answerFirst:
-		m.setExtended(s, p)
-		return d.reason, NeedNothing
+		by.put(m.setSQL(s.info.Name), noCheck)
+		return d.reason
 	case checkFirst:
-		m.runCheck(fullCheck, s, p)
-		m.txn.Send(gate.RunCheck, false)
+		by.check(fullCheck)
+		return m.coverageBy(fullCheck)
 	case readFirst:
-		m.runCheck(readOnly, s, p)
-		m.txn.Send(gate.SetReadOnly, false)
+		by.check(readOnly)
+		return m.coverageBy(readOnly)
 	case lapsedFirst:
-		m.runOnce(m.lapsedSQL(), fullCheck, s, p)
-		m.txn.Send(gate.RunCheck, false)
+		by.put(m.lapsedSQL(), fullCheck)
+		return m.coverageBy(fullCheck)
 	case refuseFirst:
-		m.refuseExtended(d.refusal, s, p)
+		by.refuse(d.refusal)
+		return m.coverageBy(refusal)
+	default:
+		panic("protocol: a statement is sent before it is decided")
+	}
+}
+
+// coverageBy says that a check of Fencepost's, or a refusal, stands in front of what
+// follows, and returns the reason for which that passes.
+func (m *Machine) coverageBy(g injectedCheck) gate.Reason {
+	if g == readOnly {
+		m.txn.Send(gate.SetReadOnly, false)
+	} else {
+		m.txn.Send(gate.RunCheck, false)
 	}
 	r, _ := m.txn.Covered()
-	return r, NeedNothing
-}
-
-// refuseExtended fails in front of an extended message, which the server then
-// skips.
-func (m *Machine) refuseExtended(r *fencing.Refusal, s *statement, p *gate.Plan) {
-	if m.endsBlock(r, s) {
-		m.endBlock(r, s, p)
-	} else {
-		at := len(m.scratch)
-		m.scratch = wire.AppendParse(m.scratch, m.checks.portal, raiseSQL)
-		p.Own(m.scratch[at:])
-		e := m.push(parse, true)
-		e.check, e.refuse, e.stmt = refusal, r, s
-	}
-	m.open, m.ours = true, true
-	m.txn.Send(gate.RunCheck, false)
-}
-
-// runCheck runs a prepared check by extended messages.
-func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
-	m.checks.build(m.epochs.inHand.announced, m.held())
-	if m.reparses {
-		at := len(m.scratch)
-		m.scratch = wire.AppendCloseStatement(m.scratch, "")
-		p.Own(m.scratch[at:])
-		m.push(closing, true)
-	}
-	if !m.checks.prepared {
-		m.prepare(false, p)
-		m.checks.build(m.epochs.inHand.announced, m.held())
-	}
-	if !m.checks.usable(m.batch) {
-		m.runOnce(m.checks.inline(g), g, s, p)
-		return
-	}
-	p.Own(m.checks.run(g, m.inFront()))
-	e := m.push(run, true)
-	e.check, e.stmt, e.announced, e.first = g, s, m.checks.held, m.retry.first()
-	m.open, m.ours = true, true
+	return r
 }
 
 // inFront reports that nothing can stand in front of the next message: it begins
 // a transaction, with the session at rest.
 func (m *Machine) inFront() bool { return m.txn.State() == gate.AtRest }
-
-// runOnce prepares, runs and forgets a text of ours. One that failed was not
-// forgotten: the server skipped what stood behind it.
-func (m *Machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Plan) {
-	at, name := len(m.scratch), m.checks.ownName()
-	m.scratch = wire.AppendCloseStatement(m.scratch, name)
-	m.scratch = wire.AppendParse(m.scratch, name, sql)
-	m.scratch = wire.AppendRun(m.scratch, name, name)
-	m.scratch = wire.AppendCloseStatement(m.scratch, name)
-	p.Own(m.scratch[at:])
-	for _, k := range []kind{closing, parse, run, closing} {
-		e := m.push(k, true)
-		e.check, e.stmt, e.announced = g, s, m.checks.held
-	}
-	m.open, m.ours = true, true
-}
 
 // held is the epoch that the candidacy holds now. For a message that the registry has
 // refused it is the one that was refused, so that the check which says why to the
@@ -113,82 +81,5 @@ func (m *Machine) held() fencing.Epoch {
 // lapsedSQL refuses a worker whose lease is not confirmed, though it still has
 // the latest epoch.
 func (m *Machine) lapsedSQL() string {
-	return fencing.RefuseSQL(m.checks.fence, m.checks.worker, m.checks.incarnation, m.epochs.inHand.announced, m.inHand.status.Epoch, true)
-}
-
-// prepare prepares the checks on the server, in the batch at hand. ahead says
-// that it is one of our own.
-func (m *Machine) prepare(ahead bool, p *gate.Plan) {
-	at := len(m.scratch)
-	m.scratch = m.checks.appendPrepare(m.scratch, m.batch, ahead, m.push)
-	p.Own(m.scratch[at:])
-	m.open, m.ours = true, true
-}
-
-// closeChecks closes the checks in front of what lists prepared statements. They
-// are prepared again for the next transaction.
-func (m *Machine) closeChecks(p *gate.Plan) {
-	if !m.checks.sent() {
-		return
-	}
-	at := len(m.scratch)
-	m.scratch = m.checks.appendClose(m.scratch, m.push)
-	p.Own(m.scratch[at:])
-	m.checks.build(m.epochs.inHand.announced, m.held())
-}
-
-// setExtended sets the value that s shows.
-func (m *Machine) setExtended(s *statement, p *gate.Plan) {
-	m.runOnce(m.setSQL(s.info.Name), noCheck, s, p)
-}
-
-// setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
-// takes no snapshot, so it may stand in front of anything.
-func (m *Machine) setSQL(name string) string {
-	var v string
-	st := m.inHand.status
-	switch name {
-	case "role":
-		v = shownRole(st)
-	case "epoch":
-		v = strconv.FormatInt(int64(shownEpoch(st)), 10)
-	case "worker":
-		v = m.checks.worker
-	case "resource":
-		v = m.checks.resource
-	default:
-		return "SELECT 1" // not ours: the server says what it thinks of it
-	}
-	return "SET fencepost." + name + " TO " + fencing.Literal(v)
-}
-
-// shownRole is what a worker is told of st.
-func shownRole(st *fencing.Status) string {
-	if st.Role == fencing.Leader && !st.CanWrite() {
-		return fencing.Follower.String()
-	}
-	return st.Role.String()
-}
-
-// shownEpoch is the epoch under which a worker that knows st may write.
-func shownEpoch(st *fencing.Status) fencing.Epoch {
-	if st.CanWrite() {
-		return st.Epoch
-	}
-	return 0
-}
-
-// announceBy marks a reply that tells the client an epoch.
-func (m *Machine) announceBy(e *reply, s *statement) {
-	if m.mode != ModeFenced || !s.known {
-		return
-	}
-	switch {
-	case s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch"):
-		e.announces, e.announced = true, shownEpoch(m.inHand.status)
-	case s.info.Kind == sqltext.SetFence && s.info.Name == "epoch":
-		if n, err := strconv.ParseInt(s.info.Value, 10, 64); err == nil && n >= 0 {
-			e.announces, e.announced = true, fencing.Epoch(n)
-		}
-	}
+	return fencing.RefuseSQL(m.config.Fence, m.config.Worker, m.config.Incarnation, m.epochs.inHand.announced, m.inHand.status.Epoch, true)
 }

@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -41,78 +40,35 @@ const (
 // end: bytes of either side go in, a plan of what to send on comes out. It does
 // no I/O, reads no clock and knows no goroutine; its owner guards it by a lock.
 //
-// Every message sent to the server has an entry in owed, in order, the
-// client's and ours alike, so each reply is known to be the client's or ours.
-// A reply that cannot answer the entry in front ends the session.
+// Every message that was sent to the server and is owed a reply has an entry in
+// pendingReplies, in order, whether it was the client's or Fencepost's own, so each
+// reply is known to be the one's or the other's. A reply that cannot answer the entry
+// in front ends the session.
 type Machine struct {
-	mode     Mode
-	version  gate.Version
-	status   func() *fencing.Status
-	cache    *sqltext.Cache
-	settings sqltext.Settings
-	// settingsSeen counts the changes of what settings are made of.
-	settingsSeen uint64
-	checks       checks
-	unfencedBy   *fencing.Refusal // what a write gets in ModeReadOnly
-	// catalog returns what is known of the database's names now, or nil. It is
-	// nil without a resource.
-	catalog func() *fencing.Catalog
-	// provenReads: a leader's transaction of nothing but proven reads goes
-	// unchecked.
-	provenReads bool
-
-	reads func(*statement) bool // read, made once
+	config   Config
+	settings settings
+	checks   checks
+	reads    func(*statement) bool // read, made once
 
 	pendingReplies replyQueue
 
 	// The client's side: what was sent to the server.
 
-	gate           gate.Gate
-	txn            gate.Txn
-	skipUp         int  // bytes left of a body that is being passed on
-	dropUp         bool // or dropped: a fast path call that is refused
-	mute           bool // nothing more goes to the server, which ends the connection
-	wants          int  // with NeedMore: how long the message is
-	partial        bool // bytes of an incomplete message are left in the shell's buffer
-	batch          uint64
-	open           bool // extended messages were sent since the last Sync
-	skippingToSync bool // and a Query after them: a failed one makes the server skip up to a Sync
-	ours           bool // some of them ours
-	ran            bool // the client executed something in this batch
-	// sends counts the messages that were sent and are owed a reply, the client's and
-	// ours, but for Close, which runs nothing.
-	sends    uint64
-	unsynced bool // and no Sync has come since, whatever else
-	// snapshots: the client has parsed or bound a query in this batch.
-	snapshots    bool
-	reparses     bool // a Parse of the unnamed statement is in hand, in who knows what transaction
+	up           upstream
+	gate         gate.Gate
+	txn          gate.Txn
+	batch        batch
 	retry        retry
-	stmts        statements
-	portals      portals
-	unnamed      *statement
-	leftovers    bool      // the server has the unnamed statement and portal of a Query that went as messages
-	one          statement // of the Query in hand
+	injectors    injectors
 	inHand       inHand
-	copyIn       bool // the server is reading COPY data
-	data         bool // the client has sent some, since it last executed something
+	names        names
+	copy         copyState
 	epochs       announced
 	registration gate.Registration // in the registry
 	scratch      []byte
 
 	// The server's side: what it answered.
-
-	skipDown int
-	dropDown bool
-	copying  bool  // a COPY from the client has begun and not ended
-	executes bool  // by an Execute
-	broken   error // what the client did cannot be followed: the session ends
-	intruder byte  // the type of the client's message that has no place in it
-	over     bool  // the client was told FATAL by the check: the session ends
-	erred    bool  // the server has said ERROR since the last ReadyForQuery
-	reported *fencing.Status
-	events   []Event
-	down     []byte // scratch for what is sent to the client
-	heldBack []byte // a RowDescription that waits for what comes after it
+	down downstream
 }
 
 // inHand is what is known of the message in hand, and what was done for it.
@@ -124,6 +80,7 @@ type inHand struct {
 	flush     bool // the registration that it needs must be durable
 	refreshed bool // the catalog was read again
 	waiting   bool // with NeedRoom: until no reply is pending
+	dropped   bool // nothing of the message is sent
 }
 
 // Event is something the shell does after a plan was made.
@@ -163,22 +120,19 @@ func (m *Machine) beginBatch() {
 	if !m.txn.Send(gate.Starts, !m.pendingReplies.empty()) {
 		return
 	}
-	m.skippingToSync = false
-	if m.txn.IsOutside() {
+	outside := m.txn.IsOutside()
+	m.batch.rests(outside)
+	if outside {
 		m.epochs.begins()
-		m.unsynced = false
 		m.retry.rest()
-		m.portals.clear() // they ended with their transaction
+		m.names.portals.clear() // they ended with their transaction
 	}
 }
 
 // push notes that a message goes to the server, and what it is owed.
-func (m *Machine) push(k kind, ours bool) *reply {
+func (m *Machine) push(k kind, from origin) *reply {
 	m.txn.Send(gate.Message, false)
-	if k != closing {
-		m.sends++
-	}
-	e := m.pendingReplies.push(k, ours)
+	e := m.pendingReplies.push(k, from)
 	e.after = m.epochs.inHand
 	return e
 }
@@ -187,9 +141,7 @@ func (m *Machine) push(k kind, ours bool) *reply {
 // Query only ReadyForQuery says what holds.
 func (m *Machine) endBatch() {
 	m.txn.Send(gate.EndBatch, false)
-	m.skippingToSync = m.skippingToSync || m.open
-	m.open, m.ours, m.ran, m.snapshots = false, false, false, false
-	m.batch++
+	m.batch.end()
 }
 
 // settled forgets what was done for the message in hand.

@@ -34,7 +34,8 @@ const portalNames = 4
 
 // executed are the names of the phrases' EXECUTE. None is given to a statement that
 // ends a transaction: the judge takes an EXECUTE of it for the end, which for the
-// server comes only at the end of the text.
+// server comes only at the end of the text. Nor is one given to an EXECUTE, which could
+// run itself without end.
 var executed = []string{"x", "s"}
 
 // odd are messages that no client should send.
@@ -110,7 +111,7 @@ func (p *program) message(op byte) []byte {
 		return wiretest.Run(p.phrase())
 	case opParse:
 		name, text := p.name(), p.phrase()
-		if s := statementOf(text); s.isTransaction() && slices.Contains(executed, name) {
+		if s := statementOf(text); (s.isTransaction() || strings.HasPrefix(text, "execute ")) && slices.Contains(executed, name) {
 			name = "c"
 		}
 		return wiretest.Parse(name, text)

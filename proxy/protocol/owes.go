@@ -4,11 +4,11 @@ package protocol
 // not while it waits for the client: for COPY data, for the rest of a message,
 // or for the Sync or Flush without which it need not send what it has answered.
 func (m *Machine) Owes() bool {
-	if m.copyIn {
+	if m.copy.reading() {
 		return false
 	}
 	asked := m.pendingReplies.asked
-	if whole := m.skipUp == 0 || m.pendingReplies.call < m.pendingReplies.len(); whole {
+	if whole := !m.up.body.inside() || m.pendingReplies.call < m.pendingReplies.len(); whole {
 		asked = max(asked, m.pendingReplies.call)
 	}
 	return m.pendingReplies.certainIn(asked)

@@ -11,11 +11,11 @@ import (
 // harmless now, else nil. A text that plainly writes is spared the grammar. A prepared statement must be proven when it is parsed and when it is used:
 // what its names meant then is in the server's plan.
 func (m *Machine) provableText(s *statement, sql []byte) *sqltext.Statement {
-	if m.catalog == nil || s.info.Modifies || m.unsettled(sql) {
+	if m.config.Catalog == nil || s.info.Modifies || m.unsettled(sql) {
 		return nil
 	}
 	t := m.analyze(sql)
-	if ok, _ := sqltext.ProvenText(m.catalog(), t); !ok {
+	if ok, _ := sqltext.ProvenText(m.config.Catalog(), t); !ok {
 		return nil
 	}
 	return &t.Statements[0]
@@ -26,22 +26,22 @@ func (m *Machine) provableText(s *statement, sql []byte) *sqltext.Statement {
 // check, which costs less than parsing a text that does not come again.
 func (m *Machine) proofPays(text []byte) bool {
 	if m.held() == 0 || m.epochs.inHand.announced == 0 {
-		return !m.version.KeepsReadOnly()
+		return !m.config.Version.KeepsReadOnly()
 	}
-	return m.provenReads && len(text) <= inlineText && m.cache.Recurs(text)
+	return m.config.ProvenReads && len(text) <= inlineText && m.config.Cache.Recurs(text)
 }
 
 // hintUnproven says what else stands against a read of one who does not lead:
 // that it is not proven. hint is what the server gave.
 func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
-	text := e.text
+	text := e.sql.audit
 	if e.stmt != nil {
 		text = []byte(e.stmt.text)
 	}
-	if m.version.KeepsReadOnly() || m.catalog == nil || len(text) == 0 || len(text) >= maxAuditText {
+	if m.config.Version.KeepsReadOnly() || m.config.Catalog == nil || len(text) == 0 || len(text) >= maxAuditText {
 		return hint
 	}
-	c, t := m.catalog(), m.analyzeAs(text, m.settings)
+	c, t := m.config.Catalog(), m.analyzeAs(text, m.settings.current)
 	for i := range t.Statements {
 		if !t.Statements[i].Read {
 			return hint
@@ -53,7 +53,7 @@ func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
 	return hint
 }
 
-// namesUserType reports whether the parameter types of a Parse, behind its
+// namesUserType reports whether the parameter types of a Parse, after its
 // text, name one that is not built in: a domain's checks run when a value is
 // bound.
 func namesUserType(types []byte) bool {

@@ -2,40 +2,40 @@ package protocol
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
-	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
 // ready accounts for ReadyForQuery, which ends what e was owed.
 func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
-	wasOurs := e.ours
-	maybe, skips, after := e.maybe, e.skips, e.after
-	m.copyIn, m.copying = false, false
+	wasOwn := e.own()
+	certainty, after := e.certainty, e.after
+	m.copy.end()
 	m.pendingReplies.pop()
 	m.front() // ends of a COPY that failed are owed nothing
-	if maybe {
-		m.maybeNext(skips)
+	if certainty != answered {
+		m.maybeNext(certainty)
 	}
 	m.txn.Answer(readyStatus(msg[wire.HeaderLen]), !m.pendingReplies.empty())
-	if !maybe && !m.erred && m.epochs.confirm(after) {
-		m.portals.endBefore(after.number)
+	if certainty == answered && !m.down.failed && m.epochs.confirm(after) {
+		m.names.portals.endBefore(after.number)
 	}
-	m.erred = false
+	m.down.failed = false
 	if m.registration.Held() && m.txn.AtRest() {
 		m.registration = gate.Registration{}
-		m.events = append(m.events, Event{Kind: EventUnregister})
+		m.down.happens(Event{Kind: EventUnregister})
 	}
-	if wasOurs {
+	if wasOwn {
 		m.discarded()
 		return
 	}
-	m.report(p)
+	if m.config.Mode == ModeFenced {
+		p.Insert(m.down.report(m.config.Status()))
+	}
 	if m.epochs.hasPending && m.pendingReplies.empty() {
-		m.events = append(m.events, Event{Kind: EventAnnounce})
+		m.down.happens(Event{Kind: EventAnnounce})
 	}
 }
 
@@ -57,50 +57,15 @@ func readyStatus(b byte) gate.Answered {
 // executed, what stands between them was skipped then: whether it was cannot be
 // told, and the session ends. If it was a Query, it would have been answered by
 // now.
-func (m *Machine) maybeNext(skips bool) {
+func (m *Machine) maybeNext(c certainty) {
 	for i := range m.pendingReplies.len() {
 		switch e := m.pendingReplies.at(i); {
 		case e.kind == syncing && i == 0:
-			e.maybe, e.skips = true, skips
+			e.certainty = c
 			return
-		case e.kind == syncing && skips:
-			m.broken = fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise)
+		case e.kind == syncing && c == perhapsInBatch:
+			m.down.phase.end(fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise))
 			return
 		}
-	}
-}
-
-// report puts changed fencepost.* parameters in front of ReadyForQuery.
-func (m *Machine) report(p *gate.Segments) {
-	if m.mode != ModeFenced {
-		return
-	}
-	st := m.status()
-	if st == m.reported {
-		return
-	}
-	at := len(m.down)
-	if m.reported == nil || shownRole(m.reported) != shownRole(st) {
-		m.down = wire.AppendParameterStatus(m.down, "fencepost.role", shownRole(st))
-	}
-	if m.reported == nil || shownEpoch(m.reported) != shownEpoch(st) {
-		m.down = wire.AppendParameterStatus(m.down, "fencepost.epoch", strconv.FormatInt(int64(shownEpoch(st)), 10))
-	}
-	m.reported = st
-	p.Insert(m.down[at:])
-}
-
-func (m *Machine) parameter(body []byte) {
-	name, value, ok := wire.DecodeParameterStatus(body)
-	if !ok {
-		return
-	}
-	switch name {
-	case "standard_conforming_strings":
-		m.settingsSeen++
-		m.settings.StandardConformingStrings = value == "on"
-	case "client_encoding":
-		m.settingsSeen++
-		m.settings.SafeEncoding = sqltext.SafeEncoding(value)
 	}
 }

@@ -8,15 +8,15 @@ import (
 
 // refused notes for the audit that the message of e was refused with r.
 func (m *Machine) refused(e *reply, r *fencing.Refusal, found fencing.Finding) {
-	text, write := m.ofText(string(e.text))
+	text, write := m.ofText(string(e.sql.audit))
 	switch {
 	case e.stmt != nil:
 		text, write = m.ofStatement(e.stmt)
-	case e.reads:
+	case e.sql.reads:
 		write = false
 	}
 	rejection := m.rejection(r, found, text, write)
-	m.events = append(m.events, Event{Kind: EventRefused, Rejection: &rejection})
+	m.down.happens(Event{Kind: EventRefused, Rejection: &rejection})
 }
 
 // Rejection is what the machine knows of a statement that the session itself refuses
@@ -28,16 +28,16 @@ func (m *Machine) Rejection(r *fencing.Refusal, text string, write bool) fencing
 // rejection copies the text, because a Rejection may outlive the session.
 func (m *Machine) rejection(r *fencing.Refusal, found fencing.Finding, text string, write bool) fencing.Rejection {
 	return fencing.Rejection{
-		Resource: m.checks.resource, Worker: m.checks.worker, Incarnation: m.checks.incarnation,
-		Announced: m.epochs.confirmed.announced, Held: m.status().Epoch, Finding: found,
-		Kind: fencing.KindOf(m.checks.resource, r.SQLState), SQLState: r.SQLState, Message: r.Message,
+		Resource: m.config.Resource, Worker: m.config.Worker, Incarnation: m.config.Incarnation,
+		Announced: m.epochs.confirmed.announced, Held: m.config.Status().Epoch, Finding: found,
+		Kind: fencing.KindOf(m.config.Resource, r.SQLState), SQLState: r.SQLState, Message: r.Message,
 		Statement: strings.Clone(text), Write: write,
 	}
 }
 
 // finding is what the proxy knows without asking the database.
 func (m *Machine) finding() fencing.Finding {
-	st := m.status()
+	st := m.config.Status()
 	return fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker}
 }
 

@@ -15,10 +15,10 @@ const (
 	query                // results of each statement, then ReadyForQuery
 	function             // FunctionCallResponse, then ReadyForQuery
 	copyEnd              // CopyDone or CopyFail: nothing of its own; it ends copy-in
-	run                  // ours only: Bind, Execute, Close: BindComplete, rows, CommandComplete, CloseComplete
+	run                  // of Fencepost only: Bind, Execute, Close: BindComplete, rows, CommandComplete, CloseComplete
 )
 
-// injectedCheck says what a message of ours does for the transaction it stands in.
+// injectedCheck says what a message of Fencepost's does for the transaction it stands in.
 type injectedCheck uint8
 
 const (
@@ -34,49 +34,73 @@ const (
 // 8 kB, which it need not send before a Sync.
 const maxPending = 8192
 
+// origin says whose message is answered, and what more matters of Fencepost's own.
+type origin uint8
+
+const (
+	fromClient  origin = iota
+	own                // Fencepost's: what answers it does not go to the client
+	ownRestated        // the Parse of a text of the client's that is prepared again: the client had its notices before
+	ownAhead           // in a batch of its own: its error is nobody's
+	// ownCommit: a Sync after messages of the client's that can run a user's code, a Bind
+	// for instance: what that has done is committed by it, or lost.
+	ownCommit
+)
+
+// certainty says whether the server answers a message at all.
+type certainty uint8
+
+const (
+	answered certainty = iota
+	// perhaps: a Sync that the server may have taken for COPY data, and a Close that it
+	// may skip.
+	perhaps
+	// perhapsInBatch: such a Sync in a COPY that was executed, where an error makes the
+	// server skip up to a Sync.
+	perhapsInBatch
+)
+
+// standIn says that a Describe stands for a Query that went as extended messages.
+type standIn uint8
+
+const (
+	noStandIn      standIn = iota
+	queryStandIn           // the client gets no NoData
+	executeStandIn         // nor a RowDescription before the statement has run
+)
+
 // reply is one entry of the FIFO of expected replies: a message that was sent
 // to the server, whose it is, and what the proxy must know when it is answered.
 type reply struct {
-	kind kind
-	ours bool // swallow what answers it
-	// restated marks the Parse of a text of the client's that is prepared again: the
-	// client had its notices before.
-	restated bool
-	// maybe marks a message that the server may not answer: a Sync that it may have taken
-	// for COPY data, and a Close that it may skip.
-	maybe bool
-	skips bool // in a COPY that was executed: an error makes the server skip up to a Sync
-	early bool // and it came before all COPY data
-	// malformed marks a Sync with a body, which the server answers with an error and
-	// ReadyForQuery unless it takes it for COPY data.
-	malformed bool
+	kind      kind
+	origin    origin
+	certainty certainty
+	standIn   standIn
 	check     injectedCheck
-	// announced is the epoch that this reply tells the client when it succeeds (SHOW,
-	// SET), or when its check fails with ZF003.
-	announced fencing.Epoch
-	announces bool
-	// commits marks a Sync of ours behind messages of the client's that can run a user's
-	// code, a Bind for instance: what that has done is committed by it, or lost.
-	commits bool
-	// after is the transaction in hand once the message has run.
-	after transaction
-	stmt  *statement // the statement a Parse defines, or that is run
-	// prefix is the length of the text of ours in front of a Query, 0 if none;
-	// done counts the statements of a Query that were answered.
-	prefix, done int
-	inserts      []insertion // of a Query of several statements
-	hideNoData   bool        // of a Describe that stands for a Query
-	holds        bool        // and its RowDescription waits until the statement has run
-	first        bool        // a check in front of all that was sent since the session was at rest
-	ahead        bool        // ours, in a batch of its own: its error is nobody's
-	prepares     int         // of a Parse: the generation of the checks that is prepared with it
 	// refuse is the error that takes the place of the one a refusal provokes.
 	refuse *fencing.Refusal
-	// Text is the client's SQL that the guard stands in front of, for the
-	// audit line: at most maxAuditText bytes, memory kept for the next use.
-	text  []byte
-	reads bool // it is nothing but a read
+	// first marks a check in front of all that was sent since the session was at rest.
+	first bool
+	// early marks a Sync that came before all COPY data, and malformed one with a body,
+	// which the server answers with an error and ReadyForQuery unless it takes it for COPY
+	// data.
+	early, malformed bool
+	// announced is the epoch that this reply tells the client when it succeeds (SHOW and
+	// SET, which announce), or when its check fails with ZF003.
+	announced fencing.Epoch
+	announces bool
+	// after is the transaction in hand once the message has run.
+	after    transaction
+	stmt     *statement // the statement a Parse defines, or that is run
+	prepares int        // of a Parse: the generation of the checks that is prepared with it
+	sql      replyText  // of a Query
 }
+
+// own reports that the message is Fencepost's.
+func (e *reply) own() bool { return e.origin != fromClient }
+
+// maybe reports that the server may not answer the message.
+func (e *reply) maybe() bool { return e.certainty != answered }
 
 // replyQueue is the FIFO: a ring that grows and is reused, so that it costs no
 // allocation per message.
@@ -91,6 +115,9 @@ type replyQueue struct {
 	// server may keep what it answers. call counts the entries up to the last
 	// fast path call, which asks as well once it was sent whole.
 	asked, call int
+
+	// pushed counts the entries there were, but for Close, which runs nothing.
+	pushed uint64
 }
 
 // maxQueryTexts bounds, in bytes, the texts of Queries that are kept for the
@@ -100,13 +127,13 @@ const maxQueryTexts = 256 << 10
 // keepText keeps the start of a Query's SQL for the audit, if there is room.
 // reads says that it is nothing but a read. e is the entry pushed last.
 func (r *replyQueue) keepText(e *reply, text []byte, reads bool) {
-	e.reads = reads
+	e.sql.reads = reads
 	text = text[:min(len(text), maxAuditText)]
 	if r.texts+len(text) > maxQueryTexts {
 		return
 	}
-	e.text = append(e.text, text...)
-	r.texts += len(e.text)
+	e.sql.audit = append(e.sql.audit, text...)
+	r.texts += len(e.sql.audit)
 }
 
 func (r *replyQueue) len() int { return r.n }
@@ -115,13 +142,16 @@ func (r *replyQueue) empty() bool { return r.n == 0 }
 
 // push appends a cleared entry and returns it. The pointer is good until the
 // next push.
-func (r *replyQueue) push(k kind, ours bool) *reply {
+func (r *replyQueue) push(k kind, from origin) *reply {
 	if r.n == len(r.ring) {
 		r.grow()
 	}
 	e := &r.ring[(r.head+r.n)&(len(r.ring)-1)]
-	*e = reply{kind: k, ours: ours, text: e.text[:0]}
+	*e = reply{kind: k, origin: from, sql: replyText{audit: e.sql.audit[:0]}}
 	r.n++
+	if k != closing {
+		r.pushed++
+	}
 	switch k {
 	case syncing, query:
 		r.asked = r.n
@@ -148,7 +178,7 @@ func (r *replyQueue) at(i int) *reply { return &r.ring[(r.head+i)&(len(r.ring)-1
 // removeEarly takes out the Syncs that came between a COPY and its data.
 func (r *replyQueue) removeEarly() {
 	for i := 0; i < r.n; {
-		if e := r.at(i); e.early && e.maybe {
+		if e := r.at(i); e.early && e.maybe() {
 			r.remove(i)
 		} else {
 			i++
@@ -163,7 +193,7 @@ func (r *replyQueue) certain() bool { return r.certainIn(r.n) }
 // sure.
 func (r *replyQueue) certainIn(n int) bool {
 	for i := range n {
-		if e := r.at(i); !e.maybe && e.kind != copyEnd {
+		if e := r.at(i); !e.maybe() && e.kind != copyEnd {
 			return true
 		}
 	}
@@ -181,8 +211,8 @@ func (r *replyQueue) front() *reply {
 func (r *replyQueue) pop() {
 	const long = 64
 	e := r.at(0)
-	r.texts -= len(e.text)
-	if e.kind == parse && !e.ours && e.stmt != nil {
+	r.texts -= len(e.sql.audit)
+	if e.kind == parse && !e.own() && e.stmt != nil {
 		r.texts -= len(e.stmt.text)
 	}
 	r.head = (r.head + 1) & (len(r.ring) - 1)

@@ -17,10 +17,10 @@ func TestRepliesAreAFIFOThatGrows(t *testing.T) {
 	dice := rand.New(rand.NewPCG(1, 2))
 	for range 10000 {
 		if dice.IntN(5) < 3 {
-			r.push(query, false).done = next
+			r.push(query, fromClient).sql.done = next
 			next++
 		} else if r.len() > 0 {
-			if got := r.front().done; got != front {
+			if got := r.front().sql.done; got != front {
 				t.Fatalf("the front is entry %d, want %d", got, front)
 			}
 			r.pop()
@@ -31,7 +31,7 @@ func TestRepliesAreAFIFOThatGrows(t *testing.T) {
 		}
 	}
 	for i := range r.len() {
-		if got := r.at(i).done; got != front+i {
+		if got := r.at(i).sql.done; got != front+i {
 			t.Fatalf("entry %d from the front is %d, want %d", i, got, front+i)
 		}
 	}
@@ -42,11 +42,11 @@ func TestRepliesRemoveKeepsTheOrderOfTheRest(t *testing.T) {
 	for removed := range 20 {
 		var r replyQueue
 		for range 12 { // so that the ring is wrapped around
-			r.push(syncing, false)
+			r.push(syncing, fromClient)
 			r.pop()
 		}
 		for i := range 20 {
-			r.push(query, false).done = i
+			r.push(query, fromClient).sql.done = i
 		}
 		r.remove(removed)
 		if r.len() != 19 {
@@ -57,7 +57,7 @@ func TestRepliesRemoveKeepsTheOrderOfTheRest(t *testing.T) {
 			if i >= removed {
 				want++
 			}
-			if got := r.at(i).done; got != want {
+			if got := r.at(i).sql.done; got != want {
 				t.Errorf("without %d, entry %d is %d, want %d", removed, i, got, want)
 			}
 		}
@@ -68,15 +68,15 @@ func TestRepliesPushClearsWhatTheSlotHeldBefore(t *testing.T) {
 	t.Parallel()
 	var r replyQueue
 	for range 16 {
-		e := r.push(query, true)
-		e.prefix, e.maybe, e.announces, e.hideNoData = 7, true, true, true
+		e := r.push(query, own)
+		e.sql.prefix, e.certainty, e.announces, e.standIn = 7, perhaps, true, queryStandIn
 		e.check, e.refuse, e.stmt = refusal, fencing.TwoPhaseRefusal, unknownStatement
-		e.text = append(e.text, "secret"...)
+		e.sql.audit = append(e.sql.audit, "secret"...)
 		r.pop()
 	}
-	e := r.push(parse, false)
-	if e.kind != parse || e.ours || e.prefix != 0 || e.maybe || e.announces || e.hideNoData ||
-		e.check != noCheck || e.refuse != nil || e.stmt != nil || len(e.text) != 0 {
+	e := r.push(parse, fromClient)
+	if e.kind != parse || e.own() || e.sql.prefix != 0 || e.maybe() || e.announces || e.standIn != noStandIn ||
+		e.check != noCheck || e.refuse != nil || e.stmt != nil || len(e.sql.audit) != 0 {
 		t.Errorf("a new entry has something of an old one: %+v", e)
 	}
 }
@@ -86,8 +86,8 @@ func TestRepliesAllocateNothingOnceWarm(t *testing.T) { // not parallel: others 
 	text := []byte("select 1")
 	cycle := func() {
 		for range 10 {
-			e := r.push(query, false)
-			e.text = append(e.text, text...)
+			e := r.push(query, fromClient)
+			e.sql.audit = append(e.sql.audit, text...)
 		}
 		for range 10 {
 			r.pop()

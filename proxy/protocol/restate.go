@@ -13,18 +13,18 @@ import (
 // What passes for its text alone, as BEGIN and SET do, must be that text. A name does
 // not say so: DEALLOCATE and PREPARE in a function give it to another statement, which
 // nobody sees. So the text is prepared again in front of the message that names it,
-// under a name of ours, and that name put in the place of the client's. The three go to
+// under a name of Fencepost's, and that name put in the place of the client's. The three go to
 // the server at once, so nothing runs between them.
 
 // restates reports whether a message that names s must not rest on that name.
 func (m *Machine) restates(s *statement, name []byte) bool {
-	if len(name) == 0 || !s.known || m.mode == ModePassing || !fencing.Checking || m.txn.State() == gate.Failed {
+	if len(name) == 0 || !s.known || m.config.Mode == ModePassing || !fencing.Checking || m.txn.State() == gate.Failed {
 		return false // no SQL names the unnamed statement
 	}
-	if s.sends == m.sends {
+	if s.pushed == m.pendingReplies.pushed {
 		return false // its Parse is the last message that could run anything
 	}
-	_, harmless := m.txn.Harmless(&s.info, m.version)
+	_, harmless := m.txn.Harmless(&s.info, m.config.Version)
 	return harmless
 }
 
@@ -47,7 +47,7 @@ func (m *Machine) restatable(s *statement) bool {
 	case sqltext.OnNothing:
 		return true
 	case sqltext.OnEncoding:
-		return !m.unsettled(text) && s.settingsSeen == m.settingsSeen
+		return !m.unsettled(text) && s.settingChanges == m.settings.changes
 	default:
 		return false
 	}
@@ -64,24 +64,24 @@ func hasNoParameters(rest []byte) bool {
 }
 
 // restate sends the Bind or Describe that before and after make with the name of a
-// statement between them, for s by a name of ours.
+// statement between them, for s by a name of Fencepost's.
 func (m *Machine) restate(typ byte, before []byte, s *statement, after []byte, r gate.Reason, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.ownName()
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
-	m.push(closing, true)
+	m.push(closing, own)
 	m.scratch = wire.AppendParse(m.scratch, name, s.text)
-	m.push(parse, true).restated = true
+	m.push(parse, ownRestated)
 	m.scratch = append(m.scratch, typ)
 	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(4+len(before)+len(name)+1+len(after)))
 	m.scratch = append(append(append(m.scratch, before...), name...), 0)
 	m.scratch = append(m.scratch, after...)
 	if typ == 'B' {
-		m.push(bind, false)
+		m.push(bind, fromClient)
 	} else {
-		m.push(describe, false)
+		m.push(describe, fromClient)
 	}
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
-	m.push(closing, true)
+	m.push(closing, own)
 	m.gate.PassText(p, m.scratch[at:], r)
-	m.open = true
+	m.batch.sent()
 }

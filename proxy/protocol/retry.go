@@ -1,8 +1,6 @@
 package protocol
 
 import (
-	"strings"
-
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -13,72 +11,102 @@ const maxKept = 8 << 10
 
 // retry sends a client's messages once more if the check in front of them was
 // unknown to the server: a function of the client's has hidden a DEALLOCATE ALL,
-// which nobody sees on the wire. It does so only where nothing of theirs can have
+// which nobody sees on the wire. It does so only where nothing of the client's can have
 // run: outside a transaction block, with the check as the first of all, and with
 // everything that was sent since the session was last at rest in hand, which is
-// one Query, or one batch with the Sync or the Query behind it. A Query there is
-// skipped with the batch, so that a Sync of ours ends it first.
+// one Query, or one batch with the Sync or the Query after it. A Query there is
+// skipped with the batch, so that a Sync of Fencepost's ends it first.
+//
+// It begins anew whenever the session is at rest. Once the check was unknown, the replies
+// to what was kept are discarded, then it is sent, which ends it.
 type retry struct {
-	on        bool   // kept is all that was sent since the session was at rest
-	ended     bool   // and it ends with a Query or a Sync
-	sync      bool   // the server skips up to a Sync of ours
+	keeping   keeping
 	kept      []byte // whole messages
-	discard   bool   // the check was unknown: ReadyForQuery is dropped, then again is sent
-	due       bool   // again is to be sent
-	replaying []byte
-	at        int // how much of again was taken
+	stage     retryStage
+	sync      bool   // the server skips up to a Sync of Fencepost's, which goes first
+	replaying []byte // what is sent once more
+	at        int    // how much of it was taken
 	plan      gate.Plan
 	scratch   []byte
 }
 
+// keeping says what kept is of that which was sent since the session was at rest.
+type keeping uint8
+
+const (
+	keepsNothing keeping = iota
+	keepsAll             // all of it
+	keepsWhole           // all of it, and it ends with a Query or a Sync
+)
+
+// retryStage is how far the sending once more has come.
+type retryStage uint8
+
+const (
+	retryIdle       retryStage = iota
+	retryDiscarding            // ReadyForQuery comes first, and is dropped
+	retryDue                   // something is to be sent
+)
+
 // rest begins to keep what is sent. What is sent once more is not kept again.
 func (r *retry) rest() {
-	r.on, r.ended, r.kept = !r.due, false, r.kept[:0]
+	if r.keeping = keepsAll; r.stage == retryDue {
+		r.keeping = keepsNothing
+	}
+	r.kept = r.kept[:0]
 }
 
 // first reports that nothing was sent yet since the session was at rest.
-func (r *retry) first() bool { return r.on && len(r.kept) == 0 }
+func (r *retry) first() bool { return r.keeping == keepsAll && len(r.kept) == 0 }
 
 // keep keeps a message that was taken; msg is what has come of it.
 func (r *retry) keep(f wire.Frame, msg []byte) {
 	switch {
-	case !r.on:
-	case r.ended, len(msg) < f.Size, len(r.kept)+len(msg) > maxKept:
-		r.on = false
+	case r.keeping == keepsNothing:
+	case r.keeping == keepsWhole, len(msg) < f.Size, len(r.kept)+len(msg) > maxKept:
+		r.keeping = keepsNothing
 	default:
 		r.kept = append(r.kept, msg...)
-		r.ended = f.Type == 'Q' || f.Type == 'S'
+		if f.Type == 'Q' || f.Type == 'S' {
+			r.keeping = keepsWhole
+		}
 	}
+}
+
+// begin sends once more what was kept, which must be whole. before is what comes first.
+func (r *retry) begin(before retryStage, sync bool) {
+	if r.keeping != keepsWhole || r.stage != retryIdle {
+		panic("protocol: what was not kept is sent once more")
+	}
+	r.replaying, r.at = append(r.replaying[:0], r.kept...), 0
+	r.keeping, r.stage, r.sync = keepsNothing, before, sync
 }
 
 // unknownCheck reports whether an error that answers e says that the prepared
 // check is gone, in front of messages that can be sent again. If so, their
 // replies are dropped.
 func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
-	if pe.Code != "26000" || !e.first || e.done > 0 || !m.retry.on || !m.retry.ended ||
-		!strings.Contains(pe.Message, m.checks.checkName) && !strings.Contains(pe.Message, m.checks.readName) {
+	if pe.Code != "26000" || !e.first || e.sql.done > 0 || m.retry.keeping != keepsWhole ||
+		!m.checks.mentioned(pe.Message) {
 		return false
 	}
-	m.checks.rename()
-	m.checks.replaced = m.checks.replaced[:0]
+	m.checks.gone()
 	m.fail(e, gate.Skipping)
-	m.retry.replaying = append(m.retry.replaying[:0], m.retry.kept...)
-	m.retry.at = 0
 	if e := m.pendingReplies.front(); e != nil {
-		e.ours = true // the Query itself, or the batch's Sync
-		m.retry.discard = true
+		e.origin = own // the Query itself, or the batch's Sync
+		m.retry.begin(retryDiscarding, false)
 	} else {
-		m.retry.sync, m.retry.due = true, true
-		m.events = append(m.events, Event{Kind: EventReplay})
+		m.retry.begin(retryDue, true)
+		m.down.happens(Event{Kind: EventReplay})
 	}
 	return true
 }
 
 // discarded follows the ReadyForQuery that was dropped.
 func (m *Machine) discarded() {
-	if m.retry.discard {
-		m.retry.discard, m.retry.due = false, true
-		m.events = append(m.events, Event{Kind: EventReplay})
+	if m.retry.stage == retryDiscarding {
+		m.retry.stage = retryDue
+		m.down.happens(Event{Kind: EventReplay})
 	}
 }
 
@@ -99,7 +127,9 @@ func (m *Machine) replay(p *gate.Plan) Need {
 		}
 	}
 	r.scratch = p.Append(&r.plan, r.scratch)
-	r.due = r.at < len(r.replaying)
+	if r.at == len(r.replaying) {
+		r.stage = retryIdle
+	}
 	return n
 }
 
@@ -108,7 +138,7 @@ func (m *Machine) syncSkipped(p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
-	m.push(syncing, true)
+	m.push(syncing, own)
 	m.endBatch()
-	m.skippingToSync, m.unsynced = false, false
+	m.batch.synced()
 }

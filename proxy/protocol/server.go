@@ -3,7 +3,6 @@ package protocol
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
@@ -14,15 +13,17 @@ import (
 // session ends: it is never guessed over.
 var ErrSurprise = errors.New("unexpected reply of the server")
 
-// server is FromServer, with the events in m.events.
+// server is FromServer, with the events in m.down.
 func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
 	for n < len(in) {
-		if m.skipDown > 0 {
-			k := min(m.skipDown, len(in)-n)
-			if !m.dropDown {
+		if m.down.phase.muted() {
+			return len(in), nil // nothing follows a FATAL error
+		}
+		if m.down.body.inside() {
+			k, drop := m.down.body.take(len(in) - n)
+			if !drop {
 				p.Forward(n, n+k)
 			}
-			m.skipDown -= k
 			n += k
 			continue
 		}
@@ -44,11 +45,8 @@ func (m *Machine) server(in []byte, p *gate.Segments) (n int, err error) {
 		if !drop {
 			p.Forward(n, n+avail)
 		}
-		m.dropDown, m.skipDown = drop, f.Size-avail
+		m.down.body.begin(f.Size-avail, drop)
 		n += avail
-		if m.over {
-			return len(in), nil // nothing follows a FATAL error
-		}
 	}
 	return n, nil
 }
@@ -72,7 +70,7 @@ func (m *Machine) holdsBack(f wire.Frame) bool {
 		return false
 	}
 	e := m.front()
-	return e != nil && e.kind == describe && e.holds
+	return e != nil && e.kind == describe && e.standIn == executeStandIn
 }
 
 // answer accounts for one message of the server. drop says that it does not go
@@ -84,7 +82,7 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 	case 'N':
 		return m.notice(f, msg, p), nil
 	case 'S':
-		m.parameter(msg[wire.HeaderLen:])
+		m.settings.learn(msg[wire.HeaderLen:])
 		return false, nil
 	case 'E':
 		return m.failure(msg, p)
@@ -99,9 +97,9 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 			return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
 		}
 		if drop, ok := m.match(e, f.Type, msg, p); ok {
-			return drop, m.broken
+			return drop, m.down.phase.err
 		}
-		if !e.maybe {
+		if !e.maybe() {
 			return false, fmt.Errorf("%w: %q while kind %d is owed", ErrSurprise, f.Type, e.kind)
 		}
 		m.skip(e)
@@ -122,15 +120,15 @@ func (m *Machine) front() *reply {
 // match lets the entry in front take a message of type typ. ok is false if that
 // cannot answer it.
 func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
-	drop = e.ours
+	drop = e.own()
 	switch e.kind {
 	case parse:
 		if typ == '1' {
-			if e.stmt != nil && !e.ours {
+			if e.stmt != nil && !e.own() {
 				e.stmt.confirmed = true
 			}
 			if e.prepares == m.checks.generation {
-				m.checks.confirmed = m.checks.prepared
+				m.checks.confirm()
 			}
 			m.pendingReplies.pop()
 			return drop, true
@@ -143,18 +141,16 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 		if typ == 't' {
 			return drop, true
 		}
-		if typ == 'T' && e.holds {
-			m.heldBack = append(m.heldBack[:0], msg...)
+		if typ == 'T' && e.standIn == executeStandIn {
+			m.down.heldBack = append(m.down.heldBack[:0], msg...)
 			return true, m.popOn(true)
 		}
-		return drop || typ == 'n' && e.hideNoData, m.popOn(typ == 'T' || typ == 'n')
+		return drop || typ == 'n' && e.standIn != noStandIn, m.popOn(typ == 'T' || typ == 'n')
 	case run:
 		return true, m.matchRun(e, typ)
 	case execute:
-		if len(m.heldBack) > 0 && typ != 'E' {
-			at := len(m.down)
-			m.down, m.heldBack = append(m.down, m.heldBack...), m.heldBack[:0]
-			p.Insert(m.down[at:])
+		if typ != 'E' {
+			p.Insert(m.down.unhold())
 		}
 		return drop, m.matchExecute(e, typ, msg)
 	case query:
@@ -180,7 +176,7 @@ func (m *Machine) popOn(ok bool) bool {
 	return ok
 }
 
-// matchRun follows Bind, Execute and Close of ours.
+// matchRun follows Bind, Execute and Close of Fencepost's.
 func (m *Machine) matchRun(e *reply, typ byte) bool {
 	switch typ {
 	case '2', 'D':
@@ -215,10 +211,10 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 	}
 }
 
-// matchQuery follows the results of a Query, in which statements of ours may
+// matchQuery follows the results of a Query, in which statements of Fencepost's may
 // stand between the client's.
 func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
-	ins, drop := e.insertionAt(e.done)
+	ins, drop := e.insertionAt(e.sql.done)
 	switch typ {
 	case 'T', 'D', 'H', 'd', 'c', 'I', 'W':
 		return drop, true
@@ -226,7 +222,7 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 		m.copyStarted()
 		return drop, true
 	case 'C':
-		e.done++
+		e.sql.done++
 		if !drop {
 			m.completed(e, msg)
 			return false, true
@@ -234,7 +230,7 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 		m.passed(ins.check)
 		return true, true
 	case 'Z':
-		drop = e.ours // of a Query that is sent again
+		drop = e.own() // of a Query that is sent again
 		m.ready(e, msg, p)
 		return drop, true
 	default:
@@ -242,19 +238,7 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 	}
 }
 
-// insertionAt returns the statement of ours that is the i-th of a Query's text.
-func (e *reply) insertionAt(i int) (x insertion, ok bool) {
-	if e.prefix > 0 {
-		return insertion{n: e.prefix, check: e.check, refuse: e.refuse}, i == 0
-	}
-	at, ok := slices.BinarySearchFunc(e.inserts, i, func(x insertion, i int) int { return x.index - i })
-	if !ok {
-		return insertion{}, false
-	}
-	return e.inserts[at], true
-}
-
-// passed follows the CommandComplete of a statement of ours.
+// passed follows the CommandComplete of a statement of Fencepost's.
 func (m *Machine) passed(g injectedCheck) {
 	switch g {
 	case fullCheck:
@@ -276,7 +260,7 @@ func (m *Machine) completed(e *reply, msg []byte) {
 	if e.announces {
 		m.epochs.expect(e.announced)
 	}
-	if m.copying {
-		m.copyDone()
+	if m.copy.under() {
+		m.copyCompleted()
 	}
 }

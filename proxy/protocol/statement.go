@@ -20,11 +20,11 @@ type statement struct {
 	// text is the client's SQL, for the question whether it is a read, which only
 	// those who do not lead ask, and for the audit; see keeps.
 	text string
-	// whole: text is all of it. sends and settingsSeen are those of the machine when
-	// the Parse had been sent.
-	whole        bool
-	sends        uint64
-	settingsSeen uint64
+	// whole: text is all of it. pushed is that of the reply queue, and settingChanges those
+	// of the settings, when the Parse had been sent.
+	whole          bool
+	pushed         uint64
+	settingChanges uint64
 	// snapshot: to parse or bind it is a transaction's first query, after which
 	// its isolation cannot be changed.
 	snapshot bool
@@ -81,12 +81,12 @@ var unknownStatement = &statement{confirmed: true}
 // undoes reports whether s undoes the read-only mode of a transaction that has
 // begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).
 func (m *Machine) undoes(s *statement) bool {
-	return s.info.UnsetsReadOnly && !m.version.KeepsReadOnly()
+	return s.info.UnsetsReadOnly && !m.config.Version.KeepsReadOnly()
 }
 
 // newStatement describes the single statement of a Parse.
 func (m *Machine) newStatement(sql []byte) *statement {
-	s := &statement{batch: m.batch, reading: m.reading(sql), settingsSeen: m.settingsSeen}
+	s := &statement{batch: m.batch.id, reading: m.reading(sql), settingChanges: m.settings.changes}
 	info, quick := sqltext.Quick(sql)
 	s.text = m.keeps(sql)
 	s.whole = len(s.text) == len(sql)
@@ -157,35 +157,11 @@ func (m *Machine) classify(s *statement) {
 // asRead is the settings under which the server reads the text of s, or has read
 // it when it was parsed.
 func (s *statement) asRead(m *Machine) sqltext.Settings {
-	if s == &m.one {
+	if s == &m.injectors.query.one {
 		return m.reading(bytesOf(s.text))
 	}
 	return s.reading
 }
-
-// reading is the settings under which the server reads sql if it comes now.
-// Text that means the same under every setting needs none of them; other text
-// is taken for the worst while a setting may be changing.
-func (m *Machine) reading(sql []byte) sqltext.Settings {
-	switch {
-	case !sensitive(sql):
-		return sqltext.DefaultSettings
-	case m.unsettled(sql):
-		return sqltext.Settings{}
-	default:
-		return m.settings
-	}
-}
-
-// unsettled reports whether sql means what the server's settings say, and the
-// server may have changed them without having said so yet: it does with
-// ReadyForQuery.
-func (m *Machine) unsettled(sql []byte) bool {
-	return (m.open || !m.pendingReplies.empty()) && sensitive(sql)
-}
-
-// sensitive reports whether the meaning of sql depends on any setting.
-func sensitive(sql []byte) bool { return sqltext.DependenceOf(sql) != sqltext.OnNothing }
 
 // keepsText reports whether the server keeps or shows the text of s, so that it must be
 // the client's alone.

@@ -1,12 +1,5 @@
 package protocol
 
-import "github.com/fencepost/fencepost/proxy/wire"
-
-// maxTexts bounds, in bytes, the texts of a session's statements that the proxy
-// keeps. A statement beyond it is still followed, but not shown in an audit line,
-// and counts as a write where its text alone would tell.
-const maxTexts = 768 << 10
-
 // statements are a session's prepared statements by the names that the server keeps,
 // without those whose names it may read otherwise (see opaque).
 type statements struct {
@@ -48,7 +41,7 @@ func (t *statements) remove(name string) {
 // free follows what frees a name, if the server runs it.
 func (t *statements) free(name string) {
 	if s := t.byName[name]; s != nil {
-		t.hidden = t.hidden || s.freesNames() // it is still there if the server skips that
+		t.hide(s) // it is still there if the server skips that
 	}
 	t.remove(name)
 }
@@ -57,10 +50,13 @@ func (t *statements) free(name string) {
 // as is known, unless it was freed in a way the proxy did not see.
 func (t *statements) doubt(name string) {
 	if s := t.byName[name]; s != nil {
-		t.hidden = t.hidden || s.freesNames()
+		t.hide(s)
 		t.set(name, unknownStatement)
 	}
 }
+
+// hide follows a statement that may be on the server without being listed here.
+func (t *statements) hide(s *statement) { t.hidden = t.hidden || s.freesNames() }
 
 // forget drops all of them, though some may still be on the server.
 func (t *statements) forget() {
@@ -75,106 +71,4 @@ func (t *statements) mayFree() bool { return t.hidden || t.freeing > 0 }
 // freesNames reports whether running s may free names of prepared statements.
 func (s *statement) freesNames() bool {
 	return s.hides() || frees(&s.info)
-}
-
-// binding is what a Bind has put into a portal.
-type binding struct {
-	stmt  *statement
-	batch uint64 // in which the Bind was sent
-	// transaction is the number of the last transaction that had begun when the Bind was
-	// sent, as far as is known. The portal ends with that one at the earliest: whatever
-	// ended a transaction before is in front of the Bind.
-	transaction uint64
-}
-
-// portals are those that a Bind of the client's has made.
-type portals struct {
-	byName map[string]binding
-	bytes  int // of their statements' texts
-}
-
-// get returns a binding without a statement for a name that is not known.
-func (t *portals) get(name []byte) binding { return t.byName[view(wire.CutName(name))] }
-
-func (t *portals) set(name []byte, b binding) {
-	t.remove(name)
-	if t.byName == nil {
-		t.byName = map[string]binding{}
-	}
-	t.byName[string(wire.CutName(name))] = b
-	t.bytes += len(b.stmt.text)
-}
-
-func (t *portals) remove(name []byte) {
-	if b, ok := t.byName[view(wire.CutName(name))]; ok {
-		t.bytes -= len(b.stmt.text)
-		delete(t.byName, view(wire.CutName(name)))
-	}
-}
-
-func (t *portals) clear() {
-	clear(t.byName)
-	t.bytes = 0
-}
-
-// endBefore forgets the portals of transactions before the one with that number.
-func (t *portals) endBefore(transaction uint64) {
-	for name, b := range t.byName {
-		if b.transaction < transaction {
-			t.bytes -= len(b.stmt.text)
-			delete(t.byName, name)
-		}
-	}
-}
-
-// boundIn reports whether one was bound in that batch.
-func (t *portals) boundIn(batch uint64) bool {
-	for _, b := range t.byName {
-		if b.batch == batch {
-			return true
-		}
-	}
-	return false
-}
-
-// define follows a Parse that was sent.
-func (m *Machine) define(name []byte, s *statement) {
-	name = wire.CutName(name)
-	switch old := m.stmts.get(name); {
-	case len(name) == 0:
-		m.unnamed = s
-	case opaque(name):
-		m.stmts.hidden = m.stmts.hidden || s.freesNames()
-	case old != nil:
-		// Taken already, as far as is known: this Parse will fail, or the name
-		// was freed in a way the proxy did not see. Which one is unknown.
-		m.stmts.hidden = m.stmts.hidden || s.freesNames()
-		m.stmts.doubt(string(name))
-	default:
-		s.name = string(name)
-		m.stmts.set(s.name, s)
-	}
-}
-
-// lose follows a Parse that the server has refused or skipped.
-func (m *Machine) lose(s *statement) {
-	s.lost = true
-	if s.name != "" && m.stmts.byName[s.name] == s {
-		m.stmts.remove(s.name)
-	}
-}
-
-// alwaysKept is the length, in bytes, of a text for which there is always room: it takes
-// no more than what is known of a statement besides.
-const alwaysKept = 64
-
-// keeps returns as much of a statement's text as there is room for.
-func (m *Machine) keeps(sql []byte) string {
-	if len(sql) > maxAnalyzed {
-		sql = sql[:maxAuditText] // nothing will be parsed of it
-	}
-	if m.stmts.bytes+m.portals.bytes+m.pendingReplies.texts+len(m.unnamed.text)+len(sql) > maxTexts && len(sql) > alwaysKept {
-		return ""
-	}
-	return string(sql)
 }

@@ -56,7 +56,9 @@ func TestNothingFollowsAnUnknownType(t *testing.T) {
 	t.Parallel()
 	for name, copying := range map[string]bool{"at rest": false, "in a COPY": true} {
 		m := fuzzMachine(ModeFenced, standings[0])
-		m.copyIn = copying
+		if copying {
+			m.copy.begin(false)
+		}
 		in := append(wiretest.Msg('p', []byte("x\x00")), bytes.Repeat(wiretest.Query("select 2"), 100)...)
 		if got := pumpUp(t, m, in, 1<<20); string(got) != "p" {
 			t.Errorf("%s: %.200q goes to the server; want %q", name, got, "p")

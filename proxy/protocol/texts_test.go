@@ -42,7 +42,7 @@ func TestTextsOfASessionAreBounded(t *testing.T) {
 		}, nil},
 	} {
 		m := leading(15)
-		m.mode = ModeReadOnly // nothing of ours in front but read-only mode
+		m.config.Mode = ModeReadOnly // nothing of ours in front but read-only mode
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
@@ -66,7 +66,7 @@ func TestTextsOfASessionAreBounded(t *testing.T) {
 // answerOurs answers what is the machine's own in front of the client's messages.
 func answerOurs(t *testing.T, m *Machine) {
 	t.Helper()
-	for e := m.pendingReplies.front(); e != nil && e.ours; e = m.pendingReplies.front() {
+	for e := m.pendingReplies.front(); e != nil && e.own(); e = m.pendingReplies.front() {
 		var reply []byte
 		switch e.kind {
 		case parse:

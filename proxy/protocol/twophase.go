@@ -34,7 +34,7 @@ func (m *Machine) endBlock(r *fencing.Refusal, s *statement, p *gate.Plan) {
 	m.scratch = wire.AppendParse(m.scratch, name, raiseSQL)
 	p.Own(m.scratch[at:])
 	for _, k := range []kind{closing, parse, run, closing, parse} {
-		e := m.push(k, true)
+		e := m.push(k, own)
 		e.check, e.refuse, e.stmt = refusal, r, s
 	}
 }

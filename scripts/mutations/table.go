@@ -34,7 +34,7 @@ const (
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
 	theJudge    = "proxy/protocol/decide.go"
-	theQueries  = "proxy/protocol/query.go"
+	theQueries  = "proxy/protocol/inject_query.go"
 	theMessages = "proxy/protocol/extended.go"
 	theSchema   = "migrations/003_one_predicate.sql"
 )
@@ -61,11 +61,11 @@ var table = []mutation{
 		old: "	return harmless\n", text: "	return false && harmless\n"},
 	// A leak.
 	{name: "only what another batch holds can take a name away", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameGivenAwayInABind$",
-		old: "if s.sends == m.sends {", text: "if s.batch == m.batch {"},
+		old: "if s.pushed == m.pendingReplies.pushed {", text: "if s.batch == m.batch.id {"},
 	{name: "the check after a refused note has the epoch of now", file: "proxy/protocol/inject.go", in: ofTheCore, tests: "^TestACheckAfterARefusedNoteCannotPass$",
 		old: "if m.inHand.registry.refusal != nil {", text: "if m.inHand.registry.refusal != nil && m.inHand.registry.held > 1<<40 {"},
 	{name: "PREPARE of a known name leaves it known", file: "proxy/protocol/follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
-		old: "m.stmts.doubt(s.info.Name)", text: "_ = s.info.Name"},
+		old: "m.names.statements.doubt(s.info.Name)", text: "_ = s.info.Name"},
 	// A leak.
 	{name: "DEALLOCATE frees the name that it has on the wire", file: "proxy/protocol/follow.go", tests: "^TestSafetyOneNameInManySpellings$/^default$",
 		old: "&& opaque(bytesOf(s.info.Name)):", text: "&& opaque(nil):"},
@@ -139,22 +139,22 @@ var table = []mutation{
 	{name: "read-only mode is a check for a follower's writes", file: theJudge, tests: nothing,
 		old: "		if q.txn.Coverage() == gate.Checked {\n			return q.covered() // checked while it led", text: "		if q.txn.Coverage() >= gate.ReadOnly {\n			return q.covered() // checked while it led"},
 	{name: "no check in front of a Query", file: theQueries, tests: staleAll + "simple",
-		old: "	prefix := m.checks.text(g, m.inFront())", text: "	prefix := []byte(\"select 1;\")"},
-	{name: "no check in front of a later transaction of a text", file: "proxy/protocol/text.go", tests: staleAll + "with_a_commit",
-		old: "		case d.action == checkFirst:\n			sql, x.check", text: "		case d.action == checkFirst:\n			_, x.check"},
+		old: "	by.prefix = m.checks.text(g, m.inFront())", text: "	by.prefix = []byte(\"select 1;\")"},
+	{name: "no check in front of a later transaction of a text", file: "proxy/protocol/inject_text.go", tests: staleAll + "with_a_commit",
+		old: "{ by.put(by.m.injectText(g, by.index == 0), g) }", text: "{\n	if by.index == 0 {\n		by.put(by.m.injectText(g, true), g)\n	}\n}"},
 	{name: "no check in front of Parse", file: theMessages, tests: staleAll + "(extended|parse_alone)",
-		old: "	r, need := m.injectExtended(prepared, s, p)\n	m.reparses = false", text: "	r, _ := gate.Unfenced(true)\n	need := NeedNothing\n	m.reparses = false"},
+		old: "	r, need := m.injectMessage(prepared, s, reparses, p)\n", text: "	r, _ := gate.Unfenced(true)\n	need := NeedNothing\n	_ = reparses\n"},
 	{name: "no check in front of Bind", file: theMessages, tests: staleAll + "(prepared_under|bind_alone)",
-		old:  "	r, need := m.injectExtended(prepared, s, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.snapshots = m.snapshots || s.snapshot || s",
-		text: "	r, _ := gate.Unfenced(true)\n	m.snapshots = m.snapshots || s.snapshot || s"},
+		old:  "	r, need := m.injectMessage(prepared, s, false, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s",
+		text: "	r, _ := gate.Unfenced(true)\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s"},
 	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
-		old: "		if r, need = m.injectExtended(prepared, s, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
-	{name: "no check in front of a function call", file: "proxy/protocol/text.go", tests: fastPath,
+		old: "		if r, need = m.injectMessage(prepared, s, false, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
+	{name: "no check in front of a function call", file: "proxy/protocol/inject_call.go", tests: fastPath,
 		old: "	d := m.decide(call, unknownStatement)", text: "	d := passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())"},
-	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
-		old: "	c.announced, c.held, c.built = told, held, true", text: "	held = told\n	c.announced, c.held, c.built = told, held, true"},
+	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/built_checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
+		old: "	c.built = builtChecks{", text: "	heldBytes, held = toldBytes, told\n	c.built = builtChecks{"},
 	{name: "what was told holds for the transaction in hand", file: "proxy/protocol/machine.go", tests: openedOld,
-		old: "		m.epochs.begins()\n		m.unsynced = false", text: "		m.unsynced = false\n	}\n	if m.epochs.begins(); m.txn.IsOutside() {"},
+		old: "	if outside {\n		m.epochs.begins()\n", text: "	m.epochs.begins()\n	if outside {\n"},
 	{name: "a COMMIT that did not run ends the transaction", file: "proxy/protocol/announced.go", tests: "^TestSafetyToldBetweenChainedTransactions$/^default$/a_COMMIT_that",
 		old: "mayGoOn() { a.inHand = a.confirmed }", text: "mayGoOn() {}"},
 

@@ -1,0 +1,81 @@
+package protocol
+
+// batch is what was sent since the last Sync, Query or fast path call, the client's
+// messages and Fencepost's. It begins empty. Messages of the extended protocol open it
+// and move it on, a COMMIT or ROLLBACK among them takes it back to open, and the next
+// Sync, Query or fast path call ends it, which begins another.
+//
+// Only a Sync really ends a batch for the server: after a Query or a fast path call it
+// may go on skipping what a failed batch has left, or keep the transaction open.
+type batch struct {
+	id       uint64 // batches are counted
+	progress progress
+	// snapshot: the client has parsed or bound a query.
+	snapshot bool
+	// unsynced: the client has executed something, and no Sync has come since.
+	unsynced bool
+	// skipping: an earlier batch was ended by a Query or a fast path call. If it has
+	// failed, the server skips everything up to a Sync.
+	skipping bool
+}
+
+// progress is how far a batch has come. What comes later includes what comes before.
+type progress uint8
+
+const (
+	batchEmpty   progress = iota // no message
+	batchOpen                    // messages, of which none has executed anything
+	batchChecked                 // Fencepost's messages have executed something, the client's have not
+	batchRan                     // the client's have
+)
+
+// sent follows a message that executes nothing.
+func (b *batch) sent() { b.progress = max(b.progress, batchOpen) }
+
+// checked follows messages of Fencepost's that execute something.
+func (b *batch) checked() { b.progress = max(b.progress, batchChecked) }
+
+// ran follows a message of the client's that executes something.
+func (b *batch) ran() { b.progress, b.unsynced = batchRan, true }
+
+// committed follows a COMMIT or ROLLBACK: what was executed ended with it.
+func (b *batch) committed() { b.progress = min(b.progress, batchOpen) }
+
+// end follows a Query, a fast path call, or a Sync that the server may ignore.
+func (b *batch) end() {
+	*b = batch{id: b.id + 1, unsynced: b.unsynced, skipping: b.skipping || b.progress >= batchOpen}
+}
+
+// synced says that it was a Sync that ended the last batch.
+func (b *batch) synced() { b.skipping, b.unsynced = false, false }
+
+// syncedBefore follows a Sync of Fencepost's in front of a message of the client's, which
+// ends what the check has begun. For the client the batch goes on.
+func (b *batch) syncedBefore() {
+	if b.progress != batchChecked {
+		panic("protocol: a Sync of Fencepost's ends what is the client's")
+	}
+	b.progress, b.skipping = batchEmpty, false
+}
+
+// rests follows a ReadyForQuery after which nothing was sent. outside says that it left
+// no transaction open.
+func (b *batch) rests(outside bool) {
+	b.skipping = false
+	if outside {
+		b.unsynced = false
+	}
+}
+
+// fresh reports that nothing was executed.
+func (b *batch) fresh() bool { return b.progress <= batchOpen }
+
+// onlyChecked reports that nothing but Fencepost's messages were executed.
+func (b *batch) onlyChecked() bool { return b.progress == batchChecked }
+
+// open reports that extended messages were sent.
+func (b *batch) open() bool { return b.progress >= batchOpen }
+
+// mayBeSkipped reports whether the server may skip messages up to a Sync, because
+// extended messages were sent since the last.
+func (b *batch) mayBeSkipped() bool { return b.open() || b.skipping }

@@ -1,0 +1,111 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// messageInjector sends messages of the extended protocol in front of one of the client's.
+type messageInjector struct {
+	m *Machine
+	s *statement
+	p *gate.Plan
+	// reparses: the message is a Parse of the unnamed statement, in who knows what
+	// transaction.
+	reparses bool
+}
+
+// injectMessage sends what s needs in front of an extended message that may run it, and
+// returns the reason for which that message passes.
+func (m *Machine) injectMessage(c carrier, s *statement, reparses bool, p *gate.Plan) (gate.Reason, Need) {
+	d := m.decide(c, s)
+	if d.need != NeedNothing {
+		return gate.Reason{}, d.need
+	}
+	by := &m.injectors.message
+	*by = messageInjector{m: m, s: s, p: p, reparses: reparses}
+	return m.inject(d, s, by), NeedNothing
+}
+
+func (by *messageInjector) check(g injectedCheck) {
+	if by.reparses {
+		m := by.m
+		at := len(m.scratch)
+		m.scratch = wire.AppendCloseStatement(m.scratch, "")
+		by.p.Own(m.scratch[at:])
+		m.push(closing, own)
+	}
+	by.m.runCheck(g, by.s, by.p)
+}
+
+func (by *messageInjector) put(sql string, g injectedCheck) { by.m.runOnce(sql, g, by.s, by.p) }
+
+// refuse sends a message that fails, after which the server skips the client's.
+func (by *messageInjector) refuse(r *fencing.Refusal) {
+	m := by.m
+	if m.endsBlock(r, by.s) {
+		m.endBlock(r, by.s, by.p)
+	} else {
+		at := len(m.scratch)
+		m.scratch = wire.AppendParse(m.scratch, m.checks.names.portal, raiseSQL)
+		by.p.Own(m.scratch[at:])
+		e := m.push(parse, own)
+		e.check, e.refuse, e.stmt = refusal, r, by.s
+	}
+	m.batch.checked()
+}
+
+// runCheck runs a prepared check by extended messages.
+func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
+	if !m.checks.prepared() {
+		m.prepare(own, p)
+	}
+	m.checks.build(m.epochs.inHand.announced, m.held())
+	if !m.checks.usable(m.batch.id) {
+		m.runOnce(m.checks.inline(g), g, s, p)
+		return
+	}
+	p.Own(m.checks.run(g, m.inFront()))
+	e := m.push(run, own)
+	e.check, e.stmt, e.announced, e.first = g, s, m.checks.built.held, m.retry.first()
+	m.batch.checked()
+}
+
+// runOnce prepares, runs and forgets a text of Fencepost's. One that failed was not
+// forgotten: the server skipped what came after it.
+func (m *Machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Plan) {
+	at, name := len(m.scratch), m.checks.ownName()
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendParse(m.scratch, name, sql)
+	m.scratch = wire.AppendRun(m.scratch, name, name)
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
+	p.Own(m.scratch[at:])
+	for _, k := range []kind{closing, parse, run, closing} {
+		e := m.push(k, own)
+		e.check, e.stmt, e.announced = g, s, m.checks.built.held
+	}
+	m.batch.checked()
+}
+
+// prepare prepares the checks on the server, in the batch at hand. from is ownAhead if
+// that is one of Fencepost's alone.
+func (m *Machine) prepare(from origin, p *gate.Plan) {
+	at := len(m.scratch)
+	m.scratch = m.checks.appendPrepare(m.scratch, m.batch.id, from, m.push)
+	p.Own(m.scratch[at:])
+	m.batch.checked()
+}
+
+// closeChecks closes the checks in front of what lists prepared statements. They
+// are prepared again for the next transaction.
+func (m *Machine) closeChecks(p *gate.Plan) {
+	if !m.checks.onServer() {
+		return
+	}
+	at := len(m.scratch)
+	m.scratch = m.checks.appendClose(m.scratch, m.push)
+	p.Own(m.scratch[at:])
+	m.checks.build(m.epochs.inHand.announced, m.held())
+}

@@ -1,0 +1,176 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// queryInjector puts one statement in front of the text of a Query that is one statement,
+// or one text that could not be read. It sends the Query itself, because some statements
+// go as extended messages after a check.
+type queryInjector struct {
+	m        *Machine
+	p        *gate.Plan
+	n, avail int // the message is avail bytes from n on
+	text     []byte
+	one      statement // the statement
+
+	form      queryForm
+	prefix    []byte // of prefixed
+	injected  injectedCheck
+	announced fencing.Epoch    // by the check
+	refusal   *fencing.Refusal // of refusedQuery
+	kept      *statement       // of asMessages: the statement with a text that lasts
+}
+
+// queryForm is how a Query of one statement reaches the server.
+type queryForm uint8
+
+const (
+	asItIs       queryForm = iota
+	prefixed               // after a statement in its text
+	asMessages             // as extended messages, so that the server sees the client's text alone
+	refusedQuery           // not at all: a Query that fails takes its place
+)
+
+// queryOne handles a Query that is one statement, or one unknown text.
+func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) Need {
+	by := &m.injectors.query
+	*by = queryInjector{m: m, p: p, n: n, avail: avail, text: text, one: one}
+	s := &by.one
+	s.text, s.confirmed = view(text), true
+	if m.proofPays(text) {
+		s.provable = m.provableText(s, text)
+	}
+	if s.known && s.info.Read {
+		s.class = isRead
+	}
+	if !s.known {
+		s.guess = sqltext.GuessOf(text)
+	}
+	d := m.decide(lone, s)
+	if d.need != NeedNothing {
+		return d.need
+	}
+	if s.info.MentionsKeptText {
+		m.closeChecks(p)
+	}
+	by.send(m.inject(d, s, by))
+	return NeedNothing
+}
+
+func (by *queryInjector) check(g injectedCheck) {
+	m, s := by.m, &by.one
+	by.injected = g
+	if s.keepsText() && !m.batch.mayBeSkipped() {
+		by.form = asMessages
+		by.kept = &statement{known: true, confirmed: true, class: s.class, text: string(by.text)}
+		m.runCheck(g, by.kept, by.p)
+		return
+	}
+	if s.info.Prepares {
+		m.forget(s)
+	}
+	if !s.info.MentionsKeptText {
+		m.prepareAhead(by.p)
+	}
+	m.checks.build(m.epochs.inHand.announced, m.held())
+	by.form, by.announced = prefixed, m.checks.built.held
+	by.prefix = m.checks.text(g, m.inFront())
+}
+
+func (by *queryInjector) put(sql string, g injectedCheck) {
+	by.form, by.prefix, by.injected = prefixed, []byte(sql+";"), g
+}
+
+func (by *queryInjector) refuse(r *fencing.Refusal) { by.form, by.refusal = refusedQuery, r }
+
+// send sends the Query with what was put in front of it. It passes for the reason r.
+func (by *queryInjector) send(r gate.Reason) {
+	m, s := by.m, &by.one
+	switch by.form {
+	case asItIs:
+		e := m.audited(m.sendQuery(by.n, by.avail, by.p, r), s, by.text)
+		m.announceBy(e, s)
+		m.followEnd(s)
+		e.after = m.epochs.inHand
+		m.forget(s)
+	case prefixed:
+		e := m.sendPrefixed(by.prefix, by.injected, by.n, by.avail, by.p, r)
+		if e.announced = by.announced; by.injected == noCheck {
+			m.announceBy(e, s)
+		} else {
+			m.audited(e, s, by.text)
+		}
+	case asMessages:
+		m.sendAsMessages(by.kept, s.info.Executes, by.p, r)
+		m.forget(s)
+	case refusedQuery:
+		m.audited(m.sendRefusal(by.refusal, s, by.p), s, by.text)
+	}
+}
+
+// prepareAhead prepares the checks in a batch of Fencepost's alone, if no message of the
+// client's is outstanding, and no batch of the client's open, which that Sync would end.
+func (m *Machine) prepareAhead(p *gate.Plan) {
+	if m.checks.prepared() || !m.txn.Settled() || m.batch.skipping || m.txn.State() == gate.Failed {
+		return
+	}
+	m.prepare(ownAhead, p)
+	at := len(m.scratch)
+	m.scratch = wire.AppendSync(m.scratch)
+	p.Own(m.scratch[at:])
+	m.push(syncing, own)
+	m.batch.syncedBefore()
+}
+
+// sendAsMessages sends the Query of a statement as extended messages, after the check.
+// executes says that it is an EXECUTE.
+func (m *Machine) sendAsMessages(s *statement, executes bool, p *gate.Plan, r gate.Reason) {
+	at := len(m.scratch)
+	m.scratch = wire.AppendParse(m.scratch, "", s.text)
+	m.scratch = wire.AppendUnnamedRun(m.scratch)
+	m.gate.PassText(p, m.scratch[at:], r)
+	m.push(parse, own)
+	m.push(bind, own)
+	d := m.push(describe, fromClient)
+	if d.standIn = queryStandIn; executes {
+		d.standIn = executeStandIn
+	}
+	m.push(execute, fromClient).stmt = s
+	m.push(syncing, fromClient)
+	m.names.dropUnnamed(true)
+	m.endBatch()
+}
+
+// namesUnnamed reports whether a message may name the unnamed statement or portal.
+func namesUnnamed(typ byte, body []byte) bool {
+	switch typ {
+	case 'P', 'E':
+		return len(body) > 0 && body[0] == 0
+	case 'D':
+		return len(body) > 1 && body[1] == 0
+	case 'B':
+		portal, stmt, _ := bindNames(body)
+		return len(portal) == 0 || len(stmt) == 0
+	default:
+		return false
+	}
+}
+
+// closeLeftovers closes what a Query that went as messages has left, in front of a
+// message that might name it: a Query leaves no unnamed statement and no unnamed
+// portal, whether it fails or not.
+func (m *Machine) closeLeftovers(p *gate.Plan) {
+	m.beginBatch() // while nothing is owed
+	at := len(m.scratch)
+	m.scratch = wire.AppendClosePortal(wire.AppendCloseStatement(m.scratch, ""), "")
+	p.Own(m.scratch[at:])
+	m.push(closing, own)
+	m.push(closing, own)
+	m.names.leftovers = false
+	m.batch.sent()
+}

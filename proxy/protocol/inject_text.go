@@ -1,0 +1,142 @@
+package protocol
+
+import (
+	"encoding/binary"
+	"unicode/utf8"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// queryMany handles a Query of several statements: what each transaction of it
+// needs stands in front of the first statement that could do anything.
+func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) Need {
+	txn, epochs, batch, checks := m.txn, m.epochs, m.batch, m.checks
+	undo := func() { m.txn, m.epochs, m.batch, m.checks = txn, epochs, batch, checks }
+	by, r, need := m.insertions(t, text)
+	if need != NeedNothing {
+		undo()
+		return need
+	}
+	if len(by.insert) == 0 {
+		m.sendQuery(n, avail, p, r)
+		return NeedNothing
+	}
+	if m.showsItself(t) {
+		undo()
+		m.closeChecks(p)
+		return m.queryOne(statement{}, text, n, avail, p)
+	}
+	at := len(m.scratch)
+	m.scratch = append(m.scratch, 'Q', 0, 0, 0, 0)
+	from := 0
+	for i, x := range by.insert {
+		start := t.Statements[x.index-i].Start
+		m.scratch = append(m.scratch, text[from:start]...)
+		m.scratch = append(m.scratch, by.texts[i]...)
+		from = start
+	}
+	m.scratch = append(append(m.scratch, text[from:]...), 0)
+	binary.BigEndian.PutUint32(m.scratch[at+1:], uint32(len(m.scratch)-at-1))
+	m.gate.PassText(p, m.scratch[at:], r)
+	e := m.pushQuery()
+	m.pendingReplies.keepText(e, text, onlyReads(t))
+	e.sql.inserts, e.announced, e.first = by.insert, m.checks.built.held, by.insert[0].index == 0 && m.retry.first()
+	return NeedNothing
+}
+
+// onlyReads reports whether a text holds nothing but reads.
+func onlyReads(t *sqltext.Text) bool {
+	for i := range t.Statements {
+		if !t.Statements[i].Read {
+			return false
+		}
+	}
+	return t.Known
+}
+
+// showsItself reports whether a leader's text shows the text of queries, its own
+// or what it made itself among them. Nothing of Fencepost's can
+// stand in it then, so it goes by the registry.
+func (m *Machine) showsItself(t *sqltext.Text) bool {
+	shows := false
+	for i := range t.Statements {
+		switch s := &t.Statements[i]; s.Kind {
+		case sqltext.ShowFence, sqltext.SetFence, sqltext.Refused:
+			return false
+		default:
+			shows = shows || s.MentionsQueryText || s.MentionsKeptText
+		}
+	}
+	return shows && m.config.Mode == ModeFenced && m.leads()
+}
+
+// textInjector puts statements into the text of a Query of several, each in front of one
+// of the client's.
+type textInjector struct {
+	m      *Machine
+	index  int // of the statement in hand, in the client's text
+	at     int // where it begins, in characters
+	insert []insertion
+	texts  []string
+}
+
+func (by *textInjector) check(g injectedCheck) { by.put(by.m.injectText(g, by.index == 0), g) }
+
+func (by *textInjector) put(sql string, g injectedCheck) {
+	sql += ";"
+	by.insert = append(by.insert, insertion{index: by.index + len(by.insert), at: by.at, n: len(sql), check: g})
+	by.texts = append(by.texts, sql)
+}
+
+func (by *textInjector) refuse(r *fencing.Refusal) {
+	by.put(raiseSQL, refusal)
+	by.insert[len(by.insert)-1].refuse = r
+}
+
+// insertions says what goes in front of which statement, and for which reason
+// the text then passes: each statement has one. It follows the transaction
+// through the text.
+func (m *Machine) insertions(t *sqltext.Text, text []byte) (by *textInjector, reason gate.Reason, n Need) {
+	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
+	by = &textInjector{m: m}
+	counted := 0
+	readable := m.pendingReplies.empty() || !sensitive(text)
+	for i := range t.Statements {
+		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
+		if s.info.Read {
+			s.class = isRead
+			if readable {
+				s.provable = &t.Statements[i]
+			}
+		}
+		if s.info.Kind == sqltext.NonTransactional {
+			s.info.Kind = sqltext.Ordinary // several statements share a transaction: it cannot end inside
+		}
+		d := m.decide(among, s)
+		if d.need != NeedNothing {
+			return by, gate.Reason{}, d.need
+		}
+		by.index, by.at = i, by.at+utf8.RuneCount(text[counted:s.info.Start])
+		counted = s.info.Start
+		r := m.inject(d, s, by)
+		if i == 0 {
+			reason = r
+		}
+		reason = reason.And(r)
+		m.executed(s)
+	}
+	return by, reason, NeedNothing
+}
+
+// injectText is a check inside a text. After a statement of the client's, which
+// may hide a DEALLOCATE, it does not rest on what is prepared.
+func (m *Machine) injectText(g injectedCheck, first bool) string {
+	m.checks.build(m.epochs.inHand.announced, m.held())
+	if !first {
+		return m.checks.inline(g)
+	}
+	b := m.checks.text(g, false)
+	return string(b[:len(b)-1])
+}

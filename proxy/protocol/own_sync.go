@@ -1,0 +1,96 @@
+package protocol
+
+import (
+	"strings"
+
+	"github.com/fencepost/fencepost/proxy/wire"
+
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// wantsSync reports whether a Query would notice a check that was executed
+// in this batch.
+func (m *Machine) wantsSync(text []byte) bool {
+	if !m.batch.onlyChecked() || m.stillOpen() {
+		return false
+	}
+	if len(text) <= maxAuditText {
+		t := m.analyze(text)
+		if len(t.Statements) > 0 {
+			switch s := &t.Statements[0]; {
+			case s.Isolation && !m.batch.snapshot:
+				return true
+			case s.Kind == sqltext.NonTransactional, discardsAll(s):
+				return true
+			}
+		}
+		if m.tooLate(t) {
+			return false
+		}
+	}
+	return m.config.Version.QueryContinuesBatch()
+}
+
+// tooLate reports whether a text sets the isolation of its first transaction after
+// a query of the batch, so that it fails where no Sync of Fencepost's has ended that.
+func (m *Machine) tooLate(t *sqltext.Text) bool {
+	if !m.batch.snapshot {
+		return false
+	}
+	for i := range t.Statements {
+		switch s := &t.Statements[i]; {
+		case s.SetsIsolation:
+			return true
+		case s.EndsTransaction:
+			return false
+		}
+	}
+	return false
+}
+
+// stillOpen reports that what the client has executed since its last Sync may not be
+// committed yet, although a Query or a function call came after it.
+func (m *Machine) stillOpen() bool { return m.config.Version.QueryContinuesBatch() && m.batch.unsynced }
+
+// awaitsEnd reports whether a message of that type has to wait until the Query or
+// function call in front of it is answered. On 18 only that answer says whether the
+// transaction of what was executed before goes on, or has failed and is over; in the
+// latter case a check in front would leave open one that the client has not.
+func (m *Machine) awaitsEnd(typ byte) bool {
+	return m.config.Mode != ModePassing && !m.batch.open() && m.stillOpen() && !m.copy.under() && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
+}
+
+// syncBefore ends a batch of which only the check has been executed, before a
+// message that is not of the extended protocol: PostgreSQL 18 would not commit
+// it after the check's Execute, and a BEGIN could fix no isolation after it. Of
+// the client's there are only Parse, Bind, Describe and Close. Should one of them
+// fail, the server skips the message, so their answers come first.
+func (m *Machine) syncBefore(p *gate.Plan) Need {
+	if !m.batch.onlyChecked() || m.stillOpen() {
+		return NeedNothing
+	}
+	if m.copy.under() {
+		return NeedNothing // a message that has no place in the COPY was sent, and ends the connection
+	}
+	if m.pendingReplies.certain() {
+		if !m.inHand.waiting {
+			p.Own(flushMessage)
+			m.inHand.waiting = true
+		}
+		return NeedRoom
+	}
+	at := len(m.scratch)
+	m.scratch = wire.AppendSync(m.scratch)
+	p.Own(m.scratch[at:])
+	if m.batch.snapshot {
+		m.push(syncing, ownCommit)
+	} else {
+		m.push(syncing, own)
+	}
+	m.batch.syncedBefore()
+	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
+	return NeedNothing
+}
+
+var flushMessage = []byte{'H', 0, 0, 0, 4}

@@ -1,0 +1,80 @@
+package protocol
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// TestBatchProgress: what was sent moves a batch on and never back, but for the end of
+// its transaction.
+func TestBatchProgress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		steps []func(*batch)
+		want  batch
+	}{
+		{"nothing", nil, batch{}},
+		{"a Parse after the check", []func(*batch){(*batch).checked, (*batch).sent}, batch{progress: batchChecked}},
+		{"a check after an Execute", []func(*batch){(*batch).ran, (*batch).checked}, batch{progress: batchRan, unsynced: true}},
+		{"a COMMIT", []func(*batch){(*batch).ran, (*batch).committed}, batch{progress: batchOpen, unsynced: true}},
+		{"a COMMIT alone", []func(*batch){(*batch).committed}, batch{}},
+		{"a Query after an Execute", []func(*batch){(*batch).ran, (*batch).end}, batch{id: 1, unsynced: true, skipping: true}},
+		{"two Queries", []func(*batch){(*batch).end, (*batch).end}, batch{id: 2}},
+		{"a Sync", []func(*batch){(*batch).ran, (*batch).end, (*batch).synced}, batch{id: 1}},
+		{"a Sync of Fencepost's", []func(*batch){(*batch).checked, (*batch).syncedBefore}, batch{}},
+	} {
+		var b batch
+		for _, step := range c.steps {
+			step(&b)
+		}
+		if b != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, b, c.want)
+		}
+	}
+}
+
+// TestStatesRefuse: a transition that cannot be is a bug.
+func TestStatesRefuse(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]func(){
+		"a direction that is muted ends":     func() { var p phase; p.mute(); p.end(ErrSurprise) },
+		"a direction that has ended is mute": func() { var p phase; p.end(ErrSurprise); p.mute() },
+		"a message inside another":           func() { var b passthrough; b.begin(1, false); b.begin(1, false) },
+		"a Sync after the client's Execute":  func() { var b batch; b.ran(); b.syncedBefore() },
+		"checks that were not sent":          func() { var c checks; c.confirm() },
+		"checks that are prepared twice":     func() { c := checks{progress: checksConfirmed}; c.confirm() },
+		"a need is left":                     func() { new(Machine).inject(needs(NeedConfirm), unknownStatement, nil) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", name)
+				}
+			}()
+			do()
+		}()
+	}
+}
+
+// TestCopyThatCannotBe: a COPY that completes before its data, or begins inside another,
+// is no reply to anything.
+func TestCopyThatCannotBe(t *testing.T) {
+	t.Parallel()
+	begins := wiretest.Msg('G', []byte{0, 0, 0})
+	for name, second := range map[string][]byte{"complete": wiretest.Msg('C', []byte("COPY 1\x00")), "inside": begins} {
+		m := fuzzMachine(ModePassing, unknownStatus)
+		pumpUp(t, m, wiretest.Query("copy t from stdin"), 1<<20)
+		if _, taken := pumpDown(t, m, begins, 1<<20); taken != len(begins) {
+			t.Fatalf("%s: the COPY does not begin", name)
+		}
+		var down gate.Segments
+		down.Reset(second)
+		if _, _, err := m.FromServer(second, &down); !errors.Is(err, ErrSurprise) {
+			t.Errorf("%s: %v, want %v", name, err, ErrSurprise)
+		}
+	}
+}
