@@ -49,7 +49,8 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 	st.Chain = t.Chain
 	switch t.Kind {
 	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
-		st.Kind, st.Isolation, st.SetsIsolation = Begin, len(t.Options) > 0, setsEarly(t.Options)
+		st.Kind, st.Isolation, st.SetsIsolation = Begin, len(t.Options) > 0, includes(t.Options, isolationLevel, deferrable)
+		st.SetsAccess = includes(t.Options, readOnly)
 	case pgquery.TransactionStmtKind_TRANS_STMT_COMMIT:
 		st.Kind, st.EndsTransaction = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
@@ -77,15 +78,17 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 		return
 	}
 	switch name {
-	case "transaction_read_only":
+	case readOnly:
 		// SET to a value is refused after a query; SET to the default is not.
 		st.UnsetsReadOnly = v.Kind == pgquery.VariableSetKind_VAR_RESET ||
 			v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
 		st.Isolation = !st.UnsetsReadOnly
+		st.SetsAccess = true
 	case "transaction", "transaction snapshot", isolationLevel, deferrable:
 		st.Isolation = v.Kind != pgquery.VariableSetKind_VAR_RESET
 		st.SetsIsolation = st.Isolation &&
-			(name == "transaction snapshot" || name == isolationLevel || name == deferrable || setsEarly(v.Args))
+			(name == "transaction snapshot" || name == isolationLevel || name == deferrable || includes(v.Args, isolationLevel, deferrable))
+		st.SetsAccess = st.Isolation && includes(v.Args, readOnly)
 	}
 }
 
@@ -93,15 +96,12 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 const (
 	isolationLevel = "transaction_isolation"
 	deferrable     = "transaction_deferrable"
+	readOnly       = "transaction_read_only"
 )
 
-// setsEarly reports whether these transaction modes include one that Postgres refuses
-// after a query: the isolation level, and [NOT] DEFERRABLE.
-func setsEarly(modes []*pgquery.Node) bool {
-	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool {
-		name := m.GetDefElem().GetDefname()
-		return name == isolationLevel || name == deferrable
-	})
+// includes reports whether these transaction modes include one of those names.
+func includes(modes []*pgquery.Node, names ...string) bool {
+	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool { return slices.Contains(names, m.GetDefElem().GetDefname()) })
 }
 
 // fenceName returns the name after "fencepost.", in lower case as Postgres compares

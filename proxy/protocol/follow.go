@@ -24,6 +24,7 @@ func (m *Machine) executed(s *statement) {
 
 // followEnd follows what a statement that was sent does to the client's transaction.
 func (m *Machine) followEnd(s *statement) {
+	m.chain.follow(s)
 	switch {
 	case s.ends():
 		m.epochs.ends()

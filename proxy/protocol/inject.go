@@ -10,6 +10,8 @@ import (
 type injector interface {
 	// check puts a check there: that of the epoch, or read-only mode.
 	check(g injectedCheck)
+	// ahead puts the statement sql in front of what check will put there.
+	ahead(sql string)
 	// put puts the statement sql there. g says what it does for the transaction.
 	put(sql string, g injectedCheck)
 	// refuse puts there what fails in the statement's place.
@@ -33,9 +35,13 @@ func (m *Machine) inject(d decision, s *statement, by injector) gate.Reason {
 		by.put(m.setSQL(s.info.Name), noCheck)
 		return d.reason
 	case checkFirst:
+		if m.leads() && m.chain.undoes() {
+			by.ahead(readWriteSQL)
+		}
 		by.check(fullCheck)
 		return m.coverageBy(fullCheck)
 	case readFirst:
+		m.chain.set = true
 		by.check(readOnly)
 		return m.coverageBy(readOnly)
 	case lapsedFirst:

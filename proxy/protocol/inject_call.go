@@ -21,6 +21,9 @@ func (by *callInjector) check(g injectedCheck) {
 	by.put(by.m.checks.inline(g), g)
 }
 
+// ahead does nothing: the call is replaced by what fails.
+func (by *callInjector) ahead(string) {}
+
 func (by *callInjector) put(sql string, _ injectedCheck) { by.sql = sql }
 
 func (by *callInjector) refuse(r *fencing.Refusal) { by.refusal = r }

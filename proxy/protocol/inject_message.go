@@ -40,7 +40,9 @@ func (by *messageInjector) check(g injectedCheck) {
 	by.m.runCheck(g, by.s, by.p)
 }
 
-func (by *messageInjector) put(sql string, g injectedCheck) { by.m.runOnce(sql, g, by.s, by.p) }
+func (by *messageInjector) ahead(sql string) { by.m.runOnce(sql, noCheck, own, by.s, by.p) }
+
+func (by *messageInjector) put(sql string, g injectedCheck) { by.m.runOnce(sql, g, own, by.s, by.p) }
 
 // refuse sends a message that fails, after which the server skips the client's.
 func (by *messageInjector) refuse(r *fencing.Refusal) {
@@ -64,7 +66,7 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 	}
 	m.checks.build(m.epochs.inHand.announced, m.held())
 	if !m.checks.usable(m.batch.id) {
-		m.runOnce(m.checks.inline(g), g, s, p)
+		m.runOnce(m.checks.inline(g), g, own, s, p)
 		return
 	}
 	p.Own(m.checks.run(g, m.inFront()))
@@ -74,8 +76,9 @@ func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 }
 
 // runOnce prepares, runs and forgets a text of Fencepost's. One that failed was not
-// forgotten: the server skipped what came after it.
-func (m *Machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Plan) {
+// forgotten: the server skipped what came after it. from is ownAhead in a batch of
+// Fencepost's alone.
+func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement, p *gate.Plan) {
 	at, name := len(m.scratch), m.checks.ownName()
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	m.scratch = wire.AppendParse(m.scratch, name, sql)
@@ -83,7 +86,7 @@ func (m *Machine) runOnce(sql string, g injectedCheck, s *statement, p *gate.Pla
 	m.scratch = wire.AppendCloseStatement(m.scratch, name)
 	p.Own(m.scratch[at:])
 	for _, k := range []kind{closing, parse, run, closing} {
-		e := m.push(k, own)
+		e := m.push(k, from)
 		e.check, e.stmt, e.announced = g, s, m.checks.built.held
 	}
 	m.batch.checked()

@@ -82,6 +82,16 @@ func (by *queryInjector) check(g injectedCheck) {
 	by.prefix = m.checks.text(g, m.inFront())
 }
 
+// ahead sends sql in a batch of its own. Where that is not possible, nothing is sent.
+func (by *queryInjector) ahead(sql string) {
+	m := by.m
+	if !m.txn.Settled() || m.batch.skipping {
+		return
+	}
+	m.runOnce(sql, noCheck, ownAhead, &by.one, by.p)
+	m.syncAhead(by.p)
+}
+
 func (by *queryInjector) put(sql string, g injectedCheck) {
 	by.form, by.prefix, by.injected = prefixed, []byte(sql+";"), g
 }
@@ -120,6 +130,11 @@ func (m *Machine) prepareAhead(p *gate.Plan) {
 		return
 	}
 	m.prepare(ownAhead, p)
+	m.syncAhead(p)
+}
+
+// syncAhead ends a batch of Fencepost's alone.
+func (m *Machine) syncAhead(p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])

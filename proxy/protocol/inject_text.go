@@ -84,6 +84,8 @@ type textInjector struct {
 
 func (by *textInjector) check(g injectedCheck) { by.put(by.m.injectText(g, by.index == 0), g) }
 
+func (by *textInjector) ahead(sql string) { by.put(sql, noCheck) }
+
 func (by *textInjector) put(sql string, g injectedCheck) {
 	sql += ";"
 	by.insert = append(by.insert, insertion{index: by.index + len(by.insert), at: by.at, n: len(sql), check: g})

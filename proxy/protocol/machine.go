@@ -64,6 +64,7 @@ type Machine struct {
 	names        names
 	copy         copyState
 	epochs       announced
+	chain        chain
 	registration gate.Registration // in the registry
 	scratch      []byte
 
@@ -124,6 +125,7 @@ func (m *Machine) beginBatch() {
 	m.batch.rests(outside)
 	if outside {
 		m.epochs.begins()
+		m.chain = chain{}
 		m.retry.rest()
 		m.names.portals.clear() // they ended with their transaction
 	}
