@@ -68,7 +68,7 @@ func TestAnalysisHoldsNobodyUp(t *testing.T) {
 	for i := range waiting {
 		seat := s.seat(s.db, "r", "follower"+string(rune('a'+i)))
 		done := make(chan bool)
-		go func() { done <- seat.Owed() }()
+		go func() { done <- seat.Busy() }()
 		select {
 		case owed := <-done:
 			if !owed {

@@ -198,7 +198,7 @@ func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, all)
 		}
 	}
-	if n := b.desk.Taken(); n != 0 {
+	if n := b.desk.Candidacies(); n != 0 {
 		t.Errorf("%d candidacies of clients that never authenticated", n)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/internal/desktest"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/oracle"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/proxy"
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 
 // bench is a proxy in front of a real Postgres.
 type bench struct {
-	desk  *desktest.Desk
+	desk  *fixture.FakeElector
 	pg    *pgtest.Server
 	addr  string
 	proxy *proxy.Server
@@ -35,7 +35,7 @@ func newBench(t testing.TB, pg *pgtest.Server, change func(*proxy.Config)) *benc
 // newBenchWith is newBench; before is called with the proxy before it serves.
 func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), before func(*proxy.Server)) *bench {
 	t.Helper()
-	b := &bench{desk: desktest.New(t, pg), pg: pg, audit: &recorder{}, rec: newTranscriber()}
+	b := &bench{desk: fixture.NewFakeElector(t, pg), pg: pg, audit: &recorder{}, rec: newTranscriber()}
 	cfg := proxy.Config{
 		Upstream: pg.Addr(), Candidates: b.desk, Auditors: []fencing.Auditor{b.audit}, ProxyID: "test",
 		Policy: func(r fencing.JoinRequest) proxy.SessionPolicy {
@@ -81,8 +81,8 @@ func newBenchWith(t testing.TB, pg *pgtest.Server, change func(*proxy.Config), b
 }
 
 // seat returns a worker's candidacy.
-func (b *bench) seat(database, resource, worker string) *desktest.Seat {
-	return b.desk.Seat(database, resource, worker)
+func (b *bench) seat(database, resource, worker string) *fixture.FakeCandidacy {
+	return b.desk.Candidacy(database, resource, worker)
 }
 
 // grantedTo asks the ledger of grants, over a connection of its own, to which

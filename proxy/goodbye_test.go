@@ -15,7 +15,7 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 	client := s.leads("w")
 	seat := s.seat(s.db, "r", "w")
 	told, end := make(chan struct{}), make(chan struct{})
-	seat.WhenLooking(func() { close(told); <-end })
+	seat.OnAdvanced(func() { close(told); <-end })
 	s.succeed()
 
 	client.Send(q(stale))
@@ -25,7 +25,7 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 	<-told
 	was := *seat.Status()
 	was.Role = fencing.Superseded
-	seat.Set(&was)
+	seat.SetStatus(&was)
 	client.Send(q(stale))
 	eventually(t, "the session has answered what came last, and left", func() bool {
 		return seat.Members() == 1 // the one that never spoke

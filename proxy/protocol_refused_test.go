@@ -31,7 +31,7 @@ func TestProtocolRefusals(t *testing.T) {
 				if st.Role, st.Lapsed = fencing.Leader, lapsed; lapsed {
 					st.Role = fencing.Follower
 				}
-				seat.Set(&st)
+				seat.SetStatus(&st)
 			})
 		}
 		for _, s := range []struct {

@@ -134,10 +134,10 @@ func TestEndedByAGrantOnItsWay(t *testing.T) {
 	seat := s.seat(s.db, "r", "w")
 	lapsed := *seat.Status()
 	lapsed.Role, lapsed.Lapsed = fencing.Follower, true
-	seat.Set(&lapsed)
+	seat.SetStatus(&lapsed)
 	s.connect("successor")
 	successor, looks := s.seat(s.db, "r", "successor"), 0
-	seat.WhenLooking(func() {
+	seat.OnAdvanced(func() {
 		if looks++; looks == 2 {
 			if _, err := successor.TryGrant(); err != nil {
 				t.Error(err)

@@ -73,7 +73,7 @@ func TestRoleAfterALapsedRefusal(t *testing.T) {
 		c := s.leads("leader")
 		lapsed := *s.seat(s.db, "r", "leader").Status()
 		lapsed.Role, lapsed.Lapsed = fencing.Follower, true
-		s.seat(s.db, "r", "leader").Set(&lapsed)
+		s.seat(s.db, "r", "leader").SetStatus(&lapsed)
 		mustFail(t, c, "ZF002", cat(run("insert into t (v) values ('x')"), sync_()))
 		mustPass(t, c, cat(run("show fencepost.role"), sync_()))
 	})

@@ -67,7 +67,7 @@ func TestALapsedLeaseIsNamed(t *testing.T) {
 		mustPass(t, c, q(mine))
 		lapsed := *s.seat(s.db, "r", worker).Status()
 		lapsed.Role, lapsed.Lapsed = fencing.Follower, true
-		s.seat(s.db, "r", worker).Set(&lapsed)
+		s.seat(s.db, "r", worker).SetStatus(&lapsed)
 		all := mustFail(t, c, "ZF002", write)
 		for _, m := range all {
 			if got := m.Fields()['M']; m.Type == 'E' && !strings.Contains(got, "is not confirmed now") {

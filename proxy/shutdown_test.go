@@ -103,7 +103,7 @@ func TestShutdownEndsWhoHasNotBegun(t *testing.T) {
 	asked.Send(wiretest.Startup("user", "cleartext_user", "database", db))
 	asked.Until('R')
 	waiting.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
-	eventually(t, "the worker stands for election", func() bool { return b.desk.Taken() > 0 })
+	eventually(t, "the worker stands for election", func() bool { return b.desk.Candidacies() > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // below StartupTimeout: nothing may wait for it
 	defer cancel()
 	done := make(chan error, 1)

@@ -119,7 +119,7 @@ func (s *sides) controlUnderTLS(t *testing.T) {
 	if err != nil {
 		t.Fatalf("open the fence under TLS: %v", err)
 	}
-	s.desk.Use(s.db, st)
+	s.desk.UseStore(s.db, st)
 }
 
 // TestServerThatAsksForACertificate gets Fencepost's; a client is told when there

@@ -8,7 +8,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
-	"github.com/fencepost/fencepost/internal/desktest"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -48,8 +48,8 @@ type table struct {
 	*writesHouse
 	server string
 	fence  *store.Fence
-	holder *desktest.Seat // who was granted the current epoch
-	worker string         // its name
+	holder *fixture.FakeCandidacy // who was granted the current epoch
+	worker string                 // its name
 	epoch  int64
 	last   map[string]*speaker // connections that last
 	live   int                 // connections of the workers to the fenced side
@@ -68,7 +68,7 @@ func newTable(t *testing.T, server string) *table {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.desk.Use(h.fenced.db, st)
+	h.desk.UseStore(h.fenced.db, st)
 	x := &table{writesHouse: h, server: server, last: map[string]*speaker{}}
 	if x.fence, err = st.Fence(context.Background(), "r"); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func newTable(t *testing.T, server string) *table {
 func (x *table) grant() error {
 	x.seen = ""
 	x.worker = fmt.Sprintf("w%d", x.desk.Next())
-	x.holder = x.desk.Sit(x.fenced.db, x.worker, x.fence)
+	x.holder = x.desk.NewCandidacy(x.fenced.db, x.worker, x.fence)
 	epoch, err := x.holder.TryGrant()
 	x.epoch = int64(epoch)
 	return err
@@ -157,13 +157,13 @@ func (x *table) change(c cell) error {
 	switch c.who {
 	case lapsed:
 		led.Role, led.Lapsed = fencing.Follower, true
-		was.Set(&led)
+		was.SetStatus(&led)
 	case superseded:
 		if err := x.grant(); err != nil {
 			return err
 		}
 		led.Role, led.Holder = fencing.Superseded, fencing.Record{Epoch: x.holder.Status().Epoch, Worker: x.worker}
-		was.Set(&led)
+		was.SetStatus(&led)
 	case unaware, unawareSaying:
 		return x.grant()
 	}
@@ -171,9 +171,9 @@ func (x *table) change(c cell) error {
 }
 
 // undo takes a lapse back.
-func (x *table) undo(c cell, was *desktest.Seat) {
+func (x *table) undo(c cell, was *fixture.FakeCandidacy) {
 	if st := *was.Status(); c.who == lapsed && st.Lapsed {
 		st.Role, st.Lapsed = fencing.Leader, false
-		was.Set(&st)
+		was.SetStatus(&st)
 	}
 }

@@ -18,7 +18,7 @@ func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
 		led := *seat.Status()
 		lapsed := led
 		lapsed.Role, lapsed.Lapsed = 0, true
-		seat.Set(&lapsed) // it leads no more, and nobody was granted since
+		seat.SetStatus(&lapsed) // it leads no more, and nobody was granted since
 		for _, sql := range []string{
 			"create temp table other (a int)", "create temp table other as select 1 as a", "insert into mine values (8)", "truncate mine", "drop table mine", "select * into temp other from c",
 			"create temp view other as select 1 as a", "create index on mine (a)", "analyze mine", "with x as (insert into mine values (8) returning a) select * from x",
@@ -29,7 +29,7 @@ func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
 		if got := column(mustPass(t, c, q("select sum(a) from mine"))); got != "7" {
 			t.Errorf("the table holds %s, want what it held", got)
 		}
-		seat.Set(&led)
+		seat.SetStatus(&led)
 		mustPass(t, c, q("insert into mine values (8)"))
 		mustPass(t, c, q("discard temp"))
 		mustFail(t, c, "42P01", q("select * from mine"))

@@ -41,7 +41,7 @@ var ours = map[string][]string{
 	"internal/child":       {},
 	"internal/pgtest":      {"migrations", "internal/child"},
 	"internal/consultest":  {"internal/child"},
-	"internal/desktest":    {"fencing", "fencing/store", "internal/pgtest"},
+	"internal/fixture":     {"fencing", "fencing/store", "internal/pgtest"},
 	"internal/wiretest":    {},
 	"internal/oracle":      {},
 	"internal/machinetest": {"fencing", "fencing/sqltext", "proxy/gate", "proxy/protocol", "proxy/wire"},
@@ -50,7 +50,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/desktest", "internal/wiretest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixture", "internal/wiretest", "internal/machinetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not

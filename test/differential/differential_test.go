@@ -56,7 +56,7 @@ type pair struct {
 func newPair(t *testing.T, h *house) *pair {
 	t.Helper()
 	p := &pair{newRoom(t, h, false), newRoom(t, h, true)}
-	if _, err := h.Sit(p.fenced.database, "w", p.fenced.fence).TryGrant(); err != nil {
+	if _, err := h.NewCandidacy(p.fenced.database, "w", p.fenced.fence).TryGrant(); err != nil {
 		t.Fatal(err)
 	}
 	return p

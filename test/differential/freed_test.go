@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/internal/desktest"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -29,7 +29,7 @@ func TestSafetyFreedTwin(t *testing.T) {
 
 func (p *pair) freed(s script, r *rand.Rand) error {
 	room := p.fenced
-	seat := room.house.Sit(room.database, "w", room.fence)
+	seat := room.house.NewCandidacy(room.database, "w", room.fence)
 	if _, err := seat.TryGrant(); err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ func (p *pair) freed(s script, r *rand.Rand) error {
 	steps := []int{r.IntN(len(s.steps)), r.IntN(len(s.steps)), r.IntN(len(s.steps))}
 	slices.Sort(steps)
 	lost := []*fencing.Status{{Role: fencing.Follower, Vacant: true, Holder: led.Holder}, &lapsed}[r.IntN(2)]
-	moves := []func(){func() { seat.Set(lost) }, next.takeOver, func() { seat.Set(led) }}
+	moves := []func(){func() { seat.SetStatus(lost) }, next.takeOver, func() { seat.SetStatus(led) }}
 	if r.IntN(2) == 0 { // it gets its lease back first
 		moves[1], moves[2] = moves[2], moves[1]
 	}
@@ -63,7 +63,7 @@ func (p *pair) freed(s script, r *rand.Rand) error {
 // successor is a worker of the second proxy.
 type successor struct {
 	room  *room
-	seat  *desktest.Seat
+	seat  *fixture.FakeCandidacy
 	found contents // when its grant had returned
 	once  sync.Once
 	err   error // the error of its takeover
@@ -72,7 +72,7 @@ type successor struct {
 }
 
 func (r *room) successor() *successor {
-	return &successor{room: r, seat: r.house.Sit(r.database, "successor", r.fence)}
+	return &successor{room: r, seat: r.house.NewCandidacy(r.database, "successor", r.fence)}
 }
 
 // takeOver makes the successor take over and write, once.

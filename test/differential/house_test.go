@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"testing"
 
-	"github.com/fencepost/fencepost/internal/desktest"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/oracle"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/proxy"
@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { pgtest.Main(m) }
 // house is two proxies in front of a real Postgres. The tests decide who is granted an
 // epoch; the fence in the database is real.
 type house struct {
-	*desktest.Desk
+	*fixture.FakeElector
 	pg    *pgtest.Server
 	addr  string
 	other string // the address of the second proxy
@@ -41,7 +41,7 @@ func socketOf(pg *pgtest.Server) string {
 
 func newHouseAt(t *testing.T, pg *pgtest.Server) *house {
 	t.Helper()
-	h := &house{Desk: desktest.New(t, pg), pg: pg}
+	h := &house{FakeElector: fixture.NewFakeElector(t, pg), pg: pg}
 	h.addr, h.other = h.serve(t, "one"), h.serve(t, "two")
 	return h
 }

@@ -80,7 +80,7 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 		return err
 	}
 	room := p.fenced
-	if _, err := room.house.Sit(room.database, "w", room.fence).TryGrant(); err != nil {
+	if _, err := room.house.NewCandidacy(room.database, "w", room.fence).TryGrant(); err != nil {
 		return err
 	}
 	next := room.successor()
@@ -143,11 +143,11 @@ func refusedInPlace(want, got []string) error {
 // follows plays s as a worker that never leads, while another one does.
 func (p *pair) follows(s script, _ *rand.Rand) error {
 	room := p.fenced
-	leader := room.house.Sit(room.database, "leader", room.fence)
+	leader := room.house.NewCandidacy(room.database, "leader", room.fence)
 	if _, err := leader.TryGrant(); err != nil {
 		return err
 	}
-	room.house.Sit(room.database, "w", room.fence)
+	room.house.NewCandidacy(room.database, "w", room.fence)
 	got, err := room.play(s, nil, nil)
 	if err != nil {
 		return err
