@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -33,7 +34,7 @@ func open(cfg *proxy.Config) {
 
 func TestPgxAuthenticatesByEveryMethod(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		for _, user := range methods {
 			if user == "scram_user" {
 				continue // this bench refuses it without a resource: see below
@@ -47,11 +48,11 @@ func TestPgxAuthenticatesByEveryMethod(t *testing.T) {
 }
 
 // checkPasswords connects with the right and a wrong password.
-func checkPasswords(t *testing.T, b *bench, db, user, params string) {
+func checkPasswords(t *testing.T, b *fixture.Proxy, db, user, params string) {
 	t.Helper()
 	for _, password := range []string{pgtest.Password, "wrong"} {
-		through, err := connectError(t, b.addr, db, user, password, params)
-		_, direct := connectError(t, b.pg.Addr(), db, user, password, "")
+		through, err := connectError(t, b.Addr, db, user, password, params)
+		_, direct := connectError(t, b.PG.Addr(), db, user, password, "")
 		if (err == nil) != (direct == nil) {
 			t.Errorf("%s with %q: %v, directly %v", user, password, err, direct)
 			continue
@@ -86,12 +87,12 @@ func connectError(t *testing.T, address, db, user, password, params string) (cur
 func TestPsqlAuthenticatesByEveryMethod(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, open), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, open), pg.Database(t)
 	for _, user := range methods {
 		for _, password := range []string{pgtest.Password, "wrong"} {
-			got, gotErr := psqlWithPassword(t, b.addr, db, user, password)
+			got, gotErr := psqlWithPassword(t, b.Addr, db, user, password)
 			want, wantErr := psqlWithPassword(t, pg.Addr(), db, user, password)
-			_, proxyPort, _ := net.SplitHostPort(b.addr)
+			_, proxyPort, _ := net.SplitHostPort(b.Addr)
 			_, port, _ := net.SplitHostPort(pg.Addr())
 			got = strings.ReplaceAll(got, "port "+proxyPort, "port "+port)
 			if got != want || (gotErr == nil) != (wantErr == nil) {
@@ -115,11 +116,11 @@ func psqlWithPassword(t *testing.T, address, db, user, password string) (string,
 func TestAuthenticationIsRelayedMessageByMessage(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, open), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, open), pg.Database(t)
 	for _, user := range methods {
 		for _, password := range []string{pgtest.Password, "wrong"} {
 			want := authTranscript(t, pg.Addr(), db, user, password)
-			got := authTranscript(t, b.addr, db, user, password)
+			got := authTranscript(t, b.Addr, db, user, password)
 			if !slices.Equal(want, got) {
 				t.Errorf("%s with %q:\nPostgres:  %v\nFencepost: %v", user, password, want, got)
 			}
@@ -179,7 +180,7 @@ func hexMD5(s string) string {
 func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, open), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, open), pg.Database(t)
 	start := wiretest.Startup("user", "scram_user", "database", db, "fencepost.resource", "r", "fencepost.worker", "intruder")
 	for name, answer := range map[string][]byte{
 		"a Query":             q("select 1"),
@@ -190,15 +191,15 @@ func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 		"another mechanism":   wiretest.Msg('p', []byte("PLAIN\x00\x00\x00\x00\x00")),
 		"goodbye":             wiretest.Terminate(),
 	} {
-		c := wiretest.Dial(t, b.addr)
+		c := wiretest.Dial(t, b.Addr)
 		c.Send(start)
 		c.Until('R')
 		c.Send(answer)
-		if all := c.Rest(); name != "goodbye" && fatal(t, all)['C'][:2] != "08" && fatal(t, all)['C'][:2] != "28" {
+		if all := c.Rest(); name != "goodbye" && fixture.FatalError(t, all)['C'][:2] != "08" && fixture.FatalError(t, all)['C'][:2] != "28" {
 			t.Errorf("%s: %v", name, all)
 		}
 	}
-	if n := b.desk.Candidacies(); n != 0 {
+	if n := b.Elector.Candidacies(); n != 0 {
 		t.Errorf("%d candidacies of clients that never authenticated", n)
 	}
 }
@@ -208,12 +209,12 @@ func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 func TestAnswerThatDoesNotComeEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b := newBench(t, pg, func(cfg *proxy.Config) { open(cfg); cfg.StartupTimeout = 2 * time.Second })
-	c := wiretest.Dial(t, b.addr)
+	b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { open(cfg); cfg.StartupTimeout = 2 * time.Second })
+	c := wiretest.Dial(t, b.Addr)
 	c.Send(wiretest.Startup("user", "cleartext_user", "database", pg.Database(t)))
 	c.Until('R')
 	c.Send([]byte{'p', 0, 0}) // half a header
-	if f := fatal(t, c.Rest()); f['C'] != "08P01" {
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "08P01" {
 		t.Errorf("%v, want 08P01", f)
 	}
 }

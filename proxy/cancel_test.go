@@ -10,8 +10,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -44,35 +43,25 @@ func cancelWith(t *testing.T, address string, key []byte, first ...[]byte) {
 	_ = c.Close()
 }
 
-// running waits until a backend of the database is in that state of a query.
-func running(t *testing.T, admin *pgx.Conn, condition string) {
-	t.Helper()
-	eventually(t, condition, func() bool {
-		var n int
-		err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and "+condition).Scan(&n)
-		return err == nil && n > 0
-	})
-}
-
 func TestCancelEndsTheStatementAndNotTheSession(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		admin := b.pg.Connect(t, pgtest.Superuser, db)
-		leaderConn(t, b, db).Close()
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		admin := b.PG.Connect(t, pgtest.Superuser, db)
+		fixture.LeaderConn(t, b, db).Close()
 		fenced := []string{"user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"}
 		for name, params := range map[string][]string{"leader": fenced, "reader": fenced[:4], "unfenced": {"user", pgtest.Superuser, "database", db}} {
-			c, key := keyed(t, b.addr, params...)
+			c, key := keyed(t, b.Addr, params...)
 			for _, first := range [][][]byte{nil, {packet(codeSSL)}, {packet(codeGSS), packet(codeSSL)}} {
 				for kind, sleep := range map[string][]byte{"simple": q("select pg_sleep(600)"), "extended": cat(run("select pg_sleep(600)"), sync_())} {
 					c.Send(sleep)
-					running(t, admin, "wait_event = 'PgSleep'")
-					cancelWith(t, b.addr, key, first...)
+					fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+					cancelWith(t, b.Addr, key, first...)
 					if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
 						t.Errorf("%s, %s: %v", name, kind, all)
 					}
 				}
 			}
-			if got := value(t, c.Exec("select 1")); got != "1" {
+			if got := fixture.FirstValue(t, c.Exec("select 1")); got != "1" {
 				t.Errorf("%s: the session after a cancel says %s", name, got)
 			}
 			_ = c.Close()
@@ -84,10 +73,10 @@ func TestCancelEndsTheStatementAndNotTheSession(t *testing.T) {
 // notifications by it.
 func TestKeyNamesTheBackend(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		c, key := keyed(t, b.addr, "user", pgtest.Superuser, "database", db)
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		c, key := keyed(t, b.Addr, "user", pgtest.Superuser, "database", db)
 		pid := binary.BigEndian.Uint32(key)
-		if got := value(t, c.Exec("select pg_backend_pid()")); atoi(t, got) != int(pid) {
+		if got := fixture.FirstValue(t, c.Exec("select pg_backend_pid()")); atoi(t, got) != int(pid) {
 			t.Errorf("the key names process %d, the backend is %s", pid, got)
 		}
 		c.Exec("listen ch")
@@ -109,14 +98,14 @@ func TestKeyNamesTheBackend(t *testing.T) {
 func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	gone, old := keyed(t, b.addr, "user", pgtest.App, "database", db)
+	gone, old := keyed(t, b.Addr, "user", pgtest.App, "database", db)
 	gone.Send(wiretest.Terminate())
 	gone.Rest()
-	c, key := keyed(t, b.addr, "user", pgtest.App, "database", db)
+	c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db)
 	c.Send(q("select pg_sleep(0.5), 42"))
-	running(t, admin, "wait_event = 'PgSleep'")
+	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 	wrong := append([]byte(nil), key...)
 	wrong[7] ^= 1
 	for name, k := range map[string][]byte{
@@ -124,12 +113,12 @@ func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
 		"a key of nobody": make([]byte, 8), "the key of a session that ended": old,
 	} {
 		if name == "a secret of no bytes" { // no cancel request at all: refused
-			conn := wiretest.Dial(t, b.addr)
+			conn := wiretest.Dial(t, b.Addr)
 			conn.Send(packet(codeCancel, k...))
 			conn.Rest()
 			continue
 		}
-		cancelWith(t, b.addr, k)
+		cancelWith(t, b.Addr, k)
 	}
 	if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
 		t.Errorf("a cancel with a wrong key ended the statement: %v", all)
@@ -155,13 +144,13 @@ func atoi(t *testing.T, s string) (n int) {
 func TestLateCancelNeverHitsTheNextSession(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	hits := 0
 	for i := range 40 {
-		c, key := keyed(t, b.addr, "user", pgtest.App, "database", db)
+		c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db)
 		var wg sync.WaitGroup
 		c.Send(q("select pg_sleep(0.002)"))
-		wg.Go(func() { cancelWith(t, b.addr, key) })
+		wg.Go(func() { cancelWith(t, b.Addr, key) })
 		if i%2 == 0 {
 			if state := wiretest.ErrorOf(c.Until('Z')); state == "57014" {
 				hits++
@@ -170,7 +159,7 @@ func TestLateCancelNeverHitsTheNextSession(t *testing.T) {
 			}
 		}
 		_ = c.Close()
-		next, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db)
+		next, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
 		if all := next.Exec("select pg_sleep(0.004)"); wiretest.ErrorOf(all) != "" {
 			t.Errorf("the next session: %v", all)
 		}
@@ -183,11 +172,11 @@ func TestLateCancelNeverHitsTheNextSession(t *testing.T) {
 func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	leaderConn(t, b, db).Close()
-	c, key := keyed(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-	mustExec(t, c, "create table t as select 1 as id, 0 as v")
+	fixture.LeaderConn(t, b, db).Close()
+	c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.MustExec(t, c, "create table t as select 1 as id, 0 as v")
 	tx, err := admin.Begin(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -198,8 +187,8 @@ func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 	watch := pg.Connect(t, pgtest.Superuser, db)
 	for kind, write := range map[string][]byte{"simple": q("update t set v = 2"), "extended": cat(run("update t set v = 2"), sync_())} {
 		c.Send(write)
-		running(t, watch, "wait_event_type = 'Lock'")
-		cancelWith(t, b.addr, key)
+		fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
+		cancelWith(t, b.Addr, key)
 		if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
 			t.Errorf("%s: %v", kind, all)
 		}
@@ -207,8 +196,8 @@ func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	mustExec(t, c, "update t set v = 3")
-	if got := value(t, c.Exec("select v from t")); got != "3" {
+	fixture.MustExec(t, c, "update t set v = 3")
+	if got := fixture.FirstValue(t, c.Exec("select v from t")); got != "3" {
 		t.Errorf("v = %s after the cancels, want 3", got)
 	}
 }
@@ -217,11 +206,11 @@ func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 // check were not there.
 func TestCancelThatHitsTheCheck(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		leaderConn(t, b, db).Close()
-		c, key := keyed(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		mustExec(t, c, "create table t (id int)")
-		admin, watch := b.pg.Connect(t, pgtest.Superuser, db), b.pg.Connect(t, pgtest.Superuser, db)
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, b, db).Close()
+		c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		fixture.MustExec(t, c, "create table t (id int)")
+		admin, watch := b.PG.Connect(t, pgtest.Superuser, db), b.PG.Connect(t, pgtest.Superuser, db)
 		tx, err := admin.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -239,8 +228,8 @@ func TestCancelThatHitsTheCheck(t *testing.T) {
 			"extended": cat(run("insert into t values (1)"), sync_()),
 		} {
 			c.Send(write)
-			running(t, watch, "wait_event_type = 'Lock'")
-			cancelWith(t, b.addr, key)
+			fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
+			cancelWith(t, b.Addr, key)
 			all := c.Until('Z')
 			var f map[byte]string
 			for _, m := range all {
@@ -252,17 +241,17 @@ func TestCancelThatHitsTheCheck(t *testing.T) {
 				t.Errorf("%s: %v", kind, all)
 			}
 			if kind == "several" {
-				mustExec(t, c, "rollback")
+				fixture.MustExec(t, c, "rollback")
 			}
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		mustExec(t, c, "insert into t values (2)")
-		if got := value(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
+		fixture.MustExec(t, c, "insert into t values (2)")
+		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
 			t.Errorf("rows %s, want only that of the statement that was not cancelled", got)
 		}
-		if all := b.audited(t); len(all) > 0 {
+		if all := b.Audited(t, db); len(all) > 0 {
 			t.Errorf("a cancel was audited as a refusal: %+v", all)
 		}
 	})
@@ -271,16 +260,16 @@ func TestCancelThatHitsTheCheck(t *testing.T) {
 func TestInterruptOfPsqlCancels(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	leaderConn(t, b, db).Close()
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.LeaderConn(t, b, db).Close()
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	var out bytes.Buffer
-	cmd := osexec.CommandContext(t.Context(), program(t, "psql"), "-XAt", "-d", clientDSN(b.addr, db), "-c", "select pg_sleep(600)")
+	cmd := osexec.CommandContext(t.Context(), program(t, "psql"), "-XAt", "-d", clientDSN(b.Addr, db), "-c", "select pg_sleep(600)")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	running(t, admin, "wait_event = 'PgSleep'")
+	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

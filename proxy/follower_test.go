@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -11,21 +12,21 @@ import (
 // TestFollowersReadFreely: whatever only reads works as with Postgres.
 func TestFollowersReadFreely(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, own18(t))
-	s.leads("leader")
-	c := s.connect("follower")
+	s := fixture.NewCluster(t, own18(t))
+	s.Leader("leader")
+	c := s.Connect("follower")
 	for _, sql := range []string{
 		"select * from c", "select count(*) from c, t", "with x as (select 1) select * from x", "values (1)", "table c",
 		"explain select * from c", "copy c to stdout", "copy (select 1) to stdout", "show work_mem", "set work_mem = '1MB'",
 		"begin; declare k cursor for select * from c; fetch all from k; close k; commit", "prepare p as select * from c",
 		"select now()", "begin; savepoint a; select 1; rollback to a; commit", "select pg_advisory_lock(1), pg_advisory_unlock(1)",
 	} {
-		mustPass(t, c, q(sql))
+		fixture.MustPass(t, c, q(sql))
 		if !strings.Contains(sql, ";") {
 			if sql == "prepare p as select * from c" {
 				sql = "select 1"
 			}
-			mustPass(t, c, run(sql), sync_())
+			fixture.MustPass(t, c, run(sql), sync_())
 		}
 	}
 }
@@ -50,57 +51,49 @@ var writes = []string{
 // Postgres, and the connection lives.
 func TestSafetyFollowersWriteNothing(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, own18(t))
-	s.exec("alter table c owner to app; create sequence w_seq; grant all on w_seq to app; grant all on t_id_seq to app; create materialized view m as select 1; alter materialized view m owner to app; create table ruled (a int); grant all on ruled to app; create rule ru as on insert to ruled do instead insert into t (v) values ('stale')")
-	s.leads("leader")
+	s := fixture.NewCluster(t, own18(t))
+	s.Exec("alter table c owner to app; create sequence w_seq; grant all on w_seq to app; grant all on t_id_seq to app; create materialized view m as select 1; alter materialized view m owner to app; create table ruled (a int); grant all on ruled to app; create rule ru as on insert to ruled do instead insert into t (v) values ('stale')")
+	s.Leader("leader")
 	for _, sql := range writes {
 		t.Run(sql, func(t *testing.T) {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			c := s.connect("follower")
+			s := s.With(t)
+			c := s.Connect("follower")
 			if sql == "execute r" {
-				mustPass(t, c, q("prepare r as select wr('stale')"))
+				fixture.MustPass(t, c, q("prepare r as select wr('stale')"))
 			}
-			mustFail(t, c, "ZF002", q(sql))
-			all := mustFail(t, c, "ZF002", run("select 1"), run(sql), run("select 2"), sync_())
-			if kinds := types(all); !strings.HasPrefix(kinds, "12TDCE") && !strings.HasPrefix(kinds, "12TDC1E") && !strings.HasPrefix(kinds, "12TDC12") {
+			fixture.MustFail(t, c, "ZF002", q(sql))
+			all := fixture.MustFail(t, c, "ZF002", run("select 1"), run(sql), run("select 2"), sync_())
+			if kinds := fixture.Types(all); !strings.HasPrefix(kinds, "12TDCE") && !strings.HasPrefix(kinds, "12TDC1E") && !strings.HasPrefix(kinds, "12TDC12") {
 				t.Errorf("the error is not in its place: %s", kinds)
 			}
-			mustFail(t, c, "ZF002", q("select 1; "+sql+"; select 2"))
-			mustPass(t, c, q("begin"))
-			mustFail(t, c, "ZF002", q(sql))
-			mustFail(t, c, "25P02", q("select 1"))
-			mustPass(t, c, q("rollback"))
-			mustPass(t, c, q("select * from c"))
-			if n := s.value("select (select count(*) from t) + (select count(*) from pg_class where relname = 'stale') + (select count(*) from c where v <> 'one') + (select 1 - count(*) from c)"); n != 0 {
+			fixture.MustFail(t, c, "ZF002", q("select 1; "+sql+"; select 2"))
+			fixture.MustPass(t, c, q("begin"))
+			fixture.MustFail(t, c, "ZF002", q(sql))
+			fixture.MustFail(t, c, "25P02", q("select 1"))
+			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, q("select * from c"))
+			if n := s.Number("select (select count(*) from t) + (select count(*) from pg_class where relname = 'stale') + (select count(*) from c where v <> 'one') + (select 1 - count(*) from c)"); n != 0 {
 				t.Errorf("%d things were written", n)
 			}
 		})
 	}
 }
 
-func types(all []wiretest.Message) string {
-	var b strings.Builder
-	for _, m := range all {
-		b.WriteByte(m.Type)
-	}
-	return b.String()
-}
-
 // TestSafetyFollowersInABlock: what only a transaction block allows, or does at
 // its end.
 func TestSafetyFollowersInABlock(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, own18(t))
-	s.exec("alter table c owner to app")
-	s.leads("leader")
-	c := s.connect("follower")
-	mustPass(t, c, q("begin"))
-	mustFail(t, c, "ZF002", q("lock table c in share mode"))
-	mustPass(t, c, q("rollback"))
-	mustPass(t, c, q("begin"))
-	mustPass(t, c, q("declare k cursor with hold for select wr('stale')"))
-	mustFail(t, c, "ZF002", q("commit"))
-	if s.rows("stale") != 0 {
+	s := fixture.NewCluster(t, own18(t))
+	s.Exec("alter table c owner to app")
+	s.Leader("leader")
+	c := s.Connect("follower")
+	fixture.MustPass(t, c, q("begin"))
+	fixture.MustFail(t, c, "ZF002", q("lock table c in share mode"))
+	fixture.MustPass(t, c, q("rollback"))
+	fixture.MustPass(t, c, q("begin"))
+	fixture.MustPass(t, c, q("declare k cursor with hold for select wr('stale')"))
+	fixture.MustFail(t, c, "ZF002", q("commit"))
+	if s.Rows("stale") != 0 {
 		t.Error("the cursor wrote")
 	}
 }
@@ -108,17 +101,17 @@ func TestSafetyFollowersInABlock(t *testing.T) {
 // TestSafetyFollowersFastPath: a call that could write is refused.
 func TestSafetyFollowersFastPath(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, own18(t))
-	s.exec("create function wstale() returns void language sql as $$insert into t (v) values ('stale')$$")
-	s.leads("leader")
-	c := s.connect("follower")
-	oid := s.oid("'wstale'::regproc")
-	mustFail(t, c, "ZF002", call(oid))
-	mustPass(t, c, q("begin"))
-	mustPass(t, c, q("select 1"))
-	mustFail(t, c, "ZF002", call(oid))
-	mustPass(t, c, q("rollback"))
-	if s.rows("stale") != 0 {
+	s := fixture.NewCluster(t, own18(t))
+	s.Exec("create function wstale() returns void language sql as $$insert into t (v) values ('stale')$$")
+	s.Leader("leader")
+	c := s.Connect("follower")
+	oid := oidOf(s, "'wstale'::regproc")
+	fixture.MustFail(t, c, "ZF002", call(oid))
+	fixture.MustPass(t, c, q("begin"))
+	fixture.MustPass(t, c, q("select 1"))
+	fixture.MustFail(t, c, "ZF002", call(oid))
+	fixture.MustPass(t, c, q("rollback"))
+	if s.Rows("stale") != 0 {
 		t.Error("the call wrote")
 	}
 }
@@ -127,26 +120,26 @@ func TestSafetyFollowersFastPath(t *testing.T) {
 // away, as the configuration says.
 func TestUnfencedConnections(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	reader, _ := wiretest.Connect(t, s.addr, "user", pgtest.App, "database", s.db)
-	mustPass(t, reader, q("select * from c"))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	reader, _ := wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB)
+	fixture.MustPass(t, reader, q("select * from c"))
 	refused := []string{mine, "select wr('mine')", "do $$begin insert into t (v) values ('mine'); end$$", "vacuum c"}
-	if s.value("select current_setting('server_version_num')::int / 10000") < 16 {
+	if s.Number("select current_setting('server_version_num')::int / 10000") < 16 {
 		refused = append(refused, "reset transaction_read_only")
 	} else { // the server does not let anybody undo it
-		mustFail(t, reader, "0A000", q("reset transaction_read_only"))
+		fixture.MustFail(t, reader, "0A000", q("reset transaction_read_only"))
 	}
 	for _, sql := range refused {
-		all := mustFail(t, reader, "ZF002", q(sql))
+		all := fixture.MustFail(t, reader, "ZF002", q(sql))
 		f := all[len(all)-2].Fields()
 		if !strings.Contains(f['M'], "names no resource") || !strings.Contains(f['H'], "fencepost.resource") {
 			t.Errorf("%s: the error does not say how: %v", sql, f)
 		}
-		mustFail(t, reader, "ZF002", run(sql), sync_())
+		fixture.MustFail(t, reader, "ZF002", run(sql), sync_())
 	}
-	writer, _ := wiretest.Connect(t, s.addr, "user", pgtest.Superuser, "database", s.db)
-	mustPass(t, writer, q(mine))
-	if s.rows("mine") != 1 {
-		t.Errorf("%d rows; want the one of the user who may", s.rows("mine"))
+	writer, _ := wiretest.Connect(t, s.Addr, "user", pgtest.Superuser, "database", s.DB)
+	fixture.MustPass(t, writer, q(mine))
+	if s.Rows("mine") != 1 {
+		t.Errorf("%d rows; want the one of the user who may", s.Rows("mine"))
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -11,12 +12,12 @@ import (
 // before its session has ended the candidacy tells it too, at its next use.
 func TestGoodbyeIsSaidOnce(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	client := s.leads("w")
-	seat := s.seat(s.db, "r", "w")
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	client := s.Leader("w")
+	seat := s.Candidacy(s.DB, "r", "w")
 	told, end := make(chan struct{}), make(chan struct{})
 	seat.OnAdvanced(func() { close(told); <-end })
-	s.succeed()
+	s.Supersede()
 
 	client.Send(q(stale))
 	if m, err := client.Next(); err != nil || m.Fields()['C'] != "ZF001" {
@@ -27,7 +28,7 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 	was.Role = fencing.Superseded
 	seat.SetStatus(&was)
 	client.Send(q(stale))
-	eventually(t, "the session has answered what came last, and left", func() bool {
+	fixture.Eventually(t, "the session has answered what came last, and left", func() bool {
 		return seat.Members() == 1 // the one that never spoke
 	})
 	close(end)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -27,8 +28,8 @@ func header(typ byte, n uint32) []byte {
 func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	bystander, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	bystander, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
 	startup := wiretest.Startup("user", pgtest.App, "database", db)
 	for name, c := range map[string]struct {
 		sent  []byte
@@ -48,17 +49,17 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 		"an unknown request": {packet(80877199), "0A000"},
 		"SSL with a body":    {packet(codeSSL, 1, 2, 3), "0A000"},
 	} {
-		conn := wiretest.Dial(t, b.addr)
+		conn := wiretest.Dial(t, b.Addr)
 		conn.Send(c.sent)
 		if said := wiretest.ErrorOf(conn.Rest()); said != c.state {
 			t.Errorf("%s: %q, want %q", name, said, c.state)
 		}
-		if got := value(t, bystander.Exec("select 7")); got != "7" {
+		if got := fixture.FirstValue(t, bystander.Exec("select 7")); got != "7" {
 			t.Errorf("after %s another client read %s", name, got)
 		}
 	}
 	for cut := range startup {
-		conn := wiretest.Dial(t, b.addr)
+		conn := wiretest.Dial(t, b.Addr)
 		conn.Send(startup[:cut])
 		if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -68,7 +69,7 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 		}
 		_ = conn.Close()
 	}
-	if got := value(t, bystander.Exec("select 7")); got != "7" {
+	if got := fixture.FirstValue(t, bystander.Exec("select 7")); got != "7" {
 		t.Errorf("after all that another client read %s", got)
 	}
 }
@@ -77,8 +78,8 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 func TestRandomBytesEndOneConnectionOnly(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	bystander := leaderConn(t, b, db)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	bystander := fixture.LeaderConn(t, b, db)
 	dice := rand.New(rand.NewPCG(7, 7))
 	noise := func() []byte {
 		b := make([]byte, 1+dice.IntN(3000))
@@ -88,7 +89,7 @@ func TestRandomBytesEndOneConnectionOnly(t *testing.T) {
 		return b
 	}
 	for i := range 60 {
-		c := wiretest.Dial(t, b.addr)
+		c := wiretest.Dial(t, b.Addr)
 		if i%3 > 0 {
 			c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"))
 			c.Until('Z')
@@ -103,7 +104,7 @@ func TestRandomBytesEndOneConnectionOnly(t *testing.T) {
 		c.Rest()
 		_ = c.Close()
 	}
-	if got := value(t, bystander.Exec("select 7")); got != "7" {
+	if got := fixture.FirstValue(t, bystander.Exec("select 7")); got != "7" {
 		t.Errorf("after the noise another client read %s", got)
 	}
 }
@@ -114,10 +115,10 @@ func TestSlowLoris(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
 	pg := pgtest.Shared(t)
-	b := newBench(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = timeout })
+	b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = timeout })
 	db := pg.Database(t)
 	begun := time.Now()
-	slow := wiretest.Dial(t, b.addr)
+	slow := wiretest.Dial(t, b.Addr)
 	ended := make(chan struct{})
 	drips := make(chan struct{})
 	go func() {
@@ -133,8 +134,8 @@ func TestSlowLoris(t *testing.T) {
 			}
 		}
 	}()
-	other, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db)
-	if got := value(t, other.Exec("select 7")); got != "7" {
+	other, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
+	if got := fixture.FirstValue(t, other.Exec("select 7")); got != "7" {
 		t.Errorf("another client read %s", got)
 	}
 	oneByte(t, slow)
@@ -159,15 +160,15 @@ func heap() uint64 {
 // ends of each connection are in it.
 func TestClaimedLengthsCostNothing(t *testing.T) {
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	claims := map[string]func() *wiretest.Conn{
 		"half a header": func() *wiretest.Conn {
-			c := wiretest.Dial(t, b.addr)
+			c := wiretest.Dial(t, b.Addr)
 			c.Send([]byte{0, 0, 0x27})
 			return c
 		},
 		"the longest startup packet": func() *wiretest.Conn {
-			c := wiretest.Dial(t, b.addr)
+			c := wiretest.Dial(t, b.Addr)
 			c.Send([]byte{0, 0, 0x27, 0x10, 0, 3, 0, 0, 'u'})
 			return c
 		},
@@ -183,7 +184,7 @@ func TestClaimedLengthsCostNothing(t *testing.T) {
 			}
 			const clients, each = 10, 100 << 10
 			measure(t, fmt.Sprintf("600 MiB of %c as %s", typ, user), clients, each, func() *wiretest.Conn {
-				c, _ := wiretest.Connect(t, b.addr, "user", user, "database", db)
+				c, _ := wiretest.Connect(t, b.Addr, "user", user, "database", db)
 				c.Send(header(typ, 600<<20), []byte(strings.Repeat("x", 1000)))
 				return c
 			})
@@ -196,11 +197,11 @@ func TestClaimedLengthsCostNothing(t *testing.T) {
 // parallel: it measures the process.
 func TestFloodCostsNoMoreThanItsBytes(t *testing.T) {
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	leading(t, b, db)
 	const count, most = 300000, 12 << 20
 	for _, user := range []string{pgtest.App, pgtest.Superuser} {
-		c, _ := wiretest.Connect(t, b.addr, "user", user, "database", db)
+		c, _ := wiretest.Connect(t, b.Addr, "user", user, "database", db)
 		before := heap()
 		wrote := make(chan error, 1)
 		go func() {
@@ -221,7 +222,7 @@ func TestFloodCostsNoMoreThanItsBytes(t *testing.T) {
 		if err := <-wrote; err != nil {
 			t.Errorf("as %s: %v", user, err)
 		}
-		if got := value(t, c.Exec("select 7")); got != "7" {
+		if got := fixture.FirstValue(t, c.Exec("select 7")); got != "7" {
 			t.Errorf("as %s: after the flood the client read %s", user, got)
 		}
 	}
@@ -232,13 +233,13 @@ func TestFloodCostsNoMoreThanItsBytes(t *testing.T) {
 func TestFloodInsideCopyEndsTheSession(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	c := leaderConn(t, b, db)
-	mustExec(t, c, "create table t (v text)")
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := fixture.LeaderConn(t, b, db)
+	fixture.MustExec(t, c, "create table t (v text)")
 	c.Send(q("copy t from stdin"))
 	c.Until('G')
 	c.Send(wiretest.CopyData("x\n"), bytes.Repeat(sync_(), 20000))
-	if f := fatal(t, c.Rest()); f['C'] != "08P01" {
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "08P01" {
 		t.Errorf("%v, want 08P01", f)
 	}
 	eventuallyRows(t, pg.Connect(t, pgtest.Superuser, db), "select count(*) from t", 0)
@@ -273,13 +274,13 @@ func measure(t *testing.T, name string, n int, each uint64, dial func() *wiretes
 func TestBadLengthAfterTheStartup(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	mustExec(t, leaderConn(t, b, db), "create table t (v text)")
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (v text)")
 	for name, bad := range map[string][]byte{
 		"length zero": header('Q', 0), "length three": header('P', 3), "negative": header('Q', 0xffffffff), "the least": header('d', 1<<31),
 		"1 GiB": header('Q', 1<<30), "a long Sync": header('S', 20000), "a long Execute": header('E', 10001), "a long unknown": header('y', 99999),
 	} {
-		c := leaderConn(t, b, db)
+		c := fixture.LeaderConn(t, b, db)
 		c.Send(q("insert into t values ('"+name+"')"), run("insert into t values ('never')"), bad)
 		all := c.Rest()
 		// Postgres ends the connection without a word over a length; a message that it
@@ -288,7 +289,7 @@ func TestBadLengthAfterTheStartup(t *testing.T) {
 		if name == "a long unknown" {
 			want = 3
 		}
-		if len(all) < want || all[0].String() != `C "INSERT 0 1\x00"` || all[1].Type != 'Z' || want == 3 && fatal(t, all)['C'] != "08P01" {
+		if len(all) < want || all[0].String() != `C "INSERT 0 1\x00"` || all[1].Type != 'Z' || want == 3 && fixture.FatalError(t, all)['C'] != "08P01" {
 			t.Errorf("%s: %v; want the answer to what came before, and the end", name, all)
 		}
 	}
@@ -300,7 +301,7 @@ func TestBadLengthAfterTheStartup(t *testing.T) {
 func eventuallyRows(t *testing.T, admin *pgx.Conn, sql string, want int) {
 	t.Helper()
 	var n int
-	eventually(t, "the backends are at rest", func() bool {
+	fixture.Eventually(t, "the backends are at rest", func() bool {
 		err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and usename = 'app' and state <> 'idle'").Scan(&n)
 		return err == nil && n == 0
 	})
@@ -315,8 +316,8 @@ func eventuallyRows(t *testing.T, admin *pgx.Conn, sql string, want int) {
 func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	mustExec(t, leaderConn(t, b, db), "create table t (v text)")
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (v text)")
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	batch := cat(run("insert into t values ('x')"), sync_())
 	for _, c := range map[string]struct {
@@ -337,7 +338,7 @@ func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 		"goodbye before a Sync": {nil, cat(batch[:len(batch)-5], wiretest.Terminate()), 0},
 	} {
 		for _, reset := range []bool{false, true} {
-			conn := leaderConn(t, b, db)
+			conn := fixture.LeaderConn(t, b, db)
 			if c.first != nil {
 				conn.Send(c.first)
 				conn.Until(c.until)
@@ -349,7 +350,7 @@ func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 			_ = conn.Close()
 		}
 	}
-	eventually(t, "all backends of the dead are gone", func() bool {
+	fixture.Eventually(t, "all backends of the dead are gone", func() bool {
 		var n int
 		err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = current_database() and usename = 'app'").Scan(&n)
 		return err == nil && n == 1 // of the one that made the table
@@ -360,33 +361,33 @@ func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 func TestTooManyClients(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b := newBench(t, pg, func(cfg *proxy.Config) { cfg.MaxConnections = 2 })
+	b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.MaxConnections = 2 })
 	db := pg.Database(t)
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	one, key := keyed(t, b.addr, "user", pgtest.App, "database", db)
-	two, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db)
+	one, key := keyed(t, b.Addr, "user", pgtest.App, "database", db)
+	two, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
 	for _, requests := range [][]uint32{nil, {codeSSL}} {
-		c := wiretest.Dial(t, b.addr)
+		c := wiretest.Dial(t, b.Addr)
 		for _, code := range requests {
 			c.Send(packet(code))
 			oneByte(t, c)
 		}
 		c.Send(wiretest.Startup("user", pgtest.App, "database", db))
-		if f := fatal(t, c.Rest()); f['C'] != "53300" || f['H'] == "" {
+		if f := fixture.FatalError(t, c.Rest()); f['C'] != "53300" || f['H'] == "" {
 			t.Errorf("the third client: %v, want 53300 with a hint", f)
 		}
 	}
 	one.Send(q("select pg_sleep(600)"))
-	running(t, admin, "wait_event = 'PgSleep'")
-	cancelWith(t, b.addr, key)
+	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+	cancelWith(t, b.Addr, key)
 	if state := wiretest.ErrorOf(one.Until('Z')); state != "57014" {
 		t.Errorf("a cancel while there are too many clients: %q, want 57014", state)
 	}
 	two.Send(wiretest.Terminate())
 	two.Rest()
 	_ = two.Close()
-	eventually(t, "a place is free", func() bool {
-		c := wiretest.Dial(t, b.addr)
+	fixture.Eventually(t, "a place is free", func() bool {
+		c := wiretest.Dial(t, b.Addr)
 		defer c.Close()
 		c.Send(wiretest.Startup("user", pgtest.App, "database", db))
 		m, err := c.Next()

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -14,10 +15,10 @@ import (
 // read, or that came while it was sending, is skipped up to its Sync.
 func TestBatchGoesOnBehindItsError(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		mustExec(t, leaderConn(t, b, db), "create table t (v text)")
-		direct, _ := wiretest.Connect(t, b.pg.Addr(), "user", pgtest.App, "database", db)
-		unfenced, _ := wiretest.Connect(t, b.addr, "user", pgtest.Superuser, "database", db)
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (v text)")
+		direct, _ := wiretest.Connect(t, b.PG.Addr(), "user", pgtest.App, "database", db)
+		unfenced, _ := wiretest.Connect(t, b.Addr, "user", pgtest.Superuser, "database", db)
 		insert := run("insert into t values ('never')")
 		for name, rest := range map[string][]byte{
 			"statements":         cat(insert, insert, sync_()),
@@ -30,15 +31,15 @@ func TestBatchGoesOnBehindItsError(t *testing.T) {
 			"a new statement":    cat(parse("s", "insert into t values ('never')"), sync_()),
 		} {
 			var want []string
-			for who, c := range map[string]*wiretest.Conn{"directly": direct, "leader": leaderConn(t, b, db), "unfenced": unfenced} {
+			for who, c := range map[string]*wiretest.Conn{"directly": direct, "leader": fixture.LeaderConn(t, b, db), "unfenced": unfenced} {
 				for _, first := range [][]byte{cat(run("select 1 / 0"), flush()), cat(parse("", "selec"), flush())} {
 					c.Send(first)
 					c.Until('E')
 					c.Send(rest)
-					got := lines(c.Until('Z'))
+					got := fixture.Lines(c.Until('Z'))
 					c.Send(bind("", "s"), sync_())
-					got = append(got, lines(c.Until('Z'))...)
-					got = append(got, lines(c.Exec("select count(*) from t"))...)
+					got = append(got, fixture.Lines(c.Until('Z'))...)
+					got = append(got, fixture.Lines(c.Exec("select count(*) from t"))...)
 					if want == nil {
 						want = got
 					}
@@ -49,13 +50,4 @@ func TestBatchGoesOnBehindItsError(t *testing.T) {
 			}
 		}
 	})
-}
-
-func lines(all []wiretest.Message) (s []string) {
-	for _, m := range all {
-		if line := m.String(); !strings.HasPrefix(line, `S "fencepost.`) {
-			s = append(s, line)
-		}
-	}
-	return s
 }

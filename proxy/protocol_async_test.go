@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -44,7 +45,7 @@ func TestProtocolEnds(t *testing.T) {
 	t.Parallel()
 	ins := q("insert into t values (10, 'x')")
 	end := then(func(s *scene) {
-		running(s.t, s.admin, fmt.Sprintf("pid = %d and wait_event = 'ClientRead'", s.pid()))
+		fixture.AwaitBackend(s.t, s.admin, fmt.Sprintf("pid = %d and wait_event = 'ClientRead'", s.pid()))
 		s.sql(fmt.Sprintf("select pg_terminate_backend(%d, 5000)", s.pid()))
 	})
 	compareScripts(t,

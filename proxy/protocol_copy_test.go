@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -86,15 +87,15 @@ func manyRows(n int) [][]byte {
 // of a COPY leaves open what it skipped, so the session ends; Postgres goes on.
 func TestProtocolSyncBehindBadCopyData(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		direct, _ := wiretest.Connect(t, b.pg.Addr(), "user", pgtest.App, "database", db)
-		c := leaderConn(t, b, db)
-		mustExec(t, c, "create table t (id int)")
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		direct, _ := wiretest.Connect(t, b.PG.Addr(), "user", pgtest.App, "database", db)
+		c := fixture.LeaderConn(t, b, db)
+		fixture.MustExec(t, c, "create table t (id int)")
 		sent := cat(parse("", "copy t from stdin"), bind("", ""), exec("", 0), wiretest.CopyData("bad\n"), sync_(), run("insert into t values (1)"), sync_(), wiretest.Terminate())
 		for name, conn := range map[string]*wiretest.Conn{"Postgres": direct, "Fencepost": c} {
 			conn.Send(sent)
 			said := conn.Rest()
-			if want := map[string]string{"Postgres": "12GEZ12nCZ", "Fencepost": "12GE"}[name]; types(said) != want {
+			if want := map[string]string{"Postgres": "12GEZ12nCZ", "Fencepost": "12GE"}[name]; fixture.Types(said) != want {
 				t.Errorf("%s said %v; want %s", name, said, want)
 			}
 		}

@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -20,19 +22,19 @@ import (
 // timeout, and nothing of a fence.
 func TestProtocolTimeoutsThatHitTheCheck(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		c := leaderConn(t, b, db)
-		mustExec(t, c, "create table t (id int)")
-		release := holdSequence(t, b.pg.Connect(t, pgtest.Superuser, db))
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, b, db)
+		fixture.MustExec(t, c, "create table t (id int)")
+		release := holdSequence(t, b.PG.Connect(t, pgtest.Superuser, db))
 		for setting, state := range map[string]string{"statement_timeout": "57014", "lock_timeout": "55P03"} {
-			mustExec(t, c, "set "+setting+" = '1ms'")
+			fixture.MustExec(t, c, "set "+setting+" = '1ms'")
 			for kind, write := range map[string][]byte{
 				"simple":   q("insert into t values (1)"),
 				"several":  q("begin; insert into t values (1); commit"),
 				"extended": cat(run("insert into t values (1)"), sync_()),
 				"a read":   q("select count(*) from t"),
 			} {
-				all := mustFail(t, c, state, write)
+				all := fixture.MustFail(t, c, state, write)
 				for _, m := range all {
 					if f := m.Fields(); m.Type == 'E' && (f['V'] != "ERROR" || f['W'] != "" || f['P'] != "" || !strings.Contains(f['M'], strings.ReplaceAll(strings.TrimSuffix(setting, "_timeout"), "_", " ")+" timeout")) {
 						t.Errorf("%s, %s: %v", setting, kind, m)
@@ -43,11 +45,11 @@ func TestProtocolTimeoutsThatHitTheCheck(t *testing.T) {
 			execAtLast(t, c, "reset "+setting, state)
 		}
 		release()
-		mustExec(t, c, "insert into t values (2)")
-		if got := value(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
+		fixture.MustExec(t, c, "insert into t values (2)")
+		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
 			t.Errorf("rows %s, want 2", got)
 		}
-		if all := b.audited(t); len(all) > 0 {
+		if all := b.Audited(t, db); len(all) > 0 {
 			t.Errorf("a timeout was audited as a refusal: %+v", all)
 		}
 	})
@@ -57,7 +59,7 @@ func TestProtocolTimeoutsThatHitTheCheck(t *testing.T) {
 // succeeds.
 func execAtLast(t *testing.T, c *wiretest.Conn, sql, timeout string) {
 	t.Helper()
-	eventually(t, sql, func() bool {
+	fixture.Eventually(t, sql, func() bool {
 		all := c.Exec(sql)
 		state := wiretest.ErrorOf(all)
 		if state != "" && state != timeout {
@@ -99,8 +101,8 @@ func TestProtocolNothingStays(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	sessions := &gauge{}
-	b, db := newBench(t, pg, func(c *proxy.Config) { c.Metrics = sessions }), pg.Database(t)
-	mustExec(t, leaderConn(t, b, db), "create table t (v text)")
+	b, db := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Metrics = sessions }), pg.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (v text)")
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	base := sessions.n.Load()
 	ins := "insert into t values ('x')"
@@ -115,7 +117,7 @@ func TestProtocolNothingStays(t *testing.T) {
 		"rows under way": {sent: q("select repeat('x', 1000) from generate_series(1, 1000000)"), until: "D"}, "listening": {sent: q("listen ch"), until: "Z"},
 	} {
 		for _, how := range []string{"client closes", "client resets", "server ends"} {
-			conn, key := keyed(t, b.addr, "user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w")
+			conn, key := keyed(t, b.Addr, "user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w")
 			conn.Send(c.sent)
 			for _, typ := range c.until {
 				conn.Until(byte(typ))
@@ -137,8 +139,8 @@ func TestProtocolNothingStays(t *testing.T) {
 				_ = conn.Close()
 			}
 		}
-		eventually(t, name+": the sessions are as before", func() bool { return sessions.n.Load() <= base })
-		eventually(t, name+": the backends are as before", func() bool {
+		fixture.Eventually(t, name+": the sessions are as before", func() bool { return sessions.n.Load() <= base })
+		fixture.Eventually(t, name+": the backends are as before", func() bool {
 			var n int
 			err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where usename = 'app' and datname = current_database()").Scan(&n)
 			return err == nil && n == 1
@@ -147,34 +149,34 @@ func TestProtocolNothingStays(t *testing.T) {
 	eventuallyRows(t, admin, "select count(*) from t", 0)
 }
 
-func pidOf(key []byte) int { return (&scene{key: key}).pid() }
+func pidOf(key []byte) int { return int(binary.BigEndian.Uint32(key)) }
 
 // TestProtocolLongKeys: a client gets a key as long as from Postgres (32 bytes
 // for one of protocol 3.2 on 18), and can cancel with it.
 func TestProtocolLongKeys(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		leaderConn(t, b, db)
-		admin := b.pg.Connect(t, pgtest.Superuser, db)
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, b, db)
+		admin := b.PG.Connect(t, pgtest.Superuser, db)
 		for _, version := range []uint32{3 << 16, 3<<16 | 2, 3<<16 | 9999} {
-			theirs, plain := keyOfVersion(t, b.pg.Addr(), version, "user", pgtest.App, "database", db)
+			theirs, plain := keyOfVersion(t, b.PG.Addr(), version, "user", pgtest.App, "database", db)
 			_ = theirs.Close()
-			c, key := keyOfVersion(t, b.addr, version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+			c, key := keyOfVersion(t, b.Addr, version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 			if len(key) < 8 || len(key) != len(plain) {
 				t.Fatalf("protocol %x: the key has %d bytes, that of Postgres %d", version, len(key), len(plain))
 			}
 			c.Send(q("select pg_sleep(600)"))
-			running(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
+			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
 			wrong := append([]byte(nil), key...)
 			wrong[len(wrong)-1] ^= 1
-			cancelWith(t, b.addr, wrong)
-			cancelWith(t, b.addr, append(append([]byte(nil), key...), 0))
-			for _, address := range []string{b.addr, b.pg.Addr()} { // nobody's key is not answered
+			cancelWith(t, b.Addr, wrong)
+			cancelWith(t, b.Addr, append(append([]byte(nil), key...), 0))
+			for _, address := range []string{b.Addr, b.PG.Addr()} { // nobody's key is not answered
 				cancelWith(t, address, key[:4])
 				cancelWith(t, address, nil)
 			}
-			running(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
-			cancelWith(t, b.addr, key)
+			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
+			cancelWith(t, b.Addr, key)
 			if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
 				t.Errorf("protocol %x: %v", version, all)
 			}
@@ -201,10 +203,10 @@ func keyOfVersion(t *testing.T, address string, version uint32, params ...string
 // session has exported, and write in that transaction.
 func TestProtocolImportedSnapshot(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		c := leaderConn(t, b, db)
-		mustExec(t, c, "create table t (id int)")
-		tx, err := b.pg.Connect(t, pgtest.Superuser, db).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, b, db)
+		fixture.MustExec(t, c, "create table t (id int)")
+		tx, err := b.PG.Connect(t, pgtest.Superuser, db).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,16 +226,16 @@ func TestProtocolImportedSnapshot(t *testing.T) {
 				}
 			}
 			if i == 1 {
-				mustExec(t, c, "rollback")
+				fixture.MustExec(t, c, "rollback")
 				continue
 			}
-			if n := value(t, c.Exec("select count(*) from t")); n != "0" {
+			if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "0" {
 				t.Errorf("%s rows under the snapshot, want 0", n)
 			}
-			mustExec(t, c, "insert into t values (1)")
-			mustExec(t, c, "commit")
+			fixture.MustExec(t, c, "insert into t values (1)")
+			fixture.MustExec(t, c, "commit")
 		}
-		if n := value(t, c.Exec("select count(*) from t")); n != "2" {
+		if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "2" {
 			t.Errorf("%s rows, want 2", n)
 		}
 		if err := tx.Rollback(t.Context()); err != nil {
@@ -245,10 +247,10 @@ func TestProtocolImportedSnapshot(t *testing.T) {
 // TestProtocolWhatCanBeSeen: what a client, and an operator, sees of Fencepost.
 func TestProtocolWhatCanBeSeen(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		leaderConn(t, b, db)
-		c, key := keyed(t, b.addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
-		admin := b.pg.Connect(t, pgtest.Superuser, db)
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, b, db)
+		c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
+		admin := b.PG.Connect(t, pgtest.Superuser, db)
 		if _, err := admin.Exec(t.Context(), "create view prepared as select * from pg_prepared_statements; grant select on prepared to public"); err != nil {
 			t.Fatal(err)
 		}
@@ -260,16 +262,16 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 			"select count(*) from pg_locks where pid = pg_backend_pid() and relation = 'fencepost.epoch_1'::regclass": "1",
 			"select current_setting('application_name')":                                                              "mine",
 		} {
-			if got := value(t, c.Exec(sql)); got != want {
+			if got := fixture.FirstValue(t, c.Exec(sql)); got != want {
 				t.Errorf("%s: %s, want %s", sql, got, want)
 			}
 		}
-		mustExec(t, c, "select 0") // the checks are prepared again with it
+		fixture.MustExec(t, c, "select 0") // the checks are prepared again with it
 		for sent, want := range map[string]string{
 			"select 1 as simple":                  "EXECUTE fencepost_check_",
 			"select current_query() as undressed": "select current_query() as undressed",
 		} {
-			mustExec(t, c, sent)
+			fixture.MustExec(t, c, sent)
 			var query, name string
 			if err := admin.QueryRow(t.Context(), "select query, application_name from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query, &name); err != nil {
 				t.Fatal(err)
@@ -278,7 +280,7 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 				t.Errorf("an operator sees %q of %s", query, name)
 			}
 		}
-		mustPass(t, c, run("select 2 as extended"), sync_())
+		fixture.MustPass(t, c, run("select 2 as extended"), sync_())
 		var query string
 		if err := admin.QueryRow(t.Context(), "select query from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query); err != nil || query != "select 2 as extended" {
 			t.Errorf("an operator sees %q, %v", query, err)
@@ -291,12 +293,12 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 // most, and that is the client's own.
 func TestProtocolTimeoutsAnywhere(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		mustExec(t, leaderConn(t, b, db), "create table t (id int)")
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (id int)")
 		params := []string{"user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w"}
-		timed, _ := keyed(t, b.addr, params...)
-		mustExec(t, timed, "set statement_timeout = '1ms'")
-		canceled, key := keyed(t, b.addr, params...)
+		timed, _ := keyed(t, b.Addr, params...)
+		fixture.MustExec(t, timed, "set statement_timeout = '1ms'")
+		canceled, key := keyed(t, b.Addr, params...)
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(stopped)
@@ -305,7 +307,7 @@ func TestProtocolTimeoutsAnywhere(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					cancelWith(t, b.addr, key)
+					cancelWith(t, b.Addr, key)
 				}
 			}
 		}()

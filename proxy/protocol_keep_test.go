@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/machinetest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -62,11 +63,17 @@ func (r *transcriber) next() *transcriber {
 	return r
 }
 
-// beside returns an observer that records what next observes.
-func (r *transcriber) beside(b *bench, o proxy.Observed, next proxy.Observer) proxy.Observer {
+// observe makes r observe the sessions of a proxy, beside its own observer.
+func (r *transcriber) observe(c *proxy.Config) {
 	if r == nil {
-		return next
+		return
 	}
+	elector, observer := c.Candidates.(*fixture.FakeElector), c.Observe
+	c.Observe = func(o proxy.Observed) proxy.Observer { return r.beside(elector, o, observer(o)) }
+}
+
+// beside returns an observer that records what next observes.
+func (r *transcriber) beside(elector *fixture.FakeElector, o proxy.Observed, next proxy.Observer) proxy.Observer {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.waits {
@@ -74,7 +81,7 @@ func (r *transcriber) beside(b *bench, o proxy.Observed, next proxy.Observer) pr
 	}
 	r.waits = false
 	worker, _, _ := strings.Cut(o.Incarnation, "#")
-	r.status = b.seat(o.Database, "r", worker).Status
+	r.status = elector.Candidacy(o.Database, "r", worker).Status
 	r.last = r.status()
 	r.inputs, r.sent = nil, nil
 	r.session = machinetest.Session{

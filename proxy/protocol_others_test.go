@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -36,57 +37,54 @@ func reads() []script {
 // TestProtocolReadsOfFollowers: who does not lead reads as from Postgres.
 func TestProtocolReadsOfFollowers(t *testing.T) {
 	t.Parallel()
-	compareAs(t, shared18(t), "follower", nil, reads()...)
+	compareAs(t, pgtest.SharedMajor(t, 18), "follower", nil, reads()...)
 }
 
 // TestProtocolLongNamesOfFollowers: the server keeps 63 bytes of a name, and names that
 // differ only after them are one.
 func TestProtocolLongNamesOfFollowers(t *testing.T) {
 	t.Parallel()
-	for name, server := range servers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			var scripts []script
-			for _, n := range []string{long70[:62], long70[:63], long70[:64], long70} {
-				use := at("Z", desc('S', n), bind(n, n), exec(n, 0), sync_())
-				scripts = append(scripts, play(fmt.Sprintf("%d bytes", len(n)),
-					at("Z", parse(n, "select 1"), bind("", n), exec("", 0), sync_()), use,
-					at("Z", shut('S', n), parse(n, "select 3"), sync_()), use,
-					at("Z", q("deallocate "+n)), at("Z", parse(n, "select 4"), sync_()), use))
-			}
-			compareAs(t, server(t), "follower", nil, append(scripts,
-				play("taken", at("Z", parse(long70[:63], "select 1"), sync_()), at("Z", parse(long70, "select 2"), sync_())),
-				play("closed by another end", at("Z", parse(long70, "select 1"), sync_()),
-					at("Z", shut('S', long70+"x"), parse(long70+"y", "select 2"), bind("", long70+"z"), exec("", 0), sync_())),
-				play("not ASCII after 63 bytes", at("Z", parse(long70+"é", "select 1"), sync_()), at("Z", bind("", long70+"ü"), exec("", 0), sync_())),
-			)...)
-		})
-	}
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		var scripts []script
+		for _, n := range []string{long70[:62], long70[:63], long70[:64], long70} {
+			use := at("Z", desc('S', n), bind(n, n), exec(n, 0), sync_())
+			scripts = append(scripts, play(fmt.Sprintf("%d bytes", len(n)),
+				at("Z", parse(n, "select 1"), bind("", n), exec("", 0), sync_()), use,
+				at("Z", shut('S', n), parse(n, "select 3"), sync_()), use,
+				at("Z", q("deallocate "+n)), at("Z", parse(n, "select 4"), sync_()), use))
+		}
+		compareAs(t, pg, "follower", nil, append(scripts,
+			play("taken", at("Z", parse(long70[:63], "select 1"), sync_()), at("Z", parse(long70, "select 2"), sync_())),
+			play("closed by another end", at("Z", parse(long70, "select 1"), sync_()),
+				at("Z", shut('S', long70+"x"), parse(long70+"y", "select 2"), bind("", long70+"z"), exec("", 0), sync_())),
+			play("not ASCII after 63 bytes", at("Z", parse(long70+"é", "select 1"), sync_()), at("Z", bind("", long70+"ü"), exec("", 0), sync_())),
+		)...)
+	})
 }
 
 // TestProtocolUnreadByFollowers: what cannot be read may be a write, so who does
 // not lead is refused it, though Postgres would have run it or said 26000.
 func TestProtocolUnreadByFollowers(t *testing.T) {
 	t.Parallel()
-	pg := shared18(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	leaderConn(t, b, db)
-	c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
-	mustPass(t, c, q("prepare p as select 1"))
-	mustPass(t, c, parse("s", "select 1"), sync_())
-	mustFail(t, c, "42P05", parse("s", "select 1"), sync_())
+	pg := pgtest.SharedMajor(t, 18)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.LeaderConn(t, b, db)
+	c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
+	fixture.MustPass(t, c, q("prepare p as select 1"))
+	fixture.MustPass(t, c, parse("s", "select 1"), sync_())
+	fixture.MustFail(t, c, "42P05", parse("s", "select 1"), sync_())
 	for name, sent := range map[string][]byte{
 		"a prepared statement by SQL": q("execute p"), "a name nobody prepared": cat(bind("", "nope"), sync_()),
 		"a name outside ASCII": cat(parse("é", "select 1"), bind("", "é"), sync_()), "a name that was given again": cat(bind("", "s"), sync_()),
 		"text longer than what is read": q("select 1; select 2 -- " + long),
 	} {
-		if state := wiretest.ErrorOf(mustFail(t, c, "ZF002", sent)); state != "ZF002" {
+		if state := wiretest.ErrorOf(fixture.MustFail(t, c, "ZF002", sent)); state != "ZF002" {
 			t.Errorf("%s: %s", name, state)
 		}
 	}
-	mustPass(t, c, q("set standard_conforming_strings = off"))
-	mustFail(t, c, "ZF002", q(`select 'it\'s'`))
-	mustPass(t, c, q(`select 'its'`))
+	fixture.MustPass(t, c, q("set standard_conforming_strings = off"))
+	fixture.MustFail(t, c, "ZF002", q(`select 'it\'s'`))
+	fixture.MustPass(t, c, q(`select 'its'`))
 }
 
 // TestProtocolProvenReads: a leader whose proven reads go unchecked sees no other
@@ -100,21 +98,18 @@ func TestProtocolProvenReads(t *testing.T) {
 		play("begin behind a read", at("Z", run("select 1"), run("begin"), run("insert into t values (10, 'x')"), sync_()), at("Z", q("commit"))),
 		play("functions that write", at("Z", q("select wr(10)")), at("Z", run("select wr(11)"), sync_()), at("Z", q("select * from w"))),
 	}
-	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": shared18(t)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			compareAs(t, pg, "w", func(c *proxy.Config) {
-				c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{ProvenReads: true} }
-			}, append(reads(), around...)...)
-		})
-	}
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		compareAs(t, pg, "w", func(c *proxy.Config) {
+			c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{ProvenReads: true} }
+		}, append(reads(), around...)...)
+	})
 }
 
 // TestProtocolOfNewServers: what only newer servers know.
 func TestProtocolOfNewServers(t *testing.T) {
 	t.Parallel()
 	ins := "insert into t values (10, 'x')"
-	compareAs(t, shared18(t), "w", nil,
+	compareAs(t, pgtest.SharedMajor(t, 18), "w", nil,
 		// All in one write, so that the time goes by where the client waits.
 		play("a transaction for too long", at("$", q("begin"), q(ins), q("set transaction_timeout = '1s'"))),
 		play("a transaction for too long, while it runs", at("Z", q("set transaction_timeout = '500ms'")), at("$", q("select pg_sleep(60)"))),
@@ -130,9 +125,9 @@ func TestProtocolOfNewServers(t *testing.T) {
 // what Postgres would say, had the check been a statement that fails.
 func TestProtocolErrorsOfTheCheckStandInTheirPlace(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		mustExec(t, leaderConn(t, b, db), "create table t (id int)")
-		c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (id int)")
+		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
 		const ins = "insert into t values (1)"
 		for _, s := range []struct {
 			sent []byte
@@ -160,7 +155,7 @@ func TestProtocolErrorsOfTheCheckStandInTheirPlace(t *testing.T) {
 				t.Errorf("%q: replies %s, want %s", s.sent, got.String(), s.want)
 			}
 		}
-		if n := value(t, c.Exec("select count(*) from t")); n != "0" {
+		if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "0" {
 			t.Errorf("%s rows, want none", n)
 		}
 	})
@@ -169,11 +164,11 @@ func TestProtocolErrorsOfTheCheckStandInTheirPlace(t *testing.T) {
 // TestProtocolDifferencesThatRemain: what docs/protocol.md says of a leader.
 func TestProtocolDifferencesThatRemain(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		params := []string{"user", pgtest.App, "database", db}
-		direct, _ := wiretest.Connect(t, b.pg.Addr(), params...)
-		c := leaderConn(t, b, db)
-		mustExec(t, c, "create table t (id int)")
+		direct, _ := wiretest.Connect(t, b.PG.Addr(), params...)
+		c := fixture.LeaderConn(t, b, db)
+		fixture.MustExec(t, c, "create table t (id int)")
 		for _, s := range []struct {
 			name      string
 			sent      []byte

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -98,7 +99,7 @@ func TestSecurityPageNamesTestsThatExist(t *testing.T) {
 // the server as it was said.
 func TestProtocolStartupParameters(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		own := []string{"fencepost.resource", "r", "fencepost.worker", "w"}
 		for name, params := range map[string][]string{
 			"nothing": nil, "an empty name": {"application_name", ""}, "a name outside ascii": {"application_name", "né"},
@@ -108,13 +109,13 @@ func TestProtocolStartupParameters(t *testing.T) {
 			"options in front of fencepost's": {"options", `-c DateStyle=SQL`, "application_name", "later"}, "a setting twice": {"application_name", "one", "application_name", "two"},
 		} {
 			params = append([]string{"user", pgtest.App, "database", db}, params...)
-			direct, said := wiretest.Connect(t, b.pg.Addr(), params...)
-			c, got := wiretest.Connect(t, b.addr, append(params, own...)...)
-			if want := greeting(said); !slices.Equal(want, greeting(got)) {
-				t.Errorf("%s: Postgres says %v, Fencepost %v", name, want, greeting(got))
+			direct, said := wiretest.Connect(t, b.PG.Addr(), params...)
+			c, got := wiretest.Connect(t, b.Addr, append(params, own...)...)
+			if want := fixture.Greeting(said); !slices.Equal(want, fixture.Greeting(got)) {
+				t.Errorf("%s: Postgres says %v, Fencepost %v", name, want, fixture.Greeting(got))
 			}
 			const sql = "select string_agg(name || '=' || setting, ' ' order by name) from pg_settings where source in ('client', 'session') and name not like 'fencepost.%' and name <> 'transaction_read_only'"
-			if want, got := value(t, direct.Exec(sql)), value(t, c.Exec(sql)); want != got {
+			if want, got := fixture.FirstValue(t, direct.Exec(sql)), fixture.FirstValue(t, c.Exec(sql)); want != got {
 				t.Errorf("%s: %s, want %s", name, got, want)
 			}
 			_, _ = direct.Close(), c.Close()

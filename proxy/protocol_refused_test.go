@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -14,19 +15,21 @@ import (
 func TestProtocolRefusals(t *testing.T) {
 	t.Parallel()
 	const ins = "insert into t values (10, 'x')"
-	both(t, func(t *testing.T, b *bench, db string) {
-		admin := b.pg.Connect(t, pgtest.Superuser, db)
-		leaderConn(t, b, db)
-		grant := func(worker string) step { return then(func(*scene) { b.seat(db, "r", worker).Grant() }) }
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		rec := newTranscriber()
+		b, db := fixture.NewProxy(t, pg, rec.observe), pg.Database(t)
+		admin := b.PG.Connect(t, pgtest.Superuser, db)
+		fixture.LeaderConn(t, b, db)
+		grant := func(worker string) step { return then(func(*scene) { b.Candidacy(db, "r", worker).Grant() }) }
 		succeed := func(worker string) step {
 			return then(func(*scene) {
-				wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
-				b.seat(db, "r", worker).Grant()
+				wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
+				b.Candidacy(db, "r", worker).Grant()
 			})
 		}
 		lapse := func(worker string, lapsed bool) step {
 			return then(func(*scene) {
-				seat := b.seat(db, "r", worker)
+				seat := b.Candidacy(db, "r", worker)
 				st := *seat.Status()
 				if st.Role, st.Lapsed = fencing.Leader, lapsed; lapsed {
 					st.Role = fencing.Follower
@@ -55,12 +58,12 @@ func TestProtocolRefusals(t *testing.T) {
 			{"g6", "ZF001", play("is superseded in a batch", at("Z", q("show fencepost.role")), grant("g6"), at("Z", q("show fencepost.role")), succeed("h2"), at("$", run(ins), sync_()))},
 			{"g7", "ZF001", play("is superseded before a DO", at("Z", q("show fencepost.role")), grant("g7"), at("Z", q("show fencepost.role")), succeed("h3"), at("$", q("do $$begin commit; end$$")))},
 		} {
-			if _, err := admin.Exec(t.Context(), reset); err != nil {
+			if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
 				t.Fatal(err)
 			}
-			s.script.rec = b.rec.next()
-			all := s.script.act(t, b.addr, admin, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", s.worker).got
-			b.rec.keep(t, s.script.name, all)
+			s.script.rec = rec.next()
+			all := s.script.act(t, b.Addr, admin, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", s.worker).got
+			rec.keep(t, s.script.name, all)
 			var errors []string
 			for _, m := range all {
 				if m.Type == 'E' {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -80,7 +81,7 @@ func (st *scene) perform(name string, p step) bool {
 	st.t.Helper()
 	if len(p.send) > 0 {
 		st.rec.client(p.send)
-		_ = st.c.SetWriteDeadline(time.Now().Add(patience))
+		_ = st.c.SetWriteDeadline(time.Now().Add(fixture.Patience))
 		if _, err := st.c.Write(p.send); err != nil && !strings.Contains(p.wait, "$") {
 			st.t.Fatalf("%s: send: %v", name, err)
 		}
@@ -131,7 +132,7 @@ var place = regexp.MustCompile(`(E ERROR 25P02 .*) F="postgres.c" L="\d+" R="exe
 
 // shownLines shows messages, without the parameters that only Fencepost has.
 func shownLines(all []wiretest.Message) []string {
-	out := lines(all)
+	out := fixture.Lines(all)
 	for i, line := range out {
 		out[i] = place.ReplaceAllString(line, "$1")
 	}
@@ -143,43 +144,46 @@ func shownLines(all []wiretest.Message) []string {
 // and the tables afterwards.
 func compareScripts(t *testing.T, scripts ...script) {
 	t.Helper()
-	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": shared18(t)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			compareAs(t, pg, "w", nil, scripts...)
-		})
-	}
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		compareAs(t, pg, "w", nil, scripts...)
+	})
 }
 
 // compareAs does that on one server, as a worker: "w" leads. change, if not nil,
 // changes the proxy's configuration.
 func compareAs(t *testing.T, pg *pgtest.Server, worker string, change func(*proxy.Config), scripts ...script) {
 	t.Helper()
-	b, db := newBench(t, pg, change), pg.Database(t)
+	rec := newTranscriber()
+	b, db := fixture.NewProxy(t, pg, func(c *proxy.Config) {
+		if change != nil {
+			change(c)
+		}
+		rec.observe(c)
+	}), pg.Database(t)
 	direct, proxied := pg.Connect(t, pgtest.Superuser, pg.Database(t)), pg.Connect(t, pgtest.Superuser, db)
-	leaderConn(t, b, db)
+	fixture.LeaderConn(t, b, db)
 	for _, s := range scripts {
 		t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {
-			compareScript(t, b, worker, direct, proxied, s)
+			compareScript(t, b, rec, worker, direct, proxied, s)
 		})
 	}
 }
 
-func compareScript(t *testing.T, b *bench, worker string, direct, proxied *pgx.Conn, s script) {
+func compareScript(t *testing.T, b *fixture.Proxy, rec *transcriber, worker string, direct, proxied *pgx.Conn, s script) {
 	t.Helper()
 	for _, admin := range []*pgx.Conn{direct, proxied} {
-		if _, err := admin.Exec(t.Context(), reset); err != nil {
+		if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
 			t.Fatal(err)
 		}
 	}
 	params := func(c *pgx.Conn) []string {
 		return []string{"user", pgtest.App, "database", c.Config().Database, "client_encoding", "UTF8"}
 	}
-	want := shownLines(s.act(t, b.pg.Addr(), direct, params(direct)...).got)
+	want := shownLines(s.act(t, b.PG.Addr(), direct, params(direct)...).got)
 	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker="+worker)
-	s.rec = b.rec.next()
-	all := s.act(t, b.addr, proxied, own...).got
-	b.rec.keep(t, s.name, all)
+	s.rec = rec.next()
+	all := s.act(t, b.Addr, proxied, own...).got
+	rec.keep(t, s.name, all)
 	got := shownLines(all)
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {
@@ -187,7 +191,7 @@ func compareScript(t *testing.T, b *bench, worker string, direct, proxied *pgx.C
 			break
 		}
 	}
-	if w, g := tables(t, direct), tables(t, proxied); w != g {
+	if w, g := fixture.Tables(t, direct), fixture.Tables(t, proxied); w != g {
 		t.Errorf("tables differ: Postgres %s, Fencepost %s", w, g)
 	}
 }

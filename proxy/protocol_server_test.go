@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -33,8 +34,8 @@ func TestProtocolServerGoes(t *testing.T) {
 // serverGoes says for whom the last words differ.
 func serverGoes(t *testing.T, mode pgtest.Mode) (wrong []string) {
 	pg := pgtest.Start(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	mustExec(t, leaderConn(t, b, db), "create table t (id int)")
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (id int)")
 	type pair struct {
 		name            string
 		direct, proxied *wiretest.Conn
@@ -50,7 +51,7 @@ func serverGoes(t *testing.T, mode pgtest.Mode) (wrong []string) {
 	} {
 		p := pair{name: name}
 		p.direct, _ = wiretest.Connect(t, pg.Addr(), "user", pgtest.App, "database", db)
-		p.proxied, _ = wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		p.proxied, _ = wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 		for _, conn := range []*wiretest.Conn{p.direct, p.proxied} {
 			conn.Send(c.sent)
 			for _, typ := range c.until {
@@ -60,26 +61,26 @@ func serverGoes(t *testing.T, mode pgtest.Mode) (wrong []string) {
 		pairs = append(pairs, p)
 	}
 	admin := pg.Connect(t, pgtest.Superuser, "postgres")
-	eventually(t, "the statements are under way", func() bool {
+	fixture.Eventually(t, "the statements are under way", func() bool {
 		var n int
 		err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where wait_event = 'PgSleep'").Scan(&n)
 		return err == nil && n == 4
 	})
 	pg.Stop(t, mode)
 	for _, p := range pairs {
-		want, got := strings.Join(lines(p.direct.Rest()), "\n"), strings.Join(lines(p.proxied.Rest()), "\n")
+		want, got := strings.Join(fixture.Lines(p.direct.Rest()), "\n"), strings.Join(fixture.Lines(p.proxied.Rest()), "\n")
 		if want != got || !strings.Contains(want, "57P0") {
 			wrong = append(wrong, fmt.Sprintf("%s: Postgres says\n%s\nFencepost\n%s", p.name, want, got))
 		}
 	}
-	c := wiretest.Dial(t, b.addr)
+	c := wiretest.Dial(t, b.Addr)
 	c.Send(wiretest.Startup("user", pgtest.App, "database", db))
-	if f := fatal(t, c.Rest()); f['C'] != "08006" {
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "08006" {
 		t.Errorf("without a server a client is told %v", f)
 	}
 	pg.Restart(t)
-	again, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db)
-	if n := value(t, again.Exec("select count(*) from t")); n != "0" {
+	again, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
+	if n := fixture.FirstValue(t, again.Exec("select count(*) from t")); n != "0" {
 		t.Errorf("%s rows, want none of those that were not committed", n)
 	}
 	return wrong

@@ -3,6 +3,8 @@ package proxy_test
 import (
 	"strconv"
 	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -107,14 +109,14 @@ create function evil.set_config(text, text, bool) returns text language sql as '
 // last one may be gone, does not stay beside it for as long as the session lives.
 func TestProtocolReplacedChecksAreClosed(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		c := leaderConn(t, b, db)
-		mustExec(t, c, "create table t (id int); create function prepared() returns setof text language sql as 'select name from pg_prepared_statements'") // seen by its name, they are closed
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, b, db)
+		fixture.MustExec(t, c, "create table t (id int); create function prepared() returns setof text language sql as 'select name from pg_prepared_statements'") // seen by its name, they are closed
 		for range 5 {
-			mustExec(t, c, "insert into t values (1); insert into t values (2) -- "+long)
-			mustExec(t, c, "insert into t values (3)")
+			fixture.MustExec(t, c, "insert into t values (1); insert into t values (2) -- "+long)
+			fixture.MustExec(t, c, "insert into t values (3)")
 		}
-		if n := value(t, c.Exec("select count(*) from prepared() n where n like 'fencepost%'")); n != "3" {
+		if n := fixture.FirstValue(t, c.Exec("select count(*) from prepared() n where n like 'fencepost%'")); n != "3" {
 			t.Errorf("%s prepared statements of Fencepost's, want the check, the one for the front, and the read-only mode", n)
 		}
 	})
@@ -126,20 +128,20 @@ func TestProtocolReplacedChecksAreClosed(t *testing.T) {
 // the block behind it passes.
 func TestProtocolHiddenDeallocate(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		c := leaderConn(t, b, db)
-		mustExec(t, c, "create table t (id int); create function da() returns int language plpgsql as $$begin execute 'deallocate all'; return 1; end$$")
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, b, db)
+		fixture.MustExec(t, c, "create table t (id int); create function da() returns int language plpgsql as $$begin execute 'deallocate all'; return 1; end$$")
 		for _, write := range [][]byte{q("insert into t values (1)"), cat(run("insert into t values (1)"), sync_())} {
-			mustExec(t, c, "select da()")
-			mustPass(t, c, write)
-			mustExec(t, c, "select da()")
-			mustExec(t, c, "begin")
-			mustFail(t, c, "ZF004", write)
-			mustExec(t, c, "rollback; begin")
-			mustPass(t, c, write)
-			mustExec(t, c, "commit")
+			fixture.MustExec(t, c, "select da()")
+			fixture.MustPass(t, c, write)
+			fixture.MustExec(t, c, "select da()")
+			fixture.MustExec(t, c, "begin")
+			fixture.MustFail(t, c, "ZF004", write)
+			fixture.MustExec(t, c, "rollback; begin")
+			fixture.MustPass(t, c, write)
+			fixture.MustExec(t, c, "commit")
 		}
-		if n := value(t, c.Exec("select count(*) from t")); n != "4" {
+		if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "4" {
 			t.Errorf("%s rows, want 4", n)
 		}
 	})

@@ -79,7 +79,7 @@ func transcripts() []shown {
 		{title: "A text that the grammar does not know", rows: "W41 W43", about: "Nothing is known about the text, so the backend is registered while it runs, and the server sees only the client's text.",
 			steps: []step{at("Z", q("frobnicate t; commit"))}},
 		{title: "A fast path call", rows: "W45 S1", about: "Nothing may precede it, so it runs while the backend is registered.",
-			steps: []step{at("Z", call(810))}},
+			steps: []step{at("Z", fnCall(810))}},
 		{title: "COMMIT AND CHAIN, and ROLLBACK TO a savepoint", rows: "S8 F11", about: "The chained transaction has its own check. ROLLBACK TO a savepoint does not undo a check.",
 			steps: []step{at("Z", q("begin")), at("Z", q("insert into t values (1)")), at("Z", q("commit and chain")), at("Z", q("savepoint s; insert into t values (2); rollback to s")),
 				at("Z", q("insert into t values (2)")), at("Z", q("commit"))}},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -100,7 +101,7 @@ func (s shown) plain() bool { return s.major == 0 && s.as == "" && s.before == "
 type house struct {
 	pg                  *pgtest.Server
 	wire                *tap
-	b                   *bench
+	b                   *fixture.Proxy
 	proxied, direct     *pgx.Conn
 	proxiedDB, directDB string
 }
@@ -111,7 +112,7 @@ func newHouse(t *testing.T, s shown) *house {
 		h.pg = pgtest.SharedMajor(t, s.major)
 	}
 	h.wire = newTap(t, h.pg.Addr())
-	h.b = newBench(t, h.pg, func(c *proxy.Config) { c.Upstream = h.wire.addr })
+	h.b = fixture.NewProxy(t, h.pg, func(c *proxy.Config) { c.Upstream = h.wire.addr })
 	h.proxiedDB, h.directDB = h.pg.Database(t), h.pg.Database(t)
 	h.proxied, h.direct = h.pg.Connect(t, pgtest.Superuser, h.proxiedDB), h.pg.Connect(t, pgtest.Superuser, h.directDB)
 	return h
@@ -183,12 +184,12 @@ func (s shown) compare(t *testing.T, h *house, seen []wiretest.Message) {
 // the tap sees of the connection.
 func (s shown) enter(t *testing.T, h *house) (*wiretest.Conn, *tapped) {
 	connect := func(worker string) (*wiretest.Conn, *tapped) {
-		c, _ := wiretest.Connect(t, h.b.addr, "user", pgtest.App, "database", h.proxiedDB, "fencepost.resource", "billing", "fencepost.worker", worker)
+		c, _ := wiretest.Connect(t, h.b.Addr, "user", pgtest.App, "database", h.proxiedDB, "fencepost.resource", "billing", "fencepost.worker", worker)
 		return c, h.wire.last()
 	}
-	grant := func(worker string) { h.b.seat(h.proxiedDB, "billing", worker).Grant() }
+	grant := func(worker string) { h.b.Candidacy(h.proxiedDB, "billing", worker).Grant() }
 	first, server := connect("a")
-	if seat := h.b.seat(h.proxiedDB, "billing", "a"); !seat.Status().CanWrite() {
+	if seat := h.b.Candidacy(h.proxiedDB, "billing", "a"); !seat.Status().CanWrite() {
 		grant("a")
 	}
 	switch s.as {
@@ -211,7 +212,7 @@ func (s shown) enter(t *testing.T, h *house) (*wiretest.Conn, *tapped) {
 func (s shown) startup(t *testing.T, h *house) (out []string) {
 	db := h.proxiedDB
 	params := []string{"user", pgtest.App, "database", db, "fencepost.resource", "billing", "fencepost.worker", "host-7:4242"}
-	_, before := wiretest.Connect(t, h.b.addr, params...)
+	_, before := wiretest.Connect(t, h.b.Addr, params...)
 	up, down := h.wire.last().take()
 	got := serverLines(before)
 	for i, line := range got {

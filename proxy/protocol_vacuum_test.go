@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -15,17 +16,17 @@ import (
 func TestProtocolVacuumMarksPages(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Start(t, pgtest.WithConfig(map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"}))
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	c := leaderConn(t, b, db)
-	mustExec(t, c, "create table t (id int)")
-	b.seat(db, "r", "w").Fence().RefreshCatalog(t.Context())
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := fixture.LeaderConn(t, b, db)
+	fixture.MustExec(t, c, "create table t (id int)")
+	b.Candidacy(db, "r", "w").Fence().RefreshCatalog(t.Context())
 	for name, vacuum := range map[string][]byte{"simple": q("vacuum t"), "messages": cat(run("vacuum t"), sync_()), "analyze too": q("vacuum (analyze) t")} {
 		unmarked := "all"
 		for try := 0; try < 3 && unmarked != "0"; try++ { // the control role's own queries may be in the way
-			mustExec(t, c, "insert into t select generate_series(1, 10000)")
+			fixture.MustExec(t, c, "insert into t select generate_series(1, 10000)")
 			c.Send(vacuum)
 			c.Until('Z')
-			unmarked = value(t, c.Exec("select relpages - relallvisible from pg_class where relname = 't'"))
+			unmarked = fixture.FirstValue(t, c.Exec("select relpages - relallvisible from pg_class where relname = 't'"))
 		}
 		if unmarked != "0" {
 			t.Errorf("%s: VACUUM has left %s pages unmarked", name, unmarked)
@@ -38,10 +39,10 @@ func TestProtocolVacuumMarksPages(t *testing.T) {
 // its transaction it would hold them all.
 func TestProtocolAnalyzeHoldsOneTable(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		c := leaderConn(t, b, db)
-		admin := b.pg.Connect(t, pgtest.Superuser, db)
-		mustExec(t, c, "create table a (id int); create table b (id int)")
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, b, db)
+		admin := b.PG.Connect(t, pgtest.Superuser, db)
+		fixture.MustExec(t, c, "create table a (id int); create table b (id int)")
 		for name, analyze := range map[string][]byte{"simple": q("analyze a, b"), "messages": cat(run("analyze a, b"), sync_())} {
 			tx, err := admin.Begin(t.Context())
 			if err != nil {
@@ -52,7 +53,7 @@ func TestProtocolAnalyzeHoldsOneTable(t *testing.T) {
 			}
 			c.Send(analyze)
 			var held int
-			eventually(t, name+": ANALYZE waits for the second table", func() bool {
+			fixture.Eventually(t, name+": ANALYZE waits for the second table", func() bool {
 				var waits bool
 				err := tx.QueryRow(t.Context(), `select count(*) filter (where relation = 'a'::regclass), bool_or(not granted and relation = 'b'::regclass)
 					from pg_locks where mode = 'ShareUpdateExclusiveLock' and database = (select oid from pg_database where datname = current_database())`).Scan(&held, &waits)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -31,17 +32,15 @@ grant all on kept to app`
 
 // provenStage is a stage whose resource lets proven reads of its leader go
 // unchecked.
-func provenStage(t *testing.T, pg *pgtest.Server) *stage {
+func provenStage(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	t.Helper()
-	b := newBench(t, pg, func(c *proxy.Config) {
+	b := fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
 			return proxy.SessionPolicy{ProvenReads: r.Resource == "r"}
 		}
 	})
-	s := &stage{bench: b, t: t, db: pg.Database(t)}
-	s.admin = pg.Connect(t, pgtest.Superuser, s.db)
-	s.exec(stageSQL)
-	s.exec(evilSQL)
+	s := fixture.NewClusterOn(t, b)
+	s.Exec(evilSQL)
 	return s
 }
 
@@ -55,18 +54,18 @@ func parseTyped(sql string, oid int) []byte {
 // writes, though a function can undo read-only mode on 14 and 15.
 func TestSafetyFollowersCannotLeaveReadOnlyMode(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	s.exec(evilSQL)
-	s.leads("leader")
-	domain := s.value("select 'evil_text'::regtype::oid::int")
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	s.Exec(evilSQL)
+	s.Leader("leader")
+	domain := s.Number("select 'evil_text'::regtype::oid::int")
 	for _, sql := range []string{
 		"select evil()", "select evil_config()", "select * from evil_view", "select 'x'::evil_text", "select '{x}'::evil_text[]",
 		"select lower('X')", "select c.badge from c", "select * from kept", "values (evil())", "select 1 where evil() = 'x'",
 		"with x as (select evil()) select * from x", "explain select lower('x')", "copy (select evil()) to stdout",
 	} {
 		t.Run(sql, func(t *testing.T) {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			c := s.connect("follower")
+			s := s.With(t)
+			c := s.Connect("follower")
 			for _, parts := range [][][]byte{
 				{wiretest.Query(sql)},
 				{wiretest.Run(sql), wiretest.Sync()},
@@ -75,17 +74,17 @@ func TestSafetyFollowersCannotLeaveReadOnlyMode(t *testing.T) {
 				{wiretest.Query("set search_path = public, pg_catalog; " + sql)},
 				{wiretest.Query("rollback; begin; reset transaction_read_only; " + sql)},
 			} {
-				ask(c, parts...) // an error, or, from 16 on, what read-only mode makes of it
-				ask(c, wiretest.Query("rollback"))
+				fixture.Ask(c, parts...) // an error, or, from 16 on, what read-only mode makes of it
+				fixture.Ask(c, wiretest.Query("rollback"))
 			}
-			if s.value("select count(*) from t") != 0 {
+			if s.Number("select count(*) from t") != 0 {
 				t.Error("a follower wrote")
 			}
 		})
 	}
-	c := s.connect("follower")
-	ask(c, parseTyped("select $1", domain), wiretest.Bind("", "", "x"), wiretest.Execute("", 0), wiretest.Sync())
-	if s.value("select count(*) from t") != 0 {
+	c := s.Connect("follower")
+	fixture.Ask(c, parseTyped("select $1", domain), wiretest.Bind("", "", "x"), wiretest.Execute("", 0), wiretest.Sync())
+	if s.Number("select count(*) from t") != 0 {
 		t.Error("a follower wrote by a parameter's type")
 	}
 }
@@ -94,44 +93,44 @@ func TestSafetyFollowersCannotLeaveReadOnlyMode(t *testing.T) {
 // made among them, in each way that they can be sent.
 func TestFollowersReadWhatIsProven(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	s.leads("leader")
-	c := s.connect("follower")
-	s.exec("create table fresh (a int); grant all on fresh to app")
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	s.Leader("leader")
+	c := s.Connect("follower")
+	s.Exec("create table fresh (a int); grant all on fresh to app")
 	for _, sql := range []string{
 		"select * from fresh", "select * from c where v like 'o%' and id = 1", "select count(*), max(v) from c group by id having count(*) > 0",
 		"with x as (select * from c) select x.v, now() from x join t using (id)", "values (1)", "table c", "explain select * from c",
 		"copy c to stdout", "copy (select v from c) to stdout", "select * from information_schema.tables", "select '\u00e4'", `select 'a\b', E'\n'`,
 	} {
-		mustPass(t, c, wiretest.Query(sql))
-		mustPass(t, c, wiretest.Run(sql), wiretest.Sync())
-		mustPass(t, c, wiretest.Query("begin; savepoint a; "+sql+"; release a; commit"))
+		fixture.MustPass(t, c, wiretest.Query(sql))
+		fixture.MustPass(t, c, wiretest.Run(sql), wiretest.Sync())
+		fixture.MustPass(t, c, wiretest.Query("begin; savepoint a; "+sql+"; release a; commit"))
 	}
-	mustPass(t, c, wiretest.Query("begin"))
-	mustPass(t, c, wiretest.Query("declare k cursor for select * from c"))
-	mustPass(t, c, wiretest.Query("fetch all from k"))
-	mustPass(t, c, wiretest.Execute("k", 0), wiretest.Sync())
-	mustPass(t, c, wiretest.Query("close k"))
-	mustPass(t, c, wiretest.Query("commit"))
-	mustPass(t, c, wiretest.Parse("s", "select v from c where id = $1"), wiretest.Sync())
-	mustPass(t, c, wiretest.Bind("", "s", "1"), wiretest.Execute("", 0), wiretest.Sync())
+	fixture.MustPass(t, c, wiretest.Query("begin"))
+	fixture.MustPass(t, c, wiretest.Query("declare k cursor for select * from c"))
+	fixture.MustPass(t, c, wiretest.Query("fetch all from k"))
+	fixture.MustPass(t, c, wiretest.Execute("k", 0), wiretest.Sync())
+	fixture.MustPass(t, c, wiretest.Query("close k"))
+	fixture.MustPass(t, c, wiretest.Query("commit"))
+	fixture.MustPass(t, c, wiretest.Parse("s", "select v from c where id = $1"), wiretest.Sync())
+	fixture.MustPass(t, c, wiretest.Bind("", "s", "1"), wiretest.Execute("", 0), wiretest.Sync())
 }
 
-// held asks how many locks of the fence's sequence the asking backend holds. It
+// sequenceLocks asks how many locks of the fence's sequence the asking backend holds. It
 // is itself a proven read.
-func (s *stage) held() string { return s.heldBy("leader") }
+func sequenceLocks(s *fixture.Cluster) string { return sequenceLocksOf(s, "leader") }
 
-func (s *stage) heldBy(worker string) string {
+func sequenceLocksOf(s *fixture.Cluster, worker string) string {
 	return fmt.Sprintf("select count(*) from pg_locks where pid = pg_backend_pid() and relation = 'fencepost.epoch_%d'::regclass",
-		s.seat(s.db, "r", worker).FenceID())
+		s.Candidacy(s.DB, "r", worker).FenceID())
 }
 
 // awaitProofs waits until the worker's proven reads go unchecked: until the database's
 // names have been read, which takes a while.
-func (s *stage) awaitProofs(c *wiretest.Conn, worker string) {
-	s.t.Helper()
-	eventually(s.t, "proven reads go unchecked", func() bool {
-		return column(mustPass(s.t, c, wiretest.Query(s.heldBy(worker)))) == "0"
+func awaitProofs(s *fixture.Cluster, c *wiretest.Conn, worker string) {
+	s.T.Helper()
+	fixture.Eventually(s.T, "proven reads go unchecked", func() bool {
+		return column(fixture.MustPass(s.T, c, wiretest.Query(sequenceLocksOf(s, worker)))) == "0"
 	})
 }
 
@@ -150,8 +149,8 @@ func column(all []wiretest.Message) string {
 func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
 		s := provenStage(t, pg)
-		c := s.leads("leader")
-		held := s.held()
+		c := s.Leader("leader")
+		held := sequenceLocks(s)
 		for _, x := range []struct {
 			name  string
 			parts [][]byte
@@ -167,8 +166,8 @@ func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
 			{"in a block of extended messages", [][]byte{wiretest.Run("begin"), wiretest.Run(held), wiretest.Run("commit"), wiretest.Sync()}, "1"},
 			{"not proven", [][]byte{wiretest.Query(held + " and wr('led') = 'led'")}, "1"},
 		} {
-			mustPass(t, c, x.parts...) // a Query is looked at when it comes again
-			got := column(mustPass(t, c, x.parts...))
+			fixture.MustPass(t, c, x.parts...) // a Query is looked at when it comes again
+			got := column(fixture.MustPass(t, c, x.parts...))
 			if x.name == "not proven" { // it may not have counted before it wrote
 				got = "1"
 			}
@@ -176,12 +175,12 @@ func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
 				t.Errorf("%s: holds the fence %s times, want %s", x.name, got, x.want)
 			}
 		}
-		mustPass(t, c, wiretest.Query("begin"))
-		if got := column(mustPass(t, c, wiretest.Query(held))); got != "1" {
+		fixture.MustPass(t, c, wiretest.Query("begin"))
+		if got := column(fixture.MustPass(t, c, wiretest.Query(held))); got != "1" {
 			t.Errorf("in a block of its own: %s", got)
 		}
-		mustPass(t, c, wiretest.Query("commit"))
-		if s.rows("led") == 0 {
+		fixture.MustPass(t, c, wiretest.Query("commit"))
+		if s.Rows("led") == 0 {
 			t.Error("the leader wrote nothing")
 		}
 	})
@@ -204,22 +203,22 @@ func TestSafetyProvenReadsFenceNothingElse(t *testing.T) {
 			{wiretest.Query("set search_path = public, pg_catalog; select 1 + 2")},
 			{wiretest.Query("select 'x'::wd")},
 			{wiretest.Run("select c.badge from c"), wiretest.Sync()},
-			{parseTyped("select $1", s.value("select 'wd'::regtype::oid::int")), wiretest.Bind("", "", "stale"), wiretest.Execute("", 0), wiretest.Sync()},
+			{parseTyped("select $1", s.Number("select 'wd'::regtype::oid::int")), wiretest.Bind("", "", "stale"), wiretest.Execute("", 0), wiretest.Sync()},
 		} {
 			for again := range 2 { // a Query is looked at when it comes again
-				c := s.leads(fmt.Sprintf("w%d.%d", i, again))
-				mustPass(t, c, wiretest.Query("select * from c"))
-				s.awaitProofs(c, fmt.Sprintf("w%d.%d", i, again))
-				s.succeed()
-				mustPass(t, c, wiretest.Query("select * from c"))
-				mustPass(t, c, wiretest.Run("select * from c"), wiretest.Sync())
-				all, _ := ask(c, parts...)
+				c := s.Leader(fmt.Sprintf("w%d.%d", i, again))
+				fixture.MustPass(t, c, wiretest.Query("select * from c"))
+				awaitProofs(s, c, fmt.Sprintf("w%d.%d", i, again))
+				s.Supersede()
+				fixture.MustPass(t, c, wiretest.Query("select * from c"))
+				fixture.MustPass(t, c, wiretest.Run("select * from c"), wiretest.Sync())
+				all, _ := fixture.Ask(c, parts...)
 				if got := wiretest.ErrorOf(all); got != "ZF001" {
 					t.Errorf("%q: answered by %q, want ZF001", cat(parts...), got)
 				}
 			}
 		}
-		if n := s.value("select count(*) from t"); n != 0 {
+		if n := s.Number("select count(*) from t"); n != 0 {
 			t.Errorf("%d rows were written", n)
 		}
 	})
@@ -240,16 +239,16 @@ func eachVersion(t *testing.T, test func(t *testing.T, pg *pgtest.Server)) {
 // refused as by one who does not lead.
 func TestRefusedReadsAreNotCalledWrites(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	if s.value("select current_setting('server_version_num')::int / 10000") >= 16 {
-		mustPass(t, s.connect("follower"), wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	if s.Number("select current_setting('server_version_num')::int / 10000") >= 16 {
+		fixture.MustPass(t, s.Connect("follower"), wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
 		return
 	}
-	all := mustFail(t, s.connect("follower"), "ZF002", wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
+	all := fixture.MustFail(t, s.Connect("follower"), "ZF002", wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
 	if f := all[0].Fields(); !strings.Contains(f['M'], "does not lead") || !strings.Contains(f['H'], "function pg_sleep is volatile") {
 		t.Errorf("refused by %v", all)
 	}
-	write := mustFail(t, s.connect("follower"), "ZF002", wiretest.Query("delete from c"))
+	write := fixture.MustFail(t, s.Connect("follower"), "ZF002", wiretest.Query("delete from c"))
 	if f := write[0].Fields(); strings.Contains(f['H'], "proven") {
 		t.Errorf("a write is refused by %v", write)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -17,11 +18,11 @@ import (
 // the same.
 func TestRefusalSaysWhatThereIsToSay(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
 	const worker = "w\u00f6rker \u2013 \u5de5"
-	c := s.leads(worker, "client_encoding", "LATIN1")
-	s.succeed()
-	f := mustEnd(t, c, "ZF001", q("insert into t (v) values ('se''cret'), ('x')"))
+	c := s.Leader(worker, "client_encoding", "LATIN1")
+	s.Supersede()
+	f := fixture.MustEnd(t, c, "ZF001", q("insert into t (v) values ('se''cret'), ('x')"))
 	for _, field := range []byte("MDH") {
 		if f[field] == "" || strings.ContainsFunc(f[field], func(r rune) bool { return r < ' ' || r > '~' }) {
 			t.Errorf("field %c is not a line of ASCII: %q", field, f[field])
@@ -47,7 +48,7 @@ func TestRefusalSaysWhatThereIsToSay(t *testing.T) {
 			t.Errorf("the message %q does not say %q", f['M'], part)
 		}
 	}
-	all := s.audited(t)
+	all := s.Audited(t, s.DB)
 	if len(all) != 1 {
 		t.Fatalf("audited %+v; want one", all)
 	}
@@ -62,30 +63,30 @@ func TestEndedByTheGrant(t *testing.T) {
 	t.Parallel()
 	t.Run("idle", func(t *testing.T) {
 		t.Parallel()
-		s := newStage(t, pgtest.Shared(t))
-		c := s.leads("w")
-		mustPass(t, c, q("begin; "+stale))
-		s.succeed()
-		f := mustEnd(t, c, "ZF001", q("select 1"))
+		s := fixture.NewCluster(t, pgtest.Shared(t))
+		c := s.Leader("w")
+		fixture.MustPass(t, c, q("begin; "+stale))
+		s.Supersede()
+		f := fixture.MustEnd(t, c, "ZF001", q("select 1"))
 		if !strings.Contains(f['M'], "superseded") {
 			t.Errorf("got %v", f)
 		}
 	})
 	t.Run("waiting", func(t *testing.T) {
 		t.Parallel()
-		s := newStage(t, pgtest.Shared(t))
-		c := s.leads("w")
-		s.exec("begin; update c set v = 'held'")
-		answer := reply(c, 1)
+		s := fixture.NewCluster(t, pgtest.Shared(t))
+		c := s.Leader("w")
+		s.Exec("begin; update c set v = 'held'")
+		answer := fixture.ReadReply(c, 1)
 		c.Send(q("update c set v = 'stale'"))
-		eventually(t, "the write waits for the row", func() bool { return s.waiting("transactionid") == 1 })
-		s.succeed()
-		all, ended := answer.wait()
+		fixture.Eventually(t, "the write waits for the row", func() bool { return lockWaiters(s, "transactionid") == 1 })
+		s.Supersede()
+		all, ended := answer.Wait()
 		if f := all[len(all)-1].Fields(); !ended || f['C'] != "ZF001" || f['V'] != "FATAL" {
 			t.Errorf("got %v, ended %v; want FATAL ZF001", all, ended)
 		}
-		s.exec("commit")
-		if s.value("select count(*) from c where v = 'stale'") != 0 {
+		s.Exec("commit")
+		if s.Number("select count(*) from c where v = 'stale'") != 0 {
 			t.Error("the stale write is there")
 		}
 	})
@@ -95,10 +96,10 @@ func TestEndedByTheGrant(t *testing.T) {
 // is.
 func TestEndedByAnOperator(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	c := s.leads("w")
-	mustPass(t, c, q("select 1"))
-	s.exec("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1) x")
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	c := s.Leader("w")
+	fixture.MustPass(t, c, q("select 1"))
+	s.Exec("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1) x")
 	all := c.Rest()
 	if f := all[len(all)-1].Fields(); f['C'] != "57P01" || f['V'] != "FATAL" {
 		t.Errorf("got %v; want FATAL 57P01", all)
@@ -109,34 +110,31 @@ func TestEndedByAnOperator(t *testing.T) {
 // the error is relayed without a look at grants, though startup_wait is long.
 func TestFollowersEndAtOnce(t *testing.T) {
 	t.Parallel()
-	for name, server := range servers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := stageOf(t, newBench(t, server(t), func(c *proxy.Config) { c.StartupWait = time.Hour }))
-			c := s.connect("w")
-			pid := value(t, mustPass(t, c, q("select pg_backend_pid()")))
-			s.exec("select pg_terminate_backend(" + pid + ")")
-			all := c.Rest()
-			if len(all) == 0 || all[0].Fields()['C'] != "57P01" || all[0].Fields()['V'] != "FATAL" {
-				t.Errorf("got %v; want FATAL 57P01", all)
-			}
-		})
-	}
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(c *proxy.Config) { c.StartupWait = time.Hour }))
+		c := s.Connect("w")
+		pid := fixture.FirstValue(t, fixture.MustPass(t, c, q("select pg_backend_pid()")))
+		s.Exec("select pg_terminate_backend(" + pid + ")")
+		all := c.Rest()
+		if len(all) == 0 || all[0].Fields()['C'] != "57P01" || all[0].Fields()['V'] != "FATAL" {
+			t.Errorf("got %v; want FATAL 57P01", all)
+		}
+	})
 }
 
 // TestEndedByAGrantOnItsWay: a worker whose lease has lapsed is told of the grant that
 // ended its backend, though the grant is recorded only after that.
 func TestEndedByAGrantOnItsWay(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	c := s.leads("w")
-	pid := value(t, mustPass(t, c, q("select pg_backend_pid()")))
-	seat := s.seat(s.db, "r", "w")
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	c := s.Leader("w")
+	pid := fixture.FirstValue(t, fixture.MustPass(t, c, q("select pg_backend_pid()")))
+	seat := s.Candidacy(s.DB, "r", "w")
 	lapsed := *seat.Status()
 	lapsed.Role, lapsed.Lapsed = fencing.Follower, true
 	seat.SetStatus(&lapsed)
-	s.connect("successor")
-	successor, looks := s.seat(s.db, "r", "successor"), 0
+	s.Connect("successor")
+	successor, looks := s.Candidacy(s.DB, "r", "successor"), 0
 	seat.OnAdvanced(func() {
 		if looks++; looks == 2 {
 			if _, err := successor.TryGrant(); err != nil {
@@ -144,10 +142,10 @@ func TestEndedByAGrantOnItsWay(t *testing.T) {
 			}
 		}
 	})
-	answer := reply(c, 1)
+	answer := fixture.ReadReply(c, 1)
 	c.Send(q("select pg_sleep(60)"))
-	s.exec("select pg_terminate_backend(" + pid + ")")
-	all, ended := answer.wait()
+	s.Exec("select pg_terminate_backend(" + pid + ")")
+	all, ended := answer.Wait()
 	if !ended || wiretest.ErrorOf(all) != "ZF001" {
 		t.Errorf("got %v, ended %v; want FATAL ZF001", all, ended)
 	}
@@ -157,27 +155,27 @@ func TestEndedByAGrantOnItsWay(t *testing.T) {
 // nothing commits that was not committed.
 func TestGoneAtEveryPoint(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	s.connect("w")
-	s.grantTo("w")
-	base := s.backends()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	s.Connect("w")
+	s.Grant("w")
+	base := countBackends(s)
 	for name, sent := range map[string][]byte{
 		"idle": nil, "part of a message": q(stale)[:9], "no sync": run(stale), "transaction": q("begin; " + stale),
 		"in a copy": cat(q("copy t (v) from stdin"), wiretest.CopyData("stale\n")), "bound": cat(parse("", stale), bind("", "")),
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			client := s.connect("w")
+			s := s.With(t)
+			client := s.Connect("w")
 			client.Send(sent)
 			_ = client.Close()
-			eventually(t, "the server's backend has ended", func() bool { return s.backends() <= base })
+			fixture.Eventually(t, "the server's backend has ended", func() bool { return countBackends(s) <= base })
 
-			orphan := s.connect("w")
+			orphan := s.Connect("w")
 			orphan.Send(sent)
-			s.exec("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1) x")
+			s.Exec("select pg_terminate_backend(pid) from (select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1) x")
 			orphan.Rest()
-			eventually(t, "the backends are as before", func() bool { return s.backends() <= base })
-			if s.rows("stale") != 0 {
+			fixture.Eventually(t, "the backends are as before", func() bool { return countBackends(s) <= base })
+			if s.Rows("stale") != 0 {
 				t.Error("a half-done write is there")
 			}
 		})

@@ -7,18 +7,9 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
-
-// onBoth plays on a stage of each server.
-func onBoth(t *testing.T, try func(t *testing.T, s *stage)) {
-	for name, server := range servers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			try(t, newStage(t, server(t)))
-		})
-	}
-}
 
 // TestRestatedStatementsAnswerAsPostgresDoes: a text that is prepared again for each Bind
 // brings its notices at its Parse only, and means what it meant there, whatever setting
@@ -49,17 +40,17 @@ func twoFormats(stmt string) []byte {
 // what was prepared for it is closed with the next checks.
 func TestAFailedBindLeavesNothing(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, s *stage) {
-		c := s.leads("leader")
-		mustPass(t, c, cat(parse("s", "show work_mem"), sync_()))
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		c := s.Leader("leader")
+		fixture.MustPass(t, c, cat(parse("s", "show work_mem"), sync_()))
 		for range 5 {
-			mustPass(t, c, q("do $$begin end$$")) // takes new names
-			mustFail(t, c, "08P01", cat(twoFormats("s"), sync_()))
-			mustPass(t, c, cat(run("show fencepost.role"), sync_()))
-			mustPass(t, c, q("do $$begin end$$"))
+			fixture.MustPass(t, c, q("do $$begin end$$")) // takes new names
+			fixture.MustFail(t, c, "08P01", cat(twoFormats("s"), sync_()))
+			fixture.MustPass(t, c, cat(run("show fencepost.role"), sync_()))
+			fixture.MustPass(t, c, q("do $$begin end$$"))
 		}
-		all := mustPass(t, c, q("select count(*) from pg_prepared_statements where name <> 's'"))
-		if n := value(t, all); n != "0" {
+		all := fixture.MustPass(t, c, q("select count(*) from pg_prepared_statements where name <> 's'"))
+		if n := fixture.FirstValue(t, all); n != "0" {
 			t.Errorf("%s statements of others are listed", n)
 		}
 	})
@@ -69,13 +60,13 @@ func TestAFailedBindLeavesNothing(t *testing.T) {
 // it, which SHOW fencepost.role then finds.
 func TestRoleAfterALapsedRefusal(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, s *stage) {
-		c := s.leads("leader")
-		lapsed := *s.seat(s.db, "r", "leader").Status()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		c := s.Leader("leader")
+		lapsed := *s.Candidacy(s.DB, "r", "leader").Status()
 		lapsed.Role, lapsed.Lapsed = fencing.Follower, true
-		s.seat(s.db, "r", "leader").SetStatus(&lapsed)
-		mustFail(t, c, "ZF002", cat(run("insert into t (v) values ('x')"), sync_()))
-		mustPass(t, c, cat(run("show fencepost.role"), sync_()))
+		s.Candidacy(s.DB, "r", "leader").SetStatus(&lapsed)
+		fixture.MustFail(t, c, "ZF002", cat(run("insert into t (v) values ('x')"), sync_()))
+		fixture.MustPass(t, c, cat(run("show fencepost.role"), sync_()))
 	})
 }
 
@@ -83,13 +74,13 @@ func TestRoleAfterALapsedRefusal(t *testing.T) {
 // the end of a read.
 func TestFollowersPipelineOfPreparedStatements(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, s *stage) {
-		s.leads("leader")
-		c := s.connect("follower")
-		mustPass(t, c, cat(parse("st", "show work_mem"), sync_(), q("select 1")))
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.Leader("leader")
+		c := s.Connect("follower")
+		fixture.MustPass(t, c, cat(parse("st", "show work_mem"), sync_(), q("select 1")))
 		c.Until('Z')
 		for range 3 {
-			all, ended := ask(c, cat(bytes.Repeat(cat(bind("", "st"), exec("", 0)), 3000), sync_()))
+			all, ended := fixture.Ask(c, cat(bytes.Repeat(cat(bind("", "st"), exec("", 0)), 3000), sync_()))
 			if state := wiretest.ErrorOf(all); state != "" || ended {
 				t.Fatalf("%v, ended %v, after %d messages", all[len(all)-2:], ended, len(all))
 			}
@@ -101,17 +92,17 @@ func TestFollowersPipelineOfPreparedStatements(t *testing.T) {
 // session's texts take all the room there is.
 func TestShortTextsAreAlwaysKept(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, s *stage) {
-		s.leads("leader")
-		c := s.connect("follower")
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.Leader("leader")
+		c := s.Connect("follower")
 		n := 0
 		for size := 1 << 17; size > 0; size /= 2 {
 			for range 7 {
 				n++
-				mustPass(t, c, cat(parse("l"+strconv.Itoa(n), strings.Repeat(";", size)), sync_()))
+				fixture.MustPass(t, c, cat(parse("l"+strconv.Itoa(n), strings.Repeat(";", size)), sync_()))
 			}
 		}
-		mustPass(t, c, cat(parse("s", "begin"), sync_()))
-		mustPass(t, c, cat(bind("", "s"), exec("", 0), sync_()))
+		fixture.MustPass(t, c, cat(parse("s", "begin"), sync_()))
+		fixture.MustPass(t, c, cat(bind("", "s"), exec("", 0), sync_()))
 	})
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -16,7 +18,7 @@ import (
 // checkName reads the name of the session's prepared check, as any client can.
 func checkName(t *testing.T, c *wiretest.Conn) string {
 	t.Helper()
-	all := mustPass(t, c, q("select * from prepared() n where n like 'fencepost_check_%'"))
+	all := fixture.MustPass(t, c, q("select * from prepared() n where n like 'fencepost_check_%'"))
 	for _, m := range all {
 		if m.Type == 'D' {
 			_, name, _ := bytes.Cut(m.Body, []byte("fencepost_check_"))
@@ -52,20 +54,20 @@ func TestSafetyClientTakesTheChecksName(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, pgtest.Shared(t))
-			client := s.leads("w")
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			client := s.Leader("w")
 			check := "fencepost_check_x_1"
-			if s.checking() {
+			if fencing.Checking {
 				check = checkName(t, client)
 			}
 			for _, piece := range take(check) {
-				if _, ended := ask(client, piece); ended {
+				if _, ended := fixture.Ask(client, piece); ended {
 					t.Fatalf("%.200q ended the connection", piece)
 				}
 			}
-			s.succeed()
-			mustEnd(t, client, "ZF001", q(stale))
-			if s.rows("stale") != 0 {
+			s.Supersede()
+			fixture.MustEnd(t, client, "ZF001", q(stale))
+			if s.Rows("stale") != 0 {
 				t.Error("the stale row is there")
 			}
 		})
@@ -76,26 +78,26 @@ func TestSafetyClientTakesTheChecksName(t *testing.T) {
 // the read-only mode of its transaction, to write in it or as it commits.
 func TestSafetyReadOnlyModeIsNotUndone(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, undo := range map[string]string{
 		"reset": "reset transaction_read_only", "set to default": "set transaction_read_only to default",
 		"set config": "select set_config('transaction_read_only', 'off', true)", "set": "set transaction_read_only = off",
 		"set transaction": "set transaction read write", "begin": "begin read write",
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+			s := s.With(t)
 			for i, sql := range []string{"commit", "select wr('stale'); commit", "fetch all from h; commit", "commit"} {
-				client := s.connect("follower")
+				client := s.Connect("follower")
 				if i == 3 {
 					_ = client.Close()
-					client, _ = wiretest.Connect(t, s.addr, "user", pgtest.App, "database", s.db) // without a resource
+					client, _ = wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB) // without a resource
 				}
-				mustPass(t, client, q("begin"))
-				all, _ := ask(client, q("declare h cursor with hold for select wr('stale')"))
-				undone, _ := ask(client, q(undo))
-				written, _ := ask(client, q(sql))
+				fixture.MustPass(t, client, q("begin"))
+				all, _ := fixture.Ask(client, q("declare h cursor with hold for select wr('stale')"))
+				undone, _ := fixture.Ask(client, q(undo))
+				written, _ := fixture.Ask(client, q(sql))
 				_ = client.Close()
-				if s.rows("stale") != 0 {
+				if s.Rows("stale") != 0 {
 					t.Fatalf("a follower wrote: %v %v %v", all, undone, written)
 				}
 			}
@@ -107,8 +109,8 @@ func TestSafetyReadOnlyModeIsNotUndone(t *testing.T) {
 // checked.
 func TestSafetyPreparedTransactionIsRefused(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	client := s.leads("w")
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	client := s.Leader("w")
 	for _, write := range [][]byte{
 		q("begin; " + stale + "; prepare transaction 'x'"),
 		q("begin; " + stale + "; prepare transaction 'x' -- " + long),
@@ -116,13 +118,13 @@ func TestSafetyPreparedTransactionIsRefused(t *testing.T) {
 		cat(run("begin"), run(stale), run("prepare transaction 'x'"), sync_()),
 		cat(run("begin"), run(stale), run("/*"+long+"*/ prepare transaction 'x'"), sync_()),
 	} {
-		all, ended := ask(client, write)
+		all, ended := fixture.Ask(client, write)
 		if ended || wiretest.ErrorOf(all) != "ZF005" {
 			t.Errorf("%.80q: got %v, ended %v; want ZF005", write, all, ended)
 		}
-		mustPass(t, client, q("rollback"))
-		if n := s.value("select count(*) from pg_prepared_xacts where database = current_database()"); n != 0 {
-			s.exec("rollback prepared 'x'")
+		fixture.MustPass(t, client, q("rollback"))
+		if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 0 {
+			s.Exec("rollback prepared 'x'")
 			t.Errorf("%.80q: prepared", write)
 		}
 	}
@@ -135,31 +137,31 @@ func TestSafetyFrozenBackend(t *testing.T) {
 	for name, before := range map[string][]byte{"idle": q("select 1"), "in a transaction": q("begin; insert into t (v) values ('stale')")} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, pgtest.Shared(t))
-			s.connect("successor")
-			client := s.leads("w")
-			mustPass(t, client, before)
-			pid := s.value("select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1")
-			resume := stop(t, pid)
-			answer := reply(client, 2)
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			s.Connect("successor")
+			client := s.Leader("w")
+			fixture.MustPass(t, client, before)
+			pid := s.Number("select pid from pg_stat_activity where usename = 'app' and datname = current_database() order by backend_start desc limit 1")
+			resume := fixture.FreezeProcess(t, pid)
+			answer := fixture.ReadReply(client, 2)
 			client.Send(q(stale), q("commit"))
 			granted := make(chan struct{})
 			go func() {
 				defer close(granted)
-				s.grantTo("successor")
+				s.Grant("successor")
 			}()
 			if name == "in a transaction" {
-				eventually(t, "the grant ends the backend", func() bool { return !s.checking() || terminated(t, pid) })
+				fixture.Eventually(t, "the grant ends the backend", func() bool { return !fencing.Checking || terminated(t, pid) })
 			} else {
 				<-granted
 			}
 			resume()
 			<-granted
-			answer.wait()
+			answer.Wait()
 			_ = client.Close()
-			eventually(t, "the worker's backend has ended", func() bool { return s.value("select count(*) from pg_stat_activity where pid = $1", pid) == 0 })
-			if n := s.rows("stale"); n != 0 {
-				t.Errorf("%d rows of the old epoch; the client got %v", n, answer.all)
+			fixture.Eventually(t, "the worker's backend has ended", func() bool { return s.Number("select count(*) from pg_stat_activity where pid = $1", pid) == 0 })
+			if n := s.Rows("stale"); n != 0 {
+				t.Errorf("%d rows of the old epoch; the client got %v", n, answer.All)
 			}
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -15,50 +16,50 @@ import (
 func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 	t.Parallel()
 	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": own18(t)} {
-		s := newStage(t, pg)
-		s.exec("create function wstale() returns void language sql as $$insert into t (v) values ('stale')$$; alter table c owner to app")
-		second := newBench(t, pg, nil)
+		s := fixture.NewCluster(t, pg)
+		s.Exec("create function wstale() returns void language sql as $$insert into t (v) values ('stale')$$; alter table c owner to app")
+		second := fixture.NewProxy(t, pg, nil)
 		for _, c := range []staleCase{
 			late("insert", q(stale)),
 			late("do", q("do $$begin insert into t (v) values ('stale'); commit; end$$")),
 			late("do, extended", cat(run("do $$begin insert into t (v) values ('stale'); commit; end$$"), sync_())),
 			late("call", q("call late()")),
 			late("call, extended", cat(run("call late()"), sync_())),
-			late("fast path call", call(s.oid("'wstale'::regproc"))),
+			late("fast path call", call(oidOf(s, "'wstale'::regproc"))),
 			late("a text too long to read", q("begin; "+stale+"; commit -- "+strings.Repeat("x", 300<<10))),
 			traced("vacuum", "select count(*) from pg_class where relname = 'c' and relpages > 0", q("vacuum c")),
 		} {
 			t.Run(name+"/"+strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
-				first := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-				first.exec("truncate t")
-				first.claims(&stage{bench: second, t: t, db: s.db, admin: s.admin}, c)
+				first := s.With(t)
+				first.Exec("truncate t")
+				claimsEpoch(first, &fixture.Cluster{Proxy: second, T: t, DB: s.DB, Admin: s.Admin}, c)
 			})
 		}
 	}
 }
 
-// claims lets a worker that leads here, and was superseded at the other proxy,
+// claimsEpoch lets a worker that leads here, and was superseded at the other proxy,
 // claim the current epoch and send what the case says.
-func (s *stage) claims(other *stage, c staleCase) {
-	s.t.Helper()
+func claimsEpoch(s *fixture.Cluster, other *fixture.Cluster, c staleCase) {
+	s.T.Helper()
 	worker := "w" + strings.ReplaceAll(c.name, " ", "")
-	for last := other.desk.Next(); s.desk.Next() < last; { // what comes is awarded later
+	for last := other.Elector.Next(); s.Elector.Next() < last; { // what comes is awarded later
 		continue
 	}
-	first := s.leads(worker)
-	for last := s.desk.Next(); other.desk.Next() < last; {
+	first := s.Leader(worker)
+	for last := s.Elector.Next(); other.Elector.Next() < last; {
 		continue
 	}
-	mustPass(s.t, first, q("insert into t (v) values ('in time')"))
-	other.connect("other" + worker)
-	other.grantTo("other" + worker)
-	epoch := s.value("select epoch::int from fencepost.status where resource = 'r'")
-	mustPass(s.t, first, q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
+	fixture.MustPass(s.T, first, q("insert into t (v) values ('in time')"))
+	other.Connect("other" + worker)
+	other.Grant("other" + worker)
+	epoch := s.Number("select epoch::int from fencepost.status where resource = 'r'")
+	fixture.MustPass(s.T, first, q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
 	if c.trace == "" {
 		c.trace = "select count(*) from t where v = 'stale'"
 	}
-	mustEnd(s.t, first, "ZF001", c.write)
-	if n := s.value(c.trace); n != 0 {
-		s.t.Errorf("the refused statement left %d behind", n)
+	fixture.MustEnd(s.T, first, "ZF001", c.write)
+	if n := s.Number(c.trace); n != 0 {
+		s.T.Errorf("the refused statement left %d behind", n)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -11,40 +12,34 @@ import (
 
 // outsiders are connections that may not write: each returns a new one. A worker
 // that was superseded does not know it, nor does its proxy.
-func outsiders(s *stage) map[string]func() *wiretest.Conn {
+func outsiders(s *fixture.Cluster) map[string]func() *wiretest.Conn {
 	return map[string]func() *wiretest.Conn{
-		"follower": func() *wiretest.Conn { return s.connect("follower") },
+		"follower": func() *wiretest.Conn { return s.Connect("follower") },
 		"superseded": func() *wiretest.Conn {
-			c := s.leads("old")
-			s.succeed()
+			c := s.Leader("old")
+			s.Supersede()
 			return c
 		},
 		"without a resource": func() *wiretest.Conn {
-			c, _ := wiretest.Connect(s.t, s.addr, "user", pgtest.App, "database", s.db)
+			c, _ := wiretest.Connect(s.T, s.Addr, "user", pgtest.App, "database", s.DB)
 			return c
 		},
 	}
 }
 
-// servers are the installed PostgreSQL and the newest.
-var servers = map[string]func(*testing.T) *pgtest.Server{
-	"default": func(t *testing.T) *pgtest.Server { return pgtest.Shared(t) },
-	"18":      func(t *testing.T) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
-}
-
 // asOutsiders runs a test on both servers for each kind of outsider.
-func asOutsiders(t *testing.T, try func(t *testing.T, s *stage, c *wiretest.Conn)) {
-	for name, server := range servers {
+func asOutsiders(t *testing.T, try func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn)) {
+	for name, server := range fixture.Servers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for _, kind := range []string{"follower", "superseded", "without a resource"} {
 				t.Run(strings.ReplaceAll(kind, " ", "_"), func(t *testing.T) {
-					s := newStage(t, server(t))
-					s.leads("leader")
+					s := fixture.NewCluster(t, server(t))
+					s.Leader("leader")
 					c := outsiders(s)[kind]()
 					try(t, s, c)
 					_ = c.Close() // or a lock of its would hold the next question
-					if n := s.rows("stale"); n != 0 {
+					if n := s.Rows("stale"); n != 0 {
 						t.Errorf("%d rows were written", n)
 					}
 				})
@@ -58,9 +53,9 @@ func asOutsiders(t *testing.T, try func(t *testing.T, s *stage, c *wiretest.Conn
 // nothing outside a block, however long its text is.
 func TestSafetyCursorInATextTooLongToRead(t *testing.T) {
 	t.Parallel()
-	asOutsiders(t, func(t *testing.T, s *stage, c *wiretest.Conn) {
+	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
 		padded := "declare k cursor with hold for select wr('stale') /*" + strings.Repeat("x", 300<<10) + "*/"
-		if all, _ := ask(c, q(padded)); wiretest.ErrorOf(all) == "" {
+		if all, _ := fixture.Ask(c, q(padded)); wiretest.ErrorOf(all) == "" {
 			t.Errorf("it is not refused: %v", all)
 		}
 	})
@@ -71,11 +66,11 @@ func TestSafetyCursorInATextTooLongToRead(t *testing.T) {
 // would do nothing outside, and no read-only mode is set behind a savepoint.
 func TestSafetyBlockThatWasFlushed(t *testing.T) {
 	t.Parallel()
-	asOutsiders(t, func(t *testing.T, s *stage, c *wiretest.Conn) {
+	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
 		c.Send(run("begin"), wiretest.Flush())
 		c.Until('C')
 		for _, sql := range []string{"savepoint s", "select 1", "release s", "select wr('stale')", "commit"} {
-			if _, ended := ask(c, q(sql)); ended {
+			if _, ended := fixture.Ask(c, q(sql)); ended {
 				return
 			}
 		}
@@ -86,12 +81,12 @@ func TestSafetyBlockThatWasFlushed(t *testing.T) {
 // see.
 func TestSafetyLockInABlockThatWasFlushed(t *testing.T) {
 	t.Parallel()
-	asOutsiders(t, func(t *testing.T, s *stage, c *wiretest.Conn) {
-		s.exec("grant all on t to public")
+	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
+		s.Exec("grant all on t to public")
 		c.Send(run("begin"), wiretest.Flush())
 		c.Until('C')
-		ask(c, q("lock table t in access exclusive mode"))
-		if n := s.value("select count(*) from pg_locks where relation = 't'::regclass and mode = 'AccessExclusiveLock'"); n != 0 {
+		fixture.Ask(c, q("lock table t in access exclusive mode"))
+		if n := s.Number("select count(*) from pg_locks where relation = 't'::regclass and mode = 'AccessExclusiveLock'"); n != 0 {
 			t.Error("the table is locked")
 		}
 	})
@@ -108,14 +103,14 @@ func TestSafetyNoteUnderAnothersEpoch(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, pgtest.Shared(t))
-			c := s.leads("old")
-			s.succeed()
-			mustPass(t, c, q("set fencepost.epoch = 2"))
-			if all, _ := ask(c, write); wiretest.ErrorOf(all) == "" {
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			c := s.Leader("old")
+			s.Supersede()
+			fixture.MustPass(t, c, q("set fencepost.epoch = 2"))
+			if all, _ := fixture.Ask(c, write); wiretest.ErrorOf(all) == "" {
 				t.Errorf("it is not refused: %v", all)
 			}
-			if n := s.rows("stale"); n != 0 {
+			if n := s.Rows("stale"); n != 0 {
 				t.Errorf("%d rows were written", n)
 			}
 		})
@@ -128,30 +123,30 @@ func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
 	t.Parallel()
 	const give = `create function give() returns void language plpgsql as $$begin
 		execute 'deallocate s'; execute 'prepare s as insert into t (v) values (''stale'')'; end$$`
-	for name, server := range servers {
+	for name, server := range fixture.Servers {
 		for _, kind := range []string{"follower", "superseded", "without a resource"} {
 			for _, text := range []string{"begin", "set a.b = 'x'", "show all", "commit", ""} {
 				t.Run(strings.Join([]string{name, kind, text}, "/"), func(t *testing.T) {
 					t.Parallel()
-					s := newStage(t, server(t))
-					s.exec(give)
-					old := s.leads("leader")
+					s := fixture.NewCluster(t, server(t))
+					s.Exec(give)
+					old := s.Leader("leader")
 					c := old
 					if kind != "superseded" {
 						c = outsiders(s)[kind]()
 					}
 					for _, piece := range [][]byte{cat(parse("s", text), sync_()), q("select give()")} {
-						if all, ended := ask(c, piece); ended {
+						if all, ended := fixture.Ask(c, piece); ended {
 							t.Fatalf("%q: the connection ended: %v", piece, all)
 						}
 					}
 					if kind == "superseded" {
-						s.succeed()
+						s.Supersede()
 					}
-					ask(c, cat(wiretest.Describe('S', "s"), bind("", "s"), exec("", 0), sync_()))
-					ask(c, q("commit"))
+					fixture.Ask(c, cat(wiretest.Describe('S', "s"), bind("", "s"), exec("", 0), sync_()))
+					fixture.Ask(c, q("commit"))
 					_ = c.Close()
-					if n := s.rows("stale"); n != 0 {
+					if n := s.Rows("stale"); n != 0 {
 						t.Errorf("%d rows were written", n)
 					}
 				})
@@ -165,7 +160,7 @@ func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
 // name still counts as one after whose Parse nothing has run.
 func TestSafetyNameGivenAwayInABind(t *testing.T) {
 	t.Parallel()
-	for name, server := range servers {
+	for name, server := range fixture.Servers {
 		for _, kind := range []string{"follower", "superseded", "without a resource"} {
 			if name != "18" && kind != "superseded" {
 				continue // 15 lets them run nothing that is not proven
@@ -173,11 +168,11 @@ func TestSafetyNameGivenAwayInABind(t *testing.T) {
 			for _, text := range []string{"begin", "set a.b = 'x'"} {
 				t.Run(strings.Join([]string{name, kind, text}, "/"), func(t *testing.T) {
 					t.Parallel()
-					s := stageOf(t, newBench(t, server(t), func(c *proxy.Config) { c.Observe = nil }))
-					s.exec(`create function give(x text) returns boolean language plpgsql as $$begin
+					s := fixture.NewClusterOn(t, fixture.NewProxy(t, server(t), func(c *proxy.Config) { c.Observe = nil }))
+					s.Exec(`create function give(x text) returns boolean language plpgsql as $$begin
 						execute 'deallocate s'; execute 'prepare s as insert into t (v) values (''stale'')'; return true; end$$;
 						create domain giving as text check (give(value))`)
-					c := s.leads("leader")
+					c := s.Leader("leader")
 					if kind != "superseded" {
 						c = outsiders(s)[kind]()
 					}
@@ -186,10 +181,10 @@ func TestSafetyNameGivenAwayInABind(t *testing.T) {
 					c.Send(parse("d", "discard all"), wiretest.Flush())
 					c.Until('1')
 					if kind == "superseded" {
-						s.succeed()
+						s.Supersede()
 					}
-					all, _ := ask(c, cat(bind("", "s"), exec("", 0), sync_()))
-					if n := s.rows("stale"); n != 0 {
+					all, _ := fixture.Ask(c, cat(bind("", "s"), exec("", 0), sync_()))
+					if n := s.Rows("stale"); n != 0 {
 						t.Errorf("%d rows were written: %v", n, all)
 					}
 				})

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -108,27 +109,27 @@ func TestSafetyGrantWhileAWriteIsUnderWay(t *testing.T) {
 	t.Parallel()
 	servers := map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": own18(t)}
 	for name, pg := range servers {
-		s := newStage(t, pg)
-		s.exec("create function wgate() returns void language sql as $$insert into t (v) select gate()$$")
+		s := fixture.NewCluster(t, pg)
+		s.Exec("create function wgate() returns void language sql as $$insert into t (v) select gate()$$")
 		for i, c := range holdCases() {
 			t.Run(name+"/"+strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 				if c.name == "function call" {
-					oid := s.value("select 'wgate'::regproc::oid::int8::int")
+					oid := s.Number("select 'wgate'::regproc::oid::int8::int")
 					c.last = wiretest.Msg('F', []byte{byte(oid >> 24), byte(oid >> 16), byte(oid >> 8), byte(oid), 0, 0, 0, 0, 0, 0})
 				}
-				s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-				s.exec("truncate t")
-				s.holds(fmt.Sprintf("w%d", i), c)
+				s := s.With(t)
+				s.Exec("truncate t")
+				holdsGrant(s, fmt.Sprintf("w%d", i), c)
 			})
 		}
 	}
 }
 
-// holds plays the case: the write waits at the gate, the grant returns, the gate
+// holdsGrant plays the case: the write waits at the gate, the grant returns, the gate
 // opens, and nothing of the write may be there.
-func (s *stage) holds(worker string, c holdCase) {
-	s.t.Helper()
-	client := s.leads(worker)
+func holdsGrant(s *fixture.Cluster, worker string, c holdCase) {
+	s.T.Helper()
+	client := s.Leader(worker)
 	for _, piece := range c.before {
 		if piece == nil {
 			continue
@@ -138,31 +139,25 @@ func (s *stage) holds(worker string, c holdCase) {
 			client.Until('C')
 			continue
 		}
-		if all, ended := ask(client, piece); ended {
-			s.t.Fatalf("%.200q: the connection ended: %v", piece, all)
+		if all, ended := fixture.Ask(client, piece); ended {
+			s.T.Fatalf("%.200q: the connection ended: %v", piece, all)
 		}
 	}
-	backends := s.backends() // one will come, and one will go
-	s.exec("select pg_advisory_lock(42)")
-	defer s.exec("select pg_advisory_unlock_all()")
-	answer := reply(client, 1+strings.Count(string(c.last), string(sync_())))
+	backends := countBackends(s) // one will come, and one will go
+	s.Exec("select pg_advisory_lock(42)")
+	defer s.Exec("select pg_advisory_unlock_all()")
+	answer := fixture.ReadReply(client, 1+strings.Count(string(c.last), string(sync_())))
 	if _, err := client.Write(c.last); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	eventually(s.t, "the write waits at the gate", func() bool { return answer.over() || s.waiting("advisory") > 0 })
-	s.succeed()
-	before := s.rows("stale")
-	s.exec("select pg_advisory_unlock(42)")
+	fixture.Eventually(s.T, "the write waits at the gate", func() bool { return answer.Done() || lockWaiters(s, "advisory") > 0 })
+	s.Supersede()
+	before := s.Rows("stale")
+	s.Exec("select pg_advisory_unlock(42)")
 	_, _ = client.Write(q("commit")) // it may be gone
 	_ = client.Close()
-	eventually(s.t, "the worker's backend has ended", func() bool { return s.backends() <= backends })
-	if before != 0 || s.rows("stale") != 0 {
-		s.t.Errorf("%d rows of the old epoch were there when the grant returned, %d are there now", before, s.rows("stale"))
+	fixture.Eventually(s.T, "the worker's backend has ended", func() bool { return countBackends(s) <= backends })
+	if before != 0 || s.Rows("stale") != 0 {
+		s.T.Errorf("%d rows of the old epoch were there when the grant returned, %d are there now", before, s.Rows("stale"))
 	}
-}
-
-// backends is how many connections the workers have to the database.
-func (s *stage) backends() int {
-	s.t.Helper()
-	return s.value("select count(*) from pg_stat_activity where usename in ('app', current_database()) and datname = current_database()")
 }

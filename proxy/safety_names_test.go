@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -25,16 +26,16 @@ func TestSafetyOneNameInManySpellings(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				s := provenStage(t, pg)
-				worker := s.leads("w", "client_encoding", "WIN1252")
-				mustPass(t, worker, q("select * from c"))
-				s.awaitProofs(worker, "w")
-				mustPass(t, worker, cat(parse(c.name, "select * from c"), sync_()))
+				worker := s.Leader("w", "client_encoding", "WIN1252")
+				fixture.MustPass(t, worker, q("select * from c"))
+				awaitProofs(s, worker, "w")
+				fixture.MustPass(t, worker, cat(parse(c.name, "select * from c"), sync_()))
 				for _, piece := range c.before {
-					mustPass(t, worker, piece)
+					fixture.MustPass(t, worker, piece)
 				}
-				s.succeed()
-				mustEnd(t, worker, "ZF001", cat(bind("", c.name), exec("", 0), sync_()))
-				if n := s.rows("stale"); n != 0 {
+				s.Supersede()
+				fixture.MustEnd(t, worker, "ZF001", cat(bind("", c.name), exec("", 0), sync_()))
+				if n := s.Rows("stale"); n != 0 {
 					t.Errorf("%d rows were written", n)
 				}
 			})

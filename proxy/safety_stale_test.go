@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -41,13 +42,8 @@ func call(oid int) []byte {
 	return wiretest.Msg('F', oidBytes(oid), []byte{0, 0, 0, 0, 0, 0})
 }
 
-func (s *stage) oid(sql string) int {
-	s.t.Helper()
-	return s.value("select (" + sql + ")::oid::int8::int")
-}
-
-func staleCases(s *stage) []staleCase {
-	domain := s.oid("'wd'::regtype")
+func staleCases(s *fixture.Cluster) []staleCase {
+	domain := oidOf(s, "'wd'::regtype")
 	return []staleCase{
 		late("simple", q(stale)),
 		late("extended", cat(run(stale), sync_())),
@@ -91,8 +87,8 @@ func staleCases(s *stage) []staleCase {
 		late("call", q("call late()")),
 		late("call, extended", cat(run("call late()"), sync_())),
 		late("do", q("do $$begin insert into t (v) values ('stale'); commit; end$$")),
-		late("fast path call", call(s.oid("'wstale'::regproc"))),
-		late("fast path call in a block", cat(call(s.oid("'wstale'::regproc")), q("commit")), q("begin")),
+		late("fast path call", call(oidOf(s, "'wstale'::regproc"))),
+		late("fast path call in a block", cat(call(oidOf(s, "'wstale'::regproc")), q("commit")), q("begin")),
 		late("copy", cat(q("copy t (v) from stdin"), wiretest.CopyData("stale\n"), wiretest.CopyDone())),
 		late("copy, extended", cat(run("copy t (v) from stdin"), wiretest.CopyData("stale\n"), wiretest.CopyDone(), sync_())),
 		late("explain analyze", q("explain analyze "+stale)),
@@ -116,34 +112,34 @@ func staleCases(s *stage) []staleCase {
 func TestSafetyStaleWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": own18(t)} {
-		s := newStage(t, pg)
-		s.exec("create function wstale() returns void language sql as $$insert into t (v) values ('stale')$$; create sequence w_seq; grant all on w_seq to app; alter table c owner to app; alter table t owner to app")
+		s := fixture.NewCluster(t, pg)
+		s.Exec("create function wstale() returns void language sql as $$insert into t (v) values ('stale')$$; create sequence w_seq; grant all on w_seq to app; alter table c owner to app; alter table t owner to app")
 		for _, c := range staleCases(s) {
 			t.Run(name+"/"+strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
-				s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-				s.exec("truncate t; drop table if exists stale")
+				s := s.With(t)
+				s.Exec("truncate t; drop table if exists stale")
 				if c.trace == "" {
 					c.trace = "select count(*) from t"
 				}
-				s.refusesStale(c)
+				refusesStale(s, c)
 			})
 		}
 	}
 }
 
-func (s *stage) refusesStale(c staleCase) {
-	s.t.Helper()
-	client := s.leads("w" + strings.ReplaceAll(c.name, " ", ""))
+func refusesStale(s *fixture.Cluster, c staleCase) {
+	s.T.Helper()
+	client := s.Leader("w" + strings.ReplaceAll(c.name, " ", ""))
 	for _, piece := range c.before {
-		mustPass(s.t, client, piece)
+		fixture.MustPass(s.T, client, piece)
 	}
-	s.succeed()
-	f := mustEnd(s.t, client, "ZF001", c.write)
+	s.Supersede()
+	f := fixture.MustEnd(s.T, client, "ZF001", c.write)
 	if !strings.Contains(f['M'], "superseded on resource") || f['H'] == "" || f['D'] == "" || f['W'] != "" {
-		s.t.Errorf("the error does not say what there is to say: %v", f)
+		s.T.Errorf("the error does not say what there is to say: %v", f)
 	}
-	if n := s.value(c.trace); n != 0 {
-		s.t.Errorf("the refused write left %d behind", n)
+	if n := s.Number(c.trace); n != 0 {
+		s.T.Errorf("the refused write left %d behind", n)
 	}
 }
 
@@ -151,22 +147,22 @@ func (s *stage) refusesStale(c staleCase) {
 // connection is a new candidacy, which may lead but has to begin anew.
 func TestSafetyStaleThoughTheSuccessorHasLeft(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	client := s.leads("w")
-	successor := s.connect("v")
-	s.grantTo("v")
-	mustFail(t, successor, "ZF003", q("insert into t (v) values ('told by this')"))
-	mustPass(t, successor, q("insert into t (v) values ('new')"))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	client := s.Leader("w")
+	successor := s.Connect("v")
+	s.Grant("v")
+	fixture.MustFail(t, successor, "ZF003", q("insert into t (v) values ('told by this')"))
+	fixture.MustPass(t, successor, q("insert into t (v) values ('new')"))
 	successor.Send(wiretest.Terminate())
 	successor.Rest()
 
-	mustEnd(t, client, "ZF001", q(stale))
-	s.connect("w")
-	s.grantTo("w")
-	again := s.connect("w")
-	mustFail(t, again, "ZF003", q(stale))
-	mustPass(t, again, q("insert into t (v) values ('anew')"))
-	if s.rows("stale") != 0 || s.rows("new") != 1 || s.rows("anew") != 1 {
-		t.Errorf("rows: stale %d, new %d, anew %d; want 0, 1, 1", s.rows("stale"), s.rows("new"), s.rows("anew"))
+	fixture.MustEnd(t, client, "ZF001", q(stale))
+	s.Connect("w")
+	s.Grant("w")
+	again := s.Connect("w")
+	fixture.MustFail(t, again, "ZF003", q(stale))
+	fixture.MustPass(t, again, q("insert into t (v) values ('anew')"))
+	if s.Rows("stale") != 0 || s.Rows("new") != 1 || s.Rows("anew") != 1 {
+		t.Errorf("rows: stale %d, new %d, anew %d; want 0, 1, 1", s.Rows("stale"), s.Rows("new"), s.Rows("anew"))
 	}
 }

@@ -8,69 +8,36 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// leaderConn connects as worker "w" of resource "r", whom it grants an epoch
-// first if nobody has one.
-func leaderConn(t *testing.T, b *bench, db string) *wiretest.Conn {
-	t.Helper()
-	params := []string{"user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w"}
-	c, _ := wiretest.Connect(t, b.addr, params...)
-	if s := b.seat(db, "r", "w"); !s.Status().CanWrite() {
-		s.Grant()
-		_ = c.Close() // it was not told
-		c, _ = wiretest.Connect(t, b.addr, params...)
-	}
-	return c
-}
-
-// mustExec runs a simple Query that must not fail.
-func mustExec(t *testing.T, c *wiretest.Conn, sql string) []wiretest.Message {
-	t.Helper()
-	all := c.Exec(sql)
-	if state := wiretest.ErrorOf(all); state != "" {
-		t.Fatalf("%s: %v", sql, all)
-	}
-	return all
-}
-
-// eventually polls until ok, or fails the test.
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen in time: %s", what)
-		}
-	}
-}
-
 func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	busy := leaderConn(t, b, db)
-	idle, passing := leaderConn(t, b, db), func() *wiretest.Conn {
-		c, _ := wiretest.Connect(t, b.addr, "user", pgtest.Superuser, "database", db)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	busy := fixture.LeaderConn(t, b, db)
+	idle, passing := fixture.LeaderConn(t, b, db), func() *wiretest.Conn {
+		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.Superuser, "database", db)
 		return c
 	}()
-	mustExec(t, busy, "create table t (id int)")
-	mustExec(t, busy, "begin")
-	mustExec(t, busy, "insert into t values (1)")
+	fixture.MustExec(t, busy, "create table t (id int)")
+	fixture.MustExec(t, busy, "begin")
+	fixture.MustExec(t, busy, "insert into t values (1)")
 
 	done := make(chan error, 1)
-	go func() { done <- b.proxy.Shutdown(t.Context()) }()
+	go func() { done <- b.Server.Shutdown(t.Context()) }()
 	for name, c := range map[string]*wiretest.Conn{"idle": idle, "unfenced": passing} {
-		if f := fatal(t, c.Rest()); f['C'] != "57P01" {
+		if f := fixture.FatalError(t, c.Rest()); f['C'] != "57P01" {
 			t.Errorf("%s session: %v, want 57P01", name, f)
 		}
 	}
-	late := wiretest.Dial(t, b.addr)
-	if f := fatal(t, late.Rest()); f['C'] != "57P03" {
+	late := wiretest.Dial(t, b.Addr)
+	if f := fixture.FatalError(t, late.Rest()); f['C'] != "57P03" {
 		t.Errorf("a new client: %v, want 57P03", f)
 	}
-	mustExec(t, busy, "insert into t values (2)")
+	fixture.MustExec(t, busy, "insert into t values (2)")
 	select {
 	case err := <-done:
 		t.Fatalf("the drain ended (%v) with a transaction open", err)
@@ -78,7 +45,7 @@ func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 	}
 	busy.Send(q("commit"))
 	all := busy.Rest()
-	if len(all) != 3 || all[0].String() != `C "COMMIT\x00"` || all[1].Type != 'Z' || fatal(t, all)['C'] != "57P01" {
+	if len(all) != 3 || all[0].String() != `C "COMMIT\x00"` || all[1].Type != 'Z' || fixture.FatalError(t, all)['C'] != "57P01" {
 		t.Errorf("after the drain began, COMMIT got %v", all)
 	}
 	_ = busy.Close()
@@ -96,20 +63,20 @@ func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 func TestShutdownEndsWhoHasNotBegun(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	silent, half, asked, waiting := wiretest.Dial(t, b.addr), wiretest.Dial(t, b.addr), wiretest.Dial(t, b.addr), wiretest.Dial(t, b.addr)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	silent, half, asked, waiting := wiretest.Dial(t, b.Addr), wiretest.Dial(t, b.Addr), wiretest.Dial(t, b.Addr), wiretest.Dial(t, b.Addr)
 	half.Send(packet(codeSSL), []byte{0, 0, 1})
 	oneByte(t, half)
 	asked.Send(wiretest.Startup("user", "cleartext_user", "database", db))
 	asked.Until('R')
 	waiting.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
-	eventually(t, "the worker stands for election", func() bool { return b.desk.Candidacies() > 0 })
+	fixture.Eventually(t, "the worker stands for election", func() bool { return b.Elector.Candidacies() > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // below StartupTimeout: nothing may wait for it
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- b.proxy.Shutdown(ctx) }()
+	go func() { done <- b.Server.Shutdown(ctx) }()
 	for name, c := range map[string]*wiretest.Conn{"silent": silent, "half a packet": half, "asked for a password": asked, "waiting to lead": waiting} {
-		if f := fatal(t, c.Rest()); f['C'] != "57P03" {
+		if f := fixture.FatalError(t, c.Rest()); f['C'] != "57P03" {
 			t.Errorf("%s: %v, want 57P03", name, f)
 		}
 		_ = c.Close()
@@ -122,34 +89,34 @@ func TestShutdownEndsWhoHasNotBegun(t *testing.T) {
 func TestCloseEndsWhatShutdownWaitsFor(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	open, sleeping := leaderConn(t, b, db), leaderConn(t, b, db)
-	mustExec(t, open, "create table t (id int)")
-	mustExec(t, open, "begin")
-	mustExec(t, open, "insert into t values (1)")
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	open, sleeping := fixture.LeaderConn(t, b, db), fixture.LeaderConn(t, b, db)
+	fixture.MustExec(t, open, "create table t (id int)")
+	fixture.MustExec(t, open, "begin")
+	fixture.MustExec(t, open, "insert into t values (1)")
 	sleeping.Send(q("select pg_sleep(600)"))
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	running(t, admin, "wait_event = 'PgSleep'")
+	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := b.proxy.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := b.Server.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("shutdown with a transaction open: %v", err)
 	}
-	b.proxy.Close()
+	b.Server.Close()
 	for _, c := range []*wiretest.Conn{open, sleeping} {
 		if all := c.Rest(); len(all) != 0 {
 			t.Errorf("a session that was closed said %v", all)
 		}
 	}
 	var n int
-	eventually(t, "the open transaction is gone", func() bool {
+	fixture.Eventually(t, "the open transaction is gone", func() bool {
 		err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = $1 and state = 'idle in transaction'", db).Scan(&n)
 		return err == nil && n == 0
 	})
 	if err := admin.QueryRow(t.Context(), "select count(*) from t").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d rows of a transaction that never committed, %v", n, err)
 	}
-	b.proxy.Close() // twice is fine
+	b.Server.Close() // twice is fine
 }
 
 // TestShutdownUnderLoadLosesNoAnswer: what a client was not told of was not
@@ -162,19 +129,19 @@ func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	const rounds, clients = 8, 6
 	for round := range rounds {
-		b := newBench(t, pg, nil)
-		leaderConn(t, b, db).Close()
+		b := fixture.NewProxy(t, pg, nil)
+		fixture.LeaderConn(t, b, db).Close()
 		var answered [clients]int
 		var wg sync.WaitGroup
 		started := make(chan struct{}, clients)
 		for i := range clients {
-			c := leaderConn(t, b, db)
+			c := fixture.LeaderConn(t, b, db)
 			wg.Go(func() { answered[i] = insertUntilGoodbye(t, c, round, i, started) })
 		}
 		for range clients {
 			<-started
 		}
-		if err := b.proxy.Shutdown(t.Context()); err != nil {
+		if err := b.Server.Shutdown(t.Context()); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		wg.Wait()

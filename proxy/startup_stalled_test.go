@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -127,12 +128,12 @@ func freeze(t *testing.T, pg *pgtest.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop(t, pid)
+	fixture.FreezeProcess(t, pid)
 }
 
 // stalledProxy is a proxy whose server stops answering.
 type stalledProxy struct {
-	*bench
+	*fixture.Proxy
 	name, user, db string
 }
 
@@ -156,7 +157,7 @@ func stalledProxies(t *testing.T, timeout time.Duration) []*stalledProxy {
 		"no answer to a password":      {newStallingServer(t, pg, 'R', false).addr, "cleartext_user", false},
 		"no answer to the checks":      {newStallingServer(t, pg, 'Z', false).addr, pgtest.App, false},
 	} {
-		b := newBench(t, pg, func(cfg *proxy.Config) {
+		b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
 			open(cfg)
 			cfg.Upstream, cfg.StartupTimeout, cfg.DialTimeout = s.address, timeout, 10*time.Minute
 			if s.tls {
@@ -174,7 +175,7 @@ func stalledProxies(t *testing.T, timeout time.Duration) []*stalledProxy {
 // begin begins a startup, as far as the server goes along.
 func (p *stalledProxy) begin(t *testing.T) *wiretest.Conn {
 	t.Helper()
-	c := wiretest.Dial(t, p.addr)
+	c := wiretest.Dial(t, p.Addr)
 	c.Send(wiretest.Startup("user", p.user, "database", p.db, "fencepost.resource", "r", "fencepost.worker", "w"))
 	if p.user != pgtest.App {
 		c.Until('R')
@@ -186,7 +187,7 @@ func (p *stalledProxy) begin(t *testing.T) *wiretest.Conn {
 // told reads the end of a startup, which must come in time.
 func (p *stalledProxy) told(t *testing.T, c *wiretest.Conn, begun time.Time, timeout time.Duration) {
 	t.Helper()
-	if f := fatal(t, c.Rest()); f['C'] != "08006" {
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "08006" {
 		t.Errorf("%s: told %v, want 08006", p.name, f)
 	}
 	if took := time.Since(begun); took < timeout || took > timeout+3*time.Second {
@@ -231,7 +232,7 @@ func TestStalledServerKeepsNobody(t *testing.T) {
 			goroutines, descriptors := furniture(t)
 			begun := time.Now()
 			round(clients)
-			eventually(t, "nothing of the clients to be left", func() bool {
+			fixture.Eventually(t, "nothing of the clients to be left", func() bool {
 				g, d := furniture(t)
 				return g <= goroutines+spare && d <= descriptors+spare
 			})
@@ -245,14 +246,14 @@ func TestStalledServerKeepsNobody(t *testing.T) {
 func TestStartupThatWaitsEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	leaderConn(t, b, db)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.LeaderConn(t, b, db)
 	for name, more := range map[string][]byte{"silent": nil, "hasty": q("select 1")} {
-		c := wiretest.Dial(t, b.addr)
+		c := wiretest.Dial(t, b.Addr)
 		c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", name, "fencepost.campaign", "wait"), more)
-		eventually(t, "the client to wait", func() bool { return b.desk.Members(db, "r", name) == 1 })
+		fixture.Eventually(t, "the client to wait", func() bool { return b.Elector.Members(db, "r", name) == 1 })
 		_ = c.Close()
-		eventually(t, "the client to be gone", func() bool { return b.desk.Members(db, "r", name) == 0 })
+		fixture.Eventually(t, "the client to be gone", func() bool { return b.Elector.Members(db, "r", name) == 0 })
 	}
 }
 
@@ -261,8 +262,8 @@ func TestStartupThatWaitsEndsWithItsClient(t *testing.T) {
 func TestClientsMayEndTheirSideFirst(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	c := wiretest.Dial(t, b.addr)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := wiretest.Dial(t, b.Addr)
 	c.Send(wiretest.Startup("user", pgtest.App, "database", db), q("select pg_sleep(1.5), 7"))
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
@@ -284,11 +285,11 @@ func TestCancelOfAStoppedServerEnds(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Start(t)
 	db := pg.Database(t)
-	b := newBench(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = 2 * time.Second })
-	_, key := keyed(t, b.addr, "user", pgtest.App, "database", db)
+	b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = 2 * time.Second })
+	_, key := keyed(t, b.Addr, "user", pgtest.App, "database", db)
 	freeze(t, pg)
 	begun := time.Now()
-	cancelWith(t, b.addr, key)
+	cancelWith(t, b.Addr, key)
 	if took := time.Since(begun); took > 4*time.Second {
 		t.Errorf("a cancel request towards a stopped server ended after %s", took)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -33,23 +34,6 @@ func startupOf(version uint32, params ...string) []byte {
 	return b
 }
 
-// both runs fn against a server of each version, with a proxy in front.
-func both(t *testing.T, fn func(t *testing.T, b *bench, db string)) {
-	t.Helper()
-	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": shared18(t)} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			fn(t, newBench(t, pg, nil), pg.Database(t))
-		})
-	}
-}
-
-// shared18 is this process's server of PostgreSQL 18.
-func shared18(t *testing.T) *pgtest.Server {
-	t.Helper()
-	return pgtest.SharedMajor(t, 18)
-}
-
 // oneByte reads the answer to an SSLRequest or GSSENCRequest.
 func oneByte(t *testing.T, c *wiretest.Conn) byte {
 	t.Helper()
@@ -60,42 +44,14 @@ func oneByte(t *testing.T, c *wiretest.Conn) byte {
 	return b[0]
 }
 
-// value is the only column of the only row of a query's result.
-func value(t *testing.T, all []wiretest.Message) string {
-	t.Helper()
-	for _, m := range all {
-		if m.Type == 'D' && len(m.Body) >= 6 {
-			if n := int32(binary.BigEndian.Uint32(m.Body[2:])); n >= 0 {
-				return string(m.Body[6 : 6+n])
-			}
-			return "NULL"
-		}
-	}
-	t.Fatalf("no row in %v", all)
-	return ""
-}
-
-// fatal is the one error that ended a connection.
-func fatal(t *testing.T, all []wiretest.Message) map[byte]string {
-	t.Helper()
-	if len(all) == 0 || all[len(all)-1].Type != 'E' {
-		t.Fatalf("the connection ended without an error: %v", all)
-	}
-	f := all[len(all)-1].Fields()
-	if f['V'] != "FATAL" {
-		t.Fatalf("the connection ended with %v", all)
-	}
-	return f
-}
-
 func TestEncryptionIsDeclinedAndTheStartupGoesOn(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	for name, requests := range map[string][]uint32{
 		"none": nil, "ssl": {codeSSL}, "gss": {codeGSS}, "ssl then gss": {codeSSL, codeGSS}, "gss then ssl": {codeGSS, codeSSL},
 	} {
-		c := wiretest.Dial(t, b.addr)
+		c := wiretest.Dial(t, b.Addr)
 		for _, code := range requests {
 			c.Send(packet(code))
 			if got := oneByte(t, c); got != 'N' {
@@ -104,15 +60,15 @@ func TestEncryptionIsDeclinedAndTheStartupGoesOn(t *testing.T) {
 		}
 		c.Send(wiretest.Startup("user", pgtest.App, "database", db))
 		c.Until('Z')
-		if got := value(t, c.Exec("select current_database()")); got != db {
+		if got := fixture.FirstValue(t, c.Exec("select current_database()")); got != db {
 			t.Errorf("%s: connected to %s", name, got)
 		}
 	}
-	c := wiretest.Dial(t, b.addr)
+	c := wiretest.Dial(t, b.Addr)
 	c.Send(packet(codeSSL))
 	oneByte(t, c)
 	c.Send(packet(codeSSL))
-	if f := fatal(t, c.Rest()); f['C'] != "0A000" {
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "0A000" {
 		t.Errorf("a second SSLRequest: %v, want 0A000 as from Postgres", f)
 	}
 }
@@ -121,8 +77,8 @@ func TestEncryptionIsDeclinedAndTheStartupGoesOn(t *testing.T) {
 func TestStartupInOneByteWrites(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
-	c := wiretest.Dial(t, b.addr)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := wiretest.Dial(t, b.Addr)
 	for _, x := range packet(codeSSL) {
 		c.Send([]byte{x})
 	}
@@ -131,27 +87,27 @@ func TestStartupInOneByteWrites(t *testing.T) {
 		c.Send([]byte{x})
 	}
 	c.Until('Z')
-	if got := value(t, c.Until('Z')); got != "42" {
+	if got := fixture.FirstValue(t, c.Until('Z')); got != "42" {
 		t.Errorf("a Query behind the startup, byte by byte: %s", got)
 	}
 }
 
 func TestPostgresSeesNothingOfFencepost(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		own := []string{"fencepost.resource", "r", "FencePost.Worker", "w", "fencepost.campaign", "on", "fencepost.worker_timeout", "1m"}
 		byOption := []string{"options", `-c work_mem=5MB -c fencepost.resource=r --fencepost.worker=w -c application_name=two\ words\\ -cfencepost.campaign=on`}
 		for name, params := range map[string][]string{
 			"plain": append(own, "options", `-c work_mem=5MB -c application_name=two\ words\\`), "in options": byOption,
 		} {
-			c, before := wiretest.Connect(t, b.addr, append([]string{"user", pgtest.App, "database", db}, params...)...)
+			c, before := wiretest.Connect(t, b.Addr, append([]string{"user", pgtest.App, "database", db}, params...)...)
 			for sql, want := range map[string]string{
 				"select count(*) from pg_settings where name like 'fencepost.%'":            "0",
 				"select coalesce(current_setting('fencepost.resource', true), '')":          "", // an empty placeholder at most
 				"select coalesce(current_setting('fencepost.campaign', true), '')":          "",
 				"select current_setting('work_mem') || current_setting('application_name')": `5MBtwo words\`,
 			} {
-				if got := value(t, c.Exec(sql)); got != want {
+				if got := fixture.FirstValue(t, c.Exec(sql)); got != want {
 					t.Errorf("%s: %s is %s, want %s", name, sql, got, want)
 				}
 			}
@@ -175,7 +131,7 @@ func reported(all []wiretest.Message, name string) (v string) {
 func TestStartupIsRefusedClearly(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b := newBench(t, pg, nil)
+	b := fixture.NewProxy(t, pg, nil)
 	db := pg.Database(t)
 	user := []string{"user", pgtest.App, "database", db}
 	for name, c := range map[string]struct {
@@ -195,21 +151,21 @@ func TestStartupIsRefusedClearly(t *testing.T) {
 		"replication":          {append(user, "replication", "true"), "ZF005"},
 		"logical replication":  {append(user, "replication", "database"), "ZF005"},
 	} {
-		conn := wiretest.Dial(t, b.addr)
+		conn := wiretest.Dial(t, b.Addr)
 		conn.Send(wiretest.Startup(c.params...))
-		f := fatal(t, conn.Rest())
+		f := fixture.FatalError(t, conn.Rest())
 		if f['C'] != c.state {
 			t.Errorf("%s: %v, want %s", name, f, c.state)
 		}
 		if c.state == "3D000" || c.state == "42704" || name == "unknown user" || name == "bad setting" {
 			direct := wiretest.Dial(t, pg.Addr())
 			direct.Send(wiretest.Startup(c.params...))
-			if want := fatal(t, direct.Rest()); fmt.Sprint(want) != fmt.Sprint(f) {
+			if want := fixture.FatalError(t, direct.Rest()); fmt.Sprint(want) != fmt.Sprint(f) {
 				t.Errorf("%s: %v, Postgres says %v", name, f, want)
 			}
 		}
 	}
-	if c, _ := wiretest.Connect(t, b.addr, append(user, "replication", "false")...); value(t, c.Exec("select 1")) != "1" {
+	if c, _ := wiretest.Connect(t, b.Addr, append(user, "replication", "false")...); fixture.FirstValue(t, c.Exec("select 1")) != "1" {
 		t.Error("replication=false is an ordinary connection")
 	}
 }
@@ -218,7 +174,7 @@ func TestStartupIsRefusedClearly(t *testing.T) {
 // protocol options, get from Fencepost what they get from Postgres.
 func TestNewerProtocolsAreNegotiatedByTheServer(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		for name, first := range map[string][]byte{
 			"3.2":                 startupOf(3<<16|2, "user", pgtest.App, "database", db),
 			"3.9999":              startupOf(3<<16|9999, "user", pgtest.App, "database", db),
@@ -226,71 +182,50 @@ func TestNewerProtocolsAreNegotiatedByTheServer(t *testing.T) {
 			"3.0 with an option":  startupOf(3<<16, "user", pgtest.App, "database", db, "_pq_.unknown", "1", "_pq_.other", "2"),
 			"3.2 with a resource": startupOf(3<<16|2, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"),
 		} {
-			direct, c := wiretest.Dial(t, b.pg.Addr()), wiretest.Dial(t, b.addr)
+			direct, c := wiretest.Dial(t, b.PG.Addr()), wiretest.Dial(t, b.Addr)
 			if strings.HasSuffix(name, "resource") {
 				direct.Send(startupOf(3<<16|2, "user", pgtest.App, "database", db))
 			} else {
 				direct.Send(first)
 			}
 			c.Send(first)
-			want, got := greeting(direct.Until('Z')), greeting(c.Until('Z'))
+			want, got := fixture.Greeting(direct.Until('Z')), fixture.Greeting(c.Until('Z'))
 			if !slices.Equal(want, got) {
 				t.Errorf("%s:\nPostgres:  %v\nFencepost: %v", name, want, got)
 			}
-			if got := value(t, c.Exec("select 42")); got != "42" {
+			if got := fixture.FirstValue(t, c.Exec("select 42")); got != "42" {
 				t.Errorf("%s: select 42 is %s", name, got)
 			}
 		}
 		for name, first := range map[string][]byte{"2.0": startupOf(2<<16, "user", pgtest.App), "4.0": startupOf(4<<16, "user", pgtest.App)} {
-			c := wiretest.Dial(t, b.addr)
+			c := wiretest.Dial(t, b.Addr)
 			c.Send(first)
-			if f := fatal(t, c.Rest()); f['C'] != "0A000" {
+			if f := fixture.FatalError(t, c.Rest()); f['C'] != "0A000" {
 				t.Errorf("%s: %v, want 0A000", name, f)
 			}
 		}
 	})
 }
 
-// greeting is what a client is told before its first ReadyForQuery, sorted:
-// without keys, and without what is Fencepost's own.
-func greeting(all []wiretest.Message) (lines []string) {
-	for _, m := range all {
-		switch line := m.String(); {
-		case m.Type == 'K':
-			lines = append(lines, "K")
-		case strings.HasPrefix(line, `S "fencepost.`):
-		case strings.Contains(line, "session_authorization"), strings.Contains(line, "application_name"):
-		default:
-			lines = append(lines, line)
-		}
-	}
-	slices.Sort(lines)
-	return lines
-}
-
 // TestAnAliasOfARoleHasItsMode: Postgres cuts names at 63 bytes, so a longer name is the
 // same role, and gets around no setting of that role.
 func TestAnAliasOfARoleHasItsMode(t *testing.T) {
 	t.Parallel()
-	for name, server := range servers {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			pg := server(t)
-			db := pg.Database(t)
-			role := db + strings.Repeat("n", 63-len(db))
-			pg.Exec(t, pgtest.Superuser, "postgres", "create role "+role+" login")
-			t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, "postgres", "drop role "+role) })
-			b := newBench(t, pg, func(c *proxy.Config) {
-				c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
-					if r.User == role {
-						return proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse}
-					}
-					return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		db := pg.Database(t)
+		role := db + strings.Repeat("n", 63-len(db))
+		pg.Exec(t, pgtest.Superuser, "postgres", "create role "+role+" login")
+		t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, "postgres", "drop role "+role) })
+		b := fixture.NewProxy(t, pg, func(c *proxy.Config) {
+			c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
+				if r.User == role {
+					return proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse}
 				}
-			})
-			for _, user := range []string{role, role + "more"} {
-				mustEnd(t, wiretest.Dial(t, b.addr), "ZF002", wiretest.Startup("user", user, "database", db))
+				return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
 			}
 		})
-	}
+		for _, user := range []string{role, role + "more"} {
+			fixture.MustEnd(t, wiretest.Dial(t, b.Addr), "ZF002", wiretest.Startup("user", user, "database", db))
+		}
+	})
 }

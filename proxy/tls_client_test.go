@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy/pgtls"
@@ -41,7 +42,7 @@ func TestPsqlUnderTLS(t *testing.T) {
 			if strings.Contains(name, "libpq 18") {
 				env = append(env, libpq18(t))
 			}
-			out, err := psqlTLS(t, s.addr, s.db, "user="+pgtest.App+" "+c.settings, "\\conninfo", env...)
+			out, err := psqlTLS(t, s.Addr, s.db, "user="+pgtest.App+" "+c.settings, "\\conninfo", env...)
 			switch {
 			case c.failure != "":
 				if err == nil || !strings.Contains(out, c.failure) {
@@ -51,7 +52,7 @@ func TestPsqlUnderTLS(t *testing.T) {
 			case err != nil, strings.Contains(out, "SSL connection (protocol: TLSv1.") != c.secured:
 				t.Errorf("%s: %v: %s", name, err, out)
 			}
-			if out, err := psqlTLS(t, s.addr, s.db, "user="+pgtest.App+" "+c.settings, upstreamTLS, env...); err != nil || out != "t" {
+			if out, err := psqlTLS(t, s.Addr, s.db, "user="+pgtest.App+" "+c.settings, upstreamTLS, env...); err != nil || out != "t" {
 				t.Errorf("%s: the connection with Postgres is under TLS: %s, %v", name, out, err)
 			}
 		}
@@ -62,7 +63,7 @@ func TestPgxUnderTLS(t *testing.T) {
 	t.Parallel()
 	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
 		for _, params := range []string{"sslmode=require", "sslmode=verify-full&sslrootcert=" + s.ca.File, "sslmode=require&sslnegotiation=direct"} {
-			_, port, _ := net.SplitHostPort(s.addr)
+			_, port, _ := net.SplitHostPort(s.Addr)
 			conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://%s@localhost:%s/%s?%s", pgtest.App, port, s.db, params))
 			if err != nil {
 				t.Errorf("%s: %v", params, err)
@@ -87,21 +88,21 @@ func TestRequiredTLS(t *testing.T) {
 	s := newSides(t, sidesConfig{client: func(c *pgtls.ClientsConfig) { c.Require = true }})
 	forced := pgtest.Start(t, pgtest.WithTLS(s.server, s.ca), pgtest.WithForcedTLS(""))
 	startup := wiretest.Startup("user", pgtest.App, "database", s.db)
-	c, direct := wiretest.Dial(t, s.addr), wiretest.Dial(t, forced.Addr())
+	c, direct := wiretest.Dial(t, s.Addr), wiretest.Dial(t, forced.Addr())
 	c.Send(startup)
 	direct.Send(startup)
-	got, want := fatal(t, c.Rest()), fatal(t, direct.Rest())
+	got, want := fixture.FatalError(t, c.Rest()), fixture.FatalError(t, direct.Rest())
 	if got['C'] != want['C'] || got['M'] != want['M'] || got['C'] != "28000" || !strings.Contains(got['H'], "sslmode=require") {
 		t.Errorf("%v, Postgres says %v", got, want)
 	}
 	for settings, fails := range map[string]bool{"sslmode=disable": true, "sslmode=allow": false, "sslmode=prefer": false, "sslmode=require": false} {
-		out, err := psqlTLS(t, s.addr, s.db, "user="+pgtest.App+" "+settings, "select 42")
+		out, err := psqlTLS(t, s.Addr, s.db, "user="+pgtest.App+" "+settings, "select 42")
 		if (err != nil) != fails || !fails && out != "42" {
 			t.Errorf("%s: %v: %s", settings, err, out)
 		}
 	}
 	// pgx goes from one to the other by the SQLSTATE.
-	conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://%s@%s/%s?sslmode=allow", pgtest.App, s.addr, s.db))
+	conn, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://%s@%s/%s?sslmode=allow", pgtest.App, s.Addr, s.db))
 	if err != nil {
 		t.Fatalf("pgx with sslmode=allow: %v", err)
 	}
@@ -113,7 +114,7 @@ func TestRequiredTLS(t *testing.T) {
 func TestCancelUnderTLS(t *testing.T) {
 	t.Parallel()
 	eachTLS(t, sidesConfig{client: func(c *pgtls.ClientsConfig) { c.Require = true }}, func(t *testing.T, s *sides) {
-		admin := s.pg.Connect(t, pgtest.Superuser, s.db)
+		admin := s.PG.Connect(t, pgtest.Superuser, s.db)
 		c := s.secure(t, false)
 		c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
 		var key []byte
@@ -123,12 +124,12 @@ func TestCancelUnderTLS(t *testing.T) {
 			}
 		}
 		for name, dial := range map[string]func() *wiretest.Conn{
-			"in the clear":      func() *wiretest.Conn { return wiretest.Dial(t, s.addr) },
+			"in the clear":      func() *wiretest.Conn { return wiretest.Dial(t, s.Addr) },
 			"by SSLRequest":     func() *wiretest.Conn { return s.secure(t, false) },
 			"under TLS at once": func() *wiretest.Conn { return s.secure(t, true) },
 		} {
 			c.Send(q("select pg_sleep(600)"))
-			running(t, admin, "wait_event = 'PgSleep'")
+			fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 			canceller := dial()
 			canceller.Send(packet(codeCancel, key...))
 			if said, err := io.ReadAll(canceller); err != nil || len(said) != 0 {
@@ -138,7 +139,7 @@ func TestCancelUnderTLS(t *testing.T) {
 				t.Errorf("%s: %v", name, all)
 			}
 		}
-		if got := value(t, c.Exec("select 1")); got != "1" {
+		if got := fixture.FirstValue(t, c.Exec("select 1")); got != "1" {
 			t.Errorf("the session after the cancels says %s", got)
 		}
 	})
@@ -172,7 +173,7 @@ func TestClientCertificates(t *testing.T) {
 			s := newSides(t, sidesConfig{client: func(cfg *pgtls.ClientsConfig) {
 				cfg.ClientCAFile, cfg.ClientCert, cfg.Require = ca.File, c.asked, c.asked != pgtls.ClientCertOptional
 			}})
-			addresses := map[string]string{"Fencepost": s.addr}
+			addresses := map[string]string{"Fencepost": s.Addr}
 			if word != "optional" {
 				direct := pgtest.Start(t, pgtest.WithTLS(s.server, ca), pgtest.WithForcedTLS(word))
 				direct.Exec(t, pgtest.Superuser, "postgres", "create database "+s.db)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -22,13 +23,13 @@ import (
 func TestDirectTLSMustNameTheProtocol(t *testing.T) {
 	t.Parallel()
 	s := newSides(t, sidesConfig{major: 18})
-	plain := newBench(t, pgtest.Shared(t), nil)
+	plain := fixture.NewProxy(t, pgtest.Shared(t), nil)
 	handshake := func(address string, protocols ...string) error {
 		conn := wiretest.Dial(t, address)
 		cfg := s.clientConfig()
 		cfg.NextProtos = protocols
 		secured := tls.Client(conn, cfg)
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(fixture.Patience))
 		if err := secured.Handshake(); err != nil {
 			return err
 		}
@@ -45,12 +46,12 @@ func TestDirectTLSMustNameTheProtocol(t *testing.T) {
 		"none": {nil, false}, "another": {[]string{"h2"}, false}, "postgresql": {[]string{"postgresql"}, true},
 		"among others": {[]string{"h2", "postgresql"}, true},
 	} {
-		err, direct := handshake(s.addr, c.protocols...), handshake(s.pg.Addr(), c.protocols...)
+		err, direct := handshake(s.Addr, c.protocols...), handshake(s.PG.Addr(), c.protocols...)
 		if (err == nil) != c.fine || (direct == nil) != c.fine {
 			t.Errorf("%s: %v, Postgres %v", name, err, direct)
 		}
 	}
-	if err := handshake(plain.addr, "postgresql"); err == nil || !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset") {
+	if err := handshake(plain.Addr, "postgresql"); err == nil || !errors.Is(err, io.EOF) && !strings.Contains(err.Error(), "reset") {
 		t.Errorf("TLS that is off: %v, want the end of the connection", err)
 	}
 }
@@ -64,15 +65,15 @@ func TestNothingInTheClearGetsUnderTLS(t *testing.T) {
 	for name, behind := range map[string][]byte{
 		"a startup packet": startup, "one byte": {0}, "a cancel request": packet(codeCancel, 1, 2, 3, 4, 5, 6, 7, 8), "a ClientHello": {0x16, 3, 1, 0, 5, 1, 0, 0, 1, 3},
 	} {
-		c := wiretest.Dial(t, s.addr)
+		c := wiretest.Dial(t, s.Addr)
 		c.Send(wiretest.SSLRequest(), behind)
-		f := fatal(t, c.Rest())
+		f := fixture.FatalError(t, c.Rest())
 		if f['C'] != "08P01" || f['M'] != "received unencrypted data after SSL request" {
 			t.Errorf("%s: %v", name, f)
 		}
 	}
 	// Those that come later meet a handshake.
-	c := wiretest.Dial(t, s.addr)
+	c := wiretest.Dial(t, s.Addr)
 	c.Send(wiretest.SSLRequest())
 	if got := oneByte(t, c); got != 'S' {
 		t.Fatalf("answer %q, want S", got)
@@ -86,7 +87,7 @@ func TestNothingInTheClearGetsUnderTLS(t *testing.T) {
 func TestRequestsAroundTLS(t *testing.T) {
 	t.Parallel()
 	s := newSides(t, sidesConfig{})
-	first := wiretest.Dial(t, s.addr)
+	first := wiretest.Dial(t, s.Addr)
 	first.Send(packet(codeGSS))
 	if got := oneByte(t, first); got != 'N' {
 		t.Errorf("the answer to a GSSENCRequest is %q", got)
@@ -98,7 +99,7 @@ func TestRequestsAroundTLS(t *testing.T) {
 		for _, direct := range []bool{false, true} {
 			c := s.secure(t, direct)
 			c.Send(request)
-			if f := fatal(t, c.Rest()); f['C'] != "0A000" {
+			if f := fixture.FatalError(t, c.Rest()); f['C'] != "0A000" {
 				t.Errorf("%s under TLS: %v, want 0A000 as from Postgres", name, f)
 			}
 		}
@@ -106,7 +107,7 @@ func TestRequestsAroundTLS(t *testing.T) {
 	// What is wrong with a startup under TLS is said under TLS.
 	c := s.secure(t, false)
 	c.Send(wiretest.Startup("user", pgtest.App, "database", "nowhere"))
-	if f := fatal(t, c.Rest()); f['C'] != "3D000" {
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "3D000" {
 		t.Errorf("an unknown database: %v", f)
 	}
 }
@@ -119,24 +120,24 @@ func TestHandshakesAreBounded(t *testing.T) {
 	ended := func(name string, c *wiretest.Conn) {
 		t.Helper()
 		begun := time.Now()
-		_ = c.SetReadDeadline(begun.Add(patience))
+		_ = c.SetReadDeadline(begun.Add(fixture.Patience))
 		if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%s: still there after %s", name, time.Since(begun))
 		}
 	}
-	silent := wiretest.Dial(t, s.addr)
+	silent := wiretest.Dial(t, s.Addr)
 	silent.Send(wiretest.SSLRequest())
 	oneByte(t, silent)
-	half := wiretest.Dial(t, s.addr)
+	half := wiretest.Dial(t, s.Addr)
 	half.Send([]byte{0x16, 3, 1})
 	idle := s.secure(t, false) // no startup packet after the handshake
 	ended("silent", silent)
 	ended("half a header", half)
-	if f := fatal(t, idle.Rest()); f['C'] != "08P01" {
+	if f := fixture.FatalError(t, idle.Rest()); f['C'] != "08P01" {
 		t.Errorf("no startup packet under TLS: %v", f)
 	}
 
-	drip := wiretest.Dial(t, s.addr)
+	drip := wiretest.Dial(t, s.Addr)
 	drip.Send([]byte{0x16, 3, 1, 2, 0, 1, 0, 1, 252})
 	gone := false
 	for begun := time.Now(); time.Since(begun) < 15*time.Second && !gone; {
@@ -153,7 +154,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 	}
 
 	// A ClientHello of 16 MB, in records of 16 KB: its end is never waited for.
-	huge := wiretest.Dial(t, s.addr)
+	huge := wiretest.Dial(t, s.Addr)
 	record := append([]byte{0x16, 3, 1, 0x40, 0}, make([]byte, 0x4000)...)
 	first := append([]byte(nil), record...)
 	copy(first[5:], []byte{1, 0xff, 0xff, 0xff})
@@ -165,7 +166,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 	if sent >= 1024 {
 		t.Error("16 MB of a ClientHello were taken")
 	}
-	if c := s.connect(t, "user", pgtest.App); value(t, c.Exec("select 1")) != "1" {
+	if c := s.connect(t, "user", pgtest.App); fixture.FirstValue(t, c.Exec("select 1")) != "1" {
 		t.Error("another client is not served")
 	}
 }
@@ -175,7 +176,7 @@ func TestHandshakesAreBounded(t *testing.T) {
 func TestShutdownEndsHandshakes(t *testing.T) {
 	t.Parallel()
 	s := newSides(t, sidesConfig{})
-	asked, half, done := wiretest.Dial(t, s.addr), wiretest.Dial(t, s.addr), wiretest.Dial(t, s.addr)
+	asked, half, done := wiretest.Dial(t, s.Addr), wiretest.Dial(t, s.Addr), wiretest.Dial(t, s.Addr)
 	whole := s.clientConfig()
 	whole.MaxVersion = tls.VersionTLS12 // in which the server has the last word
 	done.Secure(whole, false)
@@ -184,7 +185,7 @@ func TestShutdownEndsHandshakes(t *testing.T) {
 	half.Send([]byte{0x16, 3, 1, 2, 0, 1})
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // below StartupTimeout
 	defer cancel()
-	if err := s.proxy.Shutdown(ctx); err != nil {
+	if err := s.Server.Shutdown(ctx); err != nil {
 		t.Errorf("shutdown: %v", err)
 	}
 	// Behind the S there are no words in the clear. The other may not have been
@@ -195,7 +196,7 @@ func TestShutdownEndsHandshakes(t *testing.T) {
 	if rest, err := io.ReadAll(half); len(rest) > 0 && !bytes.Contains(rest, []byte("57P03")) || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("half a ClientHello: %q, %v", rest, err)
 	}
-	if f := fatal(t, done.Rest()); f['C'] != "57P03" {
+	if f := fixture.FatalError(t, done.Rest()); f['C'] != "57P03" {
 		t.Errorf("behind its handshake: %v, want 57P03", f)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -25,7 +26,7 @@ import (
 
 // sides is a proxy with TLS towards its clients and towards Postgres.
 type sides struct {
-	*bench
+	*fixture.Proxy
 	db     string
 	ca     *pgtest.Authority // of every certificate here
 	server pgtest.Pair       // what Postgres shows
@@ -75,7 +76,7 @@ func newSides(t *testing.T, c sidesConfig) *sides {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.bench = newBench(t, pg, func(cfg *proxy.Config) {
+	s.Proxy = fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
 		open(cfg)
 		cfg.TLS, cfg.UpstreamTLS, cfg.Logger = clientSide, upstreamSide, zap.New(core)
 		if c.proxy != nil {
@@ -107,7 +108,7 @@ func (s *sides) clientConfig(certificates ...tls.Certificate) *tls.Config {
 // secure connects up to the handshake.
 func (s *sides) secure(t *testing.T, direct bool) *wiretest.Conn {
 	t.Helper()
-	c := wiretest.Dial(t, s.addr)
+	c := wiretest.Dial(t, s.Addr)
 	c.Secure(s.clientConfig(), direct)
 	return c
 }
@@ -131,7 +132,7 @@ func (s *sides) worker(t *testing.T, name string) *wiretest.Conn {
 func (s *sides) leads(t *testing.T, name string) *wiretest.Conn {
 	t.Helper()
 	_ = s.worker(t, name).Close()
-	s.seat(s.db, "r", name).Grant()
+	s.Candidacy(s.db, "r", name).Grant()
 	return s.worker(t, name)
 }
 

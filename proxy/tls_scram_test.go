@@ -57,7 +57,7 @@ func (s *sides) checkBinding(t *testing.T, secured bool, binding string, upstrea
 	missed := secured && upstream && !same
 	settings := fmt.Sprintf("user=scram_user password=%s sslmode=%s channel_binding=%s", pgtest.Password, mode, binding)
 	for driver, connect := range map[string]func() (string, error){
-		"libpq": func() (string, error) { return psqlTLS(t, s.addr, s.db, settings, "select session_user", s.libpq...) },
+		"libpq": func() (string, error) { return psqlTLS(t, s.Addr, s.db, settings, "select session_user", s.libpq...) },
 		"pgx":   func() (string, error) { return pgxUser(t, s, settings) },
 	} {
 		got, err := connect()
@@ -83,7 +83,7 @@ func pgxUser(t *testing.T, s *sides, settings string) (user string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	_, port, _ := net.SplitHostPort(s.addr)
+	_, port, _ := net.SplitHostPort(s.Addr)
 	conn, err := pgx.Connect(ctx, fmt.Sprintf("host=127.0.0.1 port=%s dbname=%s %s", port, s.db, settings))
 	if err != nil {
 		return "", err
@@ -101,10 +101,10 @@ func TestPasswordsUnderTLS(t *testing.T) {
 		for _, user := range methods {
 			for _, password := range []string{pgtest.Password, "wrong"} {
 				settings := fmt.Sprintf("user=%s password=%s sslmode=require channel_binding=disable", user, password)
-				want, wantErr := psqlTLS(t, s.pg.Addr(), s.db, settings, "select session_user")
-				got, err := psqlTLS(t, s.addr, s.db, settings, "select session_user")
-				_, proxyPort, _ := net.SplitHostPort(s.addr)
-				_, port, _ := net.SplitHostPort(s.pg.Addr())
+				want, wantErr := psqlTLS(t, s.PG.Addr(), s.db, settings, "select session_user")
+				got, err := psqlTLS(t, s.Addr, s.db, settings, "select session_user")
+				_, proxyPort, _ := net.SplitHostPort(s.Addr)
+				_, port, _ := net.SplitHostPort(s.PG.Addr())
 				if got = strings.ReplaceAll(got, "port "+proxyPort, "port "+port); got != want || (err == nil) != (wantErr == nil) {
 					t.Errorf("%s with %q: %q, directly %q", user, password, got, want)
 				}

@@ -9,11 +9,12 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// held is a client's socket below its TLS: it keeps what is written until the
+// sequenceLocks is a client's socket below its TLS: it keeps what is written until the
 // test lets some of it go.
 type held struct {
 	net.Conn
@@ -53,7 +54,7 @@ func (h *held) release(t *testing.T, but int) {
 // holding connects a worker over a socket whose bytes can be held back.
 func (s *sides) holding(t *testing.T, worker string, version uint16) (*wiretest.Conn, *held) {
 	t.Helper()
-	c := wiretest.Dial(t, s.addr)
+	c := wiretest.Dial(t, s.Addr)
 	h := &held{Conn: c.Conn}
 	c.Conn = h
 	cfg := s.clientConfig()
@@ -82,11 +83,11 @@ func recordsOf(c *wiretest.Conn, h *held, parts ...[]byte) (last int) {
 func TestSafetyToldUnderTLS(t *testing.T) {
 	t.Parallel()
 	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
-		admin := s.pg.Connect(t, pgtest.Superuser, s.db)
+		admin := s.PG.Connect(t, pgtest.Superuser, s.db)
 		if _, err := admin.Exec(t.Context(), "create table t (v text); grant all on t to app"); err != nil {
 			t.Fatal(err)
 		}
-		ask, write := q("show fencepost.role"), q(mine)
+		ask, write := q("show fencepost.role"), q("insert into t (v) values ('mine')")
 		for version, max := range map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13} {
 			for name, missing := range map[string]func(last int) int{
 				"one record": nil, "two records": func(int) int { return 0 }, "all but a byte": func(int) int { return 1 },
@@ -99,8 +100,8 @@ func TestSafetyToldUnderTLS(t *testing.T) {
 					}
 					worker := strings.ReplaceAll("w "+version+name, " ", "_")
 					c, h := s.holding(t, worker, max)
-					mustPass(t, c, q("select 1"))
-					s.seat(s.db, "r", worker).Grant()
+					fixture.MustPass(t, c, q("select 1"))
+					s.Candidacy(s.db, "r", worker).Grant()
 					left := 0
 					if missing == nil {
 						recordsOf(c, h, cat(ask, write))
@@ -119,10 +120,10 @@ func TestSafetyToldUnderTLS(t *testing.T) {
 					if all := c.Until('Z'); wiretest.ErrorOf(all) != want {
 						t.Errorf("the write got %v, want %q", all, want)
 					}
-					if got := number(t, s.bench, s.db, "select count(*) from t"); int(got) != rows {
+					if got := number(t, s.Proxy, s.db, "select count(*) from t"); int(got) != rows {
 						t.Errorf("%d rows, want %d", got, rows)
 					}
-					mustPass(t, c, q(mine))
+					fixture.MustPass(t, c, q("insert into t (v) values ('mine')"))
 				})
 			}
 		}

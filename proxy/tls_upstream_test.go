@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
@@ -56,7 +57,7 @@ func TestCertificateOfPostgresIsVerified(t *testing.T) {
 			conn := s.secure(t, false)
 			conn.Send(wiretest.Startup("user", pgtest.Superuser, "database", s.db))
 			if c.failure != "" {
-				f := fatal(t, conn.Rest())
+				f := fixture.FatalError(t, conn.Rest())
 				if f['C'] != "08006" || !strings.Contains(f['M'], c.failure) || !strings.Contains(f['H'], "upstream.tls") {
 					t.Errorf("the client is told %v", f)
 				}
@@ -67,7 +68,7 @@ func TestCertificateOfPostgresIsVerified(t *testing.T) {
 				return
 			}
 			conn.Until('Z')
-			if got := value(t, conn.Exec(upstreamTLS)); got != "t" {
+			if got := fixture.FirstValue(t, conn.Exec(upstreamTLS)); got != "t" {
 				t.Errorf("the connection with Postgres is under TLS: %s", got)
 			}
 		})
@@ -90,10 +91,10 @@ func TestServerThatForcesTLS(t *testing.T) {
 			s := newSides(t, sidesConfig{pg: pg, ca: ca})
 			s.controlUnderTLS(t)
 			c := s.leads(t, "w")
-			mustExec(t, c, "create table t as select 1 as id")
-			mustPass(t, c, run("insert into t values (2)"), sync_())
-			mustExec(t, c, "vacuum t") // by the registry: over the control connection
-			if got := value(t, c.Exec(upstreamTLS)); got != "t" {
+			fixture.MustExec(t, c, "create table t as select 1 as id")
+			fixture.MustPass(t, c, run("insert into t values (2)"), sync_())
+			fixture.MustExec(t, c, "vacuum t") // by the registry: over the control connection
+			if got := fixture.FirstValue(t, c.Exec(upstreamTLS)); got != "t" {
 				t.Errorf("the worker's connection is under TLS: %s", got)
 			}
 			var plain int
@@ -114,12 +115,12 @@ func (s *sides) controlUnderTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	st, err := store.Open(t.Context(), store.Config{
-		Address: s.pg.Addr(), Database: s.db, User: pgtest.Control, Grace: 100 * time.Millisecond, TLS: side.Config(),
+		Address: s.PG.Addr(), Database: s.db, User: pgtest.Control, Grace: 100 * time.Millisecond, TLS: side.Config(),
 	})
 	if err != nil {
 		t.Fatalf("open the fence under TLS: %v", err)
 	}
-	s.desk.UseStore(s.db, st)
+	s.Elector.UseStore(s.db, st)
 }
 
 // TestServerThatAsksForACertificate gets Fencepost's; a client is told when there
@@ -139,10 +140,10 @@ func TestServerThatAsksForACertificate(t *testing.T) {
 		c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
 		if with {
 			c.Until('Z')
-			if got := value(t, c.Exec("select 42")); got != "42" {
+			if got := fixture.FirstValue(t, c.Exec("select 42")); got != "42" {
 				t.Errorf("%s: %s", name, got)
 			}
-		} else if f := fatal(t, c.Rest()); f['M'] != "connection requires a valid client certificate" {
+		} else if f := fixture.FatalError(t, c.Rest()); f['M'] != "connection requires a valid client certificate" {
 			t.Errorf("%s: %v", name, f)
 		}
 	}
@@ -181,7 +182,7 @@ func TestWhatStandsBeforePostgresIsNotTrusted(t *testing.T) {
 			}})
 			c := s.secure(t, false)
 			c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
-			if f := fatal(t, c.Rest()); f['C'] != "08006" || !strings.Contains(f['M'], "cannot reach Postgres by TLS") {
+			if f := fixture.FatalError(t, c.Rest()); f['C'] != "08006" || !strings.Contains(f['M'], "cannot reach Postgres by TLS") {
 				t.Errorf("%v", f)
 			}
 			_ = ln.Close()
@@ -214,26 +215,26 @@ func TestRenewedFilesNeedNoRestart(t *testing.T) {
 		t.Fatal("the server's certificate was accepted under another authority")
 	}
 	copyFile(t, s.ca.File, roots)
-	eventually(t, "the server's authority to be known", greets)
+	fixture.Eventually(t, "the server's authority to be known", greets)
 
 	old := s.connect(t, "user", pgtest.App)
 	s.ca.Renew(t, s.own, pgtest.Subject{Name: "renewed", Hosts: []string{"localhost"}})
-	eventually(t, "the new certificate", func() bool { return shown() == "renewed" })
+	fixture.Eventually(t, "the new certificate", func() bool { return shown() == "renewed" })
 	if err := os.WriteFile(s.own.CertFile, []byte("no certificate"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	faults := func() int { return s.log.FilterMessage("TLS files not usable, the earlier ones hold").Len() }
-	eventually(t, "the broken file to be logged", func() bool { return shown() == "renewed" && faults() == 1 })
+	fixture.Eventually(t, "the broken file to be logged", func() bool { return shown() == "renewed" && faults() == 1 })
 	if err := os.Remove(s.own.KeyFile); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the missing file to be logged", func() bool { return shown() == "renewed" && faults() == 2 })
+	fixture.Eventually(t, "the missing file to be logged", func() bool { return shown() == "renewed" && faults() == 2 })
 	s.ca.Renew(t, s.own, pgtest.Subject{Name: "again", Hosts: []string{"localhost"}})
-	eventually(t, "the mended files", func() bool { return shown() == "again" })
+	fixture.Eventually(t, "the mended files", func() bool { return shown() == "again" })
 	if faults() != 2 {
 		t.Errorf("%d lines about broken files, want one for each", faults())
 	}
-	if got := value(t, old.Exec("select 42")); got != "42" {
+	if got := fixture.FirstValue(t, old.Exec("select 42")); got != "42" {
 		t.Errorf("the old connection says %s", got)
 	}
 }
@@ -255,7 +256,7 @@ func TestMuchUnderTLS(t *testing.T) {
 	t.Parallel()
 	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
 		c := s.leads(t, "w")
-		mustExec(t, c, "create table t (id int, v text)")
+		fixture.MustExec(t, c, "create table t (id int, v text)")
 		c.Send(q("copy t from stdin"))
 		c.Until('G')
 		var sent bytes.Buffer
@@ -286,10 +287,10 @@ func TestMuchUnderTLS(t *testing.T) {
 		const many = 5000
 		c.Send(bytes.Repeat(cat(run("select repeat('y', 1000)"), sync_()), many))
 		for i := range many {
-			if all := c.Until('Z'); len(value(t, all)) != 1000 {
+			if all := c.Until('Z'); len(fixture.FirstValue(t, all)) != 1000 {
 				t.Fatalf("reply %d: %v", i, all)
 			}
 		}
-		mustPass(t, c, q("insert into t values (-1, '')"))
+		fixture.MustPass(t, c, q("insert into t values (-1, '')"))
 	})
 }

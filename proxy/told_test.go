@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -13,33 +14,33 @@ import (
 const mine = "insert into t (v) values ('mine')"
 
 // becomesLeader connects a follower, lets it read, and grants it an epoch.
-func (s *stage) becomesLeader(worker string) (*wiretest.Conn, int) {
-	s.t.Helper()
-	c := s.connect(worker)
-	mustPass(s.t, c, q("select * from c"))
-	return c, int(s.seat(s.db, "r", worker).Grant())
+func becomesLeader(s *fixture.Cluster, worker string) (*wiretest.Conn, int) {
+	s.T.Helper()
+	c := s.Connect(worker)
+	fixture.MustPass(s.T, c, q("select * from c"))
+	return c, int(s.Candidacy(s.DB, "r", worker).Grant())
 }
 
 // TestSafetyNotToldIsRefusedOnce: a follower read, became leader, and writes
 // from what it read: refused by ZF003 with nothing done, and told by that.
 func TestSafetyNotToldIsRefusedOnce(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, write := range map[string][]byte{
 		"simple": q(mine), "extended": cat(run(mine), sync_()), "in one text": q("begin; " + mine + "; commit"),
 		"call": q("do $$begin insert into t (v) values ('mine'); end$$"), "pipeline": cat(run("select 1"), run(mine), run(mine), sync_()),
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			s.exec("truncate t")
-			c, _ := s.becomesLeader("w " + name)
-			mustFail(t, c, "ZF003", write)
-			if s.rows("mine") != 0 {
+			s := s.With(t)
+			s.Exec("truncate t")
+			c, _ := becomesLeader(s, "w "+name)
+			fixture.MustFail(t, c, "ZF003", write)
+			if s.Rows("mine") != 0 {
 				t.Error("the refused write left something")
 			}
-			mustPass(t, c, q("rollback"))
-			mustPass(t, c, write)
-			if s.rows("mine") == 0 {
+			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, write)
+			if s.Rows("mine") == 0 {
 				t.Error("the second write is not there")
 			}
 		})
@@ -50,13 +51,13 @@ func TestSafetyNotToldIsRefusedOnce(t *testing.T) {
 // both are refused.
 func TestSafetyTwoWritesPipelined(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, write := range map[string][]byte{"simple": q(mine), "extended": cat(run(mine), sync_())} {
 		for _, segments := range []int{1, 2} {
 			t.Run(fmt.Sprintf("%s in %d", name, segments), func(t *testing.T) {
-				s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-				s.exec("truncate t")
-				c, _ := s.becomesLeader(fmt.Sprintf("%s%d", name, segments))
+				s := s.With(t)
+				s.Exec("truncate t")
+				c, _ := becomesLeader(s, fmt.Sprintf("%s%d", name, segments))
 				if segments == 1 {
 					c.Send(write, write)
 				} else { // the second begins before the first can have been answered
@@ -64,10 +65,10 @@ func TestSafetyTwoWritesPipelined(t *testing.T) {
 					c.Send(write[3:])
 				}
 				first, second := c.Until('Z'), c.Until('Z')
-				if a, b := wiretest.ErrorOf(first), wiretest.ErrorOf(second); a != "ZF003" || b != "ZF003" || s.rows("mine") != 0 {
-					t.Errorf("answered by %q and %q, %d rows; want ZF003 twice and none", a, b, s.rows("mine"))
+				if a, b := wiretest.ErrorOf(first), wiretest.ErrorOf(second); a != "ZF003" || b != "ZF003" || s.Rows("mine") != 0 {
+					t.Errorf("answered by %q and %q, %d rows; want ZF003 twice and none", a, b, s.Rows("mine"))
 				}
-				mustPass(t, c, write)
+				fixture.MustPass(t, c, write)
 			})
 		}
 	}
@@ -80,20 +81,20 @@ func TestSafetyTransactionOpenedBeforeTheGrant(t *testing.T) {
 	for name, tell := range map[string]string{"untold": "select 1", "show role": "show fencepost.role", "show epoch": "show fencepost.epoch", "set epoch": ""} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
-			s := newStage(t, pgtest.Shared(t))
-			c := s.connect("w")
-			mustPass(t, c, q("begin"))
-			mustPass(t, c, q("select * from c"))
-			epoch := s.seat(s.db, "r", "w").Grant()
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			c := s.Connect("w")
+			fixture.MustPass(t, c, q("begin"))
+			fixture.MustPass(t, c, q("select * from c"))
+			epoch := s.Candidacy(s.DB, "r", "w").Grant()
 			if tell == "" {
 				tell = fmt.Sprintf("set fencepost.epoch = %d", epoch)
 			}
-			mustPass(t, c, q(tell))
-			mustFail(t, c, "ZF003", q(mine))
-			mustPass(t, c, q("rollback"))
-			mustPass(t, c, q(mine))
-			if s.rows("mine") != 1 {
-				t.Errorf("%d rows; want 1", s.rows("mine"))
+			fixture.MustPass(t, c, q(tell))
+			fixture.MustFail(t, c, "ZF003", q(mine))
+			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, q(mine))
+			if s.Rows("mine") != 1 {
+				t.Errorf("%d rows; want 1", s.Rows("mine"))
 			}
 		})
 	}
@@ -102,12 +103,12 @@ func TestSafetyTransactionOpenedBeforeTheGrant(t *testing.T) {
 // TestToldByAsking: who asks for its role and reads the answer may write at once.
 func TestToldByAsking(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for _, sql := range []string{"show fencepost.role", "show fencepost.epoch", "SHOW Fencepost.Role", "set fencepost.epoch = %d", "set session fencepost.epoch to '%d'"} {
 		for _, how := range []string{"simple", "extended", "prepared", "pipeline"} {
 			t.Run(sql+" "+how, func(t *testing.T) {
-				s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-				c, epoch := s.becomesLeader(sql + how)
+				s := s.With(t)
+				c, epoch := becomesLeader(s, sql+how)
 				sql := sql
 				if strings.Contains(sql, "%d") {
 					sql = fmt.Sprintf(sql, epoch)
@@ -115,19 +116,19 @@ func TestToldByAsking(t *testing.T) {
 				var all []wiretest.Message
 				switch how {
 				case "simple":
-					all = mustPass(t, c, q(sql))
+					all = fixture.MustPass(t, c, q(sql))
 				case "extended":
-					all = mustPass(t, c, run(sql), sync_())
+					all = fixture.MustPass(t, c, run(sql), sync_())
 				case "prepared":
-					mustPass(t, c, parse("s", sql), desc('S', "s"), sync_())
-					all = mustPass(t, c, bind("", "s"), exec("", 0), sync_())
+					fixture.MustPass(t, c, parse("s", sql), desc('S', "s"), sync_())
+					all = fixture.MustPass(t, c, bind("", "s"), exec("", 0), sync_())
 				case "pipeline":
-					all = mustPass(t, c, run("select 1"), run(sql), run("select 2"), sync_())
+					all = fixture.MustPass(t, c, run("select 1"), run(sql), run("select 2"), sync_())
 				}
 				if strings.Contains(strings.ToLower(sql), "role") && !strings.Contains(fmt.Sprint(all), "leader") {
 					t.Errorf("the answer does not say leader: %v", all)
 				}
-				mustPass(t, c, q(mine))
+				fixture.MustPass(t, c, q(mine))
 			})
 		}
 	}
@@ -137,7 +138,7 @@ func TestToldByAsking(t *testing.T) {
 // an epoch that is not the one, tell nothing.
 func TestToldTheRightThingOnly(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for name, send := range map[string][]byte{
 		"show and write in one segment":         cat(q("show fencepost.role"), q(mine)),
 		"show and write in one pipeline":        cat(run("show fencepost.role"), run(mine), sync_()),
@@ -146,38 +147,38 @@ func TestToldTheRightThingOnly(t *testing.T) {
 		"show among others, then write at once": cat(run("show fencepost.role"), sync_(), run(mine), sync_()),
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			c, _ := s.becomesLeader("w" + name)
+			s := s.With(t)
+			c, _ := becomesLeader(s, "w"+name)
 			c.Send(send)
-			if all := c.Until('Z'); wiretest.ErrorOf(all) == "" && wiretest.ErrorOf(c.Until('Z')) != "ZF003" || s.rows("mine") != 0 {
-				t.Errorf("the write passed: %v, %d rows", all, s.rows("mine"))
+			if all := c.Until('Z'); wiretest.ErrorOf(all) == "" && wiretest.ErrorOf(c.Until('Z')) != "ZF003" || s.Rows("mine") != 0 {
+				t.Errorf("the write passed: %v, %d rows", all, s.Rows("mine"))
 			}
 		})
 	}
 	t.Run("a wrong epoch", func(t *testing.T) {
-		c, epoch := s.becomesLeader("wrong")
+		c, epoch := becomesLeader(s, "wrong")
 		for n, state := range map[int]string{epoch - 1: "ZF003", epoch + 1: "ZF004", 0: "ZF003"} {
-			mustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", n)))
-			mustFail(t, c, state, q(mine))
+			fixture.MustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", n)))
+			fixture.MustFail(t, c, state, q(mine))
 		}
-		mustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
-		mustPass(t, c, q(mine))
+		fixture.MustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
+		fixture.MustPass(t, c, q(mine))
 	})
 }
 
 // TestWaitingAndLonelyWorkersAreNeverRefused: who connects as leader knows it.
 func TestWaitingAndLonelyWorkersAreNeverRefused(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	s.connect("w")
-	waiter := wiretest.Dial(t, s.addr)
-	waiter.Send(wiretest.Startup("user", pgtest.App, "database", s.db, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
-	s.grantTo("w")
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	s.Connect("w")
+	waiter := wiretest.Dial(t, s.Addr)
+	waiter.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
+	s.Grant("w")
 	waiter.Until('Z')
-	mustPass(t, waiter, q(mine))
-	mustPass(t, s.connect("w"), cat(run(mine), sync_()))
-	if s.rows("mine") != 2 {
-		t.Errorf("%d rows; want 2", s.rows("mine"))
+	fixture.MustPass(t, waiter, q(mine))
+	fixture.MustPass(t, s.Connect("w"), cat(run(mine), sync_()))
+	if s.Rows("mine") != 2 {
+		t.Errorf("%d rows; want 2", s.Rows("mine"))
 	}
 }
 
@@ -185,23 +186,23 @@ func TestWaitingAndLonelyWorkersAreNeverRefused(t *testing.T) {
 // its grant, retries.
 func TestLeadersOldSnapshot(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
+	s := fixture.NewCluster(t, pgtest.Shared(t))
 	for _, level := range []string{"repeatable read", "serializable"} {
-		s.exec("begin isolation level " + level)
+		s.Exec("begin isolation level " + level)
 		var id string
-		if err := s.admin.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&id); err != nil {
+		if err := s.Admin.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&id); err != nil {
 			t.Fatal(err)
 		}
-		c := s.leads("w " + level)
-		mustPass(t, c, q("begin isolation level "+level))
-		mustPass(t, c, q("set transaction snapshot '"+id+"'"))
-		mustFail(t, c, "40001", q(mine))
-		mustPass(t, c, q("rollback"))
-		mustPass(t, c, q("begin isolation level "+level))
-		mustPass(t, c, q(mine+"; commit"))
-		s.exec("commit")
+		c := s.Leader("w " + level)
+		fixture.MustPass(t, c, q("begin isolation level "+level))
+		fixture.MustPass(t, c, q("set transaction snapshot '"+id+"'"))
+		fixture.MustFail(t, c, "40001", q(mine))
+		fixture.MustPass(t, c, q("rollback"))
+		fixture.MustPass(t, c, q("begin isolation level "+level))
+		fixture.MustPass(t, c, q(mine+"; commit"))
+		s.Exec("commit")
 	}
-	if all := s.audited(t); len(all) != 2 || all[0].SQLState != "40001" || all[0].Kind != fencing.KindStale {
+	if all := s.Audited(t, s.DB); len(all) != 2 || all[0].SQLState != "40001" || all[0].Kind != fencing.KindStale {
 		t.Errorf("audited: %+v; want one for each old snapshot", all)
 	}
 }
@@ -212,7 +213,7 @@ func TestLeadersOldSnapshot(t *testing.T) {
 // neither in that transaction nor when a COMMIT in it has failed.
 func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 	t.Parallel()
-	onBoth(t, func(t *testing.T, s *stage) {
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		for name, again := range map[string][]byte{
 			"ROLLBACK AND CHAIN":              q("rollback and chain"),
 			"ROLLBACK and BEGIN in one text":  q("rollback; begin"),
@@ -221,36 +222,36 @@ func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 			"COMMIT of what has failed":       q("commit and chain"),
 		} {
 			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
-				s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-				s.exec("truncate t")
+				s := s.With(t)
+				s.Exec("truncate t")
 				worker := "w " + name
-				c := s.connect(worker)
-				mustPass(t, c, q("begin"))
-				mustPass(t, c, q("select * from c"))
-				s.grantTo(worker)
-				mustFail(t, c, "ZF003", q(mine))
-				mustPass(t, c, again)
-				mustPass(t, c, q(mine))
-				mustPass(t, c, q("commit and chain"))
-				mustPass(t, c, cat(run(mine), run("commit and chain"), run(mine), run("commit"), sync_()))
-				if got := s.rows("mine"); got != 3 {
+				c := s.Connect(worker)
+				fixture.MustPass(t, c, q("begin"))
+				fixture.MustPass(t, c, q("select * from c"))
+				s.Grant(worker)
+				fixture.MustFail(t, c, "ZF003", q(mine))
+				fixture.MustPass(t, c, again)
+				fixture.MustPass(t, c, q(mine))
+				fixture.MustPass(t, c, q("commit and chain"))
+				fixture.MustPass(t, c, cat(run(mine), run("commit and chain"), run(mine), run("commit"), sync_()))
+				if got := s.Rows("mine"); got != 3 {
 					t.Errorf("%d rows were written, want 3", got)
 				}
 			})
 		}
 		t.Run("a_COMMIT_that_does_not_run", func(t *testing.T) {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			s.exec("truncate t")
-			c := s.connect("savepoint")
-			mustPass(t, c, q("begin; savepoint a"))
-			mustPass(t, c, q("select * from c"))
-			s.grantTo("savepoint")
-			mustPass(t, c, q("show fencepost.role")) // tells it
-			mustFail(t, c, "22012", cat(run("select 1/0"), run("commit and chain"), sync_()))
-			mustPass(t, c, q("rollback to a"))
-			mustFail(t, c, "ZF003", q(mine))
-			mustPass(t, c, q("rollback"))
-			if got := s.rows("mine"); got != 0 {
+			s := s.With(t)
+			s.Exec("truncate t")
+			c := s.Connect("savepoint")
+			fixture.MustPass(t, c, q("begin; savepoint a"))
+			fixture.MustPass(t, c, q("select * from c"))
+			s.Grant("savepoint")
+			fixture.MustPass(t, c, q("show fencepost.role")) // tells it
+			fixture.MustFail(t, c, "22012", cat(run("select 1/0"), run("commit and chain"), sync_()))
+			fixture.MustPass(t, c, q("rollback to a"))
+			fixture.MustFail(t, c, "ZF003", q(mine))
+			fixture.MustPass(t, c, q("rollback"))
+			if got := s.Rows("mine"); got != 0 {
 				t.Errorf("%d rows were written from what was read before", got)
 			}
 		})

@@ -3,6 +3,7 @@ package proxy_test
 import (
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -11,9 +12,9 @@ import (
 // drivers send no ROLLBACK behind it.
 func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		leaderConn(t, b, db)
-		c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, b, db)
+		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 		ends := func(all []wiretest.Message, state string, status byte) {
 			t.Helper()
 			last := all[len(all)-1]
@@ -31,7 +32,7 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 				ends(c.Exec("begin; insert into p values (1)"), "", 'T')
 				c.Send(prepare)
 				ends(c.Until('Z'), "ZF005", 'I')
-				if n := value(t, c.Exec("select count(*) from p")); n != "0" {
+				if n := fixture.FirstValue(t, c.Exec("select count(*) from p")); n != "0" {
 					t.Errorf("%s: %s rows are left", name, n)
 				}
 				ends(c.Exec("begin; insert into p values (1), (1)"), "", 'T')
@@ -49,7 +50,7 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 				ends(c.Until('Z'), "", 'I')
 			}
 		}
-		if n := value(t, c.Exec("select count(*) from pg_prepared_xacts where database = current_database()")); n != "0" {
+		if n := fixture.FirstValue(t, c.Exec("select count(*) from pg_prepared_xacts where database = current_database()")); n != "0" {
 			t.Errorf("%s transactions are prepared", n)
 		}
 	})
@@ -59,9 +60,9 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 // so a DO with these words in its text is not refused.
 func TestWordsInADoPrepareNothing(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
-		leaderConn(t, b, db)
-		c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, b, db)
+		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 		for text, state := range map[string]string{
 			"do $$begin /* no prepare transaction here */ end$$":    "",
 			"do $$begin execute 'prepare transaction ''x'''; end$$": "0A000",

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -34,18 +35,18 @@ func clientDSN(address, db string) string {
 }
 
 // leading makes worker "w" the leader and keeps it connected for the test.
-func leading(t *testing.T, b *bench, db string) {
+func leading(t *testing.T, b *fixture.Proxy, db string) {
 	t.Helper()
-	leaderConn(t, b, db)
+	fixture.LeaderConn(t, b, db)
 }
 
 // client runs a program of PostgreSQL as worker "w", and returns what it wrote
 // to stdout and stderr. A failure or a word of an error fails the test.
-func client(t *testing.T, b *bench, db, name, input string, args ...string) string {
+func client(t *testing.T, b *fixture.Proxy, db, name, input string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	host, port, _ := net.SplitHostPort(b.addr)
+	host, port, _ := net.SplitHostPort(b.Addr)
 	cmd := osexec.CommandContext(ctx, program(t, name), args...)
 	cmd.Env = append(os.Environ(), "PGHOST="+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db,
 		"PGOPTIONS=-c fencepost.resource=r -c fencepost.worker=w", "LC_ALL=C.UTF-8")
@@ -60,9 +61,9 @@ func client(t *testing.T, b *bench, db, name, input string, args ...string) stri
 }
 
 // number reads one number of the database, past the proxy.
-func number(t *testing.T, b *bench, db, sql string) (n int64) {
+func number(t *testing.T, b *fixture.Proxy, db, sql string) (n int64) {
 	t.Helper()
-	conn := b.pg.Connect(t, pgtest.Superuser, db)
+	conn := b.PG.Connect(t, pgtest.Superuser, db)
 	defer conn.Close(context.Background())
 	if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -73,7 +74,7 @@ func number(t *testing.T, b *bench, db, sql string) (n int64) {
 var processed = regexp.MustCompile(`number of transactions actually processed: (\d+)`)
 
 // runPgbench runs pgbench and checks that all of its transactions were processed.
-func runPgbench(t *testing.T, b *bench, db string, clients, each int, args ...string) {
+func runPgbench(t *testing.T, b *fixture.Proxy, db string, clients, each int, args ...string) {
 	t.Helper()
 	args = append(args, "-n", "-c", fmt.Sprint(clients), "-j", "1", "-t", fmt.Sprint(each))
 	out := client(t, b, db, "pgbench", "", args...)
@@ -85,7 +86,7 @@ func runPgbench(t *testing.T, b *bench, db string, clients, each int, args ...st
 
 func TestPgbenchAsLeader(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		leading(t, b, db)
 		out := client(t, b, db, "pgbench", "", "-i", "-s", "1", "--foreign-keys")
 		if !strings.Contains(out, "done in") || number(t, b, db, "select count(*) from pgbench_accounts") != 100000 {
@@ -111,7 +112,7 @@ func TestPgbenchAsLeader(t *testing.T) {
 				t.Errorf("%s is %d, want %d", sum, got, want)
 			}
 		}
-		if all := b.audited(t); len(all) > 0 {
+		if all := b.Audited(t, db); len(all) > 0 {
 			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
@@ -120,7 +121,7 @@ func TestPgbenchAsLeader(t *testing.T) {
 // TestPgbenchPipelines runs a script that pipelines, with a transaction inside.
 func TestPgbenchPipelines(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		leading(t, b, db)
 		client(t, b, db, "psql", "create table t (client int, n int); create table s (n bigint); insert into s values (0)")
 		script := filepath.Join(t.TempDir(), "pipeline.sql")
@@ -203,10 +204,10 @@ select count(*) as all_rows from t;
 
 func TestPsqlScriptAsLeader(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		leading(t, b, db)
-		got := playPsql(t, b.addr, db, "-c fencepost.resource=r -c fencepost.worker=w")
-		want := playPsql(t, b.pg.Addr(), b.pg.Database(t), "")
+		got := playPsql(t, b.Addr, db, "-c fencepost.resource=r -c fencepost.worker=w")
+		want := playPsql(t, b.PG.Addr(), b.PG.Database(t), "")
 		for name := range want {
 			if got[name] != want[name] {
 				t.Errorf("%s differs\nFencepost:\n%.3000s\nPostgres:\n%.3000s", name, got[name], want[name])
@@ -217,7 +218,7 @@ func TestPsqlScriptAsLeader(t *testing.T) {
 				t.Errorf("the script never printed %q:\n%s", line, want["output"])
 			}
 		}
-		if all := b.audited(t); len(all) > 0 {
+		if all := b.Audited(t, db); len(all) > 0 {
 			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
@@ -259,12 +260,12 @@ func playPsql(t *testing.T, address, db, options string) map[string]string {
 func TestPsqlWatches(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, nil), pg.Database(t)
+	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	leading(t, b, db)
 	client(t, b, db, "psql", "create table t (n int)")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAt", "-d", clientDSN(b.addr, db))
+	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAt", "-d", clientDSN(b.Addr, db))
 	cmd.Stdin = strings.NewReader("insert into t select count(*) from t returning n \\watch 0.01\n")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	var out bytes.Buffer
@@ -272,7 +273,7 @@ func TestPsqlWatches(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "five rounds", func() bool { return number(t, b, db, "select count(*) from t") >= 5 })
+	fixture.Eventually(t, "five rounds", func() bool { return number(t, b, db, "select count(*) from t") >= 5 })
 	cancel()
 	_ = cmd.Wait() // ended by the interrupt
 	if text := out.String(); strings.Contains(text, "ZF0") || !strings.Contains(text, "INSERT 0 1") {
@@ -285,21 +286,21 @@ func TestPsqlWatches(t *testing.T) {
 
 func TestPgxPoolAsLeader(t *testing.T) {
 	t.Parallel()
-	both(t, func(t *testing.T, b *bench, db string) {
+	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		leading(t, b, db)
 		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
 			t.Run(mode, func(t *testing.T) { usePool(t, b, db, mode) })
 		}
-		if all := b.audited(t); len(all) > 0 {
+		if all := b.Audited(t, db); len(all) > 0 {
 			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
 }
 
-func usePool(t *testing.T, b *bench, db, mode string) {
+func usePool(t *testing.T, b *fixture.Proxy, db, mode string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	pool, err := pgxpool.New(ctx, clientDSN(b.addr, db)+"&pool_max_conns=5&default_query_exec_mode="+mode)
+	pool, err := pgxpool.New(ctx, clientDSN(b.Addr, db)+"&pool_max_conns=5&default_query_exec_mode="+mode)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/proxy"
 )
@@ -18,7 +19,7 @@ import (
 // databases share, with a proxy in front of it. Workers are app, or the
 // superuser, whom the control role may end because it is one too.
 type writesHouse struct {
-	*bench
+	*fixture.Proxy
 	t      *testing.T
 	major  int
 	dir    string // where the server may write files
@@ -138,10 +139,10 @@ func newWritesHouse(t *testing.T, major int) *writesHouse {
 		opts = append(opts, pgtest.WithBinaries(pgtest.Binaries(t, major)))
 	}
 	pg := pgtest.Start(t, opts...)
-	h := &writesHouse{t: t, bench: newBench(t, pg, func(c *proxy.Config) {
+	h := &writesHouse{t: t, Proxy: fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		c.Policy = nil // every user may connect, and read
 	})}
-	h.desk.ControlAs(pgtest.Superuser)
+	h.Elector.ControlAs(pgtest.Superuser)
 	pg.Exec(t, pgtest.Superuser, "postgres", strings.Split(writesRoles, ";")...)
 	h.makeFiles()
 	h.direct, h.fenced = h.newSide(), h.newSide()
@@ -156,8 +157,8 @@ func newWritesHouse(t *testing.T, major int) *writesHouse {
 }
 
 func (h *writesHouse) newSide() *side {
-	x := &side{db: h.pg.Database(h.t)}
-	cfg, err := pgx.ParseConfig(h.pg.DSN(pgtest.Superuser, x.db))
+	x := &side{db: h.PG.Database(h.t)}
+	cfg, err := pgx.ParseConfig(h.PG.DSN(pgtest.Superuser, x.db))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -258,9 +259,9 @@ func (h *writesHouse) resetFiles(t *testing.T) {
 // makeFiles makes what the server reads, and a place for a tablespace.
 func (h *writesHouse) makeFiles() {
 	h.t.Helper()
-	h.dir = filepath.Join(h.pg.SocketDir(), "written")
+	h.dir = filepath.Join(h.PG.SocketDir(), "written")
 	space := filepath.Join(h.dir, "space")
-	owner, err := os.Stat(h.pg.DataDir())
+	owner, err := os.Stat(h.PG.DataDir())
 	for _, err := range []error{
 		err, os.MkdirAll(space, 0o777), os.Chmod(h.dir, 0o777), chownLike(space, owner),
 		os.WriteFile(filepath.Join(h.dir, "in"), []byte("80\tfile\n"), 0o644),
@@ -274,12 +275,12 @@ func (h *writesHouse) makeFiles() {
 // settle waits until no session of the workers' is left in the database.
 func (h *writesHouse) settle(t *testing.T, x *side) {
 	t.Helper()
-	eventually(t, "the workers' backends have ended", func() bool {
+	fixture.Eventually(t, "the workers' backends have ended", func() bool {
 		return adminNumber(t, x.admin, "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and application_name = 'worker'") == 0
 	})
 }
 
 // fill puts names of a side into a text.
 func (h *writesHouse) fill(sql string, x *side) string {
-	return strings.NewReplacer("{db}", x.db, "{port}", strconv.Itoa(h.pg.Port()), "{dir}", h.dir).Replace(sql)
+	return strings.NewReplacer("{db}", x.db, "{port}", strconv.Itoa(h.PG.Port()), "{dir}", h.dir).Replace(sql)
 }

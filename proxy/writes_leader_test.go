@@ -35,8 +35,8 @@ func (h *writesHouse) params(p writePath, x *side, more ...string) []string {
 // set.
 func TestWritePathsOfTheLeader(t *testing.T) {
 	eachHouse(t, func(h *writesHouse) {
-		holder, _ := wiretest.Connect(h.t, h.addr, "user", "app", "database", h.fenced.db, "fencepost.resource", "r", "fencepost.worker", "w")
-		h.seat(h.fenced.db, "r", "w").Grant()
+		holder, _ := wiretest.Connect(h.t, h.Addr, "user", "app", "database", h.fenced.db, "fencepost.resource", "r", "fencepost.worker", "w")
+		h.Candidacy(h.fenced.db, "r", "w").Grant()
 		defer holder.Close()
 		for _, p := range h.paths() {
 			h.t.Run(name(p.name), func(t *testing.T) {
@@ -88,8 +88,8 @@ func (h *writesHouse) playsAlone(t *testing.T, p writePath, i int, x *side, addr
 func (h *writesHouse) comparesAsLeader(t *testing.T, p writePath, i int) {
 	t.Helper()
 	f := h.some(p, h.direct, leaderForms)[i]
-	want := h.playsAlone(t, p, i, h.direct, h.pg.Addr())
-	got := h.playsAlone(t, p, i, h.fenced, h.addr, "options", "-c fencepost.resource=r -c fencepost.worker=w")
+	want := h.playsAlone(t, p, i, h.direct, h.PG.Addr())
+	got := h.playsAlone(t, p, i, h.fenced, h.Addr, "options", "-c fencepost.resource=r -c fencepost.worker=w")
 	if !slices.Equal(want.said, got.said) {
 		t.Errorf("%s: Postgres says\n  %s\nFencepost says\n  %s", f.name, strings.Join(want.said, "\n  "), strings.Join(got.said, "\n  "))
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -14,10 +15,10 @@ type pgtestServer = pgtest.Server
 
 // newListener listens to the channel wp, and returns what tells what was heard
 // since it was asked last.
-func newListener(t *testing.T, s *stage) func() string {
+func newListener(t *testing.T, s *fixture.Cluster) func() string {
 	t.Helper()
 	var heard []string
-	cfg, err := pgx.ParseConfig(s.pg.DSN(pgtest.Superuser, s.db))
+	cfg, err := pgx.ParseConfig(s.PG.DSN(pgtest.Superuser, s.DB))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -77,9 +78,9 @@ func (h *writesHouse) spoken(t *testing.T, since string) string {
 // its connection is over. FENCEPOST_TEST_ALL_FORMS plays all forms.
 func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
 	eachHouse(t, func(h *writesHouse) {
-		s := &stage{bench: h.bench, t: h.t, db: h.fenced.db, admin: h.fenced.admin}
+		s := &fixture.Cluster{Proxy: h.Proxy, T: h.t, DB: h.fenced.db, Admin: h.fenced.admin}
 		h.eachPath(func(t *testing.T, p writePath) {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
+			s := s.With(t)
 			forms := slices.DeleteFunc(h.some(p, h.fenced, refusedForms), func(f form) bool { return f.readOnly })
 			h.unchanged(t, p, func() func() {
 				conns := h.led(t, s, p, forms)
@@ -93,15 +94,15 @@ func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
 }
 
 // led opens a connection per form, each of a worker that led and does no more.
-func (h *writesHouse) led(t *testing.T, s *stage, p writePath, forms []form) (conns []*wiretest.Conn) {
+func (h *writesHouse) led(t *testing.T, s *fixture.Cluster, p writePath, forms []form) (conns []*wiretest.Conn) {
 	t.Helper()
 	fill := func(sql string) string { return h.fill(sql, h.fenced) }
 	for i, f := range forms {
-		worker := fmt.Sprintf("w%d.%d", i, s.desk.Next())
+		worker := fmt.Sprintf("w%d.%d", i, s.Elector.Next())
 		params := h.params(p, h.fenced, "fencepost.resource", "r", "fencepost.worker", worker)
-		first, _ := wiretest.Connect(t, h.addr, params...)
-		s.grantTo(worker)
-		c, _ := wiretest.Connect(t, h.addr, params...)
+		first, _ := wiretest.Connect(t, h.Addr, params...)
+		s.Grant(worker)
+		c, _ := wiretest.Connect(t, h.Addr, params...)
 		leaveNow(first)
 		before, ended := playPieces(t, c, append(queries(p.before, fill), f.first...)...)
 		if state := wiretest.ErrorOf(before); state != "" || ended {
@@ -109,7 +110,7 @@ func (h *writesHouse) led(t *testing.T, s *stage, p writePath, forms []form) (co
 		}
 		conns = append(conns, c)
 	}
-	s.succeed()
+	s.Supersede()
 	return conns
 }
 
@@ -134,9 +135,9 @@ func (h *writesHouse) superseded(t *testing.T, forms []form, conns []*wiretest.C
 // Each is refused where Postgres would have failed, and lives on.
 func TestSafetyWritePathsOfThoseWhoDoNotLead(t *testing.T) {
 	eachHouse(t, func(h *writesHouse) {
-		s := &stage{bench: h.bench, t: h.t, db: h.fenced.db, admin: h.fenced.admin}
-		s.connect("leader")
-		s.grantTo("leader")
+		s := &fixture.Cluster{Proxy: h.Proxy, T: h.t, DB: h.fenced.db, Admin: h.fenced.admin}
+		s.Connect("leader")
+		s.Grant("leader")
 		h.eachPath(func(t *testing.T, p writePath) {
 			h.unchanged(t, p, func() func() {
 				return func() {
@@ -151,7 +152,7 @@ func TestSafetyWritePathsOfThoseWhoDoNotLead(t *testing.T) {
 // refusesAll plays each form of p on one connection of who does not lead.
 func (h *writesHouse) refusesAll(t *testing.T, p writePath, who string, more ...string) {
 	t.Helper()
-	c, _ := wiretest.Connect(t, h.addr, h.params(p, h.fenced, more...)...)
+	c, _ := wiretest.Connect(t, h.Addr, h.params(p, h.fenced, more...)...)
 	playPieces(t, c, queries(p.before, func(sql string) string { return h.fill(sql, h.fenced) })...)
 	for _, f := range h.some(p, h.fenced, refusedForms) {
 		all, ended := playPieces(t, c, append(f.first, f.pieces...)...)

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -212,7 +213,7 @@ func (x *table) settled(c cell, s *speaker) {
 func (x *table) settleTo(live int) {
 	const sql = `select (count(*) > %d or count(*) filter (where state = 'active' and wait_event is distinct from 'ClientRead') > 0)::int::text
 		from pg_stat_activity where datname = current_database() and application_name = 'worker'`
-	eventually(x.t, "the workers' backends are at rest", func() bool {
+	fixture.Eventually(x.t, "the workers' backends are at rest", func() bool {
 		return x.fenced.lines(x.t, fmt.Sprintf(sql, live))[0] == "0"
 	})
 }
@@ -222,8 +223,8 @@ func (x *table) settleTo(live int) {
 func (x *table) asLeader(c cell) string {
 	x.closeAll()
 	x.dirty, x.seen = true, ""
-	want, state := x.alone(c, x.direct, x.pg.Addr())
-	got, refused := x.alone(c, x.fenced, x.addr, "options", "-c fencepost.resource=r -c fencepost.worker="+x.worker)
+	want, state := x.alone(c, x.direct, x.PG.Addr())
+	got, refused := x.alone(c, x.fenced, x.Addr, "options", "-c fencepost.resource=r -c fencepost.worker="+x.worker)
 	var found string
 	if !slices.Equal(want.said, got.said) {
 		found += fmt.Sprintf("Postgres says\n  %.4000s\nFencepost says\n  %.4000s\n", strings.Join(want.said, "\n  "), strings.Join(got.said, "\n  "))

@@ -201,7 +201,7 @@ func (x *table) play(cells []cell) {
 		}
 	}
 	x.closeAll()
-	x.audit.forget()
+	x.Audit.Forget()
 }
 
 // logSpent says how many cells of those there are were played, and how long one

@@ -64,11 +64,11 @@ type table struct {
 func newTable(t *testing.T, server string) *table {
 	t.Helper()
 	h := newWritesHouse(t, numberOf(server))
-	st, err := store.Open(t.Context(), store.Config{Address: h.pg.Addr(), Database: h.fenced.db, User: pgtest.Superuser, Grace: 50 * time.Millisecond})
+	st, err := store.Open(t.Context(), store.Config{Address: h.PG.Addr(), Database: h.fenced.db, User: pgtest.Superuser, Grace: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h.desk.UseStore(h.fenced.db, st)
+	h.Elector.UseStore(h.fenced.db, st)
 	x := &table{writesHouse: h, server: server, last: map[string]*speaker{}}
 	if x.fence, err = st.Fence(context.Background(), "r"); err != nil {
 		t.Fatal(err)
@@ -83,8 +83,8 @@ func newTable(t *testing.T, server string) *table {
 // grant makes a new candidacy lead. The one before knows nothing of it.
 func (x *table) grant() error {
 	x.seen = ""
-	x.worker = fmt.Sprintf("w%d", x.desk.Next())
-	x.holder = x.desk.NewCandidacy(x.fenced.db, x.worker, x.fence)
+	x.worker = fmt.Sprintf("w%d", x.Elector.Next())
+	x.holder = x.Elector.NewCandidacy(x.fenced.db, x.worker, x.fence)
 	epoch, err := x.holder.TryGrant()
 	x.epoch = int64(epoch)
 	return err
@@ -101,7 +101,7 @@ func (x *table) open(c cell) *speaker {
 		more = []string{"options", "-c fencepost.resource=r -c fencepost.worker=follower"}
 	}
 	x.live++
-	conn, _ := wiretest.Connect(x.t, x.addr, x.params(c.path, x.fenced, more...)...)
+	conn, _ := wiretest.Connect(x.t, x.Addr, x.params(c.path, x.fenced, more...)...)
 	return &speaker{Conn: conn, epoch: x.epoch}
 }
 

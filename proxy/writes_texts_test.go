@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -69,24 +70,24 @@ const readingsSQL = `
 create function turn(text, text) returns text language plpgsql as $$begin return set_config($1, $2, false); end$$;
 create function heard() returns text language sql volatile as $$select pg_notify('wp', 'stale')::text$$;`
 
-// setUp brings a new connection of the worker to the reading. Who does not lead
+// setUpReading brings a new connection of the worker to the reading. Who does not lead
 // may not be let on 14 and 15, where a function of a user's is not proven.
-func (s *stage) setUp(t *testing.T, r reading, worker string) *wiretest.Conn {
+func setUpReading(s *fixture.Cluster, t *testing.T, r reading, worker string) *wiretest.Conn {
 	t.Helper()
 	params := r.params
 	if r.admin != "" {
-		sql := strings.ReplaceAll(r.admin, "{db}", s.db)
+		sql := strings.ReplaceAll(r.admin, "{db}", s.DB)
 		if strings.Contains(sql, "{role}") {
-			sql = strings.ReplaceAll(sql, "{role}", s.ownRole())
-			params = append([]string{"user", s.ownRole()}, params...)
+			sql = strings.ReplaceAll(sql, "{role}", ownRole(s))
+			params = append([]string{"user", ownRole(s)}, params...)
 		}
-		s.exec(sql)
+		s.Exec(sql)
 		undo := sql[:strings.Index(sql, "set ")] + "reset all"
-		defer s.exec(undo)
+		defer s.Exec(undo)
 	}
-	c := s.connect(worker, params...)
+	c := s.Connect(worker, params...)
 	for _, b := range r.before {
-		all, ended := ask(c, b)
+		all, ended := fixture.Ask(c, b)
 		if state := wiretest.ErrorOf(all); ended || state != "" && (state != "ZF002" || worker != "follower") {
 			t.Fatalf("%s: %q: %v", r.name, b, all)
 		}
@@ -98,9 +99,9 @@ func (s *stage) setUp(t *testing.T, r reading, worker string) *wiretest.Conn {
 // could read it, and calls what read-only mode lets pass as the server does.
 func TestSafetyHiddenTextOfThoseWhoDoNotLead(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
-		s := newStage(t, pg)
-		s.exec(readingsSQL)
-		s.leads("leader")
+		s := fixture.NewCluster(t, pg)
+		s.Exec(readingsSQL)
+		s.Leader("leader")
 		admin := newListener(t, s)
 		for _, x := range hidings {
 			text := fmt.Sprintf(x.text, ", pg_notify($$wp$$, $$stale$$)")
@@ -109,8 +110,8 @@ func TestSafetyHiddenTextOfThoseWhoDoNotLead(t *testing.T) {
 					if r.batch != nil && form == "simple" {
 						continue
 					}
-					s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-					c := s.setUp(t, r, "follower")
+					s := s.With(t)
+					c := setUpReading(s, t, r, "follower")
 					playPieces(t, c, cat(r.pipelined, r.batch, parts))
 					leaveNow(c)
 					if n := admin(); n != "" {
@@ -126,8 +127,8 @@ func TestSafetyHiddenTextOfThoseWhoDoNotLead(t *testing.T) {
 // not show, behind which a write goes on while the next worker is granted.
 func TestSafetyHiddenCommits(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
-		s := newStage(t, pg)
-		s.exec(readingsSQL)
+		s := fixture.NewCluster(t, pg)
+		s.Exec(readingsSQL)
 		for i, x := range hidings {
 			text := fmt.Sprintf(x.text, "; commit; "+blocked+";")
 			for j, r := range readings(x.parameter, x.value) {
@@ -135,9 +136,9 @@ func TestSafetyHiddenCommits(t *testing.T) {
 					continue
 				}
 				t.Run(name(x.name+" "+r.name), func(t *testing.T) {
-					s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-					s.exec("truncate t")
-					s.holdsReading(fmt.Sprintf("w%d.%d", i, j), r, cat(r.pipelined, q(text)))
+					s := s.With(t)
+					s.Exec("truncate t")
+					holdsReading(s, fmt.Sprintf("w%d.%d", i, j), r, cat(r.pipelined, q(text)))
 				})
 			}
 		}
@@ -145,39 +146,39 @@ func TestSafetyHiddenCommits(t *testing.T) {
 }
 
 // holdsReading is holds for a connection with a reading of its own.
-func (s *stage) holdsReading(worker string, r reading, last []byte) {
-	s.t.Helper()
-	s.connect(worker)
-	s.grantTo(worker)
-	client := s.setUp(s.t, r, worker)
-	backends := s.backends()
-	s.exec("select pg_advisory_lock(42)")
-	defer s.exec("select pg_advisory_unlock_all()")
-	answer := reply(client, answers(last))
+func holdsReading(s *fixture.Cluster, worker string, r reading, last []byte) {
+	s.T.Helper()
+	s.Connect(worker)
+	s.Grant(worker)
+	client := setUpReading(s, s.T, r, worker)
+	backends := countBackends(s)
+	s.Exec("select pg_advisory_lock(42)")
+	defer s.Exec("select pg_advisory_unlock_all()")
+	answer := fixture.ReadReply(client, answers(last))
 	if _, err := client.Write(last); err != nil {
-		s.t.Fatal(err)
+		s.T.Fatal(err)
 	}
-	eventually(s.t, "the write waits at the gate", func() bool { return answer.over() || s.waiting("advisory") > 0 })
-	waited := s.waiting("advisory") > 0
-	s.succeed()
-	s.exec("select pg_advisory_unlock(42)")
+	fixture.Eventually(s.T, "the write waits at the gate", func() bool { return answer.Done() || lockWaiters(s, "advisory") > 0 })
+	waited := lockWaiters(s, "advisory") > 0
+	s.Supersede()
+	s.Exec("select pg_advisory_unlock(42)")
 	_, _ = client.Write(q("commit"))
 	_ = client.Close()
-	eventually(s.t, "the worker's backend has ended", func() bool { return s.backends() <= backends })
-	if n := s.rows("stale"); n != 0 {
-		s.t.Errorf("%d rows of the old epoch", n)
+	fixture.Eventually(s.T, "the worker's backend has ended", func() bool { return countBackends(s) <= backends })
+	if n := s.Rows("stale"); n != 0 {
+		s.T.Errorf("%d rows of the old epoch", n)
 	}
-	if all, _ := answer.wait(); !waited {
-		s.t.Errorf("the write did not come to the gate: %v", all)
+	if all, _ := answer.Wait(); !waited {
+		s.T.Errorf("the write did not come to the gate: %v", all)
 	}
 }
 
 // oddTexts are texts that a proxy may read otherwise than the server.
-func oddTexts() []sequence {
+func oddTexts() []fixture.Sequence {
 	deep := func(n int) string {
 		return "select " + strings.Repeat("(", n) + "1" + strings.Repeat(")", n)
 	}
-	var all []sequence
+	var all []fixture.Sequence
 	for _, sql := range []string{
 		"\ufeffselect 1", "select\v1", "select\f1", "select\u00a01", "select 1\v; insert into t values (10, 'w')", "\v", "\finsert into t values (10, 'w')",
 		"/* select */ insert into t values (10, 'w')", "/* /* ; */ ; */ insert into t values (10, 'w'); select count(*) from t", "select 1 /* no end", "/* no end; insert into t values (10, 'w')",
@@ -206,12 +207,12 @@ func oddTexts() []sequence {
 		"insert into t values (10, '" + strings.Repeat("x", 3<<20) + "')", "insert into t values (10, '" + strings.Repeat("x;", 1<<20) + "')", "select length('" + strings.Repeat(";", 300<<10) + "'); insert into t values (10, 'w')",
 		"begin; insert into t values (10, 'w'); commit; select length('" + strings.Repeat("y", 2<<20) + "'), nothing",
 	} {
-		all = append(all, seq(fmt.Sprintf("%.60q", sql), q(sql), q("select count(*) from t"), cat(run(sql), sync_()), q("rollback"), q("select count(*) from t")))
+		all = append(all, fixture.NewSequence(fmt.Sprintf("%.60q", sql), q(sql), q("select count(*) from t"), cat(run(sql), sync_()), q("rollback"), q("select count(*) from t")))
 	}
 	// The stack of the parser is as deep for a text behind a check, but for two
 	// places of 10,000: such a text alone is refused two brackets early.
 	for _, sql := range []string{deep(200000), "select " + strings.Repeat("case when true then ", 9000) + "1"} {
-		all = append(all, seq(fmt.Sprintf("extended %.60q", sql), cat(run(sql), sync_()), q("select count(*) from t")))
+		all = append(all, fixture.NewSequence(fmt.Sprintf("extended %.60q", sql), cat(run(sql), sync_()), q("select count(*) from t")))
 	}
 	return all
 }
@@ -220,14 +221,14 @@ func oddTexts() []sequence {
 // would tell it, and the same is done.
 func TestOddTextsOfTheLeader(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
-		b := newBench(t, pg, nil)
+		b := fixture.NewProxy(t, pg, nil)
 		db := pg.Database(t)
 		direct, proxied := pg.Connect(t, "postgres", pg.Database(t)), pg.Connect(t, "postgres", db)
-		holder, _ := wiretest.Connect(t, b.addr, "user", "app", "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		b.seat(db, "r", "w").Grant()
+		holder, _ := wiretest.Connect(t, b.Addr, "user", "app", "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		b.Candidacy(db, "r", "w").Grant()
 		defer holder.Close()
 		for _, s := range oddTexts() {
-			t.Run(name(s.name), func(t *testing.T) { compareAsLeader(t, b, direct, proxied, s) })
+			t.Run(name(s.Name), func(t *testing.T) { fixture.CompareAsLeader(t, b, direct, proxied, s) })
 		}
 	})
 }
@@ -236,22 +237,22 @@ func TestOddTextsOfTheLeader(t *testing.T) {
 // connection goes on.
 func TestSafetyOddTextsOfFollowers(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
-		s := newStage(t, pg)
-		s.exec("drop table c, t cascade; drop function wr(text) cascade; " + prelude + "; alter table t owner to app; alter table d owner to app")
-		s.leads("leader")
-		before := s.value("select count(*) from t")
+		s := fixture.NewCluster(t, pg)
+		s.Exec("drop table c, t cascade; drop function wr(text) cascade; " + fixture.TablesSQL + "; alter table t owner to app; alter table d owner to app")
+		s.Leader("leader")
+		before := s.Number("select count(*) from t")
 		for _, x := range oddTexts() {
-			s := &stage{bench: s.bench, t: t, db: s.db, admin: s.admin}
-			c := s.connect("follower")
-			for _, piece := range slices.Concat(x.pieces, [][]byte{q("select 1")}) {
+			s := s.With(t)
+			c := s.Connect("follower")
+			for _, piece := range slices.Concat(x.Pieces, [][]byte{q("select 1")}) {
 				if _, ended := playPieces(t, c, piece); ended {
-					t.Errorf("%s: the connection ended", x.name)
+					t.Errorf("%s: the connection ended", x.Name)
 					break
 				}
 			}
 			_ = c.Close()
-			if n := s.value("select count(*) from t"); n != before {
-				t.Fatalf("%s: a follower wrote", x.name)
+			if n := s.Number("select count(*) from t"); n != before {
+				t.Fatalf("%s: a follower wrote", x.Name)
 			}
 		}
 	})

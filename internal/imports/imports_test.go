@@ -41,7 +41,7 @@ var ours = map[string][]string{
 	"internal/child":       {},
 	"internal/pgtest":      {"migrations", "internal/child"},
 	"internal/consultest":  {"internal/child"},
-	"internal/fixture":     {"fencing", "fencing/store", "internal/pgtest"},
+	"internal/fixture":     {"fencing", "fencing/store", "proxy", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/wiretest":    {},
 	"internal/oracle":      {},
 	"internal/machinetest": {"fencing", "fencing/sqltext", "proxy/gate", "proxy/protocol", "proxy/wire"},

@@ -92,8 +92,8 @@ func (t *tree) plant(m mutation) (undo func() error, err error) {
 // testTimeout bounds the tests of one mutation, which may make them hang.
 const testTimeout = 2 * time.Minute
 
-// assertion matches a failure that a test reports itself, with its file and line.
-var assertion = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: .*`)
+// assertion matches a failure that a test or its fixture reports, with its file and line.
+var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: .*`)
 
 // try plants m and runs its tests with a test binary that is built once and not
 // optimised, because building it takes longer than the tests.
