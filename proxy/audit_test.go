@@ -12,6 +12,8 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
+const stale = "insert into t (v) values ('stale')"
+
 // TestAuditSaysWhatWasRefused: each kind of refusal, with all that is known of it.
 func TestAuditSaysWhatWasRefused(t *testing.T) {
 	t.Parallel()

@@ -12,10 +12,8 @@ var (
 	q     = wiretest.Query
 	parse = wiretest.Parse
 	bind  = wiretest.Bind
-	desc  = wiretest.Describe
 	exec  = wiretest.Execute
 	shut  = wiretest.Close
 	sync_ = wiretest.Sync
-	flush = wiretest.Flush
 	run   = wiretest.Run
 )

@@ -105,7 +105,7 @@ func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, 
 	defer func() { err = errors.Join(err, undo()) }()
 	in := m.in
 	if in == "" {
-		in = "./proxy"
+		in = "./test/safety"
 	}
 	binary := filepath.Join(t.dir, "mutant.test")
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-gcflags=-N -l", "-ldflags=-s -w", "-o", binary, in)
