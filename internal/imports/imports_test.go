@@ -43,6 +43,7 @@ var ours = map[string][]string{
 	"internal/consultest":  {"internal/child"},
 	"internal/fixture":     {"fencing", "fencing/store", "proxy", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/wiretest":    {},
+	"internal/netlooptest": {"proxy/netloop", "internal/wiretest"},
 	"internal/oracle":      {},
 	"internal/machinetest": {"fencing", "fencing/sqltext", "proxy/gate", "proxy/protocol", "proxy/wire"},
 	"internal/imports":     {},
@@ -50,7 +51,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixture", "internal/wiretest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixture", "internal/wiretest", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not
