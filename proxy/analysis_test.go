@@ -64,9 +64,9 @@ func TestAnalysisHoldsNobodyUp(t *testing.T) {
 		fixture.MustPass(t, leader, q("update c set v = v"))
 	}
 	for i := range waiting {
-		seat := s.Candidacy(s.DB, "r", "follower"+string(rune('a'+i)))
+		candidacy := s.Candidacy(s.DB, "r", "follower"+string(rune('a'+i)))
 		done := make(chan bool)
-		go func() { done <- seat.Busy() }()
+		go func() { done <- candidacy.Busy() }()
 		select {
 		case owed := <-done:
 			if !owed {
@@ -125,14 +125,14 @@ func BenchmarkQuietLeader(b *testing.B) {
 }
 
 func quietLeader(b *testing.B, sessions int) {
-	bench := fixture.NewProxy(b, pgtest.SharedMajor(b, 18), func(c *proxy.Config) { c.Observe = nil }) // it parses all texts itself
-	db := bench.PG.Database(b)
+	p := fixture.NewProxy(b, pgtest.SharedMajor(b, 18), func(c *proxy.Config) { c.Observe = nil }) // it parses all texts itself
+	db := p.PG.Database(b)
 	connect := func(worker string) *wiretest.Conn {
-		c, _ := wiretest.Connect(b, bench.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
+		c, _ := wiretest.Connect(b, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
 		return c
 	}
 	connect("leader")
-	bench.Candidacy(db, "r", "leader").Grant()
+	p.Candidacy(db, "r", "leader").Grant()
 	leader := connect("leader")
 	over := make(chan struct{})
 	var load sync.WaitGroup

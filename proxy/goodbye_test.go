@@ -14,9 +14,9 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	client := s.Leader("w")
-	seat := s.Candidacy(s.DB, "r", "w")
+	candidacy := s.Candidacy(s.DB, "r", "w")
 	told, end := make(chan struct{}), make(chan struct{})
-	seat.OnAdvanced(func() { close(told); <-end })
+	candidacy.OnAdvanced(func() { close(told); <-end })
 	s.Supersede()
 
 	client.Send(q(stale))
@@ -24,12 +24,12 @@ func TestGoodbyeIsSaidOnce(t *testing.T) {
 		t.Fatalf("the stale write is answered by %v, %v", m, err)
 	}
 	<-told
-	was := *seat.Status()
+	was := *candidacy.Status()
 	was.Role = fencing.Superseded
-	seat.SetStatus(&was)
+	candidacy.SetStatus(&was)
 	client.Send(q(stale))
 	fixture.Eventually(t, "the session has answered what came last, and left", func() bool {
-		return seat.Members() == 1 // the one that never spoke
+		return candidacy.Members() == 1 // the one that never spoke
 	})
 	close(end)
 	if rest := client.Rest(); len(rest) > 0 {

@@ -20,7 +20,7 @@ func (w *worker) entry() fencing.RegisterRequest {
 
 // enter registers the worker's backend, as the proxy does around a statement that
 // cannot be checked.
-func (h *house) enter(w *worker) error {
+func (h *testDatabase) enter(w *worker) error {
 	if unfenced {
 		return nil
 	}
@@ -29,7 +29,7 @@ func (h *house) enter(w *worker) error {
 }
 
 // mustEnter is enter for a registration that must succeed.
-func (h *house) mustEnter(w *worker) fencing.Registration {
+func (h *testDatabase) mustEnter(w *worker) fencing.Registration {
 	h.t.Helper()
 	note, err := h.fence.RegisterBackend(h.ctx(), w.entry())
 	if err != nil {
@@ -52,7 +52,7 @@ END $$`
 
 func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
 	w := h.worker(h.grant("a"))
 	if err := h.enter(w); err != nil {
@@ -82,7 +82,7 @@ func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 
 func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	term := h.grant("a")
 	left, dead := h.worker(term), h.worker(term)
 	h.mustEnter(dead)
@@ -107,7 +107,7 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 
 func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
 	term := h.grant("a")
 	w := h.worker(term)
 	h.mustEnter(w)
@@ -124,7 +124,7 @@ func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 func TestANoteThatCannotBeSeenIsNotTakenForGone(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newHouse(t, s)
+	h := newTestDatabase(t, s)
 	term := h.grant("a")
 	w := h.worker(term)
 	h.mustEnter(w)
@@ -136,7 +136,7 @@ func TestANoteThatCannotBeSeenIsNotTakenForGone(t *testing.T) {
 
 func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	other, err := h.store.Fence(h.ctx(), "another")
 	if err != nil {
 		t.Fatal(err)

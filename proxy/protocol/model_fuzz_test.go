@@ -155,8 +155,8 @@ func (p *program) start() standing {
 // maxProgram bounds a program: what it shows, a short one shows too.
 const maxProgram = 200
 
-// play plays a program, and returns the session at its end.
-func play(code []byte) *session {
+// runModel runs a program, and returns the session at its end.
+func runModel(code []byte) *session {
 	p := &program{rest: code[:min(len(code), maxProgram)]}
 	c := p.start()
 	s := newSession(c)
@@ -234,7 +234,7 @@ func FuzzNoStatementWithoutItsCheck(f *testing.F) {
 		f.Add(code)
 	}
 	f.Fuzz(func(t *testing.T, code []byte) {
-		if s := play(code); s.wrong != "" {
+		if s := runModel(code); s.wrong != "" {
 			t.Fatalf("%s\n%s", s.wrong, s.played.String())
 		}
 	})
@@ -245,7 +245,7 @@ func FuzzNoStatementWithoutItsCheck(f *testing.F) {
 func TestModelFollowsTheMachine(t *testing.T) {
 	t.Parallel()
 	for _, code := range append(slices.Collect(maps.Values(violations)), quiet...) {
-		if s := play(code); s.lost != "" {
+		if s := runModel(code); s.lost != "" {
 			t.Errorf("%s\n%s", s.lost, s.played.String())
 		}
 	}
@@ -258,7 +258,7 @@ func TestSafetyModel(t *testing.T) {
 	t.Parallel()
 	var found []string
 	for name, code := range violations {
-		if s := play(code); s.wrong != "" {
+		if s := runModel(code); s.wrong != "" {
 			found = append(found, name+": "+s.wrong)
 		} else if !fencing.Checking {
 			t.Logf("%s: nothing is wrong", name)

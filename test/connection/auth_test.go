@@ -37,7 +37,7 @@ func TestPgxAuthenticatesByEveryMethod(t *testing.T) {
 	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		for _, user := range methods {
 			if user == "scram_user" {
-				continue // this bench refuses it without a resource: see below
+				continue // this proxy refuses it without a resource: see below
 			}
 			checkPasswords(t, b, db, user, "")
 		}

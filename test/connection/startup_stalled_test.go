@@ -195,8 +195,8 @@ func (p *stalledProxy) told(t *testing.T, c *wiretest.Conn, begun time.Time, tim
 	}
 }
 
-// furniture counts what a process holds.
-func furniture(t *testing.T) (goroutines, descriptors int) {
+// heldResources counts what a process holds.
+func heldResources(t *testing.T) (goroutines, descriptors int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -229,11 +229,11 @@ func TestStalledServerKeepsNobody(t *testing.T) {
 				}
 			}
 			round(1)
-			goroutines, descriptors := furniture(t)
+			goroutines, descriptors := heldResources(t)
 			begun := time.Now()
 			round(clients)
 			fixture.Eventually(t, "nothing of the clients to be left", func() bool {
-				g, d := furniture(t)
+				g, d := heldResources(t)
 				return g <= goroutines+spare && d <= descriptors+spare
 			})
 			t.Logf("nothing of %d clients left after %s", clients*len(proxies), time.Since(begun).Round(time.Millisecond))

@@ -206,8 +206,8 @@ func TestPsqlScriptAsLeader(t *testing.T) {
 	t.Parallel()
 	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
 		leading(t, b, db)
-		got := playPsql(t, b.Addr, db, "-c fencepost.resource=r -c fencepost.worker=w")
-		want := playPsql(t, b.PG.Addr(), b.PG.Database(t), "")
+		got := runPsql(t, b.Addr, db, "-c fencepost.resource=r -c fencepost.worker=w")
+		want := runPsql(t, b.PG.Addr(), b.PG.Database(t), "")
 		for name := range want {
 			if got[name] != want[name] {
 				t.Errorf("%s differs\nFencepost:\n%.3000s\nPostgres:\n%.3000s", name, got[name], want[name])
@@ -226,9 +226,9 @@ func TestPsqlScriptAsLeader(t *testing.T) {
 
 var varies = regexp.MustCompile(`lo_import \d+|server process with PID \d+|db_[a-z0-9]+`)
 
-// playPsql plays the script in a directory of its own, and returns what psql
+// runPsql runs the script in a directory of its own, and returns what psql
 // printed and wrote.
-func playPsql(t *testing.T, address, db, options string) map[string]string {
+func runPsql(t *testing.T, address, db, options string) map[string]string {
 	t.Helper()
 	dir := t.TempDir()
 	const rows = "id,v\n1,one\n2,\"two, too\"\n3,three\n"

@@ -147,7 +147,7 @@ func TestDriversMeetTheSameAsAtPostgres(t *testing.T) {
 		for _, d := range drivers {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
-				direct, leader := newHouse(t, pg, proxy), newHouse(t, pg, proxy)
+				direct, leader := newCluster(t, pg, proxy), newCluster(t, pg, proxy)
 				want := d.run(t, "scenarios", direct.at(t, pg.Addr(), ""))
 				got := d.run(t, "scenarios", leader.at(t, proxy, "leader-1"))
 				d.compare(t, want, got)

@@ -13,7 +13,7 @@ import (
 )
 
 // join connects a worker of the test itself through the proxy.
-func (h *house) join(t testing.TB, worker string, more map[string]string) *pgx.Conn {
+func (h *cluster) join(t testing.TB, worker string, more map[string]string) *pgx.Conn {
 	t.Helper()
 	params := map[string]string{"fencepost.resource": resource, "fencepost.worker": worker, "fencepost.worker_timeout": "0"}
 	for name, value := range more {
@@ -69,7 +69,7 @@ func TestSafetyDriversOfAFollowerAreRefusedAndGoOn(t *testing.T) {
 		for _, d := range drivers {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
-				h := newHouse(t, pg, proxy)
+				h := newCluster(t, pg, proxy)
 				leader := h.join(t, "leader-1", nil)
 				lines := d.run(t, "follower", h.at(t, proxy, "follower-1"))
 				d.only(t, lines, "follower", map[string]any{
@@ -94,7 +94,7 @@ func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 			for _, part := range []string{"stale", "stale_transaction"} {
 				t.Run(d.name+" "+part, func(t *testing.T) {
 					t.Parallel()
-					h := newHouse(t, pg, proxy)
+					h := newCluster(t, pg, proxy)
 					stale := d.start(t, part, h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
 					stale.awaitReady(t)
 					// It is silent, so its lease goes to the next worker that wants it.
@@ -125,7 +125,7 @@ func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
 		d := driver{"lib/pq", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "libpq"}, nil }}
-		h := newHouse(t, pg, proxy)
+		h := newCluster(t, pg, proxy)
 		stale := d.start(t, "stale_repeated", h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
 		stale.awaitReady(t)
 		next := h.join(t, "next-1", map[string]string{"fencepost.campaign": "wait"})

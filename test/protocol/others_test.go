@@ -18,22 +18,22 @@ var long = strings.Repeat("x", 1<<20)
 // reads are scripts that write nothing.
 func reads() []script {
 	return []script{
-		play("simple", at("Z", q("select * from t order by id")), at("Z", q("select 1; select 2")), at("Z", q("")), at("Z", q("select nothing")), at("Z", q("select 1; select nothing; select 2")), at("Z", q("selec"))),
-		play("extended", at("Z", run("select * from t where id = $1", "2"), sync_()), at("ZZZ", run("select 1"), sync_(), run("select 1/0"), run("select 2"), sync_(), run("select 3"), sync_())),
-		play("named", at("Z", parse("s", "select * from t where id = $1::int"), desc('S', "s"), sync_()), at("Z", bind("p", "s", "1"), desc('P', "p"), exec("p", 0), sync_()), at("Z", bind("", "s", "x"), sync_()), at("Z", shut('S', "s"), sync_())),
-		play("in pieces", at("Z", parse("", "select * from t order by id"), bind("p", ""), exec("p", 1), exec("p", 1), exec("p", 9), sync_()), at("Z", q("begin")), at("Z", parse("", "select * from t order by id"), bind("p", ""), exec("p", 1), sync_()), at("Z", exec("p", 0), sync_()), at("Z", q("commit"))),
-		play("flushed", at("C", run("select 1"), flush()), at("C", run("select 2"), flush()), at("E", run("select 1/0"), flush()), at("Z", run("select 3"), sync_())),
-		play("blocks", at("Z", q("begin")), at("Z", q("select count(*) from t")), at("Z", q("savepoint a")), at("Z", q("select 1/0")), at("Z", q("select 1")), at("Z", q("rollback to a")), at("Z", q("select 2")), at("Z", q("commit and chain")), at("Z", q("select 3")), at("Z", q("rollback"))),
-		play("blocks in one text", at("Z", q("begin; select 1; commit; select 2; begin; select 3; rollback; select nothing"))),
-		play("isolation", at("Z", q("begin isolation level serializable read only deferrable")), at("Z", q("select count(*) from t")), at("Z", q("commit")), at("Z", q("begin; set transaction isolation level repeatable read")), at("Z", q("show transaction_isolation")), at("Z", q("commit"))),
-		play("cursors", at("Z", q("begin; declare c scroll cursor for select * from t order by id")), at("Z", q("fetch 2 from c")), at("Z", q("move backward 1 in c")), at("Z", run("fetch all from c"), sync_()), at("Z", q("close c; commit")), at("Z", q("fetch c"))),
-		play("copy out", at("Z", q("copy t to stdout")), at("Z", run("copy (select 1) to stdout"), sync_())),
-		play("settings", at("Z", q("set application_name = 'x'")), at("Z", q("show application_name")), at("Z", run("set timezone = 'Asia/Tokyo'"), sync_()), at("Z", q("reset all")), at("Z", q("discard all")), at("Z", q("select 1"))),
-		play("notices", at("Z", q("commit")), at("Z", q("set escape_string_warning = on; select E'it\\'s'"))),
-		play("listen", at("Z", q("listen ch")), then(func(s *scene) { s.sql("notify ch, 'x'") }), at("A"), at("Z", q("unlisten *"))),
-		play("explain", at("Z", q("explain (costs off) select * from t")), at("Z", run("explain (costs off) select * from t"), sync_())),
-		play("seen", at("Z", q("select current_query()")), at("Z", run("select current_query()"), sync_())),
-		play("ends", at("$", q("select 1"), run("select 2"), sync_(), wiretest.Terminate())),
+		newScript("simple", at("Z", q("select * from t order by id")), at("Z", q("select 1; select 2")), at("Z", q("")), at("Z", q("select nothing")), at("Z", q("select 1; select nothing; select 2")), at("Z", q("selec"))),
+		newScript("extended", at("Z", run("select * from t where id = $1", "2"), sync_()), at("ZZZ", run("select 1"), sync_(), run("select 1/0"), run("select 2"), sync_(), run("select 3"), sync_())),
+		newScript("named", at("Z", parse("s", "select * from t where id = $1::int"), desc('S', "s"), sync_()), at("Z", bind("p", "s", "1"), desc('P', "p"), exec("p", 0), sync_()), at("Z", bind("", "s", "x"), sync_()), at("Z", shut('S', "s"), sync_())),
+		newScript("in pieces", at("Z", parse("", "select * from t order by id"), bind("p", ""), exec("p", 1), exec("p", 1), exec("p", 9), sync_()), at("Z", q("begin")), at("Z", parse("", "select * from t order by id"), bind("p", ""), exec("p", 1), sync_()), at("Z", exec("p", 0), sync_()), at("Z", q("commit"))),
+		newScript("flushed", at("C", run("select 1"), flush()), at("C", run("select 2"), flush()), at("E", run("select 1/0"), flush()), at("Z", run("select 3"), sync_())),
+		newScript("blocks", at("Z", q("begin")), at("Z", q("select count(*) from t")), at("Z", q("savepoint a")), at("Z", q("select 1/0")), at("Z", q("select 1")), at("Z", q("rollback to a")), at("Z", q("select 2")), at("Z", q("commit and chain")), at("Z", q("select 3")), at("Z", q("rollback"))),
+		newScript("blocks in one text", at("Z", q("begin; select 1; commit; select 2; begin; select 3; rollback; select nothing"))),
+		newScript("isolation", at("Z", q("begin isolation level serializable read only deferrable")), at("Z", q("select count(*) from t")), at("Z", q("commit")), at("Z", q("begin; set transaction isolation level repeatable read")), at("Z", q("show transaction_isolation")), at("Z", q("commit"))),
+		newScript("cursors", at("Z", q("begin; declare c scroll cursor for select * from t order by id")), at("Z", q("fetch 2 from c")), at("Z", q("move backward 1 in c")), at("Z", run("fetch all from c"), sync_()), at("Z", q("close c; commit")), at("Z", q("fetch c"))),
+		newScript("copy out", at("Z", q("copy t to stdout")), at("Z", run("copy (select 1) to stdout"), sync_())),
+		newScript("settings", at("Z", q("set application_name = 'x'")), at("Z", q("show application_name")), at("Z", run("set timezone = 'Asia/Tokyo'"), sync_()), at("Z", q("reset all")), at("Z", q("discard all")), at("Z", q("select 1"))),
+		newScript("notices", at("Z", q("commit")), at("Z", q("set escape_string_warning = on; select E'it\\'s'"))),
+		newScript("listen", at("Z", q("listen ch")), then(func(s *session) { s.sql("notify ch, 'x'") }), at("A"), at("Z", q("unlisten *"))),
+		newScript("explain", at("Z", q("explain (costs off) select * from t")), at("Z", run("explain (costs off) select * from t"), sync_())),
+		newScript("seen", at("Z", q("select current_query()")), at("Z", run("select current_query()"), sync_())),
+		newScript("ends", at("$", q("select 1"), run("select 2"), sync_(), wiretest.Terminate())),
 	}
 }
 
@@ -51,16 +51,16 @@ func TestProtocolLongNamesOfFollowers(t *testing.T) {
 		var scripts []script
 		for _, n := range []string{long70[:62], long70[:63], long70[:64], long70} {
 			use := at("Z", desc('S', n), bind(n, n), exec(n, 0), sync_())
-			scripts = append(scripts, play(fmt.Sprintf("%d bytes", len(n)),
+			scripts = append(scripts, newScript(fmt.Sprintf("%d bytes", len(n)),
 				at("Z", parse(n, "select 1"), bind("", n), exec("", 0), sync_()), use,
 				at("Z", shut('S', n), parse(n, "select 3"), sync_()), use,
 				at("Z", q("deallocate "+n)), at("Z", parse(n, "select 4"), sync_()), use))
 		}
 		compareAs(t, pg, "follower", nil, append(scripts,
-			play("taken", at("Z", parse(long70[:63], "select 1"), sync_()), at("Z", parse(long70, "select 2"), sync_())),
-			play("closed by another end", at("Z", parse(long70, "select 1"), sync_()),
+			newScript("taken", at("Z", parse(long70[:63], "select 1"), sync_()), at("Z", parse(long70, "select 2"), sync_())),
+			newScript("closed by another end", at("Z", parse(long70, "select 1"), sync_()),
 				at("Z", shut('S', long70+"x"), parse(long70+"y", "select 2"), bind("", long70+"z"), exec("", 0), sync_())),
-			play("not ASCII after 63 bytes", at("Z", parse(long70+"é", "select 1"), sync_()), at("Z", bind("", long70+"ü"), exec("", 0), sync_())),
+			newScript("not ASCII after 63 bytes", at("Z", parse(long70+"é", "select 1"), sync_()), at("Z", bind("", long70+"ü"), exec("", 0), sync_())),
 		)...)
 	})
 }
@@ -95,11 +95,11 @@ func TestProtocolUnreadByFollowers(t *testing.T) {
 func TestProtocolProvenReads(t *testing.T) {
 	t.Parallel()
 	around := []script{
-		play("reads and writes in flight", at("ZZZZ", run("select 1"), sync_(), run("insert into t values (10, 'x')"), sync_(), q("select 2"), q("insert into t values (11, 'x')"))),
-		play("a read, then a write in one batch", at("Z", run("select * from t order by id"), run("insert into t values (10, 'x')"), run("select * from t order by id"), sync_())),
-		play("a read that is a write, then a query", at("ZZ", parse("s", "select 1"), q("insert into t values (10, 'x')"), sync_()), at("Z", q("select count(*) from t"))),
-		play("begin behind a read", at("Z", run("select 1"), run("begin"), run("insert into t values (10, 'x')"), sync_()), at("Z", q("commit"))),
-		play("functions that write", at("Z", q("select wr(10)")), at("Z", run("select wr(11)"), sync_()), at("Z", q("select * from w"))),
+		newScript("reads and writes in flight", at("ZZZZ", run("select 1"), sync_(), run("insert into t values (10, 'x')"), sync_(), q("select 2"), q("insert into t values (11, 'x')"))),
+		newScript("a read, then a write in one batch", at("Z", run("select * from t order by id"), run("insert into t values (10, 'x')"), run("select * from t order by id"), sync_())),
+		newScript("a read that is a write, then a query", at("ZZ", parse("s", "select 1"), q("insert into t values (10, 'x')"), sync_()), at("Z", q("select count(*) from t"))),
+		newScript("begin behind a read", at("Z", run("select 1"), run("begin"), run("insert into t values (10, 'x')"), sync_()), at("Z", q("commit"))),
+		newScript("functions that write", at("Z", q("select wr(10)")), at("Z", run("select wr(11)"), sync_()), at("Z", q("select * from w"))),
 	}
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		compareAs(t, pg, "w", func(c *proxy.Config) {
@@ -114,13 +114,13 @@ func TestProtocolOfNewServers(t *testing.T) {
 	ins := "insert into t values (10, 'x')"
 	compareAs(t, pgtest.SharedMajor(t, 18), "w", nil,
 		// All in one write, so that the time goes by where the client waits.
-		play("a transaction for too long", at("$", q("begin"), q(ins), q("set transaction_timeout = '1s'"))),
-		play("a transaction for too long, while it runs", at("Z", q("set transaction_timeout = '500ms'")), at("$", q("select pg_sleep(60)"))),
-		play("old and new", at("Z", q("insert into t values (10, 'x') returning old.id, new.id")), at("Z", q("update t set v = 'y' where id = 10 returning old.v, new.v"))),
-		play("merge with returning", at("Z", q("merge into t using (values (10)) s (i) on t.id = s.i when not matched then insert values (s.i, 'm') returning merge_action(), t.*"))),
-		play("copy with errors ignored", at("G", q("copy t from stdin (on_error ignore, log_verbosity verbose)")), at("Z", wiretest.CopyData("bad\tx\n80\ty\n"), wiretest.CopyDone()), at("Z", q("select count(*) from t"))),
-		play("json and virtual columns", at("Z", q("create table g (a int, b int generated always as (a * 2) virtual); insert into g values (2); select json_object('b': b) from g"))),
-		play("pipelined with close", at("ZZ", run(ins), shut('P', ""), shut('S', ""), sync_(), run("select 1"), sync_())),
+		newScript("a transaction for too long", at("$", q("begin"), q(ins), q("set transaction_timeout = '1s'"))),
+		newScript("a transaction for too long, while it runs", at("Z", q("set transaction_timeout = '500ms'")), at("$", q("select pg_sleep(60)"))),
+		newScript("old and new", at("Z", q("insert into t values (10, 'x') returning old.id, new.id")), at("Z", q("update t set v = 'y' where id = 10 returning old.v, new.v"))),
+		newScript("merge with returning", at("Z", q("merge into t using (values (10)) s (i) on t.id = s.i when not matched then insert values (s.i, 'm') returning merge_action(), t.*"))),
+		newScript("copy with errors ignored", at("G", q("copy t from stdin (on_error ignore, log_verbosity verbose)")), at("Z", wiretest.CopyData("bad\tx\n80\ty\n"), wiretest.CopyDone()), at("Z", q("select count(*) from t"))),
+		newScript("json and virtual columns", at("Z", q("create table g (a int, b int generated always as (a * 2) virtual); insert into g values (2); select json_object('b': b) from g"))),
+		newScript("pipelined with close", at("ZZ", run(ins), shut('P', ""), shut('S', ""), sync_(), run("select 1"), sync_())),
 	)
 }
 

@@ -18,8 +18,8 @@ const writesAtBind = `create table zt (id int primary key, ref int references zt
 func TestProtocolWritesOfABind(t *testing.T) {
 	bound := cat(parse("x", "select $1::zd"), bind("p", "x", "99"), wiretest.Close('P', "p"))
 	compareScripts(t,
-		play("then DISCARD PLANS", at("Z", q(writesAtBind)), at("Z", bound, parse("d", "discard plans"), bind("", "d"), exec("", 0), sync_()), at("Z", q("select count(*) from zt"))),
-		play("then a Query DISCARD PLANS, before 18", at("Z", q(writesAtBind)), at("Z", bound, parse("d", "discard plans"), sync_()), at("Z", q("select count(*) from zt"))),
+		newScript("then DISCARD PLANS", at("Z", q(writesAtBind)), at("Z", bound, parse("d", "discard plans"), bind("", "d"), exec("", 0), sync_()), at("Z", q("select count(*) from zt"))),
+		newScript("then a Query DISCARD PLANS, before 18", at("Z", q(writesAtBind)), at("Z", bound, parse("d", "discard plans"), sync_()), at("Z", q("select count(*) from zt"))),
 	)
 }
 

@@ -80,7 +80,7 @@ func TestProtocolPageNamesTestsThatExist(t *testing.T) {
 }
 
 // TestSecurityPageNamesTestsThatExist holds the attacks of docs/security.md to
-// the tests that play them.
+// the tests that run them.
 func TestSecurityPageNamesTestsThatExist(t *testing.T) {
 	t.Parallel()
 	const doc = "../../docs/security.md"

@@ -17,16 +17,16 @@ import (
 func TestRestatedStatementsAnswerAsPostgresDoes(t *testing.T) {
 	t.Parallel()
 	compareScripts(t,
-		play("a notice of the Parse", at("Z", parse("s", "listen "+strings.Repeat("n", 70)), sync_()),
+		newScript("a notice of the Parse", at("Z", parse("s", "listen "+strings.Repeat("n", 70)), sync_()),
 			at("Z", bind("", "s"), exec("", 0), sync_()), at("Z", wiretest.Describe('S', "s"), sync_())),
-		play("backslash_quote", at("Z", parse("s", `set application_name = e'a\'b'`), sync_()),
+		newScript("backslash_quote", at("Z", parse("s", `set application_name = e'a\'b'`), sync_()),
 			at("Z", q("set backslash_quote = off")), at("Z", bind("", "s"), exec("", 0), sync_())),
-		play("client_encoding", at("Z", parse("s", "set search_path = \"caf\u00e9\", public"), sync_()),
+		newScript("client_encoding", at("Z", parse("s", "set search_path = \"caf\u00e9\", public"), sync_()),
 			at("Z", q("set client_encoding = latin1")), at("Z", bind("", "s"), exec("", 0), sync_()),
 			at("Z", q("set client_encoding = utf8")), at("Z", q("show search_path"))),
-		play("a Bind that fails", at("Z", parse("s", "show work_mem"), sync_()), at("Z", twoFormats("s"), sync_()),
+		newScript("a Bind that fails", at("Z", parse("s", "show work_mem"), sync_()), at("Z", twoFormats("s"), sync_()),
 			at("Z", bind("", "s"), exec("", 0), sync_())),
-		play("a Bind with values", at("Z", parse("s", "begin"), sync_()), at("Z", q("select 1")),
+		newScript("a Bind with values", at("Z", parse("s", "begin"), sync_()), at("Z", q("select 1")),
 			at("Z", bind("", "s", "x"), exec("", 0), sync_())),
 	)
 }

@@ -24,26 +24,26 @@ type step struct {
 	// wait names the types of messages to read up to, in order: "ZZ" is two
 	// ReadyForQuery. "$" is the end of the connection.
 	wait string
-	do   func(*scene) // after that
+	do   func(*session) // after that
 }
 
 // at is a step that sends and waits.
 func at(wait string, parts ...[]byte) step { return step{send: cat(parts...), wait: wait} }
 
 // then is a step that does something else than send.
-func then(do func(*scene)) step { return step{do: do} }
+func then(do func(*session)) step { return step{do: do} }
 
-// script is a client's part, played against Postgres and through Fencepost.
+// script is a client's part, run against Postgres and through Fencepost.
 type script struct {
 	name  string
 	steps []step
 	rec   *transcriber // nil: nothing is recorded
 }
 
-func play(name string, steps ...step) script { return script{name: name, steps: steps} }
+func newScript(name string, steps ...step) script { return script{name: name, steps: steps} }
 
-// scene is where a script is played: one session, and what stands around it.
-type scene struct {
+// session is a session in which a script runs, with an administrator's connection.
+type session struct {
 	t       *testing.T
 	c       *wiretest.Conn
 	address string // where the client has connected to
@@ -53,12 +53,12 @@ type scene struct {
 	got     []wiretest.Message
 }
 
-// act plays the script on a new connection and returns the scene with all that
+// run runs the script on a new connection and returns the session with all that
 // came back.
-func (s script) act(t *testing.T, address string, admin *pgx.Conn, params ...string) *scene {
+func (s script) run(t *testing.T, address string, admin *pgx.Conn, params ...string) *session {
 	t.Helper()
 	c, before := wiretest.Connect(t, address, params...)
-	st := &scene{t: t, c: c, address: address, admin: admin, rec: s.rec}
+	st := &session{t: t, c: c, address: address, admin: admin, rec: s.rec}
 	for _, m := range before {
 		if m.Type == 'K' {
 			st.key = m.Body
@@ -76,8 +76,8 @@ func (s script) act(t *testing.T, address string, admin *pgx.Conn, params ...str
 	return st
 }
 
-// perform plays one step. It returns false when the connection ends unawaited.
-func (st *scene) perform(name string, p step) bool {
+// perform runs one step. It returns false when the connection ends unawaited.
+func (st *session) perform(name string, p step) bool {
 	st.t.Helper()
 	if len(p.send) > 0 {
 		st.rec.client(p.send)
@@ -98,7 +98,7 @@ func (st *scene) perform(name string, p step) bool {
 }
 
 // until reads up to a message of that type; false at the end of the connection.
-func (st *scene) until(name string, typ byte) bool {
+func (st *session) until(name string, typ byte) bool {
 	st.t.Helper()
 	for {
 		m, err := st.c.Next()
@@ -116,10 +116,10 @@ func (st *scene) until(name string, typ byte) bool {
 }
 
 // pid is the session's backend.
-func (st *scene) pid() int { return int(binary.BigEndian.Uint32(st.key)) }
+func (st *session) pid() int { return int(binary.BigEndian.Uint32(st.key)) }
 
 // sql runs statements on the connection beside the session.
-func (st *scene) sql(text string) {
+func (st *session) sql(text string) {
 	st.t.Helper()
 	if _, err := st.admin.Exec(st.t.Context(), text); err != nil {
 		st.t.Fatalf("%s: %v", text, err)
@@ -139,7 +139,7 @@ func shownLines(all []wiretest.Message) []string {
 	return out
 }
 
-// compareScripts plays every script against Postgres and through the proxy as
+// compareScripts runs every script against Postgres and through the proxy as
 // leader, on the default version and on 18, and compares message by message,
 // and the tables afterwards.
 func compareScripts(t *testing.T, scripts ...script) {
@@ -179,10 +179,10 @@ func compareScript(t *testing.T, b *fixture.Proxy, rec *transcriber, worker stri
 	params := func(c *pgx.Conn) []string {
 		return []string{"user", pgtest.App, "database", c.Config().Database, "client_encoding", "UTF8"}
 	}
-	want := shownLines(s.act(t, b.PG.Addr(), direct, params(direct)...).got)
+	want := shownLines(s.run(t, b.PG.Addr(), direct, params(direct)...).got)
 	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker="+worker)
 	s.rec = rec.next()
-	all := s.act(t, b.Addr, proxied, own...).got
+	all := s.run(t, b.Addr, proxied, own...).got
 	rec.keep(t, s.name, all)
 	got := shownLines(all)
 	for i := range max(len(want), len(got)) {

@@ -118,7 +118,7 @@ func sequences() []fixture.Sequence {
 	}
 }
 
-// TestLeaderSeesWhatPostgresSays plays each sequence against Postgres itself
+// TestLeaderSeesWhatPostgresSays runs each sequence against Postgres itself
 // and through the proxy as leader, and compares message by message, and the
 // tables afterwards.
 func TestLeaderSeesWhatPostgresSays(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 // TestProtocolServerGoes: the server stops or crashes. Each client reads what it
 // would have read of the server, and then the end of its connection. A server that
 // stops at once kills who has not said its last word in five seconds, which on a
-// loaded machine may be either: then it is played again, a few times.
+// loaded machine may be either: then it is run again, a few times.
 func TestProtocolServerGoes(t *testing.T) {
 	t.Parallel()
 	for name, mode := range map[string]pgtest.Mode{"fast": pgtest.Fast, "immediate": pgtest.Immediate} {

@@ -37,7 +37,7 @@ func transcripts() []shown {
 		{title: "Texts that show query texts", rows: "S25", about: "The Query is sent as Parse, Bind, Describe, Execute and Sync after the check, so that the server sees only the client's text.",
 			steps: []step{at("Z", q("select current_query()"))}},
 		{title: "A notification while idle, and a warning", rows: "W12 W13 W39", about: "What the server sends of its own accord passes in its place. Fencepost corrects the position in a warning as in an error.", before: "alter role app set standard_conforming_strings = off",
-			steps: []step{at("Z", q("listen ch")), then(func(s *scene) { s.sql("notify ch, 'while idle'") }), at("A"), at("Z", q(`select 'it\'s'`))}},
+			steps: []step{at("Z", q("listen ch")), then(func(s *session) { s.sql("notify ch, 'while idle'") }), at("A"), at("Z", q(`select 'it\'s'`))}},
 		{title: "A Query in an open batch, on PostgreSQL 18", rows: "S1", about: "After the Execute of a check, PostgreSQL 18 would answer the Query and not commit it. No message of the client has run in the batch, so Fencepost may end it with its own Sync.", major: 18,
 			steps: []step{at("ZZ", parse("s", "insert into t values ($1)"), q("insert into t values (1)"), sync_())}},
 		{title: "A follower reads", rows: "F13 S4", about: "Fencepost makes the transaction of a non-leader read-only.", as: "follower",

@@ -44,7 +44,7 @@ func TestProtocolTranscripts(t *testing.T) {
 	t.Run("play", func(t *testing.T) {
 		t.Run("leader", func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, shown{})
+			h := newDocCluster(t, shown{})
 			for i, s := range all {
 				if s.plain() {
 					made[i] = s.page(t, h)
@@ -55,7 +55,7 @@ func TestProtocolTranscripts(t *testing.T) {
 			if !s.plain() {
 				t.Run(strings.ReplaceAll(s.title, " ", "_"), func(t *testing.T) {
 					t.Parallel()
-					made[i] = s.page(t, newHouse(t, s))
+					made[i] = s.page(t, newDocCluster(t, s))
 				})
 			}
 		}
@@ -96,9 +96,9 @@ func TestProtocolTranscripts(t *testing.T) {
 // plain reports whether s needs no more than a leader at the default server.
 func (s shown) plain() bool { return s.major == 0 && s.as == "" && s.before == "" }
 
-// house is where transcripts are played: a proxy before a tapped server, and two
+// docCluster is where transcripts are run: a proxy before a tapped server, and two
 // databases, one of which no proxy sees.
-type house struct {
+type docCluster struct {
 	pg                  *pgtest.Server
 	wire                *tap
 	b                   *fixture.Proxy
@@ -106,8 +106,8 @@ type house struct {
 	proxiedDB, directDB string
 }
 
-func newHouse(t *testing.T, s shown) *house {
-	h := &house{pg: pgtest.Shared(t)}
+func newDocCluster(t *testing.T, s shown) *docCluster {
+	h := &docCluster{pg: pgtest.Shared(t)}
 	if s.major != 0 {
 		h.pg = pgtest.SharedMajor(t, s.major)
 	}
@@ -119,7 +119,7 @@ func newHouse(t *testing.T, s shown) *house {
 }
 
 // clean makes both databases what a transcript begins with.
-func (h *house) clean(t *testing.T, before string) {
+func (h *docCluster) clean(t *testing.T, before string) {
 	for db, admin := range map[string]*pgx.Conn{h.proxiedDB: h.proxied, h.directDB: h.direct} {
 		for _, sql := range []string{docTable, strings.ReplaceAll(before, "role app", "role app in database "+db)} {
 			if _, err := admin.Exec(t.Context(), sql); err != nil {
@@ -129,8 +129,8 @@ func (h *house) clean(t *testing.T, before string) {
 	}
 }
 
-// page plays s and returns what the page says of it.
-func (s shown) page(t *testing.T, h *house) string {
+// page runs s and returns what the page says of it.
+func (s shown) page(t *testing.T, h *docCluster) string {
 	h.clean(t, s.before)
 	if s.as == "startup" {
 		return s.text(s.startup(t, h))
@@ -138,7 +138,7 @@ func (s shown) page(t *testing.T, h *house) string {
 	c, server := s.enter(t, h)
 	defer c.Close()
 	server.take()
-	st := &scene{t: t, c: c, admin: h.proxied}
+	st := &session{t: t, c: c, admin: h.proxied}
 	var seen []wiretest.Message
 	var out []string
 	for _, p := range s.steps {
@@ -167,11 +167,11 @@ func (s shown) text(out []string) string {
 	return fmt.Sprintf("### %s\n\n%s (%s)\n\n```text\n%s\n```\n\n", s.title, s.about, strings.Join(strings.Fields(s.rows), ", "), strings.Join(out, "\n"))
 }
 
-// compare plays s against Postgres itself: the client must have seen the same.
-func (s shown) compare(t *testing.T, h *house, seen []wiretest.Message) {
+// compare runs s against Postgres itself: the client must have seen the same.
+func (s shown) compare(t *testing.T, h *docCluster, seen []wiretest.Message) {
 	c, _ := wiretest.Connect(t, h.pg.Addr(), "user", pgtest.App, "database", h.directDB)
 	defer c.Close()
-	st := &scene{t: t, c: c, admin: h.direct}
+	st := &session{t: t, c: c, admin: h.direct}
 	for _, p := range s.steps {
 		st.perform(s.title, p)
 	}
@@ -182,14 +182,14 @@ func (s shown) compare(t *testing.T, h *house, seen []wiretest.Message) {
 
 // enter connects in the standing that the transcript is about, and returns what
 // the tap sees of the connection.
-func (s shown) enter(t *testing.T, h *house) (*wiretest.Conn, *tapped) {
+func (s shown) enter(t *testing.T, h *docCluster) (*wiretest.Conn, *tapped) {
 	connect := func(worker string) (*wiretest.Conn, *tapped) {
 		c, _ := wiretest.Connect(t, h.b.Addr, "user", pgtest.App, "database", h.proxiedDB, "fencepost.resource", "billing", "fencepost.worker", worker)
 		return c, h.wire.last()
 	}
 	grant := func(worker string) { h.b.Candidacy(h.proxiedDB, "billing", worker).Grant() }
 	first, server := connect("a")
-	if seat := h.b.Candidacy(h.proxiedDB, "billing", "a"); !seat.Status().CanWrite() {
+	if candidacy := h.b.Candidacy(h.proxiedDB, "billing", "a"); !candidacy.Status().CanWrite() {
 		grant("a")
 	}
 	switch s.as {
@@ -209,7 +209,7 @@ func (s shown) enter(t *testing.T, h *house) (*wiretest.Conn, *tapped) {
 }
 
 // startup is the transcript of a session's beginning.
-func (s shown) startup(t *testing.T, h *house) (out []string) {
+func (s shown) startup(t *testing.T, h *docCluster) (out []string) {
 	db := h.proxiedDB
 	params := []string{"user", pgtest.App, "database", db, "fencepost.resource", "billing", "fencepost.worker", "host-7:4242"}
 	_, before := wiretest.Connect(t, h.b.Addr, params...)

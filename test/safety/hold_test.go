@@ -125,7 +125,7 @@ func TestSafetyGrantWhileAWriteIsUnderWay(t *testing.T) {
 	}
 }
 
-// holdsGrant plays the case: the write waits at the gate, the grant returns, the gate
+// holdsGrant runs the case: the write waits at the gate, the grant returns, the gate
 // opens, and nothing of the write may be there.
 func holdsGrant(s *fixture.Cluster, worker string, c holdCase) {
 	s.T.Helper()

@@ -25,7 +25,7 @@ func TestSafetyOneNameInManySpellings(t *testing.T) {
 			"WIN1252":  {euro, [][]byte{q("deallocate " + euro + "\x80"), q("select 1; prepare " + euro + "\x80 as " + stale)}},
 		} {
 			t.Run(name, func(t *testing.T) {
-				s := provenStage(t, pg)
+				s := provenCluster(t, pg)
 				worker := s.Leader("w", "client_encoding", "WIN1252")
 				fixture.MustPass(t, worker, q("select * from c"))
 				awaitProofs(s, worker, "w")

@@ -30,9 +30,9 @@ alter table kept enable row level security;
 create policy p on kept using (evil_check('x'));
 grant all on kept to app`
 
-// provenStage is a stage whose resource lets proven reads of its leader go
+// provenCluster is a cluster whose resource lets proven reads of its leader go
 // unchecked.
-func provenStage(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
+func provenCluster(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	t.Helper()
 	b := fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
@@ -148,7 +148,7 @@ func column(all []wiretest.Message) string {
 // everything else is checked as ever.
 func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
-		s := provenStage(t, pg)
+		s := provenCluster(t, pg)
 		c := s.Leader("leader")
 		held := sequenceLocks(s)
 		for _, x := range []struct {
@@ -191,7 +191,7 @@ func TestProvenReadsOfLeadersGoUnchecked(t *testing.T) {
 // proven read in one batch.
 func TestSafetyProvenReadsFenceNothingElse(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
-		s := provenStage(t, pg)
+		s := provenCluster(t, pg)
 		for i, parts := range [][][]byte{
 			{wiretest.Query("insert into t (v) values ('stale')")},
 			{wiretest.Run("select * from c"), wiretest.Run("insert into t (v) values ('stale')"), wiretest.Sync()},

@@ -129,13 +129,13 @@ func TestEndedByAGrantOnItsWay(t *testing.T) {
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	c := s.Leader("w")
 	pid := fixture.FirstValue(t, fixture.MustPass(t, c, q("select pg_backend_pid()")))
-	seat := s.Candidacy(s.DB, "r", "w")
-	lapsed := *seat.Status()
+	candidacy := s.Candidacy(s.DB, "r", "w")
+	lapsed := *candidacy.Status()
 	lapsed.Role, lapsed.Lapsed = fencing.Follower, true
-	seat.SetStatus(&lapsed)
+	candidacy.SetStatus(&lapsed)
 	s.Connect("successor")
 	successor, looks := s.Candidacy(s.DB, "r", "successor"), 0
-	seat.OnAdvanced(func() {
+	candidacy.OnAdvanced(func() {
 		if looks++; looks == 2 {
 			if _, err := successor.TryGrant(); err != nil {
 				t.Error(err)

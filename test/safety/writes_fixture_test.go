@@ -15,10 +15,10 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// writesHouse is a server of its own, since the write paths change what
+// writesCluster is a server of its own, since the write paths change what
 // databases share, with a proxy in front of it. Workers are app, or the
 // superuser, whom the control role may end because it is one too.
-type writesHouse struct {
+type writesCluster struct {
 	*fixture.Proxy
 	t      *testing.T
 	major  int
@@ -40,7 +40,7 @@ type side struct {
 	resets    int
 }
 
-// writesOnce is what a database of the house is given once.
+// writesOnce is what a database of the cluster is given once.
 const writesOnce = `
 create schema ext; grant usage on schema ext to public;
 create extension dblink schema ext; create extension postgres_fdw schema ext;
@@ -132,14 +132,14 @@ var writesGlobals = []string{
 	"select pg_drop_replication_slot(slot_name) from pg_replication_slots", "drop role if exists wp_role", "drop role if exists wp_made", "create role wp_role", "grant wp_role to app with admin option", "alter role app reset all",
 }
 
-func newWritesHouse(t *testing.T, major int) *writesHouse {
+func newWritesCluster(t *testing.T, major int) *writesCluster {
 	t.Helper()
 	opts := []pgtest.Option{pgtest.WithConfig(map[string]string{"autovacuum": "off", "max_wal_senders": "5", "checkpoint_timeout": "1h", "log_min_error_statement": "panic"})}
 	if major > 0 {
 		opts = append(opts, pgtest.WithBinaries(pgtest.Binaries(t, major)))
 	}
 	pg := pgtest.Start(t, opts...)
-	h := &writesHouse{t: t, Proxy: fixture.NewProxy(t, pg, func(c *proxy.Config) {
+	h := &writesCluster{t: t, Proxy: fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		c.Policy = nil // every user may connect, and read
 	})}
 	h.Elector.ControlAs(pgtest.Superuser)
@@ -156,7 +156,7 @@ func newWritesHouse(t *testing.T, major int) *writesHouse {
 	return h
 }
 
-func (h *writesHouse) newSide() *side {
+func (h *writesCluster) newSide() *side {
 	x := &side{db: h.PG.Database(h.t)}
 	cfg, err := pgx.ParseConfig(h.PG.DSN(pgtest.Superuser, x.db))
 	if err != nil {
@@ -189,7 +189,7 @@ func adminNumber(t *testing.T, admin *pgx.Conn, sql string) (n int) {
 
 // reset brings one side, and what the two share, back to the start. Rows alone
 // are put back alone, which takes a tenth of the time.
-func (h *writesHouse) reset(t *testing.T, x *side) {
+func (h *writesCluster) reset(t *testing.T, x *side) {
 	t.Helper()
 	h.settle(t, x)
 	h.resetFiles(t)
@@ -235,7 +235,7 @@ func (h *writesHouse) reset(t *testing.T, x *side) {
 
 // copied makes CREATE DATABASE copy files, as 14 does without being told, which
 // takes a tenth of the time.
-func (h *writesHouse) copied() string {
+func (h *writesCluster) copied() string {
 	if h.major < 15 {
 		return ""
 	}
@@ -243,7 +243,7 @@ func (h *writesHouse) copied() string {
 }
 
 // resetFiles empties the directory in which the server writes.
-func (h *writesHouse) resetFiles(t *testing.T) {
+func (h *writesCluster) resetFiles(t *testing.T) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(h.dir, "out*"))
 	if err != nil {
@@ -257,7 +257,7 @@ func (h *writesHouse) resetFiles(t *testing.T) {
 }
 
 // makeFiles makes what the server reads, and a place for a tablespace.
-func (h *writesHouse) makeFiles() {
+func (h *writesCluster) makeFiles() {
 	h.t.Helper()
 	h.dir = filepath.Join(h.PG.SocketDir(), "written")
 	space := filepath.Join(h.dir, "space")
@@ -273,7 +273,7 @@ func (h *writesHouse) makeFiles() {
 }
 
 // settle waits until no session of the workers' is left in the database.
-func (h *writesHouse) settle(t *testing.T, x *side) {
+func (h *writesCluster) settle(t *testing.T, x *side) {
 	t.Helper()
 	fixture.Eventually(t, "the workers' backends have ended", func() bool {
 		return adminNumber(t, x.admin, "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() and application_name = 'worker'") == 0
@@ -281,6 +281,6 @@ func (h *writesHouse) settle(t *testing.T, x *side) {
 }
 
 // fill puts names of a side into a text.
-func (h *writesHouse) fill(sql string, x *side) string {
+func (h *writesCluster) fill(sql string, x *side) string {
 	return strings.NewReplacer("{db}", x.db, "{port}", strconv.Itoa(h.PG.Port()), "{dir}", h.dir).Replace(sql)
 }

@@ -8,33 +8,33 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// eachHouse runs the test on the default server and on PostgreSQL 18.
-func eachHouse(t *testing.T, test func(h *writesHouse)) {
+// eachWritesCluster runs the test on the default server and on PostgreSQL 18.
+func eachWritesCluster(t *testing.T, test func(h *writesCluster)) {
 	t.Parallel()
 	for name, major := range map[string]int{"default": 0, "18": 18} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(newWritesHouse(t, major))
+			test(newWritesCluster(t, major))
 		})
 	}
 }
 
-// paths are the paths that the house's server knows.
-func (h *writesHouse) paths() []writePath {
+// paths are the paths that the cluster's server knows.
+func (h *writesCluster) paths() []writePath {
 	return slices.DeleteFunc(writePaths(), func(p writePath) bool { return p.since > h.major })
 }
 
-func (h *writesHouse) params(p writePath, x *side, more ...string) []string {
+func (h *writesCluster) params(p writePath, x *side, more ...string) []string {
 	return append([]string{"user", p.user(), "database", x.db, "client_encoding", "UTF8", "application_name", "worker"}, more...)
 }
 
-// TestWritePathsOfTheLeader plays each path in each form against Postgres and
+// TestWritePathsOfTheLeader runs each path in each form against Postgres and
 // through the proxy as leader: the same is said, and the same is done; and
 // something is done, lest the path be none. Postgres itself is asked for each, so
-// that not every form of every path is played unless FENCEPOST_TEST_ALL_FORMS is
+// that not every form of every path is run unless FENCEPOST_TEST_ALL_FORMS is
 // set.
 func TestWritePathsOfTheLeader(t *testing.T) {
-	eachHouse(t, func(h *writesHouse) {
+	eachWritesCluster(t, func(h *writesCluster) {
 		holder, _ := wiretest.Connect(h.t, h.Addr, "user", "app", "database", h.fenced.db, "fencepost.resource", "r", "fencepost.worker", "w")
 		h.Candidacy(h.fenced.db, "r", "w").Grant()
 		defer holder.Close()
@@ -58,14 +58,14 @@ type outcome struct {
 	changed bool
 }
 
-// playsAlone plays the i-th form that is played of p on one side.
-func (h *writesHouse) playsAlone(t *testing.T, p writePath, i int, x *side, address string, more ...string) (o outcome) {
+// runAlone runs the i-th form that is run of p on one side.
+func (h *writesCluster) runAlone(t *testing.T, p writePath, i int, x *side, address string, more ...string) (o outcome) {
 	t.Helper()
 	h.reset(t, x)
 	fill := func(s string) string { return h.fill(s, x) }
 	f := h.some(p, x, leaderForms)[i]
 	c, _ := wiretest.Connect(t, address, h.params(p, x, more...)...)
-	before, _ := playPieces(t, c, queries(p.before, fill)...)
+	before, _ := sendPieces(t, c, queries(p.before, fill)...)
 	if state := wiretest.ErrorOf(before); state != "" {
 		t.Fatalf("%s: what comes before fails: %v", f.name, before)
 	}
@@ -73,7 +73,7 @@ func (h *writesHouse) playsAlone(t *testing.T, p writePath, i int, x *side, addr
 	if len(p.before) > 0 {
 		around, within = h.heard(t, x), x.digest(t)
 	}
-	all, ended := playPieces(t, c, append(append(f.first, f.pieces...), q("select count(*) from pg_class where relname = 'c'"))...)
+	all, ended := sendPieces(t, c, append(append(f.first, f.pieces...), q("select count(*) from pg_class where relname = 'c'"))...)
 	o.said = transcriptOf(all, ended, x.db)
 	if !ended {
 		leaveNow(c)
@@ -85,11 +85,11 @@ func (h *writesHouse) playsAlone(t *testing.T, p writePath, i int, x *side, addr
 	return o
 }
 
-func (h *writesHouse) comparesAsLeader(t *testing.T, p writePath, i int) {
+func (h *writesCluster) comparesAsLeader(t *testing.T, p writePath, i int) {
 	t.Helper()
 	f := h.some(p, h.direct, leaderForms)[i]
-	want := h.playsAlone(t, p, i, h.direct, h.PG.Addr())
-	got := h.playsAlone(t, p, i, h.fenced, h.Addr, "options", "-c fencepost.resource=r -c fencepost.worker=w")
+	want := h.runAlone(t, p, i, h.direct, h.PG.Addr())
+	got := h.runAlone(t, p, i, h.fenced, h.Addr, "options", "-c fencepost.resource=r -c fencepost.worker=w")
 	if !slices.Equal(want.said, got.said) {
 		t.Errorf("%s: Postgres says\n  %s\nFencepost says\n  %s", f.name, strings.Join(want.said, "\n  "), strings.Join(got.said, "\n  "))
 	}

@@ -25,7 +25,7 @@ type how struct {
 	since  int      // the first version that knows it
 	fails  bool     // Postgres refuses it, with an error of its own
 	temp   bool     // what comes before makes a temporary table, which goes with its session
-	define bool     // one of the many that define objects: not all forms are played
+	define bool     // one of the many that define objects: not all forms are run
 	// reads: those who do not lead may do it too, since it changes nothing; on 14
 	// and 15 it is refused where it is not proven.
 	reads bool

@@ -15,9 +15,9 @@ import (
 // that who does not lead may run what only that mode sees through.
 const readsHold = 16
 
-// eachPath runs the test for each path of the house as a subtest. Without the
+// eachPath runs the test for each path of the cluster as a subtest. Without the
 // fence one failure says it all, and what it wrote spoils the rest.
-func (h *writesHouse) eachPath(test func(t *testing.T, p writePath)) {
+func (h *writesCluster) eachPath(test func(t *testing.T, p writePath)) {
 	h.reset(h.t, h.fenced)
 	for _, p := range h.paths() {
 		if !h.t.Run(name(p.name), func(t *testing.T) { test(t, p) }) && !fencing.Checking {
@@ -29,7 +29,7 @@ func (h *writesHouse) eachPath(test func(t *testing.T, p writePath)) {
 // unchanged has prepare make ready what it then runs, and fails the test if that
 // changed anything. The mark says so at little cost, and may say so though nothing
 // was: then it is all done again, between two looks at everything.
-func (h *writesHouse) unchanged(t *testing.T, p writePath, prepare func() (run func())) {
+func (h *writesCluster) unchanged(t *testing.T, p writePath, prepare func() (run func())) {
 	t.Helper()
 	changed := ""
 	if len(p.before) == 0 {
@@ -55,14 +55,14 @@ func (h *writesHouse) unchanged(t *testing.T, p writePath, prepare func() (run f
 	}
 }
 
-func (h *writesHouse) walAt(t *testing.T) string {
+func (h *writesCluster) walAt(t *testing.T) string {
 	t.Helper()
 	return h.fenced.lines(t, "select pg_current_wal_insert_lsn()::text")[0]
 }
 
 // spoken is what the WAL says since an LSN that is no change of a row, but was
 // asked for: messages, restore points, switches.
-func (h *writesHouse) spoken(t *testing.T, since string) string {
+func (h *writesCluster) spoken(t *testing.T, since string) string {
 	t.Helper()
 	if h.major < 15 || since == h.walAt(t) {
 		return ""
@@ -75,9 +75,9 @@ func (h *writesHouse) spoken(t *testing.T, since string) string {
 
 // TestSafetyWritePathsOfTheSuperseded: a worker that led, and has been
 // superseded since without its proxy knowing, changes nothing in any way, and
-// its connection is over. FENCEPOST_TEST_ALL_FORMS plays all forms.
+// its connection is over. FENCEPOST_TEST_ALL_FORMS runs all forms.
 func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
-	eachHouse(t, func(h *writesHouse) {
+	eachWritesCluster(t, func(h *writesCluster) {
 		s := &fixture.Cluster{Proxy: h.Proxy, T: h.t, DB: h.fenced.db, Admin: h.fenced.admin}
 		h.eachPath(func(t *testing.T, p writePath) {
 			s := s.With(t)
@@ -94,7 +94,7 @@ func TestSafetyWritePathsOfTheSuperseded(t *testing.T) {
 }
 
 // led opens a connection per form, each of a worker that led and does no more.
-func (h *writesHouse) led(t *testing.T, s *fixture.Cluster, p writePath, forms []form) (conns []*wiretest.Conn) {
+func (h *writesCluster) led(t *testing.T, s *fixture.Cluster, p writePath, forms []form) (conns []*wiretest.Conn) {
 	t.Helper()
 	fill := func(sql string) string { return h.fill(sql, h.fenced) }
 	for i, f := range forms {
@@ -104,7 +104,7 @@ func (h *writesHouse) led(t *testing.T, s *fixture.Cluster, p writePath, forms [
 		s.Grant(worker)
 		c, _ := wiretest.Connect(t, h.Addr, params...)
 		leaveNow(first)
-		before, ended := playPieces(t, c, append(queries(p.before, fill), f.first...)...)
+		before, ended := sendPieces(t, c, append(queries(p.before, fill), f.first...)...)
 		if state := wiretest.ErrorOf(before); state != "" || ended {
 			t.Fatalf("%s: what comes before fails: %v", f.name, before)
 		}
@@ -114,11 +114,11 @@ func (h *writesHouse) led(t *testing.T, s *fixture.Cluster, p writePath, forms [
 	return conns
 }
 
-// superseded plays each form on its connection, whose worker was superseded.
-func (h *writesHouse) superseded(t *testing.T, forms []form, conns []*wiretest.Conn) {
+// superseded runs each form on its connection, whose worker was superseded.
+func (h *writesCluster) superseded(t *testing.T, forms []form, conns []*wiretest.Conn) {
 	t.Helper()
 	for i, f := range forms {
-		all, ended := playPieces(t, conns[i], f.pieces...)
+		all, ended := sendPieces(t, conns[i], f.pieces...)
 		last := wiretest.Message{}
 		if len(all) > 0 {
 			last = all[len(all)-1]
@@ -134,7 +134,7 @@ func (h *writesHouse) superseded(t *testing.T, forms []form, conns []*wiretest.C
 // connection without a resource that may only read, change nothing in any way.
 // Each is refused where Postgres would have failed, and lives on.
 func TestSafetyWritePathsOfThoseWhoDoNotLead(t *testing.T) {
-	eachHouse(t, func(h *writesHouse) {
+	eachWritesCluster(t, func(h *writesCluster) {
 		s := &fixture.Cluster{Proxy: h.Proxy, T: h.t, DB: h.fenced.db, Admin: h.fenced.admin}
 		s.Connect("leader")
 		s.Grant("leader")
@@ -149,19 +149,19 @@ func TestSafetyWritePathsOfThoseWhoDoNotLead(t *testing.T) {
 	})
 }
 
-// refusesAll plays each form of p on one connection of who does not lead.
-func (h *writesHouse) refusesAll(t *testing.T, p writePath, who string, more ...string) {
+// refusesAll runs each form of p on one connection of who does not lead.
+func (h *writesCluster) refusesAll(t *testing.T, p writePath, who string, more ...string) {
 	t.Helper()
 	c, _ := wiretest.Connect(t, h.Addr, h.params(p, h.fenced, more...)...)
-	playPieces(t, c, queries(p.before, func(sql string) string { return h.fill(sql, h.fenced) })...)
+	sendPieces(t, c, queries(p.before, func(sql string) string { return h.fill(sql, h.fenced) })...)
 	for _, f := range h.some(p, h.fenced, refusedForms) {
-		all, ended := playPieces(t, c, append(f.first, f.pieces...)...)
+		all, ended := sendPieces(t, c, append(f.first, f.pieces...)...)
 		got := wiretest.ErrorOf(all)
 		passes := p.reads && (h.major >= readsHold || len(more) == 0) && got == ""
 		if !passes && got != "ZF002" || ended || strings.Contains(fmt.Sprint(all), "FATAL") {
 			t.Errorf("%s, %s: want ZF002, got\n  %s", who, f.name, strings.Join(transcriptOf(all, ended, h.fenced.db), "\n  "))
 		}
-		if rest, over := playPieces(t, c, q("rollback"), q("select 1")); over || wiretest.ErrorOf(rest) != "" {
+		if rest, over := sendPieces(t, c, q("rollback"), q("select 1")); over || wiretest.ErrorOf(rest) != "" {
 			t.Errorf("%s, %s: the connection is of no use any more: %v", who, f.name, rest)
 			break
 		}

@@ -14,13 +14,13 @@ import (
 
 // state is what there is to see in a database and around it, one thing per line,
 // without what differs from database to database.
-func (h *writesHouse) state(t *testing.T, x *side) []string {
+func (h *writesCluster) state(t *testing.T, x *side) []string {
 	t.Helper()
 	return slices.Concat(h.heard(t, x), h.within(t, x))
 }
 
 // heard is what there is around a database, and what was notified in it.
-func (h *writesHouse) heard(t *testing.T, x *side) []string {
+func (h *writesCluster) heard(t *testing.T, x *side) []string {
 	t.Helper()
 	lines := h.around(t, x)
 	for _, n := range x.heard {
@@ -30,7 +30,7 @@ func (h *writesHouse) heard(t *testing.T, x *side) []string {
 }
 
 // around is what all databases of the server share: it is cheap to ask for.
-func (h *writesHouse) around(t *testing.T, x *side) []string {
+func (h *writesCluster) around(t *testing.T, x *side) []string {
 	t.Helper()
 	lines := x.lines(t, aroundSQL) // and hears what was notified
 	_ = filepath.Walk(h.dir, func(path string, info os.FileInfo, err error) error {
@@ -43,7 +43,7 @@ func (h *writesHouse) around(t *testing.T, x *side) []string {
 }
 
 // within is what there is in the database itself.
-func (h *writesHouse) within(t *testing.T, x *side) []string {
+func (h *writesCluster) within(t *testing.T, x *side) []string {
 	t.Helper()
 	return slices.Concat(unnamed(x.lines(t, catalogueSQL), x), x.rows(t))
 }
@@ -79,7 +79,7 @@ func (x *side) rows(t *testing.T) []string {
 // an object or a lock on a row stands in the WAL, and has taken a transaction id
 // if it was not undone. What changes without is in it too. It may also change
 // with nothing: the server writes WAL of its own accord, and when a page is tidied.
-func (h *writesHouse) mark(t *testing.T, x *side) string {
+func (h *writesCluster) mark(t *testing.T, x *side) string {
 	t.Helper()
 	all := append(x.lines(t, markSQL), h.around(t, x)...)
 	return strings.Join(append(all, x.heard...), "\n")

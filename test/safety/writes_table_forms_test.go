@@ -57,8 +57,8 @@ type sending struct {
 
 func ask1(send []byte) sending { return sending{send: send, ready: 1} }
 
-// cellScript is how a cell is played. What stands in setup and early changes
-// nothing; the standing changes behind it. While late has been played and end
+// cellScript is how a cell is run. What stands in setup and early changes
+// nothing; the standing changes behind it. While late has been run and end
 // has not, a transaction may be open.
 type cellScript struct {
 	setup, early, late, end []sending

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// speaker is a connection that plays steps as a client that knows the protocol.
+// speaker is a connection that runs steps as a client that knows the protocol.
 type speaker struct {
 	*wiretest.Conn
 	epoch    int64 // under which it was opened
@@ -20,8 +20,8 @@ type speaker struct {
 	err      error // no answer came
 }
 
-// play sends each step when the one before was answered.
-func (s *speaker) play(steps []sending) {
+// send sends each step when the one before was answered.
+func (s *speaker) send(steps []sending) {
 	for _, x := range steps {
 		if s.ended || s.err != nil {
 			return

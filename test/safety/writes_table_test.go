@@ -15,10 +15,10 @@ import (
 )
 
 var (
-	cellsTime = flag.Duration("cells", 0, "play cells of the whole table of writes in random order for that long, in place of the fixed part")
+	cellsTime = flag.Duration("cells", 0, "run cells of the whole table of writes in random order for that long, in place of the fixed part")
 	cellsSeed = flag.Uint64("cells-seed", 0, "the seed of that order; 0: one of this run's own")
-	cellsLike = flag.String("cells-like", "", "of the whole table, play only cells whose names match that regular expression")
-	oneCell   = flag.String("cell", "", "play that cell of the table of writes alone")
+	cellsLike = flag.String("cells-like", "", "of the whole table, run only cells whose names match that regular expression")
+	oneCell   = flag.String("cell", "", "run that cell of the table of writes alone")
 )
 
 // cell is one place of the table of writes: who sends which write, how it is
@@ -74,13 +74,13 @@ func tablePaths() []writePath {
 	)
 }
 
-// TestSafetyTableOfWrites plays cells of the table of writes, on the default
+// TestSafetyTableOfWrites runs cells of the table of writes, on the default
 // server and on 18. Whoever may not write changes nothing, holds no lock of a
 // writer, and does not hinder a grant; a leader changes what the same messages
 // change without a proxy, and is told the same.
 //
-// By default it plays a fixed part in which each value of a dimension meets each
-// value of every other. -cells plays the whole table in random order.
+// By default it runs a fixed part in which each value of a dimension meets each
+// value of every other. -cells runs the whole table in random order.
 func TestSafetyTableOfWrites(t *testing.T) {
 	seed := *cellsSeed
 	if seed == 0 {
@@ -108,12 +108,12 @@ func TestSafetyTableOfWrites(t *testing.T) {
 			x.begun = time.Now()
 			switch {
 			case single != nil:
-				x.play(single)
+				x.run(single)
 			case *cellsTime > 0:
-				x.playWhole(seed)
+				x.runWhole(seed)
 			default:
 				cells := slices.DeleteFunc(fixedCells(), func(c cell) bool { return c.server != server || !c.possible(x.major) })
-				x.play(cells)
+				x.run(cells)
 				x.logSpent(len(cells))
 			}
 		})
@@ -133,10 +133,10 @@ func numberOf(server string) int {
 // ten times as long as others do, since Postgres is asked too.
 const leaderParts = 8
 
-// playWhole plays all cells in random order until the time is over, and begins
-// again, in another order, when all were played; of those of leaders it plays a
+// runWhole runs all cells in random order until the time is over, and begins
+// again, in another order, when all were run; of those of leaders it runs a
 // part in each round.
-func (x *table) playWhole(seed uint64) {
+func (x *table) runWhole(seed uint64) {
 	const chunk = 200
 	x.begun = time.Now()
 	for round := uint64(0); time.Since(x.begun) < *cellsTime; round++ {
@@ -147,7 +147,7 @@ func (x *table) playWhole(seed uint64) {
 		random := rand.New(rand.NewPCG(seed, round))
 		random.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		for part := range slices.Chunk(all, chunk) {
-			if x.play(part); time.Since(x.begun) >= *cellsTime || x.gaveUp() {
+			if x.run(part); time.Since(x.begun) >= *cellsTime || x.gaveUp() {
 				break
 			}
 		}
@@ -185,17 +185,17 @@ func (x *table) allCells(part int) (all []cell) {
 	return all
 }
 
-// play plays cells, those of one standing together, so that connections can be
+// run runs cells, those of one standing together, so that connections can be
 // used again.
-func (x *table) play(cells []cell) {
+func (x *table) run(cells []cell) {
 	slices.SortStableFunc(cells, func(a, b cell) int { return int(a.who) - int(b.who) })
 	for _, c := range cells {
 		if *cellsTime > 0 && time.Since(x.begun) > *cellsTime {
 			break
 		}
 		begun := time.Now()
-		x.playCell(c)
-		x.played[c.who]++
+		x.runCell(c)
+		x.ran[c.who]++
 		if x.spent[c.who] += time.Since(begun); x.gaveUp() {
 			break
 		}
@@ -204,12 +204,12 @@ func (x *table) play(cells []cell) {
 	x.Audit.Forget()
 }
 
-// logSpent says how many cells of those there are were played, and how long one
+// logSpent says how many cells of those there are were run, and how long one
 // took.
 func (x *table) logSpent(cells int) {
 	var all []string
 	sum, spent := 0, time.Since(x.begun)
-	for who, n := range x.played {
+	for who, n := range x.ran {
 		if sum += n; n > 0 {
 			all = append(all, fmt.Sprintf("%d of %s in %s each", n, standingOf(who), (x.spent[who]/time.Duration(n)).Round(100*time.Microsecond)))
 		}

@@ -43,9 +43,9 @@ func (w standingOf) saying() bool { return w == followerSaying || w == unawareSa
 // lasts reports that a connection can serve several cells.
 func (w standingOf) lasts() bool { return w <= lapsed }
 
-// table plays cells at one house.
+// table runs cells at one cluster.
 type table struct {
-	*writesHouse
+	*writesCluster
 	server string
 	fence  *store.Fence
 	holder *fixture.FakeCandidacy // who was granted the current epoch
@@ -55,7 +55,7 @@ type table struct {
 	live   int                 // connections of the workers to the fenced side
 	begun  time.Time           // when the cells were
 	spent  [leader + 1]time.Duration
-	played [leader + 1]int
+	ran    [leader + 1]int
 	twice  int    // cells of which the mark alone did not tell
 	seen   string // the mark, if nothing has come since that is allowed to change it
 	dirty  bool   // the fenced side may hold other than it did to start from
@@ -63,13 +63,13 @@ type table struct {
 
 func newTable(t *testing.T, server string) *table {
 	t.Helper()
-	h := newWritesHouse(t, numberOf(server))
+	h := newWritesCluster(t, numberOf(server))
 	st, err := store.Open(t.Context(), store.Config{Address: h.PG.Addr(), Database: h.fenced.db, User: pgtest.Superuser, Grace: 50 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.Elector.UseStore(h.fenced.db, st)
-	x := &table{writesHouse: h, server: server, last: map[string]*speaker{}}
+	x := &table{writesCluster: h, server: server, last: map[string]*speaker{}}
 	if x.fence, err = st.Fence(context.Background(), "r"); err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func (x *table) speaker(c cell) *speaker {
 func (x *table) done(c cell, s *speaker) {
 	if c.who.lasts() && len(c.path.before) == 0 && !s.ended && s.err == nil {
 		mark := len(s.all)
-		s.play([]sending{ask1(sync_()), ask1(q("rollback")), ask1(q("discard all"))})
+		s.send([]sending{ask1(sync_()), ask1(q("rollback")), ask1(q("discard all"))})
 		if !s.ended && s.err == nil && wiretest.ErrorOf(s.all[mark:]) == "" {
 			x.last[c.who.String()+c.path.user()] = s
 			return

@@ -15,11 +15,11 @@ func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
 		s := fixture.NewCluster(t, pg)
 		c := s.Leader("w")
 		fixture.MustPass(t, c, q("create temp table mine (a int); insert into mine values (7)"))
-		seat := s.Candidacy(s.DB, "r", "w")
-		led := *seat.Status()
+		candidacy := s.Candidacy(s.DB, "r", "w")
+		led := *candidacy.Status()
 		lapsed := led
 		lapsed.Role, lapsed.Lapsed = 0, true
-		seat.SetStatus(&lapsed) // it leads no more, and nobody was granted since
+		candidacy.SetStatus(&lapsed) // it leads no more, and nobody was granted since
 		for _, sql := range []string{
 			"create temp table other (a int)", "create temp table other as select 1 as a", "insert into mine values (8)", "truncate mine", "drop table mine", "select * into temp other from c",
 			"create temp view other as select 1 as a", "create index on mine (a)", "analyze mine", "with x as (insert into mine values (8) returning a) select * from x",
@@ -30,7 +30,7 @@ func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
 		if got := column(fixture.MustPass(t, c, q("select sum(a) from mine"))); got != "7" {
 			t.Errorf("the table holds %s, want what it held", got)
 		}
-		seat.SetStatus(&led)
+		candidacy.SetStatus(&led)
 		fixture.MustPass(t, c, q("insert into mine values (8)"))
 		fixture.MustPass(t, c, q("discard temp"))
 		fixture.MustFail(t, c, "42P01", q("select * from mine"))

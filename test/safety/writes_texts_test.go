@@ -112,7 +112,7 @@ func TestSafetyHiddenTextOfThoseWhoDoNotLead(t *testing.T) {
 					}
 					s := s.With(t)
 					c := setUpReading(s, t, r, "follower")
-					playPieces(t, c, cat(r.pipelined, r.batch, parts))
+					sendPieces(t, c, cat(r.pipelined, r.batch, parts))
 					leaveNow(c)
 					if n := admin(); n != "" {
 						t.Errorf("%s %s, %s: a follower was heard: %s", x.name, r.name, form, n)
@@ -245,7 +245,7 @@ func TestSafetyOddTextsOfFollowers(t *testing.T) {
 			s := s.With(t)
 			c := s.Connect("follower")
 			for _, piece := range slices.Concat(x.Pieces, [][]byte{q("select 1")}) {
-				if _, ended := playPieces(t, c, piece); ended {
+				if _, ended := sendPieces(t, c, piece); ended {
 					t.Errorf("%s: the connection ended", x.Name)
 					break
 				}

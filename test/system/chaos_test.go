@@ -14,7 +14,7 @@ import (
 
 // chaos is one run of loads under random faults.
 type chaos struct {
-	*house
+	*cluster
 	r       *history
 	rand    *rand.Rand
 	proxies []*proxy
@@ -89,9 +89,9 @@ func newChaosWith(t testing.TB, provider string, pinned bool, settings []string,
 	t.Logf("FENCEPOST_CHAOS_SEED=%d", seed)
 	s := pgtest.Start(t, tracked())
 	opts = append(opts, onServer(s), with("LEASE_WORKER_TIMEOUT=300ms", "STARTUP_WAIT=500ms"), with(settings...))
-	h := newHouse(t, provider, opts...)
+	h := newCluster(t, provider, opts...)
 	s.Exec(t, pgtest.App, h.db, loadSchema)
-	c := &chaos{house: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0)), pinned: pinned}
+	c := &chaos{cluster: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0)), pinned: pinned}
 	c.proxies = []*proxy{h.proxy("PROXY_ID=one"), h.proxy("PROXY_ID=two")}
 	for i := range 4 {
 		c.workers = append(c.workers, c.hire(i))
@@ -141,7 +141,7 @@ func (c *chaos) finish() {
 	}
 	c.r.halt(c.workers)
 	c.t.Log(c.r.summary())
-	c.r.check(c.house)
+	c.r.check(c.cluster)
 }
 
 // wait lets the workers work for a random time.
@@ -153,7 +153,7 @@ func (c *chaos) anyWorker() *worker { return c.workers[c.rand.IntN(len(c.workers
 
 // leader returns the worker of the latest grant, nil if it is gone.
 func (c *chaos) leader() *worker {
-	name := ask[string](c.house, "SELECT coalesce((SELECT worker FROM fencepost.grants ORDER BY epoch DESC LIMIT 1), '')")
+	name := ask[string](c.cluster, "SELECT coalesce((SELECT worker FROM fencepost.grants ORDER BY epoch DESC LIMIT 1), '')")
 	for _, w := range c.workers {
 		if w.name == name {
 			return w

@@ -18,15 +18,15 @@ import (
 // workers eventually writes, under an epoch that has not fallen.
 func TestConsulIsMeddledWith(t *testing.T) {
 	t.Parallel()
-	for name, do := range map[string]func(h *house){
-		"the session is destroyed": func(h *house) { h.takeLease() },
-		"the key is deleted":       func(h *house) { h.consul.Request(h.t, http.MethodDelete, h.key(), nil) },
-		"the key is overwritten":   func(h *house) { h.consul.Request(h.t, http.MethodPut, h.key(), []byte("mine")) },
-		"the key is unlocked":      func(h *house) { h.consul.Request(h.t, http.MethodPut, h.key()+"?release="+h.session(), nil) },
+	for name, do := range map[string]func(h *cluster){
+		"the session is destroyed": func(h *cluster) { h.takeLease() },
+		"the key is deleted":       func(h *cluster) { h.consul.Request(h.t, http.MethodDelete, h.key(), nil) },
+		"the key is overwritten":   func(h *cluster) { h.consul.Request(h.t, http.MethodPut, h.key(), []byte("mine")) },
+		"the key is unlocked":      func(h *cluster) { h.consul.Request(h.t, http.MethodPut, h.key()+"?release="+h.session(), nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"))
+			h := newCluster(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"))
 			one, two := h.proxy(), h.proxy()
 			a, b := h.join(one, "a", "campaign", "wait"), h.join(two, "b")
 			a.must("INSERT INTO work VALUES ('a')")
@@ -43,7 +43,7 @@ func TestConsulIsMeddledWith(t *testing.T) {
 
 // oneWrites checks that either a, which led, or b can eventually write. If it is b, a
 // has been superseded.
-func (h *house) oneWrites(a, b *client) {
+func (h *cluster) oneWrites(a, b *client) {
 	h.t.Helper()
 	var first, second error
 	granted := ""
@@ -70,7 +70,7 @@ func TestConsulStandsStill(t *testing.T) {
 	t.Parallel()
 	const ttl, wait = 4 * time.Second, 200 * time.Millisecond
 	agent := consultest.Start(t)
-	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL="+ttl.String(), "STARTUP_WAIT="+wait.String()))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL="+ttl.String(), "STARTUP_WAIT="+wait.String()))
 	p := h.proxy()
 	a := h.join(p, "a", "campaign", "wait")
 	for _, how := range []string{"paused", "stopped"} {
@@ -118,7 +118,7 @@ func TestConsulStandsStill(t *testing.T) {
 func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t)
-	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
 	one, two := h.proxy(), h.proxy()
 	a := h.join(one, "a", "campaign", "wait")
 	snapshot := agent.Snapshot(t)
@@ -144,7 +144,7 @@ func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent, rebuilt := consultest.Start(t), consultest.Start(t)
-	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
 	one := h.proxy()
 	h.join(one, "a", "campaign", "wait").leave()
 	snapshot := agent.Snapshot(t)

@@ -13,7 +13,7 @@ import (
 // proxy.
 func TestADatabaseWhoseNameIsNoUTF8(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	p := h.proxy()
 	victim := h.join(p, "a", "campaign", "wait")
 	h.pg.Exec(t, pgtest.Superuser, h.db, "create database "+h.db+"_l encoding 'latin1' lc_collate 'C' lc_ctype 'C' template template0")
@@ -36,7 +36,7 @@ func TestAnAliasOfADatabaseHasItsLease(t *testing.T) {
 	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, "consul", onServer(pg))
+			h := newCluster(t, "consul", onServer(pg))
 			long := h.db + strings.Repeat("n", 63-len(h.db))
 			h.pg.Exec(t, pgtest.Superuser, "postgres", "create database "+long+" template "+h.db)
 			t.Cleanup(func() { h.pg.Exec(t, pgtest.Superuser, "postgres", "drop database "+long+" with (force)") })

@@ -4,7 +4,7 @@
 //
 // # How a test works
 //
-//   - house_test.go starts what a case needs: a database, a lease service, proxies
+//   - cluster_test.go starts what a case needs: a database, a lease service, proxies
 //     (proxy_test.go) and workers;
 //   - a worker (worker_test.go) is another process of this test program. It follows
 //     orders, one per line, or runs a load of its own (load_test.go). A frozen worker

@@ -17,12 +17,12 @@ func TestSafetyFrozenLeader(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider)
+			h := newCluster(t, provider)
 			one, two := h.proxy(), h.proxy()
 			for _, protocol := range []string{"simple", "extended"} {
 				for _, inside := range []bool{false, true} {
 					for _, left := range []bool{false, true} {
-						c := &frozenCase{house: *h, one: one, two: two, protocol: protocol, inside: inside, left: left}
+						c := &frozenCase{cluster: *h, one: one, two: two, protocol: protocol, inside: inside, left: left}
 						name := fmt.Sprintf("%s protocol, transaction %v, successor left %v", protocol, inside, left)
 						t.Run(name, func(t *testing.T) {
 							t.Parallel()
@@ -37,7 +37,7 @@ func TestSafetyFrozenLeader(t *testing.T) {
 }
 
 type frozenCase struct {
-	house
+	cluster
 	one, two *proxy
 	resource string
 	protocol string

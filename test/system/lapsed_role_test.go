@@ -14,7 +14,7 @@ import (
 func TestRoleOfALapsedWorker(t *testing.T) {
 	t.Parallel()
 	consul := consultest.Start(t)
-	h := newHouse(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"), withConsul(consul))
+	h := newCluster(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"), withConsul(consul))
 	c := h.join(h.proxy(), "a", "campaign", "wait")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -26,7 +26,7 @@ func TestPostgresRestartLeavesNobodyWithoutALeader(t *testing.T) {
 		for name, stop := range map[string]pgtest.Mode{"fast": pgtest.Fast, "immediate": pgtest.Immediate} {
 			t.Run(provider+", "+name, func(t *testing.T) {
 				t.Parallel()
-				h := newHouse(t, provider, onServer(pgtest.Start(t)), with("LEASE_TTL="+leaderlessTTL.String()))
+				h := newCluster(t, provider, onServer(pgtest.Start(t)), with("LEASE_TTL="+leaderlessTTL.String()))
 				one, two := h.proxy(), h.proxy()
 				for _, down := range []time.Duration{0, 2 * time.Second} {
 					leader := h.join(one, fmt.Sprint("leader-", down), "campaign", "wait")
@@ -58,7 +58,7 @@ type queue struct {
 
 // queue starts the given number of workers at each proxy, and returns when all of them
 // have tried to connect.
-func (h *house) queue(at map[*proxy]int) *queue {
+func (h *cluster) queue(at map[*proxy]int) *queue {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	q := &queue{cancel: cancel, wrote: make(chan time.Time, 100)}

@@ -15,7 +15,7 @@ import (
 func TestManyTakeoversAtOnce(t *testing.T) {
 	t.Parallel()
 	const resources = 40
-	h := newHouse(t, "postgres", with("LEASE_TTL=10s", "LEASE_GRACE=1s")) // with such a long TTL, unaligned renewals would be noticed
+	h := newCluster(t, "postgres", with("LEASE_TTL=10s", "LEASE_GRACE=1s")) // with such a long TTL, unaligned renewals would be noticed
 	one, two := h.proxy(), h.proxy()
 	at := make(chan time.Time, resources)
 	for i := range resources {

@@ -18,7 +18,7 @@ func TestATakeoverIsSeenFromOutside(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider)
+			h := newCluster(t, provider)
 			one, two := h.proxy(), h.proxy()
 			leader := h.worker("leader")
 			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
@@ -45,7 +45,7 @@ func TestATakeoverIsSeenFromOutside(t *testing.T) {
 }
 
 // audited compares the audit line with the refused write.
-func (h *house) audited(line logLine, proxy string) {
+func (h *cluster) audited(line logLine, proxy string) {
 	h.t.Helper()
 	for key, want := range map[string]string{
 		"logger": "audit", "level": "warn", "resource": resource, "current_worker": "successor", "sqlstate": fencing.StateSuperseded,
@@ -65,7 +65,7 @@ func (h *house) audited(line logLine, proxy string) {
 
 // shows checks what a proxy's admin address returns. refused is how many writes the
 // proxy has refused with ZF001.
-func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
+func (h *cluster) shows(p *proxy, epoch int, leader string, refused int) {
 	h.t.Helper()
 	for _, path := range []string{"/healthz", "/readyz"} {
 		if code, body := p.ask(h.t, path); code != http.StatusOK {
@@ -103,7 +103,7 @@ func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
 
 // lists checks the table of the status command, which queries a proxy or reads the
 // database.
-func (h *house) lists(one, two *proxy) {
+func (h *cluster) lists(one, two *proxy) {
 	h.t.Helper()
 	for _, args := range [][]string{
 		{"--admin", one.admin}, {"--admin", two.admin}, {"--dsn", h.pg.DSN(pgtest.App, h.db)},

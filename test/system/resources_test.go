@@ -21,7 +21,7 @@ func TestNobodyMakesResourcesWithoutEnd(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with(fmt.Sprintf("LIMITS_MAX_RESOURCES=%d", limit+1), "LIMITS_RESOURCE_IDLE=1s"))
+			h := newCluster(t, provider, with(fmt.Sprintf("LIMITS_MAX_RESOURCES=%d", limit+1), "LIMITS_RESOURCE_IDLE=1s"))
 			p := h.proxy()
 			h.join(p, "before").leave() // opens the database; its resource exceeds the limit by one
 			eventually(t, patience, "it to be forgotten", func() bool { return p.metricLines(t) == 0 })

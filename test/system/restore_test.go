@@ -17,7 +17,7 @@ import (
 // continues above all epochs.
 func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres", onServer(pgtest.Start(t, pgtest.WithTools(t))))
+	h := newCluster(t, "postgres", onServer(pgtest.Start(t, pgtest.WithTools(t))))
 	p := h.proxy()
 	h.join(p, "a", "campaign", "wait").leave()
 	dump := h.dump(func() {
@@ -67,7 +67,7 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 
 // dump dumps the database as of the call, except for what pg_dump reads without a
 // snapshot (sequences), which it reads after meanwhile.
-func (h *house) dump(meanwhile func()) []byte {
+func (h *cluster) dump(meanwhile func()) []byte {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -91,7 +91,7 @@ func (h *house) dump(meanwhile func()) []byte {
 }
 
 // load replaces the database by the dumped one while the proxies are running.
-func (h *house) load(dump []byte) {
+func (h *cluster) load(dump []byte) {
 	h.t.Helper()
 	h.pg.Exec(h.t, pgtest.Superuser, "postgres", "DROP DATABASE "+h.db+" WITH (FORCE)", "CREATE DATABASE "+h.db,
 		"GRANT CREATE ON DATABASE "+h.db+" TO "+pgtest.Control)

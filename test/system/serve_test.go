@@ -23,7 +23,7 @@ func TestServeEndsInOrder(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with(long, "DRAIN_TIMEOUT=60s"))
+			h := newCluster(t, provider, with(long, "DRAIN_TIMEOUT=60s"))
 			one, two := h.proxy(), h.proxy()
 			a, idle := h.join(one, "a", "campaign", "wait"), h.join(one, "idle")
 			b := h.join(two, "b")
@@ -67,7 +67,7 @@ func TestServeEndsInOrder(t *testing.T) {
 // setting.
 func TestServeRefusesAWrongConfiguration(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	for name, c := range map[string]struct{ yaml, want string }{
 		"an unknown key":     {"lease:\n  tttl: 10s\n", "tttl"},
 		"a number, no unit":  {"lease:\n  ttl: 10\n", "10"},
@@ -79,7 +79,7 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 		if err := os.WriteFile(path, []byte(c.yaml), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		bare := &house{t: t} // no variables, which would override the file
+		bare := &cluster{t: t} // no variables, which would override the file
 		code, out := bare.command("serve", "--config", path)
 		if code != 2 || !strings.Contains(out, c.want) || strings.Contains(out, "goroutine") {
 			t.Errorf("%s: code %d, %q does not name %q", name, code, out, c.want)
@@ -95,7 +95,7 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 // TestAMissingSchemaIsSaid also checks that a migration resolves it without a restart.
 func TestAMissingSchemaIsSaid(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	h.db = h.pg.EmptyDatabase(t)
 	h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
 	p := h.proxy()
@@ -119,7 +119,7 @@ func TestAMissingSchemaIsSaid(t *testing.T) {
 func TestPostgresIsAway(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newHouse(t, "postgres", onServer(s))
+	h := newCluster(t, "postgres", onServer(s))
 	s.Stop(t, pgtest.Fast)
 	p := h.proxy()
 	if code, body := p.ask(t, "/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {

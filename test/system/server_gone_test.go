@@ -12,7 +12,7 @@ import (
 // its turn comes, but could not use it.
 func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	p := h.proxy()
 	leader := h.join(p, "leader", "campaign", "wait")
 	leader.must("INSERT INTO work VALUES ('before')")

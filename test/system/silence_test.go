@@ -21,7 +21,7 @@ func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with(long))
+			h := newCluster(t, provider, with(long))
 			one, two := h.proxy(), h.proxy()
 			a := h.join(one, "a", "campaign", "wait", "worker_timeout", "200ms")
 			awake := h.join(one, "a") // while a is silent, any worker that comes may acquire the lease
@@ -60,7 +60,7 @@ func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
 		} {
 			t.Run(provider+", "+name, func(t *testing.T) {
 				t.Parallel()
-				h := newHouse(t, provider, with(long))
+				h := newCluster(t, provider, with(long))
 				one, two := h.proxy(), h.proxy()
 				leader := h.worker("leader")
 				leader.must("connect", h.dsn(one, "leader", "campaign", "wait"))
@@ -91,7 +91,7 @@ func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with(long))
+			h := newCluster(t, provider, with(long))
 			one, two := h.proxy(), h.proxy()
 			leader := h.worker("leader")
 			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
@@ -121,7 +121,7 @@ func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 // TestOneWorkerIdFromTwoAddressesIsRefused checks that this happens at startup.
 func TestOneWorkerIdFromTwoAddressesIsRefused(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	p := h.proxy()
 	first := h.join(p, "twin")
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -19,7 +19,7 @@ const (
 
 // stalledCase is a leader that sends nothing more once stall has returned.
 type stalledCase struct {
-	*house
+	*cluster
 	one, two *proxy
 	resource string
 	timeout  time.Duration // worker timeout
@@ -54,12 +54,12 @@ func (c *stalledCase) waits(conn *wiretest.Conn, sql string) {
 	c.t.Helper()
 	conn.Send(wiretest.Query(sql))
 	eventually(c.t, patience, sql+" to wait for a lock", func() bool {
-		return ask[int](c.house, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%'||$1", sql) == 1
+		return ask[int](c.cluster, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%'||$1", sql) == 1
 	})
 }
 
 func (c *stalledCase) granted() string {
-	return ask[string](c.house, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", c.resource)
+	return ask[string](c.cluster, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", c.resource)
 }
 
 // half returns the first half of a message.
@@ -197,7 +197,7 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+			h := newCluster(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
 			pg.Exec(t, pgtest.App, h.db, "CREATE TABLE taken (name text PRIMARY KEY)")
 			s := newStalls(h, h.proxy(), h.proxy())
 			for name, stall := range stalls {
@@ -216,7 +216,7 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 func TestStalledLeaderUnderTLSIsReplaced(t *testing.T) {
 	t.Parallel()
 	own := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Hosts: []string{"127.0.0.1"}})
-	h := newHouse(t, "postgres", with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+	h := newCluster(t, "postgres", with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
 	s := newStalls(h, h.proxy("TLS_MODE=allow", "TLS_CERT_FILE="+own.CertFile, "TLS_KEY_FILE="+own.KeyFile), h.proxy())
 	for _, name := range []string{"at rest", "half a Bind", "a batch without Sync", "COPY out, unread", "COPY in, half of the data"} {
 		s.begin(name, func(c *stalledCase) {
@@ -235,7 +235,7 @@ const stallsAtOnce = 8
 
 // stallRun is a run of cases, several at a time, because they mostly wait.
 type stallRun struct {
-	*house
+	*cluster
 	one, two *proxy
 	slots    chan struct{}
 	wg       sync.WaitGroup
@@ -243,15 +243,15 @@ type stallRun struct {
 	longest  time.Duration
 }
 
-func newStalls(h *house, one, two *proxy) *stallRun {
-	return &stallRun{house: h, one: one, two: two, slots: make(chan struct{}, stallsAtOnce)}
+func newStalls(h *cluster, one, two *proxy) *stallRun {
+	return &stallRun{cluster: h, one: one, two: two, slots: make(chan struct{}, stallsAtOnce)}
 }
 
 // begin lets a leader stall, and waits in the background until it is replaced.
 func (s *stallRun) begin(name string, stall func(c *stalledCase)) {
 	s.t.Helper()
 	s.slots <- struct{}{}
-	c := &stalledCase{house: s.house, one: s.one, two: s.two, resource: name, timeout: stalledTimeout}
+	c := &stalledCase{cluster: s.cluster, one: s.one, two: s.two, resource: name, timeout: stalledTimeout}
 	done := false
 	defer func() {
 		if !done {

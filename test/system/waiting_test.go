@@ -116,7 +116,7 @@ func TestWaitingLeaderIsNotReplaced(t *testing.T) {
 	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+			h := newCluster(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
 			pg.Exec(t, pgtest.App, h.db, `CREATE TABLE slow (what text);
 				CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF new.what = 'works' THEN PERFORM pg_sleep(2.5); END IF; RETURN new; END$$;
 				CREATE TRIGGER slowly BEFORE INSERT ON slow FOR EACH ROW EXECUTE FUNCTION slowly()`)
@@ -126,7 +126,7 @@ func TestWaitingLeaderIsNotReplaced(t *testing.T) {
 					t.Parallel()
 					mine := *h
 					mine.t = t
-					c := &stalledCase{house: &mine, one: one, two: two, resource: name, timeout: time.Second}
+					c := &stalledCase{cluster: &mine, one: one, two: two, resource: name, timeout: time.Second}
 					c.leader = c.again("fencepost.campaign", "wait")
 					rival := wiretest.Dial(t, two.address)
 					rival.Send(wiretest.Startup(c.params("fencepost.worker", "rival", "fencepost.campaign", "wait")...))

@@ -137,7 +137,7 @@ type worker struct {
 }
 
 // worker starts a worker, which waits for orders.
-func (h *house) worker(name string) *worker {
+func (h *cluster) worker(name string) *worker {
 	h.t.Helper()
 	self, err := os.Executable()
 	if err != nil {

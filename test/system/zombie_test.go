@@ -18,7 +18,7 @@ func TestSafetyZombieInsideAWriteTransaction(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with("LEASE_GRACE="+grace.String()))
+			h := newCluster(t, provider, with("LEASE_GRACE="+grace.String()))
 			one, two := h.proxy(), h.proxy()
 			zombie := h.worker("zombie")
 			zombie.must("connect", h.dsn(one, "zombie", "campaign", "wait", "worker_timeout", "300ms"))

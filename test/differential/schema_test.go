@@ -2,10 +2,10 @@ package differential
 
 import "strings"
 
-// furniture is the initial content of the database. The role that plays the scripts
+// initialSQL is the initial content of the database. The role that runs the scripts
 // owns it. The columns are short, so that recreating tables creates few files. Scripts
 // decide what is vacuumed, and when.
-const furniture = `
+const initialSQL = `
 set role app;
 create table t (id int primary key, v varchar(300)) with (autovacuum_enabled = off);
 create table keys (id int primary key) with (autovacuum_enabled = off);
@@ -43,10 +43,10 @@ create function evil.no(bigint, bigint) returns boolean language sql as 'select 
 create operator evil.= (leftarg = bigint, rightarg = bigint, function = evil.no);
 insert into keys values (1), (2), (3), (4);` + fillT + fillD + fillWide + `
 reset role;
-create table house.beside (n int);
-grant usage on schema house to app; grant insert on house.beside to app;
+create table harness.beside (n int);
+grant usage on schema harness to app; grant insert on harness.beside to app;
 refresh materialized view mv;
-create table house.furniture as select oid, relpages, reltuples from pg_class union all select oid, 0, 0 from pg_proc;`
+create table harness.initial as select oid, relpages, reltuples from pg_class union all select oid, 0, 0 from pg_proc;`
 
 // The initial rows.
 const (
@@ -72,8 +72,8 @@ var parts = []struct{ look, refill string }{
 	{"(select string_agg(gid, ' ') from pg_prepared_xacts where database = current_database())", ""},
 	{"(select string_agg(x::text, e'\n' order by x) from mv x)", "refresh materialized view mv;"}, // after t
 	// The planner's statistics. Scripts do not write them, so they are not compared.
-	{"(select string_agg(format('%s %s %s', oid, relpages, reltuples), ' ' order by oid) from pg_class where oid in (select oid from house.furniture) and relnamespace = 'public'::regnamespace)",
-		"update pg_class c set relpages = f.relpages, reltuples = f.reltuples, relallvisible = 0 from house.furniture f where f.oid = c.oid and relnamespace = 'public'::regnamespace;" +
+	{"(select string_agg(format('%s %s %s', oid, relpages, reltuples), ' ' order by oid) from pg_class where oid in (select oid from harness.initial) and relnamespace = 'public'::regnamespace)",
+		"update pg_class c set relpages = f.relpages, reltuples = f.reltuples, relallvisible = 0 from harness.initial f where f.oid = c.oid and relnamespace = 'public'::regnamespace;" +
 			"delete from pg_statistic where starelid >= 16384;"},
 }
 
@@ -108,17 +108,17 @@ select md5(string_agg(x, ' ' order by x)) from (
   union all select format('o%s %s', oid, xmin) from pg_constraint where oid >= 16384
 ) as all_of_it`
 
-// tidySQL drops what scripts have added, and undoes their changes to the furniture.
+// tidySQL drops what scripts have added, and undoes their changes to the initial objects.
 const tidySQL = `
 do $$declare o record; begin
   for o in select oid::regclass as name, relkind from pg_class
-    where relnamespace in ('public'::regnamespace, 'evil'::regnamespace) and oid not in (select oid from house.furniture)
+    where relnamespace in ('public'::regnamespace, 'evil'::regnamespace) and oid not in (select oid from harness.initial)
       and relkind in ('r', 'v', 'm', 'i', 'S') order by relkind = 'i', relkind = 'S' loop
     if to_regclass(o.name::text) is null then continue; end if;
     execute format('drop %s if exists %s cascade', case o.relkind when 'r' then 'table' when 'v' then 'view' when 'm' then 'materialized view' when 'i' then 'index' else 'sequence' end, o.name);
   end loop;
   for o in select oid::regprocedure as name from pg_proc
-    where pronamespace in ('public'::regnamespace, 'evil'::regnamespace) and oid not in (select oid from house.furniture) loop
+    where pronamespace in ('public'::regnamespace, 'evil'::regnamespace) and oid not in (select oid from harness.initial) loop
     execute format('drop routine %s cascade', o.name);
   end loop;
   drop schema if exists sc cascade;
@@ -136,7 +136,7 @@ do $$declare n name; begin
   end loop;
 end$$;
 create schema public;
-create schema house;
+create schema harness;
 grant all on schema public to app;
 create schema evil authorization app;
 select lo_unlink(oid) from pg_largeobject_metadata;
@@ -147,7 +147,7 @@ select lo_unlink(oid) from pg_largeobject_metadata;
 const contentsSQL = `
 with rel as (
   select c.* from pg_class c join pg_namespace n on n.oid = c.relnamespace
-  where n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'fencepost', 'house')
+  where n.nspname !~ '^pg_' and n.nspname not in ('information_schema', 'fencepost', 'harness')
 )
 select coalesce(string_agg(x, e'\n' order by x), '') from (
   select format('%s %s: %s', relkind, relname, regexp_replace(query_to_xml(format('select regexp_replace(x::text, ''[\x01-\x1f]'', ''?'', ''g'') as x from only %s x order by 1', oid::regclass), true, true, '')::text, '\s*<[^x>]*>\s*', '', 'g')) as x
@@ -157,8 +157,8 @@ select coalesce(string_agg(x, e'\n' order by x), '') from (
     from rel join pg_attribute a on a.attrelid = rel.oid where attnum > 0
   union all select format('sequence %s: %s', relname, pg_sequence_last_value(oid)) from rel where relkind = 'S'
   union all select format('index %s valid %s', indexrelid::regclass, indisvalid) from pg_index where indrelid in (select oid from rel)
-  union all select format('function %s %s', oid::regprocedure, md5(prosrc)) from pg_proc where pronamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost', 'house'))
-  union all select format('type %s', oid::regtype) from pg_type where typtype in ('d', 'e', 'r') and typnamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost', 'house'))
+  union all select format('function %s %s', oid::regprocedure, md5(prosrc)) from pg_proc where pronamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost', 'harness'))
+  union all select format('type %s', oid::regtype) from pg_type where typtype in ('d', 'e', 'r') and typnamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost', 'harness'))
   union all select format('schema %s', nspname) from pg_namespace where nspname !~ '^pg_'
   union all select format('comment %s', description) from pg_description where objoid in (select oid from rel)
   union all select format('trigger %s', tgname) from pg_trigger where not tgisinternal

@@ -10,15 +10,15 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// sight is what is seen of the server at one time: the mark, and with care
+// snapshot is what is seen of the server at one time: the mark, and with care
 // everything else.
-type sight struct {
+type snapshot struct {
 	mark            string
 	state, versions []string
 	wal             string
 }
 
-func (x *table) look(careful bool) (s sight) {
+func (x *table) snapshot(careful bool) (s snapshot) {
 	switch {
 	case !careful && x.seen != "":
 		s.mark = x.seen
@@ -34,7 +34,7 @@ func (x *table) look(careful bool) (s sight) {
 
 // since is what has changed since then, "" if nothing has. Without care it may
 // say that something has though nothing was.
-func (x *table) since(s sight) string {
+func (x *table) since(s snapshot) string {
 	if s.mark == "" {
 		return difference(x.state(x.t, x.fenced), s.state) + difference(x.fenced.versions(x.t), s.versions) + x.spoken(x.t, s.wal)
 	}
@@ -64,9 +64,9 @@ func (x *table) locks(c cell) []string {
 	return all
 }
 
-// playCell plays a cell, and fails the test, with what plays it alone, if the
+// runCell runs a cell, and fails the test, with what runs it alone, if the
 // promise did not hold.
-func (x *table) playCell(c cell) {
+func (x *table) runCell(c cell) {
 	var found string
 	if c.who == leader {
 		found = x.asLeader(c)
@@ -79,7 +79,7 @@ func (x *table) playCell(c cell) {
 }
 
 // asOther is a cell of one who may not write. What the mark says may be the
-// server's own doing: then all is played again, and everything is looked at.
+// server's own doing: then all is run again, and everything is looked at.
 func (x *table) asOther(c cell) string {
 	x.clean()
 	found, changed := x.attempt(c, false)
@@ -118,7 +118,7 @@ func (x *table) clean() {
 	}
 }
 
-// attempt plays the cell once. found is what was wrong for certain, changed what
+// attempt runs the cell once. found is what was wrong for certain, changed what
 // was changed.
 func (x *table) attempt(c cell, careful bool) (found, changed string) {
 	if c.who.led() || careful {
@@ -127,8 +127,8 @@ func (x *table) attempt(c cell, careful bool) (found, changed string) {
 	s, was, plan := x.speaker(c), x.holder, c.script(x.filled)
 	defer x.undo(c, was)
 	found = x.lead(c, s, plan)
-	before := x.look(careful)
-	s.play(plan.late)
+	before := x.snapshot(careful)
+	s.send(plan.late)
 	x.settled(c, s)
 	locks := x.locks(c)
 	if len(locks) > 0 && !c.path.temp {
@@ -139,8 +139,8 @@ func (x *table) attempt(c cell, careful bool) (found, changed string) {
 		if err := x.grant(); err != nil {
 			found += fmt.Sprintf("no grant: %v\n", err)
 		}
-		before = x.look(careful)
-		s.play(plan.end)
+		before = x.snapshot(careful)
+		s.send(plan.end)
 	}
 	if s.err != nil {
 		found += s.err.Error() + "\n" + strings.Join(transcriptOf(s.all, s.ended, x.fenced.db), "\n")
@@ -162,25 +162,25 @@ func (x *table) attempt(c cell, careful bool) (found, changed string) {
 	return found, changed
 }
 
-// lead plays all up to the change of the standing, and changes it. Who says the
+// lead runs all up to the change of the standing, and changes it. Who says the
 // epoch does so last, or first where what comes early leaves no room.
 func (x *table) lead(c cell, s *speaker, plan cellScript) (found string) {
-	s.play(x.beginning(c))
-	s.play(plan.setup)
+	s.send(x.beginning(c))
+	s.send(plan.setup)
 	room := len(plan.early) == 0 || c.transport == preparedBefore
 	if c.who.saying() && !room {
 		next := x.epoch
 		if c.who == unawareSaying {
 			next++
 		}
-		s.play([]sending{saying(next)})
+		s.send([]sending{saying(next)})
 	}
-	s.play(plan.early)
+	s.send(plan.early)
 	if err := x.change(c); err != nil {
 		found = fmt.Sprintf("no grant: %v\n", err)
 	}
 	if c.who.saying() && room {
-		s.play([]sending{saying(x.epoch)})
+		s.send([]sending{saying(x.epoch)})
 	}
 	x.settled(c, s)
 	return found
@@ -238,7 +238,7 @@ func (x *table) asLeader(c cell) string {
 	return found
 }
 
-// alone plays a leader's cell on one side. refused is the first SQLSTATE of an
+// alone runs a leader's cell on one side. refused is the first SQLSTATE of an
 // error, but for the one that a cell begins with.
 func (x *table) alone(c cell, at *side, address string, more ...string) (o outcome, refused string) {
 	x.reset(x.t, at)
@@ -246,16 +246,16 @@ func (x *table) alone(c cell, at *side, address string, more ...string) (o outco
 	conn, _ := wiretest.Connect(x.t, address, x.params(c.path, at, more...)...)
 	s := &speaker{Conn: conn}
 	for _, b := range queries(c.path.before, fill) {
-		s.play([]sending{ask1(b)})
+		s.send([]sending{ask1(b)})
 	}
 	plan := c.script(fill)
-	s.play(plan.setup)
+	s.send(plan.setup)
 	around, within := x.shared, *at.base
 	if len(c.path.before) > 0 {
 		around, within = x.heard(x.t, at), at.digest(x.t)
 	}
 	for _, part := range [][]sending{plan.early, plan.late, plan.end, {ask1(q("select count(*) from pg_class where relname = 'c'"))}} {
-		s.play(part)
+		s.send(part)
 	}
 	if s.err != nil {
 		x.t.Fatalf("%s: %v after\n%s", c, s.err, strings.Join(transcriptOf(s.all, s.ended, at.db), "\n"))

@@ -22,9 +22,9 @@ const resource = "billing"
 // providers are the lease services that cases run with.
 var providers = []string{"postgres", "consul"}
 
-// house is the environment of one case: a database with the table work, and a lease
+// cluster is the environment of one case: a database with the table work, and a lease
 // service.
-type house struct {
+type cluster struct {
 	t        testing.TB
 	pg       *pgtest.Server
 	db       string
@@ -33,18 +33,18 @@ type house struct {
 	settings []string          // settings of every proxy
 }
 
-// option changes a house before anything is created in it.
-type option func(*house)
+// option changes a cluster before anything is created in it.
+type option func(*cluster)
 
 // onServer puts the database on a separate server.
-func onServer(s *pgtest.Server) option { return func(h *house) { h.pg = s } }
+func onServer(s *pgtest.Server) option { return func(h *cluster) { h.pg = s } }
 
 // withConsul uses a separate agent.
-func withConsul(a *consultest.Agent) option { return func(h *house) { h.consul = a } }
+func withConsul(a *consultest.Agent) option { return func(h *cluster) { h.consul = a } }
 
 // with adds settings for all proxies, as FENCEPOST_ variables without that prefix.
 func with(settings ...string) option {
-	return func(h *house) { h.settings = append(h.settings, prefixed(settings)...) }
+	return func(h *cluster) { h.settings = append(h.settings, prefixed(settings)...) }
 }
 
 func prefixed(settings []string) []string {
@@ -55,11 +55,11 @@ func prefixed(settings []string) []string {
 	return full
 }
 
-// newHouse creates a house. The times are short except for the TTL: a case in which a
+// newCluster creates a cluster. The times are short except for the TTL: a case in which a
 // lease must expire sets a short one.
-func newHouse(t testing.TB, provider string, opts ...option) *house {
+func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 	t.Helper()
-	h := &house{t: t, prefix: "fencepost-" + strings.ToLower(rand.Text()[:8])}
+	h := &cluster{t: t, prefix: "fencepost-" + strings.ToLower(rand.Text()[:8])}
 	for _, opt := range opts {
 		opt(h)
 	}
@@ -85,15 +85,15 @@ func newHouse(t testing.TB, provider string, opts ...option) *house {
 	return h
 }
 
-// proxy starts a proxy of this house.
-func (h *house) proxy(settings ...string) *proxy {
+// proxy starts a proxy of this cluster.
+func (h *cluster) proxy(settings ...string) *proxy {
 	h.t.Helper()
 	return startProxy(h.t, append(h.settings, prefixed(settings)...)...)
 }
 
-// command runs the program with the house's settings, and returns its exit code and its
+// command runs the program with the cluster's settings, and returns its exit code and its
 // output.
-func (h *house) command(args ...string) (int, string) {
+func (h *cluster) command(args ...string) (int, string) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -108,13 +108,13 @@ func (h *house) command(args ...string) (int, string) {
 }
 
 // works returns the contents of the table work, in order of writing.
-func (h *house) works() []string {
+func (h *cluster) works() []string {
 	h.t.Helper()
 	return ask[[]string](h, "SELECT coalesce(array_agg(what ORDER BY ctid), '{}') FROM work")
 }
 
 // ask reads one value directly from Postgres as superuser.
-func ask[T any](h *house, sql string, args ...any) (value T) {
+func ask[T any](h *cluster, sql string, args ...any) (value T) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -130,13 +130,13 @@ func ask[T any](h *house, sql string, args ...any) (value T) {
 }
 
 // epoch returns the highest recorded epoch of the resource.
-func (h *house) epoch() int64 {
+func (h *cluster) epoch() int64 {
 	h.t.Helper()
 	return ask[int64](h, "SELECT coalesce(max(epoch), 0) FROM fencepost.grants WHERE resource = $1", resource)
 }
 
 // granted lists the workers of all grants in order.
-func (h *house) granted() string {
+func (h *cluster) granted() string {
 	h.t.Helper()
 	return ask[string](h, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", resource)
 }
@@ -148,7 +148,7 @@ type client struct {
 }
 
 // join connects a worker for the resource. Further params are name, value, ...
-func (h *house) join(p *proxy, worker string, params ...string) *client {
+func (h *cluster) join(p *proxy, worker string, params ...string) *client {
 	h.t.Helper()
 	c, err := h.tryJoin(patience, p, worker, params...)
 	if err != nil {
@@ -157,7 +157,7 @@ func (h *house) join(p *proxy, worker string, params ...string) *client {
 	return c
 }
 
-func (h *house) tryJoin(within time.Duration, p *proxy, worker string, params ...string) (*client, error) {
+func (h *cluster) tryJoin(within time.Duration, p *proxy, worker string, params ...string) (*client, error) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
@@ -172,7 +172,7 @@ func (h *house) tryJoin(within time.Duration, p *proxy, worker string, params ..
 
 // dsn returns the DSN of a worker's connection for the resource. params override the
 // defaults.
-func (h *house) dsn(p *proxy, worker string, params ...string) string {
+func (h *cluster) dsn(p *proxy, worker string, params ...string) string {
 	return p.dsn(pgtest.App, h.db, append([]string{"resource", resource, "worker", worker, "worker_timeout", "0"}, params...)...)
 }
 

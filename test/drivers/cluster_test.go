@@ -45,8 +45,8 @@ var servers = map[string]func(testing.TB) *pgtest.Server{
 	"18":      func(t testing.TB) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
 }
 
-// house is a database on a server, and a proxy in front of that server.
-type house struct {
+// cluster is a database on a server, and a proxy in front of that server.
+type cluster struct {
 	pg    *pgtest.Server
 	proxy string // host:port
 	db    string
@@ -67,16 +67,16 @@ func onEachServer(t *testing.T, test func(t *testing.T, pg *pgtest.Server, proxy
 	}
 }
 
-func newHouse(t testing.TB, pg *pgtest.Server, proxy string) *house {
+func newCluster(t testing.TB, pg *pgtest.Server, proxy string) *cluster {
 	t.Helper()
-	h := &house{pg: pg, proxy: proxy, db: pg.Database(t)}
+	h := &cluster{pg: pg, proxy: proxy, db: pg.Database(t)}
 	pg.Exec(t, pgtest.App, h.db, schema)
 	return h
 }
 
 // connect opens a connection to the address as the application's role, with these
 // startup parameters.
-func (h *house) connect(t testing.TB, address string, params map[string]string) *pgx.Conn {
+func (h *cluster) connect(t testing.TB, address string, params map[string]string) *pgx.Conn {
 	t.Helper()
 	config, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", pgtest.App, address, h.db))
 	if err != nil {
@@ -96,7 +96,7 @@ func (h *house) connect(t testing.TB, address string, params map[string]string) 
 }
 
 // ask reads one text value directly from PostgreSQL.
-func (h *house) ask(t testing.TB, sql string) (value string) {
+func (h *cluster) ask(t testing.TB, sql string) (value string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -157,7 +157,7 @@ func environment(settings ...string) []string {
 
 // at returns the variables that make a program connect to the address. If worker is
 // empty, no worker is named; more are settings name=value.
-func (h *house) at(t testing.TB, address, worker string, more ...string) []string {
+func (h *cluster) at(t testing.TB, address, worker string, more ...string) []string {
 	t.Helper()
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -15,19 +15,19 @@ import (
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
 
-// house is two proxies in front of a real Postgres. The tests decide who is granted an
+// cluster is two proxies in front of a real Postgres. The tests decide who is granted an
 // epoch; the fence in the database is real.
-type house struct {
+type cluster struct {
 	*fixture.FakeElector
 	pg    *pgtest.Server
 	addr  string
 	other string // the address of the second proxy
 }
 
-// newHouse starts a proxy in front of the server of that major version.
-func newHouse(t *testing.T, major int) *house {
+// newCluster starts a proxy in front of the server of that major version.
+func newCluster(t *testing.T, major int) *cluster {
 	t.Helper()
-	return newHouseAt(t, pgtest.SharedMajor(t, major))
+	return newClusterAt(t, pgtest.SharedMajor(t, major))
 }
 
 // socketOf returns the path of a server's Unix socket. A server that closes a
@@ -39,15 +39,15 @@ func socketOf(pg *pgtest.Server) string {
 	return filepath.Join(pg.SocketDir(), ".s.PGSQL."+strconv.Itoa(pg.Port()))
 }
 
-func newHouseAt(t *testing.T, pg *pgtest.Server) *house {
+func newClusterAt(t *testing.T, pg *pgtest.Server) *cluster {
 	t.Helper()
-	h := &house{FakeElector: fixture.NewFakeElector(t, pg), pg: pg}
+	h := &cluster{FakeElector: fixture.NewFakeElector(t, pg), pg: pg}
 	h.addr, h.other = h.serve(t, "one"), h.serve(t, "two")
 	return h
 }
 
 // serve starts a proxy, which ends with the test, and returns its address.
-func (h *house) serve(t *testing.T, id string) string {
+func (h *cluster) serve(t *testing.T, id string) string {
 	t.Helper()
 	srv, err := proxy.NewServer(proxy.Config{
 		Upstream: socketOf(h.pg), Candidates: h, ProxyID: id,

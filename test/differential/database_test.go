@@ -17,15 +17,15 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// room is one database with the tables that scripts use, and a direct connection to
+// database is a database with the tables that scripts use, and a direct connection to
 // read them.
-type room struct {
-	house    *house
-	database string
-	asking   sync.Mutex // held while admin is used
-	admin    *pgx.Conn
-	fence    *store.Fence // nil for direct connections
-	heard    []string     // notifications received by admin
+type database struct {
+	cluster *cluster
+	name    string
+	asking  sync.Mutex // held while admin is used
+	admin   *pgx.Conn
+	fence   *store.Fence // nil for direct connections
+	heard   []string     // notifications received by admin
 
 	fresh    contents // the initial contents
 	now      contents // the contents as last read
@@ -39,12 +39,12 @@ type contents struct {
 	full  string   // of contentsSQL, if requested
 }
 
-// same reports whether nothing has changed in a room between two reads.
+// same reports whether nothing has changed in a database between two reads.
 func (c contents) same(d contents) bool {
 	return c.shape == d.shape && c.like(d)
 }
 
-// like reports whether two rooms, or one at two times, have the same contents.
+// like reports whether two databases, or one at two times, have the same contents.
 func (c contents) like(d contents) bool {
 	if c.rows != nil && d.rows != nil {
 		return slices.Equal(c.rows[:compared], d.rows[:compared])
@@ -59,16 +59,16 @@ func (c contents) String() string {
 	return strings.Join(c.rows[:compared], "\n")
 }
 
-func newRoom(t *testing.T, h *house, fenced bool) *room {
+func newDatabase(t *testing.T, h *cluster, fenced bool) *database {
 	t.Helper()
-	r := &room{house: h, database: h.pg.Database(t)}
+	r := &database{cluster: h, name: h.pg.Database(t)}
 	if err := r.reopen(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.admin.Close(context.Background()) })
 	if fenced {
 		st, err := store.Open(t.Context(), store.Config{
-			Address: h.pg.Addr(), Database: r.database, User: pgtest.Control, Grace: 20 * time.Millisecond,
+			Address: h.pg.Addr(), Database: r.name, User: pgtest.Control, Grace: 20 * time.Millisecond,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -85,7 +85,7 @@ func newRoom(t *testing.T, h *house, fenced bool) *room {
 }
 
 // reopen connects once the server accepts connections.
-func (r *room) reopen() error {
+func (r *database) reopen() error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	for {
@@ -97,14 +97,14 @@ func (r *room) reopen() error {
 		select {
 		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("connect to read the room: %w", err)
+			return fmt.Errorf("connect to read the database: %w", err)
 		}
 	}
 }
 
 // listen connects as the administrator, who receives the scripts' notifications.
-func (r *room) listen(ctx context.Context) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig(r.house.pg.DSN(pgtest.Superuser, r.database))
+func (r *database) listen(ctx context.Context) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(r.cluster.pg.DSN(pgtest.Superuser, r.name))
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (r *room) listen(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-func (r *room) do(sql string) error {
+func (r *database) do(sql string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r.asking.Lock()
@@ -132,7 +132,7 @@ func (r *room) do(sql string) error {
 }
 
 // ask reads one value.
-func (r *room) ask(into any, sql string, args ...any) error {
+func (r *database) ask(into any, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r.asking.Lock()
@@ -143,8 +143,8 @@ func (r *room) ask(into any, sql string, args ...any) error {
 	return nil
 }
 
-// look records the contents of the room.
-func (r *room) look() (err error) {
+// look records the contents of the database.
+func (r *database) look() (err error) {
 	var c contents
 	if err := r.ask(&c.shape, shapeSQL); err != nil {
 		return err
@@ -158,16 +158,16 @@ func (r *room) look() (err error) {
 	return err
 }
 
-// lookAtAll also records what can be compared with another room.
-func (r *room) lookAtAll() error {
+// lookAtAll also records what can be compared with another database.
+func (r *database) lookAtAll() error {
 	if r.now.full != "" {
 		return nil
 	}
 	return r.ask(&r.now.full, contentsSQL)
 }
 
-// tidy restores the initial state of the room after a look.
-func (r *room) tidy() error {
+// tidy restores the initial state of the database after a look.
+func (r *database) tidy() error {
 	if r.now.shape != r.fresh.shape {
 		if err := r.do(tidySQL); err != nil {
 			return r.rebuild()
@@ -195,19 +195,19 @@ func (r *room) tidy() error {
 		return err
 	}
 	if !r.now.same(r.fresh) {
-		return fmt.Errorf("the room cannot be restored: it is\n%s\nand was\n%s", r.now, r.fresh)
+		return fmt.Errorf("the database cannot be restored: it is\n%s\nand was\n%s", r.now, r.fresh)
 	}
 	return nil
 }
 
-// rebuild recreates the room from scratch.
-func (r *room) rebuild() error {
+// rebuild recreates the database from scratch.
+func (r *database) rebuild() error {
 	if r.rebuilds++; r.rebuilds%50 == 0 { // dead rows of the catalog slow it down
 		if err := r.do("vacuum pg_class, pg_attribute, pg_type, pg_proc, pg_depend, pg_index, pg_namespace, pg_constraint, pg_trigger, pg_rewrite, pg_attrdef, pg_sequence, pg_description"); err != nil {
 			return err
 		}
 	}
-	if err := r.do(rebuild + furniture); err != nil {
+	if err := r.do(rebuild + initialSQL); err != nil {
 		return err
 	}
 	if err := r.ask(&r.fresh.shape, shapeSQL); err != nil {
@@ -218,59 +218,59 @@ func (r *room) rebuild() error {
 		return err
 	}
 	if before.rows != nil && !r.now.same(before) {
-		return fmt.Errorf("the room cannot be rebuilt: it is\n%s\nand was\n%s", r.now, before)
+		return fmt.Errorf("the database cannot be rebuilt: it is\n%s\nand was\n%s", r.now, before)
 	}
 	r.fresh = r.now
 	return nil
 }
 
-// direct plays s on Postgres itself.
-func (r *room) direct(s script) (outcome, error) {
+// direct runs s on Postgres itself.
+func (r *database) direct(s script) (outcome, error) {
 	r.heard = nil
-	return r.outcome(play(target{
-		network: "unix", address: socketOf(r.house.pg),
+	return r.outcome(run(target{
+		network: "unix", address: socketOf(r.cluster.pg),
 		params: r.params(), asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
 	}, s))
 }
 
 // asleep reports whether a server process waits for its client.
-func (r *room) asleep(pid uint32) bool {
+func (r *database) asleep(pid uint32) bool {
 	var waits bool
 	err := r.ask(&waits, "select exists (select from pg_stat_get_activity($1) where wait_event = 'ClientRead')", int32(pid))
 	return err == nil && waits
 }
 
 // sleeps reports whether a server process is in pg_sleep.
-func (r *room) sleeps(pid uint32) bool {
+func (r *database) sleeps(pid uint32) bool {
 	var sleeps bool
 	err := r.ask(&sleeps, "select exists (select from pg_stat_get_activity($1) where wait_event = 'PgSleep')", int32(pid))
 	return err == nil && sleeps
 }
 
-// proxied plays s through Fencepost, as worker w.
-func (r *room) proxied(s script, like []seen, before func(int)) (outcome, error) {
-	return r.outcome(r.play(s, like, before))
+// proxied runs s through Fencepost, as worker w.
+func (r *database) proxied(s script, like []seen, before func(int)) (outcome, error) {
+	return r.outcome(r.run(s, like, before))
 }
 
-// play plays s through Fencepost, without reading the contents.
-func (r *room) play(s script, like []seen, before func(int)) (transcript, error) {
+// run runs s through Fencepost, without reading the contents.
+func (r *database) run(s script, like []seen, before func(int)) (transcript, error) {
 	r.heard = nil
-	return play(target{
-		network: "tcp", address: r.house.addr,
+	return run(target{
+		network: "tcp", address: r.cluster.addr,
 		params: append(r.params(), "options", "-c fencepost.resource=r -c fencepost.worker=w"),
 		like:   like, before: before, asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
 	}, s)
 }
 
-func (r *room) params() []string {
-	return []string{"user", pgtest.App, "database", r.database, "client_encoding", "UTF8"}
+func (r *database) params() []string {
+	return []string{"user", pgtest.App, "database", r.name, "client_encoding", "UTF8"}
 }
 
 // stuckAt is the prefix of what witness returns.
 const stuckAt = "\nthe server's processes:\n"
 
 // witness describes the server's processes and this process's goroutines.
-func (r *room) witness() string {
+func (r *database) witness() string {
 	var backends string
 	if err := r.ask(&backends, `select string_agg(format('%s %s %s %s %s %s', pid, usename, state, wait_event_type, wait_event, left(query, 200)), e'\n')
 		from pg_stat_activity where datname = current_database()`); err != nil {
@@ -285,11 +285,11 @@ type outcome struct {
 	transcript
 	contents contents
 	heard    []string // by the administrator
-	room     *room
+	in       *database
 }
 
 // outcome reads the database.
-func (r *room) outcome(t transcript, err error) (outcome, error) {
+func (r *database) outcome(t transcript, err error) (outcome, error) {
 	if err == nil {
 		err = r.look()
 	}

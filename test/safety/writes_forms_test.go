@@ -21,7 +21,7 @@ type form struct {
 	readOnly      bool
 }
 
-// allForms, if set, has each path played in each form: that takes minutes.
+// allForms, if set, has each path run in each form: that takes minutes.
 var allForms = os.Getenv("FENCEPOST_TEST_ALL_FORMS") != ""
 
 // leaderForms and refusedForms are the n of some.
@@ -30,10 +30,10 @@ const (
 	refusedForms = 5
 )
 
-// some are one in n of the forms in which a path is played, and one at least in
+// some are one in n of the forms in which a path is run, and one at least in
 // which Postgres executes it; of those that define objects, which are many, one in
 // 3n. Each path and version has others.
-func (h *writesHouse) some(p writePath, x *side, n int) []form {
+func (h *writesCluster) some(p writePath, x *side, n int) []form {
 	if p.define {
 		n *= 3
 	}
@@ -103,9 +103,9 @@ func answers(piece []byte) (n int) {
 	return n
 }
 
-// playPiece sends a piece and reads what answers it. ended says that the
+// sendPiece sends a piece and reads what answers it. ended says that the
 // connection did.
-func playPiece(t *testing.T, c *wiretest.Conn, piece []byte) (all []wiretest.Message, ended bool) {
+func sendPiece(t *testing.T, c *wiretest.Conn, piece []byte) (all []wiretest.Message, ended bool) {
 	t.Helper()
 	if _, err := c.Write(piece); err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 		t.Fatalf("send: %v", err)
@@ -126,11 +126,11 @@ func playPiece(t *testing.T, c *wiretest.Conn, piece []byte) (all []wiretest.Mes
 	return all, false
 }
 
-// playPieces plays pieces until the connection ends, and returns all that came.
-func playPieces(t *testing.T, c *wiretest.Conn, pieces ...[]byte) (all []wiretest.Message, ended bool) {
+// sendPieces runs pieces until the connection ends, and returns all that came.
+func sendPieces(t *testing.T, c *wiretest.Conn, pieces ...[]byte) (all []wiretest.Message, ended bool) {
 	t.Helper()
 	for _, piece := range pieces {
-		more, ended := playPiece(t, c, piece)
+		more, ended := sendPiece(t, c, piece)
 		all = append(all, more...)
 		if ended {
 			return all, true

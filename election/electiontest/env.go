@@ -20,34 +20,34 @@ import (
 // resource is the resource that all cases compete for.
 const resource = "billing"
 
-// world is one lease service, one database, and the proxies that use them.
-type world struct {
+// testEnv is one lease service, one database, and the proxies that use them.
+type testEnv struct {
 	*testing.T
 	service *Service
 	server  *pgtest.Server
 	db      string
 }
 
-func newWorld(t *testing.T, open func(*testing.T, *pgtest.Server, string) *Service) *world {
+func newTestEnv(t *testing.T, open func(*testing.T, *pgtest.Server, string) *Service) *testEnv {
 	server := pgtest.Shared(t)
-	w := &world{T: t, server: server, db: server.Database(t)}
+	w := &testEnv{T: t, server: server, db: server.Database(t)}
 	w.service = open(t, server, w.db)
 	return w
 }
 
 // provider returns the service as the named proxy sees it.
-func (w *world) provider(name string) (*faultyProvider, *Link) {
+func (w *testEnv) provider(name string) (*faultyProvider, *Link) {
 	w.Helper()
 	link := NewLink(w.T, w.service.Addr)
 	return newFaultyProvider(w.service.Provider(w.T, name, link)), link
 }
 
-func (w *world) bid(worker string) election.AcquireRequest {
+func (w *testEnv) bid(worker string) election.AcquireRequest {
 	return election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: w.service.TTL}
 }
 
 // grants returns the ledger: the workers that were granted an epoch, in order.
-func (w *world) grants() []string {
+func (w *testEnv) grants() []string {
 	w.Helper()
 	conn := w.server.Connect(w.T, pgtest.Control, w.db)
 	rows, err := conn.Query(within(w.T, patience), "SELECT worker FROM fencepost.grants WHERE resource = $1 ORDER BY epoch", resource)
@@ -71,7 +71,7 @@ func (w *world) grants() []string {
 
 // proxy is one Elections, with helpers to disturb it.
 type proxy struct {
-	w *world
+	w *testEnv
 	*election.Elections
 	provider *faultyProvider
 	link     *Link
@@ -83,7 +83,7 @@ type proxy struct {
 
 // proxy starts a proxy. Its leases last long, so that none expires on a busy machine; a
 // case in which one must expire passes expiring.
-func (w *world) proxy(name string, change ...func(*election.Settings)) *proxy {
+func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy {
 	w.Helper()
 	set := election.Settings{TTL: long, WorkerTimeout: 0}
 	for _, f := range change {
@@ -115,7 +115,7 @@ func (w *world) proxy(name string, change ...func(*election.Settings)) *proxy {
 	return p
 }
 
-func (w *world) backend(ctx context.Context, db string, provider election.Provider, g *gate) (election.Backend, error) {
+func (w *testEnv) backend(ctx context.Context, db string, provider election.Provider, g *gate) (election.Backend, error) {
 	st, err := store.Open(ctx, store.Config{Address: w.server.Addr(), Database: db, User: pgtest.Control, Grace: 100 * time.Millisecond})
 	if err != nil {
 		return election.Backend{}, err
@@ -217,7 +217,7 @@ func (f *gatedFence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch,
 // activity, until hush.
 type conn struct {
 	fencing.Candidacy
-	w       *world
+	w       *testEnv
 	reads   atomic.Uint64
 	owed    atomic.Bool
 	changes atomic.Int64
@@ -232,7 +232,7 @@ func (c *conn) hush()  { c.owed.Store(false) }
 func (c *conn) speak() { c.reads.Add(1) }
 func (c *conn) wake()  { c.speak(); c.owed.Store(true) }
 
-func (w *world) claim(worker string) fencing.JoinRequest {
+func (w *testEnv) claim(worker string) fencing.JoinRequest {
 	return fencing.JoinRequest{
 		Database: w.db, User: pgtest.App, Resource: resource, Worker: worker,
 		Client: netip.MustParseAddr("192.0.2.1"), WorkerTimeout: -1,

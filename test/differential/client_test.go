@@ -52,10 +52,10 @@ type seen struct {
 	closed   bool
 }
 
-// player plays one script on one connection. Its reader reads bytes from the socket and
+// client runs one script on one connection. Its reader reads bytes from the socket and
 // decodes them into messages while it holds mu, so whoever holds mu knows that
 // everything that was read has been decoded.
-type player struct {
+type client struct {
 	to   target
 	conn net.Conn
 	raw  syscall.RawConn
@@ -79,7 +79,7 @@ type player struct {
 	seen []seen
 }
 
-// target is where a script is played.
+// target is where a script is run.
 type target struct {
 	network, address string
 	params           []string
@@ -99,8 +99,8 @@ type target struct {
 	witness func() string
 }
 
-// play connects, plays s, and reads to the end.
-func play(to target, s script) (transcript, error) {
+// run connects, runs s, and reads to the end.
+func run(to target, s script) (transcript, error) {
 	conn, err := net.DialTimeout(to.network, to.address, patience)
 	if err != nil {
 		return transcript{}, fmt.Errorf("connect: %w", err)
@@ -111,19 +111,19 @@ func play(to target, s script) (transcript, error) {
 	if err != nil {
 		return transcript{}, fmt.Errorf("get the socket: %w", err)
 	}
-	p := &player{
+	p := &client{
 		to: to, conn: conn, raw: raw,
 		more: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	go p.read()
-	t, err := p.play(s)
+	t, err := p.run(s)
 	_ = conn.Close()
 	<-p.done
 	t.all, t.others, t.end = p.all, p.others, p.end
 	return t, err
 }
 
-func (p *player) play(s script) (t transcript, err error) {
+func (p *client) run(s script) (t transcript, err error) {
 	if _, err := p.conn.Write(wiretest.Startup(p.to.params...)); err != nil {
 		return t, fmt.Errorf("send the startup: %w", err)
 	}
@@ -157,7 +157,7 @@ func (p *player) play(s script) (t transcript, err error) {
 
 // steps sends the steps of s. It reports false if a reply did not arrive that Postgres
 // sent.
-func (p *player) steps(s script) (ok bool, err error) {
+func (p *client) steps(s script) (ok bool, err error) {
 	var out []byte
 	half := 0
 	cut := rand.New(rand.NewPCG(s.cut, 1))
@@ -216,7 +216,7 @@ func (p *player) steps(s script) (ok bool, err error) {
 
 // cancel cancels the statement in which the server sleeps. It does nothing if the
 // server did not sleep on Postgres, or cannot any more.
-func (p *player) cancel() error {
+func (p *client) cancel() error {
 	canceled := false
 	defer func() {
 		p.mu.Lock()
@@ -242,7 +242,7 @@ func (p *player) cancel() error {
 }
 
 // sendCancel sends a cancel request and waits until it has been processed.
-func (p *player) sendCancel() error {
+func (p *client) sendCancel() error {
 	conn, err := net.DialTimeout(p.to.network, p.to.address, patience)
 	if err != nil {
 		return fmt.Errorf("connect to cancel: %w", err)
@@ -284,7 +284,7 @@ func keepsText(s script) bool {
 }
 
 // count keeps track of how many ReadyForQuery messages may arrive.
-func (p *player) count(name string) {
+func (p *client) count(name string) {
 	switch name {
 	case "Sync", "Query", "FunctionCall":
 		p.asks++
@@ -297,7 +297,7 @@ func (p *player) count(name string) {
 }
 
 // hangUp closes the client's side of the connection.
-func (p *player) hangUp() { _ = p.conn.(interface{ CloseWrite() error }).CloseWrite() }
+func (p *client) hangUp() { _ = p.conn.(interface{ CloseWrite() error }).CloseWrite() }
 
 // grace is how long a message may take that Postgres sent but that need not arrive,
 // because intentional differences may reduce their number.
@@ -306,7 +306,7 @@ const grace = 100 * time.Millisecond
 // wait waits until the server waits for its client or, if any message will do, until
 // one has arrived. Through Fencepost it waits for as many messages as Postgres sent,
 // and reports false if they did not arrive.
-func (p *player) wait(any bool) (ok bool) {
+func (p *client) wait(any bool) (ok bool) {
 	if p.to.like == nil {
 		p.waitForServer(any)
 		ok = true
@@ -323,7 +323,7 @@ func (p *player) wait(any bool) (ok bool) {
 
 // waitForAsMuch waits for enough, and gives up when the server has been waiting for its
 // client for a while and nothing has arrived.
-func (p *player) waitForAsMuch(enough func() bool) bool {
+func (p *client) waitForAsMuch(enough func() bool) bool {
 	const still = 4 // glances, a tenth of the patience in all
 	came, waited := -1, 0
 	for until := time.Now().Add(patience); time.Now().Before(until); {
@@ -343,7 +343,7 @@ func (p *player) waitForAsMuch(enough func() bool) bool {
 	return false
 }
 
-func (p *player) waitForServer(any bool) {
+func (p *client) waitForServer(any bool) {
 	p.mu.Lock()
 	before := len(p.all)
 	p.mu.Unlock()
@@ -363,7 +363,7 @@ func (p *player) waitForServer(any bool) {
 // quiet reports whether the server has read everything that was sent and waits for
 // more, and everything that it has sent has been read: no reply will come. It works for
 // Unix sockets, which report how much their peer has not read.
-func (p *player) quiet() bool {
+func (p *client) quiet() bool {
 	if n, err := p.queued(unix.SIOCOUTQ); n > 0 || err != nil || !p.to.asleep(p.pid) {
 		return false
 	}
@@ -374,7 +374,7 @@ func (p *player) quiet() bool {
 }
 
 // queued returns how many bytes are in one of the socket's queues.
-func (p *player) queued(which uint) (n int, err error) {
+func (p *client) queued(which uint) (n int, err error) {
 	if err := p.raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), which) }); err != nil {
 		return 0, err
 	}
@@ -382,7 +382,7 @@ func (p *player) queued(which uint) (n int, err error) {
 }
 
 // await waits until cond, which is called under mu, is true.
-func (p *player) await(limit time.Duration, cond func() bool) bool {
+func (p *client) await(limit time.Duration, cond func() bool) bool {
 	holds := func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -406,7 +406,7 @@ func (p *player) await(limit time.Duration, cond func() bool) bool {
 }
 
 // send writes b in several pieces or in one. A peer that accepts no more has ended.
-func (p *player) send(b []byte, cut bool, r *rand.Rand) {
+func (p *client) send(b []byte, cut bool, r *rand.Rand) {
 	for len(b) > 0 {
 		n := len(b)
 		if cut && r.IntN(4) > 0 {
@@ -423,7 +423,7 @@ func (p *player) send(b []byte, cut bool, r *rand.Rand) {
 }
 
 // read reads until the peer closes the connection.
-func (p *player) read() {
+func (p *client) read() {
 	defer close(p.done)
 	chunk := make([]byte, 16<<10)
 	for ended := false; !ended; {
@@ -457,7 +457,7 @@ func (p *player) read() {
 }
 
 // take decodes what was read into messages. mu is held.
-func (p *player) take(b []byte, err error) {
+func (p *client) take(b []byte, err error) {
 	if p.closed {
 		return
 	}
