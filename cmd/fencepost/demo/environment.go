@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// house is everything that an act needs. It is discarded at the end.
-type house struct {
+// environment is everything that a run needs. It is discarded at the end.
+type environment struct {
 	o      Options
 	dir    string
 	pg     *postgres
@@ -35,68 +35,68 @@ const (
 	grace         = "500ms"
 )
 
-// openHouse starts PostgreSQL and, if requested, Consul, migrates the database and
+// startEnvironment starts PostgreSQL and, if requested, Consul, migrates the database and
 // starts Fencepost. If it fails, it stops whatever it has started.
-func openHouse(ctx context.Context, o Options, say *story) (_ *house, err error) {
-	h := &house{o: o}
-	if h.dir, err = os.MkdirTemp("", "fencepost-demo-"); err != nil {
+func startEnvironment(ctx context.Context, o Options, report *reporter) (_ *environment, err error) {
+	env := &environment{o: o}
+	if env.dir, err = os.MkdirTemp("", "fencepost-demo-"); err != nil {
 		return nil, fmt.Errorf("create a directory: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			h.o.Keep = true // the logs show why
-			err = errors.Join(err, h.close())
+			env.o.Keep = true // the logs show why
+			err = errors.Join(err, env.close())
 		}
 	}()
 	// The server runs as another user, who must be able to access the directory.
-	if err = os.Chmod(h.dir, 0o711); err != nil {
+	if err = os.Chmod(env.dir, 0o711); err != nil {
 		return nil, fmt.Errorf("set the directory's permissions: %w", err)
 	}
-	say.title("Fencepost: what happens when a leader freezes in the middle of a charge")
-	if h.pg, err = startPostgres(ctx, h.dir, o.PostgresBin); err != nil {
+	report.title("Fencepost: what happens when a leader freezes in the middle of a charge")
+	if env.pg, err = startPostgres(ctx, env.dir, o.PostgresBin); err != nil {
 		return nil, err
 	}
-	say.setup("PostgreSQL %s, a throwaway server at %s", h.pg.version, h.pg.address)
+	report.setup("PostgreSQL %s, a throwaway server at %s", env.pg.version, env.pg.address)
 	if o.Election == "consul" {
-		if h.consul, err = startConsul(ctx, h.dir, o.Consul); err != nil {
+		if env.consul, err = startConsul(ctx, env.dir, o.Consul); err != nil {
 			return nil, err
 		}
-		say.setup("Consul, a dev agent at %s", h.consul.address)
+		report.setup("Consul, a dev agent at %s", env.consul.address)
 	}
-	if err = h.prepareDatabase(ctx); err != nil {
+	if err = env.prepareDatabase(ctx); err != nil {
 		return nil, err
 	}
-	say.setup("fencepost migrate: the schema fencepost is in the database %s", database)
-	if err = h.startFencepost(ctx); err != nil {
+	report.setup("fencepost migrate: the schema fencepost is in the database %s", database)
+	if err = env.startFencepost(ctx); err != nil {
 		return nil, err
 	}
-	say.setup("fencepost serve at %s, leases from %s", h.listen, o.Election)
-	return h, nil
+	report.setup("fencepost serve at %s, leases from %s", env.listen, o.Election)
+	return env, nil
 }
 
 // prepareDatabase creates the roles, the database with the fencepost schema, and the
 // application's tables.
-func (h *house) prepareDatabase(ctx context.Context) error {
-	admin, err := pgx.Connect(ctx, h.pg.dsn(superuser, "postgres"))
+func (env *environment) prepareDatabase(ctx context.Context) error {
+	admin, err := pgx.Connect(ctx, env.pg.dsn(superuser, "postgres"))
 	if err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
 	defer admin.Close(ctx)
 	for _, sql := range []string{
-		fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", workerRole, h.pg.password),
+		fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", workerRole, env.pg.password),
 		fmt.Sprintf("CREATE DATABASE %s OWNER %s", database, workerRole),
 	} {
 		if _, err := admin.Exec(ctx, sql); err != nil {
 			return fmt.Errorf("prepare the database: %w", err)
 		}
 	}
-	if err := h.migrate(ctx); err != nil {
+	if err := env.migrate(ctx); err != nil {
 		return err
 	}
-	if h.db, err = pgx.Connect(ctx, h.pg.dsn(workerRole, database)); err != nil {
+	if env.db, err = pgx.Connect(ctx, env.pg.dsn(workerRole, database)); err != nil {
 		return fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
-	_, err = h.db.Exec(ctx, `
+	_, err = env.db.Exec(ctx, `
 		CREATE TABLE invoices (id int PRIMARY KEY, state text NOT NULL DEFAULT 'open');
 		CREATE TABLE charges (invoice int NOT NULL, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())`)
 	if err != nil {
@@ -106,9 +106,9 @@ func (h *house) prepareDatabase(ctx context.Context) error {
 }
 
 // migrate runs fencepost migrate, which also creates the control role.
-func (h *house) migrate(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, h.o.Program, "migrate")
-	cmd.Env = append(os.Environ(), "FENCEPOST_DSN="+h.pg.dsn(superuser, database), "FENCEPOST_CONTROL_PASSWORD="+h.pg.password)
+func (env *environment) migrate(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, env.o.Program, "migrate")
+	cmd.Env = append(os.Environ(), "FENCEPOST_DSN="+env.pg.dsn(superuser, database), "FENCEPOST_CONTROL_PASSWORD="+env.pg.password)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("run fencepost migrate: %w\n%s", err, out)
 	}
@@ -116,40 +116,40 @@ func (h *house) migrate(ctx context.Context) error {
 }
 
 // startFencepost writes a configuration and runs fencepost serve with it.
-func (h *house) startFencepost(ctx context.Context) error {
+func (env *environment) startFencepost(ctx context.Context) error {
 	var admin string
 	var err error
-	if h.listen, err = freeAddress(); err != nil {
+	if env.listen, err = freeAddress(); err != nil {
 		return err
 	}
 	if admin, err = freeAddress(); err != nil {
 		return err
 	}
 	config := fmt.Sprintf("listen: %s\nadmin: %s\nupstream:\n  address: %s\nelection:\n  provider: %s\n",
-		h.listen, admin, h.pg.address, h.o.Election)
-	if h.consul != nil {
-		config += fmt.Sprintf("  consul:\n    address: %s\n", h.consul.address)
+		env.listen, admin, env.pg.address, env.o.Election)
+	if env.consul != nil {
+		config += fmt.Sprintf("  consul:\n    address: %s\n", env.consul.address)
 	}
 	config += fmt.Sprintf("lease:\n  ttl: %s\n  worker_timeout: %s\n  grace: %s\n", leaseTTL, workerTimeout, grace)
-	path := filepath.Join(h.dir, "fencepost.yml")
+	path := filepath.Join(env.dir, "fencepost.yml")
 	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
 		return fmt.Errorf("write the configuration: %w", err)
 	}
-	h.log = &fenceLog{path: filepath.Join(h.dir, "fencepost.log")}
-	log, err := os.Create(h.log.path)
+	env.log = &fenceLog{path: filepath.Join(env.dir, "fencepost.log")}
+	log, err := os.Create(env.log.path)
 	if err != nil {
 		return fmt.Errorf("create Fencepost's log: %w", err)
 	}
 	defer log.Close() // the child has its own
-	cmd := exec.Command(h.o.Program, "serve", "--config", path)
-	cmd.Env = append(os.Environ(), "FENCEPOST_CONTROL_PASSWORD="+h.pg.password)
+	cmd := exec.Command(env.o.Program, "serve", "--config", path)
+	cmd.Env = append(os.Environ(), "FENCEPOST_CONTROL_PASSWORD="+env.pg.password)
 	cmd.Stdout, cmd.Stderr = log, log
-	if h.fence, err = startProcess("Fencepost", cmd); err != nil {
+	if env.fence, err = startProcess("Fencepost", cmd); err != nil {
 		return err
 	}
-	err = waitFor(ctx, h.fence, 20*time.Second, func() error { return ready(ctx, admin) })
+	err = waitFor(ctx, env.fence, 20*time.Second, func() error { return ready(ctx, admin) })
 	if err != nil {
-		return fmt.Errorf("wait for Fencepost: %w\n%s", err, tail(h.log.path, 10))
+		return fmt.Errorf("wait for Fencepost: %w\n%s", err, tail(env.log.path, 10))
 	}
 	return nil
 }
@@ -173,34 +173,34 @@ func ready(ctx context.Context, admin string) error {
 
 // leaseDSN returns the DSN of a worker: Postgres' own DSN with Fencepost's address and
 // the parameters that Fencepost requires.
-func (h *house) leaseDSN(worker string) string {
-	return dsn(h.listen, workerRole, h.pg.password, database, url.Values{
+func (env *environment) leaseDSN(worker string) string {
+	return dsn(env.listen, workerRole, env.pg.password, database, url.Values{
 		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"},
 	})
 }
 
 // close stops everything in reverse order, and removes the directory unless it is to be
 // kept.
-func (h *house) close() error {
+func (env *environment) close() error {
 	var errs []error
-	if h.db != nil {
+	if env.db != nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		errs = append(errs, h.db.Close(ctx))
+		errs = append(errs, env.db.Close(ctx))
 		cancel()
 	}
-	if h.fence != nil {
-		errs = append(errs, h.fence.stop(syscall.SIGTERM))
+	if env.fence != nil {
+		errs = append(errs, env.fence.stop(syscall.SIGTERM))
 	}
-	if h.consul != nil {
-		errs = append(errs, h.consul.stop())
+	if env.consul != nil {
+		errs = append(errs, env.consul.stop())
 	}
-	if h.pg != nil {
-		errs = append(errs, h.pg.stop())
+	if env.pg != nil {
+		errs = append(errs, env.pg.stop())
 	}
-	if h.o.Keep {
-		fmt.Fprintf(h.o.Out, "logs and data are kept in %s\n", h.dir)
+	if env.o.Keep {
+		fmt.Fprintf(env.o.Out, "logs and data are kept in %s\n", env.dir)
 	} else {
-		errs = append(errs, os.RemoveAll(h.dir))
+		errs = append(errs, os.RemoveAll(env.dir))
 	}
 	return errors.Join(errs...)
 }
