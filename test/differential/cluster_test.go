@@ -1,8 +1,6 @@
 package differential
 
 import (
-	"context"
-	"net"
 	"path/filepath"
 	"strconv"
 	"testing"
@@ -49,28 +47,11 @@ func newClusterAt(t *testing.T, pg *pgtest.Server) *cluster {
 // serve starts a proxy, which ends with the test, and returns its address.
 func (h *cluster) serve(t *testing.T, id string) string {
 	t.Helper()
-	srv, err := proxy.NewServer(proxy.Config{
+	_, addr := fixture.Serve(t, proxy.Config{
 		Upstream: socketOf(h.pg), Candidates: h, ProxyID: id,
 		Observe: func(o proxy.Observed) proxy.Observer {
 			return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) })
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(ctx, ln) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-served; err != nil {
-			t.Errorf("serve: %v", err)
-		}
-		srv.Close()
-	})
-	return ln.Addr().String()
+	return addr
 }
