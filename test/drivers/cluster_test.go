@@ -2,19 +2,15 @@ package drivers
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -85,7 +81,7 @@ func (h *cluster) connect(t testing.TB, address string, params map[string]string
 	for name, value := range params {
 		config.RuntimeParams[name] = value
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
@@ -98,7 +94,7 @@ func (h *cluster) connect(t testing.TB, address string, params map[string]string
 // ask reads one text value directly from PostgreSQL.
 func (h *cluster) ask(t testing.TB, sql string) (value string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	if err := h.pg.Connect(t, pgtest.Superuser, h.db).QueryRow(ctx, sql).Scan(&value); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -110,49 +106,8 @@ func (h *cluster) ask(t testing.TB, sql string) (value string) {
 // the address at which it serves.
 func startProxy(t testing.TB, pg *pgtest.Server) string {
 	t.Helper()
-	cmd := exec.Command(fencepost.path(t), "serve")
-	cmd.Env = environment("FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0",
-		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms")
-	if !fencing.Checking {
-		cmd.Env = append(cmd.Env, "FENCEPOST_TEST_UNFENCED=1")
-	}
-	serving := make(chan string, 1)
-	p := start(t, cmd, func(line string) {
-		var entry struct{ Msg, Listen string }
-		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "serving" {
-			serving <- entry.Listen
-		}
-	})
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		p.wait(t)
-		if strings.Contains(p.text(), "DATA RACE") || strings.Contains(p.text(), "panic") || strings.Contains(p.text(), `"msg":"oracle:`) {
-			t.Errorf("the proxy's log shows a bug:\n%s", p.text())
-		} else if t.Failed() {
-			t.Logf("end of the proxy's log:\n%s", tail(p.text()))
-		}
-	})
-	select {
-	case address := <-serving:
-		return address
-	case <-p.done:
-	case <-time.After(patience):
-	}
-	t.Fatalf("fencepost serve did not serve:\n%s", p.text())
-	return ""
-}
-
-// environment returns the environment of programs under test: the given settings,
-// without the settings of the person who runs the tests.
-func environment(settings ...string) []string {
-	var env []string
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "FENCEPOST_") && !strings.HasPrefix(v, "PG") {
-			env = append(env, v)
-		}
-	}
-	env = append(env, "FENCEPOST_DEBUG_ORACLE=1")
-	return append(env, settings...)
+	return process.Serve(t, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0",
+		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms").Address
 }
 
 // at returns the variables that make a program connect to the address. If worker is

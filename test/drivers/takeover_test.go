@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -103,7 +104,7 @@ func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 						t.Fatalf("the next leader's write: %v", err)
 					}
 					if err := stale.answer("go on"); err != nil {
-						t.Fatalf("let it go on: %v\n%s", err, stale.text())
+						t.Fatalf("let it go on: %v\n%s", err, stale.Log())
 					}
 					d.only(t, stale.lines(t), part, map[string]any{
 						"sqlstate": "ZF001", "severity": "FATAL", "broken": true, "role": "follower", "again": "ZF002",
@@ -136,7 +137,7 @@ func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 			t.Fatalf("the next leader leaves: %v", err)
 		}
 		if err := stale.answer("go on"); err != nil {
-			t.Fatalf("let it go on: %v\n%s", err, stale.text())
+			t.Fatalf("let it go on: %v\n%s", err, stale.Log())
 		}
 		d.only(t, stale.lines(t), "stale_repeated", map[string]any{"sqlstate": "ZF003", "severity": "ERROR"})
 		if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
@@ -150,9 +151,9 @@ func (r run) awaitReady(t testing.TB) {
 	t.Helper()
 	select {
 	case <-r.ready:
-	case <-r.done:
-		t.Fatalf("the program ended before it was superseded:\n%s", tail(r.text()))
-	case <-time.After(patience):
-		t.Fatalf("the program did not get ready within %s:\n%s", patience, tail(r.text()))
+	case <-r.Done:
+		t.Fatalf("the program ended before it was superseded:\n%s", process.Tail(r.Log()))
+	case <-time.After(process.Patience):
+		t.Fatalf("the program did not get ready within %s:\n%s", process.Patience, process.Tail(r.Log()))
 	}
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -148,7 +149,7 @@ func readTerms(h *cluster) []term {
 
 func rows[T any](h *cluster, sql string, scan func(pgx.CollectableRow) (T, error)) []T {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -86,19 +87,19 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 }
 
 // proxy starts a proxy of this cluster.
-func (h *cluster) proxy(settings ...string) *proxy {
+func (h *cluster) proxy(settings ...string) *process.Server {
 	h.t.Helper()
-	return startProxy(h.t, append(h.settings, prefixed(settings)...)...)
+	return process.Serve(h.t, append(h.settings, prefixed(settings)...)...)
 }
 
 // command runs the program with the cluster's settings, and returns its exit code and its
 // output.
 func (h *cluster) command(args ...string) (int, string) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, program(h.t), args...)
-	cmd.Env = environment(h.settings...)
+	cmd := exec.CommandContext(ctx, process.Program(h.t), args...)
+	cmd.Env = process.Environment(h.settings...)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -116,7 +117,7 @@ func (h *cluster) works() []string {
 // ask reads one value directly from Postgres as superuser.
 func ask[T any](h *cluster, sql string, args ...any) (value T) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
 	if err != nil {
@@ -148,16 +149,16 @@ type client struct {
 }
 
 // join connects a worker for the resource. Further params are name, value, ...
-func (h *cluster) join(p *proxy, worker string, params ...string) *client {
+func (h *cluster) join(p *process.Server, worker string, params ...string) *client {
 	h.t.Helper()
-	c, err := h.tryJoin(patience, p, worker, params...)
+	c, err := h.tryJoin(process.Patience, p, worker, params...)
 	if err != nil {
 		h.t.Fatalf("connect %s (%v): %v", worker, params, err)
 	}
 	return c
 }
 
-func (h *cluster) tryJoin(within time.Duration, p *proxy, worker string, params ...string) (*client, error) {
+func (h *cluster) tryJoin(within time.Duration, p *process.Server, worker string, params ...string) (*client, error) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
@@ -172,20 +173,20 @@ func (h *cluster) tryJoin(within time.Duration, p *proxy, worker string, params 
 
 // dsn returns the DSN of a worker's connection for the resource. params override the
 // defaults.
-func (h *cluster) dsn(p *proxy, worker string, params ...string) string {
-	return p.dsn(pgtest.App, h.db, append([]string{"resource", resource, "worker", worker, "worker_timeout", "0"}, params...)...)
+func (h *cluster) dsn(p *process.Server, worker string, params ...string) string {
+	return p.DSN(pgtest.App, h.db, append([]string{"resource", resource, "worker", worker, "worker_timeout", "0"}, params...)...)
 }
 
 // leave ends the connection in an orderly way. Leaving twice is harmless.
 func (c *client) leave() {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	_ = c.Close(ctx) // it may be broken, as the case intends
 }
 
 // exec runs one statement.
 func (c *client) exec(sql string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	_, err := c.Exec(ctx, sql)
 	return err
@@ -204,7 +205,7 @@ func (c *client) must(statements ...string) {
 // show reads a fencepost.* value.
 func (c *client) show(name string) (value string) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	if err := c.QueryRow(ctx, "SHOW fencepost."+name).Scan(&value); err != nil {
 		c.t.Fatalf("show %s: %v", name, err)

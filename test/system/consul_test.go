@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // TestConsulIsMeddledWith checks that whatever an operator does to a lease, one of the
@@ -32,7 +33,7 @@ func TestConsulIsMeddledWith(t *testing.T) {
 			a.must("INSERT INTO work VALUES ('a')")
 			before := h.pair().ModifyIndex
 			do(h)
-			eventually(t, patience, "the lease to be held again", func() bool {
+			process.Eventually(t, process.Patience, "the lease to be held again", func() bool {
 				p := h.pair()
 				return p != nil && p.Session != "" && p.ModifyIndex > before
 			})
@@ -47,7 +48,7 @@ func (h *cluster) oneWrites(a, b *client) {
 	h.t.Helper()
 	var first, second error
 	granted := ""
-	eventually(h.t, patience, "a or b to write, with no grant meanwhile", func() bool {
+	process.Eventually(h.t, process.Patience, "a or b to write, with no grant meanwhile", func() bool {
 		granted = h.granted()
 		first = a.exec("INSERT INTO work VALUES ('a again')")
 		second = b.exec("INSERT INTO work VALUES ('b')")
@@ -83,7 +84,7 @@ func TestConsulStandsStill(t *testing.T) {
 		since := time.Now()
 		var last time.Time // of the last success
 		var err error
-		eventually(t, patience, "the worker to be stopped", func() bool {
+		process.Eventually(t, process.Patience, "the worker to be stopped", func() bool {
 			sent := time.Now()
 			if err = a.exec("INSERT INTO work VALUES ('in time')"); err == nil {
 				last = sent
@@ -101,11 +102,11 @@ func TestConsulStandsStill(t *testing.T) {
 		}
 		if how == "paused" {
 			agent.Continue(t)
-			eventually(t, patience, "the worker to go on", func() bool { return a.exec("INSERT INTO work VALUES ('again')") == nil })
+			process.Eventually(t, process.Patience, "the worker to go on", func() bool { return a.exec("INSERT INTO work VALUES ('again')") == nil })
 		}
 	}
-	eventually(t, patience, "/readyz to stay 200 and to tell of Consul", func() bool {
-		code, body := p.ask(t, "/readyz")
+	process.Eventually(t, process.Patience, "/readyz to stay 200 and to tell of Consul", func() bool {
+		code, body := p.Get(t, "/readyz")
 		return code == http.StatusOK && !strings.Contains(body, `"election": "ok"`)
 	})
 	if h.epoch() != 1 || a.show("role") != "follower" {
@@ -125,10 +126,10 @@ func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 	a.leave()
 	b := h.join(two, "b", "campaign", "wait")
 	b.must("INSERT INTO work VALUES ('b')")
-	two.freeze(t)              // otherwise b might reacquire the lease under its own epoch
+	two.Freeze(t)              // otherwise b might reacquire the lease under its own epoch
 	agent.Restore(t, snapshot) // in which a holds the lease
 	c := h.join(one, "c", "campaign", "wait")
-	two.thaw(t)
+	two.Thaw(t)
 	if err := b.exec("INSERT INTO work VALUES ('b, stale')"); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("the deposed worker's write: %v; want ZF001", err)
 	}
@@ -156,7 +157,7 @@ func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	h.settings = append(h.settings, "FENCEPOST_ELECTION_CONSUL_ADDRESS="+rebuilt.Addr())
 	two := h.proxy()
 
-	_, err := h.tryJoin(patience, two, "c", "campaign", "wait")
+	_, err := h.tryJoin(process.Patience, two, "c", "campaign", "wait")
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence || !strings.Contains(refused.Hint, "fencepost generation bump") {
 		t.Fatalf("connecting after the order went back: %v; want ZF004 that says what to run", err)
@@ -168,8 +169,8 @@ func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 		t.Fatalf("generation bump: code %d: %s", code, out)
 	}
 	var d *client
-	eventually(t, patience, "d to lead", func() bool {
-		d, err = h.tryJoin(patience, two, "d", "campaign", "wait")
+	process.Eventually(t, process.Patience, "d to lead", func() bool {
+		d, err = h.tryJoin(process.Patience, two, "d", "campaign", "wait")
 		return err == nil
 	})
 	d.must("INSERT INTO work VALUES ('d')")

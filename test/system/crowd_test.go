@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -27,7 +28,7 @@ func TestACrowdFollows(t *testing.T) {
 			workers := make([]*client, crowdSize)
 			each(len(workers), func(i int) {
 				var err error
-				if workers[i], err = h.tryJoin(patience, p, fmt.Sprint("w", i)); err != nil {
+				if workers[i], err = h.tryJoin(process.Patience, p, fmt.Sprint("w", i)); err != nil {
 					t.Errorf("worker %d: %v", i, err)
 				}
 			})
@@ -36,7 +37,7 @@ func TestACrowdFollows(t *testing.T) {
 			}
 			leader.must("INSERT INTO work VALUES ('leader')")
 			leader.leave()
-			eventually(t, patience, "another leader", func() bool { return h.epoch() == 2 })
+			process.Eventually(t, process.Patience, "another leader", func() bool { return h.epoch() == 2 })
 			next := strings.TrimPrefix(h.granted(), "leader ")
 
 			wrote := make([]error, crowdSize)

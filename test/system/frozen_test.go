@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // TestSafetyFrozenLeader freezes a leader until another worker has been granted an
@@ -38,7 +39,7 @@ func TestSafetyFrozenLeader(t *testing.T) {
 
 type frozenCase struct {
 	cluster
-	one, two *proxy
+	one, two *process.Server
 	resource string
 	protocol string
 	inside   bool // it is frozen inside a transaction that has written
@@ -55,16 +56,16 @@ func (c *frozenCase) run() {
 	if c.inside {
 		leader.must(c.protocol, "BEGIN", c.insert("inside, before"))
 	}
-	leader.freeze(c.t)
+	leader.Freeze(c.t)
 	successor := c.join(c.two, "successor", "resource", c.resource, "campaign", "wait")
 	successor.must(c.insert("successor"))
 	if c.left {
 		successor.leave()
-		c.two.await(c.t, "released", "resource", c.resource, "worker", "successor")
+		c.two.Await(c.t, "released", "resource", c.resource, "worker", "successor")
 	}
 
 	leader.tell(order{Do: c.protocol, Text: c.insert("stale")})
-	leader.thaw(c.t)
+	leader.Thaw(c.t)
 	c.refused(leader.answer())
 	if !fencing.Checking {
 		if c.inside {

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -28,27 +29,27 @@ func TestServeEndsInOrder(t *testing.T) {
 			a, idle := h.join(one, "a", "campaign", "wait"), h.join(one, "idle")
 			b := h.join(two, "b")
 			a.must("BEGIN", "INSERT INTO work VALUES ('a')")
-			one.signal(t, syscall.SIGTERM)
-			one.await(t, "draining")
-			if _, err := h.tryJoin(patience, one, "late"); err == nil {
+			one.Signal(t, syscall.SIGTERM)
+			one.Await(t, "draining")
+			if _, err := h.tryJoin(process.Patience, one, "late"); err == nil {
 				t.Error("a draining proxy accepted a connection")
 			}
-			if code, body := one.ask(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"draining": true`) {
+			if code, body := one.Get(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"draining": true`) {
 				t.Errorf("/readyz of a draining proxy: %d %s", code, body)
 			}
-			eventually(t, patience, "the idle connection to be ended", func() bool { return idle.exec("SELECT 1") != nil })
+			process.Eventually(t, process.Patience, "the idle connection to be ended", func() bool { return idle.exec("SELECT 1") != nil })
 			watch := startWatch(t)
 			a.must("INSERT INTO work VALUES ('a, draining')", "COMMIT")
 			select {
-			case <-one.done:
-			case <-time.After(patience):
+			case <-one.Done:
+			case <-time.After(process.Patience):
 				t.Fatal("the proxy does not end")
 			}
-			if one.code != 0 {
-				t.Errorf("exit code %d", one.code)
+			if one.Code != 0 {
+				t.Errorf("exit code %d", one.Code)
 			}
-			released := one.await(t, "released", "worker", "a", "reason", "left").at(t)
-			took := two.await(t, "takeover", "worker", "b").at(t).Sub(released)
+			released := one.Await(t, "released", "worker", "a", "reason", "left").At(t)
+			took := two.Await(t, "takeover", "worker", "b").At(t).Sub(released)
 			if t.Logf("takeover %s after the release", took); watch.late(t, took, 0) {
 				t.Errorf("the takeover took %s", took)
 			}
@@ -86,7 +87,7 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 		}
 	}
 	taken := h.proxy()
-	h.settings = append(h.settings, "FENCEPOST_LISTEN="+taken.address)
+	h.settings = append(h.settings, "FENCEPOST_LISTEN="+taken.Address)
 	if code, out := h.command("serve"); code != 1 || !strings.Contains(out, "setting listen") {
 		t.Errorf("an address in use: code %d: %s", code, out)
 	}
@@ -99,7 +100,7 @@ func TestAMissingSchemaIsSaid(t *testing.T) {
 	h.db = h.pg.EmptyDatabase(t)
 	h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
 	p := h.proxy()
-	_, err := h.tryJoin(patience, p, "a")
+	_, err := h.tryJoin(process.Patience, p, "a")
 	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != fencing.StateNoFence || !strings.Contains(f.Message+f.Hint, "fencepost migrate") {
 		t.Errorf("connecting without a schema: %+v; want FATAL ZF004 that names migrate", f)
 	}
@@ -107,8 +108,8 @@ func TestAMissingSchemaIsSaid(t *testing.T) {
 		t.Fatalf("migrate: code %d: %s", code, out)
 	}
 	var a *client
-	eventually(t, patience, "a to connect", func() bool {
-		a, err = h.tryJoin(patience, p, "a", "campaign", "wait")
+	process.Eventually(t, process.Patience, "a to connect", func() bool {
+		a, err = h.tryJoin(process.Patience, p, "a", "campaign", "wait")
 		return err == nil
 	})
 	a.must("INSERT INTO work VALUES ('a')")
@@ -122,21 +123,21 @@ func TestPostgresIsAway(t *testing.T) {
 	h := newCluster(t, "postgres", onServer(s))
 	s.Stop(t, pgtest.Fast)
 	p := h.proxy()
-	if code, body := p.ask(t, "/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
+	if code, body := p.Get(t, "/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
 		t.Errorf("/readyz without Postgres: %d %s", code, body)
 	}
-	if code, _ := p.ask(t, "/healthz"); code != http.StatusOK {
+	if code, _ := p.Get(t, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz: %d", code)
 	}
-	_, err := h.tryJoin(patience, p, "a")
+	_, err := h.tryJoin(process.Patience, p, "a")
 	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != "08006" || !strings.Contains(f.Message, "cannot reach Postgres") {
 		t.Errorf("connecting without Postgres: %+v; want FATAL 08006", f)
 	}
 	s.Restart(t)
 	h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
-	if _, err := pgx.Connect(ctx, p.dsn(pgtest.App, "no_such_database", "resource", resource)); stateOf(err) != "3D000" {
+	if _, err := pgx.Connect(ctx, p.DSN(pgtest.App, "no_such_database", "resource", resource)); stateOf(err) != "3D000" {
 		t.Errorf("connecting to no database: %v; want Postgres' own 3D000", err)
 	}
 }
