@@ -1,4 +1,4 @@
-package protocol_test
+package model
 
 import (
 	"errors"
