@@ -89,14 +89,14 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	t.Parallel()
 	slow := &slowAuditor{may: make(chan struct{})}
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Auditors = []fencing.Auditor{slow} }), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Auditors = []fencing.Auditor{slow} }), pg.Database(t)
 	hurry := sync.OnceFunc(func() { close(slow.may) })
 	t.Cleanup(hurry) // or the proxy would not end
-	leader := fixture.LeaderConn(t, b, db)
+	leader := fixture.LeaderConn(t, p, db)
 	fixture.MustExec(t, leader, "create table t (id int)")
 	refused := func() <-chan string { // sends a follower's write, and returns the SQLSTATE of its error
 		state := make(chan string, 1)
-		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
+		c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
 		c.Send(q("insert into t values (1)"))
 		go func() { state <- wiretest.ErrorOf(c.Until('E')) }()
 		return state
@@ -107,7 +107,7 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	if all := slow.All(); len(all) != 0 {
 		t.Fatalf("the auditor was told of %+v", all)
 	}
-	follower, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
+	follower, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
 	const more = 3
 	answered := make(chan struct{}, proxy.AuditQueueSize+more)
 	go func() {
@@ -131,7 +131,7 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	}
 	hurry()
 	fixture.Eventually(t, "the session that waited goes on", func() bool { return len(answered) == proxy.AuditQueueSize+more })
-	b.Server.Close()
+	p.Server.Close()
 	if n := len(slow.All()); n != proxy.AuditQueueSize+more+2 {
 		t.Errorf("the auditor was told of %d of %d rejections", n, proxy.AuditQueueSize+more+2)
 	}

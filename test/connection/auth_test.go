@@ -34,25 +34,25 @@ func open(cfg *proxy.Config) {
 
 func TestPgxAuthenticatesByEveryMethod(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
 		for _, user := range methods {
 			if user == "scram_user" {
 				continue // this proxy refuses it without a resource: see below
 			}
-			checkPasswords(t, b, db, user, "")
+			checkPasswords(t, p, db, user, "")
 		}
 		for _, user := range methods {
-			checkPasswords(t, b, db, user, "&fencepost.resource=r&fencepost.worker="+user)
+			checkPasswords(t, p, db, user, "&fencepost.resource=r&fencepost.worker="+user)
 		}
 	})
 }
 
 // checkPasswords connects with the right and a wrong password.
-func checkPasswords(t *testing.T, b *fixture.Proxy, db, user, params string) {
+func checkPasswords(t *testing.T, p *fixture.Proxy, db, user, params string) {
 	t.Helper()
 	for _, password := range []string{pgtest.Password, "wrong"} {
-		through, err := connectError(t, b.Addr, db, user, password, params)
-		_, direct := connectError(t, b.PG.Addr(), db, user, password, "")
+		through, err := connectError(t, p.Addr, db, user, password, params)
+		_, direct := connectError(t, p.PG.Addr(), db, user, password, "")
 		if (err == nil) != (direct == nil) {
 			t.Errorf("%s with %q: %v, directly %v", user, password, err, direct)
 			continue
@@ -87,12 +87,12 @@ func connectError(t *testing.T, address, db, user, password, params string) (cur
 func TestPsqlAuthenticatesByEveryMethod(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, open), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, open), pg.Database(t)
 	for _, user := range methods {
 		for _, password := range []string{pgtest.Password, "wrong"} {
-			got, gotErr := psqlWithPassword(t, b.Addr, db, user, password)
+			got, gotErr := psqlWithPassword(t, p.Addr, db, user, password)
 			want, wantErr := psqlWithPassword(t, pg.Addr(), db, user, password)
-			_, proxyPort, _ := net.SplitHostPort(b.Addr)
+			_, proxyPort, _ := net.SplitHostPort(p.Addr)
 			_, port, _ := net.SplitHostPort(pg.Addr())
 			got = strings.ReplaceAll(got, "port "+proxyPort, "port "+port)
 			if got != want || (gotErr == nil) != (wantErr == nil) {
@@ -116,11 +116,11 @@ func psqlWithPassword(t *testing.T, address, db, user, password string) (string,
 func TestAuthenticationIsRelayedMessageByMessage(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, open), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, open), pg.Database(t)
 	for _, user := range methods {
 		for _, password := range []string{pgtest.Password, "wrong"} {
 			want := authTranscript(t, pg.Addr(), db, user, password)
-			got := authTranscript(t, b.Addr, db, user, password)
+			got := authTranscript(t, p.Addr, db, user, password)
 			if !slices.Equal(want, got) {
 				t.Errorf("%s with %q:\nPostgres:  %v\nFencepost: %v", user, password, want, got)
 			}
@@ -180,7 +180,7 @@ func hexMD5(s string) string {
 func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, open), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, open), pg.Database(t)
 	start := wiretest.Startup("user", "scram_user", "database", db, "fencepost.resource", "r", "fencepost.worker", "intruder")
 	for name, answer := range map[string][]byte{
 		"a Query":             q("select 1"),
@@ -191,7 +191,7 @@ func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 		"another mechanism":   wiretest.Msg('p', []byte("PLAIN\x00\x00\x00\x00\x00")),
 		"goodbye":             wiretest.Terminate(),
 	} {
-		c := wiretest.Dial(t, b.Addr)
+		c := wiretest.Dial(t, p.Addr)
 		c.Send(start)
 		c.Until('R')
 		c.Send(answer)
@@ -199,7 +199,7 @@ func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 			t.Errorf("%s: %v", name, all)
 		}
 	}
-	if n := b.Elector.Candidacies(); n != 0 {
+	if n := p.Elector.Candidacies(); n != 0 {
 		t.Errorf("%d candidacies of clients that never authenticated", n)
 	}
 }
@@ -209,8 +209,8 @@ func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
 func TestAnswerThatDoesNotComeEndsTheConnection(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { open(cfg); cfg.StartupTimeout = 2 * time.Second })
-	c := wiretest.Dial(t, b.Addr)
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { open(cfg); cfg.StartupTimeout = 2 * time.Second })
+	c := wiretest.Dial(t, p.Addr)
 	c.Send(wiretest.Startup("user", "cleartext_user", "database", pg.Database(t)))
 	c.Until('R')
 	c.Send([]byte{'p', 0, 0}) // half a header

@@ -45,17 +45,17 @@ func cancelWith(t *testing.T, address string, key []byte, first ...[]byte) {
 
 func TestCancelEndsTheStatementAndNotTheSession(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		admin := b.PG.Connect(t, pgtest.Superuser, db)
-		fixture.LeaderConn(t, b, db).Close()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
+		fixture.LeaderConn(t, p, db).Close()
 		fenced := []string{"user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"}
 		for name, params := range map[string][]string{"leader": fenced, "reader": fenced[:4], "unfenced": {"user", pgtest.Superuser, "database", db}} {
-			c, key := keyed(t, b.Addr, params...)
+			c, key := keyed(t, p.Addr, params...)
 			for _, first := range [][][]byte{nil, {packet(codeSSL)}, {packet(codeGSS), packet(codeSSL)}} {
 				for kind, sleep := range map[string][]byte{"simple": q("select pg_sleep(600)"), "extended": cat(run("select pg_sleep(600)"), sync_())} {
 					c.Send(sleep)
 					fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
-					cancelWith(t, b.Addr, key, first...)
+					cancelWith(t, p.Addr, key, first...)
 					if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
 						t.Errorf("%s, %s: %v", name, kind, all)
 					}
@@ -73,8 +73,8 @@ func TestCancelEndsTheStatementAndNotTheSession(t *testing.T) {
 // notifications by it.
 func TestKeyNamesTheBackend(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		c, key := keyed(t, b.Addr, "user", pgtest.Superuser, "database", db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c, key := keyed(t, p.Addr, "user", pgtest.Superuser, "database", db)
 		pid := binary.BigEndian.Uint32(key)
 		if got := fixture.FirstValue(t, c.Exec("select pg_backend_pid()")); atoi(t, got) != int(pid) {
 			t.Errorf("the key names process %d, the backend is %s", pid, got)
@@ -98,12 +98,12 @@ func TestKeyNamesTheBackend(t *testing.T) {
 func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	gone, old := keyed(t, b.Addr, "user", pgtest.App, "database", db)
+	gone, old := keyed(t, p.Addr, "user", pgtest.App, "database", db)
 	gone.Send(wiretest.Terminate())
 	gone.Rest()
-	c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db)
+	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
 	c.Send(q("select pg_sleep(0.5), 42"))
 	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 	wrong := append([]byte(nil), key...)
@@ -113,12 +113,12 @@ func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
 		"a key of nobody": make([]byte, 8), "the key of a session that ended": old,
 	} {
 		if name == "a secret of no bytes" { // no cancel request at all: refused
-			conn := wiretest.Dial(t, b.Addr)
+			conn := wiretest.Dial(t, p.Addr)
 			conn.Send(packet(codeCancel, k...))
 			conn.Rest()
 			continue
 		}
-		cancelWith(t, b.Addr, k)
+		cancelWith(t, p.Addr, k)
 	}
 	if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
 		t.Errorf("a cancel with a wrong key ended the statement: %v", all)
@@ -144,13 +144,13 @@ func atoi(t *testing.T, s string) (n int) {
 func TestLateCancelNeverHitsTheNextSession(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	hits := 0
 	for i := range 40 {
-		c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db)
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
 		var wg sync.WaitGroup
 		c.Send(q("select pg_sleep(0.002)"))
-		wg.Go(func() { cancelWith(t, b.Addr, key) })
+		wg.Go(func() { cancelWith(t, p.Addr, key) })
 		if i%2 == 0 {
 			if state := wiretest.ErrorOf(c.Until('Z')); state == "57014" {
 				hits++
@@ -159,7 +159,7 @@ func TestLateCancelNeverHitsTheNextSession(t *testing.T) {
 			}
 		}
 		_ = c.Close()
-		next, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
+		next, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db)
 		if all := next.Exec("select pg_sleep(0.004)"); wiretest.ErrorOf(all) != "" {
 			t.Errorf("the next session: %v", all)
 		}
@@ -172,10 +172,10 @@ func TestLateCancelNeverHitsTheNextSession(t *testing.T) {
 func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	fixture.LeaderConn(t, b, db).Close()
-	c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.LeaderConn(t, p, db).Close()
+	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 	fixture.MustExec(t, c, "create table t as select 1 as id, 0 as v")
 	tx, err := admin.Begin(t.Context())
 	if err != nil {
@@ -188,7 +188,7 @@ func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 	for kind, write := range map[string][]byte{"simple": q("update t set v = 2"), "extended": cat(run("update t set v = 2"), sync_())} {
 		c.Send(write)
 		fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
-		cancelWith(t, b.Addr, key)
+		cancelWith(t, p.Addr, key)
 		if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
 			t.Errorf("%s: %v", kind, all)
 		}
@@ -206,11 +206,11 @@ func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
 // check were not there.
 func TestCancelThatHitsTheCheck(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, b, db).Close()
-		c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db).Close()
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 		fixture.MustExec(t, c, "create table t (id int)")
-		admin, watch := b.PG.Connect(t, pgtest.Superuser, db), b.PG.Connect(t, pgtest.Superuser, db)
+		admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
 		tx, err := admin.Begin(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -229,7 +229,7 @@ func TestCancelThatHitsTheCheck(t *testing.T) {
 		} {
 			c.Send(write)
 			fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
-			cancelWith(t, b.Addr, key)
+			cancelWith(t, p.Addr, key)
 			all := c.Until('Z')
 			var f map[byte]string
 			for _, m := range all {
@@ -251,7 +251,7 @@ func TestCancelThatHitsTheCheck(t *testing.T) {
 		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
 			t.Errorf("rows %s, want only that of the statement that was not cancelled", got)
 		}
-		if all := b.Audited(t, db); len(all) > 0 {
+		if all := p.Audited(t, db); len(all) > 0 {
 			t.Errorf("a cancel was audited as a refusal: %+v", all)
 		}
 	})
@@ -260,11 +260,11 @@ func TestCancelThatHitsTheCheck(t *testing.T) {
 func TestInterruptOfPsqlCancels(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	fixture.LeaderConn(t, b, db).Close()
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.LeaderConn(t, p, db).Close()
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	var out bytes.Buffer
-	cmd := osexec.CommandContext(t.Context(), program(t, "psql"), "-XAt", "-d", clientDSN(b.Addr, db), "-c", "select pg_sleep(600)")
+	cmd := osexec.CommandContext(t.Context(), program(t, "psql"), "-XAt", "-d", clientDSN(p.Addr, db), "-c", "select pg_sleep(600)")
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

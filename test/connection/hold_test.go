@@ -22,10 +22,10 @@ import (
 // timeout, and nothing of a fence.
 func TestProtocolTimeoutsThatHitTheCheck(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, b, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int)")
-		release := holdSequence(t, b.PG.Connect(t, pgtest.Superuser, db))
+		release := holdSequence(t, p.PG.Connect(t, pgtest.Superuser, db))
 		for setting, state := range map[string]string{"statement_timeout": "57014", "lock_timeout": "55P03"} {
 			fixture.MustExec(t, c, "set "+setting+" = '1ms'")
 			for kind, write := range map[string][]byte{
@@ -49,7 +49,7 @@ func TestProtocolTimeoutsThatHitTheCheck(t *testing.T) {
 		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
 			t.Errorf("rows %s, want 2", got)
 		}
-		if all := b.Audited(t, db); len(all) > 0 {
+		if all := p.Audited(t, db); len(all) > 0 {
 			t.Errorf("a timeout was audited as a refusal: %+v", all)
 		}
 	})
@@ -101,8 +101,8 @@ func TestProtocolNothingStays(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
 	sessions := &gauge{}
-	b, db := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Metrics = sessions }), pg.Database(t)
-	fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (v text)")
+	p, db := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Metrics = sessions }), pg.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (v text)")
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	base := sessions.n.Load()
 	ins := "insert into t values ('x')"
@@ -117,7 +117,7 @@ func TestProtocolNothingStays(t *testing.T) {
 		"rows under way": {sent: q("select repeat('x', 1000) from generate_series(1, 1000000)"), until: "D"}, "listening": {sent: q("listen ch"), until: "Z"},
 	} {
 		for _, how := range []string{"client closes", "client resets", "server ends"} {
-			conn, key := keyed(t, b.Addr, "user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w")
+			conn, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w")
 			conn.Send(c.sent)
 			for _, typ := range c.until {
 				conn.Until(byte(typ))
@@ -155,13 +155,13 @@ func pidOf(key []byte) int { return int(binary.BigEndian.Uint32(key)) }
 // for one of protocol 3.2 on 18), and can cancel with it.
 func TestProtocolLongKeys(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, b, db)
-		admin := b.PG.Connect(t, pgtest.Superuser, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db)
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
 		for _, version := range []uint32{3 << 16, 3<<16 | 2, 3<<16 | 9999} {
-			theirs, plain := keyOfVersion(t, b.PG.Addr(), version, "user", pgtest.App, "database", db)
+			theirs, plain := keyOfVersion(t, p.PG.Addr(), version, "user", pgtest.App, "database", db)
 			_ = theirs.Close()
-			c, key := keyOfVersion(t, b.Addr, version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+			c, key := keyOfVersion(t, p.Addr, version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 			if len(key) < 8 || len(key) != len(plain) {
 				t.Fatalf("protocol %x: the key has %d bytes, that of Postgres %d", version, len(key), len(plain))
 			}
@@ -169,14 +169,14 @@ func TestProtocolLongKeys(t *testing.T) {
 			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
 			wrong := append([]byte(nil), key...)
 			wrong[len(wrong)-1] ^= 1
-			cancelWith(t, b.Addr, wrong)
-			cancelWith(t, b.Addr, append(append([]byte(nil), key...), 0))
-			for _, address := range []string{b.Addr, b.PG.Addr()} { // nobody's key is not answered
+			cancelWith(t, p.Addr, wrong)
+			cancelWith(t, p.Addr, append(append([]byte(nil), key...), 0))
+			for _, address := range []string{p.Addr, p.PG.Addr()} { // nobody's key is not answered
 				cancelWith(t, address, key[:4])
 				cancelWith(t, address, nil)
 			}
 			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
-			cancelWith(t, b.Addr, key)
+			cancelWith(t, p.Addr, key)
 			if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
 				t.Errorf("protocol %x: %v", version, all)
 			}
@@ -203,10 +203,10 @@ func keyOfVersion(t *testing.T, address string, version uint32, params ...string
 // session has exported, and write in that transaction.
 func TestProtocolImportedSnapshot(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, b, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int)")
-		tx, err := b.PG.Connect(t, pgtest.Superuser, db).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		tx, err := p.PG.Connect(t, pgtest.Superuser, db).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -247,10 +247,10 @@ func TestProtocolImportedSnapshot(t *testing.T) {
 // TestProtocolWhatCanBeSeen: what a client, and an operator, sees of Fencepost.
 func TestProtocolWhatCanBeSeen(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, b, db)
-		c, key := keyed(t, b.Addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
-		admin := b.PG.Connect(t, pgtest.Superuser, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db)
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
 		if _, err := admin.Exec(t.Context(), "create view prepared as select * from pg_prepared_statements; grant select on prepared to public"); err != nil {
 			t.Fatal(err)
 		}
@@ -293,12 +293,12 @@ func TestProtocolWhatCanBeSeen(t *testing.T) {
 // most, and that is the client's own.
 func TestProtocolTimeoutsAnywhere(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (id int)")
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (id int)")
 		params := []string{"user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w"}
-		timed, _ := keyed(t, b.Addr, params...)
+		timed, _ := keyed(t, p.Addr, params...)
 		fixture.MustExec(t, timed, "set statement_timeout = '1ms'")
-		canceled, key := keyed(t, b.Addr, params...)
+		canceled, key := keyed(t, p.Addr, params...)
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		go func() {
 			defer close(stopped)
@@ -307,7 +307,7 @@ func TestProtocolTimeoutsAnywhere(t *testing.T) {
 				case <-stop:
 					return
 				default:
-					cancelWith(t, b.Addr, key)
+					cancelWith(t, p.Addr, key)
 				}
 			}
 		}()

@@ -28,8 +28,8 @@ func header(typ byte, n uint32) []byte {
 func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	bystander, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	bystander, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db)
 	startup := wiretest.Startup("user", pgtest.App, "database", db)
 	for name, c := range map[string]struct {
 		sent  []byte
@@ -49,7 +49,7 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 		"an unknown request": {packet(80877199), "0A000"},
 		"SSL with a body":    {packet(codeSSL, 1, 2, 3), "0A000"},
 	} {
-		conn := wiretest.Dial(t, b.Addr)
+		conn := wiretest.Dial(t, p.Addr)
 		conn.Send(c.sent)
 		if said := wiretest.ErrorOf(conn.Rest()); said != c.state {
 			t.Errorf("%s: %q, want %q", name, said, c.state)
@@ -59,7 +59,7 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 		}
 	}
 	for cut := range startup {
-		conn := wiretest.Dial(t, b.Addr)
+		conn := wiretest.Dial(t, p.Addr)
 		conn.Send(startup[:cut])
 		if err := conn.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 			t.Fatal(err)
@@ -78,8 +78,8 @@ func TestGarbageBeforeTheStartupIsRefused(t *testing.T) {
 func TestRandomBytesEndOneConnectionOnly(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	bystander := fixture.LeaderConn(t, b, db)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	bystander := fixture.LeaderConn(t, p, db)
 	dice := rand.New(rand.NewPCG(7, 7))
 	noise := func() []byte {
 		b := make([]byte, 1+dice.IntN(3000))
@@ -89,7 +89,7 @@ func TestRandomBytesEndOneConnectionOnly(t *testing.T) {
 		return b
 	}
 	for i := range 60 {
-		c := wiretest.Dial(t, b.Addr)
+		c := wiretest.Dial(t, p.Addr)
 		if i%3 > 0 {
 			c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"))
 			c.Until('Z')
@@ -115,10 +115,10 @@ func TestSlowLoris(t *testing.T) {
 	t.Parallel()
 	const timeout = 2 * time.Second
 	pg := pgtest.Shared(t)
-	b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = timeout })
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = timeout })
 	db := pg.Database(t)
 	begun := time.Now()
-	slow := wiretest.Dial(t, b.Addr)
+	slow := wiretest.Dial(t, p.Addr)
 	ended := make(chan struct{})
 	drips := make(chan struct{})
 	go func() {
@@ -134,7 +134,7 @@ func TestSlowLoris(t *testing.T) {
 			}
 		}
 	}()
-	other, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
+	other, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db)
 	if got := fixture.FirstValue(t, other.Exec("select 7")); got != "7" {
 		t.Errorf("another client read %s", got)
 	}
@@ -160,15 +160,15 @@ func heap() uint64 {
 // ends of each connection are in it.
 func TestClaimedLengthsCostNothing(t *testing.T) {
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	claims := map[string]func() *wiretest.Conn{
 		"half a header": func() *wiretest.Conn {
-			c := wiretest.Dial(t, b.Addr)
+			c := wiretest.Dial(t, p.Addr)
 			c.Send([]byte{0, 0, 0x27})
 			return c
 		},
 		"the longest startup packet": func() *wiretest.Conn {
-			c := wiretest.Dial(t, b.Addr)
+			c := wiretest.Dial(t, p.Addr)
 			c.Send([]byte{0, 0, 0x27, 0x10, 0, 3, 0, 0, 'u'})
 			return c
 		},
@@ -184,7 +184,7 @@ func TestClaimedLengthsCostNothing(t *testing.T) {
 			}
 			const clients, each = 10, 100 << 10
 			measure(t, fmt.Sprintf("600 MiB of %c as %s", typ, user), clients, each, func() *wiretest.Conn {
-				c, _ := wiretest.Connect(t, b.Addr, "user", user, "database", db)
+				c, _ := wiretest.Connect(t, p.Addr, "user", user, "database", db)
 				c.Send(header(typ, 600<<20), []byte(strings.Repeat("x", 1000)))
 				return c
 			})
@@ -197,11 +197,11 @@ func TestClaimedLengthsCostNothing(t *testing.T) {
 // parallel: it measures the process.
 func TestFloodCostsNoMoreThanItsBytes(t *testing.T) {
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	leading(t, b, db)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	leading(t, p, db)
 	const count, most = 300000, 12 << 20
 	for _, user := range []string{pgtest.App, pgtest.Superuser} {
-		c, _ := wiretest.Connect(t, b.Addr, "user", user, "database", db)
+		c, _ := wiretest.Connect(t, p.Addr, "user", user, "database", db)
 		before := heap()
 		wrote := make(chan error, 1)
 		go func() {
@@ -233,8 +233,8 @@ func TestFloodCostsNoMoreThanItsBytes(t *testing.T) {
 func TestFloodInsideCopyEndsTheSession(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	c := fixture.LeaderConn(t, b, db)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := fixture.LeaderConn(t, p, db)
 	fixture.MustExec(t, c, "create table t (v text)")
 	c.Send(q("copy t from stdin"))
 	c.Until('G')
@@ -274,13 +274,13 @@ func measure(t *testing.T, name string, n int, each uint64, dial func() *wiretes
 func TestBadLengthAfterTheStartup(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (v text)")
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (v text)")
 	for name, bad := range map[string][]byte{
 		"length zero": header('Q', 0), "length three": header('P', 3), "negative": header('Q', 0xffffffff), "the least": header('d', 1<<31),
 		"1 GiB": header('Q', 1<<30), "a long Sync": header('S', 20000), "a long Execute": header('E', 10001), "a long unknown": header('y', 99999),
 	} {
-		c := fixture.LeaderConn(t, b, db)
+		c := fixture.LeaderConn(t, p, db)
 		c.Send(q("insert into t values ('"+name+"')"), run("insert into t values ('never')"), bad)
 		all := c.Rest()
 		// Postgres ends the connection without a word over a length; a message that it
@@ -316,8 +316,8 @@ func eventuallyRows(t *testing.T, admin *pgx.Conn, sql string, want int) {
 func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (v text)")
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (v text)")
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	batch := cat(run("insert into t values ('x')"), sync_())
 	for _, c := range map[string]struct {
@@ -338,7 +338,7 @@ func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 		"goodbye before a Sync": {nil, cat(batch[:len(batch)-5], wiretest.Terminate()), 0},
 	} {
 		for _, reset := range []bool{false, true} {
-			conn := fixture.LeaderConn(t, b, db)
+			conn := fixture.LeaderConn(t, p, db)
 			if c.first != nil {
 				conn.Send(c.first)
 				conn.Until(c.until)
@@ -361,13 +361,13 @@ func TestCutOffClientsLeaveNoCompletedBatch(t *testing.T) {
 func TestTooManyClients(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.MaxConnections = 2 })
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.MaxConnections = 2 })
 	db := pg.Database(t)
 	admin := pg.Connect(t, pgtest.Superuser, db)
-	one, key := keyed(t, b.Addr, "user", pgtest.App, "database", db)
-	two, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db)
+	one, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
+	two, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db)
 	for _, requests := range [][]uint32{nil, {codeSSL}} {
-		c := wiretest.Dial(t, b.Addr)
+		c := wiretest.Dial(t, p.Addr)
 		for _, code := range requests {
 			c.Send(packet(code))
 			oneByte(t, c)
@@ -379,7 +379,7 @@ func TestTooManyClients(t *testing.T) {
 	}
 	one.Send(q("select pg_sleep(600)"))
 	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
-	cancelWith(t, b.Addr, key)
+	cancelWith(t, p.Addr, key)
 	if state := wiretest.ErrorOf(one.Until('Z')); state != "57014" {
 		t.Errorf("a cancel while there are too many clients: %q, want 57014", state)
 	}
@@ -387,7 +387,7 @@ func TestTooManyClients(t *testing.T) {
 	two.Rest()
 	_ = two.Close()
 	fixture.Eventually(t, "a place is free", func() bool {
-		c := wiretest.Dial(t, b.Addr)
+		c := wiretest.Dial(t, p.Addr)
 		defer c.Close()
 		c.Send(wiretest.Startup("user", pgtest.App, "database", db))
 		m, err := c.Next()

@@ -16,10 +16,10 @@ import (
 func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	busy := fixture.LeaderConn(t, b, db)
-	idle, passing := fixture.LeaderConn(t, b, db), func() *wiretest.Conn {
-		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.Superuser, "database", db)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	busy := fixture.LeaderConn(t, p, db)
+	idle, passing := fixture.LeaderConn(t, p, db), func() *wiretest.Conn {
+		c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.Superuser, "database", db)
 		return c
 	}()
 	fixture.MustExec(t, busy, "create table t (id int)")
@@ -27,13 +27,13 @@ func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 	fixture.MustExec(t, busy, "insert into t values (1)")
 
 	done := make(chan error, 1)
-	go func() { done <- b.Server.Shutdown(t.Context()) }()
+	go func() { done <- p.Server.Shutdown(t.Context()) }()
 	for name, c := range map[string]*wiretest.Conn{"idle": idle, "unfenced": passing} {
 		if f := fixture.FatalError(t, c.Rest()); f['C'] != "57P01" {
 			t.Errorf("%s session: %v, want 57P01", name, f)
 		}
 	}
-	late := wiretest.Dial(t, b.Addr)
+	late := wiretest.Dial(t, p.Addr)
 	if f := fixture.FatalError(t, late.Rest()); f['C'] != "57P03" {
 		t.Errorf("a new client: %v, want 57P03", f)
 	}
@@ -63,18 +63,18 @@ func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 func TestShutdownEndsWhoHasNotBegun(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	silent, half, asked, waiting := wiretest.Dial(t, b.Addr), wiretest.Dial(t, b.Addr), wiretest.Dial(t, b.Addr), wiretest.Dial(t, b.Addr)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	silent, half, asked, waiting := wiretest.Dial(t, p.Addr), wiretest.Dial(t, p.Addr), wiretest.Dial(t, p.Addr), wiretest.Dial(t, p.Addr)
 	half.Send(packet(codeSSL), []byte{0, 0, 1})
 	oneByte(t, half)
 	asked.Send(wiretest.Startup("user", "cleartext_user", "database", db))
 	asked.Until('R')
 	waiting.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
-	fixture.Eventually(t, "the worker stands for election", func() bool { return b.Elector.Candidacies() > 0 })
+	fixture.Eventually(t, "the worker stands for election", func() bool { return p.Elector.Candidacies() > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second) // below StartupTimeout: nothing may wait for it
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- b.Server.Shutdown(ctx) }()
+	go func() { done <- p.Server.Shutdown(ctx) }()
 	for name, c := range map[string]*wiretest.Conn{"silent": silent, "half a packet": half, "asked for a password": asked, "waiting to lead": waiting} {
 		if f := fixture.FatalError(t, c.Rest()); f['C'] != "57P03" {
 			t.Errorf("%s: %v, want 57P03", name, f)
@@ -89,8 +89,8 @@ func TestShutdownEndsWhoHasNotBegun(t *testing.T) {
 func TestCloseEndsWhatShutdownWaitsFor(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	open, sleeping := fixture.LeaderConn(t, b, db), fixture.LeaderConn(t, b, db)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	open, sleeping := fixture.LeaderConn(t, p, db), fixture.LeaderConn(t, p, db)
 	fixture.MustExec(t, open, "create table t (id int)")
 	fixture.MustExec(t, open, "begin")
 	fixture.MustExec(t, open, "insert into t values (1)")
@@ -99,10 +99,10 @@ func TestCloseEndsWhatShutdownWaitsFor(t *testing.T) {
 	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := b.Server.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := p.Server.Shutdown(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("shutdown with a transaction open: %v", err)
 	}
-	b.Server.Close()
+	p.Server.Close()
 	for _, c := range []*wiretest.Conn{open, sleeping} {
 		if all := c.Rest(); len(all) != 0 {
 			t.Errorf("a session that was closed said %v", all)
@@ -116,7 +116,7 @@ func TestCloseEndsWhatShutdownWaitsFor(t *testing.T) {
 	if err := admin.QueryRow(t.Context(), "select count(*) from t").Scan(&n); err != nil || n != 0 {
 		t.Errorf("%d rows of a transaction that never committed, %v", n, err)
 	}
-	b.Server.Close() // twice is fine
+	p.Server.Close() // twice is fine
 }
 
 // TestShutdownUnderLoadLosesNoAnswer: what a client was not told of was not
@@ -129,19 +129,19 @@ func TestShutdownUnderLoadLosesNoAnswer(t *testing.T) {
 	admin := pg.Connect(t, pgtest.Superuser, db)
 	const rounds, clients = 8, 6
 	for round := range rounds {
-		b := fixture.NewProxy(t, pg, nil)
-		fixture.LeaderConn(t, b, db).Close()
+		p := fixture.NewProxy(t, pg, nil)
+		fixture.LeaderConn(t, p, db).Close()
 		var answered [clients]int
 		var wg sync.WaitGroup
 		started := make(chan struct{}, clients)
 		for i := range clients {
-			c := fixture.LeaderConn(t, b, db)
+			c := fixture.LeaderConn(t, p, db)
 			wg.Go(func() { answered[i] = insertUntilGoodbye(t, c, round, i, started) })
 		}
 		for range clients {
 			<-started
 		}
-		if err := b.Server.Shutdown(t.Context()); err != nil {
+		if err := p.Server.Shutdown(t.Context()); err != nil {
 			t.Errorf("shutdown: %v", err)
 		}
 		wg.Wait()

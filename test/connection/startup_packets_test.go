@@ -18,7 +18,7 @@ import (
 // says what Postgres says, which is often nothing.
 func TestOddFirstPackets(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
 		begin := wiretest.Startup("user", pgtest.App, "database", db)
 		padded := func(size int) []byte {
 			rest := size - len(wiretest.Startup("user", pgtest.App, "database", db, "application_name", ""))
@@ -45,8 +45,8 @@ func TestOddFirstPackets(t *testing.T) {
 			"half":                   begin[:len(begin)/2],
 			"a byte":                 {0},
 		} {
-			want := firstReplies(t, b.PG.Addr(), sent)
-			if got := firstReplies(t, b.Addr, sent); !slices.Equal(got, want) {
+			want := firstReplies(t, p.PG.Addr(), sent)
+			if got := firstReplies(t, p.Addr, sent); !slices.Equal(got, want) {
 				t.Errorf("%s: %q, Postgres says %q", name, got, want)
 			}
 		}

@@ -157,7 +157,7 @@ func stalledProxies(t *testing.T, timeout time.Duration) []*stalledProxy {
 		"no answer to a password":      {newStallingServer(t, pg, 'R', false).addr, "cleartext_user", false},
 		"no answer to the checks":      {newStallingServer(t, pg, 'Z', false).addr, pgtest.App, false},
 	} {
-		b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
 			open(cfg)
 			cfg.Upstream, cfg.StartupTimeout, cfg.DialTimeout = s.address, timeout, 10*time.Minute
 			if s.tls {
@@ -167,7 +167,7 @@ func stalledProxies(t *testing.T, timeout time.Duration) []*stalledProxy {
 				}
 			}
 		})
-		all = append(all, &stalledProxy{b, name, s.user, db})
+		all = append(all, &stalledProxy{p, name, s.user, db})
 	}
 	return all
 }
@@ -246,14 +246,14 @@ func TestStalledServerKeepsNobody(t *testing.T) {
 func TestStartupThatWaitsEndsWithItsClient(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	fixture.LeaderConn(t, b, db)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.LeaderConn(t, p, db)
 	for name, more := range map[string][]byte{"silent": nil, "hasty": q("select 1")} {
-		c := wiretest.Dial(t, b.Addr)
+		c := wiretest.Dial(t, p.Addr)
 		c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", name, "fencepost.campaign", "wait"), more)
-		fixture.Eventually(t, "the client to wait", func() bool { return b.Elector.Members(db, "r", name) == 1 })
+		fixture.Eventually(t, "the client to wait", func() bool { return p.Elector.Members(db, "r", name) == 1 })
 		_ = c.Close()
-		fixture.Eventually(t, "the client to be gone", func() bool { return b.Elector.Members(db, "r", name) == 0 })
+		fixture.Eventually(t, "the client to be gone", func() bool { return p.Elector.Members(db, "r", name) == 0 })
 	}
 }
 
@@ -262,8 +262,8 @@ func TestStartupThatWaitsEndsWithItsClient(t *testing.T) {
 func TestClientsMayEndTheirSideFirst(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	c := wiretest.Dial(t, b.Addr)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := wiretest.Dial(t, p.Addr)
 	c.Send(wiretest.Startup("user", pgtest.App, "database", db), q("select pg_sleep(1.5), 7"))
 	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
 		t.Fatal(err)
@@ -285,11 +285,11 @@ func TestCancelOfAStoppedServerEnds(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Start(t)
 	db := pg.Database(t)
-	b := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = 2 * time.Second })
-	_, key := keyed(t, b.Addr, "user", pgtest.App, "database", db)
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = 2 * time.Second })
+	_, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
 	freeze(t, pg)
 	begun := time.Now()
-	cancelWith(t, b.Addr, key)
+	cancelWith(t, p.Addr, key)
 	if took := time.Since(begun); took > 4*time.Second {
 		t.Errorf("a cancel request towards a stopped server ended after %s", took)
 	}

@@ -47,11 +47,11 @@ func oneByte(t *testing.T, c *wiretest.Conn) byte {
 func TestEncryptionIsDeclinedAndTheStartupGoesOn(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
 	for name, requests := range map[string][]uint32{
 		"none": nil, "ssl": {codeSSL}, "gss": {codeGSS}, "ssl then gss": {codeSSL, codeGSS}, "gss then ssl": {codeGSS, codeSSL},
 	} {
-		c := wiretest.Dial(t, b.Addr)
+		c := wiretest.Dial(t, p.Addr)
 		for _, code := range requests {
 			c.Send(packet(code))
 			if got := oneByte(t, c); got != 'N' {
@@ -64,7 +64,7 @@ func TestEncryptionIsDeclinedAndTheStartupGoesOn(t *testing.T) {
 			t.Errorf("%s: connected to %s", name, got)
 		}
 	}
-	c := wiretest.Dial(t, b.Addr)
+	c := wiretest.Dial(t, p.Addr)
 	c.Send(packet(codeSSL))
 	oneByte(t, c)
 	c.Send(packet(codeSSL))
@@ -77,8 +77,8 @@ func TestEncryptionIsDeclinedAndTheStartupGoesOn(t *testing.T) {
 func TestStartupInOneByteWrites(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	c := wiretest.Dial(t, b.Addr)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := wiretest.Dial(t, p.Addr)
 	for _, x := range packet(codeSSL) {
 		c.Send([]byte{x})
 	}
@@ -94,13 +94,13 @@ func TestStartupInOneByteWrites(t *testing.T) {
 
 func TestPostgresSeesNothingOfFencepost(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
 		own := []string{"fencepost.resource", "r", "FencePost.Worker", "w", "fencepost.campaign", "on", "fencepost.worker_timeout", "1m"}
 		byOption := []string{"options", `-c work_mem=5MB -c fencepost.resource=r --fencepost.worker=w -c application_name=two\ words\\ -cfencepost.campaign=on`}
 		for name, params := range map[string][]string{
 			"plain": append(own, "options", `-c work_mem=5MB -c application_name=two\ words\\`), "in options": byOption,
 		} {
-			c, before := wiretest.Connect(t, b.Addr, append([]string{"user", pgtest.App, "database", db}, params...)...)
+			c, before := wiretest.Connect(t, p.Addr, append([]string{"user", pgtest.App, "database", db}, params...)...)
 			for sql, want := range map[string]string{
 				"select count(*) from pg_settings where name like 'fencepost.%'":            "0",
 				"select coalesce(current_setting('fencepost.resource', true), '')":          "", // an empty placeholder at most
@@ -131,7 +131,7 @@ func reported(all []wiretest.Message, name string) (v string) {
 func TestStartupIsRefusedClearly(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b := fixture.NewProxy(t, pg, nil)
+	p := fixture.NewProxy(t, pg, nil)
 	db := pg.Database(t)
 	user := []string{"user", pgtest.App, "database", db}
 	for name, c := range map[string]struct {
@@ -151,7 +151,7 @@ func TestStartupIsRefusedClearly(t *testing.T) {
 		"replication":          {append(user, "replication", "true"), "ZF005"},
 		"logical replication":  {append(user, "replication", "database"), "ZF005"},
 	} {
-		conn := wiretest.Dial(t, b.Addr)
+		conn := wiretest.Dial(t, p.Addr)
 		conn.Send(wiretest.Startup(c.params...))
 		f := fixture.FatalError(t, conn.Rest())
 		if f['C'] != c.state {
@@ -165,7 +165,7 @@ func TestStartupIsRefusedClearly(t *testing.T) {
 			}
 		}
 	}
-	if c, _ := wiretest.Connect(t, b.Addr, append(user, "replication", "false")...); fixture.FirstValue(t, c.Exec("select 1")) != "1" {
+	if c, _ := wiretest.Connect(t, p.Addr, append(user, "replication", "false")...); fixture.FirstValue(t, c.Exec("select 1")) != "1" {
 		t.Error("replication=false is an ordinary connection")
 	}
 }
@@ -174,7 +174,7 @@ func TestStartupIsRefusedClearly(t *testing.T) {
 // protocol options, get from Fencepost what they get from Postgres.
 func TestNewerProtocolsAreNegotiatedByTheServer(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
 		for name, first := range map[string][]byte{
 			"3.2":                 startupOf(3<<16|2, "user", pgtest.App, "database", db),
 			"3.9999":              startupOf(3<<16|9999, "user", pgtest.App, "database", db),
@@ -182,7 +182,7 @@ func TestNewerProtocolsAreNegotiatedByTheServer(t *testing.T) {
 			"3.0 with an option":  startupOf(3<<16, "user", pgtest.App, "database", db, "_pq_.unknown", "1", "_pq_.other", "2"),
 			"3.2 with a resource": startupOf(3<<16|2, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"),
 		} {
-			direct, c := wiretest.Dial(t, b.PG.Addr()), wiretest.Dial(t, b.Addr)
+			direct, c := wiretest.Dial(t, p.PG.Addr()), wiretest.Dial(t, p.Addr)
 			if strings.HasSuffix(name, "resource") {
 				direct.Send(startupOf(3<<16|2, "user", pgtest.App, "database", db))
 			} else {
@@ -198,7 +198,7 @@ func TestNewerProtocolsAreNegotiatedByTheServer(t *testing.T) {
 			}
 		}
 		for name, first := range map[string][]byte{"2.0": startupOf(2<<16, "user", pgtest.App), "4.0": startupOf(4<<16, "user", pgtest.App)} {
-			c := wiretest.Dial(t, b.Addr)
+			c := wiretest.Dial(t, p.Addr)
 			c.Send(first)
 			if f := fixture.FatalError(t, c.Rest()); f['C'] != "0A000" {
 				t.Errorf("%s: %v, want 0A000", name, f)
@@ -216,7 +216,7 @@ func TestAnAliasOfARoleHasItsMode(t *testing.T) {
 		role := db + strings.Repeat("n", 63-len(db))
 		pg.Exec(t, pgtest.Superuser, "postgres", "create role "+role+" login")
 		t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, "postgres", "drop role "+role) })
-		b := fixture.NewProxy(t, pg, func(c *proxy.Config) {
+		p := fixture.NewProxy(t, pg, func(c *proxy.Config) {
 			c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
 				if r.User == role {
 					return proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse}
@@ -225,7 +225,7 @@ func TestAnAliasOfARoleHasItsMode(t *testing.T) {
 			}
 		})
 		for _, user := range []string{role, role + "more"} {
-			fixture.MustEnd(t, wiretest.Dial(t, b.Addr), "ZF002", wiretest.Startup("user", user, "database", db))
+			fixture.MustEnd(t, wiretest.Dial(t, p.Addr), "ZF002", wiretest.Startup("user", user, "database", db))
 		}
 	})
 }

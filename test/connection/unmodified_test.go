@@ -35,18 +35,18 @@ func clientDSN(address, db string) string {
 }
 
 // leading makes worker "w" the leader and keeps it connected for the test.
-func leading(t *testing.T, b *fixture.Proxy, db string) {
+func leading(t *testing.T, p *fixture.Proxy, db string) {
 	t.Helper()
-	fixture.LeaderConn(t, b, db)
+	fixture.LeaderConn(t, p, db)
 }
 
 // client runs a program of PostgreSQL as worker "w", and returns what it wrote
 // to stdout and stderr. A failure or a word of an error fails the test.
-func client(t *testing.T, b *fixture.Proxy, db, name, input string, args ...string) string {
+func client(t *testing.T, p *fixture.Proxy, db, name, input string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	host, port, _ := net.SplitHostPort(b.Addr)
+	host, port, _ := net.SplitHostPort(p.Addr)
 	cmd := osexec.CommandContext(ctx, program(t, name), args...)
 	cmd.Env = append(os.Environ(), "PGHOST="+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db,
 		"PGOPTIONS=-c fencepost.resource=r -c fencepost.worker=w", "LC_ALL=C.UTF-8")
@@ -61,9 +61,9 @@ func client(t *testing.T, b *fixture.Proxy, db, name, input string, args ...stri
 }
 
 // number reads one number of the database, past the proxy.
-func number(t *testing.T, b *fixture.Proxy, db, sql string) (n int64) {
+func number(t *testing.T, p *fixture.Proxy, db, sql string) (n int64) {
 	t.Helper()
-	conn := b.PG.Connect(t, pgtest.Superuser, db)
+	conn := p.PG.Connect(t, pgtest.Superuser, db)
 	defer conn.Close(context.Background())
 	if err := conn.QueryRow(t.Context(), sql).Scan(&n); err != nil {
 		t.Fatalf("%s: %v", sql, err)
@@ -74,10 +74,10 @@ func number(t *testing.T, b *fixture.Proxy, db, sql string) (n int64) {
 var processed = regexp.MustCompile(`number of transactions actually processed: (\d+)`)
 
 // runPgbench runs pgbench and checks that all of its transactions were processed.
-func runPgbench(t *testing.T, b *fixture.Proxy, db string, clients, each int, args ...string) {
+func runPgbench(t *testing.T, p *fixture.Proxy, db string, clients, each int, args ...string) {
 	t.Helper()
 	args = append(args, "-n", "-c", fmt.Sprint(clients), "-j", "1", "-t", fmt.Sprint(each))
-	out := client(t, b, db, "pgbench", "", args...)
+	out := client(t, p, db, "pgbench", "", args...)
 	m := processed.FindStringSubmatch(out)
 	if m == nil || m[1] != fmt.Sprint(clients*each) || !strings.Contains(out, "number of failed transactions: 0 ") || strings.Contains(out, "error") {
 		t.Errorf("pgbench %v:\n%s", args, out)
@@ -86,33 +86,33 @@ func runPgbench(t *testing.T, b *fixture.Proxy, db string, clients, each int, ar
 
 func TestPgbenchAsLeader(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		leading(t, b, db)
-		out := client(t, b, db, "pgbench", "", "-i", "-s", "1", "--foreign-keys")
-		if !strings.Contains(out, "done in") || number(t, b, db, "select count(*) from pgbench_accounts") != 100000 {
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		leading(t, p, db)
+		out := client(t, p, db, "pgbench", "", "-i", "-s", "1", "--foreign-keys")
+		if !strings.Contains(out, "done in") || number(t, p, db, "select count(*) from pgbench_accounts") != 100000 {
 			t.Errorf("pgbench -i:\n%s", out)
 		}
-		client(t, b, db, "pgbench", "", "-i", "-s", "1", "-I", "dtGvp", "--partitions=3")
+		client(t, p, db, "pgbench", "", "-i", "-s", "1", "-I", "dtGvp", "--partitions=3")
 		const clients, each = 4, 60
 		runs := int64(0)
 		for _, mode := range []string{"simple", "extended", "prepared"} {
-			runPgbench(t, b, db, clients, each, "-M", mode, "-S")
-			runPgbench(t, b, db, clients, each, "-M", mode)
-			runPgbench(t, b, db, clients, each, "-M", mode, "-N")
+			runPgbench(t, p, db, clients, each, "-M", mode, "-S")
+			runPgbench(t, p, db, clients, each, "-M", mode)
+			runPgbench(t, p, db, clients, each, "-M", mode, "-N")
 			runs += 2 * clients * each
 		}
-		if n := number(t, b, db, "select count(*) from pgbench_history"); n != runs {
+		if n := number(t, p, db, "select count(*) from pgbench_history"); n != runs {
 			t.Errorf("%d rows of history for %d transactions", n, runs)
 		}
 		for sum, want := range map[string]string{
 			"select sum(abalance) from pgbench_accounts": "select sum(delta) from pgbench_history",
 			"select sum(tbalance) from pgbench_tellers":  "select sum(bbalance) from pgbench_branches",
 		} {
-			if got, want := number(t, b, db, sum), number(t, b, db, want); got != want {
+			if got, want := number(t, p, db, sum), number(t, p, db, want); got != want {
 				t.Errorf("%s is %d, want %d", sum, got, want)
 			}
 		}
-		if all := b.Audited(t, db); len(all) > 0 {
+		if all := p.Audited(t, db); len(all) > 0 {
 			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
@@ -121,9 +121,9 @@ func TestPgbenchAsLeader(t *testing.T) {
 // TestPgbenchPipelines runs a script that pipelines, with a transaction inside.
 func TestPgbenchPipelines(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		leading(t, b, db)
-		client(t, b, db, "psql", "create table t (client int, n int); create table s (n bigint); insert into s values (0)")
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		leading(t, p, db)
+		client(t, p, db, "psql", "create table t (client int, n int); create table s (n bigint); insert into s values (0)")
 		script := filepath.Join(t.TempDir(), "pipeline.sql")
 		const text = `\startpipeline
 begin;
@@ -139,12 +139,12 @@ insert into t values (:client_id, least(:n, 3));
 			t.Fatal(err)
 		}
 		for _, mode := range []string{"extended", "prepared"} {
-			runPgbench(t, b, db, 4, 30, "-M", mode, "-f", script)
+			runPgbench(t, p, db, 4, 30, "-M", mode, "-f", script)
 		}
-		if n := number(t, b, db, "select count(*) from t"); n != 3*2*4*30 {
+		if n := number(t, p, db, "select count(*) from t"); n != 3*2*4*30 {
 			t.Errorf("%d rows, want %d", n, 3*2*4*30)
 		}
-		if n := number(t, b, db, "select n from s"); n != 2*4*30 {
+		if n := number(t, p, db, "select n from s"); n != 2*4*30 {
 			t.Errorf("counted to %d, want %d", n, 2*4*30)
 		}
 	})
@@ -204,10 +204,10 @@ select count(*) as all_rows from t;
 
 func TestPsqlScriptAsLeader(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		leading(t, b, db)
-		got := runPsql(t, b.Addr, db, "-c fencepost.resource=r -c fencepost.worker=w")
-		want := runPsql(t, b.PG.Addr(), b.PG.Database(t), "")
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		leading(t, p, db)
+		got := runPsql(t, p.Addr, db, "-c fencepost.resource=r -c fencepost.worker=w")
+		want := runPsql(t, p.PG.Addr(), p.PG.Database(t), "")
 		for name := range want {
 			if got[name] != want[name] {
 				t.Errorf("%s differs\nFencepost:\n%.3000s\nPostgres:\n%.3000s", name, got[name], want[name])
@@ -218,7 +218,7 @@ func TestPsqlScriptAsLeader(t *testing.T) {
 				t.Errorf("the script never printed %q:\n%s", line, want["output"])
 			}
 		}
-		if all := b.Audited(t, db); len(all) > 0 {
+		if all := p.Audited(t, db); len(all) > 0 {
 			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
@@ -260,12 +260,12 @@ func runPsql(t *testing.T, address, db, options string) map[string]string {
 func TestPsqlWatches(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	leading(t, b, db)
-	client(t, b, db, "psql", "create table t (n int)")
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	leading(t, p, db)
+	client(t, p, db, "psql", "create table t (n int)")
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAt", "-d", clientDSN(b.Addr, db))
+	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAt", "-d", clientDSN(p.Addr, db))
 	cmd.Stdin = strings.NewReader("insert into t select count(*) from t returning n \\watch 0.01\n")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	var out bytes.Buffer
@@ -273,34 +273,34 @@ func TestPsqlWatches(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	fixture.Eventually(t, "five rounds", func() bool { return number(t, b, db, "select count(*) from t") >= 5 })
+	fixture.Eventually(t, "five rounds", func() bool { return number(t, p, db, "select count(*) from t") >= 5 })
 	cancel()
 	_ = cmd.Wait() // ended by the interrupt
 	if text := out.String(); strings.Contains(text, "ZF0") || !strings.Contains(text, "INSERT 0 1") {
 		t.Errorf("psql watched:\n%s", text)
 	}
-	if n, d := number(t, b, db, "select count(*) from t"), number(t, b, db, "select count(distinct n) from t"); n != d {
+	if n, d := number(t, p, db, "select count(*) from t"), number(t, p, db, "select count(distinct n) from t"); n != d {
 		t.Errorf("%d rounds, %d different rows", n, d)
 	}
 }
 
 func TestPgxPoolAsLeader(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		leading(t, b, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		leading(t, p, db)
 		for _, mode := range []string{"cache_statement", "cache_describe", "describe_exec", "exec", "simple_protocol"} {
-			t.Run(mode, func(t *testing.T) { usePool(t, b, db, mode) })
+			t.Run(mode, func(t *testing.T) { usePool(t, p, db, mode) })
 		}
-		if all := b.Audited(t, db); len(all) > 0 {
+		if all := p.Audited(t, db); len(all) > 0 {
 			t.Errorf("a leader was refused: %+v", all)
 		}
 	})
 }
 
-func usePool(t *testing.T, b *fixture.Proxy, db, mode string) {
+func usePool(t *testing.T, p *fixture.Proxy, db, mode string) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	pool, err := pgxpool.New(ctx, clientDSN(b.Addr, db)+"&pool_max_conns=5&default_query_exec_mode="+mode)
+	pool, err := pgxpool.New(ctx, clientDSN(p.Addr, db)+"&pool_max_conns=5&default_query_exec_mode="+mode)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -87,9 +87,9 @@ func manyRows(n int) [][]byte {
 // of a COPY leaves open what it skipped, so the session ends; Postgres goes on.
 func TestProtocolSyncBehindBadCopyData(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		direct, _ := wiretest.Connect(t, b.PG.Addr(), "user", pgtest.App, "database", db)
-		c := fixture.LeaderConn(t, b, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		direct, _ := wiretest.Connect(t, p.PG.Addr(), "user", pgtest.App, "database", db)
+		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int)")
 		sent := cat(parse("", "copy t from stdin"), bind("", ""), exec("", 0), wiretest.CopyData("bad\n"), sync_(), run("insert into t values (1)"), sync_(), wiretest.Terminate())
 		for name, conn := range map[string]*wiretest.Conn{"Postgres": direct, "Fencepost": c} {

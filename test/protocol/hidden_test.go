@@ -11,8 +11,8 @@ import (
 // Query too. The session goes on.
 func TestProtocolHiddenDeallocateInFrontOfABatch(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, b, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int); create function da() returns int language plpgsql as $$begin execute 'deallocate all'; return 1; end$$")
 		fixture.MustExec(t, c, "select da()")
 		c.Send(parse("", "select 1"), q("select 2"))
@@ -36,8 +36,8 @@ func TestProtocolHiddenDeallocateInFrontOfABatch(t *testing.T) {
 // on the server, also where SQL has freed the name and prepared another under it.
 func TestProtocolNameThatSQLGaveAway(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, b, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int)")
 		fixture.MustPass(t, c, cat(parse("s", "begin"), sync_()))
 		fixture.MustExec(t, c, "do $$begin execute 'deal' || 'locate s'; end$$")

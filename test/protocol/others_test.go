@@ -70,9 +70,9 @@ func TestProtocolLongNamesOfFollowers(t *testing.T) {
 func TestProtocolUnreadByFollowers(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.SharedMajor(t, 18)
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	fixture.LeaderConn(t, b, db)
-	c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.LeaderConn(t, p, db)
+	c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
 	fixture.MustPass(t, c, q("prepare p as select 1"))
 	fixture.MustPass(t, c, parse("s", "select 1"), sync_())
 	fixture.MustFail(t, c, "42P05", parse("s", "select 1"), sync_())
@@ -128,9 +128,9 @@ func TestProtocolOfNewServers(t *testing.T) {
 // what Postgres would say, had the check been a statement that fails.
 func TestProtocolErrorsOfTheCheckStandInTheirPlace(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (id int)")
-		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (id int)")
+		c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
 		const ins = "insert into t values (1)"
 		for _, s := range []struct {
 			sent []byte
@@ -167,10 +167,10 @@ func TestProtocolErrorsOfTheCheckStandInTheirPlace(t *testing.T) {
 // TestProtocolDifferencesThatRemain: what docs/protocol.md says of a leader.
 func TestProtocolDifferencesThatRemain(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
 		params := []string{"user", pgtest.App, "database", db}
-		direct, _ := wiretest.Connect(t, b.PG.Addr(), params...)
-		c := fixture.LeaderConn(t, b, db)
+		direct, _ := wiretest.Connect(t, p.PG.Addr(), params...)
+		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int)")
 		for _, s := range []struct {
 			name      string

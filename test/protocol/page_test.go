@@ -99,7 +99,7 @@ func TestSecurityPageNamesTestsThatExist(t *testing.T) {
 // the server as it was said.
 func TestProtocolStartupParameters(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
 		own := []string{"fencepost.resource", "r", "fencepost.worker", "w"}
 		for name, params := range map[string][]string{
 			"nothing": nil, "an empty name": {"application_name", ""}, "a name outside ascii": {"application_name", "né"},
@@ -109,8 +109,8 @@ func TestProtocolStartupParameters(t *testing.T) {
 			"options in front of fencepost's": {"options", `-c DateStyle=SQL`, "application_name", "later"}, "a setting twice": {"application_name", "one", "application_name", "two"},
 		} {
 			params = append([]string{"user", pgtest.App, "database", db}, params...)
-			direct, said := wiretest.Connect(t, b.PG.Addr(), params...)
-			c, got := wiretest.Connect(t, b.Addr, append(params, own...)...)
+			direct, said := wiretest.Connect(t, p.PG.Addr(), params...)
+			c, got := wiretest.Connect(t, p.Addr, append(params, own...)...)
 			if want := fixture.Greeting(said); !slices.Equal(want, fixture.Greeting(got)) {
 				t.Errorf("%s: Postgres says %v, Fencepost %v", name, want, fixture.Greeting(got))
 			}

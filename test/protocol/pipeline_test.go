@@ -15,10 +15,10 @@ import (
 // read, or that came while it was sending, is skipped up to its Sync.
 func TestBatchGoesOnBehindItsError(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		fixture.MustExec(t, fixture.LeaderConn(t, b, db), "create table t (v text)")
-		direct, _ := wiretest.Connect(t, b.PG.Addr(), "user", pgtest.App, "database", db)
-		unfenced, _ := wiretest.Connect(t, b.Addr, "user", pgtest.Superuser, "database", db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (v text)")
+		direct, _ := wiretest.Connect(t, p.PG.Addr(), "user", pgtest.App, "database", db)
+		unfenced, _ := wiretest.Connect(t, p.Addr, "user", pgtest.Superuser, "database", db)
 		insert := run("insert into t values ('never')")
 		for name, rest := range map[string][]byte{
 			"statements":         cat(insert, insert, sync_()),
@@ -31,7 +31,7 @@ func TestBatchGoesOnBehindItsError(t *testing.T) {
 			"a new statement":    cat(parse("s", "insert into t values ('never')"), sync_()),
 		} {
 			var want []string
-			for who, c := range map[string]*wiretest.Conn{"directly": direct, "leader": fixture.LeaderConn(t, b, db), "unfenced": unfenced} {
+			for who, c := range map[string]*wiretest.Conn{"directly": direct, "leader": fixture.LeaderConn(t, p, db), "unfenced": unfenced} {
 				for _, first := range [][]byte{cat(run("select 1 / 0"), flush()), cat(parse("", "selec"), flush())} {
 					c.Send(first)
 					c.Until('E')

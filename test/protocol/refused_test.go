@@ -17,19 +17,19 @@ func TestProtocolRefusals(t *testing.T) {
 	const ins = "insert into t values (10, 'x')"
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		rec := newTranscriber()
-		b, db := fixture.NewProxy(t, pg, rec.observe), pg.Database(t)
-		admin := b.PG.Connect(t, pgtest.Superuser, db)
-		fixture.LeaderConn(t, b, db)
-		grant := func(worker string) step { return then(func(*session) { b.Candidacy(db, "r", worker).Grant() }) }
+		p, db := fixture.NewProxy(t, pg, rec.observe), pg.Database(t)
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
+		fixture.LeaderConn(t, p, db)
+		grant := func(worker string) step { return then(func(*session) { p.Candidacy(db, "r", worker).Grant() }) }
 		succeed := func(worker string) step {
 			return then(func(*session) {
-				wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
-				b.Candidacy(db, "r", worker).Grant()
+				wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
+				p.Candidacy(db, "r", worker).Grant()
 			})
 		}
 		lapse := func(worker string, lapsed bool) step {
 			return then(func(*session) {
-				candidacy := b.Candidacy(db, "r", worker)
+				candidacy := p.Candidacy(db, "r", worker)
 				st := *candidacy.Status()
 				if st.Role, st.Lapsed = fencing.Leader, lapsed; lapsed {
 					st.Role = fencing.Follower
@@ -62,7 +62,7 @@ func TestProtocolRefusals(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.script.rec = rec.next()
-			all := s.script.run(t, b.Addr, admin, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", s.worker).got
+			all := s.script.run(t, p.Addr, admin, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", s.worker).got
 			rec.keep(t, s.script.name, all)
 			var errors []string
 			for _, m := range all {

@@ -154,22 +154,22 @@ func compareScripts(t *testing.T, scripts ...script) {
 func compareAs(t *testing.T, pg *pgtest.Server, worker string, change func(*proxy.Config), scripts ...script) {
 	t.Helper()
 	rec := newTranscriber()
-	b, db := fixture.NewProxy(t, pg, func(c *proxy.Config) {
+	p, db := fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		if change != nil {
 			change(c)
 		}
 		rec.observe(c)
 	}), pg.Database(t)
 	direct, proxied := pg.Connect(t, pgtest.Superuser, pg.Database(t)), pg.Connect(t, pgtest.Superuser, db)
-	fixture.LeaderConn(t, b, db)
+	fixture.LeaderConn(t, p, db)
 	for _, s := range scripts {
 		t.Run(strings.ReplaceAll(s.name, " ", "_"), func(t *testing.T) {
-			compareScript(t, b, rec, worker, direct, proxied, s)
+			compareScript(t, p, rec, worker, direct, proxied, s)
 		})
 	}
 }
 
-func compareScript(t *testing.T, b *fixture.Proxy, rec *transcriber, worker string, direct, proxied *pgx.Conn, s script) {
+func compareScript(t *testing.T, p *fixture.Proxy, rec *transcriber, worker string, direct, proxied *pgx.Conn, s script) {
 	t.Helper()
 	for _, admin := range []*pgx.Conn{direct, proxied} {
 		if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
@@ -179,10 +179,10 @@ func compareScript(t *testing.T, b *fixture.Proxy, rec *transcriber, worker stri
 	params := func(c *pgx.Conn) []string {
 		return []string{"user", pgtest.App, "database", c.Config().Database, "client_encoding", "UTF8"}
 	}
-	want := shownLines(s.run(t, b.PG.Addr(), direct, params(direct)...).got)
+	want := shownLines(s.run(t, p.PG.Addr(), direct, params(direct)...).got)
 	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker="+worker)
 	s.rec = rec.next()
-	all := s.run(t, b.Addr, proxied, own...).got
+	all := s.run(t, p.Addr, proxied, own...).got
 	rec.keep(t, s.name, all)
 	got := shownLines(all)
 	for i := range max(len(want), len(got)) {

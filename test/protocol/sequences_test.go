@@ -125,15 +125,15 @@ func TestLeaderSeesWhatPostgresSays(t *testing.T) {
 	t.Parallel()
 	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)))} {
 		t.Run(name, func(t *testing.T) {
-			b := fixture.NewProxy(t, pg, nil)
+			p := fixture.NewProxy(t, pg, nil)
 			db := pg.Database(t)
 			direct, proxied := pg.Connect(t, pgtest.Superuser, pg.Database(t)), pg.Connect(t, pgtest.Superuser, db)
-			holder, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-			b.Candidacy(db, "r", "w").Grant()
+			holder, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+			p.Candidacy(db, "r", "w").Grant()
 			defer holder.Close()
 			for _, s := range sequences() {
 				t.Run(strings.ReplaceAll(s.Name, " ", "_"), func(t *testing.T) {
-					fixture.CompareAsLeader(t, b, direct, proxied, s)
+					fixture.CompareAsLeader(t, p, direct, proxied, s)
 				})
 			}
 		})

@@ -109,8 +109,8 @@ create function evil.set_config(text, text, bool) returns text language sql as '
 // last one may be gone, does not stay beside it for as long as the session lives.
 func TestProtocolReplacedChecksAreClosed(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, b, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int); create function prepared() returns setof text language sql as 'select name from pg_prepared_statements'") // seen by its name, they are closed
 		for range 5 {
 			fixture.MustExec(t, c, "insert into t values (1); insert into t values (2) -- "+long)
@@ -128,8 +128,8 @@ func TestProtocolReplacedChecksAreClosed(t *testing.T) {
 // the block behind it passes.
 func TestProtocolHiddenDeallocate(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, b, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int); create function da() returns int language plpgsql as $$begin execute 'deallocate all'; return 1; end$$")
 		for _, write := range [][]byte{q("insert into t values (1)"), cat(run("insert into t values (1)"), sync_())} {
 			fixture.MustExec(t, c, "select da()")

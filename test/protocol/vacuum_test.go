@@ -16,10 +16,10 @@ import (
 func TestProtocolVacuumMarksPages(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Start(t, pgtest.WithConfig(map[string]string{"wal_writer_delay": "10s", "wal_writer_flush_after": "1GB", "autovacuum": "off"}))
-	b, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
-	c := fixture.LeaderConn(t, b, db)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := fixture.LeaderConn(t, p, db)
 	fixture.MustExec(t, c, "create table t (id int)")
-	b.Candidacy(db, "r", "w").Fence().RefreshCatalog(t.Context())
+	p.Candidacy(db, "r", "w").Fence().RefreshCatalog(t.Context())
 	for name, vacuum := range map[string][]byte{"simple": q("vacuum t"), "messages": cat(run("vacuum t"), sync_()), "analyze too": q("vacuum (analyze) t")} {
 		unmarked := "all"
 		for try := 0; try < 3 && unmarked != "0"; try++ { // the control role's own queries may be in the way
@@ -39,9 +39,9 @@ func TestProtocolVacuumMarksPages(t *testing.T) {
 // its transaction it would hold them all.
 func TestProtocolAnalyzeHoldsOneTable(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		c := fixture.LeaderConn(t, b, db)
-		admin := b.PG.Connect(t, pgtest.Superuser, db)
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
 		fixture.MustExec(t, c, "create table a (id int); create table b (id int)")
 		for name, analyze := range map[string][]byte{"simple": q("analyze a, b"), "messages": cat(run("analyze a, b"), sync_())} {
 			tx, err := admin.Begin(t.Context())

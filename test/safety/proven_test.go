@@ -34,12 +34,12 @@ grant all on kept to app`
 // unchecked.
 func provenCluster(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	t.Helper()
-	b := fixture.NewProxy(t, pg, func(c *proxy.Config) {
+	p := fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
 			return proxy.SessionPolicy{ProvenReads: r.Resource == "r"}
 		}
 	})
-	s := fixture.NewClusterOn(t, b)
+	s := fixture.NewClusterOn(t, p)
 	s.Exec(evilSQL)
 	return s
 }

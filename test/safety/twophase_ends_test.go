@@ -12,9 +12,9 @@ import (
 // drivers send no ROLLBACK behind it.
 func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, b, db)
-		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db)
+		c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 		ends := func(all []wiretest.Message, state string, status byte) {
 			t.Helper()
 			last := all[len(all)-1]
@@ -60,9 +60,9 @@ func TestRefusedPrepareTransactionEndsItsBlock(t *testing.T) {
 // so a DO with these words in its text is not refused.
 func TestWordsInADoPrepareNothing(t *testing.T) {
 	t.Parallel()
-	fixture.EachProxy(t, func(t *testing.T, b *fixture.Proxy, db string) {
-		fixture.LeaderConn(t, b, db)
-		c, _ := wiretest.Connect(t, b.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db)
+		c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
 		for text, state := range map[string]string{
 			"do $$begin /* no prepare transaction here */ end$$":    "",
 			"do $$begin execute 'prepare transaction ''x'''; end$$": "0A000",

@@ -221,14 +221,14 @@ func oddTexts() []fixture.Sequence {
 // would tell it, and the same is done.
 func TestOddTextsOfTheLeader(t *testing.T) {
 	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
-		b := fixture.NewProxy(t, pg, nil)
+		p := fixture.NewProxy(t, pg, nil)
 		db := pg.Database(t)
 		direct, proxied := pg.Connect(t, "postgres", pg.Database(t)), pg.Connect(t, "postgres", db)
-		holder, _ := wiretest.Connect(t, b.Addr, "user", "app", "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
-		b.Candidacy(db, "r", "w").Grant()
+		holder, _ := wiretest.Connect(t, p.Addr, "user", "app", "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		p.Candidacy(db, "r", "w").Grant()
 		defer holder.Close()
 		for _, s := range oddTexts() {
-			t.Run(name(s.Name), func(t *testing.T) { fixture.CompareAsLeader(t, b, direct, proxied, s) })
+			t.Run(name(s.Name), func(t *testing.T) { fixture.CompareAsLeader(t, p, direct, proxied, s) })
 		}
 	})
 }
