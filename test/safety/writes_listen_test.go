@@ -11,8 +11,6 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-type pgtestServer = pgtest.Server
-
 // newListener listens to the channel wp, and returns what tells what was heard
 // since it was asked last.
 func newListener(t *testing.T, s *fixture.Cluster) func() string {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -98,7 +99,7 @@ func setUpReading(s *fixture.Cluster, t *testing.T, r reading, worker string) *w
 // TestSafetyHiddenTextOfThoseWhoDoNotLead: a text that is harmless as the proxy
 // could read it, and calls what read-only mode lets pass as the server does.
 func TestSafetyHiddenTextOfThoseWhoDoNotLead(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		s.Exec(readingsSQL)
 		s.Leader("leader")
@@ -126,7 +127,7 @@ func TestSafetyHiddenTextOfThoseWhoDoNotLead(t *testing.T) {
 // TestSafetyHiddenCommits: a text with a COMMIT in it that a wrong reading does
 // not show, behind which a write goes on while the next worker is granted.
 func TestSafetyHiddenCommits(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		s.Exec(readingsSQL)
 		for i, x := range hidings {
@@ -220,7 +221,7 @@ func oddTexts() []fixture.Sequence {
 // TestOddTextsOfTheLeader: whatever the text, the leader is told what Postgres
 // would tell it, and the same is done.
 func TestOddTextsOfTheLeader(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
 		p := fixture.NewProxy(t, pg, nil)
 		db := pg.Database(t)
 		direct, proxied := pg.Connect(t, "postgres", pg.Database(t)), pg.Connect(t, "postgres", db)
@@ -236,7 +237,7 @@ func TestOddTextsOfTheLeader(t *testing.T) {
 // TestOddTextsOfFollowers: whatever the text, a follower writes nothing, and its
 // connection goes on.
 func TestSafetyOddTextsOfFollowers(t *testing.T) {
-	eachVersion(t, func(t *testing.T, pg *pgtestServer) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
 		s := fixture.NewCluster(t, pg)
 		s.Exec("drop table c, t cascade; drop function wr(text) cascade; " + fixture.TablesSQL + "; alter table t owner to app; alter table d owner to app")
 		s.Leader("leader")
