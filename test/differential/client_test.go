@@ -99,7 +99,7 @@ type target struct {
 	witness func() string
 }
 
-// run connects, runs s, and reads to the end.
+// run connects, sends s, and reads to the end.
 func run(to target, s script) (transcript, error) {
 	conn, err := net.DialTimeout(to.network, to.address, patience)
 	if err != nil {

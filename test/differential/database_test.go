@@ -252,7 +252,7 @@ func (r *database) proxied(s script, like []seen, before func(int)) (outcome, er
 	return r.outcome(r.run(s, like, before))
 }
 
-// run runs s through Fencepost, without reading the contents.
+// run sends s through Fencepost, without reading the contents.
 func (r *database) run(s script, like []seen, before func(int)) (transcript, error) {
 	r.heard = nil
 	return run(target{

@@ -27,7 +27,7 @@ func TestSafetyFollowerTwin(t *testing.T) {
 	twins(t, (*pair).follows)
 }
 
-// ordinaryTwins is how many scripts of each kind an ordinary run runs.
+// ordinaryTwins is how many scripts of each kind an ordinary run covers.
 const ordinaryTwins = 120
 
 // twins runs random scripts, a quarter as many as TestScripts if a number is

@@ -53,7 +53,7 @@ type session struct {
 	got     []wiretest.Message
 }
 
-// run runs the script on a new connection and returns the session with all that
+// run sends the script on a new connection and returns the session with all that
 // came back.
 func (s script) run(t *testing.T, address string, admin *pgx.Conn, params ...string) *session {
 	t.Helper()

@@ -185,7 +185,7 @@ func (x *table) allCells(part int) (all []cell) {
 	return all
 }
 
-// run runs cells, those of one standing together, so that connections can be
+// run tries cells, those of one standing together, so that connections can be
 // used again.
 func (x *table) run(cells []cell) {
 	slices.SortStableFunc(cells, func(a, b cell) int { return int(a.who) - int(b.who) })
