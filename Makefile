@@ -7,8 +7,8 @@ ELECTION ?= postgres
 # Two packages at a time, because their tests start their own servers.
 # The timeout allows for other load on the machine.
 TESTFLAGS ?= -p 2 -parallel 4 -timeout 40m
-# The package that takes longest starts first.
-PKG ?= ./proxy ./...
+# The packages that take longest start first.
+PKG ?= ./test/safety ./test/connection ./...
 CHAOS_TIME ?= 5m
 # For make fuzz-differential: the number of random scripts, the first seed (0: a random
 # one), the time limit (0: none), and whether a difference in the wording of a message is

@@ -13,9 +13,9 @@ import (
 	"github.com/fencepost/fencepost/migrations"
 )
 
-// workersHouse is a server with a worker's role, a group that it is a member of, and an
+// workersServer is a server with a worker's role, a group that it is a member of, and an
 // unrelated role.
-func workersHouse(t *testing.T, opts ...pgtest.Option) (s *pgtest.Server, db string) {
+func workersServer(t *testing.T, opts ...pgtest.Option) (s *pgtest.Server, db string) {
 	t.Helper()
 	s = pgtest.Start(t, opts...)
 	s.Exec(t, pgtest.Superuser, "postgres", `CREATE ROLE "Shop staff"`, `CREATE ROLE clerk LOGIN IN ROLE "Shop staff"`, "CREATE ROLE stranger LOGIN")
@@ -54,7 +54,7 @@ func mayRead(t *testing.T, s *pgtest.Server, db, role string) bool {
 
 func TestWorkerRolesAreRemembered(t *testing.T) {
 	t.Parallel()
-	s, db := workersHouse(t)
+	s, db := workersServer(t)
 	want := func(when string, app, clerk, stranger bool) {
 		t.Helper()
 		for role, may := range map[string]bool{pgtest.App: app, "clerk": clerk, "stranger": stranger} {
@@ -92,7 +92,7 @@ func TestWorkerRolesAreRemembered(t *testing.T) {
 // everybody, and that the operator is warned.
 func TestAWorkerRoleThatIsGoneOpensNothing(t *testing.T) {
 	t.Parallel()
-	s, db := workersHouse(t)
+	s, db := workersServer(t)
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('after')")
 	if err := up(t, s, db, "stranger"); err != nil {
 		t.Fatal(err)
@@ -125,7 +125,7 @@ func wantWarning(t *testing.T, s *pgtest.Server, db, part string) {
 
 func TestWarningsOfPreparedTransactionsAndOfMightyRoles(t *testing.T) {
 	t.Parallel()
-	s, db := workersHouse(t) // max_prepared_transactions is 10
+	s, db := workersServer(t) // max_prepared_transactions is 10
 	wantWarning(t, s, db, "every role may read the fence")
 	if err := up(t, s, db, "Shop staff"); err != nil {
 		t.Fatal(err)
@@ -138,7 +138,7 @@ func TestWarningsOfPreparedTransactionsAndOfMightyRoles(t *testing.T) {
 	s.Exec(t, pgtest.Superuser, db, "GRANT pg_write_all_data TO clerk")
 	wantWarning(t, s, db, "pg_write_all_data lets clerk change the fence")
 
-	none, quiet := workersHouse(t, pgtest.WithConfig(map[string]string{"max_prepared_transactions": "0"}))
+	none, quiet := workersServer(t, pgtest.WithConfig(map[string]string{"max_prepared_transactions": "0"}))
 	if got := warnings(t, none, quiet); got != "" {
 		t.Errorf("unexpected warnings: %s", got)
 	}
@@ -148,7 +148,7 @@ func TestWarningsOfPreparedTransactionsAndOfMightyRoles(t *testing.T) {
 // keep a role from blocking a takeover on purpose, as the warning says.
 func TestPostgresLocksASequenceBeforeItLooksAtTheRight(t *testing.T) {
 	t.Parallel()
-	s, db := workersHouse(t)
+	s, db := workersServer(t)
 	if err := up(t, s, db, pgtest.App); err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
-	"github.com/fencepost/fencepost/internal/wiretest"
-	"github.com/fencepost/fencepost/proxy/netloop"
+	"github.com/fencepost/fencepost/internal/netlooptest"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
@@ -18,31 +17,11 @@ func (supersededCandidacy) Status() *fencing.Status {
 	return &fencing.Status{Role: fencing.Superseded}
 }
 
-// linkPair returns the two ends of one connection.
-func linkPair(t *testing.T) (a, b link) {
-	t.Helper()
-	loops, err := netloop.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(loops.Close)
-	x, y := wiretest.Pair(t)
-	if a, err = loops.Pick().Adopt(x); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
-	if b, err = loops.Pick().Adopt(y); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return a, b
-}
-
 // TestNobodyWaitsForASession: the candidacy's loop, which starts renewals, goes
 // on whatever the session is doing for its client.
 func TestNobodyWaitsForASession(t *testing.T) {
 	t.Parallel()
-	client, server := linkPair(t)
+	client, server := netlooptest.Pair(t)
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
 	x := newSession(s, client, server, &startup{})

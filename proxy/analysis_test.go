@@ -9,13 +9,11 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
 )
-
-// patience is how long these tests wait for what must come before they fail.
-const patience = time.Minute
 
 // longRead is a SELECT that is too long to be parsed while the session is locked.
 func longRead(n int) string {
@@ -31,59 +29,59 @@ func TestAnalysisHoldsNobodyUp(t *testing.T) {
 	asked, held := make(chan string, 4*sessions), make(chan struct{})
 	release := sync.OnceFunc(func() { close(held) })
 	t.Cleanup(release)
-	b := newBenchWith(t, pgtest.SharedMajor(t, 18), nil, func(s *proxy.Server) {
+	b := fixture.NewProxy(t, pgtest.SharedMajor(t, 18), nil, func(s *proxy.Server) {
 		s.AnalyzeWith(func(sql string, st sqltext.Settings) *sqltext.Text {
 			asked <- sql
 			<-held
 			return sqltext.Analyze(sql, st)
 		})
 	})
-	s := stageOf(t, b)
-	leader := s.leads("leader")
+	s := fixture.NewClusterOn(t, b)
+	leader := s.Leader("leader")
 	var waiting []*wiretest.Conn
-	var replies []*pending
+	var replies []*fixture.Reply
 	for i := range sessions {
-		c := s.connect("follower" + string(rune('a'+i)))
+		c := s.Connect("follower" + string(rune('a'+i)))
 		waiting = append(waiting, c)
 		text := longRead(100_000)
 		if i%2 == 0 { // the text comes while the server is busy with a statement of the same session
-			replies = append(replies, reply(c, 2))
+			replies = append(replies, fixture.ReadReply(c, 2))
 			c.Send(q("select pg_sleep(0.05)"), q(text))
 		} else {
-			replies = append(replies, reply(c, 1))
+			replies = append(replies, fixture.ReadReply(c, 1))
 			c.Send(parse("", text), bind("", ""), exec("", 0), sync_())
 		}
 	}
 	select {
 	case <-asked: // the others wait for their turns
-	case <-time.After(patience):
+	case <-time.After(fixture.Patience):
 		t.Fatal("a long text is not analyzed outside the machine")
 	}
-	eventually(t, "the others' short statements are answered", func() bool {
-		return s.value("select count(*) from pg_stat_activity where query like '%pg_sleep(0.05)%' and state = 'active' and pid <> pg_backend_pid()") == 0
+	fixture.Eventually(t, "the others' short statements are answered", func() bool {
+		return s.Number("select count(*) from pg_stat_activity where query like '%pg_sleep(0.05)%' and state = 'active' and pid <> pg_backend_pid()") == 0
 	})
 	for range 200 {
-		mustPass(t, leader, q("update c set v = v"))
+		fixture.MustPass(t, leader, q("update c set v = v"))
 	}
 	for i := range waiting {
-		seat := s.seat(s.db, "r", "follower"+string(rune('a'+i)))
+		candidacy := s.Candidacy(s.DB, "r", "follower"+string(rune('a'+i)))
 		done := make(chan bool)
-		go func() { done <- seat.Owed() }()
+		go func() { done <- candidacy.Busy() }()
 		select {
 		case owed := <-done:
 			if !owed {
 				t.Errorf("session %d counts as silent while its text is analyzed", i)
 			}
-		case <-time.After(patience):
+		case <-time.After(fixture.Patience):
 			t.Fatalf("session %d cannot be asked for signs of life", i)
 		}
-		if replies[i].over() {
+		if replies[i].Done() {
 			t.Errorf("session %d was answered without an analysis", i)
 		}
 	}
 	release()
 	for i, p := range replies {
-		if all, ended := p.wait(); ended || wiretest.ErrorOf(all) != "" {
+		if all, ended := p.Wait(); ended || wiretest.ErrorOf(all) != "" {
 			t.Errorf("session %d: %v, ended %v", i, all, ended)
 		}
 	}
@@ -94,24 +92,24 @@ func TestAnalysisHoldsNobodyUp(t *testing.T) {
 // that is still open.
 func TestLongTextsAreStillTold(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, own18(t))
-	leader := s.leads("leader")
-	c := s.connect("follower")
+	s := fixture.NewCluster(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18))))
+	leader := s.Leader("leader")
+	c := s.Connect("follower")
 	for _, n := range []int{10, 1990, 2048, 5000, 20_000, 100_000} {
 		read := longRead(n)
 		write := "insert into t (v) values ('" + strings.Repeat("x", n) + "')"
-		mustPass(t, c, q(read))
-		mustPass(t, c, run(read), sync_())
-		mustPass(t, c, q(read+"; "+read))
-		mustPass(t, c, parse("s", "select '"+strings.Repeat("y", n)+"'"), sync_())
-		mustPass(t, c, bind("", "s"), exec("", 0), run(read), shut('S', "s"), sync_())
-		mustFail(t, c, "ZF002", q(write))
-		mustFail(t, c, "ZF002", run(write), sync_())
-		mustPass(t, leader, q(write))
-		mustPass(t, leader, run(write), run(read), sync_())
-		mustPass(t, leader, parse("w", write), bind("", "w"), exec("", 0), shut('S', "w"), sync_())
+		fixture.MustPass(t, c, q(read))
+		fixture.MustPass(t, c, run(read), sync_())
+		fixture.MustPass(t, c, q(read+"; "+read))
+		fixture.MustPass(t, c, parse("s", "select '"+strings.Repeat("y", n)+"'"), sync_())
+		fixture.MustPass(t, c, bind("", "s"), exec("", 0), run(read), shut('S', "s"), sync_())
+		fixture.MustFail(t, c, "ZF002", q(write))
+		fixture.MustFail(t, c, "ZF002", run(write), sync_())
+		fixture.MustPass(t, leader, q(write))
+		fixture.MustPass(t, leader, run(write), run(read), sync_())
+		fixture.MustPass(t, leader, parse("w", write), bind("", "w"), exec("", 0), shut('S', "w"), sync_())
 	}
-	if got := s.value("select count(*) from t"); got != 3*6 {
+	if got := s.Number("select count(*) from t"); got != 3*6 {
 		t.Errorf("%d rows, want %d", got, 3*6)
 	}
 }
@@ -127,14 +125,14 @@ func BenchmarkQuietLeader(b *testing.B) {
 }
 
 func quietLeader(b *testing.B, sessions int) {
-	bench := newBench(b, pgtest.SharedMajor(b, 18), func(c *proxy.Config) { c.Observe = nil }) // it parses all texts itself
-	db := bench.pg.Database(b)
+	p := fixture.NewProxy(b, pgtest.SharedMajor(b, 18), func(c *proxy.Config) { c.Observe = nil }) // it parses all texts itself
+	db := p.PG.Database(b)
 	connect := func(worker string) *wiretest.Conn {
-		c, _ := wiretest.Connect(b, bench.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
+		c, _ := wiretest.Connect(b, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
 		return c
 	}
 	connect("leader")
-	bench.seat(db, "r", "leader").Grant()
+	p.Candidacy(db, "r", "leader").Grant()
 	leader := connect("leader")
 	over := make(chan struct{})
 	var load sync.WaitGroup
@@ -148,18 +146,18 @@ func quietLeader(b *testing.B, sessions int) {
 				default:
 				}
 				text := fmt.Sprintf("select %d%s", n, strings.Repeat(", 1 + 1", 250_000/7))
-				p := reply(c, 2)
+				p := fixture.ReadReply(c, 2)
 				if _, err := c.Write(cat(q("select pg_sleep(0.05)"), q(text))); err != nil {
 					return
 				}
-				p.wait()
+				p.Wait()
 			}
 		})
 	}
 	var took []time.Duration
 	for b.Loop() {
 		start := time.Now()
-		if all, ended := ask(leader, q("select 1")); ended || wiretest.ErrorOf(all) != "" {
+		if all, ended := fixture.Ask(leader, q("select 1")); ended || wiretest.ErrorOf(all) != "" {
 			b.Fatal(all)
 		}
 		took = append(took, time.Since(start))

@@ -1,62 +1,29 @@
 package proxy_test
 
 import (
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// recorder is an auditor that remembers what it was told.
-type recorder struct {
-	mu         sync.Mutex
-	rejections []fencing.Rejection
-}
-
-func (r *recorder) Audit(x fencing.Rejection) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.rejections = append(r.rejections, x)
-}
-
-func (r *recorder) all() []fencing.Rejection {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.rejections)
-}
-
-func (r *recorder) forget() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.rejections = nil
-}
-
-// audited returns what has been refused: all that came before the last reply of a
-// connection, or before its end.
-func (b *bench) audited(t *testing.T) (all []fencing.Rejection) {
-	t.Helper()
-	last := fencing.Rejection{Message: "that is all", Time: time.Now()}
-	b.proxy.Audit(last)
-	eventually(t, "the auditor was told of all", func() bool {
-		all = b.audit.all()
-		return slices.Contains(all, last)
-	})
-	return slices.DeleteFunc(all, func(r fencing.Rejection) bool { return r.Message == last.Message })
-}
+const stale = "insert into t (v) values ('stale')"
 
 // TestAuditSaysWhatWasRefused: each kind of refusal, with all that is known of it.
 func TestAuditSaysWhatWasRefused(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	leader := s.leads("leader")
-	follower := s.connect("follower")
-	late, _ := s.becomesLeader("late") // and was not told
-	unfenced, _ := wiretest.Connect(t, s.addr, "user", pgtest.App, "database", s.db)
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	leader := s.Leader("leader")
+	follower := s.Connect("follower")
+	late := s.Connect("late")
+	fixture.MustPass(t, late, q("select * from c"))
+	s.Grant("late") // it is not told
+	unfenced, _ := wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB)
 	for _, c := range []struct {
 		conn  *wiretest.Conn
 		state string
@@ -78,21 +45,21 @@ func TestAuditSaysWhatWasRefused(t *testing.T) {
 			Resource: "r", Worker: "leader", Kind: fencing.KindStale, Announced: 1, Held: 1, Finding: fencing.Finding{Epoch: 1, Current: 2, Holder: "late"},
 		}},
 	} {
-		s.audit.forget()
+		s.Audit.Forget()
 		began := time.Now()
 		if c.state == "ZF001" {
-			mustEnd(t, c.conn, c.state, q(c.sent))
+			fixture.MustEnd(t, c.conn, c.state, q(c.sent))
 		} else {
-			mustFail(t, c.conn, c.state, q(c.sent))
-			mustPass(t, c.conn, q("select 1"))
+			fixture.MustFail(t, c.conn, c.state, q(c.sent))
+			fixture.MustPass(t, c.conn, q("select 1"))
 		}
-		all := s.audited(t)
+		all := s.Audited(t, s.DB)
 		if len(all) != 1 {
 			t.Fatalf("%s: audited %+v; want one", c.state, all)
 		}
 		got, want := all[0], c.want
 		want.SQLState, want.Statement, want.Write = c.state, c.sent, true
-		want.Proxy, want.Database, want.User, want.Client = "test", s.db, pgtest.App, c.conn.LocalAddr().String()
+		want.Proxy, want.Database, want.User, want.Client = "test", s.DB, pgtest.App, c.conn.LocalAddr().String()
 		if got.Time.Before(began) || got.Time.After(time.Now()) || got.Session == "" || got.Message == "" || (got.Incarnation == "") != (want.Resource == "") {
 			t.Errorf("%s: audited %+v", c.state, got)
 		}
@@ -106,13 +73,13 @@ func TestAuditSaysWhatWasRefused(t *testing.T) {
 // slowAuditor is told of one rejection for each value in its channel, or of all when that
 // is closed.
 type slowAuditor struct {
-	recorder
+	fixture.Recorder
 	may chan struct{}
 }
 
 func (a *slowAuditor) Audit(x fencing.Rejection) {
 	<-a.may
-	a.recorder.Audit(x)
+	a.Recorder.Audit(x)
 }
 
 // TestAuditLosesNothingAndDelaysOnlyWhoIsRefused: the reply is there before the auditor
@@ -122,14 +89,14 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	t.Parallel()
 	slow := &slowAuditor{may: make(chan struct{})}
 	pg := pgtest.Shared(t)
-	b, db := newBench(t, pg, func(c *proxy.Config) { c.Auditors = []fencing.Auditor{slow} }), pg.Database(t)
+	p, db := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Auditors = []fencing.Auditor{slow} }), pg.Database(t)
 	hurry := sync.OnceFunc(func() { close(slow.may) })
 	t.Cleanup(hurry) // or the proxy would not end
-	leader := leaderConn(t, b, db)
-	mustExec(t, leader, "create table t (id int)")
+	leader := fixture.LeaderConn(t, p, db)
+	fixture.MustExec(t, leader, "create table t (id int)")
 	refused := func() <-chan string { // sends a follower's write, and returns the SQLSTATE of its error
 		state := make(chan string, 1)
-		c, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
+		c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
 		c.Send(q("insert into t values (1)"))
 		go func() { state <- wiretest.ErrorOf(c.Until('E')) }()
 		return state
@@ -137,10 +104,10 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 	if state := <-refused(); state != fencing.StateNotLeader {
 		t.Fatalf("the write is answered by %s", state)
 	}
-	if all := slow.all(); len(all) != 0 {
+	if all := slow.All(); len(all) != 0 {
 		t.Fatalf("the auditor was told of %+v", all)
 	}
-	follower, _ := wiretest.Connect(t, b.addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
+	follower, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "follower")
 	const more = 3
 	answered := make(chan struct{}, proxy.AuditQueueSize+more)
 	go func() {
@@ -151,21 +118,21 @@ func TestAuditLosesNothingAndDelaysOnlyWhoIsRefused(t *testing.T) {
 		}
 		close(answered)
 	}()
-	eventually(t, "the queue is full", func() bool { return len(answered) >= proxy.AuditQueueSize-1 })
+	fixture.Eventually(t, "the queue is full", func() bool { return len(answered) >= proxy.AuditQueueSize-1 })
 	for n := -1; n != len(answered); time.Sleep(200 * time.Millisecond) {
 		n = len(answered)
 	}
 	if n := len(answered); n >= proxy.AuditQueueSize+more {
 		t.Errorf("all %d writes were answered while the auditor is told of none", n)
 	}
-	mustExec(t, leader, "insert into t values (2)") // is not delayed
+	fixture.MustExec(t, leader, "insert into t values (2)") // is not delayed
 	if state := <-refused(); state != fencing.StateNotLeader {
 		t.Errorf("another refused write is answered by %s", state)
 	}
 	hurry()
-	eventually(t, "the session that waited goes on", func() bool { return len(answered) == proxy.AuditQueueSize+more })
-	b.proxy.Close()
-	if n := len(slow.all()); n != proxy.AuditQueueSize+more+2 {
+	fixture.Eventually(t, "the session that waited goes on", func() bool { return len(answered) == proxy.AuditQueueSize+more })
+	p.Server.Close()
+	if n := len(slow.All()); n != proxy.AuditQueueSize+more+2 {
 		t.Errorf("the auditor was told of %d of %d rejections", n, proxy.AuditQueueSize+more+2)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -11,24 +12,24 @@ import (
 // before its session has ended the candidacy tells it too, at its next use.
 func TestGoodbyeIsSaidOnce(t *testing.T) {
 	t.Parallel()
-	s := newStage(t, pgtest.Shared(t))
-	client := s.leads("w")
-	seat := s.seat(s.db, "r", "w")
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	client := s.Leader("w")
+	candidacy := s.Candidacy(s.DB, "r", "w")
 	told, end := make(chan struct{}), make(chan struct{})
-	seat.WhenLooking(func() { close(told); <-end })
-	s.succeed()
+	candidacy.OnAdvanced(func() { close(told); <-end })
+	s.Supersede()
 
 	client.Send(q(stale))
 	if m, err := client.Next(); err != nil || m.Fields()['C'] != "ZF001" {
 		t.Fatalf("the stale write is answered by %v, %v", m, err)
 	}
 	<-told
-	was := *seat.Status()
+	was := *candidacy.Status()
 	was.Role = fencing.Superseded
-	seat.Set(&was)
+	candidacy.SetStatus(&was)
 	client.Send(q(stale))
-	eventually(t, "the session has answered what came last, and left", func() bool {
-		return seat.Members() == 1 // the one that never spoke
+	fixture.Eventually(t, "the session has answered what came last, and left", func() bool {
+		return candidacy.Members() == 1 // the one that never spoke
 	})
 	close(end)
 	if rest := client.Rest(); len(rest) > 0 {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/netlooptest"
 )
 
 func TestPhasesOnlyMoveForward(t *testing.T) {
@@ -70,7 +71,7 @@ func TestARegistrationIsAddedAndDeletedInTurns(t *testing.T) {
 // before its candidacy is set.
 func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
 	t.Parallel()
-	client, server := linkPair(t)
+	client, server := netlooptest.Pair(t)
 	s := &Server{crews: newCrews()}
 	defer s.crews.close()
 	x := newSession(s, client, server, &startup{own: ownParams{workerTimeout: -1}})

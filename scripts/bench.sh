@@ -16,7 +16,7 @@ kinds=(direct pgbouncer unfenced fenced)
 
 bin=$(scripts/setup.sh postgres-bin)
 pgbouncer=$(command -v pgbouncer || echo /usr/sbin/pgbouncer)
-. scripts/stage.sh
+. scripts/servers.sh
 
 pg_port=$(free_port)
 bouncer_port=$(free_port)

@@ -60,7 +60,7 @@ build() {
 
 [ -e "$home/built" ] || build
 src=$home/src/src
-. scripts/stage.sh
+. scripts/servers.sh
 
 # server SIDE starts a server with the suites' databases. Each has a fence, so that
 # the catalogs of both sides are the same. port is the port for clients.

@@ -18,7 +18,7 @@ LIST
 )
 
 if [ -n "${MAJOR:-}" ]; then bin=$(scripts/postgres-version.sh "$MAJOR"); else bin=$(scripts/setup.sh postgres-bin); fi
-. scripts/stage.sh
+. scripts/servers.sh
 
 pg_port=$(free_port)
 fence_port=$(free_port)

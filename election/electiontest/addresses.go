@@ -10,7 +10,7 @@ import (
 
 // addressCases are about one worker id that is used from two addresses.
 var addressCases = []testCase{
-	{"a worker id names one process", func(w *world) {
+	{"a worker id names one process", func(w *testEnv) {
 		p := w.proxy("one")
 		a := p.first("a")
 		elsewhere := from("192.0.2.2")
@@ -28,7 +28,7 @@ var addressCases = []testCase{
 			w.Errorf("another process has epoch %d", epoch)
 		}
 	}},
-	{"an observer locks nobody out and is not locked out", func(w *world) {
+	{"an observer locks nobody out and is not locked out", func(w *testEnv) {
 		p := w.proxy("one")
 		elsewhere, observe := from("192.0.2.2"), campaign(fencing.CampaignOff)
 		observer := p.first("a", elsewhere, observe)
@@ -48,7 +48,7 @@ var addressCases = []testCase{
 		p.first("a", elsewhere).eventuallyLeads(soon)
 		w.mustBeGranted("a", "a")
 	}},
-	{"a worker id of another user locks nobody out", func(w *world) {
+	{"a worker id of another user locks nobody out", func(w *testEnv) {
 		p := w.proxy("one")
 		first := p.first("a", asUser("mallory"), from("192.0.2.2"))
 		first.mustLead()
@@ -59,7 +59,7 @@ var addressCases = []testCase{
 		first.dies()
 		a.eventuallyLeads(soon)
 	}},
-	{"a dead client does not hold its worker id for ever", func(w *world) {
+	{"a dead client does not hold its worker id for ever", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet))
 		a := p.first("a")
 		epoch := a.mustLead()
@@ -82,7 +82,7 @@ var addressCases = []testCase{
 		b.mustLead()
 		w.mustBeGranted("a", "a")
 	}},
-	{"a lease lingers for the process that had it, not for another of the same name", func(w *world) {
+	{"a lease lingers for the process that had it, not for another of the same name", func(w *testEnv) {
 		p := w.proxy("one", linger(10*soon))
 		observe := campaign(fencing.CampaignOff)
 		a := p.first("a")

@@ -10,7 +10,7 @@ import (
 )
 
 // acquire waits for the lease.
-func (w *world) acquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
+func (w *testEnv) acquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
 	w.Helper()
 	var lease *election.Lease
 	eventually(w.T, "the lease of "+bid.Worker+" is awarded", w.service.Death+patience, func() bool {
@@ -24,7 +24,7 @@ func (w *world) acquire(p election.Provider, bid election.AcquireRequest) *elect
 	return lease
 }
 
-func (w *world) mustAcquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
+func (w *testEnv) mustAcquire(p election.Provider, bid election.AcquireRequest) *election.Lease {
 	w.Helper()
 	lease, err := p.Acquire(within(w.T, patience), bid)
 	if err != nil {
@@ -33,7 +33,7 @@ func (w *world) mustAcquire(p election.Provider, bid election.AcquireRequest) *e
 	return lease
 }
 
-func (w *world) mustRelease(p election.Provider, l *election.Lease, why election.Reason) {
+func (w *testEnv) mustRelease(p election.Provider, l *election.Lease, why election.Reason) {
 	w.Helper()
 	if err := p.Release(within(w.T, patience), l, why); err != nil {
 		w.Fatalf("release of %s: %v", l.Worker, err)
@@ -41,7 +41,7 @@ func (w *world) mustRelease(p election.Provider, l *election.Lease, why election
 }
 
 // mustFollow fails the test unless the later award is newer.
-func (w *world) mustFollow(earlier, later *election.Lease) {
+func (w *testEnv) mustFollow(earlier, later *election.Lease) {
 	w.Helper()
 	if later.InstanceID != earlier.InstanceID || later.Index <= earlier.Index {
 		w.Fatalf("award (%s, %d) does not follow (%s, %d)", later.InstanceID, later.Index, earlier.InstanceID, earlier.Index)
@@ -50,7 +50,7 @@ func (w *world) mustFollow(earlier, later *election.Lease) {
 
 // mustAcquireAgain tries to acquire the lease, which must end without a known outcome,
 // and fails the test unless a second request gets the award that the first one got.
-func (w *world) mustAcquireAgain(p election.Provider) {
+func (w *testEnv) mustAcquireAgain(p election.Provider) {
 	w.Helper()
 	if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil || errors.Is(err, election.ErrHeld) || errors.Is(err, election.ErrNotSent) {
 		w.Fatalf("an acquire whose response was lost ended with %v", err)
@@ -66,7 +66,7 @@ func (w *world) mustAcquireAgain(p election.Provider) {
 	}
 }
 
-func (w *world) see(p election.Provider, want election.LeaseState) election.LeaseObservation {
+func (w *testEnv) see(p election.Provider, want election.LeaseState) election.LeaseObservation {
 	w.Helper()
 	var obs election.LeaseObservation
 	for ctx := within(w.T, w.service.Death+soon); obs.State != want; {
@@ -80,7 +80,7 @@ func (w *world) see(p election.Provider, want election.LeaseState) election.Leas
 
 // awardCases are about the order of awards.
 var awardCases = []testCase{
-	{"the lease is awarded to one candidacy at a time", func(w *world) {
+	{"the lease is awarded to one candidacy at a time", func(w *testEnv) {
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
 		lease := w.mustAcquire(p, w.bid("a"))
@@ -96,7 +96,7 @@ var awardCases = []testCase{
 			w.Errorf("the holder renews: %v", err)
 		}
 	}},
-	{"of many that try at once one is awarded the lease", func(w *world) {
+	{"of many that try at once one is awarded the lease", func(w *testEnv) {
 		results := make(chan error)
 		for i := range 8 {
 			p, _ := w.provider(string(rune('a' + i)))
@@ -118,7 +118,7 @@ var awardCases = []testCase{
 			w.Errorf("%d were awarded the lease", won)
 		}
 	}},
-	{"the order of awards survives release", func(w *world) {
+	{"the order of awards survives release", func(w *testEnv) {
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
 		last := w.mustAcquire(p, w.bid("a"))
@@ -135,7 +135,7 @@ var awardCases = []testCase{
 			last = lease
 		}
 	}},
-	{"the order of awards survives expiry", func(w *world) {
+	{"the order of awards survives expiry", func(w *testEnv) {
 		p, link := w.provider("one")
 		q, _ := w.provider("two")
 		first := w.mustAcquire(p, w.bid("a"))
@@ -147,10 +147,10 @@ var awardCases = []testCase{
 		}
 		w.mustFollow(first, second)
 	}},
-	{"the order of awards survives what an operator does", func(w *world) {
+	{"the order of awards survives what an operator does", func(w *testEnv) {
 		for _, fault := range w.service.Faults {
 			w.Run(fault.Name, func(t *testing.T) {
-				w := &world{T: t, service: w.service, server: w.server, db: w.db}
+				w := &testEnv{T: t, service: w.service, server: w.server, db: w.db}
 				p, _ := w.provider("one")
 				q, _ := w.provider("two")
 				bid := w.bid("a " + fault.Name)
@@ -172,7 +172,7 @@ var awardCases = []testCase{
 
 // termCases are about the requests of one term.
 var termCases = []testCase{
-	{"a late renew or release of an old term changes nothing", func(w *world) {
+	{"a late renew or release of an old term changes nothing", func(w *testEnv) {
 		p, _ := w.provider("one")
 		old := w.mustAcquire(p, w.bid("a"))
 		w.mustRelease(p, old, election.ReasonLeft)
@@ -199,14 +199,14 @@ var termCases = []testCase{
 			w.Errorf("the second term of two renews with %v", err)
 		}
 	}},
-	{"an award whose answer was lost is awarded again, the same", func(w *world) {
+	{"an award whose answer was lost is awarded again, the same", func(w *testEnv) {
 		p, _ := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
 		w.mustRelease(p, seed, election.ReasonLeft)
 		p.lose(acquire)
 		w.mustAcquireAgain(p)
 	}},
-	{"an award whose answer was lost can be given back", func(w *world) {
+	{"an award whose answer was lost can be given back", func(w *testEnv) {
 		p, _ := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
 		w.mustRelease(p, seed, election.ReasonLeft)
@@ -217,7 +217,7 @@ var termCases = []testCase{
 		w.mustRelease(p, &election.Lease{AcquireRequest: w.bid("a")}, election.ReasonLeft)
 		w.mustAcquire(p, w.bid("b"))
 	}},
-	{"a term that ended elsewhere is no obstacle to the next of its candidacy", func(w *world) {
+	{"a term that ended elsewhere is no obstacle to the next of its candidacy", func(w *testEnv) {
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
 		first := w.mustAcquire(p, w.bid("a"))
@@ -228,7 +228,7 @@ var termCases = []testCase{
 			w.Errorf("the second term renews with %v", err)
 		}
 	}},
-	{"a release whose answer was lost can be repeated", func(w *world) {
+	{"a release whose answer was lost can be repeated", func(w *testEnv) {
 		p, _ := w.provider("one")
 		lease := w.mustAcquire(p, w.bid("a"))
 		p.lose(release)
@@ -241,7 +241,7 @@ var termCases = []testCase{
 			w.Errorf("after the repeated release the holder renews with %v", err)
 		}
 	}},
-	{"a cancelled context returns at once", func(w *world) {
+	{"a cancelled context returns at once", func(w *testEnv) {
 		p, link := w.provider("one")
 		lease := w.mustAcquire(p, w.bid("a"))
 		obs := w.see(p, election.Held)
@@ -270,7 +270,7 @@ var termCases = []testCase{
 			}
 		}
 	}},
-	{"what cannot be reached is unknown, not lost", func(w *world) {
+	{"what cannot be reached is unknown, not lost", func(w *testEnv) {
 		p, link := w.provider("one")
 		lease := w.mustAcquire(p, w.bid("a"))
 		link.Cut()
@@ -281,7 +281,7 @@ var termCases = []testCase{
 			w.Errorf("acquire over a cut link ended with %v", err)
 		}
 	}},
-	{"whoever watches sees the lease taken, released, and why", func(w *world) {
+	{"whoever watches sees the lease taken, released, and why", func(w *testEnv) {
 		p, _ := w.provider("one")
 		q, _ := w.provider("two")
 		w.see(q, election.Freed)

@@ -14,7 +14,7 @@ import (
 
 // mustBeGranted fails the test unless exactly these workers were granted epochs 1, 2,
 // ….
-func (w *world) mustBeGranted(workers ...string) {
+func (w *testEnv) mustBeGranted(workers ...string) {
 	w.Helper()
 	if got := w.grants(); !slices.Equal(got, workers) {
 		w.Errorf("the ledger holds %q, want %q", got, workers)
@@ -22,7 +22,7 @@ func (w *world) mustBeGranted(workers ...string) {
 }
 
 // mustRefuse fails the test unless err is a refusal with the SQLSTATE.
-func (w *world) mustRefuse(err error, state string) *fencing.Refusal {
+func (w *testEnv) mustRefuse(err error, state string) *fencing.Refusal {
 	w.Helper()
 	var refusal *fencing.Refusal
 	if !errors.As(err, &refusal) || refusal.SQLState != state {
@@ -41,7 +41,7 @@ func campaign(mode fencing.CampaignMode) func(*fencing.JoinRequest) {
 
 // candidacyCases are about candidacies over the real fence.
 var candidacyCases = []testCase{
-	{"a lone worker leads when its first attempt has ended", func(w *world) {
+	{"a lone worker leads when its first attempt has ended", func(w *testEnv) {
 		a := w.proxy("one").first("a")
 		if epoch := a.mustLead(); epoch != 1 {
 			w.Errorf("the first epoch is %d", epoch)
@@ -52,7 +52,7 @@ var candidacyCases = []testCase{
 		}
 		w.mustBeGranted("a")
 	}},
-	{"connections of a worker share its candidacy and its epoch", func(w *world) {
+	{"connections of a worker share its candidacy and its epoch", func(w *testEnv) {
 		p := w.proxy("one")
 		a := p.first("a")
 		b := p.first("a")
@@ -67,7 +67,7 @@ var candidacyCases = []testCase{
 		}
 		w.mustBeGranted("a")
 	}},
-	{"workers that come one after the other all lead at once", func(w *world) {
+	{"workers that come one after the other all lead at once", func(w *testEnv) {
 		p := w.proxy("one")
 		var want []string
 		for i := range 10 {
@@ -85,7 +85,7 @@ var candidacyCases = []testCase{
 		}
 		w.mustBeGranted(want...)
 	}},
-	{"a leader's death is followed at once", func(w *world) {
+	{"a leader's death is followed at once", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		a := p.first("a")
 		here, there := p.first("b"), q.first("c")
@@ -102,7 +102,7 @@ var candidacyCases = []testCase{
 			w.Errorf("%d epochs were granted", n)
 		}
 	}},
-	{"a dead proxy's lease is followed when it ends", func(w *world) {
+	{"a dead proxy's lease is followed when it ends", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
 		b := q.first("b")
@@ -115,7 +115,7 @@ var candidacyCases = []testCase{
 		eventually(w.T, "the grant is reported", soon, func() bool { return q.count(election.EventGranted) == 1 })
 		w.mustBeGranted("a", "b")
 	}},
-	{"a lost answer neither burns nor repeats an epoch", func(w *world) {
+	{"a lost answer neither burns nor repeats an epoch", func(w *testEnv) {
 		p := w.proxy("one")
 		seed := p.first("seed")
 		seed.mustLead()
@@ -129,7 +129,7 @@ var candidacyCases = []testCase{
 		}
 		w.mustBeGranted("seed", "a")
 	}},
-	{"the deadline counts from before the request was sent", func(w *world) {
+	{"the deadline counts from before the request was sent", func(w *testEnv) {
 		p := w.proxy("one", w.expiring)
 		a := p.first("a")
 		a.mustLead()
@@ -157,7 +157,7 @@ var candidacyCases = []testCase{
 			}
 		}
 	}},
-	{"a lease that cannot be confirmed lapses at its deadline, and its epoch is kept", func(w *world) {
+	{"a lease that cannot be confirmed lapses at its deadline, and its epoch is kept", func(w *testEnv) {
 		p := w.proxy("one", w.expiring)
 		a := p.first("a")
 		epoch := a.mustLead()
@@ -179,7 +179,7 @@ var candidacyCases = []testCase{
 		}
 		w.mustBeGranted("a")
 	}},
-	{"a slow winner can neither overtake its successor nor disturb it", func(w *world) {
+	{"a slow winner can neither overtake its successor nor disturb it", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		waiting := p.gate.close()
 		slow := p.join("slow")
@@ -195,7 +195,7 @@ var candidacyCases = []testCase{
 		}
 		w.mustBeGranted("b")
 	}},
-	{"the epochs grow and somebody leads again, whatever an operator does", func(w *world) {
+	{"the epochs grow and somebody leads again, whatever an operator does", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two", w.expiring)
 		a, b := p.first("a"), q.first("b")
 		for _, fault := range w.service.Faults {
@@ -218,7 +218,7 @@ var candidacyCases = []testCase{
 			}
 		}
 	}},
-	{"a superseded candidacy is over for good", func(w *world) {
+	{"a superseded candidacy is over for good", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
 		old := a.mustLead()
@@ -245,7 +245,7 @@ var candidacyCases = []testCase{
 			w.Error("a connection joined a superseded candidacy")
 		}
 	}},
-	{"a goodbye keeps the lease for as long as it lingers, a broken connection does not", func(w *world) {
+	{"a goodbye keeps the lease for as long as it lingers, a broken connection does not", func(w *testEnv) {
 		p := w.proxy("one", linger(3*w.service.TTL))
 		a := p.first("a")
 		epoch := a.mustLead()
@@ -262,7 +262,7 @@ var candidacyCases = []testCase{
 		}
 		w.mustBeGranted("a", "b")
 	}},
-	{"a lingering lease ends", func(w *world) {
+	{"a lingering lease ends", func(w *testEnv) {
 		p := w.proxy("one", linger(w.service.TTL/2))
 		a, b := p.first("a"), p.first("b")
 		a.leaves()
@@ -271,7 +271,7 @@ var candidacyCases = []testCase{
 		}
 		b.eventuallyLeads(w.service.TTL/2 + soon)
 	}},
-	{"a proxy that stops gives its leases back", func(w *world) {
+	{"a proxy that stops gives its leases back", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		p.first("a").mustLead()
 		b := q.first("b")
@@ -283,7 +283,7 @@ var candidacyCases = []testCase{
 			w.Errorf("joining a proxy that stops: %v", err)
 		}
 	}},
-	{"a worker that waits to lead waits, and one that observes never does", func(w *world) {
+	{"a worker that waits to lead waits, and one that observes never does", func(w *testEnv) {
 		p := w.proxy("one")
 		observer := p.first("o", campaign(fencing.CampaignOff))
 		a := p.first("a")
@@ -303,7 +303,7 @@ var candidacyCases = []testCase{
 		always(w.T, "the observer does not lead", 300*time.Millisecond, func() bool { return !observer.leads() })
 		w.mustBeGranted("a", "b")
 	}},
-	{"a leader whose only campaigning connection ends gives the lease to others", func(w *world) {
+	{"a leader whose only campaigning connection ends gives the lease to others", func(w *testEnv) {
 		p := w.proxy("one")
 		a := p.first("a")
 		observer := p.first("a", campaign(fencing.CampaignOff))
@@ -315,7 +315,7 @@ var candidacyCases = []testCase{
 		b.eventuallyLeads(soon)
 		eventually(w.T, "the observer's candidacy is superseded", soon, observer.superseded)
 	}},
-	{"a restored fence is refused, not guessed over", func(w *world) {
+	{"a restored fence is refused, not guessed over", func(w *testEnv) {
 		p := w.proxy("one")
 		for i := range 3 {
 			c := p.first(fmt.Sprint(i))
@@ -333,7 +333,7 @@ var candidacyCases = []testCase{
 		_, err = p.tryJoin("b")
 		w.mustRefuse(err, fencing.StateNoFence)
 	}},
-	{"a fence that was lost is made anew for the next worker", func(w *world) {
+	{"a fence that was lost is made anew for the next worker", func(w *testEnv) {
 		p := w.proxy("one")
 		observer := p.first("o", campaign(fencing.CampaignOff))
 		w.server.Exec(w.T, pgtest.Control, w.db, "DELETE FROM fencepost.fence", "DROP SEQUENCE fencepost.epoch_1")
@@ -345,7 +345,7 @@ var candidacyCases = []testCase{
 		}
 		b.mustLead()
 	}},
-	{"what is known of a resource can be asked for", func(w *world) {
+	{"what is known of a resource can be asked for", func(w *testEnv) {
 		p := w.proxy("one")
 		p.first("a").mustLead()
 		p.first("b")

@@ -55,7 +55,7 @@ func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string)
 		for _, c := range group {
 			t.Run(c.name, func(t *testing.T) {
 				t.Parallel()
-				c.run(newWorld(t, open))
+				c.run(newTestEnv(t, open))
 			})
 		}
 	}
@@ -64,7 +64,7 @@ func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string)
 // testCase is one sentence and the test that shows that it holds.
 type testCase struct {
 	name string
-	run  func(w *world)
+	run  func(w *testEnv)
 }
 
 // patience bounds every wait of a case. It is only reached if the case fails.

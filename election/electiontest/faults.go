@@ -196,7 +196,7 @@ func (f *faultyProvider) Watch(ctx context.Context, resource string, seen electi
 }
 
 // happened waits until the call is made that meets the fault.
-func (w *world) happened(x *fault) meeting {
+func (w *testEnv) happened(x *fault) meeting {
 	w.Helper()
 	select {
 	case m := <-x.met:

@@ -12,10 +12,10 @@ import (
 const long = 30 * time.Second
 
 // expiring gives leases that nobody renews a short TTL.
-func (w *world) expiring(s *election.Settings) { s.TTL = w.service.TTL }
+func (w *testEnv) expiring(s *election.Settings) { s.TTL = w.service.TTL }
 
 // follows fails the test unless a worker that joins now leads at once.
-func (w *world) follows(p *proxy, worker string) {
+func (w *testEnv) follows(p *proxy, worker string) {
 	w.Helper()
 	began := time.Now()
 	p.join(worker).eventuallyLeads(soon)
@@ -35,7 +35,7 @@ func (p *proxy) gone() bool {
 // lateCases are about requests whose outcome is not known in time, and about leases
 // that must be released nevertheless.
 var lateCases = []testCase{
-	{"a worker that goes away while the lease is asked for leaves none behind", func(w *world) {
+	{"a worker that goes away while the lease is asked for leaves none behind", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		late := p.provider.delay(acquire)
 		a := p.join("a")
@@ -48,7 +48,7 @@ var lateCases = []testCase{
 		w.follows(q, "b")
 		w.mustBeGranted("b")
 	}},
-	{"a worker that goes away while its answer is lost leaves no lease behind", func(w *world) {
+	{"a worker that goes away while its answer is lost leaves no lease behind", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		lost := p.provider.lose(acquire)
 		a := p.join("a")
@@ -56,7 +56,7 @@ var lateCases = []testCase{
 		a.dies()
 		w.follows(q, "b")
 	}},
-	{"a release whose answer was lost is repeated", func(w *world) {
+	{"a release whose answer was lost is repeated", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		a := p.first("a")
 		a.mustLead()
@@ -67,7 +67,7 @@ var lateCases = []testCase{
 		eventually(w.T, "the release is repeated", soon, func() bool { return p.provider.made(release) > 1 })
 		w.mustBeGranted("a", "b")
 	}},
-	{"a request that was not sent is repeated", func(w *world) {
+	{"a request that was not sent is repeated", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		unsent := p.provider.fail(acquire)
 		a := p.join("a")
@@ -80,7 +80,7 @@ var lateCases = []testCase{
 		b.eventuallyLeads(soon)
 		w.mustBeGranted("a", "b")
 	}},
-	{"a renewal whose answer was lost costs the leader nothing", func(w *world) {
+	{"a renewal whose answer was lost costs the leader nothing", func(w *testEnv) {
 		p := w.proxy("one", w.expiring)
 		a := p.first("a")
 		epoch := a.mustLead()
@@ -94,7 +94,7 @@ var lateCases = []testCase{
 		}
 		w.mustBeGranted("a")
 	}},
-	{"a watch that fails is repeated", func(w *world) {
+	{"a watch that fails is repeated", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		a, b := p.first("a"), q.first("b")
 		broken := q.provider.fail(watch)
@@ -104,7 +104,7 @@ var lateCases = []testCase{
 		b.eventuallyLeads(soon)
 		w.mustBeGranted("a", "b")
 	}},
-	{"a worker that goes away just after it came leaves no lease behind", func(w *world) {
+	{"a worker that goes away just after it came leaves no lease behind", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		for i := range 30 {
 			a := p.join("a")
@@ -119,7 +119,7 @@ var lateCases = []testCase{
 			}
 		}
 	}},
-	{"a lease is given back as soon as the service is there again", func(w *world) {
+	{"a lease is given back as soon as the service is there again", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		a := p.first("a")
 		a.mustLead()

@@ -7,7 +7,7 @@ import (
 
 // life returns the number of the instance under which the last epoch was granted, and
 // how many instances have a number.
-func (w *world) life() (granted, numbered int) {
+func (w *testEnv) life() (granted, numbered int) {
 	w.Helper()
 	row := w.server.Connect(w.T, pgtest.Control, w.db).QueryRow(within(w.T, patience),
 		"SELECT source_generation, (SELECT count(*) FROM fencepost.generations) FROM fencepost.fence WHERE resource = $1", resource)
@@ -19,7 +19,7 @@ func (w *world) life() (granted, numbered int) {
 
 // lifeCases are about the instances of the lease service.
 var lifeCases = []testCase{
-	{"whoever watches sees a new life begin", func(w *world) {
+	{"whoever watches sees a new life begin", func(w *testEnv) {
 		p, _ := w.provider("one")
 		obs := w.see(p, election.Freed)
 		if obs.InstanceID == "" {
@@ -34,7 +34,7 @@ var lifeCases = []testCase{
 			w.Errorf("the award is of instance %s; %s was observed", lease.InstanceID, next.InstanceID)
 		}
 	}},
-	{"an award of a life that was not numbered before the bid is given back", func(w *world) {
+	{"an award of a life that was not numbered before the bid is given back", func(w *testEnv) {
 		p := w.proxy("one")
 		held := p.provider.hold(acquire)
 		a := p.join("a")
@@ -52,7 +52,7 @@ var lifeCases = []testCase{
 		}
 		w.mustBeGranted("a")
 	}},
-	{"a life whose number was lost is numbered again, and nobody needs an operator", func(w *world) {
+	{"a life whose number was lost is numbered again, and nobody needs an operator", func(w *testEnv) {
 		p := w.proxy("one")
 		seed := p.first("seed")
 		seed.mustLead()
@@ -66,7 +66,7 @@ var lifeCases = []testCase{
 			w.Errorf("instance %d was granted the epoch, %d have a number", granted, numbered)
 		}
 	}},
-	{"a bump ends no term, and the next award is of the new life", func(w *world) {
+	{"a bump ends no term, and the next award is of the new life", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")
 		epoch := a.eventuallyLeads(soon)

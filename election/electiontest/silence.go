@@ -70,7 +70,7 @@ func (c *conn) demand() { c.speak(); c.CampaignOnDemand(within(c.w.T, patience))
 
 // silenceCases are about unresponsive workers.
 var silenceCases = []testCase{
-	{"a leader's silence is followed only on demand", func(w *world) {
+	{"a leader's silence is followed only on demand", func(w *testEnv) {
 		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(0))
 		a, b := p.first("a"), q.first("b")
 		epoch := a.mustLead()
@@ -87,7 +87,7 @@ var silenceCases = []testCase{
 		eventually(w.T, "the silent one is superseded", soon, a.superseded)
 		w.mustBeGranted("a", "b")
 	}},
-	{"a silence is followed by a worker that comes, or waits to lead", func(w *world) {
+	{"a silence is followed by a worker that comes, or waits to lead", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet))
 		a := p.first("a")
 		a.mustLead()
@@ -104,7 +104,7 @@ var silenceCases = []testCase{
 		p.first("c").mustLead()
 		w.mustBeGranted("a", "b", "c")
 	}},
-	{"a silent leader's death is followed at once", func(w *world) {
+	{"a silent leader's death is followed at once", func(w *testEnv) {
 		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(0))
 		a, b := p.first("a"), q.first("b")
 		a.mustLead()
@@ -113,7 +113,7 @@ var silenceCases = []testCase{
 		a.dies()
 		b.eventuallyLeads(soon)
 	}},
-	{"a silent leader that comes back leads on, unnoticed", func(w *world) {
+	{"a silent leader that comes back leads on, unnoticed", func(w *testEnv) {
 		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(0))
 		a, b := p.first("a"), q.first("b")
 		epoch := a.mustLead()
@@ -140,7 +140,7 @@ var silenceCases = []testCase{
 		}
 		w.mustBeGranted("a")
 	}},
-	{"idle workers do not trade the lease to and fro", func(w *world) {
+	{"idle workers do not trade the lease to and fro", func(w *testEnv) {
 		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(quiet))
 		a, b := p.first("a"), q.first("b")
 		third := p.first("c")
@@ -156,7 +156,7 @@ var silenceCases = []testCase{
 		always(w.T, "nobody leads", quiet, func() bool { return !a.leads() && !b.leads() })
 		w.mustBeGranted("a")
 	}},
-	{"a false alarm changes nothing for other workers", func(w *world) {
+	{"a false alarm changes nothing for other workers", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet))
 		const short = quiet / 4
 		hasty := p.falseAlarms("hasty", 4, asUser("mallory"), asking(short))
@@ -176,7 +176,7 @@ var silenceCases = []testCase{
 			w.Errorf("its silence was noticed after %v", took)
 		}
 	}},
-	{"a worker keeps its patience when it connects again, and so does one without a name", func(w *world) {
+	{"a worker keeps its patience when it connects again, and so does one without a name", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet))
 		p.falseAlarms("a", 1).dies()
 		p.first("a")
@@ -196,7 +196,7 @@ var silenceCases = []testCase{
 			w.Errorf("one from another address: %+v", s)
 		}
 	}},
-	{"false alarms lengthen a timeout up to a bound", func(w *world) {
+	{"false alarms lengthen a timeout up to a bound", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet/4), func(s *election.Settings) { s.MaxWorkerTimeout = quiet })
 		p.falseAlarms("a", 3)
 		if s := p.status("a"); s.WorkerTimeout != quiet || s.FalseAlarms != 3 {
@@ -208,7 +208,7 @@ var silenceCases = []testCase{
 			w.Errorf("after 6 false alarms the timeout went from %v to %v", quiet/32, s.WorkerTimeout)
 		}
 	}},
-	{"a worker that computes in silence is not robbed for ever", func(w *world) {
+	{"a worker that computes in silence is not robbed for ever", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet))
 		const rounds = 6
 		var ledger []string
@@ -245,7 +245,7 @@ var silenceCases = []testCase{
 			return
 		}
 	}},
-	{"a worker that the server keeps waiting is not silent, nor one that never has to speak", func(w *world) {
+	{"a worker that the server keeps waiting is not silent, nor one that never has to speak", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet))
 		a := p.first("a")
 		always(w.T, "the worker leads", 3*quiet, a.leads)
@@ -257,7 +257,7 @@ var silenceCases = []testCase{
 		b.hush()
 		always(w.T, "the worker leads", 3*quiet, b.leads)
 	}},
-	{"an observer's bytes are no sign of life of the worker", func(w *world) {
+	{"an observer's bytes are no sign of life of the worker", func(w *testEnv) {
 		p := w.proxy("one", timeout(quiet))
 		a := p.first("a")
 		observer := p.first("a", campaign(fencing.CampaignOff))
@@ -282,7 +282,7 @@ var silenceCases = []testCase{
 			w.Error("the silent worker leads again")
 		}
 	}},
-	{"a demand beside a live leader returns at once and changes nothing", func(w *world) {
+	{"a demand beside a live leader returns at once and changes nothing", func(w *testEnv) {
 		p := w.proxy("one")
 		a, b := p.first("a"), p.first("b")
 		ctx, cancel := context.WithTimeout(w.Context(), soon)

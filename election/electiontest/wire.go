@@ -12,7 +12,7 @@ import (
 // client makes of a response that never comes. They find an Acquire by a text in what the
 // provider sends, and are skipped for a service whose requests show none.
 var wireCases = []testCase{
-	{"an award whose answer was lost on the wire is awarded again, the same", func(w *world) {
+	{"an award whose answer was lost on the wire is awarded again, the same", func(w *testEnv) {
 		p, link := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
 		w.mustRelease(p, seed, election.ReasonLeft)
@@ -20,7 +20,7 @@ var wireCases = []testCase{
 		w.mustAcquireAgain(p)
 		await(w.T, "the answer was lost", lost)
 	}},
-	{"an acquire that arrives after its lease was given back takes nothing", func(w *world) {
+	{"an acquire that arrives after its lease was given back takes nothing", func(w *testEnv) {
 		p, link := w.provider("one")
 		bid := w.bid("late")
 		bid.TTL = long
@@ -41,7 +41,7 @@ var wireCases = []testCase{
 			return err == nil
 		})
 	}},
-	{"an acquire that arrives after its worker has gone takes nothing", func(w *world) {
+	{"an acquire that arrives after its worker has gone takes nothing", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		held := p.link.Hold(w.T, w.request("a"))
 		a := p.join("a")
@@ -55,7 +55,7 @@ var wireCases = []testCase{
 }
 
 // request returns what an Acquire for the worker shows on the wire, or skips the case.
-func (w *world) request(worker string) string {
+func (w *testEnv) request(worker string) string {
 	w.Helper()
 	if w.service.Request == nil {
 		w.Skip("the requests of this service cannot be told apart on the wire")

@@ -38,8 +38,8 @@ func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 	for name, s := range servers(t) {
 		t.Run(name+"/prepared", func(t *testing.T) {
 			t.Parallel()
-			gid := func(h *house) string { return "left behind in " + h.db }
-			blocksAtOnce(t, s, func(h *house) (name string, end func()) {
+			gid := func(h *testDatabase) string { return "left behind in " + h.db }
+			blocksAtOnce(t, s, func(h *testDatabase) (name string, end func()) {
 				h.server.Exec(t, pgtest.App, h.db, "BEGIN", fmt.Sprintf("SELECT pg_sequence_last_value('fencepost.epoch_%d')", h.fence.ID()),
 					fmt.Sprintf("PREPARE TRANSACTION '%s'", gid(h)))
 				return gid(h), func() { h.server.Exec(t, pgtest.App, h.db, fmt.Sprintf("ROLLBACK PREPARED '%s'", gid(h))) }
@@ -47,7 +47,7 @@ func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 		})
 		t.Run(name+"/superuser", func(t *testing.T) {
 			t.Parallel()
-			blocksAtOnce(t, s, func(h *house) (name string, end func()) {
+			blocksAtOnce(t, s, func(h *testDatabase) (name string, end func()) {
 				conn := h.server.Connect(t, pgtest.Superuser, h.db)
 				for _, sql := range []string{"SET application_name = 'nightly backup'", "BEGIN ISOLATION LEVEL REPEATABLE READ", "SELECT * FROM pg_sequences"} {
 					if _, err := conn.Exec(h.ctx(), sql); err != nil {
@@ -62,10 +62,10 @@ func TestWhatBlocksAGrantIsReportedAtOnce(t *testing.T) {
 
 // blocksAtOnce lets block block a grant, and removes the obstacle once it has been
 // reported.
-func blocksAtOnce(t *testing.T, s *pgtest.Server, block func(h *house) (name string, end func())) {
+func blocksAtOnce(t *testing.T, s *pgtest.Server, block func(h *testDatabase) (name string, end func())) {
 	t.Helper()
 	var told blocked
-	h := newHouse(t, s, func(c *store.Config) { c.Grace, c.Blocked = 10*time.Minute, told.note })
+	h := newTestDatabase(t, s, func(c *store.Config) { c.Grace, c.Blocked = 10*time.Minute, told.note })
 	term := h.grant("a")
 	what, end := block(h)
 	end = sync.OnceFunc(end)
@@ -96,7 +96,7 @@ func blocksAtOnce(t *testing.T, s *pgtest.Server, block func(h *house) (name str
 func TestAGrantThatNothingBlocksReportsNothing(t *testing.T) {
 	t.Parallel()
 	var told blocked
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Blocked = told.note })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Blocked = told.note })
 	w := h.worker(h.grant("a"))
 	w.begin(h.ctx(), t, "")
 	h.grant("b")

@@ -19,7 +19,7 @@ import (
 
 // leaderGoesOn fails the test unless the current holder still leads and no grant is
 // left in its queue.
-func leaderGoesOn(t *testing.T, h *house, term fencing.Term) {
+func leaderGoesOn(t *testing.T, h *testDatabase, term fencing.Term) {
 	t.Helper()
 	if waiting(h) {
 		t.Error("a grant is still in the queue")
@@ -37,7 +37,7 @@ func leaderGoesOn(t *testing.T, h *house, term fencing.Term) {
 func TestSafetyATransactionInTheWayIsEndedAfterTheGrace(t *testing.T) {
 	t.Parallel()
 	const grace = 300 * time.Millisecond
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = grace })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = grace })
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
 	term := h.grant("a")
 	w := h.worker(term)
@@ -61,7 +61,7 @@ func TestSafetyATransactionInTheWayIsEndedAfterTheGrace(t *testing.T) {
 
 func TestATransactionThatEndsWithinTheGraceCommits(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
 	term := h.grant("a")
 	tx := h.worker(term).begin(h.ctx(), t, "")
@@ -88,7 +88,7 @@ func TestATransactionThatEndsWithinTheGraceCommits(t *testing.T) {
 
 func TestSafetyACheckBehindAGrantSeesItsEpoch(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
 	term := h.grant("a")
 	ahead := h.worker(term).begin(h.ctx(), t, "")
@@ -134,7 +134,7 @@ func TestSafetyACheckBehindAGrantSeesItsEpoch(t *testing.T) {
 func TestAPreparedTransactionInTheWayIsNamed(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newHouse(t, s)
+	h := newTestDatabase(t, s)
 	term := h.grant("a")
 	w := h.worker(term)
 	tx := w.begin(h.ctx(), t, "")
@@ -157,7 +157,7 @@ func TestAPreparedTransactionInTheWayIsNamed(t *testing.T) {
 
 func TestASuperusersTransactionInTheWayIsNamedAndNobodyElseIsEnded(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	innocent := h.worker(term).begin(h.ctx(), t, "")
 	super := &worker{Conn: h.server.Connect(t, pgtest.Superuser, h.db), fence: h.fence.ID(), term: term}
@@ -184,7 +184,7 @@ func TestASuperusersTransactionInTheWayIsNamedAndNobodyElseIsEnded(t *testing.T)
 
 func TestAFrozenBackendInTheWayIsNamed(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = 50*time.Millisecond, 300*time.Millisecond })
 	term := h.grant("a")
 	w := h.worker(term)
 	w.begin(h.ctx(), t, "")
@@ -210,7 +210,7 @@ func TestAFrozenBackendInTheWayIsNamed(t *testing.T) {
 
 func TestABackendThatNobodyReadsFromIsEnded(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	w := h.worker(term)
 	w.begin(h.ctx(), t, "")
@@ -236,7 +236,7 @@ func TestABackendThatNobodyReadsFromIsEnded(t *testing.T) {
 
 func TestARowLockedByHandIsNamedWhenAGrantGivesUp(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = time.Millisecond, time.Millisecond })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace, c.Patience = time.Millisecond, time.Millisecond })
 	conn := h.server.Connect(t, pgtest.Control, h.db)
 	tx, err := conn.Begin(h.ctx())
 	if err != nil {
@@ -254,7 +254,7 @@ func TestARowLockedByHandIsNamedWhenAGrantGivesUp(t *testing.T) {
 
 func TestAnEventTriggerThatRaisesIsNamed(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.server.Exec(t, pgtest.Superuser, h.db,
 		"CREATE FUNCTION public.no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no DDL on a Friday'; END $$",
 		"CREATE EVENT TRIGGER fridays ON ddl_command_start EXECUTE FUNCTION public.no_ddl()")
@@ -273,7 +273,7 @@ func TestAnEventTriggerThatRaisesIsNamed(t *testing.T) {
 // succeed in any case.
 func TestADeadlockWithAGrantIsSurvived(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	term := h.grant("a")
 	w := &worker{Conn: h.server.Connect(t, pgtest.Control, h.db), fence: h.fence.ID(), term: term}
 	tx := w.begin(h.ctx(), t, "")
@@ -304,7 +304,7 @@ func TestAGrantWhoseProxyIsFrozenOrGoneLeavesTheQueue(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, pgtest.Shared(t))
+			h := newTestDatabase(t, pgtest.Shared(t))
 			term := h.grant("a")
 			tx := h.worker(term).begin(h.ctx(), t, "")
 			pooled, err := h.store.Pool().Acquire(h.ctx()) // with the store's own settings

@@ -18,28 +18,28 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// provenHouse is a database set up by testdata/proven.sql.
-type provenHouse struct {
+// provenDatabase is a database set up by testdata/proven.sql.
+type provenDatabase struct {
 	t      *testing.T
 	server *pgtest.Server
 	db     string
 	app    *pgx.Conn
 }
 
-func newProvenHouse(t *testing.T, s *pgtest.Server) *provenHouse {
+func newProvenDatabase(t *testing.T, s *pgtest.Server) *provenDatabase {
 	t.Helper()
 	fixture, err := os.ReadFile("testdata/proven.sql")
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := &provenHouse{t: t, server: s, db: s.EmptyDatabase(t)}
+	h := &provenDatabase{t: t, server: s, db: s.EmptyDatabase(t)}
 	s.Exec(t, pgtest.Superuser, h.db, string(fixture))
 	h.app = s.Connect(t, pgtest.App, h.db)
 	return h
 }
 
 // catalog reads the current catalog.
-func (h *provenHouse) catalog() *fencing.Catalog {
+func (h *provenDatabase) catalog() *fencing.Catalog {
 	h.t.Helper()
 	c, err := store.ReadCatalog(h.t.Context(), h.server.Connect(h.t, pgtest.Control, h.db))
 	if err != nil {
@@ -51,7 +51,7 @@ func (h *provenHouse) catalog() *fencing.Catalog {
 // writes runs sql in a transaction that is rolled back, with public before pg_catalog
 // in the search path, and reports whether it wrote anything. A statement that writes
 // gets a transaction id.
-func (h *provenHouse) writes(sql string) (wrote bool, err error) {
+func (h *provenDatabase) writes(sql string) (wrote bool, err error) {
 	h.t.Helper()
 	ctx := context.Background()
 	pg := h.app.PgConn()
@@ -101,7 +101,7 @@ func prove(c *fencing.Catalog, sql string) (bool, string) {
 
 func TestReadsOfApplicationsAreProvenAndWriteNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *pgtest.Server) {
-		h := newProvenHouse(t, s)
+		h := newProvenDatabase(t, s)
 		c := h.catalog()
 		for _, sql := range lines(t, "testdata/proven_reads.txt") {
 			if ok, why := prove(c, sql); !ok {
@@ -119,7 +119,7 @@ func TestReadsOfApplicationsAreProvenAndWriteNothing(t *testing.T) {
 // after all.
 func TestReadsThatCanWriteAreNotProven(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *pgtest.Server) {
-		h := newProvenHouse(t, s)
+		h := newProvenDatabase(t, s)
 		s.Exec(t, pgtest.Superuser, h.db, "GRANT ALL ON SCHEMA elsewhere TO PUBLIC", "GRANT ALL ON ALL TABLES IN SCHEMA elsewhere TO PUBLIC")
 		c := h.catalog()
 		for _, line := range lines(t, "testdata/unproven_reads.txt") {
@@ -143,7 +143,7 @@ func TestReadsThatCanWriteAreNotProven(t *testing.T) {
 // no argument and counts as harmless.
 func TestProvenFunctionsOfTheServerWriteNothing(t *testing.T) {
 	eachServer(t, func(t *testing.T, s *pgtest.Server) {
-		h := newProvenHouse(t, s)
+		h := newProvenDatabase(t, s)
 		c := h.catalog()
 		rows, err := h.app.Query(t.Context(), `SELECT DISTINCT quote_ident(proname) FROM pg_proc
 			WHERE oid < 16384 AND pronargs - pronargdefaults = 0 AND prokind = 'f' ORDER BY 1`)
@@ -204,7 +204,7 @@ func TestWhatCanBeMetEverywhereProvesNothing(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			h := newProvenHouse(t, pgtest.Shared(t))
+			h := newProvenDatabase(t, pgtest.Shared(t))
 			admin := h.server.Connect(t, pgtest.Superuser, h.db)
 			if ok, why := prove(h.catalog(), c.read); !ok {
 				t.Fatalf("not proven before: %s", why)
@@ -224,7 +224,7 @@ func TestWhatCanBeMetEverywhereProvesNothing(t *testing.T) {
 // proven.
 func TestTypesOfExtensionsStandApart(t *testing.T) {
 	t.Parallel()
-	h := newProvenHouse(t, pgtest.Shared(t))
+	h := newProvenDatabase(t, pgtest.Shared(t))
 	h.server.Exec(t, pgtest.Superuser, h.db, `CREATE TYPE span AS RANGE (subtype = int4);
 		CREATE FUNCTION same(span, span) RETURNS bool LANGUAGE sql AS 'SELECT wrb()';
 		CREATE OPERATOR = (LEFTARG = span, RIGHTARG = span, FUNCTION = same);
@@ -249,7 +249,7 @@ func TestTypesOfExtensionsStandApart(t *testing.T) {
 // while, and at once by RefreshCatalog.
 func TestCatalogueIsFresh(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	const sql = "SELECT lower(v) FROM notes"
 	text := sqltext.Analyze(sql, sqltext.DefaultSettings)
 	proven := func() bool { ok, _ := sqltext.ProvenText(h.fence.Catalog(), text); return ok }
@@ -291,7 +291,7 @@ func TestCatalogueIsFresh(t *testing.T) {
 func TestCatalogueIsNotOlderThanItsServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newHouse(t, s)
+	h := newTestDatabase(t, s)
 	h.fence.RefreshCatalog(h.ctx())
 	if h.fence.Catalog() == nil {
 		t.Fatal("nothing was read")
@@ -304,7 +304,7 @@ func TestCatalogueIsNotOlderThanItsServer(t *testing.T) {
 
 func TestCatalogueEndsWithItsStore(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	st := h.open()
 	f := h.newFence(st)
 	f.RefreshCatalog(h.ctx())
@@ -319,7 +319,7 @@ func TestCatalogueEndsWithItsStore(t *testing.T) {
 // that it can be dropped or renamed. Asked again, it is read again.
 func TestCatalogueRestsWithItsStore(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	admin := h.server.Connect(t, pgtest.Superuser, "postgres")
 	connected := func() (n int) {
 		const sql = "SELECT count(*) FROM pg_stat_activity WHERE datname = $1 AND application_name = 'fencepost'"

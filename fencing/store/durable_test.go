@@ -16,7 +16,7 @@ import (
 func TestAGrantSurvivesACrash(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithConfig(map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s", "wal_writer_flush_after": "1GB"}))
-	h := newHouse(t, s)
+	h := newTestDatabase(t, s)
 	h.grant("a")
 	for _, c := range []struct {
 		name  string
@@ -52,7 +52,7 @@ func TestAGrantSurvivesACrash(t *testing.T) {
 func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newHouse(t, s)
+	h := newTestDatabase(t, s)
 	term := h.grant("a")
 	reload := func(standbys string) {
 		s.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = '"+standbys+"'", "SELECT pg_reload_conf()")
@@ -86,7 +86,7 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 
 func TestAUsersWarningIsNotTakenForAnUnconfirmedGrant(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.server.Exec(t, pgtest.Superuser, h.db,
 		"CREATE FUNCTION public.warn() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE WARNING 'careful'; END $$",
 		"CREATE EVENT TRIGGER careful ON ddl_command_end EXECUTE FUNCTION public.warn()")
@@ -100,7 +100,7 @@ func TestAUsersWarningIsNotTakenForAnUnconfirmedGrant(t *testing.T) {
 func TestAGrantWhoseServerDiesIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newHouse(t, s, func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, s, func(c *store.Config) { c.Grace = time.Minute })
 	h.worker(h.grant("a")).begin(h.ctx(), t, "")
 	a, result := h.award("b"), make(chan error, 1)
 	go func() {

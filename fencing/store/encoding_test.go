@@ -9,10 +9,10 @@ import (
 	"github.com/fencepost/fencepost/migrations"
 )
 
-// newHouseIn is newHouse for a database with another encoding.
-func newHouseIn(t *testing.T, s *pgtest.Server, encoding string) *house {
+// newTestDatabaseIn is newTestDatabase for a database with another encoding.
+func newTestDatabaseIn(t *testing.T, s *pgtest.Server, encoding string) *testDatabase {
 	t.Helper()
-	h := &house{t: t, server: s, db: s.EmptyDatabase(t)}
+	h := &testDatabase{t: t, server: s, db: s.EmptyDatabase(t)}
 	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+h.db,
 		fmt.Sprintf("CREATE DATABASE %s TEMPLATE template0 ENCODING '%s' LC_COLLATE 'C' LC_CTYPE 'C'", h.db, encoding))
 	if _, err := migrations.Up(h.ctx(), s.Connect(t, pgtest.Superuser, h.db), migrations.Options{Control: pgtest.Control}); err != nil {
@@ -31,7 +31,7 @@ func TestNamesOutsideASCIIInEveryEncoding(t *testing.T) {
 	for encoding, holds := range map[string]bool{"UTF8": true, "SQL_ASCII": true, "LATIN1": false, "EUC_JP": true} {
 		t.Run(encoding, func(t *testing.T) {
 			t.Parallel()
-			h := newHouseIn(t, pgtest.Shared(t), encoding)
+			h := newTestDatabaseIn(t, pgtest.Shared(t), encoding)
 			const name = `"w\漢`
 			a := h.award("a")
 			a.Worker = name

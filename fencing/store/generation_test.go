@@ -12,7 +12,7 @@ import (
 // old instance must not count as newer than those of the new one.
 func TestSafetyAwardOfALifeThatNobodySaw(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
 	late := h.award("late")
 	late.InstanceID, late.Index = "life-0", 7
@@ -53,7 +53,7 @@ func TestSafetyAwardOfALifeThatNobodySaw(t *testing.T) {
 
 func TestLivesKeepTheNumberThatTheyWereFirstGiven(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	other := h.newFence(h.open()) // another proxy
 	numbers := func() (list []int64) {
 		return ask[[]int64](h, "SELECT array_agg(number ORDER BY number) FROM fencepost.generations WHERE source = 'test'")
@@ -83,7 +83,7 @@ func TestLivesKeepTheNumberThatTheyWereFirstGiven(t *testing.T) {
 // awards are refused until an operator intervenes.
 func TestARestoredLifeIsStillTheOlderOne(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.grant("a")
 	next := h.award("b")
 	next.InstanceID, next.Index = "life-2", 1

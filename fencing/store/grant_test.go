@@ -14,7 +14,7 @@ import (
 
 func TestRegisterAtOnceGivesOneFence(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	const n = 8
 	ids := make(chan int32, n)
 	for range n {
@@ -41,7 +41,7 @@ func TestRegisterAtOnceGivesOneFence(t *testing.T) {
 
 func TestRegisterRefusesAnEmptyName(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	if _, err := h.store.Fence(h.ctx(), ""); stateOf(err) != fencing.StateNoFence {
 		t.Errorf("got %v, want ZF004", err)
 	}
@@ -49,7 +49,7 @@ func TestRegisterRefusesAnEmptyName(t *testing.T) {
 
 func TestGrantsGrowAndAreRecorded(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	before := time.Now().Add(-time.Minute)
 	for want := fencing.Epoch(1); want <= 5; want++ {
 		term := h.grant(fmt.Sprint(want))
@@ -76,7 +76,7 @@ func TestGrantsGrowAndAreRecorded(t *testing.T) {
 
 func TestRecordBeforeAnyGrant(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	rec, err := h.fence.Record(h.ctx())
 	if err != nil || rec != (fencing.Record{}) {
 		t.Errorf("record %+v, %v; want the zero record", rec, err)
@@ -85,7 +85,7 @@ func TestRecordBeforeAnyGrant(t *testing.T) {
 
 func TestTheSameAwardAgainReturnsTheSameEpoch(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	for range 3 { // the reply was lost, so the caller does not know that it has an epoch
 		epoch, err := h.fence.Grant(h.ctx(), term.Award)
@@ -100,7 +100,7 @@ func TestTheSameAwardAgainReturnsTheSameEpoch(t *testing.T) {
 
 func TestALaterAwardToTheSameCandidacyKeepsTheEpoch(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	w := h.worker(term)
 	tx := w.begin(h.ctx(), t, "") // stays open: nobody may be disturbed
@@ -125,7 +125,7 @@ func TestALaterAwardToTheSameCandidacyKeepsTheEpoch(t *testing.T) {
 
 func TestAnAwardThatIsNotNewerIsRefusedAndDisturbsNobody(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	slow := h.award("slow")
 	term := h.grant("fast")
 	w := h.worker(term)
@@ -144,7 +144,7 @@ func TestAnAwardThatIsNotNewerIsRefusedAndDisturbsNobody(t *testing.T) {
 
 func TestASupersededCandidacyIsNeverGrantedAgain(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	first := h.grant("a")
 	h.grant("b")
 	for name, held := range map[string]fencing.Epoch{"it knows its epoch": first.Epoch, "it forgot its epoch": 0} {
@@ -168,7 +168,7 @@ func TestASupersededCandidacyIsNeverGrantedAgain(t *testing.T) {
 
 func TestAnotherLifeOfTheSameWorkerDoesNotCountAsSuperseded(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.grant("a")
 	again := h.award("a")
 	again.Incarnation = "another"
@@ -182,7 +182,7 @@ func TestAnotherLifeOfTheSameWorkerDoesNotCountAsSuperseded(t *testing.T) {
 
 func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.index = 100
 	h.grant("a")
 	rebuilt := h.award("b")
@@ -206,7 +206,7 @@ func TestGenerationsAreNumberedAsTheyAreFirstSeen(t *testing.T) {
 
 func TestGrantsAtOnceKeepTheOrderOfAwards(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	other := h.newFence(h.open())
 	const n = 20
 	type result struct {
@@ -251,7 +251,7 @@ func TestGrantsAtOnceKeepTheOrderOfAwards(t *testing.T) {
 
 func TestACancelledGrantReturnsAtOnceAndLeavesTheQueue(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	term := h.grant("a")
 	tx := h.worker(term).begin(h.ctx(), t, "")
 	ctx, cancel := context.WithCancel(h.ctx())
@@ -279,7 +279,7 @@ func TestACancelledGrantReturnsAtOnceAndLeavesTheQueue(t *testing.T) {
 
 func TestARecordIsReadBesideAGrantThatWaits(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	term := h.grant("a")
 	h.worker(term).begin(h.ctx(), t, "")
 	ctx, cancel := context.WithCancel(h.ctx())
@@ -300,7 +300,7 @@ func TestARecordIsReadBesideAGrantThatWaits(t *testing.T) {
 
 func TestWhoeverAGrantEndedReadsItsEpoch(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	w := h.worker(h.grant("a"))
 	w.begin(h.ctx(), t, "")
 	a, granted := h.award("b"), make(chan error, 1)

@@ -28,8 +28,8 @@ const (
 	patience = 30 * time.Second
 )
 
-// house is one database with a fence, and the helpers to use it.
-type house struct {
+// testDatabase is one database with a fence, and the helpers to use it.
+type testDatabase struct {
 	t      *testing.T
 	server *pgtest.Server
 	db     string
@@ -38,16 +38,16 @@ type house struct {
 	index  int64 // of the last award
 }
 
-func newHouse(t *testing.T, s *pgtest.Server, change ...func(*store.Config)) *house {
+func newTestDatabase(t *testing.T, s *pgtest.Server, change ...func(*store.Config)) *testDatabase {
 	t.Helper()
-	h := &house{t: t, server: s, db: s.Database(t)}
+	h := &testDatabase{t: t, server: s, db: s.Database(t)}
 	h.store = h.open(change...)
 	h.fence = h.newFence(h.store)
 	return h
 }
 
 // open opens another store, as another proxy would.
-func (h *house) open(change ...func(*store.Config)) *store.Store {
+func (h *testDatabase) open(change ...func(*store.Config)) *store.Store {
 	h.t.Helper()
 	cfg := store.Config{Address: h.server.Addr(), Database: h.db, User: pgtest.Control, Grace: 100 * time.Millisecond, Patience: 10 * time.Second}
 	for _, c := range change {
@@ -61,7 +61,7 @@ func (h *house) open(change ...func(*store.Config)) *store.Store {
 	return st
 }
 
-func (h *house) newFence(st *store.Store) *store.Fence {
+func (h *testDatabase) newFence(st *store.Store) *store.Fence {
 	h.t.Helper()
 	f, err := st.Fence(h.ctx(), resource)
 	if err != nil {
@@ -73,7 +73,7 @@ func (h *house) newFence(st *store.Store) *store.Fence {
 
 // number gives an instance of the lease service its number, as a proxy does before it
 // asks for a lease.
-func (h *house) number(f *store.Fence, marker string) {
+func (h *testDatabase) number(f *store.Fence, marker string) {
 	h.t.Helper()
 	if err := f.Number(h.ctx(), "test", marker); err != nil {
 		h.t.Fatal(err)
@@ -81,21 +81,21 @@ func (h *house) number(f *store.Fence, marker string) {
 }
 
 // ctx returns a context that bounds one step of a test.
-func (h *house) ctx() context.Context {
+func (h *testDatabase) ctx() context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	h.t.Cleanup(cancel)
 	return ctx
 }
 
 // award returns the next award, to a candidacy of that name.
-func (h *house) award(name string) fencing.Award {
+func (h *testDatabase) award(name string) fencing.Award {
 	h.index++
 	return fencing.Award{Resource: resource, Worker: "worker-" + name, Incarnation: "incarnation-" + name,
 		Source: "test", InstanceID: "life-1", Index: h.index}
 }
 
 // grant grants the next award, which must succeed.
-func (h *house) grant(name string) fencing.Term {
+func (h *testDatabase) grant(name string) fencing.Term {
 	h.t.Helper()
 	a := h.award(name)
 	epoch, err := h.fence.Grant(h.ctx(), a)
@@ -112,7 +112,7 @@ type worker struct {
 	term  fencing.Term
 }
 
-func (h *house) worker(term fencing.Term) *worker {
+func (h *testDatabase) worker(term fencing.Term) *worker {
 	h.t.Helper()
 	return &worker{Conn: h.server.Connect(h.t, pgtest.App, h.db), fence: h.fence.ID(), term: term}
 }
@@ -187,7 +187,7 @@ func eventually(t testing.TB, what string, condition func() bool) {
 }
 
 // ask reads one value as the superuser.
-func ask[T any](h *house, sql string, args ...any) T {
+func ask[T any](h *testDatabase, sql string, args ...any) T {
 	h.t.Helper()
 	conn, err := pgx.Connect(h.ctx(), h.server.DSN(pgtest.Superuser, h.db))
 	if err != nil {
@@ -202,7 +202,7 @@ func ask[T any](h *house, sql string, args ...any) T {
 }
 
 // waiting reports whether a backend waits for the fence's sequence.
-func waiting(h *house) bool {
+func waiting(h *testDatabase) bool {
 	return ask[bool](h, fmt.Sprintf("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'fencepost.epoch_%d'::regclass)", h.fence.ID()))
 }
 

@@ -11,16 +11,16 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// crowd is many resources whose leaders all have an open transaction.
-type crowd struct {
-	*house
+// openTransactions is many resources whose leaders all have an open transaction.
+type openTransactions struct {
+	*testDatabase
 	fences  []*store.Fence
 	workers []*worker
 }
 
-func newCrowd(t *testing.T, n int, grace time.Duration) *crowd {
+func newOpenTransactions(t *testing.T, n int, grace time.Duration) *openTransactions {
 	t.Helper()
-	c := &crowd{house: newHouse(t, pgtest.Shared(t), func(cfg *store.Config) { cfg.Grace = grace })}
+	c := &openTransactions{testDatabase: newTestDatabase(t, pgtest.Shared(t), func(cfg *store.Config) { cfg.Grace = grace })}
 	for i := range n {
 		f, err := c.store.Fence(c.ctx(), fmt.Sprintf("resource %d", i))
 		if err != nil {
@@ -40,7 +40,7 @@ func newCrowd(t *testing.T, n int, grace time.Duration) *crowd {
 }
 
 // awardOf returns the next award, for another resource.
-func (h *house) awardOf(f *store.Fence, name string) fencing.Award {
+func (h *testDatabase) awardOf(f *store.Fence, name string) fencing.Award {
 	a := h.award(name)
 	a.Resource = f.Resource()
 	return a
@@ -51,7 +51,7 @@ func (h *house) awardOf(f *store.Fence, name string) fencing.Award {
 func TestManyTakeoversAtOnceEndTogether(t *testing.T) {
 	t.Parallel()
 	const grace, together = time.Second, 2 * time.Second
-	c := newCrowd(t, 40, grace)
+	c := newOpenTransactions(t, 40, grace)
 	quiet := c.worker(c.grant("quiet"))
 	var mu sync.Mutex
 	var ends []time.Time
@@ -101,7 +101,7 @@ func TestManyTakeoversAtOnceEndTogether(t *testing.T) {
 
 // useOf runs every operation on the quiet worker's fence, and returns how long the
 // slowest took.
-func (c *crowd) useOf(w *worker) (slowest time.Duration) {
+func (c *openTransactions) useOf(w *worker) (slowest time.Duration) {
 	var note fencing.Registration
 	for name, do := range map[string]func() (err error){
 		"record": func() (err error) { _, err = c.fence.Record(c.ctx()); return err },
@@ -126,7 +126,7 @@ func (c *crowd) useOf(w *worker) (slowest time.Duration) {
 // connection.
 func TestManyGrantsUseFewConnections(t *testing.T) {
 	t.Parallel()
-	c := newCrowd(t, 20, time.Minute)
+	c := newOpenTransactions(t, 20, time.Minute)
 	var grants sync.WaitGroup
 	ends := make([]chan error, len(c.fences))
 	for i, f := range c.fences {
@@ -138,7 +138,7 @@ func TestManyGrantsUseFewConnections(t *testing.T) {
 		})
 	}
 	eventually(t, "as many grants wait as have a turn", func() bool {
-		return ask[int](c.house, "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") >= store.DefaultPoolSize
+		return ask[int](c.testDatabase, "SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'relation' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") >= store.DefaultPoolSize
 	})
 	// A grant whose obstacle is gone succeeds, in any order, long before the grace of
 	// the others has passed.
@@ -152,7 +152,7 @@ func TestManyGrantsUseFewConnections(t *testing.T) {
 	}
 	grants.Wait()
 	const bound = 2*store.DefaultPoolSize + store.ReadPoolSize + store.WatchPoolSize
-	if n := ask[int](c.house, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = $1", pgtest.Control); n > bound {
+	if n := ask[int](c.testDatabase, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = $1", pgtest.Control); n > bound {
 		t.Errorf("%d connections of the control role, want at most %d", n, bound)
 	}
 }

@@ -70,7 +70,7 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 func TestNoDefaultSpoilsAGrant(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	h := newHouse(t, s)
+	h := newTestDatabase(t, s)
 	settings := []string{"default_transaction_read_only = on", "default_transaction_isolation = 'serializable'", "default_transaction_deferrable = on",
 		"lock_timeout = '1ms'", "statement_timeout = '50ms'", "idle_in_transaction_session_timeout = '1ms'", "idle_session_timeout = '50ms'",
 		"search_path = public", "synchronous_commit = off", "client_encoding = 'LATIN1'", "standard_conforming_strings = off"}
@@ -114,7 +114,7 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 // operator may. The next caller must be served on a new one.
 func TestEndedConnectionsAreNotNoticed(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	admin, app := h.server.Connect(t, pgtest.Superuser, h.db), h.server.Connect(t, pgtest.App, h.db)
 	for range 5 {
 		if err := h.store.MayEnd(h.ctx(), app.PgConn().PID()); err != nil {

@@ -22,7 +22,7 @@ func TestSafetyAClaimedEpochOpensNoWay(t *testing.T) {
 	for name, s := range servers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, s)
+			h := newTestDatabase(t, s)
 			h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
 			w := h.worker(h.grant("a"))
 			current := h.grant("b")
@@ -56,7 +56,7 @@ func TestCheckRegistryAndRefusalAgree(t *testing.T) {
 	for name, s := range servers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, s)
+			h := newTestDatabase(t, s)
 			over := h.grant("a")
 			current := h.grant("b")
 			for _, term := range []fencing.Term{over, current, {Award: h.award("c")}} {
@@ -76,7 +76,7 @@ func TestCheckRegistryAndRefusalAgree(t *testing.T) {
 // agree tries the check, the registry and fencepost.refuse for a connection. The check
 // does not read the row, so the caller must exclude a connection that claims another
 // candidacy's epoch as its own; Verify detects that one when it connects.
-func (h *house) agree(term fencing.Term, told, held fencing.Epoch, may bool) {
+func (h *testDatabase) agree(term fencing.Term, told, held fencing.Epoch, may bool) {
 	h.t.Helper()
 	w := h.worker(term)
 	ctx := context.Background()
@@ -108,7 +108,7 @@ func TestThePredicateCostsTheCheckNothing(t *testing.T) {
 	for name, s := range servers(t) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, s)
+			h := newTestDatabase(t, s)
 			term := h.grant("a")
 			w := h.worker(term)
 			for what, sql := range map[string]string{
@@ -149,7 +149,7 @@ func TestThePredicateCostsTheCheckNothing(t *testing.T) {
 // that a backend that does not exist cannot be registered.
 func TestEnterNamesWhoItRefuses(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	w := h.worker(fencing.Term{Award: h.award("a")})
 	if _, err := h.fence.RegisterBackend(h.ctx(), w.entry()); stateOf(err) != fencing.StateNotLeader {
 		t.Errorf("before any grant: %v; want ZF002", err)
@@ -173,7 +173,7 @@ func TestEnterNamesWhoItRefuses(t *testing.T) {
 // of a backend that reuses the process id.
 func TestALateDeletionMeetsNoOtherNote(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	w := h.worker(h.grant("a"))
 	first := h.mustEnter(w)
 	second := h.mustEnter(w)

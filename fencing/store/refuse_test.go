@@ -24,7 +24,7 @@ var isolations = []pgx.TxOptions{
 
 func TestCheckTellsTheCasesApart(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	empty, err := h.store.Fence(h.ctx(), "nobody was granted")
 	if err != nil {
 		t.Fatal(err)
@@ -123,7 +123,7 @@ func parseDetail(t testing.TB, err error) errorDetail {
 
 func TestALapsedLeaseIsRefusedOnlyWhileNobodyElseWasGranted(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	w := h.worker(term)
 	refuse := func(told fencing.Epoch) error {
@@ -151,7 +151,7 @@ var hostile = []string{
 
 func TestErrorsAreASCIIWhateverTheNames(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	for i, name := range hostile {
 		award := h.award(fmt.Sprint(i))
 		award.Worker, award.Incarnation = name, name+fmt.Sprint(i)
@@ -194,7 +194,7 @@ func TestErrorsAreASCIIWhateverTheNames(t *testing.T) {
 
 func TestALeaderWithAnOlderSnapshotIsToldToRetry(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.grant("a")
 	for _, isolation := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
 		w := h.worker(fencing.Term{})
@@ -220,7 +220,7 @@ func TestALeaderWithAnOlderSnapshotIsToldToRetry(t *testing.T) {
 
 func TestAHostileSessionChangesNoVerdict(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	old := h.grant("a")
 	now := h.grant("b")
 	for _, term := range []fencing.Term{old, now} {

@@ -21,7 +21,7 @@ func (w *worker) entry() fencing.RegisterRequest {
 
 // enter registers the worker's backend, as the proxy does around a statement that
 // cannot be checked.
-func (h *house) enter(w *worker) error {
+func (h *testDatabase) enter(w *worker) error {
 	if unfenced {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (h *house) enter(w *worker) error {
 }
 
 // mustEnter is enter for a registration that must succeed.
-func (h *house) mustEnter(w *worker) fencing.Registration {
+func (h *testDatabase) mustEnter(w *worker) fencing.Registration {
 	h.t.Helper()
 	note, err := h.fence.RegisterBackend(h.ctx(), w.entry())
 	if err != nil {
@@ -53,7 +53,7 @@ END $$`
 
 func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)", batch)
 	w := h.worker(h.grant("a"))
 	if err := h.enter(w); err != nil {
@@ -83,7 +83,7 @@ func TestSafetyAGrantEndsNotedBackends(t *testing.T) {
 
 func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	term := h.grant("a")
 	left, dead := h.worker(term), h.worker(term)
 	h.mustEnter(dead)
@@ -109,7 +109,7 @@ func TestNotesOfTheDeadAndTheGoneDisturbNobody(t *testing.T) {
 func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 	t.Parallel()
 	var told blocked
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) {
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) {
 		c.Grace, c.Patience, c.Blocked = 50*time.Millisecond, 300*time.Millisecond, told.note
 	})
 	term := h.grant("a")
@@ -140,7 +140,7 @@ func TestAFrozenNotedBackendIsNamed(t *testing.T) {
 func TestANoteThatCannotBeSeenIsNotTakenForGone(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newHouse(t, s)
+	h := newTestDatabase(t, s)
 	term := h.grant("a")
 	w := h.worker(term)
 	h.mustEnter(w)
@@ -152,7 +152,7 @@ func TestANoteThatCannotBeSeenIsNotTakenForGone(t *testing.T) {
 
 func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	other, err := h.store.Fence(h.ctx(), "another")
 	if err != nil {
 		t.Fatal(err)

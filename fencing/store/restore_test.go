@@ -13,12 +13,12 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// copied opens a copy of the house's database in its current state, as a restored
+// copied opens a copy of the database in its current state, as a restored
 // backup would be.
-func (h *house) copied(t *testing.T) *house {
+func (h *testDatabase) copied(t *testing.T) *testDatabase {
 	t.Helper()
 	h.store.Close()
-	old := &house{t: t, server: h.server, db: h.db + "_restored", index: h.index}
+	old := &testDatabase{t: t, server: h.server, db: h.db + "_restored", index: h.index}
 	h.server.Exec(t, pgtest.Superuser, "postgres",
 		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s", old.db, h.db), fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", old.db, pgtest.Control))
 	t.Cleanup(func() { h.server.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+old.db+" WITH (FORCE)") })
@@ -31,7 +31,7 @@ func (h *house) copied(t *testing.T) *house {
 
 func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.grant("a")
 	old := h.copied(t)
 	lost := h.grant("b") // epoch 2, which the copy does not contain
@@ -87,7 +87,7 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithTools(t))
-	h := newHouse(t, s)
+	h := newTestDatabase(t, s)
 	first := h.grant("a")
 	snapshot := s.Connect(t, pgtest.Superuser, h.db)
 	tx, err := snapshot.BeginTx(h.ctx(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
@@ -103,7 +103,7 @@ func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {
 	if err != nil {
 		t.Fatalf("pg_dump: %v", err)
 	}
-	old := &house{t: t, server: s, db: s.EmptyDatabase(t), index: h.index}
+	old := &testDatabase{t: t, server: s, db: s.EmptyDatabase(t), index: h.index}
 	load := exec.Command(s.Program(t, "psql"), "-q", "-v", "ON_ERROR_STOP=1", "-d", s.DSN(pgtest.Superuser, old.db))
 	load.Stdin = strings.NewReader(string(dump))
 	if out, err := load.CombinedOutput(); err != nil {
@@ -138,7 +138,7 @@ func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {
 
 func TestALostSequenceIsRefusedAndMadeAgain(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.grant("a")
 	term := h.grant("b")
 	w := h.worker(term)
@@ -170,7 +170,7 @@ func TestALostSequenceIsRefusedAndMadeAgain(t *testing.T) {
 
 func TestAMissingSchemaIsZF004(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	term := h.grant("a")
 	h.server.Exec(t, pgtest.Control, h.db, "DROP SCHEMA fencepost CASCADE")
 	_, grantErr := h.fence.Grant(h.ctx(), h.award("b"))
@@ -189,7 +189,7 @@ func TestAMissingSchemaIsZF004(t *testing.T) {
 // candidacy was then granted the same epoch again.
 func TestAnEpochGrantedTwiceIsNoticed(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t))
+	h := newTestDatabase(t, pgtest.Shared(t))
 	h.grant("a")
 	old := h.copied(t)
 	lost := h.grant("b")

@@ -18,7 +18,7 @@ import (
 
 // race is the writers of one race and the outcome of their transactions.
 type race struct {
-	*house
+	*testDatabase
 	ctx                          context.Context
 	term                         atomic.Pointer[fencing.Term]
 	committed, refused, lost     atomic.Int64
@@ -125,12 +125,12 @@ func (r *race) register() {
 func TestSafetyRace(t *testing.T) {
 	t.Parallel()
 	const grants, writers, procedures = 200, 8, 2
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = 20 * time.Millisecond })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = 20 * time.Millisecond })
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)",
 		"CREATE TABLE public.busy AS SELECT 1 AS n", batch)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r := &race{house: h, ctx: ctx}
+	r := &race{testDatabase: h, ctx: ctx}
 	first := h.grant("0")
 	r.term.Store(&first)
 	var all sync.WaitGroup
@@ -196,7 +196,7 @@ func TestSafetyStaleWriteIsRefusedInEveryIsolation(t *testing.T) {
 		for _, early := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s/snapshot before the grant %t", options.IsoLevel, early), func(t *testing.T) {
 				t.Parallel()
-				h := newHouse(t, pgtest.Shared(t))
+				h := newTestDatabase(t, pgtest.Shared(t))
 				h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
 				w := h.worker(h.grant("a"))
 				tx, err := w.BeginTx(h.ctx(), options)
@@ -230,7 +230,7 @@ func TestSafetyStaleWriteIsRefusedInEveryIsolation(t *testing.T) {
 // the whole transaction, even if the check ran within a savepoint.
 func TestSafetyTheLockOutlivesRollbackToSavepoint(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
+	h := newTestDatabase(t, pgtest.Shared(t), func(c *store.Config) { c.Grace = time.Minute })
 	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (epoch bigint)")
 	w := h.worker(h.grant("a"))
 	tx, err := w.Begin(h.ctx())

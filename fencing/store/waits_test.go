@@ -16,7 +16,7 @@ func TestWhoWaitsForWhom(t *testing.T) {
 	for name, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, pg)
+			h := newTestDatabase(t, pg)
 			f := h.newFence(h.open())
 			var conns [4]*pgx.Conn
 			var pids [4]uint32

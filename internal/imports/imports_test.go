@@ -31,28 +31,30 @@ var ours = map[string][]string{
 	"proxy": {
 		"fencing", "fencing/sqltext", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/protocol", "proxy/wire",
 	},
-	"proxy/protocol":       {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
-	"proxy/wire":           {},
-	"proxy/netloop":        {},
-	"proxy/pgtls":          {"proxy/wire"},
-	"proxy/gate":           {"fencing", "fencing/sqltext"},
-	"migrations":           {},
-	"cmd/fencepost":        {"..."},
-	"cmd/fencepost/config": {"election"},
-	"cmd/fencepost/admin":  {"election", "fencing", "proxy"},
-	"internal/child":       {},
-	"internal/pgtest":      {"migrations", "internal/child"},
-	"internal/consultest":  {"internal/child"},
-	"internal/desktest":    {"fencing", "fencing/store", "internal/pgtest"},
-	"internal/wiretest":    {},
-	"internal/oracle":      {},
-	"internal/machinetest": {"fencing", "fencing/sqltext", "proxy/gate", "proxy/protocol", "proxy/wire"},
-	"internal/imports":     {},
-	"scripts":              {},
+	"proxy/protocol":           {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
+	"proxy/wire":               {},
+	"proxy/netloop":            {},
+	"proxy/pgtls":              {"proxy/wire"},
+	"proxy/gate":               {"fencing", "fencing/sqltext"},
+	"migrations":               {},
+	"cmd/fencepost":            {"..."},
+	"cmd/fencepost/config":     {"election"},
+	"cmd/fencepost/admin":      {"election", "fencing", "proxy"},
+	"internal/child":           {},
+	"internal/pgtest":          {"migrations", "internal/child"},
+	"internal/consultest":      {"internal/child"},
+	"internal/fixture":         {"fencing", "fencing/store", "proxy", "internal/fixture/process", "internal/oracle", "internal/pgtest", "internal/wiretest"},
+	"internal/fixture/process": {"fencing", "internal/child"},
+	"internal/wiretest":        {},
+	"internal/netlooptest":     {"proxy/netloop", "internal/wiretest"},
+	"internal/oracle":          {},
+	"internal/machinetest":     {"fencing", "fencing/sqltext", "proxy/gate", "proxy/protocol", "proxy/wire"},
+	"internal/imports":         {},
+	"scripts":                  {},
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/desktest", "internal/wiretest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not

@@ -18,6 +18,6 @@
 // then, as b"…", whatever is not a string. The random part of the checks' names is
 // always xxxxxxxxxxxx.
 //
-// "go test ./proxy -run TestProtocol -record" writes the transcripts of the sessions that
+// "go test ./test/protocol -run TestProtocol -record" writes the transcripts of the sessions that
 // those tests have with real servers, where the machine alone says the same again.
 package machinetest

@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/netlooptest"
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/internal/wiretest"
-	"github.com/fencepost/fencepost/proxy/netloop"
 )
 
 // pieces is a connection whose reads return what is in it, in pieces of any
@@ -76,26 +75,6 @@ func TestRecordsAreHandedOutOneByOne(t *testing.T) {
 	}
 }
 
-// streamPair returns the two ends of one connection.
-func streamPair(t *testing.T) (a, b Stream) {
-	t.Helper()
-	loops, err := netloop.Start()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(loops.Close)
-	x, y := wiretest.Pair(t)
-	if a, err = loops.Pick().Adopt(x); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
-	if b, err = loops.Pick().Adopt(y); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Close() })
-	return a, b
-}
-
 // pairUnderTLS is a client's end, and the end that Fencepost would have.
 func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *Conn) {
 	t.Helper()
@@ -105,7 +84,7 @@ func pairUnderTLS(t *testing.T) (client *tls.Conn, ours *Conn) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	far, near := streamPair(t)
+	far, near := netlooptest.Pair(t)
 	client = tls.Client(far, &tls.Config{RootCAs: ca.Pool(), ServerName: "localhost"})
 	shaken := make(chan error, 1)
 	go func() { shaken <- client.Handshake() }()

@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		defer t.remove()
 		triers = append(triers, t)
 	}
-	return playAll(ctx, table, wanted, triers, out)
+	return runAll(ctx, table, wanted, triers, out)
 }
 
 // trees is the number of copies of the tree: one mutant is built while the tests of
@@ -72,9 +72,9 @@ const (
 	unfit                   // the mutant does not compile, or a test ended in another way
 )
 
-// playAll tries the wanted mutations and prints the result of each. All of them must be
+// runAll tries the wanted mutations and prints the result of each. All of them must be
 // caught.
-func playAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers []trier, out io.Writer) error {
+func runAll(ctx context.Context, all []mutation, wanted *regexp.Regexp, triers []trier, out io.Writer) error {
 	if err := distinct(all); err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ func TestAllMustBeCaught(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			var out strings.Builder
-			err := playAll(t.Context(), c.all, regexp.MustCompile(c.pattern), []trier{c.trial, c.trial}, &out)
+			err := runAll(t.Context(), c.all, regexp.MustCompile(c.pattern), []trier{c.trial, c.trial}, &out)
 			if (err != nil) != (c.wrong != "") || err != nil && !strings.Contains(err.Error(), c.wrong) {
 				t.Errorf("error %v, want %q", err, c.wrong)
 			}

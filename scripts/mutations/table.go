@@ -7,7 +7,7 @@ type mutation struct {
 	old   string // text that must occur in the file exactly once
 	text  string // its replacement
 	tests string // pattern of the tests that must notice the fault
-	in    string // package of the tests; ./proxy if empty
+	in    string // package of the tests; ./test/safety if empty
 }
 
 // Tests on real servers that take a few seconds.
@@ -30,6 +30,7 @@ const (
 	ofTheGate  = "./proxy/gate"
 	ofTheFence = "./fencing/store"
 	ofTheCore  = "./proxy/protocol"
+	ofReplies  = "./test/protocol"
 
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
@@ -64,7 +65,7 @@ var table = []mutation{
 		old: "if s.pushed == m.pendingReplies.pushed {", text: "if s.batch == m.batch.id {"},
 	{name: "the check after a refused note has the epoch of now", file: "proxy/protocol/inject.go", in: ofTheCore, tests: "^TestACheckAfterARefusedNoteCannotPass$",
 		old: "if m.inHand.registry.refusal != nil {", text: "if m.inHand.registry.refusal != nil && m.inHand.registry.held > 1<<40 {"},
-	{name: "PREPARE of a known name leaves it known", file: "proxy/protocol/follow.go", tests: "^TestProtocolNameThatSQLGaveAway$",
+	{name: "PREPARE of a known name leaves it known", file: "proxy/protocol/follow.go", in: ofReplies, tests: "^TestProtocolNameThatSQLGaveAway$",
 		old: "m.names.statements.doubt(s.info.Name)", text: "_ = s.info.Name"},
 	// A leak.
 	{name: "DEALLOCATE frees the name that it has on the wire", file: "proxy/protocol/follow.go", tests: "^TestSafetyOneNameInManySpellings$/^default$",

@@ -92,8 +92,8 @@ func (t *tree) plant(m mutation) (undo func() error, err error) {
 // testTimeout bounds the tests of one mutation, which may make them hang.
 const testTimeout = 2 * time.Minute
 
-// assertion matches a failure that a test reports itself, with its file and line.
-var assertion = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: .*`)
+// assertion matches a failure that a test or its fixture reports, with its file and line.
+var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: .*`)
 
 // try plants m and runs its tests with a test binary that is built once and not
 // optimised, because building it takes longer than the tests.
@@ -105,7 +105,7 @@ func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, 
 	defer func() { err = errors.Join(err, undo()) }()
 	in := m.in
 	if in == "" {
-		in = "./proxy"
+		in = "./test/safety"
 	}
 	binary := filepath.Join(t.dir, "mutant.test")
 	build := exec.CommandContext(ctx, "go", "test", "-c", "-gcflags=-N -l", "-ldflags=-s -w", "-o", binary, in)

@@ -174,12 +174,13 @@ func (r *results) read(in io.Reader, out io.Writer) error {
 	return lines.Err()
 }
 
-// reason returns the first line that the test itself reported.
+// report matches a line that a test or its fixture reports, with its file and line.
+var report = regexp.MustCompile(`(?m)^\s+\w+\.go:(\d+: .*)`)
+
+// reason returns the first line that the test reported.
 func (r *results) reason(key string) string {
-	for line := range strings.Lines(r.output[key]) {
-		if _, text, ok := strings.Cut(line, "_test.go:"); ok {
-			return strings.TrimSpace(text)
-		}
+	if m := report.FindStringSubmatch(r.output[key]); m != nil {
+		return m[1]
 	}
 	return ""
 }

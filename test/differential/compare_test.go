@@ -206,12 +206,12 @@ func difference(want, got *outcome) (string, error) {
 
 // wroteOtherwise compares the databases.
 func wroteOtherwise(want, got *outcome) (string, error) {
-	if want.room != got.room && (want.contents.rows == nil || got.contents.rows == nil) {
+	if want.in != got.in && (want.contents.rows == nil || got.contents.rows == nil) {
 		for _, o := range []*outcome{want, got} {
-			if err := o.room.lookAtAll(); err != nil {
+			if err := o.in.lookAtAll(); err != nil {
 				return "", err
 			}
-			o.contents = o.room.now
+			o.contents = o.in.now
 		}
 	}
 	if want.contents.like(got.contents) {

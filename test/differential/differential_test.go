@@ -19,9 +19,9 @@ import (
 )
 
 var (
-	count  = flag.Int("scripts", 0, "how many scripts to play; 0: what fits into an ordinary run of the tests")
+	count  = flag.Int("scripts", 0, "how many scripts to run; 0: what fits into an ordinary run of the tests")
 	seed   = flag.Uint64("seed", 1, "the seed of the first script; 0: one of this run's own")
-	limit  = flag.Duration("limit", 0, "how long to play at most; 0: until all scripts were played")
+	limit  = flag.Duration("limit", 0, "how long to run at most; 0: until all scripts were run")
 	words  = flag.Bool("words", true, "fail also for a difference that is only in what a message says")
 	majors = flag.String("majors", "15,18", "the major versions of Postgres to compare with")
 	keep   = flag.String("keep", "", "a directory for the failing scripts")
@@ -48,21 +48,21 @@ func eachMajor(t *testing.T, test func(t *testing.T, major int)) {
 	}
 }
 
-// pair is two rooms: one for direct connections, and one behind the proxy.
+// pair is two databases: one for direct connections, and one behind the proxy.
 type pair struct {
-	plain, fenced *room
+	plain, fenced *database
 }
 
-func newPair(t *testing.T, h *house) *pair {
+func newPair(t *testing.T, h *cluster) *pair {
 	t.Helper()
-	p := &pair{newRoom(t, h, false), newRoom(t, h, true)}
-	if _, err := h.Sit(p.fenced.database, "w", p.fenced.fence).TryGrant(); err != nil {
+	p := &pair{newDatabase(t, h, false), newDatabase(t, h, true)}
+	if _, err := h.NewCandidacy(p.fenced.name, "w", p.fenced.fence).TryGrant(); err != nil {
 		t.Fatal(err)
 	}
 	return p
 }
 
-// compare plays s in both rooms, which are in their initial state. diff is "" if the
+// compare runs s in both databases, which are in their initial state. diff is "" if the
 // outcomes do not differ.
 func (p *pair) compare(s script) (want, got outcome, diff string, err error) {
 	if want, err = p.plain.direct(s); err != nil {
@@ -114,7 +114,7 @@ func report(s script, want, got outcome, diff string) string {
 		strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
 }
 
-// TestKeptScripts plays scripts that once failed.
+// TestKeptScripts runs scripts that once failed.
 func TestKeptScripts(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txt")
@@ -122,7 +122,7 @@ func TestKeptScripts(t *testing.T) {
 		t.Fatalf("kept scripts: %v, %v", files, err)
 	}
 	eachMajor(t, func(t *testing.T, major int) {
-		p := newPair(t, newHouse(t, major))
+		p := newPair(t, newCluster(t, major))
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -143,7 +143,7 @@ func TestKeptScripts(t *testing.T) {
 	})
 }
 
-// TestScriptsReadBack checks that a kept script is the one that was played.
+// TestScriptsReadBack checks that a kept script is the one that was run.
 func TestScriptsReadBack(t *testing.T) {
 	t.Parallel()
 	for n := range uint64(300) {
@@ -164,11 +164,11 @@ func TestScriptsReadBack(t *testing.T) {
 }
 
 const (
-	players  = 8   // at once: they mostly wait
-	ordinary = 600 // scripts in an ordinary run, which plays the same ones every time
+	clients  = 8   // at once: they mostly wait
+	ordinary = 600 // scripts in an ordinary run, which runs the same ones every time
 )
 
-// TestScripts plays random scripts: always the same ones in an ordinary run, others in
+// TestScripts runs random scripts: always the same ones in an ordinary run, others in
 // make fuzz-differential.
 func TestScripts(t *testing.T) {
 	t.Parallel()
@@ -181,16 +181,16 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// fuzz plays n scripts of the seeds from first on, or as many as the time limit allows.
+// fuzz runs n scripts of the seeds from first on, or as many as the time limit allows.
 func fuzz(t *testing.T, major int, first uint64, n int) {
 	// Use a separate server: if it crashes, no other test is disturbed.
-	h := newHouseAt(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major))))
+	h := newClusterAt(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major))))
 	var pairs []*pair
-	for range players {
+	for range clients {
 		pairs = append(pairs, newPair(t, h))
 	}
 	began := time.Now()
-	var next, played, failures atomic.Int64
+	var next, ran, failures atomic.Int64
 	var wg sync.WaitGroup
 	for _, p := range pairs {
 		wg.Go(func() {
@@ -202,16 +202,16 @@ func fuzz(t *testing.T, major int, first uint64, n int) {
 				if !p.try(t, major, first+uint64(at)) {
 					failures.Add(1)
 				}
-				played.Add(1)
+				ran.Add(1)
 			}
 		})
 	}
 	wg.Wait()
 	took := time.Since(began)
-	t.Logf("PostgreSQL %d: %d scripts in %v (%.0f per second), seeds from %d on", major, played.Load(), took.Round(time.Millisecond),
-		float64(played.Load())/took.Seconds(), first)
-	if played.Load() == 0 {
-		t.Error("no script was played")
+	t.Logf("PostgreSQL %d: %d scripts in %v (%.0f per second), seeds from %d on", major, ran.Load(), took.Round(time.Millisecond),
+		float64(ran.Load())/took.Seconds(), first)
+	if ran.Load() == 0 {
+		t.Error("no script was run")
 	}
 }
 
@@ -224,7 +224,7 @@ const crashing = 18
 // was.
 func (p *pair) afterCrash() bool {
 	crashed := false
-	for _, r := range []*room{p.plain, p.fenced} {
+	for _, r := range []*database{p.plain, p.fenced} {
 		if r.ask(new(int), "select 1") == nil {
 			continue
 		}
@@ -241,7 +241,7 @@ func (p *pair) afterCrash() bool {
 	return crashed
 }
 
-// try plays the script of a seed, and shrinks it if it fails.
+// try runs the script of a seed, and shrinks it if it fails.
 func (p *pair) try(t *testing.T, major int, seed uint64) (ok bool) {
 	s := generate(seed)
 	want, got, diff, err := p.differs(s)

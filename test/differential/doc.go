@@ -2,21 +2,21 @@
 // Postgres itself.
 //
 // A script is what a client sends: messages of the protocol, legal or not, and the
-// places where it waits for a reply. Each script is played twice, directly against
+// places where it waits for a reply. Each script is run twice, directly against
 // Postgres and through Fencepost as leader. The replies must be the same message by
 // message, and so must the contents of the database afterwards. compare_test.go lists
 // the permitted differences with their reasons.
 //
 //   - script_test.go: scripts and their text format;
 //   - generate_test.go and phrases_test.go generate random ones from a seed;
-//   - play_test.go plays one on a connection of its own, with messages split at random
+//   - client_test.go runs one on a connection of its own, with messages split at random
 //     places; a wait ends when the server is known to wait for its client;
-//   - room_test.go reads what a script wrote, and restores the initial state;
-//   - shrink_test.go shrinks a failing one. The result is kept in testdata and played
+//   - database_test.go reads what a script wrote, and restores the initial state;
+//   - shrink_test.go shrinks a failing one. The result is kept in testdata and run
 //     by every run of the tests;
-//   - stale_test.go plays the same scripts as workers that are superseded meanwhile, or
+//   - stale_test.go runs the same scripts as workers that are superseded meanwhile, or
 //     that never lead: nothing of theirs may be found in the database.
 //
-// make test plays the same seeds every time. make fuzz-differential plays others, as
+// make test runs the same seeds every time. make fuzz-differential runs others, as
 // many as requested; SEED repeats a run, and failing scripts are kept in bin/found.
 package differential

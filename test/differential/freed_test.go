@@ -13,11 +13,11 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/internal/desktest"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestSafetyFreedTwin plays scripts as a worker whose lease is freed, or becomes
+// TestSafetyFreedTwin runs scripts as a worker whose lease is freed, or becomes
 // unconfirmed, at a random point. The worker may get it back under the same epoch,
 // before or after a worker of another proxy was granted one, of which its own proxy
 // knows nothing. Once that grant has returned, nothing of the first worker is
@@ -28,23 +28,23 @@ func TestSafetyFreedTwin(t *testing.T) {
 }
 
 func (p *pair) freed(s script, r *rand.Rand) error {
-	room := p.fenced
-	seat := room.house.Sit(room.database, "w", room.fence)
-	if _, err := seat.TryGrant(); err != nil {
+	db := p.fenced
+	candidacy := db.cluster.NewCandidacy(db.name, "w", db.fence)
+	if _, err := candidacy.TryGrant(); err != nil {
 		return err
 	}
-	led := seat.Status()
+	led := candidacy.Status()
 	lapsed := *led
 	lapsed.Lapsed = true
-	next := room.successor()
+	next := db.successor()
 	steps := []int{r.IntN(len(s.steps)), r.IntN(len(s.steps)), r.IntN(len(s.steps))}
 	slices.Sort(steps)
 	lost := []*fencing.Status{{Role: fencing.Follower, Vacant: true, Holder: led.Holder}, &lapsed}[r.IntN(2)]
-	moves := []func(){func() { seat.Set(lost) }, next.takeOver, func() { seat.Set(led) }}
+	moves := []func(){func() { candidacy.SetStatus(lost) }, next.takeOver, func() { candidacy.SetStatus(led) }}
 	if r.IntN(2) == 0 { // it gets its lease back first
 		moves[1], moves[2] = moves[2], moves[1]
 	}
-	got, err := room.play(s, nil, func(i int) {
+	got, err := db.run(s, nil, func(i int) {
 		for k, at := range steps {
 			if at == i {
 				moves[k]()
@@ -54,39 +54,39 @@ func (p *pair) freed(s script, r *rand.Rand) error {
 	if err := errors.Join(next.works(), err); err != nil {
 		return err
 	}
-	if err := room.nothingSince(next.found); err != nil {
+	if err := db.nothingSince(next.found); err != nil {
 		return fmt.Errorf("lease lost, granted to another worker and regained at steps %v: %w\nFencepost:\n  %s", steps, err, strings.Join(lines(got.all), "\n  "))
 	}
-	return room.tidy()
+	return db.tidy()
 }
 
 // successor is a worker of the second proxy.
 type successor struct {
-	room  *room
-	seat  *desktest.Seat
-	found contents // when its grant had returned
-	once  sync.Once
-	err   error // the error of its takeover
-	conn  *pgx.Conn
-	wrote int
+	db        *database
+	candidacy *fixture.FakeCandidacy
+	found     contents // when its grant had returned
+	once      sync.Once
+	err       error // the error of its takeover
+	conn      *pgx.Conn
+	wrote     int
 }
 
-func (r *room) successor() *successor {
-	return &successor{room: r, seat: r.house.Sit(r.database, "successor", r.fence)}
+func (r *database) successor() *successor {
+	return &successor{db: r, candidacy: r.cluster.NewCandidacy(r.name, "successor", r.fence)}
 }
 
 // takeOver makes the successor take over and write, once.
 func (n *successor) takeOver() { n.once.Do(func() { n.err = n.tryTakeOver() }) }
 
 func (n *successor) tryTakeOver() error {
-	if _, err := n.seat.TryGrant(); err != nil {
+	if _, err := n.candidacy.TryGrant(); err != nil {
 		return err
 	}
-	if err := n.room.look(); err != nil {
+	if err := n.db.look(); err != nil {
 		return err
 	}
-	n.found = n.room.now
-	cfg, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", pgtest.App, n.room.house.other, n.room.database))
+	n.found = n.db.now
+	cfg, err := pgx.ParseConfig(fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable", pgtest.App, n.db.cluster.other, n.db.name))
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (n *successor) tryTakeOver() error {
 }
 
 func (n *successor) write(ctx context.Context) error {
-	if _, err := n.conn.Exec(ctx, "insert into house.beside values (1)"); err != nil {
+	if _, err := n.conn.Exec(ctx, "insert into harness.beside values (1)"); err != nil {
 		return fmt.Errorf("the successor's write: %w", err)
 	}
 	n.wrote++
@@ -118,7 +118,7 @@ func (n *successor) works() error {
 		return err
 	}
 	var rows int
-	if err := n.room.ask(&rows, "with x as (delete from house.beside returning n) select count(*) from x"); err != nil {
+	if err := n.db.ask(&rows, "with x as (delete from harness.beside returning n) select count(*) from x"); err != nil {
 		return err
 	}
 	if rows != n.wrote {
@@ -129,7 +129,7 @@ func (n *successor) works() error {
 
 // nothingSince waits until the workers have ended, and compares the contents of the
 // database with those at the time when a grant had returned.
-func (r *room) nothingSince(found contents) error {
+func (r *database) nothingSince(found contents) error {
 	if err := r.atRest(); err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 )
 
 // shrinkRuns and shrinkTime limit how often, and for how long, a failing script is
-// played to shrink it.
+// run to shrink it.
 const (
 	shrinkRuns = 400
 	shrinkTime = 30 * time.Second

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// TestSafetyStaleTwin plays scripts as a worker that is superseded at a random point.
+// TestSafetyStaleTwin runs scripts as a worker that is superseded at a random point.
 // Once the grant to its successor has returned, nothing in the database changes any
 // more, whatever was in progress. The worker gets the replies that it would get from
 // Postgres if Postgres ended the connection at that point.
@@ -20,17 +20,17 @@ func TestSafetyStaleTwin(t *testing.T) {
 	twins(t, (*pair).stale)
 }
 
-// TestSafetyFollowerTwin plays scripts as a worker that does not lead: nothing in the
+// TestSafetyFollowerTwin runs scripts as a worker that does not lead: nothing in the
 // database changes, and the connection lasts as long as on Postgres.
 func TestSafetyFollowerTwin(t *testing.T) {
 	t.Parallel()
 	twins(t, (*pair).follows)
 }
 
-// ordinaryTwins is how many scripts of each kind an ordinary run plays.
+// ordinaryTwins is how many scripts of each kind an ordinary run covers.
 const ordinaryTwins = 120
 
-// twins plays random scripts, a quarter as many as TestScripts if a number is
+// twins runs random scripts, a quarter as many as TestScripts if a number is
 // requested.
 func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
 	n := ordinaryTwins
@@ -38,9 +38,9 @@ func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
 		n = max(*count/4, 1)
 	}
 	eachMajor(t, func(t *testing.T, major int) {
-		h := newHouse(t, major)
+		h := newCluster(t, major)
 		began := time.Now()
-		var next, played, failures atomic.Int64
+		var next, ran, failures atomic.Int64
 		var wg sync.WaitGroup
 		for range 2 {
 			p := newPair(t, h)
@@ -59,19 +59,19 @@ func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
 						s.about = fmt.Sprintf("seed %d on PostgreSQL %d, %s\n", seed, major, t.Name())
 						keepScript(t, fmt.Sprintf("found-%s-%d-%d.txt", strings.Split(t.Name(), "/")[0], major, seed), s.String())
 					}
-					played.Add(1)
+					ran.Add(1)
 				}
 			})
 		}
 		wg.Wait()
-		t.Logf("PostgreSQL %d: %d scripts in %v, seeds from %d on", major, played.Load(), time.Since(began).Round(time.Millisecond), firstSeed())
-		if played.Load() == 0 {
-			t.Error("no script was played")
+		t.Logf("PostgreSQL %d: %d scripts in %v, seeds from %d on", major, ran.Load(), time.Since(began).Round(time.Millisecond), firstSeed())
+		if ran.Load() == 0 {
+			t.Error("no script was run")
 		}
 	})
 }
 
-// stale plays s as a worker that is superseded before a random step, during it or while
+// stale runs s as a worker that is superseded before a random step, during it or while
 // it waits.
 func (p *pair) stale(s script, r *rand.Rand) error {
 	s.free = s.free || s.namesEpochs()
@@ -79,14 +79,14 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 	if err != nil {
 		return err
 	}
-	room := p.fenced
-	if _, err := room.house.Sit(room.database, "w", room.fence).TryGrant(); err != nil {
+	db := p.fenced
+	if _, err := db.cluster.NewCandidacy(db.name, "w", db.fence).TryGrant(); err != nil {
 		return err
 	}
-	next := room.successor()
+	next := db.successor()
 	at, beside := r.IntN(len(s.steps)), r.IntN(3) > 0
 	late := time.Duration(r.IntN(3000)) * time.Microsecond
-	got, err := room.play(s, want.seen, func(i int) {
+	got, err := db.run(s, want.seen, func(i int) {
 		switch {
 		case i != at:
 		case beside:
@@ -101,14 +101,14 @@ func (p *pair) stale(s script, r *rand.Rand) error {
 	if err := errors.Join(next.works(), err); err != nil {
 		return err
 	}
-	if err := room.nothingSince(next.found); err != nil {
+	if err := db.nothingSince(next.found); err != nil {
 		return fmt.Errorf("superseded at step %d: %w", at, err)
 	}
 	if err := refusedInPlace(withoutPrefix(lines(want.all)), withoutPrefix(lines(got.all))); err != nil && !s.free && !forgotten(got.all) {
 		return fmt.Errorf("superseded at step %d: %w\nPostgres:\n  %s\nFencepost:\n  %s", at, err,
 			strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
 	}
-	return room.tidy()
+	return db.tidy()
 }
 
 // refusedInPlace checks that the worker got Postgres' replies up to where it was
@@ -140,35 +140,35 @@ func refusedInPlace(want, got []string) error {
 	return nil
 }
 
-// follows plays s as a worker that never leads, while another one does.
+// follows runs s as a worker that never leads, while another one does.
 func (p *pair) follows(s script, _ *rand.Rand) error {
-	room := p.fenced
-	leader := room.house.Sit(room.database, "leader", room.fence)
+	db := p.fenced
+	leader := db.cluster.NewCandidacy(db.name, "leader", db.fence)
 	if _, err := leader.TryGrant(); err != nil {
 		return err
 	}
-	room.house.Sit(room.database, "w", room.fence)
-	got, err := room.play(s, nil, nil)
+	db.cluster.NewCandidacy(db.name, "w", db.fence)
+	got, err := db.run(s, nil, nil)
 	if err != nil {
 		return err
 	}
-	if err := room.atRest(); err != nil {
+	if err := db.atRest(); err != nil {
 		return err
 	}
-	if !room.now.same(room.fresh) {
-		return fmt.Errorf("a worker that does not lead has written. Before:\n%s\nat the end:\n%s", room.fresh, room.now)
+	if !db.now.same(db.fresh) {
+		return fmt.Errorf("a worker that does not lead has written. Before:\n%s\nat the end:\n%s", db.fresh, db.now)
 	}
 	for _, l := range lines(got.all) {
 		if strings.HasPrefix(l, "ErrorResponse FATAL ZF") && !s.namesEpochs() { // a client that names an old epoch is superseded
 			return fmt.Errorf("a follower's connection was ended: %s", l)
 		}
 	}
-	for _, h := range room.heard {
+	for _, h := range db.heard {
 		if !strings.HasPrefix(h, "ch beside ") {
 			return fmt.Errorf("a notification of a worker that does not lead was received: %s", h)
 		}
 	}
-	return room.tidy()
+	return db.tidy()
 }
 
 // wanted returns what Postgres replies to a script, nothing if that cannot be compared.
@@ -181,7 +181,7 @@ func (p *pair) wanted(s script) (transcript, error) {
 }
 
 // atRest waits until all backends of the workers have ended, and reads the contents.
-func (r *room) atRest() error {
+func (r *database) atRest() error {
 	for until := time.Now().Add(patience); ; {
 		var n int
 		if err := r.ask(&n, "select count(*) from pg_stat_activity where datname = current_database() and usename = 'app'"); err != nil {

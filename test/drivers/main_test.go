@@ -8,14 +8,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
-
-// patience bounds every wait whose duration is not under test.
-const patience = 60 * time.Second
 
 // outputs is the directory of what is built for this test process.
 var outputs string
@@ -55,18 +50,6 @@ func (b *build) path(t testing.TB) string {
 	}
 	return target
 }
-
-// fencepost is the program under test.
-var fencepost = build{name: "fencepost", args: func(target string) []string {
-	args := []string{"go", "build", "-buildvcs=false", "-o", target}
-	if raceDetector {
-		args = append(args, "-race")
-	}
-	if !fencing.Checking {
-		args = append(args, "-tags=fencepost_unfenced")
-	}
-	return append(args, "github.com/fencepost/fencepost/cmd/fencepost")
-}}
 
 // goDrivers is the program with pgx and lib/pq.
 var goDrivers = build{name: "go-drivers", dir: "go", args: func(target string) []string {

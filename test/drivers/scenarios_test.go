@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -99,17 +100,20 @@ func (d driver) run(t testing.TB, part string, env []string) []line {
 
 // run is a running part of a driver's program.
 type run struct {
-	*process
+	*process.Logged
 	answer func(string) error // writes a line to its standard input
 	ready  chan struct{}
-	got    *[]line // read it after done
+	got    *[]line // read it after Wait
 }
 
 func (d driver) start(t testing.TB, part string, env []string) run {
 	t.Helper()
 	args, more := d.command(t)
 	cmd := exec.Command(args[0], append(args[1:], part)...)
-	cmd.Env = environment(append(env, more...)...)
+	if cmd.Err != nil {
+		t.Fatalf("find %s (`make drivers` installs what is missing): %v", args[0], cmd.Err)
+	}
+	cmd.Env = process.Environment(append(env, more...)...)
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatalf("open a pipe: %v", err)
@@ -119,7 +123,7 @@ func (d driver) start(t testing.TB, part string, env []string) run {
 		_, err := fmt.Fprintln(stdin, text)
 		return err
 	}
-	r.process = start(t, cmd, func(text string) {
+	r.Logged = process.StartLogged(t, strings.Join(cmd.Args, " "), cmd, func(text string) {
 		var l line
 		switch err := json.Unmarshal([]byte(text), &l); {
 		case err != nil: // output of the language's own runtime
@@ -135,8 +139,8 @@ func (d driver) start(t testing.TB, part string, env []string) run {
 // lines waits until the program has ended and returns what it printed.
 func (r run) lines(t testing.TB) []line {
 	t.Helper()
-	if code := r.wait(t); code != 0 {
-		t.Fatalf("%v ended with code %d; it printed:\n%s", r.cmd.Args, code, tail(r.text()))
+	if code := r.Wait(t); code != 0 {
+		t.Fatalf("%s ended with code %d; it printed:\n%s", r.Name, code, process.Tail(r.Log()))
 	}
 	return *r.got
 }
@@ -147,7 +151,7 @@ func TestDriversMeetTheSameAsAtPostgres(t *testing.T) {
 		for _, d := range drivers {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
-				direct, leader := newHouse(t, pg, proxy), newHouse(t, pg, proxy)
+				direct, leader := newCluster(t, pg, proxy), newCluster(t, pg, proxy)
 				want := d.run(t, "scenarios", direct.at(t, pg.Addr(), ""))
 				got := d.run(t, "scenarios", leader.at(t, proxy, "leader-1"))
 				d.compare(t, want, got)

@@ -9,11 +9,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // join connects a worker of the test itself through the proxy.
-func (h *house) join(t testing.TB, worker string, more map[string]string) *pgx.Conn {
+func (h *cluster) join(t testing.TB, worker string, more map[string]string) *pgx.Conn {
 	t.Helper()
 	params := map[string]string{"fencepost.resource": resource, "fencepost.worker": worker, "fencepost.worker_timeout": "0"}
 	for name, value := range more {
@@ -69,7 +70,7 @@ func TestSafetyDriversOfAFollowerAreRefusedAndGoOn(t *testing.T) {
 		for _, d := range drivers {
 			t.Run(d.name, func(t *testing.T) {
 				t.Parallel()
-				h := newHouse(t, pg, proxy)
+				h := newCluster(t, pg, proxy)
 				leader := h.join(t, "leader-1", nil)
 				lines := d.run(t, "follower", h.at(t, proxy, "follower-1"))
 				d.only(t, lines, "follower", map[string]any{
@@ -94,7 +95,7 @@ func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 			for _, part := range []string{"stale", "stale_transaction"} {
 				t.Run(d.name+" "+part, func(t *testing.T) {
 					t.Parallel()
-					h := newHouse(t, pg, proxy)
+					h := newCluster(t, pg, proxy)
 					stale := d.start(t, part, h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
 					stale.awaitReady(t)
 					// It is silent, so its lease goes to the next worker that wants it.
@@ -103,7 +104,7 @@ func TestSafetyDriversAreToldThatTheyWereSuperseded(t *testing.T) {
 						t.Fatalf("the next leader's write: %v", err)
 					}
 					if err := stale.answer("go on"); err != nil {
-						t.Fatalf("let it go on: %v\n%s", err, stale.text())
+						t.Fatalf("let it go on: %v\n%s", err, stale.Log())
 					}
 					d.only(t, stale.lines(t), part, map[string]any{
 						"sqlstate": "ZF001", "severity": "FATAL", "broken": true, "role": "follower", "again": "ZF002",
@@ -125,7 +126,7 @@ func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, pg *pgtest.Server, proxy string) {
 		d := driver{"lib/pq", func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), "libpq"}, nil }}
-		h := newHouse(t, pg, proxy)
+		h := newCluster(t, pg, proxy)
 		stale := d.start(t, "stale_repeated", h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
 		stale.awaitReady(t)
 		next := h.join(t, "next-1", map[string]string{"fencepost.campaign": "wait"})
@@ -136,7 +137,7 @@ func TestSafetyAPoolThatRepeatsTheStaleWriteIsRefused(t *testing.T) {
 			t.Fatalf("the next leader leaves: %v", err)
 		}
 		if err := stale.answer("go on"); err != nil {
-			t.Fatalf("let it go on: %v\n%s", err, stale.text())
+			t.Fatalf("let it go on: %v\n%s", err, stale.Log())
 		}
 		d.only(t, stale.lines(t), "stale_repeated", map[string]any{"sqlstate": "ZF003", "severity": "ERROR"})
 		if balance := h.ask(t, "SELECT balance::text FROM account WHERE id = 1"); balance != "102" {
@@ -150,9 +151,9 @@ func (r run) awaitReady(t testing.TB) {
 	t.Helper()
 	select {
 	case <-r.ready:
-	case <-r.done:
-		t.Fatalf("the program ended before it was superseded:\n%s", tail(r.text()))
-	case <-time.After(patience):
-		t.Fatalf("the program did not get ready within %s:\n%s", patience, tail(r.text()))
+	case <-r.Done:
+		t.Fatalf("the program ended before it was superseded:\n%s", process.Tail(r.Log()))
+	case <-time.After(process.Patience):
+		t.Fatalf("the program did not get ready within %s:\n%s", process.Patience, process.Tail(r.Log()))
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // TestABlockedTakeoverIsShown: while a backend of the last leader cannot be ended, whether it
@@ -18,7 +20,7 @@ func TestABlockedTakeoverIsShown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const ttl = 3 * time.Second
-			h := newHouse(t, "postgres", with("LEASE_TTL="+ttl.String()))
+			h := newCluster(t, "postgres", with("LEASE_TTL="+ttl.String()))
 			p, q := h.proxy(), h.proxy()
 			leader := h.join(p, "leader", "campaign", "wait")
 			pid := int(leader.PgConn().PID())
@@ -26,7 +28,7 @@ func TestABlockedTakeoverIsShown(t *testing.T) {
 				leader.must(sql)
 			} else {
 				go leader.exec(sql)
-				eventually(t, patience, "the registration", func() bool { return ask[int](h, "SELECT count(*) FROM fencepost.running") == 1 })
+				process.Eventually(t, process.Patience, "the registration", func() bool { return ask[int](h, "SELECT count(*) FROM fencepost.running") == 1 })
 			}
 			if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
@@ -48,8 +50,8 @@ func TestABlockedTakeoverIsShown(t *testing.T) {
 				Here       bool     `json:"here"`
 				Blocked    []string `json:"takeover_blocked_by"`
 			}
-			eventually(t, 2*patience, "the takeover to be shown as blocked, for longer than the lease could be held", func() bool {
-				_, body := q.ask(t, "/v1/resources/"+h.db+"/"+resource)
+			process.Eventually(t, 2*process.Patience, "the takeover to be shown as blocked, for longer than the lease could be held", func() bool {
+				_, body := q.Get(t, "/v1/resources/"+h.db+"/"+resource)
 				seen.Blocked = nil
 				return json.Unmarshal([]byte(body), &seen) == nil && len(seen.Blocked) == 1 && seen.Leaderless > 2*ttl.Seconds()
 			})

@@ -9,15 +9,16 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // chaos is one run of loads under random faults.
 type chaos struct {
-	*house
+	*cluster
 	r       *history
 	rand    *rand.Rand
-	proxies []*proxy
+	proxies []*process.Server
 	workers []*worker
 	born    int  // workers started so far
 	pinned  bool // each worker knows only one proxy
@@ -34,16 +35,16 @@ type fault struct {
 var workerFaults = []fault{
 	{"a worker is frozen for a while", func(c *chaos) {
 		w := c.anyWorker()
-		w.freeze(c.t)
+		w.Freeze(c.t)
 		c.wait(100*time.Millisecond, 1500*time.Millisecond)
-		w.thaw(c.t)
+		w.Thaw(c.t)
 	}},
 	{"the leader is frozen and its lease taken away", func(c *chaos) { c.depose(true) }},
 	{"the leader's lease is taken away", func(c *chaos) { c.depose(false) }},
 	{"a worker is killed", func(c *chaos) {
 		i := c.rand.IntN(len(c.workers))
 		c.r.note("kill %s", c.workers[i].name)
-		c.workers[i].kill(c.t)
+		c.workers[i].Kill(c.t)
 		c.workers[i] = c.hire(i)
 	}},
 }
@@ -89,10 +90,10 @@ func newChaosWith(t testing.TB, provider string, pinned bool, settings []string,
 	t.Logf("FENCEPOST_CHAOS_SEED=%d", seed)
 	s := pgtest.Start(t, tracked())
 	opts = append(opts, onServer(s), with("LEASE_WORKER_TIMEOUT=300ms", "STARTUP_WAIT=500ms"), with(settings...))
-	h := newHouse(t, provider, opts...)
+	h := newCluster(t, provider, opts...)
 	s.Exec(t, pgtest.App, h.db, loadSchema)
-	c := &chaos{house: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0)), pinned: pinned}
-	c.proxies = []*proxy{h.proxy("PROXY_ID=one"), h.proxy("PROXY_ID=two")}
+	c := &chaos{cluster: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0)), pinned: pinned}
+	c.proxies = []*process.Server{h.proxy("PROXY_ID=one"), h.proxy("PROXY_ID=two")}
 	for i := range 4 {
 		c.workers = append(c.workers, c.hire(i))
 	}
@@ -136,12 +137,12 @@ func (c *chaos) run(length time.Duration, faults []fault) {
 func (c *chaos) finish() {
 	c.t.Helper()
 	before := c.r.successes()
-	if !holds(patience, func() bool { return c.r.successes() >= before+5 }) {
-		c.t.Errorf("no work was done for %s after the faults", patience)
+	if !process.Holds(process.Patience, func() bool { return c.r.successes() >= before+5 }) {
+		c.t.Errorf("no work was done for %s after the faults", process.Patience)
 	}
 	c.r.halt(c.workers)
 	c.t.Log(c.r.summary())
-	c.r.check(c.house)
+	c.r.check(c.cluster)
 }
 
 // wait lets the workers work for a random time.
@@ -153,7 +154,7 @@ func (c *chaos) anyWorker() *worker { return c.workers[c.rand.IntN(len(c.workers
 
 // leader returns the worker of the latest grant, nil if it is gone.
 func (c *chaos) leader() *worker {
-	name := ask[string](c.house, "SELECT coalesce((SELECT worker FROM fencepost.grants ORDER BY epoch DESC LIMIT 1), '')")
+	name := ask[string](c.cluster, "SELECT coalesce((SELECT worker FROM fencepost.grants ORDER BY epoch DESC LIMIT 1), '')")
 	for _, w := range c.workers {
 		if w.name == name {
 			return w
@@ -171,13 +172,13 @@ func (c *chaos) depose(frozen bool) {
 	}
 	if frozen {
 		c.r.note("freeze %s", w.name)
-		w.freeze(c.t)
-		defer w.thaw(c.t)
+		w.Freeze(c.t)
+		defer w.Thaw(c.t)
 	}
 	// It may reacquire the lease before anybody else, under its epoch.
 	for epoch, tries := c.epoch(), 0; tries < 5; tries++ {
 		c.takeLease()
-		if holds(1500*time.Millisecond, func() bool { return c.epoch() > epoch }) {
+		if process.Holds(1500*time.Millisecond, func() bool { return c.epoch() > epoch }) {
 			return
 		}
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -33,7 +34,7 @@ type term struct {
 
 // check compares the workers' reports with the data and the ledger, and fails the test
 // with the history if they disagree. The server must be tracked.
-func (r *history) check(h *house) {
+func (r *history) check(h *cluster) {
 	r.t.Helper()
 	faults := r.faults(h)
 	if len(faults) == 0 {
@@ -50,7 +51,7 @@ func (r *history) check(h *house) {
 	r.t.Logf("the history:\n%s", r)
 }
 
-func (r *history) faults(h *house) []string {
+func (r *history) faults(h *cluster) []string {
 	entries, terms := readEntries(h), readTerms(h)
 	counter := ask[int64](h, "SELECT value FROM counter")
 	faults := append(wholeAndSingle(entries, counter), withinTerms(entries, terms)...)
@@ -129,7 +130,7 @@ func (r *history) asAnswered(entries []entry) (faults []string) {
 }
 
 // readEntries groups the rows of entries into increments.
-func readEntries(h *house) []entry {
+func readEntries(h *cluster) []entry {
 	return rows(h, `SELECT worker, seq, count(*)::int, min(epoch), max(value), max(pg_xact_commit_timestamp(xmin)) FROM entries
 		GROUP BY worker, seq ORDER BY 6, 5`, func(row pgx.CollectableRow) (e entry, err error) {
 		err = row.Scan(&e.worker, &e.seq, &e.parts, &e.epoch, &e.value, &e.committed)
@@ -138,7 +139,7 @@ func readEntries(h *house) []entry {
 }
 
 // readTerms reads the ledger. The time of a grant is that of its commit.
-func readTerms(h *house) []term {
+func readTerms(h *cluster) []term {
 	return rows(h, `SELECT epoch, coalesce(worker, ''), pg_xact_commit_timestamp(xmin) FROM fencepost.grants ORDER BY pg_xact_commit_timestamp(xmin), epoch`,
 		func(row pgx.CollectableRow) (e term, err error) {
 			err = row.Scan(&e.epoch, &e.worker, &e.committed)
@@ -146,9 +147,9 @@ func readTerms(h *house) []term {
 		})
 }
 
-func rows[T any](h *house, sql string, scan func(pgx.CollectableRow) (T, error)) []T {
+func rows[T any](h *cluster, sql string, scan func(pgx.CollectableRow) (T, error)) []T {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
 	if err != nil {

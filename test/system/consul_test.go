@@ -12,27 +12,28 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // TestConsulIsMeddledWith checks that whatever an operator does to a lease, one of the
 // workers eventually writes, under an epoch that has not fallen.
 func TestConsulIsMeddledWith(t *testing.T) {
 	t.Parallel()
-	for name, do := range map[string]func(h *house){
-		"the session is destroyed": func(h *house) { h.takeLease() },
-		"the key is deleted":       func(h *house) { h.consul.Request(h.t, http.MethodDelete, h.key(), nil) },
-		"the key is overwritten":   func(h *house) { h.consul.Request(h.t, http.MethodPut, h.key(), []byte("mine")) },
-		"the key is unlocked":      func(h *house) { h.consul.Request(h.t, http.MethodPut, h.key()+"?release="+h.session(), nil) },
+	for name, do := range map[string]func(h *cluster){
+		"the session is destroyed": func(h *cluster) { h.takeLease() },
+		"the key is deleted":       func(h *cluster) { h.consul.Request(h.t, http.MethodDelete, h.key(), nil) },
+		"the key is overwritten":   func(h *cluster) { h.consul.Request(h.t, http.MethodPut, h.key(), []byte("mine")) },
+		"the key is unlocked":      func(h *cluster) { h.consul.Request(h.t, http.MethodPut, h.key()+"?release="+h.session(), nil) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"))
+			h := newCluster(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"))
 			one, two := h.proxy(), h.proxy()
 			a, b := h.join(one, "a", "campaign", "wait"), h.join(two, "b")
 			a.must("INSERT INTO work VALUES ('a')")
 			before := h.pair().ModifyIndex
 			do(h)
-			eventually(t, patience, "the lease to be held again", func() bool {
+			process.Eventually(t, process.Patience, "the lease to be held again", func() bool {
 				p := h.pair()
 				return p != nil && p.Session != "" && p.ModifyIndex > before
 			})
@@ -43,11 +44,11 @@ func TestConsulIsMeddledWith(t *testing.T) {
 
 // oneWrites checks that either a, which led, or b can eventually write. If it is b, a
 // has been superseded.
-func (h *house) oneWrites(a, b *client) {
+func (h *cluster) oneWrites(a, b *client) {
 	h.t.Helper()
 	var first, second error
 	granted := ""
-	eventually(h.t, patience, "a or b to write, with no grant meanwhile", func() bool {
+	process.Eventually(h.t, process.Patience, "a or b to write, with no grant meanwhile", func() bool {
 		granted = h.granted()
 		first = a.exec("INSERT INTO work VALUES ('a again')")
 		second = b.exec("INSERT INTO work VALUES ('b')")
@@ -70,7 +71,7 @@ func TestConsulStandsStill(t *testing.T) {
 	t.Parallel()
 	const ttl, wait = 4 * time.Second, 200 * time.Millisecond
 	agent := consultest.Start(t)
-	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL="+ttl.String(), "STARTUP_WAIT="+wait.String()))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL="+ttl.String(), "STARTUP_WAIT="+wait.String()))
 	p := h.proxy()
 	a := h.join(p, "a", "campaign", "wait")
 	for _, how := range []string{"paused", "stopped"} {
@@ -83,7 +84,7 @@ func TestConsulStandsStill(t *testing.T) {
 		since := time.Now()
 		var last time.Time // of the last success
 		var err error
-		eventually(t, patience, "the worker to be stopped", func() bool {
+		process.Eventually(t, process.Patience, "the worker to be stopped", func() bool {
 			sent := time.Now()
 			if err = a.exec("INSERT INTO work VALUES ('in time')"); err == nil {
 				last = sent
@@ -101,11 +102,11 @@ func TestConsulStandsStill(t *testing.T) {
 		}
 		if how == "paused" {
 			agent.Continue(t)
-			eventually(t, patience, "the worker to go on", func() bool { return a.exec("INSERT INTO work VALUES ('again')") == nil })
+			process.Eventually(t, process.Patience, "the worker to go on", func() bool { return a.exec("INSERT INTO work VALUES ('again')") == nil })
 		}
 	}
-	eventually(t, patience, "/readyz to stay 200 and to tell of Consul", func() bool {
-		code, body := p.ask(t, "/readyz")
+	process.Eventually(t, process.Patience, "/readyz to stay 200 and to tell of Consul", func() bool {
+		code, body := p.Get(t, "/readyz")
 		return code == http.StatusOK && !strings.Contains(body, `"election": "ok"`)
 	})
 	if h.epoch() != 1 || a.show("role") != "follower" {
@@ -118,17 +119,17 @@ func TestConsulStandsStill(t *testing.T) {
 func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t)
-	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
 	one, two := h.proxy(), h.proxy()
 	a := h.join(one, "a", "campaign", "wait")
 	snapshot := agent.Snapshot(t)
 	a.leave()
 	b := h.join(two, "b", "campaign", "wait")
 	b.must("INSERT INTO work VALUES ('b')")
-	two.freeze(t)              // otherwise b might reacquire the lease under its own epoch
+	two.Freeze(t)              // otherwise b might reacquire the lease under its own epoch
 	agent.Restore(t, snapshot) // in which a holds the lease
 	c := h.join(one, "c", "campaign", "wait")
-	two.thaw(t)
+	two.Thaw(t)
 	if err := b.exec("INSERT INTO work VALUES ('b, stale')"); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("the deposed worker's write: %v; want ZF001", err)
 	}
@@ -144,7 +145,7 @@ func TestConsulIsRestoredFromAnOldSnapshot(t *testing.T) {
 func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	t.Parallel()
 	agent, rebuilt := consultest.Start(t), consultest.Start(t)
-	h := newHouse(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
 	one := h.proxy()
 	h.join(one, "a", "campaign", "wait").leave()
 	snapshot := agent.Snapshot(t)
@@ -156,7 +157,7 @@ func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 	h.settings = append(h.settings, "FENCEPOST_ELECTION_CONSUL_ADDRESS="+rebuilt.Addr())
 	two := h.proxy()
 
-	_, err := h.tryJoin(patience, two, "c", "campaign", "wait")
+	_, err := h.tryJoin(process.Patience, two, "c", "campaign", "wait")
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence || !strings.Contains(refused.Hint, "fencepost generation bump") {
 		t.Fatalf("connecting after the order went back: %v; want ZF004 that says what to run", err)
@@ -168,8 +169,8 @@ func TestConsulIsRebuiltFromAnOldSnapshot(t *testing.T) {
 		t.Fatalf("generation bump: code %d: %s", code, out)
 	}
 	var d *client
-	eventually(t, patience, "d to lead", func() bool {
-		d, err = h.tryJoin(patience, two, "d", "campaign", "wait")
+	process.Eventually(t, process.Patience, "d to lead", func() bool {
+		d, err = h.tryJoin(process.Patience, two, "d", "campaign", "wait")
 		return err == nil
 	})
 	d.must("INSERT INTO work VALUES ('d')")

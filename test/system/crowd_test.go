@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// crowd is more workers than Consul accepts connections from one address.
-const crowd = 220
+// crowdSize is more workers than Consul accepts connections from one address.
+const crowdSize = 220
 
 // TestACrowdFollows lets many workers follow a leader at one proxy. When the leader
 // ends, one of them becomes leader, and the others learn that they are not.
@@ -21,13 +22,13 @@ func TestACrowdFollows(t *testing.T) {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
 			server := pgtest.Start(t, pgtest.WithConfig(map[string]string{"max_connections": "300"}))
-			h := newHouse(t, provider, with(long), onServer(server))
+			h := newCluster(t, provider, with(long), onServer(server))
 			p := h.proxy()
 			leader := h.join(p, "leader", "campaign", "wait")
-			workers := make([]*client, crowd)
+			workers := make([]*client, crowdSize)
 			each(len(workers), func(i int) {
 				var err error
-				if workers[i], err = h.tryJoin(patience, p, fmt.Sprint("w", i)); err != nil {
+				if workers[i], err = h.tryJoin(process.Patience, p, fmt.Sprint("w", i)); err != nil {
 					t.Errorf("worker %d: %v", i, err)
 				}
 			})
@@ -36,10 +37,10 @@ func TestACrowdFollows(t *testing.T) {
 			}
 			leader.must("INSERT INTO work VALUES ('leader')")
 			leader.leave()
-			eventually(t, patience, "another leader", func() bool { return h.epoch() == 2 })
+			process.Eventually(t, process.Patience, "another leader", func() bool { return h.epoch() == 2 })
 			next := strings.TrimPrefix(h.granted(), "leader ")
 
-			wrote := make([]error, crowd)
+			wrote := make([]error, crowdSize)
 			each(len(workers), func(i int) {
 				workers[i].show("role") // announces the role to the one that leads
 				wrote[i] = workers[i].exec("INSERT INTO work VALUES ('follower')")

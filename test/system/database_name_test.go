@@ -13,19 +13,19 @@ import (
 // proxy.
 func TestADatabaseWhoseNameIsNoUTF8(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	p := h.proxy()
 	victim := h.join(p, "a", "campaign", "wait")
 	h.pg.Exec(t, pgtest.Superuser, h.db, "create database "+h.db+"_l encoding 'latin1' lc_collate 'C' lc_ctype 'C' template template0")
 	a, _ := wiretest.Connect(t, h.pg.Addr(), "user", pgtest.Superuser, "database", h.db+"_l", "client_encoding", "latin1")
 	a.Exec("create database \"" + h.db + "_\xe9\" encoding 'latin1' lc_collate 'C' lc_ctype 'C' template template0")
-	c, _ := wiretest.Connect(t, p.address, "user", pgtest.App, "database", h.db+"_\xe9")
+	c, _ := wiretest.Connect(t, p.Address, "user", pgtest.App, "database", h.db+"_\xe9")
 	c.Send(wiretest.Query("create temp table t (a int)"))
 	if all := c.Until('Z'); wiretest.ErrorOf(all) != "ZF002" {
 		t.Errorf("a write without a resource: %v", all)
 	}
 	if err := victim.exec("select 1"); err != nil {
-		t.Errorf("another client: %v; the process has ended: %v", err, p.ended())
+		t.Errorf("another client: %v; the process has ended: %v", err, p.Ended())
 	}
 }
 
@@ -36,7 +36,7 @@ func TestAnAliasOfADatabaseHasItsLease(t *testing.T) {
 	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, "consul", onServer(pg))
+			h := newCluster(t, "consul", onServer(pg))
 			long := h.db + strings.Repeat("n", 63-len(h.db))
 			h.pg.Exec(t, pgtest.Superuser, "postgres", "create database "+long+" template "+h.db)
 			t.Cleanup(func() { h.pg.Exec(t, pgtest.Superuser, "postgres", "drop database "+long+" with (force)") })

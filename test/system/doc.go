@@ -4,8 +4,8 @@
 //
 // # How a test works
 //
-//   - house_test.go starts what a case needs: a database, a lease service, proxies
-//     (proxy_test.go) and workers;
+//   - cluster_test.go starts what a case needs: a database, a lease service, proxies
+//     (package fixture/process) and workers;
 //   - a worker (worker_test.go) is another process of this test program. It follows
 //     orders, one per line, or runs a load of its own (load_test.go). A frozen worker
 //     can be given an order, which it executes first when it is thawed;

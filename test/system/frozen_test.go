@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // TestSafetyFrozenLeader freezes a leader until another worker has been granted an
@@ -17,12 +18,12 @@ func TestSafetyFrozenLeader(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider)
+			h := newCluster(t, provider)
 			one, two := h.proxy(), h.proxy()
 			for _, protocol := range []string{"simple", "extended"} {
 				for _, inside := range []bool{false, true} {
 					for _, left := range []bool{false, true} {
-						c := &frozenCase{house: *h, one: one, two: two, protocol: protocol, inside: inside, left: left}
+						c := &frozenCase{cluster: *h, one: one, two: two, protocol: protocol, inside: inside, left: left}
 						name := fmt.Sprintf("%s protocol, transaction %v, successor left %v", protocol, inside, left)
 						t.Run(name, func(t *testing.T) {
 							t.Parallel()
@@ -37,8 +38,8 @@ func TestSafetyFrozenLeader(t *testing.T) {
 }
 
 type frozenCase struct {
-	house
-	one, two *proxy
+	cluster
+	one, two *process.Server
 	resource string
 	protocol string
 	inside   bool // it is frozen inside a transaction that has written
@@ -55,16 +56,16 @@ func (c *frozenCase) run() {
 	if c.inside {
 		leader.must(c.protocol, "BEGIN", c.insert("inside, before"))
 	}
-	leader.freeze(c.t)
+	leader.Freeze(c.t)
 	successor := c.join(c.two, "successor", "resource", c.resource, "campaign", "wait")
 	successor.must(c.insert("successor"))
 	if c.left {
 		successor.leave()
-		c.two.await(c.t, "released", "resource", c.resource, "worker", "successor")
+		c.two.Await(c.t, "released", "resource", c.resource, "worker", "successor")
 	}
 
 	leader.tell(order{Do: c.protocol, Text: c.insert("stale")})
-	leader.thaw(c.t)
+	leader.Thaw(c.t)
 	c.refused(leader.answer())
 	if !fencing.Checking {
 		if c.inside {

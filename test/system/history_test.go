@@ -8,6 +8,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // event is one line of a history.
@@ -76,15 +78,15 @@ func (r *history) load(w *worker, plan loadPlan) {
 func (r *history) halt(workers []*worker) {
 	r.t.Helper()
 	for _, w := range workers {
-		w.thaw(r.t)
+		w.Thaw(r.t)
 		_ = w.orders.Close() // already closed for a worker that was killed
 	}
 	for _, w := range workers {
 		select {
-		case <-w.done:
-		case <-time.After(patience):
-			r.t.Errorf("%s did not end within %s", w.name, patience)
-			w.kill(r.t)
+		case <-w.Done:
+		case <-time.After(process.Patience):
+			r.t.Errorf("%s did not end within %s", w.name, process.Patience)
+			w.Kill(r.t)
 		}
 	}
 	r.readers.Wait()

@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // TestRoleOfALapsedWorker: a worker whose write was refused because its lease is not
@@ -14,9 +15,9 @@ import (
 func TestRoleOfALapsedWorker(t *testing.T) {
 	t.Parallel()
 	consul := consultest.Start(t)
-	h := newHouse(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"), withConsul(consul))
+	h := newCluster(t, "consul", with("LEASE_TTL=2s", "STARTUP_WAIT=300ms"), withConsul(consul))
 	c := h.join(h.proxy(), "a", "campaign", "wait")
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	write := func() error {
 		var s string
@@ -26,7 +27,7 @@ func TestRoleOfALapsedWorker(t *testing.T) {
 		t.Fatal(err)
 	}
 	consul.Stop()
-	eventually(t, patience, "the lease to lapse", func() bool { return stateOf(write()) == "ZF002" })
+	process.Eventually(t, process.Patience, "the lease to lapse", func() bool { return stateOf(write()) == "ZF002" })
 	var role string
 	if err := c.QueryRow(ctx, "SHOW fencepost.role", pgx.QueryExecModeExec).Scan(&role); err != nil {
 		t.Errorf("%v", err)

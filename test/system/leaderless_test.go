@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -26,12 +27,12 @@ func TestPostgresRestartLeavesNobodyWithoutALeader(t *testing.T) {
 		for name, stop := range map[string]pgtest.Mode{"fast": pgtest.Fast, "immediate": pgtest.Immediate} {
 			t.Run(provider+", "+name, func(t *testing.T) {
 				t.Parallel()
-				h := newHouse(t, provider, onServer(pgtest.Start(t)), with("LEASE_TTL="+leaderlessTTL.String()))
+				h := newCluster(t, provider, onServer(pgtest.Start(t)), with("LEASE_TTL="+leaderlessTTL.String()))
 				one, two := h.proxy(), h.proxy()
 				for _, down := range []time.Duration{0, 2 * time.Second} {
 					leader := h.join(one, fmt.Sprint("leader-", down), "campaign", "wait")
 					leader.must("INSERT INTO work VALUES ('before')")
-					q := h.queue(map[*proxy]int{one: 2, two: 2})
+					q := h.queue(map[*process.Server]int{one: 2, two: 2})
 					h.pg.Stop(t, stop)
 					time.Sleep(down) // the downtime of Postgres
 					h.pg.Restart(t)
@@ -58,7 +59,7 @@ type queue struct {
 
 // queue starts the given number of workers at each proxy, and returns when all of them
 // have tried to connect.
-func (h *house) queue(at map[*proxy]int) *queue {
+func (h *cluster) queue(at map[*process.Server]int) *queue {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	q := &queue{cancel: cancel, wrote: make(chan time.Time, 100)}
@@ -71,7 +72,7 @@ func (h *house) queue(at map[*proxy]int) *queue {
 			go q.wait(ctx, h.dsn(p, fmt.Sprintf("waiter-%d-%d", n, time.Now().UnixNano()), "campaign", "wait"))
 		}
 	}
-	eventually(h.t, patience, "the workers wait", func() bool {
+	process.Eventually(h.t, process.Patience, "the workers wait", func() bool {
 		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND datname = $2", pgtest.App, h.db) > n
 	})
 	return q
@@ -90,7 +91,7 @@ func (q *queue) wait(ctx context.Context, dsn string) {
 			q.wrote <- time.Now()
 			<-ctx.Done()
 		}
-		closing, cancel := context.WithTimeout(context.Background(), patience)
+		closing, cancel := context.WithTimeout(context.Background(), process.Patience)
 		_ = conn.Close(closing)
 		cancel()
 	}
@@ -102,7 +103,7 @@ func (q *queue) next(t testing.TB, at time.Time) time.Duration {
 	select {
 	case wrote := <-q.wrote:
 		return wrote.Sub(at)
-	case <-time.After(patience):
+	case <-time.After(process.Patience):
 		t.Fatal("nobody leads")
 		return 0
 	}

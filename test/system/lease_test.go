@@ -9,7 +9,7 @@ import (
 )
 
 // takeLease takes the resource's lease away from its holder.
-func (h *house) takeLease() {
+func (h *cluster) takeLease() {
 	h.t.Helper()
 	if h.consul == nil {
 		h.pg.Exec(h.t, pgtest.Superuser, h.db, "UPDATE fencepost.lease SET vacancy = 'left', expires_at = now() WHERE vacancy = 'held'",
@@ -22,7 +22,7 @@ func (h *house) takeLease() {
 }
 
 // key returns the path of the lease's key in Consul.
-func (h *house) key() string {
+func (h *cluster) key() string {
 	return "/v1/kv/" + h.prefix + "/" + url.PathEscape(h.db) + "/" + resource
 }
 
@@ -34,7 +34,7 @@ type pair struct {
 }
 
 // pair returns the entry, nil if there is none.
-func (h *house) pair() *pair {
+func (h *cluster) pair() *pair {
 	h.t.Helper()
 	var pairs []pair
 	text := h.consul.Request(h.t, http.MethodGet, "/v1/kv/"+h.prefix+"/?recurse", nil)
@@ -57,7 +57,7 @@ func (h *house) pair() *pair {
 }
 
 // session returns the session that holds the lease, "" if there is none.
-func (h *house) session() string {
+func (h *cluster) session() string {
 	h.t.Helper()
 	if p := h.pair(); p != nil {
 		return p.Session

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestManyTakeoversAtOnce(t *testing.T) {
 	t.Parallel()
 	const resources = 40
-	h := newHouse(t, "postgres", with("LEASE_TTL=10s", "LEASE_GRACE=1s")) // with such a long TTL, unaligned renewals would be noticed
+	h := newCluster(t, "postgres", with("LEASE_TTL=10s", "LEASE_GRACE=1s")) // with such a long TTL, unaligned renewals would be noticed
 	one, two := h.proxy(), h.proxy()
 	at := make(chan time.Time, resources)
 	for i := range resources {
@@ -23,7 +24,7 @@ func TestManyTakeoversAtOnce(t *testing.T) {
 		leader := h.join(one, "leader", "resource", name, "campaign", "wait")
 		leader.must("BEGIN", "INSERT INTO work VALUES ('unfinished')")
 		go func() {
-			waiter, err := h.tryJoin(patience, two, "waiter", "resource", name, "campaign", "wait")
+			waiter, err := h.tryJoin(process.Patience, two, "waiter", "resource", name, "campaign", "wait")
 			if err == nil {
 				err = waiter.exec("INSERT INTO work VALUES ('taken')")
 			}
@@ -33,16 +34,16 @@ func TestManyTakeoversAtOnce(t *testing.T) {
 			at <- time.Now()
 		}()
 	}
-	eventually(t, patience, "all workers wait", func() bool {
+	process.Eventually(t, process.Patience, "all workers wait", func() bool {
 		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE usename = $1 AND datname = $2", pgtest.App, h.db) == 2*resources
 	})
-	one.freeze(t)
+	one.Freeze(t)
 	frozen, watch := time.Now(), startWatch(t)
 	first, last := <-at, time.Time{}
 	for range resources - 1 {
 		last = <-at
 	}
-	one.thaw(t)
+	one.Thaw(t)
 	t.Logf("the first takeover came %v after the proxy froze, the last %v after the first", first.Sub(frozen), last.Sub(first))
 	if spread := last.Sub(first); watch.late(t, spread, 2*time.Second-slack) {
 		t.Errorf("the last takeover came %v after the first", spread)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -18,26 +19,26 @@ func TestATakeoverIsSeenFromOutside(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider)
+			h := newCluster(t, provider)
 			one, two := h.proxy(), h.proxy()
 			leader := h.worker("leader")
 			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
 			leader.must("extended", "INSERT INTO work VALUES ('leader')")
 			h.shows(one, 1, "leader", 0)
-			leader.freeze(t)
+			leader.Freeze(t)
 			successor := h.join(two, "successor", "campaign", "wait")
 			successor.must("INSERT INTO work VALUES ('successor')")
 			leader.tell(order{Do: "extended", Text: "UPDATE work SET what = 'secret' WHERE what = 'leader'"})
-			leader.thaw(t)
+			leader.Thaw(t)
 			if f := leader.answer().Failure; f == nil || f.Code != fencing.StateSuperseded {
 				t.Fatalf("the thawed leader's write: %v", f)
 			}
-			h.audited(one.await(t, "stale write rejected", "worker", "leader"), one.id)
+			h.audited(one.Await(t, "stale write rejected", "worker", "leader"), one.ID)
 			h.shows(one, 2, "successor", 1)
 			h.shows(two, 2, "successor", 0)
 			h.lists(one, two)
-			eventually(t, patience, "the session of the superseded worker to be gone", func() bool {
-				_, metrics := one.ask(t, "/metrics")
+			process.Eventually(t, process.Patience, "the session of the superseded worker to be gone", func() bool {
+				_, metrics := one.Get(t, "/metrics")
 				return strings.Contains(metrics, "\nfencepost_sessions 0\n")
 			})
 		})
@@ -45,17 +46,17 @@ func TestATakeoverIsSeenFromOutside(t *testing.T) {
 }
 
 // audited compares the audit line with the refused write.
-func (h *house) audited(line logLine, proxy string) {
+func (h *cluster) audited(line process.LogLine, proxy string) {
 	h.t.Helper()
 	for key, want := range map[string]string{
 		"logger": "audit", "level": "warn", "resource": resource, "current_worker": "successor", "sqlstate": fencing.StateSuperseded,
 		"statement": "UPDATE work SET what = $1 WHERE what = $2", "database": h.db, "user": pgtest.App, "proxy": proxy,
 	} {
-		if got := line.text(key); got != want {
+		if got := line.Text(key); got != want {
 			h.t.Errorf("audit line: %s is %q, want %q", key, got, want)
 		}
 	}
-	if line.number("epoch") != 1 || line.number("current_epoch") != 2 {
+	if line.Number("epoch") != 1 || line.Number("current_epoch") != 2 {
 		h.t.Errorf("audit line: epochs %v and %v", line["epoch"], line["current_epoch"])
 	}
 	if text := fmt.Sprint(line); strings.Contains(text, "secret") {
@@ -65,10 +66,10 @@ func (h *house) audited(line logLine, proxy string) {
 
 // shows checks what a proxy's admin address returns. refused is how many writes the
 // proxy has refused with ZF001.
-func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
+func (h *cluster) shows(p *process.Server, epoch int, leader string, refused int) {
 	h.t.Helper()
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if code, body := p.ask(h.t, path); code != http.StatusOK {
+		if code, body := p.Get(h.t, path); code != http.StatusOK {
 			h.t.Errorf("%s: %d %s", path, code, body)
 		}
 	}
@@ -78,8 +79,8 @@ func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
 	if refused > 0 {
 		lines = append(lines, fmt.Sprintf("fencepost_stale_writes_rejected_total{database=%q,reason=\"ZF001\",resource=%q} %d\n", h.db, resource, refused))
 	}
-	eventually(h.t, patience, fmt.Sprintf("/metrics to show %q", lines), func() bool {
-		_, metrics := p.ask(h.t, "/metrics")
+	process.Eventually(h.t, process.Patience, fmt.Sprintf("/metrics to show %q", lines), func() bool {
+		_, metrics := p.Get(h.t, "/metrics")
 		for _, line := range lines {
 			if !strings.Contains(metrics, line) {
 				return false
@@ -92,7 +93,7 @@ func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
 		Epoch   int
 		Refused int `json:"refused_writes"`
 	}
-	code, body := p.ask(h.t, "/v1/resources/"+h.db+"/"+resource)
+	code, body := p.Get(h.t, "/v1/resources/"+h.db+"/"+resource)
 	if err := json.Unmarshal([]byte(body), &view); err != nil || code != http.StatusOK {
 		h.t.Fatalf("/v1/resources: %d %s: %v", code, body, err)
 	}
@@ -103,10 +104,10 @@ func (h *house) shows(p *proxy, epoch int, leader string, refused int) {
 
 // lists checks the table of the status command, which queries a proxy or reads the
 // database.
-func (h *house) lists(one, two *proxy) {
+func (h *cluster) lists(one, two *process.Server) {
 	h.t.Helper()
 	for _, args := range [][]string{
-		{"--admin", one.admin}, {"--admin", two.admin}, {"--dsn", h.pg.DSN(pgtest.App, h.db)},
+		{"--admin", one.Admin}, {"--admin", two.Admin}, {"--dsn", h.pg.DSN(pgtest.App, h.db)},
 	} {
 		code, out := h.command(append([]string{"status"}, args...)...)
 		row := ""

@@ -11,6 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // TestNobodyMakesResourcesWithoutEnd lets one role ask for a thousand resources. It is
@@ -21,17 +23,17 @@ func TestNobodyMakesResourcesWithoutEnd(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with(fmt.Sprintf("LIMITS_MAX_RESOURCES=%d", limit+1), "LIMITS_RESOURCE_IDLE=1s"))
+			h := newCluster(t, provider, with(fmt.Sprintf("LIMITS_MAX_RESOURCES=%d", limit+1), "LIMITS_RESOURCE_IDLE=1s"))
 			p := h.proxy()
 			h.join(p, "before").leave() // opens the database; its resource exceeds the limit by one
-			eventually(t, patience, "it to be forgotten", func() bool { return p.metricLines(t) == 0 })
-			before := p.goroutines(t)
+			process.Eventually(t, process.Patience, "it to be forgotten", func() bool { return metricLines(t, p) == 0 })
+			before := goroutines(t, p)
 			var made, refused atomic.Int64
 			var group errgroup.Group
 			group.SetLimit(8)
 			for i := range asked {
 				group.Go(func() error {
-					c, err := h.tryJoin(patience, p, "mallory", "resource", fmt.Sprint("made-up-", i))
+					c, err := h.tryJoin(process.Patience, p, "mallory", "resource", fmt.Sprint("made-up-", i))
 					var failure *pgconn.PgError
 					switch {
 					case err == nil:
@@ -54,8 +56,8 @@ func TestNobodyMakesResourcesWithoutEnd(t *testing.T) {
 			if rows := ask[int](h, "SELECT count(*) FROM fencepost.fence"); rows != limit+1 {
 				t.Errorf("the fence table has %d rows", rows)
 			}
-			eventually(t, patience, "all lines of metrics to be gone", func() bool { return p.metricLines(t) == 0 })
-			eventually(t, patience, "all goroutines to be gone", func() bool { return p.goroutines(t) <= before+10 })
+			process.Eventually(t, process.Patience, "all lines of metrics to be gone", func() bool { return metricLines(t, p) == 0 })
+			process.Eventually(t, process.Patience, "all goroutines to be gone", func() bool { return goroutines(t, p) <= before+10 })
 			exists := ask[string](h, "SELECT max(resource) FROM fencepost.fence")
 			h.join(p, "after", "resource", exists).must("INSERT INTO work VALUES ('after')") // existing resources keep working
 		})
@@ -68,9 +70,9 @@ var (
 )
 
 // goroutines returns how many goroutines the proxy has.
-func (p *proxy) goroutines(t testing.TB) int {
+func goroutines(t testing.TB, p *process.Server) int {
 	t.Helper()
-	_, metrics := p.ask(t, "/metrics")
+	_, metrics := p.Get(t, "/metrics")
 	n, err := strconv.Atoi(goroutineLine.FindStringSubmatch(metrics)[1])
 	if err != nil {
 		t.Fatal(err)
@@ -79,8 +81,8 @@ func (p *proxy) goroutines(t testing.TB) int {
 }
 
 // metricLines returns how many lines of metrics are about resources.
-func (p *proxy) metricLines(t testing.TB) int {
+func metricLines(t testing.TB, p *process.Server) int {
 	t.Helper()
-	_, metrics := p.ask(t, "/metrics")
+	_, metrics := p.Get(t, "/metrics")
 	return len(resourceLine.FindAllString(metrics, -1))
 }

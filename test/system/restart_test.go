@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -54,11 +55,11 @@ func TestAProxyIsKilledUnderLoad(t *testing.T) {
 			other := c.proxies[1-place]
 			c.r.note("kill the leader's proxy")
 			killed, watch := time.Now(), startWatch(t)
-			c.proxies[place].kill(t)
+			c.proxies[place].Kill(t)
 			var granted time.Time
-			eventually(t, patience, "a grant at the other proxy", func() bool {
-				for _, line := range other.lines("takeover") {
-					if at := line.at(t); granted.IsZero() && at.After(killed) {
+			process.Eventually(t, process.Patience, "a grant at the other proxy", func() bool {
+				for _, line := range other.Lines("takeover") {
+					if at := line.At(t); granted.IsZero() && at.After(killed) {
 						granted = at
 					}
 				}
@@ -79,13 +80,13 @@ func TestAProxyIsKilledUnderLoad(t *testing.T) {
 func (c *chaos) works(more int) {
 	c.t.Helper()
 	want := c.r.successes() + more
-	eventually(c.t, patience, fmt.Sprintf("%d increments", want), func() bool { return c.r.successes() >= want })
+	process.Eventually(c.t, process.Patience, fmt.Sprintf("%d increments", want), func() bool { return c.r.successes() >= want })
 }
 
 // awaitWork returns how long after at the first increment was acknowledged.
 func (c *chaos) awaitWork(at time.Time) (took time.Duration) {
 	c.t.Helper()
-	eventually(c.t, patience, "an increment", func() (ok bool) {
+	process.Eventually(c.t, process.Patience, "an increment", func() (ok bool) {
 		took, ok = c.r.after(at)
 		return ok
 	})
@@ -96,7 +97,7 @@ func (c *chaos) awaitWork(at time.Time) (took time.Duration) {
 func (c *chaos) leadersPlace() int {
 	c.t.Helper()
 	place := -1
-	eventually(c.t, patience, "a leader", func() bool {
+	process.Eventually(c.t, process.Patience, "a leader", func() bool {
 		leader := c.leader()
 		for i, w := range c.workers {
 			if w == leader {

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -17,7 +18,7 @@ import (
 // continues above all epochs.
 func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres", onServer(pgtest.Start(t, pgtest.WithTools(t))))
+	h := newCluster(t, "postgres", onServer(pgtest.Start(t, pgtest.WithTools(t))))
 	p := h.proxy()
 	h.join(p, "a", "campaign", "wait").leave()
 	dump := h.dump(func() {
@@ -35,8 +36,8 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	}
 	for _, worker := range []string{"d", "c"} {
 		// The proxy may first have to notice that its connections are gone.
-		eventually(t, patience, "an error that says what to run", func() bool {
-			_, err := h.tryJoin(patience, p, worker, "campaign", "wait")
+		process.Eventually(t, process.Patience, "an error that says what to run", func() bool {
+			_, err := h.tryJoin(process.Patience, p, worker, "campaign", "wait")
 			f := failureOf(err)
 			if f == nil || f.Code != fencing.StateNoFence {
 				t.Fatalf("connecting to the restored database: %v; want ZF004", f)
@@ -51,9 +52,9 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 		t.Fatalf("generation bump: code %d: %s", code, out)
 	}
 	var d *client
-	eventually(t, patience, "d to lead", func() (ok bool) {
+	process.Eventually(t, process.Patience, "d to lead", func() (ok bool) {
 		var err error
-		d, err = h.tryJoin(patience, p, "d", "campaign", "wait")
+		d, err = h.tryJoin(process.Patience, p, "d", "campaign", "wait")
 		return err == nil
 	})
 	d.must("INSERT INTO work VALUES ('d')")
@@ -67,9 +68,9 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 
 // dump dumps the database as of the call, except for what pg_dump reads without a
 // snapshot (sequences), which it reads after meanwhile.
-func (h *house) dump(meanwhile func()) []byte {
+func (h *cluster) dump(meanwhile func()) []byte {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	tx, err := h.pg.Connect(h.t, pgtest.Superuser, h.db).BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	if err != nil {
@@ -91,7 +92,7 @@ func (h *house) dump(meanwhile func()) []byte {
 }
 
 // load replaces the database by the dumped one while the proxies are running.
-func (h *house) load(dump []byte) {
+func (h *cluster) load(dump []byte) {
 	h.t.Helper()
 	h.pg.Exec(h.t, pgtest.Superuser, "postgres", "DROP DATABASE "+h.db+" WITH (FORCE)", "CREATE DATABASE "+h.db,
 		"GRANT CREATE ON DATABASE "+h.db+" TO "+pgtest.Control)

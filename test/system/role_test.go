@@ -10,7 +10,7 @@ import (
 // TestAWorkerAsksForItsRole covers the ways in which a driver may query it.
 func TestAWorkerAsksForItsRole(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	p := h.proxy()
 	for _, mode := range []pgx.QueryExecMode{
 		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec,

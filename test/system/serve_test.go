@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -23,32 +24,32 @@ func TestServeEndsInOrder(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with(long, "DRAIN_TIMEOUT=60s"))
+			h := newCluster(t, provider, with(long, "DRAIN_TIMEOUT=60s"))
 			one, two := h.proxy(), h.proxy()
 			a, idle := h.join(one, "a", "campaign", "wait"), h.join(one, "idle")
 			b := h.join(two, "b")
 			a.must("BEGIN", "INSERT INTO work VALUES ('a')")
-			one.signal(t, syscall.SIGTERM)
-			one.await(t, "draining")
-			if _, err := h.tryJoin(patience, one, "late"); err == nil {
+			one.Signal(t, syscall.SIGTERM)
+			one.Await(t, "draining")
+			if _, err := h.tryJoin(process.Patience, one, "late"); err == nil {
 				t.Error("a draining proxy accepted a connection")
 			}
-			if code, body := one.ask(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"draining": true`) {
+			if code, body := one.Get(t, "/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"draining": true`) {
 				t.Errorf("/readyz of a draining proxy: %d %s", code, body)
 			}
-			eventually(t, patience, "the idle connection to be ended", func() bool { return idle.exec("SELECT 1") != nil })
+			process.Eventually(t, process.Patience, "the idle connection to be ended", func() bool { return idle.exec("SELECT 1") != nil })
 			watch := startWatch(t)
 			a.must("INSERT INTO work VALUES ('a, draining')", "COMMIT")
 			select {
-			case <-one.done:
-			case <-time.After(patience):
+			case <-one.Done:
+			case <-time.After(process.Patience):
 				t.Fatal("the proxy does not end")
 			}
-			if one.code != 0 {
-				t.Errorf("exit code %d", one.code)
+			if one.Code != 0 {
+				t.Errorf("exit code %d", one.Code)
 			}
-			released := one.await(t, "released", "worker", "a", "reason", "left").at(t)
-			took := two.await(t, "takeover", "worker", "b").at(t).Sub(released)
+			released := one.Await(t, "released", "worker", "a", "reason", "left").At(t)
+			took := two.Await(t, "takeover", "worker", "b").At(t).Sub(released)
 			if t.Logf("takeover %s after the release", took); watch.late(t, took, 0) {
 				t.Errorf("the takeover took %s", took)
 			}
@@ -67,7 +68,7 @@ func TestServeEndsInOrder(t *testing.T) {
 // setting.
 func TestServeRefusesAWrongConfiguration(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	for name, c := range map[string]struct{ yaml, want string }{
 		"an unknown key":     {"lease:\n  tttl: 10s\n", "tttl"},
 		"a number, no unit":  {"lease:\n  ttl: 10\n", "10"},
@@ -79,14 +80,14 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 		if err := os.WriteFile(path, []byte(c.yaml), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		bare := &house{t: t} // no variables, which would override the file
+		bare := &cluster{t: t} // no variables, which would override the file
 		code, out := bare.command("serve", "--config", path)
 		if code != 2 || !strings.Contains(out, c.want) || strings.Contains(out, "goroutine") {
 			t.Errorf("%s: code %d, %q does not name %q", name, code, out, c.want)
 		}
 	}
 	taken := h.proxy()
-	h.settings = append(h.settings, "FENCEPOST_LISTEN="+taken.address)
+	h.settings = append(h.settings, "FENCEPOST_LISTEN="+taken.Address)
 	if code, out := h.command("serve"); code != 1 || !strings.Contains(out, "setting listen") {
 		t.Errorf("an address in use: code %d: %s", code, out)
 	}
@@ -95,11 +96,11 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 // TestAMissingSchemaIsSaid also checks that a migration resolves it without a restart.
 func TestAMissingSchemaIsSaid(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	h.db = h.pg.EmptyDatabase(t)
 	h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
 	p := h.proxy()
-	_, err := h.tryJoin(patience, p, "a")
+	_, err := h.tryJoin(process.Patience, p, "a")
 	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != fencing.StateNoFence || !strings.Contains(f.Message+f.Hint, "fencepost migrate") {
 		t.Errorf("connecting without a schema: %+v; want FATAL ZF004 that names migrate", f)
 	}
@@ -107,8 +108,8 @@ func TestAMissingSchemaIsSaid(t *testing.T) {
 		t.Fatalf("migrate: code %d: %s", code, out)
 	}
 	var a *client
-	eventually(t, patience, "a to connect", func() bool {
-		a, err = h.tryJoin(patience, p, "a", "campaign", "wait")
+	process.Eventually(t, process.Patience, "a to connect", func() bool {
+		a, err = h.tryJoin(process.Patience, p, "a", "campaign", "wait")
 		return err == nil
 	})
 	a.must("INSERT INTO work VALUES ('a')")
@@ -119,24 +120,24 @@ func TestAMissingSchemaIsSaid(t *testing.T) {
 func TestPostgresIsAway(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
-	h := newHouse(t, "postgres", onServer(s))
+	h := newCluster(t, "postgres", onServer(s))
 	s.Stop(t, pgtest.Fast)
 	p := h.proxy()
-	if code, body := p.ask(t, "/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
+	if code, body := p.Get(t, "/readyz"); code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
 		t.Errorf("/readyz without Postgres: %d %s", code, body)
 	}
-	if code, _ := p.ask(t, "/healthz"); code != http.StatusOK {
+	if code, _ := p.Get(t, "/healthz"); code != http.StatusOK {
 		t.Errorf("/healthz: %d", code)
 	}
-	_, err := h.tryJoin(patience, p, "a")
+	_, err := h.tryJoin(process.Patience, p, "a")
 	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != "08006" || !strings.Contains(f.Message, "cannot reach Postgres") {
 		t.Errorf("connecting without Postgres: %+v; want FATAL 08006", f)
 	}
 	s.Restart(t)
 	h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
-	if _, err := pgx.Connect(ctx, p.dsn(pgtest.App, "no_such_database", "resource", resource)); stateOf(err) != "3D000" {
+	if _, err := pgx.Connect(ctx, p.DSN(pgtest.App, "no_such_database", "resource", resource)); stateOf(err) != "3D000" {
 		t.Errorf("connecting to no database: %v; want Postgres' own 3D000", err)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -12,22 +13,22 @@ import (
 // its turn comes, but could not use it.
 func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	p := h.proxy()
 	leader := h.join(p, "leader", "campaign", "wait")
 	leader.must("INSERT INTO work VALUES ('before')")
 	ended := make(chan error, 1)
 	go func() {
-		_, err := h.tryJoin(patience, p, "waiter", "campaign", "wait")
+		_, err := h.tryJoin(process.Patience, p, "waiter", "campaign", "wait")
 		ended <- err
 	}()
 	const waiter = "usename = $1 AND datname = $2 AND pid <> $3"
 	args := []any{pgtest.App, h.db, int32(leader.PgConn().PID())}
-	eventually(t, patience, "the waiting worker's backend", func() bool {
+	process.Eventually(t, process.Patience, "the waiting worker's backend", func() bool {
 		return ask[int](h, "SELECT count(*) FROM pg_stat_activity WHERE "+waiter, args...) == 1
 	})
-	eventually(t, patience, "the worker to wait", func() bool {
-		_, resources := p.ask(t, "/v1/resources")
+	process.Eventually(t, process.Patience, "the worker to wait", func() bool {
+		_, resources := p.Get(t, "/v1/resources")
 		return strings.Contains(resources, `"waiter"`)
 	})
 	ask[bool](h, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "+waiter, args...)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // long is a TTL longer than any test, so that no lease expires.
@@ -21,15 +22,15 @@ func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with(long))
+			h := newCluster(t, provider, with(long))
 			one, two := h.proxy(), h.proxy()
 			a := h.join(one, "a", "campaign", "wait", "worker_timeout", "200ms")
 			awake := h.join(one, "a") // while a is silent, any worker that comes may acquire the lease
 			b := h.join(two, "b", "worker_timeout", "200ms")
 			h.join(one, "c", "worker_timeout", "200ms")
 			awake.leave()
-			eventually(t, patience, "a's lease to be free", func() bool { return released(one, "a") })
-			always(t, 1500*time.Millisecond, "nobody but a was granted an epoch", func() bool { return h.granted() == "a" })
+			process.Eventually(t, process.Patience, "a's lease to be free", func() bool { return released(one, "a") })
+			process.Always(t, 1500*time.Millisecond, "nobody but a was granted an epoch", func() bool { return h.granted() == "a" })
 			// It comes back unnoticed, and is the only leader.
 			a.must("INSERT INTO work VALUES ('a')")
 			if err := b.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNotLeader {
@@ -44,8 +45,8 @@ func TestIdleWorkersDoNotTradeTheLease(t *testing.T) {
 
 // released reports whether a worker's lease was released for silence, and has not been
 // reacquired since.
-func released(p *proxy, worker string) bool {
-	return len(p.lines("released", "worker", worker, "reason", "silence")) > len(p.lines("lease reacquired under the same epoch", "worker", worker))
+func released(p *process.Server, worker string) bool {
+	return len(p.Lines("released", "worker", worker, "reason", "silence")) > len(p.Lines("lease reacquired under the same epoch", "worker", worker))
 }
 
 // TestALeadersEndIsFollowedAtOnce checks that a worker at another proxy takes over at
@@ -54,13 +55,13 @@ func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
 		for name, end := range map[string]func(w *worker){
-			"killed":         func(w *worker) { w.kill(w.t) },
-			"clean exit":     func(w *worker) { _ = w.orders.Close(); <-w.done },
-			"killed, frozen": func(w *worker) { w.freeze(w.t); w.kill(w.t) },
+			"killed":         func(w *worker) { w.Kill(w.t) },
+			"clean exit":     func(w *worker) { _ = w.orders.Close(); <-w.Done },
+			"killed, frozen": func(w *worker) { w.Freeze(w.t); w.Kill(w.t) },
 		} {
 			t.Run(provider+", "+name, func(t *testing.T) {
 				t.Parallel()
-				h := newHouse(t, provider, with(long))
+				h := newCluster(t, provider, with(long))
 				one, two := h.proxy(), h.proxy()
 				leader := h.worker("leader")
 				leader.must("connect", h.dsn(one, "leader", "campaign", "wait"))
@@ -71,12 +72,12 @@ func TestALeadersEndIsFollowedAtOnce(t *testing.T) {
 				}
 				since, watch := time.Now(), startWatch(t)
 				end(leader)
-				took := two.await(t, "takeover", "worker", "follower").at(t).Sub(since)
+				took := two.Await(t, "takeover", "worker", "follower").At(t).Sub(since)
 				t.Logf("takeover after %s", took)
 				if watch.late(t, took, 0) {
 					t.Errorf("the takeover took %s", took)
 				}
-				eventually(t, patience, "the follower to be told", func() bool { return follower.show("role") == "leader" })
+				process.Eventually(t, process.Patience, "the follower to be told", func() bool { return follower.show("role") == "leader" })
 				follower.must("INSERT INTO work VALUES ('follower')")
 			})
 		}
@@ -91,19 +92,19 @@ func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with(long))
+			h := newCluster(t, provider, with(long))
 			one, two := h.proxy(), h.proxy()
 			leader := h.worker("leader")
 			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
 			leader.must("simple", "INSERT INTO work VALUES ('leader')")
 			awake := h.join(one, "leader") // while the leader is silent, any worker that comes may acquire the lease
 			follower := h.join(two, "follower")
-			leader.freeze(t)
+			leader.Freeze(t)
 			awake.leave()
-			eventually(t, patience, "the leader's lease to be free", func() bool { return released(one, "leader") })
-			always(t, time.Second, "nobody took the lease", func() bool { return h.granted() == "leader" })
+			process.Eventually(t, process.Patience, "the leader's lease to be free", func() bool { return released(one, "leader") })
+			process.Always(t, time.Second, "nobody took the lease", func() bool { return h.granted() == "leader" })
 			var err error
-			eventually(t, patience, "the follower's write to be a demand", func() bool {
+			process.Eventually(t, process.Patience, "the follower's write to be a demand", func() bool {
 				err = follower.exec("INSERT INTO work VALUES ('unknowing')")
 				return stateOf(err) != fencing.StateNotLeader
 			})
@@ -121,10 +122,10 @@ func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 // TestOneWorkerIdFromTwoAddressesIsRefused checks that this happens at startup.
 func TestOneWorkerIdFromTwoAddressesIsRefused(t *testing.T) {
 	t.Parallel()
-	h := newHouse(t, "postgres")
+	h := newCluster(t, "postgres")
 	p := h.proxy()
 	first := h.join(p, "twin")
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	config, err := pgx.ParseConfig(h.dsn(p, "twin"))
 	if err != nil {

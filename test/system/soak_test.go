@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -13,19 +14,19 @@ import (
 var systemFaults = []fault{
 	{"a proxy is frozen beyond the TTL", func(c *chaos) {
 		p := c.proxies[c.rand.IntN(len(c.proxies))]
-		p.freeze(c.t)
+		p.Freeze(c.t)
 		c.wait(time.Second, 5*time.Second)
-		p.thaw(c.t)
+		p.Thaw(c.t)
 	}},
 	{"a proxy is killed and started again", func(c *chaos) {
 		i := c.rand.IntN(len(c.proxies))
-		c.proxies[i].kill(c.t)
+		c.proxies[i].Kill(c.t)
 		c.wait(10*time.Millisecond, time.Second)
 		c.proxies[i] = c.replace(c.proxies[i])
 	}},
 	{"a proxy is ended in order and started again", func(c *chaos) {
 		i := c.rand.IntN(len(c.proxies))
-		c.proxies[i].end()
+		c.proxies[i].End()
 		c.proxies[i] = c.replace(c.proxies[i])
 	}},
 	{"Postgres is restarted", func(c *chaos) { c.pg.Restart(c.t) }},
@@ -75,6 +76,6 @@ func withAgent(t testing.TB, provider string) []option {
 }
 
 // replace starts a proxy in place of another.
-func (c *chaos) replace(old *proxy) *proxy {
-	return c.proxy("LISTEN="+old.address, "ADMIN="+old.admin, "PROXY_ID="+old.id)
+func (c *chaos) replace(old *process.Server) *process.Server {
+	return c.proxy("LISTEN="+old.Address, "ADMIN="+old.Admin, "PROXY_ID="+old.ID)
 }

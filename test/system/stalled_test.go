@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -19,8 +20,8 @@ const (
 
 // stalledCase is a leader that sends nothing more once stall has returned.
 type stalledCase struct {
-	*house
-	one, two *proxy
+	*cluster
+	one, two *process.Server
 	resource string
 	timeout  time.Duration // worker timeout
 	leader   *wiretest.Conn
@@ -37,7 +38,7 @@ func (c *stalledCase) params(more ...string) []string {
 // again opens another connection of the leader.
 func (c *stalledCase) again(more ...string) *wiretest.Conn {
 	c.t.Helper()
-	conn, _ := wiretest.Connect(c.t, c.one.address, c.params(more...)...)
+	conn, _ := wiretest.Connect(c.t, c.one.Address, c.params(more...)...)
 	return conn
 }
 
@@ -53,13 +54,13 @@ func (c *stalledCase) query(conn *wiretest.Conn, sql string) {
 func (c *stalledCase) waits(conn *wiretest.Conn, sql string) {
 	c.t.Helper()
 	conn.Send(wiretest.Query(sql))
-	eventually(c.t, patience, sql+" to wait for a lock", func() bool {
-		return ask[int](c.house, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%'||$1", sql) == 1
+	process.Eventually(c.t, process.Patience, sql+" to wait for a lock", func() bool {
+		return ask[int](c.cluster, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%'||$1", sql) == 1
 	})
 }
 
 func (c *stalledCase) granted() string {
-	return ask[string](c.house, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", c.resource)
+	return ask[string](c.cluster, "SELECT coalesce(string_agg(worker, ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", c.resource)
 }
 
 // half returns the first half of a message.
@@ -118,19 +119,19 @@ var stalls = map[string]func(c *stalledCase){
 	"COPY in of a batch, no Sync": sends(join(wiretest.Run("COPY work FROM STDIN"), wiretest.CopyData("stalled\n"), wiretest.CopyDone())),
 	"the same and a Flush":        sends(join(wiretest.Run("COPY work FROM STDIN"), wiretest.CopyDone(), wiretest.Flush())),
 	"COPY in that failed":         sends(join(wiretest.Query("COPY work (none) FROM STDIN"), wiretest.CopyData("stalled\n"), cut('d'))),
-	"a start of another":          func(c *stalledCase) { wiretest.Dial(c.t, c.one.address).Send(half(wiretest.Startup(c.params()...))) },
+	"a start of another":          func(c *stalledCase) { wiretest.Dial(c.t, c.one.Address).Send(half(wiretest.Startup(c.params()...))) },
 	"another that authenticates": func(c *stalledCase) {
-		conn := wiretest.Dial(c.t, c.one.address)
+		conn := wiretest.Dial(c.t, c.one.Address)
 		conn.Send(wiretest.Startup(append([]string{"user", "scram_user"}, c.params()[2:]...)...))
 		conn.Until('R')
 	},
 	"another that waits to lead": func(c *stalledCase) { c.again("fencepost.campaign", "wait") },
 	"another worker's connect": func(c *stalledCase) {
-		waiter := wiretest.Dial(c.t, c.one.address)
+		waiter := wiretest.Dial(c.t, c.one.Address)
 		waiter.Send(wiretest.Startup(c.params("fencepost.worker", "waiter", "fencepost.campaign", "wait")...))
-		c.one.await(c.t, "campaign", "worker", "waiter")
+		c.one.Await(c.t, "campaign", "worker", "waiter")
 		_ = c.leader.Close()
-		eventually(c.t, patience, "the waiter to lead", func() bool { return c.granted() == "leader waiter" })
+		process.Eventually(c.t, process.Patience, "the waiter to lead", func() bool { return c.granted() == "leader waiter" })
 	},
 	"a lock of its own": func(c *stalledCase) {
 		c.query(c.leader, "BEGIN; INSERT INTO taken VALUES ('"+c.resource+"')")
@@ -197,7 +198,7 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+			h := newCluster(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
 			pg.Exec(t, pgtest.App, h.db, "CREATE TABLE taken (name text PRIMARY KEY)")
 			s := newStalls(h, h.proxy(), h.proxy())
 			for name, stall := range stalls {
@@ -216,11 +217,11 @@ func TestStalledLeaderIsReplaced(t *testing.T) {
 func TestStalledLeaderUnderTLSIsReplaced(t *testing.T) {
 	t.Parallel()
 	own := pgtest.NewAuthority(t).Issue(t, pgtest.Subject{Hosts: []string{"127.0.0.1"}})
-	h := newHouse(t, "postgres", with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+	h := newCluster(t, "postgres", with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
 	s := newStalls(h, h.proxy("TLS_MODE=allow", "TLS_CERT_FILE="+own.CertFile, "TLS_KEY_FILE="+own.KeyFile), h.proxy())
 	for _, name := range []string{"at rest", "half a Bind", "a batch without Sync", "COPY out, unread", "COPY in, half of the data"} {
 		s.begin(name, func(c *stalledCase) {
-			c.leader = wiretest.Dial(t, c.one.address)
+			c.leader = wiretest.Dial(t, c.one.Address)
 			c.leader.Secure(&tls.Config{InsecureSkipVerify: true}, false)
 			c.leader.Send(wiretest.Startup(c.params("fencepost.campaign", "wait")...))
 			c.leader.Until('Z')
@@ -235,23 +236,23 @@ const stallsAtOnce = 8
 
 // stallRun is a run of cases, several at a time, because they mostly wait.
 type stallRun struct {
-	*house
-	one, two *proxy
+	*cluster
+	one, two *process.Server
 	slots    chan struct{}
 	wg       sync.WaitGroup
 	mu       sync.Mutex
 	longest  time.Duration
 }
 
-func newStalls(h *house, one, two *proxy) *stallRun {
-	return &stallRun{house: h, one: one, two: two, slots: make(chan struct{}, stallsAtOnce)}
+func newStalls(h *cluster, one, two *process.Server) *stallRun {
+	return &stallRun{cluster: h, one: one, two: two, slots: make(chan struct{}, stallsAtOnce)}
 }
 
 // begin lets a leader stall, and waits in the background until it is replaced.
 func (s *stallRun) begin(name string, stall func(c *stalledCase)) {
 	s.t.Helper()
 	s.slots <- struct{}{}
-	c := &stalledCase{house: s.house, one: s.one, two: s.two, resource: name, timeout: stalledTimeout}
+	c := &stalledCase{cluster: s.cluster, one: s.one, two: s.two, resource: name, timeout: stalledTimeout}
 	done := false
 	defer func() {
 		if !done {
@@ -263,7 +264,7 @@ func (s *stallRun) begin(name string, stall func(c *stalledCase)) {
 	since, watch := time.Now(), startWatch(s.t)
 	s.wg.Go(func() {
 		defer func() { <-s.slots }()
-		_, err := s.tryJoin(patience, c.two, "successor", "resource", name, "campaign", "wait")
+		_, err := s.tryJoin(process.Patience, c.two, "successor", "resource", name, "campaign", "wait")
 		took := time.Since(since)
 		if most := stalledTimeout + stalledGrace; err != nil || watch.late(s.t, took, most) {
 			s.t.Errorf("%s: replaced after %s, want at most %s and a second; %v", name, took, most, err)

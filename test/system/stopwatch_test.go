@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // stopwatch distinguishes what was late by itself from what waited for a processor. It
@@ -22,7 +24,7 @@ func (w stopwatch) late(t testing.TB, took, bound time.Duration) bool {
 		return false
 	}
 	const updated = 3 * time.Second // the kernel updates its figure every 2 s
-	return !holds(updated, func() bool { return took <= bound+slack+stalled(t)-w.stalled })
+	return !process.Holds(updated, func() bool { return took <= bound+slack+stalled(t)-w.stalled })
 }
 
 var cpuPressure = regexp.MustCompile(`(?m)^some .* total=(\d+)$`)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -58,7 +59,7 @@ var works = map[string]func(c *stalledCase){
 	"COPY in that does not take all": func(c *stalledCase) {
 		c.leader.Send(wiretest.Query("COPY slow FROM STDIN"))
 		c.leader.Until('G') // from here on it is silent until it sends
-		_ = c.leader.SetWriteDeadline(time.Now().Add(patience))
+		_ = c.leader.SetWriteDeadline(time.Now().Add(process.Patience))
 		c.leader.Send(wiretest.CopyData("works\n"))
 		row := wiretest.CopyData(strings.Repeat("x", 60000))
 		for range 500 {
@@ -116,7 +117,7 @@ func TestWaitingLeaderIsNotReplaced(t *testing.T) {
 	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
+			h := newCluster(t, "postgres", onServer(pg), with("LEASE_TTL=120s", "LEASE_GRACE="+stalledGrace.String()))
 			pg.Exec(t, pgtest.App, h.db, `CREATE TABLE slow (what text);
 				CREATE FUNCTION slowly() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN IF new.what = 'works' THEN PERFORM pg_sleep(2.5); END IF; RETURN new; END$$;
 				CREATE TRIGGER slowly BEFORE INSERT ON slow FOR EACH ROW EXECUTE FUNCTION slowly()`)
@@ -126,9 +127,9 @@ func TestWaitingLeaderIsNotReplaced(t *testing.T) {
 					t.Parallel()
 					mine := *h
 					mine.t = t
-					c := &stalledCase{house: &mine, one: one, two: two, resource: name, timeout: time.Second}
+					c := &stalledCase{cluster: &mine, one: one, two: two, resource: name, timeout: time.Second}
 					c.leader = c.again("fencepost.campaign", "wait")
-					rival := wiretest.Dial(t, two.address)
+					rival := wiretest.Dial(t, two.Address)
 					rival.Send(wiretest.Startup(c.params("fencepost.worker", "rival", "fencepost.campaign", "wait")...))
 					work(c)
 					if got := c.granted(); got != "leader" {

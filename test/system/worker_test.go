@@ -15,6 +15,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
 )
 
 // workerVariable turns this test program into a worker.
@@ -129,7 +131,7 @@ func values(result *pgconn.Result) []string {
 
 // worker is a worker in a separate process.
 type worker struct {
-	*process
+	*process.Process
 	t       testing.TB
 	name    string
 	orders  *os.File
@@ -137,14 +139,14 @@ type worker struct {
 }
 
 // worker starts a worker, which waits for orders.
-func (h *house) worker(name string) *worker {
+func (h *cluster) worker(name string) *worker {
 	h.t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		h.t.Fatalf("find this program: %v", err)
 	}
 	cmd := exec.Command(self)
-	cmd.Env = environment(workerVariable + "=1")
+	cmd.Env = process.Environment(workerVariable + "=1")
 	cmd.Stderr = os.Stderr
 	ordersRead, ordersWrite, err1 := os.Pipe()
 	reportsRead, reportsWrite, err2 := os.Pipe()
@@ -153,7 +155,7 @@ func (h *house) worker(name string) *worker {
 	}
 	cmd.Stdin, cmd.Stdout = ordersRead, reportsWrite
 	w := &worker{t: h.t, name: name, orders: ordersWrite, reports: make(chan report, 64)}
-	w.process = startProcess(h.t, "worker "+name, cmd)
+	w.Process = process.Start(h.t, "worker "+name, cmd)
 	_, _ = ordersRead.Close(), reportsWrite.Close() // the child has its own
 	go func() {
 		defer close(w.reports)
@@ -167,7 +169,7 @@ func (h *house) worker(name string) *worker {
 		}
 	}()
 	h.t.Cleanup(func() {
-		w.kill(h.t)
+		w.Kill(h.t)
 		_ = ordersWrite.Close()
 		for range w.reports { // until the reader has ended
 		}
@@ -196,8 +198,8 @@ func (w *worker) answer() report {
 			w.t.Fatalf("%s ended without a report", w.name)
 		}
 		return r
-	case <-time.After(patience):
-		w.t.Fatalf("%s sent no report within %s", w.name, patience)
+	case <-time.After(process.Patience):
+		w.t.Fatalf("%s sent no report within %s", w.name, process.Patience)
 		return report{}
 	}
 }

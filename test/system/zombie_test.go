@@ -18,18 +18,18 @@ func TestSafetyZombieInsideAWriteTransaction(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newHouse(t, provider, with("LEASE_GRACE="+grace.String()))
+			h := newCluster(t, provider, with("LEASE_GRACE="+grace.String()))
 			one, two := h.proxy(), h.proxy()
 			zombie := h.worker("zombie")
 			zombie.must("connect", h.dsn(one, "zombie", "campaign", "wait", "worker_timeout", "300ms"))
 			backend := zombie.must("simple", "BEGIN", "INSERT INTO work VALUES ('zombie')", "SELECT pg_backend_pid()").Values[0]
-			zombie.freeze(t)
+			zombie.Freeze(t)
 			watch := startWatch(t)
 			successor := h.join(two, "successor", "campaign", "wait")
 			successor.must("INSERT INTO work VALUES ('successor')")
 
-			freed := one.await(t, "released", "worker", "zombie", "reason", "silence").at(t)
-			delay := two.await(t, "takeover", "worker", "successor").at(t).Sub(freed)
+			freed := one.Await(t, "released", "worker", "zombie", "reason", "silence").At(t)
+			delay := two.Await(t, "takeover", "worker", "successor").At(t).Sub(freed)
 			t.Logf("takeover %s after the lease was free; the grace is %s", delay, grace)
 			if watch.late(t, delay, grace) {
 				t.Errorf("the zombie delayed the takeover by %s, the grace is %s", delay, grace)
@@ -41,7 +41,7 @@ func TestSafetyZombieInsideAWriteTransaction(t *testing.T) {
 				t.Error("the zombie's backend still exists")
 			}
 			zombie.tell(order{Do: "simple", Text: "COMMIT"})
-			zombie.thaw(t)
+			zombie.Thaw(t)
 			f := zombie.answer().Failure
 			if f == nil || f.Severity != "FATAL" || f.Code != fencing.StateSuperseded || !strings.Contains(f.Message, "superseded") ||
 				!strings.Contains(f.Message, "successor") || !strings.Contains(f.Detail, `"current_epoch":2,`) {

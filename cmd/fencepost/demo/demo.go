@@ -3,7 +3,7 @@
 //
 // Everything is real and discarded afterwards: a PostgreSQL created by initdb, a
 // separate Fencepost process, a Consul dev agent if requested, and two worker processes
-// that charge invoices with plain pgx. The same story runs twice, with and without the
+// that charge invoices with plain pgx. The same events happen twice, with and without the
 // fence, and the results are counted in the database and in the audit log.
 package demo
 
@@ -27,13 +27,13 @@ type Options struct {
 	Out         io.Writer
 }
 
-// Invoices is the number of invoices in the queue of each act.
+// Invoices is the number of invoices in the queue of each run.
 const Invoices = 8
 
 // limit bounds the duration of the whole demo.
 const limit = 3 * time.Minute
 
-// result is the result of one act, counted in the database.
+// result is the result of one run, counted in the database.
 type result struct {
 	invoices     int
 	chargedTwice int
@@ -50,22 +50,22 @@ func Run(ctx context.Context, o Options) (err error) {
 			return fmt.Errorf("find the fencepost program: %w", err)
 		}
 	}
-	say := newStory(o.Out, o.Color)
-	h, err := openHouse(ctx, o, say)
+	report := newReporter(o.Out, o.Color)
+	env, err := startEnvironment(ctx, o, report)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, h.close()) }()
+	defer func() { err = errors.Join(err, env.close()) }()
 
-	fenced, err := playAct(ctx, h, say, true)
+	fenced, err := runWorkers(ctx, env, report, true)
 	if err != nil {
-		return fmt.Errorf("act with the fence: %w", err)
+		return fmt.Errorf("run with the fence: %w", err)
 	}
-	unfenced, err := playAct(ctx, h, say, false)
+	unfenced, err := runWorkers(ctx, env, report, false)
 	if err != nil {
-		return fmt.Errorf("act without the fence: %w", err)
+		return fmt.Errorf("run without the fence: %w", err)
 	}
-	say.results(unfenced, fenced)
+	report.results(unfenced, fenced)
 	return judge(unfenced, fenced)
 }
 
@@ -79,7 +79,7 @@ func judge(unfenced, fenced result) error {
 	case unfenced.chargedTwice == 0:
 		return errors.New("nothing was charged twice without the fence: the demo did not show the problem")
 	case fenced.invoices == 0 || fenced.invoices != unfenced.invoices:
-		return fmt.Errorf("the acts had %d and %d invoices", fenced.invoices, unfenced.invoices)
+		return fmt.Errorf("the runs had %d and %d invoices", fenced.invoices, unfenced.invoices)
 	}
 	return nil
 }

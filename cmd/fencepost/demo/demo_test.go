@@ -45,7 +45,7 @@ func TestJudge(t *testing.T) {
 func TestResultLinesAreTheLastTwo(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	newStory(&out, false).results(result{invoices: 8, chargedTwice: 1}, result{invoices: 8, refused: 2})
+	newReporter(&out, false).results(result{invoices: 8, chargedTwice: 1}, result{invoices: 8, refused: 2})
 	want := "\nRESULT unfenced: invoices=8 charged_twice=1\nRESULT fenced:   invoices=8 charged_twice=0 refused=2\n"
 	if out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
@@ -56,10 +56,10 @@ func TestColoursOnlyOnATerminal(t *testing.T) {
 	t.Parallel()
 	for _, color := range []bool{false, true} {
 		var out strings.Builder
-		say := newStory(&out, color)
-		say.title("t")
-		say.event(event{Worker: "worker-a", Kind: eventRefused, SQLState: "ZF001", Step: "UPDATE"})
-		say.verdict(true, "v")
+		report := newReporter(&out, color)
+		report.title("t")
+		report.event(event{Worker: "worker-a", Kind: eventRefused, SQLState: "ZF001", Step: "UPDATE"})
+		report.verdict(true, "v")
 		if got := strings.Contains(out.String(), "\x1b["); got != color {
 			t.Errorf("colour %v: escapes %v in %q", color, got, out.String())
 		}

@@ -1,0 +1,206 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// environment is everything that a run needs. It is discarded at the end.
+type environment struct {
+	o      Options
+	dir    string
+	pg     *postgres
+	consul *consul // nil with the embedded elector
+	fence  *process
+	listen string // where Fencepost listens for Postgres clients
+	log    *fenceLog
+	db     *pgx.Conn
+}
+
+// Times of the demo, kept short so that nobody has to wait. Consul itself may keep a
+// session for up to twice its TTL.
+const (
+	leaseTTL      = "2s"
+	workerTimeout = "1200ms"
+	grace         = "500ms"
+)
+
+// startEnvironment starts PostgreSQL and, if requested, Consul, migrates the database and
+// starts Fencepost. If it fails, it stops whatever it has started.
+func startEnvironment(ctx context.Context, o Options, report *reporter) (_ *environment, err error) {
+	env := &environment{o: o}
+	if env.dir, err = os.MkdirTemp("", "fencepost-demo-"); err != nil {
+		return nil, fmt.Errorf("create a directory: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			env.o.Keep = true // the logs show why
+			err = errors.Join(err, env.close())
+		}
+	}()
+	// The server runs as another user, who must be able to access the directory.
+	if err = os.Chmod(env.dir, 0o711); err != nil {
+		return nil, fmt.Errorf("set the directory's permissions: %w", err)
+	}
+	report.title("Fencepost: what happens when a leader freezes in the middle of a charge")
+	if env.pg, err = startPostgres(ctx, env.dir, o.PostgresBin); err != nil {
+		return nil, err
+	}
+	report.setup("PostgreSQL %s, a throwaway server at %s", env.pg.version, env.pg.address)
+	if o.Election == "consul" {
+		if env.consul, err = startConsul(ctx, env.dir, o.Consul); err != nil {
+			return nil, err
+		}
+		report.setup("Consul, a dev agent at %s", env.consul.address)
+	}
+	if err = env.prepareDatabase(ctx); err != nil {
+		return nil, err
+	}
+	report.setup("fencepost migrate: the schema fencepost is in the database %s", database)
+	if err = env.startFencepost(ctx); err != nil {
+		return nil, err
+	}
+	report.setup("fencepost serve at %s, leases from %s", env.listen, o.Election)
+	return env, nil
+}
+
+// prepareDatabase creates the roles, the database with the fencepost schema, and the
+// application's tables.
+func (env *environment) prepareDatabase(ctx context.Context) error {
+	admin, err := pgx.Connect(ctx, env.pg.dsn(superuser, "postgres"))
+	if err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	defer admin.Close(ctx)
+	for _, sql := range []string{
+		fmt.Sprintf("CREATE ROLE %s LOGIN PASSWORD '%s'", workerRole, env.pg.password),
+		fmt.Sprintf("CREATE DATABASE %s OWNER %s", database, workerRole),
+	} {
+		if _, err := admin.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("prepare the database: %w", err)
+		}
+	}
+	if err := env.migrate(ctx); err != nil {
+		return err
+	}
+	if env.db, err = pgx.Connect(ctx, env.pg.dsn(workerRole, database)); err != nil {
+		return fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	_, err = env.db.Exec(ctx, `
+		CREATE TABLE invoices (id int PRIMARY KEY, state text NOT NULL DEFAULT 'open');
+		CREATE TABLE charges (invoice int NOT NULL, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())`)
+	if err != nil {
+		return fmt.Errorf("create the application's tables: %w", err)
+	}
+	return nil
+}
+
+// migrate runs fencepost migrate, which also creates the control role.
+func (env *environment) migrate(ctx context.Context) error {
+	cmd := exec.CommandContext(ctx, env.o.Program, "migrate")
+	cmd.Env = append(os.Environ(), "FENCEPOST_DSN="+env.pg.dsn(superuser, database), "FENCEPOST_CONTROL_PASSWORD="+env.pg.password)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("run fencepost migrate: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// startFencepost writes a configuration and runs fencepost serve with it.
+func (env *environment) startFencepost(ctx context.Context) error {
+	var admin string
+	var err error
+	if env.listen, err = freeAddress(); err != nil {
+		return err
+	}
+	if admin, err = freeAddress(); err != nil {
+		return err
+	}
+	config := fmt.Sprintf("listen: %s\nadmin: %s\nupstream:\n  address: %s\nelection:\n  provider: %s\n",
+		env.listen, admin, env.pg.address, env.o.Election)
+	if env.consul != nil {
+		config += fmt.Sprintf("  consul:\n    address: %s\n", env.consul.address)
+	}
+	config += fmt.Sprintf("lease:\n  ttl: %s\n  worker_timeout: %s\n  grace: %s\n", leaseTTL, workerTimeout, grace)
+	path := filepath.Join(env.dir, "fencepost.yml")
+	if err := os.WriteFile(path, []byte(config), 0o600); err != nil {
+		return fmt.Errorf("write the configuration: %w", err)
+	}
+	env.log = &fenceLog{path: filepath.Join(env.dir, "fencepost.log")}
+	log, err := os.Create(env.log.path)
+	if err != nil {
+		return fmt.Errorf("create Fencepost's log: %w", err)
+	}
+	defer log.Close() // the child has its own
+	cmd := exec.Command(env.o.Program, "serve", "--config", path)
+	cmd.Env = append(os.Environ(), "FENCEPOST_CONTROL_PASSWORD="+env.pg.password)
+	cmd.Stdout, cmd.Stderr = log, log
+	if env.fence, err = startProcess("Fencepost", cmd); err != nil {
+		return err
+	}
+	err = waitFor(ctx, env.fence, 20*time.Second, func() error { return ready(ctx, admin) })
+	if err != nil {
+		return fmt.Errorf("wait for Fencepost: %w\n%s", err, tail(env.log.path, 10))
+	}
+	return nil
+}
+
+// ready returns nil if Fencepost is ready.
+func ready(ctx context.Context, admin string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/readyz", nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("not ready: %s", resp.Status)
+	}
+	return nil
+}
+
+// leaseDSN returns the DSN of a worker: Postgres' own DSN with Fencepost's address and
+// the parameters that Fencepost requires.
+func (env *environment) leaseDSN(worker string) string {
+	return dsn(env.listen, workerRole, env.pg.password, database, url.Values{
+		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"},
+	})
+}
+
+// close stops everything in reverse order, and removes the directory unless it is to be
+// kept.
+func (env *environment) close() error {
+	var errs []error
+	if env.db != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		errs = append(errs, env.db.Close(ctx))
+		cancel()
+	}
+	if env.fence != nil {
+		errs = append(errs, env.fence.stop(syscall.SIGTERM))
+	}
+	if env.consul != nil {
+		errs = append(errs, env.consul.stop())
+	}
+	if env.pg != nil {
+		errs = append(errs, env.pg.stop())
+	}
+	if env.o.Keep {
+		fmt.Fprintf(env.o.Out, "logs and data are kept in %s\n", env.dir)
+	} else {
+		errs = append(errs, os.RemoveAll(env.dir))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,296 @@
+package electiontest
+
+import (
+	"context"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// resource is the resource that all cases compete for.
+const resource = "billing"
+
+// testEnv is one lease service, one database, and the proxies that use them.
+type testEnv struct {
+	*testing.T
+	service *Service
+	server  *pgtest.Server
+	db      string
+}
+
+func newTestEnv(t *testing.T, open func(*testing.T, *pgtest.Server, string) *Service) *testEnv {
+	server := pgtest.Shared(t)
+	w := &testEnv{T: t, server: server, db: server.Database(t)}
+	w.service = open(t, server, w.db)
+	return w
+}
+
+// provider returns the service as the named proxy sees it.
+func (w *testEnv) provider(name string) (*faultyProvider, *Link) {
+	w.Helper()
+	link := NewLink(w.T, w.service.Addr)
+	return newFaultyProvider(w.service.Provider(w.T, name, link)), link
+}
+
+func (w *testEnv) bid(worker string) election.AcquireRequest {
+	return election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: w.service.TTL}
+}
+
+// grants returns the ledger: the workers that were granted an epoch, in order.
+func (w *testEnv) grants() []string {
+	w.Helper()
+	conn := w.server.Connect(w.T, pgtest.Control, w.db)
+	rows, err := conn.Query(within(w.T, patience), "SELECT worker FROM fencepost.grants WHERE resource = $1 ORDER BY epoch", resource)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer rows.Close()
+	var workers []string
+	for rows.Next() {
+		var worker string
+		if err := rows.Scan(&worker); err != nil {
+			w.Fatal(err)
+		}
+		workers = append(workers, worker)
+	}
+	if err := rows.Err(); err != nil {
+		w.Fatal(err)
+	}
+	return workers
+}
+
+// proxy is one Elections, with helpers to disturb it.
+type proxy struct {
+	w *testEnv
+	*election.Elections
+	provider *faultyProvider
+	link     *Link
+	gate     *gate
+
+	mu     sync.Mutex
+	events []election.Event
+}
+
+// proxy starts a proxy. Its leases last long, so that none expires on a busy machine; a
+// case in which one must expire passes expiring.
+func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy {
+	w.Helper()
+	set := election.Settings{TTL: long, WorkerTimeout: 0}
+	for _, f := range change {
+		f(&set)
+	}
+	p := &proxy{w: w, gate: newGate()}
+	p.provider, p.link = w.provider(name)
+	log := zaptest.NewLogger(w.T, zaptest.Level(zap.DebugLevel)).Named(name)
+	e, err := election.New(election.Config{
+		Open: func(ctx context.Context, db string) (election.Backend, error) {
+			return w.backend(ctx, db, p.provider, p.gate)
+		},
+		Settings: func(string, string) election.Settings { return set },
+		Observe:  p.observe,
+		Logger:   log,
+	})
+	if err != nil {
+		w.Fatal(err)
+	}
+	p.Elections = e
+	w.Cleanup(func() {
+		p.gate.open()
+		ctx, cancel := context.WithTimeout(context.Background(), soon)
+		defer cancel()
+		if err := e.Close(ctx); err != nil {
+			w.Logf("close proxy %s: %v", name, err) // expected if its link was cut
+		}
+	})
+	return p
+}
+
+func (w *testEnv) backend(ctx context.Context, db string, provider election.Provider, g *gate) (election.Backend, error) {
+	st, err := store.Open(ctx, store.Config{Address: w.server.Addr(), Database: db, User: pgtest.Control, Grace: 100 * time.Millisecond})
+	if err != nil {
+		return election.Backend{}, err
+	}
+	return election.Backend{
+		Provider: provider,
+		Close:    st.Close,
+		Fence: func(ctx context.Context, name string) (election.Fence, error) {
+			f, err := st.Fence(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			return &gatedFence{Fence: f, gate: g}, nil
+		},
+	}, nil
+}
+
+func (p *proxy) observe(e election.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.events = append(p.events, e)
+}
+
+func (p *proxy) count(kind election.EventKind) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := 0
+	for _, e := range p.events {
+		if e.Kind == kind {
+			n++
+		}
+	}
+	return n
+}
+
+// gate controls a proxy's grants, and can lose their responses.
+type gate struct {
+	mu      sync.Mutex
+	closed  chan struct{} // not nil while grants wait; closed to let them go on
+	waiting chan struct{} // closed when the first one waits
+	lose    bool
+}
+
+func newGate() *gate { return &gate{} }
+
+// close makes grants wait. The returned channel is closed when the first one does.
+func (g *gate) close() <-chan struct{} {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.closed, g.waiting = make(chan struct{}), make(chan struct{})
+	return g.waiting
+}
+
+func (g *gate) open() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed != nil {
+		close(g.closed)
+		g.closed = nil
+	}
+}
+
+// loseNext loses the response of the next grant.
+func (g *gate) loseNext() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.lose = true
+}
+
+type gatedFence struct {
+	*store.Fence
+	gate *gate
+}
+
+var errLostAnswer = context.DeadlineExceeded
+
+func (f *gatedFence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
+	f.gate.mu.Lock()
+	closed, waiting := f.gate.closed, f.gate.waiting
+	if closed != nil && waiting != nil {
+		f.gate.waiting = nil
+		close(waiting)
+	}
+	f.gate.mu.Unlock()
+	if closed != nil {
+		<-closed // however long that takes: the proxy itself is stalled
+	}
+	epoch, err := f.Fence.Grant(ctx, a)
+	f.gate.mu.Lock()
+	defer f.gate.mu.Unlock()
+	if f.gate.lose && err == nil {
+		f.gate.lose = false
+		return 0, errLostAnswer
+	}
+	return epoch, err
+}
+
+// conn is a connection of a worker. The server is working for it, which counts as
+// activity, until hush.
+type conn struct {
+	fencing.Candidacy
+	w       *testEnv
+	reads   atomic.Uint64
+	owed    atomic.Bool
+	changes atomic.Int64
+}
+
+func (c *conn) Activity() (uint64, bool) { return c.reads.Load(), c.owed.Load() }
+func (c *conn) StatusChanged()           { c.changes.Add(1) }
+
+// hush makes the connection inactive, speak makes it active for a moment, and wake
+// permanently.
+func (c *conn) hush()  { c.owed.Store(false) }
+func (c *conn) speak() { c.reads.Add(1) }
+func (c *conn) wake()  { c.speak(); c.owed.Store(true) }
+
+func (w *testEnv) claim(worker string) fencing.JoinRequest {
+	return fencing.JoinRequest{
+		Database: w.db, User: pgtest.App, Resource: resource, Worker: worker,
+		Client: netip.MustParseAddr("192.0.2.1"), WorkerTimeout: -1,
+	}
+}
+
+// join connects a worker.
+func (p *proxy) join(worker string, change ...func(*fencing.JoinRequest)) *conn {
+	p.w.Helper()
+	c, err := p.tryJoin(worker, change...)
+	if err != nil {
+		p.w.Fatalf("worker %s joins: %v", worker, err)
+	}
+	return c
+}
+
+func (p *proxy) tryJoin(worker string, change ...func(*fencing.JoinRequest)) (*conn, error) {
+	claim := p.w.claim(worker)
+	for _, f := range change {
+		f(&claim)
+	}
+	c := &conn{w: p.w}
+	c.owed.Store(true)
+	candidacy, err := p.Join(within(p.w.T, patience), claim, c)
+	c.Candidacy = candidacy
+	return c, err
+}
+
+// first joins and waits for the first attempt, as connecting does.
+func (p *proxy) first(worker string, change ...func(*fencing.JoinRequest)) *conn {
+	p.w.Helper()
+	c := p.join(worker, change...)
+	if err := c.AwaitFirst(p.w.T.Context(), patience); err != nil {
+		p.w.Fatalf("the first attempt of %s: %v", worker, err)
+	}
+	return c
+}
+
+func (c *conn) leads() bool { return c.Status().CanWrite() }
+
+// mustLead fails the test unless the worker leads now, and returns its epoch.
+func (c *conn) mustLead() fencing.Epoch {
+	c.w.Helper()
+	if !c.leads() {
+		c.w.Fatalf("the worker does not lead: %+v", *c.Status())
+	}
+	return c.Status().Epoch
+}
+
+// eventuallyLeads waits until the worker leads, and returns its epoch.
+func (c *conn) eventuallyLeads(d time.Duration) fencing.Epoch {
+	c.w.Helper()
+	eventually(c.w.T, "the worker leads", d, c.leads)
+	return c.mustLead()
+}
+
+func (c *conn) superseded() bool { return c.Status().Role == fencing.Superseded }
+
+// dies ends the connection abruptly; leaves ends it in an orderly way.
+func (c *conn) dies()   { c.Leave(c, false) }
+func (c *conn) leaves() { c.Leave(c, true) }

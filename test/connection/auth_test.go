@@ -1,0 +1,220 @@
+package connection
+
+import (
+	"context"
+	"crypto/md5"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	osexec "os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// methods are the users of each way to authenticate.
+var methods = []string{pgtest.App, "cleartext_user", "md5_user", "scram_user"}
+
+// open lets every user in that Postgres lets in.
+func open(cfg *proxy.Config) {
+	cfg.Policy = nil // every user may connect, and read
+}
+
+func TestPgxAuthenticatesByEveryMethod(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		for _, user := range methods {
+			if user == "scram_user" {
+				continue // this proxy refuses it without a resource: see below
+			}
+			checkPasswords(t, p, db, user, "")
+		}
+		for _, user := range methods {
+			checkPasswords(t, p, db, user, "&fencepost.resource=r&fencepost.worker="+user)
+		}
+	})
+}
+
+// checkPasswords connects with the right and a wrong password.
+func checkPasswords(t *testing.T, p *fixture.Proxy, db, user, params string) {
+	t.Helper()
+	for _, password := range []string{pgtest.Password, "wrong"} {
+		through, err := connectError(t, p.Addr, db, user, password, params)
+		_, direct := connectError(t, p.PG.Addr(), db, user, password, "")
+		if (err == nil) != (direct == nil) {
+			t.Errorf("%s with %q: %v, directly %v", user, password, err, direct)
+			continue
+		}
+		if err == nil {
+			if through != user {
+				t.Errorf("%s is %s behind the proxy", user, through)
+			}
+			continue
+		}
+		var got, want *pgconn.PgError
+		if !errors.As(err, &got) || !errors.As(direct, &want) || *got != *want {
+			t.Errorf("%s with %q: %v, directly %v", user, password, err, direct)
+		}
+	}
+}
+
+// connectError connects by pgx and returns the session's user.
+func connectError(t *testing.T, address, db, user, password, params string) (current string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, fmt.Sprintf("postgres://%s:%s@%s/%s?sslmode=prefer%s", user, password, address, db, params))
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close(ctx)
+	err = conn.QueryRow(ctx, "select session_user").Scan(&current)
+	return current, err
+}
+
+func TestPsqlAuthenticatesByEveryMethod(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, open), pg.Database(t)
+	for _, user := range methods {
+		for _, password := range []string{pgtest.Password, "wrong"} {
+			got, gotErr := psqlWithPassword(t, p.Addr, db, user, password)
+			want, wantErr := psqlWithPassword(t, pg.Addr(), db, user, password)
+			_, proxyPort, _ := net.SplitHostPort(p.Addr)
+			_, port, _ := net.SplitHostPort(pg.Addr())
+			got = strings.ReplaceAll(got, "port "+proxyPort, "port "+port)
+			if got != want || (gotErr == nil) != (wantErr == nil) {
+				t.Errorf("%s with %q: %q, directly %q", user, password, got, want)
+			}
+		}
+	}
+}
+
+func psqlWithPassword(t *testing.T, address, db, user, password string) (string, error) {
+	t.Helper()
+	host, port, _ := net.SplitHostPort(address)
+	cmd := osexec.CommandContext(t.Context(), program(t, "psql"), "-XAtw", "-h", host, "-p", port, "-U", user, "-d", db, "-c", "select session_user")
+	cmd.Env = append(os.Environ(), "PGPASSWORD="+password)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// TestAuthenticationIsRelayedMessageByMessage compares what a client is asked
+// and told with what Postgres itself asks and tells, but for keys and nonces.
+func TestAuthenticationIsRelayedMessageByMessage(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, open), pg.Database(t)
+	for _, user := range methods {
+		for _, password := range []string{pgtest.Password, "wrong"} {
+			want := authTranscript(t, pg.Addr(), db, user, password)
+			got := authTranscript(t, p.Addr, db, user, password)
+			if !slices.Equal(want, got) {
+				t.Errorf("%s with %q:\nPostgres:  %v\nFencepost: %v", user, password, want, got)
+			}
+			if len(want) < 2 {
+				t.Errorf("%s: the transcript is %v", user, want)
+			}
+		}
+	}
+}
+
+// authTranscript answers as far as a client can without a library: cleartext
+// and md5 to the end, SCRAM with its first message and then a wrong proof.
+func authTranscript(t *testing.T, address, db, user, password string) (lines []string) {
+	t.Helper()
+	c := wiretest.Dial(t, address)
+	c.Send(wiretest.Startup("user", user, "database", db))
+	for {
+		m, err := c.Next()
+		if err != nil {
+			return append(lines, "closed")
+		}
+		switch {
+		case m.Type == 'K':
+			lines = append(lines, "K")
+			continue
+		case m.Type == 'Z':
+			return append(lines, m.String())
+		case m.Type != 'R':
+			lines = append(lines, m.String())
+			continue
+		}
+		code := binary.BigEndian.Uint32(m.Body)
+		lines = append(lines, fmt.Sprintf("R %d", code))
+		switch code {
+		case 3:
+			c.Send(wiretest.Msg('p', []byte(password+"\x00")))
+		case 5:
+			c.Send(wiretest.Msg('p', []byte("md5"+hexMD5(hexMD5(password+user)+string(m.Body[4:8]))+"\x00")))
+		case 10:
+			lines = append(lines, fmt.Sprintf("%q", m.Body[4:]))
+			first := "n,,n=,r=" + strings.Repeat("x", 18)
+			c.Send(wiretest.Msg('p', []byte("SCRAM-SHA-256\x00"), binary.BigEndian.AppendUint32(nil, uint32(len(first))), []byte(first)))
+		case 11:
+			nonce, _, _ := strings.Cut(strings.TrimPrefix(string(m.Body[4:]), "r="), ",")
+			c.Send(wiretest.Msg('p', []byte("c=biws,r="+nonce+",p="+strings.Repeat("A", 43)+"=")))
+		}
+	}
+}
+
+func hexMD5(s string) string {
+	sum := md5.Sum([]byte(s))
+	return hex.EncodeToString(sum[:])
+}
+
+// TestWhoIsNotAuthenticatedBeginsNothing: no candidacy for a wrong password, and
+// what is no answer to the server's question ends the connection.
+func TestWhoIsNotAuthenticatedBeginsNothing(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, open), pg.Database(t)
+	start := wiretest.Startup("user", "scram_user", "database", db, "fencepost.resource", "r", "fencepost.worker", "intruder")
+	for name, answer := range map[string][]byte{
+		"a Query":             q("select 1"),
+		"a password too long": wiretest.Msg('p', make([]byte, 70000)),
+		"a wrong password":    wiretest.Msg('p', []byte("SCRAM-SHA-256\x00\x00\x00\x00\x01x")),
+		"a bad length":        {'p', 0, 0, 0, 1},
+		"a huge length":       {'p', 0x7f, 0xff, 0xff, 0xff},
+		"another mechanism":   wiretest.Msg('p', []byte("PLAIN\x00\x00\x00\x00\x00")),
+		"goodbye":             wiretest.Terminate(),
+	} {
+		c := wiretest.Dial(t, p.Addr)
+		c.Send(start)
+		c.Until('R')
+		c.Send(answer)
+		if all := c.Rest(); name != "goodbye" && fixture.FatalError(t, all)['C'][:2] != "08" && fixture.FatalError(t, all)['C'][:2] != "28" {
+			t.Errorf("%s: %v", name, all)
+		}
+	}
+	if n := p.Elector.Candidacies(); n != 0 {
+		t.Errorf("%d candidacies of clients that never authenticated", n)
+	}
+}
+
+// TestAnswerThatDoesNotComeEndsTheConnection: a client that stops in the middle
+// of its authentication holds its place no longer than one that stops earlier.
+func TestAnswerThatDoesNotComeEndsTheConnection(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { open(cfg); cfg.StartupTimeout = 2 * time.Second })
+	c := wiretest.Dial(t, p.Addr)
+	c.Send(wiretest.Startup("user", "cleartext_user", "database", pg.Database(t)))
+	c.Until('R')
+	c.Send([]byte{'p', 0, 0}) // half a header
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "08P01" {
+		t.Errorf("%v, want 08P01", f)
+	}
+}

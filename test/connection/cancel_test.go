@@ -1,0 +1,280 @@
+package connection
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	osexec "os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// keyed connects and returns the connection with the body of its BackendKeyData.
+func keyed(t *testing.T, address string, params ...string) (*wiretest.Conn, []byte) {
+	t.Helper()
+	c, before := wiretest.Connect(t, address, params...)
+	for _, m := range before {
+		if m.Type == 'K' {
+			return c, m.Body
+		}
+	}
+	t.Fatalf("no cancel key in %v", before)
+	return nil, nil
+}
+
+// cancelWith sends a cancel request and waits until it was dealt with.
+func cancelWith(t *testing.T, address string, key []byte, first ...[]byte) {
+	t.Helper()
+	c := wiretest.Dial(t, address)
+	for _, p := range first {
+		c.Send(p)
+		oneByte(t, c)
+	}
+	c.Send(packet(codeCancel, key...))
+	if said, err := io.ReadAll(c); err != nil || len(said) != 0 {
+		t.Errorf("a cancel request was answered by %q, %v", said, err)
+	}
+	_ = c.Close()
+}
+
+func TestCancelEndsTheStatementAndNotTheSession(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
+		fixture.LeaderConn(t, p, db).Close()
+		fenced := []string{"user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w"}
+		for name, params := range map[string][]string{"leader": fenced, "reader": fenced[:4], "unfenced": {"user", pgtest.Superuser, "database", db}} {
+			c, key := keyed(t, p.Addr, params...)
+			for _, first := range [][][]byte{nil, {packet(codeSSL)}, {packet(codeGSS), packet(codeSSL)}} {
+				for kind, sleep := range map[string][]byte{"simple": q("select pg_sleep(600)"), "extended": cat(run("select pg_sleep(600)"), sync_())} {
+					c.Send(sleep)
+					fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+					cancelWith(t, p.Addr, key, first...)
+					if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
+						t.Errorf("%s, %s: %v", name, kind, all)
+					}
+				}
+			}
+			if got := fixture.FirstValue(t, c.Exec("select 1")); got != "1" {
+				t.Errorf("%s: the session after a cancel says %s", name, got)
+			}
+			_ = c.Close()
+		}
+	})
+}
+
+// Drivers show the process id of the key as the backend's, and tell their own
+// notifications by it.
+func TestKeyNamesTheBackend(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c, key := keyed(t, p.Addr, "user", pgtest.Superuser, "database", db)
+		pid := binary.BigEndian.Uint32(key)
+		if got := fixture.FirstValue(t, c.Exec("select pg_backend_pid()")); atoi(t, got) != int(pid) {
+			t.Errorf("the key names process %d, the backend is %s", pid, got)
+		}
+		c.Exec("listen ch")
+		var told bool
+		for _, m := range c.Exec("notify ch") {
+			if m.Type == 'A' {
+				told = true
+				if from := binary.BigEndian.Uint32(m.Body); from != pid {
+					t.Errorf("the session's own notification is from %d, its key names %d", from, pid)
+				}
+			}
+		}
+		if !told {
+			t.Error("no notification came")
+		}
+	})
+}
+
+func TestCancelWithAnotherKeyDoesNothing(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	admin := pg.Connect(t, pgtest.Superuser, db)
+	gone, old := keyed(t, p.Addr, "user", pgtest.App, "database", db)
+	gone.Send(wiretest.Terminate())
+	gone.Rest()
+	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
+	c.Send(q("select pg_sleep(0.5), 42"))
+	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+	wrong := append([]byte(nil), key...)
+	wrong[7] ^= 1
+	for name, k := range map[string][]byte{
+		"a wrong secret": wrong, "a secret too long": append(append([]byte(nil), key...), 0), "a secret of no bytes": key[:4],
+		"a key of nobody": make([]byte, 8), "the key of a session that ended": old,
+	} {
+		if name == "a secret of no bytes" { // no cancel request at all: refused
+			conn := wiretest.Dial(t, p.Addr)
+			conn.Send(packet(codeCancel, k...))
+			conn.Rest()
+			continue
+		}
+		cancelWith(t, p.Addr, k)
+	}
+	if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
+		t.Errorf("a cancel with a wrong key ended the statement: %v", all)
+	}
+	if bytes.Equal(old[4:], key[4:]) {
+		t.Error("two sessions have one secret")
+	}
+}
+
+func atoi(t *testing.T, s string) (n int) {
+	t.Helper()
+	for _, c := range s {
+		if c < '0' || c > '9' {
+			t.Fatalf("%q is no number", s)
+		}
+		n = 10*n + int(c-'0')
+	}
+	return n
+}
+
+// TestLateCancelNeverHitsTheNextSession: a cancel that races the end of its
+// statement meets that statement, or nothing.
+func TestLateCancelNeverHitsTheNextSession(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	hits := 0
+	for i := range 40 {
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
+		var wg sync.WaitGroup
+		c.Send(q("select pg_sleep(0.002)"))
+		wg.Go(func() { cancelWith(t, p.Addr, key) })
+		if i%2 == 0 {
+			if state := wiretest.ErrorOf(c.Until('Z')); state == "57014" {
+				hits++
+			} else if state != "" {
+				t.Errorf("the statement ended with %s", state)
+			}
+		}
+		_ = c.Close()
+		next, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db)
+		if all := next.Exec("select pg_sleep(0.004)"); wiretest.ErrorOf(all) != "" {
+			t.Errorf("the next session: %v", all)
+		}
+		wg.Wait()
+		_ = next.Close()
+	}
+	t.Logf("%d of 20 cancels met their statement", hits)
+}
+
+func TestCancelOfAWriteThatWaitsForALock(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	admin := pg.Connect(t, pgtest.Superuser, db)
+	fixture.LeaderConn(t, p, db).Close()
+	c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+	fixture.MustExec(t, c, "create table t as select 1 as id, 0 as v")
+	tx, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "update t set v = 1"); err != nil {
+		t.Fatal(err)
+	}
+	watch := pg.Connect(t, pgtest.Superuser, db)
+	for kind, write := range map[string][]byte{"simple": q("update t set v = 2"), "extended": cat(run("update t set v = 2"), sync_())} {
+		c.Send(write)
+		fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
+		cancelWith(t, p.Addr, key)
+		if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
+			t.Errorf("%s: %v", kind, all)
+		}
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	fixture.MustExec(t, c, "update t set v = 3")
+	if got := fixture.FirstValue(t, c.Exec("select v from t")); got != "3" {
+		t.Errorf("v = %s after the cancels, want 3", got)
+	}
+}
+
+// TestCancelThatHitsTheCheck: the client sees the cancel it asked for, as if the
+// check were not there.
+func TestCancelThatHitsTheCheck(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db).Close()
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		fixture.MustExec(t, c, "create table t (id int)")
+		admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
+		tx, err := admin.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sequence string // as a grant that has not ended yet would hold it
+		if err := tx.QueryRow(t.Context(), "select format('%I.%I', schemaname, sequencename) from pg_sequences where schemaname = 'fencepost' and sequencename like 'epoch%'").Scan(&sequence); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tx.Exec(t.Context(), "alter sequence "+sequence+" restart"); err != nil {
+			t.Fatal(err)
+		}
+		for kind, write := range map[string][]byte{
+			"simple":   q("insert into t values (1)"),
+			"several":  q("begin; insert into t values (1); commit"),
+			"extended": cat(run("insert into t values (1)"), sync_()),
+		} {
+			c.Send(write)
+			fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock'")
+			cancelWith(t, p.Addr, key)
+			all := c.Until('Z')
+			var f map[byte]string
+			for _, m := range all {
+				if m.Type == 'E' {
+					f = m.Fields()
+				}
+			}
+			if f['C'] != "57014" || f['V'] != "ERROR" || f['M'] != "canceling statement due to user request" || f['W'] != "" || f['P'] != "" {
+				t.Errorf("%s: %v", kind, all)
+			}
+			if kind == "several" {
+				fixture.MustExec(t, c, "rollback")
+			}
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		fixture.MustExec(t, c, "insert into t values (2)")
+		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
+			t.Errorf("rows %s, want only that of the statement that was not cancelled", got)
+		}
+		if all := p.Audited(t, db); len(all) > 0 {
+			t.Errorf("a cancel was audited as a refusal: %+v", all)
+		}
+	})
+}
+
+func TestInterruptOfPsqlCancels(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.LeaderConn(t, p, db).Close()
+	admin := pg.Connect(t, pgtest.Superuser, db)
+	var out bytes.Buffer
+	cmd := osexec.CommandContext(t.Context(), program(t, "psql"), "-XAt", "-d", clientDSN(p.Addr, db), "-c", "select pg_sleep(600)")
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	err := cmd.Wait()
+	if err == nil || !strings.Contains(out.String(), "ERROR:  canceling statement due to user request") {
+		t.Errorf("psql after an interrupt: %v: %s", err, out.String())
+	}
+}

@@ -1,0 +1,336 @@
+package connection
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// TestProtocolTimeoutsThatHitTheCheck: the check waits behind a grant that has
+// not ended, and the client's own timeout ends the wait. The client sees its
+// timeout, and nothing of a fence.
+func TestProtocolTimeoutsThatHitTheCheck(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
+		fixture.MustExec(t, c, "create table t (id int)")
+		release := holdSequence(t, p.PG.Connect(t, pgtest.Superuser, db))
+		for setting, state := range map[string]string{"statement_timeout": "57014", "lock_timeout": "55P03"} {
+			fixture.MustExec(t, c, "set "+setting+" = '1ms'")
+			for kind, write := range map[string][]byte{
+				"simple":   q("insert into t values (1)"),
+				"several":  q("begin; insert into t values (1); commit"),
+				"extended": cat(run("insert into t values (1)"), sync_()),
+				"a read":   q("select count(*) from t"),
+			} {
+				all := fixture.MustFail(t, c, state, write)
+				for _, m := range all {
+					if f := m.Fields(); m.Type == 'E' && (f['V'] != "ERROR" || f['W'] != "" || f['P'] != "" || !strings.Contains(f['M'], strings.ReplaceAll(strings.TrimSuffix(setting, "_timeout"), "_", " ")+" timeout")) {
+						t.Errorf("%s, %s: %v", setting, kind, m)
+					}
+				}
+				execAtLast(t, c, "rollback", state)
+			}
+			execAtLast(t, c, "reset "+setting, state)
+		}
+		release()
+		fixture.MustExec(t, c, "insert into t values (2)")
+		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
+			t.Errorf("rows %s, want 2", got)
+		}
+		if all := p.Audited(t, db); len(all) > 0 {
+			t.Errorf("a timeout was audited as a refusal: %+v", all)
+		}
+	})
+}
+
+// execAtLast executes sql, which the session's own timeout may end as well, until it
+// succeeds.
+func execAtLast(t *testing.T, c *wiretest.Conn, sql, timeout string) {
+	t.Helper()
+	fixture.Eventually(t, sql, func() bool {
+		all := c.Exec(sql)
+		state := wiretest.ErrorOf(all)
+		if state != "" && state != timeout {
+			t.Fatalf("%s: %v", sql, all)
+		}
+		return state == ""
+	})
+}
+
+// holdSequence locks the fence's sequence as a grant does that has not ended.
+func holdSequence(t *testing.T, admin *pgx.Conn) (release func()) {
+	t.Helper()
+	tx, err := admin.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sequence string
+	if err := tx.QueryRow(t.Context(), "select format('%I.%I', schemaname, sequencename) from pg_sequences where schemaname = 'fencepost' and sequencename like 'epoch%'").Scan(&sequence); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "alter sequence "+sequence+" restart"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// gauge counts the sessions that a proxy has.
+type gauge struct{ n atomic.Int64 }
+
+func (g *gauge) Sessions(delta int) { g.n.Add(int64(delta)) }
+
+// TestProtocolNothingStays: whichever side goes, how, and when, the other side is
+// closed and the session is over: the proxy has let go of it.
+func TestProtocolNothingStays(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	sessions := &gauge{}
+	p, db := fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Metrics = sessions }), pg.Database(t)
+	fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (v text)")
+	admin := pg.Connect(t, pgtest.Superuser, db)
+	base := sessions.n.Load()
+	ins := "insert into t values ('x')"
+	for name, c := range map[string]struct {
+		sent  []byte
+		until string
+	}{
+		"idle": {}, "half a header": {sent: []byte{'Q', 0}}, "half a query": {sent: q(ins)[:12]}, "half a large query": {sent: q(ins + strings.Repeat(" ", 1<<17))[:1<<16]},
+		"a failed batch": {sent: run("select 1/0"), until: "E"}, "a batch without sync": {sent: cat(run(ins), flush()), until: "C"},
+		"a block": {sent: q("begin; " + ins), until: "Z"}, "copy in": {sent: q("copy t from stdin"), until: "G"}, "a portal": {sent: cat(parse("", "select generate_series(1, 9)"), bind("", ""), exec("", 1), flush()), until: "s"},
+		"a statement under way": {sent: q("select pg_sleep(1)")}, "many in flight": {sent: []byte(strings.Repeat(string(q("select 1")), 500))},
+		"rows under way": {sent: q("select repeat('x', 1000) from generate_series(1, 1000000)"), until: "D"}, "listening": {sent: q("listen ch"), until: "Z"},
+	} {
+		for _, how := range []string{"client closes", "client resets", "server ends"} {
+			conn, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w")
+			conn.Send(c.sent)
+			for _, typ := range c.until {
+				conn.Until(byte(typ))
+			}
+			switch how {
+			case "client resets":
+				_ = conn.Conn.(*net.TCPConn).SetLinger(0)
+				_ = conn.Close()
+			case "server ends":
+				if _, err := admin.Exec(t.Context(), fmt.Sprintf("select pg_terminate_backend(%d)", pidOf(key))); err != nil {
+					t.Fatal(err)
+				}
+				if name == "rows under way" { // a backend that cannot send ends inside a row
+					_, _ = io.Copy(io.Discard, conn.Conn)
+				} else if rest := conn.Rest(); len(rest) > 0 && rest[len(rest)-1].Fields()['C'] != "57P01" {
+					t.Errorf("%s, %s: the last words are %v", name, how, rest[len(rest)-1])
+				}
+			default:
+				_ = conn.Close()
+			}
+		}
+		fixture.Eventually(t, name+": the sessions are as before", func() bool { return sessions.n.Load() <= base })
+		fixture.Eventually(t, name+": the backends are as before", func() bool {
+			var n int
+			err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where usename = 'app' and datname = current_database()").Scan(&n)
+			return err == nil && n == 1
+		})
+	}
+	eventuallyRows(t, admin, "select count(*) from t", 0)
+}
+
+func pidOf(key []byte) int { return int(binary.BigEndian.Uint32(key)) }
+
+// TestProtocolLongKeys: a client gets a key as long as from Postgres (32 bytes
+// for one of protocol 3.2 on 18), and can cancel with it.
+func TestProtocolLongKeys(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db)
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
+		for _, version := range []uint32{3 << 16, 3<<16 | 2, 3<<16 | 9999} {
+			theirs, plain := keyOfVersion(t, p.PG.Addr(), version, "user", pgtest.App, "database", db)
+			_ = theirs.Close()
+			c, key := keyOfVersion(t, p.Addr, version, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+			if len(key) < 8 || len(key) != len(plain) {
+				t.Fatalf("protocol %x: the key has %d bytes, that of Postgres %d", version, len(key), len(plain))
+			}
+			c.Send(q("select pg_sleep(600)"))
+			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
+			wrong := append([]byte(nil), key...)
+			wrong[len(wrong)-1] ^= 1
+			cancelWith(t, p.Addr, wrong)
+			cancelWith(t, p.Addr, append(append([]byte(nil), key...), 0))
+			for _, address := range []string{p.Addr, p.PG.Addr()} { // nobody's key is not answered
+				cancelWith(t, address, key[:4])
+				cancelWith(t, address, nil)
+			}
+			fixture.AwaitBackend(t, admin, fmt.Sprintf("pid = %d and wait_event = 'PgSleep'", pidOf(key)))
+			cancelWith(t, p.Addr, key)
+			if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
+				t.Errorf("protocol %x: %v", version, all)
+			}
+			_ = c.Close()
+		}
+	})
+}
+
+// keyOfVersion connects by that protocol and returns the connection with the
+// body of its BackendKeyData.
+func keyOfVersion(t *testing.T, address string, version uint32, params ...string) (c *wiretest.Conn, key []byte) {
+	t.Helper()
+	c = wiretest.Dial(t, address)
+	c.Send(startupOf(version, params...))
+	for _, m := range c.Until('Z') {
+		if m.Type == 'K' {
+			key = m.Body
+		}
+	}
+	return c, key
+}
+
+// TestProtocolImportedSnapshot: a leader may look at a snapshot that another
+// session has exported, and write in that transaction.
+func TestProtocolImportedSnapshot(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		c := fixture.LeaderConn(t, p, db)
+		fixture.MustExec(t, c, "create table t (id int)")
+		tx, err := p.PG.Connect(t, pgtest.Superuser, db).BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var name string
+		if err := tx.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&name); err != nil {
+			t.Fatal(err)
+		}
+		for i, begin := range [][]byte{
+			q("begin isolation level repeatable read; set transaction snapshot '" + name + "'"),
+			cat(run("begin isolation level serializable"), run("set transaction snapshot '"+name+"'"), sync_()),
+			cat(q("begin isolation level repeatable read"), q("set transaction snapshot '"+name+"'")),
+		} {
+			c.Send(begin)
+			for range max(1, 2*(i-1)) {
+				if all := c.Until('Z'); wiretest.ErrorOf(all) != "" && i != 1 { // an exporter that is not serializable cannot serve one that is
+					t.Errorf("%q: %v", begin, all)
+				}
+			}
+			if i == 1 {
+				fixture.MustExec(t, c, "rollback")
+				continue
+			}
+			if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "0" {
+				t.Errorf("%s rows under the snapshot, want 0", n)
+			}
+			fixture.MustExec(t, c, "insert into t values (1)")
+			fixture.MustExec(t, c, "commit")
+		}
+		if n := fixture.FirstValue(t, c.Exec("select count(*) from t")); n != "2" {
+			t.Errorf("%s rows, want 2", n)
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// TestProtocolWhatCanBeSeen: what a client, and an operator, sees of Fencepost.
+func TestProtocolWhatCanBeSeen(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db)
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "application_name", "mine", "options", "-c fencepost.resource=r -c fencepost.worker=w")
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
+		if _, err := admin.Exec(t.Context(), "create view prepared as select * from pg_prepared_statements; grant select on prepared to public"); err != nil {
+			t.Fatal(err)
+		}
+		for sql, want := range map[string]string{
+			"select count(*) from pg_prepared_statements":                                                             "0",
+			"select string_agg(substr(name, 1, 15), ' ' order by name) from prepared":                                 "fencepost_check fencepost_check fencepost_read_",
+			"select count(*) from pg_cursors where name <> ''":                                                        "0",
+			"select count(*) from pg_listening_channels()":                                                            "0",
+			"select count(*) from pg_locks where pid = pg_backend_pid() and relation = 'fencepost.epoch_1'::regclass": "1",
+			"select current_setting('application_name')":                                                              "mine",
+		} {
+			if got := fixture.FirstValue(t, c.Exec(sql)); got != want {
+				t.Errorf("%s: %s, want %s", sql, got, want)
+			}
+		}
+		fixture.MustExec(t, c, "select 0") // the checks are prepared again with it
+		for sent, want := range map[string]string{
+			"select 1 as simple":                  "EXECUTE fencepost_check_",
+			"select current_query() as undressed": "select current_query() as undressed",
+		} {
+			fixture.MustExec(t, c, sent)
+			var query, name string
+			if err := admin.QueryRow(t.Context(), "select query, application_name from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query, &name); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(query, want) || !strings.HasSuffix(query, sent) || name != "mine" {
+				t.Errorf("an operator sees %q of %s", query, name)
+			}
+		}
+		fixture.MustPass(t, c, run("select 2 as extended"), sync_())
+		var query string
+		if err := admin.QueryRow(t.Context(), "select query from pg_stat_activity where pid = $1", pidOf(key)).Scan(&query); err != nil || query != "select 2 as extended" {
+			t.Errorf("an operator sees %q, %v", query, err)
+		}
+	})
+}
+
+// TestProtocolTimeoutsAnywhere: a timeout or a cancel may hit the check, or its
+// preparation, anywhere. Each Query and each Sync is answered by one error at
+// most, and that is the client's own.
+func TestProtocolTimeoutsAnywhere(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.MustExec(t, fixture.LeaderConn(t, p, db), "create table t (id int)")
+		params := []string{"user", pgtest.App, "database", db, "options", "-c fencepost.resource=r -c fencepost.worker=w"}
+		timed, _ := keyed(t, p.Addr, params...)
+		fixture.MustExec(t, timed, "set statement_timeout = '1ms'")
+		canceled, key := keyed(t, p.Addr, params...)
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					cancelWith(t, p.Addr, key)
+				}
+			}
+		}()
+		hits := 0
+		for range 300 {
+			for _, c := range []*wiretest.Conn{timed, canceled} {
+				for _, sent := range [][]byte{q("deallocate all"), q("insert into t values (1)"), q("deallocate all"), cat(run("insert into t values (1)"), sync_())} {
+					c.Send(sent)
+					var codes []string
+					for _, m := range c.Until('Z') {
+						if m.Type == 'E' {
+							codes = append(codes, m.Fields()['C'])
+						}
+					}
+					if len(codes) > 1 || len(codes) == 1 && codes[0] != "57014" {
+						t.Fatalf("%q is answered by the errors %v", sent, codes)
+					}
+					hits += len(codes)
+				}
+			}
+		}
+		close(stop)
+		<-stopped
+		t.Logf("%d statements were hit", hits)
+	})
+}

@@ -1,0 +1,296 @@
+package connection
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
+)
+
+// stallingServer stands in front of a Postgres, and says nothing more to a
+// client once it has passed on a message of type after: 0 for nothing at all,
+// 'S' of TLS for the answer to an SSLRequest.
+type stallingServer struct {
+	addr  string
+	after byte
+	tls   bool
+	wg    sync.WaitGroup
+}
+
+func newStallingServer(t *testing.T, pg *pgtest.Server, after byte, tls bool) *stallingServer {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stallingServer{addr: ln.Addr().String(), after: after, tls: tls}
+	s.wg.Go(func() {
+		for {
+			client, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			s.wg.Go(func() { s.serve(client, pg.Addr()) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); s.wg.Wait() })
+	return s
+}
+
+// serve ends when the client does.
+func (s *stallingServer) serve(client net.Conn, address string) {
+	defer client.Close()
+	if s.tls {
+		if s.after != 0 {
+			_, _ = client.Write([]byte{'S'})
+		}
+		_, _ = io.Copy(io.Discard, client)
+		return
+	}
+	server, err := net.Dial("tcp", address)
+	if err != nil {
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { s.answer(client, server) })
+	_, _ = io.Copy(server, struct{ io.Reader }{client}) // not by splice, which keeps pipes
+	_ = server.Close()
+	wg.Wait()
+}
+
+// answer passes messages on up to the last one.
+func (s *stallingServer) answer(client io.Writer, server io.Reader) {
+	for typ := byte(0); s.after != 0 && typ != s.after; {
+		var head [5]byte
+		if _, err := io.ReadFull(server, head[:]); err != nil {
+			return
+		}
+		typ = head[0]
+		_, _ = client.Write(head[:])
+		_, _ = io.CopyN(client, server, int64(binary.BigEndian.Uint32(head[1:]))-4)
+	}
+	_, _ = io.Copy(io.Discard, server)
+}
+
+// unreachable is an address where connecting hangs: nobody accepts, and the
+// queue of those who wait for it is full.
+func unreachable(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Listen(fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	at, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(at.(*unix.SockaddrInet4).Port))
+	for {
+		conn, err := net.DialTimeout("tcp", address, 200*time.Millisecond)
+		if err != nil {
+			return address
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+	}
+}
+
+// freeze stops a Postgres until the test ends.
+func freeze(t *testing.T, pg *pgtest.Server) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(pg.DataDir(), "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fixture.FreezeProcess(t, pid)
+}
+
+// stalledProxy is a proxy whose server stops answering.
+type stalledProxy struct {
+	*fixture.Proxy
+	name, user, db string
+}
+
+// stalledProxies are proxies with all kinds of such servers.
+func stalledProxies(t *testing.T, timeout time.Duration) []*stalledProxy {
+	t.Helper()
+	pg, frozen := pgtest.Shared(t), pgtest.Start(t)
+	db := pg.Database(t)
+	freeze(t, frozen)
+	var all []*stalledProxy
+	for name, s := range map[string]struct {
+		address, user string
+		tls           bool
+	}{
+		"nobody accepts":               {unreachable(t), pgtest.App, false},
+		"a stopped Postgres":           {frozen.Addr(), pgtest.App, false},
+		"no answer to an SSLRequest":   {newStallingServer(t, pg, 0, true).addr, pgtest.App, true},
+		"no handshake":                 {newStallingServer(t, pg, 'S', true).addr, pgtest.App, true},
+		"no question":                  {newStallingServer(t, pg, 0, false).addr, pgtest.App, false},
+		"nothing after authentication": {newStallingServer(t, pg, 'R', false).addr, pgtest.App, false},
+		"no answer to a password":      {newStallingServer(t, pg, 'R', false).addr, "cleartext_user", false},
+		"no answer to the checks":      {newStallingServer(t, pg, 'Z', false).addr, pgtest.App, false},
+	} {
+		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+			open(cfg)
+			cfg.Upstream, cfg.StartupTimeout, cfg.DialTimeout = s.address, timeout, 10*time.Minute
+			if s.tls {
+				var err error
+				if cfg.UpstreamTLS, err = pgtls.NewUpstream(pgtls.UpstreamConfig{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+		all = append(all, &stalledProxy{p, name, s.user, db})
+	}
+	return all
+}
+
+// begin begins a startup, as far as the server goes along.
+func (p *stalledProxy) begin(t *testing.T) *wiretest.Conn {
+	t.Helper()
+	c := wiretest.Dial(t, p.Addr)
+	c.Send(wiretest.Startup("user", p.user, "database", p.db, "fencepost.resource", "r", "fencepost.worker", "w"))
+	if p.user != pgtest.App {
+		c.Until('R')
+		c.Send(wiretest.Msg('p', []byte(pgtest.Password+"\x00")))
+	}
+	return c
+}
+
+// told reads the end of a startup, which must come in time.
+func (p *stalledProxy) told(t *testing.T, c *wiretest.Conn, begun time.Time, timeout time.Duration) {
+	t.Helper()
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "08006" {
+		t.Errorf("%s: told %v, want 08006", p.name, f)
+	}
+	if took := time.Since(begun); took < timeout || took > timeout+3*time.Second {
+		t.Errorf("%s: told after %s, the timeout is %s", p.name, took, timeout)
+	}
+}
+
+// heldResources counts what a process holds.
+func heldResources(t *testing.T) (goroutines, descriptors int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return runtime.NumGoroutine(), len(entries)
+}
+
+// TestStalledServerKeepsNobody: clients of a server that does not answer are told
+// so within the startup timeout, and when they go away nothing of them is left,
+// long before it. It is not parallel: it counts what the process holds.
+func TestStalledServerKeepsNobody(t *testing.T) {
+	// Ten clients of one kind would hold twice as much as the fence's own
+	// connections, which are made meanwhile.
+	const clients, spare = 10, 14
+	for what, timeout := range map[string]time.Duration{"told": 2 * time.Second, "gone": 10 * time.Minute} {
+		t.Run(what, func(t *testing.T) {
+			proxies := stalledProxies(t, timeout)
+			round := func(n int) {
+				begun := time.Now()
+				var conns []*wiretest.Conn
+				for i := range n * len(proxies) {
+					conns = append(conns, proxies[i%len(proxies)].begin(t))
+				}
+				for i, c := range conns {
+					if what == "told" {
+						proxies[i%len(proxies)].told(t, c, begun, timeout)
+					}
+					_ = c.Close()
+				}
+			}
+			round(1)
+			goroutines, descriptors := heldResources(t)
+			begun := time.Now()
+			round(clients)
+			fixture.Eventually(t, "nothing of the clients to be left", func() bool {
+				g, d := heldResources(t)
+				return g <= goroutines+spare && d <= descriptors+spare
+			})
+			t.Logf("nothing of %d clients left after %s", clients*len(proxies), time.Since(begun).Round(time.Millisecond))
+		})
+	}
+}
+
+// TestStartupThatWaitsEndsWithItsClient: a client that waits to lead, and has
+// said more already, is no member any more at once when it goes.
+func TestStartupThatWaitsEndsWithItsClient(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	fixture.LeaderConn(t, p, db)
+	for name, more := range map[string][]byte{"silent": nil, "hasty": q("select 1")} {
+		c := wiretest.Dial(t, p.Addr)
+		c.Send(wiretest.Startup("user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", name, "fencepost.campaign", "wait"), more)
+		fixture.Eventually(t, "the client to wait", func() bool { return p.Elector.Members(db, "r", name) == 1 })
+		_ = c.Close()
+		fixture.Eventually(t, "the client to be gone", func() bool { return p.Elector.Members(db, "r", name) == 0 })
+	}
+}
+
+// TestClientsMayEndTheirSideFirst: one that says all it has to say at once, and
+// ends its side, gets its answers.
+func TestClientsMayEndTheirSideFirst(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p, db := fixture.NewProxy(t, pg, nil), pg.Database(t)
+	c := wiretest.Dial(t, p.Addr)
+	c.Send(wiretest.Startup("user", pgtest.App, "database", db), q("select pg_sleep(1.5), 7"))
+	if err := c.Conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	all := c.Rest()
+	var rows int
+	for _, m := range all {
+		if m.Type == 'D' {
+			rows++
+		}
+	}
+	if rows != 1 {
+		t.Errorf("the client was answered %v", all)
+	}
+}
+
+// TestCancelOfAStoppedServerEnds, with its client or by itself.
+func TestCancelOfAStoppedServerEnds(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Start(t)
+	db := pg.Database(t)
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.StartupTimeout = 2 * time.Second })
+	_, key := keyed(t, p.Addr, "user", pgtest.App, "database", db)
+	freeze(t, pg)
+	begun := time.Now()
+	cancelWith(t, p.Addr, key)
+	if took := time.Since(begun); took > 4*time.Second {
+		t.Errorf("a cancel request towards a stopped server ended after %s", took)
+	}
+}

@@ -1,0 +1,296 @@
+package connection
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
+)
+
+// TestCertificateOfPostgresIsVerified as far as the mode says; the client is told
+// what is wrong in general, the log in full.
+func TestCertificateOfPostgresIsVerified(t *testing.T) {
+	t.Parallel()
+	shared, ca, _ := pgtest.SharedTLS(t, 0)
+	other := pgtest.NewAuthority(t)
+	expired := pgtest.Start(t, pgtest.WithTLS(ca.Issue(t, pgtest.Subject{
+		Name: "server", Hosts: []string{"localhost"}, Ends: time.Now().Add(-time.Hour),
+	}), ca))
+	const accepted = "the server's certificate is not accepted"
+	for name, c := range map[string]struct {
+		pg      *pgtest.Server
+		cfg     pgtls.UpstreamConfig
+		failure string // what the client is told
+		logged  string
+	}{
+		"require":                     {shared, pgtls.UpstreamConfig{}, "", ""},
+		"require, expired":            {expired, pgtls.UpstreamConfig{}, "", ""},
+		"verify-ca":                   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, "", ""},
+		"verify-ca, another name":     {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File, ServerName: "db.example"}, "", ""},
+		"verify-ca, another CA":       {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: other.File}, accepted, "unknown authority"},
+		"verify-ca, expired":          {expired, pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, accepted, "expired"},
+		"verify-full":                 {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, "", ""},
+		"verify-full by address":      {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "127.0.0.1"}, "", ""},
+		"verify-full, 1.3":            {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost", MinVersion: tls.VersionTLS13}, "", ""},
+		"verify-full, another name":   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "db.example"}, accepted, "db.example"},
+		"verify-full, another CA":     {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: other.File, ServerName: "localhost"}, accepted, "unknown authority"},
+		"verify-full, the system's":   {shared, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, ServerName: "localhost"}, accepted, "unknown authority"},
+		"verify-full, expired":        {expired, pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: ca.File, ServerName: "localhost"}, accepted, "expired"},
+		"a server without TLS":        {pgtest.Shared(t), pgtls.UpstreamConfig{}, "the server does not support SSL", "does not speak TLS"},
+		"a server without TLS, by CA": {pgtest.Shared(t), pgtls.UpstreamConfig{Verify: pgtls.VerifyCA, CAFile: ca.File}, "the server does not support SSL", "does not speak TLS"},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			s := newSides(t, sidesConfig{pg: c.pg, ca: ca, upstream: func(u *pgtls.UpstreamConfig) { *u = c.cfg }})
+			conn := s.secure(t, false)
+			conn.Send(wiretest.Startup("user", pgtest.Superuser, "database", s.db))
+			if c.failure != "" {
+				f := fixture.FatalError(t, conn.Rest())
+				if f['C'] != "08006" || !strings.Contains(f['M'], c.failure) || !strings.Contains(f['H'], "upstream.tls") {
+					t.Errorf("the client is told %v", f)
+				}
+				lines := s.log.FilterMessage("postgres not reachable").All()
+				if len(lines) != 1 || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), c.logged) {
+					t.Errorf("the log says %v, want %q", lines, c.logged)
+				}
+				return
+			}
+			conn.Until('Z')
+			if got := fixture.FirstValue(t, conn.Exec(upstreamTLS)); got != "t" {
+				t.Errorf("the connection with Postgres is under TLS: %s", got)
+			}
+		})
+	}
+}
+
+// TestServerThatForcesTLS: workers, their cancel requests and the control
+// connections all get through to a server with nothing but hostssl lines.
+func TestServerThatForcesTLS(t *testing.T) {
+	t.Parallel()
+	_, ca, pair := pgtest.SharedTLS(t, 0)
+	for name, major := range map[string]int{"default": 0, "18": 18} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opts := []pgtest.Option{pgtest.WithTLS(pair, ca), pgtest.WithForcedTLS("")}
+			if major != 0 {
+				opts = append(opts, pgtest.WithBinaries(pgtest.Binaries(t, major)))
+			}
+			pg := pgtest.Start(t, opts...)
+			s := newSides(t, sidesConfig{pg: pg, ca: ca})
+			s.controlUnderTLS(t)
+			c := s.leads(t, "w")
+			fixture.MustExec(t, c, "create table t as select 1 as id")
+			fixture.MustPass(t, c, run("insert into t values (2)"), sync_())
+			fixture.MustExec(t, c, "vacuum t") // by the registry: over the control connection
+			if got := fixture.FirstValue(t, c.Exec(upstreamTLS)); got != "t" {
+				t.Errorf("the worker's connection is under TLS: %s", got)
+			}
+			var plain int
+			admin := pg.Connect(t, pgtest.Superuser, s.db)
+			err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_ssl join pg_stat_activity using (pid) where datname = current_database() and usename <> 'postgres' and not ssl").Scan(&plain)
+			if err != nil || plain != 0 {
+				t.Errorf("%d connections without TLS, %v", plain, err)
+			}
+		})
+	}
+}
+
+// controlUnderTLS makes the fence's own connections as the program does.
+func (s *sides) controlUnderTLS(t *testing.T) {
+	t.Helper()
+	side, err := pgtls.NewUpstream(pgtls.UpstreamConfig{Verify: pgtls.VerifyFull, CAFile: s.ca.File, ServerName: "localhost"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := store.Open(t.Context(), store.Config{
+		Address: s.PG.Addr(), Database: s.db, User: pgtest.Control, Grace: 100 * time.Millisecond, TLS: side.Config(),
+	})
+	if err != nil {
+		t.Fatalf("open the fence under TLS: %v", err)
+	}
+	s.Elector.UseStore(s.db, st)
+}
+
+// TestServerThatAsksForACertificate gets Fencepost's; a client is told when there
+// is none.
+func TestServerThatAsksForACertificate(t *testing.T) {
+	t.Parallel()
+	_, ca, pair := pgtest.SharedTLS(t, 0)
+	pg := pgtest.Start(t, pgtest.WithTLS(pair, ca), pgtest.WithForcedTLS("verify-ca"))
+	own := ca.Issue(t, pgtest.Subject{Name: "fencepost"})
+	for name, with := range map[string]bool{"given": true, "missing": false} {
+		s := newSides(t, sidesConfig{pg: pg, ca: ca, upstream: func(u *pgtls.UpstreamConfig) {
+			if with {
+				u.CertFile, u.KeyFile = own.CertFile, own.KeyFile
+			}
+		}})
+		c := s.secure(t, false)
+		c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
+		if with {
+			c.Until('Z')
+			if got := fixture.FirstValue(t, c.Exec("select 42")); got != "42" {
+				t.Errorf("%s: %s", name, got)
+			}
+		} else if f := fixture.FatalError(t, c.Rest()); f['M'] != "connection requires a valid client certificate" {
+			t.Errorf("%s: %v", name, f)
+		}
+	}
+}
+
+// TestWhatStandsBeforePostgresIsNotTrusted: no word in the clear gets into the
+// connection, and silence is bounded.
+func TestWhatStandsBeforePostgresIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string][]byte{
+		"an error": wiretest.Msg('E', []byte("SFATAL\x00C53300\x00Mtoo many\x00\x00")), "a session in the clear": append([]byte("S"), wiretest.Msg('R', []byte{0, 0, 0, 0})...),
+		"nonsense": []byte("x"), "silence": nil, "the end": {},
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				conn, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				defer conn.Close()
+				_, _ = io.ReadFull(conn, make([]byte, 8))
+				_, _ = conn.Write(answer)
+				if name != "the end" {
+					_, _ = io.Copy(io.Discard, conn)
+				}
+			}()
+			s := newSides(t, sidesConfig{proxy: func(cfg *proxy.Config) {
+				cfg.Upstream, cfg.DialTimeout = ln.Addr().String(), time.Second
+			}})
+			c := s.secure(t, false)
+			c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
+			if f := fixture.FatalError(t, c.Rest()); f['C'] != "08006" || !strings.Contains(f['M'], "cannot reach Postgres by TLS") {
+				t.Errorf("%v", f)
+			}
+			_ = ln.Close()
+			<-over
+		})
+	}
+}
+
+// TestRenewedFilesNeedNoRestart: new connections get what is in the files, old
+// ones go on, and files that do not fit change nothing.
+func TestRenewedFilesNeedNoRestart(t *testing.T) {
+	t.Parallel()
+	other := pgtest.NewAuthority(t)
+	roots := t.TempDir() + "/roots.crt"
+	copyFile(t, other.File, roots)
+	s := newSides(t, sidesConfig{upstream: func(u *pgtls.UpstreamConfig) { u.CAFile = roots }})
+	shown := func() string {
+		c := s.secure(t, false)
+		defer c.Close()
+		return c.Conn.(*tls.Conn).ConnectionState().PeerCertificates[0].Subject.CommonName
+	}
+	greets := func() bool {
+		c := s.secure(t, false)
+		defer c.Close()
+		c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
+		m, err := c.Next()
+		return err == nil && m.Type == 'R'
+	}
+	if greets() {
+		t.Fatal("the server's certificate was accepted under another authority")
+	}
+	copyFile(t, s.ca.File, roots)
+	fixture.Eventually(t, "the server's authority to be known", greets)
+
+	old := s.connect(t, "user", pgtest.App)
+	s.ca.Renew(t, s.own, pgtest.Subject{Name: "renewed", Hosts: []string{"localhost"}})
+	fixture.Eventually(t, "the new certificate", func() bool { return shown() == "renewed" })
+	if err := os.WriteFile(s.own.CertFile, []byte("no certificate"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	faults := func() int { return s.log.FilterMessage("TLS files not usable, the earlier ones hold").Len() }
+	fixture.Eventually(t, "the broken file to be logged", func() bool { return shown() == "renewed" && faults() == 1 })
+	if err := os.Remove(s.own.KeyFile); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, "the missing file to be logged", func() bool { return shown() == "renewed" && faults() == 2 })
+	s.ca.Renew(t, s.own, pgtest.Subject{Name: "again", Hosts: []string{"localhost"}})
+	fixture.Eventually(t, "the mended files", func() bool { return shown() == "again" })
+	if faults() != 2 {
+		t.Errorf("%d lines about broken files, want one for each", faults())
+	}
+	if got := fixture.FirstValue(t, old.Exec("select 42")); got != "42" {
+		t.Errorf("the old connection says %s", got)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMuchUnderTLS: big results, big COPY in both directions, and many messages
+// at once come through whole.
+func TestMuchUnderTLS(t *testing.T) {
+	t.Parallel()
+	eachTLS(t, sidesConfig{}, func(t *testing.T, s *sides) {
+		c := s.leads(t, "w")
+		fixture.MustExec(t, c, "create table t (id int, v text)")
+		c.Send(q("copy t from stdin"))
+		c.Until('G')
+		var sent bytes.Buffer
+		for i := 0; sent.Len() < 20<<20; i++ {
+			line := fmt.Sprintf("%d\t%s\n", i, strings.Repeat("x", i*7919%30000))
+			sent.WriteString(line)
+			c.Send(wiretest.CopyData(line))
+		}
+		c.Send(wiretest.CopyDone())
+		if all := c.Until('Z'); wiretest.ErrorOf(all) != "" {
+			t.Fatalf("COPY FROM: %v", all)
+		}
+		for name, ask := range map[string][]byte{"copy": q("copy (select * from t order by id) to stdout"), "rows": q("select id || E'\\t' || v || E'\\n' from t order by id")} {
+			c.Send(ask)
+			var got bytes.Buffer
+			for _, m := range c.Until('Z') {
+				switch m.Type {
+				case 'd':
+					got.Write(m.Body)
+				case 'D':
+					got.Write(m.Body[6:])
+				}
+			}
+			if !bytes.Equal(got.Bytes(), sent.Bytes()) {
+				t.Errorf("%s: %d bytes, not the %d that were sent", name, got.Len(), sent.Len())
+			}
+		}
+		const many = 5000
+		c.Send(bytes.Repeat(cat(run("select repeat('y', 1000)"), sync_()), many))
+		for i := range many {
+			if all := c.Until('Z'); len(fixture.FirstValue(t, all)) != 1000 {
+				t.Fatalf("reply %d: %v", i, all)
+			}
+		}
+		fixture.MustPass(t, c, q("insert into t values (-1, '')"))
+	})
+}

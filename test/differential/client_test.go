@@ -1,0 +1,516 @@
+package differential
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+const (
+	// patience is how long a peer may take for what it must do.
+	patience = 20 * time.Second
+	// glance is how long a wait lasts before it tests whether the server is waiting
+	// too, and the interval of further tests.
+	glance = 2 * time.Millisecond
+)
+
+// transcript is what the client received.
+type transcript struct {
+	startup []wiretest.Message // up to the first ReadyForQuery
+	all     []wiretest.Message
+	// others are the notifications of other sessions. Their position among the server's
+	// messages depends on timing.
+	others []wiretest.Message
+	seen   []seen // at the end of each wait
+	// end says how the connection ended: "" if normally.
+	end string
+	// unasked means that the client ended without having requested the last replies.
+	unasked bool
+	// keepsText means that PREPARE or DECLARE was one of several statements of a text.
+	keepsText bool
+	// stuck describes the peers if the connection did not end.
+	stuck string
+}
+
+// seen is how many messages had arrived.
+type seen struct {
+	marks    int // ReadyForQuery and CopyInResponse messages
+	all      int
+	canceled bool
+	closed   bool
+}
+
+// client runs one script on one connection. Its reader reads bytes from the socket and
+// decodes them into messages while it holds mu, so whoever holds mu knows that
+// everything that was read has been decoded.
+type client struct {
+	to   target
+	conn net.Conn
+	raw  syscall.RawConn
+
+	mu     sync.Mutex
+	buf    []byte // read but not yet decoded
+	all    []wiretest.Message
+	others []wiretest.Message
+	told   int // number of messages in which Fencepost announces something
+	readys int // ReadyForQuery messages
+	marks  int // ReadyForQuery and CopyInResponse messages
+	closed bool
+	end    string
+	more   chan struct{} // cap 1; signalled when something was read
+	done   chan struct{} // closed when the reader has ended
+
+	pid  uint32 // the server's process
+	key  []byte // the cancel key
+	asks int    // messages sent that may get a ReadyForQuery, minus those known not to
+	odd  bool   // messages with unknown replies were sent
+	seen []seen
+}
+
+// target is where a script is run.
+type target struct {
+	network, address string
+	params           []string
+	// asleep reports whether the server's process waits for its client; a wait ends
+	// when it does. like is how many messages had arrived at the end of each wait on
+	// Postgres; a wait ends when as many have arrived. Without either, waits end after
+	// a grace period.
+	asleep func(pid uint32) bool
+	// sleeps reports whether the process is sleeping because of a statement.
+	sleeps func(pid uint32) bool
+	// beside runs SQL as an administrator.
+	beside func(sql string) error
+	like   []seen
+	// before, if not nil, is called before the step with that index.
+	before func(i int)
+	// witness describes the server's side of a connection that does not end.
+	witness func() string
+}
+
+// run connects, sends s, and reads to the end.
+func run(to target, s script) (transcript, error) {
+	conn, err := net.DialTimeout(to.network, to.address, patience)
+	if err != nil {
+		return transcript{}, fmt.Errorf("connect: %w", err)
+	}
+	defer conn.Close()
+	_ = conn.SetWriteDeadline(time.Now().Add(10 * patience))
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return transcript{}, fmt.Errorf("get the socket: %w", err)
+	}
+	p := &client{
+		to: to, conn: conn, raw: raw,
+		more: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	go p.read()
+	t, err := p.run(s)
+	_ = conn.Close()
+	<-p.done
+	t.all, t.others, t.end = p.all, p.others, p.end
+	return t, err
+}
+
+func (p *client) run(s script) (t transcript, err error) {
+	if _, err := p.conn.Write(wiretest.Startup(p.to.params...)); err != nil {
+		return t, fmt.Errorf("send the startup: %w", err)
+	}
+	p.await(patience, func() bool { return p.closed || p.marks > 0 })
+	p.mu.Lock()
+	t.startup, p.all = p.all, nil
+	for _, m := range t.startup {
+		if m.Type == 'K' && len(m.Body) >= 8 {
+			p.pid, p.key = binary.BigEndian.Uint32(m.Body), m.Body
+		}
+	}
+	started := p.marks == 1
+	p.marks, p.readys, p.told = 0, 0, 0
+	p.mu.Unlock()
+	if !started {
+		return t, fmt.Errorf("the startup failed: %v", t.startup)
+	}
+	ok, err := p.steps(s)
+	if err != nil {
+		return t, err
+	}
+	if !ok || !p.await(patience, func() bool { return p.closed }) {
+		t.stuck = p.to.witness()
+		p.mu.Lock()
+		p.closed, p.end = true, "nothing more came, and no end"
+		p.mu.Unlock()
+	}
+	t.seen, t.unasked, t.keepsText = p.seen, unasked(s), keepsText(s)
+	return t, nil
+}
+
+// steps sends the steps of s. It reports false if a reply did not arrive that Postgres
+// sent.
+func (p *client) steps(s script) (ok bool, err error) {
+	var out []byte
+	half := 0
+	cut := rand.New(rand.NewPCG(s.cut, 1))
+	flush := func() {
+		p.send(out, s.cut != 0, cut)
+		out = nil
+	}
+	for i, st := range s.steps {
+		if p.to.before != nil {
+			p.to.before(i)
+		}
+		switch st.name {
+		case "wait":
+			flush()
+			if !p.wait(st.text(0) == "answer") {
+				return false, nil
+			}
+		case "Hangup":
+			flush()
+			p.hangUp()
+		case "Half":
+			half = int(number(st.text(0)))
+		case "Cancel":
+			flush()
+			if st.text(0) == "now" {
+				err = p.sendCancel()
+			} else {
+				err = p.cancel()
+			}
+			if err != nil {
+				return false, err
+			}
+		case "Beside":
+			flush()
+			if err := p.to.beside(st.text(0)); err != nil {
+				return false, err
+			}
+		default:
+			b := st.bytes()
+			if half > 0 && len(b) > 1 {
+				n := min(half, len(b)-1)
+				out, b, half = append(out, b[:n]...), b[n:], 0
+				flush()
+				if !p.wait(false) {
+					return false, nil
+				}
+			}
+			out = append(out, b...)
+			p.count(st.name)
+		}
+	}
+	flush()
+	p.hangUp()
+	return true, nil
+}
+
+// cancel cancels the statement in which the server sleeps. It does nothing if the
+// server did not sleep on Postgres, or cannot any more.
+func (p *client) cancel() error {
+	canceled := false
+	defer func() {
+		p.mu.Lock()
+		p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told, canceled, p.closed})
+		p.mu.Unlock()
+	}()
+	if n := len(p.seen); p.to.like != nil && (n >= len(p.to.like) || !p.to.like[n].canceled) {
+		return nil
+	}
+	const still = 50 // glances in which the server waits for its client
+	for waited, until := 0, time.Now().Add(patience); waited < still && time.Now().Before(until); {
+		switch {
+		case p.await(glance, func() bool { return p.closed }):
+			return nil
+		case p.to.sleeps(p.pid):
+			canceled = true
+			return p.sendCancel()
+		case p.to.asleep(p.pid):
+			waited++
+		}
+	}
+	return nil
+}
+
+// sendCancel sends a cancel request and waits until it has been processed.
+func (p *client) sendCancel() error {
+	conn, err := net.DialTimeout(p.to.network, p.to.address, patience)
+	if err != nil {
+		return fmt.Errorf("connect to cancel: %w", err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(patience))
+	const code = 80877102
+	request := binary.BigEndian.AppendUint32(nil, uint32(8+len(p.key)))
+	request = append(binary.BigEndian.AppendUint32(request, code), p.key...)
+	if _, err := conn.Write(request); err != nil {
+		return fmt.Errorf("send the cancel: %w", err)
+	}
+	if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		return fmt.Errorf("wait for the cancel: %w", err)
+	}
+	return nil
+}
+
+// unasked reports whether a script ends with messages whose replies Postgres keeps in
+// its buffer.
+func unasked(s script) bool {
+	for _, st := range slices.Backward(s.steps) {
+		switch st.name {
+		case "wait", "Terminate", "Hangup", "Half", "Cancel", "Beside":
+		case "Parse", "Bind", "Describe", "Execute", "Close":
+			return true
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+func keepsText(s script) bool {
+	return slices.ContainsFunc(s.steps, func(st step) bool {
+		text := strings.ToLower(st.text(0))
+		return st.name == "Query" && strings.Contains(text, ";") && (strings.Contains(text, "prepare") || strings.Contains(text, "declare"))
+	})
+}
+
+// count keeps track of how many ReadyForQuery messages may arrive.
+func (p *client) count(name string) {
+	switch name {
+	case "Sync", "Query", "FunctionCall":
+		p.asks++
+	default:
+		p.odd = true
+	}
+	if name == "Sync" { // the replies to earlier messages come before it
+		p.odd = false
+	}
+}
+
+// hangUp closes the client's side of the connection.
+func (p *client) hangUp() { _ = p.conn.(interface{ CloseWrite() error }).CloseWrite() }
+
+// grace is how long a message may take that Postgres sent but that need not arrive,
+// because intentional differences may reduce their number.
+const grace = 100 * time.Millisecond
+
+// wait waits until the server waits for its client or, if any message will do, until
+// one has arrived. Through Fencepost it waits for as many messages as Postgres sent,
+// and reports false if they did not arrive.
+func (p *client) wait(any bool) (ok bool) {
+	if p.to.like == nil {
+		p.waitForServer(any)
+		ok = true
+	} else if n := len(p.seen); n < len(p.to.like) {
+		l := p.to.like[n]
+		ok = p.waitForAsMuch(func() bool { return p.closed || p.marks >= l.marks && !l.closed })
+		p.await(grace, func() bool { return p.closed || len(p.all)-p.told >= l.all })
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.seen = append(p.seen, seen{p.marks, len(p.all) - p.told, false, p.closed})
+	return ok
+}
+
+// waitForAsMuch waits for enough, and gives up when the server has been waiting for its
+// client for a while and nothing has arrived.
+func (p *client) waitForAsMuch(enough func() bool) bool {
+	const still = 4 // glances, a tenth of the patience in all
+	came, waited := -1, 0
+	for until := time.Now().Add(patience); time.Now().Before(until); {
+		if p.await(patience/40, enough) {
+			return true
+		}
+		p.mu.Lock()
+		all := len(p.all)
+		p.mu.Unlock()
+		if waited++; all != came || !p.to.asleep(p.pid) {
+			came, waited = all, 0
+		}
+		if waited == still {
+			return false
+		}
+	}
+	return false
+}
+
+func (p *client) waitForServer(any bool) {
+	p.mu.Lock()
+	before := len(p.all)
+	p.mu.Unlock()
+	enough := func() bool { return p.closed || any && len(p.all) > before || !p.odd && p.readys == p.asks }
+	if p.to.asleep == nil {
+		p.await(grace, enough)
+		return
+	}
+	for until := time.Now().Add(patience); time.Now().Before(until) && !p.await(glance, enough); {
+		if p.quiet() {
+			p.asks, p.odd = p.readys, false
+			return
+		}
+	}
+}
+
+// quiet reports whether the server has read everything that was sent and waits for
+// more, and everything that it has sent has been read: no reply will come. It works for
+// Unix sockets, which report how much their peer has not read.
+func (p *client) quiet() bool {
+	if n, err := p.queued(unix.SIOCOUTQ); n > 0 || err != nil || !p.to.asleep(p.pid) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.queued(unix.SIOCINQ)
+	return n == 0 && err == nil
+}
+
+// queued returns how many bytes are in one of the socket's queues.
+func (p *client) queued(which uint) (n int, err error) {
+	if err := p.raw.Control(func(fd uintptr) { n, err = unix.IoctlGetInt(int(fd), which) }); err != nil {
+		return 0, err
+	}
+	return n, err
+}
+
+// await waits until cond, which is called under mu, is true.
+func (p *client) await(limit time.Duration, cond func() bool) bool {
+	holds := func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return cond()
+	}
+	if holds() || limit == 0 {
+		return holds()
+	}
+	timeout := time.NewTimer(limit)
+	defer timeout.Stop()
+	for {
+		select {
+		case <-p.more:
+			if holds() {
+				return true
+			}
+		case <-timeout.C:
+			return holds()
+		}
+	}
+}
+
+// send writes b in several pieces or in one. A peer that accepts no more has ended.
+func (p *client) send(b []byte, cut bool, r *rand.Rand) {
+	for len(b) > 0 {
+		n := len(b)
+		if cut && r.IntN(4) > 0 {
+			n = 1 + r.IntN(min(n, 1<<r.IntN(12)))
+		}
+		if _, err := p.conn.Write(b[:n]); err != nil {
+			return
+		}
+		b = b[n:]
+		if cut && r.IntN(8) == 0 {
+			time.Sleep(time.Duration(r.IntN(300)) * time.Microsecond)
+		}
+	}
+}
+
+// read reads until the peer closes the connection.
+func (p *client) read() {
+	defer close(p.done)
+	chunk := make([]byte, 16<<10)
+	for ended := false; !ended; {
+		err := p.raw.Read(func(fd uintptr) bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			n, err := unix.Read(int(fd), chunk)
+			switch {
+			case err == unix.EAGAIN:
+				return false
+			case err == unix.EINTR:
+				return true
+			case err == nil && n == 0:
+				err = io.EOF
+			}
+			p.take(chunk[:max(n, 0)], err)
+			ended = p.closed
+			return true
+		})
+		if err != nil { // a deadline, or the connection was closed
+			p.mu.Lock()
+			p.take(nil, err)
+			p.mu.Unlock()
+			ended = true
+		}
+		select {
+		case p.more <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// take decodes what was read into messages. mu is held.
+func (p *client) take(b []byte, err error) {
+	if p.closed {
+		return
+	}
+	p.buf = append(p.buf, b...)
+	for {
+		m, n, bad := readMessage(p.buf)
+		if bad {
+			p.closed, p.end = true, "no message of the protocol"
+			return
+		}
+		if n == 0 {
+			break
+		}
+		p.buf = p.buf[n:]
+		if m.Type == 'A' && binary.BigEndian.Uint32(m.Body) != p.pid {
+			p.others = append(p.others, m)
+			continue
+		}
+		p.all = append(p.all, m)
+		switch {
+		case m.Type == 'Z':
+			p.readys++
+			p.marks++
+		case m.Type == 'G':
+			p.marks++
+		case tells(m):
+			p.told++
+		}
+	}
+	switch {
+	case err == nil:
+		return
+	case errors.Is(err, io.EOF) && len(p.buf) == 0:
+	default:
+		p.end = "broken off" // by a reset, or within a message
+	}
+	p.closed = true
+}
+
+// readMessage decodes one message at the start of b; n is its length, 0 while it is
+// incomplete.
+func readMessage(b []byte) (m wiretest.Message, n int, bad bool) {
+	const head = 5
+	if len(b) < head {
+		return m, 0, false
+	}
+	size := binary.BigEndian.Uint32(b[1:])
+	if size < 4 || size > 1<<26 {
+		return m, 0, true
+	}
+	n = int(size) + 1
+	if len(b) < n {
+		return m, 0, false
+	}
+	return wiretest.Message{Type: b[0], Body: b[head:n:n]}, n, false
+}

@@ -1,0 +1,297 @@
+package differential
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// database is a database with the tables that scripts use, and a direct connection to
+// read them.
+type database struct {
+	cluster *cluster
+	name    string
+	asking  sync.Mutex // held while admin is used
+	admin   *pgx.Conn
+	fence   *store.Fence // nil for direct connections
+	heard   []string     // notifications received by admin
+
+	fresh    contents // the initial contents
+	now      contents // the contents as last read
+	rebuilds int
+}
+
+// contents is what scripts can have written.
+type contents struct {
+	shape string   // a digest of the catalog's rows
+	rows  []string // of each part of rowsSQL; nil if the shape is not the initial one
+	full  string   // of contentsSQL, if requested
+}
+
+// same reports whether nothing has changed in a database between two reads.
+func (c contents) same(d contents) bool {
+	return c.shape == d.shape && c.like(d)
+}
+
+// like reports whether two databases, or one at two times, have the same contents.
+func (c contents) like(d contents) bool {
+	if c.rows != nil && d.rows != nil {
+		return slices.Equal(c.rows[:compared], d.rows[:compared])
+	}
+	return c.full == d.full
+}
+
+func (c contents) String() string {
+	if c.full != "" {
+		return c.full
+	}
+	return strings.Join(c.rows[:compared], "\n")
+}
+
+func newDatabase(t *testing.T, h *cluster, fenced bool) *database {
+	t.Helper()
+	r := &database{cluster: h, name: h.pg.Database(t)}
+	if err := r.reopen(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = r.admin.Close(context.Background()) })
+	if fenced {
+		st, err := store.Open(t.Context(), store.Config{
+			Address: h.pg.Addr(), Database: r.name, User: pgtest.Control, Grace: 20 * time.Millisecond,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(st.Close)
+		if r.fence, err = st.Fence(t.Context(), "r"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.rebuild(); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// reopen connects once the server accepts connections.
+func (r *database) reopen() error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for {
+		conn, err := r.listen(ctx)
+		if err == nil {
+			r.admin = conn
+			return nil
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("connect to read the database: %w", err)
+		}
+	}
+}
+
+// listen connects as the administrator, who receives the scripts' notifications.
+func (r *database) listen(ctx context.Context) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig(r.cluster.pg.DSN(pgtest.Superuser, r.name))
+	if err != nil {
+		return nil, err
+	}
+	cfg.OnNotification = func(_ *pgconn.PgConn, n *pgconn.Notification) { r.heard = append(r.heard, n.Channel+" "+n.Payload) }
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := conn.Exec(ctx, "listen ch"); err != nil {
+		_ = conn.Close(ctx)
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (r *database) do(sql string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r.asking.Lock()
+	defer r.asking.Unlock()
+	if _, err := r.admin.Exec(ctx, sql); err != nil {
+		return fmt.Errorf("%.100s: %w", sql, err)
+	}
+	return nil
+}
+
+// ask reads one value.
+func (r *database) ask(into any, sql string, args ...any) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r.asking.Lock()
+	defer r.asking.Unlock()
+	if err := r.admin.QueryRow(ctx, sql, args...).Scan(into); err != nil {
+		return fmt.Errorf("%.60s: %w", sql, err)
+	}
+	return nil
+}
+
+// look records the contents of the database.
+func (r *database) look() (err error) {
+	var c contents
+	if err := r.ask(&c.shape, shapeSQL); err != nil {
+		return err
+	}
+	if c.shape == r.fresh.shape {
+		err = r.ask(&c.rows, rowsSQL)
+	} else {
+		err = r.ask(&c.full, contentsSQL)
+	}
+	r.now = c
+	return err
+}
+
+// lookAtAll also records what can be compared with another database.
+func (r *database) lookAtAll() error {
+	if r.now.full != "" {
+		return nil
+	}
+	return r.ask(&r.now.full, contentsSQL)
+}
+
+// tidy restores the initial state of the database after a look.
+func (r *database) tidy() error {
+	if r.now.shape != r.fresh.shape {
+		if err := r.do(tidySQL); err != nil {
+			return r.rebuild()
+		}
+		if err := r.look(); err != nil {
+			return err
+		}
+		if r.now.shape != r.fresh.shape {
+			return r.rebuild()
+		}
+	}
+	var sql strings.Builder
+	for i, p := range parts {
+		if r.now.rows[i] != r.fresh.rows[i] && !strings.Contains(sql.String(), p.refill) {
+			sql.WriteString(p.refill)
+		}
+	}
+	if sql.Len() == 0 {
+		return nil
+	}
+	if err := r.do(sql.String()); err != nil {
+		return err
+	}
+	if err := r.look(); err != nil {
+		return err
+	}
+	if !r.now.same(r.fresh) {
+		return fmt.Errorf("the database cannot be restored: it is\n%s\nand was\n%s", r.now, r.fresh)
+	}
+	return nil
+}
+
+// rebuild recreates the database from scratch.
+func (r *database) rebuild() error {
+	if r.rebuilds++; r.rebuilds%50 == 0 { // dead rows of the catalog slow it down
+		if err := r.do("vacuum pg_class, pg_attribute, pg_type, pg_proc, pg_depend, pg_index, pg_namespace, pg_constraint, pg_trigger, pg_rewrite, pg_attrdef, pg_sequence, pg_description"); err != nil {
+			return err
+		}
+	}
+	if err := r.do(rebuild + initialSQL); err != nil {
+		return err
+	}
+	if err := r.ask(&r.fresh.shape, shapeSQL); err != nil {
+		return err
+	}
+	before := r.fresh
+	if err := r.look(); err != nil {
+		return err
+	}
+	if before.rows != nil && !r.now.same(before) {
+		return fmt.Errorf("the database cannot be rebuilt: it is\n%s\nand was\n%s", r.now, before)
+	}
+	r.fresh = r.now
+	return nil
+}
+
+// direct runs s on Postgres itself.
+func (r *database) direct(s script) (outcome, error) {
+	r.heard = nil
+	return r.outcome(run(target{
+		network: "unix", address: socketOf(r.cluster.pg),
+		params: r.params(), asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
+	}, s))
+}
+
+// asleep reports whether a server process waits for its client.
+func (r *database) asleep(pid uint32) bool {
+	var waits bool
+	err := r.ask(&waits, "select exists (select from pg_stat_get_activity($1) where wait_event = 'ClientRead')", int32(pid))
+	return err == nil && waits
+}
+
+// sleeps reports whether a server process is in pg_sleep.
+func (r *database) sleeps(pid uint32) bool {
+	var sleeps bool
+	err := r.ask(&sleeps, "select exists (select from pg_stat_get_activity($1) where wait_event = 'PgSleep')", int32(pid))
+	return err == nil && sleeps
+}
+
+// proxied runs s through Fencepost, as worker w.
+func (r *database) proxied(s script, like []seen, before func(int)) (outcome, error) {
+	return r.outcome(r.run(s, like, before))
+}
+
+// run sends s through Fencepost, without reading the contents.
+func (r *database) run(s script, like []seen, before func(int)) (transcript, error) {
+	r.heard = nil
+	return run(target{
+		network: "tcp", address: r.cluster.addr,
+		params: append(r.params(), "options", "-c fencepost.resource=r -c fencepost.worker=w"),
+		like:   like, before: before, asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
+	}, s)
+}
+
+func (r *database) params() []string {
+	return []string{"user", pgtest.App, "database", r.name, "client_encoding", "UTF8"}
+}
+
+// stuckAt is the prefix of what witness returns.
+const stuckAt = "\nthe server's processes:\n"
+
+// witness describes the server's processes and this process's goroutines.
+func (r *database) witness() string {
+	var backends string
+	if err := r.ask(&backends, `select string_agg(format('%s %s %s %s %s %s', pid, usename, state, wait_event_type, wait_event, left(query, 200)), e'\n')
+		from pg_stat_activity where datname = current_database()`); err != nil {
+		backends = err.Error()
+	}
+	stacks := make([]byte, 4<<20)
+	return stuckAt + backends + "\nthe goroutines:\n" + string(stacks[:runtime.Stack(stacks, true)])
+}
+
+// outcome is the result of a script.
+type outcome struct {
+	transcript
+	contents contents
+	heard    []string // by the administrator
+	in       *database
+}
+
+// outcome reads the database.
+func (r *database) outcome(t transcript, err error) (outcome, error) {
+	if err == nil {
+		err = r.look()
+	}
+	return outcome{t, r.now, r.heard, r}, err
+}

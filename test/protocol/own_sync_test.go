@@ -1,0 +1,41 @@
+package protocol
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// writesAtBind makes a domain whose check writes a row that a deferred constraint refuses
+// if it refers to one that is not there.
+const writesAtBind = `create table zt (id int primary key, ref int references zt deferrable initially deferred);
+	create function zwr(x text) returns boolean language plpgsql as $$begin insert into zt values (1, x::int); return true; end$$;
+	create domain zd as text check (zwr(value))`
+
+// TestProtocolWritesOfABind: what a Bind has written is committed or refused with the
+// batch, as Postgres does, whatever statement follows that Fencepost has to look at.
+func TestProtocolWritesOfABind(t *testing.T) {
+	bound := cat(parse("x", "select $1::zd"), bind("p", "x", "99"), wiretest.Close('P', "p"))
+	compareScripts(t,
+		newScript("then DISCARD PLANS", at("Z", q(writesAtBind)), at("Z", bound, parse("d", "discard plans"), bind("", "d"), exec("", 0), sync_()), at("Z", q("select count(*) from zt"))),
+		newScript("then a Query DISCARD PLANS, before 18", at("Z", q(writesAtBind)), at("Z", bound, parse("d", "discard plans"), sync_()), at("Z", q("select count(*) from zt"))),
+	)
+}
+
+// TestALostCommitIsNotSilent: where Fencepost must end the transaction of a Bind itself,
+// in front of a statement that cannot share it, a commit that fails ends the session.
+func TestALostCommitIsNotSilent(t *testing.T) {
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.Exec(writesAtBind + "; grant all on zt to app")
+		c := s.Leader("leader")
+		bound := cat(parse("x", "select $1::zd"), bind("p", "x", "99"), wiretest.Close('P', "p"))
+		all, ended := fixture.Ask(c, cat(bound, parse("d", "discard all"), bind("", "d"), exec("", 0), sync_()))
+		if got := wiretest.ErrorOf(all); got != "23503" || !ended {
+			t.Errorf("the client is told %q, and the session goes on: %v", got, !ended)
+		}
+		if got := s.Number("select count(*) from zt"); got != 0 {
+			t.Errorf("%d rows are there", got)
+		}
+	})
+}

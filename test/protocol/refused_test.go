@@ -1,0 +1,78 @@
+package protocol
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestProtocolRefusals: what a worker is told that may not write, or not yet, or no
+// more, and what it can do after that.
+func TestProtocolRefusals(t *testing.T) {
+	t.Parallel()
+	const ins = "insert into t values (10, 'x')"
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		rec := newTranscriber()
+		p, db := fixture.NewProxy(t, pg, rec.observe), pg.Database(t)
+		admin := p.PG.Connect(t, pgtest.Superuser, db)
+		fixture.LeaderConn(t, p, db)
+		grant := func(worker string) step { return then(func(*session) { p.Candidacy(db, "r", worker).Grant() }) }
+		succeed := func(worker string) step {
+			return then(func(*session) {
+				wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", worker)
+				p.Candidacy(db, "r", worker).Grant()
+			})
+		}
+		lapse := func(worker string, lapsed bool) step {
+			return then(func(*session) {
+				candidacy := p.Candidacy(db, "r", worker)
+				st := *candidacy.Status()
+				if st.Role, st.Lapsed = fencing.Leader, lapsed; lapsed {
+					st.Role = fencing.Follower
+				}
+				candidacy.SetStatus(&st)
+			})
+		}
+		for _, s := range []struct {
+			worker, want string // of the errors, in order
+			script       script
+		}{
+			{"f1", "ZF002", newScript("refused query", at("Z", q(ins)), at("Z", q("select 1")))},
+			{"f2", "ZF002", newScript("refused batch", at("Z", run(ins), run("select 1"), sync_()), at("Z", run("select 1"), sync_()))},
+			{"f3", "ZF002 25P02", newScript("refused in a block", at("Z", q("begin")), at("Z", q(ins)), at("Z", q("select 1")), at("Z", q("rollback")))},
+			{"f4", "ZF002", newScript("refused among others", at("Z", q("select 1; "+ins+"; select 2")))},
+			{"f5", "ZF002 ZF002 ZF002", newScript("refused alone", at("Z", q("vacuum t")), at("Z", q("do $$begin commit; end$$")), at("Z", fnCall(1610)))},
+			{"f6", "ZF002", newScript("refused savepoint", at("Z", q("begin; savepoint a")), at("Z", q(ins)), at("Z", q("rollback to a")), at("Z", q("select 1")), at("Z", q("commit")))},
+			{"f7", "ZF002 ZF002", newScript("refused copy", at("Z", q("copy t from stdin"), wiretest.CopyData("1\tx\n"), wiretest.CopyDone()), at("Z", parse("", "copy t from stdin"), bind("", ""), exec("", 0), wiretest.CopyDone(), sync_()))},
+			{"f8", "ZF002", newScript("refused by a function", at("Z", q("select wr(1)")))},
+			{"f9", "ZF002 ZF002", newScript("refused unread", at("Z", q("execute nobody")), at("Z", bind("", "nobody"), sync_()))},
+			{"g1", "ZF003", newScript("starts over", at("Z", q("select 1")), grant("g1"), at("Z", q(ins)), at("Z", q("delete from t")))},
+			{"g2", "ZF003", newScript("starts over in a batch", at("Z", q("select 1")), grant("g2"), at("Z", run(ins), sync_()), at("Z", run("delete from t"), sync_()))},
+			{"g3", "", newScript("asks for the epoch", at("Z", q("show fencepost.role")), grant("g3"), at("Z", q("show fencepost.epoch")), at("Z", q("delete from t")))},
+			{"g4", "ZF002", newScript("lapses", at("Z", q("show fencepost.role")), grant("g4"), at("Z", q("show fencepost.role")), at("Z", q("delete from t")), lapse("g4", true), at("Z", q(ins)), lapse("g4", false), at("Z", q("delete from t")))},
+			{"g5", "ZF001", newScript("is superseded", at("Z", q("show fencepost.role")), grant("g5"), at("Z", q("show fencepost.role")), at("Z", q("delete from t")), succeed("h1"), at("$", q(ins)))},
+			{"g6", "ZF001", newScript("is superseded in a batch", at("Z", q("show fencepost.role")), grant("g6"), at("Z", q("show fencepost.role")), succeed("h2"), at("$", run(ins), sync_()))},
+			{"g7", "ZF001", newScript("is superseded before a DO", at("Z", q("show fencepost.role")), grant("g7"), at("Z", q("show fencepost.role")), succeed("h3"), at("$", q("do $$begin commit; end$$")))},
+		} {
+			if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
+				t.Fatal(err)
+			}
+			s.script.rec = rec.next()
+			all := s.script.run(t, p.Addr, admin, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", s.worker).got
+			rec.keep(t, s.script.name, all)
+			var errors []string
+			for _, m := range all {
+				if m.Type == 'E' {
+					errors = append(errors, m.Fields()['C'])
+				}
+			}
+			if got := strings.Join(errors, " "); got != s.want {
+				t.Errorf("%s: errors %q, want %q", s.script.name, got, s.want)
+			}
+		}
+	})
+}

@@ -1,0 +1,41 @@
+package safety
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// own18 is a PostgreSQL 18 of the test's own.
+func own18(t *testing.T) *pgtest.Server {
+	t.Helper()
+	return pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, 18)))
+}
+
+// ownRole makes, once, a role with the rights of app that no other test sets
+// parameters of: roles belong to the whole server, which tests share. It has the
+// name of the database.
+func ownRole(s *fixture.Cluster) string {
+	s.T.Helper()
+	if s.Number("select count(*) from pg_roles where rolname = $1", s.DB) == 0 {
+		s.Exec("create role " + s.DB + " login in role " + pgtest.App)
+	}
+	return s.DB
+}
+
+// lockWaiters reports how many backends wait for a lock of that kind.
+func lockWaiters(s *fixture.Cluster, kind string) int {
+	return s.Number("select count(*) from pg_locks join pg_stat_activity using (pid) where not granted and locktype = $1 and datname = current_database()", kind)
+}
+
+// countBackends is how many connections the workers have to the database.
+func countBackends(s *fixture.Cluster) int {
+	s.T.Helper()
+	return s.Number("select count(*) from pg_stat_activity where usename in ('app', current_database()) and datname = current_database()")
+}
+
+func oidOf(s *fixture.Cluster, sql string) int {
+	s.T.Helper()
+	return s.Number("select (" + sql + ")::oid::int8::int")
+}

@@ -1,0 +1,47 @@
+package safety
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// TestSafetyErrorThatSeemsToComeFromCopyData: whether a Sync that was sent with a
+// COPY was ignored is told by the words of the COPY's error, and a function can
+// choose those. While the server is still busy with the end of that batch, the
+// client sends the next, which the server will run.
+func TestSafetyErrorThatSeemsToComeFromCopyData(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		// The observer goes by the same words, and would lose its way.
+		s := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Observe = nil }))
+		s.Exec(strings.ReplaceAll(`create table cp (id int);
+			create function "f\nCOPY cp, line "() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;
+			create trigger tr before insert on cp for each statement execute function "f\nCOPY cp, line "();
+			create function many(n int) returns int language plpgsql as $$begin
+				for i in 1..n loop execute format('create table m%s (id int primary key, v text)', i); end loop; return n; end$$;
+			grant all on cp to app; grant create on schema public to app`, `\n`, "\n"))
+		c := s.Leader("leader")
+		fixture.MustPass(t, c, parse("w", blocked), sync_())
+		other := s.Connect("leader")
+		s.Exec("select pg_advisory_lock(42)") // the gate is closed
+		c.Send(run("select many(1500)"), run("copy cp from stdin"), sync_())
+		c.Until('E')
+		c.Send(bind("", "w"), exec("", 0), sync_()) // while those tables are rolled back
+		answered := fixture.ReadReply(c, 2)
+		fixture.Eventually(t, "the write waits at the gate, or is not run", func() bool {
+			return lockWaiters(s, "advisory") > 0 || answered.Done()
+		})
+		s.Supersede()
+		before := s.Rows("stale")
+		s.Exec("select pg_advisory_unlock(42)")
+		answered.Wait()
+		if after := s.Rows("stale"); after != before {
+			t.Errorf("%d rows of the old epoch were there when the grant returned, %d are there now", before, after)
+		}
+		fixture.MustEnd(t, other, "ZF001", q("insert into t (v) values ('stale')"))
+	})
+}

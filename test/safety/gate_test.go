@@ -1,0 +1,194 @@
+package safety
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// outsiders are connections that may not write: each returns a new one. A worker
+// that was superseded does not know it, nor does its proxy.
+func outsiders(s *fixture.Cluster) map[string]func() *wiretest.Conn {
+	return map[string]func() *wiretest.Conn{
+		"follower": func() *wiretest.Conn { return s.Connect("follower") },
+		"superseded": func() *wiretest.Conn {
+			c := s.Leader("old")
+			s.Supersede()
+			return c
+		},
+		"without a resource": func() *wiretest.Conn {
+			c, _ := wiretest.Connect(s.T, s.Addr, "user", pgtest.App, "database", s.DB)
+			return c
+		},
+	}
+}
+
+// asOutsiders runs a test on both servers for each kind of outsider.
+func asOutsiders(t *testing.T, try func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn)) {
+	for name, server := range fixture.Servers {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for _, kind := range []string{"follower", "superseded", "without a resource"} {
+				t.Run(strings.ReplaceAll(kind, " ", "_"), func(t *testing.T) {
+					s := fixture.NewCluster(t, server(t))
+					s.Leader("leader")
+					c := outsiders(s)[kind]()
+					try(t, s, c)
+					_ = c.Close() // or a lock of its would hold the next question
+					if n := s.Rows("stale"); n != 0 {
+						t.Errorf("%d rows were written", n)
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestSafetyCursorInATextTooLongToRead: a cursor WITH HOLD runs its query at the
+// end of its transaction, so its DECLARE is more than a statement that does
+// nothing outside a block, however long its text is.
+func TestSafetyCursorInATextTooLongToRead(t *testing.T) {
+	t.Parallel()
+	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
+		padded := "declare k cursor with hold for select wr('stale') /*" + strings.Repeat("x", 300<<10) + "*/"
+		if all, _ := fixture.Ask(c, q(padded)); wiretest.ErrorOf(all) == "" {
+			t.Errorf("it is not refused: %v", all)
+		}
+	})
+}
+
+// TestSafetyBlockThatWasFlushed: a block that was begun by messages and a Flush is
+// one, although no ReadyForQuery has told of it. So nothing goes bare into it that
+// would do nothing outside, and no read-only mode is set behind a savepoint.
+func TestSafetyBlockThatWasFlushed(t *testing.T) {
+	t.Parallel()
+	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
+		c.Send(run("begin"), wiretest.Flush())
+		c.Until('C')
+		for _, sql := range []string{"savepoint s", "select 1", "release s", "select wr('stale')", "commit"} {
+			if _, ended := fixture.Ask(c, q(sql)); ended {
+				return
+			}
+		}
+	})
+}
+
+// TestSafetyLockInABlockThatWasFlushed: nor does a LOCK TABLE, which no grant would
+// see.
+func TestSafetyLockInABlockThatWasFlushed(t *testing.T) {
+	t.Parallel()
+	asOutsiders(t, func(t *testing.T, s *fixture.Cluster, c *wiretest.Conn) {
+		s.Exec("grant all on t to public")
+		c.Send(run("begin"), wiretest.Flush())
+		c.Until('C')
+		fixture.Ask(c, q("lock table t in access exclusive mode"))
+		if n := s.Number("select count(*) from pg_locks where relation = 't'::regclass and mode = 'AccessExclusiveLock'"); n != 0 {
+			t.Error("the table is locked")
+		}
+	})
+}
+
+// TestSafetyNoteUnderAnothersEpoch: the registry does not take a client's word for
+// the epoch. A worker that was superseded, and says that it knows its successor's
+// epoch, enters nothing.
+func TestSafetyNoteUnderAnothersEpoch(t *testing.T) {
+	t.Parallel()
+	const do = "do $$begin insert into t (v) values ('stale'); commit; end$$"
+	for name, write := range map[string][]byte{
+		"DO": q(do), "unreadable": q(do + " -- \\ " + strings.Repeat("x", 300<<10)), "by messages": cat(run(do), sync_()),
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			c := s.Leader("old")
+			s.Supersede()
+			fixture.MustPass(t, c, q("set fencepost.epoch = 2"))
+			if all, _ := fixture.Ask(c, write); wiretest.ErrorOf(all) == "" {
+				t.Errorf("it is not refused: %v", all)
+			}
+			if n := s.Rows("stale"); n != 0 {
+				t.Errorf("%d rows were written", n)
+			}
+		})
+	}
+}
+
+// TestSafetyNameThatAFunctionGaveAway: a prepared statement that needs no check passes
+// for its text, whatever statement a function has given its name to.
+func TestSafetyNameThatAFunctionGaveAway(t *testing.T) {
+	t.Parallel()
+	const give = `create function give() returns void language plpgsql as $$begin
+		execute 'deallocate s'; execute 'prepare s as insert into t (v) values (''stale'')'; end$$`
+	for name, server := range fixture.Servers {
+		for _, kind := range []string{"follower", "superseded", "without a resource"} {
+			for _, text := range []string{"begin", "set a.b = 'x'", "show all", "commit", ""} {
+				t.Run(strings.Join([]string{name, kind, text}, "/"), func(t *testing.T) {
+					t.Parallel()
+					s := fixture.NewCluster(t, server(t))
+					s.Exec(give)
+					old := s.Leader("leader")
+					c := old
+					if kind != "superseded" {
+						c = outsiders(s)[kind]()
+					}
+					for _, piece := range [][]byte{cat(parse("s", text), sync_()), q("select give()")} {
+						if all, ended := fixture.Ask(c, piece); ended {
+							t.Fatalf("%q: the connection ended: %v", piece, all)
+						}
+					}
+					if kind == "superseded" {
+						s.Supersede()
+					}
+					fixture.Ask(c, cat(wiretest.Describe('S', "s"), bind("", "s"), exec("", 0), sync_()))
+					fixture.Ask(c, q("commit"))
+					_ = c.Close()
+					if n := s.Rows("stale"); n != 0 {
+						t.Errorf("%d rows were written", n)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestSafetyNameGivenAwayInABind: a Bind runs a domain's check, which gives
+// the name away; a Sync of Fencepost's own ends that transaction within the batch, so the
+// name still counts as one after whose Parse nothing has run.
+func TestSafetyNameGivenAwayInABind(t *testing.T) {
+	t.Parallel()
+	for name, server := range fixture.Servers {
+		for _, kind := range []string{"follower", "superseded", "without a resource"} {
+			if name != "18" && kind != "superseded" {
+				continue // 15 lets them run nothing that is not proven
+			}
+			for _, text := range []string{"begin", "set a.b = 'x'"} {
+				t.Run(strings.Join([]string{name, kind, text}, "/"), func(t *testing.T) {
+					t.Parallel()
+					s := fixture.NewClusterOn(t, fixture.NewProxy(t, server(t), func(c *proxy.Config) { c.Observe = nil }))
+					s.Exec(`create function give(x text) returns boolean language plpgsql as $$begin
+						execute 'deallocate s'; execute 'prepare s as insert into t (v) values (''stale'')'; return true; end$$;
+						create domain giving as text check (give(value))`)
+					c := s.Leader("leader")
+					if kind != "superseded" {
+						c = outsiders(s)[kind]()
+					}
+					c.Send(parse("s", text), parse("x", "select $1::giving"), bind("p", "x", "v"), wiretest.Close('P', "p"), wiretest.Flush())
+					c.Until('3')
+					c.Send(parse("d", "discard all"), wiretest.Flush())
+					c.Until('1')
+					if kind == "superseded" {
+						s.Supersede()
+					}
+					all, _ := fixture.Ask(c, cat(bind("", "s"), exec("", 0), sync_()))
+					if n := s.Rows("stale"); n != 0 {
+						t.Errorf("%d rows were written: %v", n, all)
+					}
+				})
+			}
+		}
+	}
+}

@@ -1,0 +1,21 @@
+package safety
+
+import (
+	"slices"
+
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// Short names for the messages of a client.
+var (
+	cat   = slices.Concat[[]byte]
+	q     = wiretest.Query
+	parse = wiretest.Parse
+	bind  = wiretest.Bind
+	desc  = wiretest.Describe
+	exec  = wiretest.Execute
+	shut  = wiretest.Close
+	sync_ = wiretest.Sync
+	flush = wiretest.Flush
+	run   = wiretest.Run
+)

@@ -1,0 +1,284 @@
+package safety
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+const mine = "insert into t (v) values ('mine')"
+
+// becomesLeader connects a follower, lets it read, and grants it an epoch.
+func becomesLeader(s *fixture.Cluster, worker string) (*wiretest.Conn, int) {
+	s.T.Helper()
+	c := s.Connect(worker)
+	fixture.MustPass(s.T, c, q("select * from c"))
+	return c, int(s.Candidacy(s.DB, "r", worker).Grant())
+}
+
+// TestSafetyNotToldIsRefusedOnce: a follower read, became leader, and writes
+// from what it read: refused by ZF003 with nothing done, and told by that.
+func TestSafetyNotToldIsRefusedOnce(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	for name, write := range map[string][]byte{
+		"simple": q(mine), "extended": cat(run(mine), sync_()), "in one text": q("begin; " + mine + "; commit"),
+		"call": q("do $$begin insert into t (v) values ('mine'); end$$"), "pipeline": cat(run("select 1"), run(mine), run(mine), sync_()),
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			s := s.With(t)
+			s.Exec("truncate t")
+			c, _ := becomesLeader(s, "w "+name)
+			fixture.MustFail(t, c, "ZF003", write)
+			if s.Rows("mine") != 0 {
+				t.Error("the refused write left something")
+			}
+			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, write)
+			if s.Rows("mine") == 0 {
+				t.Error("the second write is not there")
+			}
+		})
+	}
+}
+
+// TestSafetyTwoWritesPipelined: both were written by one who did not know, so
+// both are refused.
+func TestSafetyTwoWritesPipelined(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	for name, write := range map[string][]byte{"simple": q(mine), "extended": cat(run(mine), sync_())} {
+		for _, segments := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%s in %d", name, segments), func(t *testing.T) {
+				s := s.With(t)
+				s.Exec("truncate t")
+				c, _ := becomesLeader(s, fmt.Sprintf("%s%d", name, segments))
+				if segments == 1 {
+					c.Send(write, write)
+				} else { // the second begins before the first can have been answered
+					c.Send(write, write[:3])
+					c.Send(write[3:])
+				}
+				first, second := c.Until('Z'), c.Until('Z')
+				if a, b := wiretest.ErrorOf(first), wiretest.ErrorOf(second); a != "ZF003" || b != "ZF003" || s.Rows("mine") != 0 {
+					t.Errorf("answered by %q and %q, %d rows; want ZF003 twice and none", a, b, s.Rows("mine"))
+				}
+				fixture.MustPass(t, c, write)
+			})
+		}
+	}
+}
+
+// TestSafetyTransactionOpenedBeforeTheGrant stays without the right to write,
+// whatever is told inside it.
+func TestSafetyTransactionOpenedBeforeTheGrant(t *testing.T) {
+	t.Parallel()
+	for name, tell := range map[string]string{"untold": "select 1", "show role": "show fencepost.role", "show epoch": "show fencepost.epoch", "set epoch": ""} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			t.Parallel()
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			c := s.Connect("w")
+			fixture.MustPass(t, c, q("begin"))
+			fixture.MustPass(t, c, q("select * from c"))
+			epoch := s.Candidacy(s.DB, "r", "w").Grant()
+			if tell == "" {
+				tell = fmt.Sprintf("set fencepost.epoch = %d", epoch)
+			}
+			fixture.MustPass(t, c, q(tell))
+			fixture.MustFail(t, c, "ZF003", q(mine))
+			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, q(mine))
+			if s.Rows("mine") != 1 {
+				t.Errorf("%d rows; want 1", s.Rows("mine"))
+			}
+		})
+	}
+}
+
+// TestToldByAsking: who asks for its role and reads the answer may write at once.
+func TestToldByAsking(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	for _, sql := range []string{"show fencepost.role", "show fencepost.epoch", "SHOW Fencepost.Role", "set fencepost.epoch = %d", "set session fencepost.epoch to '%d'"} {
+		for _, how := range []string{"simple", "extended", "prepared", "pipeline"} {
+			t.Run(sql+" "+how, func(t *testing.T) {
+				s := s.With(t)
+				c, epoch := becomesLeader(s, sql+how)
+				sql := sql
+				if strings.Contains(sql, "%d") {
+					sql = fmt.Sprintf(sql, epoch)
+				}
+				var all []wiretest.Message
+				switch how {
+				case "simple":
+					all = fixture.MustPass(t, c, q(sql))
+				case "extended":
+					all = fixture.MustPass(t, c, run(sql), sync_())
+				case "prepared":
+					fixture.MustPass(t, c, parse("s", sql), desc('S', "s"), sync_())
+					all = fixture.MustPass(t, c, bind("", "s"), exec("", 0), sync_())
+				case "pipeline":
+					all = fixture.MustPass(t, c, run("select 1"), run(sql), run("select 2"), sync_())
+				}
+				if strings.Contains(strings.ToLower(sql), "role") && !strings.Contains(fmt.Sprint(all), "leader") {
+					t.Errorf("the answer does not say leader: %v", all)
+				}
+				fixture.MustPass(t, c, q(mine))
+			})
+		}
+	}
+}
+
+// TestToldTheRightThingOnly: an answer that the client has not waited for, and
+// an epoch that is not the one, tell nothing.
+func TestToldTheRightThingOnly(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	for name, send := range map[string][]byte{
+		"show and write in one segment":         cat(q("show fencepost.role"), q(mine)),
+		"show and write in one pipeline":        cat(run("show fencepost.role"), run(mine), sync_()),
+		"set and write in one segment":          cat(q("set fencepost.epoch = 1"), q(mine)),
+		"show and write in one text":            q("show fencepost.role; " + mine),
+		"show among others, then write at once": cat(run("show fencepost.role"), sync_(), run(mine), sync_()),
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			s := s.With(t)
+			c, _ := becomesLeader(s, "w"+name)
+			c.Send(send)
+			if all := c.Until('Z'); wiretest.ErrorOf(all) == "" && wiretest.ErrorOf(c.Until('Z')) != "ZF003" || s.Rows("mine") != 0 {
+				t.Errorf("the write passed: %v, %d rows", all, s.Rows("mine"))
+			}
+		})
+	}
+	t.Run("a wrong epoch", func(t *testing.T) {
+		c, epoch := becomesLeader(s, "wrong")
+		for n, state := range map[int]string{epoch - 1: "ZF003", epoch + 1: "ZF004", 0: "ZF003"} {
+			fixture.MustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", n)))
+			fixture.MustFail(t, c, state, q(mine))
+		}
+		fixture.MustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", epoch)))
+		fixture.MustPass(t, c, q(mine))
+	})
+}
+
+// TestWaitingAndLonelyWorkersAreNeverRefused: who connects as leader knows it.
+func TestWaitingAndLonelyWorkersAreNeverRefused(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	s.Connect("w")
+	waiter := wiretest.Dial(t, s.Addr)
+	waiter.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
+	s.Grant("w")
+	waiter.Until('Z')
+	fixture.MustPass(t, waiter, q(mine))
+	fixture.MustPass(t, s.Connect("w"), cat(run(mine), sync_()))
+	if s.Rows("mine") != 2 {
+		t.Errorf("%d rows; want 2", s.Rows("mine"))
+	}
+}
+
+// TestWaitingWorkersAreToldWhyTheirBackendEnded: an administrator has ended it, and nothing
+// is wrong with the fence.
+func TestWaitingWorkersAreToldWhyTheirBackendEnded(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		waiter := wiretest.Dial(t, s.Addr)
+		waiter.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", "w", "fencepost.campaign", "wait"))
+		fixture.Eventually(t, "the worker to wait", func() bool { return s.Elector.Members(s.DB, "r", "w") == 1 })
+		fixture.Eventually(t, "its backend to be ended", func() bool {
+			var ended int
+			err := s.Admin.QueryRow(t.Context(), `with waiting as materialized (
+				select pid from pg_stat_activity where datname = current_database() and usename = $1
+			) select count(*) from waiting where pg_terminate_backend(pid)`, pgtest.App).Scan(&ended)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ended > 0
+		})
+		s.Grant("w")
+		if f := fixture.FatalError(t, waiter.Rest()); f['C'] != "57P01" {
+			t.Errorf("the worker is told %v, want 57P01", f)
+		}
+	})
+}
+
+// TestLeadersOldSnapshot: the real leader, told, under a snapshot from before
+// its grant, retries.
+func TestLeadersOldSnapshot(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	for _, level := range []string{"repeatable read", "serializable"} {
+		s.Exec("begin isolation level " + level)
+		var id string
+		if err := s.Admin.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		c := s.Leader("w " + level)
+		fixture.MustPass(t, c, q("begin isolation level "+level))
+		fixture.MustPass(t, c, q("set transaction snapshot '"+id+"'"))
+		fixture.MustFail(t, c, "40001", q(mine))
+		fixture.MustPass(t, c, q("rollback"))
+		fixture.MustPass(t, c, q("begin isolation level "+level))
+		fixture.MustPass(t, c, q(mine+"; commit"))
+		s.Exec("commit")
+	}
+	if all := s.Audited(t, s.DB); len(all) != 2 || all[0].SQLState != "40001" || all[0].Kind != fencing.KindStale {
+		t.Errorf("audited: %+v; want one for each old snapshot", all)
+	}
+}
+
+// TestSafetyToldBetweenChainedTransactions: a session that is never at rest, because each
+// transaction begins with the end of the one before, is refused once as well, and not for
+// ever. What was read in a transaction before it was told is not written from, though:
+// neither in that transaction nor when a COMMIT in it has failed.
+func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		for name, again := range map[string][]byte{
+			"ROLLBACK AND CHAIN":              q("rollback and chain"),
+			"ROLLBACK and BEGIN in one text":  q("rollback; begin"),
+			"ROLLBACK and BEGIN in one batch": cat(run("rollback"), run("begin"), sync_()),
+			"a message ROLLBACK AND CHAIN":    cat(run("rollback and chain"), sync_()),
+			"COMMIT of what has failed":       q("commit and chain"),
+		} {
+			t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+				s := s.With(t)
+				s.Exec("truncate t")
+				worker := "w " + name
+				c := s.Connect(worker)
+				fixture.MustPass(t, c, q("begin"))
+				fixture.MustPass(t, c, q("select * from c"))
+				s.Grant(worker)
+				fixture.MustFail(t, c, "ZF003", q(mine))
+				fixture.MustPass(t, c, again)
+				fixture.MustPass(t, c, q(mine))
+				fixture.MustPass(t, c, q("commit and chain"))
+				fixture.MustPass(t, c, cat(run(mine), run("commit and chain"), run(mine), run("commit"), sync_()))
+				if got := s.Rows("mine"); got != 3 {
+					t.Errorf("%d rows were written, want 3", got)
+				}
+			})
+		}
+		t.Run("a_COMMIT_that_does_not_run", func(t *testing.T) {
+			s := s.With(t)
+			s.Exec("truncate t")
+			c := s.Connect("savepoint")
+			fixture.MustPass(t, c, q("begin; savepoint a"))
+			fixture.MustPass(t, c, q("select * from c"))
+			s.Grant("savepoint")
+			fixture.MustPass(t, c, q("show fencepost.role")) // tells it
+			fixture.MustFail(t, c, "22012", cat(run("select 1/0"), run("commit and chain"), sync_()))
+			fixture.MustPass(t, c, q("rollback to a"))
+			fixture.MustFail(t, c, "ZF003", q(mine))
+			fixture.MustPass(t, c, q("rollback"))
+			if got := s.Rows("mine"); got != 0 {
+				t.Errorf("%d rows were written from what was read before", got)
+			}
+		})
+	})
+}

@@ -1,0 +1,64 @@
+package safety
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestSafetyTwoPhaseIsRefusedForEveryone: who leads, who does not, who was
+// superseded, and who names no resource can neither prepare a transaction nor
+// end one that somebody prepared elsewhere.
+func TestSafetyTwoPhaseIsRefusedForEveryone(t *testing.T) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		s.Exec("grant all on t to app; begin; set local role app; insert into t (v) values ('elsewhere'); prepare transaction 'elsewhere" + s.DB + "'")
+		t.Cleanup(func() { pg.Exec(t, pgtest.Superuser, s.DB, "rollback prepared 'elsewhere"+s.DB+"'") })
+		superseded := s.Leader("before")
+		leader := s.Leader("leader")
+		reader, _ := wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB)
+		for who, c := range map[string]*wiretest.Conn{"leader": leader, "follower": s.Connect("follower"), "superseded": superseded, "without a resource": reader} {
+			for _, sql := range []string{
+				"prepare transaction 'x'", "commit prepared 'elsewhere{db}'", "rollback prepared 'elsewhere{db}'", "PREPARE/**/TRANSACTION 'x'", "commit /* ; */ prepared 'elsewhere{db}'",
+				"rollback -- x\n prepared 'elsewhere{db}'", `prepare transaction E'\x78'`,
+			} {
+				sql = strings.ReplaceAll(sql, "{db}", s.DB)
+				fixture.MustFail(t, c, "ZF005", q(sql))
+				fixture.MustFail(t, c, "ZF005", run(sql), sync_())
+				fixture.MustFail(t, c, "ZF005", parse("s", sql), sync_())
+				fixture.MustFail(t, c, "ZF005", q("begin; "+sql))
+				fixture.MustPass(t, c, q("rollback"))
+			}
+			if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 1 {
+				t.Fatalf("%s: %d transactions are prepared, want the one of the administrator", who, n)
+			}
+		}
+		// Space that only newer versions know, in a text that is not read.
+		fixture.Ask(leader, q("begin; insert into t (v) values ('stale'); prepare\vtransaction 'x' -- "+long))
+		fixture.Ask(leader, q("rollback"))
+		if n := s.Number("select count(*) from pg_prepared_xacts where database = current_database()"); n != 1 {
+			s.Exec("rollback prepared 'x'")
+			t.Error("a transaction was prepared behind a vertical tab")
+		}
+	})
+}
+
+// TestReplicationIsRefusedForEveryone: also for a user who may write unfenced.
+func TestReplicationIsRefusedForEveryone(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	for _, user := range []string{pgtest.App, pgtest.Superuser} {
+		for _, value := range []string{"true", "on", "yes", "1", "database"} {
+			c := wiretest.Dial(t, s.Addr)
+			c.Send(wiretest.Startup("user", user, "database", s.DB, "replication", value))
+			if f := fixture.FatalError(t, c.Rest()); f['C'] != "ZF005" {
+				t.Errorf("%s with replication=%s: %v, want ZF005", user, value, f)
+			}
+		}
+		c, _ := wiretest.Connect(t, s.Addr, "user", user, "database", s.DB, "replication", "off")
+		fixture.MustPass(t, c, q("select 1"))
+	}
+}

@@ -1,0 +1,65 @@
+package safety
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestTemporaryTablesOfThoseWhoDoNotLead: they are refused like other writes,
+// and those that a connection made while it led can be read.
+func TestTemporaryTablesOfThoseWhoDoNotLead(t *testing.T) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		c := s.Leader("w")
+		fixture.MustPass(t, c, q("create temp table mine (a int); insert into mine values (7)"))
+		candidacy := s.Candidacy(s.DB, "r", "w")
+		led := *candidacy.Status()
+		lapsed := led
+		lapsed.Role, lapsed.Lapsed = 0, true
+		candidacy.SetStatus(&lapsed) // it leads no more, and nobody was granted since
+		for _, sql := range []string{
+			"create temp table other (a int)", "create temp table other as select 1 as a", "insert into mine values (8)", "truncate mine", "drop table mine", "select * into temp other from c",
+			"create temp view other as select 1 as a", "create index on mine (a)", "analyze mine", "with x as (insert into mine values (8) returning a) select * from x",
+		} {
+			fixture.MustFail(t, c, "ZF002", q(sql))
+			fixture.MustFail(t, c, "ZF002", run(sql), sync_())
+		}
+		if got := column(fixture.MustPass(t, c, q("select sum(a) from mine"))); got != "7" {
+			t.Errorf("the table holds %s, want what it held", got)
+		}
+		candidacy.SetStatus(&led)
+		fixture.MustPass(t, c, q("insert into mine values (8)"))
+		fixture.MustPass(t, c, q("discard temp"))
+		fixture.MustFail(t, c, "42P01", q("select * from mine"))
+	})
+}
+
+// TestWhatDependsOnTemporaryObjectsGoesWithThem: the server drops a permanent column of
+// a temporary type with the session that made the type, superseded or not. Nothing can
+// keep a session from its end, so DISCARD passes unchecked too.
+func TestWhatDependsOnTemporaryObjectsGoesWithThem(t *testing.T) {
+	eachVersion(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		s.Exec("alter table c owner to app")
+		columns := func() int {
+			return s.Number("select count(*) from pg_attribute where attrelid = 'c'::regclass and attname = 'x' and not attisdropped")
+		}
+		for name, drop := range map[string]func(c *wiretest.Conn){
+			"discard": func(c *wiretest.Conn) { fixture.MustPass(t, c, q("discard temp")) },
+			"end":     func(c *wiretest.Conn) { _ = c.Close() },
+		} {
+			c := s.Leader(name)
+			fixture.MustPass(t, c, q("create domain pg_temp.dt as text"))
+			fixture.MustPass(t, c, q("alter table c add x pg_temp.dt"))
+			s.Supersede()
+			if columns() != 1 {
+				t.Fatalf("%s: no column", name)
+			}
+			drop(c)
+			fixture.Eventually(t, name+": the column is gone", func() bool { return columns() == 0 })
+		}
+	})
+}

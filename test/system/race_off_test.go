@@ -1,5 +1,0 @@
-//go:build !race
-
-package system
-
-const raceDetector = false
