@@ -1,6 +1,9 @@
 package election
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 func TestRequestsThatExcludeEachOther(t *testing.T) {
 	t.Parallel()
@@ -46,4 +49,60 @@ func panics(f func()) (panicked bool) {
 	defer func() { panicked = recover() != nil }()
 	f()
 	return false
+}
+
+func TestUnsuccessfulAttemptsSlowDown(t *testing.T) {
+	t.Parallel()
+	const now = time.Hour
+	var p pace
+	for _, backoff := range []time.Duration{minBackoff, 2 * minBackoff, 4 * minBackoff, 8 * minBackoff, 16 * minBackoff, maxBackoff, maxBackoff} {
+		p.slowDown(now)
+		if wait := p.tryAt - now; p.backoff != backoff || wait < backoff/2 || wait >= backoff {
+			t.Errorf("backoff %v, next attempt after %v, want about %v", p.backoff, wait, backoff)
+		}
+	}
+}
+
+func TestStrayAwardIsOneOfAnUncertainAcquire(t *testing.T) {
+	t.Parallel()
+	mine := LeaseObservation{State: Held, Incarnation: "a", Index: 7}
+	for name, c := range map[string]struct {
+		l    leftovers
+		o    LeaseObservation
+		want bool
+	}{
+		"no Acquire is uncertain":  {leftovers{}, mine, false},
+		"held by this incarnation": {leftovers{uncertain: true}, mine, true},
+		"an earlier one released":  {leftovers{uncertain: true, stray: 6}, mine, true},
+		"released already":         {leftovers{uncertain: true, stray: 7}, mine, false},
+		"held by another one":      {leftovers{uncertain: true}, LeaseObservation{State: Held, Incarnation: "b", Index: 7}, false},
+		"free":                     {leftovers{uncertain: true}, LeaseObservation{State: Freed, Incarnation: "a", Index: 7}, false},
+	} {
+		if got := c.l.strayed(c.o, "a"); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestWhatAReleaseLeaves(t *testing.T) {
+	t.Parallel()
+	awarded, unknown := &Lease{Index: 7}, &Lease{}
+	for name, c := range map[string]struct {
+		before leftovers
+		lease  *Lease
+		why    Reason
+		after  leftovers
+		again  bool
+	}{
+		"left":                     {leftovers{}, awarded, ReasonLeft, leftovers{}, false},
+		"unresponsive":             {leftovers{}, awarded, ReasonUnresponsive, leftovers{unresponsive: awarded}, false},
+		"unresponsive, then left":  {leftovers{unresponsive: awarded}, awarded, ReasonLeft, leftovers{}, true},
+		"an award of many":         {leftovers{uncertain: true}, awarded, ReasonLeft, leftovers{uncertain: true}, false},
+		"whatever it may have got": {leftovers{uncertain: true}, unknown, ReasonLeft, leftovers{}, false},
+	} {
+		l := c.before
+		if again := l.released(c.lease, c.why); again != c.again || l != c.after {
+			t.Errorf("%s: %+v, again is %v; want %+v", name, l, again, c.after)
+		}
+	}
 }

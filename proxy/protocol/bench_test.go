@@ -61,7 +61,7 @@ func BenchmarkMachine(b *testing.B) {
 	for _, x := range turns() {
 		b.Run(x.name, func(b *testing.B) {
 			m := leading(15)
-			m.names.statements.set("s", &statement{known: true, confirmed: true})
+			m.names.statements.set("s", &statement{known: true, parsed: parseConfirmed})
 			var up gate.Plan
 			var down gate.Segments
 			var scratch []byte

@@ -169,7 +169,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 
 // cursorStatement stands for a portal that no Bind of the client's made: a
 // cursor of SQL, or none at all.
-var cursorStatement = &statement{known: true, confirmed: true, class: isRead}
+var cursorStatement = &statement{known: true, parsed: parseConfirmed, class: isRead}
 
 func (m *Machine) closeMessage(body []byte) {
 	skipped := m.txn.Skips() && !m.pendingReplies.certain() // as it seems by the words of an error

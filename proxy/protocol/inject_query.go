@@ -41,7 +41,7 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	by := &m.injectors.query
 	*by = queryInjector{m: m, p: p, n: n, avail: avail, text: text, one: one}
 	s := &by.one
-	s.text, s.confirmed = view(text), true
+	s.text, s.parsed = view(text), parseConfirmed
 	if m.proofPays(text) {
 		s.provable = m.provableText(s, text)
 	}
@@ -67,7 +67,7 @@ func (by *queryInjector) check(g injectedCheck) {
 	by.injected = g
 	if s.keepsText() && !m.batch.mayBeSkipped() {
 		by.form = asMessages
-		by.kept = &statement{known: true, confirmed: true, class: s.class, text: string(by.text)}
+		by.kept = &statement{known: true, parsed: parseConfirmed, class: s.class, text: string(by.text)}
 		m.runCheck(g, by.kept, by.p)
 		return
 	}

@@ -106,7 +106,7 @@ func (m *Machine) insertions(t *sqltext.Text, text []byte) (by *textInjector, re
 	counted := 0
 	readable := m.pendingReplies.empty() || !sensitive(text)
 	for i := range t.Statements {
-		s := &statement{known: true, confirmed: true, class: isWrite, info: t.Statements[i]}
+		s := &statement{known: true, parsed: parseConfirmed, class: isWrite, info: t.Statements[i]}
 		if s.info.Read {
 			s.class = isRead
 			if readable {

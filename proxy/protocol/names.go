@@ -1,6 +1,8 @@
 package protocol
 
-import "github.com/fencepost/fencepost/proxy/wire"
+import (
+	"github.com/fencepost/fencepost/proxy/wire"
+)
 
 // names is what the proxy knows of the prepared statements and the portals that the
 // client's names stand for. A Parse defines a statement and a Bind a portal, and both are
@@ -23,7 +25,7 @@ func (t *names) statement(name []byte, batch uint64) *statement {
 	if len(name) > 0 {
 		s = t.statements.get(wire.CutName(name))
 	}
-	if s == nil || s.lost || !s.confirmed && s.batch != batch {
+	if s == nil || s.parsed == parseLost || s.parsed == parseSent && s.batch != batch {
 		return unknownStatement
 	}
 	return s
@@ -50,7 +52,7 @@ func (t *names) define(name []byte, s *statement) {
 
 // lose follows a Parse that the server has refused or skipped.
 func (t *names) lose(s *statement) {
-	s.lost = true
+	s.parsed = parseLost
 	if s.name != "" && t.statements.byName[s.name] == s {
 		t.statements.remove(s.name)
 	}
@@ -92,4 +94,137 @@ func (m *Machine) keeps(sql []byte) string {
 		return ""
 	}
 	return string(sql)
+}
+
+// statements are a session's prepared statements by the names that the server keeps,
+// without those whose names it may read otherwise (see opaque).
+type statements struct {
+	byName map[string]*statement
+	bytes  int // of their texts
+	// freeing counts those that free names of others when SQL EXECUTE runs them;
+	// hidden is set once such a one may exist that is not listed here.
+	freeing int
+	hidden  bool
+}
+
+// get returns nil for a name that is not known.
+func (t *statements) get(name []byte) *statement { return t.byName[string(name)] }
+
+func (t *statements) set(name string, s *statement) {
+	t.remove(name)
+	if t.byName == nil {
+		t.byName = map[string]*statement{}
+	}
+	t.byName[name] = s
+	t.bytes += len(s.text)
+	if s.freesNames() {
+		t.freeing++
+	}
+}
+
+func (t *statements) remove(name string) {
+	s := t.byName[name]
+	if s == nil {
+		return
+	}
+	delete(t.byName, name)
+	t.bytes -= len(s.text)
+	if s.freesNames() {
+		t.freeing--
+	}
+}
+
+// free follows what frees a name, if the server runs it.
+func (t *statements) free(name string) {
+	if s := t.byName[name]; s != nil {
+		t.hide(s) // it is still there if the server skips that
+	}
+	t.remove(name)
+}
+
+// doubt follows a PREPARE of that name. It fails where the name is taken, as far
+// as is known, unless it was freed in a way the proxy did not see.
+func (t *statements) doubt(name string) {
+	if s := t.byName[name]; s != nil {
+		t.hide(s)
+		t.set(name, unknownStatement)
+	}
+}
+
+// hide follows a statement that may be on the server without being listed here.
+func (t *statements) hide(s *statement) { t.hidden = t.hidden || s.freesNames() }
+
+// forget drops all of them, though some may still be on the server.
+func (t *statements) forget() {
+	t.hidden = t.mayFree()
+	clear(t.byName)
+	t.bytes, t.freeing = 0, 0
+}
+
+// mayFree reports whether SQL EXECUTE of some name may free others.
+func (t *statements) mayFree() bool { return t.hidden || t.freeing > 0 }
+
+// freesNames reports whether running s may free names of prepared statements.
+func (s *statement) freesNames() bool {
+	return s.hides() || frees(&s.info)
+}
+
+// binding is what a Bind has put into a portal.
+type binding struct {
+	stmt  *statement
+	batch uint64 // in which the Bind was sent
+	// transaction is the number of the last transaction that had begun when the Bind was
+	// sent, as far as is known. The portal ends with that one at the earliest: whatever
+	// ended a transaction before is in front of the Bind.
+	transaction uint64
+}
+
+// portals are those that a Bind of the client's has made.
+type portals struct {
+	byName map[string]binding
+	bytes  int // of their statements' texts
+}
+
+// get returns a binding without a statement for a name that is not known.
+func (t *portals) get(name []byte) binding { return t.byName[view(wire.CutName(name))] }
+
+func (t *portals) set(name []byte, b binding) {
+	t.remove(name)
+	if t.byName == nil {
+		t.byName = map[string]binding{}
+	}
+	t.byName[string(wire.CutName(name))] = b
+	t.bytes += len(b.stmt.text)
+}
+
+func (t *portals) remove(name []byte) {
+	if b, ok := t.byName[view(wire.CutName(name))]; ok {
+		t.bytes -= len(b.stmt.text)
+		delete(t.byName, view(wire.CutName(name)))
+	}
+}
+
+func (t *portals) clear() {
+	clear(t.byName)
+	t.bytes = 0
+}
+
+// endBefore forgets the portals of transactions before the one with that number.
+func (t *portals) endBefore(transaction uint64) {
+	for name, b := range t.byName {
+		if b.transaction < transaction {
+			t.bytes -= len(b.stmt.text)
+			delete(t.byName, name)
+		}
+	}
+}
+
+// boundIn reports whether one was bound in that batch.
+func (t *portals) boundIn(batch uint64) bool {
+	for _, b := range t.byName {
+		if b.batch == batch {
+			return true
+		}
+	}
+	return false
 }

@@ -125,7 +125,7 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 	case parse:
 		if typ == '1' {
 			if e.stmt != nil && !e.own() {
-				e.stmt.confirmed = true
+				e.stmt.parsed = parseConfirmed
 			}
 			if e.prepares == m.checks.generation {
 				m.checks.confirm()

@@ -36,18 +36,28 @@ type statement struct {
 	// provable is the analysed text if the catalogue proved it harmless when it
 	// came, nil if it did not or was not asked.
 	provable *sqltext.Statement
-	// batch is the batch in which the Parse was sent, confirmed that the server
-	// said ParseComplete. Unconfirmed, it is good in its own batch only: there,
-	// a failed Parse makes the server skip what uses it.
-	batch     uint64
-	confirmed bool
-	// lost: the server skipped or refused the Parse.
-	lost bool
+	// batch is the batch in which the Parse was sent, and parsed what became of it.
+	batch  uint64
+	parsed parseState
 	// guess is all there is of a text that is not known.
 	guess sqltext.Guess
 	// name is what the server keeps it as, "" if it is unnamed or not kept.
 	name string
 }
+
+// parseState says what is known of a statement's Parse.
+type parseState uint8
+
+const (
+	// parseSent: it was sent, and the server has not said how it went. The statement can
+	// be used in its own batch only: there, a failed Parse makes the server skip what uses
+	// it.
+	parseSent parseState = iota
+	// parseConfirmed: the server has said ParseComplete, or the statement has no Parse.
+	parseConfirmed
+	// parseLost: the server has refused or skipped it.
+	parseLost
+)
 
 // opaque reports whether a name may be the same for the server as one that differs
 // after wire.CutName: the server converts what is not ASCII from the client's encoding
@@ -76,7 +86,7 @@ const (
 )
 
 // unknownStatement stands for every name the proxy knows nothing of.
-var unknownStatement = &statement{confirmed: true}
+var unknownStatement = &statement{parsed: parseConfirmed}
 
 // undoes reports whether s undoes the read-only mode of a transaction that has
 // begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).

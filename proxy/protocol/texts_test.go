@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/wire"
 )
 
 // TestTextsOfASessionAreBounded: a session keeps no more than 1 MB of texts,
@@ -81,5 +83,124 @@ func answerOurs(t *testing.T, m *Machine) {
 			t.Fatalf("kind %d of ours is owed", e.kind)
 		}
 		pumpDown(t, m, reply, 1<<20)
+	}
+}
+
+// preparedMachine returns the machine of a follower whose statement s is confirmed.
+func preparedMachine(t *testing.T, text string) *Machine {
+	t.Helper()
+	m := fuzzMachine(ModeFenced, standings[1])
+	pumpUp(t, m, append(wiretest.Parse("s", text), wiretest.Sync()...), 1<<20)
+	pumpDown(t, m, append(wiretest.Msg('1', nil), wiretest.Msg('Z', []byte("I"))...), 1<<20)
+	return m
+}
+
+// TestRestatingCostsLittle: messages of a few bytes that name a long text do not make
+// the proxy send that text for each of them.
+func TestRestatingCostsLittle(t *testing.T) {
+	t.Parallel()
+	for _, length := range []int{maxRestated - 20, maxRestated + 1, 200 << 10} {
+		m := preparedMachine(t, "begin /*"+strings.Repeat("x", length)+"*/")
+		const count = 500
+		in := bytes.Repeat(wiretest.Describe('S', "s"), count)
+		p := &gate.Plan{}
+		p.Reset(in)
+		if _, _, err := m.FromClient(in, p); err != nil {
+			t.Fatal(err)
+		}
+		if sent, _ := p.Bytes(nil); len(sent) > count*(maxRestated+200) {
+			t.Errorf("%d bytes of a client's make %d for the server, with a text of %d", len(in), len(sent), length)
+		}
+	}
+}
+
+// TestABindOfAPreparedBeginIsWaitedFor: its text can be prepared again only for a whole
+// message, so that one in two pieces must not be judged by the first.
+func TestABindOfAPreparedBeginIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	m := preparedMachine(t, "begin")
+	in := append(wiretest.Bind("", "s"), wiretest.Execute("", 0)...)
+	for cut := wire.HeaderLen + 3; cut < len(wiretest.Bind("", "s")); cut++ {
+		p := &gate.Plan{}
+		p.Reset(in[:cut])
+		if n, need, err := m.FromClient(in[:cut], p); n != 0 || need != NeedMore || err != nil {
+			t.Fatalf("%d bytes of the Bind: took %d, need %v, error %v", cut, n, need, err)
+		}
+	}
+	if sent := pumpUp(t, m, in, 1<<20); !bytes.Contains(sent, []byte("begin")) {
+		t.Errorf("%q goes to the server, without the text", sent)
+	}
+}
+
+// TestASyncOfOursEndsTheBeliefInAName: it runs deferred triggers, which may give the name
+// of a prepared statement away.
+func TestASyncOfOursEndsTheBeliefInAName(t *testing.T) {
+	t.Parallel()
+	m := fuzzMachine(ModeFenced, standings[0])
+	in := bytes.Join([][]byte{
+		wiretest.Parse("x", "select $1::dom"), wiretest.Bind("px", "x", "1"), wiretest.Parse("s", "discard all"), wiretest.Close('P', "px"),
+		wiretest.Bind("", "s"), wiretest.Execute("", 0), wiretest.Sync(),
+	}, nil)
+	answers := map[byte][]byte{'P': wiretest.Msg('1'), 'B': wiretest.Msg('2'), 'C': wiretest.Msg('3'), 'E': wiretest.Msg('C', []byte("SELECT 1\x00")), 'S': wiretest.Msg('Z', []byte("I"))}
+	var all []byte
+	for range 4 {
+		p := &gate.Plan{}
+		p.Reset(in)
+		n, _, err := m.FromClient(in, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sent, _ := p.Bytes(nil)
+		all, in = append(all, sent...), in[n:]
+		var server []byte
+		for rest := sent; len(rest) > 0; {
+			f, ok, err := wire.PeekClientFrame(rest)
+			if !ok || err != nil {
+				t.Fatalf("%q is no message: %v", rest, err)
+			}
+			server, rest = append(server, answers[f.Type]...), rest[f.Size:]
+		}
+		pumpDown(t, m, server, 1<<20)
+	}
+	if len(in) > 0 || bytes.Count(all, wiretest.Sync()) != 2 {
+		t.Fatalf("%d bytes are left; sent were %q, want one Sync of ours in it", len(in), all)
+	}
+	if bytes.Contains(all, wiretest.Bind("", "s")) {
+		t.Errorf("the name is believed after a Sync of ours: %q", all)
+	}
+}
+
+// TestNoticesOfAQueryAreShown: a Query that goes as messages has a Parse of ours, with
+// notices of the client's.
+func TestNoticesOfAQueryAreShown(t *testing.T) {
+	t.Parallel()
+	m := fuzzMachine(ModeFenced, standings[0])
+	sent := pumpUp(t, m, wiretest.Query("prepare a as select 1"), 1<<20)
+	notice := wiretest.Msg('N', []byte("SNOTICE\x00VNOTICE\x00C42622\x00Midentifier will be truncated\x00\x00"))
+	var server []byte
+	for len(sent) > 0 {
+		f, ok, err := wire.PeekClientFrame(sent)
+		if !ok || err != nil {
+			t.Fatalf("%q is no message: %v", sent, err)
+		}
+		switch {
+		case f.Type == 'P' && bytes.Contains(sent[:f.Size], []byte("prepare a as")):
+			server = append(append(server, notice...), wiretest.Msg('1')...)
+		case f.Type == 'P':
+			server = append(server, wiretest.Msg('1')...)
+		case f.Type == 'B':
+			server = append(server, wiretest.Msg('2')...)
+		case f.Type == 'E':
+			server = append(server, wiretest.Msg('C', []byte("SELECT 0\x00"))...)
+		case f.Type == 'C':
+			server = append(server, wiretest.Msg('3')...)
+		}
+		sent = sent[f.Size:]
+		if f.Type == 'P' && bytes.HasSuffix(server, wiretest.Msg('1')) && bytes.Contains(server, notice) {
+			break
+		}
+	}
+	if got, _ := pumpDown(t, m, server, 1<<20); !bytes.Contains(got, []byte("42622")) {
+		t.Errorf("the client gets %q", got)
 	}
 }

@@ -152,7 +152,7 @@ var table = []mutation{
 		old: "		if r, need = m.injectMessage(prepared, s, false, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
 	{name: "no check in front of a function call", file: "proxy/protocol/inject_call.go", tests: fastPath,
 		old: "	d := m.decide(call, unknownStatement)", text: "	d := passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())"},
-	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/built_checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
+	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
 		old: "	c.built = builtChecks{", text: "	heldBytes, held = toldBytes, told\n	c.built = builtChecks{"},
 	{name: "what was told holds for the transaction in hand", file: "proxy/protocol/machine.go", tests: openedOld,
 		old: "	if outside {\n		m.epochs.begins()\n", text: "	m.epochs.begins()\n	if outside {\n"},
