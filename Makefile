@@ -75,7 +75,7 @@ bench: build ## Compare with PgBouncer and with no proxy (pgbench, a few minutes
 	scripts/setup.sh pgbouncer
 	scripts/bench.sh
 
-lint: ## Check format, vet, and who imports whom
+lint: ## Check format, vet, sizes, and who imports whom
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
 	go vet ./...
 	go vet -tags fencepost_unfenced ./...
