@@ -9,7 +9,7 @@
 //   - it cannot do anything, as the tree of its text proves (Txn.Harmless,
 //     Txn.NothingOutside, Proven, Empty), or because the server rejects it
 //     before it reads it (Inert, Malformed);
-//   - the backend is noted in the registry, so that a grant ends it (Note);
+//   - the backend is registered, so that a grant ends it (Registration);
 //   - its transaction, or its batch, is known to have failed (Txn.Dead);
 //   - the configuration lets the session write unfenced (Unfenced).
 //

@@ -96,15 +96,16 @@ func endOfString(b []byte) int {
 	return -1
 }
 
-// Registration is a note in the registry, which makes a grant end the backend. The zero
-// Registration is none. It is made by Registered.
+// Registration says that the backend is in the registry, so that a grant ends it. The zero
+// Registration says that it is not. Registered makes one.
 type Registration struct{ held bool }
 
-// Registered is the note after an attempt to make one, of which err is the outcome.
+// Registered returns the Registration after an attempt to register the backend, which
+// failed if err is not nil.
 func Registered(err *fencing.Refusal) Registration { return Registration{held: err == nil} }
 
-// Held reports whether the backend is noted.
+// Held reports whether the backend is registered.
 func (n Registration) Held() bool { return n.held }
 
-// Reason is that of whatever runs under the note.
+// Reason is the reason of whatever runs while the backend is registered.
 func (n Registration) Reason() (Reason, bool) { return Reason{registered}, n.held }

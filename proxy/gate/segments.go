@@ -12,7 +12,7 @@ type Segments struct {
 	segs     [][]byte
 }
 
-// Reset begins anew for in.
+// Reset drops all segments and begins with in.
 func (s *Segments) Reset(in []byte) {
 	clear(s.segs)
 	s.in, s.from, s.to, s.segs = in, 0, 0, s.segs[:0]

@@ -1,6 +1,6 @@
-// Package netloop moves bytes: stream connections whose readiness is told by event
-// loops of our own. It knows nothing of what the bytes mean, and imports nothing
-// of ours.
+// Package netloop moves bytes. Its connections learn from event loops of this package when
+// they can be read or written. It does not know what the bytes mean, and imports no other
+// package of Fencepost.
 //
 // A Conn is a net.Conn. Its reader may also call OnReadable and leave the waiting
 // to the loop, which then runs the reader's callback whenever there is something

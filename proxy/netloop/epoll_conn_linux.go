@@ -64,7 +64,7 @@ func newEpollConn(l *epollLoop, conn stream) (*epollConn, error) {
 	}
 	c.use.fd = fd
 	c.fastPath.left = make(chan struct{}, 1)
-	// Of one file the runtime's poller and ours would both be told.
+	// Otherwise the runtime's poller would watch the same file as this loop.
 	if err := conn.Close(); err != nil {
 		_ = unix.Close(fd)
 		return nil, err

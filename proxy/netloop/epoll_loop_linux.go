@@ -89,7 +89,7 @@ func (l *epollLoop) run() {
 	for {
 		n, err := unix.EpollWait(l.epoll, events, -1)
 		if err != nil && err != unix.EINTR {
-			panic(fmt.Sprintf("epoll_wait: %v", err)) // of a descriptor of ours, that we have not closed
+			panic(fmt.Sprintf("epoll_wait: %v", err)) // the loop's own descriptor, which is still open
 		}
 		for _, e := range events[:max(n, 0)] {
 			if e.Fd == wakeKey {

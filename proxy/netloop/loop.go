@@ -25,8 +25,8 @@ type Loops struct {
 	next atomic.Uint32
 }
 
-// Start starts a loop for every two processors: the servers' processes, or the
-// rest of ours, need some too.
+// Start starts a loop for every two processors, because the rest of the process and often
+// the database need processors too.
 func Start() (*Loops, error) { return start(newLoop) }
 
 func start(newLoop func() (Loop, error)) (*Loops, error) {

@@ -14,7 +14,7 @@ import (
 // checks holds the SQL that a session puts in front of its client's, and the names under
 // which it is prepared on the server. The names are random, so that no client meets them
 // by accident. They begin unprepared, are sent, and are confirmed by the server. They end
-// with rename, whenever the statements have to be prepared anew.
+// with rename, whenever the statements have to be prepared again.
 type checks struct {
 	fence               int32
 	worker, incarnation string

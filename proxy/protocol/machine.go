@@ -26,14 +26,14 @@ type Need uint8
 
 const (
 	NeedNothing  Need = iota
-	NeedRegister      // note the backend in the registry: call entered
-	NeedCampaign      // tell the candidacy that a write is about to be refused: call asked
-	NeedConfirm       // wait until the lease is confirmed: call asked
-	NeedMore          // the message is not whole: read at least machine.wants bytes
-	NeedTerminal      // the client said Terminate
-	NeedRoom          // more is owed than should be: wait until the server has answered some
-	NeedCatalog       // read the database's catalogue anew: call refreshed
-	NeedAnalysis      // analyze the text that wanted returns: call analyzed
+	NeedRegister      // register the backend, and call Registered
+	NeedCampaign      // tell the candidacy that a write is about to be refused, and call Asked
+	NeedConfirm       // wait until the lease is confirmed, and call Asked
+	NeedMore          // the message is not whole: read at least as many bytes as Wants says
+	NeedTerminal      // the client has sent Terminate
+	NeedRoom          // too many replies are pending: wait until HasRoom
+	NeedCatalog       // read the database's catalog again, and call Refreshed
+	NeedAnalysis      // analyze the text that WantedAnalysis returns, and call Analyzed
 )
 
 // Machine is the protocol state of one session between its startup and its

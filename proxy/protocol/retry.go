@@ -17,7 +17,7 @@ const maxKept = 8 << 10
 // one Query, or one batch with the Sync or the Query after it. A Query there is
 // skipped with the batch, so that a Sync of Fencepost's ends it first.
 //
-// It begins anew whenever the session is at rest. Once the check was unknown, the replies
+// It begins again whenever the session is at rest. Once the check was unknown, the replies
 // to what was kept are discarded, then it is sent, which ends it.
 type retry struct {
 	keeping   keeping

@@ -13,7 +13,7 @@ import (
 // lengths). Framing and size caps are in frame.go.
 
 // mustEncode drops the error of pgproto3's encoders, which they return only
-// for messages of more than 1 GiB; ours are built from short texts.
+// for messages of more than 1 GiB; Fencepost builds its own from short texts.
 func mustEncode(b []byte, _ error) []byte { return b }
 
 // AppendParse appends a Parse without types of parameters.
@@ -22,7 +22,7 @@ func AppendParse(dst []byte, name, query string) []byte {
 }
 
 // AppendRun appends Bind, Execute and Close of a named portal: it runs the
-// prepared statement and leaves nothing of it behind, the client's unnamed
+// prepared statement and leaves nothing of it on the server, the client's unnamed
 // statement and portal untouched. Parameters are in the binary format.
 func AppendRun(dst []byte, portal, statement string, params ...[]byte) []byte {
 	bind := pgproto3.Bind{DestinationPortal: portal, PreparedStatement: statement, Parameters: params}
