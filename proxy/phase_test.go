@@ -1,10 +1,14 @@
 package proxy
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/netlooptest"
+	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
 func TestPhasesOnlyMoveForward(t *testing.T) {
@@ -84,5 +88,54 @@ func TestASessionThatIsDrainedBeforeItJoinsIsNotPolled(t *testing.T) {
 	x.drain()
 	if _, owed := x.Activity(); !owed || x.member.crew.polling.Load() {
 		t.Errorf("owed %v, a poll is due: %v", owed, x.member.crew.polling.Load())
+	}
+}
+
+// failingFence fails every registration with err, and records what is withdrawn.
+type failingFence struct {
+	fencing.Fence
+	err       error
+	withdrawn []int64
+}
+
+// failingCandidacy has a failingFence.
+type failingCandidacy struct {
+	fencing.Candidacy
+	fence *failingFence
+}
+
+func (c failingCandidacy) Fence() fencing.Fence { return c.fence }
+
+func (f *failingFence) RegisterBackend(context.Context, fencing.RegisterRequest) (fencing.Registration, error) {
+	return fencing.Registration{PID: 1, ID: 42}, f.err
+}
+
+func (f *failingFence) UnregisterBackend(_ context.Context, r fencing.Registration) error {
+	f.withdrawn = append(f.withdrawn, r.ID)
+	return nil
+}
+
+// TestARegistrationWithAnUnknownResultIsWithdrawn: the entry may be in the registry, where a
+// grant would end the backend for it. After a refusal it is not there.
+func TestARegistrationWithAnUnknownResultIsWithdrawn(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err  error
+		want []int64
+	}{
+		"a lost reply": {errors.New("the reply is lost"), []int64{42}},
+		"a refusal":    {&fencing.Refusal{SQLState: fencing.StateNotLeader}, nil},
+	} {
+		fence := &failingFence{err: c.err}
+		client, server := netlooptest.Pair(t)
+		x := newSession(&Server{}, client, server, &startup{})
+		x.member.cand = failingCandidacy{fence: fence}
+		x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 18, Status: func() *fencing.Status { return &fencing.Status{} }})
+		if x.register(t.Context()) == nil || !slices.Equal(fence.withdrawn, c.want) {
+			t.Errorf("%s: entries %v are withdrawn, want %v", name, fence.withdrawn, c.want)
+		}
+		if x.registration.state != unregistered {
+			t.Errorf("%s: the state is %d", name, x.registration.state)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -90,11 +91,12 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 	if state != unregistered {
 		return fencing.RegistrationStuckRefusal
 	}
-	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
-	defer cancel()
-	entry, err := x.member.cand.Fence().RegisterBackend(ctx, request)
+	adding, cancel := context.WithTimeout(ctx, registerTimeout)
+	entry, err := x.member.cand.Fence().RegisterBackend(adding, request)
+	cancel()
 	if err != nil {
 		x.log.Debug("registry refused", zap.Error(err))
+		x.withdraw(ctx, entry, err)
 		return fencing.FaultRefusal(err)
 	}
 	x.mu.Lock()
@@ -102,6 +104,20 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 	x.mu.Unlock()
 	x.observer.Registered(int64(request.Announced))
 	return nil
+}
+
+// withdraw deletes an entry that may have been added although an error was returned. A grant
+// would otherwise end a backend that runs nothing outside the check.
+func (x *session) withdraw(ctx context.Context, entry fencing.Registration, failure error) {
+	var refused *fencing.Refusal
+	if errors.As(failure, &refused) {
+		return // it was not added
+	}
+	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
+	defer cancel()
+	if err := x.member.cand.Fence().UnregisterBackend(ctx, entry); err != nil {
+		x.log.Warn("registry entry not deleted", zap.Error(err))
+	}
 }
 
 // unregister deletes the entry from the registry. The caller has called beginDelete.
