@@ -19,8 +19,8 @@ func TestSafetyErrorThatSeemsToComeFromCopyData(t *testing.T) {
 		// The observer goes by the same words, and would lose its way.
 		s := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(c *proxy.Config) { c.Observe = nil }))
 		s.Exec(strings.ReplaceAll(`create table cp (id int);
-			create function "f\nCOPY cp, line "() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;
-			create trigger tr before insert on cp for each statement execute function "f\nCOPY cp, line "();
+			create function "f\nCOPY cp, line 1: "() returns trigger language plpgsql as $$begin raise exception 'no'; end$$;
+			create trigger tr before insert on cp for each statement execute function "f\nCOPY cp, line 1: "();
 			create function many(n int) returns int language plpgsql as $$begin
 				for i in 1..n loop execute format('create table m%s (id int primary key, v text)', i); end loop; return n; end$$;
 			grant all on cp to app; grant create on schema public to app`, `\n`, "\n"))
