@@ -43,7 +43,7 @@ func (x *session) abort() {
 func (x *session) shutDown() {
 	if x.sending.TryLock() {
 		x.mu.Lock()
-		tells := x.life.phase() != phaseStarting && x.life.claimTelling() && !x.m.InsideReply()
+		tells := x.m != nil && x.life.claimTelling() && !x.m.InsideReply()
 		x.mu.Unlock()
 		if tells {
 			refuse(x.client, adminShutdown)

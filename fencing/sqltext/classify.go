@@ -109,8 +109,8 @@ type Statement struct {
 	// SetsIsolation means Isolation of the level, the snapshot or [NOT] DEFERRABLE, which
 	// Postgres refuses after a query.
 	SetsIsolation bool
-	// SetsAccess means Isolation of the access mode: READ ONLY or READ WRITE.
-	SetsAccess bool
+	// ChoosesReadOnly means Isolation of the access mode, unless that is READ WRITE.
+	ChoosesReadOnly bool
 	// RequiresTransactionBlock means that outside a transaction block Postgres refuses
 	// it, or warns and does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without
 	// HOLD.

@@ -4,7 +4,7 @@ import "testing"
 
 // flags returns the properties of a statement, other than its Kind, that the proxy acts
 // on, as letters: x Executes, t PreparesTransaction, h Hides, f MayFreeNames, m
-// Modifies, s TakesSnapshot, i SetsIsolation, a SetsAccess.
+// Modifies, s TakesSnapshot, i SetsIsolation, r ChoosesReadOnly.
 func flags(st *Statement) string {
 	out := ""
 	for _, f := range []struct {
@@ -12,7 +12,7 @@ func flags(st *Statement) string {
 		letter string
 	}{
 		{st.Executes, "x"}, {st.PreparesTransaction, "t"}, {st.Hides, "h"}, {st.MayFreeNames, "f"}, {st.Modifies, "m"},
-		{st.TakesSnapshot, "s"}, {st.SetsIsolation, "i"}, {st.SetsAccess, "a"},
+		{st.TakesSnapshot, "s"}, {st.SetsIsolation, "i"}, {st.ChoosesReadOnly, "r"},
 	} {
 		if f.set {
 			out += f.letter
@@ -35,9 +35,9 @@ func TestFlags(t *testing.T) {
 		"select 1": "s", "( (select 1))": "s", "values (1)": "s", "table t": "s", "with x as (select 1) select * from x": "s", "select 1 into x": "s", "-- x\nselect 1": "s",
 		"explain analyze delete from t": "s", "declare c cursor for select 1": "s", "fetch c": "", "copy (select 1) to stdout": "", "lock table t": "", "create table x ()": "",
 		"set x = 'select 1'": "", "show x": "", "begin": "", "commit": "",
-		"begin isolation level serializable": "i", "start transaction read only, isolation level repeatable read": "ia", "begin read only": "a", "begin read write, deferrable": "ia",
-		"set transaction isolation level serializable": "i", "set transaction read only": "a", "set transaction snapshot 'x'": "i", "set transaction_isolation = 'serializable'": "i",
-		"set transaction_isolation to default": "i", "reset transaction_isolation": "", "set transaction_read_only = off": "a", "set transaction_deferrable = on": "i",
+		"begin isolation level serializable": "i", "start transaction read only, isolation level repeatable read": "ir", "begin read only": "r", "begin read write, deferrable": "i", "begin read write": "",
+		"set transaction isolation level serializable": "i", "set transaction read only": "r", "set transaction read write": "", "set transaction_read_only = on": "r", "set transaction_read_only to default": "r", "set transaction snapshot 'x'": "i", "set transaction_isolation = 'serializable'": "i",
+		"set transaction_isolation to default": "i", "reset transaction_isolation": "", "set transaction_read_only = off": "", "set transaction_read_only to 'No'": "", "set transaction_deferrable = on": "i",
 		"set session characteristics as transaction isolation level serializable": "", "set default_transaction_isolation = 'serializable'": "", "set x = 'isolation'": "",
 	} {
 		text := Analyze(sql, DefaultSettings)
@@ -61,7 +61,7 @@ func TestFlagsOfSeveral(t *testing.T) {
 	for i := range text.Statements {
 		got += flags(&text.Statements[i]) + ";"
 	}
-	if want := "hf;h;a;s;"; got != want {
+	if want := "hf;h;r;s;"; got != want {
 		t.Errorf("the flags %q, want %q", got, want)
 	}
 }

@@ -50,7 +50,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 	switch t.Kind {
 	case pgquery.TransactionStmtKind_TRANS_STMT_BEGIN, pgquery.TransactionStmtKind_TRANS_STMT_START:
 		st.Kind, st.Isolation, st.SetsIsolation = Begin, len(t.Options) > 0, includes(t.Options, isolationLevel, deferrable)
-		st.SetsAccess = includes(t.Options, readOnly)
+		st.ChoosesReadOnly = chooseReadOnly(t.Options)
 	case pgquery.TransactionStmtKind_TRANS_STMT_COMMIT:
 		st.Kind, st.EndsTransaction = Commit, true
 	case pgquery.TransactionStmtKind_TRANS_STMT_ROLLBACK:
@@ -83,12 +83,12 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 		st.UnsetsReadOnly = v.Kind == pgquery.VariableSetKind_VAR_RESET ||
 			v.Kind == pgquery.VariableSetKind_VAR_SET_DEFAULT
 		st.Isolation = !st.UnsetsReadOnly
-		st.SetsAccess = true
+		st.ChoosesReadOnly = len(v.Args) != 1 || !switchesOff(v.Args[0])
 	case "transaction", "transaction snapshot", isolationLevel, deferrable:
 		st.Isolation = v.Kind != pgquery.VariableSetKind_VAR_RESET
 		st.SetsIsolation = st.Isolation &&
 			(name == "transaction snapshot" || name == isolationLevel || name == deferrable || includes(v.Args, isolationLevel, deferrable))
-		st.SetsAccess = st.Isolation && includes(v.Args, readOnly)
+		st.ChoosesReadOnly = st.Isolation && chooseReadOnly(v.Args)
 	}
 }
 
@@ -102,6 +102,25 @@ const (
 // includes reports whether these transaction modes include one of those names.
 func includes(modes []*pgquery.Node, names ...string) bool {
 	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool { return slices.Contains(names, m.GetDefElem().GetDefname()) })
+}
+
+// chooseReadOnly reports whether these transaction modes include READ ONLY.
+func chooseReadOnly(modes []*pgquery.Node) bool {
+	return slices.ContainsFunc(modes, func(m *pgquery.Node) bool {
+		return m.GetDefElem().GetDefname() == readOnly && !switchesOff(m.GetDefElem().Arg)
+	})
+}
+
+// switchesOff reports whether a constant is certainly one that means false.
+func switchesOff(n *pgquery.Node) bool {
+	switch c := n.GetAConst(); {
+	case c.GetIval() != nil:
+		return c.GetIval().Ival == 0
+	case c.GetBoolval() != nil:
+		return !c.GetBoolval().Boolval
+	default:
+		return slices.Contains([]string{"off", "false", "no"}, strings.ToLower(c.GetSval().GetSval()))
+	}
 }
 
 // fenceName returns the name after "fencepost.", in lower case as Postgres compares

@@ -101,7 +101,7 @@ func discardsAll(s *sqltext.Statement) bool {
 type chain struct {
 	set       bool // Fencepost has made the transaction in hand read-only
 	inherited bool // it has made one before it read-only, in the same chain
-	chosen    bool // the client has chosen the access mode in the chain itself
+	chosen    bool // the client itself has chosen READ ONLY in the chain
 }
 
 // readWriteSQL undoes the read-only mode. It takes no snapshot, and Postgres refuses it
@@ -115,7 +115,7 @@ func (c *chain) follow(s *statement) {
 		c.set, c.inherited = false, c.set || c.inherited
 	case s.ends():
 		*c = chain{}
-	case s.known && s.info.SetsAccess:
+	case s.known && s.info.ChoosesReadOnly:
 		c.chosen = true
 	}
 }

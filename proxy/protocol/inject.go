@@ -35,7 +35,7 @@ func (m *Machine) inject(d decision, s *statement, by injector) gate.Reason {
 		by.put(m.setSQL(s.info.Name), noCheck)
 		return d.reason
 	case checkFirst:
-		if m.leads() && m.chain.undoes() {
+		if m.leads() && m.chain.undoes() && !m.settings.readOnly {
 			by.ahead(readWriteSQL)
 		}
 		by.check(fullCheck)

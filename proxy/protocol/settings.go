@@ -12,6 +12,8 @@ import (
 type settings struct {
 	current sqltext.Settings
 	changes uint64 // reports of any of them, also of the value that it had
+	// readOnly: transactions are read-only by default. It says nothing of a text.
+	readOnly bool
 }
 
 // newSettings begins with the bodies of the server's ParameterStatus messages.
@@ -36,6 +38,8 @@ func (s *settings) learn(body []byte) {
 	case "client_encoding":
 		s.changes++
 		s.current.SafeEncoding = sqltext.SafeEncoding(value)
+	case "default_transaction_read_only":
+		s.readOnly = value == "on"
 	}
 }
 

@@ -188,3 +188,30 @@ func insertUntilGoodbye(t *testing.T, c *wiretest.Conn, round, client int, start
 		}
 	}
 }
+
+// TestCloseDuringStartups: the time of a shutdown may be over before the clients that have not
+// begun are refused.
+func TestCloseDuringStartups(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	db := pg.Database(t)
+	for range 5 {
+		p := fixture.NewProxy(t, pg, nil)
+		var asked []*wiretest.Conn
+		for range 8 {
+			c := wiretest.Dial(t, p.Addr)
+			c.Send(wiretest.Startup("user", "cleartext_user", "database", db))
+			c.Until('R')
+			asked = append(asked, c)
+		}
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := p.Server.Shutdown(over); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("shutdown: %v", err)
+		}
+		p.Server.Close()
+		for _, c := range asked {
+			_ = c.Close()
+		}
+	}
+}

@@ -20,10 +20,10 @@ func TestReadOnlyModeIsNotHandedOnToALeader(t *testing.T) {
 			"chained in a batch": cat(run("commit and chain"), run(mine), sync_()),
 			"chained in a text":  q("commit and chain; " + mine),
 		} {
-			for _, end := range []string{"rollback and chain", "commit and chain"} {
+			for end, begin := range map[string]string{"rollback and chain": "begin", "commit and chain": "begin read write"} {
 				worker := name + " after " + end
 				c := s.Connect(worker)
-				fixture.MustPass(t, c, q("begin"))
+				fixture.MustPass(t, c, q(begin))
 				fixture.MustPass(t, c, q("select * from c"))
 				s.Grant(worker)
 				fixture.MustPass(t, c, q(end))
@@ -41,13 +41,22 @@ func TestReadOnlyModeIsNotHandedOnToALeader(t *testing.T) {
 			fixture.MustPass(t, follower, q(again))
 			fixture.MustFail(t, follower, "ZF002", q(mine))
 		}
-		c := s.Connect("chooses")
-		fixture.MustPass(t, c, q("begin read only"))
-		fixture.MustPass(t, c, q("select * from c"))
-		s.Grant("chooses")
-		fixture.MustPass(t, c, q("rollback and chain"))
-		fixture.MustFail(t, c, "ZF003", q(mine))
-		fixture.MustPass(t, c, q("rollback and chain"))
-		fixture.MustFail(t, c, "25006", q(mine))
+		for name, choice := range map[string][]string{
+			"by BEGIN":      {"begin read only"},
+			"by the mode":   {"begin; set transaction read only"},
+			"by a default":  {"set default_transaction_read_only to on", "begin"},
+			"in all blocks": {"set session characteristics as transaction read only", "begin"},
+		} {
+			c := s.Connect("chooses " + name)
+			for _, sql := range choice {
+				fixture.MustPass(t, c, q(sql))
+			}
+			fixture.MustPass(t, c, q("select * from c"))
+			s.Grant("chooses " + name)
+			fixture.MustPass(t, c, q("rollback and chain"))
+			fixture.MustFail(t, c, "ZF003", q(mine))
+			fixture.MustPass(t, c, q("rollback and chain"))
+			fixture.MustFail(t, c, "25006", q(mine))
+		}
 	})
 }
