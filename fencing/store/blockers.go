@@ -10,8 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
-
-	"github.com/fencepost/fencepost/fencing"
 )
 
 // blockers tracks what blocks one grant, over all of its attempts. It belongs to one
@@ -133,16 +131,13 @@ func (w *blockers) report(blocked []string) {
 	w.fence.store.cfg.Blocked(w.fence.resource, blocked)
 }
 
-// gaveUp reports why the grant was given up: because something blocks it, or because the
-// database has refused it, which a grant that is blocked does not live to see. After any
-// other error the last report stands.
+// gaveUp reports what blocks a grant that was given up. If it was given up for another
+// reason, nothing here waits any more.
 func (w *blockers) gaveUp(err error) {
 	var blocked *GrantBlockedError
-	var refused *fencing.Refusal
-	switch {
-	case errors.As(err, &blocked):
+	if errors.As(err, &blocked) {
 		w.report(slices.Clone(blocked.Holders))
-	case errors.As(err, &refused):
+	} else {
 		w.report(nil)
 	}
 }

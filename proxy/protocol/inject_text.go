@@ -12,8 +12,8 @@ import (
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
 func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) Need {
-	txn, epochs, batch, checks := m.txn, m.epochs, m.batch, m.checks
-	undo := func() { m.txn, m.epochs, m.batch, m.checks = txn, epochs, batch, checks }
+	txn, epochs, chain, batch, checks := m.txn, m.epochs, m.chain, m.batch, m.checks
+	undo := func() { m.txn, m.epochs, m.chain, m.batch, m.checks = txn, epochs, chain, batch, checks }
 	by, r, need := m.insertions(t, text)
 	if need != NeedNothing {
 		undo()

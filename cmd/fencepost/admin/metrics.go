@@ -208,7 +208,7 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 			break // two metrics with the same labels would fail the scrape
 		}
 		blocked := 0.0
-		if len(s.metrics.BlockedBy(r.Database, r.Resource)) > 0 {
+		if r.Leaderless > 0 && len(s.metrics.BlockedBy(r.Database, r.Resource)) > 0 {
 			blocked = 1
 		}
 		ch <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, blocked, database, resource)

@@ -19,7 +19,6 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			Here:       s.Local,
 			Epoch:      int64(s.Record.Epoch),
 			Refused:    m.RefusedSoFar(s.Database, s.Resource),
-			Blocked:    m.BlockedBy(s.Database, s.Resource),
 			Leaderless: s.Leaderless.Seconds(),
 
 			FalseAlarms: s.FalseAlarms,
@@ -32,6 +31,9 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 		if s.Local {
 			left := s.LeaseLeft.Seconds()
 			v.LeaseLeft = &left
+		}
+		if s.Leaderless > 0 { // otherwise the takeover was another proxy's, and is over
+			v.Blocked = m.BlockedBy(s.Database, s.Resource)
 		}
 		if s.WatchError != nil {
 			v.Election = s.WatchError.Error()
