@@ -21,7 +21,7 @@ const (
 )
 
 var whyNames = [...]string{"none", "covered by a check", "covered by read-only mode", "unable to do anything",
-	"under a note in the registry", "in what has failed", "unfenced by configuration"}
+	"while the backend is registered", "in what has failed", "unfenced by configuration"}
 
 func (r Reason) String() string { return whyNames[r.why] }
 

@@ -115,7 +115,7 @@ func TestDecide(t *testing.T) {
 		// What cannot share a transaction, and what could not be parsed.
 		{lone, "vacuum t", "leader", "rest", 15, nil, "register"},
 		{lone, "vacuum t", "leader", "block", 15, nil, "check"},
-		{lone, "do $$begin end$$", "leader", "rest", 15, registered, "pass: under a note in the registry"},
+		{lone, "do $$begin end$$", "leader", "rest", 15, registered, "pass: while the backend is registered"},
 		{lone, "call p()", "leader", "rest", 15, refused, "check"},
 		{lone, "call p()", "leader", "rest", 15, unknownFence, "refuse ZF004"},
 		{lone, "call p()", "leader", "checked", 15, nil, covered},

@@ -100,7 +100,8 @@ const (
 	// EventEnded: the server said FATAL; message is the whole ErrorResponse, which
 	// was not put into the plan.
 	EventEnded
-	// EventUnregister: the registry's note can be deleted; do it before the plan is sent.
+	// EventUnregister: the backend's entry in the registry can be deleted; do it before the
+	// plan is sent.
 	EventUnregister
 	// EventAnnounce: the plan tells the client an epoch; call Announced if nothing of the
 	// client's is pending when it is sent.
