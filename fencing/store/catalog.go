@@ -65,11 +65,17 @@ func newCatalogReader(s *Store) *catalogReader {
 	return &catalogReader{store: s, wake: make(chan struct{}, 1)}
 }
 
+// Catalog implements fencing.CatalogReader.
+func (s *Store) Catalog() *fencing.Catalog { return s.catalog.get() }
+
+// RefreshCatalog implements fencing.CatalogReader.
+func (s *Store) RefreshCatalog(ctx context.Context) { s.catalog.refresh(ctx) }
+
 // Catalog implements fencing.Fence.
-func (f *Fence) Catalog() *fencing.Catalog { return f.store.catalog.get() }
+func (f *Fence) Catalog() *fencing.Catalog { return f.store.Catalog() }
 
 // RefreshCatalog implements fencing.Fence.
-func (f *Fence) RefreshCatalog(ctx context.Context) { f.store.catalog.refresh(ctx) }
+func (f *Fence) RefreshCatalog(ctx context.Context) { f.store.RefreshCatalog(ctx) }
 
 // get returns the catalog if it is fresh, otherwise nil. It makes sure that the catalog
 // is being read.

@@ -22,7 +22,8 @@
 // # Recovery by an operator
 //
 // Two things can go back in time. If the database was restored from an older state, its
-// epochs are lower than those that were granted. Proxies that saw the higher ones are
+// epochs are lower than those that were granted. (A database that was dropped and made
+// anew is another one: the migrations give each an identity, see fencing.ErrReplaced.) Proxies that saw the higher ones are
 // refused (ZF004) until RaiseEpochs puts every resource above them, under an epoch that
 // nobody holds. If the lease service was restored or rebuilt, or replaced by another
 // one, its awards look older than the recorded ones (ZF006) until it has a new instance
@@ -31,6 +32,17 @@
 // so that no award of an older generation can pass for a newer one. BumpGeneration does
 // the same for an instance id that cannot change. `fencepost generation bump` uses both
 // functions.
+//
+// # Orders
+//
+// Evict, Pause, Resume, Remove and Prune are orders of an operator. An order that takes
+// the lead from a worker records an epoch that nobody holds, and waits for transactions
+// and registered backends exactly like a grant. A bar, which keeps a worker or everybody
+// from being granted an epoch, is set and read under the lock of the fence row. Its
+// refusal (ZF008) reaches callers of Grant as a *fencing.Barred. Remove drops the fence and
+// its sequence, so that every check against it fails from then on; a fence that is made
+// anew has another id, and begins at a floor above the epochs of all removed ones. Each
+// order is kept in fencepost.orders, and the proxies ask for new ones (Orders).
 //
 // # The catalog
 //

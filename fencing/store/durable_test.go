@@ -3,6 +3,8 @@ package store_test
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -44,6 +46,32 @@ func TestAGrantSurvivesACrash(t *testing.T) {
 		if err := h.fence.Verify(h.ctx(), fencing.Term{Award: a, Epoch: epoch}); err != nil {
 			t.Errorf("%s: row and sequence after the crash: %v", c.name, err)
 		}
+	}
+}
+
+// TestAStandbyGrantsNothing: a grant on a hot standby is refused as a fence that cannot be
+// used, so that a candidacy gives its lease back at once. After a promotion it succeeds.
+func TestAStandbyGrantsNothing(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newTestDatabase(t, s)
+	h.grant("a")
+	s.Stop(t, pgtest.Fast)
+	signal := filepath.Join(s.DataDir(), "standby.signal")
+	if err := os.WriteFile(signal, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	s.Restart(t)
+	award := h.award("b")
+	_, err := h.fence.Grant(h.ctx(), award)
+	if stateOf(err) != fencing.StateNoFence {
+		t.Errorf("a grant on a standby: %v; want ZF004", err)
+	} else {
+		mustContain(t, err, "standby")
+	}
+	s.Exec(t, pgtest.Superuser, "postgres", "SELECT pg_promote()")
+	if epoch, err := h.fence.Grant(h.ctx(), award); err != nil || epoch != 2 {
+		t.Errorf("a grant after the promotion: epoch %d, %v; want 2", epoch, err)
 	}
 }
 

@@ -2,15 +2,18 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // ErrUnconfirmed means that a grant was recorded, but that its wait for the synchronous
@@ -39,15 +42,16 @@ const (
 	codeInUse         = "55006" // raised by fencepost.drain
 	codeLocked        = "55P03"
 	codeCancelled     = "57014"
+	codeReadOnly      = "25006"
 )
 
 // noFence returns a ZF004 refusal that an operator resolves by a migration.
-func (s *Store) noFence(format string, args ...any) *fencing.Refusal {
-	return &fencing.Refusal{
+func (s *Store) noFence(kind faults.Kind, format string, args ...any) *Unusable {
+	return &Unusable{Kind: kind, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message:  fmt.Sprintf(format, args...),
 		Hint:     "Run: " + s.migrateCommand(),
-	}
+	}}
 }
 
 // explain converts a server error that a client should see into a *fencing.Refusal.
@@ -57,14 +61,28 @@ func (s *Store) explain(err error) error {
 	if !errors.As(err, &pg) {
 		return err
 	}
+	if refused := s.explainLogin(err); refused != nil {
+		return refused
+	}
+	if pg.Code == fencing.StateBarred {
+		return barred(pg)
+	}
 	if strings.HasPrefix(pg.Code, "ZF") {
 		return &fencing.Refusal{SQLState: pg.Code, Message: pg.Message, Detail: pg.Detail, Hint: pg.Hint}
 	}
 	switch pg.Code {
 	case "3F000", "42P01", "42883", "42703", "42704":
-		return s.noFence("the schema fencepost of database %s is missing or incomplete: %s", ascii(s.cfg.Database), ascii(pg.Message))
+		u := s.noFence(faults.Schema, "the schema fencepost of database %s is missing or incomplete: %s", ascii(s.cfg.Database), ascii(pg.Message))
+		u.Err = err
+		return u
+	case codeReadOnly: // the control connections set read-only mode themselves, so it is the server's
+		return &Unusable{Kind: faults.Upstream, Err: err, Refusal: &fencing.Refusal{
+			SQLState: fencing.StateNoFence,
+			Message:  fmt.Sprintf("database %s accepts no writes: the server is a standby", ascii(s.cfg.Database)),
+			Hint:     "Let upstream.address name the primary. After a promotion of this server the next attempt succeeds.",
+		}}
 	case codeNoRight:
-		return s.noFence("role %s lacks a privilege on the schema fencepost of database %s: %s", ascii(s.cfg.User), ascii(s.cfg.Database), ascii(pg.Message))
+		return s.noFence(faults.Privilege, "role %s lacks a privilege on the schema fencepost of database %s: %s", ascii(s.cfg.User), ascii(s.cfg.Database), ascii(pg.Message))
 	case "22001", "23514":
 		return &fencing.Refusal{SQLState: fencing.StateNoFence, Message: "a name is empty or too long: " + ascii(pg.Message),
 			Hint: "A resource's name has 1 to 255 characters."}
@@ -74,6 +92,18 @@ func (s *Store) explain(err error) error {
 			Hint:    "Use ASCII names."}
 	}
 	return err
+}
+
+// barred converts a ZF008. Its DETAIL says how much longer the order counts.
+func barred(pg *pgconn.PgError) error {
+	var detail struct {
+		Left int64 `json:"left_ms"` // null: until it is lifted
+	}
+	_ = json.Unmarshal([]byte(pg.Detail), &detail) // without it the worker only tries less often
+	return &fencing.Barred{
+		Refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: pg.Message, Detail: pg.Detail, Hint: pg.Hint},
+		Left:    time.Duration(detail.Left) * time.Millisecond,
+	}
 }
 
 // ownClasses are the classes of errors that a trigger does not cause: Fencepost's own,

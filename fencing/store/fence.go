@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
@@ -36,6 +37,7 @@ const (
 type Fence struct {
 	store    *Store
 	id       int32
+	database string // identity
 	resource string
 	slots    chan struct{}
 }
@@ -45,7 +47,8 @@ var _ fencing.Fence = (*Fence)(nil)
 // Fence returns the fence of a resource, and creates it if the resource is new.
 func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
-	if err := s.free.QueryRow(ctx, "SELECT fencepost.register($1)", resource).Scan(&f.id); err != nil {
+	sql := "SELECT fencepost.register($1), (SELECT i.id::text FROM fencepost.identity i)"
+	if err := s.free.QueryRow(ctx, sql, resource).Scan(&f.id, &f.database); err != nil {
 		return nil, fmt.Errorf("register resource %q: %w", resource, s.explainDDL(ctx, err))
 	}
 	return f, nil
@@ -53,6 +56,10 @@ func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 
 // ID implements fencing.Fence.
 func (f *Fence) ID() int32 { return f.id }
+
+// Database returns the identity of the fence's database. One that was dropped and made
+// anew has another; one that was restored from a dump or copied has that of its origin.
+func (f *Fence) Database() string { return f.database }
 
 // Resource returns the resource's name.
 func (f *Fence) Resource() string { return f.resource }
@@ -70,8 +77,13 @@ func (f *Fence) Record(ctx context.Context) (fencing.Record, error) {
 
 // Verify compares what a proxy believes with the database. The error is a
 // *fencing.Refusal: ZF001 if another candidacy was granted a higher epoch, ZF004 if
-// this is not the fence in which the term was granted (it was restored).
+// this is not the fence in which the term was granted (it was restored). Without an epoch
+// only the database is compared, and the resource must not have been removed. The error is
+// fencing.ErrReplaced or fencing.ErrRemoved if the fence is gone.
 func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
+	if t.Epoch == 0 {
+		return f.exists(ctx)
+	}
 	state, err := f.state(ctx, 0)
 	if err != nil {
 		return fmt.Errorf("read the fence of resource %q: %w", f.resource, err)
@@ -91,9 +103,65 @@ func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
 		refusal.SQLState = fencing.StateSuperseded
 		refusal.Message = fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by worker %s",
 			quoted(t.Worker), quoted(f.resource), t.Epoch, rec.Epoch, quoted(rec.Worker))
-		refusal.Hint = fencing.SupersededHint
+		refusal.Hint = fencing.HintSuperseded(rec)
 	}
 	return refusal
+}
+
+// ofAnother is true if the fence with the id $1 is not that of the resource $2. A database
+// that was made anew from a template or restored has the identity of its origin, and may
+// number its fences otherwise.
+const ofAnother = "EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1 AND f.resource <> $2)"
+
+// exists returns fencing.ErrReplaced if the database is not the one in which the fence was
+// opened, and fencing.ErrRemoved if an operator has removed the fence. A fence that was
+// lost otherwise is not looked for.
+func (f *Fence) exists(ctx context.Context) error {
+	var database string
+	var removed bool
+	err := f.store.free.QueryRow(ctx, `SELECT CASE WHEN `+ofAnother+` THEN '' ELSE i.id::text END, NOT EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1)
+		AND EXISTS (SELECT FROM fencepost.orders o WHERE o.kind = 'remove' AND o.resource = $2)
+		FROM fencepost.identity i`, f.id, f.resource).Scan(&database, &removed)
+	switch {
+	case err != nil:
+		return fmt.Errorf("read the identity of the database: %w", f.store.explain(err))
+	case database != f.database:
+		return f.replaced()
+	case removed:
+		return f.removed()
+	}
+	return nil
+}
+
+// unlessGone returns err, or fencing.ErrReplaced or fencing.ErrRemoved if it came because
+// the fence is not in the database any more: as a refusal, or as an internal error of a
+// statement that waited for the fence's sequence while that was dropped.
+func (f *Fence) unlessGone(ctx context.Context, err error) error {
+	var refusal *fencing.Refusal
+	if errors.As(err, &refusal) && refusal.SQLState == fencing.StateNoFence || codeOf(err) == codeInternal {
+		if gone := f.exists(ctx); errors.Is(gone, fencing.ErrReplaced) || errors.Is(gone, fencing.ErrRemoved) {
+			return gone
+		}
+	}
+	return err
+}
+
+// removed is the error for a fence whose resource an operator has removed.
+func (f *Fence) removed() error {
+	return fmt.Errorf("%w: %w", fencing.ErrRemoved, &fencing.Refusal{
+		SQLState: fencing.StateNoFence,
+		Message:  fmt.Sprintf("an operator removed resource %s after its fence was opened", quoted(f.resource)),
+		Hint:     "Connect again.",
+	})
+}
+
+// replaced is the error for a fence whose database is gone.
+func (f *Fence) replaced() error {
+	return fmt.Errorf("%w: %w", fencing.ErrReplaced, &fencing.Refusal{
+		SQLState: fencing.StateNoFence,
+		Message:  fmt.Sprintf("database %s was dropped and made anew after the fence of resource %s was opened", ascii(f.store.cfg.Database), quoted(f.resource)),
+		Hint:     "Connect again.",
+	})
 }
 
 // quoted quotes a name as fencepost.quoted does: as a JSON string in ASCII.
@@ -181,8 +249,9 @@ func (f *Fence) slot(ctx context.Context) (release func(), err error) {
 // state is a fence's row and its sequence's value, read after every grant in progress
 // has ended. If the wait was too short for that, last is -1.
 type state struct {
-	record fencing.Record
-	last   fencing.Epoch
+	record   fencing.Record
+	last     fencing.Epoch
+	database string
 }
 
 // state reads the fence. It waits for at most wait for a grant in progress, or for as
@@ -191,13 +260,16 @@ func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
 	var s state
 	err := f.retry(ctx, wait, func() (bool, error) {
 		row := f.store.reads.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
-			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1)
-			FROM fencepost.state($1, $2) s`, f.id, quickLock)
-		err := scanRecord(row, &s.record, &s.last)
+			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1), CASE WHEN `+ofAnother+` THEN '' ELSE i.id::text END
+			FROM fencepost.identity i, fencepost.state($1, $3) s`, f.id, f.resource, quickLock)
+		err := scanRecord(row, &s.record, &s.last, &s.database)
 		return s.last >= 0, err
 	})
 	if err != nil {
-		return state{}, f.store.explain(err)
+		return state{}, f.unlessGone(ctx, f.store.explain(err))
+	}
+	if s.database != f.database {
+		return state{}, f.replaced()
 	}
 	return s, nil
 }

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -33,31 +33,38 @@ func (f *Fence) Number(ctx context.Context, source, marker string) error {
 // Refusals are *fencing.Refusal: ZF001 if another candidacy was granted an epoch since
 // this one held its own; ZF004 if the fence is older than what was seen before, or
 // cannot be used; ZF006 if the award is not newer than the recorded one; ZF007 if the
-// award's lease service instance has no number (see Number). After a GrantBlockedError
+// award's lease service instance has no number (see Number). If an operator's order forbids
+// the grant, the error is a *fencing.Barred. After a GrantBlockedError
 // the old epoch stays in force. After any other error, including ErrUnconfirmed, ask
-// again with the same award.
+// again with the same award. fencing.ErrReplaced is a ZF004 as well.
 func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
 	if a.Resource != f.resource {
 		return 0, fmt.Errorf("grant on resource %q: the award is for %q", f.resource, a.Resource)
 	}
-	epoch, err := f.advance(ctx, "SELECT fencepost.grant($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-		f.id, a.Worker, a.Incarnation, a.Source, a.InstanceID, a.Index, int64(a.Held), int64(a.HighestObserved), f.store.cfg.Grace, f.store.cfg.Patience)
+	epoch, err := f.advance(ctx, "SELECT fencepost.grant($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) FROM fencepost.identity i "+
+		"WHERE i.id = $11::uuid AND NOT EXISTS (SELECT FROM fencepost.fence f WHERE f.id = $1 AND f.resource <> $12)",
+		f.id, a.Worker, a.Incarnation, a.Source, a.InstanceID, a.Index, int64(a.Held), int64(a.HighestObserved), f.store.cfg.Grace, f.store.cfg.Patience, f.database, f.resource)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = f.replaced()
+	}
 	if err != nil {
+		err = f.unlessGone(ctx, err)
 		return 0, fmt.Errorf("grant an epoch on resource %q: %w", f.resource, err)
 	}
-	return epoch, nil
+	return fencing.Epoch(epoch), nil
 }
 
-// advance runs a statement that may record a new epoch. It retries if concurrent locks
-// interfered, or if it gave its turn to another grant.
-func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.Epoch, error) {
+// advance runs a statement that may record a new epoch, and returns the number that the
+// statement returns. It retries if concurrent locks interfered, or if it gave its turn to
+// another grant.
+func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, error) {
 	w := &blockers{fence: f, log: f.store.log}
 	for n := 1; ; {
-		epoch, err := f.turn(ctx, w, sql, args)
+		number, err := f.turn(ctx, w, sql, args)
 		switch {
 		case err == nil:
 			w.report(nil)
-			return epoch, nil
+			return number, nil
 		case errors.Is(err, errYielded):
 			if err := w.aside(ctx); err != nil {
 				return 0, err
@@ -73,7 +80,7 @@ func (f *Fence) advance(ctx context.Context, sql string, args ...any) (fencing.E
 }
 
 // turn waits for this grant's turn and makes one attempt.
-func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (fencing.Epoch, error) {
+func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (int64, error) {
 	if err := f.store.turns.take(ctx); err != nil {
 		return 0, err
 	}
@@ -83,7 +90,7 @@ func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (
 }
 
 // attempt runs the statement once, while a watch removes what blocks it.
-func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args []any) (fencing.Epoch, error) {
+func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args []any) (int64, error) {
 	conn, err := f.store.grants.Acquire(ctx)
 	if err != nil {
 		return 0, fmt.Errorf("get a connection: %w", err)
@@ -100,8 +107,8 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args [
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()
 
-	var epoch fencing.Epoch
-	err = conn.QueryRow(running, sql, args...).Scan(&epoch)
+	var number int64
+	err = conn.QueryRow(running, sql, args...).Scan(&number)
 	close(w.done)
 	cancelled := <-over
 	if cancelled != nil && codeOf(err) != codeCancelled {
@@ -113,7 +120,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args [
 	case unconfirmed(pg):
 		return 0, ErrUnconfirmed
 	case err == nil:
-		return epoch, nil
+		return number, nil
 	case cancelled != nil:
 		return 0, cancelled
 	}
@@ -165,7 +172,7 @@ func nullable(s string) *string {
 }
 
 // sequence returns the name of the fence's sequence.
-func (f *Fence) sequence() string { return "fencepost.epoch_" + strconv.Itoa(int(f.id)) }
+func (f *Fence) sequence() string { return fencing.SequenceName(f.id) }
 
 // limit returns the longest that one attempt may take.
 func (f *Fence) limit() time.Duration {

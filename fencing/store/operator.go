@@ -14,7 +14,8 @@ import (
 type Status struct {
 	Resource string
 	fencing.Record
-	// Running is how many backends are registered as writing outside the check.
+	// Running is how many backends are registered as writing outside the check, without
+	// those that have ended: their entries stay until the next grant.
 	Running int
 }
 
@@ -22,7 +23,7 @@ type Status struct {
 func (s *Store) Status(ctx context.Context) ([]Status, error) {
 	rows, err := s.free.Query(ctx, `SELECT f.epoch, coalesce(f.worker, ''), coalesce(f.incarnation, ''), coalesce(f.source, ''),
 		f.source_generation, f.source_index, f.granted_at, f.resource,
-		(SELECT count(*) FROM fencepost.running r WHERE r.fence = f.id) FROM fencepost.fence f ORDER BY f.resource`)
+		(SELECT count(*) FROM fencepost.running r JOIN pg_stat_activity a USING (pid, backend_start) WHERE r.fence = f.id) FROM fencepost.fence f ORDER BY f.resource`)
 	if err != nil {
 		return nil, fmt.Errorf("list the fences of database %q: %w", s.cfg.Database, s.explain(err))
 	}
@@ -86,7 +87,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 		if err != nil {
 			return raised, fmt.Errorf("raise the epoch of resource %q: %w", st.Resource, err)
 		}
-		raised[st.Resource] = RaisedEpoch{Epoch: epoch, Raised: epoch > st.Epoch}
+		raised[st.Resource] = RaisedEpoch{Epoch: fencing.Epoch(epoch), Raised: fencing.Epoch(epoch) > st.Epoch}
 	}
 	return raised, nil
 }

@@ -186,3 +186,27 @@ func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 		<-over
 	}
 }
+
+// TestAnEndedBackendIsNotRunning: the entry of a backend that has ended stays until the
+// next grant, and is not counted.
+func TestAnEndedBackendIsNotRunning(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	w := h.worker(h.grant("a"))
+	h.mustEnter(w)
+	running := func() int {
+		t.Helper()
+		all, err := h.store.Status(h.ctx())
+		if err != nil || len(all) != 1 {
+			t.Fatalf("%v, %v", all, err)
+		}
+		return all[0].Running
+	}
+	if n := running(); n != 1 {
+		t.Errorf("%d backends are running, want 1", n)
+	}
+	if err := w.Close(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the backend is not counted", func() bool { return running() == 0 })
+}

@@ -1,6 +1,7 @@
 package store_test
 
 import (
+	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -209,5 +210,25 @@ func TestAnEpochGrantedTwiceIsNoticed(t *testing.T) {
 		t.Errorf("the check: %v; want ZF004", err)
 	} else {
 		mustContain(t, err, "another candidacy", "worker-c")
+	}
+}
+
+// TestAFenceIsThatOfItsResource: a database that was made anew from a template has the
+// identity of the old one, and may give the number of a fence to another resource.
+func TestAFenceIsThatOfItsResource(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	term := h.grant("a")
+	h.server.Exec(t, pgtest.Control, h.db, "UPDATE fencepost.fence SET resource = 'mail'", "UPDATE fencepost.grants SET resource = 'mail'")
+	if _, err := h.fence.Record(h.ctx()); !errors.Is(err, fencing.ErrReplaced) {
+		t.Errorf("the record of another resource: %v", err)
+	}
+	for _, known := range []fencing.Term{term, {}} {
+		if err := h.fence.Verify(h.ctx(), known); !errors.Is(err, fencing.ErrReplaced) {
+			t.Errorf("epoch %d in the fence of another resource: %v", known.Epoch, err)
+		}
+	}
+	if epoch, err := h.fence.Grant(h.ctx(), h.award("b")); !errors.Is(err, fencing.ErrReplaced) {
+		t.Errorf("a grant in the fence of another resource: epoch %d, %v", epoch, err)
 	}
 }

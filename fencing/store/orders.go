@@ -1,0 +1,163 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// ErrNoResource means that the database has no resource of that name.
+var ErrNoResource = errors.New("there is no such resource")
+
+// Orderer says who gives an order, and why. Both are kept with the order.
+type Orderer struct {
+	AskedBy string
+	Reason  string
+}
+
+// Evict takes the lead of a resource from whoever has it or, if worker is not empty, from
+// that worker alone: the resource is then under a higher epoch that nobody holds. If d is
+// not 0, the worker may not campaign for so long; a worker that is named may not even if it
+// does not lead. Evict returns nil if there was nothing to do. Like a grant, it ends the
+// transactions that outlast the grace.
+func (s *Store) Evict(ctx context.Context, resource, worker string, d time.Duration, by Orderer) (*fencing.Order, error) {
+	var duration *time.Duration
+	if d > 0 {
+		duration = &d
+	}
+	return s.order(ctx, resource, "SELECT fencepost.evict($1, nullif($2, ''), $3, $4, $5, $6, $7)",
+		worker, duration, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+}
+
+// Pause takes the lead from whoever has it, and keeps everybody from being granted an epoch
+// until Resume. It returns nil if the resource is paused already.
+func (s *Store) Pause(ctx context.Context, resource string, by Orderer) (*fencing.Order, error) {
+	return s.order(ctx, resource, "SELECT fencepost.pause($1, $2, $3, $4, $5)", by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+}
+
+// Resume ends the pause of a resource or, if worker is not empty, lets that worker campaign
+// again. It returns nil if there was nothing to end.
+func (s *Store) Resume(ctx context.Context, resource, worker string, by Orderer) (*fencing.Order, error) {
+	return s.order(ctx, resource, "SELECT fencepost.resume($1, nullif($2, ''), $3, $4)", worker, by.AskedBy, by.Reason)
+}
+
+// Remove deletes everything that the database knows of a resource. Connections that still
+// use its fence are refused (ZF004). Unless force is true, a resource in use is refused
+// with a *fencing.Refusal, ZF009. Remove returns nil if the resource was removed at the
+// same time by somebody else.
+func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orderer) (*fencing.Order, error) {
+	return s.order(ctx, resource, "SELECT fencepost.remove($1, $2, $3, $4, $5, $6)", force, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+}
+
+// order runs a statement that gives an order to the resource's fence, its parameter $1. The
+// statement returns the id of the order, 0 for none.
+func (s *Store) order(ctx context.Context, resource, sql string, args ...any) (*fencing.Order, error) {
+	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
+	err := s.free.QueryRow(ctx, "SELECT f.id FROM fencepost.fence f WHERE f.resource = $1", resource).Scan(&f.id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, fmt.Errorf("%w in database %q: %q", ErrNoResource, s.cfg.Database, resource)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look for resource %q: %w", resource, s.explain(err))
+	}
+	id, err := f.advance(ctx, sql, append([]any{f.id}, args...)...)
+	if err != nil {
+		return nil, fmt.Errorf("give an order to resource %q: %w", resource, err)
+	}
+	if id == 0 {
+		return nil, nil
+	}
+	_, given, err := s.Orders(ctx, id-1)
+	if err != nil {
+		return nil, err
+	}
+	for i := range given {
+		if given[i].ID == id {
+			return &given[i], nil
+		}
+	}
+	return nil, fmt.Errorf("order %d to resource %q is gone: was the database replaced?", id, resource)
+}
+
+// Newest, as the parameter of Orders, asks for no order, only for the last id.
+const Newest = math.MaxInt64
+
+// Orders returns the orders with ids above after, oldest first, and the last id of all.
+func (s *Store) Orders(ctx context.Context, after int64) (last int64, orders []fencing.Order, err error) {
+	rows, err := s.free.Query(ctx, `SELECT m.last, coalesce(o.id, 0), coalesce(o.kind, ''), coalesce(o.resource, ''), coalesce(o.worker, ''), o.until,
+		coalesce(o.epoch, 0), coalesce(o.asked_by, ''), coalesce(o.role, ''), coalesce(o.reason, ''), o.asked_at
+		FROM (SELECT coalesce(max(id), 0) FROM fencepost.orders) m (last) LEFT JOIN fencepost.orders o ON o.id > $1 ORDER BY o.id`, after)
+	if err != nil {
+		return 0, nil, fmt.Errorf("read the orders of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	orders, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (fencing.Order, error) {
+		var o fencing.Order
+		var until, asked *time.Time
+		err := row.Scan(&last, &o.ID, &o.Kind, &o.Resource, &o.Worker, &until, &o.Epoch, &o.AskedBy, &o.Role, &o.Reason, &asked)
+		if until != nil {
+			o.Until = *until
+		}
+		if asked != nil {
+			o.AskedAt = *asked
+		}
+		return o, err
+	})
+	if err != nil {
+		return 0, nil, fmt.Errorf("read the orders of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	if len(orders) == 1 && orders[0].ID == 0 {
+		orders = nil
+	}
+	return last, orders, nil
+}
+
+// Prune deletes the grants that are older than keep, except the newest of each resource,
+// and returns how many. A worker id that was superseded in a deleted grant counts as new.
+func (s *Store) Prune(ctx context.Context, keep time.Duration, by Orderer) (deleted int64, err error) {
+	if err := s.free.QueryRow(ctx, "SELECT fencepost.prune($1, $2, $3)", keep, by.AskedBy, by.Reason).Scan(&deleted); err != nil {
+		return 0, fmt.Errorf("prune the ledger of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	return deleted, nil
+}
+
+// Bar is an order that keeps a worker of a resource, or everybody, from being granted an
+// epoch.
+type Bar struct {
+	Worker  string    // "" for everybody: the resource is paused
+	Until   time.Time // zero: until it is lifted
+	AskedBy string
+	AskedAt time.Time
+	Reason  string
+}
+
+// Bars returns the bars that count now, by resource; that of everybody is the first.
+func (s *Store) Bars(ctx context.Context) (map[string][]Bar, error) {
+	rows, err := s.free.Query(ctx, `SELECT f.resource, coalesce(b.worker, ''), b.until, o.asked_by, o.asked_at, o.reason
+		FROM fencepost.bars b JOIN fencepost.fence f ON f.id = b.fence JOIN fencepost.orders o ON o.id = b.order_id
+		WHERE b.until IS NULL OR b.until > clock_timestamp() ORDER BY f.resource, b.worker NULLS FIRST`)
+	if err != nil {
+		return nil, fmt.Errorf("list the bars of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	bars := make(map[string][]Bar)
+	var resource string
+	var bar Bar
+	var until *time.Time
+	_, err = pgx.ForEachRow(rows, []any{&resource, &bar.Worker, &until, &bar.AskedBy, &bar.AskedAt, &bar.Reason}, func() error {
+		bar.Until = time.Time{}
+		if until != nil {
+			bar.Until = *until
+		}
+		bars[resource] = append(bars[resource], bar)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the bars of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	return bars, nil
+}

@@ -1,0 +1,393 @@
+package store_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+var operator = store.Orderer{AskedBy: "ops@host", Reason: "drill"}
+
+// ordered fails the test unless an order was given, or unless none was if want is nil. It
+// compares what the test knows of it.
+func ordered(t *testing.T, got *fencing.Order, err error, want *fencing.Order) *fencing.Order {
+	t.Helper()
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case (got == nil) != (want == nil):
+		t.Fatalf("the order is %+v, want %+v", got, want)
+	case got == nil:
+		return nil
+	}
+	given := *got
+	given.ID, given.AskedAt, given.Until = 0, time.Time{}, time.Time{}
+	expected := *want
+	expected.Resource, expected.AskedBy, expected.Reason, expected.Role = resource, operator.AskedBy, operator.Reason, pgtest.Control
+	if given != expected {
+		t.Fatalf("the order is %+v, want %+v", given, expected)
+	}
+	return got
+}
+
+// barred returns the refusal of a grant that an order forbids.
+func barred(t *testing.T, err error) *fencing.Barred {
+	t.Helper()
+	var b *fencing.Barred
+	if !errors.As(err, &b) {
+		t.Fatalf("the grant: %v, want an error that says that the worker is barred", err)
+	}
+	return b
+}
+
+func TestEvictSupersedesTheLeaderOnce(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	order, err := h.store.Evict(h.ctx(), resource, "", 0, operator)
+	ordered(t, order, err, nil) // nobody leads
+	one := h.grant("one")
+	order, err = h.store.Evict(h.ctx(), resource, "worker-two", 0, operator)
+	ordered(t, order, err, nil) // another one leads
+
+	order, err = h.store.Evict(h.ctx(), resource, "worker-one", 0, operator)
+	ordered(t, order, err, &fencing.Order{Kind: fencing.OrderEvict, Worker: "worker-one", Epoch: 2})
+	err = h.worker(one).check(h.ctx())
+	if stateOf(err) != fencing.StateSuperseded || hintOf(err) != fencing.EvictedHint {
+		t.Errorf("a write of the evicted leader: %v, hint %q; want ZF001, %q", err, hintOf(err), fencing.EvictedHint)
+	}
+	mustContain(t, err, "current epoch 2 is held by nobody")
+	again := h.award("one")
+	again.Held = one.Epoch
+	if _, err := h.fence.Grant(h.ctx(), again); stateOf(err) != fencing.StateSuperseded || hintOf(err) != fencing.EvictedHint {
+		t.Errorf("another award to the evicted candidacy: %v; want ZF001", err)
+	}
+
+	order, err = h.store.Evict(h.ctx(), resource, "", 0, operator)
+	ordered(t, order, err, nil)
+	if two := h.grant("two"); two.Epoch != 3 {
+		t.Errorf("the next epoch is %d, want 3", two.Epoch)
+	}
+}
+
+func TestEvictForATimeBarsTheWorkerAlone(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	h.grant("one")
+	order, err := h.store.Evict(h.ctx(), resource, "", time.Hour, operator)
+	until := ordered(t, order, err, &fencing.Order{Kind: fencing.OrderEvict, Worker: "worker-one", Epoch: 2}).Until
+	if left := time.Until(until); left < 50*time.Minute || left > time.Hour {
+		t.Errorf("the worker is barred until %v", until)
+	}
+	award := h.award("one")
+	award.Incarnation = "another"
+	_, err = h.fence.Grant(h.ctx(), award)
+	b := barred(t, err)
+	if b.Left < 50*time.Minute || b.Left > time.Hour || b.Refusal.SQLState != fencing.StateNotLeader {
+		t.Errorf("barred for %v, %s", b.Left, b.Refusal.SQLState)
+	}
+	mustContain(t, b, `by order of "ops@host", it may not campaign until `, ` UTC, because of "drill"`)
+	if want := `fencepost resume "billing" --database "` + h.db + `" --worker "worker-one"`; !strings.Contains(b.Refusal.Hint, want) {
+		t.Errorf("the hint %q does not name %q", b.Refusal.Hint, want)
+	}
+	h.grant("two")
+	order, err = h.store.Evict(h.ctx(), resource, "worker-one", time.Minute, operator) // shortens the bar, and leaves the leader alone
+	ordered(t, order, err, &fencing.Order{Kind: fencing.OrderEvict, Worker: "worker-one"})
+
+	h.server.Exec(t, pgtest.Control, h.db, "UPDATE fencepost.bars SET until = clock_timestamp()")
+	order, err = h.store.Resume(h.ctx(), resource, "worker-one", operator)
+	ordered(t, order, err, nil) // it is over already
+	h.grant("one again")
+
+	order, err = h.store.Evict(h.ctx(), resource, "worker-three", time.Hour, operator)
+	ordered(t, order, err, &fencing.Order{Kind: fencing.OrderEvict, Worker: "worker-three"})
+	_, err = h.fence.Grant(h.ctx(), h.award("three"))
+	barred(t, err)
+	order, err = h.store.Resume(h.ctx(), resource, "worker-three", operator)
+	ordered(t, order, err, &fencing.Order{Kind: fencing.OrderResume, Worker: "worker-three"})
+	h.grant("three")
+}
+
+func TestPauseKeepsEverybodyFromLeadingUntilResume(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	one := h.grant("one")
+	order, err := h.store.Pause(h.ctx(), resource, operator)
+	ordered(t, order, err, &fencing.Order{Kind: fencing.OrderPause, Worker: "worker-one", Epoch: 2})
+	order, err = h.store.Pause(h.ctx(), resource, operator)
+	ordered(t, order, err, nil)
+
+	if err := h.worker(one).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("a write of the former leader: %v; want ZF001", err)
+	}
+	_, err = h.fence.Grant(h.ctx(), h.award("two"))
+	b := barred(t, err)
+	if b.Left != 0 {
+		t.Errorf("the pause ends after %v", b.Left)
+	}
+	follower := h.worker(fencing.Term{Award: fencing.Award{Worker: "worker-two", Incarnation: "incarnation-two"}})
+	written := follower.check(h.ctx())
+	if stateOf(written) != fencing.StateNotLeader {
+		t.Errorf("a write of a follower: %v; want ZF002", written)
+	}
+	command := `fencepost resume "billing" --database "` + h.db + `"`
+	for _, err := range []error{b, written} {
+		mustContain(t, err, `"ops@host" paused the resource at `, ` UTC, because of "drill"`)
+	}
+	for _, hint := range []string{b.Refusal.Hint, hintOf(written)} {
+		if !strings.Contains(hint, command) {
+			t.Errorf("the hint %q does not name %q", hint, command)
+		}
+	}
+	bars, err := h.store.Bars(h.ctx())
+	if err != nil || len(bars) != 1 || len(bars[resource]) != 1 || bars[resource][0].Worker != "" || bars[resource][0].Reason != "drill" {
+		t.Errorf("the bars are %+v, %v", bars, err)
+	}
+
+	order, err = h.store.Resume(h.ctx(), resource, "", operator)
+	ordered(t, order, err, &fencing.Order{Kind: fencing.OrderResume})
+	order, err = h.store.Resume(h.ctx(), resource, "", operator)
+	ordered(t, order, err, nil)
+	if two := h.grant("two"); two.Epoch != 3 {
+		t.Errorf("the next epoch is %d, want 3", two.Epoch)
+	}
+}
+
+func TestOrdersAreReadInOrder(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	last, orders, err := h.store.Orders(h.ctx(), store.Newest)
+	if err != nil || last != 0 || len(orders) != 0 {
+		t.Fatalf("before the first order: %d, %v, %v", last, orders, err)
+	}
+	for range 2 {
+		if _, err := h.store.Pause(h.ctx(), resource, operator); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.store.Resume(h.ctx(), resource, "", operator); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last, orders, err = h.store.Orders(h.ctx(), 1)
+	if err != nil || last != 4 || len(orders) != 3 || orders[0].ID != 2 || orders[0].Kind != fencing.OrderResume || orders[2].ID != 4 {
+		t.Errorf("after the first: %d, %+v, %v", last, orders, err)
+	}
+	if last, orders, err = h.store.Orders(h.ctx(), store.Newest); err != nil || last != 4 || len(orders) != 0 {
+		t.Errorf("the last: %d, %v, %v", last, orders, err)
+	}
+}
+
+// remakeFence removes the resource, which is in use, and makes it anew.
+func (h *testDatabase) remakeFence(t *testing.T) *fencing.Order {
+	t.Helper()
+	if _, err := h.store.Remove(h.ctx(), resource, false, operator); stateOf(err) != fencing.StateInUse {
+		t.Fatalf("a resource in use was removed: %v", err)
+	}
+	order, err := h.store.Remove(h.ctx(), resource, true, operator)
+	if err != nil || order == nil {
+		t.Fatalf("remove: %+v, %v", order, err)
+	}
+	h.fence = h.newFence(h.store)
+	return order
+}
+
+// TestSafetyRemovedResourceRefusesItsFormerLeader removes a resource whose leader is
+// frozen, and makes it anew under another leader. The old one's write is refused.
+func TestSafetyRemovedResourceRefusesItsFormerLeader(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (what text)")
+	stale := h.worker(h.grant("stale"))
+	h.remakeFence(t)
+	fresh := h.worker(h.grant("fresh"))
+	write := func(w *worker) error {
+		return pgx.BeginFunc(h.ctx(), w.Conn, func(tx pgx.Tx) error {
+			if err := w.check(h.ctx()); err != nil {
+				return err
+			}
+			_, err := tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES ($1)", w.term.Worker)
+			return err
+		})
+	}
+	if err := write(stale); stateOf(err) != "42P01" { // the proxy makes it a ZF004
+		t.Errorf("a write of the former leader: %v; want 42P01", err)
+	}
+	if err := write(fresh); err != nil {
+		t.Errorf("a write of the leader: %v", err)
+	}
+	if written := ask[string](h, "SELECT string_agg(what, ' ') FROM public.entries"); written != "worker-fresh" {
+		t.Errorf("written by %s", written)
+	}
+}
+
+// TestSafetyRemoveEndsTransactionsOfTheLastEpoch removes a resource while its leader has
+// written in a transaction. When the removal has returned, the transaction cannot commit.
+func TestSafetyRemoveEndsTransactionsOfTheLastEpoch(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	h.server.Exec(t, pgtest.App, h.db, "CREATE TABLE public.entries (what text)")
+	stale := h.worker(h.grant("stale"))
+	tx := stale.begin(h.ctx(), t, pgx.ReadCommitted)
+	if _, err := tx.Exec(h.ctx(), "INSERT INTO public.entries VALUES ('stale')"); err != nil {
+		t.Fatal(err)
+	}
+	h.remakeFence(t)
+	if err := tx.Commit(h.ctx()); err == nil {
+		t.Error("the transaction committed after the resource had been removed")
+	}
+	if n := ask[int](h, "SELECT count(*) FROM public.entries"); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+}
+
+// TestSafetyRemoveEndsRegisteredBackends removes a resource while a backend may write
+// outside the check.
+func TestSafetyRemoveEndsRegisteredBackends(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	stale := h.worker(h.grant("stale"))
+	if !unfenced {
+		if _, err := h.fence.RegisterBackend(h.ctx(), stale.entry()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.remakeFence(t)
+	if _, err := stale.Exec(h.ctx(), "CREATE TABLE public.stale ()"); err == nil {
+		t.Error("the registered backend wrote after the resource had been removed")
+	}
+}
+
+func TestRemovedResourceBeginsAboveItsLastEpoch(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	one := h.grant("one")
+	old := h.fence
+	order := h.remakeFence(t)
+	if order.Kind != fencing.OrderRemove || order.Worker != one.Worker || order.Epoch != one.Epoch+1 {
+		t.Errorf("the order is %+v", order)
+	}
+	if rec, err := h.fence.Record(h.ctx()); err != nil || rec.Epoch != order.Epoch || rec.Worker != "" {
+		t.Errorf("the new fence: %+v, %v; want epoch %d and nobody", rec, err, order.Epoch)
+	}
+	if two := h.grant("two"); two.Epoch != order.Epoch+1 {
+		t.Errorf("the first grant has epoch %d, want %d", two.Epoch, order.Epoch+1)
+	}
+	other, err := h.store.Fence(h.ctx(), "another resource")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rec, err := other.Record(h.ctx()); err != nil || rec.Epoch != order.Epoch {
+		t.Errorf("another new fence: %+v, %v; want epoch %d", rec, err, order.Epoch)
+	}
+
+	_, recordErr := old.Record(h.ctx())
+	_, grantErr := old.Grant(h.ctx(), h.award("three"))
+	for what, err := range map[string]error{"record": recordErr, "grant": grantErr, "verify": old.Verify(h.ctx(), fencing.Term{})} {
+		if !errors.Is(err, fencing.ErrRemoved) || stateOf(err) != fencing.StateNoFence {
+			t.Errorf("%s of the old fence: %v; want ErrRemoved and ZF004", what, err)
+		}
+	}
+	if left := ask[int](h, "SELECT count(*) FROM pg_class WHERE relnamespace = 'fencepost'::regnamespace AND relname = 'epoch_' || $1::int", old.ID()); left != 0 {
+		t.Error("the old fence's sequence is still there")
+	}
+}
+
+func TestRemoveRefusesWhatIsInUse(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	refused := func(what string) {
+		t.Helper()
+		_, err := h.store.Remove(h.ctx(), resource, false, operator)
+		if stateOf(err) != fencing.StateInUse {
+			t.Errorf("removed: %v", err)
+		}
+		mustContain(t, err, what)
+	}
+	h.grant("one")
+	refused("was granted epoch 1 within the last hour")
+	h.server.Exec(t, pgtest.Control, h.db, "UPDATE fencepost.fence SET granted_at = now() - interval '2 hours'",
+		`INSERT INTO fencepost.lease (resource, incarnation, vacancy, expires_at) VALUES ('billing', 'incarnation-one', 'held', now() + interval '1 hour')`)
+	refused("holds epoch 1 and its lease")
+	h.server.Exec(t, pgtest.Control, h.db, "UPDATE fencepost.lease SET expires_at = now()")
+	if _, err := h.store.Pause(h.ctx(), resource, operator); err != nil {
+		t.Fatal(err)
+	}
+	refused("it is paused")
+	if _, err := h.store.Resume(h.ctx(), resource, "", operator); err != nil {
+		t.Fatal(err)
+	}
+	order, err := h.store.Remove(h.ctx(), resource, false, operator)
+	ordered(t, order, err, &fencing.Order{Kind: fencing.OrderRemove, Epoch: 3})
+	if _, err := h.store.Remove(h.ctx(), resource, false, operator); !errors.Is(err, store.ErrNoResource) {
+		t.Errorf("removed twice: %v", err)
+	}
+	left := ask[int](h, `SELECT (SELECT count(*) FROM fencepost.fence) + (SELECT count(*) FROM fencepost.grants)
+		+ (SELECT count(*) FROM fencepost.lease) + (SELECT count(*) FROM fencepost.bars)`)
+	if left != 0 {
+		t.Errorf("%d rows of the resource are left", left)
+	}
+}
+
+// TestRegisterWaitsForARemoval makes a resource anew while the floor is being raised.
+func TestRegisterWaitsForARemoval(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	removal, err := h.server.Connect(t, pgtest.Control, h.db).Begin(h.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := removal.Exec(h.ctx(), "UPDATE fencepost.floor SET epoch = 7"); err != nil {
+		t.Fatal(err)
+	}
+	made := make(chan error, 1)
+	go func() {
+		_, err := h.store.Fence(h.ctx(), "new")
+		made <- err
+	}()
+	eventually(t, "the registration waits", func() bool {
+		return ask[bool](h, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%register%' AND datname = current_database())")
+	})
+	if err := removal.Commit(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	if epoch := ask[int](h, "SELECT epoch FROM fencepost.fence WHERE resource = 'new'"); epoch != 7 {
+		t.Errorf("the new fence begins with epoch %d, want 7", epoch)
+	}
+}
+
+func TestPruneKeepsTheNewestGrantOfEachResource(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	for _, name := range []string{"one", "two", "three"} {
+		h.grant(name)
+	}
+	prune := func(want int64) {
+		t.Helper()
+		if n, err := h.store.Prune(h.ctx(), 90*24*time.Hour, operator); err != nil || n != want {
+			t.Errorf("pruned %d, %v; want %d", n, err, want)
+		}
+	}
+	prune(0)
+	h.server.Exec(t, pgtest.Control, h.db, "UPDATE fencepost.grants SET granted_at = now() - interval '91 days'")
+	prune(2)
+	prune(0)
+	if left := ask[string](h, "SELECT string_agg(worker, ' ') FROM fencepost.grants"); left != "worker-three" {
+		t.Errorf("the ledger has %s", left)
+	}
+	_, orders, err := h.store.Orders(h.ctx(), 0)
+	if err != nil || len(orders) != 1 || orders[0].Kind != fencing.OrderPrune || orders[0].Resource != "" || orders[0].AskedBy != operator.AskedBy {
+		t.Errorf("the orders are %+v, %v", orders, err)
+	}
+	if four := h.grant("four"); four.Epoch != 4 {
+		t.Errorf("the next epoch is %d, want 4", four.Epoch)
+	}
+}

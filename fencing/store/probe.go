@@ -1,0 +1,130 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// Unusable is the error of a database whose fence cannot be used until an operator has
+// acted. Its HINT says what to do.
+type Unusable struct {
+	Kind             faults.Kind
+	*fencing.Refusal       // what a client sees
+	Err              error // of the server; nil if there was none
+}
+
+// Unwrap returns the refusal and the server's error.
+func (u *Unusable) Unwrap() []error {
+	if u.Err == nil {
+		return []error{u.Refusal}
+	}
+	return []error{u.Refusal, u.Err}
+}
+
+// FaultOf returns the fault that err, an error of this package, shows.
+func FaultOf(err error) *faults.Fault {
+	var unusable *Unusable
+	if errors.As(err, &unusable) {
+		return &faults.Fault{Kind: unusable.Kind, Problem: unusable.Message, Remedy: unusable.Hint}
+	}
+	var refusal *fencing.Refusal
+	if errors.As(err, &refusal) {
+		return &faults.Fault{Kind: faults.Fence, Problem: refusal.Message, Remedy: refusal.Hint}
+	}
+	return &faults.Fault{Kind: faults.Upstream, Problem: err.Error()}
+}
+
+// Probe connects to a database as the control role, on a connection of its own, and
+// examines what Open would.
+func Probe(ctx context.Context, cfg Config) error {
+	return once(ctx, cfg, func(s *Store) error { return s.examine(ctx) })
+}
+
+// Databases connects to cfg.Database and returns at most limit databases of the server
+// that the control role may connect to. Templates are not among them.
+func Databases(ctx context.Context, cfg Config, limit int) (names []string, err error) {
+	err = once(ctx, cfg, func(s *Store) error {
+		rows, err := s.free.Query(ctx, `SELECT datname FROM pg_database
+			WHERE datallowconn AND NOT datistemplate AND has_database_privilege(oid, 'CONNECT') ORDER BY oid LIMIT $1`, limit)
+		if err != nil {
+			return s.explain(err)
+		}
+		if names, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+			return s.explain(err)
+		}
+		return nil
+	})
+	return names, err
+}
+
+// once calls do with a store that has a single connection.
+func once(ctx context.Context, cfg Config, do func(s *Store) error) error {
+	cfg = cfg.withDefaults()
+	pool, err := newPool(ctx, cfg, 1)
+	if err == nil {
+		defer pool.Close()
+		err = do(&Store{cfg: cfg, log: cfg.Logger, free: pool})
+	}
+	if err != nil {
+		return fmt.Errorf("look at database %q: %w", cfg.Database, err)
+	}
+	return nil
+}
+
+// Examine looks whether the fence can still be used, as Open does.
+func (s *Store) Examine(ctx context.Context) error { return s.examine(ctx) }
+
+// explainLogin converts the error of a connection that the server has refused because of
+// the control role. It returns nil for any other.
+func (s *Store) explainLogin(err error) error {
+	var connecting *pgconn.ConnectError
+	var pg *pgconn.PgError
+	if !errors.As(err, &connecting) || !errors.As(err, &pg) {
+		return nil
+	}
+	role, database := pgx.Identifier{s.cfg.User}.Sanitize(), pgx.Identifier{s.cfg.Database}.Sanitize()
+	u := &Unusable{Kind: faults.ControlLogin, Err: err, Refusal: &fencing.Refusal{
+		SQLState: fencing.StateNoFence,
+		Message: fmt.Sprintf("Fencepost cannot log in to database %s as its control role %s: %s",
+			ascii(database), ascii(role), ascii(pg.Message)),
+	}}
+	switch {
+	case pg.Code == "28P01" && s.cfg.Password == "":
+		u.Hint = "control.password (FENCEPOST_CONTROL_PASSWORD) is not set in Fencepost's configuration: set it to the password of role " + role + "."
+	case pg.Code == "28P01":
+		u.Hint = "Correct control.password (FENCEPOST_CONTROL_PASSWORD) in Fencepost's configuration, or run as a superuser: ALTER ROLE " + role +
+			" PASSWORD '...'. If there is no such role, run fencepost migrate as a superuser."
+	case pg.Code == "28000":
+		u.Hint = "Make sure that role " + role + " exists and has LOGIN, and that pg_hba.conf lets it connect to database " + database + " from Fencepost's host."
+	case pg.Code == codeNoRight:
+		u.Kind, u.Hint = faults.Privilege, "Run as a superuser: GRANT CONNECT ON DATABASE "+database+" TO "+role
+	default:
+		return nil
+	}
+	u.Hint = ascii(u.Hint)
+	return u
+}
+
+// WrongPassword reports whether err says that the server does not accept the control
+// role's password.
+func WrongPassword(err error) bool { return codeOf(err) == "28P01" }
+
+// Gone reports whether err says that the database does not exist.
+func Gone(err error) bool { return codeOf(err) == "3D000" }
+
+// NoSchema reports whether err says that the database has no schema fencepost.
+func NoSchema(err error) bool { return errors.Is(err, fencing.ErrNoFence) }
+
+// Refused reports whether err says that the server does not let the control role connect
+// to the database.
+func Refused(err error) bool {
+	var connecting *pgconn.ConnectError
+	return errors.As(err, &connecting) && codeOf(err) != ""
+}
