@@ -28,7 +28,7 @@ type Rejection struct {
 
 	Kind     RejectionKind
 	SQLState string
-	Message  string // what the client got
+	Message  string // what the client got, without the SQLSTATE at its end
 	// Statement is the start of the client's text, with its literals: an Auditor that
 	// records it must remove them. It is cut at 4 KiB, and empty if it is not known.
 	Statement string

@@ -49,6 +49,9 @@ type Status struct {
 	// Fault, if not nil, says why the fence cannot be used (schema missing, database
 	// restored). Every checked statement then fails with ZF004 and this text.
 	Fault error
+	// Barred, if not nil, says which order of an operator keeps this candidacy from
+	// leading: it is a ZF002. The check says the same to each write.
+	Barred *Refusal
 }
 
 // CanWrite reports whether a write under s.Epoch may be attempted now.
@@ -108,6 +111,10 @@ type Candidates interface {
 	// address, and a SQLSTATE of Postgres if the configuration does not allow the
 	// connection.
 	Join(ctx context.Context, c JoinRequest, m Member) (Candidacy, error)
+	// OpenCatalog returns the catalog of a database, for a connection without a resource.
+	// leave must be called when that connection has ended. The error is a *Refusal if the
+	// fence cannot be used, and ErrNoFence as well if the database has none.
+	OpenCatalog(ctx context.Context, database string) (c CatalogReader, leave func(), err error)
 }
 
 // Candidacy is one worker's attempt to lead one resource of one database through this
@@ -129,8 +136,12 @@ type Candidacy interface {
 	// candidacy is about to lead.
 	AwaitFirst(ctx context.Context, wait time.Duration) error
 	// AwaitLeader returns nil when the candidacy leads, a *Refusal when it is
-	// superseded or faulty, or ctx's error. It counts as demand.
+	// superseded, faulty or barred, or ctx's error. It counts as demand.
 	AwaitLeader(ctx context.Context) error
+	// Trouble returns what keeps the candidacy from getting or confirming its lease, or
+	// from being granted an epoch; nil if nothing does, as far as is known. It does not
+	// block.
+	Trouble() *Trouble
 	// AwaitConfirmed returns when the status is no longer Lapsed, or when ctx has
 	// ended.
 	AwaitConfirmed(ctx context.Context) error
@@ -188,6 +199,11 @@ type Fence interface {
 	// WaitFor returns those backends in waiting that wait, directly or through other
 	// backends, for a lock that one of the backends in holding has.
 	WaitFor(ctx context.Context, waiting, holding []uint32) ([]uint32, error)
+	CatalogReader
+}
+
+// CatalogReader is what proves reads harmless in one database.
+type CatalogReader interface {
 	// Catalog returns what the database's names mean, as of a few seconds ago at most.
 	// It returns nil if that is not known at the moment: then no read can be proven
 	// harmless. It does not block.

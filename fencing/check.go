@@ -104,6 +104,9 @@ func FrontCheckSQL(fence int32, worker, incarnation string) string {
 	return checkSQL(fence, worker, incarnation, "$1", "$1", "")
 }
 
+// SequenceName returns the name of a fence's sequence.
+func SequenceName(fence int32) string { return fmt.Sprintf("fencepost.epoch_%d", fence) }
+
 // inReadCommitted directs every other isolation level to fencepost.refuse, which tests
 // whether the snapshot has seen the grant.
 const inReadCommitted = ` AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'`

@@ -57,6 +57,9 @@
 //     them.
 //   - generation: the number of the lease service instance that made an award; see
 //     Award.InstanceID.
+//   - order: what an operator has told the fence to do: evict a worker, pause or resume a
+//     resource, remove one, prune the ledger. The database keeps all orders.
+//   - bar: an order that keeps a worker, or everybody, from being granted an epoch.
 //   - catalog: what a database's names mean. Reads are proven harmless from it.
 //
 // # Layout

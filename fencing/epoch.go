@@ -38,6 +38,9 @@ type Term struct {
 	TrustedUntil time.Duration
 }
 
+// SourceOperator is the source of an epoch that an operator gave to nobody.
+const SourceOperator = "operator"
+
 // Record is the fence row of one resource: its highest grant.
 type Record struct {
 	Epoch       Epoch // 0: no grant yet

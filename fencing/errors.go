@@ -19,6 +19,25 @@ var TwoPhaseRefusal = &Refusal{
 	Hint:     "Commit in one phase, or use a connection that is allowed to write unfenced.",
 }
 
+// SetRefusal is the refusal of SET fencepost.<name>, or RESET of it, in a session. It would
+// change nothing, and whoever sends it believes that it does.
+func SetRefusal(name string) *Refusal {
+	r := &Refusal{SQLState: StateCannotChange, Detail: "{}", Usage: true}
+	switch name {
+	case "role":
+		r.Message = `parameter "fencepost.role" cannot be changed`
+		r.Hint = "Fencepost decides who leads. SHOW fencepost.role returns the role of this connection."
+	case "resource", "worker", "campaign", "worker_timeout":
+		r.Message = fmt.Sprintf(`parameter "fencepost.%s" cannot be set after connection start`, name)
+		r.Hint = fmt.Sprintf("Set it when connecting, as a startup parameter or with options='-c fencepost.%s=...'.", name)
+	default:
+		r.SQLState = stateUndefinedObject
+		r.Message = fmt.Sprintf(`unrecognized configuration parameter "fencepost.%s"`, ASCII(name))
+		r.Hint = "In a session, only fencepost.epoch can be set."
+	}
+	return r
+}
+
 // ReplicationRefusal is the refusal of a replication connection at startup.
 var ReplicationRefusal = &Refusal{
 	SQLState: StateUnfenceable,
@@ -71,6 +90,15 @@ func UnfencedRefusal(user string) *Refusal {
 	}
 }
 
+// UnprovenRefusal is the refusal of a read on a connection without a resource that is not
+// proven harmless for this reason, before PostgreSQL 16. unfenced is that of its writes.
+func UnprovenRefusal(unfenced *Refusal, why string) *Refusal {
+	r := *unfenced
+	r.Message = "this connection names no resource, so it can only run reads that are proven harmless: " + ASCII(why)
+	r.Hint = "Before PostgreSQL 16, a function can undo read-only mode. " + r.Hint
+	return &r
+}
+
 // MissingResourceRefusal is the refusal, at startup, of a connection without a resource
 // if the configuration requires one.
 func MissingResourceRefusal(user string) *Refusal {
@@ -82,6 +110,26 @@ func MissingResourceRefusal(user string) *Refusal {
 // SupersededHint is the hint of ZF001.
 const SupersededHint = "Another worker leads. Stop what this worker was doing. Connect again only to start over from the current state of the database."
 
+// EvictedHint is the hint of ZF001 where nobody leads, because an operator ended the lead.
+// In SQL both are fencepost.superseded_hint.
+const EvictedHint = "An operator ended the lead of this worker. Stop what this worker was doing. Connect again only to start over from the current state of the database."
+
+// HintSuperseded returns the hint of ZF001 for a worker that this record superseded.
+func HintSuperseded(by Record) string {
+	if by.Worker == "" && by.Source == SourceOperator {
+		return EvictedHint
+	}
+	return SupersededHint
+}
+
+// holderText names the holder of an epoch. In SQL it is fencepost.holder.
+func holderText(worker string) string {
+	if worker == "" {
+		return "nobody"
+	}
+	return "worker " + ASCII(worker)
+}
+
 // RestoredHint is the hint of ZF004 where a database was restored from an older state, and
 // epoch was granted before. In SQL it is fencepost.restored_hint.
 func RestoredHint(database string, epoch Epoch) string {
@@ -92,10 +140,10 @@ func RestoredHint(database string, epoch Epoch) string {
 func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusal {
 	return &Refusal{
 		SQLState: StateSuperseded,
-		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of worker %s",
-			ASCII(worker), ASCII(resource), st.Epoch, st.Holder.Epoch, ASCII(st.Holder.Worker)),
+		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of %s",
+			ASCII(worker), ASCII(resource), st.Epoch, st.Holder.Epoch, holderText(st.Holder.Worker)),
 		Detail: statusDetail(resource, worker, incarnation, st),
-		Hint:   SupersededHint,
+		Hint:   HintSuperseded(st.Holder),
 	}
 }
 
@@ -110,9 +158,32 @@ func ReadOnlyRefusal(resource, worker, incarnation string, st *Status) *Refusal 
 		r.Hint = "Roll back and start over from your first read: the new role has now been announced to this connection."
 		return r
 	}
-	r.Message = fmt.Sprintf("worker %s is not the leader of resource %s: it may only read; epoch %d is held by worker %s",
-		ASCII(worker), ASCII(resource), st.Holder.Epoch, ASCII(st.Holder.Worker))
+	if st.Barred != nil {
+		r.Message, r.Hint = st.Barred.Message, st.Barred.Hint
+		return r
+	}
+	r.Message = fmt.Sprintf("worker %s is not the leader of resource %s: it may only read; epoch %d is held by %s",
+		ASCII(worker), ASCII(resource), st.Holder.Epoch, holderText(st.Holder.Worker))
 	r.Hint = "Ask SHOW fencepost.role before writing, or connect with fencepost.campaign=wait."
+	return r
+}
+
+// WaitNotice tells a client that waits to lead a resource for whom it waits, and why. Only
+// its message and hint are used.
+func WaitNotice(resource string, st *Status, t *Trouble) *Refusal {
+	r := &Refusal{Message: "waiting to lead resource " + strconv.QuoteToASCII(resource)}
+	switch {
+	case t != nil:
+		r.Message += ": " + ASCII(t.Problem)
+		if r.Hint = ASCII(t.Remedy); r.Hint != "" {
+			r.Hint = "Waiting does not help. " + r.Hint
+		}
+	case st.Holder.Epoch == 0:
+		r.Message += ": no epoch was granted yet"
+	default:
+		r.Message += fmt.Sprintf(": worker %s has epoch %d, granted at %s",
+			strconv.QuoteToASCII(st.Holder.Worker), st.Holder.Epoch, st.Holder.GrantedAt.UTC().Format("2006-01-02 15:04:05 MST"))
+	}
 	return r
 }
 

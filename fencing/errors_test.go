@@ -33,6 +33,9 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 	}{
 		"two phase":        {TwoPhaseRefusal, "ZF005"},
 		"replication":      {ReplicationRefusal, "ZF005"},
+		"set role":         {SetRefusal("role"), "55P02"},
+		"set resource":     {SetRefusal("resource"), "55P02"},
+		"set another":      {SetRefusal("r\u00f4le"), "42704"},
 		"retry":            {RetryRefusal, "ZF002"},
 		"unfenced":         {UnfencedRefusal("bénédicte"), "ZF002"},
 		"missing resource": {MissingResourceRefusal("bénédicte"), "ZF002"},

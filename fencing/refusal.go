@@ -1,5 +1,12 @@
 package fencing
 
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
 // SQLSTATEs of Fencepost's own errors.
 const (
 	// StateSuperseded means that another worker was granted a higher epoch. The error
@@ -19,13 +26,34 @@ const (
 	// StateOldSnapshot is Postgres's own serialization_failure. The check raises it if
 	// the transaction's snapshot is older than the grant of the worker's own epoch.
 	StateOldSnapshot = "40001"
+	// StateCannotChange is Postgres's own cant_change_runtime_param.
+	StateCannotChange = "55P02"
+	// stateUndefinedObject is Postgres's own undefined_object.
+	stateUndefinedObject = "42704"
 	// StateAwardNotNewer is raised by fencepost.grant if the award is not newer than
 	// the recorded one. It never reaches a client.
 	StateAwardNotNewer = "ZF006"
 	// StateUnnumbered is raised by fencepost.grant if the award's lease service
 	// instance has no number. It never reaches a client.
 	StateUnnumbered = "ZF007"
+	// StateBarred is raised by fencepost.grant if an operator keeps the worker from being
+	// granted an epoch. Clients are told StateNotLeader instead; see Barred.
+	StateBarred = "ZF008"
+	// StateInUse is raised by fencepost.remove if the resource is in use. It never reaches
+	// a client.
+	StateInUse = "ZF009"
 )
+
+// ErrReplaced means that a fence is gone, because its database was dropped and another one
+// was made under its name.
+var ErrReplaced = errors.New("the database is another one")
+
+// ErrNoFence means that a database has no schema fencepost, and so nothing to protect.
+var ErrNoFence = errors.New("the database has no fence")
+
+// ErrRemoved means that a fence is gone, because an operator removed its resource: there is
+// an order to that effect.
+var ErrRemoved = errors.New("the resource was removed")
 
 // Refusal is an error that a client sees as a Postgres ErrorResponse.
 type Refusal struct {
@@ -33,6 +61,59 @@ type Refusal struct {
 	Message  string // ASCII only, so that it is readable in every client_encoding
 	Detail   string // one line of JSON
 	Hint     string
+	// Usage means that the statement is wrong for every worker. It is not a refused write,
+	// and is not recorded.
+	Usage bool
 }
 
 func (r *Refusal) Error() string { return r.Message + " (" + r.SQLState + ")" }
+
+// Text returns the message that a client gets.
+func (r *Refusal) Text() string { return Marked(r.Message, r.SQLState) }
+
+// Marked returns the message with the SQLSTATE at its end, if that is one of Fencepost's
+// own: several drivers show a client the message of a FATAL error and hide its SQLSTATE.
+func Marked(message, sqlstate string) string {
+	if !strings.HasPrefix(sqlstate, "ZF") {
+		return message
+	}
+	return message + " [" + sqlstate + "]"
+}
+
+// Trouble is why a candidacy cannot lead, beyond what the fence shows.
+type Trouble struct {
+	Problem string
+	Remedy  string // what an operator has to do; "" if waiting may help
+}
+
+// Standing is what the refusal of a worker that does not lead says of its connection.
+type Standing struct {
+	Resource, Worker string
+	Nameless         bool // the connection named no worker
+	Status           *Status
+	Trouble          *Trouble // nil if none is known
+}
+
+// Explained returns the refusal of a worker that does not lead with the cause: what keeps
+// the worker from leading, and what helps. It returns any other refusal unchanged.
+func (r *Refusal) Explained(s Standing) *Refusal {
+	if r.SQLState != StateNotLeader {
+		return r
+	}
+	e := *r
+	if t := s.Trouble; t != nil {
+		if s.Status.Lapsed {
+			e.Message = fmt.Sprintf("the lease of %s is not confirmed: %s; worker %s holds epoch %d, and nobody else was granted one",
+				strconv.QuoteToASCII(s.Resource), ASCII(t.Problem), strconv.QuoteToASCII(s.Worker), s.Status.Epoch)
+		} else {
+			e.Message += "; " + ASCII(t.Problem)
+		}
+		if t.Remedy != "" {
+			e.Hint = "Waiting does not help. " + ASCII(t.Remedy)
+		}
+	}
+	if s.Nameless {
+		e.Hint += " This connection named no fencepost.worker, so it is a worker of its own: give all connections of one process the same id."
+	}
+	return &e
+}

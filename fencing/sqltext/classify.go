@@ -47,7 +47,8 @@ const (
 	ByMessage
 	// ShowFence is SHOW fencepost.<Name>.
 	ShowFence
-	// SetFence is SET [SESSION | LOCAL] fencepost.<Name> = Value.
+	// SetFence is SET [SESSION | LOCAL] fencepost.<Name> = Value, and RESET of any of them
+	// but fencepost.epoch. Only that of the epoch is allowed.
 	SetFence
 )
 

@@ -67,6 +67,9 @@ func whereChecked(st *Statement, of int) string {
 	case ShowFence:
 		return "none: Postgres answers it, after a SET in front of it"
 	case SetFence:
+		if st.Name != "epoch" {
+			return "nowhere: it is refused, because only fencepost.epoch can be set in a session"
+		}
 		return "none of its own: it announces the epoch that the next transactions write under"
 	default:
 		if st.EndsSavepoint {

@@ -1,7 +1,7 @@
 package sqltext
 
 // harmlessVolatile are the built-in functions that are volatile only because their
-// result varies, and that change nothing. set_config does no more than SET; a statement
+// result or their duration varies, and that change nothing. set_config does no more than SET; a statement
 // in which it could undo read-only mode is not a Read.
 var harmlessVolatile = map[string]bool{
 	"clock_timestamp": true, "timeofday": true, "timezone": true, // AT TIME ZONE: volatile in 14, for time with time zone
@@ -14,6 +14,7 @@ var harmlessVolatile = map[string]bool{
 	"pg_database_size": true, "pg_tablespace_size": true,
 	"pg_partition_tree": true, "pg_partition_ancestors": true, "pg_blocking_pids": true,
 	"txid_status": true, "pg_xact_status": true,
+	"pg_sleep": true, "pg_sleep_for": true, "pg_sleep_until": true,
 }
 
 // runsOther are the built-in functions that are not volatile, but run something that

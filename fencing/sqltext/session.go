@@ -73,7 +73,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 	st.Kind = Session
 	name := lower(v.Name)
-	if own, ok := fenceName(name); ok && v.Kind == pgquery.VariableSetKind_VAR_SET_VALUE {
+	if own, ok := fenceName(name); ok && (own != "epoch" || v.Kind == pgquery.VariableSetKind_VAR_SET_VALUE) {
 		st.Kind, st.Name, st.Value = SetFence, own, setValue(v.Args)
 		return
 	}
