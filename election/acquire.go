@@ -43,7 +43,7 @@ func (c *Candidacy) acquireLocked() {
 				c.log.Info("campaign", zap.Stringer("lease", seen.observation.State))
 			}
 		})
-		return func() { c.acquired(got, seen.freeSince) }
+		return func() { c.acquired(got, seen) }
 	})
 }
 
@@ -97,16 +97,26 @@ func (c *Candidacy) number() (instanceID string, err error) {
 	return instanceID, nil
 }
 
-func (c *Candidacy) acquired(got outcome, freeSince time.Duration) {
+// acquired processes the result of an attempt that was made when the resource looked like
+// this.
+func (c *Candidacy) acquired(got outcome, seen view) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
 	s.requests.end(requestAcquire)
 	err := got.err
+	now := c.r.e.cfg.Now()
+	if err == nil || errors.Is(err, ErrHeld) {
+		c.passedLocked("acquire the lease")
+		s.heard(nil, now)
+	} else {
+		s.heard(err, now)
+	}
 	switch {
 	case err == nil:
 		s.leftovers.unresponsive = nil
-		s.held = newHolding(got.lease, c.r.set, got.sent, freeSince, c.r.set.renewalDelay())
+		s.held = newHolding(got.lease, c.r.set, got.sent, seen.freeSince, c.r.set.renewalDelay())
+		s.held.lastLed = seen.lastLed
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)
 		}

@@ -10,8 +10,9 @@ import (
 
 // SQLSTATEs of refused join requests, taken from Postgres.
 const (
-	stateInvalidValue = "22023"
-	stateNoPrivilege  = "42501"
+	stateInvalidValue  = "22023"
+	stateNoPrivilege   = "42501"
+	stateLimitExceeded = "53400" // configuration_limit_exceeded
 )
 
 // admits returns a *fencing.Refusal if claim asks for something that its role may not
@@ -39,5 +40,82 @@ func (s Settings) admits(claim fencing.JoinRequest) error {
 		Message:  fmt.Sprintf("fencepost.worker_timeout is %s, but resource %s allows at most %v", text, resource, most),
 		Hint: fmt.Sprintf("Ask for %v or less, or leave it out (%v is configured). "+
 			"Fencepost's setting lease.max_worker_timeout sets the limit; 0s means no limit.", most, s.WorkerTimeout),
+	}
+}
+
+// usage is which resources each role uses: those that it has joined and that have not been
+// forgotten since. A resource that a role has left still counts, so that a role cannot
+// create resources without end one after another.
+type usage map[string]map[resourceKey]struct{}
+
+func (u usage) add(user string, key resourceKey) {
+	if u[user] == nil {
+		u[user] = map[resourceKey]struct{}{}
+	}
+	u[user][key] = struct{}{}
+}
+
+func (u usage) remove(user string, key resourceKey) {
+	delete(u[user], key)
+	if len(u[user]) == 0 {
+		delete(u, user)
+	}
+}
+
+func (u usage) forget(key resourceKey) {
+	for user := range u {
+		u.remove(user, key)
+	}
+}
+
+// reserve counts a resource for a role before it is opened, because that may create it. It
+// returns a *fencing.Refusal if the role uses as many as it may.
+func (e *Elections) reserve(user string, key resourceKey) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, ok := e.mu.usage[user][key]; ok {
+		return nil
+	}
+	if len(e.mu.usage[user]) >= e.cfg.ResourcesPerUser {
+		e.dropLeftLocked(user)
+	}
+	if used := len(e.mu.usage[user]); used >= e.cfg.ResourcesPerUser {
+		return &fencing.Refusal{
+			SQLState: stateLimitExceeded,
+			Message: fmt.Sprintf("role %s may not use resource %s: it uses %d others at this proxy, and the limit is %d",
+				strconv.QuoteToASCII(user), strconv.QuoteToASCII(key.name), used, e.cfg.ResourcesPerUser),
+			Hint: fmt.Sprintf("Close the connections of another resource, which stops counting %v later (limits.resource_idle). "+
+				"Or list the resource in Fencepost's setting resources, where it does not count, or raise limits.resources_per_user.", e.cfg.Idle),
+		}
+	}
+	e.mu.usage.add(user, key)
+	return nil
+}
+
+// reserved ends the reservation: a resource that is not open does not count.
+func (e *Elections) reserved(user string, key resourceKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.resources[key] == nil {
+		e.mu.usage.remove(user, key)
+		return
+	}
+	e.mu.usage.add(user, key) // another connection's failure may have removed it
+}
+
+// dropLeftLocked stops counting the resources that a role has left and that only others
+// still use. e.mu is held.
+func (e *Elections) dropLeftLocked(user string) {
+	for key := range e.mu.usage[user] {
+		r := e.mu.resources[key]
+		if r == nil || r.joining > 0 {
+			continue // being opened or joined
+		}
+		r.mu.Lock()
+		left := r.mu.servesOthersOnly(user)
+		r.mu.Unlock()
+		if left {
+			e.mu.usage.remove(user, key)
+		}
 	}
 }

@@ -40,7 +40,7 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 	case leading:
 		next.Role = fencing.Leader
 	default:
-		next.Lapsed = s.phase == lapsed
+		next.Lapsed, next.Barred = s.phase == lapsed, s.barred
 		next.Vacant = s.held.lease == nil && s.seen.observation.State == Unresponsive
 	}
 	if next == *c.current.Load() {

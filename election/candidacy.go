@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -26,6 +27,7 @@ type Candidacy struct {
 	incarnation string
 	before      bool
 	log         *zap.Logger
+	failing     failures // guarded by mu
 
 	current atomic.Pointer[fencing.Status]
 	poke    chan struct{} // cap 1; wakes the loop
@@ -52,7 +54,9 @@ type state struct {
 	membership
 	demand
 	fenceFacts
+	bar
 	pace
+	answers
 	liveness  liveness
 	seen      view // the resource, as of the last step
 	held      holding
@@ -68,7 +72,7 @@ var _ fencing.Candidacy = (*Candidacy)(nil)
 func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, before bool) *Candidacy {
 	c := &Candidacy{
 		r: r, fence: fence, user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
-		incarnation: rand.Text(), before: before,
+		incarnation: rand.Text(), before: before, failing: failures{},
 		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
 	}
 	c.log = r.log.With(zap.String("worker", c.worker), zap.String("incarnation", c.incarnation))
@@ -76,6 +80,7 @@ func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, before bo
 	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
 	c.mu.changed = make(chan struct{})
 	c.mu.membership = newMembership()
+	c.mu.answered = r.e.cfg.Now()
 	c.current.Store(&fencing.Status{})
 	return c
 }
@@ -108,6 +113,14 @@ func (c *Candidacy) termLocked() fencing.Term {
 	return fencing.Term{Award: c.award(s.held.lease, s.epoch, 0), Epoch: s.epoch, TrustedUntil: s.held.trusted}
 }
 
+// ledUntil returns when the candidacy was last confirmed as the leader, 0 if it did not
+// lead under its last lease. r.mu is held.
+func (c *Candidacy) ledUntil() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.lastLed
+}
+
 func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {
 	return fencing.Award{
 		Resource: l.Resource, Worker: l.Worker, Incarnation: l.Incarnation,
@@ -120,6 +133,8 @@ func (c *Candidacy) award(l *Lease, held, highest fencing.Epoch) fencing.Award {
 func (c *Candidacy) Advanced(ctx context.Context) bool {
 	if _, err := c.r.refresh(ctx); err != nil {
 		c.failed("read the record", err)
+	} else {
+		c.passed("read the record")
 	}
 	return c.Status().Role == fencing.Superseded
 }
@@ -128,12 +143,18 @@ func (c *Candidacy) Advanced(ctx context.Context) bool {
 // connection joins.
 func (c *Candidacy) verify(ctx context.Context) error {
 	term := c.Term()
-	if term.Epoch == 0 {
-		return nil
-	}
 	err := c.fence.Verify(ctx, term)
 	if err == nil {
 		return nil
+	}
+	switch {
+	case errors.Is(err, fencing.ErrReplaced):
+		c.end()
+		c.r.reopenLater()
+		return err
+	case errors.Is(err, fencing.ErrRemoved):
+		c.r.removed(c.fence)
+		return err
 	}
 	if c.Advanced(ctx) || c.Term().Epoch != term.Epoch {
 		return nil // the status has changed meanwhile
@@ -168,10 +189,14 @@ func (c *Candidacy) refuseSuperseded() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	by := c.mu.supersededBy
+	holder := "nobody"
+	if by.Worker != "" {
+		holder = "worker " + strconv.QuoteToASCII(by.Worker)
+	}
 	return &fencing.Refusal{
 		SQLState: fencing.StateSuperseded,
-		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by worker %s",
-			strconv.QuoteToASCII(c.worker), strconv.QuoteToASCII(c.r.key.name), c.mu.epoch, by.Epoch, strconv.QuoteToASCII(by.Worker)),
+		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by %s",
+			strconv.QuoteToASCII(c.worker), strconv.QuoteToASCII(c.r.key.name), c.mu.epoch, by.Epoch, holder),
 		Hint: "Stop what this worker was doing, and connect again to start over.",
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // Defaults of Settings.
@@ -14,6 +16,8 @@ const (
 	DefaultTTL           = 10 * time.Second
 	DefaultWorkerTimeout = 30 * time.Second
 	DefaultLinger        = 0 * time.Second
+	// DefaultMaxTimeoutFactor is the default of Settings.MaxTimeoutFactor.
+	DefaultMaxTimeoutFactor = 4
 )
 
 // Config is the configuration of an Elections.
@@ -25,6 +29,9 @@ type Config struct {
 	Settings func(database, resource string) Settings
 	// Idle is how long a resource without a candidacy is kept. 0 means DefaultIdle.
 	Idle time.Duration
+	// ResourcesPerUser limits how many resources one role may use at once, in all
+	// databases. Those whose Settings are Configured do not count. 0 means no limit.
+	ResourcesPerUser int
 	// Observe, if not nil, is called with every event. It must not block.
 	Observe func(Event)
 	Logger  *zap.Logger
@@ -45,8 +52,15 @@ type Settings struct {
 	// MaxWorkerTimeout limits WorkerTimeout, the timeout that a client may request, and
 	// their extension by false positives. 0 means no limit.
 	MaxWorkerTimeout time.Duration
+	// MaxTimeoutFactor limits the timeout that false positives have extended to this
+	// multiple of the requested one; 1 means that they do not extend it. 0 means the
+	// default.
+	MaxTimeoutFactor int
 	// Users are the roles that may campaign. nil means all roles.
 	Users []string
+	// Configured means that the operator named the resource, and not only a client. It
+	// does not count for Config.ResourcesPerUser.
+	Configured bool
 	// Linger is how long the lease is kept after a worker's last connection was closed
 	// in an orderly way.
 	Linger time.Duration
@@ -68,6 +82,8 @@ func (s Settings) Validate() error {
 		return fmt.Errorf("worker timeout %v is negative: use 0 for no timeout", s.WorkerTimeout)
 	case s.MaxWorkerTimeout < 0:
 		return fmt.Errorf("maximum worker timeout %v is negative: use 0 for no limit", s.MaxWorkerTimeout)
+	case s.MaxTimeoutFactor < 0:
+		return fmt.Errorf("maximum worker timeout factor %d is negative: use 1 or more", s.MaxTimeoutFactor)
 	case s.MaxWorkerTimeout > 0 && (s.WorkerTimeout == 0 || s.WorkerTimeout > s.MaxWorkerTimeout):
 		return fmt.Errorf("worker timeout %v is longer than the maximum of %v", s.WorkerTimeout, s.MaxWorkerTimeout)
 	case s.Linger < 0:
@@ -110,4 +126,51 @@ func (c Config) withDefaults() (Config, error) {
 		c.Now = Boottime
 	}
 	return c, nil
+}
+
+// Fence is what a candidacy needs of one resource's row in the fence table, in addition
+// to what the proxy needs. Its errors are *fencing.Refusal if the fence itself refused:
+// ZF001 (another candidacy has been granted an epoch), ZF004 (schema missing, missing
+// privilege, database restored), ZF006 (the award is not newer than the recorded one:
+// release it), ZF007 (the lease service instance has no number: number it and ask for
+// another award). A grant that an operator's order forbids is a *fencing.Barred. After any
+// other error the outcome is unknown.
+type Fence interface {
+	fencing.Fence
+	// Database returns the identity of the fence's database. If the database has another
+	// one now, Record, Verify and Grant return fencing.ErrReplaced. They return
+	// fencing.ErrRemoved if an operator has removed the resource.
+	Database() string
+	// Number numbers an instance of a lease service unless it has a number already. A
+	// candidacy must not ask for a lease under an instance before that.
+	Number(ctx context.Context, source, instanceID string) error
+	// Grant turns an award into an epoch. The same award again returns the same epoch;
+	// a newer award of the recorded incarnation keeps the epoch.
+	Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error)
+	// Record returns the highest grant.
+	Record(ctx context.Context) (fencing.Record, error)
+	// SupersededBefore reports whether the worker had an epoch and another worker has
+	// been granted a higher one since.
+	SupersededBefore(ctx context.Context, worker string) (bool, error)
+	// Verify compares what the proxy believes with the database. It returns a
+	// *fencing.Refusal if they differ. Without an epoch only the databases are compared.
+	Verify(ctx context.Context, t fencing.Term) error
+}
+
+// Backend is what Elections needs for one database.
+type Backend struct {
+	// Fence returns the fence of a resource, and creates it if there is none.
+	Fence func(ctx context.Context, resource string) (Fence, error)
+	// Catalog is the database's. nil proves no read.
+	Catalog fencing.CatalogReader
+	// Provider awards the leases of this database's resources. Elections
+	// closes it.
+	Provider Provider
+	// Orders, if not nil, reads what operators have ordered in this database.
+	Orders Orders
+	// CloseIdle, if not nil, is called when the database has had no candidacy for a
+	// while, to close its connections. The backend may be used again afterwards.
+	CloseIdle func()
+	// Close, if not nil, is called after the Provider has been closed.
+	Close func()
 }

@@ -50,17 +50,36 @@
 // After the worker timeout without a sign of activity, the lease is released as
 // unresponsive and the epoch is kept. If the worker becomes active again and nobody
 // else has been granted an epoch, the lease is acquired again under the same epoch, and
-// the worker notices nothing. That is a false positive. It doubles the worker's timeout
-// for a day, so that a slow but healthy worker does not lose its lease again and again.
-// The longer timeout belongs to the worker's id and outlives its candidacy, because a
-// superseded worker connects again. It is limited to sixteen times the requested
-// timeout and to Settings.MaxWorkerTimeout.
+// the worker notices nothing. That is a false positive. It doubles the worker's timeout,
+// so that a slow but healthy worker does not lose its lease again and again. The longer
+// timeout belongs to the worker's id and outlives its candidacy, because a worker may
+// connect again. It is limited to Settings.MaxTimeoutFactor times the requested timeout
+// and to Settings.MaxWorkerTimeout, and it ends an hour after the last false positive. A
+// worker that comes back after somebody else was granted an epoch was rightly replaced:
+// that changes no timeout.
 //
 // A lease that was freed because its holder left or died is acquired at once by any
 // live candidate. One that was released as unresponsive is acquired only on demand: for
 // a write that would otherwise be refused, for a query of the role, for a worker that
 // waits to lead, or for a first connect. So idle workers do not pass the lease back and
 // forth.
+//
+// # Who leads
+//
+// A resource is led while a candidacy that was granted the recorded epoch holds the lease,
+// and the lease is confirmed: by this proxy's own renewals, or by what the watch shows of
+// another proxy's. leaderless.go says what it is otherwise. A resource whose last candidacy
+// here has ended is still looked at from time to time until it is forgotten.
+// # Orders of an operator
+//
+// An operator can take the lead from a worker, bar one or everybody from leading, and
+// remove a resource, through the database (see package store). While a database has
+// candidacies, one goroutine asks it once a second for new orders. An order makes its
+// resource read the record, so that even an idle leader is superseded and its lease
+// released. A candidacy whose grant an order forbids releases the lease, and tries again
+// when the bar ends, after half a minute, or at the next order, whichever is first.
+// Callers of AwaitLeader are told of the bar; the check tells it to writes. A candidacy
+// whose resource was removed is superseded, so that its members connect again.
 //
 // # No lease without a leader
 //
@@ -73,7 +92,8 @@
 //
 // # Goroutines
 //
-// Each candidacy has one goroutine, its loop. The loop starts each request to the lease
+// Each database has one goroutine that reads its orders while it has candidacies. Each
+// candidacy has one goroutine, its loop. The loop starts each request to the lease
 // service or the fence in a separate goroutine, and waits for all of them before it
 // ends. Each resource has one goroutine that watches its lease. That goroutine ends,
 // and the resource is forgotten, when there has been no candidacy for Config.Idle.

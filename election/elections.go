@@ -39,16 +39,26 @@ type Elections struct {
 		databases map[string]*database
 		resources map[resourceKey]*resource
 		// highestObserved are the highest observed epochs of resources that were forgotten.
-		highestObserved map[resourceKey]fencing.Epoch
+		highestObserved map[resourceKey]observedEpoch
+		usage           usage // only of resources that are not configured
 	}
 }
 
 type resourceKey struct{ database, name string }
 
+// observedEpoch is the highest epoch that was observed in a database, by its identity.
+type observedEpoch struct {
+	database string
+	epoch    fencing.Epoch
+}
+
 // database is an open database.
 type database struct {
 	Backend
-	live int // candidacies whose loop is running
+	live int // candidacies whose loop is running, and connections that use the catalog
+	// stopOrders ends the goroutine that reads the orders. It is nil while there is none: from
+	// the first candidacy on, one runs until live is 0.
+	stopOrders context.CancelFunc
 }
 
 // closeIdleAfter is how long a database must have no candidacy before its connections
@@ -68,23 +78,70 @@ func New(cfg Config) (*Elections, error) {
 	e := &Elections{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel}
 	e.mu.databases = map[string]*database{}
 	e.mu.resources = map[resourceKey]*resource{}
-	e.mu.highestObserved = map[resourceKey]fencing.Epoch{}
+	e.mu.highestObserved = map[resourceKey]observedEpoch{}
+	e.mu.usage = usage{}
 	return e, nil
 }
 
 // Join implements fencing.Candidates. It opens the database and the fence on first use,
 // so it may wait for Postgres, but never for a lease.
 func (e *Elections) Join(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
-	if err := e.cfg.Settings(claim.Database, claim.Resource).admits(claim); err != nil {
+	set, key := e.cfg.Settings(claim.Database, claim.Resource), resourceKey{claim.Database, claim.Resource}
+	if err := set.admits(claim); err != nil {
 		return nil, err
 	}
-	r, err := e.enter(ctx, resourceKey{claim.Database, claim.Resource})
+	counts := e.cfg.ResourcesPerUser > 0 && !set.Configured
+	if counts {
+		if err := e.reserve(claim.User, key); err != nil {
+			return nil, err
+		}
+	}
+	r, err := e.enter(ctx, key)
+	if counts {
+		e.reserved(claim.User, key)
+	}
 	if err != nil {
 		return nil, err
 	}
 	defer e.left(r)
 	return r.join(ctx, claim, m)
 }
+
+// OpenCatalog implements fencing.Candidates. The database counts as used until leave.
+func (e *Elections) OpenCatalog(ctx context.Context, name string) (_ fencing.CatalogReader, leave func(), _ error) {
+	opened := e.opens.DoChan(fmt.Sprintf("catalog %q", name), func() (any, error) {
+		if !e.begin() {
+			return nil, ErrClosed
+		}
+		defer e.wg.Done()
+		ctx, cancel := context.WithTimeout(e.ctx, openTimeout)
+		defer cancel()
+		return e.database(ctx, name)
+	})
+	var b Backend
+	select {
+	case got := <-opened:
+		if got.Err != nil {
+			return nil, nil, got.Err
+		}
+		b = got.Val.(Backend)
+	case <-ctx.Done():
+		return nil, nil, ctx.Err()
+	}
+	if b.Catalog == nil {
+		b.Catalog = noCatalog{}
+	}
+	if !e.enterDatabase(name) {
+		return nil, nil, ErrClosed
+	}
+	return b.Catalog, sync.OnceFunc(func() { e.ended(name) }), nil
+}
+
+// noCatalog proves nothing.
+type noCatalog struct{}
+
+func (noCatalog) Catalog() *fencing.Catalog      { return nil }
+func (noCatalog) RefreshCatalog(context.Context) {}
 
 // Close ends all candidacies, releases their leases and waits for both. When ctx ends,
 // it stops waiting for the lease service, and the remaining leases expire with their
@@ -198,7 +255,9 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 	if e.mu.closed {
 		return nil, ErrClosed
 	}
-	r.mu.highestObserved = e.mu.highestObserved[key]
+	if seen := e.mu.highestObserved[key]; seen.database == fence.Database() {
+		r.mu.highestObserved = seen.epoch
+	}
 	delete(e.mu.highestObserved, key)
 	e.mu.resources[key] = r
 	e.wg.Add(1)
@@ -240,19 +299,58 @@ func (e *Elections) opened(name string) (b Backend, ok bool) {
 	return Backend{}, false
 }
 
-// began and ended count the candidacies of a database.
+// began and ended count the candidacies of a database. While there are any, its orders are
+// followed.
 func (e *Elections) began(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.mu.databases[name].live++
+	d := e.mu.databases[name]
+	d.live++
+	if d.Orders != nil && d.stopOrders == nil {
+		ctx, cancel := context.WithCancel(e.ctx)
+		d.stopOrders = cancel
+		e.wg.Add(1)
+		go e.followOrders(ctx, name, d.Orders)
+	}
+}
+
+// enterDatabase is began for a connection without a candidacy, for which Close does not
+// wait. It reports false after Close.
+func (e *Elections) enterDatabase(name string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	d := e.mu.databases[name]
+	if d == nil || e.mu.closed {
+		return false
+	}
+	d.live++
+	return true
 }
 
 func (e *Elections) ended(name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	d := e.mu.databases[name]
-	if d.live--; d.live == 0 && d.CloseIdle != nil && !e.mu.closed {
+	if d == nil {
+		return // closed
+	}
+	d.live--
+	if d.live == 0 && d.stopOrders != nil {
+		d.stopOrders()
+		d.stopOrders = nil
+	}
+	if d.live == 0 && d.CloseIdle != nil && !e.mu.closed {
 		time.AfterFunc(closeIdleAfter, func() { e.closeIdle(name, d) })
+	}
+}
+
+// rest closes the connections of a database that has no candidacy.
+func (e *Elections) rest(name string) {
+	e.mu.Lock()
+	d := e.mu.databases[name]
+	e.mu.Unlock()
+	if d != nil && d.CloseIdle != nil {
+		e.closeIdle(name, d)
 	}
 }
 

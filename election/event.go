@@ -12,8 +12,9 @@ type EventKind uint8
 const (
 	// EventCampaign: a candidacy tries to acquire the lease.
 	EventCampaign EventKind = iota
-	// EventGranted: a new epoch was granted. Took counts from when the lease was first
-	// seen free, or from the attempt if that was earlier.
+	// EventGranted: a new epoch was granted. Grant counts from when the lease was first
+	// seen free, or from the attempt if that was earlier. Took counts from when the leader
+	// before was last confirmed, and equals Grant if that is not known.
 	EventGranted
 	// EventRetaken: the lease was acquired again under the epoch held before.
 	EventRetaken
@@ -27,9 +28,10 @@ const (
 	EventReleased
 	// EventSuperseded: another candidacy was granted a higher epoch.
 	EventSuperseded
-	// EventFalseAlarm: a worker whose lease was released as unresponsive came back.
+	// EventFalseAlarm: a worker whose lease was released as unresponsive came back before
+	// anybody else was granted an epoch.
 	EventFalseAlarm
-	// EventRenewed: the lease was renewed; Margin is how much time was left.
+	// EventRenewed: the lease was renewed.
 	EventRenewed
 	// EventFailed: a request to the lease service or the fence failed; Err is the
 	// error.
@@ -54,8 +56,7 @@ type Event struct {
 	// Takeover means that the grant took the resource over from another candidacy.
 	Takeover bool
 	Took     time.Duration
-	// Margin is how much of the lease's trust was left when a renewal ended.
-	Margin time.Duration
-	Reason Reason
-	Err    error
+	Grant    time.Duration
+	Reason   Reason
+	Err      error
 }

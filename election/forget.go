@@ -52,8 +52,9 @@ func (e *Elections) forget(r *resource) bool {
 		return false
 	}
 	delete(e.mu.resources, r.key)
+	e.mu.usage.forget(r.key)
 	if r.mu.highestObserved > 0 {
-		e.mu.highestObserved[r.key] = r.mu.highestObserved
+		e.mu.highestObserved[r.key] = observedEpoch{r.mu.fence.Database(), r.mu.highestObserved}
 	}
 	if p, ok := r.provider.(interface{ Forget(resource string) }); ok {
 		p.Forget(r.key.name)

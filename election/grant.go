@@ -2,6 +2,7 @@ package election
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"go.uber.org/zap"
@@ -23,6 +24,7 @@ func (c *Candidacy) grantLocked() {
 	s := &c.mu.state
 	ctx, cancel := context.WithCancel(c.ctx)
 	s.requests.begin(requestGrant, cancel)
+	unbarred := s.unbarred
 	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, s.seen.highestObserved), s.record
 	c.ask(func() func() {
 		defer cancel()
@@ -37,12 +39,14 @@ func (c *Candidacy) grantLocked() {
 			_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
 		} else if isState(err, fencing.StateUnnumbered) {
 			c.r.unnumbered()
+		} else if errors.Is(err, fencing.ErrRemoved) {
+			c.r.removed(c.fence)
 		}
-		return func() { c.grantEnded(lease, before, record, err) }
+		return func() { c.grantEnded(lease, before, record, unbarred, err) }
 	})
 }
 
-func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err error) {
+func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unbarred int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
@@ -62,6 +66,8 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, err 
 	switch {
 	case err == nil:
 		c.grantedLocked(before)
+	case asBarred(err) != nil:
+		c.barredLocked(asBarred(err), unbarred)
 	case isState(err, fencing.StateSuperseded):
 		c.supersedeLocked(s.record)
 		c.refreshLocked()
@@ -91,24 +97,28 @@ func (c *Candidacy) giveBackLocked(err error, pause time.Duration) {
 func (c *Candidacy) grantedLocked(before fencing.Record) {
 	s := &c.mu.state
 	epoch, again := s.epoch, s.led
+	c.cameBackLocked()
+	c.passedLocked("grant an epoch")
+	s.ungranted = nil
 	s.held.granted, s.led = true, true
 	c.leadLocked(c.r.e.cfg.Now())
 	s.fault, s.notNewer, s.backoff = nil, 0, 0
+	s.barred, s.barredUntil = nil, 0
 	c.answerLocked()
-	took := c.r.e.cfg.Now() - s.held.freeSince
+	took, afterFree := s.held.takeover(c.r.e.cfg.Now())
 	if again {
 		c.log.Info("lease reacquired under the same epoch", zap.Int64("epoch", int64(epoch)))
-		c.event(Event{Kind: EventRetaken, Took: took})
+		c.event(Event{Kind: EventRetaken, Took: took, Grant: afterFree})
 		return
 	}
 	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
-	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.held.lease.Index), zap.Duration("took", took)}
+	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.held.lease.Index), zap.Duration("took", took), zap.Duration("grant", afterFree)}
 	if takeover {
 		c.log.Info("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)
 	} else {
 		c.log.Info("granted", fields...)
 	}
-	c.event(Event{Kind: EventGranted, Takeover: takeover, Took: took})
+	c.event(Event{Kind: EventGranted, Takeover: takeover, Took: took, Grant: afterFree})
 }
 
 // notNewerLocked releases an award that came too late, because another candidacy was
@@ -135,6 +145,7 @@ func (c *Candidacy) notNewerLocked(err error) {
 // another candidate may be able to reach the database.
 func (c *Candidacy) grantFailedLocked(err error) {
 	s := &c.mu.state
+	s.ungranted = err
 	if c.r.e.cfg.Now()-s.held.requested > c.r.set.TTL+grantPatience {
 		c.giveBackLocked(err, 2*c.r.set.TTL)
 		return

@@ -1,21 +1,64 @@
 package election
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
-// leaderless tracks since when no worker has been able to write to a resource, as far as
-// this proxy knows. It is not the time for which the lease is free: a worker that has
-// acquired the lease cannot write before its epoch is granted, which may take long, and
-// gives the lease back if that fails.
+var (
+	errUnconfirmed = errors.New("the lease is not confirmed: the lease service does not answer in time")
+	errUnseen      = errors.New("the lease has not been read yet")
+)
+
+// State says whether anybody leads a resource, as far as this proxy knows.
+type State uint8
+
+const (
+	// Unknown: the lease service cannot be reached, or has not been asked yet.
+	Unknown State = iota
+	// Led: a worker has the recorded epoch, and its lease is confirmed now.
+	Led
+	// Contested: somebody holds the lease or waits for it, but no grant is current: a grant
+	// is in progress or blocked, or the lease is about to be acquired or released.
+	Contested
+	// Vacant: nobody holds the lease, and nobody here waits for it.
+	Vacant
+	// Closed: nobody leads, and a fault keeps the workers here from leading.
+	Closed
+)
+
+var stateNames = [...]string{"unknown", "led", "contested", "vacant", "closed"}
+
+func (s State) String() string { return stateNames[s] }
+
+// leaderless tracks who leads a resource over time, as far as this proxy knows.
 type leaderless struct {
-	leaderlessSince time.Duration // 0 while somebody leads, and while nothing is known
+	// leaderlessSince is since when no worker has been able to write; 0 while somebody
+	// leads, and while nothing is known. It is not since when the lease is free: a worker
+	// that has acquired the lease cannot write before its epoch is granted, which may take
+	// long, and gives the lease back if that fails.
+	leaderlessSince time.Duration
+	// ledSince is since when somebody leads; 0 while nobody does.
+	ledSince time.Duration
+	// lastLed is when the last leader was last confirmed; 0 while somebody leads, and if
+	// that is not known.
+	lastLed time.Duration
 }
 
 func (l *leaderless) follow(led bool, now time.Duration) {
 	switch {
-	case led:
-		l.leaderlessSince = 0
-	case l.leaderlessSince == 0:
-		l.leaderlessSince = now
+	case led && l.ledSince == 0:
+		*l = leaderless{ledSince: now}
+	case !led && l.leaderlessSince == 0:
+		l.leaderlessSince, l.ledSince = now, 0
+	}
+}
+
+// endedLeading records that the last leader was last confirmed at this time. Of several
+// such times the first counts, because what is seen later is less exact.
+func (l *leaderless) endedLeading(at time.Duration) {
+	if l.lastLed == 0 || at < l.lastLed {
+		l.lastLed = at
 	}
 }
 
@@ -23,20 +66,21 @@ func (l *leaderless) follow(led bool, now time.Duration) {
 type leader uint8
 
 const (
-	leaderUnknown leader = iota // nothing was observed since the last candidacy here ended
+	leaderUnknown leader = iota // nothing has been observed yet
 	leaderNone
 	leaderHere
 	leaderElsewhere
 )
 
 // leaderLocked says who leads. A candidacy of this proxy knows whether it may write. One of
-// another proxy leads if it holds the lease and was granted the recorded epoch. r.mu is held.
+// another proxy leads if it holds the lease and was granted the recorded epoch. Nobody is
+// known to lead while the lease cannot be watched. r.mu is held.
 func (r *resource) leaderLocked() leader {
 	o := r.mu.observation
 	switch {
 	case r.mu.holder != nil && r.mu.holder.Status().CanWrite():
 		return leaderHere
-	case r.mu.holder != nil:
+	case r.mu.holder != nil, r.mu.watchErr != nil:
 		return leaderNone
 	case o.State == Unseen:
 		return leaderUnknown
@@ -52,5 +96,115 @@ func (r *resource) followLeader() {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.mu.follow(r.leaderLocked() != leaderNone, now)
+	r.followLocked(now)
+}
+
+func (r *resource) followLocked(now time.Duration) {
+	if who := r.leaderLocked(); who != leaderUnknown {
+		r.mu.follow(who != leaderNone, now)
+	}
+}
+
+// standings are what the candidacies of a resource say about its state.
+type standings struct {
+	fault error // why one of them cannot lead, nil if none has such a fault
+	waits bool  // one of them waits for the lease
+	// unconfirmed is since when the lease that one of them holds is no longer confirmed; 0
+	// if that is not so.
+	unconfirmed time.Duration
+}
+
+// standingsLocked asks all candidacies. r.mu is held.
+func (r *resource) standingsLocked(now time.Duration) (all standings) {
+	for _, c := range r.mu.running() {
+		c.mu.Lock()
+		s := &c.mu.state
+		if s.fault != nil && c.livesLocked() {
+			all.fault = s.fault
+		}
+		if c.eligibleLocked() && (r.mu.observation.State != Unresponsive || s.waiters > 0 || s.asked()) {
+			all.waits = true
+		}
+		if s.held.lease != nil && s.held.granted && now >= s.held.trusted {
+			all.unconfirmed = s.held.trusted
+		}
+		c.mu.Unlock()
+	}
+	return all
+}
+
+// reading is the state of a resource at one moment.
+type reading struct {
+	state State
+	since time.Duration // when the state began; 0 if that is not known
+	until time.Duration // until when the lease is confirmed; 0 if that is not known
+	why   error         // why the state is Unknown or Closed
+}
+
+// readLocked returns the state of the resource. r.mu is held.
+func (r *resource) readLocked(now time.Duration) reading {
+	all := r.standingsLocked(now)
+	switch who := r.leaderLocked(); {
+	case who == leaderHere:
+		return reading{state: Led, since: r.mu.ledSince, until: r.mu.holder.Term().TrustedUntil}
+	case who == leaderElsewhere:
+		return r.readElsewhere(now)
+	case all.fault != nil:
+		return reading{state: Closed, since: r.mu.leaderlessSince, why: all.fault}
+	case all.unconfirmed != 0:
+		return reading{state: Unknown, since: all.unconfirmed, why: errUnconfirmed}
+	case r.mu.watchErr != nil:
+		return reading{state: Unknown, since: r.mu.blindSince, why: r.mu.watchErr}
+	case r.mu.holder != nil, r.mu.observation.State == Held, all.waits:
+		return reading{state: Contested, since: r.mu.leaderlessSince}
+	case who == leaderUnknown:
+		return reading{why: errUnseen}
+	default:
+		return reading{state: Vacant, since: max(r.mu.freeSince, r.mu.leaderlessSince)}
+	}
+}
+
+// readElsewhere returns the state of a resource that a worker at another proxy leads.
+// Providers that say until when a lease is confirmed look again at that time, so that soon
+// afterwards the answer is overdue. r.mu is held.
+func (r *resource) readElsewhere(now time.Duration) reading {
+	led := reading{state: Led, since: r.mu.ledSince}
+	p, ok := r.provider.(expirer)
+	if !ok {
+		return led
+	}
+	switch led.until = p.ConfirmedUntil(r.key.name); {
+	case led.until == 0 || now < led.until:
+		return led
+	case now < led.until+r.set.callTimeout():
+		led.until = now
+		return led
+	default:
+		return reading{state: Unknown, since: led.until, why: errUnconfirmed}
+	}
+}
+
+// endsLeadingLocked notes when the candidacy was last confirmed as the leader. It is
+// called before the candidacy gives up a lease.
+func (c *Candidacy) endsLeadingLocked(now time.Duration) {
+	s := &c.mu.state
+	switch {
+	case !s.held.granted:
+	case s.liveness.unresponsive:
+		s.lastLed = now - s.liveness.quiet
+	case s.phase == leading:
+		s.lastLed = now
+	default:
+		s.lastLed = s.held.confirmedAt
+	}
+}
+
+// takeover returns how long the resource had no confirmed leader before the moment at
+// which the candidacy was granted an epoch, and how long the lease had been free.
+func (h holding) takeover(now time.Duration) (took, grant time.Duration) {
+	from := h.freeSince
+	if h.lastLed != 0 {
+		from = min(from, h.lastLed)
+	}
+	return now - from, now - h.freeSince
 }

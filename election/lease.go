@@ -16,8 +16,12 @@ type holding struct {
 	grantAt time.Duration
 	// requested is when the request that got the lease was sent.
 	requested time.Duration
-	// freeSince is since when the resource had no holder before that.
+	// confirmedAt is when the last request that confirmed the lease was sent.
+	confirmedAt time.Duration
+	// freeSince is since when the resource had no holder before the lease was acquired.
 	freeSince time.Duration
+	// lastLed is when the leader before was last confirmed; 0 if that is not known.
+	lastLed time.Duration
 }
 
 // newHolding returns the holding of a lease that a request sent at this time got. The
@@ -35,6 +39,7 @@ func newHolding(lease *Lease, set Settings, sent, freeSince, delay time.Duration
 // confirmed the lease. A response never shortens the trust.
 func (h holding) confirmed(set Settings, sent, delay time.Duration) holding {
 	h.trusted = max(h.trusted, sent+set.trust())
+	h.confirmedAt = max(h.confirmedAt, sent)
 	h.renewAt = set.renewalAfter(sent) + delay
 	return h
 }

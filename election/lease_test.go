@@ -20,7 +20,7 @@ func TestHoldingOfAnAwardIsTrustedFromBeforeTheRequest(t *testing.T) {
 		got := newHolding(lease, set, 100*time.Second, c.freeSince, time.Millisecond)
 		want := holding{
 			lease: lease, trusted: 108 * time.Second, renewAt: 102*time.Second + time.Millisecond,
-			requested: 100 * time.Second, freeSince: c.want,
+			requested: 100 * time.Second, confirmedAt: 100 * time.Second, freeSince: c.want,
 		}
 		if got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)

@@ -23,7 +23,7 @@ type liveness struct {
 	// expired is the timeout that had passed when the worker last became unresponsive.
 	expired time.Duration
 	// released means that the lease was released because the worker was unresponsive,
-	// and that the worker has not come back since.
+	// and that the epoch has not been confirmed since.
 	released bool
 }
 
@@ -58,16 +58,9 @@ func (l *liveness) sample(now time.Duration, alive bool) {
 
 // sample samples the activity of all members. Only the loop calls it.
 func (c *Candidacy) sample() {
-	members, left := c.sampled()
 	alive := false
-	for m, k := range members { // without the lock: these call the proxy
+	for m, k := range c.sampled() { // without the lock: this calls the proxy
 		alive = k.look(m) || alive
-	}
-	returned := false
-	for m, k := range left {
-		before := k.reads
-		k.look(m)
-		returned = returned || k.reads != before
 	}
 	now := c.r.e.cfg.Now()
 	c.mu.Lock()
@@ -79,25 +72,19 @@ func (c *Candidacy) sample() {
 	if was && alive {
 		c.mu.tryAt = now
 	}
-	if was && alive || returned {
-		c.cameBackLocked()
-	}
 }
 
-// sampled returns the campaigning members, and those that left since the last sample.
-func (c *Candidacy) sampled() (members, left map[fencing.Member]*member) {
+// sampled returns the campaigning members.
+func (c *Candidacy) sampled() map[fencing.Member]*member {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	members = make(map[fencing.Member]*member, len(c.mu.members))
+	members := make(map[fencing.Member]*member, len(c.mu.members))
 	for m, k := range c.mu.members {
 		if k.campaigns {
 			members[m] = k
 		}
 	}
-	if len(c.mu.left) > 0 {
-		left, c.mu.left = c.mu.left, map[fencing.Member]*member{}
-	}
-	return members, left
+	return members
 }
 
 // look reports whether the connection was active since the last sample.

@@ -97,7 +97,7 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 		return // this candidacy's own doing
 	}
 	s.leftovers.unresponsive = nil // somebody has held the lease since
-	if s.fault == nil {
+	if s.fault == nil && s.barred == nil {
 		s.backoff = 0
 		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies at the same instant
 	}
@@ -141,6 +141,9 @@ func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	s := &c.mu.state
 	switch {
 	case !c.eligibleLocked() || s.retained != 0:
+		c.answerLocked()
+		return false
+	case now < s.barredUntil:
 		c.answerLocked()
 		return false
 	case s.seen.closing: // it releases first, and then wakes this loop
@@ -192,8 +195,8 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 		due(s.retained)
 	}
 	if s.held.lease == nil {
-		if !s.requests.has(requestAcquire) && !s.requests.has(requestRelease) && s.tryAt > now {
-			due(s.tryAt)
+		if at := max(s.tryAt, s.barredUntil); !s.requests.has(requestAcquire) && !s.requests.has(requestRelease) && at > now {
+			due(at)
 		}
 		return wait
 	}

@@ -9,7 +9,6 @@ import (
 // membership is who needs a candidacy.
 type membership struct {
 	members map[fencing.Member]*member
-	left    map[fencing.Member]*member // left since the last sample
 	// retained, if not 0, is when the candidacy ends although its last campaigning
 	// member has left in an orderly way, unless another one joins until then.
 	retained time.Duration
@@ -27,7 +26,7 @@ type member struct {
 }
 
 func newMembership() membership {
-	return membership{members: map[fencing.Member]*member{}, left: map[fencing.Member]*member{}}
+	return membership{members: map[fencing.Member]*member{}}
 }
 
 // campaigners returns the number of members that campaign.
@@ -141,12 +140,8 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := &c.mu.state
-	k, ok := s.members[m]
-	if !ok {
+	if _, ok := s.members[m]; !ok {
 		return
-	}
-	if s.phase == superseded && k.campaigns {
-		s.left[m] = k // its last sample will show whether it had come back
 	}
 	delete(s.members, m)
 	defer poke(c.poke)

@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"net/netip"
 	"sync"
 	"time"
@@ -9,17 +10,15 @@ import (
 )
 
 const (
-	// extensionLasts is how long a false positive extends the timeout of its worker.
-	extensionLasts = 24 * time.Hour
-	// maxFactor limits the extended timeout to this multiple of the requested one.
-	maxFactor = 16
+	// extensionLasts is how long the extension of a worker's timeout lasts after its last
+	// false positive.
+	extensionLasts = time.Hour
 	// maxRemembered limits how many workers of one role are remembered.
 	maxRemembered = 64
 )
 
 // workerKey identifies the worker that a false positive belongs to. The candidacy is
-// unsuitable, because a worker that was superseded during a long silent computation
-// connects again with a new one. The resource is unsuitable too, because one worker
+// unsuitable, because a worker that connects again begins a new one. The resource is unsuitable too, because one worker
 // with a short timeout would then delay the replacement of all others. So it is the
 // worker's id, or the client's address if the client names no worker and each
 // connection counts as one.
@@ -51,8 +50,9 @@ type extensions struct {
 	byUser map[string]map[workerKey]extension
 }
 
-// record notes that w became active again after it had been treated as dead for being
-// inactive for timeout. It returns the worker's new extension.
+// record notes that w became active again, before anybody else was granted an epoch,
+// after it had been treated as dead for being inactive for timeout. It returns the
+// worker's new extension.
 func (l *extensions) record(w workerKey, timeout, now time.Duration) extension {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,35 +103,32 @@ func (l *extensions) of(w workerKey, now time.Duration) extension {
 	return known
 }
 
-// timeout returns the extended timeout for a requested one: at most maxFactor times
-// asked, and at most most unless that is 0.
-func (l extension) timeout(asked, most time.Duration) time.Duration {
-	extended := min(l.atLeast, maxFactor*asked)
+// timeout returns the extended timeout for a requested one: at most factor times asked,
+// and at most most unless that is 0.
+func (l extension) timeout(asked time.Duration, factor int, most time.Duration) time.Duration {
+	extended := min(l.atLeast, time.Duration(factor)*asked)
 	if most > 0 {
 		extended = min(extended, most)
 	}
 	return max(asked, extended)
 }
 
-// cameBackLocked records that a worker that was released as unresponsive is active
-// again.
+// cameBackLocked is called when the fence has confirmed the candidacy's epoch under a
+// lease. If the lease had been released because the worker was unresponsive, that was a
+// false positive: the worker is active again, and nobody else was granted an epoch. A
+// worker that was superseded meanwhile was rightly replaced, and its timeout remains.
 func (c *Candidacy) cameBackLocked() {
 	s := &c.mu.state
 	if !s.liveness.released {
 		return
 	}
 	s.liveness.released = false
-	l := c.falseAlarmLocked()
+	s.outbox.put(noticeFalseAlarm)
+	l := c.r.e.extensions.record(c.workerKey(), s.liveness.expired, c.r.e.cfg.Now())
 	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
-		zap.Int64("epoch", int64(s.epoch)), zap.Bool("superseded", s.phase == superseded),
-		zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired))
+		zap.Int64("epoch", int64(s.epoch)), zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired),
+		zap.Duration("timeout", c.effective(s.timeout(c.r.set.WorkerTimeout))))
 	c.event(Event{Kind: EventFalseAlarm})
-}
-
-// falseAlarmLocked records a false positive.
-func (c *Candidacy) falseAlarmLocked() extension {
-	c.mu.outbox.put(noticeFalseAlarm)
-	return c.r.e.extensions.record(c.workerKey(), c.mu.liveness.expired, c.r.e.cfg.Now())
 }
 
 // effective returns the timeout in effect for a requested one.
@@ -139,7 +136,7 @@ func (c *Candidacy) effective(asked time.Duration) time.Duration {
 	if asked == 0 {
 		return 0
 	}
-	return c.extension().timeout(asked, c.r.set.MaxWorkerTimeout)
+	return c.extension().timeout(asked, cmp.Or(c.r.set.MaxTimeoutFactor, DefaultMaxTimeoutFactor), c.r.set.MaxWorkerTimeout)
 }
 
 func (c *Candidacy) extension() extension { return c.r.e.extensions.of(c.workerKey(), c.r.e.cfg.Now()) }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 var (
@@ -19,6 +21,20 @@ var (
 	// service. The outcome is known: nothing was awarded.
 	ErrNotSent = errors.New("the request was not sent")
 )
+
+// DeniedError means that the lease service has answered, and denies Fencepost what it asked
+// for, so that only an operator can help. Provider methods return it, or wrap it.
+type DeniedError struct {
+	Kind   faults.Kind // LeaseDenied, LeaseTTL or ControlLogin
+	Answer string      // of the lease service
+	Remedy string      // what an operator can do
+	Err    error
+}
+
+func (e *DeniedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error that the lease service's answer was.
+func (e *DeniedError) Unwrap() error { return e.Err }
 
 // Provider is one lease service, as seen from one database: resources of the same name
 // in two databases have two leases. It is safe for concurrent use. Every method returns
@@ -124,4 +140,19 @@ type LeaseObservation struct {
 	// InstanceID identifies the lease service instance that was observed. It is never
 	// empty: a provider creates an id if there is none.
 	InstanceID string
+	// Unconfirmed is how long the lease had not been confirmed when it became free: its
+	// TTL, at least, if it expired, and 0 if it was released.
+	Unconfirmed time.Duration
+}
+
+// looker is a Provider that can observe a lease once with less effort than Watch.
+type looker interface {
+	Look(ctx context.Context, resource string) (LeaseObservation, error)
+}
+
+// expirer is a Provider that knows until when a lease is confirmed that it saw held, as a
+// reading of CLOCK_BOOTTIME; 0 if it did not see that. While the lease is watched, it looks
+// again at that time.
+type expirer interface {
+	ConfirmedUntil(resource string) time.Duration
 }

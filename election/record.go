@@ -2,6 +2,7 @@ package election
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -89,10 +90,29 @@ func (r *resource) usableFence(ctx context.Context) (Fence, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the fence of resource %q: %w", r.key.name, err)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.mu.fence, r.mu.needsReopen = fence, false
+	r.adopt(fence)
 	return fence, nil
+}
+
+// adopt replaces the fence. If it is that of another database, nothing of what is known
+// of the old one counts, and its candidacies end: the connections of their members have.
+func (r *resource) adopt(fence Fence) {
+	r.mu.Lock()
+	replaced := fence.Database() != r.mu.fence.Database()
+	r.mu.fence, r.mu.needsReopen = fence, false
+	if replaced {
+		r.mu.grants, r.mu.leaderless, r.mu.numbered = grants{}, leaderless{}, ""
+	}
+	r.mu.Unlock()
+	if !replaced {
+		return
+	}
+	r.log.Info("the database was dropped and made anew: what was known of the old one is forgotten")
+	for _, c := range r.all() {
+		if c.fence.Database() != fence.Database() {
+			c.end()
+		}
+	}
 }
 
 func (r *resource) reopenLater() {
@@ -108,6 +128,9 @@ func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
 	highest, fence := r.mu.highestObserved, r.mu.fence
 	r.mu.Unlock()
 	rec, err := fence.Record(ctx)
+	if errors.Is(err, fencing.ErrRemoved) {
+		r.removed(fence)
+	}
 	if err != nil {
 		return rec, fmt.Errorf("read the record of resource %q: %w", r.key.name, err)
 	}

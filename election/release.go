@@ -54,6 +54,7 @@ func (l *leftovers) released(lease *Lease, why Reason) (again bool) {
 func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s := &c.mu.state
 	s.requests.begin(requestRelease, nil)
+	c.endsLeadingLocked(c.r.e.cfg.Now())
 	c.stopLeadingLocked()
 	s.liveness.released = s.liveness.released || why == ReasonUnresponsive
 	s.requests.cancel(requestGrant)

@@ -30,10 +30,16 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 		return
 	}
 	now := c.r.e.cfg.Now()
+	if err == nil || errors.Is(err, ErrLost) {
+		c.passedLocked("renew the lease")
+		s.heard(nil, now)
+	} else {
+		s.heard(err, now)
+	}
 	switch {
 	case err == nil:
 		lapsed := s.held.granted && now >= s.held.trusted
-		c.event(Event{Kind: EventRenewed, Margin: s.held.trusted - now})
+		c.event(Event{Kind: EventRenewed})
 		s.held = s.held.confirmed(c.r.set, sent, c.r.set.renewalDelay())
 		c.leadLocked(now)
 		if lapsed && now < s.held.trusted {
@@ -53,6 +59,7 @@ func (c *Candidacy) lostLocked(err error) {
 	s := &c.mu.state
 	c.log.Warn("lease lost", zap.Int64("epoch", int64(s.epoch)), zap.Error(err))
 	s.requests.cancel(requestGrant)
+	c.endsLeadingLocked(c.r.e.cfg.Now())
 	s.held = holding{}
 	c.stopLeadingLocked()
 	s.pace = pace{}

@@ -4,9 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strings"
+	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // request is a kind of request to the lease service or the fence.
@@ -68,6 +74,96 @@ func (q *requests) cancel(k request) {
 	}
 }
 
+// answers is what the last requests of a candidacy say of the lease service and the fence.
+type answers struct {
+	answered  time.Duration // when the lease service last answered, or the candidacy began
+	unserved  error         // why the last request to the lease service failed; nil if it was answered
+	ungranted error         // why the last grant failed
+}
+
+// heard records the result of a request to the lease service: nil if it answered.
+func (a *answers) heard(err error, now time.Duration) {
+	if a.unserved = err; err == nil {
+		a.answered = now
+	}
+}
+
+// trouble returns what these results show; nil if nothing is wrong. source is the name of
+// the lease service.
+func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
+	var denied *DeniedError
+	var network net.Error
+	service := source
+	if service != "" {
+		service = strings.ToUpper(source[:1]) + source[1:]
+	}
+	silence := max(now-a.answered, 0).Round(time.Second)
+	switch {
+	case errors.As(a.unserved, &denied):
+		return &fencing.Trouble{Problem: fmt.Sprintf("the lease service refuses Fencepost (%s)", denied.Answer), Remedy: denied.Remedy}
+	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network):
+		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v", service, silence)}
+	case a.unserved != nil:
+		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved)}
+	case a.ungranted != nil:
+		return &fencing.Trouble{Problem: fmt.Sprintf("the grant of an epoch fails (%v)", a.ungranted)}
+	}
+	return nil
+}
+
+// Trouble implements fencing.Candidacy. A candidacy that leaves the lease to another one of
+// this proxy sends no requests: it has that one's trouble.
+func (c *Candidacy) Trouble() *fencing.Trouble {
+	if t := c.ownTrouble(); t != nil {
+		return t
+	}
+	c.r.mu.Lock()
+	holder, blind := c.r.mu.holder, c.r.mu.watchErr
+	c.r.mu.Unlock()
+	if holder != nil && holder != c {
+		if t := holder.ownTrouble(); t != nil {
+			return t
+		}
+	}
+	since, failures := c.r.unwatched.Now()
+	if blind == nil || failures == 0 {
+		return nil
+	}
+	a := answers{unserved: blind}
+	return a.trouble(c.r.provider.Source(), time.Since(since))
+}
+
+func (c *Candidacy) ownTrouble() *fencing.Trouble {
+	now := c.r.e.cfg.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.answers.trouble(c.r.provider.Source(), now)
+}
+
+// failures are the failures of each kind of request of one candidacy.
+type failures map[string]*faults.Series
+
+// of returns the series of what was tried.
+func (f failures) of(log *zap.Logger, what string) *faults.Series {
+	if f[what] == nil {
+		f[what] = faults.NewSeries(log.With(zap.String("request", what)), "request failed", 0)
+	}
+	return f[what]
+}
+
+// passedLocked records that what was tried has succeeded, or was answered at all.
+func (c *Candidacy) passedLocked(what string) {
+	if s := c.failing[what]; s != nil {
+		s.Passed()
+	}
+}
+
+func (c *Candidacy) passed(what string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.passedLocked(what)
+}
+
 // ask runs one request outside the loop. The loop runs the function that it returns,
 // and does not end before that.
 func (c *Candidacy) ask(request func() (apply func())) {
@@ -88,6 +184,6 @@ func (c *Candidacy) failedLocked(what string, err error) {
 		return // cancelled by this candidacy
 	}
 	err = fmt.Errorf("%s: %w", what, err)
-	c.log.Warn("request failed", zap.Error(err))
+	c.failing.of(c.log, what).Failed(zap.Error(err))
 	c.event(Event{Kind: EventFailed, Err: err})
 }

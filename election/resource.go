@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // resource is one resource of one database, with its candidacies at this proxy and what
@@ -25,7 +26,10 @@ type resource struct {
 	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
 	arrival  chan struct{} // cap 1; a candidacy has started
 	wake     chan struct{} // cap 1; the record should be read
-	joining  int           // calls of Join in progress; guarded by Elections.mu
+	// unwatched and unread are the failures to watch the lease and to read the record.
+	unwatched, unread *faults.Series
+
+	joining int // calls of Join in progress; guarded by Elections.mu
 
 	// mu is acquired after Elections.mu and before Candidacy.mu.
 	mu struct {
@@ -47,14 +51,34 @@ func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fenc
 		turn: make(chan struct{}, 1), arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		log: e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
 	}
+	r.unwatched, r.unread = faults.NewSeries(r.log, "cannot watch the lease", 0), faults.NewSeries(r.log, "cannot read the record", 0)
 	r.mu.fence = f
 	r.mu.news = make(chan struct{})
 	r.mu.roster = newRoster()
 	return r
 }
 
-// join makes m a member of the live candidacy that claim names, or starts one.
+// join makes m a member of the live candidacy that claim names, or starts one. If the fence
+// turns out to be gone, it tries again with what is there now.
 func (r *resource) join(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
+	c, err := r.tryJoin(ctx, claim, m)
+	for attempts := 0; gone(err) && attempts < maxReplaced; attempts++ {
+		c, err = r.tryJoin(ctx, claim, m)
+	}
+	return c, err
+}
+
+// gone reports whether err says that a fence is gone: with its database, or with its
+// resource.
+func gone(err error) bool {
+	return errors.Is(err, fencing.ErrReplaced) || errors.Is(err, fencing.ErrRemoved)
+}
+
+// maxReplaced is how often a joining connection may find that the fence is gone: by the
+// candidacy that it joins, and by the fence that it opens.
+const maxReplaced = 3
+
+func (r *resource) tryJoin(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
 	claim.Client = claim.Client.Unmap()
 	c, err := r.joinLive(claim, m)
 	if err != nil {
@@ -72,7 +96,7 @@ func (r *resource) join(ctx context.Context, claim fencing.JoinRequest, m fencin
 	}
 	if c.Status().Role == fencing.Superseded { // verify found that out
 		c.Leave(m, true)
-		return r.join(ctx, claim, m)
+		return r.tryJoin(ctx, claim, m)
 	}
 	return c, nil
 }
@@ -162,9 +186,16 @@ func (r *resource) loopEnded(c *Candidacy) {
 // settle records what has become of c's lease: whether it was vacated, and whether it
 // is still about to be released.
 func (r *resource) settle(c *Candidacy, vacated bool) {
+	now := r.e.cfg.Now()
 	r.mu.Lock()
 	departed := !c.closes() && r.mu.departed(c)
 	vacated = vacated && r.mu.vacate(c)
+	if vacated {
+		r.followLocked(now)
+		if at := c.ledUntil(); at != 0 {
+			r.mu.endedLeading(at)
+		}
+	}
 	r.mu.Unlock()
 	if departed || vacated {
 		r.pokeAll()
@@ -202,6 +233,7 @@ type view struct {
 	taken           bool // another candidacy of this proxy holds the lease
 	closing         bool // another candidacy of this proxy is about to release it
 	freeSince       time.Duration
+	lastLed         time.Duration // when the last leader was last confirmed; 0 if not known
 	highestObserved fencing.Epoch
 }
 
@@ -211,7 +243,7 @@ func (r *resource) view(c *Candidacy) view {
 	return view{
 		observation: r.mu.observation, blind: r.mu.watchErr != nil,
 		taken: r.mu.heldByOther(c), closing: r.mu.otherDeparts(c),
-		freeSince: r.mu.freeSince, highestObserved: r.mu.highestObserved,
+		freeSince: r.mu.freeSince, lastLed: r.mu.lastLed, highestObserved: r.mu.highestObserved,
 	}
 }
 

@@ -51,6 +51,16 @@ func (s *roster) running() []*Candidacy {
 	return all
 }
 
+// servesOthersOnly reports whether there are candidacies, but none of the user.
+func (s *roster) servesOthersOnly(user string) bool {
+	for c := range s.loops {
+		if c.user == user {
+			return false
+		}
+	}
+	return len(s.loops) > 0
+}
+
 // heldByOther reports whether a candidacy other than c holds the lease.
 func (s *roster) heldByOther(c *Candidacy) bool { return s.holder != nil && s.holder != c }
 

@@ -2,6 +2,7 @@ package election_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -256,4 +257,108 @@ func (s *simulation) calm() {
 	if s.model.lease.State == election.Held {
 		s.Errorf("everybody has ended, and %s still holds the lease", s.model.lease.Incarnation)
 	}
+}
+
+// barringFence refuses grants by an operator's order.
+type barringFence struct {
+	fence
+	order atomic.Pointer[fencing.Barred] // nil: none
+	asked chan struct{}                  // receives for each refused grant, before it is answered
+	goOn  chan struct{}                  // closed when refused grants are answered
+}
+
+func (f *barringFence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error) {
+	if order := f.order.Load(); order != nil {
+		f.asked <- struct{}{}
+		<-f.goOn
+		return 0, order
+	}
+	return f.fence.Grant(ctx, a)
+}
+
+// joinBarred lets a worker join a resource whose fence bars it. give makes the proxy see
+// another order.
+func joinBarred(t *testing.T, order *fencing.Barred) (f *barringFence, c *conn, give func()) {
+	m := newModel(simulatedTTL)
+	f = &barringFence{fence: fence{model: m, faults: &faults{latency: time.Millisecond}}, asked: make(chan struct{}, 100), goOn: make(chan struct{})}
+	f.order.Store(order)
+	var last atomic.Int64
+	e, err := election.New(election.Config{
+		Open: func(context.Context, string) (election.Backend, error) {
+			return election.Backend{
+				Provider: provider{m, f.faults},
+				Fence:    func(context.Context, string) (election.Fence, error) { return f, nil },
+				Orders: func(_ context.Context, after int64) (int64, []fencing.Order, error) {
+					if n := last.Load(); after < n {
+						return n, []fencing.Order{{ID: n, Kind: fencing.OrderResume, Resource: "r"}}, nil
+					}
+					return last.Load(), nil, nil
+				},
+			}, nil
+		},
+		Settings: func(string, string) election.Settings { return election.Settings{TTL: simulatedTTL} },
+		Now:      m.now,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	c = &conn{worker: "w"}
+	if c.Candidacy, err = e.Join(t.Context(), fencing.JoinRequest{Database: "d", Resource: "r", Worker: "w", User: "u"}, c); err != nil {
+		t.Fatal(err)
+	}
+	return f, c, func() { last.Add(1) }
+}
+
+// wantRole compares the role at a time at which nothing is in progress.
+func wantRole(t *testing.T, c *conn, want fencing.Role) {
+	t.Helper()
+	synctest.Wait()
+	if got := c.Status().Role; got != want {
+		t.Errorf("the worker is a %v, want a %v", got, want)
+	}
+}
+
+func TestBarredWorkerTriesAgainWhenTheBarEnds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		refusal := &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "barred"}
+		f, c, _ := joinBarred(t, &fencing.Barred{Refusal: refusal, Left: 5 * time.Second})
+		close(f.goOn)
+		if err := c.AwaitLeader(t.Context()); !errors.Is(err, refusal) {
+			t.Errorf("waiting to lead: %v, want the order", err)
+		}
+		f.order.Store(nil)
+		time.Sleep(4 * time.Second)
+		wantRole(t, c, fencing.Follower)
+		if n := len(f.asked); n != 1 || c.Status().Barred != refusal {
+			t.Errorf("asked for %d grants, and the status shows %v", n, c.Status().Barred)
+		}
+		time.Sleep(2 * time.Second)
+		wantRole(t, c, fencing.Leader)
+		if c.Status().Barred != nil {
+			t.Errorf("the leader's status shows %v", c.Status().Barred)
+		}
+	})
+}
+
+// TestAnOrderDuringAGrantCounts ends a bar after the fence has refused a grant because of
+// it, and before the refusal has arrived.
+func TestAnOrderDuringAGrantCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, c, give := joinBarred(t, &fencing.Barred{Refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader}})
+		<-f.asked
+		f.order.Store(nil)
+		time.Sleep(2 * time.Second)
+		give()
+		time.Sleep(2 * time.Second)
+		close(f.goOn)
+		time.Sleep(time.Second)
+		wantRole(t, c, fencing.Leader)
+	})
 }

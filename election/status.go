@@ -16,16 +16,25 @@ type ResourceStatus struct {
 	Record fencing.Record
 	// LeaseState is what the lease service shows.
 	LeaseState LeaseState
-	// Local means that a candidacy of this proxy leads. LeaseLeft is how much longer its
-	// lease is trusted.
-	Local     bool
+	// State says whether anybody leads, since StateSince, which is zero if that is not
+	// known. Reason says why the state is Unknown or Closed.
+	State      State
+	StateSince time.Time
+	Reason     error
+	// Local means that a candidacy of this proxy leads.
+	Local bool
+	// LeaseLeft is how much longer the leader's lease is confirmed; 0 if that is not known.
 	LeaseLeft time.Duration
-	// Leaderless is how long no worker has been able to write: since the lease was free or
-	// no longer confirmed, and until an epoch is granted. It is 0 while somebody leads, and
-	// where this proxy has no candidacy, and so does not know.
+	// Holds means that a candidacy of this proxy holds the lease for its epoch, and Margin
+	// is how much longer that lease is trusted without a renewal.
+	Holds  bool
+	Margin time.Duration
+	// Leaderless is how long no worker has been known to be able to write: since the lease
+	// was free or no longer confirmed, and until an epoch is granted. It is 0 while somebody
+	// leads.
 	Leaderless time.Duration
-	// FalseAlarms counts the workers that became active again after their lease was
-	// released as unresponsive.
+	// FalseAlarms counts the workers that became active again, before anybody else was
+	// granted an epoch, after their lease was released as unresponsive.
 	FalseAlarms int
 	// WatchError says why the lease service cannot be watched at the moment.
 	WatchError  error
@@ -43,8 +52,8 @@ type CandidacyStatus struct {
 	Retained     bool
 	Observes     bool // none of its connections campaigns
 	// WorkerTimeout is how long this worker may currently be inactive, 0 for unlimited.
-	// FalseAlarms counts its false positives of the last 24 hours, which have extended
-	// the timeout.
+	// FalseAlarms counts the false positives that have extended the timeout. The count
+	// and the extension end an hour after the last one.
 	WorkerTimeout time.Duration
 	FalseAlarms   int
 }
@@ -69,30 +78,42 @@ func (e *Elections) Resources() []ResourceStatus {
 }
 
 func (r *resource) status() ResourceStatus {
-	now := r.e.cfg.Now()
-	r.mu.Lock()
-	st := ResourceStatus{
-		Database: r.key.database, Resource: r.key.name, Record: r.mu.record,
-		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr,
-	}
-	holder, since := r.mu.holder, r.mu.leaderlessSince
-	st.Local = r.leaderLocked() == leaderHere
-	r.mu.Unlock()
-	if holder != nil {
-		st.LeaseState = Held
-	}
-	if st.Local {
-		st.LeaseLeft = max(0, holder.Term().TrustedUntil-now)
-	}
-	if since != 0 {
-		st.Leaderless = now - since
-	}
+	st := r.standing()
 	for _, c := range r.all() {
 		st.Candidacies = append(st.Candidacies, c.status())
 	}
 	slices.SortFunc(st.Candidacies, func(a, b CandidacyStatus) int {
 		return cmp.Or(cmp.Compare(a.Worker, b.Worker), cmp.Compare(a.User, b.User), cmp.Compare(a.Incarnation, b.Incarnation))
 	})
+	return st
+}
+
+// standing returns the status without the candidacies.
+func (r *resource) standing() ResourceStatus {
+	now, clock := r.e.cfg.Now(), time.Now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	is := r.readLocked(now)
+	st := ResourceStatus{
+		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: is.state, Reason: is.why,
+		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr,
+		Local: r.leaderLocked() == leaderHere,
+	}
+	if is.since != 0 {
+		st.StateSince = clock.Add(is.since - now)
+	}
+	if is.until != 0 {
+		st.LeaseLeft = max(0, is.until-now)
+	}
+	if r.mu.holder != nil {
+		st.LeaseState = Held
+		if term := r.mu.holder.Term(); term.Epoch != 0 {
+			st.Holds, st.Margin = true, max(0, term.TrustedUntil-now)
+		}
+	}
+	if since := cmp.Or(r.mu.leaderlessSince, is.since); is.state != Led && since != 0 {
+		st.Leaderless = now - since
+	}
 	return st
 }
 

@@ -107,6 +107,8 @@ func (c *Candidacy) AwaitLeader(ctx context.Context) error {
 			refusal = c.refuseSuperseded()
 		case s.Fault != nil:
 			refusal = asRefusal(s.Fault)
+		case s.Barred != nil:
+			refusal = s.Barred
 		}
 		return refusal != nil || s.CanWrite()
 	})

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 const (
@@ -14,12 +16,17 @@ const (
 	// maxBlind is the longest pause before the next attempt to watch a lease service
 	// that cannot be reached. Nobody leads until it is reachable again.
 	maxBlind = 250 * time.Millisecond
+	// idleLook is how often the lease of a resource without a candidacy is looked at. Each
+	// look may open a connection to the database and closes it again, so that DROP DATABASE,
+	// which waits 5 s for connections to close, finds a moment without any.
+	idleLook = 5 * time.Second
 )
 
 // sighting is what the watch last showed of a lease.
 type sighting struct {
 	observation LeaseObservation
 	watchErr    error         // why the watch is failing
+	blindSince  time.Duration // since when it has been failing; it means nothing unless watchErr is set
 	news        chan struct{} // closed and replaced with each observation and each failure
 	instanceID  string        // of the lease service, as last observed; "" before
 	freeSince   time.Duration // since when the lease has had no holder; 0 if it has one
@@ -38,8 +45,10 @@ func (s *sighting) observed(o LeaseObservation, now time.Duration) {
 }
 
 // failed records that the watch has failed. It reports whether it had not failed before.
-func (s *sighting) failed(err error) (first bool) {
-	first = s.watchErr == nil
+func (s *sighting) failed(err error, now time.Duration) (first bool) {
+	if first = s.watchErr == nil; first {
+		s.blindSince = now
+	}
 	s.watchErr = err
 	s.announce()
 	return first
@@ -51,8 +60,8 @@ func (s *sighting) announce() {
 	s.news = make(chan struct{})
 }
 
-// forget forgets what was observed, because it will be out of date when the next
-// candidacy starts.
+// forget forgets what was observed while there was no candidacy, because it may be out of
+// date.
 func (s *sighting) forget() {
 	s.observation, s.freeSince, s.instanceID = LeaseObservation{}, 0, ""
 }
@@ -95,22 +104,85 @@ func (r *resource) watch() {
 	}
 }
 
-// idle waits for a candidacy. It returns false when Elections is closed, or when the
-// resource is forgotten because none has started for a while.
+// idle waits for a candidacy, and looks at the lease from time to time. It returns false
+// when Elections is closed, or when the resource is forgotten because no candidacy has
+// started for a while.
 func (r *resource) idle() bool {
-	r.mu.Lock()
-	r.mu.forget()
-	r.mu.leaderlessSince = 0
-	r.mu.Unlock()
-	timer := time.NewTimer(r.e.cfg.Idle)
+	firstLook := time.Duration(0)
+	if r.lastObservation().State == Unseen { // a new resource, whose first candidacy is about to start
+		firstLook = idleLook
+	}
+	timer, look := time.NewTimer(r.e.cfg.Idle), time.NewTimer(firstLook)
 	defer timer.Stop()
-	select {
-	case <-r.arrival:
-		return true
-	case <-timer.C:
-		return !r.e.forget(r)
-	case <-r.e.ctx.Done():
-		return false
+	defer look.Stop()
+	for first := true; ; first = false {
+		select {
+		case <-r.arrival:
+			r.arrived()
+			return true
+		case <-timer.C:
+			return !r.e.forget(r)
+		case <-r.e.ctx.Done():
+			return false
+		case <-look.C:
+		}
+		ctx, cancel := context.WithTimeout(r.e.ctx, r.set.callTimeout()+time.Second)
+		looked := make(chan struct{})
+		go func() {
+			defer close(looked)
+			r.look(ctx)
+		}()
+		select {
+		case <-r.arrival:
+			cancel()
+			<-looked
+			r.arrived()
+			return true
+		case <-looked:
+			cancel()
+		}
+		if !first { // Elections closes what the candidacies have used
+			r.e.rest(r.key.database)
+		}
+		look.Reset(idleLook)
+	}
+}
+
+// arrived is called when a candidacy has started after a time without any, unless it has
+// ended already.
+func (r *resource) arrived() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.mu.loops) > 0 {
+		r.mu.forget()
+	}
+}
+
+// look observes the lease of a resource without a candidacy, and reads the record if
+// another candidacy than the recorded one holds it. The fence is not reopened for that,
+// because that may create it.
+func (r *resource) look(ctx context.Context) {
+	var observation LeaseObservation
+	var err error
+	if p, ok := r.provider.(looker); ok {
+		observation, err = p.Look(ctx, r.key.name)
+	} else {
+		observation, err = r.provider.Watch(ctx, r.key.name, LeaseObservation{})
+	}
+	r.mu.Lock()
+	fence, known := r.mu.fence, r.mu.record.Incarnation
+	r.mu.Unlock()
+	if err == nil && observation.State == Held && observation.Incarnation != known {
+		var rec fencing.Record
+		if rec, err = fence.Record(ctx); err == nil {
+			r.publish(rec, nil)
+		}
+	}
+	switch {
+	case err == nil:
+		r.seen(observation)
+	case !errors.Is(ctx.Err(), context.Canceled): // otherwise a candidacy has started, or Elections is closing
+		r.blind(err)
 	}
 }
 
@@ -178,28 +250,49 @@ func (r *resource) lastObservation() LeaseObservation {
 func (r *resource) seen(observation LeaseObservation) {
 	now := r.e.cfg.Now()
 	r.mu.Lock()
+	wasHeld := r.mu.observation.State == Held && r.mu.holder == nil
 	r.mu.observed(observation, now)
+	r.followLocked(now)
+	if wasHeld && observation.State != Held {
+		r.mu.endedLeading(now - r.undetected(observation))
+	}
 	r.mu.Unlock()
-	r.followLeader()
+	r.unwatched.Passed()
 	r.pokeAll()
 }
 
+// undetected returns how long a lease that was seen to become free had not been confirmed
+// before. Another proxy does not say how long its worker was silent: at least for the
+// worker timeout, which is taken to be the same there.
+func (r *resource) undetected(o LeaseObservation) time.Duration {
+	if o.State == Unresponsive {
+		return r.set.WorkerTimeout
+	}
+	return o.Unconfirmed
+}
+
 func (r *resource) blind(err error) {
+	now := r.e.cfg.Now()
 	r.mu.Lock()
-	first := r.mu.failed(err)
+	first := r.mu.failed(err, now)
+	r.followLocked(now)
 	r.mu.Unlock()
+	r.unwatched.Failed(zap.Error(err))
 	if first {
-		r.log.Warn("cannot watch the lease", zap.Error(err))
 		r.pokeAll()
 	}
 }
 
 // readRecord refreshes the record for the candidacies. A failure is logged unless
-// Elections is closing; the check does not depend on what is read here.
+// Elections is closing, or the candidacies end with their fence; the check does not depend on what is read here.
 func (r *resource) readRecord() {
 	ctx, cancel := context.WithTimeout(r.e.ctx, r.set.callTimeout()+time.Second)
 	defer cancel()
-	if _, err := r.refresh(ctx); err != nil && !errors.Is(err, context.Canceled) {
-		r.log.Warn("cannot read the record", zap.Error(err))
+	_, err := r.refresh(ctx)
+	switch {
+	case err == nil:
+		r.unread.Passed()
+	case !errors.Is(err, context.Canceled) && !errors.Is(err, fencing.ErrRemoved):
+		r.unread.Failed(zap.Error(err))
 	}
 }

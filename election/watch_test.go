@@ -36,18 +36,18 @@ func TestFailedWatchKeepsWhatWasObserved(t *testing.T) {
 	s := sighting{news: make(chan struct{})}
 	seen := LeaseObservation{State: Held, Incarnation: "a", InstanceID: "i"}
 	s.observed(seen, time.Hour)
-	if news := s.news; !s.failed(errors.New("cut off")) {
+	if news := s.news; !s.failed(errors.New("cut off"), 2*time.Hour) {
 		t.Error("the first failure is not the first")
 	} else {
 		<-news
 	}
-	if s.failed(errors.New("still cut off")) {
+	if s.failed(errors.New("still cut off"), 3*time.Hour) || s.blindSince != 2*time.Hour {
 		t.Error("the second failure is the first")
 	}
 	if s.observation != seen || s.instanceID != "i" {
 		t.Errorf("after the failures: %+v", s)
 	}
-	s.observed(seen, 2*time.Hour)
+	s.observed(seen, 4*time.Hour)
 	if s.watchErr != nil {
 		t.Errorf("after an observation: %v", s.watchErr)
 	}

@@ -38,6 +38,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 const (
@@ -88,7 +89,8 @@ type Client struct {
 		sync.Mutex
 		pending map[string]*attempt // by incarnation: sessions that have a lease or may have one
 	}
-	seen observation
+	seen    observation
+	failing *faults.Series // of the watch
 }
 
 // New returns a client that watches the prefix until Close. It does not wait until
@@ -122,7 +124,7 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consul elector: %w", err)
 	}
-	c := &Client{api: client, transport: transport, cfg: cfg, log: cfg.Logger}
+	c := &Client{api: client, transport: transport, cfg: cfg, log: cfg.Logger, failing: faults.NewSeries(cfg.Logger, "cannot watch leases in consul", 0)}
 	c.mu.pending = map[string]*attempt{}
 	c.seen.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())

@@ -23,6 +23,10 @@ type value struct {
 	Incarnation string    `json:"incarnation"`
 	Proxy       string    `json:"proxy"`
 	Since       time.Time `json:"since"`
+	// TTL is that of the lease, such as "10s". Released means that the entry was written
+	// when the lease was released: an entry that is not locked and not released expired.
+	TTL      string `json:"ttl,omitempty"`
+	Released bool   `json:"released,omitempty"`
 }
 
 func (c *Client) instanceKey() string { return c.cfg.Prefix + "/.generation" }
@@ -48,8 +52,11 @@ func escape(name string) string {
 
 func newInstanceID() string { return rand.Text() }
 
-func (c *Client) encode(bid election.AcquireRequest) []byte {
-	text, err := json.Marshal(value{Worker: bid.Worker, Incarnation: bid.Incarnation, Proxy: c.cfg.Proxy, Since: time.Now().UTC()})
+func (c *Client) encode(bid election.AcquireRequest, released bool) []byte {
+	text, err := json.Marshal(value{
+		Worker: bid.Worker, Incarnation: bid.Incarnation, Proxy: c.cfg.Proxy, Since: time.Now().UTC(),
+		TTL: bid.TTL.String(), Released: released,
+	})
 	if err != nil {
 		panic("consul elector: encode a lease: " + err.Error()) // cannot happen: strings and a time always encode
 	}
@@ -70,6 +77,8 @@ func observationOf(pair *api.KVPair, instanceID string) election.LeaseObservatio
 		obs.State = election.Held
 	case pair.Flags == flagUnresponsive:
 		obs.State = election.Unresponsive
+	case !v.Released:
+		obs.Unconfirmed, _ = time.ParseDuration(v.TTL) // 0 if another version wrote the entry
 	}
 	return obs
 }

@@ -44,11 +44,12 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 	case errors.Is(err, election.ErrHeld):
 		return nil, err
 	case err != nil:
-		return nil, fmt.Errorf("%w: %w", election.ErrNotSent, err)
+		return nil, fmt.Errorf("%w: %w", election.ErrNotSent, p.c.denied(err))
 	case try.lease != nil:
 		return try.lease, nil
 	}
-	return p.c.lock(ctx, key, bid, try)
+	lease, err := p.c.lock(ctx, key, bid, try)
+	return lease, p.c.denied(err)
 }
 
 // prepare tests whether the lease is free, and returns the session for the request,
@@ -119,7 +120,7 @@ func (c *Client) attempt(ctx context.Context, bid election.AcquireRequest) (*att
 	if err != nil {
 		return nil, fmt.Errorf("create a session: %w", err)
 	}
-	try := &attempt{session: session, value: c.encode(bid)}
+	try := &attempt{session: session, value: c.encode(bid, false)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.pending[bid.Incarnation] = try
@@ -195,7 +196,7 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 	if errors.Is(err, election.ErrLost) {
 		p.c.settle(l.AcquireRequest, l.Handle)
 	}
-	return err
+	return p.c.denied(err)
 }
 
 // confirm renews the session of a term and reads whether it holds the lock.
@@ -241,13 +242,13 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 		session = try.session
 	}
 	key := p.c.key(p.database, l.Resource)
-	unlock := &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Session: session, Value: p.c.encode(l.AcquireRequest)}
+	unlock := &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Session: session, Value: p.c.encode(l.AcquireRequest, true)}
 	if why == election.ReasonUnresponsive {
 		unlock.Flags = flagUnresponsive
 	}
 	unlocked, _, _, err := p.c.api.Txn().Txn(api.TxnOps{{KV: unlock}}, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
-		return fmt.Errorf("unlock %s: %w", key, err)
+		return p.c.denied(fmt.Errorf("unlock %s: %w", key, err))
 	}
 	if !unlocked && why == election.ReasonLeft {
 		if err := p.clearUnresponsive(ctx, key, l.AcquireRequest); err != nil {
@@ -255,7 +256,7 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 		}
 	}
 	if _, err := p.c.api.Session().Destroy(session, write(ctx)); err != nil {
-		return fmt.Errorf("destroy the session: %w", err)
+		return p.c.denied(fmt.Errorf("destroy the session: %w", err))
 	}
 	p.c.settle(l.AcquireRequest, session)
 	return nil

@@ -68,15 +68,13 @@ func (o *observation) store(pairs api.KVPairs, instanceID string) {
 	o.changed = make(chan struct{})
 }
 
-// fail reports whether this is the first failure after a success.
-func (o *observation) fail(err error) (first bool) {
+// fail records why nothing can be observed.
+func (o *observation) fail(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	first = o.err == nil
 	o.err = err
 	close(o.changed)
 	o.changed = make(chan struct{})
-	return first
 }
 
 // watch keeps the observation up to date until Close. One request serves all databases
@@ -89,15 +87,15 @@ func (c *Client) watch() {
 		next, err := c.watchOnce(index)
 		if err == nil {
 			index, pause = next, 100*time.Millisecond
+			c.failing.Passed()
 			continue
 		}
 		index = 0 // read everything next time, whatever the error was
 		if c.ctx.Err() != nil {
 			return
 		}
-		if c.seen.fail(err) {
-			c.log.Warn("cannot watch leases in consul", zap.Error(err))
-		}
+		c.seen.fail(c.denied(err))
+		c.failing.Failed(zap.Error(err))
 		timer := time.NewTimer(pause)
 		select {
 		case <-timer.C:

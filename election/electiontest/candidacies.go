@@ -330,6 +330,10 @@ var candidacyCases = []testCase{
 		_, err := p.tryJoin("a") // verified, because it leads
 		w.mustRefuse(err, fencing.StateNoFence)
 		eventually(w.T, "the leader stops", soon, func() bool { return !a.leads() && a.Status().Fault != nil })
+		eventually(w.T, "the resource is closed by the fault", soon, func() bool {
+			r := p.Resources()[0]
+			return r.State == election.Closed && r.Reason != nil
+		})
 		_, err = p.tryJoin("b")
 		w.mustRefuse(err, fencing.StateNoFence)
 	}},
@@ -355,7 +359,7 @@ var candidacyCases = []testCase{
 		}
 		r := all[0]
 		if r.Database != w.db || r.Resource != resource || r.Record.Worker != "a" || r.Record.Epoch != 1 ||
-			!r.Local || r.LeaseState != election.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
+			r.State != election.Led || !r.Local || r.LeaseState != election.Held || r.LeaseLeft <= 0 || r.LeaseLeft > long || len(r.Candidacies) != 2 {
 			w.Errorf("the status is %+v", r)
 		}
 		if a, b := r.Candidacies[0], r.Candidacies[1]; a.Status.Role != fencing.Leader || b.Status.Role != fencing.Follower || a.Members != 1 {

@@ -76,6 +76,7 @@ type proxy struct {
 	provider *faultyProvider
 	link     *Link
 	gate     *gate
+	skipped  atomic.Int64 // how far the proxy's clock is ahead of this machine's
 
 	mu     sync.Mutex
 	events []election.Event
@@ -99,6 +100,7 @@ func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy 
 		Settings: func(string, string) election.Settings { return set },
 		Observe:  p.observe,
 		Logger:   log,
+		Now:      func() time.Duration { return election.Boottime() + time.Duration(p.skipped.Load()) },
 	})
 	if err != nil {
 		w.Fatal(err)
@@ -132,6 +134,9 @@ func (w *testEnv) backend(ctx context.Context, db string, provider election.Prov
 		},
 	}, nil
 }
+
+// skip lets time pass by the proxy's clock.
+func (p *proxy) skip(d time.Duration) { p.skipped.Add(int64(d)) }
 
 func (p *proxy) observe(e election.Event) {
 	p.mu.Lock()

@@ -46,6 +46,18 @@ func (p *proxy) status(worker string) election.CandidacyStatus {
 	return election.CandidacyStatus{}
 }
 
+// has reports whether the worker has a candidacy here.
+func (p *proxy) has(worker string) bool {
+	for _, r := range p.Resources() {
+		for _, c := range r.Candidacies {
+			if c.Worker == worker {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // falseAlarms connects a worker that leads, becomes unresponsive and comes back, this
 // many times.
 func (p *proxy) falseAlarms(worker string, times int, change ...func(*fencing.JoinRequest)) *conn {
@@ -160,7 +172,7 @@ var silenceCases = []testCase{
 		p := w.proxy("one", timeout(quiet))
 		const short = quiet / 4
 		hasty := p.falseAlarms("hasty", 4, asUser("mallory"), asking(short))
-		if s := p.status("hasty"); s.WorkerTimeout != 16*short {
+		if s := p.status("hasty"); s.WorkerTimeout != 4*short {
 			w.Errorf("the timeout of the worker that came back is %v", s.WorkerTimeout)
 		}
 		hasty.leaves()
@@ -202,47 +214,50 @@ var silenceCases = []testCase{
 		if s := p.status("a"); s.WorkerTimeout != quiet || s.FalseAlarms != 3 {
 			w.Errorf("with a bound of %v: %+v", quiet, s)
 		}
-		q := w.proxy("two", timeout(quiet/32))
-		q.falseAlarms("b", 6, func(c *fencing.JoinRequest) { c.Resource = "other" })
-		if s := q.status("b"); s.WorkerTimeout != quiet/2 {
-			w.Errorf("after 6 false alarms the timeout went from %v to %v", quiet/32, s.WorkerTimeout)
+		other := func(c *fencing.JoinRequest) { c.Resource = "other" }
+		q := w.proxy("two", timeout(quiet/16))
+		q.falseAlarms("b", 4, other)
+		if s := q.status("b"); s.WorkerTimeout != quiet/4 {
+			w.Errorf("after 4 false alarms the timeout went from %v to %v", quiet/16, s.WorkerTimeout)
+		}
+		r := w.proxy("three", timeout(quiet/4), func(s *election.Settings) { s.MaxTimeoutFactor = 1 })
+		r.falseAlarms("c", 2, func(c *fencing.JoinRequest) { c.Resource = "third" })
+		if s := r.status("c"); s.WorkerTimeout != quiet/4 || s.FalseAlarms != 2 {
+			w.Errorf("with a factor of 1: %+v", s)
 		}
 	}},
-	{"a worker that computes in silence is not robbed for ever", func(w *testEnv) {
-		p := w.proxy("one", timeout(quiet))
-		const rounds = 6
-		var ledger []string
-		for round := 0; ; round++ {
-			if round == rounds {
-				w.Fatalf("superseded in each of %d rounds: %q", rounds, ledger)
-			}
+	{"a worker that was replaced is no false alarm", func(w *testEnv) {
+		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(0))
+		for round, at := range []*proxy{p, q} {
 			a := p.first("slow")
 			a.eventuallyLeads(soon)
-			rival := p.first(fmt.Sprint("rival-", round))
-			robbed := false
+			rival := at.first(fmt.Sprint("rival-", round))
 			a.hush()
-			enough := 5 * quiet / 2
-			if round == 0 { // nothing else is due then, however busy the machine is
-				enough = patience
-			}
-			for end := time.Now().Add(enough); time.Now().Before(end) && !robbed; time.Sleep(10 * time.Millisecond) {
-				rival.demand()
-				robbed = a.superseded()
-			}
+			eventually(w.T, "the silent worker is replaced", soon, func() bool { rival.demand(); return a.superseded() })
 			a.speak()
+			a.dies() // as the proxy does when the superseded client comes back
+			eventually(w.T, "its candidacy has ended", soon, func() bool { return !p.has("slow") })
 			rival.dies()
-			if robbed {
-				a.dies() // as the proxy does when the superseded client comes back
-				eventually(w.T, "the false alarm was noticed", soon, func() bool { return p.count(election.EventFalseAlarm) > round })
-				continue
+		}
+		p.first("slow").eventuallyLeads(soon)
+		if s := p.status("slow"); s.WorkerTimeout != quiet || s.FalseAlarms != 0 || p.count(election.EventFalseAlarm) != 0 {
+			w.Errorf("after it was replaced twice: %+v", s)
+		}
+	}},
+	{"an extension ends after an hour without a false alarm", func(w *testEnv) {
+		p := w.proxy("one", timeout(quiet))
+		p.falseAlarms("a", 2).dies()
+		for _, c := range []struct {
+			skip time.Duration
+			want time.Duration
+		}{{50 * time.Minute, 4 * quiet}, {10 * time.Minute, quiet}} {
+			eventually(w.T, "its candidacy has ended", soon, func() bool { return !p.has("a") })
+			p.skip(c.skip)
+			a := p.first("a")
+			if s := p.status("a"); s.WorkerTimeout != c.want {
+				w.Errorf("want a timeout of %v: %+v", c.want, s)
 			}
-			if round == 0 {
-				w.Error("silence had no effect")
-			}
-			if err := a.AwaitConfirmed(within(w.T, soon)); err != nil || !a.leads() {
-				w.Errorf("the slow worker does not lead: %+v, %v", *a.Status(), err)
-			}
-			return
+			a.dies()
 		}
 	}},
 	{"a worker that the server keeps waiting is not silent, nor one that never has to speak", func(w *testEnv) {

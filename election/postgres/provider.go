@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // Source is the name under which the provider's awards are recorded.
@@ -70,6 +72,7 @@ type standstill struct {
 	award, renewals int64
 	since           time.Duration
 	ttl             time.Duration
+	until           time.Duration // until when it is confirmed
 }
 
 var _ election.Provider = (*Provider)(nil)
@@ -114,7 +117,7 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 		bid.Resource, bid.Worker, bid.Incarnation, bid.TTL, staleAward, staleRenewals).Scan(&award, &instanceID)
 	switch {
 	case unsent(err):
-		return nil, fmt.Errorf("acquire the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, err)
+		return nil, fmt.Errorf("acquire the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, denied(err))
 	case err != nil:
 		return nil, fmt.Errorf("acquire the lease of resource %q: %w", bid.Resource, err)
 	case award == nil || instanceID == nil:
@@ -129,13 +132,27 @@ func unsent(err error) bool {
 	return errors.As(err, &connecting) || pgconn.SafeToRetry(err)
 }
 
+// denied returns err as an *election.DeniedError if the server has refused the login of the
+// control role.
+func denied(err error) error {
+	var connecting *pgconn.ConnectError
+	var pg *pgconn.PgError
+	if !errors.As(err, &connecting) || !errors.As(err, &pg) || !strings.HasPrefix(pg.Code, "28") {
+		return err
+	}
+	return &election.DeniedError{
+		Kind: faults.ControlLogin, Answer: pg.Code + " " + pg.Message, Err: err,
+		Remedy: "Make sure that the control role can log in: control.password (FENCEPOST_CONTROL_PASSWORD) and pg_hba.conf.",
+	}
+}
+
 // Renew implements election.Provider.
 func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 	var held bool
 	err := p.pool.QueryRow(ctx, "SELECT fencepost.lease_renew($1, $2, $3, $4)", l.Resource, l.Index, l.Incarnation, l.TTL).Scan(&held)
 	switch {
 	case err != nil:
-		return fmt.Errorf("renew the lease of resource %q: %w", l.Resource, err)
+		return fmt.Errorf("renew the lease of resource %q: %w", l.Resource, denied(err))
 	case !held:
 		return election.ErrLost
 	}

@@ -40,6 +40,20 @@ func (p *Provider) Watch(ctx context.Context, resource string, seen election.Lea
 	}
 }
 
+// Look reads a lease once. Unlike Watch it does not make the provider listen for changes.
+func (p *Provider) Look(ctx context.Context, resource string) (election.LeaseObservation, error) {
+	obs, _, err := p.poll(ctx, resource)
+	return obs, err
+}
+
+// ConfirmedUntil returns until when a lease is confirmed that was last read as held, as a
+// reading of CLOCK_BOOTTIME; 0 if it was not.
+func (p *Provider) ConfirmedUntil(resource string) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.mu.seen[resource].until
+}
+
 // awaitUp waits while the database is known to be unreachable.
 func (p *Provider) awaitUp(ctx context.Context) error {
 	p.mu.Lock()
@@ -106,8 +120,10 @@ func (p *Provider) poll(ctx context.Context, resource string) (election.LeaseObs
 		left = min(left, p.patience(resource, standstill{award: award, renewals: renewals, ttl: ttl}, asked))
 		if left > 0 {
 			obs.State = election.Held
+			p.confirm(resource, asked+left)
 			return obs, min(left+5*time.Millisecond, recheck), nil
 		}
+		obs.Unconfirmed = ttl
 		return obs, recheck, nil
 	}
 	p.forget(resource)
@@ -127,6 +143,15 @@ func (p *Provider) patience(resource string, now standstill, asked time.Duration
 		p.mu.seen[resource] = known
 	}
 	return known.since + known.ttl - asked
+}
+
+func (p *Provider) confirm(resource string, until time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if known, ok := p.mu.seen[resource]; ok {
+		known.until = until
+		p.mu.seen[resource] = known
+	}
 }
 
 func (p *Provider) forget(resource string) {
