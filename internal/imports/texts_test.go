@@ -29,6 +29,7 @@ var searches = map[string]string{
 	"ofClient":   "the message of an error",
 	"mentioned":  "the message of an error",
 	"checkError": "the code of an error",
+	"ofCheck":    "the message of an error",
 	"newNonce":   "random characters",
 }
 

@@ -1,0 +1,313 @@
+// Package health looks, from the start of a proxy on and then every few seconds, whether
+// the proxy can do its work: whether Postgres answers and lets the control role log in,
+// whether the fences can be used, and whether the lease service grants what an election
+// needs. What it finds is in a faults.Register.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+const (
+	// Every is the longest time between two looks.
+	Every = 5 * time.Second
+	// soonest is the shortest time between two looks, which somebody asked for.
+	soonest = time.Second
+	// leaseEvery is how often the lease service is tried while nothing is known to be wrong
+	// with it, because that costs it writes. What goes wrong in the elections makes for an
+	// earlier look.
+	leaseEvery = time.Minute
+	// lookTimeout bounds each part of a look.
+	lookTimeout = 5 * time.Second
+	// surveyed bounds how many databases are examined at the start.
+	surveyed = 16
+)
+
+// The places of faults.
+const (
+	placeUpstream = "upstream"
+	placeControl  = "control role"
+	placeSchema   = "databases"
+	placeLeases   = "lease service"
+	databasePlace = "database "
+	resourcePlace = "resource "
+)
+
+// Config is what a Checker looks at. All functions must return when their context ends.
+type Config struct {
+	Faults *faults.Register
+	// Upstream connects to Postgres.
+	Upstream func(ctx context.Context) error
+	// Control is how to connect as the control role; its Database is replaced.
+	Control store.Config
+	// Home is the database in which the control role logs in while no other is in use.
+	// If Named, it was configured, and must have a fence.
+	Home  string
+	Named bool
+	// Open returns the open databases, which workers have named.
+	Open func() map[string]*store.Store
+	// Leases tries what an election needs of the lease service.
+	Leases    func(ctx context.Context) error
+	Resources func() []election.ResourceStatus
+}
+
+// Checker looks after one proxy. Its fields belong to the goroutine that runs Run.
+type Checker struct {
+	cfg  Config
+	wake chan struct{} // cap 1; an early look is wanted
+
+	surveyDone bool
+	leasesAt   time.Time // when the lease service was last tried
+	loggedIn   chan struct{}
+}
+
+// New returns a Checker, which Run starts.
+func New(cfg Config) *Checker {
+	return &Checker{cfg: cfg, wake: make(chan struct{}, 1), loggedIn: make(chan struct{})}
+}
+
+// Observe is told of what happens in the elections. It does not block.
+func (c *Checker) Observe(e election.Event) {
+	if e.Kind == election.EventFailed {
+		c.Suspect()
+	}
+}
+
+// Suspect asks for an early look. It does not block.
+func (c *Checker) Suspect() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// LoggedIn reports whether the control role has logged in since the start.
+func (c *Checker) LoggedIn() bool {
+	select {
+	case <-c.loggedIn:
+		return true
+	default:
+		return false
+	}
+}
+
+// Run looks until ctx ends.
+func (c *Checker) Run(ctx context.Context) {
+	for suspected := true; ctx.Err() == nil; {
+		c.look(ctx, suspected)
+		pause := time.NewTimer(soonest)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Reset(Every - soonest)
+		select {
+		case <-c.wake:
+			suspected = true
+		case <-pause.C:
+			suspected = false
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+}
+
+// look looks at everything once. suspected says that something has failed since the last
+// look, or that this is the first.
+func (c *Checker) look(ctx context.Context, suspected bool) {
+	if err := c.bounded(ctx, c.cfg.Upstream); err != nil {
+		c.report(ctx, placeUpstream, &faults.Fault{Kind: faults.Upstream, Problem: err.Error(),
+			Remedy: "Make sure that Postgres runs and that upstream.address and upstream.tls are right."})
+	} else {
+		c.report(ctx, placeUpstream, nil)
+		c.lookAtDatabases(ctx)
+	}
+	c.lookAtLeases(ctx, suspected)
+	c.lookAtResources(ctx)
+}
+
+// bounded calls try for at most lookTimeout.
+func (c *Checker) bounded(ctx context.Context, try func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	return try(ctx)
+}
+
+// report records what was found in a place, unless the look was ended.
+func (c *Checker) report(ctx context.Context, where string, f *faults.Fault) {
+	if ctx.Err() == nil {
+		c.cfg.Faults.Report(where, f)
+	}
+}
+
+// control returns how to connect to a database as the control role.
+func (c *Checker) control(database string) store.Config {
+	cfg := c.cfg.Control
+	cfg.Database = database
+	return cfg
+}
+
+// lookAtDatabases logs in as the control role, and examines the databases that workers
+// use, and those that had a fault.
+func (c *Checker) lookAtDatabases(ctx context.Context) {
+	open := c.cfg.Open()
+	looked := map[string]bool{}
+	for _, r := range c.cfg.Resources() {
+		if st := open[r.Database]; st != nil && len(r.Candidacies) > 0 && !looked[r.Database] {
+			looked[r.Database] = true
+			c.examined(ctx, r.Database, c.bounded(ctx, st.Examine))
+		}
+	}
+	for _, where := range c.cfg.Faults.Places() {
+		if name, ok := strings.CutPrefix(where, databasePlace); ok && !looked[name] {
+			looked[name] = true
+			c.examined(ctx, name, c.probe(ctx, name))
+		}
+	}
+	if !c.surveyDone {
+		c.surveyDone = c.survey(ctx)
+		return
+	}
+	c.login(ctx, slices.Sorted(maps.Keys(looked)))
+}
+
+func (c *Checker) probe(ctx context.Context, database string) error {
+	return c.bounded(ctx, func(ctx context.Context) error { return store.Probe(ctx, c.control(database)) })
+}
+
+// Examined records that a database could not be opened because of err, or that it could.
+func (c *Checker) Examined(database string, err error) {
+	c.examined(context.Background(), database, err)
+}
+
+func (c *Checker) examined(ctx context.Context, database string, err error) {
+	switch {
+	case err == nil, store.Gone(err): // nobody can name a database that does not exist
+		c.report(ctx, databasePlace+database, nil)
+	case !errors.Is(err, context.Canceled):
+		c.report(ctx, databasePlace+database, store.FaultOf(err))
+	}
+}
+
+// login logs in anew, because connections that exist outlast a changed password. It uses
+// a database that is in use, so as not to touch any other.
+func (c *Checker) login(ctx context.Context, used []string) {
+	database := c.cfg.Home
+	if len(used) > 0 {
+		database = used[0]
+	}
+	_, err := c.databases(ctx, database)
+	c.loginEnded(ctx, err, len(used) > 0 || c.cfg.Named)
+}
+
+func (c *Checker) databases(ctx context.Context, in string) (names []string, err error) {
+	err = c.bounded(ctx, func(ctx context.Context) (err error) {
+		names, err = store.Databases(ctx, c.control(in), surveyed+1)
+		return err
+	})
+	return names, err
+}
+
+// loginEnded records the result of a login. sure says that the role must be able to
+// log in to that database; otherwise only a wrong password is a fault.
+func (c *Checker) loginEnded(ctx context.Context, err error, sure bool) {
+	if err == nil {
+		c.report(ctx, placeControl, nil)
+		if !c.LoggedIn() {
+			close(c.loggedIn)
+		}
+		return
+	}
+	f := store.FaultOf(err)
+	if f.Kind == faults.ControlLogin && (sure || store.WrongPassword(err)) {
+		c.report(ctx, placeControl, f)
+	}
+}
+
+// survey looks for a usable fence before the first worker connects. It reports false if
+// it should be repeated.
+func (c *Checker) survey(ctx context.Context) (done bool) {
+	names, err := c.databases(ctx, c.cfg.Home)
+	c.loginEnded(ctx, err, c.cfg.Named)
+	if c.cfg.Named {
+		c.examined(ctx, c.cfg.Home, c.probe(ctx, c.cfg.Home))
+		return true // a fault is looked at again
+	}
+	if err != nil {
+		return !store.WrongPassword(err)
+	}
+	if len(names) > surveyed {
+		return true // it would be an imposition, and one of them may well have a fence
+	}
+	perhaps := len(c.cfg.Open()) > 0
+	for _, name := range names {
+		switch err := c.probe(ctx, name); {
+		case store.NoSchema(err):
+		case store.Refused(err):
+			perhaps = true
+		default:
+			perhaps = true
+			c.examined(ctx, name, err)
+		}
+	}
+	if perhaps {
+		c.report(ctx, placeSchema, nil)
+		return true
+	}
+	c.report(ctx, placeSchema, &faults.Fault{Kind: faults.Schema,
+		Problem: "no database that the control role may connect to has the schema fencepost: " + strings.Join(names, ", "),
+		Remedy:  "Run fencepost migrate --dsn ... for each database that workers write through Fencepost."})
+	return false
+}
+
+// lookAtLeases tries the lease service.
+func (c *Checker) lookAtLeases(ctx context.Context, suspected bool) {
+	faulty := slices.Contains(c.cfg.Faults.Places(), placeLeases)
+	if !suspected && !faulty && time.Since(c.leasesAt) < leaseEvery {
+		return
+	}
+	c.leasesAt = time.Now()
+	err := c.bounded(ctx, c.cfg.Leases)
+	var denied *election.DeniedError
+	switch {
+	case err == nil:
+		c.report(ctx, placeLeases, nil)
+	case errors.As(err, &denied):
+		c.report(ctx, placeLeases, &faults.Fault{Kind: denied.Kind, Problem: "the lease service refuses Fencepost: " + err.Error(), Remedy: denied.Remedy})
+	default:
+		c.report(ctx, placeLeases, &faults.Fault{Kind: faults.LeaseService, Problem: err.Error(),
+			Remedy: "Make sure that the lease service runs and that Fencepost can reach it (settings election.*)."})
+	}
+}
+
+// lookAtResources looks for workers whose fence cannot be used.
+func (c *Checker) lookAtResources(ctx context.Context) {
+	found := map[string]*faults.Fault{}
+	for _, r := range c.cfg.Resources() {
+		for _, w := range r.Candidacies {
+			if w.Status.Fault != nil {
+				f := store.FaultOf(w.Status.Fault)
+				f.Kind = faults.Fence
+				found[fmt.Sprintf("%s%s of %s%s", resourcePlace, r.Resource, databasePlace, r.Database)] = f
+			}
+		}
+	}
+	for _, where := range c.cfg.Faults.Places() {
+		if strings.HasPrefix(where, resourcePlace) && found[where] == nil {
+			c.report(ctx, where, nil)
+		}
+	}
+	for where, f := range found {
+		c.report(ctx, where, f)
+	}
+}

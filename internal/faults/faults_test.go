@@ -1,0 +1,69 @@
+package faults
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+// logged returns a logger, and a function that returns the messages of its lines so far.
+func logged() (*zap.Logger, func() []string) {
+	core, lines := observer.New(zap.DebugLevel)
+	return zap.New(core), func() []string {
+		var all []string
+		for _, l := range lines.All() {
+			all = append(all, l.Message)
+		}
+		return all
+	}
+}
+
+func TestASeriesIsAFewLines(t *testing.T) {
+	t.Parallel()
+	log, lines := logged()
+	s := NewSeries(log, "broken", time.Hour)
+	s.Passed()
+	for range 100 {
+		s.Failed()
+	}
+	if got := lines(); !slices.Equal(got, []string{"broken"}) {
+		t.Errorf("after 100 failures: %q", got)
+	}
+	s.told = s.told.Add(-time.Hour)
+	s.Failed()
+	s.Failed()
+	if _, count := s.Now(); count != 102 {
+		t.Errorf("counted %d failures", count)
+	}
+	s.Passed()
+	s.Passed()
+	s.Failed()
+	if got, want := lines(), []string{"broken", "broken (still)", "broken (over)", "broken"}; !slices.Equal(got, want) {
+		t.Errorf("the log has %q, want %q", got, want)
+	}
+}
+
+func TestAPlaceHasOneFault(t *testing.T) {
+	t.Parallel()
+	log, lines := logged()
+	r := NewRegister(log, time.Hour)
+	denied, silent := &Fault{Kind: LeaseDenied, Problem: "p", Remedy: "r"}, &Fault{Kind: LeaseService, Problem: "q"}
+	r.Report("there", nil)
+	r.Report("there", denied)
+	r.Report("there", denied)
+	r.Report("elsewhere", silent)
+	if all := r.Lasting(); len(all) != 2 || all[1].Where != "there" || all[1].Count != 2 || all[1].Fault != *denied {
+		t.Errorf("lasting: %+v", all)
+	}
+	r.Report("there", silent)
+	r.Report("there", nil)
+	if got := r.Places(); !slices.Equal(got, []string{"elsewhere"}) {
+		t.Errorf("faults at %q", got)
+	}
+	if got, want := lines(), []string{"fault", "fault", "fault (over)", "fault", "fault (over)"}; !slices.Equal(got, want) {
+		t.Errorf("the log has %q, want %q", got, want)
+	}
+}
