@@ -3,14 +3,12 @@
 package config
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"slices"
+	"strings"
 	"time"
-
-	"go.yaml.in/yaml/v3"
 
 	"github.com/fencepost/fencepost/election"
 )
@@ -49,6 +47,9 @@ type Upstream struct {
 type Control struct {
 	User     string `yaml:"user"`
 	Password string `yaml:"password"`
+	// ProbeDatabase is examined before the first worker connects. "" means the databases
+	// that the role finds.
+	ProbeDatabase string `yaml:"probe_database"`
 }
 
 // Election says which provider awards the leases, and has the settings of each
@@ -64,6 +65,7 @@ type Lease struct {
 	TTL              Duration `yaml:"ttl"`
 	WorkerTimeout    Duration `yaml:"worker_timeout"`
 	MaxWorkerTimeout Duration `yaml:"max_worker_timeout"`
+	MaxTimeoutFactor int      `yaml:"max_worker_timeout_factor"`
 	Grace            Duration `yaml:"grace"`
 	Linger           Duration `yaml:"linger"`
 }
@@ -99,6 +101,7 @@ type Proxy struct {
 type Limits struct {
 	MaxConnections          int      `yaml:"max_connections"`
 	MaxResources            int      `yaml:"max_resources"`
+	ResourcesPerUser        int      `yaml:"resources_per_user"` // 0: no limit
 	ConfiguredResourcesOnly bool     `yaml:"configured_resources_only"`
 	ResourceIdle            Duration `yaml:"resource_idle"`
 }
@@ -125,52 +128,51 @@ func Default() Config {
 			Consul:   defaultConsul,
 		},
 		Lease: Lease{
-			TTL:           Duration(10 * time.Second),
-			WorkerTimeout: Duration(30 * time.Second),
-			Grace:         Duration(2 * time.Second),
-			Linger:        0,
+			TTL:              Duration(10 * time.Second),
+			WorkerTimeout:    Duration(30 * time.Second),
+			MaxTimeoutFactor: election.DefaultMaxTimeoutFactor,
+			Grace:            Duration(2 * time.Second),
+			Linger:           0,
 		},
 		StartupWait:    Duration(2 * time.Second),
 		StartupTimeout: Duration(10 * time.Second),
 		DrainTimeout:   Duration(10 * time.Second),
 		Unfenced:       Unfenced{Default: "read-only"},
 		Worker:         Worker{Identity: "connection"},
-		Limits:         Limits{MaxConnections: 1000, MaxResources: 1000, ResourceIdle: Duration(election.DefaultIdle)},
+		Limits:         Limits{MaxConnections: 1000, MaxResources: 1000, ResourcesPerUser: 100, ResourceIdle: Duration(election.DefaultIdle)},
 		Log:            Log{Level: "info", Format: "json"},
 	}
 }
 
 // Load reads the file (none if path is empty), applies the environment variables that
-// override it, and validates the result. Every error is a mistake of the user.
-func Load(path string, getenv func(string) string, providers []Provider) (Config, error) {
+// override it (environ, each name=value), and validates the result. The error lists
+// everything that is wrong, one mistake of the user per line, each with the file and line
+// or the variable where it is.
+func Load(path string, environ []string, providers []Provider) (Config, error) {
 	cfg := Default()
+	d := decoder{file: path, sources: sources{}}
 	if path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return cfg, fmt.Errorf("read the configuration: %w", err)
 		}
-		if err := cfg.decode(text); err != nil {
-			return cfg, fmt.Errorf("%s: %w", path, err)
+		d.decode(text, &cfg)
+	}
+	d.override(environ, &cfg)
+	for _, text := range cfg.validate(providers) {
+		f := fault{text: text}
+		if source := d.sources.of(text); source != "" {
+			f.text = source + ": " + text
+			f.line = atoi(strings.TrimPrefix(source, path+":"))
 		}
+		d.faults = append(d.faults, f)
 	}
-	if err := cfg.override(getenv); err != nil {
-		return cfg, err
+	slices.SortStableFunc(d.faults, func(a, b fault) int { return a.line - b.line })
+	errs := make([]error, len(d.faults))
+	for i, f := range d.faults {
+		errs[i] = errors.New(f.text)
 	}
-	return cfg, cfg.Validate(providers)
-}
-
-// decode reads YAML strictly: unknown keys and a second document are errors.
-func (c *Config) decode(text []byte) error {
-	dec := yaml.NewDecoder(bytes.NewReader(text))
-	dec.KnownFields(true)
-	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("decode the configuration: %w", err)
-	}
-	var more any
-	if err := dec.Decode(&more); !errors.Is(err, io.EOF) {
-		return errors.New("decode the configuration: more than one YAML document")
-	}
-	return nil
+	return cfg, errors.Join(errs...)
 }
 
 // Duration is a time.Duration that is written with a unit: "10s", "500ms".
@@ -186,35 +188,8 @@ func (d Duration) String() string { return time.Duration(d).String() }
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err != nil {
-		return fmt.Errorf("invalid duration %q: include a unit, e.g. 500ms, 10s, 2m", text)
+		return fmt.Errorf("invalid duration %q: use a number with a unit, e.g. 500ms, 10s, 2m", text)
 	}
 	*d = Duration(v)
-	return nil
-}
-
-// UnmarshalYAML accepts a single word for the default ("unfenced: allow"), or a mapping
-// with default and users.
-func (u *Unfenced) UnmarshalYAML(node *yaml.Node) error {
-	if node.Kind == yaml.ScalarNode {
-		return node.Decode(&u.Default)
-	}
-	if node.Kind != yaml.MappingNode {
-		return fmt.Errorf("line %d: unfenced must be a word or a mapping with default and users", node.Line)
-	}
-	for i := 0; i+1 < len(node.Content); i += 2 {
-		key, value := node.Content[i], node.Content[i+1]
-		var err error
-		switch key.Value {
-		case "default":
-			err = value.Decode(&u.Default)
-		case "users":
-			err = value.Decode(&u.Users)
-		default:
-			err = fmt.Errorf("line %d: field %s not found in unfenced", key.Line, key.Value)
-		}
-		if err != nil {
-			return err
-		}
-	}
 	return nil
 }

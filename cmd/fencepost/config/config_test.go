@@ -20,7 +20,7 @@ var providers = []Provider{
 // load reads a configuration file with this text, without an environment.
 func load(t *testing.T, text string) (Config, error) {
 	t.Helper()
-	return Load(writeConfig(t, text), func(string) string { return "" }, providers)
+	return Load(writeConfig(t, text), nil, providers)
 }
 
 func writeConfig(t *testing.T, text string) string {
@@ -69,14 +69,10 @@ unfenced:
   users:
     migrator: allow
 `)
-	env := map[string]string{
-		"FENCEPOST_ELECTION_CONSUL_TOKEN":  "from-env",
-		"FENCEPOST_CONTROL_PASSWORD":       "secret",
-		"FENCEPOST_UPSTREAM_ADDRESS":       "db:5432",
-		"FENCEPOST_LEASE_GRACE":            "3s",
-		"FENCEPOST_LIMITS_MAX_CONNECTIONS": "7",
-	}
-	cfg, err := Load(path, func(name string) string { return env[name] }, providers)
+	cfg, err := Load(path, []string{
+		"FENCEPOST_ELECTION_CONSUL_TOKEN=from-env", "FENCEPOST_CONTROL_PASSWORD=se=cret", "FENCEPOST_UPSTREAM_ADDRESS=db:5432",
+		"FENCEPOST_LEASE_GRACE=3s", "FENCEPOST_LIMITS_MAX_CONNECTIONS=7", "FENCEPOST_LISTEN=",
+	}, providers)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,10 +84,10 @@ unfenced:
 		{"lease.ttl", cfg.Lease.TTL.D(), 20 * time.Second},
 		{"lease.grace", cfg.Lease.Grace.D(), 3 * time.Second},
 		{"token", cfg.Election.Consul.Token, "from-env"},
-		{"password", cfg.Control.Password, "secret"},
+		{"password", cfg.Control.Password, "se=cret"},
 		{"upstream", cfg.Upstream.Address, "db:5432"},
 		{"max_connections", cfg.Limits.MaxConnections, 7},
-		{"billing", cfg.LeaseFor(cfg.Resources["billing"]), Lease{TTL: Duration(15 * time.Second), Grace: Duration(3 * time.Second)}},
+		{"billing", cfg.LeaseFor(cfg.Resources["billing"]), Lease{TTL: Duration(15 * time.Second), MaxTimeoutFactor: 4, Grace: Duration(3 * time.Second)}},
 		{"another resource", cfg.LeaseFor(cfg.Resources["other"]), cfg.Lease},
 		{"unfenced.default", cfg.Unfenced.Default, "read-only"},
 		{"unfenced.users.migrator", cfg.Unfenced.Users["migrator"], "allow"},
@@ -116,11 +112,23 @@ func TestUnfencedMayBeOneWord(t *testing.T) {
 func TestFaultsSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ text, want string }{
-		{"lisen: 1.2.3.4:5", "field lisen not found"},
-		{"lease: {ttl: 10s, ttll: 1s}", "field ttll not found"},
-		{"unfenced: {defalt: allow}", "field defalt not found in unfenced"},
+		{"lisen: 1.2.3.4:5", `unknown setting "lisen": did you mean "listen"?`},
+		{"lease: {ttl: 10s, ttll: 1s}", `unknown setting "lease.ttll": did you mean "lease.ttl"?`},
+		{"ttl: 10s", `unknown setting "ttl": did you mean "lease.ttl"?`},
+		{"control: {address: 'a:1'}", `did you mean "upstream.address" or "election.consul.address"?`},
+		{"worker: {something: 1}", `unknown setting "worker.something": worker has identity`},
+		{"resources: {billing: {tll: 10s}}", `did you mean "resources.billing.ttl"?`},
+		{"unfenced: {defalt: allow}", `unknown setting "unfenced.defalt": did you mean "unfenced.default"?`},
+		{"limits: {max_connections: many}", `limits.max_connections: invalid number "many"`},
+		{"pprof: perhaps", `pprof: invalid boolean "perhaps": use true or false`},
+		{"listen: [1, 2]", "listen must be a single value"},
+		{"lease: 10s", "lease must be a mapping"},
+		{"[]", "the configuration must be a mapping"},
+		{"resources: {billing: {users: biller}}", "resources.billing.users must be a list"},
+		{"listen: 1.2.3.4:5\nlisten: 1.2.3.4:6", "yml:2: listen is already set in line 1"},
+		{"lease:\n  ttl: [", "not valid YAML"},
 		{"unfenced: [allow]", "a word or a mapping"},
-		{"lease: {ttl: 10}", "include a unit"},
+		{"lease: {ttl: 10}", "use a number with a unit"},
 		{"lease: {ttl: 1ms}", "lease.ttl is 1ms: use a value"},
 		{"lease: {grace: -1s}", "lease.grace is -1s"},
 		{"resources: {billing: {ttl: 1ms}}", "resources.billing.ttl"},
@@ -149,15 +157,17 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"upstream: {tls: {min_version: 1.4}}", "upstream.tls.min_version"},
 		{"limits: {max_connections: 0}", "use at least 1"},
 		{"limits: {max_resources: 0}", "limits.max_resources is 0: use at least 1"},
+		{"limits: {resources_per_user: -1}", "limits.resources_per_user is -1: use 0 for no limit"},
 		{"limits: {resource_idle: 0s}", "limits.resource_idle is 0s"},
 		{"limits: {configured_resources_only: true}", "list the resources"},
 		{"lease: {max_worker_timeout: -1s}", "lease.max_worker_timeout is -1s"},
+		{"lease: {max_worker_timeout_factor: 0}", "lease.max_worker_timeout_factor is 0"},
 		{"lease: {max_worker_timeout: 10s}", "lease.worker_timeout is 30s, longer than lease.max_worker_timeout (10s)"},
 		{"resources: {billing: {max_worker_timeout: 10s}}", "resources.billing.worker_timeout is 30s, longer than"},
 		{"lease: {worker_timeout: 0s, max_worker_timeout: 10s}", "lease.worker_timeout is 0s, longer than"},
 		{"resources: {billing: {users: []}}", "resources.billing.users is empty"},
 		{"startup_timeout: 0s", "at least 1ms"},
-		{"a: 1\n---\nb: 2", "field a not found"},
+		{"a: 1\n---\nb: 2", `unknown setting "a"`},
 		{"listen: 1.2.3.4:5\n---\nlisten: 1.2.3.4:6", "more than one YAML document"},
 	} {
 		t.Run(c.text, func(t *testing.T) {
@@ -168,14 +178,55 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 			}
 		})
 	}
-	_, err := Load("", func(name string) string {
-		if name == "FENCEPOST_LEASE_TTL" {
-			return "soon"
-		}
-		return ""
+}
+
+// TestAllFaultsAtOnce: each has its line or its variable, in order.
+func TestAllFaultsAtOnce(t *testing.T) {
+	t.Parallel()
+	path := writeConfig(t, `listen: 0.0.0.0
+defaults: &defaults
+  ttl: 20s
+lease:
+  ttl: 10
+  grace: -1s
+resources:
+  b:
+    worker_timeout: -5s
+  a:
+    <<: *defaults
+    reads: some
+unfenced: maybe
+pprof: yes
+`)
+	_, err := Load(path, []string{
+		"FENCEPOST_LEASE_TLL=1s", "FENCEPOST_LOG_LEVEL=loud", "FENCEPOST_LIMITS_MAX_RESOURCES=x", "FENCEPOST_RESOURCES=a", "FENCEPOST_UNFENCED=allow",
+		"FENCEPOST_SOMETHING=1", "FENCEPOST_LEASE=", "HOME=/", "FENCEPOST_DEBUG_ORACLE=1", "FENCEPOST_CONFIG=x", "FENCEPOST_TEST_PG=1", "FENCEPOST_DSN=x",
+		"FENCEPOST_PORT=tcp://10.0.0.1:6432", "FENCEPOST_PORT_6432_TCP_ADDR=10.0.0.1", "FENCEPOST_ADMIN_SERVICE_HOST=10.0.0.1", "FENCEPOST_SERVICE_PORT_PG=6432",
 	}, providers)
-	if err == nil || !strings.Contains(err.Error(), "FENCEPOST_LEASE_TTL") {
-		t.Errorf("error %v does not name the variable", err)
+	if err == nil {
+		t.Fatal("no error")
+	}
+	got := strings.ReplaceAll(err.Error(), path+":", "line ")
+	want := `environment variable FENCEPOST_LEASE_TLL is not a setting: did you mean FENCEPOST_LEASE_TTL?
+environment variable FENCEPOST_LIMITS_MAX_RESOURCES: invalid number "x": use an integer, e.g. 1000
+environment variable FENCEPOST_RESOURCES is not a setting: resources and unfenced.users can only be set in the file
+environment variable FENCEPOST_SOMETHING is not a setting: remove it, or see docs/configuration.md for the settings
+environment variable FENCEPOST_UNFENCED is not a setting: did you mean FENCEPOST_UNFENCED_DEFAULT?
+FENCEPOST_LOG_LEVEL: log.level is "loud": it must be one of debug, info, warn, error
+line 1: listen is "0.0.0.0": use host:port, e.g. 127.0.0.1:5432
+line 2: unknown setting "defaults": the settings are listen, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, proxy, limits, log
+line 5: lease.ttl: invalid duration "10": use a number with a unit, e.g. 500ms, 10s, 2m
+line 6: lease.grace is -1s: use at least 1ms (transactions of the old epoch that last longer are ended)
+line 9: resources.b.worker_timeout is -5s: use 0s for no timeout, or a positive duration
+line 12: resources.a.reads is "some": it must be one of checked, proven
+line 13: unfenced.default is "maybe": it must be one of allow, read-only, refuse`
+	if got != want {
+		t.Errorf("got\n%s\nwant\n%s", got, want)
+	}
+	for _, goName := range []string{"config.", "main.", "!!", "unmarshal", "[]string", "map["} {
+		if strings.Contains(got, goName) {
+			t.Errorf("the errors contain %q", goName)
+		}
 	}
 }
 

@@ -4,6 +4,8 @@ import (
 	"encoding"
 	"fmt"
 	"reflect"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,7 +33,7 @@ func (s setting) set(text string) error {
 	case reflect.Int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return fmt.Errorf("invalid integer %q", text)
+			return fmt.Errorf("invalid number %q: use an integer, e.g. 1000", text)
 		}
 		s.value.SetInt(int64(n))
 	case reflect.Bool:
@@ -68,16 +70,54 @@ func (c *Config) settings() []setting {
 	return leaves
 }
 
-// override applies the environment variables to c.
-func (c *Config) override(getenv func(string) string) error {
+// foreign are variables with Fencepost's prefix that are not settings. Kubernetes gives
+// every pod the addresses of the services beside it, whose names may begin with fencepost.
+var foreign = regexp.MustCompile(`^FENCEPOST_(?:CONFIG|DSN|DEBUG_ORACLE|TEST_\w+|CHAOS_\w+` +
+	`|(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)?))$`)
+
+// override applies the environment variables to c. One with Fencepost's prefix that is
+// no setting is a fault.
+func (d *decoder) override(environ []string, c *Config) {
+	known := map[string]setting{}
+	var names []string
 	for _, s := range c.settings() {
-		text := getenv(s.env())
-		if text == "" {
-			continue
-		}
-		if err := s.set(text); err != nil {
-			return fmt.Errorf("environment variable %s: %w", s.env(), err)
+		known[s.env()] = s
+		names = append(names, s.env())
+	}
+	for _, variable := range slices.Sorted(slices.Values(environ)) {
+		name, text, _ := strings.Cut(variable, "=")
+		s, ok := known[name]
+		switch {
+		case text == "" || !strings.HasPrefix(name, "FENCEPOST_"):
+		case ok:
+			d.sources[s.path] = name
+			if err := s.set(text); err != nil {
+				d.faults = append(d.faults, fault{text: fmt.Sprintf("environment variable %s: %v", name, err)})
+			}
+		case !foreign.MatchString(name):
+			d.faults = append(d.faults, fault{text: fmt.Sprintf("environment variable %s is not a setting%s", name, suggestVariable(name, names))})
 		}
 	}
-	return nil
+}
+
+// suggestVariable returns what a user who set an unknown variable may have meant, as the
+// end of a sentence.
+func suggestVariable(name string, names []string) string {
+	for _, prefix := range []string{"FENCEPOST_RESOURCES", "FENCEPOST_UNFENCED_USERS"} {
+		if strings.HasPrefix(name, prefix) {
+			return ": resources and unfenced.users can only be set in the file"
+		}
+	}
+	if name == "FENCEPOST_UNFENCED" {
+		return ": did you mean FENCEPOST_UNFENCED_DEFAULT?"
+	}
+	const prefix = "FENCEPOST_"
+	own := make([]string, len(names))
+	for i, n := range names {
+		own[i] = n[len(prefix):]
+	}
+	if near := nearest(name[len(prefix):], own); near != "" {
+		return fmt.Sprintf(": did you mean %s%s?", prefix, near)
+	}
+	return ": remove it, or see docs/configuration.md for the settings"
 }

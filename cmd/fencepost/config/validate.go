@@ -3,6 +3,7 @@ package config
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -32,8 +33,16 @@ type Fault func(format string, args ...any)
 // Validate returns everything that is wrong, and how to fix it. providers are all that
 // election.provider may name.
 func (c *Config) Validate(providers []Provider) error {
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
+	var errs []error
+	for _, text := range c.validate(providers) {
+		errs = append(errs, errors.New(text))
+	}
+	return errors.Join(errs...)
+}
+
+// validate returns what is wrong. Each text begins with the path of a setting.
+func (c *Config) validate(providers []Provider) (faults []string) {
+	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 
 	checkAddress(fault, "listen", c.Listen)
 	if c.Admin != "" {
@@ -47,11 +56,18 @@ func (c *Config) Validate(providers []Provider) error {
 	}
 	c.validateProvider(fault, providers)
 	c.Lease.validate(fault, "lease")
-	for name, r := range c.Resources {
+	for _, name := range slices.Sorted(maps.Keys(c.Resources)) {
+		r := c.Resources[name]
 		if name == "" {
 			fault("resources has an empty name")
 		}
-		c.LeaseFor(r).validate(fault, "resources."+name)
+		where := "resources." + name
+		inherited := func(text string) bool { return slices.Contains(faults, strings.ReplaceAll(text, where+".", "lease.")) }
+		c.LeaseFor(r).validate(func(format string, args ...any) {
+			if text := fmt.Sprintf(format, args...); !inherited(text) {
+				faults = append(faults, text)
+			}
+		}, where)
 		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
@@ -74,7 +90,7 @@ func (c *Config) Validate(providers []Provider) error {
 	c.Limits.validate(fault, len(c.Resources))
 	checkWord(fault, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	checkWord(fault, "log.format", c.Log.Format, "json", "console")
-	return errors.Join(faults...)
+	return faults
 }
 
 var unfencedWords = []string{"allow", "read-only", "refuse"}
@@ -100,6 +116,9 @@ func (l Limits) validate(fault Fault, configured int) {
 	if l.MaxResources < 1 {
 		fault("limits.max_resources is %d: use at least 1 (to refuse all resources that are not configured, set limits.configured_resources_only)", l.MaxResources)
 	}
+	if l.ResourcesPerUser < 0 {
+		fault("limits.resources_per_user is %d: use 0 for no limit, or a positive number", l.ResourcesPerUser)
+	}
 	if l.ConfiguredResourcesOnly && configured == 0 {
 		fault("limits.configured_resources_only is true, but resources is empty: list the resources, e.g. resources: {billing: {}}")
 	}
@@ -117,6 +136,9 @@ func (l Lease) validate(fault Fault, where string) {
 	}
 	if l.MaxWorkerTimeout < 0 {
 		fault("%s.max_worker_timeout is %s: use 0s for no limit, or a positive duration", where, l.MaxWorkerTimeout)
+	}
+	if l.MaxTimeoutFactor < 1 {
+		fault("%s.max_worker_timeout_factor is %d: use 1 to never extend a timeout, or more", where, l.MaxTimeoutFactor)
 	}
 	if l.MaxWorkerTimeout > 0 && (l.WorkerTimeout == 0 || l.WorkerTimeout > l.MaxWorkerTimeout) {
 		fault("%s.worker_timeout is %s, longer than %s.max_worker_timeout (%s): lower the former or raise the latter", where, l.WorkerTimeout, where, l.MaxWorkerTimeout)
@@ -141,6 +163,16 @@ func (c *Config) LeaseFor(r Resource) Lease {
 		}
 	}
 	return l
+}
+
+// TTLs returns every TTL that leases may have, in order.
+func (c *Config) TTLs() []time.Duration {
+	ttls := []time.Duration{c.Lease.TTL.D()}
+	for _, r := range c.Resources {
+		ttls = append(ttls, c.LeaseFor(r).TTL.D())
+	}
+	slices.Sort(ttls)
+	return slices.Compact(ttls)
 }
 
 // ProvenReads reports whether a leader's proven reads of the resource run unchecked.
