@@ -1,12 +1,15 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -17,7 +20,7 @@ import (
 )
 
 const generationAbout = `
-Usage: fencepost generation bump [--config FILE] [--database NAME] [--above EPOCH | --restored]
+Usage: fencepost generation bump [--config FILE] [--database NAME] [--above EPOCH | --restored [--yes]]
 
 The operator's way back after the lease service, or the database, was restored
 from an older state or built anew. Run it when all workers of the lost epochs
@@ -32,7 +35,8 @@ If the database itself was restored, its epochs may have fallen. Then give
 raised above it, and whoever holds such an epoch is superseded. A resource that is
 above it already keeps its epoch and its leader. The error ZF004 names the epoch to
 give; --restored is for when nobody knows it, raises every resource and skips far
-ahead.`
+ahead. All leaders of the database are then superseded, so --restored asks first,
+unless --yes is given.`
 
 // bumpOptions are the flags of generation bump.
 type bumpOptions struct {
@@ -40,6 +44,7 @@ type bumpOptions struct {
 	database string
 	above    int64
 	restored bool
+	yes      bool
 }
 
 func runGeneration(ctx context.Context, t terminal, args []string) error {
@@ -49,6 +54,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	fs.StringVar(&o.database, "database", "", "`name` of the database")
 	fs.Int64Var(&o.above, "above", 0, "the highest `epoch` that was ever granted")
 	fs.BoolVar(&o.restored, "restored", false, "the database was restored, and the highest epoch is unknown")
+	fs.BoolVar(&o.yes, "yes", false, "do not ask before --restored")
 	verb := ""
 	if len(args) > 0 && args[0] == "bump" {
 		verb, args = args[0], args[1:]
@@ -66,7 +72,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	case (o.above > 0 || o.restored) && o.database == "":
 		return usagef("--database is required: epochs are per database")
 	}
-	cfg, err := loadConfig(o.config, t.getenv)
+	cfg, err := loadConfig(o.config, t.environ())
 	if err != nil {
 		return err
 	}
@@ -76,6 +82,32 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	return bump(ctx, t, cfg, o)
+}
+
+// confirmRestored says what --restored is about to do, and asks whether to go on.
+func confirmRestored(ctx context.Context, t terminal, st *store.Store, database string) error {
+	list, err := st.Status(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.stdout, "database %s: this raises the epochs of all %d resources far above the recorded ones:\n", database, len(list))
+	for _, r := range list {
+		if r.Worker == "" {
+			fmt.Fprintf(t.stdout, "  resource %s: epoch %d, which nobody holds\n", dash(r.Resource), r.Epoch)
+		} else {
+			fmt.Fprintf(t.stdout, "  resource %s: worker %s holds epoch %d, and is superseded\n", dash(r.Resource), dash(r.Worker), r.Epoch)
+		}
+	}
+	fmt.Fprint(t.stdout, "All workers of the lost epochs must have stopped. Type yes to go on: ")
+	answer, err := bufio.NewReader(t.stdin).ReadString('\n')
+	fmt.Fprintln(t.stdout)
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return fmt.Errorf("read the answer: %w", err)
+	case strings.TrimSpace(answer) != "yes":
+		return errors.New("nothing changed: the answer was not yes (--yes goes on without asking)")
+	}
+	return nil
 }
 
 // bump starts a new generation, and then raises the epochs if requested.
@@ -95,6 +127,11 @@ func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (er
 			return err
 		}
 		defer st.Close()
+	}
+	if o.restored && !o.yes {
+		if err := confirmRestored(ctx, t, st, o.database); err != nil {
+			return err
+		}
 	}
 	done, err := leases.BumpGeneration(ctx, o.database, st)
 	if err != nil {

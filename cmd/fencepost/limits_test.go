@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
@@ -67,6 +70,10 @@ func TestARoleThatIsNotListedMayNotCampaign(t *testing.T) {
 	for _, params := range []string{"", "&fencepost.campaign=wait", "&fencepost.worker=w"} {
 		r.mustRefuse(t, db, "fencepost.resource=billing"+params, "42501", `"`+pgtest.App+`"`, `"billing"`, "resources.<name>.users", "fencepost.campaign=off")
 	}
+	eventually(t, "the refused connections to be counted", func() bool {
+		_, metrics := r.ask(t, "/metrics")
+		return strings.Contains(metrics, `fencepost_connections_refused_total{reason="resource"} 3`)
+	})
 	if made := resourcesOf(t, s, db); made != "" {
 		t.Errorf("a refused role created %s", made)
 	}
@@ -150,6 +157,75 @@ func TestTheLimitOfResourcesSparesThoseConfiguredAndThoseThatExist(t *testing.T)
 	}
 }
 
+// TestOneUserUsesFewResourcesAtOnce checks that a role above the limit creates nothing,
+// in whatever mode it connects. What it uses, what is configured, and other roles are not
+// affected. A resource that it has left counts until only others use it.
+func TestOneUserUsesFewResourcesAtOnce(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	other := "other_" + db
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE "+other+" LOGIN")
+	t.Cleanup(func() { s.Exec(t, pgtest.Superuser, db, "DROP ROLE "+other) })
+	r := startServing(t, s, func(c *config.Config) {
+		c.Limits.ResourcesPerUser = 2
+		c.Limits.ResourceIdle = config.Duration(time.Hour)
+		c.Resources = map[string]config.Resource{"billing": {}, "stock": {}}
+	})
+	a := r.connect(t, db, "fencepost.resource=a")
+	_ = r.connect(t, db, "fencepost.resource=b&fencepost.campaign=off")
+	for _, resource := range []string{"billing", "stock", "b"} {
+		_ = r.connect(t, db, "fencepost.resource="+resource+"&fencepost.worker=again")
+	}
+	refused := func(when string) {
+		t.Helper()
+		for _, params := range []string{"c", "c&fencepost.campaign=off", "c&fencepost.campaign=wait"} {
+			r.mustRefuse(t, db, "fencepost.resource="+params, "53400", "limits.resources_per_user", `"c"`, `"`+pgtest.App+`"`, "the limit is 2")
+		}
+		if made := resourcesOf(t, s, db); made != "a b billing stock" {
+			t.Errorf("%s, the fence table contains %s", when, made)
+		}
+	}
+	refused("while the role uses two")
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := a.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the worker of a to be gone", func() bool {
+		_, body := r.ask(t, "/v1/resources/"+db+"/a")
+		return !strings.Contains(body, `"worker"`)
+	})
+	refused("after it has left one")
+	conn, err := pgx.Connect(ctx, strings.Replace(r.dsn(db, "fencepost.resource=a"), pgtest.App+"@", other+"@", 1))
+	if err != nil {
+		t.Fatalf("another role: %v", err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	_ = r.connect(t, db, "fencepost.resource=c")
+}
+
+// TestAForgottenResourceCountsForNobody checks that a role may use any number of
+// resources one after another, and that one that could not be opened does not count.
+func TestAForgottenResourceCountsForNobody(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, func(c *config.Config) {
+		c.Limits.ResourcesPerUser, c.Limits.MaxResources = 1, 3
+		c.Limits.ResourceIdle = config.Duration(50 * time.Millisecond)
+	})
+	for _, resource := range []string{"a", "b", "c"} {
+		worker := r.connect(t, db, "fencepost.resource="+resource)
+		if err := worker.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the resource to be forgotten", func() bool { return len(r.elections.Resources()) == 0 })
+	}
+	r.mustRefuse(t, db, "fencepost.resource=d", "53400", "limits.max_resources")
+	_ = r.connect(t, db, "fencepost.resource=a")
+}
+
 // TestAForgottenResourceKeepsItsEpoch checks that forgetting discards only this proxy's
 // knowledge.
 func TestAForgottenResourceKeepsItsEpoch(t *testing.T) {
@@ -175,4 +251,22 @@ func TestAForgottenResourceKeepsItsEpoch(t *testing.T) {
 	}
 	s.Exec(t, pgtest.Superuser, db, "UPDATE fencepost.fence SET epoch = 1; SELECT setval(fencepost.sequence_of((SELECT id FROM fencepost.fence)), 1)")
 	r.mustRefuse(t, db, "fencepost.resource=billing&fencepost.worker=late", "ZF004", "restored", "epoch 3")
+}
+
+func TestFewDescriptorsAreSaid(t *testing.T) {
+	t.Parallel()
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	fit := int((limit.Cur - otherDescriptors) / 2)
+	for _, c := range []struct{ connections, warnings int }{{fit, 0}, {fit + 1, 1}} {
+		core, logs := observer.New(zap.WarnLevel)
+		if err := warnOfFewDescriptors(zap.New(core), c.connections); err != nil {
+			t.Fatal(err)
+		}
+		if logs.Len() != c.warnings {
+			t.Errorf("%d connections with %d open files: %d warnings, want %d", c.connections, limit.Cur, logs.Len(), c.warnings)
+		}
+	}
 }

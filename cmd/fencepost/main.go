@@ -31,6 +31,8 @@ type terminal struct {
 	stdout io.Writer
 	stderr io.Writer
 	getenv func(string) string
+	// environ returns all variables, each name=value.
+	environ func() []string
 }
 
 // command is one subcommand.
@@ -47,6 +49,11 @@ func commands() []command {
 		{name: "serve", args: "--config FILE", summary: "run the proxy", run: runServe},
 		{name: "migrate", args: "--dsn DSN", summary: "create or update the fencepost schema in one database", run: runMigrate},
 		{name: "status", args: "[--admin ADDRESS | --dsn DSN]", summary: "show resources, leaders, epochs", run: runStatus},
+		{name: "resource", args: "list | rm RESOURCE", summary: "show or remove the resources of a database", run: runResource},
+		{name: "evict", args: "RESOURCE [--worker WORKER]", summary: "take the lead from a worker", run: runEvict},
+		{name: "pause", args: "RESOURCE", summary: "let nobody lead a resource", run: runPause},
+		{name: "resume", args: "RESOURCE", summary: "end a pause", run: runResume},
+		{name: "ledger", args: "prune --keep 90d", summary: "delete old grants from the ledger", run: runLedger},
 		{name: "generation", args: "bump --config FILE", summary: "accept a lease service that was rebuilt or restored", run: runGeneration},
 		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},
 		{name: "demo", args: "[--election postgres|consul]", summary: "show a frozen leader being fenced", run: runDemo},
@@ -60,7 +67,7 @@ func main() {
 	// After the first signal the default action is restored, so that a second signal
 	// ends a process that hangs while draining.
 	context.AfterFunc(ctx, stop)
-	t := terminal{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	t := terminal{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, environ: os.Environ}
 	code := run(ctx, t, os.Args[1:])
 	stop()
 	os.Exit(code)

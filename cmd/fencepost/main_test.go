@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,11 +22,48 @@ type output struct {
 // runCommand runs the program in-process with the given environment.
 func runCommand(t *testing.T, env map[string]string, args ...string) output {
 	t.Helper()
+	return runCommandWith(t, "select 2", env, args...)
+}
+
+// runCommandWith is runCommand with this standard input.
+func runCommandWith(t *testing.T, stdin string, env map[string]string, args ...string) output {
+	t.Helper()
 	var stdout, stderr bytes.Buffer
-	term := terminal{stdin: strings.NewReader("select 2"), stdout: &stdout, stderr: &stderr,
-		getenv: func(name string) string { return env[name] }}
+	term := terminal{stdin: strings.NewReader(stdin), stdout: &stdout, stderr: &stderr,
+		getenv: func(name string) string { return env[name] },
+		environ: func() (list []string) {
+			for name, value := range env {
+				list = append(list, name+"="+value)
+			}
+			return list
+		}}
 	code := run(context.Background(), term, args)
 	return output{code, stdout.String(), stderr.String()}
+}
+
+// TestAllFaultsOfAConfigurationAreTold: each has its place, and none a name of Go.
+func TestAllFaultsOfAConfigurationAreTold(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "fencepost.yml")
+	if err := os.WriteFile(path, []byte("lisen: 1.2.3.4:5\nlease:\n  ttl: soon\n  grace: [1]\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range [][]string{{"serve"}, {"generation", "bump"}} {
+		out := runCommand(t, map[string]string{"FENCEPOST_LEASE_TLL": "1s"}, append(command, "--config", path)...)
+		for _, want := range []string{
+			"FENCEPOST_LEASE_TLL is not a setting: did you mean FENCEPOST_LEASE_TTL?",
+			path + `:1: unknown setting "lisen": did you mean "listen"?`,
+			path + `:3: lease.ttl: invalid duration "soon"`,
+			path + ":4: lease.grace must be a single value",
+		} {
+			if out.code != exitUsage || !strings.Contains(out.stderr, want) {
+				t.Errorf("%v: code %d; does not contain %q:\n%s", command, out.code, want, out.stderr)
+			}
+		}
+	}
+	if out := runCommand(t, map[string]string{"FENCEPOST_LEASE_TLL": "1s"}, "version"); out.code != exitOK {
+		t.Errorf("a command without a configuration checks the environment: %s", out.stderr)
+	}
 }
 
 func TestExitCodesAndUsage(t *testing.T) {

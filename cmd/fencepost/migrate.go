@@ -104,6 +104,7 @@ func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 		return nil, usageError{err.Error()}
 	}
 	cfg.RuntimeParams["application_name"] = "fencepost"
+	cfg.RuntimeParams["search_path"] = "pg_catalog,pg_temp" // no function of a user stands for one that is built in
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)

@@ -26,11 +26,11 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 
 // election decides the same about a resource, for all its sessions.
 func (p policy) election(_, resource string) election.Settings {
-	r := p.cfg.Resources[resource]
+	r, configured := p.cfg.Resources[resource]
 	l := p.cfg.LeaseFor(r)
 	return election.Settings{
-		TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(), Linger: l.Linger.D(),
-		Users: r.Users,
+		TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(),
+		MaxTimeoutFactor: l.MaxTimeoutFactor, Linger: l.Linger.D(), Users: r.Users, Configured: configured,
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -45,6 +46,10 @@ func (s consulService) Database(name string, _ *store.Store) (election.Provider,
 }
 
 func (s consulService) Healthy() error { return s.client.Healthy() }
+
+func (s consulService) Check(ctx context.Context, ttls []time.Duration) error {
+	return s.client.Check(ctx, ttls)
+}
 
 func (s consulService) BumpGeneration(ctx context.Context, _ string, _ *store.Store) (string, error) {
 	instanceID, err := s.client.BumpGeneration(ctx)

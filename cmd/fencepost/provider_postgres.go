@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -30,6 +31,9 @@ func (s postgresService) Database(_ string, st *store.Store) (election.Provider,
 
 // Healthy returns nil: whether Postgres is reachable is tested as the upstream.
 func (s postgresService) Healthy() error { return nil }
+
+// Check returns nil: whether the lease table can be used shows with the fence.
+func (s postgresService) Check(context.Context, []time.Duration) error { return nil }
 
 func (s postgresService) BumpGeneration(ctx context.Context, name string, st *store.Store) (string, error) {
 	instanceID, err := postgres.BumpGeneration(ctx, st.Pool())

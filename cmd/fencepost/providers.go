@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -32,6 +33,10 @@ type leaseService interface {
 	// Healthy returns why the service cannot be used at the moment, or nil if it can or
 	// if its problems show elsewhere.
 	Healthy() error
+	// Check tries what an election needs of the service, with these TTLs. It returns an
+	// *election.DeniedError if the service denies it, and nil if the service needs no such
+	// test.
+	Check(ctx context.Context, ttls []time.Duration) error
 	// BumpGeneration starts a new generation, and says what it did. st is the fence of
 	// the named database; it is nil, and the name empty, if no database was given, which
 	// an elector that is perDatabase is never asked for.
@@ -41,8 +46,8 @@ type leaseService interface {
 }
 
 // loadConfig reads the configuration. Its errors are usage errors.
-func loadConfig(path string, getenv func(string) string) (config.Config, error) {
-	cfg, err := config.Load(path, getenv, providers())
+func loadConfig(path string, environ []string) (config.Config, error) {
+	cfg, err := config.Load(path, environ, providers())
 	if err != nil {
 		return cfg, usageError{err.Error()}
 	}

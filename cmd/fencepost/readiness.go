@@ -9,8 +9,13 @@ import (
 	"sync"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/health"
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 const (
@@ -47,21 +52,23 @@ func (r *remembered[T]) get(ctx context.Context, counts time.Duration, ask func(
 // databases are the databases that this proxy has opened.
 type databases struct {
 	mu   sync.Mutex
-	open map[string]warner
+	open map[string]*store.Store
 }
 
-// warner is the part of store.Store that returns warnings.
-type warner interface {
-	Warnings(ctx context.Context) ([]string, error)
-}
-
-func (f *databases) add(database string, w warner) {
+func (f *databases) add(database string, st *store.Store) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.open == nil {
-		f.open = make(map[string]warner)
+		f.open = make(map[string]*store.Store)
 	}
-	f.open[database] = w
+	f.open[database] = st
+}
+
+// all returns the databases that are open.
+func (f *databases) all() map[string]*store.Store {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.open)
 }
 
 func (f *databases) remove(database string) {
@@ -73,9 +80,7 @@ func (f *databases) remove(database string) {
 // warnings reads the warnings of each database. A database that does not respond has
 // none: its problem is reported elsewhere.
 func (f *databases) warnings(ctx context.Context) []string {
-	f.mu.Lock()
-	open := maps.Clone(f.open)
-	f.mu.Unlock()
+	open := f.all()
 	ctx, cancel := context.WithTimeout(ctx, warningsTimeout)
 	defer cancel()
 	var all []string
@@ -105,10 +110,37 @@ func (s *serving) tryUpstream(ctx context.Context) error {
 	return s.upstream.Try(conn)
 }
 
+// newHealth returns what looks for faults while s runs.
+func (s *serving) newHealth() (*health.Checker, error) {
+	control, err := storeConfig(s.cfg, s.upstream, "", zap.NewNop())
+	home := s.cfg.Control.ProbeDatabase
+	if home == "" {
+		home = "postgres"
+	}
+	return health.New(health.Config{
+		Faults:   s.faults,
+		Upstream: s.tryUpstream,
+		Control:  control,
+		Home:     home, Named: s.cfg.Control.ProbeDatabase != "",
+		Open:      s.fences.all,
+		Leases:    s.tryLeases,
+		Resources: s.elections.Resources,
+	}), err
+}
+
+// tryLeases tries what the elections need of the lease service.
+func (s *serving) tryLeases(ctx context.Context) error {
+	if err := s.leases.Check(ctx, s.cfg.TTLs()); err != nil {
+		return err
+	}
+	return s.leases.Healthy()
+}
+
 // readiness tests whether Postgres is reachable. A problem with the election is
-// reported but does not make the proxy unready.
+// reported but does not make the proxy unready, and neither does any other fault, except
+// that the control role has not been able to log in since the start.
 func (s *serving) readiness(ctx context.Context) admin.Readiness {
-	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load()}
+	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Lasting()}
 	err := s.reached.get(ctx, readyFor, s.tryUpstream)
 	if err != nil {
 		r.Upstream = err.Error()
@@ -123,7 +155,8 @@ func (s *serving) readiness(ctx context.Context) admin.Readiness {
 			r.Election = fmt.Sprintf("resource %s of database %s: %s", res.Resource, res.Database, problem)
 		}
 	}
-	r.Ready = err == nil && !r.Draining
+	locked := !s.health.LoggedIn() && slices.ContainsFunc(r.Faults, func(f faults.Lasting) bool { return f.Kind == faults.ControlLogin })
+	r.Ready = err == nil && !r.Draining && !locked
 	return r
 }
 

@@ -4,15 +4,18 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/migrations"
 )
 
 // TestADatabaseThatNobodyUsesIsLetGo checks that after the last worker has left,
 // Fencepost does not stay connected to the database, so that it can be renamed or
-// dropped. A new database under the same name counts as restored.
+// dropped. A copy of an older state under the same name counts as restored.
 func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -55,6 +58,50 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 	_, err := pgx.Connect(t.Context(), r.dsn(db, "fencepost.resource=billing&fencepost.worker=third"))
 	wantState(t, err, "ZF004")
 	if err == nil || !strings.Contains(err.Error(), "restored from an older state") {
-		t.Errorf("a worker of a recreated database: %v", err)
+		t.Errorf("a worker of a restored database: %v", err)
+	}
+}
+
+// TestADatabaseMadeAnewIsAnotherOne checks that a database that was dropped and made anew
+// under its name is not taken for the old one: neither are its epochs too low, nor does the
+// number of a fence of the old one stand for another resource in it.
+func TestADatabaseMadeAnewIsAnotherOne(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	for name, linger := range map[string]time.Duration{"no candidacy is left": 0, "a candidacy is left": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := s.EmptyDatabase(t)
+			migrate := func() {
+				t.Helper()
+				if _, err := migrations.Up(t.Context(), s.Connect(t, pgtest.Control, db), migrations.Options{Control: pgtest.Control}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			migrate()
+			r := startServing(t, s, func(c *config.Config) { c.Lease.Linger = config.Duration(linger) })
+			const options = "fencepost.resource=billing&fencepost.worker=a"
+			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')",
+				"UPDATE fencepost.fence SET epoch = 4", "SELECT setval('fencepost.epoch_1', 4)")
+			old := r.connect(t, db, options)
+			if err := execSQL(t, old, "CREATE TABLE t (n int)"); err != nil {
+				t.Fatalf("a worker of the old database: %v", err)
+			}
+			s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+db+" WITH (FORCE)", "CREATE DATABASE "+db,
+				"GRANT CREATE ON DATABASE "+db+" TO "+pgtest.Control)
+			migrate()
+			s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('mail')", // with the number that billing had
+				"UPDATE fencepost.fence SET epoch = 9", "SELECT setval('fencepost.epoch_1', 9)")
+			conn := r.connect(t, db, options+"&fencepost.campaign=wait")
+			if err := execSQL(t, conn, "CREATE TABLE t (n int)"); err != nil {
+				t.Fatalf("a worker of the new database: %v", err)
+			}
+			var billing, mail int
+			err := s.Connect(t, pgtest.Control, db).QueryRow(t.Context(), `SELECT (SELECT epoch FROM fencepost.fence WHERE resource = 'billing'),
+				(SELECT epoch FROM fencepost.fence WHERE resource = 'mail')`).Scan(&billing, &mail)
+			if err != nil || billing != 1 || mail != 9 {
+				t.Errorf("billing has epoch %d, mail %d, %v; want 1 and 9", billing, mail, err)
+			}
+		})
 	}
 }

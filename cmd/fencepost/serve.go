@@ -13,10 +13,13 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/health"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/migrations"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
@@ -41,7 +44,7 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	if !fencing.Checking && t.getenv("FENCEPOST_TEST_UNFENCED") != "1" {
 		return errors.New("this build fences nothing (tag fencepost_unfenced): it is only for tests, which set FENCEPOST_TEST_UNFENCED=1")
 	}
-	cfg, err := loadConfig(*path, t.getenv)
+	cfg, err := loadConfig(*path, t.environ())
 	if err != nil {
 		return err
 	}
@@ -62,6 +65,7 @@ type serving struct {
 	id        string
 	log       *zap.Logger
 	metrics   *admin.Metrics
+	audit     *auditlog.Log
 	watch     *watch // nil unless sessions are observed
 	leases    leaseService
 	elections *election.Elections
@@ -72,6 +76,8 @@ type serving struct {
 	admin     net.Listener // nil if disabled
 	draining  atomic.Bool
 
+	faults  *faults.Register // what is wrong at present
+	health  *health.Checker
 	fences  databases            // the databases that were opened
 	reached remembered[error]    // whether Postgres is reachable
 	warned  remembered[[]string] // warnings about privileges in the databases
@@ -82,7 +88,7 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{cfg: cfg, log: log, metrics: admin.NewMetrics(), watch: w}
+	s := &serving{cfg: cfg, log: log, metrics: admin.NewMetrics(), audit: auditlog.New(audit), watch: w, faults: faults.NewRegister(log.Named("faults"), 0)}
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -107,6 +113,10 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 		return nil, err
 	}
 	s.metrics.Watch(s.elections.Resources)
+	s.metrics.WatchFaults(s.faults.Lasting)
+	if s.health, err = s.newHealth(); err != nil {
+		return nil, err
+	}
 	s.proxy, err = proxy.NewServer(proxy.Config{
 		Upstream:       cfg.Upstream.Address,
 		UpstreamTLS:    s.upstream,
@@ -118,9 +128,10 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 		StartupTimeout: cfg.StartupTimeout.D(),
 		MaxConnections: cfg.Limits.MaxConnections,
 		Logger:         log.Named("proxy"),
-		Auditors:       auditors(s.metrics, audit),
-		Metrics:        s.metrics,
-		Observe:        w.observe(),
+		// The metrics come first, so that whoever sees the line also sees the count.
+		Auditors: []fencing.Auditor{s.metrics, s.audit},
+		Metrics:  s.metrics,
+		Observe:  w.observe(),
 	})
 	if err != nil {
 		return nil, err
@@ -162,12 +173,19 @@ func (s *serving) closeListeners() {
 // newElections connects the elections to the fence tables and to the lease service.
 func (s *serving) newElections() (*election.Elections, error) {
 	return election.New(election.Config{
-		Open:     s.openDatabase,
-		Idle:     s.cfg.Limits.ResourceIdle.D(),
-		Observe:  s.metrics.Observe,
-		Logger:   s.log.Named("election"),
-		Settings: policy{&s.cfg}.election,
+		Open:             s.openDatabase,
+		Idle:             s.cfg.Limits.ResourceIdle.D(),
+		ResourcesPerUser: s.cfg.Limits.ResourcesPerUser,
+		Observe:          s.observe,
+		Logger:           s.log.Named("election"),
+		Settings:         policy{&s.cfg}.election,
 	})
+}
+
+// observe is told of every event of the elections.
+func (s *serving) observe(e election.Event) {
+	s.metrics.Observe(e)
+	s.health.Observe(e)
 }
 
 // openDatabase opens a database's fence and lease service when the first worker
@@ -175,6 +193,7 @@ func (s *serving) newElections() (*election.Elections, error) {
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
 	st, err := openStore(ctx, s.cfg, s.upstream, database, s.log,
 		func(resource string, by []string) { s.metrics.Blocked(database, resource, by) })
+	s.health.Examined(database, err)
 	if err != nil {
 		return election.Backend{}, err
 	}
@@ -185,6 +204,8 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 	}
 	backend := election.Backend{
 		Fence:     newFences(st, database, s.cfg).open,
+		Catalog:   st,
+		Orders:    st.Orders,
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}
@@ -199,11 +220,18 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 // is called with what blocks takeovers.
 func openStore(ctx context.Context, cfg config.Config, upstream *pgtls.Upstream, database string, log *zap.Logger,
 	blocked func(resource string, by []string)) (*store.Store, error) {
-	latest, err := migrations.Latest()
+	c, err := storeConfig(cfg, upstream, database, log.Named("store"))
 	if err != nil {
 		return nil, err
 	}
-	return store.Open(ctx, store.Config{
+	c.Blocked = blocked
+	return store.Open(ctx, c)
+}
+
+// storeConfig says how to connect to a database as the control role.
+func storeConfig(cfg config.Config, upstream *pgtls.Upstream, database string, log *zap.Logger) (store.Config, error) {
+	latest, err := migrations.Latest()
+	return store.Config{
 		Address:       cfg.Upstream.Address,
 		Database:      database,
 		User:          cfg.Control.User,
@@ -211,9 +239,8 @@ func openStore(ctx context.Context, cfg config.Config, upstream *pgtls.Upstream,
 		TLS:           upstream.Config(),
 		Grace:         cfg.Lease.Grace.D(),
 		SchemaVersion: latest,
-		Blocked:       blocked,
-		Logger:        log.Named("store"),
-	})
+		Logger:        log,
+	}, err
 }
 
 // proxyID returns the configured name, or the host's name and the port.

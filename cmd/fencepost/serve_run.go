@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/coreos/go-systemd/v22/daemon"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
@@ -29,6 +30,7 @@ func (s *serving) run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	group.Go(func() error { s.reloads(asking, hangups); return nil })
+	group.Go(func() error { s.health.Run(asking); return nil })
 	if s.admin != nil {
 		group.Go(func() error { return s.newAdmin().Serve(asking, s.admin) })
 	}
@@ -40,6 +42,7 @@ func (s *serving) run(ctx context.Context) error {
 		fields = append(fields, zap.Stringer("admin", s.admin.Addr()))
 	}
 	s.log.Info("serving", fields...)
+	tellSystemd(s.log, daemon.SdNotifyReady)
 	err := s.proxy.Serve(ctx, s.listener)
 	s.draining.Store(true)
 	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
@@ -51,6 +54,7 @@ func (s *serving) run(ctx context.Context) error {
 
 // drain ends the sessions and releases the leases.
 func (s *serving) drain(ctx context.Context) error {
+	tellSystemd(s.log, daemon.SdNotifyStopping)
 	s.log.Info("draining", zap.Stringer("for_at_most", s.cfg.DrainTimeout))
 	draining, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout.D())
 	defer cancel()
@@ -58,6 +62,7 @@ func (s *serving) drain(ctx context.Context) error {
 		s.log.Warn("closing connections that are still busy")
 	}
 	s.proxy.Close()
+	s.audit.Close()
 	releasing, cancelRelease := context.WithTimeout(ctx, releaseTimeout)
 	defer cancelRelease()
 	err := s.elections.Close(releasing)
@@ -74,5 +79,13 @@ func (s *serving) newAdmin() *admin.Server {
 		Ready:     s.readiness,
 		Metrics:   s.metrics,
 		Pprof:     s.cfg.Pprof,
+	}
+}
+
+// tellSystemd tells systemd what the state of the process is, as sd_notify(3) defines it,
+// if systemd started it as a service of Type=notify. It does nothing elsewhere.
+func tellSystemd(log *zap.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		log.Warn("cannot tell systemd the state of the process", zap.String("state", state), zap.Error(err))
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -21,39 +23,189 @@ import (
 )
 
 const statusAbout = `
-Usage: fencepost status [--admin ADDRESS | --dsn DSN]
+Usage: fencepost status [--admin ADDRESS | --dsn DSN] [--resource NAME] [--json | --watch]
+       fencepost status --ready [--admin ADDRESS]
 
 Shows resources, leaders and epochs. By default it queries a running Fencepost,
-which knows the leases and the refused writes of its own workers. With --dsn it
-reads the fence table of one database, which contains the grants of all proxies.`
+which knows the leases and the refused writes of the resources that its workers
+use. With --dsn it reads one database, which contains the grants of all proxies,
+and the leases if election.provider is postgres.
+
+STATE is led (a worker leads, and its lease is confirmed), vacant (nobody leads or
+waits), contested (somebody holds the lease or waits for it, but no grant is
+current), unknown (the lease cannot be read) or closed (a fault keeps the workers
+from leading).
+
+--json prints the resources as /v1/resources returns them, or as much of that as the
+database knows.
+--watch shows the table again every two seconds, until it is interrupted. --ready
+asks whether the proxy can serve: it prints what is wrong and what to do, and exits
+with 1 if it cannot.`
 
 // statusRow is one line of the table. An empty field is not known from that source.
 type statusRow struct {
-	database, resource, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
+	database, resource, state, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 
+	reason  string   // why the state is unknown or closed
 	blocked []string // what blocks a takeover, or would block one
 }
 
+// statusTimeout bounds one query for the status.
+const statusTimeout = 10 * time.Second
+
+// statusInterval is how often --watch asks.
+const statusInterval = 2 * time.Second
+
+// statusOptions are the flags of status.
+type statusOptions struct {
+	admin, dsn, resource string
+	json, watch, ready   bool
+}
+
 func runStatus(ctx context.Context, t terminal, args []string) error {
+	var o statusOptions
 	fs := flag.NewFlagSet("status", flag.ContinueOnError)
-	address := fs.String("admin", cmp.Or(t.getenv("FENCEPOST_ADMIN"), config.Default().Admin), "admin `address` of a running Fencepost")
-	dsn := fs.String("dsn", "", "`DSN` of a database, to read its fence table instead")
+	fs.StringVar(&o.admin, "admin", cmp.Or(t.getenv("FENCEPOST_ADMIN"), config.Default().Admin), "admin `address` of a running Fencepost")
+	fs.StringVar(&o.dsn, "dsn", "", "`DSN` of a database, to read its fence table instead")
+	fs.StringVar(&o.resource, "resource", "", "show only the resource of this `name`")
+	fs.BoolVar(&o.json, "json", false, "print JSON")
+	fs.BoolVar(&o.watch, "watch", false, "show the table again every two seconds")
+	fs.BoolVar(&o.ready, "ready", false, "ask whether the proxy can serve, and exit with 1 if not")
 	if err := parseFlags(t, fs, statusAbout, args, 0); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var rows []statusRow
-	var err error
-	if *dsn != "" {
-		rows, err = statusFromDatabase(ctx, *dsn)
-	} else {
-		rows, err = statusFromAdmin(ctx, *address)
+	switch {
+	case o.json && o.watch:
+		return usagef("--json and --watch are mutually exclusive")
+	case o.ready && (o.dsn != "" || o.json || o.watch || o.resource != ""):
+		return usagef("--ready takes no other flag but --admin")
+	case o.ready:
+		return printReadiness(ctx, t.stdout, o.admin)
+	case o.watch:
+		return o.follow(ctx, t.stdout)
+	default:
+		return o.print(ctx, t.stdout)
 	}
+}
+
+// follow prints the status until ctx ends. A query that fails is shown in place of the
+// table, because it may succeed the next time.
+func (o statusOptions) follow(ctx context.Context, out io.Writer) error {
+	for ctx.Err() == nil {
+		var page bytes.Buffer
+		if err := o.print(ctx, &page); err != nil {
+			fmt.Fprintln(&page, err)
+		}
+		// Clear the screen, and begin at its upper left corner.
+		if _, err := fmt.Fprintf(out, "\x1b[H\x1b[2J%s  every %s\n\n%s", time.Now().Format(time.TimeOnly), statusInterval, page.Bytes()); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(statusInterval):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+func (o statusOptions) print(ctx context.Context, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	source, look := "", statusFromAdmin
+	if source = o.admin; o.dsn != "" {
+		source, look = o.dsn, statusFromDatabase
+	}
+	views, err := look(ctx, source)
 	if err != nil {
 		return err
 	}
-	return printStatus(t.stdout, rows)
+	if o.resource != "" {
+		views = slices.DeleteFunc(views, func(v statusView) bool { return v.Resource != o.resource })
+		if len(views) == 0 {
+			return fmt.Errorf("no resource is named %q there", o.resource)
+		}
+	}
+	if o.json {
+		return printJSON(out, views)
+	}
+	rows := make([]statusRow, len(views))
+	for i, v := range views {
+		rows[i] = v.row()
+	}
+	return printStatus(out, rows)
+}
+
+// statusView is what is known of a resource. What only a proxy knows is not set if
+// it comes from a database.
+type statusView struct {
+	admin.ResourceView
+	ofDatabase bool
+}
+
+// onlyOfProxies are the fields that a database does not know.
+var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "workers"}
+
+// MarshalJSON implements json.Marshaler.
+func (v statusView) MarshalJSON() ([]byte, error) {
+	text, err := json.Marshal(v.ResourceView)
+	if err != nil || !v.ofDatabase {
+		return text, err
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(text, &fields); err != nil {
+		return nil, err
+	}
+	for _, name := range onlyOfProxies {
+		delete(fields, name)
+	}
+	return json.Marshal(fields)
+}
+
+func printJSON(out io.Writer, views []statusView) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	return e.Encode(map[string][]statusView{"resources": views})
+}
+
+// printReadiness prints what keeps a proxy from serving, and returns an error if it is not
+// ready.
+func printReadiness(ctx context.Context, out io.Writer, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	var ready admin.Readiness
+	if err := getAdmin(ctx, address, "/readyz", &ready, http.StatusOK, http.StatusServiceUnavailable); err != nil {
+		return err
+	}
+	var lines []string
+	add := func(what, text string) {
+		if text != "" && text != "ok" {
+			lines = append(lines, what+": "+dash(text))
+		}
+	}
+	add("upstream", ready.Upstream)
+	add("election", ready.Election)
+	for _, f := range ready.Faults {
+		add(string(f.Kind), f.Problem)
+		add("remedy", f.Remedy)
+	}
+	for _, w := range ready.Warnings {
+		add("warning", w)
+	}
+	if ready.Draining {
+		lines = append(lines, "draining: the proxy is shutting down")
+	}
+	if ready.Ready {
+		lines = append([]string{"ready"}, lines...)
+	}
+	for _, l := range lines {
+		if _, err := fmt.Fprintln(out, l); err != nil {
+			return err
+		}
+	}
+	if !ready.Ready {
+		return fmt.Errorf("the proxy at %s is not ready", address)
+	}
+	return nil
 }
 
 func printStatus(out io.Writer, rows []statusRow) error {
@@ -62,19 +214,34 @@ func printStatus(out io.Writer, rows []statusRow) error {
 		return err
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DATABASE\tRESOURCE\tLEADER\tEPOCH\tSINCE\tLEASE LEFT\tREFUSED\tWORKER TIMEOUT\tFALSE ALARMS")
+	fmt.Fprintln(w, "DATABASE\tRESOURCE\tSTATE\tLEADER\tEPOCH\tSINCE\tLEASE LEFT\tREFUSED\tWORKER TIMEOUT\tFALSE ALARMS")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.leader), dash(r.epoch), dash(r.since),
-			dash(r.leaseLeft), dash(r.refused), dash(r.timeout), dash(r.falseAlarms))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", dash(r.database), dash(r.resource), dash(r.state), dash(r.leader), dash(r.epoch),
+			dash(r.since), dash(r.leaseLeft), dash(r.refused), dash(r.timeout), dash(r.falseAlarms))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
 	for _, r := range rows {
-		for _, by := range r.blocked {
-			if _, err := fmt.Fprintf(out, "%s/%s: takeover blocked: %s\n", dash(r.database), dash(r.resource), dash(by)); err != nil {
-				return err
-			}
+		if err := r.printNotes(out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printNotes prints what does not fit into the table.
+func (r statusRow) printNotes(out io.Writer) error {
+	var notes []string
+	if r.reason != "" {
+		notes = append(notes, dash(r.reason))
+	}
+	for _, by := range r.blocked {
+		notes = append(notes, "takeover blocked: "+dash(by))
+	}
+	for _, note := range notes {
+		if _, err := fmt.Fprintf(out, "%s/%s: %s\n", dash(r.database), dash(r.resource), note); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -92,42 +259,75 @@ func dash(s string) string {
 }
 
 // statusFromAdmin queries a running proxy.
-func statusFromAdmin(ctx context.Context, address string) ([]statusRow, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/v1/resources", nil)
+func statusFromAdmin(ctx context.Context, address string) ([]statusView, error) {
+	var list admin.ResourceList
+	if err := getAdmin(ctx, address, "/v1/resources", &list, http.StatusOK); err != nil {
+		return nil, err
+	}
+	views := make([]statusView, 0, len(list.Resources))
+	for _, v := range list.Resources {
+		views = append(views, statusView{ResourceView: v})
+	}
+	return views, nil
+}
+
+// getAdmin reads what a running proxy returns at a path of its admin address.
+func getAdmin(ctx context.Context, address, path string, into any, accepted ...int) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
 	if err != nil {
-		return nil, usagef("--admin is %q: use host:port", address)
+		return usagef("--admin is %q: use host:port", address)
 	}
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return nil, fmt.Errorf("query the admin address (--admin, or the server's setting admin): %w", err)
+		return fmt.Errorf("query the admin address (--admin, or the server's setting admin): %w", err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("query the admin address %s: unexpected status %s; is it a Fencepost?", address, resp.Status)
+	if !slices.Contains(accepted, resp.StatusCode) {
+		return fmt.Errorf("query the admin address %s: unexpected status %s; is it a Fencepost?", address, resp.Status)
 	}
-	var list admin.ResourceList
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(&list); err != nil {
-		return nil, fmt.Errorf("decode the response of %s: %w", address, err)
+	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(into); err != nil {
+		return fmt.Errorf("decode the response of %s: %w", address, err)
 	}
-	var rows []statusRow
-	for _, v := range list.Resources {
-		row := statusRow{database: v.Database, resource: v.Resource, leader: v.Leader, refused: strconv.FormatUint(v.Refused, 10),
-			timeout: leaderTimeout(v), falseAlarms: strconv.Itoa(v.FalseAlarms), blocked: v.Blocked}
-		if v.Epoch > 0 {
-			row.epoch = strconv.FormatInt(v.Epoch, 10)
-		}
-		if v.Since != nil {
-			row.since = sinceText(*v.Since)
-		}
-		switch {
-		case v.LeaseLeft != nil:
-			row.leaseLeft = time.Duration(*v.LeaseLeft * float64(time.Second)).Truncate(100 * time.Millisecond).String()
-		case v.Leaderless > 0:
-			row.leaseLeft = "none"
-		}
-		rows = append(rows, row)
+	return nil
+}
+
+// row returns the line of a resource.
+func (v statusView) row() statusRow {
+	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked}
+	if !v.ofDatabase {
+		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}
-	return rows, nil
+	if v.Epoch > 0 {
+		row.epoch = strconv.FormatInt(v.Epoch, 10)
+	}
+	if v.Since != nil {
+		row.since = sinceText(*v.Since)
+	}
+	if v.StateReason != "" {
+		row.reason = v.State + ": " + v.StateReason
+	}
+	switch {
+	case v.LeaseLeft != nil:
+		row.leaseLeft = leftText(time.Duration(*v.LeaseLeft * float64(time.Second)))
+	case v.ConfirmedUntil != nil:
+		row.leaseLeft = leftText(time.Until(*v.ConfirmedUntil))
+	case v.Leaderless > 0:
+		row.leaseLeft = "none"
+	}
+	return row
+}
+
+// stateText returns a state, and since when a resource that is not led has it.
+func stateText(state string, since *time.Time) string {
+	if since == nil || state == "led" {
+		return state
+	}
+	return state + " for " + max(0, time.Since(*since)).Truncate(time.Second).String()
+}
+
+func leftText(left time.Duration) string {
+	return max(0, left).Truncate(100 * time.Millisecond).String()
 }
 
 // leaderTimeout returns how long the leader may be silent, if it is connected to the
@@ -148,6 +348,7 @@ func leaderTimeout(v admin.ResourceView) string {
 // statusSQL reads the view that everybody may read, and the prepared transactions that
 // have read the fence, which block every takeover.
 const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesce(s.worker, ''), s.epoch, s.granted_at,
+	s.state, s.state_since, s.confirmed_until - pg_catalog.clock_timestamp(), coalesce(s.source, ''),
 	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, p.owner) ORDER BY p.prepared)
 		FROM pg_catalog.pg_locks h
 		JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
@@ -157,7 +358,7 @@ const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coale
 	FROM fencepost.status s ORDER BY s.resource`
 
 // statusFromDatabase reads the fence table.
-func statusFromDatabase(ctx context.Context, dsn string) ([]statusRow, error) {
+func statusFromDatabase(ctx context.Context, dsn string) ([]statusView, error) {
 	conn, err := connect(ctx, dsn)
 	if err != nil {
 		return nil, err
@@ -165,25 +366,32 @@ func statusFromDatabase(ctx context.Context, dsn string) ([]statusRow, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	result, err := conn.Query(ctx, statusSQL)
 	if err != nil {
-		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates it): %w", err)
+		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
 	}
-	rows, err := pgx.CollectRows(result, func(r pgx.CollectableRow) (statusRow, error) {
-		var row statusRow
-		var epoch int64
-		var since *time.Time
-		err := r.Scan(&row.database, &row.resource, &row.leader, &epoch, &since, &row.blocked)
-		if epoch > 0 {
-			row.epoch = strconv.FormatInt(epoch, 10)
-		}
-		if since != nil {
-			row.since = sinceText(*since)
-		}
-		return row, err
-	})
+	views, err := pgx.CollectRows(result, scanStatus)
 	if err != nil {
-		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates it): %w", err)
+		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
 	}
-	return rows, nil
+	return views, nil
+}
+
+func scanStatus(r pgx.CollectableRow) (statusView, error) {
+	v := statusView{ofDatabase: true}
+	var left *time.Duration
+	var source string
+	err := r.Scan(&v.Database, &v.Resource, &v.GrantedTo, &v.Epoch, &v.Since, &v.State, &v.StateSince, &left, &source, &v.Blocked)
+	switch v.State {
+	case "led":
+		v.Leader = v.GrantedTo
+	case "unknown":
+		v.StateReason = fmt.Sprintf("the lease is in %s, and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)",
+			cmp.Or(source, "another lease service"))
+	}
+	if left != nil {
+		until := time.Now().Add(*left)
+		v.ConfirmedUntil = &until
+	}
+	return v, err
 }
 
 // sinceText returns a time and how long ago that was.

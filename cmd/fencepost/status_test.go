@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
+	"errors"
 	"net"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // TestNamesWriteNoLinesOfTheStatus: users of Postgres may choose names that contain
@@ -35,12 +38,16 @@ func TestStatusShowsATable(t *testing.T) {
 	server := &admin.Server{Metrics: m, Resources: func() []election.ResourceStatus {
 		return []election.ResourceStatus{
 			{
-				Database: "shop", Resource: "billing", Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
+				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
 				Record: fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
 				Candidacies: []election.CandidacyStatus{{Worker: "host-9:117:q1", WorkerTimeout: 90 * time.Second,
 					Status: fencing.Status{Role: fencing.Leader, Epoch: 8}}},
 			},
-			{Database: "shop", Resource: "mail", Leaderless: 5 * time.Second},
+			{
+				Database: "shop", Resource: "mail", State: election.Closed, StateSince: time.Now().Add(-5 * time.Second), Reason: errors.New("a fault"),
+				Leaderless: 5 * time.Second, Record: fencing.Record{Epoch: 3, Worker: "gone", GrantedAt: time.Now().Add(-time.Minute)},
+				Candidacies: []election.CandidacyStatus{{Worker: "next"}},
+			},
 		}
 	}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,18 +66,109 @@ func TestStatusShowsATable(t *testing.T) {
 		t.Fatalf("exit code %d: %s", out.code, out.stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
-	if len(lines) != 4 {
+	if len(lines) != 5 {
 		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
 	}
-	for _, want := range []string{"shop", "billing", "host-9:117:q1", "8", "7s", "1", "1m30s  ", "4"} {
+	for _, want := range []string{"shop", "billing", "led", "host-9:117:q1", "8", "7s", "1", "1m30s  ", "4"} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("line %q has no %q", lines[1], want)
 		}
 	}
-	if !strings.Contains(lines[2], "none") {
-		t.Errorf("line %q does not say that there is no lease", lines[2])
+	if !strings.Contains(lines[2], "none") || !strings.Contains(lines[2], "closed for 5s") || strings.Contains(lines[2], "gone") {
+		t.Errorf("line %q does not say that nobody leads", lines[2])
 	}
-	if lines[3] != "shop/mail: takeover blocked: something" {
-		t.Errorf("line %q does not say what blocks the takeover", lines[3])
+	if lines[3] != "shop/mail: closed: a fault" || lines[4] != "shop/mail: takeover blocked: something" {
+		t.Errorf("lines %q do not say what keeps the workers from leading", lines[3:])
+	}
+}
+
+// TestStatusAsJSON: the same of a proxy and of the database, as far as each knows it.
+func TestStatusAsJSON(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	r := startServing(t, server, nil)
+	for _, resource := range []string{"billing", "mail"} {
+		conn := r.connect(t, db, "fencepost.resource="+resource+"&fencepost.worker=w")
+		if err := execSQL(t, conn, "CREATE TABLE "+resource+" (n int)"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for source, onlyHere := range map[string]bool{"--admin=" + r.admin.Addr().String(): true, "--dsn=" + server.DSN(pgtest.App, db): false} {
+		out := runCommand(t, nil, "status", source, "--json", "--resource", "billing")
+		var got struct {
+			Resources []map[string]any
+		}
+		if err := json.Unmarshal([]byte(out.stdout), &got); err != nil || len(got.Resources) != 1 {
+			t.Fatalf("%s: %v, exit code %d: %s%s", source, err, out.code, out.stdout, out.stderr)
+		}
+		v := got.Resources[0]
+		if v["database"] != db || v["resource"] != "billing" || v["state"] != "led" || v["leader"] != "w" || v["epoch"] != 1.0 || v["confirmed_until"] == nil {
+			t.Errorf("%s: %v", source, v)
+		}
+		if _, here := v["here"]; here != onlyHere {
+			t.Errorf("%s: knows whether the leader is here: %v, want %v", source, here, onlyHere)
+		}
+		if out := runCommand(t, nil, "status", source, "--resource", "none"); out.code != exitFailure || !strings.Contains(out.stderr, `"none"`) {
+			t.Errorf("%s: of a resource that is not there: exit code %d, %s", source, out.code, out.stderr)
+		}
+	}
+}
+
+func TestStatusReady(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	r := startServing(t, server, nil)
+	address := "--admin=" + r.admin.Addr().String()
+	eventually(t, "the proxy is ready", func() bool {
+		out := runCommand(t, nil, "status", "--ready", address)
+		return out.code == exitOK && strings.HasPrefix(out.stdout, "ready\n")
+	})
+	server.Stop(t, pgtest.Immediate)
+	eventually(t, "the proxy is not ready, and the cause is told", func() bool {
+		out := runCommand(t, nil, "status", "--ready", address)
+		return out.code == exitFailure && strings.Contains(out.stdout, "upstream: ") && strings.Contains(out.stderr, "not ready")
+	})
+	server.Restart(t)
+	eventually(t, "the proxy is ready again", func() bool { return runCommand(t, nil, "status", "--ready", address).code == exitOK })
+}
+
+// TestStatusIsWatched: the table comes again and again, and an error in its place if the
+// proxy does not answer.
+func TestStatusIsWatched(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	ctx, cancel := context.WithCancel(t.Context())
+	pages := 0
+	o := statusOptions{admin: "127.0.0.1:1", watch: true}
+	err := o.follow(ctx, writerFunc(func(b []byte) (int, error) {
+		if pages++; pages == 2 {
+			cancel()
+		}
+		return out.Write(b)
+	}))
+	if err != nil || pages != 2 || strings.Count(out.String(), "query the admin address") != 2 {
+		t.Errorf("%d pages, %v:\n%q", pages, err, out.String())
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
+
+// TestStatusRunsNothingOfUsers: functions that users have put into public do not stand for
+// those that are built in, whoever asks.
+func TestStatusRunsNothingOfUsers(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	conn, err := connect(t.Context(), server.DSN(pgtest.Superuser, db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	var path string
+	if err := conn.QueryRow(t.Context(), "SHOW search_path").Scan(&path); err != nil || path != "pg_catalog,pg_temp" {
+		t.Errorf("the search path is %q, %v", path, err)
 	}
 }

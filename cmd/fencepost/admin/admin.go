@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // ResourceView is what this proxy knows about one resource, as the admin address
@@ -22,9 +23,19 @@ import (
 type ResourceView struct {
 	Database string `json:"database"`
 	Resource string `json:"resource"`
-	// Leader is the worker of the highest grant that this proxy knows of, "" if there
-	// was none.
-	Leader string `json:"leader"`
+	// State says whether anybody leads, as far as this proxy knows: "led", "vacant",
+	// "contested", "unknown" or "closed", since StateSince. StateReason says why it is
+	// unknown or closed.
+	State       string     `json:"state"`
+	StateSince  *time.Time `json:"state_since,omitempty"`
+	StateReason string     `json:"state_reason,omitempty"`
+	// ConfirmedUntil is until when the leader's lease is confirmed; nil unless it is led,
+	// and if the lease service does not say that to the proxies without the leader.
+	ConfirmedUntil *time.Time `json:"confirmed_until,omitempty"`
+	// Leader is the worker that leads, "" unless State is "led". GrantedTo is the worker
+	// that was granted Epoch, at Since, whether it still leads or not.
+	Leader    string `json:"leader"`
+	GrantedTo string `json:"granted_to"`
 	// Here means that the leader is connected to this proxy and that its lease is
 	// confirmed.
 	Here  bool       `json:"here"`
@@ -35,12 +46,12 @@ type ResourceView struct {
 	LeaseLeft *float64 `json:"lease_left_seconds,omitempty"`
 	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
-	// Leaderless is how many seconds no worker has been able to write: since the lease was
-	// free or no longer confirmed, and until an epoch is granted. It is 0 while somebody
-	// leads, and where this proxy has no worker of the resource.
+	// Leaderless is how many seconds no worker has been known to be able to write: since the
+	// lease was free or no longer confirmed, and until an epoch is granted. It is 0 while
+	// somebody leads.
 	Leaderless float64 `json:"leaderless_seconds"`
-	// FalseAlarms counts the workers that became active again after their lease was
-	// released for silence.
+	// FalseAlarms counts the workers that became active again, before anybody else was
+	// granted an epoch, after their lease was released for silence.
 	FalseAlarms int `json:"false_alarms"`
 	// Election says why the lease service cannot be watched; "" if it can.
 	Election string `json:"election_error,omitempty"`
@@ -65,10 +76,11 @@ type WorkerView struct {
 	// Observes means that none of its connections campaigns.
 	Observes bool `json:"observes,omitempty"`
 	// WorkerTimeout is how many seconds the worker may currently be silent; null means
-	// unlimited. Its false alarms of the last 24 hours have extended it.
+	// unlimited. Its false alarms have extended it, until an hour has passed without one.
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	FalseAlarms   int      `json:"false_alarms"`
-	Fault         string   `json:"fault,omitempty"` // why the fence cannot be used
+	Fault         string   `json:"fault,omitempty"`  // why the fence cannot be used
+	Barred        string   `json:"barred,omitempty"` // which order of an operator keeps it from leading
 }
 
 // Readiness is the body of /readyz.
@@ -79,6 +91,9 @@ type Readiness struct {
 	// leader continues while its lease lasts, and reads pass.
 	Election string `json:"election"`
 	Draining bool   `json:"draining"`
+	// Faults are what is wrong at present, and what to do. They do not make the proxy
+	// unready, except that the control role must have logged in once.
+	Faults []faults.Lasting `json:"faults"`
 	// Warnings say what other roles can do to the fences that this proxy has opened.
 	// They do not make it unready.
 	Warnings []string `json:"warnings,omitempty"`

@@ -17,13 +17,18 @@ import (
 func someResources() []election.ResourceStatus {
 	return []election.ResourceStatus{
 		{
-			Database: "shop", Resource: "billing", Local: true, LeaseLeft: 7 * time.Second,
+			Database: "shop", Resource: "billing", State: election.Led, StateSince: time.Now().Add(-time.Minute),
+			Local: true, LeaseLeft: 7 * time.Second, Holds: true, Margin: 7 * time.Second,
 			Record:      fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
 			FalseAlarms: 4,
 			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
 				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2}},
 		},
-		{Database: "shop", Resource: "mail", Leaderless: 5 * time.Second},
+		{
+			Database: "shop", Resource: "mail", State: election.Contested, Leaderless: 5 * time.Second,
+			Record:      fencing.Record{Epoch: 3, Worker: "gone", GrantedAt: time.Now().Add(-time.Minute)},
+			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "next"}},
+		},
 	}
 }
 
@@ -58,7 +63,7 @@ func TestAdminAnswers(t *testing.T) {
 	refuse(m, fencing.StateSuperseded, true)
 	refuse(m, fencing.StateSuperseded, false) // a read is not a write
 	refuse(m, fencing.StateNotLeader, true)   // a write, but not a stale one
-	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: time.Second})
+	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: 3 * time.Second, Grant: time.Second})
 	m.Sessions(+1)
 	m.Blocked("shop", "mail", []string{`prepared transaction "x" of role "app" must be committed or rolled back`})
 	h := a.handler()
@@ -71,6 +76,7 @@ func TestAdminAnswers(t *testing.T) {
 		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
 			`"refused_writes": 2`, `"connections": 3`, `"leaderless_seconds": 5`,
+			`"state": "led"`, `"state_since": "`, `"confirmed_until": "`, `"state": "contested"`, `"leader": ""`, `"granted_to": "gone"`,
 			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
 		{"/v1/resources/shop/nothing", 404, []string{"unknown resource"}},
@@ -85,7 +91,9 @@ func TestAdminAnswers(t *testing.T) {
 			`fencepost_grant_blocked{database="shop",resource="mail"} 1`,
 			`fencepost_grants_total{database="shop",resource="billing"} 1`,
 			`fencepost_worker_timeout_seconds{database="shop",resource="billing"} 90`,
-			`fencepost_takeover_seconds_count{database="shop",resource="billing"} 1`,
+			`fencepost_takeover_seconds_sum{database="shop",resource="billing"} 3`,
+			`fencepost_takeover_grant_seconds_sum{database="shop",resource="billing"} 1`,
+			`fencepost_lease_margin_seconds{database="shop",resource="billing"} 7`,
 			"fencepost_sessions 1"}},
 	} {
 		code, body := get(t, h, c.path)

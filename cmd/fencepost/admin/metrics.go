@@ -22,12 +22,13 @@ type Metrics struct {
 	refused     *prometheus.CounterVec
 	grants      *prometheus.CounterVec
 	takeover    *prometheus.HistogramVec
-	margin      *prometheus.GaugeVec
+	granting    *prometheus.HistogramVec
 	falseAlarms *prometheus.CounterVec
 	lost        *prometheus.CounterVec
 	failures    *prometheus.CounterVec
 
-	sessions prometheus.Gauge
+	sessions    prometheus.Gauge
+	connections *prometheus.CounterVec // that were refused
 
 	mu struct {
 		sync.Mutex
@@ -55,26 +56,34 @@ func NewMetrics() *Metrics {
 			"All refused writes, by kind and SQLSTATE.", "database", "resource", "kind", "reason"),
 		grants: counter("grants_total", "Epochs granted to workers at this proxy.", byResource...),
 		takeover: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "fencepost", Name: "takeover_seconds",
-			Help:    "Time from when the lease was first seen free to the grant of a new epoch.",
+			Help:    "Time from when the last leader was last confirmed to the grant of a new epoch.",
+			Buckets: prometheus.ExponentialBuckets(0.01, 2, 17)}, byResource),
+		granting: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "fencepost", Name: "takeover_grant_seconds",
+			Help:    "The part of a takeover after the lease was free: from when that was first seen to the grant of a new epoch.",
 			Buckets: prometheus.ExponentialBuckets(0.01, 2, 13)}, byResource),
-		margin: prometheus.NewGaugeVec(prometheus.GaugeOpts{Namespace: "fencepost", Name: "lease_margin_seconds",
-			Help: "Time that was left of the lease when it was last renewed."}, byResource),
 		falseAlarms: counter("false_alarms_total",
 			"Workers that became active again after their lease was released for silence.", byResource...),
 		lost:     counter("leases_lost_total", "Leases that the lease service took away.", byResource...),
 		failures: counter("election_failures_total", "Requests to the lease service or the fence that failed.", byResource...),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fencepost", Name: "sessions",
 			Help: "Client connections."}),
+		connections: counter("connections_refused_total", "Connections that were refused before their first statement.", "reason"),
+	}
+	for _, reason := range proxy.RefusalReasons() {
+		m.connections.WithLabelValues(reason)
 	}
 	m.mu.refused = map[[2]string]uint64{}
 	m.mu.blocked = map[[2]string][]string{}
-	m.registry.MustRegister(m.stale, m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures, m.sessions,
+	m.registry.MustRegister(m.stale, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
 
 // Sessions implements proxy.Metrics.
 func (m *Metrics) Sessions(delta int) { m.sessions.Add(float64(delta)) }
+
+// Refused implements proxy.Metrics.
+func (m *Metrics) Refused(reason string) { m.connections.WithLabelValues(reason).Inc() }
 
 // Audit implements fencing.Auditor: it counts refused writes. A refused read is not counted.
 func (m *Metrics) Audit(r fencing.Rejection) {
@@ -134,9 +143,8 @@ func (m *Metrics) Observe(e election.Event) {
 		m.grants.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 		if e.Takeover {
 			m.takeover.WithLabelValues(label(e.Database), label(e.Resource)).Observe(e.Took.Seconds())
+			m.granting.WithLabelValues(label(e.Database), label(e.Resource)).Observe(e.Grant.Seconds())
 		}
-	case election.EventRenewed:
-		m.margin.WithLabelValues(label(e.Database), label(e.Resource)).Set(e.Margin.Seconds())
 	case election.EventFalseAlarm:
 		m.falseAlarms.WithLabelValues(label(e.Database), label(e.Resource)).Inc()
 	case election.EventLost:
@@ -153,7 +161,7 @@ func (m *Metrics) Observe(e election.Event) {
 func (m *Metrics) forget(database, resource string) {
 	labels := prometheus.Labels{"database": label(database), "resource": label(resource)}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-		m.stale, m.refused, m.grants, m.takeover, m.margin, m.falseAlarms, m.lost, m.failures,
+		m.stale, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures,
 	} {
 		v.DeletePartialMatch(labels)
 	}
@@ -166,7 +174,9 @@ var (
 	epochDesc = prometheus.NewDesc("fencepost_epoch",
 		"The highest epoch that this proxy knows of.", []string{"database", "resource"}, nil)
 	leaderlessDesc = prometheus.NewDesc("fencepost_leaderless_seconds",
-		"How long nobody has held the lease; 0 while somebody does.", []string{"database", "resource"}, nil)
+		"How long no worker has been known to be able to write; 0 while somebody leads.", []string{"database", "resource"}, nil)
+	marginDesc = prometheus.NewDesc("fencepost_lease_margin_seconds",
+		"How much longer the lease that a worker here holds is trusted unless it is renewed.", []string{"database", "resource"}, nil)
 	timeoutDesc = prometheus.NewDesc("fencepost_worker_timeout_seconds",
 		"How long the leader may currently be silent, if it is connected here; +Inf means unlimited.", []string{"database", "resource"}, nil)
 	blockedDesc = prometheus.NewDesc("fencepost_grant_blocked",
@@ -187,6 +197,7 @@ type scrape struct {
 func (s scrape) Describe(ch chan<- *prometheus.Desc) {
 	ch <- epochDesc
 	ch <- leaderlessDesc
+	ch <- marginDesc
 	ch <- timeoutDesc
 	ch <- blockedDesc
 }
@@ -196,6 +207,9 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 		database, resource := label(r.Database), label(r.Resource)
 		ch <- prometheus.MustNewConstMetric(epochDesc, prometheus.GaugeValue, float64(r.Record.Epoch), database, resource)
 		ch <- prometheus.MustNewConstMetric(leaderlessDesc, prometheus.GaugeValue, r.Leaderless.Seconds(), database, resource)
+		if r.Holds {
+			ch <- prometheus.MustNewConstMetric(marginDesc, prometheus.GaugeValue, r.Margin.Seconds(), database, resource)
+		}
 		for _, c := range r.Candidacies {
 			if c.Status.Role != fencing.Leader {
 				continue
@@ -208,7 +222,7 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 			break // two metrics with the same labels would fail the scrape
 		}
 		blocked := 0.0
-		if r.Leaderless > 0 && len(s.metrics.BlockedBy(r.Database, r.Resource)) > 0 {
+		if waits(r) && len(s.metrics.BlockedBy(r.Database, r.Resource)) > 0 {
 			blocked = 1
 		}
 		ch <- prometheus.MustNewConstMetric(blockedDesc, prometheus.GaugeValue, blocked, database, resource)

@@ -15,7 +15,8 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 		v := ResourceView{
 			Database:   s.Database,
 			Resource:   s.Resource,
-			Leader:     s.Record.Worker,
+			State:      s.State.String(),
+			GrantedTo:  s.Record.Worker,
 			Here:       s.Local,
 			Epoch:      int64(s.Record.Epoch),
 			Refused:    m.RefusedSoFar(s.Database, s.Resource),
@@ -28,11 +29,25 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			since := s.Record.GrantedAt.UTC().Truncate(time.Millisecond)
 			v.Since = &since
 		}
+		if s.State == election.Led {
+			v.Leader = s.Record.Worker
+		}
+		if !s.StateSince.IsZero() {
+			since := s.StateSince.UTC().Truncate(time.Millisecond)
+			v.StateSince = &since
+		}
+		if s.LeaseLeft > 0 {
+			until := time.Now().Add(s.LeaseLeft).UTC().Truncate(time.Millisecond)
+			v.ConfirmedUntil = &until
+		}
+		if s.Reason != nil {
+			v.StateReason = s.Reason.Error()
+		}
 		if s.Local {
 			left := s.LeaseLeft.Seconds()
 			v.LeaseLeft = &left
 		}
-		if s.Leaderless > 0 { // otherwise the takeover was another proxy's, and is over
+		if waits(s) { // otherwise the takeover was another proxy's, and is over
 			v.Blocked = m.BlockedBy(s.Database, s.Resource)
 		}
 		if s.WatchError != nil {
@@ -45,6 +60,9 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 	}
 	return views
 }
+
+// waits reports whether a worker here may be waiting for a takeover.
+func waits(s election.ResourceStatus) bool { return s.Leaderless > 0 && len(s.Candidacies) > 0 }
 
 func workerView(c election.CandidacyStatus) WorkerView {
 	v := WorkerView{
@@ -67,6 +85,9 @@ func workerView(c election.CandidacyStatus) WorkerView {
 	}
 	if c.Status.Fault != nil {
 		v.Fault = c.Status.Fault.Error()
+	}
+	if c.Status.Barred != nil {
+		v.Barred = c.Status.Barred.Message
 	}
 	return v
 }

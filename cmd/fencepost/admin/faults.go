@@ -1,0 +1,31 @@
+package admin
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+var faultsDesc = prometheus.NewDesc("fencepost_faults",
+	"1 while something is wrong that keeps Fencepost from its work, by kind.", []string{"kind"}, nil)
+
+// WatchFaults adds the metric that shows the faults that last at each scrape.
+func (m *Metrics) WatchFaults(lasting func() []faults.Lasting) {
+	m.registry.MustRegister(faultScrape(lasting))
+}
+
+// faultScrape is a prometheus.Collector over the faults of a proxy. It returns every
+// kind, so that an alert finds a 0 when a fault is over.
+type faultScrape func() []faults.Lasting
+
+func (s faultScrape) Describe(ch chan<- *prometheus.Desc) { ch <- faultsDesc }
+
+func (s faultScrape) Collect(ch chan<- prometheus.Metric) {
+	last := map[faults.Kind]float64{}
+	for _, f := range s() {
+		last[f.Kind] = 1
+	}
+	for _, kind := range faults.Kinds() {
+		ch <- prometheus.MustNewConstMetric(faultsDesc, prometheus.GaugeValue, last[kind], string(kind))
+	}
+}

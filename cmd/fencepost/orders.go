@@ -1,0 +1,272 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/migrations"
+)
+
+// orderTimeout bounds an order, which may wait for transactions like a grant.
+const orderTimeout = 2 * time.Minute
+
+const connecting = `
+The command connects to the database as the control role: with the configuration
+and --database, or with --dsn. Every proxy acts on the order within about a second,
+whichever lease service it uses. The database keeps who gave it (--by, and the role
+that the server knows) and why (--reason).`
+
+const evictAbout = `
+Usage: fencepost evict RESOURCE [--worker WORKER] [--for DURATION] [--reason TEXT]
+                       (--database NAME [--config FILE] | --dsn DSN)
+
+Takes the lead of a resource from the worker that has it, at once: its next write is
+refused (ZF001), and any other worker may take over. With --worker nothing happens
+unless that worker leads, so that running the command again does not take the lead
+from the next one. With --for the worker may not campaign for so long.
+` + connecting
+
+const pauseAbout = `
+Usage: fencepost pause RESOURCE [--reason TEXT] (--database NAME [--config FILE] | --dsn DSN)
+
+Takes the lead of a resource from the worker that has it, and lets nobody lead until
+fencepost resume. Workers stay connected and may read.
+` + connecting
+
+const resumeAbout = `
+Usage: fencepost resume RESOURCE [--worker WORKER] (--database NAME [--config FILE] | --dsn DSN)
+
+Ends the pause of a resource. With --worker it lets that worker campaign again, which
+fencepost evict --for has forbidden.
+` + connecting
+
+// orderOptions are the flags of all commands that give orders.
+type orderOptions struct {
+	config, database, dsn string
+	by, reason            string
+}
+
+func (o *orderOptions) flags(fs *flag.FlagSet, t terminal) {
+	o.target(fs, t)
+	fs.StringVar(&o.by, "by", "", "`who` gives the order, if not this user of this host")
+	fs.StringVar(&o.reason, "reason", "", "`text` that workers and the log are told")
+}
+
+func (o *orderOptions) target(fs *flag.FlagSet, t terminal) {
+	fs.StringVar(&o.config, "config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`, as for serve")
+	fs.StringVar(&o.database, "database", "", "`name` of the database")
+	fs.StringVar(&o.dsn, "dsn", "", "`DSN` of the database, as the control role, in place of the configuration")
+}
+
+// parseOrder parses a command's flags, which may stand on both sides of its one argument.
+// what names the argument; if it is empty, there is none.
+func parseOrder(t terminal, fs *flag.FlagSet, about, what string, args []string) (argument string, err error) {
+	if err := parseFlags(t, fs, about, args, len(args)); err != nil {
+		return "", err
+	}
+	if what != "" && fs.NArg() > 0 {
+		argument = fs.Arg(0)
+		if err := parseFlags(t, fs, about, fs.Args()[1:], 0); err != nil {
+			return "", err
+		}
+	}
+	switch {
+	case argument == "" && what != "":
+		return "", usagef("no %s given", what)
+	case argument == "" && fs.NArg() > 0:
+		return "", usagef("unexpected argument %q", fs.Arg(0))
+	}
+	return argument, nil
+}
+
+// open connects to the database. Its second result is the database's name.
+func (o *orderOptions) open(ctx context.Context, t terminal) (*store.Store, string, error) {
+	if (o.dsn == "") == (o.database == "") {
+		return nil, "", usagef("give either --database, with the configuration, or --dsn")
+	}
+	if o.dsn != "" {
+		return openDSN(ctx, o.dsn)
+	}
+	cfg, err := loadConfig(o.config, t.environ())
+	if err != nil {
+		return nil, "", err
+	}
+	upstream, err := newUpstreamTLS(cfg, zap.NewNop())
+	if err != nil {
+		return nil, "", err
+	}
+	st, err := openStore(ctx, cfg, upstream, o.database, zap.NewNop(), nil)
+	return st, o.database, err
+}
+
+// openDSN opens the fence of the database that a DSN names.
+func openDSN(ctx context.Context, dsn string) (*store.Store, string, error) {
+	cfg, err := pgx.ParseConfig(dsn)
+	if err != nil {
+		return nil, "", usageError{err.Error()}
+	}
+	latest, err := migrations.Latest()
+	if err != nil {
+		return nil, "", err
+	}
+	st, err := store.Open(ctx, store.Config{
+		Address: net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))), Database: cfg.Database, User: cfg.User, Password: cfg.Password,
+		TLS: cfg.TLSConfig, SchemaVersion: latest,
+	})
+	return st, cfg.Database, err
+}
+
+// orderer says who gives the order.
+func (o *orderOptions) orderer() store.Orderer {
+	by := o.by
+	if by == "" {
+		name, host := "unknown", "unknown"
+		if u, err := user.Current(); err == nil {
+			name = u.Username
+		}
+		if h, err := os.Hostname(); err == nil {
+			host = h
+		}
+		by = name + "@" + host
+	}
+	return store.Orderer{AskedBy: by, Reason: o.reason}
+}
+
+// give opens the database and calls do. Its errors say what to do about a refusal.
+func (o *orderOptions) give(ctx context.Context, t terminal, do func(ctx context.Context, st *store.Store, database string) error) error {
+	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+	defer cancel()
+	st, database, err := o.open(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	err = do(ctx, st, dash(database))
+	var refusal *fencing.Refusal
+	if errors.As(err, &refusal) {
+		return fmt.Errorf("%s. %s", refusal.Message, refusal.Hint)
+	}
+	return err
+}
+
+func runEvict(ctx context.Context, t terminal, args []string) error {
+	var o orderOptions
+	fs := flag.NewFlagSet("evict", flag.ContinueOnError)
+	o.flags(fs, t)
+	worker := fs.String("worker", "", "`worker` that loses the lead, if it has it")
+	length := fs.String("for", "", "`duration` for which the worker may not campaign, such as 10m or 2d")
+	resource, err := parseOrder(t, fs, evictAbout, "resource", args)
+	if err != nil {
+		return err
+	}
+	var d time.Duration
+	if *length != "" {
+		if d, err = parseDays("--for", *length); err != nil {
+			return err
+		}
+	}
+	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+		order, err := st.Evict(ctx, resource, *worker, d, o.orderer())
+		switch {
+		case err != nil:
+			return err
+		case order == nil && *worker == "":
+			fmt.Fprintf(t.stdout, "database %s: nobody leads resource %s: nothing changed\n", database, dash(resource))
+			return nil
+		case order == nil:
+			fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s: nothing changed\n", database, dash(*worker), dash(resource))
+			return nil
+		}
+		sayEvicted(t, database, order)
+		if !order.Until.IsZero() {
+			fmt.Fprintf(t.stdout, "database %s: worker %s may not campaign for resource %s until %s\n", database, dash(order.Worker), dash(resource),
+				order.Until.Local().Format(time.DateTime))
+		}
+		return nil
+	})
+}
+
+// sayEvicted says who has lost the lead by an order, if anybody has.
+func sayEvicted(t terminal, database string, order *fencing.Order) {
+	if order.Epoch > 0 && order.Worker != "" {
+		fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s any more: nobody holds epoch %d\n",
+			database, dash(order.Worker), dash(order.Resource), order.Epoch)
+	}
+}
+
+func runPause(ctx context.Context, t terminal, args []string) error {
+	var o orderOptions
+	fs := flag.NewFlagSet("pause", flag.ContinueOnError)
+	o.flags(fs, t)
+	resource, err := parseOrder(t, fs, pauseAbout, "resource", args)
+	if err != nil {
+		return err
+	}
+	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+		order, err := st.Pause(ctx, resource, o.orderer())
+		switch {
+		case err != nil:
+			return err
+		case order == nil:
+			fmt.Fprintf(t.stdout, "database %s: resource %s is paused already: nothing changed\n", database, dash(resource))
+			return nil
+		}
+		sayEvicted(t, database, order)
+		fmt.Fprintf(t.stdout, "database %s: resource %s is paused: nobody leads it until fencepost resume\n", database, dash(resource))
+		return nil
+	})
+}
+
+func runResume(ctx context.Context, t terminal, args []string) error {
+	var o orderOptions
+	fs := flag.NewFlagSet("resume", flag.ContinueOnError)
+	o.flags(fs, t)
+	worker := fs.String("worker", "", "`worker` that may campaign again")
+	resource, err := parseOrder(t, fs, resumeAbout, "resource", args)
+	if err != nil {
+		return err
+	}
+	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+		order, err := st.Resume(ctx, resource, *worker, o.orderer())
+		subject := "resource " + dash(resource)
+		was, is := "is not paused", "is not paused any more"
+		if *worker != "" {
+			subject = fmt.Sprintf("worker %s of resource %s", dash(*worker), dash(resource))
+			was, is = "may campaign already", "may campaign again"
+		}
+		switch {
+		case err != nil:
+			return err
+		case order == nil:
+			fmt.Fprintf(t.stdout, "database %s: %s %s: nothing changed\n", database, subject, was)
+		default:
+			fmt.Fprintf(t.stdout, "database %s: %s %s\n", database, subject, is)
+		}
+		return nil
+	})
+}
+
+// parseDays parses a duration such as 90d, 12h or 10m.
+func parseDays(name, text string) (time.Duration, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil && n > 0 {
+			return time.Duration(n) * 24 * time.Hour, nil
+		}
+	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return d, nil
+	}
+	return 0, usagef("%s is %q: use a duration such as 90d, 12h or 10m", name, text)
+}

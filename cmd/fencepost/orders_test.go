@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestOrdersSayWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args string
+		want string
+	}{
+		{"evict", "no resource given"},
+		{"pause --database d", "no resource given"},
+		{"resume billing", "give either --database, with the configuration, or --dsn"},
+		{"evict billing --database d --dsn x", "give either --database, with the configuration, or --dsn"},
+		{"evict billing --database d --for 10", "use a duration such as"},
+		{"evict billing --database d --for 0d", "use a duration such as"},
+		{"evict billing other --database d", `unexpected argument "other"`},
+		{"resource", "no action given"},
+		{"resource remove billing", `unexpected argument "remove"`},
+		{"resource rm --database d", "no resource given"},
+		{"resource list billing --database d", `unexpected argument "billing"`},
+		{"ledger", "no action given"},
+		{"ledger prune --database d", "--keep is required"},
+		{"ledger prune --database d --keep 3w", "use a duration such as"},
+		{"ledger prune --database d --keep 23h", "at least a day"},
+	} {
+		out := runCommand(t, nil, strings.Fields(c.args)...)
+		if out.code != exitUsage || !strings.Contains(out.stderr, c.want) {
+			t.Errorf("%s: code %d, %q does not contain %q", c.args, out.code, out.stderr, c.want)
+		}
+	}
+}
+
+// TestOrdersByDSN gives each order twice, with a DSN and no configuration.
+func TestOrdersByDSN(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	lead(t, s, db, "a", nil)
+	dsn := s.DSN(pgtest.Superuser, db)
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		out := runCommand(t, nil, append(args, "--dsn", dsn)...)
+		if out.code != code || !strings.Contains(out.stdout+out.stderr, want) {
+			t.Errorf("%v: code %d, %q; want %q", args, out.code, out.stdout+out.stderr, want)
+		}
+	}
+	run(exitOK, "worker a does not lead resource billing any more: nobody holds epoch 2", "evict", "billing", "--by", "me")
+	run(exitOK, "nobody leads resource billing: nothing changed", "evict", "billing")
+	run(exitOK, "worker a may not campaign for resource billing until", "evict", "--worker", "a", "--for", "2d", "billing")
+	run(exitOK, "resource billing is paused: nobody leads it until fencepost resume", "pause", "billing", "--reason", "a\tdrill")
+	run(exitOK, "paused already: nothing changed", "pause", "billing")
+	out := runCommand(t, nil, "resource", "list", "--dsn", dsn)
+	for _, part := range []string{"billing   2", `: "a\tdrill"; worker a may not campaign until`} {
+		if out.code != exitOK || !strings.Contains(out.stdout, part) {
+			t.Errorf("resource list does not say %q: %s%s", part, out.stdout, out.stderr)
+		}
+	}
+	run(exitFailure, "it is paused, and would not be when it is made anew. Stop its workers first. If you are sure, use --force.", "resource", "rm", "billing")
+	run(exitOK, "resource billing is not paused any more", "resume", "billing")
+	run(exitOK, "resource billing is not paused: nothing changed", "resume", "billing")
+	run(exitOK, "deleted 0 grants older than 90d", "ledger", "prune", "--keep", "90d")
+	s.Exec(t, pgtest.Control, db, "UPDATE fencepost.grants SET granted_at = now() - interval '91 days'")
+	run(exitOK, "deleted 1 grants older than 90d", "ledger", "prune", "--keep", "90d")
+	run(exitOK, "resource billing is removed", "resource", "rm", "billing")
+	run(exitOK, "there is no resource billing: nothing changed", "resource", "rm", "billing")
+	run(exitFailure, `there is no such resource in database "`+db+`": "billing"`, "pause", "billing")
+
+	var trail, kinds string
+	row := s.Connect(t, pgtest.Superuser, db).QueryRow(context.Background(), `SELECT string_agg(kind, ' ' ORDER BY id),
+		min(asked_by || ' as ' || role) FILTER (WHERE id = 1) FROM fencepost.orders`)
+	if err := row.Scan(&kinds, &trail); err != nil {
+		t.Fatal(err)
+	}
+	if kinds != "evict evict pause resume prune remove" || trail != "me as "+pgtest.Superuser {
+		t.Errorf("the database keeps %q; the first is by %q", kinds, trail)
+	}
+}
+
+func TestGenerationBumpAsksBeforeRestored(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	lead(t, s, db, "a", nil)
+	env := map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}
+	bump := func(answer string, code int, want string, more ...string) {
+		t.Helper()
+		out := runCommandWith(t, answer, env, append([]string{"generation", "bump", "--database", db, "--restored"}, more...)...)
+		if out.code != code || !strings.Contains(out.stdout+out.stderr, want) {
+			t.Errorf("answer %q: code %d, %s%s; want %q", answer, out.code, out.stdout, out.stderr, want)
+		}
+	}
+	bump("", exitFailure, "nothing changed: the answer was not yes")
+	bump("no\n", exitFailure, "resource billing: worker a holds epoch 1, and is superseded")
+	if n := generation(t, s, db); n != 1 {
+		t.Errorf("the generation is %d", n)
+	}
+	bump("yes\n", exitOK, "resource billing is now at epoch 1048578, which nobody holds")
+	bump("", exitOK, "resource billing is now at epoch", "--yes")
+}

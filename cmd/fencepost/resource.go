@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing/store"
+)
+
+const resourceAbout = `
+Usage: fencepost resource list (--database NAME [--config FILE] | --dsn DSN)
+       fencepost resource rm RESOURCE [--force] (--database NAME [--config FILE] | --dsn DSN)
+
+list shows all resources of a database: who holds the epoch, since when, and which
+orders of an operator are in force.
+
+rm removes a resource that nobody needs any more: its fence, its lease and its ledger.
+Whoever still leads it is refused from then on, also if the resource is made anew: a
+worker that connects for it makes it, with epochs above the old ones. What the ledger
+knew of former leaders is lost, so stop the workers first. Without --force, rm refuses a
+resource that is paused, whose leader has a lease (elector postgres), or whose leader
+was granted its epoch within the last hour.
+` + connecting
+
+const ledgerAbout = `
+Usage: fencepost ledger prune --keep DURATION (--database NAME [--config FILE] | --dsn DSN)
+
+Deletes the grants that are older than --keep, such as 90d, except the newest grant of
+each resource. The ledger is what Fencepost knows a former leader by when it connects
+again under the same worker id: keep grants for longer than any worker may be frozen, at
+least a day.
+` + connecting
+
+// leastKept is the least age of grants that may be deleted.
+const leastKept = 24 * time.Hour
+
+// runResource runs resource list and resource rm.
+func runResource(ctx context.Context, t terminal, args []string) error {
+	verb := ""
+	if len(args) > 0 && (args[0] == "list" || args[0] == "rm") {
+		verb, args = args[0], args[1:]
+	}
+	var o orderOptions
+	fs := flag.NewFlagSet("resource", flag.ContinueOnError)
+	if verb == "list" {
+		o.target(fs, t)
+		if _, err := parseOrder(t, fs, resourceAbout, "", args); err != nil {
+			return err
+		}
+		return o.give(ctx, t, func(ctx context.Context, st *store.Store, _ string) error { return listResources(ctx, t, st) })
+	}
+	o.flags(fs, t)
+	force := fs.Bool("force", false, "remove a resource that is in use too")
+	what := "resource"
+	if verb == "" {
+		what = ""
+	}
+	resource, err := parseOrder(t, fs, resourceAbout, what, args)
+	if err != nil {
+		return err
+	}
+	if verb == "" {
+		return usagef("no action given: use resource list or resource rm")
+	}
+	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+		order, err := st.Remove(ctx, resource, *force, o.orderer())
+		switch {
+		case errors.Is(err, store.ErrNoResource), err == nil && order == nil:
+			fmt.Fprintf(t.stdout, "database %s: there is no resource %s: nothing changed\n", database, dash(resource))
+			return nil
+		case err != nil:
+			return err
+		}
+		sayEvicted(t, database, order)
+		fmt.Fprintf(t.stdout, "database %s: resource %s is removed\n", database, dash(resource))
+		return nil
+	})
+}
+
+func listResources(ctx context.Context, t terminal, st *store.Store) error {
+	list, err := st.Status(ctx)
+	if err != nil {
+		return err
+	}
+	bars, err := st.Bars(ctx)
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(t.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "RESOURCE\tEPOCH\tHOLDER\tSINCE\tORDERS")
+	for _, r := range list {
+		since := ""
+		if !r.GrantedAt.IsZero() {
+			since = sinceText(r.GrantedAt)
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\n", dash(r.Resource), r.Epoch, dash(r.Worker), dash(since), dash(barsText(bars[r.Resource])))
+	}
+	return w.Flush()
+}
+
+// barsText says which orders of a resource are in force.
+func barsText(bars []store.Bar) string {
+	var texts []string
+	for _, b := range bars {
+		text := fmt.Sprintf("paused since %s by %s", b.AskedAt.Local().Format(time.DateTime), dash(b.AskedBy))
+		if b.Worker != "" {
+			text = fmt.Sprintf("worker %s may not campaign until %s, by %s", dash(b.Worker), b.Until.Local().Format(time.DateTime), dash(b.AskedBy))
+		}
+		if b.Reason != "" {
+			text += ": " + dash(b.Reason)
+		}
+		texts = append(texts, text)
+	}
+	return strings.Join(texts, "; ")
+}
+
+// runLedger runs ledger prune.
+func runLedger(ctx context.Context, t terminal, args []string) error {
+	verb := ""
+	if len(args) > 0 && args[0] == "prune" {
+		verb, args = args[0], args[1:]
+	}
+	var o orderOptions
+	fs := flag.NewFlagSet("ledger", flag.ContinueOnError)
+	o.flags(fs, t)
+	keep := fs.String("keep", "", "`duration` for which grants are kept, such as 90d")
+	if _, err := parseOrder(t, fs, ledgerAbout, "", args); err != nil {
+		return err
+	}
+	switch {
+	case verb == "":
+		return usagef("no action given: use ledger prune")
+	case *keep == "":
+		return usagef("--keep is required: it says how old the grants are that are deleted")
+	}
+	kept, err := parseDays("--keep", *keep)
+	if err != nil {
+		return err
+	}
+	if kept < leastKept {
+		return usagef("--keep is %q: keep grants for at least a day", *keep)
+	}
+	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+		deleted, err := st.Prune(ctx, kept, o.orderer())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(t.stdout, "database %s: deleted %d grants older than %s\n", database, deleted, *keep)
+		return nil
+	})
+}
