@@ -2,6 +2,7 @@ package proxy_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +85,44 @@ func TestAnalysisHoldsNobodyUp(t *testing.T) {
 		if all, ended := p.Wait(); ended || wiretest.ErrorOf(all) != "" {
 			t.Errorf("session %d: %v, ended %v", i, all, ended)
 		}
+	}
+}
+
+// TestTextsThatWaitHoldNoShutdownUp: when the proxy is closed, it does not wait for the
+// analysis of texts whose turn has not come.
+func TestTextsThatWaitHoldNoShutdownUp(t *testing.T) {
+	t.Parallel()
+	const waiting = 4
+	sessions := max(1, runtime.GOMAXPROCS(0)/2) + waiting
+	asked, held := make(chan string, sessions), make(chan struct{})
+	b := fixture.NewProxy(t, pgtest.SharedMajor(t, 18), nil, func(s *proxy.Server) {
+		s.AnalyzeWith(func(sql string, st sqltext.Settings) *sqltext.Text {
+			asked <- sql
+			<-held
+			return sqltext.Analyze(sql, st)
+		})
+	})
+	s := fixture.NewClusterOn(t, b)
+	var replies []*fixture.Reply
+	for i := range sessions {
+		c := s.Connect("follower" + string(rune('a'+i)))
+		replies = append(replies, fixture.ReadReply(c, 1))
+		c.Send(q(longRead(100_000)))
+	}
+	fixture.Eventually(t, "the texts wait", func() bool { return b.Server.WaitingTexts() == waiting })
+	closed := make(chan struct{})
+	go func() { b.Server.Close(); close(closed) }()
+	for _, r := range replies {
+		r.Wait() // the client is told, whether its text is being analyzed or waits
+	}
+	close(held)
+	select {
+	case <-closed:
+	case <-time.After(fixture.Patience):
+		t.Fatal("the proxy does not end")
+	}
+	if n := len(asked); n != sessions-waiting {
+		t.Errorf("%d texts were analyzed before the proxy ended, want %d", n, sessions-waiting)
 	}
 }
 

@@ -15,6 +15,46 @@ import (
 type Metrics interface {
 	// Sessions is called with +1 when a session begins, and with -1 when it ends.
 	Sessions(delta int)
+	// Refused is called for each connection that is refused before it is ready for its
+	// first statement. The reason is one of RefusalReasons.
+	Refused(reason string)
+}
+
+// The reasons for which a connection is refused.
+const (
+	refusedLimit          = "limit"          // of connections or resources, here or in Postgres
+	refusedAuthentication = "authentication" // by Postgres, or for its certificate
+	refusedResource       = "resource"       // the resource or the worker id is not for this client
+	refusedFence          = "fence"          // it cannot be checked, or the worker was superseded
+	refusedStartup        = "startup"        // the client's startup is invalid, or too slow
+	refusedUpstream       = "upstream"       // Postgres cannot be reached, or refuses for another reason
+	refusedShutdown       = "shutdown"       // of this proxy
+)
+
+// RefusalReasons are all reasons for which a connection is refused.
+func RefusalReasons() []string {
+	return []string{refusedLimit, refusedAuthentication, refusedResource, refusedFence, refusedStartup, refusedUpstream, refusedShutdown}
+}
+
+// reasonOf returns the reason that a SQLSTATE stands for. byServer says that Postgres, and
+// not Fencepost, refused the connection.
+func reasonOf(sqlstate string, byServer bool) string {
+	switch {
+	case sqlstate == "53300", sqlstate == "53400":
+		return refusedLimit
+	case strings.HasPrefix(sqlstate, "28"):
+		return refusedAuthentication
+	case byServer, sqlstate == "08006":
+		return refusedUpstream
+	case sqlstate == "42501", sqlstate == "42704", sqlstate == fencing.StateUnfenceable, sqlstate == fencing.StateNotLeader:
+		return refusedResource
+	case strings.HasPrefix(sqlstate, "ZF"):
+		return refusedFence
+	case strings.HasPrefix(sqlstate, "57P"):
+		return refusedShutdown
+	default:
+		return refusedStartup
+	}
 }
 
 // Config is what a Server needs. Zero durations and limits mean the defaults
@@ -42,6 +82,8 @@ type Config struct {
 	StartupTimeout time.Duration
 	// DialTimeout bounds connecting to Postgres, including the TLS handshake: 5 s.
 	DialTimeout time.Duration
+	// WaitNotice is how often a client that waits to lead is told why: 10 s.
+	WaitNotice time.Duration
 	// MaxConnections bounds the number of clients at one time: 10000.
 	MaxConnections int
 	Logger         *zap.Logger
@@ -76,6 +118,9 @@ func (c *Config) setDefaults() error {
 	if c.DialTimeout == 0 {
 		c.DialTimeout = 5 * time.Second
 	}
+	if c.WaitNotice == 0 {
+		c.WaitNotice = 10 * time.Second
+	}
 	if c.MaxConnections == 0 {
 		c.MaxConnections = 10000
 	}
@@ -90,4 +135,5 @@ func (c *Config) setDefaults() error {
 
 type noMetrics struct{}
 
-func (noMetrics) Sessions(int) {}
+func (noMetrics) Sessions(int)   {}
+func (noMetrics) Refused(string) {}

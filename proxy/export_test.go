@@ -7,3 +7,6 @@ func (s *Server) AnalyzeWith(f func(sql string, st sqltext.Settings) *sqltext.Te
 
 // AuditQueueSize is how many rejections may wait for the auditors.
 const AuditQueueSize = auditQueueSize
+
+// WaitingTexts returns how many texts wait for their turn to be analyzed.
+func (s *Server) WaitingTexts() int { return s.parsing.length() }

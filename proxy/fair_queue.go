@@ -1,6 +1,10 @@
 package proxy
 
-import "sync"
+import (
+	"context"
+	"slices"
+	"sync"
+)
 
 // fairQueue admits a bounded number of callers at a time. The keys of waiting callers take
 // turns, so that many callers with one key do not delay the callers with another key.
@@ -15,13 +19,14 @@ func newFairQueue(places int) *fairQueue {
 	return &fairQueue{free: places, waiting: map[string][]chan struct{}{}}
 }
 
-// enter waits for a place. The caller must call leave to give it back.
-func (q *fairQueue) enter(key string) (leave func()) {
+// enter waits for a place, or until ctx ends, which it reports as an error. The caller must
+// call leave to give the place back.
+func (q *fairQueue) enter(ctx context.Context, key string) (leave func(), err error) {
 	q.mu.Lock()
 	if q.free > 0 {
 		q.free--
 		q.mu.Unlock()
-		return q.leave
+		return q.leave, nil
 	}
 	turn := make(chan struct{})
 	if len(q.waiting[key]) == 0 {
@@ -29,14 +34,41 @@ func (q *fairQueue) enter(key string) (leave func()) {
 	}
 	q.waiting[key] = append(q.waiting[key], turn)
 	q.mu.Unlock()
-	<-turn
-	return q.leave
+	select {
+	case <-turn:
+		return q.leave, nil
+	case <-ctx.Done():
+		q.giveUp(key, turn)
+		return nil, ctx.Err()
+	}
+}
+
+// giveUp takes a waiting caller out of the queue, or hands on the place that it has got in
+// the meantime.
+func (q *fairQueue) giveUp(key string, turn chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	line := q.waiting[key]
+	at := slices.Index(line, turn)
+	switch {
+	case at < 0:
+		q.leaveLocked()
+	case len(line) == 1:
+		delete(q.waiting, key)
+		q.turns = slices.DeleteFunc(q.turns, func(k string) bool { return k == key })
+	default:
+		q.waiting[key] = slices.Delete(line, at, at+1)
+	}
 }
 
 // leave hands the place to the first caller of the next key.
 func (q *fairQueue) leave() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.leaveLocked()
+}
+
+func (q *fairQueue) leaveLocked() {
 	if len(q.turns) == 0 {
 		q.free++
 		return

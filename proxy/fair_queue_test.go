@@ -1,6 +1,9 @@
 package proxy
 
 import (
+	"context"
+	"errors"
+	"runtime"
 	"slices"
 	"testing"
 )
@@ -10,25 +13,15 @@ import (
 func TestFairQueueTakesTurnsOfKeys(t *testing.T) {
 	t.Parallel()
 	q := newFairQueue(1)
-	leave := q.enter("many")
+	leave := mustEnter(t, q, "many")
 	let := make(chan string)
 	enter := func(key string, waiting int) {
 		go func() {
-			leave := q.enter(key)
+			leave := mustEnter(t, q, key)
 			let <- key
 			leave()
 		}()
-		for {
-			q.mu.Lock()
-			n := 0
-			for _, line := range q.waiting {
-				n += len(line)
-			}
-			q.mu.Unlock()
-			if n == waiting {
-				return
-			}
-		}
+		q.awaitLength(waiting)
 	}
 	for i := range 5 {
 		enter("many", i+1)
@@ -43,9 +36,71 @@ func TestFairQueueTakesTurnsOfKeys(t *testing.T) {
 	if want := []string{"many", "one", "other", "many", "many", "many", "many"}; !slices.Equal(got, want) {
 		t.Errorf("they are let in as %q, want %q", got, want)
 	}
-	leave = q.enter("again")
+	leave = mustEnter(t, q, "again")
 	leave()
 	if q.free != 1 || len(q.waiting) != 0 || len(q.turns) != 0 {
 		t.Errorf("%d places are free, %d keys wait in %d turns at the end", q.free, len(q.waiting), len(q.turns))
 	}
+}
+
+// TestFairQueueForgetsWhoGivesUp: a caller that gives up leaves the turns of the others as
+// they are, and hands on the place that it may just have got.
+func TestFairQueueForgetsWhoGivesUp(t *testing.T) {
+	t.Parallel()
+	q := newFairQueue(1)
+	leave := mustEnter(t, q, "first")
+	gone := make(chan error)
+	ctx, cancel := context.WithCancel(t.Context())
+	for i, key := range []string{"many", "many", "one"} {
+		go func() {
+			_, err := q.enter(ctx, key)
+			gone <- err
+		}()
+		q.awaitLength(i + 1)
+	}
+	let := make(chan string)
+	go func() {
+		leave := mustEnter(t, q, "many")
+		let <- "many"
+		leave()
+	}()
+	q.awaitLength(4)
+	cancel()
+	for range 3 {
+		if err := <-gone; !errors.Is(err, context.Canceled) {
+			t.Errorf("who gave up got %v", err)
+		}
+	}
+	leave()
+	<-let
+	q.giveUp("late", make(chan struct{})) // as if it had been given the place
+	if q.free != 2 || len(q.waiting) != 0 || len(q.turns) != 0 {
+		t.Errorf("%d places are free, %d keys wait in %d turns at the end", q.free, len(q.waiting), len(q.turns))
+	}
+}
+
+func mustEnter(t *testing.T, q *fairQueue, key string) (leave func()) {
+	leave, err := q.enter(t.Context(), key)
+	if err != nil {
+		t.Error(err)
+		return func() {}
+	}
+	return leave
+}
+
+// awaitLength returns when n callers wait.
+func (q *fairQueue) awaitLength(n int) {
+	for q.length() != n {
+		runtime.Gosched()
+	}
+}
+
+// length returns how many callers wait.
+func (q *fairQueue) length() (n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, line := range q.waiting {
+		n += len(line)
+	}
+	return n
 }

@@ -38,18 +38,19 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 	server, err := s.dial(guard, socketBelow(client).Loop())
 	if err != nil {
 		if !errors.Is(context.Cause(guard), errClientGone) {
-			s.cfg.Logger.Warn("postgres not reachable", zap.Error(err))
-			refuse(client, unreachable(err))
+			s.failing.dial.Failed(zap.Error(err))
+			s.turnAway(client, unreachable(err))
 		}
 		return
 	}
+	s.failing.dial.Passed()
 	x := newSession(s, client, server, start)
 	x.cancel = cancel
 	defer x.close()
 	x.log = s.cfg.Logger.With(zap.String("session", x.id), zap.String("database", start.database),
 		zap.String("user", start.user), zap.Stringer("client", client.RemoteAddr()))
 	if s.register(x) {
-		refuse(client, shuttingDown)
+		s.turnAway(client, shuttingDown)
 		return
 	}
 	defer s.unregister(x)
@@ -65,6 +66,7 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 		return
 	}
 	guard.stop()
+	s.failing.answer.Passed()
 	x.run(ctx)
 }
 
@@ -76,8 +78,9 @@ func (x *session) refuse(err error) {
 	_ = x.client.SetWriteDeadline(time.Now().Add(lingerTime))
 	x.end(err)
 	linger(x.client)
+	x.srv.countRefusal(err)
 	if errors.Is(err, serverLate) {
-		x.log.Warn("postgres did not answer in time")
+		x.srv.failing.answer.Failed()
 		return
 	}
 	x.log.Debug("session refused", zap.Error(err))
@@ -132,6 +135,7 @@ func (x *session) authenticate() error {
 			return errOver
 		}
 		if typ == 'E' {
+			x.refusedByServer(msg)
 			return errOver
 		}
 		switch ask {
@@ -220,10 +224,19 @@ func (x *session) settle() error {
 		case 'S':
 			x.backend.addParameter(msg[wire.HeaderLen:])
 		}
+		if typ == 'E' {
+			x.refusedByServer(msg)
+		}
 		if _, err := x.client.Write(msg); err != nil || typ == 'E' {
 			return errOver
 		}
 	}
+}
+
+// refusedByServer counts a connection that the server refuses with this error.
+func (x *session) refusedByServer(msg []byte) {
+	e, _ := wire.DecodeError(msg[wire.HeaderLen:])
+	x.srv.cfg.Metrics.Refused(reasonOf(e.Code, true))
 }
 
 // prepareChecks prepares the session's checks on the server. It does so during the startup,
@@ -254,6 +267,7 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 		case 'E':
 			pe, _ := wire.DecodeError(msg[wire.HeaderLen:])
 			if pe.Fatal() {
+				x.refusedByServer(msg)
 				_, _ = x.client.Write(msg) // the connection ends either way
 				return errOver
 			}

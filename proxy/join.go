@@ -43,10 +43,20 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, announced fencing
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
 		}
-		x.awaitCatalog(ctx, policy.ProvenReads)
-		c.Status, c.Catalog = x.member.cand.Status, x.member.cand.Fence().Catalog
+		x.member.catalog = cand.Fence()
+		if policy.ProvenReads || !x.backend.version.KeepsReadOnly() {
+			x.awaitCatalog(ctx)
+		}
+		c.Nameless, c.Trouble = claim.Nameless, cand.Trouble
+		c.Status, c.Catalog = cand.Status, x.member.catalog.Catalog
 		c.Fence, c.Resource, c.Worker, c.Incarnation = x.member.cand.Fence().ID(), claim.Resource, claim.Worker, x.member.cand.Incarnation()
 		c.ProvenReads = policy.ProvenReads
+	}
+	if md == protocol.ModeReadOnly && !x.backend.version.KeepsReadOnly() {
+		if c.Catalog, err = x.openCatalog(ctx); err != nil {
+			return nil, 0, fencing.FaultRefusal(err)
+		}
+		c.NoFence = c.Catalog == nil
 	}
 	m := protocol.New(c)
 	x.observe(c)
@@ -130,7 +140,9 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	defer stop()
 	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)
 	defer stopServer()
-	switch err := x.member.cand.AwaitLeader(ctx); {
+	led := make(chan error, 1)
+	go func() { led <- x.member.cand.AwaitLeader(ctx) }()
+	switch err := x.tellWaiting(led); {
 	case errors.Is(context.Cause(ctx), errClientGone):
 		return errOver
 	case errors.Is(context.Cause(ctx), errServerGone):
@@ -141,12 +153,45 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	return nil
 }
 
-// awaitCatalog waits for the database's catalog if reads may have to be proven, so that the
-// client's first statement can be proven too.
-func (x *session) awaitCatalog(ctx context.Context, provenReads bool) {
-	f := x.member.cand.Fence()
-	wanted := !x.backend.version.KeepsReadOnly() || provenReads
-	if !wanted || f.Catalog() != nil {
+// tellWaiting returns what arrives on led. Until then, it tells the client now and then, by a
+// NOTICE, for whom it waits and why. (Clients accept a NOTICE at any time of the startup.)
+func (x *session) tellWaiting(led <-chan error) error {
+	tick := time.NewTicker(x.srv.cfg.WaitNotice)
+	defer tick.Stop()
+	for {
+		select {
+		case err := <-led:
+			return err
+		case <-tick.C:
+		}
+		notice := fencing.WaitNotice(x.start.own.resource, x.member.cand.Status(), x.member.cand.Trouble())
+		x.sending.Lock()
+		if x.life.phase() == phaseStarting {
+			_, _ = x.client.Write(protocol.AppendNotice(nil, notice)) // the guard notices that the client has gone
+		}
+		x.sending.Unlock()
+	}
+}
+
+// openCatalog lets a connection without a resource prove its reads, where read-only mode
+// alone does not keep them from writing. It returns nil if the database has no fence. It does
+// not wait for the catalog: the first statement does, if it is not empty or harmless.
+func (x *session) openCatalog(ctx context.Context) (catalog func() *fencing.Catalog, err error) {
+	x.member.catalog, x.member.leaveCatalog, err = x.srv.cfg.Candidates.OpenCatalog(ctx, x.start.database)
+	if errors.Is(err, fencing.ErrNoFence) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return x.member.catalog.Catalog, nil
+}
+
+// awaitCatalog waits for the database's catalog, so that the client's first statement can be
+// proven too.
+func (x *session) awaitCatalog(ctx context.Context) {
+	f := x.member.catalog
+	if f.Catalog() != nil {
 		return
 	}
 	wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)

@@ -15,6 +15,10 @@ type membership struct {
 	worker string
 	cand   fencing.Candidacy
 	crew   *crew
+	// catalog is that of the database, nil if no read of the session has to be proven.
+	// leaveCatalog is set for a session without a resource that uses it.
+	catalog      fencing.CatalogReader
+	leaveCatalog func()
 
 	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
 	left     sync.Once
@@ -58,6 +62,9 @@ func (x *session) supersededRefusal() *fencing.Refusal {
 func (x *session) leave(orderly bool) {
 	if m := &x.member; m.cand != nil {
 		m.left.Do(func() { m.cand.Leave(x, orderly) })
+	}
+	if x.member.leaveCatalog != nil {
+		x.member.leaveCatalog()
 	}
 	x.srv.crews.leave(x)
 }

@@ -65,7 +65,7 @@ func TestParseStartup(t *testing.T) {
 	if want := []string{"user", "ann", "options", "-c a.b=1", "application_name", "x", "replication", "off"}; !reflect.DeepEqual(s.params, want) {
 		t.Errorf("the server gets %q, want %q", s.params, want)
 	}
-	s, err = parseStartup(3<<16, startupBody("user", "ann", "database", "db", "fencepost.worker_timeout", "0"))
+	s, err = parseStartup(3<<16, startupBody("user", "ann", "database", "db", "fencepost.resource", "r", "fencepost.worker_timeout", "0"))
 	if err != nil || s.database != "db" || s.own.workerTimeout != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -106,6 +106,9 @@ func TestParseStartupRefuses(t *testing.T) {
 		"a name of several lines":  {startupBody("user", "ann", "fencepost.worker", "w\nshop/billing"), "22023", "fencepost.worker"},
 		"a wrong timeout":          {startupBody("user", "ann", "fencepost.worker_timeout", "soon"), "22023", "fencepost.worker_timeout"},
 		"a negative timeout":       {startupBody("user", "ann", "fencepost.worker_timeout", "-1s"), "22023", "fencepost.worker_timeout"},
+		"a worker only":            {startupBody("user", "ann", "fencepost.worker", "w"), "22023", "fencepost.worker is set, but fencepost.resource is not"},
+		"a campaign only":          {startupBody("user", "ann", "options", "-c fencepost.campaign=wait"), "22023", "fencepost.campaign is set"},
+		"a timeout only":           {startupBody("user", "ann", "fencepost.worker_timeout", "0"), "22023", "fencepost.worker_timeout is set"},
 		"an unknown parameter":     {startupBody("user", "ann", "fencepost.colour", "red"), "22023", "fencepost.colour"},
 		"an unknown one by option": {startupBody("user", "ann", "options", "-c fencepost.colour=red"), "22023", "fencepost.colour"},
 	} {

@@ -6,8 +6,9 @@ import (
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
-// meet does what the machine needs before it can take more from the client.
-func (x *session) meet(ctx context.Context, n protocol.Need) {
+// meet does what the machine needs before it can take more from the client. It reports
+// false if ctx ended first, so that nothing more can be taken.
+func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 	defer while(&x.active.busy)()
 	switch n {
 	case protocol.NeedRegister:
@@ -15,18 +16,17 @@ func (x *session) meet(ctx context.Context, n protocol.Need) {
 		x.mu.Lock()
 		x.m.Registered(r)
 		x.mu.Unlock()
-		return
+		return true
 	case protocol.NeedCatalog:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		x.member.cand.Fence().RefreshCatalog(wait)
+		x.member.catalog.RefreshCatalog(wait)
 		cancel()
 		x.mu.Lock()
 		x.m.Refreshed()
 		x.mu.Unlock()
-		return
+		return true
 	case protocol.NeedAnalysis:
-		x.analyze()
-		return
+		return x.analyze(ctx) == nil
 	case protocol.NeedCampaign:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 		x.member.cand.CampaignOnDemand(wait)
@@ -39,13 +39,14 @@ func (x *session) meet(ctx context.Context, n protocol.Need) {
 	x.mu.Lock()
 	x.m.Asked(n)
 	x.mu.Unlock()
+	return true
 }
 
 // analyze analyzes the text that the machine waits for. It does not hold the session's lock,
 // because a long text takes up to half a second and may have to wait for other texts. Roles
 // take turns, and within a role the leaders and the other workers, so that nobody waits for
-// all the texts of another.
-func (x *session) analyze() {
+// all the texts of another. The error is that of ctx if it ended before it was this text's turn.
+func (x *session) analyze(ctx context.Context) error {
 	x.mu.Lock()
 	sql, settings := x.m.WantedAnalysis()
 	key := x.start.user
@@ -53,10 +54,14 @@ func (x *session) analyze() {
 		key += "\x00leader" // the name of a role has no NUL byte
 	}
 	x.mu.Unlock()
-	leave := x.srv.parsing.enter(key)
+	leave, err := x.srv.parsing.enter(ctx, key)
+	if err != nil {
+		return err
+	}
 	t := x.srv.analyze(sql, settings)
 	leave()
 	x.mu.Lock()
 	x.m.Analyzed(t)
 	x.mu.Unlock()
+	return nil
 }

@@ -242,8 +242,8 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			if !x.awaitRoom() {
 				return u.serverGone(u.buf[u.off:u.have])
 			}
-		default:
-			x.meet(ctx, need)
+		case !x.meet(ctx, need): // the session is being closed
+			return u.serverGone(u.buf[u.off:u.have])
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
@@ -43,6 +44,9 @@ type Server struct {
 	audit    *auditQueue
 	slots    chan struct{} // holds one element for each client, at most MaxConnections
 	overflow chan struct{} // the same for clients beyond MaxConnections
+	failing  struct {      // what may fail for many clients at once
+		accept, dial, answer *faults.Series
+	}
 
 	mu struct {
 		sync.Mutex
@@ -67,6 +71,9 @@ func NewServer(cfg Config) (*Server, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
+	s.failing.accept = faults.NewSeries(cfg.Logger, "accept failed", 0)
+	s.failing.dial = faults.NewSeries(cfg.Logger, "postgres not reachable", 0)
+	s.failing.answer = faults.NewSeries(cfg.Logger, "postgres did not answer in time", 0)
 	s.mu.conns = map[netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
@@ -89,7 +96,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 		case errors.Is(err, net.ErrClosed):
 			return err
 		case err != nil: // mostly too few descriptors: try again when some may be free
-			s.cfg.Logger.Warn("accept failed", zap.Error(err))
+			s.failing.accept.Failed(zap.Error(err))
 			select {
 			case <-time.After(backoff):
 			case <-ctx.Done():
@@ -98,6 +105,7 @@ func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 			continue
 		}
 		backoff = 5 * time.Millisecond
+		s.failing.accept.Passed()
 		s.begin(conn)
 	}
 }
@@ -122,7 +130,7 @@ func (s *Server) begin(conn netloop.Conn) {
 	}
 	s.mu.Unlock()
 	if refused {
-		refuse(conn, shuttingDown)
+		s.turnAway(conn, shuttingDown)
 		_ = conn.Close()
 		return
 	}
@@ -141,7 +149,7 @@ func (s *Server) begin(conn netloop.Conn) {
 			defer func() { <-s.overflow }()
 			s.handleExcess(ctx, conn)
 		default:
-			refuse(conn, tooManyClients)
+			s.turnAway(conn, tooManyClients)
 		}
 	}()
 }
@@ -247,7 +255,7 @@ func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 	defer client.Close()
 	switch {
 	case err != nil:
-		refuse(client, err)
+		s.turnAway(client, err)
 		linger(client)
 	case cancel != nil:
 		s.cancel(ctx, client, cancel)
@@ -268,8 +276,26 @@ func (s *Server) handleExcess(ctx context.Context, conn netloop.Conn) {
 	case err == nil:
 		err = tooManyClients
 	}
-	refuse(client, err)
+	s.turnAway(client, err)
 	linger(client)
+}
+
+// turnAway refuses a client that has no session, and counts it.
+func (s *Server) turnAway(client net.Conn, err error) {
+	s.countRefusal(err)
+	refuse(client, err)
+}
+
+// countRefusal counts a connection that is refused for err, unless err says that the
+// client has gone.
+func (s *Server) countRefusal(err error) {
+	var r *fencing.Refusal
+	switch {
+	case errors.As(err, &r):
+		s.cfg.Metrics.Refused(reasonOf(r.SQLState, false))
+	case errors.Is(err, pgtls.ErrClientHandshake), errors.Is(err, errPacketLength):
+		s.cfg.Metrics.Refused(refusedStartup)
+	}
 }
 
 // readRequest reads whether the client wants a session or a cancel. client is conn, or TLS on

@@ -195,6 +195,9 @@ func parseStartup(version uint32, body []byte) (*startup, error) {
 	if s.database == "" {
 		s.database = s.user
 	}
+	if err := s.own.complete(); err != nil {
+		return nil, err
+	}
 	return s, nil
 }
 

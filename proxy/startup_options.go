@@ -84,6 +84,29 @@ func (o *ownParams) set(name, value string) error {
 	return nil
 }
 
+// complete returns the refusal of parameters that mean nothing without a resource: their
+// client believes that it is fenced.
+func (o *ownParams) complete() error {
+	name := ""
+	switch {
+	case o.resource != "":
+	case o.worker != "":
+		name = "fencepost.worker"
+	case o.campaign != fencing.CampaignOn:
+		name = "fencepost.campaign"
+	case o.workerTimeout >= 0:
+		name = "fencepost.worker_timeout"
+	}
+	if name == "" {
+		return nil
+	}
+	return &fencing.Refusal{
+		SQLState: "22023",
+		Message:  fmt.Sprintf("%s is set, but fencepost.resource is not: the connection would not be fenced", name),
+		Hint:     fmt.Sprintf("Set fencepost.resource too, or leave out %s to connect without a resource.", name),
+	}
+}
+
 // splitOptions separates the fencepost.* settings from the rest of the parameter options. It
 // reads the parameter as PostgreSQL's pg_split_opts does: white space separates words, a
 // backslash escapes the next byte, and a setting has the form -c name=value, -cname=value or

@@ -2,6 +2,7 @@ package oracle
 
 import (
 	"bytes"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -190,10 +191,16 @@ func guess(text []byte, single bool) []statement {
 	case "alter", "analyze", "cluster", "comment", "create", "drop", "explain", "grant", "import", "notify", "reassign",
 		"refresh", "reindex", "revoke", "security", "truncate", "vacuum":
 		return []statement{{kind: lone}}
-	default:
-		return []statement{{kind: opaque, one: true}}
+	case "prepare":
+		if m := preparing.FindSubmatch(text); m != nil && !strings.EqualFold(string(m[1]), "transaction") {
+			return []statement{{kind: query, prepares: true, runs: strings.ToLower(string(m[1]))}}
+		}
 	}
+	return []statement{{kind: opaque, one: true}}
 }
+
+// preparing matches the start of a PREPARE with a name that reads the same everywhere.
+var preparing = regexp.MustCompile(`(?i)^prepare[ \t\r\n\f]+([a-z_][a-z0-9_]*)[ \t\r\n\f]*(?:\(|[ \t\r\n\f]as[ \t\r\n\f])`)
 
 // uncommented returns a text from its first statement on, without preceding spaces and
 // comments. In every encoding, no character contains a byte that ends a comment.

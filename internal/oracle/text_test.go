@@ -32,6 +32,21 @@ func TestChecksAreRecognized(t *testing.T) {
 	}
 }
 
+// TestPrepareIsRead checks that a PREPARE whose constants cannot be read is known to be
+// one of a query, by its first words.
+func TestPrepareIsRead(t *testing.T) {
+	t.Parallel()
+	for sql, name := range map[string]string{
+		`prepare Q as select E'\n'`: "q", `PREPARE q(int) AS select '\'`: "q", `prepare transaction 'a\'`: "", `prepare "q" as select '\'`: "",
+		`prepare q`: "", `prepare qé as select '\'`: "", `prepare q as select '\'; commit`: "",
+	} {
+		got := read([]byte(sql), unknown, false)
+		if len(got) != 1 || got[0].runs != name || got[0].prepares != (name != "") || (got[0].kind == query) != (name != "") {
+			t.Errorf("%s: read as %+v, want PREPARE %q", sql, got, name)
+		}
+	}
+}
+
 // TestCommentsInFront checks that a text is read from its first statement on.
 func TestCommentsInFront(t *testing.T) {
 	t.Parallel()

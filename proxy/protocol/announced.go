@@ -17,6 +17,7 @@ type announced struct {
 	// nothing fails; confirmed is the last of which the server has said so.
 	inHand, confirmed transaction
 	number            uint64 // of the last transaction that has begun
+	endedIn           uint64 // the batch of the COMMIT or ROLLBACK that was sent last, by its id + 1
 
 	// pending is what a reply announces, once nothing of the client's is under way.
 	pending    fencing.Epoch
@@ -36,16 +37,30 @@ func (a *announced) begins() {
 	a.confirmed = a.inHand
 }
 
-// ends follows a COMMIT or ROLLBACK that was sent: what comes after it, if it runs at
-// all, is a new transaction.
+// endsIn follows a COMMIT or ROLLBACK that was sent in a batch: what comes after it, if it
+// runs at all, is a new transaction.
+func (a *announced) endsIn(batch uint64) {
+	a.ends()
+	a.endedIn = batch + 1
+}
+
 func (a *announced) ends() {
 	a.number++
 	a.inHand = transaction{a.number, a.current}
 }
 
 // mayGoOn follows what can revive a transaction after an error, such as ROLLBACK TO: a
-// COMMIT that was sent in front of that error has not run.
-func (a *announced) mayGoOn() { a.inHand = a.confirmed }
+// COMMIT that was sent in front of that error has not run. It has run if it stands in the
+// same batch, because an error ends the batch.
+func (a *announced) mayGoOn(batch uint64) {
+	if a.endedIn != batch+1 {
+		a.inHand = a.confirmed
+	}
+}
+
+// unsure follows an Execute that may have run another statement than it seems, so that the
+// COMMIT or ROLLBACK which it stands for may not have run.
+func (a *announced) unsure() { a.inHand, a.endedIn = a.confirmed, 0 }
 
 // confirm follows a ReadyForQuery after which t is the transaction in hand: everything
 // up to there has run. It reports whether t is new.

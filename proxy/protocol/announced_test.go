@@ -24,19 +24,27 @@ func TestAnnouncedInATransaction(t *testing.T) {
 	a.expect(5)
 	a.settle()
 	want(0, "announced in a transaction")
-	a.ends()
+	a.endsIn(1)
 	first := a.inHand
 	want(5, "after a COMMIT that was sent")
-	a.mayGoOn()
-	want(0, "after a ROLLBACK TO behind it")
+	a.mayGoOn(1)
+	want(5, "after a ROLLBACK TO in the same batch, which runs only if the COMMIT has run")
+	a.mayGoOn(2)
+	want(0, "after a ROLLBACK TO in the next batch")
 	if !a.confirm(first) || a.confirm(first) {
 		t.Error("the COMMIT is confirmed, and it is not confirmed once")
 	}
 	want(5, "after the COMMIT has run")
-	a.mayGoOn()
+	a.mayGoOn(3)
 	want(5, "after a ROLLBACK TO in the next transaction")
 	old := a.inHand
-	a.ends()
+	a.endsIn(3)
+	a.unsure()
+	a.mayGoOn(3)
+	if a.inHand != old {
+		t.Error("a COMMIT of which it is unsure that it has run began a transaction")
+	}
+	a.endsIn(3)
 	second := a.inHand
 	a.confirm(second)
 	if a.confirm(old) || a.inHand != second {

@@ -26,11 +26,19 @@ type Config struct {
 	Resource, Worker, Incarnation string
 	// Unfenced is what a write gets in ModeReadOnly.
 	Unfenced *fencing.Refusal
-	// Catalog returns what is known of the database's names now, or nil. It is nil
-	// without a resource.
+	// Catalog returns what is known of the database's names now, or nil. It is nil itself
+	// if no read has to be proven: without a resource, on 16 and later or without a fence.
 	Catalog func() *fencing.Catalog
+	// NoFence: the database has no fence, so that read-only mode restricts a connection
+	// without a resource well enough in every version.
+	NoFence bool
 	// ProvenReads: a leader's transaction of nothing but proven reads goes unchecked.
 	ProvenReads bool
+	// Nameless: the client named no worker.
+	Nameless bool
+	// Trouble returns what keeps the candidacy from leading, or nil. It must not block. It
+	// may be nil itself.
+	Trouble func() *fencing.Trouble
 	// Parameters are the bodies of the server's ParameterStatus messages.
 	Parameters [][]byte
 }

@@ -2,8 +2,8 @@ package protocol
 
 // batch is what was sent since the last Sync, Query or fast path call, the client's
 // messages and Fencepost's. It begins empty. Messages of the extended protocol open it
-// and move it on, a COMMIT or ROLLBACK among them takes it back to open, and the next
-// Sync, Query or fast path call ends it, which begins another.
+// and move it on, a COMMIT, ROLLBACK or DISCARD ALL among them takes it back to open, and
+// the next Sync, Query or fast path call ends it, which begins another.
 //
 // Only a Sync really ends a batch for the server: after a Query or a fast path call it
 // may go on skipping what a failed batch has left, or keep the transaction open.
@@ -12,7 +12,8 @@ type batch struct {
 	progress progress
 	// snapshot: the client has parsed or bound a query.
 	snapshot bool
-	// unsynced: the client has executed something, and no Sync has come since.
+	// unsynced: the client has executed something, and neither a Sync nor what ends it in
+	// another way has come since.
 	unsynced bool
 	// skipping: an earlier batch was ended by a Query or a fast path call. If it has
 	// failed, the server skips everything up to a Sync.
@@ -38,8 +39,9 @@ func (b *batch) checked() { b.progress = max(b.progress, batchChecked) }
 // ran follows a message of the client's that executes something.
 func (b *batch) ran() { b.progress, b.unsynced = batchRan, true }
 
-// committed follows a COMMIT or ROLLBACK: what was executed ended with it.
-func (b *batch) committed() { b.progress = min(b.progress, batchOpen) }
+// committed follows a COMMIT, ROLLBACK or DISCARD ALL: what was executed ended with it. If
+// it fails, the server skips what follows, up to a Sync.
+func (b *batch) committed() { b.progress, b.unsynced = min(b.progress, batchOpen), false }
 
 // end follows a Query, a fast path call, or a Sync that the server may ignore.
 func (b *batch) end() {

@@ -206,7 +206,7 @@ func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan
 // unreadable forwards a message that the server will refuse as malformed.
 func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) Need {
 	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])
-	m.push(k, fromClient)
+	m.push(k, fromClient).malformed = true
 	m.batch.sent()
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing

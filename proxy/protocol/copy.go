@@ -56,8 +56,8 @@ func (c *copyState) certainty() certainty {
 func (c *copyState) end() { c.phase = noCopy }
 
 // copyStarted: the server has begun to read COPY data. Whatever was sent after the
-// message that began it, up to the end of the COPY, it reads in that state: Sync is
-// ignored, and any other message ends the connection, by an ERROR and a FATAL. Should the
+// message that began it, up to the end of the COPY, it reads in that state: Sync and Flush
+// are ignored, and any other message ends the connection, by an ERROR and a FATAL. Should the
 // COPY fail before that, the message is taken for what it is.
 func (m *Machine) copyStarted() {
 	if m.copy.under() {
@@ -66,11 +66,11 @@ func (m *Machine) copyStarted() {
 	}
 	m.copy.begin(m.pendingReplies.front().kind == execute)
 	for i := 1; i < m.pendingReplies.len(); i++ {
-		switch e := m.pendingReplies.at(i); e.kind {
-		case copyEnd:
+		switch e := m.pendingReplies.at(i); {
+		case e.kind == copyEnd:
 			m.copy.close(0)
 			return
-		case syncing:
+		case e.kind == syncing, e.malformedFlush():
 			e.certainty = m.copy.certainty()
 		default:
 			m.copy.close(m.firstOfClient(i))
@@ -96,7 +96,7 @@ func (m *Machine) copyDone() {
 		case e.kind == copyEnd:
 			m.pendingReplies.remove(i)
 			return
-		case e.kind == syncing && e.maybe():
+		case e.maybe() && (e.kind == syncing || e.malformedFlush()):
 			m.pendingReplies.remove(i)
 		default:
 			i++
@@ -138,15 +138,21 @@ func (m *Machine) intruded(pe wire.ServerError, msg []byte) ([]byte, bool) {
 // takes a message for what it is: a Sync ends what is known of the transaction,
 // and all that has no place in a COPY is taken for what follows it.
 func (m *Machine) copyMessage(typ byte, n, avail, more int, p *gate.Plan) bool {
+	malformed := avail+more > wire.HeaderLen // a Sync or Flush with a body
 	switch typ {
 	case 'd':
 		m.copy.data = true
 		m.gate.CopyData(p, n, n+avail, more)
 		return true
-	case 'H', 'X':
+	case 'X':
+	case 'H':
+		if malformed {
+			e := m.push(closing, fromClient)
+			e.certainty, e.malformed = m.copy.certainty(), true
+		}
 	case 'S':
 		e := m.push(syncing, fromClient)
-		e.certainty, e.early, e.malformed = m.copy.certainty(), !m.copy.data, avail+more > wire.HeaderLen
+		e.certainty, e.early, e.malformed = m.copy.certainty(), !m.copy.data, malformed
 		m.endBatch()
 	case 'c', 'f':
 		m.push(copyEnd, fromClient)

@@ -31,6 +31,7 @@ type situation struct {
 	mode     Mode
 	version  gate.Version
 	unfenced *fencing.Refusal // what a write gets in ModeReadOnly
+	noFence  bool             // there is nothing to protect from what read-only mode lets pass
 
 	status    *fencing.Status
 	announced fencing.Epoch // when the transaction began
@@ -42,7 +43,7 @@ type situation struct {
 	done         Need // what was done for this message already: NeedCampaign, NeedConfirm
 
 	provenReads bool                    // a leader's proven reads go unchecked
-	catalog     func() *fencing.Catalog // nil without a resource
+	catalog     func() *fencing.Catalog // nil if no read has to be proven
 	refreshed   bool                    // the catalog was read again for this message
 }
 
@@ -82,7 +83,7 @@ func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst,
 // decide says what goes in front of s, with what the machine knows now.
 func (m *Machine) decide(c carrier, s *statement) decision {
 	q := situation{
-		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced,
+		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced, noFence: m.config.NoFence,
 		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
 		batch:        m.batch,
 		registration: m.registration, registry: m.inHand.registry, done: m.inHand.done,
@@ -119,6 +120,9 @@ func (q *situation) decide() decision {
 	}
 	if q.carrier == call && q.txn.Coverage() == gate.Checked {
 		return q.covered()
+	}
+	if s.known && s.info.Kind == sqltext.SetFence && s.info.Name != "epoch" {
+		return refuses(fencing.SetRefusal(s.info.Name))
 	}
 	if s.known {
 		if r, ok := q.txn.Harmless(&s.info, q.version); ok {
@@ -181,11 +185,27 @@ func (q *situation) decideUnfenced() decision {
 	switch {
 	case !q.statement.known, q.statement.info.Kind == sqltext.NonTransactional, !q.reads(q.statement):
 		return refuses(q.unfenced)
+	case !q.version.KeepsReadOnly() && !q.noFence && !q.proven():
+		if q.catalog != nil && !q.refreshed {
+			return needs(NeedCatalog)
+		}
+		return refuses(q.unproven())
 	case q.txn.Coverage() >= gate.ReadOnly:
 		return q.covered()
 	default:
 		return q.readFirst()
 	}
+}
+
+// unproven is the refusal of a read that is not proven, on a connection without a resource.
+func (q *situation) unproven() *fencing.Refusal {
+	why := "its text is not one that can be proven"
+	if q.statement.provable != nil && q.catalog != nil {
+		if _, reason := sqltext.Proven(q.catalog(), q.statement.provable); reason != "" {
+			why = reason
+		}
+	}
+	return fencing.UnprovenRefusal(q.unfenced, why)
 }
 
 // readFirst makes the transaction read-only, which makes a block of one statement.
@@ -202,6 +222,7 @@ func (q *situation) readFirst() decision {
 var needsBlockRefusal = &fencing.Refusal{
 	SQLState: "25P01",
 	Message:  "DECLARE CURSOR can only be used in transaction blocks",
+	Usage:    true, // Postgres would refuse it as well
 }
 
 func (q *situation) decideLeader() decision {

@@ -70,6 +70,7 @@ func TestDecide(t *testing.T) {
 	}
 	registered := func(q *situation) { q.registration = gate.Registered(nil) }
 	unfenced := func(q *situation) { q.mode = ModeReadOnly }
+	fenceless := func(q *situation) { q.mode, q.noFence = ModeReadOnly, true }
 	passing := func(q *situation) { q.mode = ModePassing }
 	batchRan := func(q *situation) { q.batch.ran() }
 	open := func(q *situation) { q.batch.sent() }
@@ -171,11 +172,23 @@ func TestDecide(t *testing.T) {
 
 		// Connections without a resource.
 		{lone, update, "follower", "rest", 15, unfenced, "refuse ZF002"},
-		{lone, read, "follower", "rest", 15, unfenced, "read-only mode"},
-		{prepared, read, "follower", "read-only", 15, unfenced, quiet},
+		{lone, read, "follower", "rest", 16, unfenced, "read-only mode"},
+		{prepared, read, "follower", "read-only", 16, unfenced, quiet},
+		{lone, read, "follower", "rest", 15, func(q *situation) { unfenced(q); catalog(q) }, "catalog"},
+		{lone, read, "follower", "rest", 15, func(q *situation) { unfenced(q); refreshed(q) }, "refuse ZF002"},
+		{prepared, read, "follower", "read-only", 15, func(q *situation) { unfenced(q); refreshed(q) }, "refuse ZF002"},
+		{lone, read, "follower", "rest", 15, unfenced, "refuse ZF002"},
+		{lone, read, "follower", "rest", 15, fenceless, "read-only mode"},
+		{lone, update, "follower", "rest", 15, fenceless, "refuse ZF002"},
+		{lone, "reset transaction_read_only", "follower", "read-only", 15, unfenced, "refuse ZF002"},
 		{lone, garbage, "follower", "rest", 15, unfenced, "refuse ZF002"},
 		{lone, "vacuum t", "follower", "rest", 15, unfenced, "refuse ZF002"},
-		{lone, "declare k cursor for select 1", "follower", "rest", 15, unfenced, "refuse 25P01"},
+		{lone, "declare k cursor for select 1", "follower", "rest", 16, unfenced, "refuse 25P01"},
+		{lone, "set fencepost.role = 'leader'", "leader", "rest", 15, nil, "refuse 55P02"},
+		{prepared, "reset fencepost.worker", "follower", "block", 15, nil, "refuse 55P02"},
+		{lone, "set fencepost.resource = 'r'", "follower", "rest", 15, unfenced, "refuse 55P02"},
+		{lone, "set fencepost.resource = 'r'", "follower", "rest", 15, passing, "pass: unfenced by configuration"},
+		{lone, "set fencepost.epoch = 5", "leader", "rest", 15, nil, harmless},
 		{lone, update, "follower", "rest", 15, passing, "pass: unfenced by configuration"},
 	} {
 		name := fmt.Sprintf("carrier %d, %q, %s, %s, %d", c.carrier, c.sql, c.worker, c.block, c.version)

@@ -87,6 +87,9 @@ func ofCopyData(where string) bool {
 	}
 }
 
+// undefinedTable is the SQLSTATE for a relation that does not exist.
+const undefinedTable = "42P01"
+
 // protocolViolation is the SQLSTATE that answers a message with bytes too many or too few.
 const protocolViolation = "08P01"
 
@@ -148,13 +151,14 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 	case g == noCheck:
 		return m.shifted(e, msg), true
 	case g == refusal && (pe.Code == raiseCode || refuse == fencing.TwoPhaseRefusal && pe.Code == endCode):
-		if refuse != needsBlockRefusal { // Postgres would refuse it as well
+		refuse = m.explained(refuse)
+		if !refuse.Usage {
 			m.refused(e, refuse, m.findingOf(refuse.Detail))
 		}
 		return m.down.refusal(refuse), true
 	case g == refusal && refuse == fencing.TwoPhaseRefusal && !ofClient(pe):
 		return nil, false // why Postgres would not have prepared that transaction: a constraint, a temporary table
-	case e.kind == query && e.sql.done == 0 && !ofCheck(e, pe):
+	case e.kind == query && e.sql.done == 0 && !ofCheck(e, pe, m.config.Fence):
 		return m.shifted(e, msg), true
 	default:
 		return m.checkError(e, pe, msg), true
@@ -163,8 +167,12 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 
 // ofCheck reports whether the first error of a Query that begins with a check
 // is the check's own. The server parses the whole text before it runs any of
-// it, and what it finds there is the client's.
-func ofCheck(e *reply, pe wire.ServerError) bool {
+// it, and what it finds there is the client's. If the fence's sequence is gone, it
+// analyzes the prepared check again, whose position is not one in this text.
+func ofCheck(e *reply, pe wire.ServerError, fence int32) bool {
+	if pe.Code == undefinedTable && strings.Contains(pe.Message, fencing.SequenceName(fence)) {
+		return true
+	}
 	if pe.Position > 0 {
 		first := e.sql.first()
 		return first.at < pe.Position && pe.Position <= first.at+first.n
@@ -222,7 +230,7 @@ func (m *Machine) readOnlyError(e *reply) []byte {
 	r := m.config.Unfenced
 	if m.config.Mode == ModeFenced {
 		st := m.config.Status()
-		r = fencing.ReadOnlyRefusal(m.config.Resource, m.config.Worker, m.config.Incarnation, st)
+		r = m.explained(fencing.ReadOnlyRefusal(m.config.Resource, m.config.Worker, m.config.Incarnation, st))
 		if st.CanWrite() {
 			m.epochs.expect(st.Epoch)
 		}
@@ -255,17 +263,32 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		m.refused(e, r, m.finding())
 		return m.down.refusal(r)
 	}
-	m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}, m.findingOf(pe.Detail))
+	r := m.explained(&fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint})
+	m.refused(e, r, m.findingOf(pe.Detail))
 	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		switch {
+		case field == 'M':
+			return []byte(r.Text()), true
 		case severity != "" && (field == 'S' || field == 'V'):
 			return []byte(severity), true
 		case field == 'H' && pe.Code == fencing.StateNotLeader:
-			return m.hintUnproven(e, v), true
+			return m.hintUnproven(e, []byte(r.Hint)), true
 		default:
 			return v, field != 'W' && field != 'P'
 		}
 	})
+}
+
+// explained returns a refusal with what is known of its cause.
+func (m *Machine) explained(r *fencing.Refusal) *fencing.Refusal {
+	if m.config.Mode != ModeFenced || r.SQLState != fencing.StateNotLeader {
+		return r
+	}
+	s := fencing.Standing{Resource: m.config.Resource, Worker: m.config.Worker, Nameless: m.config.Nameless, Status: m.config.Status()}
+	if m.config.Trouble != nil {
+		s.Trouble = m.config.Trouble()
+	}
+	return r.Explained(s)
 }
 
 // ofClient reports whether an error that hit the check is the client's own: it
@@ -283,5 +306,10 @@ func ofClient(pe wire.ServerError) bool {
 
 // AppendRefusal appends an ErrorResponse for r. The severity is "ERROR" or "FATAL".
 func AppendRefusal(dst []byte, severity string, r *fencing.Refusal) []byte {
-	return wire.AppendServerError(dst, wire.ServerError{Severity: severity, Code: r.SQLState, Message: r.Message, Detail: r.Detail, Hint: r.Hint})
+	return wire.AppendServerError(dst, wire.ServerError{Severity: severity, Code: r.SQLState, Message: r.Text(), Detail: r.Detail, Hint: r.Hint})
+}
+
+// AppendNotice appends a NoticeResponse with the text and the hint of r.
+func AppendNotice(dst []byte, r *fencing.Refusal) []byte {
+	return wire.AppendServerNotice(dst, wire.ServerError{Severity: "NOTICE", Code: "00000", Message: r.Message, Hint: r.Hint})
 }

@@ -161,7 +161,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	m.executed(s)
 	if !sure {
 		m.txn.Send(gate.MayEnd, false)
-		m.epochs.mayGoOn()
+		m.epochs.unsure()
 	}
 	m.gate.Pass(p, n, n+avail, 0, r)
 	return NeedNothing

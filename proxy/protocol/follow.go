@@ -15,27 +15,34 @@ func (m *Machine) executed(s *statement) {
 	case s.info.Kind == sqltext.Begin:
 		m.txn.Send(gate.BeginBlock, false)
 	}
-	if s.ends() && !s.info.Chain {
+	if s.ends() && !s.info.Chain || s.discardsAll() {
 		m.batch.committed()
 	}
-	m.followEnd(s)
+	m.followEnd(s, m.batch.id)
 	m.forget(s)
 }
 
-// followEnd follows what a statement that was sent does to the client's transaction.
-func (m *Machine) followEnd(s *statement) {
+// followEnd follows what a statement that was sent in a batch does to the client's
+// transaction.
+func (m *Machine) followEnd(s *statement, batch uint64) {
 	m.chain.follow(s)
 	switch {
 	case s.ends():
-		m.epochs.ends()
+		m.epochs.endsIn(batch)
 	case !s.known, s.info.EndsSavepoint:
-		m.epochs.mayGoOn()
+		m.epochs.mayGoOn(batch)
 	}
 }
 
 // ends reports whether s is a COMMIT or ROLLBACK: if it runs, its transaction is over.
 func (s *statement) ends() bool {
 	return s.known && (s.info.Kind == sqltext.Commit || s.info.Kind == sqltext.Rollback)
+}
+
+// discardsAll reports whether s is DISCARD ALL, which the server commits as soon as it was
+// executed, without a Sync.
+func (s *statement) discardsAll() bool {
+	return s.known && s.info.Kind == sqltext.Discard && s.info.Name == "all"
 }
 
 // forget follows DISCARD and DEALLOCATE: the server's prepared statements may

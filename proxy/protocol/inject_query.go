@@ -103,9 +103,10 @@ func (by *queryInjector) send(r gate.Reason) {
 	m, s := by.m, &by.one
 	switch by.form {
 	case asItIs:
+		batch := m.batch.id // the Query ends it
 		e := m.audited(m.sendQuery(by.n, by.avail, by.p, r), s, by.text)
 		m.announceBy(e, s)
-		m.followEnd(s)
+		m.followEnd(s, batch)
 		e.after = m.epochs.inHand
 		m.forget(s)
 	case prefixed:

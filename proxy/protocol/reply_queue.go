@@ -87,9 +87,8 @@ type reply struct {
 	refuse *fencing.Refusal
 	// first marks a check in front of all that was sent since the session was at rest.
 	first bool
-	// early marks a Sync that came before all COPY data, and malformed one with a body,
-	// which the server answers with an error and ReadyForQuery unless it takes it for COPY
-	// data.
+	// early marks a Sync that came before all COPY data, and malformed what the server
+	// answers with an error for its form. A Sync or Flush in COPY data it ignores all the same.
 	early, malformed bool
 	// announced is the epoch that this reply tells the client when it succeeds (SHOW and
 	// SET, which announce), or when its check fails with ZF003.
@@ -104,6 +103,9 @@ type reply struct {
 
 // own reports that the message is Fencepost's.
 func (e *reply) own() bool { return e.origin != fromClient }
+
+// malformedFlush reports that the message is a Flush with a body.
+func (e *reply) malformedFlush() bool { return e.kind == closing && e.malformed }
 
 // maybe reports that the server may not answer the message.
 func (e *reply) maybe() bool { return e.certainty != answered }

@@ -21,7 +21,7 @@ func TestBatchProgress(t *testing.T) {
 		{"nothing", nil, batch{}},
 		{"a Parse after the check", []func(*batch){(*batch).checked, (*batch).sent}, batch{progress: batchChecked}},
 		{"a check after an Execute", []func(*batch){(*batch).ran, (*batch).checked}, batch{progress: batchRan, unsynced: true}},
-		{"a COMMIT", []func(*batch){(*batch).ran, (*batch).committed}, batch{progress: batchOpen, unsynced: true}},
+		{"a COMMIT", []func(*batch){(*batch).ran, (*batch).committed}, batch{progress: batchOpen}},
 		{"a COMMIT alone", []func(*batch){(*batch).committed}, batch{}},
 		{"a Query after an Execute", []func(*batch){(*batch).ran, (*batch).end}, batch{id: 1, unsynced: true, skipping: true}},
 		{"two Queries", []func(*batch){(*batch).end, (*batch).end}, batch{id: 2}},

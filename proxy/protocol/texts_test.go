@@ -43,7 +43,7 @@ func TestTextsOfASessionAreBounded(t *testing.T) {
 			return wiretest.Query("select '" + strings.Repeat("x", 10_000) + "'")
 		}, nil},
 	} {
-		m := leading(15)
+		m := leading(16)
 		m.config.Mode = ModeReadOnly // nothing of ours in front but read-only mode
 		var before, after runtime.MemStats
 		runtime.GC()

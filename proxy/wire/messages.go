@@ -137,6 +137,14 @@ func AppendServerError(dst []byte, e ServerError) []byte {
 	}).Encode(dst))
 }
 
+// AppendServerNotice appends a NoticeResponse with the severity, code, message and hint of
+// e.
+func AppendServerNotice(dst []byte, e ServerError) []byte {
+	return mustEncode((&pgproto3.NoticeResponse{
+		Severity: e.Severity, SeverityUnlocalized: e.Severity, Code: e.Code, Message: e.Message, Hint: e.Hint,
+	}).Encode(dst))
+}
+
 // ServerError is what Fencepost reads of an ErrorResponse.
 type ServerError struct {
 	Severity, Code, Message, Detail, Hint, Where string
