@@ -24,7 +24,7 @@ MAJORS := 14 15 16 17 18
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
-.PHONY: help build test test-unfenced test-mutations drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo bench lint fmt setup consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test bench lint fmt setup consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -74,6 +74,18 @@ demo: build ## Show a frozen leader being fenced (ELECTION=postgres or consul)
 bench: build ## Compare with PgBouncer and with no proxy (pgbench, a few minutes)
 	scripts/setup.sh pgbouncer
 	scripts/bench.sh
+
+DEB_ARCH ?= $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
+# A version tag as it is, anything else below all releases.
+DEB_VERSION ?= $(if $(filter v%,$(VERSION)),$(VERSION:v%=%),0~$(VERSION))
+
+deb: build ## Build the Debian package bin/fencepost.deb, with a systemd unit
+	@[ -x .cache/nfpm ] || { echo "building nfpm (a minute, once)"; mkdir -p .cache; \
+		cd scripts/deb && go build -buildvcs=false -o "$(CURDIR)/.cache/nfpm" github.com/goreleaser/nfpm/v2/cmd/nfpm; }
+	DEB_ARCH=$(DEB_ARCH) DEB_VERSION=$(DEB_VERSION) .cache/nfpm package --config scripts/deb/nfpm.yaml --packager deb --target bin/fencepost.deb
+
+deb-test: deb ## Install the Debian package, start it as its unit does, and remove it (needs root)
+	scripts/deb/check.sh bin/fencepost.deb
 
 lint: ## Check format, vet, sizes, and who imports whom
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
