@@ -15,7 +15,6 @@ const (
 	fastPath  = "^TestSafetyFollowersFastPath$"
 	inABlock  = "^TestSafetyFollowersInABlock$"
 	nothing   = "^TestSafetyFollowersWriteNothing$/^(insert_into_t|vacuum_c|select_wr|notify_ch,|select_._into)"
-	undone    = "^TestSafetyReadOnlyModeIsNotUndone$"
 	flushed   = "^TestSafety(BlockThatWasFlushed|LockInABlockThatWasFlushed)$/^default$"
 	cursor    = "^TestSafetyCursorInATextTooLongToRead$/^default$"
 	declare   = "^TestSafetyDeclareOutsideABlock$"
@@ -72,7 +71,7 @@ var table = []mutation{
 		old: "&& opaque(bytesOf(s.info.Name)):", text: "&& opaque(nil):"},
 	{name: "what can be known is harmless", file: theTxn, tests: nothing,
 		old: "return s.EndsSavepoint\n", text: "return s.EndsSavepoint || s.Kind == sqltext.Ordinary\n"},
-	{name: "RESET is harmless before 16", file: theTxn, tests: undone, // runs on the default server, which is 15
+	{name: "RESET is harmless before 16", file: theTxn, in: "./proxy/protocol", tests: "^TestDecide$",
 		old: "(!s.UnsetsReadOnly || version.KeepsReadOnly())", text: "(!s.UnsetsReadOnly || version > 0)"},
 	// A leak.
 	{name: "LOCK and SAVEPOINT go bare after a ReadyForQuery that said idle", file: theTxn, tests: flushed,
@@ -131,9 +130,11 @@ var table = []mutation{
 	{name: "CALL goes after a check instead of under a note", file: theJudge, tests: "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(call_by_extended|prepared_call)",
 		old: "	case q.alone(), q.failsOutside():", text: "	case q.failsOutside():"},
 	{name: "without a resource all is let through", file: theJudge, tests: flushed,
-		old:  "	case q.txn.Coverage() >= gate.ReadOnly:\n		return q.covered()\n	default:\n		return q.readFirst()\n	}\n}\n\n// readFirst makes",
-		text: "	default:\n		return passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())\n	}\n}\n\n// readFirst makes"},
-	{name: "without a resource writes are reads", file: theJudge, tests: "^TestSafetyWritePathsOfThoseWhoDoNotLead$/default",
+		old:  "	case q.txn.Coverage() >= gate.ReadOnly:\n		return q.covered()\n	default:\n		return q.readFirst()\n	}\n}\n\n// unproven is",
+		text: "	default:\n		return passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())\n	}\n}\n\n// unproven is"},
+	{name: "without a resource no read needs a proof", file: theJudge, tests: "^TestSafetyReadersCannotLeaveReadOnlyMode$/unfenced",
+		old: "	case !q.version.KeepsReadOnly() && !q.noFence && !q.proven():\n		if", text: "	case q.version == 0:\n		if"},
+	{name: "without a resource writes are reads", file: theJudge, tests: "^TestSafetyWritePathsOfThoseWhoDoNotLead$/18",
 		old: "q.statement.info.Kind == sqltext.NonTransactional, !q.reads(q.statement):", text: "q.statement.info.Kind == sqltext.NonTransactional:"},
 	{name: "a lease that is not confirmed is one", file: theJudge, tests: lapses,
 		old: "	if leads(q.status, q.announced) {", text: "	if leads(q.status, q.announced) || q.status.Lapsed && q.announced != 0 {"},
@@ -157,7 +158,7 @@ var table = []mutation{
 	{name: "what was told holds for the transaction in hand", file: "proxy/protocol/machine.go", tests: openedOld,
 		old: "	if outside {\n		m.epochs.begins()\n", text: "	m.epochs.begins()\n	if outside {\n"},
 	{name: "a COMMIT that did not run ends the transaction", file: "proxy/protocol/announced.go", tests: "^TestSafetyToldBetweenChainedTransactions$/^default$/a_COMMIT_that",
-		old: "mayGoOn() { a.inHand = a.confirmed }", text: "mayGoOn() {}"},
+		old: "	if a.endedIn != batch+1 {", text: "	if a.endedIn == 0 {"},
 
 	// What the grammar says.
 	{name: "NOTIFY is a read", file: "fencing/sqltext/tree.go", tests: nothing,

@@ -93,6 +93,8 @@ func holdSequence(t *testing.T, admin *pgx.Conn) (release func()) {
 // gauge counts the sessions that a proxy has.
 type gauge struct{ n atomic.Int64 }
 
+func (g *gauge) Refused(string) {}
+
 func (g *gauge) Sessions(delta int) { g.n.Add(int64(delta)) }
 
 // TestProtocolNothingStays: whichever side goes, how, and when, the other side is

@@ -148,6 +148,8 @@ func TestStartupIsRefusedClearly(t *testing.T) {
 		"bad timeout":          {append(user, "options", "-c fencepost.worker_timeout=soon"), "22023"},
 		"unknown of ours":      {append(user, "fencepost.colour", "red"), "22023"},
 		"empty resource":       {append(user, "fencepost.resource", ""), "22023"},
+		"worker, no resource":  {append(user, "fencepost.worker", "w"), "22023"},
+		"wait, no resource":    {append(user, "options", "-c fencepost.campaign=wait"), "22023"},
 		"replication":          {append(user, "replication", "true"), "ZF005"},
 		"logical replication":  {append(user, "replication", "database"), "ZF005"},
 	} {

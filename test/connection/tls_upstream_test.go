@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -134,6 +135,10 @@ func TestServerThatAsksForACertificate(t *testing.T) {
 		s := newSides(t, sidesConfig{pg: pg, ca: ca, upstream: func(u *pgtls.UpstreamConfig) {
 			if with {
 				u.CertFile, u.KeyFile = own.CertFile, own.KeyFile
+			}
+		}, proxy: func(c *proxy.Config) { // so that the fence is not opened, without a certificate
+			c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy {
+				return proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow}
 			}
 		}})
 		c := s.secure(t, false)

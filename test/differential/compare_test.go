@@ -220,8 +220,11 @@ func wroteOtherwise(want, got *outcome) (string, error) {
 	return "the database differs:\nPostgres:\n" + want.contents.String() + "\nFencepost:\n" + got.contents.String(), nil
 }
 
-// saysOtherwise is the prefix of a difference between two messages.
-const saysOtherwise = "message "
+// saysOtherwise says that the message of an index differs.
+const saysOtherwise = "message %d:\n  Postgres  %s\n  Fencepost %s"
+
+// mustBeFirst matches what SET TRANSACTION says after a query.
+var mustBeFirst = regexp.MustCompile(`must be (called|set) before any query`)
 
 // saidOtherwise compares the transcripts. tolerated means that they differ in a known
 // way, so that what follows cannot be compared.
@@ -249,7 +252,7 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 			return fmt.Sprintf("Fencepost goes on with\n  %s", g[i]), false
 		case i >= len(g):
 			return fmt.Sprintf("Fencepost leaves out\n  %s\n  (its end: %q)", w[i], got.end), false
-		case strings.HasPrefix(g[i], "ErrorResponse ERROR 25001 ") && strings.Contains(g[i], "must be called before any query") && g[i] != w[i]:
+		case strings.HasPrefix(g[i], "ErrorResponse ERROR 25001 ") && mustBeFirst.MatchString(g[i]) && g[i] != w[i]:
 			// LOCK, NOTIFY and similar statements take no snapshot, so Postgres allows
 			// SET TRANSACTION after them. They can wait for locks and write, so a check
 			// precedes them, and that is a query.
@@ -263,7 +266,7 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 			// refuses the next message once, whatever it is, and the injected message
 			// comes first.
 		case w[i] != g[i] && !refusedEarlier(w[i:], g[i]) && !lacksPortal(w[i:], g[i]):
-			return fmt.Sprintf(saysOtherwise+"%d:\n  Postgres  %s\n  Fencepost %s", i, w[i], g[i]), false
+			return fmt.Sprintf(saysOtherwise, i, w[i], g[i]), false
 		}
 	}
 	return "", false

@@ -50,10 +50,29 @@ func parseTyped(sql string, oid int) []byte {
 	return wiretest.Msg('P', []byte{0}, append([]byte(sql), 0), types)
 }
 
-// TestSafetyFollowersCannotLeaveReadOnlyMode: nothing that a follower sends
-// writes, though a function can undo read-only mode on 14 and 15.
-func TestSafetyFollowersCannotLeaveReadOnlyMode(t *testing.T) {
+// readers open connections that may only read.
+var readers = map[string]func(*fixture.Cluster) *wiretest.Conn{
+	"follower": func(s *fixture.Cluster) *wiretest.Conn { return s.Connect("follower") },
+	"unfenced": func(s *fixture.Cluster) *wiretest.Conn {
+		c, _ := wiretest.Connect(s.T, s.Addr, "user", pgtest.App, "database", s.DB)
+		return c
+	},
+}
+
+// TestSafetyReadersCannotLeaveReadOnlyMode: nothing that a follower sends, or a
+// connection without a resource, writes, though a function can undo read-only mode on 14
+// and 15.
+func TestSafetyReadersCannotLeaveReadOnlyMode(t *testing.T) {
 	t.Parallel()
+	for who, connect := range readers {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			cannotLeaveReadOnlyMode(t, connect)
+		})
+	}
+}
+
+func cannotLeaveReadOnlyMode(t *testing.T, connect func(*fixture.Cluster) *wiretest.Conn) {
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	s.Exec(evilSQL)
 	s.Leader("leader")
@@ -65,7 +84,7 @@ func TestSafetyFollowersCannotLeaveReadOnlyMode(t *testing.T) {
 	} {
 		t.Run(sql, func(t *testing.T) {
 			s := s.With(t)
-			c := s.Connect("follower")
+			c := connect(s)
 			for _, parts := range [][][]byte{
 				{wiretest.Query(sql)},
 				{wiretest.Run(sql), wiretest.Sync()},
@@ -78,24 +97,49 @@ func TestSafetyFollowersCannotLeaveReadOnlyMode(t *testing.T) {
 				fixture.Ask(c, wiretest.Query("rollback"))
 			}
 			if s.Number("select count(*) from t") != 0 {
-				t.Error("a follower wrote")
+				t.Error("it wrote")
 			}
 		})
 	}
-	c := s.Connect("follower")
+	c := connect(s)
 	fixture.Ask(c, parseTyped("select $1", domain), wiretest.Bind("", "", "x"), wiretest.Execute("", 0), wiretest.Sync())
 	if s.Number("select count(*) from t") != 0 {
-		t.Error("a follower wrote by a parameter's type")
+		t.Error("it wrote by a parameter's type")
 	}
 }
 
-// TestFollowersReadWhatIsProven: on each version plain reads pass, a table just
-// made among them, in each way that they can be sent.
-func TestFollowersReadWhatIsProven(t *testing.T) {
+// TestReadersReadWhatIsProven: on each version plain reads pass, a table just made among
+// them, in each way that they can be sent.
+func TestReadersReadWhatIsProven(t *testing.T) {
 	t.Parallel()
+	for who, connect := range readers {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			readWhatIsProven(t, connect)
+		})
+	}
+}
+
+// TestADatabaseWithoutAFenceIsRead: a connection without a resource reads what it likes where
+// there is no fence to protect, and writes nothing.
+func TestADatabaseWithoutAFenceIsRead(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		p := fixture.NewProxy(t, pg, nil)
+		db := pg.EmptyDatabase(t)
+		pg.Exec(t, pgtest.Superuser, db, "create table t (v int)", "grant all on t to public",
+			"create function own() returns int language plpgsql volatile as 'begin return (select count(*) from public.t); end'")
+		c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db)
+		fixture.MustPass(t, c, wiretest.Query("select own()"))
+		fixture.MustPass(t, c, wiretest.Run("select own()"), wiretest.Sync())
+		fixture.MustFail(t, c, "ZF002", wiretest.Query("insert into t values (1)"))
+	})
+}
+
+func readWhatIsProven(t *testing.T, connect func(*fixture.Cluster) *wiretest.Conn) {
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	s.Leader("leader")
-	c := s.Connect("follower")
+	c := connect(s)
 	s.Exec("create table fresh (a int); grant all on fresh to app")
 	for _, sql := range []string{
 		"select * from fresh", "select * from c where v like 'o%' and id = 1", "select count(*), max(v) from c group by id having count(*) > 0",
@@ -241,11 +285,11 @@ func TestRefusedReadsAreNotCalledWrites(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	if s.Number("select current_setting('server_version_num')::int / 10000") >= 16 {
-		fixture.MustPass(t, s.Connect("follower"), wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
+		fixture.MustPass(t, s.Connect("follower"), wiretest.Query("select pg_try_advisory_xact_lock(1)"))
 		return
 	}
-	all := fixture.MustFail(t, s.Connect("follower"), "ZF002", wiretest.Query("select current_setting('transaction_read_only') from pg_sleep(0)"))
-	if f := all[0].Fields(); !strings.Contains(f['M'], "does not lead") || !strings.Contains(f['H'], "function pg_sleep is volatile") {
+	all := fixture.MustFail(t, s.Connect("follower"), "ZF002", wiretest.Query("select pg_try_advisory_xact_lock(1)"))
+	if f := all[0].Fields(); !strings.Contains(f['M'], "does not lead") || !strings.Contains(f['H'], "function pg_try_advisory_xact_lock is volatile") {
 		t.Errorf("refused by %v", all)
 	}
 	write := fixture.MustFail(t, s.Connect("follower"), "ZF002", wiretest.Query("delete from c"))

@@ -52,7 +52,7 @@ func TestRefusalSaysWhatThereIsToSay(t *testing.T) {
 	if len(all) != 1 {
 		t.Fatalf("audited %+v; want one", all)
 	}
-	if r := all[0]; r.Worker != worker || r.Incarnation != d.Incarnation || r.Holder != d.CurrentWorker || r.Message != f['M'] {
+	if r := all[0]; r.Worker != worker || r.Incarnation != d.Incarnation || r.Holder != d.CurrentWorker || fencing.Marked(r.Message, r.SQLState) != f['M'] {
 		t.Errorf("audited %+v; the client was told %+v", r, d)
 	}
 }

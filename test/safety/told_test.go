@@ -232,6 +232,18 @@ func TestLeadersOldSnapshot(t *testing.T) {
 	}
 }
 
+// toldInABlock connects a worker that becomes leader inside a block in which it has read, and
+// is told so by ZF003.
+func toldInABlock(t *testing.T, s *fixture.Cluster, worker string) *wiretest.Conn {
+	t.Helper()
+	c := s.Connect(worker)
+	fixture.MustPass(t, c, q("begin"))
+	fixture.MustPass(t, c, q("select * from c"))
+	s.Grant(worker)
+	fixture.MustFail(t, c, "ZF003", q(mine))
+	return c
+}
+
 // TestSafetyToldBetweenChainedTransactions: a session that is never at rest, because each
 // transaction begins with the end of the one before, is refused once as well, and not for
 // ever. What was read in a transaction before it was told is not written from, though:
@@ -250,11 +262,7 @@ func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 				s := s.With(t)
 				s.Exec("truncate t")
 				worker := "w " + name
-				c := s.Connect(worker)
-				fixture.MustPass(t, c, q("begin"))
-				fixture.MustPass(t, c, q("select * from c"))
-				s.Grant(worker)
-				fixture.MustFail(t, c, "ZF003", q(mine))
+				c := toldInABlock(t, s, worker)
 				fixture.MustPass(t, c, again)
 				fixture.MustPass(t, c, q(mine))
 				fixture.MustPass(t, c, q("commit and chain"))
@@ -264,6 +272,40 @@ func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 				}
 			})
 		}
+		for name, again := range map[string][]byte{
+			"text":  q("rollback; begin; savepoint a; " + mine + "; rollback to a; " + mine + "; commit"),
+			"batch": cat(run("rollback"), run("begin"), run("savepoint a"), run(mine), run("rollback to a"), run(mine), run("commit"), sync_()),
+		} {
+			t.Run("a_savepoint_in_one_"+name, func(t *testing.T) {
+				s := s.With(t)
+				s.Exec("truncate t")
+				worker := "w savepoint " + name
+				c := toldInABlock(t, s, worker)
+				fixture.MustPass(t, c, again)
+				if got := s.Rows("mine"); got != 1 {
+					t.Errorf("%d rows were written, want 1", got)
+				}
+			})
+		}
+		t.Run("a_COMMIT_that_fails_before_it_runs", func(t *testing.T) {
+			s := s.With(t)
+			for name, back := range map[string][]byte{"Query": q("rollback to a"), "messages": cat(run("rollback to a"), sync_())} {
+				s.Exec("truncate t")
+				worker := "w fails " + name
+				c := s.Connect(worker)
+				fixture.MustPass(t, c, q("begin; savepoint a"))
+				fixture.MustPass(t, c, q("select * from c"))
+				s.Grant(worker)
+				fixture.MustPass(t, c, q("show fencepost.role"))     // tells it
+				fixture.MustFail(t, c, "22021", q("commit -- \xff")) // no character of the encoding
+				fixture.MustPass(t, c, back)
+				fixture.MustFail(t, c, "ZF003", q(mine))
+				fixture.MustPass(t, c, q("rollback"))
+				if got := s.Rows("mine"); got != 0 {
+					t.Errorf("%s: %d rows were written from what was read before", name, got)
+				}
+			}
+		})
 		t.Run("a_COMMIT_that_does_not_run", func(t *testing.T) {
 			s := s.With(t)
 			s.Exec("truncate t")

@@ -54,11 +54,10 @@ where a.application_name = 'worker' and a.datname = current_database() and l.gra
 
 // locks are what stands in the way of others. To plan a cursor over a function of
 // SQL, the server locks the tables of the function's body as its statements would
-// have it, in read-only mode too. Before 16 only who has no resource is held by
-// that mode alone.
+// have it, in read-only mode too. Before 16 nobody is held by that mode alone.
 func (x *table) locks(c cell) []string {
 	all := x.fenced.lines(x.t, locksSQL)
-	if (x.major >= readsHold || c.who == unfenced) && c.path.kind() == "declare" {
+	if x.major >= readsHold && c.path.kind() == "declare" {
 		all = slices.DeleteFunc(all, func(l string) bool { return l == "relation t RowExclusiveLock" })
 	}
 	return all

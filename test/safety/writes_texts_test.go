@@ -83,7 +83,7 @@ func setUpReading(s *fixture.Cluster, t *testing.T, r reading, worker string) *w
 			params = append([]string{"user", ownRole(s)}, params...)
 		}
 		s.Exec(sql)
-		undo := sql[:strings.Index(sql, "set ")] + "reset all"
+		undo := sql[:strings.Index(sql, " set ")+1] + "reset all"
 		defer s.Exec(undo)
 	}
 	c := s.Connect(worker, params...)

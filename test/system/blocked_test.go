@@ -48,6 +48,8 @@ func TestABlockedTakeoverIsShown(t *testing.T) {
 			var seen struct {
 				Leaderless float64  `json:"leaderless_seconds"`
 				Here       bool     `json:"here"`
+				State      string   `json:"state"`
+				Leader     string   `json:"leader"`
 				Blocked    []string `json:"takeover_blocked_by"`
 			}
 			process.Eventually(t, 2*process.Patience, "the takeover to be shown as blocked, for longer than the lease could be held", func() bool {
@@ -55,8 +57,8 @@ func TestABlockedTakeoverIsShown(t *testing.T) {
 				seen.Blocked = nil
 				return json.Unmarshal([]byte(body), &seen) == nil && len(seen.Blocked) == 1 && seen.Leaderless > 2*ttl.Seconds()
 			})
-			if seen.Here {
-				t.Error("the leader that has gone is said to be here")
+			if seen.Here || seen.Leader != "" || seen.State != "contested" {
+				t.Errorf("the leader that has gone is said to lead: %+v", seen)
 			}
 		})
 	}

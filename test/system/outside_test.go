@@ -36,7 +36,7 @@ func TestATakeoverIsSeenFromOutside(t *testing.T) {
 			h.audited(one.Await(t, "stale write rejected", "worker", "leader"), one.ID)
 			h.shows(one, 2, "successor", 1)
 			h.shows(two, 2, "successor", 0)
-			h.lists(one, two)
+			h.lists(provider, one, two)
 			process.Eventually(t, process.Patience, "the session of the superseded worker to be gone", func() bool {
 				_, metrics := one.Get(t, "/metrics")
 				return strings.Contains(metrics, "\nfencepost_sessions 0\n")
@@ -93,32 +93,26 @@ func (h *cluster) shows(p *process.Server, epoch int, leader string, refused int
 		Epoch   int
 		Refused int `json:"refused_writes"`
 	}
-	code, body := p.Get(h.t, "/v1/resources/"+h.db+"/"+resource)
-	if err := json.Unmarshal([]byte(body), &view); err != nil || code != http.StatusOK {
-		h.t.Fatalf("/v1/resources: %d %s: %v", code, body, err)
-	}
-	if view.Leader != leader || view.Epoch != epoch || view.Refused != refused {
-		h.t.Errorf("/v1/resources shows %+v; want leader %s, epoch %d, %d refused", view, leader, epoch, refused)
-	}
+	what := fmt.Sprintf("/v1/resources to show leader %s, epoch %d, %d refused", leader, epoch, refused)
+	process.Eventually(h.t, process.Patience, what, func() bool {
+		code, body := p.Get(h.t, "/v1/resources/"+h.db+"/"+resource)
+		if err := json.Unmarshal([]byte(body), &view); err != nil || code != http.StatusOK {
+			h.t.Fatalf("/v1/resources: %d %s: %v", code, body, err)
+		}
+		return view.Leader == leader && view.Epoch == epoch && view.Refused == refused
+	})
 }
 
 // lists checks the table of the status command, which queries a proxy or reads the
 // database.
-func (h *cluster) lists(one, two *process.Server) {
+func (h *cluster) lists(provider string, one, two *process.Server) {
 	h.t.Helper()
-	for _, args := range [][]string{
-		{"--admin", one.Admin}, {"--admin", two.Admin}, {"--dsn", h.pg.DSN(pgtest.App, h.db)},
-	} {
-		code, out := h.command(append([]string{"status"}, args...)...)
-		row := ""
-		for line := range strings.Lines(out) {
-			if strings.Contains(line, resource) {
-				row = line
-			}
+	for _, p := range []*process.Server{one, two} {
+		code, table := h.command("status", "--admin", p.Admin)
+		if code != 0 {
+			h.t.Errorf("status: code %d", code)
 		}
-		fields := strings.Fields(row)
-		if code != 0 || len(fields) < 4 || fields[0] != h.db || fields[2] != "successor" || fields[3] != "2" {
-			h.t.Errorf("status %v: code %d\n%s", args, code, out)
-		}
+		h.mustBeShown(table, "led", "successor")
 	}
+	h.mustShowInDatabase(provider, "led", "successor")
 }

@@ -74,7 +74,7 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 		"a number, no unit":  {"lease:\n  ttl: 10\n", "10"},
 		"an unknown service": {"election:\n  provider: zookeeper\n", "election.provider"},
 		"no port":            {"upstream:\n  address: localhost\n", "upstream.address"},
-		"no YAML":            {"listen: [", "yaml"},
+		"no YAML":            {"listen: [", "not valid YAML"},
 	} {
 		path := filepath.Join(t.TempDir(), "fencepost.yml")
 		if err := os.WriteFile(path, []byte(c.yaml), 0o600); err != nil {

@@ -1,0 +1,78 @@
+package protocol
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestParametersThatWouldMisleadCannotBeSet: SET of Fencepost's parameters fails as Postgres
+// itself refuses a parameter that cannot be changed, where it stands in the stream. It is no
+// refused write. SET fencepost.epoch, RESET ALL and DISCARD ALL work.
+func TestParametersThatWouldMisleadCannotBeSet(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		leader := s.Leader("leader")
+		unfenced, _ := wiretest.Connect(t, s.Addr, "user", pgtest.App, "database", s.DB)
+		for name, c := range map[string]*wiretest.Conn{"leader": leader, "follower": s.Connect("follower"), "unfenced": unfenced} {
+			for sql, state := range map[string]string{
+				"set fencepost.role = 'leader'":                "55P02",
+				"set local fencepost.role to leader":           "55P02",
+				`set session "fencepost".Role to default`:      "55P02",
+				"reset fencepost.role":                         "55P02",
+				"set fencepost.resource = 'other'":             "55P02",
+				"reset fencepost.resource":                     "55P02",
+				"set fencepost.worker = 'other'":               "55P02",
+				"set fencepost.campaign = wait":                "55P02",
+				"set fencepost.worker_timeout = '1s'":          "55P02",
+				"set fencepost.resuorce = 'other'":             "42704",
+				"set work_mem = '1MB'; reset fencepost.worker": "55P02",
+			} {
+				all := fixture.MustFail(t, c, state, q(sql))
+				if name := strings.Fields(sql)[1]; strings.HasPrefix(name, "fencepost.") && !strings.Contains(errorMessage(all), `"`+name+`"`) {
+					t.Errorf("%s: %v does not name the parameter", sql, all)
+				}
+				if !strings.Contains(sql, ";") {
+					fixture.MustFail(t, c, state, parse("", sql), bind("", ""), exec("", 0), sync_())
+				}
+				fixture.MustPass(t, c, q("begin"))
+				fixture.MustFail(t, c, state, q(sql))
+				fixture.MustFail(t, c, "25P02", q("select 1"))
+				fixture.MustFail(t, c, "25P02", q("reset fencepost.role"))
+				fixture.MustPass(t, c, q("rollback"))
+			}
+			for _, sql := range []string{"set fencepost.epoch = 1", "reset fencepost.epoch", "reset all", "discard all", "set work_mem = '1MB'"} {
+				fixture.MustPass(t, c, q(sql))
+				fixture.MustPass(t, c, run(sql), sync_())
+			}
+			if name == "unfenced" {
+				continue
+			}
+			if role := fixture.FirstValue(t, fixture.MustPass(t, c, q("show fencepost.role"))); role != name {
+				t.Errorf("the %s's role is %s", name, role)
+			}
+		}
+		fixture.MustFail(t, leader, "55P02", q("insert into t values (100, 'text'); set fencepost.role = 'leader'"))
+		fixture.MustFail(t, leader, "55P02", run("insert into t values (101, 'batch')"), run("set fencepost.role = 'leader'"), run("insert into t values (102, 'batch')"), sync_())
+		fixture.MustPass(t, leader, q("insert into t values (103, 'after')"))
+		if s.Rows("text") != 0 || s.Rows("batch") != 0 || s.Rows("after") != 1 {
+			t.Errorf("%d, %d and %d rows; want 0, 0 and 1", s.Rows("text"), s.Rows("batch"), s.Rows("after"))
+		}
+		if all := s.Audited(t, s.DB); len(all) != 0 {
+			t.Errorf("audited as refused writes: %+v", all)
+		}
+	})
+}
+
+// errorMessage returns the message of the error among the replies.
+func errorMessage(all []wiretest.Message) string {
+	for _, m := range all {
+		if m.Type == 'E' {
+			return m.Fields()['M']
+		}
+	}
+	return ""
+}

@@ -1,0 +1,396 @@
+package system
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// readiness is the part of /readyz that these tests read.
+type readiness struct {
+	Ready  bool
+	Faults []faults.Lasting
+}
+
+func readyz(t *testing.T, p *process.Server) (r readiness) {
+	t.Helper()
+	_, body := p.Get(t, "/readyz")
+	if err := json.Unmarshal([]byte(body), &r); err != nil {
+		t.Fatalf("%v in %s", err, body)
+	}
+	return r
+}
+
+// awaitFault waits until /readyz shows a fault of this kind, and checks that its remedy
+// contains the words, that the metric shows it, and that the log has one line for it.
+func awaitFault(t *testing.T, p *process.Server, kind faults.Kind, remedy string) faults.Lasting {
+	t.Helper()
+	var found *faults.Lasting
+	process.Eventually(t, process.Patience, "/readyz to show a fault of kind "+string(kind), func() bool {
+		for _, f := range readyz(t, p).Faults {
+			if f.Kind == kind {
+				found = &f
+				return true
+			}
+		}
+		return false
+	})
+	if !strings.Contains(found.Remedy, remedy) {
+		t.Errorf("the remedy of %+v does not contain %q", found, remedy)
+	}
+	if !showsFault(t, p, kind, 1) {
+		t.Errorf("the metric does not show a fault of kind %s", kind)
+	}
+	if lines := p.Lines("fault", "kind", string(kind), "where", found.Where); len(lines) == 0 || lines[len(lines)-1].Text("remedy") != found.Remedy {
+		t.Errorf("the log has %v for %+v", lines, found)
+	}
+	return *found
+}
+
+// awaitNoFault waits until there is no fault of this kind.
+func awaitNoFault(t *testing.T, p *process.Server, kind faults.Kind) {
+	t.Helper()
+	process.Eventually(t, process.Patience, "no fault of kind "+string(kind), func() bool { return showsFault(t, p, kind, 0) })
+	began, over := p.Lines("fault", "kind", string(kind)), p.Lines("fault (over)", "kind", string(kind))
+	if len(began) == 0 || len(began) != len(over) {
+		t.Errorf("%d faults of kind %s began, and %d are over: %v %v", len(began), kind, len(over), began, over)
+	}
+}
+
+func showsFault(t *testing.T, p *process.Server, kind faults.Kind, value int) bool {
+	t.Helper()
+	_, body := p.Get(t, "/metrics")
+	return strings.Contains(body, fmt.Sprintf("fencepost_faults{kind=%q} %d\n", kind, value))
+}
+
+// TestFaultOfTheControlPassword plays a password that is wrong at the start, then right,
+// then changed in Postgres while the proxy runs.
+func TestFaultOfTheControlPassword(t *testing.T) {
+	t.Parallel()
+	const control = "scram_user"
+	s := pgtest.Start(t)
+	h := newCluster(t, "postgres", onServer(s), with("CONTROL_USER="+control, "CONTROL_PASSWORD=mistaken"))
+	h.db = s.EmptyDatabase(t)
+	s.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
+	if code, out := h.command("migrate", "--dsn", s.DSN(pgtest.Superuser, h.db), "--control-role", control); code != 0 {
+		t.Fatalf("migrate: code %d: %s", code, out)
+	}
+	password := func(p string) { s.Exec(t, pgtest.Superuser, "postgres", "ALTER ROLE "+control+" PASSWORD '"+p+"'") }
+
+	p := h.proxy()
+	awaitFault(t, p, faults.ControlLogin, "FENCEPOST_CONTROL_PASSWORD")
+	if readyz(t, p).Ready {
+		t.Error("the proxy is ready, and its control role has never logged in")
+	}
+	_, err := h.tryJoin(process.Patience, p, "a")
+	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != fencing.StateNoFence ||
+		!strings.Contains(f.Message, "cannot log in") || !strings.Contains(f.Hint, "FENCEPOST_CONTROL_PASSWORD") {
+		t.Errorf("connecting with a wrong control password: %+v", f)
+	}
+	password("mistaken")
+	awaitNoFault(t, p, faults.ControlLogin)
+	if !readyz(t, p).Ready {
+		t.Error("the proxy is not ready after the control role has logged in")
+	}
+	h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
+
+	password("another")
+	awaitFault(t, p, faults.ControlLogin, "ALTER ROLE")
+	if !readyz(t, p).Ready {
+		t.Error("a changed password makes a proxy unready whose connections still work")
+	}
+	password("mistaken")
+	awaitNoFault(t, p, faults.ControlLogin)
+}
+
+// TestFaultOfAMissingPassword: the remedy is another one.
+func TestFaultOfAMissingPassword(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", with("CONTROL_USER=md5_user"))
+	f := awaitFault(t, h.proxy(), faults.ControlLogin, "control.password (FENCEPOST_CONTROL_PASSWORD) is not set")
+	if f.Where == "" || f.Problem == "" {
+		t.Errorf("the fault is %+v", f)
+	}
+}
+
+// TestFaultOfTheSchema plays a schema that is missing at the start, is then installed,
+// loses a right, and goes away.
+func TestFaultOfTheSchema(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newCluster(t, "postgres", onServer(s))
+	for _, db := range []string{h.db, "fencepost_template"} {
+		s.Exec(t, pgtest.Superuser, db, "DROP SCHEMA fencepost CASCADE")
+	}
+	p := h.proxy()
+	awaitFault(t, p, faults.Schema, "fencepost migrate --dsn")
+	if code, out := h.command("migrate", "--dsn", s.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control); code != 0 {
+		t.Fatalf("migrate: code %d: %s", code, out)
+	}
+	awaitNoFault(t, p, faults.Schema)
+	h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
+
+	s.Exec(t, pgtest.Superuser, "postgres", "REVOKE pg_signal_backend FROM "+pgtest.Control)
+	awaitFault(t, p, faults.Privilege, "GRANT pg_signal_backend TO")
+	s.Exec(t, pgtest.Superuser, "postgres", "GRANT pg_signal_backend TO "+pgtest.Control)
+	awaitNoFault(t, p, faults.Privilege)
+
+	s.Exec(t, pgtest.Superuser, h.db, "ALTER SCHEMA fencepost RENAME TO away")
+	awaitFault(t, p, faults.Schema, "fencepost migrate --dsn")
+	s.Exec(t, pgtest.Superuser, h.db, "ALTER SCHEMA away RENAME TO fencepost")
+	awaitNoFault(t, p, faults.Schema)
+}
+
+// The rules of an ACL token.
+const (
+	tokenKey     = `key_prefix "" { policy = "write" }`
+	tokenSession = ` session_prefix "" { policy = "write" }`
+)
+
+// aclToken is an ACL token whose rules can change.
+type aclToken struct {
+	t              *testing.T
+	agent          *consultest.Agent
+	policy, secret string
+}
+
+// newToken returns a token without rights.
+func newToken(t *testing.T, agent *consultest.Agent) *aclToken {
+	t.Helper()
+	token := &aclToken{t: t, agent: agent}
+	token.policy = token.put("/v1/acl/policy", map[string]any{"Name": "p", "Rules": ""}).ID
+	token.secret = token.put("/v1/acl/token", map[string]any{"Policies": []map[string]string{{"ID": token.policy}}}).SecretID
+	return token
+}
+
+// allow replaces the rules.
+func (a *aclToken) allow(rules string) {
+	a.t.Helper()
+	a.put("/v1/acl/policy/"+a.policy, map[string]any{"ID": a.policy, "Name": "p", "Rules": rules})
+}
+
+func (a *aclToken) put(path string, body map[string]any) (made struct{ ID, SecretID string }) {
+	a.t.Helper()
+	text, err := json.Marshal(body)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if err := json.Unmarshal(a.agent.Request(a.t, http.MethodPut, path, text), &made); err != nil {
+		a.t.Fatal(err)
+	}
+	return made
+}
+
+// TestFaultOfTheConsulToken plays a token without rights, which then gets them, and loses
+// a part of them.
+func TestFaultOfTheConsulToken(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t, consultest.WithACL())
+	token := newToken(t, agent)
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s", "ELECTION_CONSUL_TOKEN="+token.secret))
+	p := h.proxy()
+	awaitFault(t, p, faults.LeaseDenied, "session_prefix")
+	if !readyz(t, p).Ready {
+		t.Error("a fault of the lease service makes the proxy unready")
+	}
+	token.allow(tokenKey)
+	awaitFault(t, p, faults.LeaseDenied, "session_prefix")
+	token.allow(tokenKey + tokenSession)
+	awaitNoFault(t, p, faults.LeaseDenied)
+	a := h.join(p, "a", "campaign", "wait")
+	a.must("INSERT INTO work VALUES ('a')")
+	token.allow(tokenKey)
+	awaitFault(t, p, faults.LeaseDenied, "session_prefix")
+	token.allow(tokenKey + tokenSession)
+	awaitNoFault(t, p, faults.LeaseDenied)
+}
+
+// TestFaultOfTheTTL: Consul does not accept the TTL.
+func TestFaultOfTheTTL(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "consul", withConsul(consultest.Start(t, consultest.WithDefaultTTL())), with("LEASE_TTL=2s"))
+	f := awaitFault(t, h.proxy(), faults.LeaseTTL, "Set lease.ttl")
+	if !strings.Contains(f.Problem, "10s") {
+		t.Errorf("the problem does not say what Consul accepts: %s", f.Problem)
+	}
+}
+
+// TestFaultOfConsul: Consul is away, and comes back.
+func TestFaultOfConsul(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t)
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=1s"))
+	p := h.proxy()
+	a := h.join(p, "a", "campaign", "wait")
+	agent.Pause(t)
+	awaitFault(t, p, faults.LeaseService, "election")
+	agent.Continue(t)
+	awaitNoFault(t, p, faults.LeaseService)
+	a.must("INSERT INTO work VALUES ('a')")
+	if lines := p.Lines("request failed"); len(lines) > 2 {
+		t.Errorf("the log has %d lines for requests that failed: %v", len(lines), lines)
+	}
+}
+
+// TestRefusedConnectionsAreCounted counts them by reason.
+func TestRefusedConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newCluster(t, "postgres", onServer(s))
+	p := h.proxy("LIMITS_MAX_CONNECTIONS=2")
+	counted := func(reason string, n int) {
+		t.Helper()
+		process.Eventually(t, process.Patience, fmt.Sprintf("%d connections refused for %s", n, reason), func() bool {
+			_, body := p.Get(t, "/metrics")
+			return strings.Contains(body, fmt.Sprintf("fencepost_connections_refused_total{reason=%q} %d\n", reason, n))
+		})
+	}
+	try := func(user, db string, params ...string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+		defer cancel()
+		conn, err := pgx.Connect(ctx, p.DSN(user, db, params...))
+		if err == nil {
+			_ = conn.Close(ctx)
+			t.Errorf("%s was not refused", user)
+		}
+	}
+	counted("authentication", 0)
+	try("scram_user", h.db)
+	counted("authentication", 1)
+	try(pgtest.App, h.db, "campaign", "never")
+	counted("startup", 1)
+	try(pgtest.App, "postgres", "resource", resource)
+	counted("fence", 1)
+	a, b := h.join(p, "a"), h.join(p, "b", "campaign", "off")
+	try(pgtest.App, h.db)
+	counted("limit", 1)
+	a.leave()
+	b.leave()
+	s.Stop(t, pgtest.Fast)
+	for n := 1; n <= 3; n++ {
+		try(pgtest.App, h.db)
+		counted("upstream", n)
+	}
+	if lines := p.Lines("postgres not reachable"); len(lines) != 1 {
+		t.Errorf("the log has %d lines for three connections: %v", len(lines), lines)
+	}
+	awaitFault(t, p, faults.Upstream, "upstream.address")
+	s.Restart(t)
+	awaitNoFault(t, p, faults.Upstream)
+	h.join(p, "c", "campaign", "wait")
+	p.Await(t, "postgres not reachable (over)")
+}
+
+// mustRefuse fails the test unless err is a ZF002 whose message matches and whose hint
+// contains the text.
+func mustRefuse(t *testing.T, what string, err error, message, hint string) {
+	t.Helper()
+	f := failureOf(err)
+	if f == nil || f.Code != fencing.StateNotLeader || !regexp.MustCompile(`^`+message+`.* \[ZF002\]$`).MatchString(f.Message) ||
+		!strings.Contains(f.Hint, hint) {
+		t.Errorf("%s: %+v; want ZF002, %s, hint %q", what, f, message, hint)
+	}
+}
+
+// awaitRefusal waits until a write is refused, and returns the error.
+func awaitRefusal(t *testing.T, a *client) (err error) {
+	t.Helper()
+	process.Eventually(t, process.Patience, "a write to be refused", func() bool {
+		err = a.exec("INSERT INTO work VALUES ('a')")
+		return err != nil
+	})
+	return err
+}
+
+// TestRefusalsNameASilentLeaseService: not only that the lease is not confirmed, but
+// why.
+func TestRefusalsNameASilentLeaseService(t *testing.T) {
+	t.Parallel()
+	for _, how := range []string{"paused", "stopped"} {
+		agent := consultest.Start(t)
+		h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=2s", "STARTUP_WAIT=1s"))
+		p := h.proxy()
+		a := h.join(p, "a", "campaign", "wait")
+		a.must("INSERT INTO work VALUES ('a')")
+		if how == "paused" {
+			agent.Pause(t)
+			t.Cleanup(func() { agent.Continue(t) })
+		} else {
+			agent.Stop()
+		}
+		err := awaitRefusal(t, a)
+		mustRefuse(t, how, err, `the lease of "`+resource+`" is not confirmed: Consul has not answered for \d+s; worker "a" holds epoch 1`, "Retry")
+		b := h.join(p, "b")
+		mustRefuse(t, how+", a follower", b.exec("INSERT INTO work VALUES ('b')"),
+			`worker "b" does not lead resource "`+resource+`": the current epoch 1 is held by worker "a"; Consul has not answered for \d+s`, "SHOW fencepost.role")
+	}
+}
+
+// TestRefusalsNameADeniedLogin: the control role can no longer log in, and so the lease
+// cannot be renewed.
+func TestRefusalsNameADeniedLogin(t *testing.T) {
+	t.Parallel()
+	const control = "scram_user"
+	s := pgtest.Start(t)
+	h := newCluster(t, "postgres", onServer(s), with("CONTROL_USER="+control, "CONTROL_PASSWORD="+pgtest.Password, "LEASE_TTL=1s", "STARTUP_WAIT=1s"))
+	h.db = s.EmptyDatabase(t)
+	s.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
+	if code, out := h.command("migrate", "--dsn", s.DSN(pgtest.Superuser, h.db), "--control-role", control); code != 0 {
+		t.Fatalf("migrate: code %d: %s", code, out)
+	}
+	a := h.join(h.proxy(), "a", "campaign", "wait")
+	s.Exec(t, pgtest.Superuser, "postgres", "ALTER ROLE "+control+" PASSWORD 'another'",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+control+"'")
+	mustRefuse(t, "a changed password", awaitRefusal(t, a),
+		`the lease of "`+resource+`" is not confirmed: the lease service refuses Fencepost \(28P01 password authentication failed`,
+		"Waiting does not help. Make sure that the control role can log in")
+}
+
+// TestRefusalsNameDeniedPermissions: the token loses its right to sessions.
+func TestRefusalsNameDeniedPermissions(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t, consultest.WithACL())
+	token := newToken(t, agent)
+	token.allow(tokenKey + tokenSession)
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=2s", "STARTUP_WAIT=1s", "ELECTION_CONSUL_TOKEN="+token.secret))
+	a := h.join(h.proxy(), "a", "campaign", "wait")
+	token.allow(tokenKey)
+	mustRefuse(t, "without session:write", awaitRefusal(t, a),
+		`the lease of "`+resource+`" is not confirmed: the lease service refuses Fencepost \(403 `, "Waiting does not help. Check the ACL token")
+}
+
+// TestRefusalsOfNamelessWorkers: a pool that names no worker has as many workers as
+// connections.
+func TestRefusalsOfNamelessWorkers(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p := h.proxy()
+	connect := func() *pgx.Conn {
+		conn, err := pgx.Connect(t.Context(), p.DSN(pgtest.App, h.db, "resource", resource))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+		return conn
+	}
+	first, second := connect(), connect()
+	if _, err := first.Exec(t.Context(), "INSERT INTO work VALUES ('first')"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := second.Exec(t.Context(), "INSERT INTO work VALUES ('second')")
+	mustRefuse(t, "a pool without a worker id", err, `worker "connection:.*" does not lead`,
+		"This connection named no fencepost.worker, so it is a worker of its own")
+}

@@ -1,0 +1,219 @@
+package system
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
+)
+
+// soon is within what an order must have had its effect everywhere: far longer than the
+// proxies' second, and shorter than a lease or a barred candidacy's pause would take.
+const soon = 8 * time.Second
+
+// order runs a command of an operator, which must succeed and say want.
+func (h *cluster) order(want string, args ...string) {
+	h.t.Helper()
+	args = append(args, "--database", h.db, "--by", "ops", "--reason", "drill")
+	if code, out := h.command(args...); code != 0 || !strings.Contains(out, want) {
+		h.t.Fatalf("fencepost %v: code %d, %q does not say %q", args, code, out, want)
+	}
+}
+
+// awards returns how often the embedded elector has awarded a lease, 0 with Consul.
+func (h *cluster) awards() int64 {
+	h.t.Helper()
+	if h.consul != nil {
+		return 0
+	}
+	return ask[int64](h, "SELECT last_value FROM fencepost.lease_award")
+}
+
+// mustLead waits until a worker leads.
+func mustLead(t *testing.T, c *client, who string) {
+	t.Helper()
+	process.Eventually(t, soon, who+" to lead", func() bool { return c.show("role") == "leader" })
+}
+
+// wantFailure compares an error with its SQLSTATE and what it says.
+func wantFailure(t *testing.T, what string, err error, state string, says ...string) {
+	t.Helper()
+	f := failureOf(err)
+	if f == nil || f.Code != state {
+		t.Errorf("%s: %v; want %s", what, f, state)
+		return
+	}
+	for _, part := range says {
+		if !strings.Contains(f.Message+"\n"+f.Hint, part) {
+			t.Errorf("%s: %q, hint %q; want it to say %q", what, f.Message, f.Hint, part)
+		}
+	}
+}
+
+// forProviders runs a test over each lease service with two proxies.
+func forProviders(t *testing.T, test func(t *testing.T, h *cluster, one, two *process.Server)) {
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider, with("LEASE_TTL=60s"))
+			test(t, h, h.proxy(), h.proxy())
+		})
+	}
+}
+
+// TestAnIdleLeaderIsEvicted moves the lead from an idle worker to one of another proxy.
+func TestAnIdleLeaderIsEvicted(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(t *testing.T, h *cluster, one, two *process.Server) {
+		a := h.join(one, "a", "campaign", "wait")
+		b := h.join(two, "b")
+		h.order("worker b does not lead resource billing: nothing changed", "evict", resource, "--worker", "b")
+		h.order("worker a does not lead resource billing any more: nobody holds epoch 2", "evict", resource, "--worker", "a")
+		one.Await(t, "superseded", "worker", "a") // although it is idle
+		mustLead(t, b, "b")
+		h.order("worker a does not lead resource billing: nothing changed", "evict", resource, "--worker", "a")
+		wantFailure(t, "the evicted leader's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateSuperseded)
+		b.must("INSERT INTO work VALUES ('b')")
+		for _, p := range []*process.Server{one, two} {
+			p.Await(t, "an operator gave an order", "kind", fencing.OrderEvict, "resource", resource, "worker", "a", "asked_by", "ops", "reason", "drill")
+			if n := len(p.Lines("an operator gave an order")); n != 1 {
+				t.Errorf("a proxy logged the order %d times", n)
+			}
+		}
+		if got := h.granted(); got != "a b" {
+			t.Errorf("granted to %q", got)
+		}
+	})
+}
+
+// TestAnEvictedWorkerMayNotComeBackForAWhile bars a worker, which connects again at once.
+func TestAnEvictedWorkerMayNotComeBackForAWhile(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(t *testing.T, h *cluster, one, two *process.Server) {
+		h.join(one, "a", "campaign", "wait")
+		h.order("worker a may not campaign for resource billing until", "evict", resource, "--for", "10m")
+		one.Await(t, "superseded", "worker", "a")
+		a := h.join(one, "a")
+		one.Await(t, "kept from leading by an operator's order", "worker", "a")
+		lift := `fencepost resume "billing" --database "` + h.db + `" --worker "a"`
+		wantFailure(t, "the barred worker's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateNotLeader, "may not campaign until", "drill", lift)
+		b := h.join(two, "b", "campaign", "wait")
+		b.must("INSERT INTO work VALUES ('b')")
+		b.leave()
+		two.Await(t, "released", "worker", "b")
+		tries := h.awards()
+		process.Always(t, 2*time.Second, "nobody else leads", func() bool { return h.granted() == "a b" })
+		if again := h.awards(); again > tries+1 { // one when b left
+			t.Errorf("the barred worker was awarded the lease %d times in two seconds", again-tries)
+		}
+		h.order("worker a of resource billing may campaign again", "resume", resource, "--worker", "a")
+		h.order("nothing changed", "resume", resource, "--worker", "a")
+		mustLead(t, a, "a")
+	})
+}
+
+// TestNobodyLeadsAPausedResource pauses a resource that has a leader, a follower, and a
+// worker that waits to lead.
+func TestNobodyLeadsAPausedResource(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(t *testing.T, h *cluster, one, two *process.Server) {
+		a := h.join(one, "a", "campaign", "wait")
+		follower := h.join(one, "follower")
+		waiter := make(chan error, 1)
+		go func() {
+			_, err := h.tryJoin(process.Patience, two, "waiter", "campaign", "wait")
+			waiter <- err
+		}()
+		two.Await(t, "campaign", "worker", "waiter")
+		h.order("resource billing is paused", "pause", resource)
+		h.order("resource billing is paused already: nothing changed", "pause", resource)
+		lift := `fencepost resume "billing" --database "` + h.db + `"`
+		wantFailure(t, "the waiting worker", <-waiter, fencing.StateNotLeader, `"ops" paused the resource at`, "drill", lift)
+		wantFailure(t, "a later waiting worker", failed(h.tryJoin(process.Patience, two, "late", "campaign", "wait")), fencing.StateNotLeader, `"ops" paused the resource at`, lift)
+		wantFailure(t, "the former leader's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateSuperseded)
+		wantFailure(t, "a follower's write", follower.exec("INSERT INTO work VALUES ('f')"), fencing.StateNotLeader, `"ops" paused the resource at`, "drill", lift)
+		follower.must("SELECT * FROM work") // reads go on
+		one.Await(t, "kept from leading by an operator's order", "worker", "follower")
+
+		h.order("resource billing is not paused any more", "resume", resource)
+		h.order("nothing changed", "resume", resource)
+		mustLead(t, follower, "the follower")
+		follower.must("INSERT INTO work VALUES ('follower')")
+		if got := h.granted(); got != "a follower" {
+			t.Errorf("granted to %q", got)
+		}
+	})
+}
+
+func failed(_ *client, err error) error { return err }
+
+// TestSafetyResourceIsRemovedUnderAFrozenLeader removes a resource and makes it anew under
+// another leader, while the first one is frozen, alone or together with its proxy.
+func TestSafetyResourceIsRemovedUnderAFrozenLeader(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, provider string
+		inside, both   bool
+	}{
+		{"consul", "consul", false, false},
+		{"consul, inside a transaction", "consul", true, false},
+		{"with its proxy", "postgres", false, true},
+		{"with its proxy, inside a transaction", "postgres", true, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, c.provider, with("LEASE_TTL=60s"))
+			one, two := h.proxy(), h.proxy()
+			stale := h.worker("stale")
+			stale.must("connect", h.dsn(one, "stale", "campaign", "wait"))
+			if c.inside {
+				stale.must("simple", "BEGIN", "INSERT INTO work VALUES ('stale, before')")
+			}
+			stale.Freeze(t)
+			if c.both {
+				one.Freeze(t)
+			}
+			if code, out := h.command("resource", "rm", resource, "--database", h.db); code != 1 || !strings.Contains(out, "was not removed") {
+				t.Fatalf("a resource in use: code %d: %s", code, out)
+			}
+			h.order("resource billing is removed", "resource", "rm", resource, "--force")
+			fresh := h.join(two, "fresh", "campaign", "wait")
+			fresh.must("INSERT INTO work VALUES ('fresh')")
+
+			stale.tell(order{Do: "simple", Text: "INSERT INTO work VALUES ('stale')"})
+			one.Thaw(t)
+			stale.Thaw(t)
+			if f := stale.answer().Failure; f == nil || f.Code != fencing.StateSuperseded && f.Code != fencing.StateNoFence {
+				t.Errorf("the former leader's write: %v; want ZF001 or ZF004", f)
+			}
+			if c.inside {
+				stale.do("simple", "COMMIT")
+			}
+			if got := h.works(); !slices.Equal(got, []string{"fresh"}) {
+				t.Errorf("the table contains %q, want only the row of the new leader", got)
+			}
+			h.order("there is no resource none", "resource", "rm", "none")
+		})
+	}
+}
+
+// TestWorkersOfARemovedResourceMakeItAnew removes a resource that workers of two proxies use.
+func TestWorkersOfARemovedResourceMakeItAnew(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(t *testing.T, h *cluster, one, two *process.Server) {
+		leader, follower := h.join(one, "leader", "campaign", "wait"), h.join(two, "follower")
+		h.order("resource billing is removed", "resource", "rm", resource, "--force")
+		one.Await(t, "superseded", "worker", "leader")
+		two.Await(t, "superseded", "worker", "follower")
+		wantFailure(t, "the leader's write", leader.exec("INSERT INTO work VALUES ('old')"), fencing.StateSuperseded, "An operator ended the lead")
+		wantFailure(t, "the follower's use", follower.exec("SELECT 1"), fencing.StateSuperseded)
+		again := h.join(two, "follower", "campaign", "wait")
+		again.must("INSERT INTO work VALUES ('new')")
+		if epoch := again.show("epoch"); epoch != "3" {
+			t.Errorf("the resource was made anew with epoch %s, want 3", epoch)
+		}
+	})
+}

@@ -1,0 +1,313 @@
+package system
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// shown is what a proxy shows of the resource.
+type shown struct {
+	State          string     `json:"state"`
+	StateSince     *time.Time `json:"state_since"`
+	Reason         string     `json:"state_reason"`
+	ConfirmedUntil *time.Time `json:"confirmed_until"`
+	Leader         string     `json:"leader"`
+	GrantedTo      string     `json:"granted_to"`
+	Here           bool       `json:"here"`
+	Leaderless     float64    `json:"leaderless_seconds"`
+	Workers        []struct {
+		Worker  string   `json:"worker"`
+		Timeout *float64 `json:"worker_timeout_seconds"`
+	} `json:"workers"`
+}
+
+func (h *cluster) shown(p *process.Server) (s shown) {
+	h.t.Helper()
+	_, body := p.Get(h.t, "/v1/resources/"+h.db+"/"+resource)
+	if err := json.Unmarshal([]byte(body), &s); err != nil {
+		h.t.Fatalf("%v in %s", err, body)
+	}
+	return s
+}
+
+// awaitState waits until the proxies show the state. A resource that is not led has no
+// leader, wherever one looks.
+func (h *cluster) awaitState(state, leader string, at ...*process.Server) {
+	h.t.Helper()
+	for i, p := range at {
+		var last shown
+		if !process.Holds(process.Patience, func() bool { last = h.shown(p); return last.State == state }) {
+			h.t.Fatalf("proxy %d shows %+v; want %s", i, last, state)
+		}
+		if last.Leader != leader || (last.Leaderless > 0) != (leader == "") {
+			h.t.Errorf("proxy %d shows %+v; want leader %q", i, last, leader)
+		}
+		if state == "unknown" && last.Reason == "" {
+			h.t.Errorf("proxy %d does not say why: %+v", i, last)
+		}
+		if seconds, ok := h.metric(p, "fencepost_leaderless_seconds"); !ok || (seconds > 0) != (leader == "") {
+			h.t.Errorf("proxy %d: leaderless_seconds is %v; the resource is %s", i, seconds, state)
+		}
+		_, table := h.command("status", "--admin", p.Admin)
+		h.mustBeShown(table, state, leader)
+	}
+}
+
+// mustBeShown checks the line of the resource in what status prints.
+func (h *cluster) mustBeShown(table, state, leader string) {
+	h.t.Helper()
+	for line := range strings.Lines(table) {
+		fields := strings.Fields(line)
+		if len(fields) > 3 && fields[0] == h.db && fields[1] == resource {
+			if fields[2] != state || leader != "" && fields[3] != leader || leader == "" && strings.Contains(line, "led ") {
+				h.t.Errorf("want %s with leader %q:\n%s", state, leader, table)
+			}
+			return
+		}
+	}
+	h.t.Errorf("want the resource:\n%s", table)
+}
+
+// metric returns the value of the resource's metric.
+func (h *cluster) metric(p *process.Server, name string) (value float64, ok bool) {
+	h.t.Helper()
+	_, text := p.Get(h.t, "/metrics")
+	labels := regexp.QuoteMeta(fmt.Sprintf("{database=%q,resource=%q}", h.db, resource))
+	m := regexp.MustCompile(`(?m)^` + name + labels + ` (\S+)$`).FindStringSubmatch(text)
+	if m == nil {
+		return 0, false
+	}
+	value, err := strconv.ParseFloat(m[1], 64)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return value, true
+}
+
+// mustShowInDatabase checks what status --dsn shows to a worker's role.
+func (h *cluster) mustShowInDatabase(provider, state, leader string) {
+	h.t.Helper()
+	code, table := h.command("status", "--dsn", h.pg.DSN(pgtest.App, h.db))
+	if code != 0 {
+		h.t.Errorf("status: code %d", code)
+	}
+	if provider == "consul" {
+		if !strings.Contains(table, "unknown: the lease is in consul") || !strings.Contains(table, "--admin") {
+			h.t.Errorf("the status in the database does not say where the lease is:\n%s", table)
+		}
+		state, leader = "unknown", ""
+	}
+	h.mustBeShown(table, state, leader)
+}
+
+// vanish ends a connection without a word, like the death of its process.
+func (c *client) vanish() { _ = c.PgConn().Conn().Close() }
+
+// TestAResourceThatNobodyLeadsIsNotShownAsLed kills all workers of two proxies, the leader
+// first at one of them and then at the other.
+func TestAResourceThatNobodyLeadsIsNotShownAsLed(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider)
+			one, two := h.proxy(), h.proxy()
+			first := h.join(one, "first", "campaign", "wait")
+			observer := h.join(two, "observer", "campaign", "off")
+			h.awaitState("led", "first", one, two)
+			for i, p := range []*process.Server{one, two} {
+				until := h.shown(p).ConfirmedUntil
+				if says := p == one || provider == "postgres"; (until != nil) != says || says && time.Until(*until) > 10*time.Second {
+					t.Errorf("proxy %d shows the lease confirmed until %v", i, until)
+				}
+			}
+			h.mustShowInDatabase(provider, "led", "first")
+			first.vanish()
+			observer.vanish()
+			h.awaitState("vacant", "", one, two)
+			h.mustShowInDatabase(provider, "vacant", "")
+			if s := h.shown(one); s.GrantedTo != "first" || s.StateSince == nil || s.Here {
+				t.Errorf("the proxy of the last leader shows %+v", s)
+			}
+			second := h.join(two, "second", "campaign", "wait")
+			h.awaitState("led", "second", two, one) // although the other one has no worker
+			h.mustShowInDatabase(provider, "led", "second")
+			second.vanish()
+			h.awaitState("vacant", "", two, one)
+		})
+	}
+}
+
+// TestAResourceIsUnknownWhileTheLeaseServiceIsDown kills all workers meanwhile.
+func TestAResourceIsUnknownWhileTheLeaseServiceIsDown(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			agent := consultest.Start(t)
+			h := newCluster(t, provider, onServer(pgtest.Start(t)), withConsul(agent), with("LEASE_TTL=2s"))
+			one, two := h.proxy(), h.proxy()
+			leader := h.join(one, "leader", "campaign", "wait")
+			observer := h.join(two, "observer", "campaign", "off")
+			h.awaitState("led", "leader", one, two)
+			if provider == "consul" {
+				agent.Pause(t)
+			} else {
+				h.pg.Stop(t, pgtest.Immediate)
+			}
+			h.awaitState("unknown", "", one, two)
+			leader.vanish()
+			observer.vanish()
+			h.awaitState("unknown", "", one, two)
+			if provider == "consul" {
+				agent.Continue(t)
+			} else {
+				h.pg.Restart(t)
+			}
+			h.awaitState("vacant", "", one, two)
+		})
+	}
+}
+
+// TestTheLeaseMarginFallsWhileRenewalsFail watches the metric from the last renewal to the
+// end of the lease.
+func TestTheLeaseMarginFallsWhileRenewalsFail(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			const ttl = 4 * time.Second
+			agent := consultest.Start(t)
+			h := newCluster(t, provider, withConsul(agent), with("LEASE_TTL="+ttl.String()))
+			p := h.proxy()
+			h.join(p, "leader", "campaign", "wait")
+			margin := func() float64 {
+				value, ok := h.metric(p, "fencepost_lease_margin_seconds")
+				if !ok {
+					return -1
+				}
+				return value
+			}
+			process.Eventually(t, process.Patience, "the margin of a lease that is renewed", func() bool { m := margin(); return m > ttl.Seconds()/2 && m < ttl.Seconds() })
+			if provider == "consul" {
+				agent.Pause(t)
+				t.Cleanup(func() { agent.Continue(t) })
+			} else {
+				h.lockLease()
+			}
+			last := margin()
+			process.Eventually(t, process.Patience, "the margin to fall to 0", func() bool {
+				m := margin()
+				if m > last+0.5 && m < ttl.Seconds()/2 {
+					t.Errorf("the margin grew from %v to %v", last, m)
+				}
+				last = m
+				return m == 0
+			})
+		})
+	}
+}
+
+// lockLease makes all requests to the embedded elector wait until the test ends.
+func (h *cluster) lockLease() {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	for _, sql := range []string{"BEGIN", "SELECT FROM fencepost.lease FOR UPDATE"} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+}
+
+// TestATakeoverCountsFromTheLeadersLastSign freezes a leader, or kills its proxy. The
+// metric includes the time until that is noticed; the part after the lease was free has its
+// own.
+func TestATakeoverCountsFromTheLeadersLastSign(t *testing.T) {
+	t.Parallel()
+	const timeout, ttl = 2 * time.Second, 2 * time.Second
+	for _, provider := range providers {
+		for name, fails := range map[string]func(h *cluster, w *worker, p *process.Server) *process.Server{
+			"frozen, one proxy":   func(h *cluster, w *worker, p *process.Server) *process.Server { w.Freeze(h.t); return p },
+			"frozen, two proxies": func(h *cluster, w *worker, _ *process.Server) *process.Server { w.Freeze(h.t); return h.proxy() },
+			"proxy killed": func(h *cluster, _ *worker, p *process.Server) *process.Server {
+				next := h.proxy()
+				h.join(next, "observer", "campaign", "off") // it sees the lease held
+				h.awaitState("led", "leader", next)
+				p.Kill(h.t)
+				return next
+			},
+		} {
+			t.Run(provider+", "+name, func(t *testing.T) {
+				t.Parallel()
+				h := newCluster(t, provider, with("LEASE_TTL="+ttl.String(), "LEASE_WORKER_TIMEOUT="+timeout.String()))
+				p := h.proxy()
+				leader := h.worker("leader")
+				patience := timeout
+				if name == "proxy killed" {
+					patience = 0
+				}
+				leader.must("connect", h.dsn(p, "leader", "campaign", "wait", "worker_timeout", patience.String()))
+				since := time.Now()
+				at := fails(h, leader, p)
+				h.join(at, "next", "campaign", "wait").must("INSERT INTO work VALUES ('next')")
+				took, _ := h.metric(at, "fencepost_takeover_seconds_sum")
+				grant, ok := h.metric(at, "fencepost_takeover_grant_seconds_sum")
+				if took < 1.9 || took > time.Since(since).Seconds()+ttl.Seconds() || !ok || grant > took-1.5 {
+					t.Errorf("a takeover of %v, of which %v after the lease was free; the leader failed %v ago", took, grant, time.Since(since))
+				}
+			})
+		}
+	}
+}
+
+// TestRealFreezesDoNotSlowTheNextTakeover freezes the same worker again and again. It is
+// replaced each time, and its timeout remains what it was.
+func TestRealFreezesDoNotSlowTheNextTakeover(t *testing.T) {
+	t.Parallel()
+	const timeout = 500 * time.Millisecond
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider, with(long))
+			p := h.proxy()
+			for round := range 3 {
+				leader := h.worker("leader")
+				leader.must("connect", h.dsn(p, "leader", "campaign", "wait", "worker_timeout", timeout.String()))
+				for _, w := range h.shown(p).Workers {
+					if w.Worker == "leader" && (w.Timeout == nil || *w.Timeout != timeout.Seconds()) {
+						t.Errorf("round %d: the timeout is %v s", round, *w.Timeout)
+					}
+				}
+				leader.Freeze(t)
+				next := h.join(p, fmt.Sprint("next-", round), "campaign", "wait")
+				leader.Thaw(t)
+				if r := leader.do("simple", "INSERT INTO work VALUES ('late')"); r.Failure == nil || r.Failure.Code != "ZF001" {
+					t.Errorf("round %d: the write of the frozen leader: %v", round, r.Failure)
+				}
+				leader.Kill(t)
+				next.leave()
+			}
+			if lines := p.Lines("false alarm: a worker whose lease was released for silence is active again; its timeout is extended"); len(lines) > 0 {
+				t.Errorf("false alarms: %v", lines)
+			}
+		})
+	}
+}
