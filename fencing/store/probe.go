@@ -38,7 +38,8 @@ func FaultOf(err error) *faults.Fault {
 	if errors.As(err, &refusal) {
 		return &faults.Fault{Kind: faults.Fence, Problem: refusal.Message, Remedy: refusal.Hint}
 	}
-	return &faults.Fault{Kind: faults.Upstream, Problem: err.Error()}
+	return &faults.Fault{Kind: faults.Upstream, Problem: err.Error(),
+		Remedy: "Make sure that Postgres runs, and that upstream.address and upstream.tls are right."}
 }
 
 // Probe connects to a database as the control role, on a connection of its own, and

@@ -126,8 +126,7 @@ func (c *Checker) Run(ctx context.Context) {
 // look, or that this is the first.
 func (c *Checker) look(ctx context.Context, suspected bool) {
 	if err := c.bounded(ctx, c.cfg.Upstream); err != nil {
-		c.report(ctx, placeUpstream, &faults.Fault{Kind: faults.Upstream, Problem: err.Error(),
-			Remedy: "Make sure that Postgres runs and that upstream.address and upstream.tls are right."})
+		c.report(ctx, placeUpstream, store.FaultOf(err))
 	} else {
 		c.report(ctx, placeUpstream, nil)
 		c.lookAtDatabases(ctx)
