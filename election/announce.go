@@ -98,3 +98,47 @@ func (c *Candidacy) event(e Event) {
 	e.Worker, e.Incarnation, e.Epoch = c.worker, c.incarnation, c.mu.epoch
 	c.r.e.cfg.Observe(e)
 }
+
+// knowledge is which worker knows of its epoch at this proxy. One entry is enough for a
+// resource, because only the holder of the highest epoch is told of it.
+type knowledge struct {
+	user, worker string
+	epoch        fencing.Epoch
+	since        time.Time // the worker knows this epoch, or those directly before it, from then on
+}
+
+func (k knowledge) of(c *Candidacy) bool { return k.user == c.user && k.worker == c.worker }
+
+// reaches reports whether k's worker knows e, or the epoch directly before e. Nobody else
+// held an epoch between the two, because each grant takes a new number.
+func (k knowledge) reaches(e fencing.Epoch) bool { return k.epoch == e || k.epoch+1 == e }
+
+// Told implements fencing.Candidacy.
+func (c *Candidacy) Told(e fencing.Epoch, at time.Time) {
+	if st := c.Status(); !st.CanWrite() || st.Epoch != e {
+		return // it was only claimed by the client, or is over already
+	}
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	if k := c.r.mu.knowledge; k.of(c) && k.reaches(e) {
+		at = k.since
+	}
+	c.r.mu.knowledge = knowledge{c.user, c.worker, e, at}
+}
+
+// KnewAt implements fencing.Candidacy.
+func (c *Candidacy) KnewAt(e fencing.Epoch, at time.Time) bool {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	k := c.r.mu.knowledge
+	return k.of(c) && k.reaches(e) && k.since.Before(at)
+}
+
+// TellsSuperseded implements fencing.Candidacy.
+func (c *Candidacy) TellsSuperseded() {
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	if c.r.mu.knowledge.of(c) {
+		c.r.mu.knowledge = knowledge{}
+	}
+}

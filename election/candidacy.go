@@ -25,7 +25,8 @@ type Candidacy struct {
 	nameless    bool       // the worker id was generated for one connection
 	client      netip.Addr // address of the members
 	incarnation string
-	before      bool
+	before      atomic.Bool   // the result of SupersededBefore
+	examined    fencing.Epoch // the highest epoch, as of before
 	log         *zap.Logger
 	failing     failures // guarded by mu
 
@@ -69,12 +70,13 @@ type state struct {
 
 var _ fencing.Candidacy = (*Candidacy)(nil)
 
-func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, before bool) *Candidacy {
+func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, past history) *Candidacy {
 	c := &Candidacy{
 		r: r, fence: fence, user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
-		incarnation: rand.Text(), before: before, failing: failures{},
+		incarnation: rand.Text(), examined: past.highest, failing: failures{},
 		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
 	}
+	c.before.Store(past.before)
 	c.log = r.log.With(zap.String("worker", c.worker), zap.String("incarnation", c.incarnation))
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
@@ -95,7 +97,7 @@ func (c *Candidacy) Incarnation() string { return c.incarnation }
 func (c *Candidacy) Fence() fencing.Fence { return c.fence }
 
 // SupersededBefore implements fencing.Candidacy.
-func (c *Candidacy) SupersededBefore() bool { return c.before }
+func (c *Candidacy) SupersededBefore() bool { return c.before.Load() }
 
 // Term returns what is known about the lease. Its Epoch is 0 while the candidacy does
 // not lead.

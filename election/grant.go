@@ -34,6 +34,7 @@ func (c *Candidacy) grantLocked() {
 			Source: award.Source, Index: award.Index, GrantedAt: time.Now(),
 		}
 		if err == nil {
+			c.examineAgain(ctx, epoch)
 			c.r.publish(record, c) // the others must stop before this one leads
 		} else if isState(err, fencing.StateSuperseded) {
 			_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
@@ -44,6 +45,17 @@ func (c *Candidacy) grantLocked() {
 		}
 		return func() { c.grantEnded(lease, before, record, unbarred, err) }
 	})
+}
+
+// examineAgain follows the grant of an epoch. If others were granted epochs after the
+// candidacy began, one of them may have superseded another candidacy of the same worker, at
+// another proxy.
+func (c *Candidacy) examineAgain(ctx context.Context, epoch fencing.Epoch) {
+	if c.before.Load() || epoch <= c.examined+1 {
+		return
+	}
+	before, err := c.fence.SupersededBefore(ctx, c.worker)
+	c.before.Store(before || err != nil)
 }
 
 func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unbarred int, err error) {

@@ -64,18 +64,26 @@ type fenceAccess struct {
 	numbered string
 }
 
+// history is what the fence knew of a worker when its candidacy began.
+type history struct {
+	before  bool          // the result of Fence.SupersededBefore
+	highest fencing.Epoch // the highest epoch, read before that
+}
+
 // examine reads the worker's history from the fence for a new candidacy.
-func (r *resource) examine(ctx context.Context, worker string) (fence Fence, before bool, err error) {
+func (r *resource) examine(ctx context.Context, worker string) (fence Fence, h history, err error) {
 	if fence, err = r.usableFence(ctx); err != nil {
-		return nil, false, err
+		return nil, history{}, err
 	}
-	if before, err = fence.SupersededBefore(ctx, worker); err != nil {
-		return nil, false, fmt.Errorf("look for earlier epochs of the worker: %w", err)
+	rec, err := r.refresh(ctx)
+	if err != nil {
+		return nil, history{}, err
 	}
-	if _, err = r.refresh(ctx); err != nil {
-		return nil, false, err
+	h.highest = rec.Epoch
+	if h.before, err = fence.SupersededBefore(ctx, worker); err != nil {
+		return nil, history{}, fmt.Errorf("look for earlier epochs of the worker: %w", err)
 	}
-	return fence, before, nil
+	return fence, h, nil
 }
 
 // usableFence returns the fence, after reopening it if it could not be used.
@@ -101,7 +109,7 @@ func (r *resource) adopt(fence Fence) {
 	replaced := fence.Database() != r.mu.fence.Database()
 	r.mu.fence, r.mu.needsReopen = fence, false
 	if replaced {
-		r.mu.grants, r.mu.leaderless, r.mu.numbered = grants{}, leaderless{}, ""
+		r.mu.grants, r.mu.leaderless, r.mu.knowledge, r.mu.numbered = grants{}, leaderless{}, knowledge{}, ""
 	}
 	r.mu.Unlock()
 	if !replaced {

@@ -39,6 +39,7 @@ type resource struct {
 		fenceAccess
 		grants
 		leaderless
+		knowledge
 		falseAlarms int
 	}
 }
@@ -125,7 +126,7 @@ func (r *resource) joinLiveLocked(claim fencing.JoinRequest, m fencing.Member) (
 // beginCandidacy starts a candidacy, unless another connection of the same worker was
 // faster.
 func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
-	fence, before, err := r.examine(ctx, claim.Worker)
+	fence, past, err := r.examine(ctx, claim.Worker)
 	if err != nil {
 		if isState(err, fencing.StateNoFence) {
 			r.reopenLater()
@@ -141,7 +142,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 		r.e.wg.Done()
 		return c, err
 	}
-	c := newCandidacy(r, fence, claim, before)
+	c := newCandidacy(r, fence, claim, past)
 	c.mu.record = r.mu.record
 	c.admit(claim, m)
 	r.mu.add(c)

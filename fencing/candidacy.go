@@ -127,9 +127,21 @@ type Candidacy interface {
 	// Fence is the resource's fence in the database.
 	Fence() Fence
 	// SupersededBefore reports whether this worker id held an epoch in an earlier
-	// candidacy and another worker has been granted a higher one since. The epoch is
-	// not announced to such a worker at startup, even if it leads again.
+	// candidacy and another worker has been granted a higher one since. Such a worker
+	// may not know that it leads again: the epoch is not announced at startup to a
+	// connection of it, unless KnewAt says that the worker knows.
 	SupersededBefore() bool
+	// Told records that e was announced to a connection of the worker at the given time.
+	Told(e Epoch, at time.Time)
+	// KnewAt reports whether, before the given time, e had been announced to a connection
+	// of the worker, or the epoch directly before e, so that nobody else held one between
+	// them. It is false again from the moment when another connection of the worker ends
+	// because it is superseded, until e is announced again.
+	KnewAt(e Epoch, at time.Time) bool
+	// TellsSuperseded says that a connection of the worker ends because it is superseded.
+	// It is called before its client can learn that: some drivers then silently send the
+	// statement again on a new connection, and that one must not be announced the epoch.
+	TellsSuperseded()
 	// AwaitFirst returns when the first attempt to lead has succeeded or failed, when
 	// wait has passed, or when ctx has ended. If the attempt already has the lease and
 	// is being granted its epoch, AwaitFirst waits a little longer, because the

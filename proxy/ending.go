@@ -99,6 +99,7 @@ func (x *session) endSuperseded(text string, write bool) {
 		rejection.Time = time.Now()
 	}
 	x.mu.Unlock()
+	x.member.endsSuperseded()
 	x.end(r)
 	if audit {
 		x.audit(rejection)

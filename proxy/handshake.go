@@ -299,6 +299,7 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 	if _, err := x.client.Write(wire.AppendReadyForQuery(out, 'I')); err != nil {
 		return errOver
 	}
+	x.member.told(announced)
 	x.active.busy.Store(false)
 	return nil
 }

@@ -69,10 +69,18 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, announced fencing
 	x.m = m // under mu, because drain may look at the session already
 	x.mu.Unlock()
 	st = c.Status()
-	if st.CanWrite() && !x.member.cand.SupersededBefore() {
+	if st.CanWrite() && x.knowsAtStartup(st.Epoch, policy.TellEach) {
 		announced = st.Epoch
 	}
 	return st, announced, nil
+}
+
+// knowsAtStartup reports whether the client may be taken to know its worker's epoch as soon as
+// it has read its greeting. If the worker was superseded before, a driver may have opened this
+// connection in order to send a statement again that was decided under an earlier epoch.
+func (x *session) knowsAtStartup(e fencing.Epoch, tellEach bool) bool {
+	cand := x.member.cand
+	return !cand.SupersededBefore() || !tellEach && cand.KnewAt(e, x.start.accepted)
 }
 
 // noStatus is the status of a connection without a resource.

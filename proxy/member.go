@@ -3,6 +3,7 @@ package proxy
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -22,6 +23,7 @@ type membership struct {
 
 	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
 	left     sync.Once
+	ended    sync.Once // endsSuperseded has been called
 }
 
 // standing says what a session knows of its membership. It only increases.
@@ -57,10 +59,24 @@ func (x *session) supersededRefusal() *fencing.Refusal {
 	return fencing.SupersededRefusal(x.start.own.resource, m.worker, m.cand.Incarnation(), m.cand.Status())
 }
 
+// told informs the candidacy that the client has been told its epoch e; 0 is none.
+func (m *membership) told(e fencing.Epoch) {
+	if e != 0 {
+		m.cand.Told(e, time.Now())
+	}
+}
+
+// endsSuperseded informs the candidacy that the connection ends because it is superseded,
+// before the client can learn that. Only the first call has an effect.
+func (m *membership) endsSuperseded() { m.ended.Do(m.cand.TellsSuperseded) }
+
 // leave ends the membership. Only the first call has an effect on the candidacy. orderly
 // says that the client has sent Terminate.
 func (x *session) leave(orderly bool) {
 	if m := &x.member; m.cand != nil {
+		if x.isSuperseded() && !orderly {
+			m.endsSuperseded()
+		}
 		m.left.Do(func() { m.cand.Leave(x, orderly) })
 	}
 	if x.member.leaveCatalog != nil {

@@ -12,6 +12,10 @@ type SessionPolicy struct {
 	// ProvenReads: while the worker leads, its single reads run without a check if they are
 	// proven harmless.
 	ProvenReads bool
+	// TellEach: if the worker was superseded before, its epoch is announced to each of its
+	// connections separately, and to none of them at startup. Otherwise connections that begin
+	// after it was announced to one of them are told at startup.
+	TellEach bool
 }
 
 // Policy decides about a session, once, after Postgres has authenticated its client. In the

@@ -204,6 +204,8 @@ func (d *downPump) relay(ctx context.Context) error {
 		switch e := &d.events[i]; e.Kind {
 		case protocol.EventRefused:
 			e.Rejection.Time = time.Now()
+		case protocol.EventSuperseded:
+			x.member.endsSuperseded()
 		case protocol.EventUnregister:
 			x.unregister(ctx)
 		case protocol.EventAnnounce:

@@ -250,7 +250,7 @@ func (s *Server) unregister(x *session) {
 
 // handle serves one connection from its first byte to its last.
 func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
-	until := time.Now().Add(s.cfg.StartupTimeout)
+	accepted := time.Now()
 	client, start, cancel, err := s.readRequest(conn, s.cfg.StartupTimeout)
 	defer client.Close()
 	switch {
@@ -260,7 +260,8 @@ func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 	case cancel != nil:
 		s.cancel(ctx, client, cancel)
 	default:
-		s.session(ctx, client, start, until)
+		start.accepted = accepted
+		s.session(ctx, client, start, accepted.Add(s.cfg.StartupTimeout))
 	}
 }
 

@@ -27,6 +27,7 @@ type startup struct {
 	// differ only after that mean one database, and get one lease.
 	user, database string
 	own            ownParams
+	accepted       time.Time // when the connection was accepted
 }
 
 // ownParams are the fencepost.* parameters, which are not sent to the server.

@@ -21,6 +21,7 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 		Unfenced:    unfencedModes[unfenced],
 		Identity:    identities[p.cfg.Worker.Identity],
 		ProvenReads: p.cfg.Resources[r.Resource].ProvenReads(),
+		TellEach:    p.cfg.Resources[r.Resource].AnnouncePerConnection(),
 	}
 }
 

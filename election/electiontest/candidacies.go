@@ -39,6 +39,31 @@ func campaign(mode fencing.CampaignMode) func(*fencing.JoinRequest) {
 	return func(c *fencing.JoinRequest) { c.Campaign = mode }
 }
 
+// isTold checks since when a leading worker is said to know its epoch.
+func (w *testEnv) isTold(m *conn) {
+	w.Helper()
+	epoch, now := m.Status().Epoch, time.Now()
+	later := now.Add(time.Nanosecond)
+	knows := func(what string, e fencing.Epoch, at time.Time, want bool) {
+		w.Helper()
+		if got := m.KnewAt(e, at); got != want {
+			w.Errorf("%s: KnewAt is %v", what, got)
+		}
+	}
+	knows("before it is told", epoch, later, false)
+	m.Told(epoch-1, now)
+	knows("after it was told another epoch", epoch, later, false)
+	m.Told(epoch, now)
+	knows("when it is told", epoch, now, false)
+	knows("after that", epoch, later, true)
+	knows("under the next epoch", epoch+1, later, true)
+	knows("after somebody else's epoch", epoch+2, later, false)
+	m.Told(epoch, later.Add(time.Hour))
+	knows("after it was told again", epoch, later, true)
+	m.TellsSuperseded()
+	knows("after a superseded connection has ended", epoch, later.Add(2*time.Hour), false)
+}
+
 // candidacyCases are about candidacies over the real fence.
 var candidacyCases = []testCase{
 	{"a lone worker leads when its first attempt has ended", func(w *testEnv) {
@@ -238,6 +263,7 @@ var candidacyCases = []testCase{
 		if !again.SupersededBefore() || again.Incarnation() == a.Incarnation() {
 			w.Error("the new candidacy has the old one's incarnation")
 		}
+		w.isTold(again)
 		if !a.superseded() || a.Status().Epoch != old {
 			w.Errorf("the old candidacy came back: %+v", *a.Status())
 		}

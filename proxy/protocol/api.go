@@ -171,12 +171,15 @@ func (m *Machine) InsideReply() bool { return m.down.body.inside() }
 // MayWrite reports whether writes may be tried now, in the transaction in hand.
 func (m *Machine) MayWrite() bool { return leads(m.config.Status(), m.epochs.inHand.announced) }
 
-// Announced says that the epoch of an announce event reached a client of which
-// nothing was pending. It does nothing if something is pending again.
-func (m *Machine) Announced() {
-	if m.Quiet() {
-		m.epochs.settle()
+// Announced says that the epoch of an announce event reaches a client of which nothing was
+// pending, and returns that epoch. It does nothing and returns 0 if something is pending
+// again.
+func (m *Machine) Announced() fencing.Epoch {
+	if !m.Quiet() {
+		return 0
 	}
+	m.epochs.settle()
+	return m.epochs.current
 }
 
 // Replays reports that FromClient has something to send again, whether or not the

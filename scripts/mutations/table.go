@@ -22,6 +22,7 @@ const (
 	openedOld = "^TestSafetyTransactionOpenedBeforeTheGrant$"
 	staleAll  = "^TestSafetyStaleWriteIsRefused$/^default$/"
 	lapses    = "^TestALapsedLeaseIsNamed$"
+	toldAgain = "^TestSafetyAWorkerIsToldOnce$"
 	claims    = "^(TestSafetyAClaimedEpochOpensNoWay|TestCheckRegistryAndRefusalAgree)$"
 )
 
@@ -159,6 +160,10 @@ var table = []mutation{
 		old: "	if outside {\n		m.epochs.begins()\n", text: "	m.epochs.begins()\n	if outside {\n"},
 	{name: "a COMMIT that did not run ends the transaction", file: "proxy/protocol/announced.go", tests: "^TestSafetyToldBetweenChainedTransactions$/^default$/a_COMMIT_that",
 		old: "	if a.endedIn != batch+1 {", text: "	if a.endedIn == 0 {"},
+	{name: "a worker that leads again is told at each startup", file: "proxy/join.go", tests: toldAgain,
+		old: "	return !cand.SupersededBefore() || !tellEach && cand", text: "	return cand.SupersededBefore() || cand"},
+	{name: "a connection from before the worker was told counts as a later one", file: "proxy/server.go", tests: toldAgain,
+		old: "		start.accepted = accepted\n", text: "		start.accepted = time.Now()\n"},
 
 	// What the grammar says.
 	{name: "NOTIFY is a read", file: "fencing/sqltext/tree.go", tests: nothing,

@@ -88,8 +88,9 @@ type Resource struct {
 	WorkerTimeout    *Duration `yaml:"worker_timeout"`
 	MaxWorkerTimeout *Duration `yaml:"max_worker_timeout"`
 	Linger           *Duration `yaml:"linger"`
-	Reads            string    `yaml:"reads"` // "checked" or "proven"
-	Users            []string  `yaml:"users"` // roles that may campaign; nil means all
+	Reads            string    `yaml:"reads"`    // "checked" or "proven"
+	Announce         string    `yaml:"announce"` // "per-worker" or "per-connection"
+	Users            []string  `yaml:"users"`    // roles that may campaign; nil means all
 }
 
 // Proxy names this proxy in leases and logs.

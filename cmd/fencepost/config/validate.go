@@ -69,6 +69,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 			}
 		}, where)
 		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
+		checkWord(fault, "resources."+name+".announce", r.announce(), "per-worker", "per-connection")
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
 		}
@@ -184,6 +185,18 @@ func (r Resource) reads() string {
 		return "checked"
 	}
 	return r.Reads
+}
+
+// AnnouncePerConnection reports whether a worker that was superseded before is told its new
+// epoch on each of its connections.
+func (r Resource) AnnouncePerConnection() bool { return r.announce() == "per-connection" }
+
+// announce returns how the epoch is announced to such a worker; the default is "per-worker".
+func (r Resource) announce() string {
+	if r.Announce == "" {
+		return "per-worker"
+	}
+	return r.Announce
 }
 
 func checkAddress(fault Fault, where, address string) {

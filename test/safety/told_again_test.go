@@ -1,0 +1,81 @@
+package safety
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// comesBack supersedes a worker, and lets it lead again under a new candidacy. It returns a
+// connection that begins after that, to which nothing has been announced.
+func comesBack(t *testing.T, s *fixture.Cluster, worker string) *wiretest.Conn {
+	t.Helper()
+	old := s.Leader(worker)
+	fixture.MustPass(t, old, q(mine))
+	s.Supersede()
+	fixture.MustEnd(t, old, "ZF001", q(mine))
+	s.Connect(worker)
+	s.Grant(worker)
+	return s.Connect(worker)
+}
+
+// TestSafetyAWorkerIsToldOnce: a worker that was superseded leads again. Its connections
+// write only after one of them was told, and those that begin later know from their start.
+func TestSafetyAWorkerIsToldOnce(t *testing.T) {
+	t.Parallel()
+	s := fixture.NewCluster(t, pgtest.Shared(t))
+	for name, tell := range map[string]func(*testing.T, *wiretest.Conn){
+		"by the refusal": func(t *testing.T, c *wiretest.Conn) { fixture.MustFail(t, c, "ZF003", q(mine)) },
+		"by asking":      func(t *testing.T, c *wiretest.Conn) { fixture.MustPass(t, c, q("show fencepost.role")) },
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			s := s.With(t)
+			first := comesBack(t, s, name)
+			open := s.Connect(name)
+			early := accepted(t, s)
+			tell(t, first)
+			fixture.MustPass(t, s.Connect(name), q(mine))
+			// Those that were there before do not know, whatever their startup still does.
+			early.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", name))
+			early.Until('Z')
+			for _, c := range []*wiretest.Conn{open, early} {
+				fixture.MustFail(t, c, "ZF003", q(mine))
+				fixture.MustPass(t, c, q(mine))
+			}
+		})
+	}
+}
+
+// accepted opens a connection that the proxy has accepted, and that has not sent its startup
+// packet.
+func accepted(t *testing.T, s *fixture.Cluster) *wiretest.Conn {
+	t.Helper()
+	c := wiretest.Dial(t, s.Addr)
+	c.Send(wiretest.SSLRequest())
+	var answer [1]byte
+	if _, err := c.Read(answer[:]); err != nil || answer[0] != 'N' {
+		t.Fatalf("the answer to an SSLRequest is %q (%v)", answer, err)
+	}
+	return c
+}
+
+// TestSafetyEachConnectionIsTold: with TellEach, no connection of a worker that was
+// superseded is told at startup.
+func TestSafetyEachConnectionIsTold(t *testing.T) {
+	t.Parallel()
+	p := fixture.NewProxy(t, pgtest.Shared(t), func(c *proxy.Config) {
+		c.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{TellEach: true} }
+	})
+	s := fixture.NewClusterOn(t, p)
+	c := comesBack(t, s, "w")
+	for range 3 {
+		fixture.MustFail(t, c, "ZF003", q(mine))
+		fixture.MustPass(t, c, q(mine))
+		c = s.Connect("w")
+	}
+}
