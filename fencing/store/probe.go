@@ -28,7 +28,7 @@ func (u *Unusable) Unwrap() []error {
 	return []error{u.Refusal, u.Err}
 }
 
-// FaultOf returns the fault that err, an error of this package, shows.
+// FaultOf returns the fault that err shows: an error of this package, or of reaching the server.
 func FaultOf(err error) *faults.Fault {
 	var unusable *Unusable
 	if errors.As(err, &unusable) {
