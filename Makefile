@@ -24,7 +24,7 @@ MAJORS := 14 15 16 17 18
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
-.PHONY: help build test test-unfenced test-mutations drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test bench lint fmt setup consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -32,10 +32,10 @@ help: ## Show this help
 build: setup ## Build bin/fencepost
 	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
-test: setup consul postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres and Consul
+test: setup pgbouncer consul postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres and Consul
 	go test -race -count=1 $(TESTFLAGS) $(PKG)
 
-test-unfenced: setup consul postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
+test-unfenced: setup pgbouncer consul postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)
 
 test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern)
@@ -45,7 +45,7 @@ drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql,
 	@scripts/drivers.sh versions
 	go test -race -count=1 -timeout 40m -v ./test/drivers
 
-test-matrix: setup consul postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 14 to 18 (MATRIX="14 18")
+test-matrix: setup pgbouncer consul postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 14 to 18 (MATRIX="14 18")
 	@failed=; for major in $(MATRIX); do \
 		echo "== PostgreSQL $$major"; \
 		FENCEPOST_TEST_PG_BIN=$$(scripts/postgres-version.sh $$major) \
@@ -71,8 +71,7 @@ demo: build ## Show a frozen leader being fenced (ELECTION=postgres or consul)
 	@if [ "$(ELECTION)" = consul ]; then $(MAKE) --no-print-directory consul; fi
 	@bin/fencepost demo --election $(ELECTION)
 
-bench: build ## Compare with PgBouncer and with no proxy (pgbench, a few minutes)
-	scripts/setup.sh pgbouncer
+bench: build pgbouncer ## Compare with PgBouncer and with no proxy (pgbench, a few minutes)
 	scripts/bench.sh
 
 DEB_ARCH ?= $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
@@ -101,6 +100,9 @@ fmt: ## Format the code
 
 setup: ## Install by apt what is missing: a C compiler, PostgreSQL
 	scripts/setup.sh go cc postgres
+
+pgbouncer:
+	scripts/setup.sh pgbouncer
 
 consul: ## Build a Consul agent for tests and the demo, unless one is in PATH
 	@if ! command -v consul >/dev/null && [ ! -x .cache/consul ]; then \

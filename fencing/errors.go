@@ -187,6 +187,14 @@ func WaitNotice(resource string, st *Status, t *Trouble) *Refusal {
 	return r
 }
 
+// PoolerRefusal refuses a server that is a connection pooler. Fencepost registers and ends
+// backends by their process ids, and a pooler makes up its own.
+var PoolerRefusal = &Refusal{
+	SQLState: StateNoFence,
+	Message:  "the fence cannot be checked: Fencepost's setting upstream.address leads to a connection pooler, not to Postgres",
+	Hint:     "Let upstream.address name Postgres itself.",
+}
+
 // UncheckedRefusal replaces an error of the check itself that has this SQLSTATE and
 // message.
 func UncheckedRefusal(code, message string) *Refusal {

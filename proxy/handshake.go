@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"time"
 
 	"go.uber.org/zap"
@@ -131,11 +132,10 @@ func (x *session) authenticate() error {
 		if ask == authSASL {
 			msg, stripped = x.offer(msg)
 		}
-		if _, err := x.client.Write(msg); err != nil {
-			return errOver
-		}
 		if typ == 'E' {
-			x.refusedByServer(msg)
+			return x.refusedByServer(msg)
+		}
+		if _, err := x.client.Write(msg); err != nil {
 			return errOver
 		}
 		switch ask {
@@ -221,22 +221,28 @@ func (x *session) settle() error {
 		case 'K':
 			x.backend.setKey(&x.srv.keys, msg[wire.HeaderLen:])
 			continue
+		case 'E':
+			return x.refusedByServer(msg)
 		case 'S':
 			x.backend.addParameter(msg[wire.HeaderLen:])
 		}
-		if typ == 'E' {
-			x.refusedByServer(msg)
-		}
-		if _, err := x.client.Write(msg); err != nil || typ == 'E' {
+		if _, err := x.client.Write(msg); err != nil {
 			return errOver
 		}
 	}
 }
 
-// refusedByServer counts a connection that the server refuses with this error.
-func (x *session) refusedByServer(msg []byte) {
+// refusedByServer relays the error with which the server refuses the connection, and counts
+// it. A server that refuses Fencepost's own parameters is not Postgres; the error returned
+// says so then.
+func (x *session) refusedByServer(msg []byte) error {
 	e, _ := wire.DecodeError(msg[wire.HeaderLen:])
+	if e.Code == "08P01" && x.start.own.resource != "" && strings.Contains(e.Message, placeholders[0]) {
+		return fencing.PoolerRefusal
+	}
 	x.srv.cfg.Metrics.Refused(reasonOf(e.Code, true))
+	_, _ = x.client.Write(msg) // the connection ends either way
+	return errOver
 }
 
 // prepareChecks prepares the session's checks on the server. It does so during the startup,
@@ -267,9 +273,7 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 		case 'E':
 			pe, _ := wire.DecodeError(msg[wire.HeaderLen:])
 			if pe.Fatal() {
-				x.refusedByServer(msg)
-				_, _ = x.client.Write(msg) // the connection ends either way
-				return errOver
+				return x.refusedByServer(msg)
 			}
 			if failed == nil {
 				failed = &pe

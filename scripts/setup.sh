@@ -6,7 +6,7 @@
 #   scripts/setup.sh postgres    PostgreSQL server and client programs
 #   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
 #   scripts/setup.sh drivers     the drivers of test/drivers that apt provides, and the runtimes of the others
-#   scripts/setup.sh pgbouncer   PgBouncer, which the benchmark compares with
+#   scripts/setup.sh pgbouncer   PgBouncer, for a test and for the benchmark, which compares with it
 #
 # scripts/setup.sh postgres-bin prints the directory of the server programs.
 #

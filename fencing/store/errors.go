@@ -43,6 +43,7 @@ const (
 	codeLocked        = "55P03"
 	codeCancelled     = "57014"
 	codeReadOnly      = "25006"
+	codeProtocol      = "08P01"
 )
 
 // noFence returns a ZF004 refusal that an operator resolves by a migration.

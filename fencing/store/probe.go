@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -90,6 +91,9 @@ func (s *Store) explainLogin(err error) error {
 	if !errors.As(err, &connecting) || !errors.As(err, &pg) {
 		return nil
 	}
+	if pg.Code == codeProtocol && strings.Contains(pg.Message, "startup parameter") {
+		return pooler(err)
+	}
 	role, database := pgx.Identifier{s.cfg.User}.Sanitize(), pgx.Identifier{s.cfg.Database}.Sanitize()
 	u := &Unusable{Kind: faults.ControlLogin, Err: err, Refusal: &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
@@ -111,6 +115,11 @@ func (s *Store) explainLogin(err error) error {
 	}
 	u.Hint = ascii(u.Hint)
 	return u
+}
+
+// pooler returns the error of a server that is a connection pooler.
+func pooler(err error) *Unusable {
+	return &Unusable{Kind: faults.Upstream, Refusal: fencing.PoolerRefusal, Err: err}
 }
 
 // WrongPassword reports whether err says that the server does not accept the control

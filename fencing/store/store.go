@@ -196,16 +196,24 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, pc)
 }
 
-// finish applies settings that not every server supports.
+// finish applies settings that not every server supports, and makes sure that the server is
+// Postgres itself.
 func finish(ctx context.Context, conn *pgx.Conn) error {
-	// Only PostgreSQL 17 and later have it; earlier versions reject the name.
-	if _, err := conn.Exec(ctx, "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'"); err != nil {
+	var pid uint32
+	// Only PostgreSQL 17 and later have transaction_timeout; earlier versions reject the name.
+	// Nothing is prepared, because a pooler may pass on the connection of somebody else.
+	err := conn.QueryRow(ctx, `SELECT pg_catalog.pg_backend_pid(), (SELECT pg_catalog.set_config(name, '0', false)
+		FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout')`, pgx.QueryExecModeSimpleProtocol).Scan(&pid, nil)
+	if err != nil {
 		return fmt.Errorf("disable transaction_timeout: %w", err)
+	}
+	if pid != conn.PgConn().PID() {
+		return pooler(nil)
 	}
 	// A grant whose proxy has died must leave the queue. On some platforms the server
 	// cannot check its client while it waits; there the lock_timeout that
 	// fencepost.grant sets ends its wait.
-	_, err := conn.Exec(ctx, "SELECT pg_catalog.set_config('client_connection_check_interval', '500ms', false)")
+	_, err = conn.Exec(ctx, "SELECT pg_catalog.set_config('client_connection_check_interval', '500ms', false)")
 	var pg *pgconn.PgError
 	if err != nil && !errors.As(err, &pg) {
 		return fmt.Errorf("set client_connection_check_interval: %w", err)
