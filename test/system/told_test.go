@@ -31,6 +31,7 @@ func TestSafetyAPoolIsToldAgain(t *testing.T) {
 				other := h.join(two, worker, "campaign", "wait")
 				other.must("INSERT INTO work VALUES ('other')")
 				other.leave()
+				two.Await(t, "released", "worker", worker)
 			}
 
 			first, second, third := pool(), pool(), pool()
