@@ -131,7 +131,8 @@ type Candidacy interface {
 	// may not know that it leads again: the epoch is not announced at startup to a
 	// connection of it, unless KnewAt says that the worker knows.
 	SupersededBefore() bool
-	// Told records that e was announced to a connection of the worker at the given time.
+	// Told records that e was announced to a connection of the worker at the given time,
+	// and that its client has read that: it has sent something since.
 	Told(e Epoch, at time.Time)
 	// KnewAt reports whether, before the given time, e had been announced to a connection
 	// of the worker, or the epoch directly before e, so that nobody else held one between

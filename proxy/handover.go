@@ -1,7 +1,5 @@
 package proxy
 
-import "github.com/fencepost/fencepost/fencing"
-
 // handover holds what the two pumps of a session wait for from each other. The session's mu
 // guards it.
 type handover struct {
@@ -76,17 +74,12 @@ func (x *session) announce(out []byte) error {
 	}
 	x.mu.Unlock()
 	defer close(a.sent)
-	var told fencing.Epoch
 	if <-a.quiet {
 		x.mu.Lock()
-		told = x.m.Announced()
+		x.member.tells(x.m.Announced())
 		x.mu.Unlock()
 	}
-	if err := x.toClient(out); err != nil {
-		return err
-	}
-	x.member.told(told)
-	return nil
+	return x.toClient(out)
 }
 
 // wakeUpPump wakes the up pump if it can send something again, or can end a draining session.

@@ -296,6 +296,7 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 		return shuttingDown
 	}
 	out := x.m.AppendGreeting(nil, st, announced)
+	x.member.tells(announced)
 	x.mu.Unlock()
 	if b := &x.backend; b.keyPID != 0 {
 		out = wire.AppendBackendKeyData(out, b.keyPID, b.keySecret)
@@ -303,7 +304,6 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 	if _, err := x.client.Write(wire.AppendReadyForQuery(out, 'I')); err != nil {
 		return errOver
 	}
-	x.member.told(announced)
 	x.active.busy.Store(false)
 	return nil
 }

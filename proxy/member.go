@@ -24,6 +24,14 @@ type membership struct {
 	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
 	left     sync.Once
 	ended    sync.Once // endsSuperseded has been called
+	telling  telling   // guarded by the session's mu
+}
+
+// telling is an epoch that is announced to the client, until the client sends something again.
+// Only that shows that it has read the announcement.
+type telling struct {
+	epoch fencing.Epoch // 0: none
+	since time.Time     // just before it was sent
 }
 
 // standing says what a session knows of its membership. It only increases.
@@ -59,10 +67,20 @@ func (x *session) supersededRefusal() *fencing.Refusal {
 	return fencing.SupersededRefusal(x.start.own.resource, m.worker, m.cand.Incarnation(), m.cand.Status())
 }
 
-// told informs the candidacy that the client has been told its epoch e; 0 is none.
-func (m *membership) told(e fencing.Epoch) {
+// tells records that e is about to be announced to the client; 0 is none. The session's mu is
+// held.
+func (m *membership) tells(e fencing.Epoch) {
 	if e != 0 {
-		m.cand.Told(e, time.Now())
+		m.telling = telling{e, time.Now()}
+	}
+}
+
+// hears informs the candidacy of what the client has read, when bytes have arrived from it.
+// The session's mu is held.
+func (m *membership) hears() {
+	if t := m.telling; t.epoch != 0 {
+		m.telling = telling{}
+		m.cand.Told(t.epoch, t.since)
 	}
 }
 

@@ -180,6 +180,9 @@ func (u *upPump) takeAndUnlock() bool {
 	if q := x.pumps.takeQuestion(); q != nil {
 		q.answer(false)
 	}
+	if len(in) > 0 {
+		x.member.hears()
+	}
 	u.plan.Reset(in)
 	u.step.n, u.step.need, u.step.err = x.m.FromClient(in, &u.plan)
 	x.updatePending()

@@ -25,7 +25,8 @@ func comesBack(t *testing.T, s *fixture.Cluster, worker string) *wiretest.Conn {
 }
 
 // TestSafetyAWorkerIsToldOnce: a worker that was superseded leads again. Its connections
-// write only after one of them was told, and those that begin later know from their start.
+// write only after one of them was told and has read that, and those that begin later know
+// from their start.
 func TestSafetyAWorkerIsToldOnce(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
@@ -39,11 +40,13 @@ func TestSafetyAWorkerIsToldOnce(t *testing.T) {
 			open := s.Connect(name)
 			early := accepted(t, s)
 			tell(t, first)
+			unread := s.Connect(name)
+			fixture.MustPass(t, first, q("select 1")) // which shows that it has read what it was told
 			fixture.MustPass(t, s.Connect(name), q(mine))
 			// Those that were there before do not know, whatever their startup still does.
 			early.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", name))
 			early.Until('Z')
-			for _, c := range []*wiretest.Conn{open, early} {
+			for _, c := range []*wiretest.Conn{open, early, unread} {
 				fixture.MustFail(t, c, "ZF003", q(mine))
 				fixture.MustPass(t, c, q(mine))
 			}

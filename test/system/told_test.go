@@ -22,6 +22,9 @@ func TestSafetyAPoolIsToldAgain(t *testing.T) {
 				if err := c.exec(write); stateOf(err) != state {
 					t.Fatalf("the write: %v; want %s", err, state)
 				}
+				if state == fencing.StateStartOver {
+					c.must("SELECT 1") // which shows that it has read the error
+				}
 				c.leave()
 			}
 			pool := func() *client { return h.join(one, "a", "worker_timeout", "300ms") }
