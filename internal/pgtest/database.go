@@ -159,6 +159,10 @@ func (s *Server) makeTemplate() error {
 	if _, err := migrations.Up(ctx, conn, migrations.Options{Control: Control}); err != nil {
 		return err
 	}
+	// Transcripts name the first fence by its number.
+	if _, err := conn.Exec(ctx, "ALTER TABLE fencepost.fence ALTER COLUMN id RESTART WITH 1"); err != nil {
+		return fmt.Errorf("number the template's fences from 1: %w", err)
+	}
 	s.mu.template = true
 	return nil
 }

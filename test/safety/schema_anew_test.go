@@ -1,0 +1,67 @@
+package safety
+
+import (
+	"context"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/migrations"
+)
+
+// TestSafetyASchemaMadeAnewFencesOldSessions: the schema is dropped and made anew below a
+// leader, and another worker is granted the same resource there, under the same epoch.
+func TestSafetyASchemaMadeAnewFencesOldSessions(t *testing.T) {
+	t.Parallel()
+	for _, in := range []string{"outside", "in a block"} {
+		t.Run(in, func(t *testing.T) {
+			t.Parallel()
+			s := fixture.NewCluster(t, pgtest.Shared(t))
+			leader := s.Leader("w")
+			fixture.MustPass(t, leader, q(mine))
+			s.Exec("drop schema fencepost cascade")
+			ctx := t.Context()
+			control := s.PG.Connect(t, pgtest.Superuser, s.DB)
+			if _, err := migrations.Up(ctx, control, migrations.Options{Control: pgtest.Control}); err != nil {
+				t.Fatal(err)
+			}
+			if epoch := grantAnew(ctx, t, s); epoch != 1 {
+				t.Fatalf("the first epoch of the new schema is %d", epoch)
+			}
+			if in != "outside" {
+				fixture.MustPass(t, leader, q("begin"))
+			}
+			fixture.MustFail(t, leader, "ZF004", q("insert into t (v) values ('stale')"))
+			leader.Exec("commit")
+			if s.Rows("stale") != 0 {
+				t.Error("the leader of the old schema wrote")
+			}
+		})
+	}
+}
+
+// grantAnew grants another worker an epoch of resource r in the database as it is now.
+func grantAnew(ctx context.Context, t *testing.T, s *fixture.Cluster) fencing.Epoch {
+	t.Helper()
+	st, err := store.Open(ctx, store.Config{Address: s.PG.Addr(), Database: s.DB, User: pgtest.Control})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	fence, err := st.Fence(ctx, "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := fence.Number(ctx, "test", "test"); err != nil {
+		t.Fatal(err)
+	}
+	epoch, err := fence.Grant(ctx, fencing.Award{
+		Resource: "r", Worker: "other", Incarnation: "other#1", Source: "test", InstanceID: "test", Index: s.Elector.Next(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return epoch
+}
