@@ -48,6 +48,7 @@ type statusRow struct {
 
 	reason  string   // why the state is unknown or closed
 	blocked []string // what blocks a takeover, or would block one
+	orders  []string // operators' orders that keep workers from leading
 }
 
 // statusTimeout bounds one query for the status.
@@ -239,6 +240,9 @@ func (r statusRow) printNotes(out io.Writer) error {
 	for _, by := range r.blocked {
 		notes = append(notes, "takeover blocked: "+dash(by))
 	}
+	for _, order := range r.orders {
+		notes = append(notes, "order: "+dash(order))
+	}
 	for _, note := range notes {
 		if _, err := fmt.Fprintf(out, "%s/%s: %s\n", dash(r.database), dash(r.resource), note); err != nil {
 			return err
@@ -306,6 +310,11 @@ func (v statusView) row() statusRow {
 	}
 	if v.StateReason != "" {
 		row.reason = v.State + ": " + v.StateReason
+	}
+	for _, w := range v.Workers {
+		if w.Barred != "" && !slices.Contains(row.orders, w.Barred) {
+			row.orders = append(row.orders, w.Barred)
+		}
 	}
 	switch {
 	case v.LeaseLeft != nil:
