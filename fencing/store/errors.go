@@ -44,6 +44,7 @@ const (
 	codeCancelled     = "57014"
 	codeReadOnly      = "25006"
 	codeProtocol      = "08P01"
+	codeNoRow         = "P0002"
 )
 
 // noFence returns a ZF004 refusal that an operator resolves by a migration.

@@ -48,7 +48,11 @@ var _ fencing.Fence = (*Fence)(nil)
 func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
 	sql := "SELECT fencepost.register($1), (SELECT i.id::text FROM fencepost.identity i)"
-	if err := s.free.QueryRow(ctx, sql, resource).Scan(&f.id, &f.database); err != nil {
+	err := s.free.QueryRow(ctx, sql, resource).Scan(&f.id, &f.database)
+	for n := 1; (codeOf(err) == codeNoRow || retryable(err)) && n < attempts; n++ { // an operator removed it meanwhile
+		err = s.free.QueryRow(ctx, sql, resource).Scan(&f.id, &f.database)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("register resource %q: %w", resource, s.explainDDL(ctx, err))
 	}
 	return f, nil

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -389,5 +390,40 @@ func TestPruneKeepsTheNewestGrantOfEachResource(t *testing.T) {
 	}
 	if four := h.grant("four"); four.Epoch != 4 {
 		t.Errorf("the next epoch is %d, want 4", four.Epoch)
+	}
+}
+
+// TestARemovedResourceCanBeRegisteredMeanwhile registers a resource while it is removed again
+// and again.
+func TestARemovedResourceCanBeRegisteredMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	var group errgroup.Group
+	removed := make(chan struct{})
+	group.Go(func() error {
+		defer close(removed)
+		for range 60 {
+			if _, err := h.store.Remove(h.ctx(), resource, true, operator); err != nil && stateOf(err) != fencing.StateInUse && !errors.Is(err, store.ErrNoResource) {
+				return err
+			}
+		}
+		return nil
+	})
+	for range 3 {
+		group.Go(func() error {
+			for {
+				select {
+				case <-removed:
+					return nil
+				default:
+				}
+				if _, err := h.store.Fence(h.ctx(), resource); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
 	}
 }
