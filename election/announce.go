@@ -120,6 +120,9 @@ func (c *Candidacy) Told(e fencing.Epoch, at time.Time) {
 	}
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
+	if !at.After(c.ignorant) {
+		return // the worker had other connections that did not know
+	}
 	if k := c.r.mu.knowledge; k.of(c) && k.reaches(e) {
 		at = k.since
 	}
@@ -140,5 +143,11 @@ func (c *Candidacy) TellsSuperseded() {
 	defer c.r.mu.Unlock()
 	if c.r.mu.knowledge.of(c) {
 		c.r.mu.knowledge = knowledge{}
+	}
+	now := time.Now()
+	for _, other := range c.r.mu.byWorker[c.worker] {
+		if other.user == c.user {
+			other.ignorant = now // what its connections were told before does not count
+		}
 	}
 }

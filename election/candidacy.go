@@ -27,6 +27,7 @@ type Candidacy struct {
 	incarnation string
 	before      atomic.Bool   // the result of SupersededBefore
 	examined    fencing.Epoch // the highest epoch, as of before
+	ignorant    time.Time     // announcements up to then do not count; guarded by resource.mu
 	log         *zap.Logger
 	failing     failures // guarded by mu
 

@@ -129,4 +129,7 @@ func (c *Candidacy) supersedeLocked(by fencing.Record) {
 	c.log.Info("superseded", zap.Int64("epoch", int64(s.epoch)),
 		zap.Int64("current_epoch", int64(s.supersededBy.Epoch)), zap.String("current_worker", s.supersededBy.Worker))
 	c.event(Event{Kind: EventSuperseded})
+	if s.supersededBy.Worker == c.worker {
+		c.r.supersededThemselves.Store(c.worker, nil)
+	}
 }

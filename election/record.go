@@ -83,6 +83,9 @@ func (r *resource) examine(ctx context.Context, worker string) (fence Fence, h h
 	if h.before, err = fence.SupersededBefore(ctx, worker); err != nil {
 		return nil, history{}, fmt.Errorf("look for earlier epochs of the worker: %w", err)
 	}
+	if _, ok := r.supersededThemselves.Load(worker); ok {
+		h.before = true
+	}
 	return fence, h, nil
 }
 

@@ -28,6 +28,9 @@ type resource struct {
 	wake     chan struct{} // cap 1; the record should be read
 	// unwatched and unread are the failures to watch the lease and to read the record.
 	unwatched, unread *faults.Series
+	// supersededThemselves holds the worker ids of which one candidacy has superseded
+	// another: those of two users, or at two proxies. The ledger does not tell them apart.
+	supersededThemselves sync.Map
 
 	joining int // calls of Join in progress; guarded by Elections.mu
 

@@ -3,9 +3,54 @@ package system
 import (
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
 )
+
+// poolCase is a pool of worker a at one proxy, which others supersede through another.
+type poolCase struct {
+	*cluster
+	t        *testing.T
+	one, two *process.Server
+}
+
+func newPoolCase(t *testing.T, provider string) *poolCase {
+	t.Helper()
+	h := newCluster(t, provider, with(long))
+	return &poolCase{h, t, h.proxy(), h.proxy()}
+}
+
+// opens returns another connection of the pool.
+func (p *poolCase) opens() *client {
+	p.t.Helper()
+	return p.join(p.one, "a", "worker_timeout", "300ms")
+}
+
+const poolWrite = "INSERT INTO work VALUES ('a')"
+
+// refused checks that a write is refused, and closes the connection.
+func (p *poolCase) refused(c *client, state string) {
+	p.t.Helper()
+	if err := c.exec(poolWrite); stateOf(err) != state {
+		p.t.Fatalf("the write: %v; want %s", err, state)
+	}
+	if state == fencing.StateStartOver {
+		c.must("SELECT 1") // which shows that it has read the error
+	}
+	c.leave()
+}
+
+// supersedes lets another worker lead and leave, once a is silent.
+func (p *poolCase) supersedes(worker string) {
+	p.t.Helper()
+	other := p.join(p.two, worker, "campaign", "wait")
+	other.must("INSERT INTO work VALUES ('other')")
+	other.leave()
+	p.two.Await(p.t, "released", "worker", worker)
+}
 
 // TestSafetyAPoolIsToldAgain plays a pool of a worker that is superseded and leads again: one
 // that replaces its connections at each error, and keeps others open that do not know yet.
@@ -14,59 +59,90 @@ func TestSafetyAPoolIsToldAgain(t *testing.T) {
 	for _, provider := range providers {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
-			h := newCluster(t, provider, with(long))
-			one, two := h.proxy(), h.proxy()
-			const write = "INSERT INTO work VALUES ('a')"
-			refused := func(c *client, state string) {
-				t.Helper()
-				if err := c.exec(write); stateOf(err) != state {
-					t.Fatalf("the write: %v; want %s", err, state)
-				}
-				if state == fencing.StateStartOver {
-					c.must("SELECT 1") // which shows that it has read the error
-				}
-				c.leave()
-			}
-			pool := func() *client { return h.join(one, "a", "worker_timeout", "300ms") }
-			// others lets another worker lead and leave, once a is silent.
-			others := func(worker string) {
-				t.Helper()
-				other := h.join(two, worker, "campaign", "wait")
-				other.must("INSERT INTO work VALUES ('other')")
-				other.leave()
-				two.Await(t, "released", "worker", worker)
-			}
-
-			first, second, third := pool(), pool(), pool()
-			first.must(write)
-			others("b")
-			refused(first, fencing.StateSuperseded)
-			refused(pool(), fencing.StateStartOver)
-			last := pool() // its candidacy ended with the connection that was told
-			last.must(write)
+			p := newPoolCase(t, provider)
+			first, second, third := p.opens(), p.opens(), p.opens()
+			first.must(poolWrite)
+			p.supersedes("b")
+			p.refused(first, fencing.StateSuperseded)
+			p.refused(p.opens(), fencing.StateStartOver)
+			last := p.opens() // its candidacy ended with the connection that was told
+			last.must(poolWrite)
 			last.leave()
-			last = pool()
-			last.must(write)
+			last = p.opens()
+			last.must(poolWrite)
 			// A statement that the pool sends again after this one was decided by a worker
 			// that did not know.
-			refused(second, fencing.StateSuperseded)
-			refused(pool(), fencing.StateStartOver)
-			pool().must(write)
+			p.refused(second, fencing.StateSuperseded)
+			p.refused(p.opens(), fencing.StateStartOver)
+			p.opens().must(poolWrite)
 
-			last.must(write)
-			others("c")
-			refused(last, fencing.StateSuperseded)
-			refused(pool(), fencing.StateStartOver)
-			pool().must(write)
+			last.must(poolWrite)
+			p.supersedes("c")
+			p.refused(last, fencing.StateSuperseded)
+			p.refused(p.opens(), fencing.StateStartOver)
+			last = p.opens()
+			last.must(poolWrite)
 			// The same holds if the connection is cut before it is told.
 			if err := third.PgConn().Conn().Close(); err != nil {
 				t.Fatal(err)
 			}
 			process.Eventually(t, process.Patience, "the proxy to notice", func() bool {
-				c := pool()
+				c := p.opens()
 				defer c.leave()
-				return stateOf(c.exec(write)) == fencing.StateStartOver
+				return stateOf(c.exec(poolWrite)) == fencing.StateStartOver
 			})
 		})
 	}
+}
+
+// TestSafetyWhatWasToldBeforeDoesNotCount: a superseded connection of a worker ends after
+// others were told of the new epoch, and before they show that they have read it.
+func TestSafetyWhatWasToldBeforeDoesNotCount(t *testing.T) {
+	t.Parallel()
+	for name, told := range map[string]func(p *poolCase) *client{
+		"by an error": func(p *poolCase) *client {
+			c := p.opens()
+			if err := c.exec(poolWrite); stateOf(err) != fencing.StateStartOver {
+				p.t.Fatalf("the write: %v; want ZF003", err)
+			}
+			return c
+		},
+		"at startup": func(p *poolCase) *client {
+			p.refused(p.opens(), fencing.StateStartOver)
+			return p.opens()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPoolCase(t, "postgres")
+			first, second := p.opens(), p.opens()
+			first.must(poolWrite)
+			p.supersedes("b")
+			p.refused(first, fencing.StateSuperseded)
+			c := told(p)
+			p.refused(second, fencing.StateSuperseded)
+			c.must("SELECT 1")
+			p.refused(p.opens(), fencing.StateStartOver)
+		})
+	}
+}
+
+// TestSafetyAnotherUsersWorkerOfTheSameName: two users have a worker of the same id. The
+// ledger does not tell them apart.
+func TestSafetyAnotherUsersWorkerOfTheSameName(t *testing.T) {
+	t.Parallel()
+	p := newPoolCase(t, "postgres")
+	p.pg.Exec(t, pgtest.Superuser, p.db, "GRANT ALL ON work TO "+pgtest.Control)
+	first := p.opens()
+	first.must(poolWrite)
+	conn, err := pgx.Connect(t.Context(), p.one.DSN(pgtest.Control, p.db, "resource", resource, "worker", "a", "campaign", "wait"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := &client{conn, t}
+	other.must("INSERT INTO work VALUES ('other user')")
+	other.leave()
+	p.refused(first, fencing.StateSuperseded)
+	c := p.join(p.one, "a", "campaign", "wait")
+	p.refused(c, fencing.StateStartOver)
 }
