@@ -35,8 +35,6 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 			return connected == 0
 		})
 	}
-	administer("CREATE DATABASE " + db + "_kept TEMPLATE " + db)
-	t.Cleanup(func() { administer("DROP DATABASE " + db + "_kept WITH (FORCE)") })
 	r := startServing(t, s, nil)
 	for _, worker := range []string{"first", "second"} {
 		conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker="+worker)
@@ -48,6 +46,10 @@ func TestADatabaseThatNobodyUsesIsLetGo(t *testing.T) {
 		}
 		letGo()
 		administer("ALTER DATABASE "+db+" RENAME TO "+db+"_away", "ALTER DATABASE "+db+"_away RENAME TO "+db)
+		if worker == "first" {
+			administer("CREATE DATABASE " + db + "_kept TEMPLATE " + db)
+			t.Cleanup(func() { administer("DROP DATABASE " + db + "_kept WITH (FORCE)") })
+		}
 	}
 	if warnings := r.log.lines(t, "cannot listen for changes of leases; looking at them now and then"); len(warnings) > 0 {
 		t.Errorf("the log has %v", warnings)
@@ -104,5 +106,25 @@ func TestADatabaseMadeAnewIsAnotherOne(t *testing.T) {
 				t.Errorf("billing has epoch %d, mail %d, %v; want 1 and 9", billing, mail, err)
 			}
 		})
+	}
+}
+
+// TestADatabaseMadeFromATemplateIsAnotherOne checks the same for a template that has the
+// schema, and with it an identity.
+func TestADatabaseMadeFromATemplateIsAnotherOne(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t) // a copy of a database that has the schema
+	r := startServing(t, s, nil)
+	const options = "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker="
+	for _, worker := range []string{"a", "b"} { // the second epoch is 2
+		conn := r.connect(t, db, options+worker)
+		if err := conn.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+db+" WITH (FORCE)", "CREATE DATABASE "+db+" TEMPLATE "+pgtest.Template)
+	if err := execSQL(t, r.connect(t, db, options+"c"), "CREATE TEMPORARY TABLE t (n int)"); err != nil {
+		t.Errorf("a worker of the new database: %v", err)
 	}
 }

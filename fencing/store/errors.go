@@ -44,6 +44,7 @@ const (
 	codeCancelled     = "57014"
 	codeReadOnly      = "25006"
 	codeProtocol      = "08P01"
+	codeTooMany       = "53300"
 	codeNoRow         = "P0002"
 )
 

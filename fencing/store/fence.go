@@ -47,10 +47,13 @@ var _ fencing.Fence = (*Fence)(nil)
 // Fence returns the fence of a resource, and creates it if the resource is new.
 func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
 	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
-	sql := "SELECT fencepost.register($1), (SELECT i.id::text FROM fencepost.identity i)"
-	err := s.free.QueryRow(ctx, sql, resource).Scan(&f.id, &f.database)
+	register := func() error { return s.free.QueryRow(ctx, "SELECT fencepost.register($1)", resource).Scan(&f.id) }
+	err := register()
 	for n := 1; (codeOf(err) == codeNoRow || retryable(err)) && n < attempts; n++ { // an operator removed it meanwhile
-		err = s.free.QueryRow(ctx, sql, resource).Scan(&f.id, &f.database)
+		err = register()
+	}
+	if err == nil { // the first resource may have changed the identity
+		err = s.free.QueryRow(ctx, "SELECT id::text FROM fencepost.identity").Scan(&f.database)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("register resource %q: %w", resource, s.explainDDL(ctx, err))

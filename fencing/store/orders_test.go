@@ -94,7 +94,7 @@ func TestEvictForATimeBarsTheWorkerAlone(t *testing.T) {
 		t.Errorf("barred for %v, %s", b.Left, b.Refusal.SQLState)
 	}
 	mustContain(t, b, `by order of "ops@host", it may not campaign until `, ` UTC, because of "drill"`)
-	if want := `fencepost resume "billing" --database "` + h.db + `" --worker "worker-one"`; !strings.Contains(b.Refusal.Hint, want) {
+	if want := "run: fencepost resume billing --database " + h.db + " --worker worker-one"; !strings.Contains(b.Refusal.Hint, want) {
 		t.Errorf("the hint %q does not name %q", b.Refusal.Hint, want)
 	}
 	h.grant("two")
@@ -137,7 +137,7 @@ func TestPauseKeepsEverybodyFromLeadingUntilResume(t *testing.T) {
 	if stateOf(written) != fencing.StateNotLeader {
 		t.Errorf("a write of a follower: %v; want ZF002", written)
 	}
-	command := `fencepost resume "billing" --database "` + h.db + `"`
+	command := "run: fencepost resume billing --database " + h.db
 	for _, err := range []error{b, written} {
 		mustContain(t, err, `"ops@host" paused the resource at `, ` UTC, because of "drill"`)
 	}
@@ -390,6 +390,31 @@ func TestPruneKeepsTheNewestGrantOfEachResource(t *testing.T) {
 	}
 	if four := h.grant("four"); four.Epoch != 4 {
 		t.Errorf("the next epoch is %d, want 4", four.Epoch)
+	}
+	prune(0) // three's epoch began long ago and has just ended
+	if before, err := h.fence.SupersededBefore(h.ctx(), "worker-three"); err != nil || !before {
+		t.Errorf("the worker that was superseded last is not known as such (%v)", err)
+	}
+}
+
+// TestHintsOfOrdersContainNoCommandForOddNames pauses a resource for a worker whose name a
+// shell would interpret.
+func TestHintsOfOrdersContainNoCommandForOddNames(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	for _, name := range []string{"$(touch x)", "it's", "-rf", "two words", "a;b", "\u00fc", `"`, "line\nbreak"} {
+		fence, err := h.store.Fence(h.ctx(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := h.store.Pause(h.ctx(), name, operator); err != nil {
+			t.Fatal(err)
+		}
+		h.number(fence, "m")
+		_, err = fence.Grant(h.ctx(), h.awardOf(fence, "one"))
+		if hint := barred(t, err).Refusal.Hint; strings.Contains(hint, "run: ") || !strings.Contains(hint, "fencepost resource list") {
+			t.Errorf("%q: the hint is %q", name, hint)
+		}
 	}
 }
 

@@ -110,6 +110,9 @@ func (s *Store) explainLogin(err error) error {
 		u.Hint = "Make sure that role " + role + " exists and has LOGIN, and that pg_hba.conf lets it connect to database " + database + " from Fencepost's host."
 	case pg.Code == codeNoRight:
 		u.Kind, u.Hint = faults.Privilege, "Run as a superuser: GRANT CONNECT ON DATABASE "+database+" TO "+role
+	case pg.Code == codeTooMany:
+		u.Hint = "Leave connections to role " + role + ": raise max_connections or the role's CONNECTION LIMIT, or lower limits.max_connections in Fencepost's configuration. " +
+			"On PostgreSQL 16 and later, reserved_connections and the role pg_use_reserved_connections reserve some."
 	default:
 		return nil
 	}

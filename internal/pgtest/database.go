@@ -16,8 +16,8 @@ import (
 	"github.com/fencepost/fencepost/migrations"
 )
 
-// template is the database from which fresh ones are copied.
-const template = "fencepost_template"
+// Template is the database from which fresh ones are copied.
+const Template = "fencepost_template"
 
 // Addr returns host:port of the server.
 func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
@@ -103,7 +103,7 @@ func (s *Server) Database(t testing.TB) string {
 	if err := s.makeTemplate(); err != nil {
 		t.Fatalf("create the template database: %v", err)
 	}
-	return s.copyDatabase(t, template)
+	return s.copyDatabase(t, Template)
 }
 
 // EmptyDatabase creates a fresh database without the schema fencepost, in which Control
@@ -144,14 +144,14 @@ func (s *Server) makeTemplate() error {
 		return nil
 	}
 	if err := s.exec(Superuser, "postgres",
-		"DROP DATABASE IF EXISTS "+template, // of a failed attempt
-		"CREATE DATABASE "+template,
-		"GRANT CREATE ON DATABASE "+template+" TO "+Control); err != nil {
+		"DROP DATABASE IF EXISTS "+Template, // of a failed attempt
+		"CREATE DATABASE "+Template,
+		"GRANT CREATE ON DATABASE "+Template+" TO "+Control); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, s.DSN(Control, template))
+	conn, err := pgx.Connect(ctx, s.DSN(Control, Template))
 	if err != nil {
 		return fmt.Errorf("connect as %s: %w", Control, err)
 	}

@@ -98,7 +98,7 @@ func TestAnEvictedWorkerMayNotComeBackForAWhile(t *testing.T) {
 		one.Await(t, "superseded", "worker", "a")
 		a := h.join(one, "a")
 		one.Await(t, "kept from leading by an operator's order", "worker", "a")
-		lift := `fencepost resume "billing" --database "` + h.db + `" --worker "a"`
+		lift := "run: fencepost resume billing --database " + h.db + " --worker a"
 		wantFailure(t, "the barred worker's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateNotLeader, "may not campaign until", "drill", lift)
 		b := h.join(two, "b", "campaign", "wait")
 		b.must("INSERT INTO work VALUES ('b')")
@@ -130,7 +130,7 @@ func TestNobodyLeadsAPausedResource(t *testing.T) {
 		two.Await(t, "campaign", "worker", "waiter")
 		h.order("resource billing is paused", "pause", resource)
 		h.order("resource billing is paused already: nothing changed", "pause", resource)
-		lift := `fencepost resume "billing" --database "` + h.db + `"`
+		lift := "run: fencepost resume billing --database " + h.db
 		wantFailure(t, "the waiting worker", <-waiter, fencing.StateNotLeader, `"ops" paused the resource at`, "drill", lift)
 		wantFailure(t, "a later waiting worker", failed(h.tryJoin(process.Patience, two, "late", "campaign", "wait")), fencing.StateNotLeader, `"ops" paused the resource at`, lift)
 		wantFailure(t, "the former leader's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateSuperseded)

@@ -228,7 +228,8 @@ func (c *Checker) loginEnded(ctx context.Context, err error, sure bool) {
 		return
 	}
 	f := store.FaultOf(err)
-	if f.Kind == faults.ControlLogin && (sure || store.WrongPassword(err)) {
+	login := f.Kind == faults.ControlLogin || f.Kind == faults.Privilege
+	if login && (sure || store.WrongPassword(err)) {
 		c.report(ctx, placeControl, f)
 	}
 }
