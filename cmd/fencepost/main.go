@@ -15,13 +15,15 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
 )
 
 // Exit codes. Scripts may rely on them.
 const (
 	exitOK      = 0
 	exitFailure = 1 // the command failed
-	exitUsage   = 2 // the command line or the configuration is wrong
+	exitUsage   = 2 // the command line or the configuration is wrong, or doctor could not look
 )
 
 // terminal is a command's standard streams and environment. It lets tests run commands
@@ -49,6 +51,7 @@ func commands() []command {
 		{name: "serve", args: "--config FILE", summary: "run the proxy", run: runServe},
 		{name: "migrate", args: "--dsn DSN", summary: "create or update the fencepost schema in one database", run: runMigrate},
 		{name: "status", args: "[--admin ADDRESS | --dsn DSN]", summary: "show resources, leaders, epochs", run: runStatus},
+		{name: "doctor", args: "[--config FILE] [--dsn DSN]", summary: "say what is wrong or risky in an installation", run: runDoctor},
 		{name: "resource", args: "list | rm RESOURCE", summary: "show or remove the resources of a database", run: runResource},
 		{name: "evict", args: "RESOURCE [--worker WORKER]", summary: "take the lead from a worker", run: runEvict},
 		{name: "pause", args: "RESOURCE", summary: "let nobody lead a resource", run: runPause},
@@ -109,9 +112,13 @@ func run(ctx context.Context, t terminal, args []string) int {
 
 func exitCode(t terminal, c command, err error) int {
 	var usage usageError
+	var blind *doctor.BlindError
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
+	case errors.As(err, &blind):
+		fmt.Fprintf(t.stderr, "fencepost %s: %v\n", c.name, err)
+		return exitUsage
 	case errors.As(err, &usage):
 		fmt.Fprintf(t.stderr, "fencepost %s: %v\nRun fencepost %s --help for usage.\n", c.name, err, c.name)
 		return exitUsage
