@@ -5,7 +5,9 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -216,5 +218,76 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 	}
 	if err := json.Unmarshal([]byte(out.stdout), &report); err != nil || len(report.Findings) < 2 || report.Findings[0].ID != "fsync-off" || report.Findings[0].Do == "" {
 		t.Errorf("%v in %s%s", err, out.stdout, out.stderr)
+	}
+}
+
+// TestBashCompletes asks bash, with the script, as it asks at a TAB.
+func TestBashCompletes(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "fencepost.bash")
+	if err := os.WriteFile(script, []byte(runCommand(t, nil, "completion", "bash").stdout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"fencepost st":                        "status",
+		"fencepost re":                        "resource resume",
+		"fencepost demo-":                     "",
+		"fencepost help mig":                  "migrate",
+		"fencepost completion b":              "bash",
+		"fencepost resource ":                 "list rm --help",
+		"fencepost resource l":                "list",
+		"fencepost resource list --":          "--config --database --dsn --help",
+		"fencepost resource rm --f":           "--force",
+		"fencepost ledger p":                  "prune",
+		"fencepost generation bump --re":      "--restored",
+		"fencepost status --re":               "--ready --resource",
+		"fencepost status --resource ":        "", // a value
+		"fencepost status --json --re":        "--ready --resource",
+		"fencepost serve --config main_t":     "main_test.go",
+		"fencepost serve --config = main_t":   "main_test.go", // --config=main_t, as bash splits it
+		"fencepost evict billing --wor":       "--worker",
+		"fencepost doctor --database shop --": "--config --database --dsn --json --help",
+	} {
+		cmd := exec.Command("bash", "-c", `source "$1"; COMP_WORDS=($2); [[ $2 == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+			_fencepost; echo "${COMPREPLY[*]}"`, "bash", script, line)
+		out, err := cmd.CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("%q completes to %q (%v), want %q", line, got, err, want)
+		}
+	}
+}
+
+// TestCompletionsHaveAllCommandsAndFlags: what a command says in its help, it completes.
+func TestCompletionsHaveAllCommandsAndFlags(t *testing.T) {
+	t.Parallel()
+	scripts := map[string]string{}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		scripts[shell] = runCommand(t, nil, "completion", shell).stdout
+	}
+	for _, c := range commands() {
+		if c.hidden {
+			continue
+		}
+		help := runCommand(t, nil, c.name, "--help").stdout
+		var flags []string
+		for line := range strings.Lines(help) {
+			if name, ok := strings.CutPrefix(line, "  --"); ok {
+				flags = append(flags, strings.Fields(name)[0])
+			}
+		}
+		for shell, script := range scripts {
+			lines := slices.DeleteFunc(strings.Split(script, "\n"), func(l string) bool { return !strings.Contains(l, c.name) })
+			if len(lines) == 0 {
+				t.Errorf("%s does not complete %s", shell, c.name)
+			}
+			for _, f := range flags {
+				if text := strings.Join(lines, "\n"); shell != "zsh" && !strings.Contains(text, "-l "+f+" ") && !strings.Contains(text, "--"+f) || !strings.Contains(script, f) {
+					t.Errorf("%s does not complete --%s of %s", shell, f, c.name)
+				}
+			}
+		}
+	}
+	if out := runCommand(t, nil, "completion", "csh"); out.code != exitUsage || !strings.Contains(out.stderr, "bash, zsh, fish") {
+		t.Errorf("completion csh: exit code %d, %s", out.code, out.stderr)
 	}
 }
