@@ -152,7 +152,8 @@ _%[1]s() {
 			said = c.Name
 		}
 	}
-	b.WriteString(`    )
+	b.WriteString(`        'help:show the usage of a command'
+    )
     if ((CURRENT == 2)); then
         _describe command commands
         return
@@ -177,12 +178,13 @@ _%[1]s() {
 			}
 			fmt.Fprintf(&b, " \\\n                '%s'", spec)
 		}
-		b.WriteString(" \\\n                '--help[show the usage]' ;;\n")
+		// The last specification allows arguments, which are not completed.
+		b.WriteString(" \\\n                '--help[show the usage]' '*: : ' ;;\n")
 		if last := i+1 == len(p.Commands) || p.Commands[i+1].Name != c.Name; last && c.Action != "" {
 			fmt.Fprintf(&b, "        '%s '*) compadd -- %s --help ;;\n", c.Name, strings.Join(p.actions(c.Name), " "))
 		}
 	}
-	fmt.Fprintf(&b, "    esac\n}\n_%[1]s \"$@\"\n", p.Name)
+	fmt.Fprintf(&b, "        'help '*) compadd -- %[2]s ;;\n    esac\n}\n_%[1]s \"$@\"\n", p.Name, strings.Join(p.names(), " "))
 	return b.String()
 }
 
