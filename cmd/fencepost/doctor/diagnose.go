@@ -63,7 +63,7 @@ func (f *findings) fault(where string, fault *faults.Fault) {
 		return
 	}
 	k := faultKinds[fault.Kind]
-	if k == nil {
+	if k == nil { // no other kind comes from a login or from the lease service
 		k = faultKinds[faults.Upstream]
 	}
 	f.where = where

@@ -41,9 +41,8 @@ type Override struct{ Database, Role, Value string }
 
 // Clock is the difference between two clocks.
 type Clock struct {
-	Ahead   time.Duration // by how much Postgres's clock is ahead of this machine's
-	Doubt   time.Duration // how far off Ahead may be
-	Unknown bool
+	Ahead time.Duration // by how much Postgres's clock is ahead of this machine's
+	Doubt time.Duration // how far off Ahead may be
 }
 
 // Rule is a line of pg_hba.conf, as pg_hba_file_rules shows it.

@@ -95,6 +95,8 @@ func (f *Facts) asControl(ctx context.Context, s Sources) {
 		err := f.one(ctx, s, name, search)
 		switch {
 		case err == nil:
+		case store.Gone(err):
+			f.Failures = append(f.Failures, fmt.Sprintf("database %s does not exist", name))
 		case search && store.Refused(err): // another's database
 		case search:
 			f.Failures = append(f.Failures, err.Error())
@@ -177,7 +179,7 @@ func login(err error) *faults.Fault {
 	}
 	f := store.FaultOf(err)
 	if f.Kind == faults.Upstream && f.Remedy == "" {
-		f.Remedy = "Make sure that Postgres runs, that the database exists, and that upstream.address and upstream.tls are right."
+		f.Remedy = "Make sure that Postgres runs, and that upstream.address and upstream.tls are right."
 	}
 	return f
 }

@@ -4,15 +4,15 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
@@ -94,7 +94,7 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"CREATE TABLE invoices (id int, paid bool)",
 		"GRANT INSERT ON invoices TO writers", "GRANT UPDATE (paid) ON invoices TO column_writer", "GRANT SELECT ON invoices TO reader",
 		"SELECT fencepost.set_worker_roles('{boss, mighty, app}')", "SELECT fencepost.seal()",
-		"ALTER ROLE app SET synchronous_commit = off",
+		"ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE postgres SET synchronous_commit = on",
 		"REVOKE pg_signal_backend FROM "+pgtest.Control)
 	s.Exec(t, pgtest.App, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)", "PREPARE TRANSACTION 'stuck'")
 	t.Cleanup(func() { s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED 'stuck'") })
@@ -131,19 +131,22 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	}
 }
 
-// follow lets a program receive the WAL of the server as a standby does, until the test ends.
+// follow receives the WAL of the server as a standby does, until the test ends.
 func follow(t *testing.T, s *pgtest.Server) {
 	t.Helper()
-	dir := t.TempDir()
-	cmd := exec.Command(s.Program(t, "pg_receivewal"), "-D", dir, "-d", s.DSN(pgtest.Superuser, "postgres")+"&application_name=a_standby")
-	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
+	standby, err := pgconn.Connect(t.Context(), s.DSN(pgtest.Superuser, "postgres")+"&replication=true&application_name=a_standby")
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-	})
+	t.Cleanup(func() { _ = standby.Close(context.Background()) })
+	system, err := standby.Exec(t.Context(), "IDENTIFY_SYSTEM").ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby.Frontend().Send(&pgproto3.Query{String: "START_REPLICATION PHYSICAL " + string(system[0].Rows[0][2])})
+	if err := standby.Frontend().Flush(); err != nil {
+		t.Fatal(err)
+	}
 	conn := s.Connect(t, pgtest.Superuser, "postgres")
 	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
 		var streams bool
@@ -171,7 +174,7 @@ func TestWhatKeepsFencepostFromItsWorkIsFound(t *testing.T) {
 	}{
 		"wrong password": {func(o *doctor.Sources) { o.Control.User, o.Control.Password = "scram_user", "wrong" }, "control-login", false},
 		"no Postgres":    {func(o *doctor.Sources) { o.Control.Address = "127.0.0.1:1" }, "upstream", false},
-		"no database":    {func(o *doctor.Sources) { o.Databases = []string{"nowhere"} }, "upstream", false},
+		"no database":    {func(o *doctor.Sources) { o.Databases = []string{"nowhere"} }, "", true},
 		"no schema":      {func(o *doctor.Sources) { o.Databases = []string{empty} }, "schema", false},
 		"an old schema":  {func(o *doctor.Sources) { o.Databases = []string{db} }, "schema", false},
 		"the leases": {func(o *doctor.Sources) {

@@ -47,7 +47,7 @@ func (f *findings) postgres(p *Postgres) {
 		f.addf(asyncReplica, "Set synchronous_standby_names, if you fail over without an operator. Otherwise, stop all workers before a failover, and run fencepost generation bump --restored after it.",
 			"synchronous_standby_names is empty, and there are replicas: %s", strings.Join(p.Replicas, ", "))
 	}
-	if ahead := p.Clock.Ahead.Abs(); !p.Clock.Unknown && ahead-p.Clock.Doubt > clockTolerance {
+	if ahead := p.Clock.Ahead.Abs(); ahead-p.Clock.Doubt > clockTolerance {
 		direction := "ahead of"
 		if p.Clock.Ahead < 0 {
 			direction = "behind"

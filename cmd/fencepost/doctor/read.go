@@ -11,7 +11,9 @@ import (
 )
 
 const (
-	settingsSQL = `SELECT name, setting FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit',
+	// A setting of the connection's own role or database says nothing of the others; it is
+	// among the overrides.
+	settingsSQL = `SELECT name, CASE WHEN source IN ('global', 'database', 'user', 'database user') THEN '' ELSE setting END FROM pg_settings WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit',
 		'synchronous_standby_names', 'max_connections', 'superuser_reserved_connections', 'reserved_connections')`
 
 	overridesSQL = `SELECT coalesce(d.datname, '')::text, coalesce(r.rolname, '')::text, split_part(c.setting, '=', 2)
