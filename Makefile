@@ -45,7 +45,7 @@ observability: ## Test the alert rules and the Grafana board in etc (builds prom
 	@mkdir -p .cache
 	cd test/observability && go vet ./... && go test -count=1 ./...
 	@# The tag leaves out the service discoveries, which are most of it.
-	cd test/observability && go build -buildvcs=false -tags remove_all_sd -o "$(CURDIR)/.cache/promtool" github.com/prometheus/prometheus/cmd/promtool
+	cd scripts/promtool && go build -buildvcs=false -tags remove_all_sd -o "$(CURDIR)/.cache/promtool" github.com/prometheus/prometheus/cmd/promtool
 	cd test/observability && "$(CURDIR)/.cache/promtool" test rules rules_test.yml
 
 drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC
