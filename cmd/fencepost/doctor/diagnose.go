@@ -32,7 +32,7 @@ func Diagnose(f Facts) []Finding {
 	if f.Settings != nil {
 		all.settings(f.Settings)
 	}
-	all.fault("control role", f.Login)
+	all.fault("Postgres", f.Login)
 	all.fault("lease service", f.Leases)
 	if len(f.NoFence) > 0 {
 		all.fault("databases", &faults.Fault{Kind: faults.Schema,

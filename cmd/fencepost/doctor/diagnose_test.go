@@ -44,17 +44,18 @@ func TestDiagnose(t *testing.T) {
 		change func(f *Facts)
 		want   []string // ids, errors first
 	}{
-		"nothing wrong":                   {func(*Facts) {}, nil},
-		"nothing known":                   {func(f *Facts) { *f = Facts{} }, nil},
-		"a short TTL":                     {func(f *Facts) { f.Settings.Lease.TTL = *duration(2999 * time.Millisecond); f.Settings.Lease.Grace = 0 }, []string{"ttl-short"}},
-		"a short TTL of a resource":       {func(f *Facts) { f.Settings.Resources["billing"] = config.Resource{TTL: duration(2 * time.Second)} }, []string{"ttl-short"}},
-		"a short TTL of all is said once": {func(f *Facts) { f.Settings.Lease.TTL = *duration(2 * time.Second) }, []string{"ttl-short"}},
-		"a grace as long as the TTL":      {func(f *Facts) { f.Settings.Lease.Grace = f.Settings.Lease.TTL }, nil},
-		"a long grace":                    {func(f *Facts) { f.Settings.Lease.Grace = f.Settings.Lease.TTL + 1 }, []string{"grace-long"}},
-		"a long linger":                   {func(f *Facts) { f.Settings.Lease.Linger = *duration(31 * time.Second) }, []string{"linger-long"}},
-		"no worker timeout":               {func(f *Facts) { f.Settings.Lease.WorkerTimeout = 0 }, []string{"worker-timeout-never"}},
-		"a short worker timeout":          {func(f *Facts) { f.Settings.Lease.WorkerTimeout = *duration(4 * time.Second) }, []string{"worker-timeout-short"}},
-		"users, and any timeout":          {func(f *Facts) { f.Settings.Resources["billing"] = config.Resource{Users: []string{"app"}} }, []string{"worker-timeout-unbounded"}},
+		"nothing wrong":                    {func(*Facts) {}, nil},
+		"nothing known":                    {func(f *Facts) { *f = Facts{} }, nil},
+		"a short TTL":                      {func(f *Facts) { f.Settings.Lease.TTL = *duration(2999 * time.Millisecond); f.Settings.Lease.Grace = 0 }, []string{"ttl-short"}},
+		"a short TTL of a resource":        {func(f *Facts) { f.Settings.Resources["billing"] = config.Resource{TTL: duration(2 * time.Second)} }, []string{"ttl-short"}},
+		"a short TTL of all is said once":  {func(f *Facts) { f.Settings.Lease.TTL = *duration(2 * time.Second) }, []string{"ttl-short"}},
+		"a grace as long as the TTL":       {func(f *Facts) { f.Settings.Lease.Grace = f.Settings.Lease.TTL }, nil},
+		"a long grace":                     {func(f *Facts) { f.Settings.Lease.Grace = f.Settings.Lease.TTL + 1 }, []string{"grace-long"}},
+		"a long linger":                    {func(f *Facts) { f.Settings.Lease.Linger = *duration(31 * time.Second) }, []string{"linger-long"}},
+		"no worker timeout, with a linger": {func(f *Facts) { f.Settings.Lease.WorkerTimeout, f.Settings.Lease.Linger = 0, *duration(time.Second) }, []string{"worker-timeout-never"}},
+		"no worker timeout":                {func(f *Facts) { f.Settings.Lease.WorkerTimeout = 0 }, []string{"worker-timeout-never"}},
+		"a short worker timeout":           {func(f *Facts) { f.Settings.Lease.WorkerTimeout = *duration(4 * time.Second) }, []string{"worker-timeout-short"}},
+		"users, and any timeout":           {func(f *Facts) { f.Settings.Resources["billing"] = config.Resource{Users: []string{"app"}} }, []string{"worker-timeout-unbounded"}},
 		"users, and a limited timeout": {func(f *Facts) {
 			f.Settings.Resources["billing"] = config.Resource{Users: []string{"app"}, MaxWorkerTimeout: duration(time.Minute)}
 		}, nil},

@@ -51,7 +51,7 @@ func open(rules []Rule, database string, role Role) (found []int) {
 	var rejected []Rule
 	for i, r := range rules {
 		switch {
-		case r.Error != "" || r.Type == "local" || !matches(r.Databases, database, role, true) || !matches(r.Users, role.Name, role, false):
+		case r.Error != "" || !matches(r.Databases, database, role, true) || !matches(r.Users, role.Name, role, false):
 		case slices.ContainsFunc(rejected, r.within):
 		case r.Method == "reject":
 			rejected = append(rejected, r)
@@ -112,7 +112,8 @@ func (r Rule) within(before Rule) bool {
 	return ok && known && outer.Bits() <= inner.Bits() && outer.Contains(inner.Addr())
 }
 
-// single reports whether the rule is for one host, or for Postgres's own.
+// single reports whether the rule is for one host, or for Postgres's own: a Unix socket has
+// no address.
 func (r Rule) single() bool {
 	if p, ok := r.prefix(); ok {
 		return p.IsSingleIP() || p.Addr().IsLoopback() && p.Bits() >= 8

@@ -90,11 +90,13 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "GRANT UPDATE ON fencepost.fence TO scram_user")
 	s.Exec(t, pgtest.Superuser, db,
 		"CREATE ROLE boss SUPERUSER LOGIN", "CREATE ROLE mighty LOGIN IN ROLE pg_write_all_data",
-		"CREATE ROLE writers", "CREATE ROLE member LOGIN NOINHERIT IN ROLE writers", "CREATE ROLE column_writer LOGIN", "CREATE ROLE reader LOGIN",
+		"CREATE ROLE writers", "CREATE ROLE member LOGIN NOINHERIT IN ROLE writers",
+		"CREATE ROLE team NOINHERIT IN ROLE writers", "CREATE ROLE nested LOGIN NOINHERIT IN ROLE team",
+		"CREATE ROLE column_writer LOGIN", "CREATE ROLE reader LOGIN",
 		"CREATE TABLE invoices (id int, paid bool)",
 		"GRANT INSERT ON invoices TO writers", "GRANT UPDATE (paid) ON invoices TO column_writer", "GRANT SELECT ON invoices TO reader",
 		"SELECT fencepost.set_worker_roles('{boss, mighty, app}')", "SELECT fencepost.seal()",
-		"ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE postgres SET synchronous_commit = on",
+		"ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE postgres SET synchronous_commit = off",
 		"REVOKE pg_signal_backend FROM "+pgtest.Control)
 	s.Exec(t, pgtest.App, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)", "PREPARE TRANSACTION 'stuck'")
 	t.Cleanup(func() { s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED 'stuck'") })
@@ -114,13 +116,13 @@ func TestWhatIsWrongIsFound(t *testing.T) {
 		"worker-superuser", "write-all-data", "fence-rights", "control-privilege", "way-around", "hba-invalid")
 	for _, f := range r.Findings {
 		for id, wants := range map[string][]string{
-			"synchronous-commit":               {"off for role app"},
+			"synchronous-commit":               {"off for role "},
 			"asynchronous-replica":             {"a_standby"},
 			"prepared-transaction-holds-fence": {`"stuck" of role app`, "billing"},
 			"worker-superuser":                 {"boss"},
 			"fence-rights":                     {"scram_user has the right to change fencepost.fence"},
 			"control-privilege":                {"pg_signal_backend"},
-			"way-around":                       {"10.0.0.0/8: boss, column_writer, member, mighty, postgres"},
+			"way-around":                       {"10.0.0.0/8: boss, column_writer, member, mighty, nested, postgres"},
 		} {
 			for _, want := range wants {
 				if f.ID == id && !strings.Contains(f.Seen, want) {
@@ -197,6 +199,12 @@ func TestWhatKeepsFencepostFromItsWorkIsFound(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestNoDatabaseHasTheSchema(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), asControl(s))), "schema")
 }
 
 // TestTheReportWritesNoLinesOfUsers: names may contain line ends and escape sequences.

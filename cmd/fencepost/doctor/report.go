@@ -56,11 +56,11 @@ func (r Report) WriteText(out io.Writer) error {
 	return err
 }
 
-// plain escapes what is not printable. Users of Postgres choose names, which must neither
-// add a line nor send control sequences to a terminal.
+// plain returns a text as one line, with what is not printable escaped. Users of Postgres
+// choose names, which must not send control sequences to a terminal.
 func plain(s string) string {
 	var b strings.Builder
-	for _, r := range s {
+	for _, r := range strings.Join(strings.Fields(s), " ") {
 		if strconv.IsPrint(r) && r != unicode.ReplacementChar {
 			b.WriteRune(r)
 			continue
@@ -84,12 +84,12 @@ func (r Report) Err() error {
 	if len(r.Findings) == 0 {
 		return nil
 	}
-	return fmt.Errorf("found %d errors and %d warnings", counts[Error], counts[Warning])
+	return fmt.Errorf("errors: %d, warnings: %d", counts[Error], counts[Warning])
 }
 
 // BlindError means that something could not be looked at.
 type BlindError struct{ Failures int }
 
 func (e *BlindError) Error() string {
-	return fmt.Sprintf("%d things could not be looked at: the lines that begin with failed say why", e.Failures)
+	return fmt.Sprintf("could not look at everything: failures: %d (see the report)", e.Failures)
 }
