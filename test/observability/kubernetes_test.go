@@ -1,6 +1,7 @@
 package observability
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -11,6 +12,7 @@ import (
 	apps "k8s.io/api/apps/v1"
 	core "k8s.io/api/core/v1"
 	policy "k8s.io/api/policy/v1"
+	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
@@ -23,7 +25,12 @@ func manifest(t *testing.T, name string, into any) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := yaml.UnmarshalStrict(text, into); err != nil {
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	unknown, err := json.UnmarshalStrict(asJSON, into) // as Kubernetes does; it respects case
+	if err := errors.Join(append(unknown, err)...); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
 }
