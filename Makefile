@@ -24,7 +24,7 @@ MAJORS := 14 15 16 17 18
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
-.PHONY: help build test test-unfenced test-mutations drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations observability drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -40,6 +40,13 @@ test-unfenced: setup pgbouncer consul postgres-18 fetch-drivers ## Run the safet
 
 test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern)
 	go run -buildvcs=false ./scripts/mutations $(if $(RUN),-run '$(RUN)')
+
+observability: ## Test the alert rules and the Grafana board in etc (builds promtool, some minutes, once)
+	@mkdir -p .cache
+	cd test/observability && go vet ./... && go test -count=1 ./...
+	@# The tag leaves out the service discoveries, which are most of it.
+	cd scripts/promtool && go build -buildvcs=false -tags remove_all_sd -o "$(CURDIR)/.cache/promtool" github.com/prometheus/prometheus/cmd/promtool
+	cd test/observability && "$(CURDIR)/.cache/promtool" test rules rules_test.yml
 
 drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC
 	@scripts/drivers.sh versions

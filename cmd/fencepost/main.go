@@ -15,13 +15,16 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/completion"
+	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
 )
 
 // Exit codes. Scripts may rely on them.
 const (
 	exitOK      = 0
 	exitFailure = 1 // the command failed
-	exitUsage   = 2 // the command line or the configuration is wrong
+	exitUsage   = 2 // the command line or the configuration is wrong, or doctor could not look
 )
 
 // terminal is a command's standard streams and environment. It lets tests run commands
@@ -33,12 +36,16 @@ type terminal struct {
 	getenv func(string) string
 	// environ returns all variables, each name=value.
 	environ func() []string
+	// flags, if not nil, is given the flags of a command, which then does nothing else.
+	flags func(fs *flag.FlagSet)
 }
 
 // command is one subcommand.
 type command struct {
-	name    string
-	args    string // arguments in the usage line
+	name string
+	// args are the arguments in the usage line. A command with actions begins with them,
+	// separated by " | ".
+	args    string
 	summary string
 	hidden  bool
 	run     func(ctx context.Context, t terminal, args []string) error
@@ -49,6 +56,7 @@ func commands() []command {
 		{name: "serve", args: "--config FILE", summary: "run the proxy", run: runServe},
 		{name: "migrate", args: "--dsn DSN", summary: "create or update the fencepost schema in one database", run: runMigrate},
 		{name: "status", args: "[--admin ADDRESS | --dsn DSN]", summary: "show resources, leaders, epochs", run: runStatus},
+		{name: "doctor", args: "[--config FILE] [--dsn DSN]", summary: "say what is wrong or risky in an installation", run: runDoctor},
 		{name: "resource", args: "list | rm RESOURCE", summary: "show or remove the resources of a database", run: runResource},
 		{name: "evict", args: "RESOURCE [--worker WORKER]", summary: "take the lead from a worker", run: runEvict},
 		{name: "pause", args: "RESOURCE", summary: "let nobody lead a resource", run: runPause},
@@ -58,6 +66,7 @@ func commands() []command {
 		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},
 		{name: "demo", args: "[--election postgres|consul]", summary: "show a frozen leader being fenced", run: runDemo},
 		{name: "demo-worker", summary: "one worker of the demo", hidden: true, run: runDemoWorker},
+		{name: "completion", args: "bash | zsh | fish", summary: "print a script by which a shell completes commands", run: runCompletion},
 		{name: "version", summary: "print the version", run: runVersion},
 	}
 }
@@ -109,9 +118,13 @@ func run(ctx context.Context, t terminal, args []string) int {
 
 func exitCode(t terminal, c command, err error) int {
 	var usage usageError
+	var blind *doctor.BlindError
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
+	case errors.As(err, &blind):
+		fmt.Fprintf(t.stderr, "fencepost %s: %v\n", c.name, err)
+		return exitUsage
 	case errors.As(err, &usage):
 		fmt.Fprintf(t.stderr, "fencepost %s: %v\nRun fencepost %s --help for usage.\n", c.name, err, c.name)
 		return exitUsage
@@ -139,8 +152,13 @@ Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.
 }
 
 // parseFlags parses args into fs, whose usage text is about, and allows at most maxArgs
-// arguments after the flags. Its error is a usageError or flag.ErrHelp.
+// arguments after the flags. Its error is a usageError or flag.ErrHelp. If somebody only asks
+// for the flags (terminal.flags), it gives them fs, and parses nothing.
 func parseFlags(t terminal, fs *flag.FlagSet, about string, args []string, maxArgs int) error {
+	if t.flags != nil {
+		t.flags(fs)
+		return flag.ErrHelp
+	}
 	fs.SetOutput(io.Discard)
 	err := fs.Parse(args)
 	switch {
@@ -170,4 +188,55 @@ func printFlags(w io.Writer, fs *flag.FlagSet) {
 		}
 		fmt.Fprintln(w)
 	})
+}
+
+const completionAbout = `
+Usage: fencepost completion bash | zsh | fish
+
+Prints a script by which the shell completes the commands and flags of fencepost. For
+bash: source <(fencepost completion bash), or write it to a file of bash-completion.`
+
+func runCompletion(ctx context.Context, t terminal, args []string) error {
+	fs := flag.NewFlagSet("completion", flag.ContinueOnError)
+	if err := parseFlags(t, fs, completionAbout, args, 1); err != nil {
+		return err
+	}
+	script, ok := completion.Script(fs.Arg(0), program(ctx))
+	if !ok {
+		return usagef("the shell is %q: use one of %s", fs.Arg(0), strings.Join(completion.Shells(), ", "))
+	}
+	_, err := io.WriteString(t.stdout, script)
+	return err
+}
+
+// program lists the commands that are not hidden, and asks each for its flags.
+func program(ctx context.Context) completion.Program {
+	p := completion.Program{Name: "fencepost"}
+	for _, c := range commands() {
+		if c.hidden {
+			continue
+		}
+		for _, action := range c.actions() {
+			of := completion.Command{Name: c.name, Action: action, Summary: c.summary}
+			asked := terminal{getenv: func(string) string { return "" }, flags: func(fs *flag.FlagSet) { of.Flags = completion.Flags(fs) }}
+			_ = c.run(ctx, asked, strings.Fields(action)) // always flag.ErrHelp
+			p.Commands = append(p.Commands, of)
+		}
+	}
+	return p
+}
+
+// actions returns what the first argument may be, or one empty text if that is free.
+func (c command) actions() []string {
+	var actions []string
+	for _, alternative := range strings.Split(c.args, " | ") {
+		word, _, _ := strings.Cut(alternative, " ")
+		if word != "" && strings.Trim(word, "abcdefghijklmnopqrstuvwxyz") == "" {
+			actions = append(actions, word)
+		}
+	}
+	if len(actions) == 0 {
+		return []string{""}
+	}
+	return actions
 }

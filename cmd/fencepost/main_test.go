@@ -3,11 +3,15 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -138,5 +142,152 @@ func TestExplain(t *testing.T) {
 	}
 	if out := runCommand(t, nil, "explain", "  "); !strings.Contains(out.stdout, "no statement") {
 		t.Errorf("explain of nothing: %s", out.stdout)
+	}
+}
+
+func TestExplainAsksTheDatabaseWhatIsProven(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.EmptyDatabase(t)
+	s.Exec(t, pgtest.Superuser, db, "CREATE TABLE bills (id int)", "CREATE VIEW late AS SELECT 1")
+	const sql = "SELECT count(*) FROM bills; SELECT * FROM late; DELETE FROM bills"
+	out := runCommand(t, nil, "explain", "--dsn", s.DSN(pgtest.App, db), sql)
+	if out.code != exitOK {
+		t.Fatalf("exit code %d: %s", out.code, out.stderr)
+	}
+	for _, want := range []string{"proven harmless", "proven no: relation late is a view", "taken  for a write"} {
+		if !strings.Contains(out.stdout, want) {
+			t.Errorf("explain does not say %q:\n%s", want, out.stdout)
+		}
+	}
+	if out := runCommand(t, nil, "explain", sql); out.code != exitOK || strings.Contains(out.stdout, "proven") {
+		t.Errorf("without a database (exit code %d) it says what is proven:\n%s", out.code, out.stdout)
+	}
+	if out := runCommand(t, nil, "explain", "--dsn", "postgres://127.0.0.1:1/nowhere", sql); out.code != exitFailure {
+		t.Errorf("exit code %d when the database cannot be reached", out.code)
+	}
+}
+
+func TestDoctorSaysWhatItFound(t *testing.T) {
+	t.Parallel()
+	sound := pgtest.Start(t, pgtest.WithConfig(map[string]string{"fsync": "on", "full_page_writes": "on", "max_prepared_transactions": "0"}))
+	fast := pgtest.Shared(t)
+	soundDB, fastDB := sound.Database(t), fast.Database(t)
+	env := func(s *pgtest.Server, more ...string) map[string]string {
+		all := map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_LIMITS_MAX_CONNECTIONS": "10"}
+		for i := 0; i+1 < len(more); i += 2 {
+			all[more[i]] = more[i+1]
+		}
+		return all
+	}
+	consul := []string{"FENCEPOST_ELECTION_PROVIDER", "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS"}
+	agent := consultest.Start(t, consultest.WithDefaultTTL()).Addr()
+	for name, c := range map[string]struct {
+		env  map[string]string
+		args []string
+		code int
+		want string // in either stream
+	}{
+		"nothing":              {env(sound), []string{"--database", soundDB}, exitOK, "no findings"},
+		"findings":             {env(fast), []string{"--database", fastDB}, exitFailure, "error: fsync-off (Postgres)"},
+		"by DSN only":          {nil, []string{"--dsn", fast.DSN(pgtest.Superuser, fastDB)}, exitFailure, "give --config too"},
+		"a DSN of nowhere":     {nil, []string{"--dsn", "postgres://u:secret@127.0.0.1:1/d"}, exitUsage, "failed: connect to the database"},
+		"a broken DSN":         {nil, []string{"--dsn", "postgres://u:secret@h:port/d"}, exitUsage, "Run fencepost doctor --help"},
+		"DSN and database":     {nil, []string{"--dsn", "postgres://h/d", "--database", "d"}, exitUsage, "mutually exclusive"},
+		"no such file":         {nil, []string{"--config", "/nowhere/fencepost.yml"}, exitUsage, "read the configuration"},
+		"a role without right": {nil, []string{"--dsn", fast.DSN(pgtest.App, fastDB)}, exitUsage, "the control role or a superuser may"},
+		"no Consul":            {env(sound, append(consul, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "error: lease-service"},
+		"a TTL below Consul's": {env(sound, append(consul, agent, "FENCEPOST_LEASE_TTL", "5s")...), []string{"--database", soundDB}, exitFailure, "error: lease-ttl"},
+		"Consul":               {env(sound, append(consul, agent)...), []string{"--database", soundDB}, exitOK, "no findings"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out := runCommand(t, c.env, append([]string{"doctor"}, c.args...)...)
+			if out.code != c.code || !strings.Contains(out.stdout+out.stderr, c.want) {
+				t.Errorf("exit code %d, want %d, and %q in:\n%s%s", out.code, c.code, c.want, out.stdout, out.stderr)
+			}
+			if strings.Contains(out.stdout+out.stderr, "secret") {
+				t.Errorf("the output shows a password:\n%s%s", out.stdout, out.stderr)
+			}
+		})
+	}
+	out := runCommand(t, env(fast), "doctor", "--json", "--database", fastDB)
+	var report struct {
+		Findings        []struct{ Severity, ID, Where, Seen, Why, Do string }
+		Notes, Failures []string
+	}
+	if err := json.Unmarshal([]byte(out.stdout), &report); err != nil || len(report.Findings) < 2 || report.Findings[0].ID != "fsync-off" || report.Findings[0].Do == "" {
+		t.Errorf("%v in %s%s", err, out.stdout, out.stderr)
+	}
+}
+
+// TestBashCompletes asks bash, with the script, as it asks at a TAB.
+func TestBashCompletes(t *testing.T) {
+	t.Parallel()
+	script := filepath.Join(t.TempDir(), "fencepost.bash")
+	if err := os.WriteFile(script, []byte(runCommand(t, nil, "completion", "bash").stdout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for line, want := range map[string]string{
+		"fencepost st":                        "status",
+		"fencepost re":                        "resource resume",
+		"fencepost demo-":                     "",
+		"fencepost help mig":                  "migrate",
+		"fencepost completion b":              "bash",
+		"fencepost resource ":                 "list rm --help",
+		"fencepost resource l":                "list",
+		"fencepost resource list --":          "--config --database --dsn --help",
+		"fencepost resource rm --f":           "--force",
+		"fencepost ledger p":                  "prune",
+		"fencepost generation bump --re":      "--restored",
+		"fencepost status --re":               "--ready --resource",
+		"fencepost status --resource ":        "", // a value
+		"fencepost status --json --re":        "--ready --resource",
+		"fencepost serve --config main_t":     "main_test.go",
+		"fencepost serve --config = main_t":   "main_test.go", // --config=main_t, as bash splits it
+		"fencepost evict billing --wor":       "--worker",
+		"fencepost doctor --database shop --": "--config --database --dsn --json --help",
+	} {
+		cmd := exec.Command("bash", "-c", `source "$1"; COMP_WORDS=($2); [[ $2 == *' ' ]] && COMP_WORDS+=(''); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+			_fencepost; echo "${COMPREPLY[*]}"`, "bash", script, line)
+		out, err := cmd.CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("%q completes to %q (%v), want %q", line, got, err, want)
+		}
+	}
+}
+
+// TestCompletionsHaveAllCommandsAndFlags: what a command says in its help, it completes.
+func TestCompletionsHaveAllCommandsAndFlags(t *testing.T) {
+	t.Parallel()
+	scripts := map[string]string{}
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		scripts[shell] = runCommand(t, nil, "completion", shell).stdout
+	}
+	for _, c := range commands() {
+		if c.hidden {
+			continue
+		}
+		help := runCommand(t, nil, c.name, "--help").stdout
+		var flags []string
+		for line := range strings.Lines(help) {
+			if name, ok := strings.CutPrefix(line, "  --"); ok {
+				flags = append(flags, strings.Fields(name)[0])
+			}
+		}
+		for shell, script := range scripts {
+			lines := slices.DeleteFunc(strings.Split(script, "\n"), func(l string) bool { return !strings.Contains(l, c.name) })
+			if len(lines) == 0 {
+				t.Errorf("%s does not complete %s", shell, c.name)
+			}
+			for _, f := range flags {
+				if text := strings.Join(lines, "\n"); shell != "zsh" && !strings.Contains(text, "-l "+f+" ") && !strings.Contains(text, "--"+f) || !strings.Contains(script, f) {
+					t.Errorf("%s does not complete --%s of %s", shell, f, c.name)
+				}
+			}
+		}
+	}
+	if out := runCommand(t, nil, "completion", "csh"); out.code != exitUsage || !strings.Contains(out.stderr, "bash, zsh, fish") {
+		t.Errorf("completion csh: exit code %d, %s", out.code, out.stderr)
 	}
 }

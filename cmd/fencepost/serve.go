@@ -114,6 +114,7 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 	}
 	s.metrics.Watch(s.elections.Resources)
 	s.metrics.WatchFaults(s.faults.Lasting)
+	s.metrics.WatchReady(s.readiness)
 	if s.health, err = s.newHealth(); err != nil {
 		return nil, err
 	}

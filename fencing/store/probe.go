@@ -66,6 +66,19 @@ func Databases(ctx context.Context, cfg Config, limit int) (names []string, err 
 	return names, err
 }
 
+// Look connects to a database as the control role and calls look with that connection,
+// which is closed afterwards.
+func Look(ctx context.Context, cfg Config, look func(*pgx.Conn) error) error {
+	return once(ctx, cfg, func(s *Store) error {
+		conn, err := s.free.Acquire(ctx)
+		if err != nil {
+			return s.explain(err)
+		}
+		defer conn.Release()
+		return look(conn.Conn())
+	})
+}
+
 // once calls do with a store that has a single connection.
 func once(ctx context.Context, cfg Config, do func(s *Store) error) error {
 	cfg = cfg.withDefaults()

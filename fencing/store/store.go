@@ -41,6 +41,10 @@ const (
 	watchPoolSize = 2
 )
 
+// Connections is how many connections of the control role a Store may open, with the
+// default pool size.
+const Connections = 2*DefaultPoolSize + readPoolSize + watchPoolSize
+
 // Config says how to connect to one database as the control role.
 type Config struct {
 	Address  string // host:port

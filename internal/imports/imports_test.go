@@ -42,6 +42,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/admin":      {"election", "fencing", "proxy", "internal/faults"},
 	"cmd/fencepost/auditlog":   {"fencing", "fencing/sqltext"},
 	"cmd/fencepost/health":     {"election", "fencing/store", "internal/faults"},
+	"cmd/fencepost/doctor":     {"cmd/fencepost/config", "election", "fencing/store", "internal/faults", "migrations"},
 	"internal/child":           {},
 	"internal/faults":          {},
 	"internal/pgtest":          {"migrations", "internal/child"},

@@ -35,6 +35,7 @@ func someResources() []election.ResourceStatus {
 func testServer(ready *Readiness) *Server {
 	m := NewMetrics()
 	m.Watch(someResources)
+	m.WatchReady(func(context.Context) Readiness { return *ready })
 	return &Server{
 		Proxy: "fence-1", Resources: someResources, Metrics: m,
 		Ready: func(context.Context) Readiness { return *ready },
@@ -94,6 +95,7 @@ func TestAdminAnswers(t *testing.T) {
 			`fencepost_takeover_seconds_sum{database="shop",resource="billing"} 3`,
 			`fencepost_takeover_grant_seconds_sum{database="shop",resource="billing"} 1`,
 			`fencepost_lease_margin_seconds{database="shop",resource="billing"} 7`,
+			"fencepost_ready 1",
 			"fencepost_sessions 1"}},
 	} {
 		code, body := get(t, h, c.path)
@@ -109,6 +111,9 @@ func TestAdminAnswers(t *testing.T) {
 	ready.Ready, ready.Draining = false, true
 	if code, _ := get(t, h, "/readyz"); code != http.StatusServiceUnavailable {
 		t.Errorf("/readyz of a draining proxy: status %d", code)
+	}
+	if _, body := get(t, h, "/metrics"); !strings.Contains(body, "fencepost_ready 0") {
+		t.Error("/metrics says that a draining proxy is ready")
 	}
 	a.Pprof = true
 	if code, _ := get(t, a.handler(), "/debug/pprof/"); code != http.StatusOK {

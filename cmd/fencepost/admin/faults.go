@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"context"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/fencepost/fencepost/internal/faults"
@@ -28,4 +30,16 @@ func (s faultScrape) Collect(ch chan<- prometheus.Metric) {
 	for _, kind := range faults.Kinds() {
 		ch <- prometheus.MustNewConstMetric(faultsDesc, prometheus.GaugeValue, last[kind], string(kind))
 	}
+}
+
+// WatchReady adds the metric that shows at each scrape what /readyz would answer.
+func (m *Metrics) WatchReady(ready func(ctx context.Context) Readiness) {
+	m.registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Namespace: "fencepost", Name: "ready", Help: "1 while the proxy is ready, as /readyz says, 0 otherwise.",
+	}, func() float64 {
+		if ready(context.Background()).Ready {
+			return 1
+		}
+		return 0
+	}))
 }

@@ -1,0 +1,159 @@
+package doctor
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// sound are the facts of an installation in which nothing is wrong.
+func sound() Facts {
+	c := config.Default()
+	c.Limits.MaxConnections = 50
+	c.Resources = map[string]config.Resource{"billing": {}}
+	return Facts{
+		Settings: &c,
+		Postgres: &Postgres{
+			Settings: map[string]string{"fsync": "on", "full_page_writes": "on", "synchronous_commit": "on", "synchronous_standby_names": "",
+				"max_connections": "100", "superuser_reserved_connections": "3"},
+			Overrides: []Override{{Role: "reports", Value: "on"}},
+			Clock:     Clock{Ahead: time.Second, Doubt: time.Millisecond},
+			Rules: []Rule{
+				{Line: 1, Type: "local", Databases: []string{"all"}, Users: []string{"all"}, Method: "peer"},
+				{Line: 2, Type: "host", Databases: []string{"all"}, Users: []string{"all"}, Address: "10.0.0.5", Mask: "255.255.255.255", Method: "scram-sha-256"},
+			},
+		},
+		Databases: []Database{{
+			Name: "shop", Schema: Schema{Version: 8, Latest: 8, Owner: "fencepost"},
+			Roles: []Role{{Name: "app", Writes: "public.invoices"}, {Name: "postgres", Super: true}},
+		}},
+	}
+}
+
+func TestDiagnose(t *testing.T) {
+	t.Parallel()
+	duration := func(d time.Duration) *config.Duration { c := config.Duration(d); return &c }
+	open := Rule{Line: 3, Type: "host", Databases: []string{"all"}, Users: []string{"all"}, Address: "all", Method: "scram-sha-256"}
+	for name, c := range map[string]struct {
+		change func(f *Facts)
+		want   []string // ids, errors first
+	}{
+		"nothing wrong":                    {func(*Facts) {}, nil},
+		"nothing known":                    {func(f *Facts) { *f = Facts{} }, nil},
+		"a short TTL":                      {func(f *Facts) { f.Settings.Lease.TTL = *duration(2999 * time.Millisecond); f.Settings.Lease.Grace = 0 }, []string{"ttl-short"}},
+		"a short TTL of a resource":        {func(f *Facts) { f.Settings.Resources["billing"] = config.Resource{TTL: duration(2 * time.Second)} }, []string{"ttl-short"}},
+		"a short TTL of all is said once":  {func(f *Facts) { f.Settings.Lease.TTL = *duration(2 * time.Second) }, []string{"ttl-short"}},
+		"a grace as long as the TTL":       {func(f *Facts) { f.Settings.Lease.Grace = f.Settings.Lease.TTL }, nil},
+		"a long grace":                     {func(f *Facts) { f.Settings.Lease.Grace = f.Settings.Lease.TTL + 1 }, []string{"grace-long"}},
+		"a long linger":                    {func(f *Facts) { f.Settings.Lease.Linger = *duration(31 * time.Second) }, []string{"linger-long"}},
+		"no worker timeout, with a linger": {func(f *Facts) { f.Settings.Lease.WorkerTimeout, f.Settings.Lease.Linger = 0, *duration(time.Second) }, []string{"worker-timeout-never"}},
+		"no worker timeout":                {func(f *Facts) { f.Settings.Lease.WorkerTimeout = 0 }, []string{"worker-timeout-never"}},
+		"a short worker timeout":           {func(f *Facts) { f.Settings.Lease.WorkerTimeout = *duration(4 * time.Second) }, []string{"worker-timeout-short"}},
+		"users, and any timeout":           {func(f *Facts) { f.Settings.Resources["billing"] = config.Resource{Users: []string{"app"}} }, []string{"worker-timeout-unbounded"}},
+		"users, and a limited timeout": {func(f *Facts) {
+			f.Settings.Resources["billing"] = config.Resource{Users: []string{"app"}, MaxWorkerTimeout: duration(time.Minute)}
+		}, nil},
+		"no drain":                       {func(f *Facts) { f.Settings.DrainTimeout = 0 }, []string{"drain-none"}},
+		"a long drain":                   {func(f *Facts) { f.Settings.DrainTimeout = *duration(30 * time.Second) }, []string{"drain-long"}},
+		"unfenced writes":                {func(f *Facts) { f.Settings.Unfenced.Default = "allow" }, []string{"unfenced-allow"}},
+		"unfenced writes of one user":    {func(f *Facts) { f.Settings.Unfenced.Users = map[string]string{"migrator": "allow"} }, nil},
+		"a wrong password":               {func(f *Facts) { f.Login = &faults.Fault{Kind: faults.ControlLogin} }, []string{"control-login"}},
+		"no Postgres":                    {func(f *Facts) { f.Login = &faults.Fault{Kind: faults.Upstream} }, []string{"upstream"}},
+		"no lease service":               {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseService} }, []string{"lease-service"}},
+		"a token without rights":         {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseDenied} }, []string{"lease-denied"}},
+		"a TTL that Consul refuses":      {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseTTL} }, []string{"lease-ttl"}},
+		"no database with the schema":    {func(f *Facts) { f.Databases, f.NoFence = nil, []string{"shop"} }, []string{"schema"}},
+		"no schema":                      {func(f *Facts) { f.Databases[0].Schema = Schema{Latest: 8} }, []string{"schema"}},
+		"an old schema":                  {func(f *Facts) { f.Databases[0].Schema.Version = 7 }, []string{"schema"}},
+		"a newer schema":                 {func(f *Facts) { f.Databases[0].Schema.Version = 9 }, []string{"schema-newer"}},
+		"another control role":           {func(f *Facts) { f.Databases[0].Schema.Owner = "boss" }, []string{"control-privilege"}},
+		"missing rights":                 {func(f *Facts) { f.Databases[0].Schema.Lacks = []string{"pg_signal_backend"} }, []string{"control-privilege"}},
+		"prepared transactions":          {func(f *Facts) { f.Databases[0].Warnings = []string{"max_prepared_transactions is 10"} }, []string{"prepared-transactions"}},
+		"a worker role that is gone":     {func(f *Facts) { f.Databases[0].Warnings = []string{"the worker role x does not exist"} }, []string{"worker-role-missing"}},
+		"pg_write_all_data":              {func(f *Facts) { f.Databases[0].Warnings = []string{"pg_write_all_data lets app"} }, []string{"write-all-data"}},
+		"a warning of a later schema":    {func(f *Facts) { f.Databases[0].Warnings = []string{"beware"} }, []string{"schema-warning"}},
+		"a prepared transaction":         {func(f *Facts) { f.Databases[0].Prepared = []Prepared{{"x", "app", "billing"}} }, []string{"prepared-transaction-holds-fence"}},
+		"a standby":                      {func(f *Facts) { f.Postgres.Standby = true }, []string{"standby"}},
+		"no fsync":                       {func(f *Facts) { f.Postgres.Settings["fsync"] = "off" }, []string{"fsync-off"}},
+		"no full pages":                  {func(f *Facts) { f.Postgres.Settings["full_page_writes"] = "off" }, []string{"full-page-writes-off"}},
+		"commits that do not wait":       {func(f *Facts) { f.Postgres.Settings["synchronous_commit"] = "off" }, []string{"synchronous-commit"}},
+		"commits of a role":              {func(f *Facts) { f.Postgres.Overrides[0].Value = "No" }, []string{"synchronous-commit"}},
+		"local commits without standbys": {func(f *Facts) { f.Postgres.Settings["synchronous_commit"] = "local" }, nil},
+		"local commits with standbys": {func(f *Facts) {
+			f.Postgres.Settings["synchronous_commit"], f.Postgres.Settings["synchronous_standby_names"] = "local", "*"
+		}, []string{"synchronous-commit"}},
+		"an asynchronous replica": {func(f *Facts) { f.Postgres.Replicas = []string{"b"} }, []string{"asynchronous-replica"}},
+		"a synchronous replica": {func(f *Facts) {
+			f.Postgres.Replicas, f.Postgres.Settings["synchronous_standby_names"] = []string{"b"}, "b"
+		}, nil},
+		"a clock that is ahead":        {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second / 2} }, []string{"clock"}},
+		"a clock that is behind":       {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: -3 * time.Second} }, []string{"clock"}},
+		"a clock that was read slowly": {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second} }, nil},
+		"too many clients":             {func(f *Facts) { f.Settings.Limits.MaxConnections = 76 }, []string{"max-connections"}},
+		"as many clients as fit":       {func(f *Facts) { f.Settings.Limits.MaxConnections = 75 }, nil},
+		"reserved connections": {func(f *Facts) {
+			f.Settings.Limits.MaxConnections, f.Postgres.Settings["reserved_connections"] = 75, "1"
+		}, []string{"max-connections"}},
+		"a superuser as a named worker": {func(f *Facts) { f.Databases[0].Workers = []string{"postgres"} }, []string{"worker-superuser"}},
+		"a superuser in a group of workers": {func(f *Facts) {
+			f.Databases[0].Workers, f.Databases[0].Roles[1].Groups = []string{"workers"}, []string{"workers"}
+		}, []string{"worker-superuser"}},
+		"a superuser as user of a resource": {func(f *Facts) {
+			f.Settings.Resources["billing"] = config.Resource{Users: []string{"postgres"}, MaxWorkerTimeout: duration(time.Minute)}
+		}, []string{"worker-superuser"}},
+		"rights on the schema":               {func(f *Facts) { f.Databases[0].Roles[0].Fence = "CREATE" }, []string{"fence-rights"}},
+		"a way around":                       {func(f *Facts) { f.Postgres.Rules = append(f.Postgres.Rules, open) }, []string{"way-around"}},
+		"a way around for nobody who writes": {func(f *Facts) { f.Postgres.Rules, f.Databases[0].Roles = []Rule{open}, []Role{{Name: "reader"}} }, nil},
+		"an invalid line":                    {func(f *Facts) { f.Postgres.Rules[0].Error = "invalid" }, []string{"hba-invalid"}},
+		"errors come first":                  {func(f *Facts) { f.Settings.DrainTimeout, f.Postgres.Settings["fsync"] = 0, "off" }, []string{"fsync-off", "drain-none"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := sound()
+			c.change(&f)
+			var got []string
+			for _, found := range Diagnose(f) {
+				got = append(got, found.ID)
+				for what, text := range map[string]string{"where": found.Where, "why": found.Why} {
+					if text == "" {
+						t.Errorf("%s has no %s", found.ID, what)
+					}
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("found %v, want %v", got, c.want)
+			}
+		})
+	}
+}
+
+// TestFindingsAreDocumented: docs/doctor.md has a row for each id, and for no other.
+func TestFindingsAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "doctor.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]bool{}
+	for line := range strings.Lines(string(text)) {
+		if cells := strings.Split(line, " | "); strings.HasPrefix(line, "| `") && len(cells) > 2 {
+			rows[strings.Trim(cells[0], "| `")+" "+cells[1]] = true
+		}
+	}
+	for _, k := range kinds {
+		row := k.id + " " + string(k.severity)
+		if !rows[row] {
+			t.Errorf("docs/doctor.md has no row for %s", row)
+		}
+		delete(rows, row)
+	}
+	for row := range rows {
+		t.Errorf("docs/doctor.md has a row for %s, which is no finding", row)
+	}
+}

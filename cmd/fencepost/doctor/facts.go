@@ -1,0 +1,90 @@
+package doctor
+
+import (
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// Facts are what Look has gathered.
+type Facts struct {
+	Settings  *config.Config // nil: not looked at
+	Login     *faults.Fault  // why the control role cannot log in; nil if it can, or was not tried
+	Postgres  *Postgres      // nil: not looked at
+	Databases []Database
+	// NoFence are the databases in which no schema was found, if there was none anywhere.
+	NoFence []string
+	Leases  *faults.Fault // what is wrong with the lease service; nil: nothing, or not tried
+
+	// Notes say what could not be known. They are no findings.
+	Notes []string
+	// Failures say what should have been looked at and could not be.
+	Failures []string
+}
+
+// Postgres is what is known of the server.
+type Postgres struct {
+	Standby bool
+	// Settings are values of pg_settings by name, as the connection sees them.
+	Settings map[string]string
+	// Overrides are the settings of synchronous_commit for roles and databases.
+	Overrides []Override
+	Replicas  []string // names of the physical standbys that are connected
+	Clock     Clock
+	// Rules are the lines of pg_hba.conf in order; nil if they could not be read.
+	Rules []Rule
+}
+
+// Override is a setting of pg_db_role_setting. An empty Role or Database stands for all.
+type Override struct{ Database, Role, Value string }
+
+// Clock is the difference between two clocks.
+type Clock struct {
+	Ahead time.Duration // by how much Postgres's clock is ahead of this machine's
+	Doubt time.Duration // how far off Ahead may be
+}
+
+// Rule is a line of pg_hba.conf, as pg_hba_file_rules shows it.
+type Rule struct {
+	Line             int
+	Type             string // "local", "host", "hostssl", ...
+	Databases, Users []string
+	Address, Mask    string
+	Method           string
+	Options          []string
+	Error            string // why the line is invalid
+}
+
+// Database is what is known of one database.
+type Database struct {
+	Name    string
+	Schema  Schema
+	Roles   []Role   // that may log in, without the owner of the schema
+	Workers []string // the roles that migrate --worker-role has named
+	// Warnings are those of migrations.Warnings.
+	Warnings []string
+	Prepared []Prepared
+}
+
+// Schema is the schema fencepost of a database.
+type Schema struct {
+	Version, Latest int // Version is 0 if it is missing
+	Owner           string
+	// Lacks are the roles that the owner should be a member of and is not.
+	Lacks []string
+}
+
+// Role is a role that may log in and connect to a database.
+type Role struct {
+	Name   string
+	Super  bool
+	Groups []string // all that it is a member of, also indirectly
+	Writes string   // a table of the application that it may write; "" if there is none
+	// Fence says which right to change the fence it has beyond that of a superuser and of
+	// pg_write_all_data; "" if none.
+	Fence string
+}
+
+// Prepared is a prepared transaction that holds a fence.
+type Prepared struct{ ID, Owner, Resource string }

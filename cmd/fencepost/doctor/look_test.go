@@ -1,0 +1,221 @@
+package doctor_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+// asControl returns sources that use the control role, with a lease service without faults.
+func asControl(s *pgtest.Server, databases ...string) doctor.Sources {
+	c := config.Default()
+	c.Control.User = pgtest.Control
+	c.Limits.MaxConnections = 10
+	return doctor.Sources{
+		Settings: &c, Databases: databases,
+		Control: store.Config{Address: s.Addr(), User: pgtest.Control},
+		Leases:  func(context.Context) error { return nil },
+	}
+}
+
+// asSuperuser returns sources that use the superuser's connection only.
+func asSuperuser(s *pgtest.Server, database string) doctor.Sources {
+	return doctor.Sources{Operator: func(ctx context.Context) (*pgx.Conn, error) {
+		return pgx.Connect(ctx, s.DSN(pgtest.Superuser, database))
+	}}
+}
+
+// ids returns the ids that were found, in order and each once.
+func ids(found []doctor.Finding) []string {
+	var all []string
+	for _, f := range found {
+		all = append(all, f.ID)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+func wantIDs(t *testing.T, r doctor.Report, want ...string) {
+	t.Helper()
+	slices.Sort(want)
+	if got := ids(r.Findings); !slices.Equal(got, want) {
+		t.Errorf("found %v, want %v; %+v", got, want, r)
+	}
+	if len(r.Failures) > 0 {
+		t.Errorf("could not look: %v", r.Failures)
+	}
+}
+
+// safeSettings are those of a server in which nothing is wrong.
+var safeSettings = map[string]string{"fsync": "on", "full_page_writes": "on", "max_prepared_transactions": "0"}
+
+func TestNothingIsFoundInASoundInstallation(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE invoices (id int)")
+	for name, sources := range map[string]doctor.Sources{"control role": asControl(s, db), "superuser": asSuperuser(s, db), "search": asControl(s)} {
+		r := doctor.NewReport(doctor.Look(t.Context(), sources))
+		wantIDs(t, r)
+		if readsRules := name == "superuser"; slices.ContainsFunc(r.Notes, func(n string) bool { return strings.Contains(n, "pg_hba.conf") }) == readsRules {
+			t.Errorf("%s: the notes are %q", name, r.Notes)
+		}
+		if err := r.Err(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestWhatIsWrongIsFound: everything at once, on a real server.
+func TestWhatIsWrongIsFound(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t) // without fsync, and with prepared transactions
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "GRANT UPDATE ON fencepost.fence TO scram_user")
+	s.Exec(t, pgtest.Superuser, db,
+		"CREATE ROLE boss SUPERUSER LOGIN", "CREATE ROLE mighty LOGIN IN ROLE pg_write_all_data",
+		"CREATE ROLE writers", "CREATE ROLE member LOGIN NOINHERIT IN ROLE writers",
+		"CREATE ROLE team NOINHERIT IN ROLE writers", "CREATE ROLE nested LOGIN NOINHERIT IN ROLE team",
+		"CREATE ROLE column_writer LOGIN", "CREATE ROLE reader LOGIN",
+		"CREATE TABLE invoices (id int, paid bool)",
+		"GRANT INSERT ON invoices TO writers", "GRANT UPDATE (paid) ON invoices TO column_writer", "GRANT SELECT ON invoices TO reader",
+		"SELECT fencepost.set_worker_roles('{boss, mighty, app}')", "SELECT fencepost.seal()",
+		"ALTER ROLE app SET synchronous_commit = off", "ALTER ROLE postgres SET synchronous_commit = off",
+		"REVOKE pg_signal_backend FROM "+pgtest.Control)
+	s.Exec(t, pgtest.App, db, "BEGIN", "SELECT pg_sequence_last_value('fencepost.epoch_1'::regclass)", "PREPARE TRANSACTION 'stuck'")
+	t.Cleanup(func() { s.Exec(t, pgtest.App, db, "ROLLBACK PREPARED 'stuck'") })
+	rules, err := os.OpenFile(filepath.Join(s.DataDir(), "pg_hba.conf"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fprintf(rules, "host %s all 10.0.0.0/8 scram-sha-256\nhost nonsense\n", db); err != nil {
+		t.Fatal(err)
+	}
+	if err := rules.Close(); err != nil {
+		t.Fatal(err)
+	}
+	follow(t, s)
+	r := doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db)))
+	wantIDs(t, r, "fsync-off", "full-page-writes-off", "synchronous-commit", "asynchronous-replica", "prepared-transactions", "prepared-transaction-holds-fence",
+		"worker-superuser", "write-all-data", "fence-rights", "control-privilege", "way-around", "hba-invalid")
+	for _, f := range r.Findings {
+		for id, wants := range map[string][]string{
+			"synchronous-commit":               {"off for role "},
+			"asynchronous-replica":             {"a_standby"},
+			"prepared-transaction-holds-fence": {`"stuck" of role app`, "billing"},
+			"worker-superuser":                 {"boss"},
+			"fence-rights":                     {"scram_user has the right to change fencepost.fence"},
+			"control-privilege":                {"pg_signal_backend"},
+			"way-around":                       {"10.0.0.0/8: boss, column_writer, member, mighty, nested, postgres"},
+		} {
+			for _, want := range wants {
+				if f.ID == id && !strings.Contains(f.Seen, want) {
+					t.Errorf("%s does not contain %q: %s", id, want, f.Seen)
+				}
+			}
+		}
+	}
+}
+
+// follow receives the WAL of the server as a standby does, until the test ends.
+func follow(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	standby, err := pgconn.Connect(t.Context(), s.DSN(pgtest.Superuser, "postgres")+"&replication=true&application_name=a_standby")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = standby.Close(context.Background()) })
+	system, err := standby.Exec(t.Context(), "IDENTIFY_SYSTEM").ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	standby.Frontend().Send(&pgproto3.Query{String: "START_REPLICATION PHYSICAL " + string(system[0].Rows[0][2])})
+	if err := standby.Frontend().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	conn := s.Connect(t, pgtest.Superuser, "postgres")
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		var streams bool
+		if err := conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_replication WHERE state = 'streaming')").Scan(&streams); err != nil {
+			t.Fatal(err)
+		}
+		if streams {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the standby did not connect")
+		}
+	}
+}
+
+func TestWhatKeepsFencepostFromItsWorkIsFound(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	empty, db := s.EmptyDatabase(t), s.Database(t)
+	s.Exec(t, pgtest.Superuser, db, "DELETE FROM fencepost.schema_version WHERE version = (SELECT max(version) FROM fencepost.schema_version)")
+	for name, c := range map[string]struct {
+		change func(*doctor.Sources)
+		want   string
+		blind  bool
+	}{
+		"wrong password": {func(o *doctor.Sources) { o.Control.User, o.Control.Password = "scram_user", "wrong" }, "control-login", false},
+		"no Postgres":    {func(o *doctor.Sources) { o.Control.Address = "127.0.0.1:1" }, "upstream", false},
+		"no database":    {func(o *doctor.Sources) { o.Databases = []string{"nowhere"} }, "", true},
+		"no schema":      {func(o *doctor.Sources) { o.Databases = []string{empty} }, "schema", false},
+		"an old schema":  {func(o *doctor.Sources) { o.Databases = []string{db} }, "schema", false},
+		"the leases": {func(o *doctor.Sources) {
+			o.Databases, o.Leases = nil, func(context.Context) error { return os.ErrDeadlineExceeded }
+		}, "lease-service", false},
+		"no operator": {func(o *doctor.Sources) {
+			*o = doctor.Sources{Operator: func(context.Context) (*pgx.Conn, error) { return nil, os.ErrDeadlineExceeded }}
+		}, "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sources := asControl(s, db)
+			c.change(&sources)
+			r := doctor.NewReport(doctor.Look(t.Context(), sources))
+			if got := ids(r.Findings); c.want != "" && !slices.Contains(got, c.want) || c.want == "" && len(got) > 0 {
+				t.Errorf("found %v, want %s", got, c.want)
+			}
+			if (len(r.Failures) > 0) != c.blind {
+				t.Errorf("failures: %q", r.Failures)
+			}
+		})
+	}
+}
+
+func TestNoDatabaseHasTheSchema(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), asControl(s))), "schema")
+}
+
+// TestTheReportWritesNoLinesOfUsers: names may contain line ends and escape sequences.
+func TestTheReportWritesNoLinesOfUsers(t *testing.T) {
+	t.Parallel()
+	r := doctor.NewReport(doctor.Facts{Databases: []doctor.Database{{Name: "d\nerror: \x1b[2K", Schema: doctor.Schema{Latest: 1}}}})
+	var out strings.Builder
+	if err := r.WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(out.String(), "\n") != 5 || strings.Contains(out.String(), "\x1b") {
+		t.Errorf("%q", out.String())
+	}
+}
