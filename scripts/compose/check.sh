@@ -23,8 +23,8 @@ had_image=
 end() {
 	local status=$?
 	if [ "$status" -ne 0 ]; then
-		compose ps --all || true
-		compose logs --tail 15 || true
+		compose --profile '*' ps --all || true
+		compose --profile '*' logs --tail 15 || true
 	fi >&2
 	compose --profile '*' down --volumes --timeout 5 >"$tmp/down.log" 2>&1 || true
 	remove_stand_ins
