@@ -51,8 +51,8 @@ within() {
 }
 
 sql() { compose exec -T postgres psql -qAtX -U postgres -d shop -c "$1"; }
-id() { compose ps --all --quiet "$1"; }
-inspect() { docker inspect --format "$2" "$(id "$1")"; }
+container() { compose ps --all --quiet "$1"; }
+inspect() { docker inspect --format "$2" "$(container "$1")"; }
 logs() { compose logs --no-log-prefix "$@" 2>&1; }
 says() { logs "$1" | grep -E "$2" >/dev/null; } # not -q, which would end the logs early
 health() { [ "$(inspect "$1" '{{.State.Health.Status}}')" = "$2" ]; }

@@ -98,7 +98,7 @@ embedded() {
 	compose --profile '*' down --volumes --timeout 5 >"$tmp/down.log" 2>&1
 	compose up --detach embedded-a embedded-b >"$tmp/up.log" 2>&1
 	within 60 "embedded-a leads and writes, without Consul" charges_exceed 0 embedded-a
-	[ -z "$(id consul)$(id fencepost)" ] || fail "more was started than was asked for"
+	[ -z "$(container consul)$(container fencepost)" ] || fail "more was started than was asked for"
 	compose pause embedded-a >/dev/null 2>&1
 	within 20 "embedded-b took over from the frozen embedded-a" charges_exceed 0 embedded-b
 	compose unpause embedded-a >/dev/null 2>&1
