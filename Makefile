@@ -24,7 +24,7 @@ MAJORS := 14 15 16 17 18
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
-.PHONY: help build test test-unfenced test-mutations observability drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations observability drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -92,6 +92,12 @@ deb: build ## Build the Debian package bin/fencepost.deb, with a systemd unit
 
 deb-test: deb ## Install the Debian package, start it as its unit does, and remove it (needs root)
 	scripts/deb/check.sh bin/fencepost.deb
+
+image: ## Build the Docker image fencepost for docker-compose.yml, with its version
+	VERSION='$(VERSION)' REVISION=$$(git rev-parse HEAD 2>/dev/null || true) docker compose build
+
+compose-test: setup consul ## Play docker-compose.yml on Docker; stand-ins replace missing base images (needs root)
+	scripts/compose/check.sh '$(VERSION)'
 
 lint: ## Check format, vet, sizes, and who imports whom
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"

@@ -7,6 +7,8 @@
 #   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
 #   scripts/setup.sh drivers     the drivers of test/drivers that apt provides, and the runtimes of the others
 #   scripts/setup.sh pgbouncer   PgBouncer, for a test and for the benchmark, which compares with it
+#   scripts/setup.sh docker      Docker's engine and client
+#   scripts/setup.sh debootstrap what makes a Debian root directory
 #
 # scripts/setup.sh postgres-bin prints the directory of the server programs.
 #
@@ -100,10 +102,19 @@ setup_pgbouncer() {
 	have pgbouncer || [ -x /usr/sbin/pgbouncer ] || install pgbouncer
 }
 
-[ $# -gt 0 ] || { sed -n '2,16s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+setup_docker() {
+	if have docker && have dockerd && have ip; then return; fi
+	install docker.io iproute2
+}
+
+setup_debootstrap() {
+	have debootstrap || [ -x /usr/sbin/debootstrap ] || install debootstrap
+}
+
+[ $# -gt 0 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for what in "$@"; do
 	case $what in
-	go | cc | postgres | node | drivers | pgbouncer) "setup_$what" ;;
+	go | cc | postgres | node | drivers | pgbouncer | docker | debootstrap) "setup_$what" ;;
 	postgres-bin) postgres_bin ;;
 	*) say "do not know how to set up $what"; exit 2 ;;
 	esac

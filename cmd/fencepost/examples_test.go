@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -17,7 +18,15 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// exampleWorker is examples/worker.sh as a process group, with its output.
+// exampleWorkers are the programs in examples, with the environment that each needs.
+var exampleWorkers = map[string]struct{ command, env []string }{
+	"psql":    {[]string{"sh", "worker.sh"}, nil},
+	"psycopg": {[]string{"/usr/bin/python3", "python/worker.py"}, []string{"PYTHONDONTWRITEBYTECODE=1"}},
+	// The packages that scripts/drivers.sh installs.
+	"node pg": {[]string{"node", "node/worker.js"}, []string{"NODE_PATH=../.cache/drivers/node/node_modules"}},
+}
+
+// exampleWorker is a program in examples as a process group, with its output.
 type exampleWorker struct {
 	name string
 	cmd  *exec.Cmd
@@ -49,15 +58,17 @@ func (w *exampleWorker) signal(t *testing.T, s syscall.Signal) {
 	}
 }
 
-func startExampleWorker(t *testing.T, r *running, db, name string) *exampleWorker {
+func startExampleWorker(t *testing.T, r *running, db, program, name string) *exampleWorker {
 	t.Helper()
+	example := exampleWorkers[program]
 	host, port, err := net.SplitHostPort(r.listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	w := &exampleWorker{name: name}
-	w.cmd = exec.Command("sh", filepath.Join("..", "..", "examples", "worker.sh"))
-	w.cmd.Env = append(os.Environ(), "WORKER="+name, "PGHOST="+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db)
+	w.cmd = exec.Command(example.command[0], example.command[1:]...)
+	w.cmd.Dir = filepath.Join("..", "..", "examples")
+	w.cmd.Env = append(slices.Concat(os.Environ(), example.env), "WORKER="+name, "PGHOST="+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db)
 	w.cmd.Stdout, w.cmd.Stderr = w, w
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	child.EndWithParent(w.cmd, syscall.SIGKILL)
@@ -72,18 +83,28 @@ func startExampleWorker(t *testing.T, r *running, db, name string) *exampleWorke
 }
 
 // TestExampleWorkersTakeOver does what docker-compose.yml suggests: it freezes the
-// active worker, and thaws it after the other one has worked.
+// active worker, and thaws it after the other one has worked. Then it does the same to the
+// other one, which lets the first one lead again.
 func TestExampleWorkersTakeOver(t *testing.T) {
 	t.Parallel()
+	for program := range exampleWorkers {
+		t.Run(program, func(t *testing.T) {
+			t.Parallel()
+			testExampleWorkers(t, program)
+		})
+	}
+}
+
+func testExampleWorkers(t *testing.T, program string) {
 	s := pgtest.Shared(t)
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE charges (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())")
 	r := startServing(t, s, func(c *config.Config) {
 		c.Lease.WorkerTimeout, c.Lease.Grace = config.Duration(2*time.Second), config.Duration(200*time.Millisecond)
 	})
-	first := startExampleWorker(t, r, db, "worker-a")
+	first := startExampleWorker(t, r, db, program, "worker-a")
 	eventually(t, "the first worker to write", func() bool { return first.wrote() > 0 })
-	second := startExampleWorker(t, r, db, "worker-b")
+	second := startExampleWorker(t, r, db, program, "worker-b")
 	eventually(t, "the second worker to wait", func() bool { return strings.Contains(r.rolesOf(t, db), "worker-b:follower") })
 	if second.wrote() > 0 {
 		t.Errorf("the second worker wrote while the first one led:\n%s", second.output())
@@ -101,13 +122,15 @@ func TestExampleWorkersTakeOver(t *testing.T) {
 	}
 	before := rows()
 	first.signal(t, syscall.SIGCONT)
-	eventually(t, "the first worker to be refused", func() bool { return strings.Contains(first.output(), "was superseded") })
+	eventually(t, "the first worker to be refused", func() bool { return strings.Contains(first.output(), "ZF001") })
 	if rows() != before {
 		t.Errorf("the first worker wrote after it was superseded:\n%s", first.output())
 	}
 	eventually(t, "the first worker to stand by", func() bool {
 		return strings.Count(first.output(), "connecting, and waiting to lead") == 2
 	})
+	second.signal(t, syscall.SIGSTOP)
+	eventually(t, "the first worker to write again", func() bool { return rows() > before })
 }
 
 // rolesOf lists "name:role" of the workers of the resource billing. The name is the

@@ -48,7 +48,7 @@ func TestComposeFileUsesKnownSettings(t *testing.T) {
 			}
 		}
 	}
-	if found == 0 || len(compose.Services) != 6 {
-		t.Errorf("found %d settings in %d services", found, len(compose.Services))
+	if found == 0 {
+		t.Errorf("found no settings in %d services", len(compose.Services))
 	}
 }

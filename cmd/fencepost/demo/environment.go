@@ -172,10 +172,10 @@ func ready(ctx context.Context, admin string) error {
 }
 
 // leaseDSN returns the DSN of a worker: Postgres' own DSN with Fencepost's address and
-// the parameters that Fencepost requires.
-func (env *environment) leaseDSN(worker string) string {
+// the resource.
+func (env *environment) leaseDSN() string {
 	return dsn(env.listen, workerRole, env.pg.password, database, url.Values{
-		"fencepost.resource": {"billing"}, "fencepost.worker": {worker}, "sslmode": {"disable"},
+		"fencepost.resource": {"billing"}, "sslmode": {"disable"},
 	})
 }
 

@@ -3,14 +3,12 @@ package demo
 import (
 	"bufio"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -75,8 +73,7 @@ func runWorkers(ctx context.Context, env *environment, report *reporter, fenced 
 
 // startWorker runs a worker as a separate process and reads its events.
 func (r *run) startWorker(name string) error {
-	id := name + ":" + strings.ToLower(rand.Text()[:4]) // differs for each process
-	args := []string{"demo-worker", "--name", name, "--lease", r.env.leaseDSN(id), "--pause", pause.String()}
+	args := []string{"demo-worker", "--name", name, "--lease", r.env.leaseDSN(), "--pause", pause.String()}
 	if !r.fenced {
 		args = append(args, "--work", r.env.pg.dsn(workerRole, database))
 	}

@@ -2,10 +2,12 @@ package demo
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -15,7 +17,8 @@ import (
 // WorkerOptions configures one worker process.
 type WorkerOptions struct {
 	Name string
-	// Lease is the DSN, through Fencepost, on which the worker asks for its role.
+	// Lease is the DSN, through Fencepost, on which the worker asks for its role. It names
+	// the resource; the worker adds its id.
 	Lease string
 	// Work is the DSN on which it charges invoices. If empty, it uses the same
 	// connection, as an application behind Fencepost does.
@@ -51,10 +54,11 @@ type event struct {
 // idle is how long a worker waits before it queries its role again.
 const idle = 100 * time.Millisecond
 
-// worker is an application: it knows pgx and SQL, and of Fencepost only the SHOW that
-// returns its role.
+// worker is an application: it knows pgx and SQL, and of Fencepost only how to name itself
+// and the SHOW that returns its role.
 type worker struct {
 	o     WorkerOptions
+	id    string // differs for each process
 	lease *pgx.Conn
 	work  *pgx.Conn
 	last  event // the last role event
@@ -62,7 +66,7 @@ type worker struct {
 
 // RunWorker charges invoices while it leads, until ctx ends.
 func RunWorker(ctx context.Context, o WorkerOptions) error {
-	w := &worker{o: o}
+	w := &worker{o: o, id: o.Name + ":" + strings.ToLower(rand.Text()[:4])}
 	defer w.disconnect()
 	for ctx.Err() == nil {
 		if err := w.turn(ctx); err != nil && ctx.Err() == nil {
@@ -154,7 +158,12 @@ func (w *worker) connect(ctx context.Context) error {
 	if w.lease != nil {
 		return nil
 	}
-	lease, err := pgx.Connect(ctx, w.o.Lease)
+	config, err := pgx.ParseConfig(w.o.Lease)
+	if err != nil {
+		return fmt.Errorf("read --lease: %w", err)
+	}
+	config.RuntimeParams["fencepost.worker"] = w.id
+	lease, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return fmt.Errorf("connect to Fencepost: %w", err)
 	}

@@ -1,0 +1,3 @@
+FROM fencepost-debian
+COPY consul /usr/local/bin/
+ENTRYPOINT ["consul"]
