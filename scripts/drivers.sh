@@ -28,11 +28,16 @@ versions() {
 	psql --version
 	(cd test/drivers/go && go list -m github.com/jackc/pgx/v5 github.com/lib/pq)
 	/usr/bin/python3 -c 'import psycopg, psycopg_pool; print("psycopg", psycopg.__version__, "with psycopg_pool", psycopg_pool.__version__)'
+	/usr/bin/python3 -c 'import asyncpg; print("asyncpg", asyncpg.__version__)'
+	/usr/bin/python3 -c 'import sqlalchemy, psycopg2; print("SQLAlchemy", sqlalchemy.__version__, "with psycopg2", psycopg2.__version__)'
 	node -p '"node " + process.version'
 	NODE_PATH=$home/node_modules node -p '["pg", "pg-cursor", "pg-copy-streams", "postgres"].map((name) =>
 		name + " " + JSON.parse(require("fs").readFileSync(process.env.NODE_PATH + "/" + name + "/package.json")).version).join("\n")'
-	java -cp /usr/share/java/postgresql.jar org.postgresql.util.PGJDBCMain 2>/dev/null | grep '^PostgreSQL'
+	# It prints its version and ends with code 1.
+	{ java -cp /usr/share/java/postgresql.jar org.postgresql.util.PGJDBCMain 2>/dev/null || true; } | grep '^PostgreSQL'
+	(cd /usr/share/java && echo HikariCP-*.jar)
 	java -version 2>&1 | sed 1q
+	ruby -e 'require "active_record"; require "pg"; puts "ActiveRecord #{ActiveRecord::VERSION::STRING} with pg #{PG::VERSION}"'
 }
 
 case ${1:-bring} in

@@ -95,6 +95,11 @@ setup_drivers() {
 	/usr/bin/python3 -c 'import psycopg, psycopg_pool' 2>/dev/null || missing+=(python3-psycopg python3-psycopg-pool)
 	[ -e /usr/share/java/postgresql.jar ] || missing+=(libpostgresql-jdbc-java)
 	have javac || missing+=(default-jdk-headless)
+	/usr/bin/python3 -c 'import asyncpg' 2>/dev/null || missing+=(python3-asyncpg)
+	/usr/bin/python3 -c 'import sqlalchemy, psycopg2' 2>/dev/null || missing+=(python3-sqlalchemy python3-psycopg2)
+	[ -e /usr/share/java/HikariCP.jar ] || missing+=(libhikaricp-java)
+	[ -e /usr/share/java/slf4j-nop.jar ] || missing+=(libslf4j-java)
+	have ruby && ruby -e 'require "active_record"; require "pg"' 2>/dev/null || missing+=(ruby ruby-activerecord ruby-pg)
 	[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 }
 

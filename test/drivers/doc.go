@@ -16,6 +16,13 @@
 //     and its pool, if it has one, must treat the connection as broken and open
 //     another.
 //
+// The pools have programs of their own (pool_*), or a part pool. Such a program inserts
+// rows through its pool of three connections in three loops, never stops at an error,
+// and prints the result of each INSERT: ok, or the error's SQLSTATE, or what the
+// driver has in its place. Each line on standard input makes it silent, or ends the
+// silence. pools_test.go has the table of what they see, which is also the one in
+// docs/drivers.md.
+//
 // A program finds its connection in libpq's variables: PGHOST, PGPORT, PGUSER,
 // PGDATABASE, and PGOPTIONS, which names the resource and the worker (it is not set for
 // the direct run). The parts in which the worker is superseded print {"ready": true}

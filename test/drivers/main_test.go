@@ -61,6 +61,14 @@ var javaDriver = build{name: "java", args: func(target string) []string {
 	return []string{"javac", "-cp", jdbcJar, "-sourcepath", "java", "-d", target, "java/drivers/Pgjdbc.java"}
 }}
 
+// hikari is the directory of HikariCP's program.
+var hikari = build{name: "hikari", dir: ".", args: func(target string) []string {
+	return []string{"javac", "-cp", hikariJars, "-sourcepath", "java", "-d", target, "java/drivers/Hikari.java"}
+}}
+
+// hikariJars are where Debian's packages install HikariCP and what it needs.
+const hikariJars = "/usr/share/java/HikariCP.jar:/usr/share/java/slf4j-api.jar:/usr/share/java/slf4j-nop.jar:" + jdbcJar
+
 // jdbcJar is where Debian's libpostgresql-jdbc-java installs the driver.
 const jdbcJar = "/usr/share/java/postgresql.jar"
 

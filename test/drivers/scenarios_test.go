@@ -108,6 +108,21 @@ type run struct {
 
 func (d driver) start(t testing.TB, part string, env []string) run {
 	t.Helper()
+	r := run{ready: make(chan struct{}, 1), got: new([]line)}
+	r.Logged, r.answer = d.launch(t, part, env, func(l line) {
+		if l.Ready {
+			r.ready <- struct{}{}
+		} else {
+			*r.got = append(*r.got, l)
+		}
+	})
+	return r
+}
+
+// launch starts a part of the driver's program. It calls take with each line, in order,
+// in another goroutine than the test's; answer writes a line to the standard input.
+func (d driver) launch(t testing.TB, part string, env []string, take func(line)) (_ *process.Logged, answer func(string) error) {
+	t.Helper()
 	args, more := d.command(t)
 	cmd := exec.Command(args[0], append(args[1:], part)...)
 	if cmd.Err != nil {
@@ -118,22 +133,16 @@ func (d driver) start(t testing.TB, part string, env []string) run {
 	if err != nil {
 		t.Fatalf("open a pipe: %v", err)
 	}
-	r := run{ready: make(chan struct{}, 1), got: new([]line)}
-	r.answer = func(text string) error {
+	logged := process.StartLogged(t, strings.Join(cmd.Args, " "), cmd, func(text string) {
+		var l line
+		if json.Unmarshal([]byte(text), &l) == nil { // the rest is output of the language's own runtime
+			take(l)
+		}
+	})
+	return logged, func(text string) error {
 		_, err := fmt.Fprintln(stdin, text)
 		return err
 	}
-	r.Logged = process.StartLogged(t, strings.Join(cmd.Args, " "), cmd, func(text string) {
-		var l line
-		switch err := json.Unmarshal([]byte(text), &l); {
-		case err != nil: // output of the language's own runtime
-		case l.Ready:
-			r.ready <- struct{}{}
-		default:
-			*r.got = append(*r.got, l)
-		}
-	})
-	return r
 }
 
 // lines waits until the program has ended and returns what it printed.

@@ -56,6 +56,8 @@ func runPq(part string) error {
 		return pqStale(part)
 	case "stale_repeated":
 		return pqStaleRepeated()
+	case "pool":
+		return pqPool(context.Background())
 	case "scenarios":
 	default:
 		return fmt.Errorf("unknown part %q", part)

@@ -1,6 +1,6 @@
 // Command drivers runs the Go drivers: see the package drivers for what it does.
 //
-//	drivers pgx|libpq scenarios|follower|stale|stale_transaction
+//	drivers pgx|libpq scenarios|follower|stale|stale_transaction|pool
 package main
 
 import (

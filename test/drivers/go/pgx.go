@@ -47,6 +47,8 @@ func runPgx(part string) error {
 		return pgxFollower(ctx)
 	case "stale", "stale_transaction":
 		return pgxStale(ctx, part)
+	case "pool":
+		return pgxPool(ctx)
 	case "scenarios":
 	default:
 		return fmt.Errorf("unknown part %q", part)

@@ -33,6 +33,7 @@ exports.typedResult = (row) => ({
 });
 
 const printLine = (line) => console.log(JSON.stringify(line));
+exports.printLine = printLine;
 
 // report runs a scenario, which returns its result and a detail, and prints its line.
 exports.report = async (scenario, run) => {

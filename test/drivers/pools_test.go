@@ -1,0 +1,251 @@
+package drivers
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// poolEvent is something that happens to a worker with a pool.
+type poolEvent struct {
+	name string
+	play func(t *testing.T, p *pool)
+}
+
+var poolEvents = []poolEvent{
+	{"takeover", func(t *testing.T, p *pool) {
+		p.toggle(t)
+		other := p.supersede(t)
+		p.toggle(t)
+		p.refused(t)
+		leave(t, other)
+	}},
+	{"freeze", func(t *testing.T, p *pool) {
+		p.program.Freeze(t)
+		leave(t, p.supersede(t))
+		p.program.Thaw(t)
+	}},
+	{"proxy restart", func(t *testing.T, p *pool) {
+		p.proxy.End()
+		p.serve(t, p.pg, p.proxy.Address)
+	}},
+	{"proxy crash", func(t *testing.T, p *pool) {
+		p.proxy.Kill(t)
+		p.serve(t, p.pg, p.proxy.Address)
+	}},
+	{"Postgres restart", func(t *testing.T, p *pool) { p.pg.Restart(t) }},
+}
+
+func leave(t testing.TB, other *pgx.Conn) {
+	t.Helper()
+	if err := other.Close(context.Background()); err != nil {
+		t.Fatalf("the other worker leaves: %v", err)
+	}
+}
+
+// pooled is a pool with its row in docs/drivers.md: what its application sees at each
+// event.
+type pooled struct {
+	name    string
+	part    string
+	command func(t testing.TB) (args, env []string)
+	sees    []string // as poolEvents
+}
+
+func nodePool(program string) func(testing.TB) (args, env []string) {
+	return func(t testing.TB) (args, env []string) {
+		return []string{"node", "node/" + program}, []string{"NODE_PATH=" + nodeModules(t)}
+	}
+}
+
+func pythonPool(program string) func(testing.TB) (args, env []string) {
+	return func(testing.TB) (args, env []string) { return python(program) }
+}
+
+func goPool(name string) func(testing.TB) (args, env []string) {
+	return func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), name}, nil }
+}
+
+// notYet is the cell of an event after which a pool does not write again yet.
+const notYet = "see below"
+
+var pools = []pooled{
+	{"node `pg`, `pool.query`", "query", nodePool("pool_pg.js"), []string{
+		"`ZF001`, `ZF002`…, `ZF003`",
+		"`ZF001`, `ZF003`",
+		"(`57P01`), (`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`)",
+		"(`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`)",
+		"(`57P01`), (`57P03`…), (`08006`…), (`Connection terminated unexpectedly`)",
+	}},
+	{"node `pg`, `pool.connect`", "connect", nodePool("pool_pg.js"), []string{
+		"`ZF001`, `ZF002`…, `ZF003`, (`Connection terminated unexpectedly`)",
+		"`ZF001`, `ZF003`, (`Connection terminated unexpectedly`)",
+		"(`57P01`), (`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`)",
+		"(`Connection terminated unexpectedly`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`)",
+		"(`57P01`), (`57P03`…), (`08006`…), (`Connection terminated unexpectedly`)",
+	}},
+	{"`database/sql` with lib/pq", "pool", goPool("libpq"), []string{
+		"`ZF002`…, `ZF003`",
+		"`ZF003`",
+		"(`EOF`), (`ECONNREFUSED`…), (`ECONNRESET`)",
+		"(`EOF`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`)",
+		"(`57P03`…), (`08006`…), (`EOF`)",
+	}},
+	{"pgxpool", "pool", goPool("pgx"), []string{
+		"`ZF001`, `ZF002`…, `ZF003`",
+		"`ZF001`, `ZF003`",
+		"(`57P01`), (`EOF`), (`ECONNREFUSED`…), (`ECONNRESET`)",
+		"(`EOF`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`)",
+		"(`57P01`), (`57P03`…), (`08006`…), (`EOF`)",
+	}},
+	{"asyncpg", "pool", pythonPool("pool_asyncpg.py"), []string{
+		"`08003`, `ZF002`…, `ZF003`",
+		"`08003`, `ZF003`",
+		"(`57P01`), (`08003`), (`ConnectionRefusedError`…), (`ConnectionResetError`), (`InternalClientError`)",
+		"(`08003`), (`ConnectionRefusedError`…), (`ConnectionResetError`), (`InternalClientError`), (`ZF002`…), (`ZF003`)",
+		"(`57P01`), (`57P03`…), (`08003`), (`08006`…), (`InternalClientError`)",
+	}},
+	{"SQLAlchemy with psycopg 2", "pool", pythonPool("pool_sqlalchemy.py"), []string{
+		"`OperationalError`, `ZF002`…, `ZF003`",
+		"`OperationalError`, `ZF003`",
+		"(`OperationalError`…)",
+		"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
+		"`OperationalError`…",
+	}},
+	{"psycopg_pool with psycopg 3", "pool", pythonPool("pool_psycopg.py"), []string{
+		"`OperationalError`, `ZF002`…, `ZF003`",
+		"`OperationalError`, `ZF003`",
+		"(`OperationalError`…)",
+		"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
+		"`OperationalError`…",
+	}},
+	{"HikariCP with pgjdbc", "pool", func(t testing.TB) (args, env []string) {
+		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", hikari.path(t) + ":" + hikariJars, "drivers.Hikari"}, nil
+	}, []string{
+		notYet,
+		"(`ZF001`), `ZF003`",
+		"(`57P01`), (`08006`)",
+		notYet,
+		"(`57P01`), (`08006`)",
+	}},
+	{"node `postgres`", "pool", nodePool("pool_postgres.js"), []string{
+		"`CONNECTION_CLOSED`, `ZF001`, `ZF002`…, `ZF003`",
+		"`CONNECTION_CLOSED`, `ZF001`, `ZF003`",
+		"(`57P01`), (`CONNECTION_CLOSED`), (`ECONNREFUSED`…), (`ECONNRESET`)",
+		"(`CONNECTION_CLOSED`), (`ECONNREFUSED`…), (`ECONNRESET`), (`ZF002`…), (`ZF003`)",
+		"(`57P01`), (`57P03`…), (`08006`…), (`CONNECTION_CLOSED`)",
+	}},
+	{"ActiveRecord", "pool", func(testing.TB) (args, env []string) { return []string{"ruby", "ruby/pool_activerecord.rb"}, nil }, []string{
+		"`ZF002`…, `ZF003`, (`ActiveRecord::StatementInvalid`)",
+		"`ZF003`, (`ActiveRecord::StatementInvalid`)",
+		"(`ActiveRecord::ConnectionNotEstablished`…), (`ActiveRecord::StatementInvalid`)",
+		"(`ActiveRecord::ConnectionNotEstablished`…), (`ZF002`…), (`ZF003`), (`ActiveRecord::StatementInvalid`)",
+		"`ActiveRecord::ConnectionNotEstablished`…, (`ActiveRecord::StatementInvalid`)",
+	}},
+}
+
+// TestPoolsRecover checks what an application sees through its pool when something
+// happens, and that it then writes again by itself, and only under its own epochs.
+func TestPoolsRecover(t *testing.T) {
+	t.Parallel()
+	for _, pooled := range pools {
+		for i, event := range poolEvents {
+			if pooled.sees[i] == notYet {
+				continue
+			}
+			t.Run(strings.ReplaceAll(pooled.name, "/", " ")+"/"+event.name, func(t *testing.T) {
+				t.Parallel()
+				server := pgtest.Shared
+				if event.name == "Postgres restart" {
+					server = func(t testing.TB) *pgtest.Server { return pgtest.Start(t) }
+				}
+				p := startPool(t, driver{pooled.name, pooled.command}, pooled.part, server(t))
+				from := len(p.since(0))
+				event.play(t, p)
+				p.works(t)
+				compareSeen(t, p.since(from), pooled.sees[i])
+				p.wroteUnderItsEpochs(t)
+			})
+		}
+	}
+}
+
+// seldom is how often an error may occur that does not last as long as its cause: some
+// times on each connection.
+const seldom = 3 * connections
+
+// poolCell is a code in a cell of the table: `code`, with an ellipsis if it may occur as
+// long as its cause lasts, in brackets if it does not occur each time.
+var poolCell = regexp.MustCompile("(\\(?)`([^`]+)`(\u2026?)")
+
+// compareSeen compares results with a cell of the table.
+func compareSeen(t *testing.T, results []string, cell string) {
+	t.Helper()
+	seen := map[string]int{}
+	for _, result := range results {
+		if result != "ok" {
+			seen[result]++
+		}
+	}
+	t.Logf("it saw %v", seen)
+	for _, match := range poolCell.FindAllStringSubmatch(cell, -1) {
+		sometimes, code, lasts := match[1] != "", match[2], match[3] != ""
+		switch n := seen[code]; {
+		case n == 0 && !sometimes:
+			t.Errorf("it did not see %s", code)
+		case n > seldom && !lasts:
+			t.Errorf("it saw %s %d times, want at most %d", code, n, seldom)
+		}
+		delete(seen, code)
+	}
+	if len(seen) > 0 {
+		t.Errorf("it saw %v too; the table has %q", seen, cell)
+	}
+	if t.Failed() {
+		t.Logf("its results: %s", process.Tail(strings.Join(results, " ")))
+	}
+}
+
+// TestPoolsAreDocumented compares the table in docs/drivers.md with the one above.
+func TestPoolsAreDocumented(t *testing.T) {
+	t.Parallel()
+	var table strings.Builder
+	row := func(name string, cells []string) {
+		fmt.Fprintf(&table, "| %s | %s |\n", name, strings.Join(cells, " | "))
+	}
+	var head, rule []string
+	for _, event := range poolEvents {
+		head, rule = append(head, event.name), append(rule, "---")
+	}
+	row("pool", head)
+	row("---", rule)
+	for _, pooled := range pools {
+		row(pooled.name, pooled.sees)
+	}
+	text, err := os.ReadFile("../../docs/drivers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(text), "\n\n"+strings.ReplaceAll(table.String(), "| --- ", "|---")+"\n") {
+		t.Errorf("docs/drivers.md does not have the table:\n%s", table.String())
+	}
+}
+
+// wroteUnderItsEpochs checks that every row of the pool has an epoch that was granted to
+// it. So nothing was written between its supersession and its next epoch.
+func (p *pool) wroteUnderItsEpochs(t *testing.T) {
+	t.Helper()
+	p.program.Kill(t)
+	if rows := p.ask(t, `SELECT count(*)::text FROM work w JOIN fencepost.grants g USING (epoch)
+		WHERE g.worker <> CASE w.what WHEN 'other' THEN 'other-1' ELSE 'pool-1' END`); rows != "0" {
+		t.Errorf("%s rows have another worker's epoch", rows)
+	}
+}
