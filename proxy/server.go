@@ -82,7 +82,8 @@ func NewServer(cfg Config) (*Server, error) {
 }
 
 // Serve accepts connections until ctx ends, then closes ln and returns. It
-// does not wait for the sessions: Shutdown and Close do.
+// does not wait for the sessions: Shutdown and Close do. It may be called for several
+// listeners, by a goroutine each.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
