@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 
 	"github.com/pires/go-proxyproto"
 )
@@ -101,7 +102,7 @@ func begun(err error) error {
 // cutShort returns the error of a header that did not arrive as a whole.
 func cutShort(err error) error {
 	if late(err) {
-		return fmt.Errorf("%w: it did not arrive in time: %w", ErrInvalid, err)
+		return fmt.Errorf("%w: it did not arrive in time (%w)", ErrInvalid, os.ErrDeadlineExceeded)
 	}
 	return fmt.Errorf("%w: it is incomplete: %w", ErrInvalid, err)
 }
