@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"os"
 	osexec "os/exec"
+	"os/user"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
@@ -92,12 +95,62 @@ func TestNobodyIsTheControlRoleByPeerAuthentication(t *testing.T) {
 		pg.Addr(): "", filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port())): "28000",
 	} {
 		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = upstream, pgtest.Control })
-		c := wiretest.Dial(t, p.Addr)
-		c.Send(wiretest.Startup("user", pgtest.Control, "database", db), wiretest.Terminate())
-		if got := wiretest.ErrorOf(c.Rest()); got != want {
+		if got := login(t, p.Addr, pgtest.Control, db); got != want {
 			t.Errorf("the control role, with Postgres at %s: %q, want %q", upstream, got, want)
 		}
-		wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", db)
+		if got := login(t, p.Addr, pgtest.App, db); got != "" {
+			t.Errorf("another role, with Postgres at %s: %q", upstream, got)
+		}
+	}
+}
+
+// login begins and ends a session, and returns the SQLSTATE with which it was refused.
+func login(t *testing.T, address, role, db string) string {
+	t.Helper()
+	c := wiretest.Dial(t, address)
+	c.Send(wiretest.Startup("user", role, "database", db), wiretest.Terminate())
+	return wiretest.ErrorOf(c.Rest())
+}
+
+// TestPeerAuthenticationIsAboutFencepost: what docs/security.md warns of. Postgres takes a
+// client that connected to Fencepost over TCP for Fencepost's own user.
+func TestPeerAuthenticationIsAboutFencepost(t *testing.T) {
+	t.Parallel()
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg := pgtest.Start(t)
+	db := pg.Database(t)
+	admin := pg.Connect(t, pgtest.Superuser, db) // over TCP, which stays as it is
+	for _, sql := range []string{
+		fmt.Sprintf("do $$ begin create role %[1]s login; exception when duplicate_object then null; end $$", pgx.Identifier{me.Username}.Sanitize()),
+		fmt.Sprintf("grant connect on database %s to public", pgx.Identifier{db}.Sanitize()),
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hba := filepath.Join(pg.DataDir(), "pg_hba.conf")
+	text, err := os.ReadFile(hba)
+	if err == nil {
+		err = os.WriteFile(hba, append([]byte("local all all peer\n"), text...), 0o600)
+	}
+	if err == nil {
+		_, err = admin.Exec(t.Context(), "select pg_reload_conf()")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream := filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port()))
+	fixture.Eventually(t, "Postgres to use peer authentication", func() bool { return login(t, upstream, pgtest.App, db) == "28000" })
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream = upstream })
+	if own, other := login(t, p.Addr, me.Username, db), login(t, p.Addr, pgtest.App, db); own != "" || other != "28000" {
+		t.Errorf("over TCP and by peer authentication: %s gets %q and %s gets %q; want a session and 28000", me.Username, own, pgtest.App, other)
+	}
+	p = fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = upstream, me.Username })
+	if got := login(t, p.Addr, me.Username, db); got != "28000" {
+		t.Errorf("the control role gets %q, want 28000", got)
 	}
 }
 
