@@ -115,7 +115,7 @@ func (r *resource) joinLive(claim fencing.JoinRequest, m fencing.Member) (*Candi
 func (r *resource) joinLiveLocked(claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	for _, c := range r.mu.byWorker[claim.Worker] {
 		if c.bars(claim) {
-			return nil, r.refuseAddress(claim, c.client.String())
+			return nil, r.refuseAddress(claim, fencing.ClientName(c.client))
 		}
 	}
 	for _, c := range r.mu.byWorker[claim.Worker] {

@@ -79,12 +79,21 @@ type JoinRequest struct {
 	// this one connection.
 	Nameless bool
 	// Client is the address that the connection came from. A worker that campaigns from
-	// two addresses at once is refused.
+	// two addresses at once is refused. The zero Addr is that of all clients on Unix
+	// sockets, and of all clients of a proxy that are one worker.
 	Client   netip.Addr
 	Campaign CampaignMode
 	// WorkerTimeout is how long the worker may be silent before its lease is released.
 	// A negative value means the configured default, 0 means never.
 	WorkerTimeout time.Duration
+}
+
+// ClientName returns the name of a JoinRequest's Client in messages and worker ids.
+func ClientName(client netip.Addr) string {
+	if !client.IsValid() {
+		return "local"
+	}
+	return client.String()
 }
 
 // Member is one connection of a candidacy, as the candidacy sees it. Its methods must

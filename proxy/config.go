@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/proxyheader"
 )
 
 // Metrics receives what a Server counts. Its methods must not block.
@@ -63,10 +64,17 @@ type Config struct {
 	// Upstream is the address of Postgres: host:port, or the path of a Unix
 	// socket.
 	Upstream string
+	// ControlUser is the role of Fencepost's own connections. Clients are refused it if
+	// Upstream is a Unix socket.
+	ControlUser string
 	// UpstreamTLS configures TLS to Postgres; nil means no TLS.
 	UpstreamTLS *pgtls.Upstream
-	// TLS configures TLS with clients; nil means that they are offered none.
+	// TLS configures TLS with clients; nil means that they are offered none. Clients on Unix
+	// sockets are offered none either, and are admitted without it, and without a certificate.
 	TLS *pgtls.Clients
+	// TrustedProxies are the load balancers whose connections begin with a PROXY header, and
+	// who thereby say what their clients' addresses are. Nil means that there are none.
+	TrustedProxies proxyheader.Trusted
 	// Candidates has the candidacies that sessions join.
 	Candidates fencing.Candidates
 	// Policy decides everything that depends on a session's user, database or resource;

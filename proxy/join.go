@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
+	"net"
 	"net/netip"
 	"time"
 
@@ -105,10 +106,13 @@ func (x *session) chooseMode(unfenced UnfencedMode) (protocol.Mode, error) {
 // joinRequest returns the candidacy that the client wants to join, as the client named it.
 func (x *session) joinRequest() fencing.JoinRequest {
 	own := x.start.own
-	addr, _ := netip.ParseAddrPort(x.client.RemoteAddr().String())
+	var client netip.Addr // stays invalid for a local client
+	if tcp, ok := x.client.RemoteAddr().(*net.TCPAddr); ok {
+		client = tcp.AddrPort().Addr().Unmap()
+	}
 	return fencing.JoinRequest{
 		Database: x.start.database, User: x.start.user, Resource: own.resource, Worker: own.worker,
-		Client: addr.Addr().Unmap(), Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
+		Client: client, Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
 	}
 }
 
@@ -119,7 +123,7 @@ func (x *session) identify(c *fencing.JoinRequest, by Identity) {
 	}
 	switch by {
 	case IdentityClientAddress:
-		c.Worker = "client:" + c.Client.String()
+		c.Worker = "client:" + fencing.ClientName(c.Client)
 	case IdentityProxy:
 		c.Worker = "proxy:" + x.srv.cfg.ProxyID
 		c.Client = netip.Addr{} // all clients of this proxy are one worker

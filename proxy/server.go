@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/proxyheader"
 )
 
 // maxOverflow bounds the number of clients beyond MaxConnections whose startup packets are
@@ -45,7 +46,7 @@ type Server struct {
 	slots    chan struct{} // holds one element for each client, at most MaxConnections
 	overflow chan struct{} // the same for clients beyond MaxConnections
 	failing  struct {      // what may fail for many clients at once
-		accept, dial, answer *faults.Series
+		accept, dial, answer, header *faults.Series
 	}
 
 	mu struct {
@@ -74,13 +75,15 @@ func NewServer(cfg Config) (*Server, error) {
 	s.failing.accept = faults.NewSeries(cfg.Logger, "accept failed", 0)
 	s.failing.dial = faults.NewSeries(cfg.Logger, "postgres not reachable", 0)
 	s.failing.answer = faults.NewSeries(cfg.Logger, "postgres did not answer in time", 0)
+	s.failing.header = faults.NewSeries(cfg.Logger, "trusted load balancer sent no valid PROXY header", 0)
 	s.mu.conns = map[netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
 }
 
 // Serve accepts connections until ctx ends, then closes ln and returns. It
-// does not wait for the sessions: Shutdown and Close do.
+// does not wait for the sessions: Shutdown and Close do. It may be called for several
+// listeners, by a goroutine each.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
@@ -116,7 +119,11 @@ func (s *Server) accept(ln net.Listener) (netloop.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.loops.Pick().Adopt(conn)
+	adopted, err := s.loops.Pick().Adopt(conn)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.TrustedProxies.Expect(adopted), nil
 }
 
 // begin starts the goroutine that serves one connection.
@@ -299,8 +306,8 @@ func (s *Server) countRefusal(err error) {
 	}
 }
 
-// readRequest reads whether the client wants a session or a cancel. client is conn, or TLS on
-// top of it.
+// readRequest reads the PROXY header, if conn must begin with one, and then whether the client
+// wants a session or a cancel. client is conn, or TLS on top of it.
 func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client link, start *startup, cancel *cancelRequest, err error) {
 	s.mu.Lock()
 	draining := s.mu.draining
@@ -311,21 +318,36 @@ func (s *Server) readRequest(conn netloop.Conn, timeout time.Duration) (client l
 	if draining {
 		return conn, nil, nil, shuttingDown
 	}
-	r := startupReader{tls: s.cfg.TLS, conn: conn}
-	start, cancel, err = r.read()
+	r := startupReader{tls: s.tlsFor(conn), conn: conn}
+	if err = proxyheader.Read(conn); err == nil {
+		start, cancel, err = r.read()
+	}
 	var late net.Error
 	switch {
 	case errors.Is(err, pgtls.ErrClientHandshake):
 		s.cfg.Logger.Info("client refused", zap.Stringer("client", conn.RemoteAddr()), zap.Error(err))
 	case errors.As(err, &late) && late.Timeout() && s.isDraining():
 		return r.conn, nil, nil, shuttingDown
+	case errors.Is(err, proxyheader.ErrInvalid):
+		return r.conn, nil, nil, s.refuseHeader(conn, err)
 	case errors.As(err, &late) && late.Timeout():
 		return r.conn, nil, nil, protocolError("the startup packet did not arrive in time")
 	case start != nil && err == nil:
-		err = s.admit(r.conn, start)
+		err = s.admit(r.tls, r.conn, start)
 	}
 	_ = conn.SetDeadline(time.Time{})
 	return r.conn, start, cancel, err
+}
+
+// refuseHeader logs that a trusted load balancer sent no valid header, and returns what its
+// client is told. The log does not say when that is over: connections with a header and
+// others, such as health checks, may alternate.
+func (s *Server) refuseHeader(from netloop.Conn, err error) *fencing.Refusal {
+	s.failing.header.Failed(zap.Stringer("from", from.RemoteAddr()), zap.Error(err))
+	r := protocolError("%s", fencing.ASCII(err.Error()))
+	r.Hint = "The address that connects to Fencepost is in proxy_protocol.trusted of its configuration: " +
+		"let the load balancer at that address send the header (send-proxy, proxy_protocol on), or remove the address."
+	return r
 }
 
 func (s *Server) isDraining() bool {

@@ -4,15 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/unixsocket"
 )
 
-// admit returns why the TLS settings do not let a client begin a session over conn, or nil if
-// they do.
-func (s *Server) admit(conn link, start *startup) error {
-	switch err := s.cfg.TLS.Admit(conn, start.user); {
+// tlsFor returns the TLS settings for a client; nil means that it is offered none. As with
+// Postgres, they are not about Unix sockets, whose bytes do not leave the host.
+func (s *Server) tlsFor(conn netloop.Conn) *pgtls.Clients {
+	if conn.RemoteAddr().Network() == unixsocket.Network {
+		return nil
+	}
+	return s.cfg.TLS
+}
+
+// admit returns why the settings do not let a client begin a session over conn, or nil if they
+// do. tls are those that apply to conn.
+func (s *Server) admit(tls *pgtls.Clients, conn link, start *startup) error {
+	if start.user == s.cfg.ControlUser && strings.HasPrefix(s.cfg.Upstream, "/") {
+		return controlRefusal(start.user)
+	}
+	switch err := tls.Admit(conn, start.user); {
 	case errors.Is(err, pgtls.ErrInTheClear):
 		return plainRefusal(conn, start)
 	case errors.Is(err, pgtls.ErrNoClientCertificate):
@@ -24,6 +39,17 @@ func (s *Server) admit(conn link, start *startup) error {
 		}
 	default:
 		return err
+	}
+}
+
+// controlRefusal is for a client that names the control role where Postgres is at a Unix
+// socket. With peer authentication, Postgres looks at Fencepost's own process there, and would
+// let every client log in as the role of that name.
+func controlRefusal(user string) *fencing.Refusal {
+	return &fencing.Refusal{
+		SQLState: "28000",
+		Message:  fmt.Sprintf("role %q is Fencepost's own and cannot be used through Fencepost", fencing.ASCII(user)),
+		Hint:     "Connect as another role, or to Postgres directly (control.user in Fencepost's configuration).",
 	}
 }
 

@@ -61,7 +61,7 @@ func (w *exampleWorker) signal(t *testing.T, s syscall.Signal) {
 func startExampleWorker(t *testing.T, r *running, db, program, name string) *exampleWorker {
 	t.Helper()
 	example := exampleWorkers[program]
-	host, port, err := net.SplitHostPort(r.listener.Addr().String())
+	host, port, err := net.SplitHostPort(r.listeners[0].Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,17 +13,17 @@ import (
 // closes its connection after little more than a minute without a response.
 func TestADeadClientsConnectionEnds(t *testing.T) {
 	t.Parallel()
-	s := &serving{cfg: config.Config{Listen: "127.0.0.1:0"}}
+	s := &serving{cfg: config.Config{Listen: config.Addresses{"127.0.0.1:0"}}}
 	if err := s.listen(); err != nil {
 		t.Fatal(err)
 	}
 	defer s.closeListeners()
-	client, err := net.Dial("tcp", s.listener.Addr().String())
+	client, err := net.Dial("tcp", s.listeners[0].Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	conn, err := s.listener.Accept()
+	conn, err := s.listeners[0].Accept()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -101,7 +101,8 @@ func (f *databases) warnings(ctx context.Context) []string {
 func (s *serving) tryUpstream(ctx context.Context) error {
 	deadline := time.Now().Add(time.Second)
 	dialer := net.Dialer{Deadline: deadline}
-	conn, err := dialer.DialContext(ctx, "tcp", s.cfg.Upstream.Address)
+	network, address := s.cfg.Upstream.Endpoint()
+	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return err
 	}

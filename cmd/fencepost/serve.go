@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"sync/atomic"
@@ -23,6 +24,7 @@ import (
 	"github.com/fencepost/fencepost/migrations"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/unixsocket"
 )
 
 const serveAbout = `
@@ -72,8 +74,8 @@ type serving struct {
 	proxy     *proxy.Server
 	tls       *pgtls.Clients  // nil if clients are not offered TLS
 	upstream  *pgtls.Upstream // nil if the connections to Postgres do not use TLS
-	listener  net.Listener
-	admin     net.Listener // nil if disabled
+	listeners []net.Listener  // for workers
+	admin     net.Listener    // nil if disabled
 	draining  atomic.Bool
 
 	faults  *faults.Register // what is wrong at present
@@ -100,7 +102,7 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 			}
 		}
 	}()
-	if s.id, err = proxyID(cfg, s.listener.Addr()); err != nil {
+	if s.id, err = proxyID(cfg, s.listeners); err != nil {
 		return nil, err
 	}
 	if s.tls, err = newClientTLS(cfg, log); err != nil {
@@ -118,10 +120,13 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 	if s.health, err = s.newHealth(); err != nil {
 		return nil, err
 	}
+	_, postgres := cfg.Upstream.Endpoint()
 	s.proxy, err = proxy.NewServer(proxy.Config{
-		Upstream:       cfg.Upstream.Address,
+		Upstream:       postgres,
+		ControlUser:    cfg.Control.User,
 		UpstreamTLS:    s.upstream,
 		TLS:            s.tls,
+		TrustedProxies: cfg.ProxyProtocol.Trusted.Prefixes(),
 		Candidates:     s.elections,
 		Policy:         policy{&s.cfg}.session,
 		ProxyID:        s.id,
@@ -146,15 +151,20 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 // s without a response, and releases what it holds.
 var keepalive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 10 * time.Second, Count: 6}
 
-// listen opens both listeners, or none.
-func (s *serving) listen() (err error) {
-	workers := net.ListenConfig{KeepAliveConfig: keepalive}
-	if s.listener, err = workers.Listen(context.Background(), "tcp", s.cfg.Listen); err != nil {
-		return fmt.Errorf("listen for workers (setting listen): %w", err)
+// listen opens all listeners, or none.
+func (s *serving) listen() error {
+	for _, address := range s.cfg.Listen {
+		ln, err := listenAt(address, fs.FileMode(s.cfg.ListenMode))
+		if err != nil {
+			s.closeListeners()
+			return fmt.Errorf("listen for workers (setting listen): %w", err)
+		}
+		s.listeners = append(s.listeners, ln)
 	}
 	if s.cfg.Admin == "" {
 		return nil
 	}
+	var err error
 	if s.admin, err = net.Listen("tcp", s.cfg.Admin); err != nil {
 		s.closeListeners()
 		return fmt.Errorf("listen on the admin address (set admin: \"\" to disable it): %w", err)
@@ -162,10 +172,21 @@ func (s *serving) listen() (err error) {
 	return nil
 }
 
+// listenAt opens one listener for workers.
+func listenAt(address config.Address, mode fs.FileMode) (net.Listener, error) {
+	if address.Network() == unixsocket.Network {
+		return unixsocket.Listen(string(address), mode)
+	}
+	workers := net.ListenConfig{KeepAliveConfig: keepalive}
+	return workers.Listen(context.Background(), "tcp", string(address))
+}
+
 // closeListeners closes the listeners of a serving that never ran: nobody has
 // connected.
 func (s *serving) closeListeners() {
-	_ = s.listener.Close()
+	for _, ln := range s.listeners {
+		_ = ln.Close()
+	}
 	if s.admin != nil {
 		_ = s.admin.Close()
 	}
@@ -232,8 +253,9 @@ func openStore(ctx context.Context, cfg config.Config, upstream *pgtls.Upstream,
 // storeConfig says how to connect to a database as the control role.
 func storeConfig(cfg config.Config, upstream *pgtls.Upstream, database string, log *zap.Logger) (store.Config, error) {
 	latest, err := migrations.Latest()
+	_, address := cfg.Upstream.Endpoint()
 	return store.Config{
-		Address:       cfg.Upstream.Address,
+		Address:       address,
 		Database:      database,
 		User:          cfg.Control.User,
 		Password:      cfg.Control.Password,
@@ -244,8 +266,9 @@ func storeConfig(cfg config.Config, upstream *pgtls.Upstream, database string, l
 	}, err
 }
 
-// proxyID returns the configured name, or the host's name and the port.
-func proxyID(cfg config.Config, listen net.Addr) (string, error) {
+// proxyID returns the configured name, or the host's name and the first port, or the first
+// socket's path if there is no port.
+func proxyID(cfg config.Config, listeners []net.Listener) (string, error) {
 	if cfg.Proxy.ID != "" {
 		return cfg.Proxy.ID, nil
 	}
@@ -253,9 +276,10 @@ func proxyID(cfg config.Config, listen net.Addr) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("determine this proxy's id (set proxy.id to choose one): %w", err)
 	}
-	_, port, err := net.SplitHostPort(listen.String())
-	if err != nil {
-		return "", fmt.Errorf("determine this proxy's id: %w", err)
+	for _, ln := range listeners {
+		if tcp, ok := ln.Addr().(*net.TCPAddr); ok {
+			return fmt.Sprintf("%s:%d", host, tcp.Port), nil
+		}
 	}
-	return host + ":" + port, nil
+	return fmt.Sprintf("%s:%s", host, listeners[0].Addr()), nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -34,8 +35,9 @@ func (s *serving) run(ctx context.Context) error {
 	if s.admin != nil {
 		group.Go(func() error { return s.newAdmin().Serve(asking, s.admin) })
 	}
+	_, upstream := s.cfg.Upstream.Endpoint()
 	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
-		zap.Stringer("listen", s.listener.Addr()), zap.String("upstream", s.cfg.Upstream.Address),
+		zap.String("listen", s.addresses()), zap.String("upstream", upstream),
 		zap.String("election", s.cfg.Election.Provider),
 		zap.String("tls", s.cfg.TLS.Mode), zap.String("upstream_tls", s.cfg.Upstream.TLS.Mode)}
 	if s.admin != nil {
@@ -43,13 +45,32 @@ func (s *serving) run(ctx context.Context) error {
 	}
 	s.log.Info("serving", fields...)
 	tellSystemd(s.log, daemon.SdNotifyReady)
-	err := s.proxy.Serve(ctx, s.listener)
+	err := s.accept(ctx)
 	s.draining.Store(true)
 	err = errors.Join(err, s.drain(context.WithoutCancel(ctx)))
 	stopAsking()
 	err = errors.Join(err, group.Wait(), s.watch.verdict())
 	s.log.Info("ended", zap.NamedError("error", err))
 	return err
+}
+
+// accept serves the workers of all listeners until ctx ends. If one of them fails, it closes
+// the others too.
+func (s *serving) accept(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, ln := range s.listeners {
+		group.Go(func() error { return s.proxy.Serve(ctx, ln) })
+	}
+	return group.Wait()
+}
+
+// addresses returns where workers connect, with commas between the addresses.
+func (s *serving) addresses() string {
+	all := make([]string, len(s.listeners))
+	for i, ln := range s.listeners {
+		all[i] = ln.Addr().String()
+	}
+	return strings.Join(all, ",")
 }
 
 // drain ends the sessions and releases the leases.

@@ -70,8 +70,8 @@ type running struct {
 func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *running {
 	t.Helper()
 	cfg := config.Default()
-	cfg.Listen, cfg.Admin = "127.0.0.1:0", "127.0.0.1:0"
-	cfg.Upstream.Address = s.Addr()
+	cfg.Listen, cfg.Admin = config.Addresses{"127.0.0.1:0"}, "127.0.0.1:0"
+	cfg.Upstream.Address = config.Address(s.Addr())
 	cfg.Control.User = pgtest.Control
 	if change != nil {
 		change(&cfg)
@@ -104,7 +104,7 @@ func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *
 
 // dsn returns the DSN of a connection through the proxy.
 func (r *running) dsn(db, params string) string {
-	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable&%s", pgtest.App, r.listener.Addr(), db, params)
+	return fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable&%s", pgtest.App, r.listeners[0].Addr(), db, params)
 }
 
 func (r *running) connect(t *testing.T, db, params string) *pgx.Conn {
@@ -329,7 +329,7 @@ func TestReadinessTellsThatPostgresIsAway(t *testing.T) {
 	}
 	defer silent.Close()
 	for name, address := range map[string]string{"nobody listens": "127.0.0.1:1", "nobody answers": silent.Addr().String()} {
-		r := startServing(t, s, func(c *config.Config) { c.Upstream.Address = address })
+		r := startServing(t, s, func(c *config.Config) { c.Upstream.Address = config.Address(address) })
 		code, body := r.ask(t, "/readyz")
 		if code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
 			t.Errorf("/readyz where %s: %d %s", name, code, body)
@@ -343,7 +343,7 @@ func TestReadinessTellsThatPostgresIsAway(t *testing.T) {
 func TestListenErrorsNameTheSetting(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	taken := startServing(t, s, nil).listener.Addr().String()
+	taken := startServing(t, s, nil).listeners[0].Addr().String()
 	env := map[string]string{"FENCEPOST_LISTEN": taken, "FENCEPOST_ADMIN": "127.0.0.1:0"}
 	out := runCommand(t, env, "serve")
 	if out.code != exitFailure || !strings.Contains(out.stderr, "setting listen") {

@@ -22,7 +22,7 @@ func TestConnectingWaitsForItsOwnGrant(t *testing.T) {
 		c.Lease.Grace = config.Duration(3 * time.Second)
 	})
 	admin := s.Connect(t, pgtest.Superuser, db)
-	dying, _ := wiretest.Connect(t, r.listener.Addr().String(), "user", pgtest.App, "database", db,
+	dying, _ := wiretest.Connect(t, r.listeners[0].Addr().String(), "user", pgtest.App, "database", db,
 		"fencepost.resource", "billing", "fencepost.worker", "first")
 	dying.Send(wiretest.Query("SELECT pg_sleep(600)"))
 	eventually(t, "the statement runs", func() bool {

@@ -52,7 +52,7 @@ func newUpstreamTLS(cfg config.Config, log *zap.Logger) (*pgtls.Upstream, error)
 	}
 	name := c.ServerName
 	if name == "" {
-		host, _, err := net.SplitHostPort(cfg.Upstream.Address)
+		host, _, err := net.SplitHostPort(string(cfg.Upstream.Address))
 		if err != nil {
 			return nil, fmt.Errorf("read upstream.address: %w", err)
 		}

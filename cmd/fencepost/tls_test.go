@@ -37,7 +37,7 @@ func TestServeUnderTLS(t *testing.T) {
 	pg.Exec(t, pgtest.Superuser, db, "CREATE TABLE work (n int); GRANT ALL ON work TO app")
 	own := ca.Issue(t, pgtest.Subject{Name: "fencepost", Hosts: []string{"localhost"}})
 	r := startServing(t, pg, secured(own, ca.Issue(t, pgtest.Subject{Name: "fencepost"}), ca))
-	_, port, _ := net.SplitHostPort(r.listener.Addr().String())
+	_, port, _ := net.SplitHostPort(r.listeners[0].Addr().String())
 	dsn := func(mode string) string {
 		return fmt.Sprintf("postgres://%s@localhost:%s/%s?sslmode=%s&sslrootcert=%s&fencepost.resource=billing&fencepost.worker=a", pgtest.App, port, db, mode, ca.File)
 	}
@@ -93,7 +93,7 @@ func TestHangupReadsRenewedCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the files to be read again", func() bool { return len(r.log.lines(t, "TLS files read again")) == 1 })
-	conn, err := net.Dial("tcp", r.listener.Addr().String())
+	conn, err := net.Dial("tcp", r.listeners[0].Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"path"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,7 +49,7 @@ const Connections = 2*DefaultPoolSize + readPoolSize + watchPoolSize
 
 // Config says how to connect to one database as the control role.
 type Config struct {
-	Address  string // host:port
+	Address  string // host:port, or the path of a Unix socket: /directory/.s.PGSQL.port
 	Database string
 	User     string
 	Password string
@@ -162,20 +164,16 @@ func (s *Store) Close() {
 // newPool returns a pool whose connections depend neither on the environment nor on
 // defaults of the role or the database.
 func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
-	host, portText, err := net.SplitHostPort(cfg.Address)
+	host, port, err := hostAndPort(cfg.Address)
 	if err != nil {
-		return nil, fmt.Errorf("parse the address: %w", err)
-	}
-	port, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil {
-		return nil, fmt.Errorf("parse the port of %q: %w", cfg.Address, err)
+		return nil, err
 	}
 	pc, err := pgxpool.ParseConfig("postgres://localhost:5432/postgres?sslmode=disable")
 	if err != nil {
 		return nil, fmt.Errorf("build the connection configuration: %w", err)
 	}
 	c := pc.ConnConfig
-	c.Host, c.Port, c.Database, c.User, c.Password = host, uint16(port), cfg.Database, cfg.User, cfg.Password
+	c.Host, c.Port, c.Database, c.User, c.Password = host, port, cfg.Database, cfg.User, cfg.Password
 	c.TLSConfig, c.Fallbacks, c.ConnectTimeout = cfg.TLS, nil, connectTimeout
 	c.RuntimeParams = map[string]string{
 		"application_name":                    "fencepost",
@@ -198,6 +196,22 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 	pc.AfterConnect = finish
 	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > trustedIdle }
 	return pgxpool.NewWithConfig(ctx, pc)
+}
+
+// hostAndPort returns what pgx needs of an address. The host of a Unix socket is its
+// directory, and its name ends with the port.
+func hostAndPort(address string) (host string, port uint16, err error) {
+	var digits string
+	if path.IsAbs(address) {
+		host, digits = path.Dir(address), strings.TrimPrefix(path.Base(address), ".s.PGSQL.")
+	} else if host, digits, err = net.SplitHostPort(address); err != nil {
+		return "", 0, fmt.Errorf("parse the address: %w", err)
+	}
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("parse the port of %q: %w", address, err)
+	}
+	return host, uint16(n), nil
 }
 
 // finish applies settings that not every server supports, and makes sure that the server is
@@ -264,5 +278,8 @@ func (s *Store) examine(ctx context.Context) error {
 // migrateCommand returns the command that installs or updates the schema.
 func (s *Store) migrateCommand() string {
 	dsn := url.URL{Scheme: "postgres", User: url.User(s.cfg.User), Host: s.cfg.Address, Path: "/" + s.cfg.Database}
+	if host, port, err := hostAndPort(s.cfg.Address); err == nil && path.IsAbs(host) {
+		dsn.Host, dsn.RawQuery = "", fmt.Sprintf("host=%s&port=%d", url.QueryEscape(host), port)
+	}
 	return "fencepost migrate --dsn " + dsn.String()
 }

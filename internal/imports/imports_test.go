@@ -29,12 +29,14 @@ var ours = map[string][]string{
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
 	},
 	"proxy": {
-		"fencing", "fencing/sqltext", "internal/faults", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/protocol", "proxy/wire",
+		"fencing", "fencing/sqltext", "internal/faults", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/protocol", "proxy/proxyheader", "proxy/unixsocket", "proxy/wire",
 	},
 	"proxy/protocol":           {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
 	"proxy/wire":               {},
 	"proxy/netloop":            {},
 	"proxy/pgtls":              {"proxy/wire"},
+	"proxy/proxyheader":        {"proxy/netloop"},
+	"proxy/unixsocket":         {},
 	"proxy/gate":               {"fencing", "fencing/sqltext"},
 	"migrations":               {},
 	"cmd/fencepost":            {"..."},
@@ -69,6 +71,7 @@ var theirs = map[string][]string{
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
 	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},
+	"github.com/pires/go-proxyproto":      {"proxy/proxyheader"},
 	"github.com/prometheus/client_golang": {"cmd/fencepost/admin"},
 	"go.yaml.in/yaml/v3":                  {"cmd/fencepost/config"},
 }

@@ -86,10 +86,14 @@ type Conn struct {
 	t testing.TB
 }
 
-// Dial connects without a startup.
+// Dial connects without a startup. An address that is a path is that of a Unix socket.
 func Dial(t testing.TB, address string) *Conn {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", address, patience)
+	network := "tcp"
+	if strings.HasPrefix(address, "/") {
+		network = "unix"
+	}
+	c, err := net.DialTimeout(network, address, patience)
 	if err != nil {
 		t.Fatalf("connect to %s: %v", address, err)
 	}

@@ -17,7 +17,9 @@ import (
 // etc/fencepost.yml is an annotated sample. A test compares both with this struct and
 // with Default.
 type Config struct {
-	Listen         string              `yaml:"listen"`
+	Listen         Addresses           `yaml:"listen"`
+	ListenMode     FileMode            `yaml:"listen_mode"` // of Unix sockets in Listen
+	ProxyProtocol  ProxyProtocol       `yaml:"proxy_protocol"`
 	Admin          string              `yaml:"admin"`
 	Pprof          bool                `yaml:"pprof"`
 	TLS            TLS                 `yaml:"tls"`
@@ -36,9 +38,15 @@ type Config struct {
 	Log            Log                 `yaml:"log"`
 }
 
+// ProxyProtocol says which load balancers in front of Fencepost tell it the addresses of their
+// clients.
+type ProxyProtocol struct {
+	Trusted Subnets `yaml:"trusted"`
+}
+
 // Upstream is the Postgres that clients are connected to.
 type Upstream struct {
-	Address string      `yaml:"address"`
+	Address Address     `yaml:"address"`
 	TLS     UpstreamTLS `yaml:"tls"`
 }
 
@@ -116,9 +124,10 @@ type Log struct {
 // Default returns all defaults.
 func Default() Config {
 	return Config{
-		Listen: "127.0.0.1:6432",
-		Admin:  "127.0.0.1:6433",
-		TLS:    TLS{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
+		Listen:     Addresses{"127.0.0.1:6432"},
+		ListenMode: 0o777,
+		Admin:      "127.0.0.1:6433",
+		TLS:        TLS{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
 		Upstream: Upstream{
 			Address: "127.0.0.1:5432",
 			TLS:     UpstreamTLS{Mode: "disable", MinVersion: "1.2"},

@@ -80,12 +80,12 @@ unfenced:
 		what      string
 		got, want any
 	}{
-		{"listen", cfg.Listen, "0.0.0.0:7000"},
+		{"listen", cfg.Listen.String(), "0.0.0.0:7000"},
 		{"lease.ttl", cfg.Lease.TTL.D(), 20 * time.Second},
 		{"lease.grace", cfg.Lease.Grace.D(), 3 * time.Second},
 		{"token", cfg.Election.Consul.Token, "from-env"},
 		{"password", cfg.Control.Password, "se=cret"},
-		{"upstream", cfg.Upstream.Address, "db:5432"},
+		{"upstream", cfg.Upstream.Address, Address("db:5432")},
 		{"max_connections", cfg.Limits.MaxConnections, 7},
 		{"billing", cfg.LeaseFor(cfg.Resources["billing"]), Lease{TTL: Duration(15 * time.Second), MaxTimeoutFactor: 4, Grace: Duration(3 * time.Second)}},
 		{"another resource", cfg.LeaseFor(cfg.Resources["other"]), cfg.Lease},
@@ -121,7 +121,23 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"unfenced: {defalt: allow}", `unknown setting "unfenced.defalt": did you mean "unfenced.default"?`},
 		{"limits: {max_connections: many}", `limits.max_connections: invalid number "many"`},
 		{"pprof: perhaps", `pprof: invalid boolean "perhaps": use true or false`},
-		{"listen: [1, 2]", "listen must be a single value"},
+		{"listen: [1, 2]", `listen is "2": use host:port`},
+		{"listen: {a: b}", "listen must be a single value"},
+		{"listen: []", "listen is empty: name at least one address"},
+		{"listen: 'a:1, a:1'", "listen has a:1 twice"},
+		{"listen: /run/fencepost/", "/run/fencepost/.s.PGSQL.6432"},
+		{"listen: run/fencepost.sock", "the absolute path of a Unix socket"},
+		{"listen: /" + strings.Repeat("x", 120), "bytes for the path of a Unix socket"},
+		{"listen: /s\ntls: {mode: require, cert_file: a, key_file: b, client_ca_file: c, client_cert: verify-ca}", "listen has the Unix socket /s, whose clients use no TLS"},
+		{"listen_mode: 1777", `listen_mode: invalid permissions "1777"`},
+		{"listen_mode: rwx", "use up to four octal digits"},
+		{"proxy_protocol: {trusted: [10.0.0.0/8, lb.internal]}", `proxy_protocol.trusted: invalid address "lb.internal"`},
+		{"proxy_protocol: {trusted: 10.1.2.3/8}", "use 10.0.0.0/8 for the range, or 10.1.2.3 for the address"},
+		{"proxy_protocol: {trusted: '::ffff:10.0.0.0/104'}", "use an IP address or a range"},
+		{"proxy_protocol: {trusted: 'fe80::1%eth0'}", "use an IP address or a range"},
+		{"upstream: {address: /run/postgresql, tls: {mode: require}}", "Unix socket /run/postgresql/.s.PGSQL.5432, where Postgres speaks no TLS"},
+		{"upstream: {address: /run/postgresql/.s.PGSQL.x}", "or the socket in it"},
+		{"upstream: {address: /" + strings.Repeat("x", 100) + "}", "bytes for the path of a Unix socket"},
 		{"lease: 10s", "lease must be a mapping"},
 		{"[]", "the configuration must be a mapping"},
 		{"resources: {billing: {users: biller}}", "resources.billing.users must be a list"},
@@ -213,8 +229,8 @@ environment variable FENCEPOST_RESOURCES is not a setting: resources and unfence
 environment variable FENCEPOST_SOMETHING is not a setting: remove it, or see docs/configuration.md for the settings
 environment variable FENCEPOST_UNFENCED is not a setting: did you mean FENCEPOST_UNFENCED_DEFAULT?
 FENCEPOST_LOG_LEVEL: log.level is "loud": it must be one of debug, info, warn, error
-line 1: listen is "0.0.0.0": use host:port, e.g. 127.0.0.1:5432
-line 2: unknown setting "defaults": the settings are listen, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, proxy, limits, log
+line 1: listen is "0.0.0.0": use host:port, e.g. 127.0.0.1:5432, or the absolute path of a Unix socket
+line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, proxy, limits, log
 line 5: lease.ttl: invalid duration "10": use a number with a unit, e.g. 500ms, 10s, 2m
 line 6: lease.grace is -1s: use at least 1ms (transactions of the old epoch that last longer are ended)
 line 9: resources.b.worker_timeout is -5s: use 0s for no timeout, or a positive duration

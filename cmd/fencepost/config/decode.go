@@ -113,6 +113,8 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 		d.scalar(n, v.FieldByName("Default"), path+".default")
 	case path == "unfenced" && n.Kind != yaml.MappingNode:
 		d.fault(n, "unfenced must be a word or a mapping with default and users")
+	case isText && v.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
+		d.list(n, v, path)
 	case isText:
 		d.scalar(n, v, path)
 	case v.Kind() == reflect.Struct:

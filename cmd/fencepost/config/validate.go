@@ -44,12 +44,12 @@ func (c *Config) Validate(providers []Provider) error {
 func (c *Config) validate(providers []Provider) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 
-	checkAddress(fault, "listen", c.Listen)
+	c.validateListen(fault)
 	if c.Admin != "" {
 		checkAddress(fault, "admin", c.Admin)
 	}
 	c.TLS.validate(fault)
-	checkAddress(fault, "upstream.address", c.Upstream.Address)
+	c.Upstream.validateAddress(fault)
 	c.Upstream.TLS.validate(fault)
 	if c.Control.User == "" {
 		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role grants its privileges)")

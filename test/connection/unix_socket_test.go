@@ -1,0 +1,217 @@
+package connection
+
+import (
+	"context"
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/proxy/unixsocket"
+)
+
+// socketPath returns the path of a socket as libpq looks for it at port 6432. The directory
+// of the test may be too deep for one.
+func socketPath(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "fp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return filepath.Join(dir, ".s.PGSQL.6432")
+}
+
+// alsoAt has a proxy listen on a Unix socket too, and returns its path.
+func alsoAt(t *testing.T, p *fixture.Proxy) string {
+	t.Helper()
+	path := socketPath(t)
+	ln, err := unixsocket.Listen(path, 0o777)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- p.Server.Serve(ctx, ln) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return path
+}
+
+// TestUnixSocketsOnBothSides: what a session does over TCP, it does over Unix sockets too.
+func TestUnixSocketsOnBothSides(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+			cfg.Upstream = filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port()))
+		})
+		db, path := pg.Database(t), alsoAt(t, p)
+		admin := pg.Connect(t, pgtest.Superuser, db)
+		fixture.LeaderConn(t, p, db).Close()
+		c, key := keyed(t, path, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		fixture.MustExec(t, c, "create table made (n int)")
+		if got := fixture.FirstValue(t, c.Exec("select client_addr is null from pg_stat_activity where pid = pg_backend_pid()")); got != "t" {
+			t.Errorf("the connection to Postgres is local: %s", got)
+		}
+		c.Send(q("select pg_sleep(600)"))
+		fixture.AwaitBackend(t, admin, "wait_event = 'PgSleep'")
+		cancelWith(t, path, key)
+		if all := c.Until('Z'); wiretest.ErrorOf(all) != "57014" {
+			t.Errorf("a cancel request over the Unix socket: %v", all)
+		}
+		follower, _ := wiretest.Connect(t, path, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "other")
+		p.Audit.Forget()
+		fixture.MustFail(t, follower, fencing.StateNotLeader, wiretest.Query("create table refused ()"))
+		fixture.Eventually(t, "the auditor was told", func() bool { return len(p.Audit.All()) == 1 })
+		if got := p.Audit.All()[0].Client; !strings.HasPrefix(got, "local") || !strings.Contains(got, fmt.Sprintf("pid=%d uid=%d", os.Getpid(), os.Getuid())) {
+			t.Errorf("the audit line is about the client %q, want the process of this test", got)
+		}
+	})
+}
+
+// TestNobodyIsTheControlRoleByPeerAuthentication: Postgres at a Unix socket would take every
+// client for Fencepost's own process.
+func TestNobodyIsTheControlRoleByPeerAuthentication(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	db := pg.Database(t)
+	for upstream, want := range map[string]string{
+		pg.Addr(): "", filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port())): "28000",
+	} {
+		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = upstream, pgtest.Control })
+		if got := login(t, p.Addr, pgtest.Control, db); got != want {
+			t.Errorf("the control role, with Postgres at %s: %q, want %q", upstream, got, want)
+		}
+		if got := login(t, p.Addr, pgtest.App, db); got != "" {
+			t.Errorf("another role, with Postgres at %s: %q", upstream, got)
+		}
+	}
+}
+
+// login begins and ends a session, and returns the SQLSTATE with which it was refused.
+func login(t *testing.T, address, role, db string) string {
+	t.Helper()
+	c := wiretest.Dial(t, address)
+	c.Send(wiretest.Startup("user", role, "database", db), wiretest.Terminate())
+	return wiretest.ErrorOf(c.Rest())
+}
+
+// TestPeerAuthenticationIsAboutFencepost: what docs/security.md warns of. Postgres takes a
+// client that connected to Fencepost over TCP for Fencepost's own user.
+func TestPeerAuthenticationIsAboutFencepost(t *testing.T) {
+	t.Parallel()
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg := pgtest.Start(t)
+	db := pg.Database(t)
+	admin := pg.Connect(t, pgtest.Superuser, db) // over TCP, which stays as it is
+	for _, sql := range []string{
+		fmt.Sprintf("do $$ begin create role %[1]s login; exception when duplicate_object then null; end $$", pgx.Identifier{me.Username}.Sanitize()),
+		fmt.Sprintf("grant connect on database %s to public", pgx.Identifier{db}.Sanitize()),
+	} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hba := filepath.Join(pg.DataDir(), "pg_hba.conf")
+	text, err := os.ReadFile(hba)
+	if err == nil {
+		err = os.WriteFile(hba, append([]byte("local all all peer\n"), text...), 0o600)
+	}
+	if err == nil {
+		_, err = admin.Exec(t.Context(), "select pg_reload_conf()")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	upstream := filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port()))
+	fixture.Eventually(t, "Postgres to use peer authentication", func() bool { return login(t, upstream, pgtest.App, db) == "28000" })
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream = upstream })
+	if own, other := login(t, p.Addr, me.Username, db), login(t, p.Addr, pgtest.App, db); own != "" || other != "28000" {
+		t.Errorf("over TCP and by peer authentication: %s gets %q and %s gets %q; want a session and 28000", me.Username, own, pgtest.App, other)
+	}
+	p = fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = upstream, me.Username })
+	if got := login(t, p.Addr, me.Username, db); got != "28000" {
+		t.Errorf("the control role gets %q, want 28000", got)
+	}
+}
+
+// TestAllLocalClientsAreOneAddress: with IdentityClientAddress they are one worker.
+func TestAllLocalClientsAreOneAddress(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+		cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy {
+			return proxy.SessionPolicy{Identity: proxy.IdentityClientAddress}
+		}
+	})
+	db, path := pg.Database(t), alsoAt(t, p)
+	params := []string{"user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.campaign", "off"}
+	for _, address := range []string{path, path, p.Addr} {
+		wiretest.Connect(t, address, params...)
+	}
+	if local, tcp := p.Elector.Members(db, "r", "client:local"), p.Elector.Members(db, "r", "client:127.0.0.1"); local != 2 || tcp != 1 {
+		t.Errorf("%d connections are worker client:local, and %d are client:127.0.0.1; want 2 and 1", local, tcp)
+	}
+}
+
+// TestNoTLSOnAUnixSocket: it is neither offered nor required there, as with Postgres.
+func TestNoTLSOnAUnixSocket(t *testing.T) {
+	t.Parallel()
+	s := newSides(t, sidesConfig{client: func(c *pgtls.ClientsConfig) { c.Require = true }})
+	path := alsoAt(t, s.Proxy)
+	c := wiretest.Dial(t, path)
+	c.Send(wiretest.SSLRequest())
+	if got := oneByte(t, c); got != 'N' {
+		t.Fatalf("an SSLRequest is answered by %q, want N", got)
+	}
+	c.Send(wiretest.Startup("user", pgtest.App, "database", s.db))
+	c.Until('Z')
+	direct := wiretest.Dial(t, path)
+	direct.Send([]byte("\x16\x03\x01\x00\x05"))
+	if all := direct.Rest(); len(all) != 0 {
+		t.Errorf("TLS without a request was answered by %v", all)
+	}
+	if out, err := psqlOver(t, path, s.db, "sslmode=require"); err != nil || out != "1" {
+		t.Errorf("psql with sslmode=require over the Unix socket: %s, %v", out, err)
+	}
+	if all := connectPlain(t, s.Addr, s.db); wiretest.ErrorOf(all) != "28000" {
+		t.Errorf("over TCP, a session without TLS got %v, want 28000", all)
+	}
+}
+
+func connectPlain(t *testing.T, address, db string) []wiretest.Message {
+	t.Helper()
+	c := wiretest.Dial(t, address)
+	c.Send(wiretest.Startup("user", pgtest.App, "database", db))
+	return c.Rest()
+}
+
+// psqlOver runs psql, which finds the socket by its directory and port.
+func psqlOver(t *testing.T, path, db, settings string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := osexec.CommandContext(ctx, program(t, "psql"), "-XAtw", "-d",
+		fmt.Sprintf("host=%s port=6432 user=%s dbname=%s %s", filepath.Dir(path), pgtest.App, db, settings), "-c", "select 1")
+	out, err := cmd.CombinedOutput()
+	return strings.TrimSpace(string(out)), err
+}
