@@ -11,7 +11,7 @@ import (
 func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 	t.Parallel()
 	cfg := config.Default()
-	p := policy{&cfg}
+	p := policy{func() *config.Config { return &cfg }}
 	if got := p.session(fencing.JoinRequest{Database: "shop", User: "app"}); got != (proxy.SessionPolicy{}) {
 		t.Errorf("by default: %+v", got)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/health"
+	"github.com/fencepost/fencepost/cmd/fencepost/reload"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -30,7 +31,8 @@ Usage: fencepost serve [--config FILE]
 
 Runs the proxy until SIGTERM or SIGINT. It then accepts no new connections, lets
 running transactions end (drain_timeout), releases its leases and exits. A second
-signal ends it at once; its leases then expire with their TTL.
+signal ends it at once; its leases then expire with their TTL. SIGHUP reloads the
+configuration, as fencepost reload does.
 
 Every setting can also be set by an environment variable: lease.ttl is
 FENCEPOST_LEASE_TTL. etc/fencepost.yml is an annotated sample.`
@@ -48,20 +50,21 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	log, audit, err := newLogger(cfg.Log, t.stderr)
+	logs, err := newLogger(cfg.Log, t.stderr)
 	if err != nil {
 		return err
 	}
-	s, err := newServing(cfg, log, audit, newWatch(t.getenv, log.Named("oracle")))
+	s, err := newServing(cfg, logs, newWatch(t.getenv, logs.log.Named("oracle")))
 	if err != nil {
 		return err
 	}
+	s.settings.Load = func() (config.Config, error) { return loadConfig(*path, t.environ()) }
 	return s.run(ctx)
 }
 
 // serving is one running proxy. It is the only place that knows all packages.
 type serving struct {
-	cfg       config.Config
+	settings  reload.Reloader
 	id        string
 	log       *zap.Logger
 	metrics   *admin.Metrics
@@ -84,11 +87,14 @@ type serving struct {
 }
 
 // newServing listens and wires the packages together. run must be called on the result.
-func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving, err error) {
+func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err error) {
+	log := logs.log
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{cfg: cfg, log: log, metrics: admin.NewMetrics(), audit: auditlog.New(audit), watch: w, faults: faults.NewRegister(log.Named("faults"), 0)}
+	s := &serving{log: log, metrics: admin.NewMetrics(), audit: auditlog.New(logs.audit), watch: w, faults: faults.NewRegister(log.Named("faults"), 0)}
+	s.settings.Log, s.settings.Apply = log.Named("reload"), func(c *config.Config) { s.apply(c, logs) }
+	s.settings.Start(cfg)
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -122,7 +128,7 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 		UpstreamTLS:    s.upstream,
 		TLS:            s.tls,
 		Candidates:     s.elections,
-		Policy:         policy{&s.cfg}.session,
+		Policy:         policy{s.current}.session,
 		ProxyID:        s.id,
 		StartupWait:    cfg.StartupWait.D(),
 		StartupTimeout: cfg.StartupTimeout.D(),
@@ -148,13 +154,13 @@ var keepalive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interv
 // listen opens both listeners, or none.
 func (s *serving) listen() (err error) {
 	workers := net.ListenConfig{KeepAliveConfig: keepalive}
-	if s.listener, err = workers.Listen(context.Background(), "tcp", s.cfg.Listen); err != nil {
+	if s.listener, err = workers.Listen(context.Background(), "tcp", s.current().Listen); err != nil {
 		return fmt.Errorf("listen for workers (setting listen): %w", err)
 	}
-	if s.cfg.Admin == "" {
+	if s.current().Admin == "" {
 		return nil
 	}
-	if s.admin, err = net.Listen("tcp", s.cfg.Admin); err != nil {
+	if s.admin, err = net.Listen("tcp", s.current().Admin); err != nil {
 		s.closeListeners()
 		return fmt.Errorf("listen on the admin address (set admin: \"\" to disable it): %w", err)
 	}
@@ -174,11 +180,11 @@ func (s *serving) closeListeners() {
 func (s *serving) newElections() (*election.Elections, error) {
 	return election.New(election.Config{
 		Open:             s.openDatabase,
-		Idle:             s.cfg.Limits.ResourceIdle.D(),
-		ResourcesPerUser: s.cfg.Limits.ResourcesPerUser,
+		Idle:             s.current().Limits.ResourceIdle.D(),
+		ResourcesPerUser: func() int { return s.current().Limits.ResourcesPerUser },
 		Observe:          s.observe,
 		Logger:           s.log.Named("election"),
-		Settings:         policy{&s.cfg}.election,
+		Settings:         policy{s.current}.election,
 	})
 }
 
@@ -191,7 +197,7 @@ func (s *serving) observe(e election.Event) {
 // openDatabase opens a database's fence and lease service when the first worker
 // connects to that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
-	st, err := openStore(ctx, s.cfg, s.upstream, database, s.log,
+	st, err := openStore(ctx, *s.current(), s.upstream, database, s.log,
 		func(resource string, by []string) { s.metrics.Blocked(database, resource, by) })
 	s.health.Examined(database, err)
 	if err != nil {
@@ -203,7 +209,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		st.Close()
 	}
 	backend := election.Backend{
-		Fence:     newFences(st, database, s.cfg).open,
+		Fence:     newFences(st, database, s.current).open,
 		Catalog:   st,
 		Orders:    st.Orders,
 		CloseIdle: st.CloseIdle,

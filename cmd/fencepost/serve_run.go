@@ -35,9 +35,9 @@ func (s *serving) run(ctx context.Context) error {
 		group.Go(func() error { return s.newAdmin().Serve(asking, s.admin) })
 	}
 	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
-		zap.Stringer("listen", s.listener.Addr()), zap.String("upstream", s.cfg.Upstream.Address),
-		zap.String("election", s.cfg.Election.Provider),
-		zap.String("tls", s.cfg.TLS.Mode), zap.String("upstream_tls", s.cfg.Upstream.TLS.Mode)}
+		zap.Stringer("listen", s.listener.Addr()), zap.String("upstream", s.current().Upstream.Address),
+		zap.String("election", s.current().Election.Provider),
+		zap.String("tls", s.current().TLS.Mode), zap.String("upstream_tls", s.current().Upstream.TLS.Mode)}
 	if s.admin != nil {
 		fields = append(fields, zap.Stringer("admin", s.admin.Addr()))
 	}
@@ -55,8 +55,8 @@ func (s *serving) run(ctx context.Context) error {
 // drain ends the sessions and releases the leases.
 func (s *serving) drain(ctx context.Context) error {
 	tellSystemd(s.log, daemon.SdNotifyStopping)
-	s.log.Info("draining", zap.Stringer("for_at_most", s.cfg.DrainTimeout))
-	draining, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout.D())
+	s.log.Info("draining", zap.Stringer("for_at_most", s.current().DrainTimeout))
+	draining, cancel := context.WithTimeout(ctx, s.current().DrainTimeout.D())
 	defer cancel()
 	if err := s.proxy.Shutdown(draining); err != nil {
 		s.log.Warn("closing connections that are still busy")
@@ -78,7 +78,8 @@ func (s *serving) newAdmin() *admin.Server {
 		Resources: s.elections.Resources,
 		Ready:     s.readiness,
 		Metrics:   s.metrics,
-		Pprof:     s.cfg.Pprof,
+		Pprof:     s.current().Pprof,
+		Reload:    func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
 	}
 }
 

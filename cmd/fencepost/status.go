@@ -65,7 +65,7 @@ type statusOptions struct {
 func runStatus(ctx context.Context, t terminal, args []string) error {
 	var o statusOptions
 	fs := flag.NewFlagSet("status", flag.ContinueOnError)
-	fs.StringVar(&o.admin, "admin", cmp.Or(t.getenv("FENCEPOST_ADMIN"), config.Default().Admin), "admin `address` of a running Fencepost")
+	address := adminFlag(fs, t)
 	fs.StringVar(&o.dsn, "dsn", "", "`DSN` of a database, to read its fence table instead")
 	fs.StringVar(&o.resource, "resource", "", "show only the resource of this `name`")
 	fs.BoolVar(&o.json, "json", false, "print JSON")
@@ -74,6 +74,7 @@ func runStatus(ctx context.Context, t terminal, args []string) error {
 	if err := parseFlags(t, fs, statusAbout, args, 0); err != nil {
 		return err
 	}
+	o.admin = *address
 	switch {
 	case o.json && o.watch:
 		return usagef("--json and --watch are mutually exclusive")
@@ -173,7 +174,7 @@ func printReadiness(ctx context.Context, out io.Writer, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var ready admin.Readiness
-	if err := getAdmin(ctx, address, "/readyz", &ready, http.StatusOK, http.StatusServiceUnavailable); err != nil {
+	if err := askAdmin(ctx, http.MethodGet, address, "/readyz", &ready, http.StatusOK, http.StatusServiceUnavailable); err != nil {
 		return err
 	}
 	var lines []string
@@ -261,7 +262,7 @@ func dash(s string) string {
 // statusFromAdmin queries a running proxy.
 func statusFromAdmin(ctx context.Context, address string) ([]statusView, error) {
 	var list admin.ResourceList
-	if err := getAdmin(ctx, address, "/v1/resources", &list, http.StatusOK); err != nil {
+	if err := askAdmin(ctx, http.MethodGet, address, "/v1/resources", &list, http.StatusOK); err != nil {
 		return nil, err
 	}
 	views := make([]statusView, 0, len(list.Resources))
@@ -271,9 +272,15 @@ func statusFromAdmin(ctx context.Context, address string) ([]statusView, error) 
 	return views, nil
 }
 
-// getAdmin reads what a running proxy returns at a path of its admin address.
-func getAdmin(ctx context.Context, address, path string, into any, accepted ...int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+// adminFlag adds the flag that names a running proxy.
+func adminFlag(fs *flag.FlagSet, t terminal) *string {
+	return fs.String("admin", cmp.Or(t.getenv("FENCEPOST_ADMIN"), config.Default().Admin), "admin `address` of a running Fencepost")
+}
+
+// askAdmin sends a request without a body to the admin address of a running proxy, and
+// decodes the response.
+func askAdmin(ctx context.Context, method, address, path string, into any, accepted ...int) error {
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+address+path, nil)
 	if err != nil {
 		return usagef("--admin is %q: use host:port", address)
 	}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
-	"os"
 
 	"go.uber.org/zap"
 
@@ -66,18 +64,4 @@ func newUpstreamTLS(cfg config.Config, log *zap.Logger) (*pgtls.Upstream, error)
 		return nil, fmt.Errorf("settings upstream.tls: %w", err)
 	}
 	return side, nil
-}
-
-// reloads reloads the TLS files at each SIGHUP, until ctx ends. They are also checked
-// periodically; the signal reloads them at once.
-func (s *serving) reloads(ctx context.Context, hangups <-chan os.Signal) {
-	for {
-		select {
-		case <-hangups:
-			s.tls.Reload()
-			s.upstream.Reload()
-		case <-ctx.Done():
-			return
-		}
-	}
 }

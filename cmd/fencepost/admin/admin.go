@@ -106,6 +106,9 @@ type Server struct {
 	Ready     func(ctx context.Context) Readiness
 	Metrics   *Metrics
 	Pprof     bool // serve profiles too
+	// Reload reads the configuration again. It returns the body of the response, and false
+	// if the configuration is invalid.
+	Reload func() (body any, ok bool)
 }
 
 // handler returns the routes of the admin address.
@@ -125,6 +128,7 @@ func (a *Server) handler() http.Handler {
 		writeJSON(w, http.StatusOK, ResourceList{Proxy: a.Proxy, Resources: a.views()})
 	})
 	mux.HandleFunc("GET /v1/resources/{database}/{resource}", a.oneResource)
+	mux.Handle("POST /v1/reload", guarded(http.HandlerFunc(a.reload)))
 	if a.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -154,6 +158,15 @@ func (a *Server) oneResource(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusNotFound, map[string]string{
 		"error": fmt.Sprintf("unknown resource %q in database %q: no worker has connected for it through this proxy", resource, database),
 	})
+}
+
+func (a *Server) reload(w http.ResponseWriter, _ *http.Request) {
+	body, ok := a.Reload()
+	status := http.StatusOK
+	if !ok {
+		status = http.StatusUnprocessableEntity
+	}
+	writeJSON(w, status, body)
 }
 
 func writeJSON(w http.ResponseWriter, status int, body any) {

@@ -1,0 +1,126 @@
+package system
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// configured starts a proxy with a configuration file, and returns what writes another
+// text to that file.
+func (h *cluster) configured(text string, settings ...string) (p *process.Server, write func(text string)) {
+	h.t.Helper()
+	path := filepath.Join(h.t.TempDir(), "fencepost.yml")
+	write = func(text string) {
+		h.t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	write(text)
+	return h.proxy(append(settings, "CONFIG="+path)...), write
+}
+
+// TestAReloadChangesNewSessionsOnly: it applies what it can, names what it cannot, and
+// leaves the sessions and the leases alone.
+func TestAReloadChangesNewSessionsOnly(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, write := h.configured("unfenced: {users: {" + pgtest.App + ": allow}}\nresources: {billing: {users: [" + pgtest.App + "]}}")
+	leader := h.join(p, "a", "campaign", "wait")
+	old := h.join(p, "", "resource", "")
+	old.must("INSERT INTO work VALUES ('before')")
+	leader.must("INSERT INTO work VALUES ('leader')")
+
+	write("startup_wait: 3s\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {billing: {users: [nobody], ttl: 20s}}")
+	code, out := h.command("reload", "--admin", p.Admin)
+	if code != 0 {
+		t.Fatalf("fencepost reload: code %d, %s", code, out)
+	}
+	for _, want := range []string{
+		"startup_wait: 2s -> 3s: needs a restart\n", "unfenced.users.app: allow -> refuse: applied\n", "resources.billing.ttl: - -> 20s: applied\n",
+		`resources.billing.users: ["app"] -> ["nobody"]: applied` + "\n", "limits.max_connections: 1000 -> 3: applied\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("fencepost reload does not say %q:\n%s", want, out)
+		}
+	}
+	if n := len(p.Lines("setting changed")); n != 4 {
+		t.Errorf("%d lines say that a setting changed, want 4", n)
+	}
+	if len(p.Lines("setting not changed: it needs a restart", "setting", "startup_wait", "old", "2s", "new", "3s")) != 1 {
+		t.Error("no line says that startup_wait needs a restart")
+	}
+
+	_, err := h.tryJoin(process.Patience, p, "b")
+	wantFailure(t, "a role that may no longer campaign", err, "42501")
+	_, err = h.tryJoin(process.Patience, p, "", "resource", "")
+	if f := failureOf(err); f == nil || !strings.Contains(f.Message, "resource") {
+		t.Errorf("a connection without a resource: %v, want a refusal", err)
+	}
+	observer := h.join(p, "c", "campaign", "off")
+	_, err = h.tryJoin(process.Patience, p, "d", "campaign", "off")
+	wantFailure(t, "a connection above the new limit", err, "53300")
+	observer.leave()
+	old.must("INSERT INTO work VALUES ('after')")
+	leader.must("INSERT INTO work VALUES ('leader still')")
+	if epoch, works := h.epoch(), h.works(); epoch != 1 || !slices.Equal(works, []string{"before", "leader", "after", "leader still"}) {
+		t.Errorf("epoch %d, and the writes %v", epoch, works)
+	}
+	if code, out := h.command("reload", "--admin", p.Admin); code != 0 || !strings.Contains(out, "startup_wait") || strings.Contains(out, "applied") {
+		t.Errorf("a second reload: code %d, %q; want only what needs a restart", code, out)
+	}
+}
+
+// TestAnInvalidConfigurationIsNotReloaded: all errors are told at once, by the command and
+// in the log, and nothing changes.
+func TestAnInvalidConfigurationIsNotReloaded(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, write := h.configured("unfenced: allow")
+	write("unfenced: refuse\nlog:\n  format: loud\nlease: {linger: -1s}")
+	code, out := h.command("reload", "--admin", p.Admin)
+	if code != 1 || !strings.Contains(out, "fencepost.yml:3: log.format") || !strings.Contains(out, "fencepost.yml:4: lease.linger") {
+		t.Errorf("fencepost reload: code %d, %s", code, out)
+	}
+	p.Signal(t, syscall.SIGHUP)
+	process.Eventually(t, process.Patience, "both attempts to be logged", func() bool {
+		return len(p.Lines("the configuration is invalid and was not reloaded: nothing has changed")) == 2
+	})
+	if errs := fmt.Sprint(p.Lines("the configuration is invalid and was not reloaded: nothing has changed")[0]["errors"]); !strings.Contains(errs, "log.format") || !strings.Contains(errs, "lease.linger") {
+		t.Errorf("the log names %s", errs)
+	}
+	h.join(p, "", "resource", "").must("INSERT INTO work VALUES ('allowed')")
+	write("unfenced: read-only")
+	p.Signal(t, syscall.SIGHUP)
+	p.Await(t, "setting changed", "setting", "unfenced.default", "old", "allow", "new", "read-only")
+	process.Eventually(t, process.Patience, "the new policy", func() bool {
+		return failureOf(h.join(p, "", "resource", "").exec("INSERT INTO work VALUES ('refused')")) != nil
+	})
+}
+
+// TestTheLogLevelIsReloaded: from the next line on.
+func TestTheLogLevelIsReloaded(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, write := h.configured("log: {level: info}", "LOG_LEVEL=")
+	mustTell := func(level string) {
+		t.Helper()
+		write("log: {level: " + level + "}")
+		if code, out := h.command("reload", "--admin", p.Admin); code != 0 || !strings.Contains(out, "log.level") {
+			t.Fatalf("fencepost reload: code %d, %s", code, out)
+		}
+	}
+	mustTell("error")
+	mustTell("info")
+	if n := len(p.Lines("setting changed", "setting", "log.level")); n != 1 {
+		t.Errorf("%d lines about the level; want 1, because the first change hid its own", n)
+	}
+}
