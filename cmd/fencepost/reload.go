@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/reload"
 )
@@ -25,14 +26,19 @@ nothing changes: reload prints the errors and exits with 1.`
 
 func runReload(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("reload", flag.ContinueOnError)
-	address := adminFlag(fs, t)
+	var flags admin.ClientFlags
+	flags.Add(fs, t.getenv, config.Default().Admin.Address)
 	if err := parseFlags(t, fs, reloadAbout, args, 0); err != nil {
 		return err
+	}
+	proxy, err := flags.Client()
+	if err != nil {
+		return usageError{err.Error()}
 	}
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var result reload.Result
-	if err := askAdmin(ctx, http.MethodPost, *address, "/v1/reload", &result, http.StatusOK, http.StatusUnprocessableEntity); err != nil {
+	if err := proxy.Ask(ctx, http.MethodPost, "/v1/reload", &result, http.StatusOK, http.StatusUnprocessableEntity); err != nil {
 		return err
 	}
 	if len(result.Errors) > 0 {
@@ -71,6 +77,7 @@ func (s *serving) apply(c *config.Config, logs loggers) {
 // reload reads the configuration and the TLS files again.
 func (s *serving) reload() reload.Result {
 	s.tls.Reload()
+	s.adminTLS.Reload()
 	s.upstream.Reload()
 	return s.settings.Reload()
 }

@@ -46,7 +46,7 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	if !fencing.Checking && t.getenv("FENCEPOST_TEST_UNFENCED") != "1" {
 		return errors.New("this build fences nothing (tag fencepost_unfenced): it is only for tests, which set FENCEPOST_TEST_UNFENCED=1")
 	}
-	cfg, err := loadConfig(*path, t.environ())
+	cfg, err := loadServed(*path, t.environ())
 	if err != nil {
 		return err
 	}
@@ -58,8 +58,21 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	s.settings.Load = func() (config.Config, error) { return loadConfig(*path, t.environ()) }
+	s.settings.Load = func() (config.Config, error) { return loadServed(*path, t.environ()) }
 	return s.run(ctx)
+}
+
+// loadServed reads the configuration, and what it names in other files and is no
+// certificate.
+func loadServed(path string, environ []string) (config.Config, error) {
+	cfg, err := loadConfig(path, environ)
+	if err != nil {
+		return cfg, err
+	}
+	if err := cfg.Admin.ReadToken(); err != nil {
+		return cfg, usageError{err.Error()}
+	}
+	return cfg, nil
 }
 
 // serving is one running proxy. It is the only place that knows all packages.
@@ -74,6 +87,7 @@ type serving struct {
 	elections *election.Elections
 	proxy     *proxy.Server
 	tls       *pgtls.Clients  // nil if clients are not offered TLS
+	adminTLS  *pgtls.Clients  // nil if the admin address is not under TLS
 	upstream  *pgtls.Upstream // nil if the connections to Postgres do not use TLS
 	listener  net.Listener
 	admin     net.Listener // nil if disabled
@@ -110,6 +124,9 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 		return nil, err
 	}
 	if s.tls, err = newClientTLS(cfg, log); err != nil {
+		return nil, err
+	}
+	if s.adminTLS, err = newAdminTLS(cfg, log); err != nil {
 		return nil, err
 	}
 	if s.upstream, err = newUpstreamTLS(cfg, log); err != nil {
@@ -157,10 +174,10 @@ func (s *serving) listen() (err error) {
 	if s.listener, err = workers.Listen(context.Background(), "tcp", s.current().Listen); err != nil {
 		return fmt.Errorf("listen for workers (setting listen): %w", err)
 	}
-	if s.current().Admin == "" {
+	if s.current().Admin.Address == "" {
 		return nil
 	}
-	if s.admin, err = net.Listen("tcp", s.current().Admin); err != nil {
+	if s.admin, err = net.Listen("tcp", s.current().Admin.Address); err != nil {
 		s.closeListeners()
 		return fmt.Errorf("listen on the admin address (set admin: \"\" to disable it): %w", err)
 	}

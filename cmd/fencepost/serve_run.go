@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -32,7 +33,11 @@ func (s *serving) run(ctx context.Context) error {
 	group.Go(func() error { s.reloads(asking, hangups); return nil })
 	group.Go(func() error { s.health.Run(asking); return nil })
 	if s.admin != nil {
-		group.Go(func() error { return s.newAdmin().Serve(asking, s.admin) })
+		l := s.admin
+		if s.adminTLS != nil {
+			l = tls.NewListener(l, s.adminTLS.Config("http/1.1"))
+		}
+		group.Go(func() error { return s.newAdmin().Serve(asking, l) })
 	}
 	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
 		zap.Stringer("listen", s.listener.Addr()), zap.String("upstream", s.current().Upstream.Address),
@@ -79,7 +84,12 @@ func (s *serving) newAdmin() *admin.Server {
 		Ready:     s.readiness,
 		Metrics:   s.metrics,
 		Pprof:     s.current().Pprof,
-		Reload:    func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
+		Log:       s.log.Named("admin"),
+		Access: func() admin.Access {
+			c := s.current().Admin
+			return admin.Access{OpenReads: c.OpenReads, Token: c.Token, Certificates: c.TLS.ClientCAFile != ""}
+		},
+		Reload: func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
 	}
 }
 

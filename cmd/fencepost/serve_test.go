@@ -70,7 +70,7 @@ type running struct {
 func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *running {
 	t.Helper()
 	cfg := config.Default()
-	cfg.Listen, cfg.Admin = "127.0.0.1:0", "127.0.0.1:0"
+	cfg.Listen, cfg.Admin.Address = "127.0.0.1:0", "127.0.0.1:0"
 	cfg.Upstream.Address = s.Addr()
 	cfg.Control.User = pgtest.Control
 	if change != nil {

@@ -42,6 +42,21 @@ func newClientTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
 	return side, nil
 }
 
+// newAdminTLS builds the TLS configuration of the admin address; nil if it has none.
+func newAdminTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
+	c := cfg.Admin.TLS
+	if !c.Enabled() {
+		return nil, nil
+	}
+	side, err := pgtls.NewClients(pgtls.ClientsConfig{
+		CertFile: c.CertFile, KeyFile: c.KeyFile, ClientCAFile: c.ClientCAFile, Logger: log.Named("tls"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("settings admin.tls: %w", err)
+	}
+	return side, nil
+}
+
 // newUpstreamTLS builds the TLS configuration for Postgres; nil if disabled.
 func newUpstreamTLS(cfg config.Config, log *zap.Logger) (*pgtls.Upstream, error) {
 	c := cfg.Upstream.TLS

@@ -25,13 +25,13 @@ type Change struct {
 // two.
 var reloadable = []string{
 	"lease.linger", "lease.max_worker_timeout", "lease.max_worker_timeout_factor", "lease.ttl", "lease.worker_timeout",
-	"drain_timeout", "unfenced", "worker.identity", "resources",
+	"admin.open_reads", "admin.token", "admin.token_file", "drain_timeout", "unfenced", "worker.identity", "resources",
 	"limits.max_connections", "limits.max_resources", "limits.resources_per_user", "limits.configured_resources_only",
 	"log.level",
 }
 
 // secrets are the settings whose values are never shown.
-var secrets = []string{"control.password", "election.consul.token"}
+var secrets = []string{"admin.token", "control.password", "election.consul.token"}
 
 // hidden stands for the value of a secret.
 const hidden = "******"

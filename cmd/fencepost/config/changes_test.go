@@ -70,7 +70,7 @@ func TestDocumentationSaysWhatAReloadApplies(t *testing.T) {
 		t.Fatal("docs/configuration.md has no section Reload")
 	}
 	var told []string
-	for _, row := range regexp.MustCompile("(?m)^\\| (`.*?`) \\|").FindAllStringSubmatch(section[1], -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(section[1], -1) {
 		for _, m := range regexp.MustCompile("`([a-z_.*]+)`").FindAllStringSubmatch(row[1], -1) {
 			told = append(told, m[1])
 		}

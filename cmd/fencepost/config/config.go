@@ -15,10 +15,11 @@ import (
 
 // Config is the configuration file. docs/configuration.md explains each setting;
 // etc/fencepost.yml is an annotated sample. A test compares both with this struct and
-// with Default.
+// with Default. A group with the tag short may also be one value, which is that of the
+// setting in it that the tag names.
 type Config struct {
 	Listen         string              `yaml:"listen"`
-	Admin          string              `yaml:"admin"`
+	Admin          Admin               `yaml:"admin" short:"address"`
 	Pprof          bool                `yaml:"pprof"`
 	TLS            TLS                 `yaml:"tls"`
 	Upstream       Upstream            `yaml:"upstream"`
@@ -28,7 +29,7 @@ type Config struct {
 	StartupWait    Duration            `yaml:"startup_wait"`
 	StartupTimeout Duration            `yaml:"startup_timeout"`
 	DrainTimeout   Duration            `yaml:"drain_timeout"`
-	Unfenced       Unfenced            `yaml:"unfenced"`
+	Unfenced       Unfenced            `yaml:"unfenced" short:"default"`
 	Worker         Worker              `yaml:"worker"`
 	Resources      map[string]Resource `yaml:"resources"`
 	Proxy          Proxy               `yaml:"proxy"`
@@ -117,7 +118,7 @@ type Log struct {
 func Default() Config {
 	return Config{
 		Listen: "127.0.0.1:6432",
-		Admin:  "127.0.0.1:6433",
+		Admin:  Admin{Address: "127.0.0.1:6433", OpenReads: true},
 		TLS:    TLS{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
 		Upstream: Upstream{
 			Address: "127.0.0.1:5432",

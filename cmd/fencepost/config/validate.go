@@ -45,9 +45,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 
 	checkAddress(fault, "listen", c.Listen)
-	if c.Admin != "" {
-		checkAddress(fault, "admin", c.Admin)
-	}
+	c.Admin.validate(fault)
 	c.TLS.validate(fault)
 	checkAddress(fault, "upstream.address", c.Upstream.Address)
 	c.Upstream.TLS.validate(fault)
