@@ -22,6 +22,7 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 		Unfenced:    unfencedModes[unfenced],
 		Identity:    identities[cfg.Worker.Identity],
 		ProvenReads: cfg.Resources[r.Resource].ProvenReads(),
+		NameWorker:  cfg.Upstream.ApplicationName == "worker",
 		TellEach:    cfg.Resources[r.Resource].AnnouncePerConnection(),
 	}
 }

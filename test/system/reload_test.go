@@ -39,7 +39,7 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	old.must("INSERT INTO work VALUES ('before')")
 	leader.must("INSERT INTO work VALUES ('leader')")
 
-	write("startup_wait: 3s\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {billing: {users: [nobody], ttl: 20s}}")
+	write("startup_wait: 3s\nupstream: {application_name: worker}\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {billing: {users: [nobody], ttl: 20s}}")
 	code, out := h.command("reload", "--admin", p.Admin)
 	if code != 0 {
 		t.Fatalf("fencepost reload: code %d, %s", code, out)
@@ -47,13 +47,14 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	for _, want := range []string{
 		"startup_wait: 2s -> 3s: needs a restart\n", "unfenced.users.app: allow -> refuse: applied\n", "resources.billing.ttl: - -> 20s: applied\n",
 		`resources.billing.users: ["app"] -> ["nobody"]: applied` + "\n", "limits.max_connections: 1000 -> 3: applied\n",
+		"upstream.application_name: client -> worker: applied\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("fencepost reload does not say %q:\n%s", want, out)
 		}
 	}
-	if n := len(p.Lines("setting changed")); n != 4 {
-		t.Errorf("%d lines say that a setting changed, want 4", n)
+	if n := len(p.Lines("setting changed")); n != 5 {
+		t.Errorf("%d lines say that a setting changed, want 5", n)
 	}
 	if len(p.Lines("setting not changed: it needs a restart", "setting", "startup_wait", "old", "2s", "new", "3s")) != 1 {
 		t.Error("no line says that startup_wait needs a restart")
@@ -66,6 +67,9 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 		t.Errorf("a connection without a resource: %v, want a refusal", err)
 	}
 	observer := h.join(p, "c", "campaign", "off")
+	if names := ask[[]string](h, "SELECT array_agg(application_name ORDER BY backend_start) FROM pg_stat_activity WHERE usename = $1 AND datname = current_database()", pgtest.App); !slices.Equal(names, []string{"", "", "billing/c"}) {
+		t.Errorf("the connections are named %q; want only the new one to be named after its worker", names)
+	}
 	_, err = h.tryJoin(process.Patience, p, "d", "campaign", "off")
 	wantFailure(t, "a connection above the new limit", err, "53300")
 	observer.leave()

@@ -39,8 +39,9 @@ type Config struct {
 
 // Upstream is the Postgres that clients are connected to.
 type Upstream struct {
-	Address string      `yaml:"address"`
-	TLS     UpstreamTLS `yaml:"tls"`
+	Address         string      `yaml:"address"`
+	ApplicationName string      `yaml:"application_name"` // "client" or "worker"
+	TLS             UpstreamTLS `yaml:"tls"`
 }
 
 // Control is the role under which Fencepost itself connects to the upstream, in
@@ -121,8 +122,9 @@ func Default() Config {
 		Admin:  Admin{Address: "127.0.0.1:6433", OpenReads: true},
 		TLS:    TLS{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
 		Upstream: Upstream{
-			Address: "127.0.0.1:5432",
-			TLS:     UpstreamTLS{Mode: "disable", MinVersion: "1.2"},
+			Address:         "127.0.0.1:5432",
+			ApplicationName: "client",
+			TLS:             UpstreamTLS{Mode: "disable", MinVersion: "1.2"},
 		},
 		Control: Control{User: "fencepost"},
 		Election: Election{

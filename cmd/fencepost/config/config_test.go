@@ -181,6 +181,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"admin: {token: a, token_file: b}", "both set"},
 		{"admin: {tls: {cert_file: a}}", "belong together"},
 		{"admin: {tls: {client_ca_file: a}}", "set admin.tls.cert_file and key_file too"},
+		{"upstream: {application_name: mine}", "client, worker"},
 		{"upstream: {address: localhost}", "use host:port"},
 		{"upstream: {address: 'localhost:x'}", "the port must be a number"},
 		{"tls: {mode: prefer}", "disable, allow, require"},

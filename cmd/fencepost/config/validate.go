@@ -48,6 +48,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 	c.Admin.validate(fault)
 	c.TLS.validate(fault)
 	checkAddress(fault, "upstream.address", c.Upstream.Address)
+	checkWord(fault, "upstream.application_name", c.Upstream.ApplicationName, "client", "worker")
 	c.Upstream.TLS.validate(fault)
 	if c.Control.User == "" {
 		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role grants its privileges)")
