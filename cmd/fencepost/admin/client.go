@@ -40,7 +40,7 @@ func (f *ClientFlags) Add(fs *flag.FlagSet, getenv func(string) string, address 
 // Client returns the client, once the flags were parsed. Its errors are those of the user.
 func (f *ClientFlags) Client() (*Client, error) {
 	c := &Client{Address: f.address, token: f.token}
-	if f.tokenFile != "" && f.token == "" {
+	if f.tokenFile != "" {
 		text, err := os.ReadFile(f.tokenFile)
 		if err != nil {
 			return nil, fmt.Errorf("--token-file: %w", err)
