@@ -123,13 +123,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	if s.id, err = proxyID(cfg, s.listener.Addr()); err != nil {
 		return nil, err
 	}
-	if s.tls, err = newClientTLS(cfg, log); err != nil {
-		return nil, err
-	}
-	if s.adminTLS, err = newAdminTLS(cfg, log); err != nil {
-		return nil, err
-	}
-	if s.upstream, err = newUpstreamTLS(cfg, log); err != nil {
+	if err = s.readCertificates(cfg); err != nil {
 		return nil, err
 	}
 	if s.elections, err = s.newElections(); err != nil {

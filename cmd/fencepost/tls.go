@@ -25,6 +25,18 @@ var upstreamVerifies = map[string]pgtls.Verify{
 	"verify-full": pgtls.VerifyFull,
 }
 
+// readCertificates builds the TLS configuration of each side.
+func (s *serving) readCertificates(cfg config.Config) (err error) {
+	if s.tls, err = newClientTLS(cfg, s.log); err != nil {
+		return err
+	}
+	if s.adminTLS, err = newAdminTLS(cfg, s.log); err != nil {
+		return err
+	}
+	s.upstream, err = newUpstreamTLS(cfg, s.log)
+	return err
+}
+
 // newClientTLS builds the TLS configuration for clients; nil if disabled.
 func newClientTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
 	c := cfg.TLS
