@@ -1,6 +1,7 @@
 package system
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -8,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -28,6 +31,30 @@ func (h *cluster) configured(text string, settings ...string) (p *process.Server
 	return h.proxy(append(settings, "CONFIG="+path)...), write
 }
 
+// plain connects without a resource.
+func (h *cluster) plain(p *process.Server) (*client, error) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.DSN(pgtest.App, h.db))
+	if err != nil {
+		return nil, err
+	}
+	c := &client{Conn: conn, t: h.t}
+	h.t.Cleanup(c.leave)
+	return c, nil
+}
+
+// mustPlain is plain for a connection that is not refused.
+func (h *cluster) mustPlain(p *process.Server) *client {
+	h.t.Helper()
+	c, err := h.plain(p)
+	if err != nil {
+		h.t.Fatalf("connect without a resource: %v", err)
+	}
+	return c
+}
+
 // TestAReloadChangesNewSessionsOnly: it applies what it can, names what it cannot, and
 // leaves the sessions and the leases alone.
 func TestAReloadChangesNewSessionsOnly(t *testing.T) {
@@ -35,7 +62,7 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	h := newCluster(t, "postgres")
 	p, write := h.configured("unfenced: {users: {" + pgtest.App + ": allow}}\nresources: {billing: {users: [" + pgtest.App + "]}}")
 	leader := h.join(p, "a", "campaign", "wait")
-	old := h.join(p, "", "resource", "")
+	old := h.mustPlain(p)
 	old.must("INSERT INTO work VALUES ('before')")
 	leader.must("INSERT INTO work VALUES ('leader')")
 
@@ -53,6 +80,7 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 			t.Errorf("fencepost reload does not say %q:\n%s", want, out)
 		}
 	}
+	p.Await(t, "configuration reloaded") // the last line
 	if n := len(p.Lines("setting changed")); n != 5 {
 		t.Errorf("%d lines say that a setting changed, want 5", n)
 	}
@@ -62,17 +90,20 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 
 	_, err := h.tryJoin(process.Patience, p, "b")
 	wantFailure(t, "a role that may no longer campaign", err, "42501")
-	_, err = h.tryJoin(process.Patience, p, "", "resource", "")
+	_, err = h.plain(p)
 	if f := failureOf(err); f == nil || !strings.Contains(f.Message, "resource") {
 		t.Errorf("a connection without a resource: %v, want a refusal", err)
 	}
-	observer := h.join(p, "c", "campaign", "off")
-	if names := ask[[]string](h, "SELECT array_agg(application_name ORDER BY backend_start) FROM pg_stat_activity WHERE usename = $1 AND datname = current_database()", pgtest.App); !slices.Equal(names, []string{"", "", "billing/c"}) {
-		t.Errorf("the connections are named %q; want only the new one to be named after its worker", names)
-	}
+	process.Eventually(t, process.Patience, "the third connection, when those that were refused are gone", func() bool {
+		_, err := h.tryJoin(process.Patience, p, "c", "campaign", "off")
+		return err == nil
+	})
+	process.Eventually(t, process.Patience, "only the new connection to be named after its worker", func() bool {
+		return slices.Equal([]string{"", "", "billing/c"}, ask[[]string](h, `SELECT array_agg(application_name ORDER BY backend_start)
+			FROM pg_stat_activity WHERE usename = $1 AND datname = current_database()`, pgtest.App))
+	})
 	_, err = h.tryJoin(process.Patience, p, "d", "campaign", "off")
 	wantFailure(t, "a connection above the new limit", err, "53300")
-	observer.leave()
 	old.must("INSERT INTO work VALUES ('after')")
 	leader.must("INSERT INTO work VALUES ('leader still')")
 	if epoch, works := h.epoch(), h.works(); epoch != 1 || !slices.Equal(works, []string{"before", "leader", "after", "leader still"}) {
@@ -101,13 +132,13 @@ func TestAnInvalidConfigurationIsNotReloaded(t *testing.T) {
 	if errs := fmt.Sprint(p.Lines("the configuration is invalid and was not reloaded: nothing has changed")[0]["errors"]); !strings.Contains(errs, "log.format") || !strings.Contains(errs, "lease.linger") {
 		t.Errorf("the log names %s", errs)
 	}
-	h.join(p, "", "resource", "").must("INSERT INTO work VALUES ('allowed')")
+	h.mustPlain(p).must("INSERT INTO work VALUES ('allowed')")
 	write("unfenced: read-only")
 	p.Signal(t, syscall.SIGHUP)
 	p.Await(t, "setting changed", "setting", "unfenced.default", "old", "allow", "new", "read-only")
-	process.Eventually(t, process.Patience, "the new policy", func() bool {
-		return failureOf(h.join(p, "", "resource", "").exec("INSERT INTO work VALUES ('refused')")) != nil
-	})
+	if err := h.mustPlain(p).exec("INSERT INTO work VALUES ('refused')"); failureOf(err) == nil {
+		t.Errorf("a write under the new policy: %v, want a refusal", err)
+	}
 }
 
 // TestTheLogLevelIsReloaded: from the next line on.
@@ -124,6 +155,7 @@ func TestTheLogLevelIsReloaded(t *testing.T) {
 	}
 	mustTell("error")
 	mustTell("info")
+	p.Await(t, "configuration reloaded")
 	if n := len(p.Lines("setting changed", "setting", "log.level")); n != 1 {
 		t.Errorf("%d lines about the level; want 1, because the first change hid its own", n)
 	}
