@@ -28,7 +28,7 @@ func TestTheAdminAddressUnderTLS(t *testing.T) {
 		}
 	}
 	secret("first-token")
-	p, _ := h.configured("admin:\n  token_file: "+token+"\n  tls: {cert_file: "+own.CertFile+", key_file: "+own.KeyFile+", client_ca_file: "+ca.File+"}")
+	p, _ := h.configured("admin:\n  token_file: " + token + "\n  tls: {cert_file: " + own.CertFile + ", key_file: " + own.KeyFile + ", client_ca_file: " + ca.File + "}")
 	_, port, _ := strings.Cut(p.Admin, ":")
 	address := "https://localhost:" + port
 	try := func(code int, want string, args ...string) {
