@@ -31,12 +31,13 @@ func (h *cluster) configured(text string, settings ...string) (p *process.Server
 	return h.proxy(append(settings, "CONFIG="+path)...), write
 }
 
-// plain connects without a resource.
-func (h *cluster) plain(p *process.Server) (*client, error) {
+// plain connects with these parameters of Fencepost's only, so without a resource if there are
+// none.
+func (h *cluster) plain(p *process.Server, params ...string) (*client, error) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
-	conn, err := pgx.Connect(ctx, p.DSN(pgtest.App, h.db))
+	conn, err := pgx.Connect(ctx, p.DSN(pgtest.App, h.db, params...))
 	if err != nil {
 		return nil, err
 	}
@@ -46,11 +47,11 @@ func (h *cluster) plain(p *process.Server) (*client, error) {
 }
 
 // mustPlain is plain for a connection that is not refused.
-func (h *cluster) mustPlain(p *process.Server) *client {
+func (h *cluster) mustPlain(p *process.Server, params ...string) *client {
 	h.t.Helper()
-	c, err := h.plain(p)
+	c, err := h.plain(p, params...)
 	if err != nil {
-		h.t.Fatalf("connect without a resource: %v", err)
+		h.t.Fatalf("connect with %v: %v", params, err)
 	}
 	return c
 }
@@ -60,19 +61,20 @@ func (h *cluster) mustPlain(p *process.Server) *client {
 func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres")
-	p, write := h.configured("unfenced: {users: {" + pgtest.App + ": allow}}\nresources: {billing: {users: [" + pgtest.App + "]}}")
-	leader := h.join(p, "a", "campaign", "wait")
+	p, write := h.configured("unfenced: {users: {" + pgtest.App + ": allow}}\nresources: {billing: {worker_timeout: 50s, users: [" + pgtest.App + "]}}")
+	leader := h.mustPlain(p, "resource", resource, "worker", "a", "campaign", "wait")
 	old := h.mustPlain(p)
 	old.must("INSERT INTO work VALUES ('before')")
 	leader.must("INSERT INTO work VALUES ('leader')")
 
-	write("startup_wait: 3s\nupstream: {application_name: worker}\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {billing: {users: [nobody], ttl: 20s}}")
+	write("startup_wait: 3s\nupstream: {application_name: worker}\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {billing: {worker_timeout: 70s, users: [nobody], ttl: 20s}}")
 	code, out := h.command("reload", "--admin", p.Admin)
 	if code != 0 {
 		t.Fatalf("fencepost reload: code %d, %s", code, out)
 	}
 	for _, want := range []string{
 		"startup_wait: 2s -> 3s: needs a restart\n", "unfenced.users.app: allow -> refuse: applied\n", "resources.billing.ttl: - -> 20s: applied\n",
+		"resources.billing.worker_timeout: 50s -> 1m10s: applied\n",
 		`resources.billing.users: ["app"] -> ["nobody"]: applied` + "\n", "limits.max_connections: 1000 -> 3: applied\n",
 		"upstream.application_name: client -> worker: applied\n",
 	} {
@@ -81,8 +83,8 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 		}
 	}
 	p.Await(t, "configuration reloaded") // the last line
-	if n := len(p.Lines("setting changed")); n != 5 {
-		t.Errorf("%d lines say that a setting changed, want 5", n)
+	if n := len(p.Lines("setting changed")); n != 6 {
+		t.Errorf("%d lines say that a setting changed, want 6", n)
 	}
 	if len(p.Lines("setting not changed: it needs a restart", "setting", "startup_wait", "old", "2s", "new", "3s")) != 1 {
 		t.Error("no line says that startup_wait needs a restart")
@@ -96,13 +98,19 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 		return f != nil && strings.Contains(f.Message, "resource")
 	})
 	process.Eventually(t, process.Patience, "the third connection, when those that were refused are gone", func() bool {
-		_, err := h.tryJoin(process.Patience, p, "c", "campaign", "off")
+		_, err := h.plain(p, "resource", resource, "worker", "c", "campaign", "off")
 		return err == nil
 	})
 	process.Eventually(t, process.Patience, "only the new connection to be named after its worker", func() bool {
 		return slices.Equal([]string{"", "", "billing/c"}, ask[[]string](h, `SELECT array_agg(application_name ORDER BY backend_start)
 			FROM pg_stat_activity WHERE usename = $1 AND datname = current_database()`, pgtest.App))
 	})
+	_, shown := p.Get(t, "/v1/resources/"+h.db+"/"+resource)
+	for _, timeout := range []string{"50", "70"} { // of the old candidacy and of the new one
+		if !strings.Contains(shown, `"worker_timeout_seconds": `+timeout) {
+			t.Errorf("no worker has a timeout of %s s: %s", timeout, shown)
+		}
+	}
 	_, err = h.tryJoin(process.Patience, p, "d", "campaign", "off")
 	wantFailure(t, "a connection above the new limit", err, "53300")
 	old.must("INSERT INTO work VALUES ('after')")
