@@ -28,7 +28,7 @@ func (p *pace) slowDown(now time.Duration) {
 }
 
 func (c *Candidacy) acquireRequest() AcquireRequest {
-	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.r.set.TTL}
+	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.set.TTL}
 }
 
 // acquireLocked starts an attempt to acquire the lease.
@@ -75,7 +75,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	if c.ctx.Err() != nil { // the candidacy has ended and wants no lease
 		return outcome{err: ErrHeld}
 	}
-	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
+	ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.set.callTimeout())
 	defer cancel()
 	begin()
 	got.sent = c.r.e.cfg.Now()
@@ -89,7 +89,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 
 // number makes sure that the lease service instance has a number.
 func (c *Candidacy) number() (instanceID string, err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, 2*c.r.set.callTimeout())
+	ctx, cancel := context.WithTimeout(c.ctx, 2*c.set.callTimeout())
 	defer cancel()
 	if instanceID, err = c.r.numbered(ctx, c.fence); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrNotSent, err)
@@ -115,7 +115,7 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 	switch {
 	case err == nil:
 		s.leftovers.unresponsive = nil
-		s.held = newHolding(got.lease, c.r.set, got.sent, seen.freeSince, c.r.set.renewalDelay())
+		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.set.renewalDelay())
 		s.held.lastLed = seen.lastLed
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)

@@ -76,14 +76,15 @@ func (e *Elections) reserve(user string, key resourceKey) error {
 	if _, ok := e.mu.usage[user][key]; ok {
 		return nil
 	}
-	if len(e.mu.usage[user]) >= e.cfg.ResourcesPerUser {
+	limit := e.cfg.ResourcesPerUser()
+	if limit > 0 && len(e.mu.usage[user]) >= limit {
 		e.dropLeftLocked(user)
 	}
-	if used := len(e.mu.usage[user]); used >= e.cfg.ResourcesPerUser {
+	if used := len(e.mu.usage[user]); limit > 0 && used >= limit {
 		return &fencing.Refusal{
 			SQLState: stateLimitExceeded,
 			Message: fmt.Sprintf("role %s may not use resource %s: it uses %d others at this proxy, and the limit is %d",
-				strconv.QuoteToASCII(user), strconv.QuoteToASCII(key.name), used, e.cfg.ResourcesPerUser),
+				strconv.QuoteToASCII(user), strconv.QuoteToASCII(key.name), used, limit),
 			Hint: fmt.Sprintf("Close the connections of another resource, which stops counting %v later (limits.resource_idle). "+
 				"Or list the resource in Fencepost's setting resources, where it does not count, or raise limits.resources_per_user.", e.cfg.Idle),
 		}

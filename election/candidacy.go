@@ -19,6 +19,7 @@ import (
 // Candidacy is one worker's attempt to lead one resource through this proxy.
 type Candidacy struct {
 	r           *resource
+	set         Settings // as they were when the candidacy began
 	fence       Fence
 	user        string
 	worker      string
@@ -36,18 +37,23 @@ type Candidacy struct {
 	results chan func()   // how the loop applies the result of a request
 	done    chan struct{} // closed when the loop has ended
 
-	// ctx is for requests that are pointless once the candidacy is over. Requests that
-	// may acquire or release a lease use releaseCtx, which abandon ends.
-	ctx         context.Context
-	cancel      context.CancelFunc
-	releaseCtx  context.Context
-	abandonFunc context.CancelFunc
+	contexts
 
 	// mu is acquired after resource.mu.
 	mu struct {
 		sync.Mutex
 		state
 	}
+}
+
+// contexts are those of a candidacy's requests.
+type contexts struct {
+	// ctx is for requests that are pointless once the candidacy is over. Requests that
+	// may acquire or release a lease use releaseCtx, which abandon ends.
+	ctx         context.Context
+	cancel      context.CancelFunc
+	releaseCtx  context.Context
+	abandonFunc context.CancelFunc
 }
 
 // state is the loop's state. It is guarded by Candidacy.mu.
@@ -73,7 +79,7 @@ var _ fencing.Candidacy = (*Candidacy)(nil)
 
 func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, past history) *Candidacy {
 	c := &Candidacy{
-		r: r, fence: fence, user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
+		r: r, set: r.settings(), fence: fence, user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
 		incarnation: rand.Text(), examined: past.highest, failing: failures{},
 		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
 	}

@@ -25,13 +25,15 @@ type Config struct {
 	// Open opens a database. It is called once per database, and again after an error.
 	// The context ends with Close or after a timeout.
 	Open func(ctx context.Context, database string) (Backend, error)
-	// Settings returns the settings of a resource. nil means the defaults.
+	// Settings returns the settings of a resource. They may change: a candidacy keeps those
+	// with which it began. It must not block. nil means the defaults.
 	Settings func(database, resource string) Settings
 	// Idle is how long a resource without a candidacy is kept. 0 means DefaultIdle.
 	Idle time.Duration
 	// ResourcesPerUser limits how many resources one role may use at once, in all
-	// databases. Those whose Settings are Configured do not count. 0 means no limit.
-	ResourcesPerUser int
+	// databases. Those whose Settings are Configured do not count. 0 means no limit, and so
+	// does nil. The limit may change; a role that is above it keeps what it uses.
+	ResourcesPerUser func() int
 	// Observe, if not nil, is called with every event. It must not block.
 	Observe func(Event)
 	Logger  *zap.Logger
@@ -112,6 +114,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Settings == nil {
 		c.Settings = func(string, string) Settings { return DefaultSettings() }
+	}
+	if c.ResourcesPerUser == nil {
+		c.ResourcesPerUser = func() int { return 0 }
 	}
 	if c.Observe == nil {
 		c.Observe = func(Event) {}

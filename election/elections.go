@@ -90,7 +90,7 @@ func (e *Elections) Join(ctx context.Context, claim fencing.JoinRequest, m fenci
 	if err := set.admits(claim); err != nil {
 		return nil, err
 	}
-	counts := e.cfg.ResourcesPerUser > 0 && !set.Configured
+	counts := !set.Configured
 	if counts {
 		if err := e.reserve(claim.User, key); err != nil {
 			return nil, err
@@ -245,11 +245,10 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the fence of resource %q: %w", key.name, err)
 	}
-	set := e.cfg.Settings(key.database, key.name)
-	if err := set.Validate(); err != nil {
+	if err := e.cfg.Settings(key.database, key.name).Validate(); err != nil {
 		return nil, fmt.Errorf("settings of resource %q: %w", key.name, err)
 	}
-	r := newResource(e, key, set, b.Provider, fence, open)
+	r := newResource(e, key, b.Provider, fence, open)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.closed {

@@ -158,8 +158,8 @@ func (c *Candidacy) notNewerLocked(err error) {
 func (c *Candidacy) grantFailedLocked(err error) {
 	s := &c.mu.state
 	s.ungranted = err
-	if c.r.e.cfg.Now()-s.held.requested > c.r.set.TTL+grantPatience {
-		c.giveBackLocked(err, 2*c.r.set.TTL)
+	if c.r.e.cfg.Now()-s.held.requested > c.set.TTL+grantPatience {
+		c.giveBackLocked(err, 2*c.set.TTL)
 		return
 	}
 	c.failedLocked("grant an epoch", err)

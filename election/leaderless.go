@@ -176,7 +176,7 @@ func (r *resource) readElsewhere(now time.Duration) reading {
 	switch led.until = p.ConfirmedUntil(r.key.name); {
 	case led.until == 0 || now < led.until:
 		return led
-	case now < led.until+r.set.callTimeout():
+	case now < led.until+r.settings().callTimeout():
 		led.until = now
 		return led
 	default:

@@ -66,7 +66,7 @@ func (c *Candidacy) sample() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.mu.liveness
-	l.timeout = c.effective(c.mu.timeout(c.r.set.WorkerTimeout))
+	l.timeout = c.effective(c.mu.timeout(c.set.WorkerTimeout))
 	was := l.unresponsive
 	l.sample(now, alive || c.mu.waiters > 0)
 	if was && alive {

@@ -148,8 +148,8 @@ func (c *Candidacy) Leave(m fencing.Member, orderly bool) {
 	if s.campaigners() > 0 {
 		return
 	}
-	if orderly && c.r.set.Linger > 0 && s.held.lease != nil && s.held.granted && !c.overLocked() {
-		s.retained = c.r.e.cfg.Now() + c.r.set.Linger
+	if orderly && c.set.Linger > 0 && s.held.lease != nil && s.held.granted && !c.overLocked() {
+		s.retained = c.r.e.cfg.Now() + c.set.Linger
 		return
 	}
 	s.endIfEmpty()

@@ -127,7 +127,7 @@ func (c *Candidacy) cameBackLocked() {
 	l := c.r.e.extensions.record(c.workerKey(), s.liveness.expired, c.r.e.cfg.Now())
 	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
 		zap.Int64("epoch", int64(s.epoch)), zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired),
-		zap.Duration("timeout", c.effective(s.timeout(c.r.set.WorkerTimeout))))
+		zap.Duration("timeout", c.effective(s.timeout(c.set.WorkerTimeout))))
 	c.event(Event{Kind: EventFalseAlarm})
 }
 
@@ -136,7 +136,7 @@ func (c *Candidacy) effective(asked time.Duration) time.Duration {
 	if asked == 0 {
 		return 0
 	}
-	return c.extension().timeout(asked, cmp.Or(c.r.set.MaxTimeoutFactor, DefaultMaxTimeoutFactor), c.r.set.MaxWorkerTimeout)
+	return c.extension().timeout(asked, cmp.Or(c.set.MaxTimeoutFactor, DefaultMaxTimeoutFactor), c.set.MaxWorkerTimeout)
 }
 
 func (c *Candidacy) extension() extension { return c.r.e.extensions.of(c.workerKey(), c.r.e.cfg.Now()) }

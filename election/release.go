@@ -70,10 +70,10 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 // candidacy is abandoned.
 func (c *Candidacy) release(lease *Lease, why Reason) error {
 	now := c.r.e.cfg.Now
-	until := now() + max(3*c.r.set.TTL, leastReleaseTime)
+	until := now() + max(3*c.set.TTL, leastReleaseTime)
 	pause := minReleasePause
 	for try := 1; ; try++ {
-		ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.r.set.callTimeout())
+		ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.set.callTimeout())
 		err := c.r.provider.Release(ctx, lease, why)
 		cancel()
 		if err == nil || c.releaseCtx.Err() != nil || now() > until {

@@ -19,7 +19,6 @@ import (
 type resource struct {
 	e        *Elections
 	key      resourceKey
-	set      Settings
 	provider Provider
 	open     func(context.Context) (Fence, error)
 	log      *zap.Logger
@@ -49,9 +48,9 @@ type resource struct {
 
 // newResource returns a resource whose fence was opened by open. open is called again
 // if that fence cannot be used.
-func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
+func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
 	r := &resource{
-		e: e, key: key, set: set, provider: p, open: open,
+		e: e, key: key, provider: p, open: open,
 		turn: make(chan struct{}, 1), arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1),
 		log: e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
 	}
@@ -61,6 +60,9 @@ func newResource(e *Elections, key resourceKey, set Settings, p Provider, f Fenc
 	r.mu.roster = newRoster()
 	return r
 }
+
+// settings are the settings that a candidacy gets that begins now.
+func (r *resource) settings() Settings { return r.e.cfg.Settings(r.key.database, r.key.name) }
 
 // join makes m a member of the live candidacy that claim names, or starts one. If the fence
 // turns out to be gone, it tries again with what is there now.

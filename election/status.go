@@ -123,6 +123,6 @@ func (c *Candidacy) status() CandidacyStatus {
 	return CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
 		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0,
-		WorkerTimeout: c.effective(c.mu.timeout(c.r.set.WorkerTimeout)), FalseAlarms: c.extension().alarms,
+		WorkerTimeout: c.effective(c.mu.timeout(c.set.WorkerTimeout)), FalseAlarms: c.extension().alarms,
 	}
 }

@@ -126,7 +126,7 @@ func (r *resource) idle() bool {
 			return false
 		case <-look.C:
 		}
-		ctx, cancel := context.WithTimeout(r.e.ctx, r.set.callTimeout()+time.Second)
+		ctx, cancel := context.WithTimeout(r.e.ctx, r.settings().callTimeout()+time.Second)
 		looked := make(chan struct{})
 		go func() {
 			defer close(looked)
@@ -266,7 +266,7 @@ func (r *resource) seen(observation LeaseObservation) {
 // worker timeout, which is taken to be the same there.
 func (r *resource) undetected(o LeaseObservation) time.Duration {
 	if o.State == Unresponsive {
-		return r.set.WorkerTimeout
+		return r.settings().WorkerTimeout
 	}
 	return o.Unconfirmed
 }
@@ -286,7 +286,7 @@ func (r *resource) blind(err error) {
 // readRecord refreshes the record for the candidacies. A failure is logged unless
 // Elections is closing, or the candidacies end with their fence; the check does not depend on what is read here.
 func (r *resource) readRecord() {
-	ctx, cancel := context.WithTimeout(r.e.ctx, r.set.callTimeout()+time.Second)
+	ctx, cancel := context.WithTimeout(r.e.ctx, r.settings().callTimeout()+time.Second)
 	defer cancel()
 	_, err := r.refresh(ctx)
 	switch {

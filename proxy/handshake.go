@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/appname"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -89,9 +90,15 @@ func (x *session) refuse(err error) {
 
 // begin runs the startup, to the point where the client may send its first statement.
 func (x *session) begin(guard *startupGuard) error {
+	claim := x.joinRequest()
+	policy := x.srv.cfg.Policy(claim)
 	params := x.start.params
 	if x.start.own.resource != "" {
+		x.identify(&claim, policy.Identity)
 		params = append(params[:len(params):len(params)], placeholders...)
+		if policy.NameWorker { // the last parameter of a name counts
+			params = append(params, appname.Name, appname.Of(x.start.applicationName(), claim.Resource, claim.Worker))
+		}
 	}
 	if _, err := x.server.Write(wire.AppendStartup(nil, x.start.version, params)); err != nil {
 		return errOver
@@ -102,7 +109,7 @@ func (x *session) begin(guard *startupGuard) error {
 	if err := x.settle(); err != nil {
 		return err
 	}
-	status, announced, err := x.join(guard)
+	status, announced, err := x.join(guard, claim, policy)
 	if err != nil {
 		return err
 	}

@@ -14,11 +14,10 @@ import (
 )
 
 // join makes the connection a member of its candidacy if it names a resource, and waits for
-// the lease as the client requested. announced is the epoch that the greeting announces, 0
+// the lease as the client requested. claim names the worker, and policy is that of the session.
+// announced is the epoch that the greeting announces, 0
 // for none.
-func (x *session) join(ctx *startupGuard) (st *fencing.Status, announced fencing.Epoch, err error) {
-	claim := x.joinRequest()
-	policy := x.srv.cfg.Policy(claim)
+func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy) (st *fencing.Status, announced fencing.Epoch, err error) {
 	md, err := x.chooseMode(policy.Unfenced)
 	if err != nil {
 		return nil, 0, err
@@ -28,7 +27,6 @@ func (x *session) join(ctx *startupGuard) (st *fencing.Status, announced fencing
 		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
 	}
 	if md == protocol.ModeFenced {
-		x.identify(&claim, policy.Identity)
 		x.member.worker = claim.Worker
 		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)

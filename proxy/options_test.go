@@ -39,7 +39,7 @@ func TestSplitOptionsTakesOnlyItsOwn(t *testing.T) {
 		{"-c fencepostx.worker=w", "-c fencepostx.worker=w", nil},
 		{`trailing\`, `trailing\`, nil},
 	} {
-		kept, own := splitOptions(c.options)
+		kept, own := splitOptions(c.options, isOwn)
 		if kept != c.kept || !reflect.DeepEqual(own, c.own) {
 			t.Errorf("splitOptions(%q) = %q, %q; want %q, %q", c.options, kept, own, c.kept, c.own)
 		}

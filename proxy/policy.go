@@ -16,10 +16,13 @@ type SessionPolicy struct {
 	// connections separately, and to none of them at startup. Otherwise connections that begin
 	// after it was announced to one of them are told at startup.
 	TellEach bool
+	// NameWorker: the application_name of a connection that names a resource shows resource and
+	// worker, also to the client.
+	NameWorker bool
 }
 
-// Policy decides about a session, once, after Postgres has authenticated its client. In the
-// request, Resource and Worker are empty if the client names none. A Policy must not block.
+// Policy decides about a session, once, before it begins at Postgres, which then authenticates
+// its client. In the request, Resource and Worker are empty if the client names none. A Policy must not block.
 type Policy func(fencing.JoinRequest) SessionPolicy
 
 // UnfencedMode says what a connection without a resource may do.

@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/proxyheader"
+	"github.com/fencepost/fencepost/proxy/slots"
 )
 
 // maxOverflow bounds the number of clients beyond MaxConnections whose startup packets are
@@ -43,9 +44,9 @@ type Server struct {
 	loops    *netloop.Loops
 	crews    *crews
 	audit    *auditQueue
-	slots    chan struct{} // holds one element for each client, at most MaxConnections
-	overflow chan struct{} // the same for clients beyond MaxConnections
-	failing  struct {      // what may fail for many clients at once
+	slots    slots.Slots // one is taken by each client, at most MaxConnections
+	overflow slots.Slots // the same for clients beyond MaxConnections
+	failing  struct {    // what may fail for many clients at once
 		accept, dial, answer, header *faults.Series
 	}
 
@@ -70,7 +71,9 @@ func NewServer(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors), cache: sqltext.NewCache(cacheBytes), slots: make(chan struct{}, cfg.MaxConnections), overflow: make(chan struct{}, maxOverflow)}
+	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors), cache: sqltext.NewCache(cacheBytes)}
+	s.slots.Limit(cfg.MaxConnections)
+	s.overflow.Limit(maxOverflow)
 	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
 	s.failing.accept = faults.NewSeries(cfg.Logger, "accept failed", 0)
 	s.failing.dial = faults.NewSeries(cfg.Logger, "postgres not reachable", 0)
@@ -80,6 +83,10 @@ func NewServer(cfg Config) (*Server, error) {
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil
 }
+
+// LimitConnections replaces Config.MaxConnections, for clients that connect from now on.
+// Those that are connected stay.
+func (s *Server) LimitConnections(most int) { s.slots.Limit(most) }
 
 // Serve accepts connections until ctx ends, then closes ln and returns. It
 // does not wait for the sessions: Shutdown and Close do. It may be called for several
@@ -144,16 +151,12 @@ func (s *Server) begin(conn netloop.Conn) {
 	go func() {
 		defer s.wg.Done()
 		defer s.end(conn)
-		select {
-		case s.slots <- struct{}{}:
-			defer func() { <-s.slots }()
+		switch {
+		case s.slots.Take():
+			defer s.slots.Give()
 			s.handle(ctx, conn)
-			return
-		default:
-		}
-		select {
-		case s.overflow <- struct{}{}:
-			defer func() { <-s.overflow }()
+		case s.overflow.Take():
+			defer s.overflow.Give()
 			s.handleExcess(ctx, conn)
 		default:
 			s.turnAway(conn, tooManyClients)

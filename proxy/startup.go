@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -210,7 +209,7 @@ func (s *startup) add(name, value string) error {
 	case name == "database":
 		s.database = wire.CutName(value)
 	case name == "options":
-		kept, own := splitOptions(value)
+		kept, own := splitOptions(value, isOwn)
 		for i := 0; i < len(own); i += 2 {
 			if err := s.own.set(own[i], own[i+1]); err != nil {
 				return err
@@ -221,7 +220,7 @@ func (s *startup) add(name, value string) error {
 		if err := refuseReplication(value); err != nil {
 			return err
 		}
-	case strings.HasPrefix(strings.ToLower(name), fencePrefix):
+	case isOwn(name):
 		return s.own.set(name, value)
 	}
 	s.params = append(s.params, name, value)

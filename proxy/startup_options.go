@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/appname"
 )
 
 const fencePrefix = "fencepost."
@@ -107,11 +108,15 @@ func (o *ownParams) complete() error {
 	}
 }
 
-// splitOptions separates the fencepost.* settings from the rest of the parameter options. It
-// reads the parameter as PostgreSQL's pg_split_opts does: white space separates words, a
-// backslash escapes the next byte, and a setting has the form -c name=value, -cname=value or
-// --name=value. own is name, value, …; kept is the rest, with its bytes unchanged.
-func splitOptions(options string) (kept string, own []string) {
+// isOwn reports whether a parameter is one of Fencepost's.
+func isOwn(name string) bool { return strings.HasPrefix(strings.ToLower(name), fencePrefix) }
+
+// splitOptions separates the settings whose name is one of those wanted from the rest of the
+// parameter options. It reads the parameter as PostgreSQL's pg_split_opts does: white space
+// separates words, a backslash escapes the next byte, and a setting has the form -c name=value,
+// -cname=value or --name=value. own is name, value, …; kept is the rest, with its bytes
+// unchanged.
+func splitOptions(options string, wanted func(name string) bool) (kept string, own []string) {
 	words := optionWords(options)
 	var keep []string
 	for i := 0; i < len(words); i++ {
@@ -127,7 +132,7 @@ func splitOptions(options string) (kept string, own []string) {
 		}
 		name, value, ok := strings.Cut(setting, "=")
 		name = strings.ReplaceAll(name, "-", "_") // as PostgreSQL reads --name
-		if ok && strings.HasPrefix(strings.ToLower(name), fencePrefix) {
+		if ok && wanted(name) {
 			own = append(own, name, value)
 		} else {
 			for _, w := range words[i : i+used] {
@@ -168,3 +173,23 @@ func optionWords(s string) []optionWord {
 }
 
 func isOptionSpace(c byte) bool { return strings.IndexByte(" \t\n\v\f\r", c) >= 0 }
+
+// applicationName returns the application_name that the client has asked for, "" if none. One
+// in the parameter options counts only without a parameter of its own, and the last one
+// counts, as in PostgreSQL.
+func (s *startup) applicationName() (name string) {
+	for i := len(s.params) - 2; i >= 0; i -= 2 {
+		if appname.Is(s.params[i]) {
+			return s.params[i+1]
+		}
+	}
+	for i := 0; i < len(s.params); i += 2 {
+		if s.params[i] == "options" {
+			_, names := splitOptions(s.params[i+1], appname.Is)
+			if len(names) > 0 {
+				name = names[len(names)-1]
+			}
+		}
+	}
+	return name
+}

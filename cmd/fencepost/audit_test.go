@@ -17,11 +17,11 @@ import (
 func TestAuditLineHasAllFieldsAndNoLiteral(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
-	_, audit, err := newLogger(config.Log{Level: "error", Format: "console"}, log)
+	logs, err := newLogger(config.Log{Level: "error", Format: "console"}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	auditlog.New(audit).Audit(fencing.Rejection{
+	auditlog.New(logs.audit).Audit(fencing.Rejection{
 		Time: time.Date(2026, 3, 2, 11, 4, 5, 123456789, time.UTC), Proxy: "fence-1", Session: "31", Database: "shop", User: "app",
 		Client: "10.0.0.7:51324", Resource: "billing", Worker: "a", Incarnation: "a-1", Announced: 6, Held: 6,
 		Finding: fencing.Finding{Epoch: 7, Current: 8, Holder: "b"}, Kind: fencing.KindStale, SQLState: "ZF001", Message: "superseded",

@@ -13,7 +13,8 @@ import (
 // closes its connection after little more than a minute without a response.
 func TestADeadClientsConnectionEnds(t *testing.T) {
 	t.Parallel()
-	s := &serving{cfg: config.Config{Listen: config.Addresses{"127.0.0.1:0"}}}
+	s := &serving{}
+	s.settings.Start(config.Config{Listen: config.Addresses{"127.0.0.1:0"}})
 	if err := s.listen(); err != nil {
 		t.Fatal(err)
 	}

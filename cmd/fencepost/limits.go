@@ -6,6 +6,9 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"syscall"
+
+	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/election"
@@ -16,27 +19,26 @@ import (
 // fences opens the fences of one database within limits, because clients name the
 // resources, and each has a permanent row and sequence.
 type fences struct {
-	store      *store.Store
-	database   string
-	limits     config.Limits
-	configured []string      // always allowed
-	turn       chan struct{} // cap 1; held while a resource is created
+	store    *store.Store
+	database string
+	current  func() *config.Config
+	turn     chan struct{} // cap 1; held while a resource is created
 }
 
-func newFences(st *store.Store, database string, cfg config.Config) *fences {
-	return &fences{
-		store: st, database: database, limits: cfg.Limits,
-		configured: slices.Collect(maps.Keys(cfg.Resources)), turn: make(chan struct{}, 1),
-	}
+func newFences(st *store.Store, database string, current func() *config.Config) *fences {
+	return &fences{store: st, database: database, current: current, turn: make(chan struct{}, 1)}
 }
+
+// configured returns the resources that are always allowed.
+func (f *fences) configured() []string { return slices.Collect(maps.Keys(f.current().Resources)) }
 
 // open implements election.Backend's Fence. A resource that may not be created is
 // refused with a *fencing.Refusal.
 func (f *fences) open(ctx context.Context, resource string) (election.Fence, error) {
-	if slices.Contains(f.configured, resource) {
+	if _, configured := f.current().Resources[resource]; configured {
 		return f.store.Fence(ctx, resource)
 	}
-	if f.limits.ConfiguredResourcesOnly {
+	if f.current().Limits.ConfiguredResourcesOnly {
 		return nil, &fencing.Refusal{
 			SQLState: "42704", // undefined_object
 			Message:  fmt.Sprintf("resource %s is not configured", strconv.QuoteToASCII(resource)),
@@ -44,7 +46,7 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 				"Check fencepost.resource, or add the resource.",
 		}
 	}
-	known, _, err := f.store.Known(ctx, resource, f.configured)
+	known, _, err := f.store.Known(ctx, resource, f.configured())
 	if err != nil {
 		return nil, err
 	}
@@ -65,14 +67,41 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 // mayMake returns a refusal if the database already has its maximum number of
 // resources. Two proxies at once may exceed it by one.
 func (f *fences) mayMake(ctx context.Context, resource string) error {
-	known, others, err := f.store.Known(ctx, resource, f.configured)
-	if err != nil || known || others < f.limits.MaxResources {
+	known, others, err := f.store.Known(ctx, resource, f.configured())
+	limit := f.current().Limits.MaxResources
+	if err != nil || known || others < limit {
 		return err
 	}
 	return &fencing.Refusal{
 		SQLState: "53400", // configuration_limit_exceeded
 		Message: fmt.Sprintf("resource %s was not created: database %s has %d resources created by clients, and the limit is %d",
-			strconv.QuoteToASCII(resource), strconv.QuoteToASCII(f.database), others, f.limits.MaxResources),
+			strconv.QuoteToASCII(resource), strconv.QuoteToASCII(f.database), others, limit),
 		Hint: "List the resource in Fencepost's setting resources, where it does not count, or raise limits.max_resources. Existing resources keep working.",
 	}
+}
+
+// otherDescriptors is about how many descriptors a proxy needs in addition to its
+// clients' and their server connections: for listeners, the connections of the control
+// role and to the lease service, and a log.
+const otherDescriptors = 64
+
+// descriptorsFor returns how many descriptors a proxy with that many clients may need:
+// one for each side of a connection, and the others.
+func descriptorsFor(connections int) uint64 {
+	return 2*uint64(connections) + otherDescriptors
+}
+
+// warnOfFewDescriptors warns if the process may open too few files for
+// limits.max_connections. Connections above the limit then fail, and grants may fail
+// too.
+func warnOfFewDescriptors(log *zap.Logger, connections int) error {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("read the limit of open files: %w", err)
+	}
+	if want := descriptorsFor(connections); limit.Cur < want {
+		log.Warn("the limit of open files is too low for limits.max_connections: raise the limit (ulimit -n, LimitNOFILE) or lower the setting",
+			zap.Uint64("allowed", limit.Cur), zap.Uint64("wanted", want), zap.Int("max_connections", connections))
+	}
+	return nil
 }

@@ -9,13 +9,19 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 )
 
-// newLogger returns the program's logger and the audit logger. Audit lines are always
+// loggers are the program's logger, whose level can be changed, and the audit logger.
+type loggers struct {
+	log, audit *zap.Logger
+	level      zap.AtomicLevel
+}
+
+// newLogger returns the program's loggers. Audit lines are always
 // JSON and always written, whatever the configured level and format, so that a lower
 // log level does not lose them.
-func newLogger(cfg config.Log, w io.Writer) (log, audit *zap.Logger, err error) {
-	level, err := zapcore.ParseLevel(cfg.Level)
+func newLogger(cfg config.Log, w io.Writer) (loggers, error) {
+	level, err := zap.ParseAtomicLevel(cfg.Level)
 	if err != nil {
-		return nil, nil, usagef("log.level: %v", err)
+		return loggers{}, usagef("log.level: %v", err)
 	}
 	enc := zap.NewProductionEncoderConfig()
 	enc.EncodeTime = zapcore.RFC3339NanoTimeEncoder
@@ -26,7 +32,9 @@ func newLogger(cfg config.Log, w io.Writer) (log, audit *zap.Logger, err error) 
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
 	out := zapcore.Lock(zapcore.AddSync(w))
-	log = zap.New(zapcore.NewCore(encoder, out, level))
-	audit = zap.New(zapcore.NewCore(jsonEncoder.Clone(), out, zapcore.InfoLevel)).Named("audit")
-	return log, audit, nil
+	return loggers{
+		log:   zap.New(zapcore.NewCore(encoder, out, level)),
+		audit: zap.New(zapcore.NewCore(jsonEncoder.Clone(), out, zapcore.InfoLevel)).Named("audit"),
+		level: level,
+	}, nil
 }

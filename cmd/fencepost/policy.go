@@ -8,27 +8,30 @@ import (
 )
 
 // policy is what the configuration decides for the packages that do not know it.
-type policy struct{ cfg *config.Config }
+type policy struct{ current func() *config.Config }
 
 // session decides everything about a session that depends on its user, its database or its
 // resource.
 func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
-	unfenced, ok := p.cfg.Unfenced.Users[r.User]
+	cfg := p.current()
+	unfenced, ok := cfg.Unfenced.Users[r.User]
 	if !ok {
-		unfenced = p.cfg.Unfenced.Default
+		unfenced = cfg.Unfenced.Default
 	}
 	return proxy.SessionPolicy{
 		Unfenced:    unfencedModes[unfenced],
-		Identity:    identities[p.cfg.Worker.Identity],
-		ProvenReads: p.cfg.Resources[r.Resource].ProvenReads(),
-		TellEach:    p.cfg.Resources[r.Resource].AnnouncePerConnection(),
+		Identity:    identities[cfg.Worker.Identity],
+		ProvenReads: cfg.Resources[r.Resource].ProvenReads(),
+		NameWorker:  cfg.Upstream.ApplicationName == "worker",
+		TellEach:    cfg.Resources[r.Resource].AnnouncePerConnection(),
 	}
 }
 
 // election decides the same about a resource, for all its sessions.
 func (p policy) election(_, resource string) election.Settings {
-	r, configured := p.cfg.Resources[resource]
-	l := p.cfg.LeaseFor(r)
+	cfg := p.current()
+	r, configured := cfg.Resources[resource]
+	l := cfg.LeaseFor(r)
 	return election.Settings{
 		TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(),
 		MaxTimeoutFactor: l.MaxTimeoutFactor, Linger: l.Linger.D(), Users: r.Users, Configured: configured,

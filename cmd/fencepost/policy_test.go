@@ -11,22 +11,23 @@ import (
 func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 	t.Parallel()
 	cfg := config.Default()
-	p := policy{&cfg}
+	p := policy{func() *config.Config { return &cfg }}
 	if got := p.session(fencing.JoinRequest{Database: "shop", User: "app"}); got != (proxy.SessionPolicy{}) {
 		t.Errorf("by default: %+v", got)
 	}
 	cfg.Unfenced = config.Unfenced{Default: "refuse", Users: map[string]string{"migrator": "allow"}}
 	cfg.Worker.Identity = "client_address"
+	cfg.Upstream.ApplicationName = "worker"
 	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}, "mail": {}}
 	for _, c := range []struct {
 		request fencing.JoinRequest
 		want    proxy.SessionPolicy
 	}{
-		{fencing.JoinRequest{User: "app"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress}},
-		{fencing.JoinRequest{User: "migrator"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow, Identity: proxy.IdentityClientAddress}},
-		{fencing.JoinRequest{User: "app", Resource: "mail"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress}},
+		{fencing.JoinRequest{User: "app"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true}},
+		{fencing.JoinRequest{User: "migrator"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow, Identity: proxy.IdentityClientAddress, NameWorker: true}},
+		{fencing.JoinRequest{User: "app", Resource: "mail"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true}},
 		{fencing.JoinRequest{User: "app", Resource: "billing"},
-			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, ProvenReads: true}},
+			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, ProvenReads: true}},
 	} {
 		if got := p.session(c.request); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.request, got, c.want)

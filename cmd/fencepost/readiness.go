@@ -101,7 +101,7 @@ func (f *databases) warnings(ctx context.Context) []string {
 func (s *serving) tryUpstream(ctx context.Context) error {
 	deadline := time.Now().Add(time.Second)
 	dialer := net.Dialer{Deadline: deadline}
-	network, address := s.cfg.Upstream.Endpoint()
+	network, address := s.current().Upstream.Endpoint()
 	conn, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return err
@@ -113,8 +113,8 @@ func (s *serving) tryUpstream(ctx context.Context) error {
 
 // newHealth returns what looks for faults while s runs.
 func (s *serving) newHealth() (*health.Checker, error) {
-	control, err := storeConfig(s.cfg, s.upstream, "", zap.NewNop())
-	home := s.cfg.Control.ProbeDatabase
+	control, err := storeConfig(*s.current(), s.upstream, "", zap.NewNop())
+	home := s.current().Control.ProbeDatabase
 	if home == "" {
 		home = "postgres"
 	}
@@ -122,7 +122,7 @@ func (s *serving) newHealth() (*health.Checker, error) {
 		Faults:   s.faults,
 		Upstream: s.tryUpstream,
 		Control:  control,
-		Home:     home, Named: s.cfg.Control.ProbeDatabase != "",
+		Home:     home, Named: s.current().Control.ProbeDatabase != "",
 		Open:      s.fences.all,
 		Leases:    s.tryLeases,
 		Resources: s.elections.Resources,
@@ -131,7 +131,7 @@ func (s *serving) newHealth() (*health.Checker, error) {
 
 // tryLeases tries what the elections need of the lease service.
 func (s *serving) tryLeases(ctx context.Context) error {
-	if err := s.leases.Check(ctx, s.cfg.TTLs()); err != nil {
+	if err := s.leases.Check(ctx, s.current().TTLs()); err != nil {
 		return err
 	}
 	return s.leases.Healthy()

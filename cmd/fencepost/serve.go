@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/health"
+	"github.com/fencepost/fencepost/cmd/fencepost/reload"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -32,7 +33,8 @@ Usage: fencepost serve [--config FILE]
 
 Runs the proxy until SIGTERM or SIGINT. It then accepts no new connections, lets
 running transactions end (drain_timeout), releases its leases and exits. A second
-signal ends it at once; its leases then expire with their TTL.
+signal ends it at once; its leases then expire with their TTL. SIGHUP reloads the
+configuration, as fencepost reload does.
 
 Every setting can also be set by an environment variable: lease.ttl is
 FENCEPOST_LEASE_TTL. etc/fencepost.yml is an annotated sample.`
@@ -46,24 +48,38 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	if !fencing.Checking && t.getenv("FENCEPOST_TEST_UNFENCED") != "1" {
 		return errors.New("this build fences nothing (tag fencepost_unfenced): it is only for tests, which set FENCEPOST_TEST_UNFENCED=1")
 	}
-	cfg, err := loadConfig(*path, t.environ())
+	cfg, err := loadServed(*path, t.environ())
 	if err != nil {
 		return err
 	}
-	log, audit, err := newLogger(cfg.Log, t.stderr)
+	logs, err := newLogger(cfg.Log, t.stderr)
 	if err != nil {
 		return err
 	}
-	s, err := newServing(cfg, log, audit, newWatch(t.getenv, log.Named("oracle")))
+	s, err := newServing(cfg, logs, newWatch(t.getenv, logs.log.Named("oracle")))
 	if err != nil {
 		return err
 	}
+	s.settings.Load = func() (config.Config, error) { return loadServed(*path, t.environ()) }
 	return s.run(ctx)
+}
+
+// loadServed reads the configuration, and what it names in other files and is no
+// certificate.
+func loadServed(path string, environ []string) (config.Config, error) {
+	cfg, err := loadConfig(path, environ)
+	if err != nil {
+		return cfg, err
+	}
+	if err := cfg.Admin.ReadToken(); err != nil {
+		return cfg, usageError{err.Error()}
+	}
+	return cfg, nil
 }
 
 // serving is one running proxy. It is the only place that knows all packages.
 type serving struct {
-	cfg       config.Config
+	settings  reload.Reloader
 	id        string
 	log       *zap.Logger
 	metrics   *admin.Metrics
@@ -73,6 +89,7 @@ type serving struct {
 	elections *election.Elections
 	proxy     *proxy.Server
 	tls       *pgtls.Clients  // nil if clients are not offered TLS
+	adminTLS  *pgtls.Clients  // nil if the admin address is not under TLS
 	upstream  *pgtls.Upstream // nil if the connections to Postgres do not use TLS
 	listeners []net.Listener  // for workers
 	admin     net.Listener    // nil if disabled
@@ -86,11 +103,14 @@ type serving struct {
 }
 
 // newServing listens and wires the packages together. run must be called on the result.
-func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving, err error) {
+func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err error) {
+	log := logs.log
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{cfg: cfg, log: log, metrics: admin.NewMetrics(), audit: auditlog.New(audit), watch: w, faults: faults.NewRegister(log.Named("faults"), 0)}
+	s := &serving{log: log, metrics: admin.NewMetrics(), audit: auditlog.New(logs.audit), watch: w, faults: faults.NewRegister(log.Named("faults"), 0)}
+	s.settings.Log, s.settings.Apply = log.Named("reload"), func(c *config.Config) { s.apply(c, logs) }
+	s.settings.Start(cfg)
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -105,10 +125,7 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 	if s.id, err = proxyID(cfg, s.listeners); err != nil {
 		return nil, err
 	}
-	if s.tls, err = newClientTLS(cfg, log); err != nil {
-		return nil, err
-	}
-	if s.upstream, err = newUpstreamTLS(cfg, log); err != nil {
+	if err = s.readCertificates(cfg); err != nil {
 		return nil, err
 	}
 	if s.elections, err = s.newElections(); err != nil {
@@ -128,7 +145,7 @@ func newServing(cfg config.Config, log, audit *zap.Logger, w *watch) (_ *serving
 		TLS:            s.tls,
 		TrustedProxies: cfg.ProxyProtocol.Trusted.Prefixes(),
 		Candidates:     s.elections,
-		Policy:         policy{&s.cfg}.session,
+		Policy:         policy{s.current}.session,
 		ProxyID:        s.id,
 		StartupWait:    cfg.StartupWait.D(),
 		StartupTimeout: cfg.StartupTimeout.D(),
@@ -153,19 +170,19 @@ var keepalive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interv
 
 // listen opens all listeners, or none.
 func (s *serving) listen() error {
-	for _, address := range s.cfg.Listen {
-		ln, err := listenAt(address, fs.FileMode(s.cfg.ListenMode))
+	for _, address := range s.current().Listen {
+		ln, err := listenAt(address, fs.FileMode(s.current().ListenMode))
 		if err != nil {
 			s.closeListeners()
 			return fmt.Errorf("listen for workers (setting listen): %w", err)
 		}
 		s.listeners = append(s.listeners, ln)
 	}
-	if s.cfg.Admin == "" {
+	if s.current().Admin.Address == "" {
 		return nil
 	}
 	var err error
-	if s.admin, err = net.Listen("tcp", s.cfg.Admin); err != nil {
+	if s.admin, err = net.Listen("tcp", s.current().Admin.Address); err != nil {
 		s.closeListeners()
 		return fmt.Errorf("listen on the admin address (set admin: \"\" to disable it): %w", err)
 	}
@@ -196,11 +213,11 @@ func (s *serving) closeListeners() {
 func (s *serving) newElections() (*election.Elections, error) {
 	return election.New(election.Config{
 		Open:             s.openDatabase,
-		Idle:             s.cfg.Limits.ResourceIdle.D(),
-		ResourcesPerUser: s.cfg.Limits.ResourcesPerUser,
+		Idle:             s.current().Limits.ResourceIdle.D(),
+		ResourcesPerUser: func() int { return s.current().Limits.ResourcesPerUser },
 		Observe:          s.observe,
 		Logger:           s.log.Named("election"),
-		Settings:         policy{&s.cfg}.election,
+		Settings:         policy{s.current}.election,
 	})
 }
 
@@ -213,7 +230,7 @@ func (s *serving) observe(e election.Event) {
 // openDatabase opens a database's fence and lease service when the first worker
 // connects to that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
-	st, err := openStore(ctx, s.cfg, s.upstream, database, s.log,
+	st, err := openStore(ctx, *s.current(), s.upstream, database, s.log,
 		func(resource string, by []string) { s.metrics.Blocked(database, resource, by) })
 	s.health.Examined(database, err)
 	if err != nil {
@@ -225,7 +242,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		st.Close()
 	}
 	backend := election.Backend{
-		Fence:     newFences(st, database, s.cfg).open,
+		Fence:     newFences(st, database, s.current).open,
 		Catalog:   st,
 		Orders:    st.Orders,
 		CloseIdle: st.CloseIdle,

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -33,13 +34,17 @@ func (s *serving) run(ctx context.Context) error {
 	group.Go(func() error { s.reloads(asking, hangups); return nil })
 	group.Go(func() error { s.health.Run(asking); return nil })
 	if s.admin != nil {
-		group.Go(func() error { return s.newAdmin().Serve(asking, s.admin) })
+		l := s.admin
+		if s.adminTLS != nil {
+			l = tls.NewListener(l, s.adminTLS.Config("http/1.1"))
+		}
+		group.Go(func() error { return s.newAdmin().Serve(asking, l) })
 	}
-	_, upstream := s.cfg.Upstream.Endpoint()
+	_, upstream := s.current().Upstream.Endpoint()
 	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
 		zap.String("listen", s.addresses()), zap.String("upstream", upstream),
-		zap.String("election", s.cfg.Election.Provider),
-		zap.String("tls", s.cfg.TLS.Mode), zap.String("upstream_tls", s.cfg.Upstream.TLS.Mode)}
+		zap.String("election", s.current().Election.Provider),
+		zap.String("tls", s.current().TLS.Mode), zap.String("upstream_tls", s.current().Upstream.TLS.Mode)}
 	if s.admin != nil {
 		fields = append(fields, zap.Stringer("admin", s.admin.Addr()))
 	}
@@ -76,8 +81,8 @@ func (s *serving) addresses() string {
 // drain ends the sessions and releases the leases.
 func (s *serving) drain(ctx context.Context) error {
 	tellSystemd(s.log, daemon.SdNotifyStopping)
-	s.log.Info("draining", zap.Stringer("for_at_most", s.cfg.DrainTimeout))
-	draining, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout.D())
+	s.log.Info("draining", zap.Stringer("for_at_most", s.current().DrainTimeout))
+	draining, cancel := context.WithTimeout(ctx, s.current().DrainTimeout.D())
 	defer cancel()
 	if err := s.proxy.Shutdown(draining); err != nil {
 		s.log.Warn("closing connections that are still busy")
@@ -99,7 +104,13 @@ func (s *serving) newAdmin() *admin.Server {
 		Resources: s.elections.Resources,
 		Ready:     s.readiness,
 		Metrics:   s.metrics,
-		Pprof:     s.cfg.Pprof,
+		Pprof:     s.current().Pprof,
+		Log:       s.log.Named("admin"),
+		Access: func() admin.Access {
+			c := s.current().Admin
+			return admin.Access{OpenReads: c.OpenReads, Token: c.Token, Certificates: c.TLS.ClientCAFile != ""}
+		},
+		Reload: func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
 	}
 }
 

@@ -70,7 +70,7 @@ type running struct {
 func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *running {
 	t.Helper()
 	cfg := config.Default()
-	cfg.Listen, cfg.Admin = config.Addresses{"127.0.0.1:0"}, "127.0.0.1:0"
+	cfg.Listen, cfg.Admin.Address = config.Addresses{"127.0.0.1:0"}, "127.0.0.1:0"
 	cfg.Upstream.Address = config.Address(s.Addr())
 	cfg.Control.User = pgtest.Control
 	if change != nil {
@@ -80,13 +80,14 @@ func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *
 		t.Fatal(err)
 	}
 	r := &running{log: &logBuffer{}}
-	log, audit, err := newLogger(cfg.Log, r.log)
+	logs, err := newLogger(cfg.Log, r.log)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.serving, err = newServing(cfg, log, audit, nil); err != nil {
+	if r.serving, err = newServing(cfg, logs, nil); err != nil {
 		t.Fatal(err)
 	}
+	r.settings.Load = func() (config.Config, error) { return cfg, nil }
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- r.run(ctx) }()

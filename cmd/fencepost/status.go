@@ -59,14 +59,16 @@ const statusInterval = 2 * time.Second
 
 // statusOptions are the flags of status.
 type statusOptions struct {
-	admin, dsn, resource string
-	json, watch, ready   bool
+	admin              *admin.Client
+	dsn, resource      string
+	json, watch, ready bool
 }
 
 func runStatus(ctx context.Context, t terminal, args []string) error {
 	var o statusOptions
 	fs := flag.NewFlagSet("status", flag.ContinueOnError)
-	fs.StringVar(&o.admin, "admin", cmp.Or(t.getenv("FENCEPOST_ADMIN"), config.Default().Admin), "admin `address` of a running Fencepost")
+	var flags admin.ClientFlags
+	flags.Add(fs, t.getenv, config.Default().Admin.Address)
 	fs.StringVar(&o.dsn, "dsn", "", "`DSN` of a database, to read its fence table instead")
 	fs.StringVar(&o.resource, "resource", "", "show only the resource of this `name`")
 	fs.BoolVar(&o.json, "json", false, "print JSON")
@@ -75,11 +77,15 @@ func runStatus(ctx context.Context, t terminal, args []string) error {
 	if err := parseFlags(t, fs, statusAbout, args, 0); err != nil {
 		return err
 	}
+	var err error
+	if o.admin, err = flags.Client(); err != nil {
+		return usageError{err.Error()}
+	}
 	switch {
 	case o.json && o.watch:
 		return usagef("--json and --watch are mutually exclusive")
 	case o.ready && (o.dsn != "" || o.json || o.watch || o.resource != ""):
-		return usagef("--ready takes no other flag but --admin")
+		return usagef("--ready takes no other flag but --admin and those of its connection")
 	case o.ready:
 		return printReadiness(ctx, t.stdout, o.admin)
 	case o.watch:
@@ -112,11 +118,11 @@ func (o statusOptions) follow(ctx context.Context, out io.Writer) error {
 func (o statusOptions) print(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	source, look := "", statusFromAdmin
-	if source = o.admin; o.dsn != "" {
-		source, look = o.dsn, statusFromDatabase
+	look := func(ctx context.Context) ([]statusView, error) { return statusFromAdmin(ctx, o.admin) }
+	if o.dsn != "" {
+		look = func(ctx context.Context) ([]statusView, error) { return statusFromDatabase(ctx, o.dsn) }
 	}
-	views, err := look(ctx, source)
+	views, err := look(ctx)
 	if err != nil {
 		return err
 	}
@@ -170,11 +176,11 @@ func printJSON(out io.Writer, views []statusView) error {
 
 // printReadiness prints what keeps a proxy from serving, and returns an error if it is not
 // ready.
-func printReadiness(ctx context.Context, out io.Writer, address string) error {
+func printReadiness(ctx context.Context, out io.Writer, proxy *admin.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var ready admin.Readiness
-	if err := getAdmin(ctx, address, "/readyz", &ready, http.StatusOK, http.StatusServiceUnavailable); err != nil {
+	if err := proxy.Ask(ctx, http.MethodGet, "/readyz", &ready, http.StatusOK, http.StatusServiceUnavailable); err != nil {
 		return err
 	}
 	var lines []string
@@ -204,7 +210,7 @@ func printReadiness(ctx context.Context, out io.Writer, address string) error {
 		}
 	}
 	if !ready.Ready {
-		return fmt.Errorf("the proxy at %s is not ready", address)
+		return fmt.Errorf("the proxy at %s is not ready", proxy.Address)
 	}
 	return nil
 }
@@ -263,9 +269,9 @@ func dash(s string) string {
 }
 
 // statusFromAdmin queries a running proxy.
-func statusFromAdmin(ctx context.Context, address string) ([]statusView, error) {
+func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, error) {
 	var list admin.ResourceList
-	if err := getAdmin(ctx, address, "/v1/resources", &list, http.StatusOK); err != nil {
+	if err := proxy.Ask(ctx, http.MethodGet, "/v1/resources", &list, http.StatusOK); err != nil {
 		return nil, err
 	}
 	views := make([]statusView, 0, len(list.Resources))
@@ -273,26 +279,6 @@ func statusFromAdmin(ctx context.Context, address string) ([]statusView, error) 
 		views = append(views, statusView{ResourceView: v})
 	}
 	return views, nil
-}
-
-// getAdmin reads what a running proxy returns at a path of its admin address.
-func getAdmin(ctx context.Context, address, path string, into any, accepted ...int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
-	if err != nil {
-		return usagef("--admin is %q: use host:port", address)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return fmt.Errorf("query the admin address (--admin, or the server's setting admin): %w", err)
-	}
-	defer resp.Body.Close()
-	if !slices.Contains(accepted, resp.StatusCode) {
-		return fmt.Errorf("query the admin address %s: unexpected status %s; is it a Fencepost?", address, resp.Status)
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, 64<<20)).Decode(into); err != nil {
-		return fmt.Errorf("decode the response of %s: %w", address, err)
-	}
-	return nil
 }
 
 // row returns the line of a resource.

@@ -140,7 +140,7 @@ func TestStatusIsWatched(t *testing.T) {
 	var out bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
 	pages := 0
-	o := statusOptions{admin: "127.0.0.1:1", watch: true}
+	o := statusOptions{admin: &admin.Client{Address: "127.0.0.1:1"}, watch: true}
 	err := o.follow(ctx, writerFunc(func(b []byte) (int, error) {
 		if pages++; pages == 2 {
 			cancel()

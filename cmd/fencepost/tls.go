@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"fmt"
 	"net"
-	"os"
 
 	"go.uber.org/zap"
 
@@ -27,6 +25,18 @@ var upstreamVerifies = map[string]pgtls.Verify{
 	"verify-full": pgtls.VerifyFull,
 }
 
+// readCertificates builds the TLS configuration of each side.
+func (s *serving) readCertificates(cfg config.Config) (err error) {
+	if s.tls, err = newClientTLS(cfg, s.log); err != nil {
+		return err
+	}
+	if s.adminTLS, err = newAdminTLS(cfg, s.log); err != nil {
+		return err
+	}
+	s.upstream, err = newUpstreamTLS(cfg, s.log)
+	return err
+}
+
 // newClientTLS builds the TLS configuration for clients; nil if disabled.
 func newClientTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
 	c := cfg.TLS
@@ -40,6 +50,21 @@ func newClientTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("settings tls: %w", err)
+	}
+	return side, nil
+}
+
+// newAdminTLS builds the TLS configuration of the admin address; nil if it has none.
+func newAdminTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
+	c := cfg.Admin.TLS
+	if !c.Enabled() {
+		return nil, nil
+	}
+	side, err := pgtls.NewClients(pgtls.ClientsConfig{
+		CertFile: c.CertFile, KeyFile: c.KeyFile, ClientCAFile: c.ClientCAFile, Logger: log.Named("tls"),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("settings admin.tls: %w", err)
 	}
 	return side, nil
 }
@@ -66,18 +91,4 @@ func newUpstreamTLS(cfg config.Config, log *zap.Logger) (*pgtls.Upstream, error)
 		return nil, fmt.Errorf("settings upstream.tls: %w", err)
 	}
 	return side, nil
-}
-
-// reloads reloads the TLS files at each SIGHUP, until ctx ends. They are also checked
-// periodically; the signal reloads them at once.
-func (s *serving) reloads(ctx context.Context, hangups <-chan os.Signal) {
-	for {
-		select {
-		case <-hangups:
-			s.tls.Reload()
-			s.upstream.Reload()
-		case <-ctx.Done():
-			return
-		}
-	}
 }

@@ -110,6 +110,19 @@ func (c *Clients) Reload() {
 	}
 }
 
+// Config returns a configuration for servers that speak another protocol, by its name within
+// TLS, with the same files. It requests what c.Admit would need, but requires nothing.
+func (c *Clients) Config(protocol string) *tls.Config {
+	return &tls.Config{
+		MinVersion: minVersion(c.cfg.MinVersion),
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			cfg := c.files.get().Clone()
+			cfg.NextProtos = []string{protocol}
+			return cfg, nil
+		},
+	}
+}
+
 // ErrClientHandshake says that a client and Fencepost did not come to TLS. There
 // is no way to tell the client more than TLS did.
 var ErrClientHandshake = errors.New("no TLS with the client")

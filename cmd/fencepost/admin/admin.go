@@ -3,6 +3,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -106,6 +108,13 @@ type Server struct {
 	Ready     func(ctx context.Context) Readiness
 	Metrics   *Metrics
 	Pprof     bool // serve profiles too
+	// Access says who may use the address, now. nil means the zero Access with OpenReads.
+	Access func() Access
+	// Log is for what goes wrong with connections; it may be nil.
+	Log *zap.Logger
+	// Reload reads the configuration again. It returns the body of the response, and false
+	// if the configuration is invalid.
+	Reload func() (body any, ok bool)
 }
 
 // handler returns the routes of the admin address.
@@ -125,6 +134,7 @@ func (a *Server) handler() http.Handler {
 		writeJSON(w, http.StatusOK, ResourceList{Proxy: a.Proxy, Resources: a.views()})
 	})
 	mux.HandleFunc("GET /v1/resources/{database}/{resource}", a.oneResource)
+	mux.Handle("POST /v1/reload", http.HandlerFunc(a.reload))
 	if a.Pprof {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
@@ -132,7 +142,11 @@ func (a *Server) handler() http.Handler {
 		mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 	}
-	return mux
+	access := a.Access
+	if access == nil {
+		access = func() Access { return Access{OpenReads: true} }
+	}
+	return guarded(access, mux)
 }
 
 // ResourceList is the body of /v1/resources.
@@ -156,6 +170,15 @@ func (a *Server) oneResource(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
+func (a *Server) reload(w http.ResponseWriter, _ *http.Request) {
+	body, ok := a.Reload()
+	status := http.StatusOK
+	if !ok {
+		status = http.StatusUnprocessableEntity
+	}
+	writeJSON(w, status, body)
+}
+
 func writeJSON(w http.ResponseWriter, status int, body any) {
 	text, err := json.MarshalIndent(body, "", "  ")
 	if err != nil {
@@ -170,7 +193,11 @@ func writeJSON(w http.ResponseWriter, status int, body any) {
 // Serve serves the admin address on l until ctx ends, and waits for requests in
 // progress.
 func (a *Server) Serve(ctx context.Context, l net.Listener) error {
-	server := &http.Server{Handler: a.handler(), ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
+	errorLog, err := zap.NewStdLogAt(cmp.Or(a.Log, zap.NewNop()), zap.DebugLevel)
+	if err != nil {
+		return fmt.Errorf("log of the admin address: %w", err)
+	}
+	server := &http.Server{Handler: a.handler(), ErrorLog: errorLog, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
 	select {
@@ -180,7 +207,7 @@ func (a *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	err := server.Shutdown(closing)
+	err = server.Shutdown(closing)
 	if errors.Is(err, context.DeadlineExceeded) {
 		err = server.Close() // for example a long profile
 	}

@@ -29,7 +29,9 @@ func TestComposeFileUsesKnownSettings(t *testing.T) {
 	}
 	known := map[string]bool{"FENCEPOST_DSN": true}
 	for _, s := range new(Default()).settings() {
-		known[s.env()] = true
+		for _, name := range s.envs() {
+			known[name] = true
+		}
 	}
 	found := 0
 	for name, service := range compose.Services {

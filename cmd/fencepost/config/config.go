@@ -15,12 +15,13 @@ import (
 
 // Config is the configuration file. docs/configuration.md explains each setting;
 // etc/fencepost.yml is an annotated sample. A test compares both with this struct and
-// with Default.
+// with Default. A group with the tag short may also be one value, which is that of the
+// setting in it that the tag names.
 type Config struct {
 	Listen         Addresses           `yaml:"listen"`
 	ListenMode     FileMode            `yaml:"listen_mode"` // of Unix sockets in Listen
 	ProxyProtocol  ProxyProtocol       `yaml:"proxy_protocol"`
-	Admin          string              `yaml:"admin"`
+	Admin          Admin               `yaml:"admin" short:"address"`
 	Pprof          bool                `yaml:"pprof"`
 	TLS            TLS                 `yaml:"tls"`
 	Upstream       Upstream            `yaml:"upstream"`
@@ -30,7 +31,7 @@ type Config struct {
 	StartupWait    Duration            `yaml:"startup_wait"`
 	StartupTimeout Duration            `yaml:"startup_timeout"`
 	DrainTimeout   Duration            `yaml:"drain_timeout"`
-	Unfenced       Unfenced            `yaml:"unfenced"`
+	Unfenced       Unfenced            `yaml:"unfenced" short:"default"`
 	Worker         Worker              `yaml:"worker"`
 	Resources      map[string]Resource `yaml:"resources"`
 	Proxy          Proxy               `yaml:"proxy"`
@@ -46,8 +47,9 @@ type ProxyProtocol struct {
 
 // Upstream is the Postgres that clients are connected to.
 type Upstream struct {
-	Address Address     `yaml:"address"`
-	TLS     UpstreamTLS `yaml:"tls"`
+	Address         Address     `yaml:"address"`
+	ApplicationName string      `yaml:"application_name"` // "client" or "worker"
+	TLS             UpstreamTLS `yaml:"tls"`
 }
 
 // Control is the role under which Fencepost itself connects to the upstream, in
@@ -126,11 +128,12 @@ func Default() Config {
 	return Config{
 		Listen:     Addresses{"127.0.0.1:6432"},
 		ListenMode: 0o777,
-		Admin:      "127.0.0.1:6433",
+		Admin:      Admin{Address: "127.0.0.1:6433", OpenReads: true},
 		TLS:        TLS{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
 		Upstream: Upstream{
-			Address: "127.0.0.1:5432",
-			TLS:     UpstreamTLS{Mode: "disable", MinVersion: "1.2"},
+			Address:         "127.0.0.1:5432",
+			ApplicationName: "client",
+			TLS:             UpstreamTLS{Mode: "disable", MinVersion: "1.2"},
 		},
 		Control: Control{User: "fencepost"},
 		Election: Election{

@@ -98,6 +98,42 @@ unfenced:
 	}
 }
 
+// TestAdminMayBeAnAddress: as it was when the address was its only setting.
+func TestAdminMayBeAnAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text    string
+		environ []string
+		want    Admin
+	}{
+		{"admin: 1.2.3.4:5", nil, Admin{Address: "1.2.3.4:5", OpenReads: true}},
+		{`admin: ""`, nil, Admin{OpenReads: true}},
+		{"admin:", nil, Default().Admin},
+		{"admin: {open_reads: false, token: t}", nil, Admin{Address: Default().Admin.Address, Token: "t"}},
+		{"admin: 1.2.3.4:5", []string{"FENCEPOST_ADMIN=1.2.3.4:6", "FENCEPOST_ADMIN_TOKEN=t"}, Admin{Address: "1.2.3.4:6", OpenReads: true, Token: "t"}},
+		{"", []string{"FENCEPOST_ADMIN_ADDRESS=1.2.3.4:7"}, Admin{Address: "1.2.3.4:7", OpenReads: true}},
+	} {
+		cfg, err := Load(writeConfig(t, c.text), c.environ, providers)
+		if err != nil || cfg.Admin != c.want {
+			t.Errorf("%s %v: %+v, %v; want %+v", c.text, c.environ, cfg.Admin, err, c.want)
+		}
+	}
+}
+
+func TestTheTokenMayBeInAFile(t *testing.T) {
+	t.Parallel()
+	c := Admin{TokenFile: writeConfig(t, " secret\n")}
+	if err := c.ReadToken(); err != nil || c.Token != "secret" {
+		t.Errorf("got %q, %v", c.Token, err)
+	}
+	for _, path := range []string{writeConfig(t, "\n"), filepath.Join(t.TempDir(), "nothing")} {
+		c := Admin{TokenFile: path}
+		if err := c.ReadToken(); err == nil || !strings.Contains(err.Error(), "admin.token_file") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 func TestUnfencedMayBeOneWord(t *testing.T) {
 	t.Parallel()
 	cfg, err := load(t, "unfenced: refuse")
@@ -115,7 +151,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"lisen: 1.2.3.4:5", `unknown setting "lisen": did you mean "listen"?`},
 		{"lease: {ttl: 10s, ttll: 1s}", `unknown setting "lease.ttll": did you mean "lease.ttl"?`},
 		{"ttl: 10s", `unknown setting "ttl": did you mean "lease.ttl"?`},
-		{"control: {address: 'a:1'}", `did you mean "upstream.address" or "election.consul.address"?`},
+		{"control: {address: 'a:1'}", `did you mean "admin.address" or "upstream.address" or "election.consul.address"?`},
 		{"worker: {something: 1}", `unknown setting "worker.something": worker has identity`},
 		{"resources: {billing: {tll: 10s}}", `did you mean "resources.billing.ttl"?`},
 		{"unfenced: {defalt: allow}", `unknown setting "unfenced.defalt": did you mean "unfenced.default"?`},
@@ -143,7 +179,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"resources: {billing: {users: biller}}", "resources.billing.users must be a list"},
 		{"listen: 1.2.3.4:5\nlisten: 1.2.3.4:6", "yml:2: listen is already set in line 1"},
 		{"lease:\n  ttl: [", "not valid YAML"},
-		{"unfenced: [allow]", "a word or a mapping"},
+		{"unfenced: [allow]", "a single value, which is its default, or a mapping"},
 		{"lease: {ttl: 10}", "use a number with a unit"},
 		{"lease: {ttl: 1ms}", "lease.ttl is 1ms: use a value"},
 		{"lease: {grace: -1s}", "lease.grace is -1s"},
@@ -155,6 +191,13 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"election: {provider: consul, consul: {ca_file: a}}", "set scheme: https"},
 		{"unfenced: maybe", "allow, read-only, refuse"},
 		{"unfenced: {users: {bob: maybe}}", "unfenced.users.bob"},
+		{"admin: localhost", `admin.address is "localhost": use host:port`},
+		{"admin: [a]", "admin must be a single value, which is its address, or a mapping"},
+		{"admin: {adress: 'a:1'}", `did you mean "admin.address"?`},
+		{"admin: {token: a, token_file: b}", "both set"},
+		{"admin: {tls: {cert_file: a}}", "belong together"},
+		{"admin: {tls: {client_ca_file: a}}", "set admin.tls.cert_file and key_file too"},
+		{"upstream: {application_name: mine}", "client, worker"},
 		{"upstream: {address: localhost}", "use host:port"},
 		{"upstream: {address: 'localhost:x'}", "the port must be a number"},
 		{"tls: {mode: prefer}", "disable, allow, require"},
@@ -215,7 +258,7 @@ unfenced: maybe
 pprof: yes
 `)
 	_, err := Load(path, []string{
-		"FENCEPOST_LEASE_TLL=1s", "FENCEPOST_LOG_LEVEL=loud", "FENCEPOST_LIMITS_MAX_RESOURCES=x", "FENCEPOST_RESOURCES=a", "FENCEPOST_UNFENCED=allow",
+		"FENCEPOST_LEASE_TLL=1s", "FENCEPOST_LOG_LEVEL=loud", "FENCEPOST_LIMITS_MAX_RESOURCES=x", "FENCEPOST_RESOURCES=a",
 		"FENCEPOST_SOMETHING=1", "FENCEPOST_LEASE=", "HOME=/", "FENCEPOST_DEBUG_ORACLE=1", "FENCEPOST_CONFIG=x", "FENCEPOST_TEST_PG=1", "FENCEPOST_DSN=x",
 		"FENCEPOST_PORT=tcp://10.0.0.1:6432", "FENCEPOST_PORT_6432_TCP_ADDR=10.0.0.1", "FENCEPOST_ADMIN_SERVICE_HOST=10.0.0.1", "FENCEPOST_SERVICE_PORT_PG=6432",
 	}, providers)
@@ -227,7 +270,6 @@ pprof: yes
 environment variable FENCEPOST_LIMITS_MAX_RESOURCES: invalid number "x": use an integer, e.g. 1000
 environment variable FENCEPOST_RESOURCES is not a setting: resources and unfenced.users can only be set in the file
 environment variable FENCEPOST_SOMETHING is not a setting: remove it, or see docs/configuration.md for the settings
-environment variable FENCEPOST_UNFENCED is not a setting: did you mean FENCEPOST_UNFENCED_DEFAULT?
 FENCEPOST_LOG_LEVEL: log.level is "loud": it must be one of debug, info, warn, error
 line 1: listen is "0.0.0.0": use host:port, e.g. 127.0.0.1:5432, or the absolute path of a Unix socket
 line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, proxy, limits, log

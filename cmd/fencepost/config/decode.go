@@ -109,10 +109,6 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	}
 	_, isText := v.Addr().Interface().(encoding.TextUnmarshaler)
 	switch {
-	case path == "unfenced" && n.Kind == yaml.ScalarNode: // short for its default
-		d.scalar(n, v.FieldByName("Default"), path+".default")
-	case path == "unfenced" && n.Kind != yaml.MappingNode:
-		d.fault(n, "unfenced must be a word or a mapping with default and users")
 	case isText && v.Kind() == reflect.Slice && n.Kind == yaml.SequenceNode:
 		d.list(n, v, path)
 	case isText:
@@ -190,12 +186,29 @@ func (d *decoder) field(key, value *yaml.Node, v reflect.Value, path string) {
 	for i := range v.NumField() {
 		name := v.Type().Field(i).Tag.Get("yaml")
 		if name == key.Value {
-			d.value(value, v.Field(i), join(path, name))
+			d.groupOrShort(value, v.Field(i), join(path, name), v.Type().Field(i).Tag.Get("short"))
 			return
 		}
 		keys = append(keys, name)
 	}
 	d.fault(key, "unknown setting %q%s", join(path, key.Value), suggestKey(path, key.Value, keys))
+}
+
+// groupOrShort decodes a setting, or a group that may also be the single value of the setting
+// in it that short names.
+func (d *decoder) groupOrShort(n *yaml.Node, v reflect.Value, path, short string) {
+	if n.Kind == yaml.AliasNode {
+		n = n.Alias
+	}
+	switch {
+	case short == "" || n.Kind == yaml.MappingNode || n.ShortTag() == "!!null":
+		d.value(n, v, path)
+	case n.Kind != yaml.ScalarNode:
+		d.fault(n, "%s must be a single value, which is its %s, or a mapping", path, short)
+	default:
+		d.sources[path] = fmt.Sprintf("%s:%d", d.file, n.Line)
+		d.field(&yaml.Node{Kind: yaml.ScalarNode, Value: short, Line: n.Line}, n, v, path)
+	}
 }
 
 // mapping decodes a mapping with arbitrary keys.

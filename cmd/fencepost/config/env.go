@@ -13,13 +13,24 @@ import (
 // setting is a setting with a single value.
 type setting struct {
 	path  string // as in the file: "election.consul.token"
+	short string // the path of its group, if that may stand for it: "unfenced"
 	value reflect.Value
 }
 
 // env returns the variable that overrides the setting: FENCEPOST_ followed by its path
 // in upper case, with _ for each dot.
-func (s setting) env() string {
-	return "FENCEPOST_" + strings.ToUpper(strings.ReplaceAll(s.path, ".", "_"))
+func (s setting) env() string { return variable(s.path) }
+
+// envs returns all variables that override the setting.
+func (s setting) envs() []string {
+	if s.short == "" {
+		return []string{s.env()}
+	}
+	return []string{s.env(), variable(s.short)}
+}
+
+func variable(path string) string {
+	return "FENCEPOST_" + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }
 
 // set parses text as the setting's value.
@@ -53,20 +64,25 @@ func (s setting) set(text string) error {
 // the file.
 func (c *Config) settings() []setting {
 	var leaves []setting
-	var walk func(prefix string, v reflect.Value)
-	walk = func(prefix string, v reflect.Value) {
+	var walk func(group, short string, v reflect.Value)
+	walk = func(group, short string, v reflect.Value) {
 		for i := range v.NumField() {
-			path := prefix + v.Type().Field(i).Tag.Get("yaml")
+			tag := v.Type().Field(i).Tag
+			path := join(group, tag.Get("yaml"))
 			switch f := v.Field(i); f.Kind() {
 			case reflect.Struct:
-				walk(path+".", f)
+				walk(path, tag.Get("short"), f)
 			case reflect.Map:
 			default:
-				leaves = append(leaves, setting{path: path, value: f})
+				leaf := setting{path: path, value: f}
+				if short != "" && tag.Get("yaml") == short {
+					leaf.short = group
+				}
+				leaves = append(leaves, leaf)
 			}
 		}
 	}
-	walk("", reflect.ValueOf(c).Elem())
+	walk("", "", reflect.ValueOf(c).Elem())
 	return leaves
 }
 
@@ -81,7 +97,9 @@ func (d *decoder) override(environ []string, c *Config) {
 	known := map[string]setting{}
 	var names []string
 	for _, s := range c.settings() {
-		known[s.env()] = s
+		for _, name := range s.envs() {
+			known[name] = s
+		}
 		names = append(names, s.env())
 	}
 	for _, variable := range slices.Sorted(slices.Values(environ)) {
@@ -107,9 +125,6 @@ func suggestVariable(name string, names []string) string {
 		if strings.HasPrefix(name, prefix) {
 			return ": resources and unfenced.users can only be set in the file"
 		}
-	}
-	if name == "FENCEPOST_UNFENCED" {
-		return ": did you mean FENCEPOST_UNFENCED_DEFAULT?"
 	}
 	const prefix = "FENCEPOST_"
 	own := make([]string, len(names))

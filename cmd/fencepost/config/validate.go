@@ -45,11 +45,10 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
 
 	c.validateListen(fault)
-	if c.Admin != "" {
-		checkAddress(fault, "admin", c.Admin)
-	}
+	c.Admin.validate(fault)
 	c.TLS.validate(fault)
 	c.Upstream.validateAddress(fault)
+	checkWord(fault, "upstream.application_name", c.Upstream.ApplicationName, "client", "worker")
 	c.Upstream.TLS.validate(fault)
 	if c.Control.User == "" {
 		fault("control.user is empty: name the role that owns the schema fencepost (fencepost migrate --control-role grants its privileges)")

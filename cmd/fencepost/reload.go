@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/reload"
+)
+
+const reloadAbout = `
+Usage: fencepost reload [--admin ADDRESS]
+
+Makes a running Fencepost read its configuration file again, as SIGHUP does. Prints
+each changed setting, and whether it was applied or needs a restart. New connections
+get the new settings; existing ones keep theirs. If the configuration is invalid,
+nothing changes: reload prints the errors and exits with 1.`
+
+func runReload(ctx context.Context, t terminal, args []string) error {
+	fs := flag.NewFlagSet("reload", flag.ContinueOnError)
+	var flags admin.ClientFlags
+	flags.Add(fs, t.getenv, config.Default().Admin.Address)
+	if err := parseFlags(t, fs, reloadAbout, args, 0); err != nil {
+		return err
+	}
+	proxy, err := flags.Client()
+	if err != nil {
+		return usageError{err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	var result reload.Result
+	if err := proxy.Ask(ctx, http.MethodPost, "/v1/reload", &result, http.StatusOK, http.StatusUnprocessableEntity); err != nil {
+		return err
+	}
+	if len(result.Errors) > 0 {
+		return errors.New("the configuration is invalid, nothing has changed:\n" + strings.Join(result.Errors, "\n"))
+	}
+	for _, c := range result.Changes {
+		what := "applied"
+		if !c.Applied {
+			what = "needs a restart"
+		}
+		if _, err := fmt.Fprintf(t.stdout, "%s: %s -> %s: %s\n", dash(c.Setting), dash(c.Old), dash(c.New), what); err != nil {
+			return err
+		}
+	}
+	if len(result.Changes) == 0 {
+		_, err := fmt.Fprintln(t.stdout, "no setting has changed")
+		return err
+	}
+	return nil
+}
+
+// current returns the configuration in effect.
+func (s *serving) current() *config.Config { return s.settings.Current() }
+
+// apply hands the settings over that are not read from the configuration each time.
+func (s *serving) apply(c *config.Config, logs loggers) {
+	if err := logs.level.UnmarshalText([]byte(c.Log.Level)); err != nil { // it is valid
+		s.log.Error("log.level not changed", zap.Error(err))
+	}
+	s.proxy.LimitConnections(c.Limits.MaxConnections)
+	if err := warnOfFewDescriptors(s.log, c.Limits.MaxConnections); err != nil {
+		s.log.Warn("limits.max_connections may be too high", zap.Error(err))
+	}
+}
+
+// reload reads the configuration and the TLS files again.
+func (s *serving) reload() reload.Result {
+	s.tls.Reload()
+	s.adminTLS.Reload()
+	s.upstream.Reload()
+	return s.settings.Reload()
+}
+
+// reloads reloads at each SIGHUP, until ctx ends. TLS files are also checked periodically;
+// the signal reloads them at once.
+func (s *serving) reloads(ctx context.Context, hangups <-chan os.Signal) {
+	for {
+		select {
+		case <-hangups:
+			_ = s.reload() // it logs the result
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,171 @@
+package system
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// configured starts a proxy with a configuration file, and returns what writes another
+// text to that file.
+func (h *cluster) configured(text string, settings ...string) (p *process.Server, write func(text string)) {
+	h.t.Helper()
+	path := filepath.Join(h.t.TempDir(), "fencepost.yml")
+	write = func(text string) {
+		h.t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			h.t.Fatal(err)
+		}
+	}
+	write(text)
+	return h.proxy(append(settings, "CONFIG="+path)...), write
+}
+
+// plain connects with these parameters of Fencepost's only, so without a resource if there are
+// none.
+func (h *cluster) plain(p *process.Server, params ...string) (*client, error) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.DSN(pgtest.App, h.db, params...))
+	if err != nil {
+		return nil, err
+	}
+	c := &client{Conn: conn, t: h.t}
+	h.t.Cleanup(c.leave)
+	return c, nil
+}
+
+// mustPlain is plain for a connection that is not refused.
+func (h *cluster) mustPlain(p *process.Server, params ...string) *client {
+	h.t.Helper()
+	c, err := h.plain(p, params...)
+	if err != nil {
+		h.t.Fatalf("connect with %v: %v", params, err)
+	}
+	return c
+}
+
+// TestAReloadChangesNewSessionsOnly: it applies what it can, names what it cannot, and
+// leaves the sessions and the leases alone.
+func TestAReloadChangesNewSessionsOnly(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, write := h.configured("unfenced: {users: {" + pgtest.App + ": allow}}\nresources: {billing: {worker_timeout: 50s, users: [" + pgtest.App + "]}}")
+	leader := h.mustPlain(p, "resource", resource, "worker", "a", "campaign", "wait")
+	old := h.mustPlain(p)
+	old.must("INSERT INTO work VALUES ('before')")
+	leader.must("INSERT INTO work VALUES ('leader')")
+
+	write("startup_wait: 3s\nupstream: {application_name: worker}\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {billing: {worker_timeout: 70s, users: [nobody], ttl: 20s}}")
+	code, out := h.command("reload", "--admin", p.Admin)
+	if code != 0 {
+		t.Fatalf("fencepost reload: code %d, %s", code, out)
+	}
+	for _, want := range []string{
+		"startup_wait: 2s -> 3s: needs a restart\n", "unfenced.users.app: allow -> refuse: applied\n", "resources.billing.ttl: - -> 20s: applied\n",
+		"resources.billing.worker_timeout: 50s -> 1m10s: applied\n",
+		`resources.billing.users: ["app"] -> ["nobody"]: applied` + "\n", "limits.max_connections: 1000 -> 3: applied\n",
+		"upstream.application_name: client -> worker: applied\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("fencepost reload does not say %q:\n%s", want, out)
+		}
+	}
+	p.Await(t, "configuration reloaded") // the last line
+	if n := len(p.Lines("setting changed")); n != 6 {
+		t.Errorf("%d lines say that a setting changed, want 6", n)
+	}
+	if len(p.Lines("setting not changed: it needs a restart", "setting", "startup_wait", "old", "2s", "new", "3s")) != 1 {
+		t.Error("no line says that startup_wait needs a restart")
+	}
+
+	_, err := h.tryJoin(process.Patience, p, "b")
+	wantFailure(t, "a role that may no longer campaign", err, "42501")
+	process.Eventually(t, process.Patience, "the refusal of a connection without a resource, when the one before is gone", func() bool {
+		_, err := h.plain(p)
+		f := failureOf(err)
+		return f != nil && strings.Contains(f.Message, "resource")
+	})
+	process.Eventually(t, process.Patience, "the third connection, when those that were refused are gone", func() bool {
+		_, err := h.plain(p, "resource", resource, "worker", "c", "campaign", "off")
+		return err == nil
+	})
+	process.Eventually(t, process.Patience, "only the new connection to be named after its worker", func() bool {
+		return slices.Equal([]string{"", "", "billing/c"}, ask[[]string](h, `SELECT array_agg(application_name ORDER BY backend_start)
+			FROM pg_stat_activity WHERE usename = $1 AND datname = current_database()`, pgtest.App))
+	})
+	_, shown := p.Get(t, "/v1/resources/"+h.db+"/"+resource)
+	for _, timeout := range []string{"50", "70"} { // of the old candidacy and of the new one
+		if !strings.Contains(shown, `"worker_timeout_seconds": `+timeout) {
+			t.Errorf("no worker has a timeout of %s s: %s", timeout, shown)
+		}
+	}
+	_, err = h.tryJoin(process.Patience, p, "d", "campaign", "off")
+	wantFailure(t, "a connection above the new limit", err, "53300")
+	old.must("INSERT INTO work VALUES ('after')")
+	leader.must("INSERT INTO work VALUES ('leader still')")
+	if epoch, works := h.epoch(), h.works(); epoch != 1 || !slices.Equal(works, []string{"before", "leader", "after", "leader still"}) {
+		t.Errorf("epoch %d, and the writes %v", epoch, works)
+	}
+	if code, out := h.command("reload", "--admin", p.Admin); code != 0 || !strings.Contains(out, "startup_wait") || strings.Contains(out, "applied") {
+		t.Errorf("a second reload: code %d, %q; want only what needs a restart", code, out)
+	}
+}
+
+// TestAnInvalidConfigurationIsNotReloaded: all errors are told at once, by the command and
+// in the log, and nothing changes.
+func TestAnInvalidConfigurationIsNotReloaded(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, write := h.configured("unfenced: allow")
+	write("unfenced: refuse\nlog:\n  format: loud\nlease: {linger: -1s}")
+	code, out := h.command("reload", "--admin", p.Admin)
+	if code != 1 || !strings.Contains(out, "fencepost.yml:3: log.format") || !strings.Contains(out, "fencepost.yml:4: lease.linger") {
+		t.Errorf("fencepost reload: code %d, %s", code, out)
+	}
+	p.Signal(t, syscall.SIGHUP)
+	process.Eventually(t, process.Patience, "both attempts to be logged", func() bool {
+		return len(p.Lines("the configuration is invalid and was not reloaded: nothing has changed")) == 2
+	})
+	if errs := fmt.Sprint(p.Lines("the configuration is invalid and was not reloaded: nothing has changed")[0]["errors"]); !strings.Contains(errs, "log.format") || !strings.Contains(errs, "lease.linger") {
+		t.Errorf("the log names %s", errs)
+	}
+	h.mustPlain(p).must("INSERT INTO work VALUES ('allowed')")
+	write("unfenced: read-only")
+	p.Signal(t, syscall.SIGHUP)
+	p.Await(t, "setting changed", "setting", "unfenced.default", "old", "allow", "new", "read-only")
+	if err := h.mustPlain(p).exec("INSERT INTO work VALUES ('refused')"); failureOf(err) == nil {
+		t.Errorf("a write under the new policy: %v, want a refusal", err)
+	}
+}
+
+// TestTheLogLevelIsReloaded: from the next line on.
+func TestTheLogLevelIsReloaded(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, write := h.configured("log: {level: info}", "LOG_LEVEL=")
+	mustTell := func(level string) {
+		t.Helper()
+		write("log: {level: " + level + "}")
+		if code, out := h.command("reload", "--admin", p.Admin); code != 0 || !strings.Contains(out, "log.level") {
+			t.Fatalf("fencepost reload: code %d, %s", code, out)
+		}
+	}
+	mustTell("error")
+	mustTell("info")
+	p.Await(t, "configuration reloaded")
+	if n := len(p.Lines("setting changed", "setting", "log.level")); n != 1 {
+		t.Errorf("%d lines about the level; want 1, because the first change hid its own", n)
+	}
+}
