@@ -67,6 +67,31 @@ func accepted(t *testing.T, s *fixture.Cluster) *wiretest.Conn {
 	return c
 }
 
+// TestSafetyToldInFrontOfAClose: pgjdbc begins a batch by closing a statement that it no longer
+// needs. What follows the Close is a new transaction all the same.
+func TestSafetyToldInFrontOfAClose(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		for name, write := range map[string][]byte{
+			"statement": cat(wiretest.Close('S', "s"), run(mine), sync_()),
+			"portal":    cat(wiretest.Close('P', "p"), run(mine), sync_()),
+			"several":   cat(wiretest.Close('S', "s"), wiretest.Close('S', "t"), wiretest.Flush(), run(mine), sync_()),
+			"block":     cat(wiretest.Close('S', "s"), run("begin"), run(mine), run("commit"), sync_()),
+		} {
+			c, _ := becomesLeader(s, name)
+			fixture.MustFail(t, c, "ZF003", write)
+			if name == "block" {
+				fixture.MustPass(t, c, wiretest.Close('S', "s"), run("rollback"), sync_())
+			}
+			fixture.MustPass(t, c, write)
+			fixture.MustPass(t, c, write)
+			s.Supersede()
+			fixture.MustEnd(t, c, "ZF001", write)
+			s.Exec("truncate t")
+		}
+	})
+}
+
 // TestSafetyEachConnectionIsTold: with TellEach, no connection of a worker that was
 // superseded is told at startup.
 func TestSafetyEachConnectionIsTold(t *testing.T) {
