@@ -61,13 +61,13 @@ func (h *cluster) mustPlain(p *process.Server, params ...string) *client {
 func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres")
-	p, write := h.configured("unfenced: {users: {" + pgtest.App + ": allow}}\nresources: {billing: {worker_timeout: 50s, users: [" + pgtest.App + "]}}")
+	p, write := h.configured("unfenced: {users: {" + pgtest.App + ": allow}}\nresources: {mail: {worker_timeout: 50s}, billing: {worker_timeout: 50s, users: [" + pgtest.App + "]}}")
 	leader := h.mustPlain(p, "resource", resource, "worker", "a", "campaign", "wait")
 	old := h.mustPlain(p)
 	old.must("INSERT INTO work VALUES ('before')")
 	leader.must("INSERT INTO work VALUES ('leader')")
 
-	write("startup_wait: 3s\nupstream: {application_name: worker}\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {billing: {worker_timeout: 70s, users: [nobody], ttl: 20s}}")
+	write("startup_wait: 3s\nupstream: {application_name: worker}\nlimits: {max_connections: 3}\nunfenced: {users: {" + pgtest.App + ": refuse}}\nresources: {mail: {worker_timeout: 70s}, billing: {worker_timeout: 70s, users: [nobody], ttl: 20s}}")
 	code, out := h.command("reload", "--admin", p.Admin)
 	if code != 0 {
 		t.Fatalf("fencepost reload: code %d, %s", code, out)
@@ -83,8 +83,8 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 		}
 	}
 	p.Await(t, "configuration reloaded") // the last line
-	if n := len(p.Lines("setting changed")); n != 6 {
-		t.Errorf("%d lines say that a setting changed, want 6", n)
+	if n := len(p.Lines("setting changed")); n != 7 {
+		t.Errorf("%d lines say that a setting changed, want 7", n)
 	}
 	if len(p.Lines("setting not changed: it needs a restart", "setting", "startup_wait", "old", "2s", "new", "3s")) != 1 {
 		t.Error("no line says that startup_wait needs a restart")
@@ -98,14 +98,14 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 		return f != nil && strings.Contains(f.Message, "resource")
 	})
 	process.Eventually(t, process.Patience, "the third connection, when those that were refused are gone", func() bool {
-		_, err := h.plain(p, "resource", resource, "worker", "c", "campaign", "off")
+		_, err := h.plain(p, "resource", "mail", "worker", "c")
 		return err == nil
 	})
 	process.Eventually(t, process.Patience, "only the new connection to be named after its worker", func() bool {
-		return slices.Equal([]string{"", "", "billing/c"}, ask[[]string](h, `SELECT array_agg(application_name ORDER BY backend_start)
+		return slices.Equal([]string{"", "", "mail/c"}, ask[[]string](h, `SELECT array_agg(application_name ORDER BY backend_start)
 			FROM pg_stat_activity WHERE usename = $1 AND datname = current_database()`, pgtest.App))
 	})
-	_, shown := p.Get(t, "/v1/resources/"+h.db+"/"+resource)
+	_, shown := p.Get(t, "/v1/resources")
 	for _, timeout := range []string{"50", "70"} { // of the old candidacy and of the new one
 		if !strings.Contains(shown, `"worker_timeout_seconds": `+timeout) {
 			t.Errorf("no worker has a timeout of %s s: %s", timeout, shown)
