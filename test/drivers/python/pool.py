@@ -11,6 +11,7 @@ LOOPS = 3
 PAUSE = 0.05
 
 silent = False
+printing = threading.Lock()  # print writes the end of a line separately
 
 
 def listen():
@@ -21,7 +22,8 @@ def listen():
 
 
 def print_result(result):
-    print_line(scenario="insert", result=result)
+    with printing:
+        print_line(scenario="insert", result=result)
 
 
 def work(insert):
