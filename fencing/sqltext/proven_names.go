@@ -1,7 +1,9 @@
 package sqltext
 
 // harmlessVolatile are the built-in functions that are volatile only because their
-// result or their duration varies, and that change nothing. set_config does no more than SET; a statement
+// result or their duration varies, and that change nothing. pg_advisory_unlock_all frees what
+// only the session itself has locked; pools call it for each connection that is given back.
+// set_config does no more than SET; a statement
 // in which it could undo read-only mode is not a Read.
 var harmlessVolatile = map[string]bool{
 	"clock_timestamp": true, "timeofday": true, "timezone": true, // AT TIME ZONE: volatile in 14, for time with time zone
@@ -15,6 +17,7 @@ var harmlessVolatile = map[string]bool{
 	"pg_partition_tree": true, "pg_partition_ancestors": true, "pg_blocking_pids": true,
 	"txid_status": true, "pg_xact_status": true,
 	"pg_sleep": true, "pg_sleep_for": true, "pg_sleep_until": true,
+	"pg_advisory_unlock_all": true,
 }
 
 // runsOther are the built-in functions that are not volatile, but run something that
