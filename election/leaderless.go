@@ -151,6 +151,8 @@ func (r *resource) readLocked(now time.Duration) reading {
 		return r.readElsewhere(now)
 	case all.fault != nil:
 		return reading{state: Closed, since: r.mu.leaderlessSince, why: all.fault}
+	case r.mu.unusable != nil:
+		return reading{state: Closed, since: r.mu.leaderlessSince, why: r.mu.unusable}
 	case all.unconfirmed != 0:
 		return reading{state: Unknown, since: all.unconfirmed, why: errUnconfirmed}
 	case r.mu.watchErr != nil:

@@ -62,6 +62,9 @@ type fenceAccess struct {
 	// numbered is the lease service instance that the fence has a number for, "" if none
 	// is known.
 	numbered string
+	// unusable is why the last connection that would have begun a candidacy was refused:
+	// the fence contradicts what was granted before. It is nil if that one was not.
+	unusable error
 }
 
 // history is what the fence knew of a worker when its candidacy began.

@@ -132,6 +132,12 @@ func (r *resource) joinLiveLocked(claim fencing.JoinRequest, m fencing.Member) (
 // faster.
 func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
 	fence, past, err := r.examine(ctx, claim.Worker)
+	r.mu.Lock()
+	r.mu.unusable = nil
+	if isState(err, fencing.StateNoFence) {
+		r.mu.unusable = asRefusal(err)
+	}
+	r.mu.Unlock()
 	if err != nil {
 		if isState(err, fencing.StateNoFence) {
 			r.reopenLater()

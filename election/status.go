@@ -36,6 +36,9 @@ type ResourceStatus struct {
 	// FalseAlarms counts the workers that became active again, before anybody else was
 	// granted an epoch, after their lease was released as unresponsive.
 	FalseAlarms int
+	// Unusable is why no candidacy can begin, because of the fence; nil if one can, as far
+	// as the last connection has shown.
+	Unusable error
 	// WatchError says why the lease service cannot be watched at the moment.
 	WatchError  error
 	Candidacies []CandidacyStatus
@@ -96,7 +99,7 @@ func (r *resource) standing() ResourceStatus {
 	is := r.readLocked(now)
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: is.state, Reason: is.why,
-		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr,
+		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: r.mu.unusable,
 		Local: r.leaderLocked() == leaderHere,
 	}
 	if is.since != 0 {

@@ -230,7 +230,7 @@ func TestBashCompletes(t *testing.T) {
 	}
 	for line, want := range map[string]string{
 		"fencepost st":                        "status",
-		"fencepost re":                        "resource resume",
+		"fencepost re":                        "reload resource resume",
 		"fencepost demo-":                     "",
 		"fencepost help mig":                  "migrate",
 		"fencepost completion b":              "bash",

@@ -91,8 +91,8 @@ func (s *Store) explain(err error) error {
 			Hint: "A resource's name has 1 to 255 characters."}
 	case "22P05", "22021":
 		return &fencing.Refusal{SQLState: fencing.StateNoFence,
-			Message: fmt.Sprintf("a resource's or a worker's name cannot be written in the encoding of database %s: %s", ascii(s.cfg.Database), ascii(pg.Message)),
-			Hint:    "Use ASCII names."}
+			Message: fmt.Sprintf("a name, or the reason of an order, cannot be written in the encoding of database %s: %s", ascii(s.cfg.Database), ascii(pg.Message)),
+			Hint:    "Use ASCII characters."}
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -48,6 +49,10 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 	if got := h.granted(); got != "a" {
 		t.Errorf("granted %q in the restored database", got)
 	}
+	awaitFault(t, p, faults.Fence, "fencepost generation bump")
+	if _, shown := h.command("status", "--admin", p.Admin); !strings.Contains(shown, "closed") || !strings.Contains(shown, "restored from an older state") {
+		t.Errorf("fencepost status does not show that the database was restored:\n%s", shown)
+	}
 	if code, out := h.command("generation", "bump", "--database", h.db, "--above", "3"); code != 0 || !strings.Contains(out, "epoch 4") {
 		t.Fatalf("generation bump: code %d: %s", code, out)
 	}
@@ -58,6 +63,7 @@ func TestPostgresIsRestoredFromADumpTakenAcrossAGrant(t *testing.T) {
 		return err == nil
 	})
 	d.must("INSERT INTO work VALUES ('d')")
+	awaitNoFault(t, p, faults.Fence)
 	if h.epoch() != 5 || d.show("epoch") != "5" {
 		t.Errorf("the epoch is %d, d got %s; want 5", h.epoch(), d.show("epoch"))
 	}

@@ -294,12 +294,16 @@ func (c *Checker) lookAtLeases(ctx context.Context, suspected bool) {
 func (c *Checker) lookAtResources(ctx context.Context) {
 	found := map[string]*faults.Fault{}
 	for _, r := range c.cfg.Resources() {
+		why := r.Unusable
 		for _, w := range r.Candidacies {
 			if w.Status.Fault != nil {
-				f := store.FaultOf(w.Status.Fault)
-				f.Kind = faults.Fence
-				found[fmt.Sprintf("%s%s of %s%s", resourcePlace, r.Resource, databasePlace, r.Database)] = f
+				why = w.Status.Fault
 			}
+		}
+		if why != nil {
+			f := store.FaultOf(why)
+			f.Kind = faults.Fence
+			found[fmt.Sprintf("%s%s of %s%s", resourcePlace, r.Resource, databasePlace, r.Database)] = f
 		}
 	}
 	for _, where := range c.cfg.Faults.Places() {
