@@ -144,7 +144,7 @@ func (c *checks) appendClose(dst []byte, push func(kind, origin) *reply) []byte 
 func (c *checks) appendPrepare(dst []byte, batch uint64, from origin, push func(kind, origin) *reply) []byte {
 	for _, name := range c.replaced {
 		dst = wire.AppendCloseStatement(dst, name)
-		push(closing, own)
+		push(closing, from)
 	}
 	c.replaced = c.replaced[:0]
 	if c.checkSQL != "" {

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/wiretest"
@@ -124,6 +125,25 @@ func TestErrorAtASyncOfOurs(t *testing.T) {
 	got, taken := pumpDown(t, m, server, 1<<20)
 	if n := bytes.Count(got, []byte("57014")); n != 1 || taken != len(server) || bytes.Count(got, ready) != 1 {
 		t.Errorf("the client gets %q of %q", got, server)
+	}
+}
+
+// TestErrorAtACloseOfOurs: the same where checks that failed are replaced.
+func TestErrorAtACloseOfOurs(t *testing.T) {
+	t.Parallel()
+	m := fuzzMachine(ModeFenced, standings[0])
+	timeout := wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C57014\x00Mcanceling statement due to statement timeout\x00\x00"))
+	ready := wiretest.Msg('Z', []byte("I"))
+	for _, first := range []byte{'P', 'C'} { // the second batch begins with a Close
+		sent := pumpUp(t, m, wiretest.Query("insert into t values (1)"), 1<<20)
+		if f, ok, err := wire.PeekClientFrame(sent); err != nil || !ok || f.Type != first {
+			t.Fatalf("%q does not begin with %q (%v)", sent, first, err)
+		}
+		server := slices.Concat(timeout, ready, timeout, ready) // of the batch of Fencepost's, and of the Query
+		got, taken := pumpDown(t, m, server, 1<<20)
+		if n := bytes.Count(got, []byte("57014")); n != 1 || taken != len(server) || bytes.Count(got, ready) != 1 {
+			t.Errorf("%q: the client gets %q of %q", first, got, server)
+		}
 	}
 }
 
