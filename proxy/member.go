@@ -28,7 +28,9 @@ type membership struct {
 }
 
 // telling is an epoch that is announced to the client, until the client sends something again.
-// Only that shows that it has read the announcement.
+// That is taken to show that it has read the announcement. A Terminate counts too, because a
+// pool that drops a connection at an error sends nothing else; a client that gives up without
+// reading sends the same.
 type telling struct {
 	epoch fencing.Epoch // 0: none
 	since time.Time     // just before it was sent
