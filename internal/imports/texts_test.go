@@ -21,16 +21,16 @@ var harmless = []string{"Builder", "Buffer", "Clone", "Join", "Repeat", "NewRead
 // that text. None of them is SQL: only fencing/sqltext analyses SQL, with different
 // types for parsed and guessed text.
 var searches = map[string]string{
-	"begin":      "the type of a message",
-	"awaitsEnd":  "the type of a message",
-	"intruded":   "the message of an error",
-	"copyLine":   "the context of an error",
-	"ofCopyData": "the context of an error",
-	"ofClient":   "the message of an error",
-	"mentioned":  "the message of an error",
-	"checkError": "the code of an error",
-	"ofCheck":    "the message of an error",
-	"newNonce":   "random characters",
+	"begin":         "the type of a message",
+	"awaitsReplies": "the type of a message",
+	"intruded":      "the message of an error",
+	"copyLine":      "the context of an error",
+	"ofCopyData":    "the context of an error",
+	"ofClient":      "the message of an error",
+	"mentioned":     "the message of an error",
+	"checkError":    "the code of an error",
+	"ofCheck":       "the message of an error",
+	"newNonce":      "random characters",
 }
 
 // beforeSQL are the prefixes of the names of files whose code runs before a session's

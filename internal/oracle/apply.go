@@ -75,7 +75,27 @@ func (o *Observer) applySync(s state, m *message, judged bool, ok, bad *set) {
 		bad.add(s.fail(false))
 		return
 	}
-	ok.add(o.endBatch(s, judged))
+	for _, t := range o.concluded(s, place{version: o.facts.Version}, bad) {
+		ok.add(o.endBatch(t, judged))
+	}
+}
+
+// concluded returns the states after what an SQL EXECUTE that has run in s does to the
+// transaction. The name that it gave may have been prepared again as a query, unseen.
+func (o *Observer) concluded(s state, p place, bad *set) (all set) {
+	q := s.afterwards
+	s.afterwards = nil
+	all.add(s)
+	switch {
+	case q == nil:
+	case s.phase == failed: // an error in front of a COMMIT's end, for example
+		all.add(s.ended())
+	default:
+		r := o.runOne(s, q, p)
+		*bad = union(*bad, r.bad)
+		all = union(all, r.ok)
+	}
+	return all
 }
 
 // endBatch ends a transaction outside a block.
@@ -163,9 +183,17 @@ func (o *Observer) runOne(s state, q *statement, p place) result {
 // function is what a fast-path function call runs.
 var function = []statement{{kind: writes}}
 
-// applyText is apply for a Query or a function call. The replies received so far show
-// how far it got.
+// applyText is apply for a Query or a function call.
 func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
+	var failures set
+	o.applyStatements(s, m, judged, ok, &failures)
+	*bad = union(*bad, o.allConcluded(failures, place{version: o.facts.Version}, bad))
+}
+
+// applyStatements is applyText, except that an SQL EXECUTE in front of an error has not
+// had its effect on the transaction yet. The replies received so far show how far the
+// text got.
+func (o *Observer) applyStatements(s state, m *message, judged bool, ok, bad *set) {
 	all := m.may
 	if m.typ == 'F' {
 		all = function
@@ -207,7 +235,7 @@ func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 		}
 		now = next
 	}
-	for _, s := range now {
+	for _, s := range o.allConcluded(now, p, bad) {
 		if s.phase == implicit && s.pipelined && o.facts.Version >= 18 {
 			ok.add(s) // PostgreSQL 18 continues the transaction of the batch
 		}
@@ -219,6 +247,14 @@ func (o *Observer) applyText(s state, m *message, judged bool, ok, bad *set) {
 			bad.add(t) // a deferred constraint fails
 		}
 	}
+}
+
+// allConcluded is concluded for each state in from.
+func (o *Observer) allConcluded(from set, p place, bad *set) (all set) {
+	for _, s := range from {
+		all = union(all, o.concluded(s, p, bad))
+	}
+	return all
 }
 
 // refused reports whether the statements in before begin with this session's check and

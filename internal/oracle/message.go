@@ -142,11 +142,15 @@ func (o *Observer) message(f frame) *message {
 			m.may = o.murkyPortals()
 			m.here = m.may
 		}
+		m.may, m.here = o.resolved(m.may), o.resolved(m.here)
 	}
 	sql, _, _ := text(f.body)
 	o.rename(m, sql)
 	return m
 }
+
+// emptyStatement stands for a text without a statement.
+var emptyStatement = []statement{{kind: nothing, empty: true}}
 
 // cursor is what the Execute of a portal runs that no Bind has created: an SQL cursor,
 // or nothing.
@@ -189,7 +193,7 @@ func (o *Observer) parse(m *message, body []byte) {
 	m.may = sourced(read(sql, o.reading(sql), true), sql)
 	switch len(m.may) {
 	case 0:
-		m.may = []statement{{kind: nothing, empty: true}}
+		m.may = emptyStatement
 	case 1:
 	default: // the server refuses all others
 		m.may = []statement{{kind: fails, early: true}}
@@ -357,6 +361,15 @@ func (o *Observer) readText(sql []byte) []statement {
 	return all
 }
 
+// resolved returns all with each SQL EXECUTE resolved.
+func (o *Observer) resolved(all []statement) []statement {
+	all = slices.Clone(all)
+	for i := range all {
+		o.resolve(&all[i])
+	}
+	return all
+}
+
 // resolve replaces an SQL EXECUTE by the statement that it runs.
 func (o *Observer) resolve(q *statement) {
 	if q.runs == "" || q.prepares {
@@ -366,13 +379,15 @@ func (o *Observer) resolve(q *statement) {
 	if o.statements[q.runs] == nil || len(may) != 1 {
 		return // defined by PREPARE: a query
 	}
-	switch s := may[0]; s.kind {
-	case check:
+	switch s := may[0]; {
+	case s.kind == check:
 		s.check = s.check.with(q.args)
 		*q = s
-	case readOnly:
+	case s.kind == readOnly:
 		*q = s
-	case begin, commit, rollback, release, rollbackTo, commits, twoPhase:
+	case s.kind == begin, s.kind == commit, s.kind == rollback, s.kind == release, s.kind == rollbackTo, s.savepoint:
+		q.afterwards = &s
+	case s.kind == commits, s.kind == twoPhase:
 		*q = statement{kind: opaque, one: true}
 	}
 }

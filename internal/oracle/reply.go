@@ -78,7 +78,11 @@ func (o *Observer) answer(m *message, f frame) {
 	case m.typ == 'Q' && (f.typ == 'C' || f.typ == 'I'):
 		m.tags = append(m.tags, tagOf(f))
 		o.copied(m)
-	case m.typ == 'E' && (f.typ == 'C' || f.typ == 'I' || f.typ == 's'):
+	case m.typ == 'E' && f.typ == 'I':
+		// Nothing was run: the text is empty, or the portal is one whose Bind has failed.
+		m.may, m.here = emptyStatement, emptyStatement
+		o.succeeded(m)
+	case m.typ == 'E' && (f.typ == 'C' || f.typ == 's'):
 		m.tags = append(m.tags, tagOf(f))
 		o.copied(m)
 		o.executed(m)

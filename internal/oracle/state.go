@@ -38,6 +38,9 @@ type state struct {
 	copies    int  // number of COPYs whose data the server reads
 	byExecute bool // an Execute began the COPY
 	dead      bool // the server reads nothing more
+	// afterwards is what an SQL EXECUTE that has run may do to the transaction at the
+	// next Sync, or at the end of its text.
+	afterwards *statement
 }
 
 type set []state
@@ -211,6 +214,9 @@ func (s state) worked(q *statement, p place) state {
 	}
 	if q.unsets && s.cover == readCover && p.version < 16 {
 		s.cover, s.depth = uncovered, 0
+	}
+	if s.afterwards == nil { // a second one would end the session
+		s.afterwards = q.afterwards
 	}
 	if q.copies {
 		s.copies, s.byExecute = s.copies+1, p.extended

@@ -48,22 +48,26 @@ var kindNames = [...]string{
 
 // statement is what the model knows about one statement.
 type statement struct {
-	kind      kind
-	name      string // of a savepoint
-	runs      string // the prepared statement that EXECUTE runs or PREPARE creates
-	args      []string
-	chain     bool
-	savepoint bool
-	plain     bool // a SELECT that creates and locks nothing, or COPY TO STDOUT
-	unsets    bool // may undo read-only mode on 14 and 15
-	copies    bool // COPY FROM STDIN
-	ends      bool // fails and ends its block, as PREPARE TRANSACTION does
-	early     bool // already fails when it is parsed
-	empty     bool // not a statement at all
-	one       bool // opaque, but at most one statement
-	prepares  bool // PREPARE
-	check     checkText
-	source    string // the start of an unreadable text, for a complaint
+	kind kind
+	name string // of a savepoint
+	runs string // the prepared statement that EXECUTE runs or PREPARE creates
+	args []string
+	// afterwards is what an EXECUTE may do to the transaction later: Postgres ends or
+	// begins one between the statements of a text or a batch only where the statement
+	// itself says so.
+	afterwards *statement
+	chain      bool
+	savepoint  bool
+	plain      bool // a SELECT that creates and locks nothing, or COPY TO STDOUT
+	unsets     bool // may undo read-only mode on 14 and 15
+	copies     bool // COPY FROM STDIN
+	ends       bool // fails and ends its block, as PREPARE TRANSACTION does
+	early      bool // already fails when it is parsed
+	empty      bool // not a statement at all
+	one        bool // opaque, but at most one statement
+	prepares   bool // PREPARE
+	check      checkText
+	source     string // the start of an unreadable text, for a complaint
 }
 
 // maxSource is how many bytes of a text a complaint shows.

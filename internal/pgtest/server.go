@@ -83,6 +83,7 @@ type Server struct {
 func newServer(opts []Option) *Server {
 	s := &Server{settings: map[string]string{
 		"fsync":                     "off",
+		"log_checkpoints":           "off",
 		"full_page_writes":          "off",
 		"max_connections":           "200",
 		"max_prepared_transactions": "10",

@@ -53,12 +53,21 @@ func (m *Machine) tooLate(t *sqltext.Text) bool {
 // committed yet, although a Query or a function call came after it.
 func (m *Machine) stillOpen() bool { return m.config.Version.QueryContinuesBatch() && m.batch.unsynced }
 
-// awaitsEnd reports whether a message of that type has to wait until the Query or
-// function call in front of it is answered. On 18 only that answer says whether the
-// transaction of what was executed before goes on, or has failed and is over; in the
-// latter case a check in front would leave open one that the client has not.
-func (m *Machine) awaitsEnd(typ byte) bool {
-	return m.config.Mode != ModePassing && !m.batch.open() && m.stillOpen() && !m.copy.under() && m.pendingReplies.certain() && strings.IndexByte("QPBDEF", typ) >= 0
+// awaitsReplies reports whether a message of that type, which begins a batch, has to wait
+// until what came before it is answered.
+//
+// On 18 only the answer to a Query or function call says whether the transaction of what
+// was executed in front of it goes on, or has failed and is over; in the latter case a
+// check in front would leave open one that the client has not.
+//
+// In a block that has failed, Postgres still looks for the portal of an Execute before it
+// says that the block has failed: it may answer that there is none, or that its Bind left
+// it empty. A check in front would fail first.
+func (m *Machine) awaitsReplies(typ byte) bool {
+	if m.config.Mode == ModePassing || m.batch.open() || m.copy.under() || !m.pendingReplies.certain() {
+		return false
+	}
+	return typ == 'E' || m.stillOpen() && strings.IndexByte("QPBDF", typ) >= 0
 }
 
 // syncBefore ends a batch of which only the check has been executed, before a
