@@ -90,7 +90,7 @@ func TestAPortalSurvivesAnEarlierEnd(t *testing.T) {
 	t.Parallel()
 	m := fuzzMachine(ModeFenced, standings[0])
 	pumpUp(t, m, bytes.Join([][]byte{
-		wiretest.Query("rollback"), wiretest.Execute("", 0), wiretest.Sync(),
+		wiretest.Query("rollback"), wiretest.Parse("s", "show work_mem"), wiretest.Execute("", 0), wiretest.Sync(),
 		wiretest.Parse("", "declare c cursor for select 1"), wiretest.Bind("", ""),
 	}, nil), 1<<20)
 	out := bytes.Join([][]byte{wiretest.Msg('C', []byte("ROLLBACK\x00")), wiretest.Msg('Z', []byte("I"))}, nil)
