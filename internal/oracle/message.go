@@ -280,16 +280,22 @@ func (o *Observer) named(name []byte) []statement {
 	if p == nil || len(name) == 0 || p.by[len(p.by)-1].ran+1 == o.ran {
 		return may
 	}
-	for i := range may {
-		q := &may[i]
-		if q.kind != check && q.kind != readOnly && !(o.facts.ProvenReads && q.plain) {
-			return append(may[:len(may):len(may)], statement{kind: query})
-		}
+	if o.redefinable(may) {
+		return append(may[:len(may):len(may)], statement{kind: query})
 	}
 	return may
 }
 
-// rename drops the names that a text may redefine. Names that it only deallocates are
+// redefinable reports whether a name that stands for one of all may have been prepared
+// again unseen.
+func (o *Observer) redefinable(all []statement) bool {
+	return slices.ContainsFunc(all, func(q statement) bool {
+		return q.kind != check && q.kind != readOnly && !(o.facts.ProvenReads && q.plain)
+	})
+}
+
+// rename drops the names that a text may redefine, except those of which named does not
+// rule that out. Names that it only deallocates are
 // kept: messages that use them fail and run nothing.
 func (o *Observer) rename(m *message, sql []byte) {
 	if m.typ != 'Q' && m.typ != 'E' {
@@ -302,7 +308,10 @@ func (o *Observer) rename(m *message, sql []byte) {
 		case q.kind == opaque && m.typ == 'Q':
 			o.forget(sql)
 		case q.prepares:
-			delete(o.statements, q.runs)
+			// It fails if the name is taken, and named knows that it may not be.
+			if p := o.statements[q.runs]; p == nil || !o.redefinable(p.all()) {
+				delete(o.statements, q.runs)
+			}
 		}
 	}
 }

@@ -399,6 +399,31 @@ var streams = []struct {
 		s.up(wiretest.Query("execute s1"))
 		s.down("E 25P02", "Z E")
 	}},
+	{name: "SQL EXECUTE of a prepared COMMIT ends the transaction with the text", play: func(s *stream) {
+		s.up(wiretest.Parse("s1", "commit"), wiretest.Sync(), wiretest.Query(guard+"execute s1;"+write))
+		s.down("1", "Z I", "C SELECT 0", "C COMMIT", "C INSERT 0 1", "Z I")
+		s.up(wiretest.Query(write))
+	}, want: "Query: a query without cover: the server may be idle"},
+	{name: "SQL EXECUTE of a prepared COMMIT ends the transaction with the batch", play: func(s *stream) {
+		s.up(wiretest.Parse("s1", "commit"), wiretest.Sync(), wiretest.Query("begin"))
+		s.down("1", "Z I", "C BEGIN", "Z T")
+		s.up(checked(3, 3), wiretest.Run("execute s1"), wiretest.Run(write), wiretest.Sync())
+		s.down("2", "C SELECT 0", "3", "1", "2", "n", "C COMMIT", "1", "2", "n", "C INSERT 0 1", "Z I")
+		s.up(wiretest.Query(write))
+	}, want: "Query: a query without cover: the server may be idle"},
+	{name: "a statement that prepares its own name is still known", play: func(s *stream) {
+		s.up(checked(3, 3), wiretest.Parse("s1", "prepare s1 as "+write), wiretest.Sync())
+		s.down("2", "C SELECT 0", "3", "1", "Z I")
+		for range 2 {
+			s.up(checked(3, 3), wiretest.Bind("", "s1"), wiretest.Execute("", 0), wiretest.Sync())
+			s.down("2", "C SELECT 0", "3", "2", "E 42P05", "Z I")
+		}
+	}},
+	{name: "PREPARE of the name of a check", play: func(s *stream) {
+		s.up(wiretest.Query(guard + "prepare " + prepared1 + " as " + write))
+		s.down("C SELECT 0", "C PREPARE", "Z I")
+		s.up(wiretest.Query(guard + write))
+	}, want: "Query: a query without cover"},
 	{name: "a Sync with a body after COPY data that fail is answered by an error", play: func(s *stream) {
 		s.up(wiretest.Query(guard+"copy t from stdin (format binary)"), wiretest.CopyData("bad\n"))
 		s.down("G")
