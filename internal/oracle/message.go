@@ -396,7 +396,9 @@ func (o *Observer) resolve(q *statement) {
 		*q = s
 	case s.kind == begin, s.kind == commit, s.kind == rollback, s.kind == release, s.kind == rollbackTo, s.savepoint:
 		q.afterwards = &s
-	case s.kind == commits, s.kind == twoPhase:
+	case s.kind == commits: // what EXECUTE calls cannot end a transaction
+		*q = statement{kind: writes}
+	case s.kind == twoPhase:
 		*q = statement{kind: opaque, one: true}
 	}
 }
