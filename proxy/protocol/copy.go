@@ -35,6 +35,10 @@ const (
 // under reports that a COPY has begun and not ended.
 func (c *copyState) under() bool { return c.phase != noCopy }
 
+// stalls reports that the server answers nothing that was sent after the beginning of
+// the COPY before the client sends more of it, or that it will end the connection.
+func (c *copyState) stalls() bool { return c.reading() || c.under() && c.intruder != 0 }
+
 // reading reports that the client's next message is read as part of a COPY.
 func (c *copyState) reading() bool { return c.phase == copyReading }
 

@@ -13,7 +13,7 @@ type downstream struct {
 	phase    phase
 	body     passthrough     // of the message that was taken last
 	failed   bool            // the server has said ERROR since the last ReadyForQuery
-	heldBack []byte          // a RowDescription that waits for what comes after it
+	heldBack []byte          // a RowDescription or CommandComplete that waits for what comes after it
 	reported *fencing.Status // by which the client knows its role and epoch
 	// What the current call has made, good until the next one.
 	events []Event

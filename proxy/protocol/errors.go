@@ -105,11 +105,11 @@ func asFatal(msg []byte) []byte {
 
 // fail follows what the server skips after an error that answers e.
 func (m *Machine) fail(e *reply, skipping gate.Answered) {
+	m.down.heldBack = m.down.heldBack[:0]
 	if e.kind == query || e.kind == function || e.kind == syncing {
 		return // ReadyForQuery follows, and everything after that runs
 	}
 	m.txn.Answer(skipping, false)
-	m.down.heldBack = m.down.heldBack[:0]
 	for {
 		e := m.pendingReplies.front()
 		if e == nil || e.kind == syncing {

@@ -156,7 +156,8 @@ func (m *Machine) sendAsMessages(s *statement, executes bool, p *gate.Plan, r ga
 	if d.standIn = queryStandIn; executes {
 		d.standIn = executeStandIn
 	}
-	m.push(execute, fromClient).stmt = s
+	e := m.push(execute, fromClient)
+	e.stmt, e.standIn = s, queryStandIn
 	m.push(syncing, fromClient)
 	m.names.dropUnnamed(true)
 	m.endBatch()

@@ -64,7 +64,7 @@ func (m *Machine) stillOpen() bool { return m.config.Version.QueryContinuesBatch
 // says that the block has failed: it may answer that there is none, or that its Bind left
 // it empty. A check in front would fail first.
 func (m *Machine) awaitsReplies(typ byte) bool {
-	if m.config.Mode == ModePassing || m.batch.open() || m.copy.under() || !m.pendingReplies.certain() {
+	if m.config.Mode == ModePassing || m.batch.open() || m.copy.stalls() || !m.pendingReplies.certain() {
 		return false
 	}
 	return typ == 'E' || m.stillOpen() && strings.IndexByte("QPBDF", typ) >= 0
@@ -79,7 +79,7 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	if !m.batch.onlyChecked() || m.stillOpen() {
 		return NeedNothing
 	}
-	if m.copy.under() {
+	if m.copy.stalls() {
 		return NeedNothing // a message that has no place in the COPY was sent, and ends the connection
 	}
 	if m.pendingReplies.certain() {

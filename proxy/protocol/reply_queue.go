@@ -66,13 +66,16 @@ const (
 	perhapsInBatch
 )
 
-// standIn says that a Describe stands for a Query that went as extended messages.
+// standIn says that a Describe or an Execute stands for a Query that went as extended
+// messages.
 type standIn uint8
 
 const (
-	noStandIn      standIn = iota
-	queryStandIn           // the client gets no NoData
-	executeStandIn         // nor a RowDescription before the statement has run
+	noStandIn standIn = iota
+	// queryStandIn: the client gets no NoData, and CommandComplete only after the
+	// transaction has ended: a Query commits first.
+	queryStandIn
+	executeStandIn // nor a RowDescription before the statement has run
 )
 
 // reply is one entry of the FIFO of expected replies: a message that was sent

@@ -78,10 +78,12 @@ func (m *Machine) holdsBack(f wire.Frame) bool {
 func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool, err error) {
 	switch f.Type {
 	case 'A':
+		m.sendCompletion(p)
 		return false, nil
 	case 'N':
 		return m.notice(f, msg, p), nil
 	case 'S':
+		m.sendCompletion(p)
 		m.settings.learn(msg[wire.HeaderLen:])
 		return false, nil
 	case 'E':
@@ -103,6 +105,14 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 			return false, fmt.Errorf("%w: %q while kind %d is owed", ErrSurprise, f.Type, e.kind)
 		}
 		m.skip(e)
+	}
+}
+
+// sendCompletion sends the CommandComplete that a Query which went as extended messages
+// held back, after the end of its transaction.
+func (m *Machine) sendCompletion(p *gate.Segments) {
+	if e := m.front(); e != nil && e.kind == syncing {
+		p.Insert(m.down.unhold())
 	}
 }
 
@@ -152,6 +162,9 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 		if typ != 'E' {
 			p.Insert(m.down.unhold())
 		}
+		if typ == 'C' && e.standIn != noStandIn {
+			m.down.heldBack, drop = append(m.down.heldBack[:0], msg...), true
+		}
 		return drop, m.matchExecute(e, typ, msg)
 	case query:
 		return m.matchQuery(e, typ, msg, p)
@@ -162,6 +175,7 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 		fallthrough
 	case syncing:
 		if typ == 'Z' {
+			m.sendCompletion(p)
 			m.ready(e, msg, p)
 			return drop, true
 		}
