@@ -31,6 +31,7 @@ type Elections struct {
 	opens  singleflight.Group
 
 	extensions extensions
+	catalogs   *fencing.Catalogs
 
 	// mu is acquired before resource.mu, which is acquired before Candidacy.mu.
 	mu struct {
@@ -76,6 +77,7 @@ func New(cfg Config) (*Elections, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Elections{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel}
+	e.catalogs = fencing.NewCatalogs(e.openCatalog)
 	e.mu.databases = map[string]*database{}
 	e.mu.resources = map[resourceKey]*resource{}
 	e.mu.highestObserved = map[resourceKey]observedEpoch{}
@@ -107,8 +109,14 @@ func (e *Elections) Join(ctx context.Context, claim fencing.JoinRequest, m fenci
 	return r.join(ctx, claim, m)
 }
 
-// OpenCatalog implements fencing.Candidates. The database counts as used until leave.
-func (e *Elections) OpenCatalog(ctx context.Context, name string) (_ fencing.CatalogReader, leave func(), _ error) {
+// OpenCatalog implements fencing.Candidates.
+func (e *Elections) OpenCatalog(ctx context.Context, name string) (c fencing.CatalogReader, leave func(), err error) {
+	return e.catalogs.Open(ctx, name)
+}
+
+// openCatalog opens the catalog of a database that has a fence. The database counts as used
+// until leave.
+func (e *Elections) openCatalog(ctx context.Context, name string) (_ fencing.CatalogReader, leave func(), _ error) {
 	opened := e.opens.DoChan(fmt.Sprintf("catalog %q", name), func() (any, error) {
 		if !e.begin() {
 			return nil, ErrClosed
