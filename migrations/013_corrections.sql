@@ -1,6 +1,29 @@
 -- Corrections to orders, to the way back after a restore, to the registry, and to what a released
 -- lease tells.
 
+-- pause changes in one way: it also ends an epoch that only the sequence or the ledger records, as
+-- after the restore of a dump that was taken across a grant.
+CREATE OR REPLACE FUNCTION fencepost.pause(fence integer, asked_by text, reason text, grace interval, patience interval)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    rec   fencepost.fence%ROWTYPE;
+    epoch bigint;
+    id    bigint;
+BEGIN
+    PERFORM fencepost.secure();
+    rec := fencepost.lock_fence(fence);
+    IF EXISTS (SELECT FROM fencepost.bars b WHERE b.fence = fence AND b.worker IS NULL) THEN
+        RETURN 0;
+    END IF;
+    IF rec.incarnation IS NOT NULL OR fencepost.known_epoch(rec) > rec.epoch THEN
+        epoch := fencepost.vacate(rec, grace, patience);
+    END IF;
+    id := fencepost.note_order('pause', rec.resource, rec.worker, NULL, epoch, NULL, asked_by, reason);
+    PERFORM fencepost.bar(fence, NULL, NULL, id);
+    RETURN id;
+END $$;
+
 COMMENT ON TABLE fencepost.floor IS 'no new resource begins below this epoch: the highest one of all removed resources, and of those that a restore may have lost';
 
 -- raise_floor is for an operator whose database was restored from an older state, before raise_epoch.
