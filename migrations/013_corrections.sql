@@ -24,6 +24,61 @@ BEGIN
     RETURN id;
 END $$;
 
+-- readers_of says which other transactions hold a lock on a fence's sequence, NULL if none do.
+CREATE FUNCTION fencepost.readers_of(fence integer) RETURNS text
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    seq regclass := fencepost.sequence_of(fence);
+BEGIN
+    PERFORM pg_stat_clear_snapshot();
+    RETURN (SELECT string_agg(DISTINCT CASE WHEN l.pid IS NULL THEN 'a prepared transaction'
+            ELSE format('backend %s of role %s (application %s, %s)', l.pid, fencepost.quoted(a.usename),
+                fencepost.quoted(a.application_name), coalesce(a.state, 'unknown')) END, '; ')
+        FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+        WHERE l.locktype = 'relation' AND l.granted AND l.relation = seq
+          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+          AND l.pid IS DISTINCT FROM pg_backend_pid());
+END $$;
+
+-- remove changes in one way: it waits for at most grace for transactions that have only read the
+-- sequence, because the checks of the resource wait meanwhile. Then it gives up, and names them.
+CREATE OR REPLACE FUNCTION fencepost.remove(fence integer, force boolean, asked_by text, reason text, grace interval, patience interval)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    rec   fencepost.fence%ROWTYPE;
+    epoch bigint;
+    why   text;
+BEGIN
+    PERFORM fencepost.secure();
+    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    why := fencepost.in_use(rec);
+    IF why IS NOT NULL AND NOT force THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF009', MESSAGE = format('resource %s was not removed: %s', fencepost.quoted(rec.resource), why),
+            HINT = 'Stop its workers first. If you are sure, use --force.';
+    END IF;
+    epoch := fencepost.vacate(rec, grace, patience);
+    BEGIN
+        PERFORM set_config('lock_timeout', format('%sms', greatest(1, ceil(extract(epoch FROM grace) * 1000))), true);
+        EXECUTE format('DROP SEQUENCE fencepost.%I', 'epoch_' || fence);
+    EXCEPTION WHEN lock_not_available THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF009',
+            MESSAGE = format('resource %s was not removed: a transaction has read its sequence, and is still open: %s', fencepost.quoted(rec.resource),
+                coalesce(fencepost.readers_of(fence), 'it has ended by now')),
+            HINT = 'Wait until that transaction has ended (pg_dump reads all sequences), or end its backend with pg_terminate_backend, and remove the resource again.';
+    END;
+    UPDATE fencepost.floor l SET epoch = greatest(l.epoch, epoch);
+    DELETE FROM fencepost.lease l WHERE l.resource = rec.resource;
+    DELETE FROM fencepost.running r WHERE r.fence = fence;
+    DELETE FROM fencepost.grants g WHERE g.id = fence;
+    DELETE FROM fencepost.fence f WHERE f.id = fence; -- and its bars
+    RETURN fencepost.note_order('remove', rec.resource, rec.worker, NULL, epoch, NULL, asked_by, reason);
+END $$;
+
 COMMENT ON TABLE fencepost.floor IS 'no new resource begins below this epoch: the highest one of all removed resources, and of those that a restore may have lost';
 
 -- raise_floor is for an operator whose database was restored from an older state, before raise_epoch.

@@ -3,6 +3,7 @@ package store_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -86,4 +87,34 @@ func TestPauseBeforeTheFirstGrant(t *testing.T) {
 			t.Errorf("a write under a pause: %v; want ZF001", err)
 		}
 	})
+}
+
+// TestRemoveNamesWhoReadsTheSequence removes a resource while a transaction is open that has
+// read its sequence, as pg_dump does.
+func TestRemoveNamesWhoReadsTheSequence(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	one := h.grant("one")
+	conn := h.server.Connect(t, pgtest.App, h.db)
+	tx, err := conn.Begin(h.ctx())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(h.ctx(), fmt.Sprintf("SELECT * FROM fencepost.epoch_%d", h.fence.ID())); err != nil {
+		t.Fatal(err)
+	}
+	_, err = h.store.Remove(h.ctx(), resource, true, operator)
+	if stateOf(err) != fencing.StateInUse || !strings.Contains(hintOf(err), "pg_terminate_backend") {
+		t.Errorf("the removal: %v, hint %q; want ZF009", err, hintOf(err))
+	}
+	mustContain(t, err, fmt.Sprintf("backend %d of role %q", conn.PgConn().PID(), pgtest.App), "idle in transaction")
+	if err := h.worker(one).check(h.ctx()); err != nil {
+		t.Errorf("the leader's check after a removal that was given up: %v", err)
+	}
+	if err := tx.Rollback(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	if order, err := h.store.Remove(h.ctx(), resource, true, operator); err != nil || order == nil {
+		t.Errorf("the removal afterwards: %v, %v", order, err)
+	}
 }
