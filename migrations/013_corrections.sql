@@ -97,4 +97,51 @@ BEGIN
     PERFORM setval(numbers, nextval(numbers) + 1048576);
 END $$;
 
+-- sweep deletes the registrations of backends that are gone, which a proxy leaves behind that has
+-- died. A backend that cannot be seen may be there. Rows that another sweep deletes are skipped.
+CREATE FUNCTION fencepost.sweep() RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM pg_stat_clear_snapshot(); -- the backends are read after the rows, never before
+    DELETE FROM fencepost.running r WHERE (r.fence, r.pid, r.note) IN (
+        SELECT old.fence, old.pid, old.note FROM fencepost.running old
+        WHERE NOT EXISTS (SELECT FROM pg_stat_get_activity(old.pid) a
+            WHERE a.pid = old.pid AND coalesce(a.backend_start = old.backend_start, true))
+        FOR UPDATE SKIP LOCKED);
+END $$;
+
+-- register changes in one way: it sweeps the registry, because a proxy that replaces one that has
+-- died begins with this. A standby's registry cannot be read.
+CREATE OR REPLACE FUNCTION fencepost.register(resource text) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    fence integer;
+    last  bigint;
+BEGIN
+    IF NOT pg_is_in_recovery() THEN
+        PERFORM fencepost.sweep();
+    END IF;
+    SELECT f.id INTO fence FROM fencepost.fence f WHERE f.resource = resource;
+    IF fence IS NULL THEN
+        PERFORM fencepost.identify();
+        SELECT l.epoch INTO STRICT last FROM fencepost.floor l FOR SHARE;
+        INSERT INTO fencepost.fence (resource, epoch) VALUES (resource, last) ON CONFLICT DO NOTHING RETURNING id INTO fence;
+    END IF;
+    IF fence IS NULL THEN -- somebody else made it meanwhile
+        SELECT f.id INTO STRICT fence FROM fencepost.fence f WHERE f.resource = resource;
+    END IF;
+    IF fencepost.sequence_of(fence) IS NULL THEN
+        SELECT f.epoch INTO STRICT last FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
+        IF fencepost.sequence_of(fence) IS NULL THEN
+            EXECUTE format('CREATE SEQUENCE fencepost.%I AS bigint', 'epoch_' || fence);
+            PERFORM fencepost.admit(fencepost.sequence_of(fence));
+            IF last > 0 THEN
+                PERFORM setval(fencepost.sequence_of(fence), last);
+            END IF;
+        END IF;
+    END IF;
+    RETURN fence;
+END $$;
+
 SELECT fencepost.seal();

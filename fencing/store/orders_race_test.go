@@ -118,3 +118,26 @@ func TestRemoveNamesWhoReadsTheSequence(t *testing.T) {
 		t.Errorf("the removal afterwards: %v, %v", order, err)
 	}
 }
+
+// TestRegistrationsOfTheGoneAreSwept opens a fence, as a proxy does that replaces one that
+// has died.
+func TestRegistrationsOfTheGoneAreSwept(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	term := h.grant("a")
+	gone, lives := h.worker(term), h.worker(term)
+	h.mustEnter(gone)
+	h.mustEnter(lives)
+	if err := gone.Close(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the registration of the backend that is gone is deleted", func() bool {
+		if _, err := h.store.Fence(h.ctx(), "another"); err != nil {
+			t.Fatal(err)
+		}
+		return ask[int](h, "SELECT count(*) FROM fencepost.running") == 1
+	})
+	if pid := ask[uint32](h, "SELECT pid FROM fencepost.running"); pid != lives.PgConn().PID() {
+		t.Errorf("the registration of backend %d is left, want that of %d", pid, lives.PgConn().PID())
+	}
+}
