@@ -144,4 +144,37 @@ BEGIN
     RETURN fence;
 END $$;
 
+-- A lease that was released for silence says how long the worker had been silent: the timeout is the
+-- worker's own, which other proxies do not know.
+ALTER TABLE fencepost.lease ADD COLUMN silent interval; -- NULL: not known
+
+-- lease_release with the silence of the worker.
+CREATE FUNCTION fencepost.lease_release(resource text, award bigint, incarnation text, vacancy text, silent interval) RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    changed boolean;
+BEGIN
+    IF award = 0 THEN
+        PERFORM fencepost.lease_row(resource);
+        DELETE FROM fencepost.lease_over o WHERE o.incarnation IN (SELECT old.incarnation FROM fencepost.lease_over old
+            WHERE old.noted_at < clock_timestamp() - interval '1 hour' FOR UPDATE SKIP LOCKED);
+        INSERT INTO fencepost.lease_over AS o (incarnation) VALUES (incarnation) ON CONFLICT DO NOTHING;
+    END IF;
+    UPDATE fencepost.lease l SET vacancy = vacancy, silent = silent, expires_at = clock_timestamp()
+        WHERE l.resource = resource AND l.award IN (award, CASE WHEN award = 0 THEN l.award END) AND l.incarnation = incarnation
+          AND (l.vacancy = 'held' OR l.vacancy = 'silence' AND vacancy = 'left');
+    changed := FOUND;
+    IF changed THEN
+        PERFORM fencepost.lease_tell(resource);
+    END IF;
+    RETURN changed;
+END $$;
+
+-- A proxy from before this migration does not tell the silence.
+CREATE OR REPLACE FUNCTION fencepost.lease_release(resource text, award bigint, incarnation text, vacancy text) RETURNS boolean
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT fencepost.lease_release(resource, award, incarnation, vacancy, NULL::interval)
+$$;
+
 SELECT fencepost.seal();
