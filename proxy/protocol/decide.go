@@ -196,10 +196,6 @@ func (q *situation) decideUnfenced() decision {
 	}
 }
 
-// fenceless reports whether the database has no fence, so that there is nothing to protect
-// from what read-only mode lets pass.
-func (q *situation) fenceless() bool { return q.catalog != nil && q.catalog().Fenceless() }
-
 // unproven is the refusal of a read that is not proven, on a connection without a resource.
 func (q *situation) unproven() *fencing.Refusal {
 	why := "its text is not one that can be proven"
@@ -210,6 +206,10 @@ func (q *situation) unproven() *fencing.Refusal {
 	}
 	return fencing.UnprovenRefusal(q.unfenced, why)
 }
+
+// fenceless reports whether the database has no fence, so that there is nothing to protect
+// from what read-only mode lets pass.
+func (q *situation) fenceless() bool { return q.catalog != nil && q.catalog().Fenceless() }
 
 // readFirst makes the transaction read-only, which makes a block of one statement.
 func (q *situation) readFirst() decision {
