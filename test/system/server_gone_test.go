@@ -43,3 +43,16 @@ func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
 		<-ended
 	}
 }
+
+// TestNothingIsLedWhilePostgresIsFrozen uses Consul, which goes on confirming the lease.
+func TestNothingIsLedWhilePostgresIsFrozen(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "consul", onServer(pgtest.Start(t)))
+	p := h.proxy()
+	h.join(p, "leader", "campaign", "wait")
+	h.awaitState("led", "leader", p)
+	thaw := h.pg.Freeze(t)
+	h.awaitState("unknown", "", p)
+	thaw()
+	h.awaitState("led", "leader", p)
+}
