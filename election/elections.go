@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -180,20 +182,27 @@ func (e *Elections) Close(ctx context.Context) error {
 	return errors.Join(err, e.closeBackends())
 }
 
+// closeBackends closes all databases at the same time, because each may wait for a server
+// that does not answer.
 func (e *Elections) closeBackends() error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	var errs []error
-	for name, b := range e.mu.databases {
-		if err := b.Provider.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close the lease provider of database %s: %w", name, err))
-		}
-		if b.Close != nil {
-			b.Close()
-		}
-	}
+	open := maps.Clone(e.mu.databases)
 	clear(e.mu.databases)
-	return errors.Join(errs...)
+	e.mu.Unlock()
+	var group errgroup.Group
+	for name, b := range open {
+		group.Go(func() error {
+			err := b.Provider.Close()
+			if b.Close != nil {
+				b.Close()
+			}
+			if err != nil {
+				return fmt.Errorf("close the lease provider of database %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
 }
 
 // resource returns the resource, and opens its database and fence on first use.
