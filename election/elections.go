@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -31,6 +33,7 @@ type Elections struct {
 	opens  singleflight.Group
 
 	extensions extensions
+	catalogs   *fencing.Catalogs
 
 	// mu is acquired before resource.mu, which is acquired before Candidacy.mu.
 	mu struct {
@@ -76,6 +79,7 @@ func New(cfg Config) (*Elections, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	e := &Elections{cfg: cfg, log: cfg.Logger, ctx: ctx, cancel: cancel}
+	e.catalogs = fencing.NewCatalogs(e.openCatalog)
 	e.mu.databases = map[string]*database{}
 	e.mu.resources = map[resourceKey]*resource{}
 	e.mu.highestObserved = map[resourceKey]observedEpoch{}
@@ -107,8 +111,14 @@ func (e *Elections) Join(ctx context.Context, claim fencing.JoinRequest, m fenci
 	return r.join(ctx, claim, m)
 }
 
-// OpenCatalog implements fencing.Candidates. The database counts as used until leave.
-func (e *Elections) OpenCatalog(ctx context.Context, name string) (_ fencing.CatalogReader, leave func(), _ error) {
+// OpenCatalog implements fencing.Candidates.
+func (e *Elections) OpenCatalog(ctx context.Context, name string) (c fencing.CatalogReader, leave func(), err error) {
+	return e.catalogs.Open(ctx, name)
+}
+
+// openCatalog opens the catalog of a database that has a fence. The database counts as used
+// until leave.
+func (e *Elections) openCatalog(ctx context.Context, name string) (_ fencing.CatalogReader, leave func(), _ error) {
 	opened := e.opens.DoChan(fmt.Sprintf("catalog %q", name), func() (any, error) {
 		if !e.begin() {
 			return nil, ErrClosed
@@ -172,20 +182,27 @@ func (e *Elections) Close(ctx context.Context) error {
 	return errors.Join(err, e.closeBackends())
 }
 
+// closeBackends closes all databases at the same time, because each may wait for a server
+// that does not answer.
 func (e *Elections) closeBackends() error {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	var errs []error
-	for name, b := range e.mu.databases {
-		if err := b.Provider.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("close the lease provider of database %s: %w", name, err))
-		}
-		if b.Close != nil {
-			b.Close()
-		}
-	}
+	open := maps.Clone(e.mu.databases)
 	clear(e.mu.databases)
-	return errors.Join(errs...)
+	e.mu.Unlock()
+	var group errgroup.Group
+	for name, b := range open {
+		group.Go(func() error {
+			err := b.Provider.Close()
+			if b.Close != nil {
+				b.Close()
+			}
+			if err != nil {
+				return fmt.Errorf("close the lease provider of database %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
 }
 
 // resource returns the resource, and opens its database and fence on first use.

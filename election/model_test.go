@@ -149,7 +149,7 @@ func (p provider) Renew(ctx context.Context, l *election.Lease) error {
 	return err
 }
 
-func (p provider) Release(ctx context.Context, l *election.Lease, why election.Reason) error {
+func (p provider) Release(ctx context.Context, l *election.Lease, why election.Reason, _ time.Duration) error {
 	_, err := strike(ctx, p.faults, func() (struct{}, error) {
 		p.do(func() {
 			if l.Index == 0 {

@@ -56,8 +56,9 @@ type Provider interface {
 	// provided that nobody has held it since. A Lease with nothing but its
 	// AcquireRequest stands for whatever an Acquire of unknown outcome got or may still
 	// get: once Release has returned, a request of this incarnation that arrives late
-	// acquires nothing. The incarnation never calls Acquire again.
-	Release(ctx context.Context, l *Lease, why Reason) error
+	// acquires nothing. The incarnation never calls Acquire again. silent is how long the
+	// worker had been silent, for ReasonUnresponsive; candidates observe it.
+	Release(ctx context.Context, l *Lease, why Reason, silent time.Duration) error
 	// Watch blocks until the lease's observation differs from seen. The zero
 	// LeaseObservation differs from every real one, so Watch then returns at once.
 	Watch(ctx context.Context, resource string, seen LeaseObservation) (LeaseObservation, error)
@@ -140,8 +141,9 @@ type LeaseObservation struct {
 	// InstanceID identifies the lease service instance that was observed. It is never
 	// empty: a provider creates an id if there is none.
 	InstanceID string
-	// Unconfirmed is how long the lease had not been confirmed when it became free: its
-	// TTL, at least, if it expired, and 0 if it was released.
+	// Unconfirmed is how long nothing had confirmed the leader when the lease became free:
+	// the TTL, at least, if the lease expired, and the silence of the worker if it was
+	// released because of that. It is 0 if the worker left, or if that is not known.
 	Unconfirmed time.Duration
 }
 

@@ -59,8 +59,12 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 	s.liveness.released = s.liveness.released || why == ReasonUnresponsive
 	s.requests.cancel(requestGrant)
 	s.requests.cancel(requestRenew)
+	silent := time.Duration(0)
+	if why == ReasonUnresponsive {
+		silent = s.liveness.quiet
+	}
 	c.ask(func() func() {
-		err := c.release(lease, why)
+		err := c.release(lease, why, silent)
 		return func() { c.released(lease, why, err) }
 	})
 }
@@ -68,13 +72,13 @@ func (c *Candidacy) releaseLocked(lease *Lease, why Reason) {
 // release retries until it succeeds, because an unreleased lease leaves the resource
 // without a leader for a TTL. It gives up when the lease must have expired, or when the
 // candidacy is abandoned.
-func (c *Candidacy) release(lease *Lease, why Reason) error {
+func (c *Candidacy) release(lease *Lease, why Reason, silent time.Duration) error {
 	now := c.r.e.cfg.Now
 	until := now() + max(3*c.set.TTL, leastReleaseTime)
 	pause := minReleasePause
 	for try := 1; ; try++ {
 		ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.set.callTimeout())
-		err := c.r.provider.Release(ctx, lease, why)
+		err := c.r.provider.Release(ctx, lease, why, silent)
 		cancel()
 		if err == nil || c.releaseCtx.Err() != nil || now() > until {
 			return err

@@ -254,21 +254,11 @@ func (r *resource) seen(observation LeaseObservation) {
 	r.mu.observed(observation, now)
 	r.followLocked(now)
 	if wasHeld && observation.State != Held {
-		r.mu.endedLeading(now - r.undetected(observation))
+		r.mu.endedLeading(now - observation.Unconfirmed)
 	}
 	r.mu.Unlock()
 	r.unwatched.Passed()
 	r.pokeAll()
-}
-
-// undetected returns how long a lease that was seen to become free had not been confirmed
-// before. Another proxy does not say how long its worker was silent: at least for the
-// worker timeout, which is taken to be the same there.
-func (r *resource) undetected(o LeaseObservation) time.Duration {
-	if o.State == Unresponsive {
-		return r.settings().WorkerTimeout
-	}
-	return o.Unconfirmed
 }
 
 func (r *resource) blind(err error) {

@@ -121,8 +121,9 @@ type Candidates interface {
 	// connection.
 	Join(ctx context.Context, c JoinRequest, m Member) (Candidacy, error)
 	// OpenCatalog returns the catalog of a database, for a connection without a resource.
-	// leave must be called when that connection has ended. The error is a *Refusal if the
-	// fence cannot be used, and ErrNoFence as well if the database has none.
+	// leave must be called when that connection has ended. The catalog of a database that
+	// has no fence is Fenceless until it has one. The error is a *Refusal if the fence
+	// cannot be used.
 	OpenCatalog(ctx context.Context, database string) (c CatalogReader, leave func(), err error)
 }
 

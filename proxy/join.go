@@ -55,7 +55,6 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		if c.Catalog, err = x.openCatalog(ctx); err != nil {
 			return nil, 0, fencing.FaultRefusal(err)
 		}
-		c.NoFence = c.Catalog == nil
 	}
 	m := protocol.New(c)
 	x.observe(c)
@@ -184,13 +183,10 @@ func (x *session) tellWaiting(led <-chan error) error {
 }
 
 // openCatalog lets a connection without a resource prove its reads, where read-only mode
-// alone does not keep them from writing. It returns nil if the database has no fence. It does
-// not wait for the catalog: the first statement does, if it is not empty or harmless.
+// alone does not keep them from writing. It does not wait for the catalog: the first
+// statement does, if it is not empty or harmless.
 func (x *session) openCatalog(ctx context.Context) (catalog func() *fencing.Catalog, err error) {
 	x.member.catalog, x.member.leaveCatalog, err = x.srv.cfg.Candidates.OpenCatalog(ctx, x.start.database)
-	if errors.Is(err, fencing.ErrNoFence) {
-		return nil, nil
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -84,7 +84,7 @@ func TestParseStartup(t *testing.T) {
 
 func TestParseStartupRefuses(t *testing.T) {
 	t.Parallel()
-	long := strings.Repeat("x", maxName+1)
+	long := strings.Repeat("x", fencing.MaxName+1)
 	for name, c := range map[string]struct {
 		body  []byte
 		state string

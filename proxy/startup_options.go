@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/appname"
@@ -33,9 +31,6 @@ func refuseReplication(value string) error {
 	}
 }
 
-// maxName bounds the names of resources and workers, in bytes.
-const maxName = 200
-
 // set takes one fencepost.* parameter. Its error is a *Refusal.
 func (o *ownParams) set(name, value string) error {
 	bad := func(hint string) error {
@@ -47,8 +42,8 @@ func (o *ownParams) set(name, value string) error {
 	}
 	switch strings.ToLower(name) {
 	case "fencepost.resource", "fencepost.worker":
-		if value == "" || len(value) > maxName || !utf8.ValidString(value) || strings.ContainsFunc(value, unicode.IsControl) {
-			return bad(fmt.Sprintf("A name has 1 to %d bytes of UTF-8, without control characters.", maxName))
+		if !fencing.ValidName(value) {
+			return bad(fencing.NameRule)
 		}
 		if strings.HasSuffix(strings.ToLower(name), "resource") {
 			o.resource = value

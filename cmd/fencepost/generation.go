@@ -33,8 +33,9 @@ postgres the generation is per database, so --database is needed.
 If the database itself was restored, its epochs may have fallen. Then give
 --database and --above: the epoch of every resource that is not above that one is
 raised above it, and whoever holds such an epoch is superseded. A resource that is
-above it already keeps its epoch and its leader. The error ZF004 names the epoch to
-give; --restored is for when nobody knows it, raises every resource and skips far
+above it already keeps its epoch and its leader. Resources that the restore has lost
+begin above that epoch when they are created again. The error ZF004 names the epoch
+to give; --restored is for when nobody knows it, raises every resource and skips far
 ahead. All leaders of the database are then superseded, so --restored asks first,
 unless --yes is given.`
 

@@ -159,6 +159,9 @@ func (o *orderOptions) give(ctx context.Context, t terminal, do func(ctx context
 	if errors.As(err, &refusal) {
 		return fmt.Errorf("%s. %s", refusal.Message, refusal.Hint)
 	}
+	if errors.Is(err, store.ErrNoResource) {
+		return fmt.Errorf("%w: fencepost resource list shows all resources; one begins when a worker first connects for it", err)
+	}
 	return err
 }
 

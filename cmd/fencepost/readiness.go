@@ -111,6 +111,11 @@ func (s *serving) tryUpstream(ctx context.Context) error {
 	return s.upstream.Try(conn)
 }
 
+// resources returns what is known of every resource. None is led while Postgres does not answer.
+func (s *serving) resources() []election.ResourceStatus {
+	return admin.Writable(s.elections.Resources(), s.faults.Lasting(), time.Now())
+}
+
 // newHealth returns what looks for faults while s runs.
 func (s *serving) newHealth() (*health.Checker, error) {
 	control, err := storeConfig(*s.current(), s.upstream, "", zap.NewNop())

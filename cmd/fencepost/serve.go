@@ -131,7 +131,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
 	}
-	s.metrics.Watch(s.elections.Resources)
+	s.metrics.Watch(s.resources)
 	s.metrics.WatchFaults(s.faults.Lasting)
 	s.metrics.WatchReady(s.readiness)
 	if s.health, err = s.newHealth(); err != nil {

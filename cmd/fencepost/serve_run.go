@@ -101,7 +101,7 @@ func (s *serving) drain(ctx context.Context) error {
 func (s *serving) newAdmin() *admin.Server {
 	return &admin.Server{
 		Proxy:     s.id,
-		Resources: s.elections.Resources,
+		Resources: s.resources,
 		Ready:     s.readiness,
 		Metrics:   s.metrics,
 		Pprof:     s.current().Pprof,

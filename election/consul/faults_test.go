@@ -239,7 +239,7 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 		if got, err := q.Acquire(within(t, patience), other); err == nil || errors.Is(err, election.ErrHeld) {
 			t.Errorf("%s: acquire ended with %v, %v", name, got, err)
 		}
-		if err := q.Release(within(t, patience), &election.Lease{AcquireRequest: other}, election.ReasonLeft); err != nil {
+		if err := q.Release(within(t, patience), &election.Lease{AcquireRequest: other}, election.ReasonLeft, 0); err != nil {
 			t.Logf("%s: release: %v", name, err)
 		}
 	}

@@ -27,6 +27,9 @@ type value struct {
 	// when the lease was released: an entry that is not locked and not released expired.
 	TTL      string `json:"ttl,omitempty"`
 	Released bool   `json:"released,omitempty"`
+	// Silent is how long the worker had been silent when its lease was released because of
+	// that, such as "30s".
+	Silent string `json:"silent,omitempty"`
 }
 
 func (c *Client) instanceKey() string { return c.cfg.Prefix + "/.generation" }
@@ -52,11 +55,15 @@ func escape(name string) string {
 
 func newInstanceID() string { return rand.Text() }
 
-func (c *Client) encode(bid election.AcquireRequest, released bool) []byte {
-	text, err := json.Marshal(value{
+func (c *Client) encode(bid election.AcquireRequest, released bool, silent time.Duration) []byte {
+	v := value{
 		Worker: bid.Worker, Incarnation: bid.Incarnation, Proxy: c.cfg.Proxy, Since: time.Now().UTC(),
 		TTL: bid.TTL.String(), Released: released,
-	})
+	}
+	if silent > 0 {
+		v.Silent = silent.String()
+	}
+	text, err := json.Marshal(v)
 	if err != nil {
 		panic("consul elector: encode a lease: " + err.Error()) // cannot happen: strings and a time always encode
 	}
@@ -77,6 +84,7 @@ func observationOf(pair *api.KVPair, instanceID string) election.LeaseObservatio
 		obs.State = election.Held
 	case pair.Flags == flagUnresponsive:
 		obs.State = election.Unresponsive
+		obs.Unconfirmed, _ = time.ParseDuration(v.Silent) // 0 if another version wrote the entry
 	case !v.Released:
 		obs.Unconfirmed, _ = time.ParseDuration(v.TTL) // 0 if another version wrote the entry
 	}

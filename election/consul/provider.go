@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/consul/api"
 
@@ -120,7 +121,7 @@ func (c *Client) attempt(ctx context.Context, bid election.AcquireRequest) (*att
 	if err != nil {
 		return nil, fmt.Errorf("create a session: %w", err)
 	}
-	try := &attempt{session: session, value: c.encode(bid, false)}
+	try := &attempt{session: session, value: c.encode(bid, false, 0)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.mu.pending[bid.Incarnation] = try
@@ -232,7 +233,7 @@ func (c *Client) renewSession(ctx context.Context, session string) error {
 
 // Release implements election.Provider. It unlocks the key, which starts no lock delay
 // and frees no other session's lock, and then destroys the session.
-func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason) error {
+func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
 	session := l.Handle
 	if session == "" {
 		try := p.c.pending(l.AcquireRequest)
@@ -242,7 +243,7 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 		session = try.session
 	}
 	key := p.c.key(p.database, l.Resource)
-	unlock := &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Session: session, Value: p.c.encode(l.AcquireRequest, true)}
+	unlock := &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Session: session, Value: p.c.encode(l.AcquireRequest, true, silent)}
 	if why == election.ReasonUnresponsive {
 		unlock.Flags = flagUnresponsive
 	}

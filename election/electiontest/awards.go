@@ -35,7 +35,7 @@ func (w *testEnv) mustAcquire(p election.Provider, bid election.AcquireRequest) 
 
 func (w *testEnv) mustRelease(p election.Provider, l *election.Lease, why election.Reason) {
 	w.Helper()
-	if err := p.Release(within(w.T, patience), l, why); err != nil {
+	if err := p.Release(within(w.T, patience), l, why, 0); err != nil {
 		w.Fatalf("release of %s: %v", l.Worker, err)
 	}
 }
@@ -232,7 +232,7 @@ var termCases = []testCase{
 		p, _ := w.provider("one")
 		lease := w.mustAcquire(p, w.bid("a"))
 		p.lose(release)
-		if err := p.Release(within(w.T, patience), lease, election.ReasonLeft); err == nil {
+		if err := p.Release(within(w.T, patience), lease, election.ReasonLeft, 0); err == nil {
 			w.Fatal("a release whose response was lost succeeded")
 		}
 		next := w.mustAcquire(p, w.bid("b"))
@@ -249,7 +249,7 @@ var termCases = []testCase{
 		requests := map[string]func(context.Context) error{
 			"acquire": func(ctx context.Context) error { _, err := p.Acquire(ctx, w.bid("b")); return err },
 			"renew":   func(ctx context.Context) error { return p.Renew(ctx, lease) },
-			"release": func(ctx context.Context) error { return p.Release(ctx, lease, election.ReasonLeft) },
+			"release": func(ctx context.Context) error { return p.Release(ctx, lease, election.ReasonLeft, 0) },
 			"watch": func(ctx context.Context) error {
 				_, err := p.Watch(ctx, resource, obs)
 				return err

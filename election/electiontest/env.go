@@ -156,6 +156,18 @@ func (p *proxy) count(kind election.EventKind) int {
 	return n
 }
 
+// granted returns the last grant of an epoch.
+func (p *proxy) granted() (last election.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, e := range p.events {
+		if e.Kind == election.EventGranted {
+			last = e
+		}
+	}
+	return last
+}
+
 // gate controls a proxy's grants, and can lose their responses.
 type gate struct {
 	mu      sync.Mutex

@@ -183,8 +183,8 @@ func (f *faultyProvider) Renew(ctx context.Context, l *election.Lease) error {
 	return f.strike(ctx, renew, func() error { return f.Provider.Renew(ctx, l) })
 }
 
-func (f *faultyProvider) Release(ctx context.Context, l *election.Lease, why election.Reason) error {
-	return f.strike(ctx, release, func() error { return f.Provider.Release(ctx, l, why) })
+func (f *faultyProvider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
+	return f.strike(ctx, release, func() error { return f.Provider.Release(ctx, l, why, silent) })
 }
 
 func (f *faultyProvider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (obs election.LeaseObservation, err error) {

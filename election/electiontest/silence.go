@@ -116,6 +116,19 @@ var silenceCases = []testCase{
 		p.first("c").mustLead()
 		w.mustBeGranted("a", "b", "c")
 	}},
+	{"a takeover counts how long the worker was silent, not the timeout of others", func(w *testEnv) {
+		p, q := w.proxy("one", timeout(time.Hour)), w.proxy("two", timeout(time.Hour))
+		a, b := p.first("a", asking(quiet)), q.first("b")
+		a.mustLead()
+		a.hush()
+		eventually(w.T, "the lease is vacant", quiet+soon, b.vacant)
+		b.demand()
+		b.mustLead()
+		eventually(w.T, "the grant is reported", soon, func() bool { return q.count(election.EventGranted) == 1 })
+		if took := q.granted().Took; took < quiet || took > patience {
+			w.Errorf("the takeover took %v, the worker was silent for %v", took, quiet)
+		}
+	}},
 	{"a silent leader's death is followed at once", func(w *testEnv) {
 		p, q := w.proxy("one", timeout(quiet)), w.proxy("two", timeout(0))
 		a, b := p.first("a"), q.first("b")

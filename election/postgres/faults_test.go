@@ -109,7 +109,7 @@ func TestBumpBeginsANewGenerationAndEndsNoTerm(t *testing.T) {
 	if err := p.Renew(within(t, patience), first); err != nil {
 		t.Errorf("the holder renews with %v", err)
 	}
-	if err := p.Release(within(t, patience), first, election.ReasonLeft); err != nil {
+	if err := p.Release(within(t, patience), first, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	second := mustAcquire(t, p, bid("b"))
@@ -156,7 +156,7 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 			}
 		}
 	}()
-	if err := p.Release(within(t, patience), lease, election.ReasonLeft); err != nil {
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-watched; err != nil {
@@ -171,7 +171,7 @@ func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	db := server.Database(t)
 	p := provider(t, server, db, nil, nil)
 	seed := mustAcquire(t, p, bid("seed"))
-	if err := p.Release(within(t, patience), seed, election.ReasonLeft); err != nil {
+	if err := p.Release(within(t, patience), seed, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	blocker, err := server.Connect(t, pgtest.Control, db).Begin(t.Context())
@@ -194,7 +194,7 @@ func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	}()
 	released := make(chan error, 1)
 	go func() {
-		released <- p.Release(within(t, patience), &election.Lease{AcquireRequest: long}, election.ReasonLeft)
+		released <- p.Release(within(t, patience), &election.Lease{AcquireRequest: long}, election.ReasonLeft, 0)
 	}()
 	look := server.Connect(t, pgtest.Superuser, db)
 	for waiting, deadline := 0, time.Now().Add(patience); waiting < 2; {
@@ -223,7 +223,7 @@ func TestMarksOfCandidaciesThatAreOverAreForgotten(t *testing.T) {
 	db := server.Database(t)
 	server.Exec(t, pgtest.Control, db, "INSERT INTO fencepost.lease_over SELECT 'old-' || n, now() - interval '2 hours' FROM generate_series(1, 100) n")
 	p := provider(t, server, db, nil, nil)
-	if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("a")}, election.ReasonLeft); err != nil {
+	if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("a")}, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	var left []string

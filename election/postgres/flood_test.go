@@ -104,7 +104,7 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 		t.Errorf("only %d rounds of notifications in a second", rounds)
 	}
 	released := time.Now()
-	if err := p.Release(ctx, lease, election.ReasonLeft); err != nil {
+	if err := p.Release(ctx, lease, election.ReasonLeft, 0); err != nil {
 		t.Fatal(err)
 	}
 	flood(100 * time.Millisecond)
@@ -141,7 +141,7 @@ func TestLeasesGoOnWhileTheNotificationQueueIsFull(t *testing.T) {
 		t.Fatal("the queue did not fill up")
 	}
 	ctx := within(t, patience)
-	if err := p.Release(ctx, lease, election.ReasonLeft); err != nil {
+	if err := p.Release(ctx, lease, election.ReasonLeft, 0); err != nil {
 		t.Errorf("release: %v", err)
 	}
 	if err := p.Renew(ctx, mustAcquire(t, p, bid("b"))); err != nil {

@@ -160,8 +160,8 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 }
 
 // Release implements election.Provider.
-func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason) error {
-	_, err := p.pool.Exec(ctx, "SELECT fencepost.lease_release($1, $2, $3, $4)", l.Resource, l.Index, l.Incarnation, why.String())
+func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
+	_, err := p.pool.Exec(ctx, "SELECT fencepost.lease_release($1, $2, $3, $4, $5)", l.Resource, l.Index, l.Incarnation, why.String(), silent)
 	if err != nil {
 		return fmt.Errorf("release the lease of resource %q: %w", l.Resource, err)
 	}

@@ -96,13 +96,14 @@ func (p *Provider) poll(ctx context.Context, resource string) (election.LeaseObs
 		award, renewals     int64
 		incarnation         *string
 		vacancy, instanceID string
-		ttl, left           time.Duration
+		ttl, left, silent   time.Duration
 	)
 	asked := p.now()
 	err := p.pool.QueryRow(ctx, `SELECT m.marker, coalesce(l.award, 0), coalesce(l.renewals, 0), l.incarnation, coalesce(l.vacancy, 'left'),
-		coalesce(l.ttl, '0'), coalesce(least(l.expires_at - clock_timestamp(), l.ttl), '0')
+		coalesce(l.ttl, '0'), coalesce(least(l.expires_at - clock_timestamp(), l.ttl), '0'),
+		coalesce(l.silent, '0')
 		FROM fencepost.lease_marker m LEFT JOIN fencepost.lease l ON l.resource = $1 AND isfinite(l.expires_at)`, resource).
-		Scan(&instanceID, &award, &renewals, &incarnation, &vacancy, &ttl, &left)
+		Scan(&instanceID, &award, &renewals, &incarnation, &vacancy, &ttl, &left, &silent)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return election.LeaseObservation{}, 0, errors.New(`the elector's instance id is missing (fencepost.lease_marker): run "fencepost generation bump --database"`)
@@ -115,7 +116,7 @@ func (p *Provider) poll(ctx context.Context, resource string) (election.LeaseObs
 	}
 	switch vacancy {
 	case "silence":
-		obs.State = election.Unresponsive
+		obs.State, obs.Unconfirmed = election.Unresponsive, silent
 	case "held":
 		left = min(left, p.patience(resource, standstill{award: award, renewals: renewals, ttl: ttl}, asked))
 		if left > 0 {

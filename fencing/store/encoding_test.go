@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -63,6 +64,28 @@ func TestNamesOutsideASCIIInEveryEncoding(t *testing.T) {
 			_, err = h.fence.RegisterBackend(h.ctx(), w.entry())
 			if stateOf(err) != fencing.StateSuperseded {
 				t.Errorf("the registry: %v; want ZF001", err)
+			}
+		})
+	}
+}
+
+// TestResourceNamesAreLimitedInBytes uses letters of two bytes: the same names are accepted
+// whatever the encoding of the database.
+func TestResourceNamesAreLimitedInBytes(t *testing.T) {
+	t.Parallel()
+	for _, encoding := range []string{"UTF8", "SQL_ASCII"} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			h := newTestDatabaseIn(t, pgtest.Shared(t), encoding)
+			longest := strings.Repeat("\u00e4", fencing.MaxName/2)
+			if _, err := h.store.Fence(h.ctx(), longest); err != nil {
+				t.Errorf("the longest name: %v", err)
+			}
+			for _, name := range []string{"", longest + "x"} {
+				_, err := h.store.Fence(h.ctx(), name)
+				if stateOf(err) != fencing.StateNoFence || hintOf(err) != fencing.NameRule {
+					t.Errorf("a name of %d bytes: %v, hint %q", len(name), err, hintOf(err))
+				}
 			}
 		})
 	}

@@ -87,14 +87,18 @@ func (s *Store) explain(err error) error {
 	case codeNoRight:
 		return s.noFence(faults.Privilege, "role %s lacks a privilege on the schema fencepost of database %s: %s", ascii(s.cfg.User), ascii(s.cfg.Database), ascii(pg.Message))
 	case "22001", "23514":
-		return &fencing.Refusal{SQLState: fencing.StateNoFence, Message: "a name is empty or too long: " + ascii(pg.Message),
-			Hint: "A resource's name has 1 to 255 characters."}
+		return badName("a name is empty or too long: " + ascii(pg.Message))
 	case "22P05", "22021":
 		return &fencing.Refusal{SQLState: fencing.StateNoFence,
 			Message: fmt.Sprintf("a name, or the reason of an order, cannot be written in the encoding of database %s: %s", ascii(s.cfg.Database), ascii(pg.Message)),
 			Hint:    "Use ASCII characters."}
 	}
 	return err
+}
+
+// badName refuses the name of a resource.
+func badName(message string) *fencing.Refusal {
+	return &fencing.Refusal{SQLState: fencing.StateNoFence, Message: message, Hint: fencing.NameRule}
 }
 
 // barred converts a ZF008. Its DETAIL says how much longer the order counts.

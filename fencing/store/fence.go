@@ -46,6 +46,9 @@ var _ fencing.Fence = (*Fence)(nil)
 
 // Fence returns the fence of a resource, and creates it if the resource is new.
 func (s *Store) Fence(ctx context.Context, resource string) (*Fence, error) {
+	if resource == "" || len(resource) > fencing.MaxName {
+		return nil, fmt.Errorf("register resource %q: %w", resource, badName(fmt.Sprintf("the name of the resource has %d bytes", len(resource))))
+	}
 	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
 	register := func() error { return s.free.QueryRow(ctx, "SELECT fencepost.register($1)", resource).Scan(&f.id) }
 	err := register()

@@ -15,7 +15,7 @@ type Status struct {
 	Resource string
 	fencing.Record
 	// Running is how many backends are registered as writing outside the check, without
-	// those that have ended: their entries stay until the next grant.
+	// those that have ended.
 	Running int
 }
 
@@ -63,19 +63,22 @@ type RaisedEpoch struct {
 // RaiseEpochs is for an operator whose database was restored from an older state. It
 // puts every resource that is not above floor under an epoch above floor that nobody
 // holds, so that every former holder is superseded and no lost epoch is granted again.
-// floor is the highest epoch that was ever granted (the ZF004 error names it); 0 means
+// Resources that were lost begin above floor, too, when they are made anew. floor is the highest epoch that was ever granted (the ZF004 error names it); 0 means
 // unknown, and skips far ahead with every resource. Stop all workers of the lost epochs
 // before running it. It returns what became of each resource; on an error, of those
 // before it.
 func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[string]RaisedEpoch, error) {
-	list, err := s.Status(ctx)
-	if err != nil {
-		return nil, err
-	}
 	var above *int64
 	if floor > 0 {
 		n := int64(floor)
 		above = &n
+	}
+	if _, err := s.free.Exec(ctx, "SELECT fencepost.raise_floor($1)", above); err != nil {
+		return nil, fmt.Errorf("raise the floor of database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	list, err := s.Status(ctx)
+	if err != nil {
+		return nil, err
 	}
 	raised := make(map[string]RaisedEpoch)
 	for _, st := range list {

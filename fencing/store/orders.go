@@ -56,17 +56,13 @@ func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orde
 }
 
 // order runs a statement that gives an order to the resource's fence, its parameter $1. The
-// statement returns the id of the order, 0 for none.
+// statement returns the id of the order, 0 for none. If the fence is removed meanwhile, the
+// order goes to the one that has taken its place.
 func (s *Store) order(ctx context.Context, resource, sql string, args ...any) (*fencing.Order, error) {
-	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
-	err := s.free.QueryRow(ctx, "SELECT f.id FROM fencepost.fence f WHERE f.resource = $1", resource).Scan(&f.id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("%w in database %q: %q", ErrNoResource, s.cfg.Database, resource)
+	id, err := s.tryOrder(ctx, resource, sql, args)
+	for n := 1; errors.Is(err, fencing.ErrRemoved) && n < attempts; n++ {
+		id, err = s.tryOrder(ctx, resource, sql, args)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("look for resource %q: %w", resource, s.explain(err))
-	}
-	id, err := f.advance(ctx, sql, append([]any{f.id}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("give an order to resource %q: %w", resource, err)
 	}
@@ -83,6 +79,21 @@ func (s *Store) order(ctx context.Context, resource, sql string, args ...any) (*
 		}
 	}
 	return nil, fmt.Errorf("order %d to resource %q is gone: was the database replaced?", id, resource)
+}
+
+// tryOrder gives an order to the fence that the resource has now, and returns the order's id.
+func (s *Store) tryOrder(ctx context.Context, resource, sql string, args []any) (int64, error) {
+	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
+	err := s.free.QueryRow(ctx, "SELECT f.id, i.id::text FROM fencepost.fence f, fencepost.identity i WHERE f.resource = $1", resource).
+		Scan(&f.id, &f.database)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("%w in database %q: %q", ErrNoResource, s.cfg.Database, resource)
+	}
+	if err != nil {
+		return 0, s.explain(err)
+	}
+	id, err := f.advance(ctx, sql, append([]any{f.id}, args...)...)
+	return id, f.unlessGone(ctx, err)
 }
 
 // Newest, as the parameter of Orders, asks for no order, only for the last id.

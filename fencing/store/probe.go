@@ -84,7 +84,7 @@ func once(ctx context.Context, cfg Config, do func(s *Store) error) error {
 	cfg = cfg.withDefaults()
 	pool, err := newPool(ctx, cfg, 1)
 	if err == nil {
-		defer pool.Close()
+		defer closePools(pool)
 		err = do(&Store{cfg: cfg, log: cfg.Logger, free: pool})
 	}
 	if err != nil {

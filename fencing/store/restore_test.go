@@ -83,6 +83,48 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	}
 }
 
+// TestSafetyALostResourceRepeatsNothing covers a resource that was created after the state
+// to which the database was restored, and is created again there.
+func TestSafetyALostResourceRepeatsNothing(t *testing.T) {
+	t.Parallel()
+	for name, above := range map[string]fencing.Epoch{"above the lost epoch": 1, "above an unknown epoch": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newTestDatabase(t, pgtest.Shared(t))
+			h.grant("a")
+			old := h.copied(t)
+			lost, err := h.store.Fence(h.ctx(), "late")
+			if err != nil {
+				t.Fatal(err)
+			}
+			award := h.awardOf(lost, "stale")
+			epoch, err := lost.Grant(h.ctx(), award)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := old.store.RaiseEpochs(h.ctx(), above); err != nil {
+				t.Fatal(err)
+			}
+			anew, err := old.store.Fence(h.ctx(), "late")
+			if err != nil {
+				t.Fatal(err)
+			}
+			fresh, err := anew.Grant(h.ctx(), old.awardOf(anew, "fresh"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if anew.ID() == lost.ID() || fresh <= epoch {
+				t.Errorf("fence %d has epoch %d, the lost fence %d had epoch %d", anew.ID(), fresh, lost.ID(), epoch)
+			}
+			stale := old.worker(fencing.Term{Award: award, Epoch: epoch})
+			stale.fence = lost.ID()
+			if err := stale.check(h.ctx()); err == nil {
+				t.Error("a session of the lost resource passes the check of the one made anew")
+			}
+		})
+	}
+}
+
 // TestADumpTakenAcrossAGrantRepeatsNoEpoch: pg_dump reads rows from its snapshot, but
 // the current values of sequences.
 func TestADumpTakenAcrossAGrantRepeatsNoEpoch(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,6 +32,8 @@ const (
 const (
 	connectTimeout = 5 * time.Second
 	idleTime       = time.Minute
+	// closeWait bounds how long the end of a Store waits for a server that does not answer.
+	closeWait = time.Second
 	// trustedIdle is how long a pooled connection may be idle before it is pinged on
 	// its next use. An operator may have ended it, and a client that connects at that
 	// moment must not be refused because of that.
@@ -151,13 +154,32 @@ func (s *Store) closeConnections() {
 	}
 }
 
-// Close closes all connections, after waiting for those in use.
+// Close closes all connections, after waiting for those in use, for at most closeWait.
 func (s *Store) Close() {
 	s.catalog.close()
-	for _, pool := range []*pgxpool.Pool{s.watches, s.reads, s.grants, s.free} {
+	closePools(s.watches, s.reads, s.grants, s.free)
+}
+
+// closePools closes those of the pools that are not nil. After closeWait it returns, and what
+// is left closes by itself: for a connection whose statement was cancelled, pgx waits up to
+// 15 s for the server.
+func closePools(pools ...*pgxpool.Pool) {
+	var closing sync.WaitGroup
+	for _, pool := range pools {
 		if pool != nil {
-			pool.Close()
+			closing.Go(pool.Close)
 		}
+	}
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		closing.Wait()
+	}()
+	timer := time.NewTimer(closeWait)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C:
 	}
 }
 

@@ -43,7 +43,7 @@ var ours = map[string][]string{
 	"proxy/gate":               {"fencing", "fencing/sqltext"},
 	"migrations":               {},
 	"cmd/fencepost":            {"..."},
-	"cmd/fencepost/config":     {"election"},
+	"cmd/fencepost/config":     {"election", "fencing"},
 	"cmd/fencepost/admin":      {"election", "fencing", "proxy", "internal/faults"},
 	"cmd/fencepost/auditlog":   {"fencing", "fencing/sqltext"},
 	"cmd/fencepost/health":     {"election", "fencing/store", "internal/faults"},

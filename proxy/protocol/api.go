@@ -27,11 +27,8 @@ type Config struct {
 	// Unfenced is what a write gets in ModeReadOnly.
 	Unfenced *fencing.Refusal
 	// Catalog returns what is known of the database's names now, or nil. It is nil itself
-	// if no read has to be proven: without a resource, on 16 and later or without a fence.
+	// if no read has to be proven: without a resource, on 16 and later.
 	Catalog func() *fencing.Catalog
-	// NoFence: the database has no fence, so that read-only mode restricts a connection
-	// without a resource well enough in every version.
-	NoFence bool
 	// ProvenReads: a leader's transaction of nothing but proven reads goes unchecked.
 	ProvenReads bool
 	// Nameless: the client named no worker.

@@ -31,7 +31,6 @@ type situation struct {
 	mode     Mode
 	version  gate.Version
 	unfenced *fencing.Refusal // what a write gets in ModeReadOnly
-	noFence  bool             // there is nothing to protect from what read-only mode lets pass
 
 	status    *fencing.Status
 	announced fencing.Epoch // when the transaction began
@@ -83,7 +82,7 @@ func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst,
 // decide says what goes in front of s, with what the machine knows now.
 func (m *Machine) decide(c carrier, s *statement) decision {
 	q := situation{
-		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced, noFence: m.config.NoFence,
+		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced,
 		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
 		batch:        m.batch,
 		registration: m.registration, registry: m.inHand.registry, done: m.inHand.done,
@@ -185,7 +184,7 @@ func (q *situation) decideUnfenced() decision {
 	switch {
 	case !q.statement.known, q.statement.info.Kind == sqltext.NonTransactional, !q.reads(q.statement):
 		return refuses(q.unfenced)
-	case !q.version.KeepsReadOnly() && !q.noFence && !q.proven():
+	case !q.version.KeepsReadOnly() && !q.fenceless() && !q.proven():
 		if q.catalog != nil && !q.refreshed {
 			return needs(NeedCatalog)
 		}
@@ -207,6 +206,10 @@ func (q *situation) unproven() *fencing.Refusal {
 	}
 	return fencing.UnprovenRefusal(q.unfenced, why)
 }
+
+// fenceless reports whether the database has no fence, so that there is nothing to protect
+// from what read-only mode lets pass.
+func (q *situation) fenceless() bool { return q.catalog != nil && q.catalog().Fenceless() }
 
 // readFirst makes the transaction read-only, which makes a block of one statement.
 func (q *situation) readFirst() decision {

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"testing"
 
@@ -70,7 +71,7 @@ func TestDecide(t *testing.T) {
 	}
 	registered := func(q *situation) { q.registration = gate.Registered(nil) }
 	unfenced := func(q *situation) { q.mode = ModeReadOnly }
-	fenceless := func(q *situation) { q.mode, q.noFence = ModeReadOnly, true }
+	fenceless := func(q *situation) { q.mode, q.catalog = ModeReadOnly, fencelessCatalog(t) }
 	passing := func(q *situation) { q.mode = ModePassing }
 	batchRan := func(q *situation) { q.batch.ran() }
 	open := func(q *situation) { q.batch.sent() }
@@ -260,4 +261,17 @@ func TestACheckAfterARefusedNoteCannotPass(t *testing.T) {
 			t.Errorf("%s: %q goes to the server", name, sent)
 		}
 	}
+}
+
+// fencelessCatalog is the catalog of a database that has no fence.
+func fencelessCatalog(t *testing.T) func() *fencing.Catalog {
+	t.Helper()
+	none := fencing.NewCatalogs(func(context.Context, string) (fencing.CatalogReader, func(), error) {
+		return nil, nil, fencing.ErrNoFence
+	})
+	c, _, err := none.Open(t.Context(), "db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Catalog
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/migrations"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -134,6 +135,36 @@ func TestADatabaseWithoutAFenceIsRead(t *testing.T) {
 		fixture.MustPass(t, c, wiretest.Run("select own()"), wiretest.Sync())
 		fixture.MustFail(t, c, "ZF002", wiretest.Query("insert into t values (1)"))
 	})
+}
+
+// TestAFenceMadeLaterCountsForOldConnections: a connection without a resource that was opened
+// before the schema was made is restricted like others soon afterwards.
+func TestAFenceMadeLaterCountsForOldConnections(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	p := fixture.NewProxy(t, pg, nil)
+	s := &fixture.Cluster{Proxy: p, T: t, DB: pg.EmptyDatabase(t)}
+	s.Admin = pg.Connect(t, pgtest.Superuser, s.DB)
+	s.Exec("create table t (v text); create table c (v text); grant all on t, c to public; " + evilSQL)
+	c, _ := wiretest.Connect(t, p.Addr, "user", pgtest.App, "database", s.DB)
+	fixture.Ask(c, wiretest.Query("select evil()")) // writes on 14 and 15, where there is nothing to protect
+	if _, err := migrations.Up(t.Context(), s.Admin, migrations.Options{Control: pgtest.Control}); err != nil {
+		t.Fatal(err)
+	}
+	fixture.Eventually(t, "a read that leaves read-only mode writes nothing", func() bool {
+		s.Exec("delete from t")
+		fixture.Ask(c, wiretest.Query("select evil()"))
+		return s.Number("select count(*) from t") == 0
+	})
+	for range 3 {
+		fixture.Ask(c, wiretest.Run("select evil()"), wiretest.Sync())
+		fixture.Ask(c, wiretest.Query("begin; select v from c; select evil_config(); commit"))
+		fixture.Ask(c, wiretest.Query("rollback"))
+	}
+	if s.Number("select count(*) from t") != 0 {
+		t.Error("it wrote")
+	}
+	fixture.MustPass(t, c, wiretest.Query("select v from c"))
 }
 
 func readWhatIsProven(t *testing.T, connect func(*fixture.Cluster) *wiretest.Conn) {

@@ -1,7 +1,9 @@
 package system
 
 import (
+	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -41,5 +43,51 @@ func TestAWaitingWorkerWhoseServerIsGoneDoesNotWaitOn(t *testing.T) {
 		t.Error("it is still waiting")
 		leader.leave()
 		<-ended
+	}
+}
+
+// TestNothingIsLedWhilePostgresIsFrozen uses Consul, which goes on confirming the lease.
+func TestNothingIsLedWhilePostgresIsFrozen(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "consul", onServer(pgtest.Start(t)))
+	p := h.proxy()
+	h.join(p, "leader", "campaign", "wait")
+	h.awaitState("led", "leader", p)
+	thaw := h.pg.Freeze(t)
+	h.awaitState("unknown", "", p)
+	thaw()
+	h.awaitState("led", "leader", p)
+}
+
+// TestServeEndsSoonWhilePostgresIsFrozen ends a proxy with a worker in a transaction and one
+// whose backend is registered, while nothing answers.
+func TestServeEndsSoonWhilePostgresIsFrozen(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			const drain, more = time.Second, 8 * time.Second
+			h := newCluster(t, provider, onServer(pgtest.Start(t)), with("DRAIN_TIMEOUT="+drain.String()))
+			p := h.proxy()
+			h.join(p, "leader", "campaign", "wait").must("BEGIN", "INSERT INTO work VALUES ('leader')")
+			other := h.join(p, "other", "resource", "another", "campaign", "wait")
+			go func() { _ = other.exec("DO $$BEGIN PERFORM pg_sleep(600); END$$") }()
+			process.Eventually(t, process.Patience, "a backend to be registered", func() bool {
+				return ask[int](h, "SELECT count(*) FROM fencepost.running") == 1
+			})
+			h.pg.Freeze(t)
+			process.Eventually(t, process.Patience, "the proxy to notice", func() bool {
+				code, _ := p.Get(t, "/readyz")
+				return code == http.StatusServiceUnavailable
+			})
+			began := time.Now()
+			p.Signal(t, syscall.SIGTERM)
+			<-p.Done
+			took := time.Since(began)
+			t.Logf("the proxy ended after %v", took)
+			if took > drain+more {
+				t.Errorf("the proxy ended after %v, with a drain_timeout of %v", took, drain)
+			}
+		})
 	}
 }

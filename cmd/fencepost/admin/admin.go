@@ -27,7 +27,8 @@ type ResourceView struct {
 	Resource string `json:"resource"`
 	// State says whether anybody leads, as far as this proxy knows: "led", "vacant",
 	// "contested", "unknown" or "closed", since StateSince. StateReason says why it is
-	// unknown or closed.
+	// unknown or closed. "led" means that writes can be admitted: the leader's lease is
+	// confirmed, and Postgres answers.
 	State       string     `json:"state"`
 	StateSince  *time.Time `json:"state_since,omitempty"`
 	StateReason string     `json:"state_reason,omitempty"`

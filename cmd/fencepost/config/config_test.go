@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // providers are like those of the command.
@@ -354,4 +356,17 @@ func dump(c *Config) []string {
 		lines = append(lines, fmt.Sprintf("%s=%v", s.path, s.value.Interface()))
 	}
 	return lines
+}
+
+// TestResourceNamesAreLimitedInBytes uses letters of two bytes.
+func TestResourceNamesAreLimitedInBytes(t *testing.T) {
+	t.Parallel()
+	longest := strings.Repeat("\u00e4", fencing.MaxName/2)
+	if _, err := load(t, "resources: {"+longest+": {}}"); err != nil {
+		t.Errorf("the longest name: %v", err)
+	}
+	_, err := load(t, "resources: {"+longest+"x: {}}")
+	if err == nil || !strings.Contains(err.Error(), "201 bytes") || !strings.Contains(err.Error(), fencing.NameRule) {
+		t.Errorf("a longer name: %v", err)
+	}
 }

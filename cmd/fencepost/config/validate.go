@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 // Limits of lease times. With a shorter TTL, a renewal's round trip would take a large
@@ -59,6 +61,8 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 		r := c.Resources[name]
 		if name == "" {
 			fault("resources has an empty name")
+		} else if !fencing.ValidName(name) {
+			fault("resources.%s has an invalid name of %d bytes: %s", name, len(name), fencing.NameRule)
 		}
 		where := "resources." + name
 		inherited := func(text string) bool { return slices.Contains(faults, strings.ReplaceAll(text, where+".", "lease.")) }
