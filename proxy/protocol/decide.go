@@ -110,9 +110,9 @@ func (q *situation) decide() decision {
 	if r, ok := gate.Unfenced(q.mode == ModePassing); ok {
 		return passes(r)
 	}
-	// In a failed transaction nothing runs but its end. A text that was not parsed may go
-	// on after that end.
-	if s.known || q.carrier == call {
+	// In a failed transaction nothing runs but its end, and nothing is analyzed or bound
+	// but what ends it. A text that was not parsed may go on after that end.
+	if s.known || q.carrier == call || q.carrier == prepared {
 		if r, ok := q.txn.Dead(); ok {
 			return passes(r)
 		}

@@ -125,6 +125,8 @@ func TestDecide(t *testing.T) {
 		{lone, garbage, "leader", "checked", 15, nil, "register"},
 		{prepared, garbage, "leader", "rest", 15, nil, "register"},
 		{lone, garbage, "leader", "failed", 15, nil, "register"},
+		{prepared, garbage, "leader", "failed", 15, nil, dead},
+		{executed, garbage, "leader", "failed", 15, nil, "register"},
 		{lone, garbage, "follower", "rest", 15, nil, "check"},
 		{lone, "declare k cursor for select 1", "leader", "rest", 15, nil, "register"},
 		{lone, "declare k cursor for select 1", "leader", "block", 15, nil, "check"},

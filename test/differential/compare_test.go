@@ -188,6 +188,13 @@ func inPipeline(l string) bool {
 	return strings.HasPrefix(l, "ErrorResponse ERROR 25001 ") && strings.Contains(l, "cannot be executed within a pipeline")
 }
 
+// notAlone reports whether both refuse a statement that must stand alone. EXECUTE counts
+// as a function there, and Postgres looks first whether something precedes it.
+func notAlone(want, got string) bool {
+	return strings.HasPrefix(want, "ErrorResponse ERROR 25001 ") && strings.Contains(want, "cannot be executed from a function") &&
+		strings.HasPrefix(got, "ErrorResponse ERROR 25001 ") && strings.Contains(got, "cannot run inside a transaction block")
+}
+
 // onlyAnswers reports whether the messages end with replies that need not arrive before
 // a Sync.
 func onlyAnswers(all []wiretest.Message) bool {
@@ -277,7 +284,7 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 			// PostgreSQL 18, after a Query in a batch that has executed something,
 			// refuses the next message once, whatever it is, and the injected message
 			// comes first.
-		case w[i] != g[i] && !refusedEarlier(w[i:], g[i]) && !lacksPortal(w[i:], g[i]):
+		case w[i] != g[i] && !refusedEarlier(w[i:], g[i]) && !lacksPortal(w[i:], g[i]) && !notAlone(w[i], g[i]):
 			return fmt.Sprintf(saysOtherwise, i, w[i], g[i]), false
 		}
 	}
