@@ -216,13 +216,11 @@ func fuzz(t *testing.T, major int, first uint64, n int) {
 	}
 }
 
-// crashing is the version from which on the server itself crashes occasionally, even
-// without Fencepost: when a Query that begins or ends blocks follows messages that were
-// executed without a Sync.
-const crashing = 18
-
-// afterCrash waits until the server is back, if it was gone, and reports whether it
-// was.
+// afterCrash waits until the server is back, if it was gone, and reports whether it was.
+// Random scripts crash the server itself occasionally, without Fencepost: 18 by a Query
+// that begins or ends blocks behind messages that were executed without a Sync, and any
+// version by the Execute of a portal of a failed block, after a Parse of its statement's
+// name (seed 11144872924170 on 15).
 func (p *pair) afterCrash() bool {
 	crashed := false
 	for _, r := range []*database{p.plain, p.fenced} {
@@ -246,7 +244,7 @@ func (p *pair) afterCrash() bool {
 func (p *pair) try(t *testing.T, major int, seed uint64) (ok bool) {
 	s := generate(seed)
 	want, got, diff, err := p.differs(s)
-	if err != nil && major >= crashing && p.afterCrash() {
+	if err != nil && p.afterCrash() {
 		t.Logf("seed %d, or a concurrent one: the server crashed", seed)
 		return true
 	}
