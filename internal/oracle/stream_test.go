@@ -469,6 +469,22 @@ var streams = []struct {
 		s.up(wiretest.Query(guard + write))
 		s.down("C SELECT 0", "C INSERT 0 1", "Z I")
 	}},
+	{name: "PREPARE of a name outside ASCII behind a check", play: func(s *stream) {
+		s.up(checked(3, 3), wiretest.Run("prepare \"\u00e4\" as "+write), wiretest.Sync())
+		s.down("2", "C SELECT 0", "3", "1", "2", "n", "C PREPARE", "Z I")
+	}},
+	{name: "EXECUTE of it behind a check", play: func(s *stream) {
+		s.up(checked(3, 3), wiretest.Run("execute \"\u00e4\""), wiretest.Sync())
+		s.down("2", "C SELECT 0", "3", "1", "2", "n", "C INSERT 0 1", "Z I")
+	}},
+	{name: "PREPARE of it bare", play: func(s *stream) {
+		s.up(wiretest.Run("set a.b = 1"), wiretest.Run("prepare \"\u00e4\" as "+write), wiretest.Sync())
+	}, want: "a Parse of a query without cover"},
+	{name: "PREPARE of a quoted name frees a name of Fencepost's", play: func(s *stream) {
+		s.up(wiretest.Run("set a.b = 1"), checked(3, 3), wiretest.Run("prepare \""+reading1+"\" as insert into t values ('\u00e4')"), wiretest.Sync())
+		s.down("1", "2", "n", "C SET", "2", "C SELECT 0", "3", "1", "2", "n", "C PREPARE", "Z I")
+		s.up(wiretest.Query("EXECUTE " + reading1 + ";select 1"))
+	}, want: "Query: a query without cover"},
 	{name: "two-phase commit", play: func(s *stream) { s.up(wiretest.Query(guard + "prepare transaction 'x'")) }, want: "Query: two-phase commit"},
 }
 

@@ -199,12 +199,31 @@ func guess(text []byte, single bool) []statement {
 		if m := preparing.FindSubmatch(text); m != nil && !strings.EqualFold(string(m[1]), "transaction") {
 			return []statement{{kind: query, prepares: true, runs: strings.ToLower(string(m[1]))}}
 		}
+		if name, ok := quotedName(text[len(word):]); ok {
+			return []statement{{kind: query, prepares: true, runs: string(kept(name))}}
+		}
+	case "execute":
+		if name, ok := quotedName(text[len(word):]); ok && murky(name) {
+			return []statement{{kind: query}} // as where the text can be read
+		}
 	}
 	return []statement{{kind: opaque, one: true}}
 }
 
 // preparing matches the start of a PREPARE with a name that reads the same everywhere.
 var preparing = regexp.MustCompile(`(?i)^prepare[ \t\r\n\f]+([a-z_][a-z0-9_]*)[ \t\r\n\f]*(?:\(|[ \t\r\n\f]as[ \t\r\n\f])`)
+
+// quotedName returns the quoted name with which a text begins. No encoding has a quote inside
+// a character.
+func quotedName(text []byte) (name []byte, ok bool) {
+	m := quoted.FindSubmatch(text)
+	if m == nil {
+		return nil, false
+	}
+	return bytes.ReplaceAll(m[1], []byte(`""`), []byte(`"`)), true
+}
+
+var quoted = regexp.MustCompile(`^[ \t\r\n\f]*"((?:[^"]|"")+)"`)
 
 // uncommented returns a text from its first statement on, without preceding spaces and
 // comments. In every encoding, no character contains a byte that ends a comment.

@@ -37,7 +37,8 @@ func TestChecksAreRecognized(t *testing.T) {
 func TestPrepareIsRead(t *testing.T) {
 	t.Parallel()
 	for sql, name := range map[string]string{
-		`prepare Q as select E'\n'`: "q", `PREPARE q(int) AS select '\'`: "q", `prepare transaction 'a\'`: "", `prepare "q" as select '\'`: "",
+		`prepare Q as select E'\n'`: "q", `PREPARE q(int) AS select '\'`: "q", `prepare transaction 'a\'`: "", `prepare "q" as select '\'`: "q",
+		`prepare "ä" as select 1`: "ä", `prepare"a""b"as select '\'`: `a"b`, `prepare U&"q" as select '\'`: "",
 		`prepare q`: "", `prepare qé as select '\'`: "", `prepare q as select '\'; commit`: "",
 	} {
 		got := read([]byte(sql), unknown, false)

@@ -42,3 +42,38 @@ func TestSafetyOneNameInManySpellings(t *testing.T) {
 		}
 	})
 }
+
+// TestStatementsNamedOutsideASCII prepares and executes statements by such names, under the
+// observer of the sessions, as a leader and as a follower.
+func TestStatementsNamedOutsideASCII(t *testing.T) {
+	t.Parallel()
+	const prepare, execute = "prepare \"\u00e4\" as insert into t (v) values ('x')", "execute \"\u00e4\""
+	extended := func(sql string) []byte { return cat(wiretest.Run(sql), sync_()) }
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		s.Leader("leader")
+		for name, messages := range map[string][][]byte{
+			"as Query":               {q(prepare), q(execute)},
+			"in one text":            {q(prepare + ";" + execute)},
+			"in a block":             {q("begin;" + prepare), q(execute), q("commit"), q(execute)},
+			"as extended messages":   {extended(prepare), extended(execute)},
+			"first as Query":         {q(prepare), extended(execute), cat(bind("", "\u00e4"), exec("", 0), sync_())},
+			"by a Parse":             {cat(parse("\u00e4", stale), sync_()), q(execute), cat(bind("", "\u00e4"), exec("", 0), sync_())},
+			"beside a prepared read": {cat(parse("s", "select 1"), sync_()), q(prepare), cat(bind("", "s"), exec("", 0), sync_()), q(execute)},
+			"beside a prepared end":  {cat(parse("zz", "begin"), sync_()), q(prepare), q(execute), q("deallocate \"\u00e4\"")},
+		} {
+			t.Run(name, func(t *testing.T) {
+				leader, follower, before := s.Connect("leader"), s.Connect("follower"), s.Number("select count(*) from t")
+				for _, message := range messages {
+					fixture.MustPass(t, leader, message)
+				}
+				wrote := s.Number("select count(*) from t")
+				for _, message := range messages {
+					fixture.Ask(follower, message)
+				}
+				if after := s.Number("select count(*) from t"); wrote == before || after != wrote {
+					t.Errorf("%d rows, %d after the leader, %d after the follower", before, wrote, after)
+				}
+			})
+		}
+	})
+}
