@@ -3,7 +3,7 @@ package sqltext
 import "testing"
 
 // flags returns the properties of a statement, other than its Kind, that the proxy acts
-// on, as letters: x Executes, t PreparesTransaction, h Hides, f MayFreeNames, m
+// on, as letters: x DescribesLate, t PreparesTransaction, h Hides, f MayFreeNames, m
 // Modifies, s TakesSnapshot, i SetsIsolation, r ChoosesReadOnly.
 func flags(st *Statement) string {
 	out := ""
@@ -11,7 +11,7 @@ func flags(st *Statement) string {
 		set    bool
 		letter string
 	}{
-		{st.Executes, "x"}, {st.PreparesTransaction, "t"}, {st.Hides, "h"}, {st.MayFreeNames, "f"}, {st.Modifies, "m"},
+		{st.DescribesLate, "x"}, {st.PreparesTransaction, "t"}, {st.Hides, "h"}, {st.MayFreeNames, "f"}, {st.Modifies, "m"},
 		{st.TakesSnapshot, "s"}, {st.SetsIsolation, "i"}, {st.ChoosesReadOnly, "r"},
 	} {
 		if f.set {
@@ -32,6 +32,8 @@ func TestFlags(t *testing.T) {
 		"do $$begin execute 'PREPARE p as select 1'; end$$": "hf", "do $$begin null; end$$; -- discard": "h", "vacuum t": "", "select 'deallocate'": "s",
 		"insert into t values (1)": "ms", "update t set a = 1": "ms", "delete from t": "ms", "merge into t using u on true when matched then delete": "ms",
 		" /* x */ insert into t values (1)": "ms", "with x as (select 1) insert into t select * from x": "ms", "with x as (delete from t returning *) select * from x": "s",
+		"select current_query()": "s", "with x as (select current_query()) select * from x": "s", "with x as (delete from t returning current_query()) select * from x": "xs",
+		"insert into t values (current_query())": "xms", "explain select current_query()": "xs", "values (current_query())": "s",
 		"select 1": "s", "( (select 1))": "s", "values (1)": "s", "table t": "s", "with x as (select 1) select * from x": "s", "select 1 into x": "s", "-- x\nselect 1": "s",
 		"explain analyze delete from t": "s", "declare c cursor for select 1": "s", "fetch c": "", "copy (select 1) to stdout": "", "lock table t": "", "create table x ()": "",
 		"set x = 'select 1'": "", "show x": "", "begin": "", "commit": "",

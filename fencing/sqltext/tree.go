@@ -14,6 +14,7 @@ func classify(n *pgquery.Node) Statement {
 		classifyQuery(n, w, &st)
 	}
 	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
+	st.DescribesLate = (n.GetExecuteStmt() != nil || w.queryText) && describesLate(n)
 	st.RequiresTransactionBlock = requiresTransactionBlock(n)
 	st.Modifies = modifies(n)
 	st.TakesSnapshot = st.Modifies || takesSnapshot(n)
@@ -36,7 +37,7 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 		st.Kind, st.Name = ByMessage, n.GetDeclareCursorStmt().Portalname
 		st.readIf(w)
 	case n.GetExecuteStmt() != nil:
-		st.Kind, st.Name, st.Executes = ByMessage, n.GetExecuteStmt().Name, true
+		st.Kind, st.Name = ByMessage, n.GetExecuteStmt().Name
 		st.reason = "what it executes is not in the text"
 	case n.GetSelectStmt() != nil:
 		st.readIf(w)
@@ -52,6 +53,20 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 			st.reason = w.writes
 		}
 	}
+}
+
+// describesLate reports whether Postgres runs n to its end before it describes its rows
+// (every strategy of its portals but PORTAL_ONE_SELECT).
+func describesLate(n *pgquery.Node) bool {
+	if n.GetSelectStmt() == nil {
+		return true
+	}
+	for _, cte := range n.GetSelectStmt().GetWithClause().GetCtes() {
+		if modifies(cte.GetCommonTableExpr().GetCtequery()) {
+			return true
+		}
+	}
+	return false
 }
 
 func modifies(n *pgquery.Node) bool {

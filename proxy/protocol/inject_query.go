@@ -117,7 +117,7 @@ func (by *queryInjector) send(r gate.Reason) {
 			m.audited(e, s, by.text)
 		}
 	case asMessages:
-		m.sendAsMessages(by.kept, s.info.Executes, by.p, r)
+		m.sendAsMessages(by.kept, s.info.DescribesLate, by.p, r)
 		m.forget(s)
 	case refusedQuery:
 		m.audited(m.sendRefusal(by.refusal, s, by.p), s, by.text)
@@ -144,8 +144,8 @@ func (m *Machine) syncAhead(p *gate.Plan) {
 }
 
 // sendAsMessages sends the Query of a statement as extended messages, after the check.
-// executes says that it is an EXECUTE.
-func (m *Machine) sendAsMessages(s *statement, executes bool, p *gate.Plan, r gate.Reason) {
+// late says that Postgres runs it before it describes its rows.
+func (m *Machine) sendAsMessages(s *statement, late bool, p *gate.Plan, r gate.Reason) {
 	at := len(m.scratch)
 	m.scratch = wire.AppendParse(m.scratch, "", s.text)
 	m.scratch = wire.AppendUnnamedRun(m.scratch)
@@ -153,8 +153,8 @@ func (m *Machine) sendAsMessages(s *statement, executes bool, p *gate.Plan, r ga
 	m.push(parse, own)
 	m.push(bind, own)
 	d := m.push(describe, fromClient)
-	if d.standIn = queryStandIn; executes {
-		d.standIn = executeStandIn
+	if d.standIn = queryStandIn; late {
+		d.standIn = lateStandIn
 	}
 	e := m.push(execute, fromClient)
 	e.stmt, e.standIn = s, queryStandIn

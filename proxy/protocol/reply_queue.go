@@ -75,7 +75,7 @@ const (
 	// queryStandIn: the client gets no NoData, and CommandComplete only after the
 	// transaction has ended: a Query commits first.
 	queryStandIn
-	executeStandIn // nor a RowDescription before the statement has run
+	lateStandIn // nor a RowDescription before the statement has run
 )
 
 // reply is one entry of the FIFO of expected replies: a message that was sent

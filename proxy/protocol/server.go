@@ -62,15 +62,15 @@ func streamed(typ byte) bool {
 	}
 }
 
-// holdsBack reports whether f is a RowDescription that is not sent on at once. An
-// EXECUTE in a Query runs before its rows are described, so that an error or a
-// notice comes first.
+// holdsBack reports whether f is a RowDescription that is not sent on at once: of a
+// statement that a Query runs before it describes its rows, so that an error or a notice
+// comes first.
 func (m *Machine) holdsBack(f wire.Frame) bool {
 	if f.Type != 'T' {
 		return false
 	}
 	e := m.front()
-	return e != nil && e.kind == describe && e.standIn == executeStandIn
+	return e != nil && e.kind == describe && e.standIn == lateStandIn
 }
 
 // answer accounts for one message of the server. drop says that it does not go
@@ -151,7 +151,7 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 		if typ == 't' {
 			return drop, true
 		}
-		if typ == 'T' && e.standIn == executeStandIn {
+		if typ == 'T' && e.standIn == lateStandIn {
 			m.down.heldBack = append(m.down.heldBack[:0], msg...)
 			return true, m.popOn(true)
 		}
