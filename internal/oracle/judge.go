@@ -15,7 +15,7 @@ func (o *Observer) judge(s state, q *statement, p place) verdict {
 	if s.skip || s.dead || s.copies > 0 && s.byExecute {
 		return verdict{}
 	}
-	if s.phase == failed && (q.kind != opaque || q.one) {
+	if s.phase == failed && (q.kind != opaque || q.one || p.extended) { // an Execute runs one statement
 		return verdict{}
 	}
 	wrong := func(format string, args ...any) verdict {

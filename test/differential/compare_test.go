@@ -26,8 +26,8 @@ var names = map[byte]string{
 const failedTransaction = "25P02"
 
 // varying matches numbers in the text of errors and rows that differ between server
-// processes or databases.
-var varying = regexp.MustCompile(`pg_(toast_)?temp_\d+|\bOID \d{5,}|(type|relation|function|oid|OID) \d{5,}|process \d+|db_[a-z0-9]{16}`)
+// processes or databases, the last of them the names of snapshots.
+var varying = regexp.MustCompile(`pg_(toast_)?temp_\d+|\bOID \d{5,}|(type|relation|function|oid|OID) \d{5,}|process \d+|db_[a-z0-9]{16}|\b[0-9A-F]{8}-[0-9A-F]{8}-\d+\b`)
 
 // lines returns the messages as a transcript shows them, without what differs between
 // server processes.
