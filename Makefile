@@ -110,7 +110,7 @@ deb-test: deb ## Install the Debian package, start it as its unit does, and remo
 image: ## Build the Docker image fencepost for docker-compose.yml, with its version
 	VERSION='$(VERSION)' REVISION=$$(git rev-parse HEAD 2>/dev/null || true) docker compose build
 
-compose-test: setup consul ## Play docker-compose.yml on Docker; stand-ins replace missing base images (needs root)
+compose-test: setup consul prometheus ## Play docker-compose.yml on Docker; stand-ins replace missing base images (needs root)
 	scripts/compose/check.sh '$(VERSION)'
 
 lint: ## Check format, vet, sizes, and who imports whom
