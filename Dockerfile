@@ -1,6 +1,19 @@
-# The Postgres grammar is C code, so the build needs a C compiler. The program is linked
-# statically: the image contains only the program and the authorities of certificates.
-FROM golang:1.26-bookworm AS build
+# The Postgres grammar is C code, so the build needs a C compiler for the target. It runs on
+# the machine that builds, also for another architecture (--platform linux/arm64). The
+# program is linked statically: the image contains only the program and the authorities of
+# certificates.
+FROM --platform=$BUILDPLATFORM golang:1.26-bookworm AS build
+ARG BUILDARCH TARGETARCH
+RUN if [ "$TARGETARCH" = "$BUILDARCH" ]; then echo gcc >/compiler; exit; fi; \
+	case $TARGETARCH in \
+	amd64) package=gcc-x86-64-linux-gnu compiler=x86_64-linux-gnu-gcc ;; \
+	arm64) package=gcc-aarch64-linux-gnu compiler=aarch64-linux-gnu-gcc ;; \
+	*) echo "there is no cross compiler here for $TARGETARCH: build on a machine of that architecture" >&2; exit 1 ;; \
+	esac; \
+	if ! command -v $compiler; then \
+		apt-get update && apt-get install --yes --no-install-recommends $package libc6-dev-$TARGETARCH-cross || exit 1; \
+	fi; \
+	echo $compiler >/compiler
 ARG GOPROXY
 WORKDIR /src
 COPY go.mod go.sum ./
@@ -8,7 +21,7 @@ RUN --mount=type=cache,target=/go/pkg/mod go mod download
 COPY . .
 ARG VERSION=devel
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-	CGO_ENABLED=1 go build -trimpath -buildvcs=false -tags netgo,osusergo -o /fencepost \
+	CGO_ENABLED=1 GOOS=linux GOARCH=$TARGETARCH CC=$(cat /compiler) go build -trimpath -buildvcs=false -tags netgo,osusergo -o /fencepost \
 	-ldflags "-s -w -linkmode external -extldflags -static -X main.version=${VERSION}" ./cmd/fencepost
 
 FROM scratch

@@ -24,7 +24,7 @@ MAJORS := 14 15 16 17 18
 MATRIX ?= $(MAJORS)
 MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
 
-.PHONY: help build test test-unfenced test-mutations observability drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -41,12 +41,26 @@ test-unfenced: setup pgbouncer consul postgres-18 fetch-drivers ## Run the safet
 test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern)
 	go run -buildvcs=false ./scripts/mutations $(if $(RUN),-run '$(RUN)')
 
-observability: ## Test the alert rules and the Grafana board in etc (builds promtool, some minutes, once)
-	@mkdir -p .cache
-	cd test/observability && go vet ./... && go test -count=1 ./...
-	@# The tag leaves out the service discoveries, which are most of it.
-	cd scripts/promtool && go build -buildvcs=false -tags remove_all_sd -o "$(CURDIR)/.cache/promtool" github.com/prometheus/prometheus/cmd/promtool
+observability: setup prometheus ## Test the alert rules and the Grafana board in etc, on a real Prometheus
+	cd test/observability && go vet ./... && go test -count=1 . -prometheus "$(CURDIR)/.cache/prometheus"
 	cd test/observability && "$(CURDIR)/.cache/promtool" test rules rules_test.yml
+
+helm: build ## Lint the Helm chart, and test it and the manifests for Kubernetes (builds helm, some minutes, once; UPDATE=1 writes the manifests)
+	@if ! command -v helm >/dev/null && [ ! -x .cache/helm ]; then \
+		echo "building helm (some minutes, once)"; \
+		mkdir -p .cache; \
+		(cd scripts/helm && go build -buildvcs=false -trimpath -ldflags '-s -w' -o "$(CURDIR)/.cache/helm.new" helm.sh/helm/v3/cmd/helm); \
+		mv .cache/helm.new .cache/helm; \
+	fi
+	helm=$$(command -v helm || echo "$(CURDIR)/.cache/helm"); \
+	"$$helm" lint --strict --quiet etc/helm/fencepost; \
+	"$$helm" lint --strict --quiet etc/helm/fencepost --values test/kubernetes/testdata/full.yml; \
+	cd test/kubernetes && go vet ./... && go test -count=1 . -helm "$$helm" -fencepost "$(CURDIR)/bin/fencepost" $(if $(UPDATE),-update)
+
+# The tag leaves out the service discoveries, which are most of it.
+prometheus: ## Build Prometheus and promtool for tests (some minutes, once)
+	@mkdir -p .cache
+	cd scripts/prometheus && go build -buildvcs=false -tags remove_all_sd -o "$(CURDIR)/.cache/" github.com/prometheus/prometheus/cmd/prometheus github.com/prometheus/prometheus/cmd/promtool
 
 drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql, pgx, lib/pq, psycopg, node, JDBC
 	@scripts/drivers.sh versions
@@ -96,7 +110,7 @@ deb-test: deb ## Install the Debian package, start it as its unit does, and remo
 image: ## Build the Docker image fencepost for docker-compose.yml, with its version
 	VERSION='$(VERSION)' REVISION=$$(git rev-parse HEAD 2>/dev/null || true) docker compose build
 
-compose-test: setup consul ## Play docker-compose.yml on Docker; stand-ins replace missing base images (needs root)
+compose-test: setup consul prometheus ## Play docker-compose.yml on Docker; stand-ins replace missing base images (needs root)
 	scripts/compose/check.sh '$(VERSION)'
 
 lint: ## Check format, vet, sizes, and who imports whom

@@ -79,6 +79,22 @@ func FaultRefusal(err error) *Refusal {
 	}
 }
 
+// StartupRefusal is FaultRefusal for a client that connects. If Postgres is shutting down or
+// restarting, nothing is wrong with the fence: the client gets Postgres's own SQLSTATE, on
+// which pools connect again.
+func StartupRefusal(err error) *Refusal {
+	var stated interface{ SQLState() string }
+	if !errors.As(err, &stated) || !strings.HasPrefix(stated.SQLState(), "57P0") {
+		return FaultRefusal(err)
+	}
+	return &Refusal{
+		SQLState: stated.SQLState(),
+		Message:  "Postgres is shutting down or restarting: " + ASCII(err.Error()),
+		Detail:   "{}",
+		Hint:     "Connect again when Postgres accepts connections.",
+	}
+}
+
 // UnfencedRefusal is the refusal of a write on a connection without a resource.
 func UnfencedRefusal(user string) *Refusal {
 	return &Refusal{

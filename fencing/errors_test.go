@@ -3,6 +3,7 @@ package fencing
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -44,6 +45,10 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		"start over":       {ReadOnlyRefusal("rü", "wü", "inc", leading), "ZF003"},
 		"unchecked":        {UncheckedRefusal("42P01", "Tabelle »fence« fehlt"), "ZF004"},
 		"fault":            {FaultRefusal(errors.New("dial: größer\nals")), "ZF004"},
+		"startup fault":    {StartupRefusal(errors.New("dial: größer\nals")), "ZF004"},
+		"restart":          {StartupRefusal(fmt.Errorf("look: %w", stated("57P01"))), "57P01"},
+		"starting up":      {StartupRefusal(stated("57P03")), "57P03"},
+		"missing schema":   {StartupRefusal(stated("42P01")), "ZF004"},
 	} {
 		r := c.r
 		if r.SQLState != c.state || r.Message == "" || r.Hint == "" {
@@ -60,7 +65,13 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		}
 	}
 	own := &Refusal{SQLState: "ZF005", Message: "own"}
-	if FaultRefusal(own) != own {
+	if FaultRefusal(own) != own || StartupRefusal(own) != own {
 		t.Error("a refusal was wrapped in another")
 	}
 }
+
+// stated is an error of Postgres with this SQLSTATE.
+type stated string
+
+func (s stated) Error() string    { return "Postgres says " + string(s) }
+func (s stated) SQLState() string { return string(s) }

@@ -31,13 +31,13 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 		if err != nil {
-			return nil, 0, fencing.FaultRefusal(err)
+			return nil, 0, fencing.StartupRefusal(err)
 		}
 		x.member.cand = cand
 		x.member.standing.Store(joined)
 		x.StatusChanged() // an earlier call has done nothing
 		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
-			return nil, 0, fencing.FaultRefusal(err)
+			return nil, 0, fencing.StartupRefusal(err)
 		}
 		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 			return nil, 0, err
@@ -53,7 +53,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	}
 	if md == protocol.ModeReadOnly && !x.backend.version.KeepsReadOnly() {
 		if c.Catalog, err = x.openCatalog(ctx); err != nil {
-			return nil, 0, fencing.FaultRefusal(err)
+			return nil, 0, fencing.StartupRefusal(err)
 		}
 	}
 	m := protocol.New(c)
@@ -157,7 +157,7 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	case errors.Is(context.Cause(ctx), errServerGone):
 		return nil // the next use of the server connection fails with the reason
 	case err != nil:
-		return fencing.FaultRefusal(err)
+		return fencing.StartupRefusal(err)
 	}
 	return nil
 }

@@ -22,7 +22,8 @@ import (
 var exampleWorkers = map[string]struct{ command, env []string }{
 	"psql":    {[]string{"sh", "worker.sh"}, nil},
 	"psycopg": {[]string{"/usr/bin/python3", "python/worker.py"}, []string{"PYTHONDONTWRITEBYTECODE=1"}},
-	// The packages that scripts/drivers.sh installs.
+	// The packages that scripts/drivers.sh installs, here and below.
+	"pgjdbc":  {[]string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", "/usr/share/java/postgresql.jar", "java/Worker.java"}, nil},
 	"node pg": {[]string{"node", "node/worker.js"}, []string{"NODE_PATH=../.cache/drivers/node/node_modules"}},
 }
 

@@ -105,19 +105,21 @@ func majorOf(dir string) int {
 	return major
 }
 
-// repositoryRoot returns the directory of go.mod above the working directory.
+// repositoryRoot returns the directory above the working directory whose go.mod is that of
+// Fencepost. Some tests are modules of their own.
 func repositoryRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("read the working directory: %w", err)
 	}
 	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+		text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err == nil && strings.HasPrefix(string(text), "module github.com/fencepost/fencepost\n") {
 			return dir, nil
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", fmt.Errorf("no go.mod above the working directory")
+			return "", fmt.Errorf("no go.mod of Fencepost above the working directory")
 		}
 		dir = parent
 	}

@@ -16,8 +16,8 @@ scripts/setup.sh docker
 
 # A project and ports of its own: others may be running here.
 export COMPOSE_PROJECT_NAME=fencepost-test COMPOSE_PROGRESS=plain
-PROXY_PORT=$(free_port) ADMIN_PORT=$(free_port) CONSUL_PORT=$(free_port)
-export PROXY_PORT ADMIN_PORT CONSUL_PORT
+PROXY_PORT=$(free_port) ADMIN_PORT=$(free_port) CONSUL_PORT=$(free_port) PROMETHEUS_PORT=$(free_port)
+export PROXY_PORT ADMIN_PORT CONSUL_PORT PROMETHEUS_PORT
 
 had_image=
 end() {
@@ -29,6 +29,7 @@ end() {
 	compose --profile '*' down --volumes --timeout 5 >"$tmp/down.log" 2>&1 || true
 	remove_stand_ins
 	[ -n "$had_image" ] || docker image rm fencepost >/dev/null 2>&1 || true
+	docker image rm fencepost-test-arm64 fencepost-test-worker-java >/dev/null 2>&1 || true
 	cleanup
 	clean_network
 }
@@ -69,7 +70,7 @@ start_engine
 make_stand_ins
 step "the engine and the base images are there"
 if ! missing fencepost; then had_image=yes; fi
-for scene in image ${SCENES:-takeover crashes readiness unfenced two_proxies embedded}; do
+for scene in image ${SCENES:-takeover crashes readiness unfenced observability worker_java two_proxies embedded arm64}; do
 	echo "== $scene"
 	"$scene"
 done

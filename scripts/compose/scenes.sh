@@ -1,5 +1,5 @@
 # Sourced by check.sh: what is played. The first scene starts the services of no profile, and
-# each of the others except the last two leaves them running.
+# each of the others except two_proxies and embedded leaves them running.
 # shellcheck shell=bash
 
 image() {
@@ -82,6 +82,50 @@ freeze_charging() {
 		compose unpause "$1" >/dev/null 2>&1
 	done
 	fail "$1 was not frozen in the middle of a charge in $try tries"
+}
+
+# Grafana is left out: there is no stand-in for it.
+observability() {
+	compose --profile observability up --detach prometheus >"$tmp/up.log" 2>&1
+	within 60 "Prometheus scrapes fencepost" prometheus_has "query?query=fencepost_ready" '"instance":"fencepost:6433".*"1"'
+	within 60 "Prometheus evaluates the alerts" prometheus_has rules '"name":"FencepostNobodyLeads".*"health":"ok"'
+	compose rm --stop --force prometheus >/dev/null 2>&1
+}
+prometheus_has() {
+	local answer
+	answer=$(
+		exec 3<>"/dev/tcp/127.0.0.1/$PROMETHEUS_PORT"
+		printf 'GET /api/v1/%s HTTP/1.0\r\n\r\n' "$1" >&3
+		cat <&3
+	) && [[ "$answer" =~ $2 ]]
+}
+
+# A worker in Java leads when the others have gone, and is superseded while it is frozen.
+worker_java() {
+	compose --profile java up --build --detach worker-java >"$tmp/up.log" 2>&1 || { cat "$tmp/up.log" >&2; fail "the image of worker-java was not built"; }
+	compose stop worker-a worker-b >/dev/null 2>&1
+	within 60 "worker-java leads and writes" charges_exceed 0 worker-java
+	compose start worker-a >/dev/null 2>&1
+	compose pause worker-java >/dev/null 2>&1
+	writes_go_on 30 "worker-a took over from the frozen worker-java"
+	compose unpause worker-java >/dev/null 2>&1
+	within 20 "worker-java shows that it was refused" says worker-java 'connection closed: ZF001'
+	compose rm --stop --force worker-java >/dev/null 2>&1
+	compose start worker-b >/dev/null 2>&1
+}
+
+# The image for another architecture is built by a cross compiler.
+arm64() {
+	compose --file - build arm64 >"$tmp/arm64.log" 2>&1 <<-'FILE' || { cat "$tmp/arm64.log" >&2; fail "the image for arm64 was not built"; }
+		services: {arm64: {image: fencepost-test-arm64, build: {context: ., args: [GOPROXY], platforms: [linux/arm64]}}}
+	FILE
+	[ "$(docker image inspect --format '{{.Architecture}}' fencepost-test-arm64)" = arm64 ] || fail "the image for arm64 is for another architecture"
+	docker create --platform linux/arm64 --name fencepost-test-arm64 fencepost-test-arm64 >/dev/null
+	docker cp fencepost-test-arm64:/usr/local/bin/fencepost "$tmp/fencepost-arm64"
+	docker rm fencepost-test-arm64 >/dev/null
+	# The machine in the header of an ELF file: 183 is AArch64.
+	[ "$(od --address-radix=n --format=u2 --skip-bytes=18 --read-bytes=2 "$tmp/fencepost-arm64" | tr -d ' ')" = 183 ] || fail "the program for arm64 is for another architecture"
+	step "the image for arm64 was built"
 }
 
 two_proxies() {

@@ -15,7 +15,7 @@ make_debian() {
 	# The server's package must not create a cluster in the image.
 	mkdir -p "$root/etc/postgresql-common/createcluster.d"
 	echo 'create_main_cluster = false' >"$root/etc/postgresql-common/createcluster.d/none.conf"
-	debootstrap --variant=minbase --include=ca-certificates,gcc,libc6-dev,postgresql "$VERSION_CODENAME" "$root" "$mirror" >"$tmp/debootstrap.log"
+	debootstrap --variant=minbase --include=ca-certificates,gcc,gcc-aarch64-linux-gnu,libc6-dev,libc6-dev-arm64-cross,postgresql "$VERSION_CODENAME" "$root" "$mirror" >"$tmp/debootstrap.log"
 	cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 	tar --numeric-owner -C "$root" --exclude './dev/*' --exclude './proc/*' --exclude './sys/*' --exclude './var/cache/apt/*' \
 		--exclude './usr/share/doc/*' --exclude './usr/share/locale/*' -c . | docker import - fencepost-debian >/dev/null
@@ -40,6 +40,13 @@ make_stand_ins() {
 	stand_in golang:1.26-bookworm golang.Dockerfile "$(go env GOROOT)"
 	stand_in postgres:18 postgres.Dockerfile scripts/compose/stand-ins
 	stand_in hashicorp/consul:1.22 consul.Dockerfile "$tmp/consul"
+	mkdir "$tmp/prometheus"
+	cp "$(command -v prometheus || echo .cache/prometheus)" "$tmp/prometheus/prometheus"
+	stand_in prom/prometheus:v3.13.5 prometheus.Dockerfile "$tmp/prometheus"
+	if missing debian:bookworm-slim; then
+		docker tag fencepost-debian debian:bookworm-slim
+		stand_ins+=(debian:bookworm-slim)
+	fi
 }
 
 remove_stand_ins() {

@@ -7,7 +7,9 @@ import (
 	"net/http"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -240,6 +242,42 @@ func TestFaultOfConsul(t *testing.T) {
 	a.must("INSERT INTO work VALUES ('a')")
 	if lines := p.Lines("request failed"); len(lines) > 2 {
 		t.Errorf("the log has %d lines for requests that failed: %v", len(lines), lines)
+	}
+}
+
+// TestWaitingWorkersDoNotFloodTheLog: while Consul is away, its absence is said once, and not
+// at each attempt of each worker that waits.
+func TestWaitingWorkersDoNotFloodTheLog(t *testing.T) {
+	t.Parallel()
+	const waiting = 5
+	agent := consultest.Start(t)
+	h := newCluster(t, "consul", withConsul(agent), with("LEASE_TTL=2s", "LOG_LEVEL=info"))
+	p := h.proxy()
+	h.join(p, "leader", "campaign", "wait")
+	ctx, cancel := context.WithCancel(t.Context())
+	var waiters sync.WaitGroup
+	t.Cleanup(func() { cancel(); waiters.Wait() })
+	for n := range waiting {
+		waiters.Go(func() {
+			if c, err := pgx.Connect(ctx, h.dsn(p, fmt.Sprint("waiter-", n), "campaign", "wait")); err == nil {
+				_ = c.Close(ctx)
+			}
+		})
+	}
+	process.Eventually(t, process.Patience, "the workers to wait", func() bool {
+		_, resources := p.Get(t, "/v1/resources")
+		return strings.Count(resources, `"waiter-`) == waiting
+	})
+	before := p.Log()
+	agent.Stop()
+	awaitFault(t, p, faults.LeaseService, "election")
+	said := func() []string { return strings.Split(strings.TrimSpace(strings.TrimPrefix(p.Log(), before)), "\n") }
+	process.Always(t, 8*time.Second, "a line for what fails, and not for each worker and attempt", func() bool { return len(said()) <= waiting })
+	if t.Failed() {
+		t.Log(strings.Join(said(), "\n"))
+	}
+	if code, out := h.command("status", "--admin", p.Admin); code != 0 || !strings.Contains(out, "unknown") {
+		t.Errorf("status does not say that the state is unknown: code %d: %s", code, out)
 	}
 }
 
