@@ -104,7 +104,7 @@ func (c *Candidacy) event(e Event) {
 type knowledge struct {
 	user, worker string
 	epoch        fencing.Epoch
-	since        time.Time // the worker knows this epoch, or those directly before it, from then on
+	since        time.Time // the worker has read this epoch, or one directly before it, by then
 }
 
 func (k knowledge) of(c *Candidacy) bool { return k.user == c.user && k.worker == c.worker }
@@ -114,19 +114,19 @@ func (k knowledge) of(c *Candidacy) bool { return k.user == c.user && k.worker =
 func (k knowledge) reaches(e fencing.Epoch) bool { return k.epoch == e || k.epoch+1 == e }
 
 // Told implements fencing.Candidacy.
-func (c *Candidacy) Told(e fencing.Epoch, at time.Time) {
+func (c *Candidacy) Told(e fencing.Epoch, sent, read time.Time) {
 	if st := c.Status(); !st.CanWrite() || st.Epoch != e {
 		return // it was only claimed by the client, or is over already
 	}
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
-	if !at.After(c.ignorant) {
+	if !sent.After(c.ignorant) {
 		return // the worker had other connections that did not know
 	}
 	if k := c.r.mu.knowledge; k.of(c) && k.reaches(e) {
-		at = k.since
+		read = k.since
 	}
-	c.r.mu.knowledge = knowledge{c.user, c.worker, e, at}
+	c.r.mu.knowledge = knowledge{c.user, c.worker, e, read}
 }
 
 // KnewAt implements fencing.Candidacy.

@@ -141,11 +141,11 @@ type Candidacy interface {
 	// may not know that it leads again: the epoch is not announced at startup to a
 	// connection of it, unless KnewAt says that the worker knows.
 	SupersededBefore() bool
-	// Told records that e was announced to a connection of the worker at the given time,
-	// and that its client has read that: it has sent something since.
-	Told(e Epoch, at time.Time)
-	// KnewAt reports whether, before the given time, e had been announced to a connection
-	// of the worker, or the epoch directly before e, so that nobody else held one between
+	// Told records that e was announced to a connection of the worker at one time, and
+	// that its client had read that at another: it had sent something by then.
+	Told(e Epoch, sent, read time.Time)
+	// KnewAt reports whether, before the given time, a client of the worker had read that e
+	// was announced, or the epoch directly before e, so that nobody else held one between
 	// them. It is false again from the moment when another connection of the worker ends
 	// because it is superseded, until e is announced again.
 	KnewAt(e Epoch, at time.Time) bool

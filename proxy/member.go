@@ -33,7 +33,7 @@ type membership struct {
 // reading sends the same.
 type telling struct {
 	epoch fencing.Epoch // 0: none
-	since time.Time     // just before it was sent
+	sent  time.Time     // just before that
 }
 
 // standing says what a session knows of its membership. It only increases.
@@ -82,7 +82,7 @@ func (m *membership) tells(e fencing.Epoch) {
 func (m *membership) hears() {
 	if t := m.telling; t.epoch != 0 {
 		m.telling = telling{}
-		m.cand.Told(t.epoch, t.since)
+		m.cand.Told(t.epoch, t.sent, time.Now())
 	}
 }
 

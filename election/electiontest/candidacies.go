@@ -51,14 +51,15 @@ func (w *testEnv) isTold(m *conn) {
 		}
 	}
 	knows("before it is told", epoch, later, false)
-	m.Told(epoch-1, now)
+	early := now.Add(-time.Hour)
+	m.Told(epoch-1, early, now)
 	knows("after it was told another epoch", epoch, later, false)
-	m.Told(epoch, now)
+	m.Told(epoch, early, now)
 	knows("when it is told", epoch, now, false)
 	knows("after that", epoch, later, true)
 	knows("under the next epoch", epoch+1, later, true)
 	knows("after somebody else's epoch", epoch+2, later, false)
-	m.Told(epoch, later.Add(time.Hour))
+	m.Told(epoch, later, later.Add(time.Hour))
 	knows("after it was told again", epoch, later, true)
 	m.TellsSuperseded()
 	knows("after a superseded connection has ended", epoch, later.Add(2*time.Hour), false)

@@ -40,13 +40,16 @@ func TestSafetyAWorkerIsToldOnce(t *testing.T) {
 			open := s.Connect(name)
 			early := accepted(t, s)
 			tell(t, first)
+			between := accepted(t, s)
 			unread := s.Connect(name)
 			fixture.MustPass(t, first, q("select 1")) // which shows that it has read what it was told
 			fixture.MustPass(t, s.Connect(name), q(mine))
 			// Those that were there before do not know, whatever their startup still does.
-			early.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", name))
-			early.Until('Z')
-			for _, c := range []*wiretest.Conn{open, early, unread} {
+			for _, c := range []*wiretest.Conn{early, between} {
+				c.Send(wiretest.Startup("user", pgtest.App, "database", s.DB, "fencepost.resource", "r", "fencepost.worker", name))
+				c.Until('Z')
+			}
+			for _, c := range []*wiretest.Conn{open, early, between, unread} {
 				fixture.MustFail(t, c, "ZF003", q(mine))
 				fixture.MustPass(t, c, q(mine))
 			}
