@@ -24,7 +24,8 @@ BEGIN
     RETURN id;
 END $$;
 
--- readers_of says which other transactions hold a lock on a fence's sequence, NULL if none do.
+-- readers_of says which other transactions have read a fence's sequence and were not checked, NULL
+-- if none have. A check locks the sequence in another mode.
 CREATE FUNCTION fencepost.readers_of(fence integer) RETURNS text
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -36,13 +37,16 @@ BEGIN
             ELSE format('backend %s of role %s (application %s, %s)', l.pid, fencepost.quoted(a.usename),
                 fencepost.quoted(a.application_name), coalesce(a.state, 'unknown')) END, '; ')
         FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
-        WHERE l.locktype = 'relation' AND l.granted AND l.relation = seq
+        WHERE l.locktype = 'relation' AND l.granted AND l.relation = seq AND l.mode = 'AccessShareLock'
+          AND NOT EXISTS (SELECT FROM pg_locks c WHERE c.locktype = 'relation' AND c.granted AND c.relation = seq
+              AND c.virtualtransaction = l.virtualtransaction AND c.mode <> 'AccessShareLock')
           AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
           AND l.pid IS DISTINCT FROM pg_backend_pid());
 END $$;
 
 -- remove changes in one way: it waits for at most grace for transactions that have only read the
--- sequence, because the checks of the resource wait meanwhile. Then it gives up, and names them.
+-- sequence. Then it gives up, and names them. It does so before it takes the lead from anybody, and
+-- again when the sequence is dropped, because the checks of the resource wait meanwhile.
 CREATE OR REPLACE FUNCTION fencepost.remove(fence integer, force boolean, asked_by text, reason text, grace interval, patience interval)
 RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -50,6 +54,8 @@ DECLARE
     rec   fencepost.fence%ROWTYPE;
     epoch bigint;
     why   text;
+    until timestamptz := clock_timestamp() + grace;
+    timeout text; -- of locks, for the rest
 BEGIN
     PERFORM fencepost.secure();
     SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
@@ -61,16 +67,26 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'ZF009', MESSAGE = format('resource %s was not removed: %s', fencepost.quoted(rec.resource), why),
             HINT = 'Stop its workers first. If you are sure, use --force.';
     END IF;
-    epoch := fencepost.vacate(rec, grace, patience);
-    BEGIN
-        PERFORM set_config('lock_timeout', format('%sms', greatest(1, ceil(extract(epoch FROM grace) * 1000))), true);
-        EXECUTE format('DROP SEQUENCE fencepost.%I', 'epoch_' || fence);
-    EXCEPTION WHEN lock_not_available THEN
+    WHILE fencepost.readers_of(fence) IS NOT NULL AND clock_timestamp() < until LOOP
+        PERFORM pg_sleep(0.05);
+    END LOOP;
+    why := fencepost.readers_of(fence);
+    IF why IS NULL THEN
+        epoch := fencepost.vacate(rec, grace, patience);
+        BEGIN
+            timeout := current_setting('lock_timeout');
+            PERFORM set_config('lock_timeout', format('%sms', greatest(1, ceil(extract(epoch FROM grace) * 1000))), true);
+            EXECUTE format('DROP SEQUENCE fencepost.%I', 'epoch_' || fence);
+            PERFORM set_config('lock_timeout', timeout, true);
+        EXCEPTION WHEN lock_not_available THEN
+            why := coalesce(fencepost.readers_of(fence), 'it has ended by now');
+        END;
+    END IF;
+    IF why IS NOT NULL THEN
         RAISE EXCEPTION USING ERRCODE = 'ZF009',
-            MESSAGE = format('resource %s was not removed: a transaction has read its sequence, and is still open: %s', fencepost.quoted(rec.resource),
-                coalesce(fencepost.readers_of(fence), 'it has ended by now')),
+            MESSAGE = format('resource %s was not removed: a transaction has read its sequence, and is still open: %s', fencepost.quoted(rec.resource), why),
             HINT = 'Wait until that transaction has ended (pg_dump reads all sequences), or end its backend with pg_terminate_backend, and remove the resource again.';
-    END;
+    END IF;
     UPDATE fencepost.floor l SET epoch = greatest(l.epoch, epoch);
     DELETE FROM fencepost.lease l WHERE l.resource = rec.resource;
     DELETE FROM fencepost.running r WHERE r.fence = fence;

@@ -95,6 +95,13 @@ func TestRemoveNamesWhoReadsTheSequence(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	one := h.grant("one")
+	working := h.worker(one)
+	if _, err := working.Exec(h.ctx(), "BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	if err := working.check(h.ctx()); err != nil {
+		t.Fatal(err)
+	}
 	conn := h.server.Connect(t, pgtest.App, h.db)
 	tx, err := conn.Begin(h.ctx())
 	if err != nil {
@@ -108,6 +115,9 @@ func TestRemoveNamesWhoReadsTheSequence(t *testing.T) {
 		t.Errorf("the removal: %v, hint %q; want ZF009", err, hintOf(err))
 	}
 	mustContain(t, err, fmt.Sprintf("backend %d of role %q", conn.PgConn().PID(), pgtest.App), "idle in transaction")
+	if _, err := working.Exec(h.ctx(), "COMMIT"); err != nil {
+		t.Errorf("the leader's transaction was ended by a removal that was given up: %v", err)
+	}
 	if err := h.worker(one).check(h.ctx()); err != nil {
 		t.Errorf("the leader's check after a removal that was given up: %v", err)
 	}
