@@ -282,8 +282,8 @@ func (o *Observer) ready(m *message, f frame) {
 	}
 	o.confirmed = next
 	o.pop()
-	if next := o.first(); m.maybe && next != nil && next.typ == 'S' {
-		next.maybe = true // if the server took m for COPY data, it has answered this one
+	if m.maybe {
+		o.doubtNext()
 	}
 	o.unsaid = false
 	for _, m := range o.queue {
@@ -298,6 +298,21 @@ func (o *Observer) ready(m *message, f frame) {
 	}
 	if len(next) == 0 {
 		o.lost("ReadyForQuery %q, which should not come here", f.body)
+	}
+}
+
+// doubtNext marks the next Sync that is answered for sure: if the server took the Syncs in
+// front of it for COPY data, it has answered this one.
+func (o *Observer) doubtNext() {
+	for _, m := range o.queue {
+		switch {
+		case m.typ == 'S' && m.maybe, m.typ == 'c', m.typ == 'f', m.typ == 'd', m.typ == 'H' && !m.bad:
+		case m.typ == 'S':
+			m.maybe = true
+			return
+		default:
+			return
+		}
 	}
 }
 

@@ -424,6 +424,14 @@ var streams = []struct {
 		s.down("C SELECT 0", "C PREPARE", "Z I")
 		s.up(wiretest.Query(guard + write))
 	}, want: "Query: a query without cover"},
+	{name: "two Syncs among COPY data, and one after them that is answered", play: func(s *stream) {
+		s.up(wiretest.Query(guard+"copy t from stdin"), wiretest.CopyData("1\n"), wiretest.Sync(), wiretest.Sync(), wiretest.CopyData("bad"), wiretest.CopyDone(), wiretest.Sync(),
+			wiretest.Parse("", "listen ch"), wiretest.Sync())
+		s.down("C SELECT 0", "G")
+		s.Received(wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C22P02\x00WCOPY t, line 2\x00\x00")))
+		s.down("Z I", "Z I", "1", "Z I")
+		s.up(wiretest.Query(write))
+	}, want: "Query: a query without cover: the server may be idle"},
 	{name: "a Sync with a body after COPY data that fail is answered by an error", play: func(s *stream) {
 		s.up(wiretest.Query(guard+"copy t from stdin (format binary)"), wiretest.CopyData("bad\n"))
 		s.down("G")

@@ -52,18 +52,36 @@ func readyStatus(b byte) gate.Answered {
 	}
 }
 
-// maybeNext follows a ReadyForQuery that may have been that of the next Sync, for
-// the one it was taken for may have been ignored in COPY data. If the COPY had been
-// executed, what stands between them was skipped then: whether it was cannot be
-// told, and the session ends. If it was a Query, it would have been answered by
-// now.
+// maybeNext follows a ReadyForQuery that may have been that of a later Sync, because the
+// one it was taken for may have been ignored in COPY data: the next one that is owed for
+// sure may have been answered by it, if nothing stands in between but other Syncs that may
+// have been ignored. If the COPY had been executed, what stands in between was skipped
+// then: whether it was cannot be told, and the session ends. If it was a Query, it would
+// have been answered by now.
 func (m *Machine) maybeNext(c certainty) {
+	doubtful := false // a Sync that may have been ignored comes next
 	for i := range m.pendingReplies.len() {
 		switch e := m.pendingReplies.at(i); {
-		case e.kind == syncing && i == 0:
+		case e.kind == copyEnd:
+		case e.kind == syncing && e.maybe():
+			doubtful = true
+		case e.kind == syncing:
 			e.certainty = c
 			return
-		case e.kind == syncing && c == perhapsInBatch:
+		case doubtful:
+			return
+		default:
+			m.endsInDoubt(c)
+			return
+		}
+	}
+}
+
+// endsInDoubt ends the session if a Sync follows, and the server may have skipped what
+// stands in front of it.
+func (m *Machine) endsInDoubt(c certainty) {
+	for i := range m.pendingReplies.len() {
+		if m.pendingReplies.at(i).kind == syncing && c == perhapsInBatch {
 			m.down.phase.end(fmt.Errorf("%w: a Sync inside COPY data that failed", ErrSurprise))
 			return
 		}
