@@ -15,7 +15,7 @@ make_debian() {
 	# The server's package must not create a cluster in the image.
 	mkdir -p "$root/etc/postgresql-common/createcluster.d"
 	echo 'create_main_cluster = false' >"$root/etc/postgresql-common/createcluster.d/none.conf"
-	debootstrap --variant=minbase --include=ca-certificates,gcc,gcc-aarch64-linux-gnu,libc6-dev,libc6-dev-arm64-cross,postgresql "$VERSION_CODENAME" "$root" "$mirror" >"$tmp/debootstrap.log"
+	debootstrap --variant=minbase --include=ca-certificates,gcc,libc6-dev,postgresql "$VERSION_CODENAME" "$root" "$mirror" >"$tmp/debootstrap.log"
 	cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 	tar --numeric-owner -C "$root" --exclude './dev/*' --exclude './proc/*' --exclude './sys/*' --exclude './var/cache/apt/*' \
 		--exclude './usr/share/doc/*' --exclude './usr/share/locale/*' -c . | docker import - fencepost-debian >/dev/null

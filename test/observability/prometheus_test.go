@@ -65,7 +65,9 @@ func startPrometheus(t *testing.T, targets ...string) *prometheus {
 	})
 	select {
 	case at := <-address:
-		return &prometheus{t: t, url: "http://" + at}
+		started := &prometheus{t: t, url: "http://" + at}
+		process.Eventually(t, process.Patience, "prometheus to be ready", started.ready)
+		return started
 	case <-p.Done:
 		t.Fatalf("prometheus ended with code %d:\n%s", p.Code, process.Tail(p.Log()))
 	case <-time.After(process.Patience):
@@ -74,9 +76,21 @@ func startPrometheus(t *testing.T, targets ...string) *prometheus {
 	return nil
 }
 
+// client leaves no connections behind.
+var client = http.Client{Timeout: process.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
+
+// ready reports whether the server answers queries, which it does some time after it listens.
+func (p *prometheus) ready() bool {
+	resp, err := client.Get(p.url + "/-/ready")
+	if err != nil {
+		return false
+	}
+	resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
 // get returns the data of an answer of Prometheus' HTTP API, which must be a success.
 func (p *prometheus) get(path string, params url.Values, data any) error {
-	client := http.Client{Timeout: process.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(p.url + "/api/v1/" + path + "?" + params.Encode())
 	if err != nil {
 		return err
