@@ -131,9 +131,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
 	}
-	s.metrics.Watch(s.elections.Resources)
-	s.metrics.WatchFaults(s.faults.Lasting)
-	s.metrics.WatchReady(s.readiness)
+	s.showMetrics()
 	if s.health, err = s.newHealth(); err != nil {
 		return nil, err
 	}
@@ -160,6 +158,14 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	// Last, because it may start to watch the lease service.
 	s.leases, err = openElector(cfg, s.id, log)
 	return s, err
+}
+
+// showMetrics adds the metrics that are read at each scrape.
+func (s *serving) showMetrics() {
+	s.metrics.Watch(s.elections.Resources)
+	s.metrics.WatchFaults(s.faults.Lasting)
+	s.metrics.WatchReady(s.readiness)
+	s.metrics.WatchHosts(s.upstream.Views)
 }
 
 // keepalive detects a client whose host has died silently: its connection ends after 75
