@@ -40,12 +40,13 @@ func (x *session) endStartup() bool {
 	return starting
 }
 
-// endWith ends the session when the tenure of its server ends. stop ends that.
+// endWith ends the session when the tenure of its server ends, until stop is called. A
+// superseded session has no server any more; its client is told at its next use.
 func (x *session) endWith(tenure context.Context) (stop func()) {
 	done := make(chan struct{})
 	unset := context.AfterFunc(tenure, func() {
 		defer close(done)
-		if !x.endStartup() {
+		if !x.endStartup() && !x.isSuperseded() {
 			x.endAtOnce(demotionOf(tenure))
 		}
 	})
