@@ -115,7 +115,7 @@ func TestWithoutAPrimary(t *testing.T) {
 	t.Parallel()
 	h := newPair(t)
 	h.a.Stop(t, pgtest.Fast)
-	p := h.proxy("FENCEPOST_STARTUP_TIMEOUT=20s")
+	p := h.proxy("FENCEPOST_STARTUP_TIMEOUT=5s")
 	_, err := h.tryJoin(p, "w")
 	if e := errorOf(err); e.Code != "57P03" || !strings.Contains(e.Hint, "upstream.address") {
 		t.Errorf("without a primary: %v", err)

@@ -1,15 +1,19 @@
 package failover
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/zap/zaptest"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/upstream"
@@ -119,10 +123,72 @@ func TestAReadOnlyPrimaryIsNone(t *testing.T) {
 	h.awaitPrimary(servers, h.a)
 }
 
+// TestControlConnectionsLeaveAFrozenHost: a statement of Fencepost's own ends there, and the next
+// one runs at the new primary.
+func TestControlConnectionsLeaveAFrozenHost(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	cfg := h.configuration(h.b.Addr(), h.a.Addr())
+	servers := h.run(cfg)
+	st, err := hosts.Open(t.Context(), cfg, servers, h.db, zaptest.NewLogger(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := st.Pool().Exec(context.Background(), "SELECT pg_sleep(600)")
+		ended <- err
+	}()
+	fixture.Eventually(t, "a statement to run", func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == 1
+	})
+	h.fail(func(t testing.TB) { h.a.Freeze(t) })
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the statement at the frozen server succeeded")
+		}
+	case <-time.After(soon):
+		h.a.Thaw(t)
+		t.Fatal("the statement waits for the frozen server")
+	}
+	var port int
+	fixture.Eventually(t, "a statement at the new primary", func() bool {
+		return st.Pool().QueryRow(t.Context(), "SELECT inet_server_port()").Scan(&port) == nil
+	})
+	if port != h.b.Port() {
+		t.Errorf("it ran at port %d, want %d", port, h.b.Port())
+	}
+}
+
+// TestTheMigrationThatIsSuggestedFindsThePrimary: the command is run as the error says it.
+func TestTheMigrationThatIsSuggestedFindsThePrimary(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	empty := h.a.EmptyDatabase(t)
+	cfg := h.configuration(h.b.Addr(), h.a.Addr())
+	_, err := hosts.OpenOnce(t.Context(), cfg, empty)
+	var refusal *fencing.Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatalf("without a schema: %v", err)
+	}
+	_, dsn, _ := strings.Cut(refusal.Hint, "fencepost migrate --dsn ")
+	if code, out := h.command("migrate", "--dsn", strings.Trim(dsn, "'")); code != 0 {
+		t.Fatalf("%s: code %d: %s", refusal.Hint, code, out)
+	}
+	st, err := hosts.OpenOnce(t.Context(), cfg, empty)
+	if err != nil {
+		t.Fatalf("after the migration: %v", err)
+	}
+	st.Close()
+}
+
 // TestCommandsFindThePrimary, and the doctor says what is risky about several hosts.
 func TestCommandsFindThePrimary(t *testing.T) {
 	t.Parallel()
 	h := newPair(t)
+	h.a.Exec(t, pgtest.Control, h.db, "SELECT fencepost.register('billing')")
 	expect := func(code int, args []string, want ...string) {
 		t.Helper()
 		got, out := h.command(args...)
