@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/proxy/wire"
+	"github.com/fencepost/fencepost/upstream"
 
 	"go.uber.org/zap"
 )
@@ -18,6 +19,7 @@ import (
 // stands for.
 type cancelTarget struct {
 	secret       []byte // of the client
+	server       upstream.Host
 	serverPID    uint32
 	serverSecret []byte
 }
@@ -31,12 +33,12 @@ type cancelKeys struct {
 	}
 }
 
-// add returns a new key for a client, which stands for a server's key. Its process id is
+// add returns a new key for a client, which stands for a key of that server. Its process id is
 // that of the backend, because drivers show it and compare it with the process id in
 // notifications. If a session whose backend has ended still uses that id, a random one
 // replaces it. The secret is random, and as long as the server's: PostgreSQL 18 gives a
 // client of protocol 3.2 a secret of 32 bytes.
-func (k *cancelKeys) add(serverPID uint32, serverSecret []byte) (pid uint32, secret []byte) {
+func (k *cancelKeys) add(server upstream.Host, serverPID uint32, serverSecret []byte) (pid uint32, secret []byte) {
 	secret = make([]byte, len(serverSecret))
 	_, _ = rand.Read(secret) // never fails
 	var b [4]byte
@@ -48,7 +50,7 @@ func (k *cancelKeys) add(serverPID uint32, serverSecret []byte) (pid uint32, sec
 	for pid = serverPID; ; pid = binary.BigEndian.Uint32(b[:]) & 0x7fffffff {
 		_, _ = rand.Read(b[:])
 		if _, taken := k.mu.targets[pid]; !taken && pid != 0 {
-			k.mu.targets[pid] = cancelTarget{secret: secret, serverPID: serverPID, serverSecret: serverSecret}
+			k.mu.targets[pid] = cancelTarget{secret: secret, server: server, serverPID: serverPID, serverSecret: serverSecret}
 			return pid, secret
 		}
 	}
@@ -79,7 +81,7 @@ func (s *Server) cancel(ctx context.Context, client link, r *cancelRequest) {
 	}
 	ctx, stop := context.WithTimeout(ctx, s.cfg.StartupTimeout)
 	defer stop()
-	conn, err := s.dial(ctx, s.loops.Pick())
+	conn, err := s.dial(ctx, t.server, s.loops.Pick())
 	if err != nil {
 		s.cfg.Logger.Warn("cancel request not delivered", zap.Error(err))
 		return

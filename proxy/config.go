@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/proxyheader"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // Metrics receives what a Server counts. Its methods must not block.
@@ -45,7 +46,7 @@ func reasonOf(sqlstate string, byServer bool) string {
 		return refusedLimit
 	case strings.HasPrefix(sqlstate, "28"):
 		return refusedAuthentication
-	case byServer, sqlstate == "08006":
+	case byServer, sqlstate == "08006", sqlstate == "57P01": // the last: it is not the primary any more
 		return refusedUpstream
 	case sqlstate == "42501", sqlstate == "42704", sqlstate == fencing.StateUnfenceable, sqlstate == fencing.StateNotLeader:
 		return refusedResource
@@ -61,14 +62,11 @@ func reasonOf(sqlstate string, byServer bool) string {
 // Config is what a Server needs. Zero durations and limits mean the defaults
 // named here.
 type Config struct {
-	// Upstream is the address of Postgres: host:port, or the path of a Unix
-	// socket.
-	Upstream string
+	// Upstream says which server clients are connected to.
+	Upstream *upstream.Servers
 	// ControlUser is the role of Fencepost's own connections. Clients are refused it if
-	// Upstream is a Unix socket.
+	// a server of Upstream is at a Unix socket.
 	ControlUser string
-	// UpstreamTLS configures TLS to Postgres; nil means no TLS.
-	UpstreamTLS *pgtls.Upstream
 	// TLS configures TLS with clients; nil means that they are offered none. Clients on Unix
 	// sockets are offered none either, and are admitted without it, and without a certificate.
 	TLS *pgtls.Clients
@@ -105,11 +103,8 @@ type Config struct {
 }
 
 func (c *Config) setDefaults() error {
-	if c.Upstream == "" {
-		return errors.New("proxy: no upstream address")
-	}
-	if c.UpstreamTLS != nil && strings.HasPrefix(c.Upstream, "/") {
-		return errors.New("proxy: Postgres speaks no TLS on a Unix socket")
+	if c.Upstream == nil {
+		return errors.New("proxy: no upstream")
 	}
 	if c.Candidates == nil {
 		return errors.New("proxy: no candidates")

@@ -4,24 +4,30 @@ import (
 	"context"
 	"errors"
 	"net"
-	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
+	"github.com/fencepost/fencepost/upstream"
 )
 
-// dial connects to Postgres, under TLS if that is configured. The event loop l reports when
-// the connection is ready to be read or written.
-func (s *Server) dial(ctx context.Context, l netloop.Loop) (link, error) {
-	deadline := time.Now().Add(s.cfg.DialTimeout)
-	network := "tcp"
-	if strings.HasPrefix(s.cfg.Upstream, "/") {
-		network = "unix"
+// dialPrimary connects to the primary.
+func (s *Server) dialPrimary(ctx context.Context, l netloop.Loop) (link, upstream.Primary, error) {
+	primary, err := s.cfg.Upstream.Primary(ctx)
+	if err != nil {
+		return nil, primary, err
 	}
+	conn, err := s.dial(ctx, primary.Host, l)
+	return conn, primary, err
+}
+
+// dial connects to a server, under TLS if that is configured. The event loop l reports when
+// the connection is ready to be read or written.
+func (s *Server) dial(ctx context.Context, to upstream.Host, l netloop.Loop) (link, error) {
+	deadline := time.Now().Add(s.cfg.DialTimeout)
 	d := net.Dialer{Deadline: deadline}
-	dialled, err := d.DialContext(ctx, network, s.cfg.Upstream)
+	dialled, err := d.DialContext(ctx, to.Network(), to.Address)
 	if err != nil {
 		return nil, err
 	}
@@ -29,12 +35,12 @@ func (s *Server) dial(ctx context.Context, l netloop.Loop) (link, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.cfg.UpstreamTLS == nil {
+	if to.TLS == nil {
 		return conn, nil
 	}
 	_ = conn.SetDeadline(deadline)
 	wake := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(aLongTimeAgo) })
-	secured, err := s.cfg.UpstreamTLS.Secure(conn)
+	secured, err := to.TLS.Secure(conn)
 	if !wake() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -46,9 +52,13 @@ func (s *Server) dial(ctx context.Context, l netloop.Loop) (link, error) {
 	return secured, nil
 }
 
-// unreachable returns the refusal of a client for which dial failed. The log has the whole
-// error.
+// unreachable returns the refusal of a client for which dialPrimary failed. The log has the
+// whole error.
 func unreachable(err error) *fencing.Refusal {
+	var unknown *upstream.NoPrimaryError
+	if errors.As(err, &unknown) {
+		return unknown.Refusal()
+	}
 	r := &fencing.Refusal{
 		SQLState: "08006", Message: "Fencepost cannot reach Postgres",
 		Hint: "See upstream.address in Fencepost's configuration, and its log.",

@@ -9,26 +9,62 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // drain ends the session at its next safe point. A session in its startup is refused at
 // once.
 func (x *session) drain() {
+	if x.endStartup() {
+		return
+	}
 	x.mu.Lock()
-	starting := x.life.phase() == phaseStarting
-	if starting {
-		x.life.advance(phaseEnding)
-	} else {
-		x.life.advance(phaseDraining)
-	}
-	wake := starting || x.pumps.reading
+	x.life.advance(phaseDraining)
+	wake := x.pumps.reading
 	x.mu.Unlock()
-	if starting {
-		x.cancel()
-	}
 	if wake {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
 	}
+}
+
+// endStartup moves a session in its startup to Ending, so that its client is refused, and
+// reports whether it was in its startup.
+func (x *session) endStartup() bool {
+	x.mu.Lock()
+	starting := x.life.phase() == phaseStarting && x.life.advance(phaseEnding)
+	x.mu.Unlock()
+	if starting {
+		x.cancel()
+		_ = x.client.SetReadDeadline(aLongTimeAgo)
+	}
+	return starting
+}
+
+// endWith ends the session when the tenure of its server ends, until stop is called. A
+// superseded session has no server any more; its client is told at its next use.
+func (x *session) endWith(tenure context.Context) (stop func()) {
+	done := make(chan struct{})
+	unset := context.AfterFunc(tenure, func() {
+		defer close(done)
+		if !x.endStartup() && !x.isSuperseded() {
+			x.endAtOnce(demotionOf(tenure))
+		}
+	})
+	return func() {
+		if !unset() {
+			<-done
+		}
+	}
+}
+
+// demotionOf returns what the clients are told whose server has lost its tenure, nil if it
+// has not.
+func demotionOf(tenure context.Context) *fencing.Refusal {
+	var demoted *upstream.DemotedError
+	if !errors.As(context.Cause(tenure), &demoted) {
+		return nil
+	}
+	return demoted.Refusal()
 }
 
 // abort closes both connections. The pumps then end by themselves.
@@ -38,15 +74,15 @@ func (x *session) abort() {
 	x.cancel()
 }
 
-// shutDown ends the session at once, as Postgres does in a fast shutdown. The client is told
+// endAtOnce ends the session at once, as Postgres does in a fast shutdown. The client is told
 // why, unless a reply is being sent to it.
-func (x *session) shutDown() {
+func (x *session) endAtOnce(why *fencing.Refusal) {
 	if x.sending.TryLock() {
 		x.mu.Lock()
 		tells := x.m != nil && x.life.claimTelling() && !x.m.InsideReply()
 		x.mu.Unlock()
 		if tells {
-			refuse(x.client, adminShutdown)
+			refuse(x.client, why)
 		}
 		x.sending.Unlock()
 	}

@@ -37,17 +37,18 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 	defer cancel()
 	guard := guardStartup(ctx, client, until)
 	defer guard.stop()
-	server, err := s.dial(guard, socketBelow(client).Loop())
+	server, primary, err := s.dialPrimary(guard, socketBelow(client).Loop())
 	if err != nil {
 		if !errors.Is(context.Cause(guard), errClientGone) {
 			s.failing.dial.Failed(zap.Error(err))
-			s.turnAway(client, unreachable(err))
+			s.cfg.Metrics.Refused(refusedUpstream)
+			refuse(client, unreachable(err))
 		}
 		return
 	}
 	s.failing.dial.Passed()
 	x := newSession(s, client, server, start)
-	x.cancel = cancel
+	x.cancel, x.backend.server = cancel, primary
 	defer x.close()
 	x.log = s.cfg.Logger.With(zap.String("session", x.id), zap.String("database", start.database),
 		zap.String("user", start.user), zap.Stringer("client", client.RemoteAddr()))
@@ -56,6 +57,7 @@ func (s *Server) session(ctx context.Context, client link, start *startup, until
 		return
 	}
 	defer s.unregister(x)
+	defer x.endWith(primary.Tenure)()
 	s.cfg.Metrics.Sessions(1)
 	defer s.cfg.Metrics.Sessions(-1)
 	unwake := guard.wake(server, client)

@@ -234,7 +234,7 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.stop()
 	for _, x := range sessions {
-		x.shutDown()
+		x.endAtOnce(adminShutdown)
 	}
 	s.wg.Wait()
 	if !closed {

@@ -11,10 +11,13 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
+	"github.com/fencepost/fencepost/upstream"
 )
 
-// backend is what the server says about itself during the startup.
+// backend is the server's side of a session: where it is, and what the server says about it
+// during the startup.
 type backend struct {
+	server  upstream.Primary
 	pid     uint32 // its process id, 0 if it gave none
 	version gate.Version
 	// parameters are the bodies of its ParameterStatus messages.
@@ -31,7 +34,7 @@ func (b *backend) setKey(keys *cancelKeys, body []byte) {
 		return
 	}
 	b.pid = binary.BigEndian.Uint32(body)
-	b.keyPID, b.keySecret = keys.add(b.pid, append([]byte(nil), body[4:]...))
+	b.keyPID, b.keySecret = keys.add(b.server.Host, b.pid, append([]byte(nil), body[4:]...))
 }
 
 // addParameter takes the body of a ParameterStatus message.

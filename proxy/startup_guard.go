@@ -108,7 +108,10 @@ var serverLate = &fencing.Refusal{
 // refusalOf returns the error that the client of a startup gets if the startup ended with
 // err, or errOver if it gets none.
 func (x *session) refusalOf(err error, guard context.Context) error {
+	demotion := demotionOf(x.backend.server.Tenure)
 	switch cause := context.Cause(guard); {
+	case demotion != nil:
+		return demotion
 	case x.life.phase() > phaseServing: // the proxy shuts down
 		return shuttingDown
 	case x.isSuperseded():

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/netloop"
@@ -24,7 +23,7 @@ func (s *Server) tlsFor(conn netloop.Conn) *pgtls.Clients {
 // admit returns why the settings do not let a client begin a session over conn, or nil if they
 // do. tls are those that apply to conn.
 func (s *Server) admit(tls *pgtls.Clients, conn link, start *startup) error {
-	if start.user == s.cfg.ControlUser && strings.HasPrefix(s.cfg.Upstream, "/") {
+	if start.user == s.cfg.ControlUser && s.cfg.Upstream.OnSocket() {
 		return controlRefusal(start.user)
 	}
 	switch err := tls.Admit(conn, start.user); {

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 )
 
 const doctorAbout = `
@@ -54,7 +55,7 @@ func runDoctor(ctx context.Context, t terminal, args []string) (err error) {
 		sources.Operator = func(ctx context.Context) (*pgx.Conn, error) { return connect(ctx, o.dsn) }
 	}
 	if o.dsn == "" || o.config != "" {
-		leases, err := o.configure(t, &sources)
+		leases, err := o.configure(ctx, t, &sources)
 		if err != nil {
 			return err
 		}
@@ -69,16 +70,17 @@ func runDoctor(ctx context.Context, t terminal, args []string) (err error) {
 }
 
 // configure reads the configuration into the sources. The lease service must be closed.
-func (o doctorOptions) configure(t terminal, sources *doctor.Sources) (leaseService, error) {
+func (o doctorOptions) configure(ctx context.Context, t terminal, sources *doctor.Sources) (leaseService, error) {
 	cfg, err := loadConfig(o.config, t.environ())
 	if err != nil {
 		return nil, err
 	}
-	upstream, err := newUpstreamTLS(cfg, zap.NewNop())
+	servers, err := hosts.Look(ctx, cfg)
 	if err != nil {
 		return nil, usageError{err.Error()}
 	}
-	if sources.Control, err = storeConfig(cfg, upstream, "", zap.NewNop()); err != nil {
+	sources.Hosts = servers.Views()
+	if sources.Control, err = hosts.Store(cfg, servers, "", zap.NewNop()); err != nil {
 		return nil, err
 	}
 	leases, err := openElector(cfg, "doctor", zap.NewNop())

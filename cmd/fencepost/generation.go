@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 )
@@ -120,11 +121,7 @@ func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (er
 	defer func() { err = errors.Join(err, leases.Close()) }()
 	var st *store.Store // nil without a database
 	if o.database != "" {
-		upstream, err := newUpstreamTLS(cfg, zap.NewNop())
-		if err != nil {
-			return err
-		}
-		if st, err = openStore(ctx, cfg, upstream, o.database, zap.NewNop(), nil); err != nil {
+		if st, err = hosts.OpenOnce(ctx, cfg, o.database); err != nil {
 			return err
 		}
 		defer st.Close()

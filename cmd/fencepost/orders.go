@@ -8,13 +8,15 @@ import (
 	"net"
 	"os"
 	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/zap"
+	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/migrations"
@@ -104,11 +106,7 @@ func (o *orderOptions) open(ctx context.Context, t terminal) (*store.Store, stri
 	if err != nil {
 		return nil, "", err
 	}
-	upstream, err := newUpstreamTLS(cfg, zap.NewNop())
-	if err != nil {
-		return nil, "", err
-	}
-	st, err := openStore(ctx, cfg, upstream, o.database, zap.NewNop(), nil)
+	st, err := hosts.OpenOnce(ctx, cfg, o.database)
 	return st, o.database, err
 }
 
@@ -117,6 +115,9 @@ func openDSN(ctx context.Context, dsn string) (*store.Store, string, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, "", usageError{err.Error()}
+	}
+	if another := slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port }); another {
+		return nil, "", usagef("--dsn names several hosts: name the primary only, or give --database with the configuration")
 	}
 	latest, err := migrations.Latest()
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"slices"
 	"sync"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/health"
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -96,20 +96,8 @@ func (f *databases) warnings(ctx context.Context) []string {
 	return all
 }
 
-// tryUpstream connects to Postgres, up to TLS if that is configured, as workers' connections
-// do, and waits until a server process answers.
-func (s *serving) tryUpstream(ctx context.Context) error {
-	deadline := time.Now().Add(time.Second)
-	dialer := net.Dialer{Deadline: deadline}
-	network, address := s.current().Upstream.Endpoint()
-	conn, err := dialer.DialContext(ctx, network, address)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(deadline)
-	return s.upstream.Try(conn)
-}
+// tryUpstream tries the primary.
+func (s *serving) tryUpstream(ctx context.Context) error { return hosts.Try(ctx, s.upstream) }
 
 // resources returns what is known of every resource. None is led while Postgres does not answer.
 func (s *serving) resources() []election.ResourceStatus {
@@ -118,16 +106,12 @@ func (s *serving) resources() []election.ResourceStatus {
 
 // newHealth returns what looks for faults while s runs.
 func (s *serving) newHealth() (*health.Checker, error) {
-	control, err := storeConfig(*s.current(), s.upstream, "", zap.NewNop())
-	home := s.current().Control.ProbeDatabase
-	if home == "" {
-		home = "postgres"
-	}
+	control, err := hosts.Store(*s.current(), s.upstream, "", zap.NewNop())
 	return health.New(health.Config{
 		Faults:   s.faults,
 		Upstream: s.tryUpstream,
 		Control:  control,
-		Home:     home, Named: s.current().Control.ProbeDatabase != "",
+		Home:     hosts.Home(s.current()), Named: s.current().Control.ProbeDatabase != "",
 		Open:      s.fences.all,
 		Leases:    s.tryLeases,
 		Resources: s.elections.Resources,
@@ -153,6 +137,8 @@ func (s *serving) readiness(ctx context.Context) admin.Readiness {
 	} else {
 		r.Warnings = s.warned.get(ctx, warnedFor, s.fences.warnings)
 	}
+	r.Hosts = s.upstream.Views()
+	r.Warnings = append(s.upstream.Warnings(), r.Warnings...)
 	if err := s.leases.Healthy(); err != nil {
 		r.Election = err.Error()
 	}

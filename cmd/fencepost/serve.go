@@ -17,15 +17,15 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/health"
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/cmd/fencepost/reload"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
-	"github.com/fencepost/fencepost/migrations"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/unixsocket"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 const serveAbout = `
@@ -88,11 +88,11 @@ type serving struct {
 	leases    leaseService
 	elections *election.Elections
 	proxy     *proxy.Server
-	tls       *pgtls.Clients  // nil if clients are not offered TLS
-	adminTLS  *pgtls.Clients  // nil if the admin address is not under TLS
-	upstream  *pgtls.Upstream // nil if the connections to Postgres do not use TLS
-	listeners []net.Listener  // for workers
-	admin     net.Listener    // nil if disabled
+	tls       *pgtls.Clients // nil if clients are not offered TLS
+	adminTLS  *pgtls.Clients // nil if the admin address is not under TLS
+	upstream  *upstream.Servers
+	listeners []net.Listener // for workers
+	admin     net.Listener   // nil if disabled
 	draining  atomic.Bool
 
 	faults  *faults.Register // what is wrong at present
@@ -125,23 +125,19 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	if s.id, err = proxyID(cfg, s.listeners); err != nil {
 		return nil, err
 	}
-	if err = s.readCertificates(cfg); err != nil {
+	if err = s.newSides(cfg); err != nil {
 		return nil, err
 	}
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
 	}
-	s.metrics.Watch(s.resources)
-	s.metrics.WatchFaults(s.faults.Lasting)
-	s.metrics.WatchReady(s.readiness)
+	s.showMetrics()
 	if s.health, err = s.newHealth(); err != nil {
 		return nil, err
 	}
-	_, postgres := cfg.Upstream.Endpoint()
 	s.proxy, err = proxy.NewServer(proxy.Config{
-		Upstream:       postgres,
+		Upstream:       s.upstream,
 		ControlUser:    cfg.Control.User,
-		UpstreamTLS:    s.upstream,
 		TLS:            s.tls,
 		TrustedProxies: cfg.ProxyProtocol.Trusted.Prefixes(),
 		Candidates:     s.elections,
@@ -162,6 +158,14 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	// Last, because it may start to watch the lease service.
 	s.leases, err = openElector(cfg, s.id, log)
 	return s, err
+}
+
+// showMetrics adds the metrics that are read at each scrape.
+func (s *serving) showMetrics() {
+	s.metrics.Watch(s.resources)
+	s.metrics.WatchFaults(s.faults.Lasting)
+	s.metrics.WatchReady(s.readiness)
+	s.metrics.WatchHosts(s.upstream.Views)
 }
 
 // keepalive detects a client whose host has died silently: its connection ends after 75
@@ -230,7 +234,7 @@ func (s *serving) observe(e election.Event) {
 // openDatabase opens a database's fence and lease service when the first worker
 // connects to that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
-	st, err := openStore(ctx, *s.current(), s.upstream, database, s.log,
+	st, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log,
 		func(resource string, by []string) { s.metrics.Blocked(database, resource, by) })
 	s.health.Examined(database, err)
 	if err != nil {
@@ -253,34 +257,6 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		return election.Backend{}, err
 	}
 	return backend, nil
-}
-
-// openStore opens the fence of one database as the control role. blocked, if not nil,
-// is called with what blocks takeovers.
-func openStore(ctx context.Context, cfg config.Config, upstream *pgtls.Upstream, database string, log *zap.Logger,
-	blocked func(resource string, by []string)) (*store.Store, error) {
-	c, err := storeConfig(cfg, upstream, database, log.Named("store"))
-	if err != nil {
-		return nil, err
-	}
-	c.Blocked = blocked
-	return store.Open(ctx, c)
-}
-
-// storeConfig says how to connect to a database as the control role.
-func storeConfig(cfg config.Config, upstream *pgtls.Upstream, database string, log *zap.Logger) (store.Config, error) {
-	latest, err := migrations.Latest()
-	_, address := cfg.Upstream.Endpoint()
-	return store.Config{
-		Address:       address,
-		Database:      database,
-		User:          cfg.Control.User,
-		Password:      cfg.Control.Password,
-		TLS:           upstream.Config(),
-		Grace:         cfg.Lease.Grace.D(),
-		SchemaVersion: latest,
-		Logger:        log,
-	}, err
 }
 
 // proxyID returns the configured name, or the host's name and the first port, or the first

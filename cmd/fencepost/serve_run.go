@@ -32,6 +32,7 @@ func (s *serving) run(ctx context.Context) error {
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
 	group.Go(func() error { s.reloads(asking, hangups); return nil })
+	group.Go(func() error { s.upstream.Run(asking); return nil })
 	group.Go(func() error { s.health.Run(asking); return nil })
 	if s.admin != nil {
 		l := s.admin
@@ -40,9 +41,8 @@ func (s *serving) run(ctx context.Context) error {
 		}
 		group.Go(func() error { return s.newAdmin().Serve(asking, l) })
 	}
-	_, upstream := s.current().Upstream.Endpoint()
 	fields := []zap.Field{zap.String("version", versionText()), zap.String("proxy", s.id),
-		zap.String("listen", s.addresses()), zap.String("upstream", upstream),
+		zap.String("listen", s.addresses()), zap.String("upstream", strings.Join(s.upstream.Addresses(), ",")),
 		zap.String("election", s.current().Election.Provider),
 		zap.String("tls", s.current().TLS.Mode), zap.String("upstream_tls", s.current().Upstream.TLS.Mode)}
 	if s.admin != nil {

@@ -71,7 +71,7 @@ func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *
 	t.Helper()
 	cfg := config.Default()
 	cfg.Listen, cfg.Admin.Address = config.Addresses{"127.0.0.1:0"}, "127.0.0.1:0"
-	cfg.Upstream.Address = config.Address(s.Addr())
+	cfg.Upstream.Address = config.Addresses{config.Address(s.Addr())}
 	cfg.Control.User = pgtest.Control
 	if change != nil {
 		change(&cfg)
@@ -330,7 +330,7 @@ func TestReadinessTellsThatPostgresIsAway(t *testing.T) {
 	}
 	defer silent.Close()
 	for name, address := range map[string]string{"nobody listens": "127.0.0.1:1", "nobody answers": silent.Addr().String()} {
-		r := startServing(t, s, func(c *config.Config) { c.Upstream.Address = config.Address(address) })
+		r := startServing(t, s, func(c *config.Config) { c.Upstream.Address = config.Addresses{config.Address(address)} })
 		code, body := r.ask(t, "/readyz")
 		if code != http.StatusServiceUnavailable || strings.Contains(body, `"upstream": "ok"`) {
 			t.Errorf("/readyz where %s: %d %s", name, code, body)

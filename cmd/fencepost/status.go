@@ -190,6 +190,13 @@ func printReadiness(ctx context.Context, out io.Writer, proxy *admin.Client) err
 		}
 	}
 	add("upstream", ready.Upstream)
+	for _, h := range ready.Hosts {
+		text := h.Address + " " + h.Is
+		if h.Since != nil {
+			text += ", since " + h.Since.UTC().Format(time.RFC3339)
+		}
+		add("host", text)
+	}
 	add("election", ready.Election)
 	for _, f := range ready.Faults {
 		add(string(f.Kind), f.Problem)

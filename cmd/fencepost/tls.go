@@ -1,17 +1,14 @@
 package main
 
 import (
-	"crypto/tls"
 	"fmt"
-	"net"
 
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
-
-var tlsVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
 
 var clientCerts = map[string]pgtls.ClientCert{
 	"optional":    pgtls.ClientCertOptional,
@@ -19,21 +16,15 @@ var clientCerts = map[string]pgtls.ClientCert{
 	"verify-full": pgtls.ClientCertVerifyFull,
 }
 
-var upstreamVerifies = map[string]pgtls.Verify{
-	"require":     pgtls.VerifyNothing,
-	"verify-ca":   pgtls.VerifyCA,
-	"verify-full": pgtls.VerifyFull,
-}
-
-// readCertificates builds the TLS configuration of each side.
-func (s *serving) readCertificates(cfg config.Config) (err error) {
+// newSides builds the TLS configuration of each listening side, and the upstream.
+func (s *serving) newSides(cfg config.Config) (err error) {
 	if s.tls, err = newClientTLS(cfg, s.log); err != nil {
 		return err
 	}
 	if s.adminTLS, err = newAdminTLS(cfg, s.log); err != nil {
 		return err
 	}
-	s.upstream, err = newUpstreamTLS(cfg, s.log)
+	s.upstream, err = hosts.New(cfg, s.log)
 	return err
 }
 
@@ -46,7 +37,7 @@ func newClientTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
 	side, err := pgtls.NewClients(pgtls.ClientsConfig{
 		CertFile: c.CertFile, KeyFile: c.KeyFile, ClientCAFile: c.ClientCAFile,
 		ClientCert: clientCerts[c.ClientCert], Require: c.Mode == "require",
-		MinVersion: tlsVersions[c.MinVersion], Logger: log.Named("tls"),
+		MinVersion: config.TLSVersions[c.MinVersion], Logger: log.Named("tls"),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("settings tls: %w", err)
@@ -65,30 +56,6 @@ func newAdminTLS(cfg config.Config, log *zap.Logger) (*pgtls.Clients, error) {
 	})
 	if err != nil {
 		return nil, fmt.Errorf("settings admin.tls: %w", err)
-	}
-	return side, nil
-}
-
-// newUpstreamTLS builds the TLS configuration for Postgres; nil if disabled.
-func newUpstreamTLS(cfg config.Config, log *zap.Logger) (*pgtls.Upstream, error) {
-	c := cfg.Upstream.TLS
-	if !c.Enabled() {
-		return nil, nil
-	}
-	name := c.ServerName
-	if name == "" {
-		host, _, err := net.SplitHostPort(string(cfg.Upstream.Address))
-		if err != nil {
-			return nil, fmt.Errorf("read upstream.address: %w", err)
-		}
-		name = host
-	}
-	side, err := pgtls.NewUpstream(pgtls.UpstreamConfig{
-		Verify: upstreamVerifies[c.Mode], CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
-		ServerName: name, MinVersion: tlsVersions[c.MinVersion], Logger: log.Named("tls"),
-	})
-	if err != nil {
-		return nil, fmt.Errorf("settings upstream.tls: %w", err)
 	}
 	return side, nil
 }

@@ -5,11 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
-	"path"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -52,11 +47,16 @@ const Connections = 2*DefaultPoolSize + readPoolSize + watchPoolSize
 
 // Config says how to connect to one database as the control role.
 type Config struct {
-	Address  string // host:port, or the path of a Unix socket: /directory/.s.PGSQL.port
+	// Address is host:port, or the path of a Unix socket: /directory/.s.PGSQL.port. If Primary
+	// is set, it may be several, with commas between them.
+	Address string
+	TLS     *tls.Config // nil: no TLS
+	// Primary, if not nil, is asked for each new connection where it leads, and Address and
+	// TLS are not used for it.
+	Primary  func(ctx context.Context) (Server, error)
 	Database string
 	User     string
 	Password string
-	TLS      *tls.Config // nil: no TLS
 	// Grace is how long a transaction of an old epoch, or a registered backend, may
 	// block a grant before it is terminated.
 	Grace time.Duration
@@ -186,17 +186,28 @@ func closePools(pools ...*pgxpool.Pool) {
 // newPool returns a pool whose connections depend neither on the environment nor on
 // defaults of the role or the database.
 func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
-	host, port, err := hostAndPort(cfg.Address)
-	if err != nil {
-		return nil, err
-	}
 	pc, err := pgxpool.ParseConfig("postgres://localhost:5432/postgres?sslmode=disable")
 	if err != nil {
 		return nil, fmt.Errorf("build the connection configuration: %w", err)
 	}
-	c := pc.ConnConfig
-	c.Host, c.Port, c.Database, c.User, c.Password = host, port, cfg.Database, cfg.User, cfg.Password
-	c.TLSConfig, c.Fallbacks, c.ConnectTimeout = cfg.TLS, nil, connectTimeout
+	cfg.login(pc.ConnConfig)
+	pc.BeforeConnect = func(ctx context.Context, c *pgx.ConnConfig) error {
+		server, err := cfg.server(ctx)
+		if err != nil {
+			return err
+		}
+		return server.direct(c)
+	}
+	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
+	pc.AfterConnect = finish
+	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > trustedIdle }
+	return pgxpool.NewWithConfig(ctx, pc)
+}
+
+// login sets everything about a connection of the control role except where it leads.
+func (cfg *Config) login(c *pgx.ConnConfig) {
+	c.Database, c.User, c.Password = cfg.Database, cfg.User, cfg.Password
+	c.Fallbacks, c.ConnectTimeout = nil, connectTimeout
 	c.RuntimeParams = map[string]string{
 		"application_name":                    "fencepost",
 		"client_encoding":                     "UTF8",
@@ -214,26 +225,6 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 		"tcp_keepalives_count":                "3",
 	}
 	c.OnNotice = keepNotice
-	pc.MaxConns, pc.MinConns, pc.MaxConnIdleTime = int32(size), 0, idleTime
-	pc.AfterConnect = finish
-	pc.ShouldPing = func(_ context.Context, p pgxpool.ShouldPingParams) bool { return p.IdleDuration > trustedIdle }
-	return pgxpool.NewWithConfig(ctx, pc)
-}
-
-// hostAndPort returns what pgx needs of an address. The host of a Unix socket is its
-// directory, and its name ends with the port.
-func hostAndPort(address string) (host string, port uint16, err error) {
-	var digits string
-	if path.IsAbs(address) {
-		host, digits = path.Dir(address), strings.TrimPrefix(path.Base(address), ".s.PGSQL.")
-	} else if host, digits, err = net.SplitHostPort(address); err != nil {
-		return "", 0, fmt.Errorf("parse the address: %w", err)
-	}
-	n, err := strconv.ParseUint(digits, 10, 16)
-	if err != nil {
-		return "", 0, fmt.Errorf("parse the port of %q: %w", address, err)
-	}
-	return host, uint16(n), nil
 }
 
 // finish applies settings that not every server supports, and makes sure that the server is
@@ -295,13 +286,4 @@ func (s *Store) examine(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// migrateCommand returns the command that installs or updates the schema.
-func (s *Store) migrateCommand() string {
-	dsn := url.URL{Scheme: "postgres", User: url.User(s.cfg.User), Host: s.cfg.Address, Path: "/" + s.cfg.Database}
-	if host, port, err := hostAndPort(s.cfg.Address); err == nil && path.IsAbs(host) {
-		dsn.Host, dsn.RawQuery = "", fmt.Sprintf("host=%s&port=%d", url.QueryEscape(host), port)
-	}
-	return "fencepost migrate --dsn " + dsn.String()
 }

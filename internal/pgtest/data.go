@@ -20,6 +20,21 @@ func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
 
 // prepare finds the binaries and creates the data directory.
 func (s *Server) prepare() error {
+	if err := s.place(); err != nil {
+		return err
+	}
+	image := imageOf(s.found)
+	if _, err := os.Stat(image); err == nil {
+		return s.copyData(s.data(), image, s.as)
+	}
+	if out, err := s.command("initdb", append(initdbArguments, s.data())...).CombinedOutput(); err != nil {
+		return fmt.Errorf("run initdb: %w: %s", err, out)
+	}
+	return s.keepImage(image)
+}
+
+// place finds the binaries and creates the server's directory.
+func (s *Server) place() error {
 	var err error
 	if s.bin == "" {
 		if s.bin, err = defaultBinaries(); err != nil {
@@ -30,7 +45,7 @@ func (s *Server) prepare() error {
 	if s.as, err = account(); err != nil {
 		return err
 	}
-	image := imageOf(s.bin)
+	s.found = s.bin
 	parent := scratch()
 	if s.settings["fsync"] == "on" {
 		parent = "" // on disk
@@ -41,16 +56,7 @@ func (s *Server) prepare() error {
 	if err := s.own(s.dir); err != nil {
 		return err
 	}
-	if err := s.reach(); err != nil {
-		return err
-	}
-	if _, err := os.Stat(image); err == nil {
-		return s.copyData(s.data(), image, s.as)
-	}
-	if out, err := s.command("initdb", append(initdbArguments, s.data())...).CombinedOutput(); err != nil {
-		return fmt.Errorf("run initdb: %w: %s", err, out)
-	}
-	return s.keepImage(image)
+	return s.reach()
 }
 
 // imageOf returns where a fresh data directory of these binaries is kept, to be copied

@@ -1,46 +1,88 @@
 package pgtest
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
-	"strings"
-	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
-// Freeze stops all processes of the server, so that it accepts connections and answers
-// nothing, until thaw is called, at the latest when the test ends. It needs /proc.
-func (s *Server) Freeze(t testing.TB) (thaw func()) {
+// Freeze stops all processes of the server, as when its machine hangs: the kernel still
+// accepts connections, and nobody answers. It is thawed when the test ends.
+func (s *Server) Freeze(t testing.TB) {
 	t.Helper()
-	var stopped []int
-	stop := func(pid int) {
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err == nil { // otherwise it has just ended
-			stopped = append(stopped, pid)
+	t.Cleanup(func() { _ = s.signalAll(syscall.SIGCONT) }) // it may have ended
+	if err := s.signalAll(syscall.SIGSTOP); err != nil {
+		t.Fatalf("freeze PostgreSQL: %v", err)
+	}
+}
+
+// Thaw continues the processes of a frozen server.
+func (s *Server) Thaw(t testing.TB) {
+	t.Helper()
+	if err := s.signalAll(syscall.SIGCONT); err != nil {
+		t.Fatalf("thaw PostgreSQL: %v", err)
+	}
+}
+
+// signalAll sends a signal to the postmaster, waits until it has stopped if that is what the
+// signal does, so that it starts no other process, and sends it to its children.
+func (s *Server) signalAll(signal syscall.Signal) error {
+	postmaster := s.PID()
+	if postmaster == 0 {
+		return errors.New("it is not running")
+	}
+	if err := syscall.Kill(postmaster, signal); err != nil {
+		return fmt.Errorf("signal the postmaster: %w", err)
+	}
+	for deadline := time.Now().Add(patience); signal == syscall.SIGSTOP && stateOf(postmaster) != 'T'; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			return errors.New("the postmaster did not stop")
 		}
 	}
-	thaw = sync.OnceFunc(func() {
-		for _, pid := range stopped {
-			_ = syscall.Kill(pid, syscall.SIGCONT)
+	for _, pid := range childrenOf(postmaster) {
+		if err := syscall.Kill(pid, signal); err != nil && !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("signal a process of the server: %w", err)
 		}
-	})
-	t.Cleanup(thaw)
-	main := s.PID()
-	stop(main) // first, so that no process is added
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", main, main))
+	}
+	return nil
+}
+
+// stat returns the fields of /proc/PID/stat after the command's name: the state, the parent.
+func stat(pid int) [][]byte {
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if err != nil {
-		t.Fatalf("list the processes of the server: %v", err)
+		return nil // it has ended
 	}
-	for _, field := range strings.Fields(string(text)) {
-		pid, err := strconv.Atoi(field)
+	return bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+}
+
+func stateOf(pid int) byte {
+	if fields := stat(pid); len(fields) > 0 {
+		return fields[0][0]
+	}
+	return 0
+}
+
+// childrenOf returns the child processes of a process.
+func childrenOf(parent int) (pids []int) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil // the pattern is valid
+	}
+	for _, dir := range dirs {
+		pid, err := strconv.Atoi(filepath.Base(dir))
 		if err != nil {
-			t.Fatalf("list the processes of the server: %v", err)
+			continue
 		}
-		stop(pid)
+		if fields := stat(pid); len(fields) > 1 && string(fields[1]) == strconv.Itoa(parent) {
+			pids = append(pids, pid)
+		}
 	}
-	if len(stopped) < 2 {
-		t.Fatalf("only the processes %v were stopped", stopped)
-	}
-	return thaw
+	return pids
 }

@@ -64,6 +64,7 @@ func WithFsync() Option { return WithConfig(map[string]string{"fsync": "on"}) }
 // Server is one PostgreSQL server.
 type Server struct {
 	bin      string
+	found    string // where bin was found; bin may be a copy
 	major    int    // major version
 	dir      string // contains data/ and the Unix socket
 	port     int
@@ -222,6 +223,7 @@ func (s *Server) end(mode Mode) error {
 
 // remove ends the server and removes its files.
 func (s *Server) remove() {
+	_ = s.signalAll(syscall.SIGCONT) // it may be frozen
 	_ = s.end(Immediate)
 	for _, dir := range append(s.more, s.dir) {
 		if dir != "" {

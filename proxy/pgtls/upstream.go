@@ -70,17 +70,33 @@ func NewUpstream(cfg UpstreamConfig) (*Upstream, error) {
 	if u.files, err = watchFiles(cfg.Logger, u.build, cfg.CAFile, cfg.CertFile, cfg.KeyFile); err != nil {
 		return nil, err
 	}
-	u.tls = &tls.Config{
-		ServerName: cfg.ServerName,
+	u.tls = u.config()
+	return u, nil
+}
+
+// Named returns the same side, with the same files, towards a server of another name. It is
+// nil if u is.
+func (u *Upstream) Named(server string) *Upstream {
+	if u == nil {
+		return nil
+	}
+	n := &Upstream{cfg: u.cfg, files: u.files}
+	n.cfg.ServerName = server
+	n.tls = n.config()
+	return n
+}
+
+func (u *Upstream) config() *tls.Config {
+	return &tls.Config{
+		ServerName: u.cfg.ServerName,
 		NextProtos: []string{alpn},
-		MinVersion: minVersion(cfg.MinVersion),
+		MinVersion: minVersion(u.cfg.MinVersion),
 		// verify does it, with the authorities as they stand in the file by then.
 		InsecureSkipVerify:          true,
 		VerifyConnection:            u.verify,
 		GetClientCertificate:        u.certificate,
 		DynamicRecordSizingDisabled: true,
 	}
-	return u, nil
 }
 
 func (u *Upstream) build(contents [][]byte) (f upstreamFiles, err error) {

@@ -227,7 +227,7 @@ func TestShutdownDoesNotWaitForAHeader(t *testing.T) {
 
 func proxyConfig(t *testing.T, pg *pgtest.Server) proxy.Config {
 	t.Helper()
-	cfg := proxy.Config{Upstream: pg.Addr(), Candidates: fixture.NewFakeElector(t, pg), ProxyID: "test", StartupTimeout: time.Hour}
+	cfg := proxy.Config{Upstream: fixture.At(t, pg.Addr(), nil), Candidates: fixture.NewFakeElector(t, pg), ProxyID: "test", StartupTimeout: time.Hour}
 	behind(&cfg)
 	return cfg
 }

@@ -159,13 +159,14 @@ func stalledProxies(t *testing.T, timeout time.Duration) []*stalledProxy {
 	} {
 		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
 			open(cfg)
-			cfg.Upstream, cfg.StartupTimeout, cfg.DialTimeout = s.address, timeout, 10*time.Minute
+			var side *pgtls.Upstream
 			if s.tls {
 				var err error
-				if cfg.UpstreamTLS, err = pgtls.NewUpstream(pgtls.UpstreamConfig{}); err != nil {
+				if side, err = pgtls.NewUpstream(pgtls.UpstreamConfig{}); err != nil {
 					t.Fatal(err)
 				}
 			}
+			cfg.Upstream, cfg.StartupTimeout, cfg.DialTimeout = fixture.At(t, s.address, side), timeout, 10*time.Minute
 		})
 		all = append(all, &stalledProxy{p, name, s.user, db})
 	}

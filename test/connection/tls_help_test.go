@@ -1,6 +1,7 @@
 package connection
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -39,10 +40,13 @@ type sides struct {
 type sidesConfig struct {
 	major    int // of Postgres, 0 for the default one
 	pg       *pgtest.Server
+	address  string // where the proxy takes Postgres to be, "" where it is
 	ca       *pgtest.Authority
 	client   func(*pgtls.ClientsConfig)
 	upstream func(*pgtls.UpstreamConfig)
-	proxy    func(*proxy.Config)
+	// plainUpstream means that there is no TLS with Postgres.
+	plainUpstream bool
+	proxy         func(*proxy.Config)
 }
 
 // newSides starts a proxy with TLS on both sides and verify-full upstream.
@@ -76,9 +80,12 @@ func newSides(t *testing.T, c sidesConfig) *sides {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if c.plainUpstream {
+		upstreamSide = nil
+	}
 	s.Proxy = fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
 		open(cfg)
-		cfg.TLS, cfg.UpstreamTLS, cfg.Logger = clientSide, upstreamSide, zap.New(core)
+		cfg.TLS, cfg.Upstream, cfg.Logger = clientSide, fixture.At(t, cmp.Or(c.address, pg.Addr()), upstreamSide), zap.New(core)
 		if c.proxy != nil {
 			c.proxy(cfg)
 		}

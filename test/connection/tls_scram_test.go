@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/internal/pgtest"
-	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
 )
 
@@ -31,11 +30,7 @@ func TestChannelBinding(t *testing.T) {
 						cfg.CertFile, cfg.KeyFile = pair.CertFile, pair.KeyFile
 					}
 				},
-				proxy: func(cfg *proxy.Config) {
-					if !c.upstream {
-						cfg.UpstreamTLS = nil
-					}
-				},
+				plainUpstream: !c.upstream,
 			}, func(t *testing.T, s *sides) {
 				for _, secured := range []bool{false, true} {
 					for _, binding := range []string{"disable", "prefer", "require"} {

@@ -59,7 +59,7 @@ func TestUnixSocketsOnBothSides(t *testing.T) {
 	t.Parallel()
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
-			cfg.Upstream = filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port()))
+			cfg.Upstream = fixture.At(t, filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port())), nil)
 		})
 		db, path := pg.Database(t), alsoAt(t, p)
 		admin := pg.Connect(t, pgtest.Superuser, db)
@@ -94,7 +94,7 @@ func TestNobodyIsTheControlRoleByPeerAuthentication(t *testing.T) {
 	for upstream, want := range map[string]string{
 		pg.Addr(): "", filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port())): "28000",
 	} {
-		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = upstream, pgtest.Control })
+		p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = fixture.At(t, upstream, nil), pgtest.Control })
 		if got := login(t, p.Addr, pgtest.Control, db); got != want {
 			t.Errorf("the control role, with Postgres at %s: %q, want %q", upstream, got, want)
 		}
@@ -144,11 +144,11 @@ func TestPeerAuthenticationIsAboutFencepost(t *testing.T) {
 	}
 	upstream := filepath.Join(pg.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", pg.Port()))
 	fixture.Eventually(t, "Postgres to use peer authentication", func() bool { return login(t, upstream, pgtest.App, db) == "28000" })
-	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream = upstream })
+	p := fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream = fixture.At(t, upstream, nil) })
 	if own, other := login(t, p.Addr, me.Username, db), login(t, p.Addr, pgtest.App, db); own != "" || other != "28000" {
 		t.Errorf("over TCP and by peer authentication: %s gets %q and %s gets %q; want a session and 28000", me.Username, own, pgtest.App, other)
 	}
-	p = fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = upstream, me.Username })
+	p = fixture.NewProxy(t, pg, func(cfg *proxy.Config) { cfg.Upstream, cfg.ControlUser = fixture.At(t, upstream, nil), me.Username })
 	if got := login(t, p.Addr, me.Username, db); got != "28000" {
 		t.Errorf("the control role gets %q, want 28000", got)
 	}

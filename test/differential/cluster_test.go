@@ -48,7 +48,7 @@ func newClusterAt(t *testing.T, pg *pgtest.Server) *cluster {
 func (h *cluster) serve(t *testing.T, id string) string {
 	t.Helper()
 	_, addr := fixture.Serve(t, proxy.Config{
-		Upstream: socketOf(h.pg), Candidates: h, ProxyID: id,
+		Upstream: fixture.At(t, socketOf(h.pg), nil), Candidates: h, ProxyID: id,
 		Observe: func(o proxy.Observed) proxy.Observer {
 			return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) })
 		},

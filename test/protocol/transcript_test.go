@@ -112,7 +112,7 @@ func newDocCluster(t *testing.T, s shown) *docCluster {
 		h.pg = pgtest.SharedMajor(t, s.major)
 	}
 	h.wire = newTap(t, h.pg.Addr())
-	h.b = fixture.NewProxy(t, h.pg, func(c *proxy.Config) { c.Upstream = h.wire.addr })
+	h.b = fixture.NewProxy(t, h.pg, func(c *proxy.Config) { c.Upstream = fixture.At(t, h.wire.addr, nil) })
 	h.proxiedDB, h.directDB = h.pg.Database(t), h.pg.Database(t)
 	h.proxied, h.direct = h.pg.Connect(t, pgtest.Superuser, h.proxiedDB), h.pg.Connect(t, pgtest.Superuser, h.directDB)
 	return h

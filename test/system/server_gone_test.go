@@ -75,9 +75,9 @@ func TestNothingIsLedWhilePostgresIsFrozen(t *testing.T) {
 	p := h.proxy()
 	h.join(p, "leader", "campaign", "wait")
 	h.awaitState("led", "leader", p)
-	thaw := h.pg.Freeze(t)
+	h.pg.Freeze(t)
 	h.awaitState("unknown", "", p)
-	thaw()
+	h.pg.Thaw(t)
 	h.awaitState("led", "leader", p)
 }
 

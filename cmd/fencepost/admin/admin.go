@@ -18,6 +18,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // ResourceView is what this proxy knows about one resource, as the admin address
@@ -90,6 +91,8 @@ type WorkerView struct {
 type Readiness struct {
 	Ready    bool   `json:"ready"`
 	Upstream string `json:"upstream"` // "ok", or the problem
+	// Hosts are the servers of upstream.address if it has several.
+	Hosts []upstream.View `json:"hosts,omitempty"`
 	// Election is "ok", or the problem. A problem does not make the proxy unready: a
 	// leader continues while its lease lasts, and reads pass.
 	Election string `json:"election"`

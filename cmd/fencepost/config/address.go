@@ -129,14 +129,17 @@ func (m FileMode) String() string { return fmt.Sprintf("%04o", uint32(m)) }
 // socketName begins the name of a socket of Postgres, which ends with the port.
 const socketName = ".s.PGSQL."
 
-// Endpoint returns where Postgres listens, as package net names it. The path of a directory,
-// which is any path that is not one of a socket, means the socket of port 5432 in it.
-func (u Upstream) Endpoint() (network, address string) {
-	network, address = u.Address.Network(), string(u.Address)
-	if network == "unix" && !strings.HasPrefix(filepath.Base(address), socketName) {
-		address = filepath.Join(address, socketName+"5432")
+// Endpoints returns where Postgres listens, each as package net names an address. The path of a
+// directory, which is any path that is not one of a socket, means the socket of port 5432 in it.
+func (u Upstream) Endpoints() []string {
+	all := make([]string, len(u.Address))
+	for i, a := range u.Address {
+		all[i] = string(a)
+		if a.Network() == "unix" && !strings.HasPrefix(filepath.Base(all[i]), socketName) {
+			all[i] = filepath.Join(all[i], socketName+"5432")
+		}
 	}
-	return network, address
+	return all
 }
 
 // maxPath is how long the path of a Unix socket may be, in bytes.
@@ -179,14 +182,22 @@ func (c *Config) validateListen(fault Fault) {
 // validateAddress checks where Postgres is.
 func (u *Upstream) validateAddress(fault Fault) {
 	const where = "upstream.address"
-	network, address := u.Endpoint()
-	switch {
-	case network == "tcp", len(address) > maxPath:
-		checkSocket(fault, where, Address(address))
-	case !isPort(strings.TrimPrefix(filepath.Base(address), socketName)):
-		fault("%s is %q: use the directory of Postgres's socket, or the socket in it, e.g. /run/postgresql/.s.PGSQL.5432", where, address)
-	case u.TLS.Enabled():
-		fault("%s is the Unix socket %s, where Postgres speaks no TLS: set upstream.tls.mode: disable, or use host:port", where, address)
+	if len(u.Address) == 0 {
+		fault("%s is empty: name the server, e.g. 127.0.0.1:5432", where)
+	}
+	seen := map[string]bool{}
+	for _, address := range u.Endpoints() {
+		switch {
+		case seen[address]:
+			fault("%s has %s twice: remove one", where, address)
+		case Address(address).Network() == "tcp", len(address) > maxPath:
+			checkSocket(fault, where, Address(address))
+		case !isPort(strings.TrimPrefix(filepath.Base(address), socketName)):
+			fault("%s is %q: use the directory of Postgres's socket, or the socket in it, e.g. /run/postgresql/.s.PGSQL.5432", where, address)
+		case u.TLS.Enabled():
+			fault("%s is the Unix socket %s, where Postgres speaks no TLS: set upstream.tls.mode: disable, or use host:port", where, address)
+		}
+		seen[address] = true
 	}
 }
 

@@ -1,6 +1,10 @@
 package config
 
-import "testing"
+import (
+	"slices"
+	"strings"
+	"testing"
+)
 
 func TestAddressesInEveryForm(t *testing.T) {
 	t.Parallel()
@@ -29,16 +33,32 @@ func TestAddressesInEveryForm(t *testing.T) {
 
 func TestWherePostgresIs(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string][2]string{
-		"db:5432":                       {"tcp", "db:5432"},
-		"/run/postgresql":               {"unix", "/run/postgresql/.s.PGSQL.5432"},
-		"/run/postgresql/":              {"unix", "/run/postgresql/.s.PGSQL.5432"},
-		"/run/postgresql/.s.PGSQL.6000": {"unix", "/run/postgresql/.s.PGSQL.6000"},
-		"unix:/tmp/.s.PGSQL.5432":       {"unix", "/tmp/.s.PGSQL.5432"},
+	for text, want := range map[string][]string{
+		"db:5432":                         {"db:5432"},
+		"/run/postgresql":                 {"/run/postgresql/.s.PGSQL.5432"},
+		"/run/postgresql/":                {"/run/postgresql/.s.PGSQL.5432"},
+		"/run/postgresql/.s.PGSQL.6000":   {"/run/postgresql/.s.PGSQL.6000"},
+		"unix:/tmp/.s.PGSQL.5432":         {"/tmp/.s.PGSQL.5432"},
+		"db2:5432, db1:5433":              {"db2:5432", "db1:5433"},
+		"[db2:5432, unix:/tmp, db1:5432]": {"db2:5432", "/tmp/.s.PGSQL.5432", "db1:5432"},
 	} {
-		cfg, err := load(t, "upstream: {address: '"+text+"'}")
-		if network, address := cfg.Upstream.Endpoint(); err != nil || [2]string{network, address} != want {
-			t.Errorf("%s: %s %s, %v; want %v", text, network, address, err, want)
+		if !strings.HasPrefix(text, "[") {
+			text = "'" + text + "'"
+		}
+		cfg, err := load(t, "upstream: {address: "+text+"}")
+		if got := cfg.Upstream.Endpoints(); err != nil || !slices.Equal(got, want) {
+			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"'db:5432,db:5432'":                     "db:5432 twice",
+		"[/tmp, /tmp/.s.PGSQL.5432]":            "/tmp/.s.PGSQL.5432 twice",
+		"'db1:5432,db2'":                        "use host:port",
+		"[]":                                    "is empty",
+		"[db:5432, /tmp], tls: {mode: require}": "speaks no TLS",
+	} {
+		if _, err := load(t, "upstream: {address: "+text+"}"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v; want %q", text, err, want)
 		}
 	}
 }

@@ -45,9 +45,10 @@ type ProxyProtocol struct {
 	Trusted Subnets `yaml:"trusted"`
 }
 
-// Upstream is the Postgres that clients are connected to.
+// Upstream is the Postgres that clients are connected to. If Address has several hosts, it is
+// the primary among them.
 type Upstream struct {
-	Address         Address     `yaml:"address"`
+	Address         Addresses   `yaml:"address"`
 	ApplicationName string      `yaml:"application_name"` // "client" or "worker"
 	TLS             UpstreamTLS `yaml:"tls"`
 }
@@ -131,7 +132,7 @@ func Default() Config {
 		Admin:      Admin{Address: "127.0.0.1:6433", OpenReads: true},
 		TLS:        TLS{Mode: "disable", ClientCert: "optional", MinVersion: "1.2"},
 		Upstream: Upstream{
-			Address:         "127.0.0.1:5432",
+			Address:         Addresses{"127.0.0.1:5432"},
 			ApplicationName: "client",
 			TLS:             UpstreamTLS{Mode: "disable", MinVersion: "1.2"},
 		},

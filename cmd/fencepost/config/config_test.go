@@ -87,7 +87,7 @@ unfenced:
 		{"lease.grace", cfg.Lease.Grace.D(), 3 * time.Second},
 		{"token", cfg.Election.Consul.Token, "from-env"},
 		{"password", cfg.Control.Password, "se=cret"},
-		{"upstream", cfg.Upstream.Address, Address("db:5432")},
+		{"upstream", cfg.Upstream.Address.String(), "db:5432"},
 		{"max_connections", cfg.Limits.MaxConnections, 7},
 		{"billing", cfg.LeaseFor(cfg.Resources["billing"]), Lease{TTL: Duration(15 * time.Second), MaxTimeoutFactor: 4, Grace: Duration(3 * time.Second)}},
 		{"another resource", cfg.LeaseFor(cfg.Resources["other"]), cfg.Lease},

@@ -1,5 +1,10 @@
 package config
 
+import "crypto/tls"
+
+// TLSVersions are the values of min_version, as crypto/tls numbers them.
+var TLSVersions = map[string]uint16{"1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+
 // TLS configures TLS for clients.
 type TLS struct {
 	Mode         string `yaml:"mode"` // "disable", "allow" or "require"

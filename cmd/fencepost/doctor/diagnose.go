@@ -32,6 +32,7 @@ func Diagnose(f Facts) []Finding {
 	if f.Settings != nil {
 		all.settings(f.Settings)
 	}
+	all.hosts(f.Hosts)
 	all.fault("Postgres", f.Login)
 	all.fault("lease service", f.Leases)
 	if len(f.NoFence) > 0 {
@@ -41,7 +42,7 @@ func Diagnose(f Facts) []Finding {
 	}
 	if f.Postgres != nil {
 		all.where = "Postgres"
-		all.postgres(f.Postgres)
+		all.postgres(f.Postgres, len(f.Hosts) > 1)
 		all.connections(f)
 	}
 	for _, d := range f.Databases {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // sound are the facts of an installation in which nothing is wrong.
@@ -92,11 +93,17 @@ func TestDiagnose(t *testing.T) {
 		"a synchronous replica": {func(f *Facts) {
 			f.Postgres.Replicas, f.Postgres.Settings["synchronous_standby_names"] = []string{"b"}, "b"
 		}, nil},
-		"a clock that is ahead":        {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second / 2} }, []string{"clock"}},
-		"a clock that is behind":       {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: -3 * time.Second} }, []string{"clock"}},
-		"a clock that was read slowly": {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second} }, nil},
-		"too many clients":             {func(f *Facts) { f.Settings.Limits.MaxConnections = 76 }, []string{"max-connections"}},
-		"as many clients as fit":       {func(f *Facts) { f.Settings.Limits.MaxConnections = 75 }, nil},
+		"several hosts":                       {func(f *Facts) { f.Hosts = pairOf(f, "", upstream.Standby) }, []string{"asynchronous-replica"}},
+		"several hosts and a synchronous one": {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.Standby) }, nil},
+		"a host that is down":                 {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.Unreachable) }, []string{"upstream-host"}},
+		"a host of other servers":             {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.OtherSystem) }, []string{"upstream-host"}},
+		"a former primary":                    {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.FormerPrimary) }, []string{"two-primaries"}},
+		"a second primary":                    {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.SecondPrimary) }, []string{"two-primaries"}},
+		"a clock that is ahead":               {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second / 2} }, []string{"clock"}},
+		"a clock that is behind":              {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: -3 * time.Second} }, []string{"clock"}},
+		"a clock that was read slowly":        {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second} }, nil},
+		"too many clients":                    {func(f *Facts) { f.Settings.Limits.MaxConnections = 76 }, []string{"max-connections"}},
+		"as many clients as fit":              {func(f *Facts) { f.Settings.Limits.MaxConnections = 75 }, nil},
 		"reserved connections": {func(f *Facts) {
 			f.Settings.Limits.MaxConnections, f.Postgres.Settings["reserved_connections"] = 75, "1"
 		}, []string{"max-connections"}},
@@ -131,6 +138,12 @@ func TestDiagnose(t *testing.T) {
 			}
 		})
 	}
+}
+
+// pairOf returns a primary and another host, and sets synchronous_standby_names of the facts.
+func pairOf(f *Facts, standbys string, other upstream.State) []upstream.View {
+	f.Postgres.Settings["synchronous_standby_names"] = standbys
+	return []upstream.View{{Address: "a:5432", State: upstream.IsPrimary}, {Address: "b:5432", State: other}}
 }
 
 // TestFindingsAreDocumented: docs/doctor.md has a row for each id, and for no other.

@@ -5,13 +5,15 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // Facts are what Look has gathered.
 type Facts struct {
-	Settings  *config.Config // nil: not looked at
-	Login     *faults.Fault  // why the control role cannot log in; nil if it can, or was not tried
-	Postgres  *Postgres      // nil: not looked at
+	Settings  *config.Config  // nil: not looked at
+	Login     *faults.Fault   // why the control role cannot log in; nil if it can, or was not tried
+	Hosts     []upstream.View // of upstream.address if it has several
+	Postgres  *Postgres       // of the primary; nil: not looked at
 	Databases []Database
 	// NoFence are the databases in which no schema was found, if there was none anywhere.
 	NoFence []string

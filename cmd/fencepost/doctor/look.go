@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/migrations"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 const (
@@ -29,6 +30,8 @@ type Sources struct {
 	// Settings are looked at, and Control and Leases are used, unless Settings is nil.
 	Settings *config.Config
 	Control  store.Config // its Database is replaced
+	// Hosts are the servers of upstream.address if it has several, after a look at each.
+	Hosts []upstream.View
 	// Leases tries what an election needs of the lease service.
 	Leases func(ctx context.Context) error
 	// Databases are looked at as the control role. If there are none, those that have the
@@ -41,7 +44,7 @@ type Sources struct {
 
 // Look gathers the facts. What cannot be looked at is in Failures of the result.
 func Look(ctx context.Context, s Sources) Facts {
-	f := Facts{Settings: s.Settings}
+	f := Facts{Settings: s.Settings, Hosts: s.Hosts}
 	switch {
 	case s.Operator != nil:
 		f.asOperator(ctx, s)

@@ -31,9 +31,10 @@ var (
 )
 
 // postgres looks at the settings of the server by which a grant, or a commit, can be lost.
-func (f *findings) postgres(p *Postgres) {
+// several says that the configuration names several hosts.
+func (f *findings) postgres(p *Postgres, several bool) {
 	if p.Standby {
-		f.add(standby, "the server is a standby", "Let upstream.address name the primary.")
+		f.add(standby, "the server is a standby", "Let upstream.address name the primary, or all servers of which one is.")
 	}
 	if p.Settings["fsync"] == "off" {
 		f.add(fsyncOff, "fsync is off", "Set fsync = on.")
@@ -43,9 +44,13 @@ func (f *findings) postgres(p *Postgres) {
 	}
 	names := p.Settings["synchronous_standby_names"]
 	f.commits(p, names)
-	if len(p.Replicas) > 0 && names == "" {
+	if (several || len(p.Replicas) > 0) && names == "" {
+		why := "upstream.address has several hosts"
+		if len(p.Replicas) > 0 {
+			why = "there are replicas: " + strings.Join(p.Replicas, ", ")
+		}
 		f.addf(asyncReplica, "Set synchronous_standby_names, if you fail over without an operator. Otherwise, stop all workers before a failover, and run fencepost generation bump --restored after it.",
-			"synchronous_standby_names is empty, and there are replicas: %s", strings.Join(p.Replicas, ", "))
+			"synchronous_standby_names is empty, and %s", why)
 	}
 	if ahead := p.Clock.Ahead.Abs(); ahead-p.Clock.Doubt > clockTolerance {
 		direction := "ahead of"

@@ -1,0 +1,104 @@
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/url"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Server is where a connection leads.
+type Server struct {
+	Address string          // of one server, as in Config
+	TLS     *tls.Config     // nil: no TLS
+	Tenure  context.Context // if not nil, its end closes the connection, also while it is in use
+}
+
+// server returns where a new connection leads.
+func (cfg *Config) server(ctx context.Context) (Server, error) {
+	if cfg.Primary == nil {
+		return Server{Address: cfg.Address, TLS: cfg.TLS}, nil
+	}
+	return cfg.Primary(ctx)
+}
+
+// direct makes a connection lead to the server, for as long as its tenure lasts.
+func (s Server) direct(c *pgx.ConnConfig) (err error) {
+	if c.Host, c.Port, err = hostAndPort(s.Address); err != nil {
+		return err
+	}
+	c.TLSConfig = s.TLS
+	if s.Tenure != nil {
+		c.DialFunc = within(s.Tenure, c.DialFunc)
+	}
+	return nil
+}
+
+// within returns a function that dials connections which are closed when the tenure ends.
+// pgx uses it for cancel requests too.
+func within(tenure context.Context, dial pgconn.DialFunc) pgconn.DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return tenured{conn, context.AfterFunc(tenure, func() { _ = conn.Close() })}, nil
+	}
+}
+
+// tenured is a connection that the end of a tenure closes.
+type tenured struct {
+	net.Conn
+	keep func() bool
+}
+
+func (t tenured) Close() error {
+	t.keep()
+	return t.Conn.Close()
+}
+
+// hostAndPort returns what pgx needs of an address. The host of a Unix socket is its
+// directory, and its name ends with the port.
+func hostAndPort(address string) (host string, port uint16, err error) {
+	var digits string
+	if path.IsAbs(address) {
+		host, digits = path.Dir(address), strings.TrimPrefix(path.Base(address), ".s.PGSQL.")
+	} else if host, digits, err = net.SplitHostPort(address); err != nil {
+		return "", 0, fmt.Errorf("parse the address: %w", err)
+	}
+	n, err := strconv.ParseUint(digits, 10, 16)
+	if err != nil {
+		return "", 0, fmt.Errorf("parse the port of %q: %w", address, err)
+	}
+	return host, uint16(n), nil
+}
+
+// migrateCommand returns the command that installs or updates the schema.
+func (s *Store) migrateCommand() string {
+	dsn := url.URL{Scheme: "postgres", User: url.User(s.cfg.User), Path: "/" + s.cfg.Database}
+	all := strings.Split(s.cfg.Address, ",")
+	if len(all) == 1 && !path.IsAbs(all[0]) {
+		dsn.Host = all[0]
+		return "fencepost migrate --dsn " + dsn.String()
+	}
+	var hosts, ports []string
+	for _, address := range all {
+		host, port, err := hostAndPort(address)
+		if err != nil {
+			continue // it cannot be connected to either
+		}
+		hosts, ports = append(hosts, url.QueryEscape(host)), append(ports, strconv.Itoa(int(port)))
+	}
+	dsn.RawQuery = "host=" + strings.Join(hosts, ",") + "&port=" + strings.Join(ports, ",")
+	if len(all) == 1 {
+		return "fencepost migrate --dsn " + dsn.String()
+	}
+	return "fencepost migrate --dsn '" + dsn.String() + "&target_session_attrs=read-write'"
+}

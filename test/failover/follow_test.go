@@ -1,0 +1,155 @@
+package failover
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/upstream"
+)
+
+// TestBothProxiesFollowAFailover: the primary crashes. Until the standby is promoted, new
+// connections are told so; after that, the worker writes at the new primary, whichever proxy it
+// connects to.
+func TestBothProxiesFollowAFailover(t *testing.T) {
+	t.Parallel()
+	h := newPair(t).synchronous()
+	one, two := h.proxy(), h.proxy()
+	w := h.join(one, "w")
+	h.must(w, "INSERT INTO work VALUES ('before')")
+	h.awaitHosts(one, upstream.Standby, upstream.IsPrimary)
+	one.Await(t, "primary found", "host", h.a.Addr())
+	if n := len(one.Lines("several upstream hosts")); n != 0 {
+		t.Errorf("%d warnings about a primary with a synchronous standby", n)
+	}
+
+	h.a.Crash(t)
+	if err := exec(w, "SELECT 1"); err == nil {
+		t.Error("the session goes on after its server has crashed")
+	}
+	process.Eventually(t, process.Patience, "a refusal that says what was found", func() bool {
+		_, err := h.tryJoin(one, "w")
+		e := errorOf(err)
+		return e.Code == "57P03" && strings.Contains(e.Detail, h.b.Addr()+" is a standby") && strings.Contains(e.Detail, h.a.Addr()+" cannot be looked at")
+	})
+	process.Eventually(t, process.Patience, "/readyz to say that there is no primary", func() bool {
+		r := h.ready(one)
+		return !r.Ready && strings.Contains(r.Upstream, "none of the 2 hosts is the primary")
+	})
+
+	h.b.Promote(t)
+	w = h.join(one, "w")
+	h.must(w, "INSERT INTO work VALUES ('after')")
+	if err := w.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	other := h.join(two, "other")
+	h.must(other, "INSERT INTO work VALUES ('other')")
+	if got := h.works(); got != "before after other" {
+		t.Errorf("the table contains %q", got)
+	}
+	for _, p := range []*process.Server{one, two} {
+		h.awaitHosts(p, upstream.IsPrimary, upstream.Unreachable)
+		p.Await(t, "the primary has changed", "from", h.a.Addr(), "host", h.b.Addr())
+		if _, metrics := p.Get(t, "/metrics"); !strings.Contains(metrics, `fencepost_upstream_host{address="`+h.b.Addr()+`",state="primary"} 1`) {
+			t.Error("the metric does not show the primary")
+		}
+	}
+	if _, out := h.command("status", "--admin", one.Admin, "--ready"); !strings.Contains(out, "host: "+h.b.Addr()+" is the primary, since ") ||
+		!strings.Contains(out, "warning: several upstream hosts, and synchronous_standby_names is empty") {
+		t.Errorf("fencepost status --ready says\n%s", out)
+	}
+}
+
+// TestAFrozenPrimaryIsNotWaitedFor: its connections stay open, and nobody answers there.
+func TestAFrozenPrimaryIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	h := newPair(t).synchronous()
+	p := h.proxy()
+	idle, busy := h.join(p, "w"), h.join(p, "w")
+	h.must(idle, "INSERT INTO work VALUES ('before')")
+	asleep := make(chan error, 1)
+	go func() { asleep <- exec(busy, "SELECT pg_sleep(600)") }()
+	process.Eventually(t, process.Patience, "a statement to run", func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == 1
+	})
+
+	h.fail(func(t testing.TB) { h.a.Freeze(t) })
+	says := h.a.Addr() + " is no longer the primary, " + h.b.Addr() + " is"
+	select {
+	case err := <-asleep:
+		if e := errorOf(err); e.Code != "57P01" || !strings.Contains(e.Message, says) {
+			t.Errorf("the statement at the frozen server ended with %v", err)
+		}
+	case <-time.After(soon):
+		t.Fatal("a session waits for the frozen server")
+	}
+	if e := errorOf(exec(idle, "SELECT 1")); e.Code != "57P01" || !strings.Contains(e.Message, says) {
+		t.Errorf("the idle session ended with %v", e)
+	}
+	w := h.join(p, "w")
+	h.must(w, "INSERT INTO work VALUES ('after')")
+	h.awaitHosts(p, upstream.IsPrimary, upstream.Unreachable)
+
+	h.a.Thaw(t) // it still takes itself for the primary
+	h.awaitHosts(p, upstream.IsPrimary, upstream.FormerPrimary)
+	h.must(w, "INSERT INTO work VALUES ('after that')")
+	if got := h.works(); got != "before after after that" {
+		t.Errorf("the table contains %q", got)
+	}
+	if warnings := strings.Join(h.ready(p).Warnings, "\n"); !strings.Contains(warnings, h.a.Addr()+" is a former primary") {
+		t.Errorf("/readyz does not warn of the former primary: %q", warnings)
+	}
+	h.b.Crash(t) // the former primary is none, also when it is alone
+	process.Eventually(t, process.Patience, "a refusal", func() bool {
+		_, err := h.tryJoin(p, "w")
+		return errorOf(err).Code == "57P03"
+	})
+}
+
+// TestWithoutAPrimary: the proxy starts while there is none, and all hosts freeze later.
+func TestWithoutAPrimary(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	h.a.Stop(t, pgtest.Fast)
+	p := h.proxy("FENCEPOST_STARTUP_TIMEOUT=5s")
+	_, err := h.tryJoin(p, "w")
+	if e := errorOf(err); e.Code != "57P03" || !strings.Contains(e.Hint, "upstream.address") {
+		t.Errorf("without a primary: %v", err)
+	}
+	p.Await(t, "no primary")
+	h.b.Promote(t)
+	h.must(h.join(p, "w"), "INSERT INTO work VALUES ('promoted')")
+
+	h.b.Freeze(t)
+	process.Eventually(t, process.Patience, "the frozen primary to be noticed", func() bool {
+		began := time.Now()
+		_, err := h.tryJoin(p, "w")
+		e := errorOf(err)
+		return e.Code == "57P03" && strings.Contains(e.Detail, "no answer within") && time.Since(began) < soon
+	})
+	h.b.Thaw(t)
+	h.must(h.join(p, "w"), "INSERT INTO work VALUES ('thawed')")
+	p.Await(t, "the primary accepts writes again", "host", h.b.Addr())
+}
+
+// TestCancelReachesTheHostOfTheSession, which is not the first in the list.
+func TestCancelReachesTheHostOfTheSession(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	w := h.join(h.proxy(), "w")
+	ended := make(chan error, 1)
+	go func() { ended <- exec(w, "SELECT pg_sleep(600)") }()
+	process.Eventually(t, process.Patience, "a statement to run", func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == 1
+	})
+	if err := w.PgConn().CancelRequest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if e := errorOf(<-ended); e.Code != "57014" {
+		t.Errorf("the statement ended with %v", e)
+	}
+}

@@ -1,0 +1,209 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/upstream"
+)
+
+// awaitStates waits until the hosts have been looked at and have these states.
+func (h *pair) awaitStates(servers *upstream.Servers, want ...upstream.State) []upstream.View {
+	h.t.Helper()
+	var views []upstream.View
+	fixture.Eventually(h.t, fmt.Sprintf("the states %s", want), func() bool {
+		views = servers.Views()
+		for i, v := range views {
+			if v.State != want[i] {
+				return false
+			}
+		}
+		return true
+	})
+	return views
+}
+
+// TestEachHostShowsItsOwnName: with verify-full, each host is expected to have a certificate of
+// the name under which it is listed.
+func TestEachHostShowsItsOwnName(t *testing.T) {
+	t.Parallel()
+	ca := pgtest.NewAuthority(t)
+	own := func(name string) pgtest.Option {
+		return pgtest.WithTLS(ca.Issue(t, pgtest.Subject{Name: "server", Hosts: []string{name}}), ca)
+	}
+	h := &pair{t: t, a: pgtest.Start(t, pgtest.WithTools(t), own("localhost"))}
+	h.db = h.a.Database(t)
+	h.b = h.a.Standby(t, own("127.0.0.1"))
+	at := func(s *pgtest.Server, name string) string { return fmt.Sprintf("%s:%d", name, s.Port()) }
+	secured := func(serverName string, addresses ...string) config.Config {
+		cfg := h.configuration(addresses...)
+		cfg.Upstream.TLS.Mode, cfg.Upstream.TLS.CAFile, cfg.Upstream.TLS.ServerName = "verify-full", ca.File, serverName
+		return cfg
+	}
+
+	cfg := secured("", at(h.b, "127.0.0.1"), at(h.a, "localhost"))
+	servers := h.run(cfg)
+	h.awaitStates(servers, upstream.Standby, upstream.IsPrimary)
+	if err := hosts.Try(t.Context(), servers); err != nil {
+		t.Errorf("connect as workers do: %v", err)
+	}
+	st, err := hosts.Open(t.Context(), cfg, servers, h.db, zaptest.NewLogger(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	var encrypted bool
+	if err := st.Pool().QueryRow(t.Context(), "SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()").Scan(&encrypted); err != nil || !encrypted {
+		t.Errorf("the control connection is under TLS: %t, %v", encrypted, err)
+	}
+
+	swapped := h.run(secured("", at(h.b, "localhost"), at(h.a, "127.0.0.1")))
+	for _, v := range h.awaitStates(swapped, upstream.Unreachable, upstream.Unreachable) {
+		if !strings.Contains(v.Is, "certificate") {
+			t.Errorf("%s %s", v.Address, v.Is)
+		}
+	}
+	h.awaitStates(h.run(secured("localhost", at(h.b, "127.0.0.1"), at(h.a, "127.0.0.1"))), upstream.Unreachable, upstream.IsPrimary)
+}
+
+// TestAHostAtAUnixSocket: the standby is at a socket, and is promoted.
+func TestAHostAtAUnixSocket(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	cfg := h.configuration(h.a.Addr(), filepath.Join(h.b.SocketDir(), fmt.Sprintf(".s.PGSQL.%d", h.b.Port())))
+	servers := h.run(cfg)
+	h.awaitStates(servers, upstream.IsPrimary, upstream.Standby)
+	h.fail(h.a.Crash)
+	h.awaitStates(servers, upstream.Unreachable, upstream.IsPrimary)
+	if err := hosts.Try(t.Context(), servers); err != nil {
+		t.Errorf("connect as workers do: %v", err)
+	}
+	st, err := hosts.Open(t.Context(), cfg, servers, h.db, zaptest.NewLogger(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	var local bool
+	if err := st.Pool().QueryRow(t.Context(), "SELECT client_addr IS NULL FROM pg_stat_activity WHERE pid = pg_backend_pid()").Scan(&local); err != nil || !local {
+		t.Errorf("the control connection is local: %t, %v", local, err)
+	}
+}
+
+// TestAReadOnlyPrimaryIsNone: as with libpq's target_session_attrs=read-write. It ends no session.
+func TestAReadOnlyPrimaryIsNone(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	servers := h.run(h.configuration(h.b.Addr(), h.a.Addr()))
+	h.awaitStates(servers, upstream.Standby, upstream.IsPrimary)
+	primary, err := servers.Primary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set := func(value string) {
+		h.a.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET default_transaction_read_only = "+value, "SELECT pg_reload_conf()")
+	}
+	set("on")
+	h.awaitStates(servers, upstream.Standby, upstream.ReadOnly)
+	if _, err := servers.Primary(t.Context()); err == nil || primary.Tenure.Err() != nil {
+		t.Errorf("read-only, it is the primary: %v; its tenure has ended: %v", err, primary.Tenure.Err())
+	}
+	set("off")
+	h.awaitPrimary(servers, h.a)
+}
+
+// TestControlConnectionsLeaveAFrozenHost: a statement of Fencepost's own ends there, and the next
+// one runs at the new primary.
+func TestControlConnectionsLeaveAFrozenHost(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	cfg := h.configuration(h.b.Addr(), h.a.Addr())
+	servers := h.run(cfg)
+	st, err := hosts.Open(t.Context(), cfg, servers, h.db, zaptest.NewLogger(t), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := st.Pool().Exec(context.Background(), "SELECT pg_sleep(600)")
+		ended <- err
+	}()
+	fixture.Eventually(t, "a statement to run", func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == 1
+	})
+	h.fail(func(t testing.TB) { h.a.Freeze(t) })
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("the statement at the frozen server succeeded")
+		}
+	case <-time.After(soon):
+		h.a.Thaw(t)
+		t.Fatal("the statement waits for the frozen server")
+	}
+	var port int
+	fixture.Eventually(t, "a statement at the new primary", func() bool {
+		return st.Pool().QueryRow(t.Context(), "SELECT inet_server_port()").Scan(&port) == nil
+	})
+	if port != h.b.Port() {
+		t.Errorf("it ran at port %d, want %d", port, h.b.Port())
+	}
+}
+
+// TestTheMigrationThatIsSuggestedFindsThePrimary: the command is run as the error says it.
+func TestTheMigrationThatIsSuggestedFindsThePrimary(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	empty := h.a.EmptyDatabase(t)
+	cfg := h.configuration(h.b.Addr(), h.a.Addr())
+	_, err := hosts.OpenOnce(t.Context(), cfg, empty)
+	var refusal *fencing.Refusal
+	if !errors.As(err, &refusal) {
+		t.Fatalf("without a schema: %v", err)
+	}
+	_, dsn, _ := strings.Cut(refusal.Hint, "fencepost migrate --dsn ")
+	if code, out := h.command("migrate", "--dsn", strings.Trim(dsn, "'")); code != 0 {
+		t.Fatalf("%s: code %d: %s", refusal.Hint, code, out)
+	}
+	st, err := hosts.OpenOnce(t.Context(), cfg, empty)
+	if err != nil {
+		t.Fatalf("after the migration: %v", err)
+	}
+	st.Close()
+}
+
+// TestCommandsFindThePrimary, and the doctor says what is risky about several hosts.
+func TestCommandsFindThePrimary(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	h.a.Exec(t, pgtest.Control, h.db, "SELECT fencepost.register('billing')")
+	expect := func(code int, args []string, want ...string) {
+		t.Helper()
+		got, out := h.command(args...)
+		for _, w := range want {
+			if got != code || !strings.Contains(out, w) {
+				t.Errorf("fencepost %v: code %d, want %d and %q:\n%s", args, got, code, w, out)
+			}
+		}
+	}
+	expect(0, []string{"pause", "billing", "--database", h.db}, "billing")
+	expect(1, []string{"doctor"}, "asynchronous-replica", "synchronous_standby_names is empty")
+	two := fmt.Sprintf("postgres://%s@/%s?host=127.0.0.1,127.0.0.1&port=%d,%d", pgtest.Control, h.db, h.b.Port(), h.a.Port())
+	expect(2, []string{"resource", "list", "--dsn", two}, "several hosts")
+	h.b.Stop(t, pgtest.Fast)
+	expect(1, []string{"doctor"}, "upstream-host", h.b.Addr()+" cannot be looked at", "upstream.address has several hosts")
+	h.a.Stop(t, pgtest.Fast)
+	expect(1, []string{"resume", "billing", "--database", h.db}, "none of the 2 hosts is the primary")
+}

@@ -1,0 +1,9 @@
+package failover
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }

@@ -1,0 +1,82 @@
+package upstream
+
+import (
+	"slices"
+	"time"
+)
+
+// asynchronous is the warning about a primary without synchronous standbys.
+const asynchronous = "several upstream hosts, and synchronous_standby_names is empty: a failover can lose commits of workers and the newest grants. " +
+	"Set synchronous_standby_names, or run fencepost generation bump --restored after each failover"
+
+// View is what is known of one host.
+type View struct {
+	Address string     `json:"address"`
+	State   State      `json:"state"`
+	Since   *time.Time `json:"since,omitempty"` // of the state
+	// Is says the same as the state in a few words, as in "is a standby".
+	Is string `json:"is"`
+}
+
+// Views returns what is known of each host, in the order of the configuration. It is empty
+// if there is a single host.
+func (s *Servers) Views() []View {
+	if s.probe == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.viewsLocked()
+}
+
+func (s *Servers) viewsLocked() []View {
+	views := make([]View, len(s.hosts))
+	for i, h := range s.hosts {
+		views[i].Address = h.Address
+		views[i].State, views[i].Is = describe(s.mu.found[i], s.mu.past, s.chosenLocked(i))
+		if since := s.mu.since[i]; !since.IsZero() {
+			views[i].Since = &since
+		}
+	}
+	return views
+}
+
+// Warnings says what is risky about the hosts at present.
+func (s *Servers) Warnings() []string {
+	if s.probe == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var warnings []string
+	for i, v := range s.viewsLocked() {
+		switch {
+		case v.State == FormerPrimary, v.State == SecondPrimary, v.State == OtherSystem:
+			warnings = append(warnings, v.Address+" "+v.Is)
+		case v.State == IsPrimary && s.mu.found[i].Standbys == "":
+			warnings = append(warnings, asynchronous)
+		}
+	}
+	return warnings
+}
+
+// Addresses returns the addresses of all hosts.
+func (s *Servers) Addresses() []string {
+	all := make([]string, len(s.hosts))
+	for i, h := range s.hosts {
+		all[i] = h.Address
+	}
+	return all
+}
+
+// OnSocket reports whether a host is at a Unix socket.
+func (s *Servers) OnSocket() bool {
+	return slices.ContainsFunc(s.hosts, func(h Host) bool { return h.Network() == "unix" })
+}
+
+// Reload reads the TLS files again.
+func (s *Servers) Reload() {
+	for _, h := range s.hosts {
+		h.TLS.Reload()
+	}
+}
