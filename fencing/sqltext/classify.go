@@ -86,6 +86,10 @@ type Statement struct {
 	EndsSavepoint bool
 	// Prepares means PREPARE, which defines Name.
 	Prepares bool
+	// Executes means EXECUTE of a prepared statement, which has Name.
+	Executes bool
+	// CopiesIn means COPY FROM STDIN.
+	CopiesIn bool
 	// DescribesLate means that it is EXECUTE or shows a text (MentionsQueryText), and that
 	// Postgres runs it to its end before it describes its rows: in a simple Query, that is
 	// any statement but a SELECT without a WITH that modifies.

@@ -3,7 +3,7 @@ package sqltext
 import "testing"
 
 // flags returns the properties of a statement, other than its Kind, that the proxy acts
-// on, as letters: x DescribesLate, t PreparesTransaction, h Hides, f MayFreeNames, m
+// on, as letters: x DescribesLate, c CopiesIn, t PreparesTransaction, h Hides, f MayFreeNames, m
 // Modifies, s TakesSnapshot, i SetsIsolation, r ChoosesReadOnly.
 func flags(st *Statement) string {
 	out := ""
@@ -11,7 +11,7 @@ func flags(st *Statement) string {
 		set    bool
 		letter string
 	}{
-		{st.DescribesLate, "x"}, {st.PreparesTransaction, "t"}, {st.Hides, "h"}, {st.MayFreeNames, "f"}, {st.Modifies, "m"},
+		{st.DescribesLate, "x"}, {st.CopiesIn, "c"}, {st.PreparesTransaction, "t"}, {st.Hides, "h"}, {st.MayFreeNames, "f"}, {st.Modifies, "m"},
 		{st.TakesSnapshot, "s"}, {st.SetsIsolation, "i"}, {st.ChoosesReadOnly, "r"},
 	} {
 		if f.set {
@@ -35,7 +35,7 @@ func TestFlags(t *testing.T) {
 		"select current_query()": "s", "with x as (select current_query()) select * from x": "s", "with x as (delete from t returning current_query()) select * from x": "xs",
 		"insert into t values (current_query())": "xms", "explain select current_query()": "xs", "values (current_query())": "s",
 		"select 1": "s", "( (select 1))": "s", "values (1)": "s", "table t": "s", "with x as (select 1) select * from x": "s", "select 1 into x": "s", "-- x\nselect 1": "s",
-		"explain analyze delete from t": "s", "declare c cursor for select 1": "s", "fetch c": "", "copy (select 1) to stdout": "", "lock table t": "", "create table x ()": "",
+		"explain analyze delete from t": "s", "declare c cursor for select 1": "s", "fetch c": "", "copy (select 1) to stdout": "", "copy t from stdin": "c", "copy t from '/x'": "", "copy t from program 'x'": "", "lock table t": "", "create table x ()": "",
 		"set x = 'select 1'": "", "show x": "", "begin": "", "commit": "",
 		"begin isolation level serializable": "i", "start transaction read only, isolation level repeatable read": "ir", "begin read only": "r", "begin read write, deferrable": "i", "begin read write": "",
 		"set transaction isolation level serializable": "i", "set transaction read only": "r", "set transaction read write": "", "set transaction_read_only = on": "r", "set transaction_read_only to default": "r", "set transaction snapshot 'x'": "i", "set transaction_isolation = 'serializable'": "i",

@@ -14,7 +14,7 @@ func classify(n *pgquery.Node) Statement {
 		classifyQuery(n, w, &st)
 	}
 	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
-	st.DescribesLate = (n.GetExecuteStmt() != nil || w.queryText) && describesLate(n)
+	st.DescribesLate = (st.Executes || w.queryText) && describesLate(n)
 	st.RequiresTransactionBlock = requiresTransactionBlock(n)
 	st.Modifies = modifies(n)
 	st.TakesSnapshot = st.Modifies || takesSnapshot(n)
@@ -37,7 +37,7 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 		st.Kind, st.Name = ByMessage, n.GetDeclareCursorStmt().Portalname
 		st.readIf(w)
 	case n.GetExecuteStmt() != nil:
-		st.Kind, st.Name = ByMessage, n.GetExecuteStmt().Name
+		st.Kind, st.Name, st.Executes = ByMessage, n.GetExecuteStmt().Name, true
 		st.reason = "what it executes is not in the text"
 	case n.GetSelectStmt() != nil:
 		st.readIf(w)
@@ -140,7 +140,7 @@ func isFalse(arg *pgquery.Node) bool {
 func classifyCopy(c *pgquery.CopyStmt, w findings, st *Statement) {
 	switch {
 	case c.IsFrom:
-		st.reason = "COPY FROM writes"
+		st.CopiesIn, st.reason = c.Filename == "" && !c.IsProgram, "COPY FROM writes"
 	case c.IsProgram:
 		st.reason = "COPY TO PROGRAM runs a program"
 	case c.Filename != "":

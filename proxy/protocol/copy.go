@@ -68,7 +68,12 @@ func (m *Machine) copyStarted() {
 		m.down.phase.end(fmt.Errorf("%w: a COPY inside another", ErrSurprise))
 		return
 	}
-	m.copy.begin(m.pendingReplies.front().kind == execute)
+	e := m.pendingReplies.front()
+	if e.standIn != noStandIn { // see copiesIn: nobody would send the Sync that it needs
+		m.down.phase.end(fmt.Errorf("%w: a COPY of a statement that was not known to be one", ErrSurprise))
+		return
+	}
+	m.copy.begin(e.kind == execute)
 	for i := 1; i < m.pendingReplies.len(); i++ {
 		switch e := m.pendingReplies.at(i); {
 		case e.kind == copyEnd:

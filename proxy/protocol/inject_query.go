@@ -65,7 +65,7 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 func (by *queryInjector) check(g injectedCheck) {
 	m, s := by.m, &by.one
 	by.injected = g
-	if s.keepsText() && !m.batch.mayBeSkipped() {
+	if s.keepsText() && !m.batch.mayBeSkipped() && !m.copiesIn(s) {
 		by.form = asMessages
 		by.kept = &statement{known: true, parsed: parseConfirmed, class: s.class, text: string(by.text)}
 		m.runCheck(g, by.kept, by.p)
@@ -141,6 +141,18 @@ func (m *Machine) syncAhead(p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	m.push(syncing, own)
 	m.batch.syncedBefore()
+}
+
+// copiesIn reports whether s may be a COPY from the client, or an EXECUTE of one. Such a
+// Query is never sent as messages: the server would ignore the Sync behind them, as it
+// does in COPY data, and the client sends none.
+func (m *Machine) copiesIn(s *statement) bool {
+	if name := []byte(s.info.Name); s.info.Executes && !opaque(name) {
+		if s = m.names.statements.get(wire.CutName(name)); s == nil {
+			return false // by SQL, and PREPARE accepts no COPY; or there is none
+		}
+	}
+	return !s.known || s.info.CopiesIn || s.info.Executes
 }
 
 // sendAsMessages sends the Query of a statement as extended messages, after the check.
