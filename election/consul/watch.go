@@ -15,9 +15,11 @@ import (
 const (
 	// watchWait is how long Consul holds a watch request open. Whatever one request
 	// missed is seen by the next.
-	watchWait = 10 * time.Second
-	// watchTimeout leaves room for the jitter that Consul adds.
-	watchTimeout = watchWait + watchWait/16 + 5*time.Second
+	watchWait = 4 * time.Second
+	// watchTimeout is when a Consul that has not answered counts as unreachable: until
+	// then, a lease of another proxy is said to be led. It leaves room for the jitter that
+	// Consul adds.
+	watchTimeout = watchWait + watchWait/16 + 2*time.Second
 	maxPause     = 2 * time.Second
 )
 
