@@ -255,13 +255,14 @@ func (q *situation) failsOutside() bool {
 }
 
 // mustStandAlone reports whether a Query can have nothing of Fencepost's in front of it:
-// a text that the server keeps or shows goes as extended messages, whose Sync would end
-// the skipping of a batch that has failed; a check would make a block where there may be
+// a text that shows itself would show that too; one that the server keeps goes as
+// extended messages, whose Sync would end the skipping of a batch that has failed; a check would make a block where there may be
 // none; and some versions do not end what was executed before for a lone statement, and
 // do for one with a check in front.
 func (q *situation) mustStandAlone() bool {
 	s := q.statement
-	return s.keepsText() && q.batch.mayBeSkipped() ||
+	return s.info.MentionsQueryText && s.info.Kind != sqltext.ByMessage ||
+		s.keepsText() && q.batch.mayBeSkipped() ||
 		s.requiresBlock() && q.txn.State() != gate.InBlock ||
 		q.version.QueryContinuesBatch() && q.batch.unsynced
 }

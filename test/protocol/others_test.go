@@ -172,6 +172,10 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 		direct, _ := wiretest.Connect(t, p.PG.Addr(), params...)
 		c := fixture.LeaderConn(t, p, db)
 		fixture.MustExec(t, c, "create table t (id int)")
+		for _, conn := range []*wiretest.Conn{direct, c} {
+			fixture.MustExec(t, conn, "prepare times as select now() = statement_timestamp()")
+			fixture.MustExec(t, conn, "prepare cursors as select count(*) from pg_cursors")
+		}
 		for _, s := range []struct {
 			name      string
 			sent      []byte
@@ -181,8 +185,9 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 			{"PREPARE among others", cat(q("prepare a as select 1; select 2"), q("select statement from pg_prepared_statements where name = 'a'")), 2, "Dprepare a as", "DEXECUTE fencepost_check_"},
 			{"the text of a query, which a function shows", cat(q("create or replace function shown() returns text language plpgsql as $$begin return current_query(); end$$"), q("select shown()")), 2,
 				"Dselect shown()", ";select shown()"},
-			{"times of a query that goes as messages", q("select now() = statement_timestamp(), current_query() is null"), 1, "tf", "ff"},
-			{"cursors, listed by a query that goes as messages", q("select count(*) from pg_cursors where current_query() <> ''"), 1, "D0", "D1"},
+			{"times of a query that goes as messages", q("execute times"), 1, "Dt", "Df"},
+			{"a parameter in a DECLARE", q("declare c cursor with hold for select $1::int"), 1, "42P02", "08P01"},
+			{"cursors, listed by a query that goes as messages", q("execute cursors"), 1, "D0", "D1"},
 			{"a function that runs what must be alone", cat(q("create or replace function v() returns int language plpgsql as $$begin execute 'vacuum t'; return 1; end$$"), q("select v()")), 2,
 				"25001 VACUUM cannot be executed from a function", "25001 VACUUM cannot run inside a transaction block"},
 			{"a function that frees a name", cat(parse("freed", "set a.b = 'x'"), sync_(),

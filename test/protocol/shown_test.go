@@ -34,7 +34,7 @@ func transcripts() []shown {
 			steps: []step{at("Z", q("discard all")), at("Z", q("insert into t values (1)"))}},
 		{title: "What cannot share a transaction", rows: "W3 F12", about: "CALL, DO, VACUUM and similar statements are sent without an injected check, after the control connection has registered the backend. A procedure may commit inside.",
 			steps: []step{at("Z", q("call twice()")), at("Z", q("vacuum t"))}},
-		{title: "Texts that show query texts", rows: "S25", about: "The Query is sent as Parse, Bind, Describe, Execute and Sync after the check, so that the server sees only the client's text.",
+		{title: "Texts that show query texts", rows: "S25", about: "The Query is sent as it is, after the control connection has registered the backend, so that the server sees only the client's text.",
 			steps: []step{at("Z", q("select current_query()"))}},
 		{title: "A notification while idle, and a warning", rows: "W12 W13 W39", about: "What the server sends of its own accord passes in its place. Fencepost corrects the position in a warning as in an error.", before: "alter role app set standard_conforming_strings = off",
 			steps: []step{at("Z", q("listen ch")), then(func(s *session) { s.sql("notify ch, 'while idle'") }), at("A"), at("Z", q(`select 'it\'s'`))}},
