@@ -172,7 +172,19 @@ func parseFlags(t terminal, fs *flag.FlagSet, about string, args []string, maxAr
 	case fs.NArg() > maxArgs:
 		return usagef("unexpected argument %q", fs.Arg(maxArgs))
 	}
-	return nil
+	return refuseEmpty(fs)
+}
+
+// refuseEmpty refuses a flag with an empty value, which is that of a variable that is not
+// set: fencepost evict --worker "$W" must not take the lead from whoever has it. An empty
+// --config means none.
+func refuseEmpty(fs *flag.FlagSet) (err error) {
+	fs.Visit(func(f *flag.Flag) {
+		if f.Value.String() == "" && f.Name != "config" {
+			err = usagef("--%s is empty: give a value, or leave it out", f.Name)
+		}
+	})
+	return err
 }
 
 func printFlags(w io.Writer, fs *flag.FlagSet) {

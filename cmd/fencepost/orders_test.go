@@ -51,6 +51,9 @@ func TestOrdersByDSN(t *testing.T) {
 			t.Errorf("%v: code %d, %q; want %q", args, out.code, out.stdout+out.stderr, want)
 		}
 	}
+	for _, order := range []string{"evict", "resume"} {
+		run(exitUsage, "--worker is empty", order, "billing", "--worker", "")
+	}
 	run(exitOK, "worker a does not lead resource billing any more: nobody holds epoch 2", "evict", "billing", "--by", "me")
 	run(exitOK, "nobody leads resource billing: nothing changed", "evict", "billing")
 	run(exitOK, "worker a may not campaign for resource billing until", "evict", "--worker", "a", "--for", "2d", "billing")
