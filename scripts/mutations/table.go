@@ -51,7 +51,7 @@ var table = []mutation{
 	{name: "every block has failed", file: theTxn, tests: inABlock,
 		old: "t.State() == Failed }", text: "t.State() >= InBlock }"},
 	{name: "a text that cannot be read ends in a failed block", file: theJudge, tests: staleAll + "rolled|" + "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/a_text_too_long_to_read_in_a_failed",
-		old: "	if s.known || q.carrier == call {\n		if r, ok := q.txn.Dead()", text: "	{\n		if r, ok := q.txn.Dead()"},
+		old: "	if s.known || q.carrier == call || q.carrier == prepared {\n		if r, ok := q.txn.Dead()", text: "	{\n		if r, ok := q.txn.Dead()"},
 	{name: "a server that may answer skips", file: theTxn, in: ofTheGate, tests: "^TestSkipping",
 		old: "t.skipping == skips && !pending", text: "t.skipping == skips"},
 	// A leak.
