@@ -93,7 +93,11 @@ func TestServeEndsSoonWhilePostgresIsFrozen(t *testing.T) {
 			p := h.proxy()
 			h.join(p, "leader", "campaign", "wait").must("BEGIN", "INSERT INTO work VALUES ('leader')")
 			other := h.join(p, "other", "resource", "another", "campaign", "wait")
-			go func() { _ = other.exec("DO $$BEGIN PERFORM pg_sleep(600); END$$") }()
+			over := make(chan struct{})
+			go func() {
+				defer close(over)
+				_ = other.exec("DO $$BEGIN PERFORM pg_sleep(600); END$$")
+			}()
 			process.Eventually(t, process.Patience, "a backend to be registered", func() bool {
 				return ask[int](h, "SELECT count(*) FROM fencepost.running") == 1
 			})
@@ -106,6 +110,7 @@ func TestServeEndsSoonWhilePostgresIsFrozen(t *testing.T) {
 			p.Signal(t, syscall.SIGTERM)
 			<-p.Done
 			took := time.Since(began)
+			<-over
 			t.Logf("the proxy ended after %v", took)
 			if took > drain+more {
 				t.Errorf("the proxy ended after %v, with a drain_timeout of %v", took, drain)
