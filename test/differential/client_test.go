@@ -226,7 +226,10 @@ func (p *client) cancel() error {
 	if n := len(p.seen); p.to.like != nil && (n >= len(p.to.like) || !p.to.like[n].canceled) {
 		return nil
 	}
-	const still = 50 // glances in which the server waits for its client
+	still := 150 // glances in which the server waits for its client
+	if p.to.like != nil {
+		still = 500 // the server has slept on Postgres, and the proxy may take its time
+	}
 	for waited, until := 0, time.Now().Add(patience); waited < still && time.Now().Before(until); {
 		switch {
 		case p.await(glance, func() bool { return p.closed }):
