@@ -78,7 +78,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 // connection in order to send a statement again that was decided under an earlier epoch.
 func (x *session) knowsAtStartup(e fencing.Epoch, tellEach bool) bool {
 	cand := x.member.cand
-	return !cand.SupersededBefore() || !tellEach && cand.KnewAt(e, x.start.accepted)
+	return !cand.SupersededBefore() || !tellEach && cand.KnewAt(e, x.start.began)
 }
 
 // noStatus is the status of a connection without a resource.

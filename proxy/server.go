@@ -270,7 +270,6 @@ func (s *Server) handle(ctx context.Context, conn netloop.Conn) {
 	case cancel != nil:
 		s.cancel(ctx, client, cancel)
 	default:
-		start.accepted = accepted
 		s.session(ctx, client, start, accepted.Add(s.cfg.StartupTimeout))
 	}
 }

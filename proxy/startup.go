@@ -26,7 +26,9 @@ type startup struct {
 	// differ only after that mean one database, and get one lease.
 	user, database string
 	own            ownParams
-	accepted       time.Time // when the connection was accepted
+	// began is when the client's first byte was read. That is later than the connection was
+	// accepted, so that what the client had sent on another connection before is read by then.
+	began time.Time
 }
 
 // ownParams are the fencepost.* parameters, which are not sent to the server.
@@ -45,8 +47,9 @@ type cancelRequest struct {
 // startupReader reads the packets of a new connection, until the one that begins a session
 // or requests a cancel.
 type startupReader struct {
-	tls  *pgtls.Clients
-	conn link // as it was accepted, or under TLS after the client has asked for that
+	tls   *pgtls.Clients
+	conn  link      // as it was accepted, or under TLS after the client has asked for that
+	began time.Time // see startup
 }
 
 // read returns the client's startup packet or its cancel request. It never reads past the
@@ -57,6 +60,7 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 	if _, err := io.ReadFull(r.conn, first[:]); err != nil {
 		return nil, nil, err
 	}
+	r.began = time.Now()
 	had, tlsDone, gssDone := first[:], false, false
 	if pgtls.BeginsTLS(first[0]) {
 		secured, err := r.tls.AcceptDirect(r.conn, had)
@@ -92,6 +96,9 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			return nil, &cancelRequest{pid: binary.BigEndian.Uint32(body), secret: body[4:]}, nil
 		case code>>16 == 3:
 			s, err := parseStartup(code, body)
+			if err == nil {
+				s.began = r.began
+			}
 			return s, nil, err
 		default:
 			return nil, nil, &fencing.Refusal{SQLState: "0A000", Message: fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0 to 3.2", code>>16, code&0xffff)}
