@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -271,7 +272,11 @@ func TestWaitingWorkersDoNotFloodTheLog(t *testing.T) {
 	before := p.Log()
 	agent.Stop()
 	awaitFault(t, p, faults.LeaseService, "election")
-	said := func() []string { return strings.Split(strings.TrimSpace(strings.TrimPrefix(p.Log(), before)), "\n") }
+	said := func() []string {
+		lines := strings.Split(strings.TrimSpace(strings.TrimPrefix(p.Log(), before)), "\n")
+		// The proxy also looks at the databases of other tests, which drop them meanwhile.
+		return slices.DeleteFunc(lines, func(l string) bool { return strings.Contains(l, `"where":"database `) })
+	}
 	process.Always(t, 8*time.Second, "a line for what fails, and not for each worker and attempt", func() bool { return len(said()) <= waiting })
 	if t.Failed() {
 		t.Log(strings.Join(said(), "\n"))
