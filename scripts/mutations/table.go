@@ -162,8 +162,8 @@ var table = []mutation{
 		old: "	if a.endedIn != batch+1 {", text: "	if a.endedIn == 0 {"},
 	{name: "a worker that leads again is told at each startup", file: "proxy/join.go", tests: toldAgain,
 		old: "	return !cand.SupersededBefore() || !tellEach && cand", text: "	return cand.SupersededBefore() || cand"},
-	{name: "a connection from before the worker was told counts as a later one", file: "proxy/server.go", tests: toldAgain,
-		old: "		start.accepted = accepted\n", text: "		start.accepted = time.Now()\n"},
+	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
+		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 
 	// What the grammar says.
 	{name: "NOTIFY is a read", file: "fencing/sqltext/tree.go", tests: nothing,
