@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -189,20 +188,25 @@ func (e *Elections) closeBackends() error {
 	open := maps.Clone(e.mu.databases)
 	clear(e.mu.databases)
 	e.mu.Unlock()
-	var group errgroup.Group
+	failed := make(chan error, len(open))
+	var closing sync.WaitGroup
 	for name, b := range open {
-		group.Go(func() error {
-			err := b.Provider.Close()
+		closing.Go(func() {
+			if err := b.Provider.Close(); err != nil {
+				failed <- fmt.Errorf("close the lease provider of database %s: %w", name, err)
+			}
 			if b.Close != nil {
 				b.Close()
 			}
-			if err != nil {
-				return fmt.Errorf("close the lease provider of database %s: %w", name, err)
-			}
-			return nil
 		})
 	}
-	return group.Wait()
+	closing.Wait()
+	close(failed)
+	var errs []error
+	for err := range failed {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // resource returns the resource, and opens its database and fence on first use.

@@ -261,9 +261,10 @@ func (q *situation) failsOutside() bool {
 // do for one with a check in front.
 func (q *situation) mustStandAlone() bool {
 	s := q.statement
-	return s.info.MentionsQueryText && s.info.Kind != sqltext.ByMessage ||
-		s.keepsText() && q.batch.mayBeSkipped() ||
-		s.requiresBlock() && q.txn.State() != gate.InBlock ||
+	if s.info.Kind == sqltext.ByMessage && q.batch.mayBeSkipped() || s.info.Kind != sqltext.ByMessage && s.info.MentionsQueryText {
+		return true
+	}
+	return s.requiresBlock() && q.txn.State() != gate.InBlock ||
 		q.version.QueryContinuesBatch() && q.batch.unsynced
 }
 

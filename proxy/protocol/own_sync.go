@@ -64,10 +64,10 @@ func (m *Machine) stillOpen() bool { return m.config.Version.QueryContinuesBatch
 // says that the block has failed: it may answer that there is none, or that its Bind left
 // it empty. A check in front would fail first.
 func (m *Machine) awaitsReplies(typ byte) bool {
-	if m.config.Mode == ModePassing || m.batch.open() || m.copy.stalls() || !m.pendingReplies.certain() {
+	if typ != 'E' && !(m.stillOpen() && strings.IndexByte("QPBDF", typ) >= 0) {
 		return false
 	}
-	return typ == 'E' || m.stillOpen() && strings.IndexByte("QPBDF", typ) >= 0
+	return m.config.Mode != ModePassing && !m.batch.open() && !m.copy.stalls() && m.pendingReplies.certain()
 }
 
 // syncBefore ends a batch of which only the check has been executed, before a
