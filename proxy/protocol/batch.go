@@ -12,9 +12,7 @@ type batch struct {
 	progress progress
 	// snapshot: the client has parsed or bound a query.
 	snapshot bool
-	// unsynced: the client has executed something, and neither a Sync nor what ends it in
-	// another way has come since.
-	unsynced bool
+	unsynced unsynced
 	// skipping: an earlier batch was ended by a Query or a fast path call. If it has
 	// failed, the server skips everything up to a Sync.
 	skipping bool
@@ -30,6 +28,18 @@ const (
 	batchRan                     // the client's have
 )
 
+// unsynced says whether the client has executed something after which neither a Sync nor
+// what ends it in another way has come. PostgreSQL 18 goes on with its transaction until then.
+type unsynced uint8
+
+const (
+	nothingUnsynced unsynced = iota
+	// maybeUnsynced: the last that was executed may have committed, as VACUUM or a CALL do
+	// inside. Only the answer to a Query says whether a transaction goes on.
+	maybeUnsynced
+	surelyUnsynced
+)
+
 // sent follows a message that executes nothing.
 func (b *batch) sent() { b.progress = max(b.progress, batchOpen) }
 
@@ -37,11 +47,14 @@ func (b *batch) sent() { b.progress = max(b.progress, batchOpen) }
 func (b *batch) checked() { b.progress = max(b.progress, batchChecked) }
 
 // ran follows a message of the client's that executes something.
-func (b *batch) ran() { b.progress, b.unsynced = batchRan, true }
+func (b *batch) ran() { b.progress, b.unsynced = batchRan, surelyUnsynced }
+
+// ranAlone follows one that executes what may have committed when it ends.
+func (b *batch) ranAlone() { b.progress, b.unsynced = batchRan, maybeUnsynced }
 
 // committed follows a COMMIT, ROLLBACK or DISCARD ALL: what was executed ended with it. If
 // it fails, the server skips what follows, up to a Sync.
-func (b *batch) committed() { b.progress, b.unsynced = min(b.progress, batchOpen), false }
+func (b *batch) committed() { b.progress, b.unsynced = min(b.progress, batchOpen), nothingUnsynced }
 
 // end follows a Query, a fast path call, or a Sync that the server may ignore.
 func (b *batch) end() {
@@ -49,7 +62,7 @@ func (b *batch) end() {
 }
 
 // synced says that it was a Sync that ended the last batch.
-func (b *batch) synced() { b.skipping, b.unsynced = false, false }
+func (b *batch) synced() { b.skipping, b.unsynced = false, nothingUnsynced }
 
 // syncedBefore follows a Sync of Fencepost's in front of a message of the client's, which
 // ends what the check has begun. For the client the batch goes on.
@@ -65,7 +78,7 @@ func (b *batch) syncedBefore() {
 func (b *batch) rests(outside bool) {
 	b.skipping = false
 	if outside {
-		b.unsynced = false
+		b.unsynced = nothingUnsynced
 	}
 }
 

@@ -231,7 +231,7 @@ var needsBlockRefusal = &fencing.Refusal{
 func (q *situation) decideLeader() decision {
 	s := q.statement
 	switch {
-	case q.alone(), q.failsOutside():
+	case q.alone(), q.noticesBlock():
 		return q.byRegistry()
 	case q.txn.Coverage() == gate.Checked:
 		return q.covered()
@@ -247,11 +247,17 @@ func (q *situation) decideLeader() decision {
 	return decision{action: checkFirst}
 }
 
-// failsOutside reports whether Postgres refuses the statement because it stands outside
-// a block, or does nothing for it, in a batch that has run nothing yet. Where the Execute
-// of a check makes a block, one in front would change that.
-func (q *situation) failsOutside() bool {
-	return q.version.ExecuteOpensBlock() && q.txn.State() != gate.InBlock && q.batch.fresh() && q.statement.requiresBlock()
+// noticesBlock reports whether the block that the Execute of a check makes up to the next
+// Sync would change what Postgres does. There may be none yet if the client has executed
+// nothing in the batch, or something that may have committed. Then Postgres refuses what
+// requires a block, or does nothing for it; and what only prepares begins none, in which a
+// Query behind it would run.
+func (q *situation) noticesBlock() bool {
+	if !q.version.ExecuteOpensBlock() || q.txn.State() == gate.InBlock {
+		return false
+	}
+	maybe := q.batch.unsynced == maybeUnsynced
+	return (maybe || q.batch.fresh()) && q.statement.requiresBlock() || maybe && q.carrier == prepared
 }
 
 // mustStandAlone reports whether a Query can have nothing of Fencepost's in front of it:
@@ -265,7 +271,7 @@ func (q *situation) mustStandAlone() bool {
 		return true
 	}
 	return s.requiresBlock() && q.txn.State() != gate.InBlock ||
-		q.version.QueryContinuesBatch() && q.batch.unsynced
+		q.version.QueryContinuesBatch() && q.batch.unsynced != nothingUnsynced
 }
 
 func (q *situation) decideFollower() decision {

@@ -75,7 +75,8 @@ func TestDecide(t *testing.T) {
 	passing := func(q *situation) { q.mode = ModePassing }
 	batchRan := func(q *situation) { q.batch.ran() }
 	open := func(q *situation) { q.batch.sent() }
-	unsynced := func(q *situation) { q.batch.unsynced = true }
+	unsynced := func(q *situation) { q.batch.unsynced = surelyUnsynced }
+	perhaps := func(q *situation) { q.batch.unsynced = maybeUnsynced }
 	catalog := func(q *situation) { q.catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
 	for _, c := range []struct {
@@ -99,7 +100,11 @@ func TestDecide(t *testing.T) {
 		{lone, update, "leader", "checked", 15, stale, covered},
 		{lone, update, "leader", "rest", 18, unsynced, "register"},
 		{lone, update, "leader", "rest", 15, unsynced, "check"},
+		{lone, update, "leader", "rest", 18, perhaps, "register"},
 		{prepared, update, "leader", "rest", 18, unsynced, "check"},
+		{prepared, update, "leader", "rest", 18, perhaps, "register"},
+		{prepared, update, "leader", "rest", 15, perhaps, "check"},
+		{executed, update, "leader", "rest", 18, perhaps, "check"},
 
 		// What needs nothing.
 		{lone, "begin", "leader", "rest", 15, nil, harmless},

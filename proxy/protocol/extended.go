@@ -150,9 +150,12 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	}
 	e := m.push(execute, fromClient)
 	e.stmt, m.copy.data = s, false
-	if s.empty {
+	switch {
+	case s.empty:
 		m.batch.sent()
-	} else {
+	case !s.known, s.info.Kind == sqltext.NonTransactional:
+		m.batch.ranAlone()
+	default:
 		m.batch.ran()
 	}
 	if sure {

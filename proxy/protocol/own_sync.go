@@ -51,7 +51,9 @@ func (m *Machine) tooLate(t *sqltext.Text) bool {
 
 // stillOpen reports that what the client has executed since its last Sync may not be
 // committed yet, although a Query or a function call came after it.
-func (m *Machine) stillOpen() bool { return m.config.Version.QueryContinuesBatch() && m.batch.unsynced }
+func (m *Machine) stillOpen() bool {
+	return m.config.Version.QueryContinuesBatch() && m.batch.unsynced != nothingUnsynced
+}
 
 // awaitsReplies reports whether a message of that type, which begins a batch, has to wait
 // until what came before it is answered.

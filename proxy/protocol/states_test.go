@@ -20,10 +20,10 @@ func TestBatchProgress(t *testing.T) {
 	}{
 		{"nothing", nil, batch{}},
 		{"a Parse after the check", []func(*batch){(*batch).checked, (*batch).sent}, batch{progress: batchChecked}},
-		{"a check after an Execute", []func(*batch){(*batch).ran, (*batch).checked}, batch{progress: batchRan, unsynced: true}},
+		{"a check after an Execute", []func(*batch){(*batch).ran, (*batch).checked}, batch{progress: batchRan, unsynced: surelyUnsynced}},
 		{"a COMMIT", []func(*batch){(*batch).ran, (*batch).committed}, batch{progress: batchOpen}},
 		{"a COMMIT alone", []func(*batch){(*batch).committed}, batch{}},
-		{"a Query after an Execute", []func(*batch){(*batch).ran, (*batch).end}, batch{id: 1, unsynced: true, skipping: true}},
+		{"a Query after an Execute", []func(*batch){(*batch).ran, (*batch).end}, batch{id: 1, unsynced: surelyUnsynced, skipping: true}},
 		{"two Queries", []func(*batch){(*batch).end, (*batch).end}, batch{id: 2}},
 		{"a Sync", []func(*batch){(*batch).ran, (*batch).end, (*batch).synced}, batch{id: 1}},
 		{"a Sync of Fencepost's", []func(*batch){(*batch).checked, (*batch).syncedBefore}, batch{}},

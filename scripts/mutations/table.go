@@ -129,7 +129,7 @@ var table = []mutation{
 		old:  "	if q.carrier == lone && s.known {\n		if r, ok := q.txn.NothingOutside(&s.info); ok {",
 		text: "	s.info.RequiresTransactionBlock = s.info.RequiresTransactionBlock || s.text != \"\" && s.text[0]|0x20 == 'd'\n	if q.carrier == lone {\n		if r, ok := q.txn.NothingOutside(&s.info); ok {"},
 	{name: "CALL goes after a check instead of under a note", file: theJudge, tests: "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(call_by_extended|prepared_call)",
-		old: "	case q.alone(), q.failsOutside():", text: "	case q.failsOutside():"},
+		old: "	case q.alone(), q.noticesBlock():", text: "	case q.noticesBlock():"},
 	{name: "without a resource all is let through", file: theJudge, tests: flushed,
 		old:  "	case q.txn.Coverage() >= gate.ReadOnly:\n		return q.covered()\n	default:\n		return q.readFirst()\n	}\n}\n\n// unproven is",
 		text: "	default:\n		return passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())\n	}\n}\n\n// unproven is"},
