@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,6 +51,19 @@ type Fault struct {
 	Problem string `json:"problem"`
 	Remedy  string `json:"remedy,omitempty"` // "" if waiting may help
 }
+
+// InServer is where the faults of Postgres as a whole are.
+const InServer = "upstream"
+
+// databasePrefix begins the places of databases.
+const databasePrefix = "database "
+
+// InDatabase returns where the faults of a database are.
+func InDatabase(name string) string { return databasePrefix + name }
+
+// DatabaseOf returns the name of the database whose faults are in that place. ok is false if
+// it is another place.
+func DatabaseOf(where string) (name string, ok bool) { return strings.CutPrefix(where, databasePrefix) }
 
 // Lasting is a fault that has begun and not ended.
 type Lasting struct {

@@ -9,8 +9,9 @@ import (
 )
 
 // Writable returns the statuses with what the faults that last at the time now make of them.
-// While Postgres does not answer, no write can be admitted, although a lease may be confirmed
-// elsewhere: what is led is then in the state Unknown.
+// While Postgres, or only the database of a resource, does not answer, no write can be
+// admitted there, although a lease may be confirmed elsewhere: what is led is then in the
+// state Unknown.
 func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.Time) []election.ResourceStatus {
 	for _, f := range lasting {
 		if f.Kind != faults.Upstream {
@@ -18,7 +19,7 @@ func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.
 		}
 		for i := range all {
 			s := &all[i]
-			if s.State != election.Led {
+			if s.State != election.Led || f.Where != faults.InServer && f.Where != faults.InDatabase(s.Database) {
 				continue
 			}
 			s.State, s.StateSince, s.Reason = election.Unknown, f.Since, fmt.Errorf("no write can be admitted: Postgres does not answer: %s", f.Problem)

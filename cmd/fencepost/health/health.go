@@ -33,13 +33,11 @@ const (
 	surveyed = 16
 )
 
-// The places of faults.
+// The places of faults that only this package reports.
 const (
-	placeUpstream = "upstream"
 	placeControl  = "control role"
 	placeSchema   = "databases"
 	placeLeases   = "lease service"
-	databasePlace = "database "
 	resourcePlace = "resource "
 )
 
@@ -126,9 +124,9 @@ func (c *Checker) Run(ctx context.Context) {
 // look, or that this is the first.
 func (c *Checker) look(ctx context.Context, suspected bool) {
 	if err := c.bounded(ctx, c.cfg.Upstream); err != nil {
-		c.report(ctx, placeUpstream, store.FaultOf(err))
+		c.report(ctx, faults.InServer, store.FaultOf(err))
 	} else {
-		c.report(ctx, placeUpstream, nil)
+		c.report(ctx, faults.InServer, nil)
 		c.lookAtDatabases(ctx)
 	}
 	c.lookAtLeases(ctx, suspected)
@@ -168,7 +166,7 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 		}
 	}
 	for _, where := range c.cfg.Faults.Places() {
-		if name, ok := strings.CutPrefix(where, databasePlace); ok && !looked[name] {
+		if name, ok := faults.DatabaseOf(where); ok && !looked[name] {
 			looked[name] = true
 			c.examined(ctx, name, c.probe(ctx, name))
 		}
@@ -192,9 +190,9 @@ func (c *Checker) Examined(database string, err error) {
 func (c *Checker) examined(ctx context.Context, database string, err error) {
 	switch {
 	case err == nil, store.Gone(err): // nobody can name a database that does not exist
-		c.report(ctx, databasePlace+database, nil)
+		c.report(ctx, faults.InDatabase(database), nil)
 	case !errors.Is(err, context.Canceled):
-		c.report(ctx, databasePlace+database, store.FaultOf(err))
+		c.report(ctx, faults.InDatabase(database), store.FaultOf(err))
 	}
 }
 
@@ -303,7 +301,7 @@ func (c *Checker) lookAtResources(ctx context.Context) {
 		if why != nil {
 			f := store.FaultOf(why)
 			f.Kind = faults.Fence
-			found[fmt.Sprintf("%s%s of %s%s", resourcePlace, r.Resource, databasePlace, r.Database)] = f
+			found[fmt.Sprintf("%s%s of %s", resourcePlace, r.Resource, faults.InDatabase(r.Database))] = f
 		}
 	}
 	for _, where := range c.cfg.Faults.Places() {
