@@ -119,8 +119,8 @@ type Statement struct {
 	// ChoosesReadOnly means Isolation of the access mode, unless that is READ WRITE.
 	ChoosesReadOnly bool
 	// RequiresTransactionBlock means that outside a transaction block Postgres refuses
-	// it, or warns and does nothing: LOCK, SET CONSTRAINTS, SAVEPOINT, DECLARE without
-	// HOLD.
+	// it, or warns and does nothing: LOCK, SET CONSTRAINTS, SET LOCAL, SET TRANSACTION,
+	// SAVEPOINT, DECLARE without HOLD.
 	RequiresTransactionBlock bool
 	// MentionsQueryText means that it names something that shows the text of the
 	// running query (current_query, pg_stat_activity), which must be the client's own.

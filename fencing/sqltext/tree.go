@@ -15,7 +15,7 @@ func classify(n *pgquery.Node) Statement {
 	}
 	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
 	st.DescribesLate = (st.Executes || w.queryText) && describesLate(n)
-	st.RequiresTransactionBlock = requiresTransactionBlock(n)
+	st.RequiresTransactionBlock = st.Kind != SetFence && requiresTransactionBlock(n)
 	st.Modifies = modifies(n)
 	st.TakesSnapshot = st.Modifies || takesSnapshot(n)
 	if w.unsetsReadOnly {
@@ -97,7 +97,20 @@ func requiresTransactionBlock(n *pgquery.Node) bool {
 	c := n.GetDeclareCursorStmt()
 	return n.GetLockStmt() != nil || n.GetConstraintsSetStmt() != nil ||
 		n.GetTransactionStmt().GetKind() == pgquery.TransactionStmtKind_TRANS_STMT_SAVEPOINT ||
-		c != nil && c.Options&withHold == 0
+		c != nil && c.Options&withHold == 0 ||
+		setsForTransaction(n.GetVariableSetStmt())
+}
+
+// setsForTransaction reports whether v is SET LOCAL or SET TRANSACTION.
+func setsForTransaction(v *pgquery.VariableSetStmt) bool {
+	switch v.GetKind() {
+	case pgquery.VariableSetKind_VAR_SET_VALUE, pgquery.VariableSetKind_VAR_SET_DEFAULT, pgquery.VariableSetKind_VAR_SET_CURRENT:
+		return v.IsLocal
+	case pgquery.VariableSetKind_VAR_SET_MULTI:
+		return v.IsLocal || strings.HasPrefix(lower(v.Name), "transaction")
+	default:
+		return false
+	}
 }
 
 // readIf makes st a read unless something in it prevents that.

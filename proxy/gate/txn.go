@@ -274,7 +274,7 @@ func unguarded(s *sqltext.Statement) bool {
 
 // NothingOutside is the reason of a Query of one statement, at rest, that
 // Postgres refuses outside a transaction block before it looks at its parts, or
-// that does nothing there: LOCK, SAVEPOINT and SET CONSTRAINTS. DECLARE is none
+// that does nothing there: LOCK, SAVEPOINT, SET CONSTRAINTS and SET LOCAL. DECLARE is none
 // of them, since its query is analyzed first, which may run functions.
 func (t *Txn) NothingOutside(s *sqltext.Statement) (Reason, bool) {
 	return Reason{harmless}, t.State() == AtRest && s.RequiresTransactionBlock && s.Kind != sqltext.ByMessage

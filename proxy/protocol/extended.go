@@ -57,6 +57,8 @@ func (m *Machine) notices(s *statement) bool {
 	switch {
 	case !s.known, s.info.Kind == sqltext.NonTransactional, discardsAll(&s.info):
 		return true
+	case m.batch.snapshot && s.info.SetsIsolation: // it fails, unless a Sync ends the transaction of the snapshot
+		return false
 	default:
 		return s.info.Isolation && !m.batch.snapshot || m.config.Version.ExecuteOpensBlock() && s.requiresBlock()
 	}
