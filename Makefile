@@ -4,10 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
 ELECTION ?= postgres
-# Two packages at a time, because their tests start their own servers. Many tests of one at
-# a time, because they wait for leases to expire. The timeout allows for other load on the
-# machine.
-TESTFLAGS ?= -p 2 -parallel 8 -timeout 40m
+# Two packages at a time, because their tests start their own servers.
+# The timeout allows for other load on the machine.
+TESTFLAGS ?= -p 2 -parallel 4 -timeout 40m
 # The packages that take longest start first.
 PKG ?= ./test/safety ./test/system ./test/connection ./...
 CHAOS_TIME ?= 5m

@@ -93,9 +93,9 @@ func (r *resource) status() ResourceStatus {
 
 // standing returns the status without the candidacies.
 func (r *resource) standing() ResourceStatus {
-	now, clock := r.e.cfg.Now(), time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now, clock := r.e.cfg.Now(), time.Now()
 	is := r.readLocked(now)
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: is.state, Reason: is.why,
@@ -115,7 +115,7 @@ func (r *resource) standing() ResourceStatus {
 		}
 	}
 	if since := cmp.Or(r.mu.leaderlessSince, is.since); is.state != Led && since != 0 {
-		st.Leaderless = now - since
+		st.Leaderless = max(now-since, time.Millisecond) // 0 would mean that somebody leads
 	}
 	return st
 }

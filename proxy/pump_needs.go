@@ -2,9 +2,15 @@ package proxy
 
 import (
 	"context"
+	"time"
 
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
+
+// catalogWait bounds how long a read waits for the catalog that proves it, which a busy
+// server may take long to answer. It is longer than the two polls that this may need, which
+// fail after ten seconds each.
+const catalogWait = 25 * time.Second
 
 // meet does what the machine needs before it can take more from the client. It reports
 // false if ctx ended first, so that nothing more can be taken.
@@ -18,7 +24,7 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 		x.mu.Unlock()
 		return true
 	case protocol.NeedCatalog:
-		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+		wait, cancel := context.WithTimeout(ctx, catalogWait)
 		x.member.catalog.RefreshCatalog(wait)
 		cancel()
 		x.mu.Lock()

@@ -199,7 +199,11 @@ func (q *situation) decideUnfenced() decision {
 // unproven is the refusal of a read that is not proven, on a connection without a resource.
 func (q *situation) unproven() *fencing.Refusal {
 	why := "its text is not one that can be proven"
-	if q.statement.provable != nil && q.catalog != nil {
+	switch {
+	case q.catalog == nil:
+	case q.catalog() == nil:
+		why = "Fencepost could not read in time what the names in this database mean"
+	case q.statement.provable != nil:
 		if _, reason := sqltext.Proven(q.catalog(), q.statement.provable); reason != "" {
 			why = reason
 		}

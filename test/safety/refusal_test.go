@@ -126,7 +126,8 @@ func TestFollowersEndAtOnce(t *testing.T) {
 // ended its backend, though the grant is recorded only after that.
 func TestEndedByAGrantOnItsWay(t *testing.T) {
 	t.Parallel()
-	s := fixture.NewCluster(t, pgtest.Shared(t))
+	patient := fixture.NewProxy(t, pgtest.Shared(t), func(c *proxy.Config) { c.StartupWait = time.Minute })
+	s := fixture.NewClusterOn(t, patient)
 	c := s.Leader("w")
 	pid := fixture.FirstValue(t, fixture.MustPass(t, c, q("select pg_backend_pid()")))
 	candidacy := s.Candidacy(s.DB, "r", "w")

@@ -32,7 +32,8 @@ func TestLongTextsOfManyLeaveALeaderAlone(t *testing.T) {
 	leader := h.join(p, "leader", "campaign", "wait")
 
 	var load sync.WaitGroup
-	var sent, failed atomic.Int64
+	var sent atomic.Int64
+	failed := make(chan error, sessions)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*ttl)
 	defer cancel()
 	for i := range sessions {
@@ -42,7 +43,7 @@ func TestLongTextsOfManyLeaveALeaderAlone(t *testing.T) {
 				return
 			}
 			if err != nil {
-				failed.Add(1)
+				failed <- err
 				return
 			}
 			defer conn.Close(ctx)
@@ -53,7 +54,7 @@ func TestLongTextsOfManyLeaveALeaderAlone(t *testing.T) {
 				case ctx.Err() != nil:
 					return
 				case err != nil:
-					failed.Add(1)
+					failed <- err
 					return
 				}
 				sent.Add(1)
@@ -81,8 +82,11 @@ func TestLongTextsOfManyLeaveALeaderAlone(t *testing.T) {
 		least = min(least, time.Duration(*seen.Left*float64(time.Second)))
 	}
 	t.Logf("%d texts, %d small statements, the lease had at least %s left", sent.Load(), rounds, least)
-	if complete := ctx.Err() == nil; failed.Load() > 0 || sent.Load() == 0 || complete && sent.Load() != sessions*texts {
-		t.Errorf("%d of %d texts were answered, %d sessions failed", sent.Load(), sessions*texts, failed.Load())
+	if complete := ctx.Err() == nil; len(failed) > 0 || sent.Load() == 0 || complete && sent.Load() != sessions*texts {
+		t.Errorf("%d of %d texts were answered, %d sessions failed", sent.Load(), sessions*texts, len(failed))
+	}
+	for len(failed) > 0 {
+		t.Error(<-failed)
 	}
 	if least < ttl/3 {
 		t.Errorf("the lease had only %s left, less than a third of %s", least, ttl)

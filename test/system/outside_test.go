@@ -22,7 +22,7 @@ func TestATakeoverIsSeenFromOutside(t *testing.T) {
 			h := newCluster(t, provider)
 			one, two := h.proxy(), h.proxy()
 			leader := h.worker("leader")
-			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "300ms"))
+			leader.must("connect", h.dsn(one, "leader", "campaign", "wait", "worker_timeout", "5s"))
 			leader.must("extended", "INSERT INTO work VALUES ('leader')")
 			h.shows(one, 1, "leader", 0)
 			leader.Freeze(t)
