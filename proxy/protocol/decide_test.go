@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -284,4 +285,19 @@ func fencelessCatalog(t *testing.T) func() *fencing.Catalog {
 		t.Fatal(err)
 	}
 	return c.Catalog
+}
+
+// TestARefusedReadNamesTheCatalog: what cannot be proven because the catalog could not be read
+// is not said to be the text's fault.
+func TestARefusedReadNamesTheCatalog(t *testing.T) {
+	t.Parallel()
+	for why, catalog := range map[string]func() *fencing.Catalog{
+		"could not read in time": func() *fencing.Catalog { return nil },
+		"its text is not one":    nil,
+	} {
+		q := &situation{statement: described("select 1"), unfenced: fencing.UnfencedRefusal("u"), catalog: catalog}
+		if r := q.unproven(); !strings.Contains(r.Message, why) {
+			t.Errorf("%q; want that it says %q", r.Message, why)
+		}
+	}
 }
