@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // series are the label sets of each metric, by its name in queries.
@@ -36,6 +37,7 @@ func exported(t *testing.T) series {
 		}}
 	})
 	m.WatchFaults(func() []faults.Lasting { return nil })
+	m.WatchHosts(func() []upstream.View { return []upstream.View{{Address: "db1:5432", State: upstream.States()[0]}} })
 	ready := func(context.Context) admin.Readiness { return admin.Readiness{Ready: true} }
 	m.WatchReady(ready)
 	for _, kind := range []election.EventKind{election.EventGranted, election.EventFalseAlarm, election.EventLost, election.EventFailed} {

@@ -22,7 +22,8 @@ func TestQueriesReturnSeries(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithConfig(map[string]string{"max_prepared_transactions": "1"}))
 	p := &played{t: t, pg: s, db: s.Database(t)}
-	p.proxy = process.Serve(t, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_UPSTREAM_ADDRESS="+s.Addr(),
+	hosts := strings.Join([]string{s.Addr(), pgtest.Start(t).Addr(), nobody(t)}, ",") // the second is another database system
+	p.proxy = process.Serve(t, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_UPSTREAM_ADDRESS="+hosts,
 		"FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_TTL=2s", "FENCEPOST_LEASE_GRACE=200ms",
 		"FENCEPOST_STARTUP_WAIT=500ms", "FENCEPOST_DRAIN_TIMEOUT=1s", "FENCEPOST_LIMITS_RESOURCE_IDLE=1s")
 	p.prometheus = startPrometheus(t, p.proxy.Admin, nobody(t))
@@ -78,7 +79,7 @@ func (p *played) play() {
 	p.await("FencepostConnectionsRefused")
 
 	// A worker is silent for too long, and comes back before and after another one leads.
-	silent := p.join("billing", "silent", "worker_timeout", "1s")
+	silent := p.join("billing", "silent", "worker_timeout", "1s", "campaign", "wait")
 	p.exec(silent, "INSERT INTO work VALUES (1)")
 	process.Eventually(p.t, process.Patience, "the lease to be released for silence", func() bool { return p.leader("billing") == "" })
 	p.exec(silent, "INSERT INTO work VALUES (2)")
@@ -102,7 +103,7 @@ func (p *played) play() {
 	p.await("Election")
 
 	// Something that Fencepost cannot end holds the fence. Then nobody uses that resource.
-	first := p.join("mail", "first")
+	first := p.join("mail", "first", "campaign", "wait")
 	p.pg.Exec(p.t, pgtest.Superuser, p.db, "BEGIN", "SELECT pg_sequence_last_value(format('fencepost.epoch_%s', id)::regclass) FROM fencepost.fence WHERE resource = 'mail'",
 		"PREPARE TRANSACTION '"+p.db+"'")
 	p.leave(first)
