@@ -23,10 +23,9 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 		m.sendQuery(n, avail, p, r)
 		return NeedNothing
 	}
-	if m.showsItself(t) {
+	if m.showsItself(t) && !chain.imported {
 		undo()
-		m.closeChecks(p)
-		return m.queryOne(statement{}, text, n, avail, p)
+		return m.queryOne(statement{info: sqltext.Statement{MentionsKeptText: true}}, text, n, avail, p)
 	}
 	at := len(m.scratch)
 	m.scratch = append(m.scratch, 'Q', 0, 0, 0, 0)
@@ -66,6 +65,9 @@ func (m *Machine) showsItself(t *sqltext.Text) bool {
 		case sqltext.ShowFence, sqltext.SetFence, sqltext.Refused:
 			return false
 		default:
+			if s.ImportsSnapshot {
+				return false
+			}
 			shows = shows || s.MentionsQueryText || s.MentionsKeptText
 		}
 	}
