@@ -149,7 +149,7 @@ func (m *Machine) syncAhead(p *gate.Plan) {
 func (m *Machine) copiesIn(s *statement) bool {
 	if name := []byte(s.info.Name); s.info.Executes && !opaque(name) {
 		if s = m.names.statements.get(wire.CutName(name)); s == nil {
-			return false // by SQL, and PREPARE accepts no COPY; or there is none
+			return m.names.statements.copies // else by SQL, and PREPARE accepts no COPY; or there is none
 		}
 	}
 	return !s.known || s.info.CopiesIn || s.info.Executes

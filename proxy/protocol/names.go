@@ -105,6 +105,8 @@ type statements struct {
 	// hidden is set once such a one may exist that is not listed here.
 	freeing int
 	hidden  bool
+	// copies is set once there may be one that reads COPY data and is not listed here.
+	copies bool
 }
 
 // get returns nil for a name that is not known.
@@ -152,11 +154,16 @@ func (t *statements) doubt(name string) {
 }
 
 // hide follows a statement that may be on the server without being listed here.
-func (t *statements) hide(s *statement) { t.hidden = t.hidden || s.freesNames() }
+func (t *statements) hide(s *statement) {
+	t.hidden = t.hidden || s.freesNames()
+	t.copies = t.copies || !s.known || s.info.CopiesIn
+}
 
 // forget drops all of them, though some may still be on the server.
 func (t *statements) forget() {
-	t.hidden = t.mayFree()
+	for _, s := range t.byName {
+		t.hide(s)
+	}
 	clear(t.byName)
 	t.bytes, t.freeing = 0, 0
 }
