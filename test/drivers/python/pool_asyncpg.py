@@ -11,7 +11,13 @@ import pool
 async def insert(connections):
     try:
         async with connections.acquire() as connection:
-            await connection.execute("INSERT INTO work (what) VALUES ($1)", "asyncpg")
+            try:
+                await connection.execute("INSERT INTO work (what) VALUES ($1)", "asyncpg")
+            except asyncpg.InternalClientError:
+                # The server has ended the connection while asyncpg was about to send. The
+                # pool would wait for an answer before it takes the connection back.
+                connection.terminate()
+                raise
     except Exception as e:
         return getattr(e, "sqlstate", None) or type(e).__name__
     return "ok"
