@@ -19,6 +19,15 @@ var TwoPhaseRefusal = &Refusal{
 	Hint:     "Commit in one phase, or use a connection that is allowed to write unfenced.",
 }
 
+// SnapshotRefusal is the refusal of a statement that no check can precede, in a transaction
+// with an imported snapshot: only a check inside the transaction can tell how old that is.
+var SnapshotRefusal = &Refusal{
+	SQLState: StateUnfenceable,
+	Message:  "this statement cannot be fenced: its transaction may have imported a snapshot that is older than the worker's epoch",
+	Detail:   "{}",
+	Hint:     "Run a short statement such as SELECT 1 right after SET TRANSACTION SNAPSHOT: the check in front of it covers the whole transaction.",
+}
+
 // SetRefusal is the refusal of SET fencepost.<name>, or RESET of it, in a session. It would
 // change nothing, and whoever sends it believes that it does.
 func SetRefusal(name string) *Refusal {

@@ -116,6 +116,8 @@ type Statement struct {
 	// SetsIsolation means Isolation of the level, the snapshot or [NOT] DEFERRABLE, which
 	// Postgres refuses after a query.
 	SetsIsolation bool
+	// ImportsSnapshot means SET TRANSACTION SNAPSHOT.
+	ImportsSnapshot bool
 	// ChoosesReadOnly means Isolation of the access mode, unless that is READ WRITE.
 	ChoosesReadOnly bool
 	// RequiresTransactionBlock means that outside a transaction block Postgres refuses

@@ -22,6 +22,8 @@ type Guess struct {
 	// FreesNames means that the text may contain something that frees or redefines
 	// names of prepared statements.
 	FreesNames bool
+	// ImportsSnapshot means that the text may contain SET TRANSACTION SNAPSHOT.
+	ImportsSnapshot bool
 }
 
 // GuessOf scans the bytes of sql. It is fast, because it is used for the longest texts.
@@ -36,8 +38,10 @@ func GuessOf(sql []byte) Guess {
 		case 'p':
 			if foldPrefix(sql[i:], prepare) {
 				g.FreesNames = true
-				g.PreparesTransaction = g.PreparesTransaction || mayBeTransaction(sql[i+len(prepare):])
+				g.PreparesTransaction = g.PreparesTransaction || mayBeFollowed(sql[i+len(prepare):], transaction)
 			}
+		case 't':
+			g.ImportsSnapshot = g.ImportsSnapshot || foldPrefix(sql[i:], transaction) && mayBeFollowed(sql[i+len(transaction):], snapshot)
 		case 'v':
 			g.Vacuums = g.Vacuums || foldPrefix(sql[i:], "vacuum")
 		}
@@ -45,14 +49,26 @@ func GuessOf(sql []byte) Guess {
 	return g
 }
 
-const prepare, transaction = "prepare", "transaction"
+const prepare, transaction, snapshot = "prepare", "transaction", "snapshot"
 
-// mayBeTransaction reports whether the text after PREPARE may be TRANSACTION. The
-// vertical tab is space to PostgreSQL from 16 on; a comment is treated as that word.
-func mayBeTransaction(after []byte) bool {
+// mayBeFollowed reports whether the text after a word may begin with another word. The
+// vertical tab is space to PostgreSQL from 16 on; after a comment, it may if the word
+// occurs at all.
+func mayBeFollowed(after []byte, word string) bool {
 	next := bytes.TrimLeft(after, " \t\n\v\f\r")
-	return bytes.HasPrefix(next, []byte("/*")) || bytes.HasPrefix(next, []byte("--")) ||
-		len(next) < len(after) && foldPrefix(next, transaction)
+	if bytes.HasPrefix(next, []byte("/*")) || bytes.HasPrefix(next, []byte("--")) {
+		return foldContains(next, word)
+	}
+	return len(next) < len(after) && foldPrefix(next, word)
+}
+
+func foldContains(sql []byte, word string) bool {
+	for i := range sql {
+		if foldPrefix(sql[i:], word) {
+			return true
+		}
+	}
+	return false
 }
 
 func startsWithPrepareTransaction(sql []byte) bool {

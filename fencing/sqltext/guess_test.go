@@ -32,6 +32,12 @@ func TestGuess(t *testing.T) {
 		"Prepare\tTRANSACTION 'x'":      {PreparesTransaction: true, StartsWithPrepareTransaction: true, FreesNames: true},
 		"prepare/**/transaction 'x'":    {PreparesTransaction: true, FreesNames: true},
 		"begin; prepare transaction":    {PreparesTransaction: true, FreesNames: true},
+
+		"begin; set Transaction\nSNAPSHOT 'x'":       {ImportsSnapshot: true},
+		"set transaction/* a */snapshot 'x'":         {ImportsSnapshot: true},
+		"begin transaction /* selec */":              {},
+		"set transactionsnapshot; snapshot":          {},
+		"set transaction read only; select snapshot": {},
 	} {
 		if got := GuessOf([]byte(sql)); got != want {
 			t.Errorf("%q: %+v, want %+v", sql, got, want)

@@ -86,6 +86,7 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 		st.ChoosesReadOnly = len(v.Args) != 1 || !switchesOff(v.Args[0])
 	case "transaction", "transaction snapshot", isolationLevel, deferrable:
 		st.Isolation = v.Kind != pgquery.VariableSetKind_VAR_RESET
+		st.ImportsSnapshot = name == "transaction snapshot"
 		st.SetsIsolation = st.Isolation &&
 			(name == "transaction snapshot" || name == isolationLevel || name == deferrable || includes(v.Args, isolationLevel, deferrable))
 		st.ChoosesReadOnly = st.Isolation && chooseReadOnly(v.Args)

@@ -36,6 +36,7 @@ type situation struct {
 	announced fencing.Epoch // when the transaction began
 	txn       *gate.Txn
 	batch     batch
+	imported  bool // the transaction may have imported a snapshot
 
 	registration gate.Registration
 	registry     registryAnswer
@@ -84,7 +85,7 @@ func (m *Machine) decide(c carrier, s *statement) decision {
 	q := situation{
 		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced,
 		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
-		batch:        m.batch,
+		batch: m.batch, imported: m.chain.imported,
 		registration: m.registration, registry: m.inHand.registry, done: m.inHand.done,
 		provenReads: m.config.ProvenReads, catalog: m.config.Catalog, refreshed: m.inHand.refreshed,
 	}
@@ -235,6 +236,8 @@ var needsBlockRefusal = &fencing.Refusal{
 func (q *situation) decideLeader() decision {
 	s := q.statement
 	switch {
+	case q.alone() && (q.imported || s.importsSnapshot()) && q.txn.Coverage() != gate.Checked:
+		return refuses(fencing.SnapshotRefusal)
 	case q.alone(), q.noticesBlock():
 		return q.byRegistry()
 	case q.txn.Coverage() == gate.Checked:
@@ -245,7 +248,7 @@ func (q *situation) decideLeader() decision {
 			return passes(r)
 		}
 	}
-	if q.carrier == lone && q.mustStandAlone() {
+	if q.carrier == lone && q.mustStandAlone() && !q.imported {
 		return q.byRegistry()
 	}
 	return decision{action: checkFirst}
@@ -264,7 +267,8 @@ func (q *situation) noticesBlock() bool {
 	return (maybe || q.batch.fresh()) && q.statement.requiresBlock() || maybe && q.carrier == prepared
 }
 
-// mustStandAlone reports whether a Query can have nothing of Fencepost's in front of it:
+// mustStandAlone reports whether a Query can have nothing of Fencepost's in front of it. It
+// must nevertheless where a snapshot was imported, because the registry cannot see that one:
 // a text that shows itself would show that too; one that the server keeps goes as
 // extended messages, whose Sync would end the skipping of a batch that has failed; a check would make a block where there may be
 // none; and some versions do not end what was executed before for a lone statement, and

@@ -101,11 +101,13 @@ func discardsAll(s *sqltext.Statement) bool {
 	return s.Kind == sqltext.Discard && (s.Name == "" || s.Name == "all")
 }
 
-// chain follows the read-only mode that Fencepost gives to a transaction of a worker that
-// does not lead. COMMIT AND CHAIN and ROLLBACK AND CHAIN hand it on to the next transaction
-// as if the client had chosen it. Once the worker leads, it must be undone there: a session
-// that chains all its transactions could never write.
+// chain follows what was set for the transaction in hand, and in those that were chained to
+// it: the read-only mode that Fencepost gives to one of a worker that does not lead. COMMIT
+// AND CHAIN and ROLLBACK AND CHAIN hand it on to the next transaction as if the client had
+// chosen it. Once the worker leads, it must be undone there: a session that chains all its
+// transactions could never write.
 type chain struct {
+	imported  bool // the transaction in hand may have imported a snapshot
 	set       bool // Fencepost has made the transaction in hand read-only
 	inherited bool // it has made one before it read-only, in the same chain
 	chosen    bool // the client itself has chosen READ ONLY in the chain
@@ -119,12 +121,20 @@ const readWriteSQL = "SET transaction_read_only TO off"
 func (c *chain) follow(s *statement) {
 	switch {
 	case s.ends() && s.info.Chain:
-		c.set, c.inherited = false, c.set || c.inherited
+		c.imported, c.set, c.inherited = false, false, c.set || c.inherited
 	case s.ends():
 		*c = chain{}
+	case s.importsSnapshot():
+		c.imported = true
 	case s.known && s.info.ChoosesReadOnly:
 		c.chosen = true
 	}
+}
+
+// importsSnapshot reports whether s may be SET TRANSACTION SNAPSHOT, or contain it. That
+// snapshot may be older than the worker's epoch.
+func (s *statement) importsSnapshot() bool {
+	return s.known && s.info.ImportsSnapshot || !s.known && s.guess.ImportsSnapshot
 }
 
 // undoes reports whether a read-only mode that was handed on can be undone in front of a

@@ -324,3 +324,64 @@ func TestSafetyToldBetweenChainedTransactions(t *testing.T) {
 		})
 	})
 }
+
+// TestSafetyAnImportedSnapshotIsOld: a leader, told, writes under a snapshot that was exported
+// before its grant, by statements in front of which a check cannot always stand.
+func TestSafetyAnImportedSnapshotIsOld(t *testing.T) {
+	t.Parallel()
+	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			s := fixture.NewCluster(t, pg)
+			s.Leader("predecessor")
+			s.Exec("begin isolation level repeatable read")
+			var id string
+			if err := s.Admin.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&id); err != nil {
+				t.Fatal(err)
+			}
+			c := s.Leader("w")
+			const begin, insert = "begin isolation level repeatable read", "insert into t (v) select 'late' from c"
+			snapshot := "set transaction snapshot '" + id + "'"
+			padding := " -- " + strings.Repeat("x", 1<<20)
+			fixture.MustPass(t, c, parse("snapshot", snapshot), sync_())
+			for name, w := range map[string]struct {
+				code string
+				sent [][]byte
+			}{
+				"plain":                       {"40001", [][]byte{q(insert)}},
+				"shows its text":              {"40001", [][]byte{q(insert + " where current_query() <> ''")}},
+				"a text that shows itself":    {"40001", [][]byte{q("select current_query(); " + insert)}},
+				"a copy that shows its text":  {"40001", [][]byte{q("copy t (v) from stdin where current_query() <> ''")}},
+				"do":                          {"40001", [][]byte{q("do $$begin " + insert + "; end$$")}},
+				"too long to be read":         {"40001", [][]byte{q(insert + padding)}},
+				"of an unknown number":        {"ZF005", [][]byte{q(insert + "; select 1" + padding)}},
+				"a function call":             {"ZF005", [][]byte{call(2026)}},
+				"as messages":                 {"40001", [][]byte{run(insert), sync_()}},
+				"as messages, shows its text": {"40001", [][]byte{run(insert + " where current_query() <> ''"), sync_()}},
+			} {
+				fixture.MustPass(t, c, q(begin))
+				fixture.MustPass(t, c, bind("", "snapshot"), exec("", 0), sync_())
+				if all, ended := fixture.Ask(c, w.sent...); ended || wiretest.ErrorOf(all) != w.code {
+					t.Errorf("%s: %v, ended %v; want %s", name, all, ended, w.code)
+				}
+				fixture.MustPass(t, c, q("rollback"))
+			}
+			for name, text := range map[string]string{
+				"40001": begin + "; " + snapshot + "; " + insert + " where current_query() <> ''; commit",
+				"ZF005": begin + "; " + snapshot + "; " + insert + "; commit" + padding,
+			} {
+				fixture.MustFail(t, c, name, q(text))
+				fixture.MustPass(t, c, q("rollback"))
+			}
+			if n := s.Rows("late"); n != 0 {
+				t.Errorf("%d rows were written under a snapshot from before the grant", n)
+			}
+			// One that is not old, and a check that comes first.
+			fixture.MustPass(t, c, q(begin))
+			fixture.MustPass(t, c, q("insert into t (v) values ('own')"))
+			fixture.MustPass(t, c, q(insert+" where current_query() <> ''"))
+			fixture.MustPass(t, c, q("commit"))
+			s.Exec("commit")
+		})
+	}
+}
