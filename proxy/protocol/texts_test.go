@@ -21,25 +21,26 @@ func TestTextsOfASessionAreBounded(t *testing.T) {
 	ready := wiretest.Msg('Z', []byte("I"))
 	for _, c := range []struct {
 		name   string
+		rounds int
 		client func(i int) []byte
 		server []byte // the answer to that and what stands in front; nil: none comes
 	}{
-		{"statements that fail", func(i int) []byte {
+		{"statements that fail", 40, func(i int) []byte {
 			return append(wiretest.Parse(fmt.Sprint("s", i), "selec '"+strings.Repeat("x", 900_000)+"'"), wiretest.Sync()...)
 		}, append(failed, ready...)},
-		{"statements that are prepared", func(i int) []byte {
+		{"statements that are prepared", 100, func(i int) []byte {
 			return append(wiretest.Parse(fmt.Sprint("s", i), "select '"+strings.Repeat("x", 100_000)+"'"), wiretest.Sync()...)
 		}, append(wiretest.Msg('1'), ready...)},
-		{"the unnamed statement, bound to many portals", func(i int) []byte {
+		{"the unnamed statement, bound to many portals", 400, func(i int) []byte {
 			return append(wiretest.Parse("", fmt.Sprint("select '", i, strings.Repeat("x", 50_000), "'")), wiretest.Bind(fmt.Sprint("p", i), "")...)
 		}, append(wiretest.Msg('1'), wiretest.Msg('2')...)},
-		{"portals with long names", func(i int) []byte {
+		{"portals with long names", 400, func(i int) []byte {
 			return append(wiretest.Parse("", "select 1"), wiretest.Bind(fmt.Sprint(i, strings.Repeat("p", 50_000)), "")...)
 		}, append(wiretest.Msg('1'), wiretest.Msg('2')...)},
-		{"a flood that is not answered", func(i int) []byte {
+		{"a flood that is not answered", 400, func(i int) []byte {
 			return wiretest.Parse(fmt.Sprint("s", i), "select '"+strings.Repeat("x", 20_000)+"'")
 		}, nil},
-		{"Queries that are not answered", func(i int) []byte {
+		{"Queries that are not answered", 400, func(i int) []byte {
 			return wiretest.Query("select '" + strings.Repeat("x", 10_000) + "'")
 		}, nil},
 	} {
@@ -48,7 +49,7 @@ func TestTextsOfASessionAreBounded(t *testing.T) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		for i := range 400 {
+		for i := range c.rounds {
 			pumpUp(t, m, c.client(i), 1<<20)
 			if c.server != nil {
 				answerOurs(t, m)
