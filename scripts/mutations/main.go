@@ -54,9 +54,9 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	return runAll(ctx, table, wanted, triers, out)
 }
 
-// trees is the number of copies of the tree: one mutant is built while the tests of
-// another wait for their servers.
-const trees = 2
+// trees is the number of copies of the tree: mutants are built while the tests of others
+// wait for their servers.
+const trees = 4
 
 // trier plants a mutation and runs its tests.
 type trier interface {
