@@ -236,7 +236,7 @@ var needsBlockRefusal = &fencing.Refusal{
 func (q *situation) decideLeader() decision {
 	s := q.statement
 	switch {
-	case q.alone() && (q.imported || s.importsSnapshot()) && q.txn.Coverage() != gate.Checked:
+	case q.alone() && (q.imported || s.importsSnapshot() && !sqltext.AtMostOne(bytesOf(s.text))) && q.txn.Coverage() != gate.Checked:
 		return refuses(fencing.SnapshotRefusal)
 	case q.alone(), q.noticesBlock():
 		return q.byRegistry()

@@ -78,6 +78,7 @@ func TestDecide(t *testing.T) {
 	open := func(q *situation) { q.batch.sent() }
 	unsynced := func(q *situation) { q.batch.unsynced = surelyUnsynced }
 	perhaps := func(q *situation) { q.batch.unsynced = maybeUnsynced }
+	imported := func(q *situation) { q.imported = true }
 	catalog := func(q *situation) { q.catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
 	for _, c := range []struct {
@@ -175,6 +176,17 @@ func TestDecide(t *testing.T) {
 		{executed, "show fencepost.role", "leader", "failed", 15, nil, dead},
 		{lone, "show fencepost.role", "leader", "rest", 15, unfenced, harmless},
 
+		// A snapshot that was imported.
+		{lone, update + " where current_query() <> ''", "leader", "block", 15, nil, "register"},
+		{lone, update + " where current_query() <> ''", "leader", "block", 15, imported, "check"},
+		{lone, update + " where current_query() <> ''", "leader", "checked", 15, imported, covered},
+		{lone, garbage, "leader", "block", 15, imported, "refuse ZF005"},
+		{lone, garbage, "follower", "block", 15, imported, "check"},
+		{lone, garbage + "; set transaction snapshot 'x'; " + garbage, "leader", "rest", 15, nil, "refuse ZF005"},
+		{lone, "set transaction snapshot 'x'", "leader", "block", 15, nil, harmless},
+		{call, garbage, "leader", "block", 15, imported, "refuse ZF005"},
+		{prepared, update, "leader", "block", 18, imported, "check"},
+
 		// Fast path calls.
 		{call, garbage, "leader", "rest", 15, nil, "register"},
 		{call, garbage, "leader", "checked", 15, nil, covered},
@@ -228,7 +240,7 @@ func TestDecide(t *testing.T) {
 func described(sql string) *statement {
 	t := sqltext.Analyze(sql, sqltext.DefaultSettings)
 	if !t.Known || len(t.Statements) != 1 {
-		return &statement{guess: sqltext.GuessOf([]byte(sql))}
+		return &statement{text: sql, guess: sqltext.GuessOf([]byte(sql))}
 	}
 	s := &statement{known: true, parsed: parseConfirmed, class: isWrite, info: t.Statements[0]}
 	if s.info.Read {

@@ -62,11 +62,14 @@ func (m *Machine) stillOpen() bool {
 // was executed in front of it goes on, or has failed and is over; in the latter case a
 // check in front would leave open one that the client has not.
 //
+// Only such an answer says, too, whether the transaction goes on that may have imported a
+// snapshot.
+//
 // In a block that has failed, Postgres still looks for the portal of an Execute before it
 // says that the block has failed: it may answer that there is none, or that its Bind left
 // it empty. A check in front would fail first.
 func (m *Machine) awaitsReplies(typ byte) bool {
-	if typ != 'E' && !(m.stillOpen() && strings.IndexByte("QPBDF", typ) >= 0) {
+	if typ != 'E' && !((m.stillOpen() || m.chain.imported) && strings.IndexByte("QPBDF", typ) >= 0) {
 		return false
 	}
 	return m.config.Mode != ModePassing && !m.batch.open() && !m.copy.stalls() && m.pendingReplies.certain()
