@@ -146,7 +146,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		m.inHand.dropped = true
 		return NeedNothing
 	}
-	if m.awaitsReplies(f.Type) {
+	if m.awaitsReplies(f.Type, body) {
 		m.inHand.waiting = true
 		return NeedRoom
 	}

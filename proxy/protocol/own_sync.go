@@ -55,7 +55,7 @@ func (m *Machine) stillOpen() bool {
 	return m.config.Version.QueryContinuesBatch() && m.batch.unsynced != nothingUnsynced
 }
 
-// awaitsReplies reports whether a message of that type, which begins a batch, has to wait
+// awaitsReplies reports whether a message that begins a batch has to wait
 // until what came before it is answered.
 //
 // On 18 only the answer to a Query or function call says whether the transaction of what
@@ -63,16 +63,25 @@ func (m *Machine) stillOpen() bool {
 // check in front would leave open one that the client has not.
 //
 // Only such an answer says, too, whether the transaction goes on that may have imported a
-// snapshot.
+// snapshot, and what a text means that seems to import one.
 //
 // In a block that has failed, Postgres still looks for the portal of an Execute before it
 // says that the block has failed: it may answer that there is none, or that its Bind left
 // it empty. A check in front would fail first.
-func (m *Machine) awaitsReplies(typ byte) bool {
-	if typ != 'E' && !((m.stillOpen() || m.chain.imported) && strings.IndexByte("QPBDF", typ) >= 0) {
+func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
+	switch {
+	case m.config.Mode == ModePassing, m.batch.open(), m.copy.stalls(), !m.pendingReplies.certain():
 		return false
+	case typ == 'E':
+		return true
+	case strings.IndexByte("QPBDF", typ) < 0:
+		return false
+	case m.stillOpen(), m.chain.imported:
+		return true
+	default:
+		text, _, ok := wire.CString(body)
+		return typ == 'Q' && ok && m.unsettled(text) && sqltext.GuessOf(text).ImportsSnapshot
 	}
-	return m.config.Mode != ModePassing && !m.batch.open() && !m.copy.stalls() && m.pendingReplies.certain()
 }
 
 // syncBefore ends a batch of which only the check has been executed, before a
