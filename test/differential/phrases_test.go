@@ -99,7 +99,7 @@ var withParameters = []struct {
 	{"insert into d values ($1, $2)", []string{"{i}", "77"}},
 	{"select $1::wd", []string{"{n}"}},
 	{"select generate_series(1, $1::int)", []string{"{n}"}},
-	{"insert into wide values ($1, $2, $3, $4, now(), '{t}') returning a, b, c, d", []string{"{i}", "w", "1.25", "\\x00"}},
+	{"insert into wide values ($1, $2, $3, $4, to_timestamp(1e9), '{t}') returning a, b, c, d", []string{"{i}", "w", "1.25", "\\x00"}},
 	{"select $1 || $2", []string{"a", "b"}},
 	{"declare {c} cursor for select $1::int", []string{"{i}"}},
 	{"select set_config('application_name', $1, false)", []string{"p{n}"}},
