@@ -25,6 +25,11 @@ func TestOrdersSayWhatIsMissing(t *testing.T) {
 		{"resource remove billing", `unexpected argument "remove"`},
 		{"resource rm --database d", "no resource given"},
 		{"resource list billing --database d", `unexpected argument "billing"`},
+		{"guard", "no action given"},
+		{"guard list", "--dsn is required"},
+		{"guard add --dsn x --resource billing", "--table is required"},
+		{"guard add --dsn x --table public.t", "--resource is required"},
+		{"guard remove --dsn x --table public.t --warn", "flag provided but not defined"},
 		{"ledger", "no action given"},
 		{"ledger prune --database d", "--keep is required"},
 		{"ledger prune --database d --keep 3w", "use a duration such as"},
@@ -106,4 +111,32 @@ func TestGenerationBumpAsksBeforeRestored(t *testing.T) {
 	}
 	bump("yes\n", exitOK, "resource billing is now at epoch 1048578, which nobody holds")
 	bump("", exitOK, "resource billing is now at epoch", "--yes")
+}
+
+// TestGuardCommands guards a table and removes the guard. A resource that guards a table
+// cannot be removed.
+func TestGuardCommands(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)", "CREATE TABLE public.late () INHERITS (public.invoices)")
+	dsn := s.DSN(pgtest.Superuser, db)
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		out := runCommand(t, nil, append(args, "--dsn", dsn)...)
+		if text := strings.Join(strings.Fields(out.stdout+out.stderr), " "); out.code != code || !strings.Contains(text, want) {
+			t.Errorf("%v: code %d, %q; want %q", args, out.code, text, want)
+		}
+	}
+	add := []string{"guard", "add", "--resource", "billing", "--table", "public.invoices", "--stamp", "fence_epoch", "--except", "migrator", "--except", "b"}
+	run(exitOK, "no table is guarded", "guard", "list")
+	run(exitOK, "table public.invoices is guarded by resource billing now, with 1 partitions and children; it lets pass migrator, b", add...)
+	run(exitOK, "guarded so already: nothing changed", add...)
+	s.Exec(t, pgtest.App, db, `ALTER TABLE public.late DISABLE TRIGGER "~fencepost"`)
+	run(exitOK, "public.invoices billing fence_epoch migrator, b 2 public.late", "guard", "list")
+	run(exitFailure, "it guards 1 tables. Remove their guards first", "resource", "rm", "billing", "--force")
+	run(exitOK, "its column fence_epoch stays", "guard", "remove", "--table", "public.invoices")
+	run(exitFailure, "table public.invoices is not guarded", "guard", "remove", "--table", "public.invoices")
+	run(exitOK, "removed", "resource", "rm", "billing")
 }
