@@ -219,3 +219,26 @@ func TestTheReportWritesNoLinesOfUsers(t *testing.T) {
 		t.Errorf("%q", out.String())
 	}
 }
+
+// TestGuardsAreLookedAt: a guard of which a child has no trigger, whose owner logs in.
+func TestGuardsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)")
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL)")
+	for _, trigger := range []string{`"~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON public.invoices FOR EACH ROW`, `"~fencepost_truncate" BEFORE TRUNCATE ON public.invoices`} {
+		s.Exec(t, pgtest.Superuser, db, "CREATE TRIGGER "+trigger+" EXECUTE FUNCTION fencepost.guard_1('refuse')")
+	}
+	s.Exec(t, pgtest.Superuser, db, `ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+	for name, sources := range map[string]doctor.Sources{"control role": asControl(s, db), "superuser": asSuperuser(s, db)} {
+		t.Log(name)
+		wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), sources)), "guard-owner")
+	}
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.late () INHERITS (public.invoices)")
+	r := doctor.NewReport(doctor.Look(t.Context(), asControl(s, db)))
+	wantIDs(t, r, "guard-owner", "guard-broken")
+	if seen := r.Findings[0].Seen; !strings.Contains(seen, "missing or disabled on public.late") {
+		t.Errorf("the finding says %q", seen)
+	}
+}
