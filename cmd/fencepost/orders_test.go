@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -139,4 +142,43 @@ func TestGuardCommands(t *testing.T) {
 	run(exitOK, "its column fence_epoch stays", "guard", "remove", "--table", "public.invoices")
 	run(exitFailure, "table public.invoices is not guarded", "guard", "remove", "--table", "public.invoices")
 	run(exitOK, "removed", "resource", "rm", "billing")
+}
+
+// TestALeaderWritesItsGuardedTable has a worker lead before its table is guarded, and
+// another after that. Both are candidacies of a real election.
+func TestALeaderWritesItsGuardedTable(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)")
+	write := func(conn *pgx.Conn, want string) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), "INSERT INTO public.invoices VALUES (1)")
+		if text := fmt.Sprint(err); !strings.Contains(text, want) {
+			t.Errorf("a write: %s, want %s", text, want)
+		}
+	}
+	r := startServing(t, s, nil)
+	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker=a")
+	write(conn, "nil")
+	out := runCommand(t, nil, "guard", "add", "--resource", "billing", "--table", "public.invoices", "--stamp", "fence_epoch", "--dsn", s.DSN(pgtest.Superuser, db))
+	if out.code != exitOK {
+		t.Fatal(out.stderr)
+	}
+	write(conn, "ZF002")
+	write(conn, "nil")
+	if out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "/billing: guards 1 tables") {
+		t.Errorf("status of the proxy: %s%s", out.stdout, out.stderr)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	write(startServing(t, s, nil).connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker=b"), "nil")
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); !strings.Contains(out.stdout, db+"/billing: guards 1 tables") {
+		t.Errorf("status of the database: %s%s", out.stdout, out.stderr)
+	}
+	var stamps string
+	if err := s.Connect(t, pgtest.App, db).QueryRow(t.Context(), "SELECT string_agg(coalesce(fence_epoch::text, '-'), ' ' ORDER BY fence_epoch NULLS FIRST) FROM public.invoices").Scan(&stamps); err != nil || stamps != "- 1 2" {
+		t.Errorf("the stamps are %q, want - 1 2: %v", stamps, err)
+	}
 }
