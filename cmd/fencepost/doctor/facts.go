@@ -95,6 +95,11 @@ type Guard struct {
 	Broken          []string // those of which a trigger is missing or disabled
 	Owners          []string // roles that may log in and act as the owner of the table, without superusers
 	Subscriptions   []string // logical replication that writes them
+	Stamp           string   // the column that takes the epoch, "" for none
+	Epoch           int64    // of the resource
+	// Above is the highest stamp above that epoch, 0 if there is none or if they were not
+	// looked at.
+	Above int64 `db:"-"`
 }
 
 // Prepared is a prepared transaction that holds a fence.

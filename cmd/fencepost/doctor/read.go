@@ -63,8 +63,9 @@ const (
 		coalesce((SELECT array_agg(r.rolname::text ORDER BY r.rolname) FROM pg_roles r JOIN pg_class c ON c.oid = g.root
 			WHERE r.rolcanlogin AND NOT r.rolsuper AND pg_has_role(r.oid, c.relowner, 'MEMBER')), '{}'),
 		coalesce((SELECT array_agg(DISTINCT s.subname::text) FROM pg_subscription_rel x JOIN pg_subscription s ON s.oid = x.srsubid
-			JOIN fencepost.guards o ON o.relation = x.srrelid WHERE o.root = g.root), '{}')
-		FROM fencepost.guards g GROUP BY g.root, g.resource ORDER BY 1`
+			JOIN fencepost.guards o ON o.relation = x.srrelid WHERE o.root = g.root), '{}'),
+		coalesce(max(g.stamp), ''), (SELECT f.epoch FROM fencepost.fence f WHERE f.id = g.fence)
+		FROM fencepost.guards g GROUP BY g.root, g.resource, g.fence ORDER BY 1`
 
 	preparedSQL = `SELECT DISTINCT p.gid, p.owner::text, f.resource FROM pg_locks h
 		JOIN pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
