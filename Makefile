@@ -22,7 +22,7 @@ CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
 # The versions and packages of test-matrix.
 MATRIX ?= $(MAJORS)
-MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
+MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/postgres ./proxy ./test/...
 
 .PHONY: help build test test-unfenced test-mutations observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
 

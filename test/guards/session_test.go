@@ -25,36 +25,47 @@ func newGuarded(t *testing.T, pg *pgtest.Server) (*fixture.Cluster, *pgx.Conn) {
 	return c, through(c)
 }
 
+// insert is a write of the guarded table.
+const insert = "insert into t (v) values ('x')"
+
+// claimSteps are statements that may take a leader's claim away, with writes behind them.
+var claimSteps = map[string][]string{
+	"CALL that commits":       {"call batch('x')", "call batch('x')", insert},
+	"DO that commits":         {"do $$begin insert into t (v) values ('x'); commit; insert into t (v) values ('x'); end$$", insert},
+	"DO in a block":           {"begin", "do $$begin insert into t (v) values ('x'); end$$", insert, "commit"},
+	"DISCARD ALL":             {insert, "discard all", insert, "call batch('x')", "discard all", "call batch('x')"},
+	"RESET ALL":               {"call batch('x')", "reset all", insert, "call batch('x')"},
+	"RESET ALL in a block":    {"begin", insert, "reset all", insert, "reset all", insert, "commit"},
+	"RESET ALL in a text":     {"begin; " + insert + "; reset all; " + insert + "; commit; " + insert},
+	"RELEASE":                 {"begin", "savepoint s", insert, "release s", insert, "commit", insert},
+	"ROLLBACK TO":             {"begin", "savepoint s", insert, "rollback to s", insert, "commit", insert},
+	"ROLLBACK":                {"begin", insert, "rollback", insert},
+	"AND CHAIN":               {"begin", insert, "commit and chain", insert, "rollback and chain", insert, "commit"},
+	"a text of transactions":  {insert + "; " + insert, "begin; " + insert + "; commit; " + insert},
+	"REPEATABLE READ":         {"begin isolation level repeatable read", insert, "commit"},
+	"a failure in a block":    {"begin", "savepoint s", "select 1/0", "rollback to s", insert, "commit"},
+	"a procedure that failed": {"call batch(null)", "call batch('x')", insert},
+}
+
+// onTwoServers runs a test on the default server and on PostgreSQL 18.
+func onTwoServers(t *testing.T, test func(t *testing.T, pg *pgtest.Server)) {
+	t.Parallel()
+	t.Run("default", func(t *testing.T) { test(t, pgtest.Shared(t)) })
+	t.Run("18", func(t *testing.T) { test(t, pgtest.SharedMajor(t, 18)) })
+}
+
 // TestWhatALeaderDoesToItsClaim has a leader write after everything that may take its claim
 // away. Each step is a Query, and again extended messages; a text of several statements is
 // always a Query.
 func TestWhatALeaderDoesToItsClaim(t *testing.T) {
-	t.Parallel()
-	const insert = "insert into t (v) values ('x')"
-	for _, pg := range []*pgtest.Server{pgtest.Shared(t), pgtest.SharedMajor(t, 18)} {
+	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
 		c, conn := newGuarded(t, pg)
-		for name, steps := range map[string][]string{
-			"CALL that commits":       {"call batch('x')", "call batch('x')", insert},
-			"DO that commits":         {"do $$begin insert into t (v) values ('x'); commit; insert into t (v) values ('x'); end$$", insert},
-			"DO in a block":           {"begin", "do $$begin insert into t (v) values ('x'); end$$", insert, "commit"},
-			"DISCARD ALL":             {insert, "discard all", insert, "call batch('x')", "discard all", "call batch('x')"},
-			"RESET ALL":               {"call batch('x')", "reset all", insert, "call batch('x')"},
-			"RESET ALL in a block":    {"begin", insert, "reset all", insert, "reset all", insert, "commit"},
-			"RESET ALL in a text":     {"begin; " + insert + "; reset all; " + insert + "; commit; " + insert},
-			"RELEASE":                 {"begin", "savepoint s", insert, "release s", insert, "commit", insert},
-			"ROLLBACK TO":             {"begin", "savepoint s", insert, "rollback to s", insert, "commit", insert},
-			"ROLLBACK":                {"begin", insert, "rollback", insert},
-			"AND CHAIN":               {"begin", insert, "commit and chain", insert, "rollback and chain", insert, "commit"},
-			"a text of transactions":  {insert + "; " + insert, "begin; " + insert + "; commit; " + insert},
-			"REPEATABLE READ":         {"begin isolation level repeatable read", insert, "commit"},
-			"a failure in a block":    {"begin", "savepoint s", "select 1/0", "rollback to s", insert, "commit"},
-			"a procedure that failed": {"call batch(null)", "call batch('x')", insert},
-		} {
+		for name, steps := range claimSteps {
 			for _, simple := range []bool{true, false} {
 				for _, sql := range steps {
 					many := strings.Contains(sql, "; ") && !strings.HasPrefix(sql, "do")
 					if err := exec(t.Context(), conn, sql, simple || many); err != nil && !strings.Contains(sql, "1/0") && !strings.Contains(sql, "null") {
-						t.Fatalf("%s, %s: %s: %v", pg.Addr(), name, sql, err)
+						t.Fatalf("%s: %s: %v", name, sql, err)
 					}
 				}
 			}
@@ -62,31 +73,26 @@ func TestWhatALeaderDoesToItsClaim(t *testing.T) {
 		if n := c.Number(fmt.Sprintf("select count(*) from t where fence_epoch is distinct from %d", epoch(c))); n != 0 {
 			t.Errorf("%d rows are not stamped", n)
 		}
-	}
+	})
 }
 
 // TestPipelinesOfALeader sends transactions before the answers to those in front have come.
 func TestPipelinesOfALeader(t *testing.T) {
-	t.Parallel()
-	for _, pg := range []*pgtest.Server{pgtest.Shared(t), pgtest.SharedMajor(t, 18)} {
+	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
 		c, conn := newGuarded(t, pg)
 		before := c.Number("select count(*) from t")
-		const insert = "insert into t (v) values ('x')"
 		p := conn.PgConn().StartPipeline(t.Context())
-		send := func(sqls ...string) {
-			for _, sql := range sqls {
+		for _, batch := range [][]string{
+			{"begin", insert, "commit", insert}, {insert, insert}, {"call batch('x')"},
+			{"begin"}, {insert, "savepoint s", insert, "rollback to s", insert}, {"commit", insert},
+		} {
+			for _, sql := range batch {
 				p.SendQueryParams(sql, nil, nil, nil, nil)
 			}
 			if err := p.Sync(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		send("begin", insert, "commit", insert)
-		send(insert, insert)
-		send("call batch('x')")
-		send("begin")
-		send(insert, "savepoint s", insert, "rollback to s", insert)
-		send("commit", insert)
 		for {
 			results, err := p.GetResults()
 			if err == nil && results == nil {
@@ -96,7 +102,7 @@ func TestPipelinesOfALeader(t *testing.T) {
 				_, err = reader.Close()
 			}
 			if err != nil {
-				t.Fatalf("%s: %v", pg.Addr(), err)
+				t.Fatal(err)
 			}
 		}
 		if err := p.Close(); err != nil {
@@ -105,7 +111,7 @@ func TestPipelinesOfALeader(t *testing.T) {
 		if n := c.Number(fmt.Sprintf("select count(*) from t where fence_epoch = %d", epoch(c))); n-before != 10 {
 			t.Errorf("%d rows are stamped, want 10", n-before)
 		}
-	}
+	})
 }
 
 // TestAGuardThatIsAddedWhileALeaderIsConnected: the leader is refused once, and told why
