@@ -114,6 +114,32 @@ func TestPipelinesOfALeader(t *testing.T) {
 	})
 }
 
+// TestADoBehindOtherMessagesOfItsBatch sends a DO in a batch that has begun with a message
+// which needs no check. On 18, nothing can claim in front of it; after a Sync it passes.
+func TestADoBehindOtherMessagesOfItsBatch(t *testing.T) {
+	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+		c, conn := newGuarded(t, pg)
+		const do = "do $$begin insert into t (v) values ('x'); end$$"
+		p := conn.PgConn().StartPipeline(t.Context())
+		p.SendPrepare("harmless", "reset work_mem", nil)
+		p.SendQueryParams(do, nil, nil, nil, nil)
+		if err := p.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		err := p.Close()
+		want := ""
+		if c.Number("select current_setting('server_version_num')::int") >= 180000 {
+			want = "ZF002"
+		}
+		if got := stateOf(err); got != want {
+			t.Errorf("in the batch: %v, want %q", err, want)
+		}
+		if err := exec(t.Context(), conn, do, false); err != nil {
+			t.Errorf("in a batch of its own: %v", err)
+		}
+	})
+}
+
 // TestAGuardThatIsAddedWhileALeaderIsConnected: the leader is refused once, and told why
 // without the names of Fencepost's functions; then all of its connections have their claim.
 func TestAGuardThatIsAddedWhileALeaderIsConnected(t *testing.T) {
