@@ -22,7 +22,7 @@ CONSUL_MODULE := internal/consultest/agent
 MAJORS := 14 15 16 17 18
 # For make test-matrix: the versions and the packages.
 MATRIX ?= $(MAJORS)
-MATRIX_PKG ?= ./migrations ./fencing/store ./election/postgres ./proxy ./test/...
+MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/postgres ./proxy ./test/...
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 

@@ -31,7 +31,7 @@ func (c *Candidacy) grantLocked() {
 		epoch, err := c.fence.Grant(ctx, award)
 		record := fencing.Record{
 			Epoch: epoch, Worker: c.worker, Incarnation: c.incarnation,
-			Source: award.Source, Index: award.Index, GrantedAt: time.Now(),
+			Source: award.Source, Index: award.Index, GrantedAt: time.Now(), Guards: before.Guards,
 		}
 		if err == nil {
 			c.examineAgain(ctx, epoch)

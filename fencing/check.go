@@ -85,14 +85,19 @@ func Name(worker string) string {
 // if the connection may go on. Otherwise fencepost.refuse raises the error; it also
 // compares the fence's row, in case the snapshot is older than the grant. Operators are
 // schema-qualified, so that a hostile search_path changes nothing.
-func CheckSQL(fence int32, worker, incarnation string) string {
-	return checkSQL(fence, worker, incarnation, "$1", "$2", inReadCommitted)
+//
+// If claims is true, because the resource guards tables, a check that passes also sets the
+// claim that their triggers look for, for its transaction. It is the epoch that the
+// transaction was checked for, and goes with it.
+func CheckSQL(fence int32, worker, incarnation string, claims bool) string {
+	return checkSQL(fence, worker, incarnation, "$1", "$2", claim(fence, "$1", claims)+inReadCommitted)
 }
 
 // InlineCheckSQL returns the check with its parameters written into the text, for cases
 // in which the prepared check may be gone.
-func InlineCheckSQL(fence int32, worker, incarnation string, told, held Epoch) string {
-	return checkSQL(fence, worker, incarnation, strconv.FormatInt(int64(told), 10), strconv.FormatInt(int64(held), 10), inReadCommitted)
+func InlineCheckSQL(fence int32, worker, incarnation string, claims bool, told, held Epoch) string {
+	number := strconv.FormatInt(int64(told), 10)
+	return checkSQL(fence, worker, incarnation, number, strconv.FormatInt(int64(held), 10), claim(fence, number, claims)+inReadCommitted)
 }
 
 // FrontCheckSQL returns the check for a connection that was told the epoch its
@@ -100,8 +105,24 @@ func InlineCheckSQL(fence int32, worker, incarnation string, told, held Epoch) s
 // snapshot is then taken after the announcement in every isolation level, so the
 // isolation level does not have to be tested. It costs the server two thirds of the
 // full check.
-func FrontCheckSQL(fence int32, worker, incarnation string) string {
-	return checkSQL(fence, worker, incarnation, "$1", "$1", "")
+func FrontCheckSQL(fence int32, worker, incarnation string, claims bool) string {
+	return checkSQL(fence, worker, incarnation, "$1", "$1", claim(fence, "$1", claims))
+}
+
+// ClaimSQL returns the statement that claims an epoch for the session, for what runs
+// without a check in front: a procedure that commits would lose the claim of a
+// transaction.
+func ClaimSQL(fence int32, e Epoch) string {
+	return fmt.Sprintf("SELECT pg_catalog.set_config('fencepost.claim_%d','%d',false)", fence, e)
+}
+
+// claim sets the claim within a check, once the epochs have been compared. In front of the
+// isolation level: those transactions write, too, if fencepost.refuse finds nothing.
+func claim(fence int32, told string, claims bool) string {
+	if !claims {
+		return ""
+	}
+	return fmt.Sprintf(` AND pg_catalog.set_config('fencepost.claim_%d', %s::pg_catalog.int8::pg_catalog.text, true) IS NOT NULL`, fence, told)
 }
 
 // SequenceName returns the name of a fence's sequence.

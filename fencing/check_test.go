@@ -28,9 +28,9 @@ func TestCheckTextsAreOneStatementOfASCII(t *testing.T) {
 	t.Parallel()
 	const worker = "ü'; DROP TABLE x; --"
 	for name, sql := range map[string]string{
-		"prepared": fencing.CheckSQL(7, worker, "i"),
-		"front":    fencing.FrontCheckSQL(7, worker, "i"),
-		"inline":   fencing.InlineCheckSQL(7, worker, "i", 3, 4),
+		"prepared": fencing.CheckSQL(7, worker, "i", false),
+		"front":    fencing.FrontCheckSQL(7, worker, "i", false),
+		"inline":   fencing.InlineCheckSQL(7, worker, "i", false, 3, 4),
 		"refusal":  fencing.RefuseSQL(7, worker, "i", 3, 4, true),
 	} {
 		if strings.ContainsAny(sql, "ü\n\x00%") || !strings.Contains(sql, `E'"\\u00fc''; DROP TABLE x; --"'`) {

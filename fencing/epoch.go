@@ -50,4 +50,6 @@ type Record struct {
 	Generation  int64
 	Index       int64
 	GrantedAt   time.Time
+	// Guards is how many tables the resource guards: if any, its checks set a claim.
+	Guards int
 }

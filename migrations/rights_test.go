@@ -16,7 +16,10 @@ func contains(text, part string) bool { return strings.Contains(text, part) }
 
 // allowed is everything that PUBLIC may do in the schema.
 var allowed = []string{
+	"function claim EXECUTE",
 	"function current EXECUTE",
+	"function guard_1 EXECUTE",
+	"function refuse EXECUTE",
 	"function refuse EXECUTE",
 	"schema fencepost USAGE",
 	"sequence epoch_1 SELECT",
@@ -27,7 +30,7 @@ func TestPublicMayOnlyReadTheFence(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL)")
 	conn := s.Connect(t, pgtest.App, db)
 	rows, err := conn.Query(context.Background(), `
 		SELECT 'schema ' || nspname || ' ' || privilege_type FROM pg_namespace, aclexplode(coalesce(nspacl, acldefault('n', nspowner)))
@@ -97,6 +100,10 @@ var denied = []string{
 	"SELECT fencepost.remove(1, true, 'me', '', '1s', '1s')",
 	"SELECT fencepost.prune('1s', 'me', '')",
 	"SELECT fencepost.barred(1, 'w')",
+	"SELECT fencepost.make_guard(1, NULL)",
+	"SELECT fencepost.count_guards(1, 0)",
+	"SELECT * FROM fencepost.guards",
+	"INSERT INTO fencepost.guarded VALUES (1, 1)",
 }
 
 func TestAWorkerRoleIsDeniedAllElse(t *testing.T) {

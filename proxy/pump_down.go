@@ -208,6 +208,8 @@ func (d *downPump) relay(ctx context.Context) error {
 			x.member.endsSuperseded()
 		case protocol.EventUnregister:
 			x.unregister(ctx)
+		case protocol.EventUnclaimed:
+			x.readGuards(ctx)
 		case protocol.EventAnnounce:
 			announces = true
 		}
@@ -223,6 +225,15 @@ func (d *downPump) relay(ctx context.Context) error {
 		return d.step.err
 	}
 	return err
+}
+
+// readGuards learns whether the resource guards tables since the candidacy has last read its
+// fence. The client is told why it was refused afterwards, so that its next transaction has
+// a claim.
+func (x *session) readGuards(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+	defer cancel()
+	x.member.cand.Advanced(ctx)
 }
 
 // after ends the session if an event says so, once the replies before it are sent. It reports

@@ -13,6 +13,8 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -63,6 +65,7 @@ func commands() []command {
 		{name: "pause", args: "RESOURCE", summary: "let nobody lead a resource", run: runPause},
 		{name: "resume", args: "RESOURCE", summary: "end a pause", run: runResume},
 		{name: "ledger", args: "prune --keep 90d", summary: "delete old grants from the ledger", run: runLedger},
+		{name: "guard", args: "add | list | remove --table TABLE", summary: "let only the leader write a table, whatever path its writes take", run: runGuard},
 		{name: "generation", args: "bump --config FILE", summary: "accept a lease service that was rebuilt or restored", run: runGeneration},
 		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},
 		{name: "demo", args: "[--election postgres|consul]", summary: "show a frozen leader being fenced", run: runDemo},
@@ -252,4 +255,27 @@ func (c command) actions() []string {
 		return []string{""}
 	}
 	return actions
+}
+
+// version is set by the linker (see the Makefile).
+var version = ""
+
+func runVersion(_ context.Context, t terminal, args []string) error {
+	fs := flag.NewFlagSet("version", flag.ContinueOnError)
+	if err := parseFlags(t, fs, "Usage: fencepost version\n\nPrints the version of this program.", args, 0); err != nil {
+		return err
+	}
+	fmt.Fprintf(t.stdout, "fencepost %s %s %s/%s\n", versionText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return nil
+}
+
+// versionText is the version the linker set, else what the module system knows.
+func versionText() string {
+	if version != "" {
+		return version
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "devel"
 }

@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -25,6 +28,11 @@ func TestOrdersSayWhatIsMissing(t *testing.T) {
 		{"resource remove billing", `unexpected argument "remove"`},
 		{"resource rm --database d", "no resource given"},
 		{"resource list billing --database d", `unexpected argument "billing"`},
+		{"guard", "no action given"},
+		{"guard list", "--dsn is required"},
+		{"guard add --dsn x --resource billing", "--table is required"},
+		{"guard add --dsn x --table public.t", "--resource is required"},
+		{"guard remove --dsn x --table public.t --warn", "flag provided but not defined"},
 		{"ledger", "no action given"},
 		{"ledger prune --database d", "--keep is required"},
 		{"ledger prune --database d --keep 3w", "use a duration such as"},
@@ -106,4 +114,71 @@ func TestGenerationBumpAsksBeforeRestored(t *testing.T) {
 	}
 	bump("yes\n", exitOK, "resource billing is now at epoch 1048578, which nobody holds")
 	bump("", exitOK, "resource billing is now at epoch", "--yes")
+}
+
+// TestGuardCommands guards a table and removes the guard. A resource that guards a table
+// cannot be removed.
+func TestGuardCommands(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)", "CREATE TABLE public.late () INHERITS (public.invoices)")
+	dsn := s.DSN(pgtest.Superuser, db)
+	run := func(code int, want string, args ...string) {
+		t.Helper()
+		out := runCommand(t, nil, append(args, "--dsn", dsn)...)
+		if text := strings.Join(strings.Fields(out.stdout+out.stderr), " "); out.code != code || !strings.Contains(text, want) {
+			t.Errorf("%v: code %d, %q; want %q", args, out.code, text, want)
+		}
+	}
+	add := []string{"guard", "add", "--resource", "billing", "--table", "public.invoices", "--stamp", "fence_epoch", "--except", "migrator", "--except", "b"}
+	run(exitOK, "no table is guarded", "guard", "list")
+	run(exitOK, "table public.invoices is guarded by resource billing now, with 1 partitions and children; it lets pass migrator, b", add...)
+	run(exitOK, "guarded so already: nothing changed", add...)
+	s.Exec(t, pgtest.App, db, `ALTER TABLE public.late DISABLE TRIGGER "~fencepost"`)
+	run(exitOK, "public.invoices billing fence_epoch migrator, b 2 public.late", "guard", "list")
+	run(exitFailure, "it guards 1 tables. Remove their guards first", "resource", "rm", "billing", "--force")
+	run(exitOK, "its column fence_epoch stays", "guard", "remove", "--table", "public.invoices")
+	run(exitFailure, "table public.invoices is not guarded", "guard", "remove", "--table", "public.invoices")
+	run(exitOK, "removed", "resource", "rm", "billing")
+}
+
+// TestALeaderWritesItsGuardedTable has a worker lead before its table is guarded, and
+// another after that. Both are candidacies of a real election.
+func TestALeaderWritesItsGuardedTable(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)")
+	write := func(conn *pgx.Conn, want string) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), "INSERT INTO public.invoices VALUES (1)")
+		if text := fmt.Sprint(err); !strings.Contains(text, want) {
+			t.Errorf("a write: %s, want %s", text, want)
+		}
+	}
+	r := startServing(t, s, nil)
+	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker=a")
+	write(conn, "nil")
+	out := runCommand(t, nil, "guard", "add", "--resource", "billing", "--table", "public.invoices", "--stamp", "fence_epoch", "--dsn", s.DSN(pgtest.Superuser, db))
+	if out.code != exitOK {
+		t.Fatal(out.stderr)
+	}
+	write(conn, "ZF002")
+	write(conn, "nil")
+	if out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "/billing: guards 1 tables") {
+		t.Errorf("status of the proxy: %s%s", out.stdout, out.stderr)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	write(startServing(t, s, nil).connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker=b"), "nil")
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); !strings.Contains(out.stdout, db+"/billing: guards 1 tables") {
+		t.Errorf("status of the database: %s%s", out.stdout, out.stderr)
+	}
+	var stamps string
+	if err := s.Connect(t, pgtest.App, db).QueryRow(t.Context(), "SELECT string_agg(coalesce(fence_epoch::text, '-'), ' ' ORDER BY fence_epoch NULLS FIRST) FROM public.invoices").Scan(&stamps); err != nil || stamps != "- 1 2" {
+		t.Errorf("the stamps are %q, want - 1 2: %v", stamps, err)
+	}
 }

@@ -46,6 +46,7 @@ with 1 if it cannot.`
 type statusRow struct {
 	database, resource, state, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 
+	guards  int      // how many tables the resource guards
 	reason  string   // why the state is unknown or closed
 	blocked []string // what blocks a takeover, or would block one
 	orders  []string // operators' orders that keep workers from leading
@@ -247,6 +248,9 @@ func printStatus(out io.Writer, rows []statusRow) error {
 // printNotes prints what does not fit into the table.
 func (r statusRow) printNotes(out io.Writer) error {
 	var notes []string
+	if r.guards > 0 {
+		notes = append(notes, fmt.Sprintf("guards %d tables", r.guards))
+	}
 	if r.reason != "" {
 		notes = append(notes, dash(r.reason))
 	}
@@ -291,7 +295,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, guards: v.GuardedTables}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}
@@ -356,7 +360,7 @@ const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coale
 		JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
 		JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid
 		WHERE h.locktype = 'relation' AND h.granted AND h.pid IS NULL AND p.database = pg_catalog.current_database()
-			AND h.relation = pg_catalog.to_regclass(s.sequence)), '{}')
+			AND h.relation = pg_catalog.to_regclass(s.sequence)), '{}'), s.guarded_tables
 	FROM fencepost.status s ORDER BY s.resource`
 
 // statusFromDatabase reads the fence table.
@@ -381,7 +385,7 @@ func scanStatus(r pgx.CollectableRow) (statusView, error) {
 	v := statusView{ofDatabase: true}
 	var left *time.Duration
 	var source string
-	err := r.Scan(&v.Database, &v.Resource, &v.GrantedTo, &v.Epoch, &v.Since, &v.State, &v.StateSince, &left, &source, &v.Blocked)
+	err := r.Scan(&v.Database, &v.Resource, &v.GrantedTo, &v.Epoch, &v.Since, &v.State, &v.StateSince, &left, &source, &v.Blocked, &v.GuardedTables)
 	switch v.State {
 	case "led":
 		v.Leader = v.GrantedTo

@@ -79,6 +79,8 @@ type Statement struct {
 	// transaction_read_only, SET of it to DEFAULT, and set_config. (RESET ALL, SET
 	// TRANSACTION READ WRITE and SET SESSION CHARACTERISTICS do not.)
 	UnsetsReadOnly bool
+	// Resets means RESET ALL, which also resets the settings of a transaction.
+	Resets bool
 	// Savepoint means SAVEPOINT, RELEASE and ROLLBACK TO.
 	Savepoint bool
 	// EndsSavepoint means RELEASE and ROLLBACK TO: settings made since the savepoint

@@ -72,6 +72,7 @@ func classifyTransaction(t *pgquery.TransactionStmt, st *Statement) {
 // what they do to the transaction.
 func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 	st.Kind = Session
+	st.Resets = v.Kind == pgquery.VariableSetKind_VAR_RESET_ALL
 	name := lower(v.Name)
 	if own, ok := fenceName(name); ok && (own != "epoch" || v.Kind == pgquery.VariableSetKind_VAR_SET_VALUE) {
 		st.Kind, st.Name, st.Value = SetFence, own, setValue(v.Args)

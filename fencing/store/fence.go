@@ -270,9 +270,10 @@ func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
 	var s state
 	err := f.retry(ctx, wait, func() (bool, error) {
 		row := f.store.reads.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
-			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1), CASE WHEN `+ofAnother+` THEN '' ELSE i.id::text END
+			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1), CASE WHEN `+ofAnother+` THEN '' ELSE i.id::text END,
+			coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = $1), 0)
 			FROM fencepost.identity i, fencepost.state($1, $3) s`, f.id, f.resource, quickLock)
-		err := scanRecord(row, &s.record, &s.last, &s.database)
+		err := scanRecord(row, &s.record, &s.last, &s.database, &s.record.Guards)
 		return s.last >= 0, err
 	})
 	if err != nil {

@@ -124,7 +124,7 @@ func (w *worker) check(ctx context.Context) error {
 }
 
 func (w *worker) checkAs(ctx context.Context, told, held fencing.Epoch) error {
-	sql := fencing.CheckSQL(w.fence, w.term.Worker, w.term.Incarnation)
+	sql := fencing.CheckSQL(w.fence, w.term.Worker, w.term.Incarnation, false)
 	if unfenced {
 		sql = "SELECT $1::int8, $2::int8"
 	}

@@ -49,9 +49,21 @@ func (s *Store) Resume(ctx context.Context, resource, worker string, by Orderer)
 
 // Remove deletes everything that the database knows of a resource. Connections that still
 // use its fence are refused (ZF004). Unless force is true, a resource in use is refused
-// with a *fencing.Refusal, ZF009. Remove returns nil if the resource was removed at the
-// same time by somebody else.
+// with a *fencing.Refusal, ZF009; so is one that guards tables, always. Remove returns nil
+// if the resource was removed at the same time by somebody else.
 func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orderer) (*fencing.Order, error) {
+	var tables int
+	err := s.free.QueryRow(ctx, "SELECT g.tables FROM fencepost.guarded g JOIN fencepost.fence f ON f.id = g.fence WHERE f.resource = $1", resource).Scan(&tables)
+	switch {
+	case err == nil:
+		return nil, &fencing.Refusal{
+			SQLState: fencing.StateInUse,
+			Message:  fmt.Sprintf("resource %s was not removed: it guards %d tables", quoted(resource), tables),
+			Hint:     "Remove their guards first: fencepost guard list shows them.",
+		}
+	case !errors.Is(err, pgx.ErrNoRows):
+		return nil, fmt.Errorf("look for guards of resource %q: %w", resource, s.explain(err))
+	}
 	return s.order(ctx, resource, "SELECT fencepost.remove($1, $2, $3, $4, $5, $6)", force, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
 }
 

@@ -112,12 +112,12 @@ func TestThePredicateCostsTheCheckNothing(t *testing.T) {
 			term := h.grant("a")
 			w := h.worker(term)
 			for what, sql := range map[string]string{
-				"inline":   fencing.InlineCheckSQL(w.fence, "w", "i", 1, 1),
+				"inline":   fencing.InlineCheckSQL(w.fence, "w", "i", false, 1, 1),
 				"prepared": "EXECUTE c(1, 1)",
 				"front":    "EXECUTE f(1)",
 			} {
-				for _, setup := range []string{"DEALLOCATE ALL", "PREPARE c AS " + fencing.CheckSQL(w.fence, "w", "i"),
-					"PREPARE f AS " + fencing.FrontCheckSQL(w.fence, "w", "i"), "SET plan_cache_mode = force_generic_plan", "SET search_path = public"} {
+				for _, setup := range []string{"DEALLOCATE ALL", "PREPARE c AS " + fencing.CheckSQL(w.fence, "w", "i", false),
+					"PREPARE f AS " + fencing.FrontCheckSQL(w.fence, "w", "i", false), "SET plan_cache_mode = force_generic_plan", "SET search_path = public"} {
 					if _, err := w.Exec(h.ctx(), setup); err != nil {
 						t.Fatal(err)
 					}

@@ -68,7 +68,7 @@ func TestCheckTellsTheCasesApart(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					sql := fencing.FrontCheckSQL(c.fence, c.term.Worker, c.term.Incarnation)
+					sql := fencing.FrontCheckSQL(c.fence, c.term.Worker, c.term.Incarnation, false)
 					if _, err := tx.Exec(h.ctx(), sql, int64(c.told)); stateOf(err) != c.state {
 						t.Errorf("in front: got %v; want %q", err, c.state)
 					}
@@ -76,7 +76,7 @@ func TestCheckTellsTheCasesApart(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				sql := fencing.CheckSQL(c.fence, c.term.Worker, c.term.Incarnation)
+				sql := fencing.CheckSQL(c.fence, c.term.Worker, c.term.Incarnation, false)
 				_, err = tx.Exec(h.ctx(), sql, int64(c.told), int64(c.held))
 				if stateOf(err) != c.state {
 					t.Fatalf("got %v; want %q", err, c.state)
@@ -165,7 +165,7 @@ func TestErrorsAreASCIIWhateverTheNames(t *testing.T) {
 			if _, err := w.Exec(h.ctx(), settings); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.Exec(h.ctx(), "PREPARE chk(int8, int8) AS "+fencing.CheckSQL(w.fence, name, award.Incarnation)); err != nil {
+			if _, err := w.Exec(h.ctx(), "PREPARE chk(int8, int8) AS "+fencing.CheckSQL(w.fence, name, award.Incarnation, false)); err != nil {
 				t.Fatalf("prepare the check of %q: %v", name, err)
 			}
 			if _, err := w.Exec(h.ctx(), fmt.Sprintf("EXECUTE chk(%d, %d)", epoch, epoch)); err != nil {

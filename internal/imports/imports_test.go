@@ -49,6 +49,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/auditlog":   {"fencing", "fencing/sqltext"},
 	"cmd/fencepost/health":     {"election", "fencing/store", "internal/faults"},
 	"cmd/fencepost/doctor":     {"cmd/fencepost/config", "election", "fencing/store", "internal/faults", "migrations", "upstream"},
+	"cmd/fencepost/guard":      {},
 	"cmd/fencepost/hosts":      {"cmd/fencepost/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
 	"cmd/fencepost/reload":     {"cmd/fencepost/config"},
 	"internal/child":           {},

@@ -21,6 +21,7 @@ const (
 	literal  = `(?:'(?:[\x01-&(-\[\]-\x7F]|'')*'|E'(?:[\x01-&(-\[\]-\x7F]|''|\\\\|\\U[0-9A-F]{8})*')`
 	checkSQL = `SELECT fencepost\.refuse\((\d+), ` + number + `, ` + literal + `, (` + literal + `), ` + number + `, false\)` +
 		` WHERE \(fencepost\.current\(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\), ` + number + `, ` + number + `\)` +
+		`(?: AND pg_catalog\.set_config\('fencepost\.claim_(\d+)', ` + number + `::pg_catalog\.text, true\) IS NOT NULL)?` +
 		`( AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE`
 	lapseSQL = `SELECT fencepost\.refuse\(\d+, \d+::pg_catalog\.int8, ` + literal + `, ` + literal + `, \d+::pg_catalog\.int8, true\)`
 )
@@ -51,8 +52,8 @@ func parseCheck(text string) (c checkText, ok bool) {
 	if m == nil {
 		return c, false
 	}
-	fence, told, incarnation, held, sequence, isolation := m[1], m[2], m[3], m[4], m[5], m[8]
-	if fence != sequence || m[6] != told || m[7] != held {
+	fence, told, incarnation, held, sequence, isolation := m[1], m[2], m[3], m[4], m[5], m[10]
+	if fence != sequence || m[6] != told || m[7] != held || m[8] != "" && (m[8] != fence || m[9] != told) {
 		return c, false
 	}
 	c = checkText{fence: fence, incarnation: incarnation, told: told, held: held, front: isolation == ""}

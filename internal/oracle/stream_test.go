@@ -27,7 +27,7 @@ func newStream(facts Facts) *stream {
 	s := &stream{}
 	facts.Fence, facts.Incarnation = 1, "i1"
 	s.Observer = New(facts, func(c string) { s.complaints = append(s.complaints, c) })
-	s.up(wiretest.Parse(prepared1, fencing.CheckSQL(1, "w", "i1")), wiretest.Parse(front1, fencing.FrontCheckSQL(1, "w", "i1")),
+	s.up(wiretest.Parse(prepared1, fencing.CheckSQL(1, "w", "i1", false)), wiretest.Parse(front1, fencing.FrontCheckSQL(1, "w", "i1", false)),
 		wiretest.Parse(reading1, fencing.ReadOnlySQL), wiretest.Sync())
 	s.down("1", "1", "1", "Z I")
 	return s
@@ -180,13 +180,13 @@ var streams = []struct {
 		s.up(wiretest.Query("begin;" + guard + write + ";commit and chain;select 1"))
 	}, want: "Query: a query without cover: the server may be in a block"},
 	{name: "a check inside a text covers its transaction", play: func(s *stream) {
-		s.up(wiretest.Query("begin;" + guard + write + ";commit;" + fencing.InlineCheckSQL(1, "w", "i1", 3, 3) + ";" + write))
+		s.up(wiretest.Query("begin;" + guard + write + ";commit;" + fencing.InlineCheckSQL(1, "w", "i1", false, 3, 3) + ";" + write))
 	}},
 	{name: "a check of another fence is none", play: func(s *stream) {
-		s.up(wiretest.Query(fencing.InlineCheckSQL(2, "w", "i1", 3, 3) + ";" + write))
+		s.up(wiretest.Query(fencing.InlineCheckSQL(2, "w", "i1", false, 3, 3) + ";" + write))
 	}, want: "Query: a query without cover"},
 	{name: "a check of another candidacy is none", play: func(s *stream) {
-		s.up(wiretest.Query(fencing.InlineCheckSQL(1, "w", "i2", 3, 3) + ";" + write))
+		s.up(wiretest.Query(fencing.InlineCheckSQL(1, "w", "i2", false, 3, 3) + ";" + write))
 	}, want: "Query: a query without cover"},
 	{name: "a short check with something in front of it is none", play: func(s *stream) {
 		s.up(wiretest.Query("begin"), wiretest.Query("EXECUTE "+front1+"(3);"+write))
@@ -311,12 +311,12 @@ var streams = []struct {
 		s.up(wiretest.Query("EXECUTE "+prepared1+"(3,3);prepare U&'\\zzzz';select 1"), wiretest.Query("EXECUTE "+reading1+";select 1"))
 	}, want: "Query: a query without cover"},
 	{name: "our own messages change no setting", play: func(s *stream) {
-		s.up(wiretest.Parse("again", fencing.CheckSQL(1, "w", "i1")), wiretest.Sync(), wiretest.Query(guard+`insert into t values ('\'); --')`))
+		s.up(wiretest.Parse("again", fencing.CheckSQL(1, "w", "i1", false)), wiretest.Sync(), wiretest.Query(guard+`insert into t values ('\'); --')`))
 		s.down("1", "Z I", "C SELECT 0", "C INSERT 0 1", "Z I")
 	}},
 	{name: "a check where backslashes escape", play: func(s *stream) {
 		s.down("S standard_conforming_strings=off")
-		inline := fencing.InlineCheckSQL(1, "w", "i1", 3, 3)
+		inline := fencing.InlineCheckSQL(1, "w", "i1", false, 3, 3)
 		s.up(wiretest.Query(inline + `;select 'a\', ' , add(1) --'`))
 		s.down("C SELECT 0", "C SELECT 1", "Z I")
 		s.up(wiretest.Query("begin;" + inline + `;select 'a\', ' , add(1) --'`))

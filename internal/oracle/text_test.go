@@ -11,18 +11,21 @@ import (
 // checks, and nothing that differs from them.
 func TestChecksAreRecognized(t *testing.T) {
 	t.Parallel()
-	full, front := fencing.CheckSQL(7, "it's \\ w", "i'n#1"), fencing.FrontCheckSQL(7, "w", "in")
+	full, front := fencing.CheckSQL(7, "it's \\ w", "i'n#1", false), fencing.FrontCheckSQL(7, "w", "in", false)
 	for _, c := range []struct {
 		sql  string
 		want kind
 	}{
-		{full, check}, {front, check}, {fencing.InlineCheckSQL(7, "w", "in", 3, 3), check}, {fencing.ReadOnlySQL, readOnly},
+		{fencing.CheckSQL(7, "w", "in", true), check}, {fencing.FrontCheckSQL(7, "w", "in", true), check}, {fencing.InlineCheckSQL(7, "w", "in", true, 3, 3), check},
+		{full, check}, {front, check}, {fencing.InlineCheckSQL(7, "w", "in", false, 3, 3), check}, {fencing.ReadOnlySQL, readOnly},
 		{fencing.RefuseSQL(7, "w", "in", 3, 0, true), fails},
-		{fencing.CheckSQL(7, "\"\u00e9\U0001f600\\", "in"), check}, {fencing.FrontCheckSQL(7, "w", "\u00e9\\'"), check},
+		{fencing.CheckSQL(7, "\"\u00e9\U0001f600\\", "in", false), check}, {fencing.FrontCheckSQL(7, "w", "\u00e9\\'", false), check},
 		{full + " OR true", query}, {full + "\u00a0", query}, {strings.Replace(front, "'w'", "'\u00e9'", 1), query},
 		{strings.Replace(front, "$1::pg_catalog.int8)) IS", "$2::pg_catalog.int8)) IS", 1), query},
 		{strings.Replace(front, "epoch_7", "epoch_8", 1), query}, {strings.Replace(full, "fencepost.current", "public.current", 1), query},
 		{strings.Replace(full, "int8, $2", "int8, $1", 1), query}, {strings.Replace(full, "committed", "uncommitted", 1), query},
+		{strings.Replace(fencing.CheckSQL(7, "w", "in", true), "claim_7", "claim_8", 1), query},
+		{strings.Replace(fencing.CheckSQL(7, "w", "in", true), "$1::pg_catalog.int8::", "$2::pg_catalog.int8::", 1), query},
 		{"SELECT fencepost.refuse(7, 3, 'w', 'in', 3, false) WHERE false", query},
 	} {
 		got := read([]byte(c.sql), standard, true)

@@ -51,6 +51,8 @@ const (
 	MayEnd
 	// UndoReadOnly: what may undo read-only mode.
 	UndoReadOnly
+	// ResetSettings: what resets a setting that the check has made.
+	ResetSettings
 	// EndBatch: Sync, Query or FunctionCall, after which only ReadyForQuery says
 	// what holds.
 	EndBatch
@@ -65,6 +67,7 @@ const (
 	ReadOnlySet                      // so has our read-only mode
 	TransactionEnded                 // the tag of COMMIT or ROLLBACK
 	ReadOnlyUndone                   // the tag of what may undo read-only mode
+	SettingsReset                    // the tag of what may reset a setting that the check has made
 	Skipping                         // an error after which everything is skipped up to a Sync
 	PerhapsSkipping                  // the same, if the Syncs that were sent already were ignored, as it seems
 	Idle                             // ReadyForQuery, by its status
@@ -170,6 +173,10 @@ func (t *Txn) Send(s Sent, pending bool) (fresh bool) {
 		if t.coverage == ReadOnly {
 			t.coverage = Uncovered
 		}
+	case ResetSettings:
+		if t.coverage == Checked {
+			t.coverage = Uncovered
+		}
 	case EndBatch:
 		t.begun, t.uncertain, t.state, t.coverage = false, false, Unknown, Uncovered
 	}
@@ -208,6 +215,10 @@ func (t *Txn) Answer(a Answered, pending bool) {
 		t.answered = Uncovered
 	case ReadOnlyUndone:
 		if t.answered == ReadOnly {
+			t.answered = Uncovered
+		}
+	case SettingsReset:
+		if t.answered == Checked {
 			t.answered = Uncovered
 		}
 	case PerhapsSkipping:

@@ -57,6 +57,9 @@ func New(c Config) *Machine {
 // server, with a Sync. They are the first messages after the authentication; call
 // Prepared when ReadyForQuery has answered them.
 func (m *Machine) AppendPrepare(dst []byte) []byte {
+	if m.config.Mode == ModeFenced {
+		m.checks.follow(m.config.Status())
+	}
 	return wire.AppendSync(m.checks.appendPrepare(dst, 0, ownAhead, new(replyQueue).push))
 }
 
@@ -129,6 +132,7 @@ func (m *Machine) RegisterRequest() fencing.RegisterRequest {
 func (m *Machine) Registered(r *fencing.Refusal) {
 	m.inHand.registry.asked, m.inHand.registry.refusal = true, r
 	if !m.registration.Held() {
+		m.checks.claimed = false
 		m.registration = gate.Registered(r)
 	}
 }

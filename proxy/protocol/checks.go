@@ -19,6 +19,8 @@ type checks struct {
 	fence               int32
 	worker, incarnation string
 	checkSQL, frontSQL  string // "" in ModeReadOnly
+	claims              bool   // they set the claim that the triggers of guarded tables look for
+	claimed             bool   // the session has claimed its epoch, for this registration of its backend
 
 	nonce      string
 	generation int // counts the names
@@ -61,12 +63,25 @@ const maxReplaced = 16
 
 func newChecks(fence int32, worker, incarnation string) checks {
 	c := checks{nonce: newNonce(), fence: fence, worker: worker, incarnation: incarnation}
-	if incarnation != "" {
-		c.checkSQL = fencing.CheckSQL(fence, worker, incarnation)
-		c.frontSQL = fencing.FrontCheckSQL(fence, worker, incarnation)
+	c.write(false)
+	return c
+}
+
+// write writes the checks, under new names.
+func (c *checks) write(claims bool) {
+	c.claims = claims
+	if c.incarnation != "" {
+		c.checkSQL = fencing.CheckSQL(c.fence, c.worker, c.incarnation, claims)
+		c.frontSQL = fencing.FrontCheckSQL(c.fence, c.worker, c.incarnation, claims)
 	}
 	c.rename()
-	return c
+}
+
+// follow has the checks set a claim if the resource guards tables.
+func (c *checks) follow(st *fencing.Status) {
+	if claims := st.Holder.Guards > 0; claims != c.claims {
+		c.write(claims)
+	}
 }
 
 // newNonce returns what nobody can guess of a name, 60 bits, in lower case.
@@ -234,5 +249,5 @@ func (c *checks) inline(g injectedCheck) string {
 	if g == readOnly {
 		return fencing.ReadOnlySQL
 	}
-	return fencing.InlineCheckSQL(c.fence, c.worker, c.incarnation, c.built.announced, c.built.held)
+	return fencing.InlineCheckSQL(c.fence, c.worker, c.incarnation, c.claims, c.built.announced, c.built.held)
 }

@@ -71,6 +71,7 @@ const (
 type decision struct {
 	action  action
 	reason  gate.Reason      // of forward and answerFirst
+	claims  bool             // of forward: the session claims its epoch first
 	need    Need             // of needsMoreFor
 	flush   bool             // of NeedRegister: the registration must be durable
 	refusal *fencing.Refusal // of refuseFirst
@@ -337,7 +338,7 @@ func (q *situation) decideRefused() decision {
 // If the registry refuses, the check in front says why.
 func (q *situation) byRegistry() decision {
 	if r, ok := q.registration.Reason(); ok {
-		return passes(r)
+		return decision{reason: r, claims: q.status.Holder.Guards > 0 && !q.flushes()}
 	}
 	switch {
 	case !q.registry.asked, q.registry.refusal == nil: // the last also if the registration ended with a transaction before

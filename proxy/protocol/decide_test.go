@@ -276,8 +276,8 @@ func TestACheckAfterARefusedNoteCannotPass(t *testing.T) {
 			t.Fatalf("%s: need %v after the registry's refusal", name, need)
 		}
 		sent, _ := p.Bytes(nil)
-		passes := fencing.InlineCheckSQL(7, "w", "i", 5, 5)
-		refuses := fencing.InlineCheckSQL(7, "w", "i", 5, 0)
+		passes := fencing.InlineCheckSQL(7, "w", "i", false, 5, 5)
+		refuses := fencing.InlineCheckSQL(7, "w", "i", false, 5, 0)
 		held5 := append([]byte{0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5}, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5)
 		held0 := append([]byte{0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5}, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 0)
 		if bytes.Contains(sent, []byte(passes)) || bytes.Contains(sent, held5) || !bytes.Contains(sent, []byte(refuses)) && !bytes.Contains(sent, held0) && !bytes.Contains(sent, []byte("(5,0)")) {

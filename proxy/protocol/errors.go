@@ -144,6 +144,8 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 		}
 	}
 	switch {
+	case g == noCheck && ofGuard(pe):
+		return m.guardError(e, pe, msg), true
 	case g == noCheck && pe.Code == "25006" && m.txn.ServerCoverage() == gate.ReadOnly:
 		return m.readOnlyError(e), true
 	case g == noCheck && !e.sql.edited():
@@ -237,6 +239,46 @@ func (m *Machine) readOnlyError(e *reply) []byte {
 	}
 	m.refused(e, r, m.finding())
 	return m.down.refusal(r)
+}
+
+// guardLines matches the lines of the triggers of guarded tables in the context of an error.
+// They are the innermost. The names of functions do not depend on lc_messages.
+var guardLines = regexp.MustCompile(`^(?:[^\n]*\bfencepost\.(?:refuse|guard_[0-9]+)[^\n]*(?:\n|$))+`)
+
+// ofGuard reports whether an error comes from the trigger of a guarded table.
+func ofGuard(pe wire.ServerError) bool {
+	switch pe.Code {
+	case fencing.StateSuperseded, fencing.StateNotLeader, fencing.StateNoFence:
+		return guardLines.MatchString(pe.Where)
+	default:
+		return false
+	}
+}
+
+// guardError is what the client sees of an error of a trigger. If the session claims an
+// epoch that is over, it ends, as at a check.
+func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
+	fenced := m.config.Mode == ModeFenced
+	over := fenced && pe.Code == fencing.StateSuperseded
+	switch {
+	case over:
+		m.down.phase.mute()
+		m.down.happens(Event{Kind: EventSuperseded})
+		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, m.findingOf(pe.Detail))
+	case fenced && pe.Code == fencing.StateNotLeader:
+		m.down.happens(Event{Kind: EventUnclaimed})
+	}
+	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
+		switch {
+		case field == 'W':
+			v = v[len(guardLines.Find(v)):]
+			return v, len(v) > 0
+		case over && (field == 'S' || field == 'V'):
+			return []byte("FATAL"), true
+		default:
+			return v, true
+		}
+	})
 }
 
 // checkError turns an error of a check into what the client sees.

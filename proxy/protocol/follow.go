@@ -10,6 +10,8 @@ func (m *Machine) executed(s *statement) {
 	switch {
 	case !s.known, s.info.EndsTransaction, s.info.EndsSavepoint, s.info.Kind == sqltext.NonTransactional, s.info.Kind == sqltext.Discard:
 		m.txn.Send(gate.MayEnd, false)
+	case s.info.Resets && m.checks.claims:
+		m.txn.Send(gate.ResetSettings, false)
 	case s.info.UnsetsReadOnly:
 		m.txn.Send(gate.UndoReadOnly, false)
 	case s.info.Kind == sqltext.Begin:

@@ -12,6 +12,8 @@ type injector interface {
 	check(g injectedCheck)
 	// ahead puts the statement sql in front of what check will put there.
 	ahead(sql string)
+	// claim has the session claim its epoch, for what no check can stand in front of.
+	claim()
 	// put puts the statement sql there. g says what it does for the transaction.
 	put(sql string, g injectedCheck)
 	// refuse puts there what fails in the statement's place.
@@ -30,6 +32,9 @@ type injectors struct {
 func (m *Machine) inject(d decision, s *statement, by injector) gate.Reason {
 	switch d.action {
 	case forward:
+		if d.claims {
+			by.claim()
+		}
 		return d.reason
 	case answerFirst:
 		by.put(m.setSQL(s.info.Name), noCheck)

@@ -12,6 +12,7 @@ import (
 // error and ReadyForQuery.
 type callInjector struct {
 	m       *Machine
+	p       *gate.Plan
 	sql     string           // the Query, "" if the call goes as it is
 	refusal *fencing.Refusal // of the Query, if there is no sql
 }
@@ -23,6 +24,8 @@ func (by *callInjector) check(g injectedCheck) {
 
 // ahead does nothing: the call is replaced by what fails.
 func (by *callInjector) ahead(string) {}
+
+func (by *callInjector) claim() { by.m.claim(unknownStatement, by.p) }
 
 func (by *callInjector) put(sql string, _ injectedCheck) { by.sql = sql }
 
@@ -38,7 +41,7 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
 	if d.need != NeedNothing {
 		return d.need
 	}
-	by := callInjector{m: m}
+	by := callInjector{m: m, p: p}
 	r := m.inject(d, unknownStatement, &by)
 	switch {
 	case by.refusal != nil:

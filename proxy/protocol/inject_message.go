@@ -42,6 +42,8 @@ func (by *messageInjector) check(g injectedCheck) {
 
 func (by *messageInjector) ahead(sql string) { by.m.runOnce(sql, noCheck, own, by.s, by.p) }
 
+func (by *messageInjector) claim() { by.m.claim(by.s, by.p) }
+
 func (by *messageInjector) put(sql string, g injectedCheck) { by.m.runOnce(sql, g, own, by.s, by.p) }
 
 // refuse sends a message that fails, after which the server skips the client's.
@@ -90,6 +92,25 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 		e.check, e.stmt, e.announced = g, s, m.checks.built.held
 	}
 	m.batch.checked()
+}
+
+// claim has the session claim its epoch, once for a registration of its backend. It does so
+// in a batch of its own. In an open batch, it becomes a part of that; where the batch
+// would become a block by that (18), the statement goes without a claim, and cannot write
+// guarded tables. A savepoint or transaction that is rolled back takes the claim with it.
+func (m *Machine) claim(s *statement, p *gate.Plan) {
+	alone := !m.batch.mayBeSkipped()
+	if m.checks.claimed || !alone && m.batch.fresh() && m.config.Version.ExecuteOpensBlock() {
+		return
+	}
+	m.checks.claimed = true
+	sql := fencing.ClaimSQL(m.config.Fence, m.inHand.status.Epoch)
+	if !alone {
+		m.runOnce(sql, noCheck, own, s, p)
+		return
+	}
+	m.runOnce(sql, noCheck, ownAhead, s, p)
+	m.syncAhead(p)
 }
 
 // prepare prepares the checks on the server, in the batch at hand. from is ownAhead if

@@ -108,6 +108,9 @@ const (
 	EventAnnounce
 	// EventSuperseded: the check said ZF001; the connection is over after the plan.
 	EventSuperseded
+	// EventUnclaimed: a guarded table has refused a statement because the session claims no
+	// epoch: read the fence's record again, before the plan is sent.
+	EventUnclaimed
 	// EventReplay: wake the pump that reads the client: FromClient has something to
 	// send, whatever else comes.
 	EventReplay

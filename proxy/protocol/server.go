@@ -271,6 +271,9 @@ func (m *Machine) completed(e *reply, msg []byte) {
 	case "RELEASE", "RESET", "SET": // 14 and 15 let a RESET undo read-only mode, and RELEASE one set since the savepoint
 		m.txn.Answer(gate.ReadOnlyUndone, false)
 	}
+	if m.checks.claims && view(tag) == "RESET" {
+		m.txn.Answer(gate.SettingsReset, false)
+	}
 	if e.announces {
 		m.epochs.expect(e.announced)
 	}

@@ -62,6 +62,9 @@ type ResourceView struct {
 	// Blocked lists what blocks a takeover and cannot be ended, as of the last grant
 	// that this proxy attempted.
 	Blocked []string `json:"takeover_blocked_by,omitempty"`
+	// GuardedTables is how many tables the resource guards, without partitions and children,
+	// as of the last time that its fence was read.
+	GuardedTables int `json:"guarded_tables"`
 	// Workers are the candidacies at this proxy.
 	Workers []WorkerView `json:"workers"`
 }

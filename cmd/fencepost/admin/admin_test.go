@@ -19,7 +19,7 @@ func someResources() []election.ResourceStatus {
 		{
 			Database: "shop", Resource: "billing", State: election.Led, StateSince: time.Now().Add(-time.Minute),
 			Local: true, LeaseLeft: 7 * time.Second, Holds: true, Margin: 7 * time.Second,
-			Record:      fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
+			Record:      fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute), Guards: 6},
 			FalseAlarms: 4,
 			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
 				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2}},
@@ -78,7 +78,7 @@ func TestAdminAnswers(t *testing.T) {
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
 			`"refused_writes": 2`, `"connections": 3`, `"leaderless_seconds": 5`,
 			`"state": "led"`, `"state_since": "`, `"confirmed_until": "`, `"state": "contested"`, `"leader": ""`, `"granted_to": "gone"`,
-			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`, `"takeover_blocked_by"`, "prepared transaction"}},
+			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`, `"guarded_tables": 6`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
 		{"/v1/resources/shop/nothing", 404, []string{"unknown resource"}},
 		{"/debug/pprof/", 404, nil},

@@ -22,8 +22,9 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			Refused:    m.RefusedSoFar(s.Database, s.Resource),
 			Leaderless: s.Leaderless.Seconds(),
 
-			FalseAlarms: s.FalseAlarms,
-			Workers:     []WorkerView{},
+			FalseAlarms:   s.FalseAlarms,
+			GuardedTables: s.Record.Guards,
+			Workers:       []WorkerView{},
 		}
 		if s.Record.Epoch > 0 {
 			since := s.Record.GrantedAt.UTC().Truncate(time.Millisecond)

@@ -50,6 +50,7 @@ func Diagnose(f Facts) []Finding {
 		all.schema(d, f)
 		all.fence(d)
 		all.roles(d, f)
+		all.guards(d)
 		if f.Postgres != nil {
 			all.ways(d, f.Postgres.Rules)
 		}

@@ -46,6 +46,11 @@ func TestDiagnose(t *testing.T) {
 		want   []string // ids, errors first
 	}{
 		"nothing wrong":                    {func(*Facts) {}, nil},
+		"a guard in force":                 {func(f *Facts) { f.Databases[0].Guards = []Guard{{Table: "public.t", Resource: "billing"}} }, nil},
+		"a guard that is not in force":     {func(f *Facts) { f.Databases[0].Guards = []Guard{{Broken: []string{"public.t_1"}}} }, []string{"guard-broken"}},
+		"a guard whose owner logs in":      {func(f *Facts) { f.Databases[0].Guards = []Guard{{Owners: []string{"app"}}} }, []string{"guard-owner"}},
+		"a stamp above the fence":          {func(f *Facts) { f.Databases[0].Guards = []Guard{{Epoch: 3, Above: 4}} }, []string{"stamp-above-fence"}},
+		"a guard and a subscription":       {func(f *Facts) { f.Databases[0].Guards = []Guard{{Subscriptions: []string{"s"}}} }, []string{"guard-subscription"}},
 		"nothing known":                    {func(f *Facts) { *f = Facts{} }, nil},
 		"a short TTL":                      {func(f *Facts) { f.Settings.Lease.TTL = *duration(2999 * time.Millisecond); f.Settings.Lease.Grace = 0 }, []string{"ttl-short"}},
 		"a short TTL of a resource":        {func(f *Facts) { f.Settings.Resources["billing"] = config.Resource{TTL: duration(2 * time.Second)} }, []string{"ttl-short"}},

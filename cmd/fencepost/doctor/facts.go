@@ -67,6 +67,7 @@ type Database struct {
 	// Warnings are those of migrations.Warnings.
 	Warnings []string
 	Prepared []Prepared
+	Guards   []Guard
 }
 
 // Schema is the schema fencepost of a database.
@@ -86,6 +87,19 @@ type Role struct {
 	// Fence says which right to change the fence it has beyond that of a superuser and of
 	// pg_write_all_data; "" if none.
 	Fence string
+}
+
+// Guard is a guarded table with its partitions and children.
+type Guard struct {
+	Table, Resource string
+	Broken          []string // those of which a trigger is missing or disabled
+	Owners          []string // roles that may log in and act as the owner of the table, without superusers
+	Subscriptions   []string // logical replication that writes them
+	Stamp           string   // the column that takes the epoch, "" for none
+	Epoch           int64    // of the resource
+	// Above is the highest stamp above that epoch, 0 if there is none or if they were not
+	// looked at.
+	Above int64 `db:"-"`
 }
 
 // Prepared is a prepared transaction that holds a fence.

@@ -151,6 +151,7 @@ func (f *Facts) at(ctx context.Context, conn *pgx.Conn) {
 		f.Failures = append(f.Failures, fmt.Sprintf("look at database %s (the control role or a superuser may): %v", name, err))
 		return
 	}
+	f.stamps(ctx, conn, d.Guards)
 	f.Databases = append(f.Databases, d)
 }
 

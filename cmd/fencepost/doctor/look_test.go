@@ -219,3 +219,25 @@ func TestTheReportWritesNoLinesOfUsers(t *testing.T) {
 		t.Errorf("%q", out.String())
 	}
 }
+
+// TestGuardsAreLookedAt: a guard of which a child has no trigger, whose owner logs in, with
+// a stamp that no grant explains, which only a superuser may read.
+func TestGuardsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)", "INSERT INTO public.invoices VALUES (1, 5)")
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
+	s.Exec(t, pgtest.Superuser, db,
+		`CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON public.invoices FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
+		`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON public.invoices EXECUTE FUNCTION fencepost.guard_1('refuse')`)
+	s.Exec(t, pgtest.Superuser, db, `ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+	wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), asControl(s, db))), "guard-owner")
+	wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db))), "guard-owner", "stamp-above-fence")
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.late () INHERITS (public.invoices)")
+	r := doctor.NewReport(doctor.Look(t.Context(), asControl(s, db)))
+	wantIDs(t, r, "guard-owner", "guard-broken")
+	if seen := r.Findings[0].Seen; !strings.Contains(seen, "missing or disabled on public.late") {
+		t.Errorf("the finding says %q", seen)
+	}
+}

@@ -59,6 +59,14 @@ const (
 		CASE WHEN NOT pg_has_role(o.oid, 'pg_read_all_stats', 'USAGE') THEN 'pg_read_all_stats' END], NULL)
 		FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner WHERE n.nspname = 'fencepost'`
 
+	guardsSQL = `SELECT g.root::text, g.resource, coalesce(array_agg(g.relation::text ORDER BY g.relation::text) FILTER (WHERE NOT (g.writes AND g.truncates)), '{}'),
+		coalesce((SELECT array_agg(r.rolname::text ORDER BY r.rolname) FROM pg_roles r JOIN pg_class c ON c.oid = g.root
+			WHERE r.rolcanlogin AND NOT r.rolsuper AND pg_has_role(r.oid, c.relowner, 'MEMBER')), '{}'),
+		coalesce((SELECT array_agg(DISTINCT s.subname::text) FROM pg_subscription_rel x JOIN pg_subscription s ON s.oid = x.srsubid
+			JOIN fencepost.guards o ON o.relation = x.srrelid WHERE o.root = g.root), '{}'),
+		coalesce(max(g.stamp), ''), (SELECT f.epoch FROM fencepost.fence f WHERE f.id = g.fence)
+		FROM fencepost.guards g GROUP BY g.root, g.resource, g.fence ORDER BY 1`
+
 	preparedSQL = `SELECT DISTINCT p.gid, p.owner::text, f.resource FROM pg_locks h
 		JOIN pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
 		JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
@@ -141,6 +149,9 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	}
 	if d.Prepared, err = rows[Prepared](ctx, conn, preparedSQL); err != nil {
 		return d, fmt.Errorf("read the prepared transactions: %w", err)
+	}
+	if d.Guards, err = rows[Guard](ctx, conn, guardsSQL); err != nil {
+		return d, fmt.Errorf("read the guarded tables: %w", err)
 	}
 	return d, nil
 }

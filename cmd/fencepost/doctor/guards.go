@@ -1,0 +1,83 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// stampsTimeout bounds the look at the stamps of one table, of which every row is read.
+const stampsTimeout = 3 * time.Second
+
+var (
+	guardBroken = newKind(Error, "guard-broken",
+		"Whoever writes there past Fencepost is not fenced, and rows are not stamped.")
+	guardOwner = newKind(Warning, "guard-owner",
+		"The owner of a table can disable or drop its guard.")
+	guardSubscription = newKind(Error, "guard-subscription",
+		"The apply worker of a subscription claims no epoch, so that its first change of the table is refused, and replication stops.")
+	stampAbove = newKind(Error, "stamp-above-fence",
+		"The fence has not granted that epoch: the rows come from another database, or the fence was restored or made anew. When it grants the epoch, nothing tells those rows from the new leader's.")
+)
+
+// stamps reads the highest stamp above the fence of each guarded table. What it cannot
+// read is in the notes.
+func (f *Facts) stamps(ctx context.Context, conn *pgx.Conn, guards []Guard) {
+	for i := range guards {
+		g := &guards[i]
+		if g.Stamp == "" {
+			continue
+		}
+		err := readStamps(ctx, conn, g)
+		var pg *pgconn.PgError
+		switch {
+		case err == nil:
+		case errors.As(err, &pg) && pg.Code == "42501":
+			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because role %s may not read it. Give --dsn with a superuser.", g.Table, conn.Config().User))
+		case errors.As(err, &pg) && pg.Code == "57014":
+			f.Notes = append(f.Notes, fmt.Sprintf("The stamps of table %s were not looked at, because reading them took longer than %s.", g.Table, stampsTimeout))
+		default:
+			f.Failures = append(f.Failures, fmt.Sprintf("look at the stamps of table %s: %v", g.Table, err))
+		}
+	}
+}
+
+func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+	if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL statement_timeout = %d", stampsTimeout.Milliseconds())); err != nil {
+		return err
+	}
+	column := pgx.Identifier{g.Stamp}.Sanitize()
+	return tx.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(max(%[1]s), 0) FROM %[2]s WHERE %[1]s > $1", column, g.Table), g.Epoch).Scan(&g.Above)
+}
+
+// guards looks at the guarded tables.
+func (f *findings) guards(d Database) {
+	for _, g := range d.Guards {
+		if len(g.Broken) > 0 {
+			f.addf(guardBroken, "Run the command fencepost guard add again that guarded the table: it makes what is missing. Do so after each new partition, too.",
+				"resource %s guards table %s, but a trigger is missing or disabled on %s", g.Resource, g.Table, strings.Join(g.Broken, ", "))
+		}
+		if len(g.Owners) > 0 {
+			f.addf(guardOwner, "Let the table belong to a role that nobody logs in as, and grant the workers what they need.",
+				"%s may act as the owner of table %s, which resource %s guards", strings.Join(g.Owners, ", "), g.Table, g.Resource)
+		}
+		if g.Above > 0 {
+			f.addf(stampAbove, fmt.Sprintf("Find out where the rows come from. To let the epochs go on above them: fencepost generation bump --database %s --above %d.", d.Name, g.Above),
+				"table %s has the stamp %d, but resource %s, which guards it, is at epoch %d", g.Table, g.Above, g.Resource, g.Epoch)
+		}
+		if len(g.Subscriptions) > 0 {
+			f.addf(guardSubscription, "Drop the subscription, or remove the guard of the table.",
+				"subscription %s writes table %s, which resource %s guards", strings.Join(g.Subscriptions, ", "), g.Table, g.Resource)
+		}
+	}
+}

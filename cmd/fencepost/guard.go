@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+)
+
+// guardTimeout bounds how long a guard waits for transactions that use its table.
+const guardTimeout = 2 * time.Minute
+
+const guardAbout = `
+Usage: fencepost guard add --resource RESOURCE --table TABLE [--stamp COLUMN]
+                           [--except ROLE ...] [--warn] --dsn DSN
+       fencepost guard list --dsn DSN
+       fencepost guard remove --table TABLE --dsn DSN
+
+add puts triggers on a table, its partitions and its children by inheritance. From
+then on only transactions that claim the current epoch of the resource can write it:
+those of the leader, which Fencepost gives their claim, and those of a session that has
+called fencepost.claim. Everybody else is refused, whatever path the write takes. With
+--stamp, each row carries the epoch under which it was last written; a missing column
+is added, as a bigint without a default.
+
+--except names a role whose sessions are let pass, by the name under which they have
+logged in. With --warn everybody is. Postgres's log has a line for each transaction that
+would have been refused. Run add again to change these, and for partitions and children
+that were made since.
+
+remove drops the triggers. The column of a stamp stays.
+
+The DSN's role must be a superuser, or own the table and be a member of the control
+role. Without --dsn the environment variable FENCEPOST_DSN is used. docs/guards.md says
+what a guard does and what it costs.`
+
+// runGuard runs guard add, guard list and guard remove.
+func runGuard(ctx context.Context, t terminal, args []string) error {
+	verb := ""
+	if len(args) > 0 && (args[0] == "add" || args[0] == "list" || args[0] == "remove") {
+		verb, args = args[0], args[1:]
+	}
+	var o guard.Options
+	fs := flag.NewFlagSet("guard", flag.ContinueOnError)
+	dsn := fs.String("dsn", t.getenv("FENCEPOST_DSN"), "`DSN` of the database, e.g. postgres://user@host/db")
+	hideDefault(fs, "dsn")
+	if verb == "add" || verb == "remove" {
+		fs.StringVar(&o.Table, "table", "", "`table` with its schema, e.g. public.invoices")
+	}
+	if verb == "add" {
+		fs.StringVar(&o.Resource, "resource", "", "`resource` whose leader may write the table")
+		fs.StringVar(&o.Stamp, "stamp", "", "`column` that takes the epoch of each write")
+		fs.Var((*roleList)(&o.Except), "except", "login `role` that is let pass; may be given several times")
+		fs.BoolVar(&o.Warn, "warn", false, "let everybody pass, and say in Postgres's log who would be refused")
+	}
+	if err := parseFlags(t, fs, guardAbout, args, 0); err != nil {
+		return err
+	}
+	switch {
+	case verb == "":
+		return usagef("no action given: use guard add, guard list or guard remove")
+	case *dsn == "":
+		return usagef("--dsn is required: it names the database")
+	case verb != "list" && o.Table == "":
+		return usagef("--table is required")
+	case verb == "add" && o.Resource == "":
+		return usagef("--resource is required: it says whose leader may write the table")
+	}
+	ctx, cancel := context.WithTimeout(ctx, guardTimeout)
+	defer cancel()
+	conn, err := connect(ctx, *dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	switch verb {
+	case "add":
+		return addGuard(ctx, t, conn, o)
+	case "list":
+		return listGuards(ctx, t, conn)
+	default:
+		return removeGuard(ctx, t, conn, o.Table)
+	}
+}
+
+func addGuard(ctx context.Context, t terminal, conn *pgx.Conn, o guard.Options) error {
+	g, changed, err := guard.Add(ctx, conn, o)
+	switch {
+	case err != nil:
+		return err
+	case !changed:
+		fmt.Fprintf(t.stdout, "table %s is guarded so already: nothing changed\n", dash(g.Table))
+	default:
+		fmt.Fprintf(t.stdout, "table %s is guarded by resource %s now%s%s\n", dash(g.Table), dash(g.Resource), parts(g), letPass(g))
+	}
+	return nil
+}
+
+// parts says how many partitions and children a guard has.
+func parts(g guard.Guard) string {
+	if n := len(g.Relations) - 1; n > 0 {
+		return fmt.Sprintf(", with %d partitions and children", n)
+	}
+	return ""
+}
+
+// letPass says whom a guard lets pass.
+func letPass(g guard.Guard) string {
+	switch {
+	case g.Warn:
+		return "; it only warns, in Postgres's log"
+	case len(g.Except) > 0:
+		return "; it lets pass " + dash(strings.Join(g.Except, ", "))
+	}
+	return ""
+}
+
+func listGuards(ctx context.Context, t terminal, conn *pgx.Conn) error {
+	list, err := guard.List(ctx, conn)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(t.stdout, "no table is guarded")
+		return nil
+	}
+	w := tabwriter.NewWriter(t.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TABLE\tRESOURCE\tSTAMP\tLETS PASS\tTABLES\tNOT IN FORCE ON")
+	for _, g := range list {
+		pass := strings.Join(g.Except, ", ")
+		if g.Warn {
+			pass = "everybody"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", dash(g.Table), dash(g.Resource), dash(g.Stamp), dash(pass), len(g.Relations), dash(strings.Join(g.Broken(), ", ")))
+	}
+	return w.Flush()
+}
+
+func removeGuard(ctx context.Context, t terminal, conn *pgx.Conn, table string) error {
+	g, err := guard.Remove(ctx, conn, table)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(t.stdout, "table %s is not guarded any more%s\n", dash(g.Table), parts(g))
+	if g.Stamp != "" {
+		fmt.Fprintf(t.stdout, "its column %s stays: drop it if nobody needs it\n", dash(g.Stamp))
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package guards
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+// newGuarded makes a cluster with the guarded table t, and a leader that knows of it.
+func newGuarded(t *testing.T, pg *pgtest.Server) (*fixture.Cluster, *pgx.Conn) {
+	t.Helper()
+	c := fixture.NewCluster(t, pg)
+	c.Exec(`create procedure batch(v text) language plpgsql as $$begin
+		insert into t (v) values (v); commit; insert into t (v) values (v); commit; insert into t (v) values (v); end$$`)
+	_ = leader(c)
+	add(c, "public.t")
+	c.Candidacy(c.DB, "r", "w").Grant()
+	return c, through(c)
+}
+
+// insert is a write of the guarded table.
+const insert = "insert into t (v) values ('x')"
+
+// claimSteps are statements that may take a leader's claim away, with writes behind them.
+var claimSteps = map[string][]string{
+	"CALL that commits":       {"call batch('x')", "call batch('x')", insert},
+	"DO that commits":         {"do $$begin insert into t (v) values ('x'); commit; insert into t (v) values ('x'); end$$", insert},
+	"DO in a block":           {"begin", "do $$begin insert into t (v) values ('x'); end$$", insert, "commit"},
+	"DISCARD ALL":             {insert, "discard all", insert, "call batch('x')", "discard all", "call batch('x')"},
+	"RESET ALL":               {"call batch('x')", "reset all", insert, "call batch('x')"},
+	"RESET ALL in a block":    {"begin", insert, "reset all", insert, "reset all", insert, "commit"},
+	"RESET ALL in a text":     {"begin; " + insert + "; reset all; " + insert + "; commit; " + insert},
+	"RELEASE":                 {"begin", "savepoint s", insert, "release s", insert, "commit", insert},
+	"ROLLBACK TO":             {"begin", "savepoint s", insert, "rollback to s", insert, "commit", insert},
+	"ROLLBACK":                {"begin", insert, "rollback", insert},
+	"AND CHAIN":               {"begin", insert, "commit and chain", insert, "rollback and chain", insert, "commit"},
+	"a text of transactions":  {insert + "; " + insert, "begin; " + insert + "; commit; " + insert},
+	"REPEATABLE READ":         {"begin isolation level repeatable read", insert, "commit"},
+	"a failure in a block":    {"begin", "savepoint s", "select 1/0", "rollback to s", insert, "commit"},
+	"a procedure that failed": {"call batch(null)", "call batch('x')", insert},
+}
+
+// onTwoServers runs a test on the default server and on PostgreSQL 18.
+func onTwoServers(t *testing.T, test func(t *testing.T, pg *pgtest.Server)) {
+	t.Parallel()
+	t.Run("default", func(t *testing.T) { test(t, pgtest.Shared(t)) })
+	t.Run("18", func(t *testing.T) { test(t, pgtest.SharedMajor(t, 18)) })
+}
+
+// TestWhatALeaderDoesToItsClaim has a leader write after everything that may take its claim
+// away. Each step is a Query, and again extended messages; a text of several statements is
+// always a Query.
+func TestWhatALeaderDoesToItsClaim(t *testing.T) {
+	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+		c, conn := newGuarded(t, pg)
+		for name, steps := range claimSteps {
+			for _, simple := range []bool{true, false} {
+				for _, sql := range steps {
+					many := strings.Contains(sql, "; ") && !strings.HasPrefix(sql, "do")
+					if err := exec(t.Context(), conn, sql, simple || many); err != nil && !strings.Contains(sql, "1/0") && !strings.Contains(sql, "null") {
+						t.Fatalf("%s: %s: %v", name, sql, err)
+					}
+				}
+			}
+		}
+		if n := c.Number(fmt.Sprintf("select count(*) from t where fence_epoch is distinct from %d", epoch(c))); n != 0 {
+			t.Errorf("%d rows are not stamped", n)
+		}
+	})
+}
+
+// TestPipelinesOfALeader sends transactions before the answers to those in front have come.
+func TestPipelinesOfALeader(t *testing.T) {
+	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+		c, conn := newGuarded(t, pg)
+		before := c.Number("select count(*) from t")
+		p := conn.PgConn().StartPipeline(t.Context())
+		for _, batch := range [][]string{
+			{"begin", insert, "commit", insert}, {insert, insert}, {"call batch('x')"},
+			{"begin"}, {insert, "savepoint s", insert, "rollback to s", insert}, {"commit", insert},
+		} {
+			for _, sql := range batch {
+				p.SendQueryParams(sql, nil, nil, nil, nil)
+			}
+			if err := p.Sync(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for {
+			results, err := p.GetResults()
+			if err == nil && results == nil {
+				break
+			}
+			if reader, ok := results.(*pgconn.ResultReader); ok && err == nil {
+				_, err = reader.Close()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if n := c.Number(fmt.Sprintf("select count(*) from t where fence_epoch = %d", epoch(c))); n-before != 10 {
+			t.Errorf("%d rows are stamped, want 10", n-before)
+		}
+	})
+}
+
+// TestADoBehindOtherMessagesOfItsBatch sends a DO in a batch that has begun with a message
+// which needs no check. On 18, nothing can claim in front of it; after a Sync it passes.
+func TestADoBehindOtherMessagesOfItsBatch(t *testing.T) {
+	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+		c, conn := newGuarded(t, pg)
+		const do = "do $$begin insert into t (v) values ('x'); end$$"
+		p := conn.PgConn().StartPipeline(t.Context())
+		p.SendPrepare("harmless", "reset work_mem", nil)
+		p.SendQueryParams(do, nil, nil, nil, nil)
+		if err := p.Sync(); err != nil {
+			t.Fatal(err)
+		}
+		err := p.Close()
+		want := ""
+		if c.Number("select current_setting('server_version_num')::int") >= 180000 {
+			want = "ZF002"
+		}
+		if got := stateOf(err); got != want {
+			t.Errorf("in the batch: %v, want %q", err, want)
+		}
+		if err := exec(t.Context(), conn, do, false); err != nil {
+			t.Errorf("in a batch of its own: %v", err)
+		}
+	})
+}
+
+// TestAGuardThatIsAddedWhileALeaderIsConnected: the leader is refused once, and told why
+// without the names of Fencepost's functions; then all of its connections have their claim.
+func TestAGuardThatIsAddedWhileALeaderIsConnected(t *testing.T) {
+	t.Parallel()
+	c := fixture.NewCluster(t, pgtest.Shared(t))
+	conn := leader(c)
+	other := through(c)
+	add(c, "public.t")
+	var pg *pgconn.PgError
+	if _, err := conn.Exec(t.Context(), "select wr('x')"); !errors.As(err, &pg) || pg.Code != "ZF002" || pg.Severity != "ERROR" ||
+		!strings.HasPrefix(pg.Hint, "This table is guarded") || strings.Contains(pg.Where, "fencepost") || !strings.Contains(pg.Where, `"wr"`) {
+		t.Errorf("the first write: %v, context %q", err, pg.Where)
+	}
+	for _, conn := range []*pgx.Conn{conn, other} {
+		if _, err := conn.Exec(t.Context(), "insert into t (v) values ('x')"); err != nil {
+			t.Errorf("a later write: %v", err)
+		}
+	}
+}
+
+// TestAStaleClaimEndsTheSession has a leader's own code claim an epoch that is over.
+func TestAStaleClaimEndsTheSession(t *testing.T) {
+	t.Parallel()
+	c, conn := newGuarded(t, pgtest.Shared(t))
+	var pg *pgconn.PgError
+	_, err := conn.Exec(t.Context(), "do $$begin perform fencepost.claim('r', 1); insert into t (v) values ('x'); end$$")
+	if !errors.As(err, &pg) || pg.Code != "ZF001" || pg.Severity != "FATAL" {
+		t.Errorf("a write under a claim that is over: %v, want FATAL ZF001", err)
+	}
+	if n := c.Rows("x"); n != 0 {
+		t.Errorf("%d rows were written", n)
+	}
+	if err := conn.Ping(t.Context()); err == nil {
+		t.Error("the session goes on")
+	}
+}
