@@ -31,6 +31,7 @@ type Guess struct {
 // cannot be written in another way.
 func GuessOf(sql []byte) Guess {
 	g := Guess{StartsWithPrepareTransaction: startsWithPrepareTransaction(sql)}
+	var snapshots bool
 	for i, c := range sql {
 		switch c | 0x20 {
 		case 'd':
@@ -40,35 +41,26 @@ func GuessOf(sql []byte) Guess {
 				g.FreesNames = true
 				g.PreparesTransaction = g.PreparesTransaction || mayBeFollowed(sql[i+len(prepare):], transaction)
 			}
+		case 's':
+			snapshots = snapshots || foldPrefix(sql[i:], snapshot)
 		case 't':
 			g.ImportsSnapshot = g.ImportsSnapshot || foldPrefix(sql[i:], transaction) && mayBeFollowed(sql[i+len(transaction):], snapshot)
 		case 'v':
 			g.Vacuums = g.Vacuums || foldPrefix(sql[i:], "vacuum")
 		}
 	}
+	g.ImportsSnapshot = g.ImportsSnapshot && snapshots
 	return g
 }
 
 const prepare, transaction, snapshot = "prepare", "transaction", "snapshot"
 
 // mayBeFollowed reports whether the text after a word may begin with another word. The
-// vertical tab is space to PostgreSQL from 16 on; after a comment, it may if the word
-// occurs at all.
+// vertical tab is space to PostgreSQL from 16 on; a comment is treated as that word.
 func mayBeFollowed(after []byte, word string) bool {
 	next := bytes.TrimLeft(after, " \t\n\v\f\r")
-	if bytes.HasPrefix(next, []byte("/*")) || bytes.HasPrefix(next, []byte("--")) {
-		return foldContains(next, word)
-	}
-	return len(next) < len(after) && foldPrefix(next, word)
-}
-
-func foldContains(sql []byte, word string) bool {
-	for i := range sql {
-		if foldPrefix(sql[i:], word) {
-			return true
-		}
-	}
-	return false
+	return bytes.HasPrefix(next, []byte("/*")) || bytes.HasPrefix(next, []byte("--")) ||
+		len(next) < len(after) && foldPrefix(next, word)
 }
 
 func startsWithPrepareTransaction(sql []byte) bool {
