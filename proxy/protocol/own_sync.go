@@ -72,11 +72,11 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 	switch {
 	case m.config.Mode == ModePassing, m.batch.open(), m.copy.stalls(), !m.pendingReplies.certain():
 		return false
-	case typ == 'E':
+	case typ == 'E', m.chain.imported && strings.IndexByte("QPBDFC", typ) >= 0:
 		return true
 	case strings.IndexByte("QPBDF", typ) < 0:
 		return false
-	case m.stillOpen(), m.chain.imported:
+	case m.stillOpen():
 		return true
 	default:
 		text, _, ok := wire.CString(body)
