@@ -27,6 +27,7 @@ type Candidacy struct {
 	client      netip.Addr // address of the members
 	incarnation string
 	before      atomic.Bool   // the result of SupersededBefore
+	deserted    atomic.Bool   // its database is gone, and so are its members
 	examined    fencing.Epoch // the highest epoch, as of before
 	ignorant    time.Time     // announcements up to then do not count; guarded by resource.mu
 	log         *zap.Logger
