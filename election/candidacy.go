@@ -198,6 +198,9 @@ func (c *Candidacy) observe(rec fencing.Record) {
 func (c *Candidacy) refuseSuperseded() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mu.removed && c.mu.epoch == 0 {
+		return fencing.RemovedRefusal(c.r.key.name, c.worker)
+	}
 	by := c.mu.supersededBy
 	holder := "nobody"
 	if by.Worker != "" {
