@@ -246,6 +246,24 @@ func TestFaultOfConsul(t *testing.T) {
 	}
 }
 
+// TestCommandsDoNotWaitForAFrozenConsul: they end after about 10 s, and say who is silent.
+func TestCommandsDoNotWaitForAFrozenConsul(t *testing.T) {
+	t.Parallel()
+	const most = 18 * time.Second // the machine may be slow
+	agent := consultest.Start(t)
+	h := newCluster(t, "consul", withConsul(agent))
+	agent.Pause(t)
+	t.Cleanup(func() { agent.Continue(t) })
+	for _, args := range [][]string{{"generation", "bump", "--database", h.db}, {"doctor", "--database", h.db}} {
+		began := time.Now()
+		code, out := h.command(args...)
+		took := time.Since(began)
+		if code == 0 || took > most || !strings.Contains(out, "Consul at "+agent.Addr()+" does not answer") || !strings.Contains(out, "Make sure that") {
+			t.Errorf("%v: code %d after %v: %s", args, code, took, out)
+		}
+	}
+}
+
 // TestWaitingWorkersDoNotFloodTheLog: while Consul is away, its absence is said once, and not
 // at each attempt of each worker that waits.
 func TestWaitingWorkersDoNotFloodTheLog(t *testing.T) {
