@@ -250,6 +250,7 @@ func TestFaultOfConsul(t *testing.T) {
 func TestCommandsDoNotWaitForAFrozenConsul(t *testing.T) {
 	t.Parallel()
 	const most = 18 * time.Second // the machine may be slow
+	process.Program(t)            // it may have to be built
 	agent := consultest.Start(t)
 	h := newCluster(t, "consul", withConsul(agent))
 	agent.Pause(t)
