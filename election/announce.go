@@ -36,7 +36,7 @@ func (c *Candidacy) publishLocked(now time.Duration) {
 	next := fencing.Status{Epoch: s.epoch, Holder: s.record, Fault: s.fault}
 	switch s.phase {
 	case superseded:
-		next.Role = fencing.Superseded
+		next.Role, next.Removed = fencing.Superseded, s.removed
 	case leading:
 		next.Role = fencing.Leader
 	default:

@@ -27,6 +27,7 @@ type Candidacy struct {
 	client      netip.Addr // address of the members
 	incarnation string
 	before      atomic.Bool   // the result of SupersededBefore
+	deserted    atomic.Bool   // its database is gone, and so are its members
 	examined    fencing.Epoch // the highest epoch, as of before
 	ignorant    time.Time     // announcements up to then do not count; guarded by resource.mu
 	log         *zap.Logger
@@ -197,6 +198,9 @@ func (c *Candidacy) observe(rec fencing.Record) {
 func (c *Candidacy) refuseSuperseded() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.mu.removed && c.mu.epoch == 0 {
+		return fencing.RemovedRefusal(c.r.key.name, c.worker)
+	}
 	by := c.mu.supersededBy
 	holder := "nobody"
 	if by.Worker != "" {

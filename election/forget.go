@@ -40,6 +40,37 @@ func (e *Elections) left(r *resource) {
 	r.joining--
 }
 
+// Dropped forgets the resources of a database that the server does not have any more, as far
+// as no connection uses them. It may be called again and again, and does not block.
+func (e *Elections) Dropped(database string) {
+	e.mu.Lock()
+	var all []*resource
+	for key, r := range e.mu.resources {
+		if key.database == database {
+			all = append(all, r)
+		}
+	}
+	e.mu.Unlock()
+	for _, r := range all {
+		for _, c := range r.all() {
+			c.endDeserted()
+		}
+		poke(r.dropped)
+	}
+}
+
+// endDeserted ends a candidacy without members, whose database is gone. A release that fails
+// is not tried again.
+func (c *Candidacy) endDeserted() {
+	c.mu.Lock()
+	deserted := len(c.mu.members) == 0
+	c.deserted.Store(deserted)
+	c.mu.Unlock()
+	if deserted {
+		c.end()
+	}
+}
+
 // forget removes a resource that has no candidacy and that nobody is joining. It keeps
 // only the highest observed epoch, because a lower one would mean that the database was
 // restored. It reports whether it removed the resource; the watch then ends.

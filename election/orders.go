@@ -117,7 +117,7 @@ func (c *Candidacy) loseFence(gone fencing.Record) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := &c.mu.state; s.phase != superseded {
-		s.record = gone
+		s.record, s.removed = gone, true
 		c.supersedeLocked(gone)
 		c.answerLocked()
 	}

@@ -54,6 +54,7 @@ type standing struct {
 	// supersededBy is the grant that superseded the candidacy. Until the record has been
 	// read, it may be an older one.
 	supersededBy fencing.Record
+	removed      bool // it is superseded because an operator has removed the resource
 	// lastLed is when the candidacy was last confirmed as the leader, as of the last lease
 	// that it gave up or lost; 0 if it did not lead under that lease.
 	lastLed time.Duration

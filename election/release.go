@@ -80,7 +80,7 @@ func (c *Candidacy) release(lease *Lease, why Reason, silent time.Duration) erro
 		ctx, cancel := context.WithTimeout(c.releaseCtx, 2*c.set.callTimeout())
 		err := c.r.provider.Release(ctx, lease, why, silent)
 		cancel()
-		if err == nil || c.releaseCtx.Err() != nil || now() > until {
+		if err == nil || c.releaseCtx.Err() != nil || c.deserted.Load() || now() > until {
 			return err
 		}
 		if try == 1 {

@@ -25,6 +25,7 @@ type resource struct {
 	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
 	arrival  chan struct{} // cap 1; a candidacy has started
 	wake     chan struct{} // cap 1; the record should be read
+	dropped  chan struct{} // cap 1; the database is gone
 	// unwatched and unread are the failures to watch the lease and to read the record.
 	unwatched, unread *faults.Series
 	// supersededThemselves holds the worker ids of which one candidacy has superseded
@@ -51,7 +52,7 @@ type resource struct {
 func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
 	r := &resource{
 		e: e, key: key, provider: p, open: open,
-		turn: make(chan struct{}, 1), arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1),
+		turn: make(chan struct{}, 1), arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1), dropped: make(chan struct{}, 1),
 		log: e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
 	}
 	r.unwatched, r.unread = faults.NewSeries(r.log, "cannot watch the lease", 0), faults.NewSeries(r.log, "cannot read the record", 0)

@@ -122,6 +122,11 @@ func (r *resource) idle() bool {
 			return true
 		case <-timer.C:
 			return !r.e.forget(r)
+		case <-r.dropped:
+			if r.e.forget(r) {
+				return false
+			}
+			continue
 		case <-r.e.ctx.Done():
 			return false
 		case <-look.C:

@@ -44,6 +44,8 @@ type Status struct {
 	// Vacant means that nobody holds the lease because its last holder was silent. Such
 	// a lease is acquired only on demand (see Candidacy.CampaignOnDemand).
 	Vacant bool
+	// Removed means that an operator has removed the resource. Role is then Superseded.
+	Removed bool
 	// Holder is the latest grant that this proxy knows of.
 	Holder Record
 	// Fault, if not nil, says why the fence cannot be used (schema missing, database

@@ -161,8 +161,21 @@ func RestoredHint(database string, epoch Epoch) string {
 	return fmt.Sprintf("When all workers of the lost epochs have stopped, run: fencepost generation bump --database %s --above %d", strconv.QuoteToASCII(database), epoch)
 }
 
+// RemovedRefusal tells a worker that has not led that an operator has removed the resource.
+func RemovedRefusal(resource, worker string) *Refusal {
+	return &Refusal{
+		SQLState: StateNoFence,
+		Message:  fmt.Sprintf("an operator removed resource %s after worker %s, which has not led it, connected", ASCII(resource), ASCII(worker)),
+		Detail:   detail(map[string]any{"resource": resource, "worker": worker}),
+		Hint:     "Connect again.",
+	}
+}
+
 // SupersededRefusal tells a worker that its candidacy is over.
 func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusal {
+	if st.Removed && st.Epoch == 0 {
+		return RemovedRefusal(resource, worker)
+	}
 	return &Refusal{
 		SQLState: StateSuperseded,
 		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of %s",

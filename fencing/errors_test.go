@@ -41,6 +41,8 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		"unfenced":         {UnfencedRefusal("bénédicte"), "ZF002"},
 		"missing resource": {MissingResourceRefusal("bénédicte"), "ZF002"},
 		"superseded":       {SupersededRefusal("rü", "wü", "inc", st), "ZF001"},
+		"removed":          {SupersededRefusal("rü", "wü", "inc", &Status{Role: Superseded, Removed: true}), "ZF004"},
+		"removed, led":     {SupersededRefusal("rü", "wü", "inc", &Status{Role: Superseded, Removed: true, Epoch: 3}), "ZF001"},
 		"read-only":        {ReadOnlyRefusal("rü", "wü", "inc", st), "ZF002"},
 		"start over":       {ReadOnlyRefusal("rü", "wü", "inc", leading), "ZF003"},
 		"unchecked":        {UncheckedRefusal("42P01", "Tabelle »fence« fehlt"), "ZF004"},

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/fencing/store"
 )
+
+// answerTimeout bounds a request that a command sends to Consul.
+const answerTimeout = 10 * time.Second
 
 // consulElector keeps the leases of all databases in one Consul.
 var consulElector = elector{
@@ -52,7 +56,13 @@ func (s consulService) Check(ctx context.Context, ttls []time.Duration) error {
 }
 
 func (s consulService) BumpGeneration(ctx context.Context, _ string, _ *store.Store) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
+	defer cancel()
 	instanceID, err := s.client.BumpGeneration(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return "", fmt.Errorf("%w. Make sure that Consul runs, that it has a leader, and that election.consul.address is right; then run this again, "+
+			"which is harmless also if Consul still carries out this request", err)
+	}
 	if err != nil {
 		return "", err
 	}

@@ -115,6 +115,7 @@ func (s *serving) newHealth() (*health.Checker, error) {
 		Open:      s.fences.all,
 		Leases:    s.tryLeases,
 		Resources: s.elections.Resources,
+		Dropped:   s.elections.Dropped,
 	}), err
 }
 

@@ -316,6 +316,8 @@ func (v statusView) row() statusRow {
 	switch {
 	case v.LeaseLeft != nil:
 		row.leaseLeft = leftText(time.Duration(*v.LeaseLeft * float64(time.Second)))
+	case v.ConfirmedUntil != nil && !v.ofDatabase: // it may have been renewed since the proxy read it
+		row.leaseLeft = "≥" + leftText(time.Until(*v.ConfirmedUntil))
 	case v.ConfirmedUntil != nil:
 		row.leaseLeft = leftText(time.Until(*v.ConfirmedUntil))
 	case v.Leaderless > 0:

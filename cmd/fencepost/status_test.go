@@ -82,6 +82,25 @@ func TestStatusShowsATable(t *testing.T) {
 	}
 }
 
+// TestOnlyALeaseElsewhereMayHaveBeenRenewed: only another proxy's value may be out of date.
+func TestOnlyALeaseElsewhereMayHaveBeenRenewed(t *testing.T) {
+	t.Parallel()
+	left, until := 7.0, time.Now().Add(time.Hour)
+	for what, tt := range map[string]struct {
+		view statusView
+		want string
+	}{
+		"here":            {statusView{ResourceView: admin.ResourceView{LeaseLeft: &left, ConfirmedUntil: &until}}, "7s"},
+		"elsewhere":       {statusView{ResourceView: admin.ResourceView{ConfirmedUntil: &until}}, "≥59m59"},
+		"in the database": {statusView{ResourceView: admin.ResourceView{ConfirmedUntil: &until}, ofDatabase: true}, "59m59"},
+		"nowhere":         {statusView{ResourceView: admin.ResourceView{Leaderless: 1}}, "none"},
+	} {
+		if got := tt.view.row().leaseLeft; !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s: %s is left, want %s", what, got, tt.want)
+		}
+	}
+}
+
 // TestStatusAsJSON: the same of a proxy and of the database, as far as each knows it.
 func TestStatusAsJSON(t *testing.T) {
 	t.Parallel()

@@ -60,5 +60,5 @@ func (c *Client) denied(err error) error {
 			Remedy: fmt.Sprintf("%s: it needs key_prefix %q write and session_prefix \"\" write.", token, c.cfg.Prefix+"/"),
 		}
 	}
-	return err
+	return c.unanswered(err)
 }

@@ -25,6 +25,7 @@
 package consul
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,9 +155,17 @@ func (c *Client) BumpGeneration(ctx context.Context) (instanceID string, err err
 	instanceID = newInstanceID()
 	_, err = c.api.KV().Put(&api.KVPair{Key: c.instanceKey(), Value: []byte(instanceID)}, write(ctx))
 	if err != nil {
-		return "", fmt.Errorf("begin a new generation in consul: %w", err)
+		return "", fmt.Errorf("begin a new generation: %w", c.unanswered(err))
 	}
 	return instanceID, nil
+}
+
+// unanswered returns err with the address of Consul if Consul did not answer in time.
+func (c *Client) unanswered(err error) error {
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("Consul at %s does not answer: %w", cmp.Or(c.cfg.Address, "127.0.0.1:8500"), err)
 }
 
 // makeInstanceID creates the instance id if there is none. If two proxies try, one

@@ -19,6 +19,10 @@ type blockers struct {
 	log    *zap.Logger
 	seen   map[string]*obstacle // by virtual transaction id
 	yields bool                 // the grant gives its turn to another one
+	// unless, if not nil, is asked before backends are terminated. Its error ends the attempt,
+	// and no backend is terminated.
+	unless func(ctx context.Context) error
+	ended  int // backends terminated
 }
 
 // obstacle is a transaction that blocks the grant.
@@ -86,6 +90,11 @@ func (w *blockers) oldest() time.Duration {
 func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) error {
 	cfg := &w.fence.store.cfg
 	var stays []string
+	if w.unless != nil && w.oldest() >= cfg.Grace {
+		if err := w.unless(ctx); err != nil {
+			return err
+		}
+	}
 	for _, h := range holders {
 		o := w.seen[h.Transaction]
 		if now.Sub(o.since) < cfg.Grace {
@@ -103,6 +112,7 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 		}
 		if o.ended.IsZero() {
 			o.ended = now
+			w.ended++
 			w.log.Info("terminated a backend that blocked a grant", zap.String("resource", w.fence.resource),
 				zap.Int32("pid", *h.PID), zap.String("user", h.Role), zap.String("application", h.Application), zap.String("state", h.State))
 		}

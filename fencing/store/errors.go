@@ -42,6 +42,7 @@ const (
 	codeInUse         = "55006" // raised by fencepost.drain
 	codeLocked        = "55P03"
 	codeCancelled     = "57014"
+	codeNotReady      = "55000"
 	codeReadOnly      = "25006"
 	codeProtocol      = "08P01"
 	codeTooMany       = "53300"

@@ -58,7 +58,11 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 // statement returns. It retries if concurrent locks interfered, or if it gave its turn to
 // another grant.
 func (f *Fence) advance(ctx context.Context, sql string, args ...any) (int64, error) {
-	w := &blockers{fence: f, log: f.store.log}
+	return f.advanceClearing(ctx, &blockers{fence: f, log: f.store.log}, sql, args)
+}
+
+// advanceClearing is advance with what removes the obstacles.
+func (f *Fence) advanceClearing(ctx context.Context, w *blockers, sql string, args []any) (int64, error) {
 	for n := 1; ; {
 		number, err := f.turn(ctx, w, sql, args)
 		switch {

@@ -47,33 +47,18 @@ func (s *Store) Resume(ctx context.Context, resource, worker string, by Orderer)
 	return s.order(ctx, resource, "SELECT fencepost.resume($1, nullif($2, ''), $3, $4)", worker, by.AskedBy, by.Reason)
 }
 
-// Remove deletes everything that the database knows of a resource. Connections that still
-// use its fence are refused (ZF004). Unless force is true, a resource in use is refused
-// with a *fencing.Refusal, ZF009; so is one that guards tables, always. Remove returns nil
-// if the resource was removed at the same time by somebody else.
-func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orderer) (*fencing.Order, error) {
-	var tables int
-	err := s.free.QueryRow(ctx, "SELECT g.tables FROM fencepost.guarded g JOIN fencepost.fence f ON f.id = g.fence WHERE f.resource = $1", resource).Scan(&tables)
-	switch {
-	case err == nil:
-		return nil, &fencing.Refusal{
-			SQLState: fencing.StateInUse,
-			Message:  fmt.Sprintf("resource %s was not removed: it guards %d tables", quoted(resource), tables),
-			Hint:     "Remove their guards first: fencepost guard list shows them.",
-		}
-	case !errors.Is(err, pgx.ErrNoRows):
-		return nil, fmt.Errorf("look for guards of resource %q: %w", resource, s.explain(err))
-	}
-	return s.order(ctx, resource, "SELECT fencepost.remove($1, $2, $3, $4, $5, $6)", force, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
-}
-
 // order runs a statement that gives an order to the resource's fence, its parameter $1. The
 // statement returns the id of the order, 0 for none. If the fence is removed meanwhile, the
 // order goes to the one that has taken its place.
 func (s *Store) order(ctx context.Context, resource, sql string, args ...any) (*fencing.Order, error) {
-	id, err := s.tryOrder(ctx, resource, sql, args)
+	return s.orderBy(ctx, resource, func(f *Fence) (int64, error) { return f.advance(ctx, sql, append([]any{f.id}, args...)...) })
+}
+
+// orderBy calls give with the resource's fence, as order runs a statement.
+func (s *Store) orderBy(ctx context.Context, resource string, give func(f *Fence) (int64, error)) (*fencing.Order, error) {
+	id, err := s.tryOrder(ctx, resource, give)
 	for n := 1; errors.Is(err, fencing.ErrRemoved) && n < attempts; n++ {
-		id, err = s.tryOrder(ctx, resource, sql, args)
+		id, err = s.tryOrder(ctx, resource, give)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("give an order to resource %q: %w", resource, err)
@@ -94,7 +79,7 @@ func (s *Store) order(ctx context.Context, resource, sql string, args ...any) (*
 }
 
 // tryOrder gives an order to the fence that the resource has now, and returns the order's id.
-func (s *Store) tryOrder(ctx context.Context, resource, sql string, args []any) (int64, error) {
+func (s *Store) tryOrder(ctx context.Context, resource string, give func(f *Fence) (int64, error)) (int64, error) {
 	f := &Fence{store: s, resource: resource, slots: make(chan struct{}, fenceSlots)}
 	err := s.free.QueryRow(ctx, "SELECT f.id, i.id::text FROM fencepost.fence f, fencepost.identity i WHERE f.resource = $1", resource).
 		Scan(&f.id, &f.database)
@@ -104,7 +89,7 @@ func (s *Store) tryOrder(ctx context.Context, resource, sql string, args []any) 
 	if err != nil {
 		return 0, s.explain(err)
 	}
-	id, err := f.advance(ctx, sql, append([]any{f.id}, args...)...)
+	id, err := give(f)
 	return id, f.unlessGone(ctx, err)
 }
 

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -127,6 +130,67 @@ func TestRemoveNamesWhoReadsTheSequence(t *testing.T) {
 	if order, err := h.store.Remove(h.ctx(), resource, true, operator); err != nil || order == nil {
 		t.Errorf("the removal afterwards: %v, %v", order, err)
 	}
+}
+
+// removal removes the resource with this grace, and returns the error.
+func (h *testDatabase) removal(grace time.Duration) <-chan error {
+	st := h.open(func(c *store.Config) { c.Grace = grace })
+	over := make(chan error, 1)
+	go func() {
+		_, err := st.Remove(h.ctx(), resource, true, operator)
+		over <- err
+	}()
+	return over
+}
+
+// read reads the sequence of the fence in a transaction that stays open.
+func (h *testDatabase) read() {
+	h.t.Helper()
+	_, err := h.server.Connect(h.t, pgtest.App, h.db).Exec(h.ctx(), fmt.Sprintf("BEGIN; SELECT * FROM fencepost.epoch_%d", h.fence.ID()))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// TestRemoveSparesTheLeaderIfItMustFail begins to read the sequence while a removal waits
+// for the leader's transaction.
+func TestRemoveSparesTheLeaderIfItMustFail(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	leader := h.worker(h.grant("leader"))
+	tx := leader.begin(h.ctx(), t, pgx.ReadCommitted)
+	over := h.removal(time.Second)
+	eventually(t, "the removal waits", func() bool { return waiting(h) })
+	h.read()
+	if err := <-over; stateOf(err) != fencing.StateInUse || strings.Contains(fmt.Sprint(err), "ended") {
+		t.Errorf("the removal: %v; want ZF009, and nobody ended", err)
+	}
+	if err := tx.Commit(h.ctx()); err != nil {
+		t.Errorf("the leader's transaction: %v", err)
+	}
+	if err := leader.check(h.ctx()); err != nil {
+		t.Errorf("the leader's next check: %v", err)
+	}
+}
+
+// TestRemoveSaysWhomItHasEnded begins to read the sequence while a removal waits for a
+// registered backend, which it ends.
+func TestRemoveSaysWhomItHasEnded(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	leader := h.worker(h.grant("leader"))
+	h.mustEnter(leader)
+	over := h.removal(time.Second)
+	eventually(t, "the removal has the sequence", func() bool {
+		return ask[bool](h, fmt.Sprintf(`SELECT EXISTS (SELECT FROM pg_locks WHERE granted AND mode = 'ShareRowExclusiveLock'
+			AND relation = 'fencepost.epoch_%d'::regclass)`, h.fence.ID()))
+	})
+	h.read()
+	err := <-over
+	if stateOf(err) != fencing.StateInUse {
+		t.Errorf("the removal: %v; want ZF009", err)
+	}
+	mustContain(t, err, "before that, 1 of its workers' backends were ended")
 }
 
 // TestRegistrationsOfTheGoneAreSwept opens a fence, as a proxy does that replaces one that

@@ -39,8 +39,19 @@ func FaultOf(err error) *faults.Fault {
 	if errors.As(err, &refusal) {
 		return &faults.Fault{Kind: faults.Fence, Problem: refusal.Message, Remedy: refusal.Hint}
 	}
-	return &faults.Fault{Kind: faults.Upstream, Problem: err.Error(),
-		Remedy: "Make sure that Postgres runs, and that upstream.address and upstream.tls are right."}
+	return &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: remedy(codeOf(err))}
+}
+
+// remedy says what to do about an error with this SQLSTATE, "" if it is not the server's.
+func remedy(code string) string {
+	switch code {
+	case "":
+		return "Make sure that Postgres runs, and that upstream.address and upstream.tls are right."
+	case "57P03":
+		return "Postgres is starting, stopping or recovering: wait, and look into its log if that lasts."
+	default:
+		return "Postgres answers, but refuses this with SQLSTATE " + code + ": look into its log."
+	}
 }
 
 // Probe connects to a database as the control role, on a connection of its own, and
@@ -64,6 +75,22 @@ func Databases(ctx context.Context, cfg Config, limit int) (names []string, err 
 		return nil
 	})
 	return names, err
+}
+
+// Missing connects to cfg.Database and returns those of the databases that the server does
+// not have.
+func Missing(ctx context.Context, cfg Config, databases []string) (missing []string, err error) {
+	err = once(ctx, cfg, func(s *Store) error {
+		rows, err := s.free.Query(ctx, "SELECT n FROM unnest($1::text[]) n WHERE NOT EXISTS (SELECT FROM pg_database d WHERE d.datname = n::name)", databases)
+		if err != nil {
+			return s.explain(err)
+		}
+		if missing, err = pgx.CollectRows(rows, pgx.RowTo[string]); err != nil {
+			return s.explain(err)
+		}
+		return nil
+	})
+	return missing, err
 }
 
 // Look connects to a database as the control role and calls look with that connection,
@@ -123,8 +150,10 @@ func (s *Store) explainLogin(err error) error {
 		u.Hint = "Make sure that role " + role + " exists and has LOGIN, and that pg_hba.conf lets it connect to database " + database + " from Fencepost's host."
 	case pg.Code == codeNoRight:
 		u.Kind, u.Hint = faults.Privilege, "Run as a superuser: GRANT CONNECT ON DATABASE "+database+" TO "+role
+	case pg.Code == codeNotReady:
+		u.Hint = "If the database is to accept connections, run as a superuser: ALTER DATABASE " + database + " ALLOW_CONNECTIONS true. One that Postgres calls invalid can only be dropped."
 	case pg.Code == codeTooMany:
-		u.Hint = "Leave connections to role " + role + ": raise max_connections or the role's CONNECTION LIMIT, or lower limits.max_connections in Fencepost's configuration. " +
+		u.Hint = "Leave connections to role " + role + ": raise max_connections or the CONNECTION LIMIT of the role or of the database, or lower limits.max_connections in Fencepost's configuration. " +
 			"On PostgreSQL 16 and later, reserved_connections and the role pg_use_reserved_connections reserve some."
 	default:
 		return nil

@@ -12,9 +12,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
-
-	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // Defaults of Config.
@@ -248,42 +245,6 @@ func finish(ctx context.Context, conn *pgx.Conn) error {
 	var pg *pgconn.PgError
 	if err != nil && !errors.As(err, &pg) {
 		return fmt.Errorf("set client_connection_check_interval: %w", err)
-	}
-	return nil
-}
-
-// examine checks for what would otherwise fail later: the schema, its version, and the
-// privileges of the control role.
-func (s *Store) examine(ctx context.Context) error {
-	var there bool
-	if err := s.free.QueryRow(ctx, "SELECT to_regnamespace('fencepost') IS NOT NULL").Scan(&there); err != nil {
-		return s.explain(err)
-	}
-	if !there {
-		missing := s.noFence(faults.Schema, "the schema fencepost is missing in database %s", ascii(s.cfg.Database))
-		missing.Err = fencing.ErrNoFence
-		return missing
-	}
-	var version int
-	var owner, signals, reads bool
-	err := s.free.QueryRow(ctx, `SELECT (SELECT coalesce(max(version), 0) FROM fencepost.schema_version),
-		pg_has_role(n.nspowner, 'USAGE'), pg_has_role('pg_signal_backend', 'USAGE'), pg_has_role('pg_read_all_stats', 'USAGE')
-		FROM pg_namespace n WHERE n.nspname = 'fencepost'`).Scan(&version, &owner, &signals, &reads)
-	switch {
-	case err != nil:
-		return s.explain(err)
-	case !owner:
-		return s.noFence(faults.Privilege, "role %s does not own the schema fencepost of database %s", ascii(s.cfg.User), ascii(s.cfg.Database))
-	case version == 0 || version < s.cfg.SchemaVersion:
-		return s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but version %d is needed",
-			ascii(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
-	}
-	for right, has := range map[string]bool{"pg_signal_backend": signals, "pg_read_all_stats": reads} {
-		if !has {
-			refusal := s.noFence(faults.Privilege, "the control role %s lacks %s", ascii(s.cfg.User), right)
-			refusal.Hint = fmt.Sprintf("Run as a superuser: GRANT %s TO %s", right, ascii(pgx.Identifier{s.cfg.User}.Sanitize()))
-			return refusal
-		}
 	}
 	return nil
 }

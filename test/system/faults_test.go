@@ -246,6 +246,25 @@ func TestFaultOfConsul(t *testing.T) {
 	}
 }
 
+// TestCommandsDoNotWaitForAFrozenConsul: they end after about 10 s, and say who is silent.
+func TestCommandsDoNotWaitForAFrozenConsul(t *testing.T) {
+	t.Parallel()
+	const most = 18 * time.Second // the machine may be slow
+	process.Program(t)            // it may have to be built
+	agent := consultest.Start(t)
+	h := newCluster(t, "consul", withConsul(agent))
+	agent.Pause(t)
+	t.Cleanup(func() { agent.Continue(t) })
+	for _, args := range [][]string{{"generation", "bump", "--database", h.db}, {"doctor", "--database", h.db}} {
+		began := time.Now()
+		code, out := h.command(args...)
+		took := time.Since(began)
+		if code == 0 || took > most || !strings.Contains(out, "Consul at "+agent.Addr()+" does not answer") || !strings.Contains(out, "Make sure that") {
+			t.Errorf("%v: code %d after %v: %s", args, code, took, out)
+		}
+	}
+}
+
 // TestWaitingWorkersDoNotFloodTheLog: while Consul is away, its absence is said once, and not
 // at each attempt of each worker that waits.
 func TestWaitingWorkersDoNotFloodTheLog(t *testing.T) {
@@ -439,4 +458,78 @@ func TestRefusalsOfNamelessWorkers(t *testing.T) {
 	_, err := second.Exec(t.Context(), "INSERT INTO work VALUES ('second')")
 	mustRefuse(t, "a pool without a worker id", err, `worker "connection:.*" does not lead`,
 		"This connection named no fencepost.worker, so it is a worker of its own")
+}
+
+// TestAFaultOfADatabaseDoesNotHideItsLeader keeps the proxy from looking at the schema, and
+// then the control role from logging in, while the leader goes on writing.
+func TestAFaultOfADatabaseDoesNotHideItsLeader(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "consul", onServer(pgtest.Start(t)))
+	p := h.proxy()
+	a := h.join(p, "a", "campaign", "wait")
+	ledWith := func(reason string) {
+		t.Helper()
+		process.Eventually(t, process.Patience, "the fault beside the leader", func() bool { return h.shown(p).Reason != "" })
+		a.must("INSERT INTO work VALUES ('a')")
+		h.awaitState("led", "a", p)
+		if got := h.shown(p).Reason; !regexp.MustCompile(reason).MatchString(got) {
+			t.Errorf("the leader's database has the fault %q; want %s", got, reason)
+		}
+		if !readyz(t, p).Ready {
+			t.Error("the proxy is not ready")
+		}
+	}
+	admin := h.pg.Connect(t, pgtest.Superuser, h.db)
+	if _, err := admin.Exec(t.Context(), "BEGIN; LOCK fencepost.schema_version IN ACCESS EXCLUSIVE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	awaitFault(t, p, faults.Schema, "pg_terminate_backend")
+	ledWith(fmt.Sprintf(`schema_version is locked by backend %d of role "%s" .*idle in transaction`, admin.PgConn().PID(), pgtest.Superuser))
+	if _, err := admin.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	awaitNoFault(t, p, faults.Schema)
+	_ = admin.Close(t.Context())
+
+	h.pg.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+h.db+" ALLOW_CONNECTIONS false",
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '"+h.db+"' AND usename = '"+pgtest.Control+"'")
+	awaitFault(t, p, faults.ControlLogin, "ALLOW_CONNECTIONS true")
+	ledWith(`cannot log in to database .*not currently accepting connections`)
+	h.pg.Exec(t, pgtest.Superuser, "postgres", "ALTER DATABASE "+h.db+" ALLOW_CONNECTIONS true")
+	awaitNoFault(t, p, faults.ControlLogin)
+}
+
+// TestADroppedDatabaseIsForgottenSoon drops a database with a leader, and one whose resource
+// has no worker any more. Idle resources are kept for longer than this test lasts.
+func TestADroppedDatabaseIsForgottenSoon(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider, onServer(pgtest.Start(t)), with("LIMITS_RESOURCE_IDLE=10m"))
+			other := *h
+			other.db = h.pg.Database(t)
+			p := h.proxy()
+			left := other.join(p, "b", "campaign", "wait")
+			left.leave()
+			h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
+			lines := func() int {
+				_, resources := p.Get(t, "/v1/resources")
+				_, metrics := p.Get(t, "/metrics")
+				return strings.Count(resources, `"database"`) + strings.Count(metrics, "\nfencepost_epoch{")
+			}
+			if got := lines(); got != 4 {
+				t.Fatalf("two resources have %d lines", got)
+			}
+			h.pg.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+h.db+" WITH (FORCE)")
+			process.Eventually(t, process.Patience, "the first one to be forgotten", func() bool { return lines() == 2 })
+			h.pg.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+other.db+" WITH (FORCE)")
+			process.Eventually(t, process.Patience, "the second one to be forgotten", func() bool { return lines() == 0 })
+
+			h.pg.Exec(t, pgtest.Superuser, "postgres", "CREATE DATABASE "+h.db+" TEMPLATE fencepost_template")
+			h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")
+			h.join(p, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
+			process.Always(t, 6*time.Second, "the new one is shown", func() bool { return lines() == 2 })
+		})
+	}
 }

@@ -9,21 +9,22 @@ import (
 )
 
 // Writable returns the statuses with what the faults that last at the time now make of them.
-// While Postgres, or only the database of a resource, does not answer, no write can be
-// admitted there, although a lease may be confirmed elsewhere: what is led is then in the
-// state Unknown.
+// While Postgres as a whole cannot be reached or does not answer, what is led is in the state
+// Unknown, although a lease may be confirmed elsewhere. A fault of one database is no proof
+// that its leaders cannot write: it may be that only the control role cannot log in, or that
+// only the look at the schema waits for a lock. Such a fault is the Reason beside the state.
 func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.Time) []election.ResourceStatus {
 	for _, f := range lasting {
-		if f.Kind != faults.Upstream {
-			continue
-		}
 		for i := range all {
 			s := &all[i]
-			if s.State != election.Led || f.Where != faults.InServer && f.Where != faults.InDatabase(s.Database) {
-				continue
+			switch {
+			case s.State != election.Led:
+			case f.Where == faults.InServer && f.Kind == faults.Upstream:
+				s.State, s.StateSince, s.Reason = election.Unknown, f.Since, fmt.Errorf("Postgres cannot be reached or does not answer: %s", f.Problem)
+				s.Local, s.LeaseLeft, s.Leaderless = false, 0, max(now.Sub(f.Since), time.Millisecond)
+			case f.Where == faults.InDatabase(s.Database):
+				s.Reason = fmt.Errorf("the database has a fault: %s", f.Problem)
 			}
-			s.State, s.StateSince, s.Reason = election.Unknown, f.Since, fmt.Errorf("no write can be admitted: Postgres does not answer: %s", f.Problem)
-			s.Local, s.LeaseLeft, s.Leaderless = false, 0, max(now.Sub(f.Since), time.Millisecond)
 		}
 	}
 	return all

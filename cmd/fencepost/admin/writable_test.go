@@ -9,21 +9,24 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// TestAFaultOfADatabaseConcernsItAlone looks at two resources that are led while Postgres, or
-// one database of it, has a fault.
-func TestAFaultOfADatabaseConcernsItAlone(t *testing.T) {
+// TestOnlyAServerThatDoesNotAnswerHidesALeader looks at two resources that are led while
+// Postgres, or one database of it, has a fault. That of a database is shown there alone, and
+// beside the leader.
+func TestOnlyAServerThatDoesNotAnswerHidesALeader(t *testing.T) {
 	now := time.Now()
 	since := now.Add(-time.Minute)
 	for _, tt := range []struct {
 		name       string
 		kind       faults.Kind
 		where      string
-		shop, bank election.State
+		state      election.State
+		shop, bank bool // whether a reason is given
 	}{
-		{"the server does not answer", faults.Upstream, faults.InServer, election.Unknown, election.Unknown},
-		{"a database does not answer", faults.Upstream, faults.InDatabase("shop"), election.Unknown, election.Led},
-		{"a database lacks the schema", faults.Schema, faults.InDatabase("shop"), election.Led, election.Led},
-		{"the lease service does not answer", faults.LeaseService, "lease service", election.Led, election.Led},
+		{"the server does not answer", faults.Upstream, faults.InServer, election.Unknown, true, true},
+		{"the look at a database fails", faults.Upstream, faults.InDatabase("shop"), election.Led, true, false},
+		{"a database lets the control role not in", faults.ControlLogin, faults.InDatabase("shop"), election.Led, true, false},
+		{"a database lacks the schema", faults.Schema, faults.InDatabase("shop"), election.Led, true, false},
+		{"the lease service does not answer", faults.LeaseService, "lease service", election.Led, false, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			led := []election.ResourceStatus{
@@ -32,11 +35,11 @@ func TestAFaultOfADatabaseConcernsItAlone(t *testing.T) {
 			}
 			lasting := []faults.Lasting{{Fault: faults.Fault{Kind: tt.kind, Problem: "it fails"}, Where: tt.where, Since: since}}
 			for i, s := range admin.Writable(led, lasting, now) {
-				want := []election.State{tt.shop, tt.bank}[i]
-				if s.State != want || (s.Reason == nil) != (want == election.Led) || (s.LeaseLeft == 0) != (want == election.Unknown) {
-					t.Errorf("%s: %+v; want %s", s.Database, s, want)
+				reason := []bool{tt.shop, tt.bank}[i]
+				if s.State != tt.state || (s.Reason != nil) != reason || (s.LeaseLeft == 0) != (tt.state == election.Unknown) {
+					t.Errorf("%s: %+v; want %s, reason %v", s.Database, s, tt.state, reason)
 				}
-				if want == election.Unknown && (!s.StateSince.Equal(since) || s.Leaderless != time.Minute) {
+				if tt.state == election.Unknown && (!s.StateSince.Equal(since) || s.Leaderless != time.Minute) {
 					t.Errorf("%s: since %v, leaderless for %v; want the fault's", s.Database, s.StateSince, s.Leaderless)
 				}
 			}

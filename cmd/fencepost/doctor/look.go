@@ -17,8 +17,10 @@ import (
 )
 
 const (
-	// lookTimeout bounds the look at one database, or at the lease service.
+	// lookTimeout bounds the look at one database.
 	lookTimeout = 20 * time.Second
+	// leaseTimeout bounds the look at the lease service.
+	leaseTimeout = 10 * time.Second
 	// mostDatabases bounds how many databases are searched for a schema.
 	mostDatabases = 16
 	// home is the database in which the control role logs in if none is named.
@@ -157,7 +159,7 @@ func (f *Facts) at(ctx context.Context, conn *pgx.Conn) {
 
 // leases tries the lease service.
 func (f *Facts) leases(ctx context.Context, try func(ctx context.Context) error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
 	defer cancel()
 	err := try(ctx)
 	var denied *election.DeniedError

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -57,6 +58,9 @@ type Config struct {
 	// Leases tries what an election needs of the lease service.
 	Leases    func(ctx context.Context) error
 	Resources func() []election.ResourceStatus
+	// Dropped is told, again and again, of each database of a resource that the server does
+	// not have any more.
+	Dropped func(database string)
 }
 
 // Checker looks after one proxy. Its fields belong to the goroutine that runs Run.
@@ -159,10 +163,15 @@ func (c *Checker) control(database string) store.Config {
 func (c *Checker) lookAtDatabases(ctx context.Context) {
 	open := c.cfg.Open()
 	looked := map[string]bool{}
+	idle := map[string]bool{} // databases of resources without workers
 	for _, r := range c.cfg.Resources() {
-		if st := open[r.Database]; st != nil && len(r.Candidacies) > 0 && !looked[r.Database] {
+		switch st := open[r.Database]; {
+		case looked[r.Database]:
+		case st != nil && len(r.Candidacies) > 0:
 			looked[r.Database] = true
 			c.examined(ctx, r.Database, c.bounded(ctx, st.Examine))
+		case utf8.ValidString(r.Database): // otherwise it cannot be a parameter
+			idle[r.Database] = true
 		}
 	}
 	for _, where := range c.cfg.Faults.Places() {
@@ -171,11 +180,12 @@ func (c *Checker) lookAtDatabases(ctx context.Context) {
 			c.examined(ctx, name, c.probe(ctx, name))
 		}
 	}
+	maps.DeleteFunc(idle, func(name string, _ bool) bool { return looked[name] })
 	if !c.surveyDone {
 		c.surveyDone = c.survey(ctx)
 		return
 	}
-	c.login(ctx, slices.Sorted(maps.Keys(looked)))
+	c.login(ctx, slices.Sorted(maps.Keys(looked)), slices.Sorted(maps.Keys(idle)))
 }
 
 func (c *Checker) probe(ctx context.Context, database string) error {
@@ -189,7 +199,10 @@ func (c *Checker) Examined(database string, err error) {
 
 func (c *Checker) examined(ctx context.Context, database string, err error) {
 	switch {
-	case err == nil, store.Gone(err): // nobody can name a database that does not exist
+	case store.Gone(err): // nobody can name a database that does not exist
+		c.cfg.Dropped(database)
+		fallthrough
+	case err == nil:
 		c.report(ctx, faults.InDatabase(database), nil)
 	case !errors.Is(err, context.Canceled):
 		c.report(ctx, faults.InDatabase(database), store.FaultOf(err))
@@ -197,14 +210,24 @@ func (c *Checker) examined(ctx context.Context, database string, err error) {
 }
 
 // login logs in anew, because connections that exist outlast a changed password. It uses
-// a database that is in use, so as not to touch any other.
-func (c *Checker) login(ctx context.Context, used []string) {
+// a database that is in use, so as not to touch any other, and asks there whether the idle
+// ones still exist. If it cannot log in, it asks each of these.
+func (c *Checker) login(ctx context.Context, used, idle []string) {
 	database := c.cfg.Home
 	if len(used) > 0 {
 		database = used[0]
 	}
-	_, err := c.databases(ctx, database)
+	var missing []string
+	err := c.bounded(ctx, func(ctx context.Context) (err error) {
+		missing, err = store.Missing(ctx, c.control(database), idle)
+		return err
+	})
 	c.loginEnded(ctx, err, len(used) > 0 || c.cfg.Named)
+	for _, name := range idle {
+		if slices.Contains(missing, name) || err != nil && store.Gone(c.probe(ctx, name)) {
+			c.cfg.Dropped(name)
+		}
+	}
 }
 
 func (c *Checker) databases(ctx context.Context, in string) (names []string, err error) {
