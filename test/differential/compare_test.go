@@ -184,6 +184,13 @@ func lacksPortal(want []string, got string) bool {
 	return strings.HasPrefix(want[0], "ErrorResponse ERROR "+failedTransaction) && strings.HasPrefix(got, `ErrorResponse ERROR 34000 "portal \"\" does not exist`)
 }
 
+// refusedOnce reports whether PostgreSQL 18 refuses an injected message, and Postgres the
+// client's own. After a Query in a batch that has executed something, it refuses the next
+// message once, whatever it is.
+func refusedOnce(want, got string) bool {
+	return strings.Contains(got, `XX000 "StartTransactionCommand: unexpected state`) && strings.HasPrefix(want, "ErrorResponse ERROR ")
+}
+
 // seemsToImport reports whether got refuses a text that Postgres cannot parse, because of
 // its words. Fencepost does not know that it cannot be parsed by this version of Postgres.
 func seemsToImport(want, got string) bool {
@@ -295,10 +302,7 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 			return "", true
 		case strings.Contains(w[i], "XX000 \"") && strings.Contains(w[i], ": unexpected state ") && w[i] != g[i]:
 			return "", true // the same, one client message later
-		case strings.Contains(g[i], `XX000 "StartTransactionCommand: unexpected state`) && strings.HasPrefix(w[i], "ErrorResponse ERROR "):
-			// PostgreSQL 18, after a Query in a batch that has executed something,
-			// refuses the next message once, whatever it is, and the injected message
-			// comes first.
+		case refusedOnce(w[i], g[i]):
 		case w[i] != g[i] && !refusedEarlier(w[i:], g[i]) && !lacksPortal(w[i:], g[i]) && !notAlone(w[i], g[i]) && !seemsToImport(w[i], g[i]):
 			return fmt.Sprintf(saysOtherwise, i, w[i], g[i]), false
 		}

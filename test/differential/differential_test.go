@@ -228,7 +228,7 @@ func (p *pair) afterCrash() bool {
 			continue
 		}
 		crashed = true
-		for until := time.Now().Add(patience); ; {
+		for until := time.Now().Add(3 * patience); ; { // all databases are made anew at once
 			if r.reopen() == nil && r.rebuild() == nil {
 				break
 			}
