@@ -110,7 +110,7 @@ func (p probe) Look(ctx context.Context) upstream.Finding {
 	var refused *fencing.Refusal
 	return upstream.Finding{
 		Err: err, Refused: errors.As(err, &refused),
-		Standby: st.Standby, ReadOnly: st.ReadOnly, System: st.System, Timeline: st.Timeline, Standbys: st.Standbys,
+		Standby: st.Standby, ReadOnly: st.ReadOnly, System: st.System, Timeline: st.Timeline, Server: st.Server, Standbys: st.Standbys,
 	}
 }
 
