@@ -121,7 +121,7 @@ func Store(cfg config.Config, servers *upstream.Servers, database string, log *z
 		Address: strings.Join(servers.Addresses(), ","),
 		Primary: func(ctx context.Context) (store.Server, error) {
 			p, err := servers.Primary(ctx)
-			return store.Server{Address: p.Address, TLS: p.TLS.Config(), Tenure: p.Tenure}, err
+			return store.Server{Address: p.Address, TLS: p.TLS.Config(), Tenure: p.Tenure, Standby: p.LedToStandby}, err
 		},
 		Database:      database,
 		User:          cfg.Control.User,
