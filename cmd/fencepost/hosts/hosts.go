@@ -144,15 +144,6 @@ func Open(ctx context.Context, cfg config.Config, servers *upstream.Servers, dat
 	return store.Open(ctx, c)
 }
 
-// OpenOnce is Open for a command that does its work and ends.
-func OpenOnce(ctx context.Context, cfg config.Config, database string) (*store.Store, error) {
-	servers, err := Look(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return Open(ctx, cfg, servers, database, zap.NewNop(), nil)
-}
-
 // Try connects to the primary, up to TLS if that is configured, as workers' connections do,
 // and waits until a server process answers.
 func Try(ctx context.Context, servers *upstream.Servers) error {
