@@ -127,16 +127,17 @@ func (e *NoPrimaryError) Refusal() *fencing.Refusal {
 		SQLState: "57P03",
 		Message:  noPrimary,
 		Detail:   fencing.ASCII(e.list()) + ".",
-		Hint:     e.remedy(),
+		Hint:     "Connect again later. " + e.Remedy(),
 	}
 }
 
-func (e *NoPrimaryError) remedy() string {
+// Remedy says what an operator must do.
+func (e *NoPrimaryError) Remedy() string {
 	for _, h := range e.Hosts {
 		if h.State == FormerPrimary || h.State == SecondPrimary {
-			return "Connect again when the newest primary has been started. To go back to " + fencing.ASCII(h.Address) +
+			return "Start the newest primary. To go back to " + fencing.ASCII(h.Address) +
 				", stop the other primary or make it a standby of this one, and restart each Fencepost: see docs/incidents.md."
 		}
 	}
-	return "Connect again when the primary has been started, or a standby has been promoted. If a host is missing, see upstream.address in Fencepost's configuration."
+	return "Start the primary, or promote a standby. If a host is missing, see upstream.address in Fencepost's configuration."
 }

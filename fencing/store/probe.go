@@ -39,8 +39,12 @@ func FaultOf(err error) *faults.Fault {
 	if errors.As(err, &refusal) {
 		return &faults.Fault{Kind: faults.Fence, Problem: refusal.Message, Remedy: refusal.Hint}
 	}
-	return &faults.Fault{Kind: faults.Upstream, Problem: err.Error(),
-		Remedy: "Make sure that Postgres runs, and that upstream.address and upstream.tls are right."}
+	f := &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: "Make sure that Postgres runs, and that upstream.address and upstream.tls are right."}
+	var remedied interface{ Remedy() string } // nobody knows which server is the primary
+	if errors.As(err, &remedied) {
+		f.Remedy = remedied.Remedy()
+	}
+	return f
 }
 
 // Probe connects to a database as the control role, on a connection of its own, and
