@@ -233,7 +233,9 @@ func (x *session) settle() error {
 		case 'E':
 			return x.refusedByServer(msg)
 		case 'S':
-			x.backend.addParameter(msg[wire.HeaderLen:])
+			if err := x.backend.addParameter(msg[wire.HeaderLen:]); err != nil {
+				return err
+			}
 		}
 		if _, err := x.client.Write(msg); err != nil {
 			return errOver

@@ -37,9 +37,16 @@ func (b *backend) setKey(keys *cancelKeys, body []byte) {
 	b.keyPID, b.keySecret = keys.add(b.server.Host, b.pid, append([]byte(nil), body[4:]...))
 }
 
-// addParameter takes the body of a ParameterStatus message.
-func (b *backend) addParameter(body []byte) {
-	if name, value, ok := wire.DecodeParameterStatus(body); ok && name == "server_version" {
+// addParameter takes the body of a ParameterStatus message. It refuses a server that is a
+// standby, where the primary was wanted: Postgres 14 and later say so.
+func (b *backend) addParameter(body []byte) error {
+	name, value, ok := wire.DecodeParameterStatus(body)
+	switch {
+	case ok && name == "in_hot_standby" && value == "on":
+		if r := b.server.LedToStandby(); r != nil {
+			return r
+		}
+	case ok && name == "server_version":
 		end := strings.IndexFunc(value, func(r rune) bool { return r < '0' || r > '9' })
 		digits := value
 		if end >= 0 {
@@ -49,6 +56,7 @@ func (b *backend) addParameter(body []byte) {
 		b.version = gate.Version(major)
 	}
 	b.parameters = append(b.parameters, append([]byte(nil), body...))
+	return nil
 }
 
 // handshake reads whole messages of both sides during the startup.

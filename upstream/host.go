@@ -39,17 +39,44 @@ type Primary struct {
 	// Tenure ends when connections to this host are of no use any more. Its cause is a
 	// *DemotedError then.
 	Tenure context.Context
+
+	doubt func() // nil if there is a single host
 }
+
+// LedToStandby is called when a connection to the primary has led to a standby. It returns what
+// whoever made the connection is told: the address leads to another server than it did at the
+// last look, or the server has become a standby since. If there is a single host, it is used
+// whatever it is, and the result is nil.
+func (p Primary) LedToStandby() *fencing.Refusal {
+	if p.doubt == nil {
+		return nil
+	}
+	p.doubt()
+	return &fencing.Refusal{
+		SQLState: "57P03",
+		Message:  noPrimary,
+		Detail:   fencing.ASCII(p.Address) + " was the primary when it was last looked at, but this connection has led to a standby.",
+		Hint:     "Connect again. If it happens again, let each name in upstream.address of Fencepost's configuration lead to one server only.",
+	}
+}
+
+// noPrimary is what clients are told that want to connect.
+const noPrimary = "Fencepost knows no primary to connect to"
 
 // DemotedError says that a host is not the primary any more.
 type DemotedError struct {
 	Host string // its address
 	By   string // the address of the primary now, "" if there is none
+	// Timeline is one that is newer than the host's, 0 if the host has become a standby.
+	Timeline uint32
 }
 
 func (e *DemotedError) Error() string {
-	if e.By == "" {
+	switch {
+	case e.By == "" && e.Timeline == 0:
 		return e.Host + " has become a standby"
+	case e.By == "":
+		return fmt.Sprintf("%s is no longer the primary, timeline %d has begun elsewhere", e.Host, e.Timeline)
 	}
 	return fmt.Sprintf("%s is no longer the primary, %s is", e.Host, e.By)
 }
@@ -98,8 +125,19 @@ func (e *NoPrimaryError) Unwrap() []error {
 func (e *NoPrimaryError) Refusal() *fencing.Refusal {
 	return &fencing.Refusal{
 		SQLState: "57P03",
-		Message:  "Fencepost knows no primary to connect to",
+		Message:  noPrimary,
 		Detail:   fencing.ASCII(e.list()) + ".",
-		Hint:     "Connect again when the primary has been started, or a standby has been promoted. If a host is missing, see upstream.address in Fencepost's configuration.",
+		Hint:     "Connect again later. " + e.Remedy(),
 	}
+}
+
+// Remedy says what an operator must do.
+func (e *NoPrimaryError) Remedy() string {
+	for _, h := range e.Hosts {
+		if h.State == FormerPrimary || h.State == SecondPrimary {
+			return "Start the newest primary. To go back to " + fencing.ASCII(h.Address) +
+				", stop the other primary or make it a standby of this one, and restart each Fencepost: see docs/incidents.md."
+		}
+	}
+	return "Start the primary, or promote a standby. If a host is missing, see upstream.address in Fencepost's configuration."
 }

@@ -20,6 +20,7 @@ const (
 // Probe looks at one host. Its methods are called by one goroutine.
 type Probe interface {
 	Look(ctx context.Context) Finding
+	// Close ends the connection that Look keeps. The next Look opens another one.
 	Close()
 }
 
@@ -27,7 +28,7 @@ type Probe interface {
 type Config struct {
 	Hosts []Host // in the order of preference
 	Probe func(Host) Probe
-	// Logger is for changes of the primary; it may be nil.
+	// Logger is for changes of the primary, and of what the other hosts are; it may be nil.
 	Logger *zap.Logger
 }
 
@@ -42,8 +43,11 @@ type Servers struct {
 	mu struct {
 		sync.Mutex
 		found   []*Finding // by host
+		before  []*Finding // by host: the finding before that, without looks that have failed
+		states  []State    // by host
 		since   []time.Time
-		past    history
+		doubted []bool // by host: a connection to it has led to a standby
+		past    *history
 		tenure  *tenure // nil before the first primary
 		serving bool    // the host of the tenure accepts writes
 		unready bool    // that there is no primary was logged
@@ -52,10 +56,11 @@ type Servers struct {
 
 // tenure is the time of one primary.
 type tenure struct {
-	host  int
-	since time.Time
-	ctx   context.Context
-	end   context.CancelCauseFunc
+	host     int
+	timeline uint32
+	since    time.Time
+	ctx      context.Context
+	end      context.CancelCauseFunc
 }
 
 // One returns a single host, which is the primary as long as the program runs.
@@ -83,7 +88,12 @@ func Several(cfg Config) (*Servers, error) {
 	if s.log == nil {
 		s.log = zap.NewNop()
 	}
-	s.mu.found, s.mu.since = make([]*Finding, len(s.hosts)), make([]time.Time, len(s.hosts))
+	n := len(s.hosts)
+	s.mu.found, s.mu.before, s.mu.past = make([]*Finding, n), make([]*Finding, n), newHistory()
+	s.mu.states, s.mu.since, s.mu.doubted = make([]State, n), make([]time.Time, n), make([]bool, n)
+	for i := range s.mu.states {
+		s.mu.states[i] = Unknown
+	}
 	return s, nil
 }
 
@@ -107,7 +117,27 @@ func (s *Servers) Primary(ctx context.Context) (Primary, error) {
 		return Primary{}, s.noPrimaryLocked()
 	}
 	t := s.mu.tenure
-	return Primary{Host: s.hosts[t.host], Tenure: t.ctx}, nil
+	p := Primary{Host: s.hosts[t.host], Tenure: t.ctx}
+	if s.probe != nil {
+		p.doubt = func() { s.doubt(t.host) }
+	}
+	return p, nil
+}
+
+// doubt makes the next look at a host use a new connection.
+func (s *Servers) doubt(host int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.mu.doubted[host] = true
+}
+
+// undoubt reports whether a host was doubted, and is not any more.
+func (s *Servers) undoubt(host int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	doubted := s.mu.doubted[host]
+	s.mu.doubted[host] = false
+	return doubted
 }
 
 func (s *Servers) noPrimaryLocked() *NoPrimaryError {
@@ -158,7 +188,12 @@ func (s *Servers) watch(ctx context.Context, host int, p Probe) {
 func (s *Servers) look(ctx context.Context, host int, p Probe) {
 	bounded, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("no answer within %s", lookTimeout))
 	defer cancel()
+	if s.undoubt(host) {
+		p.Close()
+	}
+	began := time.Now()
 	f := p.Look(bounded)
+	f.began, f.ended = began, time.Now()
 	if f.Err != nil && bounded.Err() != nil {
 		f.Err = context.Cause(bounded)
 	}
@@ -171,15 +206,12 @@ func (s *Servers) look(ctx context.Context, host int, p Probe) {
 func (s *Servers) record(host int, f Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := s.mu.found[host]
+	if last := s.mu.found[host]; last != nil && last.Err == nil {
+		s.mu.before[host] = last
+	}
 	s.mu.found[host] = &f
-	if before == nil || s.state(host, before) != s.state(host, &f) {
-		s.mu.since[host] = time.Now()
-	}
-	current := none
-	if s.mu.tenure != nil {
-		current = s.mu.tenure.host
-	}
+	s.mu.past.learn(s.mu.found, s.mu.before)
+	current := s.currentLocked()
 	chosen := choose(current, s.mu.past, s.mu.found)
 	switch {
 	case chosen == none:
@@ -193,21 +225,46 @@ func (s *Servers) record(host int, f Finding) {
 		s.appointLocked(chosen)
 	}
 	if s.mu.serving {
-		s.mu.past = history{system: s.mu.found[chosen].System, timeline: s.mu.found[chosen].Timeline}
+		s.mu.past.appoint(chosen, s.mu.found[chosen])
+		s.mu.tenure.timeline = s.mu.found[chosen].Timeline
 		s.mu.unready = false
 	}
+	s.compareLocked()
 	s.announceLocked()
 }
 
-func (s *Servers) state(host int, f *Finding) State {
-	state, _ := describe(f, s.mu.past, s.chosenLocked(host))
-	return state
+// currentLocked returns the host that is, or was last, the primary; none before the first.
+func (s *Servers) currentLocked() int {
+	if s.mu.tenure == nil {
+		return none
+	}
+	return s.mu.tenure.host
 }
 
-// chosenLocked reports whether the host is, or was last, the primary. Before the first one,
-// each may be.
-func (s *Servers) chosenLocked(host int) bool {
-	return s.mu.tenure == nil || s.mu.tenure.host == host
+func (s *Servers) pictureLocked() picture {
+	return picture{hosts: s.hosts, found: s.mu.found, past: s.mu.past, chosen: s.currentLocked(), serving: s.mu.serving}
+}
+
+// compareLocked notes since when each host is what it is, and logs what has changed. The primary
+// itself has lines of its own.
+func (s *Servers) compareLocked() {
+	p := s.pictureLocked()
+	for i, was := range s.mu.states {
+		state, is := p.describe(i)
+		if state == was {
+			continue
+		}
+		s.mu.states[i], s.mu.since[i] = state, time.Now()
+		level := zap.InfoLevel
+		switch {
+		case state == IsPrimary, state == Standby && was == Unknown:
+			continue
+		case state != Standby:
+			level = zap.WarnLevel
+		}
+		s.log.Log(level, "a host has changed", zap.String("host", s.hosts[i].Address), zap.String("state", string(state)),
+			zap.String("was", string(was)), zap.String("is", s.hosts[i].Address+" "+is))
+	}
 }
 
 // announceLocked lets Primary return once each host has been looked at.
@@ -227,8 +284,12 @@ func (s *Servers) announceLocked() {
 // withoutPrimaryLocked records that no host accepts writes.
 func (s *Servers) withoutPrimaryLocked(current int) {
 	s.mu.serving = false
-	if current != none && s.mu.found[current].Standby {
-		s.mu.tenure.end(&DemotedError{Host: s.hosts[current].Address})
+	if current != none {
+		if s.mu.found[current].Standby {
+			s.mu.tenure.end(&DemotedError{Host: s.hosts[current].Address})
+		} else if l := s.mu.past.newest(s.mu.past.system); l != nil && l.timeline > s.mu.tenure.timeline {
+			s.mu.tenure.end(&DemotedError{Host: s.hosts[current].Address, Timeline: l.timeline})
+		}
 	}
 	for _, f := range s.mu.found {
 		if f == nil {
@@ -241,14 +302,18 @@ func (s *Servers) withoutPrimaryLocked(current int) {
 	}
 }
 
-// appointLocked begins the tenure of another host, and ends that of the last one.
+// appointLocked begins the tenure of another host, or another one of the same host, and ends the
+// last one.
 func (s *Servers) appointLocked(host int) {
 	fields := []zap.Field{zap.String("host", s.hosts[host].Address), zap.Uint32("timeline", s.mu.found[host].Timeline)}
 	last := s.mu.tenure
 	s.mu.tenure, s.mu.serving = newTenure(host), true
-	if last == nil {
+	switch {
+	case last == nil:
 		s.log.Info("primary found", fields...)
-	} else {
+	case last.host == host:
+		s.log.Info("the primary accepts writes again", fields...)
+	default:
 		last.end(&DemotedError{Host: s.hosts[last.host].Address, By: s.hosts[host].Address})
 		s.log.Warn("the primary has changed", append(fields, zap.String("from", s.hosts[last.host].Address))...)
 	}

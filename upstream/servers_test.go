@@ -139,3 +139,103 @@ func TestASingleHostIsThePrimary(t *testing.T) {
 		t.Error("a host without an address was accepted")
 	}
 }
+
+// TestAHostThatChangesIsLogged, and its state has its own time.
+func TestAHostThatChangesIsLogged(t *testing.T) {
+	t.Parallel()
+	s, logs := two(t)
+	s.record(0, *primaryOf(1))
+	s.record(1, *standby)
+	if n := logs.FilterMessage("a host has changed").Len(); n != 0 {
+		t.Errorf("%d lines about hosts that are what they should be", n)
+	}
+	began := *s.Views()[0].Since
+	for _, step := range []struct {
+		host  int
+		found *Finding
+		want  string // the host, what it was and what it is; "" if there is no line
+	}{
+		{1, silent, "b:2 standby unreachable"},
+		{1, silent, ""},
+		{1, standby, "b:2 unreachable standby"},
+		{1, primaryOf(2), "a:1 primary former_primary"},
+		{0, standby, "a:1 former_primary standby"},
+		{0, &Finding{System: "8"}, "a:1 standby other_system"},
+	} {
+		logs.TakeAll()
+		s.record(step.host, *step.found)
+		got := ""
+		for _, line := range logs.FilterMessage("a host has changed").All() {
+			f := line.ContextMap()
+			got += f["host"].(string) + " " + f["was"].(string) + " " + f["state"].(string)
+		}
+		if got != step.want {
+			t.Errorf("the log says %q, want %q", got, step.want)
+		}
+		if step.found.Timeline == 2 && !s.Views()[0].Since.After(began) {
+			t.Error("a former primary is one since it was the primary")
+		}
+	}
+}
+
+// TestANewerTimelineEndsATenure, though its primary cannot be used yet.
+func TestANewerTimelineEndsATenure(t *testing.T) {
+	t.Parallel()
+	for name, found := range map[string]*Finding{"of a standby": following(2), "of a read-only primary": readOnly(2)} {
+		s, _ := two(t)
+		s.record(0, *primaryOf(1))
+		s.record(1, *standby)
+		first := now(t, s)
+		s.record(1, *found)
+		if got := demotion(first); got != "a:1 is no longer the primary, timeline 2 has begun elsewhere" {
+			t.Errorf("%s: the tenure ended with %q", name, got)
+		}
+		s.record(1, *silent)
+		s.record(0, *primaryOf(1))
+		_, err := s.Primary(t.Context())
+		var unknown *NoPrimaryError
+		if !errors.As(err, &unknown) {
+			t.Fatalf("%s: the former primary is used again: %v", name, err)
+		}
+		if r := unknown.Refusal(); !strings.Contains(r.Hint, "To go back to a:1") || !strings.Contains(r.Detail, "timeline 1, but 2 was seen at b:2") {
+			t.Errorf("%s: a client is told %+v", name, r)
+		}
+		s.record(0, *primaryOf(3))
+		if p := now(t, s); p.Address != "a:1" || p.Tenure.Err() != nil {
+			t.Errorf("%s: promoted again, it is %+v", name, p)
+		}
+	}
+}
+
+// counted is a probe that counts how often its connection was closed.
+type counted struct{ closed int }
+
+func (c *counted) Look(context.Context) Finding { return *primaryOf(1) }
+func (c *counted) Close()                       { c.closed++ }
+
+// TestAConnectionThatLedToAStandby: the next look at that host uses a new connection.
+func TestAConnectionThatLedToAStandby(t *testing.T) {
+	t.Parallel()
+	s, _ := two(t)
+	s.record(0, *primaryOf(1))
+	s.record(1, *standby)
+	r := now(t, s).LedToStandby()
+	if r == nil || r.SQLState != "57P03" || !strings.Contains(r.Detail, "a:1") {
+		t.Fatalf("the client is told %+v", r)
+	}
+	var a, b counted
+	for range 2 {
+		s.look(t.Context(), 0, &a)
+	}
+	s.look(t.Context(), 1, &b)
+	if a.closed != 1 || b.closed != 0 {
+		t.Errorf("the connection of the looks was closed %d times, that to the other host %d times", a.closed, b.closed)
+	}
+	one, err := One(Host{Address: "a:1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := now(t, one).LedToStandby(); r != nil {
+		t.Errorf("a single host may be a standby, but the client is told %+v", r)
+	}
+}

@@ -30,10 +30,11 @@ func (s *Servers) Views() []View {
 }
 
 func (s *Servers) viewsLocked() []View {
+	p := s.pictureLocked()
 	views := make([]View, len(s.hosts))
 	for i, h := range s.hosts {
 		views[i].Address = h.Address
-		views[i].State, views[i].Is = describe(s.mu.found[i], s.mu.past, s.chosenLocked(i))
+		views[i].State, views[i].Is = p.describe(i)
 		if since := s.mu.since[i]; !since.IsZero() {
 			views[i].Since = &since
 		}
@@ -51,7 +52,7 @@ func (s *Servers) Warnings() []string {
 	var warnings []string
 	for i, v := range s.viewsLocked() {
 		switch {
-		case v.State == FormerPrimary, v.State == SecondPrimary, v.State == OtherSystem:
+		case v.State.wrong():
 			warnings = append(warnings, v.Address+" "+v.Is)
 		case v.State == IsPrimary && s.mu.found[i].Standbys == "":
 			warnings = append(warnings, asynchronous)

@@ -21,7 +21,8 @@ import (
 )
 
 const generationAbout = `
-Usage: fencepost generation bump [--config FILE] [--database NAME] [--above EPOCH | --restored [--yes]]
+Usage: fencepost generation bump [--config FILE] [--database NAME [--at HOST]]
+                                 [--above EPOCH | --restored [--yes]]
 
 The operator's way back after the lease service, or the database, was restored
 from an older state or built anew. Run it when all workers of the lost epochs
@@ -38,12 +39,16 @@ above it already keeps its epoch and its leader. Resources that the restore has 
 begin above that epoch when they are created again. The error ZF004 names the epoch
 to give; --restored is for when nobody knows it, raises every resource and skips far
 ahead. All leaders of the database are then superseded, so --restored asks first,
-unless --yes is given.`
+unless --yes is given.
+
+If upstream.address names several hosts and one of them cannot be looked at, --at says
+which one is the primary.`
 
 // bumpOptions are the flags of generation bump.
 type bumpOptions struct {
 	config   string
 	database string
+	at       string // the host that is the primary, if there are several
 	above    int64
 	restored bool
 	yes      bool
@@ -54,6 +59,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	fs := flag.NewFlagSet("generation", flag.ContinueOnError)
 	fs.StringVar(&o.config, "config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`, as for serve")
 	fs.StringVar(&o.database, "database", "", "`name` of the database")
+	fs.StringVar(&o.at, "at", "", atFlag)
 	fs.Int64Var(&o.above, "above", 0, "the highest `epoch` that was ever granted")
 	fs.BoolVar(&o.restored, "restored", false, "the database was restored, and the highest epoch is unknown")
 	fs.BoolVar(&o.yes, "yes", false, "do not ask before --restored")
@@ -71,6 +77,8 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 		return usagef("--above is %d: an epoch must be positive", o.above)
 	case o.above > 0 && o.restored:
 		return usagef("--above and --restored are mutually exclusive")
+	case o.at != "" && o.database == "":
+		return usagef("--at is about --database, which is not given")
 	case (o.above > 0 || o.restored) && o.database == "":
 		return usagef("--database is required: epochs are per database")
 	}
@@ -121,7 +129,7 @@ func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (er
 	defer func() { err = errors.Join(err, leases.Close()) }()
 	var st *store.Store // nil without a database
 	if o.database != "" {
-		if st, err = hosts.OpenOnce(ctx, cfg, o.database); err != nil {
+		if st, err = hosts.OpenOnce(ctx, cfg, o.database, hosts.Aim{At: o.at, Out: t.stdout}); err != nil {
 			return err
 		}
 		defer st.Close()

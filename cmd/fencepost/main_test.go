@@ -236,7 +236,7 @@ func TestBashCompletes(t *testing.T) {
 		"fencepost completion b":              "bash",
 		"fencepost resource ":                 "list rm --help",
 		"fencepost resource l":                "list",
-		"fencepost resource list --":          "--config --database --dsn --help",
+		"fencepost resource list --":          "--at --config --database --dsn --help",
 		"fencepost resource rm --f":           "--force",
 		"fencepost ledger p":                  "prune",
 		"fencepost generation bump --re":      "--restored",

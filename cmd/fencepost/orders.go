@@ -27,7 +27,9 @@ const orderTimeout = 2 * time.Minute
 
 const connecting = `
 The command connects to the database as the control role: with the configuration
-and --database, or with --dsn. Every proxy acts on the order within about a second,
+and --database, or with --dsn. If upstream.address names several hosts and one of
+them cannot be looked at, a command that changes something wants --at HOST, which
+says that you know HOST to be the primary. Every proxy acts on the order within about a second,
 whichever lease service it uses. The database keeps who gave it (--by, and the role
 that the server knows) and why (--reason).`
 
@@ -55,9 +57,13 @@ Ends the pause of a resource. With --worker it lets that worker campaign again, 
 fencepost evict --for has forbidden.
 ` + connecting
 
+// atFlag explains the flag --at.
+const atFlag = "`host` of upstream.address that is the primary, if another one cannot be looked at"
+
 // orderOptions are the flags of all commands that give orders.
 type orderOptions struct {
 	config, database, dsn string
+	at                    string // the host that is the primary, if there are several
 	by, reason            string
 }
 
@@ -71,6 +77,7 @@ func (o *orderOptions) target(fs *flag.FlagSet, t terminal) {
 	fs.StringVar(&o.config, "config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`, as for serve")
 	fs.StringVar(&o.database, "database", "", "`name` of the database")
 	fs.StringVar(&o.dsn, "dsn", "", "`DSN` of the database, as the control role, in place of the configuration")
+	fs.StringVar(&o.at, "at", "", atFlag)
 }
 
 // parseOrder parses a command's flags, which may stand on both sides of its one argument.
@@ -95,9 +102,12 @@ func parseOrder(t terminal, fs *flag.FlagSet, about, what string, args []string)
 }
 
 // open connects to the database. Its second result is the database's name.
-func (o *orderOptions) open(ctx context.Context, t terminal) (*store.Store, string, error) {
-	if (o.dsn == "") == (o.database == "") {
+func (o *orderOptions) open(ctx context.Context, aim hosts.Aim, t terminal) (*store.Store, string, error) {
+	switch {
+	case (o.dsn == "") == (o.database == ""):
 		return nil, "", usagef("give either --database, with the configuration, or --dsn")
+	case o.dsn != "" && o.at != "":
+		return nil, "", usagef("--dsn and --at are mutually exclusive")
 	}
 	if o.dsn != "" {
 		return openDSN(ctx, o.dsn)
@@ -106,7 +116,7 @@ func (o *orderOptions) open(ctx context.Context, t terminal) (*store.Store, stri
 	if err != nil {
 		return nil, "", err
 	}
-	st, err := hosts.OpenOnce(ctx, cfg, o.database)
+	st, err := hosts.OpenOnce(ctx, cfg, o.database, aim)
 	return st, o.database, err
 }
 
@@ -146,11 +156,16 @@ func (o *orderOptions) orderer() store.Orderer {
 	return store.Orderer{AskedBy: by, Reason: o.reason}
 }
 
-// give opens the database and calls do. Its errors say what to do about a refusal.
+// give opens the database to change something, and calls do.
 func (o *orderOptions) give(ctx context.Context, t terminal, do func(ctx context.Context, st *store.Store, database string) error) error {
+	return o.run(ctx, hosts.Aim{At: o.at, Out: t.stdout}, t, do)
+}
+
+// run opens the database and calls do. Its errors say what to do about a refusal.
+func (o *orderOptions) run(ctx context.Context, aim hosts.Aim, t terminal, do func(ctx context.Context, st *store.Store, database string) error) error {
 	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
 	defer cancel()
-	st, database, err := o.open(ctx, t)
+	st, database, err := o.open(ctx, aim, t)
 	if err != nil {
 		return err
 	}

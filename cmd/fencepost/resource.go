@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
@@ -52,7 +53,8 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 		if _, err := parseOrder(t, fs, resourceAbout, "", args); err != nil {
 			return err
 		}
-		return o.give(ctx, t, func(ctx context.Context, st *store.Store, _ string) error { return listResources(ctx, t, st) })
+		return o.run(ctx, hosts.Aim{At: o.at, Reads: true, Out: t.stderr}, t,
+			func(ctx context.Context, st *store.Store, _ string) error { return listResources(ctx, t, st) })
 	}
 	o.flags(fs, t)
 	force := fs.Bool("force", false, "remove a resource that is in use too")

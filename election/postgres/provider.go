@@ -119,7 +119,7 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 	case unsent(err):
 		return nil, fmt.Errorf("acquire the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, denied(err))
 	case err != nil:
-		return nil, fmt.Errorf("acquire the lease of resource %q: %w", bid.Resource, err)
+		return nil, fmt.Errorf("acquire the lease of resource %q: %w", bid.Resource, standby(err))
 	case award == nil || instanceID == nil:
 		return nil, election.ErrHeld
 	}
@@ -130,6 +130,16 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 func unsent(err error) bool {
 	var connecting *pgconn.ConnectError
 	return errors.As(err, &connecting) || pgconn.SafeToRetry(err)
+}
+
+// standby returns err, and says that the server is a standby if that is what it means: the
+// connections set read-only mode themselves.
+func standby(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "25006" {
+		return fmt.Errorf("the server is a standby, where nobody can lead: %w", err)
+	}
+	return err
 }
 
 // denied returns err as an *election.DeniedError if the server has refused the login of the
@@ -152,7 +162,7 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 	err := p.pool.QueryRow(ctx, "SELECT fencepost.lease_renew($1, $2, $3, $4)", l.Resource, l.Index, l.Incarnation, l.TTL).Scan(&held)
 	switch {
 	case err != nil:
-		return fmt.Errorf("renew the lease of resource %q: %w", l.Resource, denied(err))
+		return fmt.Errorf("renew the lease of resource %q: %w", l.Resource, standby(denied(err)))
 	case !held:
 		return election.ErrLost
 	}
@@ -163,7 +173,7 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
 	_, err := p.pool.Exec(ctx, "SELECT fencepost.lease_release($1, $2, $3, $4, $5)", l.Resource, l.Index, l.Incarnation, why.String(), silent)
 	if err != nil {
-		return fmt.Errorf("release the lease of resource %q: %w", l.Resource, err)
+		return fmt.Errorf("release the lease of resource %q: %w", l.Resource, standby(err))
 	}
 	return nil
 }

@@ -39,7 +39,12 @@ func FaultOf(err error) *faults.Fault {
 	if errors.As(err, &refusal) {
 		return &faults.Fault{Kind: faults.Fence, Problem: refusal.Message, Remedy: refusal.Hint}
 	}
-	return &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: remedy(codeOf(err))}
+	f := &faults.Fault{Kind: faults.Upstream, Problem: err.Error(), Remedy: remedy(codeOf(err))}
+	var remedied interface{ Remedy() string } // nobody knows which server is the primary
+	if errors.As(err, &remedied) {
+		f.Remedy = remedied.Remedy()
+	}
+	return f
 }
 
 // remedy says what to do about an error with this SQLSTATE, "" if it is not the server's.

@@ -12,6 +12,9 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // Server is where a connection leads.
@@ -19,6 +22,9 @@ type Server struct {
 	Address string          // of one server, as in Config
 	TLS     *tls.Config     // nil: no TLS
 	Tenure  context.Context // if not nil, its end closes the connection, also while it is in use
+	// Standby, if not nil, is called when a new connection has led to a standby, and returns
+	// what it is refused with, nil if a standby will do.
+	Standby func() *fencing.Refusal
 }
 
 // server returns where a new connection leads.
@@ -35,6 +41,16 @@ func (s Server) direct(c *pgx.ConnConfig) (err error) {
 		return err
 	}
 	c.TLSConfig = s.TLS
+	if s.Standby != nil {
+		c.ValidateConnect = func(_ context.Context, conn *pgconn.PgConn) error {
+			if conn.ParameterStatus("in_hot_standby") == "on" { // Postgres 14 and later say so
+				if r := s.Standby(); r != nil {
+					return &Unusable{Kind: faults.Upstream, Refusal: r}
+				}
+			}
+			return nil
+		}
+	}
 	if s.Tenure != nil {
 		c.DialFunc = within(s.Tenure, c.DialFunc)
 	}

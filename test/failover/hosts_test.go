@@ -168,7 +168,7 @@ func TestTheMigrationThatIsSuggestedFindsThePrimary(t *testing.T) {
 	h := newPair(t)
 	empty := h.a.EmptyDatabase(t)
 	cfg := h.configuration(h.b.Addr(), h.a.Addr())
-	_, err := hosts.OpenOnce(t.Context(), cfg, empty)
+	_, err := hosts.OpenOnce(t.Context(), cfg, empty, hosts.Aim{Out: t.Output()})
 	var refusal *fencing.Refusal
 	if !errors.As(err, &refusal) {
 		t.Fatalf("without a schema: %v", err)
@@ -177,7 +177,7 @@ func TestTheMigrationThatIsSuggestedFindsThePrimary(t *testing.T) {
 	if code, out := h.command("migrate", "--dsn", strings.Trim(dsn, "'")); code != 0 {
 		t.Fatalf("%s: code %d: %s", refusal.Hint, code, out)
 	}
-	st, err := hosts.OpenOnce(t.Context(), cfg, empty)
+	st, err := hosts.OpenOnce(t.Context(), cfg, empty, hosts.Aim{Out: t.Output()})
 	if err != nil {
 		t.Fatalf("after the migration: %v", err)
 	}
@@ -198,12 +198,75 @@ func TestCommandsFindThePrimary(t *testing.T) {
 			}
 		}
 	}
-	expect(0, []string{"pause", "billing", "--database", h.db}, "billing")
+	a, b := h.a.Addr(), h.b.Addr()
+	expect(0, []string{"pause", "billing", "--database", h.db}, "billing", "host "+a+" is the primary")
 	expect(1, []string{"doctor"}, "asynchronous-replica", "synchronous_standby_names is empty")
 	two := fmt.Sprintf("postgres://%s@/%s?host=127.0.0.1,127.0.0.1&port=%d,%d", pgtest.Control, h.db, h.b.Port(), h.a.Port())
 	expect(2, []string{"resource", "list", "--dsn", two}, "several hosts")
+	expect(1, []string{"resume", "billing", "--database", h.db, "--at", b}, a+" is the primary, and "+b+" is a standby")
+	expect(1, []string{"resume", "billing", "--database", h.db, "--at", "db9:5432"}, "db9:5432, which is not in upstream.address")
 	h.b.Stop(t, pgtest.Fast)
-	expect(1, []string{"doctor"}, "upstream-host", h.b.Addr()+" cannot be looked at", "upstream.address has several hosts")
+	expect(1, []string{"doctor"}, "upstream-host", b+" cannot be looked at", "upstream.address has several hosts")
+	for _, change := range [][]string{{"resume", "billing"}, {"evict", "billing"}, {"resource", "rm", "billing"}, {"ledger", "prune", "--keep", "90d"}, {"generation", "bump"}} {
+		expect(1, append(change, "--database", h.db), "nothing changed", b+" cannot be looked at", "again with --at "+a)
+	}
+	expect(0, []string{"resource", "list", "--database", h.db}, "paused since", "warning: "+b+" cannot be looked at", "host "+a+" is the primary")
+	expect(0, []string{"resume", "billing", "--database", h.db, "--at", a}, "host "+a+" is the primary", "is not paused any more")
+	expect(0, []string{"generation", "bump", "--database", h.db, "--at", a}, "host "+a+" is the primary")
 	h.a.Stop(t, pgtest.Fast)
 	expect(1, []string{"resume", "billing", "--database", h.db}, "none of the 2 hosts is the primary")
+}
+
+// TestAStandbyKnowsTheNewestTimeline: the new primary does not answer, but a standby of it does.
+// Nobody who has not seen the new one takes the former primary for the primary.
+func TestAStandbyKnowsTheNewestTimeline(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	h.c = h.a.Standby(t)
+	h.a.Exec(t, pgtest.Control, h.db, "SELECT fencepost.register('billing')")
+	h.fail(func(t testing.TB) { h.a.Freeze(t) })
+	h.c.Exec(t, pgtest.Superuser, "postgres", fmt.Sprintf("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=%d user=%s application_name=standby'", h.b.Port(), pgtest.Superuser),
+		"SELECT pg_reload_conf()")
+	fixture.Eventually(t, "the standby to receive the new timeline", func() bool {
+		return ask[int](h, h.c, "SELECT coalesce(max(received_tli), 0) FROM pg_stat_wal_receiver") == 2
+	})
+	if known := ask[int](h, h.c, "SELECT timeline_id FROM pg_control_checkpoint()"); known != 1 {
+		t.Logf("the standby has had a restartpoint on timeline %d already", known)
+	}
+	h.b.Freeze(t)
+	h.a.Thaw(t)
+	servers := h.run(h.configuration(h.a.Addr(), h.b.Addr(), h.c.Addr()))
+	views := h.awaitStates(servers, upstream.FormerPrimary, upstream.Unreachable, upstream.Standby)
+	if says := "timeline 1, but 2 was seen at " + h.c.Addr(); !strings.Contains(views[0].Is, says) {
+		t.Errorf("the former primary %s", views[0].Is)
+	}
+	if p, err := servers.Primary(t.Context()); err == nil {
+		t.Errorf("%s is the primary", p.Address)
+	}
+	if code, out := h.command("pause", "billing", "--database", h.db); code != 1 || !strings.Contains(out, "none of the 3 hosts is the primary") {
+		t.Errorf("fencepost pause: code %d: %s", code, out)
+	}
+	h.b.Thaw(t)
+	h.awaitPrimary(servers, h.b)
+}
+
+// TestTwoPrimariesOfOneTimeline: two standbys were promoted. The second is not used, also while the
+// first does not answer.
+func TestTwoPrimariesOfOneTimeline(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	h.c = h.a.Standby(t)
+	servers := h.run(h.configuration(h.c.Addr(), h.b.Addr(), h.a.Addr()))
+	h.awaitStates(servers, upstream.Standby, upstream.Standby, upstream.IsPrimary)
+	h.fail(h.a.Crash)
+	h.awaitStates(servers, upstream.Standby, upstream.IsPrimary, upstream.Unreachable)
+	h.c.Promote(t)
+	h.awaitStates(servers, upstream.SecondPrimary, upstream.IsPrimary, upstream.Unreachable)
+	h.b.Freeze(t)
+	views := h.awaitStates(servers, upstream.SecondPrimary, upstream.Unreachable, upstream.Unreachable)
+	if p, err := servers.Primary(t.Context()); err == nil || !strings.Contains(views[0].Is, "on the timeline of "+h.b.Addr()) {
+		t.Errorf("%s is the primary; the second %s", p.Address, views[0].Is)
+	}
+	h.b.Thaw(t)
+	h.awaitPrimary(servers, h.b)
 }

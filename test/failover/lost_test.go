@@ -46,7 +46,7 @@ func TestALostEpochIsNoticed(t *testing.T) {
 			return e.Code == fencing.StateNoFence && strings.Contains(e.Message, "restored") && strings.Contains(e.Hint, "fencepost generation bump")
 		})
 	}
-	if code, out := h.command("generation", "bump", "--database", h.db, "--above", "2"); code != 0 || !strings.Contains(out, "epoch 3") {
+	if code, out := h.command("generation", "bump", "--database", h.db, "--above", "2", "--at", h.b.Addr()); code != 0 || !strings.Contains(out, "epoch 3") {
 		t.Fatalf("generation bump: code %d: %s", code, out)
 	}
 	h.must(h.join(p, "next"), "INSERT INTO work VALUES ('next')")

@@ -17,10 +17,11 @@ import (
 	"github.com/fencepost/fencepost/upstream"
 )
 
-// pair is a primary with a database, and its standby.
+// pair is a primary with a database, and its standby or two.
 type pair struct {
 	t    *testing.T
 	a, b *pgtest.Server // a is the primary at first
+	c    *pgtest.Server // another standby, nil if there is none
 	db   string
 }
 
@@ -76,9 +77,13 @@ func (h *pair) works() string {
 
 // settings are those of every proxy and command. The standby comes first in the list.
 func (h *pair) settings() []string {
+	addresses := h.b.Addr() + ", " + h.a.Addr()
+	if h.c != nil {
+		addresses += ", " + h.c.Addr()
+	}
 	return []string{
 		"FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_CONTROL_USER=" + pgtest.Control,
-		"FENCEPOST_UPSTREAM_ADDRESS=" + h.b.Addr() + ", " + h.a.Addr(),
+		"FENCEPOST_UPSTREAM_ADDRESS=" + addresses,
 		"FENCEPOST_LEASE_TTL=2s", "FENCEPOST_LEASE_WORKER_TIMEOUT=2s", "FENCEPOST_LEASE_GRACE=200ms",
 		"FENCEPOST_DRAIN_TIMEOUT=1s", "FENCEPOST_LOG_LEVEL=debug",
 	}
@@ -92,9 +97,10 @@ func (h *pair) proxy(settings ...string) *process.Server {
 // command runs the program, and returns its exit code and its output.
 func (h *pair) command(args ...string) (int, string) {
 	h.t.Helper()
+	program := process.Program(h.t) // it may have to be built
 	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
-	cmd := osexec.CommandContext(ctx, process.Program(h.t), args...)
+	cmd := osexec.CommandContext(ctx, program, args...)
 	cmd.Env = process.Environment(h.settings()...)
 	out, err := cmd.CombinedOutput()
 	var exit *osexec.ExitError

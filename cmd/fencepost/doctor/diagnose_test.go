@@ -102,6 +102,7 @@ func TestDiagnose(t *testing.T) {
 		"several hosts and a synchronous one": {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.Standby) }, nil},
 		"a host that is down":                 {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.Unreachable) }, []string{"upstream-host"}},
 		"a host of other servers":             {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.OtherSystem) }, []string{"upstream-host"}},
+		"one server twice":                    {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.SameServer) }, []string{"upstream-host"}},
 		"a former primary":                    {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.FormerPrimary) }, []string{"two-primaries"}},
 		"a second primary":                    {func(f *Facts) { f.Hosts = pairOf(f, "*", upstream.SecondPrimary) }, []string{"two-primaries"}},
 		"a clock that is ahead":               {func(f *Facts) { f.Postgres.Clock = Clock{Ahead: 3 * time.Second, Doubt: time.Second / 2} }, []string{"clock"}},

@@ -19,6 +19,8 @@ func (f *findings) hosts(all []upstream.View) {
 			f.add(hostUnknown, seen, "Start it, let the control role log in there to the database postgres or control.probe_database, or remove it from upstream.address.")
 		case upstream.OtherSystem:
 			f.add(hostUnknown, seen, "Name only the primary and its standbys in upstream.address.")
+		case upstream.SameServer:
+			f.add(hostUnknown, seen, "Name each server once in upstream.address.")
 		case upstream.FormerPrimary, upstream.SecondPrimary:
 			f.add(twoPrimaries, seen, "Stop it, and make it a standby of the primary (pg_rewind).")
 		}

@@ -110,7 +110,7 @@ func (p probe) Look(ctx context.Context) upstream.Finding {
 	var refused *fencing.Refusal
 	return upstream.Finding{
 		Err: err, Refused: errors.As(err, &refused),
-		Standby: st.Standby, ReadOnly: st.ReadOnly, System: st.System, Timeline: st.Timeline, Standbys: st.Standbys,
+		Standby: st.Standby, ReadOnly: st.ReadOnly, System: st.System, Timeline: st.Timeline, Server: st.Server, Standbys: st.Standbys,
 	}
 }
 
@@ -121,7 +121,7 @@ func Store(cfg config.Config, servers *upstream.Servers, database string, log *z
 		Address: strings.Join(servers.Addresses(), ","),
 		Primary: func(ctx context.Context) (store.Server, error) {
 			p, err := servers.Primary(ctx)
-			return store.Server{Address: p.Address, TLS: p.TLS.Config(), Tenure: p.Tenure}, err
+			return store.Server{Address: p.Address, TLS: p.TLS.Config(), Tenure: p.Tenure, Standby: p.LedToStandby}, err
 		},
 		Database:      database,
 		User:          cfg.Control.User,
@@ -142,15 +142,6 @@ func Open(ctx context.Context, cfg config.Config, servers *upstream.Servers, dat
 	}
 	c.Blocked = blocked
 	return store.Open(ctx, c)
-}
-
-// OpenOnce is Open for a command that does its work and ends.
-func OpenOnce(ctx context.Context, cfg config.Config, database string) (*store.Store, error) {
-	servers, err := Look(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	return Open(ctx, cfg, servers, database, zap.NewNop(), nil)
 }
 
 // Try connects to the primary, up to TLS if that is configured, as workers' connections do,

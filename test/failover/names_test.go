@@ -1,0 +1,164 @@
+package failover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/postgres"
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/proxy"
+	"github.com/fencepost/fencepost/upstream"
+)
+
+// name is an address that leads to one server after another. Connections that exist stay where
+// they are, as with a DNS name or a virtual address.
+type name struct {
+	net.Listener
+	to atomic.Value // the address of a server
+}
+
+func newName(t *testing.T, to string) *name {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &name{Listener: l}
+	n.to.Store(to)
+	var relays sync.WaitGroup
+	relays.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			relays.Go(func() { n.relay(in) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); relays.Wait() })
+	return n
+}
+
+func (n *name) address() string { return n.Addr().String() }
+
+// relay moves bytes both ways until one side ends.
+func (n *name) relay(in net.Conn) {
+	defer in.Close()
+	out, err := net.Dial("tcp", n.to.Load().(string))
+	if err != nil {
+		return
+	}
+	defer out.Close()
+	back := make(chan struct{})
+	go func() {
+		defer close(back)
+		_, _ = io.Copy(in, out) // either end of a connection ends the relay
+		in.Close()
+	}()
+	_, _ = io.Copy(out, in)
+	out.Close()
+	<-back
+}
+
+// TestANameThatLeadsElsewhere: Fencepost notices, though the connections of its looks do not break.
+func TestANameThatLeadsElsewhere(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	one, two := newName(t, h.a.Addr()), newName(t, h.a.Addr())
+	servers := h.run(h.configuration(one.address(), two.address()))
+	views := h.awaitStates(servers, upstream.IsPrimary, upstream.SameServer)
+	if says := "is the same server as " + one.address(); !strings.Contains(views[1].Is, says) {
+		t.Errorf("the second name %s", views[1].Is)
+	}
+	two.to.Store(h.b.Addr())
+	h.awaitStates(servers, upstream.IsPrimary, upstream.Standby)
+	one.to.Store(h.b.Addr())
+	two.to.Store(h.a.Addr())
+	h.awaitStates(servers, upstream.Standby, upstream.IsPrimary)
+}
+
+// mistaken is a probe that takes a standby for the primary until its connection is closed.
+type mistaken struct{ closed atomic.Bool }
+
+func (m *mistaken) Look(context.Context) upstream.Finding {
+	return upstream.Finding{System: "1", Timeline: 1, Standby: m.closed.Load()}
+}
+func (m *mistaken) Close() { m.closed.Store(true) }
+
+// TestAConnectionThatLeadsToAStandby is refused, and makes Fencepost look again.
+func TestAConnectionThatLeadsToAStandby(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	start := func() *upstream.Servers {
+		servers, err := upstream.Several(upstream.Config{
+			Hosts: []upstream.Host{{Address: h.b.Addr()}, {Address: h.a.Addr()}},
+			Probe: func(host upstream.Host) upstream.Probe {
+				m := &mistaken{}
+				m.closed.Store(host.Address != h.b.Addr())
+				return m
+			},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { servers.Run(ctx) })
+		t.Cleanup(func() { cancel(); wg.Wait() })
+		h.awaitPrimary(servers, h.b)
+		return servers
+	}
+	says := h.b.Addr() + " was the primary when it was last looked at"
+
+	servers := start()
+	p := fixture.NewProxy(t, h.a, func(c *proxy.Config) { c.Upstream = servers })
+	_, err := pgx.Connect(t.Context(), fmt.Sprintf("postgres://%s@%s/%s", pgtest.Superuser, p.Addr, h.db))
+	if e := errorOf(err); e.Code != "57P03" || !strings.Contains(e.Detail, says) {
+		t.Errorf("a session at the standby is refused with %v (%s)", err, e.Detail)
+	}
+	h.awaitStates(servers, upstream.Standby, upstream.Standby)
+
+	servers = start()
+	_, err = hosts.Open(t.Context(), h.configuration(h.b.Addr(), h.a.Addr()), servers, h.db, zaptest.NewLogger(t), nil)
+	var refusal *fencing.Refusal
+	if !errors.As(err, &refusal) || refusal.SQLState != "57P03" || !strings.Contains(refusal.Detail, says) {
+		t.Errorf("the control role at the standby: %v", err)
+	}
+	h.awaitStates(servers, upstream.Standby, upstream.Standby)
+}
+
+// TestALeaseAtAStandby: the error says why there is none.
+func TestALeaseAtAStandby(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	pool, err := pgxpool.New(t.Context(), h.b.DSN(pgtest.Control, h.db))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	leases, err := postgres.New(postgres.Config{Pool: pool, Logger: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leases.Close()
+	_, err = leases.Acquire(t.Context(), election.AcquireRequest{Resource: "billing", Worker: "w", Incarnation: "1", TTL: time.Second})
+	if err == nil || !strings.Contains(err.Error(), "the server is a standby") {
+		t.Errorf("a lease at a standby: %v", err)
+	}
+}
