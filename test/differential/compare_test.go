@@ -284,6 +284,8 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 			return "", true
 		case i >= len(w) && strings.HasPrefix(g[i], "ErrorResponse ERROR "+failedTransaction) && i == len(g)-1:
 			return "", false // as in refusedEarlier, and Postgres replies without flushing
+		case i >= len(w) && i > 0 && i == len(g)-1 && w[i-1] == "ReadyForQuery E" && lacksPortal([]string{"ErrorResponse ERROR " + failedTransaction}, g[i]):
+			return "", false // a Describe of the portal, which Postgres answers without flushing
 		case i >= len(w) && got.unasked && inPipeline(g[len(g)-1]):
 			return "", true
 		case i >= len(w) && got.unasked && onlyAnswers(got.all):
