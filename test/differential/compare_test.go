@@ -178,10 +178,12 @@ func emptyInFailed(want []string, got string) bool {
 }
 
 // lacksPortal reports whether got misses the unnamed portal where Postgres returns
-// 25P02. A Query that fails leaves its portal behind, while one that is sent as
-// extended messages has no such portal. In a failed transaction neither runs.
+// 25P02, or describes it. A Query that fails leaves its portal behind, while one that is sent
+// as extended messages has no such portal. In a failed transaction neither runs.
 func lacksPortal(want []string, got string) bool {
-	return strings.HasPrefix(want[0], "ErrorResponse ERROR "+failedTransaction) && strings.HasPrefix(got, `ErrorResponse ERROR 34000 "portal \"\" does not exist`)
+	ready := slices.IndexFunc(want, func(l string) bool { return strings.HasPrefix(l, "ReadyForQuery ") })
+	failed := strings.HasPrefix(want[0], "ErrorResponse ERROR "+failedTransaction) || ready > 0 && want[ready] == "ReadyForQuery E"
+	return failed && strings.HasPrefix(got, `ErrorResponse ERROR 34000 "portal \"\" does not exist`)
 }
 
 // refusedOnce reports whether PostgreSQL 18 refuses an injected message, and Postgres the
