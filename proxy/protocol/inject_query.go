@@ -50,6 +50,9 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	}
 	if !s.known {
 		s.guess = sqltext.GuessOf(text)
+		if s.info.MentionsKeptText { // queryMany has read it: it imports none
+			s.guess.ImportsSnapshot = false
+		}
 	}
 	d := m.decide(lone, s)
 	if d.need != NeedNothing {

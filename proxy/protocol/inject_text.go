@@ -59,15 +59,15 @@ func onlyReads(t *sqltext.Text) bool {
 // or what it made itself among them. Nothing of Fencepost's can
 // stand in it then, so it goes by the registry.
 func (m *Machine) showsItself(t *sqltext.Text) bool {
-	shows := false
+	shows, queried := false, false
 	for i := range t.Statements {
-		switch s := &t.Statements[i]; s.Kind {
-		case sqltext.ShowFence, sqltext.SetFence, sqltext.Refused:
+		switch s := &t.Statements[i]; {
+		case s.Kind == sqltext.ShowFence, s.Kind == sqltext.SetFence, s.Kind == sqltext.Refused:
+			return false
+		case s.ImportsSnapshot && !queried: // after a query, it fails
 			return false
 		default:
-			if s.ImportsSnapshot {
-				return false
-			}
+			queried = s.TakesSnapshot || queried && !s.EndsTransaction
 			shows = shows || s.MentionsQueryText || s.MentionsKeptText
 		}
 	}
