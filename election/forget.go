@@ -43,15 +43,7 @@ func (e *Elections) left(r *resource) {
 // Dropped forgets the resources of a database that the server does not have any more, as far
 // as no connection uses them. It may be called again and again, and does not block.
 func (e *Elections) Dropped(database string) {
-	e.mu.Lock()
-	var all []*resource
-	for key, r := range e.mu.resources {
-		if key.database == database {
-			all = append(all, r)
-		}
-	}
-	e.mu.Unlock()
-	for _, r := range all {
+	for _, r := range e.resourcesOf(database) {
 		for _, c := range r.all() {
 			c.endDeserted()
 		}

@@ -72,17 +72,21 @@ func (e *Elections) ordered(database string, o fencing.Order) {
 	}
 }
 
-// orderedAll makes all resources of a database look at what has changed.
-func (e *Elections) orderedAll(database string) {
+// resourcesOf returns the resources of a database.
+func (e *Elections) resourcesOf(database string) (all []*resource) {
 	e.mu.Lock()
-	var all []*resource
+	defer e.mu.Unlock()
 	for key, r := range e.mu.resources {
 		if key.database == database {
 			all = append(all, r)
 		}
 	}
-	e.mu.Unlock()
-	for _, r := range all {
+	return all
+}
+
+// orderedAll makes all resources of a database look at what has changed.
+func (e *Elections) orderedAll(database string) {
+	for _, r := range e.resourcesOf(database) {
 		r.ordered()
 	}
 }

@@ -36,6 +36,9 @@ const (
 	refusedQuery           // not at all: a Query that fails takes its place
 )
 
+// unread returns what is known of a text that could not be read.
+func unread(text []byte) statement { return statement{guess: sqltext.GuessOf(text)} }
+
 // queryOne handles a Query that is one statement, or one unknown text.
 func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) Need {
 	by := &m.injectors.query
@@ -47,12 +50,6 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	}
 	if s.known && s.info.Read {
 		s.class = isRead
-	}
-	if !s.known {
-		s.guess = sqltext.GuessOf(text)
-		if s.info.MentionsKeptText { // queryMany has read it: it imports none
-			s.guess.ImportsSnapshot = false
-		}
 	}
 	d := m.decide(lone, s)
 	if d.need != NeedNothing {

@@ -25,7 +25,10 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 	}
 	if m.showsItself(t) && !chain.imported {
 		undo()
-		return m.queryOne(statement{info: sqltext.Statement{MentionsKeptText: true}}, text, n, avail, p)
+		one := unread(text)
+		one.guess.ImportsSnapshot = false // showsItself has read it: that fails, if it is there
+		one.info.MentionsKeptText = true  // so that the checks are closed when it is sent
+		return m.queryOne(one, text, n, avail, p)
 	}
 	at := len(m.scratch)
 	m.scratch = append(m.scratch, 'Q', 0, 0, 0, 0)

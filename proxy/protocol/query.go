@@ -32,7 +32,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		return m.queryOne(statement{known: true, info: info}, text, n, avail, p)
 	}
 	if len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text) {
-		return m.queryOne(statement{}, text, n, avail, p)
+		return m.queryOne(unread(text), text, n, avail, p)
 	}
 	t := m.analyze(text)
 	if r, ok := gate.Empty(t); ok {
@@ -41,7 +41,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	}
 	switch {
 	case !t.Known:
-		return m.queryOne(statement{}, text, n, avail, p)
+		return m.queryOne(unread(text), text, n, avail, p)
 	case len(t.Statements) == 1:
 		return m.queryOne(statement{known: true, info: t.Statements[0]}, text, n, avail, p)
 	default:
