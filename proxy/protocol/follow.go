@@ -28,8 +28,8 @@ func (m *Machine) executed(s *statement) {
 // transaction.
 func (m *Machine) followEnd(s *statement, batch uint64) {
 	m.chain.follow(s)
-	if s == unknownStatement && !m.txn.IsOutside() {
-		m.chain.imported = true // it may be anything
+	if s == unknownStatement && m.names.importer && !m.txn.IsOutside() {
+		m.chain.imported = true
 	}
 	switch {
 	case s.ends():

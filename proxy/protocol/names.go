@@ -16,6 +16,8 @@ type names struct {
 	// leftovers: the server has the unnamed statement and portal of a Query that went as
 	// extended messages. They must be gone before a message that could name them.
 	leftovers bool
+	// importer: the client has prepared what may import a snapshot. SQL's PREPARE cannot.
+	importer bool
 }
 
 // statement returns what is known, for a message of that batch, of the statement with
@@ -34,6 +36,7 @@ func (t *names) statement(name []byte, batch uint64) *statement {
 // define follows a Parse that was sent.
 func (t *names) define(name []byte, s *statement) {
 	name = wire.CutName(name)
+	t.importer = t.importer || s.importsSnapshot()
 	switch old := t.statements.get(name); {
 	case len(name) == 0:
 		t.unnamed = s

@@ -264,6 +264,13 @@ func wroteOtherwise(want, got *outcome) (string, error) {
 // saysOtherwise says that the message of an index differs.
 const saysOtherwise = "message %d:\n  Postgres  %s\n  Fencepost %s"
 
+// unexpectedState reports whether l is an error of PostgreSQL 18 that says that a Query
+// behind an unsynced batch found its transaction begun. With a check in front it may come
+// one of the client's messages later.
+func unexpectedState(l string) bool {
+	return strings.Contains(l, "XX000 \"") && strings.Contains(l, ": unexpected state ")
+}
+
 // mustBeFirst matches what SET TRANSACTION says after a query.
 var mustBeFirst = regexp.MustCompile(`must be (called|set) before any query`)
 
@@ -304,8 +311,8 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 			return "", true
 		case inPipeline(g[i]) && g[i] != w[i], emptyInFailed(w[i:], g[i]), !strings.HasPrefix(w[i], "ErrorResponse ") && lacksPortal(w[i:], g[i]):
 			return "", true
-		case strings.Contains(w[i], "XX000 \"") && strings.Contains(w[i], ": unexpected state ") && w[i] != g[i]:
-			return "", true // the same, one client message later
+		case unexpectedState(w[i]) && w[i] != g[i]:
+			return "", true
 		case refusedOnce(w[i], g[i]):
 		case w[i] != g[i] && !refusedEarlier(w[i:], g[i]) && !lacksPortal(w[i:], g[i]) && !notAlone(w[i], g[i]) && !seemsToImport(w[i], g[i]):
 			return fmt.Sprintf(saysOtherwise, i, w[i], g[i]), false
