@@ -94,16 +94,17 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 	m.batch.checked()
 }
 
-// claim has the session claim its epoch, once for a registration of its backend. It does so
+// claim has the session claim its epoch in front of each statement that needs it, because
+// what was executed since the last claim, or failed, may have taken that away. It does so
 // in a batch of its own. In an open batch, it becomes a part of that; where the batch
 // would become a block by that (18), the statement goes without a claim, and cannot write
-// guarded tables. A savepoint or transaction that is rolled back takes the claim with it.
+// guarded tables.
 func (m *Machine) claim(s *statement, p *gate.Plan) {
 	alone := !m.batch.mayBeSkipped()
-	if m.checks.claimed || !alone && m.batch.fresh() && m.config.Version.ExecuteOpensBlock() {
+	if m.batch.claimed || !alone && m.batch.fresh() && m.config.Version.ExecuteOpensBlock() {
 		return
 	}
-	m.checks.claimed = true
+	m.batch.claimed = true
 	sql := fencing.ClaimSQL(m.config.Fence, m.inHand.status.Epoch)
 	if !alone {
 		m.runOnce(sql, noCheck, own, s, p)
