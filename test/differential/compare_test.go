@@ -38,7 +38,7 @@ var varying = regexp.MustCompile(`pg_(toast_)?temp_\d+|\bOID \d{5,}|(type|relati
 func lines(all []wiretest.Message) []string {
 	out := make([]string, 0, len(all))
 	for _, m := range all {
-		if tells(m) || skips(m) {
+		if tells(m) || skips(m) || explainsGuard(m) {
 			continue
 		}
 		out = append(out, varying.ReplaceAllString(line(m), "…"))
@@ -57,6 +57,11 @@ func tells(m wiretest.Message) bool {
 // them.
 func skips(m wiretest.Message) bool {
 	return m.Type == 'N' && bytes.Contains(m.Body, []byte("skipping "))
+}
+
+// explainsGuard reports whether m is the line of EXPLAIN ANALYZE about the trigger of a guard.
+func explainsGuard(m wiretest.Message) bool {
+	return m.Type == 'D' && bytes.Contains(m.Body, []byte("Trigger ~fencepost: "))
 }
 
 func line(m wiretest.Message) string {
