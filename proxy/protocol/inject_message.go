@@ -96,12 +96,13 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 
 // claim has the session claim its epoch in front of each statement that needs it, because
 // what was executed since the last claim, or failed, may have taken that away. It does so
-// in a batch of its own. In an open batch, it becomes a part of that; where the batch
-// would become a block by that (18), the statement goes without a claim, and cannot write
-// guarded tables.
+// in a batch of its own. In an open batch, or in a transaction that only a Sync of the
+// client's ends, it becomes a part of that; where the batch would become a block by that
+// (18), the statement goes without a claim, and cannot write guarded tables.
 func (m *Machine) claim(s *statement, p *gate.Plan) {
-	alone := !m.batch.mayBeSkipped()
-	if m.batch.claimed || !alone && m.batch.fresh() && m.config.Version.ExecuteOpensBlock() {
+	open := m.stillOpen()
+	alone := !open && !m.batch.mayBeSkipped()
+	if m.batch.claimed || !alone && !open && m.batch.fresh() && m.config.Version.ExecuteOpensBlock() {
 		return
 	}
 	m.batch.claimed = true

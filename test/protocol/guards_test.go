@@ -22,11 +22,15 @@ func guarded() []script {
 			at("Z", parse("s", "update t set v = 'y'"), sync_()), at("Z", bind("", "s"), exec("", 0), sync_())),
 		newScript("guarded, in a block", at("Z", q("begin")), at("Z", q(insert)), at("Z", q("savepoint a")), at("Z", add("101"), sync_()), at("Z", q("rollback to a")),
 			at("Z", q("insert into t values (102, 'x')")), at("Z", q("commit"))),
+		newScript("guarded, transactions of a text", at("Z", q("begin")), at("Z", q("rollback; commit; begin; begin; select row(1, 'a'); insert into t values (100, 'x') returning *")), at("Z", q("abort")),
+			at("Z", q("begin; insert into t values (101, 'x'); commit; insert into t values (102, 'x'); begin; select 1; insert into t values (103, 'x'); rollback"))),
 		newScript("guarded, REPEATABLE READ", at("Z", q("begin isolation level repeatable read")), at("Z", q(insert)), at("Z", q("commit"))),
 		newScript("guarded, CALL", at("Z", q("call twice(100)")), at("Z", run("call twice(102)"), sync_()), at("Z", parse("c", "call twice(104)"), sync_()), at("Z", bind("", "c"), exec("", 0), sync_())),
 		newScript("guarded, CALL in a block", at("Z", q("begin")), at("Z", q("call twice(100)")), at("Z", q("rollback"))),
 		newScript("guarded, DO", at("Z", q("do $$begin insert into t values (100, 'x'); end$$")), at("ZZ", run("do $$begin insert into t values (101, 'x'); commit; insert into t values (102, 'x'); end$$"), sync_(),
 			run("do $$begin insert into t values (103, 'x'); end$$"), sync_())),
+		newScript("guarded, an Execute without a Sync", at("Z", run("set work_mem = '1MB'"), q("set work_mem = '2MB'")), at("Z", q("select name, statement from pg_cursors where name <> ''")),
+			at("Z", q(insert)), at("Z", sync_())),
 		newScript("guarded, settings", at("Z", q("begin; "+insert+"; reset all; insert into t values (101, 'x'); commit")), at("Z", q("discard all")), at("Z", q("call twice(102)"))),
 	}
 }
