@@ -115,6 +115,15 @@ func (m *Machine) claim(s *statement, p *gate.Plan) {
 	m.syncAhead(p)
 }
 
+// claimBefore is claim in front of a Query or a function call. In a block that has failed,
+// unseen as yet, the claim fails too, and the server would skip the message behind it: then
+// nothing is sent.
+func (m *Machine) claimBefore(s *statement, p *gate.Plan) {
+	if m.txn.Settled() && !m.batch.skipping {
+		m.claim(s, p)
+	}
+}
+
 // prepare prepares the checks on the server, in the batch at hand. from is ownAhead if
 // that is one of Fencepost's alone.
 func (m *Machine) prepare(from origin, p *gate.Plan) {
