@@ -9,6 +9,7 @@
 //	<= C "SELECT 1"                  the client gets this for it
 //	= registered                     the registry takes the backend, as the machine asks
 //	= status: follower epoch=3 holder="w",3 lapsed
+//	= status: leader epoch=4 holder="w",4 guards=1
 //	= announced                      the client knows the epoch that it was told
 //	= ended                          the machine has ended the session
 //

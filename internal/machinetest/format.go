@@ -65,6 +65,9 @@ func statusLine(st fencing.Status) string {
 	if st.Vacant {
 		line += " vacant"
 	}
+	if n := st.Holder.Guards; n > 0 {
+		line += fmt.Sprintf(" guards=%d", n)
+	}
 	return line
 }
 
@@ -78,7 +81,20 @@ func parseStatus(line string) (st fencing.Status, err error) {
 			return st, fmt.Errorf("no role %q", role)
 		}
 	}
-	st.Lapsed, st.Vacant = strings.HasSuffix(line, " lapsed"), strings.HasSuffix(line, " vacant")
+	for _, word := range strings.Fields(line[strings.LastIndexByte(line, '"')+1:])[1:] {
+		switch name, value, _ := strings.Cut(word, "="); name {
+		case "lapsed":
+			st.Lapsed = true
+		case "vacant":
+			st.Vacant = true
+		case "guards":
+			if st.Holder.Guards, err = strconv.Atoi(value); err != nil {
+				return st, fmt.Errorf("read %q: %w", line, err)
+			}
+		default:
+			return st, fmt.Errorf("read %q: what is %q?", line, word)
+		}
+	}
 	return st, nil
 }
 

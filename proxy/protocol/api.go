@@ -132,7 +132,6 @@ func (m *Machine) RegisterRequest() fencing.RegisterRequest {
 func (m *Machine) Registered(r *fencing.Refusal) {
 	m.inHand.registry.asked, m.inHand.registry.refusal = true, r
 	if !m.registration.Held() {
-		m.checks.claimed = false
 		m.registration = gate.Registered(r)
 	}
 }

@@ -16,6 +16,8 @@ type batch struct {
 	// skipping: an earlier batch was ended by a Query or a fast path call. If it has
 	// failed, the server skips everything up to a Sync.
 	skipping bool
+	// claimed: the session has claimed its epoch, and nothing was executed since.
+	claimed bool
 }
 
 // progress is how far a batch has come. What comes later includes what comes before.

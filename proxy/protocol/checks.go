@@ -20,7 +20,6 @@ type checks struct {
 	worker, incarnation string
 	checkSQL, frontSQL  string // "" in ModeReadOnly
 	claims              bool   // they set the claim that the triggers of guarded tables look for
-	claimed             bool   // the session has claimed its epoch, for this registration of its backend
 
 	nonce      string
 	generation int // counts the names

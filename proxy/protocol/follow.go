@@ -20,6 +20,7 @@ func (m *Machine) executed(s *statement) {
 	if s.ends() && !s.info.Chain || s.discardsAll() {
 		m.batch.committed()
 	}
+	m.batch.claimed = false
 	m.followEnd(s, m.batch.id)
 	m.forget(s)
 }

@@ -25,7 +25,7 @@ func (by *callInjector) check(g injectedCheck) {
 // ahead does nothing: the call is replaced by what fails.
 func (by *callInjector) ahead(string) {}
 
-func (by *callInjector) claim() { by.m.claim(unknownStatement, by.p) }
+func (by *callInjector) claim() { by.m.claimBefore(unknownStatement, by.p) }
 
 func (by *callInjector) put(sql string, _ injectedCheck) { by.sql = sql }
 

@@ -94,16 +94,18 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 	m.batch.checked()
 }
 
-// claim has the session claim its epoch, once for a registration of its backend. It does so
-// in a batch of its own. In an open batch, it becomes a part of that; where the batch
-// would become a block by that (18), the statement goes without a claim, and cannot write
-// guarded tables. A savepoint or transaction that is rolled back takes the claim with it.
+// claim has the session claim its epoch in front of each statement that needs it, because
+// what was executed since the last claim, or failed, may have taken that away. It does so
+// in a batch of its own. In an open batch, or in a transaction that only a Sync of the
+// client's ends, it becomes a part of that; where the batch would become a block by that
+// (18), the statement goes without a claim, and cannot write guarded tables.
 func (m *Machine) claim(s *statement, p *gate.Plan) {
-	alone := !m.batch.mayBeSkipped()
-	if m.checks.claimed || !alone && m.batch.fresh() && m.config.Version.ExecuteOpensBlock() {
+	open := m.stillOpen()
+	alone := !open && !m.batch.mayBeSkipped()
+	if m.batch.claimed || !alone && !open && m.batch.fresh() && m.config.Version.ExecuteOpensBlock() {
 		return
 	}
-	m.checks.claimed = true
+	m.batch.claimed = true
 	sql := fencing.ClaimSQL(m.config.Fence, m.inHand.status.Epoch)
 	if !alone {
 		m.runOnce(sql, noCheck, own, s, p)
@@ -111,6 +113,15 @@ func (m *Machine) claim(s *statement, p *gate.Plan) {
 	}
 	m.runOnce(sql, noCheck, ownAhead, s, p)
 	m.syncAhead(p)
+}
+
+// claimBefore is claim in front of a Query or a function call. In a block that has failed,
+// unseen as yet, the claim fails too, and the server would skip the message behind it: then
+// nothing is sent.
+func (m *Machine) claimBefore(s *statement, p *gate.Plan) {
+	if m.txn.Settled() && !m.batch.skipping {
+		m.claim(s, p)
+	}
 }
 
 // prepare prepares the checks on the server, in the batch at hand. from is ownAhead if

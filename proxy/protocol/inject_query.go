@@ -92,7 +92,7 @@ func (by *queryInjector) ahead(sql string) {
 	m.syncAhead(by.p)
 }
 
-func (by *queryInjector) claim() { by.m.claim(&by.one, by.p) }
+func (by *queryInjector) claim() { by.m.claimBefore(&by.one, by.p) }
 
 func (by *queryInjector) put(sql string, g injectedCheck) {
 	by.form, by.prefix, by.injected = prefixed, []byte(sql+";"), g

@@ -24,6 +24,8 @@ const (
 	lapses    = "^TestALapsedLeaseIsNamed$"
 	toldAgain = "^TestSafetyAWorkerIsToldOnce$"
 	claims    = "^(TestSafetyAClaimedEpochOpensNoWay|TestCheckRegistryAndRefusalAgree)$"
+	stamped   = "^TestEveryWriteOfALeaderIsStamped$"
+	itsClaim  = "^TestWhatALeaderDoesToItsClaim$/^default$"
 )
 
 const (
@@ -31,6 +33,8 @@ const (
 	ofTheFence = "./fencing/store"
 	ofTheCore  = "./proxy/protocol"
 	ofReplies  = "./test/protocol"
+	ofGuards   = "./test/guards"
+	ofTheGuard = "./cmd/fencepost/guard"
 
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
@@ -38,6 +42,8 @@ const (
 	theQueries  = "proxy/protocol/inject_query.go"
 	theMessages = "proxy/protocol/extended.go"
 	theSchema   = "migrations/003_one_predicate.sql"
+	theGuards   = "migrations/014_guards.sql"
+	theChecks   = "fencing/check.go"
 )
 
 // table lists the faults. To add one, choose old so that it is unique, and a text that
@@ -181,4 +187,21 @@ var table = []mutation{
 		old: "    IF NOT fencepost.holds(rec, last, told, held, incarnation) THEN", text: "    IF last IS DISTINCT FROM told THEN"},
 	{name: "whose epoch it is does not matter", file: theSchema, in: ofTheFence, tests: claims,
 		old: " AND (rec).incarnation OPERATOR(pg_catalog.=) incarnation, false)", text: ", false)"},
+
+	// What guarded tables ask for.
+	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: stamped,
+		old: `"$1", "$1", claim(fence, "$1", claims))`, text: `"$1", "$1", claim(fence, "$1", false))`},
+	{name: "the check in a block sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
+		old: `"$1", "$2", claim(fence, "$1", claims)+inReadCommitted)`, text: `"$1", "$2", claim(fence, "$1", false)+inReadCommitted)`},
+	{name: "no claim of the session in front of CALL and DO", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: itsClaim,
+		old: "	if m.batch.claimed || !alone", text: "	if m.checks.fence > 0 || !alone"},
+	// A leader was refused.
+	{name: "what was executed since leaves the claim of the session", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestAClaimThatIsLostInAPipeline$/^default$",
+		old: "	m.batch.claimed = false\n", text: ""},
+	{name: "every claim is current", file: theGuards, in: ofTheGuard, tests: "^TestClaimsAreComparedWithTheFence$",
+		old: "::pg_catalog.text OPERATOR(pg_catalog.=) claim) IS NOT TRUE THEN", text: "::pg_catalog.text OPERATOR(pg_catalog.<>) '') IS NOT TRUE THEN"},
+	{name: "a guard compares the claim without a lock", file: theGuards, in: ofTheGuard, tests: "^TestAWriteUnderAClaimHoldsOffAGrant$",
+		old: "pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass('fencepost.epoch_%1$s'))", text: "(SELECT s.last_value FROM fencepost.epoch_%1$s s)"},
+	{name: "the stamp is what the client says", file: theGuards, in: ofTheGuard, tests: "^TestStampIsTheClaim$",
+		old: "|| ' := claim;'", text: "|| ' := coalesce(NEW.' || quote_ident(stamp) || ', claim::pg_catalog.int8);'"},
 }

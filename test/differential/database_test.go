@@ -17,6 +17,15 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
+// standing is how scripts are run in a database.
+type standing int
+
+const (
+	unfenced standing = iota // past the proxy
+	fenced                   // through the proxy
+	guarded                  // through the proxy, with guarded tables
+)
+
 // database is a database with the tables that scripts use, and a direct connection to
 // read them.
 type database struct {
@@ -25,6 +34,7 @@ type database struct {
 	asking  sync.Mutex // held while admin is used
 	admin   *pgx.Conn
 	fence   *store.Fence // nil for direct connections
+	guards  string       // SQL that guards the tables, "" if they are not
 	heard   []string     // notifications received by admin
 
 	fresh    contents // the initial contents
@@ -59,14 +69,14 @@ func (c contents) String() string {
 	return strings.Join(c.rows[:compared], "\n")
 }
 
-func newDatabase(t *testing.T, h *cluster, fenced bool) *database {
+func newDatabase(t *testing.T, h *cluster, as standing) *database {
 	t.Helper()
 	r := &database{cluster: h, name: h.pg.Database(t)}
 	if err := r.reopen(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = r.admin.Close(context.Background()) })
-	if fenced {
+	if as != unfenced {
 		st, err := store.Open(t.Context(), store.Config{
 			Address: h.pg.Addr(), Database: r.name, User: pgtest.Control, Grace: 20 * time.Millisecond,
 		})
@@ -77,6 +87,9 @@ func newDatabase(t *testing.T, h *cluster, fenced bool) *database {
 		if r.fence, err = st.Fence(t.Context(), "r"); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if as == guarded {
+		r.guards = guardsOf(r.fence.ID())
 	}
 	if err := r.rebuild(); err != nil {
 		t.Fatal(err)
@@ -207,7 +220,7 @@ func (r *database) rebuild() error {
 			return err
 		}
 	}
-	if err := r.do(rebuild + initialSQL); err != nil {
+	if err := r.do(rebuild + initialSQL + r.guards); err != nil {
 		return err
 	}
 	if err := r.ask(&r.fresh.shape, shapeSQL); err != nil {

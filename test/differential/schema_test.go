@@ -1,6 +1,9 @@
 package differential
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+)
 
 // initialSQL is the initial content of the database. The role that runs the scripts
 // owns it. The columns are short, so that recreating tables creates few files. Scripts
@@ -47,6 +50,20 @@ create table harness.beside (n int);
 grant usage on schema harness to app; grant insert on harness.beside to app;
 refresh materialized view mv;
 create table harness.initial as select oid, relpages, reltuples from pg_class union all select oid, 0, 0 from pg_proc;`
+
+// guardsOf returns the SQL that guards the tables by a fence, without stamps, which scripts
+// would see. It lets the administrator pass, who restores the tables.
+func guardsOf(fence int32) string {
+	var sql strings.Builder
+	fmt.Fprintf(&sql, "\nset constraints all immediate;\nselect fencepost.make_guard(%d, null);\n", fence)
+	for _, table := range []string{"t", "keys", "d", "log", "trg", "wide"} {
+		for name, events := range map[string]string{"~fencepost": "insert or update or delete on %s for each row", "~fencepost_truncate": "truncate on %s"} {
+			fmt.Fprintf(&sql, `create trigger %q before `+events+` execute function fencepost.guard_%d('refuse', 'postgres'); alter table %[2]s enable always trigger %[1]q;`+"\n", name, table, fence)
+		}
+	}
+	fmt.Fprintf(&sql, "select fencepost.count_guards(%d, 0);", fence)
+	return sql.String()
+}
 
 // The initial rows.
 const (
@@ -161,7 +178,7 @@ select coalesce(string_agg(x, e'\n' order by x), '') from (
   union all select format('type %s', oid::regtype) from pg_type where typtype in ('d', 'e', 'r') and typnamespace in (select oid from pg_namespace where nspname !~ '^pg_' and nspname not in ('information_schema', 'fencepost', 'harness'))
   union all select format('schema %s', nspname) from pg_namespace where nspname !~ '^pg_'
   union all select format('comment %s', description) from pg_description where objoid in (select oid from rel)
-  union all select format('trigger %s', tgname) from pg_trigger where not tgisinternal
+  union all select format('trigger %s', tgname) from pg_trigger where not tgisinternal and tgname !~ '^~fencepost'
   union all select format('large object %s: %s', m.oid, (select string_agg(encode(data, 'hex'), ' ' order by pageno) from pg_largeobject l where l.loid = m.oid)) from pg_largeobject_metadata m
   union all select format('prepared %s', gid) from pg_prepared_xacts where database = current_database()
 ) as all_of_it`

@@ -43,7 +43,7 @@ func twins(t *testing.T, twin func(p *pair, s script, r *rand.Rand) error) {
 		var next, ran, failures atomic.Int64
 		var wg sync.WaitGroup
 		for range 2 {
-			p := newPair(t, h)
+			p := newPair(t, h, fenced)
 			wg.Go(func() {
 				for failures.Load() == 0 && !over(began) {
 					at := next.Add(1) - 1

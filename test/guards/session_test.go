@@ -18,7 +18,8 @@ func newGuarded(t *testing.T, pg *pgtest.Server) (*fixture.Cluster, *pgx.Conn) {
 	t.Helper()
 	c := fixture.NewCluster(t, pg)
 	c.Exec(`create procedure batch(v text) language plpgsql as $$begin
-		insert into t (v) values (v); commit; insert into t (v) values (v); commit; insert into t (v) values (v); end$$`)
+		insert into t (v) values (v); commit; insert into t (v) values (v); commit; insert into t (v) values (v); end$$;
+		create procedure plain(v text) language plpgsql as $$begin insert into t (v) values (v); end$$`)
 	_ = leader(c)
 	add(c, "public.t")
 	c.Candidacy(c.DB, "r", "w").Grant()
@@ -110,6 +111,39 @@ func TestPipelinesOfALeader(t *testing.T) {
 		}
 		if n := c.Number(fmt.Sprintf("select count(*) from t where fence_epoch = %d", epoch(c))); n-before != 10 {
 			t.Errorf("%d rows are stamped, want 10", n-before)
+		}
+	})
+}
+
+// TestAClaimThatIsLostInAPipeline has the claim of the session go, by a statement or with a
+// transaction that fails, before the answers have come that say so: the next CALL has
+// its claim.
+func TestAClaimThatIsLostInAPipeline(t *testing.T) {
+	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+		c, conn := newGuarded(t, pg)
+		for name, batches := range map[string][][]string{
+			"DISCARD ALL":             {{"call batch('x')"}, {"discard all"}, {"call batch('x')"}},
+			"a block is rolled back":  {{"begin"}, {"call plain('x')"}, {"rollback"}, {"call batch('x')"}},
+			"RESET ALL in a batch":    {{"call plain('x')", "reset all", "call plain('x')", "call plain('x')"}},
+			"a failure behind a read": {{"reset work_mem", "call batch(null)"}, {"call batch('x')"}},
+		} {
+			before := c.Number("select count(*) from t")
+			p := conn.PgConn().StartPipeline(t.Context())
+			for _, batch := range batches {
+				for _, sql := range batch {
+					p.SendQueryParams(sql, nil, nil, nil, nil)
+				}
+				if err := p.Sync(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := p.Close() // of the first failure
+			if err != nil && !strings.Contains(name, "failure") {
+				t.Errorf("%s: %v", name, err)
+			}
+			if n := c.Number("select count(*) from t") - before; n < 3 {
+				t.Errorf("%s: %d rows, want at least those of the last CALL; %v", name, n, err)
+			}
 		}
 	})
 }

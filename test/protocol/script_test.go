@@ -38,6 +38,8 @@ type script struct {
 	name  string
 	steps []step
 	rec   *transcriber // nil: nothing is recorded
+	// before prepares the proxied database, as its administrator; may be nil.
+	before func(t *testing.T, p *fixture.Proxy, admin *pgx.Conn)
 }
 
 func newScript(name string, steps ...step) script { return script{name: name, steps: steps} }
@@ -175,6 +177,9 @@ func compareScript(t *testing.T, p *fixture.Proxy, rec *transcriber, worker stri
 		if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if s.before != nil {
+		s.before(t, p, proxied)
 	}
 	params := func(c *pgx.Conn) []string {
 		return []string{"user", pgtest.App, "database", c.Config().Database, "client_encoding", "UTF8"}

@@ -50,7 +50,10 @@ func Diagnose(f Facts) []Finding {
 		all.schema(d, f)
 		all.fence(d)
 		all.roles(d, f)
+		all.eventTriggers(d)
+		all.places(d)
 		all.guards(d)
+		all.mighty(d)
 		if f.Postgres != nil {
 			all.ways(d, f.Postgres.Rules)
 		}

@@ -32,7 +32,7 @@ func sound() Facts {
 		},
 		Databases: []Database{{
 			Name: "shop", Schema: Schema{Version: 8, Latest: 8, Owner: "fencepost"},
-			Roles: []Role{{Name: "app", Writes: "public.invoices"}, {Name: "postgres", Super: true}},
+			Roles: []Role{{Name: "app", Writes: "public.invoices"}, {Name: "postgres", Super: true, Bootstrap: true}},
 		}},
 	}
 }
@@ -45,12 +45,26 @@ func TestDiagnose(t *testing.T) {
 		change func(f *Facts)
 		want   []string // ids, errors first
 	}{
-		"nothing wrong":                    {func(*Facts) {}, nil},
-		"a guard in force":                 {func(f *Facts) { f.Databases[0].Guards = []Guard{{Table: "public.t", Resource: "billing"}} }, nil},
-		"a guard that is not in force":     {func(f *Facts) { f.Databases[0].Guards = []Guard{{Broken: []string{"public.t_1"}}} }, []string{"guard-broken"}},
-		"a guard whose owner logs in":      {func(f *Facts) { f.Databases[0].Guards = []Guard{{Owners: []string{"app"}}} }, []string{"guard-owner"}},
-		"a stamp above the fence":          {func(f *Facts) { f.Databases[0].Guards = []Guard{{Epoch: 3, Above: 4}} }, []string{"stamp-above-fence"}},
-		"a guard and a subscription":       {func(f *Facts) { f.Databases[0].Guards = []Guard{{Subscriptions: []string{"s"}}} }, []string{"guard-subscription"}},
+		"nothing wrong":                     {func(*Facts) {}, nil},
+		"a guard in force":                  {func(f *Facts) { f.Databases[0].Guards = []Guard{{Table: "public.t", Resource: "billing"}} }, nil},
+		"a guard that is not in force":      {func(f *Facts) { f.Databases[0].Guards = []Guard{{Broken: []string{"public.t_1"}}} }, []string{"guard-broken"}},
+		"a guard whose owner logs in":       {func(f *Facts) { f.Databases[0].Guards = []Guard{{Owners: []string{"app"}}} }, []string{"guard-owner"}},
+		"a stamp above the fence":           {func(f *Facts) { f.Databases[0].Guards = []Guard{{Epoch: 3, Above: 4}} }, []string{"stamp-above-fence"}},
+		"a guard and a subscription":        {func(f *Facts) { f.Databases[0].Guards = []Guard{{Subscriptions: []string{"s"}}} }, []string{"guard-subscription"}},
+		"a guard that does not fire always": {func(f *Facts) { f.Databases[0].Guards = []Guard{{NotAlways: []string{"public.t"}}} }, []string{"guard-not-always"}},
+		"a guard and another superuser": {func(f *Facts) {
+			f.Databases[0].Guards, f.Databases[0].Roles = []Guard{{}}, []Role{{Name: "boss", Super: true}}
+		}, []string{"guard-superuser"}},
+		"another superuser": {func(f *Facts) { f.Databases[0].Roles = []Role{{Name: "boss", Super: true}} }, nil},
+		"a guard and a member of pg_write_all_data": {func(f *Facts) {
+			f.Databases[0].Guards, f.Databases[0].Workers, f.Databases[0].Roles = []Guard{{}}, []string{"app"}, []Role{{Name: "etl", Groups: []string{"pg_write_all_data"}}}
+		}, []string{"guard-write-all"}},
+		"a guard and a worker of pg_write_all_data": {func(f *Facts) {
+			f.Databases[0].Guards, f.Databases[0].Roles = []Guard{{}}, []Role{{Name: "etl", Groups: []string{"pg_write_all_data"}}}
+			f.Databases[0].Warnings = []string{"pg_write_all_data lets etl"}
+		}, []string{"write-all-data"}},
+		"an event trigger":                 {func(f *Facts) { f.Databases[0].EventTriggers = []EventTrigger{{"x", "f"}} }, []string{"event-trigger"}},
+		"a worker from two places":         {func(f *Facts) { f.Databases[0].Places = []Place{{"billing/w", []string{"a", "b"}}} }, []string{"worker-places"}},
 		"nothing known":                    {func(f *Facts) { *f = Facts{} }, nil},
 		"a short TTL":                      {func(f *Facts) { f.Settings.Lease.TTL = *duration(2999 * time.Millisecond); f.Settings.Lease.Grace = 0 }, []string{"ttl-short"}},
 		"a short TTL of a resource":        {func(f *Facts) { f.Settings.Resources["billing"] = config.Resource{TTL: duration(2 * time.Second)} }, []string{"ttl-short"}},

@@ -67,7 +67,11 @@ type Database struct {
 	// Warnings are those of migrations.Warnings.
 	Warnings []string
 	Prepared []Prepared
-	Guards   []Guard
+	// EventTriggers fire at each grant.
+	EventTriggers []EventTrigger
+	// Places are the workers that are connected from several addresses.
+	Places []Place
+	Guards []Guard
 }
 
 // Schema is the schema fencepost of a database.
@@ -80,10 +84,12 @@ type Schema struct {
 
 // Role is a role that may log in and connect to a database.
 type Role struct {
-	Name   string
-	Super  bool
-	Groups []string // all that it is a member of, also indirectly
-	Writes string   // a table of the application that it may write; "" if there is none
+	Name  string
+	Super bool
+	// Bootstrap is the superuser that initdb has made, which nobody can demote.
+	Bootstrap bool
+	Groups    []string // all that it is a member of, also indirectly
+	Writes    string   // a table of the application that it may write; "" if there is none
 	// Fence says which right to change the fence it has beyond that of a superuser and of
 	// pg_write_all_data; "" if none.
 	Fence string
@@ -93,10 +99,15 @@ type Role struct {
 type Guard struct {
 	Table, Resource string
 	Broken          []string // those of which a trigger is missing or disabled
-	Owners          []string // roles that may log in and act as the owner of the table, without superusers
-	Subscriptions   []string // logical replication that writes them
-	Stamp           string   // the column that takes the epoch, "" for none
-	Epoch           int64    // of the resource
+	// NotAlways are those whose triggers do not fire with session_replication_role = replica,
+	// and Setters the roles that may log in and set that, without superusers.
+	NotAlways, Setters []string
+	// Owners are the roles that may log in and act as the owner of one of the tables, without
+	// superusers and the control role.
+	Owners        []string
+	Subscriptions []string // logical replication that writes them
+	Stamp         string   // the column that takes the epoch, "" for none
+	Epoch         int64    // of the resource
 	// Above is the highest stamp above that epoch, 0 if there is none or if they were not
 	// looked at.
 	Above int64 `db:"-"`
@@ -104,3 +115,12 @@ type Guard struct {
 
 // Prepared is a prepared transaction that holds a fence.
 type Prepared struct{ ID, Owner, Resource string }
+
+// EventTrigger is a trigger of users that fires when a sequence is made, altered or granted.
+type EventTrigger struct{ Name, Function string }
+
+// Place is a worker of a resource that is connected from several addresses.
+type Place struct {
+	Label     string // resource/worker
+	Addresses []string
+}

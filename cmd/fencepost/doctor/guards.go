@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -17,8 +18,14 @@ const stampsTimeout = 3 * time.Second
 var (
 	guardBroken = newKind(Error, "guard-broken",
 		"Whoever writes there past Fencepost is not fenced, and rows are not stamped.")
+	guardNotAlways = newKind(Warning, "guard-not-always",
+		"Whoever may set session_replication_role writes there without being fenced, and so does the apply worker of a subscription.")
 	guardOwner = newKind(Warning, "guard-owner",
 		"The owner of a table can disable or drop its guard.")
+	guardSuperuser = newKind(Warning, "guard-superuser",
+		"A superuser can disable or drop every guard. Without that, the guards refuse it like everybody else.")
+	guardWriteAll = newKind(Warning, "guard-write-all",
+		"The guards refuse its writes like those of everybody else. But it may also change the sequences of the fence, and so make a claim valid again that was superseded.")
 	guardSubscription = newKind(Error, "guard-subscription",
 		"The apply worker of a subscription claims no epoch, so that its first change of the table is refused, and replication stops.")
 	stampAbove = newKind(Error, "stamp-above-fence",
@@ -67,9 +74,14 @@ func (f *findings) guards(d Database) {
 			f.addf(guardBroken, "Run the command fencepost guard add again that guarded the table: it makes what is missing. Do so after each new partition, too.",
 				"resource %s guards table %s, but a trigger is missing or disabled on %s", g.Resource, g.Table, strings.Join(g.Broken, ", "))
 		}
+		if len(g.NotAlways) > 0 {
+			f.addf(guardNotAlways, "Run the command fencepost guard add again that guarded the table.",
+				"with session_replication_role = replica, which %s may set, the guard of resource %s does not fire on %s",
+				strings.Join(append([]string{"superusers"}, g.Setters...), ", "), g.Resource, strings.Join(g.NotAlways, ", "))
+		}
 		if len(g.Owners) > 0 {
 			f.addf(guardOwner, "Let the table belong to a role that nobody logs in as, and grant the workers what they need.",
-				"%s may act as the owner of table %s, which resource %s guards", strings.Join(g.Owners, ", "), g.Table, g.Resource)
+				"%s may act as the owner of table %s, or of a partition or child of it, which resource %s guards", strings.Join(g.Owners, ", "), g.Table, g.Resource)
 		}
 		if g.Above > 0 {
 			f.addf(stampAbove, fmt.Sprintf("Find out where the rows come from. To let the epochs go on above them: fencepost generation bump --database %s --above %d.", d.Name, g.Above),
@@ -79,5 +91,35 @@ func (f *findings) guards(d Database) {
 			f.addf(guardSubscription, "Drop the subscription, or remove the guard of the table.",
 				"subscription %s writes table %s, which resource %s guards", strings.Join(g.Subscriptions, ", "), g.Table, g.Resource)
 		}
+	}
+}
+
+// mighty looks at the roles that can go around all guards of a database. The superuser that
+// initdb has made is always one of them, and not named. Nor are members of pg_write_all_data
+// whom the finding write-all-data names.
+func (f *findings) mighty(d Database) {
+	if len(d.Guards) == 0 {
+		return
+	}
+	var tables, supers, writers []string
+	for _, g := range d.Guards {
+		tables = append(tables, g.Table)
+	}
+	for _, r := range d.Roles {
+		worker := len(d.Workers) == 0 || slices.ContainsFunc(d.Workers, func(w string) bool { return w == r.Name || slices.Contains(r.Groups, w) })
+		switch {
+		case r.Super && !r.Bootstrap:
+			supers = append(supers, r.Name)
+		case !r.Super && !worker && slices.Contains(r.Groups, "pg_write_all_data"):
+			writers = append(writers, r.Name)
+		}
+	}
+	if len(supers) > 0 {
+		f.addf(guardSuperuser, "ALTER ROLE ... NOSUPERUSER, or NOLOGIN while nobody needs them.",
+			"superusers may log in and disable the guards of %s: %s", strings.Join(tables, ", "), strings.Join(supers, ", "))
+	}
+	if len(writers) > 0 {
+		f.addf(guardWriteAll, "REVOKE pg_write_all_data from them, and grant the tables that they need.",
+			"members of pg_write_all_data may change the fence that guards %s: %s", strings.Join(tables, ", "), strings.Join(writers, ", "))
 	}
 }

@@ -69,6 +69,10 @@ func (f *Facts) asOperator(ctx context.Context, s Sources) {
 		return
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, "SET search_path = pg_catalog, pg_temp"); err != nil { // names are shown with their schemas
+		f.Failures = append(f.Failures, fmt.Sprintf("prepare the session: %v", err))
+		return
+	}
 	f.at(ctx, conn)
 	if s.Settings == nil {
 		f.Notes = append(f.Notes, "The configuration, the login of the control role and the lease service were not looked at: give --config too.")

@@ -39,7 +39,7 @@ const (
 			UNION SELECT member.role, m.roleid FROM member JOIN pg_auth_members m ON m.member = member.of),
 		tables AS (SELECT c.oid, c.relnamespace, format('%I.%I', n.nspname, c.relname) AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 			WHERE c.relkind IN ('r', 'p', 'f', 'v') AND c.relpersistence <> 't' AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'fencepost', 'pg_toast'))
-		SELECT r.rolname::text, r.rolsuper,
+		SELECT r.rolname::text, r.rolsuper, r.oid = 10,
 			coalesce((SELECT array_agg(g.rolname::text ORDER BY g.rolname) FROM member m JOIN pg_roles g ON g.oid = m.of WHERE m.role = r.oid), '{}'),
 			coalesce((SELECT t.name FROM tables t
 				WHERE EXISTS (SELECT FROM (SELECT r.oid UNION ALL SELECT m.of FROM member m WHERE m.role = r.oid) a(oid)
@@ -58,14 +58,6 @@ const (
 	ownerSQL = `SELECT o.rolname::text, array_remove(ARRAY[CASE WHEN NOT pg_has_role(o.oid, 'pg_signal_backend', 'USAGE') THEN 'pg_signal_backend' END,
 		CASE WHEN NOT pg_has_role(o.oid, 'pg_read_all_stats', 'USAGE') THEN 'pg_read_all_stats' END], NULL)
 		FROM pg_namespace n JOIN pg_roles o ON o.oid = n.nspowner WHERE n.nspname = 'fencepost'`
-
-	guardsSQL = `SELECT g.root::text, g.resource, coalesce(array_agg(g.relation::text ORDER BY g.relation::text) FILTER (WHERE NOT (g.writes AND g.truncates)), '{}'),
-		coalesce((SELECT array_agg(r.rolname::text ORDER BY r.rolname) FROM pg_roles r JOIN pg_class c ON c.oid = g.root
-			WHERE r.rolcanlogin AND NOT r.rolsuper AND pg_has_role(r.oid, c.relowner, 'MEMBER')), '{}'),
-		coalesce((SELECT array_agg(DISTINCT s.subname::text) FROM pg_subscription_rel x JOIN pg_subscription s ON s.oid = x.srsubid
-			JOIN fencepost.guards o ON o.relation = x.srrelid WHERE o.root = g.root), '{}'),
-		coalesce(max(g.stamp), ''), (SELECT f.epoch FROM fencepost.fence f WHERE f.id = g.fence)
-		FROM fencepost.guards g GROUP BY g.root, g.resource, g.fence ORDER BY 1`
 
 	preparedSQL = `SELECT DISTINCT p.gid, p.owner::text, f.resource FROM pg_locks h
 		JOIN pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
@@ -150,7 +142,13 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	if d.Prepared, err = rows[Prepared](ctx, conn, preparedSQL); err != nil {
 		return d, fmt.Errorf("read the prepared transactions: %w", err)
 	}
-	if d.Guards, err = rows[Guard](ctx, conn, guardsSQL); err != nil {
+	if d.EventTriggers, err = rows[EventTrigger](ctx, conn, eventTriggersSQL); err != nil {
+		return d, fmt.Errorf("read the event triggers: %w", err)
+	}
+	if d.Places, err = rows[Place](ctx, conn, placesSQL); err != nil {
+		return d, fmt.Errorf("read the addresses of the workers: %w", err)
+	}
+	if d.Guards, err = guards(ctx, conn); err != nil {
 		return d, fmt.Errorf("read the guarded tables: %w", err)
 	}
 	return d, nil

@@ -124,6 +124,25 @@ func TestAddGuardsPartitionsAndChildren(t *testing.T) {
 	}
 }
 
+// TestASchemaThatTheControlRoleMayNotUse guards a table in it, lists the guard and removes
+// it.
+func TestASchemaThatTheControlRoleMayNotUse(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Shared(t))
+	d.s.Exec(t, pgtest.Superuser, d.name, "CREATE SCHEMA own AUTHORIZATION app")
+	d.s.Exec(t, pgtest.App, d.name, "CREATE TABLE own.t (id int)")
+	d.add(guard.Options{Table: "own.t"})
+	if _, err := d.app().Exec(d.ctx(), "INSERT INTO own.t VALUES (1)"); stateOf(err) != "ZF002" {
+		t.Errorf("without a claim: %v, want ZF002", err)
+	}
+	if list, err := guard.List(d.ctx(), d.super()); err != nil || len(list) != 1 || list[0].Table != "own.t" {
+		t.Errorf("the guards are %+v, %v", list, err)
+	}
+	if g, err := guard.Remove(d.ctx(), d.super(), "own.t"); err != nil || g.Table != "own.t" {
+		t.Errorf("removed %+v, %v", g, err)
+	}
+}
+
 func TestAddAgainChangesOnlyWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Shared(t), family...)

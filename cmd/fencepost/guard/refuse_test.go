@@ -105,23 +105,45 @@ func TestSomeAreLetPass(t *testing.T) {
 	want("a warning", 11, 2)
 }
 
+// TestAWriteUnderAClaimHoldsOffAGrant: until its transaction ends.
+func TestAWriteUnderAClaimHoldsOffAGrant(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t, pgtest.Shared(t), invoices)
+	d.add(guard.Options{Table: "public.invoices"})
+	if !d.locksTheFence("SELECT fencepost.claim('billing', 7)", "INSERT INTO public.invoices VALUES (1)") {
+		t.Error("a grant does not wait for a transaction that has written")
+	}
+}
+
 // TestWhatIsLetPassHoldsOffNoGrant has an excepted role leave its transaction open.
 func TestWhatIsLetPassHoldsOffNoGrant(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Shared(t), invoices)
 	d.add(guard.Options{Table: "public.invoices", Except: []string{pgtest.App}})
+	if d.locksTheFence("INSERT INTO public.invoices VALUES (1)") {
+		t.Error("a grant waits for a transaction that the guard let pass")
+	}
+}
+
+// locksTheFence runs statements in a transaction, and reports whether that then has the lock
+// of the sequence for which a grant waits.
+func (d *database) locksTheFence(statements ...string) (locks bool) {
+	d.t.Helper()
 	tx, err := d.app().Begin(d.ctx())
 	if err != nil {
-		t.Fatal(err)
+		d.t.Fatal(err)
 	}
 	defer func() { _ = tx.Rollback(context.Background()) }()
-	if _, err := tx.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); err != nil {
-		t.Fatal(err)
+	for _, sql := range statements {
+		if _, err := tx.Exec(d.ctx(), sql); err != nil {
+			d.t.Fatal(err)
+		}
 	}
-	var locked bool
-	if err := d.super().QueryRow(d.ctx(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'fencepost.epoch_1'::regclass)").Scan(&locked); err != nil || locked {
-		t.Errorf("the sequence is locked: %t, %v", locked, err)
+	const question = "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'fencepost.epoch_1'::regclass AND mode = 'RowExclusiveLock')"
+	if err := d.super().QueryRow(d.ctx(), question).Scan(&locks); err != nil {
+		d.t.Fatal(err)
 	}
+	return locks
 }
 
 func TestAMissingSequenceIsRefused(t *testing.T) {
