@@ -81,7 +81,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 	}
 	again := m.restates(s, name) // a Sync of Fencepost's counts: it runs deferred triggers
 	if again && !(more == 0 && hasNoParameters(rest) && m.restatable(s)) {
-		s, again = unknownStatement, false
+		s, again = m.names.unknown(name), false
 		if m.wantsFresh(s) {
 			if need := m.syncBefore(p); need != NeedNothing {
 				return need
@@ -92,7 +92,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 	if need != NeedNothing {
 		return need
 	}
-	m.batch.snapshot = m.batch.snapshot || s.snapshot || s == unknownStatement
+	m.batch.snapshot = m.batch.snapshot || s.snapshot || s.unknown()
 	m.names.bind(portal, name, binding{s, m.batch.id, m.epochs.number})
 	if again {
 		m.restate('B', body[:len(portal)+1], s, rest, r, p)
@@ -112,7 +112,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 		s := m.named(name)
 		again := m.restates(s, name)
 		if again && !m.restatable(s) {
-			s, again = unknownStatement, false
+			s, again = m.names.unknown(name), false
 		}
 		var need Need
 		if r, need = m.injectMessage(prepared, s, false, p); need != NeedNothing {

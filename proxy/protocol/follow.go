@@ -29,9 +29,6 @@ func (m *Machine) executed(s *statement) {
 // transaction.
 func (m *Machine) followEnd(s *statement, batch uint64) {
 	m.chain.follow(s)
-	if s == unknownStatement && m.names.importer && !m.txn.IsOutside() {
-		m.chain.imported = true
-	}
 	switch {
 	case s.ends():
 		m.epochs.endsIn(batch)
@@ -55,9 +52,9 @@ func (s *statement) discardsAll() bool {
 // be gone, Fencepost's among them, and their names given to others.
 func (m *Machine) forget(s *statement) {
 	switch {
-	case s == unknownStatement && !m.names.statements.mayFree():
+	case s.unknown() && !m.names.statements.mayFree():
 		return // prepared by SQL, so it frees no names
-	case s == unknownStatement:
+	case s.unknown():
 		m.forgetAll()
 	case s.hides():
 		m.mayForget(s)

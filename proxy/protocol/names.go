@@ -16,8 +16,6 @@ type names struct {
 	// leftovers: the server has the unnamed statement and portal of a Query that went as
 	// extended messages. They must be gone before a message that could name them.
 	leftovers bool
-	// importer: the client has prepared what may import a snapshot. SQL's PREPARE cannot.
-	importer bool
 }
 
 // statement returns what is known, for a message of that batch, of the statement with
@@ -27,16 +25,26 @@ func (t *names) statement(name []byte, batch uint64) *statement {
 	if len(name) > 0 {
 		s = t.statements.get(wire.CutName(name))
 	}
-	if s == nil || s.parsed == parseLost || s.parsed == parseSent && s.batch != batch {
-		return unknownStatement
+	if s == nil || s == unknownStatement || s.parsed == parseLost || s.parsed == parseSent && s.batch != batch {
+		return t.unknown(name)
 	}
 	return s
+}
+
+// unknown returns what stands for a name of which the server's statement is not known.
+func (t *names) unknown(name []byte) *statement {
+	if t.statements.mayImport(wire.CutName(name)) {
+		return unknownImporter
+	}
+	return unknownStatement
 }
 
 // define follows a Parse that was sent.
 func (t *names) define(name []byte, s *statement) {
 	name = wire.CutName(name)
-	t.importer = t.importer || s.importsSnapshot()
+	if s.importsSnapshot() {
+		t.statements.imports(name)
+	}
 	switch old := t.statements.get(name); {
 	case len(name) == 0:
 		t.unnamed = s
@@ -63,7 +71,7 @@ func (t *names) lose(s *statement) {
 
 // bind follows a Bind of the statement with this name.
 func (t *names) bind(portal, name []byte, b binding) {
-	if b.stmt == unknownStatement && len(name) == 0 { // it may be the one that a Parse not yet answered made
+	if b.stmt.unknown() && len(name) == 0 { // it may be the one that a Parse not yet answered made
 		t.statements.hide(t.unnamed)
 	}
 	t.portals.set(portal, b)
@@ -110,7 +118,29 @@ type statements struct {
 	hidden  bool
 	// copies is set once there may be one that reads COPY data and is not listed here.
 	copies bool
+	// importers are the names under which the client has prepared what may import a
+	// snapshot, and anyImports is set once there may be others. SQL cannot prepare that.
+	importers  map[string]bool
+	anyImports bool
 }
+
+// maxImporters bounds how many of these names are kept.
+const maxImporters = 16
+
+// imports follows the Parse of what may import a snapshot.
+func (t *statements) imports(name []byte) {
+	if t.anyImports = t.anyImports || opaque(name) || len(t.importers) == maxImporters; t.anyImports {
+		return
+	}
+	if t.importers == nil {
+		t.importers = map[string]bool{}
+	}
+	t.importers[string(name)] = true
+}
+
+// mayImport reports whether the server's statement of that name may import a snapshot, as
+// far as its name tells.
+func (t *statements) mayImport(name []byte) bool { return t.anyImports || t.importers[string(name)] }
 
 // get returns nil for a name that is not known.
 func (t *statements) get(name []byte) *statement { return t.byName[string(name)] }

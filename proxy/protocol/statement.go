@@ -88,6 +88,12 @@ const (
 // unknownStatement stands for every name the proxy knows nothing of.
 var unknownStatement = &statement{parsed: parseConfirmed}
 
+// unknownImporter is one of which it knows that it may import a snapshot.
+var unknownImporter = &statement{parsed: parseConfirmed, guess: sqltext.Guess{ImportsSnapshot: true}}
+
+// unknown reports whether s stands for statements of which only the name is known.
+func (s *statement) unknown() bool { return s == unknownStatement || s == unknownImporter }
+
 // undoes reports whether s undoes the read-only mode of a transaction that has
 // begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).
 func (m *Machine) undoes(s *statement) bool {
