@@ -11,7 +11,7 @@ import (
 // SQLSTATEs of refused join requests, taken from Postgres.
 const (
 	stateInvalidValue  = "22023"
-	stateNoPrivilege   = "42501"
+	stateNotAuthorized = "28000" // invalid_authorization_specification
 	stateLimitExceeded = "53400" // configuration_limit_exceeded
 )
 
@@ -21,10 +21,10 @@ func (s Settings) admits(claim fencing.JoinRequest) error {
 	resource := strconv.QuoteToASCII(claim.Resource)
 	if s.Users != nil && claim.Campaign != fencing.CampaignOff && !slices.Contains(s.Users, claim.User) {
 		return &fencing.Refusal{
-			SQLState: stateNoPrivilege,
-			Message:  fmt.Sprintf("role %s may not campaign for resource %s", strconv.QuoteToASCII(claim.User), resource),
-			Hint: "Fencepost's setting resources.<name>.users lists the roles that may. " +
-				"Other roles can connect as observers with fencepost.campaign=off.",
+			SQLState: stateNotAuthorized,
+			Message:  fmt.Sprintf("user %s may not campaign for resource %s", strconv.QuoteToASCII(claim.User), resource),
+			Hint: "Fencepost's setting resources.<name>.users lists the users that may: connect as one of them, or add this one there. " +
+				"Other users can connect as observers with fencepost.campaign=off.",
 		}
 	}
 	most, asked := s.MaxWorkerTimeout, claim.WorkerTimeout

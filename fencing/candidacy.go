@@ -83,8 +83,10 @@ type JoinRequest struct {
 	// Client is the address that the connection came from. A worker that campaigns from
 	// two addresses at once is refused. The zero Addr is that of all clients on Unix
 	// sockets, and of all clients of a proxy that are one worker.
-	Client   netip.Addr
-	Campaign CampaignMode
+	Client netip.Addr
+	// ApplicationName is what the client has sent at startup, "" if nothing.
+	ApplicationName string
+	Campaign        CampaignMode
 	// WorkerTimeout is how long the worker may be silent before its lease is released.
 	// A negative value means the configured default, 0 means never.
 	WorkerTimeout time.Duration

@@ -58,7 +58,7 @@ func TestParseStartup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, workerTimeout: 90 * time.Second}
+	want := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, campaigns: true, workerTimeout: 90 * time.Second}
 	if s.user != "ann" || s.database != "ann" || s.own != want {
 		t.Errorf("user %q, database %q, own %+v; want ann, ann, %+v", s.user, s.database, s.own, want)
 	}
@@ -112,7 +112,10 @@ func TestParseStartupRefuses(t *testing.T) {
 		"an unknown parameter":     {startupBody("user", "ann", "fencepost.colour", "red"), "22023", "fencepost.colour"},
 		"an unknown one by option": {startupBody("user", "ann", "options", "-c fencepost.colour=red"), "22023", "fencepost.colour"},
 	} {
-		_, err := parseStartup(3<<16, c.body)
+		s, err := parseStartup(3<<16, c.body)
+		if err == nil {
+			err = s.own.complete()
+		}
 		var r *fencing.Refusal
 		if !errors.As(err, &r) || r.SQLState != c.state || !strings.Contains(r.Message, c.says) {
 			t.Errorf("%s: %v, want %s and %q", name, err, c.state, c.says)

@@ -35,6 +35,7 @@ type startup struct {
 type ownParams struct {
 	resource, worker string
 	campaign         fencing.CampaignMode
+	campaigns        bool // campaign was named
 	workerTimeout    time.Duration
 }
 
@@ -201,9 +202,6 @@ func parseStartup(version uint32, body []byte) (*startup, error) {
 	}
 	if s.database == "" {
 		s.database = s.user
-	}
-	if err := s.own.complete(); err != nil {
-		return nil, err
 	}
 	return s, nil
 }

@@ -61,6 +61,7 @@ func (o *ownParams) set(name, value string) error {
 		default:
 			return bad("Use on, wait or off.")
 		}
+		o.campaigns = true
 	case "fencepost.worker_timeout":
 		d, err := time.ParseDuration(value)
 		if value == "0" {
@@ -80,6 +81,20 @@ func (o *ownParams) set(name, value string) error {
 	return nil
 }
 
+// follow takes from the route what the client has not named.
+func (o *ownParams) follow(r Route) {
+	if r.Name == "" || o.resource != "" {
+		return
+	}
+	o.resource = r.Resource
+	if o.worker == "" {
+		o.worker = r.Worker
+	}
+	if !o.campaigns {
+		o.campaign = r.Campaign
+	}
+}
+
 // complete returns the refusal of parameters that mean nothing without a resource: their
 // client believes that it is fenced.
 func (o *ownParams) complete() error {
@@ -88,7 +103,7 @@ func (o *ownParams) complete() error {
 	case o.resource != "":
 	case o.worker != "":
 		name = "fencepost.worker"
-	case o.campaign != fencing.CampaignOn:
+	case o.campaigns && o.campaign != fencing.CampaignOn:
 		name = "fencepost.campaign"
 	case o.workerTimeout >= 0:
 		name = "fencepost.worker_timeout"
@@ -99,7 +114,7 @@ func (o *ownParams) complete() error {
 	return &fencing.Refusal{
 		SQLState: "22023",
 		Message:  fmt.Sprintf("%s is set, but fencepost.resource is not: the connection would not be fenced", name),
-		Hint:     fmt.Sprintf("Set fencepost.resource too, or leave out %s to connect without a resource.", name),
+		Hint:     fmt.Sprintf("Set fencepost.resource too, add a route for the connection to Fencepost's configuration, or leave out %s to connect without a resource.", name),
 	}
 }
 

@@ -34,6 +34,7 @@ type Config struct {
 	Unfenced       Unfenced            `yaml:"unfenced" short:"default"`
 	Worker         Worker              `yaml:"worker"`
 	Resources      map[string]Resource `yaml:"resources"`
+	Routes         Routes              `yaml:"routes"`
 	Proxy          Proxy               `yaml:"proxy"`
 	Limits         Limits              `yaml:"limits"`
 	Log            Log                 `yaml:"log"`

@@ -77,6 +77,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
 		}
 	}
+	c.validateRoutes(fault)
 	if c.StartupWait < Duration(time.Millisecond) {
 		fault("startup_wait is %s: use at least 1ms, or the first write of a lone worker races its own election", c.StartupWait)
 	}
@@ -167,6 +168,14 @@ func (c *Config) LeaseFor(r Resource) Lease {
 		}
 	}
 	return l
+}
+
+// UnfencedFor returns what connections of a user without a resource may do.
+func (c *Config) UnfencedFor(user string) string {
+	if word, ok := c.Unfenced.Users[user]; ok {
+		return word
+	}
+	return c.Unfenced.Default
 }
 
 // TTLs returns every TTL that leases may have, in order.
