@@ -126,6 +126,42 @@ func TestParseStartupRefuses(t *testing.T) {
 	}
 }
 
+// TestARouteFillsWhatTheClientLeavesOpen: what the client names itself comes first.
+func TestARouteFillsWhatTheClientLeavesOpen(t *testing.T) {
+	t.Parallel()
+	route := Route{Name: "routes.1", Resource: "r", Worker: "w", Campaign: fencing.CampaignWait}
+	named := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, workerTimeout: -1}
+	own := func(change func(*ownParams)) ownParams { o := named; change(&o); return o }
+	for name, c := range map[string]struct {
+		params []string
+		route  Route
+		want   ownParams
+		state  string
+	}{
+		"nothing":                       {nil, route, named, ""},
+		"a worker":                      {[]string{"fencepost.worker", "mine"}, route, own(func(o *ownParams) { o.worker = "mine" }), ""},
+		"its default campaign":          {[]string{"fencepost.campaign", "on"}, route, own(func(o *ownParams) { o.campaign, o.campaigns = fencing.CampaignOn, true }), ""},
+		"a timeout":                     {[]string{"fencepost.worker_timeout", "0"}, route, own(func(o *ownParams) { o.workerTimeout = 0 }), ""},
+		"a resource":                    {[]string{"fencepost.resource", "mine"}, route, ownParams{resource: "mine", workerTimeout: -1}, ""},
+		"nothing, without a route":      {nil, Route{}, ownParams{workerTimeout: -1}, ""},
+		"a worker, without a route":     {[]string{"fencepost.worker", "mine"}, Route{}, ownParams{worker: "mine", workerTimeout: -1}, "22023"},
+		"its campaign, without a route": {[]string{"fencepost.campaign", "wait"}, Route{}, ownParams{campaign: fencing.CampaignWait, campaigns: true, workerTimeout: -1}, "22023"},
+	} {
+		s, err := parseStartup(3<<16, startupBody(append([]string{"user", "ann"}, c.params...)...))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		s.own.follow(c.route)
+		var r *fencing.Refusal
+		if err = s.own.complete(); (err != nil) != (c.state != "") || err != nil && (!errors.As(err, &r) || r.SQLState != c.state) {
+			t.Errorf("%s: %v, want %q", name, err, c.state)
+		}
+		if s.own != c.want {
+			t.Errorf("%s: %+v, want %+v", name, s.own, c.want)
+		}
+	}
+}
+
 func TestFrameLimits(t *testing.T) {
 	t.Parallel()
 	header := func(typ byte, n uint32) []byte { return binary.BigEndian.AppendUint32([]byte{typ}, n) }
