@@ -78,7 +78,7 @@ func TestPatterns(t *testing.T) {
 func TestCovers(t *testing.T) {
 	t.Parallel()
 	names := []Pattern{"", "*", "a*", "a", "ab*", "ab", "b"}
-	clients := [][]netip.Prefix{nil, prefixes("10.0.0.0/8"), prefixes("10.1.0.0/16", "10.2.0.0/16"), prefixes("10.1.0.0/16"), prefixes("192.168.0.0/16")}
+	clients := [][]netip.Prefix{nil, prefixes("10.0.0.0/8"), prefixes("10.1.0.0/16", "10.2.0.0/16"), prefixes("10.1.0.0/16"), prefixes("10.0.0.0/16"), prefixes("192.168.0.0/16")}
 	var matches []Match
 	var sample []Connection
 	for _, user := range names {
