@@ -90,6 +90,9 @@ type JoinRequest struct {
 	// WorkerTimeout is how long the worker may be silent before its lease is released.
 	// A negative value means the configured default, 0 means never.
 	WorkerTimeout time.Duration
+	// Token is what the client's own elector gave it, 0 if it has brought none. Only resources
+	// whose workers are elected elsewhere take one.
+	Token int64
 }
 
 // ClientName returns the name of a JoinRequest's Client in messages and worker ids.

@@ -176,6 +176,9 @@ func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusa
 	if st.Removed && st.Epoch == 0 {
 		return RemovedRefusal(resource, worker)
 	}
+	if r := LowerToken(resource, worker, incarnation, st.Holder); r != nil {
+		return r
+	}
 	return &Refusal{
 		SQLState: StateSuperseded,
 		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch %d is below the current epoch %d of %s",

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -62,6 +63,12 @@ func (o *ownParams) set(name, value string) error {
 			return bad("Use on, wait or off.")
 		}
 		o.campaigns = true
+	case "fencepost.token":
+		token, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || token <= 0 {
+			return bad("Use the token that the application's elector gave: an integer from 1 to 9223372036854775807.")
+		}
+		o.token = token
 	case "fencepost.worker_timeout":
 		d, err := time.ParseDuration(value)
 		if value == "0" {
@@ -75,7 +82,7 @@ func (o *ownParams) set(name, value string) error {
 		return &fencing.Refusal{
 			SQLState: "22023",
 			Message:  fmt.Sprintf("unrecognized parameter %q", fencing.ASCII(name)),
-			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign and fencepost.worker_timeout.",
+			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign, fencepost.worker_timeout and fencepost.token.",
 		}
 	}
 	return nil
@@ -107,6 +114,8 @@ func (o *ownParams) complete() error {
 		name = "fencepost.campaign"
 	case o.workerTimeout >= 0:
 		name = "fencepost.worker_timeout"
+	case o.token != 0:
+		name = "fencepost.token"
 	}
 	if name == "" {
 		return nil

@@ -73,6 +73,7 @@ func (p policy) election(_, resource string) election.Settings {
 	return election.Settings{
 		TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(),
 		MaxTimeoutFactor: l.MaxTimeoutFactor, Linger: l.Linger.D(), Users: r.Users, Configured: configured,
+		Tokens: r.Tokens(), MaxJump: int64(r.MaxJump),
 	}
 }
 

@@ -103,6 +103,8 @@ type Resource struct {
 	Reads            string    `yaml:"reads"`    // "checked" or "proven"
 	Announce         string    `yaml:"announce"` // "per-worker" or "per-connection"
 	Users            []string  `yaml:"users"`    // roles that may campaign; nil means all
+	Election         string    `yaml:"election"` // "lease" or "token"
+	MaxJump          int       `yaml:"max_jump"` // 0: no limit
 }
 
 // Proxy names this proxy in leases and logs.
