@@ -109,6 +109,9 @@ func TestParseStartupRefuses(t *testing.T) {
 		"a worker only":            {startupBody("user", "ann", "fencepost.worker", "w"), "22023", "fencepost.worker is set, but fencepost.resource is not"},
 		"a campaign only":          {startupBody("user", "ann", "options", "-c fencepost.campaign=wait"), "22023", "fencepost.campaign is set"},
 		"a timeout only":           {startupBody("user", "ann", "fencepost.worker_timeout", "0"), "22023", "fencepost.worker_timeout is set"},
+		"a token only":             {startupBody("user", "ann", "fencepost.token", "42"), "22023", "fencepost.token is set"},
+		"a token of 0":             {startupBody("user", "ann", "fencepost.resource", "r", "fencepost.token", "0"), "22023", "fencepost.token"},
+		"a token that is too long": {startupBody("user", "ann", "fencepost.resource", "r", "fencepost.token", "9223372036854775808"), "22023", "fencepost.token"},
 		"an unknown parameter":     {startupBody("user", "ann", "fencepost.colour", "red"), "22023", "fencepost.colour"},
 		"an unknown one by option": {startupBody("user", "ann", "options", "-c fencepost.colour=red"), "22023", "fencepost.colour"},
 	} {
