@@ -131,7 +131,7 @@ setup: ## Install by apt what is missing: a C compiler, PostgreSQL
 	scripts/setup.sh go cc postgres
 
 pgbouncer:
-	scripts/setup.sh pgbouncer
+	scripts/setup.sh pgbouncer redis
 
 consul: ## Build a Consul agent for tests and the demo, unless one is in PATH
 	@if ! command -v consul >/dev/null && [ ! -x .cache/consul ]; then \

@@ -28,7 +28,7 @@ func (p *pace) slowDown(now time.Duration) {
 }
 
 func (c *Candidacy) acquireRequest() AcquireRequest {
-	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.set.TTL}
+	return AcquireRequest{Resource: c.r.key.name, Worker: c.worker, Incarnation: c.incarnation, TTL: c.set.TTL, Token: c.token}
 }
 
 // acquireLocked starts an attempt to acquire the lease.
@@ -66,7 +66,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	case <-c.ctx.Done():
 		return outcome{err: ErrHeld} // no request was sent
 	}
-	if c.r.taken(c, asked) {
+	if c.token == 0 && c.r.taken(c, asked) {
 		return outcome{err: ErrHeld}
 	}
 	if got.instanceID, got.err = c.number(); got.err != nil {
@@ -81,7 +81,9 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	got.sent = c.r.e.cfg.Now()
 	got.lease, got.err = c.r.provider.Acquire(ctx, c.acquireRequest())
 	if got.err == nil {
-		c.r.setHolder(c)
+		if c.token == 0 { // otherwise the grant shows it
+			c.r.setHolder(c)
+		}
 		c.r.awarded(got.lease.InstanceID)
 	}
 	return got
@@ -106,7 +108,8 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 	s.requests.end(requestAcquire)
 	err := got.err
 	now := c.r.e.cfg.Now()
-	if err == nil || errors.Is(err, ErrHeld) {
+	over := c.token > 0 && errors.Is(err, ErrLost) // the generation of its token is
+	if err == nil || errors.Is(err, ErrHeld) || over {
 		c.passedLocked("acquire the lease")
 		s.heard(nil, now)
 	} else {
@@ -122,6 +125,9 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 		}
 	case errors.Is(err, ErrHeld):
 		c.retryLocked()
+	case over:
+		c.supersedeLocked(s.record)
+		c.answerLocked()
 	default:
 		s.leftovers.uncertain = s.leftovers.uncertain || !errors.Is(err, ErrNotSent)
 		c.failedLocked("acquire the lease", err)

@@ -1,6 +1,7 @@
 package election
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,7 +12,7 @@ import (
 // SQLSTATEs of refused join requests, taken from Postgres.
 const (
 	stateInvalidValue  = "22023"
-	stateNoPrivilege   = "42501"
+	stateNotAuthorized = "28000" // invalid_authorization_specification
 	stateLimitExceeded = "53400" // configuration_limit_exceeded
 )
 
@@ -21,10 +22,10 @@ func (s Settings) admits(claim fencing.JoinRequest) error {
 	resource := strconv.QuoteToASCII(claim.Resource)
 	if s.Users != nil && claim.Campaign != fencing.CampaignOff && !slices.Contains(s.Users, claim.User) {
 		return &fencing.Refusal{
-			SQLState: stateNoPrivilege,
-			Message:  fmt.Sprintf("role %s may not campaign for resource %s", strconv.QuoteToASCII(claim.User), resource),
-			Hint: "Fencepost's setting resources.<name>.users lists the roles that may. " +
-				"Other roles can connect as observers with fencepost.campaign=off.",
+			SQLState: stateNotAuthorized,
+			Message:  fmt.Sprintf("user %s may not campaign for resource %s", strconv.QuoteToASCII(claim.User), resource),
+			Hint: "Fencepost's setting resources.<name>.users lists the users that may: connect as one of them, or add this one there. " +
+				"Other users can connect as observers with fencepost.campaign=off.",
 		}
 	}
 	most, asked := s.MaxWorkerTimeout, claim.WorkerTimeout
@@ -119,4 +120,48 @@ func (e *Elections) dropLeftLocked(user string) {
 			e.mu.usage.remove(user, key)
 		}
 	}
+}
+
+// admitToken returns a *fencing.Refusal if claim brings a token where none is taken, or asks for
+// what a resource without leases does not have. Who brings none only observes there.
+func (r *resource) admitToken(claim *fencing.JoinRequest) error {
+	refusal := func(hint, format string, args ...any) error {
+		return &fencing.Refusal{SQLState: stateInvalidValue, Message: fmt.Sprintf(format, args...), Hint: hint}
+	}
+	resource := strconv.QuoteToASCII(r.key.name)
+	switch {
+	case r.bearers == nil && claim.Token != 0:
+		return refusal("Leave it out, or set resources.<name>.election: token in Fencepost's configuration.",
+			"fencepost.token is set, but the leader of resource %s is elected by leases", resource)
+	case r.bearers == nil:
+		return nil
+	case claim.WorkerTimeout > 0:
+		return refusal("Leave it out: the application's own elector says who leads.",
+			"fencepost.worker_timeout is set, but resource %s has no leases", resource)
+	case claim.Token == 0 && claim.Campaign == fencing.CampaignWait:
+		return refusal("Set fencepost.token to the token from the application's elector.",
+			"fencepost.campaign is wait, but the connection has brought no token for resource %s", resource)
+	case claim.Token == 0:
+		claim.Campaign = fencing.CampaignOff
+	case claim.Campaign == fencing.CampaignOff:
+		claim.Token = 0
+	}
+	return nil
+}
+
+// bear returns the incarnation of a candidacy that brings a token, or a *fencing.Refusal if the
+// token is lower than the recorded one, or too high.
+func (r *resource) bear(ctx context.Context, claim fencing.JoinRequest, rec fencing.Record) (incarnation string, err error) {
+	generation, err := r.bearers.Generation(ctx)
+	if err != nil {
+		return "", err
+	}
+	incarnation = fencing.TokenIncarnation(generation, claim.Token)
+	if lower := fencing.LowerToken(r.key.name, claim.Worker, incarnation, rec); lower != nil {
+		return "", lower
+	}
+	if most := r.settings().MaxJump; most > 0 && rec.Generation == generation && claim.Token-rec.Index > most {
+		return "", fencing.TokenJump(r.key.name, claim.Token, rec.Index, most)
+	}
+	return incarnation, nil
 }

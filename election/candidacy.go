@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -18,20 +19,16 @@ import (
 
 // Candidacy is one worker's attempt to lead one resource through this proxy.
 type Candidacy struct {
-	r           *resource
-	set         Settings // as they were when the candidacy began
-	fence       Fence
-	user        string
-	worker      string
-	nameless    bool       // the worker id was generated for one connection
-	client      netip.Addr // address of the members
-	incarnation string
-	before      atomic.Bool   // the result of SupersededBefore
-	deserted    atomic.Bool   // its database is gone, and so are its members
-	examined    fencing.Epoch // the highest epoch, as of before
-	ignorant    time.Time     // announcements up to then do not count; guarded by resource.mu
-	log         *zap.Logger
-	failing     failures // guarded by mu
+	r     *resource
+	set   Settings // as they were when the candidacy began
+	fence Fence
+	identity
+	before   atomic.Bool   // the result of SupersededBefore
+	deserted atomic.Bool   // its database is gone, and so are its members
+	examined fencing.Epoch // the highest epoch, as of before
+	ignorant time.Time     // announcements up to then do not count; guarded by resource.mu
+	log      *zap.Logger
+	failing  failures // guarded by mu
 
 	current atomic.Pointer[fencing.Status]
 	poke    chan struct{} // cap 1; wakes the loop
@@ -45,6 +42,15 @@ type Candidacy struct {
 		sync.Mutex
 		state
 	}
+}
+
+// identity is who a candidacy is.
+type identity struct {
+	user, worker string
+	nameless     bool       // the worker id was generated for one connection
+	client       netip.Addr // address of the members
+	token        int64      // what the members bring; 0 if they bring none
+	incarnation  string
 }
 
 // contexts are those of a candidacy's requests.
@@ -80,8 +86,11 @@ var _ fencing.Candidacy = (*Candidacy)(nil)
 
 func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, past history) *Candidacy {
 	c := &Candidacy{
-		r: r, set: r.settings(), fence: fence, user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
-		incarnation: rand.Text(), examined: past.highest, failing: failures{},
+		r: r, set: r.settings(), fence: fence, examined: past.highest, failing: failures{},
+		identity: identity{
+			user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
+			token: claim.Token, incarnation: cmp.Or(past.incarnation, rand.Text()),
+		},
 		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
 	}
 	c.before.Store(past.before)
@@ -202,6 +211,9 @@ func (c *Candidacy) refuseSuperseded() error {
 		return fencing.RemovedRefusal(c.r.key.name, c.worker)
 	}
 	by := c.mu.supersededBy
+	if r := fencing.LowerToken(c.r.key.name, c.worker, c.incarnation, by); r != nil {
+		return r
+	}
 	holder := "nobody"
 	if by.Worker != "" {
 		holder = "worker " + strconv.QuoteToASCII(by.Worker)

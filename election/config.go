@@ -66,6 +66,11 @@ type Settings struct {
 	// Linger is how long the lease is kept after a worker's last connection was closed
 	// in an orderly way.
 	Linger time.Duration
+	// Tokens means that workers are elected elsewhere and bring a token. It counts when a
+	// resource is first used, or again after it was forgotten.
+	Tokens bool
+	// MaxJump is by how much a token may exceed the recorded one. 0 means no limit.
+	MaxJump int64
 }
 
 // DefaultSettings returns the settings of a resource that has none of its own.
@@ -171,6 +176,8 @@ type Backend struct {
 	// Provider awards the leases of this database's resources. Elections
 	// closes it.
 	Provider Provider
+	// Tokens is for the resources whose Settings.Tokens is set. Elections closes it.
+	Tokens Bearers
 	// Orders, if not nil, reads what operators have ordered in this database.
 	Orders Orders
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a

@@ -108,6 +108,14 @@
 // be dead, so both have candidacies, and the fence lets only one of them write. An
 // observer from another address has a candidacy of its own.
 //
+// # Tokens
+//
+// Where workers are elected elsewhere (Bearers), a candidacy brings a token. It holds a "lease" for as
+// long as the generation of its token lasts, and does not care who else does: the grant
+// decides, whose award is the token. All candidacies with one token have one incarnation, so they are
+// granted one epoch. A grant that is refused because its award is not newer supersedes the
+// candidacy, since its token will never be high enough.
+//
 // # Order of awards, per provider
 //
 // The instance id identifies one instance of the lease service, within which the index
@@ -117,5 +125,6 @@
 //
 //	provider  instance id                          index (order within the instance)
 //	postgres  random text, made by the migration   sequence, never below what the fence recorded
+//	token     a generation of tokens, begun by an operator  the token that the worker brings
 //	consul    random value of <prefix>/.generation ModifyIndex of the lock's first acquire
 package election

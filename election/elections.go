@@ -188,12 +188,17 @@ func (e *Elections) closeBackends() error {
 	open := maps.Clone(e.mu.databases)
 	clear(e.mu.databases)
 	e.mu.Unlock()
-	failed := make(chan error, len(open))
+	failed := make(chan error, 2*len(open))
 	var closing sync.WaitGroup
 	for name, b := range open {
 		closing.Go(func() {
 			if err := b.Provider.Close(); err != nil {
 				failed <- fmt.Errorf("close the lease provider of database %s: %w", name, err)
+			}
+			if b.Tokens != nil {
+				if err := b.Tokens.Close(); err != nil {
+					failed <- fmt.Errorf("close the tokens of database %s: %w", name, err)
+				}
 			}
 			if b.Close != nil {
 				b.Close()
@@ -269,7 +274,11 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 	if err := e.cfg.Settings(key.database, key.name).Validate(); err != nil {
 		return nil, fmt.Errorf("settings of resource %q: %w", key.name, err)
 	}
-	r := newResource(e, key, b.Provider, fence, open)
+	provider := b.Provider
+	if e.cfg.Settings(key.database, key.name).Tokens {
+		provider = b.Tokens
+	}
+	r := newResource(e, key, provider, fence, open)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.closed {

@@ -34,9 +34,15 @@ func (c *Candidacy) grantLocked() {
 			Source: award.Source, Index: award.Index, GrantedAt: time.Now(), Guards: before.Guards,
 		}
 		if err == nil {
+			if before.Incarnation == c.incarnation { // another candidacy has brought the same token
+				record.Worker = before.Worker
+			}
+			if c.token > 0 {
+				c.r.setHolder(c)
+			}
 			c.examineAgain(ctx, epoch)
 			c.r.publish(record, c) // the others must stop before this one leads
-		} else if isState(err, fencing.StateSuperseded) {
+		} else if isState(err, fencing.StateSuperseded) || c.token > 0 && isState(err, fencing.StateAwardNotNewer) {
 			_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
 		} else if isState(err, fencing.StateUnnumbered) {
 			c.r.unnumbered()
@@ -80,7 +86,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 		c.grantedLocked(before)
 	case asBarred(err) != nil:
 		c.barredLocked(asBarred(err), unbarred)
-	case isState(err, fencing.StateSuperseded):
+	case isState(err, fencing.StateSuperseded), c.token > 0 && isState(err, fencing.StateAwardNotNewer):
 		c.supersedeLocked(s.record)
 		c.refreshLocked()
 		c.answerLocked()
@@ -124,6 +130,10 @@ func (c *Candidacy) grantedLocked(before fencing.Record) {
 		return
 	}
 	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
+	if !takeover && before.Epoch > 0 && before.Worker != c.worker {
+		c.log.Warn("two workers have brought the same token: they share an epoch, and Fencepost cannot tell them apart",
+			zap.Int64("token", c.token), zap.String("other", before.Worker))
+	}
 	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.held.lease.Index), zap.Duration("took", took), zap.Duration("grant", afterFree)}
 	if takeover {
 		c.log.Info("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)

@@ -84,11 +84,24 @@ func (r *resource) leaderLocked() leader {
 		return leaderNone
 	case o.State == Unseen:
 		return leaderUnknown
+	case r.bearers != nil && r.faultyLocked(o.Incarnation):
+		return leaderNone
 	case o.State == Held && o.Incarnation == r.mu.record.Incarnation:
 		return leaderElsewhere
 	default:
 		return leaderNone
 	}
+}
+
+// faultyLocked reports whether a candidacy here that bears the observed token cannot use the
+// fence. r.mu is held.
+func (r *resource) faultyLocked(incarnation string) bool {
+	for c := range r.mu.loops {
+		if c.incarnation == incarnation && c.Status().Fault != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // followLeader is called after anything that leaderLocked rests on has changed.

@@ -146,6 +146,8 @@ func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	case now < s.barredUntil:
 		c.answerLocked()
 		return false
+	case c.token > 0: // nobody has to give it anything up
+		return s.firstExpected() || now >= s.tryAt
 	case s.seen.closing: // it releases first, and then wakes this loop
 		return false
 	case s.seen.taken:

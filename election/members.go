@@ -81,9 +81,9 @@ func (s *membership) timeout(configured time.Duration) time.Duration {
 // worker while both campaign: a worker id must name one process. An observer neither
 // bars others nor is barred. An unresponsive candidacy does not bar anybody, because
 // its client may have died silently; the newcomer then has a candidacy of its own, and
-// the fence lets only one of the two write.
+// the fence lets only one of the two write. Where workers bring tokens, those say who leads.
 func (c *Candidacy) bars(claim fencing.JoinRequest) bool {
-	if c.user != claim.User || c.client == claim.Client || claim.Campaign == fencing.CampaignOff {
+	if c.user != claim.User || c.client == claim.Client || claim.Campaign == fencing.CampaignOff || claim.Token != 0 {
 		return false
 	}
 	c.mu.Lock()
@@ -101,7 +101,7 @@ func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
 	s := &c.mu.state
 	campaigns := claim.Campaign != fencing.CampaignOff
 	switch {
-	case c.overLocked() || c.user != claim.User:
+	case c.overLocked() || c.user != claim.User || c.token != claim.Token:
 		return false
 	case c.client != claim.Client:
 		if campaigns {

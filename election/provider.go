@@ -66,12 +66,22 @@ type Provider interface {
 	Close() error
 }
 
+// Bearers is a Provider that awards no lease: each candidacy brings a token, which is the index
+// of its award, and several may bring the same one. A lower token never leads.
+type Bearers interface {
+	Provider
+	// Generation returns the number of the generation in which tokens count now. Acquire and
+	// Renew return ErrLost to a candidacy that began in another one.
+	Generation(ctx context.Context) (int64, error)
+}
+
 // AcquireRequest is a candidacy's request for a lease.
 type AcquireRequest struct {
 	Resource    string
 	Worker      string
 	Incarnation string        // the candidacy's random id
 	TTL         time.Duration // how long the lease lasts unless it is renewed
+	Token       int64         // what a candidacy of Bearers brings; 0 otherwise
 }
 
 // Lease is one award of a lease: a term. It is immutable.

@@ -71,10 +71,13 @@ type fenceAccess struct {
 type history struct {
 	before  bool          // the result of Fence.SupersededBefore
 	highest fencing.Epoch // the highest epoch, read before that
+	// incarnation is that of the candidacy, which follows from its token; "" if it has none.
+	incarnation string
 }
 
-// examine reads the worker's history from the fence for a new candidacy.
-func (r *resource) examine(ctx context.Context, worker string) (fence Fence, h history, err error) {
+// examine reads the worker's history from the fence for a new candidacy. It refuses a token
+// that cannot lead.
+func (r *resource) examine(ctx context.Context, claim fencing.JoinRequest) (fence Fence, h history, err error) {
 	if fence, err = r.usableFence(ctx); err != nil {
 		return nil, history{}, err
 	}
@@ -83,11 +86,16 @@ func (r *resource) examine(ctx context.Context, worker string) (fence Fence, h h
 		return nil, history{}, err
 	}
 	h.highest = rec.Epoch
-	if h.before, err = fence.SupersededBefore(ctx, worker); err != nil {
+	if h.before, err = fence.SupersededBefore(ctx, claim.Worker); err != nil {
 		return nil, history{}, fmt.Errorf("look for earlier epochs of the worker: %w", err)
 	}
-	if _, ok := r.supersededThemselves.Load(worker); ok {
+	if _, ok := r.supersededThemselves.Load(claim.Worker); ok {
 		h.before = true
+	}
+	if claim.Token > 0 {
+		if h.incarnation, err = r.bear(ctx, claim, rec); err != nil {
+			return nil, history{}, err
+		}
 	}
 	return fence, h, nil
 }

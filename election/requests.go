@@ -111,9 +111,18 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	return nil
 }
 
+// noToken keeps whoever has brought no token from leading where that decides.
+var noToken = &fencing.Trouble{
+	Problem: "its connection has brought no token",
+	Remedy:  "When the application's elector has elected this worker, connect again with the token that it gave: fencepost.token=42.",
+}
+
 // Trouble implements fencing.Candidacy. A candidacy that leaves the lease to another one of
 // this proxy sends no requests: it has that one's trouble.
 func (c *Candidacy) Trouble() *fencing.Trouble {
+	if c.r.bearers != nil && c.token == 0 {
+		return noToken
+	}
 	if t := c.ownTrouble(); t != nil {
 		return t
 	}

@@ -20,6 +20,7 @@ type resource struct {
 	e        *Elections
 	key      resourceKey
 	provider Provider
+	bearers  Bearers // provider, if workers bring tokens; nil otherwise
 	open     func(context.Context) (Fence, error)
 	log      *zap.Logger
 	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
@@ -59,11 +60,18 @@ func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(c
 	r.mu.fence = f
 	r.mu.news = make(chan struct{})
 	r.mu.roster = newRoster()
+	r.bearers, _ = p.(Bearers)
 	return r
 }
 
 // settings are the settings that a candidacy gets that begins now.
-func (r *resource) settings() Settings { return r.e.cfg.Settings(r.key.database, r.key.name) }
+func (r *resource) settings() Settings {
+	set := r.e.cfg.Settings(r.key.database, r.key.name)
+	if r.bearers != nil { // who has been elected elsewhere leads, however silent
+		set.WorkerTimeout, set.MaxWorkerTimeout, set.Linger = 0, 0, 0
+	}
+	return set
+}
 
 // join makes m a member of the live candidacy that claim names, or starts one. If the fence
 // turns out to be gone, it tries again with what is there now.
@@ -87,6 +95,9 @@ const maxReplaced = 3
 
 func (r *resource) tryJoin(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (fencing.Candidacy, error) {
 	claim.Client = claim.Client.Unmap()
+	if err := r.admitToken(&claim); err != nil {
+		return nil, err
+	}
 	c, err := r.joinLive(claim, m)
 	if err != nil {
 		return nil, err
@@ -132,7 +143,7 @@ func (r *resource) joinLiveLocked(claim fencing.JoinRequest, m fencing.Member) (
 // beginCandidacy starts a candidacy, unless another connection of the same worker was
 // faster.
 func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest, m fencing.Member) (*Candidacy, error) {
-	fence, past, err := r.examine(ctx, claim.Worker)
+	fence, past, err := r.examine(ctx, claim)
 	r.mu.Lock()
 	r.mu.unusable = nil
 	if isState(err, fencing.StateNoFence) {

@@ -10,7 +10,7 @@ import (
 func TestRosterKeepsARemovedCandidacyUntilItsLoopEnds(t *testing.T) {
 	t.Parallel()
 	s := newRoster()
-	one, two := &Candidacy{worker: "w"}, &Candidacy{worker: "w"}
+	one, two := &Candidacy{identity: identity{worker: "w"}}, &Candidacy{identity: identity{worker: "w"}}
 	s.add(one)
 	s.add(two)
 	s.remove(one)

@@ -83,11 +83,16 @@ type JoinRequest struct {
 	// Client is the address that the connection came from. A worker that campaigns from
 	// two addresses at once is refused. The zero Addr is that of all clients on Unix
 	// sockets, and of all clients of a proxy that are one worker.
-	Client   netip.Addr
-	Campaign CampaignMode
+	Client netip.Addr
+	// ApplicationName is what the client has sent at startup, "" if nothing.
+	ApplicationName string
+	Campaign        CampaignMode
 	// WorkerTimeout is how long the worker may be silent before its lease is released.
 	// A negative value means the configured default, 0 means never.
 	WorkerTimeout time.Duration
+	// Token is what the client's own elector gave it, 0 if it has brought none. Only resources
+	// whose workers are elected elsewhere take one.
+	Token int64
 }
 
 // ClientName returns the name of a JoinRequest's Client in messages and worker ids.

@@ -1,6 +1,9 @@
 package fencing
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // Epoch is the fencing token of a resource. It grows strictly with each grant to a new
 // candidacy. 0 means none.
@@ -40,6 +43,16 @@ type Term struct {
 
 // SourceOperator is the source of an epoch that an operator gave to nobody.
 const SourceOperator = "operator"
+
+// SourceToken is the source of awards that workers bring themselves: the index of each is its
+// token.
+const SourceToken = "token"
+
+// TokenIncarnation is the incarnation of all candidacies that bring one token in one
+// generation, wherever they are: they are granted the same epoch.
+func TokenIncarnation(generation, token int64) string {
+	return fmt.Sprintf("%s:%d:%d", SourceToken, generation, token)
+}
 
 // Record is the fence row of one resource: its highest grant.
 type Record struct {

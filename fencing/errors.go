@@ -36,7 +36,7 @@ func SetRefusal(name string) *Refusal {
 	case "role":
 		r.Message = `parameter "fencepost.role" cannot be changed`
 		r.Hint = "Fencepost decides who leads. SHOW fencepost.role returns the role of this connection."
-	case "resource", "worker", "campaign", "worker_timeout":
+	case "resource", "worker", "campaign", "worker_timeout", "token":
 		r.Message = fmt.Sprintf(`parameter "fencepost.%s" cannot be set after connection start`, name)
 		r.Hint = fmt.Sprintf("Set it when connecting, as a startup parameter or with options='-c fencepost.%s=...'.", name)
 	default:
@@ -111,7 +111,7 @@ func UnfencedRefusal(user string) *Refusal {
 		Message:  "this connection names no resource, so it can only read",
 		Detail:   detail(map[string]any{"user": user}),
 		Hint: "Name the resource that this worker writes, as in options='-c fencepost.resource=billing -c fencepost.worker=host-7:4242', " +
-			"or let this user write unfenced by unfenced.users in Fencepost's configuration.",
+			"or add a route for it (routes in Fencepost's configuration; fencepost explain-route says why none matches), or let this user write unfenced by unfenced.users there.",
 	}
 }
 
@@ -175,6 +175,9 @@ func RemovedRefusal(resource, worker string) *Refusal {
 func SupersededRefusal(resource, worker, incarnation string, st *Status) *Refusal {
 	if st.Removed && st.Epoch == 0 {
 		return RemovedRefusal(resource, worker)
+	}
+	if r := LowerToken(resource, worker, incarnation, st.Holder); r != nil {
+		return r
 	}
 	return &Refusal{
 		SQLState: StateSuperseded,

@@ -31,7 +31,8 @@ const (
 	// stateUndefinedObject is Postgres's own undefined_object.
 	stateUndefinedObject = "42704"
 	// StateAwardNotNewer is raised by fencepost.grant if the award is not newer than
-	// the recorded one. It never reaches a client.
+	// the recorded one. A client gets it only for a token that exceeds the recorded one by more
+	// than the configuration allows.
 	StateAwardNotNewer = "ZF006"
 	// StateUnnumbered is raised by fencepost.grant if the award's lease service
 	// instance has no number. It never reaches a client.

@@ -25,7 +25,7 @@ type Metrics interface {
 // The reasons for which a connection is refused.
 const (
 	refusedLimit          = "limit"          // of connections or resources, here or in Postgres
-	refusedAuthentication = "authentication" // by Postgres, or for its certificate
+	refusedAuthentication = "authentication" // by Postgres, for its certificate, or because the user may not campaign
 	refusedResource       = "resource"       // the resource or the worker id is not for this client
 	refusedFence          = "fence"          // it cannot be checked, or the worker was superseded
 	refusedStartup        = "startup"        // the client's startup is invalid, or too slow

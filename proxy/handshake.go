@@ -92,9 +92,11 @@ func (x *session) refuse(err error) {
 
 // begin runs the startup, to the point where the client may send its first statement.
 func (x *session) begin(guard *startupGuard) error {
-	claim := x.joinRequest()
-	policy := x.srv.cfg.Policy(claim)
-	params := x.start.params
+	policy, err := x.decide()
+	if err != nil {
+		return err
+	}
+	claim, params := x.joinRequest(), x.start.params
 	if x.start.own.resource != "" {
 		x.identify(&claim, policy.Identity)
 		params = append(params[:len(params):len(params)], placeholders...)

@@ -31,7 +31,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		x.srv.crews.join(x, claim)
 		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 		if err != nil {
-			return nil, 0, fencing.StartupRefusal(err)
+			return nil, 0, policy.Route.explained(fencing.StartupRefusal(err))
 		}
 		x.member.cand = cand
 		x.member.standing.Store(joined)
@@ -100,6 +100,31 @@ func (x *session) chooseMode(unfenced UnfencedMode) (protocol.Mode, error) {
 	}
 }
 
+// decide returns the policy of the session. From then on, the client counts as having named
+// what the policy's route names for it.
+func (x *session) decide() (SessionPolicy, error) {
+	policy := x.srv.cfg.Policy(x.joinRequest())
+	if policy.Refusal != nil {
+		return policy, policy.Refusal
+	}
+	x.start.own.follow(policy.Route)
+	return policy, x.start.own.complete()
+}
+
+// explained returns the refusal of a resource. If the client has not named that resource, it
+// says who has.
+func (r Route) explained(refusal *fencing.Refusal) *fencing.Refusal {
+	if r.Name == "" {
+		return refusal
+	}
+	e := *refusal
+	if e.Hint != "" {
+		e.Hint += " "
+	}
+	e.Hint += "The connection named no resource: " + r.Name + " in Fencepost's configuration gave it this one."
+	return &e
+}
+
 // joinRequest returns the candidacy that the client wants to join, as the client named it.
 func (x *session) joinRequest() fencing.JoinRequest {
 	own := x.start.own
@@ -109,7 +134,8 @@ func (x *session) joinRequest() fencing.JoinRequest {
 	}
 	return fencing.JoinRequest{
 		Database: x.start.database, User: x.start.user, Resource: own.resource, Worker: own.worker,
-		Client: client, Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
+		Client: client, ApplicationName: x.start.applicationName(), Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
+		Token: own.token,
 	}
 }
 

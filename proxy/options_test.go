@@ -58,7 +58,7 @@ func TestParseStartup(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, workerTimeout: 90 * time.Second}
+	want := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, campaigns: true, workerTimeout: 90 * time.Second}
 	if s.user != "ann" || s.database != "ann" || s.own != want {
 		t.Errorf("user %q, database %q, own %+v; want ann, ann, %+v", s.user, s.database, s.own, want)
 	}
@@ -109,16 +109,58 @@ func TestParseStartupRefuses(t *testing.T) {
 		"a worker only":            {startupBody("user", "ann", "fencepost.worker", "w"), "22023", "fencepost.worker is set, but fencepost.resource is not"},
 		"a campaign only":          {startupBody("user", "ann", "options", "-c fencepost.campaign=wait"), "22023", "fencepost.campaign is set"},
 		"a timeout only":           {startupBody("user", "ann", "fencepost.worker_timeout", "0"), "22023", "fencepost.worker_timeout is set"},
+		"a token only":             {startupBody("user", "ann", "fencepost.token", "42"), "22023", "fencepost.token is set"},
+		"a token of 0":             {startupBody("user", "ann", "fencepost.resource", "r", "fencepost.token", "0"), "22023", "fencepost.token"},
+		"a token that is too long": {startupBody("user", "ann", "fencepost.resource", "r", "fencepost.token", "9223372036854775808"), "22023", "fencepost.token"},
 		"an unknown parameter":     {startupBody("user", "ann", "fencepost.colour", "red"), "22023", "fencepost.colour"},
 		"an unknown one by option": {startupBody("user", "ann", "options", "-c fencepost.colour=red"), "22023", "fencepost.colour"},
 	} {
-		_, err := parseStartup(3<<16, c.body)
+		s, err := parseStartup(3<<16, c.body)
+		if err == nil {
+			err = s.own.complete()
+		}
 		var r *fencing.Refusal
 		if !errors.As(err, &r) || r.SQLState != c.state || !strings.Contains(r.Message, c.says) {
 			t.Errorf("%s: %v, want %s and %q", name, err, c.state, c.says)
 		}
 		if c.state == "22023" && (r == nil || r.Hint == "") {
 			t.Errorf("%s: no hint", name)
+		}
+	}
+}
+
+// TestARouteFillsWhatTheClientLeavesOpen: what the client names itself comes first.
+func TestARouteFillsWhatTheClientLeavesOpen(t *testing.T) {
+	t.Parallel()
+	route := Route{Name: "routes.1", Resource: "r", Worker: "w", Campaign: fencing.CampaignWait}
+	named := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, workerTimeout: -1}
+	own := func(change func(*ownParams)) ownParams { o := named; change(&o); return o }
+	for name, c := range map[string]struct {
+		params []string
+		route  Route
+		want   ownParams
+		state  string
+	}{
+		"nothing":                       {nil, route, named, ""},
+		"a worker":                      {[]string{"fencepost.worker", "mine"}, route, own(func(o *ownParams) { o.worker = "mine" }), ""},
+		"its default campaign":          {[]string{"fencepost.campaign", "on"}, route, own(func(o *ownParams) { o.campaign, o.campaigns = fencing.CampaignOn, true }), ""},
+		"a timeout":                     {[]string{"fencepost.worker_timeout", "0"}, route, own(func(o *ownParams) { o.workerTimeout = 0 }), ""},
+		"a resource":                    {[]string{"fencepost.resource", "mine"}, route, ownParams{resource: "mine", workerTimeout: -1}, ""},
+		"nothing, without a route":      {nil, Route{}, ownParams{workerTimeout: -1}, ""},
+		"a worker, without a route":     {[]string{"fencepost.worker", "mine"}, Route{}, ownParams{worker: "mine", workerTimeout: -1}, "22023"},
+		"its campaign, without a route": {[]string{"fencepost.campaign", "wait"}, Route{}, ownParams{campaign: fencing.CampaignWait, campaigns: true, workerTimeout: -1}, "22023"},
+	} {
+		s, err := parseStartup(3<<16, startupBody(append([]string{"user", "ann"}, c.params...)...))
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		s.own.follow(c.route)
+		var r *fencing.Refusal
+		if err = s.own.complete(); (err != nil) != (c.state != "") || err != nil && (!errors.As(err, &r) || r.SQLState != c.state) {
+			t.Errorf("%s: %v, want %q", name, err, c.state)
+		}
+		if s.own != c.want {
+			t.Errorf("%s: %+v, want %+v", name, s.own, c.want)
 		}
 	}
 }

@@ -19,10 +19,24 @@ type SessionPolicy struct {
 	// NameWorker: the application_name of a connection that names a resource shows resource and
 	// worker, also to the client.
 	NameWorker bool
+	// Route is what a client that names no resource is taken to have named.
+	Route Route
+	// Refusal refuses the connection, unless it is nil.
+	Refusal *fencing.Refusal
+}
+
+// Route names a resource for a connection that names none itself. What the client does name
+// counts before that of the route.
+type Route struct {
+	Name     string // in messages; "" if there is no route
+	Resource string
+	Worker   string // "" leaves it to SessionPolicy.Identity
+	Campaign fencing.CampaignMode
 }
 
 // Policy decides about a session, once, before it begins at Postgres, which then authenticates
-// its client. In the request, Resource and Worker are empty if the client names none. A Policy must not block.
+// its client under the user's name that the Policy was given. In the request, Resource and
+// Worker are empty if the client names none. A Policy must not block.
 type Policy func(fencing.JoinRequest) SessionPolicy
 
 // UnfencedMode says what a connection without a resource may do.

@@ -35,7 +35,9 @@ type startup struct {
 type ownParams struct {
 	resource, worker string
 	campaign         fencing.CampaignMode
+	campaigns        bool // campaign was named
 	workerTimeout    time.Duration
+	token            int64 // 0: none
 }
 
 // cancelRequest is a client's request to cancel the statement of another connection.
@@ -201,9 +203,6 @@ func parseStartup(version uint32, body []byte) (*startup, error) {
 	}
 	if s.database == "" {
 		s.database = s.user
-	}
-	if err := s.own.complete(); err != nil {
-		return nil, err
 	}
 	return s, nil
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -61,6 +62,13 @@ func (o *ownParams) set(name, value string) error {
 		default:
 			return bad("Use on, wait or off.")
 		}
+		o.campaigns = true
+	case "fencepost.token":
+		token, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || token <= 0 {
+			return bad("Use the token that the application's elector gave: an integer from 1 to 9223372036854775807.")
+		}
+		o.token = token
 	case "fencepost.worker_timeout":
 		d, err := time.ParseDuration(value)
 		if value == "0" {
@@ -74,10 +82,24 @@ func (o *ownParams) set(name, value string) error {
 		return &fencing.Refusal{
 			SQLState: "22023",
 			Message:  fmt.Sprintf("unrecognized parameter %q", fencing.ASCII(name)),
-			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign and fencepost.worker_timeout.",
+			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign, fencepost.worker_timeout and fencepost.token.",
 		}
 	}
 	return nil
+}
+
+// follow takes from the route what the client has not named.
+func (o *ownParams) follow(r Route) {
+	if r.Name == "" || o.resource != "" {
+		return
+	}
+	o.resource = r.Resource
+	if o.worker == "" {
+		o.worker = r.Worker
+	}
+	if !o.campaigns {
+		o.campaign = r.Campaign
+	}
 }
 
 // complete returns the refusal of parameters that mean nothing without a resource: their
@@ -88,10 +110,12 @@ func (o *ownParams) complete() error {
 	case o.resource != "":
 	case o.worker != "":
 		name = "fencepost.worker"
-	case o.campaign != fencing.CampaignOn:
+	case o.campaigns && o.campaign != fencing.CampaignOn:
 		name = "fencepost.campaign"
 	case o.workerTimeout >= 0:
 		name = "fencepost.worker_timeout"
+	case o.token != 0:
+		name = "fencepost.token"
 	}
 	if name == "" {
 		return nil
@@ -99,7 +123,7 @@ func (o *ownParams) complete() error {
 	return &fencing.Refusal{
 		SQLState: "22023",
 		Message:  fmt.Sprintf("%s is set, but fencepost.resource is not: the connection would not be fenced", name),
-		Hint:     fmt.Sprintf("Set fencepost.resource too, or leave out %s to connect without a resource.", name),
+		Hint:     fmt.Sprintf("Set fencepost.resource too, add a route for the connection to Fencepost's configuration, or leave out %s to connect without a resource.", name),
 	}
 }
 

@@ -6,6 +6,7 @@
 #   scripts/setup.sh postgres    PostgreSQL server and client programs
 #   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
 #   scripts/setup.sh drivers     the drivers of test/drivers that apt provides, and the runtimes of the others
+#   scripts/setup.sh redis       Redis and its Python client, for an example and its test
 #   scripts/setup.sh pgbouncer   PgBouncer, for a test and for the benchmark, which compares with it
 #   scripts/setup.sh docker      Docker's engine and client
 #   scripts/setup.sh debootstrap what makes a Debian root directory
@@ -103,6 +104,13 @@ setup_drivers() {
 	[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 }
 
+setup_redis() {
+	local missing=()
+	have redis-server || missing+=(redis-server)
+	/usr/bin/python3 -c 'import redis' 2>/dev/null || missing+=(python3-redis)
+	[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
+}
+
 setup_pgbouncer() {
 	have pgbouncer || [ -x /usr/sbin/pgbouncer ] || install pgbouncer
 }
@@ -116,10 +124,10 @@ setup_debootstrap() {
 	have debootstrap || [ -x /usr/sbin/debootstrap ] || install debootstrap
 }
 
-[ $# -gt 0 ] || { sed -n '2,18s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for what in "$@"; do
 	case $what in
-	go | cc | postgres | node | drivers | pgbouncer | docker | debootstrap) "setup_$what" ;;
+	go | cc | postgres | node | drivers | redis | pgbouncer | docker | debootstrap) "setup_$what" ;;
 	postgres-bin) postgres_bin ;;
 	*) say "do not know how to set up $what"; exit 2 ;;
 	esac

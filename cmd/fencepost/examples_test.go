@@ -18,8 +18,11 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// exampleWorkers are the programs in examples, with the environment that each needs.
-var exampleWorkers = map[string]struct{ command, env []string }{
+// example is a program in examples, with the environment that it needs.
+type example struct{ command, env []string }
+
+// exampleWorkers are the programs that have Fencepost elect the leader.
+var exampleWorkers = map[string]example{
 	"psql":    {[]string{"sh", "worker.sh"}, nil},
 	"psycopg": {[]string{"/usr/bin/python3", "python/worker.py"}, []string{"PYTHONDONTWRITEBYTECODE=1"}},
 	// The packages that scripts/drivers.sh installs, here and below.
@@ -61,7 +64,11 @@ func (w *exampleWorker) signal(t *testing.T, s syscall.Signal) {
 
 func startExampleWorker(t *testing.T, r *running, db, program, name string) *exampleWorker {
 	t.Helper()
-	example := exampleWorkers[program]
+	return startExample(t, r, db, name, exampleWorkers[program])
+}
+
+func startExample(t *testing.T, r *running, db, name string, example example) *exampleWorker {
+	t.Helper()
 	host, port, err := net.SplitHostPort(r.listeners[0].Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -148,4 +155,92 @@ func (r *running) rolesOf(t *testing.T, db string) string {
 		}
 	}
 	return b.String()
+}
+
+// ownElector is the application's own elector. expire ends the term of a holder that is frozen, as a failure
+// detector would.
+type ownElector struct {
+	example
+	expire func()
+}
+
+// ownElectors start the electors of the examples for one database.
+var ownElectors = map[string]func(t *testing.T, s *pgtest.Server, db string) ownElector{
+	"advisory lock": func(t *testing.T, s *pgtest.Server, db string) ownElector {
+		s.Exec(t, pgtest.App, db, "CREATE TABLE leadership_term (resource text PRIMARY KEY, term bigint NOT NULL)")
+		return ownElector{
+			example{[]string{"/usr/bin/python3", "python/elect_postgres.py"}, []string{"PYTHONDONTWRITEBYTECODE=1", "ELECTOR=" + s.DSN(pgtest.App, db)}},
+			func() {
+				s.Exec(t, pgtest.Superuser, db, "SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+			},
+		}
+	},
+	"Redis": func(t *testing.T, _ *pgtest.Server, _ string) ownElector {
+		dir, err := os.MkdirTemp("", "redis") // the directory of the test may be too deep for a socket
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		path := filepath.Join(dir, "s")
+		cmd := exec.Command("redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no", "--dir", dir)
+		if cmd.Err != nil {
+			t.Fatalf("find Redis (scripts/setup.sh redis installs it): %v", cmd.Err)
+		}
+		child.EndWithParent(cmd, syscall.SIGKILL)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait() // fails because it was killed
+		})
+		eventually(t, "Redis to listen", func() bool { _, err := os.Stat(path); return err == nil })
+		return ownElector{
+			example{[]string{"/usr/bin/python3", "python/elect_redis.py"}, []string{"PYTHONDONTWRITEBYTECODE=1", "REDIS=unix://" + path}},
+			func() {}, // the lease expires by itself
+		}
+	},
+}
+
+// TestExampleElectorsAreFenced: a leader is frozen, its elector elects another one, and the
+// first one wakes up with a write at hand.
+func TestExampleElectorsAreFenced(t *testing.T) {
+	t.Parallel()
+	for name, open := range ownElectors {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := pgtest.Shared(t)
+			db := s.Database(t)
+			s.Exec(t, pgtest.App, db, "CREATE TABLE charges (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, worker text NOT NULL, at timestamptz NOT NULL DEFAULT now())")
+			r := startServing(t, s, func(c *config.Config) {
+				c.Lease.Grace = config.Duration(200 * time.Millisecond)
+				c.Resources = map[string]config.Resource{"billing": {Election: "token"}}
+			})
+			own := open(t, s, db)
+			first := startExample(t, r, db, "worker-a", own.example)
+			eventually(t, "the first worker to write", func() bool { return first.wrote() > 0 })
+			second := startExample(t, r, db, "worker-b", own.example)
+			eventually(t, "the second worker to wait", func() bool { return strings.Contains(second.output(), "waiting to be elected") })
+			first.signal(t, syscall.SIGSTOP)
+			own.expire()
+			eventually(t, "the second worker to take over", func() bool { return second.wrote() > 0 })
+			admin := s.Connect(t, pgtest.Superuser, db)
+			rows := func() (n int) {
+				t.Helper()
+				if err := admin.QueryRow(t.Context(), "SELECT count(*) FROM charges WHERE worker = 'worker-a'").Scan(&n); err != nil {
+					t.Fatal(err)
+				}
+				return n
+			}
+			before := rows()
+			first.signal(t, syscall.SIGCONT)
+			eventually(t, "the first worker to be refused", func() bool { return strings.Contains(first.output(), "ZF001") })
+			if rows() != before {
+				t.Errorf("the first worker wrote after another one was elected:\n%s", first.output())
+			}
+			second.signal(t, syscall.SIGSTOP)
+			own.expire()
+			eventually(t, "the first worker to be elected again, and to write", func() bool { return rows() > before })
+		})
+	}
 }

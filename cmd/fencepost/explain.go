@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"strings"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/routes"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -86,4 +89,45 @@ func readCatalog(ctx context.Context, dsn string) (*fencing.Catalog, error) {
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	return store.ReadCatalog(ctx, conn)
+}
+
+const explainRouteAbout = `
+Usage: fencepost explain-route --user USER --client ADDRESS [--database DATABASE]
+           [--application-name NAME] [--config FILE]
+
+Shows which of the routes in the configuration a connection would get that names no
+resource itself, what it would join, and why the other routes do not match. It reads
+the configuration only, and connects to nothing. --client local stands for a client
+on a Unix socket.`
+
+func runExplainRoute(_ context.Context, t terminal, args []string) error {
+	fs := flag.NewFlagSet("explain-route", flag.ContinueOnError)
+	path := fs.String("config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`")
+	var c routes.Connection
+	fs.StringVar(&c.User, "user", "", "the `user` who connects")
+	fs.StringVar(&c.Database, "database", "", "the `database`; by default the one with the user's name, as in Postgres")
+	fs.StringVar(&c.ApplicationName, "application-name", "", "the application_`name` that the client sends; by default none")
+	client := fs.String("client", "", "the client's IP `address`, or local")
+	if err := parseFlags(t, fs, explainRouteAbout, args, 0); err != nil {
+		return err
+	}
+	if c.User == "" || *client == "" {
+		return usagef("--user and --client are required")
+	}
+	c.Database = cmp.Or(c.Database, c.User)
+	if *client != "local" {
+		address, err := netip.ParseAddr(*client)
+		if err != nil {
+			return usagef("--client is %q: give an IP address, or local for a Unix socket", *client)
+		}
+		c.Client = address.Unmap()
+	}
+	cfg, err := loadConfig(*path, t.environ())
+	if err != nil {
+		return err
+	}
+	return routes.Explanation{
+		Connection: c, Routes: cfg.Routes.List(), Identity: cfg.Worker.Identity, Unfenced: cfg.UnfencedFor(c.User),
+		Users: func(resource string) []string { return cfg.Resources[resource].Users },
+	}.Write(t.stdout)
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -16,13 +17,14 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
 const generationAbout = `
 Usage: fencepost generation bump [--config FILE] [--database NAME [--at HOST]]
-                                 [--above EPOCH | --restored [--yes]]
+                                 [--above EPOCH | --restored [--yes] | --tokens]
 
 The operator's way back after the lease service, or the database, was restored
 from an older state or built anew. Run it when all workers of the lost epochs
@@ -41,6 +43,12 @@ to give; --restored is for when nobody knows it, raises every resource and skips
 ahead. All leaders of the database are then superseded, so --restored asks first,
 unless --yes is given.
 
+With --tokens it begins a new generation of the tokens of one database instead, for
+the resources with election: token, and leaves the lease service alone. Run it when a
+token was too high by mistake, or when the application's elector counts anew. Whoever
+leads under a token is superseded, and every token counts as higher than all before.
+First stop the workers that have a wrong token: they may bring it again.
+
 If upstream.address names several hosts and one of them cannot be looked at, --at says
 which one is the primary.`
 
@@ -52,6 +60,7 @@ type bumpOptions struct {
 	above    int64
 	restored bool
 	yes      bool
+	tokens   bool
 }
 
 func runGeneration(ctx context.Context, t terminal, args []string) error {
@@ -63,6 +72,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	fs.Int64Var(&o.above, "above", 0, "the highest `epoch` that was ever granted")
 	fs.BoolVar(&o.restored, "restored", false, "the database was restored, and the highest epoch is unknown")
 	fs.BoolVar(&o.yes, "yes", false, "do not ask before --restored")
+	fs.BoolVar(&o.tokens, "tokens", false, "begin a new generation of tokens, and not of leases")
 	verb := ""
 	if len(args) > 0 && args[0] == "bump" {
 		verb, args = args[0], args[1:]
@@ -79,6 +89,10 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 		return usagef("--above and --restored are mutually exclusive")
 	case o.at != "" && o.database == "":
 		return usagef("--at is about --database, which is not given")
+	case o.tokens && (o.above > 0 || o.restored):
+		return usagef("--tokens and --above or --restored are mutually exclusive")
+	case o.tokens && o.database == "":
+		return usagef("--database is required: the tokens of each database have their own generation")
 	case (o.above > 0 || o.restored) && o.database == "":
 		return usagef("--database is required: epochs are per database")
 	}
@@ -91,7 +105,56 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
+	if o.tokens {
+		return bumpTokens(ctx, t, cfg, o)
+	}
 	return bump(ctx, t, cfg, o)
+}
+
+// bumpTokens begins a new generation of tokens. Those who lead are superseded first: somebody
+// who still leads afterwards was granted an epoch in between.
+func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) error {
+	st, err := hosts.OpenOnce(ctx, cfg, o.database, hosts.Aim{At: o.at, Out: t.stdout})
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	if err := evictTokens(ctx, t, st, o.database, math.MaxInt64); err != nil {
+		return err
+	}
+	number, err := token.BumpGeneration(ctx, st.Pool())
+	if err != nil {
+		return err
+	}
+	if err := evictTokens(ctx, t, st, o.database, number); err != nil {
+		return fmt.Errorf("generation %d of tokens has begun, but a worker of an earlier one still leads (run this again): %w", number, err)
+	}
+	fmt.Fprintf(t.stdout, "database %s: generation %d of tokens has begun\n", o.database, number)
+	return nil
+}
+
+// evictTokens takes the lead from those who have it under a token of a generation before this
+// one.
+func evictTokens(ctx context.Context, t terminal, st *store.Store, database string, before int64) error {
+	list, err := st.Status(ctx)
+	if err != nil {
+		return err
+	}
+	by := (&orderOptions{reason: "generation bump --tokens"}).orderer()
+	for _, r := range list {
+		if r.Source != fencing.SourceToken || r.Generation >= before {
+			continue
+		}
+		order, err := st.Evict(ctx, r.Resource, r.Worker, 0, by)
+		if err != nil {
+			return err
+		}
+		if order != nil {
+			fmt.Fprintf(t.stdout, "database %s: resource %s: worker %s with token %d is superseded; nobody holds epoch %d\n",
+				database, dash(r.Resource), dash(order.Worker), r.Index, order.Epoch)
+		}
+	}
+	return nil
 }
 
 // confirmRestored says what --restored is about to do, and asks whether to go on.

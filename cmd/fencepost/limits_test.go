@@ -68,11 +68,11 @@ func TestARoleThatIsNotListedMayNotCampaign(t *testing.T) {
 		c.Resources = map[string]config.Resource{"billing": {Users: []string{"biller"}}, "stock": {Users: []string{"biller", pgtest.App}}}
 	})
 	for _, params := range []string{"", "&fencepost.campaign=wait", "&fencepost.worker=w"} {
-		r.mustRefuse(t, db, "fencepost.resource=billing"+params, "42501", `"`+pgtest.App+`"`, `"billing"`, "resources.<name>.users", "fencepost.campaign=off")
+		r.mustRefuse(t, db, "fencepost.resource=billing"+params, "28000", `"`+pgtest.App+`"`, `"billing"`, "resources.<name>.users", "fencepost.campaign=off")
 	}
 	eventually(t, "the refused connections to be counted", func() bool {
 		_, metrics := r.ask(t, "/metrics")
-		return strings.Contains(metrics, `fencepost_connections_refused_total{reason="resource"} 3`)
+		return strings.Contains(metrics, `fencepost_connections_refused_total{reason="authentication"} 3`)
 	})
 	if made := resourcesOf(t, s, db); made != "" {
 		t.Errorf("a refused role created %s", made)

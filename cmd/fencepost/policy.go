@@ -1,7 +1,11 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
+
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/routes"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy"
@@ -14,18 +18,52 @@ type policy struct{ current func() *config.Config }
 // resource.
 func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 	cfg := p.current()
-	unfenced, ok := cfg.Unfenced.Users[r.User]
-	if !ok {
-		unfenced = cfg.Unfenced.Default
+	route, identity, refusal := routed(cfg, r)
+	if route.Name != "" {
+		r.Resource = route.Resource
 	}
 	return proxy.SessionPolicy{
-		Unfenced:    unfencedModes[unfenced],
-		Identity:    identities[cfg.Worker.Identity],
+		Unfenced:    unfencedModes[cfg.UnfencedFor(r.User)],
+		Identity:    identities[identity],
 		ProvenReads: cfg.Resources[r.Resource].ProvenReads(),
 		NameWorker:  cfg.Upstream.ApplicationName == "worker",
 		TellEach:    cfg.Resources[r.Resource].AnnouncePerConnection(),
+		Route:       route,
+		Refusal:     refusal,
 	}
 }
+
+// routed returns the route of a connection that names no resource, the zero Route if there is
+// none. identity is who the worker is if neither the client nor the route names it.
+func routed(cfg *config.Config, r fencing.JoinRequest) (route proxy.Route, identity string, _ *fencing.Refusal) {
+	identity = cfg.Worker.Identity
+	if r.Resource != "" {
+		return proxy.Route{}, identity, nil
+	}
+	connection := routes.Connection{User: r.User, Database: r.Database, ApplicationName: r.ApplicationName, Client: r.Client}
+	list := cfg.Routes.List()
+	i := routes.First(list, connection)
+	if i < 0 {
+		return proxy.Route{}, identity, nil
+	}
+	route = proxy.Route{Name: routes.Name(i), Resource: list[i].Resource, Campaign: campaigns[list[i].Campaign]}
+	if r.Worker != "" {
+		return route, identity, nil
+	}
+	id, by, err := list[i].WorkerOf(connection)
+	if err != nil {
+		return route, identity, &fencing.Refusal{
+			SQLState: "22023",
+			Message:  fmt.Sprintf("%s in Fencepost's configuration cannot name the worker: %s", route.Name, fencing.ASCII(err.Error())),
+			Hint:     "Set application_name to a name that differs for each process, such as the program's name with host and pid, or set fencepost.worker. " + fencing.NameRule,
+		}
+	}
+	route.Worker = id
+	return route, cmp.Or(by, identity), nil
+}
+
+// campaigns are the words of a route's campaign.
+var campaigns = map[string]fencing.CampaignMode{"on": fencing.CampaignOn, "wait": fencing.CampaignWait, "off": fencing.CampaignOff}
 
 // election decides the same about a resource, for all its sessions.
 func (p policy) election(_, resource string) election.Settings {
@@ -35,6 +73,7 @@ func (p policy) election(_, resource string) election.Settings {
 	return election.Settings{
 		TTL: l.TTL.D(), WorkerTimeout: l.WorkerTimeout.D(), MaxWorkerTimeout: l.MaxWorkerTimeout.D(),
 		MaxTimeoutFactor: l.MaxTimeoutFactor, Linger: l.Linger.D(), Users: r.Users, Configured: configured,
+		Tokens: r.Tokens(), MaxJump: int64(r.MaxJump),
 	}
 }
 

@@ -1,6 +1,11 @@
 package main
 
 import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
@@ -32,5 +37,82 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 		if got := p.session(c.request); got != c.want {
 			t.Errorf("%+v: %+v, want %+v", c.request, got, c.want)
 		}
+	}
+}
+
+func TestRoutesDecideWhatAConnectionLeavesOpen(t *testing.T) {
+	t.Parallel()
+	cfg := config.Default()
+	cfg.Worker.Identity = "proxy"
+	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}}
+	cfg.Routes = config.Routes{
+		{Match: config.Match{ApplicationName: "invoicer-*"}, Resource: "billing", Worker: "application_name", Campaign: "wait"},
+		{Match: config.Match{Database: "mail"}, Resource: "mail", Worker: "client_address", Campaign: "off"},
+		{Match: config.Match{User: "batch"}, Resource: "batch", Worker: "night"},
+		{Match: config.Match{User: "plain"}, Resource: "plain"},
+	}
+	p := policy{func() *config.Config { return &cfg }}
+	local := netip.MustParseAddr("10.0.0.1")
+	for _, c := range []struct {
+		request  fencing.JoinRequest
+		route    proxy.Route
+		identity proxy.Identity
+		proven   bool
+	}{
+		{fencing.JoinRequest{ApplicationName: "invoicer-7"}, proxy.Route{Name: "routes.1", Resource: "billing", Worker: "invoicer-7", Campaign: fencing.CampaignWait}, proxy.IdentityProxy, true},
+		{fencing.JoinRequest{ApplicationName: "invoicer-", Worker: "w"}, proxy.Route{Name: "routes.1", Resource: "billing", Campaign: fencing.CampaignWait}, proxy.IdentityProxy, true},
+		{fencing.JoinRequest{Database: "mail", Client: local}, proxy.Route{Name: "routes.2", Resource: "mail", Campaign: fencing.CampaignOff}, proxy.IdentityClientAddress, false},
+		{fencing.JoinRequest{User: "batch"}, proxy.Route{Name: "routes.3", Resource: "batch", Worker: "night"}, proxy.IdentityProxy, false},
+		{fencing.JoinRequest{User: "plain"}, proxy.Route{Name: "routes.4", Resource: "plain"}, proxy.IdentityProxy, false},
+		{fencing.JoinRequest{User: "plain", Resource: "billing"}, proxy.Route{}, proxy.IdentityProxy, true},
+		{fencing.JoinRequest{User: "other"}, proxy.Route{}, proxy.IdentityProxy, false},
+	} {
+		got := p.session(c.request)
+		if got.Route != c.route || got.Identity != c.identity || got.ProvenReads != c.proven || got.Refusal != nil {
+			t.Errorf("%+v: %+v, want %+v, identity %d, proven %t", c.request, got, c.route, c.identity, c.proven)
+		}
+	}
+	if got := p.session(fencing.JoinRequest{ApplicationName: "invoicer-"}).Refusal; got == nil || got.SQLState != "22023" || got.Hint == "" {
+		t.Errorf("a name that is the same for all: %+v", got)
+	}
+}
+
+// TestTheDocumentedRouteIsExplained runs the example of docs/configuration.md.
+func TestTheDocumentedRouteIsExplained(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "configuration.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile("(?s)\n## Routes\n.*?```yaml\n(.*?)```.*?```\n\\$ fencepost (explain-route [^\n]*)\n(.*?)```").FindStringSubmatch(string(text))
+	if example == nil {
+		t.Fatal("docs/configuration.md has no example of explain-route")
+	}
+	path := filepath.Join(t.TempDir(), "fencepost.yml")
+	if err := os.WriteFile(path, []byte(example[1]), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	args := strings.Fields(strings.Replace(example[2], "fencepost.yml", path, 1))
+	if out := runCommand(t, nil, args...); out.code != exitOK || out.stdout != example[3] {
+		t.Errorf("exit code %d, %s\n%s\nwant\n%s", out.code, out.stderr, out.stdout, example[3])
+	}
+	for _, c := range []struct {
+		change []string
+		code   int
+		want   string
+	}{
+		{[]string{"--client", "local"}, exitOK, "client is local, not 10.0.3.0/24"},
+		{[]string{"--database", ""}, exitUsage, "--database is empty"},
+		{[]string{"--user", "report_1", "--client", "local"}, exitOK, "campaign  off"},
+		{[]string{"--client", "here"}, exitUsage, "give an IP address, or local"},
+		{[]string{"--config", filepath.Join("..", "..", "etc", "nothing.yml")}, exitUsage, "nothing.yml"},
+	} {
+		out := runCommand(t, nil, append(args, c.change...)...)
+		if out.code != c.code || !strings.Contains(out.stdout+out.stderr, c.want) {
+			t.Errorf("%v: exit code %d, want %d and %q:\n%s%s", c.change, out.code, c.code, c.want, out.stdout, out.stderr)
+		}
+	}
+	if out := runCommand(t, nil, "explain-route", "--user", "app", "--config", path); out.code != exitUsage {
+		t.Errorf("without a client: %+v", out)
 	}
 }

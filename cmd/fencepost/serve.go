@@ -20,6 +20,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/cmd/fencepost/reload"
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy"
@@ -249,6 +250,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Fence:     newFences(st, database, s.current).open,
 		Catalog:   st,
 		Orders:    st.Orders,
+		Tokens:    token.New(st.Pool()),
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}

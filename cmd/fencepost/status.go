@@ -20,6 +20,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/fencing"
 )
 
 const statusAbout = `
@@ -392,6 +393,10 @@ func scanStatus(r pgx.CollectableRow) (statusView, error) {
 	case "led":
 		v.Leader = v.GrantedTo
 	case "unknown":
+		if source == fencing.SourceToken {
+			v.StateReason = "its leader is elected by the application, which alone knows who that is now"
+			break
+		}
 		v.StateReason = fmt.Sprintf("the lease is in %s, and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)",
 			cmp.Or(source, "another lease service"))
 	}

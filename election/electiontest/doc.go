@@ -13,6 +13,7 @@ package electiontest
 
 import (
 	"context"
+	"slices"
 	"testing"
 	"time"
 
@@ -40,6 +41,10 @@ type Service struct {
 	Bump func(t *testing.T)
 	// Faults are what an operator can do to a held lease.
 	Faults []Fault
+	// Token, if not nil, returns the token that a worker brings: the provider is an
+	// election.Bearers, which awards no leases. Generation returns the generation in force.
+	Token      func(worker string) int64
+	Generation func() int64
 }
 
 // Fault is something that an operator does to the lease of a resource.
@@ -51,14 +56,35 @@ type Fault struct {
 // Run runs all cases. open creates a service for one case; db is a fresh database of
 // server with the schema fencepost.
 func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
-	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases, wireCases} {
-		for _, c := range group {
-			t.Run(c.name, func(t *testing.T) {
-				t.Parallel()
-				c.run(newTestEnv(t, open))
-			})
-		}
+	for _, c := range all() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(newTestEnv(t, open))
+		})
 	}
+}
+
+// RunCases runs the cases of these names, for a service to which the others do not apply.
+func RunCases(t *testing.T, names []string, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
+	cases := all()
+	for _, name := range names {
+		i := slices.IndexFunc(cases, func(c testCase) bool { return c.name == name })
+		if i < 0 {
+			t.Errorf("there is no case %q", name)
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cases[i].run(newTestEnv(t, open))
+		})
+	}
+}
+
+func all() (cases []testCase) {
+	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases, wireCases} {
+		cases = append(cases, group...)
+	}
+	return cases
 }
 
 // testCase is one sentence and the test that shows that it holds.

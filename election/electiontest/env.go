@@ -43,7 +43,12 @@ func (w *testEnv) provider(name string) (*faultyProvider, *Link) {
 }
 
 func (w *testEnv) bid(worker string) election.AcquireRequest {
-	return election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: w.service.TTL}
+	bid := election.AcquireRequest{Resource: resource, Worker: worker, Incarnation: worker + "-1", TTL: w.service.TTL}
+	if w.service.Token != nil {
+		bid.Token = w.service.Token(worker)
+		bid.Incarnation = fencing.TokenIncarnation(w.service.Generation(), bid.Token)
+	}
+	return bid
 }
 
 // grants returns the ledger: the workers that were granted an epoch, in order.
@@ -86,7 +91,7 @@ type proxy struct {
 // case in which one must expire passes expiring.
 func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy {
 	w.Helper()
-	set := election.Settings{TTL: long, WorkerTimeout: 0}
+	set := election.Settings{TTL: long, WorkerTimeout: 0, Tokens: w.service.Token != nil}
 	for _, f := range change {
 		f(&set)
 	}
@@ -117,14 +122,18 @@ func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy 
 	return p
 }
 
-func (w *testEnv) backend(ctx context.Context, db string, provider election.Provider, g *gate) (election.Backend, error) {
+func (w *testEnv) backend(ctx context.Context, db string, provider *faultyProvider, g *gate) (election.Backend, error) {
 	st, err := store.Open(ctx, store.Config{Address: w.server.Addr(), Database: db, User: pgtest.Control, Grace: 100 * time.Millisecond})
 	if err != nil {
 		return election.Backend{}, err
 	}
+	var bearers election.Bearers
+	if of, ok := provider.Provider.(election.Bearers); ok {
+		bearers = faultyBearers{provider, of}
+	}
 	return election.Backend{
-		Provider: provider,
-		Close:    st.Close,
+		Provider: provider, Tokens: bearers,
+		Close: st.Close,
 		Fence: func(ctx context.Context, name string) (election.Fence, error) {
 			f, err := st.Fence(ctx, name)
 			if err != nil {
@@ -134,6 +143,14 @@ func (w *testEnv) backend(ctx context.Context, db string, provider election.Prov
 		},
 	}, nil
 }
+
+// faultyBearers is a faultyProvider to which workers bring tokens.
+type faultyBearers struct {
+	*faultyProvider
+	of election.Bearers
+}
+
+func (b faultyBearers) Generation(ctx context.Context) (int64, error) { return b.of.Generation(ctx) }
 
 // skip lets time pass by the proxy's clock.
 func (p *proxy) skip(d time.Duration) { p.skipped.Add(int64(d)) }
@@ -250,10 +267,14 @@ func (c *conn) speak() { c.reads.Add(1) }
 func (c *conn) wake()  { c.speak(); c.owed.Store(true) }
 
 func (w *testEnv) claim(worker string) fencing.JoinRequest {
-	return fencing.JoinRequest{
+	claim := fencing.JoinRequest{
 		Database: w.db, User: pgtest.App, Resource: resource, Worker: worker,
 		Client: netip.MustParseAddr("192.0.2.1"), WorkerTimeout: -1,
 	}
+	if w.service.Token != nil {
+		claim.Token = w.service.Token(worker)
+	}
+	return claim
 }
 
 // join connects a worker.

@@ -25,6 +25,7 @@ var ours = map[string][]string{
 	"election":          {"fencing", "internal/faults"},
 	"election/consul":   {"election", "fencing", "internal/faults"},
 	"election/postgres": {"election", "fencing", "internal/faults"},
+	"election/token":    {"election", "fencing"},
 	"election/electiontest": {
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
 	},
@@ -44,7 +45,7 @@ var ours = map[string][]string{
 	"proxy/gate":               {"fencing", "fencing/sqltext"},
 	"migrations":               {},
 	"cmd/fencepost":            {"..."},
-	"cmd/fencepost/config":     {"election", "fencing"},
+	"cmd/fencepost/config":     {"cmd/fencepost/routes", "election", "fencing"},
 	"cmd/fencepost/admin":      {"election", "fencing", "proxy", "internal/faults", "upstream"},
 	"cmd/fencepost/auditlog":   {"fencing", "fencing/sqltext"},
 	"cmd/fencepost/health":     {"election", "fencing/store", "internal/faults"},
@@ -52,6 +53,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/guard":      {},
 	"cmd/fencepost/hosts":      {"cmd/fencepost/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
 	"cmd/fencepost/reload":     {"cmd/fencepost/config"},
+	"cmd/fencepost/routes":     {"fencing"},
 	"internal/child":           {},
 	"internal/faults":          {},
 	"internal/pgtest":          {"migrations", "internal/child", "internal/ports"},
@@ -76,6 +78,7 @@ var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixtu
 var theirs = map[string][]string{
 	module + "/election/consul":           {"cmd/fencepost/provider_consul.go"},
 	module + "/election/postgres":         {"cmd/fencepost/provider_postgres.go"},
+	module + "/election/token":            {"cmd/fencepost/serve.go", "cmd/fencepost/generation.go"},
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
 	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},

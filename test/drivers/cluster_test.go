@@ -102,12 +102,12 @@ func (h *cluster) ask(t testing.TB, sql string) (value string) {
 	return value
 }
 
-// startProxy runs fencepost serve in front of a server until the test ends, and returns
-// the address at which it serves.
-func startProxy(t testing.TB, pg *pgtest.Server) string {
+// startProxy runs fencepost serve in front of a server until the test ends, with these
+// settings more, and returns the address at which it serves.
+func startProxy(t testing.TB, pg *pgtest.Server, more ...string) string {
 	t.Helper()
-	return process.Serve(t, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0",
-		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms").Address
+	return process.Serve(t, append(more, "FENCEPOST_LISTEN=127.0.0.1:0", "FENCEPOST_ADMIN=127.0.0.1:0",
+		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms")...).Address
 }
 
 // at returns the variables that make a program connect to the address. If worker is

@@ -3,7 +3,9 @@ package drivers
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -170,6 +172,36 @@ func TestDriversMeetTheSameAsAtPostgres(t *testing.T) {
 			})
 		}
 	})
+}
+
+// TestDriversLeadByAPlainDSN: the connection says nothing to Fencepost, a route does.
+func TestDriversLeadByAPlainDSN(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "fencepost.yml")
+	text := "routes: [{match: {user: " + pgtest.App + ", client: 127.0.0.1}, resource: " + resource + ", worker: client_address, campaign: wait}]\nunfenced: refuse\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pg := pgtest.Shared(t)
+	proxy := startProxy(t, pg, "FENCEPOST_CONFIG="+path)
+	for _, d := range drivers {
+		t.Run(d.name, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, pg, proxy)
+			got := d.run(t, "scenarios", h.at(t, proxy, ""))
+			if len(got) != len(scenarios) {
+				t.Fatalf("%d scenarios ran, want %d:\n%v", len(got), len(scenarios), got)
+			}
+			for i, s := range scenarios {
+				if fault := d.fault(s, got[i]); fault != "" {
+					t.Errorf("%s (%s): %s\n  %v", s.name, s.does, fault, got[i])
+				}
+			}
+			if led := h.ask(t, "SELECT string_agg(resource || ' ' || worker || ' ' || epoch, ', ') FROM fencepost.grants"); led != resource+" client:127.0.0.1 1" {
+				t.Errorf("epochs were granted to %s, want one to %s client:127.0.0.1", led, resource)
+			}
+		})
+	}
 }
 
 // compare compares both runs with the list, and with each other.

@@ -91,7 +91,7 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	}
 
 	_, err := h.tryJoin(process.Patience, p, "b")
-	wantFailure(t, "a role that may no longer campaign", err, "42501")
+	wantFailure(t, "a role that may no longer campaign", err, "28000")
 	process.Eventually(t, process.Patience, "the refusal of a connection without a resource, when the one before is gone", func() bool {
 		_, err := h.plain(p)
 		f := failureOf(err)

@@ -75,7 +75,7 @@ func TestDocumentationSaysWhatAReloadApplies(t *testing.T) {
 			told = append(told, m[1])
 		}
 	}
-	known := map[string]bool{"resources": true, "unfenced.users": true}
+	known := map[string]bool{"resources": true, "routes": true, "unfenced.users": true}
 	for _, s := range new(Default()).settings() {
 		known[s.path] = true
 	}

@@ -34,6 +34,7 @@ type Config struct {
 	Unfenced       Unfenced            `yaml:"unfenced" short:"default"`
 	Worker         Worker              `yaml:"worker"`
 	Resources      map[string]Resource `yaml:"resources"`
+	Routes         Routes              `yaml:"routes"`
 	Proxy          Proxy               `yaml:"proxy"`
 	Limits         Limits              `yaml:"limits"`
 	Log            Log                 `yaml:"log"`
@@ -102,6 +103,8 @@ type Resource struct {
 	Reads            string    `yaml:"reads"`    // "checked" or "proven"
 	Announce         string    `yaml:"announce"` // "per-worker" or "per-connection"
 	Users            []string  `yaml:"users"`    // roles that may campaign; nil means all
+	Election         string    `yaml:"election"` // "lease" or "token"
+	MaxJump          int       `yaml:"max_jump"` // 0: no limit
 }
 
 // Proxy names this proxy in leases and logs.

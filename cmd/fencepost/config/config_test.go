@@ -227,6 +227,11 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"resources: {billing: {max_worker_timeout: 10s}}", "resources.billing.worker_timeout is 30s, longer than"},
 		{"lease: {worker_timeout: 0s, max_worker_timeout: 10s}", "lease.worker_timeout is 0s, longer than"},
 		{"resources: {billing: {users: []}}", "resources.billing.users is empty"},
+		{"resources: {billing: {election: tokens}}", "it must be one of lease, token"},
+		{"resources: {billing: {max_jump: 5}}", "set resources.billing.election: token too"},
+		{"resources: {billing: {election: token, max_jump: -1}}", "resources.billing.max_jump is -1"},
+		{"resources: {billing: {election: token, ttl: 20s}}", "resources.billing.ttl is set, but with election: token there is no lease"},
+		{"resources: {billing: {election: token, linger: 0s}}", "resources.billing.linger is set"},
 		{"startup_timeout: 0s", "at least 1ms"},
 		{"a: 1\n---\nb: 2", `unknown setting "a"`},
 		{"listen: 1.2.3.4:5\n---\nlisten: 1.2.3.4:6", "more than one YAML document"},
@@ -270,11 +275,11 @@ pprof: yes
 	got := strings.ReplaceAll(err.Error(), path+":", "line ")
 	want := `environment variable FENCEPOST_LEASE_TLL is not a setting: did you mean FENCEPOST_LEASE_TTL?
 environment variable FENCEPOST_LIMITS_MAX_RESOURCES: invalid number "x": use an integer, e.g. 1000
-environment variable FENCEPOST_RESOURCES is not a setting: resources and unfenced.users can only be set in the file
+environment variable FENCEPOST_RESOURCES is not a setting: resources, routes and unfenced.users can only be set in the file
 environment variable FENCEPOST_SOMETHING is not a setting: remove it, or see docs/configuration.md for the settings
 FENCEPOST_LOG_LEVEL: log.level is "loud": it must be one of debug, info, warn, error
 line 1: listen is "0.0.0.0": use host:port, e.g. 127.0.0.1:5432, or the absolute path of a Unix socket
-line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, proxy, limits, log
+line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, routes, proxy, limits, log
 line 5: lease.ttl: invalid duration "10": use a number with a unit, e.g. 500ms, 10s, 2m
 line 6: lease.grace is -1s: use at least 1ms (transactions of the old epoch that last longer are ended)
 line 9: resources.b.worker_timeout is -5s: use 0s for no timeout, or a positive duration
@@ -299,7 +304,7 @@ func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Uncomment the examples, so that they are decoded too: "#key: value".
-	examples := regexp.MustCompile(`(?m)^( *)#([a-z_{}][^ ]*:)`).ReplaceAllString(string(text), "$1$2")
+	examples := regexp.MustCompile(`(?m)^( *)#((?:- )?[a-z_{}][^ ]*:)`).ReplaceAllString(string(text), "$1$2")
 	for name, text := range map[string]string{"sample": string(text), "sample with its examples": examples} {
 		cfg, err := load(t, text)
 		if err != nil {
@@ -308,8 +313,8 @@ func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 		if got, want := dump(&cfg), dump(new(Default())); !slices.Equal(got, want) {
 			t.Errorf("%s: the values are not the defaults:\n%v\n%v", name, got, want)
 		}
-		if name != "sample" && len(cfg.Resources) == 0 {
-			t.Error("the sample has no example of a resource")
+		if name != "sample" && (len(cfg.Resources) == 0 || len(cfg.Routes) == 0) {
+			t.Error("the sample has no example of a resource, or none of a route")
 		}
 	}
 	for _, s := range new(Default()).settings() {
@@ -343,7 +348,7 @@ func TestDocumentationHasEverySettingWithItsDefault(t *testing.T) {
 		delete(rows, path)
 	}
 	for path := range rows {
-		if !strings.HasPrefix(path, "resources.") && path != "unfenced.users" {
+		if !strings.HasPrefix(path, "resources.") && path != "unfenced.users" && path != "routes" {
 			t.Errorf("docs/configuration.md has %s, which the code does not know", path)
 		}
 	}

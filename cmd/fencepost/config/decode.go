@@ -222,7 +222,7 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
 	v.Set(m)
 }
 
-// list decodes a list of words.
+// list decodes a list of words, or of groups. The elements of the latter are numbered from 1.
 func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.SequenceNode {
 		d.fault(n, "%s must be a list, e.g. [a, b]", path)
@@ -230,9 +230,24 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 	}
 	list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
 	for i, item := range n.Content {
-		d.scalar(item, list.Index(i), path)
+		if !isGroups(v) {
+			d.scalar(item, list.Index(i), path)
+			continue
+		}
+		of := fmt.Sprintf("%s.%d", path, i+1)
+		d.sources[of] = fmt.Sprintf("%s:%d", d.file, item.Line)
+		d.value(item, list.Index(i), of)
 	}
 	v.Set(list)
+}
+
+// isGroups reports whether v is a list of groups of settings.
+func isGroups(v reflect.Value) bool {
+	if v.Kind() != reflect.Slice || v.Type().Elem().Kind() != reflect.Struct {
+		return false
+	}
+	_, isText := reflect.New(v.Type().Elem()).Interface().(encoding.TextUnmarshaler)
+	return !isText
 }
 
 // scalar decodes a single value.

@@ -60,8 +60,8 @@ func (s setting) set(text string) error {
 }
 
 // settings returns every single-valued setting, in the order of the struct. Mappings
-// with free keys (resources, unfenced.users) are not included: they can only be set in
-// the file.
+// with free keys (resources, unfenced.users) and lists of groups (routes) are not included:
+// they can only be set in the file.
 func (c *Config) settings() []setting {
 	var leaves []setting
 	var walk func(group, short string, v reflect.Value)
@@ -69,10 +69,10 @@ func (c *Config) settings() []setting {
 		for i := range v.NumField() {
 			tag := v.Type().Field(i).Tag
 			path := join(group, tag.Get("yaml"))
-			switch f := v.Field(i); f.Kind() {
-			case reflect.Struct:
+			switch f := v.Field(i); {
+			case f.Kind() == reflect.Struct:
 				walk(path, tag.Get("short"), f)
-			case reflect.Map:
+			case f.Kind() == reflect.Map, isGroups(f):
 			default:
 				leaf := setting{path: path, value: f}
 				if short != "" && tag.Get("yaml") == short {
@@ -121,9 +121,9 @@ func (d *decoder) override(environ []string, c *Config) {
 // suggestVariable returns what a user who set an unknown variable may have meant, as the
 // end of a sentence.
 func suggestVariable(name string, names []string) string {
-	for _, prefix := range []string{"FENCEPOST_RESOURCES", "FENCEPOST_UNFENCED_USERS"} {
+	for _, prefix := range []string{"FENCEPOST_RESOURCES", "FENCEPOST_ROUTES", "FENCEPOST_UNFENCED_USERS"} {
 		if strings.HasPrefix(name, prefix) {
-			return ": resources and unfenced.users can only be set in the file"
+			return ": resources, routes and unfenced.users can only be set in the file"
 		}
 	}
 	const prefix = "FENCEPOST_"

@@ -73,10 +73,12 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 		}, where)
 		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
 		checkWord(fault, "resources."+name+".announce", r.announce(), "per-worker", "per-connection")
+		r.validateElection(fault, where)
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
 		}
 	}
+	c.validateRoutes(fault)
 	if c.StartupWait < Duration(time.Millisecond) {
 		fault("startup_wait is %s: use at least 1ms, or the first write of a lone worker races its own election", c.StartupWait)
 	}
@@ -169,6 +171,14 @@ func (c *Config) LeaseFor(r Resource) Lease {
 	return l
 }
 
+// UnfencedFor returns what connections of a user without a resource may do.
+func (c *Config) UnfencedFor(user string) string {
+	if word, ok := c.Unfenced.Users[user]; ok {
+		return word
+	}
+	return c.Unfenced.Default
+}
+
 // TTLs returns every TTL that leases may have, in order.
 func (c *Config) TTLs() []time.Duration {
 	ttls := []time.Duration{c.Lease.TTL.D()}
@@ -177,6 +187,30 @@ func (c *Config) TTLs() []time.Duration {
 	}
 	slices.Sort(ttls)
 	return slices.Compact(ttls)
+}
+
+// Tokens reports whether the workers of the resource are elected elsewhere, and bring a token.
+func (r Resource) Tokens() bool { return r.Election == "token" }
+
+// validateElection checks that nothing is set that the kind of election does not have.
+func (r Resource) validateElection(fault Fault, where string) {
+	if r.Election != "" {
+		checkWord(fault, where+".election", r.Election, "lease", "token")
+	}
+	if r.MaxJump < 0 {
+		fault("%s.max_jump is %d: use 0 for no limit, or a positive number", where, r.MaxJump)
+	}
+	if r.MaxJump > 0 && !r.Tokens() {
+		fault("%s.max_jump is set, but there are no tokens: set %s.election: token too, or remove it", where, where)
+	}
+	for _, s := range []struct {
+		name string
+		set  *Duration
+	}{{"ttl", r.TTL}, {"worker_timeout", r.WorkerTimeout}, {"max_worker_timeout", r.MaxWorkerTimeout}, {"linger", r.Linger}} {
+		if s.set != nil && r.Tokens() {
+			fault("%s.%s is set, but with election: token there is no lease: remove it", where, s.name)
+		}
+	}
 }
 
 // ProvenReads reports whether a leader's proven reads of the resource run unchecked.

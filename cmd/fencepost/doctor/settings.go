@@ -48,7 +48,7 @@ func (f *findings) settings(c *config.Config) {
 		r := c.Resources[name]
 		own := findings{where: f.where}
 		own.lease("resources."+name, c.LeaseFor(r))
-		if len(r.Users) > 0 && c.LeaseFor(r).MaxWorkerTimeout == 0 {
+		if len(r.Users) > 0 && !r.Tokens() && c.LeaseFor(r).MaxWorkerTimeout == 0 {
 			own.addf(timeoutUnbounded, "Set lease.max_worker_timeout, or that of the resource.", "resources.%s.users is set, and its max_worker_timeout is 0s", name)
 		}
 		for _, found := range own.list { // what is inherited is said once

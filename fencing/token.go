@@ -1,0 +1,52 @@
+package fencing
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// tokenOf returns the generation and the token of an incarnation that TokenIncarnation made.
+func tokenOf(incarnation string) (generation, token int64, ok bool) {
+	n, err := fmt.Sscanf(incarnation, SourceToken+":%d:%d", &generation, &token)
+	return generation, token, n == 2 && err == nil
+}
+
+// bumpTokens is how an operator lets lower tokens pass again.
+const bumpTokens = `If the recorded token is too high by mistake, or the elector counts anew: stop all workers that have brought it, then run "fencepost generation bump --tokens" with the --database.`
+
+// LowerToken returns the refusal of a candidacy whose token is lower than that of the record, or
+// of an earlier generation than that; nil if it is neither, or has no token. A token that was
+// recorded before an operator took the lead from its worker counts as well.
+func LowerToken(resource, worker, incarnation string, rec Record) *Refusal {
+	generation, token, ok := tokenOf(incarnation)
+	if !ok || generation > rec.Generation || generation == rec.Generation && token >= rec.Index {
+		return nil
+	}
+	r := &Refusal{
+		SQLState: StateSuperseded,
+		Message: fmt.Sprintf("worker %s does not lead resource %s: its token %d is lower than the recorded token %d, under which %s has epoch %d",
+			strconv.QuoteToASCII(worker), strconv.QuoteToASCII(resource), token, rec.Index, holderText(rec.Worker), rec.Epoch),
+		Detail: detail(map[string]any{
+			"resource": resource, "worker": worker, "incarnation": incarnation, "epoch": 0, "token": token,
+			"current_epoch": rec.Epoch, "current_worker": rec.Worker, "current_token": rec.Index,
+		}),
+		Hint: "Stop what this worker was doing: another one was elected after it. " + bumpTokens,
+	}
+	if generation < rec.Generation {
+		r.Message = fmt.Sprintf("worker %s does not lead resource %s: its token %d is of generation %d, and the recorded award %d is of generation %d",
+			strconv.QuoteToASCII(worker), strconv.QuoteToASCII(resource), token, generation, rec.Index, rec.Generation)
+	}
+	return r
+}
+
+// TokenJump is the refusal of a token that exceeds the recorded one by more than a configured
+// maximum.
+func TokenJump(resource string, token, recorded, most int64) *Refusal {
+	return &Refusal{
+		SQLState: StateAwardNotNewer,
+		Message: fmt.Sprintf("token %d of resource %s exceeds the recorded token %d by more than %d (resources.<name>.max_jump)",
+			token, strconv.QuoteToASCII(resource), recorded, most),
+		Detail: detail(map[string]any{"resource": resource, "token": token, "current_token": recorded, "max_jump": most}),
+		Hint:   `If the token is right, raise max_jump, or run "fencepost generation bump --tokens" with the --database. Otherwise correct the token.`,
+	}
+}

@@ -1,0 +1,234 @@
+package system
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
+)
+
+// tokens is a configuration in which the application elects the leader of billing.
+const tokens = "resources: {billing: {election: token}}\n"
+
+// bears connects a worker that brings a token.
+func (h *cluster) bears(p *process.Server, worker string, token int64, params ...string) (*client, error) {
+	h.t.Helper()
+	return h.tryJoin(process.Patience, p, worker, append(params, "token", fmt.Sprint(token))...)
+}
+
+func (h *cluster) mustBear(p *process.Server, worker string, token int64) *client {
+	h.t.Helper()
+	c, err := h.bears(p, worker, token)
+	if err != nil {
+		h.t.Fatalf("connect with token %d: %v", token, err)
+	}
+	return c
+}
+
+// ledger lists the tokens that were granted an epoch, in the order of the epochs.
+func (h *cluster) ledger() string {
+	h.t.Helper()
+	return ask[string](h, `SELECT coalesce(string_agg(CASE WHEN source = 'token' THEN source_index::text ELSE source END, ' ' ORDER BY epoch), '')
+		FROM fencepost.grants WHERE resource = $1`, resource)
+}
+
+// TestSafetyTheHigherTokenLeads: at two proxies, whatever the workers are called.
+func TestSafetyTheHigherTokenLeads(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	q, _ := h.configured(tokens)
+	first := h.mustBear(p, "a", 42)
+	first.must("INSERT INTO work VALUES ('42')")
+	same := h.mustBear(q, "b", 42)
+	same.must("INSERT INTO work VALUES ('42 too')")
+	for _, c := range []*client{first, same} {
+		if role, epoch := c.show("role"), c.show("epoch"); role != "leader" || epoch != "1" {
+			t.Errorf("a worker with token 42 is %s with epoch %s, want leader and 1", role, epoch)
+		}
+	}
+	q.Await(t, "two workers have brought the same token: they share an epoch, and Fencepost cannot tell them apart", "worker", "b", "other", "a")
+
+	next := h.mustBear(q, "c", 43)
+	next.must("INSERT INTO work VALUES ('43')")
+	wantFailure(t, "a write under the lower token", first.exec("INSERT INTO work VALUES ('late')"), "ZF001")
+	wantFailure(t, "a write under the lower token at the other proxy", same.exec("INSERT INTO work VALUES ('late')"), "ZF001")
+	for _, token := range []int64{42, 41} {
+		_, err := h.bears(p, "d", token)
+		wantFailure(t, "a lower token at startup", err, "ZF001", fmt.Sprintf("its token %d is lower than the recorded token 43", token), "fencepost generation bump --tokens")
+	}
+	if works := h.works(); !slices.Equal(works, []string{"42", "42 too", "43"}) {
+		t.Errorf("the rows are %v", works)
+	}
+	if ledger := h.ledger(); ledger != "42 43" {
+		t.Errorf("epochs were granted to the tokens %s, want 42 43", ledger)
+	}
+	if incarnation := ask[string](h, "SELECT incarnation FROM fencepost.fence WHERE resource = $1", resource); !strings.HasPrefix(incarnation, "token:") || !strings.HasSuffix(incarnation, ":43") {
+		t.Errorf("the incarnation is %s, want token:generation:43", incarnation)
+	}
+	process.Eventually(t, process.Patience, "the other proxy to show the leader", func() bool {
+		_, shown := p.Get(t, "/v1/resources/"+h.db+"/billing")
+		return strings.Contains(shown, `"leader": "c"`)
+	})
+	again := h.mustBear(p, "c", 44) // the same worker, elected again
+	again.must("SHOW fencepost.role", "INSERT INTO work VALUES ('44')")
+}
+
+// TestWithoutATokenNobodyLeads, and what else is no token.
+func TestWithoutATokenNobodyLeads(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	follower := h.join(p, "a")
+	if role := follower.show("role"); role != "follower" {
+		t.Errorf("without a token, the role is %s", role)
+	}
+	wantFailure(t, "a write without a token", follower.exec("INSERT INTO work VALUES ('none')"), "ZF002", "has brought no token", "fencepost.token=42")
+	for _, c := range []struct {
+		params []string
+		says   []string
+	}{
+		{[]string{"token", "0"}, []string{"fencepost.token", "an integer from 1"}},
+		{[]string{"token", "-1"}, []string{"fencepost.token"}},
+		{[]string{"token", "9223372036854775808"}, []string{"fencepost.token"}},
+		{[]string{"token", "next"}, []string{"fencepost.token"}},
+		{[]string{"token", "7", "worker_timeout", "5s"}, []string{"has no leases"}},
+		{[]string{"campaign", "wait"}, []string{"has brought no token"}},
+		{[]string{"token", "7", "resource", "mail"}, []string{"elected by leases", "election: token"}},
+	} {
+		_, err := h.tryJoin(process.Patience, p, "b", c.params...)
+		wantFailure(t, fmt.Sprint(c.params), err, "22023", c.says...)
+	}
+	_, err := h.plain(p, "token", "7")
+	wantFailure(t, "a token without a resource", err, "22023", "fencepost.resource is not")
+	waits, err := h.bears(p, "c", 9223372036854775807, "campaign", "wait")
+	if err != nil {
+		t.Fatalf("the highest token: %v", err)
+	}
+	waits.must("INSERT INTO work VALUES ('highest')")
+	observer, err := h.bears(p, "d", 1, "campaign", "off")
+	if err != nil {
+		t.Fatalf("an observer with a lower token: %v", err)
+	}
+	if role := observer.show("role"); role != "follower" {
+		t.Errorf("an observer is %s", role)
+	}
+	if ledger := h.ledger(); ledger != "9223372036854775807" {
+		t.Errorf("epochs were granted to the tokens %s", ledger)
+	}
+}
+
+// TestSafetyATokenThatWasTooHigh: an operator lets lower ones pass again, and whoever had one of
+// the old generation is superseded at once.
+func TestSafetyATokenThatWasTooHigh(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	right := h.mustBear(p, "a", 43)
+	wrong := h.mustBear(p, "b", 999999999)
+	wrong.must("INSERT INTO work VALUES ('wrong')")
+	_, err := h.bears(p, "c", 44)
+	wantFailure(t, "the right token", err, "ZF001", "its token 44 is lower than the recorded token 999999999", "generation bump --tokens")
+
+	code, out := h.command("generation", "bump", "--tokens", "--database", h.db)
+	if code != 0 || !strings.Contains(out, "worker b with token 999999999 is superseded; nobody holds epoch 3") || !strings.Contains(out, "of tokens has begun") {
+		t.Fatalf("generation bump --tokens: code %d, %s", code, out)
+	}
+	for what, c := range map[string]*client{"43": right, "999999999": wrong} {
+		wantFailure(t, "a write under token "+what, c.exec("INSERT INTO work VALUES ('late')"), "ZF001")
+	}
+	h.mustBear(p, "c", 44).must("INSERT INTO work VALUES ('44')")
+	h.mustBear(p, "d", 45).must("INSERT INTO work VALUES ('45')")
+	if ledger, works := h.ledger(), h.works(); ledger != "43 999999999 operator 44 45" || !slices.Equal(works, []string{"wrong", "44", "45"}) {
+		t.Errorf("epochs were granted to the tokens %s, and the rows are %v", ledger, works)
+	}
+	for _, args := range [][]string{{"--tokens"}, {"--tokens", "--database", h.db, "--restored"}} {
+		if code, out := h.command(append([]string{"generation", "bump"}, args...)...); code != 2 {
+			t.Errorf("generation bump %v: code %d, %s", args, code, out)
+		}
+	}
+}
+
+func TestATokenMayNotJumpFurtherThanConfigured(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured("resources: {billing: {election: token, max_jump: 10}}\n")
+	h.mustBear(p, "a", 1000)
+	h.mustBear(p, "b", 1010)
+	_, err := h.bears(p, "c", 1021)
+	wantFailure(t, "a token that is too high", err, "ZF006", "token 1021", "the recorded token 1010 by more than 10", "raise max_jump", "generation bump --tokens")
+	h.mustBear(p, "c", 1020).must("INSERT INTO work VALUES ('1020')")
+	if ledger := h.ledger(); ledger != "1000 1010 1020" {
+		t.Errorf("epochs were granted to the tokens %s", ledger)
+	}
+}
+
+// TestShuffledTokens: fifty at once at two proxies, and those that are granted an epoch are
+// in order.
+func TestShuffledTokens(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	q, _ := h.configured(tokens)
+	var wg sync.WaitGroup
+	for n, token := range rand.Perm(50) {
+		at := []*process.Server{p, q}[n%2]
+		wg.Go(func() {
+			c, err := h.bears(at, fmt.Sprintf("w%d", token+1), int64(token+1))
+			if err == nil {
+				err = c.exec(fmt.Sprintf("INSERT INTO work VALUES ('%d')", token+1))
+			}
+			if f := failureOf(err); f != nil && f.Code != "ZF001" {
+				t.Errorf("token %d: %v, want that it writes or ZF001", token+1, f)
+			}
+		})
+	}
+	wg.Wait()
+	granted := strings.Fields(h.ledger())
+	if len(granted) < 2 || granted[len(granted)-1] != "50" {
+		t.Errorf("epochs were granted to the tokens %v, want several and 50 last", granted)
+	}
+	increasing := func(what string, list []string) {
+		t.Helper()
+		last := 0
+		for _, text := range list {
+			var token int
+			if _, err := fmt.Sscan(text, &token); err != nil || token <= last {
+				t.Errorf("%s: %v are not in order", what, list)
+				return
+			}
+			last = token
+		}
+	}
+	increasing("the ledger", granted)
+	increasing("the rows", h.works())
+}
+
+// TestATokenCountsFromAnyAddress: an elector may move a worker's id to another host before the
+// old one has noticed.
+func TestATokenCountsFromAnyAddress(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens + "proxy_protocol: {trusted: 127.0.0.1}\n")
+	from := func(host int, token int64) *client {
+		t.Helper()
+		header := fmt.Sprintf("PROXY TCP4 192.0.2.%d 127.0.0.1 5000 6432\r\n", host)
+		c, err := h.named(p, "", header, "resource", resource, "worker", "w", "token", fmt.Sprint(token))
+		if err != nil {
+			t.Fatalf("token %d from host %d: %v", token, host, err)
+		}
+		return c
+	}
+	old := from(1, 50)
+	next, same := from(2, 51), from(3, 51)
+	for _, c := range []*client{next, same} {
+		if role, epoch := c.show("role"), c.show("epoch"); role != "leader" || epoch != "2" {
+			t.Errorf("a worker with token 51 is %s with epoch %s, want leader and 2", role, epoch)
+		}
+	}
+	wantFailure(t, "a write from the old host", old.exec("INSERT INTO work VALUES ('late')"), "ZF001")
+}
