@@ -59,6 +59,10 @@ type Status struct {
 // CanWrite reports whether a write under s.Epoch may be attempted now.
 func (s *Status) CanWrite() bool { return s.Role == Leader && s.Fault == nil }
 
+// Discardable reports whether the writes of a candidacy with this status may be discarded once
+// it is superseded: it had an epoch, and its resource is still there.
+func Discardable(s *Status) bool { return s.Epoch != 0 && !s.Removed }
+
 // CampaignMode says how a connection takes part in the election.
 type CampaignMode uint8
 

@@ -112,10 +112,10 @@ var table = []mutation{
 	{name: "Sync leaves the check in force", file: theTxn, tests: staleAll + "(simple|extended|pipeline)",
 		old: "t.begun, t.uncertain, t.state, t.coverage = false, false, Unknown, Uncovered", text: "t.uncertain, t.state = false, Outside"},
 	{name: "RESET leaves read-only mode in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
-		old: "		if t.coverage == ReadOnly {\n			t.coverage = Uncovered", text: "		if t.coverage == Checked {\n			t.coverage = Uncovered"},
+		old: "		if t.coverage.IsReadOnly() {\n			t.coverage = Uncovered", text: "		if t.coverage == Checked {\n			t.coverage = Uncovered"},
 	// A leak.
 	{name: "RELEASE leaves read-only mode in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
-		old: "		if t.answered == ReadOnly {\n			t.answered = Uncovered", text: "		if t.answered == Uncovered {\n			t.answered = Uncovered"},
+		old: "		if t.answered.IsReadOnly() {\n			t.answered = Uncovered", text: "		if t.answered == Uncovered {\n			t.answered = Uncovered"},
 	{name: "a COMMIT that is answered leaves the check in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
 		old: "	case TransactionEnded:\n		t.answered = Uncovered", text: "	case TransactionEnded:"},
 	{name: "a transaction leaves its check to the next", file: theTxn, tests: staleAll + "begun_after",
