@@ -53,10 +53,13 @@ func own(t *testing.T, major int) *pgtest.Server {
 }
 
 // discarding is a cluster whose proxy discards stale writes.
-func discarding(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
+func discarding(t *testing.T, pg *pgtest.Server, more ...func(*proxy.Config)) *fixture.Cluster {
 	t.Helper()
 	c := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
 		cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{OnStale: proxy.DiscardStale} }
+		for _, change := range more {
+			change(cfg)
+		}
 	}))
 	c.Exec(schema)
 	return c
