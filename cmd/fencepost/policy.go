@@ -24,6 +24,7 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 		ProvenReads: cfg.Resources[r.Resource].ProvenReads(),
 		NameWorker:  cfg.Upstream.ApplicationName == "worker",
 		TellEach:    cfg.Resources[r.Resource].AnnouncePerConnection(),
+		OnStale:     staleModes[cfg.Resources[r.Resource].StaleMode()],
 	}
 }
 
@@ -42,6 +43,11 @@ var identities = map[string]proxy.Identity{
 	"connection":     proxy.IdentityConnection,
 	"client_address": proxy.IdentityClientAddress,
 	"proxy":          proxy.IdentityProxy,
+}
+
+var staleModes = map[string]proxy.OnStale{
+	"reject":  proxy.RejectStale,
+	"discard": proxy.DiscardStale,
 }
 
 var unfencedModes = map[string]proxy.UnfencedMode{

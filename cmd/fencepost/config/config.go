@@ -101,6 +101,7 @@ type Resource struct {
 	Linger           *Duration `yaml:"linger"`
 	Reads            string    `yaml:"reads"`    // "checked" or "proven"
 	Announce         string    `yaml:"announce"` // "per-worker" or "per-connection"
+	OnStale          string    `yaml:"on_stale"` // "reject" or "discard"
 	Users            []string  `yaml:"users"`    // roles that may campaign; nil means all
 }
 
