@@ -38,7 +38,7 @@ type staleness struct {
 func (m *Machine) canAsk(c carrier, s *statement) bool {
 	inBlock := m.txn.State() == gate.InBlock
 	switch {
-	case m.inHand.verdict != noVerdict, c == among, c == call, !s.known:
+	case m.inHand.verdict != noVerdict, c == among, c == call, !s.known, m.copy.stalls():
 		return false
 	case !inBlock && (s.info.Kind == sqltext.NonTransactional || s.requiresBlock()):
 		return false
@@ -73,7 +73,7 @@ func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need Need) {
 	switch {
 	case m.inHand.verdict == verdictGiven:
 		return false, NeedNothing
-	case m.pendingReplies.certain():
+	case m.pendingReplies.certain() && !m.copy.stalls(): // else the server ends the connection
 		return false, NeedRoom
 	case m.inHand.verdict == verdictGone: // the message begins again, behind a Sync of Fencepost's
 		m.syncSkipped(p)

@@ -19,7 +19,6 @@ var alike = []struct{ stale, nothing string }{
 	{"with x as (delete from d returning id) insert into t (v) select 'x' from x returning v", "insert into t (v) select 'x' where false returning v"},
 	{"update t set v = 'x' returning id, now(), null, 1.5::numeric(4, 2)", "update t set v = 'x' where false returning id, now(), null, 1.5::numeric(4, 2)"},
 	{"delete from c returning c, c.v", "delete from c where false returning c, c.v"},
-	{"update t set v = 'x' where current of k", ""},
 	{"insert into nowhere values (1)", ""}, {"insert into t (nothing) values (1)", ""}, {"update t set v = 1 + 'x'", ""}, {"delete from t where id", ""},
 	{"insert into t (v) values ('x') returning nothing", ""}, {"insert into t values (1, 'x', 2)", ""}, {"delete from t where", ""}, {"update pg_class set relname = 'x' where nothing()", ""},
 }

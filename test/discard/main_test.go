@@ -23,6 +23,7 @@ create function logs() returns trigger language plpgsql as 'begin insert into lo
 create trigger before before insert or update or delete on t for each statement execute function logs();
 create trigger after after insert or update or delete on t for each statement execute function logs();
 create sequence s;
+create function forget() returns void language plpgsql as 'begin execute ''deallocate all''; end';
 create table d (id int primary key, n bigint default nextval('s'), c int references c on delete cascade);
 insert into t (v) values ('kept'), ('kept too'); truncate log; insert into d (id, c) values (1, 1);
 grant all on all tables in schema public to app; grant all on all sequences in schema public to app;

@@ -66,6 +66,8 @@ var sessions = []staleSession{
 		want: []string{"", "", "", "", "", ""}},
 	{name: "behind a hidden deallocate", before: q("do $$begin execute 'deallocate all'; end$$"), pieces: [][]byte{q(insert), q("do $$begin end$$"), q(insert)},
 		want: []string{warned + "INSERT 0 0" + told, "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
+	{name: "behind a function that deallocates", before: cat(parse("f", "select forget()"), bind("", "f"), exec("", 0), sync_()), pieces: [][]byte{q(insert), ends(run(insert))},
+		want: []string{warned + "INSERT 0 0" + told, warned + "1 2 n INSERT 0 0 ZI"}},
 	{name: "declared types and formats", pieces: [][]byte{cat(parse("", "insert into d (id, c) values ($1, 1) returning id"), bind("", "", "5"), desc('P', ""), exec("", 1), flush(), sync_())},
 		want: []string{warned + "1 2 T INSERT 0 0" + told}},
 	{name: "a query in an open batch", pieces: [][]byte{cat(parse("y", "select 1"), q(insert), sync_())}, want: []string{warned + "1 INSERT 0 0" + told}},

@@ -23,7 +23,7 @@ func TestSafetyDriversSeeThatNothingWasChanged(t *testing.T) {
 			"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms").Address
 		h := newCluster(t, pg, proxy)
 		d := driver{"psycopg and SQLAlchemy", func(testing.TB) (args, env []string) {
-			return []string{"python3", filepath.Join("python", "discard.py")}, nil
+			return python("discard.py")
 		}}
 		stale := d.start(t, "discard", h.at(t, proxy, "stale-1", "fencepost.worker_timeout=300ms"))
 		stale.awaitReady(t)
