@@ -15,7 +15,8 @@ const (
 	// Leader holds the current epoch, as far as this proxy knows.
 	Leader
 	// Superseded held an epoch until another candidacy was granted a higher one. This
-	// is final: the connections of a superseded candidacy end.
+	// is final: the connections of a superseded candidacy end, except those whose stale
+	// writes are discarded.
 	Superseded
 )
 

@@ -175,7 +175,7 @@ var table = []mutation{
 		old: "	default:\n		return decision{action: discard}", text: "	default:\n		return q.covered()"},
 	{name: "a message does not wait for the verdict", file: theVerdicts, in: ofDiscard, tests: discardedOn15,
 		old: "	if !m.txn.Skips() {\n		m.txn.Send(gate.TakeVerdict, false)", text: "	if !m.txn.Skips() {\n		m.txn.Send(gate.RunCheck, false)"},
-	{name: "RELEASE leaves a verdict in force", file: theTxn, in: ofDiscard, tests: discardedOn15 + "savepoints",
+	{name: "RELEASE leaves a verdict in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
 		old: "{ return c == ReadOnly || c == Discarded }", text: "{ return c == ReadOnly }"},
 	{name: "what a worker writes that never led is discarded", file: "migrations/015_discard.sql", in: ofDiscard, tests: "^TestSafetyOnlyThoseWhoLedAreDiscarded$/^default$",
 		old: "IF coalesce(held, 0) = 0 AND NOT EXISTS", text: "IF false AND NOT EXISTS"},

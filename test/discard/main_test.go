@@ -34,23 +34,17 @@ const contents = `select concat_ws(' ', (select count(*) from log), (select stri
 	(select string_agg(d::text, ',') from d), (select string_agg(c::text, ',') from c),
 	(select last_value from s), (select last_value from t_id_seq), (select count(*) from pg_largeobject_metadata))`
 
-// onVersions runs a test on each version, with a database behind a proxy that discards.
+// onVersions runs a test on the default server and on 18, with a database behind a proxy that discards.
 func onVersions(t *testing.T, test func(c *fixture.Cluster)) {
-	for name, server := range map[string]func() *pgtest.Server{
-		"default": func() *pgtest.Server { return pgtest.Shared(t) },
-		"14":      func() *pgtest.Server { return own(t, 14) },
-		"18":      func() *pgtest.Server { return own(t, 18) },
+	for name, server := range map[string]func(testing.TB) *pgtest.Server{
+		"default": pgtest.Shared,
+		"18":      func(t testing.TB) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(discarding(t, server()))
+			test(discarding(t, server(t)))
 		})
 	}
-}
-
-func own(t *testing.T, major int) *pgtest.Server {
-	t.Helper()
-	return pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major)))
 }
 
 // discarding is a cluster whose proxy discards stale writes.
