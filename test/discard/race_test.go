@@ -54,7 +54,7 @@ func (r *racer) work(n int) {
 		if err != nil {
 			continue
 		}
-		for n, discarded := 0, 0; n < 200 && discarded < 5 && r.ctx.Err() == nil && !conn.IsClosed(); n++ {
+		for n, discarded := 0, 0; n < 60 && discarded < 5 && r.ctx.Err() == nil && !conn.IsClosed(); n++ {
 			if r.transact(conn, epoch) {
 				discarded++
 				time.Sleep(rand.N(5 * time.Millisecond))

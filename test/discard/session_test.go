@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 // staleSession is what a session sends while it leads, and, once it was superseded and its
@@ -59,7 +60,7 @@ var sessions = []staleSession{
 	{name: "a truncate", pieces: [][]byte{q("truncate t"), q("begin"), q(insert), q("truncate t"), q(insert), q("rollback"), ends(run("truncate t")), q(insert)},
 		want: []string{warned + "ERROR:ZF001" + told, "BEGIN ZT", warned + "INSERT 0 0 ZT", "ERROR:ZF001 ZE", "ERROR:25P02 ZE", "ROLLBACK ZI", warned + "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
 	{name: "several statements", pieces: [][]byte{q(insert + "; " + insert), q("select 1"), q(insert)}, want: []string{"ERROR:ZF001" + told, "T D SELECT 1 ZI", warned + "INSERT 0 0 ZI"}},
-	{name: "copy", pieces: [][]byte{q("copy t (v) from stdin"), q("begin"), q("copy t (v) from stdin"), q("rollback")}, want: []string{"", "BEGIN ZT", "", "ROLLBACK ZI"}},
+	{name: "copy", pieces: [][]byte{cat(q("copy t (v) from stdin"), wiretest.CopyFail("no more")), q("begin"), cat(q("copy t (v) from stdin"), wiretest.CopyFail("no more")), q("rollback")}, want: []string{"", "BEGIN ZT", "", "ROLLBACK ZI"}},
 	{name: "what goes by the registry", pieces: [][]byte{q("do $$begin insert into t (v) values ('stale'); end$$"), q("vacuum t"), q(insert)}, want: []string{"ERROR:ZF001" + told, "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
 	{name: "execute", before: q("prepare p as " + insert), pieces: [][]byte{q("execute p"), q(insert)}, want: []string{warned + "ERROR:ZF001" + told, warned + "INSERT 0 0 ZI"}},
 	{name: "select that writes", pieces: [][]byte{q("select wr('stale')"), q("with x as (" + insert + " returning id) select * from x"), q("select nextval('s')"), q("select * from t for update"), q("notify x"), q("select lo_create(0)")},
