@@ -59,6 +59,9 @@ const (
 	KindUnchecked
 	// KindUnfenced: the connection names no resource, so it may only read.
 	KindUnfenced
+	// KindDiscarded: the statement is a stale write that was not executed, and was answered
+	// as one that changes nothing. KindOf does not return it.
+	KindDiscarded
 )
 
 // KindOf returns the kind of a refusal with this SQLSTATE, on a connection for this
@@ -89,6 +92,8 @@ func (k RejectionKind) String() string {
 		return "unfenceable"
 	case KindUnfenced:
 		return "unfenced"
+	case KindDiscarded:
+		return "discarded"
 	default:
 		return "unchecked"
 	}
@@ -110,6 +115,8 @@ func (k RejectionKind) Summary(write bool) string {
 		return what + " refused: cannot be fenced"
 	case KindUnfenced:
 		return what + " refused: unfenced"
+	case KindDiscarded:
+		return "stale " + what + " discarded"
 	default:
 		return what + " refused: the fence cannot be checked"
 	}

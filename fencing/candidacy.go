@@ -15,7 +15,8 @@ const (
 	// Leader holds the current epoch, as far as this proxy knows.
 	Leader
 	// Superseded held an epoch until another candidacy was granted a higher one. This
-	// is final: the connections of a superseded candidacy end.
+	// is final: the connections of a superseded candidacy end, except those whose stale
+	// writes are discarded.
 	Superseded
 )
 
@@ -58,6 +59,10 @@ type Status struct {
 
 // CanWrite reports whether a write under s.Epoch may be attempted now.
 func (s *Status) CanWrite() bool { return s.Role == Leader && s.Fault == nil }
+
+// Discardable reports whether the writes of a candidacy with this status may be discarded once
+// it is superseded: it had an epoch, and its resource is still there.
+func Discardable(s *Status) bool { return s.Epoch != 0 && !s.Removed }
 
 // CampaignMode says how a connection takes part in the election.
 type CampaignMode uint8

@@ -90,14 +90,31 @@ func Name(worker string) string {
 // claim that their triggers look for, for its transaction. It is the epoch that the
 // transaction was checked for, and goes with it.
 func CheckSQL(fence int32, worker, incarnation string, claims bool) string {
-	return checkSQL(fence, worker, incarnation, "$1", "$2", claim(fence, "$1", claims)+inReadCommitted)
+	return checkSQL(refuse, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", claims)+inReadCommitted)
+}
+
+// VerdictSQL returns the check as a question, for a session whose stale writes are discarded:
+// it returns no row if the connection may go on. If the candidacy had an epoch and was
+// superseded, it makes the transaction read-only, warns, and returns one row. It raises
+// whatever else the check raises. Its parameters are those of CheckSQL.
+func VerdictSQL(fence int32, worker, incarnation string, claims bool) string {
+	return checkSQL(verdict, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", claims)+inReadCommitted)
+}
+
+// InlineVerdictSQL is to VerdictSQL what InlineCheckSQL is to CheckSQL.
+func InlineVerdictSQL(fence int32, worker, incarnation string, claims bool, told, held Epoch) string {
+	return inlineSQL(verdict, fence, worker, incarnation, claims, told, held)
 }
 
 // InlineCheckSQL returns the check with its parameters written into the text, for cases
 // in which the prepared check may be gone.
 func InlineCheckSQL(fence int32, worker, incarnation string, claims bool, told, held Epoch) string {
+	return inlineSQL(refuse, fence, worker, incarnation, claims, told, held)
+}
+
+func inlineSQL(otherwise slowPath, fence int32, worker, incarnation string, claims bool, told, held Epoch) string {
 	number := strconv.FormatInt(int64(told), 10)
-	return checkSQL(fence, worker, incarnation, number, strconv.FormatInt(int64(held), 10), claim(fence, number, claims)+inReadCommitted)
+	return checkSQL(otherwise, fence, worker, incarnation, number, strconv.FormatInt(int64(held), 10), claim(fence, number, claims)+inReadCommitted)
 }
 
 // FrontCheckSQL returns the check for a connection that was told the epoch its
@@ -106,7 +123,7 @@ func InlineCheckSQL(fence int32, worker, incarnation string, claims bool, told, 
 // isolation level does not have to be tested. It costs the server two thirds of the
 // full check.
 func FrontCheckSQL(fence int32, worker, incarnation string, claims bool) string {
-	return checkSQL(fence, worker, incarnation, "$1", "$1", claim(fence, "$1", claims))
+	return checkSQL(refuse, fence, worker, incarnation, "$1", "$1", claim(fence, "$1", claims))
 }
 
 // ClaimSQL returns the statement that claims an epoch for the session, for what runs
@@ -132,21 +149,43 @@ func SequenceName(fence int32) string { return fmt.Sprintf("fencepost.epoch_%d",
 // whether the snapshot has seen the grant.
 const inReadCommitted = ` AND pg_catalog.current_setting('transaction_isolation') OPERATOR(pg_catalog.=) 'read committed'`
 
-func checkSQL(fence int32, worker, incarnation, told, held, more string) string {
-	return fmt.Sprintf(`SELECT fencepost.refuse(%[1]d, %[2]s::pg_catalog.int8, %[3]s, %[4]s, %[5]s::pg_catalog.int8, false)`+
+// slowPath is the function that a check calls if the fast comparison fails.
+type slowPath string
+
+const (
+	refuse  slowPath = "refuse"  // raises an error, or finds that all is well
+	verdict slowPath = "verdict" // for a superseded candidacy, returns a row instead
+)
+
+func checkSQL(otherwise slowPath, fence int32, worker, incarnation, told, held, more string) string {
+	return fmt.Sprintf(`SELECT fencepost.%[7]s(%[1]d, %[2]s::pg_catalog.int8, %[3]s, %[4]s, %[5]s::pg_catalog.int8, false)`+
 		` WHERE (fencepost.current(pg_catalog.pg_sequence_last_value('fencepost.epoch_%[1]d'::pg_catalog.regclass),`+
 		` %[2]s::pg_catalog.int8, %[5]s::pg_catalog.int8)%[6]s) IS NOT TRUE`,
-		fence, told, Literal(Name(worker)), Literal(incarnation), held, more)
+		fence, told, Literal(Name(worker)), Literal(incarnation), held, more, otherwise)
 }
 
 // RefuseSQL returns the statement that refuses whatever follows it. lapsed says that
 // the connection's lease is not confirmed.
 func RefuseSQL(fence int32, worker, incarnation string, told, held Epoch, lapsed bool) string {
-	return fmt.Sprintf(`SELECT fencepost.refuse(%d, %d::pg_catalog.int8, %s, %s, %d::pg_catalog.int8, %t)`,
-		fence, told, Literal(Name(worker)), Literal(incarnation), held, lapsed)
+	return slowSQL(refuse, fence, worker, incarnation, told, held, lapsed)
+}
+
+// LapsedVerdictSQL is to VerdictSQL what RefuseSQL is to CheckSQL, for a connection whose
+// lease is not confirmed: it never returns without a row.
+func LapsedVerdictSQL(fence int32, worker, incarnation string, told, held Epoch) string {
+	return slowSQL(verdict, fence, worker, incarnation, told, held, true)
+}
+
+func slowSQL(path slowPath, fence int32, worker, incarnation string, told, held Epoch, lapsed bool) string {
+	return fmt.Sprintf(`SELECT fencepost.%s(%d, %d::pg_catalog.int8, %s, %s, %d::pg_catalog.int8, %t)`,
+		path, fence, told, Literal(Name(worker)), Literal(incarnation), held, lapsed)
 }
 
 // ReadOnlySQL is injected in front of the reads of a connection that does not lead. As
 // the transaction's first query it cannot be undone within that transaction on
 // PostgreSQL 16 and later; on 14 and 15, RESET transaction_read_only undoes it.
 const ReadOnlySQL = `SELECT pg_catalog.set_config('transaction_read_only','on',true)`
+
+// DiscardedSQL runs in the place of a write that is discarded. It returns no row, unless the
+// transaction is not read-only any more, which must not happen.
+const DiscardedSQL = `SELECT WHERE pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'off'`

@@ -53,6 +53,8 @@
 //   - check: the statement that the proxy injects into a transaction, and that fails
 //     unless the announced epoch is the current one. A transaction's coverage is what
 //     was injected into it: nothing, read-only mode, or the check.
+//   - verdict: the check as a question, for resources whose stale writes are discarded. A
+//     transaction of a superseded candidacy becomes read-only instead of failing.
 //   - backend registry: the backends that may write outside the check. A grant ends
 //     them.
 //   - generation: the number of the lease service instance that made an award; see

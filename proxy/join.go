@@ -33,7 +33,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		if err != nil {
 			return nil, 0, policy.Route.explained(fencing.StartupRefusal(err))
 		}
-		x.member.cand = cand
+		x.member.cand, x.member.discards = cand, policy.OnStale == DiscardStale
 		x.member.standing.Store(joined)
 		x.StatusChanged() // an earlier call has done nothing
 		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
@@ -49,7 +49,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		c.Nameless, c.Trouble = claim.Nameless, cand.Trouble
 		c.Status, c.Catalog = cand.Status, x.member.catalog.Catalog
 		c.Fence, c.Resource, c.Worker, c.Incarnation = x.member.cand.Fence().ID(), claim.Resource, claim.Worker, x.member.cand.Incarnation()
-		c.ProvenReads = policy.ProvenReads
+		c.ProvenReads, c.Discards = policy.ProvenReads, x.member.discards
 	}
 	if md == protocol.ModeReadOnly && !x.backend.version.KeepsReadOnly() {
 		if c.Catalog, err = x.openCatalog(ctx); err != nil {

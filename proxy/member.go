@@ -21,6 +21,10 @@ type membership struct {
 	catalog      fencing.CatalogReader
 	leaveCatalog func()
 
+	// discards: the session goes on when it is superseded, and its writes are discarded. It is
+	// set before standing becomes joined.
+	discards bool
+
 	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
 	left     sync.Once
 	ended    sync.Once // endsSuperseded has been called
@@ -52,10 +56,15 @@ var _ fencing.Member = (*session)(nil)
 
 // StatusChanged implements fencing.Member. When the candidacy is superseded, it closes the
 // server connection at once, which ends the backend. The client is told at its next use, so
-// that its connection pool sees an error, and does not silently replace the connection.
+// that its connection pool sees an error, and does not silently replace the connection. A
+// session whose stale writes are discarded goes on.
 func (x *session) StatusChanged() {
 	m := &x.member
-	if fencing.Checking && m.standing.Load() != outside && m.cand.Status().Role == fencing.Superseded {
+	if !fencing.Checking || m.standing.Load() == outside {
+		return
+	}
+	st := m.cand.Status()
+	if goesOn := m.discards && fencing.Discardable(st); st.Role == fencing.Superseded && !goesOn {
 		m.standing.Store(superseded)
 		_ = x.server.Close()
 	}
@@ -86,8 +95,8 @@ func (m *membership) hears() {
 	}
 }
 
-// endsSuperseded informs the candidacy that the connection ends because it is superseded,
-// before the client can learn that. Only the first call has an effect.
+// endsSuperseded informs the candidacy that the connection ends because it is superseded, or
+// that its writes are discarded, before the client can learn that. Only the first call has an effect.
 func (m *membership) endsSuperseded() { m.ended.Do(m.cand.TellsSuperseded) }
 
 // leave ends the membership. Only the first call has an effect on the candidacy. orderly

@@ -16,6 +16,8 @@ type SessionPolicy struct {
 	// connections separately, and to none of them at startup. Otherwise connections that begin
 	// after it was announced to one of them are told at startup.
 	TellEach bool
+	// OnStale says what becomes of the writes of a worker that was superseded.
+	OnStale OnStale
 	// NameWorker: the application_name of a connection that names a resource shows resource and
 	// worker, also to the client.
 	NameWorker bool
@@ -49,6 +51,18 @@ const (
 	UnfencedAllow
 	// UnfencedRefuse refuses it at startup.
 	UnfencedRefuse
+)
+
+// OnStale says what becomes of the writes of a worker that had an epoch and was superseded.
+type OnStale uint8
+
+const (
+	// RejectStale refuses them, and ends the connection. The default.
+	RejectStale OnStale = iota
+	// DiscardStale answers single INSERT, UPDATE, DELETE and MERGE statements as if they had
+	// changed nothing, without executing them, and refuses all other writes. The connection
+	// goes on.
+	DiscardStale
 )
 
 // Identity says which worker a connection belongs to if it names none.

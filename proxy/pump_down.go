@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
@@ -209,7 +210,9 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventUnregister:
 			x.unregister(ctx)
 		case protocol.EventUnclaimed:
-			x.readGuards(ctx)
+			x.readRecord(ctx)
+		case protocol.EventStale:
+			x.learnStale(ctx)
 		case protocol.EventAnnounce:
 			announces = true
 		}
@@ -227,10 +230,19 @@ func (d *downPump) relay(ctx context.Context) error {
 	return err
 }
 
-// readGuards learns whether the resource guards tables since the candidacy has last read its
-// fence. The client is told why it was refused afterwards, so that its next transaction has
-// a claim.
-func (x *session) readGuards(ctx context.Context) {
+// learnStale makes sure that the candidacy knows that it is superseded, before the client
+// learns that. The session goes on, and its next reply tells the client its role.
+func (x *session) learnStale(ctx context.Context) {
+	x.member.endsSuperseded()
+	if x.member.cand.Status().Role != fencing.Superseded {
+		x.readRecord(ctx)
+	}
+}
+
+// readRecord learns whether the resource guards tables, or another worker was granted an
+// epoch, since the candidacy has last read its fence. The client is told why it was refused
+// afterwards, so that its next transaction has a claim.
+func (x *session) readRecord(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
 	x.member.cand.Advanced(ctx)

@@ -30,6 +30,7 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 		TellEach:    cfg.Resources[r.Resource].AnnouncePerConnection(),
 		Route:       route,
 		Refusal:     refusal,
+		OnStale:     staleModes[cfg.Resources[r.Resource].StaleMode()],
 	}
 }
 
@@ -81,6 +82,11 @@ var identities = map[string]proxy.Identity{
 	"connection":     proxy.IdentityConnection,
 	"client_address": proxy.IdentityClientAddress,
 	"proxy":          proxy.IdentityProxy,
+}
+
+var staleModes = map[string]proxy.OnStale{
+	"reject":  proxy.RejectStale,
+	"discard": proxy.DiscardStale,
 }
 
 var unfencedModes = map[string]proxy.UnfencedMode{

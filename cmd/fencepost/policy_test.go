@@ -23,7 +23,7 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 	cfg.Unfenced = config.Unfenced{Default: "refuse", Users: map[string]string{"migrator": "allow"}}
 	cfg.Worker.Identity = "client_address"
 	cfg.Upstream.ApplicationName = "worker"
-	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}, "mail": {}}
+	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}, "mail": {}, "news": {OnStale: "discard"}}
 	for _, c := range []struct {
 		request fencing.JoinRequest
 		want    proxy.SessionPolicy
@@ -31,6 +31,8 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 		{fencing.JoinRequest{User: "app"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true}},
 		{fencing.JoinRequest{User: "migrator"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedAllow, Identity: proxy.IdentityClientAddress, NameWorker: true}},
 		{fencing.JoinRequest{User: "app", Resource: "mail"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true}},
+		{fencing.JoinRequest{User: "app", Resource: "news"},
+			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, OnStale: proxy.DiscardStale}},
 		{fencing.JoinRequest{User: "app", Resource: "billing"},
 			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, ProvenReads: true}},
 	} {

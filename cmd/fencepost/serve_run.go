@@ -110,7 +110,8 @@ func (s *serving) newAdmin() *admin.Server {
 			c := s.current().Admin
 			return admin.Access{OpenReads: c.OpenReads, Token: c.Token, Certificates: c.TLS.ClientCAFile != ""}
 		},
-		Reload: func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
+		StaleMode: func(resource string) string { return s.current().Resources[resource].StaleMode() },
+		Reload:    func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
 	}
 }
 

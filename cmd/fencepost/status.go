@@ -47,10 +47,11 @@ with 1 if it cannot.`
 type statusRow struct {
 	database, resource, state, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 
-	guards  int      // how many tables the resource guards
-	reason  string   // why the state is unknown or closed
-	blocked []string // what blocks a takeover, or would block one
-	orders  []string // operators' orders that keep workers from leading
+	guards   int      // how many tables the resource guards
+	discards bool     // its stale writes are discarded
+	reason   string   // why the state is unknown or closed
+	blocked  []string // what blocks a takeover, or would block one
+	orders   []string // operators' orders that keep workers from leading
 }
 
 // statusTimeout bounds one query for the status.
@@ -152,7 +153,7 @@ type statusView struct {
 }
 
 // onlyOfProxies are the fields that a database does not know.
-var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "workers"}
+var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "workers"}
 
 // MarshalJSON implements json.Marshaler.
 func (v statusView) MarshalJSON() ([]byte, error) {
@@ -252,6 +253,9 @@ func (r statusRow) printNotes(out io.Writer) error {
 	if r.guards > 0 {
 		notes = append(notes, fmt.Sprintf("guards %d tables", r.guards))
 	}
+	if r.discards {
+		notes = append(notes, "discards stale writes")
+	}
 	if r.reason != "" {
 		notes = append(notes, dash(r.reason))
 	}
@@ -296,7 +300,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, guards: v.GuardedTables}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, guards: v.GuardedTables, discards: v.OnStale == "discard"}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}

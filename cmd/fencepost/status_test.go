@@ -35,7 +35,10 @@ func TestStatusShowsATable(t *testing.T) {
 	m := admin.NewMetrics()
 	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Kind: fencing.KindStale, Write: true})
 	m.Blocked("shop", "mail", []string{"something"})
-	server := &admin.Server{Metrics: m, Resources: func() []election.ResourceStatus {
+	stale := func(resource string) string {
+		return map[string]string{"billing": "discard", "mail": "reject"}[resource]
+	}
+	server := &admin.Server{Metrics: m, StaleMode: stale, Resources: func() []election.ResourceStatus {
 		return []election.ResourceStatus{
 			{
 				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
@@ -66,7 +69,7 @@ func TestStatusShowsATable(t *testing.T) {
 		t.Fatalf("exit code %d: %s", out.code, out.stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
-	if len(lines) != 5 {
+	if len(lines) != 6 {
 		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
 	}
 	for _, want := range []string{"shop", "billing", "led", "host-9:117:q1", "8", "7s", "1", "1m30s  ", "4"} {
@@ -77,8 +80,11 @@ func TestStatusShowsATable(t *testing.T) {
 	if !strings.Contains(lines[2], "none") || !strings.Contains(lines[2], "closed for 5s") || strings.Contains(lines[2], "gone") {
 		t.Errorf("line %q does not say that nobody leads", lines[2])
 	}
-	if lines[3] != "shop/mail: closed: a fault" || lines[4] != "shop/mail: takeover blocked: something" {
-		t.Errorf("lines %q do not say what keeps the workers from leading", lines[3:])
+	if lines[3] != "shop/billing: discards stale writes" {
+		t.Errorf("line %q does not say that stale writes are discarded", lines[3])
+	}
+	if lines[4] != "shop/mail: closed: a fault" || lines[5] != "shop/mail: takeover blocked: something" {
+		t.Errorf("lines %q do not say what keeps the workers from leading", lines[4:])
 	}
 }
 

@@ -109,6 +109,9 @@ type Statement struct {
 	// Modifies means INSERT, UPDATE, DELETE and MERGE, which are never a Read. Quick
 	// sets it only for a text that begins with that word, not with WITH.
 	Modifies bool
+	// Command is the first word of the tag with which Postgres answers a statement that
+	// Modifies. It is "" for all others.
+	Command string
 	// TakesSnapshot means that parsing or binding it counts as a query of the
 	// transaction, after which the isolation level cannot be changed.
 	TakesSnapshot bool

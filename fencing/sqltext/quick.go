@@ -23,15 +23,36 @@ func Quick(sql []byte) (Statement, bool) {
 	}
 	first := sql[start:word]
 	query := foldEqual(first, "select") || foldEqual(first, "with") || foldEqual(first, "values") || foldEqual(first, "table")
-	modifies := foldEqual(first, "insert") || foldEqual(first, "update") || foldEqual(first, "delete") || foldEqual(first, "merge")
-	if query || modifies {
+	command := ""
+	for _, c := range commands {
+		if foldEqual(first, c.word) {
+			command = c.tag
+		}
+	}
+	if query || command != "" {
 		body := sql[word:end]
 		if bytes.IndexByte(body, ';') >= 0 || bytes.IndexByte(body, 0) >= 0 || mentionsQueryText(body) {
 			return Statement{}, false
 		}
-		return Statement{Kind: Ordinary, Modifies: modifies, TakesSnapshot: true, End: end}, true
+		return Statement{Kind: Ordinary, Modifies: command != "", Command: command, TakesSnapshot: true, End: end}, true
 	}
 	return quickTransaction(sql[:end], first, word)
+}
+
+// commands are the statements that modify, with the first words of their tags.
+var commands = [...]struct{ word, tag string }{{"insert", "INSERT"}, {"update", "UPDATE"}, {"delete", "DELETE"}, {"merge", "MERGE"}}
+
+// Streams reports whether sql begins with SELECT, VALUES, TABLE or WITH: Postgres describes
+// the rows of such a statement before it runs, unless its WITH modifies. Those of all others
+// it describes afterwards, in the answer to a Query.
+func Streams(sql []byte) bool {
+	start := skipSpace(sql, 0)
+	word := start
+	for word < len(sql) && isLetter(sql[word]) {
+		word++
+	}
+	first := sql[start:word]
+	return foldEqual(first, "select") || foldEqual(first, "with") || foldEqual(first, "values") || foldEqual(first, "table")
 }
 
 // quickTransaction is Quick for the transaction commands without options.

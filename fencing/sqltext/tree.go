@@ -16,7 +16,8 @@ func classify(n *pgquery.Node) Statement {
 	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
 	st.DescribesLate = (st.Executes || w.queryText) && describesLate(n)
 	st.RequiresTransactionBlock = st.Kind != SetFence && requiresTransactionBlock(n)
-	st.Modifies = modifies(n)
+	st.Command = commandOf(n)
+	st.Modifies = st.Command != ""
 	st.TakesSnapshot = st.Modifies || takesSnapshot(n)
 	if w.unsetsReadOnly {
 		st.UnsetsReadOnly = true
@@ -69,12 +70,20 @@ func describesLate(n *pgquery.Node) bool {
 	return false
 }
 
-func modifies(n *pgquery.Node) bool {
+func modifies(n *pgquery.Node) bool { return commandOf(n) != "" }
+
+func commandOf(n *pgquery.Node) string {
 	switch n.GetNode().(type) {
-	case *pgquery.Node_InsertStmt, *pgquery.Node_UpdateStmt, *pgquery.Node_DeleteStmt, *pgquery.Node_MergeStmt:
-		return true
+	case *pgquery.Node_InsertStmt:
+		return "INSERT"
+	case *pgquery.Node_UpdateStmt:
+		return "UPDATE"
+	case *pgquery.Node_DeleteStmt:
+		return "DELETE"
+	case *pgquery.Node_MergeStmt:
+		return "MERGE"
 	default:
-		return false
+		return ""
 	}
 }
 

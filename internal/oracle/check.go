@@ -19,11 +19,11 @@ const (
 	// literal has the same meaning under every setting and encoding: it is ASCII, and
 	// contains a backslash only in an E'' constant.
 	literal  = `(?:'(?:[\x01-&(-\[\]-\x7F]|'')*'|E'(?:[\x01-&(-\[\]-\x7F]|''|\\\\|\\U[0-9A-F]{8})*')`
-	checkSQL = `SELECT fencepost\.refuse\((\d+), ` + number + `, ` + literal + `, (` + literal + `), ` + number + `, false\)` +
+	checkSQL = `SELECT fencepost\.(?:refuse|(verdict))\((\d+), ` + number + `, ` + literal + `, (` + literal + `), ` + number + `, false\)` +
 		` WHERE \(fencepost\.current\(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\), ` + number + `, ` + number + `\)` +
 		`(?: AND pg_catalog\.set_config\('fencepost\.claim_(\d+)', ` + number + `::pg_catalog\.text, true\) IS NOT NULL)?` +
 		`( AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE`
-	lapseSQL = `SELECT fencepost\.refuse\(\d+, \d+::pg_catalog\.int8, ` + literal + `, ` + literal + `, \d+::pg_catalog\.int8, true\)`
+	lapseSQL = `SELECT fencepost\.(?:refuse|(verdict))\(\d+, \d+::pg_catalog\.int8, ` + literal + `, ` + literal + `, \d+::pg_catalog\.int8, true\)`
 )
 
 var (
@@ -41,22 +41,24 @@ type checkText struct {
 	told, held string
 	front      bool // without the isolation level: valid only as the first statement
 	never      bool // it refuses whatever the fence contains
+	asks       bool // where it would refuse a stale session, it sets read-only mode instead
 }
 
 // parseCheck recognises a check by its whole text.
 func parseCheck(text string) (c checkText, ok bool) {
-	if lapsePattern.MatchString(text) {
-		return checkText{never: true}, true
+	if m := lapsePattern.FindStringSubmatch(text); m != nil {
+		return checkText{never: true, asks: m[1] != ""}, true
 	}
 	m := checkPattern.FindStringSubmatch(text)
 	if m == nil {
 		return c, false
 	}
+	asks, m := m[1] != "", m[1:]
 	fence, told, incarnation, held, sequence, isolation := m[1], m[2], m[3], m[4], m[5], m[10]
 	if fence != sequence || m[6] != told || m[7] != held || m[8] != "" && (m[8] != fence || m[9] != told) {
 		return c, false
 	}
-	c = checkText{fence: fence, incarnation: incarnation, told: told, held: held, front: isolation == ""}
+	c = checkText{fence: fence, incarnation: incarnation, told: told, held: held, front: isolation == "", asks: asks}
 	return c, !c.front || told == held
 }
 

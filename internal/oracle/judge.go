@@ -36,6 +36,9 @@ func (o *Observer) judge(s state, q *statement, p place) verdict {
 			return verdict{}
 		}
 	case query:
+		if s.stale && s.cover == readCover && q.modifies {
+			return wrong("the execution of a write that is to be discarded")
+		}
 		if s.cover != uncovered {
 			return verdict{}
 		}

@@ -123,6 +123,15 @@ func (o *Observer) executed(m *message) {
 			m.may = []statement{{kind: query}}
 		}
 	}
+	for i := range m.may {
+		if m.may[i].check.asks {
+			m.may[i].said = saidCurrent
+			if m.tags[0] != "SELECT 0" {
+				m.may[i].said = saidStale
+			}
+			m.here = m.may
+		}
+	}
 	p := place{version: o.facts.Version, extended: true}
 	for _, s := range o.confirmed {
 		may := m.mayIn(s)

@@ -37,6 +37,7 @@ type state struct {
 	bound     bool // the portal of a short check was bound as the first statement
 	copies    int  // number of COPYs whose data the server reads
 	byExecute bool // an Execute began the COPY
+	stale     bool // a check that asks has set the read-only mode
 	dead      bool // the server reads nothing more
 	// afterwards is what an SQL EXECUTE that has run may do to the transaction at the
 	// next Sync, or at the end of its text.
@@ -118,7 +119,21 @@ func (s state) backTo(at, keep int) state {
 	all := strings.SplitAfter(s.saves, "\x00")
 	s.saves = strings.Join(all[:keep], "")
 	if s.cover == readCover && s.depth > at {
-		s.cover, s.depth = uncovered, 0
+		s = s.undone()
+	}
+	return s
+}
+
+// undone returns the state without read-only mode.
+func (s state) undone() state {
+	s.cover, s.depth, s.stale = uncovered, 0, false
+	return s
+}
+
+// readOnly returns the state in read-only mode.
+func (s state) readOnly() state {
+	if s.cover == uncovered {
+		s.cover, s.depth = readCover, strings.Count(s.saves, "\x00")
 	}
 	return s
 }
@@ -178,16 +193,19 @@ func (s state) run(q *statement, p place) (r result) {
 		}
 		s = s.backTo(at, keep)
 	case check:
-		if !q.check.passes() {
+		if q.check.asks && q.said != saidCurrent {
+			t := s.readOnly()
+			t.stale = true
+			r.ok.add(t)
+		}
+		if !q.check.passes() || q.said == saidStale {
 			return r
 		}
 		if !q.check.front || bare.phase == idle || bare.bound {
 			s.cover = fullCover
 		}
 	case readOnly:
-		if s.cover == uncovered {
-			s.cover, s.depth = readCover, strings.Count(s.saves, "\x00")
-		}
+		s = s.readOnly()
 	}
 	s = s.worked(q, p)
 	r.ok.add(s)
@@ -213,7 +231,7 @@ func (s state) worked(q *statement, p place) state {
 		s.work = s.work || s.cover == readCover
 	}
 	if q.unsets && s.cover == readCover && p.version < 16 {
-		s.cover, s.depth = uncovered, 0
+		s = s.undone()
 	}
 	if s.afterwards == nil { // a second one would end the session
 		s.afterwards = q.afterwards

@@ -21,6 +21,7 @@ const (
 	prepared1 = "fencepost_check_1"
 	front1    = "fencepost_check_1_front"
 	reading1  = "fencepost_read_1"
+	asking1   = "fencepost_check_1_verdict"
 )
 
 func newStream(facts Facts) *stream {
@@ -55,15 +56,26 @@ func (s *stream) down(answers ...string) {
 	}
 }
 
+// asks plays a verdict, and how it is answered.
+func (s *stream) asks(answer string) {
+	s.up(wiretest.Close('S', asking1), wiretest.Parse(asking1, fencing.VerdictSQL(1, "w", "i1", false)), asked(3, 3), wiretest.Flush())
+	s.down("3", "1", "2", answer, "3")
+}
+
+// asked is a verdict by messages, with these epochs.
+func asked(told, held uint64) []byte { return runOf(asking1, told, held) }
+
 // checked is a check by messages, with these epochs.
-func checked(told, held uint64) []byte {
+func checked(told, held uint64) []byte { return runOf(prepared1, told, held) }
+
+func runOf(name string, told, held uint64) []byte {
 	params := binary.BigEndian.AppendUint16(nil, 1)
 	params = binary.BigEndian.AppendUint16(params, 1)
 	params = binary.BigEndian.AppendUint16(params, 2)
 	for _, n := range []uint64{told, held} {
 		params = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint32(params, 8), n)
 	}
-	bind := wiretest.Msg('B', []byte("portal\x00"+prepared1+"\x00"), params, []byte{0, 0})
+	bind := wiretest.Msg('B', []byte("portal\x00"+name+"\x00"), params, []byte{0, 0})
 	return bytes.Join([][]byte{bind, wiretest.Execute("portal", 0), wiretest.Close('P', "portal")}, nil)
 }
 
@@ -493,6 +505,37 @@ var streams = []struct {
 		s.down("1", "2", "n", "C SET", "2", "C SELECT 0", "3", "1", "2", "n", "C PREPARE", "Z I")
 		s.up(wiretest.Query("EXECUTE " + reading1 + ";select 1"))
 	}, want: "Query: a query without cover"},
+	{name: "what is sent behind a verdict", play: func(s *stream) {
+		s.asks("C SELECT 0")
+		s.up(wiretest.Run(write), wiretest.Sync())
+		s.down("1", "2", "n", "C INSERT 0 1", "Z I")
+		s.asks("C SELECT 1")
+		s.up(wiretest.Parse("", write), wiretest.Bind("", ""), wiretest.Describe('P', ""), wiretest.Run(fencing.DiscardedSQL), wiretest.Sync())
+		s.down("1", "2", "n", "1", "2", "T", "C SELECT 0", "Z I")
+	}},
+	{name: "a discarded write is executed", play: func(s *stream) {
+		s.asks("C SELECT 1")
+		s.up(wiretest.Run(write))
+	}, want: "Execute of the execution of a write that is to be discarded"},
+	{name: "a discarded write is executed as a Query", play: func(s *stream) {
+		s.up(wiretest.Query("begin"))
+		s.down("C BEGIN", "Z T")
+		s.asks("C SELECT 1")
+		s.up(wiretest.Query(write))
+	}, want: "Query: the execution of a write that is to be discarded"},
+	{name: "a write that does not wait for the verdict", play: func(s *stream) {
+		s.up(wiretest.Parse(asking1, fencing.VerdictSQL(1, "w", "i1", false)), asked(3, 3), wiretest.Run(write))
+	}, want: "Execute of the execution of a write that is to be discarded"},
+	{name: "RELEASE undoes a verdict", version: 18, play: func(s *stream) {
+		s.up(wiretest.Query("begin"))
+		s.down("C BEGIN", "Z T")
+		s.up(wiretest.Query("EXECUTE " + reading1 + ";savepoint a; rollback to a"))
+		s.down("C SELECT 1", "C SAVEPOINT", "C ROLLBACK", "Z T")
+		s.asks("C SELECT 1")
+		s.up(wiretest.Query("rollback"))
+		s.down("C ROLLBACK", "Z I")
+		s.up(wiretest.Run(write))
+	}, want: "a Parse of a query without cover"},
 	{name: "two-phase commit", play: func(s *stream) { s.up(wiretest.Query(guard + "prepare transaction 'x'")) }, want: "Query: two-phase commit"},
 }
 

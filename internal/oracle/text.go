@@ -66,9 +66,20 @@ type statement struct {
 	empty      bool // not a statement at all
 	one        bool // opaque, but at most one statement
 	prepares   bool // PREPARE
+	modifies   bool // INSERT, UPDATE, DELETE or MERGE
 	check      checkText
+	said       answer // of a check that asks
 	source     string // the start of an unreadable text, for a complaint
 }
+
+// answer is what a check that asks has answered.
+type answer uint8
+
+const (
+	saidNothing answer = iota
+	saidCurrent        // the session may write
+	saidStale          // it is superseded, and the transaction is read-only
+)
 
 // maxSource is how many bytes of a text a complaint shows.
 const maxSource = 200
@@ -190,7 +201,9 @@ func guess(text []byte, single bool) []statement {
 		}
 	}
 	switch strings.ToLower(string(word)) {
-	case "select", "insert", "update", "delete", "merge", "values", "with", "table", "fetch", "move", "close", "declare":
+	case "insert", "update", "delete", "merge":
+		return []statement{{kind: query, modifies: true}}
+	case "select", "values", "with", "table", "fetch", "move", "close", "declare":
 		return []statement{{kind: query}}
 	case "alter", "analyze", "cluster", "comment", "create", "drop", "explain", "grant", "import", "notify", "reassign",
 		"refresh", "reindex", "revoke", "security", "truncate", "vacuum":
@@ -303,8 +316,9 @@ func statementOf(node *pg_query.Node, text string) statement {
 		return statement{kind: outside}
 	case *pg_query.Node_SelectStmt:
 		return selectOf(n.SelectStmt, text)
-	case *pg_query.Node_InsertStmt, *pg_query.Node_UpdateStmt, *pg_query.Node_DeleteStmt, *pg_query.Node_MergeStmt,
-		*pg_query.Node_DeclareCursorStmt, *pg_query.Node_FetchStmt, *pg_query.Node_ClosePortalStmt,
+	case *pg_query.Node_InsertStmt, *pg_query.Node_UpdateStmt, *pg_query.Node_DeleteStmt, *pg_query.Node_MergeStmt:
+		return statement{kind: query, modifies: true}
+	case *pg_query.Node_DeclareCursorStmt, *pg_query.Node_FetchStmt, *pg_query.Node_ClosePortalStmt,
 		*pg_query.Node_CreateTableAsStmt:
 		return statement{kind: query}
 	case *pg_query.Node_ExplainStmt:
@@ -391,7 +405,7 @@ func selectOf(s *pg_query.SelectStmt, text string) statement {
 		return statement{kind: query}
 	}
 	if c, ok := parseCheck(text); ok {
-		if c.never {
+		if c.never && !c.asks {
 			return statement{kind: fails}
 		}
 		return statement{kind: check, check: c}

@@ -28,8 +28,12 @@ type Coverage uint8
 const (
 	Uncovered Coverage = iota
 	ReadOnly           // read-only mode was set
+	Discarded          // so it was, by a verdict: the transaction is stale, and its writes are discarded
 	Checked            // the epoch was checked, and the sequence is locked; or the transaction is refused
 )
+
+// IsReadOnly reports whether read-only mode was set, and the epoch not checked.
+func (c Coverage) IsReadOnly() bool { return c == ReadOnly || c == Discarded }
 
 // Sent is something that goes to the server and matters to the transaction.
 type Sent uint8
@@ -53,6 +57,8 @@ const (
 	UndoReadOnly
 	// ResetSettings: what resets a setting that the check has made.
 	ResetSettings
+	// TakeVerdict: a verdict was sent before, and everything is answered.
+	TakeVerdict
 	// EndBatch: Sync, Query or FunctionCall, after which only ReadyForQuery says
 	// what holds.
 	EndBatch
@@ -65,6 +71,7 @@ type Answered uint8
 const (
 	CheckPassed      Answered = iota // our check has completed
 	ReadOnlySet                      // so has our read-only mode
+	VerdictStale                     // our verdict has completed: it has set read-only mode
 	TransactionEnded                 // the tag of COMMIT or ROLLBACK
 	ReadOnlyUndone                   // the tag of what may undo read-only mode
 	SettingsReset                    // the tag of what may reset a setting that the check has made
@@ -170,13 +177,15 @@ func (t *Txn) Send(s Sent, pending bool) (fresh bool) {
 			t.state = Unknown
 		}
 	case UndoReadOnly:
-		if t.coverage == ReadOnly {
+		if t.coverage.IsReadOnly() {
 			t.coverage = Uncovered
 		}
 	case ResetSettings:
 		if t.coverage == Checked {
 			t.coverage = Uncovered
 		}
+	case TakeVerdict:
+		t.coverage = t.answered
 	case EndBatch:
 		t.begun, t.uncertain, t.state, t.coverage = false, false, Unknown, Uncovered
 	}
@@ -211,10 +220,12 @@ func (t *Txn) Answer(a Answered, pending bool) {
 		t.answered = Checked
 	case ReadOnlySet:
 		t.answered = ReadOnly
+	case VerdictStale:
+		t.answered = Discarded
 	case TransactionEnded:
 		t.answered = Uncovered
 	case ReadOnlyUndone:
-		if t.answered == ReadOnly {
+		if t.answered.IsReadOnly() {
 			t.answered = Uncovered
 		}
 	case SettingsReset:
@@ -246,7 +257,7 @@ func (t *Txn) Skips() bool { return t.skipping != runs }
 // Covered is the reason of a message whose transaction was given a check, or is
 // read-only.
 func (t *Txn) Covered() (Reason, bool) {
-	if t.coverage == ReadOnly {
+	if t.coverage.IsReadOnly() {
 		return Reason{readOnly}, true
 	}
 	return Reason{checked}, t.coverage == Checked

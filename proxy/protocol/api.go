@@ -31,6 +31,8 @@ type Config struct {
 	Catalog func() *fencing.Catalog
 	// ProvenReads: a leader's transaction of nothing but proven reads goes unchecked.
 	ProvenReads bool
+	// Discards: the writes of the candidacy are discarded once it was superseded.
+	Discards bool
 	// Nameless: the client named no worker.
 	Nameless bool
 	// Trouble returns what keeps the candidacy from leading, or nil. It must not block. It
@@ -44,7 +46,7 @@ type Config struct {
 func New(c Config) *Machine {
 	m := &Machine{
 		config:   c,
-		checks:   newChecks(c.Fence, c.Worker, c.Incarnation),
+		checks:   newChecks(c.Fence, c.Worker, c.Incarnation, c.Discards),
 		names:    names{unnamed: unknownStatement},
 		settings: newSettings(c.Parameters),
 	}

@@ -20,6 +20,7 @@ type checks struct {
 	worker, incarnation string
 	checkSQL, frontSQL  string // "" in ModeReadOnly
 	claims              bool   // they set the claim that the triggers of guarded tables look for
+	asks                bool   // there is a verdict among them
 
 	nonce      string
 	generation int // counts the names
@@ -37,6 +38,7 @@ type checks struct {
 // checkNames are the names of prepared statements.
 type checkNames struct {
 	check, front, read string
+	verdict            string
 	portal             string // of all of them, and the name of what is prepared for one message
 }
 
@@ -60,8 +62,8 @@ const (
 // maxReplaced bounds the names that are closed with the next checks.
 const maxReplaced = 16
 
-func newChecks(fence int32, worker, incarnation string) checks {
-	c := checks{nonce: newNonce(), fence: fence, worker: worker, incarnation: incarnation}
+func newChecks(fence int32, worker, incarnation string, asks bool) checks {
+	c := checks{nonce: newNonce(), fence: fence, worker: worker, incarnation: incarnation, asks: asks && incarnation != ""}
 	c.write(false)
 	return c
 }
@@ -90,6 +92,9 @@ func newNonce() string { return strings.ToLower(rand.Text()[:12]) }
 func (c *checks) rename() {
 	if c.prepared() {
 		c.replaced = append(c.replaced, c.names.check, c.names.front, c.names.read)
+		if c.asks {
+			c.replaced = append(c.replaced, c.names.verdict)
+		}
 	}
 	if c.used {
 		c.replaced = append(c.replaced, c.names.portal)
@@ -100,7 +105,7 @@ func (c *checks) rename() {
 	}
 	suffix := c.nonce + "_" + strconv.Itoa(c.generation)
 	check := "fencepost_check_" + suffix
-	c.names = checkNames{check: check, front: check + "_front", read: "fencepost_read_" + suffix, portal: "fencepost_" + suffix}
+	c.names = checkNames{check: check, front: check + "_front", verdict: check + "_verdict", read: "fencepost_read_" + suffix, portal: "fencepost_" + suffix}
 	c.progress, c.used, c.built.valid = checksUnprepared, false, false
 }
 
@@ -126,7 +131,7 @@ func (c *checks) onServer() bool { return c.prepared() || c.used || len(c.replac
 
 // named reports whether a prepared statement of that name is one of the checks.
 func (c *checks) named(name string) bool {
-	return name == c.names.check || name == c.names.front || name == c.names.read
+	return name == c.names.check || name == c.names.front || name == c.names.read || name == c.names.verdict
 }
 
 // mentioned reports whether a message has the name of one of the checks in it.
@@ -167,6 +172,10 @@ func (c *checks) appendPrepare(dst []byte, batch uint64, from origin, push func(
 		dst = wire.AppendParse(dst, c.names.front, c.frontSQL)
 		push(parse, from).check = fullCheck
 	}
+	if c.asks {
+		dst = wire.AppendParse(dst, c.names.verdict, fencing.VerdictSQL(c.fence, c.worker, c.incarnation, c.claims))
+		push(parse, from).check = fullCheck
+	}
 	dst = wire.AppendParse(dst, c.names.read, fencing.ReadOnlySQL)
 	e := push(parse, from)
 	e.check, e.prepares = readOnly, c.generation
@@ -187,6 +196,7 @@ type builtChecks struct {
 	valid              bool
 	announced, held    fencing.Epoch
 	check, front, read builtCheck
+	verdict            builtCheck
 }
 
 // builtCheck is one check in its two forms.
@@ -216,6 +226,9 @@ func (c *checks) build(told, held fencing.Epoch) {
 			text: fmt.Appendf(nil, "EXECUTE %s;", c.names.read),
 		},
 	}
+	if c.asks {
+		c.built.verdict.run = wire.AppendRun(nil, c.names.portal, c.names.verdict, toldBytes, heldBytes)
+	}
 }
 
 // of returns the bytes of a check. front says that nothing stands in front of it in its
@@ -224,6 +237,8 @@ func (b *builtChecks) of(g injectedCheck, front bool) *builtCheck {
 	switch {
 	case g == readOnly:
 		return &b.read
+	case g == verdict:
+		return &b.verdict
 	case front && b.announced == b.held:
 		return &b.front
 	default:
@@ -245,8 +260,11 @@ func (c *checks) text(g injectedCheck, front bool) []byte {
 
 // inline is a check as a statement that needs nothing prepared.
 func (c *checks) inline(g injectedCheck) string {
-	if g == readOnly {
+	switch g {
+	case readOnly:
 		return fencing.ReadOnlySQL
+	case verdict:
+		return fencing.InlineVerdictSQL(c.fence, c.worker, c.incarnation, c.claims, c.built.announced, c.built.held)
 	}
 	return fencing.InlineCheckSQL(c.fence, c.worker, c.incarnation, c.claims, c.built.announced, c.built.held)
 }

@@ -139,6 +139,11 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	if m.copy.reading() && m.copyMessage(f.Type, n, avail, more, p) {
 		return NeedNothing
 	}
+	if m.inHand.verdict != noVerdict {
+		if done, need := m.takeVerdict(f.Type, p); done || need != NeedNothing {
+			return need
+		}
+	}
 	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && f.Type != 'S' {
 		// An error ended the batch and its Sync was not sent yet: the server
 		// reads this message, and neither runs nor answers it.

@@ -45,6 +45,7 @@ type situation struct {
 	provenReads bool                    // a leader's proven reads go unchecked
 	catalog     func() *fencing.Catalog // nil if no read has to be proven
 	refreshed   bool                    // the catalog was read again for this message
+	discards    bool                    // stale writes are discarded, and a verdict can be asked for
 }
 
 // registryAnswer is what the registry has said for the message in hand.
@@ -64,6 +65,8 @@ const (
 	lapsedFirst                // a refusal by the database: the lease is not confirmed
 	refuseFirst                // a refusal of the proxy's own
 	answerFirst                // SHOW fencepost.…: its value is set in front
+	verdictFirst               // the verdict, and the message waits for the answer
+	discard                    // the statement is not executed, and answered as one that changes nothing
 	needsMoreFor               // not decided: see need
 )
 
@@ -74,6 +77,7 @@ type decision struct {
 	claims  bool             // of forward: the session claims its epoch first
 	need    Need             // of needsMoreFor
 	flush   bool             // of NeedRegister: the registration must be durable
+	lapsed  bool             // of verdictFirst: the lease is not confirmed
 	refusal *fencing.Refusal // of refuseFirst
 }
 
@@ -89,6 +93,7 @@ func (m *Machine) decide(c carrier, s *statement) decision {
 		batch: m.batch, imported: m.chain.imported,
 		registration: m.registration, registry: m.inHand.registry, done: m.inHand.done,
 		provenReads: m.config.ProvenReads, catalog: m.config.Catalog, refreshed: m.inHand.refreshed,
+		discards: m.config.Discards && m.canAsk(c, s),
 	}
 	d := q.decide()
 	m.inHand.flush = d.flush
@@ -138,6 +143,9 @@ func (q *situation) decide() decision {
 	}
 	if q.status.Fault != nil {
 		return refuses(fencing.FaultRefusal(q.status.Fault))
+	}
+	if q.txn.Coverage() == gate.Discarded {
+		return q.decideStale()
 	}
 	if leads(q.status, q.announced) {
 		return q.decideLeader()
@@ -255,6 +263,36 @@ func (q *situation) decideLeader() decision {
 	if q.carrier == lone && q.mustStandAlone() && !q.imported {
 		return q.byRegistry()
 	}
+	return q.check()
+}
+
+// check puts the check in front, or the verdict in its place.
+func (q *situation) check() decision {
+	if q.discards {
+		return decision{action: verdictFirst}
+	}
+	return decision{action: checkFirst}
+}
+
+// decideStale is for a transaction that is stale, as the verdict has said. A plain check
+// refuses what can neither pass nor be discarded.
+func (q *situation) decideStale() decision {
+	s := q.statement
+	switch {
+	case q.alone(), q.carrier == call:
+	case q.reads(s):
+		if q.version.KeepsReadOnly() || q.proven() {
+			return q.covered()
+		}
+		if q.catalog != nil && !q.refreshed {
+			return needs(NeedCatalog)
+		}
+	case s.info.Command == "", q.carrier == among:
+	case q.carrier == prepared:
+		return q.covered()
+	default:
+		return decision{action: discard}
+	}
 	return decision{action: checkFirst}
 }
 
@@ -338,10 +376,12 @@ func (q *situation) decideRefused() decision {
 		return needs(NeedCampaign)
 	case st.Lapsed && q.announced != 0 && q.done < NeedConfirm:
 		return needs(NeedConfirm)
+	case st.Lapsed && q.announced == st.Epoch && q.discards:
+		return decision{action: verdictFirst, lapsed: true}
 	case st.Lapsed && q.announced == st.Epoch:
 		return decision{action: lapsedFirst}
 	default:
-		return decision{action: checkFirst}
+		return q.check()
 	}
 }
 

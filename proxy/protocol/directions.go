@@ -33,6 +33,13 @@ func (d *downstream) refusal(r *fencing.Refusal) []byte {
 	return d.made[at:]
 }
 
+// complete makes a CommandComplete.
+func (d *downstream) complete(tag string) []byte {
+	at := len(d.made)
+	d.made = wire.AppendCommandComplete(d.made, tag)
+	return d.made[at:]
+}
+
 // edited makes a message out of an error or a notice, with its fields edited.
 func (d *downstream) edited(msg []byte, edit func(field byte, v []byte) ([]byte, bool)) []byte {
 	at := len(d.made)

@@ -146,7 +146,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 	switch {
 	case g == noCheck && ofGuard(pe):
 		return m.guardError(e, pe, msg), true
-	case g == noCheck && pe.Code == "25006" && m.txn.ServerCoverage() == gate.ReadOnly:
+	case g == noCheck && pe.Code == "25006" && m.txn.ServerCoverage().IsReadOnly():
 		return m.readOnlyError(e), true
 	case g == noCheck && !e.sql.edited():
 		return nil, false
@@ -213,7 +213,7 @@ func (m *Machine) editsNotice(f wire.Frame) bool {
 		return false
 	}
 	e := m.front()
-	return e != nil && e.kind == query && e.sql.edited()
+	return e != nil && (e.kind == query && e.sql.edited() || e.kind == run && e.check == verdict)
 }
 
 // notice puts the position of a notice back to where it is in the client's text.
@@ -224,11 +224,18 @@ func (m *Machine) notice(f wire.Frame, msg []byte, p *gate.Segments) (drop bool)
 	if !m.editsNotice(f) {
 		return false
 	}
+	if e := m.front(); e.kind == run {
+		p.Insert(m.warning(e, msg))
+		return true
+	}
 	p.Insert(m.shifted(m.front(), msg))
 	return true
 }
 
 func (m *Machine) readOnlyError(e *reply) []byte {
+	if m.goesOn() && m.shownStatus().Role == fencing.Superseded {
+		return m.staleError(e)
+	}
 	r := m.config.Unfenced
 	if m.config.Mode == ModeFenced {
 		st := m.config.Status()
@@ -261,6 +268,10 @@ func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	fenced := m.config.Mode == ModeFenced
 	over := fenced && pe.Code == fencing.StateSuperseded
 	switch {
+	case over && m.goesOn():
+		over = false
+		m.foundStale()
+		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, m.findingOf(pe.Detail))
 	case over:
 		m.down.phase.mute()
 		m.down.happens(Event{Kind: EventSuperseded})
@@ -285,6 +296,8 @@ func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
 func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	severity := ""
 	switch {
+	case pe.Code == fencing.StateSuperseded && m.goesOn():
+		m.foundStale()
 	case pe.Code == fencing.StateSuperseded:
 		severity = "FATAL"
 		m.down.phase.mute()

@@ -31,7 +31,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	// whether the transaction has failed, and the check would with it, that comes
 	// first.
 	reparses := len(name) == 0 && m.txn.Uncertain()
-	r, need := m.injectMessage(prepared, s, reparses, p)
+	r, need := m.injectMessage(s, reparses, p)
 	if need != NeedNothing {
 		return need
 	}
@@ -48,7 +48,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 // wantsFresh reports whether s would notice a check that was executed in this batch,
 // before the client has executed or bound anything.
 func (m *Machine) wantsFresh(s *statement) bool {
-	return m.batch.onlyChecked() && m.txn.State() != gate.InBlock && m.notices(s) && !m.names.portals.boundIn(m.batch.id)
+	return m.inHand.verdict == noVerdict && m.batch.onlyChecked() && m.txn.State() != gate.InBlock && m.notices(s) && !m.names.portals.boundIn(m.batch.id)
 }
 
 // notices reports whether Postgres may treat s differently after an executed statement
@@ -88,7 +88,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 			}
 		}
 	}
-	r, need := m.injectMessage(prepared, s, false, p)
+	r, need := m.injectMessage(s, false, p)
 	if need != NeedNothing {
 		return need
 	}
@@ -115,7 +115,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 			s, again = m.names.unknown(name), false
 		}
 		var need Need
-		if r, need = m.injectMessage(prepared, s, false, p); need != NeedNothing {
+		if r, need = m.injectMessage(s, false, p); need != NeedNothing {
 			return need
 		}
 		if again {
@@ -143,10 +143,15 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
 	sure := bound.batch == m.batch.id && bound.stmt != nil && !opaque(portal)
-	r, need := m.injectMessage(executed, s, false, p)
+	d, need := m.decideMessage(executed, s, p)
 	if need != NeedNothing {
 		return need
 	}
+	if d.action == discard {
+		m.discardExecute(portal, s, p)
+		return NeedNothing
+	}
+	r := m.injectAs(d, s, false, p)
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}

@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"strings"
+
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -19,14 +21,28 @@ type messageInjector struct {
 
 // injectMessage sends what s needs in front of an extended message that may run it, and
 // returns the reason for which that message passes.
-func (m *Machine) injectMessage(c carrier, s *statement, reparses bool, p *gate.Plan) (gate.Reason, Need) {
-	d := m.decide(c, s)
-	if d.need != NeedNothing {
-		return gate.Reason{}, d.need
+func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate.Reason, Need) {
+	d, need := m.decideMessage(prepared, s, p)
+	if need != NeedNothing {
+		return gate.Reason{}, need
 	}
+	return m.injectAs(d, s, reparses, p), NeedNothing
+}
+
+// decideMessage decides about an extended message, and asks for a verdict if that comes first.
+func (m *Machine) decideMessage(c carrier, s *statement, p *gate.Plan) (decision, Need) {
+	d := m.decide(c, s)
+	if d.action == verdictFirst {
+		return d, m.ask(d, s, p)
+	}
+	return d, d.need
+}
+
+// injectAs carries out what was decided of an extended message.
+func (m *Machine) injectAs(d decision, s *statement, reparses bool, p *gate.Plan) gate.Reason {
 	by := &m.injectors.message
 	*by = messageInjector{m: m, s: s, p: p, reparses: reparses}
-	return m.inject(d, s, by), NeedNothing
+	return m.inject(d, s, by)
 }
 
 func (by *messageInjector) check(g injectedCheck) {
@@ -143,4 +159,34 @@ func (m *Machine) closeChecks(p *gate.Plan) {
 	m.scratch = m.checks.appendClose(m.scratch, m.push)
 	p.Own(m.scratch[at:])
 	m.checks.build(m.epochs.inHand.announced, m.held())
+}
+
+// endSQL fails with 22023 when it runs in a block, since the name is too long,
+// and ends the block: so does PREPARE TRANSACTION whenever Postgres refuses it,
+// and there are drivers that send no ROLLBACK then.
+var endSQL = "PREPARE TRANSACTION '" + strings.Repeat("refused by Fencepost, ", 10) + "'"
+
+const endCode = "22023"
+
+// endsBlock reports whether a refused statement is a PREPARE TRANSACTION in what
+// is known to be a block.
+func (m *Machine) endsBlock(r *fencing.Refusal, s *statement) bool {
+	return r == fencing.TwoPhaseRefusal && m.txn.Settled() && m.txn.State() == gate.InBlock &&
+		(s.info.PreparesTransaction || s.guess.StartsWithPrepareTransaction)
+}
+
+// endBlock refuses s by extended messages, and ends the block it stands in.
+// Behind that nothing can run: should the first text not fail, the second does.
+func (m *Machine) endBlock(r *fencing.Refusal, s *statement, p *gate.Plan) {
+	at, name := len(m.scratch), m.checks.ownName()
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendParse(m.scratch, name, endSQL)
+	m.scratch = wire.AppendRun(m.scratch, name, name)
+	m.scratch = wire.AppendCloseStatement(m.scratch, name)
+	m.scratch = wire.AppendParse(m.scratch, name, raiseSQL)
+	p.Own(m.scratch[at:])
+	for _, k := range []kind{closing, parse, run, closing, parse} {
+		e := m.push(k, own)
+		e.check, e.refuse, e.stmt = refusal, r, s
+	}
 }

@@ -24,6 +24,7 @@ type queryInjector struct {
 	announced fencing.Epoch    // by the check
 	refusal   *fencing.Refusal // of refusedQuery
 	kept      *statement       // of asMessages: the statement with a text that lasts
+	late      bool             // of asMessages: its rows are described after it has run
 }
 
 // queryForm is how a Query of one statement reaches the server.
@@ -52,14 +53,31 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 		s.class = isRead
 	}
 	d := m.decide(lone, s)
-	if d.need != NeedNothing {
+	switch {
+	case d.need != NeedNothing:
 		return d.need
+	case d.action == verdictFirst:
+		return m.ask(d, by.lasting(), p)
+	case d.action == discard:
+		m.discardQuery(by.lasting(), p)
+		m.inHand.dropped = true
+		return NeedNothing
 	}
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}
-	by.send(m.inject(d, s, by))
+	r := m.inject(d, s, by)
+	if by.form == asItIs && m.inHand.verdict == verdictGiven && m.config.Version.QueryContinuesBatch() && m.txn.State() != gate.InBlock {
+		// It would not be committed behind the verdict.
+		by.form, by.kept, by.late = asMessages, by.lasting(), !sqltext.Streams(text)
+	}
+	by.send(r)
 	return NeedNothing
+}
+
+// lasting returns the statement with a text that lasts.
+func (by *queryInjector) lasting() *statement {
+	return &statement{known: true, parsed: parseConfirmed, class: by.one.class, info: by.one.info, text: string(by.text)}
 }
 
 func (by *queryInjector) check(g injectedCheck) {
@@ -67,7 +85,7 @@ func (by *queryInjector) check(g injectedCheck) {
 	by.injected = g
 	if s.keepsText() && !m.batch.mayBeSkipped() && !m.copiesIn(s) {
 		by.form = asMessages
-		by.kept = &statement{known: true, parsed: parseConfirmed, class: s.class, text: string(by.text)}
+		by.kept, by.late = &statement{known: true, parsed: parseConfirmed, class: s.class, text: string(by.text)}, s.info.DescribesLate
 		m.runCheck(g, by.kept, by.p)
 		return
 	}
@@ -119,7 +137,7 @@ func (by *queryInjector) send(r gate.Reason) {
 			m.audited(e, s, by.text)
 		}
 	case asMessages:
-		m.sendAsMessages(by.kept, s.info.DescribesLate, by.p, r)
+		m.sendAsMessages(by.kept, by.late, by.p, r)
 		m.forget(s)
 	case refusedQuery:
 		m.audited(m.sendRefusal(by.refusal, s, by.p), s, by.text)

@@ -66,6 +66,7 @@ type Machine struct {
 	epochs       announced
 	chain        chain
 	registration gate.Registration // in the registry
+	stale        staleness
 	scratch      []byte
 
 	// The server's side: what it answered.
@@ -78,6 +79,7 @@ type inHand struct {
 	analysis  analysis        // of its text
 	done      Need            // NeedCampaign or NeedConfirm, if that was met
 	registry  registryAnswer
+	verdict   verdictState
 	flush     bool // the registration that it needs must be durable
 	refreshed bool // the catalog was read again
 	waiting   bool // with NeedRoom: until no reply is pending
@@ -108,6 +110,9 @@ const (
 	EventAnnounce
 	// EventSuperseded: the check said ZF001; the connection is over after the plan.
 	EventSuperseded
+	// EventStale: the worker was superseded, and the session goes on: make sure that the
+	// candidacy knows, before the plan is sent.
+	EventStale
 	// EventUnclaimed: a guarded table has refused a statement because the session claims no
 	// epoch: read the fence's record again, before the plan is sent.
 	EventUnclaimed

@@ -12,7 +12,7 @@ import (
 // wantsSync reports whether a Query would notice a check that was executed
 // in this batch.
 func (m *Machine) wantsSync(text []byte) bool {
-	if !m.batch.onlyChecked() || m.stillOpen() {
+	if m.inHand.verdict != noVerdict || !m.batch.onlyChecked() || m.stillOpen() {
 		return false
 	}
 	if len(text) <= maxAuditText {
@@ -65,6 +65,9 @@ func (m *Machine) stillOpen() bool {
 // Only such an answer says, too, whether the transaction goes on that may have imported a
 // snapshot, and what a text means that seems to import one.
 //
+// A session whose stale writes are discarded waits anyway: a verdict is only asked for where
+// the transaction is known.
+//
 // In a block that has failed, Postgres still looks for the portal of an Execute before it
 // says that the block has failed: it may answer that there is none, or that its Bind left
 // it empty. A check in front would fail first.
@@ -72,7 +75,7 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 	switch {
 	case m.config.Mode == ModePassing, m.batch.open(), m.copy.stalls(), !m.pendingReplies.certain():
 		return false
-	case typ == 'E', m.chain.imported && strings.IndexByte("QPBDFC", typ) >= 0:
+	case typ == 'E', (m.chain.imported || m.config.Discards) && strings.IndexByte("QPBDFC", typ) >= 0:
 		return true
 	case strings.IndexByte("QPBDF", typ) < 0:
 		return false

@@ -28,11 +28,11 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		m.down.happens(Event{Kind: EventUnregister})
 	}
 	if wasOwn {
-		m.discarded()
+		m.repliesDropped()
 		return
 	}
 	if m.config.Mode == ModeFenced {
-		p.Insert(m.down.report(m.config.Status()))
+		p.Insert(m.down.report(m.shownStatus()))
 	}
 	if m.epochs.hasPending && m.pendingReplies.empty() {
 		m.down.happens(Event{Kind: EventAnnounce})

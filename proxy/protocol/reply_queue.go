@@ -32,6 +32,8 @@ const (
 	fullCheck               // the check of the epoch
 	readOnly                // makes the transaction read-only
 	refusal                 // always fails, in the client's place
+	verdict                 // the check of the epoch as a question: its tag is the answer
+	nothing                 // runs nothing, in the place of a write that is discarded
 )
 
 // maxPending bounds the entries: a client that sends many small messages and reads

@@ -86,8 +86,16 @@ func (r *retry) begin(before retryStage, sync bool) {
 // check is gone, in front of messages that can be sent again. If so, their
 // replies are dropped.
 func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
-	if pe.Code != "26000" || !e.first || e.sql.done > 0 || m.retry.keeping != keepsWhole ||
-		!m.checks.mentioned(pe.Message) {
+	if pe.Code != "26000" || !e.first || e.sql.done > 0 || !m.checks.mentioned(pe.Message) {
+		return false
+	}
+	if e.check == verdict { // the client's message waits, and was not sent
+		m.checks.gone()
+		m.fail(e, gate.Skipping)
+		m.inHand.verdict = verdictGone
+		return true
+	}
+	if m.retry.keeping != keepsWhole {
 		return false
 	}
 	m.checks.gone()
@@ -116,8 +124,8 @@ func (m *Machine) maySendAgain() bool {
 	return false
 }
 
-// discarded follows the ReadyForQuery that was dropped.
-func (m *Machine) discarded() {
+// repliesDropped follows the ReadyForQuery that was dropped.
+func (m *Machine) repliesDropped() {
 	if m.retry.stage == retryDiscarding {
 		m.retry.stage = retryDue
 		m.down.happens(Event{Kind: EventReplay})

@@ -157,7 +157,7 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 		}
 		return drop || typ == 'n' && e.standIn != noStandIn, m.popOn(typ == 'T' || typ == 'n')
 	case run:
-		return true, m.matchRun(e, typ)
+		return true, m.matchRun(e, typ, msg, p)
 	case execute:
 		if typ != 'E' {
 			p.Insert(m.down.unhold())
@@ -191,12 +191,19 @@ func (m *Machine) popOn(ok bool) bool {
 }
 
 // matchRun follows Bind, Execute and Close of Fencepost's.
-func (m *Machine) matchRun(e *reply, typ byte) bool {
+func (m *Machine) matchRun(e *reply, typ byte, msg []byte, p *gate.Segments) bool {
 	switch typ {
 	case '2', 'D':
 		return true
 	case 'C':
-		m.passed(e.check)
+		switch e.check {
+		case verdict:
+			m.judged(msg)
+		case nothing:
+			m.discarded(e, msg, p)
+		default:
+			m.passed(e.check)
+		}
 		return true
 	case '3':
 		m.pendingReplies.pop()

@@ -164,6 +164,8 @@ func (m *Machine) classify(s *statement) {
 		case t == notAnalyzed:
 		case t.Known && len(t.Statements) == 1 && t.Statements[0].Read:
 			s.class = isRead
+		case t.Known && len(t.Statements) == 1:
+			s.class, s.info.Command = isWrite, t.Statements[0].Command
 		default:
 			s.class = isWrite
 		}

@@ -37,10 +37,24 @@ func AppendRun(dst []byte, portal, statement string, params ...[]byte) []byte {
 // AppendUnnamedRun appends Bind, Describe and Execute of the unnamed statement
 // and a Sync: what is left of a simple Query once its text was parsed.
 func AppendUnnamedRun(dst []byte) []byte {
-	dst = mustEncode((&pgproto3.Bind{}).Encode(dst))
-	dst = mustEncode((&pgproto3.Describe{ObjectType: 'P'}).Encode(dst))
-	dst = mustEncode((&pgproto3.Execute{}).Encode(dst))
+	dst = mustEncode((&pgproto3.Execute{}).Encode(AppendUnnamedBind(dst)))
 	return AppendSync(dst)
+}
+
+// AppendUnnamedBind appends Bind and Describe of the unnamed statement.
+func AppendUnnamedBind(dst []byte) []byte {
+	dst = mustEncode((&pgproto3.Bind{}).Encode(dst))
+	return AppendDescribePortal(dst, "")
+}
+
+// AppendDescribePortal appends a Describe of a portal.
+func AppendDescribePortal(dst []byte, name string) []byte {
+	return mustEncode((&pgproto3.Describe{ObjectType: 'P', Name: name}).Encode(dst))
+}
+
+// AppendCommandComplete appends a CommandComplete with this tag.
+func AppendCommandComplete(dst []byte, tag string) []byte {
+	return mustEncode((&pgproto3.CommandComplete{CommandTag: []byte(tag)}).Encode(dst))
 }
 
 // AppendCloseStatement appends a Close of a prepared statement.

@@ -12,20 +12,21 @@ type mutation struct {
 
 // Tests on real servers that take a few seconds.
 const (
-	fastPath  = "^TestSafetyFollowersFastPath$"
-	inABlock  = "^TestSafetyFollowersInABlock$"
-	nothing   = "^TestSafetyFollowersWriteNothing$/^(insert_into_t|vacuum_c|select_wr|notify_ch,|select_._into)"
-	flushed   = "^TestSafety(BlockThatWasFlushed|LockInABlockThatWasFlushed)$/^default$"
-	cursor    = "^TestSafetyCursorInATextTooLongToRead$/^default$"
-	declare   = "^TestSafetyDeclareOutsideABlock$"
-	note      = "^TestSafetyNoteUnderAnothersEpoch$"
-	openedOld = "^TestSafetyTransactionOpenedBeforeTheGrant$"
-	staleAll  = "^TestSafetyStaleWriteIsRefused$/^default$/"
-	lapses    = "^TestALapsedLeaseIsNamed$"
-	toldAgain = "^TestSafetyAWorkerIsToldOnce$"
-	claims    = "^(TestSafetyAClaimedEpochOpensNoWay|TestCheckRegistryAndRefusalAgree)$"
-	stamped   = "^TestEveryWriteOfALeaderIsStamped$"
-	itsClaim  = "^TestWhatALeaderDoesToItsClaim$/^default$"
+	fastPath      = "^TestSafetyFollowersFastPath$"
+	inABlock      = "^TestSafetyFollowersInABlock$"
+	nothing       = "^TestSafetyFollowersWriteNothing$/^(insert_into_t|vacuum_c|select_wr|notify_ch,|select_._into)"
+	flushed       = "^TestSafety(BlockThatWasFlushed|LockInABlockThatWasFlushed)$/^default$"
+	cursor        = "^TestSafetyCursorInATextTooLongToRead$/^default$"
+	declare       = "^TestSafetyDeclareOutsideABlock$"
+	note          = "^TestSafetyNoteUnderAnothersEpoch$"
+	openedOld     = "^TestSafetyTransactionOpenedBeforeTheGrant$"
+	staleAll      = "^TestSafetyStaleWriteIsRefused$/^default$/"
+	lapses        = "^TestALapsedLeaseIsNamed$"
+	toldAgain     = "^TestSafetyAWorkerIsToldOnce$"
+	claims        = "^(TestSafetyAClaimedEpochOpensNoWay|TestCheckRegistryAndRefusalAgree)$"
+	stamped       = "^TestEveryWriteOfALeaderIsStamped$"
+	itsClaim      = "^TestWhatALeaderDoesToItsClaim$/^default$"
+	discardedOn15 = "^TestSafetyStaleWritesAreDiscarded$/^default$/"
 )
 
 const (
@@ -35,12 +36,14 @@ const (
 	ofReplies  = "./test/protocol"
 	ofGuards   = "./test/guards"
 	ofTheGuard = "./cmd/fencepost/guard"
+	ofDiscard  = "./test/discard"
 
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
 	theJudge    = "proxy/protocol/decide.go"
 	theQueries  = "proxy/protocol/inject_query.go"
 	theMessages = "proxy/protocol/extended.go"
+	theVerdicts = "proxy/protocol/verdict.go"
 	theSchema   = "migrations/003_one_predicate.sql"
 	theGuards   = "migrations/014_guards.sql"
 	theChecks   = "fencing/check.go"
@@ -118,10 +121,10 @@ var table = []mutation{
 	{name: "Sync leaves the check in force", file: theTxn, tests: staleAll + "(simple|extended|pipeline)",
 		old: "t.begun, t.uncertain, t.state, t.coverage = false, false, Unknown, Uncovered", text: "t.uncertain, t.state = false, Outside"},
 	{name: "RESET leaves read-only mode in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
-		old: "		if t.coverage == ReadOnly {\n			t.coverage = Uncovered", text: "		if t.coverage == Checked {\n			t.coverage = Uncovered"},
+		old: "		if t.coverage.IsReadOnly() {\n			t.coverage = Uncovered", text: "		if t.coverage == Checked {\n			t.coverage = Uncovered"},
 	// A leak.
 	{name: "RELEASE leaves read-only mode in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
-		old: "		if t.answered == ReadOnly {\n			t.answered = Uncovered", text: "		if t.answered == Uncovered {\n			t.answered = Uncovered"},
+		old: "		if t.answered.IsReadOnly() {\n			t.answered = Uncovered", text: "		if t.answered == Uncovered {\n			t.answered = Uncovered"},
 	{name: "a COMMIT that is answered leaves the check in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
 		old: "	case TransactionEnded:\n		t.answered = Uncovered", text: "	case TransactionEnded:"},
 	{name: "a transaction leaves its check to the next", file: theTxn, tests: staleAll + "begun_after",
@@ -152,12 +155,12 @@ var table = []mutation{
 	{name: "no check in front of a later transaction of a text", file: "proxy/protocol/inject_text.go", tests: staleAll + "with_a_commit",
 		old: "{ by.put(by.m.injectText(g, by.index == 0), g) }", text: "{\n	if by.index == 0 {\n		by.put(by.m.injectText(g, true), g)\n	}\n}"},
 	{name: "no check in front of Parse", file: theMessages, tests: staleAll + "(extended|parse_alone)",
-		old: "	r, need := m.injectMessage(prepared, s, reparses, p)\n", text: "	r, _ := gate.Unfenced(true)\n	need := NeedNothing\n	_ = reparses\n"},
+		old: "	r, need := m.injectMessage(s, reparses, p)\n", text: "	r, _ := gate.Unfenced(true)\n	need := NeedNothing\n	_ = reparses\n"},
 	{name: "no check in front of Bind", file: theMessages, tests: staleAll + "(prepared_under|bind_alone)",
-		old:  "	r, need := m.injectMessage(prepared, s, false, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s",
+		old:  "	r, need := m.injectMessage(s, false, p)\n	if need != NeedNothing {\n		return need\n	}\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s",
 		text: "	r, _ := gate.Unfenced(true)\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s"},
 	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
-		old: "		if r, need = m.injectMessage(prepared, s, false, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
+		old: "		if r, need = m.injectMessage(s, false, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
 	{name: "no check in front of a function call", file: "proxy/protocol/inject_call.go", tests: fastPath,
 		old: "	d := m.decide(call, unknownStatement)", text: "	d := passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())"},
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
@@ -170,6 +173,20 @@ var table = []mutation{
 		old: "	return !cand.SupersededBefore() || !tellEach && cand", text: "	return cand.SupersededBefore() || cand"},
 	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
+
+	// What a verdict says.
+	{name: "a stale transaction is covered", file: theVerdicts, in: ofDiscard, tests: discardedOn15,
+		old: "m.txn.Answer(gate.VerdictStale, false)", text: "m.txn.Answer(gate.CheckPassed, false)"},
+	{name: "a discarded write is executed", file: theJudge, in: ofDiscard, tests: discardedOn15,
+		old: "	default:\n		return decision{action: discard}", text: "	default:\n		return q.covered()"},
+	{name: "a message does not wait for the verdict", file: theVerdicts, in: ofDiscard, tests: discardedOn15,
+		old: "	if !m.txn.Skips() {\n		m.txn.Send(gate.TakeVerdict, false)", text: "	if !m.txn.Skips() {\n		m.txn.Send(gate.RunCheck, false)"},
+	{name: "RELEASE leaves a verdict in force", file: theTxn, in: ofTheGate, tests: "^TestTxn$",
+		old: "{ return c == ReadOnly || c == Discarded }", text: "{ return c == ReadOnly }"},
+	{name: "what a worker writes that never led is discarded", file: "migrations/015_discard.sql", in: ofDiscard, tests: "^TestSafetyOnlyThoseWhoLedAreDiscarded$/^default$",
+		old: "IF coalesce(held, 0) = 0 AND NOT EXISTS", text: "IF false AND NOT EXISTS"},
+	{name: "a verdict sets no read-only mode", file: "migrations/015_discard.sql", in: ofDiscard, tests: discardedOn15,
+		old: "    PERFORM set_config('transaction_read_only', 'on', true);\n", text: ""},
 
 	// What the grammar says.
 	{name: "NOTIFY is a read", file: "fencing/sqltext/tree.go", tests: nothing,

@@ -157,9 +157,10 @@ func (p *program) start() standing {
 const maxProgram = 200
 
 // runModel runs a program, and returns the session at its end.
-func runModel(code []byte) *session {
+func runModel(code []byte, discards bool) *session {
 	p := &program{rest: code[:min(len(code), maxProgram)]}
 	c := p.start()
+	c.discards = discards
 	s := newSession(c)
 	s.note("= %+v", c)
 	for len(p.rest) > 0 && !s.over {
@@ -235,8 +236,10 @@ func FuzzNoStatementWithoutItsCheck(f *testing.F) {
 		f.Add(code)
 	}
 	f.Fuzz(func(t *testing.T, code []byte) {
-		if s := runModel(code); s.wrong != "" {
-			t.Fatalf("%s\n%s", s.wrong, s.played.String())
+		for _, discards := range []bool{false, true} {
+			if s := runModel(code, discards); s.wrong != "" {
+				t.Fatalf("%s\n%s", s.wrong, s.played.String())
+			}
 		}
 	})
 }
@@ -246,8 +249,10 @@ func FuzzNoStatementWithoutItsCheck(f *testing.F) {
 func TestModelFollowsTheMachine(t *testing.T) {
 	t.Parallel()
 	for _, code := range append(slices.Collect(maps.Values(violations)), quiet...) {
-		if s := runModel(code); s.lost != "" {
-			t.Errorf("%s\n%s", s.lost, s.played.String())
+		for _, discards := range []bool{false, true} {
+			if s := runModel(code, discards); s.lost != "" {
+				t.Errorf("%s\n%s", s.lost, s.played.String())
+			}
 		}
 	}
 }
@@ -259,7 +264,7 @@ func TestSafetyModel(t *testing.T) {
 	t.Parallel()
 	var found []string
 	for name, code := range violations {
-		if s := runModel(code); s.wrong != "" {
+		if s := runModel(code, false); s.wrong != "" {
 			found = append(found, name+": "+s.wrong)
 		} else if !fencing.Checking {
 			t.Logf("%s: nothing is wrong", name)

@@ -47,6 +47,8 @@ type standing struct {
 	version int
 	leads   bool
 	vacant  bool
+	// discards: stale writes are discarded.
+	discards bool
 }
 
 // firstEpoch is granted before each session: to its candidacy, or to another.
@@ -69,6 +71,7 @@ func newSession(c standing) *session {
 		Unfenced: &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "only reads"},
 	}
 	if c.mode == protocol.ModeFenced {
+		config.Discards = c.discards
 		config.Fence, config.Resource, config.Worker, config.Incarnation = modelFence, "r", "w", modelIncarnation
 	}
 	s.m = protocol.New(config)

@@ -11,7 +11,9 @@ type verb uint8
 const (
 	syntaxError verb = iota // the server runs nothing of the text that holds it
 	theCheck
-	theRefusal // fails when it is run
+	theVerdict
+	theRefusal  // fails when it is run
+	runsNothing // in the place of a write that is discarded
 	readOnlyMode
 	failsEarly // fails when it is analysed
 	failsLate  // fails when it is run
@@ -67,7 +69,9 @@ var forms = []struct {
 	verb verb
 }{
 	{regexp.MustCompile(`^select fencepost\.refuse\(\d+, (\S+)::pg_catalog\.int8, .*, (\S+)::pg_catalog\.int8, false\) where `), theCheck},
-	{regexp.MustCompile(`^select fencepost\.refuse\(`), theRefusal},
+	{regexp.MustCompile(`^select fencepost\.verdict\(\d+, (\S+)::pg_catalog\.int8, .*, (\S+)::pg_catalog\.int8, false\) where `), theVerdict},
+	{regexp.MustCompile(`^select fencepost\.(?:refuse|verdict)\(`), theRefusal},
+	{regexp.MustCompile(`^select where `), runsNothing},
 	{regexp.MustCompile(`^select 'refused by fencepost'::pg_catalog\.int4$`), failsEarly},
 	{regexp.MustCompile(`^select pg_catalog\.set_config\('transaction_read_only','on',true\)$`), readOnlyMode},
 	{regexp.MustCompile(`^select nothing$`), failsEarly},
@@ -114,7 +118,7 @@ func statementOf(text string) statement {
 			continue
 		}
 		s.verb = f.verb
-		if f.verb == theCheck {
+		if f.verb == theCheck || f.verb == theVerdict {
 			s.num = checkNumbers{told: m[1], held: m[2]}
 			return s
 		}
@@ -135,7 +139,7 @@ func statementOf(text string) statement {
 // returnsRows reports whether the server describes rows of a statement.
 func (s *statement) returnsRows() bool {
 	switch s.verb {
-	case theCheck, theRefusal, readOnlyMode, failsLate, shows, executes, fetches, deallocatesHidden, selectsMany, selects:
+	case theCheck, theVerdict, theRefusal, runsNothing, readOnlyMode, failsLate, shows, executes, fetches, deallocatesHidden, selectsMany, selects:
 		return true
 	default:
 		return false

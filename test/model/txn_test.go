@@ -149,6 +149,16 @@ func (b *backend) runQuery(s *statement, args []string, p place) (tag string, er
 	switch s.verb {
 	case theCheck:
 		return b.check(s, args)
+	case theVerdict:
+		if tag, err = b.check(s, args); err != nil && err.Code == "ZF001" {
+			b.txn.readOnly = true
+			return "SELECT 1", nil
+		}
+		return tag, err
+	case runsNothing:
+		if b.txn.readOnly {
+			return "SELECT 0", nil
+		}
 	case theRefusal:
 		return "", fault("ZF002", "this worker does not lead")
 	case readOnlyMode:

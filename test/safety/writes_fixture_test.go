@@ -140,7 +140,7 @@ func newWritesCluster(t *testing.T, major int) *writesCluster {
 	}
 	pg := pgtest.Start(t, opts...)
 	h := &writesCluster{t: t, Proxy: fixture.NewProxy(t, pg, func(c *proxy.Config) {
-		c.Policy = nil // every user may connect, and read
+		c.Policy = discards // every user may connect, and read
 	})}
 	h.Elector.ControlAs(pgtest.Superuser)
 	pg.Exec(t, pgtest.Superuser, "postgres", strings.Split(writesRoles, ";")...)

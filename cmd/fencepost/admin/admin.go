@@ -48,6 +48,9 @@ type ResourceView struct {
 	// LeaseLeft is how many more seconds the lease is trusted without a renewal; nil
 	// unless Here.
 	LeaseLeft *float64 `json:"lease_left_seconds,omitempty"`
+	// OnStale says what becomes of stale writes, on connections that begin now: "reject" or
+	// "discard".
+	OnStale string `json:"on_stale,omitempty"`
 	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
 	// Leaderless is how many seconds no worker has been known to be able to write: since the
@@ -119,6 +122,8 @@ type Server struct {
 	Access func() Access
 	// Log is for what goes wrong with connections; it may be nil.
 	Log *zap.Logger
+	// StaleMode returns what becomes of the stale writes of a resource; it may be nil.
+	StaleMode func(resource string) string
 	// Reload reads the configuration again. It returns the body of the response, and false
 	// if the configuration is invalid.
 	Reload func() (body any, ok bool)
@@ -162,7 +167,15 @@ type ResourceList struct {
 	Resources []ResourceView `json:"resources"`
 }
 
-func (a *Server) views() []ResourceView { return resourceViews(a.Resources(), a.Metrics) }
+func (a *Server) views() []ResourceView {
+	views := resourceViews(a.Resources(), a.Metrics)
+	for i := range views {
+		if a.StaleMode != nil {
+			views[i].OnStale = a.StaleMode(views[i].Resource)
+		}
+	}
+	return views
+}
 
 func (a *Server) oneResource(w http.ResponseWriter, r *http.Request) {
 	database, resource := r.PathValue("database"), r.PathValue("resource")

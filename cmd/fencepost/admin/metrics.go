@@ -19,6 +19,7 @@ import (
 type Metrics struct {
 	registry    *prometheus.Registry
 	stale       *prometheus.CounterVec
+	discarded   *prometheus.CounterVec
 	refused     *prometheus.CounterVec
 	grants      *prometheus.CounterVec
 	takeover    *prometheus.HistogramVec
@@ -52,6 +53,8 @@ func NewMetrics() *Metrics {
 		registry: prometheus.NewRegistry(),
 		stale: counter("stale_writes_rejected_total",
 			"Writes of an epoch, a role or a snapshot that is over, by SQLSTATE.", "database", "resource", "reason"),
+		discarded: counter("stale_writes_discarded_total",
+			"Stale writes that were answered as if they had changed nothing, and not executed.", byResource...),
 		refused: counter("writes_refused_total",
 			"All refused writes, by kind and SQLSTATE.", "database", "resource", "kind", "reason"),
 		grants: counter("grants_total", "Epochs granted to workers at this proxy.", byResource...),
@@ -74,7 +77,7 @@ func NewMetrics() *Metrics {
 	}
 	m.mu.refused = map[[2]string]uint64{}
 	m.mu.blocked = map[[2]string][]string{}
-	m.registry.MustRegister(m.stale, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections,
+	m.registry.MustRegister(m.stale, m.discarded, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -85,12 +88,17 @@ func (m *Metrics) Sessions(delta int) { m.sessions.Add(float64(delta)) }
 // Refused implements proxy.Metrics.
 func (m *Metrics) Refused(reason string) { m.connections.WithLabelValues(reason).Inc() }
 
-// Audit implements fencing.Auditor: it counts refused writes. A refused read is not counted.
+// Audit implements fencing.Auditor: it counts refused and discarded writes. A refused read is
+// not counted.
 func (m *Metrics) Audit(r fencing.Rejection) {
 	if !r.Write {
 		return
 	}
 	database, resource := label(r.Database), label(r.Resource)
+	if r.Kind == fencing.KindDiscarded {
+		m.discarded.WithLabelValues(database, resource).Inc()
+		return
+	}
 	if r.Kind == fencing.KindStale {
 		m.stale.WithLabelValues(database, resource, r.SQLState).Inc()
 	}
@@ -161,7 +169,7 @@ func (m *Metrics) Observe(e election.Event) {
 func (m *Metrics) forget(database, resource string) {
 	labels := prometheus.Labels{"database": label(database), "resource": label(resource)}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-		m.stale, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures,
+		m.stale, m.discarded, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures,
 	} {
 		v.DeletePartialMatch(labels)
 	}

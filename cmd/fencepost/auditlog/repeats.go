@@ -108,7 +108,7 @@ func newRepeats() *repeats {
 
 // add reports whether a refusal gets a line now. Otherwise it is counted.
 func (r *repeats) add(l line, now time.Time) bool {
-	if l.SQLState == fencing.StateSuperseded {
+	if l.SQLState == fencing.StateSuperseded && l.Kind != fencing.KindDiscarded {
 		return true // the trace of a process that works under a lease it has lost
 	}
 	k := keyOf(l.Rejection, l.Fingerprint)

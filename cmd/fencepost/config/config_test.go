@@ -187,6 +187,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"lease: {grace: -1s}", "lease.grace is -1s"},
 		{"resources: {billing: {ttl: 1ms}}", "resources.billing.ttl"},
 		{"resources: {billing: {reads: some}}", "resources.billing.reads"},
+		{"resources: {billing: {on_stale: ignore}}", "resources.billing.on_stale"},
 		{"election: {provider: etcd}", "postgres, consul"},
 		{"election: {provider: consul, consul: {prefix: /a/}}", "neither starts nor ends with a slash"},
 		{"election: {provider: consul, consul: {cert_file: a}}", "belong together"},

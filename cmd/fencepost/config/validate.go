@@ -74,6 +74,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
 		checkWord(fault, "resources."+name+".announce", r.announce(), "per-worker", "per-connection")
 		r.validateElection(fault, where)
+		checkWord(fault, "resources."+name+".on_stale", r.StaleMode(), "reject", "discard")
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
 		}
@@ -234,6 +235,14 @@ func (r Resource) announce() string {
 		return "per-worker"
 	}
 	return r.Announce
+}
+
+// StaleMode returns what becomes of stale writes: "reject", the default, or "discard".
+func (r Resource) StaleMode() string {
+	if r.OnStale == "" {
+		return "reject"
+	}
+	return r.OnStale
 }
 
 func checkAddress(fault Fault, where, address string) {

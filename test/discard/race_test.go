@@ -1,0 +1,276 @@
+package discard
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"regexp"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+// racer has workers write rows through the proxy while each of them is granted epochs, and
+// compares each answer with what is in the table.
+type racer struct {
+	c    *fixture.Cluster
+	ctx  context.Context
+	stop func()
+
+	granting sync.Mutex
+	grants   int           // that are still to come
+	seen     map[int64]int // how many rows of older epochs there were when the grant of each epoch had returned
+
+	mu                          sync.Mutex
+	next                        int
+	written, nothing            map[int]bool // the rows of which it was answered that they are there, or not
+	transactions, ended, failed int
+	why                         error // of the last that failed
+}
+
+// work is one worker. It begins anew when some of its writes were discarded, or a grant has ended
+// its connection.
+func (r *racer) work(n int) {
+	for life := 0; r.ctx.Err() == nil; life++ {
+		name := fmt.Sprintf("w%d.%d", n, life)
+		untold, err := through(r.ctx, r.c, name)
+		if err != nil {
+			continue
+		}
+		epoch := r.grant(name)
+		_ = untold.Close(context.Background())
+		conn, err := through(r.ctx, r.c, name)
+		if err != nil {
+			continue
+		}
+		for n, discarded := 0, 0; n < 60 && discarded < 5 && r.ctx.Err() == nil && !conn.IsClosed(); n++ {
+			if r.transact(conn, epoch) {
+				discarded++
+				time.Sleep(rand.N(5 * time.Millisecond))
+			}
+		}
+		_ = conn.Close(context.Background())
+	}
+}
+
+// grant grants a worker an epoch, and counts the rows of older ones.
+func (r *racer) grant(worker string) int64 {
+	r.granting.Lock()
+	defer r.granting.Unlock()
+	epoch, err := r.c.Candidacy(r.c.DB, "r", worker).TryGrant()
+	if err != nil {
+		r.c.T.Errorf("grant: %v", err)
+		r.stop()
+		return 0
+	}
+	r.seen[int64(epoch)] = r.older(int64(epoch))
+	if r.grants--; r.grants == 0 {
+		r.stop()
+	}
+	return int64(epoch)
+}
+
+func (r *racer) older(epoch int64) (n int) {
+	if err := r.c.Admin.QueryRow(context.Background(), "select count(*) from rows where epoch < $1", epoch).Scan(&n); err != nil {
+		r.c.T.Error(err)
+	}
+	return n
+}
+
+// through opens a connection of a worker through the proxy.
+func through(ctx context.Context, c *fixture.Cluster, worker string) (*pgx.Conn, error) {
+	cfg, err := pgx.ParseConfig("postgres://app@" + c.Addr + "/" + c.DB + "?sslmode=disable")
+	if err != nil {
+		return nil, err
+	}
+	cfg.RuntimeParams["fencepost.resource"], cfg.RuntimeParams["fencepost.worker"] = "r", worker
+	return pgx.ConnectConfig(ctx, cfg)
+}
+
+// transact writes a row or two, alone or in a block, as Queries or as extended messages.
+// It reports whether one of them was discarded.
+func (r *racer) transact(conn *pgx.Conn, epoch int64) (discarded bool) {
+	r.mu.Lock()
+	first := r.next
+	r.next += 2
+	r.mu.Unlock()
+	inserted := map[int]bool{}
+	insert := func(id int) error {
+		args := []any{pgx.QueryExecModeExec, id, epoch}
+		if rand.IntN(2) == 0 {
+			args[0] = pgx.QueryExecModeSimpleProtocol
+		}
+		tag, err := conn.Exec(r.ctx, "insert into rows (id, epoch) values ($1, $2)", args...)
+		inserted[id] = tag.RowsAffected() > 0
+		return err
+	}
+	err := insert(first)
+	if rand.IntN(2) == 0 && err == nil {
+		err = r.block(conn, func() error { return insert(first + 1) })
+		if err != nil {
+			delete(inserted, first+1) // nobody knows, if its COMMIT was not answered
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var pg *pgconn.PgError
+	switch r.transactions++; {
+	case err == nil:
+	case errors.As(err, &pg) && pg.Code == "ZF001", conn.IsClosed(): // a grant has ended it
+		r.ended++
+		delete(inserted, first)
+	case errors.As(err, &pg) && (pg.Code == "ZF002" || pg.Code == "ZF003"):
+		delete(inserted, first)
+	case r.ctx.Err() != nil: // the end of the race
+		clear(inserted)
+	default:
+		r.failed, r.why = r.failed+1, err
+	}
+	for id, there := range inserted {
+		if there {
+			r.written[id] = true
+		} else {
+			r.nothing[id], discarded = true, true
+		}
+	}
+	return discarded
+}
+
+func (r *racer) block(conn *pgx.Conn, insert func() error) error {
+	for i, sql := range []string{"begin", "", "commit"} {
+		if i == 1 {
+			if err := insert(); err != nil {
+				_, _ = conn.Exec(r.ctx, "rollback")
+				return err
+			}
+			time.Sleep(rand.N(20 * time.Millisecond)) // a grant may come in between
+			continue
+		}
+		if _, err := conn.Exec(r.ctx, sql); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// race has four workers write while each is granted epochs, until there were as many grants. It
+// returns how many rows of older epochs have appeared after one of the grants had returned.
+func race(c *fixture.Cluster, grants int) (late int, r *racer) {
+	c.T.Helper()
+	c.Exec("create table rows (id int primary key, epoch bigint); grant all on rows to app")
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	r = &racer{c: c, ctx: ctx, stop: cancel, grants: grants, seen: map[int64]int{}, next: 1, written: map[int]bool{}, nothing: map[int]bool{}}
+	var all sync.WaitGroup
+	for n := range 4 {
+		all.Go(func() { r.work(n) })
+	}
+	all.Wait()
+	for epoch, n := range r.seen {
+		late += r.older(epoch) - n
+	}
+	return late, r
+}
+
+// TestSafetyDiscardRace has workers write while epochs are granted: every row that was answered
+// with INSERT 0 1 is there, no row that was answered with INSERT 0 0 is, and no row of an older
+// epoch appears after a grant has returned.
+func TestSafetyDiscardRace(t *testing.T) {
+	t.Parallel()
+	onVersions(t, func(c *fixture.Cluster) {
+		late, r := race(c, 60)
+		if late > 0 {
+			c.T.Errorf("%d rows of older epochs appeared after a grant had returned", late)
+		}
+		for id := range r.written {
+			if c.Number("select count(*) from rows where id = $1", id) != 1 {
+				c.T.Errorf("row %d was answered with INSERT 0 1, and is not there", id)
+			}
+		}
+		for id := range r.nothing {
+			if c.Number("select count(*) from rows where id = $1", id) != 0 {
+				c.T.Errorf("row %d was answered with INSERT 0 0, and is there", id)
+			}
+		}
+		c.T.Logf("%d transactions, %d rows written, %d discarded, %d ended by grants", r.transactions, len(r.written), len(r.nothing), r.ended)
+		if r.failed > 0 || len(r.written) < 100 || len(r.nothing) < 20 {
+			c.T.Errorf("%d transactions failed (%v), %d rows written, %d discarded: the workers did not race with the grants", r.failed, r.why, len(r.written), len(r.nothing))
+		}
+	})
+}
+
+// locking matches what reads the epoch in a verdict, and takes the lock that a grant waits for.
+var locking = regexp.MustCompile(`pg_catalog\.pg_sequence_last_value\('(fencepost\.epoch_\d+)'::pg_catalog\.regclass\)`)
+
+// unlocked puts what reads the same, and takes no such lock, in its place. The length remains.
+func unlocked(b []byte) []byte {
+	return locking.ReplaceAllFunc(b, func(old []byte) []byte {
+		text := fmt.Appendf(nil, "(select last_value from %s)", locking.FindSubmatch(old)[1])
+		return append(text, bytes.Repeat([]byte(" "), len(old)-len(text))...)
+	})
+}
+
+// relay passes connections on to a server, with what edit makes of each piece that is sent there.
+func relay(t *testing.T, server string, edit func([]byte) []byte) (addr string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			from, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer from.Close()
+				to, err := net.Dial("tcp", server)
+				if err != nil {
+					return
+				}
+				all.Go(func() {
+					_, _ = io.Copy(from, to)
+					_ = from.Close()
+				})
+				defer to.Close()
+				for b := make([]byte, 64<<10); ; {
+					n, err := from.Read(b)
+					if err != nil {
+						return
+					}
+					if _, err := to.Write(edit(b[:n])); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); all.Wait() })
+	return ln.Addr().String()
+}
+
+// TestAVerdictWithoutTheLockDiscardsTooLate is the same with a verdict that takes no lock: a
+// transaction that it has let pass commits after a grant has returned.
+func TestAVerdictWithoutTheLockDiscardsTooLate(t *testing.T) {
+	t.Parallel()
+	pg := pgtest.Shared(t)
+	c := discarding(t, pg, func(cfg *proxy.Config) { cfg.Upstream = fixture.At(t, relay(t, pg.Addr(), unlocked), nil) })
+	late, r := race(c, 60)
+	t.Logf("%d rows late; %d written, %d discarded", late, len(r.written), len(r.nothing))
+	if late == 0 {
+		t.Error("no row came late: the race proves nothing")
+	}
+}
