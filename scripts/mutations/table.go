@@ -209,7 +209,7 @@ var table = []mutation{
 	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: stamped,
 		old: `"$1", "$1", claim(fence, "$1", claims))`, text: `"$1", "$1", claim(fence, "$1", false))`},
 	{name: "the check in a block sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
-		old: `"$1", "$2", claim(fence, "$1", claims)+inReadCommitted)`, text: `"$1", "$2", claim(fence, "$1", false)+inReadCommitted)`},
+		old: `checkSQL(refuse, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", claims)+inReadCommitted)`, text: `checkSQL(refuse, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", false)+inReadCommitted)`},
 	{name: "no claim of the session in front of CALL and DO", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: itsClaim,
 		old: "	if m.batch.claimed || !alone", text: "	if m.checks.fence > 0 || !alone"},
 	// A leader was refused.
