@@ -40,6 +40,7 @@ type watch struct {
 // watch cancelled the grant.
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
+	asked := began // whether it waits for a standby
 	tick := time.NewTimer(pollSoon)
 	defer tick.Stop()
 	limit := time.NewTimer(w.fence.limit())
@@ -59,6 +60,10 @@ func (w *watch) run(ctx context.Context) error {
 			if err := w.poll(ctx, time.Since(began) >= pollLate); err != nil {
 				w.cancel(ctx)
 				return err
+			}
+			if time.Since(asked) >= standbyPatience {
+				w.confirmation(ctx)
+				asked = time.Now()
 			}
 			tick.Reset(w.nextPoll())
 		}
