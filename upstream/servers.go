@@ -43,7 +43,6 @@ type Servers struct {
 	mu struct {
 		sync.Mutex
 		found   []*Finding // by host
-		before  []*Finding // by host: the finding before that, without looks that have failed
 		states  []State    // by host
 		since   []time.Time
 		doubted []bool // by host: a connection to it has led to a standby
@@ -89,7 +88,7 @@ func Several(cfg Config) (*Servers, error) {
 		s.log = zap.NewNop()
 	}
 	n := len(s.hosts)
-	s.mu.found, s.mu.before, s.mu.past = make([]*Finding, n), make([]*Finding, n), newHistory()
+	s.mu.found, s.mu.past = make([]*Finding, n), newHistory()
 	s.mu.states, s.mu.since, s.mu.doubted = make([]State, n), make([]time.Time, n), make([]bool, n)
 	for i := range s.mu.states {
 		s.mu.states[i] = Unknown
@@ -206,11 +205,8 @@ func (s *Servers) look(ctx context.Context, host int, p Probe) {
 func (s *Servers) record(host int, f Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if last := s.mu.found[host]; last != nil && last.Err == nil {
-		s.mu.before[host] = last
-	}
 	s.mu.found[host] = &f
-	s.mu.past.learn(s.mu.found, s.mu.before)
+	s.mu.past.learn(s.mu.found)
 	current := s.currentLocked()
 	chosen := choose(current, s.mu.past, s.mu.found)
 	switch {
