@@ -212,7 +212,7 @@ func (s *Servers) record(host int, f Finding) {
 	switch {
 	case chosen == none:
 		s.withoutPrimaryLocked(current)
-	case chosen == current && s.mu.tenure.ctx.Err() == nil:
+	case chosen == current && s.mu.tenure.ctx.Err() == nil && s.mu.found[chosen].Timeline <= s.mu.tenure.timeline:
 		if !s.mu.serving {
 			s.log.Info("the primary accepts writes again", zap.String("host", s.hosts[chosen].Address))
 		}
@@ -307,7 +307,8 @@ func (s *Servers) appointLocked(host int) {
 	switch {
 	case last == nil:
 		s.log.Info("primary found", fields...)
-	case last.host == host:
+	case last.host == host: // it has been a standby, or its name leads to one that was promoted
+		last.end(&DemotedError{Host: s.hosts[host].Address, By: s.hosts[host].Address, Timeline: s.mu.found[host].Timeline})
 		s.log.Info("the primary accepts writes again", fields...)
 	default:
 		last.end(&DemotedError{Host: s.hosts[last.host].Address, By: s.hosts[host].Address})

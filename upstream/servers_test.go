@@ -207,6 +207,26 @@ func TestANewerTimelineEndsATenure(t *testing.T) {
 	}
 }
 
+// TestANewerTimelineAtTheSameName ends the tenure: the name leads to a server that was promoted, and
+// sessions at the other one do not count.
+func TestANewerTimelineAtTheSameName(t *testing.T) {
+	t.Parallel()
+	s, _ := two(t)
+	s.record(0, *at("x", 1))
+	s.record(1, *standby)
+	first := now(t, s)
+	s.record(0, *silent)
+	s.record(0, *at("y", 2))
+	if got := demotion(first); got != "a:1 leads to the primary of timeline 2 now" {
+		t.Errorf("the tenure ended with %q", got)
+	}
+	second := now(t, s)
+	s.record(1, *at("x", 1))
+	if p := now(t, s); p.Address != "a:1" || p.Tenure != second.Tenure || s.Views()[1].State != FormerPrimary {
+		t.Errorf("the primary is %+v; %+v", p, s.Views())
+	}
+}
+
 // counted is a probe that counts how often its connection was closed.
 type counted struct{ closed int }
 
