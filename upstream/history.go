@@ -1,9 +1,12 @@
 package upstream
 
+import "slices"
+
 // history is what is remembered of the findings until now.
 type history struct {
 	system string           // of the last primary, "" before the first
 	lines  map[string]*line // by system
+	looked bool             // each host was looked at
 	// standbys are the hosts that were seen as standbys, with their systems, and have owned no
 	// timeline of that system since.
 	standbys map[int]string
@@ -19,6 +22,7 @@ type history struct {
 type line struct {
 	timeline uint32
 	seen     int          // the host at which it was seen first
+	stale    []*Finding   // by host: what was known when it was seen first; nil if that was the first look
 	owner    int          // none: nobody was seen writing, or the owner has become a standby
 	server   string       // of the owner, as in Finding
 	rivals   map[int]bool // hosts that have written in it beside the owner
@@ -76,12 +80,16 @@ func (h *history) learn(found []*Finding) {
 			}
 			if l := h.newest(f.System); l == nil || f.Timeline > l.timeline {
 				h.lines[f.System] = &line{timeline: f.Timeline, seen: i, owner: none, rivals: map[int]bool{}}
+				if h.looked {
+					h.lines[f.System].stale = slices.Clone(found)
+				}
 			}
 		}
 	}
 	if !complete {
 		return // who wrote first is decided by the order of the hosts, not by that of the looks
 	}
+	h.looked = true
 	for system, l := range h.lines {
 		h.learnLine(system, l, found)
 	}

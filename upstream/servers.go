@@ -247,7 +247,7 @@ func (s *Servers) compareLocked() {
 	p := s.pictureLocked()
 	for i, was := range s.mu.states {
 		state, is := p.describe(i)
-		if state == was {
+		if state == was || state == Unknown { // it will be looked at in a moment
 			continue
 		}
 		s.mu.states[i], s.mu.since[i] = state, time.Now()

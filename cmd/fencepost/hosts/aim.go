@@ -86,7 +86,7 @@ func (a Aim) confirm(ctx context.Context, servers *upstream.Servers, acted upstr
 // rivals are the hosts that may be the primary in place of the one that is taken for it.
 func rivals(views []upstream.View) []upstream.View {
 	return slices.DeleteFunc(slices.Clone(views), func(v upstream.View) bool {
-		return v.State != upstream.Unreachable && v.State != upstream.SecondPrimary
+		return v.State != upstream.Unreachable && v.State != upstream.SecondPrimary && v.State != upstream.OtherSystem
 	})
 }
 

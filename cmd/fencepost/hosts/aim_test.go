@@ -20,6 +20,7 @@ func (f finding) Close()                                {}
 var (
 	first   = finding{System: "7", Timeline: 1, Server: "first"}
 	second  = finding{System: "7", Timeline: 1, Server: "second"}
+	foreign = finding{System: "8", Timeline: 1, Server: "foreign"}
 	newer   = finding{System: "7", Timeline: 2}
 	standby = finding{System: "7", Timeline: 1, Standby: true}
 	knowing = finding{System: "7", Timeline: 2, Standby: true}
@@ -59,6 +60,7 @@ func TestWhereACommandActs(t *testing.T) {
 		"--at a host that is not listed": {first, standby, "c:1", "--at is c:1, which is not in upstream.address", "--at is c:1"},
 		"a former primary":               {first, newer, "", "host b:1 is the primary\n", "host b:1 is the primary\n"},
 		"two primaries":                  {first, second, "", "nothing changed: a:1 would be the host to act at, but b:1 accepts writes too", "warning: b:1 accepts writes too, on the same timeline as a:1: stop one of them\n" + acts},
+		"two systems":                    {foreign, first, "", "nothing changed: a:1 would be the host to act at, but b:1 belongs to another database system (7) than the primary in use (8)", "warning: b:1 belongs to another database system (7) than the primary in use (8): remove the wrong one from upstream.address, or restart Fencepost if all hosts have been replaced\n" + acts},
 		"a standby that knows a newer":   {first, knowing, "a:1", "none of the 2 hosts is the primary", "none of the 2 hosts is the primary"},
 		"one server under two names":     {first, first, "", acts, acts},
 	} {
