@@ -134,8 +134,15 @@ func (e *NoPrimaryError) Refusal() *fencing.Refusal {
 	}
 }
 
-// Remedy says what an operator must do.
+// Remedy says what an operator must do. A host that has refused the login runs, and may be the
+// primary.
 func (e *NoPrimaryError) Remedy() string {
+	for i, f := range e.found {
+		if f != nil && f.Refused {
+			return "Let Fencepost's control role log in at " + fencing.ASCII(e.Hosts[i].Address) +
+				", which runs. Promote no standby before it is known not to be the primary."
+		}
+	}
 	for _, h := range e.Hosts {
 		if h.State == FormerPrimary || h.State == SecondPrimary {
 			return "Start the newest primary. To go back to " + fencing.ASCII(h.Address) +

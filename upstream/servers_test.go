@@ -117,6 +117,8 @@ func TestWithoutAPrimary(t *testing.T) {
 	s.record(1, Finding{Err: refusal, Refused: true})
 	if _, err := s.Primary(t.Context()); errors.Is(err, refusal) {
 		t.Error("one wrong password counts, though the other host is a standby")
+	} else if r := err.(*NoPrimaryError).Remedy(); !strings.HasPrefix(r, "Let Fencepost's control role log in at b:2, which runs. Promote no standby") {
+		t.Errorf("the remedy is %q", r)
 	}
 	s.record(0, Finding{Err: refusal, Refused: true})
 	if _, err := s.Primary(t.Context()); !errors.Is(err, refusal) {

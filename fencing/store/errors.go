@@ -47,6 +47,7 @@ const (
 	codeProtocol      = "08P01"
 	codeTooMany       = "53300"
 	codeNoRow         = "P0002"
+	codeNoDatabase    = "3D000"
 )
 
 // noFence returns a ZF004 refusal that an operator resolves by a migration.

@@ -109,7 +109,7 @@ func (p probe) Look(ctx context.Context) upstream.Finding {
 	st, err := p.Read(ctx)
 	var refused *fencing.Refusal
 	return upstream.Finding{
-		Err: err, Refused: errors.As(err, &refused),
+		Err: err, Refused: errors.As(err, &refused) || store.NoDatabase(err),
 		Standby: st.Standby, ReadOnly: st.ReadOnly, System: st.System, Timeline: st.Timeline, Server: st.Server, Standbys: st.Standbys,
 	}
 }
