@@ -70,3 +70,27 @@ func TestAnOrderAtAFrozenPrimary(t *testing.T) {
 		<-ended
 	}
 }
+
+// TestAnOrderWithoutTheSynchronousStandby waits for it, and says so.
+func TestAnOrderWithoutTheSynchronousStandby(t *testing.T) {
+	t.Parallel()
+	h := newPair(t).synchronous()
+	p := h.proxy()
+	h.must(h.join(p, "w"), "INSERT INTO work VALUES ('before')")
+	h.b.Freeze(t)
+	ended := make(chan outcome, 1)
+	go func() {
+		code, out := h.command("pause", "billing", "--database", h.db, "--at", h.a.Addr())
+		ended <- outcome{code, out}
+	}()
+	waits := func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%fencepost.pause(%' AND wait_event = 'SyncRep'") == 1
+	}
+	process.Eventually(t, process.Patience, "pause to wait for the standby", waits)
+	process.Always(t, soon/5, "pause waits for the standby", waits)
+	h.b.Thaw(t)
+	const says = "waiting: no standby of synchronous_standby_names = 'standby' confirms the grant"
+	if got := <-ended; got.code != 0 || !strings.Contains(got.out, says) || !strings.Contains(got.out, "is paused") {
+		t.Errorf("pause: code %d, want 0, %q and that it is paused:\n%s", got.code, says, got.out)
+	}
+}
