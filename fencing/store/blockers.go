@@ -189,6 +189,10 @@ func (r *reports) change(resource string, by []string) bool {
 	return true
 }
 
+// BlockedBy returns what the last grant on the resource waits for, or was given up for, and cannot
+// end; nothing if that is not so.
+func (f *Fence) BlockedBy() []string { return f.store.reports.of(f.resource) }
+
 // pollFailed logs a failed poll and keeps the grant waiting. If the failure lasts, the
 // limit or the end of the grant's own connection will end the grant.
 func (w *blockers) pollFailed(ctx context.Context, err error) {
