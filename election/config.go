@@ -157,6 +157,8 @@ type Fence interface {
 	// Grant turns an award into an epoch. The same award again returns the same epoch;
 	// a newer award of the recorded incarnation keeps the epoch.
 	Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, error)
+	// BlockedBy returns what the last grant waits for, or was given up for, and cannot end.
+	BlockedBy() []string
 	// Record returns the highest grant.
 	Record(ctx context.Context) (fencing.Record, error)
 	// SupersededBefore reports whether the worker had an epoch and another worker has

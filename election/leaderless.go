@@ -74,7 +74,9 @@ const (
 
 // leaderLocked says who leads. A candidacy of this proxy knows whether it may write. One of
 // another proxy leads if it holds the lease and was granted the recorded epoch. Nobody is
-// known to lead while the lease cannot be watched. r.mu is held.
+// known to lead while the lease cannot be watched. A recorded epoch may be that of a grant that has
+// failed since, because no standby has confirmed it, so a candidacy of this proxy that does not lead
+// does not count as one of another proxy. r.mu is held.
 func (r *resource) leaderLocked() leader {
 	o := r.mu.observation
 	switch {
@@ -86,7 +88,7 @@ func (r *resource) leaderLocked() leader {
 		return leaderUnknown
 	case r.bearers != nil && r.faultyLocked(o.Incarnation):
 		return leaderNone
-	case o.State == Held && o.Incarnation == r.mu.record.Incarnation:
+	case o.State == Held && o.Incarnation == r.mu.record.Incarnation && !r.mu.runs(o.Incarnation):
 		return leaderElsewhere
 	default:
 		return leaderNone

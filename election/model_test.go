@@ -194,6 +194,8 @@ type fence struct {
 	faults *faults
 }
 
+func (f fence) BlockedBy() []string { return nil }
+
 func (f fence) Number(ctx context.Context, _, _ string) error {
 	_, err := strike(ctx, f.faults, func() (struct{}, error) { return struct{}{}, nil })
 	return err

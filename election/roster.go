@@ -51,6 +51,16 @@ func (s *roster) running() []*Candidacy {
 	return all
 }
 
+// runs reports whether the candidacy of an incarnation is one of this proxy.
+func (s *roster) runs(incarnation string) bool {
+	for c := range s.loops {
+		if c.incarnation == incarnation {
+			return true
+		}
+	}
+	return false
+}
+
 // servesOthersOnly reports whether there are candidacies, but none of the user.
 func (s *roster) servesOthersOnly(user string) bool {
 	for c := range s.loops {

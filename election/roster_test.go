@@ -60,3 +60,19 @@ func TestOnlyAHigherGrantShowsThatTheFenceWorks(t *testing.T) {
 		}
 	}
 }
+
+// TestAnUnconfirmedGrantMakesNoLeader: a recorded epoch of an incarnation that has the lease means
+// that it leads, unless it is one of this proxy, which would know.
+func TestAnUnconfirmedGrantMakesNoLeader(t *testing.T) {
+	t.Parallel()
+	for incarnation, want := range map[string]leader{"here": leaderNone, "elsewhere": leaderElsewhere} {
+		var r resource
+		r.mu.roster = newRoster()
+		r.mu.add(&Candidacy{worker: "w", incarnation: "here"})
+		r.mu.observation = LeaseObservation{State: Held, Incarnation: incarnation}
+		r.mu.record.Incarnation = incarnation
+		if got := r.leaderLocked(); got != want {
+			t.Errorf("%s: the leader is %d, want %d", incarnation, got, want)
+		}
+	}
+}

@@ -72,7 +72,7 @@ func TestChoose(t *testing.T) {
 		"one server under two names":                {1, known(1, 1), []*Finding{at("x", 1), at("x", 1)}, 1},
 		"the owner has another name":                {1, known(1, 1), []*Finding{at("x", 1), silent}, 0},
 	} {
-		c.past.learn(c.found, make([]*Finding, len(c.found)))
+		c.past.learn(c.found)
 		if got := choose(c.current, c.past, c.found); got != c.want {
 			t.Errorf("%s: %d, want %d", name, got, c.want)
 		}
@@ -111,6 +111,11 @@ func TestWhoOwnsATimeline(t *testing.T) {
 		"the primary gets the name of a rival":           {fresh, []seen{{2, standby}, {2, at("z", 2)}, {1, silent}, {2, at("y", 2)}}, 2},
 		"one beside a primary that is read-only":         {fresh, []seen{{1, readOnly(2)}, {2, at("z", 2)}}, none},
 		"a newer one that was read-only":                 {failover[:4], []seen{{0, primaryOf(1)}, {1, readOnly(2)}, {1, silent}}, none},
+		"a standby that is read-only at first":           {failover, []seen{{1, silent}, {2, readOnly(2)}, {2, primaryOf(2)}}, none},
+		"a standby that was read-only beside it":         {failover, []seen{{2, readOnly(2)}, {1, silent}, {2, primaryOf(2)}}, none},
+		"a standby that was promoted to an older one":    {failover, []seen{{1, silent}, {2, primaryOf(1)}, {2, primaryOf(2)}}, none},
+		"a standby, then another system":                 {failover, []seen{{1, silent}, {2, &Finding{System: "8", Timeline: 1}}, {2, primaryOf(2)}}, none},
+		"the primary was a standby in between":           {failover, []seen{{1, following(2)}, {1, primaryOf(2)}, {2, primaryOf(2)}, {1, silent}}, none},
 		"a standby that knew a newer one is silent":      {failover[:4], []seen{{2, following(2)}, {2, silent}, {0, primaryOf(1)}}, none},
 	} {
 		s, err := Several(Config{Hosts: []Host{{Address: "a:1"}, {Address: "b:2"}, {Address: "c:3"}}, Probe: func(Host) Probe { return nil }})

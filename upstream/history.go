@@ -1,9 +1,15 @@
 package upstream
 
+import "slices"
+
 // history is what is remembered of the findings until now.
 type history struct {
 	system string           // of the last primary, "" before the first
 	lines  map[string]*line // by system
+	looked bool             // each host was looked at
+	// standbys are the hosts that were seen as standbys, with their systems, and have owned no
+	// timeline of that system since.
+	standbys map[int]string
 }
 
 // line is the newest timeline of a system.
@@ -16,12 +22,13 @@ type history struct {
 type line struct {
 	timeline uint32
 	seen     int          // the host at which it was seen first
+	stale    []*Finding   // by host: what was known when it was seen first; nil if that was the first look
 	owner    int          // none: nobody was seen writing, or the owner has become a standby
 	server   string       // of the owner, as in Finding
 	rivals   map[int]bool // hosts that have written in it beside the owner
 }
 
-func newHistory() *history { return &history{lines: map[string]*line{}} }
+func newHistory() *history { return &history{lines: map[string]*line{}, standbys: map[int]string{}} }
 
 // newest returns the newest timeline of a system, nil if there is none.
 func (h *history) newest(system string) *line { return h.lines[system] }
@@ -49,36 +56,47 @@ func (h *history) admits(host int, found []*Finding) bool {
 func (h *history) appoint(host int, f *Finding) {
 	h.system = f.System
 	if l := h.newest(f.System); l != nil {
-		l.own(host, f)
+		h.own(l, host, f)
 	}
 }
 
-func (l *line) own(host int, f *Finding) { l.owner, l.server = host, f.Server }
+func (h *history) own(l *line, host int, f *Finding) {
+	l.owner, l.server = host, f.Server
+	if h.standbys[host] == f.System {
+		delete(h.standbys, host)
+	}
+}
 
-// learn takes the last finding for each host, nil for one that was not looked at yet. before
-// are the findings before those, without the looks that have failed.
-func (h *history) learn(found, before []*Finding) {
+// learn takes the last finding for each host, nil for one that was not looked at yet.
+func (h *history) learn(found []*Finding) {
 	complete := true
 	for i, f := range found {
 		switch {
 		case f == nil:
 			complete = false
 		case f.Err == nil:
+			if f.Standby {
+				h.standbys[i] = f.System
+			}
 			if l := h.newest(f.System); l == nil || f.Timeline > l.timeline {
 				h.lines[f.System] = &line{timeline: f.Timeline, seen: i, owner: none, rivals: map[int]bool{}}
+				if h.looked {
+					h.lines[f.System].stale = slices.Clone(found)
+				}
 			}
 		}
 	}
 	if !complete {
 		return // who wrote first is decided by the order of the hosts, not by that of the looks
 	}
+	h.looked = true
 	for system, l := range h.lines {
-		l.learn(system, found, before)
+		h.learnLine(system, l, found)
 	}
 }
 
-// learn takes the same findings for one timeline.
-func (l *line) learn(system string, found, before []*Finding) {
+// learnLine takes the same findings for one timeline.
+func (h *history) learnLine(system string, l *line, found []*Finding) {
 	if l.owner != none && found[l.owner].Err == nil && found[l.owner].Standby {
 		l.owner, l.server, l.rivals = none, "", map[int]bool{}
 	}
@@ -88,10 +106,10 @@ func (l *line) learn(system string, found, before []*Finding) {
 		}
 		switch {
 		case l.owner == none, l.owner == i:
-			l.own(i, f)
+			h.own(l, i, f)
 		case f.same(l.server):
 			// it has two names
-		case before[i] != nil && before[i].Standby, primaryBeside(found[l.owner], f):
+		case h.standbys[i] == system, primaryBeside(found[l.owner], f):
 			l.rivals[i] = true
 		}
 	}

@@ -66,8 +66,9 @@ const noPrimary = "Fencepost knows no primary to connect to"
 // DemotedError says that a host is not the primary any more.
 type DemotedError struct {
 	Host string // its address
-	By   string // the address of the primary now, "" if there is none
-	// Timeline is one that is newer than the host's, 0 if the host has become a standby.
+	By   string // the address of the primary now, "" if there is none; Host if that leads to it
+	// Timeline is one that is newer than the host's, 0 if the host has become a standby, or if
+	// there is another primary.
 	Timeline uint32
 }
 
@@ -75,6 +76,8 @@ func (e *DemotedError) Error() string {
 	switch {
 	case e.By == "" && e.Timeline == 0:
 		return e.Host + " has become a standby"
+	case e.By == e.Host:
+		return fmt.Sprintf("%s leads to the primary of timeline %d now", e.Host, e.Timeline)
 	case e.By == "":
 		return fmt.Sprintf("%s is no longer the primary, timeline %d has begun elsewhere", e.Host, e.Timeline)
 	}
@@ -131,8 +134,15 @@ func (e *NoPrimaryError) Refusal() *fencing.Refusal {
 	}
 }
 
-// Remedy says what an operator must do.
+// Remedy says what an operator must do. A host that has refused the login runs, and may be the
+// primary.
 func (e *NoPrimaryError) Remedy() string {
+	for i, f := range e.found {
+		if f != nil && f.Refused {
+			return "Let Fencepost's control role log in at " + fencing.ASCII(e.Hosts[i].Address) +
+				", which runs. Promote no standby before it is known not to be the primary."
+		}
+	}
 	for _, h := range e.Hosts {
 		if h.State == FormerPrimary || h.State == SecondPrimary {
 			return "Start the newest primary. To go back to " + fencing.ASCII(h.Address) +

@@ -43,7 +43,6 @@ type Servers struct {
 	mu struct {
 		sync.Mutex
 		found   []*Finding // by host
-		before  []*Finding // by host: the finding before that, without looks that have failed
 		states  []State    // by host
 		since   []time.Time
 		doubted []bool // by host: a connection to it has led to a standby
@@ -89,7 +88,7 @@ func Several(cfg Config) (*Servers, error) {
 		s.log = zap.NewNop()
 	}
 	n := len(s.hosts)
-	s.mu.found, s.mu.before, s.mu.past = make([]*Finding, n), make([]*Finding, n), newHistory()
+	s.mu.found, s.mu.past = make([]*Finding, n), newHistory()
 	s.mu.states, s.mu.since, s.mu.doubted = make([]State, n), make([]time.Time, n), make([]bool, n)
 	for i := range s.mu.states {
 		s.mu.states[i] = Unknown
@@ -206,17 +205,14 @@ func (s *Servers) look(ctx context.Context, host int, p Probe) {
 func (s *Servers) record(host int, f Finding) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if last := s.mu.found[host]; last != nil && last.Err == nil {
-		s.mu.before[host] = last
-	}
 	s.mu.found[host] = &f
-	s.mu.past.learn(s.mu.found, s.mu.before)
+	s.mu.past.learn(s.mu.found)
 	current := s.currentLocked()
 	chosen := choose(current, s.mu.past, s.mu.found)
 	switch {
 	case chosen == none:
 		s.withoutPrimaryLocked(current)
-	case chosen == current && s.mu.tenure.ctx.Err() == nil:
+	case chosen == current && s.mu.tenure.ctx.Err() == nil && s.mu.found[chosen].Timeline <= s.mu.tenure.timeline:
 		if !s.mu.serving {
 			s.log.Info("the primary accepts writes again", zap.String("host", s.hosts[chosen].Address))
 		}
@@ -251,7 +247,7 @@ func (s *Servers) compareLocked() {
 	p := s.pictureLocked()
 	for i, was := range s.mu.states {
 		state, is := p.describe(i)
-		if state == was {
+		if state == was || state == Unknown { // it will be looked at in a moment
 			continue
 		}
 		s.mu.states[i], s.mu.since[i] = state, time.Now()
@@ -311,7 +307,8 @@ func (s *Servers) appointLocked(host int) {
 	switch {
 	case last == nil:
 		s.log.Info("primary found", fields...)
-	case last.host == host:
+	case last.host == host: // it has been a standby, or its name leads to one that was promoted
+		last.end(&DemotedError{Host: s.hosts[host].Address, By: s.hosts[host].Address, Timeline: s.mu.found[host].Timeline})
 		s.log.Info("the primary accepts writes again", fields...)
 	default:
 		last.end(&DemotedError{Host: s.hosts[last.host].Address, By: s.hosts[host].Address})

@@ -117,6 +117,8 @@ func TestWithoutAPrimary(t *testing.T) {
 	s.record(1, Finding{Err: refusal, Refused: true})
 	if _, err := s.Primary(t.Context()); errors.Is(err, refusal) {
 		t.Error("one wrong password counts, though the other host is a standby")
+	} else if r := err.(*NoPrimaryError).Remedy(); !strings.HasPrefix(r, "Let Fencepost's control role log in at b:2, which runs. Promote no standby") {
+		t.Errorf("the remedy is %q", r)
 	}
 	s.record(0, Finding{Err: refusal, Refused: true})
 	if _, err := s.Primary(t.Context()); !errors.Is(err, refusal) {
@@ -158,7 +160,8 @@ func TestAHostThatChangesIsLogged(t *testing.T) {
 		{1, silent, "b:2 standby unreachable"},
 		{1, silent, ""},
 		{1, standby, "b:2 unreachable standby"},
-		{1, primaryOf(2), "a:1 primary former_primary"},
+		{1, primaryOf(2), ""}, // the other one was not looked at since
+		{0, primaryOf(1), "a:1 primary former_primary"},
 		{0, standby, "a:1 former_primary standby"},
 		{0, &Finding{System: "8"}, "a:1 standby other_system"},
 	} {
@@ -172,7 +175,7 @@ func TestAHostThatChangesIsLogged(t *testing.T) {
 		if got != step.want {
 			t.Errorf("the log says %q, want %q", got, step.want)
 		}
-		if step.found.Timeline == 2 && !s.Views()[0].Since.After(began) {
+		if step.found.Timeline == 1 && !s.Views()[0].Since.After(began) {
 			t.Error("a former primary is one since it was the primary")
 		}
 	}
@@ -204,6 +207,49 @@ func TestANewerTimelineEndsATenure(t *testing.T) {
 		if p := now(t, s); p.Address != "a:1" || p.Tenure.Err() != nil {
 			t.Errorf("%s: promoted again, it is %+v", name, p)
 		}
+	}
+}
+
+// TestANewerTimelineAtTheSameName ends the tenure: the name leads to a server that was promoted, and
+// sessions at the other one do not count.
+func TestANewerTimelineAtTheSameName(t *testing.T) {
+	t.Parallel()
+	s, _ := two(t)
+	s.record(0, *at("x", 1))
+	s.record(1, *standby)
+	first := now(t, s)
+	s.record(0, *silent)
+	s.record(0, *at("y", 2))
+	if got := demotion(first); got != "a:1 leads to the primary of timeline 2 now" {
+		t.Errorf("the tenure ended with %q", got)
+	}
+	second := now(t, s)
+	s.record(1, *at("x", 1))
+	if p := now(t, s); p.Address != "a:1" || p.Tenure != second.Tenure || s.Views()[1].State != FormerPrimary {
+		t.Errorf("the primary is %+v; %+v", p, s.Views())
+	}
+}
+
+// TestAFormerPrimaryThatWasNotLookedAtSince, or that is read-only, is not said to accept writes.
+func TestAFormerPrimaryThatWasNotLookedAtSince(t *testing.T) {
+	t.Parallel()
+	s, logs := two(t)
+	s.record(1, *standby)
+	s.record(0, *primaryOf(1))
+	s.record(1, *primaryOf(2))
+	if v := s.Views()[0]; v.State != Unknown || v.Is != "was not looked at since timeline 2 was seen at b:2" {
+		t.Errorf("before the next look: %+v", v)
+	}
+	if n := logs.FilterMessage("a host has changed").Len(); n != 0 || len(s.Warnings()) != 1 {
+		t.Errorf("%d lines about it: %v; warnings %q", n, logs.All(), s.Warnings())
+	}
+	s.record(0, *primaryOf(1))
+	if v := s.Views()[0]; v.State != FormerPrimary {
+		t.Errorf("after the next look: %+v", v)
+	}
+	s.record(0, *readOnly(1))
+	if v := s.Views()[0]; v.State != ReadOnly || !strings.HasPrefix(v.Is, "is a former primary, read-only (timeline 1, but 2 was seen at b:2)") {
+		t.Errorf("read-only: %+v", v)
 	}
 }
 

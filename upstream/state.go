@@ -7,7 +7,7 @@ type State string
 
 // The states of a host.
 const (
-	Unknown     State = "unknown" // not looked at yet
+	Unknown     State = "unknown" // not looked at yet, or not since there is a newer primary
 	Unreachable State = "unreachable"
 	OtherSystem State = "other_system" // it belongs to another cluster of servers
 	SameServer  State = "same_server"  // it is another host of the list, under another name
@@ -52,7 +52,7 @@ func (p picture) describe(i int) (State, string) {
 	case f.Err != nil:
 		return Unreachable, fmt.Sprintf("cannot be looked at: %v", f.Err)
 	case p.past.system != "" && f.System != p.past.system:
-		return OtherSystem, fmt.Sprintf("belongs to another database system (%s, not %s): correct upstream.address, or restart Fencepost if all hosts have been replaced",
+		return OtherSystem, fmt.Sprintf("belongs to another database system (%s) than the primary in use (%s): remove the wrong one from upstream.address, or restart Fencepost if all hosts have been replaced",
 			f.System, p.past.system)
 	}
 	if j := p.twin(i); j != none {
@@ -62,8 +62,12 @@ func (p picture) describe(i int) (State, string) {
 	switch {
 	case f.Standby:
 		return Standby, "is a standby"
+	case l != nil && f.Timeline < l.timeline && l.stale != nil && l.stale[i] == f:
+		return Unknown, fmt.Sprintf("was not looked at since timeline %d was seen at %s", l.timeline, p.hosts[l.seen].Address)
+	case l != nil && f.Timeline < l.timeline && f.ReadOnly:
+		return ReadOnly, "is a former primary, read-only " + p.older(f, l)
 	case l != nil && f.Timeline < l.timeline:
-		return FormerPrimary, p.former(f, l)
+		return FormerPrimary, "is a former primary that still accepts writes " + p.older(f, l)
 	case f.ReadOnly:
 		return ReadOnly, "is read-only (default_transaction_read_only)"
 	case p.chosen != none && p.chosen != i, !p.past.admits(i, p.found):
@@ -84,8 +88,9 @@ func (p picture) twin(i int) int {
 	return none
 }
 
-func (p picture) former(f *Finding, l *line) string {
-	text := fmt.Sprintf("is a former primary that still accepts writes (timeline %d, but %d was seen at %s): ", f.Timeline, l.timeline, p.hosts[l.seen].Address)
+// older says of a former primary which timeline is newer, and what to do.
+func (p picture) older(f *Finding, l *line) string {
+	text := fmt.Sprintf("(timeline %d, but %d was seen at %s): ", f.Timeline, l.timeline, p.hosts[l.seen].Address)
 	if p.serving {
 		return text + "stop it and make it a standby"
 	}

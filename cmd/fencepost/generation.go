@@ -11,7 +11,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -103,7 +102,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	if e, ok := electorOf(cfg); ok && e.perDatabase && o.database == "" {
 		return usagef("--database is required: the elector %s has one generation per database", e.Name)
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeoutCause(ctx, orderTimeout, fmt.Errorf("the command was given up after %s", orderTimeout))
 	defer cancel()
 	if o.tokens {
 		return bumpTokens(ctx, t, cfg, o)
@@ -190,36 +189,41 @@ func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (er
 		return err
 	}
 	defer func() { err = errors.Join(err, leases.Close()) }()
-	var st *store.Store // nil without a database
-	if o.database != "" {
-		if st, err = hosts.OpenOnce(ctx, cfg, o.database, hosts.Aim{At: o.at, Out: t.stdout}); err != nil {
-			return err
+	if o.database == "" {
+		done, err := leases.BumpGeneration(ctx, "", nil)
+		if err == nil {
+			fmt.Fprintln(t.stdout, done)
 		}
-		defer st.Close()
-	}
-	if o.restored && !o.yes {
-		if err := confirmRestored(ctx, t, st, o.database); err != nil {
-			return err
-		}
-	}
-	done, err := leases.BumpGeneration(ctx, o.database, st)
-	if err != nil {
 		return err
 	}
-	fmt.Fprintln(t.stdout, done)
-	if st == nil {
-		return nil
-	}
+	aim := hosts.Aim{At: o.at, Notes: t.stdout, Out: t.stdout}
+	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
+		if o.restored && !o.yes {
+			if err := confirmRestored(ctx, t, st, o.database); err != nil {
+				return err
+			}
+		}
+		done, err := leases.BumpGeneration(ctx, o.database, st)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintln(out, done)
+		return raise(ctx, out, st, o)
+	})
+}
+
+// raise raises the epochs of a database if that is requested.
+func raise(ctx context.Context, out io.Writer, st *store.Store, o bumpOptions) error {
 	if o.above == 0 && !o.restored {
-		fmt.Fprintf(t.stdout, "database %s: epochs are unchanged (--above or --restored raise them)\n", o.database)
+		fmt.Fprintf(out, "database %s: epochs are unchanged (--above or --restored raise them)\n", o.database)
 		return nil
 	}
 	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above))
 	for _, resource := range slices.Sorted(maps.Keys(raised)) {
 		if r := raised[resource]; r.Raised {
-			fmt.Fprintf(t.stdout, "database %s: resource %s is now at epoch %d, which nobody holds\n", o.database, resource, r.Epoch)
+			fmt.Fprintf(out, "database %s: resource %s is now at epoch %d, which nobody holds\n", o.database, resource, r.Epoch)
 		} else {
-			fmt.Fprintf(t.stdout, "database %s: resource %s stays at epoch %d, which is above %d already\n", o.database, resource, r.Epoch, o.above)
+			fmt.Fprintf(out, "database %s: resource %s stays at epoch %d, which is above %d already\n", o.database, resource, r.Epoch, o.above)
 		}
 	}
 	return err

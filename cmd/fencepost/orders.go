@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/user"
@@ -101,23 +102,30 @@ func parseOrder(t terminal, fs *flag.FlagSet, about, what string, args []string)
 	return argument, nil
 }
 
-// open connects to the database. Its second result is the database's name.
-func (o *orderOptions) open(ctx context.Context, aim hosts.Aim, t terminal) (*store.Store, string, error) {
+// act opens the database and calls do, whose output is that of the command.
+func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do orderFunc) error {
 	switch {
 	case (o.dsn == "") == (o.database == ""):
-		return nil, "", usagef("give either --database, with the configuration, or --dsn")
+		return usagef("give either --database, with the configuration, or --dsn")
 	case o.dsn != "" && o.at != "":
-		return nil, "", usagef("--dsn and --at are mutually exclusive")
+		return usagef("--dsn and --at are mutually exclusive")
 	}
 	if o.dsn != "" {
-		return openDSN(ctx, o.dsn)
+		st, database, err := openDSN(ctx, o.dsn)
+		if err != nil {
+			return err
+		}
+		defer st.Close()
+		return do(ctx, t, st, dash(database))
 	}
 	cfg, err := loadConfig(o.config, t.environ())
 	if err != nil {
-		return nil, "", err
+		return err
 	}
-	st, err := hosts.OpenOnce(ctx, cfg, o.database, aim)
-	return st, o.database, err
+	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
+		t.stdout = out
+		return do(ctx, t, st, dash(o.database))
+	})
 }
 
 // openDSN opens the fence of the database that a DSN names.
@@ -156,21 +164,19 @@ func (o *orderOptions) orderer() store.Orderer {
 	return store.Orderer{AskedBy: by, Reason: o.reason}
 }
 
+// orderFunc does the work of a command at a database.
+type orderFunc func(ctx context.Context, t terminal, st *store.Store, database string) error
+
 // give opens the database to change something, and calls do.
-func (o *orderOptions) give(ctx context.Context, t terminal, do func(ctx context.Context, st *store.Store, database string) error) error {
-	return o.run(ctx, hosts.Aim{At: o.at, Out: t.stdout}, t, do)
+func (o *orderOptions) give(ctx context.Context, t terminal, do orderFunc) error {
+	return o.run(ctx, hosts.Aim{At: o.at, Notes: t.stdout, Out: t.stdout}, t, do)
 }
 
 // run opens the database and calls do. Its errors say what to do about a refusal.
-func (o *orderOptions) run(ctx context.Context, aim hosts.Aim, t terminal, do func(ctx context.Context, st *store.Store, database string) error) error {
-	ctx, cancel := context.WithTimeout(ctx, orderTimeout)
+func (o *orderOptions) run(ctx context.Context, aim hosts.Aim, t terminal, do orderFunc) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, orderTimeout, fmt.Errorf("the command was given up after %s", orderTimeout))
 	defer cancel()
-	st, database, err := o.open(ctx, aim, t)
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	err = do(ctx, st, dash(database))
+	err := o.act(ctx, aim, t, do)
 	var refusal *fencing.Refusal
 	if errors.As(err, &refusal) {
 		return fmt.Errorf("%s. %s", refusal.Message, refusal.Hint)
@@ -197,7 +203,7 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 			return err
 		}
 	}
-	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Evict(ctx, resource, *worker, d, o.orderer())
 		switch {
 		case err != nil:
@@ -234,7 +240,7 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Pause(ctx, resource, o.orderer())
 		switch {
 		case err != nil:
@@ -258,7 +264,7 @@ func runResume(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Resume(ctx, resource, *worker, o.orderer())
 		subject := "resource " + dash(resource)
 		was, is := "is not paused", "is not paused any more"

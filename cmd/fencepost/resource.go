@@ -53,8 +53,10 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 		if _, err := parseOrder(t, fs, resourceAbout, "", args); err != nil {
 			return err
 		}
-		return o.run(ctx, hosts.Aim{At: o.at, Reads: true, Out: t.stderr}, t,
-			func(ctx context.Context, st *store.Store, _ string) error { return listResources(ctx, t, st) })
+		return o.run(ctx, hosts.Aim{At: o.at, Reads: true, Notes: t.stderr, Out: t.stdout}, t,
+			func(ctx context.Context, t terminal, st *store.Store, _ string) error {
+				return listResources(ctx, t, st)
+			})
 	}
 	o.flags(fs, t)
 	force := fs.Bool("force", false, "remove a resource that is in use too")
@@ -69,7 +71,7 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 	if verb == "" {
 		return usagef("no action given: use resource list or resource rm")
 	}
-	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Remove(ctx, resource, *force, o.orderer())
 		switch {
 		case errors.Is(err, store.ErrNoResource), err == nil && order == nil:
@@ -147,7 +149,7 @@ func runLedger(ctx context.Context, t terminal, args []string) error {
 	if kept < leastKept {
 		return usagef("--keep is %q: keep grants for at least a day", *keep)
 	}
-	return o.give(ctx, t, func(ctx context.Context, st *store.Store, database string) error {
+	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		deleted, err := st.Prune(ctx, kept, o.orderer())
 		if err != nil {
 			return err

@@ -56,6 +56,19 @@ var lateCases = []testCase{
 		a.dies()
 		w.follows(q, "b")
 	}},
+	{"a worker that comes back is not shown as the leader before it has been told of its lease", func(w *testEnv) {
+		p := w.proxy("one", timeout(quiet))
+		a := p.first("a")
+		a.mustLead()
+		a.hush()
+		eventually(w.T, "the lease is released", soon, a.vacant)
+		late := p.provider.delay(acquire)
+		a.wake()
+		w.happened(late)
+		always(w.T, "the leader can write", time.Second, func() bool { return p.Resources()[0].State != election.Led || a.leads() })
+		late.arrive()
+		a.eventuallyLeads(soon)
+	}},
 	{"a release whose answer was lost is repeated", func(w *testEnv) {
 		p, q := w.proxy("one"), w.proxy("two")
 		a := p.first("a")

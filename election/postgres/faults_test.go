@@ -164,6 +164,29 @@ func TestServerRestartIsUnknownNotLost(t *testing.T) {
 	}
 }
 
+// TestALeaseDoesNotWaitForStandbys: the grant that follows does.
+func TestALeaseDoesNotWaitForStandbys(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	db := server.Database(t)
+	p := provider(t, server, db, nil, nil)
+	server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
+	waits := server.Connect(t, pgtest.Superuser, db)
+	for names := ""; names != "ghost"; {
+		if err := waits.QueryRow(within(t, patience), "SELECT current_setting('synchronous_standby_names')").Scan(&names); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lease := mustAcquire(t, p, bid("a"))
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the release: %v", err)
+	}
+	if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("late")}, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the release of an unknown award: %v", err)
+	}
+	server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+}
+
 // An acquire waits in the server for the lease's row, and its sender gives up.
 func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	t.Parallel()

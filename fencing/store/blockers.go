@@ -130,24 +130,31 @@ func (w *blockers) end(ctx context.Context, holders []holder, now time.Time) err
 // report tells the operator what blocks the grant and cannot be ended, if that has changed
 // since the last report about the resource, of this grant or of one before.
 func (w *blockers) report(blocked []string) {
+	w.tell("takeover blocked by a transaction the control role cannot end", blocked)
+}
+
+// tell is report for an obstacle of any kind, which the log line names.
+func (w *blockers) tell(what string, blocked []string) {
 	slices.Sort(blocked)
 	if !w.fence.store.reports.change(w.fence.resource, blocked) {
 		return
 	}
 	if len(blocked) > 0 {
-		w.log.Warn("takeover blocked by a transaction the control role cannot end",
-			zap.String("resource", w.fence.resource), zap.Strings("blocked_by", blocked))
+		w.log.Warn(what, zap.String("resource", w.fence.resource), zap.Strings("blocked_by", blocked))
 	}
 	w.fence.store.cfg.Blocked(w.fence.resource, blocked)
 }
 
 // gaveUp reports what blocks a grant that was given up. If it was given up for another
-// reason, nothing here waits any more.
-func (w *blockers) gaveUp(err error) {
+// reason, nothing here waits any more. A grant that no standby has confirmed is asked for again, so
+// its report stands, unless the one who asked is gone.
+func (w *blockers) gaveUp(ctx context.Context, err error) {
 	var blocked *GrantBlockedError
-	if errors.As(err, &blocked) {
+	switch {
+	case errors.As(err, &blocked):
 		w.report(slices.Clone(blocked.Holders))
-	} else {
+	case errors.Is(err, ErrUnconfirmed) && ctx.Err() == nil:
+	default:
 		w.report(nil)
 	}
 }
@@ -157,6 +164,13 @@ func (w *blockers) gaveUp(err error) {
 type reports struct {
 	mu sync.Mutex
 	by map[string][]string // by resource
+}
+
+// of returns the last report about a resource.
+func (r *reports) of(resource string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.by[resource]
 }
 
 // change records a report and returns whether it differs from the last one.
@@ -174,6 +188,10 @@ func (r *reports) change(resource string, by []string) bool {
 	}
 	return true
 }
+
+// BlockedBy returns what the last grant on the resource waits for, or was given up for, and cannot
+// end; nothing if that is not so.
+func (f *Fence) BlockedBy() []string { return f.store.reports.of(f.resource) }
 
 // pollFailed logs a failed poll and keeps the grant waiting. If the failure lasts, the
 // limit or the end of the grant's own connection will end the grant.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -75,6 +76,41 @@ func TestAStandbyGrantsNothing(t *testing.T) {
 	}
 }
 
+// setStandbys sets synchronous_standby_names.
+func setStandbys(h *testDatabase, names string) {
+	h.t.Helper()
+	h.server.Exec(h.t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
+	eventually(h.t, "the setting is in force", func() bool {
+		return ask[string](h, "SELECT current_setting('synchronous_standby_names')") == names
+	})
+}
+
+// TestAStandbyThatDoesNotConfirmAGrantIsReported, and so is the end of that.
+func TestAStandbyThatDoesNotConfirmAGrantIsReported(t *testing.T) {
+	t.Parallel()
+	var told blocked
+	h := newTestDatabase(t, pgtest.Start(t), func(c *store.Config) { c.Blocked = told.note })
+	h.grant("a")
+	setStandbys(h, "ghost")
+	a, result := h.award("b"), make(chan error, 1)
+	go func() {
+		_, err := h.fence.Grant(h.ctx(), a)
+		result <- err
+	}()
+	const says = "no standby of synchronous_standby_names = 'ghost' confirms the grant"
+	eventually(t, "the report", func() bool {
+		by := h.fence.BlockedBy()
+		return len(by) == 1 && strings.Contains(by[0], says)
+	})
+	setStandbys(h, "")
+	if err := <-result; err != nil {
+		t.Errorf("after the end of the wait: %v", err)
+	}
+	if all := told.reports(); len(all) != 2 || len(all[0]) != 1 || len(all[1]) != 0 || len(h.fence.BlockedBy()) != 0 {
+		t.Errorf("reported %q, want the standby and then nothing; now %q", all, h.fence.BlockedBy())
+	}
+}
+
 // TestAGrantThatNoStandbyConfirmedCountsAsNotGranted cancels a grant while it waits for
 // a missing standby.
 func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
@@ -82,13 +118,7 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	s := pgtest.Start(t)
 	h := newTestDatabase(t, s)
 	term := h.grant("a")
-	reload := func(standbys string) {
-		s.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = '"+standbys+"'", "SELECT pg_reload_conf()")
-		eventually(t, "the setting is in force", func() bool {
-			return ask[string](h, "SELECT current_setting('synchronous_standby_names')") == standbys
-		})
-	}
-	reload("ghost")
+	setStandbys(h, "ghost")
 	a := h.award("b")
 	for range 2 { // asking again with the same award waits for the standby too
 		ctx, cancel := context.WithCancel(h.ctx())
@@ -105,7 +135,7 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 			t.Errorf("got %v, want ErrUnconfirmed", err)
 		}
 	}
-	reload("")
+	setStandbys(h, "")
 	epoch, err := h.fence.Grant(h.ctx(), a)
 	if err != nil || epoch != term.Epoch+1 {
 		t.Errorf("the same award again: epoch %d, %v; want %d", epoch, err, term.Epoch+1)

@@ -19,7 +19,7 @@ import (
 // ErrUnconfirmed means that a grant was recorded, but that its wait for the synchronous
 // standbys was cancelled, so it does not count as granted. Asking again with the same
 // award waits again.
-var ErrUnconfirmed = errors.New("the wait for the synchronous standbys was cancelled")
+var ErrUnconfirmed = errors.New("it is recorded, but no standby of synchronous_standby_names has confirmed it: the wait for one was cancelled")
 
 // GrantBlockedError means that a grant was given up because something blocked it. The
 // old epoch stays in force. It does not wrap a server error.
@@ -47,6 +47,7 @@ const (
 	codeProtocol      = "08P01"
 	codeTooMany       = "53300"
 	codeNoRow         = "P0002"
+	codeNoDatabase    = "3D000"
 )
 
 // noFence returns a ZF004 refusal that an operator resolves by a migration.

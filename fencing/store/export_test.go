@@ -1,7 +1,15 @@
 package store
 
+import "time"
+
 // TrustedIdle is the idle time after which a pooled connection is pinged before use.
 const TrustedIdle = trustedIdle
+
+// Age makes the connection of a StateReader old.
+func (r *StateReader) Age() { r.since = time.Time{} }
+
+// Renewing reports whether another connection is being opened.
+func (r *StateReader) Renewing() bool { return r.next != nil }
 
 // The sizes of the pools that are not configurable.
 const (

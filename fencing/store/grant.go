@@ -75,7 +75,7 @@ func (f *Fence) advanceClearing(ctx context.Context, w *blockers, sql string, ar
 			}
 		case n == attempts || !retryable(err) || ctx.Err() != nil:
 			err = f.blame(ctx, err)
-			w.gaveUp(err)
+			w.gaveUp(ctx, err)
 			return 0, err
 		default:
 			n++

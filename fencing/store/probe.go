@@ -172,6 +172,9 @@ func pooler(err error) *Unusable {
 	return &Unusable{Kind: faults.Upstream, Refusal: fencing.PoolerRefusal, Err: err}
 }
 
+// NoDatabase reports whether err says that the server has no such database.
+func NoDatabase(err error) bool { return codeOf(err) == codeNoDatabase }
+
 // WrongPassword reports whether err says that the server does not accept the control
 // role's password.
 func WrongPassword(err error) bool { return codeOf(err) == "28P01" }

@@ -96,25 +96,32 @@ func hostAndPort(address string) (host string, port uint16, err error) {
 	return host, uint16(n), nil
 }
 
-// migrateCommand returns the command that installs or updates the schema.
+// migrateCommand returns the command that installs or updates the schema. Of several servers it
+// names the primary, because the command itself knows no timelines: it would take the first one that
+// accepts writes, which may be a former primary.
 func (s *Store) migrateCommand() string {
 	dsn := url.URL{Scheme: "postgres", User: url.User(s.cfg.User), Path: "/" + s.cfg.Database}
-	all := strings.Split(s.cfg.Address, ",")
-	if len(all) == 1 && !path.IsAbs(all[0]) {
-		dsn.Host = all[0]
-		return "fencepost migrate --dsn " + dsn.String()
+	address := s.primaryAddress()
+	host, port, err := hostAndPort(address)
+	switch {
+	case err != nil: // it cannot be connected to either
+		dsn.Host = "PRIMARY"
+	case path.IsAbs(address):
+		dsn.RawQuery = "host=" + url.QueryEscape(host) + "&port=" + strconv.Itoa(int(port))
+	default:
+		dsn.Host = address
 	}
-	var hosts, ports []string
-	for _, address := range all {
-		host, port, err := hostAndPort(address)
-		if err != nil {
-			continue // it cannot be connected to either
-		}
-		hosts, ports = append(hosts, url.QueryEscape(host)), append(ports, strconv.Itoa(int(port)))
+	return "fencepost migrate --dsn " + dsn.String()
+}
+
+// primaryAddress returns the address of the primary, or of the only server. It does not wait: the
+// error that it is for comes from that server.
+func (s *Store) primaryAddress() string {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	server, err := s.cfg.server(ctx)
+	if err != nil {
+		return s.cfg.Address
 	}
-	dsn.RawQuery = "host=" + strings.Join(hosts, ",") + "&port=" + strings.Join(ports, ",")
-	if len(all) == 1 {
-		return "fencepost migrate --dsn " + dsn.String()
-	}
-	return "fencepost migrate --dsn '" + dsn.String() + "&target_session_attrs=read-write'"
+	return server.Address
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -23,23 +24,35 @@ type ServerState struct {
 	Standbys string // synchronous_standby_names
 }
 
-// renewal is how long a StateReader keeps a connection. The address may lead to another server
-// by then, to which new connections go.
-const renewal = 10 * time.Second
-
 const (
-	renewalTimeout = time.Second
+	// renewal is how long a StateReader keeps a connection. The address may lead to another
+	// server by then, to which new connections go.
+	renewal = 10 * time.Second
+	// renewalTimeout bounds the attempt to open the next one.
+	renewalTimeout = 3 * time.Second
 	// closeTimeout bounds the end of a connection, whose server may hang.
 	closeTimeout = 100 * time.Millisecond
 )
+
+// otherDatabase is where a StateReader logs in while its own database does not exist. The state is
+// the same in all of them.
+const otherDatabase = "postgres"
 
 // StateReader asks one server for its state, as the control role, over a connection that it
 // keeps. It must not be used concurrently.
 type StateReader struct {
 	cfg   Config
 	conn  *pgx.Conn // nil if there is none
-	since time.Time // when it was opened, or was to be renewed
-	late  bool      // it was to be renewed, but the server was slow
+	since time.Time // when it was opened, or was last to be renewed
+	next  *opening  // the connection that replaces it, nil if none is being opened
+}
+
+// opening is a connection that is being opened, while another one is in use.
+type opening struct {
+	stop context.CancelFunc
+	done chan struct{} // closed when conn and err are set
+	conn *pgx.Conn
+	err  error
 }
 
 // NewStateReader returns a reader for the server at cfg.Address, whatever cfg.Primary says.
@@ -51,13 +64,19 @@ func NewStateReader(cfg Config) *StateReader {
 
 // Close closes the connection. The next Read opens another one.
 func (r *StateReader) Close() {
-	if r.conn != nil {
-		closeConn(r.conn)
-		r.conn = nil
+	if r.next != nil {
+		r.next.stop()
+		<-r.next.done
+		closeConn(r.next.conn)
 	}
+	closeConn(r.conn)
+	r.conn, r.next = nil, nil
 }
 
 func closeConn(conn *pgx.Conn) {
+	if conn == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // nothing is lost with it
@@ -65,69 +84,104 @@ func closeConn(conn *pgx.Conn) {
 
 // Read returns the state. If the connection that it kept has broken, or is old, it opens another.
 func (r *StateReader) Read(ctx context.Context) (ServerState, error) {
-	if r.conn != nil && time.Since(r.since) > renewal {
-		if err := r.renew(ctx); err != nil {
-			return ServerState{}, short(err)
-		}
-	}
+	r.renew()
 	if r.conn != nil {
 		st, err := r.ask(ctx)
 		if err == nil || ctx.Err() != nil {
 			return st, short(err)
 		}
 	}
-	if err := r.connect(ctx); err != nil {
+	conn, err := r.open(ctx)
+	if err != nil {
 		return ServerState{}, short(err)
 	}
+	r.conn, r.since = conn, time.Now()
 	st, err := r.ask(ctx)
 	return st, short(err)
 }
 
-// renew replaces the connection. The old one stays if the server has none to spare, and once if
-// the server is slow.
-func (r *StateReader) renew(ctx context.Context) error {
-	old := r.conn
-	bounded, cancel := context.WithTimeout(ctx, renewalTimeout)
-	defer cancel()
-	err := r.connect(bounded)
-	late := err != nil && bounded.Err() != nil
-	if codeOf(err) == codeTooMany || late && !r.late {
-		r.since, r.late = time.Now(), late
-		return nil
+// renew replaces the connection if it is old. It does not wait: until the next one is open, the old
+// one is used. That one stays if the server refuses another, because it is still the server to which
+// the address leads, and is closed if the address leads to no server that answers.
+func (r *StateReader) renew() {
+	if r.next == nil {
+		if r.conn != nil && time.Since(r.since) > renewal {
+			r.next = r.begin()
+		}
+		return
 	}
-	if err != nil {
-		r.conn = nil
+	select {
+	case <-r.next.done:
+	default:
+		return
 	}
-	r.late = false
-	closeConn(old)
-	return err
+	next := r.next
+	r.next, r.since = nil, time.Now()
+	if next.err == nil || !refused(next.err) {
+		closeConn(r.conn)
+		r.conn = next.conn
+	}
 }
 
-func (r *StateReader) connect(ctx context.Context) error {
+// begin begins to open another connection. Close, or the renewal of which it is a part, ends it.
+func (r *StateReader) begin() *opening {
+	ctx, stop := context.WithTimeout(context.Background(), renewalTimeout)
+	o := &opening{stop: stop, done: make(chan struct{})}
+	go func() {
+		defer close(o.done)
+		defer stop()
+		o.conn, o.err = r.open(ctx)
+	}()
+	return o
+}
+
+// refused reports whether a server has answered that it lets the control role have no connection:
+// the role, its password, the database or the limits do not allow one. A server that starts or
+// stops says something else.
+func refused(err error) bool {
+	code := codeOf(err)
+	return code == codeNoRight || code == codeNotReady ||
+		strings.HasPrefix(code, "28") || strings.HasPrefix(code, "3D") || strings.HasPrefix(code, "53")
+}
+
+// open opens a connection to the configured database or, if there is none, to another one.
+func (r *StateReader) open(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := connect(ctx, r.cfg)
+	if codeOf(err) != codeNoDatabase || r.cfg.Database == otherDatabase {
+		return conn, err
+	}
+	other := r.cfg
+	other.Database = otherDatabase
+	if conn, failed := connect(ctx, other); failed == nil {
+		return conn, nil
+	}
+	return nil, err
+}
+
+func connect(ctx context.Context, cfg Config) (*pgx.Conn, error) {
 	c, err := pgx.ParseConfig("postgres://localhost:5432/postgres?sslmode=disable")
 	if err != nil {
-		return fmt.Errorf("build the connection configuration: %w", err)
+		return nil, fmt.Errorf("build the connection configuration: %w", err)
 	}
-	r.cfg.login(c)
+	cfg.login(c)
 	delete(c.RuntimeParams, "default_transaction_read_only") // the server's own is asked for
-	server, err := r.cfg.server(ctx)
+	server, err := cfg.server(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := server.direct(c); err != nil {
-		return err
+		return nil, err
 	}
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
-		explains := Store{cfg: r.cfg}
-		return explains.explain(err)
+		explains := Store{cfg: cfg} // whose Primary is not set
+		return nil, explains.explain(err)
 	}
 	if err := finish(ctx, conn); err != nil {
-		_ = conn.Close(ctx) // it is of no use
-		return err
+		closeConn(conn) // it is of no use
+		return nil, err
 	}
-	r.conn, r.since = conn, time.Now()
-	return nil
+	return conn, nil
 }
 
 func (r *StateReader) ask(ctx context.Context) (st ServerState, err error) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 )
 
@@ -21,6 +22,13 @@ const (
 	// connection is closed.
 	cancelWait = 2 * time.Second
 )
+
+// standbyPatience is how long the standbys may take to confirm a grant before that is reported,
+// and the time from one look to the next.
+const standbyPatience = time.Second
+
+// standbysSQL returns the setting if the backend $1 waits for it.
+const standbysSQL = `SELECT current_setting('synchronous_standby_names') FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep'`
 
 // errYielded means that a grant has left the queue for another resource's grant.
 var errYielded = errors.New("the turn was given to another grant")
@@ -40,6 +48,7 @@ type watch struct {
 // watch cancelled the grant.
 func (w *watch) run(ctx context.Context) error {
 	began := time.Now()
+	asked := began // whether it waits for a standby
 	tick := time.NewTimer(pollSoon)
 	defer tick.Stop()
 	limit := time.NewTimer(w.fence.limit())
@@ -59,6 +68,10 @@ func (w *watch) run(ctx context.Context) error {
 			if err := w.poll(ctx, time.Since(began) >= pollLate); err != nil {
 				w.cancel(ctx)
 				return err
+			}
+			if time.Since(asked) >= standbyPatience {
+				w.confirmation(ctx)
+				asked = time.Now()
 			}
 			tick.Reset(w.nextPoll())
 		}
@@ -134,4 +147,21 @@ func (w *watch) stuck(ctx context.Context) error {
 		line += ", blocked by backends " + strings.TrimSpace(blockers)
 	}
 	return &GrantBlockedError{Resource: w.fence.resource, Holders: []string{line}}
+}
+
+// confirmation reports a grant that has its epoch, but waits for a synchronous standby to confirm it.
+// Nothing is to be ended then, and the grant goes on to wait.
+func (w *watch) confirmation(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, pollTimeout)
+	defer cancel()
+	var names string
+	err := w.fence.store.watches.QueryRow(ctx, standbysSQL, int32(w.pid)).Scan(&names)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+	case err != nil:
+		w.blockers.pollFailed(ctx, err)
+	default:
+		w.blockers.tell("takeover waits for a synchronous standby", []string{fmt.Sprintf(
+			"no standby of synchronous_standby_names = '%s' confirms the grant: start one, or change the setting", names)})
+	}
 }

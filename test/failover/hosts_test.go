@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/upstream"
@@ -168,7 +170,9 @@ func TestTheMigrationThatIsSuggestedFindsThePrimary(t *testing.T) {
 	h := newPair(t)
 	empty := h.a.EmptyDatabase(t)
 	cfg := h.configuration(h.b.Addr(), h.a.Addr())
-	_, err := hosts.OpenOnce(t.Context(), cfg, empty, hosts.Aim{Out: t.Output()})
+	nothing := func(context.Context, *store.Store, io.Writer) error { return nil }
+	aim := hosts.Aim{Notes: t.Output(), Out: t.Output()}
+	err := hosts.Act(t.Context(), cfg, empty, aim, nothing)
 	var refusal *fencing.Refusal
 	if !errors.As(err, &refusal) {
 		t.Fatalf("without a schema: %v", err)
@@ -177,11 +181,9 @@ func TestTheMigrationThatIsSuggestedFindsThePrimary(t *testing.T) {
 	if code, out := h.command("migrate", "--dsn", strings.Trim(dsn, "'")); code != 0 {
 		t.Fatalf("%s: code %d: %s", refusal.Hint, code, out)
 	}
-	st, err := hosts.OpenOnce(t.Context(), cfg, empty, hosts.Aim{Out: t.Output()})
-	if err != nil {
+	if err := hosts.Act(t.Context(), cfg, empty, aim, nothing); err != nil {
 		t.Fatalf("after the migration: %v", err)
 	}
-	st.Close()
 }
 
 // TestCommandsFindThePrimary, and the doctor says what is risky about several hosts.

@@ -97,11 +97,17 @@ func (h *pair) proxy(settings ...string) *process.Server {
 // command runs the program, and returns its exit code and its output.
 func (h *pair) command(args ...string) (int, string) {
 	h.t.Helper()
+	return h.commandWith(nil, args...)
+}
+
+// commandWith is command with more settings.
+func (h *pair) commandWith(settings []string, args ...string) (int, string) {
+	h.t.Helper()
 	program := process.Program(h.t) // it may have to be built
 	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
 	cmd := osexec.CommandContext(ctx, program, args...)
-	cmd.Env = process.Environment(h.settings()...)
+	cmd.Env = process.Environment(append(h.settings(), settings...)...)
 	out, err := cmd.CombinedOutput()
 	var exit *osexec.ExitError
 	if err != nil && !errors.As(err, &exit) {

@@ -109,7 +109,7 @@ func (p probe) Look(ctx context.Context) upstream.Finding {
 	st, err := p.Read(ctx)
 	var refused *fencing.Refusal
 	return upstream.Finding{
-		Err: err, Refused: errors.As(err, &refused),
+		Err: err, Refused: errors.As(err, &refused) || store.NoDatabase(err),
 		Standby: st.Standby, ReadOnly: st.ReadOnly, System: st.System, Timeline: st.Timeline, Server: st.Server, Standbys: st.Standbys,
 	}
 }
@@ -121,7 +121,7 @@ func Store(cfg config.Config, servers *upstream.Servers, database string, log *z
 		Address: strings.Join(servers.Addresses(), ","),
 		Primary: func(ctx context.Context) (store.Server, error) {
 			p, err := servers.Primary(ctx)
-			return store.Server{Address: p.Address, TLS: p.TLS.Config(), Tenure: p.Tenure, Standby: p.LedToStandby}, err
+			return server(p), err
 		},
 		Database:      database,
 		User:          cfg.Control.User,
@@ -130,6 +130,11 @@ func Store(cfg config.Config, servers *upstream.Servers, database string, log *z
 		SchemaVersion: latest,
 		Logger:        log,
 	}, err
+}
+
+// server is the primary as a store knows it.
+func server(p upstream.Primary) store.Server {
+	return store.Server{Address: p.Address, TLS: p.TLS.Config(), Tenure: p.Tenure, Standby: p.LedToStandby}
 }
 
 // Open opens the fence of one database as the control role. blocked, if not nil, is called
