@@ -68,7 +68,7 @@ func TestAnUnconfirmedGrantMakesNoLeader(t *testing.T) {
 	for incarnation, want := range map[string]leader{"here": leaderNone, "elsewhere": leaderElsewhere} {
 		var r resource
 		r.mu.roster = newRoster()
-		r.mu.add(&Candidacy{worker: "w", incarnation: "here"})
+		r.mu.add(&Candidacy{identity: identity{worker: "w", incarnation: "here"}})
 		r.mu.observation = LeaseObservation{State: Held, Incarnation: incarnation}
 		r.mu.record.Incarnation = incarnation
 		if got := r.leaderLocked(); got != want {

@@ -113,28 +113,26 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 // bumpTokens begins a new generation of tokens. Those who lead are superseded first: somebody
 // who still leads afterwards was granted an epoch in between.
 func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) error {
-	st, err := hosts.OpenOnce(ctx, cfg, o.database, hosts.Aim{At: o.at, Out: t.stdout})
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	if err := evictTokens(ctx, t, st, o.database, math.MaxInt64); err != nil {
-		return err
-	}
-	number, err := token.BumpGeneration(ctx, st.Pool())
-	if err != nil {
-		return err
-	}
-	if err := evictTokens(ctx, t, st, o.database, number); err != nil {
-		return fmt.Errorf("generation %d of tokens has begun, but a worker of an earlier one still leads (run this again): %w", number, err)
-	}
-	fmt.Fprintf(t.stdout, "database %s: generation %d of tokens has begun\n", o.database, number)
-	return nil
+	aim := hosts.Aim{At: o.at, Out: t.stdout, Notes: t.stdout}
+	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
+		if err := evictTokens(ctx, out, st, o.database, math.MaxInt64); err != nil {
+			return err
+		}
+		number, err := token.BumpGeneration(ctx, st.Pool())
+		if err != nil {
+			return err
+		}
+		if err := evictTokens(ctx, out, st, o.database, number); err != nil {
+			return fmt.Errorf("generation %d of tokens has begun, but a worker of an earlier one still leads (run this again): %w", number, err)
+		}
+		fmt.Fprintf(out, "database %s: generation %d of tokens has begun\n", o.database, number)
+		return nil
+	})
 }
 
 // evictTokens takes the lead from those who have it under a token of a generation before this
 // one.
-func evictTokens(ctx context.Context, t terminal, st *store.Store, database string, before int64) error {
+func evictTokens(ctx context.Context, out io.Writer, st *store.Store, database string, before int64) error {
 	list, err := st.Status(ctx)
 	if err != nil {
 		return err
@@ -149,7 +147,7 @@ func evictTokens(ctx context.Context, t terminal, st *store.Store, database stri
 			return err
 		}
 		if order != nil {
-			fmt.Fprintf(t.stdout, "database %s: resource %s: worker %s with token %d is superseded; nobody holds epoch %d\n",
+			fmt.Fprintf(out, "database %s: resource %s: worker %s with token %d is superseded; nobody holds epoch %d\n",
 				database, dash(r.Resource), dash(order.Worker), r.Index, order.Epoch)
 		}
 	}
