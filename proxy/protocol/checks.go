@@ -20,6 +20,9 @@ type checks struct {
 	worker, incarnation string
 	checkSQL, frontSQL  string // "" in ModeReadOnly
 	claims              bool   // they set the claim that the triggers of guarded tables look for
+	// claimed is the epoch that the session has claimed at rest; 0 for none, or after what
+	// may have taken that claim away.
+	claimed fencing.Epoch
 
 	nonce      string
 	generation int // counts the names
