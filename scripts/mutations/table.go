@@ -198,6 +198,8 @@ var table = []mutation{
 		old: "	if !m.checks.claims || m.checks.claimed == epoch", text: "	if m.checks.fence > 0 || m.checks.claimed == epoch"},
 	{name: "what resets the claim of the session at rest leaves it", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
 		old: "		m.checks.claimed = 0\n", text: "		m.checks.claims = m.checks.claims || false\n"},
+	{name: "a guard of another resource ends the session", file: "proxy/protocol/errors.go", in: ofGuards, tests: "^TestAGuardOfAnotherResource$",
+		old: "ok && found.Resource == m.config.Resource", text: "ok"},
 	// A leader was refused.
 	{name: "what was executed since leaves the claim of the session", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestAClaimThatIsLostInAPipeline$/^default$",
 		old: "	m.batch.claimed = false\n", text: ""},

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -66,4 +67,34 @@ func TestPipelinesOfQueries(t *testing.T) {
 			t.Errorf("%d rows are not stamped", n)
 		}
 	})
+}
+
+// TestAGuardOfAnotherResource: a leader's session claims an epoch of a second resource, as a
+// job does, which is over. Only that write is refused.
+func TestAGuardOfAnotherResource(t *testing.T) {
+	t.Parallel()
+	c, conn := newGuarded(t, pgtest.Shared(t))
+	c.Exec("create table beside (v text); grant all on beside to app")
+	for _, worker := range []string{"x", "y"} {
+		wiretest.Connect(t, c.Addr, "user", pgtest.App, "database", c.DB, "fencepost.resource", "beside", "fencepost.worker", worker)
+		c.Candidacy(c.DB, "beside", worker).Grant()
+	}
+	if _, _, err := guard.Add(t.Context(), c.PG.Connect(t, pgtest.Superuser, c.DB), guard.Options{Resource: "beside", Table: "public.beside"}); err != nil {
+		t.Fatal(err)
+	}
+	audited := len(c.Audit.All())
+	for claim, want := range map[string]string{"select fencepost.claim('beside', 1)": "ZF001", "reset all": "ZF002"} {
+		if _, err := conn.Exec(t.Context(), claim); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Exec(t.Context(), "insert into beside values ('x')"); stateOf(err) != want {
+			t.Errorf("after %s: %v, want %s", claim, err, want)
+		}
+		if _, err := conn.Exec(t.Context(), insert); err != nil {
+			t.Fatalf("the next write: %v", err)
+		}
+	}
+	if lines := c.Audit.All()[audited:]; len(lines) > 0 {
+		t.Errorf("audited as refused: %+v", lines)
+	}
 }
