@@ -249,6 +249,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Fence:     newFences(st, database, s.current).open,
 		Catalog:   st,
 		Orders:    st.Orders,
+		Guarded:   st.Guarded,
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}
