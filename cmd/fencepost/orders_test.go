@@ -73,9 +73,18 @@ func TestOrdersByDSN(t *testing.T) {
 			t.Errorf("resource list does not say %q: %s%s", part, out.stdout, out.stderr)
 		}
 	}
+	out = runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db))
+	for _, part := range []string{"vacant", `order: paused by order of "`, `, because of "a\tdrill"`, `order: worker "a" may not campaign until 2`} {
+		if out.code != exitOK || !strings.Contains(out.stdout, part) || strings.Contains(out.stdout, "unknown") {
+			t.Errorf("status does not say %q: %s%s", part, out.stdout, out.stderr)
+		}
+	}
 	run(exitFailure, "it is paused, and would not be when it is made anew. Stop its workers first. If you are sure, use --force.", "resource", "rm", "billing")
 	run(exitOK, "resource billing is not paused any more", "resume", "billing")
 	run(exitOK, "resource billing is not paused: nothing changed", "resume", "billing")
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); strings.Contains(out.stdout, "paused") {
+		t.Errorf("status after the pause: %s", out.stdout)
+	}
 	run(exitOK, "deleted 0 grants older than 90d", "ledger", "prune", "--keep", "90d")
 	s.Exec(t, pgtest.Control, db, "UPDATE fencepost.grants SET granted_at = now() - interval '91 days'")
 	run(exitOK, "deleted 1 grants older than 90d", "ledger", "prune", "--keep", "90d")
