@@ -182,6 +182,9 @@ type Backend struct {
 	Tokens Bearers
 	// Orders, if not nil, reads what operators have ordered in this database.
 	Orders Orders
+	// Guarded, if not nil, is asked as often as Orders. Without it, a candidacy learns of its
+	// first guard when that refuses it.
+	Guarded Guarded
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a
 	// while, to close its connections. The backend may be used again afterwards.
 	CloseIdle func()

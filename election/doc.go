@@ -81,6 +81,9 @@
 // Callers of AwaitLeader are told of the bar; the check tells it to writes. A candidacy
 // whose resource was removed is superseded, so that its members connect again.
 //
+// The same goroutine asks which resources guard tables, so that a leader's checks claim its
+// epoch although no guard has refused it.
+//
 // # No lease without a leader
 //
 // A lease that nobody knows about leaves a resource without a leader for a TTL. So a

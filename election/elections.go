@@ -339,7 +339,7 @@ func (e *Elections) began(name string) {
 		ctx, cancel := context.WithCancel(e.ctx)
 		d.stopOrders = cancel
 		e.wg.Add(1)
-		go e.followOrders(ctx, name, d.Orders)
+		go e.followOrders(ctx, name, d.Orders, d.Guarded)
 	}
 }
 

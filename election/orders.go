@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 const (
@@ -23,13 +24,17 @@ const (
 // id of all.
 type Orders func(ctx context.Context, after int64) (last int64, orders []fencing.Order, err error)
 
-// followOrders tells the resources of a database what operators order, until ctx ends. It
-// runs while the database has candidacies.
-func (e *Elections) followOrders(ctx context.Context, name string, read Orders) {
+// Guarded returns how many tables each resource guards, without those that guard none.
+type Guarded func(ctx context.Context) (map[string]int, error)
+
+// followOrders tells the resources of a database what operators order, and that their
+// tables are guarded, until ctx ends. It runs while the database has candidacies.
+func (e *Elections) followOrders(ctx context.Context, name string, read Orders, guarded Guarded) {
 	defer e.wg.Done()
 	tick := time.NewTicker(orderPoll)
 	defer tick.Stop()
 	last, failing := int64(math.MaxInt64), false
+	unread := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read which resources guard tables", 0)
 	for {
 		next, orders, err := readOrders(ctx, read, last)
 		switch {
@@ -45,6 +50,7 @@ func (e *Elections) followOrders(ctx context.Context, name string, read Orders) 
 		}
 		if failing = err != nil; !failing {
 			last = next
+			e.followGuards(ctx, name, guarded, unread)
 		}
 		select {
 		case <-tick.C:
@@ -58,6 +64,34 @@ func readOrders(ctx context.Context, read Orders, after int64) (last int64, orde
 	ctx, cancel := context.WithTimeout(ctx, 5*orderPoll)
 	defer cancel()
 	return read(ctx, after)
+}
+
+// followGuards makes the resources of a database read their records if they guard more or
+// fewer tables than recorded, so that their checks claim epochs, or no longer do.
+func (e *Elections) followGuards(ctx context.Context, name string, read Guarded, unread *faults.Series) {
+	if read == nil {
+		return
+	}
+	limited, cancel := context.WithTimeout(ctx, 5*orderPoll)
+	defer cancel()
+	tables, err := read(limited)
+	switch {
+	case err == nil:
+		unread.Passed()
+	case ctx.Err() == nil:
+		unread.Failed(zap.Error(err))
+		return
+	default:
+		return
+	}
+	for _, r := range e.resourcesOf(name) {
+		r.mu.Lock()
+		known := r.mu.record.Guards
+		r.mu.Unlock()
+		if known != tables[r.key.name] {
+			poke(r.wake)
+		}
+	}
 }
 
 // ordered logs an order and makes its resource look at what has changed.

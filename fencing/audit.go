@@ -125,15 +125,17 @@ func (k RejectionKind) Summary(write bool) string {
 // Finding is what a check found in the database when it failed. Nobody but the database
 // knows it at that moment.
 type Finding struct {
-	Epoch   Epoch  // the worker's own, as far as the connection, the proxy or the ledger knows
-	Current Epoch  // the highest granted one
-	Holder  string // the worker that holds Current, "" if that is not known
+	Epoch    Epoch  // the worker's own, as far as the connection, the proxy or the ledger knows
+	Current  Epoch  // the highest granted one
+	Holder   string // the worker that holds Current, "" if that is not known
+	Resource string // whose fence that was, "" if the database has not said
 }
 
 // DecodeFinding reads the DETAIL of an error. ok is false if fencepost.refuse did not
 // raise that error.
 func DecodeFinding(detail string) (f Finding, ok bool) {
 	var d struct {
+		Resource      string  `json:"resource"`
 		Epoch         Epoch   `json:"epoch"`
 		CurrentEpoch  *Epoch  `json:"current_epoch"`
 		CurrentWorker *string `json:"current_worker"`
@@ -141,7 +143,7 @@ func DecodeFinding(detail string) (f Finding, ok bool) {
 	if json.Unmarshal([]byte(detail), &d) != nil || d.CurrentEpoch == nil {
 		return Finding{}, false
 	}
-	f = Finding{Epoch: d.Epoch, Current: *d.CurrentEpoch}
+	f = Finding{Resource: d.Resource, Epoch: d.Epoch, Current: *d.CurrentEpoch}
 	if d.CurrentWorker != nil {
 		f.Holder = *d.CurrentWorker
 	}

@@ -34,9 +34,9 @@ func TestFindingIsReadOnlyFromTheCheck(t *testing.T) {
 		want   Finding
 		ok     bool
 	}{
-		"of the check":       {`{"resource":"r","worker":"a","incarnation":"i","epoch":3,"current_epoch":7,"current_worker":"b"}`, Finding{3, 7, "b"}, true},
-		"without a holder":   {`{"resource":"r","worker":null,"incarnation":"i","epoch":0,"current_epoch":7,"current_worker":null}`, Finding{0, 7, ""}, true},
-		"of the proxy":       {SupersededRefusal("r", "a", "i", st).Detail, Finding{3, 7, "wörker"}, true},
+		"of the check":       {`{"resource":"r","worker":"a","incarnation":"i","epoch":3,"current_epoch":7,"current_worker":"b"}`, Finding{3, 7, "b", "r"}, true},
+		"without a holder":   {`{"resource":"r","worker":null,"incarnation":"i","epoch":0,"current_epoch":7,"current_worker":null}`, Finding{0, 7, "", "r"}, true},
+		"of the proxy":       {SupersededRefusal("r", "a", "i", st).Detail, Finding{3, 7, "wörker", "r"}, true},
 		"nothing":            {"", Finding{}, false},
 		"of a refusal":       {TwoPhaseRefusal.Detail, Finding{}, false},
 		"of another failure": {UncheckedRefusal("42P01", "no such table").Detail, Finding{}, false},

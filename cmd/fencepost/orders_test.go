@@ -73,9 +73,18 @@ func TestOrdersByDSN(t *testing.T) {
 			t.Errorf("resource list does not say %q: %s%s", part, out.stdout, out.stderr)
 		}
 	}
+	out = runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db))
+	for _, part := range []string{"vacant", `order: paused by order of "`, `, because of "a\tdrill"`, `order: worker "a" may not campaign until 2`} {
+		if out.code != exitOK || !strings.Contains(out.stdout, part) || strings.Contains(out.stdout, "unknown") {
+			t.Errorf("status does not say %q: %s%s", part, out.stdout, out.stderr)
+		}
+	}
 	run(exitFailure, "it is paused, and would not be when it is made anew. Stop its workers first. If you are sure, use --force.", "resource", "rm", "billing")
 	run(exitOK, "resource billing is not paused any more", "resume", "billing")
 	run(exitOK, "resource billing is not paused: nothing changed", "resume", "billing")
+	if out := runCommand(t, nil, "status", "--dsn", s.DSN(pgtest.App, db)); strings.Contains(out.stdout, "paused") {
+		t.Errorf("status after the pause: %s", out.stdout)
+	}
 	run(exitOK, "deleted 0 grants older than 90d", "ledger", "prune", "--keep", "90d")
 	s.Exec(t, pgtest.Control, db, "UPDATE fencepost.grants SET granted_at = now() - interval '91 days'")
 	run(exitOK, "deleted 1 grants older than 90d", "ledger", "prune", "--keep", "90d")
@@ -144,8 +153,9 @@ func TestGuardCommands(t *testing.T) {
 	run(exitOK, "removed", "resource", "rm", "billing")
 }
 
-// TestALeaderWritesItsGuardedTable has a worker lead before its table is guarded, and
-// another after that. Both are candidacies of a real election.
+// TestALeaderWritesItsGuardedTable has a worker lead before its table is guarded with --warn,
+// and another after that. Both are candidacies of a real election. The first is refused
+// nothing, so it learns of the guard from the database.
 func TestALeaderWritesItsGuardedTable(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
@@ -161,15 +171,14 @@ func TestALeaderWritesItsGuardedTable(t *testing.T) {
 	r := startServing(t, s, nil)
 	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.campaign=wait&fencepost.worker=a")
 	write(conn, "nil")
-	out := runCommand(t, nil, "guard", "add", "--resource", "billing", "--table", "public.invoices", "--stamp", "fence_epoch", "--dsn", s.DSN(pgtest.Superuser, db))
+	out := runCommand(t, nil, "guard", "add", "--resource", "billing", "--table", "public.invoices", "--stamp", "fence_epoch", "--warn", "--dsn", s.DSN(pgtest.Superuser, db))
 	if out.code != exitOK {
 		t.Fatal(out.stderr)
 	}
-	write(conn, "ZF002")
+	eventually(t, "the proxy knows of the guard", func() bool {
+		return strings.Contains(runCommand(t, nil, "status", "--admin", r.admin.Addr().String()).stdout, "/billing: guards 1 tables")
+	})
 	write(conn, "nil")
-	if out := runCommand(t, nil, "status", "--admin", r.admin.Addr().String()); !strings.Contains(out.stdout, "/billing: guards 1 tables") {
-		t.Errorf("status of the proxy: %s%s", out.stdout, out.stderr)
-	}
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -251,6 +251,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Catalog:   st,
 		Orders:    st.Orders,
 		Tokens:    token.New(st.Pool()),
+		Guarded:   st.Guarded,
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}

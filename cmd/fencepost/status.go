@@ -300,7 +300,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, guards: v.GuardedTables, discards: v.OnStale == "discard"}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, discards: v.OnStale == "discard"}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}
@@ -367,7 +367,7 @@ const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coale
 		JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
 		JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid
 		WHERE h.locktype = 'relation' AND h.granted AND h.pid IS NULL AND p.database = pg_catalog.current_database()
-			AND h.relation = pg_catalog.to_regclass(s.sequence)), '{}'), s.guarded_tables
+			AND h.relation = pg_catalog.to_regclass(s.sequence)), '{}'), s.guarded_tables, s.orders
 	FROM fencepost.status s ORDER BY s.resource`
 
 // statusFromDatabase reads the fence table.
@@ -392,7 +392,7 @@ func scanStatus(r pgx.CollectableRow) (statusView, error) {
 	v := statusView{ofDatabase: true}
 	var left *time.Duration
 	var source string
-	err := r.Scan(&v.Database, &v.Resource, &v.GrantedTo, &v.Epoch, &v.Since, &v.State, &v.StateSince, &left, &source, &v.Blocked, &v.GuardedTables)
+	err := r.Scan(&v.Database, &v.Resource, &v.GrantedTo, &v.Epoch, &v.Since, &v.State, &v.StateSince, &left, &source, &v.Blocked, &v.GuardedTables, &v.Orders)
 	switch v.State {
 	case "led":
 		v.Leader = v.GrantedTo
@@ -400,6 +400,9 @@ func scanStatus(r pgx.CollectableRow) (statusView, error) {
 		if source == fencing.SourceToken {
 			v.StateReason = "its leader is elected by the application, which alone knows who that is now"
 			break
+		}
+		if source == fencing.SourceOperator {
+			source = ""
 		}
 		v.StateReason = fmt.Sprintf("the lease is in %s, and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)",
 			cmp.Or(source, "another lease service"))

@@ -125,6 +125,21 @@ func (s *Store) Orders(ctx context.Context, after int64) (last int64, orders []f
 	return last, orders, nil
 }
 
+// Guarded returns how many tables each resource guards, without those that guard none.
+func (s *Store) Guarded(ctx context.Context) (map[string]int, error) {
+	rows, err := s.free.Query(ctx, "SELECT f.resource, g.tables FROM fencepost.guarded g JOIN fencepost.fence f ON f.id = g.fence")
+	if err != nil {
+		return nil, fmt.Errorf("read which resources of database %q guard tables: %w", s.cfg.Database, s.explain(err))
+	}
+	guarded := make(map[string]int)
+	var resource string
+	var tables int
+	if _, err := pgx.ForEachRow(rows, []any{&resource, &tables}, func() error { guarded[resource] = tables; return nil }); err != nil {
+		return nil, fmt.Errorf("read which resources of database %q guard tables: %w", s.cfg.Database, s.explain(err))
+	}
+	return guarded, nil
+}
+
 // Prune deletes the grants that are older than keep, except the newest of each resource,
 // and returns how many. A worker id that was superseded in a deleted grant counts as new.
 func (s *Store) Prune(ctx context.Context, keep time.Duration, by Orderer) (deleted int64, err error) {

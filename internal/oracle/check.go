@@ -28,6 +28,7 @@ const (
 
 var (
 	checkPattern = regexp.MustCompile(`^` + checkSQL + `$`)
+	claimPattern = regexp.MustCompile(`^SELECT pg_catalog\.set_config\('fencepost\.claim_\d+','\d+',false\)$`)
 	lapsePattern = regexp.MustCompile(`^` + lapseSQL + `$`)
 	// ours matches what the proxy may put into a text.
 	ours = regexp.MustCompile(checkSQL + `|` + lapseSQL)

@@ -22,7 +22,7 @@ func (o *Observer) judge(s state, q *statement, p place) verdict {
 		return verdict{why: fmt.Sprintf(format, args...) + ": " + s.String() + q.quoted()}
 	}
 	switch q.kind {
-	case nothing, begin, release, rollback, rollbackTo, fails, check, readOnly:
+	case nothing, begin, release, rollback, rollbackTo, fails, check, readOnly, claim:
 		return verdict{}
 	case commit:
 		if s.work && s.cover == uncovered && s.phase == block {

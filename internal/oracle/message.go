@@ -416,7 +416,9 @@ func (m *message) keepsSettings() bool {
 	case 'S', 'C', 'H', 'd', 'c', 'f':
 		return true
 	case 'P':
-		return len(m.may) == 1 && (m.may[0].kind == check || m.may[0].kind == readOnly)
+		return len(m.may) == 1 && (m.may[0].kind == check || m.may[0].kind == readOnly || m.may[0].kind == claim)
+	case 'B', 'E':
+		return len(m.may) == 1 && m.may[0].kind == claim
 	default:
 		return false
 	}

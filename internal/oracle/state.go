@@ -26,8 +26,10 @@ const (
 type state struct {
 	phase phase
 	cover cover
-	depth int    // number of savepoints when read-only mode was set
-	saves string // the names of the savepoints, each followed by a NUL
+	depth int // number of savepoints when read-only mode was set
+	// saves are the names of the savepoints, each followed by a NUL. unknownSaves stands for
+	// any number of any names.
+	saves string
 	// work means that something ran in read-only mode that may continue at the end of
 	// the transaction (a cursor WITH HOLD).
 	work      bool
@@ -43,6 +45,10 @@ type state struct {
 	// next Sync, or at the end of its text.
 	afterwards *statement
 }
+
+// unknownSaves is what a text that cannot be read may have left: no savepoint has an empty
+// name.
+const unknownSaves = "\x00"
 
 type set []state
 
@@ -103,14 +109,14 @@ func (s state) fail(extended bool) state {
 	return s
 }
 
-// savepoint returns the position of the innermost savepoint of that name, -1 if there
-// is none, and the number of savepoints.
-func (s state) savepoint(name string) (at, n int) {
+// savepoint returns the position of the innermost savepoint that has that name or may have
+// it, -1 if there is none. unknown says that it is one of unknownSaves.
+func (s state) savepoint(name string) (at int, unknown bool) {
 	all := strings.Split(s.saves, "\x00")
 	all = all[:len(all)-1]
-	for at = len(all) - 1; at >= 0 && all[at] != name; at-- {
+	for at = len(all) - 1; at >= 0 && all[at] != name && all[at] != ""; at-- {
 	}
-	return at, len(all)
+	return at, at >= 0 && all[at] == ""
 }
 
 // backTo ends the subtransactions from position at on, and keeps that many savepoints.
@@ -183,12 +189,12 @@ func (s state) run(q *statement, p place) (r result) {
 			s.saves += q.name + "\x00"
 		}
 	case release, rollbackTo:
-		at, _ := s.savepoint(q.name)
+		at, unknown := s.savepoint(q.name)
 		if at < 0 || s.phase != block {
 			return r
 		}
 		keep := at
-		if q.kind == rollbackTo {
+		if q.kind == rollbackTo || unknown {
 			keep++
 		}
 		s = s.backTo(at, keep)
@@ -217,6 +223,9 @@ func (s state) runOpaque(p place, r *result) {
 	for _, ph := range []phase{idle, implicit, block, failed} {
 		t := s.ended()
 		t.phase, t.noted, t.pipelined = ph, s.noted, s.pipelined && ph == implicit
+		if ph == block || ph == failed {
+			t.saves = unknownSaves
+		}
 		r.bad.add(t.fail(p.extended))
 		if ph != failed {
 			r.ok.add(t)
@@ -279,7 +288,9 @@ func (s state) runFailed(q *statement, p place) (r result) {
 	case opaque:
 		for _, ph := range []phase{idle, block} {
 			t := s.ended()
-			t.phase = ph
+			if t.phase = ph; ph == block {
+				t.saves = unknownSaves
+			}
 			r.ok.add(t)
 		}
 	}

@@ -105,6 +105,34 @@ var streams = []struct {
 	{name: "the same after a check", play: func(s *stream) {
 		s.up(wiretest.Query(guard + "declare c cursor with hold for select add('x') " + long))
 	}},
+	{name: "back to a savepoint of a text too long for the grammar", play: func(s *stream) {
+		s.Registered(3)
+		s.up(wiretest.Query("begin"))
+		s.down("C BEGIN", "Z T")
+		s.up(wiretest.Query("savepoint a; savepoint b; " + write + long))
+		s.down("C SAVEPOINT", "C SAVEPOINT", "C INSERT 0 1", "Z T")
+		s.up(wiretest.Query("rollback to b"))
+		s.down("C ROLLBACK", "Z T")
+		s.up(wiretest.Query("release a"))
+		s.down("C RELEASE", "Z T")
+	}},
+	{name: "a savepoint that was there before such a text", play: func(s *stream) {
+		s.Registered(3)
+		s.up(wiretest.Query("begin"))
+		s.down("C BEGIN", "Z T")
+		s.up(wiretest.Query("savepoint a"))
+		s.down("C SAVEPOINT", "Z T")
+		s.up(wiretest.Query(write + long))
+		s.down("C INSERT 0 1", "Z T")
+		s.up(wiretest.Query("rollback to a"))
+		s.down("C ROLLBACK", "Z T")
+	}},
+	{name: "a savepoint that nobody has made", play: func(s *stream) {
+		s.up(wiretest.Query("begin"))
+		s.down("C BEGIN", "Z T")
+		s.up(wiretest.Query("rollback to a"))
+		s.down("C ROLLBACK", "Z T")
+	}, want: "the model has lost its way"},
 	{name: "SAVEPOINT bare, into a block that was flushed and not synced", play: func(s *stream) {
 		s.up(wiretest.Parse("", "begin"), wiretest.Bind("", ""), wiretest.Execute("", 0), wiretest.Flush())
 		s.down("1", "2", "C BEGIN")

@@ -38,12 +38,15 @@ const (
 	// check verifies the epoch; readOnly sets read-only mode.
 	check
 	readOnly
+	// claim sets what the triggers of guarded tables look for. It covers nothing, and runs
+	// none of a user's code.
+	claim
 )
 
 var kindNames = [...]string{
 	"a text that cannot be read", "a statement that may write", "a query", "CALL or DO", "a statement with transactions of its own",
 	"LOCK, SAVEPOINT or SET CONSTRAINTS", "a harmless statement", "BEGIN", "COMMIT", "ROLLBACK", "RELEASE", "ROLLBACK TO",
-	"two-phase commit", "a refusal", "the check", "read-only mode",
+	"two-phase commit", "a refusal", "the check", "read-only mode", "a claim",
 }
 
 // statement is what the model knows about one statement.
@@ -399,6 +402,8 @@ func selectOf(s *pg_query.SelectStmt, text string) statement {
 	switch {
 	case text == readOnlyText:
 		return statement{kind: readOnly}
+	case claimPattern.MatchString(text):
+		return statement{kind: claim}
 	case text == refusalText:
 		return statement{kind: fails, early: true}
 	case s.IntoClause != nil || len(s.LockingClause) > 0:

@@ -26,6 +26,8 @@ func TestChecksAreRecognized(t *testing.T) {
 		{strings.Replace(full, "int8, $2", "int8, $1", 1), query}, {strings.Replace(full, "committed", "uncommitted", 1), query},
 		{strings.Replace(fencing.CheckSQL(7, "w", "in", true), "claim_7", "claim_8", 1), query},
 		{strings.Replace(fencing.CheckSQL(7, "w", "in", true), "$1::pg_catalog.int8::", "$2::pg_catalog.int8::", 1), query},
+		{fencing.ClaimSQL(7, 3), claim}, {strings.Replace(fencing.ClaimSQL(7, 3), "fencepost.claim", "work.mem", 1), query},
+		{strings.Replace(fencing.ClaimSQL(7, 3), "'3'", "f()", 1), query}, {fencing.ClaimSQL(7, 3) + ", f()", query},
 		{"SELECT fencepost.refuse(7, 3, 'w', 'in', 3, false) WHERE false", query},
 	} {
 		got := read([]byte(c.sql), standard, true)

@@ -21,6 +21,9 @@ type checks struct {
 	checkSQL, frontSQL  string // "" in ModeReadOnly
 	claims              bool   // they set the claim that the triggers of guarded tables look for
 	asks                bool   // there is a verdict among them
+	// claimed is the epoch that the session has claimed at rest; 0 for none, or after what
+	// may have taken that claim away.
+	claimed fencing.Epoch
 
 	nonce      string
 	generation int // counts the names

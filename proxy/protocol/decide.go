@@ -389,7 +389,7 @@ func (q *situation) decideRefused() decision {
 // If the registry refuses, the check in front says why.
 func (q *situation) byRegistry() decision {
 	if r, ok := q.registration.Reason(); ok {
-		return decision{reason: r, claims: q.status.Holder.Guards > 0 && !q.flushes()}
+		return decision{reason: r, claims: q.status.Holder.Guards > 0 && !(q.statement.known && q.flushes())}
 	}
 	switch {
 	case !q.registry.asked, q.registry.refusal == nil: // the last also if the registration ended with a transaction before

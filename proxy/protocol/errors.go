@@ -263,10 +263,12 @@ func ofGuard(pe wire.ServerError) bool {
 }
 
 // guardError is what the client sees of an error of a trigger. If the session claims an
-// epoch that is over, it ends, as at a check.
+// epoch of its own resource that is over, it ends, as at a check. What it claims of another
+// resource says nothing of its own.
 func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
-	fenced := m.config.Mode == ModeFenced
-	over := fenced && pe.Code == fencing.StateSuperseded
+	found, ok := fencing.DecodeFinding(pe.Detail)
+	mine := m.config.Mode == ModeFenced && ok && found.Resource == m.config.Resource
+	over := mine && pe.Code == fencing.StateSuperseded
 	switch {
 	case over && m.goesOn():
 		over = false
@@ -275,8 +277,8 @@ func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	case over:
 		m.down.phase.mute()
 		m.down.happens(Event{Kind: EventSuperseded})
-		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, m.findingOf(pe.Detail))
-	case fenced && pe.Code == fencing.StateNotLeader:
+		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, found)
+	case mine && pe.Code == fencing.StateNotLeader:
 		m.down.happens(Event{Kind: EventUnclaimed})
 	}
 	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {

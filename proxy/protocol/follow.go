@@ -29,6 +29,9 @@ func (m *Machine) executed(s *statement) {
 // transaction.
 func (m *Machine) followEnd(s *statement, batch uint64) {
 	m.chain.follow(s)
+	if s.info.Resets || s.discardsAll() {
+		m.checks.claimed = 0
+	}
 	switch {
 	case s.ends():
 		m.epochs.endsIn(batch)

@@ -41,6 +41,7 @@ func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
 	if d.need != NeedNothing {
 		return d.need
 	}
+	m.claimAtRest(unknownStatement, p)
 	by := callInjector{m: m, p: p}
 	r := m.inject(d, unknownStatement, &by)
 	switch {

@@ -40,6 +40,7 @@ func (m *Machine) decideMessage(c carrier, s *statement, p *gate.Plan) (decision
 
 // injectAs carries out what was decided of an extended message.
 func (m *Machine) injectAs(d decision, s *statement, reparses bool, p *gate.Plan) gate.Reason {
+	m.claimAtRest(s, p)
 	by := &m.injectors.message
 	*by = messageInjector{m: m, s: s, p: p, reparses: reparses}
 	return m.inject(d, s, by)
@@ -110,24 +111,42 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 	m.batch.checked()
 }
 
-// claim has the session claim its epoch in front of each statement that needs it, because
-// what was executed since the last claim, or failed, may have taken that away. It does so
-// in a batch of its own. In an open batch, or in a transaction that only a Sync of the
-// client's ends, it becomes a part of that; where the batch would become a block by that
-// (18), the statement goes without a claim, and cannot write guarded tables.
+// claimAtRest has a session that is at rest claim its epoch, once for each epoch and again
+// after what takes the claim away. No ROLLBACK and no failure undoes that claim, so a
+// statement that goes by the registry finds it wherever it stands.
+func (m *Machine) claimAtRest(s *statement, p *gate.Plan) {
+	epoch := m.inHand.status.Epoch
+	if !m.checks.claims || m.checks.claimed == epoch || !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
+		return
+	}
+	m.checks.claimed = epoch
+	m.claimAlone(s, p)
+}
+
+// claim has the session claim its epoch in front of each statement that goes by the
+// registry, because what was executed since the last claim, or failed, may have taken that
+// away. It does so in a batch of its own. In an open batch, or in a transaction that only a
+// Sync of the client's ends, it becomes a part of that. Where it would change what the batch
+// is, because nothing was executed in it (18 makes a block of it, and a VACUUM fails behind
+// it), the statement has the claim of the session at rest alone.
 func (m *Machine) claim(s *statement, p *gate.Plan) {
 	open := m.stillOpen()
 	alone := !open && !m.batch.mayBeSkipped()
-	if m.batch.claimed || !alone && !open && m.batch.fresh() && m.config.Version.ExecuteOpensBlock() {
+	if m.batch.claimed || !alone && !open && m.batch.fresh() && (m.config.Version.ExecuteOpensBlock() || s.guess.Vacuums) {
+		return
+	}
+	if alone {
+		m.claimAlone(s, p)
 		return
 	}
 	m.batch.claimed = true
-	sql := fencing.ClaimSQL(m.config.Fence, m.inHand.status.Epoch)
-	if !alone {
-		m.runOnce(sql, noCheck, own, s, p)
-		return
-	}
-	m.runOnce(sql, noCheck, ownAhead, s, p)
+	m.runOnce(fencing.ClaimSQL(m.config.Fence, m.inHand.status.Epoch), noCheck, own, s, p)
+}
+
+// claimAlone claims in a batch of Fencepost's alone.
+func (m *Machine) claimAlone(s *statement, p *gate.Plan) {
+	m.batch.claimed = true
+	m.runOnce(fencing.ClaimSQL(m.config.Fence, m.inHand.status.Epoch), noCheck, ownAhead, s, p)
 	m.syncAhead(p)
 }
 

@@ -63,6 +63,7 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 		m.inHand.dropped = true
 		return NeedNothing
 	}
+	m.claimAtRest(s, p)
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}
@@ -193,6 +194,7 @@ func (m *Machine) sendAsMessages(s *statement, late bool, p *gate.Plan, r gate.R
 	m.push(syncing, fromClient)
 	m.names.dropUnnamed(true)
 	m.endBatch()
+	m.batch.synced()
 }
 
 // closeLeftovers closes what a Query that went as messages has left, in front of the first

@@ -24,7 +24,6 @@ const (
 	lapses        = "^TestALapsedLeaseIsNamed$"
 	toldAgain     = "^TestSafetyAWorkerIsToldOnce$"
 	claims        = "^(TestSafetyAClaimedEpochOpensNoWay|TestCheckRegistryAndRefusalAgree)$"
-	stamped       = "^TestEveryWriteOfALeaderIsStamped$"
 	itsClaim      = "^TestWhatALeaderDoesToItsClaim$/^default$"
 	discardedOn15 = "^TestSafetyStaleWritesAreDiscarded$/^default$/"
 )
@@ -206,12 +205,18 @@ var table = []mutation{
 		old: " AND (rec).incarnation OPERATOR(pg_catalog.=) incarnation, false)", text: ", false)"},
 
 	// What guarded tables ask for.
-	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: stamped,
+	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
 		old: `"$1", "$1", claim(fence, "$1", claims))`, text: `"$1", "$1", claim(fence, "$1", false))`},
 	{name: "the check in a block sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
 		old: `checkSQL(refuse, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", claims)+inReadCommitted)`, text: `checkSQL(refuse, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", false)+inReadCommitted)`},
-	{name: "no claim of the session in front of CALL and DO", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: itsClaim,
+	{name: "no claim of the session in front of CALL and DO", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: "^TestAClaimThatIsLostInAPipeline$/^default$",
 		old: "	if m.batch.claimed || !alone", text: "	if m.checks.fence > 0 || !alone"},
+	{name: "no claim of the session at rest", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
+		old: "	if !m.checks.claims || m.checks.claimed == epoch", text: "	if m.checks.fence > 0 || m.checks.claimed == epoch"},
+	{name: "what resets the claim of the session at rest leaves it", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
+		old: "		m.checks.claimed = 0\n", text: "		m.checks.claims = m.checks.claims || false\n"},
+	{name: "a guard of another resource ends the session", file: "proxy/protocol/errors.go", in: ofGuards, tests: "^TestAGuardOfAnotherResource$",
+		old: "ok && found.Resource == m.config.Resource", text: "ok"},
 	// A leader was refused.
 	{name: "what was executed since leaves the claim of the session", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestAClaimThatIsLostInAPipeline$/^default$",
 		old: "	m.batch.claimed = false\n", text: ""},

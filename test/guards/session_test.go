@@ -38,6 +38,7 @@ var claimSteps = map[string][]string{
 	"RESET ALL":               {"call batch('x')", "reset all", insert, "call batch('x')"},
 	"RESET ALL in a block":    {"begin", insert, "reset all", insert, "reset all", insert, "commit"},
 	"RESET ALL in a text":     {"begin; " + insert + "; reset all; " + insert + "; commit; " + insert},
+	"RESET ALL in a DO":       {"do $$begin reset all; end$$", insert, "do $$begin reset all; end$$", "begin", insert, "commit", insert},
 	"RELEASE":                 {"begin", "savepoint s", insert, "release s", insert, "commit", insert},
 	"ROLLBACK TO":             {"begin", "savepoint s", insert, "rollback to s", insert, "commit", insert},
 	"ROLLBACK":                {"begin", insert, "rollback", insert},
@@ -149,24 +150,37 @@ func TestAClaimThatIsLostInAPipeline(t *testing.T) {
 }
 
 // TestADoBehindOtherMessagesOfItsBatch sends a DO in a batch that has begun with a message
-// which needs no check. On 18, nothing can claim in front of it; after a Sync it passes.
+// which needs no check. On 18, nothing can claim in front of it: it has what the session has
+// claimed at rest, unless a RESET ALL in front of the batch has taken that away.
 func TestADoBehindOtherMessagesOfItsBatch(t *testing.T) {
 	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
 		c, conn := newGuarded(t, pg)
 		const do = "do $$begin insert into t (v) values ('x'); end$$"
-		p := conn.PgConn().StartPipeline(t.Context())
-		p.SendPrepare("harmless", "reset work_mem", nil)
-		p.SendQueryParams(do, nil, nil, nil, nil)
-		if err := p.Sync(); err != nil {
-			t.Fatal(err)
-		}
-		err := p.Close()
-		want := ""
-		if c.Number("select current_setting('server_version_num')::int") >= 180000 {
-			want = "ZF002"
-		}
-		if got := stateOf(err); got != want {
-			t.Errorf("in the batch: %v, want %q", err, want)
+		modern := c.Number("select current_setting('server_version_num')::int") >= 180000
+		for _, reset := range []bool{false, true} {
+			p := conn.PgConn().StartPipeline(t.Context())
+			if reset {
+				p.SendQueryParams("reset all", nil, nil, nil, nil)
+				if err := p.Sync(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p.SendPrepare("harmless", "reset work_mem", nil)
+			p.SendQueryParams(do, nil, nil, nil, nil)
+			if err := p.Sync(); err != nil {
+				t.Fatal(err)
+			}
+			err := p.Close()
+			want := ""
+			if reset && modern {
+				want = "ZF002"
+			}
+			if got := stateOf(err); got != want {
+				t.Errorf("in the batch, RESET ALL %t: %v, want %q", reset, err, want)
+			}
+			if err := exec(t.Context(), conn, "deallocate all", true); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := exec(t.Context(), conn, do, false); err != nil {
 			t.Errorf("in a batch of its own: %v", err)

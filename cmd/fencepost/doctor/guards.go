@@ -64,7 +64,9 @@ func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
 		return err
 	}
 	column := pgx.Identifier{g.Stamp}.Sanitize()
-	return tx.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(max(%[1]s), 0) FROM %[2]s WHERE %[1]s > $1", column, g.Table), g.Epoch).Scan(&g.Above)
+	// One snapshot shows the epoch and the stamps: another worker may have led since the epoch was read.
+	return tx.QueryRow(ctx, fmt.Sprintf("SELECT f.epoch, coalesce((SELECT max(%[1]s) FROM %[2]s WHERE %[1]s > f.epoch), 0) FROM fencepost.fence f WHERE f.resource = $1", column, g.Table), g.Resource).
+		Scan(&g.Epoch, &g.Above)
 }
 
 // guards looks at the guarded tables.

@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
 	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -239,5 +240,44 @@ func TestGuardsAreLookedAt(t *testing.T) {
 	wantIDs(t, r, "guard-owner", "guard-broken")
 	if seen := r.Findings[0].Seen; !strings.Contains(seen, "missing or disabled on public.late") {
 		t.Errorf("the finding says %q", seen)
+	}
+}
+
+// TestATakeoverWhileStampsAreLookedAt: a worker is granted an epoch and writes under it after
+// the doctor has read the guards, and before it reads the stamps.
+func TestATakeoverWhileStampsAreLookedAt(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.make_guard(1, NULL), fencepost.make_guard(1, 'fence_epoch')")
+	s.Exec(t, pgtest.Superuser, db, "CREATE TABLE public.invoices (id int, fence_epoch bigint)",
+		`CREATE TRIGGER "~fencepost" BEFORE INSERT OR UPDATE OR DELETE ON public.invoices FOR EACH ROW EXECUTE FUNCTION fencepost.guard_1_fence_epoch('refuse')`,
+		`CREATE TRIGGER "~fencepost_truncate" BEFORE TRUNCATE ON public.invoices EXECUTE FUNCTION fencepost.guard_1('refuse')`,
+		`ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost", ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
+	worker := s.Connect(t, pgtest.Superuser, db)
+	run := func(sql string) {
+		t.Helper()
+		if _, err := worker.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("BEGIN; LOCK TABLE public.invoices IN ACCESS EXCLUSIVE MODE")
+	reports := make(chan doctor.Report, 1)
+	go func() { reports <- doctor.NewReport(doctor.Look(t.Context(), asSuperuser(s, db))) }()
+	fixture.Eventually(t, "the doctor waits for the table", func() bool {
+		var waits bool
+		err := worker.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = 'public.invoices'::regclass AND NOT granted)").Scan(&waits)
+		return err == nil && waits
+	})
+	run("UPDATE fencepost.fence SET epoch = 5, worker = 'w', source = 'test', granted_at = now(); SELECT setval('fencepost.epoch_1', 5)")
+	run("SELECT fencepost.claim('billing', 5); INSERT INTO public.invoices VALUES (1); COMMIT")
+	r := <-reports
+	for _, f := range r.Findings {
+		if f.ID == "stamp-above-fence" {
+			t.Errorf("%+v", f)
+		}
+	}
+	if len(r.Failures) > 0 || strings.Contains(strings.Join(r.Notes, " "), "The stamps") {
+		t.Errorf("not looked at: %q, %q", r.Failures, r.Notes)
 	}
 }
