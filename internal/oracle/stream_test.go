@@ -92,6 +92,9 @@ const (
 // long is longer than the proxy's limit for parsing.
 var long = "/*" + strings.Repeat("x", 300<<10) + "*/"
 
+// longest is longer than what the observer reads.
+var longest = "/*" + strings.Repeat("x", maxText) + "*/"
+
 var streams = []struct {
 	name    string
 	version int // 15 if it is 0
@@ -105,11 +108,11 @@ var streams = []struct {
 	{name: "the same after a check", play: func(s *stream) {
 		s.up(wiretest.Query(guard + "declare c cursor with hold for select add('x') " + long))
 	}},
-	{name: "back to a savepoint of a text too long for the grammar", play: func(s *stream) {
+	{name: "back to a savepoint of a text that cannot be read", play: func(s *stream) {
 		s.Registered(3)
 		s.up(wiretest.Query("begin"))
 		s.down("C BEGIN", "Z T")
-		s.up(wiretest.Query("savepoint a; savepoint b; " + write + long))
+		s.up(wiretest.Query("savepoint a; savepoint b; " + write + longest))
 		s.down("C SAVEPOINT", "C SAVEPOINT", "C INSERT 0 1", "Z T")
 		s.up(wiretest.Query("rollback to b"))
 		s.down("C ROLLBACK", "Z T")
@@ -122,8 +125,8 @@ var streams = []struct {
 		s.down("C BEGIN", "Z T")
 		s.up(wiretest.Query("savepoint a"))
 		s.down("C SAVEPOINT", "Z T")
-		s.up(wiretest.Query(write + long))
-		s.down("C INSERT 0 1", "Z T")
+		s.up(wiretest.Query(write + "; " + write + longest))
+		s.down("C INSERT 0 1", "C INSERT 0 1", "Z T")
 		s.up(wiretest.Query("rollback to a"))
 		s.down("C ROLLBACK", "Z T")
 	}},
