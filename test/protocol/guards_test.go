@@ -31,8 +31,8 @@ func guarded() []script {
 			run("do $$begin insert into t values (103, 'x'); end$$"), sync_())),
 		newScript("guarded, an Execute without a Sync", at("Z", run("set work_mem = '1MB'"), q("set work_mem = '2MB'")), at("Z", q("select name, statement from pg_cursors where name <> ''")),
 			at("Z", q(insert)), at("Z", sync_())),
-		newScript("guarded, blocks that fail unseen", at("ZZZ", q("begin"), q("declare c cursor with hold for select 1"), q("declare c cursor for select 1")), at("Z", q("rollback")),
-			at("ZZZ", parse("", "show application_name"), q("begin"), q("e"), fnCall(1610)), at("Z", q("rollback"))),
+		newScript("guarded, a block that fails unseen", at("ZZZ", q("begin"), q("declare c cursor with hold for select 1"), q("declare c cursor for select 1")), at("Z", q("rollback"))),
+		newScript("guarded, a call in a block that fails unseen", at("ZZZ", parse("", "show application_name"), q("begin"), q("e"), fnCall(1610)), at("Z", q("rollback"))),
 		newScript("guarded, settings", at("Z", q("begin; "+insert+"; reset all; insert into t values (101, 'x'); commit")), at("Z", q("discard all")), at("Z", q("call twice(102)"))),
 	}
 }
