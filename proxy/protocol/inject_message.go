@@ -59,7 +59,7 @@ func (by *messageInjector) check(g injectedCheck) {
 
 func (by *messageInjector) ahead(sql string) { by.m.runOnce(sql, noCheck, own, by.s, by.p) }
 
-func (by *messageInjector) claim() { by.m.claim(by.s, by.p) }
+func (by *messageInjector) claim() { by.m.claimBefore(by.s, by.p) }
 
 func (by *messageInjector) put(sql string, g injectedCheck) { by.m.runOnce(sql, g, own, by.s, by.p) }
 
@@ -150,11 +150,11 @@ func (m *Machine) claimAlone(s *statement, p *gate.Plan) {
 	m.syncAhead(p)
 }
 
-// claimBefore is claim in front of a Query or a function call. In a block that has failed,
-// unseen as yet, the claim fails too, and the server would skip the message behind it: then
-// nothing is sent.
+// claimBefore is claim, but not where it could only do harm: in a block that has failed,
+// unseen as yet, the claim fails too, and the server skips the message behind it. The claim of
+// the session at rest is enough there, unless something has reset it since.
 func (m *Machine) claimBefore(s *statement, p *gate.Plan) {
-	if m.txn.Settled() && !m.batch.skipping {
+	if m.txn.Settled() && !m.batch.skipping || m.checks.claimed != m.inHand.status.Epoch {
 		m.claim(s, p)
 	}
 }
