@@ -110,7 +110,7 @@ for suite in $suites; do
 	"run_$suite" "$pg_port" >"$tmp/direct.json" 2>&1 || true
 	"run_$suite" "$fence_port" >"$tmp/fenced.json" 2>&1 || true
 	echo "$suite: directly $(results "$tmp/direct.json" pass | wc -l) tests pass, through Fencepost $(results "$tmp/fenced.json" pass | wc -l)"
-	if ! results "$tmp/direct.json" pass | grep -q .; then
+	if [ -z "$(results "$tmp/direct.json" pass)" ]; then
 		tail -20 "$tmp/direct.json" >&2
 		exit 1
 	fi

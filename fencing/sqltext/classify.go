@@ -118,7 +118,8 @@ type Statement struct {
 	// SetsIsolation means Isolation of the level, the snapshot or [NOT] DEFERRABLE, which
 	// Postgres refuses after a query.
 	SetsIsolation bool
-	// ImportsSnapshot means SET TRANSACTION SNAPSHOT.
+	// ImportsSnapshot means SET TRANSACTION SNAPSHOT, or that it Hides and its text may
+	// contain that.
 	ImportsSnapshot bool
 	// ChoosesReadOnly means Isolation of the access mode, unless that is READ WRITE.
 	ChoosesReadOnly bool

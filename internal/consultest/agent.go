@@ -10,12 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,6 +21,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/child"
+	"github.com/fencepost/fencepost/internal/ports"
 )
 
 // ManagementToken is the token with all privileges of an agent started WithACL.
@@ -33,10 +32,10 @@ const patience = 60 * time.Second
 
 // Agent is a Consul server in a cluster of its own.
 type Agent struct {
-	port int
-	acl  bool
-	log  *os.File
-	cmd  *exec.Cmd
+	ports [3]*ports.Port // HTTP, Raft, gossip
+	acl   bool
+	log   *os.File
+	cmd   *exec.Cmd
 }
 
 // Option changes how an agent is started.
@@ -84,7 +83,7 @@ func Start(t testing.TB, opts ...Option) *Agent {
 }
 
 // Addr returns host:port of the agent's HTTP interface.
-func (a *Agent) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(a.port)) }
+func (a *Agent) Addr() string { return a.ports[0].Address() }
 
 // Stop ends the agent and discards its state. Stopping twice is harmless.
 func (a *Agent) Stop() {
@@ -94,6 +93,9 @@ func (a *Agent) Stop() {
 	_ = a.cmd.Process.Kill()
 	_ = a.cmd.Wait() // always "killed", as intended
 	_ = a.log.Close()
+	for _, p := range a.ports {
+		p.Release()
+	}
 	a.cmd = nil
 }
 
@@ -156,7 +158,8 @@ func (a *Agent) request(method, path string, body []byte) ([]byte, error) {
 	return answer, err
 }
 
-// start retries if another process has taken one of the ports in the meantime.
+// start retries, because gossip also needs the UDP port of its number, which somebody
+// may have.
 func start(opts ...Option) (*Agent, error) {
 	var err error
 	for range 3 {
@@ -177,18 +180,19 @@ func startOnce(opts ...Option) (*Agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
-	if err != nil {
-		return nil, err
+	a := &Agent{acl: o.acl}
+	for i := range a.ports {
+		if a.ports[i], err = ports.Reserve(); err != nil {
+			return nil, err
+		}
 	}
-	a := &Agent{port: ports[0], acl: o.acl}
 	if a.log, err = os.CreateTemp("", "consul-log-"); err != nil {
 		return nil, err
 	}
 	if err := os.Remove(a.log.Name()); err != nil { // it exists as long as it is open
 		return nil, err
 	}
-	a.cmd = exec.Command(binary, "agent", "-dev", "-hcl", config(o, ports))
+	a.cmd = exec.Command(binary, "agent", "-dev", "-hcl", a.config(o))
 	a.cmd.Stdout, a.cmd.Stderr = a.log, a.log
 	child.EndWithParent(a.cmd, syscall.SIGKILL)
 	if err := a.cmd.Start(); err != nil {
@@ -202,11 +206,11 @@ func startOnce(opts ...Option) (*Agent, error) {
 	return a, nil
 }
 
-func config(o options, ports []int) string {
+func (a *Agent) config(o options) string {
 	lines := []string{
 		`bind_addr = "127.0.0.1"`, `client_addr = "127.0.0.1"`, `log_level = "warn"`,
 		`disable_update_check = true`, `connect { enabled = false }`, `performance { raft_multiplier = 1 }`,
-		fmt.Sprintf(`ports { http = %d  server = %d  serf_lan = %d  serf_wan = -1  dns = -1  grpc = -1  grpc_tls = -1 }`, ports[0], ports[1], ports[2]),
+		fmt.Sprintf(`ports { http = %d  server = %d  serf_lan = %d  serf_wan = -1  dns = -1  grpc = -1  grpc_tls = -1 }`, a.ports[0].Number, a.ports[1].Number, a.ports[2].Number),
 	}
 	if o.ttlMin != "" {
 		lines = append(lines, fmt.Sprintf("session_ttl_min = %q", o.ttlMin))
@@ -245,20 +249,6 @@ func (a *Agent) tail() string {
 	}
 	n, _ := a.log.ReadAt(text, max(0, end-int64(len(text))))
 	return string(text[:n])
-}
-
-// freePorts returns ports that are currently unused.
-func freePorts(n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // all at the end, so that the ports differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
-	}
-	return ports, nil
 }
 
 // find returns the path of the Consul program to use.

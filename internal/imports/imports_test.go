@@ -54,8 +54,9 @@ var ours = map[string][]string{
 	"cmd/fencepost/reload":     {"cmd/fencepost/config"},
 	"internal/child":           {},
 	"internal/faults":          {},
-	"internal/pgtest":          {"migrations", "internal/child"},
-	"internal/consultest":      {"internal/child"},
+	"internal/pgtest":          {"migrations", "internal/child", "internal/ports"},
+	"internal/ports":           {},
+	"internal/consultest":      {"internal/child", "internal/ports"},
 	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/fixture/process": {"fencing", "internal/child"},
 	"internal/wiretest":        {},
@@ -67,7 +68,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not

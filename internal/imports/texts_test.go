@@ -23,6 +23,7 @@ var harmless = []string{"Builder", "Buffer", "Clone", "Join", "Repeat", "NewRead
 var searches = map[string]string{
 	"begin":         "the type of a message",
 	"awaitsReplies": "the type of a message",
+	"message":       "the type of a message",
 	"intruded":      "the message of an error",
 	"copyLine":      "the context of an error",
 	"ofCopyData":    "the context of an error",

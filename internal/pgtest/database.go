@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -20,10 +18,10 @@ import (
 const Template = "fencepost_template"
 
 // Addr returns host:port of the server.
-func (s *Server) Addr() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port)) }
+func (s *Server) Addr() string { return s.port.Address() }
 
 // Port returns the server's TCP port.
-func (s *Server) Port() int { return s.port }
+func (s *Server) Port() int { return s.port.Number }
 
 // SocketDir returns the directory of the server's Unix socket.
 func (s *Server) SocketDir() string { return s.dir }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/ports"
 )
 
 // Pooler runs PgBouncer in front of the server until the test ends, and returns its address.
@@ -26,17 +28,14 @@ func Pooler(t testing.TB, s *Server, settings ...string) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	port, err := freePort()
-	if err != nil {
-		t.Fatal(err)
-	}
+	port := ports.For(t)
 	host, upstream, err := net.SplitHostPort(s.Addr())
 	if err != nil {
 		t.Fatal(err)
 	}
 	lines := append([]string{
 		"[databases]", fmt.Sprintf("* = host=%s port=%s", host, upstream), "[pgbouncer]",
-		"listen_addr = 127.0.0.1", "listen_port = " + strconv.Itoa(port), "unix_socket_dir =",
+		"listen_addr = 127.0.0.1", "listen_port = " + strconv.Itoa(port.Number), "unix_socket_dir =",
 		"auth_type = trust", "auth_file = " + filepath.Join(dir, "users.txt"), "pool_mode = session",
 	}, settings...)
 	users := ""
@@ -51,7 +50,7 @@ func Pooler(t testing.TB, s *Server, settings ...string) string {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+	address := port.Address()
 	runPooler(t, s, dir)
 	awaitPooler(t, fmt.Sprintf("postgres://%s@%s/postgres?sslmode=disable&default_query_exec_mode=simple_protocol", Superuser, address))
 	return address

@@ -4,18 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/ports"
 )
 
 // The roles of every server, and the password of those that need one.
@@ -64,10 +64,10 @@ func WithFsync() Option { return WithConfig(map[string]string{"fsync": "on"}) }
 // Server is one PostgreSQL server.
 type Server struct {
 	bin      string
-	found    string // where bin was found; bin may be a copy
-	major    int    // major version
-	dir      string // contains data/ and the Unix socket
-	port     int
+	found    string      // where bin was found; bin may be a copy
+	major    int         // major version
+	dir      string      // contains data/ and the Unix socket
+	port     *ports.Port // nil before the first start
 	settings map[string]string
 	secrets  map[string]string         // files for the data directory: name to source
 	more     []string                  // directories to remove with the server
@@ -123,7 +123,7 @@ func (s *Server) create() error {
 	if err := s.configure(); err != nil {
 		return err
 	}
-	if err := s.startOnFreePort(); err != nil {
+	if err := s.start(); err != nil {
 		return err
 	}
 	return s.makeRoles()
@@ -137,41 +137,21 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// startOnFreePort starts the server, and tries another port if the free one has been
-// taken in the meantime.
-func (s *Server) startOnFreePort() error {
-	var err error
-	for range 5 {
-		if s.port, err = freePort(); err != nil {
-			return err
-		}
-		if err = s.start(); err == nil {
-			return nil
-		}
-		if !strings.Contains(s.logTail(), "could not bind") {
-			return err
-		}
-	}
-	return err
-}
-
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("look for a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
-// start runs the postmaster and waits until it accepts connections.
+// start runs the postmaster and waits until it accepts connections. The server keeps the
+// port of its first start.
 func (s *Server) start() error {
+	var err error
+	if s.port == nil {
+		if s.port, err = ports.Reserve(); err != nil {
+			return err
+		}
+	}
 	log, err := os.OpenFile(s.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return fmt.Errorf("open the server's log: %w", err)
 	}
 	defer log.Close()
-	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.port))
+	cmd := s.command("postgres", "-D", s.data(), "-p", strconv.Itoa(s.Port()))
 	cmd.Stdout, cmd.Stderr = log, log
 	p, err := startProcess(cmd)
 	if err != nil {
@@ -225,6 +205,9 @@ func (s *Server) end(mode Mode) error {
 func (s *Server) remove() {
 	_ = s.signalAll(syscall.SIGCONT) // it may be frozen
 	_ = s.end(Immediate)
+	if s.port != nil {
+		s.port.Release()
+	}
 	for _, dir := range append(s.more, s.dir) {
 		if dir != "" {
 			_ = os.RemoveAll(dir)

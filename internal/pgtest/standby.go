@@ -28,7 +28,7 @@ func (s *Server) follow(primary *Server) error {
 	if err := s.place(); err != nil {
 		return err
 	}
-	from := fmt.Sprintf("host=127.0.0.1 port=%d user=%s application_name=standby", primary.port, Superuser)
+	from := fmt.Sprintf("host=127.0.0.1 port=%d user=%s application_name=standby", primary.Port(), Superuser)
 	out, err := s.command("pg_basebackup", "-D", s.data(), "-d", from, "-X", "stream", "-c", "fast", "--no-sync", "-R").CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("run pg_basebackup: %w: %s", err, out)
@@ -36,7 +36,7 @@ func (s *Server) follow(primary *Server) error {
 	if err := s.configure(); err != nil {
 		return err
 	}
-	return s.startOnFreePort()
+	return s.start()
 }
 
 // Promote makes a standby a primary, and waits until it is one.

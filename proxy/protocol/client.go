@@ -57,6 +57,10 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 
 // begin takes the message that begins at in[n], as much as is there of it.
 func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
+	if (in[n] == 'X' || strings.IndexByte(frontendTypes, in[n]) < 0) && m.maySendAgain() {
+		m.inHand.waiting = true // it ends the session
+		return 0, NeedRoom
+	}
 	if strings.IndexByte(frontendTypes, in[n]) < 0 {
 		// The server ends the connection over the type alone, also inside a COPY.
 		// Input that it leaves unread would reset the connection, and a reset
@@ -154,7 +158,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	if m.wantsAnalysis(f.Type, body) {
 		return NeedAnalysis
 	}
-	if m.names.leftovers && namesUnnamed(f.Type, body) {
+	if m.names.leftovers && strings.IndexByte("PBDEC", f.Type) >= 0 {
 		m.closeLeftovers(p)
 	}
 	switch f.Type {

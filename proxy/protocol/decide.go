@@ -237,7 +237,10 @@ var needsBlockRefusal = &fencing.Refusal{
 func (q *situation) decideLeader() decision {
 	s := q.statement
 	switch {
-	case q.alone() && (q.imported || s.importsSnapshot() && !sqltext.AtMostOne(bytesOf(s.text))) && q.txn.Coverage() != gate.Checked:
+	case q.alone() && q.underImported() && q.txn.Coverage() != gate.Checked:
+		if !q.txn.IsOutside() && (q.carrier == prepared || q.carrier == executed) {
+			return decision{action: checkFirst} // for one statement in a block, a check can stand in front
+		}
 		return refuses(fencing.SnapshotRefusal)
 	case q.alone(), q.noticesBlock():
 		return q.byRegistry()
@@ -253,6 +256,14 @@ func (q *situation) decideLeader() decision {
 		return q.byRegistry()
 	}
 	return decision{action: checkFirst}
+}
+
+// underImported reports whether the statement, or a part of it, may run under a snapshot
+// that was imported, which the registry cannot see: by a statement before it in the
+// transaction, or by itself.
+func (q *situation) underImported() bool {
+	s := q.statement
+	return q.imported || s.importsSnapshot() && (s.info.Hides || !sqltext.AtMostOne(bytesOf(s.text)))
 }
 
 // noticesBlock reports whether the block that the Execute of a check makes up to the next

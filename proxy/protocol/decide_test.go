@@ -185,6 +185,11 @@ func TestDecide(t *testing.T) {
 		{lone, garbage + "; set transaction snapshot 'x'; " + garbage, "leader", "rest", 15, nil, "refuse ZF005"},
 		{lone, "set transaction snapshot 'x'", "leader", "block", 15, nil, harmless},
 		{call, garbage, "leader", "block", 15, imported, "refuse ZF005"},
+		{prepared, garbage, "leader", "block", 15, imported, "check"},
+		{executed, garbage, "leader", "block", 18, imported, "check"},
+		{executed, garbage, "leader", "rest", 15, imported, "refuse ZF005"},
+		{lone, "do $$begin commit; set transaction snapshot 'x'; end$$", "leader", "rest", 15, nil, "refuse ZF005"},
+		{lone, "do $$begin commit; set transaction snapshot 'x'; end$$", "leader", "block", 15, nil, "check"},
 		{prepared, update, "leader", "block", 18, imported, "check"},
 
 		// Fast path calls.

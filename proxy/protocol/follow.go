@@ -29,6 +29,9 @@ func (m *Machine) executed(s *statement) {
 // transaction.
 func (m *Machine) followEnd(s *statement, batch uint64) {
 	m.chain.follow(s)
+	if s == unknownStatement && !m.txn.IsOutside() {
+		m.chain.imported = true // it may be anything
+	}
 	switch {
 	case s.ends():
 		m.epochs.endsIn(batch)

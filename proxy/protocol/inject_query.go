@@ -177,24 +177,9 @@ func (m *Machine) sendAsMessages(s *statement, late bool, p *gate.Plan, r gate.R
 	m.endBatch()
 }
 
-// namesUnnamed reports whether a message may name the unnamed statement or portal.
-func namesUnnamed(typ byte, body []byte) bool {
-	switch typ {
-	case 'P', 'E':
-		return len(body) > 0 && body[0] == 0
-	case 'D':
-		return len(body) > 1 && body[1] == 0
-	case 'B':
-		portal, stmt, _ := bindNames(body)
-		return len(portal) == 0 || len(stmt) == 0
-	default:
-		return false
-	}
-}
-
-// closeLeftovers closes what a Query that went as messages has left, in front of a
-// message that might name it: a Query leaves no unnamed statement and no unnamed
-// portal, whether it fails or not.
+// closeLeftovers closes what a Query that went as messages has left, in front of the first
+// message of the next batch: a Query leaves no unnamed statement and no unnamed portal,
+// whether it fails or not. Behind a message that fails, the server would skip it.
 func (m *Machine) closeLeftovers(p *gate.Plan) {
 	m.beginBatch() // while nothing is owed
 	at := len(m.scratch)

@@ -102,6 +102,20 @@ func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 	return true
 }
 
+// maySendAgain reports whether the reply of a check is pending that decides whether what
+// was kept is sent once more. What ends the session has to wait for it.
+func (m *Machine) maySendAgain() bool {
+	if m.retry.keeping != keepsWhole || m.copy.stalls() || !m.pendingReplies.certain() {
+		return false
+	}
+	for i := range m.pendingReplies.len() {
+		if e := m.pendingReplies.at(i); e.first && e.sql.done == 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // discarded follows the ReadyForQuery that was dropped.
 func (m *Machine) discarded() {
 	if m.retry.stage == retryDiscarding {

@@ -5,8 +5,8 @@
 //	go run ./scripts/mutations              # all of them
 //	go run ./scripts/mutations -run commit  # those whose name matches
 //
-// A fault is a row of the table in table.go. It is planted in one of two copies of the
-// tree; they share the caches of go build.
+// A fault is a row of the table in table.go. It is planted in one of several copies of
+// the tree; they share the caches of go build.
 package main
 
 import (

@@ -357,7 +357,9 @@ func (p *client) waitForServer(any bool) {
 	}
 	for until := time.Now().Add(patience); time.Now().Before(until) && !p.await(glance, enough); {
 		if p.quiet() {
+			p.mu.Lock()
 			p.asks, p.odd = p.readys, false
+			p.mu.Unlock()
 			return
 		}
 	}

@@ -205,12 +205,13 @@ func seemsToImport(want, got string) bool {
 }
 
 // inPipeline reports whether l refuses a statement that cannot run in a pipeline, or a
-// COMMIT in a procedure that is called in one. Such
-// a statement follows the check, which was executed, while the client's own statement
+// COMMIT in a procedure that is called in one. PostgreSQL 18 calls a pipeline a transaction
+// block. Such a statement follows the check, which was executed, while the client's own statement
 // in the same batch was bound but not executed. A Sync between them would end the
 // client's portal.
 func inPipeline(l string) bool {
 	return strings.HasPrefix(l, "ErrorResponse ERROR 25001 ") && strings.Contains(l, "cannot be executed within a pipeline") ||
+		strings.HasPrefix(l, `ErrorResponse ERROR 25001 "DISCARD ALL cannot run inside a transaction block"`) ||
 		strings.HasPrefix(l, `ErrorResponse ERROR 2D000 "invalid transaction termination"`)
 }
 

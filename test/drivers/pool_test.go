@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/ports"
 )
 
 // connections is the size of every pool.
@@ -48,8 +49,7 @@ type pool struct {
 func startPool(t *testing.T, d driver, part string, pg *pgtest.Server) *pool {
 	t.Helper()
 	p := &pool{}
-	// No client has this address, so no connection can take the port while the proxy is down.
-	p.serve(t, pg, "127.0.0.2:0")
+	p.serve(t, pg, ports.For(t).Address())
 	p.cluster = newCluster(t, pg, p.proxy.Address)
 	pg.Exec(t, pgtest.Superuser, p.db, poolSchema)
 	p.program, p.answer = d.launch(t, part, p.at(t, p.proxy.Address, "pool-1", "fencepost.worker_timeout=300ms"), func(l line) {

@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/ports"
 )
 
 // chaos is one run of loads under random faults.
@@ -93,7 +94,10 @@ func newChaosWith(t testing.TB, provider string, pinned bool, settings []string,
 	h := newCluster(t, provider, opts...)
 	s.Exec(t, pgtest.App, h.db, loadSchema)
 	c := &chaos{cluster: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0)), pinned: pinned}
-	c.proxies = []*process.Server{h.proxy("PROXY_ID=one"), h.proxy("PROXY_ID=two")}
+	for _, id := range []string{"one", "two"} {
+		// replace starts proxies anew at the same addresses.
+		c.proxies = append(c.proxies, h.proxy("PROXY_ID="+id, "LISTEN="+ports.For(t).Address(), "ADMIN="+ports.For(t).Address()))
+	}
 	for i := range 4 {
 		c.workers = append(c.workers, c.hire(i))
 	}

@@ -412,11 +412,12 @@ func TestRefusalsNameADeniedLogin(t *testing.T) {
 	a := h.join(h.proxy(), "a", "campaign", "wait")
 	s.Exec(t, pgtest.Superuser, "postgres", "ALTER ROLE "+control+" PASSWORD 'another'",
 		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '"+control+"'")
+	var err error
 	process.Eventually(t, process.Patience, "the control role to be denied its login", func() bool {
-		err := awaitRefusal(t, a)
+		err = awaitRefusal(t, a)
 		return !strings.Contains(err.Error(), "has not answered")
 	})
-	mustRefuse(t, "a changed password", awaitRefusal(t, a),
+	mustRefuse(t, "a changed password", err,
 		`the lease of "`+resource+`" is not confirmed: the lease service refuses Fencepost \(28P01 password authentication failed`,
 		"Waiting does not help. Make sure that the control role can log in")
 }

@@ -1,0 +1,143 @@
+package safety
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// oldSnapshot is a worker that leads and was told, and the id of a snapshot that was
+// exported before its grant. That snapshot does not see the row that the worker before it
+// wrote to c.
+type oldSnapshot struct {
+	*fixture.Cluster
+	leader *wiretest.Conn
+	id     string
+}
+
+// longComment makes a text too long to be read.
+var longComment = " -- " + strings.Repeat("x", 1<<20)
+
+const (
+	repeatableRead = "begin isolation level repeatable read"
+	lateInsert     = "insert into t (v) select 'late' from c"
+)
+
+func newOldSnapshot(t *testing.T, pg *pgtest.Server) *oldSnapshot {
+	t.Helper()
+	s := &oldSnapshot{Cluster: fixture.NewCluster(t, pg)}
+	s.Leader("predecessor")
+	exporter := pg.Connect(t, pgtest.Superuser, s.DB)
+	if _, err := exporter.Exec(t.Context(), repeatableRead); err != nil {
+		t.Fatal(err)
+	}
+	if err := exporter.QueryRow(t.Context(), "select pg_export_snapshot()").Scan(&s.id); err != nil {
+		t.Fatal(err)
+	}
+	s.Exec("insert into c values (2, 'the last of the predecessor')")
+	s.leader = s.Leader("w")
+	return s
+}
+
+// imports is the statement that imports the snapshot.
+func (s *oldSnapshot) imports() string { return "set transaction snapshot '" + s.id + "'" }
+
+// write begins a block, imports the snapshot by the messages before, and sends a write, which
+// must fail with code.
+func (s *oldSnapshot) write(name, code string, before [][]byte, write ...[]byte) {
+	s.T.Helper()
+	fixture.MustPass(s.T, s.leader, q(repeatableRead))
+	fixture.MustPass(s.T, s.leader, before...)
+	if all, ended := fixture.Ask(s.leader, write...); ended || wiretest.ErrorOf(all) != code {
+		s.T.Errorf("%s: %v, ended %v; want %s", name, all, ended, code)
+	}
+	fixture.MustPass(s.T, s.leader, q("rollback"))
+}
+
+// onBothVersions runs a test on the default version and on 18.
+func onBothVersions(t *testing.T, test func(t *testing.T, pg *pgtest.Server)) {
+	for major, pg := range map[string]*pgtest.Server{"default": pgtest.Shared(t), "18": pgtest.SharedMajor(t, 18)} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			test(t, pg)
+		})
+	}
+}
+
+// TestSafetyAnImportedSnapshotIsOld: a leader writes under a snapshot that was exported
+// before its grant, by statements in front of which a check cannot always stand.
+func TestSafetyAnImportedSnapshotIsOld(t *testing.T) {
+	t.Parallel()
+	onBothVersions(t, func(t *testing.T, pg *pgtest.Server) {
+		s := newOldSnapshot(t, pg)
+		fixture.MustPass(t, s.leader, parse("snapshot", s.imports()), sync_())
+		for name, w := range map[string]struct {
+			code string
+			sent [][]byte
+		}{
+			"plain":                       {"40001", [][]byte{q(lateInsert)}},
+			"shows its text":              {"40001", [][]byte{q(lateInsert + " where current_query() <> ''")}},
+			"a text that shows itself":    {"40001", [][]byte{q("select current_query(); " + lateInsert)}},
+			"a copy that shows its text":  {"40001", [][]byte{q("copy t (v) from stdin where current_query() <> ''")}},
+			"do":                          {"40001", [][]byte{q("do $$begin " + lateInsert + "; end$$")}},
+			"too long to be read":         {"40001", [][]byte{q(lateInsert + longComment)}},
+			"of an unknown number":        {"ZF005", [][]byte{q(lateInsert + "; select 1" + longComment)}},
+			"a function call":             {"ZF005", [][]byte{call(2026)}},
+			"as messages":                 {"40001", [][]byte{run(lateInsert), sync_()}},
+			"as messages, not to be read": {"40001", [][]byte{run(lateInsert + " \xff"), sync_()}},
+			"as messages, shows its text": {"40001", [][]byte{run(lateInsert + " where current_query() <> ''"), sync_()}},
+		} {
+			s.write(name, w.code, [][]byte{bind("", "snapshot"), exec("", 0), sync_()}, w.sent...)
+		}
+		for name, text := range map[string]string{
+			"40001": repeatableRead + "; " + s.imports() + "; " + lateInsert + " where current_query() <> ''; commit",
+			"ZF005": repeatableRead + "; " + s.imports() + "; " + lateInsert + "; commit" + longComment,
+		} {
+			fixture.MustFail(t, s.leader, name, q(text))
+			fixture.MustPass(t, s.leader, q("rollback"))
+		}
+		s.nothingLate()
+		// One that is not old, and a check that comes first.
+		fixture.MustPass(t, s.leader, q(repeatableRead))
+		fixture.MustPass(t, s.leader, q("insert into t (v) values ('own')"))
+		fixture.MustPass(t, s.leader, q(lateInsert+" where current_query() <> ''"))
+		fixture.MustPass(t, s.leader, q("commit"))
+	})
+}
+
+// TestSafetyASnapshotIsImportedUnseen: nothing that Fencepost knows of the statement says
+// that it imports a snapshot.
+func TestSafetyASnapshotIsImportedUnseen(t *testing.T) {
+	t.Parallel()
+	onBothVersions(t, func(t *testing.T, pg *pgtest.Server) {
+		s := newOldSnapshot(t, pg)
+		unread := q(lateInsert + "; select 1" + longComment)
+		for name, text := range map[string]string{
+			"backslash": s.imports() + ` -- \ `,
+			"long":      s.imports() + " -- " + strings.Repeat("x", 1100),
+			"forgotten": s.imports(),
+		} {
+			fixture.MustPass(t, s.leader, parse(name, text), sync_())
+		}
+		fixture.MustPass(t, s.leader, q("do $$begin null; /* deallocate */ end$$"))
+		for _, name := range []string{"backslash", "long", "forgotten"} {
+			run := [][]byte{bind("", name), exec("", 0), sync_()}
+			s.write(name, "ZF005", run, unread)
+			s.write(name+", then messages", "40001", run, parse("", lateInsert+" \xff"), bind("", ""), exec("", 0), sync_())
+		}
+		fixture.MustFail(t, s.leader, "ZF005",
+			q("do $$begin commit; set transaction isolation level repeatable read; "+s.imports()+"; "+lateInsert+"; end$$"))
+		s.nothingLate()
+	})
+}
+
+// nothingLate asks on another connection than the exporter's, which sees nothing new.
+func (s *oldSnapshot) nothingLate() {
+	s.T.Helper()
+	if n := s.Rows("late"); n != 0 {
+		s.T.Errorf("%d rows were written under a snapshot from before the grant", n)
+	}
+}
