@@ -101,6 +101,7 @@ var denied = []string{
 	"SELECT fencepost.prune('1s', 'me', '')",
 	"SELECT fencepost.barred(1, 'w')",
 	"SELECT fencepost.make_guard(1, NULL)",
+	"SELECT fencepost.write_guard('guard_1', 1, NULL)",
 	"SELECT fencepost.count_guards(1, 0)",
 	"SELECT * FROM fencepost.guards",
 	"INSERT INTO fencepost.guarded VALUES (1, 1)",

@@ -42,7 +42,7 @@ const (
 	theQueries  = "proxy/protocol/inject_query.go"
 	theMessages = "proxy/protocol/extended.go"
 	theSchema   = "migrations/003_one_predicate.sql"
-	theGuards   = "migrations/014_guards.sql"
+	theGuards   = "migrations/015_guard_corrections.sql"
 	theChecks   = "fencing/check.go"
 )
 
@@ -201,7 +201,7 @@ var table = []mutation{
 	{name: "every claim is current", file: theGuards, in: ofTheGuard, tests: "^TestClaimsAreComparedWithTheFence$",
 		old: "::pg_catalog.text OPERATOR(pg_catalog.=) claim) IS NOT TRUE THEN", text: "::pg_catalog.text OPERATOR(pg_catalog.<>) '') IS NOT TRUE THEN"},
 	{name: "a guard compares the claim without a lock", file: theGuards, in: ofTheGuard, tests: "^TestAWriteUnderAClaimHoldsOffAGrant$",
-		old: "pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass('fencepost.epoch_%1$s'))", text: "(SELECT s.last_value FROM fencepost.epoch_%1$s s)"},
+		old: "pg_catalog.pg_sequence_last_value(seq)::", text: "(SELECT s.last_value FROM fencepost.epoch_%1$s s)::"},
 	{name: "the stamp is what the client says", file: theGuards, in: ofTheGuard, tests: "^TestStampIsTheClaim$",
 		old: "|| ' := claim;'", text: "|| ' := coalesce(NEW.' || quote_ident(stamp) || ', claim::pg_catalog.int8);'"},
 }
