@@ -115,4 +115,91 @@ SELECT fencepost.write_guard(p.proname, m[1]::integer, m[2])
     FROM pg_proc p, regexp_match(p.proname, '^guard_([0-9]+)(?:_(.*))?$') m
     WHERE p.pronamespace = 'fencepost'::regnamespace AND m IS NOT NULL;
 
+-- Not a count alone: what is recorded here and has no guard was dropped or made anew, or has lost its
+-- triggers, and somebody believes that it is guarded.
+CREATE TABLE fencepost.guarded_tables (
+    fence    integer NOT NULL REFERENCES fencepost.fence (id),
+    name     text NOT NULL,
+    relation oid NOT NULL,
+    PRIMARY KEY (fence, name)
+);
+COMMENT ON TABLE fencepost.guarded_tables IS 'the tables that are guarded, or about to be, without partitions and children, by their names and oids when they were recorded';
+
+-- guards gets one column: the triggers that fire behind the one that stamps the rows, and so can
+-- change the stamp.
+CREATE OR REPLACE VIEW fencepost.guards AS
+    WITH RECURSIVE triggers AS (
+        SELECT t.tgrelid, substring(p.proname from '^guard_([0-9]+)')::integer AS fence, t.tgtype & 32 > 0 AS truncates, t.tgenabled = 'A' AS always,
+            substring(p.proname from '^guard_[0-9]+_(.*)$') AS stamp, t.tgargs, t.tgparentid = 0 AS own, t.tgname
+        FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+        WHERE p.pronamespace = (SELECT n.oid FROM pg_catalog.pg_namespace n WHERE n.nspname = 'fencepost') AND p.proname ~ '^guard_[0-9]+(_|$)'
+    ), tree AS (
+        SELECT t.tgrelid AS root, t.tgrelid AS relation, t.fence FROM triggers t
+        WHERE NOT EXISTS (SELECT FROM pg_catalog.pg_inherits i JOIN triggers above ON above.tgrelid = i.inhparent AND above.fence = t.fence WHERE i.inhrelid = t.tgrelid)
+        UNION
+        SELECT tree.root, i.inhrelid, tree.fence FROM tree JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.relation
+    )
+    SELECT f.resource, tree.fence, tree.root::regclass AS root, tree.relation::regclass AS relation,
+        max(t.stamp) AS stamp, coalesce(min(encode(t.tgargs, 'hex')), '') AS options,
+        coalesce(bool_or(NOT t.truncates AND t.always), false) AS writes, coalesce(bool_or(t.truncates AND t.always), false) AS truncates,
+        coalesce(bool_or(NOT t.truncates AND t.own), false) AS own,
+        ARRAY(SELECT b.tgname::text FROM pg_catalog.pg_trigger b JOIN triggers s ON s.tgrelid = b.tgrelid
+            WHERE b.tgrelid = tree.relation AND s.fence = tree.fence AND s.stamp IS NOT NULL AND b.tgname > s.tgname
+                AND b.tgtype & 3 = 3 AND b.tgtype & 20 > 0 AND b.tgenabled <> 'D' ORDER BY b.tgname) AS behind
+    FROM tree JOIN fencepost.fence f ON f.id = tree.fence LEFT JOIN triggers t ON t.tgrelid = tree.relation AND t.fence = tree.fence
+    GROUP BY f.resource, tree.fence, tree.root, tree.relation;
+
+-- lost_guards returns the tables that are recorded as guarded, and are not.
+CREATE FUNCTION fencepost.lost_guards() RETURNS TABLE (resource text, name text)
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT f.resource, r.name FROM fencepost.guarded_tables r JOIN fencepost.fence f ON f.id = r.fence
+    WHERE NOT EXISTS (SELECT FROM fencepost.guards g WHERE g.fence = r.fence AND (g.relation = r.relation OR g.relation::text = r.name))
+    ORDER BY 1, 2
+$$;
+
+-- record_guards records the tables that a fence guards, and one more that is about to be guarded, if
+-- that is not NULL. It forgets the one of the given name, unless it is guarded. What is recorded
+-- otherwise, and has no guard, stays. When nothing is left, it drops the functions. It returns how
+-- many tables are recorded.
+CREATE FUNCTION fencepost.record_guards(fence integer, more oid, forget text) RETURNS bigint
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    total bigint;
+    f     regprocedure;
+BEGIN
+    -- Its row is locked first, so that who comes second sees what the first has recorded.
+    INSERT INTO fencepost.guarded AS g (fence, tables) VALUES (fence, 1) ON CONFLICT ON CONSTRAINT guarded_pkey DO UPDATE SET tables = g.tables;
+    DELETE FROM fencepost.guarded_tables r WHERE r.fence = fence
+        AND (r.name = forget OR EXISTS (SELECT FROM fencepost.guards g WHERE g.fence = fence AND g.relation = r.relation));
+    INSERT INTO fencepost.guarded_tables AS r (fence, name, relation)
+        SELECT fence, g.root::text, g.root FROM fencepost.guards g WHERE g.fence = fence
+        UNION SELECT fence, more::regclass::text, more WHERE more IS NOT NULL
+        ON CONFLICT ON CONSTRAINT guarded_tables_pkey DO UPDATE SET relation = excluded.relation;
+    SELECT count(*) INTO total FROM fencepost.guarded_tables r WHERE r.fence = fence;
+    IF total > 0 THEN
+        UPDATE fencepost.guarded g SET tables = total WHERE g.fence = fence;
+        RETURN total;
+    END IF;
+    DELETE FROM fencepost.guarded g WHERE g.fence = fence;
+    FOR f IN SELECT p.oid FROM pg_proc p WHERE p.pronamespace = 'fencepost'::regnamespace AND p.proname ~ format('^guard_%s(_|$)', fence) LOOP
+        EXECUTE format('DROP FUNCTION %s', f);
+    END LOOP;
+    RETURN 0;
+END $$;
+
+-- unguard forgets the tables that are recorded as guarded by a fence, if none is.
+CREATE FUNCTION fencepost.unguard(fence integer) RETURNS void
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+BEGIN
+    IF EXISTS (SELECT FROM fencepost.guarded g WHERE g.fence = fence) AND NOT EXISTS (SELECT FROM fencepost.guards g WHERE g.fence = fence) THEN
+        DELETE FROM fencepost.guarded_tables r WHERE r.fence = fence;
+        PERFORM fencepost.record_guards(fence, NULL, NULL);
+    END IF;
+END $$;
+
+DROP FUNCTION fencepost.count_guards(integer, integer);
+SELECT fencepost.record_guards(x.fence, NULL, NULL) FROM (SELECT g.fence FROM fencepost.guarded g UNION SELECT g.fence FROM fencepost.guards g) x;
+
 SELECT fencepost.seal();

@@ -78,7 +78,7 @@ func TestSomeAreLetPass(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	d := newDatabase(t, s, invoices, "CREATE FUNCTION public.sneak() RETURNS void LANGUAGE sql SECURITY DEFINER AS 'INSERT INTO public.invoices VALUES (5)'")
-	s.Exec(t, pgtest.Superuser, d.name, "CREATE ROLE stranger LOGIN", "GRANT ALL ON public.invoices TO stranger")
+	s.Exec(t, pgtest.Superuser, d.name, "CREATE ROLE stranger LOGIN", "CREATE ROLE migrator", "GRANT ALL ON public.invoices TO stranger")
 	d.add(guard.Options{Table: "public.invoices", Stamp: "fence_epoch", Except: []string{"migrator", pgtest.App}})
 	stranger := s.Connect(t, "stranger", d.name)
 	for _, sql := range []string{"INSERT INTO public.invoices VALUES (4)", "SELECT public.sneak()"} {
@@ -196,6 +196,7 @@ func TestDumpAndRestore(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithTools(t))
 	d := newDatabase(t, s, append(family, invoices)...)
+	s.Exec(t, pgtest.Superuser, d.name, "CREATE ROLE migrator")
 	for _, table := range []string{"public.parted", "public.parent", "public.invoices"} {
 		d.add(guard.Options{Table: table, Stamp: "fence_epoch", Except: []string{"migrator"}})
 	}
