@@ -102,7 +102,11 @@ var denied = []string{
 	"SELECT fencepost.prune('1s', 'me', '')",
 	"SELECT fencepost.barred(1, 'w')",
 	"SELECT fencepost.make_guard(1, NULL)",
-	"SELECT fencepost.count_guards(1, 0)",
+	"SELECT fencepost.write_guard('guard_1', 1, NULL)",
+	"SELECT fencepost.record_guards(1, NULL, NULL)",
+	"SELECT fencepost.unguard(1)",
+	"SELECT * FROM fencepost.lost_guards()",
+	"SELECT * FROM fencepost.guarded_tables",
 	"SELECT * FROM fencepost.guards",
 	"INSERT INTO fencepost.guarded VALUES (1, 1)",
 }

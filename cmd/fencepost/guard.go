@@ -16,6 +16,9 @@ import (
 // guardTimeout bounds how long a guard waits for transactions that use its table.
 const guardTimeout = 2 * time.Minute
 
+// guardConnectTimeout bounds how long a guard command waits for its connection.
+const guardConnectTimeout = 10 * time.Second
+
 const guardAbout = `
 Usage: fencepost guard add --resource RESOURCE --table TABLE [--stamp COLUMN]
                            [--except ROLE ...] [--warn] --dsn DSN
@@ -34,7 +37,8 @@ logged in. With --warn everybody is. Postgres's log has a line for each transact
 would have been refused. Run add again to change these, and for partitions and children
 that were made since.
 
-remove drops the triggers. The column of a stamp stays.
+remove drops the triggers. The column of a stamp stays. For a table that is recorded as
+guarded and has no guard, because it was dropped or made anew, it removes the record.
 
 The DSN's role must be a superuser, or own the table and be a member of the control
 role. Without --dsn the environment variable FENCEPOST_DSN is used. docs/guards.md says
@@ -74,11 +78,13 @@ func runGuard(ctx context.Context, t terminal, args []string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, guardTimeout)
 	defer cancel()
-	conn, err := connect(ctx, *dsn)
+	connecting, connected := context.WithTimeout(ctx, guardConnectTimeout)
+	conn, err := connect(connecting, *dsn)
+	connected()
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer closeSoon(conn)
 	switch verb {
 	case "add":
 		return addGuard(ctx, t, conn, o)
@@ -132,20 +138,45 @@ func listGuards(ctx context.Context, t terminal, conn *pgx.Conn) error {
 	}
 	w := tabwriter.NewWriter(t.stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "TABLE\tRESOURCE\tSTAMP\tLETS PASS\tTABLES\tNOT IN FORCE ON")
+	var notes []string
 	for _, g := range list {
 		pass := strings.Join(g.Except, ", ")
 		if g.Warn {
 			pass = "everybody"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%d\t%s\n", dash(g.Table), dash(g.Resource), dash(g.Stamp), dash(pass), len(g.Relations), dash(strings.Join(g.Broken(), ", ")))
+		if g.Lost() {
+			notes = append(notes, fmt.Sprintf("table %s is recorded as guarded, and has no guard: run guard add again that guarded it, or guard remove", g.Table))
+		}
+		if behind := g.Behind(); len(behind) > 0 {
+			notes = append(notes, fmt.Sprintf("triggers that fire behind the guard of table %s could change its stamps: %s. Rename them (ALTER TRIGGER ... RENAME TO), so that their names sort before ~fencepost",
+				g.Table, strings.Join(behind, ", ")))
+		}
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, note := range notes {
+		fmt.Fprintln(t.stdout, dash(note))
+	}
+	return nil
+}
+
+// closeSoon closes a connection, also one behind which the server hangs.
+func closeSoon(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
 }
 
 func removeGuard(ctx context.Context, t terminal, conn *pgx.Conn, table string) error {
 	g, err := guard.Remove(ctx, conn, table)
 	if err != nil {
 		return err
+	}
+	if g.Lost() {
+		fmt.Fprintf(t.stdout, "table %s is not recorded as guarded any more: it had no guard\n", dash(g.Table))
+		return nil
 	}
 	fmt.Fprintf(t.stdout, "table %s is not guarded any more%s\n", dash(g.Table), parts(g))
 	if g.Stamp != "" {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -131,6 +132,7 @@ func TestGuardCommands(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
+	s.Exec(t, pgtest.Superuser, db, "CREATE ROLE migrator", "CREATE ROLE b")
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
 	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)", "CREATE TABLE public.late () INHERITS (public.invoices)")
 	dsn := s.DSN(pgtest.Superuser, db)
@@ -147,10 +149,36 @@ func TestGuardCommands(t *testing.T) {
 	run(exitOK, "guarded so already: nothing changed", add...)
 	s.Exec(t, pgtest.App, db, `ALTER TABLE public.late DISABLE TRIGGER "~fencepost"`)
 	run(exitOK, "public.invoices billing fence_epoch migrator, b 2 public.late", "guard", "list")
-	run(exitFailure, "it guards 1 tables. Remove their guards first", "resource", "rm", "billing", "--force")
+	run(exitFailure, "it guards 1 tables: public.invoices. Remove their guards first", "resource", "rm", "billing", "--force")
 	run(exitOK, "its column fence_epoch stays", "guard", "remove", "--table", "public.invoices")
 	run(exitFailure, "table public.invoices is not guarded", "guard", "remove", "--table", "public.invoices")
+	// What is recorded and lost is named, and does not keep the resource.
+	run(exitOK, "is guarded by resource billing now", add...)
+	s.Exec(t, pgtest.App, db, "CREATE FUNCTION public.change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+		`CREATE TRIGGER "~zeta" BEFORE INSERT ON public.invoices FOR EACH ROW EXECUTE FUNCTION public.change()`)
+	run(exitOK, "could change its stamps: ~zeta on public.invoices", "guard", "list")
+	s.Exec(t, pgtest.App, db, "DROP TABLE public.invoices CASCADE", "CREATE TABLE public.invoices (id int)")
+	run(exitOK, "table public.invoices is recorded as guarded, and has no guard", "guard", "list")
+	run(exitOK, "billing: table public.invoices is recorded as guarded, and has no guard", "status")
+	run(exitOK, `"lost_guards": [ "public.invoices" ]`, "status", "--json")
+	run(exitOK, "is not recorded as guarded any more", "guard", "remove", "--table", "public.invoices")
+	run(exitOK, "no table is guarded", "guard", "list")
+	run(exitOK, "is guarded by resource billing now", append(add, "--warn")...)
+	s.Exec(t, pgtest.App, db, "DROP TABLE public.invoices")
 	run(exitOK, "removed", "resource", "rm", "billing")
+}
+
+// TestGuardCommandsSayThatPostgresHangs: it does not answer to a new connection.
+func TestGuardCommandsSayThatPostgresHangs(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	db := s.Database(t)
+	s.Freeze(t)
+	began := time.Now()
+	out := runCommand(t, nil, "guard", "list", "--dsn", s.DSN(pgtest.Superuser, db))
+	if took := time.Since(began); out.code != exitFailure || !strings.Contains(out.stderr, "connect to the database") || took > time.Minute {
+		t.Errorf("code %d after %s: %s%s", out.code, took, out.stdout, out.stderr)
+	}
 }
 
 // TestALeaderWritesItsGuardedTable has a worker lead before its table is guarded with --warn,

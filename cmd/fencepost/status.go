@@ -20,6 +20,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -48,6 +49,7 @@ type statusRow struct {
 	database, resource, state, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 
 	guards   int      // how many tables the resource guards
+	lost     []string // those that are recorded as guarded, and are not
 	discards bool     // its stale writes are discarded
 	reason   string   // why the state is unknown or closed
 	blocked  []string // what blocks a takeover, or would block one
@@ -150,6 +152,7 @@ func (o statusOptions) print(ctx context.Context, out io.Writer) error {
 type statusView struct {
 	admin.ResourceView
 	ofDatabase bool
+	lost       []string // tables that are recorded as guarded, and are not, if the role may see them
 }
 
 // onlyOfProxies are the fields that a database does not know.
@@ -167,6 +170,11 @@ func (v statusView) MarshalJSON() ([]byte, error) {
 	}
 	for _, name := range onlyOfProxies {
 		delete(fields, name)
+	}
+	if len(v.lost) > 0 {
+		if fields["lost_guards"], err = json.Marshal(v.lost); err != nil {
+			return nil, err
+		}
 	}
 	return json.Marshal(fields)
 }
@@ -250,8 +258,11 @@ func printStatus(out io.Writer, rows []statusRow) error {
 // printNotes prints what does not fit into the table.
 func (r statusRow) printNotes(out io.Writer) error {
 	var notes []string
-	if r.guards > 0 {
-		notes = append(notes, fmt.Sprintf("guards %d tables", r.guards))
+	if n := r.guards - len(r.lost); n > 0 {
+		notes = append(notes, fmt.Sprintf("guards %d tables", n))
+	}
+	for _, table := range r.lost {
+		notes = append(notes, fmt.Sprintf("table %s is recorded as guarded, and has no guard: run fencepost guard add again, or fencepost guard remove", dash(table)))
 	}
 	if r.discards {
 		notes = append(notes, "discards stale writes")
@@ -300,7 +311,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, discards: v.OnStale == "discard"}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, discards: v.OnStale == "discard"}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}
@@ -384,6 +395,13 @@ func statusFromDatabase(ctx context.Context, dsn string) ([]statusView, error) {
 	views, err := pgx.CollectRows(result, scanStatus)
 	if err != nil {
 		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
+	}
+	lost, err := guard.Lost(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	for i := range views {
+		views[i].lost = lost[views[i].Resource]
 	}
 	return views, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,7 +12,8 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 )
 
-const removeSQL = "SELECT fencepost.remove($1, $2, $3, $4, $5, $6)"
+// removeSQL first forgets tables that were guarded once and are not any more.
+const removeSQL = "SELECT fencepost.remove($1, $2, $3, $4, $5, $6) FROM fencepost.unguard($1)"
 
 // Remove deletes everything that the database knows of a resource. Connections that still
 // use its fence are refused (ZF004). Unless force is true, a resource in use is refused
@@ -50,18 +52,18 @@ func (s *Store) Remove(ctx context.Context, resource string, force bool, by Orde
 // unguarded returns a *fencing.Refusal, ZF009, if the resource guards tables, which nobody
 // could write any more.
 func (f *Fence) unguarded(ctx context.Context) error {
-	var tables int
-	err := f.store.free.QueryRow(ctx, "SELECT g.tables FROM fencepost.guarded g WHERE g.fence = $1", f.id).Scan(&tables)
+	var tables []string
+	err := f.store.free.QueryRow(ctx, "SELECT coalesce(array_agg(DISTINCT g.root::text), '{}') FROM fencepost.guards g WHERE g.fence = $1", f.id).Scan(&tables)
 	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return nil
 	case err != nil:
 		return fmt.Errorf("look for guards of resource %q: %w", f.resource, f.store.explain(err))
+	case len(tables) == 0:
+		return nil
 	}
 	return &fencing.Refusal{
 		SQLState: fencing.StateInUse,
-		Message:  fmt.Sprintf("resource %s was not removed: it guards %d tables", quoted(f.resource), tables),
-		Hint:     "Remove their guards first: fencepost guard list shows them.",
+		Message:  fmt.Sprintf("resource %s was not removed: it guards %d tables: %s", quoted(f.resource), len(tables), ascii(strings.Join(tables, ", "))),
+		Hint:     "Remove their guards first: fencepost guard remove --table TABLE.",
 	}
 }
 

@@ -44,7 +44,7 @@ const (
 	theMessages = "proxy/protocol/extended.go"
 	theVerdicts = "proxy/protocol/verdict.go"
 	theSchema   = "migrations/003_one_predicate.sql"
-	theGuards   = "migrations/014_guards.sql"
+	theGuards   = "migrations/018_guard_corrections.sql"
 	theChecks   = "fencing/check.go"
 )
 
@@ -223,7 +223,11 @@ var table = []mutation{
 	{name: "every claim is current", file: theGuards, in: ofTheGuard, tests: "^TestClaimsAreComparedWithTheFence$",
 		old: "::pg_catalog.text OPERATOR(pg_catalog.=) claim) IS NOT TRUE THEN", text: "::pg_catalog.text OPERATOR(pg_catalog.<>) '') IS NOT TRUE THEN"},
 	{name: "a guard compares the claim without a lock", file: theGuards, in: ofTheGuard, tests: "^TestAWriteUnderAClaimHoldsOffAGrant$",
-		old: "pg_catalog.pg_sequence_last_value(pg_catalog.to_regclass('fencepost.epoch_%1$s'))", text: "(SELECT s.last_value FROM fencepost.epoch_%1$s s)"},
+		old: "pg_catalog.pg_sequence_last_value(seq)::", text: "(SELECT s.last_value FROM fencepost.epoch_%1$s s)::"},
+	{name: "only the role that writes counts, and not who has logged in", file: theGuards, in: ofTheGuard, tests: "^TestWritesInTheNameOfTheOwnerPass$",
+		old: "IF may AND coalesce(claim, '') <> '' THEN", text: "IF may AND coalesce(claim, '') = 'x' THEN"},
+	{name: "a role that is no worker's locks the sequence", file: theGuards, in: ofTheGuard, tests: "^TestARoleThatIsNoWorkersTakesNoLock$",
+		old: "IF may AND coalesce(claim, '') <> '' THEN", text: "IF coalesce(claim, '') <> '' THEN"},
 	{name: "the stamp is what the client says", file: theGuards, in: ofTheGuard, tests: "^TestStampIsTheClaim$",
 		old: "|| ' := claim;'", text: "|| ' := coalesce(NEW.' || quote_ident(stamp) || ', claim::pg_catalog.int8);'"},
 }

@@ -61,7 +61,7 @@ func guardsOf(fence int32) string {
 			fmt.Fprintf(&sql, `create trigger %q before `+events+` execute function fencepost.guard_%d('refuse', 'postgres'); alter table %[2]s enable always trigger %[1]q;`+"\n", name, table, fence)
 		}
 	}
-	fmt.Fprintf(&sql, "select fencepost.count_guards(%d, 0);", fence)
+	fmt.Fprintf(&sql, "select fencepost.record_guards(%d, null, null);", fence)
 	return sql.String()
 }
 

@@ -72,7 +72,12 @@ type Database struct {
 	// Places are the workers that are connected from several addresses.
 	Places []Place
 	Guards []Guard
+	// Lost are the tables that are recorded as guarded, and are not.
+	Lost []LostGuard
 }
+
+// LostGuard is a table that is recorded as guarded by a resource, and has no guard.
+type LostGuard struct{ Resource, Table string }
 
 // Schema is the schema fencepost of a database.
 type Schema struct {
@@ -108,6 +113,9 @@ type Guard struct {
 	Subscriptions []string // logical replication that writes them
 	Stamp         string   // the column that takes the epoch, "" for none
 	Epoch         int64    // of the resource
+	// Behind are the triggers, with their tables, that fire behind the guard and could change
+	// the stamp.
+	Behind []string
 	// Above is the highest stamp above that epoch, 0 if there is none or if they were not
 	// looked at.
 	Above int64 `db:"-"`

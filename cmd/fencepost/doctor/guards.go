@@ -18,6 +18,10 @@ const stampsTimeout = 3 * time.Second
 var (
 	guardBroken = newKind(Error, "guard-broken",
 		"Whoever writes there past Fencepost is not fenced, and rows are not stamped.")
+	guardLost = newKind(Error, "guard-lost",
+		"Whoever writes there past Fencepost is not fenced, and rows are not stamped. The table was dropped or made anew, or its triggers were, or fencepost guard add was ended half way.")
+	guardOrder = newKind(Warning, "guard-order",
+		"Postgres fires triggers in the order of their names. What such a trigger sets, the stamp then is.")
 	guardNotAlways = newKind(Warning, "guard-not-always",
 		"Whoever may set session_replication_role writes there without being fenced, and so does the apply worker of a subscription.")
 	guardOwner = newKind(Warning, "guard-owner",
@@ -71,9 +75,17 @@ func readStamps(ctx context.Context, conn *pgx.Conn, g *Guard) error {
 
 // guards looks at the guarded tables.
 func (f *findings) guards(d Database) {
+	for _, l := range d.Lost {
+		f.addf(guardLost, "Run the command fencepost guard add again that guarded the table, or fencepost guard remove --table "+l.Table+".",
+			"table %s is recorded as guarded by resource %s, and has no guard", l.Table, l.Resource)
+	}
 	for _, g := range d.Guards {
+		if len(g.Behind) > 0 {
+			f.addf(guardOrder, "Rename the triggers (ALTER TRIGGER ... RENAME TO), so that their names sort before ~fencepost.",
+				"triggers fire behind the guard of table %s by resource %s, and could change its stamps: %s", g.Table, g.Resource, strings.Join(g.Behind, ", "))
+		}
 		if len(g.Broken) > 0 {
-			f.addf(guardBroken, "Run the command fencepost guard add again that guarded the table: it makes what is missing. Do so after each new partition, too.",
+			f.addf(guardBroken, "Run the command fencepost guard add again that guarded the table: it makes what is missing. Do so after each new partition, too. A partition that was detached is a table of its own: guard that, or run fencepost guard remove for it.",
 				"resource %s guards table %s, but a trigger is missing or disabled on %s", g.Resource, g.Table, strings.Join(g.Broken, ", "))
 		}
 		if len(g.NotAlways) > 0 {

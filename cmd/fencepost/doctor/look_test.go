@@ -241,6 +241,20 @@ func TestGuardsAreLookedAt(t *testing.T) {
 	if seen := r.Findings[0].Seen; !strings.Contains(seen, "missing or disabled on public.late") {
 		t.Errorf("the finding says %q", seen)
 	}
+	s.Exec(t, pgtest.App, db, "CREATE FUNCTION public.change() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'",
+		`CREATE TRIGGER "~zeta" BEFORE INSERT ON public.invoices FOR EACH ROW EXECUTE FUNCTION public.change()`)
+	r = doctor.NewReport(doctor.Look(t.Context(), asControl(s, db)))
+	wantIDs(t, r, "guard-owner", "guard-broken", "guard-order")
+	if text := fmt.Sprint(r.Findings); !strings.Contains(text, `could change its stamps: "~zeta" on public.invoices`) {
+		t.Errorf("the findings say %s", text)
+	}
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.record_guards(1, NULL, NULL)")
+	s.Exec(t, pgtest.App, db, "DROP TABLE public.invoices CASCADE")
+	r = doctor.NewReport(doctor.Look(t.Context(), asControl(s, db)))
+	wantIDs(t, r, "guard-lost")
+	if seen := r.Findings[0].Seen; !strings.Contains(seen, "table public.invoices is recorded as guarded by resource billing") {
+		t.Errorf("the finding says %q", seen)
+	}
 }
 
 // TestATakeoverWhileStampsAreLookedAt: a worker is granted an epoch and writes under it after

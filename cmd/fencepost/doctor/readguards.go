@@ -23,7 +23,9 @@ const (
 						OR r.rolcreaterole AND NOT s.modern AND NOT o.rolsuper))), '{}'),
 			coalesce((SELECT array_agg(DISTINCT s.subname::text) FROM pg_subscription_rel x JOIN pg_subscription s ON s.oid = x.srsubid
 				JOIN parts p ON p.relation = x.srrelid WHERE p.root = g.root AND p.writes), '{}'),
-			coalesce(max(g.stamp), ''), (SELECT f.epoch FROM fencepost.fence f WHERE f.id = g.fence)
+			coalesce(max(g.stamp), ''), (SELECT f.epoch FROM fencepost.fence f WHERE f.id = g.fence),
+			coalesce((SELECT array_agg(format('%I on %s', b.name, p.relation) ORDER BY b.name, p.relation::text) FROM parts p CROSS JOIN LATERAL unnest(p.behind) b (name)
+				WHERE p.root = g.root AND p.fence = g.fence), '{}')
 		FROM parts g GROUP BY g.root, g.resource, g.fence ORDER BY 1`
 
 	// Privileges on parameters are new in 15.

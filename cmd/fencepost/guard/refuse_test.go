@@ -78,7 +78,7 @@ func TestSomeAreLetPass(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	d := newDatabase(t, s, invoices, "CREATE FUNCTION public.sneak() RETURNS void LANGUAGE sql SECURITY DEFINER AS 'INSERT INTO public.invoices VALUES (5)'")
-	s.Exec(t, pgtest.Superuser, d.name, "CREATE ROLE stranger LOGIN", "GRANT ALL ON public.invoices TO stranger")
+	s.Exec(t, pgtest.Superuser, d.name, "CREATE ROLE stranger LOGIN", "CREATE ROLE migrator", "GRANT ALL ON public.invoices TO stranger")
 	d.add(guard.Options{Table: "public.invoices", Stamp: "fence_epoch", Except: []string{"migrator", pgtest.App}})
 	stranger := s.Connect(t, "stranger", d.name)
 	for _, sql := range []string{"INSERT INTO public.invoices VALUES (4)", "SELECT public.sneak()"} {
@@ -179,13 +179,13 @@ func TestAnUnknownWorkerRoleIsRefused(t *testing.T) {
 	s.Exec(t, pgtest.Control, d.name, "SELECT fencepost.set_worker_roles('{app}')", "SELECT fencepost.seal()")
 	d.add(guard.Options{Table: "public.invoices"})
 	stranger := s.Connect(t, "stranger", d.name)
-	for _, c := range []struct{ sql, states string }{
+	for _, c := range []struct{ sql, state string }{
 		{"INSERT INTO public.invoices VALUES (1)", "ZF002"},
 		{"SELECT fencepost.claim('billing', 7)", "42501"},
-		{"SET fencepost.claim_1 = 7; INSERT INTO public.invoices VALUES (1)", "42501 ZF004"}, // 18 hides the value
+		{"SET fencepost.claim_1 = 7; INSERT INTO public.invoices VALUES (1)", "ZF004"},
 	} {
-		if _, err := stranger.Exec(d.ctx(), c.sql); err == nil || !strings.Contains(c.states, stateOf(err)) {
-			t.Errorf("%s: %v, want %s", c.sql, err, c.states)
+		if _, err := stranger.Exec(d.ctx(), c.sql); stateOf(err) != c.state {
+			t.Errorf("%s: %v, want %s", c.sql, err, c.state)
 		}
 	}
 }
@@ -196,6 +196,7 @@ func TestDumpAndRestore(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithTools(t))
 	d := newDatabase(t, s, append(family, invoices)...)
+	s.Exec(t, pgtest.Superuser, d.name, "CREATE ROLE migrator")
 	for _, table := range []string{"public.parted", "public.parent", "public.invoices"} {
 		d.add(guard.Options{Table: table, Stamp: "fence_epoch", Except: []string{"migrator"}})
 	}

@@ -10,19 +10,23 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// lockTimeout is how long one attempt waits for a table's lock. Everybody else who wants
-// to use the table waits behind it meanwhile.
+// lockTimeout is how long one attempt waits for the locks of all its tables. Everybody else
+// who wants to use the tables waits behind it meanwhile.
 const lockTimeout = time.Second
+
+// answerTimeout is how long one attempt may take. A server that takes longer hangs.
+const answerTimeout = 30 * time.Second
 
 // pause is the time between two attempts.
 const pause = 500 * time.Millisecond
 
 // retry runs do in a transaction, again and again while a table is in use, until ctx ends.
-func retry(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
-	for {
+func retry(ctx context.Context, conn *pgx.Conn, do func(context.Context, pgx.Tx) error) error {
+	for inUse := false; ; inUse = true {
 		err := inTransaction(ctx, conn, do)
 		var pg *pgconn.PgError
-		if !errors.As(err, &pg) || pg.Code != "55P03" && pg.Code != "40P01" {
+		locked := errors.As(err, &pg) && (pg.Code == "55P03" || pg.Code == "40P01")
+		if !locked && (!inUse || ctx.Err() == nil) {
 			return err
 		}
 		select {
@@ -33,24 +37,38 @@ func retry(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 	}
 }
 
-// inTransaction runs do in a transaction that does not depend on the session's defaults.
-func inTransaction(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+// inTransaction runs do in a transaction that does not depend on the session's defaults. It
+// ends with an error if the server does not answer.
+func inTransaction(ctx context.Context, conn *pgx.Conn, do func(context.Context, pgx.Tx) error) error {
+	return bounded(ctx, answerTimeout, func(ctx context.Context) error {
+		tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+		if err != nil {
+			return fmt.Errorf("begin: %w", err)
+		}
+		defer func() { _ = tx.Rollback(ctx) }() // does nothing after Commit
+		_, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = %d; SET LOCAL client_min_messages = warning", lockTimeout.Milliseconds()))
+		if err != nil {
+			return fmt.Errorf("prepare the transaction: %w", err)
+		}
+		if err := do(ctx, tx); err != nil {
+			return explain(err)
+		}
+		if err := tx.Commit(ctx); err != nil {
+			return fmt.Errorf("commit: %w", err)
+		}
+		return nil
+	})
+}
+
+// bounded runs do, and says so if it was ended because the server did not answer in time.
+func bounded(ctx context.Context, limit time.Duration, do func(context.Context) error) error {
+	short, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := do(short)
+	if err != nil && short.Err() != nil && ctx.Err() == nil {
+		return fmt.Errorf("Postgres did not answer for %s: see whether it hangs. What has been done stays recorded: fencepost guard list (%w)", limit, err)
 	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after Commit
-	_, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = %d; SET LOCAL client_min_messages = warning", lockTimeout.Milliseconds()))
-	if err != nil {
-		return fmt.Errorf("prepare the transaction: %w", err)
-	}
-	if err := do(tx); err != nil {
-		return explain(err)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	return nil
+	return err
 }
 
 // explain says what to do about a missing privilege.
