@@ -141,14 +141,15 @@ func TestARouteFillsWhatTheClientLeavesOpen(t *testing.T) {
 		want   ownParams
 		state  string
 	}{
-		"nothing":                       {nil, route, named, ""},
-		"a worker":                      {[]string{"fencepost.worker", "mine"}, route, own(func(o *ownParams) { o.worker = "mine" }), ""},
-		"its default campaign":          {[]string{"fencepost.campaign", "on"}, route, own(func(o *ownParams) { o.campaign, o.campaigns = fencing.CampaignOn, true }), ""},
-		"a timeout":                     {[]string{"fencepost.worker_timeout", "0"}, route, own(func(o *ownParams) { o.workerTimeout = 0 }), ""},
-		"a resource":                    {[]string{"fencepost.resource", "mine"}, route, ownParams{resource: "mine", workerTimeout: -1}, ""},
-		"nothing, without a route":      {nil, Route{}, ownParams{workerTimeout: -1}, ""},
-		"a worker, without a route":     {[]string{"fencepost.worker", "mine"}, Route{}, ownParams{worker: "mine", workerTimeout: -1}, "22023"},
-		"its campaign, without a route": {[]string{"fencepost.campaign", "wait"}, Route{}, ownParams{campaign: fencing.CampaignWait, campaigns: true, workerTimeout: -1}, "22023"},
+		"nothing":                               {nil, route, named, ""},
+		"a worker":                              {[]string{"fencepost.worker", "mine"}, route, own(func(o *ownParams) { o.worker = "mine" }), ""},
+		"its default campaign":                  {[]string{"fencepost.campaign", "on"}, route, own(func(o *ownParams) { o.campaign, o.campaigns = fencing.CampaignOn, true }), ""},
+		"a timeout":                             {[]string{"fencepost.worker_timeout", "0"}, route, own(func(o *ownParams) { o.workerTimeout = 0 }), ""},
+		"a resource":                            {[]string{"fencepost.resource", "mine"}, route, ownParams{resource: "mine", workerTimeout: -1}, ""},
+		"nothing, without a route":              {nil, Route{}, ownParams{workerTimeout: -1}, ""},
+		"a worker, without a route":             {[]string{"fencepost.worker", "mine"}, Route{}, ownParams{worker: "mine", workerTimeout: -1}, "22023"},
+		"the default campaign, without a route": {[]string{"fencepost.campaign", "on"}, Route{}, ownParams{campaign: fencing.CampaignOn, campaigns: true, workerTimeout: -1}, "22023"},
+		"its campaign, without a route":         {[]string{"fencepost.campaign", "wait"}, Route{}, ownParams{campaign: fencing.CampaignWait, campaigns: true, workerTimeout: -1}, "22023"},
 	} {
 		s, err := parseStartup(3<<16, startupBody(append([]string{"user", "ann"}, c.params...)...))
 		if err != nil {

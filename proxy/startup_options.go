@@ -110,7 +110,7 @@ func (o *ownParams) complete() error {
 	case o.resource != "":
 	case o.worker != "":
 		name = "fencepost.worker"
-	case o.campaigns && o.campaign != fencing.CampaignOn:
+	case o.campaigns:
 		name = "fencepost.campaign"
 	case o.workerTimeout >= 0:
 		name = "fencepost.worker_timeout"

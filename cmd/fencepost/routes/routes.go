@@ -101,6 +101,12 @@ func First(all []Route, c Connection) int {
 	return slices.IndexFunc(all, func(r Route) bool { return len(r.Match.Misses(c)) == 0 })
 }
 
+// defaultNames are names that drivers and programs send by themselves.
+var defaultNames = []string{
+	"psql", "pg_dump", "pg_dumpall", "pg_restore", "pg_basebackup", "pgbench", "vacuumdb", "reindexdb",
+	"PostgreSQL JDBC Driver",
+}
+
 // WorkerOf returns the id of the worker that a matching connection belongs to, or else which
 // word of worker.identity decides that; both are "" if the route does not say. The error says
 // why the connection's application_name cannot be an id.
@@ -114,6 +120,8 @@ func (r Route) WorkerOf(c Connection) (id, identity string, err error) {
 		return "", "", errors.New("the client sends no application_name, which is to be the id of its worker")
 	case c.ApplicationName == r.Match.ApplicationName.prefix():
 		return "", "", fmt.Errorf("the application_name is %q, with nothing in the place of the *: the id of a worker must differ for each process", c.ApplicationName)
+	case slices.Contains(defaultNames, c.ApplicationName):
+		return "", "", fmt.Errorf("the application_name %q is what every process of that program sends: the id of a worker must differ for each process", c.ApplicationName)
 	case !fencing.ValidName(c.ApplicationName):
 		return "", "", fmt.Errorf("the application_name %q cannot be the id of a worker", c.ApplicationName)
 	default:

@@ -127,6 +127,7 @@ func TestWorkers(t *testing.T) {
 		{"application_name", "invoicer-7", "invoicer-7", "", ""},
 		{"application_name", "invoicer-", "", "", "nothing in the place of the *"},
 		{"application_name", "", "", "", "no application_name"},
+		{"application_name", "psql", "", "", "every process of that program"},
 		{"application_name", "invoicer-\n", "", "", "cannot be the id"},
 		{"application_name", "invoicer-" + strings.Repeat("x", fencing.MaxName), "", "", "cannot be the id"},
 	} {
