@@ -48,6 +48,7 @@ type statusRow struct {
 	database, resource, state, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 
 	guards   int      // how many tables the resource guards
+	shadow   bool     // nothing is refused
 	discards bool     // its stale writes are discarded
 	reason   string   // why the state is unknown or closed
 	blocked  []string // what blocks a takeover, or would block one
@@ -153,7 +154,7 @@ type statusView struct {
 }
 
 // onlyOfProxies are the fields that a database does not know.
-var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "workers"}
+var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "workers"}
 
 // MarshalJSON implements json.Marshaler.
 func (v statusView) MarshalJSON() ([]byte, error) {
@@ -253,6 +254,9 @@ func (r statusRow) printNotes(out io.Writer) error {
 	if r.guards > 0 {
 		notes = append(notes, fmt.Sprintf("guards %d tables", r.guards))
 	}
+	if r.shadow {
+		notes = append(notes, "shadow: nothing is refused")
+	}
 	if r.discards {
 		notes = append(notes, "discards stale writes")
 	}
@@ -300,7 +304,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, guards: v.GuardedTables, discards: v.OnStale == "discard"}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, guards: v.GuardedTables, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard"}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}

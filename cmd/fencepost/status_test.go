@@ -38,7 +38,7 @@ func TestStatusShowsATable(t *testing.T) {
 	stale := func(resource string) string {
 		return map[string]string{"billing": "discard", "mail": "reject"}[resource]
 	}
-	server := &admin.Server{Metrics: m, StaleMode: stale, Resources: func() []election.ResourceStatus {
+	server := &admin.Server{Metrics: m, StaleMode: stale, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
 		return []election.ResourceStatus{
 			{
 				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
