@@ -112,9 +112,12 @@ func (x *session) shadows(policy SessionPolicy) bool {
 func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
 	x.member.shadow = newBeside()
 	cand, err := x.joinCandidacy(ctx, claim)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errOver
+	case err != nil:
 		x.auditStartup(policy.Route.explained(fencing.StartupRefusal(err)))
-		return ctxOver(ctx)
+		return nil
 	}
 	x.member.catalog = cand.Fence()
 	var refusal *fencing.Refusal
@@ -127,14 +130,6 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 	c.Shadow = &shadow.Watch{
 		Campaign: x.member.shadow.doing(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
 		Refresh:  x.member.shadow.doing(catalogWait, x.member.catalog.RefreshCatalog),
-	}
-	return nil
-}
-
-// ctxOver returns errOver if the startup is over.
-func ctxOver(ctx context.Context) error {
-	if ctx.Err() != nil {
-		return errOver
 	}
 	return nil
 }

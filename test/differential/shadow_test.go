@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -39,6 +40,12 @@ func TestAShadowSendsWhatTheClientSends(t *testing.T) {
 	for n := range uint64(shadowed) {
 		scripts[fmt.Sprintf("seed %d", n)] = generate(n)
 	}
+	long := strings.Repeat(" ", 3<<10) // texts that are analyzed before they are sent
+	scripts["long texts"] = script{steps: []step{
+		query("begin" + long), waitReady, query("select 1;" + long + "commit"), waitReady,
+		{"Parse", []word{quoted(""), quoted("commit" + long)}}, {"Bind", []word{quoted(""), quoted("")}}, {"Execute", []word{quoted(""), bare("0")}}, syncStep, waitReady,
+		{"Parse", []word{quoted("a"), quoted("deallocate" + long + " all")}}, {"Bind", []word{quoted(""), quoted("a")}}, {"Execute", []word{quoted(""), bare("0")}}, syncStep, waitReady,
+	}}
 	eachMajor(t, func(t *testing.T, major int) {
 		h := newCluster(t, major)
 		audit := &fixture.Recorder{}
