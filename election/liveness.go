@@ -17,6 +17,8 @@ type liveness struct {
 	timeout time.Duration
 	// quiet is how long the worker has been inactive.
 	quiet time.Duration
+	// longest is the longest that quiet has been.
+	longest time.Duration
 	// last is when the last sample was taken; 0 before the first.
 	last         time.Duration
 	unresponsive bool
@@ -50,6 +52,7 @@ func (l *liveness) sample(now time.Duration, alive bool) {
 		return
 	}
 	l.quiet += min(gap, 2*l.interval())
+	l.longest = max(l.longest, l.quiet)
 	was := l.unresponsive
 	if l.unresponsive = l.quiet >= l.timeout; l.unresponsive && !was {
 		l.expired = l.timeout

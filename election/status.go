@@ -59,6 +59,9 @@ type CandidacyStatus struct {
 	// and the extension end an hour after the last one.
 	WorkerTimeout time.Duration
 	FalseAlarms   int
+	// LongestSilence is how long this worker was inactive at most since the candidacy began; 0
+	// while WorkerTimeout is unlimited.
+	LongestSilence time.Duration
 }
 
 // Resources returns what is known about every resource that has candidacies here, or
@@ -127,5 +130,6 @@ func (c *Candidacy) status() CandidacyStatus {
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
 		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0,
 		WorkerTimeout: c.effective(c.mu.timeout(c.set.WorkerTimeout)), FalseAlarms: c.extension().alarms,
+		LongestSilence: c.mu.liveness.longest,
 	}
 }

@@ -2,6 +2,7 @@ package fencing
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -33,6 +34,20 @@ type Rejection struct {
 	// records it must remove them. It is cut at 4 KiB, and empty if it is not known.
 	Statement string
 	Write     bool // the statement was not provably a read
+	// Shadow: the statement ran. The rest says how it would have been refused.
+	Shadow bool
+}
+
+// Summary returns the message of the audit line.
+func (r *Rejection) Summary() string {
+	refused := r.Kind.Summary(r.Write)
+	if !r.Shadow {
+		return refused
+	}
+	if r.Kind == KindStale {
+		return strings.Replace(refused, " rejected", " would be rejected", 1)
+	}
+	return strings.Replace(refused, " refused", " would be refused", 1)
 }
 
 // Auditor is told of each refused statement. Calls come one at a time, in the order in
@@ -62,6 +77,9 @@ const (
 	// KindDiscarded: the statement is a stale write that was not executed, and was answered
 	// as one that changes nothing. KindOf does not return it.
 	KindDiscarded
+	// KindRegistered: in shadow, the statement would have run with its backend registered. It
+	// would not have been refused, and has no SQLSTATE. KindOf does not return it.
+	KindRegistered
 )
 
 // KindOf returns the kind of a refusal with this SQLSTATE, on a connection for this
@@ -94,6 +112,8 @@ func (k RejectionKind) String() string {
 		return "unfenced"
 	case KindDiscarded:
 		return "discarded"
+	case KindRegistered:
+		return "registered"
 	default:
 		return "unchecked"
 	}
@@ -117,6 +137,8 @@ func (k RejectionKind) Summary(write bool) string {
 		return what + " refused: unfenced"
 	case KindDiscarded:
 		return "stale " + what + " discarded"
+	case KindRegistered:
+		return what + " would run with its backend registered"
 	default:
 		return what + " refused: the fence cannot be checked"
 	}

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"time"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
@@ -56,6 +58,17 @@ func (x *session) audit(r fencing.Rejection) {
 	r.Proxy, r.Session, r.Client = x.srv.cfg.ProxyID, x.id, x.client.RemoteAddr().String()
 	r.Database, r.User = x.start.database, x.start.user
 	x.srv.audit.add(r)
+}
+
+// auditShadow records what was observed after the server's last reply.
+func (x *session) auditShadow() {
+	x.mu.Lock()
+	rest := x.m.Shadowed()
+	x.mu.Unlock()
+	for _, r := range rest {
+		r.Time = time.Now()
+		x.audit(r)
+	}
 }
 
 // audit records the statements that the last step refused. It is called when the client has

@@ -160,7 +160,7 @@ func (x *session) hangUp() {
 // because another worker was granted an epoch, the client is told that instead.
 func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
 	_ = x.server.Close()
-	if fencing.Checking && x.member.cand != nil && e.Err.Code == "57P01" && x.advanced(ctx) {
+	if fencing.Checking && x.member.cand != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.advanced(ctx) {
 		x.member.standing.Store(superseded)
 		x.serverEnded()
 		return

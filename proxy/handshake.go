@@ -99,7 +99,9 @@ func (x *session) begin(guard *startupGuard) error {
 	claim, params := x.joinRequest(), x.start.params
 	if x.start.own.resource != "" {
 		x.identify(&claim, policy.Identity)
-		params = append(params[:len(params):len(params)], placeholders...)
+		if params = params[:len(params):len(params)]; !x.shadows(policy) {
+			params = append(params, placeholders...)
+		}
 		if policy.NameWorker { // the last parameter of a name counts
 			params = append(params, appname.Name, appname.Of(x.start.applicationName(), claim.Resource, claim.Worker))
 		}

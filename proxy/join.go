@@ -11,6 +11,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/protocol"
+	"github.com/fencepost/fencepost/proxy/shadow"
 )
 
 // join makes the connection a member of its candidacy if it names a resource, and waits for
@@ -18,7 +19,7 @@ import (
 // announced is the epoch that the greeting announces, 0
 // for none.
 func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy) (st *fencing.Status, announced fencing.Epoch, err error) {
-	md, err := x.chooseMode(policy.Unfenced)
+	md, err := x.chooseMode(policy)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -26,30 +27,14 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 		Mode: md, Version: x.backend.version, Status: func() *fencing.Status { return noStatus },
 		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
 	}
-	if md == protocol.ModeFenced {
-		x.member.worker = claim.Worker
-		x.srv.crews.join(x, claim)
-		cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
-		if err != nil {
-			return nil, 0, policy.Route.explained(fencing.StartupRefusal(err))
-		}
-		x.member.cand, x.member.discards = cand, policy.OnStale == DiscardStale
-		x.member.standing.Store(joined)
-		x.StatusChanged() // an earlier call has done nothing
-		if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
-			return nil, 0, fencing.StartupRefusal(err)
-		}
-		if err := x.awaitLease(ctx, claim.Campaign); err != nil {
-			return nil, 0, err
-		}
-		x.member.catalog = cand.Fence()
-		if policy.ProvenReads || !x.backend.version.KeepsReadOnly() {
-			x.awaitCatalog(ctx)
-		}
-		c.Nameless, c.Trouble = claim.Nameless, cand.Trouble
-		c.Status, c.Catalog = cand.Status, x.member.catalog.Catalog
-		c.Fence, c.Resource, c.Worker, c.Incarnation = x.member.cand.Fence().ID(), claim.Resource, claim.Worker, x.member.cand.Incarnation()
-		c.ProvenReads, c.Discards = policy.ProvenReads, x.member.discards
+	switch {
+	case md == protocol.ModeFenced:
+		err = x.enter(ctx, claim, policy, &c)
+	case x.start.own.resource != "":
+		err = x.enterShadow(ctx, claim, policy, &c)
+	}
+	if err != nil {
+		return nil, 0, err
 	}
 	if md == protocol.ModeReadOnly && !x.backend.version.KeepsReadOnly() {
 		if c.Catalog, err = x.openCatalog(ctx); err != nil {
@@ -73,6 +58,91 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	return st, announced, nil
 }
 
+// enter joins the candidacy and waits for the lease, and completes the machine's configuration.
+func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
+	x.member.discards = policy.OnStale == DiscardStale
+	cand, err := x.joinCandidacy(ctx, claim)
+	if err != nil {
+		return policy.Route.explained(fencing.StartupRefusal(err))
+	}
+	x.StatusChanged() // an earlier call has done nothing
+	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
+		return fencing.StartupRefusal(err)
+	}
+	if err := x.awaitLease(ctx, claim.Campaign); err != nil {
+		return err
+	}
+	x.member.catalog = cand.Fence()
+	if policy.ProvenReads || !x.backend.version.KeepsReadOnly() {
+		x.awaitCatalog(ctx)
+	}
+	x.describe(claim, policy, c)
+	c.Discards = x.member.discards
+	return nil
+}
+
+// joinCandidacy makes the session a member of the candidacy.
+func (x *session) joinCandidacy(ctx context.Context, claim fencing.JoinRequest) (fencing.Candidacy, error) {
+	x.member.worker = claim.Worker
+	x.srv.crews.join(x, claim)
+	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
+	if err == nil {
+		x.member.cand = cand
+		x.member.standing.Store(joined)
+	}
+	return cand, err
+}
+
+// describe tells the machine about the candidacy.
+func (x *session) describe(claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) {
+	cand := x.member.cand
+	c.Nameless, c.Trouble = claim.Nameless, cand.Trouble
+	c.Status, c.Catalog = cand.Status, x.member.catalog.Catalog
+	c.Fence, c.Resource, c.Worker, c.Incarnation = cand.Fence().ID(), claim.Resource, claim.Worker, cand.Incarnation()
+	c.ProvenReads = policy.ProvenReads
+}
+
+// shadows reports whether the session names a resource that is in shadow.
+func (x *session) shadows(policy SessionPolicy) bool {
+	return x.start.own.resource != "" && policy.Shadow && fencing.Checking
+}
+
+// enterShadow is enter for a resource in shadow. Nothing keeps the client from Postgres: what
+// would have refused the connection is recorded, and the machine then observes nothing.
+func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
+	x.member.shadow = newBeside()
+	cand, err := x.joinCandidacy(ctx, claim)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errOver
+	case err != nil:
+		x.auditStartup(policy.Route.explained(fencing.StartupRefusal(err)))
+		return nil
+	}
+	x.member.catalog = cand.Fence()
+	var refusal *fencing.Refusal
+	if err := x.awaitLease(ctx, claim.Campaign); errors.As(err, &refusal) {
+		x.auditStartup(refusal)
+	} else if err != nil {
+		return err
+	}
+	x.describe(claim, policy, c)
+	c.Shadow = &shadow.Watch{
+		Campaign: x.member.shadow.doing(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
+		Refresh:  x.member.shadow.doing(catalogWait, x.member.catalog.RefreshCatalog),
+	}
+	return nil
+}
+
+// auditStartup records what would have refused the connection.
+func (x *session) auditStartup(r *fencing.Refusal) {
+	own := x.start.own
+	x.audit(fencing.Rejection{
+		Time: time.Now(), Resource: own.resource, Worker: x.member.worker, Write: true, Shadow: true,
+		Kind: fencing.KindOf(own.resource, r.SQLState), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
+	})
+}
+
 // knowsAtStartup reports whether the client may be taken to know its worker's epoch as soon as
 // it has read its greeting. If the worker was superseded before, a driver may have opened this
 // connection in order to send a statement again that was decided under an earlier epoch.
@@ -84,13 +154,15 @@ func (x *session) knowsAtStartup(e fencing.Epoch, tellEach bool) bool {
 // noStatus is the status of a connection without a resource.
 var noStatus = &fencing.Status{}
 
-// chooseMode returns the mode of the session's machine. unfenced is what the policy says for
-// a connection without a resource.
-func (x *session) chooseMode(unfenced UnfencedMode) (protocol.Mode, error) {
-	if x.start.own.resource != "" {
+// chooseMode returns the mode of the session's machine.
+func (x *session) chooseMode(policy SessionPolicy) (protocol.Mode, error) {
+	switch {
+	case x.shadows(policy):
+		return protocol.ModePassing, nil
+	case x.start.own.resource != "":
 		return protocol.ModeFenced, nil
 	}
-	switch unfenced {
+	switch policy.Unfenced {
 	case UnfencedAllow:
 		return protocol.ModePassing, nil
 	case UnfencedRefuse:

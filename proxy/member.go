@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,10 @@ type membership struct {
 	// discards: the session goes on when it is superseded, and its writes are discarded. It is
 	// set before standing becomes joined.
 	discards bool
+
+	// shadow is set, before standing becomes joined, for a session whose resource is in shadow:
+	// nothing ends it, and it is told nothing.
+	shadow *beside
 
 	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
 	left     sync.Once
@@ -60,7 +65,7 @@ var _ fencing.Member = (*session)(nil)
 // session whose stale writes are discarded goes on.
 func (x *session) StatusChanged() {
 	m := &x.member
-	if !fencing.Checking || m.standing.Load() == outside {
+	if !fencing.Checking || m.standing.Load() == outside || m.shadow != nil {
 		return
 	}
 	st := m.cand.Status()
@@ -81,8 +86,46 @@ func (x *session) supersededRefusal() *fencing.Refusal {
 // tells records that e is about to be announced to the client; 0 is none. The session's mu is
 // held.
 func (m *membership) tells(e fencing.Epoch) {
-	if e != 0 {
+	if e != 0 && m.shadow == nil {
 		m.telling = telling{e, time.Now()}
+	}
+}
+
+// beside is what a session in shadow has done for it while its client does not wait.
+type beside struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	all    sync.WaitGroup
+}
+
+func newBeside() *beside {
+	b := &beside{}
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	return b
+}
+
+// doing returns a function that has f done in the background, unless it is being done. It must
+// not be called after end.
+func (b *beside) doing(limit time.Duration, f func(context.Context)) func() {
+	var busy atomic.Bool
+	return func() {
+		if !busy.CompareAndSwap(false, true) {
+			return
+		}
+		b.all.Go(func() {
+			ctx, cancel := context.WithTimeout(b.ctx, limit)
+			defer cancel()
+			f(ctx)
+			busy.Store(false)
+		})
+	}
+}
+
+// end waits until nothing is done any more. b may be nil.
+func (b *beside) end() {
+	if b != nil {
+		b.cancel()
+		b.all.Wait()
 	}
 }
 

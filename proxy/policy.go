@@ -18,6 +18,9 @@ type SessionPolicy struct {
 	TellEach bool
 	// OnStale says what becomes of the writes of a worker that was superseded.
 	OnStale OnStale
+	// Shadow: the session of a resource is relayed without any check, and what a check would have
+	// refused is recorded.
+	Shadow bool
 	// NameWorker: the application_name of a connection that names a resource shows resource and
 	// worker, also to the client.
 	NameWorker bool

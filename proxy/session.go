@@ -82,6 +82,7 @@ func newSession(s *Server, client, server link, start *startup) *session {
 func (x *session) close() {
 	_ = x.server.Close()
 	_ = x.client.Close()
+	x.member.shadow.end()
 	x.leave(false)
 	if x.backend.keyPID != 0 {
 		x.srv.keys.remove(x.backend.keyPID)
@@ -104,6 +105,7 @@ func (x *session) run(ctx context.Context) {
 	// sent, and ends.
 	_ = x.server.CloseWrite()
 	<-x.downGone
+	x.auditShadow()
 	linger(x.client)
 }
 

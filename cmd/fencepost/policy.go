@@ -30,6 +30,7 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 		TellEach:    cfg.Resources[r.Resource].AnnouncePerConnection(),
 		Route:       route,
 		Refusal:     refusal,
+		Shadow:      cfg.Resources[r.Resource].EnforceMode() == "shadow",
 		OnStale:     staleModes[cfg.Resources[r.Resource].StaleMode()],
 	}
 }

@@ -110,8 +110,9 @@ func (s *serving) newAdmin() *admin.Server {
 			c := s.current().Admin
 			return admin.Access{OpenReads: c.OpenReads, Token: c.Token, Certificates: c.TLS.ClientCAFile != ""}
 		},
-		StaleMode: func(resource string) string { return s.current().Resources[resource].StaleMode() },
-		Reload:    func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
+		EnforceMode: func(resource string) string { return s.current().Resources[resource].EnforceMode() },
+		StaleMode:   func(resource string) string { return s.current().Resources[resource].StaleMode() },
+		Reload:      func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
 	}
 }
 

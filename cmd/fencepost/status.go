@@ -50,6 +50,7 @@ type statusRow struct {
 
 	guards   int      // how many tables the resource guards
 	lost     []string // those that are recorded as guarded, and are not
+	shadow   bool     // nothing is refused
 	discards bool     // its stale writes are discarded
 	reason   string   // why the state is unknown or closed
 	blocked  []string // what blocks a takeover, or would block one
@@ -156,7 +157,7 @@ type statusView struct {
 }
 
 // onlyOfProxies are the fields that a database does not know.
-var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "workers"}
+var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "workers"}
 
 // MarshalJSON implements json.Marshaler.
 func (v statusView) MarshalJSON() ([]byte, error) {
@@ -264,6 +265,9 @@ func (r statusRow) printNotes(out io.Writer) error {
 	for _, table := range r.lost {
 		notes = append(notes, fmt.Sprintf("table %s is recorded as guarded, and has no guard: run fencepost guard add again, or fencepost guard remove", dash(table)))
 	}
+	if r.shadow {
+		notes = append(notes, "shadow: nothing is refused")
+	}
 	if r.discards {
 		notes = append(notes, "discards stale writes")
 	}
@@ -311,7 +315,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, discards: v.OnStale == "discard"}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard"}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}

@@ -32,9 +32,10 @@ var ours = map[string][]string{
 	"upstream": {"fencing", "proxy/pgtls"},
 	"proxy": {
 		"fencing", "fencing/sqltext", "internal/faults", "proxy/appname", "proxy/gate", "proxy/netloop", "proxy/pgtls", "proxy/protocol", "proxy/proxyheader",
-		"proxy/slots", "proxy/unixsocket", "proxy/wire", "upstream",
+		"proxy/shadow", "proxy/slots", "proxy/unixsocket", "proxy/wire", "upstream",
 	},
-	"proxy/protocol":           {"fencing", "fencing/sqltext", "proxy/gate", "proxy/wire"},
+	"proxy/protocol":           {"fencing", "fencing/sqltext", "proxy/gate", "proxy/shadow", "proxy/wire"},
+	"proxy/shadow":             {"fencing"},
 	"proxy/wire":               {},
 	"proxy/netloop":            {},
 	"proxy/slots":              {},

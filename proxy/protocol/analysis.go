@@ -60,7 +60,7 @@ func (m *Machine) missing(sql []byte, s sqltext.Settings) bool {
 // first.
 func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 	switch long := len(body) > inlineText; {
-	case m.config.Mode == ModePassing:
+	case m.config.Mode == ModePassing && m.config.Shadow == nil:
 		return false
 	case typ == 'Q':
 		text, _, ok := wire.CString(body)

@@ -125,7 +125,14 @@ func (m *Machine) announceBy(e *reply, s *statement) {
 	switch {
 	case s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch"):
 		e.announces, e.announced = true, shownEpoch(m.inHand.status)
-	case s.info.Kind == sqltext.SetFence && s.info.Name == "epoch":
+	default:
+		m.namesEpoch(e, s)
+	}
+}
+
+// namesEpoch marks the reply to a statement by which the client itself says which epoch it knows.
+func (m *Machine) namesEpoch(e *reply, s *statement) {
+	if s.known && s.info.Kind == sqltext.SetFence && s.info.Name == "epoch" {
 		if n, err := strconv.ParseInt(s.info.Value, 10, 64); err == nil && n >= 0 {
 			e.announces, e.announced = true, fencing.Epoch(n)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/shadow"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -33,6 +34,8 @@ type Config struct {
 	ProvenReads bool
 	// Discards: the writes of the candidacy are discarded once it was superseded.
 	Discards bool
+	// Shadow observes, in ModePassing, what ModeFenced would refuse. It is nil otherwise.
+	Shadow *shadow.Watch
 	// Nameless: the client named no worker.
 	Nameless bool
 	// Trouble returns what keeps the candidacy from leading, or nil. It must not block. It
@@ -113,6 +116,7 @@ func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err err
 func (m *Machine) FromServer(in []byte, p *gate.Segments) (n int, events []Event, err error) {
 	defer caught(p, &err)
 	m.down.reset()
+	m.reportShadow()
 	n, err = m.server(in, p)
 	return n, m.down.events, err
 }

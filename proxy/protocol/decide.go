@@ -87,7 +87,18 @@ func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst,
 
 // decide says what goes in front of s, with what the machine knows now.
 func (m *Machine) decide(c carrier, s *statement) decision {
-	q := situation{
+	q := m.situation(c, s)
+	if m.config.Shadow != nil {
+		m.observe(q)
+	}
+	d := q.decide()
+	m.inHand.flush = d.flush
+	return d
+}
+
+// situation is everything that the machine knows about s now.
+func (m *Machine) situation(c carrier, s *statement) situation {
+	return situation{
 		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced,
 		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
 		batch: m.batch, imported: m.chain.imported,
@@ -95,9 +106,6 @@ func (m *Machine) decide(c carrier, s *statement) decision {
 		provenReads: m.config.ProvenReads, catalog: m.config.Catalog, refreshed: m.inHand.refreshed,
 		discards: m.config.Discards && m.canAsk(c, s),
 	}
-	d := q.decide()
-	m.inHand.flush = d.flush
-	return d
 }
 
 // leads reports whether writes may be tried in the transaction of the message in hand.

@@ -21,6 +21,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		}
 	}
 	if r, ok := gate.Unfenced(m.config.Mode == ModePassing); ok && m.config.Mode == ModePassing {
+		m.observeQuery(text, body)
 		m.sendQuery(n, avail, p, r)
 		return NeedNothing
 	}

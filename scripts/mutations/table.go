@@ -160,7 +160,7 @@ var table = []mutation{
 		text: "	r, _ := gate.Unfenced(true)\n	m.batch.snapshot = m.batch.snapshot || s.snapshot || s"},
 	{name: "no check in front of Describe", file: theMessages, tests: staleAll + "describe",
 		old: "		if r, need = m.injectMessage(s, false, p); need", text: "		if r, _ = gate.Unfenced(len(name) < 1000); need"},
-	{name: "no check in front of a function call", file: "proxy/protocol/inject_call.go", tests: fastPath,
+	{name: "no check in front of a function call", file: "proxy/protocol/inject.go", tests: fastPath,
 		old: "	d := m.decide(call, unknownStatement)", text: "	d := passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())"},
 	{name: "the check has the epoch that was told for the one that is held", file: "proxy/protocol/checks.go", tests: "^TestSafetyAClaimedEpochOpensNoWay$/^default$/insert",
 		old: "	c.built = builtChecks{", text: "	heldBytes, held = toldBytes, told\n	c.built = builtChecks{"},

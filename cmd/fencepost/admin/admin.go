@@ -48,6 +48,8 @@ type ResourceView struct {
 	// LeaseLeft is how many more seconds the lease is trusted without a renewal; nil
 	// unless Here.
 	LeaseLeft *float64 `json:"lease_left_seconds,omitempty"`
+	// Enforce is "on", or "shadow" if nothing is refused on connections that begin now.
+	Enforce string `json:"enforce,omitempty"`
 	// OnStale says what becomes of stale writes, on connections that begin now: "reject" or
 	// "discard".
 	OnStale string `json:"on_stale,omitempty"`
@@ -92,8 +94,11 @@ type WorkerView struct {
 	// unlimited. Its false alarms have extended it, until an hour has passed without one.
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	FalseAlarms   int      `json:"false_alarms"`
-	Fault         string   `json:"fault,omitempty"`  // why the fence cannot be used
-	Barred        string   `json:"barred,omitempty"` // which order of an operator keeps it from leading
+	// LongestSilence is how many seconds the worker was silent at most; 0 if the worker
+	// timeout is unlimited.
+	LongestSilence float64 `json:"longest_silence_seconds"`
+	Fault          string  `json:"fault,omitempty"`  // why the fence cannot be used
+	Barred         string  `json:"barred,omitempty"` // which order of an operator keeps it from leading
 }
 
 // Readiness is the body of /readyz.
@@ -125,6 +130,8 @@ type Server struct {
 	Access func() Access
 	// Log is for what goes wrong with connections; it may be nil.
 	Log *zap.Logger
+	// EnforceMode returns whether the checks of a resource are enforced; it may be nil.
+	EnforceMode func(resource string) string
 	// StaleMode returns what becomes of the stale writes of a resource; it may be nil.
 	StaleMode func(resource string) string
 	// Reload reads the configuration again. It returns the body of the response, and false
@@ -173,6 +180,9 @@ type ResourceList struct {
 func (a *Server) views() []ResourceView {
 	views := resourceViews(a.Resources(), a.Metrics)
 	for i := range views {
+		if a.EnforceMode != nil {
+			views[i].Enforce = a.EnforceMode(views[i].Resource)
+		}
 		if a.StaleMode != nil {
 			views[i].OnStale = a.StaleMode(views[i].Resource)
 		}

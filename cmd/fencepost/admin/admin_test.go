@@ -22,7 +22,7 @@ func someResources() []election.ResourceStatus {
 			Record:      fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute), Guards: 6},
 			FalseAlarms: 4,
 			Candidacies: []election.CandidacyStatus{{User: "shop", Worker: "host-9:117:q1", Members: 3,
-				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2}},
+				Status: fencing.Status{Role: fencing.Leader, Epoch: 8}, WorkerTimeout: 90 * time.Second, FalseAlarms: 2, LongestSilence: 75 * time.Second}},
 		},
 		{
 			Database: "shop", Resource: "mail", State: election.Contested, Leaderless: 5 * time.Second,
@@ -65,6 +65,9 @@ func TestAdminAnswers(t *testing.T) {
 	refuse(m, fencing.StateSuperseded, false) // a read is not a write
 	refuse(m, fencing.StateNotLeader, true)   // a write, but not a stale one
 	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Kind: fencing.KindDiscarded, Write: true})
+	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Write: true, Shadow: true})
+	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", Kind: fencing.KindRegistered, Write: true, Shadow: true})
+	a.EnforceMode = func(string) string { return "shadow" }
 	a.StaleMode = func(string) string { return "discard" }
 	m.Observe(election.Event{Kind: election.EventGranted, Database: "shop", Resource: "billing", Takeover: true, Took: 3 * time.Second, Grant: time.Second})
 	m.Sessions(+1)
@@ -78,7 +81,7 @@ func TestAdminAnswers(t *testing.T) {
 		{"/healthz", 200, []string{"ok"}},
 		{"/readyz", 200, []string{`"ready": true`, "consul does not answer"}},
 		{"/v1/resources", 200, []string{`"proxy": "fence-1"`, `"leader": "host-9:117:q1"`, `"epoch": 8`, `"lease_left_seconds": 7`,
-			`"refused_writes": 2`, `"on_stale": "discard"`, `"connections": 3`, `"leaderless_seconds": 5`,
+			`"refused_writes": 2`, `"on_stale": "discard"`, `"enforce": "shadow"`, `"longest_silence_seconds": 75`, `"connections": 3`, `"leaderless_seconds": 5`,
 			`"state": "led"`, `"state_since": "`, `"confirmed_until": "`, `"state": "contested"`, `"leader": ""`, `"granted_to": "gone"`,
 			`"worker_timeout_seconds": 90`, `"false_alarms": 2`, `"false_alarms": 4`, `"guarded_tables": 6`, `"takeover_blocked_by"`, "prepared transaction"}},
 		{"/v1/resources/shop/billing", 200, []string{`"role": "leader"`}},
@@ -86,6 +89,9 @@ func TestAdminAnswers(t *testing.T) {
 		{"/debug/pprof/", 404, nil},
 		{"/metrics", 200, []string{
 			`fencepost_stale_writes_rejected_total{database="shop",reason="ZF001",resource="billing"} 1`,
+			`fencepost_would_reject_total{database="shop",reason="ZF001",resource="billing"} 1`,
+			`fencepost_would_register_total{database="shop",resource="billing"} 1`,
+			`fencepost_longest_silence_seconds{database="shop",resource="billing"} 75`,
 			`fencepost_stale_writes_discarded_total{database="shop",resource="billing"} 1`,
 			`fencepost_writes_refused_total{database="shop",kind="stale",reason="ZF001",resource="billing"} 1`,
 			`fencepost_writes_refused_total{database="shop",kind="not_leader",reason="ZF002",resource="billing"} 1`,

@@ -4,6 +4,7 @@ import (
 	"math"
 	"strconv"
 	"sync"
+	"time"
 	"unicode/utf8"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -20,6 +21,8 @@ type Metrics struct {
 	registry    *prometheus.Registry
 	stale       *prometheus.CounterVec
 	discarded   *prometheus.CounterVec
+	would       *prometheus.CounterVec
+	wouldAdd    *prometheus.CounterVec
 	refused     *prometheus.CounterVec
 	grants      *prometheus.CounterVec
 	takeover    *prometheus.HistogramVec
@@ -55,6 +58,10 @@ func NewMetrics() *Metrics {
 			"Writes of an epoch, a role or a snapshot that is over, by SQLSTATE.", "database", "resource", "reason"),
 		discarded: counter("stale_writes_discarded_total",
 			"Stale writes that were answered as if they had changed nothing, and not executed.", byResource...),
+		would: counter("would_reject_total",
+			"Writes that enforce: shadow let pass and enforce: on would have refused, by SQLSTATE.", "database", "resource", "reason"),
+		wouldAdd: counter("would_register_total",
+			"Statements in shadow that would have run with their backend registered.", byResource...),
 		refused: counter("writes_refused_total",
 			"All refused writes, by kind and SQLSTATE.", "database", "resource", "kind", "reason"),
 		grants: counter("grants_total", "Epochs granted to workers at this proxy.", byResource...),
@@ -77,7 +84,7 @@ func NewMetrics() *Metrics {
 	}
 	m.mu.refused = map[[2]string]uint64{}
 	m.mu.blocked = map[[2]string][]string{}
-	m.registry.MustRegister(m.stale, m.discarded, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections,
+	m.registry.MustRegister(m.stale, m.discarded, m.would, m.wouldAdd, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -95,6 +102,14 @@ func (m *Metrics) Audit(r fencing.Rejection) {
 		return
 	}
 	database, resource := label(r.Database), label(r.Resource)
+	if r.Kind == fencing.KindRegistered {
+		m.wouldAdd.WithLabelValues(database, resource).Inc()
+		return
+	}
+	if r.Shadow {
+		m.would.WithLabelValues(database, resource, r.SQLState).Inc()
+		return
+	}
 	if r.Kind == fencing.KindDiscarded {
 		m.discarded.WithLabelValues(database, resource).Inc()
 		return
@@ -169,7 +184,7 @@ func (m *Metrics) Observe(e election.Event) {
 func (m *Metrics) forget(database, resource string) {
 	labels := prometheus.Labels{"database": label(database), "resource": label(resource)}
 	for _, v := range []interface{ DeletePartialMatch(prometheus.Labels) int }{
-		m.stale, m.discarded, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures,
+		m.stale, m.discarded, m.would, m.wouldAdd, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures,
 	} {
 		v.DeletePartialMatch(labels)
 	}
@@ -187,6 +202,8 @@ var (
 		"How much longer the lease that a worker here holds is trusted unless it is renewed.", []string{"database", "resource"}, nil)
 	timeoutDesc = prometheus.NewDesc("fencepost_worker_timeout_seconds",
 		"How long the leader may currently be silent, if it is connected here; +Inf means unlimited.", []string{"database", "resource"}, nil)
+	silenceDesc = prometheus.NewDesc("fencepost_longest_silence_seconds",
+		"The longest silence of a worker that is connected here, while it had a worker timeout.", []string{"database", "resource"}, nil)
 	blockedDesc = prometheus.NewDesc("fencepost_grant_blocked",
 		"1 while a takeover waits for a transaction that the control role cannot end.", []string{"database", "resource"}, nil)
 )
@@ -207,6 +224,7 @@ func (s scrape) Describe(ch chan<- *prometheus.Desc) {
 	ch <- leaderlessDesc
 	ch <- marginDesc
 	ch <- timeoutDesc
+	ch <- silenceDesc
 	ch <- blockedDesc
 }
 
@@ -218,6 +236,11 @@ func (s scrape) Collect(ch chan<- prometheus.Metric) {
 		if r.Holds {
 			ch <- prometheus.MustNewConstMetric(marginDesc, prometheus.GaugeValue, r.Margin.Seconds(), database, resource)
 		}
+		silence := time.Duration(0)
+		for _, c := range r.Candidacies {
+			silence = max(silence, c.LongestSilence)
+		}
+		ch <- prometheus.MustNewConstMetric(silenceDesc, prometheus.GaugeValue, silence.Seconds(), database, resource)
 		for _, c := range r.Candidacies {
 			if c.Status.Role != fencing.Leader {
 				continue

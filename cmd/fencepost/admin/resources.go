@@ -67,15 +67,16 @@ func waits(s election.ResourceStatus) bool { return s.Leaderless > 0 && len(s.Ca
 
 func workerView(c election.CandidacyStatus) WorkerView {
 	v := WorkerView{
-		Worker:       c.Worker,
-		User:         c.User,
-		Incarnation:  c.Incarnation,
-		Role:         c.Status.Role.String(),
-		Epoch:        int64(c.Status.Epoch),
-		Connections:  c.Members,
-		Unresponsive: c.Unresponsive,
-		Observes:     c.Observes,
-		FalseAlarms:  c.FalseAlarms,
+		Worker:         c.Worker,
+		User:           c.User,
+		Incarnation:    c.Incarnation,
+		Role:           c.Status.Role.String(),
+		Epoch:          int64(c.Status.Epoch),
+		Connections:    c.Members,
+		Unresponsive:   c.Unresponsive,
+		Observes:       c.Observes,
+		FalseAlarms:    c.FalseAlarms,
+		LongestSilence: c.LongestSilence.Seconds(),
 	}
 	if c.WorkerTimeout > 0 {
 		seconds := c.WorkerTimeout.Seconds()

@@ -85,7 +85,7 @@ func (l *Log) summarize() {
 
 // write writes one line. The names of its fields are a contract.
 func (l *Log) write(w line) {
-	entry := l.log.Check(zap.WarnLevel, w.Kind.Summary(w.Write))
+	entry := l.log.Check(zap.WarnLevel, w.Summary())
 	if entry == nil {
 		return
 	}

@@ -33,6 +33,7 @@ type key struct {
 	scope    scope
 	kind     fencing.RejectionKind
 	write    bool
+	shadow   bool
 	sqlstate string
 	group
 	fingerprint string
@@ -43,7 +44,7 @@ type group struct{ database, user, resource, worker string }
 
 func keyOf(r fencing.Rejection, fingerprint string) key {
 	return key{
-		kind: r.Kind, write: r.Write, sqlstate: r.SQLState, fingerprint: fingerprint,
+		kind: r.Kind, write: r.Write, shadow: r.Shadow, sqlstate: r.SQLState, fingerprint: fingerprint,
 		group: group{database: r.Database, user: r.User, resource: r.Resource, worker: r.Worker},
 	}
 }
@@ -108,7 +109,7 @@ func newRepeats() *repeats {
 
 // add reports whether a refusal gets a line now. Otherwise it is counted.
 func (r *repeats) add(l line, now time.Time) bool {
-	if l.SQLState == fencing.StateSuperseded && l.Kind != fencing.KindDiscarded {
+	if l.SQLState == fencing.StateSuperseded && l.Kind != fencing.KindDiscarded && !l.Shadow {
 		return true // the trace of a process that works under a lease it has lost
 	}
 	k := keyOf(l.Rejection, l.Fingerprint)

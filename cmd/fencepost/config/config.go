@@ -102,6 +102,7 @@ type Resource struct {
 	Linger           *Duration `yaml:"linger"`
 	Reads            string    `yaml:"reads"`    // "checked" or "proven"
 	Announce         string    `yaml:"announce"` // "per-worker" or "per-connection"
+	Enforce          string    `yaml:"enforce"`  // "on" or "shadow"
 	OnStale          string    `yaml:"on_stale"` // "reject" or "discard"
 	Users            []string  `yaml:"users"`    // roles that may campaign; nil means all
 	Election         string    `yaml:"election"` // "lease" or "token"

@@ -188,6 +188,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"resources: {billing: {ttl: 1ms}}", "resources.billing.ttl"},
 		{"resources: {billing: {reads: some}}", "resources.billing.reads"},
 		{"resources: {billing: {on_stale: ignore}}", "resources.billing.on_stale"},
+		{"resources: {billing: {enforce: off}}", "resources.billing.enforce"},
 		{"election: {provider: etcd}", "postgres, consul"},
 		{"election: {provider: consul, consul: {prefix: /a/}}", "neither starts nor ends with a slash"},
 		{"election: {provider: consul, consul: {cert_file: a}}", "belong together"},

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -74,6 +75,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
 		checkWord(fault, "resources."+name+".announce", r.announce(), "per-worker", "per-connection")
 		r.validateElection(fault, where)
+		checkWord(fault, "resources."+name+".enforce", r.EnforceMode(), "on", "shadow")
 		checkWord(fault, "resources."+name+".on_stale", r.StaleMode(), "reject", "discard")
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
@@ -236,6 +238,9 @@ func (r Resource) announce() string {
 	}
 	return r.Announce
 }
+
+// EnforceMode returns "on", the default, or "shadow".
+func (r Resource) EnforceMode() string { return cmp.Or(r.Enforce, "on") }
 
 // StaleMode returns what becomes of stale writes: "reject", the default, or "discard".
 func (r Resource) StaleMode() string {

@@ -1,0 +1,186 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+	"github.com/fencepost/fencepost/proxy/gate"
+	"github.com/fencepost/fencepost/proxy/shadow"
+)
+
+// This file observes a session in ModePassing whose resource is in shadow. It decides about each
+// statement as ModeFenced would, and records what that would have refused. It changes neither
+// what is sent nor what is known of the session, except for the epoch that the client would have
+// been told.
+
+// observe looks at a statement about which q would decide if the session were fenced.
+func (m *Machine) observe(q situation) {
+	w := m.config.Shadow
+	t := shadow.Transaction{Number: m.epochs.inHand.number}
+	if m.txn.Uncertain() {
+		t.Batch = m.batch.id
+	}
+	w.Begin(t)
+	s, txn := q.statement, m.txn
+	if w.Checked() {
+		txn.Send(gate.RunCheck, false)
+	}
+	q.mode, q.txn = ModeFenced, &txn
+	q.done = NeedConfirm // nothing waits for the lease
+	d := q.decide()
+	if q.carrier != prepared {
+		m.observeEpoch(s)
+	}
+	if outlived, wrote := w.Outlived(q.status); outlived && d.reason != (gate.Reason{}) && !(s.known && s.info.Kind == sqltext.Rollback) && m.txn.State() != gate.Failed {
+		r := *m.verdict(q)
+		r.Message += "; the grant would have waited for this transaction, and ended it after lease.grace"
+		text, write := m.ofStatement(s)
+		w.Tell(m.shadowed(&r, text, write || wrote))
+		return
+	}
+	m.conclude(q, d)
+}
+
+// conclude records what d would have done to the statement of q.
+func (m *Machine) conclude(q situation, d decision) {
+	w, s := m.config.Shadow, q.statement
+	text, write := m.ofStatement(s)
+	switch d.action {
+	case answerFirst:
+		m.campaigns(q.status)
+	case checkFirst, lapsedFirst:
+		r := m.verdict(q)
+		switch {
+		case r == nil:
+			w.Pass()
+		case m.campaigns(q.status):
+			return // the worker may lead in a moment
+		case w.Tells():
+			w.Tell(m.shadowed(r, text, write))
+		}
+		if r != nil && r.SQLState == fencing.StateStartOver {
+			m.epochs.current = q.status.Epoch // the refusal would have announced it
+		}
+	case refuseFirst:
+		if !d.refusal.Usage && w.Tells() {
+			w.Tell(m.shadowed(d.refusal, text, write))
+		}
+	case needsMoreFor:
+		switch {
+		case d.need == NeedCatalog:
+			w.Refresh()
+		case d.need == NeedRegister && q.carrier != prepared:
+			r := m.shadowed(&fencing.Refusal{Message: "no check can stand in front of it: it would run with its backend registered, which a grant ends"}, text, write)
+			r.Kind = fencing.KindRegistered
+			w.Note(r)
+		}
+	}
+	if write && w.Checked() {
+		w.Wrote()
+	}
+}
+
+// verdict is what a check in front of the statement would say, as far as this proxy knows.
+func (m *Machine) verdict(q situation) *fencing.Refusal {
+	s := fencing.Standing{Resource: m.config.Resource, Worker: m.config.Worker, Nameless: m.config.Nameless, Status: q.status}
+	if m.config.Trouble != nil {
+		s.Trouble = m.config.Trouble()
+	}
+	return shadow.Verdict(s, m.config.Incarnation, q.announced)
+}
+
+// campaigns has the candidacy try to lead, if the lease is vacant and the candidacy is not
+// trying already.
+func (m *Machine) campaigns(st *fencing.Status) bool {
+	if !st.Vacant {
+		return false
+	}
+	m.config.Shadow.Campaign()
+	return true
+}
+
+// observeEpoch follows a SET fencepost.epoch, which Postgres runs.
+func (m *Machine) observeEpoch(s *statement) {
+	var e reply
+	if m.namesEpoch(&e, s); e.announces {
+		m.epochs.current = e.announced
+	}
+}
+
+// shadowed is the record of what r would have refused.
+func (m *Machine) shadowed(r *fencing.Refusal, text string, write bool) fencing.Rejection {
+	return m.rejection(r, m.finding(), text, write)
+}
+
+// observeQuery observes a Query.
+func (m *Machine) observeQuery(text, body []byte) {
+	if _, inert := gate.Inert('Q', body); inert || m.config.Shadow == nil {
+		return
+	}
+	info, quick := sqltext.Quick(text)
+	switch {
+	case quick:
+		m.observeOne(statement{known: true, info: info}, text)
+	case len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text):
+		m.observeOne(unread(text), text)
+	default:
+		switch t := m.analyze(text); {
+		case !t.Known:
+			m.observeOne(unread(text), text)
+		case len(t.Statements) == 1:
+			m.observeOne(statement{known: true, info: t.Statements[0]}, text)
+		default:
+			m.observeMany(t, text)
+		}
+	}
+}
+
+// observeOne observes a Query of one statement.
+func (m *Machine) observeOne(s statement, text []byte) {
+	s.text, s.parsed = string(text), parseConfirmed
+	if m.proofPays(text) {
+		s.provable = m.provableText(&s, text)
+	}
+	if s.known && s.info.Read {
+		s.class = isRead
+	}
+	m.observe(m.situation(lone, &s))
+	m.observeEnd(&s)
+}
+
+// observeMany observes a Query of several statements.
+func (m *Machine) observeMany(t *sqltext.Text, text []byte) {
+	for i := range t.Statements {
+		s := &statement{known: true, parsed: parseConfirmed, class: isWrite, info: t.Statements[i], text: string(text)}
+		if s.info.Read {
+			s.class, s.provable = isRead, &t.Statements[i]
+		}
+		if s.info.Kind == sqltext.NonTransactional {
+			s.info.Kind = sqltext.Ordinary // several statements share a transaction
+		}
+		m.observe(m.situation(among, s))
+		m.observeEnd(s)
+	}
+}
+
+// observeEnd follows a statement of a Query, which the machine itself does not look into.
+func (m *Machine) observeEnd(s *statement) {
+	m.chain.follow(s)
+	if !s.known || s.ends() || s.info.EndsTransaction && m.txn.State() != gate.InBlock {
+		m.config.Shadow.End() // a DO or CALL in a block cannot end it
+	}
+}
+
+// Shadowed returns what was observed and not reported by FromServer.
+func (m *Machine) Shadowed() []fencing.Rejection {
+	if m.config.Shadow == nil {
+		return nil
+	}
+	return m.config.Shadow.Found()
+}
+
+// reportShadow reports what was observed since the last reply.
+func (m *Machine) reportShadow() {
+	for _, r := range m.Shadowed() {
+		m.down.happens(Event{Kind: EventRefused, Rejection: &r})
+	}
+}

@@ -1,0 +1,151 @@
+package shadow
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+	"github.com/fencepost/fencepost/proxy"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const insert = "insert into t (v) values ('stale')"
+
+var q = wiretest.Query
+
+func ends(parts ...[]byte) []byte { return append(slices.Concat(parts...), wiretest.Sync()...) }
+
+// onServers runs a test on each server, with a proxy whose resources are in shadow.
+func onServers(t *testing.T, test func(t *testing.T, c *fixture.Cluster)) {
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) { test(t, shadowed(t, pg)) })
+}
+
+func shadowed(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
+	t.Helper()
+	return fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+		cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{Shadow: true} }
+	}))
+}
+
+// supersede has another worker granted an epoch, and tells w's proxy.
+func supersede(t *testing.T, c *fixture.Cluster) {
+	t.Helper()
+	w := c.Candidacy(c.DB, "r", "w")
+	c.Supersede()
+	if !w.Advanced(t.Context()) {
+		t.Fatal("the worker is not superseded")
+	}
+}
+
+// told returns what was recorded: kind, SQLSTATE and the start of the statement.
+func told(t *testing.T, c *fixture.Cluster) (lines []string) {
+	t.Helper()
+	for _, r := range c.Audited(t, c.DB) {
+		if !r.Shadow {
+			t.Errorf("it was refused: %+v", r)
+		}
+		lines = append(lines, fmt.Sprintf("%s %s %s", r.Summary(), r.SQLState, r.Statement))
+	}
+	c.Audit.Forget()
+	return lines
+}
+
+func expect(t *testing.T, c *fixture.Cluster, want ...string) {
+	t.Helper()
+	if got := told(t, c); !slices.Equal(got, want) {
+		t.Errorf("recorded\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// TestAStaleWriteIsRecordedAndRuns: a superseded worker's transactions are recorded once each, in
+// both protocols.
+func TestAStaleWriteIsRecordedAndRuns(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, c *fixture.Cluster) {
+		conn := c.Leader("w")
+		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, ends(wiretest.Run(insert)))
+		expect(t, c)
+		supersede(t, c)
+		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, ends(wiretest.Run("delete from t where v = $1", "x")))
+		fixture.MustPass(t, conn, q("begin"))
+		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, q("update t set v = 'stale'"))
+		fixture.MustPass(t, conn, q("commit"))
+		fixture.MustPass(t, conn, q("begin; "+insert+"; commit; begin; truncate c; commit"))
+		expect(t, c, "stale write would be rejected ZF001 "+insert, "stale write would be rejected ZF001 delete from t where v = $1",
+			"stale write would be rejected ZF001 "+insert,
+			"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit",
+			"stale write would be rejected ZF001 begin; "+insert+"; commit; begin; truncate c; commit")
+		if n := c.Rows("stale"); n != 5 {
+			t.Errorf("%d rows, want 5: all writes run", n)
+		}
+	})
+}
+
+// TestAGrantDoesNotWaitForAShadow: nothing of the worker's transaction is in its way, and the
+// transaction commits. That is recorded.
+func TestAGrantDoesNotWaitForAShadow(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, c *fixture.Cluster) {
+		conn := c.Leader("w")
+		fixture.MustPass(t, conn, q("begin"))
+		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, q("do $$begin perform 1; end$$"))
+		if n := c.Number("select count(*) from fencepost.running") + c.Number("select count(*) from pg_locks l join pg_class r on r.oid = l.relation where r.relnamespace = 'fencepost'::regnamespace and l.pid in (select pid from pg_stat_activity where datname = current_database() and usename = 'app')"); n != 0 {
+			t.Errorf("%d entries and locks of a transaction in shadow", n)
+		}
+		supersede(t, c)
+		fixture.MustPass(t, conn, q("commit"))
+		got := told(t, c)
+		fixture.MustPass(t, conn, q("select 1"))
+		if want := []string{"stale write would be rejected ZF001 commit"}; !slices.Equal(got, want) {
+			t.Errorf("recorded %q, want %q", got, want)
+		}
+		if n := c.Rows("stale"); n != 1 {
+			t.Errorf("%d rows, want 1", n)
+		}
+	})
+}
+
+// TestWhatWouldBeRefusedIsRecorded: of a follower, of one who was not told that it leads, and what
+// cannot be fenced.
+func TestWhatWouldBeRefusedIsRecorded(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, c *fixture.Cluster) {
+		conn := c.Connect("w")
+		fixture.MustPass(t, conn, q("select 1"))
+		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, ends(wiretest.Run(insert)))
+		expect(t, c, "write would be refused: not the leader ZF002 "+insert, "write would be refused: not the leader ZF002 "+insert)
+		c.Grant("w")
+		fixture.MustPass(t, conn, q(insert))
+		fixture.MustPass(t, conn, q(insert)) // the refusal would have told it
+		expect(t, c, "stale write would be rejected ZF003 "+insert)
+		fixture.Ask(conn, q("prepare transaction 'x'"))
+		fixture.MustPass(t, conn, q("vacuum t"))
+		expect(t, c, "write would be refused: cannot be fenced ZF005 prepare transaction 'x'", "write would run with its backend registered  vacuum t")
+		fixture.MustFail(t, conn, "42704", q("show fencepost.role"))
+	})
+}
+
+// TestNoConnectionIsRefused: a database without a fence serves, which is recorded once.
+func TestNoConnectionIsRefused(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, c *fixture.Cluster) {
+		c.Exec("drop schema fencepost cascade")
+		conn := c.Connect("w")
+		fixture.MustPass(t, conn, q(insert))
+		fixture.Eventually(t, "it is recorded", func() bool {
+			all := c.Audit.All()
+			return len(all) == 1 && all[0].Shadow && all[0].SQLState == "ZF004" && strings.Contains(all[0].Message, "the connection would be refused")
+		})
+	})
+}
