@@ -151,6 +151,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		m.discardExecute(portal, s, p)
 		return NeedNothing
 	}
+	m.staysReadOnly(p)
 	r := m.injectAs(d, s, false, p)
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)

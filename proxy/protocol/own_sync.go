@@ -106,6 +106,7 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 		}
 		return NeedRoom
 	}
+	m.staysReadOnly(p)
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])

@@ -133,7 +133,26 @@ func (m *Machine) discardQuery(s *statement, p *gate.Plan) {
 // runNothing executes what does nothing in the place of s.
 func (m *Machine) runNothing(s *statement, in standIn, p *gate.Plan) {
 	m.runOnce(fencing.DiscardedSQL, nothing, own, s, p)
+	m.batch.mayUndo = false
 	m.pendingReplies.at(m.pendingReplies.len() - 2).standIn = in // of Close, Parse, run and Close
+}
+
+// mayUndo follows a message that was sent for s without executing it. To plan a statement may
+// run functions, and before PostgreSQL 16 those can undo the read-only mode of a stale
+// transaction.
+func (m *Machine) mayUndo(s *statement) {
+	if m.txn.Coverage() == gate.Discarded && m.txn.State() != gate.Failed && !m.config.Version.KeepsReadOnly() && !m.reads(s) {
+		m.batch.mayUndo = true
+	}
+}
+
+// staysReadOnly fails if a function has undone the read-only mode of a stale transaction. It
+// stands in front of what could commit.
+func (m *Machine) staysReadOnly(p *gate.Plan) {
+	if m.batch.mayUndo && !m.txn.Skips() {
+		m.runOnce(fencing.DiscardedSQL, stillReadOnly, own, unknownStatement, p)
+	}
+	m.batch.mayUndo = false
 }
 
 // judged follows the tag of a verdict.
@@ -152,7 +171,7 @@ func (m *Machine) judged(msg []byte) {
 // discarded follows the tag of what was executed in the place of a write.
 func (m *Machine) discarded(e *reply, msg []byte, p *gate.Segments) {
 	if tag, _, _ := wire.CString(msg[wire.HeaderLen:]); view(tag) != "SELECT 0" {
-		m.down.phase.end(fmt.Errorf("%w: the transaction of a discarded write is not read-only any more", ErrSurprise))
+		m.down.phase.end(fmt.Errorf("%w: what runs in the place of a discarded write has the tag %q", ErrSurprise, tag))
 		return
 	}
 	tag := e.stmt.info.Command + " 0"

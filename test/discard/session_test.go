@@ -74,6 +74,41 @@ var sessions = []staleSession{
 	{name: "a query in an open batch", pieces: [][]byte{cat(parse("y", "select 1"), q(insert), sync_())}, want: []string{warned + "1 INSERT 0 0" + told}},
 }
 
+// TestSafetyWhatUndoesReadOnlyModeIsRolledBack: PostgreSQL 14 and 15 let a function that runs
+// while a write is planned undo the read-only mode of a stale transaction. What it has written
+// is rolled back, whether the write is executed or not.
+func TestSafetyWhatUndoesReadOnlyModeIsRolledBack(t *testing.T) {
+	t.Parallel()
+	early, checked := "update t set v = 'stale' where id = undo_early()", cat(parse("", "insert into u values ($1)"), bind("", "", "checked"))
+	onVersions(t, func(c *fixture.Cluster) {
+		c.Exec(undoing)
+		for name, pieces := range map[string][][]byte{
+			"a Query":                      {q(early)},
+			"an Execute":                   {ends(checked, exec("", 0))},
+			"a Bind":                       {ends(checked)},
+			"a Bind, then a read":          {ends(checked, run("values (1)"))},
+			"a Bind, then a Query":         {cat(parse("", early), bind("", ""), q("delete from c"), sync_())},
+			"a Bind, then a function call": {cat(checked, wiretest.Msg('F', []byte{0, 0, 5, 0x13}, make([]byte, 6)), sync_())}, // now()
+			"a Bind in a block":            {q("begin"), ends(checked), q("commit")},
+			"a Bind, then COMMIT":          {ends(run("begin"), checked, run("commit"))},
+		} {
+			conn := c.Leader("w " + name)
+			c.Supersede()
+			before := c.Number("select count(*) from t")
+			for _, piece := range pieces {
+				all, ended := fixture.Ask(conn, piece)
+				c.T.Logf("%s: %q: %s, ended %v", name, piece, answers(all), ended)
+				if ended {
+					c.T.Errorf("%s: the session has ended: %v", name, all)
+				}
+			}
+			if after := c.Number("select count(*) from t"); after != before {
+				c.T.Errorf("%s: the table had %d rows, and has %d", name, before, after)
+			}
+		}
+	})
+}
+
 // TestSafetyStaleWritesAreDiscarded: a superseded worker's writes are answered as if they had
 // changed nothing, and change nothing; what cannot be answered so is refused. The session
 // goes on.
