@@ -20,10 +20,11 @@ import (
 type verdictState uint8
 
 const (
-	noVerdict    verdictState = iota
-	verdictAsked              // it was sent
-	verdictGone               // the server does not know its prepared statement, and nothing was done
-	verdictGiven              // it was answered
+	noVerdict     verdictState = iota
+	verdictAsked               // it was sent
+	verdictFailed              // it failed, or what was sent with it
+	verdictGone                // the server does not know its prepared statement, and nothing was done
+	verdictGiven               // it was answered
 )
 
 // staleness is what verdicts have said of the worker.
@@ -51,6 +52,7 @@ func (m *Machine) canAsk(c carrier, s *statement) bool {
 
 // ask sends a verdict in front of the message in hand, which then waits.
 func (m *Machine) ask(d decision, s *statement, p *gate.Plan) Need {
+	before := m.pendingReplies.len()
 	if m.leads() && m.chain.undoes() && !m.settings.readOnly {
 		m.runOnce(readWriteSQL, noCheck, own, s, p)
 	}
@@ -63,7 +65,7 @@ func (m *Machine) ask(d decision, s *statement, p *gate.Plan) Need {
 	}
 	p.Own(flushMessage)
 	m.pendingReplies.ask()
-	m.inHand.verdict, m.inHand.waiting = verdictAsked, true
+	m.inHand.verdict, m.inHand.asked, m.inHand.waiting = verdictAsked, m.pendingReplies.len()-before, true
 	return NeedRoom
 }
 
@@ -80,17 +82,26 @@ func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need Need) {
 		m.inHand.verdict = noVerdict
 		return false, NeedRoom
 	}
+	failed := m.inHand.verdict == verdictFailed
 	m.inHand.verdict, m.inHand.waiting = verdictGiven, false
 	if !m.txn.Skips() {
 		m.txn.Send(gate.TakeVerdict, false)
 		return false, NeedNothing
 	}
-	if typ != 'Q' {
-		return false, NeedNothing // the server skips it, too
+	if typ != 'Q' || !failed {
+		return false, NeedNothing // the server skips it, as it would without a verdict
 	}
-	m.syncInstead(p)
+	m.syncInstead(p) // what failed was in the Query's place
 	m.inHand.dropped = true
 	return true, NeedNothing
+}
+
+// failsVerdict follows an error that answers the entry in front. Nothing was sent behind a
+// verdict that is waited for, so that what was sent with it are the last entries.
+func (m *Machine) failsVerdict() {
+	if m.inHand.verdict == verdictAsked && m.pendingReplies.len() <= m.inHand.asked {
+		m.inHand.verdict = verdictFailed
+	}
 }
 
 // syncInstead ends a batch in the place of a Query of the client's: the ReadyForQuery is the
@@ -117,8 +128,13 @@ func (m *Machine) discardExecute(portal []byte, s *statement, p *gate.Plan) {
 	m.inHand.dropped = true
 }
 
-// discardQuery sends all of a Query but the execution of its statement.
-func (m *Machine) discardQuery(s *statement, p *gate.Plan) {
+// discardQuery sends all of a Query but the execution of its statement. If messages of its
+// batch are not answered yet, it waits: should one of them fail, the server skips the Query,
+// but not the Sync that is sent for it.
+func (m *Machine) discardQuery(s *statement, p *gate.Plan) Need {
+	if need := m.awaitBatch(p); need != NeedNothing {
+		return need
+	}
 	at := len(m.scratch)
 	m.scratch = wire.AppendUnnamedBind(wire.AppendParse(m.scratch, "", s.text))
 	r, _ := m.txn.Covered()
@@ -128,6 +144,8 @@ func (m *Machine) discardQuery(s *statement, p *gate.Plan) {
 	m.push(describe, fromClient).standIn = queryStandIn
 	m.runNothing(s, queryStandIn, p)
 	m.syncInstead(p)
+	m.inHand.dropped = true
+	return NeedNothing
 }
 
 // runNothing executes what does nothing in the place of s.

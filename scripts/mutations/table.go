@@ -189,6 +189,10 @@ var table = []mutation{
 		old: "const DiscardedSQL = `SELECT fencepost.undone() WHERE", text: "const DiscardedSQL = `SELECT WHERE false AND"},
 	{name: "a Sync commits what undid read-only mode", file: "proxy/protocol/client.go", in: ofDiscard, tests: undoneOn15,
 		old: "	case 'S':\n		m.staysReadOnly(p)\n", text: "	case 'S':\n"},
+	{name: "a Query that is skipped with its batch is answered", file: theVerdicts, in: ofDiscard, tests: "^TestAQueryBehindAFailedBatchIsSkipped$/^default$",
+		old: "if typ != 'Q' || !failed {", text: "if typ != 'Q' || false && failed {"},
+	{name: "a discarded Query does not wait for its batch", file: theVerdicts, in: ofDiscard, tests: discardedOn15,
+		old: "	if need := m.awaitBatch(p); need != NeedNothing {", text: "	if need := NeedNothing; need != NeedNothing {"},
 	{name: "a verdict sets no read-only mode", file: "migrations/015_discard.sql", in: ofDiscard, tests: discardedOn15,
 		old: "    PERFORM set_config('transaction_read_only', 'on', true);\n", text: ""},
 

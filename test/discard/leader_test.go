@@ -50,6 +50,32 @@ func TestADiscardingLeaderIsAnsweredAsByPostgres(t *testing.T) {
 	})
 }
 
+// TestAQueryBehindAFailedBatchIsSkipped: as Postgres does, whether the batch fails before a
+// verdict is asked for or not.
+func TestAQueryBehindAFailedBatchIsSkipped(t *testing.T) {
+	t.Parallel()
+	onVersions(t, func(c *fixture.Cluster) {
+		there, _ := wiretest.Connect(c.T, c.PG.Addr(), "user", pgtest.App, "database", c.DB)
+		here, write := c.Leader("w"), q("delete from c where id = 7")
+		for _, piece := range [][]byte{
+			cat(run("rollback to nowhere"), write, sync_()), cat(bind("", "nowhere"), write, sync_()), cat(exec("nowhere", 0), write, sync_()),
+			cat(run("begin"), run("rollback to nowhere"), write, sync_()), q("rollback"),
+			cat(run("delete from c where id = 7"), parse("", "selct"), write, sync_()), cat(parse("", "delete from nowhere"), write, sync_()),
+		} {
+			var answered [2][]string
+			for i, conn := range []*wiretest.Conn{there, here} {
+				r := fixture.ReadReply(conn, 2)
+				conn.Send(piece, q("select 'next'"))
+				all, _ := r.Wait()
+				answered[i] = fixture.Lines(all)
+			}
+			if want, got := answered[0], answered[1]; !slices.Equal(want, got) {
+				c.T.Errorf("%q: Postgres answers\n%s\nand Fencepost\n%s", piece, strings.Join(want, "\n"), strings.Join(got, "\n"))
+			}
+		}
+	})
+}
+
 // exchange sends a piece and a Sync, and returns what both are answered.
 func exchange(c *wiretest.Conn, piece []byte) []string {
 	r := fixture.ReadReply(c, strings.Count(string(types(piece)), "Q")+strings.Count(string(types(piece)), "S")+1)

@@ -71,6 +71,10 @@ var sessions = []staleSession{
 		want: []string{warned + "INSERT 0 0" + told, warned + "1 2 n INSERT 0 0 ZI"}},
 	{name: "declared types and formats", pieces: [][]byte{cat(parse("", "insert into d (id, c) values ($1, 1) returning id"), bind("", "", "5"), desc('P', ""), exec("", 1), flush(), sync_())},
 		want: []string{warned + "1 2 T INSERT 0 0" + told}},
+	{name: "a query behind a parse that fails", pieces: [][]byte{cat(parse("", "insert into nowhere values (1)"), q(insert), sync_()), q(insert)},
+		want: []string{warned + "ERROR:42P01" + told, warned + "INSERT 0 0 ZI"}},
+	{name: "a query behind a write and a parse that fails", pieces: [][]byte{cat(run(insert), parse("", "insert into nowhere values (1)"), q(insert), sync_()), q(insert)},
+		want: []string{warned + "1 2 n INSERT 0 0 ERROR:42P01" + told, warned + "INSERT 0 0 ZI"}},
 	{name: "a query in an open batch", pieces: [][]byte{cat(parse("y", "select 1"), q(insert), sync_())}, want: []string{warned + "1 INSERT 0 0" + told}},
 }
 
