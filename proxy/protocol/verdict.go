@@ -35,7 +35,9 @@ type staleness struct {
 }
 
 // canAsk reports whether a verdict can stand in front of a statement. What is several
-// statements, goes by the registry, or would notice an implicit block, has the plain check.
+// statements, goes by the registry, or would notice an implicit block, has the plain check. So
+// has a lone Query of 18 that would notice that it goes as extended messages behind a verdict:
+// a FETCH of a binary cursor, and what lists portals and prepared statements.
 func (m *Machine) canAsk(c carrier, s *statement) bool {
 	inBlock := m.txn.State() == gate.InBlock
 	switch {
@@ -44,7 +46,7 @@ func (m *Machine) canAsk(c carrier, s *statement) bool {
 	case !inBlock && (s.info.Kind == sqltext.NonTransactional || s.requiresBlock()):
 		return false
 	case c == lone && !inBlock && m.config.Version.QueryContinuesBatch():
-		return !m.copiesIn(s) // it goes as extended messages
+		return !m.copiesIn(s) && !s.info.Fetches && !s.info.MentionsKeptText
 	default:
 		return true
 	}

@@ -29,6 +29,8 @@ var ordinary = [][]byte{
 	ends(parse("g", "select generate_series(1, 5)"), bind("p", "g"), exec("p", 2), exec("p", 2), exec("p", 2)),
 	cat(ends(run("insert into t (v) values ('q')")), ends(run("insert into t (v) values ('r')"))), cat(q("insert into t (v) values ('u')"), q("insert into t (v) values ('v')")),
 	cat(parse("y", "select 1"), q("insert into t (v) values ('y')"), sync_()), ends(parse("", "insert into t (v) values ('z')"), flush(), bind("", ""), flush(), exec("", 0)),
+	cat(q("begin"), q("declare b binary cursor with hold for select id from t order by id"), q("commit")), q("fetch b"), q("move b"), q("fetch b"),
+	q("select name, statement from pg_cursors"), q("select name, statement from pg_prepared_statements where not from_sql"), q("close b"),
 	q("select v from t order by id"),
 }
 

@@ -63,6 +63,8 @@ var sessions = []staleSession{
 	{name: "copy", pieces: [][]byte{cat(q("copy t (v) from stdin"), wiretest.CopyFail("no more")), q("begin"), cat(q("copy t (v) from stdin"), wiretest.CopyFail("no more")), q("rollback")}, want: []string{"", "BEGIN ZT", "", "ROLLBACK ZI"}},
 	{name: "what goes by the registry", pieces: [][]byte{q("do $$begin insert into t (v) values ('stale'); end$$"), q("vacuum t"), q(insert)}, want: []string{"ERROR:ZF001" + told, "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
 	{name: "execute", before: q("prepare p as " + insert), pieces: [][]byte{q("execute p"), q(insert)}, want: []string{warned + "ERROR:ZF001" + told, warned + "INSERT 0 0 ZI"}},
+	{name: "a cursor that was held", before: q("declare k cursor with hold for select 1"), since: 18, pieces: [][]byte{q("fetch k"), q("fetch k"), q("select count(*) from pg_cursors"), q(insert)},
+		want: []string{"ERROR:ZF001" + told, "T D FETCH 1 ZI", "T D SELECT 1 ZI", warned + "INSERT 0 0 ZI"}},
 	{name: "select that writes", pieces: [][]byte{q("select wr('stale')"), q("with x as (" + insert + " returning id) select * from x"), q("select nextval('s')"), q("select * from t for update"), q("notify x"), q("select lo_create(0)")},
 		want: []string{"", "", "", "", "", ""}},
 	{name: "behind a hidden deallocate", before: q("do $$begin execute 'deallocate all'; end$$"), pieces: [][]byte{q(insert), q("do $$begin end$$"), q(insert)},
