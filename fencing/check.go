@@ -186,6 +186,7 @@ func slowSQL(path slowPath, fence int32, worker, incarnation string, told, held 
 // PostgreSQL 16 and later; on 14 and 15, RESET transaction_read_only undoes it.
 const ReadOnlySQL = `SELECT pg_catalog.set_config('transaction_read_only','on',true)`
 
-// DiscardedSQL runs in the place of a write that is discarded. It returns no row, unless the
-// transaction is not read-only any more, which must not happen.
-const DiscardedSQL = `SELECT WHERE pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'off'`
+// DiscardedSQL runs in the place of a write that is discarded. It returns no row. If the
+// transaction is not read-only any more, which a function can bring about before PostgreSQL
+// 16, it raises ZF001, so that what was written is rolled back.
+const DiscardedSQL = `SELECT fencepost.undone() WHERE pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'off'`

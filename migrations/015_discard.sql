@@ -28,7 +28,17 @@ BEGIN
     RETURN NEXT true;
 END $$;
 
--- seal changes in one way: the workers may ask for a verdict.
+-- undone says that the read-only mode of a stale transaction was undone. It is called where that is
+-- so, and fails, because what the transaction has written must be rolled back.
+CREATE FUNCTION fencepost.undone() RETURNS boolean
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION USING ERRCODE = 'ZF001',
+        MESSAGE = 'a stale transaction is not read-only any more, and is rolled back',
+        HINT = 'A function has undone the read-only mode under which stale writes are discarded. Find out which one runs RESET or SET transaction_read_only.';
+END $$;
+
+-- seal changes in one way: the workers may ask for a verdict, and run what discards.
 CREATE OR REPLACE FUNCTION fencepost.seal() RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
@@ -43,7 +53,7 @@ BEGIN
     REVOKE ALL ON ALL TABLES IN SCHEMA fencepost FROM PUBLIC;
     GRANT SELECT ON fencepost.status TO PUBLIC;
     FOREACH gate IN ARRAY ARRAY['fencepost.refuse(integer,bigint,text,text,bigint,boolean)', 'fencepost.current(bigint,bigint,bigint)',
-        'fencepost.claim(text,bigint)', 'fencepost.verdict(integer,bigint,text,text,bigint,boolean)']::regprocedure[]
+        'fencepost.claim(text,bigint)', 'fencepost.verdict(integer,bigint,text,text,bigint,boolean)', 'fencepost.undone()']::regprocedure[]
     LOOP
         FOR who IN SELECT quote_ident(pg_get_userbyid(a.grantee)) FROM pg_proc p, aclexplode(p.proacl) a
             WHERE p.oid = gate AND a.grantee NOT IN (0, p.proowner)

@@ -21,6 +21,7 @@ var allowed = []string{
 	"function guard_1 EXECUTE",
 	"function refuse EXECUTE",
 	"function refuse EXECUTE",
+	"function undone EXECUTE",
 	"function verdict EXECUTE",
 	"schema fencepost USAGE",
 	"sequence epoch_1 SELECT",

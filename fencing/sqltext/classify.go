@@ -90,6 +90,8 @@ type Statement struct {
 	Prepares bool
 	// Executes means EXECUTE of a prepared statement, which has Name.
 	Executes bool
+	// Fetches means FETCH and MOVE: the format of the rows is that of the cursor.
+	Fetches bool
 	// CopiesIn means COPY FROM STDIN.
 	CopiesIn bool
 	// DescribesLate means that it is EXECUTE or shows a text (MentionsQueryText), and that

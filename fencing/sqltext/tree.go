@@ -43,7 +43,7 @@ func classifyQuery(n *pgquery.Node, w findings, st *Statement) {
 	case n.GetSelectStmt() != nil:
 		st.readIf(w)
 	case n.GetFetchStmt() != nil, n.GetClosePortalStmt() != nil:
-		st.Read, st.reason = true, "a cursor reads"
+		st.Read, st.Fetches, st.reason = true, n.GetFetchStmt() != nil, "a cursor reads"
 	case n.GetExplainStmt() != nil:
 		classifyExplain(n.GetExplainStmt(), w, st)
 	case n.GetCopyStmt() != nil:

@@ -16,6 +16,9 @@ type batch struct {
 	// skipping: an earlier batch was ended by a Query or a fast path call. If it has
 	// failed, the server skips everything up to a Sync.
 	skipping bool
+	// mayUndo: what was sent for a stale write may have run a function that undoes read-only
+	// mode, and nothing has looked since.
+	mayUndo bool
 	// claimed: the session has claimed its epoch, and nothing was executed since.
 	claimed bool
 }

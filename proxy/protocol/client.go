@@ -166,6 +166,9 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 	if m.names.leftovers && strings.IndexByte("PBDEC", f.Type) >= 0 {
 		m.closeLeftovers(p)
 	}
+	if f.Type == 'Q' || f.Type == 'F' {
+		m.staysReadOnly(p)
+	}
 	switch f.Type {
 	case 'Q':
 		return m.queryMessage(body, n, avail, p)
@@ -195,6 +198,7 @@ func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan
 		m.beginBatch() // nothing runs yet, but a message that follows finds a reply pending
 		m.closeMessage(body)
 	case 'S':
+		m.staysReadOnly(p)
 		e := m.push(syncing, fromClient)
 		e.early, e.malformed = !m.copy.data, len(body) > 0
 		m.endBatch()

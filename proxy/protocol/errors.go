@@ -106,6 +106,7 @@ func asFatal(msg []byte) []byte {
 // fail follows what the server skips after an error that answers e.
 func (m *Machine) fail(e *reply, skipping gate.Answered) {
 	m.down.heldBack = m.down.heldBack[:0]
+	m.failsVerdict()
 	if e.kind == query || e.kind == function || e.kind == syncing {
 		return // ReadyForQuery follows, and everything after that runs
 	}

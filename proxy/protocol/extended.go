@@ -143,6 +143,9 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	// A Bind of an earlier batch may have failed, or its portal been replaced,
 	// unseen: the server may run another statement, one that ends a transaction.
 	sure := bound.batch == m.batch.id && bound.stmt != nil && !opaque(portal)
+	if !sure && m.config.Discards && (!m.leads() || m.txn.Coverage() == gate.Discarded) && m.read(s) {
+		s = unknownStatement // it may be a write's, which nothing would discard
+	}
 	d, need := m.decideMessage(executed, s, p)
 	if need != NeedNothing {
 		return need
@@ -151,6 +154,7 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		m.discardExecute(portal, s, p)
 		return NeedNothing
 	}
+	m.staysReadOnly(p)
 	r := m.injectAs(d, s, false, p)
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)

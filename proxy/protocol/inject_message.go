@@ -26,7 +26,9 @@ func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate
 	if need != NeedNothing {
 		return gate.Reason{}, need
 	}
-	return m.injectAs(d, s, reparses, p), NeedNothing
+	r := m.injectAs(d, s, reparses, p)
+	m.mayUndo(s)
+	return r, NeedNothing
 }
 
 // decideMessage decides about an extended message, and asks for a verdict if that comes first.

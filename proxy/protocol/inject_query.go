@@ -59,9 +59,7 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	case d.action == verdictFirst:
 		return m.ask(d, by.lasting(), p)
 	case d.action == discard:
-		m.discardQuery(by.lasting(), p)
-		m.inHand.dropped = true
-		return NeedNothing
+		return m.discardQuery(by.lasting(), p)
 	}
 	m.claimAtRest(s, p)
 	if s.info.MentionsKeptText {

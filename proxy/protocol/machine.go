@@ -80,6 +80,7 @@ type inHand struct {
 	done      Need            // NeedCampaign or NeedConfirm, if that was met
 	registry  registryAnswer
 	verdict   verdictState
+	asked     int  // how many replies the verdict is owed, with what was sent along with it
 	flush     bool // the registration that it needs must be durable
 	refreshed bool // the catalog was read again
 	waiting   bool // with NeedRoom: until no reply is pending

@@ -99,13 +99,10 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	if m.copy.stalls() {
 		return NeedNothing // a message that has no place in the COPY was sent, and ends the connection
 	}
-	if m.pendingReplies.certain() {
-		if !m.inHand.waiting {
-			p.Own(flushMessage)
-			m.inHand.waiting = true
-		}
-		return NeedRoom
+	if need := m.awaitBatch(p); need != NeedNothing {
+		return need
 	}
+	m.staysReadOnly(p)
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
@@ -117,6 +114,19 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	m.batch.syncedBefore()
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
 	return NeedNothing
+}
+
+// awaitBatch has the server answer what was sent in the batch, and the message in hand wait
+// for that.
+func (m *Machine) awaitBatch(p *gate.Plan) Need {
+	if !m.pendingReplies.certain() {
+		return NeedNothing
+	}
+	if !m.inHand.waiting {
+		p.Own(flushMessage)
+		m.inHand.waiting = true
+	}
+	return NeedRoom
 }
 
 var flushMessage = []byte{'H', 0, 0, 0, 4}

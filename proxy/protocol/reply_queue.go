@@ -28,12 +28,13 @@ const (
 type injectedCheck uint8
 
 const (
-	noCheck   injectedCheck = iota
-	fullCheck               // the check of the epoch
-	readOnly                // makes the transaction read-only
-	refusal                 // always fails, in the client's place
-	verdict                 // the check of the epoch as a question: its tag is the answer
-	nothing                 // runs nothing, in the place of a write that is discarded
+	noCheck       injectedCheck = iota
+	fullCheck                   // the check of the epoch
+	readOnly                    // makes the transaction read-only
+	refusal                     // always fails, in the client's place
+	verdict                     // the check of the epoch as a question: its tag is the answer
+	nothing                     // runs nothing, in the place of a write that is discarded
+	stillReadOnly               // fails if the read-only mode of a stale transaction was undone
 )
 
 // maxPending bounds the entries: a client that sends many small messages and reads

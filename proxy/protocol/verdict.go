@@ -20,10 +20,11 @@ import (
 type verdictState uint8
 
 const (
-	noVerdict    verdictState = iota
-	verdictAsked              // it was sent
-	verdictGone               // the server does not know its prepared statement, and nothing was done
-	verdictGiven              // it was answered
+	noVerdict     verdictState = iota
+	verdictAsked               // it was sent
+	verdictFailed              // it failed, or what was sent with it
+	verdictGone                // the server does not know its prepared statement, and nothing was done
+	verdictGiven               // it was answered
 )
 
 // staleness is what verdicts have said of the worker.
@@ -34,7 +35,9 @@ type staleness struct {
 }
 
 // canAsk reports whether a verdict can stand in front of a statement. What is several
-// statements, goes by the registry, or would notice an implicit block, has the plain check.
+// statements, goes by the registry, or would notice an implicit block, has the plain check. So
+// has a lone Query of 18 that would notice that it goes as extended messages behind a verdict:
+// a FETCH of a binary cursor, and what lists portals and prepared statements.
 func (m *Machine) canAsk(c carrier, s *statement) bool {
 	inBlock := m.txn.State() == gate.InBlock
 	switch {
@@ -43,7 +46,7 @@ func (m *Machine) canAsk(c carrier, s *statement) bool {
 	case !inBlock && (s.info.Kind == sqltext.NonTransactional || s.requiresBlock()):
 		return false
 	case c == lone && !inBlock && m.config.Version.QueryContinuesBatch():
-		return !m.copiesIn(s) // it goes as extended messages
+		return !m.copiesIn(s) && !s.info.Fetches && !s.info.MentionsKeptText
 	default:
 		return true
 	}
@@ -51,6 +54,7 @@ func (m *Machine) canAsk(c carrier, s *statement) bool {
 
 // ask sends a verdict in front of the message in hand, which then waits.
 func (m *Machine) ask(d decision, s *statement, p *gate.Plan) Need {
+	before := m.pendingReplies.len()
 	if m.leads() && m.chain.undoes() && !m.settings.readOnly {
 		m.runOnce(readWriteSQL, noCheck, own, s, p)
 	}
@@ -63,7 +67,7 @@ func (m *Machine) ask(d decision, s *statement, p *gate.Plan) Need {
 	}
 	p.Own(flushMessage)
 	m.pendingReplies.ask()
-	m.inHand.verdict, m.inHand.waiting = verdictAsked, true
+	m.inHand.verdict, m.inHand.asked, m.inHand.waiting = verdictAsked, m.pendingReplies.len()-before, true
 	return NeedRoom
 }
 
@@ -80,17 +84,26 @@ func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need Need) {
 		m.inHand.verdict = noVerdict
 		return false, NeedRoom
 	}
+	failed := m.inHand.verdict == verdictFailed
 	m.inHand.verdict, m.inHand.waiting = verdictGiven, false
 	if !m.txn.Skips() {
 		m.txn.Send(gate.TakeVerdict, false)
 		return false, NeedNothing
 	}
-	if typ != 'Q' {
-		return false, NeedNothing // the server skips it, too
+	if typ != 'Q' || !failed {
+		return false, NeedNothing // the server skips it, as it would without a verdict
 	}
-	m.syncInstead(p)
+	m.syncInstead(p) // what failed was in the Query's place
 	m.inHand.dropped = true
 	return true, NeedNothing
+}
+
+// failsVerdict follows an error that answers the entry in front. Nothing was sent behind a
+// verdict that is waited for, so that what was sent with it are the last entries.
+func (m *Machine) failsVerdict() {
+	if m.inHand.verdict == verdictAsked && m.pendingReplies.len() <= m.inHand.asked {
+		m.inHand.verdict = verdictFailed
+	}
 }
 
 // syncInstead ends a batch in the place of a Query of the client's: the ReadyForQuery is the
@@ -117,8 +130,13 @@ func (m *Machine) discardExecute(portal []byte, s *statement, p *gate.Plan) {
 	m.inHand.dropped = true
 }
 
-// discardQuery sends all of a Query but the execution of its statement.
-func (m *Machine) discardQuery(s *statement, p *gate.Plan) {
+// discardQuery sends all of a Query but the execution of its statement. If messages of its
+// batch are not answered yet, it waits: should one of them fail, the server skips the Query,
+// but not the Sync that is sent for it.
+func (m *Machine) discardQuery(s *statement, p *gate.Plan) Need {
+	if need := m.awaitBatch(p); need != NeedNothing {
+		return need
+	}
 	at := len(m.scratch)
 	m.scratch = wire.AppendUnnamedBind(wire.AppendParse(m.scratch, "", s.text))
 	r, _ := m.txn.Covered()
@@ -128,12 +146,33 @@ func (m *Machine) discardQuery(s *statement, p *gate.Plan) {
 	m.push(describe, fromClient).standIn = queryStandIn
 	m.runNothing(s, queryStandIn, p)
 	m.syncInstead(p)
+	m.inHand.dropped = true
+	return NeedNothing
 }
 
 // runNothing executes what does nothing in the place of s.
 func (m *Machine) runNothing(s *statement, in standIn, p *gate.Plan) {
 	m.runOnce(fencing.DiscardedSQL, nothing, own, s, p)
+	m.batch.mayUndo = false
 	m.pendingReplies.at(m.pendingReplies.len() - 2).standIn = in // of Close, Parse, run and Close
+}
+
+// mayUndo follows a message that was sent for s without executing it. To plan a statement may
+// run functions, and before PostgreSQL 16 those can undo the read-only mode of a stale
+// transaction.
+func (m *Machine) mayUndo(s *statement) {
+	if m.txn.Coverage() == gate.Discarded && m.txn.State() != gate.Failed && !m.config.Version.KeepsReadOnly() && !m.reads(s) {
+		m.batch.mayUndo = true
+	}
+}
+
+// staysReadOnly fails if a function has undone the read-only mode of a stale transaction. It
+// stands in front of what could commit.
+func (m *Machine) staysReadOnly(p *gate.Plan) {
+	if m.batch.mayUndo && !m.txn.Skips() {
+		m.runOnce(fencing.DiscardedSQL, stillReadOnly, own, unknownStatement, p)
+	}
+	m.batch.mayUndo = false
 }
 
 // judged follows the tag of a verdict.
@@ -152,7 +191,7 @@ func (m *Machine) judged(msg []byte) {
 // discarded follows the tag of what was executed in the place of a write.
 func (m *Machine) discarded(e *reply, msg []byte, p *gate.Segments) {
 	if tag, _, _ := wire.CString(msg[wire.HeaderLen:]); view(tag) != "SELECT 0" {
-		m.down.phase.end(fmt.Errorf("%w: the transaction of a discarded write is not read-only any more", ErrSurprise))
+		m.down.phase.end(fmt.Errorf("%w: what runs in the place of a discarded write has the tag %q", ErrSurprise, tag))
 		return
 	}
 	tag := e.stmt.info.Command + " 0"

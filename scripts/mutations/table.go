@@ -25,6 +25,7 @@ const (
 	toldAgain     = "^TestSafetyAWorkerIsToldOnce$"
 	claims        = "^(TestSafetyAClaimedEpochOpensNoWay|TestCheckRegistryAndRefusalAgree)$"
 	itsClaim      = "^TestWhatALeaderDoesToItsClaim$/^default$"
+	undoneOn15    = "^TestSafetyWhatUndoesReadOnlyModeIsRolledBack$/^default$"
 	discardedOn15 = "^TestSafetyStaleWritesAreDiscarded$/^default$/"
 )
 
@@ -184,6 +185,14 @@ var table = []mutation{
 		old: "{ return c == ReadOnly || c == Discarded }", text: "{ return c == ReadOnly }"},
 	{name: "what a worker writes that never led is discarded", file: "migrations/015_discard.sql", in: ofDiscard, tests: "^TestSafetyOnlyThoseWhoLedAreDiscarded$/^default$",
 		old: "IF coalesce(held, 0) = 0 AND NOT EXISTS", text: "IF false AND NOT EXISTS"},
+	{name: "what is executed in the place of a write does not notice that read-only mode was undone", file: theChecks, in: ofDiscard, tests: undoneOn15,
+		old: "const DiscardedSQL = `SELECT fencepost.undone() WHERE", text: "const DiscardedSQL = `SELECT WHERE false AND"},
+	{name: "a Sync commits what undid read-only mode", file: "proxy/protocol/client.go", in: ofDiscard, tests: undoneOn15,
+		old: "	case 'S':\n		m.staysReadOnly(p)\n", text: "	case 'S':\n"},
+	{name: "a Query that is skipped with its batch is answered", file: theVerdicts, in: ofDiscard, tests: "^TestAQueryBehindAFailedBatchIsSkipped$/^default$",
+		old: "if typ != 'Q' || !failed {", text: "if typ != 'Q' || false && failed {"},
+	{name: "a discarded Query does not wait for its batch", file: theVerdicts, in: ofDiscard, tests: discardedOn15,
+		old: "	if need := m.awaitBatch(p); need != NeedNothing {", text: "	if need := NeedNothing; need != NeedNothing {"},
 	{name: "a verdict sets no read-only mode", file: "migrations/015_discard.sql", in: ofDiscard, tests: discardedOn15,
 		old: "    PERFORM set_config('transaction_read_only', 'on', true);\n", text: ""},
 

@@ -29,6 +29,8 @@ var ordinary = [][]byte{
 	ends(parse("g", "select generate_series(1, 5)"), bind("p", "g"), exec("p", 2), exec("p", 2), exec("p", 2)),
 	cat(ends(run("insert into t (v) values ('q')")), ends(run("insert into t (v) values ('r')"))), cat(q("insert into t (v) values ('u')"), q("insert into t (v) values ('v')")),
 	cat(parse("y", "select 1"), q("insert into t (v) values ('y')"), sync_()), ends(parse("", "insert into t (v) values ('z')"), flush(), bind("", ""), flush(), exec("", 0)),
+	cat(q("begin"), q("declare b binary cursor with hold for select id from t order by id"), q("commit")), q("fetch b"), q("move b"), q("fetch b"),
+	q("select name, statement from pg_cursors"), q("select name, statement from pg_prepared_statements where not from_sql"), q("close b"),
 	q("select v from t order by id"),
 }
 
@@ -45,6 +47,32 @@ func TestADiscardingLeaderIsAnsweredAsByPostgres(t *testing.T) {
 			want, got := exchange(there, piece), exchange(here, piece)
 			if !slices.Equal(want, got) {
 				c.T.Errorf("%.120q: Postgres answers\n%s\nand Fencepost\n%s", piece, strings.Join(want, "\n"), strings.Join(got, "\n"))
+			}
+		}
+	})
+}
+
+// TestAQueryBehindAFailedBatchIsSkipped: as Postgres does, whether the batch fails before a
+// verdict is asked for or not.
+func TestAQueryBehindAFailedBatchIsSkipped(t *testing.T) {
+	t.Parallel()
+	onVersions(t, func(c *fixture.Cluster) {
+		there, _ := wiretest.Connect(c.T, c.PG.Addr(), "user", pgtest.App, "database", c.DB)
+		here, write := c.Leader("w"), q("delete from c where id = 7")
+		for _, piece := range [][]byte{
+			cat(run("rollback to nowhere"), write, sync_()), cat(bind("", "nowhere"), write, sync_()), cat(exec("nowhere", 0), write, sync_()),
+			cat(run("begin"), run("rollback to nowhere"), write, sync_()), q("rollback"),
+			cat(run("delete from c where id = 7"), parse("", "selct"), write, sync_()), cat(parse("", "delete from nowhere"), write, sync_()),
+		} {
+			var answered [2][]string
+			for i, conn := range []*wiretest.Conn{there, here} {
+				r := fixture.ReadReply(conn, 2)
+				conn.Send(piece, q("select 'next'"))
+				all, _ := r.Wait()
+				answered[i] = fixture.Lines(all)
+			}
+			if want, got := answered[0], answered[1]; !slices.Equal(want, got) {
+				c.T.Errorf("%q: Postgres answers\n%s\nand Fencepost\n%s", piece, strings.Join(want, "\n"), strings.Join(got, "\n"))
 			}
 		}
 	})

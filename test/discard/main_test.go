@@ -29,6 +29,15 @@ insert into t (v) values ('kept'), ('kept too'); truncate log; insert into d (id
 grant all on all tables in schema public to app; grant all on all sequences in schema public to app;
 alter table c owner to app; alter table t owner to app`
 
+// undoing is what undoes a transaction's read-only mode before PostgreSQL 16 while a statement
+// is planned: a function called IMMUTABLE, and the CHECK of a parameter's domain.
+const undoing = `
+create function undo(v text) returns boolean language plpgsql as $$begin execute 'reset transaction_read_only'; insert into t (v) values (v); return true; end$$;
+create function undo_early() returns int language plpgsql immutable as $$begin perform undo('planned'); return 1; end$$;
+create domain undone as text check (undo(value));
+create table u (a undone);
+grant all on u to app`
+
 // contents is what the database holds.
 const contents = `select concat_ws(' ', (select count(*) from log), (select string_agg(t::text, ',' order by id) from t),
 	(select string_agg(d::text, ',') from d), (select string_agg(c::text, ',') from c),

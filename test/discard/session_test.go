@@ -63,6 +63,8 @@ var sessions = []staleSession{
 	{name: "copy", pieces: [][]byte{cat(q("copy t (v) from stdin"), wiretest.CopyFail("no more")), q("begin"), cat(q("copy t (v) from stdin"), wiretest.CopyFail("no more")), q("rollback")}, want: []string{"", "BEGIN ZT", "", "ROLLBACK ZI"}},
 	{name: "what goes by the registry", pieces: [][]byte{q("do $$begin insert into t (v) values ('stale'); end$$"), q("vacuum t"), q(insert)}, want: []string{"ERROR:ZF001" + told, "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
 	{name: "execute", before: q("prepare p as " + insert), pieces: [][]byte{q("execute p"), q(insert)}, want: []string{warned + "ERROR:ZF001" + told, warned + "INSERT 0 0 ZI"}},
+	{name: "a cursor that was held", before: q("declare k cursor with hold for select 1"), since: 18, pieces: [][]byte{q("fetch k"), q("fetch k"), q("select count(*) from pg_cursors"), q(insert)},
+		want: []string{"ERROR:ZF001" + told, "T D FETCH 1 ZI", "T D SELECT 1 ZI", warned + "INSERT 0 0 ZI"}},
 	{name: "select that writes", pieces: [][]byte{q("select wr('stale')"), q("with x as (" + insert + " returning id) select * from x"), q("select nextval('s')"), q("select * from t for update"), q("notify x"), q("select lo_create(0)")},
 		want: []string{"", "", "", "", "", ""}},
 	{name: "behind a hidden deallocate", before: q("do $$begin execute 'deallocate all'; end$$"), pieces: [][]byte{q(insert), q("do $$begin end$$"), q(insert)},
@@ -71,7 +73,49 @@ var sessions = []staleSession{
 		want: []string{warned + "INSERT 0 0" + told, warned + "1 2 n INSERT 0 0 ZI"}},
 	{name: "declared types and formats", pieces: [][]byte{cat(parse("", "insert into d (id, c) values ($1, 1) returning id"), bind("", "", "5"), desc('P', ""), exec("", 1), flush(), sync_())},
 		want: []string{warned + "1 2 T INSERT 0 0" + told}},
+	{name: "a query behind a parse that fails", pieces: [][]byte{cat(parse("", "insert into nowhere values (1)"), q(insert), sync_()), q(insert)},
+		want: []string{warned + "ERROR:42P01" + told, warned + "INSERT 0 0 ZI"}},
+	{name: "a query behind a write and a parse that fails", pieces: [][]byte{cat(run(insert), parse("", "insert into nowhere values (1)"), q(insert), sync_()), q(insert)},
+		want: []string{warned + "1 2 n INSERT 0 0 ERROR:42P01" + told, warned + "INSERT 0 0 ZI"}},
+	{name: "a portal whose Close was skipped", before: ends(parse("p", "insert into t (v) values ($1)")), pieces: [][]byte{
+		q("begin"), ends(bind("x", "p", "stale")), q("savepoint a"), ends(parse("", "select nothing"), wiretest.Close('P', "x")), q("rollback to a"), ends(exec("x", 0)), q("rollback"),
+	}, want: []string{"BEGIN ZT", warned + "2 role=superseded ZT", "SAVEPOINT ZT", "ERROR:42703 ZE", "ROLLBACK ZT", "ERROR:ZF001 ZE", "ROLLBACK ZI"}},
 	{name: "a query in an open batch", pieces: [][]byte{cat(parse("y", "select 1"), q(insert), sync_())}, want: []string{warned + "1 INSERT 0 0" + told}},
+}
+
+// TestSafetyWhatUndoesReadOnlyModeIsRolledBack: PostgreSQL 14 and 15 let a function that runs
+// while a write is planned undo the read-only mode of a stale transaction. What it has written
+// is rolled back, whether the write is executed or not.
+func TestSafetyWhatUndoesReadOnlyModeIsRolledBack(t *testing.T) {
+	t.Parallel()
+	early, checked := "update t set v = 'stale' where id = undo_early()", cat(parse("", "insert into u values ($1)"), bind("", "", "checked"))
+	onVersions(t, func(c *fixture.Cluster) {
+		c.Exec(undoing)
+		for name, pieces := range map[string][][]byte{
+			"a Query":                      {q(early)},
+			"an Execute":                   {ends(checked, exec("", 0))},
+			"a Bind":                       {ends(checked)},
+			"a Bind, then a read":          {ends(checked, run("values (1)"))},
+			"a Bind, then a Query":         {cat(parse("", early), bind("", ""), q("delete from c"), sync_())},
+			"a Bind, then a function call": {cat(checked, wiretest.Msg('F', []byte{0, 0, 5, 0x13}, make([]byte, 6)), sync_())}, // now()
+			"a Bind in a block":            {q("begin"), ends(checked), q("commit")},
+			"a Bind, then COMMIT":          {ends(run("begin"), checked, run("commit"))},
+		} {
+			conn := c.Leader("w " + name)
+			c.Supersede()
+			before := c.Number("select count(*) from t")
+			for _, piece := range pieces {
+				all, ended := fixture.Ask(conn, piece)
+				c.T.Logf("%s: %q: %s, ended %v", name, piece, answers(all), ended)
+				if ended {
+					c.T.Errorf("%s: the session has ended: %v", name, all)
+				}
+			}
+			if after := c.Number("select count(*) from t"); after != before {
+				c.T.Errorf("%s: the table had %d rows, and has %d", name, before, after)
+			}
+		}
+	})
 }
 
 // TestSafetyStaleWritesAreDiscarded: a superseded worker's writes are answered as if they had

@@ -71,7 +71,7 @@ var forms = []struct {
 	{regexp.MustCompile(`^select fencepost\.refuse\(\d+, (\S+)::pg_catalog\.int8, .*, (\S+)::pg_catalog\.int8, false\) where `), theCheck},
 	{regexp.MustCompile(`^select fencepost\.verdict\(\d+, (\S+)::pg_catalog\.int8, .*, (\S+)::pg_catalog\.int8, false\) where `), theVerdict},
 	{regexp.MustCompile(`^select fencepost\.(?:refuse|verdict)\(`), theRefusal},
-	{regexp.MustCompile(`^select where `), runsNothing},
+	{regexp.MustCompile(`^select fencepost\.undone\(\) where `), runsNothing},
 	{regexp.MustCompile(`^select 'refused by fencepost'::pg_catalog\.int4$`), failsEarly},
 	{regexp.MustCompile(`^select pg_catalog\.set_config\('transaction_read_only','on',true\)$`), readOnlyMode},
 	{regexp.MustCompile(`^select nothing$`), failsEarly},
