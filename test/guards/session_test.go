@@ -171,12 +171,9 @@ func TestADoBehindOtherMessagesOfItsBatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			err := p.Close()
-			want := ""
-			if reset && modern {
-				want = "ZF002"
-			}
-			if got := stateOf(err); got != want {
-				t.Errorf("in the batch, RESET ALL %t: %v, want %q", reset, err, want)
+			// Where the answer to RESET ALL has come in between, the session claims again.
+			if got := stateOf(err); got != "" && (got != "ZF002" || !reset || !modern) {
+				t.Errorf("in the batch, RESET ALL %t: %v", reset, err)
 			}
 			if err := exec(t.Context(), conn, "deallocate all", true); err != nil {
 				t.Fatal(err)
