@@ -57,11 +57,12 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 
 // begin takes the message that begins at in[n], as much as is there of it.
 func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
-	if (in[n] == 'X' || strings.IndexByte(frontendTypes, in[n]) < 0) && m.maySendAgain() {
+	known := strings.IndexByte(frontendTypes, in[n]) >= 0
+	if (in[n] == 'X' || !known) && m.maySendAgain() {
 		m.inHand.waiting = true // it ends the session
 		return 0, NeedRoom
 	}
-	if strings.IndexByte(frontendTypes, in[n]) < 0 {
+	if !known {
 		// The server ends the connection over the type alone, also inside a COPY.
 		// Input that it leaves unread would reset the connection, and a reset
 		// discards what it has said and not yet delivered.
