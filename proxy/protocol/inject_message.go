@@ -152,10 +152,13 @@ func (m *Machine) claimAlone(s *statement, p *gate.Plan) {
 	m.syncAhead(p)
 }
 
-// claimBefore is claim, but not where it could only do harm: in a block that has failed,
-// unseen as yet, the claim fails too, and the server skips the message behind it. The claim of
-// the session at rest is enough there, unless something has reset it since.
+// claimBefore is claim, but not where it could only do harm: in a block that has failed the
+// claim fails too, and the server skips the message behind it. Where a block may have failed,
+// unseen as yet, the claim of the session at rest is enough, unless something has reset it since.
 func (m *Machine) claimBefore(s *statement, p *gate.Plan) {
+	if m.txn.State() == gate.Failed {
+		return
+	}
 	if m.txn.Settled() && !m.batch.skipping || m.checks.claimed != m.inHand.status.Epoch {
 		m.claim(s, p)
 	}

@@ -132,7 +132,8 @@ func TestKeptScripts(t *testing.T) {
 		t.Fatalf("kept scripts: %v, %v", files, err)
 	}
 	eachMajor(t, func(t *testing.T, major int) {
-		p := newPair(t, newCluster(t, major), fenced)
+		h := newCluster(t, major)
+		pairs := []*pair{newPair(t, h, fenced), newPair(t, h, guarded)}
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
@@ -142,12 +143,14 @@ func TestKeptScripts(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", file, err)
 			}
-			want, got, diff, err := p.compare(s)
-			if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
-			if diff != "" {
-				t.Errorf("%s: %s", file, report(s, want, got, diff))
+			for _, p := range pairs {
+				want, got, diff, err := p.compare(s)
+				if err != nil {
+					t.Fatalf("%s: %v", file, err)
+				}
+				if diff != "" {
+					t.Errorf("%s, guards %t: %s", file, p.fenced.guards != "", report(s, want, got, diff))
+				}
 			}
 		}
 	})
