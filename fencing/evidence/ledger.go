@@ -1,0 +1,109 @@
+package evidence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// version is the migration that made the ledger keep what this package reads.
+const version = 19
+
+// Grant is a row of the ledger.
+type Grant struct {
+	Resource   string
+	Epoch      int64
+	Worker     string // "" if the epoch was given to nobody
+	Source     string // the lease service, or operator
+	Generation int64  // of the lease service
+	Index      int64  // of the award within it: the token, if the source is token
+	At         time.Time
+	Xid        Xid       // of the grant, 0 if it is older than migration 019
+	Snapshot   *Snapshot // nil if it is older than migration 019
+	// Copied: the row was not written by the transaction that it names, so it came with a
+	// restored dump, and its ids are those of another server or another life of this one.
+	Copied bool
+}
+
+// rowsOfLedger compares each row's own transaction with the recorded one. Rows that were
+// written by one transaction and name several have come by a copy too, also if one of the ids
+// happens to be the right one.
+const rowsOfLedger = `SELECT g.resource, g.epoch, coalesce(g.worker, ''), g.source, g.source_generation, g.source_index, g.granted_at,
+	coalesce(g.x, 0), coalesce(g.snapshot::text, ''),
+	coalesce(g.x & 4294967295 <> g.own OR min(g.x) OVER w <> max(g.x) OVER w OR count(g.x) OVER w <> count(*) OVER w, false)
+	FROM (SELECT l.*, l.xid::text::bigint AS x, l.xmin::text::bigint AS own FROM fencepost.grants l) g
+	WINDOW w AS (PARTITION BY g.own) ORDER BY g.resource COLLATE "C", g.epoch`
+
+// Ledger returns the grants of each resource, in the order of their epochs.
+func (s *Session) Ledger(ctx context.Context) (map[string][]Grant, error) {
+	ledger := make(map[string][]Grant)
+	err := s.asControl(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, rowsOfLedger)
+		if err != nil {
+			return err
+		}
+		var g Grant
+		var xid int64
+		var snapshot string
+		_, err = pgx.ForEachRow(rows, []any{&g.Resource, &g.Epoch, &g.Worker, &g.Source, &g.Generation, &g.Index, &g.At, &xid, &snapshot, &g.Copied}, func() error {
+			g.Xid, g.Snapshot = Xid(xid), nil
+			if snapshot != "" {
+				parsed, err := ParseSnapshot(snapshot)
+				if err != nil {
+					return err
+				}
+				g.Snapshot = &parsed
+			}
+			ledger[g.Resource] = append(ledger[g.Resource], g)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the ledger: %w", err)
+	}
+	return ledger, nil
+}
+
+// Resources returns the names of the resources.
+func (s *Session) Resources(ctx context.Context) (names []string, err error) {
+	err = s.asControl(ctx, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `SELECT f.resource FROM fencepost.fence f ORDER BY f.resource`)
+		if err != nil {
+			return err
+		}
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the resources: %w", err)
+	}
+	return names, nil
+}
+
+// examine returns an error unless the schema has what this package reads.
+func (s *Session) examine(ctx context.Context) error {
+	var control *string
+	err := s.conn.QueryRow(ctx, "SELECT (SELECT pg_get_userbyid(n.nspowner) FROM pg_namespace n WHERE n.nspname = 'fencepost')").Scan(&control)
+	if err != nil {
+		return fmt.Errorf("look for the schema fencepost: %w", err)
+	}
+	if control == nil {
+		return errors.New("this database has no schema fencepost: run fencepost migrate")
+	}
+	s.control = *control
+	var at int
+	err = s.asControl(ctx, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, "SELECT coalesce(max(v.version), 0) FROM fencepost.schema_version v").Scan(&at)
+	})
+	if err != nil {
+		return fmt.Errorf("read the version of the schema fencepost: %w", err)
+	}
+	if at < version {
+		return fmt.Errorf("the schema fencepost is at version %d, and this needs %d: run fencepost migrate", at, version)
+	}
+	return nil
+}
