@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 )
 
@@ -183,4 +184,30 @@ func removeGuard(ctx context.Context, t terminal, conn *pgx.Conn, table string) 
 		fmt.Fprintf(t.stdout, "its column %s stays: drop it if nobody needs it\n", dash(g.Stamp))
 	}
 	return nil
+}
+
+// runAudit shows what proves that nothing was written past the guards.
+func runAudit(ctx context.Context, t terminal, args []string) error {
+	var f evidence.Flags
+	fs := flag.NewFlagSet("audit", flag.ContinueOnError)
+	dsn := fs.String("dsn", t.getenv("FENCEPOST_DSN"), "`DSN` of the database, e.g. postgres://user@host/db")
+	hideDefault(fs, "dsn")
+	f.Add(fs)
+	if err := parseFlags(t, fs, evidence.About, args, 0); err != nil {
+		return err
+	}
+	if *dsn == "" {
+		return usagef("--dsn is required: it names the database")
+	}
+	if err := f.Check(time.Now()); err != nil {
+		return usageError{err.Error()}
+	}
+	connecting, connected := context.WithTimeout(ctx, guardConnectTimeout)
+	conn, err := connectAs(connecting, *dsn, evidence.Cancelling)
+	connected()
+	if err != nil {
+		return err
+	}
+	defer closeSoon(conn)
+	return f.Run(ctx, conn, t.stdout)
 }

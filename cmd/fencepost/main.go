@@ -20,6 +20,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/completion"
 	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
+	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 )
 
 // Exit codes. Scripts may rely on them.
@@ -27,6 +28,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1 // the command failed
 	exitUsage   = 2 // the command line or the configuration is wrong, or doctor could not look
+	exitUnsure  = 3 // audit --verify found nothing, but could not verify everything
 )
 
 // terminal is a command's standard streams and environment. It lets tests run commands
@@ -65,6 +67,7 @@ func commands() []command {
 		{name: "pause", args: "RESOURCE", summary: "let nobody lead a resource", run: runPause},
 		{name: "resume", args: "RESOURCE", summary: "end a pause", run: runResume},
 		{name: "ledger", args: "prune --keep 90d", summary: "delete old grants from the ledger", run: runLedger},
+		{name: "audit", args: "[--verify] --dsn DSN", summary: "show who led when, or verify the rows of stamped tables", run: runAudit},
 		{name: "guard", args: "add | list | remove --table TABLE", summary: "let only the leader write a table, whatever path its writes take", run: runGuard},
 		{name: "generation", args: "bump --config FILE", summary: "accept a lease service that was rebuilt or restored", run: runGeneration},
 		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},
@@ -124,12 +127,16 @@ func run(ctx context.Context, t terminal, args []string) int {
 func exitCode(t terminal, c command, err error) int {
 	var usage usageError
 	var blind *doctor.BlindError
+	var unverified *evidence.UnverifiedError
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
 	case errors.As(err, &blind):
 		fmt.Fprintf(t.stderr, "fencepost %s: %v\n", c.name, err)
 		return exitUsage
+	case errors.As(err, &unverified):
+		fmt.Fprintf(t.stderr, "fencepost %s: %v\n", c.name, err)
+		return exitUnsure
 	case errors.As(err, &usage):
 		fmt.Fprintf(t.stderr, "fencepost %s: %v\nRun fencepost %s --help for usage.\n", c.name, err, c.name)
 		return exitUsage
@@ -152,7 +159,8 @@ Usage:
 	}
 	fmt.Fprint(w, `
 Run fencepost COMMAND --help for the usage of a command.
-Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.
+Exit codes: 0 success, 1 failure, 2 wrong command line or configuration,
+3 not everything could be verified (audit --verify).
 `)
 }
 

@@ -99,12 +99,18 @@ func hideDefault(fs *flag.FlagSet, name string) { fs.Lookup(name).DefValue = "" 
 
 // connect opens one connection. The error does not contain the password.
 func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
+	return connectAs(ctx, dsn, func(*pgx.ConnConfig) {})
+}
+
+// connectAs opens one connection whose configuration was changed.
+func connectAs(ctx context.Context, dsn string, change func(*pgx.ConnConfig)) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, usageError{err.Error()}
 	}
 	cfg.RuntimeParams["application_name"] = "fencepost"
 	cfg.RuntimeParams["search_path"] = "pg_catalog,pg_temp" // no function of a user stands for one that is built in
+	change(cfg)
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the database: %w", err)
