@@ -19,6 +19,12 @@
 // returns an error other than a refusal, the epoch may or may not have been recorded:
 // asking again with the same award settles that, and returns the same epoch.
 //
+// A grant whose wait for the synchronous standbys was cancelled can be read on the primary, and is
+// lost in a failover to one of them. So Record says whether the grant that it returns is known to be
+// confirmed: because this Store was granted it, or because the Store has read it again in a
+// transaction of its own that wrote to the write-ahead log, and whose commit the standbys have
+// confirmed. Without synchronous standbys, every grant counts as confirmed, and nothing is written.
+//
 // # Recovery by an operator
 //
 // Two things can go back in time. If the database was restored from an older state, its
