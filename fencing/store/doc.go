@@ -67,7 +67,8 @@
 // as the control role and pin every setting that a default of the role or the database
 // could change. Connections close after a minute without use. The pool that Pool
 // returns (8) never waits for a fence's lock, so lease renewals that use it cannot
-// starve because of a grant. Statements that read a fence or enter the registry (4)
+// starve because of a grant; at most one of its connections waits for a synchronous
+// standby, for at most 5 s at a time (see durable.go). Statements that read a fence or enter the registry (4)
 // wait for its lock for 20 ms at a time, and hold no connection in between.
 //
 // Grants have 8 connections. While no more than 8 resources are being taken over, each
