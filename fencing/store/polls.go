@@ -89,6 +89,7 @@ type batches[T any] struct {
 	life    context.Context // ends with the Store
 	query   func(ctx context.Context, fences []int32) (map[int32]T, error)
 	running sync.Mutex // held during a query
+	runs    sync.WaitGroup
 
 	mu   sync.Mutex
 	next *batch[T] // collects requests; nil if there were none since the last query began
@@ -110,7 +111,7 @@ func (b *batches[T]) ask(ctx context.Context, fence int32) (answer T, err error)
 	if k == nil {
 		k = &batch[T]{done: make(chan struct{})}
 		b.next = k
-		go b.run(k)
+		b.runs.Go(func() { b.run(k) })
 	}
 	k.fences = append(k.fences, fence)
 	b.mu.Unlock()

@@ -160,6 +160,8 @@ func (s *Store) closeConnections() {
 // Close closes all connections, after waiting for those in use, for at most closeWait.
 func (s *Store) Close() {
 	s.end()
+	s.polls.runs.Wait()
+	s.confirms.runs.Wait()
 	s.catalog.close()
 	closePools(s.watches, s.reads, s.grants, s.free)
 }
