@@ -196,6 +196,7 @@ func (c *Candidacy) observe(rec fencing.Record) {
 		return
 	}
 	switch {
+	case rec.Incarnation == c.incarnation && rec.Unconfirmed: // the grant is asked for again
 	case rec.Incarnation == c.incarnation:
 		s.hasEpoch(max(s.epoch, rec.Epoch)) // a grant without a response may have succeeded
 	case s.phase == superseded, s.epoch > 0 && rec.Epoch > s.epoch:

@@ -28,6 +28,7 @@ func (c *Candidacy) grantLocked() {
 	lease, award, before := s.held.lease, c.award(s.held.lease, s.epoch, s.seen.highestObserved), s.record
 	c.ask(func() func() {
 		defer cancel()
+		known := c.r.known()
 		epoch, err := c.fence.Grant(ctx, award)
 		record := fencing.Record{
 			Epoch: epoch, Worker: c.worker, Incarnation: c.incarnation,
@@ -41,7 +42,7 @@ func (c *Candidacy) grantLocked() {
 				c.r.setHolder(c)
 			}
 			c.examineAgain(ctx, epoch)
-			c.r.publish(record, c) // the others must stop before this one leads
+			c.r.publish(record, known, c) // the others must stop before this one leads
 		} else if isState(err, fencing.StateSuperseded) || c.token > 0 && isState(err, fencing.StateAwardNotNewer) {
 			_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
 		} else if isState(err, fencing.StateUnnumbered) {
@@ -71,7 +72,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 	s.requests.end(requestGrant)
 	if err == nil {
 		s.hasEpoch(record.Epoch)
-		if record.Epoch >= s.record.Epoch {
+		if replaces(record, s.record, before) {
 			s.record = record
 		} else {
 			c.supersedeLocked(s.record) // by a grant that followed immediately

@@ -138,7 +138,7 @@ func (r *resource) ordered() {
 // members connect again, and find the resource made anew.
 func (r *resource) removed(fence Fence) {
 	r.mu.Lock()
-	gone := fencing.Record{Epoch: r.mu.highestObserved + 1, Source: fencing.SourceOperator}
+	gone := fencing.Record{Epoch: max(r.mu.highestObserved, r.mu.record.Epoch) + 1, Source: fencing.SourceOperator}
 	if r.mu.fence == fence {
 		r.mu.needsReopen = true
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -21,10 +23,10 @@ type fenceFacts struct {
 	disagrees bool
 }
 
-// observe records the highest grant. It reports false, and changes nothing, if a higher
-// one is known.
+// observe records the highest grant, as the resource has learnt it. It reports false, and
+// changes nothing, if a higher one is known that is confirmed.
 func (f *fenceFacts) observe(rec fencing.Record) bool {
-	if rec.Epoch < f.record.Epoch {
+	if rec.Epoch < f.record.Epoch && !f.record.Unconfirmed {
 		return false
 	}
 	if rec.Epoch > f.record.Epoch {
@@ -38,19 +40,36 @@ func (f *fenceFacts) observe(rec fencing.Record) bool {
 type grants struct {
 	record fencing.Record // the highest known one
 	// highestObserved is the highest epoch ever observed here, even before the resource
-	// was forgotten.
+	// was forgotten. An unconfirmed one does not count: a failover may lose it, although
+	// nothing is lost that anybody was told.
 	highestObserved fencing.Epoch
 }
 
-// learn records the highest grant. It reports false, and changes nothing, if a higher
-// one is known.
-func (g *grants) learn(rec fencing.Record) bool {
-	if rec.Epoch < g.record.Epoch {
+// learn records the result of a request that began when before was the highest known grant. It
+// reports false if a newer one is known, and remembers no more than the epoch then.
+func (g *grants) learn(rec, before fencing.Record) bool {
+	if !rec.Unconfirmed {
+		g.highestObserved = max(g.highestObserved, rec.Epoch)
+	}
+	if !replaces(rec, g.record, before) {
 		return false
 	}
 	g.record = rec
-	g.highestObserved = max(g.highestObserved, rec.Epoch)
 	return true
+}
+
+// replaces reports whether rec, the result of a request that began when before was known, is as new
+// as the known record. Responses may overtake each other, so the higher epoch is the newer one. But
+// an unconfirmed grant may be lost: whatever was asked after it was known is newer.
+func replaces(rec, known, before fencing.Record) bool {
+	switch {
+	case known.Unconfirmed && known == before:
+		return true
+	case rec.Epoch == known.Epoch:
+		return !rec.Unconfirmed || known.Unconfirmed
+	default:
+		return rec.Epoch > known.Epoch
+	}
 }
 
 // fenceAccess is the fence of a resource.
@@ -70,7 +89,7 @@ type fenceAccess struct {
 // history is what the fence knew of a worker when its candidacy began.
 type history struct {
 	before  bool          // the result of Fence.SupersededBefore
-	highest fencing.Epoch // the highest epoch, read before that
+	highest fencing.Epoch // the highest epoch, read before that; 0 if it was unconfirmed
 	// incarnation is that of the candidacy, which follows from its token; "" if it has none.
 	incarnation string
 }
@@ -85,7 +104,9 @@ func (r *resource) examine(ctx context.Context, claim fencing.JoinRequest) (fenc
 	if err != nil {
 		return nil, history{}, err
 	}
-	h.highest = rec.Epoch
+	if !rec.Unconfirmed {
+		h.highest = rec.Epoch
+	}
 	if h.before, err = fence.SupersededBefore(ctx, claim.Worker); err != nil {
 		return nil, history{}, fmt.Errorf("look for earlier epochs of the worker: %w", err)
 	}
@@ -147,7 +168,7 @@ func (r *resource) reopenLater() {
 // was seen before the call is a refusal.
 func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
 	r.mu.Lock()
-	highest, fence := r.mu.highestObserved, r.mu.fence
+	highest, before, fence := r.mu.highestObserved, r.mu.record, r.mu.fence
 	r.mu.Unlock()
 	rec, err := fence.Record(ctx)
 	if errors.Is(err, fencing.ErrRemoved) {
@@ -159,18 +180,33 @@ func (r *resource) refresh(ctx context.Context) (fencing.Record, error) {
 	if rec.Epoch < highest {
 		return rec, r.refuseRestored(rec.Epoch, highest)
 	}
-	r.publish(rec, nil)
+	r.publish(rec, before, nil)
 	return rec, nil
 }
 
-// publish passes a record to every candidacy except one. Responses may overtake each
-// other, so a record below the highest one seen changes nothing.
-func (r *resource) publish(rec fencing.Record, but *Candidacy) {
+// known returns the highest known grant.
+func (r *resource) known() fencing.Record {
 	r.mu.Lock()
-	news := r.mu.learn(rec)
+	defer r.mu.Unlock()
+	return r.mu.record
+}
+
+// publish passes a record, the result of a request that began when before was known, to every
+// candidacy except one, unless a newer one is known.
+func (r *resource) publish(rec, before fencing.Record, but *Candidacy) {
+	r.mu.Lock()
+	was := r.mu.record
+	news := r.mu.learn(rec, before)
 	r.mu.Unlock()
 	if !news {
 		return
+	}
+	switch {
+	case rec.Epoch < was.Epoch:
+		r.log.Info("the newest grants, which no synchronous standby had confirmed and nobody was told of, are not in this database",
+			zap.Int64("lost_epoch", int64(was.Epoch)), zap.Int64("epoch", int64(rec.Epoch)))
+	case rec.Epoch > was.Epoch || rec.Unconfirmed != was.Unconfirmed:
+		r.log.Debug("the newest grant", zap.Int64("epoch", int64(rec.Epoch)), zap.String("of", rec.Worker), zap.Bool("unconfirmed", rec.Unconfirmed))
 	}
 	r.followLeader()
 	for _, c := range r.all() {

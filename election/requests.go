@@ -114,7 +114,7 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 // noToken keeps whoever has brought no token from leading where that decides.
 var noToken = &fencing.Trouble{
 	Problem: "its connection has brought no token",
-	Remedy:  "When the application's elector has elected this worker, connect again with the token that it gave: fencepost.token=42.",
+	Remedy:  "When the application's elector has elected this worker, give its token: by SET fencepost.token = '42', or when connecting, by the startup option fencepost.token=42.",
 }
 
 // Trouble implements fencing.Candidacy. A candidacy that leaves the lease to another one of

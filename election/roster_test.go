@@ -3,6 +3,9 @@ package election
 import (
 	"errors"
 	"testing"
+	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -57,6 +60,64 @@ func TestOnlyAHigherGrantShowsThatTheFenceWorks(t *testing.T) {
 		recorded := f.observe(fencing.Record{Epoch: c.epoch, Worker: "w"})
 		if recorded != c.recorded || (f.record.Worker == "w") != c.recorded || f.fault != c.fault {
 			t.Errorf("epoch %d after 5: recorded is %v, %+v", c.epoch, recorded, f)
+		}
+	}
+}
+
+// TestWhatIsLearntOfGrants: responses may overtake each other, and a failover may lose an
+// unconfirmed grant. The highest epoch that is remembered is that of a confirmed one.
+func TestWhatIsLearntOfGrants(t *testing.T) {
+	t.Parallel()
+	confirmed := func(e fencing.Epoch, who string) fencing.Record { return fencing.Record{Epoch: e, Incarnation: who} }
+	unconfirmed := func(e fencing.Epoch, who string) fencing.Record {
+		return fencing.Record{Epoch: e, Incarnation: who, Unconfirmed: true}
+	}
+	none := fencing.Record{}
+	for name, c := range map[string]struct {
+		known, before, rec fencing.Record
+		news               bool
+		highest            fencing.Epoch
+	}{
+		"the first grant":                          {none, none, confirmed(1, "a"), true, 1},
+		"a higher one":                             {confirmed(1, "a"), confirmed(1, "a"), confirmed(2, "b"), true, 2},
+		"a higher one that is unconfirmed":         {confirmed(1, "a"), confirmed(1, "a"), unconfirmed(2, "b"), true, 1},
+		"which is confirmed":                       {unconfirmed(2, "b"), unconfirmed(2, "b"), confirmed(2, "b"), true, 2},
+		"which is lost":                            {unconfirmed(2, "b"), unconfirmed(2, "b"), confirmed(1, "a"), true, 1},
+		"an answer from before it":                 {unconfirmed(2, "b"), confirmed(1, "a"), confirmed(1, "a"), false, 1},
+		"a confirmed one below an unconfirmed one": {unconfirmed(3, "c"), confirmed(1, "a"), confirmed(2, "b"), false, 2},
+		"a late answer after a loss":               {confirmed(2, "c"), confirmed(1, "a"), unconfirmed(2, "b"), false, 2},
+		"a late answer":                            {confirmed(2, "b"), confirmed(1, "a"), confirmed(1, "a"), false, 2},
+		"a restored database":                      {confirmed(2, "b"), confirmed(2, "b"), confirmed(1, "a"), false, 2},
+	} {
+		g := grants{record: c.known}
+		for _, rec := range []fencing.Record{c.known, c.before} {
+			if !rec.Unconfirmed {
+				g.highestObserved = max(g.highestObserved, rec.Epoch)
+			}
+		}
+		if news := g.learn(c.rec, c.before); news != c.news || (g.record == c.rec) != c.news || g.highestObserved != c.highest {
+			t.Errorf("%s: news is %t, and then %+v; want %t and highest %d", name, news, g, c.news, c.highest)
+		}
+	}
+}
+
+// TestACandidacyTakesNoUnconfirmedEpoch that a grant without an answer has left. It is superseded by
+// one of another candidacy, because its checks fail.
+func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		incarnation string
+		epoch       fencing.Epoch // of the candidacy
+		want        phase
+	}{{"mine", 0, following}, {"other", 0, following}, {"other", 1, superseded}} {
+		e := &Elections{cfg: Config{
+			Now: func() time.Duration { return 0 }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
+		}}
+		candidacy := newCandidacy(&resource{e: e, log: zap.NewNop()}, nil, fencing.JoinRequest{}, history{incarnation: "mine"})
+		candidacy.mu.hasEpoch(c.epoch)
+		candidacy.observe(fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: true})
+		if candidacy.mu.phase != c.want || candidacy.mu.epoch != c.epoch {
+			t.Errorf("%+v: %v with epoch %d", c, candidacy.mu.phase, candidacy.mu.epoch)
 		}
 	}
 }

@@ -164,8 +164,8 @@ func (r *resource) arrived() {
 }
 
 // look observes the lease of a resource without a candidacy, and reads the record if
-// another candidacy than the recorded one holds it. The fence is not reopened for that,
-// because that may create it.
+// another candidacy than the recorded one holds it, or if the record is unconfirmed. The
+// fence is not reopened for that, because that may create it.
 func (r *resource) look(ctx context.Context) {
 	var observation LeaseObservation
 	var err error
@@ -175,12 +175,12 @@ func (r *resource) look(ctx context.Context) {
 		observation, err = r.provider.Watch(ctx, r.key.name, LeaseObservation{})
 	}
 	r.mu.Lock()
-	fence, known := r.mu.fence, r.mu.record.Incarnation
+	fence, known := r.mu.fence, r.mu.record
 	r.mu.Unlock()
-	if err == nil && observation.State == Held && observation.Incarnation != known {
+	if err == nil && (known.Unconfirmed || observation.State == Held && observation.Incarnation != known.Incarnation) {
 		var rec fencing.Record
 		if rec, err = fence.Record(ctx); err == nil {
-			r.publish(rec, nil)
+			r.publish(rec, known, nil)
 		}
 	}
 	switch {
@@ -227,12 +227,13 @@ func (r *resource) lookContext(look time.Duration) (context.Context, context.Can
 
 // expectsGrant reports whether an epoch may be granted that this proxy would not learn
 // about by itself: another proxy's candidacy holds the lease and is not the recorded
-// one, or a candidacy here has an epoch but no confirmed lease.
+// one, the recorded grant may be confirmed or lost, or a candidacy here has an epoch but no
+// confirmed lease.
 func (r *resource) expectsGrant() bool {
 	r.mu.Lock()
-	held := r.mu.holder == nil && r.mu.observation.State == Held && r.mu.observation.Incarnation != r.mu.record.Incarnation
+	expected := r.mu.record.Unconfirmed || r.mu.holder == nil && r.mu.observation.State == Held && r.mu.observation.Incarnation != r.mu.record.Incarnation
 	r.mu.Unlock()
-	if held {
+	if expected {
 		return true
 	}
 	for _, c := range r.all() {

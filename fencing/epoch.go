@@ -27,7 +27,8 @@ type Award struct {
 	// candidacy has been granted one since, this candidacy is over.
 	Held Epoch
 	// HighestObserved is the highest epoch that this proxy has ever seen on the
-	// resource. A fence below it was restored from an older state.
+	// resource, without those of unconfirmed records. A fence below it was restored from an
+	// older state.
 	HighestObserved Epoch
 }
 
@@ -63,6 +64,10 @@ type Record struct {
 	Generation  int64
 	Index       int64
 	GrantedAt   time.Time
+	// Unconfirmed means that a failover may lose the grant, because the synchronous standbys
+	// are not known to have confirmed it. Nobody was told of such an epoch, as far as this
+	// proxy knows.
+	Unconfirmed bool
 	// Guards is how many tables the resource guards: if any, its checks set a claim.
 	Guards int
 }

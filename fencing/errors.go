@@ -42,7 +42,7 @@ func SetRefusal(name string) *Refusal {
 	default:
 		r.SQLState = stateUndefinedObject
 		r.Message = fmt.Sprintf(`unrecognized configuration parameter "fencepost.%s"`, ASCII(name))
-		r.Hint = "In a session, only fencepost.epoch can be set."
+		r.Hint = "In a session, only fencepost.epoch and fencepost.token can be set."
 	}
 	return r
 }

@@ -11,6 +11,49 @@ func tokenOf(incarnation string) (generation, token int64, ok bool) {
 	return generation, token, n == 2 && err == nil
 }
 
+// TokenRule says what ParseToken takes.
+const TokenRule = "Use the token that the application's elector gave: an integer from 1 to 9223372036854775807."
+
+// ParseToken reads the value of fencepost.token. ok is false if it is no token.
+func ParseToken(value string) (token int64, ok bool) {
+	token, err := strconv.ParseInt(value, 10, 64)
+	return token, err == nil && token > 0
+}
+
+// SetTokenRefusal returns the refusal of a SET fencepost.token for what can be told from the
+// statement alone; nil if there is none. local says that it is SET LOCAL.
+func SetTokenRefusal(value string, local bool) *Refusal {
+	if local {
+		return &Refusal{
+			SQLState: StateCannotChange,
+			Message:  `parameter "fencepost.token" cannot be set for a single transaction`,
+			Detail:   "{}",
+			Hint:     "Use SET without LOCAL, outside a transaction: the token then counts until the connection ends or sets another one.",
+			Usage:    true,
+		}
+	}
+	if _, ok := ParseToken(value); !ok {
+		return &Refusal{
+			SQLState: "22023",
+			Message:  fmt.Sprintf(`invalid value for parameter "fencepost.token": %q`, ASCII(value)),
+			Detail:   "{}",
+			Hint:     TokenRule,
+			Usage:    true,
+		}
+	}
+	return nil
+}
+
+// TokenInsideRefusal is the refusal of a SET fencepost.token that shares a transaction with
+// other statements.
+var TokenInsideRefusal = &Refusal{
+	SQLState: "25001", // active_sql_transaction
+	Message:  "SET fencepost.token cannot run inside a transaction, or together with other statements",
+	Detail:   "{}",
+	Hint:     "Send it alone, before BEGIN: it begins another candidacy, and each transaction belongs to one.",
+	Usage:    true,
+}
+
 // bumpTokens is how an operator lets lower tokens pass again.
 const bumpTokens = `If the recorded token is too high by mistake, or the elector counts anew: stop all workers that have brought it, then run "fencepost generation bump --tokens" with the --database.`
 

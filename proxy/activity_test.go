@@ -28,7 +28,7 @@ func TestNobodyWaitsForASession(t *testing.T) {
 	x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 15, Status: func() *fencing.Status { return noStatus }, Cache: sqltext.NewCache(1 << 10)})
 	s.crews.join(x, fencing.JoinRequest{Worker: "w"})
 	defer s.crews.leave(x)
-	x.member.cand = supersededCandidacy{}
+	x.member.become(supersededCandidacy{})
 	x.member.standing.Store(joined)
 	x.sending.Lock()
 	defer x.sending.Unlock()

@@ -77,7 +77,7 @@ func (cs *crews) run(ctx context.Context) {
 				return
 			}
 			wg.Go(func() {
-				x.member.crew.poll(ctx, x.member.cand.Fence())
+				x.member.crew.poll(ctx, x.member.candidacy().Fence())
 				<-slots
 				select {
 				case <-time.After(pollPause):

@@ -123,10 +123,9 @@ func (x *session) end(reason error) {
 	}
 }
 
-// endSuperseded ends the session because its candidacy is over, and audits the statement that
-// the client tried, unless text is empty. write says whether that statement may write.
-func (x *session) endSuperseded(text string, write bool) {
-	r := x.supersededRefusal()
+// endSuperseded ends the session because its candidacy is over, as r says, and audits the statement
+// that the client tried, unless text is empty. write says whether that statement may write.
+func (x *session) endSuperseded(r *fencing.Refusal, text string, write bool) {
 	x.mu.Lock()
 	audit := text != "" && x.life.claimAudit()
 	var rejection fencing.Rejection
@@ -160,7 +159,7 @@ func (x *session) hangUp() {
 // because another worker was granted an epoch, the client is told that instead.
 func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
 	_ = x.server.Close()
-	if fencing.Checking && x.member.cand != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.advanced(ctx) {
+	if fencing.Checking && x.member.candidacy() != nil && x.member.shadow == nil && e.Err.Code == "57P01" && x.advanced(ctx) {
 		x.member.standing.Store(superseded)
 		x.serverEnded()
 		return
@@ -182,7 +181,7 @@ const advancedAgain = 50 * time.Millisecond
 // not have returned yet: it ends the backend in order to get its lock. A worker without an
 // epoch has nothing that another worker could take over.
 func (x *session) advanced(ctx context.Context) bool {
-	cand := x.member.cand
+	cand := x.member.candidacy()
 	if cand.Status().Epoch == 0 {
 		return false
 	}
@@ -219,7 +218,7 @@ func (x *session) serverEnded() {
 	if quiet {
 		return
 	}
-	x.endSuperseded(text, write)
+	x.endSuperseded(x.supersededRefusal(), text, write)
 	x.hangUp()
 }
 

@@ -52,7 +52,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	x.m = m // under mu, because drain may look at the session already
 	x.mu.Unlock()
 	st = c.Status()
-	if st.CanWrite() && x.knowsAtStartup(st.Epoch, policy.TellEach) {
+	if st.CanWrite() && x.knows(st.Epoch, x.start.began) {
 		announced = st.Epoch
 	}
 	return st, announced, nil
@@ -60,7 +60,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 
 // enter joins the candidacy and waits for the lease, and completes the machine's configuration.
 func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) error {
-	x.member.discards = policy.OnStale == DiscardStale
+	x.member.discards, x.member.tellEach = policy.OnStale == DiscardStale, policy.TellEach
 	cand, err := x.joinCandidacy(ctx, claim)
 	if err != nil {
 		return policy.Route.explained(fencing.StartupRefusal(err))
@@ -76,30 +76,29 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 	if policy.ProvenReads || !x.backend.version.KeepsReadOnly() {
 		x.awaitCatalog(ctx)
 	}
-	x.describe(claim, policy, c)
-	c.Discards = x.member.discards
+	x.describe(c)
+	c.ProvenReads, c.Discards = policy.ProvenReads, x.member.discards
 	return nil
 }
 
 // joinCandidacy makes the session a member of the candidacy.
 func (x *session) joinCandidacy(ctx context.Context, claim fencing.JoinRequest) (fencing.Candidacy, error) {
-	x.member.worker = claim.Worker
+	x.member.claim = claim
 	x.srv.crews.join(x, claim)
 	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 	if err == nil {
-		x.member.cand = cand
+		x.member.become(cand)
 		x.member.standing.Store(joined)
 	}
 	return cand, err
 }
 
 // describe tells the machine about the candidacy.
-func (x *session) describe(claim fencing.JoinRequest, policy SessionPolicy, c *protocol.Config) {
-	cand := x.member.cand
+func (x *session) describe(c *protocol.Config) {
+	claim, cand := &x.member.claim, x.member.candidacy()
 	c.Nameless, c.Trouble = claim.Nameless, cand.Trouble
 	c.Status, c.Catalog = cand.Status, x.member.catalog.Catalog
 	c.Fence, c.Resource, c.Worker, c.Incarnation = cand.Fence().ID(), claim.Resource, claim.Worker, cand.Incarnation()
-	c.ProvenReads = policy.ProvenReads
 }
 
 // shadows reports whether the session names a resource that is in shadow.
@@ -126,7 +125,8 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 	} else if err != nil {
 		return err
 	}
-	x.describe(claim, policy, c)
+	x.describe(c)
+	c.ProvenReads = policy.ProvenReads
 	c.Shadow = &shadow.Watch{
 		Campaign: x.member.shadow.doing(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
 		Refresh:  x.member.shadow.doing(catalogWait, x.member.catalog.RefreshCatalog),
@@ -138,17 +138,18 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 func (x *session) auditStartup(r *fencing.Refusal) {
 	own := x.start.own
 	x.audit(fencing.Rejection{
-		Time: time.Now(), Resource: own.resource, Worker: x.member.worker, Write: true, Shadow: true,
+		Time: time.Now(), Resource: own.resource, Worker: x.member.claim.Worker, Write: true, Shadow: true,
 		Kind: fencing.KindOf(own.resource, r.SQLState), SQLState: r.SQLState, Message: "the connection would be refused: " + r.Message,
 	})
 }
 
-// knowsAtStartup reports whether the client may be taken to know its worker's epoch as soon as
-// it has read its greeting. If the worker was superseded before, a driver may have opened this
-// connection in order to send a statement again that was decided under an earlier epoch.
-func (x *session) knowsAtStartup(e fencing.Epoch, tellEach bool) bool {
-	cand := x.member.cand
-	return !cand.SupersededBefore() || !tellEach && cand.KnewAt(e, x.start.began)
+// knows reports whether the client of a session that has joined its candidacy at the given time
+// may be taken to know its worker's epoch as soon as it has read the reply. If the worker was
+// superseded before, a driver may have opened this connection in order to send a statement again
+// that was decided under an earlier epoch.
+func (x *session) knows(e fencing.Epoch, at time.Time) bool {
+	cand := x.member.candidacy()
+	return !cand.SupersededBefore() || !x.member.tellEach && cand.KnewAt(e, at)
 }
 
 // noStatus is the status of a connection without a resource.
@@ -240,7 +241,7 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	guard.pause()
 	defer guard.resume()
 	if campaign != fencing.CampaignWait {
-		_ = x.member.cand.AwaitFirst(guard, x.srv.cfg.StartupWait) // the status says how it went
+		_ = x.member.candidacy().AwaitFirst(guard, x.srv.cfg.StartupWait) // the status says how it went
 		return nil
 	}
 	ctx, stop := untilGone(guard, x.client, 0, errClientGone)
@@ -248,7 +249,7 @@ func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode)
 	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)
 	defer stopServer()
 	led := make(chan error, 1)
-	go func() { led <- x.member.cand.AwaitLeader(ctx) }()
+	go func() { led <- x.member.candidacy().AwaitLeader(ctx) }()
 	switch err := x.tellWaiting(led); {
 	case errors.Is(context.Cause(ctx), errClientGone):
 		return errOver
@@ -271,7 +272,7 @@ func (x *session) tellWaiting(led <-chan error) error {
 			return err
 		case <-tick.C:
 		}
-		notice := fencing.WaitNotice(x.start.own.resource, x.member.cand.Status(), x.member.cand.Trouble())
+		notice := fencing.WaitNotice(x.start.own.resource, x.member.candidacy().Status(), x.member.candidacy().Trouble())
 		x.sending.Lock()
 		if x.life.phase() == phaseStarting {
 			_, _ = x.client.Write(protocol.AppendNotice(nil, notice)) // the guard notices that the client has gone

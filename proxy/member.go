@@ -7,18 +7,23 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
 // membership is a session's part in the candidacy of its worker. A session without a
 // resource has none: cand and crew are nil.
 type membership struct {
-	// worker is the worker's id. It, cand and crew are set once, during the startup: crew
-	// before the candidacy knows of the session, cand before standing becomes joined.
-	worker string
-	cand   fencing.Candidacy
-	crew   *crew
+	// claim is what the session has joined with first, and tellEach the setting of its policy.
+	// They and crew are set during the startup, before the candidacy knows of the session.
+	claim    fencing.JoinRequest
+	tellEach bool
+	crew     *crew
+	// joinedTo is set before standing becomes joined. The up pump replaces it, between two
+	// transactions, while standing is outside.
+	joinedTo atomic.Pointer[fencing.Candidacy]
 	// catalog is that of the database, nil if no read of the session has to be proven.
 	// leaveCatalog is set for a session without a resource that uses it.
+	// Only the session's own goroutine uses catalog.
 	catalog      fencing.CatalogReader
 	leaveCatalog func()
 
@@ -45,7 +50,8 @@ type telling struct {
 	sent  time.Time     // just before that
 }
 
-// standing says what a session knows of its membership. It only increases.
+// standing says what a session knows of its membership. It only increases, except that a
+// session which leaves its candidacy for another one is outside meanwhile.
 type standing = uint32
 
 const (
@@ -68,19 +74,30 @@ func (x *session) StatusChanged() {
 	if !fencing.Checking || m.standing.Load() == outside || m.shadow != nil {
 		return
 	}
-	st := m.cand.Status()
-	if goesOn := m.discards && fencing.Discardable(st); st.Role == fencing.Superseded && !goesOn {
-		m.standing.Store(superseded)
+	st := m.candidacy().Status()
+	if goesOn := m.discards && fencing.Discardable(st); st.Role == fencing.Superseded && !goesOn && m.standing.CompareAndSwap(joined, superseded) {
 		_ = x.server.Close()
 	}
 }
+
+// candidacy returns the candidacy that the session is a member of, nil if it is of none.
+func (m *membership) candidacy() fencing.Candidacy {
+	if c := m.joinedTo.Load(); c != nil {
+		return *c
+	}
+	return nil
+}
+
+// become makes the session a member of c, which Join has returned.
+func (m *membership) become(c fencing.Candidacy) { m.joinedTo.Store(&c) }
 
 func (x *session) isSuperseded() bool { return x.member.standing.Load() == superseded }
 
 // supersededRefusal is what the client of a superseded session is told.
 func (x *session) supersededRefusal() *fencing.Refusal {
 	m := &x.member
-	return fencing.SupersededRefusal(x.start.own.resource, m.worker, m.cand.Incarnation(), m.cand.Status())
+	cand := m.candidacy()
+	return fencing.SupersededRefusal(x.start.own.resource, m.claim.Worker, cand.Incarnation(), cand.Status())
 }
 
 // tells records that e is about to be announced to the client; 0 is none. The session's mu is
@@ -134,22 +151,80 @@ func (b *beside) end() {
 func (m *membership) hears() {
 	if t := m.telling; t.epoch != 0 {
 		m.telling = telling{}
-		m.cand.Told(t.epoch, t.sent, time.Now())
+		m.candidacy().Told(t.epoch, t.sent, time.Now())
 	}
 }
 
 // endsSuperseded informs the candidacy that the connection ends because it is superseded, or
 // that its writes are discarded, before the client can learn that. Only the first call has an effect.
-func (m *membership) endsSuperseded() { m.ended.Do(m.cand.TellsSuperseded) }
+func (m *membership) endsSuperseded() { m.ended.Do(func() { m.candidacy().TellsSuperseded() }) }
+
+// rejoin has the session leave its candidacy for that of the token which its client has set. If
+// that fails, it stays in the one that it has. The refusal of a token that is lower than the
+// recorded one is returned, because the session must end then.
+func (x *session) rejoin(ctx context.Context) (lower *fencing.Refusal) {
+	defer while(&x.active.busy)()
+	began := time.Now()
+	m, claim := &x.member, x.member.claim
+	x.mu.Lock()
+	claim.Token = x.m.WantedToken()
+	deleted := x.registration.deleted
+	x.mu.Unlock()
+	if deleted != nil {
+		<-deleted
+	}
+	if !m.standing.CompareAndSwap(joined, outside) {
+		return nil // superseded, which the client is told next
+	}
+	// The grant for a higher token supersedes the candidacy that this session is about to leave.
+	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
+	if err == nil {
+		if before := m.candidacy(); before != cand {
+			before.Leave(x, true)
+		}
+		m.become(cand)
+		m.catalog = cand.Fence()
+	}
+	m.standing.CompareAndSwap(outside, joined)
+	x.StatusChanged() // an earlier call has done nothing
+	if err != nil {
+		r := fencing.StartupRefusal(err)
+		if r.SQLState == fencing.StateSuperseded {
+			return r
+		}
+		x.mu.Lock()
+		x.m.NotRejoined(r)
+		x.mu.Unlock()
+		return nil
+	}
+	_ = cand.AwaitFirst(ctx, x.srv.cfg.StartupWait) // the status says how it went
+	x.rejoined(began)
+	return nil
+}
+
+// rejoined tells the machine about the candidacy that the session has joined at the given time.
+func (x *session) rejoined(began time.Time) {
+	var c protocol.Config
+	x.describe(&c)
+	var announced fencing.Epoch
+	if st := c.Status(); st.CanWrite() && x.knows(st.Epoch, began) {
+		announced = st.Epoch
+	}
+	x.observer.Rejoined(c.Fence, c.Incarnation)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.member.telling = telling{} // of the candidacy before
+	x.m.Rejoined(c, announced)
+}
 
 // leave ends the membership. Only the first call has an effect on the candidacy. orderly
 // says that the client has sent Terminate.
 func (x *session) leave(orderly bool) {
-	if m := &x.member; m.cand != nil {
+	if m := &x.member; m.candidacy() != nil {
 		if x.isSuperseded() && !orderly {
 			m.endsSuperseded()
 		}
-		m.left.Do(func() { m.cand.Leave(x, orderly) })
+		m.left.Do(func() { m.candidacy().Leave(x, orderly) })
 	}
 	if x.member.leaveCatalog != nil {
 		x.member.leaveCatalog()

@@ -30,6 +30,9 @@ type Observer interface {
 	// Received is called with the bytes from the server before anything else is done with
 	// them.
 	Received(b []byte)
+	// Rejoined is called when the session has left its candidacy for another one of the same
+	// worker, before anything is sent for that.
+	Rejoined(fence int32, incarnation string)
 	// Registered is called when the registry has confirmed the entry of the session's
 	// backend, and Unregistered before that entry is deleted.
 	Registered(epoch int64)
@@ -39,10 +42,11 @@ type Observer interface {
 // nobody is the observer of a session that is not observed.
 type nobody struct{}
 
-func (nobody) Sent([]byte) error { return nil }
-func (nobody) Received([]byte)   {}
-func (nobody) Registered(int64)  {}
-func (nobody) Unregistered()     {}
+func (nobody) Sent([]byte) error      { return nil }
+func (nobody) Received([]byte)        {}
+func (nobody) Rejoined(int32, string) {}
+func (nobody) Registered(int64)       {}
+func (nobody) Unregistered()          {}
 
 // observe gives the session its observer, unless the session is relayed without any check.
 func (x *session) observe(c protocol.Config) {

@@ -129,7 +129,7 @@ func TestARegistrationWithAnUnknownResultIsWithdrawn(t *testing.T) {
 		fence := &failingFence{err: c.err}
 		client, server := netlooptest.Pair(t)
 		x := newSession(&Server{}, client, server, &startup{})
-		x.member.cand = failingCandidacy{fence: fence}
+		x.member.become(failingCandidacy{fence: fence})
 		x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 18, Status: func() *fencing.Status { return &fencing.Status{} }})
 		if x.register(t.Context()) == nil || !slices.Equal(fence.withdrawn, c.want) {
 			t.Errorf("%s: entries %v are withdrawn, want %v", name, fence.withdrawn, c.want)

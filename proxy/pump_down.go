@@ -234,7 +234,7 @@ func (d *downPump) relay(ctx context.Context) error {
 // learns that. The session goes on, and its next reply tells the client its role.
 func (x *session) learnStale(ctx context.Context) {
 	x.member.endsSuperseded()
-	if x.member.cand.Status().Role != fencing.Superseded {
+	if x.member.candidacy().Status().Role != fencing.Superseded {
 		x.readRecord(ctx)
 	}
 }
@@ -245,7 +245,7 @@ func (x *session) learnStale(ctx context.Context) {
 func (x *session) readRecord(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	x.member.cand.Advanced(ctx)
+	x.member.candidacy().Advanced(ctx)
 }
 
 // after ends the session if an event says so, once the replies before it are sent. It reports
@@ -255,7 +255,7 @@ func (d *downPump) after(ctx context.Context) bool {
 	for i := range d.events {
 		switch e := &d.events[i]; e.Kind {
 		case protocol.EventSuperseded:
-			x.member.cand.Advanced(ctx)
+			x.member.candidacy().Advanced(ctx)
 			_ = x.server.Close()
 			x.hangUp()
 			return false

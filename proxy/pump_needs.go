@@ -35,11 +35,11 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 		return x.analyze(ctx) == nil
 	case protocol.NeedCampaign:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		x.member.cand.CampaignOnDemand(wait)
+		x.member.candidacy().CampaignOnDemand(wait)
 		cancel()
 	case protocol.NeedConfirm:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
-		_ = x.member.cand.AwaitConfirmed(wait) // the status says how it went
+		_ = x.member.candidacy().AwaitConfirmed(wait) // the status says how it went
 		cancel()
 	}
 	x.mu.Lock()

@@ -92,7 +92,7 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 		return fencing.RegistrationStuckRefusal
 	}
 	adding, cancel := context.WithTimeout(ctx, registerTimeout)
-	entry, err := x.member.cand.Fence().RegisterBackend(adding, request)
+	entry, err := x.member.candidacy().Fence().RegisterBackend(adding, request)
 	cancel()
 	if err != nil {
 		x.log.Debug("registry refused", zap.Error(err))
@@ -115,7 +115,7 @@ func (x *session) withdraw(ctx context.Context, entry fencing.Registration, fail
 	}
 	ctx, cancel := context.WithTimeout(ctx, registerTimeout)
 	defer cancel()
-	if err := x.member.cand.Fence().UnregisterBackend(ctx, entry); err != nil {
+	if err := x.member.candidacy().Fence().UnregisterBackend(ctx, entry); err != nil {
 		x.log.Warn("registry entry not deleted", zap.Error(err))
 	}
 }
@@ -128,7 +128,7 @@ func (x *session) unregister(ctx context.Context) {
 	x.mu.Lock()
 	entry := x.registration.entry
 	x.mu.Unlock()
-	err := x.member.cand.Fence().UnregisterBackend(ctx, entry)
+	err := x.member.candidacy().Fence().UnregisterBackend(ctx, entry)
 	if err != nil {
 		x.log.Warn("registry entry not deleted", zap.Error(err))
 	}

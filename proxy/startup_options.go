@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -64,9 +63,9 @@ func (o *ownParams) set(name, value string) error {
 		}
 		o.campaigns = true
 	case "fencepost.token":
-		token, err := strconv.ParseInt(value, 10, 64)
-		if err != nil || token <= 0 {
-			return bad("Use the token that the application's elector gave: an integer from 1 to 9223372036854775807.")
+		token, ok := fencing.ParseToken(value)
+		if !ok {
+			return bad(fencing.TokenRule)
 		}
 		o.token = token
 	case "fencepost.worker_timeout":

@@ -48,7 +48,7 @@ const (
 	// ShowFence is SHOW fencepost.<Name>.
 	ShowFence
 	// SetFence is SET [SESSION | LOCAL] fencepost.<Name> = Value, and RESET of any of them
-	// but fencepost.epoch. Only that of the epoch is allowed.
+	// but fencepost.epoch. Only those of the epoch and the token can succeed.
 	SetFence
 )
 
@@ -143,8 +143,9 @@ type Statement struct {
 	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE, DEALLOCATE
 	// and DECLARE; all, plans, sequences or temp for DISCARD.
 	Name string
-	// Value is the new value of SetFence.
+	// Value is the new value of SetFence, and Local says that it is SET LOCAL.
 	Value string
+	Local bool
 	// Start and End are byte offsets in the original text. Start is 0 or directly after
 	// the preceding semicolon; End is the end of the text or the statement's own
 	// semicolon. Comments and space around the statement belong to it.

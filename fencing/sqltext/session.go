@@ -75,7 +75,7 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 	st.Resets = v.Kind == pgquery.VariableSetKind_VAR_RESET_ALL
 	name := lower(v.Name)
 	if own, ok := fenceName(name); ok && (own != "epoch" || v.Kind == pgquery.VariableSetKind_VAR_SET_VALUE) {
-		st.Kind, st.Name, st.Value = SetFence, own, setValue(v.Args)
+		st.Kind, st.Name, st.Value, st.Local = SetFence, own, setValue(v.Args), v.IsLocal
 		return
 	}
 	switch name {

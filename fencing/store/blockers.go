@@ -215,7 +215,7 @@ func (w *blockers) aside(ctx context.Context) error {
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
-		all, err := w.fence.store.polls.at(ctx, w.fence.id)
+		all, err := w.fence.store.polls.ask(ctx, w.fence.id)
 		if err != nil {
 			w.pollFailed(ctx, err)
 			continue

@@ -19,6 +19,12 @@
 // returns an error other than a refusal, the epoch may or may not have been recorded:
 // asking again with the same award settles that, and returns the same epoch.
 //
+// A grant whose wait for the synchronous standbys was cancelled can be read on the primary, and is
+// lost in a failover to one of them. So Record says whether the grant that it returns is known to be
+// confirmed: because this Store was granted it, or because the Store has read it again in a
+// transaction of its own that wrote to the write-ahead log, and whose commit the standbys have
+// confirmed. Without synchronous standbys, every grant counts as confirmed, and nothing is written.
+//
 // # Recovery by an operator
 //
 // Two things can go back in time. If the database was restored from an older state, its
@@ -61,7 +67,8 @@
 // as the control role and pin every setting that a default of the role or the database
 // could change. Connections close after a minute without use. The pool that Pool
 // returns (8) never waits for a fence's lock, so lease renewals that use it cannot
-// starve because of a grant. Statements that read a fence or enter the registry (4)
+// starve because of a grant; at most one of its connections waits for a synchronous
+// standby, for at most 5 s at a time (see durable.go). Statements that read a fence or enter the registry (4)
 // wait for its lock for 20 ms at a time, and hold no connection in between.
 //
 // Grants have 8 connections. While no more than 8 resources are being taken over, each

@@ -142,6 +142,45 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	}
 }
 
+// TestAGrantIsUnconfirmedUntilAStandbyHasIt: one proxy was granted an epoch, another one only reads
+// it, and cannot know that the first one has waited for the standbys.
+func TestAGrantIsUnconfirmedUntilAStandbyHasIt(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t, pgtest.WithTools(t))
+	h := newTestDatabase(t, s)
+	reader := h.newFence(h.open())
+	read := func(f *store.Fence) fencing.Record {
+		t.Helper()
+		rec, err := f.Record(h.ctx())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rec
+	}
+	h.grant("a")
+	if rec := read(reader); rec.Epoch != 1 || rec.Unconfirmed {
+		t.Errorf("without synchronous standbys: %+v", rec)
+	}
+	setStandbys(h, "standby")
+	const waits = "FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%pg_logical_emit_message(%'"
+	if rec := read(h.fence); rec.Unconfirmed || ask[int](h, "SELECT count(*) "+waits) != 0 {
+		t.Errorf("the proxy that was granted the epoch: %+v", rec)
+	}
+	if !read(reader).Unconfirmed {
+		t.Error("confirmed without a standby")
+	}
+	for range 2 { // a wait that was cancelled proves nothing
+		eventually(t, "the wait for the standby to be cancelled", func() bool {
+			return read(reader).Unconfirmed && ask[int](h, "SELECT count(*) FROM (SELECT pg_cancel_backend(pid) "+waits+") c") == 1
+		})
+	}
+	if rec := read(reader); rec.Epoch != 1 || !rec.Unconfirmed {
+		t.Errorf("after waits that were cancelled: %+v", rec)
+	}
+	s.Standby(t)
+	eventually(t, "the standby to confirm the grant", func() bool { return !read(reader).Unconfirmed })
+}
+
 func TestAUsersWarningIsNotTakenForAnUnconfirmedGrant(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))

@@ -76,13 +76,17 @@ func (f *Fence) Resource() string { return f.resource }
 
 // Record returns the highest grant. It waits up to settle for a grant in progress,
 // because the client of a backend that a grant has ended may ask before the grant has
-// returned.
+// returned. With synchronous standbys, the grant is unconfirmed until they are known to have
+// it: Record waits up to confirmPatience for that, and a later call returns what has become
+// known since.
 func (f *Fence) Record(ctx context.Context) (fencing.Record, error) {
 	state, err := f.state(ctx, settle)
 	if err != nil {
 		return fencing.Record{}, fmt.Errorf("read the fence of resource %q: %w", f.resource, err)
 	}
-	return state.record, nil
+	rec := state.record
+	rec.Unconfirmed = state.synchronous && rec.Epoch > 0 && !f.confirmed(ctx, grantID{rec.Epoch, rec.Incarnation})
+	return rec, nil
 }
 
 // Verify compares what a proxy believes with the database. The error is a
@@ -259,9 +263,10 @@ func (f *Fence) slot(ctx context.Context) (release func(), err error) {
 // state is a fence's row and its sequence's value, read after every grant in progress
 // has ended. If the wait was too short for that, last is -1.
 type state struct {
-	record   fencing.Record
-	last     fencing.Epoch
-	database string
+	record      fencing.Record
+	last        fencing.Epoch
+	database    string
+	synchronous bool // there are synchronous standbys
 }
 
 // state reads the fence. It waits for at most wait for a grant in progress, or for as
@@ -271,9 +276,9 @@ func (f *Fence) state(ctx context.Context, wait time.Duration) (state, error) {
 	err := f.retry(ctx, wait, func() (bool, error) {
 		row := f.store.reads.QueryRow(ctx, `SELECT coalesce((s.rec).epoch, 0), coalesce((s.rec).worker, ''), coalesce((s.rec).incarnation, ''),
 			coalesce((s.rec).source, ''), (s.rec).source_generation, (s.rec).source_index, (s.rec).granted_at, coalesce(s.last, -1), CASE WHEN `+ofAnother+` THEN '' ELSE i.id::text END,
-			coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = $1), 0)
+			coalesce((SELECT g.tables FROM fencepost.guarded g WHERE g.fence = $1), 0), current_setting('synchronous_standby_names') <> ''
 			FROM fencepost.identity i, fencepost.state($1, $3) s`, f.id, f.resource, quickLock)
-		err := scanRecord(row, &s.record, &s.last, &s.database, &s.record.Guards)
+		err := scanRecord(row, &s.record, &s.last, &s.database, &s.record.Guards, &s.synchronous)
 		return s.last >= 0, err
 	})
 	if err != nil {

@@ -51,6 +51,7 @@ func (f *Fence) Grant(ctx context.Context, a fencing.Award) (fencing.Epoch, erro
 		err = f.unlessGone(ctx, err)
 		return 0, fmt.Errorf("grant an epoch on resource %q: %w", f.resource, err)
 	}
+	f.store.confirmed.note(f.id, grantID{fencing.Epoch(epoch), a.Incarnation})
 	return fencing.Epoch(epoch), nil
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pollTimeout bounds one poll.
+// pollTimeout bounds one query of a batch.
 const pollTimeout = 5 * time.Second
 
 // holder is a transaction that has the lock on a fence's sequence that a grant needs,
@@ -65,69 +65,73 @@ const pollSQL = `SELECT s.id, h.pid, h.virtualtransaction, coalesce(max(p.gid), 
 	LEFT JOIN pg_prepared_xacts p ON p.transaction = x.transactionid
 	GROUP BY s.id, h.pid, h.virtualtransaction`
 
-// polls queries the server on behalf of all waiting grants of a database. Requests that
-// arrive during a poll are batched into the next one.
-type polls struct {
-	store   *Store
-	running sync.Mutex // held during a poll
-
-	mu   sync.Mutex
-	next *poll // collects requests; nil if there were none since the last poll began
-}
-
-// poll is one query to the server.
-type poll struct {
-	fences  []int32
-	done    chan struct{} // closed when holders and err are set
-	holders map[int32][]holder
-	err     error
-}
-
-// at returns which transactions hold a fence's sequence or wait for it, as of a moment
-// after the call.
-func (l *polls) at(ctx context.Context, fence int32) ([]holder, error) {
-	l.mu.Lock()
-	k := l.next
-	mine := k == nil
-	if mine {
-		k = &poll{done: make(chan struct{})}
-		l.next = k
-	}
-	k.fences = append(k.fences, fence)
-	l.mu.Unlock()
-	if mine {
-		l.run(ctx, k)
-	}
-	select {
-	case <-k.done:
-		return k.holders[fence], k.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// run polls for all collected requests once the previous poll has ended.
-func (l *polls) run(ctx context.Context, k *poll) {
-	defer close(k.done)
-	l.running.Lock()
-	defer l.running.Unlock()
-	l.mu.Lock()
-	l.next = nil
-	l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout) // shared with other callers
-	defer cancel()
-	rows, err := l.store.watches.Query(ctx, pollSQL, k.fences)
+// poll lists the transactions that hold the sequences of these fences or wait for one, by
+// fence.
+func (s *Store) poll(ctx context.Context, fences []int32) (map[int32][]holder, error) {
+	rows, err := s.watches.Query(ctx, pollSQL, fences)
 	if err != nil {
-		k.err = err
-		return
+		return nil, err
 	}
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[holder])
 	if err != nil {
-		k.err = err
-		return
+		return nil, err
 	}
-	k.holders = make(map[int32][]holder)
+	holders := make(map[int32][]holder)
 	for _, h := range found {
-		k.holders[h.Fence] = append(k.holders[h.Fence], h)
+		holders[h.Fence] = append(holders[h.Fence], h)
 	}
+	return holders, nil
+}
+
+// batches runs one query at a time, on behalf of all who ask it about their fences. Requests
+// that arrive while it runs are batched into the next one.
+type batches[T any] struct {
+	life    context.Context // ends with the Store
+	query   func(ctx context.Context, fences []int32) (map[int32]T, error)
+	running sync.Mutex // held during a query
+	runs    sync.WaitGroup
+
+	mu   sync.Mutex
+	next *batch[T] // collects requests; nil if there were none since the last query began
+}
+
+// batch is one query.
+type batch[T any] struct {
+	fences  []int32
+	done    chan struct{} // closed when answers and err are set
+	answers map[int32]T
+	err     error
+}
+
+// ask returns the answer for one fence, of a query that begins after the call. If ctx ends, the
+// query goes on, on behalf of others.
+func (b *batches[T]) ask(ctx context.Context, fence int32) (answer T, err error) {
+	b.mu.Lock()
+	k := b.next
+	if k == nil {
+		k = &batch[T]{done: make(chan struct{})}
+		b.next = k
+		b.runs.Go(func() { b.run(k) })
+	}
+	k.fences = append(k.fences, fence)
+	b.mu.Unlock()
+	select {
+	case <-k.done:
+		return k.answers[fence], k.err
+	case <-ctx.Done():
+		return answer, context.Cause(ctx)
+	}
+}
+
+// run asks for all collected requests once the previous query has ended.
+func (b *batches[T]) run(k *batch[T]) {
+	defer close(k.done)
+	b.running.Lock()
+	defer b.running.Unlock()
+	b.mu.Lock()
+	b.next = nil
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(b.life, pollTimeout)
+	defer cancel()
+	k.answers, k.err = b.query(ctx, k.fences)
 }

@@ -101,8 +101,11 @@ type Store struct {
 	reads   *pgxpool.Pool // may wait for a fence's lock, up to quickLock
 	watches *pgxpool.Pool // for the watches of grants
 
-	turns *turns // bounds the grants
-	polls *polls // batches the polls of the watches
+	end       context.CancelFunc // ends what batches ask
+	turns     *turns             // bounds the grants
+	polls     *batches[[]holder] // of the watches
+	confirms  *batches[grantID]  // of what Record has read
+	confirmed confirmedGrants
 
 	reports reports // of what blocks grants
 
@@ -115,7 +118,10 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	cfg = cfg.withDefaults()
 	s := &Store{cfg: cfg, log: cfg.Logger.With(zap.String("database", cfg.Database))}
 	s.catalog = newCatalogReader(s)
-	s.turns, s.polls = &turns{free: cfg.PoolSize}, &polls{store: s}
+	s.turns = &turns{free: cfg.PoolSize}
+	life, end := context.WithCancel(context.Background())
+	s.end = end
+	s.polls, s.confirms = &batches[[]holder]{life: life, query: s.poll}, &batches[grantID]{life: life, query: s.confirm}
 	var err error
 	for _, p := range []struct {
 		pool **pgxpool.Pool
@@ -153,6 +159,9 @@ func (s *Store) closeConnections() {
 
 // Close closes all connections, after waiting for those in use, for at most closeWait.
 func (s *Store) Close() {
+	s.end()
+	s.polls.runs.Wait()
+	s.confirms.runs.Wait()
 	s.catalog.close()
 	closePools(s.watches, s.reads, s.grants, s.free)
 }

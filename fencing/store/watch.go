@@ -89,7 +89,7 @@ func (w *watch) nextPoll() time.Duration {
 
 // poll removes what blocks a grant that waits for its sequence.
 func (w *watch) poll(ctx context.Context, mayYield bool) error {
-	all, err := w.fence.store.polls.at(ctx, w.fence.id)
+	all, err := w.fence.store.polls.ask(ctx, w.fence.id)
 	if err != nil {
 		w.blockers.pollFailed(ctx, err)
 		return nil

@@ -97,6 +97,18 @@ func (o *Observer) AskLedger(ledger func(epoch int64) (incarnation string, err e
 	return o
 }
 
+// Rejoined says that the session has left its candidacy for another one of its worker. Nothing
+// that the earlier one has covered may be unanswered then.
+func (o *Observer) Rejoined(fence int32, incarnation string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.facts.Fence, o.facts.Incarnation = fence, incarnation
+	o.script.add("rejoined as %q", incarnation)
+	if o.noted {
+		o.complain("the session rejoins while its backend is noted")
+	}
+}
+
 // Registered says that the session's backend is in the registry under this epoch.
 func (o *Observer) Registered(epoch int64) {
 	granted, err := o.facts.Incarnation, error(nil)

@@ -135,6 +135,10 @@ func (t *Txn) State() State {
 // AtRest reports that the server is idle, and that nothing was sent since.
 func (t *Txn) AtRest() bool { return t.ready == idle && !t.pending }
 
+// LeftIdle reports that the last ReadyForQuery left no transaction open. Something that was sent
+// since may have begun one.
+func (t *Txn) LeftIdle() bool { return t.ready == idle }
+
 // Settled reports that nothing was sent since the last ReadyForQuery.
 func (t *Txn) Settled() bool { return !t.pending }
 

@@ -78,6 +78,13 @@ func (a *announced) confirm(t transaction) bool {
 // expect notes what a reply announces.
 func (a *announced) expect(e fencing.Epoch) { a.pending, a.hasPending = e, true }
 
+// rejoins follows the begin of another candidacy, between two transactions. e is what the
+// client knows of it.
+func (a *announced) rejoins(e fencing.Epoch) {
+	a.current, a.hasPending = e, false
+	a.inHand.announced, a.confirmed.announced = e, e
+}
+
 // settle takes what is pending for what the client knows.
 func (a *announced) settle() { a.current, a.hasPending = a.pending, false }
 
@@ -125,6 +132,8 @@ func (m *Machine) announceBy(e *reply, s *statement) {
 	switch {
 	case s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch"):
 		e.announces, e.announced = true, shownEpoch(m.inHand.status)
+	case s.info.Kind == sqltext.SetFence && s.info.Name == "token":
+		e.announces, e.announced = m.epochs.current != 0, m.epochs.current
 	default:
 		m.namesEpoch(e, s)
 	}

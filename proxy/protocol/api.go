@@ -148,6 +148,26 @@ func (m *Machine) Asked(n Need) { m.inHand.done = max(m.inHand.done, n) }
 // Refreshed says that the catalog was read again, or cannot be.
 func (m *Machine) Refreshed() { m.inHand.refreshed = true }
 
+// WantedToken returns the token whose candidacy to join, after NeedToken.
+func (m *Machine) WantedToken() int64 { return m.inHand.token.value }
+
+// Rejoined says that the session has left its candidacy for the one that c describes, of the
+// same resource and worker. announced is the epoch that the client then knows, 0 for none; it
+// counts for the transaction that the message in hand begins.
+func (m *Machine) Rejoined(c Config, announced fencing.Epoch) {
+	own := &m.config
+	own.Status, own.Trouble, own.Catalog, own.Fence, own.Incarnation = c.Status, c.Trouble, c.Catalog, c.Fence, c.Incarnation
+	m.inHand.token.asked, m.inHand.status = true, c.Status()
+	m.checks.become(c.Fence, c.Incarnation)
+	m.epochs.rejoins(announced)
+	m.stale, m.batch.claimed = staleness{}, false
+}
+
+// NotRejoined says why the session stays in the candidacy that it has.
+func (m *Machine) NotRejoined(r *fencing.Refusal) {
+	m.inHand.token.asked, m.inHand.token.refusal = true, r
+}
+
 // WantedAnalysis returns the text to analyze, after NeedAnalysis.
 func (m *Machine) WantedAnalysis() (sql string, s sqltext.Settings) {
 	return m.inHand.analysis.sql, m.inHand.analysis.settings

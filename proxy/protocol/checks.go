@@ -88,6 +88,12 @@ func (c *checks) follow(st *fencing.Status) {
 	}
 }
 
+// become writes the checks of another candidacy.
+func (c *checks) become(fence int32, incarnation string) {
+	c.fence, c.incarnation, c.claimed = fence, incarnation, 0
+	c.write(c.claims)
+}
+
 // newNonce returns what nobody can guess of a name, 60 bits, in lower case.
 func newNonce() string { return strings.ToLower(rand.Text()[:12]) }
 

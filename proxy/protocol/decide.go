@@ -40,6 +40,7 @@ type situation struct {
 
 	registration gate.Registration
 	registry     registryAnswer
+	token        tokenAnswer
 	done         Need // what was done for this message already: NeedCampaign, NeedConfirm
 
 	provenReads bool                    // a leader's proven reads go unchecked
@@ -53,6 +54,13 @@ type registryAnswer struct {
 	asked   bool
 	refusal *fencing.Refusal
 	held    fencing.Epoch // the epoch held when it was asked
+}
+
+// tokenAnswer is what came of a SET fencepost.token.
+type tokenAnswer struct {
+	value   int64
+	asked   bool
+	refusal *fencing.Refusal
 }
 
 // action is what goes in front of a client's statement.
@@ -102,7 +110,7 @@ func (m *Machine) situation(c carrier, s *statement) situation {
 		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced,
 		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
 		batch: m.batch, imported: m.chain.imported,
-		registration: m.registration, registry: m.inHand.registry, done: m.inHand.done,
+		registration: m.registration, registry: m.inHand.registry, token: m.inHand.token, done: m.inHand.done,
 		provenReads: m.config.ProvenReads, catalog: m.config.Catalog, refreshed: m.inHand.refreshed,
 		discards: m.config.Discards && m.canAsk(c, s),
 	}
@@ -135,8 +143,8 @@ func (q *situation) decide() decision {
 	if q.carrier == call && q.txn.Coverage() == gate.Checked {
 		return q.covered()
 	}
-	if s.known && s.info.Kind == sqltext.SetFence && s.info.Name != "epoch" {
-		return refuses(fencing.SetRefusal(s.info.Name))
+	if s.known && s.info.Kind == sqltext.SetFence {
+		return q.decideSet()
 	}
 	if s.known {
 		if r, ok := q.txn.Harmless(&s.info, q.version); ok {
@@ -189,6 +197,32 @@ func (q *situation) decideShow() decision {
 	}
 	r, _ := q.txn.Harmless(&q.statement.info, q.version)
 	return decision{action: answerFirst, reason: r}
+}
+
+// decideSet is for a SET of a parameter of Fencepost's.
+func (q *situation) decideSet() decision {
+	s := q.statement
+	pass, _ := q.txn.Harmless(&s.info, q.version)
+	switch {
+	case s.info.Name == "epoch":
+		return passes(pass)
+	case s.info.Name != "token" || q.mode != ModeFenced:
+		return refuses(fencing.SetRefusal(s.info.Name))
+	case q.carrier == prepared:
+		return passes(pass)
+	case q.carrier == among:
+		return refuses(fencing.TokenInsideRefusal)
+	}
+	switch r := fencing.SetTokenRefusal(s.info.Value, s.info.Local); {
+	case r != nil:
+		return refuses(r)
+	case q.token.refusal != nil:
+		return refuses(q.token.refusal)
+	case q.token.asked:
+		return passes(pass)
+	default:
+		return needs(NeedToken)
+	}
 }
 
 // covered passes what the transaction's coverage allows.

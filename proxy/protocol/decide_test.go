@@ -46,7 +46,7 @@ func (d decision) String() string {
 	case answerFirst:
 		return "answer"
 	default:
-		return map[Need]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog"}[d.need]
+		return map[Need]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedToken: "token"}[d.need]
 	}
 }
 
@@ -79,6 +79,10 @@ func TestDecide(t *testing.T) {
 	unsynced := func(q *situation) { q.batch.unsynced = surelyUnsynced }
 	perhaps := func(q *situation) { q.batch.unsynced = maybeUnsynced }
 	imported := func(q *situation) { q.imported = true }
+	joined := func(q *situation) { q.token = tokenAnswer{value: 43, asked: true} }
+	notJoined := func(q *situation) {
+		q.token = tokenAnswer{value: 43, asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateAwardNotNewer}}
+	}
 	catalog := func(q *situation) { q.catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
 	for _, c := range []struct {
@@ -218,6 +222,19 @@ func TestDecide(t *testing.T) {
 		{lone, "set fencepost.resource = 'r'", "follower", "rest", 15, unfenced, "refuse 55P02"},
 		{lone, "set fencepost.resource = 'r'", "follower", "rest", 15, passing, "pass: unfenced by configuration"},
 		{lone, "set fencepost.epoch = 5", "leader", "rest", 15, nil, harmless},
+
+		// A token.
+		{lone, "set fencepost.token = '43'", "leader", "rest", 15, nil, "token"},
+		{executed, "set fencepost.token = '43'", "follower", "rest", 18, nil, "token"},
+		{prepared, "set fencepost.token = '43'", "leader", "rest", 15, nil, harmless},
+		{lone, "set fencepost.token = '43'", "leader", "rest", 15, joined, harmless},
+		{lone, "set fencepost.token = '43'", "leader", "rest", 15, notJoined, "refuse ZF006"},
+		{lone, "set fencepost.token = '43'", "leader", "failed", 15, nil, dead},
+		{among, "set fencepost.token = '43'", "leader", "block", 15, nil, "refuse 25001"},
+		{lone, "set local fencepost.token = '43'", "leader", "rest", 15, nil, "refuse 55P02"},
+		{lone, "set fencepost.token = 'next'", "leader", "rest", 15, nil, "refuse 22023"},
+		{executed, "reset fencepost.token", "leader", "rest", 15, nil, "refuse 22023"},
+		{lone, "set fencepost.token = '43'", "follower", "rest", 15, unfenced, "refuse 55P02"},
 		{lone, update, "follower", "rest", 15, passing, "pass: unfenced by configuration"},
 	} {
 		name := fmt.Sprintf("carrier %d, %q, %s, %s, %d", c.carrier, c.sql, c.worker, c.block, c.version)

@@ -52,7 +52,7 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
-	d := m.decide(lone, s)
+	d := m.awaitRest(m.decide(lone, s), s, p)
 	switch {
 	case d.need != NeedNothing:
 		return d.need

@@ -34,6 +34,7 @@ const (
 	NeedRoom          // too many replies are pending: wait until HasRoom
 	NeedCatalog       // read the database's catalog again, and call Refreshed
 	NeedAnalysis      // analyze the text that WantedAnalysis returns, and call Analyzed
+	NeedToken         // join the candidacy of the token that WantedToken returns, and call Rejoined or NotRejoined
 )
 
 // Machine is the protocol state of one session between its startup and its
@@ -79,6 +80,7 @@ type inHand struct {
 	analysis  analysis        // of its text
 	done      Need            // NeedCampaign or NeedConfirm, if that was met
 	registry  registryAnswer
+	token     tokenAnswer // to SET fencepost.token
 	verdict   verdictState
 	asked     int  // how many replies the verdict is owed, with what was sent along with it
 	flush     bool // the registration that it needs must be durable

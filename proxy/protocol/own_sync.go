@@ -5,6 +5,7 @@ import (
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
@@ -127,6 +128,23 @@ func (m *Machine) awaitBatch(p *gate.Plan) Need {
 		m.inHand.waiting = true
 	}
 	return NeedRoom
+}
+
+// awaitRest follows the decision d about s. A SET fencepost.token waits until everything
+// before it is answered, and is refused if something then shares its transaction. For anything
+// else, d is the result.
+func (m *Machine) awaitRest(d decision, s *statement, p *gate.Plan) decision {
+	if d.need != NeedToken {
+		return d
+	}
+	if need := m.awaitBatch(p); need != NeedNothing {
+		return needs(need)
+	}
+	if !m.txn.LeftIdle() || !m.batch.fresh() || m.batch.unsynced != nothingUnsynced {
+		return refuses(fencing.TokenInsideRefusal)
+	}
+	m.inHand.token.value, _ = fencing.ParseToken(s.info.Value)
+	return d
 }
 
 var flushMessage = []byte{'H', 0, 0, 0, 4}

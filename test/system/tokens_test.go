@@ -1,6 +1,8 @@
 package system
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -167,15 +169,22 @@ func TestATokenMayNotJumpFurtherThanConfigured(t *testing.T) {
 	}
 }
 
-// TestShuffledTokens: fifty at once at two proxies, and those that are granted an epoch are
-// in order.
+// TestShuffledTokens: fifty at once at two proxies, by the startup and by SET, and those that are
+// granted an epoch are in order.
 func TestShuffledTokens(t *testing.T) {
 	t.Parallel()
 	h := newCluster(t, "postgres")
 	p, _ := h.configured(tokens)
 	q, _ := h.configured(tokens)
-	write := func(at *process.Server, token int) {
-		c, err := h.bears(at, fmt.Sprintf("w%d", token), int64(token))
+	write := func(at *process.Server, token int, atStartup bool) {
+		worker := fmt.Sprintf("w%d", token)
+		var c *client
+		var err error
+		if atStartup {
+			c, err = h.bears(at, worker, int64(token))
+		} else if c, err = h.tryJoin(process.Patience, at, worker); err == nil {
+			err = c.setToken(int64(token), token%2 == 0)
+		}
 		if err == nil {
 			err = c.exec(fmt.Sprintf("INSERT INTO work VALUES ('%d')", token))
 		}
@@ -183,10 +192,10 @@ func TestShuffledTokens(t *testing.T) {
 			t.Errorf("token %d: %v, want that it writes or ZF001", token, f)
 		}
 	}
-	write(p, 1) // the others may begin with the highest
+	write(p, 1, true) // the others may begin with the highest
 	var wg sync.WaitGroup
 	for n, token := range rand.Perm(49) {
-		wg.Go(func() { write([]*process.Server{p, q}[n%2], token+2) })
+		wg.Go(func() { write([]*process.Server{p, q}[n%2], token+2, n%4 < 2) })
 	}
 	wg.Wait()
 	granted := strings.Fields(h.ledger())
@@ -207,6 +216,142 @@ func TestShuffledTokens(t *testing.T) {
 	}
 	increasing("the ledger", granted)
 	increasing("the rows", h.works())
+}
+
+// setToken brings a token in a session, by the simple or the extended protocol.
+func (c *client) setToken(token int64, extended bool) error {
+	sql := fmt.Sprintf("SET fencepost.token = '%d'", token)
+	if !extended {
+		return c.exec(sql)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	return c.PgConn().ExecParams(ctx, sql, nil, nil, nil, nil).Read().Err
+}
+
+// TestSafetyATokenIsSetInASession: a worker that was elected while it is connected leads from
+// then on, and whoever has a lower token does not.
+func TestSafetyATokenIsSetInASession(t *testing.T) {
+	t.Parallel()
+	for _, extended := range []bool{false, true} {
+		t.Run(fmt.Sprintf("extended=%t", extended), func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres")
+			p, _ := h.configured(tokens)
+			q, _ := h.configured(tokens)
+			a, b, lower := h.join(p, "a"), h.join(q, "b"), h.join(p, "c")
+			set := func(c *client, token int64) {
+				t.Helper()
+				if err := c.setToken(token, extended); err != nil {
+					t.Fatalf("set token %d: %v", token, err)
+				}
+			}
+			leads := func(c *client, epoch string) {
+				t.Helper()
+				if role, shown := c.PgConn().ParameterStatus("fencepost.role"), c.PgConn().ParameterStatus("fencepost.epoch"); role != "leader" || shown != epoch {
+					t.Errorf("the client is told that it is %s with epoch %s, want leader and %s", role, shown, epoch)
+				}
+			}
+			wantFailure(t, "a write without a token", a.exec("INSERT INTO work VALUES ('none')"), "ZF002", "SET fencepost.token")
+			set(a, 42)
+			leads(a, "1")
+			a.must("INSERT INTO work VALUES ('42')")
+			set(a, 42)
+			a.must("INSERT INTO work VALUES ('42 again')")
+			set(b, 43)
+			leads(b, "2")
+			b.must("INSERT INTO work VALUES ('43')")
+			wantFailure(t, "a write under the lower token", a.exec("INSERT INTO work VALUES ('late')"), "ZF001")
+			pooled := h.mustBear(q, "b", 43)
+			set(b, 44)
+			leads(b, "3")
+			b.must("INSERT INTO work VALUES ('44')")
+			wantFailure(t, "a connection of the same worker with its earlier token", pooled.exec("INSERT INTO work VALUES ('late')"), "ZF001")
+			wantFailure(t, "a lower token", lower.setToken(43, extended), "ZF001", "its token 43 is lower than the recorded token 44", "generation bump --tokens")
+			if !lower.IsClosed() {
+				t.Error("the connection with a lower token goes on")
+			}
+			if works := h.works(); !slices.Equal(works, []string{"42", "42 again", "43", "44"}) {
+				t.Errorf("the rows are %v", works)
+			}
+			if ledger := h.ledger(); ledger != "42 43 44" {
+				t.Errorf("epochs were granted to the tokens %s, want 42 43 44", ledger)
+			}
+		})
+	}
+}
+
+// TestATokenIsSetAlone, outside a transaction; and a SET that is refused changes nothing.
+func TestATokenIsSetAlone(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured("resources: {billing: {election: token, max_jump: 10}}\n")
+	c := h.mustBear(p, "a", 42)
+	for _, extended := range []bool{false, true} {
+		c.must("BEGIN")
+		wantFailure(t, "in a block", c.setToken(43, extended), "25001", "inside a transaction", "before BEGIN")
+		c.must("ROLLBACK")
+		wantFailure(t, "a token that is too high", c.setToken(53, extended), "ZF006", "exceeds the recorded token 42 by more than 10")
+	}
+	for sql, want := range map[string][]string{
+		"SET fencepost.token = '43'; INSERT INTO work VALUES ('together')": {"25001", "together with other statements"},
+		"SET LOCAL fencepost.token = '43'":                                 {"55P02", "SET without LOCAL"},
+		"SET fencepost.token = 'next'":                                     {"22023", "an integer from 1"},
+		"SET fencepost.token = -1":                                         {"22023", "an integer from 1"},
+		"SET fencepost.token TO DEFAULT":                                   {"22023", "an integer from 1"},
+		"RESET fencepost.token":                                            {"22023", "an integer from 1"},
+	} {
+		wantFailure(t, sql, c.exec(sql), want[0], want[1:]...)
+	}
+	c.must("INSERT INTO work VALUES ('42')", "SET fencepost.token = 43", "INSERT INTO work VALUES ('43')")
+	if ledger, works := h.ledger(), h.works(); ledger != "42 43" || !slices.Equal(works, []string{"42", "43"}) {
+		t.Errorf("epochs were granted to the tokens %s, and the rows are %v", ledger, works)
+	}
+
+	mail := h.join(p, "m", "resource", "mail", "campaign", "wait")
+	wantFailure(t, "a resource with leases", mail.setToken(1, false), "22023", "elected by leases", "election: token")
+	mail.must("INSERT INTO work VALUES ('mail')")
+	none, err := h.plain(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantFailure(t, "no resource", none.setToken(1, false), "55P02", "after connection start")
+}
+
+// TestATokenIsSetInAPipeline: what follows it, unread, goes by it; what came before does not.
+func TestATokenIsSetInAPipeline(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	c := h.mustBear(p, "a", 42)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	pipe := c.PgConn().StartPipeline(ctx)
+	for _, sql := range []string{"INSERT INTO work VALUES ('42')", "SET fencepost.token = '43'", "INSERT INTO work VALUES ('43')"} {
+		pipe.SendQueryParams(sql, nil, nil, nil, nil)
+		if err := pipe.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pipe.Close(); err != nil {
+		t.Errorf("three batches: %v", err)
+	}
+	pipe = c.PgConn().StartPipeline(ctx)
+	for _, sql := range []string{"SET fencepost.token = '44'", "INSERT INTO work VALUES ('44')"} {
+		pipe.SendQueryParams(sql, nil, nil, nil, nil)
+	}
+	if err := errors.Join(pipe.Sync(), pipe.Close()); err != nil {
+		t.Errorf("a batch that begins with SET: %v", err)
+	}
+	pipe = c.PgConn().StartPipeline(ctx)
+	for _, sql := range []string{"INSERT INTO work VALUES ('not there')", "SET fencepost.token = '45'"} {
+		pipe.SendQueryParams(sql, nil, nil, nil, nil)
+	}
+	wantFailure(t, "behind a statement of its batch", errors.Join(pipe.Sync(), pipe.Close()), "25001")
+	epochs := ask[string](h, "SELECT string_agg(w.what || ' ' || g.epoch, ', ' ORDER BY g.epoch) FROM work w JOIN fencepost.grants g ON g.source_index::text = w.what")
+	if ledger := h.ledger(); ledger != "42 43 44" || epochs != "42 1, 43 2, 44 3" {
+		t.Errorf("epochs were granted to the tokens %s, and the rows are %s", ledger, epochs)
+	}
 }
 
 // TestATokenCountsFromAnyAddress: an elector may move a worker's id to another host before the

@@ -1,0 +1,97 @@
+package store
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// A grant whose wait for the synchronous standbys was cancelled can be read on the primary
+// like any other one, and a failover to such a standby loses it. Nobody was told of it. So what was
+// read proves nothing about a database that does not have it, until the standbys are known to have
+// it.
+
+// confirmPatience is how long Record waits for that.
+const confirmPatience = 100 * time.Millisecond
+
+// confirmSQL reads the grants of the fences $1, and writes to the write-ahead log. Its commit
+// follows theirs there. Once the synchronous standbys have confirmed it, they have these grants.
+const confirmSQL = `WITH written AS MATERIALIZED (
+		SELECT fencepost.secure(), pg_catalog.pg_logical_emit_message(true, 'fencepost', 'confirm'))
+	SELECT f.id, f.epoch, coalesce(f.incarnation, '') FROM fencepost.fence f, written WHERE f.id = ANY ($1)`
+
+// grantID identifies a grant of a fence. The incarnation is "" if an operator took the lead from
+// everybody.
+type grantID struct {
+	epoch       fencing.Epoch
+	incarnation string
+}
+
+// confirmedGrants are the last grants of which it is known that a failover to a synchronous standby
+// does not lose them. The zero value is ready to use.
+type confirmedGrants struct {
+	mu    sync.Mutex
+	known map[int32]grantID // by fence
+}
+
+func (c *confirmedGrants) note(fence int32, g grantID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil {
+		c.known = map[int32]grantID{}
+	}
+	c.known[fence] = g
+}
+
+func (c *confirmedGrants) has(fence int32, g grantID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known[fence] == g
+}
+
+// confirmed reports whether the standbys are known to have a grant that was read.
+func (f *Fence) confirmed(ctx context.Context, g grantID) bool {
+	if f.store.confirmed.has(f.id, g) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, confirmPatience)
+	defer cancel()
+	durable, err := f.store.confirms.ask(ctx, f.id)
+	return err == nil && durable == g // after an error it is not known, and will be asked again
+}
+
+// confirm reads the grants of these fences once the standbys have confirmed them.
+func (s *Store) confirm(ctx context.Context, fences []int32) (map[int32]grantID, error) {
+	conn, err := s.free.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Release()
+	pg := conn.Conn().PgConn()
+	forgetNotices(pg)
+	rows, err := conn.Query(ctx, confirmSQL, fences)
+	if err != nil {
+		return nil, err
+	}
+	durable := map[int32]grantID{}
+	var fence int32
+	var g grantID
+	_, err = pgx.ForEachRow(rows, []any{&fence, &g.epoch, &g.incarnation}, func() error {
+		durable[fence] = g
+		return nil
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case unconfirmed(pg):
+		return nil, ErrUnconfirmed
+	}
+	for fence, g := range durable {
+		s.confirmed.note(fence, g)
+	}
+	return durable, nil
+}
