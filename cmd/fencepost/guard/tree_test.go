@@ -2,6 +2,7 @@ package guard_test
 
 import (
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -140,6 +141,8 @@ func TestAddHoldsUpNobodyForLong(t *testing.T) {
 	t.Parallel()
 	children := []string{"c1", "c2", "c3", "c4", "c5", "c6"}
 	d := newDatabase(t, pgtest.Shared(t), "CREATE TABLE public.parent (id int)")
+	var holders sync.WaitGroup
+	defer holders.Wait()
 	for _, c := range children {
 		d.s.Exec(t, pgtest.App, d.name, "CREATE TABLE public."+c+" () INHERITS (public.parent)")
 		holder := d.app()
@@ -147,7 +150,7 @@ func TestAddHoldsUpNobodyForLong(t *testing.T) {
 			t.Fatal(err)
 		}
 		look := d.super()
-		go func() {
+		holders.Go(func() {
 			for waiting := false; !waiting; time.Sleep(10 * time.Millisecond) {
 				if err := look.QueryRow(d.ctx(), "SELECT EXISTS (SELECT FROM pg_locks WHERE relation = $1::regclass AND NOT granted)", "public."+c).Scan(&waiting); err != nil {
 					t.Error(err)
@@ -158,7 +161,7 @@ func TestAddHoldsUpNobodyForLong(t *testing.T) {
 			if _, err := holder.Exec(d.ctx(), "COMMIT"); err != nil {
 				t.Error(err)
 			}
-		}()
+		})
 	}
 	added, conn, writer := make(chan error, 1), d.super(), d.app()
 	go func() {
