@@ -17,8 +17,9 @@ type copyState struct {
 	phase    copyPhase
 	executed bool // it was begun by an Execute, so that an error in it makes the server skip up to a Sync
 	// intruder is the type of the client's message that has no place among the data, 0 if
-	// there is none.
+	// there is none. sent: it was sent to the server.
 	intruder byte
+	sent     bool
 	// data: the client has sent COPY data since it last executed something, whether the
 	// server reads them or not.
 	data bool
@@ -36,14 +37,15 @@ const (
 func (c *copyState) under() bool { return c.phase != noCopy }
 
 // stalls reports that the server answers nothing that was sent after the beginning of
-// the COPY before the client sends more of it, or that it will end the connection.
-func (c *copyState) stalls() bool { return c.reading() || c.under() && c.intruder != 0 }
+// the COPY before the client sends more of it. An intruder it does answer: it ends the
+// connection over it or, if the COPY has failed before, takes it for what it is.
+func (c *copyState) stalls() bool { return c.reading() || c.under() && c.intruder != 0 && !c.sent }
 
 // reading reports that the client's next message is read as part of a COPY.
 func (c *copyState) reading() bool { return c.phase == copyReading }
 
 func (c *copyState) begin(executed bool) {
-	c.phase, c.executed, c.intruder = copyReading, executed, 0
+	c.phase, c.executed, c.intruder, c.sent = copyReading, executed, 0, false
 }
 
 // close follows what ends the data: CopyDone or CopyFail, or an intruder.
@@ -83,6 +85,7 @@ func (m *Machine) copyStarted() {
 			e.certainty = m.copy.certainty()
 		default:
 			m.copy.close(m.firstOfClient(i))
+			m.copy.sent = true
 			return
 		}
 	}

@@ -43,6 +43,31 @@ func TestMessagesThatHaveNoPlaceInACopyAreNotWaitedFor(t *testing.T) {
 	t.Error("it does not end")
 }
 
+// TestAQueryBehindACopyThatHasFailed: 18 would leave open what the check has begun, and a failure
+// behind the Query would undo what its client was told is done. The COPY has failed, which is not
+// known yet.
+func TestAQueryBehindACopyThatHasFailed(t *testing.T) {
+	t.Parallel()
+	m := leading(18)
+	pumpUp(t, m, wiretest.Query("copy t from stdin"), 1<<20)
+	pumpDown(t, m, append(wiretest.Msg('C', []byte("SELECT 1\x00")), wiretest.Msg('G', []byte{0, 0, 0})...), 1<<20)
+	pumpUp(t, m, wiretest.Parse("s", "insert into t values (1)"), 1<<20)
+	query := wiretest.Query("insert into t values (2)")
+	var p gate.Plan
+	p.Reset(query)
+	if n, need, err := m.FromClient(query, &p); n != 0 || need != NeedRoom || err != nil || m.HasRoom() {
+		t.Fatalf("%d bytes are taken, need %d, %v; want that the Query waits for the answers", n, need, err)
+	}
+	pumpDown(t, m, bytes.Join([][]byte{
+		wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C22P04\x00Mextra data after last expected column\x00WCOPY t, line 1: \"a\"\x00\x00")), wiretest.Msg('Z', []byte{'I'}),
+		wiretest.Msg('2'), wiretest.Msg('D', []byte{0, 1, 0xff, 0xff, 0xff, 0xff}), wiretest.Msg('C', []byte("SELECT 1\x00")), wiretest.Msg('3'), wiretest.Msg('1'),
+	}, nil), 1<<20)
+	sent := pumpUp(t, m, query, 1<<20)
+	if !bytes.HasPrefix(sent, wiretest.Sync()) || !bytes.Contains(sent, []byte("insert into t values (2)")) {
+		t.Errorf("%q is sent, want a Sync in front of the Query", sent)
+	}
+}
+
 // TestContextOfCopyData: the context of an error says in many languages that a COPY had
 // read data.
 func TestContextOfCopyData(t *testing.T) {

@@ -161,4 +161,5 @@ func (m *Machine) endBatch() {
 // settled forgets what was done for the message in hand.
 func (m *Machine) settled() {
 	m.inHand = inHand{}
+	m.copy.sent = m.copy.intruder != 0
 }

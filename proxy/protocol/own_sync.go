@@ -98,7 +98,7 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 		return NeedNothing
 	}
 	if m.copy.stalls() {
-		return NeedNothing // a message that has no place in the COPY was sent, and ends the connection
+		return NeedNothing // the message in hand has no place in the COPY, and ends the connection
 	}
 	if need := m.awaitBatch(p); need != NeedNothing {
 		return need
