@@ -308,6 +308,35 @@ func TestACheckAfterARefusedNoteCannotPass(t *testing.T) {
 	}
 }
 
+// TestARefusedTextMayHaveTakenNames: the check in front of a text that the registry has refused
+// refuses too. Nothing rests on that: the text could give the names of the checks to others, so the
+// next statement does not use them.
+func TestARefusedTextMayHaveTakenNames(t *testing.T) {
+	t.Parallel()
+	m := leading(15)
+	var p gate.Plan
+	text := wiretest.Query(`prepare x as select 1; prepare U&'\zzzz'`)
+	p.Reset(text)
+	if _, need, err := m.FromClient(text, &p); need == NeedAnalysis {
+		m.Analyzed(m.config.Cache.Analyze(m.WantedAnalysis()))
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	p.Reset(text)
+	if _, need, err := m.FromClient(text, &p); need != NeedRegister || err != nil {
+		t.Fatalf("need %d, %v; want the registry", need, err)
+	}
+	m.RegisterRequest()
+	m.Registered(&fencing.Refusal{SQLState: fencing.StateSuperseded})
+	check := "EXECUTE " + m.checks.names.check
+	if sent := pumpUp(t, m, text, 1<<20); !bytes.Contains(sent, []byte(check)) {
+		t.Fatalf("%q is sent, want a check in front", sent)
+	}
+	if sent := pumpUp(t, m, wiretest.Query("insert into t values (1)"), 1<<20); bytes.Contains(sent, []byte(check)) {
+		t.Errorf("%q is sent, which names the old check", sent)
+	}
+}
+
 // fencelessCatalog is the catalog of a database that has no fence.
 func fencelessCatalog(t *testing.T) func() *fencing.Catalog {
 	t.Helper()

@@ -135,6 +135,9 @@ func (by *queryInjector) send(r gate.Reason) {
 		} else {
 			m.audited(e, s, by.text)
 		}
+		if by.announced != 0 && !s.known {
+			m.forget(s) // the check refuses, but it is one that could pass
+		}
 	case asMessages:
 		m.sendAsMessages(by.kept, by.late, by.p, r)
 		m.forget(s)
