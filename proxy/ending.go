@@ -123,9 +123,10 @@ func (x *session) end(reason error) {
 	}
 }
 
-// endSuperseded ends the session because its candidacy is over, as r says, and audits the statement
-// that the client tried, unless text is empty. write says whether that statement may write.
-func (x *session) endSuperseded(r *fencing.Refusal, text string, write bool) {
+// endSuperseded ends the session because its candidacy is over, and audits the statement that
+// the client tried, unless text is empty. write says whether that statement may write.
+func (x *session) endSuperseded(text string, write bool) {
+	r := x.supersededRefusal()
 	x.mu.Lock()
 	audit := text != "" && x.life.claimAudit()
 	var rejection fencing.Rejection
@@ -218,7 +219,7 @@ func (x *session) serverEnded() {
 	if quiet {
 		return
 	}
-	x.endSuperseded(x.supersededRefusal(), text, write)
+	x.endSuperseded(text, write)
 	x.hangUp()
 }
 

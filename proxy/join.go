@@ -83,7 +83,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 
 // joinCandidacy makes the session a member of the candidacy.
 func (x *session) joinCandidacy(ctx context.Context, claim fencing.JoinRequest) (fencing.Candidacy, error) {
-	x.member.claim = claim
+	x.member.claim, x.member.token = claim, claim.Token
 	x.srv.crews.join(x, claim)
 	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
 	if err == nil {

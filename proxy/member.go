@@ -20,7 +20,9 @@ type membership struct {
 	crew     *crew
 	// joinedTo is set before standing becomes joined. The up pump replaces it, between two
 	// transactions, while standing is outside.
-	joinedTo atomic.Pointer[fencing.Candidacy]
+	joinedTo atomic.Pointer[belonging]
+	// token is that of the candidacy. Only the session's own goroutine uses it.
+	token int64
 	// catalog is that of the database, nil if no read of the session has to be proven.
 	// leaveCatalog is set for a session without a resource that uses it.
 	// Only the session's own goroutine uses catalog.
@@ -37,8 +39,13 @@ type membership struct {
 
 	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
 	left     sync.Once
-	ended    sync.Once // endsSuperseded has been called
-	telling  telling   // guarded by the session's mu
+	telling  telling // guarded by the session's mu
+}
+
+// belonging is a candidacy that a session belongs to.
+type belonging struct {
+	fencing.Candidacy
+	ended sync.Once // endsSuperseded has been called
 }
 
 // telling is an epoch that is announced to the client, until the client sends something again.
@@ -82,14 +89,14 @@ func (x *session) StatusChanged() {
 
 // candidacy returns the candidacy that the session is a member of, nil if it is of none.
 func (m *membership) candidacy() fencing.Candidacy {
-	if c := m.joinedTo.Load(); c != nil {
-		return *c
+	if b := m.joinedTo.Load(); b != nil {
+		return b.Candidacy
 	}
 	return nil
 }
 
 // become makes the session a member of c, which Join has returned.
-func (m *membership) become(c fencing.Candidacy) { m.joinedTo.Store(&c) }
+func (m *membership) become(c fencing.Candidacy) { m.joinedTo.Store(&belonging{Candidacy: c}) }
 
 func (x *session) isSuperseded() bool { return x.member.standing.Load() == superseded }
 
@@ -156,11 +163,16 @@ func (m *membership) hears() {
 }
 
 // endsSuperseded informs the candidacy that the connection ends because it is superseded, or
-// that its writes are discarded, before the client can learn that. Only the first call has an effect.
-func (m *membership) endsSuperseded() { m.ended.Do(func() { m.candidacy().TellsSuperseded() }) }
+// that its writes are discarded, before the client can learn that. Only the first call for a
+// candidacy has an effect.
+func (m *membership) endsSuperseded() {
+	b := m.joinedTo.Load()
+	b.ended.Do(b.TellsSuperseded)
+}
 
 // rejoin has the session leave its candidacy for that of the token which its client has set. If
-// that fails, it stays in the one that it has. The refusal of a token that is lower than the
+// that fails, it stays in the one that it has, as it does if the token is the same or the client
+// only observes. The refusal of a token that is lower than the
 // recorded one is returned, because the session must end then.
 func (x *session) rejoin(ctx context.Context) (lower *fencing.Refusal) {
 	defer while(&x.active.busy)()
@@ -168,22 +180,28 @@ func (x *session) rejoin(ctx context.Context) (lower *fencing.Refusal) {
 	m, claim := &x.member, x.member.claim
 	x.mu.Lock()
 	claim.Token = x.m.WantedToken()
-	deleted := x.registration.deleted
-	x.mu.Unlock()
-	if deleted != nil {
-		<-deleted
+	same := claim.Token == m.token || claim.Campaign == fencing.CampaignOff
+	if same {
+		x.m.NotRejoined(nil)
 	}
+	x.mu.Unlock()
+	if same {
+		return nil
+	}
+	x.endRegistration(ctx)
 	if !m.standing.CompareAndSwap(joined, outside) {
 		return nil // superseded, which the client is told next
 	}
 	// The grant for a higher token supersedes the candidacy that this session is about to leave.
-	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, x)
+	joining, stop := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
+	cand, err := x.srv.cfg.Candidates.Join(joining, claim, x)
+	stop()
 	if err == nil {
 		if before := m.candidacy(); before != cand {
 			before.Leave(x, true)
 		}
 		m.become(cand)
-		m.catalog = cand.Fence()
+		m.catalog, m.token = cand.Fence(), claim.Token
 	}
 	m.standing.CompareAndSwap(outside, joined)
 	x.StatusChanged() // an earlier call has done nothing

@@ -9,7 +9,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/protocol"
@@ -248,10 +247,10 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			}
 		case need == protocol.NeedToken:
 			if lower := x.rejoin(ctx); lower != nil {
-				in = u.buf[u.off:u.have]
-				u.refuse(in, lower)
+				x.log.Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
+				x.end(lower)
 				_ = x.server.Close()
-				return u.serverGone(in)
+				return u.serverGone(u.buf[u.off:u.have])
 			}
 		case !x.meet(ctx, need): // the session is being closed
 			return u.serverGone(u.buf[u.off:u.have])
@@ -303,16 +302,13 @@ func (u *upPump) serverGone(in []byte) (done, orderly bool) {
 }
 
 // refuseSuperseded tells the client that its candidacy is over, when it uses the connection
-// again. in is what the client has sent.
-func (u *upPump) refuseSuperseded(in []byte) { u.refuse(in, u.x.supersededRefusal()) }
-
-// refuse tells the client, which has sent in, why its session ends. A Terminate gets no answer.
-func (u *upPump) refuse(in []byte, r *fencing.Refusal) {
+// again. in is what the client has sent. A Terminate gets no answer.
+func (u *upPump) refuseSuperseded(in []byte) {
 	if len(in) > 0 && in[0] == 'X' {
 		return
 	}
 	u.x.mu.Lock()
 	text, write := u.x.m.Attempt(in)
 	u.x.mu.Unlock()
-	u.x.endSuperseded(r, text, write)
+	u.x.endSuperseded(text, write)
 }

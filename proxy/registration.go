@@ -14,7 +14,8 @@ import (
 const registerTimeout = 5 * time.Second
 
 // registration is the entry of a session's backend in the registry. The up pump adds the
-// entry, and the down pump deletes it. The session's mu guards it.
+// entry, and the down pump deletes it, or the up pump when the session changes its candidacy. The
+// session's mu guards it.
 type registration struct {
 	state registrationState
 	// entry is set in Registered and Unregistering.
@@ -117,6 +118,21 @@ func (x *session) withdraw(ctx context.Context, entry fencing.Registration, fail
 	defer cancel()
 	if err := x.member.candidacy().Fence().UnregisterBackend(ctx, entry); err != nil {
 		x.log.Warn("registry entry not deleted", zap.Error(err))
+	}
+}
+
+// endRegistration deletes the entry, if there is one, or waits until it is deleted. Nothing may be
+// under way that rests on it.
+func (x *session) endRegistration(ctx context.Context) {
+	x.mu.Lock()
+	x.m.Unregistered()
+	begun := x.registration.beginDelete()
+	deleted := x.registration.deleted
+	x.mu.Unlock()
+	if begun {
+		x.unregister(ctx)
+	} else if deleted != nil {
+		<-deleted
 	}
 }
 

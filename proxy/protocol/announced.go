@@ -100,10 +100,8 @@ func (m *Machine) setSQL(name string) string {
 		v = strconv.FormatInt(int64(shownEpoch(st)), 10)
 	case "worker":
 		v = m.config.Worker
-	case "resource":
-		v = m.config.Resource
 	default:
-		return "SELECT 1" // not a parameter of Fencepost's: the server says so
+		v = m.config.Resource
 	}
 	return "SET fencepost." + name + " TO " + fencing.Literal(v)
 }

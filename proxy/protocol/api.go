@@ -142,6 +142,9 @@ func (m *Machine) Registered(r *fencing.Refusal) {
 	}
 }
 
+// Unregistered says that the backend is not registered any more.
+func (m *Machine) Unregistered() { m.registration = gate.Registration{} }
+
 // Asked says that NeedCampaign or NeedConfirm was met, whatever came of it.
 func (m *Machine) Asked(n Need) { m.inHand.done = max(m.inHand.done, n) }
 
@@ -163,7 +166,7 @@ func (m *Machine) Rejoined(c Config, announced fencing.Epoch) {
 	m.stale, m.batch.claimed = staleness{}, false
 }
 
-// NotRejoined says why the session stays in the candidacy that it has.
+// NotRejoined says that the session stays in the candidacy that it has; r, if not nil, is why.
 func (m *Machine) NotRejoined(r *fencing.Refusal) {
 	m.inHand.token.asked, m.inHand.token.refusal = true, r
 }

@@ -192,10 +192,15 @@ func (q *situation) shows() bool {
 
 // decideShow gives the candidacy the chance to lead before its role is announced.
 func (q *situation) decideShow() decision {
+	r, _ := q.txn.Harmless(&q.statement.info, q.version)
+	switch q.statement.info.Name {
+	case "role", "epoch", "worker", "resource":
+	default:
+		return passes(r) // the server knows what was set, or that there is no such parameter
+	}
 	if q.status.Vacant && q.done < NeedCampaign {
 		return needs(NeedCampaign)
 	}
-	r, _ := q.txn.Harmless(&q.statement.info, q.version)
 	return decision{action: answerFirst, reason: r}
 }
 

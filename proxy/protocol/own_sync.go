@@ -137,6 +137,9 @@ func (m *Machine) awaitRest(d decision, s *statement, p *gate.Plan) decision {
 	if d.need != NeedToken {
 		return d
 	}
+	if m.copy.stalls() {
+		return refuses(fencing.TokenInsideRefusal) // unless the COPY has failed, the server ends the connection
+	}
 	if need := m.awaitBatch(p); need != NeedNothing {
 		return needs(need)
 	}

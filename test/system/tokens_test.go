@@ -1,16 +1,21 @@
 package system
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 // tokens is a configuration in which the application elects the leader of billing.
@@ -352,6 +357,100 @@ func TestATokenIsSetInAPipeline(t *testing.T) {
 	if ledger := h.ledger(); ledger != "42 43 44" || epochs != "42 1, 43 2, 44 3" {
 		t.Errorf("epochs were granted to the tokens %s, and the rows are %s", ledger, epochs)
 	}
+}
+
+// TestATokenIsSetBehindWhatIsRegistered: the takeover does not end the backend of its own session,
+// whose registration is over.
+func TestATokenIsSetBehindWhatIsRegistered(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	c := h.mustBear(p, "a", 42)
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	pipe := c.PgConn().StartPipeline(ctx)
+	for _, sql := range []string{"DO $$BEGIN INSERT INTO work VALUES ('42'); END$$", "SET fencepost.token = '43'", "INSERT INTO work VALUES ('43')"} {
+		pipe.SendQueryParams(sql, nil, nil, nil, nil)
+		if err := pipe.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := pipe.Close(); err != nil {
+		t.Errorf("a pipeline of DO, SET and INSERT: %v", err)
+	}
+	if works := h.works(); !slices.Equal(works, []string{"42", "43"}) {
+		t.Errorf("the rows are %v", works)
+	}
+}
+
+// TestATokenIsSetInsideCopyData: the server ends the connection over it, as over any Query.
+func TestATokenIsSetInsideCopyData(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	raw, err := h.mustBear(p, "a", 42).PgConn().Hijack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = raw.Conn.SetDeadline(time.Now().Add(process.Patience))
+	for _, sql := range []string{"COPY work FROM STDIN", "SET fencepost.token = '43'"} {
+		if _, err := raw.Conn.Write(wiretest.Query(sql)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answer, err := io.ReadAll(raw.Conn)
+	if err != nil || !bytes.Contains(answer, []byte("C08P01\x00")) {
+		t.Errorf("%q, %v; want a protocol violation, and the end", answer, err)
+	}
+	if ledger := h.ledger(); ledger != "42" {
+		t.Errorf("epochs were granted to the tokens %s", ledger)
+	}
+}
+
+// TestTheSameTokenAgain asks nobody, so nothing can keep the worker from leading.
+func TestTheSameTokenAgain(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	c := h.mustBear(p, "a", 42)
+	locked := h.pg.Connect(t, pgtest.Superuser, h.db)
+	if _, err := locked.Exec(t.Context(), "BEGIN; LOCK TABLE fencepost.fence"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.setToken(42, true); err != nil {
+		t.Errorf("the same token, while the fence cannot be read: %v", err)
+	}
+	if _, err := locked.Exec(t.Context(), "ROLLBACK"); err != nil {
+		t.Fatal(err)
+	}
+	c.must("INSERT INTO work VALUES ('42')")
+}
+
+// TestSafetyATokenIsNotKnownToAConnectionThatSendsAgain: under discard, a session that was
+// superseded and has set a higher token is superseded again. A connection of its worker that is
+// opened after that may send again what the session could not write.
+func TestSafetyATokenIsNotKnownToAConnectionThatSendsAgain(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	config := "resources: {billing: {election: token, on_stale: discard}}\n"
+	p, _ := h.configured(config)
+	q, _ := h.configured(config)
+	a := h.mustBear(p, "w", 10)
+	a.must("INSERT INTO work VALUES ('10')")
+	h.mustBear(q, "v", 11).must("INSERT INTO work VALUES ('11')")
+	a.must("UPDATE work SET what = 'discarded'")
+	if err := a.setToken(20, false); err != nil {
+		t.Fatal(err)
+	}
+	wantFailure(t, "the first write under 20", a.exec("INSERT INTO work VALUES ('early')"), "ZF003")
+	a.must("INSERT INTO work VALUES ('20')")
+	h.mustBear(q, "v2", 21).must("INSERT INTO work VALUES ('21')")
+	b := h.mustBear(p, "w", 22)
+	wantFailure(t, "the first write of a worker that was superseded", b.exec("INSERT INTO work VALUES ('b')"), "ZF003")
+	b.must("INSERT INTO work VALUES ('22')")
+	wantFailure(t, "a stale TRUNCATE", a.exec("TRUNCATE work"), "ZF001")
+	again := h.mustBear(p, "w", 22)
+	wantFailure(t, "what is sent again", again.exec("INSERT INTO work VALUES ('again')"), "ZF003")
 }
 
 // TestATokenCountsFromAnyAddress: an elector may move a worker's id to another host before the
