@@ -170,7 +170,7 @@ var table = []mutation{
 	{name: "a COMMIT that did not run ends the transaction", file: "proxy/protocol/announced.go", tests: "^TestSafetyToldBetweenChainedTransactions$/^default$/a_COMMIT_that",
 		old: "	if a.endedIn != batch+1 {", text: "	if a.endedIn == 0 {"},
 	{name: "a worker that leads again is told at each startup", file: "proxy/join.go", tests: toldAgain,
-		old: "	return !cand.SupersededBefore() || !tellEach && cand", text: "	return cand.SupersededBefore() || cand"},
+		old: "	return !cand.SupersededBefore() || !x.member.tellEach && cand", text: "	return cand.SupersededBefore() || cand"},
 	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 
