@@ -172,15 +172,15 @@ func (m *membership) endsSuperseded() {
 
 // rejoin has the session leave its candidacy for that of the token which its client has set. If
 // that fails, it stays in the one that it has, as it does if the token is the same or the client
-// only observes. The refusal of a token that is lower than the
-// recorded one is returned, because the session must end then.
+// only observes. The refusal of a token that is lower than the recorded one is returned, because
+// the session must end then.
 func (x *session) rejoin(ctx context.Context) (lower *fencing.Refusal) {
 	defer while(&x.active.busy)()
 	began := time.Now()
 	m, claim := &x.member, x.member.claim
 	x.mu.Lock()
 	claim.Token = x.m.WantedToken()
-	same := claim.Token == m.token || claim.Campaign == fencing.CampaignOff
+	same := claim.Campaign == fencing.CampaignOff || claim.Token == m.token && m.candidacy().Status().Role != fencing.Superseded
 	if same {
 		x.m.NotRejoined(nil)
 	}

@@ -276,6 +276,7 @@ func TestSafetyATokenIsSetInASession(t *testing.T) {
 			if !lower.IsClosed() {
 				t.Error("the connection with a lower token goes on")
 			}
+			p.Await(t, "session ended: its client has set a lower token")
 			if works := h.works(); !slices.Equal(works, []string{"42", "42 again", "43", "44"}) {
 				t.Errorf("the rows are %v", works)
 			}
@@ -449,6 +450,7 @@ func TestSafetyATokenIsNotKnownToAConnectionThatSendsAgain(t *testing.T) {
 	wantFailure(t, "the first write of a worker that was superseded", b.exec("INSERT INTO work VALUES ('b')"), "ZF003")
 	b.must("INSERT INTO work VALUES ('22')")
 	wantFailure(t, "a stale TRUNCATE", a.exec("TRUNCATE work"), "ZF001")
+	wantFailure(t, "its own token again", a.setToken(20, true), "ZF001", "its token 20 is lower than the recorded token 22")
 	again := h.mustBear(p, "w", 22)
 	wantFailure(t, "what is sent again", again.exec("INSERT INTO work VALUES ('again')"), "ZF003")
 }
