@@ -3,6 +3,9 @@ package imports
 import (
 	"go/parser"
 	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -25,4 +28,22 @@ func fileImports(t *testing.T, file, library string) bool {
 		}
 	}
 	return false
+}
+
+// TestTheImageHasWhatTheProgramIsBuiltFrom: .dockerignore keeps everything from the build of the
+// image but what it names.
+func TestTheImageHasWhatTheProgramIsBuiltFrom(t *testing.T) {
+	t.Parallel()
+	ignored, err := os.ReadFile(filepath.Join("..", "..", ".dockerignore"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := strings.Split(string(ignored), "\n")
+	for _, dep := range depsOf(t, "./cmd/fencepost") {
+		inside, ours := strings.CutPrefix(dep, module+"/")
+		folder, _, _ := strings.Cut(inside, "/")
+		if ours && !slices.Contains(named, "!"+folder) {
+			t.Errorf("cmd/fencepost imports %s, and .dockerignore has no line !%s", dep, folder)
+		}
+	}
 }
