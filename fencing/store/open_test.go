@@ -75,8 +75,8 @@ func TestNoDefaultSpoilsAGrant(t *testing.T) {
 		"lock_timeout = '1ms'", "statement_timeout = '50ms'", "idle_in_transaction_session_timeout = '1ms'", "idle_session_timeout = '50ms'",
 		"search_path = public", "synchronous_commit = off", "client_encoding = 'LATIN1'", "standard_conforming_strings = off"}
 	own := []string{"statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"} // these would end the holder itself
-	if ask[int](h, "SELECT current_setting('server_version_num')::int") >= 170000 {
-		settings = append(settings, "transaction_timeout = '50ms'")
+	if ask[int](h, "SELECT current_setting('server_version_num')::int") >= 170000 {                     // shorter than the grace below, and long enough to connect
+		settings = append(settings, "transaction_timeout = '250ms'")
 		own = append(own, "transaction_timeout")
 	}
 	for _, setting := range settings {
