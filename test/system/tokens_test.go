@@ -324,6 +324,20 @@ func TestATokenIsSetAlone(t *testing.T) {
 	wantFailure(t, "no resource", none.setToken(1, false), "55P02", "after connection start")
 }
 
+// batches sends each statement in a batch of its own, without waiting for an answer in between.
+func (c *client) batches(statements ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	pipe := c.PgConn().StartPipeline(ctx)
+	for _, sql := range statements {
+		pipe.SendQueryParams(sql, nil, nil, nil, nil)
+		if err := pipe.Sync(); err != nil {
+			return err
+		}
+	}
+	return pipe.Close()
+}
+
 // TestATokenIsSetInAPipeline: what follows it, unread, goes by it; what came before does not.
 func TestATokenIsSetInAPipeline(t *testing.T) {
 	t.Parallel()
@@ -332,17 +346,10 @@ func TestATokenIsSetInAPipeline(t *testing.T) {
 	c := h.mustBear(p, "a", 42)
 	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
 	defer cancel()
-	pipe := c.PgConn().StartPipeline(ctx)
-	for _, sql := range []string{"INSERT INTO work VALUES ('42')", "SET fencepost.token = '43'", "INSERT INTO work VALUES ('43')"} {
-		pipe.SendQueryParams(sql, nil, nil, nil, nil)
-		if err := pipe.Sync(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := pipe.Close(); err != nil {
+	if err := c.batches("INSERT INTO work VALUES ('42')", "SET fencepost.token = '43'", "INSERT INTO work VALUES ('43')"); err != nil {
 		t.Errorf("three batches: %v", err)
 	}
-	pipe = c.PgConn().StartPipeline(ctx)
+	pipe := c.PgConn().StartPipeline(ctx)
 	for _, sql := range []string{"SET fencepost.token = '44'", "INSERT INTO work VALUES ('44')"} {
 		pipe.SendQueryParams(sql, nil, nil, nil, nil)
 	}
@@ -367,16 +374,7 @@ func TestATokenIsSetBehindWhatIsRegistered(t *testing.T) {
 	h := newCluster(t, "postgres")
 	p, _ := h.configured(tokens)
 	c := h.mustBear(p, "a", 42)
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	pipe := c.PgConn().StartPipeline(ctx)
-	for _, sql := range []string{"DO $$BEGIN INSERT INTO work VALUES ('42'); END$$", "SET fencepost.token = '43'", "INSERT INTO work VALUES ('43')"} {
-		pipe.SendQueryParams(sql, nil, nil, nil, nil)
-		if err := pipe.Sync(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := pipe.Close(); err != nil {
+	if err := c.batches("DO $$BEGIN INSERT INTO work VALUES ('42'); END$$", "SET fencepost.token = '43'", "INSERT INTO work VALUES ('43')"); err != nil {
 		t.Errorf("a pipeline of DO, SET and INSERT: %v", err)
 	}
 	if works := h.works(); !slices.Equal(works, []string{"42", "43"}) {
