@@ -52,10 +52,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	x.m = m // under mu, because drain may look at the session already
 	x.mu.Unlock()
 	st = c.Status()
-	if st.CanWrite() && x.knows(st.Epoch, x.start.began) {
-		announced = st.Epoch
-	}
-	return st, announced, nil
+	return st, x.knownEpoch(st, x.start.began), nil
 }
 
 // enter joins the candidacy and waits for the lease, and completes the machine's configuration.
@@ -150,6 +147,14 @@ func (x *session) auditStartup(r *fencing.Refusal) {
 func (x *session) knows(e fencing.Epoch, at time.Time) bool {
 	cand := x.member.candidacy()
 	return !cand.SupersededBefore() || !x.member.tellEach && cand.KnewAt(e, at)
+}
+
+// knownEpoch is the epoch of st if the client may be taken to know it, as knows says; otherwise 0.
+func (x *session) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
+	if st.CanWrite() && x.knows(st.Epoch, at) {
+		return st.Epoch
+	}
+	return 0
 }
 
 // noStatus is the status of a connection without a resource.

@@ -23,9 +23,9 @@ type membership struct {
 	joinedTo atomic.Pointer[belonging]
 	// token is that of the candidacy. Only the session's own goroutine uses it.
 	token int64
-	// catalog is that of the database, nil if no read of the session has to be proven.
-	// leaveCatalog is set for a session without a resource that uses it.
-	// Only the session's own goroutine uses catalog.
+	// catalog is that of the database, nil if no read of the session has to be proven. Only the
+	// session's own goroutine uses it. leaveCatalog is set for a session without a resource
+	// that uses it.
 	catalog      fencing.CatalogReader
 	leaveCatalog func()
 
@@ -224,10 +224,7 @@ func (x *session) rejoin(ctx context.Context) (lower *fencing.Refusal) {
 func (x *session) rejoined(began time.Time) {
 	var c protocol.Config
 	x.describe(&c)
-	var announced fencing.Epoch
-	if st := c.Status(); st.CanWrite() && x.knows(st.Epoch, began) {
-		announced = st.Epoch
-	}
+	announced := x.knownEpoch(c.Status(), began)
 	x.observer.Rejoined(c.Fence, c.Incarnation)
 	x.mu.Lock()
 	defer x.mu.Unlock()
