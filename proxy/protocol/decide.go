@@ -28,25 +28,16 @@ type situation struct {
 	statement *statement
 	reads     func(*statement) bool // whether it is nothing but a read, as far as the grammar tells
 
-	mode     Mode
-	version  gate.Version
-	unfenced *fencing.Refusal // what a write gets in ModeReadOnly
-
-	status    *fencing.Status
+	mode      Mode
+	config    *Config
+	*inHand                 // what is known of its message
 	announced fencing.Epoch // when the transaction began
 	txn       *gate.Txn
-	batch     batch
+	batch     *batch
 	imported  bool // the transaction may have imported a snapshot
 
 	registration gate.Registration
-	registry     registryAnswer
-	token        tokenAnswer
-	done         Need // what was done for this message already: NeedCampaign, NeedConfirm
-
-	provenReads bool                    // a leader's proven reads go unchecked
-	catalog     func() *fencing.Catalog // nil if no read has to be proven
-	refreshed   bool                    // the catalog was read again for this message
-	discards    bool                    // stale writes are discarded, and a verdict can be asked for
+	discards     bool // stale writes are discarded, and a verdict can be asked for
 }
 
 // registryAnswer is what the registry has said for the message in hand.
@@ -67,25 +58,25 @@ type tokenAnswer struct {
 type action uint8
 
 const (
-	forward      action = iota // nothing
-	checkFirst                 // the check; it also refuses those who do not lead
-	readFirst                  // read-only mode
-	lapsedFirst                // a refusal by the database: the lease is not confirmed
-	refuseFirst                // a refusal of the proxy's own
-	answerFirst                // SHOW fencepost.…: its value is set in front
-	verdictFirst               // the verdict, and the message waits for the answer
-	discard                    // the statement is not executed, and answered as one that changes nothing
-	needsMoreFor               // not decided: see need
+	forward            action = iota // nothing
+	claimFirst                       // the session claims its epoch
+	checkFirst                       // the check; it also refuses those who do not lead
+	readFirst                        // read-only mode
+	lapsedFirst                      // a refusal by the database: the lease is not confirmed
+	refuseFirst                      // a refusal of the proxy's own
+	answerFirst                      // SHOW fencepost.…: its value is set in front
+	verdictFirst                     // the verdict, and the message waits for the answer
+	lapsedVerdictFirst               // the same for a lease that is not confirmed
+	discard                          // the statement is not executed, and answered as one that changes nothing
+	needsMoreFor                     // not decided: see need
 )
 
-// decision is what is decided of a statement.
+// decision is what is decided of a statement. The compiler keeps a struct of up to four fields
+// in registers.
 type decision struct {
 	action  action
-	reason  gate.Reason      // of forward and answerFirst
-	claims  bool             // of forward: the session claims its epoch first
+	reason  gate.Reason      // of forward, claimFirst and answerFirst
 	need    Need             // of needsMoreFor
-	flush   bool             // of NeedRegister: the registration must be durable
-	lapsed  bool             // of verdictFirst: the lease is not confirmed
 	refusal *fencing.Refusal // of refuseFirst
 }
 
@@ -93,25 +84,26 @@ func passes(r gate.Reason) decision       { return decision{reason: r} }
 func needs(n Need) decision               { return decision{action: needsMoreFor, need: n} }
 func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst, refusal: r} }
 
+// asks reports whether a verdict goes first.
+func (d decision) asks() bool { return d.action == verdictFirst || d.action == lapsedVerdictFirst }
+
 // decide says what goes in front of s, with what the machine knows now.
 func (m *Machine) decide(c carrier, s *statement) decision {
 	q := m.situation(c, s)
 	if m.config.Shadow != nil {
-		m.observe(q)
+		m.observe(&q)
 	}
 	d := q.decide()
-	m.inHand.flush = d.flush
+	m.inHand.flush = d.need == NeedRegister && q.flushes()
 	return d
 }
 
 // situation is everything that the machine knows about s now.
 func (m *Machine) situation(c carrier, s *statement) situation {
 	return situation{
-		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, version: m.config.Version, unfenced: m.config.Unfenced,
-		status: m.inHand.status, announced: m.epochs.inHand.announced, txn: &m.txn,
-		batch: m.batch, imported: m.chain.imported,
-		registration: m.registration, registry: m.inHand.registry, token: m.inHand.token, done: m.inHand.done,
-		provenReads: m.config.ProvenReads, catalog: m.config.Catalog, refreshed: m.inHand.refreshed,
+		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, config: &m.config,
+		inHand: &m.inHand, announced: m.epochs.inHand.announced, txn: &m.txn,
+		batch: &m.batch, imported: m.chain.imported, registration: m.registration,
 		discards: m.config.Discards && m.canAsk(c, s),
 	}
 }
@@ -147,7 +139,7 @@ func (q *situation) decide() decision {
 		return q.decideSet()
 	}
 	if s.known {
-		if r, ok := q.txn.Harmless(&s.info, q.version); ok {
+		if r, ok := q.txn.Harmless(&s.info, q.config.Version); ok {
 			return passes(r)
 		}
 	}
@@ -192,7 +184,7 @@ func (q *situation) shows() bool {
 
 // decideShow gives the candidacy the chance to lead before its role is announced.
 func (q *situation) decideShow() decision {
-	r, _ := q.txn.Harmless(&q.statement.info, q.version)
+	r, _ := q.txn.Harmless(&q.statement.info, q.config.Version)
 	switch q.statement.info.Name {
 	case "role", "epoch", "worker", "resource":
 	default:
@@ -207,7 +199,7 @@ func (q *situation) decideShow() decision {
 // decideSet is for a SET of a parameter of Fencepost's.
 func (q *situation) decideSet() decision {
 	s := q.statement
-	pass, _ := q.txn.Harmless(&s.info, q.version)
+	pass, _ := q.txn.Harmless(&s.info, q.config.Version)
 	switch {
 	case s.info.Name == "epoch":
 		return passes(pass)
@@ -240,9 +232,9 @@ func (q *situation) covered() decision {
 func (q *situation) decideUnfenced() decision {
 	switch {
 	case !q.statement.known, q.statement.info.Kind == sqltext.NonTransactional, !q.reads(q.statement):
-		return refuses(q.unfenced)
-	case !q.version.KeepsReadOnly() && !q.fenceless() && !q.proven():
-		if q.catalog != nil && !q.refreshed {
+		return refuses(q.config.Unfenced)
+	case !q.config.Version.KeepsReadOnly() && !q.fenceless() && !q.proven():
+		if q.config.Catalog != nil && !q.refreshed {
 			return needs(NeedCatalog)
 		}
 		return refuses(q.unproven())
@@ -257,20 +249,22 @@ func (q *situation) decideUnfenced() decision {
 func (q *situation) unproven() *fencing.Refusal {
 	why := "its text is not one that can be proven"
 	switch {
-	case q.catalog == nil:
-	case q.catalog() == nil:
+	case q.config.Catalog == nil:
+	case q.config.Catalog() == nil:
 		why = "Fencepost could not read in time what the names in this database mean"
 	case q.statement.provable != nil:
-		if _, reason := sqltext.Proven(q.catalog(), q.statement.provable); reason != "" {
+		if _, reason := sqltext.Proven(q.config.Catalog(), q.statement.provable); reason != "" {
 			why = reason
 		}
 	}
-	return fencing.UnprovenRefusal(q.unfenced, why)
+	return fencing.UnprovenRefusal(q.config.Unfenced, why)
 }
 
 // fenceless reports whether the database has no fence, so that there is nothing to protect
 // from what read-only mode lets pass.
-func (q *situation) fenceless() bool { return q.catalog != nil && q.catalog().Fenceless() }
+func (q *situation) fenceless() bool {
+	return q.config.Catalog != nil && q.config.Catalog().Fenceless()
+}
 
 // readFirst makes the transaction read-only, which makes a block of one statement.
 func (q *situation) readFirst() decision {
@@ -302,8 +296,8 @@ func (q *situation) decideLeader() decision {
 	case q.txn.Coverage() == gate.Checked:
 		return q.covered()
 	}
-	if q.provenReads && q.txn.IsOutside() && s.provable != nil && q.catalog != nil {
-		if r, ok := gate.Proven(q.catalog(), s.provable); ok {
+	if q.config.ProvenReads && q.txn.IsOutside() && s.provable != nil && q.config.Catalog != nil {
+		if r, ok := gate.Proven(q.config.Catalog(), s.provable); ok {
 			return passes(r)
 		}
 	}
@@ -328,10 +322,10 @@ func (q *situation) decideStale() decision {
 	switch {
 	case q.alone(), q.carrier == call:
 	case q.reads(s):
-		if q.version.KeepsReadOnly() || q.proven() {
+		if q.config.Version.KeepsReadOnly() || q.proven() {
 			return q.covered()
 		}
-		if q.catalog != nil && !q.refreshed {
+		if q.config.Catalog != nil && !q.refreshed {
 			return needs(NeedCatalog)
 		}
 	case s.info.Command == "", q.carrier == among:
@@ -357,7 +351,7 @@ func (q *situation) underImported() bool {
 // requires a block, or does nothing for it; and what only prepares begins none, in which a
 // Query behind it would run.
 func (q *situation) noticesBlock() bool {
-	if !q.version.ExecuteOpensBlock() || q.txn.State() == gate.InBlock {
+	if !q.config.Version.ExecuteOpensBlock() || q.txn.State() == gate.InBlock {
 		return false
 	}
 	maybe := q.batch.unsynced == maybeUnsynced
@@ -376,7 +370,7 @@ func (q *situation) mustStandAlone() bool {
 		return true
 	}
 	return s.requiresBlock() && q.txn.State() != gate.InBlock ||
-		q.version.QueryContinuesBatch() && q.batch.unsynced != nothingUnsynced
+		q.config.Version.QueryContinuesBatch() && q.batch.unsynced != nothingUnsynced
 }
 
 func (q *situation) decideFollower() decision {
@@ -386,8 +380,8 @@ func (q *situation) decideFollower() decision {
 		}
 		if q.reads(q.statement) {
 			switch {
-			case !q.version.KeepsReadOnly() && !q.proven():
-				if q.catalog != nil && !q.refreshed {
+			case !q.config.Version.KeepsReadOnly() && !q.proven():
+				if q.config.Catalog != nil && !q.refreshed {
 					return needs(NeedCatalog)
 				}
 			case q.txn.Coverage() >= gate.ReadOnly:
@@ -407,10 +401,10 @@ func (q *situation) proven() bool {
 	if s == cursorStatement {
 		return true
 	}
-	if s.provable == nil || q.catalog == nil {
+	if s.provable == nil || q.config.Catalog == nil {
 		return false
 	}
-	ok, _ := sqltext.Proven(q.catalog(), s.provable)
+	ok, _ := sqltext.Proven(q.config.Catalog(), s.provable)
 	return ok
 }
 
@@ -424,7 +418,7 @@ func (q *situation) decideRefused() decision {
 	case st.Lapsed && q.announced != 0 && q.done < NeedConfirm:
 		return needs(NeedConfirm)
 	case st.Lapsed && q.announced == st.Epoch && q.discards:
-		return decision{action: verdictFirst, lapsed: true}
+		return decision{action: lapsedVerdictFirst}
 	case st.Lapsed && q.announced == st.Epoch:
 		return decision{action: lapsedFirst}
 	default:
@@ -436,11 +430,14 @@ func (q *situation) decideRefused() decision {
 // If the registry refuses, the check in front says why.
 func (q *situation) byRegistry() decision {
 	if r, ok := q.registration.Reason(); ok {
-		return decision{reason: r, claims: q.status.Holder.Guards > 0 && !(q.statement.known && q.flushes())}
+		if q.status.Holder.Guards > 0 && !(q.statement.known && q.flushes()) {
+			return decision{action: claimFirst, reason: r}
+		}
+		return passes(r)
 	}
 	switch {
 	case !q.registry.asked, q.registry.refusal == nil: // the last also if the registration ended with a transaction before
-		return decision{action: needsMoreFor, need: NeedRegister, flush: q.flushes()}
+		return needs(NeedRegister)
 	case q.registry.refusal.SQLState == fencing.StateNoFence:
 		return refuses(q.registry.refusal)
 	default:

@@ -72,7 +72,7 @@ func TestDecide(t *testing.T) {
 	}
 	registered := func(q *situation) { q.registration = gate.Registered(nil) }
 	unfenced := func(q *situation) { q.mode = ModeReadOnly }
-	fenceless := func(q *situation) { q.mode, q.catalog = ModeReadOnly, fencelessCatalog(t) }
+	fenceless := func(q *situation) { q.mode, q.config.Catalog = ModeReadOnly, fencelessCatalog(t) }
 	passing := func(q *situation) { q.mode = ModePassing }
 	batchRan := func(q *situation) { q.batch.ran() }
 	open := func(q *situation) { q.batch.sent() }
@@ -83,7 +83,7 @@ func TestDecide(t *testing.T) {
 	notJoined := func(q *situation) {
 		q.token = tokenAnswer{value: 43, asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateAwardNotNewer}}
 	}
-	catalog := func(q *situation) { q.catalog = func() *fencing.Catalog { return nil } }
+	catalog := func(q *situation) { q.config.Catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
 	for _, c := range []struct {
 		carrier            carrier
@@ -246,8 +246,8 @@ func TestDecide(t *testing.T) {
 		txn.Send(gate.Starts, false)
 		q := &situation{
 			carrier: c.carrier, statement: described(c.sql), reads: func(s *statement) bool { return s.class == isRead },
-			mode: ModeFenced, version: c.version, unfenced: fencing.UnfencedRefusal("u"),
-			status: &st, announced: 5, txn: &txn,
+			mode: ModeFenced, config: &Config{Version: c.version, Unfenced: fencing.UnfencedRefusal("u")},
+			inHand: &inHand{status: &st}, announced: 5, txn: &txn, batch: &batch{},
 		}
 		if c.but != nil {
 			c.but(q)
@@ -358,7 +358,7 @@ func TestARefusedReadNamesTheCatalog(t *testing.T) {
 		"could not read in time": func() *fencing.Catalog { return nil },
 		"its text is not one":    nil,
 	} {
-		q := &situation{statement: described("select 1"), unfenced: fencing.UnfencedRefusal("u"), catalog: catalog}
+		q := &situation{statement: described("select 1"), config: &Config{Unfenced: fencing.UnfencedRefusal("u"), Catalog: catalog}}
 		if r := q.unproven(); !strings.Contains(r.Message, why) {
 			t.Errorf("%q; want that it says %q", r.Message, why)
 		}

@@ -33,9 +33,9 @@ type injectors struct {
 func (m *Machine) inject(d decision, s *statement, by injector) gate.Reason {
 	switch d.action {
 	case forward:
-		if d.claims {
-			by.claim()
-		}
+		return d.reason
+	case claimFirst:
+		by.claim()
 		return d.reason
 	case answerFirst:
 		by.put(m.setSQL(s.info.Name), noCheck)

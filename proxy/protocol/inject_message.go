@@ -34,7 +34,7 @@ func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate
 // decideMessage decides about an extended message, and asks for a verdict if that comes first.
 func (m *Machine) decideMessage(c carrier, s *statement, p *gate.Plan) (decision, Need) {
 	d := m.awaitRest(m.decide(c, s), s, p)
-	if d.action == verdictFirst {
+	if d.asks() {
 		return d, m.ask(d, s, p)
 	}
 	return d, d.need

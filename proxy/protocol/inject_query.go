@@ -56,7 +56,7 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	switch {
 	case d.need != NeedNothing:
 		return d.need
-	case d.action == verdictFirst:
+	case d.asks():
 		return m.ask(d, by.lasting(), p)
 	case d.action == discard:
 		return m.discardQuery(by.lasting(), p)

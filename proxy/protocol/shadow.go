@@ -13,35 +13,37 @@ import (
 // been told.
 
 // observe looks at a statement about which q would decide if the session were fenced.
-func (m *Machine) observe(q situation) {
+func (m *Machine) observe(known *situation) {
 	w := m.config.Shadow
 	t := shadow.Transaction{Number: m.epochs.inHand.number}
 	if m.txn.Uncertain() {
 		t.Batch = m.batch.id
 	}
 	w.Begin(t)
-	s, txn := q.statement, m.txn
+	s, txn := known.statement, m.txn
 	if w.Checked() {
 		txn.Send(gate.RunCheck, false)
 	}
-	q.mode, q.txn = ModeFenced, &txn
-	q.done = NeedConfirm // nothing waits for the lease
+	hand := *known.inHand
+	hand.done = NeedConfirm // nothing waits for the lease
+	q := *known
+	q.mode, q.txn, q.inHand = ModeFenced, &txn, &hand
 	d := q.decide()
 	if q.carrier != prepared {
 		m.observeEpoch(s)
 	}
 	if outlived, wrote := w.Outlived(q.status); outlived && d.reason != (gate.Reason{}) && !(s.known && s.info.Kind == sqltext.Rollback) && m.txn.State() != gate.Failed {
-		r := *m.verdict(q)
+		r := *m.verdict(&q)
 		r.Message += "; the grant would have waited for this transaction, and ended it after lease.grace"
 		text, write := m.ofStatement(s)
 		w.Tell(m.shadowed(&r, text, write || wrote))
 		return
 	}
-	m.conclude(q, d)
+	m.conclude(&q, d)
 }
 
 // conclude records what d would have done to the statement of q.
-func (m *Machine) conclude(q situation, d decision) {
+func (m *Machine) conclude(q *situation, d decision) {
 	w, s := m.config.Shadow, q.statement
 	text, write := m.ofStatement(s)
 	switch d.action {
@@ -80,7 +82,7 @@ func (m *Machine) conclude(q situation, d decision) {
 }
 
 // verdict is what a check in front of the statement would say, as far as this proxy knows.
-func (m *Machine) verdict(q situation) *fencing.Refusal {
+func (m *Machine) verdict(q *situation) *fencing.Refusal {
 	s := fencing.Standing{Resource: m.config.Resource, Worker: m.config.Worker, Nameless: m.config.Nameless, Status: q.status}
 	if m.config.Trouble != nil {
 		s.Trouble = m.config.Trouble()
@@ -143,7 +145,8 @@ func (m *Machine) observeOne(s statement, text []byte) {
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
-	m.observe(m.situation(lone, &s))
+	q := m.situation(lone, &s)
+	m.observe(&q)
 	m.observeEnd(&s)
 }
 
@@ -157,7 +160,8 @@ func (m *Machine) observeMany(t *sqltext.Text, text []byte) {
 		if s.info.Kind == sqltext.NonTransactional {
 			s.info.Kind = sqltext.Ordinary // several statements share a transaction
 		}
-		m.observe(m.situation(among, s))
+		q := m.situation(among, s)
+		m.observe(&q)
 		m.observeEnd(s)
 	}
 }

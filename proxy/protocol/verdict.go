@@ -58,7 +58,7 @@ func (m *Machine) ask(d decision, s *statement, p *gate.Plan) Need {
 	if m.leads() && m.chain.undoes() && !m.settings.readOnly {
 		m.runOnce(readWriteSQL, noCheck, own, s, p)
 	}
-	if d.lapsed {
+	if d.action == lapsedVerdictFirst {
 		m.checks.build(m.epochs.inHand.announced, m.held())
 		m.runOnce(fencing.LapsedVerdictSQL(m.config.Fence, m.config.Worker, m.config.Incarnation,
 			m.epochs.inHand.announced, m.inHand.status.Epoch), verdict, own, s, p)
