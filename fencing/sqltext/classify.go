@@ -108,12 +108,9 @@ type Statement struct {
 	// MayFreeNames means that it Hides, and that its text contains a word that frees
 	// names of prepared statements.
 	MayFreeNames bool
-	// Modifies means INSERT, UPDATE, DELETE and MERGE, which are never a Read. Quick
-	// sets it only for a text that begins with that word, not with WITH.
-	Modifies bool
-	// Command is the first word of the tag with which Postgres answers a statement that
-	// Modifies. It is "" for all others.
-	Command string
+	// Command is that of INSERT, UPDATE, DELETE and MERGE, which are never a Read. Quick sets
+	// it only for a text that begins with that word, not with WITH.
+	Command Command
 	// TakesSnapshot means that parsing or binding it counts as a query of the
 	// transaction, after which the isolation level cannot be changed.
 	TakesSnapshot bool
@@ -136,6 +133,8 @@ type Statement struct {
 	// running query (current_query, pg_stat_activity), which must be the client's own.
 	// For unparsed text it also covers what MentionsKeptText means.
 	MentionsQueryText bool
+	// Local means SetFence by SET LOCAL.
+	Local bool
 	// MentionsKeptText means that it names something that shows the texts of cursors or
 	// prepared statements, including those created by the same Query.
 	MentionsKeptText bool
@@ -143,9 +142,8 @@ type Statement struct {
 	// "fencepost."; the statement's or cursor's name for PREPARE, EXECUTE, DEALLOCATE
 	// and DECLARE; all, plans, sequences or temp for DISCARD.
 	Name string
-	// Value is the new value of SetFence, and Local says that it is SET LOCAL.
+	// Value is the new value of SetFence.
 	Value string
-	Local bool
 	// Start and End are byte offsets in the original text. Start is 0 or directly after
 	// the preceding semicolon; End is the end of the text or the statement's own
 	// semicolon. Comments and space around the statement belong to it.
@@ -154,6 +152,23 @@ type Statement struct {
 	reason string
 	// dependencies are what a Read depends on, for Proven.
 	dependencies *dependencies
+}
+
+// Command is a command that modifies a table.
+type Command uint8
+
+const (
+	// NoCommand means that a statement is none of these.
+	NoCommand Command = iota
+	Insert
+	Update
+	Delete
+	Merge
+)
+
+// String returns the first word of the tag with which Postgres answers the command.
+func (c Command) String() string {
+	return [...]string{NoCommand: "", Insert: "INSERT", Update: "UPDATE", Delete: "DELETE", Merge: "MERGE"}[c]
 }
 
 // Text is what is known about the text of one Query or Parse message. It is immutable,

@@ -180,7 +180,7 @@ func agreeWithQuick(t *testing.T, sql string, full *Text) {
 	}
 	st := full.Statements[0]
 	if quick.Kind != st.Kind || quick.Read && !st.Read || quick.EndsTransaction != st.EndsTransaction || quick.Isolation != st.Isolation ||
-		quick.Modifies && !st.Modifies || quick.Command != "" && quick.Command != st.Command || quick.TakesSnapshot != st.TakesSnapshot || quick.ChoosesReadOnly != st.ChoosesReadOnly || quick.Chain != st.Chain || quick.Savepoint != st.Savepoint || !quick.MentionsQueryText && (st.MentionsQueryText || st.MentionsKeptText) {
+		quick.Command != NoCommand && quick.Command != st.Command || quick.TakesSnapshot != st.TakesSnapshot || quick.ChoosesReadOnly != st.ChoosesReadOnly || quick.Chain != st.Chain || quick.Savepoint != st.Savepoint || !quick.MentionsQueryText && (st.MentionsQueryText || st.MentionsKeptText) {
 		t.Errorf("Quick said %q of %q, the grammar says %q", describeStatement(&quick), sql, describeStatement(&st))
 	}
 }

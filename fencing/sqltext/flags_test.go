@@ -11,7 +11,7 @@ func flags(st *Statement) string {
 		set    bool
 		letter string
 	}{
-		{st.DescribesLate, "x"}, {st.CopiesIn, "c"}, {st.PreparesTransaction, "t"}, {st.Hides, "h"}, {st.MayFreeNames, "f"}, {st.Modifies, "m"},
+		{st.DescribesLate, "x"}, {st.CopiesIn, "c"}, {st.PreparesTransaction, "t"}, {st.Hides, "h"}, {st.MayFreeNames, "f"}, {st.Command != NoCommand, "m"},
 		{st.TakesSnapshot, "s"}, {st.SetsIsolation, "i"}, {st.ChoosesReadOnly, "r"},
 	} {
 		if f.set {

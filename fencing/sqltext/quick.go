@@ -23,24 +23,32 @@ func Quick(sql []byte) (Statement, bool) {
 	}
 	first := sql[start:word]
 	query := foldEqual(first, "select") || foldEqual(first, "with") || foldEqual(first, "values") || foldEqual(first, "table")
-	command := ""
-	for _, c := range commands {
-		if foldEqual(first, c.word) {
-			command = c.tag
-		}
-	}
-	if query || command != "" {
+	command := quickCommand(first)
+	if query || command != NoCommand {
 		body := sql[word:end]
 		if bytes.IndexByte(body, ';') >= 0 || bytes.IndexByte(body, 0) >= 0 || mentionsQueryText(body) {
 			return Statement{}, false
 		}
-		return Statement{Kind: Ordinary, Modifies: command != "", Command: command, TakesSnapshot: true, End: end}, true
+		return Statement{Kind: Ordinary, Command: command, TakesSnapshot: true, End: end}, true
 	}
 	return quickTransaction(sql[:end], first, word)
 }
 
-// commands are the statements that modify, with the first words of their tags.
-var commands = [...]struct{ word, tag string }{{"insert", "INSERT"}, {"update", "UPDATE"}, {"delete", "DELETE"}, {"merge", "MERGE"}}
+// quickCommand is the command whose word is first.
+func quickCommand(first []byte) Command {
+	switch {
+	case foldEqual(first, "insert"):
+		return Insert
+	case foldEqual(first, "update"):
+		return Update
+	case foldEqual(first, "delete"):
+		return Delete
+	case foldEqual(first, "merge"):
+		return Merge
+	default:
+		return NoCommand
+	}
+}
 
 // Streams reports whether sql begins with SELECT, VALUES, TABLE or WITH: Postgres describes
 // the rows of such a statement before it runs, unless its WITH modifies. Those of all others

@@ -17,8 +17,7 @@ func classify(n *pgquery.Node) Statement {
 	st.DescribesLate = (st.Executes || w.queryText) && describesLate(n)
 	st.RequiresTransactionBlock = st.Kind != SetFence && requiresTransactionBlock(n)
 	st.Command = commandOf(n)
-	st.Modifies = st.Command != ""
-	st.TakesSnapshot = st.Modifies || takesSnapshot(n)
+	st.TakesSnapshot = st.Command != NoCommand || takesSnapshot(n)
 	if w.unsetsReadOnly {
 		st.UnsetsReadOnly = true
 	}
@@ -70,20 +69,20 @@ func describesLate(n *pgquery.Node) bool {
 	return false
 }
 
-func modifies(n *pgquery.Node) bool { return commandOf(n) != "" }
+func modifies(n *pgquery.Node) bool { return commandOf(n) != NoCommand }
 
-func commandOf(n *pgquery.Node) string {
+func commandOf(n *pgquery.Node) Command {
 	switch n.GetNode().(type) {
 	case *pgquery.Node_InsertStmt:
-		return "INSERT"
+		return Insert
 	case *pgquery.Node_UpdateStmt:
-		return "UPDATE"
+		return Update
 	case *pgquery.Node_DeleteStmt:
-		return "DELETE"
+		return Delete
 	case *pgquery.Node_MergeStmt:
-		return "MERGE"
+		return Merge
 	default:
-		return ""
+		return NoCommand
 	}
 }
 

@@ -93,7 +93,7 @@ func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
 // queryWants is wantsAnalysis for a Query. What Quick knows is parsed only to
 // tell whether it is a read, which decides for those who may not write.
 func (m *Machine) queryWants(text []byte) bool {
-	if info, quick := sqltext.Quick(text); quick && !m.batch.onlyChecked() && (m.leads() || info.Modifies) {
+	if info, quick := sqltext.Quick(text); quick && !m.batch.onlyChecked() && (m.leads() || info.Command != sqltext.NoCommand) {
 		return false
 	}
 	return m.missing(text, m.reading(text))
@@ -102,7 +102,7 @@ func (m *Machine) queryWants(text []byte) bool {
 func (m *Machine) parseWants(sql, types []byte) bool {
 	info, quick := sqltext.Quick(sql)
 	proves := (m.config.ProvenReads || !m.config.Version.KeepsReadOnly()) && !namesUserType(types)
-	if quick && (info.Modifies || m.leads() && !proves) {
+	if quick && (info.Command != sqltext.NoCommand || m.leads() && !proves) {
 		return false
 	}
 	return m.missing(sql, m.reading(sql))
@@ -124,7 +124,7 @@ func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)
 // harmless now, else nil. A text that plainly writes is spared the grammar. A prepared statement must be proven when it is parsed and when it is used:
 // what its names meant then is in the server's plan.
 func (m *Machine) provableText(s *statement, sql []byte) *sqltext.Statement {
-	if m.config.Catalog == nil || s.info.Modifies || m.unsettled(sql) {
+	if m.config.Catalog == nil || s.info.Command != sqltext.NoCommand || m.unsettled(sql) {
 		return nil
 	}
 	t := m.analyze(sql)

@@ -328,7 +328,7 @@ func (q *situation) decideStale() decision {
 		if q.config.Catalog != nil && !q.refreshed {
 			return needs(NeedCatalog)
 		}
-	case s.info.Command == "", q.carrier == among:
+	case s.info.Command == sqltext.NoCommand, q.carrier == among:
 	case q.carrier == prepared:
 		return q.covered()
 	default:

@@ -20,11 +20,11 @@ type statement struct {
 	// text is the client's SQL, for the question whether it is a read, which only
 	// those who do not lead ask, and for the audit; see keeps.
 	text string
-	// whole: text is all of it. pushed is that of the reply queue, and settingChanges those
-	// of the settings, when the Parse had been sent.
-	whole          bool
+	// pushed is that of the reply queue, and settingChanges those of the settings, when the
+	// Parse had been sent.
 	pushed         uint64
 	settingChanges uint64
+	whole          bool // text is all of it
 	// snapshot: to parse or bind it is a transaction's first query, after which
 	// its isolation cannot be changed.
 	snapshot bool
@@ -33,14 +33,14 @@ type statement struct {
 	// reading is how the server read the text when it was parsed, as far as is
 	// known. What it means does not change with the settings after that.
 	reading sqltext.Settings
-	// provable is the analysed text if the catalogue proved it harmless when it
-	// came, nil if it did not or was not asked.
-	provable *sqltext.Statement
-	// batch is the batch in which the Parse was sent, and parsed what became of it.
-	batch  uint64
+	// parsed is what became of the Parse, and batch the batch in which it was sent.
 	parsed parseState
 	// guess is all there is of a text that is not known.
 	guess sqltext.Guess
+	batch uint64
+	// provable is the analysed text if the catalogue proved it harmless when it
+	// came, nil if it did not or was not asked.
+	provable *sqltext.Statement
 	// name is what the server keeps it as, "" if it is unnamed or not kept.
 	name string
 }

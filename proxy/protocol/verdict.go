@@ -194,8 +194,8 @@ func (m *Machine) discarded(e *reply, msg []byte, p *gate.Segments) {
 		m.down.phase.end(fmt.Errorf("%w: what runs in the place of a discarded write has the tag %q", ErrSurprise, tag))
 		return
 	}
-	tag := e.stmt.info.Command + " 0"
-	if e.stmt.info.Command == "INSERT" {
+	tag := e.stmt.info.Command.String() + " 0"
+	if e.stmt.info.Command == sqltext.Insert {
 		tag = "INSERT 0 0"
 	}
 	if answer := m.down.complete(tag); e.standIn == noStandIn {
