@@ -143,7 +143,7 @@ var table = []mutation{
 		old:  "	case q.txn.Coverage() >= gate.ReadOnly:\n		return q.covered()\n	default:\n		return q.readFirst()\n	}\n}\n\n// unproven is",
 		text: "	default:\n		return passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())\n	}\n}\n\n// unproven is"},
 	{name: "without a resource no read needs a proof", file: theJudge, tests: "^TestSafetyReadersCannotLeaveReadOnlyMode$/unfenced",
-		old: "	case !q.version.KeepsReadOnly() && !q.fenceless() && !q.proven():\n		if", text: "	case q.version == 0:\n		if"},
+		old: "	case !q.config.Version.KeepsReadOnly() && !q.fenceless() && !q.proven():\n		if", text: "	case q.config.Version == 0:\n		if"},
 	{name: "without a resource writes are reads", file: theJudge, tests: "^TestSafetyWritePathsOfThoseWhoDoNotLead$/18",
 		old: "q.statement.info.Kind == sqltext.NonTransactional, !q.reads(q.statement):", text: "q.statement.info.Kind == sqltext.NonTransactional:"},
 	{name: "a lease that is not confirmed is one", file: theJudge, tests: lapses,
