@@ -24,6 +24,8 @@ func (m *Machine) wantsSync(text []byte) bool {
 				return true
 			case s.Kind == sqltext.NonTransactional, discardsAll(s):
 				return true
+			case s.Kind == sqltext.Begin && len(t.Statements) == 1:
+				return false // the block goes on with the transaction of the batch
 			}
 		}
 		if m.tooLate(t) {
