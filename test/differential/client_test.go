@@ -236,11 +236,24 @@ func (p *client) cancel() error {
 			return nil
 		case p.to.sleeps(p.pid):
 			canceled = true
-			return p.sendCancel()
+			return p.sendCancelAndAwait()
 		case p.to.asleep(p.pid):
 			waited++
 		}
 	}
+	return nil
+}
+
+// sendCancelAndAwait sends a cancel request to a server that sleeps, and waits for its
+// answer, so that the next request cannot find it in the same sleep.
+func (p *client) sendCancelAndAwait() error {
+	p.mu.Lock()
+	before := len(p.all)
+	p.mu.Unlock()
+	if err := p.sendCancel(); err != nil {
+		return err
+	}
+	p.await(patience, func() bool { return p.closed || len(p.all) > before })
 	return nil
 }
 

@@ -407,7 +407,7 @@ func (g *generator) malformed() {
 		{"Message", []word{bare("y"), quoted("x")}}, {"Message", []word{bare("p"), quoted("x\x00")}}, {"Message", []word{bare("F"), quoted("x")}}, {"Message", []word{bare("F"), quoted("")}},
 		{"Message", []word{bare("S"), quoted("x")}}, {"Message", []word{bare("H"), quoted("x")}}, {"Message", []word{bare("X"), quoted("x")}}, {"Message", []word{bare("c"), quoted("x")}},
 		{"Message", []word{bare("B"), quoted("\x00\x00\x00\x00\x00\x05\x00\x00")}}, {"Message", []word{bare("B"), quoted("\x00\x00\x00\x00\x00\x01\xff\xff\xff\xf0\x00\x00")}},
-		{"Message", []word{bare("P"), quoted("\x00select $1\x00\x00\x01\x00\x00\x75\x30")}}, {"Message", []word{bare("P"), quoted("s1\x00select 1\x00\x00\x05")}},
+		{"Message", []word{bare("P"), quoted("\x00select $1\x00\x00\x01\x7f\xff\x75\x30")}}, {"Message", []word{bare("P"), quoted("s1\x00select 1\x00\x00\x05")}},
 		{"Bytes", []word{quoted("Q\x00\x00\x00\x03")}}, {"Bytes", []word{quoted("S\xff\xff\xff\xff")}}, {"Bytes", []word{quoted("S\x00\x10\x00\x00")}}, {"Bytes", []word{quoted("\x00")}},
 		{"Bytes", []word{quoted("Q\x7f\xff\xff\xff")}}, {"Bytes", []word{quoted("E\x00\x00\x00\x04")}}, {"Message", []word{bare("d"), quoted("late")}}, {"Message", []word{bare("f"), quoted("late\x00")}},
 	}
