@@ -209,6 +209,27 @@ func ReadOnlyRefusal(resource, worker, incarnation string, st *Status) *Refusal 
 	return r
 }
 
+// GuardedRefusal is the refusal of a write by the trigger of a guarded table, which said why,
+// on a resource that leaves the writes of followers to its guards.
+func GuardedRefusal(said, resource, worker, incarnation string, st *Status) *Refusal {
+	r := ReadOnlyRefusal(resource, worker, incarnation, st)
+	if st.Barred == nil {
+		r.Message = fmt.Sprintf("worker %s is not the leader of resource %s: %s; epoch %d is held by %s",
+			ASCII(worker), ASCII(resource), ASCII(said), st.Holder.Epoch, holderText(st.Holder.Worker))
+	}
+	return r
+}
+
+// UnguardedRefusal refuses a connection to a resource whose writes are left to guards, in a
+// database where it guards no table.
+func UnguardedRefusal(resource string) *Refusal {
+	return &Refusal{
+		SQLState: StateNoFence,
+		Message:  fmt.Sprintf("resource %s has fence: tables, and guards no table in this database: nothing would refuse a stale write", ASCII(resource)),
+		Hint:     "Guard its tables by fencepost guard add --resource " + ASCII(resource) + " --table ..., or set fence: session in Fencepost's configuration.",
+	}
+}
+
 // WaitNotice tells a client that waits to lead a resource for whom it waits, and why. Only
 // its message and hint are used.
 func WaitNotice(resource string, st *Status, t *Trouble) *Refusal {

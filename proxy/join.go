@@ -66,6 +66,9 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
 		return fencing.StartupRefusal(err)
 	}
+	if policy.Tables && !x.guards(ctx) {
+		return fencing.UnguardedRefusal(claim.Resource)
+	}
 	if err := x.awaitLease(ctx, claim.Campaign); err != nil {
 		return err
 	}
@@ -74,8 +77,16 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 		x.awaitCatalog(ctx)
 	}
 	x.describe(c)
-	c.ProvenReads, c.Discards = policy.ProvenReads, x.member.discards
+	c.ProvenReads, c.Discards, c.Tables = policy.ProvenReads, x.member.discards, policy.Tables
 	return nil
+}
+
+// guards reports whether the resource guards a table. If none was known of, it looks again.
+func (x *session) guards(ctx context.Context) bool {
+	if x.member.candidacy().Status().Holder.Guards == 0 {
+		x.readRecord(ctx)
+	}
+	return x.member.candidacy().Status().Holder.Guards > 0
 }
 
 // joinCandidacy makes the session a member of the candidacy.
@@ -123,7 +134,7 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 		return err
 	}
 	x.describe(c)
-	c.ProvenReads = policy.ProvenReads
+	c.ProvenReads, c.Tables = policy.ProvenReads, policy.Tables
 	c.Shadow = &shadow.Watch{
 		Campaign: x.member.shadow.doing(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
 		Refresh:  x.member.shadow.doing(catalogWait, x.member.catalog.RefreshCatalog),

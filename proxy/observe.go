@@ -48,9 +48,10 @@ func (nobody) Rejoined(int32, string) {}
 func (nobody) Registered(int64)       {}
 func (nobody) Unregistered()          {}
 
-// observe gives the session its observer, unless the session is relayed without any check.
+// observe gives the session its observer, unless the session is relayed without any check, or
+// without one while its worker does not lead.
 func (x *session) observe(c protocol.Config) {
-	if x.srv.cfg.Observe == nil || c.Mode == protocol.ModePassing || !fencing.Checking {
+	if x.srv.cfg.Observe == nil || c.Mode == protocol.ModePassing || c.Tables || !fencing.Checking {
 		return
 	}
 	o := Observed{

@@ -18,6 +18,9 @@ type SessionPolicy struct {
 	TellEach bool
 	// OnStale says what becomes of the writes of a worker that was superseded.
 	OnStale OnStale
+	// Tables: what a worker sends that does not lead is left to the guards of the resource's
+	// tables. A connection is refused while there are none.
+	Tables bool
 	// Shadow: the session of a resource is relayed without any check, and what a check would have
 	// refused is recorded.
 	Shadow bool

@@ -31,6 +31,7 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 		Route:       route,
 		Refusal:     refusal,
 		Shadow:      cfg.Resources[r.Resource].EnforceMode() == "shadow",
+		Tables:      cfg.Resources[r.Resource].FenceMode() == "tables",
 		OnStale:     staleModes[cfg.Resources[r.Resource].StaleMode()],
 	}
 }

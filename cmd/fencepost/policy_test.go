@@ -23,7 +23,7 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 	cfg.Unfenced = config.Unfenced{Default: "refuse", Users: map[string]string{"migrator": "allow"}}
 	cfg.Worker.Identity = "client_address"
 	cfg.Upstream.ApplicationName = "worker"
-	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}, "mail": {}, "news": {OnStale: "discard"}, "new": {Enforce: "shadow"}}
+	cfg.Resources = map[string]config.Resource{"billing": {Reads: "proven"}, "mail": {}, "news": {OnStale: "discard"}, "new": {Enforce: "shadow"}, "queue": {Fence: "tables"}}
 	for _, c := range []struct {
 		request fencing.JoinRequest
 		want    proxy.SessionPolicy
@@ -33,6 +33,8 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 		{fencing.JoinRequest{User: "app", Resource: "mail"}, proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true}},
 		{fencing.JoinRequest{User: "app", Resource: "news"},
 			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, OnStale: proxy.DiscardStale}},
+		{fencing.JoinRequest{User: "app", Resource: "queue"},
+			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, Tables: true}},
 		{fencing.JoinRequest{User: "app", Resource: "new"},
 			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, Shadow: true}},
 		{fencing.JoinRequest{User: "app", Resource: "billing"},

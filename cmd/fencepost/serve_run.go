@@ -112,6 +112,7 @@ func (s *serving) newAdmin() *admin.Server {
 		},
 		EnforceMode: func(resource string) string { return s.current().Resources[resource].EnforceMode() },
 		StaleMode:   func(resource string) string { return s.current().Resources[resource].StaleMode() },
+		FenceMode:   func(resource string) string { return s.current().Resources[resource].FenceMode() },
 		Reload:      func() (any, bool) { result := s.reload(); return result, len(result.Errors) == 0 },
 	}
 }

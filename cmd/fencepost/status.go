@@ -52,6 +52,7 @@ type statusRow struct {
 	lost     []string // those that are recorded as guarded, and are not
 	shadow   bool     // nothing is refused
 	discards bool     // its stale writes are discarded
+	tables   bool     // only its guards refuse those who do not lead
 	reason   string   // why the state is unknown or closed
 	blocked  []string // what blocks a takeover, or would block one
 	orders   []string // operators' orders that keep workers from leading
@@ -157,7 +158,7 @@ type statusView struct {
 }
 
 // onlyOfProxies are the fields that a database does not know.
-var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "workers"}
+var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "fence", "workers"}
 
 // MarshalJSON implements json.Marshaler.
 func (v statusView) MarshalJSON() ([]byte, error) {
@@ -271,6 +272,9 @@ func (r statusRow) printNotes(out io.Writer) error {
 	if r.discards {
 		notes = append(notes, "discards stale writes")
 	}
+	if r.tables {
+		notes = append(notes, "fence: tables: workers that do not lead may write what is not guarded")
+	}
 	if r.reason != "" {
 		notes = append(notes, dash(r.reason))
 	}
@@ -315,7 +319,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard"}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", tables: v.Fence == "tables"}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}

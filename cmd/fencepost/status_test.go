@@ -38,7 +38,7 @@ func TestStatusShowsATable(t *testing.T) {
 	stale := func(resource string) string {
 		return map[string]string{"billing": "discard", "mail": "reject"}[resource]
 	}
-	server := &admin.Server{Metrics: m, StaleMode: stale, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
+	server := &admin.Server{Metrics: m, StaleMode: stale, FenceMode: func(resource string) string { return map[string]string{"mail": "tables"}[resource] }, EnforceMode: func(resource string) string { return map[string]string{"mail": "shadow"}[resource] }, Resources: func() []election.ResourceStatus {
 		return []election.ResourceStatus{
 			{
 				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
@@ -69,7 +69,7 @@ func TestStatusShowsATable(t *testing.T) {
 		t.Fatalf("exit code %d: %s", out.code, out.stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(out.stdout), "\n")
-	if len(lines) != 7 {
+	if len(lines) != 8 {
 		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
 	}
 	for _, want := range []string{"shop", "billing", "led", "host-9:117:q1", "8", "7s", "1", "1m30s  ", "4"} {
@@ -86,8 +86,11 @@ func TestStatusShowsATable(t *testing.T) {
 	if lines[4] != "shop/mail: shadow: nothing is refused" {
 		t.Errorf("line %q does not say that nothing is refused", lines[4])
 	}
-	if lines[5] != "shop/mail: closed: a fault" || lines[6] != "shop/mail: takeover blocked: something" {
-		t.Errorf("lines %q do not say what keeps the workers from leading", lines[5:])
+	if lines[5] != "shop/mail: fence: tables: workers that do not lead may write what is not guarded" {
+		t.Errorf("line %q does not say what refuses", lines[5])
+	}
+	if lines[6] != "shop/mail: closed: a fault" || lines[7] != "shop/mail: takeover blocked: something" {
+		t.Errorf("lines %q do not say what keeps the workers from leading", lines[6:])
 	}
 }
 

@@ -18,10 +18,12 @@ const (
 	registered
 	failed
 	unfenced
+	guarded
 )
 
 var whyNames = [...]string{"none", "covered by a check", "covered by read-only mode", "unable to do anything",
-	"while the backend is registered", "in what has failed", "unfenced by configuration"}
+	"while the backend is registered", "in what has failed", "unfenced by configuration",
+	"left to the guards of tables"}
 
 func (r Reason) String() string { return whyNames[r.why] }
 
@@ -47,6 +49,10 @@ func (r Reason) And(next Reason) Reason {
 func Unfenced(allowed bool) (Reason, bool) {
 	return Reason{unfenced}, allowed || !fencing.Checking
 }
+
+// Guarded is the reason of what a worker sends that does not lead, on a resource whose tables
+// refuse it by themselves. Without any such table it is none.
+func Guarded(tables int) (Reason, bool) { return Reason{guarded}, tables > 0 }
 
 // Proven is the reason of a statement that the catalogue proves harmless now.
 func Proven(c *fencing.Catalog, s *sqltext.Statement) (Reason, bool) {

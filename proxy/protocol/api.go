@@ -34,6 +34,9 @@ type Config struct {
 	ProvenReads bool
 	// Discards: the writes of the candidacy are discarded once it was superseded.
 	Discards bool
+	// Tables: what a client sends that knows of no epoch is left to the guards of the
+	// resource's tables, as long as there are any.
+	Tables bool
 	// Shadow observes, in ModePassing, what ModeFenced would refuse. It is nil otherwise.
 	Shadow *shadow.Watch
 	// Nameless: the client named no worker.

@@ -149,6 +149,9 @@ func (q *situation) decide() decision {
 	if q.mode == ModeReadOnly {
 		return q.decideUnfenced()
 	}
+	if r, ok := q.leftToGuards(); ok {
+		return q.decideUnled(r)
+	}
 	if q.status.Fault != nil {
 		return refuses(fencing.FaultRefusal(q.status.Fault))
 	}
@@ -159,6 +162,22 @@ func (q *situation) decide() decision {
 		return q.decideLeader()
 	}
 	return q.decideFollower()
+}
+
+// leftToGuards returns the reason of a statement that only the guards of tables check: its
+// worker does not lead, and its client was not told that it does.
+func (q *situation) leftToGuards() (gate.Reason, bool) {
+	r, guarded := gate.Guarded(q.status.Holder.Guards)
+	return r, guarded && q.config.Tables && q.announced == 0 && !q.status.CanWrite()
+}
+
+// decideUnled is for a statement that is left to guards. One that may write gives the
+// candidacy the chance to lead, as a refused one does.
+func (q *situation) decideUnled(r gate.Reason) decision {
+	if q.status.Vacant && q.done < NeedCampaign && (!q.statement.known || !q.reads(q.statement)) {
+		return needs(NeedCampaign)
+	}
+	return passes(r)
 }
 
 // leads reports whether a write may be tried: the worker leads, and its client knew

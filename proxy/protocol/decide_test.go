@@ -74,6 +74,12 @@ func TestDecide(t *testing.T) {
 	unfenced := func(q *situation) { q.mode = ModeReadOnly }
 	fenceless := func(q *situation) { q.mode, q.config.Catalog = ModeReadOnly, fencelessCatalog(t) }
 	passing := func(q *situation) { q.mode = ModePassing }
+	guarded := func(q *situation) {
+		q.config.Tables, q.status.Holder.Guards = true, 1
+		if q.status.Epoch == 0 {
+			q.announced = 0
+		}
+	}
 	batchRan := func(q *situation) { q.batch.ran() }
 	open := func(q *situation) { q.batch.sent() }
 	unsynced := func(q *situation) { q.batch.unsynced = surelyUnsynced }
@@ -236,6 +242,23 @@ func TestDecide(t *testing.T) {
 		{executed, "reset fencepost.token", "leader", "rest", 15, nil, "refuse 22023"},
 		{lone, "set fencepost.token = '43'", "follower", "rest", 15, unfenced, "refuse 55P02"},
 		{lone, update, "follower", "rest", 15, passing, "pass: unfenced by configuration"},
+
+		// What is left to the guards of tables.
+		{lone, update, "follower", "rest", 15, guarded, "pass: left to the guards of tables"},
+		{prepared, update, "follower", "block", 15, guarded, "pass: left to the guards of tables"},
+		{executed, garbage, "follower", "rest", 18, guarded, "pass: left to the guards of tables"},
+		{call, garbage, "follower", "rest", 15, guarded, "pass: left to the guards of tables"},
+		{lone, "do $$begin commit; end$$", "follower", "rest", 15, guarded, "pass: left to the guards of tables"},
+		{lone, update, "fault", "rest", 15, guarded, "refuse ZF002"},
+		{lone, update, "vacant", "rest", 15, guarded, "campaign"},
+		{lone, read, "vacant", "rest", 15, guarded, "pass: left to the guards of tables"},
+		{lone, update, "vacant", "rest", 15, func(q *situation) { guarded(q); asked(q) }, "pass: left to the guards of tables"},
+		{lone, update, "leader", "rest", 15, guarded, "check"},
+		{lone, update, "leader", "rest", 15, func(q *situation) { guarded(q); asked(q) }, "check"},
+		{lone, update, "follower", "rest", 15, func(q *situation) { guarded(q); q.announced = 5 }, "check"},
+		{lone, update, "lapsed", "rest", 15, func(q *situation) { guarded(q); q.announced, q.done = 5, NeedConfirm }, "lapsed"},
+		{lone, update, "follower", "rest", 15, func(q *situation) { guarded(q); q.status.Holder.Guards = 0 }, "check"},
+		{lone, "prepare transaction 'x'", "follower", "block", 15, guarded, "refuse ZF005"},
 	} {
 		name := fmt.Sprintf("carrier %d, %q, %s, %s, %d", c.carrier, c.sql, c.worker, c.block, c.version)
 		st := workers[c.worker]

@@ -279,6 +279,10 @@ func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		m.down.phase.mute()
 		m.down.happens(Event{Kind: EventSuperseded})
 		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, found)
+	case mine && pe.Code == fencing.StateNotLeader && m.config.Tables && !m.config.Status().CanWrite():
+		r := fencing.GuardedRefusal(pe.Message, m.config.Resource, m.config.Worker, m.config.Incarnation, m.config.Status())
+		m.refused(e, r, m.findingOf(r.Detail))
+		return m.down.refusal(r)
 	case mine && pe.Code == fencing.StateNotLeader:
 		m.down.happens(Event{Kind: EventUnclaimed})
 	}

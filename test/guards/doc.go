@@ -1,4 +1,5 @@
 // Package guards tests guarded and stamped tables on real servers: every way to write a row,
 // as the leader behind a proxy and past it; sessions that bring their claim themselves and race
-// with grants; and what a leader's session may do to its claim.
+// with grants; what a leader's session may do to its claim; and resources that leave their
+// followers to guards.
 package guards

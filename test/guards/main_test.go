@@ -27,6 +27,16 @@ func add(c *fixture.Cluster, table string) {
 	}
 }
 
+// unguard removes the guard of a table.
+func unguard(c *fixture.Cluster, table string) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if _, err := guard.Remove(ctx, c.PG.Connect(c.T, pgtest.Superuser, c.DB), table); err != nil {
+		c.T.Fatalf("remove the guard of %s: %v", table, err)
+	}
+}
+
 // leader makes worker w lead, after another, and connects as w through the proxy.
 func leader(c *fixture.Cluster) *pgx.Conn {
 	c.T.Helper()

@@ -53,6 +53,9 @@ type ResourceView struct {
 	// OnStale says what becomes of stale writes, on connections that begin now: "reject" or
 	// "discard".
 	OnStale string `json:"on_stale,omitempty"`
+	// Fence says what refuses the writes of those who do not lead, on connections that begin
+	// now: "session", or "tables" if only the guards of tables do.
+	Fence string `json:"fence,omitempty"`
 	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
 	// Leaderless is how many seconds no worker has been known to be able to write: since the
@@ -134,6 +137,8 @@ type Server struct {
 	EnforceMode func(resource string) string
 	// StaleMode returns what becomes of the stale writes of a resource; it may be nil.
 	StaleMode func(resource string) string
+	// FenceMode returns what refuses those who do not lead a resource; it may be nil.
+	FenceMode func(resource string) string
 	// Reload reads the configuration again. It returns the body of the response, and false
 	// if the configuration is invalid.
 	Reload func() (body any, ok bool)
@@ -185,6 +190,9 @@ func (a *Server) views() []ResourceView {
 		}
 		if a.StaleMode != nil {
 			views[i].OnStale = a.StaleMode(views[i].Resource)
+		}
+		if a.FenceMode != nil {
+			views[i].Fence = a.FenceMode(views[i].Resource)
 		}
 	}
 	return views

@@ -104,6 +104,7 @@ type Resource struct {
 	Announce         string    `yaml:"announce"` // "per-worker" or "per-connection"
 	Enforce          string    `yaml:"enforce"`  // "on" or "shadow"
 	OnStale          string    `yaml:"on_stale"` // "reject" or "discard"
+	Fence            string    `yaml:"fence"`    // "session" or "tables"
 	Users            []string  `yaml:"users"`    // roles that may campaign; nil means all
 	Election         string    `yaml:"election"` // "lease" or "token"
 	MaxJump          int       `yaml:"max_jump"` // 0: no limit

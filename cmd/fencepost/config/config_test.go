@@ -189,6 +189,8 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"resources: {billing: {reads: some}}", "resources.billing.reads"},
 		{"resources: {billing: {on_stale: ignore}}", "resources.billing.on_stale"},
 		{"resources: {billing: {enforce: off}}", "resources.billing.enforce"},
+		{"resources: {billing: {fence: rows}}", "resources.billing.fence"},
+		{"resources: {billing: {fence: tables, on_stale: discard}}", "resources.billing has fence: tables and on_stale: discard"},
 		{"election: {provider: etcd}", "postgres, consul"},
 		{"election: {provider: consul, consul: {prefix: /a/}}", "neither starts nor ends with a slash"},
 		{"election: {provider: consul, consul: {cert_file: a}}", "belong together"},

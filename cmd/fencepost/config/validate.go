@@ -77,6 +77,10 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 		r.validateElection(fault, where)
 		checkWord(fault, "resources."+name+".enforce", r.EnforceMode(), "on", "shadow")
 		checkWord(fault, "resources."+name+".on_stale", r.StaleMode(), "reject", "discard")
+		checkWord(fault, "resources."+name+".fence", r.FenceMode(), "session", "tables")
+		if r.FenceMode() == "tables" && r.StaleMode() == "discard" {
+			fault("resources.%s has fence: tables and on_stale: discard, which contradict each other: a connection under discard would also discard what no guard protects. Remove one of the two", name)
+		}
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
 		}
@@ -241,6 +245,10 @@ func (r Resource) announce() string {
 
 // EnforceMode returns "on", the default, or "shadow".
 func (r Resource) EnforceMode() string { return cmp.Or(r.Enforce, "on") }
+
+// FenceMode returns what the writes of workers that do not lead are refused by: "session", the
+// default, or "tables".
+func (r Resource) FenceMode() string { return cmp.Or(r.Fence, "session") }
 
 // StaleMode returns what becomes of stale writes: "reject", the default, or "discard".
 func (r Resource) StaleMode() string {
