@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"unicode/utf8"
+
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"github.com/fencepost/fencepost/fencing/sqltext"
@@ -27,10 +29,10 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
 			return need
 		}
 	}
-	// Even a Parse that fails drops the unnamed statement. Where nobody knows yet
-	// whether the transaction has failed, and the check would with it, that comes
-	// first.
-	reparses := len(name) == 0 && m.txn.Uncertain()
+	// Even a Parse that fails drops the unnamed statement, unless its text cannot be
+	// converted. Where nobody knows yet whether the transaction has failed, and the check
+	// would with it, that comes first.
+	reparses := len(name) == 0 && m.txn.Uncertain() && (!m.settings.utf8 || utf8.Valid(sql))
 	r, need := m.injectMessage(s, reparses, p)
 	if need != NeedNothing {
 		return need

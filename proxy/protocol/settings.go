@@ -14,6 +14,7 @@ type settings struct {
 	changes uint64 // reports of any of them, also of the value that it had
 	// readOnly: transactions are read-only by default. It says nothing of a text.
 	readOnly bool
+	utf8     bool // client_encoding is UTF8
 }
 
 // newSettings begins with the bodies of the server's ParameterStatus messages.
@@ -37,7 +38,7 @@ func (s *settings) learn(body []byte) {
 		s.current.StandardConformingStrings = value == "on"
 	case "client_encoding":
 		s.changes++
-		s.current.SafeEncoding = sqltext.SafeEncoding(value)
+		s.current.SafeEncoding, s.utf8 = sqltext.SafeEncoding(value), value == "UTF8"
 	case "default_transaction_read_only":
 		s.readOnly = value == "on"
 	}

@@ -34,7 +34,7 @@ type database struct {
 	asking  sync.Mutex // held while admin is used
 	admin   *pgx.Conn
 	fence   *store.Fence // nil for direct connections
-	guards  string       // SQL that guards the tables, "" if they are not
+	guards  string       // SQL that guards the tables, or gives them triggers that refuse nothing; "" for neither
 	heard   []string     // notifications received by admin
 
 	fresh    contents // the initial contents

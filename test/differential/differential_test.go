@@ -69,6 +69,12 @@ func newPair(t *testing.T, h *cluster, as standing) *pair {
 	if _, err := h.NewCandidacy(p.fenced.name, "w", p.fenced.fence).TryGrant(); err != nil {
 		t.Fatal(err)
 	}
+	if as == guarded {
+		p.plain.guards = passing
+		if err := p.plain.rebuild(); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return p
 }
 

@@ -54,14 +54,26 @@ create table harness.initial as select oid, relpages, reltuples from pg_class un
 // guardsOf returns the SQL that guards the tables by a fence, without stamps, which scripts
 // would see. It lets the administrator pass, who restores the tables.
 func guardsOf(fence int32) string {
+	return fmt.Sprintf("\nset constraints all immediate;\nselect fencepost.make_guard(%d, null);\n", fence) +
+		triggers(fmt.Sprintf("fencepost.guard_%d('refuse', 'postgres')", fence)) +
+		fmt.Sprintf("select fencepost.record_guards(%d, null, null);", fence)
+}
+
+// passing has a trigger of the same kind on each table that is guarded on the other side: a
+// trigger that fires before each row, with a volatile function, changes what Postgres does.
+var passing = `
+set constraints all immediate;
+create function harness.passes() returns trigger language plpgsql as 'begin if random() < 0 then return null; end if; if tg_op = ''DELETE'' then return old; end if; return new; end';
+` + triggers("harness.passes()")
+
+// triggers has a function called before each change of a row, and before TRUNCATE.
+func triggers(function string) string {
 	var sql strings.Builder
-	fmt.Fprintf(&sql, "\nset constraints all immediate;\nselect fencepost.make_guard(%d, null);\n", fence)
 	for _, table := range []string{"t", "keys", "d", "log", "trg", "wide"} {
 		for name, events := range map[string]string{"~fencepost": "insert or update or delete on %s for each row", "~fencepost_truncate": "truncate on %s"} {
-			fmt.Fprintf(&sql, `create trigger %q before `+events+` execute function fencepost.guard_%d('refuse', 'postgres'); alter table %[2]s enable always trigger %[1]q;`+"\n", name, table, fence)
+			fmt.Fprintf(&sql, `create trigger %q before `+events+` execute function %s; alter table %[2]s enable always trigger %[1]q;`+"\n", name, table, function)
 		}
 	}
-	fmt.Fprintf(&sql, "select fencepost.record_guards(%d, null, null);", fence)
 	return sql.String()
 }
 
