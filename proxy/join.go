@@ -66,7 +66,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 	if err := cand.Fence().MayEnd(ctx, x.backend.pid); err != nil {
 		return fencing.StartupRefusal(err)
 	}
-	if policy.Tables && !x.guards(ctx) {
+	if policy.Fence == FenceTables && !x.guards(ctx) {
 		return fencing.UnguardedRefusal(claim.Resource)
 	}
 	if err := x.awaitLease(ctx, claim.Campaign); err != nil {
@@ -77,7 +77,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 		x.awaitCatalog(ctx)
 	}
 	x.describe(c)
-	c.ProvenReads, c.Discards, c.Tables = policy.ProvenReads, x.member.discards, policy.Tables
+	c.ProvenReads, c.Discards, c.Tables = policy.ProvenReads, x.member.discards, policy.Fence == FenceTables
 	return nil
 }
 
@@ -134,7 +134,7 @@ func (x *session) enterShadow(ctx *startupGuard, claim fencing.JoinRequest, poli
 		return err
 	}
 	x.describe(c)
-	c.ProvenReads, c.Tables = policy.ProvenReads, policy.Tables
+	c.ProvenReads, c.Tables = policy.ProvenReads, policy.Fence == FenceTables
 	c.Shadow = &shadow.Watch{
 		Campaign: x.member.shadow.doing(x.srv.cfg.StartupWait, cand.CampaignOnDemand),
 		Refresh:  x.member.shadow.doing(catalogWait, x.member.catalog.RefreshCatalog),

@@ -18,9 +18,8 @@ type SessionPolicy struct {
 	TellEach bool
 	// OnStale says what becomes of the writes of a worker that was superseded.
 	OnStale OnStale
-	// Tables: what a worker sends that does not lead is left to the guards of the resource's
-	// tables. A connection is refused while there are none.
-	Tables bool
+	// Fence says what refuses the writes of workers that do not lead.
+	Fence FenceMode
 	// Shadow: the session of a resource is relayed without any check, and what a check would have
 	// refused is recorded.
 	Shadow bool
@@ -69,6 +68,17 @@ const (
 	// changed nothing, without executing them, and refuses all other writes. The connection
 	// goes on.
 	DiscardStale
+)
+
+// FenceMode says what refuses the writes of workers that do not lead.
+type FenceMode uint8
+
+const (
+	// FenceSession: the proxy, all of them. The default.
+	FenceSession FenceMode = iota
+	// FenceTables: only the guards of the resource's tables. A connection is refused while
+	// there are none.
+	FenceTables
 )
 
 // Identity says which worker a connection belongs to if it names none.

@@ -31,7 +31,7 @@ func (p policy) session(r fencing.JoinRequest) proxy.SessionPolicy {
 		Route:       route,
 		Refusal:     refusal,
 		Shadow:      cfg.Resources[r.Resource].EnforceMode() == "shadow",
-		Tables:      cfg.Resources[r.Resource].FenceMode() == "tables",
+		Fence:       fenceModes[cfg.Resources[r.Resource].FenceMode()],
 		OnStale:     staleModes[cfg.Resources[r.Resource].StaleMode()],
 	}
 }
@@ -89,6 +89,11 @@ var identities = map[string]proxy.Identity{
 var staleModes = map[string]proxy.OnStale{
 	"reject":  proxy.RejectStale,
 	"discard": proxy.DiscardStale,
+}
+
+var fenceModes = map[string]proxy.FenceMode{
+	"session": proxy.FenceSession,
+	"tables":  proxy.FenceTables,
 }
 
 var unfencedModes = map[string]proxy.UnfencedMode{

@@ -34,7 +34,7 @@ func TestSessionPolicyFollowsUserAndResource(t *testing.T) {
 		{fencing.JoinRequest{User: "app", Resource: "news"},
 			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, OnStale: proxy.DiscardStale}},
 		{fencing.JoinRequest{User: "app", Resource: "queue"},
-			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, Tables: true}},
+			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, Fence: proxy.FenceTables}},
 		{fencing.JoinRequest{User: "app", Resource: "new"},
 			proxy.SessionPolicy{Unfenced: proxy.UnfencedRefuse, Identity: proxy.IdentityClientAddress, NameWorker: true, Shadow: true}},
 		{fencing.JoinRequest{User: "app", Resource: "billing"},

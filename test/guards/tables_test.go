@@ -42,7 +42,10 @@ func newLeftToGuards(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	t.Helper()
 	c := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
 		cfg.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
-			return proxy.SessionPolicy{Tables: r.Resource == "r"}
+			if r.Resource != "r" {
+				return proxy.SessionPolicy{}
+			}
+			return proxy.SessionPolicy{Fence: proxy.FenceTables}
 		}
 	}))
 	c.Exec(besides + `; create procedure batch(v text) language plpgsql as $$begin

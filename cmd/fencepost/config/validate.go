@@ -72,15 +72,8 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 				faults = append(faults, text)
 			}
 		}, where)
-		checkWord(fault, "resources."+name+".reads", r.reads(), "checked", "proven")
-		checkWord(fault, "resources."+name+".announce", r.announce(), "per-worker", "per-connection")
+		r.validateModes(fault, where)
 		r.validateElection(fault, where)
-		checkWord(fault, "resources."+name+".enforce", r.EnforceMode(), "on", "shadow")
-		checkWord(fault, "resources."+name+".on_stale", r.StaleMode(), "reject", "discard")
-		checkWord(fault, "resources."+name+".fence", r.FenceMode(), "session", "tables")
-		if r.FenceMode() == "tables" && r.StaleMode() == "discard" {
-			fault("resources.%s has fence: tables and on_stale: discard, which contradict each other: a connection under discard would also discard what no guard protects. Remove one of the two", name)
-		}
 		if r.Users != nil && (len(r.Users) == 0 || slices.Contains(r.Users, "")) {
 			fault("resources.%s.users is empty or contains an empty role: list the roles that may campaign, or omit it to allow all", name)
 		}
@@ -104,6 +97,18 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 	checkWord(fault, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	checkWord(fault, "log.format", c.Log.Format, "json", "console")
 	return faults
+}
+
+// validateModes checks the words that say how the resource is fenced.
+func (r Resource) validateModes(fault Fault, where string) {
+	checkWord(fault, where+".reads", r.reads(), "checked", "proven")
+	checkWord(fault, where+".announce", r.announce(), "per-worker", "per-connection")
+	checkWord(fault, where+".enforce", r.EnforceMode(), "on", "shadow")
+	checkWord(fault, where+".on_stale", r.StaleMode(), "reject", "discard")
+	checkWord(fault, where+".fence", r.FenceMode(), "session", "tables")
+	if r.FenceMode() == "tables" && r.StaleMode() == "discard" {
+		fault("%s has fence: tables and on_stale: discard, which contradict each other: a connection under discard would also discard what no guard protects. Remove one of the two", where)
+	}
 }
 
 var unfencedWords = []string{"allow", "read-only", "refuse"}
