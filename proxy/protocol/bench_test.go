@@ -55,33 +55,55 @@ func turns() []turn {
 	}
 }
 
+// exchanges returns a function that plays a turn once on one machine.
+func exchanges(tb testing.TB, x turn) (once func(), m *Machine) {
+	m = leading(15)
+	m.names.statements.set("s", &statement{known: true, parsed: parseConfirmed})
+	var up gate.Plan
+	var down gate.Segments
+	var scratch []byte
+	return func() {
+		up.Reset(x.client)
+		if n, need, err := m.FromClient(x.client, &up); n != len(x.client) || need != NeedNothing || err != nil {
+			tb.Fatal(n, need, err)
+		}
+		_, scratch = up.Bytes(scratch)
+		down.Reset(x.server)
+		if n, _, err := m.FromServer(x.server, &down); n != len(x.server) || err != nil {
+			tb.Fatal(n, err)
+		}
+		_, scratch = down.Bytes(scratch)
+	}, m
+}
+
 // BenchmarkMachine measures what the protocol costs per transaction, without
 // any socket.
 func BenchmarkMachine(b *testing.B) {
 	for _, x := range turns() {
 		b.Run(x.name, func(b *testing.B) {
-			m := leading(15)
-			m.names.statements.set("s", &statement{known: true, parsed: parseConfirmed})
-			var up gate.Plan
-			var down gate.Segments
-			var scratch []byte
+			once, m := exchanges(b, x)
 			b.ReportAllocs()
 			for b.Loop() {
-				up.Reset(x.client)
-				if n, need, err := m.FromClient(x.client, &up); n != len(x.client) || need != NeedNothing || err != nil {
-					b.Fatal(n, need, err)
-				}
-				_, scratch = up.Bytes(scratch)
-				down.Reset(x.server)
-				if n, _, err := m.FromServer(x.server, &down); n != len(x.server) || err != nil {
-					b.Fatal(n, err)
-				}
-				_, scratch = down.Bytes(scratch)
+				once()
 			}
 			if !m.pendingReplies.empty() {
 				b.Fatal("something is owed at the end")
 			}
 		})
+	}
+}
+
+// TestTheHotPathAllocatesNothing: only a Parse allocates, for what is kept of the statement.
+func TestTheHotPathAllocatesNothing(t *testing.T) {
+	for _, x := range turns() {
+		once, _ := exchanges(t, x)
+		want := 0.0
+		if x.name == "extended" {
+			want = 2
+		}
+		if got := testing.AllocsPerRun(100, once); got != want {
+			t.Errorf("%s: %v allocations, want %v", x.name, got, want)
+		}
 	}
 }
 
