@@ -104,6 +104,53 @@ func TestOrdersByDSN(t *testing.T) {
 	}
 }
 
+// TestBothStatusesShowOrders: a proxy shows the orders in force as the database does, with a worker
+// that is connected and without one.
+func TestBothStatusesShowOrders(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, nil)
+	orders := func(source string) string {
+		var lines []string
+		for line := range strings.Lines(runCommand(t, nil, "status", source).stdout) {
+			if strings.Contains(line, ": order: ") {
+				lines = append(lines, line)
+			}
+		}
+		return strings.Join(lines, "")
+	}
+	agree := func(what string, n int) {
+		t.Helper()
+		var proxy, database string
+		eventually(t, what, func() bool {
+			proxy, database = orders("--admin="+r.admin.Addr().String()), orders("--dsn="+s.DSN(pgtest.App, db))
+			return proxy == database && strings.Count(proxy, "\n") == n
+		})
+	}
+	give := func(args ...string) {
+		t.Helper()
+		if out := runCommand(t, nil, append(args, "--dsn", s.DSN(pgtest.Superuser, db))...); out.code != exitOK {
+			t.Fatalf("%v: %s", args, out.stderr)
+		}
+	}
+	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a")
+	give("pause", "billing", "--reason", "a drill")
+	give("evict", "billing", "--worker", "b", "--for", "2d")
+	agree("two orders while a worker is connected", 2)
+	give("resume", "billing")
+	agree("one order while a worker is connected", 1)
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the worker to be gone", func() bool { return len(r.elections.Resources()[0].Candidacies) == 0 })
+	give("pause", "billing")
+	agree("two orders without a worker", 2)
+	give("resume", "billing")
+	give("resume", "billing", "--worker", "b")
+	agree("no order without a worker", 0)
+}
+
 func TestGenerationBumpAsksBeforeRestored(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)

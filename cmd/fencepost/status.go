@@ -325,11 +325,6 @@ func (v statusView) row() statusRow {
 	if v.StateReason != "" {
 		row.reason = v.State + ": " + v.StateReason
 	}
-	for _, w := range v.Workers {
-		if w.Barred != "" && !slices.Contains(row.orders, w.Barred) {
-			row.orders = append(row.orders, w.Barred)
-		}
-	}
 	switch {
 	case v.LeaseLeft != nil:
 		row.leaseLeft = leftText(time.Duration(*v.LeaseLeft * float64(time.Second)))

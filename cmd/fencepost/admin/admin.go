@@ -70,8 +70,8 @@ type ResourceView struct {
 	// GuardedTables is how many tables the resource guards, without partitions and children,
 	// as of the last time that its fence was read.
 	GuardedTables int `json:"guarded_tables"`
-	// Orders are those of operators that keep workers from leading. Only a database knows
-	// them all: what a proxy knows, it says of the workers.
+	// Orders are those of operators that keep workers from leading, as of the last time that the
+	// database was asked.
 	Orders []string `json:"orders,omitempty"`
 	// Workers are the candidacies at this proxy.
 	Workers []WorkerView `json:"workers"`

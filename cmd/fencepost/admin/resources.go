@@ -23,6 +23,7 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			Leaderless: s.Leaderless.Seconds(),
 
 			FalseAlarms:   s.FalseAlarms,
+			Orders:        s.Orders,
 			GuardedTables: s.Record.Guards,
 			Workers:       []WorkerView{},
 		}
