@@ -45,13 +45,14 @@ with 1 if it cannot.`
 type statusRow struct {
 	database, resource, state, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 
-	guards   int      // how many tables the resource guards
-	lost     []string // those that are recorded as guarded, and are not
-	shadow   bool     // nothing is refused
-	discards bool     // its stale writes are discarded
-	reason   string   // why the state is unknown or closed
-	blocked  []string // what blocks a takeover, or would block one
-	orders   []string // operators' orders that keep workers from leading
+	guards    int      // how many tables the resource guards
+	lost      []string // those that are recorded as guarded, and are not
+	shadow    bool     // nothing is refused
+	discards  bool     // its stale writes are discarded
+	discarded uint64   // how many were
+	reason    string   // why the state is unknown or closed
+	blocked   []string // what blocks a takeover, or would block one
+	orders    []string // operators' orders that keep workers from leading
 }
 
 // statusTimeout bounds one query for the status.
@@ -154,7 +155,7 @@ type statusView struct {
 }
 
 // onlyOfProxies are the fields that a database does not know.
-var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "workers"}
+var onlyOfProxies = []string{"here", "refused_writes", "discarded_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "workers"}
 
 // MarshalJSON implements json.Marshaler.
 func (v statusView) MarshalJSON() ([]byte, error) {
@@ -265,8 +266,11 @@ func (r statusRow) printNotes(out io.Writer) error {
 	if r.shadow {
 		notes = append(notes, "shadow: nothing is refused")
 	}
-	if r.discards {
-		notes = append(notes, "discards stale writes")
+	switch {
+	case r.discards:
+		notes = append(notes, fmt.Sprintf("discards stale writes: %d so far", r.discarded))
+	case r.discarded > 0: // before a reload
+		notes = append(notes, fmt.Sprintf("discarded %d stale writes", r.discarded))
 	}
 	if r.reason != "" {
 		notes = append(notes, dash(r.reason))
@@ -312,7 +316,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard"}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}

@@ -55,6 +55,8 @@ type ResourceView struct {
 	OnStale string `json:"on_stale,omitempty"`
 	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
+	// Discarded is the number of stale writes that this proxy has discarded since it started.
+	Discarded uint64 `json:"discarded_writes"`
 	// Leaderless is how many seconds no worker has been known to be able to write: since the
 	// lease was free or no longer confirmed, and until an epoch is granted. It is 0 while
 	// somebody leads.
