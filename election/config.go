@@ -185,6 +185,9 @@ type Backend struct {
 	// Guarded, if not nil, is asked as often as Orders. Without it, a candidacy learns of its
 	// first guard when that refuses it.
 	Guarded Guarded
+	// InForce, if not nil, is asked as often as Orders, and less often while the database has no
+	// candidacy.
+	InForce InForce
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a
 	// while, to close its connections. The backend may be used again afterwards.
 	CloseIdle func()

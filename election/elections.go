@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // openTimeout bounds the opening of a database and of a fence, so that a server that
@@ -57,7 +58,8 @@ type observedEpoch struct {
 // database is an open database.
 type database struct {
 	Backend
-	live int // candidacies whose loop is running, and connections that use the catalog
+	unread *faults.Series // failures to read which orders are in force
+	live   int            // candidacies whose loop is running, and connections that use the catalog
 	// stopOrders ends the goroutine that reads the orders. It is nil while there is none: from
 	// the first candidacy on, one runs until live is 0.
 	stopOrders context.CancelFunc
@@ -310,7 +312,8 @@ func (e *Elections) database(ctx context.Context, name string) (Backend, error) 
 		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		e.mu.databases[name] = &database{Backend: b} // closed by Close, which waits for this goroutine
+		unread := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read which orders are in force", 0)
+		e.mu.databases[name] = &database{Backend: b, unread: unread} // closed by Close, which waits for this goroutine
 		return b, nil
 	})
 	if err != nil {
@@ -339,7 +342,7 @@ func (e *Elections) began(name string) {
 		ctx, cancel := context.WithCancel(e.ctx)
 		d.stopOrders = cancel
 		e.wg.Add(1)
-		go e.followOrders(ctx, name, d.Orders, d.Guarded)
+		go e.followOrders(ctx, name, d.Backend)
 	}
 }
 

@@ -8,13 +8,16 @@ import (
 var (
 	errUnconfirmed = errors.New("the lease is not confirmed: the lease service does not answer in time")
 	errUnseen      = errors.New("the lease has not been read yet")
+	// ErrUncertainGrant is why a state is Unknown although the recorded leader holds the lease.
+	ErrUncertainGrant = errors.New("the synchronous standbys are not known to have its newest grant, so only the proxy of the worker that was granted it knows whether it leads")
 )
 
 // State says whether anybody leads a resource, as far as this proxy knows.
 type State uint8
 
 const (
-	// Unknown: the lease service cannot be reached, or has not been asked yet.
+	// Unknown: the lease service cannot be reached, or has not been asked yet, or the grant to a
+	// worker at another proxy is unconfirmed.
 	Unknown State = iota
 	// Led: a worker has the recorded epoch, and its lease is confirmed now.
 	Led
@@ -73,10 +76,8 @@ const (
 )
 
 // leaderLocked says who leads. A candidacy of this proxy knows whether it may write. One of
-// another proxy leads if it holds the lease and was granted the recorded epoch. Nobody is
-// known to lead while the lease cannot be watched. A recorded epoch may be that of a grant that has
-// failed since, because no standby has confirmed it, so a candidacy of this proxy that does not lead
-// does not count as one of another proxy. r.mu is held.
+// another proxy leads if it holds the lease and was granted the recorded epoch, and if that
+// grant is confirmed. Nobody is known to lead while the lease cannot be watched. r.mu is held.
 func (r *resource) leaderLocked() leader {
 	o := r.mu.observation
 	switch {
@@ -88,11 +89,20 @@ func (r *resource) leaderLocked() leader {
 		return leaderUnknown
 	case r.bearers != nil && r.faultyLocked(o.Incarnation):
 		return leaderNone
-	case o.State == Held && o.Incarnation == r.mu.record.Incarnation && !r.mu.runs(o.Incarnation):
+	case r.grantedElsewhereLocked() && !r.mu.record.Unconfirmed:
 		return leaderElsewhere
 	default:
 		return leaderNone
 	}
+}
+
+// grantedElsewhereLocked reports whether a candidacy of another proxy holds the lease and has the
+// recorded epoch. A recorded epoch may be that of a grant which has failed since, because no standby
+// has confirmed it, so a candidacy of this proxy that does not lead does not count as one of another
+// proxy. r.mu is held.
+func (r *resource) grantedElsewhereLocked() bool {
+	o := r.mu.observation
+	return o.State == Held && o.Incarnation == r.mu.record.Incarnation && !r.mu.runs(o.Incarnation)
 }
 
 // faultyLocked reports whether a candidacy here that bears the observed token cannot use the
@@ -172,6 +182,8 @@ func (r *resource) readLocked(now time.Duration) reading {
 		return reading{state: Unknown, since: all.unconfirmed, why: errUnconfirmed}
 	case r.mu.watchErr != nil:
 		return reading{state: Unknown, since: r.mu.blindSince, why: r.mu.watchErr}
+	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
+		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}
 	case r.mu.holder != nil, r.mu.observation.State == Held, all.waits:
 		return reading{state: Contested, since: r.mu.leaderlessSince}
 	case who == leaderUnknown:

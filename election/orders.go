@@ -27,16 +27,19 @@ type Orders func(ctx context.Context, after int64) (last int64, orders []fencing
 // Guarded returns how many tables each resource guards, without those that guard none.
 type Guarded func(ctx context.Context) (map[string]int, error)
 
+// InForce returns the orders that keep workers from leading now, in words, by resource.
+type InForce func(ctx context.Context) (map[string][]string, error)
+
 // followOrders tells the resources of a database what operators order, and that their
 // tables are guarded, until ctx ends. It runs while the database has candidacies.
-func (e *Elections) followOrders(ctx context.Context, name string, read Orders, guarded Guarded) {
+func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	defer e.wg.Done()
 	tick := time.NewTicker(orderPoll)
 	defer tick.Stop()
 	last, failing := int64(math.MaxInt64), false
 	unread := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read which resources guard tables", 0)
 	for {
-		next, orders, err := readOrders(ctx, read, last)
+		next, orders, err := readOrders(ctx, b.Orders, last)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -50,7 +53,8 @@ func (e *Elections) followOrders(ctx context.Context, name string, read Orders, 
 		}
 		if failing = err != nil; !failing {
 			last = next
-			e.followGuards(ctx, name, guarded, unread)
+			e.followGuards(ctx, name, b.Guarded, unread)
+			e.followInForce(ctx, name)
 		}
 		select {
 		case <-tick.C:
@@ -72,16 +76,8 @@ func (e *Elections) followGuards(ctx context.Context, name string, read Guarded,
 	if read == nil {
 		return
 	}
-	limited, cancel := context.WithTimeout(ctx, 5*orderPoll)
-	defer cancel()
-	tables, err := read(limited)
-	switch {
-	case err == nil:
-		unread.Passed()
-	case ctx.Err() == nil:
-		unread.Failed(zap.Error(err))
-		return
-	default:
+	tables, ok := poll(ctx, read, unread)
+	if !ok {
 		return
 	}
 	for _, r := range e.resourcesOf(name) {
@@ -92,6 +88,39 @@ func (e *Elections) followGuards(ctx context.Context, name string, read Guarded,
 			poke(r.wake)
 		}
 	}
+}
+
+// followInForce tells the resources of a database which orders are in force.
+func (e *Elections) followInForce(ctx context.Context, name string) {
+	e.mu.Lock()
+	d := e.mu.databases[name]
+	e.mu.Unlock()
+	if d == nil || d.InForce == nil {
+		return
+	}
+	all, ok := poll(ctx, d.InForce, d.unread)
+	if !ok {
+		return
+	}
+	for _, r := range e.resourcesOf(name) {
+		r.mu.Lock()
+		r.mu.inForce = all[r.key.name]
+		r.mu.Unlock()
+	}
+}
+
+// poll asks a database, and reports false if that has failed, or if ctx has ended.
+func poll[T any](ctx context.Context, read func(context.Context) (T, error), unread *faults.Series) (T, bool) {
+	limited, cancel := context.WithTimeout(ctx, 5*orderPoll)
+	defer cancel()
+	got, err := read(limited)
+	switch {
+	case err == nil:
+		unread.Passed()
+	case ctx.Err() == nil:
+		unread.Failed(zap.Error(err))
+	}
+	return got, err == nil
 }
 
 // ordered logs an order and makes its resource look at what has changed.

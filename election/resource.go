@@ -45,6 +45,7 @@ type resource struct {
 		leaderless
 		knowledge
 		falseAlarms int
+		inForce     []string // the orders that keep workers from leading; replaced, and never changed
 	}
 }
 

@@ -122,18 +122,30 @@ func TestACandidacyTakesNoUnconfirmedEpoch(t *testing.T) {
 	}
 }
 
-// TestAnUnconfirmedGrantMakesNoLeader: a recorded epoch of an incarnation that has the lease means
-// that it leads, unless it is one of this proxy, which would know.
-func TestAnUnconfirmedGrantMakesNoLeader(t *testing.T) {
+// TestWhoLeadsByARecordedGrant: an incarnation that has the lease and a confirmed grant leads, unless it
+// is one of this proxy, which would know. While the grant is unconfirmed, only its own proxy knows.
+func TestWhoLeadsByARecordedGrant(t *testing.T) {
 	t.Parallel()
-	for incarnation, want := range map[string]leader{"here": leaderNone, "elsewhere": leaderElsewhere} {
+	for _, c := range []struct {
+		incarnation string
+		unconfirmed bool
+		state       State
+		why         error
+	}{
+		{"here", false, Contested, nil},
+		{"here", true, Contested, nil},
+		{"elsewhere", false, Led, nil},
+		{"elsewhere", true, Unknown, ErrUncertainGrant},
+	} {
 		var r resource
 		r.mu.roster = newRoster()
 		r.mu.add(&Candidacy{identity: identity{worker: "w", incarnation: "here"}})
-		r.mu.observation = LeaseObservation{State: Held, Incarnation: incarnation}
-		r.mu.record.Incarnation = incarnation
-		if got := r.leaderLocked(); got != want {
-			t.Errorf("%s: the leader is %d, want %d", incarnation, got, want)
+		r.mu.observation = LeaseObservation{State: Held, Incarnation: c.incarnation}
+		r.mu.record = fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: c.unconfirmed}
+		r.followLocked(1)
+		got := r.readLocked(2)
+		if leaderless := r.mu.leaderlessSince != 0; got.state != c.state || got.why != c.why || got.since != 1 || leaderless != (c.state != Led) {
+			t.Errorf("%+v: %+v, leaderless is %t", c, got, leaderless)
 		}
 	}
 }

@@ -40,7 +40,9 @@ type ResourceStatus struct {
 	// as the last connection has shown.
 	Unusable error
 	// WatchError says why the lease service cannot be watched at the moment.
-	WatchError  error
+	WatchError error
+	// Orders are those of operators that keep workers from leading now, in words.
+	Orders      []string
 	Candidacies []CandidacyStatus
 }
 
@@ -102,7 +104,7 @@ func (r *resource) standing() ResourceStatus {
 	is := r.readLocked(now)
 	st := ResourceStatus{
 		Database: r.key.database, Resource: r.key.name, Record: r.mu.record, State: is.state, Reason: is.why,
-		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: r.mu.unusable,
+		LeaseState: r.mu.observation.State, FalseAlarms: r.mu.falseAlarms, WatchError: r.mu.watchErr, Unusable: r.mu.unusable, Orders: r.mu.inForce,
 		Local: r.leaderLocked() == leaderHere,
 	}
 	if is.since != 0 {

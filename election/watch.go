@@ -136,6 +136,7 @@ func (r *resource) idle() bool {
 		go func() {
 			defer close(looked)
 			r.look(ctx)
+			r.e.followInForce(ctx, r.key.database)
 		}()
 		select {
 		case <-r.arrival:

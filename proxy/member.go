@@ -192,6 +192,8 @@ func (x *session) rejoin(ctx context.Context) (lower *fencing.Refusal) {
 	if !m.standing.CompareAndSwap(joined, outside) {
 		return nil // superseded, which the client is told next
 	}
+	ctx, stopClient := untilGone(ctx, x.client, goneWait, errClientGone)
+	defer stopClient()
 	// The grant for a higher token supersedes the candidacy that this session is about to leave.
 	joining, stop := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
 	cand, err := x.srv.cfg.Candidates.Join(joining, claim, x)

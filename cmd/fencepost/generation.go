@@ -115,14 +115,14 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) error {
 	aim := hosts.Aim{At: o.at, Out: t.stdout, Notes: t.stdout}
 	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
-		if err := evictTokens(ctx, out, st, o.database, math.MaxInt64); err != nil {
+		if err := evictTokens(ctx, out, st, cfg, o.database, math.MaxInt64); err != nil {
 			return err
 		}
 		number, err := token.BumpGeneration(ctx, st.Pool())
 		if err != nil {
 			return err
 		}
-		if err := evictTokens(ctx, out, st, o.database, number); err != nil {
+		if err := evictTokens(ctx, out, st, cfg, o.database, number); err != nil {
 			return fmt.Errorf("generation %d of tokens has begun, but a worker of an earlier one still leads (run this again): %w", number, err)
 		}
 		fmt.Fprintf(out, "database %s: generation %d of tokens has begun\n", o.database, number)
@@ -132,7 +132,7 @@ func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOption
 
 // evictTokens takes the lead from those who have it under a token of a generation before this
 // one.
-func evictTokens(ctx context.Context, out io.Writer, st *store.Store, database string, before int64) error {
+func evictTokens(ctx context.Context, out io.Writer, st *store.Store, cfg config.Config, database string, before int64) error {
 	list, err := st.Status(ctx)
 	if err != nil {
 		return err
@@ -149,6 +149,7 @@ func evictTokens(ctx context.Context, out io.Writer, st *store.Store, database s
 		if order != nil {
 			fmt.Fprintf(out, "database %s: resource %s: worker %s with token %d is superseded; nobody holds epoch %d\n",
 				database, dash(r.Resource), dash(order.Worker), r.Index, order.Epoch)
+			sayDiscarded(out, cfg, database, r.Resource, order.Worker)
 		}
 	}
 	return nil
@@ -206,12 +207,12 @@ func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (er
 			return err
 		}
 		fmt.Fprintln(out, done)
-		return raise(ctx, out, st, o)
+		return raise(ctx, out, st, cfg, o)
 	})
 }
 
 // raise raises the epochs of a database if that is requested.
-func raise(ctx context.Context, out io.Writer, st *store.Store, o bumpOptions) error {
+func raise(ctx context.Context, out io.Writer, st *store.Store, cfg config.Config, o bumpOptions) error {
 	if o.above == 0 && !o.restored {
 		fmt.Fprintf(out, "database %s: epochs are unchanged (--above or --restored raise them)\n", o.database)
 		return nil
@@ -220,6 +221,9 @@ func raise(ctx context.Context, out io.Writer, st *store.Store, o bumpOptions) e
 	for _, resource := range slices.Sorted(maps.Keys(raised)) {
 		if r := raised[resource]; r.Raised {
 			fmt.Fprintf(out, "database %s: resource %s is now at epoch %d, which nobody holds\n", o.database, resource, r.Epoch)
+			if r.Worker != "" {
+				sayDiscarded(out, cfg, o.database, resource, r.Worker)
+			}
 		} else {
 			fmt.Fprintf(out, "database %s: resource %s stays at epoch %d, which is above %d already\n", o.database, resource, r.Epoch, o.above)
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -42,6 +43,9 @@ Takes the lead of a resource from the worker that has it, at once: its next writ
 refused (ZF001), and any other worker may take over. With --worker nothing happens
 unless that worker leads, so that running the command again does not take the lead
 from the next one. With --for the worker may not campaign for so long.
+
+If the resource has on_stale: discard, the worker's writes do not fail: on the
+connections that it has, they are discarded without an error. Restart the worker.
 ` + connecting
 
 const pauseAbout = `
@@ -49,6 +53,10 @@ Usage: fencepost pause RESOURCE [--reason TEXT] (--database NAME [--config FILE]
 
 Takes the lead of a resource from the worker that has it, and lets nobody lead until
 fencepost resume. Workers stay connected and may read.
+
+If the resource has on_stale: discard, the writes of the worker that led do not fail: on
+the connections that it has, they are discarded without an error, also after resume.
+Restart the worker.
 ` + connecting
 
 const resumeAbout = `
@@ -66,6 +74,8 @@ type orderOptions struct {
 	config, database, dsn string
 	at                    string // the host that is the primary, if there are several
 	by, reason            string
+
+	cfg *config.Config // nil with --dsn, which reads none
 }
 
 func (o *orderOptions) flags(fs *flag.FlagSet, t terminal) {
@@ -122,6 +132,7 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 	if err != nil {
 		return err
 	}
+	o.cfg = &cfg
 	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
 		t.stdout = out
 		return do(ctx, t, st, dash(o.database))
@@ -215,7 +226,9 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 			fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s: nothing changed\n", database, dash(*worker), dash(resource))
 			return nil
 		}
-		sayEvicted(t, database, order)
+		if sayEvicted(t, database, order) {
+			o.sayStale(t, database, order)
+		}
 		if !order.Until.IsZero() {
 			fmt.Fprintf(t.stdout, "database %s: worker %s may not campaign for resource %s until %s\n", database, dash(order.Worker), dash(resource),
 				order.Until.Local().Format(time.DateTime))
@@ -224,12 +237,24 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 	})
 }
 
-// sayEvicted says who has lost the lead by an order, if anybody has.
-func sayEvicted(t terminal, database string, order *fencing.Order) {
-	if order.Epoch > 0 && order.Worker != "" {
-		fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s any more: nobody holds epoch %d\n",
-			database, dash(order.Worker), dash(order.Resource), order.Epoch)
+// sayEvicted says who has lost the lead by an order, if anybody has, and returns whether anybody has.
+func sayEvicted(t terminal, database string, order *fencing.Order) bool {
+	if order.Epoch == 0 || order.Worker == "" {
+		return false
 	}
+	fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s any more: nobody holds epoch %d\n",
+		database, dash(order.Worker), dash(order.Resource), order.Epoch)
+	return true
+}
+
+// sayStale says what becomes of the writes of a worker that has lost the lead, unless they fail.
+func (o *orderOptions) sayStale(t terminal, database string, order *fencing.Order) {
+	if o.cfg != nil {
+		sayDiscarded(t.stdout, *o.cfg, database, order.Resource, order.Worker)
+		return
+	}
+	fmt.Fprintf(t.stdout, "database %s: --dsn does not read the configuration of the proxies: if it has on_stale: discard for resource %s, restart worker %s, whose writes are then discarded without an error\n",
+		database, dash(order.Resource), dash(order.Worker))
 }
 
 func runPause(ctx context.Context, t terminal, args []string) error {
@@ -249,7 +274,9 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 			fmt.Fprintf(t.stdout, "database %s: resource %s is paused already: nothing changed\n", database, dash(resource))
 			return nil
 		}
-		sayEvicted(t, database, order)
+		if sayEvicted(t, database, order) {
+			o.sayStale(t, database, order)
+		}
 		fmt.Fprintf(t.stdout, "database %s: resource %s is paused: nobody leads it until fencepost resume\n", database, dash(resource))
 		return nil
 	})

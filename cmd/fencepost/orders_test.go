@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -102,6 +104,105 @@ func TestOrdersByDSN(t *testing.T) {
 	if kinds != "evict evict pause resume prune remove" || trail != "me as "+pgtest.Superuser {
 		t.Errorf("the database keeps %q; the first is by %q", kinds, trail)
 	}
+}
+
+// TestOrdersSayThatWritesAreDiscarded: whoever takes the lead from a worker is told that the worker's
+// writes do not fail, as far as the command knows.
+func TestOrdersSayThatWritesAreDiscarded(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	dir := t.TempDir()
+	env := func(mode string) map[string]string {
+		file := filepath.Join(dir, mode+".yml")
+		if err := os.WriteFile(file, []byte("resources:\n  billing:\n    on_stale: "+mode+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return map[string]string{"FENCEPOST_CONFIG": file, "FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}
+	}
+	discard, reject := env("discard"), env("reject")
+	const says, unknown = "resource billing has on_stale: discard: what worker %s writes on the connections that it has is discarded", "--dsn does not read the configuration"
+	run := func(env map[string]string, worker string, args ...string) {
+		t.Helper()
+		target := []string{"--database", db}
+		if env == nil {
+			target = []string{"--dsn", s.DSN(pgtest.Superuser, db)}
+		}
+		out := runCommand(t, env, append(args, target...)...)
+		told := worker != "" && strings.Contains(out.stdout, fmt.Sprintf(says, worker)) || worker == "" && !strings.Contains(out.stdout, "on_stale")
+		if env == nil {
+			told = strings.Contains(out.stdout, unknown) == (worker != "")
+		}
+		if out.code != exitOK || !told {
+			t.Errorf("%v: code %d, %s%s; discards what %q writes", args, out.code, out.stdout, out.stderr, worker)
+		}
+	}
+	lead(t, s, db, "a", nil)
+	run(discard, "a", "pause", "billing")
+	run(discard, "", "pause", "billing")
+	run(discard, "", "resume", "billing")
+	lead(t, s, db, "b", nil)
+	run(discard, "b", "evict", "billing")
+	run(discard, "", "evict", "billing")
+	lead(t, s, db, "c", nil)
+	run(reject, "", "evict", "billing")
+	lead(t, s, db, "d", nil)
+	run(nil, "d", "pause", "billing")
+	run(nil, "", "pause", "billing")
+	run(nil, "", "resume", "billing")
+	lead(t, s, db, "e", nil)
+	run(discard, "", "generation", "bump")
+	run(discard, "e", "generation", "bump", "--above", "90")
+	run(discard, "", "generation", "bump", "--above", "91")
+	lead(t, s, db, "f", nil)
+	run(reject, "", "generation", "bump", "--restored", "--yes")
+}
+
+// TestBothStatusesShowOrders: a proxy shows the orders in force as the database does, with a worker
+// that is connected and without one.
+func TestBothStatusesShowOrders(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, nil)
+	orders := func(source string) string {
+		var lines []string
+		for line := range strings.Lines(runCommand(t, nil, "status", source).stdout) {
+			if strings.Contains(line, ": order: ") {
+				lines = append(lines, line)
+			}
+		}
+		return strings.Join(lines, "")
+	}
+	agree := func(what string, n int) {
+		t.Helper()
+		var proxy, database string
+		eventually(t, what, func() bool {
+			proxy, database = orders("--admin="+r.admin.Addr().String()), orders("--dsn="+s.DSN(pgtest.App, db))
+			return proxy == database && strings.Count(proxy, "\n") == n
+		})
+	}
+	give := func(args ...string) {
+		t.Helper()
+		if out := runCommand(t, nil, append(args, "--dsn", s.DSN(pgtest.Superuser, db))...); out.code != exitOK {
+			t.Fatalf("%v: %s", args, out.stderr)
+		}
+	}
+	conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a")
+	give("pause", "billing", "--reason", "a drill")
+	give("evict", "billing", "--worker", "b", "--for", "2d")
+	agree("two orders while a worker is connected", 2)
+	give("resume", "billing")
+	agree("one order while a worker is connected", 1)
+	if err := conn.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the worker to be gone", func() bool { return len(r.elections.Resources()[0].Candidacies) == 0 })
+	give("pause", "billing")
+	agree("two orders without a worker", 2)
+	give("resume", "billing")
+	give("resume", "billing", "--worker", "b")
+	agree("no order without a worker", 0)
 }
 
 func TestGenerationBumpAsksBeforeRestored(t *testing.T) {

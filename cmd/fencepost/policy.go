@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/routes"
@@ -100,4 +101,13 @@ var unfencedModes = map[string]proxy.UnfencedMode{
 	"allow":     proxy.UnfencedAllow,
 	"read-only": proxy.UnfencedReadOnly,
 	"refuse":    proxy.UnfencedRefuse,
+}
+
+// sayDiscarded tells an operator that the writes of a worker that has just lost the lead are discarded,
+// if the configuration says so.
+func sayDiscarded(out io.Writer, cfg config.Config, database, resource, worker string) {
+	if staleModes[cfg.Resources[resource].StaleMode()] == proxy.DiscardStale {
+		fmt.Fprintf(out, "database %s: resource %s has on_stale: discard: what worker %s writes on the connections that it has is discarded without an error, until it closes them: restart it\n",
+			database, dash(resource), dash(worker))
+	}
 }

@@ -252,6 +252,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Orders:    st.Orders,
 		Tokens:    token.New(st.Pool()),
 		Guarded:   st.Guarded,
+		InForce:   st.InForce,
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}

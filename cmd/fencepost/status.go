@@ -16,12 +16,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
-	"github.com/fencepost/fencepost/cmd/fencepost/guard"
-	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/cmd/fencepost/recorded"
 )
 
 const statusAbout = `
@@ -48,14 +45,15 @@ with 1 if it cannot.`
 type statusRow struct {
 	database, resource, state, leader, epoch, since, leaseLeft, refused, timeout, falseAlarms string
 
-	guards   int      // how many tables the resource guards
-	lost     []string // those that are recorded as guarded, and are not
-	shadow   bool     // nothing is refused
-	discards bool     // its stale writes are discarded
-	tables   bool     // only its guards refuse those who do not lead
-	reason   string   // why the state is unknown or closed
-	blocked  []string // what blocks a takeover, or would block one
-	orders   []string // operators' orders that keep workers from leading
+	guards    int      // how many tables the resource guards
+	lost      []string // those that are recorded as guarded, and are not
+	shadow    bool     // nothing is refused
+	discards  bool     // its stale writes are discarded
+	discarded uint64   // how many were
+	tables    bool     // only its guards refuse those who do not lead
+	reason    string   // why the state is unknown or closed
+	blocked   []string // what blocks a takeover, or would block one
+	orders    []string // operators' orders that keep workers from leading
 }
 
 // statusTimeout bounds one query for the status.
@@ -158,7 +156,7 @@ type statusView struct {
 }
 
 // onlyOfProxies are the fields that a database does not know.
-var onlyOfProxies = []string{"here", "refused_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "fence", "workers"}
+var onlyOfProxies = []string{"here", "refused_writes", "discarded_writes", "leaderless_seconds", "false_alarms", "on_stale", "enforce", "fence", "workers"}
 
 // MarshalJSON implements json.Marshaler.
 func (v statusView) MarshalJSON() ([]byte, error) {
@@ -269,8 +267,11 @@ func (r statusRow) printNotes(out io.Writer) error {
 	if r.shadow {
 		notes = append(notes, "shadow: nothing is refused")
 	}
-	if r.discards {
-		notes = append(notes, "discards stale writes")
+	switch {
+	case r.discards:
+		notes = append(notes, fmt.Sprintf("discards stale writes: %d so far", r.discarded))
+	case r.discarded > 0: // before a reload
+		notes = append(notes, fmt.Sprintf("discarded %d stale writes", r.discarded))
 	}
 	if r.tables {
 		notes = append(notes, "fence: tables: workers that do not lead may write what is not guarded")
@@ -319,7 +320,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", tables: v.Fence == "tables"}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables"}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}
@@ -331,11 +332,6 @@ func (v statusView) row() statusRow {
 	}
 	if v.StateReason != "" {
 		row.reason = v.State + ": " + v.StateReason
-	}
-	for _, w := range v.Workers {
-		if w.Barred != "" && !slices.Contains(row.orders, w.Barred) {
-			row.orders = append(row.orders, w.Barred)
-		}
 	}
 	switch {
 	case v.LeaseLeft != nil:
@@ -377,18 +373,6 @@ func leaderTimeout(v admin.ResourceView) string {
 	return ""
 }
 
-// statusSQL reads the view that everybody may read, and the prepared transactions that
-// have read the fence, which block every takeover.
-const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesce(s.worker, ''), s.epoch, s.granted_at,
-	s.state, s.state_since, s.confirmed_until - pg_catalog.clock_timestamp(), coalesce(s.source, ''),
-	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, p.owner) ORDER BY p.prepared)
-		FROM pg_catalog.pg_locks h
-		JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
-		JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid
-		WHERE h.locktype = 'relation' AND h.granted AND h.pid IS NULL AND p.database = pg_catalog.current_database()
-			AND h.relation = pg_catalog.to_regclass(s.sequence)), '{}'), s.guarded_tables, s.orders
-	FROM fencepost.status s ORDER BY s.resource`
-
 // statusFromDatabase reads the fence table.
 func statusFromDatabase(ctx context.Context, dsn string) ([]statusView, error) {
 	conn, err := connect(ctx, dsn)
@@ -396,48 +380,15 @@ func statusFromDatabase(ctx context.Context, dsn string) ([]statusView, error) {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	result, err := conn.Query(ctx, statusSQL)
-	if err != nil {
-		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
-	}
-	views, err := pgx.CollectRows(result, scanStatus)
-	if err != nil {
-		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
-	}
-	lost, err := guard.Lost(ctx, conn)
+	all, err := recorded.Status(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
-	for i := range views {
-		views[i].lost = lost[views[i].Resource]
+	views := make([]statusView, 0, len(all))
+	for _, r := range all {
+		views = append(views, statusView{ResourceView: r.ResourceView, ofDatabase: true, lost: r.Lost})
 	}
 	return views, nil
-}
-
-func scanStatus(r pgx.CollectableRow) (statusView, error) {
-	v := statusView{ofDatabase: true}
-	var left *time.Duration
-	var source string
-	err := r.Scan(&v.Database, &v.Resource, &v.GrantedTo, &v.Epoch, &v.Since, &v.State, &v.StateSince, &left, &source, &v.Blocked, &v.GuardedTables, &v.Orders)
-	switch v.State {
-	case "led":
-		v.Leader = v.GrantedTo
-	case "unknown":
-		if source == fencing.SourceToken {
-			v.StateReason = "its leader is elected by the application, which alone knows who that is now"
-			break
-		}
-		if source == fencing.SourceOperator {
-			source = ""
-		}
-		v.StateReason = fmt.Sprintf("the lease is in %s, and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)",
-			cmp.Or(source, "another lease service"))
-	}
-	if left != nil {
-		until := time.Now().Add(*left)
-		v.ConfirmedUntil = &until
-	}
-	return v, err
 }
 
 // sinceText returns a time and how long ago that was.

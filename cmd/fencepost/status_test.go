@@ -34,6 +34,9 @@ func TestStatusShowsATable(t *testing.T) {
 	t.Parallel()
 	m := admin.NewMetrics()
 	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Kind: fencing.KindStale, Write: true})
+	for range 2 {
+		m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Kind: fencing.KindDiscarded, Write: true})
+	}
 	m.Blocked("shop", "mail", []string{"something"})
 	stale := func(resource string) string {
 		return map[string]string{"billing": "discard", "mail": "reject"}[resource]
@@ -80,8 +83,8 @@ func TestStatusShowsATable(t *testing.T) {
 	if !strings.Contains(lines[2], "none") || !strings.Contains(lines[2], "closed for 5s") || strings.Contains(lines[2], "gone") {
 		t.Errorf("line %q does not say that nobody leads", lines[2])
 	}
-	if lines[3] != "shop/billing: discards stale writes" {
-		t.Errorf("line %q does not say that stale writes are discarded", lines[3])
+	if lines[3] != "shop/billing: discards stale writes: 2 so far" {
+		t.Errorf("line %q does not say how many stale writes were discarded", lines[3])
 	}
 	if lines[4] != "shop/mail: shadow: nothing is refused" {
 		t.Errorf("line %q does not say that nothing is refused", lines[4])

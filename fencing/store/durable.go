@@ -2,10 +2,13 @@ package store
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -17,6 +20,9 @@ import (
 
 // confirmPatience is how long Record waits for that.
 const confirmPatience = 100 * time.Millisecond
+
+// cancelPatience is how long a server may take to cancel the wait of AwaitStandbys.
+const cancelPatience = time.Second
 
 // confirmSQL reads the grants of the fences $1, and writes to the write-ahead log. Its commit
 // follows theirs there. Once the synchronous standbys have confirmed it, they have these grants.
@@ -94,4 +100,32 @@ func (s *Store) confirm(ctx context.Context, fences []int32) (map[int32]grantID,
 		s.confirmed.note(fence, g)
 	}
 	return durable, nil
+}
+
+// awaitStandbysSQL commits something that the synchronous standbys have to confirm.
+const awaitStandbysSQL = `BEGIN; SET LOCAL synchronous_commit = on; SELECT pg_catalog.pg_logical_emit_message(true, 'fencepost', 'confirm'); COMMIT`
+
+// AwaitStandbys returns once the synchronous standbys have confirmed everything that was committed
+// before the call. It uses a connection of its own with this configuration, and writes to the
+// write-ahead log. If they have not confirmed it when ctx ends, the error is ErrUnconfirmed, and
+// nothing waits at the server any more.
+func AwaitStandbys(ctx context.Context, cfg *pgx.ConnConfig) error {
+	cfg = cfg.Copy()
+	cfg.OnNotice = keepNotice
+	cfg.BuildContextWatcherHandler = func(c *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: c, DeadlineDelay: cancelPatience}
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }() // whatever it has to say is known by now
+	_, err = conn.PgConn().Exec(ctx, awaitStandbysSQL).ReadAll()
+	switch {
+	case unconfirmed(conn.PgConn()), ctx.Err() != nil:
+		return ErrUnconfirmed
+	case err != nil:
+		return fmt.Errorf("commit what the synchronous standbys have to confirm: %w", err)
+	}
+	return nil
 }

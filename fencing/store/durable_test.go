@@ -146,7 +146,7 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 // it, and cannot know that the first one has waited for the standbys.
 func TestAGrantIsUnconfirmedUntilAStandbyHasIt(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Start(t, pgtest.WithTools(t))
+	s := pgtest.Start(t)
 	h := newTestDatabase(t, s)
 	reader := h.newFence(h.open())
 	read := func(f *store.Fence) fencing.Record {

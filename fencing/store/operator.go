@@ -59,6 +59,8 @@ type RaisedEpoch struct {
 	// Raised is false if the recorded epoch was above the floor already. Its holder then
 	// keeps it.
 	Raised bool
+	// Worker held the epoch until it was raised; "" if nobody did.
+	Worker string
 }
 
 // RaiseEpochs is for an operator whose database was restored from an older state. It
@@ -91,7 +93,11 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 		if err != nil {
 			return raised, fmt.Errorf("raise the epoch of resource %q: %w", st.Resource, err)
 		}
-		raised[st.Resource] = RaisedEpoch{Epoch: fencing.Epoch(epoch), Raised: fencing.Epoch(epoch) > st.Epoch}
+		now := RaisedEpoch{Epoch: fencing.Epoch(epoch), Raised: fencing.Epoch(epoch) > st.Epoch}
+		if now.Raised {
+			now.Worker = st.Worker
+		}
+		raised[st.Resource] = now
 	}
 	return raised, nil
 }

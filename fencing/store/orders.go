@@ -125,6 +125,23 @@ func (s *Store) Orders(ctx context.Context, after int64) (last int64, orders []f
 	return last, orders, nil
 }
 
+// InForce returns the orders that keep workers from leading now, in the words of the view status, by
+// resource.
+func (s *Store) InForce(ctx context.Context) (map[string][]string, error) {
+	rows, err := s.free.Query(ctx, `SELECT s.resource, s.orders FROM fencepost.status s
+		WHERE s.resource IN (SELECT f.resource FROM fencepost.bars b JOIN fencepost.fence f ON f.id = b.fence)`)
+	if err != nil {
+		return nil, fmt.Errorf("read the orders that are in force in database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	all := make(map[string][]string)
+	var resource string
+	var orders []string
+	if _, err := pgx.ForEachRow(rows, []any{&resource, &orders}, func() error { all[resource], orders = orders, nil; return nil }); err != nil {
+		return nil, fmt.Errorf("read the orders that are in force in database %q: %w", s.cfg.Database, s.explain(err))
+	}
+	return all, nil
+}
+
 // Guarded returns how many tables each resource guards, without those that guard none.
 func (s *Store) Guarded(ctx context.Context) (map[string]int, error) {
 	rows, err := s.free.Query(ctx, "SELECT f.resource, g.tables FROM fencepost.guarded g JOIN fencepost.fence f ON f.id = g.fence")

@@ -55,6 +55,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/evidence":   {"fencing/evidence"},
 	"cmd/fencepost/guard":      {},
 	"cmd/fencepost/hosts":      {"cmd/fencepost/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
+	"cmd/fencepost/recorded":   {"cmd/fencepost/admin", "cmd/fencepost/guard", "election", "fencing", "fencing/store"},
 	"cmd/fencepost/reload":     {"cmd/fencepost/config"},
 	"cmd/fencepost/routes":     {"fencing"},
 	"internal/child":           {},

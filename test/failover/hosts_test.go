@@ -45,7 +45,7 @@ func TestEachHostShowsItsOwnName(t *testing.T) {
 	own := func(name string) pgtest.Option {
 		return pgtest.WithTLS(ca.Issue(t, pgtest.Subject{Name: "server", Hosts: []string{name}}), ca)
 	}
-	h := &pair{t: t, a: pgtest.Start(t, pgtest.WithTools(t), own("localhost"))}
+	h := &pair{t: t, a: pgtest.Start(t, own("localhost"))}
 	h.db = h.a.Database(t)
 	h.b = h.a.Standby(t, own("127.0.0.1"))
 	at := func(s *pgtest.Server, name string) string { return fmt.Sprintf("%s:%d", name, s.Port()) }

@@ -28,7 +28,7 @@ type pair struct {
 // newPair starts both. The standby is asynchronous.
 func newPair(t *testing.T) *pair {
 	t.Helper()
-	h := &pair{t: t, a: pgtest.Start(t, pgtest.WithTools(t))}
+	h := &pair{t: t, a: pgtest.Start(t)}
 	h.db = h.a.Database(t)
 	t.Cleanup(func() { h.a.Crash(t) }) // it may wait for a synchronous standby that is gone
 	h.a.Exec(t, pgtest.App, h.db, "CREATE TABLE work (what text NOT NULL)")

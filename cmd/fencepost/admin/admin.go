@@ -58,6 +58,8 @@ type ResourceView struct {
 	Fence string `json:"fence,omitempty"`
 	// Refused is the number of writes that this proxy has refused since it started.
 	Refused uint64 `json:"refused_writes"`
+	// Discarded is the number of stale writes that this proxy has discarded since it started.
+	Discarded uint64 `json:"discarded_writes"`
 	// Leaderless is how many seconds no worker has been known to be able to write: since the
 	// lease was free or no longer confirmed, and until an epoch is granted. It is 0 while
 	// somebody leads.
@@ -73,8 +75,8 @@ type ResourceView struct {
 	// GuardedTables is how many tables the resource guards, without partitions and children,
 	// as of the last time that its fence was read.
 	GuardedTables int `json:"guarded_tables"`
-	// Orders are those of operators that keep workers from leading. Only a database knows
-	// them all: what a proxy knows, it says of the workers.
+	// Orders are those of operators that keep workers from leading, as of the last time that the
+	// database was asked.
 	Orders []string `json:"orders,omitempty"`
 	// Workers are the candidacies at this proxy.
 	Workers []WorkerView `json:"workers"`

@@ -36,10 +36,13 @@ type Metrics struct {
 
 	mu struct {
 		sync.Mutex
-		refused map[[2]string]uint64   // by database and resource
+		stopped map[[2]string]stopped  // by database and resource
 		blocked map[[2]string][]string // what blocks takeovers and cannot be ended
 	}
 }
+
+// stopped counts the writes of a resource that were not executed.
+type stopped struct{ refused, discarded uint64 }
 
 var (
 	_ proxy.Metrics   = (*Metrics)(nil)
@@ -82,7 +85,7 @@ func NewMetrics() *Metrics {
 	for _, reason := range proxy.RefusalReasons() {
 		m.connections.WithLabelValues(reason)
 	}
-	m.mu.refused = map[[2]string]uint64{}
+	m.mu.stopped = map[[2]string]stopped{}
 	m.mu.blocked = map[[2]string][]string{}
 	m.registry.MustRegister(m.stale, m.discarded, m.would, m.wouldAdd, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -112,22 +115,31 @@ func (m *Metrics) Audit(r fencing.Rejection) {
 	}
 	if r.Kind == fencing.KindDiscarded {
 		m.discarded.WithLabelValues(database, resource).Inc()
+		m.count(r, stopped{discarded: 1})
 		return
 	}
 	if r.Kind == fencing.KindStale {
 		m.stale.WithLabelValues(database, resource, r.SQLState).Inc()
 	}
 	m.refused.WithLabelValues(database, resource, r.Kind.String(), r.SQLState).Inc()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.mu.refused[[2]string{r.Database, r.Resource}]++
+	m.count(r, stopped{refused: 1})
 }
 
-// RefusedSoFar returns how many writes of a resource have been refused.
-func (m *Metrics) RefusedSoFar(database, resource string) uint64 {
+// count adds to what StoppedSoFar returns.
+func (m *Metrics) count(r fencing.Rejection, more stopped) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.mu.refused[[2]string{database, resource}]
+	key := [2]string{r.Database, r.Resource}
+	sum := m.mu.stopped[key]
+	m.mu.stopped[key] = stopped{sum.refused + more.refused, sum.discarded + more.discarded}
+}
+
+// StoppedSoFar returns how many writes of a resource have been refused, and how many discarded.
+func (m *Metrics) StoppedSoFar(database, resource string) (refused, discarded uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sum := m.mu.stopped[[2]string{database, resource}]
+	return sum.refused, sum.discarded
 }
 
 // Blocked records what blocks the takeover of a resource and cannot be ended; an empty
@@ -190,7 +202,7 @@ func (m *Metrics) forget(database, resource string) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.mu.refused, [2]string{database, resource})
+	delete(m.mu.stopped, [2]string{database, resource})
 }
 
 var (

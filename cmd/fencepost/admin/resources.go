@@ -19,13 +19,14 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			GrantedTo:  s.Record.Worker,
 			Here:       s.Local,
 			Epoch:      int64(s.Record.Epoch),
-			Refused:    m.RefusedSoFar(s.Database, s.Resource),
 			Leaderless: s.Leaderless.Seconds(),
 
 			FalseAlarms:   s.FalseAlarms,
 			GuardedTables: s.Record.Guards,
+			Orders:        s.Orders,
 			Workers:       []WorkerView{},
 		}
+		v.Refused, v.Discarded = m.StoppedSoFar(s.Database, s.Resource)
 		if s.Record.Epoch > 0 {
 			since := s.Record.GrantedAt.UTC().Truncate(time.Millisecond)
 			v.Since = &since

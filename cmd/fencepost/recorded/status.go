@@ -1,0 +1,122 @@
+// Package recorded tells what a database records of its resources, for the command status.
+package recorded
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/cmd/fencepost/admin"
+	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/store"
+)
+
+// patience is how long Status waits for the synchronous standbys.
+const patience = time.Second
+
+// Resource is what a database knows of one resource. What only a proxy knows is not set.
+type Resource struct {
+	admin.ResourceView
+	Lost []string // tables that are recorded as guarded, and are not, if the role may see them
+
+	synchronous bool // it is led, if the synchronous standbys have the grant
+}
+
+// statusSQL reads the view that everybody may read, and the prepared transactions that
+// have read the fence, which block every takeover.
+const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coalesce(s.worker, ''), s.epoch, s.granted_at,
+	s.state, s.state_since, s.confirmed_until - pg_catalog.clock_timestamp(), coalesce(s.source, ''),
+	coalesce((SELECT array_agg(format('prepared transaction %L of role %I must be committed or rolled back', p.gid, p.owner) ORDER BY p.prepared)
+		FROM pg_catalog.pg_locks h
+		JOIN pg_catalog.pg_locks x ON x.pid IS NULL AND x.locktype = 'transactionid' AND x.virtualtransaction = h.virtualtransaction
+		JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid
+		WHERE h.locktype = 'relation' AND h.granted AND h.pid IS NULL AND p.database = pg_catalog.current_database()
+			AND h.relation = pg_catalog.to_regclass(s.sequence)), '{}'), s.guarded_tables, s.orders,
+	s.state = 'led' AND pg_catalog.current_setting('synchronous_standby_names') <> ''
+	FROM fencepost.status s ORDER BY s.resource`
+
+// Status reads the resources of the database to which conn is connected, ordered by name. Where a
+// worker leads and there are synchronous standbys, it waits up to a second for them, because a grant
+// that they have not confirmed makes no leader.
+func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
+	rows, err := conn.Query(ctx, statusSQL)
+	if err != nil {
+		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
+	}
+	all, err := pgx.CollectRows(rows, scan)
+	if err != nil {
+		return nil, fmt.Errorf("read fencepost.status (fencepost migrate creates and updates it): %w", err)
+	}
+	if slices.ContainsFunc(all, func(r Resource) bool { return r.synchronous }) {
+		if err := awaitStandbys(ctx, conn); err != nil {
+			doubt(all, err)
+		}
+	}
+	lost, err := guard.Lost(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	for i := range all {
+		all[i].Lost = lost[all[i].Resource]
+	}
+	return all, nil
+}
+
+func scan(row pgx.CollectableRow) (r Resource, err error) {
+	var left *time.Duration
+	var source string
+	err = row.Scan(&r.Database, &r.Resource, &r.GrantedTo, &r.Epoch, &r.Since, &r.State, &r.StateSince, &left, &source, &r.Blocked, &r.GuardedTables, &r.Orders, &r.synchronous)
+	switch r.State {
+	case "led":
+		r.Leader = r.GrantedTo
+	case "unknown":
+		r.StateReason = elsewhere(source)
+	}
+	if left != nil {
+		until := time.Now().Add(*left)
+		r.ConfirmedUntil = &until
+	}
+	return r, err
+}
+
+// elsewhere says why the database does not know who leads, given the source of the last grant.
+func elsewhere(source string) string {
+	switch source {
+	case fencing.SourceToken:
+		return "its leader is elected by the application, which alone knows who that is now"
+	case fencing.SourceOperator:
+		source = ""
+	}
+	return fmt.Sprintf("the lease is in %s, and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)",
+		cmp.Or(source, "another lease service"))
+}
+
+// awaitStandbys returns nil if the synchronous standbys have confirmed what conn has read.
+func awaitStandbys(ctx context.Context, conn *pgx.Conn) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := store.AwaitStandbys(ctx, conn.Config())
+	switch {
+	case errors.Is(err, store.ErrUnconfirmed):
+		return election.ErrUncertainGrant
+	case err != nil:
+		return fmt.Errorf("%w (they could not be asked: %w)", election.ErrUncertainGrant, err)
+	}
+	return nil
+}
+
+// doubt has nobody lead whose grant the standbys may not have.
+func doubt(all []Resource, why error) {
+	for i := range all {
+		if r := &all[i]; r.synchronous {
+			r.State, r.StateReason, r.Leader = election.Unknown.String(), why.Error(), ""
+		}
+	}
+}
