@@ -137,13 +137,9 @@ func openDSN(ctx context.Context, dsn string) (*store.Store, string, error) {
 	if another := slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port }); another {
 		return nil, "", usagef("--dsn names several hosts: name the primary only, or give --database with the configuration")
 	}
-	latest, err := migrations.Latest()
-	if err != nil {
-		return nil, "", err
-	}
 	st, err := store.Open(ctx, store.Config{
 		Address: net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))), Database: cfg.Database, User: cfg.User, Password: cfg.Password,
-		TLS: cfg.TLSConfig, SchemaVersion: latest,
+		TLS: cfg.TLSConfig, SchemaVersion: migrations.Needed,
 	})
 	return st, cfg.Database, err
 }

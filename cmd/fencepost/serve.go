@@ -133,9 +133,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 		return nil, err
 	}
 	s.showMetrics()
-	if s.health, err = s.newHealth(); err != nil {
-		return nil, err
-	}
+	s.health = s.newHealth()
 	s.proxy, err = proxy.NewServer(proxy.Config{
 		Upstream:       s.upstream,
 		ControlUser:    cfg.Control.User,
