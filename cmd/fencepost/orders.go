@@ -11,12 +11,12 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -282,12 +282,9 @@ func runResume(ctx context.Context, t terminal, args []string) error {
 
 // parseDays parses a duration such as 90d, 12h or 10m.
 func parseDays(name, text string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil && n > 0 {
-			return time.Duration(n) * 24 * time.Hour, nil
-		}
-	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return d, nil
+	var age config.Age
+	if err := age.UnmarshalText([]byte(text)); err != nil || age == 0 {
+		return 0, usagef("%s is %q: use a duration such as 90d, 12h or 10m", name, text)
 	}
-	return 0, usagef("%s is %q: use a duration such as 90d, 12h or 10m", name, text)
+	return age.D(), nil
 }
