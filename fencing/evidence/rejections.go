@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Rejections counts statements that were refused or discarded and that have in common what
@@ -146,7 +145,7 @@ func write(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
 		return err
 	}
 	if err := tx.Commit(ctx); err != nil {
-		if stateOf(err) == "" && !pgconn.SafeToRetry(err) {
+		if stateOf(err) == "" { // pgconn.SafeToRetry is not asked: it says yes also when the COMMIT was sent
 			return fmt.Errorf("%w: %w", ErrUncertain, err)
 		}
 		return fmt.Errorf("commit: %w", err)
