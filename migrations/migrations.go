@@ -46,6 +46,10 @@ type Options struct {
 // can have this name.
 const Everybody = "public"
 
+// Needed is the lowest version of the schema that this binary's proxies and commands work with. What
+// is newer adds something that they can do without.
+const Needed = 19
+
 // State is the state of a database's schema.
 type State struct {
 	Version int // highest applied migration, 0 if the schema is missing

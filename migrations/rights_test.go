@@ -109,6 +109,9 @@ var denied = []string{
 	"SELECT * FROM fencepost.lost_guards()",
 	"SELECT * FROM fencepost.guarded_tables",
 	"SELECT * FROM fencepost.guards",
+	"SELECT * FROM fencepost.rejections",
+	"DELETE FROM fencepost.rejections",
+	"INSERT INTO fencepost.rejections SELECT * FROM fencepost.rejections",
 	"INSERT INTO fencepost.guarded VALUES (1, 1)",
 }
 

@@ -1,13 +1,19 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -21,7 +27,7 @@ func TestAuditLineHasAllFieldsAndNoLiteral(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	auditlog.New(logs.audit).Audit(fencing.Rejection{
+	auditlog.Recorders{auditlog.New(logs.audit)}.Audit(fencing.Rejection{
 		Time: time.Date(2026, 3, 2, 11, 4, 5, 123456789, time.UTC), Proxy: "fence-1", Session: "31", Database: "shop", User: "app",
 		Client: "10.0.0.7:51324", Resource: "billing", Worker: "a", Incarnation: "a-1", Announced: 6, Held: 6,
 		Finding: fencing.Finding{Epoch: 7, Current: 8, Holder: "b"}, Kind: fencing.KindStale, SQLState: "ZF001", Message: "superseded",
@@ -83,5 +89,193 @@ func TestAFollowerInALoopDoesNotFillTheAuditLog(t *testing.T) {
 	}
 	if counted != loops || len(lines) < 2 || len(lines) > most {
 		t.Errorf("%d lines count %v refusals; want 2 to %d lines that count %d", len(lines), counted, most, loops)
+	}
+}
+
+// TestTheExampleOfEvidence plays what docs/evidence.md shows, and compares what the command prints,
+// but for the times. What was refused is in the database when the proxy has ended.
+func TestTheExampleOfEvidence(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "evidence.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```\n$ fencepost audit ")
+	example, _, found := strings.Cut(rest, "```")
+	if !found {
+		t.Fatal("docs/evidence.md has no example")
+	}
+	call, want, _ := strings.Cut(example, "\n")
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE invoices (id int, state text)")
+	r := startServing(t, s, nil)
+	join := func(worker string) func(id int) error {
+		conn := r.connect(t, db, "fencepost.resource=billing&fencepost.worker_timeout=0&fencepost.worker="+worker)
+		return func(id int) error {
+			return execSQL(t, conn, fmt.Sprintf("UPDATE invoices SET state = 'sent' WHERE id = %d", id))
+		}
+	}
+	leader, follower := join("host-7:4242"), join("host-9:117")
+	for id := range 3 {
+		wantState(t, follower(id), fencing.StateNotLeader)
+	}
+	loseLead(t, s, db)
+	wantState(t, leader(7), fencing.StateSuperseded)
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	args := strings.Fields(strings.Replace(call, "postgres://postgres@db/shop", s.DSN(pgtest.Superuser, db), 1))
+	out := runCommand(t, nil, append([]string{"audit"}, args...)...)
+	if got := timeless(out.stdout); out.code != exitOK || !slices.Equal(got, timeless(want)) {
+		t.Errorf("code %d, it prints\n%s%s\nand the page shows\n%s", out.code, out.stdout, out.stderr, want)
+	}
+}
+
+// loseLead takes the lease away until the other worker has been granted an epoch: the leader may get the
+// lease back first.
+func loseLead(t *testing.T, s *pgtest.Server, db string) {
+	t.Helper()
+	conn := s.Connect(t, pgtest.Superuser, db)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	eventually(t, "the other worker to be granted an epoch", func() bool {
+		if _, err := conn.Exec(t.Context(), "UPDATE fencepost.lease SET vacancy = 'left', expires_at = now() WHERE vacancy = 'held'; SELECT fencepost.lease_tell('billing')"); err != nil {
+			t.Fatal(err)
+		}
+		epoch := 1
+		for until := time.Now().Add(2 * time.Second); epoch == 1 && time.Now().Before(until); <-tick.C {
+			if err := conn.QueryRow(t.Context(), "SELECT epoch FROM fencepost.fence").Scan(&epoch); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return epoch == 2
+	})
+}
+
+// timeless returns the lines of a table without its times and its padding.
+func timeless(text string) (lines []string) {
+	text = regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC`).ReplaceAllString(text, "TIME")
+	for line := range strings.Lines(text) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return lines
+}
+
+// TestAProxyBeforeTheMigrationOfRejections: workers lead and are refused as ever, and the proxy says once
+// that the schema lacks the table.
+func TestAProxyBeforeTheMigrationOfRejections(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.Control, db, "DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE version = 20")
+	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
+	r := startServing(t, s, nil)
+	if err := execSQL(t, r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a"), "INSERT INTO work VALUES (1)"); err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, execSQL(t, r.connect(t, db, "fencepost.resource=billing&fencepost.worker=b"), "INSERT INTO work VALUES (2)"), fencing.StateNotLeader)
+	const counted = `fencepost_rejections_unrecorded_total{reason="no_table"} 1`
+	eventually(t, "the refusal to be counted as not recorded", func() bool {
+		_, metrics := r.ask(t, "/metrics")
+		return strings.Contains(metrics, counted)
+	})
+	if code, body := r.ask(t, "/readyz"); code != 200 || !strings.Contains(body, `"faults": []`) {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if lines := r.log.lines(t, "refusals are not recorded in the database"); len(lines) != 1 || !strings.Contains(fmt.Sprint(lines), "fencepost migrate") {
+		t.Errorf("the log says %v", lines)
+	}
+	out := runCommand(t, nil, "audit", "--dsn", s.DSN(pgtest.Superuser, db))
+	if out.code != exitOK || !strings.Contains(out.stdout, `"a"`) || !strings.Contains(out.stdout, "nothing is known of refusals: the database has no table fencepost.rejections, which is migration 020: run fencepost migrate") {
+		t.Errorf("audit: code %d, %s%s", out.code, out.stdout, out.stderr)
+	}
+}
+
+func TestAuditSaysWhatIsWrongWithItsFlags(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"":                                   "--dsn is required",
+		"--dsn x --since yesterday":          `--since is "yesterday": give a time`,
+		"--dsn x --since -1h":                `--since is "-1h"`,
+		"--dsn x --table public.t":           "--table is only for --verify",
+		"--dsn x --verify --worker w":        "--verify takes no --worker",
+		"--dsn x billing":                    `unexpected argument "billing"`,
+		"--dsn x --verify --resource a --no": "flag provided but not defined: -no",
+	} {
+		out := runCommand(t, nil, append([]string{"audit"}, strings.Fields(args)...)...)
+		if out.code != exitUsage || !strings.Contains(out.stderr, want) {
+			t.Errorf("%s: code %d, %q does not contain %q", args, out.code, out.stderr, want)
+		}
+	}
+}
+
+// TestAuditCommand runs the command on a database in which nothing is wrong (0), then something cannot
+// be verified (3), then a row was written past the guard (1).
+func TestAuditCommand(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)")
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.generation('test', 'm')",
+		"SELECT fencepost.grant(1, 'w-1', 'i-1', 'test', 'm', 1, 0, 0, '5 s', '5 s')")
+	dsn := s.DSN(pgtest.Superuser, db)
+	run := func(code int, want string, args ...string) string {
+		t.Helper()
+		out := runCommand(t, nil, append(args, "--dsn", dsn)...)
+		if text := strings.Join(strings.Fields(out.stdout+out.stderr), " "); out.code != code || !strings.Contains(text, want) {
+			t.Errorf("%v: code %d, want %d, and %q; it prints %q", args, out.code, code, want, text)
+		}
+		return out.stdout
+	}
+	run(exitOK, "no table is guarded with a stamp", "audit", "--verify")
+	run(exitOK, "guarded", "guard", "add", "--resource", "billing", "--table", "public.invoices", "--stamp", "fence_epoch")
+	s.Exec(t, pgtest.App, db, "SELECT fencepost.claim('billing', 1)", "INSERT INTO public.invoices VALUES (1)")
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.grant(1, 'w-2', 'i-2', 'test', 'm', 2, 0, 0, '5 s', '5 s')",
+		`INSERT INTO fencepost.rejections SELECT date_trunc('minute', at), 'elsewhere', 'billing', worker, 'stale', true, 'ZF001', 'f', n, at, at, 1, 2, 'w-2', 'app', 'c', 'p', E'DELETE \x1b'
+			FROM (VALUES ('w-1', 2, now()), ('w-1', 3, now() - interval '2 hours'), ('w-9', 4, now() - interval '3 hours')) v (worker, n, at)`)
+
+	run(exitOK, `"w-1" 1 2 stale write in "elsewhere" ZF001 DELETE ?`, "audit")
+	run(exitOK, `the ledger has no such term no such refusal is recorded`, "audit", "--worker", "w-7")
+	run(exitFailure, `this database has no resource "bills": it has billing`, "audit", "--resource", "bills")
+	var history evidence.History
+	for _, c := range []struct {
+		args   string
+		counts []int64 // of the refusals, the oldest first
+		terms  int
+	}{{"", []int64{4, 5}, 2}, {"--since 1h", []int64{2}, 2}, {"--worker w-1", []int64{5}, 1}, {"--resource billing --worker w-9", []int64{4}, 0}} {
+		if err := json.Unmarshal([]byte(run(exitOK, "", append([]string{"audit", "--json"}, strings.Fields(c.args)...)...)), &history); err != nil {
+			t.Fatal(err)
+		}
+		var counts []int64
+		for _, r := range history.Refusals {
+			counts = append(counts, r.Count)
+		}
+		if !slices.Equal(counts, c.counts) || len(history.Terms) != c.terms {
+			t.Errorf("%s: %d terms, refusals that count %v; want %d and %v", c.args, len(history.Terms), counts, c.terms, c.counts)
+		}
+	}
+
+	verify := func(code int, want string) (report evidence.Report) {
+		t.Helper()
+		run(code, want, "audit", "--verify", "--resource", "billing", "--table", "public.invoices")
+		if err := json.Unmarshal([]byte(run(code, "", "audit", "--verify", "--json")), &report); err != nil {
+			t.Fatal(err)
+		}
+		return report
+	}
+	if r := verify(exitOK, "public.invoices billing 1 1 0 0 0 0 0"); len(r.Findings) != 0 || len(r.Tables) != 1 || r.Tables[0].Verified != 1 {
+		t.Errorf("the report is %+v", r)
+	}
+	s.Exec(t, pgtest.App, db, `ALTER TABLE public.invoices DISABLE TRIGGER "~fencepost"`)
+	if r := verify(exitUnsure, "nothing was found, but 1 tables could not be verified completely: public.invoices"); len(r.Tables[0].Problems) != 1 {
+		t.Errorf("the report is %+v", r)
+	}
+	s.Exec(t, pgtest.App, db, "UPDATE public.invoices SET id = 2", `ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost"`)
+	if r := verify(exitFailure, "1 transactions wrote rows under epochs that were not theirs"); len(r.Findings) != 1 || r.Findings[0].Epoch != 1 || r.Findings[0].Next != 2 {
+		t.Errorf("the report is %+v", r)
 	}
 }

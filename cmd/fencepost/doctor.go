@@ -80,9 +80,7 @@ func (o doctorOptions) configure(ctx context.Context, t terminal, sources *docto
 		return nil, usageError{err.Error()}
 	}
 	sources.Hosts = servers.Views()
-	if sources.Control, err = hosts.Store(cfg, servers, "", zap.NewNop()); err != nil {
-		return nil, err
-	}
+	sources.Control = hosts.Store(cfg, servers, "", zap.NewNop())
 	leases, err := openElector(cfg, "doctor", zap.NewNop())
 	if err != nil {
 		return nil, usageError{err.Error()}

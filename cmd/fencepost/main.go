@@ -67,7 +67,7 @@ func commands() []command {
 		{name: "pause", args: "RESOURCE", summary: "let nobody lead a resource", run: runPause},
 		{name: "resume", args: "RESOURCE", summary: "end a pause", run: runResume},
 		{name: "ledger", args: "prune --keep 90d", summary: "delete old grants from the ledger", run: runLedger},
-		{name: "audit", args: "[--verify] --dsn DSN", summary: "show who led when, or verify the rows of stamped tables", run: runAudit},
+		{name: "audit", args: "[--verify] --dsn DSN", summary: "show who led when and what was refused, or verify the rows of stamped tables", run: runAudit},
 		{name: "guard", args: "add | list | remove --table TABLE", summary: "let only the leader write a table, whatever path its writes take", run: runGuard},
 		{name: "generation", args: "bump --config FILE", summary: "accept a lease service that was rebuilt or restored", run: runGeneration},
 		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},

@@ -11,7 +11,6 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -148,13 +147,9 @@ func openDSN(ctx context.Context, dsn string) (*store.Store, string, error) {
 	if another := slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port }); another {
 		return nil, "", usagef("--dsn names several hosts: name the primary only, or give --database with the configuration")
 	}
-	latest, err := migrations.Latest()
-	if err != nil {
-		return nil, "", err
-	}
 	st, err := store.Open(ctx, store.Config{
 		Address: net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))), Database: cfg.Database, User: cfg.User, Password: cfg.Password,
-		TLS: cfg.TLSConfig, SchemaVersion: latest,
+		TLS: cfg.TLSConfig, SchemaVersion: migrations.Needed,
 	})
 	return st, cfg.Database, err
 }
@@ -313,12 +308,9 @@ func runResume(ctx context.Context, t terminal, args []string) error {
 
 // parseDays parses a duration such as 90d, 12h or 10m.
 func parseDays(name, text string) (time.Duration, error) {
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil && n > 0 {
-			return time.Duration(n) * 24 * time.Hour, nil
-		}
-	} else if d, err := time.ParseDuration(text); err == nil && d > 0 {
-		return d, nil
+	var age config.Age
+	if err := age.UnmarshalText([]byte(text)); err != nil || age == 0 {
+		return 0, usagef("%s is %q: use a duration such as 90d, 12h or 10m", name, text)
 	}
-	return 0, usagef("%s is %q: use a duration such as 90d, 12h or 10m", name, text)
+	return age.D(), nil
 }

@@ -105,18 +105,17 @@ func (s *serving) resources() []election.ResourceStatus {
 }
 
 // newHealth returns what looks for faults while s runs.
-func (s *serving) newHealth() (*health.Checker, error) {
-	control, err := hosts.Store(*s.current(), s.upstream, "", zap.NewNop())
+func (s *serving) newHealth() *health.Checker {
 	return health.New(health.Config{
 		Faults:   s.faults,
 		Upstream: s.tryUpstream,
-		Control:  control,
+		Control:  hosts.Store(*s.current(), s.upstream, "", zap.NewNop()),
 		Home:     hosts.Home(s.current()), Named: s.current().Control.ProbeDatabase != "",
 		Open:      s.fences.all,
 		Leases:    s.tryLeases,
 		Resources: s.elections.Resources,
 		Dropped:   s.elections.Dropped,
-	}), err
+	})
 }
 
 // tryLeases tries what the elections need of the lease service.

@@ -84,7 +84,7 @@ type serving struct {
 	id        string
 	log       *zap.Logger
 	metrics   *admin.Metrics
-	audit     *auditlog.Log
+	audit     auditing
 	watch     *watch // nil unless sessions are observed
 	leases    leaseService
 	elections *election.Elections
@@ -109,7 +109,8 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	if err := warnOfFewDescriptors(log, cfg.Limits.MaxConnections); err != nil {
 		return nil, err
 	}
-	s := &serving{log: log, metrics: admin.NewMetrics(), audit: auditlog.New(logs.audit), watch: w, faults: faults.NewRegister(log.Named("faults"), 0)}
+	s := &serving{log: log, metrics: admin.NewMetrics(), watch: w, faults: faults.NewRegister(log.Named("faults"), 0)}
+	s.audit = s.newAuditing(logs)
 	s.settings.Log, s.settings.Apply = log.Named("reload"), func(c *config.Config) { s.apply(c, logs) }
 	s.settings.Start(cfg)
 	if err := s.listen(); err != nil {
@@ -133,9 +134,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 		return nil, err
 	}
 	s.showMetrics()
-	if s.health, err = s.newHealth(); err != nil {
-		return nil, err
-	}
+	s.health = s.newHealth()
 	s.proxy, err = proxy.NewServer(proxy.Config{
 		Upstream:       s.upstream,
 		ControlUser:    cfg.Control.User,
@@ -149,7 +148,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 		MaxConnections: cfg.Limits.MaxConnections,
 		Logger:         log.Named("proxy"),
 		// The metrics come first, so that whoever sees the line also sees the count.
-		Auditors: []fencing.Auditor{s.metrics, s.audit},
+		Auditors: []fencing.Auditor{s.metrics, auditlog.Recorders{s.audit.log, s.audit.table}},
 		Metrics:  s.metrics,
 		Observe:  w.observe(),
 	})

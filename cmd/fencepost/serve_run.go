@@ -34,6 +34,7 @@ func (s *serving) run(ctx context.Context) error {
 	group.Go(func() error { s.reloads(asking, hangups); return nil })
 	group.Go(func() error { s.upstream.Run(asking); return nil })
 	group.Go(func() error { s.health.Run(asking); return nil })
+	group.Go(func() error { s.audit.table.Run(asking); return nil })
 	if s.admin != nil {
 		l := s.admin
 		if s.adminTLS != nil {
@@ -88,7 +89,7 @@ func (s *serving) drain(ctx context.Context) error {
 		s.log.Warn("closing connections that are still busy")
 	}
 	s.proxy.Close()
-	s.audit.Close()
+	defer s.audit.close(ctx)() // which takes no longer than what follows
 	releasing, cancelRelease := context.WithTimeout(ctx, releaseTimeout)
 	defer cancelRelease()
 	err := s.elections.Close(releasing)

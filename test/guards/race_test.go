@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -118,7 +119,25 @@ func race(t *testing.T, change string, grants int, enough bool) (late int) {
 	if n := c.Number("select count(*) from entries where fence_epoch is distinct from claimed"); n > 0 && fencing.Checking {
 		t.Errorf("%d rows have another stamp than their claim", n)
 	}
-	return newer()
+	late = newer()
+	audited(c, late)
+	return late
+}
+
+// audited verifies the stamped rows by the ledger, as fencepost audit --verify does: it must find
+// something if rows have come late, and nothing otherwise.
+func audited(c *fixture.Cluster, late int) {
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	report, err := evidence.Verify(ctx, c.PG.Connect(c.T, pgtest.Superuser, c.DB), evidence.Options{Table: "public.entries"})
+	if err != nil {
+		c.T.Fatal(err)
+	}
+	c.T.Logf("the audit: %+v, %d findings", *report.Tables[0], len(report.Findings))
+	if found := report.Tables[0].Rows > 0 && len(report.Findings) > 0; found != (late > 0) {
+		c.T.Errorf("%d rows came late, and the audit says %v", late, report.Err())
+	}
 }
 
 // TestSafetyDirectWriters has sessions past the proxy write under claims of their own, while

@@ -3,10 +3,14 @@ package system
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
+	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -165,4 +169,44 @@ func rows[T any](h *cluster, sql string, scan func(pgx.CollectableRow) (T, error
 		h.t.Fatalf("ask %q: %v", sql, err)
 	}
 	return found
+}
+
+// stamp guards a table of the case by the resource before anybody writes it, so that audit can verify
+// its rows. Without the check nobody claims an epoch, so the guard would take its place.
+func (h *cluster) stamp(table string) {
+	h.t.Helper()
+	if !fencing.Checking {
+		return
+	}
+	h.pg.Exec(h.t, pgtest.Control, h.db, "SELECT fencepost.register('"+resource+"')")
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	o := guard.Options{Resource: resource, Table: "public." + table, Stamp: "fence_epoch"}
+	if _, _, err := guard.Add(ctx, h.pg.Connect(h.t, pgtest.Superuser, h.db), o); err != nil {
+		h.t.Fatalf("guard %s: %v", table, err)
+	}
+	h.stamped = true
+}
+
+// audit verifies the rows of the stamped tables by the ledger, as fencepost audit --verify does. It
+// knows nothing of what the workers report.
+func (h *cluster) audit() {
+	h.t.Helper()
+	if !h.stamped {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	report, err := evidence.Verify(ctx, h.pg.Connect(h.t, pgtest.Superuser, h.db), evidence.Options{})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := report.WriteText(&text); err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Logf("the audit says\n%s", &text)
+	if rows := report.Tables[0]; report.Err() != nil || rows.Rows == 0 || rows.Unstamped > 0 {
+		h.t.Errorf("the audit: %v; %d rows, %d of them without a stamp", report.Err(), rows.Rows, rows.Unstamped)
+	}
 }

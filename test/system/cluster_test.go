@@ -32,6 +32,7 @@ type cluster struct {
 	consul   *consultest.Agent // nil with the embedded elector
 	prefix   string            // prefix of Consul's keys
 	settings []string          // settings of every proxy
+	stamped  bool              // it has a table that audit can verify
 }
 
 // option changes a cluster before anything is created in it.

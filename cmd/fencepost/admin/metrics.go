@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/rejections"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/proxy"
@@ -33,6 +34,7 @@ type Metrics struct {
 
 	sessions    prometheus.Gauge
 	connections *prometheus.CounterVec // that were refused
+	unrecorded  *prometheus.CounterVec
 
 	mu struct {
 		sync.Mutex
@@ -81,13 +83,18 @@ func NewMetrics() *Metrics {
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Namespace: "fencepost", Name: "sessions",
 			Help: "Client connections."}),
 		connections: counter("connections_refused_total", "Connections that were refused before their first statement.", "reason"),
+		unrecorded: counter("rejections_unrecorded_total",
+			"Refused and discarded statements that the audit log has and the table fencepost.rejections does not.", "reason"),
+	}
+	for _, reason := range rejections.Reasons() {
+		m.unrecorded.WithLabelValues(string(reason))
 	}
 	for _, reason := range proxy.RefusalReasons() {
 		m.connections.WithLabelValues(reason)
 	}
 	m.mu.stopped = map[[2]string]stopped{}
 	m.mu.blocked = map[[2]string][]string{}
-	m.registry.MustRegister(m.stale, m.discarded, m.would, m.wouldAdd, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections,
+	m.registry.MustRegister(m.stale, m.discarded, m.would, m.wouldAdd, m.refused, m.grants, m.takeover, m.granting, m.falseAlarms, m.lost, m.failures, m.sessions, m.connections, m.unrecorded,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -97,6 +104,11 @@ func (m *Metrics) Sessions(delta int) { m.sessions.Add(float64(delta)) }
 
 // Refused implements proxy.Metrics.
 func (m *Metrics) Refused(reason string) { m.connections.WithLabelValues(reason).Inc() }
+
+// Unrecorded counts rejections that are in the audit log only.
+func (m *Metrics) Unrecorded(why rejections.Reason, n int64) {
+	m.unrecorded.WithLabelValues(string(why)).Add(float64(n))
+}
 
 // Audit implements fencing.Auditor: it counts refused and discarded writes. A refused read is
 // not counted.

@@ -13,7 +13,26 @@ import (
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
 
-// Log is the fencing.Auditor that writes the audit log.
+// Recorder records rejections.
+type Recorder interface {
+	// Record records a rejection without the text of its statement, which a describes.
+	Record(r fencing.Rejection, a sqltext.Audit)
+}
+
+// Recorders is the fencing.Auditor that removes the literals of a statement, which takes a parse,
+// and passes the rejection to each of the Recorders.
+type Recorders []Recorder
+
+// Audit implements fencing.Auditor.
+func (all Recorders) Audit(r fencing.Rejection) {
+	a := sqltext.AuditOf(r.Statement)
+	r.Statement = ""
+	for _, to := range all {
+		to.Record(r, a)
+	}
+}
+
+// Log is the Recorder that writes the audit log.
 type Log struct {
 	log *zap.Logger
 
@@ -25,7 +44,10 @@ type Log struct {
 	}
 }
 
-var _ fencing.Auditor = (*Log)(nil)
+var (
+	_ fencing.Auditor = Recorders(nil)
+	_ Recorder        = (*Log)(nil)
+)
 
 // New returns a Log that writes to log. Close must be called at the end.
 func New(log *zap.Logger) *Log {
@@ -34,11 +56,9 @@ func New(log *zap.Logger) *Log {
 	return l
 }
 
-// Audit implements fencing.Auditor. It removes the literals of the statement, which takes
-// a parse. After Close, every refusal gets a line.
-func (l *Log) Audit(r fencing.Rejection) {
-	refused := line{Rejection: r, Audit: sqltext.AuditOf(r.Statement)}
-	refused.Rejection.Statement = ""
+// Record implements Recorder. After Close, every refusal gets a line.
+func (l *Log) Record(r fencing.Rejection, a sqltext.Audit) {
+	refused := line{Rejection: r, Audit: a}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.mu.closed || l.mu.repeats.add(refused, time.Now()) {

@@ -18,7 +18,7 @@ func TestSummariesComeOnTime(t *testing.T) {
 		core, logged := observer.New(zap.InfoLevel)
 		l := New(zap.New(core))
 		refuse := func(statement string) {
-			l.Audit(fencing.Rejection{Time: time.Now(), Kind: fencing.KindNotLeader, SQLState: "ZF002", Worker: "a", Write: true, Statement: statement})
+			Recorders{l}.Audit(fencing.Rejection{Time: time.Now(), Kind: fencing.KindNotLeader, SQLState: "ZF002", Worker: "a", Write: true, Statement: statement})
 		}
 		repeated := func() (all []int64) {
 			synctest.Wait()

@@ -38,6 +38,7 @@ type Config struct {
 	Proxy          Proxy               `yaml:"proxy"`
 	Limits         Limits              `yaml:"limits"`
 	Log            Log                 `yaml:"log"`
+	Audit          Audit               `yaml:"audit"`
 }
 
 // ProxyProtocol says which load balancers in front of Fencepost tell it the addresses of their
@@ -161,6 +162,7 @@ func Default() Config {
 		Worker:         Worker{Identity: "connection"},
 		Limits:         Limits{MaxConnections: 1000, MaxResources: 1000, ResourcesPerUser: 100, ResourceIdle: Duration(election.DefaultIdle)},
 		Log:            Log{Level: "info", Format: "json"},
+		Audit:          Audit{Table: true, Keep: Age(30 * day)},
 	}
 }
 

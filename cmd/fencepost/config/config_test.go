@@ -237,6 +237,10 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"resources: {billing: {election: token, ttl: 20s}}", "resources.billing.ttl is set, but with election: token there is no lease"},
 		{"resources: {billing: {election: token, linger: 0s}}", "resources.billing.linger is set"},
 		{"startup_timeout: 0s", "at least 1ms"},
+		{"audit: {keep: 10m}", "audit.keep is 10m0s: use at least 1h0m0s, or 0 to keep everything"},
+		{"audit: {keep: 30}", `audit.keep: invalid duration "30": use a number with a unit, e.g. 30d, 12h`},
+		{"audit: {keep: -1d}", `audit.keep: invalid duration "-1d"`},
+		{"audit: {keep: 40000d}", `audit.keep: invalid duration "40000d"`},
 		{"a: 1\n---\nb: 2", `unknown setting "a"`},
 		{"listen: 1.2.3.4:5\n---\nlisten: 1.2.3.4:6", "more than one YAML document"},
 	} {
@@ -283,7 +287,7 @@ environment variable FENCEPOST_RESOURCES is not a setting: resources, routes and
 environment variable FENCEPOST_SOMETHING is not a setting: remove it, or see docs/configuration.md for the settings
 FENCEPOST_LOG_LEVEL: log.level is "loud": it must be one of debug, info, warn, error
 line 1: listen is "0.0.0.0": use host:port, e.g. 127.0.0.1:5432, or the absolute path of a Unix socket
-line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, routes, proxy, limits, log
+line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, routes, proxy, limits, log, audit
 line 5: lease.ttl: invalid duration "10": use a number with a unit, e.g. 500ms, 10s, 2m
 line 6: lease.grace is -1s: use at least 1ms (transactions of the old epoch that last longer are ended)
 line 9: resources.b.worker_timeout is -5s: use 0s for no timeout, or a positive duration

@@ -96,6 +96,7 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 	c.Limits.validate(fault, len(c.Resources))
 	checkWord(fault, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	checkWord(fault, "log.format", c.Log.Format, "json", "console")
+	c.Audit.validate(fault)
 	return faults
 }
 

@@ -75,8 +75,12 @@ func (f *findings) fault(where string, fault *faults.Fault) {
 	f.add(k, fault.Problem, fault.Remedy)
 }
 
-var schemaNewer = newKind(Warning, "schema-newer",
-	"This binary was not tested with that schema.")
+var (
+	schemaOlder = newKind(Warning, "schema-older",
+		"Fencepost works with that schema, but without what the missing migrations are for.")
+	schemaNewer = newKind(Warning, "schema-newer",
+		"This binary was not tested with that schema.")
+)
 
 // schema looks at the version of the schema and at the rights of its owner.
 func (f *findings) schema(d Database, facts Facts) {
@@ -86,8 +90,10 @@ func (f *findings) schema(d Database, facts Facts) {
 	case s.Version == 0:
 		f.add(faultKinds[faults.Schema], "the schema fencepost is missing", missing)
 		return
+	case s.Version < s.Needed:
+		f.addf(faultKinds[faults.Schema], missing, "the schema fencepost is at version %d, but version %d is needed", s.Version, s.Needed)
 	case s.Version < s.Latest:
-		f.addf(faultKinds[faults.Schema], missing, "the schema fencepost is at version %d, but version %d is needed", s.Version, s.Latest)
+		f.addf(schemaOlder, missing, "the schema fencepost is at version %d, and this binary has version %d", s.Version, s.Latest)
 	case s.Version > s.Latest:
 		f.addf(schemaNewer, "Update Fencepost on this machine.", "the schema fencepost is at version %d, but this binary knows %d", s.Version, s.Latest)
 	}

@@ -31,7 +31,7 @@ func sound() Facts {
 			},
 		},
 		Databases: []Database{{
-			Name: "shop", Schema: Schema{Version: 8, Latest: 8, Owner: "fencepost"},
+			Name: "shop", Schema: Schema{Version: 8, Needed: 7, Latest: 8, Owner: "fencepost"},
 			Roles: []Role{{Name: "app", Writes: "public.invoices"}, {Name: "postgres", Super: true, Bootstrap: true}},
 		}},
 	}
@@ -92,7 +92,8 @@ func TestDiagnose(t *testing.T) {
 		"a TTL that Consul refuses":      {func(f *Facts) { f.Leases = &faults.Fault{Kind: faults.LeaseTTL} }, []string{"lease-ttl"}},
 		"no database with the schema":    {func(f *Facts) { f.Databases, f.NoFence = nil, []string{"shop"} }, []string{"schema"}},
 		"no schema":                      {func(f *Facts) { f.Databases[0].Schema = Schema{Latest: 8} }, []string{"schema"}},
-		"an old schema":                  {func(f *Facts) { f.Databases[0].Schema.Version = 7 }, []string{"schema"}},
+		"an old schema":                  {func(f *Facts) { f.Databases[0].Schema.Version = 6 }, []string{"schema"}},
+		"a schema without the newest":    {func(f *Facts) { f.Databases[0].Schema.Version = 7 }, []string{"schema-older"}},
 		"a newer schema":                 {func(f *Facts) { f.Databases[0].Schema.Version = 9 }, []string{"schema-newer"}},
 		"another control role":           {func(f *Facts) { f.Databases[0].Schema.Owner = "boss" }, []string{"control-privilege"}},
 		"missing rights":                 {func(f *Facts) { f.Databases[0].Schema.Lacks = []string{"pg_signal_backend"} }, []string{"control-privilege"}},

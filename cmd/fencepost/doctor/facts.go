@@ -81,8 +81,10 @@ type LostGuard struct{ Resource, Table string }
 
 // Schema is the schema fencepost of a database.
 type Schema struct {
-	Version, Latest int // Version is 0 if it is missing
-	Owner           string
+	Version int // 0 if it is missing
+	Needed  int // by this binary
+	Latest  int // that this binary has
+	Owner   string
 	// Lacks are the roles that the owner should be a member of and is not.
 	Lacks []string
 }

@@ -116,7 +116,7 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	if err != nil {
 		return d, err
 	}
-	d.Schema = Schema{Version: state.Version, Latest: state.Latest}
+	d.Schema = Schema{Version: state.Version, Needed: migrations.Needed, Latest: state.Latest}
 	if d.Roles, err = rows[Role](ctx, conn, rolesSQL); err != nil {
 		return d, fmt.Errorf("read the roles: %w", err)
 	}
@@ -126,7 +126,7 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	if err := conn.QueryRow(ctx, ownerSQL).Scan(&d.Schema.Owner, &d.Schema.Lacks); err != nil {
 		return d, fmt.Errorf("read the owner of the schema: %w", err)
 	}
-	if d.Schema.Version < d.Schema.Latest { // what is below may not exist yet
+	if d.Schema.Version < d.Schema.Needed { // what is below may not exist yet
 		return d, nil
 	}
 	if d.Warnings, err = migrations.Warnings(ctx, conn); err != nil {

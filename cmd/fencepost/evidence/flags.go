@@ -21,15 +21,17 @@ const About = `
 Usage: fencepost audit [--resource RESOURCE] [--worker WORKER] [--since TIME] [--json] --dsn DSN
        fencepost audit --verify [--resource RESOURCE] [--table TABLE] [--since TIME] [--json] --dsn DSN
 
-Shows who held which epoch, from when to when, as the ledger of a database has it.
+Shows who held which epoch, from when to when, as the ledger of a database has it; and
+what was refused and discarded, as the proxies have counted it there (audit.table). Their
+audit logs have each refusal.
 
 With --verify it reads every table that is guarded with a stamp, and looks for
 transactions that wrote rows under an epoch after the next one was granted, or under
 an epoch that was granted to nobody. It changes nothing, and reads a table in parts of
 64 MiB, each by a statement with a snapshot of its own.
 
---since is a time (2026-03-02T11:00:00Z) or an age (36h): terms that ended earlier are
-left out, and with --verify the rows of their epochs are not judged.
+--since is a time (2026-03-02T11:00:00Z) or an age (36h): terms and refusals that ended
+earlier are left out, and with --verify the rows of their epochs are not judged.
 
 The DSN's role must be a superuser, or a member of the control role that may read the
 tables. Without --dsn the environment variable FENCEPOST_DSN is used.
@@ -48,7 +50,7 @@ type Flags struct {
 // Add adds the flags.
 func (f *Flags) Add(fs *flag.FlagSet) {
 	fs.StringVar(&f.Resource, "resource", "", "only the `resource` of this name")
-	fs.StringVar(&f.Worker, "worker", "", "only the terms of this `worker`")
+	fs.StringVar(&f.Worker, "worker", "", "only the terms and refusals of this `worker`")
 	fs.StringVar(&f.Table, "table", "", "with --verify, only this `table` with its schema, its partitions and its children")
 	fs.StringVar(&f.since, "since", "", "leave out what ended before this `time`, or longer ago than this age")
 	fs.BoolVar(&f.verify, "verify", false, "verify the rows of the stamped tables")
@@ -84,20 +86,24 @@ func (f *Flags) Run(ctx context.Context, conn *pgx.Conn, out io.Writer) error {
 		if err != nil {
 			return err
 		}
-		write := report.WriteText
-		if f.json {
-			write = report.WriteJSON
-		}
-		return errors.Join(write(out), report.Err())
+		return errors.Join(f.write(out, report), report.Err())
 	}
-	terms, err := Terms(ctx, conn, f.Options)
-	switch {
-	case err != nil:
+	history, err := Look(ctx, conn, f.Options)
+	if err != nil {
 		return err
-	case f.json:
-		return WriteTermsJSON(out, terms)
 	}
-	return WriteTerms(out, terms)
+	return f.write(out, history)
+}
+
+// write writes what was found in the wanted form.
+func (f *Flags) write(out io.Writer, found interface {
+	WriteText(io.Writer) error
+	WriteJSON(io.Writer) error
+}) error {
+	if f.json {
+		return found.WriteJSON(out)
+	}
+	return found.WriteText(out)
 }
 
 // Cancelling has the end of a context cancel the statement at the server, which would otherwise

@@ -9,8 +9,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/fencepost/fencepost/fencing/evidence"
 )
 
@@ -27,23 +25,14 @@ type Term struct {
 	Copied bool `json:"copied,omitempty"`
 }
 
-// Terms returns the terms in the ledger of a database, by the time of their grants. Since leaves
+// terms returns the terms in the ledger of a database, by the time of their grants. Since leaves
 // out those that ended earlier.
-func Terms(ctx context.Context, conn *pgx.Conn, o Options) ([]Term, error) {
-	s, err := evidence.NewSession(ctx, conn)
-	if err != nil {
-		return nil, err
-	}
-	if o.Resource != "" {
-		if err := known(ctx, s, o.Resource); err != nil {
-			return nil, err
-		}
-	}
+func terms(ctx context.Context, s *evidence.Session, o Options) ([]Term, error) {
 	ledger, err := s.Ledger(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var terms []Term
+	terms := []Term{}
 	for resource, grants := range ledger {
 		if o.Resource == "" || resource == o.Resource {
 			terms = append(terms, termsOf(grants, o)...)
@@ -72,16 +61,8 @@ func termsOf(grants []evidence.Grant, o Options) (terms []Term) {
 	return terms
 }
 
-// WriteTermsJSON writes terms as JSON.
-func WriteTermsJSON(w io.Writer, terms []Term) error {
-	if terms == nil {
-		terms = []Term{}
-	}
-	return writeJSON(w, map[string][]Term{"terms": terms})
-}
-
-// WriteTerms writes terms for people.
-func WriteTerms(w io.Writer, terms []Term) error {
+// writeTerms writes terms for people.
+func writeTerms(w io.Writer, terms []Term) error {
 	if len(terms) == 0 {
 		_, err := fmt.Fprintln(w, "the ledger has no such term")
 		return err

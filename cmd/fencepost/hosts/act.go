@@ -29,10 +29,7 @@ func Act(ctx context.Context, cfg config.Config, database string, aim Aim, do fu
 	if err != nil {
 		return err
 	}
-	c, err := Store(cfg, servers, database, zap.NewNop())
-	if err != nil {
-		return err
-	}
+	c := Store(cfg, servers, database, zap.NewNop())
 	c.Primary = func(context.Context) (store.Server, error) { return server(primary), context.Cause(primary.Tenure) }
 	c.Blocked = func(_ string, by []string) {
 		if len(by) > 0 {

@@ -115,8 +115,7 @@ func (p probe) Look(ctx context.Context) upstream.Finding {
 }
 
 // Store says how to connect to a database of the primary as the control role.
-func Store(cfg config.Config, servers *upstream.Servers, database string, log *zap.Logger) (store.Config, error) {
-	latest, err := migrations.Latest()
+func Store(cfg config.Config, servers *upstream.Servers, database string, log *zap.Logger) store.Config {
 	return store.Config{
 		Address: strings.Join(servers.Addresses(), ","),
 		Primary: func(ctx context.Context) (store.Server, error) {
@@ -127,9 +126,9 @@ func Store(cfg config.Config, servers *upstream.Servers, database string, log *z
 		User:          cfg.Control.User,
 		Password:      cfg.Control.Password,
 		Grace:         cfg.Lease.Grace.D(),
-		SchemaVersion: latest,
+		SchemaVersion: migrations.Needed,
 		Logger:        log,
-	}, err
+	}
 }
 
 // server is the primary as a store knows it.
@@ -141,10 +140,7 @@ func server(p upstream.Primary) store.Server {
 // with what blocks takeovers.
 func Open(ctx context.Context, cfg config.Config, servers *upstream.Servers, database string, log *zap.Logger,
 	blocked func(resource string, by []string)) (*store.Store, error) {
-	c, err := Store(cfg, servers, database, log.Named("store"))
-	if err != nil {
-		return nil, err
-	}
+	c := Store(cfg, servers, database, log.Named("store"))
 	c.Blocked = blocked
 	return store.Open(ctx, c)
 }

@@ -1,0 +1,192 @@
+package rejections
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/evidence"
+	"github.com/fencepost/fencepost/fencing/sqltext"
+)
+
+// scope says whose rows are limited together.
+type scope uint8
+
+const (
+	scopeWorker   scope = iota // of a minute
+	scopeUser                  // of a database, in a minute
+	scopeDatabase              // of whatever minute
+	scopeAll                   // of all databases
+)
+
+// most limits the rows of each scope. What a worker or a user may fill are as many as may have lines
+// of their own in the audit log: a client that varies its texts or its workers fills neither the
+// memory nor the table, and hides only its own refusals.
+var most = map[scope]int{scopeWorker: 16, scopeUser: 128, scopeDatabase: 1024, scopeAll: 4096}
+
+// group is whose rows are limited together. Fields that the scope does not have are empty.
+type group struct {
+	scope                            scope
+	minute                           int64
+	database, user, resource, worker string
+}
+
+// key identifies the rejections that one row counts.
+type key struct {
+	minute                     int64 // Unix time of its beginning
+	database, resource, worker string
+	kind                       fencing.RejectionKind
+	write                      bool
+	sqlstate, fingerprint      string
+}
+
+// entry is a row that is not recorded yet, or, without a count, one of the present minute that is.
+type entry struct {
+	evidence.Rejections
+	user string // who made it
+}
+
+// pending counts the rejections that are not recorded yet. It has no clock and no lock.
+type pending struct {
+	entries map[key]*entry
+	counts  map[group]int // entries
+}
+
+func newPending() *pending { return &pending{entries: map[key]*entry{}, counts: map[group]int{}} }
+
+// minuteOf returns when the minute of a time began.
+func minuteOf(t time.Time) int64 { return t.Truncate(time.Minute).Unix() }
+
+// groups returns what an entry is limited with.
+func (k key) groups(user string) [4]group {
+	return [4]group{
+		{scope: scopeWorker, minute: k.minute, database: k.database, user: user, resource: k.resource, worker: k.worker},
+		{scope: scopeUser, minute: k.minute, database: k.database, user: user},
+		{scope: scopeDatabase, database: k.database},
+		{scope: scopeAll},
+	}
+}
+
+// add counts a rejection. It reports false if there is no room for it. Of a worker that has too many
+// different statements, the others are counted together.
+func (p *pending) add(r fencing.Rejection, a sqltext.Audit) bool {
+	k := key{
+		minute: minuteOf(r.Time), database: r.Database, resource: r.Resource, worker: r.Worker,
+		kind: r.Kind, write: r.Write, sqlstate: r.SQLState, fingerprint: a.Fingerprint,
+	}
+	row := evidence.Rejections{
+		Minute: time.Unix(k.minute, 0).UTC(), Resource: r.Resource, Worker: r.Worker, Kind: r.Kind.String(), Write: r.Write,
+		SQLState: r.SQLState, Fingerprint: a.Fingerprint, Count: 1, First: r.Time, Last: r.Time,
+		Latest: evidence.Rejection{
+			Epoch: int64(r.Epoch), Current: int64(r.Current), Holder: r.Holder,
+			User: r.User, Client: r.Client, Proxy: r.Proxy, Statement: a.Statement,
+		},
+	}
+	if p.entries[k] == nil && p.counts[k.groups(r.User)[scopeWorker]] >= most[scopeWorker] {
+		k.fingerprint, row.Fingerprint, row.Latest.Statement = "", "", ""
+	}
+	return p.put(k, r.User, row)
+}
+
+// put adds a row to the entry of its key. It reports false if there is no room for another entry.
+func (p *pending) put(k key, user string, row evidence.Rejections) bool {
+	if e := p.entries[k]; e != nil {
+		e.merge(row)
+		return true
+	}
+	for _, g := range k.groups(user) {
+		if g.scope != scopeWorker && p.counts[g] >= most[g.scope] {
+			return false
+		}
+	}
+	p.entries[k] = &entry{Rejections: row, user: user}
+	for _, g := range k.groups(user) {
+		p.counts[g]++
+	}
+	return true
+}
+
+func (e *entry) merge(row evidence.Rejections) {
+	if e.Count == 0 {
+		e.Rejections = row
+		return
+	}
+	e.Count += row.Count
+	if row.First.Before(e.First) {
+		e.First = row.First
+	}
+	if !row.Last.Before(e.Last) {
+		e.Last, e.Latest = row.Last, row.Latest
+	}
+}
+
+// batch is rows that are being recorded.
+type batch map[key]entry
+
+// rows returns the rows, in no order.
+func (b batch) rows() []evidence.Rejections {
+	rows := make([]evidence.Rejections, 0, len(b))
+	for _, e := range b {
+		rows = append(rows, e.Rejections)
+	}
+	return rows
+}
+
+// count returns how many rejections the rows count.
+func (b batch) count() (n int64) {
+	for _, e := range b {
+		n += e.Count
+	}
+	return n
+}
+
+// databases returns the databases of what is not recorded yet.
+func (p *pending) databases() []string {
+	found := map[string]bool{}
+	for k, e := range p.entries {
+		if e.Count > 0 {
+			found[k.database] = true
+		}
+	}
+	return slices.Collect(maps.Keys(found))
+}
+
+// take returns what is not recorded yet of a database, and counts it no more.
+func (p *pending) take(database string) batch {
+	taken := batch{}
+	for k, e := range p.entries {
+		if k.database == database && e.Count > 0 {
+			taken[k] = *e
+			e.Count = 0
+		}
+	}
+	return taken
+}
+
+// expire removes the entries without a count of minutes that are over. Those of the present minute
+// stay, because its limits go on to apply.
+func (p *pending) expire(now time.Time) {
+	for k, e := range p.entries {
+		if e.Count > 0 || k.minute >= minuteOf(now) {
+			continue
+		}
+		delete(p.entries, k)
+		for _, g := range k.groups(e.user) {
+			if p.counts[g]--; p.counts[g] == 0 {
+				delete(p.counts, g)
+			}
+		}
+	}
+}
+
+// giveBack counts again what could not be recorded, and returns how many rejections there was no room
+// for.
+func (p *pending) giveBack(b batch) (lost int64) {
+	for k, e := range b {
+		if !p.put(k, e.user, e.Rejections) {
+			lost += e.Count
+		}
+	}
+	return lost
+}
