@@ -203,7 +203,11 @@ func TestSafetyALeaderIsStillChecked(t *testing.T) {
 			if err := exec(t.Context(), conn, sql, false); stateOf(err) != fencing.StateSuperseded || !conn.IsClosed() {
 				t.Errorf("%s: %v, want ZF001 and the end of the connection", sql, err)
 			}
-			again := as(c, "w")
+			var again *pgx.Conn
+			fixture.Eventually(t, "the worker's connections have ended, and it connects again", func() (connected bool) {
+				again, err = connectAs(c, "w")
+				return err == nil
+			})
 			if err := exec(t.Context(), again, "insert into beat values ('w') on conflict (worker) do update set n = beat.n + 1", false); err != nil {
 				t.Errorf("a follower's heartbeat: %v", err)
 			}
