@@ -21,14 +21,25 @@ type names struct {
 // statement returns what is known, for a message of that batch, of the statement with
 // this name.
 func (t *names) statement(name []byte, batch uint64) *statement {
-	s := t.unnamed
-	if len(name) > 0 {
-		s = t.statements.get(wire.CutName(name))
-	}
+	s := t.last(name)
 	if s == nil || s == unknownStatement || s.parsed == parseLost || s.parsed == parseSent && s.batch != batch {
 		return t.unknown(name)
 	}
 	return s
+}
+
+// unanswered reports whether it is not known how the Parse of that name went.
+func (t *names) unanswered(name []byte) bool {
+	s := t.last(name)
+	return s != nil && s.parsed == parseSent
+}
+
+// last returns the statement of the last Parse with this name, nil if there is none.
+func (t *names) last(name []byte) *statement {
+	if len(name) == 0 {
+		return t.unnamed
+	}
+	return t.statements.get(wire.CutName(name))
 }
 
 // unknown returns what stands for a name of which the server's statement is not known.

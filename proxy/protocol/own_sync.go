@@ -71,6 +71,10 @@ func (m *Machine) stillOpen() bool {
 // A session whose stale writes are discarded waits anyway: a verdict is only asked for where
 // the transaction is known.
 //
+// A Bind that begins a batch may name a statement whose Parse is not answered. It waits to know
+// the statement: what is not known goes by the registry, which takes longer, and fails in a block
+// that has failed, where the end of the block does not.
+//
 // In a block that has failed, Postgres still looks for the portal of an Execute before it
 // says that the block has failed: it may answer that there is none, or that its Bind left
 // it empty. A check in front would fail first.
@@ -84,6 +88,9 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 		return false
 	case m.stillOpen():
 		return true
+	case typ == 'B':
+		_, name, ok := bindNames(body)
+		return ok && m.names.unanswered(name)
 	default:
 		text, _, ok := wire.CString(body)
 		return typ == 'Q' && ok && m.unsettled(text) && sqltext.GuessOf(text).ImportsSnapshot

@@ -205,3 +205,29 @@ func TestNoticesOfAQueryAreShown(t *testing.T) {
 		t.Errorf("the client gets %q", got)
 	}
 }
+
+// TestABindWaitsForItsParse: a statement whose Parse is not answered is not known, and what is not
+// known would go by the registry.
+func TestABindWaitsForItsParse(t *testing.T) {
+	t.Parallel()
+	m := leading(15)
+	parse := join(wiretest.Parse("s", "commit"), wiretest.Sync())
+	bind := join(wiretest.Bind("", "s"), wiretest.Execute("", 0), wiretest.Sync())
+	var up gate.Plan
+	var down gate.Segments
+	in := join(parse, bind)
+	up.Reset(in)
+	n, need, err := m.FromClient(in, &up)
+	if n != len(parse) || need != NeedRoom || err != nil {
+		t.Fatalf("%d of %d bytes, need %d: %v; want that it waits for the answer to the Parse", n, len(in), need, err)
+	}
+	answer := join(wiretest.Msg('1'), wiretest.Msg('Z', []byte{'I'}))
+	down.Reset(answer)
+	if _, _, err := m.FromServer(answer, &down); err != nil || !m.HasRoom() {
+		t.Fatalf("has room %t: %v", m.HasRoom(), err)
+	}
+	up.Reset(bind)
+	if n, need, err := m.FromClient(bind, &up); n != len(bind) || need != NeedNothing || err != nil {
+		t.Errorf("%d of %d bytes, need %d: %v", n, len(bind), need, err)
+	}
+}

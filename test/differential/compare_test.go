@@ -212,6 +212,7 @@ func seemsToImport(want, got string) bool {
 func inPipeline(l string) bool {
 	return strings.HasPrefix(l, "ErrorResponse ERROR 25001 ") && strings.Contains(l, "cannot be executed within a pipeline") ||
 		strings.HasPrefix(l, `ErrorResponse ERROR 25001 "DISCARD ALL cannot run inside a transaction block"`) ||
+		strings.HasPrefix(l, `ErrorResponse ERROR 25001 "ALTER SYSTEM cannot run inside a transaction block"`) ||
 		strings.HasPrefix(l, `ErrorResponse ERROR 2D000 "invalid transaction termination"`)
 }
 
