@@ -60,7 +60,7 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	}
 
 	raised, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch)
-	if err != nil || raised[resource] != (store.RaisedEpoch{Epoch: lost.Epoch + 1, Raised: true, Worker: "a"}) {
+	if err != nil || raised[resource] != (store.RaisedEpoch{Epoch: lost.Epoch + 1, Raised: true, Worker: "worker-a"}) {
 		t.Fatalf("raised to %v, %v; want %d", raised, err, lost.Epoch+1)
 	}
 	again, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch)

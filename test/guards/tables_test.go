@@ -285,9 +285,11 @@ func TestSafetyGuardsAgainstFollowers(t *testing.T) {
 	older := func(e int) int { return c.Number("select count(*) from entries where claimed < $1", e) }
 	for i := 0; len(seen) < 60 && ctx.Err() == nil; i++ {
 		pause(30 * time.Millisecond)
-		if e, err := c.Candidacy(c.DB, "r", workers[i%len(workers)]).TryGrant(); err == nil { // it may have been superseded
-			seen[int(e)] = older(int(e))
+		if _, err := c.Candidacy(c.DB, "r", workers[i%len(workers)]).TryGrant(); err != nil {
+			c.Supersede() // that candidacy was superseded, and has not ended yet
 		}
+		e := epoch(c)
+		seen[e] = older(e)
 	}
 	stop()
 	for e, n := range seen {
