@@ -216,7 +216,8 @@ func raise(ctx context.Context, out io.Writer, st *store.Store, o bumpOptions) e
 		fmt.Fprintf(out, "database %s: epochs are unchanged (--above or --restored raise them)\n", o.database)
 		return nil
 	}
-	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above))
+	by := (&orderOptions{reason: "generation bump"}).orderer()
+	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above), by)
 	for _, resource := range slices.Sorted(maps.Keys(raised)) {
 		if r := raised[resource]; r.Raised {
 			fmt.Fprintf(out, "database %s: resource %s is now at epoch %d, which nobody holds\n", o.database, resource, r.Epoch)

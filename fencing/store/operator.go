@@ -66,9 +66,9 @@ type RaisedEpoch struct {
 // holds, so that every former holder is superseded and no lost epoch is granted again.
 // Resources that were lost begin above floor, too, when they are made anew. floor is the highest epoch that was ever granted (the ZF004 error names it); 0 means
 // unknown, and skips far ahead with every resource. Stop all workers of the lost epochs
-// before running it. It returns what became of each resource; on an error, of those
-// before it.
-func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[string]RaisedEpoch, error) {
+// before running it. Each raised epoch is an order, which tells the proxies. It returns what
+// became of each resource; on an error, of those before it.
+func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer) (map[string]RaisedEpoch, error) {
 	var above *int64
 	if floor > 0 {
 		n := int64(floor)
@@ -87,7 +87,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 		if err != nil {
 			return raised, err
 		}
-		epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4)", f.id, above, s.cfg.Grace, s.cfg.Patience)
+		epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4, $5, $6)", f.id, above, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
 		if err != nil {
 			return raised, fmt.Errorf("raise the epoch of resource %q: %w", st.Resource, err)
 		}
