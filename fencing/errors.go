@@ -141,7 +141,7 @@ const EvictedHint = "An operator ended the lead of this worker. Stop what this w
 
 // HintSuperseded returns the hint of ZF001 for a worker that this record superseded.
 func HintSuperseded(by Record) string {
-	if by.Worker == "" && by.Source == SourceOperator {
+	if by.Worker == "" && by.Source != "" { // nobody has the epoch
 		return EvictedHint
 	}
 	return SupersededHint

@@ -28,7 +28,7 @@ BEGIN
     after.epoch := greatest(known, floor) + 1;
     after.worker := NULL;
     after.incarnation := NULL;
-    after.source := 'operator';
+    after.source := CASE WHEN rec.source = 'token' THEN rec.source ELSE 'operator' END; -- see pause
     after.granted_at := clock_timestamp();
     PERFORM fencepost.advance(rec, after, grace, patience);
     PERFORM fencepost.note_order('raise', rec.resource, rec.worker, NULL, after.epoch, NULL, asked_by, reason);
@@ -156,6 +156,232 @@ BEGIN
         ON CONFLICT (one) DO UPDATE SET marker = excluded.marker;
     PERFORM fencepost.generation('postgres', fresh);
     RETURN fresh;
+END $$;
+
+-- A pause is no newer token, and neither is an epoch that is raised: the one in force leads again,
+-- with a new epoch. So the award stays the token's, and nobody has the epoch: the source is token, and
+-- the incarnation NULL. After evict the source is operator, and the token does not lead again.
+
+-- vacate with the source to record. Only a token's award outlasts its epoch.
+CREATE FUNCTION fencepost.vacate(rec fencepost.fence, source text, grace interval, patience interval) RETURNS bigint
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    after fencepost.fence%ROWTYPE := rec;
+BEGIN
+    after.epoch := fencepost.known_epoch(rec) + 1;
+    after.worker := NULL;
+    after.incarnation := NULL;
+    after.source := source;
+    after.granted_at := clock_timestamp();
+    PERFORM fencepost.advance(rec, after, grace, patience);
+    RETURN after.epoch;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.vacate(rec fencepost.fence, grace interval, patience interval) RETURNS bigint
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT fencepost.vacate(rec, 'operator', grace, patience)
+$$;
+
+-- pause changes in one way: a token stays in force.
+CREATE OR REPLACE FUNCTION fencepost.pause(fence integer, asked_by text, reason text, grace interval, patience interval)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    rec   fencepost.fence%ROWTYPE;
+    epoch bigint;
+    id    bigint;
+BEGIN
+    PERFORM fencepost.secure();
+    rec := fencepost.lock_fence(fence);
+    IF EXISTS (SELECT FROM fencepost.bars b WHERE b.fence = fence AND b.worker IS NULL) THEN
+        RETURN 0;
+    END IF;
+    IF rec.incarnation IS NOT NULL OR fencepost.known_epoch(rec) > rec.epoch THEN
+        epoch := fencepost.vacate(rec, CASE WHEN rec.source = 'token' THEN rec.source ELSE 'operator' END, grace, patience);
+    END IF;
+    id := fencepost.note_order('pause', rec.resource, rec.worker, NULL, epoch, NULL, asked_by, reason);
+    PERFORM fencepost.bar(fence, NULL, NULL, id);
+    RETURN id;
+END $$;
+
+-- superseded_hint is the hint of ZF001. An epoch that nobody holds was given by an operator.
+CREATE OR REPLACE FUNCTION fencepost.superseded_hint(rec fencepost.fence) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN CASE WHEN rec.worker IS NULL AND rec.source IS NOT NULL THEN 'An operator ended the lead of this worker.' ELSE 'Another worker leads.' END
+        || ' Stop what this worker was doing. Connect again only to start over from the current state of the database.';
+END $$;
+
+-- grant changes in two ways. The token in force is granted a new epoch after a pause; whoever knows
+-- of an epoch from before is superseded all the same. And a candidacy that knows of no epoch is not
+-- superseded, whatever the ledger has: a grant of its own was cancelled, or its answer was lost, so
+-- nobody was told of that epoch. Its next award counts like that of any other candidacy.
+CREATE OR REPLACE FUNCTION fencepost.grant(fence integer, worker text, incarnation text, source text, marker text, index bigint,
+    held bigint, floor bigint, grace interval, patience interval)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    era    bigint;
+    rec    fencepost.fence%ROWTYPE;
+    after  fencepost.fence%ROWTYPE;
+    known  bigint;
+    newer  boolean;
+    bar    record;
+BEGIN
+    PERFORM fencepost.secure();
+    SELECT max(g.number) INTO era FROM fencepost.generations g WHERE g.source = source AND g.marker = marker;
+    IF era IS NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF007',
+            MESSAGE = format('the award of fence %s to worker %s is of a life of the lease service %s that has no number here',
+                fence, fencepost.quoted(worker), fencepost.quoted(source)),
+            HINT = 'Number that life, give the award back, and ask the lease service for another one.';
+    END IF;
+    rec := fencepost.lock_fence(fence);
+    known := fencepost.known_epoch(rec);
+    newer := (era, index) > (rec.source_generation, rec.source_index)
+        OR rec.incarnation IS NULL AND coalesce(rec.source, '') = 'token' AND source = 'token' AND (era, index) = (rec.source_generation, rec.source_index);
+
+    IF greatest(held, floor) > known THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF004',
+            MESSAGE = format('the fence of resource %s knows epoch %s, but epoch %s was granted before: the database was restored from an older state',
+                fencepost.quoted(rec.resource), known, greatest(held, floor)),
+            DETAIL = fencepost.detail(rec.resource, worker, incarnation, greatest(held, floor), known, rec.worker),
+            HINT = fencepost.restored_hint(greatest(held, floor));
+    ELSIF held > 0 AND (rec.incarnation IS DISTINCT FROM incarnation OR rec.epoch > held) THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF001',
+            MESSAGE = format('worker %s was superseded on resource %s: its epoch is %s, and the current epoch %s is held by %s',
+                fencepost.quoted(worker), fencepost.quoted(rec.resource), held, known, fencepost.holder(rec.worker)),
+            DETAIL = fencepost.detail(rec.resource, worker, incarnation, held, known, rec.worker),
+            HINT = fencepost.superseded_hint(rec);
+    ELSIF rec.incarnation = incarnation AND (newer OR (era, index) = (rec.source_generation, rec.source_index)) THEN
+        IF rec.epoch IS DISTINCT FROM pg_sequence_last_value(fencepost.sequence_of(fence)) THEN
+            RAISE EXCEPTION USING ERRCODE = 'ZF004',
+                MESSAGE = format('the fence of resource %s disagrees with itself: the database was restored across a grant', fencepost.quoted(rec.resource)),
+                DETAIL = fencepost.detail(rec.resource, worker, incarnation, rec.epoch, known, rec.worker),
+                HINT = 'Connect again: the next grant puts it right.';
+        END IF;
+        -- Write even if nothing changes: only a commit that writes is flushed to disk.
+        UPDATE fencepost.fence f SET source = source, source_generation = era, source_index = index WHERE f.id = fence;
+        RETURN rec.epoch;
+    ELSIF NOT newer THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF006',
+            MESSAGE = format('the award of resource %s to worker %s (source %s, generation %s, index %s) is not newer than the recorded one (source %s, generation %s, index %s)',
+                fencepost.quoted(rec.resource), fencepost.quoted(worker), fencepost.quoted(source), era, index,
+                fencepost.quoted(rec.source), rec.source_generation, rec.source_index),
+            DETAIL = fencepost.detail(rec.resource, worker, incarnation, 0, known, rec.worker),
+            HINT = 'If the lease service was restored or rebuilt, or another one is configured, run: fencepost generation bump';
+    END IF;
+
+    SELECT b.* INTO bar FROM fencepost.barred(fence, fencepost.quoted(worker)) b;
+    IF bar.what IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = 'ZF008',
+            MESSAGE = format('worker %s does not lead resource %s: %s', fencepost.quoted(worker), fencepost.quoted(rec.resource), bar.what),
+            DETAIL = format('{"resource":%s,"worker":%s,"incarnation":%s,"current_epoch":%s,"left_ms":%s}', fencepost.quoted(rec.resource),
+                fencepost.quoted(worker), fencepost.quoted(incarnation), known, coalesce(bar.left_ms::text, 'null')),
+            HINT = bar.hint;
+    END IF;
+
+    after := rec;
+    after.epoch := known + 1;
+    after.worker := worker;
+    after.incarnation := incarnation;
+    after.source := source;
+    after.source_generation := era;
+    after.source_index := index;
+    after.granted_at := clock_timestamp();
+    PERFORM fencepost.advance(rec, after, grace, patience);
+    RETURN after.epoch;
+END $$;
+
+-- refuse changes in one way: a token that was granted an epoch again does not hide that the one which
+-- its candidacy knows of has ended.
+CREATE OR REPLACE FUNCTION fencepost.refuse(fence integer, told bigint, worker text, incarnation text, held bigint, lapsed boolean)
+RETURNS boolean LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    seq   regclass := to_regclass('fencepost.epoch_' || fence);
+    fresh boolean := current_setting('transaction_isolation') = 'read committed'; -- each statement sees the latest
+    cur   bigint;
+    rec   fencepost.fence%ROWTYPE;
+    mine  bigint; -- the epoch this candidacy has or had, or this connection believes in
+    shown text; -- the worker's name, as JSON
+    own   bigint; -- the same as mine, but for the current epoch that a connection only claims
+    state text;
+    what  text;
+    who   text;
+    hint  text;
+    stop  text; -- the order of an operator because of which the worker does not lead
+BEGIN
+    IF seq IS NOT NULL THEN
+        cur := coalesce(pg_sequence_last_value(seq), 0);
+    END IF;
+    SELECT f.* INTO rec FROM fencepost.fence f WHERE f.id = fence;
+    IF fencepost.holds(rec, cur, told, held, incarnation) AND NOT lapsed THEN
+        RETURN NULL;
+    END IF;
+    SELECT max(g.epoch) INTO mine FROM fencepost.grants g WHERE g.id = fence AND g.incarnation = incarnation;
+    shown := CASE WHEN worker LIKE '"%' THEN worker ELSE fencepost.quoted(worker) END;
+    who := CASE WHEN worker IS NULL THEN 'this worker' ELSE 'worker ' || shown END;
+    told := coalesce(told, 0);
+    own := greatest(held, CASE WHEN held > 0 AND held < cur AND mine = cur THEN NULL ELSE mine END, CASE WHEN told <> cur THEN told END, 0);
+    mine := greatest(told, held, mine, 0);
+
+    IF seq IS NULL OR fresh AND rec.id IS NULL THEN
+        state := 'ZF004';
+        what := format('fence %s cannot be checked: its row or its sequence is missing', fence);
+        hint := 'If an operator removed the resource, connect again. Otherwise run fencepost migrate, and connect again.';
+    ELSIF told > cur OR held > cur THEN
+        state := 'ZF004';
+        what := format('%s was granted epoch %s on resource %s, but the fence only knows epoch %s: the database was restored from an older state',
+            who, mine, fencepost.quoted(rec.resource), cur);
+        hint := fencepost.restored_hint(mine);
+    ELSIF held = cur AND cur > 0 THEN -- nobody was granted since
+        IF lapsed THEN
+            state := 'ZF002';
+            what := format('the lease of %s on resource %s is not confirmed now; it holds epoch %s, and nobody else was granted one',
+                who, fencepost.quoted(rec.resource), cur);
+            hint := 'Retry the transaction.';
+        ELSIF told < cur THEN
+            state := 'ZF003';
+            what := format('%s has become leader of resource %s with epoch %s since this connection last knew',
+                who, fencepost.quoted(rec.resource), cur);
+            hint := 'Start over from your first read: what was read before may be old. This connection now knows its epoch, and may write.';
+        ELSIF NOT fresh AND coalesce(rec.epoch, 0) < cur THEN
+            state := '40001';
+            what := format('the snapshot of this transaction is from before the grant of epoch %s on resource %s', cur, fencepost.quoted(rec.resource));
+            hint := 'Retry the transaction.';
+        ELSE
+            state := 'ZF004';
+            what := CASE WHEN rec.epoch = cur
+                THEN format('epoch %s of resource %s was granted to another candidacy of %s: the database was restored from an older state',
+                    cur, fencepost.quoted(rec.resource), fencepost.holder(rec.worker))
+                ELSE format('the fence of resource %s disagrees with itself: its row has epoch %s, its sequence %s; the database was restored across a grant',
+                    fencepost.quoted(rec.resource), rec.epoch, cur) END;
+            hint := 'Connect again: the next grant puts it right.';
+        END IF;
+    ELSIF own > 0 AND own < cur THEN
+        state := 'ZF001';
+        what := format('%s was superseded on resource %s: its epoch is %s, and the current epoch %s is held by %s',
+            who, fencepost.quoted(rec.resource), own, cur,
+            CASE WHEN rec.epoch = cur THEN fencepost.holder(rec.worker) ELSE 'another worker' END);
+        hint := fencepost.superseded_hint(rec);
+    ELSE
+        state := 'ZF002';
+        SELECT b.what, b.hint INTO stop, hint FROM fencepost.barred(fence, shown) b;
+        what := format('%s does not lead resource %s: %s', who, fencepost.quoted(rec.resource),
+            CASE WHEN stop IS NOT NULL THEN stop
+                 WHEN cur = 0 THEN 'no epoch was granted yet'
+                 WHEN rec.epoch = cur THEN format('the current epoch %s is held by %s', cur, fencepost.holder(rec.worker))
+                 ELSE format('the current epoch %s is held by another worker', cur) END);
+        hint := coalesce(hint, 'Wait until this worker leads (SHOW fencepost.role), or connect with fencepost.campaign=wait.');
+    END IF;
+
+    RAISE EXCEPTION USING ERRCODE = state, MESSAGE = what, HINT = hint,
+        DETAIL = format('{"resource":%s,"worker":%s,"incarnation":%s,"epoch":%s,"current_epoch":%s,"current_worker":%s}',
+            fencepost.quoted(rec.resource), shown, fencepost.quoted(incarnation),
+            CASE state WHEN 'ZF003' THEN cur WHEN 'ZF001' THEN own ELSE mine END, coalesce(cur, 0),
+            fencepost.quoted(CASE WHEN rec.epoch = cur THEN rec.worker END));
 END $$;
 
 SELECT fencepost.seal();

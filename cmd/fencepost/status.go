@@ -423,11 +423,11 @@ func scanStatus(r pgx.CollectableRow) (statusView, error) {
 			v.StateReason = "its leader is elected by the application, which alone knows who that is now"
 			break
 		}
-		if source == fencing.SourceOperator {
-			source = ""
+		where := "the lease is in " + cmp.Or(source, "another lease service")
+		if source == fencing.SourceOperator { // an order ended the last lead
+			where = "who leads next is decided by a lease service, or by the application's tokens"
 		}
-		v.StateReason = fmt.Sprintf("the lease is in %s, and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)",
-			cmp.Or(source, "another lease service"))
+		v.StateReason = where + ", and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)"
 	}
 	if left != nil {
 		until := time.Now().Add(*left)

@@ -129,7 +129,7 @@ func (p *Provider) Look(ctx context.Context, resource string) (election.LeaseObs
 	obs := election.LeaseObservation{State: election.Freed, InstanceID: g.marker}
 	var incarnation string
 	var index int64
-	err = p.pool.QueryRow(ctx, "SELECT coalesce(f.incarnation, ''), f.source_index FROM fencepost.fence f WHERE f.resource = $1 AND f.source = $2 AND f.source_generation = $3",
+	err = p.pool.QueryRow(ctx, "SELECT coalesce(f.incarnation, ''), f.source_index FROM fencepost.fence f WHERE f.resource = $1 AND f.source = $2 AND f.source_generation = $3 AND f.incarnation IS NOT NULL",
 		resource, fencing.SourceToken, g.number).Scan(&incarnation, &index)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
