@@ -118,7 +118,7 @@ func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOption
 		if err := evictTokens(ctx, out, st, o.database, math.MaxInt64); err != nil {
 			return err
 		}
-		number, err := token.BumpGeneration(ctx, st.Pool())
+		number, err := token.BumpGeneration(ctx, st.Durable())
 		if err != nil {
 			return err
 		}

@@ -111,7 +111,7 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 		return usagef("--dsn and --at are mutually exclusive")
 	}
 	if o.dsn != "" {
-		st, database, err := openDSN(ctx, o.dsn)
+		st, database, err := openDSN(ctx, o.dsn, aim.Notes)
 		if err != nil {
 			return err
 		}
@@ -128,8 +128,8 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 	})
 }
 
-// openDSN opens the fence of the database that a DSN names.
-func openDSN(ctx context.Context, dsn string) (*store.Store, string, error) {
+// openDSN opens the fence of the database that a DSN names. What is waited for is written to notes.
+func openDSN(ctx context.Context, dsn string, notes io.Writer) (*store.Store, string, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, "", usageError{err.Error()}
@@ -143,7 +143,7 @@ func openDSN(ctx context.Context, dsn string) (*store.Store, string, error) {
 	}
 	st, err := store.Open(ctx, store.Config{
 		Address: net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))), Database: cfg.Database, User: cfg.User, Password: cfg.Password,
-		TLS: cfg.TLSConfig, SchemaVersion: latest,
+		TLS: cfg.TLSConfig, SchemaVersion: latest, Blocked: hosts.Waiting(notes),
 	})
 	return st, cfg.Database, err
 }

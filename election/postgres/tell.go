@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 
@@ -80,7 +79,6 @@ func (t *teller) run(ctx context.Context) {
 
 // querier is a connection, or a pool of them.
 type querier interface {
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
@@ -88,6 +86,6 @@ type querier interface {
 func notify(ctx context.Context, conn querier, resources ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, tellTimeout)
 	defer cancel()
-	_, err := conn.Exec(ctx, "SELECT fencepost.lease_notify($1)", resources)
-	return err
+	var told bool
+	return conn.QueryRow(ctx, "SELECT true FROM fencepost.lease_notify($1)", resources).Scan(&told)
 }

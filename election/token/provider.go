@@ -143,8 +143,10 @@ func (p *Provider) Look(ctx context.Context, resource string) (election.LeaseObs
 
 // BumpGeneration begins another generation, in which every token counts as higher than all
 // those before, and returns its number.
-func BumpGeneration(ctx context.Context, pool *pgxpool.Pool) (number int64, err error) {
-	err = pool.QueryRow(ctx, "SELECT fencepost.generation($1, pg_catalog.gen_random_uuid()::text)", fencing.SourceToken).Scan(&number)
+func BumpGeneration(ctx context.Context, conn interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (number int64, err error) {
+	err = conn.QueryRow(ctx, "SELECT fencepost.generation($1, pg_catalog.gen_random_uuid()::text)", fencing.SourceToken).Scan(&number)
 	if err != nil {
 		return 0, fmt.Errorf("begin a new generation of tokens: %w", err)
 	}
