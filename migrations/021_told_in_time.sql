@@ -384,4 +384,40 @@ BEGIN
             fencepost.quoted(CASE WHEN rec.epoch = cur THEN rec.worker END));
 END $$;
 
+-- register changes in one way: it does not wait for the standbys. The grant that follows does, and can
+-- say so; a standby that has confirmed the grant has the resource, too. A resource that a failover loses
+-- had no epoch that anybody was told of.
+CREATE OR REPLACE FUNCTION fencepost.register(resource text) RETURNS integer
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    fence integer;
+    last  bigint;
+BEGIN
+    PERFORM set_config('synchronous_commit', 'local', true);
+    IF NOT pg_is_in_recovery() THEN
+        PERFORM fencepost.sweep();
+    END IF;
+    SELECT f.id INTO fence FROM fencepost.fence f WHERE f.resource = resource;
+    IF fence IS NULL THEN
+        PERFORM fencepost.identify();
+        SELECT l.epoch INTO STRICT last FROM fencepost.floor l FOR SHARE;
+        INSERT INTO fencepost.fence (resource, epoch) VALUES (resource, last) ON CONFLICT DO NOTHING RETURNING id INTO fence;
+    END IF;
+    IF fence IS NULL THEN -- somebody else made it meanwhile
+        SELECT f.id INTO STRICT fence FROM fencepost.fence f WHERE f.resource = resource;
+    END IF;
+    IF fencepost.sequence_of(fence) IS NULL THEN
+        SELECT f.epoch INTO STRICT last FROM fencepost.fence f WHERE f.id = fence FOR UPDATE;
+        IF fencepost.sequence_of(fence) IS NULL THEN
+            EXECUTE format('CREATE SEQUENCE fencepost.%I AS bigint', 'epoch_' || fence);
+            PERFORM fencepost.admit(fencepost.sequence_of(fence));
+            IF last > 0 THEN
+                PERFORM setval(fencepost.sequence_of(fence), last);
+            END IF;
+        END IF;
+    END IF;
+    RETURN fence;
+END $$;
+
 SELECT fencepost.seal();

@@ -21,10 +21,10 @@ type waiting struct {
 	told string // the last notice
 }
 
-func (h *pair) waits(p *process.Server, worker string) *waiting {
+func (h *pair) waits(p *process.Server, resource, worker string) *waiting {
 	h.t.Helper()
 	w := &waiting{done: make(chan error, 1)}
-	cfg, err := pgx.ParseConfig(p.DSN(pgtest.App, h.db, "resource", "billing", "worker", worker, "worker_timeout", "0", "campaign", "wait"))
+	cfg, err := pgx.ParseConfig(p.DSN(pgtest.App, h.db, "resource", resource, "worker", worker, "worker_timeout", "0", "campaign", "wait"))
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestAWorkerIsNotSupersededBeforeItLeads(t *testing.T) {
 	if err := x.Close(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	y, z := h.waits(p, "y"), h.waits(q, "z")
+	y, z := h.waits(p, "billing", "y"), h.waits(q, "billing", "z")
 	process.Eventually(t, 3*process.Patience, "a worker to be recorded twice, before and after the other one", func() bool {
 		ask[int](h, h.a, "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%fencepost.grant(%'")
 		return ask[int](h, h.a, "SELECT count(*) FROM (SELECT FROM fencepost.grants WHERE worker IN ('y', 'z') GROUP BY worker HAVING count(*) > 1) again") > 0
@@ -88,5 +88,25 @@ func TestAWorkerIsNotSupersededBeforeItLeads(t *testing.T) {
 		if err := <-w.done; err != nil {
 			t.Errorf("%s, after the standby has come back: %v", name, err)
 		}
+	}
+}
+
+// TestANewResourceWithoutTheSynchronousStandby: its first worker is told what it waits for.
+func TestANewResourceWithoutTheSynchronousStandby(t *testing.T) {
+	t.Parallel()
+	h := newPair(t).synchronous()
+	p := h.proxy()
+	h.must(h.join(p, "w"), "INSERT INTO work VALUES ('w')")
+	h.b.Freeze(t)
+	fresh := h.waits(p, "fresh", "x")
+	process.Eventually(t, process.Patience, "the worker to be told of the standby", func() bool {
+		return strings.Contains(fresh.heard(), "no standby of synchronous_standby_names = 'standby' confirms the grant")
+	})
+	if _, shown := h.command("status", "--admin", p.Admin); !strings.Contains(shown, "takeover blocked: no standby") {
+		t.Errorf("status does not say what the first grant waits for:\n%s", shown)
+	}
+	h.b.Thaw(t)
+	if err := <-fresh.done; err != nil {
+		t.Errorf("after the standby has come back: %v", err)
 	}
 }
