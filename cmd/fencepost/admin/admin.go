@@ -71,7 +71,8 @@ type ResourceView struct {
 	// as of the last time that its fence was read.
 	GuardedTables int `json:"guarded_tables"`
 	// Orders are those of operators that keep workers from leading. Only a database knows
-	// them all: what a proxy knows, it says of the workers.
+	// them all: what a proxy knows, it says of the workers. A proxy lists an order here that it
+	// has seen, and that a failover or a restore has lost.
 	Orders []string `json:"orders,omitempty"`
 	// Workers are the candidacies at this proxy.
 	Workers []WorkerView `json:"workers"`
