@@ -106,7 +106,9 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 		if o.ID <= seen.last {
 			continue
 		}
-		if !first {
+		if first {
+			e.actedOn(resourceKey{name, o.Resource})
+		} else {
 			e.ordered(name, o)
 		}
 		seen.recent = append(seen.recent, o)
@@ -143,6 +145,13 @@ func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, se
 	}
 	seen.recent = kept
 	return nil
+}
+
+// actedOn forgets a lost order, because an operator has given another one since.
+func (e *Elections) actedOn(key resourceKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.mu.lostOrders, key)
 }
 
 // forgetOrders is for a database that was dropped and made anew: it has not lost anything.
@@ -207,9 +216,9 @@ func (e *Elections) followGuards(ctx context.Context, name string, read Guarded,
 func (e *Elections) ordered(database string, o fencing.Order) {
 	e.log.Info("an operator gave an order", orderFields(database, o)...)
 	key := resourceKey{database, o.Resource}
+	e.actedOn(key)
 	e.mu.Lock()
 	r := e.mu.resources[key]
-	delete(e.mu.lostOrders, key) // the operator has acted since
 	e.mu.Unlock()
 	if r != nil {
 		r.ordered()
