@@ -66,6 +66,7 @@ type orderOptions struct {
 	config, database, dsn string
 	at                    string // the host that is the primary, if there are several
 	by, reason            string
+	shadowed              func(resource string) bool // nil if the configuration is not known
 }
 
 func (o *orderOptions) flags(fs *flag.FlagSet, t terminal) {
@@ -122,6 +123,7 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 	if err != nil {
 		return err
 	}
+	o.shadowed = func(resource string) bool { return cfg.Resources[resource].EnforceMode() == "shadow" }
 	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
 		t.stdout = out
 		return do(ctx, t, st, dash(o.database))
@@ -205,9 +207,11 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Evict(ctx, resource, *worker, d, o.orderer())
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
+		}
+		o.sayShadow(t, database, resource)
+		switch {
 		case order == nil && *worker == "":
 			fmt.Fprintf(t.stdout, "database %s: nobody leads resource %s: nothing changed\n", database, dash(resource))
 			return nil
@@ -222,6 +226,14 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 		}
 		return nil
 	})
+}
+
+// sayShadow says what an order does not do, if the resource is in shadow.
+func (o *orderOptions) sayShadow(t terminal, database, resource string) {
+	if o.shadowed != nil && o.shadowed(resource) {
+		fmt.Fprintf(t.stdout, "database %s: resource %s is in shadow (resources.<name>.enforce), where nothing is refused: its workers go on writing\n",
+			database, dash(resource))
+	}
 }
 
 // sayEvicted says who has lost the lead by an order, if anybody has.
@@ -242,10 +254,11 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Pause(ctx, resource, o.orderer())
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case order == nil:
+		}
+		o.sayShadow(t, database, resource)
+		if order == nil {
 			fmt.Fprintf(t.stdout, "database %s: resource %s is paused already: nothing changed\n", database, dash(resource))
 			return nil
 		}

@@ -1,6 +1,8 @@
 package system
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -240,4 +242,20 @@ func TestAnIdleLeaderLearnsThatTheEpochsWereRaised(t *testing.T) {
 			p.Await(t, "an operator gave an order", "kind", fencing.OrderRaise, "resource", resource, "worker", "a")
 		}
 	})
+}
+
+// TestAnOrderInShadowSaysThatItStopsNobody.
+func TestAnOrderInShadowSaysThatItStopsNobody(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	path := filepath.Join(t.TempDir(), "fencepost.yml")
+	if err := os.WriteFile(path, []byte("resources: {billing: {enforce: shadow}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := h.join(h.proxy("CONFIG="+path), "w")
+	const says = "resource billing is in shadow (resources.<name>.enforce), where nothing is refused: its workers go on writing"
+	for _, order := range []string{"evict", "pause", "pause"} {
+		h.order(says, order, resource, "--config", path)
+		w.must("INSERT INTO work VALUES ('" + order + "')")
+	}
 }
