@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // outcome is how a command has ended.
