@@ -211,6 +211,9 @@ func TestALeaseDoesNotWaitForNotificationsOfOthers(t *testing.T) {
 		_, err := sender.Exec(context.Background(), "BEGIN; INSERT INTO queue VALUES (1); NOTIFY anything; COMMIT")
 		sent <- err
 	}()
+	t.Cleanup(func() { // or nothing ends that waits for the commit
+		server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	})
 	until("the commit that notifies", "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
 
 	long := bid("a")
