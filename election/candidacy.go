@@ -196,6 +196,8 @@ func (c *Candidacy) observe(rec fencing.Record) {
 		return
 	}
 	switch {
+	case rec.Incarnation == c.incarnation && s.led && rec.Epoch > s.epoch: // an order ended its lead, and its token was granted another epoch
+		c.supersedeLocked(rec)
 	case rec.Incarnation == c.incarnation && rec.Unconfirmed: // the grant is asked for again
 	case rec.Incarnation == c.incarnation:
 		s.hasEpoch(max(s.epoch, rec.Epoch)) // a grant without a response may have succeeded

@@ -23,8 +23,9 @@
 //	    |                                                            |
 //	    +----- reconnecting starts a new candidacy <-----------------+
 //
-// A candidacy is granted at most one epoch. Being superseded is final; connecting again
-// starts a new candidacy with a new incarnation. phase.go says how each phase begins and
+// A candidacy leads under at most one epoch. If it never learns of an epoch that was recorded
+// for it, because the grant was cancelled or its answer was lost, the next one is its first.
+// Being superseded is final; connecting again starts a new candidacy with a new incarnation. phase.go says how each phase begins and
 // ends, including the rarer ways that the diagram leaves out.
 //
 // # Trust
@@ -116,7 +117,8 @@
 // Where workers are elected elsewhere (Bearers), a candidacy brings a token. It holds a "lease" for as
 // long as the generation of its token lasts, and does not care who else does: the grant
 // decides, whose award is the token. All candidacies with one token have one incarnation, so they are
-// granted one epoch. A grant that is refused because its award is not newer supersedes the
+// granted one epoch. After an operator's order that ends the epoch and not the token, later
+// candidacies are granted another one, and the earlier ones are superseded. A grant that is refused because its award is not newer supersedes the
 // candidacy, since its token will never be high enough.
 //
 // # Order of awards, per provider

@@ -44,6 +44,8 @@ type Elections struct {
 		// highestObserved are the highest observed epochs of resources that were forgotten.
 		highestObserved map[resourceKey]observedEpoch
 		usage           usage // only of resources that are not configured
+		orders          map[string]*seenOrders
+		lostOrders      map[resourceKey]fencing.Order // orders that a failover has lost, until another one is given
 	}
 }
 
@@ -84,6 +86,7 @@ func New(cfg Config) (*Elections, error) {
 	e.mu.databases = map[string]*database{}
 	e.mu.resources = map[resourceKey]*resource{}
 	e.mu.highestObserved = map[resourceKey]observedEpoch{}
+	e.mu.orders, e.mu.lostOrders = map[string]*seenOrders{}, map[resourceKey]fencing.Order{}
 	e.mu.usage = usage{}
 	return e, nil
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -30,29 +32,47 @@ type Guarded func(ctx context.Context) (map[string]int, error)
 // InForce returns the orders that keep workers from leading now, in words, by resource.
 type InForce func(ctx context.Context) (map[string][]string, error)
 
+// seenOrders is what this proxy has seen of the orders of a database. It outlasts the candidacies,
+// because a failover may end them all before it shows what it has lost.
+type seenOrders struct {
+	mu     sync.Mutex
+	last   int64 // the highest id
+	known  bool  // last is
+	recent []fencing.Order
+}
+
+// maxRecentOrders is how many orders a proxy remembers, to name those that are lost.
+const maxRecentOrders = 100
+
+// seenOrders returns what was seen of the orders of a database.
+func (e *Elections) seenOrders(name string) *seenOrders {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.mu.orders[name] == nil {
+		e.mu.orders[name] = &seenOrders{}
+	}
+	return e.mu.orders[name]
+}
+
 // followOrders tells the resources of a database what operators order, and that their
 // tables are guarded, until ctx ends. It runs while the database has candidacies.
 func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	defer e.wg.Done()
 	tick := time.NewTicker(orderPoll)
 	defer tick.Stop()
-	last, failing := int64(math.MaxInt64), false
+	seen := e.seenOrders(name)
+	first, failing := true, false
 	unread := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read which resources guard tables", 0)
 	for {
-		next, orders, err := readOrders(ctx, b.Orders, last)
+		err := e.lookForOrders(ctx, name, b.Orders, seen, first)
 		switch {
 		case ctx.Err() != nil:
 			return
 		case err != nil && !failing:
 			e.log.Warn("cannot read the orders of operators", zap.String("database", name), zap.Error(err))
-		case err == nil && next < last: // the first poll, or the database was restored: any order may have been missed
-			e.orderedAll(name)
-		}
-		for _, o := range orders {
-			e.ordered(name, o)
 		}
 		if failing = err != nil; !failing {
-			last = next
+			first = false
 			e.followGuards(ctx, name, b.Guarded, unread)
 			e.followInForce(ctx, name)
 		}
@@ -62,6 +82,104 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 			return
 		}
 	}
+}
+
+// lookForOrders reads the orders that are new, and looks whether the newest one that was seen is
+// still there. first means that it has not been called since the database had no candidacy.
+func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders, seen *seenOrders, first bool) error {
+	seen.mu.Lock()
+	defer seen.mu.Unlock()
+	after := int64(math.MaxInt64)
+	if seen.known {
+		after = max(seen.last-1, 0)
+	}
+	last, orders, err := readOrders(ctx, read, after)
+	if err != nil {
+		return err
+	}
+	gone := seen.last > 0 && !slices.ContainsFunc(orders, func(o fencing.Order) bool { return o.ID == seen.last })
+	if gone {
+		if err := e.lostOrders(ctx, name, read, seen); err != nil {
+			return err
+		}
+	}
+	if first || gone { // any order may have been missed
+		e.orderedAll(name)
+	}
+	for _, o := range orders {
+		if o.ID <= seen.last {
+			continue
+		}
+		if first {
+			e.actedOn(resourceKey{name, o.Resource})
+		} else {
+			e.ordered(name, o)
+		}
+		seen.recent = append(seen.recent, o)
+	}
+	seen.recent = seen.recent[max(0, len(seen.recent)-maxRecentOrders):]
+	seen.last, seen.known = last, true
+	return nil
+}
+
+// lostOrders reports the orders that were seen, and that the database does not have any more: a
+// failover has lost them, or an older state was restored.
+func (e *Elections) lostOrders(ctx context.Context, name string, read Orders, seen *seenOrders) error {
+	var there []fencing.Order
+	if len(seen.recent) > 0 {
+		var err error
+		if _, there, err = readOrders(ctx, read, seen.recent[0].ID-1); err != nil {
+			return err
+		}
+	}
+	var kept []fencing.Order
+	for _, o := range seen.recent {
+		if slices.ContainsFunc(there, func(t fencing.Order) bool { return t.ID == o.ID && t.AskedAt.Equal(o.AskedAt) }) {
+			kept = append(kept, o)
+			continue
+		}
+		e.log.Warn("an operator's order is not in the database any more, after a failover or a restore: give it again if it still counts", orderFields(name, o)...)
+		e.mu.Lock()
+		e.mu.lostOrders[resourceKey{name, o.Resource}] = o
+		e.mu.Unlock()
+	}
+	if len(kept) == len(seen.recent) {
+		e.log.Warn("the newest order of an operator is not in the database any more, after a failover or a restore: this proxy does not know what it was",
+			zap.String("database", name), zap.Int64("order", seen.last))
+	}
+	seen.recent = kept
+	return nil
+}
+
+// actedOn forgets a lost order, because an operator has given another one since.
+func (e *Elections) actedOn(key resourceKey) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.mu.lostOrders, key)
+}
+
+// forgetOrders is for a database that was dropped and made anew: it has not lost anything.
+func (e *Elections) forgetOrders(name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key := range e.mu.lostOrders {
+		if key.database == name {
+			delete(e.mu.lostOrders, key)
+		}
+	}
+}
+
+// lostOrder returns the newest order to a resource that is lost, if no other one was given since.
+func (e *Elections) lostOrder(key resourceKey) (o fencing.Order, lost bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	o, lost = e.mu.lostOrders[key]
+	return o, lost
+}
+
+func orderFields(database string, o fencing.Order) []zap.Field {
+	return []zap.Field{zap.String("database", database), zap.String("kind", o.Kind), zap.String("resource", o.Resource),
+		zap.String("worker", o.Worker), zap.String("asked_by", o.AskedBy), zap.String("reason", o.Reason), zap.Int64("order", o.ID)}
 }
 
 func readOrders(ctx context.Context, read Orders, after int64) (last int64, orders []fencing.Order, err error) {
@@ -125,10 +243,11 @@ func poll[T any](ctx context.Context, read func(context.Context) (T, error), unr
 
 // ordered logs an order and makes its resource look at what has changed.
 func (e *Elections) ordered(database string, o fencing.Order) {
-	e.log.Info("an operator gave an order", zap.String("database", database), zap.String("kind", o.Kind), zap.String("resource", o.Resource),
-		zap.String("worker", o.Worker), zap.String("asked_by", o.AskedBy), zap.String("reason", o.Reason), zap.Int64("order", o.ID))
+	e.log.Info("an operator gave an order", orderFields(database, o)...)
+	key := resourceKey{database, o.Resource}
+	e.actedOn(key)
 	e.mu.Lock()
-	r := e.mu.resources[resourceKey{database, o.Resource}]
+	r := e.mu.resources[key]
 	e.mu.Unlock()
 	if r != nil {
 		r.ordered()

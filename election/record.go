@@ -151,6 +151,7 @@ func (r *resource) adopt(fence Fence) {
 		return
 	}
 	r.log.Info("the database was dropped and made anew: what was known of the old one is forgotten")
+	r.e.forgetOrders(r.key.database)
 	for _, c := range r.all() {
 		if c.fence.Database() != fence.Database() {
 			c.end()

@@ -39,6 +39,9 @@ type ResourceStatus struct {
 	// Unusable is why no candidacy can begin, because of the fence; nil if one can, as far
 	// as the last connection has shown.
 	Unusable error
+	// LostOrder, if not nil, is an operator's order that this proxy has seen, and that a
+	// failover or a restore has lost.
+	LostOrder *fencing.Order
 	// WatchError says why the lease service cannot be watched at the moment.
 	WatchError error
 	// Orders are those of operators that keep workers from leading now, in words.
@@ -87,6 +90,9 @@ func (e *Elections) Resources() []ResourceStatus {
 
 func (r *resource) status() ResourceStatus {
 	st := r.standing()
+	if o, lost := r.e.lostOrder(r.key); lost {
+		st.LostOrder = &o
+	}
 	for _, c := range r.all() {
 		st.Candidacies = append(st.Candidacies, c.status())
 	}

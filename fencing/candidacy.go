@@ -34,8 +34,8 @@ func (r Role) String() string {
 // Status is an immutable snapshot of a candidacy's state.
 type Status struct {
 	Role Role
-	// Epoch is the epoch that this candidacy was granted, 0 if none. A candidacy is
-	// granted at most one epoch.
+	// Epoch is the epoch that this candidacy was granted, 0 if none. A candidacy leads under
+	// at most one epoch.
 	Epoch Epoch
 	// Lapsed means that the candidacy has an epoch, but that its lease is currently
 	// unconfirmed (the deadline has passed, or the lease was released because the

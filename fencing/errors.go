@@ -141,7 +141,7 @@ const EvictedHint = "An operator ended the lead of this worker. Stop what this w
 
 // HintSuperseded returns the hint of ZF001 for a worker that this record superseded.
 func HintSuperseded(by Record) string {
-	if by.Worker == "" && by.Source == SourceOperator {
+	if by.Worker == "" && by.Source != "" { // nobody has the epoch
 		return EvictedHint
 	}
 	return SupersededHint
@@ -242,6 +242,10 @@ func WaitNotice(resource string, st *Status, t *Trouble) *Refusal {
 		}
 	case st.Holder.Epoch == 0:
 		r.Message += ": no epoch was granted yet"
+	case st.Holder.Unconfirmed:
+		r.Message += fmt.Sprintf(": epoch %d was granted to %s, and no synchronous standby is known to have confirmed that",
+			st.Holder.Epoch, holderText(st.Holder.Worker))
+		r.Hint = "Nobody leads until a standby of synchronous_standby_names has confirmed the grant: start one, or change the setting."
 	default:
 		r.Message += fmt.Sprintf(": worker %s has epoch %d, granted at %s",
 			strconv.QuoteToASCII(st.Holder.Worker), st.Holder.Epoch, st.Holder.GrantedAt.UTC().Format("2006-01-02 15:04:05 MST"))

@@ -9,6 +9,7 @@ const (
 	OrderResume = "resume" // ends a pause, or lets a worker campaign again
 	OrderRemove = "remove" // removes a resource
 	OrderPrune  = "prune"  // shortens the ledger of the whole database
+	OrderRaise  = "raise"  // puts a resource under a higher epoch, after a restore
 )
 
 // Order is what an operator has ordered, as the database keeps it.
@@ -16,8 +17,8 @@ type Order struct {
 	ID       int64 // grows in the order in which orders become visible
 	Kind     string
 	Resource string // "" for the whole database
-	// Worker is whom the order concerns. For OrderPause and OrderRemove it is who held the
-	// epoch, "" for nobody.
+	// Worker is whom the order concerns. For OrderPause, OrderRemove and OrderRaise it is who
+	// held the epoch, "" for nobody.
 	Worker string
 	// Until is when the worker may campaign again. It is zero if the order has no end.
 	Until time.Time

@@ -168,7 +168,7 @@ func TestAProxyBeforeTheMigrationOfRejections(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	db := s.Database(t)
-	s.Exec(t, pgtest.Control, db, "DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE version = 20")
+	s.Exec(t, pgtest.Control, db, "DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE version = 21")
 	s.Exec(t, pgtest.App, db, "CREATE TABLE work (n int)")
 	r := startServing(t, s, nil)
 	if err := execSQL(t, r.connect(t, db, "fencepost.resource=billing&fencepost.worker=a"), "INSERT INTO work VALUES (1)"); err != nil {
@@ -190,7 +190,7 @@ func TestAProxyBeforeTheMigrationOfRejections(t *testing.T) {
 		t.Errorf("the log says %v", lines)
 	}
 	out := runCommand(t, nil, "audit", "--dsn", s.DSN(pgtest.Superuser, db))
-	if out.code != exitOK || !strings.Contains(out.stdout, `"a"`) || !strings.Contains(out.stdout, "nothing is known of refusals: the database has no table fencepost.rejections, which is migration 020: run fencepost migrate") {
+	if out.code != exitOK || !strings.Contains(out.stdout, `"a"`) || !strings.Contains(out.stdout, "nothing is known of refusals: the database has no table fencepost.rejections, which is migration 021: run fencepost migrate") {
 		t.Errorf("audit: code %d, %s%s", out.code, out.stdout, out.stderr)
 	}
 }

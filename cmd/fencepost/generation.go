@@ -118,7 +118,7 @@ func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOption
 		if err := evictTokens(ctx, out, st, cfg, o.database, math.MaxInt64); err != nil {
 			return err
 		}
-		number, err := token.BumpGeneration(ctx, st.Pool())
+		number, err := token.BumpGeneration(ctx, st.Durable())
 		if err != nil {
 			return err
 		}
@@ -217,7 +217,8 @@ func raise(ctx context.Context, out io.Writer, st *store.Store, cfg config.Confi
 		fmt.Fprintf(out, "database %s: epochs are unchanged (--above or --restored raise them)\n", o.database)
 		return nil
 	}
-	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above))
+	by := (&orderOptions{reason: "generation bump"}).orderer()
+	raised, err := st.RaiseEpochs(ctx, fencing.Epoch(o.above), by)
 	for _, resource := range slices.Sorted(maps.Keys(raised)) {
 		if r := raised[resource]; r.Raised {
 			fmt.Fprintf(out, "database %s: resource %s is now at epoch %d, which nobody holds\n", o.database, resource, r.Epoch)

@@ -41,7 +41,8 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	if *dsn == "" {
 		return usagef("--dsn is required: it names the database to migrate")
 	}
-	conn, err := connect(ctx, *dsn)
+	waits := migrations.NewWaits(func(why string) { fmt.Fprintln(t.stderr, "waiting: "+why) })
+	conn, err := connectAs(ctx, *dsn, waits.Configure)
 	if err != nil {
 		return err
 	}
@@ -50,8 +51,12 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	after, err := migrations.Up(ctx, conn, migrations.Options{
-		Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD"), WorkerRoles: workers})
+	var after migrations.State
+	err = waits.During(ctx, conn, func() (err error) {
+		after, err = migrations.Up(ctx, conn, migrations.Options{
+			Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD"), WorkerRoles: workers})
+		return err
+	})
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,7 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 		return usagef("--dsn and --at are mutually exclusive")
 	}
 	if o.dsn != "" {
-		st, database, err := openDSN(ctx, o.dsn)
+		st, database, err := openDSN(ctx, o.dsn, aim.Notes)
 		if err != nil {
 			return err
 		}
@@ -138,8 +138,8 @@ func (o *orderOptions) act(ctx context.Context, aim hosts.Aim, t terminal, do or
 	})
 }
 
-// openDSN opens the fence of the database that a DSN names.
-func openDSN(ctx context.Context, dsn string) (*store.Store, string, error) {
+// openDSN opens the fence of the database that a DSN names. What is waited for is written to notes.
+func openDSN(ctx context.Context, dsn string, notes io.Writer) (*store.Store, string, error) {
 	cfg, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, "", usageError{err.Error()}
@@ -149,7 +149,7 @@ func openDSN(ctx context.Context, dsn string) (*store.Store, string, error) {
 	}
 	st, err := store.Open(ctx, store.Config{
 		Address: net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))), Database: cfg.Database, User: cfg.User, Password: cfg.Password,
-		TLS: cfg.TLSConfig, SchemaVersion: migrations.Needed,
+		TLS: cfg.TLSConfig, SchemaVersion: migrations.Needed, Blocked: hosts.Waiting(notes),
 	})
 	return st, cfg.Database, err
 }
@@ -211,9 +211,11 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Evict(ctx, resource, *worker, d, o.orderer())
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
+		}
+		o.sayShadow(t, database, resource)
+		switch {
 		case order == nil && *worker == "":
 			fmt.Fprintf(t.stdout, "database %s: nobody leads resource %s: nothing changed\n", database, dash(resource))
 			return nil
@@ -230,6 +232,14 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 		}
 		return nil
 	})
+}
+
+// sayShadow says what an order does not do, if the resource is in shadow.
+func (o *orderOptions) sayShadow(t terminal, database, resource string) {
+	if o.cfg != nil && o.cfg.Resources[resource].EnforceMode() == "shadow" {
+		fmt.Fprintf(t.stdout, "database %s: resource %s is in shadow (resources.<name>.enforce), where nothing is refused: its workers go on writing\n",
+			database, dash(resource))
+	}
 }
 
 // sayEvicted says who has lost the lead by an order, if anybody has, and returns whether anybody has.
@@ -262,10 +272,11 @@ func runPause(ctx context.Context, t terminal, args []string) error {
 	}
 	return o.give(ctx, t, func(ctx context.Context, t terminal, st *store.Store, database string) error {
 		order, err := st.Pause(ctx, resource, o.orderer())
-		switch {
-		case err != nil:
+		if err != nil {
 			return err
-		case order == nil:
+		}
+		o.sayShadow(t, database, resource)
+		if order == nil {
 			fmt.Fprintf(t.stdout, "database %s: resource %s is paused already: nothing changed\n", database, dash(resource))
 			return nil
 		}

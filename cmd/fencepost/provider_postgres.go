@@ -36,7 +36,7 @@ func (s postgresService) Healthy() error { return nil }
 func (s postgresService) Check(context.Context, []time.Duration) error { return nil }
 
 func (s postgresService) BumpGeneration(ctx context.Context, name string, st *store.Store) (string, error) {
-	instanceID, err := postgres.BumpGeneration(ctx, st.Pool())
+	instanceID, err := postgres.BumpGeneration(ctx, st.Durable())
 	if err != nil {
 		return "", err
 	}

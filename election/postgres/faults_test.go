@@ -187,6 +187,92 @@ func TestALeaseDoesNotWaitForStandbys(t *testing.T) {
 	server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
 }
 
+// TestALeaseDoesNotWaitForNotificationsOfOthers: somebody's commit, in another database, has sent a
+// notification and waits for a standby, and every other commit that notifies waits for that one.
+func TestALeaseDoesNotWaitForNotificationsOfOthers(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Start(t)
+	db, elsewhere := server.Database(t), server.Database(t)
+	p, q := provider(t, server, db, nil, nil), provider(t, server, db, nil, nil)
+	server.Exec(t, pgtest.App, elsewhere, "CREATE TABLE queue (id int)")
+	server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = 'ghost'", "SELECT pg_reload_conf()")
+	look := server.Connect(t, pgtest.Superuser, db)
+	until := func(what, sql string) {
+		t.Helper()
+		for holds, deadline := false, time.Now().Add(patience); !holds; {
+			if err := look.QueryRow(t.Context(), sql).Scan(&holds); err != nil || time.Now().After(deadline) {
+				t.Fatalf("waiting for %s: %v", what, err)
+			}
+		}
+	}
+	until("the setting", "SELECT current_setting('synchronous_standby_names') = 'ghost'")
+	sender, sent := server.Connect(t, pgtest.App, elsewhere), make(chan error, 1)
+	go func() {
+		_, err := sender.Exec(context.Background(), "BEGIN; INSERT INTO queue VALUES (1); NOTIFY anything; COMMIT")
+		sent <- err
+	}()
+	t.Cleanup(func() { // or nothing ends that waits for the commit
+		server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	})
+	until("the commit that notifies", "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep')")
+
+	long := bid("a")
+	long.TTL = time.Minute // nothing is due
+	lease := mustAcquire(t, p, long)
+	seen, err := q.Watch(within(t, patience), "billing", election.LeaseObservation{})
+	if err != nil || seen.State != election.Held {
+		t.Fatalf("the lease is seen as %+v, %v", seen, err)
+	}
+	freed := make(chan time.Time, 1)
+	go func() {
+		if obs, err := q.Watch(within(t, patience), "billing", seen); err != nil || obs.State != election.Freed {
+			t.Errorf("the lease is seen as %+v, %v", obs, err)
+		}
+		freed <- time.Now()
+	}()
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the release: %v", err)
+	}
+	released := time.Now()
+	if took := (<-freed).Sub(released); took > postgres.DefaultRecheck+3*time.Second {
+		t.Errorf("the release was seen after %v", took)
+	}
+	select {
+	case err := <-sent:
+		t.Errorf("the commit that notifies has ended, so the test proves nothing: %v", err)
+	default:
+	}
+	server.Exec(t, pgtest.Superuser, "postgres", "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+	if err := <-sent; err != nil {
+		t.Errorf("the commit that notifies: %v", err)
+	}
+}
+
+// TestProxiesFromBeforeNotifyByThemselves: they call functions that still do.
+func TestProxiesFromBeforeNotifyByThemselves(t *testing.T) {
+	t.Parallel()
+	server := pgtest.Shared(t)
+	db := server.Database(t)
+	listens, old := server.Connect(t, pgtest.Control, db), server.Connect(t, pgtest.Control, db)
+	if _, err := listens.Exec(t.Context(), "SELECT fencepost.lease_listen()"); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		"SELECT award FROM fencepost.lease_acquire('billing', 'a', 'a-1', '1 minute', NULL, NULL)",
+		"SELECT fencepost.lease_release('billing', 0, 'a-1', 'left', NULL)::int",
+		"SELECT award FROM fencepost.lease_acquire('billing', 'b', 'b-1', '1 minute', NULL, NULL)",
+		"SELECT fencepost.lease_release('billing', 0, 'b-1', 'left')::int",
+	} {
+		var award int64
+		if err := old.QueryRow(t.Context(), sql).Scan(&award); err != nil || award == 0 {
+			t.Fatalf("%s: %d, %v", sql, award, err)
+		}
+		if note, err := listens.WaitForNotification(within(t, patience)); err != nil || note.Payload != "billing" {
+			t.Errorf("%s: %+v, %v", sql, note, err)
+		}
+	}
+}
+
 // An acquire waits in the server for the lease's row, and its sender gives up.
 func TestAcquireThatWaitsInTheServerTakesNothingAfterItsRelease(t *testing.T) {
 	t.Parallel()
@@ -271,6 +357,8 @@ func TestWorkersRoleMayNotTouchTheLease(t *testing.T) {
 		"SELECT * FROM fencepost.lease", "DELETE FROM fencepost.lease", "SELECT nextval('fencepost.lease_award')",
 		"UPDATE fencepost.lease_marker SET marker = 'x'", "SELECT fencepost.lease_bump()",
 		"SELECT * FROM fencepost.lease_acquire('r', 'w', 'i', '1s', NULL, NULL)",
+		"SELECT * FROM fencepost.lease_take('r', 'w', 'i', '1s', NULL, NULL)", "SELECT fencepost.lease_end('r', 1, 'i', 'left', NULL)",
+		"SELECT fencepost.lease_notify('{r}')",
 		"SELECT fencepost.lease_renew('r', 1, 'i', '1s')", "SELECT fencepost.lease_release('r', 1, 'i', 'left')",
 		"SELECT name FROM fencepost.lease_channel", "SELECT fencepost.lease_listen()", "SELECT fencepost.lease_tell('r')",
 		"SELECT * FROM fencepost.lease_over", "INSERT INTO fencepost.lease_over VALUES ('i')",

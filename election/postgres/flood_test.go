@@ -39,7 +39,7 @@ func counted(t *testing.T, server *pgtest.Server, db string) (*postgres.Provider
 		t.Fatal(err)
 	}
 	t.Cleanup(pool.Close)
-	p, err := postgres.New(postgres.Config{Pool: pool, Logger: zaptest.NewLogger(t)})
+	p, err := postgres.New(postgres.Config{Pool: pool, Logger: zaptest.NewLogger(t), Recheck: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,8 +96,9 @@ func TestNotificationsOfOthersWakeNobody(t *testing.T) {
 		}
 	}
 	flood(time.Second)
-	// The first read after LISTEN, and one that was due anyway.
-	if asked := count.n.Load() - before; asked > 2 {
+	// The first read after LISTEN, one that was due anyway, and the provider's own notification
+	// with the read that follows.
+	if asked := count.n.Load() - before; asked > 4 {
 		t.Errorf("%d notifications of others: %d statements", 2*rounds, asked)
 	}
 	if rounds < 10 {

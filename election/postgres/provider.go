@@ -4,10 +4,12 @@
 // A lease expires by the clock of the database. A candidate also acquires a lease whose
 // renewal counter has not changed for a TTL by the candidate's own clock, so that a
 // step of the database's clock blocks nobody. NOTIFY wakes candidates; a timer does if
-// a notification is lost.
+// a notification is lost, or is late because another transaction's commit holds up all
+// notifications of the server. Leases are acquired and released without it.
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -27,9 +28,8 @@ import (
 // Source is the name under which the provider's awards are recorded.
 const Source = "postgres"
 
-// recheck is how often a lease is read although nothing is due, in case a notification
-// was lost.
-const recheck = 5 * time.Second
+// DefaultRecheck is the default of Config.Recheck.
+const DefaultRecheck = 2 * time.Second
 
 // While the database cannot be reached, one connection retries LISTEN with these pauses
 // on behalf of all watches. They wait for it, or for recheckDown.
@@ -47,16 +47,21 @@ type Config struct {
 	Logger *zap.Logger
 	// Now reads CLOCK_BOOTTIME. nil means election.Boottime.
 	Now func() time.Duration
+	// Recheck is how often a watched lease is read although nothing is due: how late a change
+	// is noticed whose notification was lost, or could not be sent. 0 means DefaultRecheck.
+	Recheck time.Duration
 }
 
 // Provider awards the leases of one database's resources.
 type Provider struct {
-	pool   *pgxpool.Pool
-	log    *zap.Logger
-	now    func() time.Duration
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	came   chan struct{} // cap 1; a watch has started
+	pool    *pgxpool.Pool
+	log     *zap.Logger
+	now     func() time.Duration
+	recheck time.Duration
+	teller  *teller
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	came    chan struct{} // cap 1; a watch has started
 
 	mu struct {
 		sync.Mutex
@@ -82,7 +87,10 @@ func New(cfg Config) (*Provider, error) {
 	if cfg.Pool == nil {
 		return nil, errors.New("postgres elector: Config.Pool is nil")
 	}
-	p := &Provider{pool: cfg.Pool, log: cfg.Logger, now: cfg.Now, came: make(chan struct{}, 1)}
+	p := &Provider{
+		pool: cfg.Pool, log: cfg.Logger, now: cfg.Now, came: make(chan struct{}, 1),
+		recheck: cmp.Or(cfg.Recheck, DefaultRecheck),
+	}
 	if p.log == nil {
 		p.log = zap.NewNop()
 	}
@@ -91,10 +99,12 @@ func New(cfg Config) (*Provider, error) {
 	}
 	p.mu.watches = map[string]map[chan struct{}]struct{}{}
 	p.mu.seen = map[string]standstill{}
+	p.teller = newTeller(p.pool, p.log)
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	p.wg.Add(1)
 	go p.listen(ctx)
+	p.wg.Go(func() { p.teller.run(ctx) })
 	return p, nil
 }
 
@@ -113,7 +123,7 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 	var award *int64
 	var instanceID *string
 	staleAward, staleRenewals := p.stale(bid.Resource)
-	err := p.pool.QueryRow(ctx, "SELECT award, marker FROM fencepost.lease_acquire($1, $2, $3, $4, $5, $6)",
+	err := p.pool.QueryRow(ctx, "SELECT award, marker FROM fencepost.lease_take($1, $2, $3, $4, $5, $6)",
 		bid.Resource, bid.Worker, bid.Incarnation, bid.TTL, staleAward, staleRenewals).Scan(&award, &instanceID)
 	switch {
 	case unsent(err):
@@ -123,6 +133,7 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 	case award == nil || instanceID == nil:
 		return nil, election.ErrHeld
 	}
+	p.teller.tell(bid.Resource)
 	return &election.Lease{AcquireRequest: bid, InstanceID: *instanceID, Index: *award}, nil
 }
 
@@ -171,20 +182,23 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 
 // Release implements election.Provider.
 func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
-	_, err := p.pool.Exec(ctx, "SELECT fencepost.lease_release($1, $2, $3, $4, $5)", l.Resource, l.Index, l.Incarnation, why.String(), silent)
+	var changed bool
+	err := p.pool.QueryRow(ctx, "SELECT fencepost.lease_end($1, $2, $3, $4, $5)", l.Resource, l.Index, l.Incarnation, why.String(), silent).Scan(&changed)
 	if err != nil {
 		return fmt.Errorf("release the lease of resource %q: %w", l.Resource, standby(err))
+	}
+	if changed {
+		p.teller.tell(l.Resource)
 	}
 	return nil
 }
 
 // BumpGeneration gives the elector a new instance id, whose awards are newer than all
 // earlier ones.
-func BumpGeneration(ctx context.Context, conn interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}) (instanceID string, err error) {
+func BumpGeneration(ctx context.Context, conn querier) (instanceID string, err error) {
 	if err := conn.QueryRow(ctx, "SELECT fencepost.lease_bump()").Scan(&instanceID); err != nil {
 		return "", fmt.Errorf("begin a new generation of the postgres elector: %w", err)
 	}
+	_ = notify(ctx, conn, "") // otherwise the proxies notice when they next look
 	return instanceID, nil
 }

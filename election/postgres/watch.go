@@ -122,13 +122,13 @@ func (p *Provider) poll(ctx context.Context, resource string) (election.LeaseObs
 		if left > 0 {
 			obs.State = election.Held
 			p.confirm(resource, asked+left)
-			return obs, min(left+5*time.Millisecond, recheck), nil
+			return obs, min(left+5*time.Millisecond, p.recheck), nil
 		}
 		obs.Unconfirmed = ttl
-		return obs, recheck, nil
+		return obs, p.recheck, nil
 	}
 	p.forget(resource)
-	return obs, recheck, nil
+	return obs, p.recheck, nil
 }
 
 // patience returns how much longer the lease may go without renewal, by this process's

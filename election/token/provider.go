@@ -129,7 +129,7 @@ func (p *Provider) Look(ctx context.Context, resource string) (election.LeaseObs
 	obs := election.LeaseObservation{State: election.Freed, InstanceID: g.marker}
 	var incarnation string
 	var index int64
-	err = p.pool.QueryRow(ctx, "SELECT coalesce(f.incarnation, ''), f.source_index FROM fencepost.fence f WHERE f.resource = $1 AND f.source = $2 AND f.source_generation = $3",
+	err = p.pool.QueryRow(ctx, "SELECT coalesce(f.incarnation, ''), f.source_index FROM fencepost.fence f WHERE f.resource = $1 AND f.source = $2 AND f.source_generation = $3 AND f.incarnation IS NOT NULL",
 		resource, fencing.SourceToken, g.number).Scan(&incarnation, &index)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -143,8 +143,10 @@ func (p *Provider) Look(ctx context.Context, resource string) (election.LeaseObs
 
 // BumpGeneration begins another generation, in which every token counts as higher than all
 // those before, and returns its number.
-func BumpGeneration(ctx context.Context, pool *pgxpool.Pool) (number int64, err error) {
-	err = pool.QueryRow(ctx, "SELECT fencepost.generation($1, pg_catalog.gen_random_uuid()::text)", fencing.SourceToken).Scan(&number)
+func BumpGeneration(ctx context.Context, conn interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}) (number int64, err error) {
+	err = conn.QueryRow(ctx, "SELECT fencepost.generation($1, pg_catalog.gen_random_uuid()::text)", fencing.SourceToken).Scan(&number)
 	if err != nil {
 		return 0, fmt.Errorf("begin a new generation of tokens: %w", err)
 	}

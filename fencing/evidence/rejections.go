@@ -36,7 +36,7 @@ type Rejection struct {
 
 var (
 	// ErrNoTable means that the database has no table for rejections.
-	ErrNoTable = errors.New("the database has no table fencepost.rejections, which is migration 020")
+	ErrNoTable = errors.New("the database has no table fencepost.rejections, which is migration 021")
 	// ErrUncertain means that nobody knows whether the rows were recorded.
 	ErrUncertain = errors.New("the connection broke while the rows were committed")
 )

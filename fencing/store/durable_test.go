@@ -3,11 +3,14 @@ package store_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -112,12 +115,13 @@ func TestAStandbyThatDoesNotConfirmAGrantIsReported(t *testing.T) {
 }
 
 // TestAGrantThatNoStandbyConfirmedCountsAsNotGranted cancels a grant while it waits for
-// a missing standby.
+// a missing standby. By default, the database's sessions are not even told of that.
 func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	h := newTestDatabase(t, s)
 	term := h.grant("a")
+	unsettle(h)
 	setStandbys(h, "ghost")
 	a := h.award("b")
 	for range 2 { // asking again with the same award waits for the standby too
@@ -139,6 +143,41 @@ func TestAGrantThatNoStandbyConfirmedCountsAsNotGranted(t *testing.T) {
 	epoch, err := h.fence.Grant(h.ctx(), a)
 	if err != nil || epoch != term.Epoch+1 {
 		t.Errorf("the same award again: epoch %d, %v; want %d", epoch, err, term.Epoch+1)
+	}
+}
+
+// unsettle gives the database defaults that would change what statements do or tell, and makes the
+// store connect anew. It returns what the connections must have in their place.
+func unsettle(h *testDatabase) map[string]string {
+	h.t.Helper()
+	wanted := map[string]string{}
+	for _, s := range [][3]string{
+		{"client_min_messages", "error", "warning"}, {"exit_on_error", "on", "off"}, {"search_path", "public", "pg_catalog,pg_temp"},
+		{"default_transaction_isolation", "serializable", "read committed"}, {"default_transaction_read_only", "on", "off"},
+		{"default_transaction_deferrable", "on", "off"}, {"statement_timeout", "1s", "0"}, {"lock_timeout", "1ms", "0"},
+		{"idle_in_transaction_session_timeout", "1ms", "0"}, {"standard_conforming_strings", "off", "on"},
+		{"quote_all_identifiers", "on", "off"}, {"datestyle", "German, DMY", "ISO, MDY"}, {"intervalstyle", "sql_standard", "postgres"},
+		{"bytea_output", "escape", "hex"}, {"row_security", "on", "off"},
+	} {
+		h.server.Exec(h.t, pgtest.Superuser, "postgres", fmt.Sprintf("ALTER DATABASE %s SET %s = '%s'", pgx.Identifier{h.db}.Sanitize(), s[0], s[1]))
+		wanted[s[0]] = s[2]
+	}
+	h.store.CloseIdle()
+	return wanted
+}
+
+// TestDefaultsOfTheDatabaseDoNotReachTheStore covers each setting that the store relies on.
+func TestDefaultsOfTheDatabaseDoNotReachTheStore(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	for name, want := range unsettle(h) {
+		var got string
+		if err := h.store.Pool().QueryRow(h.ctx(), "SELECT current_setting($1)", name).Scan(&got); err != nil || got != want {
+			t.Errorf("%s is %q, %v; want %q", name, got, err, want)
+		}
+	}
+	if one, two := h.grant("a"), h.grant("b"); two.Epoch != one.Epoch+1 {
+		t.Errorf("epochs %d and %d", one.Epoch, two.Epoch)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -91,14 +92,16 @@ func (f *Fence) turn(ctx context.Context, w *blockers, sql string, args []any) (
 	}
 	w.yields = false
 	defer func() { f.store.turns.give(w.yields) }()
-	return f.attempt(ctx, w, sql, args)
+	var number int64
+	err := f.attempt(ctx, w, []any{&number}, sql, args)
+	return number, err
 }
 
-// attempt runs the statement once, while a watch removes what blocks it.
-func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args []any) (int64, error) {
+// attempt runs the statement once, and scans its row, while a watch removes what blocks it.
+func (f *Fence) attempt(ctx context.Context, clear *blockers, into []any, sql string, args []any) error {
 	conn, err := f.store.grants.Acquire(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("get a connection: %w", err)
+		return fmt.Errorf("get a connection: %w", err)
 	}
 	defer conn.Release()
 	pg := conn.Conn().PgConn()
@@ -112,8 +115,7 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args [
 	over := make(chan error, 1)
 	go func() { over <- w.run(ctx) }()
 
-	var number int64
-	err = conn.QueryRow(running, sql, args...).Scan(&number)
+	err = conn.QueryRow(running, sql, args...).Scan(into...)
 	close(w.done)
 	cancelled := <-over
 	if cancelled != nil && codeOf(err) != codeCancelled {
@@ -123,13 +125,13 @@ func (f *Fence) attempt(ctx context.Context, clear *blockers, sql string, args [
 	}
 	switch {
 	case unconfirmed(pg):
-		return 0, ErrUnconfirmed
+		return ErrUnconfirmed
 	case err == nil:
-		return number, nil
+		return nil
 	case cancelled != nil:
-		return 0, cancelled
+		return cancelled
 	}
-	return 0, err
+	return err
 }
 
 // blame converts the error of a grant into one that callers can distinguish.
@@ -179,7 +181,10 @@ func nullable(s string) *string {
 // sequence returns the name of the fence's sequence.
 func (f *Fence) sequence() string { return fencing.SequenceName(f.id) }
 
-// limit returns the longest that one attempt may take.
+// limit returns the longest that one attempt may take. Who calls for no resource bounds it.
 func (f *Fence) limit() time.Duration {
+	if f.id == 0 {
+		return math.MaxInt64
+	}
 	return 2*(f.store.cfg.Grace+f.store.cfg.Patience) + 10*time.Second
 }

@@ -147,12 +147,10 @@ func TestASupersededCandidacyIsNeverGrantedAgain(t *testing.T) {
 	h := newTestDatabase(t, pgtest.Shared(t))
 	first := h.grant("a")
 	h.grant("b")
-	for name, held := range map[string]fencing.Epoch{"it knows its epoch": first.Epoch, "it forgot its epoch": 0} {
-		again := h.award("a")
-		again.Held = held
-		if _, err := h.fence.Grant(h.ctx(), again); stateOf(err) != fencing.StateSuperseded {
-			t.Errorf("%s: %v; want ZF001", name, err)
-		}
+	again := h.award("a")
+	again.Held = first.Epoch
+	if _, err := h.fence.Grant(h.ctx(), again); stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("another award: %v; want ZF001", err)
 	}
 	if err := h.fence.Verify(h.ctx(), first); stateOf(err) != fencing.StateSuperseded {
 		t.Errorf("verify the old term: %v; want ZF001", err)
@@ -163,6 +161,30 @@ func TestASupersededCandidacyIsNeverGrantedAgain(t *testing.T) {
 	}
 	if before, err := h.fence.SupersededBefore(h.ctx(), "worker-b"); err != nil || before {
 		t.Errorf("the leader was superseded before: %t, %v", before, err)
+	}
+}
+
+// TestACandidacyThatWasNotToldOfItsEpochIsNotSuperseded: the grant was cancelled while it waited
+// for a standby, or its answer was lost, and another worker was granted an epoch. Nobody can write
+// under the epoch that nobody was told of.
+func TestACandidacyThatWasNotToldOfItsEpochIsNotSuperseded(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	untold := h.grant("a")
+	other := h.grant("b")
+	term := fencing.Term{Award: h.award("a")}
+	var err error
+	if term.Epoch, err = h.fence.Grant(h.ctx(), term.Award); err != nil || term.Epoch != other.Epoch+1 {
+		t.Fatalf("another award: epoch %d, %v; want %d", term.Epoch, err, other.Epoch+1)
+	}
+	if err := h.worker(untold).check(h.ctx()); stateOf(err) != fencing.StateSuperseded {
+		t.Errorf("a write under the epoch that it was not told of: %v; want ZF001", err)
+	}
+	if err := h.worker(term).check(h.ctx()); err != nil {
+		t.Errorf("a write under the new epoch: %v", err)
+	}
+	if _, err := h.fence.Grant(h.ctx(), untold.Award); stateOf(err) != fencing.StateAwardNotNewer {
+		t.Errorf("the first award, late: %v; want ZF006", err)
 	}
 }
 

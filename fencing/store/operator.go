@@ -68,16 +68,17 @@ type RaisedEpoch struct {
 // holds, so that every former holder is superseded and no lost epoch is granted again.
 // Resources that were lost begin above floor, too, when they are made anew. floor is the highest epoch that was ever granted (the ZF004 error names it); 0 means
 // unknown, and skips far ahead with every resource. Stop all workers of the lost epochs
-// before running it. It returns what became of each resource; on an error, of those
-// before it.
-func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[string]RaisedEpoch, error) {
+// before running it. Each raised epoch is an order, which tells the proxies. It returns what
+// became of each resource; on an error, of those before it.
+func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer) (map[string]RaisedEpoch, error) {
 	var above *int64
 	if floor > 0 {
 		n := int64(floor)
 		above = &n
 	}
-	if _, err := s.free.Exec(ctx, "SELECT fencepost.raise_floor($1)", above); err != nil {
-		return nil, fmt.Errorf("raise the floor of database %q: %w", s.cfg.Database, s.explain(err))
+	var done bool
+	if err := s.Durable().QueryRow(ctx, "SELECT true FROM fencepost.raise_floor($1)", above).Scan(&done); err != nil {
+		return nil, fmt.Errorf("raise the floor of database %q: %w", s.cfg.Database, err)
 	}
 	list, err := s.Status(ctx)
 	if err != nil {
@@ -89,7 +90,7 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 		if err != nil {
 			return raised, err
 		}
-		epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4)", f.id, above, s.cfg.Grace, s.cfg.Patience)
+		epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4, $5, $6)", f.id, above, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
 		if err != nil {
 			return raised, fmt.Errorf("raise the epoch of resource %q: %w", st.Resource, err)
 		}
@@ -109,11 +110,40 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch) (map[strin
 // still be in flight.
 func (s *Store) BumpGeneration(ctx context.Context, source, marker string) (int64, error) {
 	var number int64
-	if err := s.grants.QueryRow(ctx, "SELECT fencepost.bump_generation($1, $2)", source, marker).Scan(&number); err != nil {
-		return 0, fmt.Errorf("bump the generation of source %q: %w", source, s.explain(err))
+	if err := s.Durable().QueryRow(ctx, "SELECT fencepost.bump_generation($1, $2)", source, marker).Scan(&number); err != nil {
+		return 0, fmt.Errorf("bump the generation of source %q: %w", source, err)
 	}
 	return number, nil
 }
+
+// Durable runs statements that an operator relies on once they have returned. Scan returns when the
+// synchronous standbys have what the statement has written; while it waits for them, that is
+// reported as for a grant (Config.Blocked), of no resource. After ErrUnconfirmed the statement has
+// had its effect, which a failover may lose, because the wait was cancelled: ctx has ended, or
+// somebody has cancelled it.
+type Durable struct{ store *Store }
+
+// Durable returns what runs such statements.
+func (s *Store) Durable() Durable { return Durable{s} }
+
+// QueryRow returns the row of a statement, which runs when the row is scanned.
+func (d Durable) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return durableRow(func(into []any) error {
+		f := &Fence{store: d.store}
+		w := &blockers{fence: f, log: d.store.log}
+		if err := f.attempt(ctx, w, into, sql, args); err != nil {
+			w.gaveUp(ctx, err)
+			return d.store.explain(err)
+		}
+		w.report(nil)
+		return nil
+	})
+}
+
+type durableRow func(into []any) error
+
+// Scan implements pgx.Row.
+func (r durableRow) Scan(into ...any) error { return r(into) }
 
 // MayEnd returns a *fencing.Refusal if the control role could not end a backend,
 // because the backend belongs to a superuser and the control role is not one. Such a

@@ -160,8 +160,8 @@ func (s *Store) Guarded(ctx context.Context) (map[string]int, error) {
 // Prune deletes the grants that are older than keep, except the newest of each resource,
 // and returns how many. A worker id that was superseded in a deleted grant counts as new.
 func (s *Store) Prune(ctx context.Context, keep time.Duration, by Orderer) (deleted int64, err error) {
-	if err := s.free.QueryRow(ctx, "SELECT fencepost.prune($1, $2, $3)", keep, by.AskedBy, by.Reason).Scan(&deleted); err != nil {
-		return 0, fmt.Errorf("prune the ledger of database %q: %w", s.cfg.Database, s.explain(err))
+	if err := s.Durable().QueryRow(ctx, "SELECT fencepost.prune($1, $2, $3)", keep, by.AskedBy, by.Reason).Scan(&deleted); err != nil {
+		return 0, fmt.Errorf("prune the ledger of database %q: %w", s.cfg.Database, err)
 	}
 	return deleted, nil
 }

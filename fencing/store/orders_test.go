@@ -2,6 +2,7 @@ package store_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -451,4 +452,92 @@ func TestARemovedResourceCanBeRegisteredMeanwhile(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestSafetyATokenOutlastsAPause: the token in force leads again after a pause and after the epochs
+// were raised, and after an eviction it does not. Nothing is written under the epochs from before, and
+// no lower token leads.
+func TestSafetyATokenOutlastsAPause(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	if err := h.fence.Number(h.ctx(), fencing.SourceToken, "1"); err != nil {
+		t.Fatal(err)
+	}
+	award := func(token int64, held fencing.Epoch) fencing.Award {
+		return fencing.Award{Resource: resource, Worker: fmt.Sprintf("w-%d", token), Incarnation: fencing.TokenIncarnation(2, token),
+			Source: fencing.SourceToken, InstanceID: "1", Index: token, Held: held}
+	}
+	grant := func(token int64, held fencing.Epoch) (fencing.Term, error) {
+		a := award(token, held)
+		epoch, err := h.fence.Grant(h.ctx(), a)
+		return fencing.Term{Award: a, Epoch: epoch}, err
+	}
+	mustGrant := func(token int64) fencing.Term {
+		t.Helper()
+		term, err := grant(token, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return term
+	}
+	refused := func(what string, err error, state string) {
+		t.Helper()
+		if stateOf(err) != state {
+			t.Errorf("%s: %v; want %s", what, err, state)
+		}
+	}
+	old := mustGrant(42)
+	for what, interrupt := range map[string]func() error{
+		"a pause": func() error {
+			if _, err := h.store.Pause(h.ctx(), resource, operator); err != nil {
+				return err
+			}
+			_, err := grant(42, 0)
+			barred(t, err)
+			_, err = grant(42, old.Epoch)
+			refused("while paused, a candidacy from before", err, fencing.StateSuperseded)
+			_, err = h.store.Resume(h.ctx(), resource, "", operator)
+			return err
+		},
+		"a raised epoch": func() error {
+			_, err := h.store.RaiseEpochs(h.ctx(), 0, operator)
+			return err
+		},
+	} {
+		if err := interrupt(); err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		refused("a write after "+what, h.worker(old).check(h.ctx()), fencing.StateSuperseded)
+		_, err := grant(41, 0)
+		refused("a lower token after "+what, err, fencing.StateAwardNotNewer)
+		_, err = grant(42, old.Epoch)
+		refused("a candidacy from before "+what, err, fencing.StateSuperseded)
+		now := mustGrant(42)
+		if err := h.worker(now).check(h.ctx()); err != nil || now.Epoch <= old.Epoch+1 {
+			t.Errorf("after %s, the token has epoch %d: %v", what, now.Epoch, err)
+		}
+		refused("a write under the epoch from before "+what, h.worker(old).check(h.ctx()), fencing.StateSuperseded)
+		_, err = grant(42, old.Epoch)
+		refused("a candidacy that has missed "+what, err, fencing.StateSuperseded)
+		old = now
+	}
+	if _, err := h.store.Evict(h.ctx(), resource, "", 0, operator); err != nil {
+		t.Fatal(err)
+	}
+	for what, interrupt := range map[string]func() error{
+		"an eviction":               func() error { return nil },
+		"an eviction and a pause":   func() error { _, err := h.store.Pause(h.ctx(), resource, operator); return err },
+		"an eviction and its end":   func() error { _, err := h.store.Resume(h.ctx(), resource, "", operator); return err },
+		"an eviction and a restore": func() error { _, err := h.store.RaiseEpochs(h.ctx(), 0, operator); return err },
+	} {
+		if err := interrupt(); err != nil {
+			t.Fatal(err)
+		}
+		_, err := grant(42, 0)
+		refused("the token after "+what, err, fencing.StateAwardNotNewer)
+	}
+	if _, err := h.store.Resume(h.ctx(), resource, "", operator); err != nil {
+		t.Fatal(err)
+	}
+	mustGrant(43)
 }

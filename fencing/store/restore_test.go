@@ -59,11 +59,11 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 		}
 	}
 
-	raised, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch)
+	raised, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch, operator)
 	if err != nil || raised[resource] != (store.RaisedEpoch{Epoch: lost.Epoch + 1, Raised: true, Worker: "worker-a"}) {
 		t.Fatalf("raised to %v, %v; want %d", raised, err, lost.Epoch+1)
 	}
-	again, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch)
+	again, err := old.store.RaiseEpochs(h.ctx(), lost.Epoch, operator)
 	if err != nil || again[resource] != (store.RaisedEpoch{Epoch: lost.Epoch + 1}) {
 		t.Errorf("raised again to %v, %v; want no change", again, err)
 	}
@@ -77,7 +77,7 @@ func TestARestoredDatabaseGrantsNothingUntilItsEpochsAreRaised(t *testing.T) {
 	if epoch, err := old.fence.Grant(h.ctx(), a); err != nil || epoch != lost.Epoch+2 {
 		t.Errorf("epoch %d, %v; want %d", epoch, err, lost.Epoch+2)
 	}
-	far, err := old.store.RaiseEpochs(h.ctx(), 0)
+	far, err := old.store.RaiseEpochs(h.ctx(), 0, operator)
 	if err != nil || far[resource].Epoch < 1_000_000 {
 		t.Errorf("raised without a floor to %v, %v; want far ahead", far, err)
 	}
@@ -102,7 +102,7 @@ func TestSafetyALostResourceRepeatsNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := old.store.RaiseEpochs(h.ctx(), above); err != nil {
+			if _, err := old.store.RaiseEpochs(h.ctx(), above, operator); err != nil {
 				t.Fatal(err)
 			}
 			anew, err := old.store.Fence(h.ctx(), "late")

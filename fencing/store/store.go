@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -210,26 +211,50 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 	return pgxpool.NewWithConfig(ctx, pc)
 }
 
+// settings are what the statements of a Store rely on. A connection begins with them, which counts
+// more than what ALTER ROLE and ALTER DATABASE say. What is not here a function sets itself where it
+// matters (synchronous_commit, by fencepost.secure), cannot be set without superuser rights
+// (session_replication_role), or does not exist in every version (see finish).
+var settings = map[string]string{
+	"application_name": "fencepost",
+	// The WARNING that no standby has confirmed a commit must arrive: see unconfirmed. And an
+	// error, which may be a refusal, must not end the connection.
+	"client_min_messages": "warning",
+	"exit_on_error":       "off",
+	// Nothing but what is built in has an unqualified name, and a transaction may write, sees
+	// what was committed before each statement, and starts at once.
+	"search_path":                    "pg_catalog,pg_temp",
+	"default_transaction_isolation":  "read committed",
+	"default_transaction_read_only":  "off",
+	"default_transaction_deferrable": "off",
+	// A grant waits for as long as Fencepost says: functions set lock_timeout, contexts end
+	// statements.
+	"statement_timeout":                   "0",
+	"lock_timeout":                        "0",
+	"idle_in_transaction_session_timeout": "0",
+	"idle_session_timeout":                "0",
+	// Text: the names of relations as they are recorded (guarded_tables), what functions build
+	// with format, and the values that are read as text.
+	"client_encoding":             "UTF8",
+	"standard_conforming_strings": "on",
+	"quote_all_identifiers":       "off",
+	"DateStyle":                   "ISO, MDY",
+	"IntervalStyle":               "postgres",
+	"bytea_output":                "hex",
+	// Policies that hide rows do not count for the owner of a table. If somebody forces one on
+	// the fence's tables, statements fail: a fence that seems to be empty would be made anew.
+	"row_security": "off",
+	// A server that is gone is noticed.
+	"tcp_keepalives_idle":     "10",
+	"tcp_keepalives_interval": "3",
+	"tcp_keepalives_count":    "3",
+}
+
 // login sets everything about a connection of the control role except where it leads.
 func (cfg *Config) login(c *pgx.ConnConfig) {
 	c.Database, c.User, c.Password = cfg.Database, cfg.User, cfg.Password
 	c.Fallbacks, c.ConnectTimeout = nil, connectTimeout
-	c.RuntimeParams = map[string]string{
-		"application_name":                    "fencepost",
-		"client_encoding":                     "UTF8",
-		"search_path":                         "pg_catalog,pg_temp",
-		"default_transaction_isolation":       "read committed",
-		"default_transaction_read_only":       "off",
-		"default_transaction_deferrable":      "off",
-		"statement_timeout":                   "0",
-		"lock_timeout":                        "0",
-		"idle_in_transaction_session_timeout": "0",
-		"idle_session_timeout":                "0",
-		"standard_conforming_strings":         "on",
-		"tcp_keepalives_idle":                 "10",
-		"tcp_keepalives_interval":             "3",
-		"tcp_keepalives_count":                "3",
-	}
+	c.RuntimeParams = maps.Clone(settings)
 	c.OnNotice = keepNotice
 }
 

@@ -161,7 +161,11 @@ func (w *watch) confirmation(ctx context.Context) {
 	case err != nil:
 		w.blockers.pollFailed(ctx, err)
 	default:
+		what := "the grant"
+		if w.fence.id == 0 {
+			what = "what was written"
+		}
 		w.blockers.tell("takeover waits for a synchronous standby", []string{fmt.Sprintf(
-			"no standby of synchronous_standby_names = '%s' confirms the grant: start one, or change the setting", names)})
+			"no standby of synchronous_standby_names = '%s' confirms %s: start one, or change the setting", names, what)})
 	}
 }

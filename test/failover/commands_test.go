@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // outcome is how a command has ended.
@@ -93,4 +94,55 @@ func TestAnOrderWithoutTheSynchronousStandby(t *testing.T) {
 	if got := <-ended; got.code != 0 || !strings.Contains(got.out, says) || !strings.Contains(got.out, "is paused") {
 		t.Errorf("pause: code %d, want 0, %q and that it is paused:\n%s", got.code, says, got.out)
 	}
+}
+
+// TestCommandsWithoutTheSynchronousStandby wait for it and say so, like orders.
+func TestCommandsWithoutTheSynchronousStandby(t *testing.T) {
+	t.Parallel()
+	h := newPair(t).synchronous()
+	p := h.proxy()
+	for _, worker := range []string{"v", "w"} {
+		h.must(h.join(p, worker), "SELECT 1")
+		if code, out := h.command("evict", "billing", "--database", h.db); code != 0 {
+			t.Fatalf("evict: code %d: %s", code, out)
+		}
+	}
+	h.a.Exec(t, pgtest.Superuser, h.db, "UPDATE fencepost.grants SET granted_at = granted_at - interval '10 days'")
+	waits := func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND (application_name = 'fencepost' OR query = 'commit')") > 0
+	}
+	start := func(args ...string) chan outcome {
+		ended := make(chan outcome, 1)
+		go func() {
+			code, out := h.command(args...)
+			ended <- outcome{code, out}
+		}()
+		process.Eventually(t, process.Patience, args[0]+" to wait for the standby", waits)
+		return ended
+	}
+	const says = "waiting: no standby of synchronous_standby_names = 'standby' confirms what was written"
+	bump := []string{"generation", "bump", "--restored", "--yes", "--database", h.db, "--at", h.a.Addr()}
+	for _, args := range [][]string{
+		bump,
+		{"ledger", "prune", "--keep", "1d", "--database", h.db, "--at", h.a.Addr()},
+		{"migrate", "--dsn", h.a.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control},
+	} {
+		h.b.Freeze(t)
+		ended := start(args...)
+		process.Always(t, 3*soon/8, args[0]+" waits", waits)
+		h.b.Thaw(t)
+		if got := <-ended; got.code != 0 || !strings.Contains(got.out, says) {
+			t.Errorf("%v: code %d, want 0 and %q:\n%s", args, got.code, says, got.out)
+		}
+	}
+
+	h.b.Freeze(t)
+	ended := start(bump...)
+	process.Eventually(t, process.Patience, "the wait of the new generation to be cancelled", func() bool {
+		return ask[int](h, h.a, "SELECT count(*) FROM (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE '%lease_bump%') c") == 1
+	})
+	if got := <-ended; got.code != 1 || !strings.Contains(got.out, "it is recorded, but no standby of synchronous_standby_names has confirmed it") {
+		t.Errorf("a wait that was cancelled: code %d: %s", got.code, got.out)
+	}
+	h.b.Thaw(t)
 }

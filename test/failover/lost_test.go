@@ -168,3 +168,45 @@ func (h *pair) goOnAfterBump(p *process.Server, there string) {
 		h.t.Errorf("the table contains %q", got)
 	}
 }
+
+// TestALostOrderIsNoticed: the standby has not received a pause when it is promoted. The proxy that
+// knew of it says so until another order is given. The pause made no epoch, because nobody led, so
+// nothing else tells that it is lost.
+func TestALostOrderIsNoticed(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	p := h.proxy()
+	first := h.join(p, "first")
+	h.must(first, "INSERT INTO work VALUES ('first')")
+	h.observe(p)
+	if code, out := h.command("evict", "billing", "--database", h.db); code != 0 {
+		t.Fatalf("evict: code %d: %s", code, out)
+	}
+	p.Await(t, "an operator gave an order", "kind", "evict")
+	if err := first.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	process.Eventually(t, process.Patience, "the standby to catch up", func() bool { return ask[int](h, h.b, "SELECT count(*) FROM fencepost.orders") == 1 })
+	h.cut(0)
+	if code, out := h.command("pause", "billing", "--database", h.db, "--by", "ops", "--at", h.a.Addr()); code != 0 {
+		t.Fatalf("pause: code %d: %s", code, out)
+	}
+	p.Await(t, "an operator gave an order", "kind", "pause")
+
+	h.fail(h.a.Crash)
+	h.must(h.join(p, "next"), "SELECT 1")
+	p.Await(t, "an operator's order is not in the database any more, after a failover or a restore: give it again if it still counts",
+		"kind", "pause", "resource", "billing", "asked_by", "ops")
+	lost := func() bool {
+		_, shown := h.command("status", "--admin", p.Admin)
+		return strings.Contains(shown, `the pause by order of "ops"`) && strings.Contains(shown, "is lost")
+	}
+	process.Eventually(t, process.Patience, "status to say that the pause is lost", lost)
+	if n := len(p.Lines("an operator's order is not in the database any more, after a failover or a restore: give it again if it still counts")); n != 1 {
+		t.Errorf("%d lines, want one: the eviction is not lost", n)
+	}
+	if code, out := h.command("pause", "billing", "--database", h.db, "--at", h.b.Addr()); code != 0 {
+		t.Fatalf("pause: code %d: %s", code, out)
+	}
+	process.Eventually(t, process.Patience, "the lost order not to be shown any more", func() bool { return !lost() })
+}

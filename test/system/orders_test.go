@@ -1,6 +1,8 @@
 package system
 
 import (
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -220,4 +222,41 @@ func TestWorkersOfARemovedResourceMakeItAnew(t *testing.T) {
 			t.Errorf("the resource was made anew with epoch %s, want 3", epoch)
 		}
 	})
+}
+
+// TestAnIdleLeaderLearnsThatTheEpochsWereRaised: after a restore or a failover, while another
+// worker waits at another proxy. The leader is never silent, so only its proxy can end its lease.
+func TestAnIdleLeaderLearnsThatTheEpochsWereRaised(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(t *testing.T, h *cluster, one, two *process.Server) {
+		a := h.join(one, "a", "campaign", "wait", "worker_timeout", "0")
+		b := h.join(two, "b")
+		if code, out := h.command("generation", "bump", "--restored", "--yes", "--database", h.db); code != 0 || !strings.Contains(out, "which nobody holds") {
+			t.Fatalf("generation bump: code %d: %s", code, out)
+		}
+		one.Await(t, "superseded", "worker", "a") // although it is idle
+		mustLead(t, b, "b")
+		b.must("INSERT INTO work VALUES ('b')")
+		h.awaitState("led", "b", one, two)
+		wantFailure(t, "the former leader's write", a.exec("INSERT INTO work VALUES ('a')"), fencing.StateSuperseded)
+		for _, p := range []*process.Server{one, two} {
+			p.Await(t, "an operator gave an order", "kind", fencing.OrderRaise, "resource", resource, "worker", "a")
+		}
+	})
+}
+
+// TestAnOrderInShadowSaysThatItStopsNobody.
+func TestAnOrderInShadowSaysThatItStopsNobody(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	path := filepath.Join(t.TempDir(), "fencepost.yml")
+	if err := os.WriteFile(path, []byte("resources: {billing: {enforce: shadow}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := h.join(h.proxy("CONFIG="+path), "w")
+	const says = "resource billing is in shadow (resources.<name>.enforce), where nothing is refused: its workers go on writing"
+	for _, order := range []string{"evict", "pause", "pause"} {
+		h.order(says, order, resource, "--config", path)
+		w.must("INSERT INTO work VALUES ('" + order + "')")
+	}
 }

@@ -477,3 +477,45 @@ func TestATokenCountsFromAnyAddress(t *testing.T) {
 	}
 	wantFailure(t, "a write from the old host", old.exec("INSERT INTO work VALUES ('late')"), "ZF001")
 }
+
+// TestSafetyATokenLeadsAgainAfterAPause, also at another proxy, and an eviction ends it for good.
+func TestSafetyATokenLeadsAgainAfterAPause(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p, _ := h.configured(tokens)
+	q, _ := h.configured(tokens)
+	leader, idle := h.mustBear(p, "a", 42), h.mustBear(q, "b", 42)
+	leader.must("INSERT INTO work VALUES ('42')")
+	h.order("resource billing is paused", "pause", resource)
+	wantFailure(t, "the leader's write", leader.exec("INSERT INTO work VALUES ('paused')"), "ZF001", "An operator ended")
+	_, err := h.bears(p, "a", 42, "campaign", "wait")
+	wantFailure(t, "a wait for the lead while paused", err, "ZF002", `"ops" paused the resource at`, "fencepost resume billing")
+	_, err = h.bears(p, "c", 41)
+	wantFailure(t, "a lower token while paused", err, "ZF001", "its token 41 is lower than the recorded token 42")
+	if code, shown := h.command("status", "--dsn", h.pg.DSN(pgtest.Superuser, h.db)); code != 0 || strings.Contains(shown, "lease service") || !strings.Contains(shown, "paused") {
+		t.Errorf("status of the database: code %d\n%s", code, shown)
+	}
+	h.order("resource billing is not paused any more", "resume", resource)
+	again := h.mustBear(p, "a", 42)
+	mustLead(t, again, "the token in force")
+	again.must("INSERT INTO work VALUES ('42 again')")
+	wantFailure(t, "a write of a session from before the pause", idle.exec("INSERT INTO work VALUES ('stale')"), "ZF001")
+	_, err = h.bears(q, "c", 41)
+	wantFailure(t, "a lower token", err, "ZF001")
+
+	if code, out := h.command("generation", "bump", "--restored", "--yes", "--database", h.db); code != 0 {
+		t.Fatalf("generation bump: code %d: %s", code, out)
+	}
+	p.Await(t, "an operator gave an order", "kind", "raise")
+	third := h.mustBear(q, "a", 42)
+	mustLead(t, third, "the token in force, after the epochs were raised")
+	third.must("INSERT INTO work VALUES ('42, restored')")
+
+	h.order("does not lead resource billing any more", "evict", resource)
+	_, err = h.bears(p, "a", 42)
+	wantFailure(t, "the evicted token", err, "ZF001")
+	h.mustBear(q, "d", 43).must("INSERT INTO work VALUES ('43')")
+	if works := h.works(); !slices.Equal(works, []string{"42", "42 again", "42, restored", "43"}) {
+		t.Errorf("the rows are %v", works)
+	}
+}

@@ -76,7 +76,8 @@ type ResourceView struct {
 	// as of the last time that its fence was read.
 	GuardedTables int `json:"guarded_tables"`
 	// Orders are those of operators that keep workers from leading, as of the last time that the
-	// database was asked.
+	// database was asked, and those that a failover or a restore has lost, of which only the
+	// proxies that had seen them know.
 	Orders []string `json:"orders,omitempty"`
 	// Workers are the candidacies at this proxy.
 	Workers []WorkerView `json:"workers"`

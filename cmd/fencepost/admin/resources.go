@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"fmt"
 	"time"
 
 	"github.com/fencepost/fencepost/election"
@@ -51,6 +52,10 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 		}
 		if waits(s) { // otherwise the takeover was another proxy's, and is over
 			v.Blocked = m.BlockedBy(s.Database, s.Resource)
+		}
+		if o := s.LostOrder; o != nil {
+			v.Orders = []string{fmt.Sprintf("the %s by order of %q of %s is lost, after a failover or a restore: give it again if it still counts",
+				o.Kind, o.AskedBy, o.AskedAt.UTC().Format("2006-01-02 15:04:05 MST"))}
 		}
 		if s.WatchError != nil {
 			v.Election = s.WatchError.Error()

@@ -31,11 +31,7 @@ func Act(ctx context.Context, cfg config.Config, database string, aim Aim, do fu
 	}
 	c := Store(cfg, servers, database, zap.NewNop())
 	c.Primary = func(context.Context) (store.Server, error) { return server(primary), context.Cause(primary.Tenure) }
-	c.Blocked = func(_ string, by []string) {
-		if len(by) > 0 {
-			fmt.Fprintln(aim.Notes, "waiting: "+strings.Join(by, "; "))
-		}
-	}
+	c.Blocked = Waiting(aim.Notes)
 	var out bytes.Buffer
 	done := within(ctx, servers, primary, func(ctx context.Context) error {
 		st, err := store.Open(ctx, c)
@@ -51,6 +47,15 @@ func Act(ctx context.Context, cfg config.Config, database string, aim Aim, do fu
 		return errors.Join(err, fmt.Errorf("write the output: %w", failed))
 	} else {
 		return err
+	}
+}
+
+// Waiting returns what a command sets as store.Config.Blocked, to say on out what it waits for.
+func Waiting(out io.Writer) func(resource string, by []string) {
+	return func(_ string, by []string) {
+		if len(by) > 0 {
+			fmt.Fprintln(out, "waiting: "+strings.Join(by, "; "))
+		}
 	}
 }
 

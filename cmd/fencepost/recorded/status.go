@@ -88,14 +88,14 @@ func scan(row pgx.CollectableRow) (r Resource, err error) {
 
 // elsewhere says why the database does not know who leads, given the source of the last grant.
 func elsewhere(source string) string {
+	where := "the lease is in " + cmp.Or(source, "another lease service")
 	switch source {
 	case fencing.SourceToken:
 		return "its leader is elected by the application, which alone knows who that is now"
-	case fencing.SourceOperator:
-		source = ""
+	case fencing.SourceOperator: // an order ended the last lead
+		where = "who leads next is decided by a lease service, or by the application's tokens"
 	}
-	return fmt.Sprintf("the lease is in %s, and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)",
-		cmp.Or(source, "another lease service"))
+	return where + ", and not in the database: ask a running Fencepost whose workers use the resource (fencepost status --admin ADDRESS)"
 }
 
 // awaitStandbys returns nil if the synchronous standbys have confirmed what conn has read.

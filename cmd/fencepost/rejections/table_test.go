@@ -214,7 +214,7 @@ func TestBeforeTheMigration(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	r := newRecording(t, s, s.Database(t))
-	s.Exec(t, pgtest.Control, r.db, "DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE version = 20")
+	s.Exec(t, pgtest.Control, r.db, "DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE version = 21")
 	for range 3 {
 		r.refuse(2, nil)
 		r.visit()
@@ -223,7 +223,7 @@ func TestBeforeTheMigration(t *testing.T) {
 	if n := r.unrecorded(NoTable); n != 6 {
 		t.Errorf("%d are counted as without a table, want 6", n)
 	}
-	if fields := fmt.Sprint(r.log.All()[0].ContextMap()); !strings.Contains(fields, "fencepost migrate") || !strings.Contains(fields, "migration 020") || !strings.Contains(fields, r.db) {
+	if fields := fmt.Sprint(r.log.All()[0].ContextMap()); !strings.Contains(fields, "fencepost migrate") || !strings.Contains(fields, "migration 021") || !strings.Contains(fields, r.db) {
 		t.Errorf("the line does not say what to do: %s", fields)
 	}
 	if _, err := migrations.Up(t.Context(), s.Connect(t, pgtest.Control, r.db), migrations.Options{}); err != nil {
