@@ -165,10 +165,11 @@ func (q *situation) decide() decision {
 }
 
 // leftToGuards returns the reason of a statement that only the guards of tables check: its
-// worker does not lead, and its client was not told that it does.
+// candidacy has never had an epoch, so that the client cannot have been told of one, and no claim
+// of one is left in the session.
 func (q *situation) leftToGuards() (gate.Reason, bool) {
 	r, guarded := gate.Guarded(q.status.Holder.Guards)
-	return r, guarded && q.config.Tables && q.announced == 0 && !q.status.CanWrite()
+	return r, guarded && q.config.Tables && q.announced == 0 && q.status.Epoch == 0
 }
 
 // decideUnled is for a statement that is left to guards. One that may write gives the

@@ -257,6 +257,7 @@ func TestDecide(t *testing.T) {
 		{lone, update, "leader", "rest", 15, func(q *situation) { guarded(q); asked(q) }, "check"},
 		{lone, update, "follower", "rest", 15, func(q *situation) { guarded(q); q.announced = 5 }, "check"},
 		{lone, update, "lapsed", "rest", 15, func(q *situation) { guarded(q); q.announced, q.done = 5, NeedConfirm }, "lapsed"},
+		{lone, update, "lapsed", "rest", 15, func(q *situation) { guarded(q); q.announced = 0 }, "check"},
 		{lone, update, "follower", "rest", 15, func(q *situation) { guarded(q); q.status.Holder.Guards = 0 }, "check"},
 		{lone, "prepare transaction 'x'", "follower", "block", 15, guarded, "refuse ZF005"},
 	} {
