@@ -50,17 +50,30 @@ func leader(c *fixture.Cluster) *pgx.Conn {
 // through opens a connection of worker w through the proxy.
 func through(c *fixture.Cluster) *pgx.Conn {
 	c.T.Helper()
+	return as(c, "w")
+}
+
+// as connects a worker through the proxy.
+func as(c *fixture.Cluster, worker string) *pgx.Conn {
+	c.T.Helper()
+	conn, err := connectAs(c, worker)
+	if err != nil {
+		c.T.Fatalf("connect as %s: %v", worker, err)
+	}
+	return conn
+}
+
+func connectAs(c *fixture.Cluster, worker string) (*pgx.Conn, error) {
 	cfg, err := pgx.ParseConfig("postgres://app@" + c.Addr + "/" + c.DB + "?sslmode=disable")
 	if err != nil {
-		c.T.Fatal(err)
+		return nil, err
 	}
-	cfg.RuntimeParams["fencepost.resource"], cfg.RuntimeParams["fencepost.worker"] = "r", "w"
+	cfg.RuntimeParams["fencepost.resource"], cfg.RuntimeParams["fencepost.worker"] = "r", worker
 	conn, err := pgx.ConnectConfig(context.Background(), cfg)
-	if err != nil {
-		c.T.Fatalf("connect through the proxy: %v", err)
+	if err == nil {
+		c.T.Cleanup(func() { _ = conn.Close(context.Background()) })
 	}
-	c.T.Cleanup(func() { _ = conn.Close(context.Background()) })
-	return conn
+	return conn, err
 }
 
 // epoch returns the current epoch of the resource r.

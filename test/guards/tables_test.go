@@ -62,29 +62,6 @@ func newLeftToGuards(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	return c
 }
 
-// as connects a worker through the proxy.
-func as(c *fixture.Cluster, worker string) *pgx.Conn {
-	c.T.Helper()
-	conn, err := connectAs(c, worker)
-	if err != nil {
-		c.T.Fatalf("connect as %s: %v", worker, err)
-	}
-	return conn
-}
-
-func connectAs(c *fixture.Cluster, worker string) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig("postgres://app@" + c.Addr + "/" + c.DB + "?sslmode=disable")
-	if err != nil {
-		return nil, err
-	}
-	cfg.RuntimeParams["fencepost.resource"], cfg.RuntimeParams["fencepost.worker"] = "r", worker
-	conn, err := pgx.ConnectConfig(context.Background(), cfg)
-	if err == nil {
-		c.T.Cleanup(func() { _ = conn.Close(context.Background()) })
-	}
-	return conn, err
-}
-
 // unguarded are statements of a follower that touch no guarded row.
 var unguarded = []string{
 	"insert into beat values ('f') on conflict (worker) do update set n = beat.n + 1",
