@@ -18,7 +18,7 @@ type SessionPolicy struct {
 	TellEach bool
 	// OnStale says what becomes of the writes of a worker that was superseded.
 	OnStale OnStale
-	// Fence says what refuses the writes of workers that do not lead.
+	// Fence says what refuses the writes of workers that have not led.
 	Fence FenceMode
 	// Shadow: the session of a resource is relayed without any check, and what a check would have
 	// refused is recorded.
@@ -70,7 +70,8 @@ const (
 	DiscardStale
 )
 
-// FenceMode says what refuses the writes of workers that do not lead.
+// FenceMode says what refuses the writes of workers that do not lead, and have not had an epoch
+// since they connected.
 type FenceMode uint8
 
 const (

@@ -34,8 +34,8 @@ type Config struct {
 	ProvenReads bool
 	// Discards: the writes of the candidacy are discarded once it was superseded.
 	Discards bool
-	// Tables: what a client sends that knows of no epoch is left to the guards of the
-	// resource's tables, as long as there are any.
+	// Tables: while the candidacy has never had an epoch, what its client sends is left to the
+	// guards of the resource's tables, as long as there are any.
 	Tables bool
 	// Shadow observes, in ModePassing, what ModeFenced would refuse. It is nil otherwise.
 	Shadow *shadow.Watch

@@ -165,8 +165,8 @@ func (q *situation) decide() decision {
 }
 
 // leftToGuards returns the reason of a statement that only the guards of tables check: its
-// candidacy has never had an epoch, so that the client cannot have been told of one, and no claim
-// of one is left in the session.
+// candidacy has never had an epoch, so that the client cannot have been told of one. A claim may
+// be left in the session only if it has set another token; the guards then compare that.
 func (q *situation) leftToGuards() (gate.Reason, bool) {
 	r, guarded := gate.Guarded(q.status.Holder.Guards)
 	return r, guarded && q.config.Tables && q.announced == 0 && q.status.Epoch == 0
