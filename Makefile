@@ -86,7 +86,7 @@ fuzz-differential: setup postgres-18 ## Compare fresh random scripts with Postgr
 	@mkdir -p bin/found
 	go test -count=1 -timeout 24h -parallel 8 -v -run 'TestScripts|Safety' ./test/differential -scripts $(N) -seed $(SEED) \
 		-limit $(LIMIT) -words=$(WORDS) $(if $(MAJOR),-majors $(MAJOR)) -keep "$(CURDIR)/bin/found" \
-		|| { echo "the newest of bin/found:"; ls -t bin/found/* | head -n 3 | xargs tail -n +1; exit 1; }
+		|| { echo "the newest of bin/found:"; ls -t bin/found/* 2>/dev/null | head -n 3 | xargs -r tail -n +1; exit 1; }
 
 chaos: setup consul postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system

@@ -190,18 +190,25 @@ func (o *Observer) failure(f frame) {
 	default:
 		o.judgeFailed(m)
 		_, o.confirmed = o.apply(o.confirmed, m, false)
-		if m.typ == 'P' {
-			undefine(o.statements, m)
-		}
+		o.undefined(m)
 		o.pop()
 		for len(o.queue) > 0 && o.queue[0].typ != 'S' {
-			if o.queue[0].typ == 'P' {
-				undefine(o.statements, o.queue[0])
-			}
+			o.undefined(o.queue[0])
 			o.pop()
 		}
 	}
 	o.stale = true
+}
+
+// undefined records that m has failed or was skipped. A Bind that fails creates no portal
+// that runs anything.
+func (o *Observer) undefined(m *message) {
+	switch m.typ {
+	case 'P':
+		undefine(o.statements, m)
+	case 'B':
+		undefine(o.portals, m)
+	}
 }
 
 // judgeFailed complains about an Execute that may have run without coverage before it

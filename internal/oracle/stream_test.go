@@ -336,6 +336,13 @@ var streams = []struct {
 		s.down("2", "C SELECT 1", "3", "2", "Z T")
 		s.up(wiretest.Execute("c", 0))
 	}, want: "Execute of a text that cannot be read"},
+	{name: "but not if its Bind has failed", play: func(s *stream) {
+		s.up(wiretest.Query("begin"), checked(0, 0), wiretest.Sync())
+		s.down("C BEGIN", "Z T", "2", "E ZF002", "Z E")
+		s.up(wiretest.Bind("c", "\u00e9"), wiretest.Bind("d", "\u00e9"), wiretest.Sync())
+		s.down("E 25P02", "Z E")
+		s.up(wiretest.Execute("c", 0), wiretest.Execute("d", 0), readOnlyRun(), wiretest.Execute("c", 0), wiretest.Execute("d", 0))
+	}},
 	{name: "and outside a transaction there is none", play: func(s *stream) {
 		s.up(readOnlyRun(), wiretest.Run("select 1"), wiretest.Run("rollback"), wiretest.Execute("", 0))
 	}},
