@@ -16,10 +16,12 @@ const (
 	// maxBlind is the longest pause before the next attempt to watch a lease service
 	// that cannot be reached. Nobody leads until it is reachable again.
 	maxBlind = 250 * time.Millisecond
-	// idleLook is how often the lease of a resource without a candidacy is looked at. Each
+	// idleLook is how often, at least, the lease of a resource without a candidacy is looked at. Each
 	// look may open a connection to the database and closes it again, so that DROP DATABASE,
 	// which waits 5 s for connections to close, finds a moment without any.
 	idleLook = 5 * time.Second
+	// soonestLook is the shortest time between two such looks.
+	soonestLook = 500 * time.Millisecond
 )
 
 // sighting is what the watch last showed of a lease.
@@ -150,8 +152,19 @@ func (r *resource) idle() bool {
 		if !first { // Elections closes what the candidacies have used
 			r.e.rest(r.key.database)
 		}
-		look.Reset(idleLook)
+		look.Reset(r.nextLook())
 	}
+}
+
+// nextLook returns when to look again at the lease of a resource without a candidacy: after
+// idleLook, or when the lease that was seen is no longer known to be confirmed, if that is earlier.
+func (r *resource) nextLook() time.Duration {
+	if p, ok := r.provider.(expirer); ok {
+		if left := p.ConfirmedUntil(r.key.name) - r.e.cfg.Now(); left > 0 {
+			return min(max(left, soonestLook), idleLook)
+		}
+	}
+	return idleLook
 }
 
 // arrived is called when a candidacy has started after a time without any, unless it has

@@ -67,3 +67,34 @@ func TestLeaderlessCountsUntilSomebodyLeads(t *testing.T) {
 		}
 	}
 }
+
+// confirming is a lease service that knows until when a lease is confirmed.
+type confirming struct {
+	Provider
+	until time.Duration
+}
+
+func (p confirming) ConfirmedUntil(string) time.Duration { return p.until }
+
+// TestAShortLeaseIsLookedAtBeforeItSeemsToLapse: a proxy without workers of a resource must not
+// take a lease for unconfirmed only because it has not looked since.
+func TestAShortLeaseIsLookedAtBeforeItSeemsToLapse(t *testing.T) {
+	t.Parallel()
+	const now = time.Hour
+	for name, c := range map[string]struct {
+		provider Provider
+		want     time.Duration
+	}{
+		"an unknown end":                       {nil, idleLook},
+		"no lease was seen":                    {confirming{}, idleLook},
+		"it has lapsed":                        {confirming{until: now - time.Second}, idleLook},
+		"it lasts beyond the next look":        {confirming{until: now + time.Minute}, idleLook},
+		"it ends before the next look":         {confirming{until: now + 2*time.Second}, 2 * time.Second},
+		"it ends sooner than looks may follow": {confirming{until: now + time.Millisecond}, soonestLook},
+	} {
+		r := &resource{provider: c.provider, e: &Elections{cfg: Config{Now: func() time.Duration { return now }}}}
+		if got := r.nextLook(); got != c.want {
+			t.Errorf("%s: the next look is after %v, want %v", name, got, c.want)
+		}
+	}
+}

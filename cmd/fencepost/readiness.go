@@ -99,6 +99,15 @@ func (f *databases) warnings(ctx context.Context) []string {
 // tryUpstream tries the primary.
 func (s *serving) tryUpstream(ctx context.Context) error { return hosts.Try(ctx, s.upstream) }
 
+// reachUpstream tries the primary. If that works, a fault that an earlier try has found is over.
+func (s *serving) reachUpstream(ctx context.Context) error {
+	err := s.tryUpstream(ctx)
+	if err == nil {
+		s.faults.Report(faults.InServer, nil)
+	}
+	return err
+}
+
 // resources returns what is known of every resource. None is led while Postgres does not answer.
 func (s *serving) resources() []election.ResourceStatus {
 	return admin.Writable(s.elections.Resources(), s.faults.Lasting(), time.Now())
@@ -130,8 +139,8 @@ func (s *serving) tryLeases(ctx context.Context) error {
 // reported but does not make the proxy unready, and neither does any other fault, except
 // that the control role has not been able to log in since the start.
 func (s *serving) readiness(ctx context.Context) admin.Readiness {
+	err := s.reached.get(ctx, readyFor, s.reachUpstream)
 	r := admin.Readiness{Upstream: "ok", Election: "ok", Draining: s.draining.Load(), Faults: s.faults.Lasting()}
-	err := s.reached.get(ctx, readyFor, s.tryUpstream)
 	if err != nil {
 		r.Upstream = err.Error()
 	} else {

@@ -16,11 +16,14 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/upstream"
 )
 
 // patience bounds every wait of a test.
@@ -354,5 +357,23 @@ func TestListenErrorsNameTheSetting(t *testing.T) {
 	out = runCommand(t, env, "serve")
 	if out.code != exitFailure || !strings.Contains(out.stderr, "listen on the admin address") {
 		t.Errorf("code %d: %s", out.code, out.stderr)
+	}
+}
+
+// TestAFaultOfTheUpstreamEndsWhenItIsReached: /readyz must not say at once that Postgres is
+// reached, and from an earlier look that it is not.
+func TestAFaultOfTheUpstreamEndsWhenItIsReached(t *testing.T) {
+	t.Parallel()
+	one, err := upstream.One(upstream.Host{Address: pgtest.Shared(t).Addr()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &serving{upstream: one, faults: faults.NewRegister(zap.NewNop(), 0)}
+	s.faults.Report(faults.InServer, &faults.Fault{Kind: faults.Upstream, Problem: "nobody answers"})
+	if err := s.reachUpstream(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if lasting := s.faults.Lasting(); len(lasting) > 0 {
+		t.Errorf("it was reached, and these faults last: %+v", lasting)
 	}
 }

@@ -14,9 +14,13 @@ import (
 // examineLock is how long an examination waits for a lock on schema_version.
 const examineLock = 2 * time.Second
 
-// versionSQL reads the version of the schema and the privileges of the control role.
+// versionSQL reads the version of the schema and the privileges of the control role. The last is
+// the function of confirmSQL if the role may not execute it.
 const versionSQL = `SELECT (SELECT coalesce(max(version), 0) FROM fencepost.schema_version),
-	pg_has_role(n.nspowner, 'USAGE'), pg_has_role('pg_signal_backend', 'USAGE'), pg_has_role('pg_read_all_stats', 'USAGE')
+	pg_has_role(n.nspowner, 'USAGE'), pg_has_role('pg_signal_backend', 'USAGE'), pg_has_role('pg_read_all_stats', 'USAGE'),
+	coalesce((SELECT pg_catalog.format('pg_catalog.%I(%s)', p.proname, pg_catalog.pg_get_function_identity_arguments(p.oid))
+		FROM pg_proc p WHERE p.proname = 'pg_logical_emit_message' AND p.pronamespace = 'pg_catalog'::regnamespace
+		  AND p.proargtypes[2] = 'text'::regtype AND NOT has_function_privilege(p.oid, 'EXECUTE')), '')
 	FROM pg_namespace n WHERE n.nspname = 'fencepost'`
 
 // examine checks for what would otherwise fail later: the schema, its version, and the
@@ -33,12 +37,13 @@ func (s *Store) examine(ctx context.Context) error {
 	}
 	var version int
 	var owner, signals, reads bool
+	var forbidden string
 	err := pgx.BeginTxFunc(ctx, s.free, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
 		// By itself, because the next statement waits for the lock when it is parsed.
 		if _, err := tx.Exec(ctx, "SELECT pg_catalog.set_config('lock_timeout', $1, true)", examineLock.String()); err != nil {
 			return err
 		}
-		return tx.QueryRow(ctx, versionSQL).Scan(&version, &owner, &signals, &reads)
+		return tx.QueryRow(ctx, versionSQL).Scan(&version, &owner, &signals, &reads, &forbidden)
 	})
 	switch {
 	case codeOf(err) == codeLocked:
@@ -51,7 +56,7 @@ func (s *Store) examine(ctx context.Context) error {
 		return s.noFence(faults.Schema, "the schema fencepost of database %s is at version %d, but version %d is needed",
 			ascii(s.cfg.Database), version, max(s.cfg.SchemaVersion, 1))
 	}
-	for right, has := range map[string]bool{"pg_signal_backend": signals, "pg_read_all_stats": reads} {
+	for right, has := range map[string]bool{"pg_signal_backend": signals, "pg_read_all_stats": reads, "EXECUTE ON FUNCTION " + forbidden: forbidden == ""} {
 		if !has {
 			refusal := s.noFence(faults.Privilege, "the control role %s lacks %s", ascii(s.cfg.User), right)
 			refusal.Hint = fmt.Sprintf("Run as a superuser: GRANT %s TO %s", right, ascii(pgx.Identifier{s.cfg.User}.Sanitize()))

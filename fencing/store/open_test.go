@@ -62,6 +62,9 @@ func TestOpenSaysWhatIsMissing(t *testing.T) {
 		}
 		s.Exec(t, pgtest.Superuser, "postgres", "GRANT "+right+" TO "+pgtest.Control)
 	}
+	s.Exec(t, pgtest.Superuser, migrated, `DO $$ BEGIN EXECUTE (SELECT pg_catalog.string_agg(pg_catalog.format('REVOKE EXECUTE ON FUNCTION %s FROM public', p.oid::regprocedure), ';')
+		FROM pg_proc p WHERE p.proname = 'pg_logical_emit_message'); END $$`)
+	mustContain(t, openAs(t, s, migrated, pgtest.Control, 0), "lacks EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(")
 	if err := openAs(t, s, "nowhere", pgtest.Control, 0); stateOf(err) != "3D000" {
 		t.Errorf("a database that does not exist: %v", err)
 	}

@@ -66,10 +66,11 @@ type RaisedEpoch struct {
 // RaiseEpochs is for an operator whose database was restored from an older state. It
 // puts every resource that is not above floor under an epoch above floor that nobody
 // holds, so that every former holder is superseded and no lost epoch is granted again.
-// Resources that were lost begin above floor, too, when they are made anew. floor is the highest epoch that was ever granted (the ZF004 error names it); 0 means
-// unknown, and skips far ahead with every resource. Stop all workers of the lost epochs
-// before running it. Each raised epoch is an order, which tells the proxies. It returns what
-// became of each resource; on an error, of those before it.
+// Resources that were lost begin above floor, too, when they are made anew. floor is the
+// highest epoch that was ever granted (the ZF004 error names it); 0 means unknown, and skips
+// far ahead with every resource. Stop all workers of the lost epochs before running it. Each
+// raised epoch is an order, which tells the proxies. It returns what became of each resource,
+// without those that are removed meanwhile; on an error, of those before it.
 func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer) (map[string]RaisedEpoch, error) {
 	var above *int64
 	if floor > 0 {
@@ -86,11 +87,12 @@ func (s *Store) RaiseEpochs(ctx context.Context, floor fencing.Epoch, by Orderer
 	}
 	raised := make(map[string]RaisedEpoch)
 	for _, st := range list {
-		f, err := s.Fence(ctx, st.Resource)
-		if err != nil {
-			return raised, err
+		epoch, err := s.tryOrder(ctx, st.Resource, func(f *Fence) (int64, error) {
+			return f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4, $5, $6)", f.id, above, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
+		})
+		if errors.Is(err, ErrNoResource) || errors.Is(err, fencing.ErrRemoved) {
+			continue // if it has been made anew since, it has begun above the floor
 		}
-		epoch, err := f.advance(ctx, "SELECT fencepost.raise_epoch($1, $2, $3, $4, $5, $6)", f.id, above, by.AskedBy, by.Reason, s.cfg.Grace, s.cfg.Patience)
 		if err != nil {
 			return raised, fmt.Errorf("raise the epoch of resource %q: %w", st.Resource, err)
 		}
