@@ -188,7 +188,7 @@ func TestAProxyBeforeTheMigrationOfRejections(t *testing.T) {
 		t.Errorf("the log says %v", lines)
 	}
 	out := runCommand(t, nil, "audit", "--dsn", s.DSN(pgtest.Superuser, db))
-	if out.code != exitOK || !strings.Contains(out.stdout, `"a"`) || !strings.Contains(out.stdout, "nothing is known of refusals: the database has no table fencepost.rejections, which is migration 021: run fencepost migrate") {
+	if out.code != exitOK || !strings.Contains(out.stdout, `"a"`) || !strings.Contains(out.stdout, "nothing is known of refusals: the database has no table fencepost.rejections as migrations 021 and 022 make it: run fencepost migrate") {
 		t.Errorf("audit: code %d, %s%s", out.code, out.stdout, out.stderr)
 	}
 }
@@ -236,7 +236,7 @@ func TestAuditCommand(t *testing.T) {
 		`INSERT INTO fencepost.rejections SELECT date_trunc('minute', at), 'elsewhere', 'billing', worker, 'stale', true, 'ZF001', 'f', n, at, at, 1, 2, 'w-2', 'app', 'c', 'p', E'DELETE \x1b'
 			FROM (VALUES ('w-1', 2, now()), ('w-1', 3, now() - interval '2 hours'), ('w-9', 4, now() - interval '3 hours')) v (worker, n, at)`)
 
-	run(exitOK, `"w-1" 1 2 stale write in "elsewhere" ZF001 DELETE ?`, "audit")
+	run(exitOK, `"w-1" "app" 1 2 stale write in "elsewhere" ZF001 DELETE ?`, "audit")
 	run(exitOK, `the ledger has no such term no such refusal is recorded`, "audit", "--worker", "w-7")
 	run(exitFailure, `this database has no resource "bills": it has billing`, "audit", "--resource", "bills")
 	var history evidence.History

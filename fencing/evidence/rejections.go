@@ -16,6 +16,7 @@ type Rejections struct {
 	Minute           time.Time // when it began; zero for the sum of several
 	Database         string    // its name when they were recorded, if it has another one now
 	Resource, Worker string
+	User             string // the role that the connections logged in as
 	Kind             string // discarded, or why they were refused
 	Write            bool   // they were not provably reads
 	SQLState         string
@@ -28,15 +29,15 @@ type Rejections struct {
 
 // Rejection is what is kept of one of them.
 type Rejection struct {
-	Epoch, Current      int64  // the worker's and the newest, 0 for none
-	Holder              string // of the newest, empty for nobody and if it is not known
-	User, Client, Proxy string
-	Statement           string // without literals
+	Epoch, Current int64  // the worker's and the newest, 0 for none
+	Holder         string // of the newest, empty for nobody and if it is not known
+	Client, Proxy  string
+	Statement      string // without literals
 }
 
 var (
-	// ErrNoTable means that the database has no table for rejections.
-	ErrNoTable = errors.New("the database has no table fencepost.rejections, which is migration 021")
+	// ErrNoTable means that the database has no table for rejections, or one of an older version.
+	ErrNoTable = errors.New("the database has no table fencepost.rejections as migrations 021 and 022 make it")
 	// ErrUncertain means that nobody knows whether the rows were recorded.
 	ErrUncertain = errors.New("the connection broke while the rows were committed")
 )
@@ -48,17 +49,17 @@ const prepareWrite = `SET LOCAL lock_timeout = '2s'; SET LOCAL statement_timeout
 // upsert adds to the rows that another batch or another proxy has made. Of the latest of two is
 // kept what cannot be added.
 var upsert = `INSERT INTO fencepost.rejections AS r
-		(minute, database, resource, worker, kind, write, sqlstate, fingerprint, count, first_at, last_at, ` + strings.Join(ofLatest, ", ") + `)
-	SELECT n.minute, current_database(), n.resource, n.worker, n.kind, n.write, n.sqlstate, n.fingerprint, n.count, n.first_at, n.last_at, n.` + strings.Join(ofLatest, ", n.") + `
-	FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::text[], $5::boolean[], $6::text[], $7::text[], $8::bigint[], $9::timestamptz[], $10::timestamptz[],
-		$11::bigint[], $12::bigint[], $13::text[], $14::text[], $15::text[], $16::text[], $17::text[])
-		AS n (minute, resource, worker, kind, write, sqlstate, fingerprint, count, first_at, last_at, ` + strings.Join(ofLatest, ", ") + `)
-	ORDER BY n.minute, n.resource COLLATE "C", n.worker COLLATE "C", n.kind COLLATE "C", n.write, n.sqlstate COLLATE "C", n.fingerprint COLLATE "C"
-	ON CONFLICT (minute, database, resource, worker, kind, write, sqlstate, fingerprint) DO UPDATE SET
+		(minute, database, resource, worker, login_role, kind, write, sqlstate, fingerprint, count, first_at, last_at, ` + strings.Join(ofLatest, ", ") + `)
+	SELECT n.minute, current_database(), n.resource, n.worker, n.login_role, n.kind, n.write, n.sqlstate, n.fingerprint, n.count, n.first_at, n.last_at, n.` + strings.Join(ofLatest, ", n.") + `
+	FROM unnest($1::timestamptz[], $2::text[], $3::text[], $4::text[], $5::text[], $6::boolean[], $7::text[], $8::text[], $9::bigint[], $10::timestamptz[], $11::timestamptz[],
+		$12::bigint[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::text[])
+		AS n (minute, resource, worker, login_role, kind, write, sqlstate, fingerprint, count, first_at, last_at, ` + strings.Join(ofLatest, ", ") + `)
+	ORDER BY n.minute, n.resource COLLATE "C", n.worker COLLATE "C", n.login_role COLLATE "C", n.kind COLLATE "C", n.write, n.sqlstate COLLATE "C", n.fingerprint COLLATE "C"
+	ON CONFLICT ON CONSTRAINT rejections_pkey DO UPDATE SET
 		count = r.count + excluded.count, first_at = least(r.first_at, excluded.first_at), last_at = greatest(r.last_at, excluded.last_at)` + keepLatest()
 
 // ofLatest are the columns of the latest rejection.
-var ofLatest = []string{"epoch", "current_epoch", "current_worker", "login_role", "client", "proxy", "statement"}
+var ofLatest = []string{"epoch", "current_epoch", "current_worker", "client", "proxy", "statement"}
 
 func keepLatest() string {
 	var b strings.Builder
@@ -78,7 +79,7 @@ func Record(ctx context.Context, conn *pgx.Conn, rows []Rejections) error {
 		err = record(ctx, conn, rows, ascii)
 	}
 	switch {
-	case stateOf(err) == "42P01":
+	case stateOf(err) == "42P01", stateOf(err) == "21000": // the key of migration 021 has no role
 		return ErrNoTable
 	case err != nil:
 		return fmt.Errorf("record rejections: %w", err)
@@ -105,8 +106,8 @@ func record(ctx context.Context, conn *pgx.Conn, rows []Rejections, text func(st
 		c.add(&rows[i], text)
 	}
 	return write(ctx, conn, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, upsert, c.minute, c.resource, c.worker, c.kind, c.write, c.state, c.fingerprint, c.count, c.first, c.last,
-			c.epoch, c.current, c.holder, c.user, c.client, c.proxy, c.statement)
+		_, err := tx.Exec(ctx, upsert, c.minute, c.resource, c.worker, c.user, c.kind, c.write, c.state, c.fingerprint, c.count, c.first, c.last,
+			c.epoch, c.current, c.holder, c.client, c.proxy, c.statement)
 		return err
 	})
 }
@@ -125,7 +126,7 @@ func (c *columns) add(r *Rejections, text func(string) string) {
 	c.epoch, c.current = append(c.epoch, r.Latest.Epoch), append(c.current, r.Latest.Current)
 	for to, s := range map[*[]string]string{
 		&c.resource: r.Resource, &c.worker: r.Worker, &c.kind: r.Kind, &c.state: r.SQLState, &c.fingerprint: r.Fingerprint,
-		&c.holder: r.Latest.Holder, &c.user: r.Latest.User, &c.client: r.Latest.Client, &c.proxy: r.Latest.Proxy, &c.statement: r.Latest.Statement,
+		&c.holder: r.Latest.Holder, &c.user: r.User, &c.client: r.Latest.Client, &c.proxy: r.Latest.Proxy, &c.statement: r.Latest.Statement,
 	} {
 		*to = append(*to, text(s))
 	}
@@ -198,14 +199,14 @@ type Wanted struct {
 }
 
 // rejections adds up the minutes.
-const rejections = `SELECT DISTINCT ON (r.database, r.resource, r.worker, r.kind, r.write, r.sqlstate, r.fingerprint)
-		coalesce(nullif(r.database, current_database()), ''), r.resource, r.worker, r.kind, r.write, r.sqlstate, r.fingerprint,
+const rejections = `SELECT DISTINCT ON (r.database, r.resource, r.worker, r.login_role, r.kind, r.write, r.sqlstate, r.fingerprint)
+		coalesce(nullif(r.database, current_database()), ''), r.resource, r.worker, r.login_role, r.kind, r.write, r.sqlstate, r.fingerprint,
 		(sum(r.count) OVER alike)::bigint, min(r.first_at) OVER alike, r.last_at,
-		r.epoch, r.current_epoch, r.current_worker, r.login_role, r.client, r.proxy, r.statement
+		r.epoch, r.current_epoch, r.current_worker, r.client, r.proxy, r.statement
 	FROM fencepost.rejections r
 	WHERE ($1 = '' OR r.resource = $1) AND ($2 = '' OR r.worker = $2) AND r.minute > $3::timestamptz - interval '1 min' AND r.last_at >= $3
-	WINDOW alike AS (PARTITION BY r.database, r.resource, r.worker, r.kind, r.write, r.sqlstate, r.fingerprint)
-	ORDER BY r.database, r.resource, r.worker, r.kind, r.write, r.sqlstate, r.fingerprint, r.last_at DESC`
+	WINDOW alike AS (PARTITION BY r.database, r.resource, r.worker, r.login_role, r.kind, r.write, r.sqlstate, r.fingerprint)
+	ORDER BY r.database, r.resource, r.worker, r.login_role, r.kind, r.write, r.sqlstate, r.fingerprint, r.last_at DESC`
 
 // Rejections returns what is recorded of the rejections, with the minutes added up. The error is
 // ErrNoTable if the database has no table for it.
@@ -221,8 +222,8 @@ func (s *Session) Rejections(ctx context.Context, w Wanted) (all []Rejections, e
 		}
 		all, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r Rejections, err error) {
 			l := &r.Latest
-			err = row.Scan(&r.Database, &r.Resource, &r.Worker, &r.Kind, &r.Write, &r.SQLState, &r.Fingerprint, &r.Count, &r.First, &r.Last,
-				&l.Epoch, &l.Current, &l.Holder, &l.User, &l.Client, &l.Proxy, &l.Statement)
+			err = row.Scan(&r.Database, &r.Resource, &r.Worker, &r.User, &r.Kind, &r.Write, &r.SQLState, &r.Fingerprint, &r.Count, &r.First, &r.Last,
+				&l.Epoch, &l.Current, &l.Holder, &l.Client, &l.Proxy, &l.Statement)
 			return r, err
 		})
 		return err

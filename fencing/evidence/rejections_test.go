@@ -18,8 +18,8 @@ import (
 func refused(worker, statement string) evidence.Rejections {
 	now := time.Now()
 	return evidence.Rejections{
-		Minute: now.Truncate(time.Minute), Resource: "billing", Worker: worker, Kind: "stale", Write: true, SQLState: "ZF001", Fingerprint: "f",
-		Count: 2, First: now, Last: now, Latest: evidence.Rejection{Epoch: 1, Current: 2, User: "app", Statement: statement},
+		Minute: now.Truncate(time.Minute), Resource: "billing", Worker: worker, User: "app", Kind: "stale", Write: true, SQLState: "ZF001", Fingerprint: "f",
+		Count: 2, First: now, Last: now, Latest: evidence.Rejection{Epoch: 1, Current: 2, Statement: statement},
 	}
 }
 
@@ -36,7 +36,7 @@ func TestCharactersThatTheDatabaseLacks(t *testing.T) {
 		if name == latin {
 			s.Exec(t, pgtest.Superuser, latin, "CREATE SCHEMA fencepost", `CREATE TABLE fencepost.rejections (minute timestamptz, database text, resource text, worker text,
 				kind text, write boolean, sqlstate text, fingerprint text, count bigint, first_at timestamptz, last_at timestamptz, epoch bigint, current_epoch bigint,
-				current_worker text, login_role text, client text, proxy text, statement text, PRIMARY KEY (minute, database, resource, worker, kind, write, sqlstate, fingerprint))`)
+				current_worker text, login_role text, client text, proxy text, statement text, CONSTRAINT rejections_pkey PRIMARY KEY (minute, database, resource, worker, login_role, kind, write, sqlstate, fingerprint))`)
 		}
 		if _, err := conn.Exec(t.Context(), "SET client_encoding = 'UTF8'"); err != nil { // as the control role does
 			t.Fatal(err)

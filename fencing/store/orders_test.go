@@ -521,7 +521,20 @@ func TestSafetyATokenOutlastsAPause(t *testing.T) {
 		refused("a candidacy that has missed "+what, err, fencing.StateSuperseded)
 		old = now
 	}
-	if _, err := h.store.Evict(h.ctx(), resource, "", 0, operator); err != nil {
+	evictsToken := func(worker string, does bool) {
+		t.Helper()
+		order, err := h.store.Evict(h.ctx(), resource, worker, 0, operator)
+		if err != nil || (order != nil) != does || does && (order.Worker != "w-42" || order.Epoch == 0) {
+			t.Errorf("evict %q: %+v, %v; evicts: %v", worker, order, err, does)
+		}
+	}
+	if _, err := h.store.Pause(h.ctx(), resource, operator); err != nil {
+		t.Fatal(err)
+	}
+	evictsToken("w-41", false)
+	evictsToken("w-42", true) // while nobody leads, its token is in force
+	evictsToken("", false)
+	if _, err := h.store.Resume(h.ctx(), resource, "", operator); err != nil {
 		t.Fatal(err)
 	}
 	for what, interrupt := range map[string]func() error{
@@ -540,4 +553,9 @@ func TestSafetyATokenOutlastsAPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustGrant(43)
+	if _, err := h.store.Evict(h.ctx(), resource, "", 0, operator); err != nil {
+		t.Fatal(err)
+	}
+	_, err := grant(43, 0)
+	refused("the token of an evicted leader", err, fencing.StateAwardNotNewer)
 }

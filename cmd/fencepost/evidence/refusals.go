@@ -83,7 +83,7 @@ func refusalOf(r evidence.Rejections) Refusal {
 		Database: r.Database, Resource: r.Resource, Worker: r.Worker, Kind: r.Kind, Write: r.Write, SQLState: r.SQLState, Fingerprint: r.Fingerprint,
 		Count: r.Count, First: r.First, Last: r.Last,
 		Epoch: r.Latest.Epoch, CurrentEpoch: r.Latest.Current, CurrentWorker: r.Latest.Holder,
-		User: r.Latest.User, Client: r.Latest.Client, Proxy: r.Latest.Proxy, Statement: r.Latest.Statement,
+		User: r.User, Client: r.Latest.Client, Proxy: r.Latest.Proxy, Statement: r.Latest.Statement,
 	}
 }
 
@@ -114,7 +114,7 @@ func writeRefusals(w io.Writer, all []Refusal) error {
 		all = all[more:]
 	}
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(out, "FIRST REFUSED\tLAST REFUSED\tCOUNT\tRESOURCE\tWORKER\tEPOCH\tCURRENT\tWHAT\tSQLSTATE\tSTATEMENT")
+	fmt.Fprintln(out, "FIRST REFUSED\tLAST REFUSED\tCOUNT\tRESOURCE\tWORKER\tROLE\tEPOCH\tCURRENT\tWHAT\tSQLSTATE\tSTATEMENT")
 	for _, r := range all {
 		what := " read"
 		if r.Write {
@@ -123,8 +123,8 @@ func writeRefusals(w io.Writer, all []Refusal) error {
 		if r.Database != "" {
 			what += fmt.Sprintf(" in %q", r.Database)
 		}
-		fmt.Fprintf(out, "%s\t%s\t%d\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", stamp(r.First), stamp(r.Last), r.Count,
-			quoted(r.Resource), quoted(r.Worker), r.Epoch, r.CurrentEpoch, r.Kind+what, r.SQLState, statement(r))
+		fmt.Fprintf(out, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%d\t%s\t%s\t%s\n", stamp(r.First), stamp(r.Last), r.Count,
+			quoted(r.Resource), quoted(r.Worker), quoted(r.User), r.Epoch, r.CurrentEpoch, r.Kind+what, r.SQLState, statement(r))
 	}
 	return out.Flush()
 }

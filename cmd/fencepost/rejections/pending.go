@@ -34,18 +34,15 @@ type group struct {
 
 // key identifies the rejections that one row counts.
 type key struct {
-	minute                     int64 // Unix time of its beginning
-	database, resource, worker string
-	kind                       fencing.RejectionKind
-	write                      bool
-	sqlstate, fingerprint      string
+	minute                           int64 // Unix time of its beginning
+	database, user, resource, worker string
+	kind                             fencing.RejectionKind
+	write                            bool
+	sqlstate, fingerprint            string
 }
 
 // entry is a row that is not recorded yet, or, without a count, one of the present minute that is.
-type entry struct {
-	evidence.Rejections
-	user string // who made it
-}
+type entry evidence.Rejections
 
 // pending counts the rejections that are not recorded yet. It has no clock and no lock.
 type pending struct {
@@ -59,10 +56,10 @@ func newPending() *pending { return &pending{entries: map[key]*entry{}, counts: 
 func minuteOf(t time.Time) int64 { return t.Truncate(time.Minute).Unix() }
 
 // groups returns what an entry is limited with.
-func (k key) groups(user string) [4]group {
+func (k key) groups() [4]group {
 	return [4]group{
-		{scope: scopeWorker, minute: k.minute, database: k.database, user: user, resource: k.resource, worker: k.worker},
-		{scope: scopeUser, minute: k.minute, database: k.database, user: user},
+		{scope: scopeWorker, minute: k.minute, database: k.database, user: k.user, resource: k.resource, worker: k.worker},
+		{scope: scopeUser, minute: k.minute, database: k.database, user: k.user},
 		{scope: scopeDatabase, database: k.database},
 		{scope: scopeAll},
 	}
@@ -72,36 +69,37 @@ func (k key) groups(user string) [4]group {
 // different statements, the others are counted together.
 func (p *pending) add(r fencing.Rejection, a sqltext.Audit) bool {
 	k := key{
-		minute: minuteOf(r.Time), database: r.Database, resource: r.Resource, worker: r.Worker,
+		minute: minuteOf(r.Time), database: r.Database, user: r.User, resource: r.Resource, worker: r.Worker,
 		kind: r.Kind, write: r.Write, sqlstate: r.SQLState, fingerprint: a.Fingerprint,
 	}
 	row := evidence.Rejections{
-		Minute: time.Unix(k.minute, 0).UTC(), Resource: r.Resource, Worker: r.Worker, Kind: r.Kind.String(), Write: r.Write,
+		Minute: time.Unix(k.minute, 0).UTC(), Resource: r.Resource, Worker: r.Worker, User: r.User, Kind: r.Kind.String(), Write: r.Write,
 		SQLState: r.SQLState, Fingerprint: a.Fingerprint, Count: 1, First: r.Time, Last: r.Time,
 		Latest: evidence.Rejection{
 			Epoch: int64(r.Epoch), Current: int64(r.Current), Holder: r.Holder,
-			User: r.User, Client: r.Client, Proxy: r.Proxy, Statement: a.Statement,
+			Client: r.Client, Proxy: r.Proxy, Statement: a.Statement,
 		},
 	}
-	if p.entries[k] == nil && p.counts[k.groups(r.User)[scopeWorker]] >= most[scopeWorker] {
+	if p.entries[k] == nil && p.counts[k.groups()[scopeWorker]] >= most[scopeWorker] {
 		k.fingerprint, row.Fingerprint, row.Latest.Statement = "", "", ""
 	}
-	return p.put(k, r.User, row)
+	return p.put(k, row)
 }
 
 // put adds a row to the entry of its key. It reports false if there is no room for another entry.
-func (p *pending) put(k key, user string, row evidence.Rejections) bool {
+func (p *pending) put(k key, row evidence.Rejections) bool {
 	if e := p.entries[k]; e != nil {
 		e.merge(row)
 		return true
 	}
-	for _, g := range k.groups(user) {
+	for _, g := range k.groups() {
 		if g.scope != scopeWorker && p.counts[g] >= most[g.scope] {
 			return false
 		}
 	}
-	p.entries[k] = &entry{Rejections: row, user: user}
-	for _, g := range k.groups(user) {
+	e := entry(row)
+	p.entries[k] = &e
+	for _, g := range k.groups() {
 		p.counts[g]++
 	}
 	return true
@@ -109,7 +107,7 @@ func (p *pending) put(k key, user string, row evidence.Rejections) bool {
 
 func (e *entry) merge(row evidence.Rejections) {
 	if e.Count == 0 {
-		e.Rejections = row
+		*e = entry(row)
 		return
 	}
 	e.Count += row.Count
@@ -128,7 +126,7 @@ type batch map[key]entry
 func (b batch) rows() []evidence.Rejections {
 	rows := make([]evidence.Rejections, 0, len(b))
 	for _, e := range b {
-		rows = append(rows, e.Rejections)
+		rows = append(rows, evidence.Rejections(e))
 	}
 	return rows
 }
@@ -172,7 +170,7 @@ func (p *pending) expire(now time.Time) {
 			continue
 		}
 		delete(p.entries, k)
-		for _, g := range k.groups(e.user) {
+		for _, g := range k.groups() {
 			if p.counts[g]--; p.counts[g] == 0 {
 				delete(p.counts, g)
 			}
@@ -184,7 +182,7 @@ func (p *pending) expire(now time.Time) {
 // for.
 func (p *pending) giveBack(b batch) (lost int64) {
 	for k, e := range b {
-		if !p.put(k, e.user, e.Rejections) {
+		if !p.put(k, evidence.Rejections(e)) {
 			lost += e.Count
 		}
 	}

@@ -161,6 +161,25 @@ func TestSeveralProxiesAddToTheSameRows(t *testing.T) {
 	}
 }
 
+// TestEachRoleHasRowsOfItsOwn: a role that uses the id of another worker is not counted as that
+// worker's role, in one batch and in several.
+func TestEachRoleHasRowsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	r := newRecording(t, s, s.Database(t))
+	minute := time.Now()
+	for _, user := range []string{"app", "intern", "intern"} {
+		r.refuse(1, func(x *fencing.Rejection) { x.Time, x.User = minute, user })
+	}
+	r.visit()
+	r.refuse(1, func(x *fencing.Rejection) { x.Time, x.User = minute, "app" })
+	r.visit()
+	r.wantLog()
+	if n := r.ask("SELECT count(*) FROM fencepost.rejections WHERE worker = 'w' AND login_role IN ('app', 'intern') AND count = 2"); n != 2 {
+		t.Errorf("%d rows count two refusals of one role, want 2", n)
+	}
+}
+
 // TestALockedTableDelaysNobody: what is refused meanwhile is recorded later, once, and the log has a
 // line when it begins and one when it ends.
 func TestALockedTableDelaysNobody(t *testing.T) {
@@ -214,7 +233,7 @@ func TestBeforeTheMigration(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	r := newRecording(t, s, s.Database(t))
-	s.Exec(t, pgtest.Control, r.db, "DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE version = 21")
+	s.Exec(t, pgtest.Control, r.db, "DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE version > 20")
 	for range 3 {
 		r.refuse(2, nil)
 		r.visit()
@@ -223,7 +242,7 @@ func TestBeforeTheMigration(t *testing.T) {
 	if n := r.unrecorded(NoTable); n != 6 {
 		t.Errorf("%d are counted as without a table, want 6", n)
 	}
-	if fields := fmt.Sprint(r.log.All()[0].ContextMap()); !strings.Contains(fields, "fencepost migrate") || !strings.Contains(fields, "migration 021") || !strings.Contains(fields, r.db) {
+	if fields := fmt.Sprint(r.log.All()[0].ContextMap()); !strings.Contains(fields, "fencepost migrate") || !strings.Contains(fields, "migrations 021") || !strings.Contains(fields, r.db) {
 		t.Errorf("the line does not say what to do: %s", fields)
 	}
 	if _, err := migrations.Up(t.Context(), s.Connect(t, pgtest.Control, r.db), migrations.Options{}); err != nil {
