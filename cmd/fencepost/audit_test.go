@@ -215,7 +215,7 @@ func TestAuditSaysWhatIsWrongWithItsFlags(t *testing.T) {
 // be verified (3), then a row was written past the guard (1).
 func TestAuditCommand(t *testing.T) {
 	t.Parallel()
-	s := pgtest.Shared(t)
+	s := pgtest.Start(t) // open transactions of other tests would make rows unclear, also those of other databases
 	db := s.Database(t)
 	s.Exec(t, pgtest.App, db, "CREATE TABLE public.invoices (id int)")
 	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')", "SELECT fencepost.generation('test', 'm')",
