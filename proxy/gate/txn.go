@@ -139,6 +139,10 @@ func (t *Txn) AtRest() bool { return t.ready == idle && !t.pending }
 // since may have begun one.
 func (t *Txn) LeftIdle() bool { return t.ready == idle }
 
+// LeftFailed reports that the last ReadyForQuery left a block that has failed. Something that was
+// sent since may have ended it.
+func (t *Txn) LeftFailed() bool { return t.ready == failedBlock }
+
 // Settled reports that nothing was sent since the last ReadyForQuery.
 func (t *Txn) Settled() bool { return !t.pending }
 

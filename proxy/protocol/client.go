@@ -161,6 +161,11 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		m.inHand.waiting = true
 		return NeedRoom
 	}
+	if m.checks.claims && m.claimMayFail(f.Type) {
+		if need := m.awaitBatch(p); need != NeedNothing {
+			return need
+		}
+	}
 	if m.wantsAnalysis(f.Type, body) {
 		return NeedAnalysis
 	}

@@ -156,12 +156,20 @@ func (m *Machine) claimAlone(s *statement, p *gate.Plan) {
 // claim fails too, and the server skips the message behind it. Where a block may have failed,
 // unseen as yet, the claim of the session at rest is enough, unless something has reset it since.
 func (m *Machine) claimBefore(s *statement, p *gate.Plan) {
-	if m.txn.State() == gate.Failed {
+	if m.txn.State() == gate.Failed || m.txn.LeftFailed() && m.batch.open() {
 		return
 	}
 	if m.txn.Settled() && !m.batch.skipping || m.checks.claimed != m.inHand.status.Epoch {
 		m.claim(s, p)
 	}
+}
+
+// claimMayFail reports whether a claim in front of a Query or a function call would become part of
+// the client's batch, where a block may have failed unseen. The claim would fail there, and the
+// server skip the message, which is owed a ReadyForQuery, up to a Sync. So what came before has to
+// be answered first.
+func (m *Machine) claimMayFail(typ byte) bool {
+	return (typ == 'Q' || typ == 'F') && m.checks.claimed != m.inHand.status.Epoch && m.batch.mayBeSkipped() && !m.copy.stalls()
 }
 
 // prepare prepares the checks on the server, in the batch at hand. from is ownAhead if
