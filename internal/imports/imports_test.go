@@ -25,6 +25,7 @@ var ours = map[string][]string{
 	"fencing/evidence":  {},
 	"election":          {"fencing", "internal/faults"},
 	"election/consul":   {"election", "fencing", "internal/faults"},
+	"election/kv":       {"election", "internal/faults"},
 	"election/postgres": {"election", "fencing", "internal/faults"},
 	"election/token":    {"election", "fencing"},
 	"election/electiontest": {
