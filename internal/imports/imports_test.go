@@ -65,6 +65,7 @@ var ours = map[string][]string{
 	"internal/pgtest":          {"migrations", "internal/child", "internal/ports"},
 	"internal/ports":           {},
 	"internal/consultest":      {"internal/child", "internal/ports"},
+	"internal/etcdtest":        {"internal/child", "internal/ports"},
 	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/fixture/process": {"fencing", "internal/child"},
 	"internal/wiretest":        {},
@@ -76,7 +77,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not
@@ -90,6 +91,7 @@ var theirs = map[string][]string{
 	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},
 	"github.com/pires/go-proxyproto":      {"proxy/proxyheader"},
 	"github.com/prometheus/client_golang": {"cmd/fencepost/admin"},
+	"go.etcd.io/etcd/client/v3":           {"internal/etcdtest"},
 	"go.yaml.in/yaml/v3":                  {"cmd/fencepost/config"},
 }
 
