@@ -114,17 +114,21 @@ func open(cfg Config) (*etcdStore, error) {
 		prefix: cfg.Prefix + "/", name: "etcd at " + strings.Join(cfg.Endpoints, ", "),
 		login: login{user: cfg.User, password: cfg.Password, turn: make(chan struct{}, 1)},
 	}
+	options := []grpc.DialOption{
+		grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),
+		grpc.WithChainUnaryInterceptor(failFast), grpc.WithChainStreamInterceptor(failFastStream),
+	}
+	if cfg.ServerName != "" { // gRPC would expect the host of the endpoint, whatever tls.Config says
+		options = append(options, grpc.WithAuthority(cfg.ServerName))
+	}
 	client, err := clientv3.New(clientv3.Config{
 		Endpoints: endpoints, TLS: security,
 		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
 		// The caller repeats what fails, and knows what may be repeated.
 		MaxUnaryRetries: 1,
 		// What it says is also in the errors.
-		Logger: zap.NewNop(),
-		DialOptions: []grpc.DialOption{
-			grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),
-			grpc.WithChainUnaryInterceptor(failFast), grpc.WithChainStreamInterceptor(failFastStream),
-		},
+		Logger:      zap.NewNop(),
+		DialOptions: options,
 	})
 	if err != nil {
 		return nil, err
@@ -136,7 +140,7 @@ func open(cfg Config) (*etcdStore, error) {
 // tlsConfig returns the configuration of TLS. The client's certificate is read again for each
 // connection, because it may have been renewed.
 func tlsConfig(cfg Config) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName} // gRPC wants the name here too
 	if cfg.CAFile != "" {
 		text, err := os.ReadFile(cfg.CAFile)
 		if err != nil {

@@ -171,7 +171,7 @@ func TestCompactionIsNoticedByNobody(t *testing.T) {
 func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	t.Parallel()
 	cluster := etcdtest.Start(t)
-	admin := authenticate(t, cluster)
+	admin := authenticate(t, cluster, "root", "secret")
 	open := func(user, password string) election.Provider {
 		return client(t, etcd.Config{Endpoints: cluster.Endpoints(), Proxy: "of " + user + password, User: user, Password: password}).Database("db")
 	}
@@ -208,9 +208,9 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	}
 }
 
-// authenticate enables authentication, with the users full and none, and returns a client of
-// root.
-func authenticate(t *testing.T, cluster *etcdtest.Cluster) *clientv3.Client {
+// authenticate enables authentication, with the users root, full and none, and returns a client
+// of this one, or of whom the cluster's certificate for operators names.
+func authenticate(t *testing.T, cluster *etcdtest.Cluster, user, password string) *clientv3.Client {
 	t.Helper()
 	c, ctx := cluster.Client(t, "", ""), within(t, patience)
 	var errs []error
@@ -227,7 +227,7 @@ func authenticate(t *testing.T, cluster *etcdtest.Cluster) *clientv3.Client {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatalf("enable authentication: %v", err)
 	}
-	return cluster.Client(t, "root", "secret")
+	return cluster.Client(t, user, password)
 }
 
 func isDenied(t *testing.T, what string, err error) {

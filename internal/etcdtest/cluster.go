@@ -6,6 +6,7 @@ package etcdtest
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -33,7 +34,9 @@ const patience = 60 * time.Second
 type Cluster struct {
 	dir     string
 	members []*member
-	ticks   []string // flags
+	flags   []string // of all members
+	scheme  string
+	tls     *tls.Config // of root; nil without TLS
 }
 
 // member is one server. It can be stopped and started again.
@@ -52,6 +55,8 @@ type Option func(*options)
 type options struct {
 	members  int
 	defaults bool
+	tls      *tls.Config
+	tlsFlags []string
 }
 
 // WithMembers starts this many members instead of one.
@@ -60,6 +65,15 @@ func WithMembers(n int) Option { return func(o *options) { o.members = n } }
 // WithDefaultTicks keeps etcd's own election timeout, with which no TTL is shorter than 2 s,
 // instead of one with which it can be 1 s.
 func WithDefaultTicks() Option { return func(o *options) { o.defaults = true } }
+
+// WithTLS makes the members serve clients over TLS with that certificate, and demand a
+// certificate of the authority in caFile from them. root is how the operator connects.
+func WithTLS(caFile, certFile, keyFile string, root *tls.Config) Option {
+	return func(o *options) {
+		o.tls = root
+		o.tlsFlags = []string{"--client-cert-auth", "--trusted-ca-file=" + caFile, "--cert-file=" + certFile, "--key-file=" + keyFile}
+	}
+}
 
 var shared struct {
 	once    sync.Once
@@ -128,9 +142,9 @@ func (c *Cluster) Client(t testing.TB, user, password string) *clientv3.Client {
 func (c *Cluster) connect(user, password string) (*clientv3.Client, error) {
 	endpoints := c.Endpoints()
 	for i, e := range endpoints {
-		endpoints[i] = "http://" + e
+		endpoints[i] = c.scheme + e
 	}
-	return clientv3.New(clientv3.Config{Endpoints: endpoints, Username: user, Password: password, DialTimeout: patience, Logger: zap.NewNop()})
+	return clientv3.New(clientv3.Config{Endpoints: endpoints, TLS: c.tls, Username: user, Password: password, DialTimeout: patience, Logger: zap.NewNop()})
 }
 
 // Leader returns the place of the member that leads the cluster.
@@ -142,7 +156,7 @@ func (c *Cluster) Leader(t testing.TB) int {
 	for {
 		for i, e := range c.Endpoints() {
 			one, cancel := context.WithTimeout(ctx, time.Second)
-			status, err := client.Status(one, "http://"+e)
+			status, err := client.Status(one, c.scheme+e)
 			cancel()
 			if err == nil && status.Leader != 0 && status.Leader == status.Header.MemberId {
 				return i
@@ -239,13 +253,16 @@ func start(opts ...Option) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{dir: dir}
+	c := &Cluster{dir: dir, flags: o.tlsFlags, scheme: "http://", tls: o.tls}
+	if c.tls != nil {
+		c.scheme = "https://"
+	}
 	switch {
 	case o.defaults:
 	case o.members == 1: // which has nobody to lose touch with
-		c.ticks = []string{"--heartbeat-interval=20", "--election-timeout=100"}
+		c.flags = append(c.flags, "--heartbeat-interval=20", "--election-timeout=100")
 	default:
-		c.ticks = []string{"--heartbeat-interval=100", "--election-timeout=650"}
+		c.flags = append(c.flags, "--heartbeat-interval=100", "--election-timeout=650")
 	}
 	if err := c.plan(o.members); err != nil {
 		c.Stop()
@@ -275,13 +292,13 @@ func (c *Cluster) plan(members int) error {
 		peers = append(peers, m.name+"=http://"+m.peer.Address())
 	}
 	for _, m := range c.members {
-		client, peer := "http://"+m.client.Address(), "http://"+m.peer.Address()
+		client, peer := c.scheme+m.client.Address(), "http://"+m.peer.Address()
 		m.args = append([]string{
 			"--name=" + m.name, "--data-dir=" + m.data, "--unsafe-no-fsync", "--log-level=warn",
 			"--listen-client-urls=" + client, "--advertise-client-urls=" + client,
 			"--listen-peer-urls=" + peer, "--initial-advertise-peer-urls=" + peer,
 			"--initial-cluster=" + strings.Join(peers, ","),
-		}, c.ticks...)
+		}, c.flags...)
 	}
 	return nil
 }
@@ -305,7 +322,7 @@ func (c *Cluster) run() error {
 		m.cmd = cmd
 	}
 	for _, m := range c.members {
-		if err := m.await(); err != nil {
+		if err := m.await(c.scheme, c.tls); err != nil {
 			return err
 		}
 	}
@@ -313,11 +330,11 @@ func (c *Cluster) run() error {
 }
 
 // await returns when the member says that it can serve.
-func (m *member) await() error {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: time.Second}
+func (m *member) await(scheme string, security *tls.Config) error {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: security}, Timeout: time.Second}
 	deadline := time.Now().Add(patience)
 	for {
-		err := healthy(&client, "http://"+m.client.Address()+"/health")
+		err := healthy(&client, scheme+m.client.Address()+"/health")
 		if err == nil {
 			return nil
 		}
