@@ -100,14 +100,24 @@ func TestEtcdRestartsWhileALeaseIsHeld(t *testing.T) {
 	p := c.Database("db")
 	lease := acquire(t, p, bid("a", long))
 	cluster.Kill(0)
-	eventually(t, "the error names the cause", patience, func() bool {
-		err := p.Renew(within(t, patience), lease)
-		var network net.Error
-		if errors.Is(err, election.ErrLost) || !errors.As(err, &network) {
-			t.Fatalf("without etcd the holder renews with %v", err)
-		}
-		return strings.Contains(err.Error(), "etcd at "+cluster.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
-	})
+	for what, request := range map[string]func() error{
+		"renew":   func() error { return p.Renew(within(t, patience), lease) },
+		"acquire": func() error { _, err := p.Acquire(within(t, patience), bid("b", long)); return err },
+		"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
+	} {
+		eventually(t, "the error names the cause", patience, func() bool {
+			began := time.Now()
+			err := request()
+			var network net.Error
+			if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
+				t.Fatalf("without etcd, %s ended with %v", what, err)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Fatalf("%s took %v to say that etcd cannot be reached", what, took)
+			}
+			return strings.Contains(err.Error(), "etcd at "+cluster.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
+		})
+	}
 	eventually(t, "the client knows", patience, func() bool { return c.Healthy() != nil })
 	cluster.Restart(t)
 	if err := renew(t, p, lease); err != nil {
@@ -126,6 +136,34 @@ func TestEtcdRestartsWhileALeaseIsHeld(t *testing.T) {
 	cluster.Continue(t, 0)
 	if err := renew(t, p, lease); err != nil {
 		t.Errorf("when etcd goes on the holder renews with %v", err)
+	}
+}
+
+// Whatever is put over a key of a lease frees it at once, and does not keep it held for ever.
+func TestWhatIsOverwrittenIsFree(t *testing.T) {
+	t.Parallel()
+	cluster, prefix := etcdtest.Shared(t), pgtest.Shared(t).Database(t)
+	as := admin{t, cluster.Client(t, "", "")}
+	open := func(proxy string) election.Provider {
+		return client(t, etcd.Config{Endpoints: cluster.Endpoints(), Prefix: prefix, Proxy: proxy}).Database("db")
+	}
+	p, q := open("one"), open("two")
+	for _, key := range []string{"", "/.held"} {
+		lease := acquire(t, p, bid("a"+key, long))
+		as.put(prefix+"/db/billing"+key, "mine")
+		next, err := q.Acquire(within(t, patience), bid("b"+key, long))
+		if err != nil {
+			t.Fatalf("after a put over the record%s, another worker gets %v", key, err)
+		}
+		if err := p.Renew(within(t, patience), lease); !errors.Is(err, election.ErrLost) {
+			t.Errorf("after a put over the record%s, the old holder renews with %v", key, err)
+		}
+		if err := q.Renew(within(t, patience), next); err != nil {
+			t.Errorf("after a put over the record%s, the new holder renews with %v", key, err)
+		}
+		if err := q.Release(within(t, patience), next, election.ReasonLeft, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -31,7 +31,8 @@ func TestCertificates(t *testing.T) {
 
 	none := ca.Issue(t, pgtest.Subject{Name: "none"})
 	cfg.CertFile, cfg.KeyFile, cfg.Proxy = none.CertFile, none.KeyFile, "two"
-	isDenied(t, "a user without rights: renew", client(t, cfg).Database("db").Renew(within(t, patience), lease))
+	q := client(t, cfg).Database("db")
+	isDenied(t, "a user without rights: renew", q.Renew(within(t, patience), lease))
 	for name, c := range map[string]struct {
 		change func(c *etcd.Config)
 		want   string
@@ -63,8 +64,7 @@ func TestCertificates(t *testing.T) {
 	}
 
 	ca.Renew(t, none, pgtest.Subject{Name: "full"}) // the files of "none" now name another user
-	q := client(t, cfg).Database("db")
-	cluster.Kill(0) // so that all connect again
+	cluster.Kill(0)                                 // so that all connect again
 	cluster.Restart(t)
 	if err := renew(t, q, lease); err != nil {
 		t.Errorf("with the renewed certificate: %v", err)
