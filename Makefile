@@ -26,7 +26,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-unfenced test-mutations observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul etcd postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -34,10 +34,10 @@ help: ## Show this help
 build: setup ## Build bin/fencepost
 	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
-test: setup pgbouncer consul postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres and Consul
+test: setup pgbouncer consul etcd postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul and etcd
 	go test -race -count=1 $(TESTFLAGS) $(PKG)
 
-test-unfenced: setup pgbouncer consul postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
+test-unfenced: setup pgbouncer consul etcd postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)
 
 test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern)
@@ -68,7 +68,7 @@ drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql,
 	@scripts/drivers.sh versions
 	go test -race -count=1 -timeout 40m -v ./test/drivers
 
-test-matrix: setup pgbouncer consul postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 14 to 18 (MATRIX="14 18")
+test-matrix: setup pgbouncer consul etcd postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 14 to 18 (MATRIX="14 18")
 	@failed=; for major in $(MATRIX); do \
 		echo "== PostgreSQL $$major"; \
 		FENCEPOST_TEST_PG_BIN=$$(scripts/postgres-version.sh $$major) \
@@ -88,11 +88,11 @@ fuzz-differential: setup postgres-18 ## Compare fresh random scripts with Postgr
 		-limit $(LIMIT) -words=$(WORDS) $(if $(MAJOR),-majors $(MAJOR)) -keep "$(CURDIR)/bin/found" \
 		|| { echo "the newest of bin/found:"; ls -t bin/found/* 2>/dev/null | head -n 3 | xargs -r tail -n +1; exit 1; }
 
-chaos: setup consul postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
+chaos: setup consul etcd postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system
 
-demo: build ## Show a frozen leader being fenced (ELECTION=postgres or consul)
-	@if [ "$(ELECTION)" = consul ]; then $(MAKE) --no-print-directory consul; fi
+demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul or etcd)
+	@if [ "$(ELECTION)" != postgres ]; then $(MAKE) --no-print-directory $(ELECTION); fi
 	@bin/fencepost demo --election $(ELECTION)
 
 bench: build pgbouncer ## Compare with PgBouncer and with no proxy (pgbench, a few minutes)
@@ -140,6 +140,14 @@ consul: ## Build a Consul agent for tests and the demo, unless one is in PATH
 		mkdir -p .cache; \
 		(cd $(CONSUL_MODULE) && go build -buildvcs=false -o "$(CURDIR)/.cache/consul.new" github.com/hashicorp/consul); \
 		mv .cache/consul.new .cache/consul; \
+	fi
+
+etcd: ## Build etcd for tests and the demo, unless one is in PATH
+	@if ! command -v etcd >/dev/null && [ ! -x .cache/etcd ]; then \
+		echo "building etcd (a minute, once)"; \
+		mkdir -p .cache; \
+		(cd scripts/etcd && go build -buildvcs=false -trimpath -ldflags '-s -w' -o "$(CURDIR)/.cache/etcd.new" go.etcd.io/etcd/server/v3); \
+		mv .cache/etcd.new .cache/etcd; \
 	fi
 
 postgres-18:

@@ -118,7 +118,7 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 	switch {
 	case err == nil:
 		s.leftovers.unresponsive = nil
-		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.set.renewalDelay())
+		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.set.during(got.lease).renewalDelay())
 		s.held.lastLed = seen.lastLed
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)

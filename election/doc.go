@@ -132,4 +132,5 @@
 //	postgres  random text, made by the migration   sequence, never below what the fence recorded
 //	token     a generation of tokens, begun by an operator  the token that the worker brings
 //	consul    random value of <prefix>/.generation ModifyIndex of the lock's first acquire
+//	etcd      random value of <prefix>/.generation revision of the transaction that awards the lease
 package election

@@ -38,6 +38,7 @@ func newHolding(lease *Lease, set Settings, sent, freeSince, delay time.Duration
 // confirmed returns the holding after a request that was sent at this time has
 // confirmed the lease. A response never shortens the trust.
 func (h holding) confirmed(set Settings, sent, delay time.Duration) holding {
+	set = set.during(h.lease)
 	h.trusted = max(h.trusted, sent+set.trust())
 	h.confirmedAt = max(h.confirmedAt, sent)
 	h.renewAt = set.renewalAfter(sent) + delay
@@ -53,6 +54,17 @@ func (h holding) hastened(now time.Duration) holding {
 // leads reports whether the lease entitles its holder to lead.
 func (h holding) leads(now time.Duration) bool {
 	return h.lease != nil && h.granted && now < h.trusted
+}
+
+// during returns the settings while a lease lasts: with the TTL that the lease service has
+// granted, if that is shorter than what was asked for, and the same share of it as the margin.
+func (s Settings) during(l *Lease) Settings {
+	if l.Granted == 0 || l.Granted >= s.TTL {
+		return s
+	}
+	s.Margin = time.Duration(float64(s.Margin) * (float64(l.Granted) / float64(s.TTL)))
+	s.TTL = l.Granted
+	return s
 }
 
 // renewalAfter returns when to renew a lease that was confirmed by a request sent at

@@ -45,6 +45,29 @@ func TestLateResponseDoesNotShortenTrust(t *testing.T) {
 	}
 }
 
+func TestTrustEndsWithWhatTheServiceGranted(t *testing.T) {
+	t.Parallel()
+	const sent = 100 * time.Second
+	for name, c := range map[string]struct {
+		set              Settings
+		granted          time.Duration
+		trusted, renewAt time.Duration
+	}{
+		"what was asked for":          {Settings{TTL: 9 * time.Second, Margin: time.Second}, 0, 108 * time.Second, 102 * time.Second},
+		"more than was asked for":     {Settings{TTL: 9 * time.Second, Margin: time.Second}, 20 * time.Second, 108 * time.Second, 102 * time.Second},
+		"less than was asked for":     {Settings{TTL: 60 * time.Second}, 6 * time.Second, 105400 * time.Millisecond, 102 * time.Second},
+		"less, with a margin of half": {Settings{TTL: 60 * time.Second, Margin: 30 * time.Second}, 12 * time.Second, 106 * time.Second, 104 * time.Second},
+	} {
+		h := newHolding(&Lease{Granted: c.granted}, c.set, sent, 0, 0)
+		if h.trusted != c.trusted || h.renewAt != c.renewAt {
+			t.Errorf("%s: trusted until %v, renewed at %v, want %v and %v", name, h.trusted, h.renewAt, c.trusted, c.renewAt)
+		}
+		if again := h.confirmed(c.set, sent+3*time.Second, 0); again.trusted != c.trusted+3*time.Second {
+			t.Errorf("%s: after a renewal trusted until %v, want %v", name, again.trusted, c.trusted+3*time.Second)
+		}
+	}
+}
+
 func TestHoldingLeadsWhileItIsGrantedAndTrusted(t *testing.T) {
 	t.Parallel()
 	const trusted = 100 * time.Second

@@ -92,6 +92,10 @@ type Lease struct {
 	Index      int64
 	// Handle is the provider's own name of the term, for example a session id.
 	Handle string
+	// Granted is how long the lease service keeps the lease unless it is renewed, if that is
+	// not the TTL of the request; otherwise 0. A shorter time shortens the trust in the lease,
+	// a longer one changes nothing for its holder.
+	Granted time.Duration
 }
 
 // Reason says why a lease is released.

@@ -12,7 +12,7 @@ import (
 func (c *Candidacy) renewLocked() {
 	s := &c.mu.state
 	lease, sent := s.held.lease, c.r.e.cfg.Now()
-	ctx, cancel := context.WithTimeout(c.ctx, c.set.callTimeout())
+	ctx, cancel := context.WithTimeout(c.ctx, c.set.during(lease).callTimeout())
 	s.requests.begin(requestRenew, cancel)
 	c.ask(func() func() {
 		defer cancel()
@@ -29,7 +29,7 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	if s.held.lease != lease || s.requests.has(requestRelease) {
 		return
 	}
-	now := c.r.e.cfg.Now()
+	now, set := c.r.e.cfg.Now(), c.set.during(lease)
 	if err == nil || errors.Is(err, ErrLost) {
 		c.passedLocked("renew the lease")
 		s.heard(nil, now)
@@ -40,7 +40,7 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	case err == nil:
 		lapsed := s.held.granted && now >= s.held.trusted
 		c.event(Event{Kind: EventRenewed})
-		s.held = s.held.confirmed(c.set, sent, c.set.renewalDelay())
+		s.held = s.held.confirmed(c.set, sent, set.renewalDelay())
 		c.leadLocked(now)
 		if lapsed && now < s.held.trusted {
 			c.log.Info("confirmed: the lease was held throughout", zap.Int64("epoch", int64(s.epoch)))
@@ -49,7 +49,7 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	case errors.Is(err, ErrLost):
 		c.lostLocked(err)
 	default:
-		s.held.renewAt = now + c.set.TTL/10 + jitter(c.set.TTL/20)
+		s.held.renewAt = now + set.TTL/10 + jitter(set.TTL/20)
 		c.failedLocked("renew the lease", err)
 	}
 }

@@ -4,31 +4,34 @@ import (
 	"context"
 	"flag"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/demo"
 )
 
 const demoAbout = `
-Usage: fencepost demo [--election postgres|consul]
+Usage: fencepost demo [--election postgres|consul|etcd]
 
 Starts a throwaway PostgreSQL and Fencepost, lets two worker processes charge
 invoices, freezes the leader in the middle of a charge, and shows what happens
 to its write when it resumes, with and without the fence. Needs PostgreSQL's
-server programs, and the consul program for --election consul.`
+server programs, and the consul or etcd program for --election consul or etcd.`
 
 func runDemo(ctx context.Context, t terminal, args []string) error {
 	var o demo.Options
 	fs := flag.NewFlagSet("demo", flag.ContinueOnError)
-	fs.StringVar(&o.Election, "election", "postgres", "the lease service: `postgres` or consul")
+	fs.StringVar(&o.Election, "election", "postgres", "the lease service: `postgres`, consul or etcd")
 	fs.StringVar(&o.PostgresBin, "postgres", "", "`directory` of initdb and postgres; searched for by default")
 	fs.StringVar(&o.Consul, "consul", "", "`path` of the consul program; searched for by default")
+	fs.StringVar(&o.Etcd, "etcd", "", "`path` of the etcd program; searched for by default")
 	fs.BoolVar(&o.Keep, "keep", false, "keep the logs and the data")
 	if err := parseFlags(t, fs, demoAbout, args, 0); err != nil {
 		return err
 	}
-	if o.Election != "postgres" && o.Election != "consul" {
-		return usagef("--election is %q: it must be postgres or consul", o.Election)
+	if !slices.Contains(demo.Elections, o.Election) {
+		return usagef("--election is %q: it must be one of %s", o.Election, strings.Join(demo.Elections, ", "))
 	}
 	o.Out, o.Color = t.stdout, isTerminal(t)
 	return demo.Run(ctx, o)

@@ -9,6 +9,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
+	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 )
 
@@ -70,7 +71,7 @@ func runDoctor(ctx context.Context, t terminal, args []string) (err error) {
 }
 
 // configure reads the configuration into the sources. The lease service must be closed.
-func (o doctorOptions) configure(ctx context.Context, t terminal, sources *doctor.Sources) (leaseService, error) {
+func (o doctorOptions) configure(ctx context.Context, t terminal, sources *doctor.Sources) (electors.Service, error) {
 	cfg, err := loadConfig(o.config, t.environ())
 	if err != nil {
 		return nil, err

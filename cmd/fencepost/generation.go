@@ -99,7 +99,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	if e, ok := electorOf(cfg); ok && e.perDatabase && o.database == "" {
+	if e, ok := electorOf(cfg); ok && e.PerDatabase && o.database == "" {
 		return usagef("--database is required: the elector %s has one generation per database", e.Name)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, orderTimeout, fmt.Errorf("the command was given up after %s", orderTimeout))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -118,18 +119,53 @@ func TestGenerationBumpWithConsul(t *testing.T) {
 	}
 }
 
-func TestReadinessTellsThatConsulIsAwayAndStaysReady(t *testing.T) {
+func TestGenerationBumpWithEtcd(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	r := startServing(t, s, func(c *config.Config) {
-		c.Election.Provider = "consul"
-		c.Election.Consul.Address = "127.0.0.1:1"
-	})
-	eventually(t, "/readyz to tell that Consul is away", func() bool {
-		code, body := r.ask(t, "/readyz")
-		if code != 200 {
-			t.Fatalf("/readyz: %d %s", code, body)
-		}
-		return !strings.Contains(body, `"election": "ok"`)
-	})
+	db := s.Database(t)
+	cluster := etcdtest.Shared(t)
+	byEtcd := func(c *config.Config) {
+		c.Election.Provider = "etcd"
+		c.Election.Etcd.Endpoints = config.Addresses{config.Address(cluster.Addr())}
+		c.Election.Etcd.Prefix = db
+	}
+	wantEpoch(t, lead(t, s, db, "a", byEtcd), "1")
+	env := map[string]string{
+		"FENCEPOST_ELECTION_PROVIDER": "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS": cluster.Addr(), "FENCEPOST_ELECTION_ETCD_PREFIX": db,
+	}
+	out := runCommand(t, env, "generation", "bump")
+	if out.code != exitOK || !strings.Contains(out.stdout, "etcd: started a new generation under "+db+"/, ") {
+		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	wantEpoch(t, lead(t, s, db, "b", byEtcd), "2")
+	if n := generation(t, s, db); n != 2 {
+		t.Errorf("the award is of generation %d, want 2", n)
+	}
+	env["FENCEPOST_ELECTION_ETCD_ENDPOINTS"] = "127.0.0.1:1"
+	out = runCommand(t, env, "generation", "bump")
+	if out.code != exitFailure || !strings.Contains(out.stderr, "etcd at 127.0.0.1:1 cannot be reached") || !strings.Contains(out.stderr, "election.etcd.endpoints is right") {
+		t.Errorf("without etcd: code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+}
+
+func TestReadinessTellsThatTheLeaseServiceIsAwayAndStaysReady(t *testing.T) {
+	t.Parallel()
+	for provider, want := range map[string]string{"consul": "127.0.0.1:1", "etcd": "etcd at 127.0.0.1:1 cannot be reached"} {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			s := pgtest.Shared(t)
+			r := startServing(t, s, func(c *config.Config) {
+				c.Election.Provider = provider
+				c.Election.Consul.Address = "127.0.0.1:1"
+				c.Election.Etcd.Endpoints = config.Addresses{"127.0.0.1:1"}
+			})
+			eventually(t, "/readyz to tell that the service is away", func() bool {
+				code, body := r.ask(t, "/readyz")
+				if code != 200 {
+					t.Fatalf("/readyz: %d %s", code, body)
+				}
+				return !strings.Contains(body, `"election": "ok"`) && strings.Contains(body, want)
+			})
+		})
+	}
 }

@@ -12,10 +12,11 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m) }
+func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared) }
 
 // output is the output of a command.
 type output struct {
@@ -91,7 +92,7 @@ func TestExitCodesAndUsage(t *testing.T) {
 		{"migrate without a DSN", []string{"migrate"}, exitUsage, "--dsn is required"},
 		{"migrate with a broken DSN", []string{"migrate", "--dsn", "postgres://u:secret@h:port/d"}, exitUsage, "fencepost migrate:"},
 		{"status of nobody", []string{"status", "--admin", "127.0.0.1:1"}, exitFailure, "admin address"},
-		{"demo with an unknown elector", []string{"demo", "--election", "etcd"}, exitUsage, "postgres or consul"},
+		{"demo with an unknown elector", []string{"demo", "--election", "zookeeper"}, exitUsage, "postgres, consul, etcd"},
 		{"demo-worker without a DSN", []string{"demo-worker"}, exitUsage, "--lease is required"},
 		{"generation without a verb", []string{"generation"}, exitUsage, "bump"},
 		{"explain without a text", []string{"explain"}, exitUsage, "no SQL text given"},
@@ -182,6 +183,7 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 	}
 	consul := []string{"FENCEPOST_ELECTION_PROVIDER", "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS"}
 	agent := consultest.Start(t, consultest.WithDefaultTTL()).Addr()
+	etcd := []string{"FENCEPOST_ELECTION_PROVIDER", "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS"}
 	for name, c := range map[string]struct {
 		env  map[string]string
 		args []string
@@ -199,6 +201,8 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 		"no Consul":            {env(sound, append(consul, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "error: lease-service"},
 		"a TTL below Consul's": {env(sound, append(consul, agent, "FENCEPOST_LEASE_TTL", "5s")...), []string{"--database", soundDB}, exitFailure, "error: lease-ttl"},
 		"Consul":               {env(sound, append(consul, agent)...), []string{"--database", soundDB}, exitOK, "no findings"},
+		"no etcd":              {env(sound, append(etcd, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "etcd at 127.0.0.1:1 cannot be reached"},
+		"etcd":                 {env(sound, append(etcd, etcdtest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

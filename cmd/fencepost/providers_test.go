@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -18,7 +19,7 @@ import (
 
 // testElector is a provider that only the tests have: it keeps its leases in Postgres, and
 // counts what is asked of it. Its settings are never valid under the proxy id "invalid".
-var testElector = elector{
+var testElector = electors.Elector{
 	Provider: config.Provider{
 		Name: "test",
 		Validate: func(c *config.Config, fault config.Fault) {
@@ -27,25 +28,25 @@ var testElector = elector{
 			}
 		},
 	},
-	open: func(cfg config.Config, proxy string, log *zap.Logger) (leaseService, error) {
+	Open: func(cfg config.Config, proxy string, log *zap.Logger) (electors.Service, error) {
 		if proxy == "unopenable" {
 			return nil, errors.New("the elector test cannot be opened")
 		}
-		embedded, err := postgresElector.open(cfg, proxy, log)
-		return &testService{leaseService: embedded}, err
+		embedded, err := electors.Postgres.Open(cfg, proxy, log)
+		return &testService{Service: embedded}, err
 	},
 }
 
-func init() { electors = append(electors, testElector) }
+func init() { kinds = append(kinds, testElector) }
 
 type testService struct {
-	leaseService
+	electors.Service
 	databases, closed atomic.Int32
 }
 
 func (s *testService) Database(name string, st *store.Store) (election.Provider, error) {
 	s.databases.Add(1)
-	return s.leaseService.Database(name, st)
+	return s.Service.Database(name, st)
 }
 
 func (s *testService) Healthy() error { return errors.New("the test service is away") }

@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/admin"
 	"github.com/fencepost/fencepost/cmd/fencepost/auditlog"
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/cmd/fencepost/health"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
 	"github.com/fencepost/fencepost/cmd/fencepost/reload"
@@ -86,7 +87,7 @@ type serving struct {
 	metrics   *admin.Metrics
 	audit     auditing
 	watch     *watch // nil unless sessions are observed
-	leases    leaseService
+	leases    electors.Service
 	elections *election.Elections
 	proxy     *proxy.Server
 	tls       *pgtls.Clients // nil if clients are not offered TLS

@@ -33,6 +33,13 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+func TestRestores(t *testing.T) {
+	t.Parallel()
+	electiontest.RunRestores(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
+		return service(t, consultest.Start(t), db)
+	})
+}
+
 // service is an agent with a prefix that is unique to the test.
 func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Service {
 	key := "/v1/kv/" + db + "/" + db + "/"
@@ -45,6 +52,11 @@ func service(t *testing.T, agent *consultest.Agent, db string) *electiontest.Ser
 		Request: func(string) string { return `"Verb":"lock"` },
 		Bump: func(t *testing.T) {
 			agent.Request(t, http.MethodPut, "/v1/kv/"+db+"/.generation", []byte(rand.Text()))
+		},
+		Wipe: func(t *testing.T) { agent.Request(t, http.MethodDelete, "/v1/kv/"+db+"/?recurse", nil) },
+		Backup: func(t *testing.T) func(t *testing.T) {
+			snapshot := agent.Snapshot(t)
+			return func(t *testing.T) { agent.Restore(t, snapshot) }
 		},
 		Faults: []electiontest.Fault{
 			{Name: "the session is destroyed", Do: func(t *testing.T, resource string) {

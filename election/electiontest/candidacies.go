@@ -141,6 +141,24 @@ var candidacyCases = []testCase{
 		eventually(w.T, "the grant is reported", soon, func() bool { return q.count(election.EventGranted) == 1 })
 		w.mustBeGranted("a", "b")
 	}},
+	{"two proxies of one name cost a lease and no order", func(w *testEnv) {
+		p := w.proxy("one", w.expiring)
+		a := p.first("a")
+		a.mustLead()
+		q := w.proxy("one", w.expiring)
+		b := q.join("b")
+		if err := b.AwaitFirst(w.Context(), patience); err != nil {
+			w.Fatal(err)
+		}
+		known := func() int { return p.count(election.EventRenewed) + p.count(election.EventLost) }
+		seen := known() + 1 // one renewal may have been in progress
+		eventually(w.T, "the first proxy knows what it has", w.service.Death+soon, func() bool { return known() > seen || a.superseded() })
+		eventually(w.T, "one leads", w.service.Death+patience, func() bool { return a.leads() != b.leads() })
+		always(w.T, "one leads", w.service.TTL, func() bool { return a.leads() != b.leads() })
+		if got := w.grants(); !slices.Equal(got, []string{"a"}) && !slices.Equal(got, []string{"a", "b"}) {
+			w.Errorf("the ledger holds %q", got)
+		}
+	}},
 	{"a lost answer neither burns nor repeats an epoch", func(w *testEnv) {
 		p := w.proxy("one")
 		seed := p.first("seed")

@@ -37,8 +37,15 @@ type Service struct {
 	// and in no other request through the link. It is nil if there is no such text; the
 	// cases that need it are then skipped.
 	Request func(worker string) string
+	// Multiplexed: requests share one connection.
+	Multiplexed bool
 	// Bump gives the service a new instance id, as an operator does.
 	Bump func(t *testing.T)
+	// Wipe deletes all that the service keeps, as if its data were lost.
+	Wipe func(t *testing.T)
+	// Backup returns a function that puts the service back to its present state, as an operator
+	// does who restores a backup. Only RunRestores needs it.
+	Backup func(t *testing.T) (restore func(t *testing.T))
 	// Faults are what an operator can do to a held lease.
 	Faults []Fault
 	// Token, if not nil, returns the token that a worker brings: the provider is an
@@ -57,6 +64,17 @@ type Fault struct {
 // server with the schema fencepost.
 func Run(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
 	for _, c := range all() {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			c.run(newTestEnv(t, open))
+		})
+	}
+}
+
+// RunRestores runs the cases in which a backup is restored. open creates a service for one case,
+// and nobody else uses that service.
+func RunRestores(t *testing.T, open func(t *testing.T, server *pgtest.Server, db string) *Service) {
+	for _, c := range restoreCases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			c.run(newTestEnv(t, open))

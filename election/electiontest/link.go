@@ -22,6 +22,7 @@ type Link struct {
 		trap    *trap         // for the next request that contains a text
 		stalled chan struct{} // not nil while nothing passes; closed by Resume
 		cut     bool          // no connection can be made
+		made    int           // connections so far
 	}
 }
 
@@ -29,6 +30,7 @@ type Link struct {
 type trap struct {
 	text     []byte
 	lose     bool          // its response is lost; otherwise the request is held back
+	sender   net.Conn      // of a held request
 	sprung   chan struct{} // closed when the response was lost or the request is held
 	forward  chan struct{} // closed when a held request may continue
 	answered chan struct{} // closed when the service has answered a held request
@@ -37,6 +39,7 @@ type trap struct {
 // Held is a request that was sent but has not arrived.
 type Held struct {
 	t    *testing.T
+	link *Link
 	trap *trap
 }
 
@@ -64,6 +67,13 @@ func NewLink(t *testing.T, target string) *Link {
 // Addr returns the link's own address.
 func (l *Link) Addr() string { return l.listener.Addr().String() }
 
+// Made returns how many connections were made through the link so far.
+func (l *Link) Made() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.mu.made
+}
+
 // Lose drops the response to the next request that contains the text, and closes the
 // connection. The channel is closed when that has happened.
 func (l *Link) Lose(request string) <-chan struct{} {
@@ -73,7 +83,7 @@ func (l *Link) Lose(request string) <-chan struct{} {
 // Hold delays the next request that contains the text: it does not arrive before
 // Forward is called, even if the sender has given up.
 func (l *Link) Hold(t *testing.T, request string) *Held {
-	return &Held{t: t, trap: l.set(&trap{text: []byte(request)})}
+	return &Held{t: t, link: l, trap: l.set(&trap{text: []byte(request)})}
 }
 
 func (l *Link) set(tr *trap) *trap {
@@ -88,6 +98,14 @@ func (l *Link) set(tr *trap) *trap {
 func (h *Held) Await() {
 	h.t.Helper()
 	await(h.t, "the request was sent", h.trap.sprung)
+}
+
+// Sever closes the sender's end of the connection. Its other requests, if they share the
+// connection, get through over another one, and the held one is still under way.
+func (h *Held) Sever() {
+	h.link.mu.Lock()
+	defer h.link.mu.Unlock()
+	_ = h.trap.sender.Close()
 }
 
 // Forward lets the request arrive, and returns when the service has answered it.
@@ -171,6 +189,7 @@ func (l *Link) keep(conns ...net.Conn) bool {
 	for _, c := range conns {
 		l.mu.conns[c] = struct{}{}
 	}
+	l.mu.made++
 	return !l.mu.cut
 }
 
@@ -217,6 +236,7 @@ type pipe struct {
 	link      *Link
 	near, far net.Conn
 	sprung    atomic.Pointer[trap] // for the next response
+	holds     atomic.Bool          // a request that must arrive although its sender may be gone
 }
 
 // requests copies what the client sends.
@@ -233,6 +253,8 @@ func (p *pipe) requests() {
 			p.link.pass()
 			if tr := p.link.spring(&seen, buf[:n]); tr != nil {
 				if !tr.lose {
+					p.holds.Store(true)
+					tr.sender = p.near
 					close(tr.sprung)
 					late = tr
 				}
@@ -281,7 +303,7 @@ func (p *pipe) answers() {
 					return
 				}
 			}
-			if _, err := p.near.Write(buf[:n]); err != nil {
+			if _, err := p.near.Write(buf[:n]); err != nil && !p.holds.Load() {
 				return
 			}
 		}

@@ -66,6 +66,20 @@ var lifeCases = []testCase{
 			w.Errorf("instance %d was granted the epoch, %d have a number", granted, numbered)
 		}
 	}},
+	{"a service that has lost its data goes on at once", func(w *testEnv) {
+		p, q := w.proxy("one", w.expiring), w.proxy("two", w.expiring)
+		a := p.first("a")
+		epoch := a.eventuallyLeads(soon)
+		b := q.first("b")
+		w.service.Wipe(w.T)
+		eventually(w.T, "the holder finds out, and one leads", w.service.Death+patience, func() bool {
+			return p.count(election.EventLost) > 0 && a.leads() != b.leads()
+		})
+		after := max(a.Status().Epoch, b.Status().Epoch)
+		if after < epoch || b.leads() && after == epoch {
+			w.Errorf("epoch %d came after %d", after, epoch)
+		}
+	}},
 	{"a bump ends no term, and the next award is of the new life", func(w *testEnv) {
 		p, q := w.proxy("one", w.expiring), w.proxy("two")
 		a := p.first("a")

@@ -24,6 +24,11 @@ func TestConformance(t *testing.T) {
 	electiontest.Run(t, open)
 }
 
+func TestRestores(t *testing.T) {
+	t.Parallel()
+	electiontest.RunRestores(t, open)
+}
+
 func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service {
 	return &electiontest.Service{
 		TTL: ttl, Death: ttl, Addr: server.Addr(),
@@ -36,6 +41,16 @@ func open(t *testing.T, server *pgtest.Server, db string) *electiontest.Service 
 			return "\x00\x00\x00" + string(rune(len(worker))) + worker + "\x00\x00\x00"
 		},
 		Bump: func(t *testing.T) { server.Exec(t, pgtest.Control, db, "SELECT fencepost.lease_bump()") },
+		Wipe: func(t *testing.T) {
+			server.Exec(t, pgtest.Superuser, db, "DELETE FROM fencepost.lease", "ALTER SEQUENCE fencepost.lease_award RESTART", "SELECT fencepost.lease_bump()")
+		},
+		Backup: func(t *testing.T) func(t *testing.T) {
+			server.Exec(t, pgtest.Superuser, db, "CREATE TABLE leases AS TABLE fencepost.lease", "CREATE TABLE awards AS SELECT last_value FROM fencepost.lease_award")
+			return func(t *testing.T) {
+				server.Exec(t, pgtest.Superuser, db, "DELETE FROM fencepost.lease", "INSERT INTO fencepost.lease TABLE leases",
+					"SELECT setval('fencepost.lease_award', last_value) FROM awards")
+			}
+		},
 		Faults: []electiontest.Fault{
 			{Name: "the lease row is deleted", Do: func(t *testing.T, resource string) {
 				server.Exec(t, pgtest.Control, db, "DELETE FROM fencepost.lease")

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -176,7 +175,7 @@ func startOnce(opts ...Option) (*Agent, error) {
 	for _, opt := range opts {
 		opt(&o)
 	}
-	binary, err := find()
+	binary, err := child.Program("FENCEPOST_TEST_CONSUL", "consul")
 	if err != nil {
 		return nil, err
 	}
@@ -249,28 +248,4 @@ func (a *Agent) tail() string {
 	}
 	n, _ := a.log.ReadAt(text, max(0, end-int64(len(text))))
 	return string(text[:n])
-}
-
-// find returns the path of the Consul program to use.
-func find() (string, error) {
-	if path := os.Getenv("FENCEPOST_TEST_CONSUL"); path != "" {
-		return path, nil
-	}
-	if path, err := exec.LookPath("consul"); err == nil {
-		return path, nil
-	}
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err != nil {
-			continue
-		}
-		path := filepath.Join(dir, ".cache", "consul")
-		if info, err := os.Stat(path); err == nil && !info.IsDir() {
-			return path, nil
-		}
-	}
-	return "", errors.New(`no Consul found for tests: run "make consul", add consul to PATH, or set FENCEPOST_TEST_CONSUL`)
 }

@@ -25,6 +25,8 @@ var ours = map[string][]string{
 	"fencing/evidence":  {},
 	"election":          {"fencing", "internal/faults"},
 	"election/consul":   {"election", "fencing", "internal/faults"},
+	"election/etcd":     {"election", "election/kv", "internal/faults"},
+	"election/kv":       {"election", "internal/faults"},
 	"election/postgres": {"election", "fencing", "internal/faults"},
 	"election/token":    {"election", "fencing"},
 	"election/electiontest": {
@@ -52,6 +54,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/auditlog":   {"fencing", "fencing/sqltext"},
 	"cmd/fencepost/health":     {"election", "fencing/store", "internal/faults"},
 	"cmd/fencepost/doctor":     {"cmd/fencepost/config", "election", "fencing/store", "internal/faults", "migrations", "upstream"},
+	"cmd/fencepost/electors":   {"cmd/fencepost/config", "election", "election/consul", "election/etcd", "election/postgres", "fencing/store"},
 	"cmd/fencepost/evidence":   {"fencing/evidence"},
 	"cmd/fencepost/guard":      {},
 	"cmd/fencepost/hosts":      {"cmd/fencepost/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
@@ -64,6 +67,7 @@ var ours = map[string][]string{
 	"internal/pgtest":          {"migrations", "internal/child", "internal/ports"},
 	"internal/ports":           {},
 	"internal/consultest":      {"internal/child", "internal/ports"},
+	"internal/etcdtest":        {"internal/child", "internal/ports"},
 	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/fixture/process": {"fencing", "internal/child"},
 	"internal/wiretest":        {},
@@ -75,20 +79,23 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not
 // use the classification of sqltext. A name that ends in .go is one file.
 var theirs = map[string][]string{
-	module + "/election/consul":           {"cmd/fencepost/provider_consul.go"},
-	module + "/election/postgres":         {"cmd/fencepost/provider_postgres.go"},
+	module + "/election/consul":           {"cmd/fencepost/electors/consul.go"},
+	module + "/election/etcd":             {"cmd/fencepost/electors/etcd.go"},
+	module + "/election/kv":               {"election/etcd"},
+	module + "/election/postgres":         {"cmd/fencepost/electors/postgres.go"},
 	module + "/election/token":            {"cmd/fencepost/serve.go", "cmd/fencepost/generation.go"},
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
 	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},
 	"github.com/pires/go-proxyproto":      {"proxy/proxyheader"},
 	"github.com/prometheus/client_golang": {"cmd/fencepost/admin"},
+	"go.etcd.io/etcd/client/v3":           {"election/etcd", "internal/etcdtest"},
 	"go.yaml.in/yaml/v3":                  {"cmd/fencepost/config"},
 }
 

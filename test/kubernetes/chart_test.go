@@ -177,6 +177,7 @@ func TestChartRefusesWhatWouldNotWork(t *testing.T) {
 		"config.admin.open_reads=false":         "Use networkPolicy",
 		"config.control.password=secret":        "Put it in a Secret",
 		"config.election.consul.token=secret":   "Put it in a Secret",
+		"config.election.etcd.password=secret":  "Put it in a Secret",
 		"replica=3":                             "replica",
 		"secrets.control_password.name=control": "control_password",
 		"replicas=0":                            "replicas",

@@ -54,7 +54,7 @@ var workerFaults = []fault{
 // thawed, deposed and killed at random, two never write at the same time.
 func TestSafetyTwoProxiesAgree(t *testing.T) {
 	t.Parallel()
-	for _, provider := range providers {
+	for _, provider := range allProviders {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
 			c := newChaos(t, provider, "LEASE_TTL=2s")

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -20,8 +22,12 @@ import (
 // resource is the resource that the workers of a case compete for by default.
 const resource = "billing"
 
-// providers are the lease services that cases run with.
-var providers = []string{"postgres", "consul"}
+// providers are the lease services that cases run with. What rests on kv, as etcd does, takes the
+// same way through the proxy as Consul, so only the cases of allProviders run with it.
+var (
+	providers    = []string{"postgres", "consul"}
+	allProviders = append(slices.Clone(providers), "etcd")
+)
 
 // cluster is the environment of one case: a database with the table work, and a lease
 // service.
@@ -29,8 +35,9 @@ type cluster struct {
 	t        testing.TB
 	pg       *pgtest.Server
 	db       string
-	consul   *consultest.Agent // nil with the embedded elector
-	prefix   string            // prefix of Consul's keys
+	consul   *consultest.Agent // nil with another elector
+	etcd     *etcdtest.Cluster // nil with another elector
+	prefix   string            // of Consul's or etcd's keys
 	settings []string          // settings of every proxy
 	stamped  bool              // it has a table that audit can verify
 }
@@ -73,12 +80,18 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 		"LISTEN=127.0.0.1:0", "ADMIN=127.0.0.1:0", "UPSTREAM_ADDRESS=" + h.pg.Addr(), "CONTROL_USER=" + pgtest.Control,
 		"LEASE_TTL=10s", "LEASE_WORKER_TIMEOUT=500ms", "LEASE_GRACE=200ms", "DRAIN_TIMEOUT=2s", "LOG_LEVEL=debug",
 	})
-	if provider == "consul" {
+	switch provider {
+	case "consul":
 		if h.consul == nil {
 			h.consul = consultest.Shared(t)
 		}
 		h.settings = append(h.settings, prefixed([]string{
 			"ELECTION_PROVIDER=consul", "ELECTION_CONSUL_ADDRESS=" + h.consul.Addr(), "ELECTION_CONSUL_PREFIX=" + h.prefix,
+		})...)
+	case "etcd":
+		h.etcd = etcdtest.Shared(t)
+		h.settings = append(h.settings, prefixed([]string{
+			"ELECTION_PROVIDER=etcd", "ELECTION_ETCD_ENDPOINTS=" + h.etcd.Addr(), "ELECTION_ETCD_PREFIX=" + h.prefix,
 		})...)
 	}
 	h.settings = append(h.settings, own...)

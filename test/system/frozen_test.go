@@ -15,7 +15,7 @@ import (
 // be done.
 func TestSafetyFrozenLeader(t *testing.T) {
 	t.Parallel()
-	for _, provider := range providers {
+	for _, provider := range allProviders {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
 			h := newCluster(t, provider)

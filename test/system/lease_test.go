@@ -1,16 +1,26 @@
 package system
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // takeLease takes the resource's lease away from its holder.
 func (h *cluster) takeLease() {
 	h.t.Helper()
+	if h.etcd != nil {
+		h.revokeLease()
+		return
+	}
 	if h.consul == nil {
 		h.pg.Exec(h.t, pgtest.Superuser, h.db, "UPDATE fencepost.lease SET vacancy = 'left', expires_at = now() WHERE vacancy = 'held'",
 			"SELECT fencepost.lease_tell('"+resource+"')")
@@ -18,6 +28,23 @@ func (h *cluster) takeLease() {
 	}
 	if session := h.session(); session != "" {
 		h.consul.Request(h.t, http.MethodPut, "/v1/session/destroy/"+session, nil)
+	}
+}
+
+// revokeLease revokes the etcd lease of the resource's holder, if it has one.
+func (h *cluster) revokeLease() {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	client := h.etcd.Client(h.t, "", "")
+	found, err := client.Get(ctx, h.prefix+"/"+h.db+"/"+resource+"/.held")
+	if err != nil {
+		h.t.Fatalf("read the lease in etcd: %v", err)
+	}
+	for _, one := range found.Kvs {
+		if _, err := client.Revoke(ctx, clientv3.LeaseID(one.Lease)); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			h.t.Fatalf("revoke the lease in etcd: %v", err)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -16,5 +17,5 @@ func TestMain(m *testing.M) {
 	if os.Getenv(workerVariable) != "" {
 		os.Exit(workerMain(os.Stdin, os.Stdout))
 	}
-	pgtest.Main(m)
+	pgtest.Main(m, etcdtest.StopShared)
 }

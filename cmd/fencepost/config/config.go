@@ -70,6 +70,7 @@ type Control struct {
 type Election struct {
 	Provider string `yaml:"provider"` // the name of a Provider
 	Consul   Consul `yaml:"consul"`
+	Etcd     Etcd   `yaml:"etcd"`
 }
 
 // Lease sets the times of leases. Time decides who may try to lead; the check in
@@ -147,6 +148,7 @@ func Default() Config {
 		Election: Election{
 			Provider: "postgres",
 			Consul:   defaultConsul,
+			Etcd:     defaultEtcd,
 		},
 		Lease: Lease{
 			TTL:              Duration(10 * time.Second),

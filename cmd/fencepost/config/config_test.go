@@ -17,6 +17,7 @@ import (
 var providers = []Provider{
 	{Name: "postgres", Validate: func(*Config, Fault) {}},
 	{Name: "consul", Validate: func(c *Config, fault Fault) { c.Election.Consul.Validate(fault) }},
+	{Name: "etcd", Validate: func(c *Config, fault Fault) { c.Election.Etcd.Validate(fault) }},
 }
 
 // load reads a configuration file with this text, without an environment.
@@ -136,6 +137,20 @@ func TestTheTokenMayBeInAFile(t *testing.T) {
 	}
 }
 
+func TestThePasswordOfEtcdMayBeInAFile(t *testing.T) {
+	t.Parallel()
+	c := Etcd{PasswordFile: writeConfig(t, "secret\n")}
+	if err := c.ReadPassword(); err != nil || c.Password != "secret" {
+		t.Errorf("got %q, %v", c.Password, err)
+	}
+	for _, path := range []string{writeConfig(t, "\n"), filepath.Join(t.TempDir(), "nothing")} {
+		c := Etcd{PasswordFile: path}
+		if err := c.ReadPassword(); err == nil || !strings.Contains(err.Error(), "election.etcd.password_file") {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 func TestUnfencedMayBeOneWord(t *testing.T) {
 	t.Parallel()
 	cfg, err := load(t, "unfenced: refuse")
@@ -191,10 +206,20 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"resources: {billing: {enforce: off}}", "resources.billing.enforce"},
 		{"resources: {billing: {fence: rows}}", "resources.billing.fence"},
 		{"resources: {billing: {fence: tables, on_stale: discard}}", "resources.billing has fence: tables and on_stale: discard"},
-		{"election: {provider: etcd}", "postgres, consul"},
+		{"election: {provider: zookeeper}", "postgres, consul, etcd"},
 		{"election: {provider: consul, consul: {prefix: /a/}}", "neither starts nor ends with a slash"},
 		{"election: {provider: consul, consul: {cert_file: a}}", "belong together"},
 		{"election: {provider: consul, consul: {ca_file: a}}", "set scheme: https"},
+		{"election: {provider: etcd, etcd: {endpoints: []}}", "election.etcd.endpoints is empty"},
+		{"election: {provider: etcd, etcd: {endpoints: 'a:1, b'}}", `election.etcd.endpoints is "b": use host:port`},
+		{"election: {provider: etcd, etcd: {endpoints: 'https://a:1'}}", "set election.etcd.scheme"},
+		{"election: {provider: etcd, etcd: {scheme: grpc}}", "http, https"},
+		{"election: {provider: etcd, etcd: {prefix: a/}}", "neither starts nor ends with a slash"},
+		{"election: {provider: etcd, etcd: {user: a}}", "set password or password_file too"},
+		{"election: {provider: etcd, etcd: {password: a}}", "set user too"},
+		{"election: {provider: etcd, etcd: {user: a, password: b, password_file: c}}", "both set"},
+		{"election: {provider: etcd, etcd: {scheme: https, cert_file: a}}", "belong together"},
+		{"election: {provider: etcd, etcd: {ca_file: a}}", "set scheme: https"},
 		{"unfenced: maybe", "allow, read-only, refuse"},
 		{"unfenced: {users: {bob: maybe}}", "unfenced.users.bob"},
 		{"admin: localhost", `admin.address is "localhost": use host:port`},

@@ -1,7 +1,5 @@
 package config
 
-import "strings"
-
 // Consul configures the provider "consul".
 type Consul struct {
 	Address    string `yaml:"address"`
@@ -20,9 +18,7 @@ var defaultConsul = Consul{Address: "127.0.0.1:8500", Scheme: "http", Prefix: "f
 func (c *Consul) Validate(fault Fault) {
 	checkAddress(fault, "election.consul.address", c.Address)
 	checkWord(fault, "election.consul.scheme", c.Scheme, "http", "https")
-	if c.Prefix == "" || strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") {
-		fault("election.consul.prefix is %q: use a key prefix that neither starts nor ends with a slash, e.g. fencepost", c.Prefix)
-	}
+	checkPrefix(fault, "election.consul.prefix", c.Prefix)
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		fault("election.consul.cert_file and key_file belong together: set both or neither")
 	}

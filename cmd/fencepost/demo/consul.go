@@ -10,20 +10,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 )
 
-// consul is a dev agent: a single in-memory server.
-type consul struct {
-	proc    *process
-	address string
-}
-
-// startConsul starts a dev agent that allows sessions of one second, so that the demo
-// does not have to wait for Consul's usual ten seconds.
-func startConsul(ctx context.Context, dir, program string) (*consul, error) {
-	program, err := findConsul(program)
+// startConsul starts a dev agent, a single in-memory server. It allows sessions of one second,
+// so that the demo does not have to wait for Consul's usual ten seconds.
+func startConsul(ctx context.Context, dir, program string) (*leaseService, error) {
+	program, err := findProgram("consul", program)
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +44,10 @@ func startConsul(ctx context.Context, dir, program string) (*consul, error) {
 	defer log.Close() // the child has its own
 	cmd := exec.Command(program, "agent", "-dev", "-bind=127.0.0.1", "-client=127.0.0.1", "-config-file="+config)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
-	c := &consul{address: address}
+	c := &leaseService{
+		what:   "Consul, a dev agent at " + address,
+		config: fmt.Sprintf("  consul:\n    address: %s\n", address),
+	}
 	if c.proc, err = startProcess("Consul", cmd); err != nil {
 		return nil, err
 	}
@@ -80,22 +76,4 @@ func hasLeader(ctx context.Context, address string) error {
 		return fmt.Errorf("Consul has no leader yet (%s)", resp.Status)
 	}
 	return nil
-}
-
-func (c *consul) stop() error { return c.proc.stop(syscall.SIGTERM) }
-
-// findConsul returns the path of the consul program.
-func findConsul(program string) (string, error) {
-	for _, candidate := range []string{program, "consul", filepath.Join(".cache", "consul")} {
-		if candidate == "" {
-			continue
-		}
-		if path, err := exec.LookPath(candidate); err == nil {
-			return filepath.Abs(path)
-		}
-		if candidate == program {
-			break
-		}
-	}
-	return "", errors.New("consul program not found: add it to PATH, build it with make consul, or pass its path with --consul")
 }

@@ -2,7 +2,7 @@
 // middle of a charge, another worker takes over, and the first one resumes.
 //
 // Everything is real and discarded afterwards: a PostgreSQL created by initdb, a
-// separate Fencepost process, a Consul dev agent if requested, and two worker processes
+// separate Fencepost process, a Consul or an etcd if requested, and two worker processes
 // that charge invoices with plain pgx. The same events happen twice, with and without the
 // fence, and the results are counted in the database and in the audit log.
 package demo
@@ -18,9 +18,10 @@ import (
 
 // Options configures a demo. The zero value runs it with the embedded elector.
 type Options struct {
-	Election    string // "postgres" or "consul"
+	Election    string // one of Elections
 	PostgresBin string // directory of initdb and postgres; "" searches for one
 	Consul      string // the consul program; "" searches for one
+	Etcd        string // the etcd program; "" searches for one
 	Program     string // the fencepost program; "" means this one
 	Keep        bool   // keep the directory with logs and data
 	Color       bool

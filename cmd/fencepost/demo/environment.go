@@ -20,7 +20,7 @@ type environment struct {
 	o      Options
 	dir    string
 	pg     *postgres
-	consul *consul // nil with the embedded elector
+	leases *leaseService // nil with the embedded elector
 	fence  *process
 	listen string // where Fencepost listens for Postgres clients
 	log    *fenceLog
@@ -35,8 +35,8 @@ const (
 	grace         = "500ms"
 )
 
-// startEnvironment starts PostgreSQL and, if requested, Consul, migrates the database and
-// starts Fencepost. If it fails, it stops whatever it has started.
+// startEnvironment starts PostgreSQL and, if requested, a lease service, migrates the database
+// and starts Fencepost. If it fails, it stops whatever it has started.
 func startEnvironment(ctx context.Context, o Options, report *reporter) (_ *environment, err error) {
 	env := &environment{o: o}
 	if env.dir, err = os.MkdirTemp("", "fencepost-demo-"); err != nil {
@@ -57,11 +57,11 @@ func startEnvironment(ctx context.Context, o Options, report *reporter) (_ *envi
 		return nil, err
 	}
 	report.setup("PostgreSQL %s, a throwaway server at %s", env.pg.version, env.pg.address)
-	if o.Election == "consul" {
-		if env.consul, err = startConsul(ctx, env.dir, o.Consul); err != nil {
-			return nil, err
-		}
-		report.setup("Consul, a dev agent at %s", env.consul.address)
+	if env.leases, err = startElector(ctx, env.dir, o); err != nil {
+		return nil, err
+	}
+	if env.leases != nil {
+		report.setup("%s", env.leases.what)
 	}
 	if err = env.prepareDatabase(ctx); err != nil {
 		return nil, err
@@ -127,8 +127,8 @@ func (env *environment) startFencepost(ctx context.Context) error {
 	}
 	config := fmt.Sprintf("listen: %s\nadmin: %s\nupstream:\n  address: %s\nelection:\n  provider: %s\n",
 		env.listen, admin, env.pg.address, env.o.Election)
-	if env.consul != nil {
-		config += fmt.Sprintf("  consul:\n    address: %s\n", env.consul.address)
+	if env.leases != nil {
+		config += env.leases.config
 	}
 	config += fmt.Sprintf("lease:\n  ttl: %s\n  worker_timeout: %s\n  grace: %s\n", leaseTTL, workerTimeout, grace)
 	path := filepath.Join(env.dir, "fencepost.yml")
@@ -191,8 +191,8 @@ func (env *environment) close() error {
 	if env.fence != nil {
 		errs = append(errs, env.fence.stop(syscall.SIGTERM))
 	}
-	if env.consul != nil {
-		errs = append(errs, env.consul.stop())
+	if env.leases != nil {
+		errs = append(errs, env.leases.stop())
 	}
 	if env.pg != nil {
 		errs = append(errs, env.pg.stop())

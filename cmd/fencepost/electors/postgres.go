@@ -1,4 +1,4 @@
-package main
+package electors
 
 import (
 	"context"
@@ -13,14 +13,14 @@ import (
 	"github.com/fencepost/fencepost/fencing/store"
 )
 
-// postgresElector keeps the leases beside the fence, in each database. It has no
+// Postgres keeps the leases beside the fence, in each database. It has no
 // settings.
-var postgresElector = elector{
+var Postgres = Elector{
 	Provider: config.Provider{Name: "postgres", Validate: func(*config.Config, config.Fault) {}},
-	open: func(_ config.Config, _ string, log *zap.Logger) (leaseService, error) {
+	Open: func(_ config.Config, _ string, log *zap.Logger) (Service, error) {
 		return postgresService{log}, nil
 	},
-	perDatabase: true,
+	PerDatabase: true,
 }
 
 type postgresService struct{ log *zap.Logger }

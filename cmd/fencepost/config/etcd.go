@@ -1,0 +1,76 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Etcd configures the provider "etcd".
+type Etcd struct {
+	Endpoints    Addresses `yaml:"endpoints"`
+	Scheme       string    `yaml:"scheme"`
+	Prefix       string    `yaml:"prefix"`
+	User         string    `yaml:"user"`
+	Password     string    `yaml:"password"`
+	PasswordFile string    `yaml:"password_file"`
+	CAFile       string    `yaml:"ca_file"`
+	CertFile     string    `yaml:"cert_file"`
+	KeyFile      string    `yaml:"key_file"`
+	ServerName   string    `yaml:"server_name"`
+}
+
+var defaultEtcd = Etcd{Endpoints: Addresses{"127.0.0.1:2379"}, Scheme: "http", Prefix: "fencepost"}
+
+// ReadPassword sets Password to the contents of PasswordFile, if that is configured.
+func (c *Etcd) ReadPassword() error {
+	if c.PasswordFile == "" {
+		return nil
+	}
+	text, err := os.ReadFile(c.PasswordFile)
+	if err != nil {
+		return fmt.Errorf("election.etcd.password_file: %w", err)
+	}
+	if c.Password = strings.TrimSpace(string(text)); c.Password == "" {
+		return fmt.Errorf("election.etcd.password_file: %s is empty: write the password into it", c.PasswordFile)
+	}
+	return nil
+}
+
+// Validate checks the settings of the provider "etcd".
+func (c *Etcd) Validate(fault Fault) {
+	if len(c.Endpoints) == 0 {
+		fault("election.etcd.endpoints is empty: name at least one member, e.g. 127.0.0.1:2379")
+	}
+	for _, e := range c.Endpoints {
+		if strings.Contains(string(e), "://") {
+			fault("election.etcd.endpoints has %q: use host:port, and set election.etcd.scheme", e)
+			continue
+		}
+		checkAddress(fault, "election.etcd.endpoints", string(e))
+	}
+	checkWord(fault, "election.etcd.scheme", c.Scheme, "http", "https")
+	checkPrefix(fault, "election.etcd.prefix", c.Prefix)
+	password := c.Password != "" || c.PasswordFile != ""
+	switch {
+	case c.Password != "" && c.PasswordFile != "":
+		fault("election.etcd.password and password_file are both set: set one of them")
+	case c.User == "" && password:
+		fault("election.etcd has a password, but no user: set user too, or remove the password")
+	case c.User != "" && !password:
+		fault("election.etcd.user is set, but no password: set password or password_file too (a client certificate names its user itself)")
+	}
+	if (c.CertFile == "") != (c.KeyFile == "") {
+		fault("election.etcd.cert_file and key_file belong together: set both or neither")
+	}
+	if c.Scheme == "http" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
+		fault("election.etcd has TLS settings, but scheme is http: set scheme: https, or remove them")
+	}
+}
+
+// checkPrefix checks the prefix of a lease service's keys.
+func checkPrefix(fault Fault, where, prefix string) {
+	if prefix == "" || strings.HasPrefix(prefix, "/") || strings.HasSuffix(prefix, "/") {
+		fault("%s is %q: use a key prefix that neither starts nor ends with a slash, e.g. fencepost", where, prefix)
+	}
+}

@@ -1,0 +1,168 @@
+// Package etcd implements the lease service with etcd, as a Store of package kv.
+//
+// # Keys
+//
+//	<prefix>/.generation                  the marker
+//	<prefix>/<database>/<resource>        the record of a lease
+//	<prefix>/<database>/<resource>/.held attached to the etcd lease that is the holder's life
+//
+// An award is one transaction that writes the record and the key .held. The lease is held while
+// both are of the same revision. So an etcd lease that expires or is revoked frees it, which
+// deletes the key .held, and so does a plain put over either key, which takes the key .held from
+// its etcd lease or gives the record another revision.
+//
+// # Order of awards
+//
+// The index of an award is the revision of its transaction. It grows throughout the life of one
+// etcd cluster, whatever happens to a key. A restore repeats revisions, under the same cluster
+// id, member ids and raft term.
+//
+// # Time
+//
+// etcd takes TTLs in whole seconds, and raises one that is shorter than one and a half of its
+// election timeouts (2 s by default). Its leader counts the time. A new leader, or a restart,
+// begins every TTL anew, so a TTL is a lower bound only.
+//
+// # Permissions
+//
+// With authentication enabled, the user needs a role with the permission readwrite on the
+// prefix (<prefix>/ with --prefix). etcd lets it revoke any etcd lease that is attached to no
+// other keys.
+package etcd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+
+	"github.com/fencepost/fencepost/election/kv"
+)
+
+// Source is the name under which the provider's awards are recorded.
+const Source = "etcd"
+
+// A member that does not answer is noticed by these. etcd's servers close a connection on which
+// pings come more often than every 5 s.
+const (
+	pingAfter   = 10 * time.Second
+	pingTimeout = 3 * time.Second
+)
+
+// connecting paces the attempts to connect to a member. Nobody leads while none can be reached.
+var connecting = grpc.ConnectParams{
+	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+	MinConnectTimeout: 5 * time.Second,
+}
+
+// Config is the configuration of a connection to etcd.
+type Config struct {
+	Endpoints []string // host:port of members
+	TLS       bool
+	// CAFile, CertFile, KeyFile and ServerName apply to TLS.
+	CAFile, CertFile, KeyFile, ServerName string
+	User, Password                        string // "" without authentication
+
+	Prefix string // of all keys; default kv.DefaultPrefix
+	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
+	// starts ends the leases under its name.
+	Proxy  string
+	Logger *zap.Logger
+}
+
+// New returns a client that watches the prefix until Close. It does not wait until etcd is
+// reachable.
+func New(cfg Config) (*kv.Client, error) {
+	s, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("etcd elector: %w", err)
+	}
+	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("etcd elector: %w", err), s.Close())
+	}
+	return c, nil
+}
+
+// open returns a store that connects when it is used.
+func open(cfg Config) (*etcdStore, error) {
+	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
+		cfg.Prefix = kv.DefaultPrefix
+	}
+	scheme := "http://"
+	var security *tls.Config
+	if cfg.TLS {
+		scheme = "https://"
+		var err error
+		if security, err = tlsConfig(cfg); err != nil {
+			return nil, err
+		}
+	}
+	endpoints := make([]string, len(cfg.Endpoints))
+	for i, e := range cfg.Endpoints {
+		endpoints[i] = scheme + e
+	}
+	s := &etcdStore{
+		prefix: cfg.Prefix + "/", name: "etcd at " + strings.Join(cfg.Endpoints, ", "),
+		login: login{user: cfg.User, password: cfg.Password, turn: make(chan struct{}, 1)},
+	}
+	options := []grpc.DialOption{
+		grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),
+		grpc.WithChainUnaryInterceptor(failFast), grpc.WithChainStreamInterceptor(failFastStream),
+	}
+	if cfg.ServerName != "" { // gRPC would expect the host of the endpoint, whatever tls.Config says
+		options = append(options, grpc.WithAuthority(cfg.ServerName))
+	}
+	client, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints, TLS: security,
+		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
+		// The caller repeats what fails, and knows what may be repeated.
+		MaxUnaryRetries: 1,
+		// What it says is also in the errors.
+		Logger:      zap.NewNop(),
+		DialOptions: options,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.client = client
+	return s, nil
+}
+
+// tlsConfig returns the configuration of TLS. The client's certificate is read again for each
+// connection, because it may have been renewed.
+func tlsConfig(cfg Config) (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName} // gRPC wants the name here too
+	if cfg.CAFile != "" {
+		text, err := os.ReadFile(cfg.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("read ca_file: %w", err)
+		}
+		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("ca_file %s has no certificate in PEM form", cfg.CAFile)
+		}
+	}
+	if cfg.CertFile == "" {
+		return c, nil
+	}
+	load := func() (*tls.Certificate, error) {
+		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("read cert_file and key_file: %w", err)
+		}
+		return &cert, nil
+	}
+	if _, err := load(); err != nil {
+		return nil, err
+	}
+	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	return c, nil
+}

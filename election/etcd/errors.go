@@ -1,0 +1,75 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// failFast makes a request fail when no member can be reached, and say why. The library would
+// wait until the request's context ends, and then only say that it did.
+func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
+}
+
+func failFastStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	return stream(ctx, desc, cc, method, append(opts, grpc.WaitForReady(false))...)
+}
+
+// unreachable means that no member has answered. It is a net.Error.
+type unreachable struct {
+	name  string
+	cause string
+}
+
+func (e *unreachable) Error() string   { return e.name + " cannot be reached: " + e.cause }
+func (e *unreachable) Timeout() bool   { return false }
+func (e *unreachable) Temporary() bool { return true }
+
+// refusals are what etcd answers if only an operator can help.
+var refusals = []error{
+	rpctypes.ErrPermissionDenied, rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrUserNotFound,
+	rpctypes.ErrInvalidAuthToken, rpctypes.ErrInvalidAuthMgmt, rpctypes.ErrAuthNotEnabled,
+}
+
+// failed returns the error of a request, whose library wraps what went wrong in a gRPC status.
+func (s *etcdStore) failed(ctx context.Context, what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %s has not answered: %w", what, s.name, ctx.Err())
+	}
+	answer := rpctypes.Error(err)
+	is := func(e error) bool { return errors.Is(answer, e) }
+	var etcd rpctypes.EtcdError
+	switch {
+	case slices.ContainsFunc(refusals, is):
+		return &election.DeniedError{
+			Kind: faults.LeaseDenied, Answer: answer.Error(), Err: fmt.Errorf("%s: %w", what, answer), Remedy: s.remedy(),
+		}
+	case errors.As(answer, &etcd):
+		return fmt.Errorf("%s: %w", what, answer)
+	case status.Code(err) == codes.Unavailable:
+		return fmt.Errorf("%s: %w", what, &unreachable{s.name, status.Convert(err).Message()})
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// remedy says what to do if etcd denies something.
+func (s *etcdStore) remedy() string {
+	login := "Set the user (election.etcd.user and password or password_file), or a client certificate with its name (cert_file and key_file)"
+	if s.login.user != "" {
+		login = "Check election.etcd.user and its password (FENCEPOST_ELECTION_ETCD_PASSWORD)"
+	}
+	return fmt.Sprintf("%s: it needs a role with the permission readwrite on the prefix %s.", login, s.prefix)
+}

@@ -1,0 +1,208 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
+)
+
+// etcdStore is the kv.Store of one etcd cluster. Its lives are etcd's leases.
+type etcdStore struct {
+	client *clientv3.Client
+	login  login
+	prefix string // of all keys, with the slash at its end
+	name   string // of the service in errors
+}
+
+var _ kv.Store = (*etcdStore)(nil)
+
+// do makes a request, and returns its error as failed does.
+func (s *etcdStore) do(ctx context.Context, what string, request func() error) error {
+	err := s.login.with(ctx, func(user, password string) (string, error) {
+		answer, err := s.client.Authenticate(ctx, user, password)
+		if err != nil {
+			return "", err
+		}
+		return answer.Token, nil
+	}, request)
+	return s.failed(ctx, what, err)
+}
+
+// txn runs a transaction, which reads what a quorum has.
+func (s *etcdStore) txn(ctx context.Context, what string, ifs []clientv3.Cmp, thens ...clientv3.Op) (*clientv3.TxnResponse, error) {
+	var answer *clientv3.TxnResponse
+	err := s.do(ctx, what, func() (err error) {
+		answer, err = s.client.Txn(ctx).If(ifs...).Then(thens...).Commit()
+		return err
+	})
+	return answer, err
+}
+
+// Read implements kv.Store.
+func (s *etcdStore) Read(ctx context.Context, key string) (kv.Entry, error) {
+	k := s.keys(key)
+	answer, err := s.txn(ctx, "read "+k.record, nil, clientv3.OpGet(k.record), clientv3.OpGet(k.held), clientv3.OpGet(s.marker()))
+	if err != nil {
+		return kv.Entry{}, err
+	}
+	found := values{}
+	for _, r := range answer.Responses {
+		for _, one := range r.GetResponseRange().GetKvs() {
+			found[string(one.Key)] = one
+		}
+	}
+	e := found.entry(k)
+	e.Marker = found.text(s.marker())
+	return e, nil
+}
+
+// Swap implements kv.Store. etcd refuses a put with a lease that it does not know, and then the
+// whole transaction.
+func (s *etcdStore) Swap(ctx context.Context, key string, old kv.Entry, record []byte, life string) (version int64, err error) {
+	k := s.keys(key)
+	ifs := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(k.record), "=", old.Version)} // 0 if there is none
+	hold := clientv3.OpDelete(k.held)
+	if life != "" {
+		id, err := leaseID(life)
+		if err != nil {
+			return 0, err
+		}
+		ifs = append(ifs, clientv3.Compare(clientv3.Value(s.marker()), "=", old.Marker))
+		hold = clientv3.OpPut(k.held, life, clientv3.WithLease(id))
+	}
+	answer, err := s.txn(ctx, "write "+k.record, ifs, clientv3.OpPut(k.record, string(record)), hold)
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		return 0, fmt.Errorf("%w: etcd no longer knows its lease", election.ErrLost)
+	case err != nil:
+		return 0, err
+	case !answer.Succeeded:
+		return 0, kv.ErrConflict
+	}
+	return answer.Header.Revision, nil
+}
+
+// Begin implements kv.Store. etcd takes whole seconds.
+func (s *etcdStore) Begin(ctx context.Context, ttl time.Duration) (kv.Life, error) {
+	seconds := int64((ttl + time.Second - 1) / time.Second)
+	var answer *clientv3.LeaseGrantResponse
+	err := s.do(ctx, "create a lease", func() (err error) {
+		answer, err = s.client.Grant(ctx, seconds)
+		return err
+	})
+	if err != nil {
+		return kv.Life{}, err
+	}
+	return kv.Life{ID: strconv.FormatInt(int64(answer.ID), 16), TTL: time.Duration(answer.TTL) * time.Second}, nil
+}
+
+// Beat implements kv.Store. The library's KeepAliveOnce asks again without a pause while no
+// member can be reached.
+func (s *etcdStore) Beat(ctx context.Context, life string) error {
+	id, err := leaseID(life)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx) // ends the stream
+	defer cancel()
+	var left int64
+	err = s.do(ctx, "keep a lease alive", func() error {
+		stream, err := pb.NewLeaseClient(s.client.ActiveConnection()).LeaseKeepAlive(ctx)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil {
+			return err
+		}
+		answer, err := stream.Recv()
+		if err == nil {
+			left = answer.TTL
+		}
+		return err
+	})
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) || err == nil && left <= 0 {
+		return fmt.Errorf("%w: etcd no longer knows its lease", election.ErrLost)
+	}
+	return err
+}
+
+// End implements kv.Store.
+func (s *etcdStore) End(ctx context.Context, life string) error {
+	id, err := leaseID(life)
+	if err != nil {
+		return err
+	}
+	err = s.do(ctx, "revoke a lease", func() error {
+		_, err := s.client.Revoke(ctx, id)
+		return err
+	})
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return nil
+	}
+	return err
+}
+
+// Mark implements kv.Store.
+func (s *etcdStore) Mark(ctx context.Context, marker string, replace bool) error {
+	var ifs []clientv3.Cmp
+	if !replace {
+		ifs = append(ifs, clientv3.Compare(clientv3.CreateRevision(s.marker()), "=", 0))
+	}
+	_, err := s.txn(ctx, "write "+s.marker(), ifs, clientv3.OpPut(s.marker(), marker))
+	return err
+}
+
+// Watch implements kv.Store. A member without a leader ends it.
+func (s *etcdStore) Watch(ctx context.Context, see func(kv.Snapshot)) error {
+	what := "watch " + s.prefix
+	var all *clientv3.GetResponse
+	err := s.do(ctx, what, func() (err error) {
+		all, err = s.client.Get(ctx, s.prefix, clientv3.WithPrefix())
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	found := values{}
+	for _, one := range all.Kvs {
+		found[string(one.Key)] = one
+	}
+	see(s.snapshot(found))
+	changes := s.client.Watch(clientv3.WithRequireLeader(ctx), s.prefix, clientv3.WithPrefix(), clientv3.WithRev(all.Header.Revision+1))
+	for change := range changes {
+		if err := change.Err(); err != nil {
+			return s.failed(ctx, what, err)
+		}
+		if len(change.Events) == 0 {
+			continue
+		}
+		found.apply(change.Events)
+		see(s.snapshot(found))
+	}
+	return ctx.Err()
+}
+
+// Close implements kv.Store.
+func (s *etcdStore) Close() error {
+	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return fmt.Errorf("close the connection to %s: %w", s.name, err)
+	}
+	return nil
+}
+
+func leaseID(life string) (clientv3.LeaseID, error) {
+	id, err := strconv.ParseInt(life, 16, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q is not the id of an etcd lease", life)
+	}
+	return clientv3.LeaseID(id), nil
+}

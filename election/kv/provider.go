@@ -1,0 +1,187 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+)
+
+// tries is how often a request that somebody else's write has overtaken is tried again.
+const tries = 5
+
+// Provider awards the leases of one database's resources.
+type Provider struct {
+	c        *Client
+	database string
+}
+
+var _ election.Provider = (*Provider)(nil)
+
+// attempt is the life of a request that asks for the lease, or has it. It belongs to at most
+// one award.
+type attempt struct {
+	life   Life
+	marker string // under which the lease was asked for
+}
+
+// lease returns the award of the attempt. version is of its record.
+func (a *attempt) lease(bid election.AcquireRequest, version int64) *election.Lease {
+	l := &election.Lease{AcquireRequest: bid, InstanceID: a.marker, Index: version, Handle: a.life.ID}
+	if a.life.TTL != bid.TTL {
+		l.Granted = a.life.TTL
+	}
+	return l
+}
+
+// Source implements election.Provider.
+func (p *Provider) Source() string { return p.c.cfg.Source }
+
+// Close implements election.Provider.
+func (p *Provider) Close() error { return nil }
+
+// Acquire implements election.Provider.
+func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
+	if err := p.c.ready(ctx); err != nil {
+		return nil, notSent(err)
+	}
+	key := keyOf(p.database, bid.Resource)
+	for range tries {
+		entry, err := p.c.store.Read(ctx, key)
+		if err != nil {
+			return nil, notSent(err)
+		}
+		lease, err := p.acquire(ctx, key, bid, entry)
+		if !errors.Is(err, ErrConflict) {
+			return lease, err
+		}
+	}
+	return nil, election.ErrHeld // others take it and leave it all the time
+}
+
+// notSent returns the error of an Acquire that asked for nothing yet.
+func notSent(err error) error { return fmt.Errorf("%w: %w", election.ErrNotSent, err) }
+
+// acquire asks once for the lease under a key that holds this. It returns ErrConflict if the key
+// must be read again.
+func (p *Provider) acquire(ctx context.Context, key string, bid election.AcquireRequest, entry Entry) (*election.Lease, error) {
+	if try := p.c.pending(bid.Incarnation); try != nil {
+		if entry.Life == try.life.ID { // the answer of an earlier request was lost
+			return try.lease(bid, entry.Version), nil
+		}
+		if err := p.c.store.End(ctx, try.life.ID); err != nil {
+			return nil, notSent(err)
+		}
+		p.c.settle(bid.Incarnation, try.life.ID)
+	}
+	switch {
+	case entry.Life != "":
+		return nil, election.ErrHeld
+	case entry.Marker == "":
+		if err := p.c.store.Mark(ctx, newMarker(), false); err != nil {
+			return nil, notSent(err)
+		}
+		return nil, ErrConflict
+	}
+	life, err := p.c.store.Begin(ctx, bid.TTL)
+	if err != nil {
+		return nil, notSent(err)
+	}
+	try := &attempt{life: life, marker: entry.Marker}
+	p.c.note(bid.Incarnation, try)
+	version, err := p.c.store.Swap(ctx, key, entry, recordOf(bid, p.c.cfg.Proxy, time.Now()).encode(), life.ID)
+	switch {
+	case err == nil:
+		return try.lease(bid, version), nil
+	case errors.Is(err, ErrConflict):
+		p.c.settle(bid.Incarnation, life.ID)
+		p.c.dispose(life.ID)
+		return nil, ErrConflict
+	case errors.Is(err, election.ErrLost): // the lease was given back meanwhile, or the request took long
+		p.c.settle(bid.Incarnation, life.ID)
+		return nil, fmt.Errorf("%w: its life was over when it arrived", election.ErrNotSent)
+	}
+	return nil, err
+}
+
+// Renew implements election.Provider. A life that goes on proves nothing about the lease, which
+// may have been taken from it, so Renew also reads the key.
+func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
+	if err := p.c.store.Beat(ctx, l.Handle); err != nil {
+		if errors.Is(err, election.ErrLost) {
+			p.c.settle(l.Incarnation, l.Handle)
+		}
+		return err
+	}
+	entry, err := p.c.store.Read(ctx, keyOf(p.database, l.Resource))
+	if err != nil {
+		return err
+	}
+	if entry.Life != l.Handle {
+		p.c.settle(l.Incarnation, l.Handle)
+		p.c.dispose(l.Handle)
+		return fmt.Errorf("%w: its record was deleted, or somebody else has written it", election.ErrLost)
+	}
+	return nil
+}
+
+// Release implements election.Provider. It writes why the lease is free, and then ends the
+// life, so that nothing that is still under way can take the lease.
+func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
+	life := l.Handle
+	if life == "" {
+		try := p.c.pending(l.Incarnation)
+		if try == nil {
+			return nil
+		}
+		life = try.life.ID
+	}
+	if err := p.vacate(ctx, l, life, why, silent); err != nil {
+		return err
+	}
+	if err := p.c.store.End(ctx, life); err != nil {
+		return err
+	}
+	p.c.settle(l.Incarnation, life)
+	return nil
+}
+
+// vacate writes why a lease is free, if this life holds it, or if its candidacy was the last
+// that held it and no longer keeps others from it.
+func (p *Provider) vacate(ctx context.Context, l *election.Lease, life string, why election.Reason, silent time.Duration) error {
+	key := keyOf(p.database, l.Resource)
+	for range tries {
+		entry, err := p.c.store.Read(ctx, key)
+		if err != nil {
+			return err
+		}
+		r := decode(entry.Record)
+		left := why == election.ReasonLeft && entry.Life == "" && r.State == stateSilent && r.Incarnation == l.Incarnation
+		if entry.Life != life && !left {
+			return nil
+		}
+		if _, err = p.c.store.Swap(ctx, key, entry, r.vacated(why, silent).encode(), ""); !errors.Is(err, ErrConflict) {
+			return err
+		}
+	}
+	return fmt.Errorf("release %s: %w", key, ErrConflict)
+}
+
+// Watch implements election.Provider. All watches of a proxy share one watch of the prefix.
+func (p *Provider) Watch(ctx context.Context, resource string, seen election.LeaseObservation) (election.LeaseObservation, error) {
+	key := keyOf(p.database, resource)
+	for {
+		obs, changed, err := p.c.seen.poll(key)
+		switch {
+		case err != nil:
+			return election.LeaseObservation{}, err
+		case obs != seen && obs.State != election.Unseen:
+			return obs, nil
+		}
+		if err := p.c.await(ctx, changed); err != nil {
+			return election.LeaseObservation{}, err
+		}
+	}
+}

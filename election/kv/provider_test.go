@@ -1,0 +1,218 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const (
+	key      = "db/billing"
+	patience = 30 * time.Second
+)
+
+func open(t *testing.T, m *memory, proxy string) *Client {
+	t.Helper()
+	c, err := New(Config{Store: m, Source: "memory", Proxy: proxy, Logger: zaptest.NewLogger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func bid(worker string) election.AcquireRequest {
+	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: time.Minute}
+}
+
+func mustAcquire(t *testing.T, p *Provider, worker string) *election.Lease {
+	t.Helper()
+	lease, err := p.Acquire(within(t, patience), bid(worker))
+	if err != nil {
+		t.Fatalf("acquire for %s: %v", worker, err)
+	}
+	return lease
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !holds(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("this does not hold: %s", what)
+		}
+	}
+}
+
+func (m *memory) living() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return len(m.lives)
+}
+
+func TestALeaseSaysWhatWasGranted(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	c := open(t, m, "one")
+	lease := mustAcquire(t, c.Database("db"), "a")
+	if lease.Granted != 0 {
+		t.Errorf("what was asked for is said to be %v", lease.Granted)
+	}
+	m.most = 10 * time.Second
+	if err := c.Database("db").Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Fatal(err)
+	}
+	if lease := mustAcquire(t, c.Database("db"), "b"); lease.Granted != m.most {
+		t.Errorf("granted %v, want %v", lease.Granted, m.most)
+	}
+	var denied *election.DeniedError
+	err := c.Check(within(t, patience), []time.Duration{m.most, time.Minute})
+	if !errors.As(err, &denied) || denied.Kind != faults.LeaseTTL || !strings.Contains(denied.Remedy, "10s or less") {
+		t.Errorf("the test of a TTL that is too long ended with %v", err)
+	}
+	if err := c.Check(within(t, patience), []time.Duration{m.most}); err != nil {
+		t.Errorf("the test of a TTL that is not too long ended with %v", err)
+	}
+	eventually(t, "only the life of the lease goes on", func() bool { return m.living() == 1 })
+}
+
+// A request of unknown outcome is written after its candidacy has given the lease back.
+func TestALateSwapTakesNothing(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	p := open(t, m, "one").Database("db")
+	m.before = func() {
+		if err := p.Release(within(t, patience), &election.Lease{AcquireRequest: bid("a")}, election.ReasonLeft, 0); err != nil {
+			t.Errorf("release: %v", err)
+		}
+	}
+	if lease, err := p.Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrNotSent) {
+		t.Errorf("the late request ended with %+v, %v", lease, err)
+	}
+	if _, ok := m.entries[key]; ok {
+		t.Error("it wrote the record")
+	}
+	if m.living() != 0 {
+		t.Errorf("%d lives go on", m.living())
+	}
+}
+
+func TestAnAwardIsOfTheLifeInWhichItWasMade(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	c := open(t, m, "one")
+	p := c.Database("db")
+	bumped := ""
+	m.before = func() {
+		var err error
+		if bumped, err = c.BumpGeneration(within(t, patience)); err != nil {
+			t.Error(err)
+		}
+	}
+	if lease := mustAcquire(t, p, "a"); lease.InstanceID != bumped {
+		t.Errorf("the award is of %s, but %s began before it was made", lease.InstanceID, bumped)
+	}
+}
+
+func TestALostAnswerIsFoundUnderItsOwnLife(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	c := open(t, m, "one")
+	p := c.Database("db")
+	m.lost = true
+	if _, err := p.Acquire(within(t, patience), bid("a")); err == nil {
+		t.Fatal("the answer was not lost")
+	}
+	before := m.marker
+	if _, err := c.BumpGeneration(within(t, patience)); err != nil {
+		t.Fatal(err)
+	}
+	if lease := mustAcquire(t, p, "a"); lease.Index != 1 || lease.InstanceID != before {
+		t.Errorf("the award is %d of %s, it was 1 of %s", lease.Index, lease.InstanceID, before)
+	}
+	if m.begun != 1 {
+		t.Errorf("%d lives were begun", m.begun)
+	}
+}
+
+func TestWhoWritesTheRecordFreesTheLease(t *testing.T) {
+	t.Parallel()
+	for name, meddle := range map[string]func(m *memory){
+		"overwritten": func(m *memory) { m.version++; m.entries[key] = Entry{Record: []byte("mine"), Version: m.version} },
+		"deleted":     func(m *memory) { delete(m.entries, key) },
+	} {
+		m := newMemory()
+		p, q := open(t, m, "one").Database("db"), open(t, m, "two").Database("db")
+		lease := mustAcquire(t, p, "a")
+		m.change(func() { meddle(m) })
+		if err := p.Renew(within(t, patience), lease); !errors.Is(err, election.ErrLost) {
+			t.Errorf("%s: the holder renews with %v", name, err)
+		}
+		next := mustAcquire(t, q, "b")
+		if next.Index <= lease.Index {
+			t.Errorf("%s: award %d came after %d", name, next.Index, lease.Index)
+		}
+		eventually(t, "the life of the old term is ended", func() bool { return m.living() == 1 })
+	}
+}
+
+func TestAServiceThatIsSilentIsNotHealthy(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	m.silent = true
+	c := open(t, m, "one")
+	eventually(t, "the client knows", func() bool {
+		err := c.Healthy()
+		return errors.Is(err, context.DeadlineExceeded) && strings.Contains(err.Error(), "memory does not answer")
+	})
+	if _, err := c.Database("db").Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrNotSent) {
+		t.Errorf("acquire ended with %v", err)
+	}
+	m.change(func() { m.silent = false })
+	eventually(t, "the client knows that it answers", func() bool { return c.Healthy() == nil })
+	mustAcquire(t, c.Database("db"), "a")
+}
+
+func TestAMarkerThatIsEmptyIsSaid(t *testing.T) {
+	t.Parallel()
+	m := &deaf{newMemory()}
+	c, err := New(Config{Store: m, Source: "memory", Proxy: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	eventually(t, "the client says what to do", func() bool {
+		err := c.Healthy()
+		return err != nil && strings.Contains(err.Error(), "fencepost generation bump")
+	})
+	if _, err := c.BumpGeneration(within(t, patience)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a bump mends it", func() bool { return c.Healthy() == nil })
+}
+
+// deaf has a marker that somebody has overwritten with nothing.
+type deaf struct{ *memory }
+
+func (d *deaf) Mark(ctx context.Context, marker string, replace bool) error {
+	if !replace {
+		return nil
+	}
+	return d.memory.Mark(ctx, marker, replace)
+}

@@ -1,0 +1,44 @@
+package kv
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+)
+
+func TestWhatARecordMeans(t *testing.T) {
+	t.Parallel()
+	held := recordOf(bid("a"), "one", time.Now())
+	entry := func(r record, life string) Entry { return Entry{Record: r.encode(), Version: 7, Life: life} }
+	for name, c := range map[string]struct {
+		entry Entry
+		want  election.LeaseObservation
+	}{
+		"nothing":                        {Entry{}, election.LeaseObservation{State: election.Freed}},
+		"what another program wrote":     {Entry{Record: []byte("mine"), Version: 7}, election.LeaseObservation{State: election.Freed, Index: 7}},
+		"held":                           {entry(held, "x"), election.LeaseObservation{State: election.Held, Incarnation: "a-1", Index: 7}},
+		"expired":                        {entry(held, ""), election.LeaseObservation{State: election.Freed, Incarnation: "a-1", Index: 7, Unconfirmed: time.Minute}},
+		"left":                           {entry(held.vacated(election.ReasonLeft, 0), ""), election.LeaseObservation{State: election.Freed, Incarnation: "a-1", Index: 7}},
+		"released because of silence":    {entry(held.vacated(election.ReasonUnresponsive, 30*time.Second), ""), election.LeaseObservation{State: election.Unresponsive, Incarnation: "a-1", Index: 7, Unconfirmed: 30 * time.Second}},
+		"left after silence":             {entry(held.vacated(election.ReasonUnresponsive, 30*time.Second).vacated(election.ReasonLeft, 0), ""), election.LeaseObservation{State: election.Freed, Incarnation: "a-1", Index: 7}},
+		"silence whose length is absent": {entry(held.vacated(election.ReasonUnresponsive, 0), ""), election.LeaseObservation{State: election.Unresponsive, Incarnation: "a-1", Index: 7}},
+	} {
+		if got := observe(c.entry); got != c.want {
+			t.Errorf("%s is seen as %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
+func TestTwoNamesHaveTwoKeys(t *testing.T) {
+	t.Parallel()
+	names := [][2]string{{"a/b", "c"}, {"a", "b/c"}, {"a=2Fb", "c"}, {".", "c"}, {"..", "c"}, {"a", ".generation"}, {"ä", "c"}, {"a b", "?c#d"}}
+	seen := map[string][2]string{}
+	for _, name := range names {
+		key := keyOf(name[0], name[1])
+		if other, ok := seen[key]; ok {
+			t.Errorf("%q and %q have the key %s", name, other, key)
+		}
+		seen[key] = name
+	}
+}

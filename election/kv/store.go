@@ -1,0 +1,70 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// ErrConflict means that a Swap wrote nothing, because what it rests on is out of date.
+var ErrConflict = errors.New("somebody else has written it in the meantime")
+
+// Store is a lease service that keeps records. Keys are relative to the prefix with which the
+// store was opened. A Store is safe for concurrent use, and every method returns at once when
+// its context ends. Its errors name the service; they wrap an *election.DeniedError if only an
+// operator can help. Unless something else is said here, the outcome of a call that fails is
+// unknown.
+type Store interface {
+	// Read returns what stands under a key and the marker, of one moment, confirmed by a
+	// quorum.
+	Read(ctx context.Context, key string) (Entry, error)
+	// Swap writes a record, provided that nobody has written or deleted the key's since old was
+	// read. life holds the lease from then on; "" means nobody. It returns the version of the
+	// new record. ErrConflict means that nothing was written: the key has changed, or a life
+	// was given and the marker is no longer old's. election.ErrLost means the same of a life
+	// that is over.
+	Swap(ctx context.Context, key string, old Entry, record []byte, life string) (version int64, err error)
+	// Begin begins a life, which holds nothing yet.
+	Begin(ctx context.Context, ttl time.Duration) (Life, error)
+	// Beat extends a life by another TTL. It returns election.ErrLost if it is over.
+	Beat(ctx context.Context, life string) error
+	// End ends a life, and returns nil if it is over already. Once it has returned nil, a Swap
+	// with this life that arrives late writes nothing.
+	End(ctx context.Context, life string) error
+	// Mark writes the marker. Unless it may replace another one, it changes nothing if there is
+	// one.
+	Mark(ctx context.Context, marker string, replace bool) error
+	// Watch shows everything under the prefix, confirmed by a quorum, and then again after each
+	// change, until its context ends or it fails. see does not keep what it is shown.
+	Watch(ctx context.Context, see func(Snapshot)) error
+	// Close ends the connection.
+	Close() error
+}
+
+// Entry is what stands under a key.
+type Entry struct {
+	Record []byte // nil if there is none
+	// Version is of the record; 0 if there is none. Every write gives a record a higher version
+	// than all writes before had, under whatever key, while the service keeps its state.
+	Version int64
+	// Life holds the lease; "" if nobody does. It is that with which the present record was
+	// written, provided that it is not over: whatever writes the record, or takes the life's
+	// hold from the key, frees the lease.
+	Life string
+	// Marker identifies the instance of the service; "" if there is no marker.
+	Marker string
+}
+
+// Life is what the service ends by itself unless it is told in time that its owner lives.
+type Life struct {
+	ID string
+	// TTL is how long it lasts after it began and after each beat, at least. The service
+	// may have granted another TTL than it was asked for.
+	TTL time.Duration
+}
+
+// Snapshot is everything under the prefix, at one moment.
+type Snapshot struct {
+	Marker  string
+	Entries map[string]Entry // by key; their Markers are not set
+}

@@ -1,0 +1,217 @@
+package kv
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election"
+)
+
+const (
+	// followFor is how long a watch goes on before everything is read anew: a watch that began
+	// before the service was restored may show nothing, and fail with nothing.
+	followFor = 5 * time.Second
+	// answerTimeout is when a service that has not answered counts as unreachable.
+	answerTimeout = 2 * time.Second
+	minPause      = 100 * time.Millisecond
+	maxPause      = 2 * time.Second
+)
+
+// observation is what the watch last saw of all keys under the prefix.
+type observation struct {
+	mu      sync.Mutex
+	changed chan struct{} // closed and replaced with each change
+	marker  string        // "" before the first snapshot
+	err     error
+	leases  map[string]sight
+}
+
+// sight is the observation of an entry, and the entry.
+type sight struct {
+	entry       Entry
+	observation election.LeaseObservation // without the instance id
+}
+
+// poll returns the observation of a key, and a channel that is closed when it may have changed.
+// The observation is Unseen before the first snapshot. The error says why nothing can be
+// observed at the moment.
+func (o *observation) poll(key string) (election.LeaseObservation, <-chan struct{}, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.err != nil || o.marker == "" {
+		return election.LeaseObservation{}, o.changed, o.err
+	}
+	seen, ok := o.leases[key]
+	if !ok {
+		seen.observation = observe(Entry{})
+	}
+	seen.observation.InstanceID = o.marker
+	return seen.observation, o.changed, nil
+}
+
+// trouble returns why nothing can be observed at the moment, and a channel that is closed when
+// that may have changed.
+func (o *observation) trouble() (changed <-chan struct{}, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.changed, o.err
+}
+
+func (o *observation) failure() error {
+	_, err := o.trouble()
+	return err
+}
+
+// store takes a snapshot. Only the records that have changed are decoded.
+func (o *observation) store(s Snapshot) {
+	leases := make(map[string]sight, len(s.Entries))
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for key, e := range s.Entries {
+		known, ok := o.leases[key]
+		if !ok || known.entry.Version != e.Version || known.entry.Life != e.Life || !bytes.Equal(known.entry.Record, e.Record) {
+			known = sight{e, observe(e)}
+		}
+		leases[key] = known
+	}
+	o.leases, o.marker, o.err = leases, s.Marker, nil
+	o.announce()
+}
+
+// fail records why nothing can be observed.
+func (o *observation) fail(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.err = err
+	o.announce()
+}
+
+// announce wakes those who wait. o.mu is held.
+func (o *observation) announce() {
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// watch keeps the observation up to date until Close. One watch serves all databases and
+// resources of this proxy.
+func (c *Client) watch() {
+	pause := minPause
+	for c.ctx.Err() == nil {
+		err := c.watchOnce()
+		if c.ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			pause = minPause
+			c.failing.Passed()
+			continue
+		}
+		c.seen.fail(err)
+		c.failing.Failed(zap.Error(err))
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-c.ctx.Done():
+			timer.Stop()
+		}
+		pause = min(2*pause, maxPause)
+	}
+}
+
+// look is what one watch has shown.
+type look struct {
+	shown    bool     // anything
+	unmarked bool     // there is no marker
+	old      []string // the lives that an earlier run of this proxy has left
+}
+
+// watchOnce stores what the watch shows for a while. It returns earlier if something has to be
+// done about it, and does that.
+func (c *Client) watchOnce() error {
+	ctx, cancel := context.WithCancel(c.ctx)
+	defer cancel()
+	over := time.AfterFunc(answerTimeout, cancel)
+	defer over.Stop()
+	var l look
+	err := c.store.Watch(ctx, func(s Snapshot) {
+		if !l.shown {
+			over.Reset(followFor)
+		}
+		l.shown, l.unmarked = true, s.Marker == ""
+		switch {
+		case l.unmarked:
+			cancel()
+		case c.begins():
+			l.old = c.left(s)
+			cancel()
+		default:
+			c.seen.store(s)
+		}
+	})
+	switch {
+	case ctx.Err() == nil && err != nil:
+		return err
+	case !l.shown:
+		return fmt.Errorf("%s does not answer: %w", c.cfg.Service, context.DeadlineExceeded)
+	case l.unmarked:
+		return c.mark()
+	case c.begins():
+		return c.begin(l.old)
+	}
+	return nil
+}
+
+// mark makes the marker, and makes sure that it can be read.
+func (c *Client) mark() error {
+	ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
+	defer cancel()
+	if err := c.store.Mark(ctx, newMarker(), false); err != nil {
+		return err
+	}
+	entry, err := c.store.Read(ctx, ".") // no lease has this key
+	if err == nil && entry.Marker == "" {
+		err = errors.New("the generation marker in " + c.cfg.Service + " is empty: somebody has overwritten it (fencepost generation bump writes a new one)")
+	}
+	return err
+}
+
+// begins reports whether the leases of an earlier run of this proxy have not ended yet.
+func (c *Client) begins() bool {
+	select {
+	case <-c.begun:
+		return false
+	default:
+		return true
+	}
+}
+
+// left returns the lives that hold leases in the name of this proxy. Before it has begun, these
+// are of an earlier run.
+func (c *Client) left(s Snapshot) (lives []string) {
+	for _, e := range s.Entries {
+		if e.Life != "" && decode(e.Record).Proxy == c.cfg.Proxy {
+			lives = append(lives, e.Life)
+		}
+	}
+	return lives
+}
+
+// begin ends the leases of an earlier run of this proxy.
+func (c *Client) begin(old []string) error {
+	ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
+	defer cancel()
+	for _, life := range old {
+		if err := c.store.End(ctx, life); err != nil {
+			return fmt.Errorf("end a lease of an earlier run: %w", err)
+		}
+		c.log.Info("ended a lease of an earlier run", zap.String("life", life))
+	}
+	close(c.begun)
+	return nil
+}
