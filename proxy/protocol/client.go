@@ -157,14 +157,8 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		m.inHand.dropped = true
 		return NeedNothing
 	}
-	if m.awaitsReplies(f.Type, body) {
-		m.inHand.waiting = true
-		return NeedRoom
-	}
-	if m.checks.claims && m.claimMayFail(f.Type) {
-		if need := m.awaitBatch(p); need != NeedNothing {
-			return need
-		}
+	if need := m.awaitAnswers(f.Type, body, p); need != NeedNothing {
+		return need
 	}
 	if m.wantsAnalysis(f.Type, body) {
 		return NeedAnalysis

@@ -97,6 +97,20 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 	}
 }
 
+// awaitAnswers has a message wait until what came before it is answered, where what becomes of it
+// depends on that.
+func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) Need {
+	switch {
+	case m.awaitsReplies(typ, body):
+		m.inHand.waiting = true
+		return NeedRoom
+	case m.checks.claims && m.claimMayFail(typ):
+		return m.awaitBatch(p)
+	default:
+		return NeedNothing
+	}
+}
+
 // syncBefore ends a batch of which only the check has been executed, before a
 // message that is not of the extended protocol: PostgreSQL 18 would not commit
 // it after the check's Execute, and a BEGIN could fix no isolation after it. Of
