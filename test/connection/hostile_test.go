@@ -118,11 +118,15 @@ func TestSlowLoris(t *testing.T) {
 	db := pg.Database(t)
 	begun := time.Now()
 	slow := wiretest.Dial(t, p.Addr)
-	ended := make(chan struct{})
+	ended, answered := make(chan struct{}), make(chan struct{})
 	drips := make(chan struct{})
 	go func() {
 		defer close(drips)
-		for _, x := range cat(packet(codeSSL), []byte{0, 0, 16, 0, 0, 3, 0, 0}, make([]byte, 1000)) {
+		request := packet(codeSSL)
+		for i, x := range cat(request, []byte{0, 0, 16, 0, 0, 3, 0, 0}, make([]byte, 1000)) {
+			if i == len(request) { // what comes before the answer is refused at once
+				<-answered
+			}
 			if _, err := slow.Write([]byte{x}); err != nil {
 				return
 			}
@@ -138,6 +142,7 @@ func TestSlowLoris(t *testing.T) {
 		t.Errorf("another client read %s", got)
 	}
 	oneByte(t, slow)
+	close(answered)
 	m, err := slow.Next()
 	if took := time.Since(begun); err != nil || m.Fields()['C'] != "08P01" || took < timeout {
 		t.Errorf("after %v: %v, %v", took, m, err)
