@@ -41,7 +41,8 @@ Usage: fencepost evict RESOURCE [--worker WORKER] [--for DURATION] [--reason TEX
 Takes the lead of a resource from the worker that has it, at once: its next write is
 refused (ZF001), and any other worker may take over. With --worker nothing happens
 unless that worker leads, so that running the command again does not take the lead
-from the next one. With --for the worker may not campaign for so long.
+from the next one. With --for the worker may not campaign for so long. A token that
+is in force while the resource is paused does not lead again.
 
 If the resource has on_stale: discard, the worker's writes do not fail: on the
 connections that it has, they are discarded without an error. Restart the worker.
@@ -223,8 +224,11 @@ func runEvict(ctx context.Context, t terminal, args []string) error {
 			fmt.Fprintf(t.stdout, "database %s: worker %s does not lead resource %s: nothing changed\n", database, dash(*worker), dash(resource))
 			return nil
 		}
-		if sayEvicted(t, database, order) {
+		switch {
+		case sayEvicted(t, database, order):
 			o.sayStale(t, database, order)
+		case order.Epoch != 0: // the ledger does not say any more whose token it was
+			fmt.Fprintf(t.stdout, "database %s: the token in force does not lead resource %s any more: nobody holds epoch %d\n", database, dash(resource), order.Epoch)
 		}
 		if !order.Until.IsZero() {
 			fmt.Fprintf(t.stdout, "database %s: worker %s may not campaign for resource %s until %s\n", database, dash(order.Worker), dash(resource),
