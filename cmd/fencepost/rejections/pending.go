@@ -41,16 +41,17 @@ type key struct {
 	sqlstate, fingerprint            string
 }
 
-// entry is a row that is not recorded yet, or, without a count, one of the present minute that is.
-type entry evidence.Rejections
-
 // pending counts the rejections that are not recorded yet. It has no clock and no lock.
 type pending struct {
-	entries map[key]*entry
+	// entries are the rows that are not recorded yet and, without a count, those of the present
+	// minute that are.
+	entries map[key]*evidence.Rejections
 	counts  map[group]int // entries
 }
 
-func newPending() *pending { return &pending{entries: map[key]*entry{}, counts: map[group]int{}} }
+func newPending() *pending {
+	return &pending{entries: map[key]*evidence.Rejections{}, counts: map[group]int{}}
+}
 
 // minuteOf returns when the minute of a time began.
 func minuteOf(t time.Time) int64 { return t.Truncate(time.Minute).Unix() }
@@ -89,7 +90,7 @@ func (p *pending) add(r fencing.Rejection, a sqltext.Audit) bool {
 // put adds a row to the entry of its key. It reports false if there is no room for another entry.
 func (p *pending) put(k key, row evidence.Rejections) bool {
 	if e := p.entries[k]; e != nil {
-		e.merge(row)
+		merge(e, row)
 		return true
 	}
 	for _, g := range k.groups() {
@@ -97,17 +98,17 @@ func (p *pending) put(k key, row evidence.Rejections) bool {
 			return false
 		}
 	}
-	e := entry(row)
-	p.entries[k] = &e
+	p.entries[k] = &row
 	for _, g := range k.groups() {
 		p.counts[g]++
 	}
 	return true
 }
 
-func (e *entry) merge(row evidence.Rejections) {
+// merge adds a row to an entry.
+func merge(e *evidence.Rejections, row evidence.Rejections) {
 	if e.Count == 0 {
-		*e = entry(row)
+		*e = row
 		return
 	}
 	e.Count += row.Count
@@ -120,16 +121,10 @@ func (e *entry) merge(row evidence.Rejections) {
 }
 
 // batch is rows that are being recorded.
-type batch map[key]entry
+type batch map[key]evidence.Rejections
 
 // rows returns the rows, in no order.
-func (b batch) rows() []evidence.Rejections {
-	rows := make([]evidence.Rejections, 0, len(b))
-	for _, e := range b {
-		rows = append(rows, evidence.Rejections(e))
-	}
-	return rows
-}
+func (b batch) rows() []evidence.Rejections { return slices.Collect(maps.Values(b)) }
 
 // count returns how many rejections the rows count.
 func (b batch) count() (n int64) {
@@ -182,7 +177,7 @@ func (p *pending) expire(now time.Time) {
 // for.
 func (p *pending) giveBack(b batch) (lost int64) {
 	for k, e := range b {
-		if !p.put(k, evidence.Rejections(e)) {
+		if !p.put(k, e) {
 			lost += e.Count
 		}
 	}
