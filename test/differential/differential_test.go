@@ -313,7 +313,7 @@ func (p *pair) try(t *testing.T, major int, seed uint64) (ok bool) {
 	} else {
 		t.Errorf("seed %d: %s", seed, report(s, want, got, diff))
 	}
-	s.about = fmt.Sprintf("seed %d on PostgreSQL %d\n", seed, major)
+	s.about = fmt.Sprintf("seed %d on PostgreSQL %d\n%s\n", seed, major, diff)
 	keepScript(t, fmt.Sprintf("found-%d-%d.txt", major, seed), s.String()+"< "+strings.Join(lines(want.all), "\n< ")+"\n")
 	return ok
 }
