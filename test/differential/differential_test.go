@@ -61,11 +61,16 @@ func standingOf(seed uint64) standing {
 // pair is two databases: one for direct connections, and one behind the proxy.
 type pair struct {
 	plain, fenced *database
+	crashes       int // of the server, before the databases were made
 }
 
 func newPair(t *testing.T, h *cluster, as standing) *pair {
 	t.Helper()
-	p := &pair{newDatabase(t, h, unfenced), newDatabase(t, h, as)}
+	crashes, err := h.pg.Crashes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &pair{newDatabase(t, h, unfenced), newDatabase(t, h, as), crashes}
 	if _, err := h.NewCandidacy(p.fenced.name, "w", p.fenced.fence).TryGrant(); err != nil {
 		t.Fatal(err)
 	}
@@ -262,35 +267,12 @@ func fuzz(t *testing.T, major int, first uint64, n int) {
 	}
 }
 
-// afterCrash waits until the server is back, if it was gone, and reports whether it was.
-// Random scripts crash the server itself occasionally, without Fencepost: 18 by a Query
-// that begins or ends blocks behind messages that were executed without a Sync, and any
-// version by the Execute of a portal of a failed block, after a Parse of its statement's
-// name (seed 11144872924170 on 15).
-func (p *pair) afterCrash() bool {
-	crashed := false
-	for _, r := range []*database{p.plain, p.fenced} {
-		if r.ask(new(int), "select 1") == nil {
-			continue
-		}
-		crashed = true
-		for until := time.Now().Add(3 * patience); ; { // all databases are made anew at once
-			if r.reopen() == nil && r.rebuild() == nil {
-				break
-			}
-			if time.Now().After(until) {
-				return false
-			}
-		}
-	}
-	return crashed
-}
-
 // try runs the script of a seed, and shrinks it if it fails.
 func (p *pair) try(t *testing.T, major int, seed uint64) (ok bool) {
 	s := generate(seed)
+	p.afterCrash(t)
 	want, got, diff, err := p.differs(s)
-	if err != nil && p.afterCrash() {
+	if (err != nil || diff != "") && p.afterCrash(t) {
 		t.Logf("seed %d, or a concurrent one: the server crashed", seed)
 		return true
 	}
