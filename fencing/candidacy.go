@@ -197,6 +197,7 @@ type Candidacy interface {
 // RegisterRequest names a backend to be registered.
 type RegisterRequest struct {
 	PID         uint32 // process id of the backend
+	Started     string // when its server was started: timestamptz_send of pg_postmaster_start_time, in hexadecimal digits
 	Worker      string
 	Incarnation string
 	Announced   Epoch // the epoch announced to the connection
@@ -221,7 +222,8 @@ type Fence interface {
 	// RegisterBackend verifies what the injected check verifies and records, in one
 	// transaction on the control connection, that the backend may write outside the
 	// check. A grant ends the registered backends. The error is a *Refusal if the
-	// connection may not write. After any other error the entry may or may not exist,
+	// connection may not write, or if its backend is not at the server of the control
+	// connection. After any other error the entry may or may not exist,
 	// so the returned Registration must be passed to UnregisterBackend in that case
 	// too.
 	RegisterBackend(ctx context.Context, e RegisterRequest) (Registration, error)

@@ -65,6 +65,15 @@ var RegistrationStuckRefusal = &Refusal{
 	Hint:     "Connect again.",
 }
 
+// UnknownServerRefusal is raised for what needs a registration, if the backend did not say at which
+// server it is.
+var UnknownServerRefusal = &Refusal{
+	SQLState: StateNoFence,
+	Message:  "the fence cannot be checked: Postgres did not tell in the startup of this connection when it was started",
+	Detail:   "{}",
+	Hint:     "Connect again, and see whether a statement_timeout of this role is too short for any statement.",
+}
+
 // RetryRefusal is injected after a check that is expected to fail, in case it does not.
 var RetryRefusal = &Refusal{
 	SQLState: StateNotLeader,

@@ -9,7 +9,7 @@ import (
 func TestRefusalsEndWithTheirState(t *testing.T) {
 	t.Parallel()
 	st := &Status{Holder: Record{Epoch: 2, Worker: "b"}}
-	for _, r := range []*Refusal{TwoPhaseRefusal, ReplicationRefusal, RegistrationStuckRefusal, RetryRefusal, UnfencedRefusal("u"),
+	for _, r := range []*Refusal{TwoPhaseRefusal, ReplicationRefusal, RegistrationStuckRefusal, UnknownServerRefusal, RetryRefusal, UnfencedRefusal("u"),
 		MissingResourceRefusal("u"), SupersededRefusal("r", "w", "i", st), ReadOnlyRefusal("r", "w", "i", st), UncheckedRefusal("42P01", "m")} {
 		if !strings.HasSuffix(r.Text(), " ["+r.SQLState+"]") || strings.Count(r.Text(), "["+r.SQLState+"]") != 1 {
 			t.Errorf("text %q of %s", r.Text(), r.SQLState)

@@ -48,7 +48,7 @@ const Everybody = "public"
 
 // Needed is the lowest version of the schema that this binary's proxies and commands work with. What
 // is newer adds something that they can do without.
-const Needed = 20
+const Needed = 23
 
 // State is the state of a database's schema.
 type State struct {

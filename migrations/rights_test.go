@@ -81,6 +81,7 @@ var denied = []string{
 	"SELECT fencepost.raise_epoch(1, 1, '1s', '1s')",
 	"SELECT fencepost.raise_epoch(1, 1, 'me', '', '1s', '1s')",
 	"SELECT fencepost.enter(1, pg_backend_pid(), 1, 'w', 'i', 0, 0)",
+	"SELECT fencepost.enter(1, pg_backend_pid(), '', 1, 'w', 'i', 0, 0)",
 	"SELECT fencepost.leave(1, pg_backend_pid(), 1)",
 	"SELECT fencepost.holds(NULL, 1, 1, 1, 'i')",
 	"SELECT fencepost.warnings()",

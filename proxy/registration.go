@@ -87,10 +87,13 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 	x.mu.Lock()
 	state := x.registration.state
 	request := x.m.RegisterRequest()
-	request.PID = x.backend.pid
+	request.PID, request.Started = x.backend.pid, x.backend.started
 	x.mu.Unlock()
 	if state != unregistered {
 		return fencing.RegistrationStuckRefusal
+	}
+	if request.Started == "" {
+		return fencing.UnknownServerRefusal
 	}
 	adding, cancel := context.WithTimeout(ctx, registerTimeout)
 	entry, err := x.member.candidacy().Fence().RegisterBackend(adding, request)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/protocol"
 	"github.com/fencepost/fencepost/proxy/wire"
@@ -19,6 +21,7 @@ import (
 type backend struct {
 	server  upstream.Primary
 	pid     uint32 // its process id, 0 if it gave none
+	started string // when its server was started, see startedSQL; "" if it did not say
 	version gate.Version
 	// parameters are the bodies of its ParameterStatus messages.
 	parameters [][]byte
@@ -57,6 +60,46 @@ func (b *backend) addParameter(body []byte) error {
 	}
 	b.parameters = append(b.parameters, append([]byte(nil), body...))
 	return nil
+}
+
+// startedSQL asks when the server was started, to the microsecond, in a form that no setting
+// changes. That tells servers apart which have the same data, such as those of a failover.
+const startedSQL = `SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex')`
+
+// locate asks the backend when its server was started. If the backend cannot tell, for example
+// because of a short statement_timeout of the client, the session's statements that need the
+// registry are refused, and all others are not.
+func (x *session) locate() error {
+	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(startedSQL))); err != nil {
+		return errOver
+	}
+	for {
+		typ, msg, err := x.handshake.serverMessage()
+		if err != nil {
+			return err
+		}
+		switch typ {
+		case 'T', 'C':
+		case 'Z':
+			return nil
+		case 'D':
+			value, ok := wire.DecodeFirstColumn(msg[wire.HeaderLen:])
+			if !ok {
+				return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+			}
+			x.backend.started = value
+		case 'E':
+			e, _ := wire.DecodeError(msg[wire.HeaderLen:])
+			if e.Fatal() {
+				return x.refusedByServer(msg)
+			}
+			x.log.Debug("the backend did not say when its server was started", zap.String("sqlstate", e.Code), zap.String("message", e.Message))
+		default:
+			if _, err := x.client.Write(msg); err != nil {
+				return errOver
+			}
+		}
+	}
 }
 
 // handshake reads whole messages of both sides during the startup.

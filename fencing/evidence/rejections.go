@@ -36,7 +36,7 @@ type Rejection struct {
 }
 
 var (
-	// ErrNoTable means that the database has no table for rejections, or one of an older version.
+	// ErrNoTable means that the database has no table for rejections.
 	ErrNoTable = errors.New("the database has no table fencepost.rejections as migrations 021 and 022 make it")
 	// ErrUncertain means that nobody knows whether the rows were recorded.
 	ErrUncertain = errors.New("the connection broke while the rows were committed")
@@ -79,7 +79,7 @@ func Record(ctx context.Context, conn *pgx.Conn, rows []Rejections) error {
 		err = record(ctx, conn, rows, ascii)
 	}
 	switch {
-	case stateOf(err) == "42P01", stateOf(err) == "21000": // the key of migration 021 has no role
+	case stateOf(err) == "42P01":
 		return ErrNoTable
 	case err != nil:
 		return fmt.Errorf("record rejections: %w", err)

@@ -197,12 +197,12 @@ func (f *Fence) SupersededBefore(ctx context.Context, worker string) (bool, erro
 // transaction that writes nothing else is not flushed at commit.
 func (f *Fence) RegisterBackend(ctx context.Context, e fencing.RegisterRequest) (fencing.Registration, error) {
 	note := fencing.Registration{PID: e.PID, ID: rand.Int64()}
-	sql := "SELECT pg_catalog.set_config('lock_timeout', $8, true), fencepost.enter($1, $2, $3, $4, $5, $6, $7)"
+	sql := "SELECT pg_catalog.set_config('lock_timeout', $9, true), fencepost.enter($1, $2, $3, $4, $5, $6, $7, $8)"
 	if e.Flushed {
 		sql += `, pg_catalog.set_config('synchronous_commit', 'local', true), pg_catalog.pg_logical_emit_message(true, 'fencepost', 'note')`
 	}
 	err := f.retry(ctx, 0, func() (bool, error) {
-		_, err := f.store.reads.Exec(ctx, sql, f.id, int32(e.PID), note.ID, fencing.Name(e.Worker), e.Incarnation,
+		_, err := f.store.reads.Exec(ctx, sql, f.id, int32(e.PID), e.Started, note.ID, fencing.Name(e.Worker), e.Incarnation,
 			int64(e.Announced), int64(e.Held), quickLock.String())
 		if codeOf(err) == codeLocked {
 			return false, nil

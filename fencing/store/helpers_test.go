@@ -108,8 +108,9 @@ func (h *testDatabase) grant(name string) fencing.Term {
 // worker is one connection of a worker that runs the check as the proxy does.
 type worker struct {
 	*pgx.Conn
-	fence int32
-	term  fencing.Term
+	fence   int32
+	term    fencing.Term
+	started string // when its server was started; set by entry
 }
 
 func (h *testDatabase) worker(term fencing.Term) *worker {

@@ -14,9 +14,16 @@ import (
 )
 
 // entry returns the request that registers the worker's backend. The worker's epoch has
-// been announced to it.
+// been announced to it. It panics if the backend does not say when its server was started.
 func (w *worker) entry() fencing.RegisterRequest {
-	return fencing.RegisterRequest{PID: w.PgConn().PID(), Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
+	if w.started == "" {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := w.QueryRow(ctx, "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex')").Scan(&w.started); err != nil {
+			panic(err)
+		}
+	}
+	return fencing.RegisterRequest{PID: w.PgConn().PID(), Started: w.started, Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
 }
 
 // enter registers the worker's backend, as the proxy does around a statement that
@@ -209,4 +216,21 @@ func TestAnEndedBackendIsNotRunning(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the backend is not counted", func() bool { return running() == 0 })
+}
+
+// TestABackendOfAnotherServerIsNotRegistered: the process id is that of a backend of this server, as
+// it may be after a failover, when the session has led to another server than the control connection.
+func TestABackendOfAnotherServerIsNotRegistered(t *testing.T) {
+	t.Parallel()
+	h := newTestDatabase(t, pgtest.Shared(t))
+	w := h.worker(h.grant("a"))
+	there := w.entry()
+	there.Started = strings.Repeat("0", len(there.Started))
+	if _, err := h.fence.RegisterBackend(h.ctx(), there); stateOf(err) != fencing.StateNoFence || !strings.Contains(err.Error(), "leads to another server") {
+		t.Errorf("registered: %v; want ZF004 that names another server", err)
+	}
+	if n := ask[int](h, "SELECT count(*) FROM fencepost.running"); n != 0 {
+		t.Errorf("%d registrations", n)
+	}
+	h.mustEnter(w)
 }

@@ -219,7 +219,7 @@ func TestAMissingSchemaIsZF004(t *testing.T) {
 	_, grantErr := h.fence.Grant(h.ctx(), h.award("b"))
 	_, recordErr := h.fence.Record(h.ctx())
 	_, fenceErr := h.store.Fence(h.ctx(), "x")
-	_, enterErr := h.fence.RegisterBackend(h.ctx(), fencing.RegisterRequest{PID: 1, Announced: 1, Held: 1})
+	_, enterErr := h.fence.RegisterBackend(h.ctx(), fencing.RegisterRequest{PID: 1, Started: "0", Announced: 1, Held: 1})
 	for name, err := range map[string]error{"grant": grantErr, "record": recordErr, "fence": fenceErr,
 		"verify": h.fence.Verify(h.ctx(), term), "enter": enterErr} {
 		if stateOf(err) != fencing.StateNoFence {

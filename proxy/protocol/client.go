@@ -195,7 +195,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan) Need {
 	switch typ {
 	case 'C':
-		m.beginBatch() // nothing runs yet, but a message that follows finds a reply pending
+		m.beginBatch()                     // nothing runs yet, but a message that follows finds a reply pending
 		m.claimAtRest(unknownStatement, p) // for what follows in this batch
 		m.closeMessage(body)
 	case 'S':

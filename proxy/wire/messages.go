@@ -216,6 +216,23 @@ func ShiftPosition(value []byte, n int) []byte {
 	return strconv.AppendInt(nil, int64(p-n), 10)
 }
 
+// DecodeFirstColumn returns the value of the first column of a DataRow's body, "" if it is NULL.
+func DecodeFirstColumn(body []byte) (value string, ok bool) {
+	const counts = 2 + 4 // the number of columns, and the length of the first
+	if len(body) < counts || binary.BigEndian.Uint16(body) == 0 {
+		return "", false
+	}
+	n := int32(binary.BigEndian.Uint32(body[2:]))
+	switch rest := body[counts:]; {
+	case n == -1:
+		return "", true
+	case n < 0 || int(n) > len(rest):
+		return "", false
+	default:
+		return string(rest[:n]), true
+	}
+}
+
 // DecodeParameterStatus reads the body of a ParameterStatus.
 func DecodeParameterStatus(body []byte) (name, value string, ok bool) {
 	n, rest, ok := CString(body)
