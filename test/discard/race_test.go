@@ -29,7 +29,8 @@ type racer struct {
 	stop func()
 
 	granting sync.Mutex
-	grants   int           // that are still to come
+	grants   int           // that are still to come at least
+	most     int           // that may come
 	seen     map[int64]int // how many rows of older epochs there were when the grant of each epoch had returned
 
 	mu                          sync.Mutex
@@ -75,10 +76,18 @@ func (r *racer) grant(worker string) int64 {
 		return 0
 	}
 	r.seen[int64(epoch)] = r.older(int64(epoch))
-	if r.grants--; r.grants == 0 {
+	r.grants, r.most = r.grants-1, r.most-1
+	if r.most <= 0 || r.grants <= 0 && r.enough() {
 		r.stop()
 	}
 	return int64(epoch)
+}
+
+// enough reports whether the workers have raced with the grants.
+func (r *racer) enough() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.written) >= 100 && len(r.nothing) >= 20
 }
 
 func (r *racer) older(epoch int64) (n int) {
@@ -164,14 +173,15 @@ func (r *racer) block(conn *pgx.Conn, insert func() error) error {
 	return nil
 }
 
-// race has four workers write while each is granted epochs, until there were as many grants. It
-// returns how many rows of older epochs have appeared after one of the grants had returned.
+// race has four workers write while each is granted epochs, until there were as many grants and
+// enough was written, or four times as many. It returns how many rows of older epochs have appeared
+// after one of the grants had returned.
 func race(c *fixture.Cluster, grants int) (late int, r *racer) {
 	c.T.Helper()
 	c.Exec("create table rows (id int primary key, epoch bigint); grant all on rows to app")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r = &racer{c: c, ctx: ctx, stop: cancel, grants: grants, seen: map[int64]int{}, next: 1, written: map[int]bool{}, nothing: map[int]bool{}}
+	r = &racer{c: c, ctx: ctx, stop: cancel, grants: grants, most: 4 * grants, seen: map[int64]int{}, next: 1, written: map[int]bool{}, nothing: map[int]bool{}}
 	var all sync.WaitGroup
 	for n := range 4 {
 		all.Go(func() { r.work(n) })
@@ -204,7 +214,7 @@ func TestSafetyDiscardRace(t *testing.T) {
 			}
 		}
 		c.T.Logf("%d transactions, %d rows written, %d discarded, %d ended by grants", r.transactions, len(r.written), len(r.nothing), r.ended)
-		if r.failed > 0 || len(r.written) < 100 || len(r.nothing) < 20 {
+		if r.failed > 0 || !r.enough() {
 			c.T.Errorf("%d transactions failed (%v), %d rows written, %d discarded: the workers did not race with the grants", r.failed, r.why, len(r.written), len(r.nothing))
 		}
 	})

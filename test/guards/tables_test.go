@@ -261,7 +261,9 @@ func TestSafetyGuardsAgainstFollowers(t *testing.T) {
 	seen := map[int]int{}
 	older := func(e int) int { return c.Number("select count(*) from entries where claimed < $1", e) }
 	for i := 0; len(seen) < 60 && ctx.Err() == nil; i++ {
+		before := beaten.Load()
 		pause(30 * time.Millisecond)
+		fixture.Eventually(t, "a worker writes its heartbeat between two grants", func() bool { return beaten.Load() > before })
 		if _, err := c.Candidacy(c.DB, "r", workers[i%len(workers)]).TryGrant(); err != nil {
 			c.Supersede() // that candidacy was superseded, and has not ended yet
 		}
@@ -277,7 +279,7 @@ func TestSafetyGuardsAgainstFollowers(t *testing.T) {
 	if n := c.Number("select count(*) from entries where fence_epoch is distinct from claimed"); n > 0 {
 		t.Errorf("%d rows were written under another epoch than their worker was told", n)
 	}
-	if wrote.Load() == 0 || refused.Load() == 0 || beaten.Load() < int64(len(seen)) {
+	if wrote.Load() == 0 || refused.Load() == 0 {
 		t.Error("the workers did not race with the grants")
 	}
 	t.Logf("%d writes, %d refused, %d heartbeats, %d grants", wrote.Load(), refused.Load(), beaten.Load(), len(seen))
