@@ -130,8 +130,9 @@ func forgotten(got []wiretest.Message) bool {
 }
 
 // struckTwice reports whether more statements were cancelled than the script has cancelled. For one
-// cancel request, or at the end of statement_timeout, Postgres signals the backend and then its process group. On a loaded machine, the
-// second signal may find the backend in a later statement, which was sent before the answer.
+// cancel request, or at the end of statement_timeout, Postgres signals the backend and then its
+// process group. On a loaded machine, the second signal may find the backend in a later statement,
+// which was sent before the answer.
 func struckTwice(s script, got []wiretest.Message) bool {
 	left := 0
 	for i := range s.steps {
