@@ -44,7 +44,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/renewal"
 )
 
 // Source is the name under which the provider's awards are recorded.
@@ -56,6 +58,10 @@ const (
 	pingAfter   = 10 * time.Second
 	pingTimeout = 3 * time.Second
 )
+
+// tries is how often each request of a renewal is sent until it is answered. Each goes to the next
+// member, so that one that stands still, out of three or more, has at most every other of them.
+const tries = 4
 
 // connecting paces the attempts to connect to a member. Nobody leads while none can be reached.
 var connecting = grpc.ConnectParams{
@@ -112,7 +118,8 @@ func open(cfg Config) (*etcdStore, error) {
 	}
 	s := &etcdStore{
 		prefix: cfg.Prefix + "/", name: "etcd at " + strings.Join(cfg.Endpoints, ", "),
-		login: login{user: cfg.User, password: cfg.Password, turn: make(chan struct{}, 1)},
+		login:  login{user: cfg.User, password: cfg.Password, turn: make(chan struct{}, 1)},
+		leases: renewal.New(tries, election.Boottime),
 	}
 	options := []grpc.DialOption{
 		grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),

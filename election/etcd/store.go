@@ -13,12 +13,14 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/renewal"
 )
 
 // etcdStore is the kv.Store of one etcd cluster. Its lives are etcd's leases.
 type etcdStore struct {
 	client *clientv3.Client
 	login  login
+	leases *renewal.Leases
 	prefix string // of all keys, with the slash at its end
 	name   string // of the service in errors
 }
@@ -82,6 +84,7 @@ func (s *etcdStore) Swap(ctx context.Context, key string, old kv.Entry, record [
 	answer, err := s.txn(ctx, "write "+k.record, ifs, clientv3.OpPut(k.record, string(record)), hold)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		s.leases.Forget(life)
 		return 0, fmt.Errorf("%w: etcd no longer knows its lease", election.ErrLost)
 	case err != nil:
 		return 0, err
@@ -102,20 +105,36 @@ func (s *etcdStore) Begin(ctx context.Context, ttl time.Duration) (kv.Life, erro
 	if err != nil {
 		return kv.Life{}, err
 	}
-	return kv.Life{ID: strconv.FormatInt(int64(answer.ID), 16), TTL: time.Duration(answer.TTL) * time.Second}, nil
+	life := kv.Life{ID: strconv.FormatInt(int64(answer.ID), 16), TTL: time.Duration(answer.TTL) * time.Second}
+	s.leases.Begin(life.ID, life.TTL)
+	return life, nil
 }
 
-// Beat implements kv.Store. The library's KeepAliveOnce asks again without a pause while no
-// member can be reached.
-func (s *etcdStore) Beat(ctx context.Context, life string) error {
+// Beat implements kv.Store. An etcd lease that is kept alive proves nothing about the key, which
+// may have been taken from it.
+func (s *etcdStore) Beat(ctx context.Context, key, life string) error {
 	id, err := leaseID(life)
 	if err != nil {
 		return err
 	}
+	return s.leases.Renew(ctx, life,
+		func(ctx context.Context) error { return s.keepAlive(ctx, id) },
+		func(ctx context.Context) error {
+			entry, err := s.Read(ctx, key)
+			if err == nil && entry.Life != life {
+				err = fmt.Errorf("%w: its record was deleted, or somebody else has written it", election.ErrLost)
+			}
+			return err
+		})
+}
+
+// keepAlive extends an etcd lease. The library's KeepAliveOnce asks again without a pause while no
+// member can be reached.
+func (s *etcdStore) keepAlive(ctx context.Context, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream
 	defer cancel()
 	var left int64
-	err = s.do(ctx, "keep a lease alive", func() error {
+	err := s.do(ctx, "keep a lease alive", func() error {
 		stream, err := pb.NewLeaseClient(s.client.ActiveConnection()).LeaseKeepAlive(ctx)
 		if err != nil {
 			return err
@@ -141,6 +160,7 @@ func (s *etcdStore) End(ctx context.Context, life string) error {
 	if err != nil {
 		return err
 	}
+	s.leases.Forget(life)
 	err = s.do(ctx, "revoke a lease", func() error {
 		_, err := s.client.Revoke(ctx, id)
 		return err

@@ -149,6 +149,9 @@ func TestALostAnswerIsFoundUnderItsOwnLife(t *testing.T) {
 	if m.begun != 1 {
 		t.Errorf("%d lives were begun", m.begun)
 	}
+	if m.beats != 1 { // the lease is trusted from the second request on
+		t.Errorf("its life was extended %d times", m.beats)
+	}
 }
 
 func TestWhoWritesTheRecordFreesTheLease(t *testing.T) {

@@ -25,9 +25,10 @@ var ours = map[string][]string{
 	"fencing/evidence":  {},
 	"election":          {"fencing", "internal/faults"},
 	"election/consul":   {"election", "fencing", "internal/faults"},
-	"election/etcd":     {"election", "election/kv", "internal/faults"},
+	"election/etcd":     {"election", "election/kv", "election/renewal", "internal/faults"},
 	"election/kv":       {"election", "internal/faults"},
 	"election/postgres": {"election", "fencing", "internal/faults"},
+	"election/renewal":  {"election"},
 	"election/token":    {"election", "fencing"},
 	"election/electiontest": {
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
