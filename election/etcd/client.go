@@ -31,6 +31,7 @@
 package etcd
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -118,9 +119,11 @@ func open(cfg Config) (*etcdStore, error) {
 	}
 	s := &etcdStore{
 		prefix: cfg.Prefix + "/", name: "etcd at " + strings.Join(cfg.Endpoints, ", "),
-		login:  login{user: cfg.User, password: cfg.Password, turn: make(chan struct{}, 1)},
+		login:  login{user: cfg.User, password: cfg.Password},
 		leases: renewal.New(tries, election.Boottime),
 	}
+	s.login.ask = s.authenticate
+	s.login.ctx, s.cancel = context.WithCancel(context.Background())
 	options := []grpc.DialOption{
 		grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),
 		grpc.WithChainUnaryInterceptor(failFast), grpc.WithChainStreamInterceptor(failFastStream),
@@ -138,6 +141,7 @@ func open(cfg Config) (*etcdStore, error) {
 		DialOptions: options,
 	})
 	if err != nil {
+		s.cancel()
 		return nil, err
 	}
 	s.client = client

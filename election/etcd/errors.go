@@ -46,8 +46,16 @@ func (s *etcdStore) failed(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %s has not answered: %w", what, s.name, ctx.Err())
+	over := ctx.Err()
+	var login *loginError
+	if errors.As(err, &login) {
+		what, err, over = "log in as "+login.user, login.cause, nil
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+			over = err
+		}
+	}
+	if over != nil {
+		return fmt.Errorf("%s: %s has not answered: %w", what, s.name, over)
 	}
 	answer := rpctypes.Error(err)
 	is := func(e error) bool { return errors.Is(answer, e) }

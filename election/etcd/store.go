@@ -21,22 +21,25 @@ type etcdStore struct {
 	client *clientv3.Client
 	login  login
 	leases *renewal.Leases
-	prefix string // of all keys, with the slash at its end
-	name   string // of the service in errors
+	prefix string             // of all keys, with the slash at its end
+	name   string             // of the service in errors
+	cancel context.CancelFunc // ends a login that is under way
 }
 
 var _ kv.Store = (*etcdStore)(nil)
 
 // do makes a request, and returns its error as failed does.
 func (s *etcdStore) do(ctx context.Context, what string, request func() error) error {
-	err := s.login.with(ctx, func(user, password string) (string, error) {
-		answer, err := s.client.Authenticate(ctx, user, password)
-		if err != nil {
-			return "", err
-		}
-		return answer.Token, nil
-	}, request)
-	return s.failed(ctx, what, err)
+	return s.failed(ctx, what, s.login.with(ctx, request))
+}
+
+// authenticate asks for a token.
+func (s *etcdStore) authenticate(ctx context.Context, user, password string) (token string, err error) {
+	answer, err := s.client.Authenticate(ctx, user, password)
+	if err != nil {
+		return "", err
+	}
+	return answer.Token, nil
 }
 
 // txn runs a transaction, which reads what a quorum has.
@@ -213,6 +216,8 @@ func (s *etcdStore) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 
 // Close implements kv.Store.
 func (s *etcdStore) Close() error {
+	s.cancel()
+	s.login.wg.Wait()
 	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close the connection to %s: %w", s.name, err)
 	}
