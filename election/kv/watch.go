@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election"
 )
@@ -19,8 +20,10 @@ const (
 	followFor = 5 * time.Second
 	// answerTimeout is when a service that has not answered counts as unreachable.
 	answerTimeout = 2 * time.Second
-	minPause      = 100 * time.Millisecond
-	maxPause      = 2 * time.Second
+	// endsAtOnce is how many leases of an earlier run are ended at the same time.
+	endsAtOnce = 16
+	minPause   = 100 * time.Millisecond
+	maxPause   = 2 * time.Second
 )
 
 // observation is what the watch last saw of all keys under the prefix.
@@ -202,15 +205,24 @@ func (c *Client) left(s Snapshot) (lives []string) {
 	return lives
 }
 
-// begin ends the leases of an earlier run of this proxy.
+// begin ends the leases of an earlier run of this proxy. Those that it has ended are not there when
+// it is tried again.
 func (c *Client) begin(old []string) error {
-	ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
-	defer cancel()
+	var group errgroup.Group
+	group.SetLimit(endsAtOnce)
 	for _, life := range old {
-		if err := c.store.End(ctx, life); err != nil {
-			return fmt.Errorf("end a lease of an earlier run: %w", err)
-		}
-		c.log.Info("ended a lease of an earlier run", zap.String("life", life))
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
+			defer cancel()
+			if err := c.store.End(ctx, life); err != nil {
+				return fmt.Errorf("end a lease of an earlier run: %w", err)
+			}
+			c.log.Info("ended a lease of an earlier run", zap.String("life", life))
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	close(c.begun)
 	return nil
