@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/election"
 )
 
@@ -130,7 +132,8 @@ func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
 }
 
 // Release implements election.Provider. It writes why the lease is free, and then ends the
-// life, so that nothing that is still under way can take the lease.
+// life, so that nothing that is still under way can take the lease. If the service denies the
+// write, as one that is full does, the end of the life frees the lease all the same.
 func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
 	life := l.Handle
 	if life == "" {
@@ -140,13 +143,18 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 		}
 		life = try.life.ID
 	}
-	if err := p.vacate(ctx, l, life, why, silent); err != nil {
+	err := p.vacate(ctx, l, life, why, silent)
+	var denied *election.DeniedError
+	if err != nil && !errors.As(err, &denied) {
 		return err
 	}
-	if err := p.c.store.End(ctx, life); err != nil {
-		return err
+	if ended := p.c.store.End(ctx, life); ended != nil {
+		return errors.Join(err, ended)
 	}
 	p.c.settle(l.Incarnation, life)
+	if err != nil {
+		p.c.log.Warn("lease released, but the reason is not recorded", zap.String("resource", l.Resource), zap.Error(err))
+	}
 	return nil
 }
 

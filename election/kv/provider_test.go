@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -218,4 +219,36 @@ func (d *deaf) Mark(ctx context.Context, marker string, replace bool) error {
 		return nil
 	}
 	return d.memory.Mark(ctx, marker, replace)
+}
+
+// full denies what writes a record, as a service does that has no space left.
+type full struct {
+	*memory
+	denies atomic.Bool
+}
+
+func (f *full) Swap(ctx context.Context, key string, old Entry, record []byte, life string) (int64, error) {
+	if f.denies.Load() {
+		return 0, &election.DeniedError{Kind: faults.LeaseDenied, Err: errors.New("no space")}
+	}
+	return f.memory.Swap(ctx, key, old, record, life)
+}
+
+func TestAReleaseThatCannotBeRecordedFreesTheLease(t *testing.T) {
+	t.Parallel()
+	m := &full{memory: newMemory()}
+	c, err := New(Config{Store: m, Source: "memory", Proxy: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	p := c.Database("db")
+	lease := mustAcquire(t, p, "a")
+	m.denies.Store(true)
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the release ended with %v", err)
+	}
+	if m.living() != 0 {
+		t.Errorf("%d lives go on", m.living())
+	}
 }
