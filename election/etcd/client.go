@@ -32,11 +32,8 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -44,6 +41,7 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
@@ -74,9 +72,12 @@ var connecting = grpc.ConnectParams{
 type Config struct {
 	Endpoints []string // host:port of members
 	TLS       bool
-	// CAFile, CertFile, KeyFile and ServerName apply to TLS.
+	// CAFile, CertFile, KeyFile and ServerName apply to TLS. The files are read again when they
+	// change; while they cannot be used, the earlier ones hold.
 	CAFile, CertFile, KeyFile, ServerName string
 	User, Password                        string // "" without authentication
+	// PasswordFile, if not "", is used instead of Password, and is read again in the same way.
+	PasswordFile string
 
 	Prefix string // of all keys; default kv.DefaultPrefix
 	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
@@ -104,12 +105,17 @@ func open(cfg Config) (*etcdStore, error) {
 	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
 		cfg.Prefix = kv.DefaultPrefix
 	}
-	scheme := "http://"
-	var security *tls.Config
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	password, err := passwordOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	scheme, security := "http://", insecure.NewCredentials()
 	if cfg.TLS {
 		scheme = "https://"
-		var err error
-		if security, err = tlsConfig(cfg); err != nil {
+		if security, err = newSecurity(cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -119,20 +125,20 @@ func open(cfg Config) (*etcdStore, error) {
 	}
 	s := &etcdStore{
 		prefix: cfg.Prefix + "/", name: "etcd at " + strings.Join(cfg.Endpoints, ", "),
-		login:  login{user: cfg.User, password: cfg.Password},
+		login:  login{user: cfg.User, password: password},
 		leases: renewal.New(tries, election.Boottime),
 	}
 	s.login.ask = s.authenticate
 	s.login.ctx, s.cancel = context.WithCancel(context.Background())
 	options := []grpc.DialOption{
-		grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),
+		grpc.WithTransportCredentials(security), grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),
 		grpc.WithChainUnaryInterceptor(failFast), grpc.WithChainStreamInterceptor(failFastStream),
 	}
 	if cfg.ServerName != "" { // gRPC would expect the host of the endpoint, whatever tls.Config says
 		options = append(options, grpc.WithAuthority(cfg.ServerName))
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: security,
+		Endpoints:         endpoints,
 		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
 		// The caller repeats what fails, and knows what may be repeated.
 		MaxUnaryRetries: 1,
@@ -146,34 +152,4 @@ func open(cfg Config) (*etcdStore, error) {
 	}
 	s.client = client
 	return s, nil
-}
-
-// tlsConfig returns the configuration of TLS. The client's certificate is read again for each
-// connection, because it may have been renewed.
-func tlsConfig(cfg Config) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName} // gRPC wants the name here too
-	if cfg.CAFile != "" {
-		text, err := os.ReadFile(cfg.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("read ca_file: %w", err)
-		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("ca_file %s has no certificate in PEM form", cfg.CAFile)
-		}
-	}
-	if cfg.CertFile == "" {
-		return c, nil
-	}
-	load := func() (*tls.Certificate, error) {
-		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("read cert_file and key_file: %w", err)
-		}
-		return &cert, nil
-	}
-	if _, err := load(); err != nil {
-		return nil, err
-	}
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
-	return c, nil
 }

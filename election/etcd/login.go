@@ -26,10 +26,11 @@ const (
 // One login at a time runs in the background. All requests that need a new token wait for it, and
 // it goes on when they are given up.
 type login struct {
-	user, password string
-	ask            func(ctx context.Context, user, password string) (token string, err error)
-	ctx            context.Context // of logins
-	wg             sync.WaitGroup
+	user     string
+	password func() string // as it is at the time
+	ask      func(ctx context.Context, user, password string) (token string, err error)
+	ctx      context.Context // of logins
+	wg       sync.WaitGroup
 
 	mu    sync.Mutex
 	token string
@@ -130,7 +131,7 @@ func (l *login) attempt(old string) *attempt {
 func (l *login) run(a *attempt) {
 	ctx, cancel := context.WithTimeout(l.ctx, loginTimeout)
 	defer cancel()
-	token, err := l.ask(ctx, l.user, l.password)
+	token, err := l.ask(ctx, l.user, l.password())
 	if err != nil && ctx.Err() != nil {
 		err = ctx.Err()
 	}

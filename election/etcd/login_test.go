@@ -31,7 +31,7 @@ func request(t *testing.T, l *login) error {
 func TestASlowLoginIsMadeOnceAndSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
-		l := &login{user: "u", ctx: t.Context(), ask: func(ctx context.Context, _, _ string) (string, error) {
+		l := &login{user: "u", password: func() string { return "p" }, ctx: t.Context(), ask: func(ctx context.Context, _, _ string) (string, error) {
 			asked.Add(1)
 			select {
 			case <-time.After(7500 * time.Millisecond):
@@ -60,7 +60,7 @@ func TestLoginsThatFailAreNotRepeatedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64
 		right := false
-		l := &login{user: "u", ctx: t.Context(), ask: func(context.Context, string, string) (string, error) {
+		l := &login{user: "u", password: func() string { return "p" }, ctx: t.Context(), ask: func(context.Context, string, string) (string, error) {
 			asked.Add(1)
 			if right {
 				return "good", nil

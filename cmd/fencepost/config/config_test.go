@@ -137,20 +137,6 @@ func TestTheTokenMayBeInAFile(t *testing.T) {
 	}
 }
 
-func TestThePasswordOfEtcdMayBeInAFile(t *testing.T) {
-	t.Parallel()
-	c := Etcd{PasswordFile: writeConfig(t, "secret\n")}
-	if err := c.ReadPassword(); err != nil || c.Password != "secret" {
-		t.Errorf("got %q, %v", c.Password, err)
-	}
-	for _, path := range []string{writeConfig(t, "\n"), filepath.Join(t.TempDir(), "nothing")} {
-		c := Etcd{PasswordFile: path}
-		if err := c.ReadPassword(); err == nil || !strings.Contains(err.Error(), "election.etcd.password_file") {
-			t.Errorf("%s: %v", path, err)
-		}
-	}
-}
-
 func TestUnfencedMayBeOneWord(t *testing.T) {
 	t.Parallel()
 	cfg, err := load(t, "unfenced: refuse")

@@ -1,10 +1,6 @@
 package config
 
-import (
-	"fmt"
-	"os"
-	"strings"
-)
+import "strings"
 
 // Etcd configures the provider "etcd".
 type Etcd struct {
@@ -21,21 +17,6 @@ type Etcd struct {
 }
 
 var defaultEtcd = Etcd{Endpoints: Addresses{"127.0.0.1:2379"}, Scheme: "http", Prefix: "fencepost"}
-
-// ReadPassword sets Password to the contents of PasswordFile, if that is configured.
-func (c *Etcd) ReadPassword() error {
-	if c.PasswordFile == "" {
-		return nil
-	}
-	text, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return fmt.Errorf("election.etcd.password_file: %w", err)
-	}
-	if c.Password = strings.TrimSpace(string(text)); c.Password == "" {
-		return fmt.Errorf("election.etcd.password_file: %s is empty: write the password into it", c.PasswordFile)
-	}
-	return nil
-}
 
 // Validate checks the settings of the provider "etcd".
 func (c *Etcd) Validate(fault Fault) {
