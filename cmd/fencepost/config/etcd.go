@@ -1,6 +1,11 @@
 package config
 
-import "strings"
+import (
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // Etcd configures the provider "etcd".
 type Etcd struct {
@@ -23,12 +28,11 @@ func (c *Etcd) Validate(fault Fault) {
 	if len(c.Endpoints) == 0 {
 		fault("election.etcd.endpoints is empty: name at least one member, e.g. 127.0.0.1:2379")
 	}
-	for _, e := range c.Endpoints {
-		if strings.Contains(string(e), "://") {
-			fault("election.etcd.endpoints has %q: use host:port, and set election.etcd.scheme", e)
-			continue
+	for i, e := range c.Endpoints {
+		checkEndpoint(fault, string(e))
+		if slices.Contains(c.Endpoints[:i], e) {
+			fault("election.etcd.endpoints has %q twice: name each member once", e)
 		}
-		checkAddress(fault, "election.etcd.endpoints", string(e))
 	}
 	checkWord(fault, "election.etcd.scheme", c.Scheme, "http", "https")
 	checkPrefix(fault, "election.etcd.prefix", c.Prefix)
@@ -46,6 +50,22 @@ func (c *Etcd) Validate(fault Fault) {
 	}
 	if c.Scheme == "http" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
 		fault("election.etcd has TLS settings, but scheme is http: set scheme: https, or remove them")
+	}
+}
+
+// checkEndpoint checks the address of a member.
+func checkEndpoint(fault Fault, e string) {
+	if strings.Contains(e, "://") {
+		fault("election.etcd.endpoints has %q: use host:port, and set election.etcd.scheme", e)
+		return
+	}
+	host, port, err := net.SplitHostPort(e)
+	if err != nil || host == "" || strings.ContainsAny(host, "/ ") {
+		fault("election.etcd.endpoints is %q: use host:port, e.g. etcd-1:2379", e)
+		return
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		fault("election.etcd.endpoints is %q: the port must be a number from 1 to 65535", e)
 	}
 }
 
