@@ -86,6 +86,8 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 			return nil, notSent(err)
 		}
 		return nil, ErrConflict
+	case !isMarker(entry.Marker):
+		return nil, notSent(p.c.overwritten(entry.Marker))
 	}
 	life, err := p.c.store.Begin(ctx, bid.TTL)
 	if err != nil {

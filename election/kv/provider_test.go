@@ -211,6 +211,28 @@ func TestAMarkerThatIsEmptyIsSaid(t *testing.T) {
 	eventually(t, "a bump mends it", func() bool { return c.Healthy() == nil })
 }
 
+// Postgres could not number what is no text, or is long.
+func TestAMarkerOfAnotherFormIsSaid(t *testing.T) {
+	t.Parallel()
+	for _, marker := range []string{"\xff\xfe", "two words", strings.Repeat("x", 1<<20)} {
+		m := newMemory()
+		c := open(t, m, "one")
+		eventually(t, "the client has begun", func() bool { return !c.begins() })
+		m.change(func() { m.marker = marker })
+		said := func(err error) bool {
+			return err != nil && strings.Contains(err.Error(), "fencepost generation bump") && len(err.Error()) < 300
+		}
+		eventually(t, "the client says what to do", func() bool { return said(c.Healthy()) })
+		if _, err := c.Database("db").Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrNotSent) || !said(err) {
+			t.Errorf("acquire ended with %v", err)
+		}
+		if _, err := c.BumpGeneration(within(t, patience)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a bump mends it", func() bool { return c.Healthy() == nil })
+	}
+}
+
 // deaf has a marker that somebody has overwritten with nothing.
 type deaf struct{ *memory }
 

@@ -3,7 +3,6 @@ package kv
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -130,7 +129,7 @@ func (c *Client) watch() {
 // look is what one watch has shown.
 type look struct {
 	shown    bool     // anything
-	unmarked bool     // there is no marker
+	unmarked bool     // there is no marker, or something else in its place
 	old      []string // the lives that an earlier run of this proxy has left
 }
 
@@ -146,7 +145,7 @@ func (c *Client) watchOnce() error {
 		if !l.shown {
 			over.Reset(followFor)
 		}
-		l.shown, l.unmarked = true, s.Marker == ""
+		l.shown, l.unmarked = true, !isMarker(s.Marker)
 		switch {
 		case l.unmarked:
 			cancel()
@@ -178,10 +177,19 @@ func (c *Client) mark() error {
 		return err
 	}
 	entry, err := c.store.Read(ctx, ".") // no lease has this key
-	if err == nil && entry.Marker == "" {
-		err = errors.New("the generation marker in " + c.cfg.Service + " is empty: somebody has overwritten it (fencepost generation bump writes a new one)")
+	if err == nil && !isMarker(entry.Marker) {
+		err = c.overwritten(entry.Marker)
 	}
 	return err
+}
+
+// overwritten says that something else stands in the place of the marker.
+func (c *Client) overwritten(marker string) error {
+	what := "empty"
+	if marker != "" {
+		what = fmt.Sprintf("not one of Fencepost's (%.20q, %d bytes)", marker, len(marker))
+	}
+	return fmt.Errorf("the generation marker in %s is %s: somebody has overwritten it (fencepost generation bump writes a new one)", c.cfg.Service, what)
 }
 
 // begins reports whether the leases of an earlier run of this proxy have not ended yet.
