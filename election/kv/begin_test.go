@@ -51,6 +51,7 @@ func TestManyOldLeasesAreEndedAtOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer func() { _ = c.Close() }()
 		began := time.Now()
 		mustAcquire(t, c.Database("db"), "a")
 		if took := time.Since(began); took > 4*time.Second || m.living() != 1 {
@@ -63,9 +64,6 @@ func TestManyOldLeasesAreEndedAtOnce(t *testing.T) {
 			if strings.Contains(line.Message, "cannot watch") {
 				t.Errorf("%s: %v", line.Message, line.ContextMap())
 			}
-		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }
