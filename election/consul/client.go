@@ -155,7 +155,7 @@ func (c *Client) BumpGeneration(ctx context.Context) (instanceID string, err err
 	instanceID = newInstanceID()
 	_, err = c.api.KV().Put(&api.KVPair{Key: c.instanceKey(), Value: []byte(instanceID)}, write(ctx))
 	if err != nil {
-		return "", fmt.Errorf("begin a new generation: %w", c.unanswered(err))
+		return "", fmt.Errorf("begin a new generation: %w", c.denied(err))
 	}
 	return instanceID, nil
 }

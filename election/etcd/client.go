@@ -31,11 +31,9 @@
 package etcd
 
 import (
-	"crypto/tls"
-	"crypto/x509"
+	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -43,8 +41,11 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/renewal"
 )
 
 // Source is the name under which the provider's awards are recorded.
@@ -57,6 +58,10 @@ const (
 	pingTimeout = 3 * time.Second
 )
 
+// tries is how often each request of a renewal is sent until it is answered. Each goes to the next
+// member, so that one that stands still, out of three or more, has at most every other of them.
+const tries = 4
+
 // connecting paces the attempts to connect to a member. Nobody leads while none can be reached.
 var connecting = grpc.ConnectParams{
 	Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
@@ -67,9 +72,12 @@ var connecting = grpc.ConnectParams{
 type Config struct {
 	Endpoints []string // host:port of members
 	TLS       bool
-	// CAFile, CertFile, KeyFile and ServerName apply to TLS.
+	// CAFile, CertFile, KeyFile and ServerName apply to TLS. The files are read again when they
+	// change; while they cannot be used, the earlier ones hold.
 	CAFile, CertFile, KeyFile, ServerName string
 	User, Password                        string // "" without authentication
+	// PasswordFile, if not "", is used instead of Password, and is read again in the same way.
+	PasswordFile string
 
 	Prefix string // of all keys; default kv.DefaultPrefix
 	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
@@ -97,12 +105,17 @@ func open(cfg Config) (*etcdStore, error) {
 	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
 		cfg.Prefix = kv.DefaultPrefix
 	}
-	scheme := "http://"
-	var security *tls.Config
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	password, err := passwordOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	scheme, security := "http://", insecure.NewCredentials()
 	if cfg.TLS {
 		scheme = "https://"
-		var err error
-		if security, err = tlsConfig(cfg); err != nil {
+		if security, err = newSecurity(cfg); err != nil {
 			return nil, err
 		}
 	}
@@ -112,17 +125,20 @@ func open(cfg Config) (*etcdStore, error) {
 	}
 	s := &etcdStore{
 		prefix: cfg.Prefix + "/", name: "etcd at " + strings.Join(cfg.Endpoints, ", "),
-		login: login{user: cfg.User, password: cfg.Password, turn: make(chan struct{}, 1)},
+		login:  login{user: cfg.User, password: password},
+		leases: renewal.New(tries, election.Boottime),
 	}
+	s.login.ask = s.authenticate
+	s.login.ctx, s.cancel = context.WithCancel(context.Background())
 	options := []grpc.DialOption{
-		grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),
+		grpc.WithTransportCredentials(security), grpc.WithConnectParams(connecting), grpc.WithPerRPCCredentials(&s.login),
 		grpc.WithChainUnaryInterceptor(failFast), grpc.WithChainStreamInterceptor(failFastStream),
 	}
 	if cfg.ServerName != "" { // gRPC would expect the host of the endpoint, whatever tls.Config says
 		options = append(options, grpc.WithAuthority(cfg.ServerName))
 	}
 	client, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints, TLS: security,
+		Endpoints:         endpoints,
 		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
 		// The caller repeats what fails, and knows what may be repeated.
 		MaxUnaryRetries: 1,
@@ -131,38 +147,9 @@ func open(cfg Config) (*etcdStore, error) {
 		DialOptions: options,
 	})
 	if err != nil {
+		s.cancel()
 		return nil, err
 	}
 	s.client = client
 	return s, nil
-}
-
-// tlsConfig returns the configuration of TLS. The client's certificate is read again for each
-// connection, because it may have been renewed.
-func tlsConfig(cfg Config) (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: cfg.ServerName} // gRPC wants the name here too
-	if cfg.CAFile != "" {
-		text, err := os.ReadFile(cfg.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("read ca_file: %w", err)
-		}
-		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("ca_file %s has no certificate in PEM form", cfg.CAFile)
-		}
-	}
-	if cfg.CertFile == "" {
-		return c, nil
-	}
-	load := func() (*tls.Certificate, error) {
-		cert, err := tls.LoadX509KeyPair(cfg.CertFile, cfg.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("read cert_file and key_file: %w", err)
-		}
-		return &cert, nil
-	}
-	if _, err := load(); err != nil {
-		return nil, err
-	}
-	c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
-	return c, nil
 }

@@ -41,28 +41,55 @@ var refusals = []error{
 	rpctypes.ErrInvalidAuthToken, rpctypes.ErrInvalidAuthMgmt, rpctypes.ErrAuthNotEnabled,
 }
 
+// limits are what else etcd answers if only an operator can help, and what to do.
+var limits = []struct {
+	answer error
+	remedy string
+}{
+	{rpctypes.ErrNoSpace, "etcd is full. Compact and defragment it (etcdctl compact, etcdctl defrag), or raise --quota-backend-bytes; " +
+		"then run etcdctl alarm disarm. Let etcd compact by itself (--auto-compaction-retention)."},
+	{rpctypes.ErrCorrupt, "The members of etcd have different data. Find the corrupt member (etcdctl alarm list, etcdctl endpoint hashkv), " +
+		"remove it, and add it again without its data; then run etcdctl alarm disarm."},
+	{rpctypes.ErrTooManyRequests, "etcd falls behind with its work. Find out who sends so many requests, and whether its disks are slow."},
+}
+
 // failed returns the error of a request, whose library wraps what went wrong in a gRPC status.
 func (s *etcdStore) failed(ctx context.Context, what string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if ctx.Err() != nil {
-		return fmt.Errorf("%s: %s has not answered: %w", what, s.name, ctx.Err())
+	over := ctx.Err()
+	var login *loginError
+	if errors.As(err, &login) {
+		what, err, over = "log in as "+login.user, login.cause, nil
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) {
+			over = err
+		}
+	}
+	if over != nil {
+		return fmt.Errorf("%s: %s has not answered: %w", what, s.name, over)
 	}
 	answer := rpctypes.Error(err)
 	is := func(e error) bool { return errors.Is(answer, e) }
+	for _, limit := range limits {
+		if is(limit.answer) {
+			return denied(what, answer, limit.remedy)
+		}
+	}
 	var etcd rpctypes.EtcdError
 	switch {
 	case slices.ContainsFunc(refusals, is):
-		return &election.DeniedError{
-			Kind: faults.LeaseDenied, Answer: answer.Error(), Err: fmt.Errorf("%s: %w", what, answer), Remedy: s.remedy(),
-		}
+		return denied(what, answer, s.remedy())
 	case errors.As(answer, &etcd):
 		return fmt.Errorf("%s: %w", what, answer)
 	case status.Code(err) == codes.Unavailable:
 		return fmt.Errorf("%s: %w", what, &unreachable{s.name, status.Convert(err).Message()})
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+func denied(what string, answer error, remedy string) error {
+	return &election.DeniedError{Kind: faults.LeaseDenied, Answer: answer.Error(), Err: fmt.Errorf("%s: %w", what, answer), Remedy: remedy}
 }
 
 // remedy says what to do if etcd denies something.

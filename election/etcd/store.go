@@ -13,28 +13,33 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/renewal"
 )
 
 // etcdStore is the kv.Store of one etcd cluster. Its lives are etcd's leases.
 type etcdStore struct {
 	client *clientv3.Client
 	login  login
-	prefix string // of all keys, with the slash at its end
-	name   string // of the service in errors
+	leases *renewal.Leases
+	prefix string             // of all keys, with the slash at its end
+	name   string             // of the service in errors
+	cancel context.CancelFunc // ends a login that is under way
 }
 
 var _ kv.Store = (*etcdStore)(nil)
 
 // do makes a request, and returns its error as failed does.
 func (s *etcdStore) do(ctx context.Context, what string, request func() error) error {
-	err := s.login.with(ctx, func(user, password string) (string, error) {
-		answer, err := s.client.Authenticate(ctx, user, password)
-		if err != nil {
-			return "", err
-		}
-		return answer.Token, nil
-	}, request)
-	return s.failed(ctx, what, err)
+	return s.failed(ctx, what, s.login.with(ctx, request))
+}
+
+// authenticate asks for a token.
+func (s *etcdStore) authenticate(ctx context.Context, user, password string) (token string, err error) {
+	answer, err := s.client.Authenticate(ctx, user, password)
+	if err != nil {
+		return "", err
+	}
+	return answer.Token, nil
 }
 
 // txn runs a transaction, which reads what a quorum has.
@@ -82,6 +87,7 @@ func (s *etcdStore) Swap(ctx context.Context, key string, old kv.Entry, record [
 	answer, err := s.txn(ctx, "write "+k.record, ifs, clientv3.OpPut(k.record, string(record)), hold)
 	switch {
 	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		s.leases.Forget(life)
 		return 0, fmt.Errorf("%w: etcd no longer knows its lease", election.ErrLost)
 	case err != nil:
 		return 0, err
@@ -102,20 +108,36 @@ func (s *etcdStore) Begin(ctx context.Context, ttl time.Duration) (kv.Life, erro
 	if err != nil {
 		return kv.Life{}, err
 	}
-	return kv.Life{ID: strconv.FormatInt(int64(answer.ID), 16), TTL: time.Duration(answer.TTL) * time.Second}, nil
+	life := kv.Life{ID: strconv.FormatInt(int64(answer.ID), 16), TTL: time.Duration(answer.TTL) * time.Second}
+	s.leases.Begin(life.ID, life.TTL)
+	return life, nil
 }
 
-// Beat implements kv.Store. The library's KeepAliveOnce asks again without a pause while no
-// member can be reached.
-func (s *etcdStore) Beat(ctx context.Context, life string) error {
+// Beat implements kv.Store. An etcd lease that is kept alive proves nothing about the key, which
+// may have been taken from it.
+func (s *etcdStore) Beat(ctx context.Context, key, life string) error {
 	id, err := leaseID(life)
 	if err != nil {
 		return err
 	}
+	return s.leases.Renew(ctx, life,
+		func(ctx context.Context) error { return s.keepAlive(ctx, id) },
+		func(ctx context.Context) error {
+			entry, err := s.Read(ctx, key)
+			if err == nil && entry.Life != life {
+				err = fmt.Errorf("%w: its record was deleted, or somebody else has written it", election.ErrLost)
+			}
+			return err
+		})
+}
+
+// keepAlive extends an etcd lease. The library's KeepAliveOnce asks again without a pause while no
+// member can be reached.
+func (s *etcdStore) keepAlive(ctx context.Context, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream
 	defer cancel()
 	var left int64
-	err = s.do(ctx, "keep a lease alive", func() error {
+	err := s.do(ctx, "keep a lease alive", func() error {
 		stream, err := pb.NewLeaseClient(s.client.ActiveConnection()).LeaseKeepAlive(ctx)
 		if err != nil {
 			return err
@@ -141,6 +163,7 @@ func (s *etcdStore) End(ctx context.Context, life string) error {
 	if err != nil {
 		return err
 	}
+	s.leases.Forget(life)
 	err = s.do(ctx, "revoke a lease", func() error {
 		_, err := s.client.Revoke(ctx, id)
 		return err
@@ -193,6 +216,8 @@ func (s *etcdStore) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 
 // Close implements kv.Store.
 func (s *etcdStore) Close() error {
+	s.cancel()
+	s.login.wg.Wait()
 	if err := s.client.Close(); err != nil && !errors.Is(err, context.Canceled) {
 		return fmt.Errorf("close the connection to %s: %w", s.name, err)
 	}

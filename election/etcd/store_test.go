@@ -66,7 +66,7 @@ func TestSwapWritesOnlyWhatItMay(t *testing.T) {
 	if err := s.End(ctx, over); err != nil {
 		t.Errorf("the second end of a life: %v", err)
 	}
-	if err := s.Beat(ctx, over); !errors.Is(err, election.ErrLost) {
+	if err := s.Beat(ctx, key, over); !errors.Is(err, election.ErrLost) {
 		t.Errorf("the beat of a life that is over: %v", err)
 	}
 
@@ -78,6 +78,12 @@ func TestSwapWritesOnlyWhatItMay(t *testing.T) {
 	held := read()
 	if held.Life != life || held.Version != version || string(held.Record) != "award" {
 		t.Errorf("version %d by %s is read as %+v", version, life, held)
+	}
+	if err := s.Beat(ctx, key, life); err != nil {
+		t.Errorf("the beat of the holder: %v", err)
+	}
+	if err := s.Beat(ctx, key, begin()); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the beat of a life that holds nothing: %v", err)
 	}
 	refused("after somebody else's award", kv.ErrConflict, empty, begin())
 	refused("a release of another award", kv.ErrConflict, empty, "")

@@ -20,6 +20,7 @@ type memory struct {
 	entries map[string]Entry
 	lives   map[string]bool
 	begun   int
+	beats   int
 	before  func() // runs before the next Swap
 	lost    bool   // the answer of the next Swap is lost
 	silent  bool   // Watch shows nothing
@@ -93,12 +94,13 @@ func (m *memory) Begin(_ context.Context, ttl time.Duration) (life Life, err err
 	return life, nil
 }
 
-func (m *memory) Beat(_ context.Context, life string) error {
+func (m *memory) Beat(_ context.Context, key, life string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.lives[life] {
+	if m.look(key).Life != life {
 		return election.ErrLost
 	}
+	m.beats++
 	return nil
 }
 

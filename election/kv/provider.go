@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/fencepost/fencepost/election"
 )
 
@@ -69,7 +71,7 @@ func notSent(err error) error { return fmt.Errorf("%w: %w", election.ErrNotSent,
 func (p *Provider) acquire(ctx context.Context, key string, bid election.AcquireRequest, entry Entry) (*election.Lease, error) {
 	if try := p.c.pending(bid.Incarnation); try != nil {
 		if entry.Life == try.life.ID { // the answer of an earlier request was lost
-			return try.lease(bid, entry.Version), nil
+			return p.confirm(ctx, key, bid, try, entry.Version)
 		}
 		if err := p.c.store.End(ctx, try.life.ID); err != nil {
 			return nil, notSent(err)
@@ -84,6 +86,8 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 			return nil, notSent(err)
 		}
 		return nil, ErrConflict
+	case !isMarker(entry.Marker):
+		return nil, notSent(p.c.overwritten(entry.Marker))
 	}
 	life, err := p.c.store.Begin(ctx, bid.TTL)
 	if err != nil {
@@ -106,29 +110,32 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 	return nil, err
 }
 
-// Renew implements election.Provider. A life that goes on proves nothing about the lease, which
-// may have been taken from it, so Renew also reads the key.
+// confirm returns the award of an earlier request. Its life began with that request, and the
+// lease is trusted from this one on.
+func (p *Provider) confirm(ctx context.Context, key string, bid election.AcquireRequest, try *attempt, version int64) (*election.Lease, error) {
+	err := p.c.store.Beat(ctx, key, try.life.ID)
+	switch {
+	case errors.Is(err, election.ErrLost):
+		return nil, ErrConflict
+	case err != nil:
+		return nil, err
+	}
+	return try.lease(bid, version), nil
+}
+
+// Renew implements election.Provider.
 func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
-	if err := p.c.store.Beat(ctx, l.Handle); err != nil {
-		if errors.Is(err, election.ErrLost) {
-			p.c.settle(l.Incarnation, l.Handle)
-		}
-		return err
-	}
-	entry, err := p.c.store.Read(ctx, keyOf(p.database, l.Resource))
-	if err != nil {
-		return err
-	}
-	if entry.Life != l.Handle {
+	err := p.c.store.Beat(ctx, keyOf(p.database, l.Resource), l.Handle)
+	if errors.Is(err, election.ErrLost) {
 		p.c.settle(l.Incarnation, l.Handle)
-		p.c.dispose(l.Handle)
-		return fmt.Errorf("%w: its record was deleted, or somebody else has written it", election.ErrLost)
+		p.c.dispose(l.Handle) // it may go on, without the lease
 	}
-	return nil
+	return err
 }
 
 // Release implements election.Provider. It writes why the lease is free, and then ends the
-// life, so that nothing that is still under way can take the lease.
+// life, so that nothing that is still under way can take the lease. If the service denies the
+// write, as one that is full does, the end of the life frees the lease all the same.
 func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.Reason, silent time.Duration) error {
 	life := l.Handle
 	if life == "" {
@@ -138,13 +145,18 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 		}
 		life = try.life.ID
 	}
-	if err := p.vacate(ctx, l, life, why, silent); err != nil {
+	err := p.vacate(ctx, l, life, why, silent)
+	var denied *election.DeniedError
+	if err != nil && !errors.As(err, &denied) {
 		return err
 	}
-	if err := p.c.store.End(ctx, life); err != nil {
-		return err
+	if ended := p.c.store.End(ctx, life); ended != nil {
+		return errors.Join(err, ended)
 	}
 	p.c.settle(l.Incarnation, life)
+	if err != nil {
+		p.c.log.Warn("lease released, but the reason is not recorded", zap.String("resource", l.Resource), zap.Error(err))
+	}
 	return nil
 }
 

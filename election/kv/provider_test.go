@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -149,6 +150,9 @@ func TestALostAnswerIsFoundUnderItsOwnLife(t *testing.T) {
 	if m.begun != 1 {
 		t.Errorf("%d lives were begun", m.begun)
 	}
+	if m.beats != 1 { // the lease is trusted from the second request on
+		t.Errorf("its life was extended %d times", m.beats)
+	}
 }
 
 func TestWhoWritesTheRecordFreesTheLease(t *testing.T) {
@@ -207,6 +211,28 @@ func TestAMarkerThatIsEmptyIsSaid(t *testing.T) {
 	eventually(t, "a bump mends it", func() bool { return c.Healthy() == nil })
 }
 
+// Postgres could not number what is no text, or is long.
+func TestAMarkerOfAnotherFormIsSaid(t *testing.T) {
+	t.Parallel()
+	for _, marker := range []string{"\xff\xfe", "two words", strings.Repeat("x", 1<<20)} {
+		m := newMemory()
+		c := open(t, m, "one")
+		eventually(t, "the client has begun", func() bool { return !c.begins() })
+		m.change(func() { m.marker = marker })
+		said := func(err error) bool {
+			return err != nil && strings.Contains(err.Error(), "fencepost generation bump") && len(err.Error()) < 300
+		}
+		eventually(t, "the client says what to do", func() bool { return said(c.Healthy()) })
+		if _, err := c.Database("db").Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrNotSent) || !said(err) {
+			t.Errorf("acquire ended with %v", err)
+		}
+		if _, err := c.BumpGeneration(within(t, patience)); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "a bump mends it", func() bool { return c.Healthy() == nil })
+	}
+}
+
 // deaf has a marker that somebody has overwritten with nothing.
 type deaf struct{ *memory }
 
@@ -215,4 +241,36 @@ func (d *deaf) Mark(ctx context.Context, marker string, replace bool) error {
 		return nil
 	}
 	return d.memory.Mark(ctx, marker, replace)
+}
+
+// full denies what writes a record, as a service does that has no space left.
+type full struct {
+	*memory
+	denies atomic.Bool
+}
+
+func (f *full) Swap(ctx context.Context, key string, old Entry, record []byte, life string) (int64, error) {
+	if f.denies.Load() {
+		return 0, &election.DeniedError{Kind: faults.LeaseDenied, Err: errors.New("no space")}
+	}
+	return f.memory.Swap(ctx, key, old, record, life)
+}
+
+func TestAReleaseThatCannotBeRecordedFreesTheLease(t *testing.T) {
+	t.Parallel()
+	m := &full{memory: newMemory()}
+	c, err := New(Config{Store: m, Source: "memory", Proxy: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	p := c.Database("db")
+	lease := mustAcquire(t, p, "a")
+	m.denies.Store(true)
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the release ended with %v", err)
+	}
+	if m.living() != 0 {
+		t.Errorf("%d lives go on", m.living())
+	}
 }

@@ -111,3 +111,13 @@ func escape(name string) string {
 // newMarker returns a marker that nobody had before. No restore brings it back by chance,
 // unlike whatever a service counts.
 func newMarker() string { return rand.Text() }
+
+// isMarker reports whether a text has the form of a marker, with room for those that people write.
+func isMarker(text string) bool {
+	for i := range len(text) {
+		if text[i] <= ' ' || text[i] > '~' {
+			return false
+		}
+	}
+	return 0 < len(text) && len(text) <= 64
+}

@@ -20,14 +20,15 @@ type Store interface {
 	Read(ctx context.Context, key string) (Entry, error)
 	// Swap writes a record, provided that nobody has written or deleted the key's since old was
 	// read. life holds the lease from then on; "" means nobody. It returns the version of the
-	// new record. ErrConflict means that nothing was written: the key has changed, or a life
+	// new record. ErrConflict means that nothing was awarded: the key has changed, or a life
 	// was given and the marker is no longer old's. election.ErrLost means the same of a life
 	// that is over.
 	Swap(ctx context.Context, key string, old Entry, record []byte, life string) (version int64, err error)
 	// Begin begins a life, which holds nothing yet.
 	Begin(ctx context.Context, ttl time.Duration) (Life, error)
-	// Beat extends a life by another TTL. It returns election.ErrLost if it is over.
-	Beat(ctx context.Context, life string) error
+	// Beat extends a life by another TTL, and confirms that it holds the lease of this key. It
+	// returns election.ErrLost if it is over, or does not hold the lease.
+	Beat(ctx context.Context, key, life string) error
 	// End ends a life, and returns nil if it is over already. Once it has returned nil, a Swap
 	// with this life that arrives late writes nothing.
 	End(ctx context.Context, life string) error

@@ -3,12 +3,12 @@ package kv
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/election"
 )
@@ -19,8 +19,10 @@ const (
 	followFor = 5 * time.Second
 	// answerTimeout is when a service that has not answered counts as unreachable.
 	answerTimeout = 2 * time.Second
-	minPause      = 100 * time.Millisecond
-	maxPause      = 2 * time.Second
+	// endsAtOnce is how many leases of an earlier run are ended at the same time.
+	endsAtOnce = 16
+	minPause   = 100 * time.Millisecond
+	maxPause   = 2 * time.Second
 )
 
 // observation is what the watch last saw of all keys under the prefix.
@@ -127,7 +129,7 @@ func (c *Client) watch() {
 // look is what one watch has shown.
 type look struct {
 	shown    bool     // anything
-	unmarked bool     // there is no marker
+	unmarked bool     // there is no marker, or something else in its place
 	old      []string // the lives that an earlier run of this proxy has left
 }
 
@@ -143,7 +145,7 @@ func (c *Client) watchOnce() error {
 		if !l.shown {
 			over.Reset(followFor)
 		}
-		l.shown, l.unmarked = true, s.Marker == ""
+		l.shown, l.unmarked = true, !isMarker(s.Marker)
 		switch {
 		case l.unmarked:
 			cancel()
@@ -175,10 +177,19 @@ func (c *Client) mark() error {
 		return err
 	}
 	entry, err := c.store.Read(ctx, ".") // no lease has this key
-	if err == nil && entry.Marker == "" {
-		err = errors.New("the generation marker in " + c.cfg.Service + " is empty: somebody has overwritten it (fencepost generation bump writes a new one)")
+	if err == nil && !isMarker(entry.Marker) {
+		err = c.overwritten(entry.Marker)
 	}
 	return err
+}
+
+// overwritten says that something else stands in the place of the marker.
+func (c *Client) overwritten(marker string) error {
+	what := "empty"
+	if marker != "" {
+		what = fmt.Sprintf("not one of Fencepost's (%.20q, %d bytes)", marker, len(marker))
+	}
+	return fmt.Errorf("the generation marker in %s is %s: somebody has overwritten it (fencepost generation bump writes a new one)", c.cfg.Service, what)
 }
 
 // begins reports whether the leases of an earlier run of this proxy have not ended yet.
@@ -202,15 +213,24 @@ func (c *Client) left(s Snapshot) (lives []string) {
 	return lives
 }
 
-// begin ends the leases of an earlier run of this proxy.
+// begin ends the leases of an earlier run of this proxy. Those that it has ended are not there when
+// it is tried again.
 func (c *Client) begin(old []string) error {
-	ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
-	defer cancel()
+	var group errgroup.Group
+	group.SetLimit(endsAtOnce)
 	for _, life := range old {
-		if err := c.store.End(ctx, life); err != nil {
-			return fmt.Errorf("end a lease of an earlier run: %w", err)
-		}
-		c.log.Info("ended a lease of an earlier run", zap.String("life", life))
+		group.Go(func() error {
+			ctx, cancel := context.WithTimeout(c.ctx, answerTimeout)
+			defer cancel()
+			if err := c.store.End(ctx, life); err != nil {
+				return fmt.Errorf("end a lease of an earlier run: %w", err)
+			}
+			c.log.Info("ended a lease of an earlier run", zap.String("life", life))
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	close(c.begun)
 	return nil

@@ -168,8 +168,17 @@ func (c *Cluster) Leader(t testing.TB) int {
 	}
 }
 
-// Pause freezes a member: connections stay open, but it does not respond.
-func (c *Cluster) Pause(t testing.TB, i int) { c.members[i].signal(t, syscall.SIGSTOP) }
+// Pause freezes a member, and returns when it stands still: connections stay open, but it does not
+// respond. On a busy machine its threads run on for a while after the signal.
+func (c *Cluster) Pause(t testing.TB, i int) {
+	t.Helper()
+	c.members[i].signal(t, syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	pid, err := syscall.Wait4(c.members[i].cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+	if err != nil || !status.Stopped() {
+		t.Fatalf("pause etcd: process %d, status %v: %v", pid, status, err)
+	}
+}
 
 // Continue ends a Pause.
 func (c *Cluster) Continue(t testing.TB, i int) { c.members[i].signal(t, syscall.SIGCONT) }

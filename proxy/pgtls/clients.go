@@ -7,6 +7,8 @@ import (
 	"net"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/internal/files"
 )
 
 // alpn is the protocol's name within TLS. Direct TLS must name it.
@@ -53,7 +55,7 @@ type ClientsConfig struct {
 // change. It may be used by several goroutines.
 type Clients struct {
 	cfg   ClientsConfig
-	files *watchedFiles[*tls.Config]
+	files *files.Watched[*tls.Config]
 }
 
 // NewClients reads the files.
@@ -69,13 +71,13 @@ func NewClients(cfg ClientsConfig) (*Clients, error) {
 		return nil, errors.New("clients' certificates can be required only of clients that must use TLS, and with their authority at hand")
 	}
 	var err error
-	c.files, err = watchFiles(cfg.Logger, c.build, cfg.CertFile, cfg.KeyFile, cfg.ClientCAFile)
+	c.files, err = files.Watch(cfg.Logger, "TLS files", c.build, cfg.CertFile, cfg.KeyFile, cfg.ClientCAFile)
 	return c, err
 }
 
 // build makes what handshakes need of the files' contents.
 func (c *Clients) build(contents [][]byte) (*tls.Config, error) {
-	pair, err := keyPair(c.cfg.CertFile, c.cfg.KeyFile, contents[0], contents[1])
+	pair, err := files.KeyPair(c.cfg.CertFile, c.cfg.KeyFile, contents[0], contents[1])
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +92,7 @@ func (c *Clients) build(contents [][]byte) (*tls.Config, error) {
 	if c.cfg.ClientCAFile != "" {
 		// Who gives none is refused later, as by Postgres, with words.
 		cfg.ClientAuth = tls.VerifyClientCertIfGiven
-		cfg.ClientCAs, err = authorities(c.cfg.ClientCAFile, contents[2])
+		cfg.ClientCAs, err = files.Authorities(c.cfg.ClientCAFile, contents[2])
 	}
 	return cfg, err
 }
@@ -106,7 +108,7 @@ func minVersion(v uint16) uint16 {
 // connection. What is wrong with them is logged.
 func (c *Clients) Reload() {
 	if c != nil {
-		c.files.look()
+		c.files.Look()
 	}
 }
 
@@ -116,7 +118,7 @@ func (c *Clients) Config(protocol string) *tls.Config {
 	return &tls.Config{
 		MinVersion: minVersion(c.cfg.MinVersion),
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-			cfg := c.files.get().Clone()
+			cfg := c.files.Get().Clone()
 			cfg.NextProtos = []string{protocol}
 			return cfg, nil
 		},
@@ -150,7 +152,7 @@ func (c *Clients) AcceptDirect(conn Stream, first []byte) (*Conn, error) {
 }
 
 func (c *Clients) handshake(conn Stream, first []byte) (*Conn, error) {
-	cfg := c.files.get()
+	cfg := c.files.Get()
 	records := &recordConn{Stream: conn, ahead: first}
 	t := tls.Server(records, cfg)
 	if err := t.Handshake(); err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/internal/files"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
@@ -45,7 +46,7 @@ type UpstreamConfig struct {
 // several goroutines.
 type Upstream struct {
 	cfg   UpstreamConfig
-	files *watchedFiles[upstreamFiles]
+	files *files.Watched[upstreamFiles]
 	tls   *tls.Config
 }
 
@@ -67,7 +68,7 @@ func NewUpstream(cfg UpstreamConfig) (*Upstream, error) {
 	}
 	u := &Upstream{cfg: cfg}
 	var err error
-	if u.files, err = watchFiles(cfg.Logger, u.build, cfg.CAFile, cfg.CertFile, cfg.KeyFile); err != nil {
+	if u.files, err = files.Watch(cfg.Logger, "TLS files", u.build, cfg.CAFile, cfg.CertFile, cfg.KeyFile); err != nil {
 		return nil, err
 	}
 	u.tls = u.config()
@@ -101,12 +102,12 @@ func (u *Upstream) config() *tls.Config {
 
 func (u *Upstream) build(contents [][]byte) (f upstreamFiles, err error) {
 	if u.cfg.CAFile != "" {
-		if f.roots, err = authorities(u.cfg.CAFile, contents[0]); err != nil {
+		if f.roots, err = files.Authorities(u.cfg.CAFile, contents[0]); err != nil {
 			return f, err
 		}
 	}
 	if u.cfg.CertFile != "" {
-		pair, err := keyPair(u.cfg.CertFile, u.cfg.KeyFile, contents[1], contents[2])
+		pair, err := files.KeyPair(u.cfg.CertFile, u.cfg.KeyFile, contents[1], contents[2])
 		if err != nil {
 			return f, err
 		}
@@ -128,7 +129,7 @@ func (u *Upstream) Config() *tls.Config {
 // logged.
 func (u *Upstream) Reload() {
 	if u != nil {
-		u.files.look()
+		u.files.Look()
 	}
 }
 
@@ -140,7 +141,7 @@ func (u *Upstream) verify(state tls.ConnectionState) error {
 	if u.cfg.Verify == VerifyNothing {
 		return nil
 	}
-	opts := x509.VerifyOptions{Roots: u.files.get().roots, Intermediates: x509.NewCertPool()}
+	opts := x509.VerifyOptions{Roots: u.files.Get().roots, Intermediates: x509.NewCertPool()}
 	if u.cfg.Verify == VerifyFull {
 		opts.DNSName = u.cfg.ServerName
 	}
@@ -155,7 +156,7 @@ func (u *Upstream) verify(state tls.ConnectionState) error {
 
 // certificate is what Postgres is given when it asks: nothing, if there is none.
 func (u *Upstream) certificate(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-	if own := u.files.get().own; own != nil {
+	if own := u.files.Get().own; own != nil {
 		return own, nil
 	}
 	return &tls.Certificate{}, nil

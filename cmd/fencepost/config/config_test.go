@@ -137,20 +137,6 @@ func TestTheTokenMayBeInAFile(t *testing.T) {
 	}
 }
 
-func TestThePasswordOfEtcdMayBeInAFile(t *testing.T) {
-	t.Parallel()
-	c := Etcd{PasswordFile: writeConfig(t, "secret\n")}
-	if err := c.ReadPassword(); err != nil || c.Password != "secret" {
-		t.Errorf("got %q, %v", c.Password, err)
-	}
-	for _, path := range []string{writeConfig(t, "\n"), filepath.Join(t.TempDir(), "nothing")} {
-		c := Etcd{PasswordFile: path}
-		if err := c.ReadPassword(); err == nil || !strings.Contains(err.Error(), "election.etcd.password_file") {
-			t.Errorf("%s: %v", path, err)
-		}
-	}
-}
-
 func TestUnfencedMayBeOneWord(t *testing.T) {
 	t.Parallel()
 	cfg, err := load(t, "unfenced: refuse")
@@ -213,6 +199,10 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"election: {provider: etcd, etcd: {endpoints: []}}", "election.etcd.endpoints is empty"},
 		{"election: {provider: etcd, etcd: {endpoints: 'a:1, b'}}", `election.etcd.endpoints is "b": use host:port`},
 		{"election: {provider: etcd, etcd: {endpoints: 'https://a:1'}}", "set election.etcd.scheme"},
+		{"election: {provider: etcd, etcd: {endpoints: ':1'}}", "use host:port"},
+		{"election: {provider: etcd, etcd: {endpoints: 'a/b:1'}}", "use host:port"},
+		{"election: {provider: etcd, etcd: {endpoints: 'a:0'}}", "from 1 to 65535"},
+		{"election: {provider: etcd, etcd: {endpoints: 'a:1, b:1, a:1'}}", `"a:1" twice`},
 		{"election: {provider: etcd, etcd: {scheme: grpc}}", "http, https"},
 		{"election: {provider: etcd, etcd: {prefix: a/}}", "neither starts nor ends with a slash"},
 		{"election: {provider: etcd, etcd: {user: a}}", "set password or password_file too"},

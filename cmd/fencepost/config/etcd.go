@@ -1,8 +1,9 @@
 package config
 
 import (
-	"fmt"
-	"os"
+	"net"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -22,32 +23,16 @@ type Etcd struct {
 
 var defaultEtcd = Etcd{Endpoints: Addresses{"127.0.0.1:2379"}, Scheme: "http", Prefix: "fencepost"}
 
-// ReadPassword sets Password to the contents of PasswordFile, if that is configured.
-func (c *Etcd) ReadPassword() error {
-	if c.PasswordFile == "" {
-		return nil
-	}
-	text, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return fmt.Errorf("election.etcd.password_file: %w", err)
-	}
-	if c.Password = strings.TrimSpace(string(text)); c.Password == "" {
-		return fmt.Errorf("election.etcd.password_file: %s is empty: write the password into it", c.PasswordFile)
-	}
-	return nil
-}
-
 // Validate checks the settings of the provider "etcd".
 func (c *Etcd) Validate(fault Fault) {
 	if len(c.Endpoints) == 0 {
 		fault("election.etcd.endpoints is empty: name at least one member, e.g. 127.0.0.1:2379")
 	}
-	for _, e := range c.Endpoints {
-		if strings.Contains(string(e), "://") {
-			fault("election.etcd.endpoints has %q: use host:port, and set election.etcd.scheme", e)
-			continue
+	for i, e := range c.Endpoints {
+		checkEndpoint(fault, string(e))
+		if slices.Contains(c.Endpoints[:i], e) {
+			fault("election.etcd.endpoints has %q twice: name each member once", e)
 		}
-		checkAddress(fault, "election.etcd.endpoints", string(e))
 	}
 	checkWord(fault, "election.etcd.scheme", c.Scheme, "http", "https")
 	checkPrefix(fault, "election.etcd.prefix", c.Prefix)
@@ -65,6 +50,22 @@ func (c *Etcd) Validate(fault Fault) {
 	}
 	if c.Scheme == "http" && (c.CAFile != "" || c.CertFile != "" || c.ServerName != "") {
 		fault("election.etcd has TLS settings, but scheme is http: set scheme: https, or remove them")
+	}
+}
+
+// checkEndpoint checks the address of a member.
+func checkEndpoint(fault Fault, e string) {
+	if strings.Contains(e, "://") {
+		fault("election.etcd.endpoints has %q: use host:port, and set election.etcd.scheme", e)
+		return
+	}
+	host, port, err := net.SplitHostPort(e)
+	if err != nil || host == "" || strings.ContainsAny(host, "/ ") {
+		fault("election.etcd.endpoints is %q: use host:port, e.g. etcd-1:2379", e)
+		return
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		fault("election.etcd.endpoints is %q: the port must be a number from 1 to 65535", e)
 	}
 }
 

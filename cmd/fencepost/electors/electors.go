@@ -78,10 +78,14 @@ func (n network) BumpGeneration(ctx context.Context, _ string, _ *store.Store) (
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	instanceID, err := n.client.BumpGeneration(ctx)
+	var denied *election.DeniedError
+	if errors.As(err, &denied) {
+		return "", fmt.Errorf("%w. %s Then run this again", err, denied.Remedy)
+	}
 	var unreachable net.Error // a deadline is one too
 	if errors.As(err, &unreachable) {
-		return "", fmt.Errorf("%w. Make sure that %s runs, that it has a leader, and that %s is right; then run this again, "+
-			"which is harmless also if %s still carries out this request", err, n.title, n.setting, n.title)
+		return "", fmt.Errorf("%w. Make sure that %s runs, that it has a leader, and that %s is right, with the settings for TLS beside it; "+
+			"then run this again, which is harmless also if %s still carries out this request", err, n.title, n.setting, n.title)
 	}
 	if err != nil {
 		return "", err

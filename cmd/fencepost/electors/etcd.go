@@ -20,15 +20,12 @@ var etcdElector = Elector{
 // openEtcd prepares the connection to etcd under the name of a proxy, and starts to watch it.
 func openEtcd(cfg config.Config, proxy string, log *zap.Logger) (Service, error) {
 	c := cfg.Election.Etcd
-	if err := c.ReadPassword(); err != nil {
-		return nil, err
-	}
 	endpoints := make([]string, len(c.Endpoints))
 	for i, e := range c.Endpoints {
 		endpoints[i] = string(e)
 	}
 	client, err := etcd.New(etcd.Config{
-		Endpoints: endpoints, TLS: c.Scheme == "https", User: c.User, Password: c.Password, Prefix: c.Prefix,
+		Endpoints: endpoints, TLS: c.Scheme == "https", User: c.User, Password: c.Password, PasswordFile: c.PasswordFile, Prefix: c.Prefix,
 		CAFile: c.CAFile, CertFile: c.CertFile, KeyFile: c.KeyFile, ServerName: c.ServerName,
 		Proxy: proxy, Logger: log,
 	})

@@ -1,4 +1,6 @@
-package pgtls
+// Package files reads files again when they change: certificates, keys, and other secrets that
+// are renewed under a running proxy.
+package files
 
 import (
 	"bytes"
@@ -16,10 +18,12 @@ import (
 // lookAgain is how long files that were read are taken for unchanged.
 const lookAgain = time.Second
 
-// watchedFiles is a value made of files. It is made again when they change, so
+// Watched is a value made of files. It is made again when they change, so
 // that certificates can be renewed under a running proxy. What cannot be read or
-// used is logged, and the last good value holds.
-type watchedFiles[T any] struct {
+// used is logged, and the last good value holds. It may be used by several
+// goroutines.
+type Watched[T any] struct {
+	what  string   // the files are, in the log: "TLS files"
 	paths []string // "" is a file that is not used
 	build func(contents [][]byte) (T, error)
 	log   *zap.Logger
@@ -33,9 +37,11 @@ type watchedFiles[T any] struct {
 	}
 }
 
-// watchFiles reads the files once; what is wrong with them then is an error.
-func watchFiles[T any](log *zap.Logger, build func(contents [][]byte) (T, error), paths ...string) (*watchedFiles[T], error) {
-	w := &watchedFiles[T]{paths: paths, build: build, log: log}
+// Watch reads the files once; what is wrong with them then is an error. what
+// names them in the log, such as "TLS files". A path may be "", and then has no
+// contents.
+func Watch[T any](log *zap.Logger, what string, build func(contents [][]byte) (T, error), paths ...string) (*Watched[T], error) {
+	w := &Watched[T]{what: what, paths: paths, build: build, log: log}
 	contents, err := w.read()
 	if err != nil {
 		return nil, err
@@ -47,9 +53,9 @@ func watchFiles[T any](log *zap.Logger, build func(contents [][]byte) (T, error)
 	return w, nil
 }
 
-// get returns the value, after a look at the files if the last one was some
+// Get returns the value, after a look at the files if the last one was some
 // time ago.
-func (w *watchedFiles[T]) get() T {
+func (w *Watched[T]) Get() T {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if time.Since(w.mu.looked) >= lookAgain {
@@ -58,14 +64,14 @@ func (w *watchedFiles[T]) get() T {
 	return w.mu.value
 }
 
-// look looks at the files now.
-func (w *watchedFiles[T]) look() {
+// Look looks at the files now.
+func (w *Watched[T]) Look() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.lookLocked()
 }
 
-func (w *watchedFiles[T]) lookLocked() {
+func (w *Watched[T]) lookLocked() {
 	w.mu.looked = time.Now()
 	contents, err := w.read()
 	if err == nil {
@@ -75,17 +81,17 @@ func (w *watchedFiles[T]) lookLocked() {
 		var value T
 		if value, err = w.build(contents); err == nil {
 			w.mu.value, w.mu.fault = value, ""
-			w.log.Info("TLS files read again", zap.Strings("files", w.used()))
+			w.log.Info(w.what+" read again", zap.Strings("files", w.used()))
 		}
 		w.mu.contents = contents
 	}
 	if err != nil && err.Error() != w.mu.fault {
 		w.mu.fault = err.Error()
-		w.log.Error("TLS files not usable, the earlier ones hold", zap.Error(err))
+		w.log.Error(w.what+" not usable, the earlier ones hold", zap.Error(err))
 	}
 }
 
-func (w *watchedFiles[T]) read() ([][]byte, error) {
+func (w *Watched[T]) read() ([][]byte, error) {
 	contents := make([][]byte, len(w.paths))
 	for i, path := range w.paths {
 		if path == "" {
@@ -93,14 +99,14 @@ func (w *watchedFiles[T]) read() ([][]byte, error) {
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
-			return nil, fmt.Errorf("read a file for TLS: %w", err)
+			return nil, fmt.Errorf("read %s: %w", w.what, err)
 		}
 		contents[i] = text
 	}
 	return contents, nil
 }
 
-func (w *watchedFiles[T]) used() (paths []string) {
+func (w *Watched[T]) used() (paths []string) {
 	for _, path := range w.paths {
 		if path != "" {
 			paths = append(paths, path)
@@ -118,8 +124,8 @@ func sameContents(a, b [][]byte) bool {
 	return true
 }
 
-// keyPair reads a certificate, with its chain, and its key.
-func keyPair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error) {
+// KeyPair reads a certificate, with its chain, and its key.
+func KeyPair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error) {
 	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return pair, fmt.Errorf("use certificate %s with key %s: %w", certFile, keyFile, err)
@@ -127,8 +133,8 @@ func keyPair(certFile, keyFile string, cert, key []byte) (tls.Certificate, error
 	return pair, nil
 }
 
-// authorities reads the certificates of certificate authorities.
-func authorities(file string, text []byte) (*x509.CertPool, error) {
+// Authorities reads the certificates of certificate authorities.
+func Authorities(file string, text []byte) (*x509.CertPool, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
 		return nil, fmt.Errorf("use %s: %w", file, errEmptyFile)
