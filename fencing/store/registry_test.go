@@ -14,13 +14,13 @@ import (
 )
 
 // entry returns the request that registers the worker's backend. The worker's epoch has
-// been announced to it. It panics if the backend does not say when its server was started.
+// been announced to it. A backend that has ended cannot be registered.
 func (w *worker) entry() fencing.RegisterRequest {
 	if w.started == "" {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
 		if err := w.QueryRow(ctx, "SELECT encode(timestamptz_send(pg_postmaster_start_time()), 'hex')").Scan(&w.started); err != nil {
-			panic(err)
+			w.started = err.Error()
 		}
 	}
 	return fencing.RegisterRequest{PID: w.PgConn().PID(), Started: w.started, Worker: w.term.Worker, Incarnation: w.term.Incarnation, Announced: w.term.Epoch, Held: w.term.Epoch}
@@ -174,10 +174,10 @@ func TestAStuckFenceDoesNotStopTheOthers(t *testing.T) {
 		over <- struct{}{}
 	}()
 	eventually(t, "the grant waits", func() bool { return waiting(h) })
-	w := h.worker(term)
+	entry := h.worker(term).entry()
 	for range 31 { // far more than there are connections
 		go func() {
-			_, _ = h.fence.RegisterBackend(ctx, w.entry())
+			_, _ = h.fence.RegisterBackend(ctx, entry)
 			over <- struct{}{}
 		}()
 	}

@@ -233,7 +233,8 @@ func TestBeforeTheMigration(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
 	r := newRecording(t, s, s.Database(t))
-	s.Exec(t, pgtest.Control, r.db, "DROP TABLE fencepost.rejections", "DELETE FROM fencepost.schema_version WHERE version > 20")
+	s.Exec(t, pgtest.Control, r.db, "DROP TABLE fencepost.rejections", "DROP FUNCTION fencepost.enter(integer, integer, text, bigint, text, text, bigint, bigint)",
+		"DELETE FROM fencepost.schema_version WHERE version > 20")
 	for range 3 {
 		r.refuse(2, nil)
 		r.visit()
