@@ -9,7 +9,7 @@ func transcripts() []shown {
 	ins := func(id string) []byte { return run("insert into t values ($1)", id) }
 	return []shown{
 		{title: "Startup", rows: "W34", as: "startup",
-			about: "Fencepost does not forward its own parameters. It prepares the checks before it lets the client in. The client's ReadyForQuery arrives when Fencepost knows the client's role. The server's own parameters are omitted here."},
+			about: "Fencepost does not forward its own parameters. It asks the server when it was started, and prepares the checks, before it lets the client in. The client's ReadyForQuery arrives when Fencepost knows the client's role. The server's own parameters are omitted here."},
 		{title: "A simple Query", rows: "W1 W10", about: "One statement of Fencepost precedes the client's statement, in the client's own Query. Both share the transaction, and the replies to the first are removed.",
 			steps: []step{at("Z", q("insert into t values (1)"))}},
 		{title: "Extended messages", rows: "W2 W16 S13", about: "Fencepost inserts Bind, Execute and Close of a named portal, in the same write as the client's messages. The client's unnamed statement and portal are not affected.",

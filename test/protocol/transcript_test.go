@@ -222,6 +222,9 @@ func (s shown) startup(t *testing.T, h *docCluster) (out []string) {
 	}
 	out = merge(">", clientLines(wiretest.Startup(params...)), up)
 	for _, line := range merge("<", down, got) {
+		if strings.HasPrefix(line, "< - DataRow ") {
+			line = "< - DataRow of the time" // it is another one for each server
+		}
 		if !strings.HasPrefix(line, "<   ParameterStatus ") {
 			out = append(out, line)
 		}
