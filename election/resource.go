@@ -222,6 +222,9 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 		}
 	}
 	r.mu.Unlock()
+	if vacated {
+		poke(r.wake) // the watch may have seen the next holder while this candidacy held the lease
+	}
 	if departed || vacated {
 		r.pokeAll()
 	}

@@ -4,6 +4,10 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/fencing"
 )
 
 func TestSightingSaysSinceWhenALeaseIsFree(t *testing.T) {
@@ -96,5 +100,30 @@ func TestAShortLeaseIsLookedAtBeforeItSeemsToLapse(t *testing.T) {
 		if got := r.nextLook(); got != c.want {
 			t.Errorf("%s: the next look is after %v, want %v", name, got, c.want)
 		}
+	}
+}
+
+// TestTheWatchLooksAgainWhenALeaseWasGivenUp: it may have seen the next holder while the candidacy of
+// this proxy held the lease as far as was known, and expected no grant of another proxy then.
+func TestTheWatchLooksAgainWhenALeaseWasGivenUp(t *testing.T) {
+	t.Parallel()
+	e := &Elections{log: zap.NewNop(), cfg: Config{
+		Now: func() time.Duration { return 0 }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
+	}}
+	r := newResource(e, resourceKey{"db", "r"}, nil, nil, nil)
+	c := newCandidacy(r, nil, fencing.JoinRequest{}, history{incarnation: "mine"})
+	r.setHolder(c)
+	r.mu.observed(LeaseObservation{State: Held, Incarnation: "other", InstanceID: "i"}, 0)
+	if r.expectsGrant() {
+		t.Error("a grant of another proxy is expected while this one holds the lease")
+	}
+	r.settle(c, true)
+	if !r.expectsGrant() {
+		t.Error("no grant of another proxy is expected")
+	}
+	select {
+	case <-r.wake:
+	default:
+		t.Error("the watch was not woken")
 	}
 }
