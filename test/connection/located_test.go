@@ -13,7 +13,7 @@ import (
 func TestABackendThatDoesNotSayWhereItIs(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
-	s.Exec("revoke execute on function pg_postmaster_start_time() from public; create table written (n int); grant all on written to app")
+	s.Exec("revoke execute on function pg_postmaster_start_time() from public; grant execute on function pg_postmaster_start_time() to fencepost; create table written (n int); grant all on written to app")
 	leader := s.Leader("w")
 	fixture.MustFail(t, leader, "ZF004", wiretest.Query("do $$begin insert into written values (1); end$$"))
 	fixture.MustPass(t, leader, wiretest.Query("insert into written values (2)"))
