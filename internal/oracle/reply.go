@@ -171,11 +171,20 @@ func (o *Observer) failure(f frame) {
 		o.over = true
 		return
 	}
+	flushes := o.onlyFlushes()
 	m := o.first()
 	malformed := bytes.Contains(f.body, []byte("\x00C08P01\x00"))
 	for m != nil && m.maybe && !(m.bad && malformed) { // it was COPY data, because a good Sync does not fail
 		o.pop()
 		m = o.first()
+	}
+	if m == nil && flushes { // a statement_timeout that had expired before the Flush
+		var next set
+		for _, s := range o.confirmed {
+			next.add(s.fail(true))
+		}
+		o.confirmed, o.stale = next, true
+		return
 	}
 	if m == nil {
 		o.lost("an error while nothing is owed")
@@ -198,6 +207,16 @@ func (o *Observer) failure(f frame) {
 		}
 	}
 	o.stale = true
+}
+
+// onlyFlushes reports whether an error now can answer nothing but a Flush.
+func (o *Observer) onlyFlushes() bool {
+	for _, m := range o.queue {
+		if m.typ != 'H' || m.bad {
+			return false
+		}
+	}
+	return len(o.queue) > 0
 }
 
 // undefined records that m has failed or was skipped. A Bind that fails creates no portal

@@ -184,8 +184,8 @@ func (m *Machine) Analyzed(t *sqltext.Text) { m.inHand.analysis.text = t }
 
 // HasRoom reports, after NeedRoom, that FromClient can go on.
 func (m *Machine) HasRoom() bool {
-	if m.inHand.waiting || m.retry.stage == retryDiscarding {
-		return !m.pendingReplies.certain() || m.inHand.waiting && m.copy.stalls() // the server waits for the client
+	if m.inHand.wait != noWait || m.retry.stage == retryDiscarding {
+		return !m.pendingReplies.certain() || m.inHand.wait != noWait && m.copy.stalls() // the server waits for the client
 	}
 	return m.pendingReplies.len() <= maxPending/2
 }

@@ -21,7 +21,22 @@ type batch struct {
 	mayUndo bool
 	// claimed: the session has claimed its epoch, and nothing was executed since.
 	claimed bool
+	unowed  unowed
 }
+
+// unowed says whether messages that are owed no reply were sent in the batch, the client's or
+// Fencepost's. A server raises an expired statement_timeout at the next message, whatever it
+// is. What comes later stays.
+type unowed uint8
+
+const (
+	nothingUnowed unowed = iota
+	// flushUnowed: a Flush. If an error answers it, the server skips everything up to a Sync.
+	flushUnowed
+	// strayUnowed: a message of COPY, perhaps outside a COPY. If an error answers it, the
+	// server skips nothing.
+	strayUnowed
+)
 
 // progress is how far a batch has come. What comes later includes what comes before.
 type progress uint8
@@ -86,6 +101,16 @@ func (b *batch) rests(outside bool) {
 		b.unsynced = nothingUnsynced
 	}
 }
+
+// flushed follows a Flush.
+func (b *batch) flushed() { b.unowed = max(b.unowed, flushUnowed) }
+
+// strayed follows a message of COPY.
+func (b *batch) strayed() { b.unowed = strayUnowed }
+
+// flushMayFail reports whether an error that comes while no reply is pending can only answer a
+// Flush of the batch.
+func (b *batch) flushMayFail() bool { return b.open() && b.unowed == flushUnowed }
 
 // fresh reports that nothing was executed.
 func (b *batch) fresh() bool { return b.progress <= batchOpen }

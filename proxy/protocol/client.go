@@ -59,7 +59,7 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
 	known := strings.IndexByte(frontendTypes, in[n]) >= 0
 	if (in[n] == 'X' || !known) && m.maySendAgain() {
-		m.inHand.waiting = true // it ends the session
+		m.inHand.wait = waits // it ends the session
 		return 0, NeedRoom
 	}
 	if !known {
@@ -145,16 +145,7 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 			return need
 		}
 	}
-	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && f.Type != 'S' {
-		// An error ended the batch and its Sync was not sent yet: the server
-		// reads this message, and neither runs nor answers it.
-		m.gate.Pass(p, n, n+avail, more, r)
-		return NeedNothing
-	}
-	if m.txn.Skips() && !m.pendingReplies.certain() && gate.Runs(f.Type) {
-		// The same, as it seems by the words of an error, which a function can
-		// choose: the message is left out, since the server would not run it.
-		m.inHand.dropped = true
+	if m.skipped(f.Type, n, avail, more, p) {
 		return NeedNothing
 	}
 	if need := m.awaitAnswers(f.Type, body, p); need != NeedNothing {
@@ -184,11 +175,39 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 		return m.functionMessage(n, avail, more, p)
 	case 'd':
 		m.copy.data = true
+		m.batch.strayed()
 		m.gate.CopyData(p, n, n+avail, more)
 		return NeedNothing
 	default:
 		return m.inertMessage(f.Type, body, n, avail, p)
 	}
+}
+
+// skipped handles a message that the server skips.
+func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
+	if m.inHand.wait == ownFailed {
+		if typ == 'Q' || typ == 'F' { // ReadyForQuery follows its error
+			m.syncInstead(p)
+			m.inHand.dropped = true
+			return true
+		}
+		if !m.txn.Skips() {
+			m.txn.Answer(gate.PerhapsSkipping, false)
+		}
+	}
+	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && typ != 'S' {
+		// An error ended the batch and its Sync was not sent yet: the server
+		// reads this message, and neither runs nor answers it.
+		m.gate.Pass(p, n, n+avail, more, r)
+		return true
+	}
+	if m.txn.Skips() && !m.pendingReplies.certain() && gate.Runs(typ) {
+		// The same, as it seems by the words of an error, which a function can
+		// choose: the message is left out, since the server would not run it.
+		m.inHand.dropped = true
+		return true
+	}
+	return false
 }
 
 // inertMessage handles a message that runs nothing, whole.
@@ -209,7 +228,9 @@ func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan
 			return m.unreadable(closing, 'H', n, avail, p)
 		}
 		m.pendingReplies.ask()
+		m.batch.flushed()
 	case 'c', 'f':
+		m.batch.strayed()
 		// For a COPY whose start the server has not answered yet; else ignored.
 		if !m.pendingReplies.empty() {
 			m.push(copyEnd, fromClient)

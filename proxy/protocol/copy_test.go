@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"testing"
 
@@ -62,9 +63,41 @@ func TestAQueryBehindACopyThatHasFailed(t *testing.T) {
 		wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C22P04\x00Mextra data after last expected column\x00WCOPY t, line 1: \"a\"\x00\x00")), wiretest.Msg('Z', []byte{'I'}),
 		wiretest.Msg('2'), wiretest.Msg('D', []byte{0, 1, 0xff, 0xff, 0xff, 0xff}), wiretest.Msg('C', []byte("SELECT 1\x00")), wiretest.Msg('3'), wiretest.Msg('1'),
 	}, nil), 1<<20)
-	sent := pumpUp(t, m, query, 1<<20)
-	if !bytes.HasPrefix(sent, wiretest.Sync()) || !bytes.Contains(sent, []byte("insert into t values (2)")) {
-		t.Errorf("%q is sent, want a Sync in front of the Query", sent)
+	if sent := pumpUp(t, m, query, 1<<20); !bytes.Equal(sent, wiretest.Sync()) {
+		t.Fatalf("%q is sent, want a Sync in front of the Query", sent)
+	}
+	pumpDown(t, m, wiretest.Msg('Z', []byte{'I'}), 1<<20)
+	if sent := pumpUp(t, m, query, 1<<20); !bytes.Contains(sent, []byte("insert into t values (2)")) {
+		t.Errorf("%q is sent, want the Query", sent)
+	}
+}
+
+// TestAnErrorAtAStrayMessageOfCopy: the server does not skip what follows a message of COPY that
+// is answered by an error, unlike what follows a Flush. Nothing may pass as skipped then.
+func TestAnErrorAtAStrayMessageOfCopy(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		sent []byte
+		ends bool
+	}{
+		"a Flush":                 {wiretest.Flush(), false},
+		"CopyDone":                {wiretest.CopyDone(), true},
+		"CopyDone behind a Flush": {append(wiretest.Flush(), wiretest.CopyDone()...), true},
+		"CopyData before a Flush": {append(wiretest.CopyData("x"), wiretest.Flush()...), true},
+		"nothing":                 {nil, true},
+	} {
+		m := leading(15)
+		pumpUp(t, m, append(wiretest.Parse("s", "select 1"), c.sent...), 1<<20)
+		pumpDown(t, m, bytes.Join([][]byte{
+			wiretest.Msg('2'), wiretest.Msg('D', []byte{0, 1, 0xff, 0xff, 0xff, 0xff}), wiretest.Msg('C', []byte("SELECT 1\x00")), wiretest.Msg('3'), wiretest.Msg('1'),
+		}, nil), 1<<20)
+		var p gate.Segments
+		in := wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C57014\x00Mcanceling statement due to statement timeout\x00\x00"))
+		p.Reset(in)
+		_, _, err := m.FromServer(in, &p)
+		if ends := errors.Is(err, ErrSurprise); ends != c.ends || !ends && err != nil {
+			t.Errorf("%s: the session ends with %v; want that it ends: %v", name, err, c.ends)
+		}
 	}
 }
 

@@ -35,6 +35,11 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		m.pendingReplies.removeEarly() // it has read data, and so the Syncs before them
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
+	if e == nil && skipping == gate.Skipping && m.batch.flushMayFail() {
+		m.txn.Answer(gate.Skipping, false)
+		m.ownFails()
+		return false, nil
+	}
 	if e == nil {
 		return false, fmt.Errorf("%w: an error while nothing is owed", ErrSurprise)
 	}
@@ -43,9 +48,8 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	}
 	m.down.failed = true
 	if e.origin == ownCommit {
-		m.down.happens(Event{Kind: EventEnded, Err: pe, Message: asFatal(msg)})
-		m.down.phase.mute()
-		return true, nil
+		m.ownFails()
+		return false, nil
 	}
 	out, drop := m.intruded(pe, msg)
 	if !drop {
@@ -93,16 +97,6 @@ const undefinedTable = "42P01"
 // protocolViolation is the SQLSTATE that answers a message with bytes too many or too few.
 const protocolViolation = "08P01"
 
-// asFatal returns a copy of an error that ends the connection.
-func asFatal(msg []byte) []byte {
-	return wire.EditError(nil, msg, func(field byte, v []byte) ([]byte, bool) {
-		if field == 'S' || field == 'V' {
-			return []byte("FATAL"), true
-		}
-		return v, true
-	})
-}
-
 // fail follows what the server skips after an error that answers e.
 func (m *Machine) fail(e *reply, skipping gate.Answered) {
 	m.down.heldBack = m.down.heldBack[:0]
@@ -117,6 +111,16 @@ func (m *Machine) fail(e *reply, skipping gate.Answered) {
 			return
 		}
 		m.skip(e)
+	}
+}
+
+// ownFails follows an error that answers a Flush, Fencepost's or the client's, or a Sync that
+// Fencepost has sent for the message in hand.
+func (m *Machine) ownFails() {
+	m.down.failed = true
+	m.down.heldBack = m.down.heldBack[:0]
+	if m.inHand.wait == waitsForOwn {
+		m.inHand.wait = ownFailed
 	}
 }
 

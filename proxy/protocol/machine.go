@@ -85,9 +85,19 @@ type inHand struct {
 	asked     int  // how many replies the verdict is owed, with what was sent along with it
 	flush     bool // the registration that it needs must be durable
 	refreshed bool // the catalog was read again
-	waiting   bool // with NeedRoom: until no reply is pending
+	wait      wait // with NeedRoom
 	dropped   bool // nothing of the message is sent
 }
+
+// wait says whether the message in hand waits until no reply is pending.
+type wait uint8
+
+const (
+	noWait wait = iota
+	waits
+	waitsForOwn // a Flush or a Sync of Fencepost's was sent for it
+	ownFailed   // an error has answered that: the message's, which would have had it otherwise
+)
 
 // Event is something the shell does after a plan was made.
 type Event struct {

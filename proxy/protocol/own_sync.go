@@ -102,7 +102,7 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) Need {
 	switch {
 	case m.awaitsReplies(typ, body):
-		m.inHand.waiting = true
+		m.inHand.wait = max(m.inHand.wait, waits)
 		return NeedRoom
 	case m.checks.claims && m.claimMayFail(typ):
 		return m.awaitBatch(p)
@@ -130,13 +130,18 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
-	if m.batch.snapshot {
+	commits := m.batch.snapshot
+	if commits {
 		m.push(syncing, ownCommit)
 	} else {
 		m.push(syncing, own)
 	}
 	m.batch.syncedBefore()
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
+	if commits {                   // should that fail, the message in hand has failed
+		m.inHand.wait = waitsForOwn
+		return NeedRoom
+	}
 	return NeedNothing
 }
 
@@ -146,9 +151,8 @@ func (m *Machine) awaitBatch(p *gate.Plan) Need {
 	if !m.pendingReplies.certain() {
 		return NeedNothing
 	}
-	if !m.inHand.waiting {
-		p.Own(flushMessage)
-		m.inHand.waiting = true
+	if m.inHand.wait == noWait {
+		m.flushFor(p)
 	}
 	return NeedRoom
 }
@@ -171,6 +175,13 @@ func (m *Machine) awaitRest(d decision, s *statement, p *gate.Plan) decision {
 	}
 	m.inHand.token.value, _ = fencing.ParseToken(s.info.Value)
 	return d
+}
+
+// flushFor has the server send its answers, for the message in hand.
+func (m *Machine) flushFor(p *gate.Plan) {
+	p.Own(flushMessage)
+	m.batch.flushed()
+	m.inHand.wait = waitsForOwn
 }
 
 var flushMessage = []byte{'H', 0, 0, 0, 4}

@@ -52,7 +52,8 @@ const (
 	ownRestated        // the Parse of a text of the client's that is prepared again: the client had its notices before
 	ownAhead           // in a batch of its own: its error is nobody's
 	// ownCommit: a Sync after messages of the client's that can run a user's code, a Bind
-	// for instance: what that has done is committed by it, or lost.
+	// for instance. What that has done is committed by it, or its error is that of the
+	// message in hand.
 	ownCommit
 )
 

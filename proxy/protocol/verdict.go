@@ -65,9 +65,9 @@ func (m *Machine) ask(d decision, s *statement, p *gate.Plan) Need {
 	} else {
 		m.runCheck(verdict, s, p)
 	}
-	p.Own(flushMessage)
+	m.flushFor(p)
 	m.pendingReplies.ask()
-	m.inHand.verdict, m.inHand.asked, m.inHand.waiting = verdictAsked, m.pendingReplies.len()-before, true
+	m.inHand.verdict, m.inHand.asked = verdictAsked, m.pendingReplies.len()-before
 	return NeedRoom
 }
 
@@ -85,7 +85,10 @@ func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need Need) {
 		return false, NeedRoom
 	}
 	failed := m.inHand.verdict == verdictFailed
-	m.inHand.verdict, m.inHand.waiting = verdictGiven, false
+	m.inHand.verdict = verdictGiven
+	if m.inHand.wait == waitsForOwn {
+		m.inHand.wait = noWait
+	}
 	if !m.txn.Skips() {
 		m.txn.Send(gate.TakeVerdict, false)
 		return false, NeedNothing

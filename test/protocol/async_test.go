@@ -48,6 +48,11 @@ func TestProtocolEnds(t *testing.T) {
 		fixture.AwaitBackend(s.t, s.admin, fmt.Sprintf("pid = %d and wait_event = 'ClientRead'", s.pid()))
 		s.sql(fmt.Sprintf("select pg_terminate_backend(%d, 5000)", s.pid()))
 	})
+	// A statement_timeout that expires between two messages is raised at the second.
+	limit, off := at("Z", q("set statement_timeout = '400ms'")), at("Z", q("set statement_timeout = 0"))
+	late := then(func(s *session) { s.sql("select pg_sleep(0.5)") })
+	batch := func(sql string) step { return at("2", parse("", sql), bind("", ""), flush()) }
+	other := "insert into t values (11, 'x')"
 	compareScripts(t,
 		newScript("terminate behind work", at("$", ins, wiretest.Terminate())),
 		newScript("terminate behind a batch", at("$", run("insert into t values (10, 'x')"), sync_(), wiretest.Terminate())),
@@ -64,6 +69,15 @@ func TestProtocolEnds(t *testing.T) {
 		newScript("idle in a transaction for too long", at("Z", q("begin")), at("Z", ins), at("Z", q("set idle_in_transaction_session_timeout = '20ms'")), at("$")),
 		newScript("idle for too long", at("Z", q("set idle_session_timeout = '20ms'")), at("$")),
 		newScript("a statement for too long", at("Z", q("set statement_timeout = '300ms'")), at("Z", q("select pg_sleep(60)")), at("Z", run("select pg_sleep(60)"), sync_()), at("Z", q("select 1; select pg_sleep(60)")), at("Z", q("set statement_timeout = 0")), at("Z", ins)),
+		newScript("a timeout at a flush", limit, batch("select 1"), late, at("E", flush()), at("Z", exec("", 0), sync_()), off, at("Z", ins)),
+		newScript("a timeout at a flush behind a write", limit, batch(other), late, at("E", flush()), at("Z", q("skipped"), exec("", 0), sync_()), off, at("Z", ins)),
+		newScript("a timeout at a flush in a block", limit, at("Z", q("begin")), at("Z", q(other)), batch("select 1"), late, at("E", flush()), at("Z", sync_()), at("Z", q("commit")), off, at("Z", ins)),
+		newScript("a timeout at a query", limit, batch("select 1"), late, at("Z", ins), off, at("Z", ins)),
+		newScript("a timeout at a query behind a write", limit, batch(other), late, at("Z", ins), at("Z", exec("", 0), sync_()), off, at("Z", ins)),
+		newScript("a timeout at a function call", limit, batch(other), late, at("Z", fnCall(1610)), off, at("Z", ins)),
+		newScript("a timeout at a parse of what runs alone", limit, batch(other), late, at("E", parse("", "vacuum t")), at("Z", bind("", ""), exec("", 0), sync_()), off, at("Z", ins)),
+		newScript("a timeout at a parse", limit, batch(other), late, at("E", parse("p", other)), at("Z", sync_()), off, at("Z", ins)),
+		newScript("a timeout at a sync", limit, batch(other), late, at("Z", sync_()), off, at("Z", ins)),
 		newScript("canceled by a backend", at("Z", q("begin")), at("Z", q("select pg_cancel_backend(pg_backend_pid())")), at("Z", q("rollback"))),
 		newScript("a protocol error", at("Z", ins), at("$", wiretest.Msg('y', []byte("x")))),
 		newScript("a wrong function call", at("Z", wiretest.Msg('F', []byte{0, 0, 6, 74, 0, 0, 0, 9, 0, 1})), at("Z", q("select 1"))),

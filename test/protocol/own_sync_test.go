@@ -24,15 +24,15 @@ func TestProtocolWritesOfABind(t *testing.T) {
 }
 
 // TestALostCommitIsNotSilent: where Fencepost must end the transaction of a Bind itself,
-// in front of a statement that cannot share it, a commit that fails ends the session.
+// in front of a statement that cannot share it, a commit that fails is that statement's error.
 func TestALostCommitIsNotSilent(t *testing.T) {
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
 		s.Exec(writesAtBind + "; grant all on zt to app")
 		c := s.Leader("leader")
 		bound := cat(parse("x", "select $1::zd"), bind("p", "x", "99"), wiretest.Close('P', "p"))
 		all, ended := fixture.Ask(c, cat(bound, parse("d", "discard all"), bind("", "d"), exec("", 0), sync_()))
-		if got := wiretest.ErrorOf(all); got != "23503" || !ended {
-			t.Errorf("the client is told %q, and the session goes on: %v", got, !ended)
+		if got := wiretest.ErrorOf(all); got != "23503" || ended {
+			t.Errorf("the client is told %q, and the session ends: %v", got, ended)
 		}
 		if got := s.Number("select count(*) from zt"); got != 0 {
 			t.Errorf("%d rows are there", got)
