@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -15,14 +16,15 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// failFast makes a request fail when no member can be reached, and say why. The library would
-// wait until the request's context ends, and then only say that it did.
+// failFast makes a request fail, and say why, when no member can be reached, or when the member
+// that it goes to has no leader. The library would wait until the request's context ends,
+// and then only say that it did; so would a member that is cut off from its peers.
 func failFast(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-	return invoke(ctx, method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
+	return invoke(clientv3.WithRequireLeader(ctx), method, req, reply, cc, append(opts, grpc.WaitForReady(false))...)
 }
 
 func failFastStream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-	return stream(ctx, desc, cc, method, append(opts, grpc.WaitForReady(false))...)
+	return stream(clientv3.WithRequireLeader(ctx), desc, cc, method, append(opts, grpc.WaitForReady(false))...)
 }
 
 // unreachable means that no member has answered. It is a net.Error.

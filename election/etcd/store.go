@@ -28,9 +28,15 @@ type etcdStore struct {
 
 var _ kv.Store = (*etcdStore)(nil)
 
-// do makes a request, and returns its error as failed does.
-func (s *etcdStore) do(ctx context.Context, what string, request func() error) error {
-	return s.failed(ctx, what, s.login.with(ctx, request))
+// do makes a request, and returns its error as failed does. If a member answers that it has no
+// leader, it has done nothing, and the request goes to the next member.
+func (s *etcdStore) do(ctx context.Context, what string, request func() error) (err error) {
+	for range s.client.Endpoints() {
+		if err = s.login.with(ctx, request); !errors.Is(rpctypes.Error(err), rpctypes.ErrNoLeader) {
+			break
+		}
+	}
+	return s.failed(ctx, what, err)
 }
 
 // authenticate asks for a token.
@@ -200,7 +206,7 @@ func (s *etcdStore) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 		found[string(one.Key)] = one
 	}
 	see(s.snapshot(found))
-	changes := s.client.Watch(clientv3.WithRequireLeader(ctx), s.prefix, clientv3.WithPrefix(), clientv3.WithRev(all.Header.Revision+1))
+	changes := s.client.Watch(ctx, s.prefix, clientv3.WithPrefix(), clientv3.WithRev(all.Header.Revision+1))
 	for change := range changes {
 		if err := change.Err(); err != nil {
 			return s.failed(ctx, what, err)

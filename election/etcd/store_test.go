@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/etcdtest"
@@ -103,5 +105,34 @@ func TestSwapWritesOnlyWhatItMay(t *testing.T) {
 	}
 	if marker := read().Marker; marker != "second" {
 		t.Errorf("the marker is %q", marker)
+	}
+}
+
+// A member that has no leader has done nothing. Each other member is asked then, once.
+func TestARequestGoesToAMemberWithALeader(t *testing.T) {
+	t.Parallel()
+	s, err := open(Config{Endpoints: []string{"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, c := range []struct {
+		leaderless, asked int
+		answer            error
+	}{{0, 1, nil}, {2, 3, nil}, {3, 3, rpctypes.ErrNoLeader}} {
+		asked := 0
+		err := s.do(t.Context(), "read", func() error {
+			if asked++; asked <= c.leaderless {
+				return rpctypes.ErrGRPCNoLeader
+			}
+			return nil
+		})
+		if asked != c.asked || !errors.Is(err, c.answer) {
+			t.Errorf("with %d members without a leader, %d are asked, and the answer is %v; want %d, %v", c.leaderless, asked, err, c.asked, c.answer)
+		}
 	}
 }
