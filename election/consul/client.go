@@ -39,6 +39,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/renewal"
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
@@ -53,6 +54,9 @@ const (
 	// maxConns stays well below Consul's limit of 200 connections per client address,
 	// which includes renewals.
 	maxConns = 64
+	// tries is how often each request of a renewal is sent. All go to the same agent, and the next
+	// renewal repeats what it has not answered.
+	tries = 1
 )
 
 // Config is the configuration of a Client.
@@ -78,6 +82,7 @@ type Client struct {
 	transport *http.Transport
 	cfg       Config
 	log       *zap.Logger
+	leases    *renewal.Leases // by the id of the session
 	cancel    context.CancelFunc
 	ctx       context.Context // ends with Close
 	wg        sync.WaitGroup
@@ -125,7 +130,11 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("consul elector: %w", err)
 	}
-	c := &Client{api: client, transport: transport, cfg: cfg, log: cfg.Logger, failing: faults.NewSeries(cfg.Logger, "cannot watch leases in consul", 0)}
+	c := &Client{
+		api: client, transport: transport, cfg: cfg, log: cfg.Logger,
+		leases:  renewal.New(tries, election.Boottime),
+		failing: faults.NewSeries(cfg.Logger, "cannot watch leases in consul", 0),
+	}
 	c.mu.pending = map[string]*attempt{}
 	c.seen.init()
 	c.ctx, c.cancel = context.WithCancel(context.Background())

@@ -2,11 +2,15 @@ package consul_test
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -157,6 +161,42 @@ func TestRestoredConsulNeverGivesAnOldEpoch(t *testing.T) {
 			t.Errorf("epoch %d was granted after %d", epoch, last)
 		}
 	})
+}
+
+// A session that is renewed while no read confirms the lock would serve nobody: its holder
+// may not lead, and nobody else could take over.
+func TestALeaseThatCannotBeConfirmedEnds(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Shared(t)
+	prefix := rand.Text()
+	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "http", Host: agent.Addr()})
+	var slow atomic.Bool
+	path := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if slow.Load() && strings.HasPrefix(r.URL.Path, "/v1/kv/") {
+			<-r.Context().Done() // until the client gives up
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	t.Cleanup(path.Close)
+	p := client(t, consul.Config{Address: strings.TrimPrefix(path.URL, "http://"), Prefix: prefix, Proxy: prefix + "one"}).Database("db")
+	q := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + "two"}).Database("db")
+	lease, err := p.Acquire(within(t, patience), bid("a", ttl))
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow.Store(true)
+	eventually(t, "somebody else gets the lease", patience, func() bool {
+		if err := p.Renew(within(t, ttl/3), lease); err == nil {
+			t.Fatal("a lease is renewed that was not confirmed")
+		}
+		_, err := q.Acquire(within(t, patience), bid("b", ttl))
+		return err == nil
+	})
+	slow.Store(false)
+	if err := p.Renew(within(t, patience), lease); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the former holder renews with %v", err)
+	}
 }
 
 func TestFrozenAgentStopsTheLeaderInTime(t *testing.T) {

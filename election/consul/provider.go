@@ -102,6 +102,7 @@ func (c *Client) settle(bid election.AcquireRequest, session string) {
 	if try := c.mu.pending[bid.Incarnation]; try != nil && try.session == session {
 		delete(c.mu.pending, bid.Incarnation)
 	}
+	c.leases.Forget(session)
 }
 
 // awarded notes the award of an attempt, for a second Acquire.
@@ -121,6 +122,7 @@ func (c *Client) attempt(ctx context.Context, bid election.AcquireRequest) (*att
 	if err != nil {
 		return nil, fmt.Errorf("create a session: %w", err)
 	}
+	c.leases.Begin(session, bid.TTL)
 	try := &attempt{session: session, value: c.encode(bid, false, 0)}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -193,18 +195,17 @@ func failure(errs api.TxnErrors) string {
 // because Consul renews it even if the key was deleted. So Renew also does a consistent
 // read.
 func (p *Provider) Renew(ctx context.Context, l *election.Lease) error {
-	err := p.confirm(ctx, l)
+	err := p.c.leases.Renew(ctx, l.Handle,
+		func(ctx context.Context) error { return p.c.denied(p.c.renewSession(ctx, l.Handle)) },
+		func(ctx context.Context) error { return p.c.denied(p.confirm(ctx, l)) })
 	if errors.Is(err, election.ErrLost) {
 		p.c.settle(l.AcquireRequest, l.Handle)
 	}
-	return p.c.denied(err)
+	return err
 }
 
-// confirm renews the session of a term and reads whether it holds the lock.
+// confirm reads whether the session of a term holds the lock.
 func (p *Provider) confirm(ctx context.Context, l *election.Lease) error {
-	if err := p.c.renewSession(ctx, l.Handle); err != nil {
-		return err
-	}
 	key := p.c.key(p.database, l.Resource)
 	pair, _, err := p.c.api.KV().Get(key, read(ctx))
 	switch {

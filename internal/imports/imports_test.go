@@ -24,7 +24,7 @@ var ours = map[string][]string{
 	"fencing/store":     {"fencing", "internal/faults"},
 	"fencing/evidence":  {},
 	"election":          {"fencing", "internal/faults"},
-	"election/consul":   {"election", "fencing", "internal/faults"},
+	"election/consul":   {"election", "election/renewal", "fencing", "internal/faults"},
 	"election/etcd":     {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
 	"election/kv":       {"election", "internal/faults"},
 	"election/postgres": {"election", "fencing", "internal/faults"},
