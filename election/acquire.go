@@ -69,6 +69,7 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	if c.token == 0 && c.r.taken(c, asked) {
 		return outcome{err: ErrHeld}
 	}
+	got.sent = c.r.e.cfg.Now()
 	if got.instanceID, got.err = c.number(); got.err != nil {
 		return got
 	}
@@ -107,13 +108,12 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 	s := &c.mu.state
 	s.requests.end(requestAcquire)
 	err := got.err
-	now := c.r.e.cfg.Now()
 	over := c.token > 0 && errors.Is(err, ErrLost) // the generation of its token is
 	if err == nil || errors.Is(err, ErrHeld) || over {
 		c.passedLocked("acquire the lease")
-		s.heard(nil, now)
+		s.heard(nil, got.sent)
 	} else {
-		s.heard(err, now)
+		s.heard(err, got.sent)
 	}
 	switch {
 	case err == nil:

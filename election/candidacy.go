@@ -99,7 +99,6 @@ func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, past hist
 	c.releaseCtx, c.abandonFunc = context.WithCancel(context.Background())
 	c.mu.changed = make(chan struct{})
 	c.mu.membership = newMembership()
-	c.mu.answered = r.e.cfg.Now()
 	c.current.Store(&fencing.Status{})
 	return c
 }

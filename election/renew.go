@@ -32,9 +32,9 @@ func (c *Candidacy) renewed(lease *Lease, sent time.Duration, err error) {
 	now, set := c.r.e.cfg.Now(), c.set.during(lease)
 	if err == nil || errors.Is(err, ErrLost) {
 		c.passedLocked("renew the lease")
-		s.heard(nil, now)
+		s.heard(nil, sent)
 	} else {
-		s.heard(err, now)
+		s.heard(err, sent)
 	}
 	switch {
 	case err == nil:

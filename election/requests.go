@@ -76,16 +76,17 @@ func (q *requests) cancel(k request) {
 
 // answers is what the last requests of a candidacy say of the lease service and the fence.
 type answers struct {
-	answered  time.Duration // when the lease service last answered, or the candidacy began
+	silent    time.Duration // when the first of the requests was sent that the lease service has not answered
 	unserved  error         // why the last request to the lease service failed; nil if it was answered
 	ungranted error         // why the last grant failed
 }
 
 // heard records the result of a request to the lease service: nil if it answered.
-func (a *answers) heard(err error, now time.Duration) {
-	if a.unserved = err; err == nil {
-		a.answered = now
+func (a *answers) heard(err error, sent time.Duration) {
+	if a.unserved == nil {
+		a.silent = sent
 	}
+	a.unserved = err
 }
 
 // trouble returns what these results show; nil if nothing is wrong. source is the name of
@@ -97,7 +98,7 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	if service != "" {
 		service = strings.ToUpper(source[:1]) + source[1:]
 	}
-	silence := max(now-a.answered, 0).Round(time.Second)
+	silence := max(now-a.silent, 0).Round(time.Second)
 	switch {
 	case errors.As(a.unserved, &denied):
 		return &fencing.Trouble{Problem: fmt.Sprintf("the lease service refuses Fencepost (%s)", denied.Answer), Remedy: denied.Remedy}

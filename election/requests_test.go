@@ -1,6 +1,7 @@
 package election
 
 import (
+	"context"
 	"testing"
 	"time"
 )
@@ -104,5 +105,23 @@ func TestWhatAReleaseLeaves(t *testing.T) {
 		if again := l.released(c.lease, c.why); again != c.again || l != c.after {
 			t.Errorf("%s: %+v, again is %v; want %+v", name, l, again, c.after)
 		}
+	}
+}
+
+// TestSilenceBeginsWithTheFirstRequestThatIsNotAnswered: a follower may not have asked anything
+// for hours before.
+func TestSilenceBeginsWithTheFirstRequestThatIsNotAnswered(t *testing.T) {
+	t.Parallel()
+	var a answers
+	a.heard(nil, time.Hour)
+	for _, sent := range []time.Duration{3 * time.Hour, 3*time.Hour + 2*time.Second} {
+		a.heard(context.DeadlineExceeded, sent)
+	}
+	if got, want := a.trouble("consul", 3*time.Hour+5*time.Second).Problem, "Consul has not answered for 5s"; got != want {
+		t.Errorf("the problem is %q, want %q", got, want)
+	}
+	a.heard(nil, 4*time.Hour)
+	if got := a.trouble("consul", 4*time.Hour); got != nil {
+		t.Errorf("after an answer, the problem is %v", got)
 	}
 }

@@ -478,6 +478,32 @@ func TestATokenCountsFromAnyAddress(t *testing.T) {
 	wantFailure(t, "a write from the old host", old.exec("INSERT INTO work VALUES ('late')"), "ZF001")
 }
 
+// TestWhoComesDuringAPauseWasNotSuperseded: a connection that brings the token in force will lead
+// after the pause, so its writes are refused until then, and never discarded.
+func TestWhoComesDuringAPauseWasNotSuperseded(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]string{"reject": tokens, "discard": "resources: {billing: {election: token, on_stale: discard}}\n"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres")
+			p, _ := h.configured(config)
+			q, _ := h.configured(config)
+			h.mustBear(p, "a", 42).must("INSERT INTO work VALUES ('42')")
+			h.order("resource billing is paused", "pause", resource)
+			for _, c := range []*client{h.mustBear(p, "a", 42), h.mustBear(q, "a", 42), h.mustBear(p, "never led", 42)} {
+				wantFailure(t, "a write", c.exec("INSERT INTO work VALUES ('paused')"), "ZF002", `"ops" paused the resource at`, "fencepost resume billing")
+			}
+			h.order("resource billing is not paused any more", "resume", resource)
+			again := h.mustBear(q, "a", 42)
+			mustLead(t, again, "the token in force")
+			again.must("INSERT INTO work VALUES ('42 again')")
+			if n := ask[int](h, "SELECT count(*) FROM work WHERE what = 'paused'"); n != 0 {
+				t.Errorf("%d rows were written during the pause", n)
+			}
+		})
+	}
+}
+
 // TestSafetyATokenLeadsAgainAfterAPause, also at another proxy, and an eviction ends it for good.
 func TestSafetyATokenLeadsAgainAfterAPause(t *testing.T) {
 	t.Parallel()
