@@ -5,7 +5,7 @@
 
 -- granted returns the highest epoch that the ledger has of an incarnation whose connection knows of
 -- the epoch known, 0 for none; NULL if there is none, or if it is no reason to refuse it for good.
-CREATE FUNCTION fencepost.granted(rec fencepost.fence, incarnation text, known bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION fencepost.granted(rec fencepost.fence, incarnation text, known bigint) RETURNS bigint
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 #variable_conflict use_variable
 DECLARE

@@ -216,7 +216,7 @@ func (m *Machine) Announced() fencing.Epoch {
 
 // Replays reports that FromClient has something to send again, whether or not the
 // client sends more.
-func (m *Machine) Replays() bool { return m.retry.stage == retryDue }
+func (m *Machine) Replays() bool { return m.retry.stage == retryDue || m.retry.stage == retrySync }
 
 // WillReplay reports that it has, or will have once the server has answered.
 func (m *Machine) WillReplay() bool { return m.retry.stage != retryIdle }

@@ -26,13 +26,16 @@ type batch struct {
 
 // unowed says whether messages that are owed no reply were sent in the batch, the client's or
 // Fencepost's. A server raises an expired statement_timeout at the next message, whatever it
-// is. What comes later stays.
+// is. What comes later stays, but for the answers to a Flush.
 type unowed uint8
 
 const (
 	nothingUnowed unowed = iota
-	// flushUnowed: a Flush. If an error answers it, the server skips everything up to a Sync.
-	flushUnowed
+	// flushAnswered: a Flush, and replies have come since. If an error answers a Flush, the server
+	// skips everything up to a Sync.
+	flushAnswered
+	// flushPending: a Flush, and no reply has come since.
+	flushPending
 	// strayUnowed: a message of COPY, perhaps outside a COPY. If an error answers it, the
 	// server skips nothing.
 	strayUnowed
@@ -103,14 +106,23 @@ func (b *batch) rests(outside bool) {
 }
 
 // flushed follows a Flush.
-func (b *batch) flushed() { b.unowed = max(b.unowed, flushUnowed) }
+func (b *batch) flushed() { b.unowed = max(b.unowed, flushPending) }
+
+// answered follows a reply of the server's.
+func (b *batch) answered() {
+	if b.unowed == flushPending {
+		b.unowed = flushAnswered
+	}
+}
 
 // strayed follows a message of COPY.
 func (b *batch) strayed() { b.unowed = strayUnowed }
 
 // flushMayFail reports whether an error that comes while no reply is pending can only answer a
 // Flush of the batch.
-func (b *batch) flushMayFail() bool { return b.open() && b.unowed == flushUnowed }
+func (b *batch) flushMayFail() bool {
+	return b.open() && (b.unowed == flushAnswered || b.unowed == flushPending)
+}
 
 // fresh reports that nothing was executed.
 func (b *batch) fresh() bool { return b.progress <= batchOpen }

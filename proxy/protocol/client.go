@@ -23,6 +23,10 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 	if m.up.phase.muted() {
 		return len(in), NeedNothing, nil
 	}
+	if m.retry.stage == retrySync && !m.up.body.inside() {
+		m.retry.stage = retryIdle
+		m.syncInstead(p)
+	}
 	if m.retry.stage == retryDiscarding && len(in) > 0 {
 		return 0, NeedRoom, nil
 	}
@@ -185,15 +189,14 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 
 // skipped handles a message that the server skips.
 func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
-	if m.inHand.wait == ownFailed {
-		if typ == 'Q' || typ == 'F' { // ReadyForQuery follows its error
-			m.syncInstead(p)
-			m.inHand.dropped = true
-			return true
-		}
-		if !m.txn.Skips() {
-			m.txn.Answer(gate.PerhapsSkipping, false)
-		}
+	failed := m.inHand.wait == ownFailed || m.inHand.wait == flushFailed
+	switch {
+	case m.inHand.wait == ownFailed && (typ == 'Q' || typ == 'F'): // ReadyForQuery follows its error
+		m.syncInstead(p)
+		m.inHand.dropped = true
+		return true
+	case failed && !m.txn.Skips():
+		m.txn.Answer(gate.PerhapsSkipping, false)
 	}
 	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && typ != 'S' {
 		// An error ended the batch and its Sync was not sent yet: the server

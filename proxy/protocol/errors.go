@@ -28,7 +28,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		m.skip(e)
 		e, skipping = m.front(), gate.PerhapsSkipping
 	}
-	if m.copy.under() && ofCopyRead(pe) && pe.Code == "57014" {
+	if m.copy.under() && ofCopyRead(pe) && pe.Code == queryCanceled {
 		m.copyDone() // it was read up to the client's CopyFail
 		e, skipping = m.front(), gate.PerhapsSkipping
 	} else if m.copy.under() && ofCopyData(pe.Where) {
@@ -43,12 +43,18 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	if e == nil {
 		return false, fmt.Errorf("%w: an error while nothing is owed", ErrSurprise)
 	}
+	if e.readies() && e.perhapsOfFlush(pe) && e.sql.done == 0 {
+		e.certainty = perhapsInBatch
+	}
 	if m.unknownCheck(e, pe) {
 		return true, nil
 	}
 	m.down.failed = true
 	if e.origin == ownCommit {
 		m.ownFails()
+		if e.perhapsOfFlush(pe) {
+			m.inHand.wait = flushFailed
+		}
 		return false, nil
 	}
 	out, drop := m.intruded(pe, msg)
@@ -57,8 +63,15 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	}
 	p.Insert(out)
 	m.copy.end()
-	m.fail(e, skipping)
+	stands := e.own() && !e.perhapsOfFlush(pe)
+	m.fail(e, skipping, stands)
 	return drop, nil
+}
+
+// perhapsOfFlush reports whether an error that seems to answer e may have answered a Flush of the
+// client's in front of it: a statement_timeout that had expired by then.
+func (e *reply) perhapsOfFlush(pe wire.ServerError) bool {
+	return e.unowed == flushPending && pe.Code == queryCanceled
 }
 
 // ofCopyRead reports whether an error comes from the function in which the server reads
@@ -91,17 +104,21 @@ func ofCopyData(where string) bool {
 	}
 }
 
+// queryCanceled is the SQLSTATE of a timeout and of a cancel request.
+const queryCanceled = "57014"
+
 // undefinedTable is the SQLSTATE for a relation that does not exist.
 const undefinedTable = "42P01"
 
 // protocolViolation is the SQLSTATE that answers a message with bytes too many or too few.
 const protocolViolation = "08P01"
 
-// fail follows what the server skips after an error that answers e.
-func (m *Machine) fail(e *reply, skipping gate.Answered) {
+// fail follows what the server skips after an error that answers e. stands says that the error is
+// that of the client's message for which Fencepost has sent e.
+func (m *Machine) fail(e *reply, skipping gate.Answered, stands bool) {
 	m.down.heldBack = m.down.heldBack[:0]
 	m.failsVerdict()
-	if e.kind == query || e.kind == function || e.kind == syncing {
+	if e.readies() || e.kind == syncing {
 		return // ReadyForQuery follows, and everything after that runs
 	}
 	m.txn.Answer(skipping, false)
@@ -109,6 +126,12 @@ func (m *Machine) fail(e *reply, skipping gate.Answered) {
 		e := m.pendingReplies.front()
 		if e == nil || e.kind == syncing {
 			return
+		}
+		if stands && !e.own() {
+			stands = false
+			if e.readies() { // without what Fencepost has put in front of it
+				m.owesReady()
+			}
 		}
 		m.skip(e)
 	}

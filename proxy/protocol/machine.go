@@ -97,6 +97,7 @@ const (
 	waits
 	waitsForOwn // a Flush or a Sync of Fencepost's was sent for it
 	ownFailed   // an error has answered that: the message's, which would have had it otherwise
+	flushFailed // that error may have answered a Flush of the client's: the message is skipped
 )
 
 // Event is something the shell does after a plan was made.
@@ -157,7 +158,7 @@ func (m *Machine) beginBatch() {
 func (m *Machine) push(k kind, from origin) *reply {
 	m.txn.Send(gate.Message, false)
 	e := m.pendingReplies.push(k, from)
-	e.after = m.epochs.inHand
+	e.after, e.unowed = m.epochs.inHand, m.batch.unowed
 	return e
 }
 

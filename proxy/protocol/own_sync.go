@@ -130,19 +130,11 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	at := len(m.scratch)
 	m.scratch = wire.AppendSync(m.scratch)
 	p.Own(m.scratch[at:])
-	commits := m.batch.snapshot
-	if commits {
-		m.push(syncing, ownCommit)
-	} else {
-		m.push(syncing, own)
-	}
+	m.push(syncing, ownCommit)
 	m.batch.syncedBefore()
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
-	if commits {                   // should that fail, the message in hand has failed
-		m.inHand.wait = waitsForOwn
-		return NeedRoom
-	}
-	return NeedNothing
+	m.inHand.wait = waitsForOwn    // should the Sync fail, the message has failed
+	return NeedRoom
 }
 
 // awaitBatch has the server answer what was sent in the batch, and the message in hand wait

@@ -51,9 +51,8 @@ const (
 	own                // Fencepost's: what answers it does not go to the client
 	ownRestated        // the Parse of a text of the client's that is prepared again: the client had its notices before
 	ownAhead           // in a batch of its own: its error is nobody's
-	// ownCommit: a Sync after messages of the client's that can run a user's code, a Bind
-	// for instance. What that has done is committed by it, or its error is that of the
-	// message in hand.
+	// ownCommit: a Sync in front of the message in hand, whose error is that of the message.
+	// It commits what the client's messages before it have done by a user's code.
 	ownCommit
 )
 
@@ -66,7 +65,8 @@ const (
 	// may skip.
 	perhaps
 	// perhapsInBatch: such a Sync in a COPY that was executed, where an error makes the
-	// server skip up to a Sync.
+	// server skip up to a Sync; and a Query that it may skip, because the error in front of
+	// it may have answered a Flush.
 	perhapsInBatch
 )
 
@@ -97,6 +97,8 @@ type reply struct {
 	// early marks a Sync that came before all COPY data, and malformed what the server
 	// answers with an error for its form. A Sync or Flush in COPY data it ignores all the same.
 	early, malformed bool
+	// unowed says what else was sent before, in the same batch.
+	unowed unowed
 	// announced is the epoch that this reply tells the client when it succeeds (SHOW and
 	// SET, which announce), or when its check fails with ZF003.
 	announced fencing.Epoch
@@ -107,6 +109,9 @@ type reply struct {
 	prepares int        // of a Parse: the generation of the checks that is prepared with it
 	sql      replyText  // of a Query
 }
+
+// readies reports that ReadyForQuery ends the replies to the message, though it be in a batch.
+func (e *reply) readies() bool { return e.kind == query || e.kind == function }
 
 // own reports that the message is Fencepost's.
 func (e *reply) own() bool { return e.origin != fromClient }

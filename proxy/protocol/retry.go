@@ -1,6 +1,8 @@
 package protocol
 
 import (
+	"fmt"
+
 	"github.com/fencepost/fencepost/proxy/wire"
 
 	"github.com/fencepost/fencepost/proxy/gate"
@@ -46,6 +48,7 @@ const (
 	retryIdle       retryStage = iota
 	retryDiscarding            // ReadyForQuery comes first, and is dropped
 	retryDue                   // something is to be sent
+	retrySync                  // a Sync is to be sent, whose ReadyForQuery is the client's
 )
 
 // rest begins to keep what is sent. What is sent once more is not kept again.
@@ -91,7 +94,7 @@ func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 	}
 	if e.check == verdict { // the client's message waits, and was not sent
 		m.checks.gone()
-		m.fail(e, gate.Skipping)
+		m.fail(e, gate.Skipping, false)
 		m.inHand.verdict = verdictGone
 		return true
 	}
@@ -99,7 +102,7 @@ func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 		return false
 	}
 	m.checks.gone()
-	m.fail(e, gate.Skipping)
+	m.fail(e, gate.Skipping, false)
 	if e := m.pendingReplies.front(); e != nil {
 		e.origin = own // the Query itself, or the batch's Sync
 		m.retry.begin(retryDiscarding, false)
@@ -153,6 +156,17 @@ func (m *Machine) replay(p *gate.Plan) Need {
 		r.stage = retryIdle
 	}
 	return n
+}
+
+// owesReady follows an error of Fencepost's message in front of a Query or a fast path call that
+// is skipped with it. To the client the error is that of its own message, so ReadyForQuery is due.
+func (m *Machine) owesReady() {
+	if m.retry.stage != retryIdle {
+		m.down.phase.end(fmt.Errorf("%w: an error in front of a Query, while another is sent again", ErrSurprise))
+		return
+	}
+	m.retry.keeping, m.retry.stage = keepsNothing, retrySync
+	m.down.happens(Event{Kind: EventReplay})
 }
 
 // syncSkipped ends a batch of which the server skips what is left.
