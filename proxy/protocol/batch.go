@@ -36,8 +36,8 @@ const (
 	flushAnswered
 	// flushPending: a Flush, and no reply has come since.
 	flushPending
-	// strayUnowed: a message of COPY, perhaps outside a COPY. If an error answers it, the
-	// server skips nothing.
+	// strayUnowed: a message of COPY behind messages of the batch, perhaps outside a COPY. If
+	// an error answers it, ReadyForQuery follows, and the server skips nothing.
 	strayUnowed
 )
 
@@ -115,8 +115,12 @@ func (b *batch) answered() {
 	}
 }
 
-// strayed follows a message of COPY.
-func (b *batch) strayed() { b.unowed = strayUnowed }
+// strayed follows a message of COPY. A statement_timeout runs only behind messages of the batch.
+func (b *batch) strayed() {
+	if b.open() {
+		b.unowed = strayUnowed
+	}
+}
 
 // flushMayFail reports whether an error that comes while no reply is pending can only answer a
 // Flush of the batch.

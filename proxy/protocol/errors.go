@@ -43,6 +43,9 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	if e == nil {
 		return false, fmt.Errorf("%w: an error while nothing is owed", ErrSurprise)
 	}
+	if e.unowed == strayUnowed && pe.Code == queryCanceled {
+		return false, fmt.Errorf("%w: an error that may answer a message of COPY outside a COPY", ErrSurprise)
+	}
 	if e.readies() && e.perhapsOfFlush(pe) && e.sql.done == 0 {
 		e.certainty = perhapsInBatch
 	}
