@@ -49,6 +49,9 @@ const (
 	batchOpen                    // messages, of which none has executed anything
 	batchChecked                 // Fencepost's messages have executed something, the client's have not
 	batchRan                     // the client's have
+	// batchFailed: it has failed, and nothing of it goes to the server before its Sync. A Sync
+	// of Fencepost's may have ended it there.
+	batchFailed
 )
 
 // unsynced says whether the client has executed something after which neither a Sync nor
@@ -78,6 +81,9 @@ func (b *batch) ranAlone() { b.progress, b.unsynced = batchRan, maybeUnsynced }
 // committed follows a COMMIT, ROLLBACK or DISCARD ALL: what was executed ended with it. If
 // it fails, the server skips what follows, up to a Sync.
 func (b *batch) committed() { b.progress, b.unsynced = min(b.progress, batchOpen), nothingUnsynced }
+
+// failed follows an error after which the server may not skip the rest of the batch.
+func (b *batch) failed() { b.progress = batchFailed }
 
 // end follows a Query, a fast path call, or a Sync that the server may ignore.
 func (b *batch) end() {

@@ -189,14 +189,20 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 
 // skipped handles a message that the server skips.
 func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
-	failed := m.inHand.wait == ownFailed || m.inHand.wait == flushFailed
-	switch {
-	case m.inHand.wait == ownFailed && (typ == 'Q' || typ == 'F'): // ReadyForQuery follows its error
-		m.syncInstead(p)
+	switch m.inHand.wait {
+	case ownFailed:
+		if typ == 'Q' || typ == 'F' { // ReadyForQuery follows its error
+			m.syncInstead(p)
+			m.inHand.dropped = true
+			return true
+		}
+		m.batch.failed()
+	case flushFailed:
+		m.batch.failed()
+	}
+	if m.batch.progress == batchFailed && typ != 'S' && typ != 'X' {
 		m.inHand.dropped = true
 		return true
-	case failed && !m.txn.Skips():
-		m.txn.Answer(gate.PerhapsSkipping, false)
 	}
 	if r, ok := m.txn.Skipped(!m.pendingReplies.empty()); ok && typ != 'S' {
 		// An error ended the batch and its Sync was not sent yet: the server
