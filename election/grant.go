@@ -35,8 +35,8 @@ func (c *Candidacy) grantLocked() {
 			Source: award.Source, Index: award.Index, GrantedAt: time.Now(), Guards: before.Guards,
 		}
 		if err == nil {
-			if before.Incarnation == c.incarnation { // another candidacy has brought the same token
-				record.Worker = before.Worker
+			if before.Incarnation == c.incarnation && before.Epoch == epoch { // another candidacy has brought the same token
+				record.Worker, record.GrantedAt = before.Worker, before.GrantedAt
 			}
 			if c.token > 0 {
 				c.r.setHolder(c)

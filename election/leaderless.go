@@ -133,7 +133,7 @@ func (r *resource) followLocked(now time.Duration) {
 // standings are what the candidacies of a resource say about its state.
 type standings struct {
 	fault error // why one of them cannot lead, nil if none has such a fault
-	waits bool  // one of them waits for the lease
+	waits bool  // one of them waits for the lease, and no order keeps it from leading
 	// unconfirmed is since when the lease that one of them holds is no longer confirmed; 0
 	// if that is not so.
 	unconfirmed time.Duration
@@ -147,7 +147,7 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 		if s.fault != nil && c.livesLocked() {
 			all.fault = s.fault
 		}
-		if c.eligibleLocked() && (r.mu.observation.State != Unresponsive || s.waiters > 0 || s.asked()) {
+		if c.eligibleLocked() && s.barred == nil && (r.mu.observation.State != Unresponsive || s.waiters > 0 || s.asked()) {
 			all.waits = true
 		}
 		if s.held.lease != nil && s.held.granted && now >= s.held.trusted {

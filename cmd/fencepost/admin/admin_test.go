@@ -131,6 +131,21 @@ func TestAdminAnswers(t *testing.T) {
 	}
 }
 
+// TestAResourceThatWasNeverGranted may have an epoch: operators can raise it.
+func TestAResourceThatWasNeverGranted(t *testing.T) {
+	t.Parallel()
+	granted := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	views := resourceViews([]election.ResourceStatus{
+		{Record: fencing.Record{Epoch: 3}}, {Record: fencing.Record{Epoch: 3, GrantedAt: granted}},
+	}, NewMetrics())
+	if got := views[0].Since; got != nil {
+		t.Errorf("it was granted at %v", got)
+	}
+	if got := views[1].Since; got == nil || !got.Equal(granted) {
+		t.Errorf("the other one was granted at %v, want %v", got, granted)
+	}
+}
+
 func TestResourceListSurvivesJSON(t *testing.T) {
 	t.Parallel()
 	text, err := json.Marshal(ResourceList{Proxy: "p", Resources: resourceViews(someResources(), NewMetrics())})

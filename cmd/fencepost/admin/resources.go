@@ -28,7 +28,7 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 			Workers:       []WorkerView{},
 		}
 		v.Refused, v.Discarded = m.StoppedSoFar(s.Database, s.Resource)
-		if s.Record.Epoch > 0 {
+		if !s.Record.GrantedAt.IsZero() { // an epoch may have been raised without a grant
 			since := s.Record.GrantedAt.UTC().Truncate(time.Millisecond)
 			v.Since = &since
 		}
