@@ -26,15 +26,15 @@ type batch struct {
 
 // unowed says whether messages that are owed no reply were sent in the batch, the client's or
 // Fencepost's. A server raises an expired statement_timeout at the next message, whatever it
-// is. What comes later stays, but for the answers to a Flush.
+// is. What comes later stays, but for flushPending.
 type unowed uint8
 
 const (
 	nothingUnowed unowed = iota
-	// flushAnswered: a Flush, and replies have come since. If an error answers a Flush, the server
-	// skips everything up to a Sync.
-	flushAnswered
-	// flushPending: a Flush, and no reply has come since.
+	// flushShown: a Flush. If an error answers it, the server skips everything up to a Sync. But
+	// replies have come since, or messages were sent whose replies will show what became of it.
+	flushShown
+	// flushPending: a Flush, and neither has happened since.
 	flushPending
 	// strayUnowed: a message of COPY behind messages of the batch, perhaps outside a COPY. If
 	// an error answers it, ReadyForQuery follows, and the server skips nothing.
@@ -114,10 +114,10 @@ func (b *batch) rests(outside bool) {
 // flushed follows a Flush.
 func (b *batch) flushed() { b.unowed = max(b.unowed, flushPending) }
 
-// answered follows a reply of the server's.
-func (b *batch) answered() {
+// shown follows what shows, or will show, whether the last Flush was answered by an error.
+func (b *batch) shown() {
 	if b.unowed == flushPending {
-		b.unowed = flushAnswered
+		b.unowed = flushShown
 	}
 }
 
@@ -131,7 +131,7 @@ func (b *batch) strayed() {
 // flushMayFail reports whether an error that comes while no reply is pending can only answer a
 // Flush of the batch.
 func (b *batch) flushMayFail() bool {
-	return b.open() && (b.unowed == flushAnswered || b.unowed == flushPending)
+	return b.open() && (b.unowed == flushShown || b.unowed == flushPending)
 }
 
 // fresh reports that nothing was executed.

@@ -20,6 +20,7 @@ const frontendTypes = "QPBDECSHXFdcf"
 // client is FromClient for bytes that follow what was taken before.
 func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	m.scratch = reuse(m.scratch)
+	m.up.flushed = false
 	if m.up.phase.muted() {
 		return len(in), NeedNothing, nil
 	}
@@ -238,6 +239,7 @@ func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan
 		}
 		m.pendingReplies.ask()
 		m.batch.flushed()
+		m.up.flushed = true
 	case 'c', 'f':
 		m.batch.strayed()
 		// For a COPY whose start the server has not answered yet; else ignored.

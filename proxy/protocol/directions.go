@@ -77,6 +77,7 @@ type upstream struct {
 	body    passthrough // of the message that was taken last
 	wants   int         // with NeedMore: how long the next message is, as far as its header says
 	partial bool        // some bytes were not taken, and come again
+	flushed bool        // among the bytes that came last is a Flush
 }
 
 // passthrough follows the rest of a message of which only the start had come when it was

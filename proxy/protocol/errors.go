@@ -46,18 +46,12 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	if e.unowed == strayUnowed && pe.Code == queryCanceled {
 		return false, fmt.Errorf("%w: an error that may answer a message of COPY outside a COPY", ErrSurprise)
 	}
-	if e.readies() && e.perhapsOfFlush(pe) && e.sql.done == 0 {
-		e.certainty = perhapsInBatch
-	}
 	if m.unknownCheck(e, pe) {
 		return true, nil
 	}
 	m.down.failed = true
 	if e.origin == ownCommit {
 		m.ownFails()
-		if e.perhapsOfFlush(pe) {
-			m.inHand.wait = flushFailed
-		}
 		return false, nil
 	}
 	out, drop := m.intruded(pe, msg)
@@ -66,15 +60,11 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	}
 	p.Insert(out)
 	m.copy.end()
-	stands := e.own() && !e.perhapsOfFlush(pe)
-	m.fail(e, skipping, stands)
+	if e.own() && e.kind == closing {
+		m.ownFails()
+	}
+	m.fail(e, skipping)
 	return drop, nil
-}
-
-// perhapsOfFlush reports whether an error that seems to answer e may have answered a Flush of the
-// client's in front of it: a statement_timeout that had expired by then.
-func (e *reply) perhapsOfFlush(pe wire.ServerError) bool {
-	return e.unowed == flushPending && pe.Code == queryCanceled
 }
 
 // ofCopyRead reports whether an error comes from the function in which the server reads
@@ -116,16 +106,15 @@ const undefinedTable = "42P01"
 // protocolViolation is the SQLSTATE that answers a message with bytes too many or too few.
 const protocolViolation = "08P01"
 
-// fail follows what the server skips after an error that answers e. stands says that the error is
-// that of the client's message for which Fencepost has sent e.
-func (m *Machine) fail(e *reply, skipping gate.Answered, stands bool) {
+// fail follows what the server skips after an error that answers e.
+func (m *Machine) fail(e *reply, skipping gate.Answered) {
 	m.down.heldBack = m.down.heldBack[:0]
 	m.failsVerdict()
 	if e.readies() || e.kind == syncing {
 		return // ReadyForQuery follows, and everything after that runs
 	}
 	m.txn.Answer(skipping, false)
-	for {
+	for stands := e.own(); ; { // stands: the error is that of the client's message behind it
 		e := m.pendingReplies.front()
 		if e == nil || e.kind == syncing {
 			return
@@ -145,8 +134,11 @@ func (m *Machine) fail(e *reply, skipping gate.Answered, stands bool) {
 func (m *Machine) ownFails() {
 	m.down.failed = true
 	m.down.heldBack = m.down.heldBack[:0]
-	if m.inHand.wait == waitsForOwn {
+	switch m.inHand.wait {
+	case waitsForOwn:
 		m.inHand.wait = ownFailed
+	case waitsForFlush:
+		m.inHand.wait = flushFailed
 	}
 }
 

@@ -95,9 +95,10 @@ type wait uint8
 const (
 	noWait wait = iota
 	waits
-	waitsForOwn // a Flush or a Sync of Fencepost's was sent for it
-	ownFailed   // an error has answered that: the message's, which would have had it otherwise
-	flushFailed // that error may have answered a Flush of the client's: the message is skipped
+	waitsForOwn   // a Flush or a Sync of Fencepost's was sent for it
+	waitsForFlush // the same, to learn whether a Flush of the client's was answered by an error
+	ownFailed     // an error has answered that: the message's, which would have had it otherwise
+	flushFailed   // an error has answered the Flush of the client's: the message is skipped
 )
 
 // Event is something the shell does after a plan was made.
@@ -159,6 +160,7 @@ func (m *Machine) push(k kind, from origin) *reply {
 	m.txn.Send(gate.Message, false)
 	e := m.pendingReplies.push(k, from)
 	e.after, e.unowed = m.epochs.inHand, m.batch.unowed
+	m.batch.shown()
 	return e
 }
 

@@ -100,9 +100,15 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 // awaitAnswers has a message wait until what came before it is answered, where what becomes of it
 // depends on that.
 func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) Need {
+	if m.inHand.wait != noWait && m.pendingReplies.certain() && !m.copy.stalls() {
+		return NeedRoom
+	}
+	m.inHand.wait = noWait
 	switch {
+	case (typ == 'Q' || typ == 'F') && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
+		return m.awaitFlush(p)
 	case m.awaitsReplies(typ, body):
-		m.inHand.wait = max(m.inHand.wait, waits)
+		m.inHand.wait = waits
 		return NeedRoom
 	case m.checks.claims && m.claimMayFail(typ):
 		return m.awaitBatch(p)
@@ -134,6 +140,27 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	m.batch.syncedBefore()
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
 	m.inHand.wait = waitsForOwn    // should the Sync fail, the message has failed
+	return NeedRoom
+}
+
+// awaitFlush has a Query or a fast path call wait until the server has processed a Flush of the
+// client's right in front of it. If nothing is pending, only the reply to a message behind the Flush
+// shows that. Should an expired statement_timeout be raised at the Flush, the server skips the
+// message, and no ReadyForQuery follows. If the two came at different times, that error would have
+// come before the message.
+func (m *Machine) awaitFlush(p *gate.Plan) Need {
+	if m.pendingReplies.certain() { // which the Flush asks for
+		m.inHand.wait = waits
+		return NeedRoom
+	}
+	at := len(m.scratch)
+	m.scratch = wire.AppendClosePortal(m.scratch, "fencepost_none") // there need not be one
+	p.Own(m.scratch[at:])
+	m.push(closing, own)
+	m.flushFor(p)
+	if m.up.flushed {
+		m.inHand.wait = waitsForFlush
+	}
 	return NeedRoom
 }
 

@@ -65,8 +65,7 @@ const (
 	// may skip.
 	perhaps
 	// perhapsInBatch: such a Sync in a COPY that was executed, where an error makes the
-	// server skip up to a Sync; and a Query that it may skip, because the error in front of
-	// it may have answered a Flush.
+	// server skip up to a Sync.
 	perhapsInBatch
 )
 

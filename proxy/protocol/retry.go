@@ -94,7 +94,7 @@ func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 	}
 	if e.check == verdict { // the client's message waits, and was not sent
 		m.checks.gone()
-		m.fail(e, gate.Skipping, false)
+		m.fail(e, gate.Skipping)
 		m.inHand.verdict = verdictGone
 		return true
 	}
@@ -102,7 +102,7 @@ func (m *Machine) unknownCheck(e *reply, pe wire.ServerError) bool {
 		return false
 	}
 	m.checks.gone()
-	m.fail(e, gate.Skipping, false)
+	m.fail(e, gate.Skipping)
 	if e := m.pendingReplies.front(); e != nil {
 		e.origin = own // the Query itself, or the batch's Sync
 		m.retry.begin(retryDiscarding, false)

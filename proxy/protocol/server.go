@@ -93,7 +93,7 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 			return false, fmt.Errorf("%w: a ReadyForQuery of %d bytes", ErrSurprise, f.Size)
 		}
 	}
-	m.batch.answered()
+	m.batch.shown()
 	for {
 		e := m.front()
 		if e == nil {

@@ -84,7 +84,7 @@ var table = []mutation{
 	{name: "an error at a stray CopyDone answers what follows", file: "proxy/protocol/errors.go", in: ofTheCore, tests: "^TestAnErrorAtAStrayMessageOfCopy$",
 		old: "e.unowed == strayUnowed && pe.Code == queryCanceled", text: "false"}, // was a leak
 	{name: "the server skips after an error at a stray CopyDone", file: "proxy/protocol/batch.go", in: ofTheCore, tests: "^TestAnErrorAtAStrayMessageOfCopy$",
-		old: "b.open() && (b.unowed == flushAnswered || b.unowed == flushPending)", text: "b.open() && b.unowed != nothingUnowed"},
+		old: "b.open() && (b.unowed == flushShown || b.unowed == flushPending)", text: "b.open() && b.unowed != nothingUnowed"},
 	{name: "RESET is harmless before 16", file: theTxn, in: "./proxy/protocol", tests: "^TestDecide$",
 		old: "(!s.UnsetsReadOnly || version.KeepsReadOnly())", text: "(!s.UnsetsReadOnly || version > 0)"},
 	// A leak.
