@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// The labels and annotations of an object.
+// The labels and annotations of an object. In the order of these names, nothing comes between
+// noteLast and noteRecord, so that a test can find an award on the wire.
 const (
 	labelPrefix  = "fencepost/prefix" // selects what belongs to a prefix
 	labelManaged = "app.kubernetes.io/managed-by"
@@ -22,7 +23,7 @@ const (
 	noteAward  = "fencepost/award"      // the resourceVersion of the award, from the first renewal on
 	noteKey    = "fencepost/key"        // <database>/<resource>
 	noteLast   = "fencepost/last-write" // for people
-	noteLife   = "fencepost/life"       // what spec.holderIdentity was when Fencepost wrote the object
+	noteLife   = "fencepost/holder"     // what spec.holderIdentity was when Fencepost wrote the object
 	noteMarker = "fencepost/marker"     // of the object that holds the marker
 	noteRecord = "fencepost/record"
 	noteTTL    = "fencepost/ttl" // exactly; leaseDurationSeconds is rounded up

@@ -17,8 +17,14 @@ import (
 // watchSeconds is when the API server ends a watch by itself.
 const watchSeconds = "10"
 
-// leastWatch is how long a watch goes on if nothing is wrong with it.
-const leastWatch = 200 * time.Millisecond
+const (
+	// leastWatch is how long a watch goes on unless it is ended in a hurry, as the API server does
+	// to one that cannot keep up. Several such in a row are an error.
+	leastWatch = 200 * time.Millisecond
+	mostShort  = 5
+	// ahead is how many events are taken from the API server before they are looked at.
+	ahead = 1000
+)
 
 // event is one line of a watch.
 type event struct {
@@ -37,7 +43,7 @@ type view struct {
 // Watch implements kv.Store. It lists what there is, watches from there on, and lists again when
 // the watch ends or what it rests on is too old.
 func (s *store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
-	for {
+	for short := 0; ; {
 		v := &view{s: s, objects: map[string]*lease{}, shown: map[string]kv.Entry{}}
 		since, err := v.list(ctx)
 		if err != nil {
@@ -53,8 +59,19 @@ func (s *store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 			return ctx.Err()
 		case err != nil && !isStatus(err, http.StatusGone):
 			return err
-		case time.Since(began) < leastWatch:
+		case time.Since(began) >= leastWatch:
+			short = 0
+			continue
+		}
+		if short++; short > mostShort {
 			return fmt.Errorf("watch leases: %s ends watches at once: %w", s.api.name, errors.Join(err, io.ErrUnexpectedEOF))
+		}
+		timer := time.NewTimer(time.Duration(short) * leastWatch / 4)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
 		}
 	}
 }
@@ -133,7 +150,7 @@ func (v *view) follow(ctx context.Context, since string, see func(kv.Snapshot)) 
 	query.Set("watch", "true")
 	query.Set("resourceVersion", since)
 	query.Set("timeoutSeconds", watchSeconds)
-	events, ended := make(chan event), make(chan error, 1)
+	events, ended := make(chan event, ahead), make(chan error, 1)
 	go func() {
 		ended <- v.s.api.stream(ctx, request{verb: "watch", method: http.MethodGet, query: query}, events)
 	}()
@@ -143,14 +160,14 @@ func (v *view) follow(ctx context.Context, since string, see func(kv.Snapshot)) 
 		var err error
 		select {
 		case e := <-events:
-			err = v.apply(e, func(snapshot kv.Snapshot) {
+			err = v.applyAll(e, events, func(snapshot kv.Snapshot) {
 				see(snapshot)
 				timer.Reset(v.next())
 			})
 		case <-timer.C:
 			err = v.lapse(see)
 			timer.Reset(v.next())
-		case err := <-ended:
+		case err := <-ended: // what has come before it is in the next list
 			return err
 		}
 		if err != nil {
@@ -187,14 +204,35 @@ func (v *view) lapse(see func(kv.Snapshot)) error {
 	return nil
 }
 
-// apply takes an event, and shows everything if it matters.
-func (v *view) apply(e event, see func(kv.Snapshot)) error {
+// applyAll takes an event, and those that have come after it, and shows everything if that matters.
+func (v *view) applyAll(e event, more <-chan event, see func(kv.Snapshot)) error {
+	matters := false
+	for {
+		changed, err := v.apply(e)
+		if err != nil {
+			return err
+		}
+		matters = matters || changed
+		select {
+		case e = <-more:
+			continue
+		default:
+		}
+		if matters {
+			return v.show(see)
+		}
+		return nil
+	}
+}
+
+// apply takes an event, and reports whether it matters.
+func (v *view) apply(e event) (changed bool, err error) {
 	if e.Type == "ERROR" {
-		return failure(e.Object)
+		return false, failure(e.Object)
 	}
 	var o lease
 	if err := json.Unmarshal(e.Object, &o); err != nil {
-		return fmt.Errorf("watch leases: decode an event: %w", err)
+		return false, fmt.Errorf("watch leases: decode an event: %w", err)
 	}
 	marker := v.marker
 	switch e.Type {
@@ -203,10 +241,7 @@ func (v *view) apply(e event, see func(kv.Snapshot)) error {
 	case "DELETED":
 		v.drop(&o)
 	default: // a bookmark
-		return nil
+		return false, nil
 	}
-	if v.marker != marker || v.changed(o.Metadata.Name) {
-		return v.show(see)
-	}
-	return nil
+	return v.marker != marker || v.changed(o.Metadata.Name), nil
 }
