@@ -449,6 +449,13 @@ func TestEtcdIsRestoredBeneathTheServer(t *testing.T) {
 	if string(e.Record) != "before" || e.Marker != "marker" || e.Life != "" {
 		t.Errorf("after the restore it is read as %+v", e)
 	}
+	var all list
+	if err := s.api.do(t.Context(), request{verb: "list", method: http.MethodGet, query: s.selector(), into: &all}); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range all.Items {
+		t.Logf("a list shows %s at %s, with the record %q", o.Metadata.Name, o.Metadata.ResourceVersion, o.note(noteRecord))
+	}
 	life, version := award(t, s, "after")
 	t.Logf("awards %v, then again %d", first, version)
 	if version > first[len(first)-1] {
