@@ -24,6 +24,8 @@ const (
 	mostShort  = 5
 	// ahead is how many events are taken from the API server before they are looked at.
 	ahead = 1000
+	// listTimeout is a little less than package kv waits for, so that its error says why.
+	listTimeout = 1800 * time.Millisecond
 )
 
 // event is one line of a watch.
@@ -82,6 +84,8 @@ func (s *store) selector() url.Values {
 
 // list reads everything, and returns since when a watch has to follow.
 func (v *view) list(ctx context.Context) (since string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listTimeout)
+	defer cancel()
 	var all list
 	if err := v.s.api.do(ctx, request{verb: "list", method: http.MethodGet, query: v.s.selector(), into: &all}); err != nil {
 		return "", err

@@ -180,6 +180,30 @@ func TestAWatchGoesOn(t *testing.T) {
 	}
 }
 
+// Whoever cannot watch is told why, also if the API server wants to be asked much later.
+func TestAWatchSaysWhyItDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	f.instead(func(w http.ResponseWriter, _ *http.Request) bool {
+		w.Header().Set("Retry-After", "3600")
+		status(w, http.StatusTooManyRequests, "TooManyRequests", "busy")
+		return true
+	})
+	c, err := New(Config{Kubeconfig: f.kubeconfig("token: secret"), Proxy: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for end := time.Now().Add(patience); !isStatus(c.Healthy(), http.StatusTooManyRequests); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it says %v", c.Healthy())
+		}
+	}
+	if n := f.requests("GET"); n != 1 {
+		t.Errorf("%d requests were sent", n)
+	}
+}
+
 // All leases of a proxy need one connection, beside which it has one watch.
 func TestManyLeases(t *testing.T) {
 	t.Parallel()
