@@ -47,7 +47,7 @@ test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety t
 # With the tag, test/system has one more lease service, and other packages have tests of their own.
 test-kubernetes: setup kubernetes ## Run the tests of Kubernetes leases on a real kube-apiserver (built once, several minutes)
 	go test -race -tags kubernetes -count=1 $(TESTFLAGS) ./election/kubernetes
-	go test -race -tags kubernetes -count=1 $(TESTFLAGS) -run '(FrozenLeader|TwoProxiesAgree)/kubernetes' ./test/system
+	go test -race -tags kubernetes -count=1 $(TESTFLAGS) -run '(FrozenLeader|TwoProxiesAgree|ProxyIsKilled)/kubernetes' ./test/system
 
 observability: setup prometheus ## Test the alert rules and the Grafana board in etc, on a real Prometheus
 	cd test/observability && go vet ./... && go test -count=1 . -prometheus "$(CURDIR)/.cache/prometheus"

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/fencepost/fencepost/internal/kubernetestest"
 )
@@ -14,6 +15,7 @@ import (
 func init() {
 	allProviders = append(allProviders, "kubernetes")
 	moreProviders["kubernetes"] = withKubernetes
+	killedBounds["kubernetes"] = restartTTL + time.Second
 	stopServers = kubernetestest.StopShared
 }
 
