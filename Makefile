@@ -19,6 +19,7 @@ LIMIT ?= 0
 WORDS ?= true
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 CONSUL_MODULE := internal/consultest/agent
+KUBERNETES_MODULE := internal/kubernetestest/server
 MAJORS := 14 15 16 17 18
 # For make test-matrix: the versions and the packages.
 MATRIX ?= $(MAJORS)
@@ -26,7 +27,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-unfenced test-mutations observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul etcd postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul etcd kubernetes postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -42,6 +43,11 @@ test-unfenced: setup pgbouncer consul etcd postgres-18 fetch-drivers ## Run the 
 
 test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern)
 	go run -buildvcs=false ./scripts/mutations $(if $(RUN),-run '$(RUN)')
+
+# With the tag, test/system has one more lease service, and other packages have tests of their own.
+test-kubernetes: setup kubernetes ## Run the tests of Kubernetes leases on a real kube-apiserver (built once, several minutes)
+	go test -race -tags kubernetes -count=1 $(TESTFLAGS) ./election/kubernetes
+	go test -race -tags kubernetes -count=1 $(TESTFLAGS) -run '(FrozenLeader|TwoProxiesAgree|ProxyIsKilled)/kubernetes' ./test/system
 
 observability: setup prometheus ## Test the alert rules and the Grafana board in etc, on a real Prometheus
 	cd test/observability && go vet ./... && go test -count=1 . -prometheus "$(CURDIR)/.cache/prometheus"
@@ -91,7 +97,7 @@ fuzz-differential: setup postgres-18 ## Compare fresh random scripts with Postgr
 chaos: setup consul etcd postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system
 
-demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul or etcd)
+demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd or kubernetes)
 	@if [ "$(ELECTION)" != postgres ]; then $(MAKE) --no-print-directory $(ELECTION); fi
 	@bin/fencepost demo --election $(ELECTION)
 
@@ -121,6 +127,7 @@ lint: ## Check format, vet, sizes, and who imports whom
 	go vet ./...
 	go vet -tags fencepost_unfenced ./...
 	go vet -tags fencepost_plainnet ./proxy/netloop
+	go vet -tags kubernetes ./election/kubernetes ./test/system
 	GOOS=darwin CGO_ENABLED=0 go vet $$(GOOS=darwin CGO_ENABLED=0 scripts/portable.sh)
 	go test ./internal/imports
 	cd test/drivers/go && go vet ./...
@@ -148,6 +155,14 @@ etcd: ## Build etcd for tests and the demo, unless one is in PATH
 		mkdir -p .cache; \
 		(cd scripts/etcd && go build -buildvcs=false -trimpath -ldflags '-s -w' -o "$(CURDIR)/.cache/etcd.new" go.etcd.io/etcd/server/v3); \
 		mv .cache/etcd.new .cache/etcd; \
+	fi
+
+kubernetes: etcd ## Build a kube-apiserver for tests and the demo, unless one is in PATH
+	@if ! command -v kube-apiserver >/dev/null && [ ! -x .cache/kube-apiserver ]; then \
+		echo "building kube-apiserver (several minutes, once; needs 2 GB of memory)"; \
+		mkdir -p .cache; \
+		(cd $(KUBERNETES_MODULE) && go build -buildvcs=false -trimpath -ldflags '-s -w' -o "$(CURDIR)/.cache/kube-apiserver.new" k8s.io/kubernetes/cmd/kube-apiserver); \
+		mv .cache/kube-apiserver.new .cache/kube-apiserver; \
 	fi
 
 postgres-18:

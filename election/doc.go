@@ -128,9 +128,10 @@
 // it. If the service changes to another instance between the numbering and the award,
 // the lease is released.
 //
-//	provider  instance id                          index (order within the instance)
-//	postgres  random text, made by the migration   sequence, never below what the fence recorded
-//	token     a generation of tokens, begun by an operator  the token that the worker brings
-//	consul    random value of <prefix>/.generation ModifyIndex of the lock's first acquire
-//	etcd      random value of <prefix>/.generation revision of the transaction that awards the lease
+//	provider    instance id                          index (order within the instance)
+//	postgres    random text, made by the migration   sequence, never below what the fence recorded
+//	token       a generation of tokens, begun by an operator  the token that the worker brings
+//	consul      random value of <prefix>/.generation ModifyIndex of the lock's first acquire
+//	etcd        random value of <prefix>/.generation revision of the transaction that awards the lease
+//	kubernetes  random value of <prefix>.generation  resourceVersion of the write that awards the lease
 package election

@@ -135,6 +135,11 @@ func (c *Client) Check(ctx context.Context, ttls []time.Duration) error {
 	if err := c.store.Mark(ctx, newMarker(), false); err != nil { // which writes nothing if there is one
 		return err
 	}
+	if checker, ok := c.store.(Checker); ok {
+		if err := checker.Check(ctx); err != nil {
+			return err
+		}
+	}
 	for _, ttl := range ttls {
 		life, err := c.store.Begin(ctx, ttl)
 		if err != nil {

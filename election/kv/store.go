@@ -54,6 +54,17 @@ type Entry struct {
 	Life string
 	// Marker identifies the instance of the service; "" if there is no marker.
 	Marker string
+	// Basis is the Store's own: what a Swap that rests on this entry compares, if that is not the
+	// Version. A Store that renews a lease by writing to its key, for example, leaves the Version as
+	// it is, because the record is the same.
+	Basis any
+}
+
+// Checker is a Store that can try what Begin and Mark do not show: whether it may write.
+type Checker interface {
+	// Check returns an *election.DeniedError if the service denies what an election needs. It
+	// changes nothing.
+	Check(ctx context.Context) error
 }
 
 // Life is what the service ends by itself unless it is told in time that its owner lives.

@@ -29,5 +29,13 @@ func Program(variable, name string) (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf(`no %s found for tests: run "make %s", add it to PATH, or set %s`, name, name, variable)
+	return "", fmt.Errorf(`no %s found for tests: run "make %s", add it to PATH, or set %s`, name, targetOf(name), variable)
+}
+
+// targetOf returns the target of make that builds a program.
+func targetOf(name string) string {
+	if name == "kube-apiserver" {
+		return "kubernetes"
+	}
+	return name
 }

@@ -19,17 +19,18 @@ const module = "github.com/fencepost/fencepost"
 // packages may import outside tests; "..." stands for all of them. The longest matching
 // prefix applies.
 var ours = map[string][]string{
-	"fencing":           {},
-	"fencing/sqltext":   {"fencing"},
-	"fencing/store":     {"fencing", "internal/faults"},
-	"fencing/evidence":  {},
-	"election":          {"fencing", "internal/faults"},
-	"election/consul":   {"election", "election/renewal", "fencing", "internal/faults"},
-	"election/etcd":     {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
-	"election/kv":       {"election", "internal/faults"},
-	"election/postgres": {"election", "fencing", "internal/faults"},
-	"election/renewal":  {"election"},
-	"election/token":    {"election", "fencing"},
+	"fencing":             {},
+	"fencing/sqltext":     {"fencing"},
+	"fencing/store":       {"fencing", "internal/faults"},
+	"fencing/evidence":    {},
+	"election":            {"fencing", "internal/faults"},
+	"election/consul":     {"election", "election/renewal", "fencing", "internal/faults"},
+	"election/etcd":       {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
+	"election/kubernetes": {"election", "election/kv", "internal/faults", "internal/files"},
+	"election/kv":         {"election", "internal/faults"},
+	"election/postgres":   {"election", "fencing", "internal/faults"},
+	"election/renewal":    {"election"},
+	"election/token":      {"election", "fencing"},
 	"election/electiontest": {
 		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
 	},
@@ -55,7 +56,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/auditlog":   {"fencing", "fencing/sqltext"},
 	"cmd/fencepost/health":     {"election", "fencing/store", "internal/faults"},
 	"cmd/fencepost/doctor":     {"cmd/fencepost/config", "election", "fencing/store", "internal/faults", "migrations", "upstream"},
-	"cmd/fencepost/electors":   {"cmd/fencepost/config", "election", "election/consul", "election/etcd", "election/postgres", "fencing/store"},
+	"cmd/fencepost/electors":   {"cmd/fencepost/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "fencing/store"},
 	"cmd/fencepost/evidence":   {"fencing/evidence"},
 	"cmd/fencepost/guard":      {},
 	"cmd/fencepost/hosts":      {"cmd/fencepost/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
@@ -70,6 +71,7 @@ var ours = map[string][]string{
 	"internal/ports":           {},
 	"internal/consultest":      {"internal/child", "internal/ports"},
 	"internal/etcdtest":        {"internal/child", "internal/ports"},
+	"internal/kubernetestest":  {"internal/child", "internal/etcdtest", "internal/ports"},
 	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/fixture/process": {"fencing", "internal/child"},
 	"internal/wiretest":        {},
@@ -81,7 +83,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not
@@ -89,7 +91,8 @@ var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdt
 var theirs = map[string][]string{
 	module + "/election/consul":           {"cmd/fencepost/electors/consul.go"},
 	module + "/election/etcd":             {"cmd/fencepost/electors/etcd.go"},
-	module + "/election/kv":               {"election/etcd"},
+	module + "/election/kubernetes":       {"cmd/fencepost/electors/kubernetes.go"},
+	module + "/election/kv":               {"election/etcd", "election/kubernetes"},
 	module + "/election/postgres":         {"cmd/fencepost/electors/postgres.go"},
 	module + "/election/token":            {"cmd/fencepost/serve.go", "cmd/fencepost/generation.go"},
 	"github.com/hashicorp/consul/api":     {"election/consul"},
@@ -98,7 +101,7 @@ var theirs = map[string][]string{
 	"github.com/pires/go-proxyproto":      {"proxy/proxyheader"},
 	"github.com/prometheus/client_golang": {"cmd/fencepost/admin"},
 	"go.etcd.io/etcd/client/v3":           {"election/etcd", "internal/etcdtest"},
-	"go.yaml.in/yaml/v3":                  {"cmd/fencepost/config"},
+	"go.yaml.in/yaml/v3":                  {"cmd/fencepost/config", "election/kubernetes/kubeconfig.go"},
 }
 
 type pkg struct {

@@ -22,6 +22,8 @@ const (
 	chart = "../../etc/helm/fencepost"
 	plain = "../../etc/kubernetes"
 	full  = "testdata/full.yml"
+	// rights is what the elector kubernetes needs beside etc/kubernetes.
+	rights = "../../etc/kubernetes-leases.yml"
 )
 
 // template renders the chart, or returns what helm says of its values.
@@ -46,6 +48,7 @@ func sources(t *testing.T) map[string]string {
 		"etc/kubernetes":             plainManifests(t),
 		"the chart's default values": rendered(t, "fencepost"),
 		"all values of the chart":    rendered(t, "orders", "--values", full),
+		"leases of Kubernetes":       rendered(t, "orders", "--namespace", "shop", "--values", full, "--set", "config.election.provider=kubernetes"),
 	}
 }
 
@@ -98,6 +101,22 @@ func TestManifestsAreTheChart(t *testing.T) {
 	}
 }
 
+// TestRightsAreTheChart: etc/kubernetes-leases.yml is what the chart adds for leases of Kubernetes.
+func TestRightsAreTheChart(t *testing.T) {
+	t.Parallel()
+	out := rendered(t, "fencepost", "--set", "config.election.provider=kubernetes", "--show-only", "templates/leases.yaml")
+	// helm names the template before each document.
+	want := strings.TrimPrefix(strings.ReplaceAll(out, "# Source: fencepost/templates/leases.yaml\n", ""), "---\n")
+	if *update {
+		if err := os.WriteFile(rights, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := read(t, rights); got != want {
+		t.Errorf("%s is not what the chart renders: change the chart, and run make helm UPDATE=1. It is\n%s\nand should be\n%s", rights, got, want)
+	}
+}
+
 // TestFencepostAcceptsTheConfiguration runs fencepost doctor with the configuration and the
 // environment of the container, but without Postgres and Consul. It reports that they do not
 // answer, and nothing else; of an invalid configuration it reports nothing at all.
@@ -113,6 +132,9 @@ func TestFencepostAcceptsTheConfiguration(t *testing.T) {
 			}
 			cmd := exec.Command(*fencepost, "doctor", "--json", "--config", path)
 			cmd.Env = []string{"FENCEPOST_UPSTREAM_ADDRESS=127.0.0.1:1", "FENCEPOST_ELECTION_CONSUL_ADDRESS=127.0.0.1:1"}
+			if m.account != nil { // this is not a pod
+				cmd.Env = append(cmd.Env, "FENCEPOST_ELECTION_KUBERNETES_KUBECONFIG="+nobodyConfig(t))
+			}
 			for _, e := range m.deployment.Spec.Template.Spec.Containers[0].Env {
 				cmd.Env = append(cmd.Env, e.Name+"=example")
 			}
@@ -137,6 +159,17 @@ func TestFencepostAcceptsTheConfiguration(t *testing.T) {
 			}
 		})
 	}
+}
+
+// nobodyConfig writes a kubeconfig of a cluster that does not answer.
+func nobodyConfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	const text = "current-context: a\ncontexts: [{name: a, context: {cluster: a}}]\nclusters: [{name: a, cluster: {server: 'https://127.0.0.1:1'}}]\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // TestAllValuesAreTested: the values that the tests render as all of them leave none out.
@@ -171,13 +204,14 @@ func missing(prefix string, defaults, tested map[string]any) (paths []string) {
 func TestChartRefusesWhatWouldNotWork(t *testing.T) {
 	t.Parallel()
 	for set, want := range map[string]string{
-		"config.listen=0.0.0.0:7000":            "Set service.port",
-		"config.admin.address=0.0.0.0:7000":     "Set only other settings of admin",
-		"config.admin=0.0.0.0:7000":             "Set only other settings of admin",
-		"config.admin.open_reads=false":         "Use networkPolicy",
-		"config.control.password=secret":        "Put it in a Secret",
-		"config.election.consul.token=secret":   "Put it in a Secret",
-		"config.election.etcd.password=secret":  "Put it in a Secret",
+		"config.listen=0.0.0.0:7000":                            "Set service.port",
+		"config.admin.address=0.0.0.0:7000":                     "Set only other settings of admin",
+		"config.admin=0.0.0.0:7000":                             "Set only other settings of admin",
+		"config.admin.open_reads=false":                         "Use networkPolicy",
+		"config.control.password=secret":                        "Put it in a Secret",
+		"config.election.consul.token=secret":                   "Put it in a Secret",
+		"config.election.etcd.password=secret":                  "Put it in a Secret",
+		"config.election.kubernetes.kubeconfig=/etc/kubeconfig": "Remove it",
 		"replica=3":                             "replica",
 		"secrets.control_password.name=control": "control_password",
 		"replicas=0":                            "replicas",

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
 	policy "k8s.io/api/policy/v1"
+	rbac "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
@@ -27,15 +29,21 @@ type manifests struct {
 	service    core.Service
 	budget     policy.PodDisruptionBudget
 	network    *networking.NetworkPolicy // nil: there is none
+	// What the elector kubernetes needs; all are nil with another one.
+	account *core.ServiceAccount
+	role    *rbac.Role
+	binding *rbac.RoleBinding
 }
 
 // parse decodes manifests, in which every key must be known, and each kind occurs once.
 func parse(t *testing.T, text string) (m manifests) {
 	t.Helper()
 	m.network = &networking.NetworkPolicy{}
+	m.account, m.role, m.binding = &core.ServiceAccount{}, &rbac.Role{}, &rbac.RoleBinding{}
 	into := map[string]any{
 		"ConfigMap": &m.settings, "Deployment": &m.deployment, "Service": &m.service,
 		"PodDisruptionBudget": &m.budget, "NetworkPolicy": m.network,
+		"ServiceAccount": m.account, "Role": m.role, "RoleBinding": m.binding,
 	}
 	for _, document := range strings.Split("\n"+text, "\n---\n") {
 		asJSON, err := yaml.YAMLToJSONStrict([]byte(document))
@@ -64,6 +72,15 @@ func parse(t *testing.T, text string) (m manifests) {
 	if _, missing := into["NetworkPolicy"]; missing {
 		delete(into, "NetworkPolicy")
 		m.network = nil
+	}
+	if _, missing := into["ServiceAccount"]; missing {
+		delete(into, "ServiceAccount")
+		m.account = nil
+	}
+	if _, missing := into["Role"]; missing && m.account == nil {
+		delete(into, "Role")
+		delete(into, "RoleBinding")
+		m.role, m.binding = nil, nil
 	}
 	for kind := range into {
 		t.Errorf("there is no %s", kind)
@@ -139,9 +156,26 @@ func (m manifests) fit(t *testing.T) {
 			t.Errorf("the variable %s has a value in the manifest", e.Name)
 		}
 	}
+	if byKubernetes := cfg.Election.Provider == "kubernetes"; byKubernetes != m.mayUseLeases() || byKubernetes != *pod.AutomountServiceAccountToken {
+		t.Errorf("the manifests do not fit: the elector is %s, and may the pods use leases? %v", cfg.Election.Provider, m.mayUseLeases())
+	}
 	if m.network != nil && !admits(*m.network, labels, ports) {
 		t.Error("the manifests do not fit: the network policy")
 	}
+}
+
+// mayUseLeases reports whether the service account of the pods has the rights that the elector
+// kubernetes needs, and no others.
+func (m manifests) mayUseLeases() bool {
+	if m.account == nil || m.role == nil || m.binding == nil || len(m.role.Rules) != 1 || len(m.binding.Subjects) != 1 {
+		return false
+	}
+	rule, subject := m.role.Rules[0], m.binding.Subjects[0]
+	return m.deployment.Spec.Template.Spec.ServiceAccountName == m.account.Name &&
+		subject.Kind == "ServiceAccount" && subject.Name == m.account.Name &&
+		m.binding.RoleRef.Kind == "Role" && m.binding.RoleRef.Name == m.role.Name && m.binding.Namespace == m.role.Namespace &&
+		slices.Equal(rule.APIGroups, []string{"coordination.k8s.io"}) && slices.Equal(rule.Resources, []string{"leases"}) &&
+		slices.Equal(rule.Verbs, []string{"get", "list", "watch", "create", "update"})
 }
 
 // admits reports whether a network policy is about pods with these labels, and admits some
@@ -185,7 +219,7 @@ func configOf(t *testing.T, text string) config.Config {
 		t.Fatal(err)
 	}
 	valid := func(*config.Config, config.Fault) {}
-	cfg, err := config.Load(path, nil, []config.Provider{{Name: "postgres", Validate: valid}, {Name: "consul", Validate: valid}})
+	cfg, err := config.Load(path, nil, []config.Provider{{Name: "postgres", Validate: valid}, {Name: "consul", Validate: valid}, {Name: "kubernetes", Validate: valid}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,6 +27,8 @@ const resource = "billing"
 var (
 	providers    = []string{"postgres", "consul"}
 	allProviders = append(slices.Clone(providers), "etcd")
+	// moreProviders are those that need a tag: what each adds to a cluster.
+	moreProviders = map[string]func(h *cluster){}
 )
 
 // cluster is the environment of one case: a database with the table work, and a lease
@@ -37,7 +39,8 @@ type cluster struct {
 	db       string
 	consul   *consultest.Agent // nil with another elector
 	etcd     *etcdtest.Cluster // nil with another elector
-	prefix   string            // of Consul's or etcd's keys
+	take     func()            // takes the lease away, with a provider of moreProviders
+	prefix   string            // of the lease service's keys
 	settings []string          // settings of every proxy
 	stamped  bool              // it has a table that audit can verify
 }
@@ -93,6 +96,10 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 		h.settings = append(h.settings, prefixed([]string{
 			"ELECTION_PROVIDER=etcd", "ELECTION_ETCD_ENDPOINTS=" + h.etcd.Addr(), "ELECTION_ETCD_PREFIX=" + h.prefix,
 		})...)
+	default:
+		if more := moreProviders[provider]; more != nil {
+			more(h)
+		}
 	}
 	h.settings = append(h.settings, own...)
 	h.db = h.pg.Database(t)

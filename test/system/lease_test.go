@@ -17,6 +17,10 @@ import (
 // takeLease takes the resource's lease away from its holder.
 func (h *cluster) takeLease() {
 	h.t.Helper()
+	if h.take != nil {
+		h.take()
+		return
+	}
 	if h.etcd != nil {
 		h.revokeLease()
 		return

@@ -68,9 +68,10 @@ type Control struct {
 // Election says which provider awards the leases, and has the settings of each
 // provider that has any.
 type Election struct {
-	Provider string `yaml:"provider"` // the name of a Provider
-	Consul   Consul `yaml:"consul"`
-	Etcd     Etcd   `yaml:"etcd"`
+	Provider   string     `yaml:"provider"` // the name of a Provider
+	Consul     Consul     `yaml:"consul"`
+	Etcd       Etcd       `yaml:"etcd"`
+	Kubernetes Kubernetes `yaml:"kubernetes"`
 }
 
 // Lease sets the times of leases. Time decides who may try to lead; the check in
@@ -146,9 +147,10 @@ func Default() Config {
 		},
 		Control: Control{User: "fencepost"},
 		Election: Election{
-			Provider: "postgres",
-			Consul:   defaultConsul,
-			Etcd:     defaultEtcd,
+			Provider:   "postgres",
+			Consul:     defaultConsul,
+			Etcd:       defaultEtcd,
+			Kubernetes: defaultKubernetes,
 		},
 		Lease: Lease{
 			TTL:              Duration(10 * time.Second),

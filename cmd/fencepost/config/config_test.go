@@ -18,6 +18,7 @@ var providers = []Provider{
 	{Name: "postgres", Validate: func(*Config, Fault) {}},
 	{Name: "consul", Validate: func(c *Config, fault Fault) { c.Election.Consul.Validate(fault) }},
 	{Name: "etcd", Validate: func(c *Config, fault Fault) { c.Election.Etcd.Validate(fault) }},
+	{Name: "kubernetes", Validate: func(c *Config, fault Fault) { c.Election.Kubernetes.Validate(fault) }},
 }
 
 // load reads a configuration file with this text, without an environment.
@@ -192,7 +193,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"resources: {billing: {enforce: off}}", "resources.billing.enforce"},
 		{"resources: {billing: {fence: rows}}", "resources.billing.fence"},
 		{"resources: {billing: {fence: tables, on_stale: discard}}", "resources.billing has fence: tables and on_stale: discard"},
-		{"election: {provider: zookeeper}", "postgres, consul, etcd"},
+		{"election: {provider: zookeeper}", "postgres, consul, etcd, kubernetes"},
 		{"election: {provider: consul, consul: {prefix: /a/}}", "neither starts nor ends with a slash"},
 		{"election: {provider: consul, consul: {cert_file: a}}", "belong together"},
 		{"election: {provider: consul, consul: {ca_file: a}}", "set scheme: https"},
@@ -210,6 +211,9 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"election: {provider: etcd, etcd: {user: a, password: b, password_file: c}}", "both set"},
 		{"election: {provider: etcd, etcd: {scheme: https, cert_file: a}}", "belong together"},
 		{"election: {provider: etcd, etcd: {ca_file: a}}", "set scheme: https"},
+		{"election: {provider: kubernetes, kubernetes: {prefix: a/b}}", "1 to 40 lower-case letters"},
+		{"election: {provider: kubernetes, kubernetes: {namespace: A}}", "use the name of a namespace"},
+		{"election: {provider: kubernetes, kubernetes: {context: a}}", "but no kubeconfig"},
 		{"unfenced: maybe", "allow, read-only, refuse"},
 		{"unfenced: {users: {bob: maybe}}", "unfenced.users.bob"},
 		{"admin: localhost", `admin.address is "localhost": use host:port`},

@@ -2,6 +2,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -10,15 +11,24 @@ import (
 
 // leaseService is a lease service that the demo has started.
 type leaseService struct {
-	proc   *process
-	what   string // what it is, and where
-	config string // its part of Fencepost's configuration, below election
+	proc    *process
+	what    string        // what it is, and where
+	config  string        // its part of Fencepost's configuration, below election
+	address string        // of its interface for clients
+	beneath *leaseService // in which it stores what it has; nil if it does that itself
 }
 
-func (s *leaseService) stop() error { return s.proc.stop(syscall.SIGTERM) }
+// stop ends it. What it rests on ends afterwards, because it could not end in order without that.
+func (s *leaseService) stop() error {
+	err := s.proc.stop(syscall.SIGTERM)
+	if s.beneath != nil {
+		err = errors.Join(err, s.beneath.stop())
+	}
+	return err
+}
 
 // Elections are the lease services that a demo can use. The first one needs no service.
-var Elections = []string{"postgres", "consul", "etcd"}
+var Elections = []string{"postgres", "consul", "etcd", "kubernetes"}
 
 // startElector starts the lease service that the options name; nil is the embedded one.
 func startElector(ctx context.Context, dir string, o Options) (*leaseService, error) {
@@ -27,6 +37,8 @@ func startElector(ctx context.Context, dir string, o Options) (*leaseService, er
 		return startConsul(ctx, dir, o.Consul)
 	case "etcd":
 		return startEtcd(ctx, dir, o.Etcd)
+	case "kubernetes":
+		return startKubernetes(ctx, dir, o)
 	}
 	return nil, nil
 }
@@ -43,5 +55,13 @@ func findProgram(name, program string) (string, error) {
 			return filepath.Abs(path)
 		}
 	}
-	return "", fmt.Errorf("%s program not found: add it to PATH, build it with make %s, or pass its path with --%s", name, name, name)
+	return "", fmt.Errorf("%s program not found: add it to PATH, build it with make %s, or pass its path with --%s", name, targetOf(name), name)
+}
+
+// targetOf returns the target of make that builds a program.
+func targetOf(name string) string {
+	if name == "kube-apiserver" {
+		return "kubernetes"
+	}
+	return name
 }

@@ -36,7 +36,7 @@ func startEtcd(ctx context.Context, dir, program string) (*leaseService, error) 
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	s := &leaseService{
 		what:   "etcd, one member at " + address,
-		config: fmt.Sprintf("  etcd:\n    endpoints: %s\n", address),
+		config: fmt.Sprintf("  etcd:\n    endpoints: %s\n", address), address: address,
 	}
 	if s.proc, err = startProcess("etcd", cmd); err != nil {
 		return nil, err

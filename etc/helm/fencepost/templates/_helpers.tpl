@@ -23,6 +23,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if or (dig "control" "password" "" .Values.config) (dig "election" "consul" "token" "" .Values.config) (dig "election" "etcd" "password" "" .Values.config) (dig "admin" "token" "" .Values.config) }}
 {{- fail "config has a password or a token, which everybody could read in a ConfigMap. Put it in a Secret, and name that in secrets." }}
 {{- end }}
+{{- if dig "election" "kubernetes" "kubeconfig" "" .Values.config }}
+{{- fail "config.election.kubernetes.kubeconfig: the pods use their service account, which the chart makes. Remove it." }}
+{{- end }}
 {{- $own := dict "listen" "0.0.0.0:6432" "admin" (dict "address" "0.0.0.0:6433") }}
 {{- mergeOverwrite (deepCopy .Values.config) $own | toYaml }}
 {{- end }}

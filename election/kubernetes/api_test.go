@@ -1,0 +1,217 @@
+package kubernetes
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// always answers every request with a status.
+func always(code int, reason, message string) func(http.ResponseWriter, *http.Request) bool {
+	return func(w http.ResponseWriter, _ *http.Request) bool {
+		status(w, code, reason, message)
+		return true
+	}
+}
+
+// What only an operator can help is an error that says what to do, and no lease is lost by it.
+func TestWhatIsDeniedSaysWhatToDo(t *testing.T) {
+	t.Parallel()
+	const user = `leases.coordination.k8s.io "x" is forbidden: User "system:serviceaccount:apps:fencepost" cannot %s resource`
+	for what, c := range map[string]struct {
+		answer func(http.ResponseWriter, *http.Request) bool
+		want   []string // in the remedy
+	}{
+		"no right": {always(http.StatusForbidden, "Forbidden", user),
+			[]string{"Role in the namespace apps", "get, list, watch, create and update on leases", "What was refused is update", "etc/kubernetes-leases.yml"}},
+		"a quota":               {always(http.StatusForbidden, "Forbidden", "exceeded quota: few"), []string{"ResourceQuota of the namespace apps"}},
+		"a namespace that ends": {always(http.StatusForbidden, "Forbidden", "because it is being terminated"), []string{"is being deleted"}},
+		"no valid login":        {always(http.StatusUnauthorized, "Unauthorized", "Unauthorized"), []string{"does not accept the credentials", "kubeconfig"}},
+		"a webhook":             {always(http.StatusBadRequest, "", "admission webhook denied"), []string{"admission webhook"}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			f := newFake(t)
+			s := f.store()
+			life, _ := award(t, s, "award")
+			f.instead(c.answer)
+			err := s.Beat(t.Context(), key, life)
+			var denied *election.DeniedError
+			if errors.Is(err, election.ErrLost) || !errors.As(err, &denied) || denied.Kind != faults.LeaseDenied || denied.Answer == "" {
+				t.Fatalf("the beat ended with %v", err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(denied.Remedy, want) {
+					t.Errorf("the remedy is %q, and should contain %q", denied.Remedy, want)
+				}
+			}
+			f.instead(nil)
+			if err := s.Beat(t.Context(), key, life); err != nil {
+				t.Errorf("the holder renews with %v", err)
+			}
+		})
+	}
+	f := newFake(t)
+	s := f.store()
+	s.api.namespace = "nowhere"
+	for what, err := range map[string]error{
+		"Create the namespace nowhere": s.Mark(t.Context(), "m", false),
+		"does not serve leases":        s.Watch(t.Context(), nil),
+	} {
+		var denied *election.DeniedError
+		if !errors.As(err, &denied) || !strings.Contains(denied.Remedy, what) {
+			t.Errorf("in a namespace that does not exist: %v, want %s", err, what)
+		}
+	}
+}
+
+// Nothing is sent again before the API server wants it, and a write only if it was not carried out.
+func TestTheServerAsksForAPause(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		code    int
+		after   string
+		renewed bool // a beat goes on after the pause
+	}{{http.StatusTooManyRequests, "1", true}, {http.StatusTooManyRequests, "", true}, {http.StatusServiceUnavailable, "1", false}} {
+		f := newFake(t)
+		s := f.store()
+		life, _ := award(t, s, "award")
+		began := time.Now()
+		refuse := func(times int32) {
+			left := atomic.Int32{}
+			left.Store(times)
+			f.instead(func(w http.ResponseWriter, r *http.Request) bool {
+				if left.Add(-1) < 0 {
+					return false
+				}
+				if c.after != "" {
+					w.Header().Set("Retry-After", c.after)
+				}
+				status(w, c.code, "TooManyRequests", "wait")
+				return true
+			})
+		}
+		refuse(1)
+		err := s.Beat(t.Context(), key, life)
+		if c.renewed != (err == nil) || errors.Is(err, election.ErrLost) {
+			t.Errorf("%d: the beat ended with %v", c.code, err)
+		}
+		if took := time.Since(began); c.renewed && took < leastPause {
+			t.Errorf("%d: it was sent again after %v", c.code, took)
+		}
+		refuse(1)
+		if _, err := s.get(t.Context(), s.nameOf(key)); err != nil {
+			t.Errorf("%d: a read ended with %v", c.code, err)
+		}
+		refuse(1)
+		sent, began := f.requests("PUT"), time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), leastPause*9/10)
+		err = s.Beat(ctx, key, life)
+		if err == nil || !isStatus(err, c.code) || time.Since(began) > patience {
+			t.Errorf("%d: a beat that cannot wait ended with %v after %v", c.code, err, time.Since(began))
+		}
+		if n := f.requests("PUT") - sent; n != 1 {
+			t.Errorf("%d: %d requests were sent", c.code, n)
+		}
+		cancel()
+	}
+}
+
+// An error that is no answer is unknown, names the server, and comes in time.
+func TestWhatDoesNotAnswerIsUnknown(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	s := f.store()
+	life, _ := award(t, s, "award")
+	f.instead(func(_ http.ResponseWriter, r *http.Request) bool {
+		<-r.Context().Done()
+		return true
+	})
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	err := s.Beat(ctx, key, life)
+	if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), s.api.name+" has not answered") {
+		t.Errorf("the beat ended with %v", err)
+	}
+	if n := f.requests("PUT"); n < 2 || n > tries || time.Since(began) > patience {
+		t.Errorf("it was sent %d times in %v", n, time.Since(began))
+	}
+	f.CloseClientConnections()
+	f.Close()
+	err = s.Beat(t.Context(), key, life)
+	var network net.Error
+	if errors.Is(err, election.ErrLost) || !errors.As(err, &network) || !strings.Contains(err.Error(), s.api.name+" cannot be reached") {
+		t.Errorf("without the server, the beat ended with %v", err)
+	}
+}
+
+// A token that is no longer valid is read again at once, and then the request is sent again.
+func TestATokenIsReadAgain(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	token := filepath.Join(t.TempDir(), "token")
+	f.file(token, "secret\n")
+	s := f.storeOf(f.kubeconfig("tokenFile: " + token))
+	life, _ := award(t, s, "award")
+	var valid atomic.Value
+	valid.Store("Bearer next")
+	f.instead(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Header.Get("Authorization") == valid.Load() {
+			r.Header.Set("Authorization", "Bearer secret")
+			return false
+		}
+		status(w, http.StatusUnauthorized, "Unauthorized", "Unauthorized")
+		return true
+	})
+	f.file(token, "next\n")
+	if err := s.Beat(t.Context(), key, life); err != nil {
+		t.Errorf("with a new token in the file, the beat ended with %v", err)
+	}
+	valid.Store("Bearer third")
+	f.file(token, "")
+	if err := s.Beat(t.Context(), key, life); !isStatus(err, http.StatusUnauthorized) {
+		t.Errorf("with an empty file, the beat ended with %v", err)
+	}
+	f.file(token, "third")
+	if err := s.Beat(t.Context(), key, life); err != nil {
+		t.Errorf("with the third token, the beat ended with %v", err)
+	}
+}
+
+// Check tries to write, and writes nothing.
+func TestCheckNeedsEveryRight(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut} {
+		f := newFake(t)
+		s := f.store()
+		if err := s.Mark(t.Context(), "marker", false); err != nil {
+			t.Fatal(err)
+		}
+		version := f.object(s.markerName()).Metadata.ResourceVersion
+		if err := s.Check(t.Context()); err != nil {
+			t.Errorf("with all rights: %v", err)
+		}
+		f.instead(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == method {
+				status(w, http.StatusForbidden, "Forbidden", "no")
+			}
+			return r.Method == method
+		})
+		if err := s.Check(t.Context()); !isStatus(err, http.StatusForbidden) {
+			t.Errorf("without %s: %v", method, err)
+		}
+		if now := f.object(s.markerName()).Metadata.ResourceVersion; now != version {
+			t.Errorf("the check has written: version %s became %s", version, now)
+		}
+	}
+}
