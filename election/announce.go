@@ -12,7 +12,7 @@ type notice uint8
 const (
 	noticeStatus      notice = 1 << iota // to the members: the status has changed
 	noticeVacated                        // to the resource: this candidacy holds no lease now
-	noticeFalseAlarm                     // to the resource: a false positive
+	noticeFalseAlarm                     // to the resource: a false alarm
 	noticeFenceFailed                    // to the resource: its fence cannot be used
 )
 

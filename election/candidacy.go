@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -179,7 +178,7 @@ func (c *Candidacy) verify(ctx context.Context) error {
 	}
 	if isState(err, fencing.StateNoFence) {
 		c.mu.Lock()
-		c.mu.fault, c.mu.disagrees = asRefusal(err), true
+		c.mu.fault, c.mu.disagrees = fencing.FaultRefusal(err), true
 		c.mu.Unlock()
 		poke(c.poke)
 	}
@@ -206,32 +205,10 @@ func (c *Candidacy) observe(rec fencing.Record) {
 	c.publishLocked(c.r.e.cfg.Now())
 }
 
+// refuseSuperseded returns the refusal of a client that waits to lead.
 func (c *Candidacy) refuseSuperseded() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.removed && c.mu.epoch == 0 {
-		return fencing.RemovedRefusal(c.r.key.name, c.worker)
-	}
-	by := c.mu.supersededBy
-	if r := fencing.LowerToken(c.r.key.name, c.worker, c.incarnation, by); r != nil {
-		return r
-	}
-	holder := "nobody"
-	if by.Worker != "" {
-		holder = "worker " + strconv.QuoteToASCII(by.Worker)
-	}
-	return &fencing.Refusal{
-		SQLState: fencing.StateSuperseded,
-		Message: fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by %s",
-			strconv.QuoteToASCII(c.worker), strconv.QuoteToASCII(c.r.key.name), c.mu.epoch, by.Epoch, holder),
-		Hint: "Stop what this worker was doing, and connect again to start over.",
-	}
-}
-
-func asRefusal(err error) error {
-	var refusal *fencing.Refusal
-	if errors.As(err, &refusal) {
-		return refusal
-	}
-	return &fencing.Refusal{SQLState: fencing.StateNoFence, Message: "the fence cannot be used: " + strconv.QuoteToASCII(err.Error())}
+	st := fencing.Status{Epoch: c.mu.epoch, Removed: c.mu.removed, Holder: c.mu.supersededBy}
+	return fencing.SupersededRefusal(c.r.key.name, c.worker, c.incarnation, &st)
 }

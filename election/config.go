@@ -52,9 +52,9 @@ type Settings struct {
 	// WorkerTimeout is how long a worker may show no activity. 0 means unlimited.
 	WorkerTimeout time.Duration
 	// MaxWorkerTimeout limits WorkerTimeout, the timeout that a client may request, and
-	// their extension by false positives. 0 means no limit.
+	// their extension by false alarms. 0 means no limit.
 	MaxWorkerTimeout time.Duration
-	// MaxTimeoutFactor limits the timeout that false positives have extended to this
+	// MaxTimeoutFactor limits the timeout that false alarms have extended to this
 	// multiple of the requested one; 1 means that they do not extend it. 0 means the
 	// default.
 	MaxTimeoutFactor int

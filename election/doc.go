@@ -51,11 +51,11 @@
 // After the worker timeout without a sign of activity, the lease is released as
 // unresponsive and the epoch is kept. If the worker becomes active again and nobody
 // else has been granted an epoch, the lease is acquired again under the same epoch, and
-// the worker notices nothing. That is a false positive. It doubles the worker's timeout,
+// the worker notices nothing. That is a false alarm. It doubles the worker's timeout,
 // so that a slow but healthy worker does not lose its lease again and again. The longer
 // timeout belongs to the worker's id and outlives its candidacy, because a worker may
 // connect again. It is limited to Settings.MaxTimeoutFactor times the requested timeout
-// and to Settings.MaxWorkerTimeout, and it ends an hour after the last false positive. A
+// and to Settings.MaxWorkerTimeout, and it ends an hour after the last false alarm. A
 // worker that comes back after somebody else was granted an epoch was rightly replaced:
 // that changes no timeout.
 //

@@ -96,7 +96,7 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 	case isState(err, fencing.StateUnnumbered):
 		c.askAgainLocked(err)
 	case isState(err, fencing.StateNoFence):
-		s.fault = asRefusal(err)
+		s.fault = fencing.FaultRefusal(err)
 		s.outbox.put(noticeFenceFailed)
 		c.giveBackLocked(err, faultBackoff)
 	default:
@@ -151,11 +151,7 @@ func (c *Candidacy) notNewerLocked(err error) {
 	s := &c.mu.state
 	s.notNewer++
 	if s.notNewer > 1 {
-		s.fault = &fencing.Refusal{
-			SQLState: fencing.StateNoFence,
-			Message:  "the lease service's awards are older than the recorded one, as if it had been restored or rebuilt:  " + asRefusal(err).(*fencing.Refusal).Message,
-			Hint:     `Make sure that no other lease service is in use, then run "fencepost generation bump".`,
-		}
+		s.fault = fencing.OldAwardsRefusal(err)
 	}
 	pause := time.Duration(0)
 	if s.fault != nil {

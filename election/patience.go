@@ -11,13 +11,13 @@ import (
 
 const (
 	// extensionLasts is how long the extension of a worker's timeout lasts after its last
-	// false positive.
+	// false alarm.
 	extensionLasts = time.Hour
 	// maxRemembered limits how many workers of one role are remembered.
 	maxRemembered = 64
 )
 
-// workerKey identifies the worker that a false positive belongs to. The candidacy is
+// workerKey identifies the worker that a false alarm belongs to. The candidacy is
 // unsuitable, because a worker that connects again begins a new one. The resource is unsuitable too, because one worker
 // with a short timeout would then delay the replacement of all others. So it is the
 // worker's id, or the client's address if the client names no worker and each
@@ -36,7 +36,7 @@ func (c *Candidacy) workerKey() workerKey {
 	return w
 }
 
-// extension is the extension of one worker's timeout by its false positives.
+// extension is the extension of one worker's timeout by its false alarms.
 type extension struct {
 	alarms  int
 	atLeast time.Duration // the timeout from now on, unless a longer one is requested
@@ -115,7 +115,7 @@ func (l extension) timeout(asked time.Duration, factor int, most time.Duration) 
 
 // cameBackLocked is called when the fence has confirmed the candidacy's epoch under a
 // lease. If the lease had been released because the worker was unresponsive, that was a
-// false positive: the worker is active again, and nobody else was granted an epoch. A
+// false alarm: the worker is active again, and nobody else was granted an epoch. A
 // worker that was superseded meanwhile was rightly replaced, and its timeout remains.
 func (c *Candidacy) cameBackLocked() {
 	s := &c.mu.state

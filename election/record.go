@@ -150,7 +150,7 @@ func (r *resource) adopt(fence Fence) {
 	if !replaced {
 		return
 	}
-	r.log.Info("the database was dropped and made anew: what was known of the old one is forgotten")
+	r.log.Info("the database was dropped and created again: what was known of the old one is forgotten")
 	r.e.forgetOrders(r.key.database)
 	for _, c := range r.all() {
 		if c.fence.Database() != fence.Database() {

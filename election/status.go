@@ -60,7 +60,7 @@ type CandidacyStatus struct {
 	Retained     bool
 	Observes     bool // none of its connections campaigns
 	// WorkerTimeout is how long this worker may currently be inactive, 0 for unlimited.
-	// FalseAlarms counts the false positives that have extended the timeout. The count
+	// FalseAlarms counts the false alarms that have extended the timeout. The count
 	// and the extension end an hour after the last one.
 	WorkerTimeout time.Duration
 	FalseAlarms   int

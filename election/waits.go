@@ -106,7 +106,7 @@ func (c *Candidacy) AwaitLeader(ctx context.Context) error {
 		case s.Role == fencing.Superseded:
 			refusal = c.refuseSuperseded()
 		case s.Fault != nil:
-			refusal = asRefusal(s.Fault)
+			refusal = fencing.FaultRefusal(s.Fault)
 		case s.Barred != nil:
 			refusal = s.Barred
 		}

@@ -93,7 +93,7 @@ func CheckSQL(fence int32, worker, incarnation string, claims bool) string {
 	return checkSQL(refuse, fence, worker, incarnation, "$1", "$2", claim(fence, "$1", claims)+inReadCommitted)
 }
 
-// VerdictSQL returns the check as a question, for a session whose stale writes are discarded:
+// VerdictSQL returns the verdict, for a session whose stale writes are discarded:
 // it returns no row if the connection may go on. If the candidacy had an epoch and was
 // superseded, it makes the transaction read-only, warns, and returns one row. It raises
 // whatever else the check raises. Its parameters are those of CheckSQL.

@@ -33,28 +33,35 @@
 //
 //   - resource: what only one worker at a time may write. It is a row of the fence
 //     table.
-//   - worker: a process that wants to write a resource. Its connections share an id.
+//   - worker: a process that wants to write a resource. Its connections share an id, which
+//     must be different each time the process starts.
 //   - lease: the right to try to lead. A lease service (the provider) awards it until
 //     it is released or expires. A lease service never decides who may write.
-//   - candidacy: one attempt of a worker to lead a resource through one proxy, with at
-//     most one lease. Its incarnation is its random id.
+//   - candidacy: one attempt of a worker to lead a resource of one database through one
+//     proxy, with at most one lease. Its incarnation is its random id.
 //   - campaign: to ask for the lease until the candidacy has it.
+//   - bid: one such request.
 //   - award: the provider's decision to give the lease to one candidacy. Awards are
 //     ordered.
-//   - epoch: the fencing token of a resource. It grows with each grant.
+//   - epoch: the fencing token of a resource, a bigint. It grows with each grant; 0 means
+//     none.
 //   - grant: to record a new epoch for an award. Afterwards no transaction of an older
 //     epoch commits. The ledger keeps all grants.
-//   - fence: the row and the sequence of a resource that hold its epoch.
+//   - hold: to have a lease that was awarded, or an epoch that was granted.
+//   - fence: the row and the sequence of a resource that hold its epoch. The rows are the
+//     fence table.
 //   - term: what a proxy knows about a lease that it holds.
 //   - status: the state of a candidacy (Status): its role and its epoch.
-//   - announce: to let a connection know the epoch under which it may write.
+//   - announce: to let a connection know the epoch under which it may write. That
+//     connection, and its worker, have then been told.
 //   - stale: below the highest recorded epoch. A worker whose epoch is stale is
 //     superseded.
 //   - check: the statement that the proxy injects into a transaction, and that fails
 //     unless the announced epoch is the current one. A transaction's coverage is what
 //     was injected into it: nothing, read-only mode, or the check.
-//   - verdict: the check as a question, for resources whose stale writes are discarded. A
-//     transaction of a superseded candidacy becomes read-only instead of failing.
+//   - verdict: a variant of the check that reports a stale worker instead of failing, for
+//     resources whose stale writes are discarded. It makes the transaction of such a
+//     worker read-only.
 //   - backend registry: the backends that may write outside the check. A grant ends
 //     them.
 //   - generation: the number of the lease service instance that made an award; see
@@ -62,7 +69,8 @@
 //   - order: what an operator has told the fence to do: evict a worker, pause or resume a
 //     resource, remove one, prune the ledger. The database keeps all orders.
 //   - bar: an order that keeps a worker, or everybody, from being granted an epoch.
-//   - catalog: what a database's names mean. Reads are proven harmless from it.
+//   - catalog: a snapshot of the objects that names in a database refer to. Reads are
+//     proven harmless from it.
 //
 // # Layout
 //

@@ -69,9 +69,9 @@ var RegistrationStuckRefusal = &Refusal{
 // server it is.
 var UnknownServerRefusal = &Refusal{
 	SQLState: StateNoFence,
-	Message:  "the fence cannot be checked: Postgres did not tell in the startup of this connection when it was started",
+	Message:  "the fence cannot be checked: Postgres did not report its start time when this connection was opened",
 	Detail:   "{}",
-	Hint:     "Connect again, and see whether a statement_timeout of this role is too short for any statement.",
+	Hint:     "Reconnect. If it recurs, check whether this role's statement_timeout is too short even for a trivial query.",
 }
 
 // RetryRefusal is injected after a check that is expected to fail, in case it does not.
@@ -94,6 +94,17 @@ func FaultRefusal(err error) *Refusal {
 		Message:  "the fence cannot be checked: " + ASCII(err.Error()),
 		Detail:   "{}",
 		Hint:     "See Fencepost's log and the status command; nothing is written until the fence can be checked.",
+	}
+}
+
+// OldAwardsRefusal is the refusal of workers whose lease service makes awards that are older
+// than the recorded one. err is the answer to the last grant that was asked for.
+func OldAwardsRefusal(err error) *Refusal {
+	return &Refusal{
+		SQLState: StateNoFence,
+		Message:  "the lease service's awards are older than the recorded one, as if it had been restored or rebuilt: " + FaultRefusal(err).Message,
+		Detail:   "{}",
+		Hint:     `Make sure that no other lease service is in use, then run "fencepost generation bump".`,
 	}
 }
 
@@ -131,6 +142,12 @@ func UnprovenRefusal(unfenced *Refusal, why string) *Refusal {
 	r.Message = "this connection names no resource, so it can only run reads that are proven harmless: " + ASCII(why)
 	r.Hint = "Before PostgreSQL 16, a function can undo read-only mode. " + r.Hint
 	return &r
+}
+
+// UnprovenHint is the hint of a refused read of a worker that is not the leader, before
+// PostgreSQL 16, if the read is not proven harmless for this reason. hint is that of its writes.
+func UnprovenHint(why, hint string) string {
+	return "Before PostgreSQL 16, a worker that is not the leader may run only reads that are proven harmless: " + ASCII(why) + ". " + hint
 }
 
 // MissingResourceRefusal is the refusal, at startup, of a connection without a resource

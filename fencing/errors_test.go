@@ -47,6 +47,8 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		"start over":       {ReadOnlyRefusal("rü", "wü", "inc", leading), "ZF003"},
 		"unchecked":        {UncheckedRefusal("42P01", "Tabelle »fence« fehlt"), "ZF004"},
 		"fault":            {FaultRefusal(errors.New("dial: größer\nals")), "ZF004"},
+		"old awards":       {OldAwardsRefusal(errors.New("größer")), "ZF004"},
+		"unproven read":    {&Refusal{SQLState: StateNotLeader, Message: "m", Detail: "{}", Hint: UnprovenHint("größer", "Ask.")}, "ZF002"},
 		"startup fault":    {StartupRefusal(errors.New("dial: größer\nals")), "ZF004"},
 		"restart":          {StartupRefusal(fmt.Errorf("look: %w", stated("57P01"))), "57P01"},
 		"starting up":      {StartupRefusal(stated("57P03")), "57P03"},

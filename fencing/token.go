@@ -55,7 +55,7 @@ var TokenInsideRefusal = &Refusal{
 }
 
 // bumpTokens is how an operator lets lower tokens pass again.
-const bumpTokens = `If the recorded token is too high by mistake, or the elector counts anew: stop all workers that have brought it, then run "fencepost generation bump --tokens" with the --database.`
+const bumpTokens = `If the recorded token is too high by mistake, or the elector counts from the beginning again: stop all workers that have brought it, then run "fencepost generation bump --tokens" with the --database.`
 
 // LowerToken returns the refusal of a candidacy whose token is lower than that of the record, or
 // of an earlier generation than that; nil if it is neither, or has no token. A token that was

@@ -26,7 +26,7 @@ Usage: fencepost generation bump [--config FILE] [--database NAME [--at HOST]]
                                  [--above EPOCH | --restored [--yes] | --tokens]
 
 The operator's way back after the lease service, or the database, was restored
-from an older state or built anew. Run it when all workers of the lost epochs
+from an older state or rebuilt. Run it when all workers of the lost epochs
 have stopped, and when you are sure that this is the state to go on with.
 
 It begins a new generation at the configured lease service: awards made from now
@@ -44,9 +44,10 @@ unless --yes is given.
 
 With --tokens it begins a new generation of the tokens of one database instead, for
 the resources with election: token, and leaves the lease service alone. Run it when a
-token was too high by mistake, or when the application's elector counts anew. Whoever
-leads under a token is superseded, and every token counts as higher than all before.
-First stop the workers that have a wrong token: they may bring it again.
+token was too high by mistake, or when the application's elector counts from the
+beginning again. Whoever leads under a token is superseded, and every token counts as
+higher than all before. First stop the workers that have a wrong token: they may bring
+it again.
 
 If upstream.address names several hosts and one of them cannot be looked at, --at says
 which one is the primary.`

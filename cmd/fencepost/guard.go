@@ -39,7 +39,7 @@ would have been refused. Run add again to change these, and for partitions and c
 that were made since.
 
 remove drops the triggers. The column of a stamp stays. For a table that is recorded as
-guarded and has no guard, because it was dropped or made anew, it removes the record.
+guarded and has no guard, because it was dropped or created again, it removes the record.
 
 The DSN's role must be a superuser, or own the table and be a member of the control
 role. Without --dsn the environment variable FENCEPOST_DSN is used. docs/guards.md says

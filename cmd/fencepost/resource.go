@@ -21,11 +21,11 @@ list shows all resources of a database: who holds the epoch, since when, and whi
 orders of an operator are in force.
 
 rm removes a resource that nobody needs any more: its fence, its lease and its ledger.
-Whoever still leads it is refused from then on, also if the resource is made anew: a
-worker that connects for it makes it, with epochs above the old ones. What the ledger
-knew of former leaders is lost, so stop the workers first. Without --force, rm refuses a
-resource that is paused, whose leader has a lease (elector postgres), or whose leader
-was granted its epoch within the last hour.
+Whoever still leads it is refused from then on, also if the resource is created
+again: a worker that connects for it creates it, with epochs above the old ones. What
+the ledger knew of former leaders is lost, so stop the workers first. Without --force,
+rm refuses a resource that is paused, whose leader has a lease (elector postgres), or
+whose leader was granted its epoch within the last hour.
 ` + connecting
 
 const ledgerAbout = `

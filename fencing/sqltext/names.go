@@ -47,7 +47,7 @@ const (
 	evadesBySlot       = "it changes replication slots or origins"
 	evadesByStats      = "it changes statistics"
 	evadesByIndex      = "it writes index or heap pages"
-	evadesByCatalog    = "it writes the catalogue"
+	evadesByCatalog    = "it writes the catalog"
 )
 
 // evaderFamilies are listed by the prefix of their names.

@@ -9,7 +9,7 @@ import (
 
 // Why no catalog proves a text.
 const (
-	noCatalog = "nothing is known of the database's catalogue now"
+	noCatalog = "nothing is known of the database's catalog now"
 	notRead   = "it is not a read"
 	notOne    = "it is not one statement"
 	neverRead = "its names were not looked at"

@@ -115,7 +115,7 @@ func (w *proofWalk) add(kind nameKind, name string) {
 	const longest = 62 // one less than the length to which the server truncates names
 	switch {
 	case name == "":
-		w.fail("a name that is not told")
+		w.fail("the parse tree lacks a name")
 	case kind == attributeName:
 	case len(name) > longest:
 		w.fail("the name " + name + " is long enough to be cut")
@@ -138,7 +138,7 @@ func (w *proofWalk) operators(names ...string) {
 // harmless, in whatever schema it is.
 func (w *proofWalk) last(kind nameKind, parts []*pgquery.Node) {
 	if len(parts) == 0 {
-		w.fail("a name that is not told")
+		w.fail("the parse tree lacks a name")
 		return
 	}
 	w.add(kind, parts[len(parts)-1].GetString_().GetSval())
@@ -219,7 +219,7 @@ func (w *proofWalk) query(s *pgquery.SelectStmt, in *scope) {
 				w.fail("SEARCH and CYCLE are never proven")
 			}
 			if cte.GetCtequery() == nil {
-				w.fail("a name that is not told")
+				w.fail("the parse tree lacks the query of a WITH")
 				continue
 			}
 			w.visit(cte.Ctequery.ProtoReflect(), in)

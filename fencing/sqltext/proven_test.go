@@ -112,7 +112,7 @@ func TestOperatorsOfWordsAreNamed(t *testing.T) {
 	}
 }
 
-func TestNoCatalogueProvesNothing(t *testing.T) {
+func TestNoCatalogProvesNothing(t *testing.T) {
 	t.Parallel()
 	var none *fencing.Catalog
 	text := Analyze("SELECT 1", DefaultSettings)
@@ -132,9 +132,9 @@ func TestNoCatalogueProvesNothing(t *testing.T) {
 	}
 }
 
-// TestVerdictIsOfTheCatalogueAsked checks that results for several catalogs are not
+// TestVerdictIsOfTheCatalogAsked checks that results for several catalogs are not
 // mixed up.
-func TestVerdictIsOfTheCatalogueAsked(t *testing.T) {
+func TestVerdictIsOfTheCatalogAsked(t *testing.T) {
 	t.Parallel()
 	text := Analyze("SELECT lower(a) FROM t", DefaultSettings)
 	good := fencing.NewCatalog(smallFacts())

@@ -245,9 +245,9 @@ func TestTypesOfExtensionsStandApart(t *testing.T) {
 	}
 }
 
-// TestCatalogueIsFresh checks that an object that shadows a name is noticed after a
+// TestCatalogIsFresh checks that an object that shadows a name is noticed after a
 // while, and at once by RefreshCatalog.
-func TestCatalogueIsFresh(t *testing.T) {
+func TestCatalogIsFresh(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	const sql = "SELECT lower(v) FROM notes"
@@ -286,9 +286,9 @@ func TestCatalogueIsFresh(t *testing.T) {
 	}
 }
 
-// TestCatalogueIsNotOlderThanItsServer checks that nothing is proven while the server
+// TestCatalogIsNotOlderThanItsServer checks that nothing is proven while the server
 // is down, and everything is again once it is back.
-func TestCatalogueIsNotOlderThanItsServer(t *testing.T) {
+func TestCatalogIsNotOlderThanItsServer(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t)
 	h := newTestDatabase(t, s)
@@ -302,7 +302,7 @@ func TestCatalogueIsNotOlderThanItsServer(t *testing.T) {
 	eventually(t, "the catalog is known again", func() bool { return h.fence.Catalog() != nil })
 }
 
-func TestCatalogueEndsWithItsStore(t *testing.T) {
+func TestCatalogEndsWithItsStore(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	st := h.open()
@@ -315,9 +315,9 @@ func TestCatalogueEndsWithItsStore(t *testing.T) {
 	}
 }
 
-// TestCatalogueRestsWithItsStore: a database that nobody uses is asked for nothing, so
+// TestCatalogRestsWithItsStore: a database that nobody uses is asked for nothing, so
 // that it can be dropped or renamed. Asked again, it is read again.
-func TestCatalogueRestsWithItsStore(t *testing.T) {
+func TestCatalogRestsWithItsStore(t *testing.T) {
 	t.Parallel()
 	h := newTestDatabase(t, pgtest.Shared(t))
 	admin := h.server.Connect(t, pgtest.Superuser, "postgres")

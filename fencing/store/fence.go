@@ -106,20 +106,16 @@ func (f *Fence) Verify(ctx context.Context, t fencing.Term) error {
 	if rec.Epoch == t.Epoch && rec.Incarnation == t.Incarnation && state.last == t.Epoch {
 		return nil
 	}
-	refusal := &fencing.Refusal{
+	if rec.Epoch > t.Epoch && state.last == rec.Epoch {
+		return fencing.SupersededRefusal(f.resource, t.Worker, t.Incarnation, &fencing.Status{Epoch: t.Epoch, Holder: rec})
+	}
+	return &fencing.Refusal{
 		SQLState: fencing.StateNoFence,
 		Message: fmt.Sprintf("worker %s was granted epoch %d on resource %s, but the fence has epoch %d, held by worker %s, and its sequence %d: the database was restored",
 			quoted(t.Worker), t.Epoch, quoted(f.resource), rec.Epoch, quoted(rec.Worker), state.last),
 		Detail: detail(f.resource, t, rec),
 		Hint:   fencing.RestoredHint(f.store.cfg.Database, t.Epoch),
 	}
-	if rec.Epoch > t.Epoch && state.last == rec.Epoch {
-		refusal.SQLState = fencing.StateSuperseded
-		refusal.Message = fmt.Sprintf("worker %s was superseded on resource %s: its epoch is %d, and the current epoch %d is held by worker %s",
-			quoted(t.Worker), quoted(f.resource), t.Epoch, rec.Epoch, quoted(rec.Worker))
-		refusal.Hint = fencing.HintSuperseded(rec)
-	}
-	return refusal
 }
 
 // ofAnother is true if the fence with the id $1 is not that of the resource $2. A database

@@ -172,8 +172,8 @@ func TestReasonOfAText(t *testing.T) {
 	}
 }
 
-// TestProvenByTheCatalogueAlone: that a statement only reads is no reason.
-func TestProvenByTheCatalogueAlone(t *testing.T) {
+// TestProvenByTheCatalogAlone: that a statement only reads is no reason.
+func TestProvenByTheCatalogAlone(t *testing.T) {
 	t.Parallel()
 	s := statement(t, "select f()")
 	if !s.Read {

@@ -50,11 +50,11 @@ func Unfenced(allowed bool) (Reason, bool) {
 	return Reason{unfenced}, allowed || !fencing.Checking
 }
 
-// Guarded is the reason of what a worker sends that does not lead, on a resource whose tables
-// refuse it by themselves. Without any such table it is none.
+// Guarded is the reason of what is sent for a candidacy that has never had an epoch, on a resource
+// whose guarded tables refuse its writes. It holds if there is such a table.
 func Guarded(tables int) (Reason, bool) { return Reason{guarded}, tables > 0 }
 
-// Proven is the reason of a statement that the catalogue proves harmless now.
+// Proven is the reason of a statement that the catalog proves harmless now.
 func Proven(c *fencing.Catalog, s *sqltext.Statement) (Reason, bool) {
 	proven, _ := sqltext.Proven(c, s)
 	return Reason{harmless}, proven

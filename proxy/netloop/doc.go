@@ -30,7 +30,7 @@
 //     the end of input included; and when OnReadable has returned, the callback is
 //     not called any more.
 //   - Unread is 0 only if all that has arrived was read. The fence rests on this:
-//     see "Told" in ARCHITECTURE.md.
+//     see "Announcing the epoch" in ARCHITECTURE.md.
 //   - A closed connection's events reach no other connection, even one that has got
 //     its descriptor.
 package netloop

@@ -121,8 +121,9 @@ func (m *Machine) statementWants(s *statement) bool {
 func bytesOf(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // provableText returns the analysis of sql, which is the text of s, if it is proven
-// harmless now, else nil. A text that plainly writes is spared the grammar. A prepared statement must be proven when it is parsed and when it is used:
-// what its names meant then is in the server's plan.
+// harmless now, else nil. A text that plainly writes is not parsed. A prepared
+// statement must be proven when it is parsed and when it is used: what its names meant
+// when it was parsed is in the server's plan.
 func (m *Machine) provableText(s *statement, sql []byte) *sqltext.Statement {
 	if m.config.Catalog == nil || s.info.Command != sqltext.NoCommand || m.unsettled(sql) {
 		return nil
@@ -144,8 +145,8 @@ func (m *Machine) proofPays(text []byte) bool {
 	return m.config.ProvenReads && len(text) <= inlineText && m.config.Cache.Recurs(text)
 }
 
-// hintUnproven says what else stands against a read of one who does not lead:
-// that it is not proven. hint is what the server gave.
+// hintUnproven returns the hint for the refused read of a worker that is not the leader. Before
+// PostgreSQL 16 it begins with why the read is not proven. hint is what the server gave.
 func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
 	text := e.sql.audit
 	if e.stmt != nil {
@@ -160,7 +161,7 @@ func (m *Machine) hintUnproven(e *reply, hint []byte) []byte {
 			return hint
 		}
 		if proven, why := sqltext.Proven(c, &t.Statements[i]); !proven && t.Statements[i].Kind == sqltext.Ordinary {
-			return append([]byte("Before PostgreSQL 16, who does not lead reads only what is proven harmless: "+fencing.ASCII(why)+". "), hint...)
+			return []byte(fencing.UnprovenHint(why, string(hint)))
 		}
 	}
 	return hint

@@ -378,12 +378,17 @@ func (q *situation) noticesBlock() bool {
 	return (maybe || q.batch.fresh()) && q.statement.requiresBlock() || maybe && q.carrier == prepared
 }
 
-// mustStandAlone reports whether a Query can have nothing of Fencepost's in front of it. It
-// must nevertheless where a snapshot was imported, because the registry cannot see that one:
-// a text that shows itself would show that too; one that the server keeps goes as
-// extended messages, whose Sync would end the skipping of a batch that has failed; a check would make a block where there may be
-// none; and some versions do not end what was executed before for a lone statement, and
-// do for one with a check in front.
+// mustStandAlone reports whether a Query can have nothing of Fencepost's in front of it,
+// for one of these reasons:
+//   - Its text shows query texts, and would show what stands in front of it, too.
+//   - The server keeps its text, so with a check it would go as extended messages. Their
+//     Sync would end the skipping if the batch before it has failed.
+//   - It requires a block, and a check in front would make one where there may be none.
+//   - The server's version lets a lone statement continue what was executed before in the
+//     batch, but not one with a check in front.
+//
+// Where a snapshot was imported, a check stands in front nevertheless, because the registry
+// cannot see an imported snapshot.
 func (q *situation) mustStandAlone() bool {
 	s := q.statement
 	if s.info.Kind == sqltext.ByMessage && q.batch.mayBeSkipped() || s.info.Kind != sqltext.ByMessage && s.info.MentionsQueryText {

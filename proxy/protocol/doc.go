@@ -4,15 +4,21 @@
 //
 // # From a client's message to the server
 //
-// FromClient frames the message, and api.go is all that a session sees of what follows:
+// FromClient frames the message. A session uses the exported methods of Machine: most are
+// in api.go, and some in rejection.go, reply_queue.go and shadow.go. What follows is:
 //
 //   - statement.go and package sqltext say what the message may run;
 //   - decide.go says what goes in front of it: nothing, the check, read-only mode, a
-//     refusal, the registration of the backend. It is the only place that decides;
-//   - inject.go is the only place that carries the decision out. It asks the statement's
-//     carrier how: inject_message.go for an extended message, inject_query.go for a Query
-//     of one statement, inject_text.go for a Query of several, inject_call.go for a fast
-//     path call;
+//     refusal, the registration of the backend. What the server rejects unread, and a
+//     Query of a session that writes unfenced, needs no decision. Two places correct one
+//     with what only they know: awaitRest in own_sync.go refuses a SET fencepost.token that
+//     shares its transaction, and queryMany in inject_text.go treats a text that shows
+//     itself as one statement;
+//   - inject.go carries the decision out. It asks the statement's carrier how:
+//     inject_message.go for an extended message, inject_query.go for a Query of one
+//     statement, inject_text.go for a Query of several. The carrier of a fast path call is
+//     in inject.go itself. The callers of inject carry out verdicts and discards, with
+//     verdict.go, before they call it;
 //   - package gate lets the message pass for a reason, and knows the transaction.
 //
 // A decision that needs something from outside ends FromClient with a Need.

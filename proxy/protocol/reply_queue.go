@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// Kind is what a message sent to the server is owed.
+// kind is what a message sent to the server is owed.
 type kind uint8
 
 const (
@@ -32,7 +32,7 @@ const (
 	fullCheck                   // the check of the epoch
 	readOnly                    // makes the transaction read-only
 	refusal                     // always fails, in the client's place
-	verdict                     // the check of the epoch as a question: its tag is the answer
+	verdict                     // the variant of it that does not fail: its tag says whether the worker is stale
 	nothing                     // runs nothing, in the place of a write that is discarded
 	stillReadOnly               // fails if the read-only mode of a stale transaction was undone
 )

@@ -15,32 +15,37 @@ type statement struct {
 	// not read, or cannot be sure is the one the server has under this name.
 	// It may do anything, so it goes by the registry.
 	known bool
-	empty bool // and holds nothing: the server does not run it
-	info  sqltext.Statement
-	// text is the client's SQL, for the question whether it is a read, which only
-	// those who do not lead ask, and for the audit; see keeps.
+	// empty: the statement is known and holds nothing, so the server does not run it.
+	empty bool
+	// info is what the analysis of the text says.
+	info sqltext.Statement
+	// guess is all that is known of the text if known is false.
+	guess sqltext.Guess
+	// text is the client's SQL, or what is kept of it; see keeps. It serves the audit, and
+	// the question whether the statement is a read, which only matters for workers that are
+	// not leaders.
 	text string
-	// pushed is that of the reply queue, and settingChanges those of the settings, when the
-	// Parse had been sent.
-	pushed         uint64
-	settingChanges uint64
-	whole          bool // text is all of it
-	// snapshot: to parse or bind it is a transaction's first query, after which
-	// its isolation cannot be changed.
-	snapshot bool
-	// class is the lazily computed answer.
+	// whole: text is all of the client's SQL.
+	whole bool
+	// class says whether the statement is a read. It is computed when it is first needed.
 	class readClass
 	// reading is how the server read the text when it was parsed, as far as is
 	// known. What it means does not change with the settings after that.
 	reading sqltext.Settings
-	// parsed is what became of the Parse, and batch the batch in which it was sent.
-	parsed parseState
-	// guess is all there is of a text that is not known.
-	guess sqltext.Guess
-	batch uint64
-	// provable is the analysed text if the catalogue proved it harmless when it
+	// provable is the analyzed text if the catalog proved it harmless when it
 	// came, nil if it did not or was not asked.
 	provable *sqltext.Statement
+	// snapshot: to parse or bind it is a transaction's first query, after which
+	// its isolation cannot be changed.
+	snapshot bool
+	// parsed is what became of the Parse.
+	parsed parseState
+	// batch is the batch in which the Parse was sent.
+	batch uint64
+	// pushed is replyQueue.pushed when the Parse had been sent.
+	pushed uint64
+	// settingChanges is settings.changes when the Parse had been sent.
+	settingChanges uint64
 	// name is what the server keeps it as, "" if it is unnamed or not kept.
 	name string
 }

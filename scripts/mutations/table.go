@@ -93,7 +93,7 @@ var table = []mutation{
 	// A leak.
 	{name: "DECLARE outside a block goes bare", file: theTxn, tests: declare,
 		old: "s.RequiresTransactionBlock && s.Kind != sqltext.ByMessage", text: "s.RequiresTransactionBlock"},
-	{name: "a read needs no proof", file: theReasons, in: ofTheGate, tests: "^TestProvenByTheCatalogueAlone$",
+	{name: "a read needs no proof", file: theReasons, in: ofTheGate, tests: "^TestProvenByTheCatalogAlone$",
 		old: "return Reason{harmless}, proven\n", text: "return Reason{harmless}, proven || s.Read\n"},
 	{name: "a text that was not parsed is empty", file: theReasons, tests: cursor,
 		old: "t.Known && len(t.Statements) == 0", text: "len(t.Statements) == 0"},

@@ -222,7 +222,7 @@ func (h *writesCluster) reset(t *testing.T, x *side) {
 		x.exec(t, "alter database wp_db owner to app")
 	}
 	if x.resets++; x.resets%10 == 0 {
-		x.exec(t, "vacuum") // the catalogue grows with each
+		x.exec(t, "vacuum") // the catalog grows with each
 	}
 	x.exec(t, h.fill(writesReset, x))
 	x.exec(t, writesRows)

@@ -45,7 +45,7 @@ func (h *writesCluster) around(t *testing.T, x *side) []string {
 // within is what there is in the database itself.
 func (h *writesCluster) within(t *testing.T, x *side) []string {
 	t.Helper()
-	return slices.Concat(unnamed(x.lines(t, catalogueSQL), x), x.rows(t))
+	return slices.Concat(unnamed(x.lines(t, catalogSQL), x), x.rows(t))
 }
 
 // digest stands for what there is in a database: the objects, and the rows that
@@ -172,11 +172,11 @@ union all select concat_ws(' ', 'prepared', gid) from pg_prepared_xacts
 union all select concat_ws(' ', 'slot', slot_name) from pg_replication_slots
 union all select concat_ws(' ', 'configured', pg_read_file('postgresql.auto.conf'))`
 
-// objectsSQL is one line for catalogueSQL.
-const objectsSQL = `select md5(string_agg(l, '|' order by l)) from (select replace(l, current_database(), '{db}') from (` + catalogueSQL + `) c (l)) c (l)`
+// objectsSQL is one line for catalogSQL.
+const objectsSQL = `select md5(string_agg(l, '|' order by l)) from (select replace(l, current_database(), '{db}') from (` + catalogSQL + `) c (l)) c (l)`
 
-// catalogueSQL is what objects a database holds.
-const catalogueSQL = `
+// catalogSQL is what objects a database holds.
+const catalogSQL = `
 with u as (select oid from pg_namespace where nspname not in ('pg_catalog', 'information_schema', 'fencepost', 'ext', 'pg_toast') and nspname !~ '^pg_(toast_)?temp')
 select concat_ws(' ', 'relation', c.oid::regclass, relkind, relpersistence, relowner::regrole, relacl, relrowsecurity, relforcerowsecurity, reloptions, relpages > 0, reltuples, relreplident, relispartition,
 	(select amname from pg_am where oid = relam), (select spcname from pg_tablespace where oid = reltablespace)) from pg_class c where relnamespace in (select oid from u)

@@ -19,7 +19,7 @@ var (
 	guardBroken = newKind(Error, "guard-broken",
 		"Whoever writes there past Fencepost is not fenced, and rows are not stamped.")
 	guardLost = newKind(Error, "guard-lost",
-		"Whoever writes there past Fencepost is not fenced, and rows are not stamped. The table was dropped or made anew, or its triggers were, or fencepost guard add was ended half way.")
+		"Whoever writes there past Fencepost is not fenced, and rows are not stamped. The table was dropped or created again, or its triggers were, or fencepost guard add was ended half way.")
 	guardOrder = newKind(Warning, "guard-order",
 		"Postgres fires triggers in the order of their names. What such a trigger sets, the stamp then is.")
 	guardNotAlways = newKind(Warning, "guard-not-always",
@@ -33,7 +33,7 @@ var (
 	guardSubscription = newKind(Error, "guard-subscription",
 		"The apply worker of a subscription claims no epoch, so that its first change of the table is refused, and replication stops.")
 	stampAbove = newKind(Error, "stamp-above-fence",
-		"The fence has not granted that epoch: the rows come from another database, or the fence was restored or made anew. When it grants the epoch, nothing tells those rows from the new leader's.")
+		"The fence has not granted that epoch: the rows come from another database, or the fence was restored or created again. When it grants the epoch, nothing tells those rows from the new leader's.")
 )
 
 // stamps reads the highest stamp above the fence of each guarded table. What it cannot

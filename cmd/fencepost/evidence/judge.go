@@ -24,7 +24,7 @@ const (
 	copiedLedger reason = "copied_ledger" // the next grant was recorded elsewhere
 	pruned       reason = "pruned"        // the ledger begins later
 	beforeGuard  reason = "before_guard"  // the rows are older than the trigger
-	rewritten    reason = "rewritten"     // the rows have been written anew as they were
+	rewritten    reason = "rewritten"     // the rows have been written again as they were
 	wraparound   reason = "wraparound"    // the rows' transactions may not be what they seem
 )
 

@@ -160,7 +160,7 @@ var explanations = map[reason]string{
 	copiedLedger: "the next grant was recorded in another database, of which this one is a restored copy",
 	pruned:       "the ledger begins with a later epoch",
 	beforeGuard:  "they were written before the guard was made, or restored",
-	rewritten:    "the table was rewritten (ALTER TABLE, VACUUM FULL), which may have written them anew",
+	rewritten:    "the table was rewritten (ALTER TABLE, VACUUM FULL), which may have written them again",
 	wraparound:   "so many transactions have run since that the ids of the rows may mean others",
 }
 
