@@ -98,6 +98,14 @@ type Lease struct {
 	Granted time.Duration
 }
 
+// Position is how far a lease service has counted its awards. Each award that it makes later counts
+// higher, in the instance of InstanceID or in one that begins later.
+type Position struct {
+	Source     string
+	InstanceID string // "": there is no instance yet
+	Index      int64  // math.MaxInt64 if awards never count lower than those that the fence has recorded
+}
+
 // Reason says why a lease is released.
 type Reason uint8
 

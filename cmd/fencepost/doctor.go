@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
 	"github.com/fencepost/fencepost/cmd/fencepost/electors"
 	"github.com/fencepost/fencepost/cmd/fencepost/hosts"
+	"github.com/fencepost/fencepost/election"
 )
 
 const doctorAbout = `
@@ -87,6 +88,9 @@ func (o doctorOptions) configure(ctx context.Context, t terminal, sources *docto
 		return nil, usageError{err.Error()}
 	}
 	sources.Settings = &cfg
+	sources.Position = func(ctx context.Context, conn *pgx.Conn) (election.Position, error) {
+		return leases.Position(ctx, conn, cfg.TTLs())
+	}
 	sources.Leases = func(ctx context.Context) error { return leases.Check(ctx, cfg.TTLs()) }
 	return leases, nil
 }

@@ -114,7 +114,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 // bumpTokens begins a new generation of tokens. Those who lead are superseded first: somebody
 // who still leads afterwards was granted an epoch in between.
 func bumpTokens(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) error {
-	aim := hosts.Aim{At: o.at, Out: t.stdout, Notes: t.stdout}
+	aim := hosts.Aim{At: o.at, Notes: t.stdout, Warnings: t.stderr, Out: t.stdout}
 	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
 		if err := evictTokens(ctx, out, st, cfg, o.database, math.MaxInt64); err != nil {
 			return err
@@ -196,7 +196,7 @@ func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (er
 		}
 		return err
 	}
-	aim := hosts.Aim{At: o.at, Notes: t.stdout, Out: t.stdout}
+	aim := hosts.Aim{At: o.at, Notes: t.stdout, Warnings: t.stderr, Out: t.stdout}
 	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
 		if o.restored && !o.yes {
 			if err := confirmRestored(ctx, t, st, o.database); err != nil {

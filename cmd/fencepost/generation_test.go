@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 
@@ -146,6 +148,109 @@ func TestGenerationBumpWithEtcd(t *testing.T) {
 	if out.code != exitFailure || !strings.Contains(out.stderr, "etcd at 127.0.0.1:1 cannot be reached") || !strings.Contains(out.stderr, "election.etcd.endpoints is right") {
 		t.Errorf("without etcd: code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
+}
+
+// belowFence returns what fencepost doctor says in the finding awards-below-fence, "" if it does not
+// have it.
+func belowFence(t *testing.T, s *pgtest.Server, db string, env map[string]string) string {
+	t.Helper()
+	full := map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}
+	maps.Copy(full, env)
+	out := runCommand(t, full, "doctor", "--json", "--database", db)
+	var report struct {
+		Findings []struct{ Severity, ID, Where, Seen, Do string }
+		Failures []string
+	}
+	if err := json.Unmarshal([]byte(out.stdout), &report); err != nil || len(report.Failures) > 0 {
+		t.Fatalf("%v in %s%s", err, out.stdout, out.stderr)
+	}
+	var found []string
+	for _, f := range report.Findings {
+		if f.ID == "awards-below-fence" && f.Severity == "error" && f.Where == "database "+db {
+			found = append(found, f.Seen+". "+f.Do)
+		}
+	}
+	return strings.Join(found, "; ")
+}
+
+// TestDoctorFindsAnotherLeaseService: the fence records an award of another one than is configured.
+func TestDoctorFindsAnotherLeaseService(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	agent, cluster := consultest.Start(t), etcdtest.Shared(t)
+	consul := map[string]string{"FENCEPOST_ELECTION_PROVIDER": "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS": agent.Addr()}
+	etcd := map[string]string{
+		"FENCEPOST_ELECTION_PROVIDER": "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS": cluster.Addr(), "FENCEPOST_ELECTION_ETCD_PREFIX": db,
+	}
+	byConsul := func(c *config.Config) {
+		c.Election.Provider, c.Election.Consul.Address = "consul", agent.Addr()
+	}
+	byEtcd := func(c *config.Config) {
+		c.Election.Provider, c.Election.Etcd.Endpoints, c.Election.Etcd.Prefix = "etcd", config.Addresses{config.Address(cluster.Addr())}, db
+	}
+	want := func(env map[string]string, texts ...string) {
+		t.Helper()
+		got := belowFence(t, s, db, env)
+		for _, text := range texts {
+			if text == "" && got != "" || !strings.Contains(got, text) {
+				t.Errorf("the doctor with %s says %q, want %q", env["FENCEPOST_ELECTION_PROVIDER"], got, text)
+			}
+		}
+	}
+	want(consul, "") // nobody was granted an epoch yet
+	wantEpoch(t, lead(t, s, db, "a", nil), "1")
+	wantEpoch(t, lead(t, s, db, "b", byConsul), "2")
+	want(nil, "the fence records an award of consul (generation 2), but postgres is configured, whose awards are older (generation 1): resource billing",
+		"run fencepost generation bump --database "+db)
+	want(consul, "")
+	wantEpoch(t, lead(t, s, db, "c", byEtcd), "3")
+	want(etcd, "")
+	want(consul, "the fence records an award of etcd (generation 3), but consul is configured, whose awards are older (generation 2): resource billing",
+		"If other proxies of this database use etcd, configure the same election.provider for all", "workers get ZF004")
+
+	if out := runCommand(t, map[string]string{"FENCEPOST_UPSTREAM_ADDRESS": s.Addr(), "FENCEPOST_CONTROL_USER": pgtest.Control}, "evict", "billing", "--database", db); out.code != exitOK {
+		t.Fatalf("evict: code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	want(consul, "the fence records an award of etcd (generation 3)") // and not of the operator
+
+	if out := runCommand(t, consul, "generation", "bump"); out.code != exitOK {
+		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	want(consul, "")
+	wantEpoch(t, lead(t, s, db, "d", byConsul), "5")
+	want(consul, "")
+	want(etcd, "the fence records an award of consul (generation 4), but etcd is configured")
+}
+
+// TestDoctorFindsARestoredLeaseService: etcd has lost the awards that the fence records.
+func TestDoctorFindsARestoredLeaseService(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	cluster := etcdtest.Start(t)
+	env := map[string]string{"FENCEPOST_ELECTION_PROVIDER": "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS": cluster.Addr()}
+	byEtcd := func(c *config.Config) {
+		c.Election.Provider, c.Election.Etcd.Endpoints = "etcd", config.Addresses{config.Address(cluster.Addr())}
+	}
+	wantEpoch(t, lead(t, s, db, "a", byEtcd), "1")
+	backup := cluster.Backup(t)
+	wantEpoch(t, lead(t, s, db, "b", byEtcd), "2")
+	if got := belowFence(t, s, db, env); got != "" {
+		t.Errorf("before: %s", got)
+	}
+	cluster.Restore(t, backup)
+	const seen, do = "as if it had been restored from an older state: resource billing", "run fencepost generation bump"
+	if got := belowFence(t, s, db, env); !strings.HasPrefix(got, "etcd has counted its awards to ") || !strings.Contains(got, seen) || !strings.Contains(got, do) {
+		t.Errorf("after: %q, want %q and %q", got, seen, do)
+	}
+	if out := runCommand(t, env, "generation", "bump"); out.code != exitOK {
+		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	if got := belowFence(t, s, db, env); got != "" {
+		t.Errorf("in a new generation: %s", got)
+	}
+	wantEpoch(t, lead(t, s, db, "c", byEtcd), "3")
 }
 
 func TestReadinessTellsThatTheLeaseServiceIsAwayAndStaysReady(t *testing.T) {

@@ -67,7 +67,7 @@ fencepost evict --for has forbidden.
 ` + connecting
 
 // atFlag explains the flag --at.
-const atFlag = "`host` of upstream.address that is the primary, if another one cannot be looked at"
+const atFlag = "`host` of upstream.address that is the primary, if another one cannot be looked at or accepts writes too"
 
 // orderOptions are the flags of all commands that give orders.
 type orderOptions struct {
@@ -176,7 +176,7 @@ type orderFunc func(ctx context.Context, t terminal, st *store.Store, database s
 
 // give opens the database to change something, and calls do.
 func (o *orderOptions) give(ctx context.Context, t terminal, do orderFunc) error {
-	return o.run(ctx, hosts.Aim{At: o.at, Notes: t.stdout, Out: t.stdout}, t, do)
+	return o.run(ctx, hosts.Aim{At: o.at, Notes: t.stdout, Warnings: t.stderr, Out: t.stdout}, t, do)
 }
 
 // run opens the database and calls do. Its errors say what to do about a refusal.

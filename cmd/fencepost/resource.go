@@ -53,7 +53,7 @@ func runResource(ctx context.Context, t terminal, args []string) error {
 		if _, err := parseOrder(t, fs, resourceAbout, "", args); err != nil {
 			return err
 		}
-		return o.run(ctx, hosts.Aim{At: o.at, Reads: true, Notes: t.stderr, Out: t.stdout}, t,
+		return o.run(ctx, hosts.Aim{At: o.at, Reads: true, Notes: t.stderr, Warnings: t.stderr, Out: t.stdout}, t,
 			func(ctx context.Context, t terminal, st *store.Store, _ string) error {
 				return listResources(ctx, t, st)
 			})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"strings"
 	"time"
@@ -31,6 +32,31 @@ func (c *Client) Check(ctx context.Context, ttls []time.Duration) error {
 		c.dispose(session)
 	}
 	return nil
+}
+
+// Position does what Check does, and returns how far Consul has counted: to the sessions that Check
+// has created, if the token may see them, otherwise only in which instance.
+func (c *Client) Position(ctx context.Context, ttls []time.Duration) (election.Position, error) {
+	p := election.Position{Source: Source, Index: math.MaxInt64}
+	if err := c.Check(ctx, ttls); err != nil {
+		return p, err
+	}
+	_, meta, err := c.api.Session().List(read(ctx))
+	switch {
+	case isStatus(err, http.StatusForbidden):
+	case err != nil:
+		return p, c.denied(fmt.Errorf("list sessions: %w", err))
+	default:
+		p.Index = int64(meta.LastIndex)
+	}
+	pair, _, err := c.api.KV().Get(c.instanceKey(), read(ctx))
+	if err != nil {
+		return p, c.denied(fmt.Errorf("read %s: %w", c.instanceKey(), err))
+	}
+	if pair != nil {
+		p.InstanceID = string(pair.Value)
+	}
+	return p, nil
 }
 
 // denied returns err as an *election.DeniedError if Consul's answer shows that only an

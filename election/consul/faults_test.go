@@ -264,6 +264,17 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	if err := p.Renew(within(t, patience), lease); err != nil {
 		t.Fatalf("renew with all rights: %v", err)
 	}
+	var nodes []struct{ Node string }
+	if err := json.Unmarshal(agent.Request(t, http.MethodGet, "/v1/catalog/nodes", nil), &nodes); err != nil || len(nodes) != 1 {
+		t.Fatalf("the nodes are %v: %v", nodes, err)
+	}
+	least := token(t, agent, fmt.Sprintf(`key_prefix "fencepost/" { policy = "write" } session %q { policy = "write" }`, nodes[0].Node))
+	for _, token := range []string{full, least} {
+		at, err := client(t, consul.Config{Address: agent.Addr(), Proxy: "doctor", Token: token}).Position(within(t, patience), []time.Duration{long})
+		if err != nil || at.Source != consul.Source || at.InstanceID != lease.InstanceID || at.Index < lease.Index || at.Index > lease.Index+1000 {
+			t.Errorf("the position is %+v (%v) after the award %+v", at, err, lease)
+		}
+	}
 	for name, rules := range map[string]string{
 		"no rights":                 ``,
 		"no right to the session":   `key_prefix "fencepost/" { policy = "write" }`,

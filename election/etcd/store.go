@@ -190,6 +190,18 @@ func (s *etcdStore) Mark(ctx context.Context, marker string, replace bool) error
 	return err
 }
 
+// Position implements kv.Store.
+func (s *etcdStore) Position(ctx context.Context) (marker string, version int64, err error) {
+	answer, err := s.txn(ctx, "read "+s.marker(), nil, clientv3.OpGet(s.marker()))
+	if err != nil {
+		return "", 0, err
+	}
+	for _, one := range answer.Responses[0].GetResponseRange().GetKvs() {
+		marker = string(one.Value)
+	}
+	return marker, answer.Header.Revision, nil
+}
+
 // Watch implements kv.Store. A member without a leader ends it.
 func (s *etcdStore) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 	what := "watch " + s.prefix

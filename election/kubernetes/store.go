@@ -172,6 +172,29 @@ func (s *store) Mark(ctx context.Context, marker string, replace bool) error {
 	return fmt.Errorf("write %s: %w", s.markerName(), kv.ErrConflict)
 }
 
+// Position implements kv.Store. The resourceVersion of an object says when it was written last, and
+// that of a list may be from a cache. So it writes the marker's object, without another marker.
+func (s *store) Position(ctx context.Context) (marker string, version int64, err error) {
+	for range conflicts {
+		old, err := s.get(ctx, s.markerName())
+		if err != nil || old == nil {
+			return "", 0, err
+		}
+		o := s.object(old, s.markerName())
+		o.Metadata.Annotations[noteWrite] = rand.Text()
+		written, err := s.write(ctx, old, o)
+		if errors.Is(err, kv.ErrConflict) {
+			continue
+		}
+		if err != nil {
+			return "", 0, err
+		}
+		version, err = written.version()
+		return written.note(noteMarker), version, err
+	}
+	return "", 0, fmt.Errorf("write %s: %w", s.markerName(), kv.ErrConflict)
+}
+
 // Check implements kv.Checker: it tries to create and to update a lease, without any effect.
 func (s *store) Check(ctx context.Context) error {
 	o := s.object(nil, s.markerName())

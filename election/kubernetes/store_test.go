@@ -127,6 +127,14 @@ func swapWritesOnlyWhatItMay(t *testing.T, s *store) {
 	if err := s.Check(ctx); err != nil {
 		t.Errorf("the check ended with %v", err)
 	}
+	last := read(t, s).Version
+	for range 2 {
+		marker, at, err := s.Position(ctx)
+		if err != nil || marker != "second" || at <= last {
+			t.Errorf("the position is %q, %d: %v; want \"second\", above %d", marker, at, err, last)
+		}
+		last = at
+	}
 }
 
 func TestSwapWritesOnlyWhatItMay(t *testing.T) {

@@ -153,6 +153,16 @@ func (c *Client) Check(ctx context.Context, ttls []time.Duration) error {
 	return nil
 }
 
+// Position does what Check does, and returns how far the service has counted.
+func (c *Client) Position(ctx context.Context, ttls []time.Duration) (election.Position, error) {
+	p := election.Position{Source: c.cfg.Source}
+	err := c.Check(ctx, ttls)
+	if err == nil {
+		p.InstanceID, p.Index, err = c.store.Position(ctx)
+	}
+	return p, err
+}
+
 // tooLong says that the service grants less than a TTL. That is safe, but the lease lapses
 // sooner than the operator expects.
 func tooLong(ttl, granted time.Duration) error {

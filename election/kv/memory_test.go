@@ -118,6 +118,12 @@ func (m *memory) Mark(_ context.Context, marker string, replace bool) error {
 	return nil
 }
 
+func (m *memory) Position(context.Context) (marker string, version int64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.marker, m.version, nil
+}
+
 func (m *memory) Watch(ctx context.Context, see func(Snapshot)) error {
 	for {
 		m.mu.Lock()

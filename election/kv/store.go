@@ -35,6 +35,9 @@ type Store interface {
 	// Mark writes the marker. Unless it may replace another one, it changes nothing if there is
 	// one.
 	Mark(ctx context.Context, marker string, replace bool) error
+	// Position returns the marker, and a version below that of each record that is written
+	// later, both of one moment, confirmed by a quorum.
+	Position(ctx context.Context) (marker string, version int64, err error)
 	// Watch shows everything under the prefix, confirmed by a quorum, and then again after each
 	// change, until its context ends or it fails. see does not keep what it is shown.
 	Watch(ctx context.Context, see func(Snapshot)) error

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"sync"
 	"time"
@@ -191,6 +192,17 @@ func (p *Provider) Release(ctx context.Context, l *election.Lease, why election.
 		p.teller.tell(l.Resource)
 	}
 	return nil
+}
+
+// Position returns which instance of the elector awards leases in the database of conn. Its awards
+// are numbered beside the fence, above those that are recorded there.
+func Position(ctx context.Context, conn querier) (election.Position, error) {
+	p := election.Position{Source: Source, Index: math.MaxInt64}
+	err := conn.QueryRow(ctx, "SELECT coalesce(max(m.marker), '') FROM fencepost.lease_marker m").Scan(&p.InstanceID)
+	if err != nil {
+		return p, fmt.Errorf("read the generation of the postgres elector: %w", err)
+	}
+	return p, nil
 }
 
 // BumpGeneration gives the elector a new instance id, whose awards are newer than all

@@ -1,6 +1,9 @@
 package failover
 
 import (
+	"context"
+	"errors"
+	osexec "os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -145,4 +148,77 @@ func TestCommandsWithoutTheSynchronousStandby(t *testing.T) {
 		t.Errorf("a wait that was cancelled: code %d: %s", got.code, got.out)
 	}
 	h.b.Thaw(t)
+}
+
+// TestLeversAtTwoPrimaries: two standbys were promoted, and a worker leads at each. The command acts
+// where the operator says, and says what goes on elsewhere.
+func TestLeversAtTwoPrimaries(t *testing.T) {
+	t.Parallel()
+	h := newPair(t)
+	h.c = h.a.Standby(t)
+	h.a.Exec(t, pgtest.Control, h.db, "SELECT fencepost.register('billing')")
+	h.awaitReplay(h.b, h.c)
+	h.fail(h.a.Crash)
+	h.c.Promote(t)
+	b, c := h.b.Addr(), h.c.Addr()
+	atB := h.join(h.proxy(), "B")
+	atC := h.join(h.proxy("FENCEPOST_UPSTREAM_ADDRESS="+c+", "+h.a.Addr()+", "+b), "C")
+	run := func(code int, stdout, stderr string, args ...string) (out string) {
+		t.Helper()
+		got, out, warned := h.streams(append(args, "--database", h.db)...)
+		if got != code || !strings.Contains(out, stdout) || !strings.Contains(warned, stderr) {
+			t.Errorf("fencepost %v: code %d, want %d, %q on stdout and %q on stderr:\n%s\n%s", args, got, code, stdout, stderr, out, warned)
+		}
+		return out + warned
+	}
+
+	run(0, "billing", "warning: "+c+" accepts writes too, on the same timeline as "+b, "resource", "list")
+	out := run(1, "", "nothing changed: "+b+" would be the host to act at, but "+h.a.Addr()+" cannot be looked at", "evict", "billing")
+	for _, want := range []string{"; " + c + " accepts writes too", "with --at " + b, "with --at " + c} {
+		if !strings.Contains(out, want) {
+			t.Errorf("evict says nothing of %q: %s", want, out)
+		}
+	}
+	run(1, "", "--at is "+h.a.Addr()+", but "+b+" and "+c+" accept writes", "pause", "billing", "--at", h.a.Addr())
+
+	run(0, "worker B does not lead", "warning: "+c+" accepts writes too, on the same timeline as "+b+": stop one of them. The command acts at "+b+" only: whoever leads at "+c+" goes on", "evict", "billing", "--at", b)
+	if err := exec(atB, "INSERT INTO work VALUES ('evicted')"); errorOf(err).Code != "ZF001" {
+		t.Errorf("the worker that was evicted: %v", err)
+	}
+	h.must(atC, "INSERT INTO work VALUES ('leads')")
+
+	out = run(0, "is paused", "warning: "+b+" accepts writes too, on the same timeline as "+c, "pause", "billing", "--at", c)
+	if !strings.Contains(out, "host "+c+" is the primary") || strings.Contains(out, "host "+b) {
+		t.Errorf("pause says which host is the primary: %s", out)
+	}
+	if err := exec(atC, "INSERT INTO work VALUES ('paused')"); errorOf(err).Code != "ZF001" {
+		t.Errorf("the worker whose resource was paused: %v", err)
+	}
+}
+
+// streams runs the program, and returns its exit code and what it has written to each stream.
+func (h *pair) streams(args ...string) (code int, stdout, stderr string) {
+	h.t.Helper()
+	program := process.Program(h.t) // it may have to be built
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	var out, warned strings.Builder
+	cmd := osexec.CommandContext(ctx, program, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = process.Environment(h.settings()...), &out, &warned
+	var exit *osexec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		h.t.Fatalf("run fencepost %v: %v", args, err)
+	}
+	return cmd.ProcessState.ExitCode(), out.String(), warned.String()
+}
+
+// awaitReplay waits until standbys have what the primary has now.
+func (h *pair) awaitReplay(standbys ...*pgtest.Server) {
+	h.t.Helper()
+	now := ask[string](h, h.a, "SELECT pg_current_wal_lsn()::text")
+	for _, s := range standbys {
+		process.Eventually(h.t, process.Patience, "a standby to follow", func() bool {
+			return ask[bool](h, s, "SELECT pg_last_wal_replay_lsn() >= $1::pg_lsn", now)
+		})
+	}
 }

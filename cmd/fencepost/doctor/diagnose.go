@@ -49,6 +49,7 @@ func Diagnose(f Facts) []Finding {
 		all.where = "database " + d.Name
 		all.schema(d, f)
 		all.fence(d)
+		all.awards(d, f.Settings)
 		all.roles(d, f)
 		all.eventTriggers(d)
 		all.places(d)

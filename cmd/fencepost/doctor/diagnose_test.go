@@ -57,6 +57,17 @@ func TestDiagnose(t *testing.T) {
 		"a guard and another superuser": {func(f *Facts) {
 			f.Databases[0].Guards, f.Databases[0].Roles = []Guard{{}}, []Role{{Name: "boss", Super: true}}
 		}, []string{"guard-superuser"}},
+		"awards that are newer":         {func(f *Facts) { f.Databases[0].awarded(2, 8, Recorded{"billing", "etcd", 1, 9}) }, nil},
+		"awards as new as the last one": {func(f *Facts) { f.Databases[0].awarded(2, 8, Recorded{"billing", "consul", 2, 8}) }, nil},
+		"awards of a first generation":  {func(f *Facts) { f.Databases[0].awarded(0, 8, Recorded{"billing", "etcd", 1, 9}) }, nil},
+		"awards of an older generation": {func(f *Facts) { f.Databases[0].awarded(1, 99, Recorded{"billing", "etcd", 2, 9}) }, []string{"awards-below-fence"}},
+		"awards that have gone back":    {func(f *Facts) { f.Databases[0].awarded(2, 8, Recorded{"billing", "consul", 2, 9}) }, []string{"awards-below-fence"}},
+		"awards of others of its kind":  {func(f *Facts) { f.Databases[0].awarded(1, 8, Recorded{"billing", "consul", 2, 9}) }, []string{"awards-below-fence"}},
+		"awards, and tokens instead":    {func(f *Facts) { f.Databases[0].awarded(1, 8, Recorded{"billing", "token", 2, 9}) }, []string{"awards-below-fence"}},
+		"tokens": {func(f *Facts) {
+			f.Settings.Resources = map[string]config.Resource{"billing": {Election: "token"}}
+			f.Databases[0].awarded(1, 8, Recorded{"billing", "token", 2, 9})
+		}, nil},
 		"another superuser": {func(f *Facts) { f.Databases[0].Roles = []Role{{Name: "boss", Super: true}} }, nil},
 		"a guard and a member of pg_write_all_data": {func(f *Facts) {
 			f.Databases[0].Guards, f.Databases[0].Workers, f.Databases[0].Roles = []Guard{{}}, []string{"app"}, []Role{{Name: "etl", Groups: []string{"pg_write_all_data"}}}
@@ -167,6 +178,24 @@ func TestDiagnose(t *testing.T) {
 func pairOf(f *Facts, standbys string, other upstream.State) []upstream.View {
 	f.Postgres.Settings["synchronous_standby_names"] = standbys
 	return []upstream.View{{Address: "a:5432", State: upstream.IsPrimary}, {Address: "b:5432", State: other}}
+}
+
+// awarded sets what Consul has counted, and what the fence records.
+func (d *Database) awarded(number, index int64, recorded ...Recorded) {
+	d.Awards, d.Recorded = &Awards{Source: "consul", Number: number, Index: index}, recorded
+}
+
+// TestManyResourcesAreOneFinding of each generation, with the highest award.
+func TestManyResourcesAreOneFinding(t *testing.T) {
+	t.Parallel()
+	f := sound()
+	f.Databases[0].awarded(2, 5, Recorded{"a", "consul", 2, 7}, Recorded{"b", "etcd", 3, 1}, Recorded{"c", "consul", 2, 9}, Recorded{"d", "consul", 2, 5},
+		Recorded{"e", "consul", 2, 6}, Recorded{"f", "consul", 2, 6}, Recorded{"g", "consul", 2, 6}, Recorded{"h", "consul", 2, 6})
+	found := Diagnose(f)
+	if len(found) != 2 || !strings.Contains(found[0].Seen, "counted its awards to 5, but the fence records award 9") ||
+		!strings.HasSuffix(found[0].Seen, ": resource a, c, e, f, g and 1 more") || !strings.HasSuffix(found[1].Seen, ": resource b") {
+		t.Errorf("found %+v", found)
+	}
 }
 
 // TestFindingsAreDocumented: docs/doctor.md has a row for each id, and for no other.

@@ -72,6 +72,9 @@ type Database struct {
 	// Places are the workers that are connected from several addresses.
 	Places []Place
 	Guards []Guard
+	// Recorded are the awards of the resources, without those that were never awarded one.
+	Recorded []Recorded
+	Awards   *Awards // nil: not looked at
 	// Lost are the tables that are recorded as guarded, and are not.
 	Lost []LostGuard
 }

@@ -36,6 +36,8 @@ type Sources struct {
 	Hosts []upstream.View
 	// Leases tries what an election needs of the lease service.
 	Leases func(ctx context.Context) error
+	// Position says how far the lease service has counted its awards, for the database of conn.
+	Position func(ctx context.Context, conn *pgx.Conn) (election.Position, error)
 	// Databases are looked at as the control role. If there are none, those that have the
 	// schema are.
 	Databases []string
@@ -47,14 +49,14 @@ type Sources struct {
 // Look gathers the facts. What cannot be looked at is in Failures of the result.
 func Look(ctx context.Context, s Sources) Facts {
 	f := Facts{Settings: s.Settings, Hosts: s.Hosts}
+	if s.Settings != nil {
+		f.leases(ctx, s.Leases)
+	}
 	switch {
 	case s.Operator != nil:
 		f.asOperator(ctx, s)
 	default:
 		f.asControl(ctx, s)
-	}
-	if s.Settings != nil {
-		f.leases(ctx, s.Leases)
 	}
 	return f
 }
@@ -73,7 +75,7 @@ func (f *Facts) asOperator(ctx context.Context, s Sources) {
 		f.Failures = append(f.Failures, fmt.Sprintf("prepare the session: %v", err))
 		return
 	}
-	f.at(ctx, conn)
+	f.at(ctx, s, conn)
 	if s.Settings == nil {
 		f.Notes = append(f.Notes, "The configuration, the login of the control role and the lease service were not looked at: give --config too.")
 		return
@@ -135,13 +137,13 @@ func (f *Facts) one(ctx context.Context, s Sources, name string, search bool) er
 				return nil
 			}
 		}
-		f.at(ctx, conn)
+		f.at(ctx, s, conn)
 		return nil
 	})
 }
 
 // at looks at the server, the first time, and at the database that conn is connected to.
-func (f *Facts) at(ctx context.Context, conn *pgx.Conn) {
+func (f *Facts) at(ctx context.Context, s Sources, conn *pgx.Conn) {
 	name := conn.Config().Database
 	if f.Postgres == nil {
 		p, notes, err := server(ctx, conn)
@@ -157,6 +159,7 @@ func (f *Facts) at(ctx context.Context, conn *pgx.Conn) {
 		f.Failures = append(f.Failures, fmt.Sprintf("look at database %s (the control role or a superuser may): %v", name, err))
 		return
 	}
+	f.awards(ctx, s, conn, &d)
 	f.stamps(ctx, conn, d.Guards)
 	f.Databases = append(f.Databases, d)
 }

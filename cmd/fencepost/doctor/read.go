@@ -151,6 +151,9 @@ func database(ctx context.Context, conn *pgx.Conn) (d Database, err error) {
 	if d.Guards, err = guards(ctx, conn); err != nil {
 		return d, fmt.Errorf("read the guarded tables: %w", err)
 	}
+	if d.Recorded, err = rows[Recorded](ctx, conn, recordedSQL); err != nil {
+		return d, fmt.Errorf("read the recorded awards: %w", err)
+	}
 	if d.Lost, err = rows[LostGuard](ctx, conn, "SELECT l.resource, l.name FROM fencepost.lost_guards() l"); err != nil {
 		return d, fmt.Errorf("read the recorded guards: %w", err)
 	}

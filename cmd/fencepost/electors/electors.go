@@ -9,6 +9,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
@@ -44,6 +45,9 @@ type Service interface {
 	// *election.DeniedError if the service denies it, and nil if the service needs no such
 	// test.
 	Check(ctx context.Context, ttls []time.Duration) error
+	// Position does what Check does, and says how far the service has counted its awards. conn
+	// is connected to the database concerned.
+	Position(ctx context.Context, conn *pgx.Conn, ttls []time.Duration) (election.Position, error)
 	// BumpGeneration starts a new generation, and says what it did. st is the fence of
 	// the named database; it is nil, and the name empty, if no database was given, which
 	// an elector that is PerDatabase is never asked for.
@@ -56,6 +60,7 @@ type Service interface {
 type client interface {
 	Healthy() error
 	Check(ctx context.Context, ttls []time.Duration) error
+	Position(ctx context.Context, ttls []time.Duration) (election.Position, error)
 	BumpGeneration(ctx context.Context) (instanceID string, err error)
 	Close() error
 }
@@ -72,6 +77,10 @@ type network struct {
 
 func (n network) Database(name string, _ *store.Store) (election.Provider, error) {
 	return n.database(name), nil
+}
+
+func (n network) Position(ctx context.Context, _ *pgx.Conn, ttls []time.Duration) (election.Position, error) {
+	return n.client.Position(ctx, ttls)
 }
 
 func (n network) BumpGeneration(ctx context.Context, _ string, _ *store.Store) (string, error) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
@@ -34,6 +35,10 @@ func (s postgresService) Healthy() error { return nil }
 
 // Check returns nil: whether the lease table can be used shows with the fence.
 func (s postgresService) Check(context.Context, []time.Duration) error { return nil }
+
+func (s postgresService) Position(ctx context.Context, conn *pgx.Conn, _ []time.Duration) (election.Position, error) {
+	return postgres.Position(ctx, conn)
+}
 
 func (s postgresService) BumpGeneration(ctx context.Context, name string, st *store.Store) (string, error) {
 	instanceID, err := postgres.BumpGeneration(ctx, st.Durable())

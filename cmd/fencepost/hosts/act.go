@@ -21,7 +21,7 @@ import (
 // when another one is the primary, do's connections are closed and its context ends. What do writes
 // to out becomes the command's output unless that host may not have been the primary until the end.
 func Act(ctx context.Context, cfg config.Config, database string, aim Aim, do func(ctx context.Context, st *store.Store, out io.Writer) error) error {
-	servers, err := Look(ctx, cfg)
+	servers, err := look(ctx, cfg, aim.At)
 	if err != nil {
 		return err
 	}

@@ -14,13 +14,14 @@ import (
 // while it runs and remembers nothing, so it can take a former primary for the primary while the
 // new one does not answer.
 type Aim struct {
-	// At is the address of the primary, as the operator says; "" if he does not.
+	// At is the address of the primary, as the operator says; "" if he does not. If several hosts
+	// accept writes on the newest timeline, nothing else tells which of them it is.
 	At string
 	// Reads means that the command changes nothing, so that it may act at any primary.
 	Reads bool
-	// Notes is where it is said, and what the command waits for. Out is for the command's
-	// own output.
-	Notes, Out io.Writer
+	// Notes is where it is said, and what the command waits for. Warnings is for what is wrong
+	// with the hosts, and Out for the command's own output.
+	Notes, Warnings, Out io.Writer
 }
 
 // take says which host is the primary, and returns it. It returns an error if another one may be.
@@ -33,19 +34,70 @@ func (a Aim) take(ctx context.Context, servers *upstream.Servers) (upstream.Prim
 	if err != nil || views == nil {
 		return primary, err
 	}
+	others := seconds(views)
 	if a.At != "" && a.At != primary.Address {
-		return primary, fmt.Errorf("--at is %s, but %s is the primary, and %s", a.At, primary.Address, is(views, a.At))
+		return primary, elsewhere(a.At, primary.Address, others, views)
 	}
-	for _, v := range rivals(views) {
-		if a.Reads {
-			fmt.Fprintf(a.Notes, "warning: %s %s\n", v.Address, v.Is)
-		} else if a.At == "" {
-			return primary, fmt.Errorf("nothing changed: %s would be the host to act at, but %s %s, so that one may be the primary. "+
-				"If %s is the primary, run the command again with --at %[1]s", primary.Address, v.Address, v.Is, primary.Address)
+	may := rivals(views)
+	switch {
+	case a.Reads:
+		for _, v := range may {
+			fmt.Fprintf(a.Warnings, "warning: %s %s\n", v.Address, v.Is)
+		}
+	case a.At == "" && len(may) > 0:
+		return primary, doubtful(primary.Address, may)
+	default:
+		a.warn(primary.Address, views)
+	}
+	if a.At == "" && len(others) > 0 {
+		fmt.Fprintf(a.Notes, "host %s is the one that is read: it comes first in upstream.address\n", primary.Address)
+	} else {
+		fmt.Fprintf(a.Notes, "host %s is the primary\n", primary.Address)
+	}
+	return primary, nil
+}
+
+// warn names the hosts that accept writes beside the one to act at: the command has no effect there.
+func (a Aim) warn(at string, views []upstream.View) {
+	for _, v := range views {
+		if v.State == upstream.SecondPrimary || v.State == upstream.FormerPrimary {
+			fmt.Fprintf(a.Warnings, "warning: %s %s. The command acts at %s only: whoever leads at %[1]s goes on\n", v.Address, v.Is, at)
 		}
 	}
-	fmt.Fprintf(a.Notes, "host %s is the primary\n", primary.Address)
-	return primary, nil
+}
+
+// elsewhere is the error of a command whose --at is not the host that would be taken.
+func elsewhere(at, taken string, others, views []upstream.View) error {
+	if len(others) == 0 {
+		return fmt.Errorf("--at is %s, but %s is the primary, and %s", at, taken, is(views, at))
+	}
+	writing := []string{taken}
+	for _, v := range others {
+		writing = append(writing, v.Address)
+	}
+	return fmt.Errorf("--at is %s, but %s accept writes, and %s", at, strings.Join(writing, " and "), is(views, at))
+}
+
+// doubtful is the error of a command that changes nothing, because hosts other than the one to act
+// at may be the primary.
+func doubtful(at string, may []upstream.View) error {
+	choice := fmt.Sprintf("If %s is the primary, run the command again with --at %[1]s", at)
+	for _, v := range seconds(may) {
+		choice += fmt.Sprintf("; if %s is, with --at %[1]s", v.Address)
+	}
+	return fmt.Errorf("nothing changed: %s would be the host to act at, but %s. %s", at, reasons(may, "may be the primary"), choice)
+}
+
+// reasons says what each of the hosts is, and what follows from that.
+func reasons(of []upstream.View, follows string) string {
+	all := make([]string, len(of))
+	for i, v := range of {
+		all[i] = v.Address + " " + v.Is
+	}
+	if len(all) == 1 {
+		return all[0] + ", so that one " + follows
+	}
+	return strings.Join(all, "; ") + "; so that each of these " + follows
 }
 
 // confirm returns the error of a command that has acted at the primary: err, which is its own,
@@ -75,10 +127,8 @@ func (a Aim) confirm(ctx context.Context, servers *upstream.Servers, acted upstr
 	if err != nil {
 		return fmt.Errorf("the command has had its effect at host %s, but whether that is still the primary is unknown: %w. "+otherwise, acted.Address, err, acted.Address)
 	}
-	for _, v := range rivals(views) {
-		if a.At == "" {
-			return fmt.Errorf("the command has had its effect at host %s, but %s %s, so that one may be the primary now. "+otherwise, acted.Address, v.Address, v.Is, acted.Address)
-		}
+	if may := rivals(views); a.At == "" && len(may) > 0 {
+		return fmt.Errorf("the command has had its effect at host %s, but %s. "+otherwise, acted.Address, reasons(may, "may be the primary now"), acted.Address)
 	}
 	return nil
 }
@@ -88,6 +138,12 @@ func rivals(views []upstream.View) []upstream.View {
 	return slices.DeleteFunc(slices.Clone(views), func(v upstream.View) bool {
 		return v.State != upstream.Unreachable && v.State != upstream.SecondPrimary && v.State != upstream.OtherSystem
 	})
+}
+
+// seconds are the hosts that accept writes on the timeline of the one that is taken for the primary,
+// which is taken for it only because it comes first.
+func seconds(views []upstream.View) []upstream.View {
+	return slices.DeleteFunc(slices.Clone(views), func(v upstream.View) bool { return v.State != upstream.SecondPrimary })
 }
 
 func viewOf(views []upstream.View, address string) upstream.View {

@@ -27,15 +27,16 @@ var (
 	silent  = finding{Err: errors.New("no answer")}
 )
 
-// looked returns the hosts a:1 and b:1 after a look at each.
-func looked(t *testing.T, a, b finding) *upstream.Servers {
+// looked returns the hosts a:1, b:1 and so on after a look at each.
+func looked(t *testing.T, found ...finding) *upstream.Servers {
 	t.Helper()
-	servers, err := upstream.Several(upstream.Config{Hosts: []upstream.Host{{Address: "a:1"}, {Address: "b:1"}}, Probe: func(h upstream.Host) upstream.Probe {
-		if h.Address == "a:1" {
-			return a
-		}
-		return b
-	}})
+	probes := map[string]finding{}
+	var all []upstream.Host
+	for i, f := range found {
+		h := upstream.Host{Address: string(rune('a'+i)) + ":1"}
+		probes[h.Address], all = f, append(all, h)
+	}
+	servers, err := upstream.Several(upstream.Config{Hosts: all, Probe: func(h upstream.Host) upstream.Probe { return probes[h.Address] }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +59,10 @@ func TestWhereACommandActs(t *testing.T) {
 		"one that is silent, and --at":   {first, silent, "a:1", acts, "warning: b:1 cannot be looked at: no answer\n" + acts},
 		"--at the silent one":            {first, silent, "b:1", "--at is b:1, but a:1 is the primary, and b:1 cannot be looked at", "--at is b:1"},
 		"--at a host that is not listed": {first, standby, "c:1", "--at is c:1, which is not in upstream.address", "--at is c:1"},
-		"a former primary":               {first, newer, "", "host b:1 is the primary\n", "host b:1 is the primary\n"},
-		"two primaries":                  {first, second, "", "nothing changed: a:1 would be the host to act at, but b:1 accepts writes too", "warning: b:1 accepts writes too, on the same timeline as a:1: stop one of them\n" + acts},
+		"a former primary":               {first, newer, "", "warning: a:1 is a former primary that still accepts writes (timeline 1, but 2 was seen at b:1): stop it and make it a standby. The command acts at b:1 only: whoever leads at a:1 goes on\nhost b:1 is the primary\n", "host b:1 is the primary\n"},
+		"two primaries":                  {first, second, "", "nothing changed: a:1 would be the host to act at, but b:1 accepts writes too", "warning: b:1 accepts writes too, on the same timeline as a:1: stop one of them\nhost a:1 is the one that is read: it comes first in upstream.address\n"},
+		"two primaries, and --at":        {first, second, "a:1", "warning: b:1 accepts writes too, on the same timeline as a:1: stop one of them. The command acts at a:1 only: whoever leads at b:1 goes on\n" + acts, "warning: b:1 accepts writes too, on the same timeline as a:1: stop one of them\n" + acts},
+		"two primaries, --at the other":  {first, second, "b:1", "--at is b:1, but a:1 and b:1 accept writes, and b:1 accepts writes too", "--at is b:1, but a:1 and b:1 accept writes"},
 		"two systems":                    {foreign, first, "", "nothing changed: a:1 would be the host to act at, but b:1 belongs to another database system (7) than the primary in use (8)", "warning: b:1 belongs to another database system (7) than the primary in use (8): remove the wrong one from upstream.address, or restart Fencepost if all hosts have been replaced\n" + acts},
 		"a standby that knows a newer":   {first, knowing, "a:1", "none of the 2 hosts is the primary", "none of the 2 hosts is the primary"},
 		"one server under two names":     {first, first, "", acts, acts},
@@ -67,11 +70,35 @@ func TestWhereACommandActs(t *testing.T) {
 		servers := looked(t, c.a, c.b)
 		for reads, want := range map[bool]string{false: c.change, true: c.reads} {
 			var out strings.Builder
-			_, err := Aim{At: c.at, Reads: reads, Notes: &out}.take(t.Context(), servers)
+			_, err := Aim{At: c.at, Reads: reads, Notes: &out, Warnings: &out}.take(t.Context(), servers)
 			if err == nil && out.String() != want || err != nil && !strings.HasPrefix(err.Error(), want) {
 				t.Errorf("%s, reads %t: said %q, error %v, want %q", name, reads, out.String(), err, want)
 			}
 		}
+	}
+}
+
+// TestAllReasonsAreNamed: of three hosts, one is silent and two accept writes.
+func TestAllReasonsAreNamed(t *testing.T) {
+	t.Parallel()
+	servers := looked(t, silent, first, second)
+	for at, want := range map[string]string{
+		"": "nothing changed: b:1 would be the host to act at, but a:1 cannot be looked at: no answer; c:1 accepts writes too, on the same timeline as b:1: stop one of them; " +
+			"so that each of these may be the primary. If b:1 is the primary, run the command again with --at b:1; if c:1 is, with --at c:1",
+		"a:1": "--at is a:1, but b:1 and c:1 accept writes, and a:1 cannot be looked at: no answer",
+	} {
+		var out strings.Builder
+		if _, err := (Aim{At: at, Notes: &out, Warnings: &out}).take(t.Context(), servers); err == nil || err.Error() != want || out.Len() > 0 {
+			t.Errorf("--at %q: said %q, error %v, want %q", at, out.String(), err, want)
+		}
+	}
+	primary, err := servers.Primary(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "the command has had its effect at host b:1, but a:1 cannot be looked at: no answer; c:1 accepts writes too, on the same timeline as b:1: stop one of them; so that each of these may be the primary now. "
+	if err := (Aim{}).confirm(t.Context(), servers, primary, nil); err == nil || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("afterwards: %v, want %q", err, want)
 	}
 }
 
@@ -104,7 +131,7 @@ func TestWhatACommandSaysAfterwards(t *testing.T) {
 			t.Fatal(err)
 		}
 		servers.Look(t.Context())
-		aim := Aim{At: c.at, Notes: io.Discard}
+		aim := Aim{At: c.at, Notes: io.Discard, Warnings: io.Discard}
 		primary, err := aim.take(t.Context(), servers)
 		if err != nil {
 			t.Fatal(err)

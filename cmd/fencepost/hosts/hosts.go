@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,12 @@ func Home(cfg *config.Config) string {
 
 // New returns the hosts of the configuration. Their Run must be called if there are several.
 func New(cfg config.Config, log *zap.Logger) (*upstream.Servers, error) {
+	return withFirst(cfg, "", log)
+}
+
+// withFirst is New with the host that comes first, whatever the configuration says; "" for none. If
+// several hosts accept writes on one timeline, the first of them is taken for the primary.
+func withFirst(cfg config.Config, first string, log *zap.Logger) (*upstream.Servers, error) {
 	side, err := newTLS(cfg, log)
 	if err != nil {
 		return nil, err
@@ -45,6 +52,9 @@ func New(cfg config.Config, log *zap.Logger) (*upstream.Servers, error) {
 	if len(all) == 1 {
 		return upstream.One(all[0])
 	}
+	if i := slices.Index(addresses, first); i > 0 {
+		all = slices.Concat(all[i:i+1], all[:i], all[i+1:])
+	}
 	return upstream.Several(upstream.Config{Hosts: all, Logger: log.Named("upstream"), Probe: func(h upstream.Host) upstream.Probe {
 		return probe{store.NewStateReader(store.Config{Address: h.Address, TLS: h.TLS.Config(), Database: Home(&cfg),
 			User: cfg.Control.User, Password: cfg.Control.Password})}
@@ -54,7 +64,12 @@ func New(cfg config.Config, log *zap.Logger) (*upstream.Servers, error) {
 // Look returns the hosts of the configuration after one look at each, for a command that does
 // its work and ends.
 func Look(ctx context.Context, cfg config.Config) (*upstream.Servers, error) {
-	servers, err := New(cfg, zap.NewNop())
+	return look(ctx, cfg, "")
+}
+
+// look is Look with the host that comes first.
+func look(ctx context.Context, cfg config.Config, first string) (*upstream.Servers, error) {
+	servers, err := withFirst(cfg, first, zap.NewNop())
 	if err == nil {
 		servers.Look(ctx)
 	}
