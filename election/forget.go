@@ -47,7 +47,7 @@ func (e *Elections) Dropped(database string) {
 		for _, c := range r.all() {
 			c.endDeserted()
 		}
-		poke(r.dropped)
+		poke(r.watcher.dropped)
 	}
 }
 

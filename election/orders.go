@@ -203,7 +203,7 @@ func (e *Elections) followGuards(ctx context.Context, name string, read Guarded,
 		known := r.mu.record.Guards
 		r.mu.Unlock()
 		if known != tables[r.key.name] {
-			poke(r.wake)
+			poke(r.watcher.wake)
 		}
 	}
 }
@@ -279,7 +279,7 @@ func (r *resource) ordered() {
 	for _, c := range r.all() {
 		c.unbar()
 	}
-	poke(r.wake)
+	poke(r.watcher.wake)
 }
 
 // removed ends the candidacies of a fence whose resource an operator has removed. Their

@@ -116,7 +116,7 @@ func (c *Candidacy) checkDeadlineLocked(now time.Duration) {
 	s.becomeLapsed()
 	c.log.Warn("lapsed: the lease is not confirmed", zap.Int64("epoch", int64(s.epoch)))
 	c.event(Event{Kind: EventLapsed})
-	poke(c.r.wake) // find out whether somebody else was granted an epoch
+	poke(c.r.watcher.wake) // find out whether somebody else was granted an epoch
 }
 
 // supersedeLocked ends the candidacy's attempts for good. by may be out of date.

@@ -135,7 +135,7 @@ func (c *Candidacy) Trouble() *fencing.Trouble {
 			return t
 		}
 	}
-	since, failures := c.r.unwatched.Now()
+	since, failures := c.r.watcher.unwatched.Now()
 	if blind == nil || failures == 0 {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (c *Candidacy) ask(request func() (apply func())) {
 }
 
 // refreshLocked makes the watch read the record.
-func (c *Candidacy) refreshLocked() { poke(c.r.wake) }
+func (c *Candidacy) refreshLocked() { poke(c.r.watcher.wake) }
 
 func (c *Candidacy) failed(what string, err error) {
 	c.mu.Lock()

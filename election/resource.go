@@ -11,7 +11,6 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/internal/faults"
 )
 
 // resource is one resource of one database, with its candidacies at this proxy and what
@@ -24,11 +23,7 @@ type resource struct {
 	open     func(context.Context) (Fence, error)
 	log      *zap.Logger
 	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
-	arrival  chan struct{} // cap 1; a candidacy has started
-	wake     chan struct{} // cap 1; the record should be read
-	dropped  chan struct{} // cap 1; the database is gone
-	// unwatched and unread are the failures to watch the lease and to read the record.
-	unwatched, unread *faults.Series
+	watcher  watcher
 	// supersededThemselves holds the worker ids of which one candidacy has superseded
 	// another: those of two users, or at two proxies. The ledger does not tell them apart.
 	supersededThemselves sync.Map
@@ -54,10 +49,10 @@ type resource struct {
 func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
 	r := &resource{
 		e: e, key: key, provider: p, open: open,
-		turn: make(chan struct{}, 1), arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1), dropped: make(chan struct{}, 1),
-		log: e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
+		turn: make(chan struct{}, 1),
+		log:  e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
 	}
-	r.unwatched, r.unread = faults.NewSeries(r.log, "cannot watch the lease", 0), faults.NewSeries(r.log, "cannot read the record", 0)
+	r.watcher = newWatcher(r.log)
 	r.mu.fence = f
 	r.mu.news = make(chan struct{})
 	r.mu.roster = newRoster()
@@ -172,7 +167,7 @@ func (r *resource) beginCandidacy(ctx context.Context, claim fencing.JoinRequest
 	r.mu.add(c)
 	r.mu.Unlock()
 	r.e.began(r.key.database)
-	poke(r.arrival)
+	poke(r.watcher.arrival)
 	go c.run()
 	if _, err := r.e.known(r.key); err != nil { // Close may have missed c
 		c.end()
@@ -200,7 +195,7 @@ func (r *resource) loopEnded(c *Candidacy) {
 	delete(r.mu.loops, c)
 	r.mu.remove(c)
 	if len(r.mu.loops) == 0 {
-		poke(r.wake) // the watch may pause
+		poke(r.watcher.wake) // the watch may pause
 	}
 	r.mu.Unlock()
 	r.settle(c, true)
@@ -223,7 +218,7 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 	}
 	r.mu.Unlock()
 	if vacated {
-		poke(r.wake) // the watch may have seen the next holder while this candidacy held the lease
+		poke(r.watcher.wake) // the watch may have seen the next holder while this candidacy held the lease
 	}
 	if departed || vacated {
 		r.pokeAll()

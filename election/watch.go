@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
 )
 
 const (
@@ -23,6 +24,24 @@ const (
 	// soonestLook is the shortest time between two such looks.
 	soonestLook = 500 * time.Millisecond
 )
+
+// watcher is what the goroutine that watches a lease is woken by, and what it fails to do.
+type watcher struct {
+	arrival chan struct{} // cap 1; a candidacy has started
+	wake    chan struct{} // cap 1; the record should be read
+	dropped chan struct{} // cap 1; the database is gone
+
+	unwatched *faults.Series // failures to watch the lease
+	unread    *faults.Series // failures to read the record
+}
+
+func newWatcher(log *zap.Logger) watcher {
+	return watcher{
+		arrival: make(chan struct{}, 1), wake: make(chan struct{}, 1), dropped: make(chan struct{}, 1),
+		unwatched: faults.NewSeries(log, "cannot watch the lease", 0),
+		unread:    faults.NewSeries(log, "cannot read the record", 0),
+	}
+}
 
 // sighting is what the watch last showed of a lease.
 type sighting struct {
@@ -119,12 +138,12 @@ func (r *resource) idle() bool {
 	defer look.Stop()
 	for first := true; ; first = false {
 		select {
-		case <-r.arrival:
+		case <-r.watcher.arrival:
 			r.arrived()
 			return true
 		case <-timer.C:
 			return !r.e.forget(r)
-		case <-r.dropped:
+		case <-r.watcher.dropped:
 			if r.e.forget(r) {
 				return false
 			}
@@ -141,7 +160,7 @@ func (r *resource) idle() bool {
 			r.e.followInForce(ctx, r.key.database)
 		}()
 		select {
-		case <-r.arrival:
+		case <-r.watcher.arrival:
 			cancel()
 			<-looked
 			r.arrived()
@@ -227,7 +246,7 @@ func (r *resource) lookContext(look time.Duration) (context.Context, context.Can
 	go func() {
 		defer close(finished)
 		select {
-		case <-r.wake:
+		case <-r.watcher.wake:
 			cancel()
 		case <-ended:
 		}
@@ -277,7 +296,7 @@ func (r *resource) seen(observation LeaseObservation) {
 		r.mu.endedLeading(now - observation.Unconfirmed)
 	}
 	r.mu.Unlock()
-	r.unwatched.Passed()
+	r.watcher.unwatched.Passed()
 	r.pokeAll()
 }
 
@@ -287,7 +306,7 @@ func (r *resource) blind(err error) {
 	first := r.mu.failed(err, now)
 	r.followLocked(now)
 	r.mu.Unlock()
-	r.unwatched.Failed(zap.Error(err))
+	r.watcher.unwatched.Failed(zap.Error(err))
 	if first {
 		r.pokeAll()
 	}
@@ -301,8 +320,8 @@ func (r *resource) readRecord() {
 	_, err := r.refresh(ctx)
 	switch {
 	case err == nil:
-		r.unread.Passed()
+		r.watcher.unread.Passed()
 	case !errors.Is(err, context.Canceled) && !errors.Is(err, fencing.ErrRemoved):
-		r.unread.Failed(zap.Error(err))
+		r.watcher.unread.Failed(zap.Error(err))
 	}
 }

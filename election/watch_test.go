@@ -122,7 +122,7 @@ func TestTheWatchLooksAgainWhenALeaseWasGivenUp(t *testing.T) {
 		t.Error("no grant of another proxy is expected")
 	}
 	select {
-	case <-r.wake:
+	case <-r.watcher.wake:
 	default:
 		t.Error("the watch was not woken")
 	}

@@ -25,7 +25,7 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	}
 	c := protocol.Config{
 		Mode: md, Version: x.backend.version, Status: func() *fencing.Status { return noStatus },
-		Cache: x.srv.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
+		Cache: x.srv.analyst.cache, Unfenced: fencing.UnfencedRefusal(x.start.user), Parameters: x.backend.parameters,
 	}
 	switch {
 	case md == protocol.ModeFenced:

@@ -2,8 +2,10 @@ package proxy
 
 import (
 	"context"
+	"runtime"
 	"time"
 
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
@@ -60,14 +62,39 @@ func (x *session) analyze(ctx context.Context) error {
 		key += "\x00leader" // the name of a role has no NUL byte
 	}
 	x.mu.Unlock()
-	leave, err := x.srv.parsing.enter(ctx, key)
+	t, err := x.srv.analyst.text(ctx, key, sql, settings)
 	if err != nil {
 		return err
 	}
-	t := x.srv.analyze(sql, settings)
-	leave()
 	x.mu.Lock()
 	x.m.Analyzed(t)
 	x.mu.Unlock()
 	return nil
+}
+
+// cacheBytes bounds the cache of analyzed texts, which all sessions share.
+const cacheBytes = 32 << 20
+
+// analyst analyzes the texts of all sessions that are too long for their machines, some at a
+// time.
+type analyst struct {
+	cache   *sqltext.Cache                                            // the machines use it too
+	analyze func(sql string, settings sqltext.Settings) *sqltext.Text // may take half a second
+	turns   *fairQueue                                                // for calls of analyze
+}
+
+func newAnalyst() analyst {
+	cache := sqltext.NewCache(cacheBytes)
+	return analyst{cache: cache, analyze: cache.Analyze, turns: newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))}
+}
+
+// text returns the analysis of sql. It waits for the turn of key, and returns ctx's error if
+// ctx ends before that.
+func (a *analyst) text(ctx context.Context, key, sql string, settings sqltext.Settings) (*sqltext.Text, error) {
+	leave, err := a.turns.enter(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return a.analyze(sql, settings), nil
 }

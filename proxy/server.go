@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"net"
-	"runtime"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/fencing"
-	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy/netloop"
 	"github.com/fencepost/fencepost/proxy/pgtls"
@@ -28,16 +26,10 @@ const (
 	overflowTimeout = time.Second
 )
 
-// cacheBytes bounds the cache of analyzed texts, which all sessions share.
-const cacheBytes = 32 << 20
-
 // Server accepts clients and relays each one to Postgres under its fence.
 type Server struct {
-	cfg   Config
-	cache *sqltext.Cache
-	// analyze analyzes a text that is too long for the machine. That may take half a second.
-	analyze  func(sql string, s sqltext.Settings) *sqltext.Text
-	parsing  *fairQueue // for calls of analyze
+	cfg      Config
+	analyst  analyst
 	keys     cancelKeys
 	ctx      context.Context // of every connection; Close ends it
 	stop     context.CancelFunc
@@ -46,9 +38,7 @@ type Server struct {
 	audit    *auditQueue
 	slots    slots.Slots // one is taken by each client, at most MaxConnections
 	overflow slots.Slots // the same for clients beyond MaxConnections
-	failing  struct {    // what may fail for many clients at once
-		accept, dial, answer, header *faults.Series
-	}
+	failing  failures
 
 	mu struct {
 		sync.Mutex
@@ -58,6 +48,18 @@ type Server struct {
 		closed   bool
 	}
 	wg sync.WaitGroup
+}
+
+// failures are those that may concern many clients at once.
+type failures struct{ accept, dial, answer, header *faults.Series }
+
+func newFailures(log *zap.Logger) failures {
+	return failures{
+		accept: faults.NewSeries(log, "accept failed", 0),
+		dial:   faults.NewSeries(log, "postgres not reachable", 0),
+		answer: faults.NewSeries(log, "postgres did not answer in time", 0),
+		header: faults.NewSeries(log, "trusted load balancer sent no valid PROXY header", 0),
+	}
 }
 
 // NewServer checks cfg and returns a server, which Serve starts. Close frees its resources,
@@ -71,14 +73,12 @@ func NewServer(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	s := &Server{cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors), cache: sqltext.NewCache(cacheBytes)}
+	s := &Server{
+		cfg: cfg, ctx: ctx, stop: stop, loops: loops, crews: newCrews(), audit: newAuditQueue(cfg.Auditors),
+		analyst: newAnalyst(), failing: newFailures(cfg.Logger),
+	}
 	s.slots.Limit(cfg.MaxConnections)
 	s.overflow.Limit(maxOverflow)
-	s.analyze, s.parsing = s.cache.Analyze, newFairQueue(max(1, runtime.GOMAXPROCS(0)/2))
-	s.failing.accept = faults.NewSeries(cfg.Logger, "accept failed", 0)
-	s.failing.dial = faults.NewSeries(cfg.Logger, "postgres not reachable", 0)
-	s.failing.answer = faults.NewSeries(cfg.Logger, "postgres did not answer in time", 0)
-	s.failing.header = faults.NewSeries(cfg.Logger, "trusted load balancer sent no valid PROXY header", 0)
 	s.mu.conns = map[netloop.Conn]struct{}{}
 	s.mu.sessions = map[*session]struct{}{}
 	return s, nil

@@ -98,6 +98,11 @@ func excesses(t *testing.T, dir, file string) map[string]string {
 			if lines > maxFunctionLines {
 				found[dir+"."+n.Name.Name] = fmt.Sprintf("has %d lines, more than %d", lines, maxFunctionLines)
 			}
+		case *ast.FuncLit: // one outside a function; inside one, its lines are those of the function too
+			lines := set.Position(n.End()).Line - set.Position(n.Pos()).Line + 1
+			if lines > maxFunctionLines {
+				found[fmt.Sprintf("%s:%d: a function literal", file, set.Position(n.Pos()).Line)] = fmt.Sprintf("has %d lines, more than %d", lines, maxFunctionLines)
+			}
 		case *ast.TypeSpec:
 			s, ok := n.Type.(*ast.StructType)
 			if !ok || !holdsState(dir) {
@@ -121,14 +126,21 @@ func holdsState(dir string) bool {
 	return false
 }
 
-// count counts the fields of a struct, and how many of them are booleans.
+// count counts the fields of a struct, and how many of them are booleans. In the place of a
+// field whose type is a struct without a name, the fields of that struct count.
 func count(s *ast.StructType) (fields, bools int) {
 	for _, f := range s.Fields.List {
-		n := max(1, len(f.Names))
-		fields += n
-		if t, ok := f.Type.(*ast.Ident); ok && t.Name == "bool" {
-			bools += n
+		n, b := 1, 0
+		switch t := f.Type.(type) {
+		case *ast.Ident:
+			if t.Name == "bool" {
+				b = 1
+			}
+		case *ast.StructType:
+			n, b = count(t)
 		}
+		names := max(1, len(f.Names))
+		fields, bools = fields+n*names, bools+b*names
 	}
 	return fields, bools
 }

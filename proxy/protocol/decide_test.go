@@ -29,12 +29,15 @@ var blocks = map[string][]gate.Answered{
 	"checked":   {gate.CheckPassed, gate.Block},
 	"read-only": {gate.ReadOnlySet, gate.Block},
 	"failed":    {gate.FailedBlock},
+	"stale":     {gate.VerdictStale, gate.Block},
 }
 
 func (d decision) String() string {
 	switch d.action {
 	case forward:
 		return "pass: " + d.reason.String()
+	case claimFirst:
+		return "claim, " + d.reason.String()
 	case checkFirst:
 		return "check"
 	case readFirst:
@@ -45,6 +48,12 @@ func (d decision) String() string {
 		return "refuse " + d.refusal.SQLState
 	case answerFirst:
 		return "answer"
+	case verdictFirst:
+		return "verdict"
+	case lapsedVerdictFirst:
+		return "lapsed verdict"
+	case discard:
+		return "discard"
 	default:
 		return map[Need]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedToken: "token"}[d.need]
 	}
@@ -61,6 +70,7 @@ func TestDecide(t *testing.T) {
 		harmless = "pass: unable to do anything"
 		dead     = "pass: in what has failed"
 		quiet    = "pass: covered by read-only mode"
+		claimed  = "claim, while the backend is registered"
 	)
 	asked := func(q *situation) { q.done = NeedConfirm }
 	stale := func(q *situation) { q.announced = 0 }
@@ -91,6 +101,8 @@ func TestDecide(t *testing.T) {
 	}
 	catalog := func(q *situation) { q.config.Catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
+	discards := func(q *situation) { q.discards = true }
+	occurs := map[action]bool{}
 	for _, c := range []struct {
 		carrier            carrier
 		sql, worker, block string
@@ -260,6 +272,36 @@ func TestDecide(t *testing.T) {
 		{lone, update, "lapsed", "rest", 15, func(q *situation) { guarded(q); q.announced = 0 }, "check"},
 		{lone, update, "follower", "rest", 15, func(q *situation) { guarded(q); q.status.Holder.Guards = 0 }, "check"},
 		{lone, "prepare transaction 'x'", "follower", "block", 15, guarded, "refuse ZF005"},
+
+		// Where tables have guards, a session that goes by the registry claims its epoch.
+		{lone, "call p()", "leader", "rest", 15, func(q *situation) { guarded(q); registered(q) }, claimed},
+		{executed, garbage, "leader", "rest", 15, func(q *situation) { guarded(q); registered(q) }, claimed},
+		{lone, "vacuum t", "leader", "rest", 15, func(q *situation) { guarded(q); registered(q) }, "pass: while the backend is registered"},
+
+		// Where stale writes are discarded, a verdict takes the place of the check.
+		{lone, update, "leader", "rest", 15, discards, "verdict"},
+		{prepared, read, "leader", "block", 18, discards, "verdict"},
+		{lone, update, "follower", "rest", 15, discards, "verdict"},
+		{lone, update, "leader", "checked", 15, discards, covered},
+		{lone, "vacuum t", "leader", "rest", 15, discards, "register"},
+		{lone, update, "vacant", "rest", 15, discards, "campaign"},
+		{lone, update, "lapsed", "rest", 15, discards, "confirm"},
+		{lone, update, "lapsed", "rest", 15, func(q *situation) { discards(q); asked(q) }, "lapsed verdict"},
+		{lone, update, "lapsed", "rest", 15, func(q *situation) { discards(q); q.announced = 0 }, "verdict"},
+		{lone, update, "fault", "rest", 15, discards, "refuse ZF002"},
+
+		// A transaction that is stale, as a verdict has said.
+		{lone, update, "follower", "stale", 15, discards, "discard"},
+		{executed, update, "leader", "stale", 18, discards, "discard"},
+		{prepared, update, "follower", "stale", 15, discards, quiet},
+		{among, update, "follower", "stale", 15, discards, "check"},
+		{call, garbage, "follower", "stale", 15, discards, "check"},
+		{lone, garbage, "follower", "stale", 15, discards, "check"},
+		{lone, "create table u ()", "follower", "stale", 15, discards, "check"},
+		{lone, read, "follower", "stale", 16, discards, quiet},
+		{lone, read, "follower", "stale", 15, func(q *situation) { discards(q); catalog(q) }, "catalog"},
+		{lone, read, "follower", "stale", 15, func(q *situation) { discards(q); refreshed(q) }, "check"},
+		{lone, "commit", "follower", "stale", 15, discards, harmless},
 	} {
 		name := fmt.Sprintf("carrier %d, %q, %s, %s, %d", c.carrier, c.sql, c.worker, c.block, c.version)
 		st := workers[c.worker]
@@ -276,8 +318,15 @@ func TestDecide(t *testing.T) {
 		if c.but != nil {
 			c.but(q)
 		}
-		if got := q.decide().String(); got != c.want {
+		d := q.decide()
+		occurs[d.action] = true
+		if got := d.String(); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+	for a := forward; a <= needsMoreFor; a++ {
+		if !occurs[a] {
+			t.Errorf("no row of the table decides %q", decision{action: a})
 		}
 	}
 }
