@@ -154,7 +154,7 @@ func (m *Machine) awaitFlush(p *gate.Plan) Need {
 		return NeedRoom
 	}
 	at := len(m.scratch)
-	m.scratch = wire.AppendClosePortal(m.scratch, "fencepost_none") // there need not be one
+	m.scratch = wire.AppendClosePortal(m.scratch, "fencepost_"+m.checks.nonce+"_none") // there need not be one
 	p.Own(m.scratch[at:])
 	m.push(closing, own)
 	m.flushFor(p)
