@@ -171,7 +171,7 @@ func (o *Observer) failure(f frame) {
 		o.over = true
 		return
 	}
-	flushes, behindFlush := o.onlyFlushes(), len(o.queue) > 0 && o.queue[0].typ == 'H'
+	flushes := o.onlyFlushes()
 	m := o.first()
 	malformed := bytes.Contains(f.body, []byte("\x00C08P01\x00"))
 	for m != nil && m.maybe && !(m.bad && malformed) { // it was COPY data, because a good Sync does not fail
@@ -196,7 +196,6 @@ func (o *Observer) failure(f frame) {
 	switch m.typ {
 	case 'Q', 'F', 'S':
 		m.failed = true
-		o.doubtful = o.doubtful || behindFlush && bytes.Contains(f.body, []byte("\x00C57014\x00")) // the error may be the Flush's
 	default:
 		o.judgeFailed(m)
 		_, o.confirmed = o.apply(o.confirmed, m, false)
