@@ -26,7 +26,7 @@ type batch struct {
 
 // unowed says whether messages that are owed no reply were sent in the batch, the client's or
 // Fencepost's. A server raises an expired statement_timeout at the next message, whatever it
-// is. What comes later stays, but for flushPending.
+// is. A later value replaces an earlier one, and flushPending becomes flushShown.
 type unowed uint8
 
 const (

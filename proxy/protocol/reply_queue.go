@@ -109,7 +109,7 @@ type reply struct {
 	sql      replyText  // of a Query
 }
 
-// readies reports that ReadyForQuery ends the replies to the message, though it be in a batch.
+// readies reports that ReadyForQuery ends the replies to the message, also inside a batch.
 func (e *reply) readies() bool { return e.kind == query || e.kind == function }
 
 // own reports that the message is Fencepost's.
