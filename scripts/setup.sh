@@ -6,7 +6,7 @@
 #   scripts/setup.sh postgres    PostgreSQL server and client programs
 #   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
 #   scripts/setup.sh drivers     the drivers of test/drivers that apt provides, and the runtimes of the others
-#   scripts/setup.sh redis       Redis and its Python client, for an example and its test
+#   scripts/setup.sh redis       Redis for tests and the demo, and its Python client for an example
 #   scripts/setup.sh pgbouncer   PgBouncer, for a test and for the benchmark, which compares with it
 #   scripts/setup.sh docker      Docker's engine and client
 #   scripts/setup.sh debootstrap what makes a Debian root directory

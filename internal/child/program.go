@@ -32,10 +32,13 @@ func Program(variable, name string) (string, error) {
 	return "", fmt.Errorf(`no %s found for tests: run "make %s", add it to PATH, or set %s`, name, targetOf(name), variable)
 }
 
-// targetOf returns the target of make that builds a program.
+// targetOf returns the target of make that builds or installs a program.
 func targetOf(name string) string {
-	if name == "kube-apiserver" {
+	switch name {
+	case "kube-apiserver":
 		return "kubernetes"
+	case "redis-server":
+		return "redis"
 	}
 	return name
 }

@@ -1,0 +1,310 @@
+// Package redistest runs a real Redis for tests.
+//
+// A server keeps its data in a directory of its own, which is removed with it, and dies with the
+// test process.
+package redistest
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/fencepost/fencepost/internal/child"
+	"github.com/fencepost/fencepost/internal/ports"
+)
+
+// patience bounds the start of a server and each request of this package.
+const patience = 60 * time.Second
+
+// Server is a Redis. It can be stopped and started again.
+type Server struct {
+	dir  string
+	port *ports.Port
+	args []string
+	env  []string
+	log  *os.File
+	cmd  *exec.Cmd // nil while it is stopped
+
+	password string // of the operator
+	tls      *tls.Config
+	clock    *os.File // the offset of its clock; nil without WithClock
+}
+
+var shared struct {
+	once   sync.Once
+	server *Server
+	err    error
+}
+
+// Shared returns the server that all tests of this process share. Tests must not change it and
+// must use keys of their own. StopShared ends it.
+func Shared(t testing.TB) *Server {
+	t.Helper()
+	shared.once.Do(func() { shared.server, shared.err = start() })
+	if shared.err != nil {
+		t.Fatalf("start the shared Redis: %v", shared.err)
+	}
+	return shared.server
+}
+
+// StopShared ends the shared server, if there is one. It is called after the last test of the
+// process.
+func StopShared() {
+	if shared.server != nil {
+		shared.server.Stop()
+	}
+}
+
+// Start returns a server for one test, which may stop, pause or restore it. It ends with the test.
+func Start(t testing.TB, opts ...Option) *Server {
+	t.Helper()
+	s, err := start(opts...)
+	if err != nil {
+		t.Fatalf("start Redis: %v", err)
+	}
+	t.Cleanup(s.Stop)
+	return s
+}
+
+// Addr returns host:port.
+func (s *Server) Addr() string { return s.port.Address() }
+
+// Dir returns the directory of the server's data and log.
+func (s *Server) Dir() string { return s.dir }
+
+// Do runs a command as the operator, and returns its answer; an absent value is nil.
+func (s *Server) Do(t testing.TB, command ...any) any {
+	t.Helper()
+	answer, err := s.Try(command...)
+	if err != nil {
+		t.Fatalf("%v: %v", command, err)
+	}
+	return answer
+}
+
+// Try is Do with the error.
+func (s *Server) Try(command ...any) (any, error) {
+	client := redis.NewClient(&redis.Options{
+		Addr: s.Addr(), Password: s.password, TLSConfig: s.tls, Protocol: 2, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, MaxRetries: -1, DialerRetries: 1,
+	})
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	answer, err := client.Do(ctx, command...).Result()
+	if errors.Is(err, redis.Nil) {
+		return nil, nil
+	}
+	return answer, err
+}
+
+// Pause freezes the server, and returns when it stands still: connections stay open, but it does
+// not respond.
+func (s *Server) Pause(t testing.TB) {
+	t.Helper()
+	s.signal(t, syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	pid, err := syscall.Wait4(s.cmd.Process.Pid, &status, syscall.WUNTRACED, nil)
+	if err != nil || !status.Stopped() {
+		t.Fatalf("pause Redis: process %d, status %v: %v", pid, status, err)
+	}
+}
+
+// Continue ends a Pause.
+func (s *Server) Continue(t testing.TB) { s.signal(t, syscall.SIGCONT) }
+
+func (s *Server) signal(t testing.TB, sig syscall.Signal) {
+	t.Helper()
+	if err := s.cmd.Process.Signal(sig); err != nil {
+		t.Fatalf("send %v to Redis: %v", sig, err)
+	}
+}
+
+// Kill ends the server as a crash does. Its data stay, if it keeps any.
+func (s *Server) Kill() {
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait() // always "killed", as intended
+	s.cmd = nil
+}
+
+// Restart starts a server that does not run, and returns when it serves.
+func (s *Server) Restart(t testing.TB) {
+	t.Helper()
+	if err := s.run(); err != nil {
+		t.Fatalf("start Redis again: %v", err)
+	}
+}
+
+// Backup returns a copy of the data of the server, which is stopped meanwhile.
+func (s *Server) Backup(t testing.TB) (backup string) {
+	t.Helper()
+	backup = filepath.Join(t.TempDir(), "backup")
+	s.Kill()
+	if err := os.CopyFS(backup, os.DirFS(s.data())); err != nil {
+		t.Fatalf("copy the data of Redis: %v", err)
+	}
+	s.Restart(t)
+	return backup
+}
+
+// Restore puts a copy of the data in the place of what the server has, and starts it again.
+func (s *Server) Restore(t testing.TB, backup string) {
+	t.Helper()
+	s.Kill()
+	if err := errors.Join(os.RemoveAll(s.data()), os.CopyFS(s.data(), os.DirFS(backup))); err != nil {
+		t.Fatalf("copy the data of Redis: %v", err)
+	}
+	s.Restart(t)
+}
+
+func (s *Server) data() string { return filepath.Join(s.dir, "data") }
+
+// Promote makes a replica a master, as a failover does.
+func (s *Server) Promote(t testing.TB) {
+	t.Helper()
+	s.Do(t, "REPLICAOF", "NO", "ONE")
+}
+
+// AwaitReplicas returns when the server has so many replicas that have all its data.
+func (s *Server) AwaitReplicas(t testing.TB, n int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		about := fmt.Sprint(s.Do(t, "INFO", "replication"))
+		_, offset, _ := strings.Cut(about, "master_repl_offset:")
+		offset, _, _ = strings.Cut(offset, "\r")
+		if strings.Count(about, "state=online,offset="+offset+",") == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not %d replicas: %s", n, about)
+		}
+	}
+}
+
+// Stop ends the server and discards its data. Stopping twice is harmless.
+func (s *Server) Stop() {
+	s.Kill()
+	if s.port != nil {
+		s.port.Release()
+	}
+	for _, f := range []*os.File{s.log, s.clock} {
+		if f != nil {
+			_ = f.Close()
+		}
+	}
+	_ = os.RemoveAll(s.dir)
+}
+
+// start starts a server.
+func start(opts ...Option) (*Server, error) {
+	o := options{saves: true}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	dir, err := os.MkdirTemp("", "redis-")
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{dir: dir, password: o.password, tls: o.tls}
+	if err := s.plan(o); err != nil {
+		s.Stop()
+		return nil, err
+	}
+	if err := s.run(); err != nil {
+		err = fmt.Errorf("%w; the log ends with:\n%s", err, s.tail())
+		s.Stop()
+		return nil, err
+	}
+	return s, nil
+}
+
+// plan decides where the server keeps what, and how it is started.
+func (s *Server) plan(o options) (err error) {
+	if s.port, err = ports.Reserve(); err != nil {
+		return err
+	}
+	if s.log, err = os.Create(filepath.Join(s.dir, "log")); err != nil {
+		return err
+	}
+	if err = os.Mkdir(s.data(), 0o700); err != nil {
+		return err
+	}
+	if o.sentinel {
+		file := filepath.Join(s.dir, "sentinel.conf")
+		s.args = []string{file, "--sentinel", "--port", fmt.Sprint(s.port.Number), "--bind", "127.0.0.1", "--dir", s.data()}
+		return os.WriteFile(file, nil, 0o600)
+	}
+	saves := "no"
+	if o.saves {
+		saves = "yes"
+	}
+	serve := []string{"--port", fmt.Sprint(s.port.Number)}
+	if o.tls != nil {
+		serve = []string{"--port", "0", "--tls-port", fmt.Sprint(s.port.Number)}
+	}
+	// What is written survives a kill without fsync.
+	s.args = append(serve, "--bind", "127.0.0.1", "--dir", s.data(), "--save", "", "--appendonly", saves, "--appendfsync", "no",
+		"--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
+	if o.password != "" {
+		s.args = append(s.args, "--requirepass", o.password)
+	}
+	s.args = append(s.args, o.args...)
+	if o.clock {
+		return s.planClock()
+	}
+	return nil
+}
+
+// run starts the server, and waits until it serves.
+func (s *Server) run() error {
+	binary, err := child.Program("FENCEPOST_TEST_REDIS", "redis-server")
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(binary, s.args...)
+	cmd.Stdout, cmd.Stderr = s.log, s.log
+	cmd.Env = append(os.Environ(), s.env...)
+	child.EndWithParent(cmd, syscall.SIGKILL)
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", binary, err)
+	}
+	s.cmd = cmd
+	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		_, err := s.Try("PING")
+		if err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("Redis did not become ready: %w", err)
+		}
+		var status syscall.WaitStatus
+		if pid, werr := syscall.Wait4(cmd.Process.Pid, &status, syscall.WNOHANG, nil); werr == nil && pid == cmd.Process.Pid {
+			s.cmd = nil
+			return errors.New("Redis ended at once")
+		}
+	}
+}
+
+// tail returns the end of the log.
+func (s *Server) tail() string {
+	text, err := os.ReadFile(filepath.Join(s.dir, "log"))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text[max(0, len(text)-4096):])
+}
