@@ -133,5 +133,6 @@
 //	token       a generation of tokens, begun by an operator  the token that the worker brings
 //	consul      random value of <prefix>/.generation ModifyIndex of the lock's first acquire
 //	etcd        random value of <prefix>/.generation revision of the transaction that awards the lease
+//	redis       random value of <prefix>/.generation, and the master's replication id  counter in <prefix>/.generation
 //	kubernetes  random value of <prefix>.generation  resourceVersion of the write that awards the lease
 package election

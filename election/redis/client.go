@@ -1,0 +1,173 @@
+// Package redis implements the lease service with Redis, as a Store of package kv.
+//
+// # Best effort
+//
+// Redis is a best-effort lease service. It confirms nothing by a quorum: a failover may forget
+// awards, a server without persistence forgets all of them when it restarts, and the server's wall
+// clock ends leases. Then two workers are awarded the lease, or a worker loses it although it lives.
+// Who may write does not depend on that. The fence alone guards the order: an award of before a
+// failover or a restart is refused once a later one has been seen.
+//
+// # Keys
+//
+//	<prefix>/.generation    a hash: the marker, and the counter of awards
+//	<prefix>/.leases        a hash: <database>/<resource> to version, life and record
+//	<prefix>/.life/<id>     a life: its TTL in milliseconds, and it expires by itself
+//
+// All changes are Lua scripts, each of which Redis runs alone. A lease is held while the life in its
+// field exists and has an expiry. So whatever an operator deletes, overwrites or persists frees it.
+//
+// # Order of awards
+//
+// The index of an award is the counter. A failover to a replica that lagged, and a restore, repeat
+// its numbers beside the same marker. So the marker that the fence is told contains the replication
+// id of the master too, which is a new one after each restart and each failover. Each of these
+// begins a new generation, and needs no operator.
+//
+// # Time
+//
+// Redis counts by the wall clock of its host. A step forward ends leases early. A step backward
+// would lengthen them: the watch shortens a life to its TTL again.
+//
+// # The watch
+//
+// Redis has none that can be relied on: an expired key is not reported before somebody looks for it,
+// and messages are lost while nobody is connected. The watch asks again and again, by a script that
+// answers only what has changed.
+package redis
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election/kv"
+)
+
+// Source is the name under which the provider's awards are recorded.
+const Source = "redis"
+
+const (
+	// answerTimeout is when a request that was not answered has failed.
+	answerTimeout = 2 * time.Second
+	// connections is how many a proxy makes at most. Redis serves one request at a time, so more
+	// of them gain nothing but ways around one that is dead.
+	connections = 4
+	// keepAlive is how often the kernel tests a connection on which nothing arrives.
+	keepAlive = 5 * time.Second
+)
+
+// Config is the configuration of a connection to Redis.
+type Config struct {
+	Address string // host:port of the master
+	TLS     bool
+	// CAFile, CertFile, KeyFile and ServerName apply to TLS. The files are read again when they
+	// change; while they cannot be used, the earlier ones hold.
+	CAFile, CertFile, KeyFile, ServerName string
+	User, Password                        string // "" without authentication; User "" is Redis's user "default"
+	// PasswordFile, if not "", is used instead of Password, and is read again in the same way.
+	PasswordFile string
+	Database     int // the number of Redis's database
+
+	Prefix string // of all keys; default kv.DefaultPrefix
+	// Proxy is this proxy's name. It must be unique among running proxies, because a proxy that
+	// starts ends the leases under its name.
+	Proxy  string
+	Logger *zap.Logger
+}
+
+// Client is one proxy's use of a Redis.
+type Client struct {
+	*kv.Client
+	store *store
+}
+
+// New returns a client that watches the prefix until Close. It does not wait until Redis is
+// reachable.
+func New(cfg Config) (*Client, error) {
+	s, err := open(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("redis elector: %w", err)
+	}
+	c, err := kv.New(kv.Config{Store: s, Source: Source, Service: s.name, Proxy: cfg.Proxy, Logger: cfg.Logger})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("redis elector: %w", err), s.Close())
+	}
+	return &Client{c, s}, nil
+}
+
+// silent drops what the library logs about itself. The errors say the same.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+func init() { redis.SetLogger(silent{}) }
+
+// open returns a store that connects when it is used.
+func open(cfg Config) (*store, error) {
+	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
+		cfg.Prefix = kv.DefaultPrefix
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = zap.NewNop()
+	}
+	password, err := passwordOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	dial := (&net.Dialer{KeepAlive: keepAlive}).DialContext
+	if cfg.TLS {
+		if dial, err = secure(cfg, dial); err != nil {
+			return nil, err
+		}
+	}
+	s := newStore(cfg)
+	s.client = redis.NewClient(&redis.Options{
+		Addr: cfg.Address, DB: cfg.Database,
+		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(s.ctx, cancel)()
+			return dial(ctx, network, address)
+		},
+		CredentialsProviderContext: func(context.Context) (string, string, error) { return cfg.User, password(), nil },
+		OnConnect:                  s.greet,
+		// A request that is sent again by itself may be carried out twice. The caller repeats
+		// what fails, and knows what may be repeated.
+		MaxRetries: -1, DialerRetries: 1,
+		ContextTimeoutEnabled: true,
+		DialTimeout:           answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout, PoolTimeout: answerTimeout,
+		PoolSize: connections, PipelinePoolSize: -1,
+		// What follows asks for commands that Fencepost has no need of.
+		Protocol: 2, DisableIdentity: true,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+	return s, nil
+}
+
+// secure returns a function that connects over TLS with the files as they are at the time.
+func secure(cfg Config, dial func(ctx context.Context, network, address string) (net.Conn, error)) (func(context.Context, string, string) (net.Conn, error), error) {
+	config, err := tlsOf(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		plain, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		conn := tls.Client(plain, config.Get())
+		if err := conn.HandshakeContext(ctx); err != nil {
+			return nil, errors.Join(err, plain.Close())
+		}
+		return conn, nil
+	}, nil
+}

@@ -1,0 +1,298 @@
+package redis_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/redis"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/ports"
+	"github.com/fencepost/fencepost/internal/redistest"
+)
+
+// A server that was killed has its data when it starts again: the term goes on. The next award is of
+// another instance, because nothing shows whether the data are older.
+func TestRedisRestartsWhileALeaseIsHeld(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := client(t, redis.Config{Address: server.Addr(), Proxy: "one"})
+	p := c.Database("db")
+	lease := acquire(t, p, bid("a", long))
+	server.Kill()
+	for what, request := range map[string]func() error{
+		"renew":   func() error { return p.Renew(within(t, patience), lease) },
+		"acquire": func() error { _, err := p.Acquire(within(t, patience), bid("b", long)); return err },
+		"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
+	} {
+		eventually(t, "the error of "+what+" names the cause", patience, func() bool {
+			began := time.Now()
+			err := request()
+			var network net.Error
+			if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
+				t.Fatalf("without Redis, %s ended with %v", what, err)
+			}
+			if took := time.Since(began); took > 5*time.Second {
+				t.Fatalf("%s took %v to say that Redis cannot be reached", what, took)
+			}
+			return strings.Contains(err.Error(), "Redis at "+server.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
+		})
+	}
+	eventually(t, "the client knows", patience, func() bool { return c.Healthy() != nil })
+	server.Restart(t)
+	if err := renew(t, p, lease); err != nil {
+		t.Errorf("after the restart the holder renews with %v", err)
+	}
+	eventually(t, "the client knows that Redis is there", patience, func() bool { return c.Healthy() == nil })
+	server.Pause(t)
+	began := time.Now()
+	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
+		t.Errorf("while Redis stands still the holder renews with %v", err)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("a renewal that may take 1s took %v", took)
+	}
+	eventually(t, "the client knows that Redis stands still", patience, func() bool { return c.Healthy() != nil })
+	server.Continue(t)
+	if err := renew(t, p, lease); err != nil {
+		t.Errorf("when Redis goes on the holder renews with %v", err)
+	}
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Fatal(err)
+	}
+	if next := acquire(t, p, bid("b", long)); next.InstanceID == lease.InstanceID || next.Index <= lease.Index {
+		t.Errorf("award (%s, %d) came after (%s, %d)", next.InstanceID, next.Index, lease.InstanceID, lease.Index)
+	}
+}
+
+// Whatever makes Redis forget a lease, its holder learns that it is lost, and the next award is of
+// another instance.
+func TestRedisForgets(t *testing.T) {
+	t.Parallel()
+	for name, forget := range map[string]func(t *testing.T, server *redistest.Server){
+		"a restart without persistence": func(t *testing.T, server *redistest.Server) { server.Kill(); server.Restart(t) },
+		"FLUSHALL":                      func(t *testing.T, server *redistest.Server) { server.Do(t, "FLUSHALL") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, redistest.WithoutPersistence())
+			p := client(t, redis.Config{Address: server.Addr(), Proxy: "one"}).Database("db")
+			q := client(t, redis.Config{Address: server.Addr(), Proxy: "two"}).Database("db")
+			lease := acquire(t, p, bid("a", long))
+			forget(t, server)
+			next := acquire(t, q, bid("b", long))
+			if next.InstanceID == lease.InstanceID {
+				t.Errorf("award (%s, %d) came after (%s, %d)", next.InstanceID, next.Index, lease.InstanceID, lease.Index)
+			}
+			if err := renew(t, p, lease); !errors.Is(err, election.ErrLost) {
+				t.Errorf("the old holder renews with %v", err)
+			}
+			if err := renew(t, q, next); err != nil {
+				t.Errorf("the new holder renews with %v", err)
+			}
+		})
+	}
+}
+
+// A replica that has not seen the newest awards takes the master's place, and the master goes on for
+// those who still reach it. Both award the same index, in different instances.
+func TestALaggingFailoverBeginsAnInstance(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.Start(t, redistest.WithReplicaOf(master))
+	p := client(t, redis.Config{Address: master.Addr(), Proxy: "one"}).Database("db")
+	first := acquire(t, p, bid("a", long))
+	master.AwaitReplicas(t, 1)
+	q := client(t, redis.Config{Address: replica.Addr(), Proxy: "two"}).Database("db")
+	_, err := q.Acquire(within(t, patience), bid("b", long))
+	isDenied(t, "a replica's award", err, "It must be the master")
+
+	replica.Promote(t)
+	if err := p.Release(within(t, patience), first, election.ReasonLeft, 0); err != nil {
+		t.Fatal(err)
+	}
+	there := acquire(t, p, bid("c", long)) // the old master goes on
+	eventually(t, "the new master has the first award", patience, func() bool {
+		_, err := q.Acquire(within(t, patience), bid("b", long))
+		return errors.Is(err, election.ErrHeld)
+	})
+	if err := renew(t, q, there); !errors.Is(err, election.ErrLost) {
+		t.Errorf("an award that the new master has not seen renews with %v", err)
+	}
+	if err := q.Release(within(t, patience), first, election.ReasonLeft, 0); err != nil {
+		t.Fatal(err)
+	}
+	here := acquire(t, q, bid("d", long))
+	if here.Index != there.Index || here.InstanceID == there.InstanceID {
+		t.Errorf("the old master awarded (%s, %d), the new one (%s, %d): want the same index, and two instances", there.InstanceID, there.Index, here.InstanceID, here.Index)
+	}
+	marker := func(instance string) string { marker, _, _ := strings.Cut(instance, "."); return marker }
+	if marker(here.InstanceID) != marker(there.InstanceID) {
+		t.Errorf("the markers of %s and %s differ", there.InstanceID, here.InstanceID)
+	}
+}
+
+// Redis counts by its wall clock. A step forward ends a lease, and a step backward does not keep one
+// of a dead holder for longer than its TTL.
+func TestTheClockOfRedisSteps(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t, redistest.WithClock())
+	p := client(t, redis.Config{Address: server.Addr(), Proxy: "one"}).Database("db")
+	q := client(t, redis.Config{Address: server.Addr(), Proxy: "two"}).Database("db")
+	lease := acquire(t, p, bid("a", 10*time.Second))
+	server.SetClock(t, 30*time.Second)
+	next := acquire(t, q, bid("b", 2*time.Second))
+	if err := renew(t, p, lease); !errors.Is(err, election.ErrLost) {
+		t.Errorf("after a step forward the holder renews with %v", err)
+	}
+	server.SetClock(t, -time.Hour)
+	began := time.Now()
+	if err := renew(t, q, next); err != nil {
+		t.Errorf("after a step backward the holder renews with %v", err)
+	}
+	server.SetClock(t, -2*time.Hour) // and its proxy dies
+	last := acquire(t, p, bid("c", 10*time.Second))
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("the lease was free after %v", took)
+	}
+	if last.Index <= next.Index || next.Index <= lease.Index || last.InstanceID != lease.InstanceID {
+		t.Errorf("awards (%s, %d), (%s, %d), (%s, %d)", lease.InstanceID, lease.Index, next.InstanceID, next.Index, last.InstanceID, last.Index)
+	}
+}
+
+// A Redis that may delete leases before they expire awards none. Those that it has go on.
+func TestARedisThatEvictsAwardsNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	c := client(t, redis.Config{Address: server.Addr(), Proxy: "one"})
+	p := c.Database("db")
+	lease := acquire(t, p, bid("a", long))
+	for _, policy := range []string{"allkeys-lru", "volatile-ttl"} {
+		server.Do(t, "CONFIG", "SET", "maxmemory-policy", policy)
+		eventually(t, "the client knows", patience, func() bool {
+			err := c.Healthy()
+			return err != nil && strings.Contains(err.Error(), "maxmemory-policy is "+policy)
+		})
+		other := bid("b", long)
+		other.Resource = "other"
+		_, err := p.Acquire(within(t, patience), other)
+		isDenied(t, "acquire", err, "Set maxmemory-policy noeviction")
+		isDenied(t, "the check", c.Check(within(t, patience), []time.Duration{long}), "Set maxmemory-policy noeviction")
+		if err := p.Renew(within(t, patience), lease); err != nil {
+			t.Errorf("the holder renews with %v", err)
+		}
+	}
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the holder releases with %v", err)
+	}
+	server.Do(t, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	eventually(t, "the client knows that it may ask again", patience, func() bool { return c.Healthy() == nil })
+	acquire(t, p, bid("b", long))
+}
+
+// A Redis that is full can do without everything but what keeps and frees a lease.
+func TestARedisThatIsFull(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := client(t, redis.Config{Address: server.Addr(), Proxy: "one"}).Database("db")
+	q := client(t, redis.Config{Address: server.Addr(), Proxy: "two"}).Database("db")
+	lease := acquire(t, p, bid("a", long))
+	server.Do(t, "CONFIG", "SET", "maxmemory", "1")
+	if err := p.Renew(within(t, patience), lease); err != nil {
+		t.Errorf("the holder renews with %v", err)
+	}
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the holder releases with %v", err)
+	}
+	_, err := q.Acquire(within(t, patience), bid("b", long))
+	isDenied(t, "the next worker's request", err, "Raise maxmemory")
+	server.Do(t, "CONFIG", "SET", "maxmemory", "0")
+	acquire(t, q, bid("b", long))
+}
+
+// Whoever empties the cache of scripts changes nothing.
+func TestScriptsAreLost(t *testing.T) {
+	t.Parallel()
+	server := redistest.Start(t)
+	p := client(t, redis.Config{Address: server.Addr(), Proxy: "one"}).Database("db")
+	lease := acquire(t, p, bid("a", long))
+	server.Do(t, "SCRIPT", "FLUSH", "SYNC")
+	if err := p.Renew(within(t, patience), lease); err != nil {
+		t.Errorf("the holder renews with %v", err)
+	}
+	server.Do(t, "SCRIPT", "FLUSH", "SYNC")
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the holder releases with %v", err)
+	}
+	server.Do(t, "SCRIPT", "FLUSH", "SYNC")
+	if _, err := p.Acquire(within(t, patience), bid("b", long)); err != nil {
+		t.Errorf("the next worker gets %v", err)
+	}
+}
+
+// What cannot be used says so with the first request.
+func TestServersThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		opts   []redistest.Option
+		db     int
+		remedy string
+	}{
+		"a node of a cluster":          {[]redistest.Option{redistest.With("cluster-enabled", "yes", "cluster-port", fmt.Sprint(ports.For(t).Number))}, 0, "does not support Redis Cluster"},
+		"a sentinel":                   {[]redistest.Option{redistest.AsSentinel()}, 0, "does not ask a Sentinel for the master"},
+		"a database that is not there": {nil, 16, "number of a database that this Redis has"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Start(t, c.opts...)
+			p := client(t, redis.Config{Address: server.Addr(), Database: c.db, Proxy: "one"}).Database("db")
+			_, err := p.Acquire(within(t, patience), bid("a", long))
+			isDenied(t, "acquire", err, c.remedy)
+		})
+	}
+}
+
+// A renewal over a connection that is dead is sent again over another one.
+func TestADeadConnectionCostsNoLease(t *testing.T) {
+	t.Parallel()
+	prefix := pgtest.Shared(t).Database(t)
+	link := electiontest.NewLink(t, redistest.Shared(t).Addr())
+	p := client(t, redis.Config{Address: link.Addr(), Prefix: prefix, Proxy: "one"}).Database("db")
+	lease := acquire(t, p, bid("a", long))
+	held := link.Hold(t, lease.Handle)
+	began := time.Now()
+	if err := p.Renew(within(t, 6*time.Second), lease); err != nil {
+		t.Errorf("after %v the renewal ended with %v", time.Since(began), err)
+	}
+	held.Await()
+	held.Forward()
+}
+
+// A proxy that starts ends what it has left, and nobody else's.
+func TestStartingProxyEndsItsOldLeases(t *testing.T) {
+	t.Parallel()
+	server, prefix := redistest.Shared(t), pgtest.Shared(t).Database(t)
+	open := func(proxy string) election.Provider {
+		return client(t, redis.Config{Address: server.Addr(), Prefix: prefix, Proxy: proxy}).Database("db")
+	}
+	mine, other := open("one"), open("two")
+	acquire(t, mine, bid("a", long))
+	theirs := bid("b", long)
+	theirs.Resource = "shipping"
+	held := acquire(t, other, theirs)
+	again := open("one") // the proxy dies and starts again
+	began := time.Now()
+	acquire(t, again, bid("c", long))
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("the old lease was free after %v", took)
+	}
+	if err := other.Renew(within(t, patience), held); err != nil {
+		t.Errorf("another proxy's lease was lost: %v", err)
+	}
+}

@@ -1,0 +1,287 @@
+package redis
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/internal/redistest"
+)
+
+func opened(t *testing.T, cfg Config) *store {
+	t.Helper()
+	s, err := open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// TestSwapWritesOnlyWhatItMay is about what package kv rests on, and what no test through it can
+// bring about in time: a request that is older than what stands there.
+func TestSwapWritesOnlyWhatItMay(t *testing.T) {
+	t.Parallel()
+	s := opened(t, Config{Address: redistest.Shared(t).Addr(), Prefix: "swap-" + rand.Text()})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	const key = "db/billing"
+	read := func() kv.Entry {
+		t.Helper()
+		e, err := s.Read(ctx, key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	begin := func() string {
+		t.Helper()
+		life, err := s.Begin(ctx, time.Minute)
+		if err != nil || life.TTL != time.Minute {
+			t.Fatalf("a life of %v: %v", life.TTL, err)
+		}
+		return life.ID
+	}
+	refused := func(what string, want error, old kv.Entry, life string) {
+		t.Helper()
+		before := read()
+		if version, err := s.Swap(ctx, key, old, []byte("late"), life); !errors.Is(err, want) {
+			t.Errorf("%s: version %d, %v; want %v", what, version, err, want)
+		}
+		if after := read(); after.Version != before.Version || string(after.Record) != string(before.Record) || after.Life != before.Life {
+			t.Errorf("%s: it wrote %+v over %+v", what, after, before)
+		}
+	}
+
+	refused("without a marker", kv.ErrConflict, kv.Entry{Marker: "first"}, begin())
+	if err := s.Mark(ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	empty, over := read(), begin()
+	if marker, replid, _ := strings.Cut(empty.Marker, "."); marker != "first" || len(replid) != 32 {
+		t.Fatalf("the marker is %q", empty.Marker)
+	}
+	if err := s.End(ctx, over); err != nil {
+		t.Fatal(err)
+	}
+	refused("with a life that is over", election.ErrLost, empty, over)
+	if err := s.End(ctx, over); err != nil {
+		t.Errorf("the second end of a life: %v", err)
+	}
+	if err := s.Beat(ctx, key, over); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the beat of a life that is over: %v", err)
+	}
+
+	life := begin()
+	version, err := s.Swap(ctx, key, empty, []byte("award"), life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := read()
+	if held.Life != life || held.Version != version || string(held.Record) != "award" {
+		t.Errorf("version %d by %s is read as %+v", version, life, held)
+	}
+	if again, err := s.Swap(ctx, key, empty, []byte("award"), life); err != nil || again != version {
+		t.Errorf("the same request again is awarded version %d, %v; want %d", again, err, version)
+	}
+	if err := s.Beat(ctx, key, life); err != nil {
+		t.Errorf("the beat of the holder: %v", err)
+	}
+	if err := s.Beat(ctx, key, begin()); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the beat of a life that holds nothing: %v", err)
+	}
+	refused("after somebody else's award", kv.ErrConflict, empty, begin())
+	refused("a release of another award", kv.ErrConflict, empty, "")
+	if _, err := s.Swap(ctx, key, held, []byte("left"), ""); err != nil {
+		t.Fatal(err)
+	}
+	free := read()
+	if free.Life != "" || free.Version <= version {
+		t.Errorf("after its release the lease is %+v", free)
+	}
+	refused("the award that was released", kv.ErrConflict, empty, life)
+	if err := s.Mark(ctx, "second", true); err != nil {
+		t.Fatal(err)
+	}
+	refused("under a marker that was replaced", kv.ErrConflict, free, begin())
+	if err := s.Mark(ctx, "third", false); err != nil {
+		t.Fatal(err)
+	}
+	if marker := read().Marker; !strings.HasPrefix(marker, "second.") {
+		t.Errorf("the marker is %q", marker)
+	}
+}
+
+// A marker that was damaged is none, or is refused until a bump; and the counter never begins
+// anew beside a marker that it has counted for.
+func TestDamagedMarkers(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	for name, c := range map[string]struct {
+		damage []any // a command, without the key
+		want   string
+	}{
+		"deleted":           {[]any{"DEL"}, ""},
+		"without its text":  {[]any{"HDEL", "marker"}, ""},
+		"empty":             {[]any{"HSET", "marker", ""}, ""},
+		"without a counter": {[]any{"HDEL", "count"}, ""},
+		"a counter of text": {[]any{"HSET", "count", "x"}, ""},
+		"a string":          {[]any{"SET", "mine"}, "a string"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := opened(t, Config{Address: server.Addr(), Prefix: "mark-" + rand.Text()})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := s.Mark(ctx, "first", false); err != nil {
+				t.Fatal(err)
+			}
+			server.Do(t, append([]any{c.damage[0], s.keys[0]}, c.damage[1:]...)...)
+			marker, version, err := s.Position(ctx)
+			if err != nil || marker != c.want || version != 0 {
+				t.Errorf("it is read as %q, %d, %v", marker, version, err)
+			}
+			if err := s.Mark(ctx, "second", c.want != ""); err != nil {
+				t.Fatal(err)
+			}
+			if marker, _, err := s.Position(ctx); err != nil || !strings.HasPrefix(marker, "second.") {
+				t.Errorf("after a new one it is %q, %v", marker, err)
+			}
+		})
+	}
+}
+
+// A library that sends a request again whose answer was lost makes one award of it.
+func TestARequestThatIsSentAgainIsOneAward(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	link := electiontest.NewLink(t, server.Addr())
+	s := opened(t, Config{Address: link.Addr(), Prefix: "again-" + rand.Text()})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Mark(ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	life, err := s.Begin(ctx, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := s.Read(ctx, "db/billing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := *s.client.Options()
+	options.MaxRetries = 3
+	if err := s.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.client = redis.NewClient(&options)
+	link.Lose("the record")
+	version, err := s.Swap(ctx, "db/billing", old, []byte("the record"), life.ID)
+	if err != nil || version != 1 {
+		t.Errorf("it was awarded version %d, %v", version, err)
+	}
+	if _, count, err := s.Position(ctx); err != nil || count != 1 {
+		t.Errorf("%d awards were counted, %v", count, err)
+	}
+	if err := s.Beat(ctx, "db/billing", life.ID); err != nil {
+		t.Errorf("it renews with %v", err)
+	}
+}
+
+// What docs/redis.md says is enough, and nothing of it can be left out.
+func TestRights(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/redis.md")
+	if err != nil || !strings.Contains(string(page), "~fencepost/* "+rights) {
+		t.Errorf("docs/redis.md does not have the rights %q: %v", rights, err)
+	}
+	server := redistest.Start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	user := func(name, rights string) *store {
+		server.Do(t, words("ACL SETUSER "+name+" reset on >secret ~fencepost/* "+rights)...)
+		return opened(t, Config{Address: server.Addr(), User: name, Password: "secret"})
+	}
+	full := user("full", rights)
+	use := func(s *store, key string) error {
+		life, begun := s.Begin(ctx, time.Minute)
+		old, read := s.Read(ctx, key)
+		_, swapped := s.Swap(ctx, key, old, []byte("award"), life.ID)
+		_, _, position := s.Position(ctx)
+		seen, stop := context.WithCancel(ctx)
+		watched := s.Watch(seen, func(kv.Snapshot) { stop() })
+		if errors.Is(watched, context.Canceled) {
+			watched = nil
+		}
+		return errors.Join(s.Check(ctx), s.Mark(ctx, "first", false), begun, read, swapped, s.Beat(ctx, key, life.ID), position, watched, s.End(ctx, life.ID))
+	}
+	if err := full.Mark(ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := use(full, "db/full"); err != nil {
+		t.Errorf("with all rights: %v", err)
+	}
+	for _, right := range strings.Fields(rights) {
+		s := user("without"+right, strings.Replace(rights+" ", right+" ", "", 1))
+		var denied *election.DeniedError
+		if err := s.Check(ctx); !errors.As(err, &denied) || errors.Is(err, election.ErrLost) || !strings.Contains(denied.Remedy, right) {
+			t.Errorf("without %s the check ends with %v", right, err)
+		}
+		if err := s.Beat(ctx, "db/full", "x"); needed(right) && errors.Is(err, election.ErrLost) {
+			t.Errorf("without %s a renewal ends with %v", right, err)
+		}
+	}
+	elsewhere := opened(t, Config{Address: server.Addr(), User: "full", Password: "secret", Prefix: "other"})
+	var denied *election.DeniedError
+	if err := elsewhere.Check(ctx); !errors.As(err, &denied) || !strings.Contains(denied.Remedy, "~other/*") {
+		t.Errorf("under another prefix the check ends with %v", err)
+	}
+}
+
+// needed reports whether every script needs a right.
+func needed(right string) bool { return right == "+eval" || right == "+info" || right == "+type" }
+
+func words(command string) (all []any) {
+	for _, word := range strings.Fields(command) {
+		all = append(all, word)
+	}
+	return all
+}
+
+func TestRisks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		replication, persistence map[string]string
+		want                     []election.RiskKind
+	}{
+		"an append-only file":    {nil, map[string]string{"aof_enabled": "1"}, nil},
+		"none":                   {map[string]string{"connected_slaves": "0"}, map[string]string{"aof_enabled": "0"}, []election.RiskKind{election.RiskNotSaved}},
+		"replicas":               {map[string]string{"connected_slaves": "2"}, nil, []election.RiskKind{election.RiskNotReplicated}},
+		"replicas that it needs": {map[string]string{"connected_slaves": "2", "min_slaves_good_slaves": "2"}, nil, nil},
+	} {
+		var got []election.RiskKind
+		for _, r := range risks(c.replication, c.persistence) {
+			got = append(got, r.Kind)
+			if r.Seen == "" || r.Remedy == "" {
+				t.Errorf("%s: %+v", name, r)
+			}
+		}
+		if len(got) != len(c.want) || len(got) > 0 && got[0] != c.want[0] {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
