@@ -91,6 +91,9 @@ func (o doctorOptions) configure(ctx context.Context, t terminal, sources *docto
 	sources.Position = func(ctx context.Context, conn *pgx.Conn) (election.Position, error) {
 		return leases.Position(ctx, conn, cfg.TTLs())
 	}
+	if adviser, ok := leases.(electors.Adviser); ok {
+		sources.Risks = adviser.Risks
+	}
 	sources.Leases = func(ctx context.Context) error { return leases.Check(ctx, cfg.TTLs()) }
 	return leases, nil
 }

@@ -255,7 +255,7 @@ func TestDoctorFindsARestoredLeaseService(t *testing.T) {
 
 func TestReadinessTellsThatTheLeaseServiceIsAwayAndStaysReady(t *testing.T) {
 	t.Parallel()
-	for provider, want := range map[string]string{"consul": "127.0.0.1:1", "etcd": "etcd at 127.0.0.1:1 cannot be reached"} {
+	for provider, want := range map[string]string{"consul": "127.0.0.1:1", "etcd": "etcd at 127.0.0.1:1 cannot be reached", "redis": "Redis at 127.0.0.1:1 cannot be reached"} {
 		t.Run(provider, func(t *testing.T) {
 			t.Parallel()
 			s := pgtest.Shared(t)
@@ -263,6 +263,7 @@ func TestReadinessTellsThatTheLeaseServiceIsAwayAndStaysReady(t *testing.T) {
 				c.Election.Provider = provider
 				c.Election.Consul.Address = "127.0.0.1:1"
 				c.Election.Etcd.Endpoints = config.Addresses{"127.0.0.1:1"}
+				c.Election.Redis.Address = "127.0.0.1:1"
 			})
 			eventually(t, "/readyz to tell that the service is away", func() bool {
 				code, body := r.ask(t, "/readyz")

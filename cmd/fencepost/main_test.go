@@ -14,9 +14,10 @@ import (
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/redistest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared) }
+func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared, redistest.StopShared) }
 
 // output is the output of a command.
 type output struct {
@@ -92,7 +93,7 @@ func TestExitCodesAndUsage(t *testing.T) {
 		{"migrate without a DSN", []string{"migrate"}, exitUsage, "--dsn is required"},
 		{"migrate with a broken DSN", []string{"migrate", "--dsn", "postgres://u:secret@h:port/d"}, exitUsage, "fencepost migrate:"},
 		{"status of nobody", []string{"status", "--admin", "127.0.0.1:1"}, exitFailure, "admin address"},
-		{"demo with an unknown elector", []string{"demo", "--election", "zookeeper"}, exitUsage, "postgres, consul, etcd, kubernetes"},
+		{"demo with an unknown elector", []string{"demo", "--election", "zookeeper"}, exitUsage, "postgres, consul, etcd, kubernetes, redis"},
 		{"demo-worker without a DSN", []string{"demo-worker"}, exitUsage, "--lease is required"},
 		{"generation without a verb", []string{"generation"}, exitUsage, "bump"},
 		{"explain without a text", []string{"explain"}, exitUsage, "no SQL text given"},
@@ -184,6 +185,7 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 	consul := []string{"FENCEPOST_ELECTION_PROVIDER", "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS"}
 	agent := consultest.Start(t, consultest.WithDefaultTTL()).Addr()
 	etcd := []string{"FENCEPOST_ELECTION_PROVIDER", "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS"}
+	redis := []string{"FENCEPOST_ELECTION_PROVIDER", "redis", "FENCEPOST_ELECTION_REDIS_ADDRESS"}
 	for name, c := range map[string]struct {
 		env  map[string]string
 		args []string
@@ -203,6 +205,10 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 		"Consul":               {env(sound, append(consul, agent)...), []string{"--database", soundDB}, exitOK, "no findings"},
 		"no etcd":              {env(sound, append(etcd, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "etcd at 127.0.0.1:1 cannot be reached"},
 		"etcd":                 {env(sound, append(etcd, etcdtest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},
+		"no Redis":             {env(sound, append(redis, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "Redis at 127.0.0.1:1 cannot be reached"},
+		"Redis":                {env(sound, append(redis, redistest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},
+		"a Redis that evicts":  {env(sound, append(redis, redistest.Start(t, redistest.With("maxmemory-policy", "allkeys-lru")).Addr())...), []string{"--database", soundDB}, exitFailure, "Set maxmemory-policy noeviction"},
+		"a Redis without AOF":  {env(sound, append(redis, redistest.Start(t, redistest.WithoutPersistence()).Addr())...), []string{"--database", soundDB}, exitFailure, "warning: lease-not-saved (lease service)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/redistest"
 )
 
 // resource is the resource that the workers of a case compete for by default.
@@ -26,7 +27,7 @@ const resource = "billing"
 // same way through the proxy as Consul, so only the cases of allProviders run with it.
 var (
 	providers    = []string{"postgres", "consul"}
-	allProviders = append(slices.Clone(providers), "etcd")
+	allProviders = append(slices.Clone(providers), "etcd", "redis")
 	// moreProviders are those that need a tag: what each adds to a cluster.
 	moreProviders = map[string]func(h *cluster){}
 )
@@ -39,6 +40,7 @@ type cluster struct {
 	db       string
 	consul   *consultest.Agent // nil with another elector
 	etcd     *etcdtest.Cluster // nil with another elector
+	redis    *redistest.Server // nil with another elector
 	take     func()            // takes the lease away, with a provider of moreProviders
 	prefix   string            // of the lease service's keys
 	settings []string          // settings of every proxy
@@ -95,6 +97,11 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 		h.etcd = etcdtest.Shared(t)
 		h.settings = append(h.settings, prefixed([]string{
 			"ELECTION_PROVIDER=etcd", "ELECTION_ETCD_ENDPOINTS=" + h.etcd.Addr(), "ELECTION_ETCD_PREFIX=" + h.prefix,
+		})...)
+	case "redis":
+		h.redis = redistest.Shared(t)
+		h.settings = append(h.settings, prefixed([]string{
+			"ELECTION_PROVIDER=redis", "ELECTION_REDIS_ADDRESS=" + h.redis.Addr(), "ELECTION_REDIS_PREFIX=" + h.prefix,
 		})...)
 	default:
 		if more := moreProviders[provider]; more != nil {

@@ -16,7 +16,7 @@ func init() {
 	allProviders = append(allProviders, "kubernetes")
 	moreProviders["kubernetes"] = withKubernetes
 	killedBounds["kubernetes"] = restartTTL + time.Second
-	stopServers = kubernetestest.StopShared
+	stopServers = append([]func(){kubernetestest.StopShared}, stopServers...)
 }
 
 // withKubernetes keeps the leases of a cluster in a real API server.

@@ -25,6 +25,10 @@ func (h *cluster) takeLease() {
 		h.revokeLease()
 		return
 	}
+	if h.redis != nil {
+		h.redis.Do(h.t, "HDEL", h.prefix+"/.leases", h.db+"/"+resource)
+		return
+	}
 	if h.consul == nil {
 		h.pg.Exec(h.t, pgtest.Superuser, h.db, "UPDATE fencepost.lease SET vacancy = 'left', expires_at = now() WHERE vacancy = 'held'",
 			"SELECT fencepost.lease_tell('"+resource+"')")

@@ -10,6 +10,7 @@ import (
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/fixture/process"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/redistest"
 )
 
 // slack is added to tested time limits, because several servers, proxies and workers
@@ -17,13 +18,13 @@ import (
 const slack = time.Second
 
 // stopServers ends the servers that all tests share, and which do not end by themselves.
-var stopServers = etcdtest.StopShared
+var stopServers = []func(){etcdtest.StopShared, redistest.StopShared}
 
 func TestMain(m *testing.M) {
 	if os.Getenv(workerVariable) != "" {
 		os.Exit(workerMain(os.Stdin, os.Stdout))
 	}
-	pgtest.Main(m, stopServers)
+	pgtest.Main(m, stopServers...)
 }
 
 // stopwatch distinguishes what was late by itself from what waited for a processor. It

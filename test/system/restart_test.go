@@ -15,6 +15,7 @@ const restartTTL = 2 * time.Second
 // killedBounds is the longest time, by provider, from the death of a proxy to a grant at another one.
 var killedBounds = map[string]time.Duration{
 	"postgres": restartTTL + time.Second,
+	"redis":    restartTTL + time.Second + time.Second,   // what has expired is looked for once a second
 	"consul":   2*restartTTL + time.Second + time.Second, // Consul doubles a TTL, and blocks a lost lock for the lock delay
 }
 

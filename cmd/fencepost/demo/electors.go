@@ -28,7 +28,7 @@ func (s *leaseService) stop() error {
 }
 
 // Elections are the lease services that a demo can use. The first one needs no service.
-var Elections = []string{"postgres", "consul", "etcd", "kubernetes"}
+var Elections = []string{"postgres", "consul", "etcd", "kubernetes", "redis"}
 
 // startElector starts the lease service that the options name; nil is the embedded one.
 func startElector(ctx context.Context, dir string, o Options) (*leaseService, error) {
@@ -39,6 +39,8 @@ func startElector(ctx context.Context, dir string, o Options) (*leaseService, er
 		return startEtcd(ctx, dir, o.Etcd)
 	case "kubernetes":
 		return startKubernetes(ctx, dir, o)
+	case "redis":
+		return startRedis(ctx, dir, o.Redis)
 	}
 	return nil, nil
 }
@@ -58,10 +60,13 @@ func findProgram(name, program string) (string, error) {
 	return "", fmt.Errorf("%s program not found: add it to PATH, build it with make %s, or pass its path with --%s", name, targetOf(name), name)
 }
 
-// targetOf returns the target of make that builds a program.
+// targetOf returns the target of make that builds or installs a program.
 func targetOf(name string) string {
-	if name == "kube-apiserver" {
+	switch name {
+	case "kube-apiserver":
 		return "kubernetes"
+	case "redis-server":
+		return "redis"
 	}
 	return name
 }

@@ -35,6 +35,8 @@ func Diagnose(f Facts) []Finding {
 	all.hosts(f.Hosts)
 	all.fault("Postgres", f.Login)
 	all.fault("lease service", f.Leases)
+	all.where = "lease service"
+	all.leaseRisks(f.Risks)
 	if len(f.NoFence) > 0 {
 		all.fault("databases", &faults.Fault{Kind: faults.Schema,
 			Problem: "no database that the control role may connect to has the schema fencepost: " + strings.Join(f.NoFence, ", "),

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/upstream"
 )
@@ -18,6 +19,7 @@ type Facts struct {
 	// NoFence are the databases in which no schema was found, if there was none anywhere.
 	NoFence []string
 	Leases  *faults.Fault // what is wrong with the lease service; nil: nothing, or not tried
+	Risks   []election.Risk
 
 	// Notes say what could not be known. They are no findings.
 	Notes []string

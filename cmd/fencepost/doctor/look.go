@@ -36,6 +36,8 @@ type Sources struct {
 	Hosts []upstream.View
 	// Leases tries what an election needs of the lease service.
 	Leases func(ctx context.Context) error
+	// Risks says what can cost leaders their leases although the lease service works. It may be nil.
+	Risks func(ctx context.Context) ([]election.Risk, error)
 	// Position says how far the lease service has counted its awards, for the database of conn.
 	Position func(ctx context.Context, conn *pgx.Conn) (election.Position, error)
 	// Databases are looked at as the control role. If there are none, those that have the
@@ -51,6 +53,7 @@ func Look(ctx context.Context, s Sources) Facts {
 	f := Facts{Settings: s.Settings, Hosts: s.Hosts}
 	if s.Settings != nil {
 		f.leases(ctx, s.Leases)
+		f.risks(ctx, s.Risks)
 	}
 	switch {
 	case s.Operator != nil:

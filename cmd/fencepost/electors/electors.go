@@ -22,7 +22,9 @@ const answerTimeout = 10 * time.Second
 
 // All returns all kinds. A new one is an entry here and a file of its own; if it has settings,
 // they are a field of config.Election.
-func All() []Elector { return []Elector{Postgres, consulElector, etcdElector, kubernetesElector} }
+func All() []Elector {
+	return []Elector{Postgres, consulElector, etcdElector, kubernetesElector, redisElector}
+}
 
 // Elector is one kind of lease service.
 type Elector struct {
@@ -54,6 +56,11 @@ type Service interface {
 	BumpGeneration(ctx context.Context, name string, st *store.Store) (done string, err error)
 	// Close is called when no provider is in use any more. It releases no lease.
 	Close() error
+}
+
+// Adviser is a Service that knows what can cost leaders their leases although it works.
+type Adviser interface {
+	Risks(ctx context.Context) ([]election.Risk, error)
 }
 
 // client is one proxy's connection to a service that keeps the leases of all databases.

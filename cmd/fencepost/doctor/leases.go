@@ -1,0 +1,41 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/fencepost/fencepost/election"
+)
+
+var (
+	leaseNotSaved = newKind(Warning, "lease-not-saved",
+		"When the lease service restarts, it has forgotten leases, and leaders lose theirs. No epoch is granted twice because of that.")
+	leaseNotReplicated = newKind(Warning, "lease-not-replicated",
+		"When another server takes its place, leases are forgotten, and leaders lose theirs. No epoch is granted twice because of that.")
+)
+
+var riskKinds = map[election.RiskKind]*kind{
+	election.RiskNotSaved:      leaseNotSaved,
+	election.RiskNotReplicated: leaseNotReplicated,
+}
+
+// risks asks the lease service what can cost leaders their leases.
+func (f *Facts) risks(ctx context.Context, ask func(ctx context.Context) ([]election.Risk, error)) {
+	if ask == nil || f.Leases != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	found, err := ask(ctx)
+	if err != nil {
+		f.Failures = append(f.Failures, fmt.Sprintf("ask the lease service how it keeps its leases: %v", err))
+	}
+	f.Risks = found
+}
+
+// leaseRisks adds what can cost leaders their leases.
+func (f *findings) leaseRisks(risks []election.Risk) {
+	for _, r := range risks {
+		f.add(riskKinds[r.Kind], r.Seen, r.Remedy)
+	}
+}
