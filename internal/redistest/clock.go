@@ -14,7 +14,7 @@ import (
 // clockSource is a library that is preloaded into the server. libfaketime does not work together
 // with jemalloc, which Redis uses.
 //
-//go:embed clock.c
+//go:embed testdata/clock.c
 var clockSource []byte
 
 // planClock builds the library, and lets it read the file of the offset.
