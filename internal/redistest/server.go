@@ -42,6 +42,13 @@ type Server struct {
 	clock    *os.File // the offset of its clock; nil without WithClock
 }
 
+// silent drops what the library logs about servers that do not run yet.
+type silent struct{}
+
+func (silent) Printf(context.Context, string, ...any) {}
+
+func init() { redis.SetLogger(silent{}) }
+
 var shared struct {
 	once   sync.Once
 	server *Server
