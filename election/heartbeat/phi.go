@@ -1,12 +1,4 @@
-// Package phi is a phi accrual failure detector (Hayashibara and others, 2004). It learns
-// from the gaps between the signs of a process how long a gap can be expected to last. Phi
-// is how surprising the current silence is: the probability that a running process is
-// silent for so long is 10^-phi, if the gaps have a normal distribution. Gaps of ordinary
-// traffic do not have one, so a Detector is only for a process that has promised to give
-// signs at regular times.
-//
-// The package has no clock: callers measure the gaps, and start the timer that Limit gives.
-package phi
+package heartbeat
 
 import (
 	"math"
@@ -41,7 +33,12 @@ func (c Config) Ideal(gap time.Duration) time.Duration {
 // the threshold says: more than z of them have the probability erfc(z/√2)/2.
 func (c Config) deviations() float64 { return math.Sqrt2 * math.Erfcinv(2*math.Pow(10, -c.Threshold)) }
 
-// Detector judges one process. It must not be used by two goroutines at once.
+// Detector is a phi accrual failure detector (Hayashibara and others, 2004). It learns from
+// the gaps between the signs of a process how long a gap can be expected to last. Phi is how
+// surprising the current silence is: the probability that a running process is silent for so
+// long is 10^-phi, if the gaps have a normal distribution. Gaps of ordinary traffic do not
+// have one, so a Detector is only for a process that has promised signs at regular times. It
+// must not be used by two goroutines at once.
 type Detector struct {
 	cfg        Config
 	deviations float64 // of the threshold

@@ -1,4 +1,4 @@
-package phi
+package heartbeat
 
 import (
 	"math"
