@@ -128,7 +128,7 @@ func TestAWorkerThatPromisesHeartbeatsIsMissedSoon(t *testing.T) {
 	one, two := h.proxy(), h.proxy()
 	start := func(name string) *worker {
 		w := h.worker(name)
-		dsn := h.dsn(one, name, "resource", name, "campaign", "wait", "worker_timeout", "1h", "heartbeat", (2 * beat).String())
+		dsn := h.dsn(one, name, "resource", name, "campaign", "wait", "worker_timeout", "1h", "heartbeat", beat.String())
 		w.must("connect", dsn)
 		w.must("beat", dsn)
 		return w
@@ -139,7 +139,7 @@ func TestAWorkerThatPromisesHeartbeatsIsMissedSoon(t *testing.T) {
 	for _, name := range []string{"frozen", "idle"} {
 		process.Eventually(t, process.Patience, name+" to have sent enough heartbeats", func() bool {
 			w := h.judged(one, name)
-			return w.Phi != nil && *w.Timeout < 10 && w.Heartbeat == (2*beat).Seconds()
+			return w.Phi != nil && *w.Timeout < 10 && w.Heartbeat == beat.Seconds()
 		})
 	}
 	if _, text := h.command("status", "--admin", one.Admin); strings.Count(text, "(phi ") != 2 {

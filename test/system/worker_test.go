@@ -98,7 +98,7 @@ func workerMain(orders io.Reader, reports io.Writer) int {
 }
 
 // beat is how often a worker sends something on a connection for heartbeats.
-const beat = 50 * time.Millisecond
+const beat = 100 * time.Millisecond
 
 // workerBeat sends heartbeats on a connection of their own until stop is called or the
 // connection ends.
