@@ -91,6 +91,7 @@ func TestCertificates(t *testing.T) {
 		"the server's is of another": {func(c *redis.Config) { c.ServerName = "redis.example" }, "certificate is valid for redis.internal, not redis.example"},
 	} {
 		bad := cfg
+		bad.Proxy = "with " + name // a proxy that starts ends the leases under its name
 		c.change(&bad)
 		err := client(t, bad).Database("db").Renew(within(t, patience), lease)
 		if err == nil || errors.Is(err, election.ErrLost) || !strings.Contains(err.Error(), "cannot be reached") || !strings.Contains(err.Error(), c.want) {
@@ -98,7 +99,7 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	named := cfg
-	named.ServerName = "redis.internal"
+	named.ServerName, named.Proxy = "redis.internal", "named"
 	if err := client(t, named).Database("db").Renew(within(t, patience), lease); err != nil {
 		t.Errorf("the name in the server's certificate: renew ended with %v", err)
 	}
