@@ -125,6 +125,61 @@ func TestSwapWritesOnlyWhatItMay(t *testing.T) {
 	}
 }
 
+// A life that does not end by itself, or is not Fencepost's, holds nothing: otherwise the lease of a
+// holder that died would be held for ever.
+func TestALifeThatHoldsNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Shared(t)
+	for name, c := range map[string][]any{ // a command, without the key
+		"without an end":           {"PERSIST"},
+		"overwritten":              {"SET", "mine"},
+		"overwritten, with an end": {"SET", "mine", "PX", "100000"},
+		"expired":                  {"PEXPIRE", "0"},
+		"deleted":                  {"DEL"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := opened(t, Config{Address: server.Addr(), Prefix: "life-" + rand.Text()})
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			const key = "db/billing"
+			award := func(old kv.Entry) string {
+				t.Helper()
+				life, err := s.Begin(ctx, time.Minute)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := s.Swap(ctx, key, old, []byte("award"), life.ID); err != nil {
+					t.Fatal(err)
+				}
+				return life.ID
+			}
+			if err := s.Mark(ctx, "first", false); err != nil {
+				t.Fatal(err)
+			}
+			empty, err := s.Read(ctx, key)
+			if err != nil {
+				t.Fatal(err)
+			}
+			life := award(empty)
+			server.Do(t, append([]any{c[0], s.keys[2] + life}, c[1:]...)...)
+			old, err := s.Read(ctx, key)
+			if err != nil || old.Life != "" || string(old.Record) != "award" {
+				t.Errorf("the lease is read as %+v, %v", old, err)
+			}
+			if err := s.Beat(ctx, key, life); !errors.Is(err, election.ErrLost) {
+				t.Errorf("its beat ends with %v", err)
+			}
+			if version, err := s.Swap(ctx, key, empty, []byte("award"), life); !errors.Is(err, kv.ErrConflict) {
+				t.Errorf("the request that was awarded it, sent again, ends with %d, %v", version, err)
+			}
+			if next := award(old); next == life {
+				t.Errorf("the lease is still of %s", next)
+			}
+		})
+	}
+}
+
 // A marker that was damaged is none, or is refused until a bump; and the counter never begins
 // anew beside a marker that it has counted for.
 func TestDamagedMarkers(t *testing.T) {
