@@ -148,16 +148,10 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	if !sure && m.config.Discards && (!m.leads() || m.txn.Coverage() == gate.Discarded) && m.read(s) {
 		s = unknownStatement // it may be a write's, which nothing would discard
 	}
-	d, need := m.decideMessage(executed, s, p)
-	if need != NeedNothing {
+	r, need := m.injectExecute(s, portal, p)
+	if need != NeedNothing || m.inHand.dropped {
 		return need
 	}
-	if d.action == discard {
-		m.discardExecute(portal, s, p)
-		return NeedNothing
-	}
-	m.staysReadOnly(p)
-	r := m.injectAs(d, s, false, p)
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}

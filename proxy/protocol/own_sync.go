@@ -5,7 +5,6 @@ import (
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
@@ -174,26 +173,6 @@ func (m *Machine) awaitBatch(p *gate.Plan) Need {
 		m.flushFor(p)
 	}
 	return NeedRoom
-}
-
-// awaitRest follows the decision d about s. A SET fencepost.token waits until everything
-// before it is answered, and is refused if something then shares its transaction. For anything
-// else, d is the result.
-func (m *Machine) awaitRest(d decision, s *statement, p *gate.Plan) decision {
-	if d.need != NeedToken {
-		return d
-	}
-	if m.copy.stalls() {
-		return refuses(fencing.TokenInsideRefusal) // unless the COPY has failed, the server ends the connection
-	}
-	if need := m.awaitBatch(p); need != NeedNothing {
-		return needs(need)
-	}
-	if !m.txn.LeftIdle() || !m.batch.fresh() || m.batch.unsynced != nothingUnsynced {
-		return refuses(fencing.TokenInsideRefusal)
-	}
-	m.inHand.token.value, _ = fencing.ParseToken(s.info.Value)
-	return d
 }
 
 // flushFor has the server send its answers, for the message in hand.

@@ -48,7 +48,6 @@ func TestStatesRefuse(t *testing.T) {
 		"a Sync after the client's Execute":  func() { var b batch; b.ran(); b.syncedBefore() },
 		"checks that were not sent":          func() { var c checks; c.confirm() },
 		"checks that are prepared twice":     func() { c := checks{progress: checksConfirmed}; c.confirm() },
-		"a need is left":                     func() { new(Machine).inject(needs(NeedConfirm), unknownStatement, nil) },
 	} {
 		func() {
 			defer func() {
