@@ -64,7 +64,7 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
 	known := strings.IndexByte(frontendTypes, in[n]) >= 0
 	if (in[n] == 'X' || !known) && m.maySendAgain() {
-		m.inHand.wait = waits // it ends the session
+		m.inHand.wait.begin(waitsForReplies) // it ends the session
 		return 0, NeedRoom
 	}
 	if !known {
@@ -190,18 +190,12 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 
 // skipped handles a message that the server skips.
 func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
-	switch m.inHand.wait {
-	case ownFailed:
-		if typ == 'Q' || typ == 'F' { // ReadyForQuery follows its error
-			m.syncInstead(p)
-			m.inHand.dropped = true
-			return true
-		}
-		m.batch.failed()
-	case flushFailed:
-		m.batch.failed()
-	}
-	if m.batch.progress == batchFailed && typ != 'S' && typ != 'X' {
+	switch m.batch.follow(m.inHand.wait, typ) {
+	case replaced:
+		m.syncInstead(p)
+		m.inHand.dropped = true
+		return true
+	case leftOut:
 		m.inHand.dropped = true
 		return true
 	}

@@ -89,18 +89,6 @@ type inHand struct {
 	dropped   bool // nothing of the message is sent
 }
 
-// wait says whether the message in hand waits until no reply is pending.
-type wait uint8
-
-const (
-	noWait wait = iota
-	waits
-	waitsForOwn   // a Flush or a Sync of Fencepost's was sent for it
-	waitsForFlush // the same, to learn whether a Flush of the client's was answered by an error
-	ownFailed     // an error has answered that: the message's, which would have had it otherwise
-	flushFailed   // an error has answered the Flush of the client's: the message is skipped
-)
-
 // Event is something the shell does after a plan was made.
 type Event struct {
 	Kind      EventKind

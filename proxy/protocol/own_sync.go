@@ -102,12 +102,12 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) Need {
 	if m.inHand.wait != noWait && m.pendingReplies.certain() && !m.copy.stalls() {
 		return NeedRoom
 	}
-	m.inHand.wait = noWait
+	m.inHand.wait.answered()
 	switch {
 	case (typ == 'Q' || typ == 'F') && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
 		return m.awaitFlush(p)
 	case m.awaitsReplies(typ, body):
-		m.inHand.wait = waits
+		m.inHand.wait.begin(waitsForReplies)
 		return NeedRoom
 	case m.checks.claims && m.claimMayFail(typ):
 		return m.awaitBatch(p)
@@ -138,7 +138,7 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	m.push(syncing, ownCommit)
 	m.batch.syncedBefore()
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
-	m.inHand.wait = waitsForOwn    // should the Sync fail, the message has failed
+	m.inHand.wait.begin(waitsForOwn)
 	return NeedRoom
 }
 
@@ -149,16 +149,17 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 // come before the message.
 func (m *Machine) awaitFlush(p *gate.Plan) Need {
 	if m.pendingReplies.certain() { // which the Flush asks for
-		m.inHand.wait = waits
+		m.inHand.wait.begin(waitsForReplies)
 		return NeedRoom
 	}
 	at := len(m.scratch)
 	m.scratch = wire.AppendClosePortal(m.scratch, "fencepost_"+m.checks.nonce+"_none") // there need not be one
 	p.Own(m.scratch[at:])
 	m.push(closing, own)
-	m.flushFor(p)
 	if m.up.flushed {
-		m.inHand.wait = waitsForFlush
+		m.flushFor(waitsForFlush, p)
+	} else {
+		m.flushFor(waitsForOwn, p)
 	}
 	return NeedRoom
 }
@@ -170,16 +171,16 @@ func (m *Machine) awaitBatch(p *gate.Plan) Need {
 		return NeedNothing
 	}
 	if m.inHand.wait == noWait {
-		m.flushFor(p)
+		m.flushFor(waitsForOwn, p)
 	}
 	return NeedRoom
 }
 
-// flushFor has the server send its answers, for the message in hand.
-func (m *Machine) flushFor(p *gate.Plan) {
+// flushFor has the server send its answers, for which the message in hand waits as w says.
+func (m *Machine) flushFor(w wait, p *gate.Plan) {
 	p.Own(flushMessage)
 	m.batch.flushed()
-	m.inHand.wait = waitsForOwn
+	m.inHand.wait.begin(w)
 }
 
 var flushMessage = []byte{'H', 0, 0, 0, 4}

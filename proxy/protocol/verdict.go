@@ -47,7 +47,7 @@ func (m *Machine) ask(first action, s *statement, p *gate.Plan) Need {
 	} else {
 		m.runCheck(verdict, s, p)
 	}
-	m.flushFor(p)
+	m.flushFor(waitsForOwn, p)
 	m.pendingReplies.ask()
 	m.inHand.verdict, m.inHand.asked = verdictAsked, m.pendingReplies.len()-before
 	return NeedRoom
@@ -68,9 +68,7 @@ func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need Need) {
 	}
 	failed := m.inHand.verdict == verdictFailed
 	m.inHand.verdict = verdictGiven
-	if m.inHand.wait == waitsForOwn {
-		m.inHand.wait = noWait
-	}
+	m.inHand.wait.answeredOwn()
 	if !m.txn.Skips() {
 		m.txn.Send(gate.TakeVerdict, false)
 		return false, NeedNothing
