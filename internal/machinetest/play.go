@@ -124,22 +124,20 @@ func (x *player) fromClient() error {
 			return err
 		case err != nil:
 			x.end("ended: " + err.Error())
-		case need == protocol.NeedTerminal:
+		case need.Kind == protocol.NeedTerminal:
 			x.left = true
 			return nil
-		case need == protocol.NeedNothing, need == protocol.NeedMore:
+		case need.Kind == protocol.NeedNothing, need.Kind == protocol.NeedMore:
 			return nil
-		case need == protocol.NeedRoom:
+		case need.Kind == protocol.NeedRoom:
 			x.stuck = true
 			return nil
-		case need == protocol.NeedRegister:
+		case need.Kind == protocol.NeedRegister:
 			x.register()
-		case need == protocol.NeedAnalysis:
-			x.m.Analyzed(analyses.Analyze(x.m.WantedAnalysis()))
-		case need == protocol.NeedCatalog:
-			x.m.Refreshed()
+		case need.Kind == protocol.NeedAnalysis:
+			x.m.Answer(protocol.Answer{Need: need.Kind, Text: analyses.Analyze(need.Text, need.Settings)})
 		default:
-			x.m.Asked(need)
+			x.m.Answer(protocol.Answer{Need: need.Kind})
 		}
 	}
 	return nil
@@ -149,11 +147,11 @@ func (x *player) fromClient() error {
 func (x *player) register() {
 	if r := x.m.RegisterRequest(); r.Announced == 0 || r.Announced != r.Held {
 		fmt.Fprintln(&x.text, "= registry refuses")
-		x.m.Registered(&fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "the registry refuses"})
+		x.m.Answer(protocol.Answer{Need: protocol.NeedRegister, Refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "the registry refuses"}})
 		return
 	}
 	fmt.Fprintln(&x.text, "= registered")
-	x.m.Registered(nil)
+	x.m.Answer(protocol.Answer{Need: protocol.NeedRegister})
 }
 
 func (x *player) fromServer() error {
@@ -177,7 +175,7 @@ func (x *player) fromServer() error {
 		case protocol.EventUnregister:
 			fmt.Fprintln(&x.text, "= unregistered")
 		case protocol.EventAnnounce:
-			if len(x.client) == 0 && x.m.Quiet() {
+			if len(x.client) == 0 && x.m.Is(protocol.Quiet) {
 				fmt.Fprintln(&x.text, "= announced")
 				x.m.Announced()
 			}
@@ -185,7 +183,7 @@ func (x *player) fromServer() error {
 			x.end("ended")
 		}
 	}
-	if x.over || !x.m.Replays() && !(x.stuck && x.m.HasRoom()) {
+	if x.over || !x.m.Is(protocol.ReplayDue) && !(x.stuck && x.m.Is(protocol.Ready)) {
 		return nil
 	}
 	return x.fromClient()

@@ -63,7 +63,7 @@ func (d decision) String() string {
 	case answersFirst:
 		return "wait"
 	default:
-		return map[Need]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedToken: "token"}[d.need]
+		return map[NeedKind]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedToken: "token"}[d.need]
 	}
 }
 
@@ -409,17 +409,17 @@ func TestACheckAfterARefusedNoteCannotPass(t *testing.T) {
 		m := fuzzMachine(ModeFenced, &st)
 		p := &gate.Plan{}
 		p.Reset(message)
-		if _, need, err := m.FromClient(message, p); need != NeedRegister || err != nil {
+		if _, need, err := m.FromClient(message, p); need.Kind != NeedRegister || err != nil {
 			t.Fatalf("%s: need %v, want the registry", name, need)
 		}
 		st.Role = fencing.Follower
 		if e := m.RegisterRequest(); e.Held != 0 {
 			t.Fatalf("%s: without the lease it holds epoch %d", name, e.Held)
 		}
-		m.Registered(&fencing.Refusal{SQLState: fencing.StateNotLeader})
+		m.Answer(Answer{Need: NeedRegister, Refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader}})
 		st.Role = fencing.Leader
 		p.Reset(message)
-		if _, need, err := m.FromClient(message, p); need != NeedNothing || err != nil {
+		if _, need, err := m.FromClient(message, p); need.Kind != NeedNothing || err != nil {
 			t.Fatalf("%s: need %v after the registry's refusal", name, need)
 		}
 		sent, _ := p.Bytes(nil)
@@ -442,17 +442,17 @@ func TestARefusedTextMayHaveTakenNames(t *testing.T) {
 	var p gate.Plan
 	text := wiretest.Query(`prepare x as select 1; prepare U&'\zzzz'`)
 	p.Reset(text)
-	if _, need, err := m.FromClient(text, &p); need == NeedAnalysis {
-		m.Analyzed(m.config.Cache.Analyze(m.WantedAnalysis()))
+	if _, need, err := m.FromClient(text, &p); need.Kind == NeedAnalysis {
+		m.Answer(Answer{Need: NeedAnalysis, Text: m.config.Cache.Analyze(need.Text, need.Settings)})
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	p.Reset(text)
-	if _, need, err := m.FromClient(text, &p); need != NeedRegister || err != nil {
-		t.Fatalf("need %d, %v; want the registry", need, err)
+	if _, need, err := m.FromClient(text, &p); need.Kind != NeedRegister || err != nil {
+		t.Fatalf("need %v, %v; want the registry", need, err)
 	}
 	m.RegisterRequest()
-	m.Registered(&fencing.Refusal{SQLState: fencing.StateSuperseded})
+	m.Answer(Answer{Need: NeedRegister, Refusal: &fencing.Refusal{SQLState: fencing.StateSuperseded}})
 	check := "EXECUTE " + m.checks.names.check
 	if sent := pumpUp(t, m, text, 1<<20); !bytes.Contains(sent, []byte(check)) {
 		t.Fatalf("%q is sent, want a check in front", sent)

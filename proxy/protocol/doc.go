@@ -5,7 +5,7 @@
 // # From a client's message to the server
 //
 // FromClient frames the message. A session uses the exported methods of Machine: most are
-// in api.go, and some in rejection.go, reply_queue.go and shadow.go. What follows is:
+// in api.go, and some in rejection.go and shadow.go. What follows is:
 //
 //   - statement.go and package sqltext say what the message may run;
 //   - decide.go says what goes in front of it: nothing, the check, the verdict, read-only
@@ -21,7 +21,8 @@
 //     that is discarded;
 //   - package gate lets the message pass for a reason, and knows the transaction.
 //
-// A decision that needs something from outside ends FromClient with a Need.
+// A decision that needs something from outside ends FromClient with a Need, which the session
+// meets without its lock, and answers by Answer.
 //
 // # From the server's message to the client
 //

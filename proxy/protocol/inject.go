@@ -38,7 +38,7 @@ type injectors struct {
 // inject carries out what was decided of s: it puts in front of s what has to stand there, and
 // returns the reason for which s then passes. If there is a need, s must wait. A statement
 // that neither passes nor waits has something else in its place.
-func (m *Machine) inject(d decision, s *statement, by injector, p *gate.Plan) (r gate.Reason, need Need) {
+func (m *Machine) inject(d decision, s *statement, by injector, p *gate.Plan) (r gate.Reason, need NeedKind) {
 	if d.action.sends() {
 		by.begin()
 	}
@@ -147,7 +147,7 @@ func (by *callInjector) instead() { by.refuse(fencing.RetryRefusal) }
 func (by *callInjector) lasting() *statement { return unknownStatement }
 
 // functionMessage is the fast path call. Outside a checked block it goes by the registry.
-func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
+func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) NeedKind {
 	m.beginBatch()
 	if need := m.syncBefore(p); need != NeedNothing {
 		return need

@@ -24,7 +24,7 @@ type messageInjector struct {
 
 // injectMessage sends what s needs in front of an extended message that may run it without
 // executing it, and returns the reason for which that message passes.
-func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate.Reason, Need) {
+func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate.Reason, NeedKind) {
 	r, need := m.injectAs(messageInjector{m: m, s: s, p: p, carrier: prepared, reparses: reparses})
 	if need == NeedNothing {
 		m.mayUndo(s)
@@ -33,12 +33,12 @@ func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate
 }
 
 // injectExecute sends what s needs in front of an Execute of that portal.
-func (m *Machine) injectExecute(s *statement, portal []byte, p *gate.Plan) (gate.Reason, Need) {
+func (m *Machine) injectExecute(s *statement, portal []byte, p *gate.Plan) (gate.Reason, NeedKind) {
 	return m.injectAs(messageInjector{m: m, s: s, p: p, carrier: executed, portal: portal})
 }
 
 // injectAs decides about an extended message, and carries that out.
-func (m *Machine) injectAs(with messageInjector) (gate.Reason, Need) {
+func (m *Machine) injectAs(with messageInjector) (gate.Reason, NeedKind) {
 	by := &m.injectors.message
 	*by = with
 	q := m.situation(by.carrier, by.s)

@@ -42,7 +42,7 @@ const (
 func unread(text []byte) statement { return statement{guess: sqltext.GuessOf(text)} }
 
 // queryOne handles a Query that is one statement, or one unknown text.
-func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) NeedKind {
 	by := &m.injectors.query
 	*by = queryInjector{m: m, p: p, n: n, avail: avail, text: text, one: one}
 	s := &by.one

@@ -11,7 +11,7 @@ import (
 
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
-func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) NeedKind {
 	txn, epochs, chain, batch, checks := m.txn, m.epochs, m.chain, m.batch, m.checks
 	undo := func() { m.txn, m.epochs, m.chain, m.batch, m.checks = txn, epochs, chain, batch, checks }
 	by, r, need := m.insertions(t, text, p)
@@ -114,7 +114,7 @@ func (by *textInjector) refuse(r *fencing.Refusal) {
 // insertions says what goes in front of which statement, and for which reason
 // the text then passes: each statement has one. It follows the transaction
 // through the text.
-func (m *Machine) insertions(t *sqltext.Text, text []byte, p *gate.Plan) (by *textInjector, reason gate.Reason, n Need) {
+func (m *Machine) insertions(t *sqltext.Text, text []byte, p *gate.Plan) (by *textInjector, reason gate.Reason, n NeedKind) {
 	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
 	by = &textInjector{m: m}
 	counted, whole := 0, m.showsItself(t)

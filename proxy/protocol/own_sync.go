@@ -98,7 +98,7 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 
 // awaitAnswers has a message wait until what came before it is answered, where what becomes of it
 // depends on that.
-func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) Need {
+func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	if m.inHand.wait != noWait && m.pendingReplies.certain() && !m.copy.stalls() {
 		return NeedRoom
 	}
@@ -121,7 +121,7 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) Need {
 // it after the check's Execute, and a BEGIN could fix no isolation after it. Of
 // the client's there are only Parse, Bind, Describe and Close. Should one of them
 // fail, the server skips the message, so their answers come first.
-func (m *Machine) syncBefore(p *gate.Plan) Need {
+func (m *Machine) syncBefore(p *gate.Plan) NeedKind {
 	if !m.batch.onlyChecked() || m.stillOpen() {
 		return NeedNothing
 	}
@@ -147,7 +147,7 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 // shows that. Should an expired statement_timeout be raised at the Flush, the server skips the
 // message, and no ReadyForQuery follows. If the two came at different times, that error would have
 // come before the message.
-func (m *Machine) awaitFlush(p *gate.Plan) Need {
+func (m *Machine) awaitFlush(p *gate.Plan) NeedKind {
 	if m.pendingReplies.certain() { // which the Flush asks for
 		m.inHand.wait.begin(waitsForReplies)
 		return NeedRoom
@@ -166,7 +166,7 @@ func (m *Machine) awaitFlush(p *gate.Plan) Need {
 
 // awaitBatch has the server answer what was sent in the batch, and the message in hand wait
 // for that.
-func (m *Machine) awaitBatch(p *gate.Plan) Need {
+func (m *Machine) awaitBatch(p *gate.Plan) NeedKind {
 	if !m.pendingReplies.certain() {
 		return NeedNothing
 	}

@@ -12,7 +12,7 @@ import (
 
 // queryMessage handles a simple Query. What it needs goes into its text, never
 // into messages in front of it: PostgreSQL 18 would answer and not commit.
-func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) NeedKind {
 	m.beginBatch()
 	text, _, _ := wire.CString(body)
 	if m.wantsSync(text) {

@@ -91,12 +91,12 @@ func (a action) insertsFirst() bool { return a > claimFirst && a <= answerFirst 
 type decision struct {
 	action  action
 	reason  gate.Reason      // of forward, claimFirst and answerFirst
-	need    Need             // of needsMoreFor
+	need    NeedKind         // of needsMoreFor
 	refusal *fencing.Refusal // of refuseFirst
 }
 
 func passes(r gate.Reason) decision       { return decision{reason: r} }
-func needs(n Need) decision               { return decision{action: needsMoreFor, need: n} }
+func needs(n NeedKind) decision           { return decision{action: needsMoreFor, need: n} }
 func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst, refusal: r} }
 
 // decide says what goes in front of the statement of q.

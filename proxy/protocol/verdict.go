@@ -35,7 +35,7 @@ type staleness struct {
 }
 
 // ask sends the verdict that first names in front of the message in hand, which then waits.
-func (m *Machine) ask(first action, s *statement, p *gate.Plan) Need {
+func (m *Machine) ask(first action, s *statement, p *gate.Plan) NeedKind {
 	before := m.pendingReplies.len()
 	if first == undoVerdictFirst {
 		m.runOnce(readWriteSQL, noCheck, own, s, p)
@@ -55,7 +55,7 @@ func (m *Machine) ask(first action, s *statement, p *gate.Plan) Need {
 
 // takeVerdict goes on with a message of type typ that has waited for a verdict. done says that
 // nothing is left to do for it.
-func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need Need) {
+func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need NeedKind) {
 	switch {
 	case m.inHand.verdict == verdictGiven:
 		return false, NeedNothing
