@@ -32,12 +32,14 @@ type player struct {
 // analyses are shared by all machines, as those of a proxy.
 var analyses = sqltext.NewCache(16 << 20)
 
+var modes = map[string]protocol.Mode{"": protocol.ModeFenced, "passing": protocol.ModePassing, "read-only": protocol.ModeReadOnly}
+
 // Play lets the inputs happen to a new machine. It returns the transcript, and what the
 // server and the client got, with the placeholder in the names of the checks.
 func Play(s Session, inputs []Input) (text string, toServer, toClient []byte, err error) {
 	x := &player{st: &s.Status}
 	x.m = protocol.New(protocol.Config{
-		Mode: protocol.ModeFenced, Version: gate.Version(s.Version), Status: func() *fencing.Status { return x.st }, Cache: analyses,
+		Mode: modes[s.Mode], Discards: s.Discards, Unfenced: fencing.UnfencedRefusal("u"), Version: gate.Version(s.Version), Status: func() *fencing.Status { return x.st }, Cache: analyses,
 		Fence: s.Fence, Resource: "r", Worker: s.Worker, Incarnation: s.Incarnation,
 		Parameters: [][]byte{parameter("standard_conforming_strings", s.Strings), parameter("client_encoding", s.Encoding)},
 	})
