@@ -173,7 +173,7 @@ func (d *downPump) takeAndUnlock() {
 		}
 	}
 	x.updatePending()
-	if x.pumps.room != nil && x.m.HasRoom() {
+	if x.pumps.room != nil && x.m.Is(protocol.Ready) {
 		x.pumps.giveRoom()
 	}
 	x.mu.Unlock()

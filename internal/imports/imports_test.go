@@ -73,7 +73,7 @@ var ours = map[string][]string{
 	"internal/consultest":      {"internal/child", "internal/ports"},
 	"internal/etcdtest":        {"internal/child", "internal/ports"},
 	"internal/kubernetestest":  {"internal/child", "internal/etcdtest", "internal/ports"},
-	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/oracle", "internal/pgtest", "internal/wiretest"},
+	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/machinetest", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/fixture/process": {"fencing", "internal/child"},
 	"internal/wiretest":        {},
 	"internal/netlooptest":     {"proxy/netloop", "internal/wiretest"},
