@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -40,6 +41,10 @@ type Config struct {
 	// Now reads CLOCK_BOOTTIME. nil means Boottime.
 	Now func() time.Duration
 }
+
+// Boottime reads CLOCK_BOOTTIME, which keeps running while the machine is suspended. Go's own
+// monotonic clock does not.
+func Boottime() time.Duration { return boottime.Now() }
 
 // Settings are the election settings of one resource.
 type Settings struct {
@@ -188,6 +193,8 @@ type Backend struct {
 	// InForce, if not nil, is asked as often as Orders, and less often while the database has no
 	// candidacy.
 	InForce InForce
+	// Handovers, if not nil, is asked after each order, and told who campaigns.
+	Handovers Handovers
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a
 	// while, to close its connections. The backend may be used again afterwards.
 	CloseIdle func()
