@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -44,6 +45,10 @@ type Config struct {
 	// verdict. It must not block.
 	Falsify func(worker string) (unresponsive bool)
 }
+
+// Boottime reads CLOCK_BOOTTIME, which keeps running while the machine is suspended. Go's own
+// monotonic clock does not.
+func Boottime() time.Duration { return boottime.Now() }
 
 // Settings are the election settings of one resource.
 type Settings struct {
@@ -192,6 +197,8 @@ type Backend struct {
 	// InForce, if not nil, is asked as often as Orders, and less often while the database has no
 	// candidacy.
 	InForce InForce
+	// Handovers, if not nil, is asked after each order, and told who campaigns.
+	Handovers Handovers
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a
 	// while, to close its connections. The backend may be used again afterwards.
 	CloseIdle func()

@@ -64,6 +64,7 @@ func commands() []command {
 		{name: "doctor", args: "[--config FILE] [--dsn DSN]", summary: "say what is wrong or risky in an installation", run: runDoctor},
 		{name: "resource", args: "list | rm RESOURCE", summary: "show or remove the resources of a database", run: runResource},
 		{name: "evict", args: "RESOURCE [--worker WORKER]", summary: "take the lead from a worker", run: runEvict},
+		{name: "handover", args: "RESOURCE --to WORKER", summary: "let a worker of your choice lead next", run: runHandover},
 		{name: "pause", args: "RESOURCE", summary: "stop everyone from leading a resource", run: runPause},
 		{name: "resume", args: "RESOURCE", summary: "allow a paused resource to be led again", run: runResume},
 		{name: "ledger", args: "prune --keep 90d", summary: "delete old grants from the ledger", run: runLedger},
