@@ -12,8 +12,13 @@ import (
 	"github.com/fencepost/fencepost/internal/faults"
 )
 
-// noteTimeout bounds a statement that only says how a hand-over goes, or that nobody campaigns any more.
-const noteTimeout = 2 * time.Second
+const (
+	// noteTimeout bounds a statement that only says how a hand-over goes.
+	noteTimeout = 2 * time.Second
+	// leaveTimeout bounds the statement that says that nobody campaigns here any more, for which a
+	// proxy that ends waits. Without it, the candidacies of this proxy are shown until they age out.
+	leaveTimeout = 500 * time.Millisecond
+)
 
 // Handovers is what a database knows of hand-overs, and of who may be chosen.
 type Handovers interface {
@@ -228,6 +233,6 @@ func (e *Elections) recordCandidates(ctx context.Context, f *handoverPoll, limit
 // leaveHandovers is the last thing that is done for a database that has no candidacy any more.
 func (e *Elections) leaveHandovers(f *handoverPoll) {
 	if f.from != nil {
-		e.recordCandidates(context.Background(), f, noteTimeout)
+		e.recordCandidates(context.Background(), f, leaveTimeout)
 	}
 }
