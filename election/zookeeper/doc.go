@@ -11,7 +11,9 @@
 // of a life is never used twice, so a late request of an old term finds nothing that it could
 // disturb; the version of a znode, in contrast, begins at 0 again when the znode is made again. A
 // lease is held while its record has the version that it names, and its life is there. So whatever
-// an operator writes or deletes frees it.
+// an operator writes or deletes frees it. A record that is deleted, and then written as often as
+// the one before, while somebody who has read that one is about to write, is taken for the same:
+// the lease then changes hands, in order, and its holder notices when it renews it.
 //
 // # Order of awards
 //
@@ -38,9 +40,10 @@
 //
 // The ensemble's leader counts a session's timeout, and rounds its end up to a tick. A new leader,
 // or a restart, begins it anew, so it is a lower bound only. The servers grant a timeout between
-// two and twenty ticks (4 s and 40 s by default). A renewal is a multi of two checks, which a
-// quorum has to accept; a read after a sync may come from a leader that has lost its quorum and
-// not noticed yet.
+// two and twenty ticks (4 s and 40 s by default). A renewal is a multi that checks the life, which a
+// quorum has to accept, and then a read of the record. A read after a sync may come from a leader
+// that has lost its quorum and not noticed yet; one after a write in the same session shows no less
+// than that write rests on.
 //
 // # Permissions
 //

@@ -29,11 +29,10 @@ const (
 
 // life is one that was begun here and has not ended.
 type life struct {
-	in      *session
-	ttl     time.Duration
-	beat    time.Duration // when the last request was sent that extended it
-	version int32         // of the record that it holds; -1 if that is not known
-	ended   bool          // it is to be deleted
+	in    *session
+	ttl   time.Duration
+	beat  time.Duration // when the last request was sent that extended it
+	ended bool          // it is to be deleted
 }
 
 // session returns the session for lives of this TTL. It does not wait until there is a connection.
@@ -108,7 +107,7 @@ func (s *store) Begin(ctx context.Context, ttl time.Duration) (kv.Life, error) {
 	s.mu.Lock()
 	s.mu.begun++
 	id := in.tag + "." + strconv.FormatInt(s.mu.begun, 10)
-	s.mu.lives[id] = &life{in: in, ttl: ttl, beat: s.now(), version: anyVersion}
+	s.mu.lives[id] = &life{in: in, ttl: ttl, beat: s.now()}
 	s.mu.Unlock()
 	create := func() error {
 		_, err := call(ctx, in, "create "+s.life(id), func(c *zk.Conn) (string, error) {
@@ -164,29 +163,24 @@ func (s *store) beat(ctx context.Context, key, id string) error {
 	if !ok || l.in.isOver() {
 		return lost("the session in which it began has expired")
 	}
-	if l.version == anyVersion { // the answer to the award was lost
-		n, err := s.get(ctx, l.in, s.record(key))
-		if err != nil {
-			return over(err)
-		}
-		e, holder := n.entry()
-		if holder != id {
-			return lost(lostRecord)
-		}
-		l.version = e.Basis.(basis).version
-	}
 	at := s.now()
-	_, refused, err := s.multi(ctx, l.in, "renew "+s.record(key),
-		&zk.CheckVersionRequest{Path: s.life(id), Version: anyVersion}, &zk.CheckVersionRequest{Path: s.record(key), Version: l.version})
+	_, _, err := s.multi(ctx, l.in, "renew "+s.record(key), &zk.CheckVersionRequest{Path: s.life(id), Version: anyVersion})
 	switch {
-	case errors.Is(err, zk.ErrNoNode) && refused == 0:
+	case errors.Is(err, zk.ErrNoNode):
 		return lost(lostLife)
-	case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrBadVersion):
-		return lost(lostRecord)
 	case err != nil:
 		return over(err)
 	}
-	s.change(id, func(one *life) { one.beat, one.version = max(one.beat, at), l.version })
+	// The same session does not see less now. The record's version alone would not do: it may be
+	// that of a record which was deleted and made again.
+	n, err := s.get(ctx, l.in, s.record(key))
+	if err != nil {
+		return over(err)
+	}
+	if _, holder := n.entry(); holder != id {
+		return lost(lostRecord)
+	}
+	s.change(id, func(one *life) { one.beat = max(one.beat, at) })
 	return nil
 }
 

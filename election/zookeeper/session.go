@@ -48,23 +48,29 @@ type session struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup // the requests
 
-	login struct {
-		sync.Mutex
-		password string // that the server was told last
-	}
-	mu struct {
-		sync.Mutex
-		id        int64 // 0 before the first connection
-		granted   time.Duration
-		link      *link
-		connected bool
-		since     time.Duration // when it connected last
-		cause     error         // why the last connection was lost, or could not be made
-		expired   bool
-		mute      bool                // nothing is sent any more
-		watched   map[string]struct{} // paths whose next change the server will tell
-		changed   chan struct{}       // closed and replaced when a path has changed, or the connection
-	}
+	login login
+	mu    progress
+}
+
+// login is what the server was told of the user.
+type login struct {
+	sync.Mutex
+	password string // the last one
+}
+
+// progress is how a session is.
+type progress struct {
+	sync.Mutex
+	id        int64 // 0 before the first connection
+	granted   time.Duration
+	link      *link
+	connected bool
+	since     time.Duration // when it connected last
+	cause     error         // why the last connection was lost, or could not be made
+	expired   bool
+	mute      bool                // nothing is sent any more
+	watched   map[string]struct{} // paths whose next change the server will tell
+	changed   chan struct{}       // closed and replaced when a path has changed, or the connection
 }
 
 // newSession returns a session that begins as soon as a server can be reached.
@@ -99,6 +105,8 @@ func (s *session) introduce() bool {
 	for !s.isOver() {
 		password := s.password()
 		if s.conn.AddAuth("digest", []byte(s.user+":"+password)) == nil {
+			s.login.Lock()
+			defer s.login.Unlock()
 			s.login.password = password
 			return true
 		}

@@ -122,7 +122,6 @@ func (s *store) Swap(ctx context.Context, key string, old kv.Entry, record []byt
 	case err != nil:
 		return 0, err
 	}
-	s.change(id, func(l *life) { l.version = b.version + 1 })
 	return results[len(results)-1].Stat.Mzxid, nil
 }
 
@@ -190,8 +189,8 @@ func (s *store) Position(ctx context.Context) (marker string, version int64, err
 	return "", 0, fmt.Errorf("%s: %w", what, kv.ErrConflict)
 }
 
-// Check implements kv.Checker: it tries to write the marker's parent and each record with a version
-// that none has, and to make and delete a znode at once.
+// Check implements kv.Checker: it tries to make and delete a znode at once, and to write the marker's
+// parent with a version that it does not have.
 func (s *store) Check(ctx context.Context) error {
 	in, err := s.main()
 	if err != nil {
@@ -201,35 +200,11 @@ func (s *store) Check(ctx context.Context) error {
 	if _, _, err := s.multi(ctx, in, "create "+probe, &zk.CreateRequest{Path: probe, Acl: s.acl()}, &zk.DeleteRequest{Path: probe, Version: anyVersion}); err != nil {
 		return err
 	}
-	paths := []string{s.generation()}
-	databases, err := s.list(ctx, in, s.root)
-	if err != nil {
-		return err
+	_, err = call(ctx, in, "write "+s.generation(), func(c *zk.Conn) (*zk.Stat, error) { return c.Set(s.generation(), nil, math.MaxInt32) })
+	if errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode) {
+		return nil
 	}
-	for _, db := range databases.children {
-		if db[0] == '.' {
-			continue
-		}
-		resources, err := s.list(ctx, in, s.root+"/"+db)
-		if err != nil {
-			return err
-		}
-		for _, r := range resources.children {
-			paths = append(paths, s.root+"/"+db+"/"+r)
-		}
-	}
-	group, all := errgroup.WithContext(ctx)
-	group.SetLimit(atOnce)
-	for _, path := range paths {
-		group.Go(func() error {
-			_, err := call(all, in, "write "+path, func(c *zk.Conn) (*zk.Stat, error) { return c.Set(path, nil, math.MaxInt32) })
-			if errors.Is(err, zk.ErrBadVersion) || errors.Is(err, zk.ErrNoNode) {
-				return nil
-			}
-			return err
-		})
-	}
-	return group.Wait()
+	return err
 }
 
 // mine returns what nothing of another store is called.

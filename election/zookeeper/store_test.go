@@ -197,17 +197,19 @@ func TestALifeThatNobodyRenewsEnds(t *testing.T) {
 	if err := s.Mark(s.ctx, "first", false); err != nil {
 		t.Fatal(err)
 	}
-	const ttl = time.Second
+	const ttl = 4 * time.Second
+	free := s.read()
 	short, err := s.Begin(s.ctx, ttl)
 	if err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
-	if _, err := s.Swap(s.ctx, key, s.read(), text("award"), short.ID); err != nil {
+	if _, err := s.Swap(s.ctx, key, free, text("award"), short.ID); err != nil {
 		t.Fatal(err)
 	}
 	in := s.begin() // of another session
 	for s.read().Life != "" {
+		time.Sleep(20 * time.Millisecond)
 		if time.Since(began) > 20*ttl {
 			t.Fatal("nobody renews the life, and it goes on")
 		}
