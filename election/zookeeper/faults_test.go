@@ -101,7 +101,7 @@ func TestALeaderOfZooKeeperIsLost(t *testing.T) {
 func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
 	t.Parallel()
 	ensemble := zookeepertest.Start(t)
-	const ttl = 3 * time.Second
+	const ttl = 8 * time.Second
 	c := client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: ttl, Proxy: "one"})
 	p := c.Database("db")
 	lease := acquire(t, p, bid("a", ttl))

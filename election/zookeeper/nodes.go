@@ -21,11 +21,19 @@ const (
 	conflicts = 10
 )
 
-func (s *store) record(key string) string    { return s.root + "/" + key }
 func (s *store) generation() string          { return s.root + "/.generation" }
 func (s *store) marker(marker string) string { return s.generation() + "/" + marker }
 func (s *store) lives() string               { return s.root + "/.lives" }
 func (s *store) life(id string) string       { return s.lives() + "/" + id }
+
+// record returns the path of a record. Package kv reads a key that no lease has, ".", which is no
+// name of a znode.
+func (s *store) record(key string) string {
+	if key == "." {
+		key = ".none"
+	}
+	return s.root + "/" + key
+}
 
 // held is the data of a znode that has a record.
 type held struct {

@@ -79,7 +79,7 @@ func (s *server) await() error {
 		if pid, werr := syscall.Wait4(s.cmd.Process.Pid, &status, syscall.WNOHANG, nil); werr == nil && pid == s.cmd.Process.Pid {
 			return errors.New("ZooKeeper ended at once")
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond)
 	}
 }
 
