@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/fencepost/fencepost/election/heartbeat"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -28,6 +29,9 @@ func (s Settings) admits(claim fencing.JoinRequest) error {
 				"Other users can connect as observers with fencepost.campaign=off.",
 		}
 	}
+	if err := s.admitsHeartbeat(claim); err != nil {
+		return err
+	}
 	most, asked := s.MaxWorkerTimeout, claim.WorkerTimeout
 	if most == 0 || asked < 0 || asked > 0 && asked <= most {
 		return nil
@@ -42,6 +46,33 @@ func (s Settings) admits(claim fencing.JoinRequest) error {
 		Hint: fmt.Sprintf("Ask for %v or less, or leave it out (%v is configured). "+
 			"Fencepost's setting lease.max_worker_timeout sets the limit; 0s means no limit.", most, s.WorkerTimeout),
 	}
+}
+
+// admitsHeartbeat returns a *fencing.Refusal if the worker promises a heartbeat that is out of
+// bounds, or that could not be missed before its timeout. So lease.max_worker_timeout limits
+// heartbeats too.
+func (s Settings) admitsHeartbeat(claim fencing.JoinRequest) error {
+	every, timeout := claim.Heartbeat, claim.WorkerTimeout
+	if timeout < 0 {
+		timeout = s.WorkerTimeout
+	}
+	switch {
+	case every == 0:
+		return nil
+	case every < heartbeat.Min || every > heartbeat.Max:
+		return &fencing.Refusal{
+			SQLState: stateInvalidValue,
+			Message:  fmt.Sprintf("fencepost.heartbeat is %v, but it must be between %v and %v", every, heartbeat.Min, heartbeat.Max),
+			Hint:     "Use 1s, unless there is a reason for another value.",
+		}
+	case timeout > 0 && every >= timeout && claim.Campaign != fencing.CampaignOff:
+		return &fencing.Refusal{
+			SQLState: stateInvalidValue,
+			Message:  fmt.Sprintf("fencepost.heartbeat is %v, but the worker counts as unresponsive after %v", every, timeout),
+			Hint:     "Promise a heartbeat that is several times shorter than the worker timeout, or raise fencepost.worker_timeout or lease.worker_timeout.",
+		}
+	}
+	return nil
 }
 
 // usage is which resources each role uses: those that it has joined and that have not been
@@ -138,6 +169,9 @@ func (r *resource) admitToken(claim *fencing.JoinRequest) error {
 	case claim.WorkerTimeout > 0:
 		return refusal("Leave it out: the application's own elector says who leads.",
 			"fencepost.worker_timeout is set, but resource %s has no leases", resource)
+	case claim.Heartbeat > 0:
+		return refusal("Leave it out: the application's own elector says who leads.",
+			"fencepost.heartbeat is set, but resource %s has no leases", resource)
 	case claim.Token == 0 && claim.Campaign == fencing.CampaignWait:
 		return refusal("Set fencepost.token to the token from the application's elector.",
 			"fencepost.campaign is wait, but the connection has brought no token for resource %s", resource)

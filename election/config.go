@@ -39,6 +39,10 @@ type Config struct {
 	Logger  *zap.Logger
 	// Now reads CLOCK_BOOTTIME. nil means Boottime.
 	Now func() time.Duration
+	// Falsify, if not nil, replaces the verdict whether a worker is unresponsive, at each
+	// sample of its activity. Only tests set it, to show that no safety depends on that
+	// verdict. It must not block.
+	Falsify func(worker string) (unresponsive bool)
 }
 
 // Settings are the election settings of one resource.

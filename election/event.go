@@ -16,7 +16,8 @@ const (
 	// seen free, or from the attempt if that was earlier. Took counts from when the leader
 	// before was last confirmed, and equals Grant if that is not known.
 	EventGranted
-	// EventRetaken: the lease was acquired again under the epoch held before.
+	// EventRetaken: the lease was acquired again under the epoch held before, or the candidacy
+	// has brought the token for which the epoch was granted to another.
 	EventRetaken
 	// EventLapsed: a leader's lease is no longer confirmed.
 	EventLapsed

@@ -35,7 +35,7 @@ func (c *Candidacy) grantLocked() {
 			Source: award.Source, Index: award.Index, GrantedAt: time.Now(), Guards: before.Guards,
 		}
 		if err == nil {
-			if before.Incarnation == c.incarnation && before.Epoch == epoch { // another candidacy has brought the same token
+			if c.shares(before, epoch) {
 				record.Worker, record.GrantedAt = before.Worker, before.GrantedAt
 			}
 			if c.token > 0 {
@@ -52,6 +52,11 @@ func (c *Candidacy) grantLocked() {
 		}
 		return func() { c.grantEnded(lease, before, record, unbarred, err) }
 	})
+}
+
+// shares reports whether the epoch was granted before, to a candidacy that brought the same token.
+func (c *Candidacy) shares(before fencing.Record, epoch fencing.Epoch) bool {
+	return c.token > 0 && before.Incarnation == c.incarnation && before.Epoch == epoch
 }
 
 // examineAgain follows the grant of an epoch. If others were granted epochs after the
@@ -130,11 +135,16 @@ func (c *Candidacy) grantedLocked(before fencing.Record) {
 		c.event(Event{Kind: EventRetaken, Took: took, Grant: afterFree})
 		return
 	}
-	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
-	if !takeover && before.Epoch > 0 && before.Worker != c.worker {
-		c.log.Warn("two workers have brought the same token: they share an epoch, and Fencepost cannot tell them apart",
-			zap.Int64("token", c.token), zap.String("other", before.Worker))
+	if c.shares(before, epoch) {
+		if before.Worker != c.worker {
+			c.log.Warn("two workers have brought the same token: they share an epoch, and Fencepost cannot tell them apart",
+				zap.Int64("token", c.token), zap.String("other", before.Worker))
+		}
+		c.log.Info("leads under the epoch of its token", zap.Int64("epoch", int64(epoch)))
+		c.event(Event{Kind: EventRetaken, Took: took, Grant: afterFree})
+		return
 	}
+	takeover := before.Epoch > 0 && before.Incarnation != c.incarnation
 	fields := []zap.Field{zap.Int64("epoch", int64(epoch)), zap.Int64("index", s.held.lease.Index), zap.Duration("took", took), zap.Duration("grant", afterFree)}
 	if takeover {
 		c.log.Info("takeover", append(fields, zap.String("from", before.Worker), zap.Int64("from_epoch", int64(before.Epoch)))...)

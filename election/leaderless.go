@@ -26,7 +26,8 @@ const (
 	Contested
 	// Vacant: nobody holds the lease, and nobody here waits for it.
 	Vacant
-	// Closed: nobody leads, and a fault keeps the workers here from leading.
+	// Closed: as far as this proxy's lease service says nobody leads, and a fault keeps the
+	// workers here from leading.
 	Closed
 )
 

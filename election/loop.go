@@ -190,8 +190,8 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	if s.phase == superseded && !s.ended {
 		return wait
 	}
-	if s.campaigners() > 0 && s.liveness.timeout > 0 {
-		due(now + s.liveness.interval())
+	if s.campaigners() > 0 && s.liveness.judged() {
+		due(now + s.liveness.next())
 	}
 	if s.retained != 0 {
 		due(s.retained)

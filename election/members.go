@@ -21,6 +21,7 @@ type membership struct {
 type member struct {
 	campaigns bool
 	timeout   time.Duration // negative: the configured timeout; 0: never
+	heartbeat time.Duration // how often it has promised to send something; 0: no promise
 	reads     uint64        // as of the last sample; only the loop uses it
 	seen      bool
 }
@@ -77,6 +78,17 @@ func (s *membership) timeout(configured time.Duration) time.Duration {
 	return longest
 }
 
+// heartbeat returns the shortest heartbeat that a campaigning member has promised, 0 if none
+// has. A promise is one of the worker, whose bytes count on all of its connections.
+func (s *membership) heartbeat() (shortest time.Duration) {
+	for _, m := range s.members {
+		if m.campaigns && m.heartbeat > 0 && (shortest == 0 || m.heartbeat < shortest) {
+			shortest = m.heartbeat
+		}
+	}
+	return shortest
+}
+
 // bars reports whether claim comes from another address than this candidacy of the same
 // worker while both campaign: a worker id must name one process. An observer neither
 // bars others nor is barred. An unresponsive candidacy does not bar anybody, because
@@ -112,7 +124,7 @@ func (c *Candidacy) admit(claim fencing.JoinRequest, m fencing.Member) bool {
 	if campaigns && s.campaigners() == 0 {
 		s.expectFirst()
 	}
-	s.members[m] = &member{campaigns: campaigns, timeout: claim.WorkerTimeout}
+	s.members[m] = &member{campaigns: campaigns, timeout: claim.WorkerTimeout, heartbeat: claim.Heartbeat}
 	if campaigns {
 		s.retained, s.liveness.quiet = 0, 0
 	}

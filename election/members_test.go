@@ -41,6 +41,25 @@ func TestLongestTimeoutOfCampaigningMembersCounts(t *testing.T) {
 	}
 }
 
+func TestTheShortestPromiseCounts(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		members []member
+		want    time.Duration
+	}{
+		"nobody":       {nil, 0},
+		"no promise":   {[]member{{campaigns: true}}, 0},
+		"an observer":  {[]member{{heartbeat: time.Second}, {campaigns: true}}, 0},
+		"one of two":   {[]member{{campaigns: true, heartbeat: time.Second}, {campaigns: true}}, time.Second},
+		"the shortest": {[]member{{campaigns: true, heartbeat: time.Minute}, {campaigns: true, heartbeat: time.Second}}, time.Second},
+	} {
+		s := membersOf(c.members...)
+		if got := s.heartbeat(); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
 func TestWhoNeedsACandidacy(t *testing.T) {
 	t.Parallel()
 	campaigner, observer := member{campaigns: true}, member{}

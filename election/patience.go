@@ -127,7 +127,7 @@ func (c *Candidacy) cameBackLocked() {
 	l := c.r.e.extensions.record(c.workerKey(), s.liveness.expired, c.r.e.cfg.Now())
 	c.log.Warn("false alarm: a worker whose lease was released for silence is active again; its timeout is extended",
 		zap.Int64("epoch", int64(s.epoch)), zap.Int("false_alarms", l.alarms), zap.Duration("waited", s.liveness.expired),
-		zap.Duration("timeout", c.effective(s.timeout(c.set.WorkerTimeout))))
+		zap.Duration("timeout", c.tolerated()))
 	c.event(Event{Kind: EventFalseAlarm})
 }
 

@@ -57,7 +57,7 @@ func TestSimulatedCandidacies(t *testing.T) {
 	kinds := map[election.EventKind]int{}
 	for range 12 {
 		synctest.Test(t, func(t *testing.T) {
-			s := newSimulation(t, kinds)
+			s := newSimulation(t, kinds, nil)
 			s.disturb()
 			s.calm()
 		})
@@ -69,7 +69,28 @@ func TestSimulatedCandidacies(t *testing.T) {
 	}
 }
 
-func newSimulation(t *testing.T, kinds map[election.EventKind]int) *simulation {
+// TestSimulatedCandidaciesUnderFalseVerdicts: whatever is said of the workers' liveness, nobody
+// leads who must not.
+func TestSimulatedCandidaciesUnderFalseVerdicts(t *testing.T) {
+	t.Parallel()
+	kinds := map[election.EventKind]int{}
+	for range 12 {
+		synctest.Test(t, func(t *testing.T) {
+			var truth atomic.Bool
+			s := newSimulation(t, kinds, func(string) bool { return !truth.Load() && rand.N(4) == 0 })
+			s.disturb()
+			truth.Store(true) // somebody has to lead in the end
+			s.calm()
+		})
+	}
+	for _, kind := range []election.EventKind{election.EventGranted, election.EventReleased, election.EventFalseAlarm} {
+		if kinds[kind] == 0 {
+			t.Errorf("the simulations saw no event %q", kind)
+		}
+	}
+}
+
+func newSimulation(t *testing.T, kinds map[election.EventKind]int, falsify func(string) bool) *simulation {
 	s := &simulation{T: t, model: newModel(simulatedTTL), stopped: make(chan struct{}), conns: map[*conn]struct{}{}, kinds: kinds}
 	s.stop = sync.OnceFunc(func() { close(s.stopped); s.workers.Wait() })
 	t.Cleanup(func() {
@@ -94,6 +115,7 @@ func newSimulation(t *testing.T, kinds map[election.EventKind]int) *simulation {
 			Settings: func(string, string) election.Settings { return set },
 			Observe:  s.observe,
 			Now:      s.model.now,
+			Falsify:  falsify,
 		})
 		if err != nil {
 			t.Fatal(err)

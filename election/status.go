@@ -59,11 +59,17 @@ type CandidacyStatus struct {
 	Unresponsive bool
 	Retained     bool
 	Observes     bool // none of its connections campaigns
-	// WorkerTimeout is how long this worker may currently be inactive, 0 for unlimited.
-	// FalseAlarms counts the false alarms that have extended the timeout. The count
-	// and the extension end an hour after the last one.
+	// WorkerTimeout is how long this worker may currently be inactive, 0 for unlimited: its
+	// timeout, or less if the detector of its heartbeats says so. FalseAlarms counts the
+	// false alarms that have extended both. The count and the extension end an hour after
+	// the last one.
 	WorkerTimeout time.Duration
 	FalseAlarms   int
+	// Heartbeat is how often this worker has promised to send something, 0 if it has
+	// promised nothing. Phi is what the detector of its heartbeats says of its
+	// present silence, nil while the detector knows too little.
+	Heartbeat time.Duration
+	Phi       *float64
 	// LongestSilence is how long this worker was inactive at most since the candidacy began; 0
 	// while WorkerTimeout is unlimited.
 	LongestSilence time.Duration
@@ -134,10 +140,14 @@ func (r *resource) standing() ResourceStatus {
 func (c *Candidacy) status() CandidacyStatus {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return CandidacyStatus{
+	st := CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
 		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0,
-		WorkerTimeout: c.effective(c.mu.timeout(c.set.WorkerTimeout)), FalseAlarms: c.extension().alarms,
-		LongestSilence: c.mu.liveness.longest,
+		WorkerTimeout: c.tolerated(), FalseAlarms: c.extension().alarms,
+		LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
 	}
+	if phi, ok := c.mu.liveness.heartbeats.Phi(c.mu.liveness.quiet); ok {
+		st.Phi = &phi
+	}
+	return st
 }

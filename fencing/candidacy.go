@@ -95,6 +95,9 @@ type JoinRequest struct {
 	// WorkerTimeout is how long the worker may be silent before its lease is released.
 	// A negative value means the configured default, 0 means never.
 	WorkerTimeout time.Duration
+	// Heartbeat is how often the worker promises to send something, on this or another one
+	// of its connections. 0 means that this connection promises nothing.
+	Heartbeat time.Duration
 	// Token is what the client's own elector gave it, 0 if it has brought none. Only resources
 	// whose workers are elected elsewhere take one.
 	Token int64

@@ -51,6 +51,8 @@
 //   - fence: the row and the sequence of a resource that hold its epoch. The rows are the
 //     fence table.
 //   - term: what a proxy knows about a lease that it holds.
+//   - heartbeat: whatever a worker sends to keep its promise to send something at regular
+//     times.
 //   - status: the state of a candidacy (Status): its role and its epoch.
 //   - announce: to let a connection know the epoch under which it may write. That
 //     connection, and its worker, have then been told.

@@ -36,7 +36,7 @@ func SetRefusal(name string) *Refusal {
 	case "role":
 		r.Message = `parameter "fencepost.role" cannot be changed`
 		r.Hint = "Fencepost decides who leads. SHOW fencepost.role returns the role of this connection."
-	case "resource", "worker", "campaign", "worker_timeout", "token":
+	case "resource", "worker", "campaign", "worker_timeout", "heartbeat", "token":
 		r.Message = fmt.Sprintf(`parameter "fencepost.%s" cannot be set after connection start`, name)
 		r.Hint = fmt.Sprintf("Set it when connecting, as a startup parameter or with options='-c fencepost.%s=...'.", name)
 	default:

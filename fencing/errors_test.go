@@ -36,6 +36,7 @@ func TestEveryRefusalCanReachEveryClient(t *testing.T) {
 		"replication":      {ReplicationRefusal, "ZF005"},
 		"set role":         {SetRefusal("role"), "55P02"},
 		"set resource":     {SetRefusal("resource"), "55P02"},
+		"set heartbeat":    {SetRefusal("heartbeat"), "55P02"},
 		"set another":      {SetRefusal("r\u00f4le"), "42704"},
 		"retry":            {RetryRefusal, "ZF002"},
 		"unfenced":         {UnfencedRefusal("bénédicte"), "ZF002"},

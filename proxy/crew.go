@@ -23,6 +23,7 @@ type crew struct {
 	sessions map[*session]struct{}
 
 	several atomic.Bool // the crew has more than one session
+	beats   atomic.Bool // a session of the crew has promised heartbeats
 	polling atomic.Bool // a poll is due or under way, or ended less than pollPause ago
 }
 
@@ -105,6 +106,9 @@ func (cs *crews) join(x *session, c fencing.JoinRequest) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.sessions[x] = struct{}{}
+	if c.Heartbeat > 0 {
+		w.beats.Store(true)
+	}
 	w.several.Store(len(w.sessions) > 1)
 }
 
@@ -127,7 +131,8 @@ func (cs *crews) leave(x *session) {
 
 // ask has x's crew polled soon, if that can tell whether x is at work. It does not wait.
 func (cs *crews) ask(x *session) {
-	if !x.canBePolled() || x.start.own.workerTimeout == 0 || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
+	judged := x.start.own.workerTimeout != 0 || x.member.crew.beats.Load()
+	if !x.canBePolled() || !judged || !x.member.crew.several.Load() || !x.member.crew.polling.CompareAndSwap(false, true) {
 		return
 	}
 	select {

@@ -229,7 +229,7 @@ func (x *session) joinRequest() fencing.JoinRequest {
 	return fencing.JoinRequest{
 		Database: x.start.database, User: x.start.user, Resource: own.resource, Worker: own.worker,
 		Client: client, ApplicationName: x.start.applicationName(), Campaign: own.campaign, WorkerTimeout: own.workerTimeout,
-		Token: own.token,
+		Heartbeat: own.heartbeat, Token: own.token,
 	}
 }
 

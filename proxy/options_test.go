@@ -54,11 +54,11 @@ func startupBody(params ...string) []byte {
 func TestParseStartup(t *testing.T) {
 	t.Parallel()
 	s, err := parseStartup(3<<16, startupBody("user", "ann", "options", "-c fencepost.resource=r -c a.b=1",
-		"fencepost.worker", "w", "FENCEPOST.CAMPAIGN", "wait", "fencepost.worker_timeout", "1m30s", "application_name", "x", "replication", "off"))
+		"fencepost.worker", "w", "FENCEPOST.CAMPAIGN", "wait", "fencepost.worker_timeout", "1m30s", "fencepost.heartbeat", "1500ms", "application_name", "x", "replication", "off"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, campaigns: true, workerTimeout: 90 * time.Second}
+	want := ownParams{resource: "r", worker: "w", campaign: fencing.CampaignWait, campaigns: true, workerTimeout: 90 * time.Second, heartbeat: 1500 * time.Millisecond}
 	if s.user != "ann" || s.database != "ann" || s.own != want {
 		t.Errorf("user %q, database %q, own %+v; want ann, ann, %+v", s.user, s.database, s.own, want)
 	}
@@ -106,6 +106,10 @@ func TestParseStartupRefuses(t *testing.T) {
 		"a name of several lines":  {startupBody("user", "ann", "fencepost.worker", "w\nshop/billing"), "22023", "fencepost.worker"},
 		"a wrong timeout":          {startupBody("user", "ann", "fencepost.worker_timeout", "soon"), "22023", "fencepost.worker_timeout"},
 		"a negative timeout":       {startupBody("user", "ann", "fencepost.worker_timeout", "-1s"), "22023", "fencepost.worker_timeout"},
+		"a wrong heartbeat":        {startupBody("user", "ann", "fencepost.heartbeat", "often"), "22023", "fencepost.heartbeat"},
+		"a heartbeat without unit": {startupBody("user", "ann", "fencepost.heartbeat", "1"), "22023", "fencepost.heartbeat"},
+		"a negative heartbeat":     {startupBody("user", "ann", "fencepost.heartbeat", "-1s"), "22023", "fencepost.heartbeat"},
+		"a heartbeat only":         {startupBody("user", "ann", "fencepost.heartbeat", "1s"), "22023", "fencepost.heartbeat is set"},
 		"a worker only":            {startupBody("user", "ann", "fencepost.worker", "w"), "22023", "fencepost.worker is set, but fencepost.resource is not"},
 		"a campaign only":          {startupBody("user", "ann", "options", "-c fencepost.campaign=wait"), "22023", "fencepost.campaign is set"},
 		"a timeout only":           {startupBody("user", "ann", "fencepost.worker_timeout", "0"), "22023", "fencepost.worker_timeout is set"},

@@ -37,7 +37,8 @@ type ownParams struct {
 	campaign         fencing.CampaignMode
 	campaigns        bool // campaign was named
 	workerTimeout    time.Duration
-	token            int64 // 0: none
+	heartbeat        time.Duration // 0: none
+	token            int64         // 0: none
 }
 
 // cancelRequest is a client's request to cancel the statement of another connection.

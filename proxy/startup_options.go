@@ -69,22 +69,34 @@ func (o *ownParams) set(name, value string) error {
 		}
 		o.token = token
 	case "fencepost.worker_timeout":
-		d, err := time.ParseDuration(value)
-		if value == "0" {
-			d, err = 0, nil
-		}
-		if err != nil || d < 0 {
+		d, ok := parseDuration(value)
+		if !ok {
 			return bad("Use a duration like 30s, or 0 for never.")
 		}
 		o.workerTimeout = d
+	case "fencepost.heartbeat":
+		d, ok := parseDuration(value)
+		if !ok {
+			return bad("Use a duration like 1s, or 0 for none.")
+		}
+		o.heartbeat = d
 	default:
 		return &fencing.Refusal{
 			SQLState: "22023",
 			Message:  fmt.Sprintf("unrecognized parameter %q", fencing.ASCII(name)),
-			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign, fencepost.worker_timeout and fencepost.token.",
+			Hint:     "Fencepost knows fencepost.resource, fencepost.worker, fencepost.campaign, fencepost.worker_timeout, fencepost.heartbeat and fencepost.token.",
 		}
 	}
 	return nil
+}
+
+// parseDuration reads a duration with its unit, or 0. A negative one is none.
+func parseDuration(value string) (d time.Duration, ok bool) {
+	if value == "0" {
+		return 0, true
+	}
+	d, err := time.ParseDuration(value)
+	return d, err == nil && d >= 0
 }
 
 // follow takes from the route what the client has not named.
@@ -113,6 +125,8 @@ func (o *ownParams) complete() error {
 		name = "fencepost.campaign"
 	case o.workerTimeout >= 0:
 		name = "fencepost.worker_timeout"
+	case o.heartbeat > 0:
+		name = "fencepost.heartbeat"
 	case o.token != 0:
 		name = "fencepost.token"
 	}

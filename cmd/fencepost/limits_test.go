@@ -120,6 +120,32 @@ func TestWorkerTimeoutsAreBounded(t *testing.T) {
 	}
 }
 
+func TestPromisesOfHeartbeatsAreBounded(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	r := startServing(t, s, func(c *config.Config) {
+		c.Resources = map[string]config.Resource{"tokens": {Election: "token"}}
+	})
+	for params, text := range map[string]string{
+		"billing&fencepost.heartbeat=99ms":                             "between 100ms and 1m0s",
+		"billing&fencepost.heartbeat=61s&fencepost.worker_timeout=0":   "between 100ms and 1m0s",
+		"billing&fencepost.heartbeat=30s":                              "unresponsive after 30s",
+		"billing&fencepost.heartbeat=1s&fencepost.worker_timeout=1s":   "unresponsive after 1s",
+		"tokens&fencepost.heartbeat=1s&fencepost.token=1":              "has no leases",
+		"billing&fencepost.heartbeat=often&fencepost.worker_timeout=0": "invalid value",
+	} {
+		r.mustRefuse(t, db, "fencepost.resource="+params, "22023", text, "fencepost.heartbeat")
+	}
+	for _, params := range []string{"heartbeat=0", "heartbeat=100ms", "heartbeat=1m&fencepost.worker_timeout=0", "heartbeat=30s&fencepost.campaign=off"} {
+		_ = r.connect(t, db, "fencepost.resource=billing&fencepost."+params)
+	}
+	_ = r.connect(t, db, "fencepost.resource=another&fencepost.worker=w&fencepost.heartbeat=1s")
+	if w := r.view(t, db, "another").Workers[0]; w.Heartbeat == nil || *w.Heartbeat != 1 || w.Phi != nil || *w.WorkerTimeout != 30 {
+		t.Errorf("a worker that has only just promised heartbeats: %+v", w)
+	}
+}
+
 func TestOnlyConfiguredResources(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)

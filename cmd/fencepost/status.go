@@ -358,17 +358,21 @@ func leftText(left time.Duration) string {
 	return max(0, left).Truncate(100 * time.Millisecond).String()
 }
 
-// leaderTimeout returns how long the leader may be silent, if it is connected to the
-// queried proxy.
+// leaderTimeout returns how long the leader may be silent, and phi if its heartbeats are
+// judged, if it is connected to the queried proxy.
 func leaderTimeout(v admin.ResourceView) string {
 	for _, w := range v.Workers {
 		switch {
 		case w.Role != "leader":
+			continue
 		case w.WorkerTimeout == nil:
 			return "never"
-		default:
-			return time.Duration(*w.WorkerTimeout * float64(time.Second)).Round(time.Millisecond).String()
 		}
+		text := time.Duration(*w.WorkerTimeout * float64(time.Second)).Round(time.Millisecond).String()
+		if w.Phi != nil {
+			text += fmt.Sprintf(" (phi %.1f)", *w.Phi)
+		}
+		return text
 	}
 	return ""
 }

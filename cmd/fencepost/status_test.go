@@ -32,6 +32,7 @@ func TestNamesWriteNoLinesOfTheStatus(t *testing.T) {
 
 func TestStatusShowsATable(t *testing.T) {
 	t.Parallel()
+	phi := 2.5
 	m := admin.NewMetrics()
 	m.Audit(fencing.Rejection{Database: "shop", Resource: "billing", SQLState: fencing.StateSuperseded, Kind: fencing.KindStale, Write: true})
 	for range 2 {
@@ -46,7 +47,7 @@ func TestStatusShowsATable(t *testing.T) {
 			{
 				Database: "shop", Resource: "billing", State: election.Led, Local: true, LeaseLeft: 7 * time.Second, FalseAlarms: 4,
 				Record: fencing.Record{Epoch: 8, Worker: "host-9:117:q1", GrantedAt: time.Now().Add(-time.Minute)},
-				Candidacies: []election.CandidacyStatus{{Worker: "host-9:117:q1", WorkerTimeout: 90 * time.Second,
+				Candidacies: []election.CandidacyStatus{{Worker: "host-9:117:q1", WorkerTimeout: 90 * time.Second, Phi: &phi,
 					Status: fencing.Status{Role: fencing.Leader, Epoch: 8}}},
 			},
 			{
@@ -75,7 +76,7 @@ func TestStatusShowsATable(t *testing.T) {
 	if len(lines) != 8 {
 		t.Fatalf("got %d lines:\n%s", len(lines), out.stdout)
 	}
-	for _, want := range []string{"shop", "billing", "led", "host-9:117:q1", "8", "7s", "1", "1m30s  ", "4"} {
+	for _, want := range []string{"shop", "billing", "led", "host-9:117:q1", "8", "7s", "1", "1m30s (phi 2.5)  ", "4"} {
 		if !strings.Contains(lines[1], want) {
 			t.Errorf("line %q has no %q", lines[1], want)
 		}

@@ -30,6 +30,31 @@ func fileImports(t *testing.T, file, library string) bool {
 	return false
 }
 
+// TestOnlyTestsFalsifyVerdicts: no program sets election.Config.Falsify.
+func TestOnlyTestsFalsifyVerdicts(t *testing.T) {
+	t.Parallel()
+	seen := false
+	for _, file := range goFiles(t) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "Falsify") {
+			continue
+		}
+		if filepath.Dir(file) != "election" {
+			t.Errorf("%s mentions Falsify, which is only for tests", file)
+		}
+		seen = true
+	}
+	if !seen {
+		t.Error("package election has no Falsify: remove this test")
+	}
+}
+
 // TestTheImageHasWhatTheProgramIsBuiltFrom: .dockerignore keeps everything from the build of the
 // image but what it names.
 func TestTheImageHasWhatTheProgramIsBuiltFrom(t *testing.T) {

@@ -28,6 +28,7 @@ func TestParametersThatWouldMisleadCannotBeSet(t *testing.T) {
 				"set fencepost.worker = 'other'":               "55P02",
 				"set fencepost.campaign = wait":                "55P02",
 				"set fencepost.worker_timeout = '1s'":          "55P02",
+				"set fencepost.heartbeat = '1s'":               "55P02",
 				"set fencepost.resuorce = 'other'":             "42704",
 				"set work_mem = '1MB'; reset fencepost.worker": "55P02",
 			} {

@@ -21,8 +21,9 @@ type chaos struct {
 	rand    *rand.Rand
 	proxies []*process.Server
 	workers []*worker
-	born    int  // workers started so far
-	pinned  bool // each worker knows only one proxy
+	params  []string // of the workers' connections
+	born    int      // workers started so far
+	pinned  bool     // each worker knows only one proxy
 }
 
 // fault is a fault. It returns when everything is running again, but not necessarily
@@ -81,6 +82,19 @@ func newPinnedChaos(t testing.TB, provider string, settings ...string) *chaos {
 
 func newChaosWith(t testing.TB, provider string, pinned bool, settings []string, opts ...option) *chaos {
 	t.Helper()
+	c := prepareChaos(t, provider, settings, opts...)
+	c.pinned = pinned
+	for _, id := range []string{"one", "two"} {
+		// replace starts proxies anew at the same addresses.
+		c.proxies = append(c.proxies, c.proxy("PROXY_ID="+id, "LISTEN="+ports.For(t).Address(), "ADMIN="+ports.For(t).Address()))
+	}
+	c.hireAll()
+	return c
+}
+
+// prepareChaos makes a chaos that has neither proxies nor workers yet.
+func prepareChaos(t testing.TB, provider string, settings []string, opts ...option) *chaos {
+	t.Helper()
 	seed := rand.Uint64()
 	if text := os.Getenv("FENCEPOST_CHAOS_SEED"); text != "" {
 		var err error
@@ -96,15 +110,14 @@ func newChaosWith(t testing.TB, provider string, pinned bool, settings []string,
 	if provider == "postgres" { // with the other, the table has no guard, as most have
 		h.stamp("entries")
 	}
-	c := &chaos{cluster: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0)), pinned: pinned}
-	for _, id := range []string{"one", "two"} {
-		// replace starts proxies anew at the same addresses.
-		c.proxies = append(c.proxies, h.proxy("PROXY_ID="+id, "LISTEN="+ports.For(t).Address(), "ADMIN="+ports.For(t).Address()))
-	}
+	return &chaos{cluster: h, r: newHistory(t), rand: rand.New(rand.NewPCG(seed, 0)), params: []string{"worker_timeout", "300ms"}}
+}
+
+// hireAll starts the workers.
+func (c *chaos) hireAll() {
 	for i := range 4 {
 		c.workers = append(c.workers, c.hire(i))
 	}
-	return c
 }
 
 // hire starts a new worker with a load. Workers with an even place prefer the first
@@ -114,7 +127,7 @@ func (c *chaos) hire(place int) *worker {
 	w := c.worker(fmt.Sprintf("w%d", c.born))
 	var dsns []string
 	for i := range c.proxies {
-		dsns = append(dsns, c.dsn(c.proxies[(place+i)%len(c.proxies)], w.name, "worker_timeout", "300ms"))
+		dsns = append(dsns, c.dsn(c.proxies[(place+i)%len(c.proxies)], w.name, c.params...))
 	}
 	if c.pinned {
 		dsns = dsns[:1]

@@ -2,6 +2,7 @@ package system
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"strings"
 	"testing"
@@ -117,6 +118,77 @@ func TestASilenceIsFollowedOnlyOnDemand(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestAWorkerThatPromisesHeartbeatsIsMissedSoon freezes a worker that had promised heartbeats.
+// Another one that writes nothing, and whose heartbeats go on, keeps its lease.
+func TestAWorkerThatPromisesHeartbeatsIsMissedSoon(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", with(long))
+	one, two := h.proxy(), h.proxy()
+	start := func(name string) *worker {
+		w := h.worker(name)
+		dsn := h.dsn(one, name, "resource", name, "campaign", "wait", "worker_timeout", "1h", "heartbeat", beat.String())
+		w.must("connect", dsn)
+		w.must("beat", dsn)
+		return w
+	}
+	frozen, idle := start("frozen"), start("idle")
+	frozen.must("simple", "INSERT INTO work VALUES ('frozen')")
+	rival := h.join(two, "rival", "resource", "idle")
+	for _, name := range []string{"frozen", "idle"} {
+		process.Eventually(t, process.Patience, name+" to have sent enough heartbeats", func() bool {
+			w := h.judged(one, name)
+			return w.Phi != nil && *w.Timeout < 10 && w.Heartbeat == beat.Seconds()
+		})
+	}
+	if _, text := h.command("status", "--admin", one.Admin); strings.Count(text, "(phi ") != 2 {
+		t.Errorf("fencepost status does not show phi:\n%s", text)
+	}
+	if _, metrics := one.Get(t, "/metrics"); strings.Count(metrics, "\nfencepost_phi{") != 2 {
+		t.Error("/metrics does not show phi")
+	}
+
+	since, watch := time.Now(), startWatch(t)
+	frozen.Freeze(t)
+	h.join(two, "successor", "resource", "frozen", "campaign", "wait").must("INSERT INTO work VALUES ('successor')")
+	took := one.Await(t, "released", "worker", "frozen", "reason", "silence").At(t).Sub(since)
+	t.Logf("missed after %s", took)
+	if watch.late(t, took, 7*time.Second) || took < 6*time.Second {
+		t.Errorf("the frozen worker was missed after %s, want about 6.6 s", took)
+	}
+	frozen.tell(order{Do: "simple", Text: "INSERT INTO work VALUES ('stale')"})
+	frozen.Thaw(t)
+	if f := frozen.answer().Failure; f == nil || f.Code != fencing.StateSuperseded {
+		t.Errorf("the thawed worker's write: %v; want ZF001", f)
+	}
+	if got := strings.Join(h.works(), " "); got != "frozen successor" {
+		t.Errorf("the table contains %q", got)
+	}
+	if err := rival.exec("INSERT INTO work VALUES ('rival')"); stateOf(err) != fencing.StateNotLeader || len(one.Lines("released", "worker", "idle")) > 0 {
+		t.Errorf("a write beside a worker that sends only heartbeats: %v; want ZF002", err)
+	}
+	idle.must("simple", "INSERT INTO work VALUES ('idle')")
+}
+
+// judgment is what a proxy shows of a worker's liveness.
+type judgment struct {
+	Timeout   *float64 `json:"worker_timeout_seconds"`
+	Heartbeat float64  `json:"heartbeat_seconds"`
+	Phi       *float64 `json:"phi"`
+}
+
+// judged returns what a proxy shows of the only worker that it has for a resource.
+func (h *cluster) judged(p *process.Server, resource string) judgment {
+	h.t.Helper()
+	var shown struct {
+		Workers []judgment `json:"workers"`
+	}
+	_, body := p.Get(h.t, "/v1/resources/"+h.db+"/"+resource)
+	if err := json.Unmarshal([]byte(body), &shown); err != nil || len(shown.Workers) != 1 {
+		h.t.Fatalf("%v in %s", err, body)
+	}
+	return shown.Workers[0]
 }
 
 // TestOneWorkerIdFromTwoAddressesIsRefused checks that this happens at startup.

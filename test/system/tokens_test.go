@@ -60,6 +60,10 @@ func TestSafetyTheHigherTokenLeads(t *testing.T) {
 	}
 	q.Await(t, "two workers have brought the same token: they share an epoch, and Fencepost cannot tell them apart", "worker", "b", "other", "a")
 
+	if _, shown := q.Get(t, "/metrics"); strings.Contains(shown, "fencepost_grants_total{") {
+		t.Error("a worker that shares the epoch of its token counts as granted one")
+	}
+
 	next := h.mustBear(q, "c", 43)
 	next.must("INSERT INTO work VALUES ('43')")
 	wantFailure(t, "a write under the lower token", first.exec("INSERT INTO work VALUES ('late')"), "ZF001")

@@ -24,7 +24,7 @@ const workerVariable = "FENCEPOST_TEST_WORKER"
 
 // order is an order to a worker.
 type order struct {
-	Do   string    `json:"do"`   // connect, simple, extended, or load
+	Do   string    `json:"do"`   // connect, beat, simple, extended, or load
 	Text string    `json:"text"` // a DSN or a statement
 	Load *loadPlan `json:"load,omitempty"`
 }
@@ -67,6 +67,7 @@ func failureOf(err error) *failure {
 func workerMain(orders io.Reader, reports io.Writer) int {
 	in, out := bufio.NewScanner(orders), json.NewEncoder(reports)
 	var conn *pgx.Conn
+	stop := func() {}
 	for in.Scan() {
 		var o order
 		if err := json.Unmarshal(in.Bytes(), &o); err != nil {
@@ -77,6 +78,8 @@ func workerMain(orders io.Reader, reports io.Writer) int {
 		switch o.Do {
 		case "connect":
 			conn, r = workerConnect(o.Text)
+		case "beat":
+			stop, r = workerBeat(o.Text)
 		case "load":
 			runLoad(*o.Load, in, out)
 			return 0
@@ -87,10 +90,39 @@ func workerMain(orders io.Reader, reports io.Writer) int {
 			return 1 // the test has ended
 		}
 	}
+	stop()
 	if conn != nil {
 		_ = conn.Close(context.Background()) // it may be broken
 	}
 	return 0
+}
+
+// beat is how often a worker sends something on a connection for heartbeats.
+const beat = 100 * time.Millisecond
+
+// workerBeat sends heartbeats on a connection of their own until stop is called or the
+// connection ends.
+func workerBeat(dsn string) (stop func(), r report) {
+	conn, r := workerConnect(dsn)
+	if conn == nil {
+		return func() {}, r
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer conn.Close(context.Background()) // it may be broken
+		tick := time.NewTicker(beat)
+		defer tick.Stop()
+		for conn.Ping(ctx) == nil {
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-done }, r
 }
 
 func workerConnect(dsn string) (*pgx.Conn, report) {

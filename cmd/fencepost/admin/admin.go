@@ -97,9 +97,15 @@ type WorkerView struct {
 	// Observes means that none of its connections campaigns.
 	Observes bool `json:"observes,omitempty"`
 	// WorkerTimeout is how many seconds the worker may currently be silent; null means
-	// unlimited. Its false alarms have extended it, until an hour has passed without one.
+	// unlimited. Its heartbeats may have shortened it, and its false alarms have extended
+	// it, until an hour has passed without one.
 	WorkerTimeout *float64 `json:"worker_timeout_seconds"`
 	FalseAlarms   int      `json:"false_alarms"`
+	// Heartbeat is after how many seconds at most the worker has promised to send something;
+	// null if it has promised nothing. Phi is how surprising its silence is; null if it has
+	// promised nothing, and before it has sent enough.
+	Heartbeat *float64 `json:"heartbeat_seconds"`
+	Phi       *float64 `json:"phi"`
 	// LongestSilence is how many seconds the worker was silent at most; 0 if the worker
 	// timeout is unlimited.
 	LongestSilence float64 `json:"longest_silence_seconds"`

@@ -83,6 +83,11 @@ func workerView(c election.CandidacyStatus) WorkerView {
 		Observes:       c.Observes,
 		FalseAlarms:    c.FalseAlarms,
 		LongestSilence: c.LongestSilence.Seconds(),
+		Phi:            c.Phi,
+	}
+	if c.Heartbeat > 0 {
+		seconds := c.Heartbeat.Seconds()
+		v.Heartbeat = &seconds
 	}
 	if c.WorkerTimeout > 0 {
 		seconds := c.WorkerTimeout.Seconds()

@@ -1,0 +1,107 @@
+package system
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/fixture/process"
+)
+
+// departures are the ways in which a leader goes. Each returns the moment from which on it does
+// not write any more.
+var departures = []struct {
+	name string
+	away func(c *takeoverCase) time.Time
+}{
+	{"closed", func(c *takeoverCase) time.Time {
+		at := time.Now()
+		_ = c.leader.PgConn().Conn().Close()
+		return at
+	}},
+	{"frozen", func(c *takeoverCase) time.Time { // in a transaction that it does not end
+		c.leader.must("BEGIN", c.insert("leader"))
+		return time.Now()
+	}},
+	{"killed", func(c *takeoverCase) time.Time {
+		at := time.Now()
+		c.one.Kill(c.t)
+		return at
+	}},
+}
+
+// takeoverCase is one takeover: a leader at one proxy, its successor at the other.
+type takeoverCase struct {
+	cluster
+	one, two *process.Server
+	resource string
+	leader   *client
+}
+
+// BenchmarkTakeover measures how long nobody can write in place of a leader that has gone, until
+// the first write of its successor is committed. The successor waits at another proxy. The worker
+// timeout is 500 ms, the grace 200 ms, and the TTL 2 s. Each lease service is used by all cases.
+func BenchmarkTakeover(b *testing.B) {
+	for _, provider := range allProviders {
+		for _, way := range departures {
+			b.Run(provider+"/"+way.name, func(b *testing.B) {
+				h := newCluster(b, provider, with("LEASE_TTL="+restartTTL.String()))
+				var one, two *process.Server
+				took := make([]time.Duration, 0, b.N)
+				for i := range b.N {
+					if one == nil || one.Ended() {
+						one = h.proxy()
+					}
+					if two == nil {
+						two = h.proxy()
+					}
+					c := &takeoverCase{cluster: *h, one: one, two: two, resource: fmt.Sprintf("%s-%d", way.name, i)}
+					took = append(took, c.measure(way.away))
+				}
+				slices.Sort(took)
+				b.ReportMetric(milliseconds(took[len(took)/2]), "ms/median")
+				b.ReportMetric(milliseconds(took[len(took)-1]), "ms/max")
+				b.ReportMetric(0, "ns/op") // its start is in it
+			})
+		}
+	}
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// measure plays the takeover.
+func (c *takeoverCase) measure(away func(*takeoverCase) time.Time) time.Duration {
+	c.t.Helper()
+	c.leader = c.join(c.one, "leader", "resource", c.resource, "campaign", "wait", "worker_timeout", "500ms")
+	c.leader.must(c.insert("leader"))
+	type outcome struct {
+		at  time.Time
+		err error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		successor, err := c.tryJoin(process.Patience, c.two, "successor", "resource", c.resource, "campaign", "wait", "worker_timeout", "0")
+		if err == nil {
+			err = successor.exec(c.insert("successor"))
+			defer successor.leave()
+		}
+		done <- outcome{time.Now(), err}
+	}()
+	process.Eventually(c.t, process.Patience, "the successor to wait", func() bool {
+		_, shown := c.two.Get(c.t, "/v1/resources/"+c.db+"/"+c.resource)
+		return strings.Contains(shown, `"worker": "successor"`)
+	})
+	at := away(c)
+	o := <-done
+	if o.err != nil {
+		c.t.Fatalf("the successor: %v", o.err)
+	}
+	c.leader.leave()
+	return o.at.Sub(at)
+}
+
+func (c *takeoverCase) insert(what string) string {
+	return fmt.Sprintf("INSERT INTO work VALUES ('%s')", what)
+}
