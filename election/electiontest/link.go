@@ -2,6 +2,8 @@ package electiontest
 
 import (
 	"bytes"
+	"errors"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -29,14 +31,16 @@ type Link struct {
 // trap is what happens to one request.
 type trap struct {
 	text     []byte
-	lose     bool          // its response is lost; otherwise the request is held back
-	sender   net.Conn      // of a held request
+	lose     bool          // its response is lost
+	mute     bool          // it arrives, and nothing passes any more that the service sends
+	sender   net.Conn      // of a held or mute request
 	sprung   chan struct{} // closed when the response was lost or the request is held
 	forward  chan struct{} // closed when a held request may continue
 	answered chan struct{} // closed when the service has answered a held request
+	hungUp   chan struct{} // closed when the service has closed the connection of a held request
 }
 
-// Held is a request that was sent but has not arrived.
+// Held is a request that was sent but has not arrived, or whose response does not.
 type Held struct {
 	t    *testing.T
 	link *Link
@@ -86,8 +90,14 @@ func (l *Link) Hold(t *testing.T, request string) *Held {
 	return &Held{t: t, link: l, trap: l.set(&trap{text: []byte(request)})}
 }
 
+// Mute lets the next request that contains the text arrive, and drops all that the service sends on
+// its connection from then on. Sever ends that.
+func (l *Link) Mute(t *testing.T, request string) *Held {
+	return &Held{t: t, link: l, trap: l.set(&trap{text: []byte(request), mute: true})}
+}
+
 func (l *Link) set(tr *trap) *trap {
-	tr.sprung, tr.forward, tr.answered = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	tr.sprung, tr.forward, tr.answered, tr.hungUp = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.trap = tr
@@ -113,6 +123,14 @@ func (h *Held) Forward() {
 	h.t.Helper()
 	close(h.trap.forward)
 	await(h.t, "the service answered the late request", h.trap.answered)
+}
+
+// Discard returns when the service has closed the connection of the request, which therefore never
+// arrives.
+func (h *Held) Discard() {
+	h.t.Helper()
+	await(h.t, "the service closed the connection of the late request", h.trap.hungUp)
+	close(h.trap.forward)
 }
 
 // Stall stops all traffic until Resume. Connections stay open.
@@ -237,6 +255,8 @@ type pipe struct {
 	near, far net.Conn
 	sprung    atomic.Pointer[trap] // for the next response
 	holds     atomic.Bool          // a request that must arrive although its sender may be gone
+	held      atomic.Pointer[trap] // the request that is held back, or was
+	mute      atomic.Bool          // nothing passes that the service sends
 }
 
 // requests copies what the client sends.
@@ -252,16 +272,12 @@ func (p *pipe) requests() {
 		if n > 0 {
 			p.link.pass()
 			if tr := p.link.spring(&seen, buf[:n]); tr != nil {
-				if !tr.lose {
-					p.holds.Store(true)
-					tr.sender = p.near
-					close(tr.sprung)
-					late = tr
-				}
-				if !tr.lose && !p.wait(tr.forward) {
+				if !p.catch(tr) {
 					return
 				}
-				p.sprung.Store(tr)
+				if !tr.lose && !tr.mute {
+					late = tr
+				}
 			}
 			if _, err := p.far.Write(buf[:n]); err != nil {
 				return
@@ -274,6 +290,27 @@ func (p *pipe) requests() {
 			return
 		}
 	}
+}
+
+// catch does what is to be done before a request is forwarded. It reports false if the link was
+// closed first.
+func (p *pipe) catch(tr *trap) bool {
+	tr.sender = p.near
+	switch {
+	case tr.mute:
+		p.mute.Store(true)
+		close(tr.sprung)
+		return true
+	case !tr.lose:
+		p.holds.Store(true)
+		p.held.Store(tr)
+		close(tr.sprung)
+		if !p.wait(tr.forward) {
+			return false
+		}
+	}
+	p.sprung.Store(tr)
+	return true
 }
 
 // wait reports false if the link was closed first.
@@ -303,11 +340,17 @@ func (p *pipe) answers() {
 					return
 				}
 			}
+			if p.mute.Load() {
+				continue
+			}
 			if _, err := p.near.Write(buf[:n]); err != nil && !p.holds.Load() {
 				return
 			}
 		}
 		if err != nil {
+			if tr := p.held.Load(); tr != nil && errors.Is(err, io.EOF) {
+				close(tr.hungUp)
+			}
 			return
 		}
 	}

@@ -180,6 +180,44 @@ func TestASessionExpiresWhileCut(t *testing.T) {
 	}
 }
 
+// A request is still under way to one server when its proxy has connected to another one, and has
+// given the lease back there. The first server has no reason to close the connection.
+func TestALateRequestOverAnotherServer(t *testing.T) {
+	t.Parallel()
+	ensemble := zookeepertest.Start(t, zookeepertest.WithServers(3))
+	first, second := electiontest.NewLink(t, ensemble.Addrs()[0]), electiontest.NewLink(t, ensemble.Addrs()[1])
+	second.Cut()
+	p := client(t, zookeeper.Config{Servers: []string{first.Addr(), second.Addr()}, TTL: long, Proxy: "one"}).Database("db")
+	q := client(t, zookeeper.Config{Servers: []string{ensemble.Addrs()[2]}, TTL: long, Proxy: "two"}).Database("db")
+	seed := acquire(t, p, bid("seed", long))
+	if err := p.Release(within(t, patience), seed, election.ReasonLeft, 0); err != nil {
+		t.Fatal(err)
+	}
+	late := bid("late", long)
+	held := first.Hold(t, `{"state":"held","worker":"late"`)
+	ctx, cancel := context.WithCancel(within(t, patience))
+	ended := make(chan error, 1)
+	go func() { _, err := p.Acquire(ctx, late); ended <- err }()
+	held.Await()
+	cancel()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Fatalf("the cancelled acquire ended with %v", err)
+	}
+	second.Mend()
+	held.Sever()
+	eventually(t, "the lease is given back over the other server", patience, func() bool {
+		return p.Release(within(t, patience), &election.Lease{AcquireRequest: late}, election.ReasonLeft, 0) == nil
+	})
+	held.Forward()
+	next := acquire(t, q, bid("b", long))
+	if err := q.Renew(within(t, patience), next); err != nil {
+		t.Errorf("the next holder renews with %v", err)
+	}
+	if second.Made() == 0 {
+		t.Error("nothing went over the other server")
+	}
+}
+
 // An ensemble that was restored has seen less than its clients, which have to be let in. Their
 // session is one of the backup, with a life that ended after it.
 func TestAnEnsembleIsRestored(t *testing.T) {

@@ -49,10 +49,10 @@ func service(t *testing.T, ensemble *zookeepertest.Ensemble, db string) *electio
 		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
 			return client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: db, TTL: ttl, Proxy: proxy}).Database(db)
 		},
-		// There is no Request: when a session connects again, the server closes its old connection,
-		// and what is still under way there never arrives. TestSwapWritesOnlyWhatItMay has what would
-		// happen if it did.
-		Multiplexed: true,
+		// A release writes another state. A server closes the earlier connection of a session that
+		// connects again; a request over another server is TestALateRequestOverAnotherServer's.
+		Request:     func(worker string) string { return `{"state":"held","worker":"` + worker + `"` },
+		Multiplexed: true, Supersedes: true,
 		Bump: func(t *testing.T) {
 			if _, err := client(t, zookeeper.Config{Servers: []string{ensemble.Addr()}, Prefix: db, Proxy: "operator " + rand.Text()}).BumpGeneration(within(t, patience)); err != nil {
 				t.Fatal(err)
