@@ -287,3 +287,34 @@ func TestAWatchShowsEachChange(t *testing.T) {
 		t.Errorf("%d paths are watched", n)
 	}
 }
+
+// A server that has lost a session may give the client another one without saying so, as imitations
+// of ZooKeeper do. The session is over then, and what follows is done in a new one.
+func TestAnotherSessionIsNotTakenForTheOldOne(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	life := s.award("award")
+	old, err := s.main()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.mu.Lock()
+	id := old.mu.id
+	old.mu.Unlock()
+	if !old.greeted(id, time.Minute) || old.isOver() {
+		t.Error("the session is over when it connects again")
+	}
+	if old.greeted(id+1, time.Minute) || !old.isOver() {
+		t.Error("another session is used as if it were the old one")
+	}
+	if err := s.Beat(s.ctx, key, life); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the term of the old session renews with %v", err)
+	}
+	if fresh, err := s.main(); err != nil || fresh == old {
+		t.Errorf("the session is the old one: %t, %v", fresh == old, err)
+	}
+	s.read()
+}
