@@ -45,6 +45,11 @@
 // that has lost its quorum and not noticed yet; one after a write in the same session shows no less
 // than that write rests on.
 //
+// A follower tells the leader every half tick whose sessions are alive. A transaction that it passes
+// on does not: the leader's checkSession leaves the session's end as it is (3.8). If the follower
+// dies before it has told, a session that has renewed its leases ends as if it had not, up to a third
+// of its timeout earlier. Only the fence keeps two terms apart then.
+//
 // # Permissions
 //
 // With a user or a client certificate, all znodes are made for that identity alone; otherwise for

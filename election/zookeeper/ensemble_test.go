@@ -119,3 +119,28 @@ func TestAnEnsembleIsRestored(t *testing.T) {
 	}
 	eventually(t, "the client can watch", patience, func() bool { return c.Healthy() == nil })
 }
+
+// A server that has lost its quorum answers reads until it notices. Nothing is renewed, awarded or
+// released by that.
+func TestWithoutAQuorumNothingIsConfirmed(t *testing.T) {
+	t.Parallel()
+	ensemble := zookeepertest.Start(t, zookeepertest.WithServers(3))
+	p := client(t, zookeeper.Config{Servers: ensemble.Addrs()[:1], TTL: long, Proxy: "one"}).Database("db")
+	lease := acquire(t, p, bid("a", long))
+	if err := renew(t, p, lease); err != nil {
+		t.Fatal(err)
+	}
+	ensemble.Pause(t, 1)
+	ensemble.Pause(t, 2)
+	if err := p.Renew(within(t, time.Second), lease); err == nil || errors.Is(err, election.ErrLost) {
+		t.Errorf("without a quorum the holder renews with %v", err)
+	}
+	if _, err := p.Acquire(within(t, time.Second), bid("b", long)); err == nil || errors.Is(err, election.ErrHeld) {
+		t.Errorf("without a quorum an acquire ends with %v", err)
+	}
+	ensemble.Continue(t, 1)
+	ensemble.Continue(t, 2)
+	if err := renew(t, p, lease); err != nil {
+		t.Errorf("with a quorum again, the holder renews with %v", err)
+	}
+}

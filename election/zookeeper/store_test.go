@@ -190,6 +190,30 @@ func TestAnOldTermDisturbsNoNewOne(t *testing.T) {
 	}
 }
 
+// Whatever writes a record frees the lease, even if it writes what is there.
+func TestARecordThatWasRewrittenHoldsNothing(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	life := s.award("award")
+	operator := zookeepertest.Shared(t).Client(t, "", "")
+	data, _, err := operator.Get(s.record(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := operator.Set(s.record(key), data, anyVersion); err != nil {
+		t.Fatal(err)
+	}
+	if e := s.read(); e.Life != "" {
+		t.Errorf("the lease is held: %+v", e)
+	}
+	if err := s.Beat(s.ctx, key, life); !errors.Is(err, election.ErrLost) {
+		t.Errorf("its former holder renews with %v", err)
+	}
+}
+
 // The library keeps a session alive by itself, and with it all its lives.
 func TestALifeThatNobodyRenewsEnds(t *testing.T) {
 	t.Parallel()
