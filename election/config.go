@@ -91,7 +91,7 @@ func DefaultSettings() Settings {
 func (s Settings) Validate() error {
 	switch {
 	case s.TTL < 100*time.Millisecond:
-		return fmt.Errorf("lease ttl %v is too short: use at least 100ms (with Consul at least 10s, unless session_ttl_min allows less; with etcd 2s)", s.TTL)
+		return fmt.Errorf("lease ttl %v is too short: use at least 100ms (with Consul at least 10s, unless session_ttl_min allows less; with etcd 2s, with ZooKeeper two ticks)", s.TTL)
 	case s.Margin < 0 || s.Margin > s.TTL/2:
 		return fmt.Errorf("lease margin %v must be between 0 and half the ttl (%v)", s.Margin, s.TTL/2)
 	case s.WorkerTimeout < 0:

@@ -145,4 +145,5 @@
 //	consul      random value of <prefix>/.generation ModifyIndex of the lock's first acquire
 //	etcd        random value of <prefix>/.generation revision of the transaction that awards the lease
 //	kubernetes  random value of <prefix>.generation  resourceVersion of the write that awards the lease
+//	zookeeper   random name below <prefix>/.generation zxid of the transaction that awards the lease
 package election

@@ -73,7 +73,7 @@ func commands() []command {
 		{name: "generation", args: "bump --config FILE", summary: "accept a lease service that was rebuilt or restored", run: runGeneration},
 		{name: "explain", args: "SQL", summary: "show how statements are classified and where they are checked", run: runExplain},
 		{name: "explain-route", args: "--user USER --client IP", summary: "show which route a connection would get, and why", run: runExplainRoute},
-		{name: "demo", args: "[--election postgres|consul|etcd|kubernetes]", summary: "show a frozen leader being fenced", run: runDemo},
+		{name: "demo", args: "[--election postgres|consul|etcd|kubernetes|zookeeper]", summary: "show a frozen leader being fenced", run: runDemo},
 		{name: "demo-worker", summary: "one worker of the demo", hidden: true, run: runDemoWorker},
 		{name: "completion", args: "bash | zsh | fish", summary: "print a script by which a shell completes commands", run: runCompletion},
 		{name: "version", summary: "print the version", run: runVersion},

@@ -72,6 +72,7 @@ type Election struct {
 	Consul     Consul     `yaml:"consul"`
 	Etcd       Etcd       `yaml:"etcd"`
 	Kubernetes Kubernetes `yaml:"kubernetes"`
+	ZooKeeper  ZooKeeper  `yaml:"zookeeper"`
 }
 
 // Lease sets the times of leases. Time decides who may try to lead; the check in
@@ -151,6 +152,7 @@ func Default() Config {
 			Consul:     defaultConsul,
 			Etcd:       defaultEtcd,
 			Kubernetes: defaultKubernetes,
+			ZooKeeper:  defaultZooKeeper,
 		},
 		Lease: Lease{
 			TTL:              Duration(10 * time.Second),

@@ -28,7 +28,7 @@ func (s *leaseService) stop() error {
 }
 
 // Elections are the lease services that a demo can use. The first one needs no service.
-var Elections = []string{"postgres", "consul", "etcd", "kubernetes"}
+var Elections = []string{"postgres", "consul", "etcd", "kubernetes", "zookeeper"}
 
 // startElector starts the lease service that the options name; nil is the embedded one.
 func startElector(ctx context.Context, dir string, o Options) (*leaseService, error) {
@@ -39,6 +39,8 @@ func startElector(ctx context.Context, dir string, o Options) (*leaseService, er
 		return startEtcd(ctx, dir, o.Etcd)
 	case "kubernetes":
 		return startKubernetes(ctx, dir, o)
+	case "zookeeper":
+		return startZooKeeper(ctx, dir, o.ZooKeeper)
 	}
 	return nil, nil
 }

@@ -22,7 +22,9 @@ const answerTimeout = 10 * time.Second
 
 // All returns all kinds. A new one is an entry here and a file of its own; if it has settings,
 // they are a field of config.Election.
-func All() []Elector { return []Elector{Postgres, consulElector, etcdElector, kubernetesElector} }
+func All() []Elector {
+	return []Elector{Postgres, consulElector, etcdElector, kubernetesElector, zookeeperElector}
+}
 
 // Elector is one kind of lease service.
 type Elector struct {
