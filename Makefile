@@ -27,7 +27,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul etcd kubernetes redis postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -35,10 +35,10 @@ help: ## Show this help
 build: setup ## Build bin/fencepost
 	go build -buildvcs=false -trimpath -ldflags '-X main.version=$(VERSION)' -o bin/fencepost ./cmd/fencepost
 
-test: setup pgbouncer redis consul etcd postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd and Redis
+test: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run all tests, with -race, against real Postgres, Consul, etcd, Redis and ZooKeeper
 	go test -race -count=1 $(TESTFLAGS) $(PKG)
 
-test-unfenced: setup pgbouncer redis consul etcd postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
+test-unfenced: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run the safety tests without the check: each of them must fail
 	go run -buildvcs=false ./scripts/unfenced $(PKG)
 
 test-mutations: setup postgres-18 ## Plant faults in the gate: the fast safety tests must notice each (RUN=pattern)
@@ -74,7 +74,7 @@ drivers: setup postgres-18 fetch-drivers ## Run the tests of real drivers: psql,
 	@scripts/drivers.sh versions
 	go test -race -count=1 -timeout 40m -v ./test/drivers
 
-test-matrix: setup pgbouncer redis consul etcd postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 14 to 18 (MATRIX="14 18")
+test-matrix: setup pgbouncer redis consul etcd zookeeper postgres-18 fetch-drivers ## Run the tests that depend on the server on PostgreSQL 14 to 18 (MATRIX="14 18")
 	@failed=; for major in $(MATRIX); do \
 		echo "== PostgreSQL $$major"; \
 		FENCEPOST_TEST_PG_BIN=$$(scripts/postgres-version.sh $$major) \
@@ -94,10 +94,10 @@ fuzz-differential: setup postgres-18 ## Compare fresh random scripts with Postgr
 		-limit $(LIMIT) -words=$(WORDS) $(if $(MAJOR),-majors $(MAJOR)) -keep "$(CURDIR)/bin/found" \
 		|| { echo "the newest of bin/found:"; ls -t bin/found/* 2>/dev/null | head -n 3 | xargs -r tail -n +1; exit 1; }
 
-chaos: setup redis consul etcd postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
+chaos: setup redis consul etcd zookeeper postgres-18 ## Longer runs under random faults (CHAOS_TIME=5m)
 	FENCEPOST_CHAOS_TIME=$(CHAOS_TIME) go test -count=1 -timeout 60m -run TwoProxies ./test/system
 
-demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd, kubernetes or redis)
+demo: build ## Show a frozen leader being fenced (ELECTION=postgres, consul, etcd, kubernetes, redis or zookeeper)
 	@if [ "$(ELECTION)" != postgres ]; then $(MAKE) --no-print-directory $(ELECTION); fi
 	@bin/fencepost demo --election $(ELECTION)
 
@@ -166,6 +166,11 @@ kubernetes: etcd ## Build a kube-apiserver for tests and the demo, unless one is
 		mkdir -p .cache; \
 		(cd $(KUBERNETES_MODULE) && go build -buildvcs=false -trimpath -ldflags '-s -w' -o "$(CURDIR)/.cache/kube-apiserver.new" k8s.io/kubernetes/cmd/kube-apiserver); \
 		mv .cache/kube-apiserver.new .cache/kube-apiserver; \
+	fi
+
+zookeeper: ## Fetch ZooKeeper for tests and the demo by apt, unless one is in PATH
+	@if ! command -v zookeeper >/dev/null; then \
+		if [ -x .cache/zookeeper ]; then scripts/setup.sh java; else scripts/zookeeper.sh; fi; \
 	fi
 
 postgres-18:

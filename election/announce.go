@@ -14,6 +14,7 @@ const (
 	noticeVacated                        // to the resource: this candidacy holds no lease now
 	noticeFalseAlarm                     // to the resource: a false alarm
 	noticeFenceFailed                    // to the resource: its fence cannot be used
+	noticeHandedOver                     // to the resource: the leader has stopped for another worker
 )
 
 // outbox is the set of notices that have not been passed on yet.
@@ -59,7 +60,11 @@ func (c *Candidacy) announceToResource() {
 	c.mu.Lock()
 	o := &c.mu.outbox
 	vacated, falseAlarm, fenceFailed := o.take(noticeVacated), o.take(noticeFalseAlarm), o.take(noticeFenceFailed)
+	handedOver := o.take(noticeHandedOver)
 	c.mu.Unlock()
+	if handedOver {
+		c.r.noteStopped()
+	}
 	if fenceFailed {
 		c.r.reopenLater()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/boottime"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -44,6 +45,10 @@ type Config struct {
 	// verdict. It must not block.
 	Falsify func(worker string) (unresponsive bool)
 }
+
+// Boottime reads CLOCK_BOOTTIME, which keeps running while the machine is suspended. Go's own
+// monotonic clock does not.
+func Boottime() time.Duration { return boottime.Now() }
 
 // Settings are the election settings of one resource.
 type Settings struct {
@@ -86,7 +91,7 @@ func DefaultSettings() Settings {
 func (s Settings) Validate() error {
 	switch {
 	case s.TTL < 100*time.Millisecond:
-		return fmt.Errorf("lease ttl %v is too short: use at least 100ms (with Consul at least 10s, unless session_ttl_min allows less; with etcd 2s)", s.TTL)
+		return fmt.Errorf("lease ttl %v is too short: use at least 100ms (with Consul at least 10s, unless session_ttl_min allows less; with etcd 2s, with ZooKeeper two ticks)", s.TTL)
 	case s.Margin < 0 || s.Margin > s.TTL/2:
 		return fmt.Errorf("lease margin %v must be between 0 and half the ttl (%v)", s.Margin, s.TTL/2)
 	case s.WorkerTimeout < 0:
@@ -192,6 +197,8 @@ type Backend struct {
 	// InForce, if not nil, is asked as often as Orders, and less often while the database has no
 	// candidacy.
 	InForce InForce
+	// Handovers, if not nil, is asked after each order, and told who campaigns.
+	Handovers Handovers
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a
 	// while, to close its connections. The backend may be used again afterwards.
 	CloseIdle func()

@@ -88,6 +88,11 @@
 // Callers of AwaitLeader are told of the bar; the check tells it to writes. A candidacy
 // whose resource was removed is superseded, so that its members connect again.
 //
+// An order that hands a resource over makes an offer to one worker. Until it runs out, or there is a new
+// epoch, the candidacies of other workers leave the lease alone, and the one that leads releases it at
+// the time that the offer says; handover.go and package offer have the rest. The same goroutine tells
+// the database who campaigns here, from whom an operator chooses.
+//
 // The same goroutine asks which resources guard tables, so that a leader's checks claim its
 // epoch although no guard has refused it.
 //
@@ -141,4 +146,5 @@
 //	etcd        random value of <prefix>/.generation revision of the transaction that awards the lease
 //	redis       random value of <prefix>/.generation, and the master's replication id  counter in <prefix>/.generation
 //	kubernetes  random value of <prefix>.generation  resourceVersion of the write that awards the lease
+//	zookeeper   random name below <prefix>/.generation zxid of the transaction that awards the lease
 package election

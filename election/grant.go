@@ -43,12 +43,15 @@ func (c *Candidacy) grantLocked() {
 			}
 			c.examineAgain(ctx, epoch)
 			c.r.publish(record, known, c) // the others must stop before this one leads
+			c.r.offerAnswered(c, before.Epoch, epoch)
 		} else if isState(err, fencing.StateSuperseded) || c.token > 0 && isState(err, fencing.StateAwardNotNewer) {
 			_, _ = c.r.refresh(ctx) // so that the members learn by whom, if the record can be read
 		} else if isState(err, fencing.StateUnnumbered) {
 			c.r.unnumbered()
 		} else if errors.Is(err, fencing.ErrRemoved) {
 			c.r.removed(c.fence)
+		} else if asBarred(err) != nil && c.r.offeredElsewhere(ctx, c) {
+			err = errOffered
 		}
 		return func() { c.grantEnded(lease, before, record, unbarred, err) }
 	})
@@ -90,6 +93,10 @@ func (c *Candidacy) grantEnded(lease *Lease, before, record fencing.Record, unba
 	switch {
 	case err == nil:
 		c.grantedLocked(before)
+	case errors.Is(err, errOffered):
+		c.log.Info("leaves the lease to the worker to whom the resource is offered")
+		c.retryLocked()
+		c.releaseLocked(lease, ReasonLeft)
 	case asBarred(err) != nil:
 		c.barredLocked(asBarred(err), unbarred)
 	case isState(err, fencing.StateSuperseded), c.token > 0 && isState(err, fencing.StateAwardNotNewer):

@@ -99,7 +99,10 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	s.leftovers.unresponsive = nil // somebody has held the lease since
 	if s.fault == nil && s.barred == nil {
 		s.backoff = 0
-		s.tryAt = now + jitter(20*time.Millisecond) // not all proxies at the same instant
+		s.tryAt = now
+		if !v.offer.Invites(c.worker, now) {
+			s.tryAt += jitter(20 * time.Millisecond) // not all proxies at the same instant
+		}
 	}
 }
 
@@ -122,6 +125,9 @@ func (c *Candidacy) holdLocked(now time.Duration) {
 		return
 	case s.liveness.unresponsive && s.held.granted:
 		c.releaseLocked(s.held.lease, ReasonUnresponsive)
+		return
+	case s.held.granted && c.token == 0 && s.seen.offer.Stops(c.worker, now):
+		c.handOverLocked()
 		return
 	}
 	switch {
@@ -146,6 +152,9 @@ func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	case now < s.barredUntil:
 		c.answerLocked()
 		return false
+	case s.seen.offer.Excludes(c.worker, now):
+		c.answerLocked()
+		return false
 	case c.token > 0: // nobody has to give it anything up
 		return s.firstExpected() || now >= s.tryAt
 	case s.seen.closing: // it releases first, and then wakes this loop
@@ -167,7 +176,7 @@ func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	case Freed:
 		return true
 	case Unresponsive:
-		return s.waiters > 0 || s.epoch > 0
+		return s.waiters > 0 || s.epoch > 0 || s.seen.offer.Invites(c.worker, now)
 	case Held: // by a lost response of this candidacy, or the observation is old
 		return s.seen.blind || s.seen.observation.Incarnation == c.incarnation
 	default:
@@ -189,6 +198,9 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	due := func(at time.Duration) { wait = min(wait, max(at-now, time.Millisecond)) }
 	if s.phase == superseded && !s.ended {
 		return wait
+	}
+	if at := s.seen.offer.Next(now); at != 0 {
+		due(at)
 	}
 	if s.campaigners() > 0 && s.liveness.judged() {
 		due(now + s.liveness.next())

@@ -63,8 +63,10 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 	seen := e.seenOrders(name)
 	first, failing := true, false
 	unread := faults.NewSeries(e.log.With(zap.String("database", name)), "cannot read which resources guard tables", 0)
+	handovers := e.newHandoverPoll(name, b.Handovers)
+	defer e.leaveHandovers(handovers)
 	for {
-		err := e.lookForOrders(ctx, name, b.Orders, seen, first)
+		ordered, err := e.lookForOrders(ctx, name, b.Orders, seen, first)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -75,6 +77,7 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 			first = false
 			e.followGuards(ctx, name, b.Guarded, unread)
 			e.followInForce(ctx, name)
+			e.followHandovers(ctx, handovers, ordered)
 		}
 		select {
 		case <-tick.C:
@@ -85,8 +88,9 @@ func (e *Elections) followOrders(ctx context.Context, name string, b Backend) {
 }
 
 // lookForOrders reads the orders that are new, and looks whether the newest one that was seen is
-// still there. first means that it has not been called since the database had no candidacy.
-func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders, seen *seenOrders, first bool) error {
+// still there. It reports whether anything may have been ordered. first means that it has not been
+// called since the database had no candidacy.
+func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders, seen *seenOrders, first bool) (ordered bool, err error) {
 	seen.mu.Lock()
 	defer seen.mu.Unlock()
 	after := int64(math.MaxInt64)
@@ -95,21 +99,23 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 	}
 	last, orders, err := readOrders(ctx, read, after)
 	if err != nil {
-		return err
+		return false, err
 	}
 	gone := seen.last > 0 && !slices.ContainsFunc(orders, func(o fencing.Order) bool { return o.ID == seen.last })
 	if gone {
 		if err := e.lostOrders(ctx, name, read, seen); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if first || gone { // any order may have been missed
 		e.orderedAll(name)
 	}
+	ordered = first || gone
 	for _, o := range orders {
 		if o.ID <= seen.last {
 			continue
 		}
+		ordered = true
 		if first {
 			e.actedOn(resourceKey{name, o.Resource})
 		} else {
@@ -119,7 +125,7 @@ func (e *Elections) lookForOrders(ctx context.Context, name string, read Orders,
 	}
 	seen.recent = seen.recent[max(0, len(seen.recent)-maxRecentOrders):]
 	seen.last, seen.known = last, true
-	return nil
+	return ordered, nil
 }
 
 // lostOrders reports the orders that were seen, and that the database does not have any more: a

@@ -145,6 +145,7 @@ func (r *resource) adopt(fence Fence) {
 	r.mu.fence, r.mu.needsReopen = fence, false
 	if replaced {
 		r.mu.grants, r.mu.leaderless, r.mu.knowledge, r.mu.numbered = grants{}, leaderless{}, knowledge{}, ""
+		r.mu.offered = offered{}
 	}
 	r.mu.Unlock()
 	if !replaced {

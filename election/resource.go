@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -39,6 +40,7 @@ type resource struct {
 		grants
 		leaderless
 		knowledge
+		offered
 		falseAlarms int
 		inForce     []string // the orders that keep workers from leading; replaced, and never changed
 	}
@@ -226,11 +228,12 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 }
 
 // taken reports whether another candidacy is known to hold the lease: one of this
-// proxy, or the one that was last observed unless somebody waits for the result.
+// proxy, or the one that was last observed unless somebody waits for the result. A lease that is
+// offered to another worker is as good as taken.
 func (r *resource) taken(c *Candidacy, asked bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.mu.heldByOther(c) {
+	if r.mu.heldByOther(c) || r.offerLocked().Excludes(c.worker, r.e.cfg.Now()) {
 		return true
 	}
 	seen := r.mu.observation.State == Held && r.mu.observation.Incarnation != c.incarnation && r.mu.watchErr == nil
@@ -258,6 +261,7 @@ type view struct {
 	freeSince       time.Duration
 	lastLed         time.Duration // when the last leader was last confirmed; 0 if not known
 	highestObserved fencing.Epoch
+	offer           offer.Offer
 }
 
 func (r *resource) view(c *Candidacy) view {
@@ -267,6 +271,7 @@ func (r *resource) view(c *Candidacy) view {
 		observation: r.mu.observation, blind: r.mu.watchErr != nil,
 		taken: r.mu.heldByOther(c), closing: r.mu.otherDeparts(c),
 		freeSince: r.mu.freeSince, lastLed: r.mu.lastLed, highestObserved: r.mu.highestObserved,
+		offer: r.offerLocked(),
 	}
 }
 

@@ -44,6 +44,10 @@ type ResourceStatus struct {
 	LostOrder *fencing.Order
 	// WatchError says why the lease service cannot be watched at the moment.
 	WatchError error
+	// Offered is the worker to whom an operator hands the resource over, "" for nobody; nobody else
+	// leads until OfferedUntil, unless that worker takes the lead before.
+	Offered      string
+	OfferedUntil time.Time
 	// Orders are those of operators that keep workers from leading now, in words.
 	Orders      []string
 	Candidacies []CandidacyStatus
@@ -59,6 +63,7 @@ type CandidacyStatus struct {
 	Unresponsive bool
 	Retained     bool
 	Observes     bool // none of its connections campaigns
+	Campaigns    bool // it asks for the lease, or has it; not if its worker is superseded
 	// WorkerTimeout is how long this worker may currently be inactive, 0 for unlimited: its
 	// timeout, or less if the detector of its heartbeats says so. FalseAlarms counts the
 	// false alarms that have extended both. The count and the extension end an hour after
@@ -125,6 +130,9 @@ func (r *resource) standing() ResourceStatus {
 	if is.until != 0 {
 		st.LeaseLeft = max(0, is.until-now)
 	}
+	if o := r.offerLocked(); o.Lasts(now) {
+		st.Offered, st.OfferedUntil = o.Worker, clock.Add(o.Until-now)
+	}
 	if r.mu.holder != nil {
 		st.LeaseState = Held
 		if term := r.mu.holder.Term(); term.Epoch != 0 {
@@ -142,7 +150,7 @@ func (c *Candidacy) status() CandidacyStatus {
 	defer c.mu.Unlock()
 	st := CandidacyStatus{
 		User: c.user, Worker: c.worker, Incarnation: c.incarnation, Status: *c.current.Load(),
-		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0,
+		Members: len(c.mu.members), Unresponsive: c.mu.liveness.unresponsive, Retained: c.mu.retained != 0, Observes: c.mu.campaigners() == 0, Campaigns: c.campaignsLocked(),
 		WorkerTimeout: c.tolerated(), FalseAlarms: c.extension().alarms,
 		LongestSilence: c.mu.liveness.longest, Heartbeat: c.mu.heartbeat(),
 	}

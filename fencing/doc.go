@@ -69,8 +69,10 @@
 //   - generation: the number of the lease service instance that made an award; see
 //     Award.InstanceID.
 //   - order: what an operator has told the fence to do: evict a worker, pause or resume a
-//     resource, remove one, prune the ledger. The database keeps all orders.
+//     resource, hand one over, remove one, prune the ledger. The database keeps all orders.
 //   - bar: an order that keeps a worker, or everybody, from being granted an epoch.
+//   - offer: an order that hands a resource over to one worker: for a while nobody else is
+//     granted an epoch, and the leader stops for it.
 //   - catalog: a snapshot of the objects that names in a database refer to. Reads are
 //     proven harmless from it.
 //

@@ -16,7 +16,7 @@ type Award struct {
 	Resource    string
 	Worker      string
 	Incarnation string // the candidacy's random id
-	Source      string // the provider that made the award: "postgres", "consul", "etcd", "redis"
+	Source      string // the provider that made the award: "postgres", "consul", "etcd", "redis", "zookeeper"
 	// InstanceID identifies the instance of the lease service in which Index counts. It
 	// changes when the service is restored or rebuilt. The fence schema numbers the
 	// instances of a source in the order in which it first sees them, before anybody

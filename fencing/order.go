@@ -10,6 +10,8 @@ const (
 	OrderRemove = "remove" // removes a resource
 	OrderPrune  = "prune"  // shortens the ledger of the whole database
 	OrderRaise  = "raise"  // puts a resource under a higher epoch, after a restore
+	// OrderHandover offers the lead to one worker, and has the leader stop for it.
+	OrderHandover = "handover"
 )
 
 // Order is what an operator has ordered, as the database keeps it.
@@ -20,7 +22,8 @@ type Order struct {
 	// Worker is whom the order concerns. For OrderPause, OrderRemove and OrderRaise it is who
 	// held the epoch, "" for nobody.
 	Worker string
-	// Until is when the worker may campaign again. It is zero if the order has no end.
+	// Until is when the worker may campaign again or, for OrderHandover, when others may. It is
+	// zero if the order has no end.
 	Until time.Time
 	// Epoch is the epoch that the order gave to nobody, 0 if it left the epoch alone.
 	Epoch   Epoch
@@ -39,3 +42,22 @@ type Barred struct {
 }
 
 func (b *Barred) Error() string { return b.Refusal.Error() }
+
+// Offer is a hand-over that is in force: nobody but one worker is granted an epoch. It is over when
+// there is a higher epoch than the one that it was made under.
+type Offer struct {
+	Order    int64
+	Resource string
+	Worker   string
+	Epoch    Epoch
+	// Begins is how long it takes until the leader is stopped; it is negative if that is past.
+	// Left is how long the offer lasts.
+	Begins, Left time.Duration
+}
+
+// Candidate is a candidacy that campaigns.
+type Candidate struct {
+	Resource, Worker, Incarnation string
+	// Silent means that the worker shows no activity, so that it takes no lease.
+	Silent bool
+}

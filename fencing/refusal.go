@@ -43,6 +43,9 @@ const (
 	// StateInUse is raised by fencepost.remove if the resource is in use. It never reaches
 	// a client.
 	StateInUse = "ZF009"
+	// StateNotHandedOver is raised by fencepost.handover if the chosen worker cannot lead. It
+	// never reaches a client.
+	StateNotHandedOver = "ZF010"
 )
 
 // ErrReplaced means that a fence is gone, because its database was dropped and another one

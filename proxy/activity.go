@@ -1,6 +1,10 @@
 package proxy
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/fencepost/fencepost/proxy/protocol"
+)
 
 // activity is what the candidacy's loop must know about a session. The session keeps it in
 // atomics, because the loop also starts renewals and must never wait for a session's lock.
@@ -42,7 +46,7 @@ func (x *session) Activity() (reads uint64, owed bool) {
 }
 
 // updatePending is called with x.mu held whenever the machine has taken something.
-func (x *session) updatePending() { x.active.pending.Store(x.m.Owes()) }
+func (x *session) updatePending() { x.active.pending.Store(x.m.Is(protocol.Working)) }
 
 // while sets a flag until the function that it returns is called.
 func while(flag *atomic.Bool) (end func()) {

@@ -79,7 +79,7 @@ func (x *session) abort() {
 func (x *session) endAtOnce(why *fencing.Refusal) {
 	if x.sending.TryLock() {
 		x.mu.Lock()
-		tells := x.m != nil && x.life.claimTelling() && !x.m.InsideReply()
+		tells := x.m != nil && x.life.claimTelling() && !x.m.Is(protocol.InsideReply)
 		x.mu.Unlock()
 		if tells {
 			refuse(x.client, why)
@@ -116,7 +116,7 @@ func (x *session) end(reason error) {
 	x.sending.Lock()
 	defer x.sending.Unlock()
 	x.mu.Lock()
-	first := x.life.claimTelling() && !(x.m != nil && x.m.InsideReply())
+	first := x.life.claimTelling() && !(x.m != nil && x.m.Is(protocol.InsideReply))
 	x.mu.Unlock()
 	if first {
 		refuse(x.client, reason)
@@ -210,7 +210,7 @@ func (x *session) serverEnded() {
 		return
 	}
 	x.mu.Lock()
-	quiet := x.m.Quiet()
+	quiet := x.m.Is(protocol.Quiet)
 	text, write := "", false
 	if !quiet {
 		text, write = x.m.InFlight()

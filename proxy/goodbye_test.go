@@ -8,31 +8,31 @@ import (
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
-// TestGoodbyeIsSaidOnce: the check has told a client that it is superseded, and
-// before its session has ended the candidacy tells it too, at its next use.
+// TestGoodbyeIsSaidOnce: the check has found out that a client is superseded. Before the client
+// is told, its candidacy knows it, which tells the client too at its next use.
 func TestGoodbyeIsSaidOnce(t *testing.T) {
 	t.Parallel()
 	s := fixture.NewCluster(t, pgtest.Shared(t))
 	client := s.Leader("w")
 	candidacy := s.Candidacy(s.DB, "r", "w")
-	told, end := make(chan struct{}), make(chan struct{})
-	candidacy.OnAdvanced(func() { close(told); <-end })
+	asked, told := make(chan struct{}), make(chan struct{})
+	candidacy.OnAdvanced(func() { close(asked); <-told })
 	s.Supersede()
 
 	client.Send(q(stale))
-	if m, err := client.Next(); err != nil || m.Fields()['C'] != "ZF001" {
-		t.Fatalf("the stale write is answered by %v, %v", m, err)
-	}
-	<-told
+	<-asked
 	was := *candidacy.Status()
 	was.Role = fencing.Superseded
 	candidacy.SetStatus(&was)
 	client.Send(q(stale))
-	fixture.Eventually(t, "the session has answered what came last, and left", func() bool {
-		return candidacy.Members() == 1 // the one that never spoke
-	})
-	close(end)
+	close(told)
+	if m, err := client.Next(); err != nil || m.Fields()['C'] != "ZF001" {
+		t.Fatalf("the stale write is answered by %v, %v", m, err)
+	}
 	if rest := client.Rest(); len(rest) > 0 {
 		t.Errorf("behind the goodbye came %v", rest[0])
 	}
+	fixture.Eventually(t, "the session has left", func() bool {
+		return candidacy.Members() == 1 // the one that never spoke
+	})
 }

@@ -1,5 +1,7 @@
 package proxy
 
+import "github.com/fencepost/fencepost/proxy/protocol"
+
 // handover holds what the two pumps of a session wait for from each other. The session's mu
 // guards it.
 type handover struct {
@@ -63,7 +65,7 @@ func (a *announcement) answer(quiet bool) {
 // epoch again the next time the session is quiet.
 func (x *session) announce(out []byte) error {
 	x.mu.Lock()
-	if x.life.phase() == phaseEnding || !x.m.Quiet() {
+	if x.life.phase() == phaseEnding || !x.m.Is(protocol.Quiet) {
 		x.mu.Unlock()
 		return x.toClient(out)
 	}
@@ -90,7 +92,7 @@ func (x *session) wakeUpPump() {
 
 // wakeUpPumpAndUnlock is wakeUpPump for a caller that holds x.mu. It releases x.mu.
 func (x *session) wakeUpPumpAndUnlock() {
-	wake := x.pumps.reading && (x.m.Replays() || x.life.phase() == phaseDraining && x.m.AtRest())
+	wake := x.pumps.reading && (x.m.Is(protocol.ReplayDue) || x.life.phase() == phaseDraining && x.m.Is(protocol.AtRest))
 	x.mu.Unlock()
 	if wake {
 		_ = x.client.SetReadDeadline(aLongTimeAgo)
@@ -104,7 +106,7 @@ func (x *session) awaitRoom() bool {
 		return false
 	}
 	x.mu.Lock()
-	if x.m.HasRoom() {
+	if x.m.Is(protocol.Ready) {
 		x.mu.Unlock()
 		return true
 	}
@@ -131,7 +133,7 @@ func (x *session) downHasEnded() bool {
 // input must be sent again first, and waits until it can be.
 func (x *session) retries() bool {
 	x.mu.Lock()
-	repeats := x.m.WillReplay()
+	repeats := x.m.Is(protocol.ReplayPending)
 	x.mu.Unlock()
 	return repeats && x.awaitRoom()
 }

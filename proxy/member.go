@@ -174,18 +174,13 @@ func (m *membership) endsSuperseded() {
 // that fails, it stays in the one that it has, as it does if the token is the same or the client
 // only observes. The refusal of a token that is lower than the recorded one is returned, because
 // the session must end then.
-func (x *session) rejoin(ctx context.Context) (lower *fencing.Refusal) {
+func (x *session) rejoin(ctx context.Context, token int64) (lower *fencing.Refusal) {
 	defer while(&x.active.busy)()
 	began := time.Now()
 	m, claim := &x.member, x.member.claim
-	x.mu.Lock()
-	claim.Token = x.m.WantedToken()
-	same := claim.Campaign == fencing.CampaignOff || claim.Token == m.token && m.candidacy().Status().Role != fencing.Superseded
-	if same {
-		x.m.NotRejoined(nil)
-	}
-	x.mu.Unlock()
-	if same {
+	claim.Token = token
+	if claim.Campaign == fencing.CampaignOff || token == m.token && m.candidacy().Status().Role != fencing.Superseded {
+		x.answer(protocol.Answer{Need: protocol.NeedToken})
 		return nil
 	}
 	x.endRegistration(ctx)
@@ -212,9 +207,7 @@ func (x *session) rejoin(ctx context.Context) (lower *fencing.Refusal) {
 		if r.SQLState == fencing.StateSuperseded {
 			return r
 		}
-		x.mu.Lock()
-		x.m.NotRejoined(r)
-		x.mu.Unlock()
+		x.answer(protocol.Answer{Need: protocol.NeedToken, Refusal: r})
 		return nil
 	}
 	_ = cand.AwaitFirst(ctx, x.srv.cfg.StartupWait) // the status says how it went
@@ -231,7 +224,7 @@ func (x *session) rejoined(began time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.member.telling = telling{} // of the candidacy before
-	x.m.Rejoined(c, announced)
+	x.m.Answer(protocol.Answer{Need: protocol.NeedToken, Joined: &c, Announced: announced})
 }
 
 // leave ends the membership. Only the first call has an effect on the candidacy. orderly

@@ -173,7 +173,7 @@ func (d *downPump) takeAndUnlock() {
 		}
 	}
 	x.updatePending()
-	if x.pumps.room != nil && x.m.HasRoom() {
+	if x.pumps.room != nil && x.m.Is(protocol.Ready) {
 		x.pumps.giveRoom()
 	}
 	x.mu.Unlock()
@@ -205,14 +205,12 @@ func (d *downPump) relay(ctx context.Context) error {
 		switch e := &d.events[i]; e.Kind {
 		case protocol.EventRefused:
 			e.Rejection.Time = time.Now()
-		case protocol.EventSuperseded:
-			x.member.endsSuperseded()
 		case protocol.EventUnregister:
 			x.unregister(ctx)
 		case protocol.EventUnclaimed:
 			x.readRecord(ctx)
-		case protocol.EventStale:
-			x.learnStale(ctx)
+		case protocol.EventSuperseded, protocol.EventStale:
+			x.learnSuperseded(ctx)
 		case protocol.EventAnnounce:
 			announces = true
 		}
@@ -230,9 +228,10 @@ func (d *downPump) relay(ctx context.Context) error {
 	return err
 }
 
-// learnStale makes sure that the candidacy knows that it is superseded, before the client
-// learns that. The session goes on, and its next reply tells the client its role.
-func (x *session) learnStale(ctx context.Context) {
+// learnSuperseded makes sure that the candidacy knows that it is superseded, before the client
+// learns that: the client's next connection must not join it. If the session goes on, its next
+// reply tells the client its role.
+func (x *session) learnSuperseded(ctx context.Context) {
 	x.member.endsSuperseded()
 	if x.member.candidacy().Status().Role != fencing.Superseded {
 		x.readRecord(ctx)
@@ -255,7 +254,6 @@ func (d *downPump) after(ctx context.Context) bool {
 	for i := range d.events {
 		switch e := &d.events[i]; e.Kind {
 		case protocol.EventSuperseded:
-			x.member.candidacy().Advanced(ctx)
 			_ = x.server.Close()
 			x.hangUp()
 			return false

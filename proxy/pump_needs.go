@@ -18,23 +18,20 @@ const catalogWait = 25 * time.Second
 // false if ctx ended first, so that nothing more can be taken.
 func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 	defer while(&x.active.busy)()
-	switch n {
+	answer := protocol.Answer{Need: n.Kind}
+	switch n.Kind {
 	case protocol.NeedRegister:
-		r := x.register(ctx)
-		x.mu.Lock()
-		x.m.Registered(r)
-		x.mu.Unlock()
-		return true
+		answer.Refusal = x.register(ctx)
 	case protocol.NeedCatalog:
 		wait, cancel := context.WithTimeout(ctx, catalogWait)
 		x.member.catalog.RefreshCatalog(wait)
 		cancel()
-		x.mu.Lock()
-		x.m.Refreshed()
-		x.mu.Unlock()
-		return true
 	case protocol.NeedAnalysis:
-		return x.analyze(ctx) == nil
+		text, err := x.analyze(ctx, n.Text, n.Settings)
+		if err != nil {
+			return false
+		}
+		answer.Text = text
 	case protocol.NeedCampaign:
 		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 		x.member.candidacy().CampaignOnDemand(wait)
@@ -44,32 +41,29 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 		_ = x.member.candidacy().AwaitConfirmed(wait) // the status says how it went
 		cancel()
 	}
-	x.mu.Lock()
-	x.m.Asked(n)
-	x.mu.Unlock()
+	x.answer(answer)
 	return true
+}
+
+// answer tells the machine what has come of a need.
+func (x *session) answer(a protocol.Answer) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.m.Answer(a)
 }
 
 // analyze analyzes the text that the machine waits for. It does not hold the session's lock,
 // because a long text takes up to half a second and may have to wait for other texts. Roles
 // take turns, and within a role the leaders and the other workers, so that nobody waits for
 // all the texts of another. The error is that of ctx if it ended before it was this text's turn.
-func (x *session) analyze(ctx context.Context) error {
+func (x *session) analyze(ctx context.Context, sql string, settings sqltext.Settings) (*sqltext.Text, error) {
 	x.mu.Lock()
-	sql, settings := x.m.WantedAnalysis()
 	key := x.start.user
-	if x.m.MayWrite() {
+	if x.m.Is(protocol.Leading) {
 		key += "\x00leader" // the name of a role has no NUL byte
 	}
 	x.mu.Unlock()
-	t, err := x.srv.analyst.text(ctx, key, sql, settings)
-	if err != nil {
-		return err
-	}
-	x.mu.Lock()
-	x.m.Analyzed(t)
-	x.mu.Unlock()
-	return nil
+	return x.srv.analyst.text(ctx, key, sql, settings)
 }
 
 // cacheBytes bounds the cache of analyzed texts, which all sessions share.

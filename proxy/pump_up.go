@@ -76,11 +76,11 @@ func (u *upPump) read() error {
 		case phase == phaseEnding:
 			x.mu.Unlock()
 			return net.ErrClosed
-		case phase == phaseDraining && x.m.AtRest():
+		case phase == phaseDraining && x.m.Is(protocol.AtRest):
 			x.mu.Unlock()
 			x.end(adminShutdown)
 			return net.ErrClosed
-		case x.m.Replays():
+		case x.m.Is(protocol.ReplayDue):
 			x.mu.Unlock()
 			return nil
 		}
@@ -153,7 +153,7 @@ func (u *upPump) serve() (stay bool) {
 	if len(u.step.out) > 0 {
 		sent, err = u.x.sockets.server.TryWrite(u.step.out)
 	}
-	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need != protocol.NeedMore && u.step.need != protocol.NeedNothing {
+	if sent < len(u.step.out) || len(u.step.rest) > 0 || err != nil || u.step.err != nil || u.step.need.Kind != protocol.NeedMore && u.step.need.Kind != protocol.NeedNothing {
 		u.step.out = u.step.out[sent:]
 		return false
 	}
@@ -236,17 +236,17 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			}
 			x.stopReading(reason)
 			return true, false
-		case need == protocol.NeedTerminal:
+		case need.Kind == protocol.NeedTerminal:
 			return true, true
-		case need == protocol.NeedMore, need == protocol.NeedNothing:
+		case need.Kind == protocol.NeedMore, need.Kind == protocol.NeedNothing:
 			u.keep()
 			return false, false
-		case need == protocol.NeedRoom:
+		case need.Kind == protocol.NeedRoom:
 			if !x.awaitRoom() {
 				return u.serverGone(u.buf[u.off:u.have])
 			}
-		case need == protocol.NeedToken:
-			if lower := x.rejoin(ctx); lower != nil {
+		case need.Kind == protocol.NeedToken:
+			if lower := x.rejoin(ctx, need.Token); lower != nil {
 				x.log.Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()
@@ -280,7 +280,7 @@ func (u *upPump) keep() {
 	u.off = 0
 	switch {
 	case u.have == len(u.buf):
-		next := make([]byte, min(4*len(u.buf), max(u.x.m.Wants(), firstBuffer)))
+		next := make([]byte, min(4*len(u.buf), max(u.step.need.Bytes, firstBuffer)))
 		copy(next, u.buf)
 		u.buf = next
 	case u.have == 0 && len(u.buf) > maxLoopBytes:

@@ -7,6 +7,8 @@
 #   scripts/setup.sh node        node and npm, which fetch other versions of PostgreSQL
 #   scripts/setup.sh drivers     the drivers of test/drivers that apt provides, and the runtimes of the others
 #   scripts/setup.sh redis       Redis for tests and the demo, and its Python client for an example
+#   scripts/setup.sh java        a Java runtime, for ZooKeeper
+#   scripts/setup.sh lists       the newest package lists of apt
 #   scripts/setup.sh pgbouncer   PgBouncer, for a test and for the benchmark, which compares with it
 #   scripts/setup.sh docker      Docker's engine and client
 #   scripts/setup.sh debootstrap what makes a Debian root directory
@@ -111,6 +113,14 @@ setup_redis() {
 	[ ${#missing[@]} -eq 0 ] || install "${missing[@]}"
 }
 
+setup_java() {
+	have java || install default-jre-headless
+}
+
+setup_lists() {
+	as_root apt-get -qq update >&2
+}
+
 setup_pgbouncer() {
 	have pgbouncer || [ -x /usr/sbin/pgbouncer ] || install pgbouncer
 }
@@ -124,10 +134,10 @@ setup_debootstrap() {
 	have debootstrap || [ -x /usr/sbin/debootstrap ] || install debootstrap
 }
 
-[ $# -gt 0 ] || { sed -n '2,19s/^# \{0,1\}//p' "$0" >&2; exit 2; }
+[ $# -gt 0 ] || { sed -n '2,21s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 for what in "$@"; do
 	case $what in
-	go | cc | postgres | node | drivers | redis | pgbouncer | docker | debootstrap) "setup_$what" ;;
+	go | cc | postgres | node | drivers | redis | java | lists | pgbouncer | docker | debootstrap) "setup_$what" ;;
 	postgres-bin) postgres_bin ;;
 	*) say "do not know how to set up $what"; exit 2 ;;
 	esac

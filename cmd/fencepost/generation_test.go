@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
 func TestGenerationBumpSaysWhatIsMissing(t *testing.T) {
@@ -147,6 +148,35 @@ func TestGenerationBumpWithEtcd(t *testing.T) {
 	out = runCommand(t, env, "generation", "bump")
 	if out.code != exitFailure || !strings.Contains(out.stderr, "etcd at 127.0.0.1:1 cannot be reached") || !strings.Contains(out.stderr, "election.etcd.endpoints is right") {
 		t.Errorf("without etcd: code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+}
+
+func TestGenerationBumpWithZooKeeper(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	ensemble := zookeepertest.Shared(t)
+	byZooKeeper := func(c *config.Config) {
+		c.Election.Provider = "zookeeper"
+		c.Election.ZooKeeper.Servers = config.Addresses{config.Address(ensemble.Addr())}
+		c.Election.ZooKeeper.Prefix = db
+	}
+	wantEpoch(t, lead(t, s, db, "a", byZooKeeper), "1")
+	env := map[string]string{
+		"FENCEPOST_ELECTION_PROVIDER": "zookeeper", "FENCEPOST_ELECTION_ZOOKEEPER_SERVERS": ensemble.Addr(), "FENCEPOST_ELECTION_ZOOKEEPER_PREFIX": db,
+	}
+	out := runCommand(t, env, "generation", "bump")
+	if out.code != exitOK || !strings.Contains(out.stdout, "zookeeper: started a new generation under "+db+"/, ") {
+		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+	wantEpoch(t, lead(t, s, db, "b", byZooKeeper), "2")
+	if n := generation(t, s, db); n != 2 {
+		t.Errorf("the award is of generation %d, want 2", n)
+	}
+	env["FENCEPOST_ELECTION_ZOOKEEPER_SERVERS"] = "127.0.0.1:1"
+	out = runCommand(t, env, "generation", "bump")
+	if out.code != exitFailure || !strings.Contains(out.stderr, "ZooKeeper at 127.0.0.1:1 cannot be reached") || !strings.Contains(out.stderr, "election.zookeeper.servers is right") {
+		t.Errorf("without ZooKeeper: code %d\n%s%s", out.code, out.stdout, out.stderr)
 	}
 }
 

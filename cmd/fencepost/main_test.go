@@ -15,9 +15,12 @@ import (
 	"github.com/fencepost/fencepost/internal/etcdtest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/redistest"
+	"github.com/fencepost/fencepost/internal/zookeepertest"
 )
 
-func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared, redistest.StopShared) }
+func TestMain(m *testing.M) {
+	pgtest.Main(m, etcdtest.StopShared, redistest.StopShared, zookeepertest.StopShared)
+}
 
 // output is the output of a command.
 type output struct {
@@ -93,7 +96,7 @@ func TestExitCodesAndUsage(t *testing.T) {
 		{"migrate without a DSN", []string{"migrate"}, exitUsage, "--dsn is required"},
 		{"migrate with a broken DSN", []string{"migrate", "--dsn", "postgres://u:secret@h:port/d"}, exitUsage, "fencepost migrate:"},
 		{"status of nobody", []string{"status", "--admin", "127.0.0.1:1"}, exitFailure, "admin address"},
-		{"demo with an unknown elector", []string{"demo", "--election", "zookeeper"}, exitUsage, "postgres, consul, etcd, kubernetes, redis"},
+		{"demo with an unknown elector", []string{"demo", "--election", "chubby"}, exitUsage, "postgres, consul, etcd, kubernetes, redis, zookeeper"},
 		{"demo-worker without a DSN", []string{"demo-worker"}, exitUsage, "--lease is required"},
 		{"generation without a verb", []string{"generation"}, exitUsage, "bump"},
 		{"explain without a text", []string{"explain"}, exitUsage, "no SQL text given"},
@@ -184,6 +187,7 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 	}
 	consul := []string{"FENCEPOST_ELECTION_PROVIDER", "consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS"}
 	agent := consultest.Start(t, consultest.WithDefaultTTL()).Addr()
+	zookeeper := []string{"FENCEPOST_ELECTION_PROVIDER", "zookeeper", "FENCEPOST_ELECTION_ZOOKEEPER_SERVERS"}
 	etcd := []string{"FENCEPOST_ELECTION_PROVIDER", "etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS"}
 	redis := []string{"FENCEPOST_ELECTION_PROVIDER", "redis", "FENCEPOST_ELECTION_REDIS_ADDRESS"}
 	for name, c := range map[string]struct {
@@ -204,6 +208,9 @@ func TestDoctorSaysWhatItFound(t *testing.T) {
 		"a TTL below Consul's": {env(sound, append(consul, agent, "FENCEPOST_LEASE_TTL", "5s")...), []string{"--database", soundDB}, exitFailure, "error: lease-ttl"},
 		"Consul":               {env(sound, append(consul, agent)...), []string{"--database", soundDB}, exitOK, "no findings"},
 		"no etcd":              {env(sound, append(etcd, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "etcd at 127.0.0.1:1 cannot be reached"},
+		"no ZooKeeper":         {env(sound, append(zookeeper, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "ZooKeeper at 127.0.0.1:1 cannot be reached"},
+		"a TTL above its most": {env(sound, append(zookeeper, zookeepertest.Shared(t).Addr(), "FENCEPOST_LEASE_TTL", "5m")...), []string{"--database", soundDB}, exitFailure, "granted 2m0s instead of 5m0s"},
+		"ZooKeeper":            {env(sound, append(zookeeper, zookeepertest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},
 		"etcd":                 {env(sound, append(etcd, etcdtest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},
 		"no Redis":             {env(sound, append(redis, "127.0.0.1:1")...), []string{"--database", soundDB}, exitFailure, "Redis at 127.0.0.1:1 cannot be reached"},
 		"Redis":                {env(sound, append(redis, redistest.Shared(t).Addr())...), []string{"--database", soundDB}, exitOK, "no findings"},

@@ -23,6 +23,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/handover"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
@@ -253,6 +254,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Tokens:    token.New(st.Pool()),
 		Guarded:   st.Guarded,
 		InForce:   st.InForce,
+		Handovers: handover.New(st.Pool(), s.id),
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}

@@ -54,6 +54,7 @@ type statusRow struct {
 	reason    string   // why the state is unknown or closed
 	blocked   []string // what blocks a takeover, or would block one
 	orders    []string // operators' orders that keep workers from leading
+	waiting   []string // workers that campaign and do not lead
 }
 
 // statusTimeout bounds one query for the status.
@@ -285,12 +286,31 @@ func (r statusRow) printNotes(out io.Writer) error {
 	for _, order := range r.orders {
 		notes = append(notes, "order: "+dash(order))
 	}
+	if len(r.waiting) > 0 {
+		notes = append(notes, "waiting: "+names(r.waiting))
+	}
 	for _, note := range notes {
 		if _, err := fmt.Fprintf(out, "%s/%s: %s\n", dash(r.database), dash(r.resource), note); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// mostNames is how many workers are named in one line.
+const mostNames = 10
+
+// names returns the first names of a list, and how many more there are.
+func names(list []string) string {
+	var shown []string
+	for _, name := range list[:min(len(list), mostNames)] {
+		shown = append(shown, dash(name))
+	}
+	text := strings.Join(shown, ", ")
+	if more := len(list) - mostNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
 }
 
 // dash returns the text of a column. Workers and users of Postgres choose names, so a
@@ -320,7 +340,7 @@ func statusFromAdmin(ctx context.Context, proxy *admin.Client) ([]statusView, er
 // row returns the line of a resource.
 func (v statusView) row() statusRow {
 	row := statusRow{database: v.Database, resource: v.Resource, state: stateText(v.State, v.StateSince), leader: v.Leader,
-		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables"}
+		timeout: leaderTimeout(v.ResourceView), blocked: v.Blocked, orders: v.Orders, waiting: v.Waiting, guards: v.GuardedTables, lost: v.lost, shadow: v.Enforce == "shadow", discards: v.OnStale == "discard", discarded: v.Discarded, tables: v.Fence == "tables"}
 	if !v.ofDatabase {
 		row.refused, row.falseAlarms = strconv.FormatUint(v.Refused, 10), strconv.Itoa(v.FalseAlarms)
 	}

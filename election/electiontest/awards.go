@@ -52,9 +52,24 @@ func (w *testEnv) mustFollow(earlier, later *election.Lease) {
 // and fails the test unless a second request gets the award that the first one got.
 func (w *testEnv) mustAcquireAgain(p election.Provider) {
 	w.Helper()
-	if _, err := p.Acquire(within(w.T, patience), w.bid("a")); err == nil || errors.Is(err, election.ErrHeld) || errors.Is(err, election.ErrNotSent) {
+	_, err := p.Acquire(within(w.T, patience), w.bid("a"))
+	w.mustBeUnknown(err)
+	w.mustGetWhatIsShown(p)
+}
+
+// mustBeUnknown fails the test unless an acquire whose response was lost has ended without a known
+// outcome.
+func (w *testEnv) mustBeUnknown(err error) {
+	w.Helper()
+	if err == nil || errors.Is(err, election.ErrHeld) || errors.Is(err, election.ErrNotSent) {
 		w.Fatalf("an acquire whose response was lost ended with %v", err)
 	}
+}
+
+// mustGetWhatIsShown asks for the lease again, and fails the test unless that gives the award that
+// the service shows.
+func (w *testEnv) mustGetWhatIsShown(p election.Provider) {
+	w.Helper()
 	q, _ := w.provider("another")
 	shown := w.see(q, election.Held)
 	lease := w.mustAcquire(p, w.bid("a"))

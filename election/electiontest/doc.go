@@ -39,6 +39,9 @@ type Service struct {
 	Request func(worker string) string
 	// Multiplexed: requests share one connection.
 	Multiplexed bool
+	// Supersedes: when a client connects again, the service closes its earlier connection, so that
+	// what is still under way on that one never arrives.
+	Supersedes bool
 	// Bump gives the service a new instance id, as an operator does.
 	Bump func(t *testing.T)
 	// Wipe deletes all that the service keeps, as if its data were lost.

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"net"
 	"sync"
-	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // Link is a TCP relay between one proxy and its lease service that can fail like a
@@ -29,14 +29,16 @@ type Link struct {
 // trap is what happens to one request.
 type trap struct {
 	text     []byte
-	lose     bool          // its response is lost; otherwise the request is held back
-	sender   net.Conn      // of a held request
+	lose     bool          // its response is lost
+	mute     bool          // it arrives, and nothing passes any more that the service sends
+	sender   net.Conn      // of a held or mute request
 	sprung   chan struct{} // closed when the response was lost or the request is held
 	forward  chan struct{} // closed when a held request may continue
 	answered chan struct{} // closed when the service has answered a held request
+	hungUp   chan struct{} // closed when the service has closed the connection of a held request
 }
 
-// Held is a request that was sent but has not arrived.
+// Held is a request that was sent but has not arrived, or whose response does not.
 type Held struct {
 	t    *testing.T
 	link *Link
@@ -86,8 +88,14 @@ func (l *Link) Hold(t *testing.T, request string) *Held {
 	return &Held{t: t, link: l, trap: l.set(&trap{text: []byte(request)})}
 }
 
+// Mute lets the next request that contains the text arrive, and drops all that the service sends on
+// its connection from then on. Sever ends that.
+func (l *Link) Mute(t *testing.T, request string) *Held {
+	return &Held{t: t, link: l, trap: l.set(&trap{text: []byte(request), mute: true})}
+}
+
 func (l *Link) set(tr *trap) *trap {
-	tr.sprung, tr.forward, tr.answered = make(chan struct{}), make(chan struct{}), make(chan struct{})
+	tr.sprung, tr.forward, tr.answered, tr.hungUp = make(chan struct{}), make(chan struct{}), make(chan struct{}), make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.mu.trap = tr
@@ -113,6 +121,27 @@ func (h *Held) Forward() {
 	h.t.Helper()
 	close(h.trap.forward)
 	await(h.t, "the service answered the late request", h.trap.answered)
+}
+
+// Submit lets the request arrive, and returns when the service has answered it, or has closed its
+// connection.
+func (h *Held) Submit() {
+	h.t.Helper()
+	close(h.trap.forward)
+	select {
+	case <-h.trap.hungUp:
+	case <-h.trap.answered:
+	case <-time.After(patience):
+		h.t.Fatal("the service neither answered the late request nor closed its connection")
+	}
+}
+
+// Discard returns when the service has closed the connection of the request, which therefore never
+// arrives.
+func (h *Held) Discard() {
+	h.t.Helper()
+	await(h.t, "the service closed the connection of the late request", h.trap.hungUp)
+	close(h.trap.forward)
 }
 
 // Stall stops all traffic until Resume. Connections stay open.
@@ -143,7 +172,14 @@ func (l *Link) Cut() {
 	l.hangUp()
 }
 
-// Mend accepts connections again after a Cut.
+// Refuse accepts no new connections until Mend. Those that there are stay open.
+func (l *Link) Refuse() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.cut = true
+}
+
+// Mend accepts connections again after a Cut or Refuse.
 func (l *Link) Mend() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -221,94 +257,4 @@ func (l *Link) spring(seen *window, chunk []byte) *trap {
 	sprung := l.mu.trap
 	l.mu.trap = nil
 	return sprung
-}
-
-// window is the end of what was sent since a trap was set, because a text may arrive in
-// pieces.
-type window struct {
-	since *trap
-	bytes []byte
-}
-
-// pipe is one connection through a link. Clients send one request at a time, so what
-// the service sends after a request is its response.
-type pipe struct {
-	link      *Link
-	near, far net.Conn
-	sprung    atomic.Pointer[trap] // for the next response
-	holds     atomic.Bool          // a request that must arrive although its sender may be gone
-}
-
-// requests copies what the client sends.
-func (p *pipe) requests() {
-	defer p.link.wg.Done()
-	defer p.far.Close()
-	defer p.near.Close()
-	buf := make([]byte, 64<<10)
-	var seen window
-	var late *trap
-	for {
-		n, err := p.near.Read(buf)
-		if n > 0 {
-			p.link.pass()
-			if tr := p.link.spring(&seen, buf[:n]); tr != nil {
-				if !tr.lose {
-					p.holds.Store(true)
-					tr.sender = p.near
-					close(tr.sprung)
-					late = tr
-				}
-				if !tr.lose && !p.wait(tr.forward) {
-					return
-				}
-				p.sprung.Store(tr)
-			}
-			if _, err := p.far.Write(buf[:n]); err != nil {
-				return
-			}
-		}
-		if err != nil {
-			if late != nil { // the service learns that the client is gone only after it has answered
-				p.wait(late.answered)
-			}
-			return
-		}
-	}
-}
-
-// wait reports false if the link was closed first.
-func (p *pipe) wait(ch <-chan struct{}) bool {
-	select {
-	case <-ch:
-		return true
-	case <-p.link.ended:
-		return false
-	}
-}
-
-// answers copies what the service sends.
-func (p *pipe) answers() {
-	defer p.link.wg.Done()
-	defer p.far.Close()
-	defer p.near.Close()
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := p.far.Read(buf)
-		if n > 0 {
-			p.link.pass()
-			if tr := p.sprung.Swap(nil); tr != nil {
-				close(tr.answered)
-				if tr.lose {
-					close(tr.sprung)
-					return
-				}
-			}
-			if _, err := p.near.Write(buf[:n]); err != nil && !p.holds.Load() {
-				return
-			}
-		}
-		if err != nil {
-			return
-		}
-	}
 }

@@ -13,15 +13,24 @@ import (
 // provider sends, and are skipped for a service whose requests show none.
 var wireCases = []testCase{
 	{"an award whose answer was lost on the wire is awarded again, the same", func(w *testEnv) {
-		if w.service.Multiplexed {
-			w.Skip("the answers of this service cannot be told apart on the wire")
-		}
 		p, link := w.provider("one")
 		seed := w.mustAcquire(p, w.bid("seed"))
 		w.mustRelease(p, seed, election.ReasonLeft)
-		lost := link.Lose(w.request("a"))
-		w.mustAcquireAgain(p)
-		await(w.T, "the answer was lost", lost)
+		if !w.service.Multiplexed {
+			lost := link.Lose(w.request("a"))
+			w.mustAcquireAgain(p)
+			await(w.T, "the answer was lost", lost)
+			return
+		}
+		// Which answer is whose cannot be told on the wire: none passes until the award is seen.
+		muted := link.Mute(w.T, w.request("a"))
+		ended := make(chan error, 1)
+		go func() { _, err := p.Acquire(within(w.T, patience), w.bid("a")); ended <- err }()
+		q, _ := w.provider("two")
+		w.see(q, election.Held)
+		muted.Sever()
+		w.mustBeUnknown(<-ended)
+		w.mustGetWhatIsShown(p)
 	}},
 	{"an acquire that arrives after its lease was given back takes nothing", func(w *testEnv) {
 		p, link := w.provider("one")
@@ -40,7 +49,7 @@ var wireCases = []testCase{
 		eventually(w.T, "it is given back", patience, func() bool { // a client may notice late that its connection is gone
 			return p.Release(within(w.T, patience), &election.Lease{AcquireRequest: bid}, election.ReasonLeft, 0) == nil
 		})
-		held.Forward()
+		w.arrive(held)
 		q, _ := w.provider("two")
 		eventually(w.T, "another worker gets the lease", soon, func() bool {
 			_, err := q.Acquire(within(w.T, patience), w.bid("b"))
@@ -55,7 +64,7 @@ var wireCases = []testCase{
 		a.dies()
 		held.Sever()
 		eventually(w.T, "the proxy gives up on the request", patience, p.gone)
-		held.Forward()
+		w.arrive(held)
 		w.follows(q, "b")
 		w.mustBeGranted("b")
 	}},
@@ -68,4 +77,14 @@ func (w *testEnv) request(worker string) string {
 		w.Skip("the requests of this service cannot be told apart on the wire")
 	}
 	return w.service.Request(worker)
+}
+
+// arrive lets a held request arrive, unless the service no longer accepts it.
+func (w *testEnv) arrive(held *Held) {
+	w.Helper()
+	if w.service.Supersedes {
+		held.Discard()
+	} else {
+		held.Forward()
+	}
 }

@@ -41,11 +41,12 @@
 //
 // # Orders
 //
-// Evict, Pause, Resume, Remove and Prune are orders of an operator. An order that takes
+// Evict, Pause, Resume, Handover, Remove and Prune are orders of an operator. An order that takes
 // the lead from a worker records an epoch that nobody holds, and waits for transactions
 // and registered backends exactly like a grant. A bar, which keeps a worker or everybody
 // from being granted an epoch, is set and read under the lock of the fence row. Its
-// refusal (ZF008) reaches callers of Grant as a *fencing.Barred. Remove drops the fence and
+// refusal (ZF008) reaches callers of Grant as a *fencing.Barred. So does that of an offer, which
+// Handover makes to one worker: nobody else is granted an epoch while it lasts. Remove drops the fence and
 // its sequence, so that every check against it fails from then on; a fence that is made
 // anew has another id, and begins at a floor above the epochs of all removed ones. Each
 // order is kept in fencepost.orders, and the proxies ask for new ones (Orders).

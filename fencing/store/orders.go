@@ -47,6 +47,22 @@ func (s *Store) Resume(ctx context.Context, resource, worker string, by Orderer)
 	return s.order(ctx, resource, "SELECT fencepost.resume($1, nullif($2, ''), $3, $4)", worker, by.AskedBy, by.Reason)
 }
 
+// handoverDelay is how long a leader goes on after it is ordered to hand over: by then every proxy,
+// which looks for orders once a second, knows that it must leave the lease to the chosen worker.
+const handoverDelay = 1500 * time.Millisecond
+
+// Handover offers the lead of a resource to a worker, for d after the leader is stopped; if d is 0, for
+// the grace and the patience. It only makes the offer: package handover says what becomes of it. The
+// same offer again returns the order that has made it. Handover returns nil if the worker leads already.
+// If it cannot lead, the error is a *fencing.Refusal (StateNotHandedOver) that says why, and whose hint
+// names the workers that could.
+func (s *Store) Handover(ctx context.Context, resource, worker string, d time.Duration, by Orderer) (*fencing.Order, error) {
+	if d == 0 {
+		d = s.cfg.Grace + s.cfg.Patience
+	}
+	return s.order(ctx, resource, "SELECT fencepost.handover($1, $2, $3, $4, $5, $6)", worker, handoverDelay, d, by.AskedBy, by.Reason)
+}
+
 // order runs a statement that gives an order to the resource's fence, its parameter $1. The
 // statement returns the id of the order, 0 for none. If the fence is removed meanwhile, the
 // order goes to the one that has taken its place.

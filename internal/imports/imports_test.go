@@ -23,11 +23,15 @@ var ours = map[string][]string{
 	"fencing/sqltext":     {"fencing"},
 	"fencing/store":       {"fencing", "internal/faults"},
 	"fencing/evidence":    {},
-	"election":            {"election/heartbeat", "fencing", "internal/faults"},
+	"fencing/handover":    {"fencing"},
+	"election":            {"election/boottime", "election/heartbeat", "election/offer", "fencing", "internal/faults"},
+	"election/boottime":   {},
 	"election/heartbeat":  {},
+	"election/offer":      {},
 	"election/consul":     {"election", "election/renewal", "fencing", "internal/faults"},
 	"election/etcd":       {"election", "election/kv", "election/renewal", "internal/faults", "internal/files"},
 	"election/kubernetes": {"election", "election/kv", "internal/faults", "internal/files"},
+	"election/zookeeper":  {"election", "election/kv", "internal/faults", "internal/files"},
 	"election/kv":         {"election", "internal/faults"},
 	"election/postgres":   {"election", "fencing", "internal/faults"},
 	"election/redis":      {"election", "election/kv", "internal/faults", "internal/files"},
@@ -58,7 +62,7 @@ var ours = map[string][]string{
 	"cmd/fencepost/auditlog":   {"fencing", "fencing/sqltext"},
 	"cmd/fencepost/health":     {"election", "fencing/store", "internal/faults"},
 	"cmd/fencepost/doctor":     {"cmd/fencepost/config", "election", "fencing", "fencing/store", "internal/faults", "migrations", "upstream"},
-	"cmd/fencepost/electors":   {"cmd/fencepost/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/redis", "fencing/store"},
+	"cmd/fencepost/electors":   {"cmd/fencepost/config", "election", "election/consul", "election/etcd", "election/kubernetes", "election/postgres", "election/redis", "election/zookeeper", "fencing/store"},
 	"cmd/fencepost/evidence":   {"fencing/evidence"},
 	"cmd/fencepost/guard":      {},
 	"cmd/fencepost/hosts":      {"cmd/fencepost/config", "fencing", "fencing/store", "migrations", "proxy/pgtls", "upstream"},
@@ -75,7 +79,8 @@ var ours = map[string][]string{
 	"internal/etcdtest":        {"internal/child", "internal/ports"},
 	"internal/redistest":       {"internal/child", "internal/ports"},
 	"internal/kubernetestest":  {"internal/child", "internal/etcdtest", "internal/ports"},
-	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/oracle", "internal/pgtest", "internal/wiretest"},
+	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/machinetest", "internal/oracle", "internal/pgtest", "internal/wiretest"},
+	"internal/zookeepertest":   {"internal/child", "internal/ports"},
 	"internal/fixture/process": {"fencing", "internal/child"},
 	"internal/wiretest":        {},
 	"internal/netlooptest":     {"proxy/netloop", "internal/wiretest"},
@@ -86,7 +91,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/redistest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not
@@ -95,10 +100,12 @@ var theirs = map[string][]string{
 	module + "/election/consul":           {"cmd/fencepost/electors/consul.go"},
 	module + "/election/etcd":             {"cmd/fencepost/electors/etcd.go"},
 	module + "/election/kubernetes":       {"cmd/fencepost/electors/kubernetes.go"},
-	module + "/election/kv":               {"election/etcd", "election/kubernetes", "election/redis"},
+	module + "/election/kv":               {"election/etcd", "election/kubernetes", "election/redis", "election/zookeeper"},
 	module + "/election/postgres":         {"cmd/fencepost/electors/postgres.go"},
 	module + "/election/redis":            {"cmd/fencepost/electors/redis.go"},
+	module + "/election/zookeeper":        {"cmd/fencepost/electors/zookeeper.go"},
 	module + "/election/token":            {"cmd/fencepost/serve.go", "cmd/fencepost/generation.go"},
+	"github.com/go-zookeeper/zk":          {"election/zookeeper", "internal/zookeepertest"},
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
 	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},

@@ -19,6 +19,10 @@
 // then, as b"…", whatever is not a string. The random part of the checks' names is
 // always xxxxxxxxxxxx.
 //
+// In front of its status, a session has "passing" or "read-only" if it is one without a resource,
+// and "discards" if the resource discards stale writes.
+//
 // "go test ./test/protocol -run TestProtocol -record" writes the transcripts of the sessions that
-// those tests have with real servers, where the machine alone says the same again.
+// those tests have with real servers, where the machine alone says the same again, and
+// "go test ./test/differential -run TestKeptScripts -record" those of the kept random scripts.
 package machinetest

@@ -19,6 +19,8 @@ type Session struct {
 	Worker, Incarnation string
 	Strings             string // standard_conforming_strings
 	Encoding            string // client_encoding
+	Mode                string // "" with a resource, "passing" or "read-only" without
+	Discards            bool   // the resource discards stale writes
 	Status              fencing.Status
 }
 
@@ -53,8 +55,30 @@ func named(b []byte, part string) []byte {
 }
 
 func (s Session) String() string {
-	return fmt.Sprintf("session version=%d fence=%d worker=%q incarnation=%q strings=%s encoding=%q %s",
-		s.Version, s.Fence, s.Worker, s.Incarnation, s.Strings, s.Encoding, statusLine(s.Status))
+	line := fmt.Sprintf("session version=%d fence=%d worker=%q incarnation=%q strings=%s encoding=%q ",
+		s.Version, s.Fence, s.Worker, s.Incarnation, s.Strings, s.Encoding)
+	if s.Mode != "" {
+		line += s.Mode + " "
+	}
+	if s.Discards {
+		line += "discards "
+	}
+	return line + statusLine(s.Status)
+}
+
+// parseTraits reads the words between the encoding and the status of a session.
+func (s *Session) parseTraits(line string) error {
+	for _, word := range strings.Fields(line[strings.LastIndexByte(line, '"')+1:]) {
+		switch word {
+		case "discards":
+			s.Discards = true
+		case "passing", "read-only":
+			s.Mode = word
+		default:
+			return fmt.Errorf("read %q: what is %q?", line, word)
+		}
+	}
+	return nil
 }
 
 func statusLine(st fencing.Status) string {
@@ -165,6 +189,9 @@ func Parse(text string) (s Session, inputs []Input, err error) {
 	at := strings.Index(first, "status: ")
 	if at < 0 {
 		return s, nil, fmt.Errorf("no status in %q", first)
+	}
+	if err := s.parseTraits(first[:at]); err != nil {
+		return s, nil, err
 	}
 	if s.Status, err = parseStatus(first[at:]); err != nil {
 		return s, nil, err

@@ -32,12 +32,14 @@ type player struct {
 // analyses are shared by all machines, as those of a proxy.
 var analyses = sqltext.NewCache(16 << 20)
 
+var modes = map[string]protocol.Mode{"": protocol.ModeFenced, "passing": protocol.ModePassing, "read-only": protocol.ModeReadOnly}
+
 // Play lets the inputs happen to a new machine. It returns the transcript, and what the
 // server and the client got, with the placeholder in the names of the checks.
 func Play(s Session, inputs []Input) (text string, toServer, toClient []byte, err error) {
 	x := &player{st: &s.Status}
 	x.m = protocol.New(protocol.Config{
-		Mode: protocol.ModeFenced, Version: gate.Version(s.Version), Status: func() *fencing.Status { return x.st }, Cache: analyses,
+		Mode: modes[s.Mode], Discards: s.Discards, Unfenced: fencing.UnfencedRefusal("u"), Version: gate.Version(s.Version), Status: func() *fencing.Status { return x.st }, Cache: analyses,
 		Fence: s.Fence, Resource: "r", Worker: s.Worker, Incarnation: s.Incarnation,
 		Parameters: [][]byte{parameter("standard_conforming_strings", s.Strings), parameter("client_encoding", s.Encoding)},
 	})
@@ -124,22 +126,20 @@ func (x *player) fromClient() error {
 			return err
 		case err != nil:
 			x.end("ended: " + err.Error())
-		case need == protocol.NeedTerminal:
+		case need.Kind == protocol.NeedTerminal:
 			x.left = true
 			return nil
-		case need == protocol.NeedNothing, need == protocol.NeedMore:
+		case need.Kind == protocol.NeedNothing, need.Kind == protocol.NeedMore:
 			return nil
-		case need == protocol.NeedRoom:
+		case need.Kind == protocol.NeedRoom:
 			x.stuck = true
 			return nil
-		case need == protocol.NeedRegister:
+		case need.Kind == protocol.NeedRegister:
 			x.register()
-		case need == protocol.NeedAnalysis:
-			x.m.Analyzed(analyses.Analyze(x.m.WantedAnalysis()))
-		case need == protocol.NeedCatalog:
-			x.m.Refreshed()
+		case need.Kind == protocol.NeedAnalysis:
+			x.m.Answer(protocol.Answer{Need: need.Kind, Text: analyses.Analyze(need.Text, need.Settings)})
 		default:
-			x.m.Asked(need)
+			x.m.Answer(protocol.Answer{Need: need.Kind})
 		}
 	}
 	return nil
@@ -149,11 +149,11 @@ func (x *player) fromClient() error {
 func (x *player) register() {
 	if r := x.m.RegisterRequest(); r.Announced == 0 || r.Announced != r.Held {
 		fmt.Fprintln(&x.text, "= registry refuses")
-		x.m.Registered(&fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "the registry refuses"})
+		x.m.Answer(protocol.Answer{Need: protocol.NeedRegister, Refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "the registry refuses"}})
 		return
 	}
 	fmt.Fprintln(&x.text, "= registered")
-	x.m.Registered(nil)
+	x.m.Answer(protocol.Answer{Need: protocol.NeedRegister})
 }
 
 func (x *player) fromServer() error {
@@ -177,7 +177,7 @@ func (x *player) fromServer() error {
 		case protocol.EventUnregister:
 			fmt.Fprintln(&x.text, "= unregistered")
 		case protocol.EventAnnounce:
-			if len(x.client) == 0 && x.m.Quiet() {
+			if len(x.client) == 0 && x.m.Is(protocol.Quiet) {
 				fmt.Fprintln(&x.text, "= announced")
 				x.m.Announced()
 			}
@@ -185,7 +185,7 @@ func (x *player) fromServer() error {
 			x.end("ended")
 		}
 	}
-	if x.over || !x.m.Replays() && !(x.stuck && x.m.HasRoom()) {
+	if x.over || !x.m.Is(protocol.ReplayDue) && !(x.stuck && x.m.Is(protocol.Ready)) {
 		return nil
 	}
 	return x.fromClient()

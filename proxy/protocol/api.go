@@ -108,8 +108,16 @@ func (m *Machine) AppendGreeting(dst []byte, st *fencing.Status, announced fenci
 // call it again with what follows n. An error ends the session.
 func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err error) {
 	defer caught(p, &err)
-	n, need, err = m.client(in, p)
+	n, need.Kind, err = m.client(in, p)
 	m.up.partial = n < len(in)
+	switch need.Kind {
+	case NeedMore:
+		need.Bytes = m.up.wants
+	case NeedAnalysis:
+		need.Text, need.Settings = m.inHand.analysis.sql, m.inHand.analysis.settings
+	case NeedToken:
+		need.Token = m.inHand.token.value
+	}
 	return n, need, err
 }
 
@@ -124,9 +132,6 @@ func (m *Machine) FromServer(in []byte, p *gate.Segments) (n int, events []Event
 	return n, m.down.events, err
 }
 
-// Wants is the length in bytes of the message that FromClient waits for, after NeedMore.
-func (m *Machine) Wants() int { return m.up.wants }
-
 // RegisterRequest is what to register, after NeedRegister. The caller adds the process id.
 func (m *Machine) RegisterRequest() fencing.RegisterRequest {
 	m.inHand.status, m.inHand.registry = m.config.Status(), registryAnswer{}
@@ -137,89 +142,119 @@ func (m *Machine) RegisterRequest() fencing.RegisterRequest {
 	}
 }
 
-// Registered says that the backend is registered, or why it is not.
-func (m *Machine) Registered(r *fencing.Refusal) {
-	m.inHand.registry.asked, m.inHand.registry.refusal = true, r
-	if !m.registration.Held() {
-		m.registration = gate.Registered(r)
+// Answer says what has come of a Need.
+type Answer struct {
+	Need NeedKind // which was met
+	// Refusal is why the backend was not registered, or the candidacy not joined.
+	Refusal *fencing.Refusal
+	Text    *sqltext.Text // the analysis, of NeedAnalysis
+	// Joined describes the candidacy, of the same resource and worker, for which the session has
+	// left its own, of NeedToken; nil if it stays. Announced is the epoch that the client then
+	// knows, 0 for none; it counts for the transaction that the message in hand begins.
+	Joined    *Config
+	Announced fencing.Epoch
+}
+
+// Answer takes what has come of the Need that FromClient returned last.
+func (m *Machine) Answer(a Answer) {
+	switch a.Need {
+	case NeedRegister:
+		m.inHand.registry.asked, m.inHand.registry.refusal = true, a.Refusal
+		if !m.registration.Held() {
+			m.registration = gate.Registered(a.Refusal)
+		}
+	case NeedAnalysis:
+		m.inHand.analysis.text = a.Text
+	case NeedCatalog:
+		m.inHand.refreshed = true
+	case NeedToken:
+		m.inHand.token.asked, m.inHand.token.refusal = true, a.Refusal
+		if a.Joined != nil {
+			m.rejoins(a.Joined, a.Announced)
+		}
+	default:
+		m.inHand.done = max(m.inHand.done, a.Need)
 	}
 }
 
-// Unregistered says that the backend is not registered any more.
-func (m *Machine) Unregistered() { m.registration = gate.Registration{} }
-
-// Asked says that NeedCampaign or NeedConfirm was met, whatever came of it.
-func (m *Machine) Asked(n Need) { m.inHand.done = max(m.inHand.done, n) }
-
-// Refreshed says that the catalog was read again, or cannot be.
-func (m *Machine) Refreshed() { m.inHand.refreshed = true }
-
-// WantedToken returns the token whose candidacy to join, after NeedToken.
-func (m *Machine) WantedToken() int64 { return m.inHand.token.value }
-
-// Rejoined says that the session has left its candidacy for the one that c describes, of the
-// same resource and worker. announced is the epoch that the client then knows, 0 for none; it
-// counts for the transaction that the message in hand begins.
-func (m *Machine) Rejoined(c Config, announced fencing.Epoch) {
+// rejoins follows the begin of another candidacy of the same resource and worker.
+func (m *Machine) rejoins(c *Config, announced fencing.Epoch) {
 	own := &m.config
 	own.Status, own.Trouble, own.Catalog, own.Fence, own.Incarnation = c.Status, c.Trouble, c.Catalog, c.Fence, c.Incarnation
-	m.inHand.token.asked, m.inHand.status = true, c.Status()
+	m.inHand.status = c.Status()
 	m.checks.become(c.Fence, c.Incarnation)
 	m.epochs.rejoins(announced)
 	m.stale, m.batch.claimed = staleness{}, false
 }
 
-// NotRejoined says that the session stays in the candidacy that it has; r, if not nil, is why.
-func (m *Machine) NotRejoined(r *fencing.Refusal) {
-	m.inHand.token.asked, m.inHand.token.refusal = true, r
+// Unregistered says that the backend is not registered any more.
+func (m *Machine) Unregistered() { m.registration = gate.Registration{} }
+
+// Condition is something that is so of a machine, or is not.
+type Condition uint8
+
+const (
+	// Ready: after NeedRoom, FromClient can go on.
+	Ready Condition = iota
+	// Quiet: no reply is pending, and no message of the client is incomplete.
+	Quiet
+	// AtRest: the session can end without losing anything. It is Quiet, and no transaction is
+	// open.
+	AtRest
+	// InsideReply: a message of the server was sent to the client in part.
+	InsideReply
+	// Working: the server is known to be working for the client.
+	Working
+	// Leading: writes may be tried, in the transaction in hand.
+	Leading
+	// ReplayDue: FromClient has something to send again, whether or not the client sends more.
+	ReplayDue
+	// ReplayPending: it has, or will have once the server has answered.
+	ReplayPending
+)
+
+// Is reports whether c is so now.
+func (m *Machine) Is(c Condition) bool {
+	switch c {
+	case Ready:
+		return m.hasRoom()
+	case Quiet:
+		return m.pendingReplies.empty() && !m.up.partial
+	case AtRest:
+		return m.txn.AtRest() && !m.up.partial
+	case InsideReply:
+		return m.down.body.inside()
+	case Working:
+		return m.works()
+	case Leading:
+		return leads(m.config.Status(), m.epochs.inHand.announced)
+	case ReplayDue:
+		return m.retry.stage == retryDue || m.retry.stage == retrySync
+	case ReplayPending:
+		return m.retry.stage != retryIdle
+	default:
+		panic("protocol: no condition")
+	}
 }
 
-// WantedAnalysis returns the text to analyze, after NeedAnalysis.
-func (m *Machine) WantedAnalysis() (sql string, s sqltext.Settings) {
-	return m.inHand.analysis.sql, m.inHand.analysis.settings
-}
-
-// Analyzed takes the analysis of what WantedAnalysis returned.
-func (m *Machine) Analyzed(t *sqltext.Text) { m.inHand.analysis.text = t }
-
-// HasRoom reports, after NeedRoom, that FromClient can go on.
-func (m *Machine) HasRoom() bool {
+// hasRoom reports, after NeedRoom, that FromClient can go on.
+func (m *Machine) hasRoom() bool {
 	if m.inHand.wait != noWait || m.retry.stage == retryDiscarding {
 		return !m.pendingReplies.certain() || m.inHand.wait != noWait && m.copy.stalls() // the server waits for the client
 	}
 	return m.pendingReplies.len() <= maxPending/2
 }
 
-// Quiet reports that no reply is pending and no message of the client is incomplete.
-func (m *Machine) Quiet() bool { return m.pendingReplies.empty() && !m.up.partial }
-
-// AtRest reports a point at which the session can end without losing anything: no
-// reply is pending, no transaction is open, and no message of the client is incomplete.
-func (m *Machine) AtRest() bool { return m.txn.AtRest() && !m.up.partial }
-
-// InsideReply reports that a message of the server was sent to the client in part.
-func (m *Machine) InsideReply() bool { return m.down.body.inside() }
-
-// MayWrite reports whether writes may be tried now, in the transaction in hand.
-func (m *Machine) MayWrite() bool { return leads(m.config.Status(), m.epochs.inHand.announced) }
-
 // Announced says that the epoch of an announce event reaches a client of which nothing was
 // pending, and returns that epoch. It does nothing and returns 0 if something is pending
 // again.
 func (m *Machine) Announced() fencing.Epoch {
-	if !m.Quiet() {
+	if !m.Is(Quiet) {
 		return 0
 	}
 	m.epochs.settle()
 	return m.epochs.current
 }
-
-// Replays reports that FromClient has something to send again, whether or not the
-// client sends more.
-func (m *Machine) Replays() bool { return m.retry.stage == retryDue || m.retry.stage == retrySync }
-
-// WillReplay reports that it has, or will have once the server has answered.
-func (m *Machine) WillReplay() bool { return m.retry.stage != retryIdle }
 
 // ClientEnded says that nothing more comes from the client, so that nothing new is
 // kept to be sent again.

@@ -73,17 +73,21 @@ func (b *batch) sent() { b.progress = max(b.progress, batchOpen) }
 func (b *batch) checked() { b.progress = max(b.progress, batchChecked) }
 
 // ran follows a message of the client's that executes something.
-func (b *batch) ran() { b.progress, b.unsynced = batchRan, surelyUnsynced }
+func (b *batch) ran() { b.executes(batchRan, surelyUnsynced) }
 
 // ranAlone follows one that executes what may have committed when it ends.
-func (b *batch) ranAlone() { b.progress, b.unsynced = batchRan, maybeUnsynced }
+func (b *batch) ranAlone() { b.executes(batchRan, maybeUnsynced) }
 
 // committed follows a COMMIT, ROLLBACK or DISCARD ALL: what was executed ended with it. If
 // it fails, the server skips what follows, up to a Sync.
-func (b *batch) committed() { b.progress, b.unsynced = min(b.progress, batchOpen), nothingUnsynced }
+func (b *batch) committed() { b.executes(min(b.progress, batchOpen), nothingUnsynced) }
 
-// failed follows an error after which the server may not skip the rest of the batch.
-func (b *batch) failed() { b.progress = batchFailed }
+func (b *batch) executes(p progress, u unsynced) {
+	if b.progress == batchFailed {
+		panic("protocol: a message of a batch that has failed is sent")
+	}
+	b.progress, b.unsynced = p, u
+}
 
 // end follows a Query, a fast path call, or a Sync that the server may ignore.
 func (b *batch) end() {
@@ -146,3 +150,96 @@ func (b *batch) open() bool { return b.progress >= batchOpen }
 // mayBeSkipped reports whether the server may skip messages up to a Sync, because
 // extended messages were sent since the last.
 func (b *batch) mayBeSkipped() bool { return b.open() || b.skipping }
+
+// wait says what the message in hand waits for, and what has come of it. It begins with
+// noWait, and ends with the message. While it waits, nothing that follows the message is
+// taken, and FromClient says NeedRoom.
+type wait uint8
+
+const (
+	// noWait: the message waits for nothing, or what it has waited for is answered.
+	noWait wait = iota
+
+	// waitsForReplies: it waits until no reply is pending, because what becomes of it depends
+	// on them. The client has asked for them, or the message ends the session. An error among
+	// them is that of an earlier message.
+	waitsForReplies
+
+	// waitsForOwn: Fencepost has sent a Flush for it, so that the server answers what it keeps,
+	// or a Sync that ends what only Fencepost's messages have begun. It waits for the answers.
+	// An error that answers the Flush or the Sync itself is a timeout, or what the Sync runs,
+	// and makes it ownFailed.
+	waitsForOwn
+
+	// waitsForFlush: the same, after a Flush of the client's right in front of the message, to
+	// learn whether an error answers that one. This makes it flushFailed.
+	waitsForFlush
+
+	// ownFailed: an error has answered what Fencepost has sent for the message. Without that, it
+	// would have answered the message, so it is the message's: a Query or a fast path call is
+	// replaced by a Sync, and any other message has failed with its batch.
+	ownFailed
+
+	// flushFailed: an error has answered the client's Flush, so the server skips the message, and
+	// the rest of its batch.
+	flushFailed
+)
+
+// begin has the message wait for something.
+func (w *wait) begin(what wait) {
+	if what < waitsForReplies || what > waitsForFlush || *w != noWait && *w != what {
+		panic("protocol: a message waits for two things, or for none")
+	}
+	*w = what
+}
+
+// answered says that no reply is pending.
+func (w *wait) answered() { *w = noWait }
+
+// answeredOwn is answered for what Fencepost has sent, unless an error has answered that.
+func (w *wait) answeredOwn() {
+	if *w == waitsForOwn {
+		*w = noWait
+	}
+}
+
+// fails follows an error that answers a Flush, or a Sync of Fencepost's. It says nothing of a
+// message that does not wait for that.
+func (w *wait) fails() {
+	switch *w {
+	case waitsForOwn:
+		*w = ownFailed
+	case waitsForFlush:
+		*w = flushFailed
+	}
+}
+
+// fate is what becomes of a message of the client's after what it has waited for.
+type fate uint8
+
+const (
+	// goesOn: it is dealt with as any other.
+	goesOn fate = iota
+	// replaced: it has failed, and was not sent. A Sync takes its place, whose ReadyForQuery is
+	// the one that it is owed.
+	replaced
+	// leftOut: its batch has failed, and the server may not know that. It is not sent, and owed
+	// nothing.
+	leftOut
+)
+
+// follow says what becomes of a message of type typ that has waited as w says. The first one
+// that has failed, and has no ReadyForQuery, fails the batch. A Sync ends that, and Terminate
+// ends the session.
+func (b *batch) follow(w wait, typ byte) fate {
+	switch {
+	case w == ownFailed && (typ == 'Q' || typ == 'F'):
+		return replaced
+	case w == ownFailed, w == flushFailed:
+		b.progress = batchFailed
+	}
+	if b.progress == batchFailed && typ != 'S' && typ != 'X' {
+		return leftOut
+	}
+	return goesOn
+}

@@ -64,7 +64,7 @@ func exchanges(tb testing.TB, x turn) (once func(), m *Machine) {
 	var scratch []byte
 	return func() {
 		up.Reset(x.client)
-		if n, need, err := m.FromClient(x.client, &up); n != len(x.client) || need != NeedNothing || err != nil {
+		if n, need, err := m.FromClient(x.client, &up); n != len(x.client) || need.Kind != NeedNothing || err != nil {
 			tb.Fatal(n, need, err)
 		}
 		_, scratch = up.Bytes(scratch)
@@ -122,12 +122,12 @@ func BenchmarkManyTransactions(b *testing.B) {
 					switch {
 					case err != nil:
 						b.Fatal(err)
-					case need == NeedAnalysis:
-						m.Analyzed(m.config.Cache.Analyze(m.WantedAnalysis()))
-					case need == NeedNothing:
+					case need.Kind == NeedAnalysis:
+						m.Answer(Answer{Need: NeedAnalysis, Text: m.config.Cache.Analyze(need.Text, need.Settings)})
+					case need.Kind == NeedNothing:
 						done = true
 					default:
-						b.Fatalf("need %d", need)
+						b.Fatalf("need %v", need)
 					}
 				}
 			}

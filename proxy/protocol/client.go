@@ -18,7 +18,7 @@ var errCopyFlood = errors.New("too many messages inside COPY data")
 const frontendTypes = "QPBDECSHXFdcf"
 
 // client is FromClient for bytes that follow what was taken before.
-func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) {
+func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err error) {
 	m.scratch = reuse(m.scratch)
 	m.up.flushed = false
 	if m.up.phase.muted() {
@@ -61,10 +61,10 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need Need, err error) 
 }
 
 // begin takes the message that begins at in[n], as much as is there of it.
-func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need Need) {
+func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need NeedKind) {
 	known := strings.IndexByte(frontendTypes, in[n]) >= 0
 	if (in[n] == 'X' || !known) && m.maySendAgain() {
-		m.inHand.wait = waits // it ends the session
+		m.inHand.wait.begin(waitsForReplies) // it ends the session
 		return 0, NeedRoom
 	}
 	if !known {
@@ -138,7 +138,7 @@ func reuse(b []byte) []byte {
 }
 
 // message handles one client message of which in[n:n+avail] is there.
-func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
+func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) NeedKind {
 	m.inHand.status = m.config.Status()
 	m.checks.follow(m.inHand.status)
 	body, more := p.Input()[n+wire.HeaderLen:n+avail], f.Size-avail
@@ -190,18 +190,12 @@ func (m *Machine) message(f wire.Frame, n, avail int, p *gate.Plan) Need {
 
 // skipped handles a message that the server skips.
 func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
-	switch m.inHand.wait {
-	case ownFailed:
-		if typ == 'Q' || typ == 'F' { // ReadyForQuery follows its error
-			m.syncInstead(p)
-			m.inHand.dropped = true
-			return true
-		}
-		m.batch.failed()
-	case flushFailed:
-		m.batch.failed()
-	}
-	if m.batch.progress == batchFailed && typ != 'S' && typ != 'X' {
+	switch m.batch.follow(m.inHand.wait, typ) {
+	case replaced:
+		m.syncInstead(p)
+		m.inHand.dropped = true
+		return true
+	case leftOut:
 		m.inHand.dropped = true
 		return true
 	}
@@ -221,7 +215,7 @@ func (m *Machine) skipped(typ byte, n, avail, more int, p *gate.Plan) bool {
 }
 
 // inertMessage handles a message that runs nothing, whole.
-func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan) NeedKind {
 	switch typ {
 	case 'C':
 		m.beginBatch()                     // nothing runs yet, but a message that follows finds a reply pending
@@ -252,7 +246,7 @@ func (m *Machine) inertMessage(typ byte, body []byte, n, avail int, p *gate.Plan
 }
 
 // unreadable forwards a message that the server will refuse as malformed.
-func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) unreadable(k kind, typ byte, n, avail int, p *gate.Plan) NeedKind {
 	r, _ := gate.Inert(typ, p.Input()[n+wire.HeaderLen:n+avail])
 	m.push(k, fromClient).malformed = true
 	m.batch.sent()

@@ -27,18 +27,18 @@ func TestMessagesThatHaveNoPlaceInACopyAreNotWaitedFor(t *testing.T) {
 			t.Fatal(err)
 		}
 		in = in[n:]
-		switch need {
+		switch need.Kind {
 		case NeedNothing:
 			return
 		case NeedRegister:
-			m.Registered(nil)
+			m.Answer(Answer{Need: NeedRegister})
 		case NeedRoom:
-			if m.HasRoom() {
+			if m.Is(Ready) {
 				t.Fatal("it needs room, and has it")
 			}
 			return
 		default:
-			t.Fatalf("need %d", need)
+			t.Fatalf("need %v", need)
 		}
 	}
 	t.Error("it does not end")
@@ -56,8 +56,8 @@ func TestAQueryBehindACopyThatHasFailed(t *testing.T) {
 	query := wiretest.Query("insert into t values (2)")
 	var p gate.Plan
 	p.Reset(query)
-	if n, need, err := m.FromClient(query, &p); n != 0 || need != NeedRoom || err != nil || m.HasRoom() {
-		t.Fatalf("%d bytes are taken, need %d, %v; want that the Query waits for the answers", n, need, err)
+	if n, need, err := m.FromClient(query, &p); n != 0 || need.Kind != NeedRoom || err != nil || m.Is(Ready) {
+		t.Fatalf("%d bytes are taken, need %v, %v; want that the Query waits for the answers", n, need, err)
 	}
 	pumpDown(t, m, bytes.Join([][]byte{
 		wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C22P04\x00Mextra data after last expected column\x00WCOPY t, line 1: \"a\"\x00\x00")), wiretest.Msg('Z', []byte{'I'}),

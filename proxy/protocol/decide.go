@@ -6,113 +6,18 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
-// carrier is how a statement reaches the server.
-type carrier uint8
-
-const (
-	// prepared: a Parse, Bind or Describe, which may run a user's code.
-	prepared carrier = iota
-	// executed: an Execute.
-	executed
-	// lone: the only statement of a Query, or a Query that could not be parsed.
-	lone
-	// among: one of several statements of a Query.
-	among
-	// call: a fast path call.
-	call
-)
-
-// situation is everything that the decision about a statement rests on.
-type situation struct {
-	carrier   carrier
-	statement *statement
-	reads     func(*statement) bool // whether it is nothing but a read, as far as the grammar tells
-
-	mode      Mode
-	config    *Config
-	*inHand                 // what is known of its message
-	announced fencing.Epoch // when the transaction began
-	txn       *gate.Txn
-	batch     *batch
-	imported  bool // the transaction may have imported a snapshot
-
-	registration gate.Registration
-	discards     bool // stale writes are discarded, and a verdict can be asked for
-}
-
-// registryAnswer is what the registry has said for the message in hand.
-type registryAnswer struct {
-	asked   bool
-	refusal *fencing.Refusal
-	held    fencing.Epoch // the epoch held when it was asked
-}
-
-// tokenAnswer is what came of a SET fencepost.token.
-type tokenAnswer struct {
-	value   int64
-	asked   bool
-	refusal *fencing.Refusal
-}
-
-// action is what goes in front of a client's statement.
-type action uint8
-
-const (
-	forward            action = iota // nothing
-	claimFirst                       // the session claims its epoch
-	checkFirst                       // the check; it also refuses those who do not lead
-	readFirst                        // read-only mode
-	lapsedFirst                      // a refusal by the database: the lease is not confirmed
-	refuseFirst                      // a refusal of the proxy's own
-	answerFirst                      // SHOW fencepost.…: its value is set in front
-	verdictFirst                     // the verdict, and the message waits for the answer
-	lapsedVerdictFirst               // the same for a lease that is not confirmed
-	discard                          // the statement is not executed, and answered as one that changes nothing
-	needsMoreFor                     // not decided: see need
-)
-
-// decision is what is decided of a statement. The compiler keeps a struct of up to four fields
-// in registers.
-type decision struct {
-	action  action
-	reason  gate.Reason      // of forward, claimFirst and answerFirst
-	need    Need             // of needsMoreFor
-	refusal *fencing.Refusal // of refuseFirst
-}
-
-func passes(r gate.Reason) decision       { return decision{reason: r} }
-func needs(n Need) decision               { return decision{action: needsMoreFor, need: n} }
-func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst, refusal: r} }
-
-// asks reports whether a verdict goes first.
-func (d decision) asks() bool { return d.action == verdictFirst || d.action == lapsedVerdictFirst }
-
-// decide says what goes in front of s, with what the machine knows now.
-func (m *Machine) decide(c carrier, s *statement) decision {
-	q := m.situation(c, s)
-	if m.config.Shadow != nil {
-		m.observe(&q)
+// decide is the one place that says what goes in front of a statement, and whether its
+// message must wait before that is known.
+func (q *situation) decide() decision {
+	d := q.decideStatement()
+	if q.whole && leads(q.status, q.announced) && d.action.insertsFirst() {
+		return decision{action: asOne}
 	}
-	d := q.decide()
-	m.inHand.flush = d.need == NeedRegister && q.flushes()
 	return d
 }
 
-// situation is everything that the machine knows about s now.
-func (m *Machine) situation(c carrier, s *statement) situation {
-	return situation{
-		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, config: &m.config,
-		inHand: &m.inHand, announced: m.epochs.inHand.announced, txn: &m.txn,
-		batch: &m.batch, imported: m.chain.imported, registration: m.registration,
-		discards: m.config.Discards && m.canAsk(c, s),
-	}
-}
-
-// leads reports whether writes may be tried in the transaction of the message in hand.
-func (m *Machine) leads() bool { return leads(m.inHand.status, m.epochs.inHand.announced) }
-
-// decide is the one place that says what goes in front of a statement.
-func (q *situation) decide() decision {
+// decideStatement decides without regard to the text that the statement stands in.
+func (q *situation) decideStatement() decision {
 	s := q.statement
 	if q.shows() {
 		return q.decideShow()
@@ -238,6 +143,21 @@ func (q *situation) decideSet() decision {
 	case q.token.asked:
 		return passes(pass)
 	default:
+		return q.decideToken()
+	}
+}
+
+// decideToken is for a SET fencepost.token, which must not share its transaction. Whether it
+// would is known once all that came before it is answered.
+func (q *situation) decideToken() decision {
+	switch {
+	case q.copy.stalls(): // unless the COPY has failed, the server ends the connection
+		return refuses(fencing.TokenInsideRefusal)
+	case q.pending.certain():
+		return decision{action: answersFirst}
+	case !q.txn.LeftIdle() || !q.batch.fresh() || q.batch.unsynced != nothingUnsynced:
+		return refuses(fencing.TokenInsideRefusal)
+	default:
 		return needs(NeedToken)
 	}
 }
@@ -308,7 +228,7 @@ func (q *situation) decideLeader() decision {
 	switch {
 	case q.alone() && q.underImported() && q.txn.Coverage() != gate.Checked:
 		if !q.txn.IsOutside() && (q.carrier == prepared || q.carrier == executed) {
-			return decision{action: checkFirst} // for one statement in a block, a check can stand in front
+			return q.plainCheck() // for one statement in a block, a check can stand in front
 		}
 		return refuses(fencing.SnapshotRefusal)
 	case q.alone(), q.noticesBlock():
@@ -329,14 +249,51 @@ func (q *situation) decideLeader() decision {
 
 // check puts the check in front, or the verdict in its place.
 func (q *situation) check() decision {
-	if q.discards {
+	switch {
+	case !q.canAsk():
+		return q.plainCheck()
+	case q.undoes():
+		return decision{action: undoVerdictFirst}
+	default:
 		return decision{action: verdictFirst}
+	}
+}
+
+// plainCheck puts the check in front, also where stale writes are discarded.
+func (q *situation) plainCheck() decision {
+	if q.undoes() {
+		return decision{action: undoCheckFirst}
 	}
 	return decision{action: checkFirst}
 }
 
+// undoes reports whether a read-only mode that was handed on has to be undone in front of the
+// check: a leader's transaction may write.
+func (q *situation) undoes() bool { return q.inherits && leads(q.status, q.announced) }
+
+// canAsk reports whether stale writes are discarded, and a verdict can stand in front of the
+// statement. What is several statements, goes by the registry, or would notice an implicit
+// block, has the plain check. So has a lone Query of 18 that would notice that it goes as
+// extended messages behind a verdict: a FETCH of a binary cursor, and what lists portals and
+// prepared statements.
+func (q *situation) canAsk() bool {
+	s, inBlock := q.statement, q.txn.State() == gate.InBlock
+	switch {
+	case !q.config.Discards, q.verdict != noVerdict, q.carrier == among, q.carrier == call, !s.known, q.copy.stalls():
+		return false
+	case !inBlock && (s.info.Kind == sqltext.NonTransactional || s.requiresBlock()):
+		return false
+	case q.carrier == lone && !inBlock && q.config.Version.QueryContinuesBatch():
+		return !q.names.copiesIn(s) && !s.info.Fetches && !s.info.MentionsKeptText
+	default:
+		return true
+	}
+}
+
 // decideStale is for a transaction that is stale, as the verdict has said. A plain check
-// refuses what can neither pass nor be discarded.
+// refuses what can neither pass nor be discarded. A Query that is discarded waits for the
+// answers of its batch: should one of its messages fail, the server skips the Query, but not
+// the Sync that is sent for it.
 func (q *situation) decideStale() decision {
 	s := q.statement
 	switch {
@@ -351,10 +308,12 @@ func (q *situation) decideStale() decision {
 	case s.info.Command == sqltext.NoCommand, q.carrier == among:
 	case q.carrier == prepared:
 		return q.covered()
+	case q.carrier == lone && q.pending.certain():
+		return decision{action: answersFirst}
 	default:
 		return decision{action: discard}
 	}
-	return decision{action: checkFirst}
+	return q.plainCheck()
 }
 
 // underImported reports whether the statement, or a part of it, may run under a snapshot
@@ -442,7 +401,7 @@ func (q *situation) decideRefused() decision {
 		return needs(NeedCampaign)
 	case st.Lapsed && q.announced != 0 && q.done < NeedConfirm:
 		return needs(NeedConfirm)
-	case st.Lapsed && q.announced == st.Epoch && q.discards:
+	case st.Lapsed && q.announced == st.Epoch && q.canAsk():
 		return decision{action: lapsedVerdictFirst}
 	case st.Lapsed && q.announced == st.Epoch:
 		return decision{action: lapsedFirst}
@@ -466,7 +425,7 @@ func (q *situation) byRegistry() decision {
 	case q.registry.refusal.SQLState == fencing.StateNoFence:
 		return refuses(q.registry.refusal)
 	default:
-		return decision{action: checkFirst}
+		return q.plainCheck()
 	}
 }
 

@@ -40,6 +40,8 @@ func (d decision) String() string {
 		return "claim, " + d.reason.String()
 	case checkFirst:
 		return "check"
+	case undoCheckFirst:
+		return "undo, check"
 	case readFirst:
 		return "read-only mode"
 	case lapsedFirst:
@@ -50,12 +52,18 @@ func (d decision) String() string {
 		return "answer"
 	case verdictFirst:
 		return "verdict"
+	case undoVerdictFirst:
+		return "undo, verdict"
 	case lapsedVerdictFirst:
 		return "lapsed verdict"
 	case discard:
 		return "discard"
+	case asOne:
+		return "as one"
+	case answersFirst:
+		return "wait"
 	default:
-		return map[Need]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedToken: "token"}[d.need]
+		return map[NeedKind]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedToken: "token"}[d.need]
 	}
 }
 
@@ -101,7 +109,12 @@ func TestDecide(t *testing.T) {
 	}
 	catalog := func(q *situation) { q.config.Catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
-	discards := func(q *situation) { q.discards = true }
+	discards := func(q *situation) { q.config.Discards = true }
+	asking := func(q *situation) { discards(q); q.verdict = verdictGiven }
+	pending := func(q *situation) { q.pending.push(parse, fromClient) }
+	copying := func(q *situation) { q.copy.begin(false) }
+	inherits := func(q *situation) { q.inherits = true }
+	whole := func(q *situation) { q.whole = true }
 	occurs := map[action]bool{}
 	for _, c := range []struct {
 		carrier            carrier
@@ -129,6 +142,25 @@ func TestDecide(t *testing.T) {
 		{prepared, update, "leader", "rest", 18, perhaps, "register"},
 		{prepared, update, "leader", "rest", 15, perhaps, "check"},
 		{executed, update, "leader", "rest", 18, perhaps, "check"},
+
+		// A read-only mode that was handed on, which a leader's check undoes.
+		{lone, update, "leader", "block", 15, inherits, "undo, check"},
+		{prepared, update, "leader", "read-only", 15, inherits, "undo, check"},
+		{among, update, "leader", "block", 15, inherits, "undo, check"},
+		{lone, update, "leader", "checked", 15, inherits, covered},
+		{lone, update, "leader", "block", 15, func(q *situation) { inherits(q); stale(q) }, "check"},
+		{lone, update, "follower", "block", 15, inherits, "check"},
+		{lone, read, "follower", "block", 16, inherits, "read-only mode"},
+		{lone, "call p()", "leader", "block", 15, func(q *situation) { inherits(q); refused(q) }, "undo, check"},
+		{lone, update, "leader", "block", 15, func(q *situation) { inherits(q); discards(q) }, "undo, verdict"},
+
+		// A text that shows itself.
+		{among, update, "leader", "block", 15, whole, "as one"},
+		{among, update, "leader", "checked", 15, whole, covered},
+		{among, "commit", "leader", "block", 15, whole, harmless},
+		{among, "lock t", "leader", "rest", 18, whole, "register"},
+		{among, update, "follower", "block", 15, whole, "check"},
+		{among, update, "leader", "block", 15, func(q *situation) { whole(q); stale(q) }, "check"},
 
 		// What needs nothing.
 		{lone, "begin", "leader", "rest", 15, nil, harmless},
@@ -253,6 +285,13 @@ func TestDecide(t *testing.T) {
 		{lone, "set fencepost.token = 'next'", "leader", "rest", 15, nil, "refuse 22023"},
 		{executed, "reset fencepost.token", "leader", "rest", 15, nil, "refuse 22023"},
 		{lone, "set fencepost.token = '43'", "follower", "rest", 15, unfenced, "refuse 55P02"},
+		{lone, "set fencepost.token = '43'", "leader", "rest", 15, pending, "wait"},
+		{executed, "set fencepost.token = '43'", "leader", "block", 15, pending, "wait"},
+		{lone, "set fencepost.token = '43'", "leader", "block", 15, nil, "refuse 25001"},
+		{executed, "set fencepost.token = '43'", "leader", "rest", 15, open, "token"},
+		{executed, "set fencepost.token = '43'", "leader", "rest", 15, batchRan, "refuse 25001"},
+		{lone, "set fencepost.token = '43'", "leader", "rest", 18, unsynced, "refuse 25001"},
+		{lone, "set fencepost.token = '43'", "leader", "rest", 15, func(q *situation) { copying(q); pending(q) }, "refuse 25001"},
 		{lone, update, "follower", "rest", 15, passing, "pass: unfenced by configuration"},
 
 		// What is left to the guards of tables.
@@ -289,10 +328,22 @@ func TestDecide(t *testing.T) {
 		{lone, update, "lapsed", "rest", 15, func(q *situation) { discards(q); asked(q) }, "lapsed verdict"},
 		{lone, update, "lapsed", "rest", 15, func(q *situation) { discards(q); q.announced = 0 }, "verdict"},
 		{lone, update, "fault", "rest", 15, discards, "refuse ZF002"},
+		{lone, update, "leader", "rest", 15, asking, "check"},
+		{lone, update, "leader", "rest", 15, func(q *situation) { discards(q); copying(q) }, "check"},
+		{among, update, "leader", "block", 15, discards, "check"},
+		{prepared, "lock t", "leader", "rest", 15, discards, "check"},
+		{lone, "fetch from k", "leader", "rest", 18, discards, "check"},
+		{lone, "fetch from k", "leader", "block", 18, discards, "verdict"},
+		{lone, "copy t from stdin", "leader", "rest", 18, discards, "check"},
+		{executed, "copy t from stdin", "leader", "rest", 18, discards, "verdict"},
+		{lone, "select from pg_cursors", "leader", "rest", 18, discards, "check"},
+		{lone, "select from pg_cursors", "leader", "rest", 15, discards, "verdict"},
 
 		// A transaction that is stale, as a verdict has said.
 		{lone, update, "follower", "stale", 15, discards, "discard"},
 		{executed, update, "leader", "stale", 18, discards, "discard"},
+		{lone, update, "follower", "stale", 15, func(q *situation) { discards(q); pending(q) }, "wait"},
+		{executed, update, "follower", "stale", 15, func(q *situation) { discards(q); pending(q) }, "discard"},
 		{prepared, update, "follower", "stale", 15, discards, quiet},
 		{among, update, "follower", "stale", 15, discards, "check"},
 		{call, garbage, "follower", "stale", 15, discards, "check"},
@@ -314,6 +365,7 @@ func TestDecide(t *testing.T) {
 			carrier: c.carrier, statement: described(c.sql), reads: func(s *statement) bool { return s.class == isRead },
 			mode: ModeFenced, config: &Config{Version: c.version, Unfenced: fencing.UnfencedRefusal("u")},
 			inHand: &inHand{status: &st}, announced: 5, txn: &txn, batch: &batch{},
+			copy: &copyState{}, pending: &replyQueue{}, names: &names{},
 		}
 		if c.but != nil {
 			c.but(q)
@@ -357,17 +409,17 @@ func TestACheckAfterARefusedNoteCannotPass(t *testing.T) {
 		m := fuzzMachine(ModeFenced, &st)
 		p := &gate.Plan{}
 		p.Reset(message)
-		if _, need, err := m.FromClient(message, p); need != NeedRegister || err != nil {
+		if _, need, err := m.FromClient(message, p); need.Kind != NeedRegister || err != nil {
 			t.Fatalf("%s: need %v, want the registry", name, need)
 		}
 		st.Role = fencing.Follower
 		if e := m.RegisterRequest(); e.Held != 0 {
 			t.Fatalf("%s: without the lease it holds epoch %d", name, e.Held)
 		}
-		m.Registered(&fencing.Refusal{SQLState: fencing.StateNotLeader})
+		m.Answer(Answer{Need: NeedRegister, Refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader}})
 		st.Role = fencing.Leader
 		p.Reset(message)
-		if _, need, err := m.FromClient(message, p); need != NeedNothing || err != nil {
+		if _, need, err := m.FromClient(message, p); need.Kind != NeedNothing || err != nil {
 			t.Fatalf("%s: need %v after the registry's refusal", name, need)
 		}
 		sent, _ := p.Bytes(nil)
@@ -390,17 +442,17 @@ func TestARefusedTextMayHaveTakenNames(t *testing.T) {
 	var p gate.Plan
 	text := wiretest.Query(`prepare x as select 1; prepare U&'\zzzz'`)
 	p.Reset(text)
-	if _, need, err := m.FromClient(text, &p); need == NeedAnalysis {
-		m.Analyzed(m.config.Cache.Analyze(m.WantedAnalysis()))
+	if _, need, err := m.FromClient(text, &p); need.Kind == NeedAnalysis {
+		m.Answer(Answer{Need: NeedAnalysis, Text: m.config.Cache.Analyze(need.Text, need.Settings)})
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	p.Reset(text)
-	if _, need, err := m.FromClient(text, &p); need != NeedRegister || err != nil {
-		t.Fatalf("need %d, %v; want the registry", need, err)
+	if _, need, err := m.FromClient(text, &p); need.Kind != NeedRegister || err != nil {
+		t.Fatalf("need %v, %v; want the registry", need, err)
 	}
 	m.RegisterRequest()
-	m.Registered(&fencing.Refusal{SQLState: fencing.StateSuperseded})
+	m.Answer(Answer{Need: NeedRegister, Refusal: &fencing.Refusal{SQLState: fencing.StateSuperseded}})
 	check := "EXECUTE " + m.checks.names.check
 	if sent := pumpUp(t, m, text, 1<<20); !bytes.Contains(sent, []byte(check)) {
 		t.Fatalf("%q is sent, want a check in front", sent)

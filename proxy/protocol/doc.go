@@ -5,23 +5,24 @@
 // # From a client's message to the server
 //
 // FromClient frames the message. A session uses the exported methods of Machine: most are
-// in api.go, and some in rejection.go, reply_queue.go and shadow.go. What follows is:
+// in api.go, and some in rejection.go and shadow.go. What follows is:
 //
 //   - statement.go and package sqltext say what the message may run;
-//   - decide.go says what goes in front of it: nothing, the check, read-only mode, a
-//     refusal, the registration of the backend. What the server rejects unread, and a
-//     Query of a session that writes unfenced, needs no decision. Two places correct one
-//     with what only they know: awaitRest in own_sync.go refuses a SET fencepost.token that
-//     shares its transaction, and queryMany in inject_text.go treats a text that shows
-//     itself as one statement;
-//   - inject.go carries the decision out. It asks the statement's carrier how:
+//   - decide.go says what goes in front of it: nothing, the check, the verdict, read-only
+//     mode, a refusal, the registration of the backend; or that its message must wait
+//     before that is known. situation.go lists what the decision rests on, and all that can
+//     be decided. What the server rejects unread, and a Query of a session that writes
+//     unfenced, needs no decision. own_sync.go says before it whether the message waits for
+//     answers, or for a Sync of Fencepost's, because of what was sent earlier;
+//   - inject in inject.go carries every decision out. It asks the statement's carrier how:
 //     inject_message.go for an extended message, inject_query.go for a Query of one
 //     statement, inject_text.go for a Query of several. The carrier of a fast path call is
-//     in inject.go itself. The callers of inject carry out verdicts and discards, with
-//     verdict.go, before they call it;
+//     in inject.go itself. verdict.go sends verdicts, and what takes the place of a write
+//     that is discarded;
 //   - package gate lets the message pass for a reason, and knows the transaction.
 //
-// A decision that needs something from outside ends FromClient with a Need.
+// A decision that needs something from outside ends FromClient with a Need, which the session
+// meets without its lock, and answers by Answer.
 //
 // # From the server's message to the client
 //

@@ -134,12 +134,7 @@ func (m *Machine) fail(e *reply, skipping gate.Answered) {
 func (m *Machine) ownFails() {
 	m.down.failed = true
 	m.down.heldBack = m.down.heldBack[:0]
-	switch m.inHand.wait {
-	case waitsForOwn:
-		m.inHand.wait = ownFailed
-	case waitsForFlush:
-		m.inHand.wait = flushFailed
-	}
+	m.inHand.wait.fails()
 }
 
 // skip takes out the entry in front, whose message the server has skipped.

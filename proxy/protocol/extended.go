@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
-func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) NeedKind {
 	name, rest, ok := wire.CString(body)
 	sql, types, ok2 := wire.CString(rest)
 	if !ok || !ok2 {
@@ -69,7 +69,7 @@ func (m *Machine) notices(s *statement) bool {
 // named returns what the proxy knows of a prepared statement.
 func (m *Machine) named(name []byte) *statement { return m.names.statement(name, m.batch.id) }
 
-func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Need {
+func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) NeedKind {
 	portal, name, ok := bindNames(body)
 	if !ok {
 		return m.unreadable(bind, 'B', n, avail, p)
@@ -106,7 +106,7 @@ func (m *Machine) bindMessage(body []byte, n, avail, more int, p *gate.Plan) Nee
 	return NeedNothing
 }
 
-func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) NeedKind {
 	m.beginBatch()
 	r, ok := gate.Inert('D', body)
 	if !ok {
@@ -116,7 +116,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 		if again && !m.restatable(s) {
 			s, again = m.names.unknown(name), false
 		}
-		var need Need
+		var need NeedKind
 		if r, need = m.injectMessage(s, false, p); need != NeedNothing {
 			return need
 		}
@@ -131,7 +131,7 @@ func (m *Machine) describeMessage(body []byte, n, avail int, p *gate.Plan) Need 
 	return NeedNothing
 }
 
-func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) NeedKind {
 	portal, _, ok := wire.CString(body)
 	if !ok {
 		return m.unreadable(execute, 'E', n, avail, p)
@@ -148,16 +148,10 @@ func (m *Machine) executeMessage(body []byte, n, avail int, p *gate.Plan) Need {
 	if !sure && m.config.Discards && (!m.leads() || m.txn.Coverage() == gate.Discarded) && m.read(s) {
 		s = unknownStatement // it may be a write's, which nothing would discard
 	}
-	d, need := m.decideMessage(executed, s, p)
-	if need != NeedNothing {
+	r, need := m.injectExecute(s, portal, p)
+	if need != NeedNothing || m.inHand.dropped {
 		return need
 	}
-	if d.action == discard {
-		m.discardExecute(portal, s, p)
-		return NeedNothing
-	}
-	m.staysReadOnly(p)
-	r := m.injectAs(d, s, false, p)
 	if s.info.MentionsKeptText {
 		m.closeChecks(p)
 	}

@@ -68,18 +68,18 @@ func pumpUp(t *testing.T, m *Machine, data []byte, chunk int) (out []byte) {
 			switch {
 			case errors.Is(err, ErrBug):
 				t.Fatal(err)
-			case err != nil, need == NeedTerminal, need == NeedRoom:
+			case err != nil, need.Kind == NeedTerminal, need.Kind == NeedRoom:
 				return off, true
-			case need == NeedNothing && off < len(in):
+			case need.Kind == NeedNothing && off < len(in):
 				t.Fatalf("stopped at %d of %d bytes without a need", off, len(in))
-			case need == NeedMore, need == NeedNothing:
+			case need.Kind == NeedMore, need.Kind == NeedNothing:
 				return off, false
-			case need == NeedRegister:
-				m.Registered(nil)
-			case need == NeedAnalysis:
-				m.Analyzed(m.config.Cache.Analyze(m.WantedAnalysis()))
+			case need.Kind == NeedRegister:
+				m.Answer(Answer{Need: NeedRegister})
+			case need.Kind == NeedAnalysis:
+				m.Answer(Answer{Need: NeedAnalysis, Text: m.config.Cache.Analyze(need.Text, need.Settings)})
 			default:
-				m.Asked(need)
+				m.Answer(Answer{Need: need.Kind})
 			}
 		}
 	})

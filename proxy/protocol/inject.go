@@ -19,6 +19,13 @@ type injector interface {
 	put(sql string, g injectedCheck)
 	// refuse puts there what fails in the statement's place.
 	refuse(r *fencing.Refusal)
+	// begin sends what goes in front of all this.
+	begin()
+	// instead has something else take the place of the statement: what does nothing, or for a
+	// statement among others, the same text as one that could not be read.
+	instead()
+	// lasting returns the statement, for messages that go by themselves.
+	lasting() *statement
 }
 
 // injectors are those in use, one for each frequent carrier, so that none is allocated
@@ -28,37 +35,49 @@ type injectors struct {
 	query   queryInjector
 }
 
-// inject puts what was decided of s in front of it, and returns the reason for which s
-// then passes. There must be no need left.
-func (m *Machine) inject(d decision, s *statement, by injector) gate.Reason {
+// inject carries out what was decided of s: it puts in front of s what has to stand there, and
+// returns the reason for which s then passes. If there is a need, s must wait. A statement
+// that neither passes nor waits has something else in its place.
+func (m *Machine) inject(d decision, s *statement, by injector, p *gate.Plan) (r gate.Reason, need NeedKind) {
+	if d.action.sends() {
+		by.begin()
+	}
 	switch d.action {
 	case forward:
-		return d.reason
+		r = d.reason
 	case claimFirst:
 		by.claim()
-		return d.reason
-	case answerFirst:
-		by.put(m.setSQL(s.info.Name), noCheck)
-		return d.reason
+		r = d.reason
 	case checkFirst:
-		if m.leads() && m.chain.undoes() && !m.settings.readOnly {
-			by.ahead(readWriteSQL)
-		}
 		by.check(fullCheck)
-		return m.coverageBy(fullCheck)
+		r = m.coverageBy(fullCheck)
+	case undoCheckFirst:
+		by.ahead(readWriteSQL)
+		by.check(fullCheck)
+		r = m.coverageBy(fullCheck)
 	case readFirst:
 		m.chain.set = true
 		by.check(readOnly)
-		return m.coverageBy(readOnly)
+		r = m.coverageBy(readOnly)
 	case lapsedFirst:
 		by.put(m.lapsedSQL(), fullCheck)
-		return m.coverageBy(fullCheck)
+		r = m.coverageBy(fullCheck)
 	case refuseFirst:
 		by.refuse(d.refusal)
-		return m.coverageBy(refusal)
-	default:
-		panic("protocol: a statement is sent before it is decided")
+		r = m.coverageBy(refusal)
+	case answerFirst:
+		by.put(m.setSQL(s.info.Name), noCheck)
+		r = d.reason
+	case verdictFirst, undoVerdictFirst, lapsedVerdictFirst:
+		need = m.ask(d.action, by.lasting(), p)
+	case discard, asOne:
+		by.instead()
+	case answersFirst:
+		need = m.awaitBatch(p)
+	case needsMoreFor:
+		need = d.need
 	}
+	return r, need
 }
 
 // coverageBy says that a check of Fencepost's, or a refusal, stands in front of what
@@ -120,20 +139,25 @@ func (by *callInjector) put(sql string, _ injectedCheck) { by.sql = sql }
 
 func (by *callInjector) refuse(r *fencing.Refusal) { by.refusal = r }
 
+func (by *callInjector) begin() { by.m.claimAtRest(unknownStatement, by.p) }
+
+// instead is for what no call comes to; it refuses the call.
+func (by *callInjector) instead() { by.refuse(fencing.RetryRefusal) }
+
+func (by *callInjector) lasting() *statement { return unknownStatement }
+
 // functionMessage is the fast path call. Outside a checked block it goes by the registry.
-func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) Need {
+func (m *Machine) functionMessage(n, avail, more int, p *gate.Plan) NeedKind {
 	m.beginBatch()
 	if need := m.syncBefore(p); need != NeedNothing {
 		return need
 	}
-	d := m.decide(call, unknownStatement)
-	if d.need != NeedNothing {
-		return d.need
-	}
-	m.claimAtRest(unknownStatement, p)
+	q := m.situation(call, unknownStatement)
 	by := callInjector{m: m, p: p}
-	r := m.inject(d, unknownStatement, &by)
+	r, need := m.inject(m.decide(&q), unknownStatement, &by, p)
 	switch {
+	case need != NeedNothing:
+		return need
 	case by.refusal != nil:
 		m.sendRefusal(by.refusal, unknownStatement, p)
 	case by.sql != "":

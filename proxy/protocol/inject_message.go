@@ -17,36 +17,44 @@ type messageInjector struct {
 	// reparses: the message is a Parse of the unnamed statement, in who knows what
 	// transaction.
 	reparses bool
+	// portal is that of an Execute.
+	portal  []byte
+	carrier carrier
 }
 
-// injectMessage sends what s needs in front of an extended message that may run it, and
-// returns the reason for which that message passes.
-func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate.Reason, Need) {
-	d, need := m.decideMessage(prepared, s, p)
-	if need != NeedNothing {
-		return gate.Reason{}, need
+// injectMessage sends what s needs in front of an extended message that may run it without
+// executing it, and returns the reason for which that message passes.
+func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate.Reason, NeedKind) {
+	r, need := m.injectAs(messageInjector{m: m, s: s, p: p, carrier: prepared, reparses: reparses})
+	if need == NeedNothing {
+		m.mayUndo(s)
 	}
-	r := m.injectAs(d, s, reparses, p)
-	m.mayUndo(s)
-	return r, NeedNothing
+	return r, need
 }
 
-// decideMessage decides about an extended message, and asks for a verdict if that comes first.
-func (m *Machine) decideMessage(c carrier, s *statement, p *gate.Plan) (decision, Need) {
-	d := m.awaitRest(m.decide(c, s), s, p)
-	if d.asks() {
-		return d, m.ask(d, s, p)
-	}
-	return d, d.need
+// injectExecute sends what s needs in front of an Execute of that portal.
+func (m *Machine) injectExecute(s *statement, portal []byte, p *gate.Plan) (gate.Reason, NeedKind) {
+	return m.injectAs(messageInjector{m: m, s: s, p: p, carrier: executed, portal: portal})
 }
 
-// injectAs carries out what was decided of an extended message.
-func (m *Machine) injectAs(d decision, s *statement, reparses bool, p *gate.Plan) gate.Reason {
-	m.claimAtRest(s, p)
+// injectAs decides about an extended message, and carries that out.
+func (m *Machine) injectAs(with messageInjector) (gate.Reason, NeedKind) {
 	by := &m.injectors.message
-	*by = messageInjector{m: m, s: s, p: p, reparses: reparses}
-	return m.inject(d, s, by)
+	*by = with
+	q := m.situation(by.carrier, by.s)
+	return m.inject(m.decide(&q), by.s, by, by.p)
 }
+
+func (by *messageInjector) begin() {
+	if by.carrier == executed {
+		by.m.staysReadOnly(by.p)
+	}
+	by.m.claimAtRest(by.s, by.p)
+}
+
+func (by *messageInjector) instead() { by.m.discardExecute(by.portal, by.s, by.p) }
+
+func (by *messageInjector) lasting() *statement { return by.s }
 
 func (by *messageInjector) check(g injectedCheck) {
 	if by.reparses {

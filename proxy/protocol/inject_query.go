@@ -31,20 +31,32 @@ type queryInjector struct {
 type queryForm uint8
 
 const (
-	asItIs       queryForm = iota
-	prefixed               // after a statement in its text
-	asMessages             // as extended messages, so that the server sees the client's text alone
-	refusedQuery           // not at all: a Query that fails takes its place
+	asItIs         queryForm = iota
+	prefixed                 // after a statement in its text
+	asMessages               // as extended messages, so that the server sees the client's text alone
+	refusedQuery             // not at all: a Query that fails takes its place
+	discardedQuery           // without the execution of its statement
 )
 
 // unread returns what is known of a text that could not be read.
 func unread(text []byte) statement { return statement{guess: sqltext.GuessOf(text)} }
 
 // queryOne handles a Query that is one statement, or one unknown text.
-func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) NeedKind {
 	by := &m.injectors.query
 	*by = queryInjector{m: m, p: p, n: n, avail: avail, text: text, one: one}
 	s := &by.one
+	m.describeOne(s, text)
+	q := m.situation(lone, s)
+	r, need := m.inject(m.decide(&q), s, by, p)
+	if need == NeedNothing {
+		by.send(r)
+	}
+	return need
+}
+
+// describeOne completes what is known of the only statement of a Query.
+func (m *Machine) describeOne(s *statement, text []byte) {
 	s.text, s.parsed = view(text), parseConfirmed
 	if m.proofPays(text) {
 		s.provable = m.provableText(s, text)
@@ -52,27 +64,16 @@ func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Pla
 	if s.known && s.info.Read {
 		s.class = isRead
 	}
-	d := m.awaitRest(m.decide(lone, s), s, p)
-	switch {
-	case d.need != NeedNothing:
-		return d.need
-	case d.asks():
-		return m.ask(d, by.lasting(), p)
-	case d.action == discard:
-		return m.discardQuery(by.lasting(), p)
-	}
-	m.claimAtRest(s, p)
-	if s.info.MentionsKeptText {
-		m.closeChecks(p)
-	}
-	r := m.inject(d, s, by)
-	if by.form == asItIs && m.inHand.verdict == verdictGiven && m.config.Version.QueryContinuesBatch() && m.txn.State() != gate.InBlock {
-		// It would not be committed behind the verdict.
-		by.form, by.kept, by.late = asMessages, by.lasting(), !sqltext.Streams(text)
-	}
-	by.send(r)
-	return NeedNothing
 }
+
+func (by *queryInjector) begin() {
+	by.m.claimAtRest(&by.one, by.p)
+	if by.one.info.MentionsKeptText {
+		by.m.closeChecks(by.p)
+	}
+}
+
+func (by *queryInjector) instead() { by.form = discardedQuery }
 
 // lasting returns the statement with a text that lasts.
 func (by *queryInjector) lasting() *statement {
@@ -82,7 +83,7 @@ func (by *queryInjector) lasting() *statement {
 func (by *queryInjector) check(g injectedCheck) {
 	m, s := by.m, &by.one
 	by.injected = g
-	if s.keepsText() && !m.batch.mayBeSkipped() && !m.copiesIn(s) {
+	if s.keepsText() && !m.batch.mayBeSkipped() && !m.names.copiesIn(s) {
 		by.form = asMessages
 		by.kept, by.late = &statement{known: true, parsed: parseConfirmed, class: s.class, text: string(by.text)}, s.info.DescribesLate
 		m.runCheck(g, by.kept, by.p)
@@ -120,6 +121,10 @@ func (by *queryInjector) refuse(r *fencing.Refusal) { by.form, by.refusal = refu
 // send sends the Query with what was put in front of it. It passes for the reason r.
 func (by *queryInjector) send(r gate.Reason) {
 	m, s := by.m, &by.one
+	if by.form == asItIs && m.inHand.verdict == verdictGiven && m.config.Version.QueryContinuesBatch() && m.txn.State() != gate.InBlock {
+		// It would not be committed behind the verdict.
+		by.form, by.kept, by.late = asMessages, by.lasting(), !sqltext.Streams(by.text)
+	}
 	switch by.form {
 	case asItIs:
 		batch := m.batch.id // the Query ends it
@@ -143,6 +148,8 @@ func (by *queryInjector) send(r gate.Reason) {
 		m.forget(s)
 	case refusedQuery:
 		m.audited(m.sendRefusal(by.refusal, s, by.p), s, by.text)
+	case discardedQuery:
+		m.discardQuery(by.lasting(), by.p)
 	}
 }
 
@@ -163,18 +170,6 @@ func (m *Machine) syncAhead(p *gate.Plan) {
 	p.Own(m.scratch[at:])
 	m.push(syncing, own)
 	m.batch.syncedBefore()
-}
-
-// copiesIn reports whether s may be a COPY from the client, or an EXECUTE of one. Such a
-// Query is never sent as messages: the server would ignore the Sync behind them, as it
-// does in COPY data, and the client sends none.
-func (m *Machine) copiesIn(s *statement) bool {
-	if name := []byte(s.info.Name); s.info.Executes && !opaque(name) {
-		if s = m.names.statements.get(wire.CutName(name)); s == nil {
-			return m.names.statements.copies // else by SQL, and PREPARE accepts no COPY; or there is none
-		}
-	}
-	return !s.known || s.info.CopiesIn || s.info.Executes
 }
 
 // sendAsMessages sends the Query of a statement as extended messages, after the check.

@@ -11,24 +11,23 @@ import (
 
 // queryMany handles a Query of several statements: what each transaction of it
 // needs stands in front of the first statement that could do anything.
-func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.Plan) NeedKind {
 	txn, epochs, chain, batch, checks := m.txn, m.epochs, m.chain, m.batch, m.checks
 	undo := func() { m.txn, m.epochs, m.chain, m.batch, m.checks = txn, epochs, chain, batch, checks }
-	by, r, need := m.insertions(t, text)
-	if need != NeedNothing {
+	by, r, need := m.insertions(t, text, p)
+	switch {
+	case need != NeedNothing:
 		undo()
 		return need
-	}
-	if len(by.insert) == 0 {
-		m.sendQuery(n, avail, p, r)
-		return NeedNothing
-	}
-	if m.showsItself(t) && !chain.imported {
+	case by.asOne:
 		undo()
 		one := unread(text)
 		one.guess.ImportsSnapshot = false // showsItself has read it: that fails, if it is there
 		one.info.MentionsKeptText = true  // so that the checks are closed when it is sent
 		return m.queryOne(one, text, n, avail, p)
+	case len(by.insert) == 0:
+		m.sendQuery(n, avail, p, r)
+		return NeedNothing
 	}
 	at := len(m.scratch)
 	m.scratch = append(m.scratch, 'Q', 0, 0, 0, 0)
@@ -58,9 +57,9 @@ func onlyReads(t *sqltext.Text) bool {
 	return t.Known
 }
 
-// showsItself reports whether a leader's text shows the text of queries, its own
-// or what it made itself among them. Nothing of Fencepost's can
-// stand in it then, so it goes by the registry.
+// showsItself reports whether a text shows the text of queries, its own or what it made itself
+// among them. Nothing of Fencepost's can stand in a leader's text then, so it goes by the
+// registry. It does not where a snapshot was imported, which the registry cannot see.
 func (m *Machine) showsItself(t *sqltext.Text) bool {
 	shows, queried := false, false
 	for i := range t.Statements {
@@ -74,7 +73,7 @@ func (m *Machine) showsItself(t *sqltext.Text) bool {
 			shows = shows || s.MentionsQueryText || s.MentionsKeptText
 		}
 	}
-	return shows && m.config.Mode == ModeFenced && m.leads()
+	return shows && m.config.Mode == ModeFenced && !m.chain.imported
 }
 
 // textInjector puts statements into the text of a Query of several, each in front of one
@@ -85,6 +84,7 @@ type textInjector struct {
 	at     int // where it begins, in characters
 	insert []insertion
 	texts  []string
+	asOne  bool // nothing can stand in it
 }
 
 func (by *textInjector) check(g injectedCheck) { by.put(by.m.injectText(g, by.index == 0), g) }
@@ -93,6 +93,12 @@ func (by *textInjector) ahead(sql string) { by.put(sql, noCheck) }
 
 // claim does nothing: what stands among others and goes by the registry writes no rows.
 func (by *textInjector) claim() {}
+
+func (by *textInjector) begin() {}
+
+func (by *textInjector) instead() { by.asOne = true }
+
+func (by *textInjector) lasting() *statement { return unknownStatement }
 
 func (by *textInjector) put(sql string, g injectedCheck) {
 	sql += ";"
@@ -108,29 +114,21 @@ func (by *textInjector) refuse(r *fencing.Refusal) {
 // insertions says what goes in front of which statement, and for which reason
 // the text then passes: each statement has one. It follows the transaction
 // through the text.
-func (m *Machine) insertions(t *sqltext.Text, text []byte) (by *textInjector, reason gate.Reason, n Need) {
+func (m *Machine) insertions(t *sqltext.Text, text []byte, p *gate.Plan) (by *textInjector, reason gate.Reason, n NeedKind) {
 	m.txn.Send(gate.BeginBlock, false) // a text of several statements is a block of its own
 	by = &textInjector{m: m}
-	counted := 0
+	counted, whole := 0, m.showsItself(t)
 	readable := m.pendingReplies.empty() || !sensitive(text)
 	for i := range t.Statements {
-		s := &statement{known: true, parsed: parseConfirmed, class: isWrite, info: t.Statements[i]}
-		if s.info.Read {
-			s.class = isRead
-			if readable {
-				s.provable = &t.Statements[i]
-			}
-		}
-		if s.info.Kind == sqltext.NonTransactional {
-			s.info.Kind = sqltext.Ordinary // several statements share a transaction: it cannot end inside
-		}
-		d := m.decide(among, s)
-		if d.need != NeedNothing {
-			return by, gate.Reason{}, d.need
-		}
+		s := oneOf(t, i, readable)
 		by.index, by.at = i, by.at+utf8.RuneCount(text[counted:s.info.Start])
 		counted = s.info.Start
-		r := m.inject(d, s, by)
+		q := m.situation(among, s)
+		q.whole = whole
+		r, need := m.inject(m.decide(&q), s, by, p)
+		if need != NeedNothing || by.asOne {
+			return by, r, need
+		}
 		if i == 0 {
 			reason = r
 		}
@@ -138,6 +136,22 @@ func (m *Machine) insertions(t *sqltext.Text, text []byte) (by *textInjector, re
 		m.executed(s)
 	}
 	return by, reason, NeedNothing
+}
+
+// oneOf describes the i-th of several statements of a text. readable says that no setting can
+// have changed what the text means.
+func oneOf(t *sqltext.Text, i int, readable bool) *statement {
+	s := &statement{known: true, parsed: parseConfirmed, class: isWrite, info: t.Statements[i]}
+	if s.info.Read {
+		s.class = isRead
+		if readable {
+			s.provable = &t.Statements[i]
+		}
+	}
+	if s.info.Kind == sqltext.NonTransactional {
+		s.info.Kind = sqltext.Ordinary // several statements share a transaction: it cannot end inside
+	}
+	return s
 }
 
 // injectText is a check inside a text. After a statement of the client's, which

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 	"github.com/fencepost/fencepost/proxy/wire"
 )
@@ -20,21 +21,30 @@ const (
 	ModeFenced
 )
 
-// Need is what the machine must be given before it can go on with a client
-// message. The shell does it without the lock and calls again.
-type Need uint8
+// Need is what the machine must be given before it can go on with a client message. The shell
+// does it without the lock, says so by Answer, and calls FromClient again.
+type Need struct {
+	Kind     NeedKind
+	Bytes    int              // of NeedMore: the length of the message, as far as its header says
+	Text     string           // of NeedAnalysis
+	Settings sqltext.Settings // of NeedAnalysis: how the server reads the text
+	Token    int64            // of NeedToken
+}
+
+// NeedKind is the kind of a Need.
+type NeedKind uint8
 
 const (
-	NeedNothing  Need = iota
-	NeedRegister      // register the backend, and call Registered
-	NeedCampaign      // tell the candidacy that a write is about to be refused, and call Asked
-	NeedConfirm       // wait until the lease is confirmed, and call Asked
-	NeedMore          // the message is not whole: read at least as many bytes as Wants says
-	NeedTerminal      // the client has sent Terminate
-	NeedRoom          // too many replies are pending: wait until HasRoom
-	NeedCatalog       // read the database's catalog again, and call Refreshed
-	NeedAnalysis      // analyze the text that WantedAnalysis returns, and call Analyzed
-	NeedToken         // join the candidacy of the token that WantedToken returns, and call Rejoined or NotRejoined
+	NeedNothing  NeedKind = iota
+	NeedRegister          // register the backend: see RegisterRequest
+	NeedCampaign          // tell the candidacy that a write is about to be refused
+	NeedConfirm           // wait until the lease is confirmed
+	NeedMore              // the message is not whole: read at least Bytes; there is no Answer
+	NeedTerminal          // the client has sent Terminate; there is no Answer
+	NeedRoom              // wait for replies until the machine is Ready; there is no Answer
+	NeedCatalog           // read the database's catalog again
+	NeedAnalysis          // analyze Text
+	NeedToken             // join the candidacy of Token
 )
 
 // Machine is the protocol state of one session between its startup and its
@@ -78,7 +88,7 @@ type Machine struct {
 type inHand struct {
 	status    *fencing.Status // when it was looked at
 	analysis  analysis        // of its text
-	done      Need            // NeedCampaign or NeedConfirm, if that was met
+	done      NeedKind        // NeedCampaign or NeedConfirm, if that was met
 	registry  registryAnswer
 	token     tokenAnswer // to SET fencepost.token
 	verdict   verdictState
@@ -88,18 +98,6 @@ type inHand struct {
 	wait      wait // with NeedRoom
 	dropped   bool // nothing of the message is sent
 }
-
-// wait says whether the message in hand waits until no reply is pending.
-type wait uint8
-
-const (
-	noWait wait = iota
-	waits
-	waitsForOwn   // a Flush or a Sync of Fencepost's was sent for it
-	waitsForFlush // the same, to learn whether a Flush of the client's was answered by an error
-	ownFailed     // an error has answered that: the message's, which would have had it otherwise
-	flushFailed   // an error has answered the Flush of the client's: the message is skipped
-)
 
 // Event is something the shell does after a plan was made.
 type Event struct {

@@ -98,6 +98,18 @@ func (t *names) dropUnnamed(leftovers bool) {
 // textBytes is the size of the texts that are kept.
 func (t *names) textBytes() int { return t.statements.bytes + t.portals.bytes + len(t.unnamed.text) }
 
+// copiesIn reports whether s may be a COPY from the client, or an EXECUTE of one. Such a
+// Query is never sent as messages: the server would ignore the Sync behind them, as it
+// does in COPY data, and the client sends none.
+func (t *names) copiesIn(s *statement) bool {
+	if name := []byte(s.info.Name); s.info.Executes && !opaque(name) {
+		if s = t.statements.get(wire.CutName(name)); s == nil {
+			return t.statements.copies // else by SQL, and PREPARE accepts no COPY; or there is none
+		}
+	}
+	return !s.known || s.info.CopiesIn || s.info.Executes
+}
+
 // maxTexts bounds, in bytes, the texts of a session's statements that the proxy
 // keeps. A statement beyond it is still followed, but not shown in an audit line,
 // and counts as a write where its text alone would tell.

@@ -5,7 +5,6 @@ import (
 
 	"github.com/fencepost/fencepost/proxy/wire"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
@@ -99,16 +98,16 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 
 // awaitAnswers has a message wait until what came before it is answered, where what becomes of it
 // depends on that.
-func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) Need {
+func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	if m.inHand.wait != noWait && m.pendingReplies.certain() && !m.copy.stalls() {
 		return NeedRoom
 	}
-	m.inHand.wait = noWait
+	m.inHand.wait.answered()
 	switch {
 	case (typ == 'Q' || typ == 'F') && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
 		return m.awaitFlush(p)
 	case m.awaitsReplies(typ, body):
-		m.inHand.wait = waits
+		m.inHand.wait.begin(waitsForReplies)
 		return NeedRoom
 	case m.checks.claims && m.claimMayFail(typ):
 		return m.awaitBatch(p)
@@ -122,7 +121,7 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) Need {
 // it after the check's Execute, and a BEGIN could fix no isolation after it. Of
 // the client's there are only Parse, Bind, Describe and Close. Should one of them
 // fail, the server skips the message, so their answers come first.
-func (m *Machine) syncBefore(p *gate.Plan) Need {
+func (m *Machine) syncBefore(p *gate.Plan) NeedKind {
 	if !m.batch.onlyChecked() || m.stillOpen() {
 		return NeedNothing
 	}
@@ -139,7 +138,7 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 	m.push(syncing, ownCommit)
 	m.batch.syncedBefore()
 	m.txn.Send(gate.MayEnd, false) // a transaction without a block ends here, and the check with it
-	m.inHand.wait = waitsForOwn    // should the Sync fail, the message has failed
+	m.inHand.wait.begin(waitsForOwn)
 	return NeedRoom
 }
 
@@ -148,59 +147,40 @@ func (m *Machine) syncBefore(p *gate.Plan) Need {
 // shows that. Should an expired statement_timeout be raised at the Flush, the server skips the
 // message, and no ReadyForQuery follows. If the two came at different times, that error would have
 // come before the message.
-func (m *Machine) awaitFlush(p *gate.Plan) Need {
+func (m *Machine) awaitFlush(p *gate.Plan) NeedKind {
 	if m.pendingReplies.certain() { // which the Flush asks for
-		m.inHand.wait = waits
+		m.inHand.wait.begin(waitsForReplies)
 		return NeedRoom
 	}
 	at := len(m.scratch)
 	m.scratch = wire.AppendClosePortal(m.scratch, "fencepost_"+m.checks.nonce+"_none") // there need not be one
 	p.Own(m.scratch[at:])
 	m.push(closing, own)
-	m.flushFor(p)
 	if m.up.flushed {
-		m.inHand.wait = waitsForFlush
+		m.flushFor(waitsForFlush, p)
+	} else {
+		m.flushFor(waitsForOwn, p)
 	}
 	return NeedRoom
 }
 
 // awaitBatch has the server answer what was sent in the batch, and the message in hand wait
 // for that.
-func (m *Machine) awaitBatch(p *gate.Plan) Need {
+func (m *Machine) awaitBatch(p *gate.Plan) NeedKind {
 	if !m.pendingReplies.certain() {
 		return NeedNothing
 	}
 	if m.inHand.wait == noWait {
-		m.flushFor(p)
+		m.flushFor(waitsForOwn, p)
 	}
 	return NeedRoom
 }
 
-// awaitRest follows the decision d about s. A SET fencepost.token waits until everything
-// before it is answered, and is refused if something then shares its transaction. For anything
-// else, d is the result.
-func (m *Machine) awaitRest(d decision, s *statement, p *gate.Plan) decision {
-	if d.need != NeedToken {
-		return d
-	}
-	if m.copy.stalls() {
-		return refuses(fencing.TokenInsideRefusal) // unless the COPY has failed, the server ends the connection
-	}
-	if need := m.awaitBatch(p); need != NeedNothing {
-		return needs(need)
-	}
-	if !m.txn.LeftIdle() || !m.batch.fresh() || m.batch.unsynced != nothingUnsynced {
-		return refuses(fencing.TokenInsideRefusal)
-	}
-	m.inHand.token.value, _ = fencing.ParseToken(s.info.Value)
-	return d
-}
-
-// flushFor has the server send its answers, for the message in hand.
-func (m *Machine) flushFor(p *gate.Plan) {
+// flushFor has the server send its answers, for which the message in hand waits as w says.
+func (m *Machine) flushFor(w wait, p *gate.Plan) {
 	p.Own(flushMessage)
 	m.batch.flushed()
-	m.inHand.wait = waitsForOwn
+	m.inHand.wait.begin(w)
 }
 
 var flushMessage = []byte{'H', 0, 0, 0, 4}

@@ -12,7 +12,7 @@ import (
 
 // queryMessage handles a simple Query. What it needs goes into its text, never
 // into messages in front of it: PostgreSQL 18 would answer and not commit.
-func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
+func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) NeedKind {
 	m.beginBatch()
 	text, _, _ := wire.CString(body)
 	if m.wantsSync(text) {
@@ -29,24 +29,33 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) Need {
 		m.sendQuery(n, avail, p, r)
 		return NeedNothing
 	}
-	if info, ok := sqltext.Quick(text); ok {
-		return m.queryOne(statement{known: true, info: info}, text, n, avail, p)
+	one, many := m.statementsOf(text)
+	if many == nil {
+		return m.queryOne(one, text, n, avail, p)
 	}
-	if len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text) {
-		return m.queryOne(unread(text), text, n, avail, p)
-	}
-	t := m.analyze(text)
-	if r, ok := gate.Empty(t); ok {
+	if r, empty := gate.Empty(many); empty {
 		m.sendQuery(n, avail, p, r)
 		return NeedNothing
 	}
-	switch {
+	return m.queryMany(many, text, n, avail, p)
+}
+
+// statementsOf reads the text of a Query. one is its only statement, or stands for a text that
+// cannot be read. many is not nil if it has several statements, or none.
+func (m *Machine) statementsOf(text []byte) (one statement, many *sqltext.Text) {
+	if info, ok := sqltext.Quick(text); ok {
+		return statement{known: true, info: info}, nil
+	}
+	if len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text) {
+		return unread(text), nil
+	}
+	switch t := m.analyze(text); {
 	case !t.Known:
-		return m.queryOne(unread(text), text, n, avail, p)
+		return unread(text), nil
 	case len(t.Statements) == 1:
-		return m.queryOne(statement{known: true, info: t.Statements[0]}, text, n, avail, p)
+		return statement{known: true, info: t.Statements[0]}, nil
 	default:
-		return m.queryMany(t, text, n, avail, p)
+		return statement{}, t
 	}
 }
 

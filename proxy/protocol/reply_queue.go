@@ -319,10 +319,10 @@ func (e *reply) insertionAt(i int) (x insertion, ok bool) {
 	return e.sql.inserts[at], true
 }
 
-// Owes reports whether the server is known to be working for the client. It is
+// works reports whether the server is known to be working for the client. It is
 // not while it waits for the client: for COPY data, for the rest of a message,
 // or for the Sync or Flush without which it need not send what it has answered.
-func (m *Machine) Owes() bool {
+func (m *Machine) works() bool {
 	if m.copy.reading() {
 		return false
 	}

@@ -107,7 +107,7 @@ func TestOnlyWhatWasAskedForIsOwed(t *testing.T) {
 	var m Machine
 	owes := func(want bool, when string) {
 		t.Helper()
-		if m.Owes() != want {
+		if m.Is(Working) != want {
 			t.Errorf("%s: owes is %v", when, !want)
 		}
 	}

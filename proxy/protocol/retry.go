@@ -136,14 +136,14 @@ func (m *Machine) repliesDropped() {
 }
 
 // replay takes what was kept as if it had come now.
-func (m *Machine) replay(p *gate.Plan) Need {
+func (m *Machine) replay(p *gate.Plan) NeedKind {
 	r := &m.retry
 	if r.sync {
 		r.sync = false
 		m.syncSkipped(p)
 	}
 	r.plan.Reset(r.replaying)
-	var n Need
+	var n NeedKind
 	for r.at < len(r.replaying) && n == NeedNothing {
 		f, _, _ := wire.PeekFrame(r.replaying[r.at:]) // kept whole
 		if n = m.message(f, r.at, f.Size, &r.plan); n == NeedNothing {

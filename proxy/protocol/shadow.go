@@ -49,7 +49,7 @@ func (m *Machine) conclude(q *situation, d decision) {
 	switch d.action {
 	case answerFirst:
 		m.campaigns(q.status)
-	case checkFirst, lapsedFirst:
+	case checkFirst, undoCheckFirst, lapsedFirst:
 		r := m.verdict(q)
 		switch {
 		case r == nil:
@@ -113,60 +113,31 @@ func (m *Machine) shadowed(r *fencing.Refusal, text string, write bool) fencing.
 	return m.rejection(r, m.finding(), text, write)
 }
 
-// observeQuery observes a Query.
+// observeQuery observes a Query, which the machine itself does not look into.
 func (m *Machine) observeQuery(text, body []byte) {
 	if _, inert := gate.Inert('Q', body); inert || m.config.Shadow == nil {
 		return
 	}
-	info, quick := sqltext.Quick(text)
-	switch {
-	case quick:
-		m.observeOne(statement{known: true, info: info}, text)
-	case len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text):
-		m.observeOne(unread(text), text)
-	default:
-		switch t := m.analyze(text); {
-		case !t.Known:
-			m.observeOne(unread(text), text)
-		case len(t.Statements) == 1:
-			m.observeOne(statement{known: true, info: t.Statements[0]}, text)
-		default:
-			m.observeMany(t, text)
-		}
+	one, many := m.statementsOf(text)
+	if many == nil {
+		m.describeOne(&one, text)
+		m.observeOne(lone, &one, text)
+		return
+	}
+	for i := range many.Statements {
+		m.observeOne(among, oneOf(many, i, true), text)
 	}
 }
 
-// observeOne observes a Query of one statement.
-func (m *Machine) observeOne(s statement, text []byte) {
-	s.text, s.parsed = string(text), parseConfirmed
-	if m.proofPays(text) {
-		s.provable = m.provableText(&s, text)
-	}
-	if s.known && s.info.Read {
-		s.class = isRead
-	}
-	q := m.situation(lone, &s)
+// observeOne observes a statement of a Query with this text.
+func (m *Machine) observeOne(c carrier, s *statement, text []byte) {
+	s.text = string(text)
+	q := m.situation(c, s)
 	m.observe(&q)
-	m.observeEnd(&s)
+	m.observeEnd(s)
 }
 
-// observeMany observes a Query of several statements.
-func (m *Machine) observeMany(t *sqltext.Text, text []byte) {
-	for i := range t.Statements {
-		s := &statement{known: true, parsed: parseConfirmed, class: isWrite, info: t.Statements[i], text: string(text)}
-		if s.info.Read {
-			s.class, s.provable = isRead, &t.Statements[i]
-		}
-		if s.info.Kind == sqltext.NonTransactional {
-			s.info.Kind = sqltext.Ordinary // several statements share a transaction
-		}
-		q := m.situation(among, s)
-		m.observe(&q)
-		m.observeEnd(s)
-	}
-}
-
-// observeEnd follows a statement of a Query, which the machine itself does not look into.
+// observeEnd follows a statement of a Query.
 func (m *Machine) observeEnd(s *statement) {
 	m.chain.follow(s)
 	if !s.known || s.ends() || s.info.EndsTransaction && m.txn.State() != gate.InBlock {

@@ -38,17 +38,90 @@ func TestBatchProgress(t *testing.T) {
 	}
 }
 
+// TestWaits: what the message in hand waits for, and what an error makes of that.
+func TestWaits(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		begins, answered, fails wait
+	}{
+		{noWait, noWait, noWait},
+		{waitsForReplies, waitsForReplies, waitsForReplies},
+		{waitsForOwn, noWait, ownFailed},
+		{waitsForFlush, waitsForFlush, flushFailed},
+	} {
+		var w wait
+		if c.begins != noWait {
+			w.begin(c.begins)
+			w.begin(c.begins) // the message comes again
+		}
+		own, failed := w, w
+		if own.answeredOwn(); own != c.answered {
+			t.Errorf("%d is %d once what Fencepost has sent is answered, want %d", w, own, c.answered)
+		}
+		if failed.fails(); failed != c.fails {
+			t.Errorf("%d is %d after an error, want %d", w, failed, c.fails)
+		}
+		if failed.fails(); failed != c.fails {
+			t.Errorf("%d is %d after two errors, want %d", w, failed, c.fails)
+		}
+		if failed.answered(); failed != noWait {
+			t.Errorf("%d is %d once all is answered", w, failed)
+		}
+	}
+}
+
+// TestFates is the table of what becomes of a message after what it has waited for.
+func TestFates(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		progress progress
+		wait     wait
+		types    string
+		want     fate
+		after    progress
+	}{
+		{batchEmpty, noWait, "QFPBDECHSXdcf", goesOn, batchEmpty},
+		{batchRan, waitsForReplies, "QFPBDECHSX", goesOn, batchRan},
+		{batchRan, waitsForOwn, "QFPBDECHSX", goesOn, batchRan},
+		{batchOpen, waitsForFlush, "QF", goesOn, batchOpen},
+		{batchOpen, ownFailed, "QF", replaced, batchOpen},
+		{batchOpen, ownFailed, "PBDECH", leftOut, batchFailed},
+		{batchEmpty, ownFailed, "P", leftOut, batchFailed},
+		{batchOpen, ownFailed, "SX", goesOn, batchFailed},
+		{batchOpen, flushFailed, "QFPBDECH", leftOut, batchFailed},
+		{batchOpen, flushFailed, "SX", goesOn, batchFailed},
+		{batchFailed, noWait, "QFPBDECHdcf", leftOut, batchFailed},
+		{batchFailed, noWait, "SX", goesOn, batchFailed},
+	} {
+		for _, typ := range []byte(c.types) {
+			b := batch{progress: c.progress}
+			if got := b.follow(c.wait, typ); got != c.want || b.progress != c.after {
+				t.Errorf("progress %d, wait %d, %c: fate %d and progress %d, want %d and %d", c.progress, c.wait, typ, got, b.progress, c.want, c.after)
+			}
+		}
+	}
+	b := batch{progress: batchFailed}
+	if b.end(); b.progress != batchEmpty || !b.skipping {
+		t.Errorf("after its end, a batch that has failed is %+v", b)
+	}
+}
+
 // TestStatesRefuse: a transition that cannot be is a bug.
 func TestStatesRefuse(t *testing.T) {
 	t.Parallel()
 	for name, do := range map[string]func(){
-		"a direction that is muted ends":     func() { var p phase; p.mute(); p.end(ErrSurprise) },
-		"a direction that has ended is mute": func() { var p phase; p.end(ErrSurprise); p.mute() },
-		"a message inside another":           func() { var b passthrough; b.begin(1, false); b.begin(1, false) },
-		"a Sync after the client's Execute":  func() { var b batch; b.ran(); b.syncedBefore() },
-		"checks that were not sent":          func() { var c checks; c.confirm() },
-		"checks that are prepared twice":     func() { c := checks{progress: checksConfirmed}; c.confirm() },
-		"a need is left":                     func() { new(Machine).inject(needs(NeedConfirm), unknownStatement, nil) },
+		"a direction that is muted ends":        func() { var p phase; p.mute(); p.end(ErrSurprise) },
+		"a direction that has ended is mute":    func() { var p phase; p.end(ErrSurprise); p.mute() },
+		"a message inside another":              func() { var b passthrough; b.begin(1, false); b.begin(1, false) },
+		"a Sync after the client's Execute":     func() { var b batch; b.ran(); b.syncedBefore() },
+		"an Execute of a batch that has failed": func() { b := batch{progress: batchFailed}; b.ran() },
+		"a COMMIT of a batch that has failed":   func() { b := batch{progress: batchFailed}; b.committed() },
+		"a message that waits for two things":   func() { w := waitsForOwn; w.begin(waitsForReplies) },
+		"a message that waits after an error":   func() { w := ownFailed; w.begin(waitsForOwn) },
+		"a message that waits for nothing":      func() { var w wait; w.begin(noWait) },
+		"a message that begins with an error":   func() { var w wait; w.begin(ownFailed) },
+		"checks that were not sent":             func() { var c checks; c.confirm() },
+		"checks that are prepared twice":        func() { c := checks{progress: checksConfirmed}; c.confirm() },
 	} {
 		func() {
 			defer func() {

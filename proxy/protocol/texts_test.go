@@ -124,7 +124,7 @@ func TestABindOfAPreparedBeginIsWaitedFor(t *testing.T) {
 	for cut := wire.HeaderLen + 3; cut < len(wiretest.Bind("", "s")); cut++ {
 		p := &gate.Plan{}
 		p.Reset(in[:cut])
-		if n, need, err := m.FromClient(in[:cut], p); n != 0 || need != NeedMore || err != nil {
+		if n, need, err := m.FromClient(in[:cut], p); n != 0 || need.Kind != NeedMore || err != nil {
 			t.Fatalf("%d bytes of the Bind: took %d, need %v, error %v", cut, n, need, err)
 		}
 	}
@@ -218,16 +218,16 @@ func TestABindWaitsForItsParse(t *testing.T) {
 	in := join(parse, bind)
 	up.Reset(in)
 	n, need, err := m.FromClient(in, &up)
-	if n != len(parse) || need != NeedRoom || err != nil {
-		t.Fatalf("%d of %d bytes, need %d: %v; want that it waits for the answer to the Parse", n, len(in), need, err)
+	if n != len(parse) || need.Kind != NeedRoom || err != nil {
+		t.Fatalf("%d of %d bytes, need %v: %v; want that it waits for the answer to the Parse", n, len(in), need, err)
 	}
 	answer := join(wiretest.Msg('1'), wiretest.Msg('Z', []byte{'I'}))
 	down.Reset(answer)
-	if _, _, err := m.FromServer(answer, &down); err != nil || !m.HasRoom() {
-		t.Fatalf("has room %t: %v", m.HasRoom(), err)
+	if _, _, err := m.FromServer(answer, &down); err != nil || !m.Is(Ready) {
+		t.Fatalf("has room %t: %v", m.Is(Ready), err)
 	}
 	up.Reset(bind)
-	if n, need, err := m.FromClient(bind, &up); n != len(bind) || need != NeedNothing || err != nil {
-		t.Errorf("%d of %d bytes, need %d: %v", n, len(bind), need, err)
+	if n, need, err := m.FromClient(bind, &up); n != len(bind) || need.Kind != NeedNothing || err != nil {
+		t.Errorf("%d of %d bytes, need %v: %v", n, len(bind), need, err)
 	}
 }

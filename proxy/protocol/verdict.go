@@ -34,38 +34,20 @@ type staleness struct {
 	found    fencing.Finding // with that warning
 }
 
-// canAsk reports whether a verdict can stand in front of a statement. What is several
-// statements, goes by the registry, or would notice an implicit block, has the plain check. So
-// has a lone Query of 18 that would notice that it goes as extended messages behind a verdict:
-// a FETCH of a binary cursor, and what lists portals and prepared statements.
-func (m *Machine) canAsk(c carrier, s *statement) bool {
-	inBlock := m.txn.State() == gate.InBlock
-	switch {
-	case m.inHand.verdict != noVerdict, c == among, c == call, !s.known, m.copy.stalls():
-		return false
-	case !inBlock && (s.info.Kind == sqltext.NonTransactional || s.requiresBlock()):
-		return false
-	case c == lone && !inBlock && m.config.Version.QueryContinuesBatch():
-		return !m.copiesIn(s) && !s.info.Fetches && !s.info.MentionsKeptText
-	default:
-		return true
-	}
-}
-
-// ask sends a verdict in front of the message in hand, which then waits.
-func (m *Machine) ask(d decision, s *statement, p *gate.Plan) Need {
+// ask sends the verdict that first names in front of the message in hand, which then waits.
+func (m *Machine) ask(first action, s *statement, p *gate.Plan) NeedKind {
 	before := m.pendingReplies.len()
-	if m.leads() && m.chain.undoes() && !m.settings.readOnly {
+	if first == undoVerdictFirst {
 		m.runOnce(readWriteSQL, noCheck, own, s, p)
 	}
-	if d.action == lapsedVerdictFirst {
+	if first == lapsedVerdictFirst {
 		m.checks.build(m.epochs.inHand.announced, m.held())
 		m.runOnce(fencing.LapsedVerdictSQL(m.config.Fence, m.config.Worker, m.config.Incarnation,
 			m.epochs.inHand.announced, m.inHand.status.Epoch), verdict, own, s, p)
 	} else {
 		m.runCheck(verdict, s, p)
 	}
-	m.flushFor(p)
+	m.flushFor(waitsForOwn, p)
 	m.pendingReplies.ask()
 	m.inHand.verdict, m.inHand.asked = verdictAsked, m.pendingReplies.len()-before
 	return NeedRoom
@@ -73,7 +55,7 @@ func (m *Machine) ask(d decision, s *statement, p *gate.Plan) Need {
 
 // takeVerdict goes on with a message of type typ that has waited for a verdict. done says that
 // nothing is left to do for it.
-func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need Need) {
+func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need NeedKind) {
 	switch {
 	case m.inHand.verdict == verdictGiven:
 		return false, NeedNothing
@@ -86,9 +68,7 @@ func (m *Machine) takeVerdict(typ byte, p *gate.Plan) (done bool, need Need) {
 	}
 	failed := m.inHand.verdict == verdictFailed
 	m.inHand.verdict = verdictGiven
-	if m.inHand.wait == waitsForOwn {
-		m.inHand.wait = noWait
-	}
+	m.inHand.wait.answeredOwn()
 	if !m.txn.Skips() {
 		m.txn.Send(gate.TakeVerdict, false)
 		return false, NeedNothing
@@ -133,13 +113,8 @@ func (m *Machine) discardExecute(portal []byte, s *statement, p *gate.Plan) {
 	m.inHand.dropped = true
 }
 
-// discardQuery sends all of a Query but the execution of its statement. If messages of its
-// batch are not answered yet, it waits: should one of them fail, the server skips the Query,
-// but not the Sync that is sent for it.
-func (m *Machine) discardQuery(s *statement, p *gate.Plan) Need {
-	if need := m.awaitBatch(p); need != NeedNothing {
-		return need
-	}
+// discardQuery sends all of a Query but the execution of its statement.
+func (m *Machine) discardQuery(s *statement, p *gate.Plan) {
 	at := len(m.scratch)
 	m.scratch = wire.AppendUnnamedBind(wire.AppendParse(m.scratch, "", s.text))
 	r, _ := m.txn.Covered()
@@ -150,7 +125,6 @@ func (m *Machine) discardQuery(s *statement, p *gate.Plan) Need {
 	m.runNothing(s, queryStandIn, p)
 	m.syncInstead(p)
 	m.inHand.dropped = true
-	return NeedNothing
 }
 
 // runNothing executes what does nothing in the place of s.

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -97,6 +98,8 @@ type target struct {
 	before func(i int)
 	// witness describes the server's side of a connection that does not end.
 	witness func() string
+	// rec records what is sent to a proxy. It may be nil.
+	rec *fixture.Transcriber
 }
 
 // run connects, sends s, and reads to the end.
@@ -197,6 +200,7 @@ func (p *client) steps(s script) (ok bool, err error) {
 			}
 		default:
 			b := st.bytes()
+			p.to.rec.Client(b)
 			if half > 0 && len(b) > 1 {
 				n := min(half, len(b)-1)
 				out, b, half = append(out, b[:n]...), b[n:], 0

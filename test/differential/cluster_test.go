@@ -19,13 +19,14 @@ type cluster struct {
 	*fixture.FakeElector
 	pg    *pgtest.Server
 	addr  string
-	other string // the address of the second proxy
+	other string               // the address of the second proxy
+	rec   *fixture.Transcriber // of the sessions with both; nil if there is none
 }
 
 // newCluster starts a proxy in front of the server of that major version.
 func newCluster(t *testing.T, major int) *cluster {
 	t.Helper()
-	return newClusterAt(t, pgtest.SharedMajor(t, major))
+	return newClusterAt(t, pgtest.SharedMajor(t, major), nil)
 }
 
 // socketOf returns the path of a server's Unix socket. A server that closes a
@@ -37,9 +38,9 @@ func socketOf(pg *pgtest.Server) string {
 	return filepath.Join(pg.SocketDir(), ".s.PGSQL."+strconv.Itoa(pg.Port()))
 }
 
-func newClusterAt(t *testing.T, pg *pgtest.Server) *cluster {
+func newClusterAt(t *testing.T, pg *pgtest.Server, rec *fixture.Transcriber) *cluster {
 	t.Helper()
-	h := &cluster{FakeElector: fixture.NewFakeElector(t, pg), pg: pg}
+	h := &cluster{FakeElector: fixture.NewFakeElector(t, pg), pg: pg, rec: rec}
 	h.addr, h.other = h.serve(t, "one"), h.serve(t, "two")
 	return h
 }
@@ -47,11 +48,13 @@ func newClusterAt(t *testing.T, pg *pgtest.Server) *cluster {
 // serve starts a proxy, which ends with the test, and returns its address.
 func (h *cluster) serve(t *testing.T, id string) string {
 	t.Helper()
-	_, addr := fixture.Serve(t, proxy.Config{
+	config := proxy.Config{
 		Upstream: fixture.At(t, socketOf(h.pg), nil), Candidates: h, ProxyID: id,
 		Observe: func(o proxy.Observed) proxy.Observer {
 			return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) })
 		},
-	})
+	}
+	h.rec.Observe(&config)
+	_, addr := fixture.Serve(t, config)
 	return addr
 }

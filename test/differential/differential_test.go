@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -154,6 +155,8 @@ func report(s script, want, got outcome, diff string) string {
 		strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
 }
 
+var record = flag.Bool("record", false, "write the sessions of TestKeptScripts into the transcripts of package proxy/protocol")
+
 // TestKeptScripts runs scripts that once failed.
 func TestKeptScripts(t *testing.T) {
 	t.Parallel()
@@ -162,7 +165,7 @@ func TestKeptScripts(t *testing.T) {
 		t.Fatalf("kept scripts: %v, %v", files, err)
 	}
 	eachMajor(t, func(t *testing.T, major int) {
-		h := newCluster(t, major)
+		h := newClusterAt(t, pgtest.SharedMajor(t, major), fixture.NewTranscriber(*record))
 		pairs := []*pair{newPair(t, h, fenced), newPair(t, h, guarded)}
 		for _, file := range files {
 			text, err := os.ReadFile(file)
@@ -174,9 +177,13 @@ func TestKeptScripts(t *testing.T) {
 				t.Fatalf("%s: %v", file, err)
 			}
 			for _, p := range pairs {
+				h.rec.Next()
 				want, got, diff, err := p.compare(s)
 				if err != nil {
 					t.Fatalf("%s: %v", file, err)
+				}
+				if p.fenced.guards == "" {
+					h.rec.Keep(t, "kept "+strings.TrimSuffix(filepath.Base(file), ".txt"), got.all)
 				}
 				if diff != "" {
 					t.Errorf("%s, guards %t: %s", file, p.fenced.guards != "", report(s, want, got, diff))
@@ -227,7 +234,7 @@ func TestScripts(t *testing.T) {
 // fuzz runs n scripts of the seeds from first on, or as many as the time limit allows.
 func fuzz(t *testing.T, major int, first uint64, n int) {
 	// Use a separate server: if it crashes, no other test is disturbed.
-	h := newClusterAt(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major))))
+	h := newClusterAt(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major))), nil)
 	pairs := map[standing][]*pair{guarded: {newPair(t, h, guarded)}}
 	for range clients - 1 {
 		pairs[fenced] = append(pairs[fenced], newPair(t, h, fenced))

@@ -212,6 +212,7 @@ func TestChartRefusesWhatWouldNotWork(t *testing.T) {
 		"config.election.consul.token=secret":                   "Put it in a Secret",
 		"config.election.etcd.password=secret":                  "Put it in a Secret",
 		"config.election.redis.password=secret":                 "Put it in a Secret",
+		"config.election.zookeeper.password=secret":             "Put it in a Secret",
 		"config.election.kubernetes.kubeconfig=/etc/kubeconfig": "Remove it",
 		"replica=3":                             "replica",
 		"secrets.control_password.name=control": "control_password",

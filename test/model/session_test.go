@@ -138,16 +138,16 @@ func (s *session) arrive(n int) {
 		switch {
 		case errors.Is(err, protocol.ErrBug):
 			s.complain(err.Error())
-		case err != nil, need == protocol.NeedTerminal:
+		case err != nil, need.Kind == protocol.NeedTerminal:
 			s.over = true
-		case need == protocol.NeedMore, need == protocol.NeedNothing:
+		case need.Kind == protocol.NeedMore, need.Kind == protocol.NeedNothing:
 			return
 		default:
 			if stuck++; n > 0 || len(out) > 0 {
 				stuck = 0
 			}
 			if stuck > 10 {
-				s.lose("the machine asks for need %d again and again", need)
+				s.lose("the machine asks for need %d again and again", need.Kind)
 			}
 			s.meet(need)
 		}
@@ -156,10 +156,10 @@ func (s *session) arrive(n int) {
 
 // meet does what the machine needs.
 func (s *session) meet(need protocol.Need) {
-	s.note("= need %d", need)
-	switch need {
+	s.note("= need %d", need.Kind)
+	switch need.Kind {
 	case protocol.NeedRoom:
-		for !s.m.HasRoom() && !s.over {
+		for !s.m.Is(protocol.Ready) && !s.over {
 			if !s.serve() && len(s.srv.out)+len(s.toClient) == 0 {
 				s.lose("the machine waits for the server, and the server for the client")
 				return
@@ -169,18 +169,16 @@ func (s *session) meet(need protocol.Need) {
 	case protocol.NeedRegister:
 		r := s.m.RegisterRequest()
 		if r.Announced == 0 || r.Announced != r.Held || int64(r.Held) != s.srv.epoch {
-			s.m.Registered(&fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "the registry refuses"})
+			s.m.Answer(protocol.Answer{Need: need.Kind, Refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader, Message: "the registry refuses"}})
 			return
 		}
 		s.registered = true
-		s.m.Registered(nil)
+		s.m.Answer(protocol.Answer{Need: need.Kind})
 		s.judge.Registered(int64(r.Announced))
 	case protocol.NeedAnalysis:
-		s.m.Analyzed(analyses.Analyze(s.m.WantedAnalysis()))
-	case protocol.NeedCatalog:
-		s.m.Refreshed()
+		s.m.Answer(protocol.Answer{Need: need.Kind, Text: analyses.Analyze(need.Text, need.Settings)})
 	default:
-		s.m.Asked(need)
+		s.m.Answer(protocol.Answer{Need: need.Kind})
 	}
 }
 
@@ -218,7 +216,7 @@ func (s *session) deliver(n int) {
 			s.registered = false
 			s.judge.Unregistered()
 		case protocol.EventAnnounce:
-			if len(s.client) == 0 && s.m.Quiet() {
+			if len(s.client) == 0 && s.m.Is(protocol.Quiet) {
 				s.m.Announced()
 			}
 		case protocol.EventEnded, protocol.EventSuperseded:
@@ -226,7 +224,7 @@ func (s *session) deliver(n int) {
 		}
 	}
 	s.toClient, s.came = s.toClient[taken:], s.came-taken
-	if s.m.Replays() && !s.over {
+	if s.m.Is(protocol.ReplayDue) && !s.over {
 		s.arrive(0)
 	}
 }

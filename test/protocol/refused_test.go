@@ -16,8 +16,8 @@ func TestProtocolRefusals(t *testing.T) {
 	t.Parallel()
 	const ins = "insert into t values (10, 'x')"
 	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
-		rec := newTranscriber()
-		p, db := fixture.NewProxy(t, pg, rec.observe), pg.Database(t)
+		rec := fixture.NewTranscriber(*record)
+		p, db := fixture.NewProxy(t, pg, rec.Observe), pg.Database(t)
 		admin := p.PG.Connect(t, pgtest.Superuser, db)
 		fixture.LeaderConn(t, p, db)
 		grant := func(worker string) step { return then(func(*session) { p.Candidacy(db, "r", worker).Grant() }) }
@@ -61,9 +61,9 @@ func TestProtocolRefusals(t *testing.T) {
 			if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
 				t.Fatal(err)
 			}
-			s.script.rec = rec.next()
+			s.script.rec = rec.Next()
 			all := s.script.run(t, p.Addr, admin, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", s.worker).got
-			rec.keep(t, s.script.name, all)
+			rec.Keep(t, s.script.name, all)
 			var errors []string
 			for _, m := range all {
 				if m.Type == 'E' {

@@ -3,6 +3,7 @@ package protocol
 import (
 	"encoding/binary"
 	"errors"
+	"flag"
 	"io"
 	"regexp"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 	"github.com/fencepost/fencepost/proxy"
 )
+
+var record = flag.Bool("record", false, "write the sessions of scripts into the transcripts of package proxy/protocol")
 
 // step is what a client sends in one write, what it then waits for, and what
 // happens beside it.
@@ -37,7 +40,7 @@ func then(do func(*session)) step { return step{do: do} }
 type script struct {
 	name  string
 	steps []step
-	rec   *transcriber // nil: nothing is recorded
+	rec   *fixture.Transcriber // nil: nothing is recorded
 	// before prepares the proxied database, as its administrator; may be nil.
 	before func(t *testing.T, p *fixture.Proxy, admin *pgx.Conn)
 }
@@ -51,7 +54,7 @@ type session struct {
 	address string // where the client has connected to
 	key     []byte // body of its BackendKeyData
 	admin   *pgx.Conn
-	rec     *transcriber
+	rec     *fixture.Transcriber
 	got     []wiretest.Message
 }
 
@@ -71,7 +74,7 @@ func (s script) run(t *testing.T, address string, admin *pgx.Conn, params ...str
 			return st
 		}
 	}
-	st.rec.client(wiretest.Terminate())
+	st.rec.Client(wiretest.Terminate())
 	if _, err := c.Write(wiretest.Terminate()); err == nil {
 		st.got = append(st.got, c.Rest()...)
 	}
@@ -82,7 +85,7 @@ func (s script) run(t *testing.T, address string, admin *pgx.Conn, params ...str
 func (st *session) perform(name string, p step) bool {
 	st.t.Helper()
 	if len(p.send) > 0 {
-		st.rec.client(p.send)
+		st.rec.Client(p.send)
 		_ = st.c.SetWriteDeadline(time.Now().Add(fixture.Patience))
 		if _, err := st.c.Write(p.send); err != nil && !strings.Contains(p.wait, "$") {
 			st.t.Fatalf("%s: send: %v", name, err)
@@ -155,12 +158,12 @@ func compareScripts(t *testing.T, scripts ...script) {
 // changes the proxy's configuration.
 func compareAs(t *testing.T, pg *pgtest.Server, worker string, change func(*proxy.Config), scripts ...script) {
 	t.Helper()
-	rec := newTranscriber()
+	rec := fixture.NewTranscriber(*record)
 	p, db := fixture.NewProxy(t, pg, func(c *proxy.Config) {
 		if change != nil {
 			change(c)
 		}
-		rec.observe(c)
+		rec.Observe(c)
 	}), pg.Database(t)
 	direct, proxied := pg.Connect(t, pgtest.Superuser, pg.Database(t)), pg.Connect(t, pgtest.Superuser, db)
 	fixture.LeaderConn(t, p, db)
@@ -171,7 +174,7 @@ func compareAs(t *testing.T, pg *pgtest.Server, worker string, change func(*prox
 	}
 }
 
-func compareScript(t *testing.T, p *fixture.Proxy, rec *transcriber, worker string, direct, proxied *pgx.Conn, s script) {
+func compareScript(t *testing.T, p *fixture.Proxy, rec *fixture.Transcriber, worker string, direct, proxied *pgx.Conn, s script) {
 	t.Helper()
 	for _, admin := range []*pgx.Conn{direct, proxied} {
 		if _, err := admin.Exec(t.Context(), fixture.ResetTables); err != nil {
@@ -186,9 +189,9 @@ func compareScript(t *testing.T, p *fixture.Proxy, rec *transcriber, worker stri
 	}
 	want := shownLines(s.run(t, p.PG.Addr(), direct, params(direct)...).got)
 	own := append(params(proxied), "options", "-c fencepost.resource=r -c fencepost.worker="+worker)
-	s.rec = rec.next()
+	s.rec = rec.Next()
 	all := s.run(t, p.Addr, proxied, own...).got
-	rec.keep(t, s.name, all)
+	rec.Keep(t, s.name, all)
 	got := shownLines(all)
 	for i := range max(len(want), len(got)) {
 		if i >= len(want) || i >= len(got) || want[i] != got[i] {

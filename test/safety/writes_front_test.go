@@ -31,7 +31,7 @@ func inFront(t *testing.T, sql string, leads, inBlock bool) string {
 		in := wiretest.Query(sql)
 		plan.Reset(in)
 		n, need, err := m.FromClient(in, &plan)
-		if err != nil || need == protocol.NeedNothing && n != len(in) {
+		if err != nil || need.Kind == protocol.NeedNothing && n != len(in) {
 			t.Fatalf("%s: took %d of %d bytes: %v", sql, n, len(in), err)
 		}
 		out, _ := plan.Bytes(nil)
@@ -54,7 +54,7 @@ func inFront(t *testing.T, sql string, leads, inBlock bool) string {
 			return what
 		}
 	}
-	if need == protocol.NeedRegister {
+	if need.Kind == protocol.NeedRegister {
 		return "registry"
 	}
 	return "nothing"

@@ -283,7 +283,7 @@ func TestWaitingWorkersDoNotFloodTheLog(t *testing.T) {
 	}
 	process.Eventually(t, process.Patience, "the workers to wait", func() bool {
 		_, resources := p.Get(t, "/v1/resources")
-		return strings.Count(resources, `"waiter-`) == waiting
+		return strings.Count(resources, `"worker": "waiter-`) == waiting
 	})
 	before := p.Log()
 	agent.Stop()

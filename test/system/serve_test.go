@@ -72,7 +72,7 @@ func TestServeRefusesAWrongConfiguration(t *testing.T) {
 	for name, c := range map[string]struct{ yaml, want string }{
 		"an unknown key":     {"lease:\n  tttl: 10s\n", "tttl"},
 		"a number, no unit":  {"lease:\n  ttl: 10\n", "10"},
-		"an unknown service": {"election:\n  provider: zookeeper\n", "election.provider"},
+		"an unknown service": {"election:\n  provider: chubby\n", "election.provider"},
 		"no port":            {"upstream:\n  address: localhost\n", "upstream.address"},
 		"no YAML":            {"listen: [", "not valid YAML"},
 	} {

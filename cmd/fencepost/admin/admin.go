@@ -67,6 +67,8 @@ type ResourceView struct {
 	// FalseAlarms counts the workers that became active again, before anybody else was
 	// granted an epoch, after their lease was released for silence.
 	FalseAlarms int `json:"false_alarms"`
+	// Waiting are the workers that campaign and do not lead: those of this proxy.
+	Waiting []string `json:"waiting,omitempty"`
 	// Election says why the lease service cannot be watched; "" if it can.
 	Election string `json:"election_error,omitempty"`
 	// Blocked lists what blocks a takeover and cannot be ended, as of the last grant

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/election"
@@ -24,7 +25,7 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 
 			FalseAlarms:   s.FalseAlarms,
 			GuardedTables: s.Record.Guards,
-			Orders:        s.Orders,
+			Orders:        orders(s),
 			Workers:       []WorkerView{},
 		}
 		v.Refused, v.Discarded = m.StoppedSoFar(s.Database, s.Resource)
@@ -53,19 +54,32 @@ func resourceViews(statuses []election.ResourceStatus, m *Metrics) []ResourceVie
 		if waits(s) { // otherwise the takeover was another proxy's, and is over
 			v.Blocked = m.BlockedBy(s.Database, s.Resource)
 		}
-		if o := s.LostOrder; o != nil {
-			v.Orders = []string{fmt.Sprintf("the %s by order of %q of %s is lost, after a failover or a restore: give it again if it still counts",
-				o.Kind, o.AskedBy, o.AskedAt.UTC().Format("2006-01-02 15:04:05 MST"))}
-		}
 		if s.WatchError != nil {
 			v.Election = s.WatchError.Error()
 		}
 		for _, c := range s.Candidacies {
 			v.Workers = append(v.Workers, workerView(c))
+			if c.Campaigns && c.Status.Role == fencing.Follower {
+				v.Waiting = append(v.Waiting, c.Worker)
+			}
 		}
 		views = append(views, v)
 	}
 	return views
+}
+
+// orders says which orders are in force, or lost.
+func orders(s election.ResourceStatus) []string {
+	const stamp = "2006-01-02 15:04:05 MST"
+	all := s.Orders
+	if o := s.LostOrder; o != nil {
+		all = []string{fmt.Sprintf("the %s by order of %q of %s is lost, after a failover or a restore: give it again if it still counts",
+			o.Kind, o.AskedBy, o.AskedAt.UTC().Format(stamp))}
+	}
+	if s.Offered != "" {
+		all = append(slices.Clone(all), fmt.Sprintf("handed over to worker %q, if it takes the lead before %s", s.Offered, s.OfferedUntil.UTC().Format(stamp)))
+	}
+	return all
 }
 
 // waits reports whether a worker here may be waiting for a takeover.

@@ -31,7 +31,7 @@ var reloadable = []string{
 }
 
 // secrets are the settings whose values are never shown.
-var secrets = []string{"admin.token", "control.password", "election.consul.token", "election.etcd.password", "election.redis.password"}
+var secrets = []string{"admin.token", "control.password", "election.consul.token", "election.etcd.password", "election.redis.password", "election.zookeeper.password"}
 
 // hidden stands for the value of a secret.
 const hidden = "******"

@@ -73,6 +73,7 @@ type Election struct {
 	Etcd       Etcd       `yaml:"etcd"`
 	Kubernetes Kubernetes `yaml:"kubernetes"`
 	Redis      Redis      `yaml:"redis"`
+	ZooKeeper  ZooKeeper  `yaml:"zookeeper"`
 }
 
 // Lease sets the times of leases. Time decides who may try to lead; the check in
@@ -153,6 +154,7 @@ func Default() Config {
 			Etcd:       defaultEtcd,
 			Kubernetes: defaultKubernetes,
 			Redis:      defaultRedis,
+			ZooKeeper:  defaultZooKeeper,
 		},
 		Lease: Lease{
 			TTL:              Duration(10 * time.Second),

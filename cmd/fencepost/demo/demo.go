@@ -2,7 +2,7 @@
 // middle of a charge, another worker takes over, and the first one resumes.
 //
 // Everything is real and discarded afterwards: a PostgreSQL created by initdb, a
-// separate Fencepost process, a Consul, an etcd, a kube-apiserver or a Redis if requested, and two worker processes
+// separate Fencepost process, a Consul, an etcd, a kube-apiserver, a Redis or a ZooKeeper if requested, and two worker processes
 // that charge invoices with plain pgx. The same events happen twice, with and without the
 // fence, and the results are counted in the database and in the audit log.
 package demo
@@ -24,6 +24,7 @@ type Options struct {
 	Etcd        string // the etcd program; "" searches for one
 	APIServer   string // the kube-apiserver program; "" searches for one
 	Redis       string // the redis-server program; "" searches for one
+	ZooKeeper   string // the zookeeper program; "" searches for one
 	Program     string // the fencepost program; "" means this one
 	Keep        bool   // keep the directory with logs and data
 	Color       bool

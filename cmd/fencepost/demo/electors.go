@@ -28,7 +28,7 @@ func (s *leaseService) stop() error {
 }
 
 // Elections are the lease services that a demo can use. The first one needs no service.
-var Elections = []string{"postgres", "consul", "etcd", "kubernetes", "redis"}
+var Elections = []string{"postgres", "consul", "etcd", "kubernetes", "redis", "zookeeper"}
 
 // startElector starts the lease service that the options name; nil is the embedded one.
 func startElector(ctx context.Context, dir string, o Options) (*leaseService, error) {
@@ -41,6 +41,8 @@ func startElector(ctx context.Context, dir string, o Options) (*leaseService, er
 		return startKubernetes(ctx, dir, o)
 	case "redis":
 		return startRedis(ctx, dir, o.Redis)
+	case "zookeeper":
+		return startZooKeeper(ctx, dir, o.ZooKeeper)
 	}
 	return nil, nil
 }

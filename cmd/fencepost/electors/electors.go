@@ -23,7 +23,7 @@ const answerTimeout = 10 * time.Second
 // All returns all kinds. A new one is an entry here and a file of its own; if it has settings,
 // they are a field of config.Election.
 func All() []Elector {
-	return []Elector{Postgres, consulElector, etcdElector, kubernetesElector, redisElector}
+	return []Elector{Postgres, consulElector, etcdElector, kubernetesElector, redisElector, zookeeperElector}
 }
 
 // Elector is one kind of lease service.

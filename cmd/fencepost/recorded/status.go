@@ -39,6 +39,7 @@ const statusSQL = `SELECT pg_catalog.current_database()::text, s.resource, coale
 		JOIN pg_catalog.pg_prepared_xacts p ON p.transaction = x.transactionid
 		WHERE h.locktype = 'relation' AND h.granted AND h.pid IS NULL AND p.database = pg_catalog.current_database()
 			AND h.relation = pg_catalog.to_regclass(s.sequence)), '{}'), s.guarded_tables, s.orders,
+	coalesce((SELECT array_agg(w) FROM jsonb_array_elements_text(to_jsonb(s) -> 'waiting') w), '{}'),
 	s.state = 'led' AND pg_catalog.current_setting('synchronous_standby_names') <> ''
 	FROM fencepost.status s ORDER BY s.resource`
 
@@ -72,7 +73,7 @@ func Status(ctx context.Context, conn *pgx.Conn) ([]Resource, error) {
 func scan(row pgx.CollectableRow) (r Resource, err error) {
 	var left *time.Duration
 	var source string
-	err = row.Scan(&r.Database, &r.Resource, &r.GrantedTo, &r.Epoch, &r.Since, &r.State, &r.StateSince, &left, &source, &r.Blocked, &r.GuardedTables, &r.Orders, &r.synchronous)
+	err = row.Scan(&r.Database, &r.Resource, &r.GrantedTo, &r.Epoch, &r.Since, &r.State, &r.StateSince, &left, &source, &r.Blocked, &r.GuardedTables, &r.Orders, &r.Waiting, &r.synchronous)
 	switch r.State {
 	case "led":
 		r.Leader = r.GrantedTo

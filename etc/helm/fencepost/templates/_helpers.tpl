@@ -20,7 +20,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if eq (dig "admin" "open_reads" true .Values.config | toString) "false" }}
 {{- fail "config.admin.open_reads: false would make the probes of the kubelet fail, which has no token. Use networkPolicy to restrict who reaches the admin address." }}
 {{- end }}
-{{- if or (dig "control" "password" "" .Values.config) (dig "election" "consul" "token" "" .Values.config) (dig "election" "etcd" "password" "" .Values.config) (dig "election" "redis" "password" "" .Values.config) (dig "admin" "token" "" .Values.config) }}
+{{- if or (dig "control" "password" "" .Values.config) (dig "election" "consul" "token" "" .Values.config) (dig "election" "etcd" "password" "" .Values.config) (dig "election" "redis" "password" "" .Values.config) (dig "election" "zookeeper" "password" "" .Values.config) (dig "admin" "token" "" .Values.config) }}
 {{- fail "config has a password or a token, which everybody could read in a ConfigMap. Put it in a Secret, and name that in secrets." }}
 {{- end }}
 {{- if dig "election" "kubernetes" "kubeconfig" "" .Values.config }}

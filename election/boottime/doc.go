@@ -1,0 +1,2 @@
+// Package boottime reads the clock by which leases are trusted.
+package boottime

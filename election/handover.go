@@ -1,0 +1,238 @@
+package election
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election/offer"
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+const (
+	// noteTimeout bounds a statement that only says how a hand-over goes.
+	noteTimeout = 2 * time.Second
+	// leaveTimeout bounds the statement that says that nobody campaigns here any more, for which a
+	// proxy that ends waits. Without it, the candidacies of this proxy are shown until they age out.
+	leaveTimeout = 500 * time.Millisecond
+)
+
+// Handovers is what a database knows of hand-overs, and of who may be chosen.
+type Handovers interface {
+	// Offers returns the offers that are in force.
+	Offers(ctx context.Context) ([]fencing.Offer, error)
+	// Record makes the database know that these candidacies campaign through this proxy, and no
+	// others. It is called about once a second.
+	Record(ctx context.Context, all []fencing.Candidate) error
+	// Stopped notes that the leader was stopped for this order so long ago.
+	Stopped(ctx context.Context, order int64, ago time.Duration) error
+	// Taken notes that the chosen worker could write so long ago.
+	Taken(ctx context.Context, order int64, ago time.Duration) error
+}
+
+// errOffered is the result of a grant that the fence refuses because the resource is offered to another
+// worker.
+var errOffered = errors.New("the resource is offered to another worker")
+
+// offered is what a resource knows of an offer.
+type offered struct {
+	offer offer.Offer
+	under fencing.Epoch // the recorded epoch when it was made
+}
+
+// offerLocked returns the offer, unless a grant has ended it. r.mu is held.
+func (r *resource) offerLocked() offer.Offer {
+	if r.mu.record.Epoch > r.mu.under || r.bearers != nil {
+		return offer.Offer{}
+	}
+	return r.mu.offer
+}
+
+// offers makes the resource know the offer that is in force, nil for none. read is when it was asked for.
+func (r *resource) offers(o *fencing.Offer, read time.Duration) {
+	var now offered
+	if o != nil {
+		now = offered{offer.Offer{Order: o.Order, Worker: o.Worker, Begins: read + o.Begins, Until: read + o.Left}, o.Epoch}
+	}
+	r.mu.Lock()
+	changed := r.mu.offer.Order != now.offer.Order
+	if changed { // otherwise the first reading counts, because all are of the same times
+		r.mu.offered = now
+	}
+	r.mu.Unlock()
+	if !changed {
+		return
+	}
+	if o != nil {
+		r.log.Info("the resource is offered to one worker", zap.String("to", o.Worker), zap.Int64("order", o.Order), zap.Duration("begins_in", o.Begins), zap.Duration("left", o.Left))
+	}
+	r.pokeAll()
+}
+
+// excludes reports whether c has to leave the lease to the worker to whom it is offered.
+func (r *resource) excludes(c *Candidacy) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.offerLocked().Excludes(c.worker, r.e.cfg.Now())
+}
+
+// readOffers makes the resources of a database know the offers that are in force.
+func (e *Elections) readOffers(ctx context.Context, database string, from Handovers) error {
+	ctx, cancel := context.WithTimeout(ctx, 5*orderPoll)
+	defer cancel()
+	read := e.cfg.Now()
+	all, err := from.Offers(ctx)
+	if err != nil {
+		return err
+	}
+	in := make(map[string]*fencing.Offer, len(all))
+	for i := range all {
+		in[all[i].Resource] = &all[i]
+	}
+	for _, r := range e.resourcesOf(database) {
+		r.offers(in[r.key.name], read)
+	}
+	return nil
+}
+
+// offeredElsewhere is asked about a grant that an order forbids. It reports whether that order offers
+// the resource to another worker. This proxy may not have heard of it.
+func (r *resource) offeredElsewhere(ctx context.Context, c *Candidacy) bool {
+	from := r.e.handovers(r.key.database)
+	if from == nil {
+		return false
+	}
+	if err := r.e.readOffers(ctx, r.key.database, from); err != nil {
+		c.failed("read the offers", err)
+		return false
+	}
+	return r.excludes(c)
+}
+
+// handovers returns what a database knows of hand-overs, nil if it is not open.
+func (e *Elections) handovers(database string) Handovers {
+	b, _ := e.opened(database)
+	return b.Handovers
+}
+
+// handOverLocked releases the lease for the worker to whom it is offered. Transactions that were checked
+// go on; the grant to that worker waits for them. Others wait at the proxy, as they do whenever a
+// lease is not confirmed.
+func (c *Candidacy) handOverLocked() {
+	s := &c.mu.state
+	o := s.seen.offer
+	c.log.Info("handing over", zap.Int64("epoch", int64(s.epoch)), zap.String("to", o.Worker), zap.Int64("order", o.Order))
+	c.releaseLocked(s.held.lease, ReasonLeft)
+	s.outbox.put(noticeHandedOver)
+}
+
+// noteStopped notes that the leader has stopped for the worker to whom the resource is offered.
+func (r *resource) noteStopped() {
+	r.mu.Lock()
+	order := r.mu.offer.Order
+	r.mu.Unlock()
+	r.note(order, Handovers.Stopped)
+}
+
+// offerAnswered notes that a candidacy was granted an epoch that is new to this proxy, if the resource
+// was offered to its worker.
+func (r *resource) offerAnswered(c *Candidacy, before, now fencing.Epoch) {
+	r.mu.Lock()
+	o, under := r.mu.offer, r.mu.under
+	r.mu.Unlock()
+	if o.Order != 0 && o.Worker == c.worker && before <= under && now > under {
+		r.note(o.Order, Handovers.Taken)
+	}
+}
+
+// note tells the database that something has happened now. Nobody waits for it. The caller holds no
+// lock.
+func (r *resource) note(order int64, what func(Handovers, context.Context, int64, time.Duration) error) {
+	to, at := r.e.handovers(r.key.database), r.e.cfg.Now()
+	if to == nil || !r.e.begin() {
+		return
+	}
+	go func() {
+		defer r.e.wg.Done()
+		ctx, cancel := context.WithTimeout(r.e.ctx, noteTimeout)
+		defer cancel()
+		if err := what(to, ctx, order, r.e.cfg.Now()-at); err != nil && r.e.ctx.Err() == nil {
+			r.log.Warn("cannot note how the hand-over goes", zap.Int64("order", order), zap.Error(err))
+		}
+	}()
+}
+
+// candidates are the candidacies that campaign for the resources of a database.
+func (e *Elections) candidates(database string) (all []fencing.Candidate) {
+	for _, r := range e.resourcesOf(database) {
+		if r.bearers != nil { // they are elected elsewhere
+			continue
+		}
+		for _, c := range r.all() {
+			c.mu.Lock()
+			if c.campaignsLocked() {
+				all = append(all, fencing.Candidate{Resource: r.key.name, Worker: c.worker, Incarnation: c.incarnation, Silent: c.mu.liveness.unresponsive})
+			}
+			c.mu.Unlock()
+		}
+	}
+	return all
+}
+
+// campaignsLocked reports whether a connection of the candidacy campaigns, and may still lead.
+func (c *Candidacy) campaignsLocked() bool { return c.livesLocked() && c.mu.campaigners() > 0 }
+
+// handoverPoll is what the goroutine that follows the orders of a database needs for its hand-overs.
+type handoverPoll struct {
+	database           string
+	from               Handovers // nil: there are none
+	due                bool      // the offers are to be read
+	unread, unrecorded *faults.Series
+}
+
+func (e *Elections) newHandoverPoll(database string, from Handovers) *handoverPoll {
+	log := e.log.With(zap.String("database", database))
+	return &handoverPoll{
+		database: database, from: from, due: true,
+		unread:     faults.NewSeries(log, "cannot read the offers of operators", 0),
+		unrecorded: faults.NewSeries(log, "cannot record who campaigns", 0),
+	}
+}
+
+// followHandovers reads the offers if there are new orders, and records who campaigns.
+func (e *Elections) followHandovers(ctx context.Context, f *handoverPoll, ordered bool) {
+	if f.from == nil {
+		return
+	}
+	f.due = f.due || ordered
+	if f.due {
+		err := e.readOffers(ctx, f.database, f.from)
+		if f.due = err != nil; !f.due {
+			f.unread.Passed()
+		} else if ctx.Err() == nil {
+			f.unread.Failed(zap.Error(err))
+		}
+	}
+	e.recordCandidates(ctx, f, 5*orderPoll)
+}
+
+func (e *Elections) recordCandidates(ctx context.Context, f *handoverPoll, limit time.Duration) {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	switch err := f.from.Record(limited, e.candidates(f.database)); {
+	case err == nil:
+		f.unrecorded.Passed()
+	case ctx.Err() == nil:
+		f.unrecorded.Failed(zap.Error(err))
+	}
+}
+
+// leaveHandovers is the last thing that is done for a database that has no candidacy any more.
+func (e *Elections) leaveHandovers(f *handoverPoll) {
+	if f.from != nil {
+		e.recordCandidates(context.Background(), f, leaveTimeout)
+	}
+}

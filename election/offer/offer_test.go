@@ -1,0 +1,58 @@
+package offer_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election/offer"
+)
+
+// given is an offer to b. Its leader stops at 10 s, and anybody may lead at 20 s.
+var given = offer.Offer{Order: 1, Worker: "b", Begins: 10 * time.Second, Until: 20 * time.Second}
+
+func TestWhatAnOfferMeansAtEachTime(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		at                                 time.Duration
+		lasts, stopsA, excludesA, invitesB bool
+		next                               time.Duration
+	}{
+		{0, true, false, true, true, 10 * time.Second},
+		{10*time.Second - 1, true, false, true, true, 10 * time.Second},
+		{10 * time.Second, true, true, true, true, 20 * time.Second},
+		{15 * time.Second, true, true, true, true, 20 * time.Second},
+		{15*time.Second + 1, true, false, true, true, 20 * time.Second}, // too late to stop anybody
+		{20*time.Second - 1, true, false, true, true, 20 * time.Second},
+		{20 * time.Second, false, false, false, false, 0},
+		{time.Hour, false, false, false, false, 0},
+	} {
+		if got := given.Lasts(c.at); got != c.lasts {
+			t.Errorf("at %v it lasts: %t", c.at, got)
+		}
+		if got := given.Stops("a", c.at); got != c.stopsA {
+			t.Errorf("at %v it stops a: %t", c.at, got)
+		}
+		if got := given.Excludes("a", c.at); got != c.excludesA {
+			t.Errorf("at %v it excludes a: %t", c.at, got)
+		}
+		if got := given.Invites("b", c.at); got != c.invitesB {
+			t.Errorf("at %v it invites b: %t", c.at, got)
+		}
+		if got := given.Next(c.at); got != c.next {
+			t.Errorf("at %v the next time is %v, want %v", c.at, got, c.next)
+		}
+		if given.Stops("b", c.at) || given.Excludes("b", c.at) || given.Invites("a", c.at) {
+			t.Errorf("at %v it keeps b from leading, or invites a", c.at)
+		}
+	}
+}
+
+func TestNoOfferKeepsNobody(t *testing.T) {
+	t.Parallel()
+	none := offer.Offer{}
+	for _, worker := range []string{"", "a"} {
+		if none.Lasts(0) || none.Stops(worker, 0) || none.Excludes(worker, 0) || none.Invites(worker, 0) || none.Next(0) != 0 {
+			t.Errorf("the zero offer means something to worker %q", worker)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package zookeeper
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/internal/faults"
+)
+
+// errOver means that the session in which something was asked is over. Whatever rested on it is
+// over too, and what was asked may or may not have been done before.
+var errOver = errors.New("the session has expired")
+
+// errQuota is how the library calls an answer that it does not know: a quota is used up.
+const errQuota = "unknown error: -125"
+
+// unreachable means that no server has answered. It is a net.Error.
+type unreachable struct {
+	name  string
+	cause error
+}
+
+func (e *unreachable) Error() string   { return e.name + " cannot be reached: " + e.cause.Error() }
+func (e *unreachable) Unwrap() error   { return e.cause }
+func (e *unreachable) Timeout() bool   { return false }
+func (e *unreachable) Temporary() bool { return true }
+
+// failed returns the error of a request. What the callers compare, such as zk.ErrNoNode, stays in it.
+func (s *session) failed(what string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, zk.ErrNoServer), errors.Is(err, zk.ErrConnectionClosed), errors.Is(err, zk.ErrClosing):
+		if s.isOver() {
+			return fmt.Errorf("%s: %w", what, errOver)
+		}
+		return fmt.Errorf("%s: %w", what, &unreachable{s.name, s.cause()})
+	case errors.Is(err, zk.ErrSessionExpired):
+		return fmt.Errorf("%s: %w", what, errOver)
+	case errors.Is(err, zk.ErrNoAuth), errors.Is(err, zk.ErrAuthFailed), errors.Is(err, zk.ErrInvalidACL):
+		return denied(what, err, s.remedy)
+	case strings.Contains(err.Error(), errQuota):
+		return denied(what, errors.New("quota exceeded"), "Raise the quota of the prefix (setquota), or remove it.")
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+func denied(what string, answer error, remedy string) error {
+	return &election.DeniedError{
+		Kind: faults.LeaseDenied, Answer: strings.TrimPrefix(answer.Error(), "zk: "), Err: fmt.Errorf("%s: %w", what, answer), Remedy: remedy,
+	}
+}
+
+// isUnreachable reports whether a request failed because no server could be reached, or because
+// the connection was lost meanwhile.
+func isUnreachable(err error) bool {
+	var u *unreachable
+	return errors.As(err, &u)
+}

@@ -1,0 +1,312 @@
+package zookeeper_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/zookeeper"
+	"github.com/fencepost/fencepost/internal/faults"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/zookeepertest"
+)
+
+const long = 60 * time.Second
+
+func bid(worker string, ttl time.Duration) election.AcquireRequest {
+	return election.AcquireRequest{Resource: "billing", Worker: worker, Incarnation: worker + "-1", TTL: ttl}
+}
+
+// acquire waits for the lease.
+func acquire(t *testing.T, p election.Provider, b election.AcquireRequest) (lease *election.Lease) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		lease, err = p.Acquire(ctx, b)
+		cancel()
+		if err == nil {
+			return lease
+		}
+		if time.Now().After(end) {
+			t.Fatalf("the lease of %s is not awarded: %v", b.Worker, err)
+		}
+	}
+}
+
+// renew renews a lease until the outcome is known.
+func renew(t *testing.T, p election.Provider, l *election.Lease) error {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := p.Renew(ctx, l)
+		cancel()
+		if err == nil || errors.Is(err, election.ErrLost) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// The server is away for longer than the session timeout. It counts anew when it is there again:
+// the term goes on.
+func TestZooKeeperRestartsWhileALeaseIsHeld(t *testing.T) {
+	t.Parallel()
+	ensemble := zookeepertest.Start(t)
+	const ttl = 8 * time.Second
+	c := client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: ttl, Proxy: "one"})
+	p := c.Database("db")
+	lease := acquire(t, p, bid("a", ttl))
+	ensemble.Kill(0)
+	killed := time.Now()
+	for what, request := range map[string]func() error{
+		"renew":   func() error { return p.Renew(within(t, patience), lease) },
+		"acquire": func() error { _, err := p.Acquire(within(t, patience), bid("b", ttl)); return err },
+		"release": func() error { return p.Release(within(t, patience), lease, election.ReasonLeft, 0) },
+	} {
+		eventually(t, "the error names the cause", patience, func() bool {
+			began := time.Now()
+			err := request()
+			var network net.Error
+			if errors.Is(err, election.ErrLost) || errors.Is(err, election.ErrHeld) || !errors.As(err, &network) {
+				t.Fatalf("without ZooKeeper, %s ended with %v", what, err)
+			}
+			if took := time.Since(began); took > 8*time.Second {
+				t.Fatalf("%s took %v to say that ZooKeeper cannot be reached", what, took)
+			}
+			return strings.Contains(err.Error(), "ZooKeeper at "+ensemble.Addr()+" cannot be reached") && strings.Contains(err.Error(), "refused")
+		})
+	}
+	eventually(t, "the client knows", patience, func() bool { return c.Healthy() != nil })
+	time.Sleep(time.Until(killed.Add(ttl + zookeepertest.Tick))) // the session would be over by now
+	ensemble.Restart(t)
+	if err := renew(t, p, lease); err != nil {
+		t.Errorf("after the restart the holder renews with %v", err)
+	}
+	eventually(t, "the client knows that ZooKeeper is there", patience, func() bool { return c.Healthy() == nil })
+	ensemble.Pause(t, 0)
+	began := time.Now()
+	if err := p.Renew(within(t, time.Second), lease); !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, election.ErrLost) {
+		t.Errorf("while ZooKeeper stands still the holder renews with %v", err)
+	}
+	if took := time.Since(began); took > 3*time.Second {
+		t.Errorf("a renewal that may take 1s took %v", took)
+	}
+	eventually(t, "the client knows that ZooKeeper stands still", patience, func() bool { return c.Healthy() != nil })
+	ensemble.Continue(t, 0)
+	if err := renew(t, p, lease); err != nil && !errors.Is(err, election.ErrLost) { // its server may find that the session is over
+		t.Errorf("when ZooKeeper goes on the holder renews with %v", err)
+	}
+}
+
+// While a proxy is cut off its session expires, and another worker gets the lease. The library then
+// begins another session on the same connection; nothing of the old one may be confirmed in it.
+func TestASessionExpiresWhileCut(t *testing.T) {
+	t.Parallel()
+	ensemble, prefix := zookeepertest.Shared(t), pgtest.Shared(t).Database(t)
+	link := electiontest.NewLink(t, ensemble.Addr())
+	p := client(t, zookeeper.Config{Servers: []string{link.Addr()}, TTL: ttl, Prefix: prefix, Proxy: "one"}).Database("db")
+	q := client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: ttl, Prefix: prefix, Proxy: "two"}).Database("db")
+	lease := acquire(t, p, bid("a", ttl))
+	link.Cut()
+	next := acquire(t, q, bid("b", long))
+	if err := p.Renew(within(t, time.Second), lease); err == nil || errors.Is(err, election.ErrLost) {
+		t.Errorf("while it is cut off, the old holder renews with %v", err)
+	}
+	link.Mend()
+	if err := renew(t, p, lease); !errors.Is(err, election.ErrLost) {
+		t.Errorf("when it is back, the old holder renews with %v", err)
+	}
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the old holder releases with %v", err)
+	}
+	if err := q.Renew(within(t, patience), next); err != nil {
+		t.Errorf("after that the new holder renews with %v", err)
+	}
+	if err := q.Release(within(t, patience), next, election.ReasonLeft, 0); err != nil {
+		t.Fatal(err)
+	}
+	again := acquire(t, p, bid("a", long)) // in a new session
+	if err := renew(t, p, again); err != nil {
+		t.Errorf("in its new session it renews with %v", err)
+	}
+}
+
+// A server grants less than it is asked for. The lease says so, and so does the doctor.
+func TestAServerGrantsLess(t *testing.T) {
+	t.Parallel()
+	const most = 3 * time.Second
+	ensemble := zookeepertest.Start(t, zookeepertest.WithLongest(most))
+	c := client(t, zookeeper.Config{Servers: ensemble.Addrs(), TTL: long, Proxy: "one"})
+	lease := acquire(t, c.Database("db"), bid("a", long))
+	if lease.Granted != most {
+		t.Errorf("it has granted %v, want %v", lease.Granted, most)
+	}
+	var denied *election.DeniedError
+	err := c.Check(within(t, patience), []time.Duration{long})
+	if !errors.As(err, &denied) || denied.Kind != faults.LeaseTTL || !strings.Contains(denied.Answer, "granted 3s instead of 1m0s") {
+		t.Errorf("the test of this TTL ended with %v", err)
+	}
+	least := bid("b", 10*time.Millisecond)
+	least.Resource = "other"
+	if lease := acquire(t, c.Database("db"), least); lease.Granted != 2*zookeepertest.Tick {
+		t.Errorf("of a short timeout it has made %v", lease.Granted)
+	}
+	if err := c.Check(within(t, patience), []time.Duration{10 * time.Millisecond}); err != nil {
+		t.Errorf("the test of a short TTL ended with %v", err)
+	}
+}
+
+// A proxy that starts ends what it has left, and nobody else's.
+func TestStartingProxyEndsItsOldLeases(t *testing.T) {
+	t.Parallel()
+	ensemble, prefix := zookeepertest.Shared(t), pgtest.Shared(t).Database(t)
+	open := func(proxy string) election.Provider {
+		return client(t, zookeeper.Config{Servers: ensemble.Addrs(), Prefix: prefix, TTL: long, Proxy: proxy}).Database("db")
+	}
+	mine, other := open("one"), open("two")
+	acquire(t, mine, bid("a", long))
+	theirs := bid("b", long)
+	theirs.Resource = "shipping"
+	held := acquire(t, other, theirs)
+	again := open("one") // the proxy dies and starts again
+	began := time.Now()
+	acquire(t, again, bid("c", long))
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the old lease was free after %v", took)
+	}
+	if err := other.Renew(within(t, patience), held); err != nil {
+		t.Errorf("another proxy's lease was lost: %v", err)
+	}
+}
+
+// TestMissingRightsAreUnknownNotLost: a user without rights, a wrong password, no user, and one
+// whose rights are taken away and given back while it holds a lease.
+func TestMissingRightsAreUnknownNotLost(t *testing.T) {
+	t.Parallel()
+	ensemble := zookeepertest.Start(t)
+	open := func(user, password string) election.Provider {
+		return client(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "of " + user + password, TTL: long, User: user, Password: password}).Database("db")
+	}
+	p := open("full", "secret")
+	lease := acquire(t, p, bid("a", long))
+	for name, q := range map[string]election.Provider{
+		"another user": open("none", "secret"), "a wrong password": open("full", "wrong"), "no user": open("", ""),
+	} {
+		other := bid(name, long)
+		other.Resource = "other"
+		_, err := q.Acquire(within(t, patience), other)
+		isDenied(t, name+": acquire", err)
+		_, err = q.Watch(within(t, patience), "other", election.LeaseObservation{})
+		isDenied(t, name+": watch", err)
+	}
+	record := "/fencepost/db/billing"
+	as := ensemble.Client(t, "full", "secret")
+	allow := func(acl []zk.ACL) {
+		t.Helper()
+		if _, err := as.SetACL(record, acl, -1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow([]zk.ACL{{Perms: zk.PermAdmin, Scheme: "auth"}})
+	isDenied(t, "after the rights were taken away: renew", p.Renew(within(t, patience), lease))
+	allow(zk.AuthACL(zk.PermAll))
+	if err := renew(t, p, lease); err != nil {
+		t.Errorf("the holder, whose rights were restored, renews with %v", err)
+	}
+	if err := p.Release(within(t, patience), lease, election.ReasonLeft, 0); err != nil {
+		t.Errorf("it releases with %v", err)
+	}
+}
+
+func isDenied(t *testing.T, what string, err error) {
+	t.Helper()
+	var denied *election.DeniedError
+	switch {
+	case errors.Is(err, election.ErrLost), errors.Is(err, election.ErrHeld), !errors.As(err, &denied):
+		t.Errorf("%s ended with %v", what, err)
+	case denied.Kind != faults.LeaseDenied, denied.Answer == "", !strings.Contains(denied.Remedy, "(crwd) on /fencepost"):
+		t.Errorf("%s: %+v", what, denied)
+	}
+}
+
+func TestNamesCannotMeetInOneZnode(t *testing.T) {
+	t.Parallel()
+	ensemble, prefix := zookeepertest.Shared(t), pgtest.Shared(t).Database(t)
+	c := client(t, zookeeper.Config{Servers: ensemble.Addrs(), Prefix: prefix + "/below", TTL: long, Proxy: "one"})
+	for _, name := range [][2]string{
+		{"a/b", "c"}, {"a", "b/c"}, {"a%2Fb", "c"}, {".", "c"}, {"..", "c"}, {"a", ".generation"}, {"ä", "c"}, {"a b", "?c#d"},
+		{"a", "b"}, {".lives", "a"}, {".generation", "a"}, {"a", ".lives"},
+	} {
+		b := bid("w"+name[0]+"|"+name[1], long)
+		b.Resource = name[1]
+		p := c.Database(name[0])
+		lease, err := p.Acquire(within(t, patience), b)
+		if err != nil {
+			t.Errorf("the lease of %q is not free: %v", name, err)
+			continue
+		}
+		if err := p.Renew(within(t, patience), lease); err != nil {
+			t.Errorf("the lease of %q renews with %v", name, err)
+		}
+		var obs election.LeaseObservation
+		for ctx := within(t, patience); err == nil && obs.State != election.Held; {
+			obs, err = p.Watch(ctx, name[1], obs)
+		}
+		if err != nil || obs.Incarnation != b.Incarnation {
+			t.Errorf("the lease of %q is seen as %+v, %v", name, obs, err)
+		}
+	}
+}
+
+// Two hundred leases, their renewals and their watches need one connection.
+func TestManyLeasesShareOneConnection(t *testing.T) {
+	t.Parallel()
+	ensemble, prefix := zookeepertest.Shared(t), pgtest.Shared(t).Database(t)
+	link := electiontest.NewLink(t, ensemble.Addr())
+	p := client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: prefix, TTL: long, Proxy: "one"}).Database("db")
+	const leases = 200
+	var held [leases]*election.Lease
+	each := func(what string, do func(i int, b election.AcquireRequest) error) {
+		t.Helper()
+		began, ended := time.Now(), make(chan error)
+		for i := range leases {
+			b := bid(fmt.Sprint("w", i), long)
+			b.Resource = fmt.Sprint("r", i)
+			go func() { ended <- do(i, b) }()
+		}
+		for range leases {
+			if err := <-ended; err != nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		t.Logf("%s of %d leases: %v", what, leases, time.Since(began))
+	}
+	each("acquire", func(i int, b election.AcquireRequest) (err error) {
+		held[i], err = p.Acquire(within(t, patience), b)
+		return err
+	})
+	if t.Failed() {
+		return
+	}
+	each("renew", func(i int, _ election.AcquireRequest) error { return p.Renew(within(t, patience), held[i]) })
+	each("watch", func(_ int, b election.AcquireRequest) (err error) {
+		for obs := (election.LeaseObservation{}); err == nil && obs.Incarnation != b.Incarnation; {
+			obs, err = p.Watch(within(t, patience), b.Resource, obs)
+		}
+		return err
+	})
+	each("release", func(i int, _ election.AcquireRequest) error {
+		return p.Release(within(t, patience), held[i], election.ReasonLeft, 0)
+	})
+	if made := link.Made(); made != 1 {
+		t.Errorf("%d connections were made", made)
+	}
+}

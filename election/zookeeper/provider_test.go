@@ -1,0 +1,160 @@
+package zookeeper_test
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"go.uber.org/zap/zaptest"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/election/zookeeper"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/zookeepertest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m, zookeepertest.StopShared) }
+
+// ttl is the TTL of the leases in these tests.
+const ttl = 2 * time.Second
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	electiontest.Run(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
+		return service(t, zookeepertest.Shared(t), db)
+	})
+}
+
+func TestRestores(t *testing.T) {
+	t.Parallel()
+	electiontest.RunRestores(t, func(t *testing.T, _ *pgtest.Server, db string) *electiontest.Service {
+		return service(t, zookeepertest.Start(t), db)
+	})
+}
+
+// service is an ensemble with a prefix that is unique to the test.
+func service(t *testing.T, ensemble *zookeepertest.Ensemble, db string) *electiontest.Service {
+	as := admin{t, ensemble.Client(t, "", "")}
+	root := "/" + db
+	record := func(resource string) string { return root + "/" + db + "/" + resource }
+	return &electiontest.Service{
+		TTL: ttl, Death: ttl + zookeepertest.Tick + time.Second, Addr: ensemble.Addr(),
+		Provider: func(t *testing.T, proxy string, link *electiontest.Link) election.Provider {
+			return client(t, zookeeper.Config{Servers: []string{link.Addr()}, Prefix: db, TTL: ttl, Proxy: proxy}).Database(db)
+		},
+		// A release writes another state. A server closes the earlier connection of a session that
+		// connects again; a request over another server is TestALateRequestOverAnotherServer's.
+		Request:     func(worker string) string { return `{"state":"held","worker":"` + worker + `"` },
+		Multiplexed: true, Supersedes: true,
+		Bump: func(t *testing.T) {
+			if _, err := client(t, zookeeper.Config{Servers: []string{ensemble.Addr()}, Prefix: db, Proxy: "operator " + rand.Text()}).BumpGeneration(within(t, patience)); err != nil {
+				t.Fatal(err)
+			}
+		},
+		Wipe: func(*testing.T) { as.deleteAll(root) },
+		Backup: func(t *testing.T) func(t *testing.T) {
+			backup := ensemble.Backup(t)
+			return func(t *testing.T) { ensemble.Restore(t, backup) }
+		},
+		Faults: []electiontest.Fault{
+			{Name: "the life is deleted", Do: func(_ *testing.T, resource string) { as.deleteAll(root + "/.lives/" + as.holder(record(resource))) }},
+			{Name: "all lives are deleted, with their parent", Do: func(*testing.T, string) { as.deleteAll(root + "/.lives") }},
+			{Name: "the record is deleted", Do: func(_ *testing.T, resource string) { as.deleteAll(record(resource)) }},
+			{Name: "the record is overwritten", Do: func(_ *testing.T, resource string) { as.set(record(resource), "mine") }},
+			{Name: "the record is written again as it is", Do: func(_ *testing.T, resource string) { as.set(record(resource), as.get(record(resource))) }},
+			{Name: "the parent of the records is deleted", Do: func(*testing.T, string) { as.deleteAll(root + "/" + db) }},
+		},
+	}
+}
+
+// admin is an operator, who does what zkCli.sh does.
+type admin struct {
+	t    *testing.T
+	conn *zk.Conn
+}
+
+func (a admin) get(path string) string {
+	a.t.Helper()
+	data, _, err := a.conn.Get(path)
+	if err != nil {
+		a.t.Fatalf("get %s: %v", path, err)
+	}
+	return string(data)
+}
+
+func (a admin) set(path, data string) {
+	a.t.Helper()
+	if _, err := a.conn.Set(path, []byte(data), -1); err != nil {
+		a.t.Fatalf("set %s: %v", path, err)
+	}
+}
+
+// holder returns the life that a record names.
+func (a admin) holder(path string) string {
+	a.t.Helper()
+	var record struct{ Life string }
+	if err := json.Unmarshal([]byte(a.get(path)), &record); err != nil || record.Life == "" {
+		a.t.Fatalf("%s names no life: %s, %v", path, a.get(path), err)
+	}
+	return record.Life
+}
+
+// deleteAll deletes a znode and all below it, whatever else is made or deleted there meanwhile.
+func (a admin) deleteAll(path string) {
+	a.t.Helper()
+	for end := time.Now().Add(patience); time.Now().Before(end); {
+		children, _, err := a.conn.Children(path)
+		if errors.Is(err, zk.ErrNoNode) {
+			return
+		}
+		if err != nil {
+			a.t.Fatalf("list %s: %v", path, err)
+		}
+		for _, c := range children {
+			a.deleteAll(path + "/" + c)
+		}
+		switch err := a.conn.Delete(path, -1); {
+		case err == nil, errors.Is(err, zk.ErrNoNode):
+			return
+		case !errors.Is(err, zk.ErrNotEmpty):
+			a.t.Fatalf("delete %s: %v", path, err)
+		}
+	}
+	a.t.Fatalf("%s cannot be deleted: somebody makes children again and again", path)
+}
+
+func client(t *testing.T, cfg zookeeper.Config) *kv.Client {
+	t.Helper()
+	cfg.Logger = zaptest.NewLogger(t).Named(strings.TrimPrefix(cfg.Proxy, cfg.Prefix))
+	c, err := zookeeper.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+const patience = 30 * time.Second
+
+func within(t *testing.T, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func eventually(t *testing.T, what string, d time.Duration, holds func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(d); !holds(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v it does not hold that %s", d, what)
+		}
+	}
+}

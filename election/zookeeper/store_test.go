@@ -1,0 +1,344 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/election/kv"
+	"github.com/fencepost/fencepost/internal/zookeepertest"
+)
+
+// fixture is a store, with the requests that a test makes of it.
+type fixture struct {
+	*store
+	t   *testing.T
+	ctx context.Context
+}
+
+const key = "db/billing"
+
+func newFixture(t *testing.T, servers []string) *fixture {
+	t.Helper()
+	s, err := open(Config{Servers: servers, Prefix: "store-" + rand.Text(), TTL: time.Minute, Proxy: "one"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return &fixture{s, t, ctx}
+}
+
+func (f *fixture) read() kv.Entry {
+	f.t.Helper()
+	e, err := f.Read(f.ctx, key)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return e
+}
+
+func (f *fixture) begin() string {
+	f.t.Helper()
+	life, err := f.Begin(f.ctx, time.Minute)
+	if err != nil || life.TTL != time.Minute {
+		f.t.Fatalf("a life of %v: %v", life.TTL, err)
+	}
+	return life.ID
+}
+
+func text(s string) []byte {
+	record, err := json.Marshal(s)
+	if err != nil {
+		panic(err)
+	}
+	return record
+}
+
+func (f *fixture) award(record string) string {
+	f.t.Helper()
+	life := f.begin()
+	if _, err := f.Swap(f.ctx, key, f.read(), text(record), life); err != nil {
+		f.t.Fatal(err)
+	}
+	return life
+}
+
+func (f *fixture) refused(what string, want error, old kv.Entry, life string) {
+	f.t.Helper()
+	before := f.read()
+	if version, err := f.Swap(f.ctx, key, old, text("late"), life); !errors.Is(err, want) {
+		f.t.Errorf("%s: version %d, %v; want %v", what, version, err, want)
+	}
+	if after := f.read(); after.Version != before.Version || string(after.Record) != string(before.Record) || after.Life != before.Life {
+		f.t.Errorf("%s: it wrote %+v over %+v", what, after, before)
+	}
+}
+
+// TestSwapWritesOnlyWhatItMay is about what package kv rests on, and what no test through it can
+// bring about in time: a request that is older than what stands there.
+func TestSwapWritesOnlyWhatItMay(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	s.refused("without a marker", kv.ErrConflict, s.read(), s.begin())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	empty, dead := s.read(), s.begin()
+	if empty.Marker != "first" {
+		t.Fatalf("the marker is %q", empty.Marker)
+	}
+	if err := s.End(s.ctx, dead); err != nil {
+		t.Fatal(err)
+	}
+	s.refused("with a life that is over", election.ErrLost, empty, dead)
+	if err := s.End(s.ctx, dead); err != nil {
+		t.Errorf("the second end of a life: %v", err)
+	}
+	if err := s.Beat(s.ctx, key, dead); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the beat of a life that is over: %v", err)
+	}
+
+	life := s.begin()
+	version, err := s.Swap(s.ctx, key, empty, text("award"), life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := s.read()
+	if held.Life != life || held.Version != version || string(held.Record) != `"award"` {
+		t.Errorf("version %d by %s is read as %+v", version, life, held)
+	}
+	if err := s.Beat(s.ctx, key, life); err != nil {
+		t.Errorf("the beat of the holder: %v", err)
+	}
+	if err := s.Beat(s.ctx, key, s.begin()); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the beat of a life that holds nothing: %v", err)
+	}
+	s.refused("after somebody else's award", kv.ErrConflict, empty, s.begin())
+	s.refused("a release of another award", kv.ErrConflict, empty, "")
+	if _, err := s.Swap(s.ctx, key, held, text("left"), ""); err != nil {
+		t.Fatal(err)
+	}
+	free := s.read()
+	if free.Life != "" || free.Version <= version {
+		t.Errorf("after its release the lease is %+v", free)
+	}
+	if err := s.Mark(s.ctx, "second", true); err != nil {
+		t.Fatal(err)
+	}
+	s.refused("under a marker that was replaced", kv.ErrConflict, free, s.begin())
+	if err := s.Mark(s.ctx, "third", false); err != nil {
+		t.Fatal(err)
+	}
+	if marker := s.read().Marker; marker != "second" {
+		t.Errorf("the marker is %q", marker)
+	}
+	marker, position, err := s.Position(s.ctx)
+	if err != nil || marker != "second" || position <= free.Version {
+		t.Errorf("position %d under %q, %v; the record has version %d", position, marker, err, free.Version)
+	}
+}
+
+// A marker that was deleted and made again has the version that it had before. Its name is another
+// one.
+func TestAMarkerThatWasMadeAgainIsAnotherOne(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	old := s.read()
+	operator := zookeepertest.Shared(t).Client(t, "", "")
+	for _, path := range []string{s.marker("first"), s.generation()} {
+		if err := operator.Delete(path, anyVersion); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Mark(s.ctx, "second", false); err != nil {
+		t.Fatal(err)
+	}
+	s.refused("under a marker that was deleted", kv.ErrConflict, old, s.begin())
+}
+
+// The znode of a record begins at version 0 again when it was deleted. The requests of an old term
+// find nothing of the new one.
+func TestAnOldTermDisturbsNoNewOne(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	old := s.award("old")
+	if err := zookeepertest.Shared(t).Client(t, "", "").Delete(s.record(key), anyVersion); err != nil {
+		t.Fatal(err)
+	}
+	present := s.award("present")
+	if err := s.Beat(s.ctx, key, old); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the old term renews with %v", err)
+	}
+	if err := s.End(s.ctx, old); err != nil {
+		t.Errorf("the old term ends with %v", err)
+	}
+	if err := s.Beat(s.ctx, key, present); err != nil {
+		t.Errorf("after that the present term renews with %v", err)
+	}
+}
+
+// Whatever writes a record frees the lease, even if it writes what is there.
+func TestARecordThatWasRewrittenHoldsNothing(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	life := s.award("award")
+	operator := zookeepertest.Shared(t).Client(t, "", "")
+	data, _, err := operator.Get(s.record(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := operator.Set(s.record(key), data, anyVersion); err != nil {
+		t.Fatal(err)
+	}
+	if e := s.read(); e.Life != "" {
+		t.Errorf("the lease is held: %+v", e)
+	}
+	if err := s.Beat(s.ctx, key, life); !errors.Is(err, election.ErrLost) {
+		t.Errorf("its former holder renews with %v", err)
+	}
+}
+
+// The library keeps a session alive by itself, and with it all its lives.
+func TestALifeThatNobodyRenewsEnds(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	const ttl = 4 * time.Second
+	free := s.read()
+	short, err := s.Begin(s.ctx, ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if _, err := s.Swap(s.ctx, key, free, text("award"), short.ID); err != nil {
+		t.Fatal(err)
+	}
+	in := s.begin() // of another session
+	for s.read().Life != "" {
+		time.Sleep(20 * time.Millisecond)
+		if time.Since(began) > 20*ttl {
+			t.Fatal("nobody renews the life, and it goes on")
+		}
+	}
+	if took := time.Since(began); took < ttl*8/10 {
+		t.Errorf("it ended after %v", took)
+	}
+	if l, ok := s.known(in); !ok || l.in.isOver() {
+		t.Error("the other session is over")
+	}
+}
+
+// A restore brings back lives of a session that goes on. Nobody would end them.
+func TestLivesThatNobodyKnowsAreDeleted(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	life := s.award("award")
+	s.drop(life) // as if it had ended
+	watching, stop := context.WithCancel(s.ctx)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- s.Watch(watching, func(all kv.Snapshot) {
+			if all.Entries[key].Life == "" {
+				stop()
+			}
+		})
+	}()
+	if err := <-ended; !errors.Is(err, context.Canceled) || s.ctx.Err() != nil {
+		t.Fatalf("the watch ended with %v", err)
+	}
+	if e := s.read(); e.Life != "" {
+		t.Errorf("the lease is still held: %+v", e)
+	}
+}
+
+// What an earlier watch has left is used, and shows what changes.
+func TestAWatchShowsEachChange(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		watching, stop := context.WithTimeout(s.ctx, 20*time.Second)
+		record := fmt.Sprint("award ", i)
+		var life string
+		err := s.Watch(watching, func(all kv.Snapshot) {
+			e := all.Entries[key]
+			switch {
+			case life == "":
+				life = s.award(record)
+			case e.Life == life && string(e.Record) == string(text(record)):
+				if err := s.End(s.ctx, life); err != nil {
+					t.Error(err)
+				}
+			case e.Life == "" && string(e.Record) == string(text(record)):
+				stop()
+			}
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("the watch for %q ended with %v", record, err)
+		}
+	}
+	in, err := s.main()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if n := len(in.mu.watched); n > 6 {
+		t.Errorf("%d paths are watched", n)
+	}
+}
+
+// A server that has lost a session may give the client another one without saying so, as imitations
+// of ZooKeeper do. The session is over then, and what follows is done in a new one.
+func TestAnotherSessionIsNotTakenForTheOldOne(t *testing.T) {
+	t.Parallel()
+	s := newFixture(t, zookeepertest.Shared(t).Addrs())
+	if err := s.Mark(s.ctx, "first", false); err != nil {
+		t.Fatal(err)
+	}
+	life := s.award("award")
+	old, err := s.main()
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.mu.Lock()
+	id := old.mu.id
+	old.mu.Unlock()
+	if !old.greeted(id, time.Minute) || old.isOver() {
+		t.Error("the session is over when it connects again")
+	}
+	if old.greeted(id+1, time.Minute) || !old.isOver() {
+		t.Error("another session is used as if it were the old one")
+	}
+	if err := s.Beat(s.ctx, key, life); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the term of the old session renews with %v", err)
+	}
+	if fresh, err := s.main(); err != nil || fresh == old {
+		t.Errorf("the session is the old one: %t, %v", fresh == old, err)
+	}
+	s.read()
+}

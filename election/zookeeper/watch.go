@@ -1,0 +1,214 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/go-zookeeper/zk"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/election/kv"
+)
+
+const (
+	// atOnce is how many znodes are read at the same time.
+	atOnce = 32
+	// looks is how often what has changed meanwhile is read again before a snapshot is shown.
+	looks = 3
+)
+
+// view is what one watch has read. What the server will tell a change of is not read again.
+type view struct {
+	s  *store
+	in *session
+
+	mu       sync.Mutex
+	znodes   map[string]*znode
+	listings map[string]listing
+}
+
+// Watch implements kv.Store. ZooKeeper tells one change of each znode that was read with a watch.
+func (s *store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
+	in, err := s.main()
+	if err != nil {
+		return err
+	}
+	if err := s.sync(ctx, in); err != nil {
+		return err
+	}
+	v := &view{s: s, in: in, znodes: map[string]*znode{}, listings: map[string]listing{}}
+	for {
+		snapshot, lives, changed, err := v.settle(ctx)
+		if err != nil {
+			return err
+		}
+		see(snapshot)
+		for _, id := range s.orphans(lives) {
+			s.tidy(id)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if connected, _, _, _ := in.state(); !connected {
+			return in.failed("watch "+s.root, zk.ErrConnectionClosed)
+		}
+	}
+}
+
+// settle reads until nothing has changed meanwhile, but not for ever. changed is closed when
+// something has changed since.
+func (v *view) settle(ctx context.Context) (snapshot kv.Snapshot, lives []string, changed <-chan struct{}, err error) {
+	for range looks {
+		_, _, _, changed = v.in.state()
+		snapshot, lives, err = v.read(ctx)
+		if err != nil {
+			return snapshot, nil, nil, err
+		}
+		select {
+		case <-changed:
+		default:
+			return snapshot, lives, changed, nil
+		}
+	}
+	return snapshot, lives, changed, nil
+}
+
+// read reads everything. The lives come last: whatever a record says holds it, and is not there
+// then, is over.
+func (v *view) read(ctx context.Context) (kv.Snapshot, []string, error) {
+	var root, marker listing
+	var err error
+	if root, err = v.list(ctx, v.s.root); err != nil {
+		return kv.Snapshot{}, nil, err
+	}
+	if marker, err = v.list(ctx, v.s.generation()); err != nil {
+		return kv.Snapshot{}, nil, err
+	}
+	keys, err := v.keys(ctx, root.children)
+	if err != nil {
+		return kv.Snapshot{}, nil, err
+	}
+	found, err := v.records(ctx, keys)
+	if err != nil {
+		return kv.Snapshot{}, nil, err
+	}
+	lives, err := v.list(ctx, v.s.lives())
+	if err != nil {
+		return kv.Snapshot{}, nil, err
+	}
+	alive := make(map[string]bool, len(lives.children))
+	for _, id := range lives.children {
+		alive[id] = true
+	}
+	snapshot := kv.Snapshot{Marker: markerOf(marker.children), Entries: make(map[string]kv.Entry, len(found))}
+	for i, n := range found {
+		e, life := n.entry()
+		if alive[life] {
+			e.Life = life
+		}
+		snapshot.Entries[keys[i]] = e
+	}
+	return snapshot, lives.children, nil
+}
+
+// keys returns the keys of all records.
+func (v *view) keys(ctx context.Context, databases []string) (keys []string, err error) {
+	for _, db := range databases {
+		if strings.HasPrefix(db, ".") {
+			continue
+		}
+		resources, err := v.list(ctx, v.s.record(db))
+		if err != nil {
+			return nil, err
+		}
+		for _, r := range resources.children {
+			keys = append(keys, db+"/"+r)
+		}
+	}
+	return keys, nil
+}
+
+// records reads the records of these keys; nil is one that is no longer there.
+func (v *view) records(ctx context.Context, keys []string) ([]*znode, error) {
+	found := make([]*znode, len(keys))
+	group, all := errgroup.WithContext(ctx)
+	group.SetLimit(atOnce)
+	for i, key := range keys {
+		group.Go(func() (err error) {
+			found[i], err = v.get(all, v.s.record(key))
+			return err
+		})
+	}
+	return found, group.Wait()
+}
+
+// get reads a znode, with a watch unless there is one.
+func (v *view) get(ctx context.Context, path string) (*znode, error) {
+	v.mu.Lock()
+	known, ok := v.znodes[path]
+	v.mu.Unlock()
+	if ok && v.in.watches(path) {
+		return known, nil
+	}
+	n, err := watched(ctx, v, path, v.s.get, func(c *zk.Conn) (*znode, error) {
+		data, stat, _, err := c.GetW(path)
+		if err != nil {
+			return nil, err
+		}
+		return &znode{data, *stat}, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.znodes[path] = n
+	return n, nil
+}
+
+// list reads the children of a znode, with a watch unless there is one.
+func (v *view) list(ctx context.Context, path string) (listing, error) {
+	v.mu.Lock()
+	known, ok := v.listings[path]
+	v.mu.Unlock()
+	if ok && v.in.watches(path) {
+		return known, nil
+	}
+	l, err := watched(ctx, v, path, v.s.list, func(c *zk.Conn) (listing, error) {
+		children, stat, _, err := c.ChildrenW(path)
+		if err != nil {
+			return listing{}, err
+		}
+		return listing{true, children, stat.Version}, nil
+	})
+	if err != nil {
+		return listing{}, err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.listings[path] = l
+	return l, nil
+}
+
+// watched reads a path that is watched already in one way, and otherwise in the way that watches
+// it. The library would keep another entry for each watch that is asked for twice.
+func watched[T any](ctx context.Context, v *view, path string, plain func(context.Context, *session, string) (T, error), watching func(c *zk.Conn) (T, error)) (T, error) {
+	if !v.in.watch(path) {
+		return plain(ctx, v.in, path)
+	}
+	answer, err := call(ctx, v.in, "watch "+path, watching)
+	if err == nil {
+		return answer, nil
+	}
+	v.in.unwatch(path) // it may be watched all the same: then one event too many comes
+	var none T
+	if errors.Is(err, zk.ErrNoNode) {
+		return none, nil
+	}
+	return none, fmt.Errorf("watch %s: %w", v.s.root, err)
+}

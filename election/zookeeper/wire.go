@@ -1,0 +1,145 @@
+package zookeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// The first message of a connection, from either side: the length of the rest (4 bytes), the
+// version of the protocol (4), and then the highest zxid that the client has seen (8), or the
+// session's timeout in ms (4) and its id (8).
+const (
+	zxidAt, zxidEnd = 8, 16
+	timeoutAt       = 8
+	sessionAt       = 12
+	greetingEnd     = 20
+)
+
+// dial connects to a server. The library calls it when it has no connection. The connection that
+// it returns makes sure that the library gets no other session than its first one.
+func (s *session) dial(network, address string, _ time.Duration) (net.Conn, error) {
+	if s.isOver() {
+		return nil, errOver
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, s.answerWithin())
+	defer cancel()
+	conn, err := s.connect(ctx, network, address)
+	if err != nil {
+		s.noteCause(err)
+		return nil, err
+	}
+	if err := conn.SetDeadline(time.Now().Add(s.answerWithin())); err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	l := &link{Conn: conn, s: s}
+	if !s.use(l) {
+		return nil, errors.Join(errOver, conn.Close())
+	}
+	return l, nil
+}
+
+func (s *session) connect(ctx context.Context, network, address string) (net.Conn, error) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, network, address)
+	if err != nil || s.security == nil {
+		return conn, err
+	}
+	config := s.security().Clone()
+	if config.ServerName = s.serverName; config.ServerName == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return nil, errors.Join(err, conn.Close())
+		}
+		config.ServerName = host
+	}
+	secure := tls.Client(conn, config)
+	if err := secure.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("TLS with %s: %w", address, err), conn.Close())
+	}
+	return secure, nil
+}
+
+// answerWithin bounds the connection to a server, and then its first answer. The library would
+// wait for that for almost seven session timeouts.
+func (s *session) answerWithin() time.Duration {
+	return max(time.Second, min(5*time.Second, s.timeout/4))
+}
+
+// link is a connection to a server. The library writes from one goroutine at a time, and reads
+// from one.
+type link struct {
+	net.Conn
+	s        *session
+	asked    bool   // the client's first message was written
+	greeting []byte // the beginning of the server's first message, until greetingEnd
+}
+
+// Write leaves out of the first message which zxid the client has seen.
+func (l *link) Write(p []byte) (int, error) {
+	if l.s.hungUp() {
+		return 0, net.ErrClosed
+	}
+	if l.asked || len(p) < zxidEnd {
+		return l.Conn.Write(p)
+	}
+	l.asked = true
+	first := append([]byte(nil), p...)
+	clear(first[zxidAt:zxidEnd])
+	return l.Conn.Write(first)
+}
+
+// Read looks at the first message, and notes why a connection ends.
+func (l *link) Read(p []byte) (int, error) {
+	n, err := l.Conn.Read(p)
+	if err != nil {
+		l.s.noteCause(l.lost(err))
+	}
+	if err != nil || len(l.greeting) == greetingEnd {
+		return n, err
+	}
+	l.greeting = append(l.greeting, p[:min(n, greetingEnd-len(l.greeting))]...)
+	if len(l.greeting) < greetingEnd {
+		return n, nil
+	}
+	granted := time.Duration(binary.BigEndian.Uint32(l.greeting[timeoutAt:])) * time.Millisecond
+	if !l.s.greeted(int64(binary.BigEndian.Uint64(l.greeting[sessionAt:])), granted) {
+		return 0, errOver
+	}
+	return n, l.Conn.SetDeadline(time.Time{})
+}
+
+// SetReadDeadline implements net.Conn. Until the server has answered, dial has set the deadline.
+func (l *link) SetReadDeadline(t time.Time) error {
+	if len(l.greeting) < greetingEnd {
+		return nil
+	}
+	return l.Conn.SetReadDeadline(t)
+}
+
+// SetWriteDeadline implements net.Conn.
+func (l *link) SetWriteDeadline(t time.Time) error {
+	if len(l.greeting) < greetingEnd {
+		return nil
+	}
+	return l.Conn.SetWriteDeadline(t)
+}
+
+// lost says why a connection has ended.
+func (l *link) lost(err error) error {
+	server := l.RemoteAddr()
+	switch timeout := (net.Error)(nil); {
+	case len(l.greeting) == 0 && errors.Is(err, io.EOF):
+		return fmt.Errorf("%s has hung up: it does not serve clients now (has it a quorum?), or it expects TLS: %w", server, err)
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return fmt.Errorf("%s does not answer: %w", server, err)
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%s has closed the connection: %w", server, err)
+	}
+	return err
+}

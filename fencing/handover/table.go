@@ -1,0 +1,180 @@
+package handover
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/fencepost/fencepost/fencing"
+)
+
+const (
+	// beat is how often, at least, a proxy says that it is there. The database takes one that has
+	// not been seen for 15 s for gone.
+	beat = 5 * time.Second
+	// lookAgain is how long a database that lacks the migration is left alone.
+	lookAgain = time.Minute
+)
+
+// Table is one database, as one proxy uses it. It is safe for concurrent use.
+type Table struct {
+	pool *pgxpool.Pool
+	name string // of the proxy
+	id   string // random, because a proxy that starts again campaigns for nobody
+
+	missing atomic.Pointer[time.Time] // until when the database is known to lack the migration; nil if it is not
+
+	mu       sync.Mutex
+	recorded map[string]fencing.Candidate // what the database has, by incarnation; nil if that is not known
+	revision int64                        // the last one, if recorded is not nil
+	written  time.Time                    // when the proxy last said that it is there
+}
+
+// New returns the table of a database for the proxy of this name. The pool's role must own the schema
+// fencepost.
+func New(pool *pgxpool.Pool, proxy string) *Table {
+	return &Table{pool: pool, name: proxy, id: rand.Text()}
+}
+
+// Record makes the database know that these candidacies campaign through this proxy, and no others.
+// It sends nothing if nothing has changed and the proxy has been seen lately. If nobody campaigns, the
+// proxy is forgotten.
+func (t *Table) Record(ctx context.Context, all []fencing.Candidate) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if until := t.missing.Load(); until != nil && time.Now().Before(*until) {
+		return nil
+	}
+	if len(all) == 0 {
+		return t.forget(ctx)
+	}
+	changed, gone := changes(t.recorded, all)
+	whole := t.recorded == nil
+	if !whole && len(changed)+len(gone) == 0 && time.Since(t.written) < beat {
+		return nil
+	}
+	revision, err := t.write(ctx, whole, changed, gone)
+	if errors.Is(err, errRevision) { // the database has lost the last batch
+		revision, err = t.write(ctx, true, all, nil)
+	}
+	if err != nil {
+		t.recorded = nil // the outcome is unknown
+		return t.unlessMissing("record who campaigns", err)
+	}
+	t.recorded, t.revision, t.written = make(map[string]fencing.Candidate, len(all)), revision, time.Now()
+	for _, c := range all {
+		t.recorded[c.Incarnation] = c
+	}
+	return nil
+}
+
+// changes returns the candidacies that the database lacks, or has otherwise, and the incarnations
+// that it should no longer have.
+func changes(recorded map[string]fencing.Candidate, all []fencing.Candidate) (changed []fencing.Candidate, gone []string) {
+	there := make(map[string]struct{}, len(all))
+	for _, c := range all {
+		there[c.Incarnation] = struct{}{}
+		if was, ok := recorded[c.Incarnation]; !ok || was != c {
+			changed = append(changed, c)
+		}
+	}
+	for incarnation := range recorded {
+		if _, ok := there[incarnation]; !ok {
+			gone = append(gone, incarnation)
+		}
+	}
+	slices.Sort(gone)
+	return changed, gone
+}
+
+// errRevision means that the database does not have the state that the changes rest on.
+var errRevision = errors.New("the recorded candidacies are not those of the last batch")
+
+func (t *Table) write(ctx context.Context, whole bool, changed []fencing.Candidate, gone []string) (int64, error) {
+	incarnations, resources := make([]string, 0, len(changed)), make([]string, 0, len(changed))
+	workers, silences := make([]string, 0, len(changed)), make([]bool, 0, len(changed))
+	for _, c := range changed {
+		incarnations, resources = append(incarnations, c.Incarnation), append(resources, c.Resource)
+		workers, silences = append(workers, c.Worker), append(silences, c.Silent)
+	}
+	if gone == nil {
+		gone = []string{}
+	}
+	var revision *int64
+	err := t.pool.QueryRow(ctx, "SELECT fencepost.note_candidates($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+		t.id, t.name, t.revision, whole, incarnations, resources, workers, silences, gone).Scan(&revision)
+	switch {
+	case err != nil:
+		return 0, err
+	case revision == nil:
+		return 0, errRevision
+	}
+	return *revision, nil
+}
+
+// forget makes the database forget the proxy, if it may know it.
+func (t *Table) forget(ctx context.Context) error {
+	if t.recorded == nil && t.written.IsZero() {
+		return nil
+	}
+	if _, err := t.pool.Exec(ctx, "DELETE FROM fencepost.proxies p WHERE p.id = $1", t.id); err != nil {
+		t.recorded = nil
+		return t.unlessMissing("forget who campaigned", err)
+	}
+	t.recorded, t.written = nil, time.Time{}
+	return nil
+}
+
+// Offers returns the offers that are in force.
+func (t *Table) Offers(ctx context.Context) ([]fencing.Offer, error) {
+	rows, err := t.pool.Query(ctx, `SELECT o.order_id, f.resource, o.worker, o.epoch, o.begins - c.clock, o.until - c.clock
+		FROM fencepost.offers o JOIN fencepost.fence f ON f.id = o.fence AND f.epoch = o.epoch, (SELECT clock_timestamp()) c (clock) WHERE o.until > c.clock`)
+	if err != nil {
+		return nil, t.unlessMissing("read the offers", err)
+	}
+	offers, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (o fencing.Offer, err error) {
+		err = row.Scan(&o.Order, &o.Resource, &o.Worker, &o.Epoch, &o.Begins, &o.Left)
+		return o, err
+	})
+	if err != nil {
+		return nil, t.unlessMissing("read the offers", err)
+	}
+	return offers, nil
+}
+
+// Stopped notes that the leader was stopped for this order so long ago.
+func (t *Table) Stopped(ctx context.Context, order int64, ago time.Duration) error {
+	return t.note(ctx, order, &ago, nil)
+}
+
+// Taken notes that the chosen worker could write so long ago.
+func (t *Table) Taken(ctx context.Context, order int64, ago time.Duration) error {
+	return t.note(ctx, order, nil, &ago)
+}
+
+func (t *Table) note(ctx context.Context, order int64, stopped, taken *time.Duration) error {
+	if _, err := t.pool.Exec(ctx, "SELECT fencepost.note_offer($1, $2, $3)", order, stopped, taken); err != nil {
+		return t.unlessMissing("note how the hand-over goes", err)
+	}
+	return nil
+}
+
+// unlessMissing returns the error of what was tried, nil if the database lacks the migration.
+func (t *Table) unlessMissing(what string, err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && (pg.Code == "42P01" || pg.Code == "42883") { // undefined_table, undefined_function
+		until := time.Now().Add(lookAgain)
+		t.missing.Store(&until)
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

@@ -1,0 +1,380 @@
+package handover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/handover"
+	"github.com/fencepost/fencepost/fencing/store"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+func TestMain(m *testing.M) { pgtest.Main(m) }
+
+const resource = "billing"
+
+var operator = store.Orderer{AskedBy: "ops@host", Reason: "drill"}
+
+// database is one database with a fence, as one proxy sees it.
+type database struct {
+	*testing.T
+	server *pgtest.Server
+	db     string
+	store  *store.Store
+	fence  *store.Fence
+	index  int64 // of the last award
+}
+
+func newDatabase(t *testing.T) *database {
+	t.Helper()
+	d := &database{T: t, server: pgtest.Shared(t)}
+	d.db = d.server.Database(t)
+	var err error
+	d.store, err = store.Open(t.Context(), store.Config{Address: d.server.Addr(), Database: d.db, User: pgtest.Control,
+		Grace: 100 * time.Millisecond, Patience: 10 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(d.store.Close)
+	if d.fence, err = d.store.Fence(t.Context(), resource); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.fence.Number(t.Context(), "test", "life"); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// grant asks for a grant to a new award of a worker's candidacy, which held an epoch, or 0.
+func (d *database) grant(worker, incarnation string, held fencing.Epoch) (fencing.Epoch, error) {
+	d.index++
+	return d.fence.Grant(d.Context(), fencing.Award{Resource: resource, Worker: worker, Incarnation: incarnation,
+		Source: "test", InstanceID: "life", Index: d.index, Held: held})
+}
+
+// lead grants a worker an epoch.
+func (d *database) lead(worker string) fencing.Epoch {
+	d.Helper()
+	epoch, err := d.grant(worker, "of-"+worker, 0)
+	if err != nil {
+		d.Fatalf("grant to %s: %v", worker, err)
+	}
+	return epoch
+}
+
+// proxy returns the table of another proxy, through which these workers campaign.
+func (d *database) proxy(name string, workers ...string) *handover.Table {
+	d.Helper()
+	p := handover.New(d.store.Pool(), name)
+	d.record(p, candidates(workers...)...)
+	return p
+}
+
+func (d *database) record(p *handover.Table, all ...fencing.Candidate) {
+	d.Helper()
+	if err := p.Record(d.Context(), all); err != nil {
+		d.Fatal(err)
+	}
+}
+
+func candidates(workers ...string) (all []fencing.Candidate) {
+	for _, w := range workers {
+		all = append(all, fencing.Candidate{Resource: resource, Worker: w, Incarnation: "of-" + w})
+	}
+	return all
+}
+
+// waiting returns who waits, as the view that everybody may read says.
+func (d *database) waiting() (workers []string) {
+	d.Helper()
+	if err := d.server.Connect(d, pgtest.App, d.db).QueryRow(d.Context(), "SELECT waiting FROM fencepost.status WHERE resource = $1", resource).Scan(&workers); err != nil {
+		d.Fatal(err)
+	}
+	return workers
+}
+
+func (d *database) mustWait(want ...string) {
+	d.Helper()
+	if got := d.waiting(); !slices.Equal(got, want) {
+		d.Errorf("waiting are %q, want %q", got, want)
+	}
+}
+
+// offer hands the resource over for so long, which must be possible.
+func (d *database) offer(worker string, length time.Duration) *fencing.Order {
+	d.Helper()
+	order, err := d.store.Handover(d.Context(), resource, worker, length, operator)
+	if err != nil || order == nil {
+		d.Fatalf("hand over to %s: order %v, %v", worker, order, err)
+	}
+	return order
+}
+
+// refused fails the test unless an order was refused with these words.
+func (d *database) refused(worker string, says ...string) {
+	d.Helper()
+	order, err := d.store.Handover(d.Context(), resource, worker, time.Minute, operator)
+	var r *fencing.Refusal
+	if order != nil || !errors.As(err, &r) || r.SQLState != fencing.StateNotHandedOver {
+		d.Fatalf("hand over to %s: order %v, %v", worker, order, err)
+	}
+	for _, part := range says {
+		if !strings.Contains(r.Message+"\n"+r.Hint, part) {
+			d.Errorf("%q, hint %q, does not say %q", r.Message, r.Hint, part)
+		}
+	}
+}
+
+// barred fails the test unless the fence refuses a worker because of a hand-over.
+func (d *database) barred(worker string) *fencing.Barred {
+	d.Helper()
+	epoch, err := d.grant(worker, "again-of-"+worker, 0)
+	var b *fencing.Barred
+	if !errors.As(err, &b) {
+		d.Fatalf("grant to %s: epoch %d, %v; want a refusal", worker, epoch, err)
+	}
+	return b
+}
+
+// TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly, whatever its proxy knows: to the chosen one, and to
+// anybody after the offer has run out.
+func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	d.proxy("p", "a", "b", "c")
+	order := d.offer("b", time.Hour)
+	if order.Kind != fencing.OrderHandover || order.Worker != "b" || order.AskedBy != operator.AskedBy || order.Epoch != 0 {
+		t.Errorf("the order is %+v", order)
+	}
+	b := d.barred("c")
+	if !strings.Contains(b.Refusal.Message, `by order of "ops@host", the resource is handed over to worker "b", because of "drill"`) || b.Left < time.Minute || b.Left > 2*time.Hour {
+		t.Errorf("%+v, for %v more", b.Refusal, b.Left)
+	}
+	d.barred("a") // also who led, by another candidacy
+	if epoch, err := d.grant("a", "of-a", 1); epoch != 1 || err != nil {
+		t.Errorf("the leader's own candidacy has another award: epoch %d, %v", epoch, err)
+	}
+	if epoch := d.lead("b"); epoch != 2 {
+		t.Errorf("the chosen worker has epoch %d", epoch)
+	}
+	if epoch := d.lead("c"); epoch != 3 { // the offer is over
+		t.Errorf("the next leader has epoch %d", epoch)
+	}
+
+	d.offer("b", time.Second) // and the delay
+	d.barred("a")
+	var left time.Duration
+	deadline := time.Now().Add(time.Minute)
+	for {
+		s, err := handover.Look(t.Context(), d.store.Pool(), resource, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left = s.Left; left <= 0 || time.Now().After(deadline) {
+			break
+		}
+		time.Sleep(min(left, 100*time.Millisecond))
+	}
+	if epoch, err := d.grant("a", "third-of-a", 0); epoch != 4 || err != nil {
+		t.Errorf("after the offer has run out: epoch %d, %v", epoch, err)
+	}
+}
+
+// TestAHandoverIsRefusedAtOnce where the chosen worker could not lead.
+func TestAHandoverIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.refused("b", `worker "b" does not campaign for it through any proxy`, "No other worker campaigns")
+	d.lead("a")
+	p := d.proxy("p", "a", "b", "c")
+	d.record(p, append(candidates("a", "b", "c"), fencing.Candidate{Resource: resource, Worker: "s", Incarnation: "of-s", Silent: true})...)
+	d.refused("d", `worker "d" does not campaign`, `These could lead: "b", "c".`)
+	d.refused("s", `worker "s" campaigns, but it is silent`, `"b", "c"`)
+	if order, err := d.store.Handover(t.Context(), resource, "a", 0, operator); order != nil || err != nil {
+		t.Errorf("to the leader: %v, %v", order, err)
+	}
+	if _, err := d.store.Evict(t.Context(), resource, "b", time.Hour, operator); err != nil {
+		t.Fatal(err)
+	}
+	d.refused("b", "it may not campaign until", "resume")
+	if _, err := d.store.Resume(t.Context(), resource, "b", operator); err != nil {
+		t.Fatal(err)
+	}
+	first := d.offer("b", time.Hour)
+	if again := d.offer("b", time.Hour); again.ID != first.ID {
+		t.Errorf("the same hand-over again is order %d, and was %d", again.ID, first.ID)
+	}
+	d.refused("c", `it is being handed over to worker "b" until`)
+	if _, err := d.store.Pause(t.Context(), resource, operator); err != nil {
+		t.Fatal(err)
+	}
+	d.refused("c", "paused the resource")
+	d.server.Exec(t, pgtest.Control, d.db, "DELETE FROM fencepost.bars", "UPDATE fencepost.fence SET source = 'token'")
+	d.refused("c", "the application elects its leader")
+	if _, err := d.store.Handover(t.Context(), "none", "c", 0, operator); !errors.Is(err, store.ErrNoResource) {
+		t.Errorf("no such resource: %v", err)
+	}
+}
+
+// TestOneOfTwoOperatorsHandsOver: of orders with different targets that are given at once, one counts.
+func TestOneOfTwoOperatorsHandsOver(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	var names []string
+	for i := range 8 {
+		names = append(names, fmt.Sprintf("w%d", i))
+	}
+	d.proxy("p", names...)
+	given := make([]*fencing.Order, len(names))
+	var all errgroup.Group
+	for i, name := range names {
+		all.Go(func() error {
+			var err error
+			given[i], err = d.store.Handover(t.Context(), resource, name, time.Hour, operator)
+			var r *fencing.Refusal
+			if errors.As(err, &r) && strings.Contains(r.Message, "it is being handed over to worker") {
+				return nil
+			}
+			return err
+		})
+	}
+	if err := all.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	given = slices.DeleteFunc(given, func(o *fencing.Order) bool { return o == nil })
+	offers, err := handover.New(d.store.Pool(), "q").Offers(t.Context())
+	if err != nil || len(given) != 1 || len(offers) != 1 || offers[0].Order != given[0].ID || offers[0].Worker != given[0].Worker {
+		t.Errorf("given were %+v, and in force are %+v (%v)", given, offers, err)
+	}
+}
+
+// TestOtherOrdersEndAnOffer: who loses the lead by an order does not keep it reserved.
+func TestOtherOrdersEndAnOffer(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	d.proxy("p", "a", "b", "c")
+	d.offer("b", time.Hour)
+	if _, err := d.store.Evict(t.Context(), resource, "", 0, operator); err != nil {
+		t.Fatal(err)
+	}
+	if epoch := d.lead("c"); epoch != 3 {
+		t.Errorf("epoch %d", epoch)
+	}
+}
+
+// TestWhoCampaignsIsKnownFromAllProxies that are there.
+func TestWhoCampaignsIsKnownFromAllProxies(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	p, q := d.proxy("p", "a", "b"), d.proxy("q", "c")
+	d.mustWait("b", "c")
+	d.record(p, candidates("a")...)
+	d.mustWait("c")
+	d.record(p, candidates("a", "d", "e")...)
+	d.mustWait("c", "d", "e")
+	d.record(q)
+	d.mustWait("d", "e")
+	d.record(q, candidates("c")...)
+	d.mustWait("c", "d", "e")
+
+	d.server.Exec(t, pgtest.Control, d.db, "UPDATE fencepost.proxies SET seen = seen - interval '20 seconds' WHERE name = 'p'")
+	d.mustWait("c") // p has died
+	d.server.Exec(t, pgtest.Control, d.db, "UPDATE fencepost.proxies SET seen = seen - interval '2 minutes' WHERE name = 'p'")
+	d.record(q, candidates("c", "f")...)
+	var left int
+	if err := d.server.Connect(t, pgtest.Control, d.db).QueryRow(t.Context(), "SELECT count(*) FROM fencepost.candidates c JOIN fencepost.proxies p ON p.id = c.proxy WHERE p.name = 'p'").Scan(&left); err != nil || left != 0 {
+		t.Errorf("%d candidates of a dead proxy are left (%v)", left, err)
+	}
+	d.record(p, candidates("a", "d", "g")...) // it was only frozen
+	d.mustWait("c", "d", "f", "g")
+}
+
+// TestAFailoverThatLosesABatchIsNoticed: the batches do not wait for the disk.
+func TestAFailoverThatLosesABatchIsNoticed(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	p := d.proxy("p", "b", "c")
+	d.record(p, candidates("b", "c", "d")...)
+	d.server.Exec(t, pgtest.Control, d.db, "UPDATE fencepost.proxies SET revision = revision - 1", "DELETE FROM fencepost.candidates WHERE worker = 'd'")
+	d.record(p, candidates("b", "c", "d", "e")...)
+	d.mustWait("b", "c", "d", "e")
+}
+
+// TestManyCandidatesCostOneStatement: 200 resources with 50 workers each.
+func TestManyCandidatesCostOneStatement(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	var all []fencing.Candidate
+	for r := range 200 {
+		for w := range 50 {
+			all = append(all, fencing.Candidate{Resource: fmt.Sprintf("r%d", r), Worker: fmt.Sprintf("w%d", w), Incarnation: fmt.Sprintf("%d-%d", r, w)})
+		}
+	}
+	statements := func() (n int64) {
+		if err := d.server.Connect(t, pgtest.Control, d.db).QueryRow(t.Context(), "SELECT revision FROM fencepost.proxies").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	p := d.proxy("p")
+	for n := range 3 {
+		begin := time.Now()
+		all[n].Silent = true
+		d.record(p, all...)
+		t.Logf("batch %d took %v", n+1, time.Since(begin))
+		d.record(p, all...) // nothing has changed
+	}
+	if n := statements(); n != 3 {
+		t.Errorf("it took %d batches", n)
+	}
+	var rows int
+	if err := d.server.Connect(t, pgtest.Control, d.db).QueryRow(t.Context(), "SELECT count(*) FROM fencepost.candidates").Scan(&rows); err != nil || rows != len(all) {
+		t.Errorf("%d rows (%v)", rows, err)
+	}
+}
+
+// TestBeforeTheMigration nothing is read, written or reported.
+func TestBeforeTheMigration(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.server.Exec(t, pgtest.Control, d.db, "DROP VIEW fencepost.status", "DROP FUNCTION fencepost.campaigning(text)", "DROP FUNCTION fencepost.note_candidates",
+		"DROP FUNCTION fencepost.note_offer", "DROP TABLE fencepost.candidates, fencepost.proxies, fencepost.offers CASCADE")
+	p := handover.New(d.store.Pool(), "p")
+	offers, err := p.Offers(t.Context())
+	if err := errors.Join(err, p.Record(t.Context(), candidates("a")), p.Stopped(t.Context(), 1, 0)); err != nil || len(offers) != 0 {
+		t.Errorf("offers %v, %v", offers, err)
+	}
+}
+
+// TestTheGapIsThatOfTheServersClock.
+func TestTheGapIsThatOfTheServersClock(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	p := d.proxy("p", "b")
+	order := d.offer("b", time.Hour)
+	if err := errors.Join(p.Stopped(t.Context(), order.ID, 2*time.Second), p.Stopped(t.Context(), order.ID, 0), p.Taken(t.Context(), order.ID, 0)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := handover.Look(context.Background(), d.store.Pool(), resource, false)
+	if err != nil || s.Order != order.ID || s.Former != "a" || s.From != 1 || s.Gap() < 2*time.Second || s.Gap() > time.Minute {
+		t.Errorf("%+v, gap %v, %v", s, s.Gap(), err)
+	}
+	if _, err := handover.Look(t.Context(), d.store.Pool(), "none", false); !errors.Is(err, pgx.ErrNoRows) {
+		t.Errorf("no such resource: %v", err)
+	}
+}

@@ -1,0 +1,126 @@
+package protocol
+
+import (
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/gate"
+)
+
+// carrier is how a statement reaches the server.
+type carrier uint8
+
+const (
+	// prepared: a Parse, Bind or Describe, which may run a user's code.
+	prepared carrier = iota
+	// executed: an Execute.
+	executed
+	// lone: the only statement of a Query, or a Query that could not be parsed.
+	lone
+	// among: one of several statements of a Query.
+	among
+	// call: a fast path call.
+	call
+)
+
+// situation is everything that the decision about a statement rests on.
+type situation struct {
+	carrier   carrier
+	statement *statement
+	reads     func(*statement) bool // whether it is nothing but a read, as far as the grammar tells
+
+	mode      Mode
+	config    *Config
+	*inHand                 // what is known of its message
+	announced fencing.Epoch // when the transaction began
+	txn       *gate.Txn
+	batch     *batch
+	copy      *copyState
+	pending   *replyQueue
+	names     *names
+	imported  bool // the transaction may have imported a snapshot
+	inherits  bool // it was handed a read-only mode that a leader can undo
+	whole     bool // the statement stands in a text that shows itself
+
+	registration gate.Registration
+}
+
+// registryAnswer is what the registry has said for the message in hand.
+type registryAnswer struct {
+	asked   bool
+	refusal *fencing.Refusal
+	held    fencing.Epoch // the epoch held when it was asked
+}
+
+// tokenAnswer is what came of a SET fencepost.token.
+type tokenAnswer struct {
+	value   int64
+	asked   bool
+	refusal *fencing.Refusal
+}
+
+// action is what goes in front of a client's statement. After the first eight, the statement
+// is sent.
+type action uint8
+
+const (
+	forward            action = iota // nothing
+	claimFirst                       // the session claims its epoch
+	checkFirst                       // the check; it also refuses those who do not lead
+	undoCheckFirst                   // what undoes a read-only mode that was handed on, and the check
+	readFirst                        // read-only mode
+	lapsedFirst                      // a refusal by the database: the lease is not confirmed
+	refuseFirst                      // a refusal of the proxy's own
+	answerFirst                      // SHOW fencepost.…: its value is set in front
+	verdictFirst                     // the verdict, and the message waits for the answer
+	undoVerdictFirst                 // what undoes a read-only mode that was handed on, and the verdict
+	lapsedVerdictFirst               // the verdict for a lease that is not confirmed
+	discard                          // the statement is not executed, and answered as one that changes nothing
+	asOne                            // nothing; its text is decided about again, as one that could not be read
+	answersFirst                     // not decided: what was sent before is answered first
+	needsMoreFor                     // not decided: see need
+)
+
+// sends reports whether the statement is sent.
+func (a action) sends() bool { return a <= answerFirst }
+
+// insertsFirst reports whether the statement is sent after something that the text around it
+// would have in it.
+func (a action) insertsFirst() bool { return a > claimFirst && a <= answerFirst }
+
+// decision is what is decided of a statement. The compiler keeps a struct of up to four fields
+// in registers.
+type decision struct {
+	action  action
+	reason  gate.Reason      // of forward, claimFirst and answerFirst
+	need    NeedKind         // of needsMoreFor
+	refusal *fencing.Refusal // of refuseFirst
+}
+
+func passes(r gate.Reason) decision       { return decision{reason: r} }
+func needs(n NeedKind) decision           { return decision{action: needsMoreFor, need: n} }
+func refuses(r *fencing.Refusal) decision { return decision{action: refuseFirst, refusal: r} }
+
+// decide says what goes in front of the statement of q.
+func (m *Machine) decide(q *situation) decision {
+	if m.config.Shadow != nil {
+		m.observe(q)
+	}
+	d := q.decide()
+	m.inHand.flush = d.need == NeedRegister && q.flushes()
+	if d.need == NeedToken {
+		m.inHand.token.value, _ = fencing.ParseToken(q.statement.info.Value)
+	}
+	return d
+}
+
+// situation is everything that the machine knows about s now.
+func (m *Machine) situation(c carrier, s *statement) situation {
+	return situation{
+		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, config: &m.config,
+		inHand: &m.inHand, announced: m.epochs.inHand.announced, txn: &m.txn,
+		batch: &m.batch, copy: &m.copy, pending: &m.pendingReplies, names: &m.names,
+		imported: m.chain.imported, inherits: m.chain.undoes() && !m.settings.readOnly, registration: m.registration,
+	}
+}
+
+// leads reports whether writes may be tried in the transaction of the message in hand.
+func (m *Machine) leads() bool { return leads(m.inHand.status, m.epochs.inHand.announced) }

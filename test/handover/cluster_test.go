@@ -1,0 +1,167 @@
+package handover
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/consultest"
+	"github.com/fencepost/fencepost/internal/etcdtest"
+	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
+)
+
+const resource = "billing"
+
+// providers are the lease services that the cases run with.
+var providers = []string{"postgres", "consul", "etcd"}
+
+func TestMain(m *testing.M) { pgtest.Main(m, etcdtest.StopShared) }
+
+// cluster is a database and a lease service, for the proxies of one case.
+type cluster struct {
+	*testing.T
+	pg       *pgtest.Server
+	db       string
+	settings []string
+}
+
+// newCluster creates a cluster. settings are those of every proxy, as FENCEPOST_ variables without
+// that prefix; they come after the defaults here.
+func newCluster(t *testing.T, provider string, settings ...string) *cluster {
+	t.Helper()
+	h := &cluster{T: t, pg: pgtest.Shared(t)}
+	h.db = h.pg.Database(t)
+	all := []string{
+		"LISTEN=127.0.0.1:0", "ADMIN=127.0.0.1:0", "UPSTREAM_ADDRESS=" + h.pg.Addr(), "CONTROL_USER=" + pgtest.Control,
+		"LEASE_TTL=60s", "LEASE_GRACE=2s", "DRAIN_TIMEOUT=2s",
+	}
+	prefix := "fencepost-" + strings.ToLower(rand.Text()[:8])
+	switch provider {
+	case "consul":
+		all = append(all, "ELECTION_PROVIDER=consul", "ELECTION_CONSUL_ADDRESS="+consultest.Shared(t).Addr(), "ELECTION_CONSUL_PREFIX="+prefix)
+	case "etcd":
+		all = append(all, "ELECTION_PROVIDER=etcd", "ELECTION_ETCD_ENDPOINTS="+etcdtest.Shared(t).Addr(), "ELECTION_ETCD_PREFIX="+prefix)
+	}
+	for _, s := range append(all, settings...) {
+		h.settings = append(h.settings, "FENCEPOST_"+s)
+	}
+	h.pg.Exec(t, pgtest.App, h.db, "CREATE TABLE entries (id bigserial, worker text NOT NULL, seq bigint NOT NULL, epoch bigint NOT NULL)")
+	return h
+}
+
+// forProviders runs a case over each lease service, with two proxies.
+func forProviders(t *testing.T, test func(h *cluster, one, two *process.Server)) {
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider)
+			test(h, h.proxy(), h.proxy())
+		})
+	}
+}
+
+func (h *cluster) proxy() *process.Server {
+	h.Helper()
+	return process.Serve(h, h.settings...)
+}
+
+// command runs the program as an operator does, and returns its exit code and its output.
+func (h *cluster) command(args ...string) (int, string) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*process.Patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, process.Program(h), append(args, "--database", h.db, "--by", "ops", "--reason", "drill")...)
+	cmd.Env = process.Environment(h.settings...)
+	out, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		h.Errorf("run fencepost %v: %v", args, err)
+		return -1, ""
+	}
+	return cmd.ProcessState.ExitCode(), string(out)
+}
+
+// order runs a command whose exit code and output are known.
+func (h *cluster) order(code int, says string, args ...string) {
+	h.Helper()
+	if got, out := h.command(args...); got != code || !strings.Contains(out, says) {
+		h.Fatalf("fencepost %v: code %d, %q; want code %d and %q", args, got, out, code, says)
+	}
+}
+
+// ask reads one value from Postgres, past the proxy.
+func ask[T any](h *cluster, sql string, args ...any) (value T) {
+	h.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
+	if err != nil {
+		h.Fatalf("connect to Postgres: %v", err)
+	}
+	defer leave(conn)
+	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
+		h.Fatalf("ask %q: %v", sql, err)
+	}
+	return value
+}
+
+// granted lists the workers of all grants in order.
+func (h *cluster) granted() string {
+	h.Helper()
+	return ask[string](h, "SELECT coalesce(string_agg(coalesce(worker, '-'), ' ' ORDER BY epoch), '') FROM fencepost.grants WHERE resource = $1", resource)
+}
+
+// dsn returns the DSN of a worker's connection. params override the defaults.
+func (h *cluster) dsn(p *process.Server, worker string, params ...string) string {
+	return p.DSN(pgtest.App, h.db, append([]string{"resource", resource, "worker", worker, "worker_timeout", "0"}, params...)...)
+}
+
+// join connects a worker.
+func (h *cluster) join(p *process.Server, worker string, params ...string) *pgx.Conn {
+	h.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, h.dsn(p, worker, params...))
+	if err != nil {
+		h.Fatalf("connect %s: %v", worker, err)
+	}
+	h.Cleanup(func() { leave(conn) })
+	return conn
+}
+
+func leave(conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
+	defer cancel()
+	_ = conn.Close(ctx) // it may be broken, as the case intends
+}
+
+// known waits until workers that wait are recorded, so that they can be chosen.
+func (h *cluster) known(workers ...string) {
+	h.Helper()
+	for _, w := range workers {
+		process.Eventually(h, process.Patience, w+" to be recorded", func() bool {
+			return ask[bool](h, "SELECT $1 = ANY (s.waiting) FROM fencepost.status s WHERE s.resource = $2", w, resource)
+		})
+	}
+}
+
+// insert writes a row as a worker, which says under which epoch it does.
+func insert(ctx context.Context, conn *pgx.Conn, worker string, seq, epoch int64) error {
+	_, err := conn.Exec(ctx, "INSERT INTO entries (worker, seq, epoch) VALUES ($1, $2, $3)", worker, seq, epoch)
+	return err
+}
+
+// stateOf returns the SQLSTATE of an error, "" for none.
+func stateOf(err error) string {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return pg.Code
+	}
+	return ""
+}

@@ -1,0 +1,222 @@
+package handover
+
+import (
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture/process"
+)
+
+// ample is how long an offer lasts that must not run out, however loaded the machine is.
+const ample = "2m"
+
+// TestTheChosenWorkerLeads, and nobody else, at another proxy than the leader's. What the former leader
+// has begun is drained, what it begins is refused.
+func TestTheChosenWorkerLeads(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(h *cluster, one, two *process.Server) {
+		ctx := t.Context()
+		a := h.join(one, "a", "campaign", "wait")
+		busy := h.join(one, "a")
+		h.join(one, "c")
+		b := h.join(two, "b")
+		h.join(two, "d")
+		h.known("b", "c", "d")
+		h.order(1, `worker "x" does not campaign for it through any proxy. These could lead: "b", "c", "d"`, "handover", resource, "--to", "x")
+		h.order(0, "worker a leads resource billing already: nothing changed", "handover", resource, "--to", "a")
+
+		tx, err := busy.Begin(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := insert(ctx, tx.Conn(), "a", 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		said := make(chan string, 1)
+		go func() {
+			_, out := h.command("handover", resource, "--to", "b", "--for", ample)
+			said <- out
+		}()
+		one.Await(h, "handing over", "to", "b")
+		if err := tx.Commit(ctx); err != nil { // within the grace
+			t.Errorf("a transaction that had begun: %v", err)
+		}
+		if out := <-said; !strings.Contains(out, "worker b leads resource billing with epoch 2; before, worker a had epoch 1; no transaction could begin to write for") {
+			t.Errorf("the command said %q", out)
+		}
+		if err := insert(ctx, a, "a", 2, 1); stateOf(err) != fencing.StateSuperseded {
+			t.Errorf("the former leader's write: %v", err)
+		}
+		process.Eventually(h, process.Patience, "b to be the leader", func() bool {
+			var role string
+			return b.QueryRow(ctx, "SHOW fencepost.role").Scan(&role) == nil && role == "leader"
+		})
+		if err := insert(ctx, b, "b", 3, 2); err != nil {
+			t.Errorf("the chosen worker's write: %v", err)
+		}
+		if rows := ask[string](h, "SELECT string_agg(worker || seq, ' ' ORDER BY id) FROM entries"); rows != "a1 b3" || h.granted() != "a b" {
+			t.Errorf("the rows are %q, and granted were %q", rows, h.granted())
+		}
+		h.order(0, "worker b leads resource billing already: nothing changed", "handover", resource, "--to", "b", "--for", ample)
+		if trail := ask[string](h, "SELECT string_agg(kind || ' ' || worker || ' by ' || asked_by || ' because of ' || reason, ', ') FROM fencepost.orders"); trail != "handover b by ops because of drill" {
+			t.Errorf("the orders are %q", trail)
+		}
+	})
+}
+
+// TestATransactionThatOutlastsTheGraceIsEnded.
+func TestATransactionThatOutlastsTheGraceIsEnded(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	h := newCluster(t, "postgres", "LEASE_GRACE=200ms")
+	one, two := h.proxy(), h.proxy()
+	a := h.join(one, "a", "campaign", "wait")
+	h.join(two, "b")
+	h.known("b")
+	tx, err := a.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := insert(ctx, tx.Conn(), "a", 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	h.order(0, "worker b leads resource billing with epoch 2", "handover", resource, "--to", "b", "--for", ample)
+	if err := tx.Commit(ctx); err == nil {
+		t.Error("a transaction of the former leader was committed after the hand-over")
+	}
+	if n := ask[int64](h, "SELECT count(*) FROM entries"); n != 0 {
+		t.Errorf("%d rows", n)
+	}
+}
+
+// TestAnOfferIsTakenByWhomItNamesAndByAnybodyAfterItRanOut: the chosen worker dies before the leader is
+// stopped.
+func TestAnOfferIsTakenByWhomItNamesAndByAnybodyAfterItRanOut(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(h *cluster, one, two *process.Server) {
+		h.join(one, "a", "campaign", "wait")
+		b := h.join(two, "b")
+		h.join(two, "c")
+		h.known("b", "c")
+		said := make(chan string, 1)
+		go func() {
+			_, out := h.command("handover", resource, "--to", "b", "--for", "4s")
+			said <- out
+		}()
+		two.Await(h, "the resource is offered to one worker", "to", "b")
+		leave(b)
+		one.Await(h, "handing over", "to", "b")
+		for ask[bool](h, "SELECT until > clock_timestamp() + interval '100 ms' FROM fencepost.offers") {
+			if got := h.granted(); got != "a" {
+				h.Fatalf("granted to %q while the resource was offered to another worker", got)
+			}
+		}
+		// Which of the two it sees depends on when it looks.
+		out := <-said
+		if !strings.Contains(out, "the offer to worker b has run out. worker b has not taken the lead, and any worker may now") &&
+			!strings.Contains(out, "was not handed over: worker c was granted epoch 2") {
+			h.Errorf("the command said %q", out)
+		}
+		process.Eventually(h, process.Patience, "somebody to lead", func() bool {
+			return len(one.Lines("lease reacquired under the same epoch", "worker", "a")) > 0 || h.granted() == "a c"
+		})
+	})
+}
+
+// TestTwoOperatorsAtOnce hand over to different workers. While one of the orders is in force, the other
+// is refused, and whoever is said to lead was granted an epoch.
+func TestTwoOperatorsAtOnce(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(h *cluster, one, two *process.Server) {
+		h.join(one, "a", "campaign", "wait")
+		h.join(one, "b")
+		h.join(two, "c")
+		h.known("b", "c")
+		var all sync.WaitGroup
+		for _, to := range []string{"b", "c", "b", "c"} {
+			all.Go(func() {
+				code, out := h.command("handover", resource, "--to", to, "--for", ample)
+				leads := code == 0 && strings.Contains(out, "worker "+to+" leads resource billing")
+				refused := code == 1 && strings.Contains(out, "it is being handed over to worker") || strings.Contains(out, "does not campaign for it")
+				if !leads && !refused {
+					h.Errorf("handover --to %s: code %d, %q", to, code, out)
+				}
+			})
+		}
+		all.Wait()
+		orders := ask[string](h, "SELECT 'a ' || string_agg(worker, ' ' ORDER BY id) FROM fencepost.orders")
+		if got := h.granted(); got != orders {
+			h.Errorf("granted to %q, and the orders were for %q", got, orders)
+		}
+	})
+}
+
+// TestTheLeadersProxyDies after the order, before it stops the leader. The chosen worker leads if the
+// lease expires while the offer lasts.
+func TestTheLeadersProxyDies(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, length, want string }{
+		{"the offer outlasts the lease", "60s", "worker b leads resource billing with epoch 2"},
+		{"the lease outlasts the offer", "1s", "has run out"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, "postgres", "LEASE_TTL=5s")
+			one, two := h.proxy(), h.proxy()
+			h.join(one, "a", "campaign", "wait")
+			h.join(two, "b")
+			h.join(two, "c")
+			h.known("b", "c")
+			said := make(chan string, 1)
+			go func() {
+				_, out := h.command("handover", resource, "--to", "b", "--for", c.length)
+				said <- out
+			}()
+			one.Await(h, "an operator gave an order", "kind", fencing.OrderHandover)
+			one.Kill(h)
+			if out := <-said; !strings.Contains(out, c.want) {
+				h.Errorf("the command said %q", out)
+			}
+			process.Eventually(h, process.Patience, "somebody to lead", func() bool { return strings.HasPrefix(h.granted(), "a ") })
+			if got := h.granted(); c.length == "60s" && got != "a b" {
+				h.Errorf("granted to %q", got)
+			}
+		})
+	}
+}
+
+// TestAHandoverOfWhatNobodyLeads offers a lease that is free.
+func TestAHandoverOfWhatNobodyLeads(t *testing.T) {
+	t.Parallel()
+	forProviders(t, func(h *cluster, one, two *process.Server) {
+		a := h.join(one, "a", "campaign", "wait", "worker_timeout", "300ms")
+		lively := h.join(one, "a") // it may be silent for as long as it likes
+		h.join(two, "b")
+		h.known("b")
+		leave(lively)
+		one.Await(h, "released", "reason", "silence") // others take it on demand only
+		h.order(0, "worker b leads resource billing with epoch 2", "handover", resource, "--to", "b", "--for", ample)
+		h.order(0, "nobody holds epoch 3", "evict", resource, "--for", "10m")
+		leave(a)
+		h.order(1, "it may not campaign until", "handover", resource, "--to", "b", "--for", ample)
+		h.order(0, "is paused", "pause", resource)
+		h.order(1, `was not handed over: "ops" paused the resource`, "handover", resource, "--to", "b", "--for", ample)
+	})
+}
+
+// TestAHandoverThatIsNotAwaited goes on when the command has given up, and running it again awaits it.
+func TestAHandoverThatIsNotAwaited(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	one, two := h.proxy(), h.proxy()
+	h.join(one, "a", "campaign", "wait")
+	h.join(two, "b")
+	h.known("b")
+	h.order(1, "it has not been handed over yet after 100ms: worker b may take the lead until", "handover", resource, "--to", "b", "--for", ample, "--timeout", "100ms")
+	h.order(0, "worker b leads resource billing with epoch 2", "handover", resource, "--to", "b", "--for", ample)
+	if n := ask[int64](h, "SELECT count(*) FROM fencepost.orders"); n != 1 || h.granted() != "a b" {
+		h.Errorf("%d orders, granted to %q", n, h.granted())
+	}
+}
