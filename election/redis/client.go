@@ -45,8 +45,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/gomodule/redigo/redis"
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election/kv"
@@ -104,13 +103,6 @@ func New(cfg Config) (*Client, error) {
 	return &Client{c, s}, nil
 }
 
-// silent drops what the library logs about itself. The errors say the same.
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
-
-func init() { redis.SetLogger(silent{}) }
-
 // open returns a store that connects when it is used.
 func open(cfg Config) (*store, error) {
 	if cfg.Prefix = strings.Trim(cfg.Prefix, "/"); cfg.Prefix == "" {
@@ -130,26 +122,25 @@ func open(cfg Config) (*store, error) {
 		}
 	}
 	s := newStore(cfg)
-	s.client = redis.NewClient(&redis.Options{
-		Addr: cfg.Address, DB: cfg.Database,
-		Dialer: func(ctx context.Context, network, address string) (net.Conn, error) {
-			ctx, cancel := context.WithCancel(ctx)
+	s.pool = &redis.Pool{
+		MaxIdle: connections, MaxActive: connections, Wait: true,
+		DialContext: func(ctx context.Context) (redis.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 			defer cancel()
-			defer context.AfterFunc(s.ctx, cancel)()
-			return dial(ctx, network, address)
+			conn, err := redis.DialContext(ctx, "tcp", cfg.Address,
+				redis.DialContextFunc(dial), redis.DialUsername(cfg.User), redis.DialPassword(password()), redis.DialDatabase(cfg.Database),
+				redis.DialReadTimeout(answerTimeout), redis.DialWriteTimeout(answerTimeout))
+			if err != nil {
+				return nil, err
+			}
+			if err := s.greet(ctx, conn); err != nil {
+				_ = conn.Close() // what matters is why it is closed
+				return nil, err
+			}
+			return conn, nil
 		},
-		CredentialsProviderContext: func(context.Context) (string, string, error) { return cfg.User, password(), nil },
-		OnConnect:                  s.greet,
-		// A request that is sent again by itself may be carried out twice. The caller repeats
-		// what fails, and knows what may be repeated.
-		MaxRetries: -1, DialerRetries: 1,
-		ContextTimeoutEnabled: true,
-		DialTimeout:           answerTimeout, ReadTimeout: answerTimeout, WriteTimeout: answerTimeout, PoolTimeout: answerTimeout,
-		PoolSize: connections, PipelinePoolSize: -1,
-		// What follows asks for commands that Fencepost has no need of.
-		Protocol: 2, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
-	})
+		TestOnBorrow: func(_ redis.Conn, lastUsed time.Time) error { return s.usable(lastUsed) },
+	}
 	return s, nil
 }
 

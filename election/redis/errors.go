@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/internal/faults"
@@ -63,9 +63,11 @@ func (s *store) failed(ctx context.Context, what string, err error) error {
 			return &election.DeniedError{Kind: faults.LeaseDenied, Answer: answer.Error(), Err: fmt.Errorf("%s: %s answered %w", what, s.name, answer), Remedy: remedy}
 		}
 		return fmt.Errorf("%s: %s answered %w", what, s.name, answer)
+	case errors.Is(err, redis.ErrNil):
+		return fmt.Errorf("%s: %s answered nothing", what, s.name)
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: %s has not answered: %w", what, s.name, ctx.Err())
-	case errors.Is(err, redis.ErrPoolTimeout), errors.As(err, &network) && network.Timeout():
+	case errors.As(err, &network) && network.Timeout():
 		return fmt.Errorf("%s: %s has not answered: %w (%w)", what, s.name, context.DeadlineExceeded, err)
 	}
 	return fmt.Errorf("%s: %w", what, &unreachable{s.name, err})
@@ -91,12 +93,11 @@ func (s *store) remedy(answer string) string {
 	return ""
 }
 
-// greet refuses a server that cannot be used, with each new connection. The library drops one
-// layer of its error.
-func (s *store) greet(ctx context.Context, conn *redis.Conn) error {
-	text, err := conn.Info(ctx, "server").Result()
+// greet refuses a server that cannot be used, with each new connection.
+func (s *store) greet(ctx context.Context, conn redis.Conn) error {
+	text, err := redis.String(redis.DoContext(conn, ctx, "INFO", "server"))
 	if err != nil {
-		return fmt.Errorf("greet: %w", err)
+		return err
 	}
 	info := parse(text)
 	major, err := strconv.Atoi(strings.Split(info["redis_version"], ".")[0])
@@ -113,8 +114,7 @@ func (s *store) greet(ctx context.Context, conn *redis.Conn) error {
 	default:
 		return nil
 	}
-	denied := &election.DeniedError{Kind: faults.LeaseDenied, Answer: answer, Err: fmt.Errorf("%s cannot be used: %s", s.name, answer), Remedy: remedy}
-	return fmt.Errorf("greet: %w", denied)
+	return &election.DeniedError{Kind: faults.LeaseDenied, Answer: answer, Err: fmt.Errorf("%s cannot be used: %s", s.name, answer), Remedy: remedy}
 }
 
 // parse returns the fields of an answer to INFO.

@@ -8,9 +8,10 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/redis/go-redis/v9"
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/kv"
@@ -28,14 +29,15 @@ const (
 
 // store is the kv.Store of one prefix in one database of a Redis.
 type store struct {
-	client *redis.Client
+	pool   *redis.Pool
 	prefix string // of all keys, with the slash at its end
 	keys   []string
 	name   string // of the service in errors
 	user   string
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // of requests
+	wg     sync.WaitGroup            // of requests
+	broken atomic.Pointer[time.Time] // when a request last failed otherwise than by an answer; nil is never
 }
 
 var (
@@ -53,9 +55,9 @@ func newStore(cfg Config) *store {
 	return s
 }
 
-// run runs a script, and returns when it has ended or ctx has: the library heeds the deadline of a
-// context, but not its cancellation. The whole text goes with each request, so that no script has
-// to be there before.
+// run runs a script, and returns when it has ended or ctx has. The whole text goes with each request,
+// so that no script has to be there before. Nothing is sent again by itself: it might be carried out
+// twice. The caller repeats what fails, and knows what may be repeated.
 func (s *store) run(ctx context.Context, what, script string, args ...any) ([]string, error) {
 	type answer struct {
 		values []string
@@ -63,15 +65,66 @@ func (s *store) run(ctx context.Context, what, script string, args ...any) ([]st
 	}
 	answers := make(chan answer, 1)
 	s.wg.Go(func() {
-		values, err := s.client.Eval(ctx, script, s.keys, args...).StringSlice()
+		values, err := s.eval(ctx, script, args)
 		answers <- answer{values, err}
 	})
 	select {
 	case a := <-answers:
 		return a.values, s.failed(ctx, what, a.err)
-	case <-ctx.Done():
+	case <-ctx.Done(): // to close a connection over TLS may take longer
 		return nil, s.failed(ctx, what, ctx.Err())
 	}
+}
+
+// eval sends a script over one of the connections. It ends with ctx, and with Close.
+func (s *store) eval(ctx context.Context, script string, args []any) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout) // to connect, and to be answered
+	defer cancel()
+	defer context.AfterFunc(s.ctx, cancel)()
+	if err := s.ctx.Err(); err != nil { // the pool may be closed: asked with a context that ends, it panics
+		return nil, err
+	}
+	conn, err := s.pool.GetContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	command := []any{script, len(s.keys)}
+	for _, key := range s.keys {
+		command = append(command, key)
+	}
+	values, err := texts(redis.DoContext(conn, ctx, "EVAL", append(command, args...)...))
+	if conn.Err() != nil && !errors.Is(err, context.Canceled) { // otherwise the caller has broken it
+		now := time.Now()
+		s.broken.Store(&now)
+	}
+	_ = conn.Close() // it returns to the pool, unless it is broken, which err says
+	return values, err
+}
+
+// texts returns what a script has answered, numbers too, as texts.
+func texts(answer any, err error) ([]string, error) {
+	values, err := redis.Values(answer, err)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]string, len(values))
+	for i, value := range values {
+		if n, ok := value.(int64); ok {
+			all[i] = strconv.FormatInt(n, 10)
+		} else if all[i], err = redis.String(value, nil); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// usable refuses a connection that was idle when another one broke: after a restart of Redis, or a
+// failover, all are dead.
+func (s *store) usable(lastUsed time.Time) error {
+	if broken := s.broken.Load(); broken != nil && !lastUsed.After(*broken) {
+		return errors.New("another connection has broken since")
+	}
+	return nil
 }
 
 // entry returns what the text of a field means, without the marker.
@@ -224,8 +277,8 @@ func snapshot(answer []string) kv.Snapshot {
 // Close implements kv.Store. It ends what is still under way.
 func (s *store) Close() error {
 	s.cancel()
-	err := s.client.Close()
 	s.wg.Wait()
+	err := s.pool.Close()
 	if err != nil {
 		return fmt.Errorf("close the connection to %s: %w", s.name, err)
 	}

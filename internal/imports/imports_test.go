@@ -106,12 +106,12 @@ var theirs = map[string][]string{
 	module + "/election/zookeeper":        {"cmd/fencepost/electors/zookeeper.go"},
 	module + "/election/token":            {"cmd/fencepost/serve.go", "cmd/fencepost/generation.go"},
 	"github.com/go-zookeeper/zk":          {"election/zookeeper", "internal/zookeepertest"},
+	"github.com/gomodule/redigo":          {"election/redis", "internal/redistest"},
 	"github.com/hashicorp/consul/api":     {"election/consul"},
 	"github.com/jackc/pgproto3/v2":        {"proxy/wire/messages.go"},
 	"github.com/pganalyze/pg_query_go/v6": {"fencing/sqltext", "internal/oracle"},
 	"github.com/pires/go-proxyproto":      {"proxy/proxyheader"},
 	"github.com/prometheus/client_golang": {"cmd/fencepost/admin"},
-	"github.com/redis/go-redis/v9":        {"election/redis", "internal/redistest"},
 	"go.etcd.io/etcd/client/v3":           {"election/etcd", "internal/etcdtest"},
 	"go.yaml.in/yaml/v3":                  {"cmd/fencepost/config", "election/kubernetes/kubeconfig.go"},
 }

@@ -18,8 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/gomodule/redigo/redis"
 
 	"github.com/fencepost/fencepost/internal/child"
 	"github.com/fencepost/fencepost/internal/ports"
@@ -41,13 +40,6 @@ type Server struct {
 	tls      *tls.Config
 	clock    *os.File // the offset of its clock; nil without WithClock
 }
-
-// silent drops what the library logs about servers that do not run yet.
-type silent struct{}
-
-func (silent) Printf(context.Context, string, ...any) {}
-
-func init() { redis.SetLogger(silent{}) }
 
 var shared struct {
 	once   sync.Once
@@ -103,18 +95,28 @@ func (s *Server) Do(t testing.TB, command ...any) any {
 
 // Try is Do with the error.
 func (s *Server) Try(command ...any) (any, error) {
-	client := redis.NewClient(&redis.Options{
-		Addr: s.Addr(), Password: s.password, TLSConfig: s.tls, Protocol: 2, DisableIdentity: true,
-		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}, MaxRetries: -1, DialerRetries: 1,
-	})
-	defer client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	answer, err := client.Do(ctx, command...).Result()
-	if errors.Is(err, redis.Nil) {
-		return nil, nil
+	conn, err := redis.DialContext(ctx, "tcp", s.Addr(), redis.DialPassword(s.password), redis.DialUseTLS(s.tls != nil), redis.DialTLSConfig(s.tls))
+	if err != nil {
+		return nil, err
 	}
-	return answer, err
+	defer conn.Close()
+	answer, err := redis.DoContext(conn, ctx, fmt.Sprint(command[0]), command[1:]...)
+	return plain(answer), err
+}
+
+// plain returns an answer with its texts as strings.
+func plain(answer any) any {
+	switch a := answer.(type) {
+	case []byte:
+		return string(a)
+	case []any:
+		for i := range a {
+			a[i] = plain(a[i])
+		}
+	}
+	return answer
 }
 
 // Pause freezes the server, and returns when it stands still: connections stay open, but it does
