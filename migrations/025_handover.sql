@@ -83,6 +83,23 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
         WHERE c.resource = campaigning.resource AND p.seen > clock_timestamp() - interval '15 seconds'
 $$;
 
+-- note_order changes in one way: a pause ends the offer of a resource that nobody leads, whose epoch it
+-- does not change.
+CREATE OR REPLACE FUNCTION fencepost.note_order(kind text, resource text, worker text, until timestamptz, epoch bigint, deleted bigint, asked_by text, reason text)
+RETURNS bigint LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
+#variable_conflict use_variable
+DECLARE
+    id bigint;
+BEGIN
+    LOCK TABLE fencepost.orders IN SHARE ROW EXCLUSIVE MODE;
+    INSERT INTO fencepost.orders AS o (kind, resource, worker, until, epoch, deleted, asked_by, reason)
+        VALUES (kind, resource, worker, until, epoch, deleted, asked_by, reason) RETURNING o.id INTO id;
+    IF kind = 'pause' THEN
+        UPDATE fencepost.offers o SET until = least(o.until, clock_timestamp()) FROM fencepost.fence f WHERE f.id = o.fence AND f.resource = resource;
+    END IF;
+    RETURN id;
+END $$;
+
 -- barred changes in one way: a resource that is offered to one worker is not granted to another.
 CREATE OR REPLACE FUNCTION fencepost.barred(fence integer, shown text, OUT what text, OUT hint text, OUT left_ms bigint)
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp AS $$
@@ -152,7 +169,7 @@ BEGIN
     SELECT string_agg(fencepost.quoted(n.worker), ', ' ORDER BY n.worker) FILTER (WHERE n.rank <= 20), count(*) INTO names, total
         FROM (SELECT c.worker, row_number() OVER (ORDER BY c.worker) AS rank FROM fencepost.campaigning(rec.resource) c
             WHERE c.incarnation IS DISTINCT FROM rec.incarnation AND NOT c.silent GROUP BY c.worker) n;
-    IF EXISTS (SELECT FROM fencepost.campaigning(rec.resource) c WHERE c.worker = worker AND c.incarnation IS DISTINCT FROM rec.incarnation) THEN
+    IF EXISTS (SELECT FROM fencepost.campaigning(rec.resource) c WHERE c.worker = worker) THEN
         what := format('worker %s campaigns, but it is silent, and a silent worker takes no lease', fencepost.quoted(worker));
     ELSE
         what := format('worker %s does not campaign for it through any proxy', fencepost.quoted(worker));
@@ -178,10 +195,8 @@ DECLARE
 BEGIN
     PERFORM fencepost.secure();
     rec := fencepost.lock_fence(fence);
-    IF rec.incarnation IS NOT NULL AND rec.worker = worker AND rec.source <> 'token'
-        -- Not if only another candidacy of that worker is there: it has connected again, and follows.
-        AND (EXISTS (SELECT FROM fencepost.campaigning(rec.resource) c WHERE c.incarnation = rec.incarnation)
-            OR NOT EXISTS (SELECT FROM fencepost.campaigning(rec.resource) c WHERE c.worker = worker)) THEN
+    IF rec.worker = worker AND rec.source <> 'token'
+        AND EXISTS (SELECT FROM fencepost.campaigning(rec.resource) c WHERE c.incarnation = rec.incarnation AND NOT c.silent) THEN
         RETURN 0;
     END IF;
     SELECT u.* INTO why FROM fencepost.unchosen(rec, worker) u;

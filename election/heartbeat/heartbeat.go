@@ -71,12 +71,17 @@ func (w *Worker) Pass(d time.Duration, bytes, working bool) {
 }
 
 // Limit returns the silence after which the worker counts as dead. It reports false while there is
-// no promise, or while too few gaps are known.
+// no promise, or while too few gaps are known. A worker that sends more often than it has promised
+// may stop doing so: the limit is not below the promise and the pause that every worker may make.
 func (w *Worker) Limit() (silence time.Duration, ok bool) {
 	if w.promised == 0 {
 		return 0, false
 	}
-	return w.detector.Limit()
+	silence, ok = w.detector.Limit()
+	if !ok {
+		return 0, false
+	}
+	return max(silence, w.promised+w.detector.cfg.Pause), true
 }
 
 // Phi returns phi after such a silence, under the same conditions as Limit.

@@ -189,3 +189,25 @@ func TestALongGapCountsAsTheLongest(t *testing.T) {
 		t.Errorf("after one gap of a day the limit is %v", limit)
 	}
 }
+
+// TestAPromiseMayBeKeptAtLast: a worker that has sent far more often than it has promised is not
+// dead when it sends only as often as that.
+func TestAPromiseMayBeKeptAtLast(t *testing.T) {
+	t.Parallel()
+	const promised = 20 * time.Second
+	var w Worker
+	w.Promise(promised)
+	for range 2000 {
+		w.Pass(100*time.Millisecond, true, false)
+	}
+	if limit, ok := w.Limit(); !ok || limit < promised+3*time.Second || limit > promised+10*time.Second {
+		t.Errorf("it counts as dead after %v (%v)", limit, ok)
+	}
+	w.Promise(time.Second)
+	for range 2000 {
+		w.Pass(time.Second, true, false)
+	}
+	if limit, ok := w.Limit(); !ok || limit < 7*time.Second || limit > 8*time.Second {
+		t.Errorf("with regular heartbeats it counts as dead after %v (%v)", limit, ok)
+	}
+}

@@ -272,6 +272,38 @@ func TestOtherOrdersEndAnOffer(t *testing.T) {
 	if epoch := d.lead("c"); epoch != 3 {
 		t.Errorf("epoch %d", epoch)
 	}
+
+	if _, err := d.store.Evict(t.Context(), resource, "", 0, operator); err != nil {
+		t.Fatal(err)
+	}
+	d.offer("b", time.Hour) // while nobody leads, so that an order makes no epoch
+	d.barred("c")
+	for _, order := range []func(context.Context, string) error{
+		func(ctx context.Context, r string) error { _, err := d.store.Pause(ctx, r, operator); return err },
+		func(ctx context.Context, r string) error { _, err := d.store.Resume(ctx, r, "", operator); return err },
+	} {
+		if err := order(t.Context(), resource); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if epoch := d.lead("c"); epoch != 5 {
+		t.Errorf("after a pause: epoch %d", epoch)
+	}
+}
+
+// TestALeaderThatIsGoneDoesNotLead: its epoch is recorded, but it does not campaign any more.
+func TestALeaderThatIsGoneDoesNotLead(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	p := d.proxy("p", "a", "b")
+	if order, err := d.store.Handover(t.Context(), resource, "a", time.Minute, operator); order != nil || err != nil {
+		t.Errorf("to the leader: order %v, %v", order, err)
+	}
+	d.record(p, fencing.Candidate{Resource: resource, Worker: "a", Incarnation: "of-a", Silent: true}, candidates("b")[0])
+	d.refused("a", "it is silent")
+	d.record(p, candidates("b")...)
+	d.refused("a", `worker "a" does not campaign for it`)
 }
 
 // TestWhoCampaignsIsKnownFromAllProxies that are there.
