@@ -84,11 +84,13 @@ func (p *played) play() {
 	process.Eventually(p.t, process.Patience, "the lease to be released for silence", func() bool { return p.leader("billing") == "" })
 	p.exec(silent, "INSERT INTO work VALUES (2)")
 	p.await("False alarms")
-	next := p.join("billing", "next", "worker_timeout", "0", "campaign", "wait")
+	next := p.join("billing", "next", "worker_timeout", "0", "heartbeat", "100ms", "campaign", "wait")
 	if _, err := silent.Exec(p.t.Context(), "INSERT INTO work VALUES (3)"); err == nil || !strings.Contains(err.Error(), "ZF001") {
 		p.t.Fatalf("the silent worker wrote after it was superseded: %v", err)
 	}
+	stop := p.beats(next)
 	p.await("FencepostStaleWriteRefused", "Margin of the lease", "Worker timeout")
+	stop()
 	p.leave(next) // the histogram of takeovers begins with the first one, which rate() does not see
 	p.join("billing", "last", "worker_timeout", "0", "campaign", "wait")
 	p.await("Takeovers: 95th percentile")
@@ -115,6 +117,22 @@ func (p *played) play() {
 
 	p.pg.Stop(p.t, pgtest.Fast)
 	p.await(slices.Collect(maps.Values(p.missing))...)
+}
+
+// beats has a worker send heartbeats until stop is called.
+func (p *played) beats(c *pgx.Conn) (stop func()) {
+	ctx, cancel := context.WithCancel(p.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for tick := time.Tick(50 * time.Millisecond); ctx.Err() == nil; <-tick {
+			if _, err := c.Exec(context.WithoutCancel(ctx), "SELECT 1"); err != nil {
+				p.t.Errorf("a heartbeat: %v", err)
+				return
+			}
+		}
+	}()
+	return func() { cancel(); <-ended }
 }
 
 // await asks all queries that have not returned series yet, until those with these names have.
