@@ -20,10 +20,10 @@ import (
 	"github.com/fencepost/fencepost/proxy"
 )
 
-// TestSafetyWithAFalseDetector checks that two workers never write at the same time although
+// TestAFalseDetectorCausesNoStaleWrite checks that two workers never write at the same time although
 // what is said of their liveness is made up: leaders lose the lease in the middle of their
 // work, and keep it while they are frozen.
-func TestSafetyWithAFalseDetector(t *testing.T) {
+func TestAFalseDetectorCausesNoStaleWrite(t *testing.T) {
 	t.Parallel()
 	c := prepareChaos(t, "postgres", nil)
 	c.params = []string{"worker_timeout", "0", "heartbeat", "100ms"} // sampled often, and never judged truly
