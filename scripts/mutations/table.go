@@ -95,8 +95,6 @@ var table = []mutation{
 		old: "s.RequiresTransactionBlock && s.Kind != sqltext.ByMessage", text: "s.RequiresTransactionBlock"},
 	{name: "a read needs no proof", file: theReasons, in: ofTheGate, tests: "^TestProvenByTheCatalogAlone$",
 		old: "return Reason{harmless}, proven\n", text: "return Reason{harmless}, proven || s.Read\n"},
-	{name: "a text that was not parsed is empty", file: theReasons, tests: cursor,
-		old: "t.Known && len(t.Statements) == 0", text: "len(t.Statements) == 0"},
 	{name: "a Query is rejected whatever it holds", file: theReasons, tests: nothing,
 		old: "inert = end != len(body)", text: "inert = end >= 0"},
 	{name: "a Parse is rejected whatever it holds", file: theReasons, in: ofTheGate, tests: "^TestInert",
