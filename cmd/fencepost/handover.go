@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/handover"
 	"github.com/fencepost/fencepost/fencing/store"
@@ -87,8 +90,7 @@ func runHandover(ctx context.Context, t terminal, args []string) error {
 		h := handingOver{t: t, st: st, database: database, order: order}
 		err = h.await(waiting)
 		if errors.Is(context.Cause(waiting), errNotYet) && err != nil {
-			return fmt.Errorf("resource %s: %w after %s: worker %s may take the lead until %s, and any worker after that; run the command again to see what has become of it",
-				dash(resource), errNotYet, *timeout, dash(*to), order.Until.Local().Format(time.TimeOnly))
+			return h.unknown(*timeout)
 		}
 		if err != nil {
 			return err
@@ -110,6 +112,17 @@ type handingOver struct {
 	database string
 	order    *fencing.Order
 	state    handover.State // as last seen
+	unseen   error          // why it could not be seen since; nil if it could
+}
+
+// unknown is the error of a command that gives up waiting for the outcome.
+func (h *handingOver) unknown(after time.Duration) error {
+	why := ""
+	if h.unseen != nil {
+		why = fmt.Sprintf(" (%v)", h.unseen)
+	}
+	return fmt.Errorf("resource %s: %w after %s%s: worker %s may take the lead until %s, and any worker after that. Run the command again to see what has become of it, or end it with fencepost pause and fencepost resume",
+		dash(h.order.Resource), errNotYet, after, why, dash(h.order.Worker), h.order.Until.Local().Format(time.TimeOnly))
 }
 
 // await waits for the outcome, and says it. Its error is that of a hand-over that has failed.
@@ -122,6 +135,7 @@ func (h *handingOver) await(ctx context.Context) error {
 		}
 		s := h.state
 		switch {
+		case h.unseen != nil:
 		case s.Order != h.order.ID:
 			return fmt.Errorf("resource %s: another hand-over has taken the place of this one", dash(h.order.Resource))
 		case s.Epoch > s.From:
@@ -129,7 +143,7 @@ func (h *handingOver) await(ctx context.Context) error {
 		case over:
 			return h.ranOut()
 		}
-		over = s.Left <= 0 // then look once more, behind a grant that may be in progress
+		over = h.unseen == nil && s.Left <= 0 // then look once more, behind a grant that may be in progress
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -138,10 +152,29 @@ func (h *handingOver) await(ctx context.Context) error {
 	}
 }
 
-func (h *handingOver) look(ctx context.Context, settled bool) (err error) {
-	h.state, err = handover.Look(ctx, h.st.Pool(), h.order.Resource, settled)
-	return err
+// look reads how far the hand-over has come. While the database cannot be reached, which does not end
+// the hand-over, it returns no error and unseen says why.
+func (h *handingOver) look(ctx context.Context, settled bool) error {
+	state, err := handover.Look(ctx, h.st.Pool(), h.order.Resource, settled)
+	var refused *pgconn.PgError
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return err
+	case errors.Is(err, pgx.ErrNoRows):
+		return fmt.Errorf("resource %s was not handed over: %w", dash(h.order.Resource), fencing.ErrRemoved)
+	case errors.As(err, &refused) && !unavailable[refused.Code[:min(2, len(refused.Code))]]:
+		return err
+	case err != nil:
+		h.unseen = err
+	default:
+		h.state, h.unseen = state, nil
+	}
+	return nil
 }
+
+// unavailable are the classes of errors of a server that cannot be asked now: it starts, stops, recovers, or
+// has no connection left.
+var unavailable = map[string]bool{"08": true, "53": true, "57": true}
 
 // ended says who has the new epoch.
 func (h *handingOver) ended(ctx context.Context, tick *time.Ticker) error {

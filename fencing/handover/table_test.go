@@ -151,7 +151,7 @@ func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	d.lead("a")
-	d.proxy("p", "a", "b", "c")
+	p := d.proxy("p", "a", "b", "c")
 	order := d.offer("b", time.Hour)
 	if order.Kind != fencing.OrderHandover || order.Worker != "b" || order.AskedBy != operator.AskedBy || order.Epoch != 0 {
 		t.Errorf("the order is %+v", order)
@@ -171,6 +171,7 @@ func TestTheFenceGrantsWhatIsOfferedToOneWorkerOnly(t *testing.T) {
 		t.Errorf("the next leader has epoch %d", epoch)
 	}
 
+	d.record(p, fencing.Candidate{Resource: resource, Worker: "b", Incarnation: "second-of-b"})
 	d.offer("b", time.Second) // and the delay
 	d.barred("a")
 	var left time.Duration
@@ -304,6 +305,18 @@ func TestALeaderThatIsGoneDoesNotLead(t *testing.T) {
 	d.refused("a", "it is silent")
 	d.record(p, candidates("b")...)
 	d.refused("a", `worker "a" does not campaign for it`)
+}
+
+// TestASupersededCandidacyIsNotChosen, which can never lead again. Another one of the same worker can.
+func TestASupersededCandidacyIsNotChosen(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.lead("a")
+	d.lead("b")
+	p := d.proxy("p", "a", "b", "c")
+	d.refused("a", `worker "a" does not campaign for it`, `These could lead: "c".`)
+	d.record(p, append(candidates("a", "b", "c"), fencing.Candidate{Resource: resource, Worker: "a", Incarnation: "next-of-a"})...)
+	d.offer("a", time.Hour)
 }
 
 // TestWhoCampaignsIsKnownFromAllProxies that are there.

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
+	"net"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
 )
@@ -67,8 +70,18 @@ func (s *Store) Handover(ctx context.Context, resource, worker string, d time.Du
 // statement returns the id of the order, 0 for none. If the fence is removed meanwhile, the
 // order goes to the one that has taken its place.
 func (s *Store) order(ctx context.Context, resource, sql string, args ...any) (*fencing.Order, error) {
-	return s.orderBy(ctx, resource, func(f *Fence) (int64, error) { return f.advance(ctx, sql, append([]any{f.id}, args...)...) })
+	return s.orderBy(ctx, resource, func(f *Fence) (int64, error) {
+		id, err := f.advance(ctx, sql, append([]any{f.id}, args...)...)
+		var network net.Error
+		if !pgconn.SafeToRetry(err) && (errors.Is(err, io.ErrUnexpectedEOF) || errors.As(err, &network)) {
+			err = fmt.Errorf("%w: %w", errOutcomeUnknown, err)
+		}
+		return id, err
+	})
 }
+
+// errOutcomeUnknown means that the connection was lost after an order was sent.
+var errOutcomeUnknown = errors.New("the connection was lost, and the order may have been given: see fencepost status and fencepost resource list")
 
 // orderBy calls give with the resource's fence, as order runs a statement.
 func (s *Store) orderBy(ctx context.Context, resource string, give func(f *Fence) (int64, error)) (*fencing.Order, error) {

@@ -559,3 +559,19 @@ func TestSafetyATokenOutlastsAPause(t *testing.T) {
 	_, err := grant(43, 0)
 	refused("the token of an evicted leader", err, fencing.StateAwardNotNewer)
 }
+
+// TestAnOrderWhoseOutcomeIsUnknownSaysSo: the connection is lost while the order is carried out.
+func TestAnOrderWhoseOutcomeIsUnknownSaysSo(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newTestDatabase(t, s, func(cfg *store.Config) { cfg.Grace = time.Hour })
+	h.worker(h.grant("one")).begin(h.ctx(), t, pgx.ReadCommitted)
+	given := make(chan error, 1)
+	go func() {
+		_, err := h.store.Evict(h.ctx(), resource, "", 0, operator)
+		given <- err
+	}()
+	eventually(t, "the order to wait", func() bool { return waiting(h) })
+	s.Crash(t)
+	mustContain(t, <-given, "the order may have been given", "fencepost status")
+}

@@ -36,7 +36,13 @@ type cluster struct {
 // that prefix; they come after the defaults here.
 func newCluster(t *testing.T, provider string, settings ...string) *cluster {
 	t.Helper()
-	h := &cluster{T: t, pg: pgtest.Shared(t)}
+	return newClusterOn(t, pgtest.Shared(t), provider, settings...)
+}
+
+// newClusterOn is newCluster on a server of the test's own.
+func newClusterOn(t *testing.T, pg *pgtest.Server, provider string, settings ...string) *cluster {
+	t.Helper()
+	h := &cluster{T: t, pg: pg}
 	h.db = h.pg.Database(t)
 	all := []string{
 		"LISTEN=127.0.0.1:0", "ADMIN=127.0.0.1:0", "UPSTREAM_ADDRESS=" + h.pg.Addr(), "CONTROL_USER=" + pgtest.Control,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture/process"
+	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
 // ample is how long an offer lasts that must not run out, however loaded the machine is.
@@ -219,4 +220,58 @@ func TestAHandoverThatIsNotAwaited(t *testing.T) {
 	if n := ask[int64](h, "SELECT count(*) FROM fencepost.orders"); n != 1 || h.granted() != "a b" {
 		h.Errorf("%d orders, granted to %q", n, h.granted())
 	}
+}
+
+// TestTheDatabaseFailsDuringAHandover, which goes on when it is back, and the command awaits that.
+func TestTheDatabaseFailsDuringAHandover(t *testing.T) {
+	t.Parallel()
+	h := newClusterOn(t, pgtest.Start(t), "postgres", "LEASE_GRACE=60s")
+	one, two := h.proxy(), h.proxy()
+	a := h.join(one, "a", "campaign", "wait")
+	h.join(two, "b")
+	h.known("b")
+	tx, err := a.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := insert(t.Context(), tx.Conn(), "a", 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	type result struct {
+		code int
+		out  string
+	}
+	ended := make(chan result, 1)
+	go func() {
+		code, out := h.command("handover", resource, "--to", "b", "--for", ample)
+		ended <- result{code, out}
+	}()
+	one.Await(h, "handing over", "to", "b") // the transaction, which has written, keeps the grant waiting
+	h.pg.Restart(t)
+	h.join(two, "b", "campaign", "wait")
+	if r := <-ended; r.code != 0 || !strings.Contains(r.out, "worker b leads resource billing with epoch 2") {
+		t.Errorf("code %d, %q", r.code, r.out)
+	}
+}
+
+// TestTheResourceIsRemovedDuringAHandover.
+func TestTheResourceIsRemovedDuringAHandover(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres", "LEASE_GRACE=60s")
+	one, two := h.proxy(), h.proxy()
+	h.join(one, "a", "campaign", "wait")
+	h.join(two, "b")
+	h.known("b")
+	ended := make(chan string, 1)
+	go func() {
+		_, out := h.command("handover", resource, "--to", "b", "--for", ample)
+		ended <- out
+	}()
+	two.Await(h, "the resource is offered to one worker", "to", "b")
+	two.Freeze(h) // so that b does not take the lease
+	h.order(0, "removed", "resource", "rm", resource, "--force")
+	if out := <-ended; !strings.Contains(out, "resource billing was not handed over: the resource was removed") {
+		t.Errorf("the command said %q", out)
+	}
+	two.Thaw(h)
 }
