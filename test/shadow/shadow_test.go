@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -87,6 +88,25 @@ func TestAStaleWriteIsRecordedAndRuns(t *testing.T) {
 		if n := c.Rows("stale"); n != 5 {
 			t.Errorf("%d rows, want 5: all writes run", n)
 		}
+	})
+}
+
+// TestAShadowClaimsNothing, also where tables are guarded: nothing is added to what the client sends, so
+// the trigger refuses the leader as it refuses everybody who claims no epoch.
+func TestAShadowClaimsNothing(t *testing.T) {
+	t.Parallel()
+	onServers(t, func(t *testing.T, c *fixture.Cluster) {
+		c.Connect("first") // so that the resource has a fence
+		o := guard.Options{Resource: "r", Table: "public.t"}
+		if _, _, err := guard.Add(t.Context(), c.PG.Connect(t, pgtest.Superuser, c.DB), o); err != nil {
+			t.Fatal(err)
+		}
+		conn := c.Leader("w")
+		for _, sends := range [][]byte{ends(wiretest.Close('S', "none")), ends(wiretest.Run("select 1")), q("select 1"), q("do 'begin end'"), ends(wiretest.Run("do 'begin end'"))} {
+			fixture.MustPass(t, conn, sends)
+		}
+		fixture.MustPass(t, conn, q("do $$begin if coalesce(current_setting('fencepost.claim_1', true), '') <> '' then raise 'it claims an epoch'; end if; end$$"))
+		fixture.MustFail(t, conn, "ZF002", q(insert))
 	})
 }
 
