@@ -190,16 +190,7 @@ func eventually(t testing.TB, what string, condition func() bool) {
 // ask reads one value as the superuser.
 func ask[T any](h *testDatabase, sql string, args ...any) T {
 	h.t.Helper()
-	conn, err := pgx.Connect(h.ctx(), h.server.DSN(pgtest.Superuser, h.db))
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	defer conn.Close(context.Background())
-	var v T
-	if err := conn.QueryRow(h.ctx(), sql, args...).Scan(&v); err != nil {
-		h.t.Fatalf("%s: %v", sql, err)
-	}
-	return v
+	return pgtest.Ask[T](h.t, h.server, h.db, sql, args...)
 }
 
 // waiting reports whether a backend waits for the fence's sequence.

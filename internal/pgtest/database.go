@@ -70,9 +70,13 @@ func (s *Server) Connect(t testing.TB, user, db string) *pgx.Conn {
 	return conn
 }
 
-// Exec runs statements one after another as a user.
+// Exec runs statements one after another as a user. At the database postgres, where others are created,
+// renamed and dropped, it first closes the connections that Ask keeps.
 func (s *Server) Exec(t testing.TB, user, db string, statements ...string) {
 	t.Helper()
+	if db == "postgres" {
+		s.asker.close()
+	}
 	if err := s.exec(user, db, statements...); err != nil {
 		t.Fatal(err)
 	}
@@ -120,9 +124,11 @@ func (s *Server) copyDatabase(t testing.TB, from string) string {
 	if s.major >= 15 {
 		strategy = " STRATEGY file_copy"
 	}
-	s.Exec(t, Superuser, "postgres",
+	if err := s.exec(Superuser, "postgres",
 		fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s%s", name, from, strategy),
-		fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", name, Control))
+		fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", name, Control)); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
 		if !s.Running() {
 			return

@@ -74,6 +74,7 @@ type Server struct {
 	hba      func(lines string) string // changes pg_hba.conf; may be nil
 	as       *syscall.Credential
 	crashes  crashes
+	asker    asker
 
 	mu struct {
 		sync.Mutex

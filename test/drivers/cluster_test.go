@@ -92,14 +92,9 @@ func (h *cluster) connect(t testing.TB, address string, params map[string]string
 }
 
 // ask reads one text value directly from PostgreSQL.
-func (h *cluster) ask(t testing.TB, sql string) (value string) {
+func (h *cluster) ask(t testing.TB, sql string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	if err := h.pg.Connect(t, pgtest.Superuser, h.db).QueryRow(ctx, sql).Scan(&value); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
-	return value
+	return pgtest.Ask[string](t, h.pg, h.db, sql)
 }
 
 // startProxy runs fencepost serve in front of a server until the test ends, with these

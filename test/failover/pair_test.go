@@ -55,19 +55,9 @@ func (h *pair) fail(end func(testing.TB)) {
 }
 
 // ask reads one value directly from a server.
-func ask[T any](h *pair, s *pgtest.Server, sql string, args ...any) (value T) {
+func ask[T any](h *pair, s *pgtest.Server, sql string, args ...any) T {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.DSN(pgtest.Superuser, h.db))
-	if err != nil {
-		h.t.Fatalf("connect to Postgres: %v", err)
-	}
-	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
-		h.t.Fatalf("ask %q: %v", sql, err)
-	}
-	return value
+	return pgtest.Ask[T](h.t, s, h.db, sql, args...)
 }
 
 // works returns what the table work contains at b.

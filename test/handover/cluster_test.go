@@ -102,19 +102,9 @@ func (h *cluster) order(code int, says string, args ...string) {
 }
 
 // ask reads one value from Postgres, past the proxy.
-func ask[T any](h *cluster, sql string, args ...any) (value T) {
+func ask[T any](h *cluster, sql string, args ...any) T {
 	h.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
-	if err != nil {
-		h.Fatalf("connect to Postgres: %v", err)
-	}
-	defer leave(conn)
-	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
-		h.Fatalf("ask %q: %v", sql, err)
-	}
-	return value
+	return pgtest.Ask[T](h, h.pg, h.db, sql, args...)
 }
 
 // granted lists the workers of all grants in order.

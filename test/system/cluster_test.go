@@ -143,19 +143,9 @@ func (h *cluster) works() []string {
 }
 
 // ask reads one value directly from Postgres as superuser.
-func ask[T any](h *cluster, sql string, args ...any) (value T) {
+func ask[T any](h *cluster, sql string, args ...any) T {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), process.Patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, h.pg.DSN(pgtest.Superuser, h.db))
-	if err != nil {
-		h.t.Fatalf("connect to Postgres: %v", err)
-	}
-	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
-		h.t.Fatalf("ask %q: %v", sql, err)
-	}
-	return value
+	return pgtest.Ask[T](h.t, h.pg, h.db, sql, args...)
 }
 
 // epoch returns the highest recorded epoch of the resource.

@@ -89,12 +89,9 @@ func (r *recording) visit() {
 	r.visitAll(context.Background())
 }
 
-func (r *recording) ask(sql string, args ...any) (n int64) {
+func (r *recording) ask(sql string, args ...any) int64 {
 	r.t.Helper()
-	if err := r.s.Connect(r.t, pgtest.Superuser, r.db).QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
-		r.t.Fatalf("%s: %v", sql, err)
-	}
-	return n
+	return pgtest.Ask[int64](r.t, r.s, r.db, sql, args...)
 }
 
 // recorded returns how many rejections the table counts.
