@@ -2,6 +2,7 @@ package system
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -40,6 +41,10 @@ func TestACrowdFollows(t *testing.T) {
 			leader.leave()
 			process.Eventually(t, process.Patience, "another leader", func() bool { return h.epoch() == 2 })
 			next := strings.TrimPrefix(h.granted(), "leader ")
+			process.Eventually(t, process.Patience, "the next leader to know it", func() bool {
+				place, err := strconv.Atoi(strings.TrimPrefix(next, "w"))
+				return err != nil || workers[place].show("role") == "leader"
+			})
 
 			wrote := make([]error, crowdSize)
 			each(len(workers), func(i int) {
