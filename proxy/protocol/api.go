@@ -56,7 +56,7 @@ func New(c Config) *Machine {
 		names:    names{unnamed: unknownStatement},
 		settings: newSettings(c.Parameters),
 	}
-	m.reads = m.read
+	m.around = m.surroundings()
 	m.config.Parameters = nil // they are not needed again
 	return m
 }

@@ -362,10 +362,12 @@ func TestDecide(t *testing.T) {
 		}
 		txn.Send(gate.Starts, false)
 		q := &situation{
-			carrier: c.carrier, statement: described(c.sql), reads: func(s *statement) bool { return s.class == isRead },
-			mode: ModeFenced, config: &Config{Version: c.version, Unfenced: fencing.UnfencedRefusal("u")},
-			inHand: &inHand{status: &st}, announced: 5, txn: &txn, batch: &batch{},
-			copy: &copyState{}, pending: &replyQueue{}, names: &names{},
+			carrier: c.carrier, statement: described(c.sql), announced: 5,
+			surroundings: &surroundings{
+				mode: ModeFenced, config: &Config{Version: c.version, Unfenced: fencing.UnfencedRefusal("u")},
+				inHand: &inHand{status: &st}, txn: &txn, batch: &batch{}, copy: &copyState{}, pending: &replyQueue{}, names: &names{},
+				reads: func(s *statement) bool { return s.class == isRead },
+			},
 		}
 		if c.but != nil {
 			c.but(q)
@@ -483,7 +485,7 @@ func TestARefusedReadNamesTheCatalog(t *testing.T) {
 		"could not read in time": func() *fencing.Catalog { return nil },
 		"its text is not one":    nil,
 	} {
-		q := &situation{statement: described("select 1"), config: &Config{Unfenced: fencing.UnfencedRefusal("u"), Catalog: catalog}}
+		q := &situation{statement: described("select 1"), surroundings: &surroundings{config: &Config{Unfenced: fencing.UnfencedRefusal("u"), Catalog: catalog}}}
 		if r := q.unproven(); !strings.Contains(r.Message, why) {
 			t.Errorf("%q; want that it says %q", r.Message, why)
 		}

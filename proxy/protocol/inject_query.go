@@ -38,17 +38,19 @@ const (
 	discardedQuery           // without the execution of its statement
 )
 
-// unread returns what is known of a text that could not be read.
-func unread(text []byte) statement { return statement{guess: sqltext.GuessOf(text)} }
+// newQueryInjector returns the injector of a Query whose statement has yet to be read.
+func (m *Machine) newQueryInjector(text []byte, n, avail int, p *gate.Plan) *queryInjector {
+	by := &m.injectors.query
+	*by = queryInjector{m: m, p: p, n: n, avail: avail, text: text}
+	return by
+}
 
 // queryOne handles a Query that is one statement, or one unknown text.
-func (m *Machine) queryOne(one statement, text []byte, n, avail int, p *gate.Plan) NeedKind {
-	by := &m.injectors.query
-	*by = queryInjector{m: m, p: p, n: n, avail: avail, text: text, one: one}
+func (m *Machine) queryOne(by *queryInjector) NeedKind {
 	s := &by.one
-	m.describeOne(s, text)
+	m.describeOne(s, by.text)
 	q := m.situation(lone, s)
-	r, need := m.inject(m.decide(&q), s, by, p)
+	r, need := m.inject(m.decide(&q), s, by, by.p)
 	if need == NeedNothing {
 		by.send(r)
 	}

@@ -21,10 +21,11 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 		return need
 	case by.asOne:
 		undo()
-		one := unread(text)
-		one.guess.ImportsSnapshot = false // showsItself has read it: that fails, if it is there
-		one.info.MentionsKeptText = true  // so that the checks are closed when it is sent
-		return m.queryOne(one, text, n, avail, p)
+		by := m.newQueryInjector(text, n, avail, p)
+		by.one.guess = sqltext.GuessOf(text)
+		by.one.guess.ImportsSnapshot = false // showsItself has read it: that fails, if it is there
+		by.one.info.MentionsKeptText = true  // so that the checks are closed when it is sent
+		return m.queryOne(by)
 	case len(by.insert) == 0:
 		m.sendQuery(n, avail, p, r)
 		return NeedNothing

@@ -59,7 +59,7 @@ type Machine struct {
 	config   Config
 	settings settings
 	checks   checks
-	reads    func(*statement) bool // read, made once
+	around   surroundings
 
 	pendingReplies replyQueue
 

@@ -29,9 +29,10 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 		m.sendQuery(n, avail, p, r)
 		return NeedNothing
 	}
-	one, many := m.statementsOf(text)
+	by := m.newQueryInjector(text, n, avail, p)
+	many := m.statementsOf(text, &by.one)
 	if many == nil {
-		return m.queryOne(one, text, n, avail, p)
+		return m.queryOne(by)
 	}
 	if r, empty := gate.Empty(many); empty {
 		m.sendQuery(n, avail, p, r)
@@ -40,22 +41,25 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 	return m.queryMany(many, text, n, avail, p)
 }
 
-// statementsOf reads the text of a Query. one is its only statement, or stands for a text that
-// cannot be read. many is not nil if it has several statements, or none.
-func (m *Machine) statementsOf(text []byte) (one statement, many *sqltext.Text) {
-	if info, ok := sqltext.Quick(text); ok {
-		return statement{known: true, info: info}, nil
+// statementsOf reads the text of a Query into one, which must be empty, if it is one statement or
+// cannot be read. It returns the statements if there are several, or none.
+func (m *Machine) statementsOf(text []byte, one *statement) (many *sqltext.Text) {
+	if one.info, one.known = sqltext.Quick(text); one.known {
+		return nil
 	}
 	if len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text) {
-		return unread(text), nil
+		one.guess = sqltext.GuessOf(text)
+		return nil
 	}
 	switch t := m.analyze(text); {
 	case !t.Known:
-		return unread(text), nil
+		one.guess = sqltext.GuessOf(text)
+		return nil
 	case len(t.Statements) == 1:
-		return statement{known: true, info: t.Statements[0]}, nil
+		one.info, one.known = t.Statements[0], true
+		return nil
 	default:
-		return statement{}, t
+		return t
 	}
 }
 

@@ -118,7 +118,8 @@ func (m *Machine) observeQuery(text, body []byte) {
 	if _, inert := gate.Inert('Q', body); inert || m.config.Shadow == nil {
 		return
 	}
-	one, many := m.statementsOf(text)
+	var one statement
+	many := m.statementsOf(text, &one)
 	if many == nil {
 		m.describeOne(&one, text)
 		m.observeOne(lone, &one, text)

@@ -23,24 +23,35 @@ const (
 
 // situation is everything that the decision about a statement rests on.
 type situation struct {
+	*surroundings
 	carrier   carrier
 	statement *statement
-	reads     func(*statement) bool // whether it is nothing but a read, as far as the grammar tells
-
-	mode      Mode
-	config    *Config
-	*inHand                 // what is known of its message
 	announced fencing.Epoch // when the transaction began
-	txn       *gate.Txn
-	batch     *batch
-	copy      *copyState
-	pending   *replyQueue
-	names     *names
-	imported  bool // the transaction may have imported a snapshot
-	inherits  bool // it was handed a read-only mode that a leader can undo
-	whole     bool // the statement stands in a text that shows itself
+	imported  bool          // the transaction may have imported a snapshot
+	inherits  bool          // it was handed a read-only mode that a leader can undo
+	whole     bool          // the statement stands in a text that shows itself
 
 	registration gate.Registration
+}
+
+// surroundings is what the decision about every statement of a session looks at. It is made once.
+type surroundings struct {
+	mode    Mode
+	config  *Config
+	*inHand // what is known of its message
+	txn     *gate.Txn
+	batch   *batch
+	copy    *copyState
+	pending *replyQueue
+	names   *names
+	reads   func(*statement) bool // whether a statement is nothing but a read, as far as the grammar tells
+}
+
+func (m *Machine) surroundings() surroundings {
+	return surroundings{
+		mode: m.config.Mode, config: &m.config, inHand: &m.inHand, txn: &m.txn,
+		batch: &m.batch, copy: &m.copy, pending: &m.pendingReplies, names: &m.names, reads: m.read,
+	}
 }
 
 // registryAnswer is what the registry has said for the message in hand.
@@ -115,9 +126,7 @@ func (m *Machine) decide(q *situation) decision {
 // situation is everything that the machine knows about s now.
 func (m *Machine) situation(c carrier, s *statement) situation {
 	return situation{
-		carrier: c, statement: s, reads: m.reads, mode: m.config.Mode, config: &m.config,
-		inHand: &m.inHand, announced: m.epochs.inHand.announced, txn: &m.txn,
-		batch: &m.batch, copy: &m.copy, pending: &m.pendingReplies, names: &m.names,
+		surroundings: &m.around, carrier: c, statement: s, announced: m.epochs.inHand.announced,
 		imported: m.chain.imported, inherits: m.chain.undoes() && !m.settings.readOnly, registration: m.registration,
 	}
 }

@@ -138,7 +138,7 @@ func (m *Machine) runNothing(s *statement, in standIn, p *gate.Plan) {
 // run functions, and before PostgreSQL 16 those can undo the read-only mode of a stale
 // transaction.
 func (m *Machine) mayUndo(s *statement) {
-	if m.txn.Coverage() == gate.Discarded && m.txn.State() != gate.Failed && !m.config.Version.KeepsReadOnly() && !m.reads(s) {
+	if m.txn.Coverage() == gate.Discarded && m.txn.State() != gate.Failed && !m.config.Version.KeepsReadOnly() && !m.read(s) {
 		m.batch.mayUndo = true
 	}
 }
