@@ -46,6 +46,7 @@ func TestTextsOfASessionAreBounded(t *testing.T) {
 	} {
 		m := leading(16)
 		m.config.Mode = ModeReadOnly // nothing of ours in front but read-only mode
+		m.around = m.surroundings()
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
