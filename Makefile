@@ -27,7 +27,7 @@ MATRIX_PKG ?= ./migrations ./cmd/fencepost/guard ./fencing/store ./election/post
 # A pattern of tests to leave out. Those named 18 run on PostgreSQL 18 anyway.
 MATRIX_SKIP ?=
 
-.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
+.PHONY: help build test test-unfenced test-mutations test-kubernetes observability prometheus helm drivers suites regress test-matrix fetch-drivers fuzz-differential chaos demo deb deb-test image compose-test bench bench-takeover lint fmt setup pgbouncer consul etcd kubernetes redis zookeeper postgres-18 postgres-versions clean
 
 help: ## Show this help
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' Makefile
@@ -121,6 +121,9 @@ image: ## Build the Docker image fencepost for docker-compose.yml, with its vers
 
 compose-test: setup consul prometheus ## Play docker-compose.yml on Docker; stand-ins replace missing base images (needs root)
 	scripts/compose/check.sh '$(VERSION)'
+
+bench-takeover: setup kubernetes consul etcd redis zookeeper ## Measure takeovers with each lease service, and write docs/electors.md (a quarter of an hour)
+	go run -buildvcs=false ./scripts/takeover
 
 lint: ## Check format, vet, sizes, and who imports whom
 	test -z "$$(gofmt -l $$(git ls-files '*.go') | tee /dev/stderr)"
