@@ -51,6 +51,8 @@
 //   - fence: the row and the sequence of a resource that hold its epoch. The rows are the
 //     fence table.
 //   - term: what a proxy knows about a lease that it holds.
+//   - false alarm: a lease that was released because its worker seemed unresponsive, although
+//     the worker became active again before anybody else was granted an epoch.
 //   - heartbeat: whatever a worker sends to keep its promise to send something at regular
 //     times.
 //   - status: the state of a candidacy (Status): its role and its epoch.
@@ -66,8 +68,11 @@
 //     worker read-only.
 //   - backend registry: the backends that may write outside the check. A grant ends
 //     them.
-//   - generation: the number of the lease service instance that made an award; see
-//     Award.InstanceID.
+//   - life: of a lease service, the time from when it was built or restored until it is
+//     built or restored again. Its awards are ordered within one life only.
+//   - marker: the key or row in which a lease service keeps its instance id, which is
+//     another one in each life that is known to be one.
+//   - generation: the number of the life in which an award was made; see Award.InstanceID.
 //   - order: what an operator has told the fence to do: evict a worker, pause or resume a
 //     resource, hand one over, remove one, prune the ledger. The database keeps all orders.
 //   - bar: an order that keeps a worker, or everybody, from being granted an epoch.

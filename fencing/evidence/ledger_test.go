@@ -49,7 +49,7 @@ func newDatabase(t *testing.T, s *pgtest.Server) string {
 	return db
 }
 
-// TestTheLedgerHasTheSnapshotOfEachGrant: it does not see what commits behind the grant, and
+// TestTheLedgerHasTheSnapshotOfEachGrant: it does not see what commits after the grant, and
 // does see the transaction for which the grant has waited.
 func TestTheLedgerHasTheSnapshotOfEachGrant(t *testing.T) {
 	t.Parallel()

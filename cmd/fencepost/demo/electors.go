@@ -30,19 +30,15 @@ func (s *leaseService) stop() error {
 // Elections are the lease services that a demo can use. The first one needs no service.
 var Elections = []string{"postgres", "consul", "etcd", "kubernetes", "redis", "zookeeper"}
 
+// starters start the lease services that are servers of their own.
+var starters = map[string]func(ctx context.Context, dir string, o Options) (*leaseService, error){
+	"consul": startConsul, "etcd": startEtcd, "kubernetes": startKubernetes, "redis": startRedis, "zookeeper": startZooKeeper,
+}
+
 // startElector starts the lease service that the options name; nil is the embedded one.
 func startElector(ctx context.Context, dir string, o Options) (*leaseService, error) {
-	switch o.Election {
-	case "consul":
-		return startConsul(ctx, dir, o.Consul)
-	case "etcd":
-		return startEtcd(ctx, dir, o.Etcd)
-	case "kubernetes":
-		return startKubernetes(ctx, dir, o)
-	case "redis":
-		return startRedis(ctx, dir, o.Redis)
-	case "zookeeper":
-		return startZooKeeper(ctx, dir, o.ZooKeeper)
+	if start := starters[o.Election]; start != nil {
+		return start(ctx, dir, o)
 	}
 	return nil, nil
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // startEtcd starts a cluster of one member.
-func startEtcd(ctx context.Context, dir, program string) (*leaseService, error) {
-	program, err := findProgram("etcd", program)
+func startEtcd(ctx context.Context, dir string, o Options) (*leaseService, error) {
+	program, err := findProgram("etcd", o.Etcd)
 	if err != nil {
 		return nil, err
 	}

@@ -24,7 +24,7 @@ func startKubernetes(ctx context.Context, dir string, o Options) (*leaseService,
 	if err != nil {
 		return nil, err
 	}
-	etcd, err := startEtcd(ctx, dir, o.Etcd)
+	etcd, err := startEtcd(ctx, dir, o)
 	if err != nil {
 		return nil, err
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 // startRedis starts a server without persistence.
-func startRedis(ctx context.Context, dir, program string) (*leaseService, error) {
-	program, err := findProgram("redis-server", program)
+func startRedis(ctx context.Context, dir string, o Options) (*leaseService, error) {
+	program, err := findProgram("redis-server", o.Redis)
 	if err != nil {
 		return nil, err
 	}

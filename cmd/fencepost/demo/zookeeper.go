@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// startZooKeeper starts an ensemble of one server. program runs a server in the foreground; its
+// startZooKeeper starts an ensemble of one server. Its program runs a server in the foreground; its
 // argument is the configuration.
-func startZooKeeper(ctx context.Context, dir, program string) (*leaseService, error) {
-	program, err := findProgram("zookeeper", program)
+func startZooKeeper(ctx context.Context, dir string, o Options) (*leaseService, error) {
+	program, err := findProgram("zookeeper", o.ZooKeeper)
 	if err != nil {
 		return nil, err
 	}

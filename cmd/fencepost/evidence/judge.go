@@ -96,7 +96,7 @@ type verdict struct {
 	unclear   bool // unless a subtransaction wrote them, they are verified
 	reason    reason
 	kind      kind
-	next      *evidence.Grant // behind which they were written
+	next      *evidence.Grant // after which they were written
 }
 
 // rows judges rows of a table. An epoch of granted is one that was granted since the judge was
@@ -138,7 +138,7 @@ func (j judge) unknown(t evidence.Facts, stamp int64, x evidence.Xid) verdict {
 	return verdict{kind: neverGranted}
 }
 
-// found judges rows of a transaction by the grant behind their epoch.
+// found judges rows of a transaction by the grant after their epoch.
 func found(t evidence.Facts, x evidence.Xid, next *evidence.Grant) verdict {
 	switch next.Snapshot.Sees(x) {
 	case evidence.Ended:

@@ -30,7 +30,7 @@ type Finding struct {
 	Rows int64        `json:"rows"`
 	// Committed is known if the server has track_commit_timestamp on.
 	Committed *time.Time `json:"committed,omitempty"`
-	// The next grant, behind which they were written, if they are late.
+	// The next grant, after which they were written, if they are late.
 	Next       int64      `json:"next_epoch,omitempty"`
 	NextWorker string     `json:"next_worker,omitempty"`
 	NextAt     *time.Time `json:"next_granted_at,omitempty"`
@@ -44,7 +44,7 @@ type Table struct {
 	Rows     int64  `json:"rows"`
 	// Verified rows were committed before the next epoch was granted.
 	Verified int64 `json:"verified"`
-	// Current rows are of the newest epoch, behind which nothing was granted.
+	// Current rows are of the newest epoch, after which nothing was granted.
 	Current int64 `json:"current"`
 	// Unclear rows are verified unless they were written in a subtransaction of a
 	// transaction that was open when the next epoch was granted.
@@ -209,7 +209,7 @@ func (t *Table) write(w io.Writer) {
 		fmt.Fprintf(w, "NOT VERIFIED %s: %d rows of %s: %s\n", t.Name, u.Rows, epochs(u.First, u.Last), explanations[u.Reason])
 	}
 	if t.Unclear > 0 {
-		fmt.Fprintf(w, "UNCLEAR %s: %d rows: verified, unless they were written behind a savepoint by a transaction that was open when the next epoch was granted\n", t.Name, t.Unclear)
+		fmt.Fprintf(w, "UNCLEAR %s: %d rows: verified, unless they were written after a savepoint by a transaction that was open when the next epoch was granted\n", t.Name, t.Unclear)
 	}
 }
 
@@ -226,7 +226,7 @@ func (f Finding) String() string {
 	if f.NextWorker != "" {
 		to = fmt.Sprintf("%q", f.NextWorker)
 	}
-	return fmt.Sprintf("transaction %d%s wrote %d rows under epoch %d of resource %q behind the grant of epoch %d to %s at %s",
+	return fmt.Sprintf("transaction %d%s wrote %d rows under epoch %d of resource %q after the grant of epoch %d to %s at %s",
 		f.Xid, committed, f.Rows, f.Epoch, f.Resource, f.Next, to, stamp(*f.NextAt))
 }
 

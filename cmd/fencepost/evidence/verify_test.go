@@ -120,7 +120,7 @@ var planted = map[string]struct {
 	"a late row": {func(d *database) {
 		d.grant()
 		d.past("UPDATE public.invoices SET id = 9 WHERE id = 1")
-	}, "found", `wrote 1 rows under epoch 1 of resource "billing" behind the grant of epoch 2 to "w-2"`},
+	}, "found", `wrote 1 rows under epoch 1 of resource "billing" after the grant of epoch 2 to "w-2"`},
 	"a late subtransaction": {func(d *database) {
 		d.grant()
 		d.past("BEGIN; SAVEPOINT a; UPDATE public.invoices SET id = 9 WHERE id = 1; RELEASE a; COMMIT")
