@@ -84,6 +84,11 @@ func Start(t testing.TB, opts ...Option) *Agent {
 // Addr returns host:port of the agent's HTTP interface.
 func (a *Agent) Addr() string { return a.ports[0].Address() }
 
+// Settings are the environment variables with which Fencepost keeps its leases there, under a prefix.
+func (a *Agent) Settings(prefix string) []string {
+	return []string{"FENCEPOST_ELECTION_PROVIDER=consul", "FENCEPOST_ELECTION_CONSUL_ADDRESS=" + a.Addr(), "FENCEPOST_ELECTION_CONSUL_PREFIX=" + prefix}
+}
+
 // Stop ends the agent and discards its state. Stopping twice is harmless.
 func (a *Agent) Stop() {
 	if a.cmd == nil {

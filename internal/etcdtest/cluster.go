@@ -115,6 +115,11 @@ func Start(t testing.TB, opts ...Option) *Cluster {
 // Addr returns host:port of the first member's interface for clients.
 func (c *Cluster) Addr() string { return c.members[0].client.Address() }
 
+// Settings are the environment variables with which Fencepost keeps its leases there, under a prefix.
+func (c *Cluster) Settings(prefix string) []string {
+	return []string{"FENCEPOST_ELECTION_PROVIDER=etcd", "FENCEPOST_ELECTION_ETCD_ENDPOINTS=" + c.Addr(), "FENCEPOST_ELECTION_ETCD_PREFIX=" + prefix}
+}
+
 // Endpoints returns host:port of all members' interfaces for clients.
 func (c *Cluster) Endpoints() []string {
 	all := make([]string, len(c.members))

@@ -80,6 +80,11 @@ func Start(t testing.TB, opts ...Option) *Server {
 // Addr returns host:port.
 func (s *Server) Addr() string { return s.port.Address() }
 
+// Settings are the environment variables with which Fencepost keeps its leases there, under a prefix.
+func (s *Server) Settings(prefix string) []string {
+	return []string{"FENCEPOST_ELECTION_PROVIDER=redis", "FENCEPOST_ELECTION_REDIS_ADDRESS=" + s.Addr(), "FENCEPOST_ELECTION_REDIS_PREFIX=" + prefix}
+}
+
 // Dir returns the directory of the server's data and log.
 func (s *Server) Dir() string { return s.dir }
 

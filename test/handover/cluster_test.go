@@ -51,9 +51,9 @@ func newClusterOn(t *testing.T, pg *pgtest.Server, provider string, settings ...
 	prefix := "fencepost-" + strings.ToLower(rand.Text()[:8])
 	switch provider {
 	case "consul":
-		all = append(all, "ELECTION_PROVIDER=consul", "ELECTION_CONSUL_ADDRESS="+consultest.Shared(t).Addr(), "ELECTION_CONSUL_PREFIX="+prefix)
+		h.settings = consultest.Shared(t).Settings(prefix)
 	case "etcd":
-		all = append(all, "ELECTION_PROVIDER=etcd", "ELECTION_ETCD_ENDPOINTS="+etcdtest.Shared(t).Addr(), "ELECTION_ETCD_PREFIX="+prefix)
+		h.settings = etcdtest.Shared(t).Settings(prefix)
 	}
 	for _, s := range append(all, settings...) {
 		h.settings = append(h.settings, "FENCEPOST_"+s)

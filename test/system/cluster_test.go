@@ -90,19 +90,13 @@ func newCluster(t testing.TB, provider string, opts ...option) *cluster {
 		if h.consul == nil {
 			h.consul = consultest.Shared(t)
 		}
-		h.settings = append(h.settings, prefixed([]string{
-			"ELECTION_PROVIDER=consul", "ELECTION_CONSUL_ADDRESS=" + h.consul.Addr(), "ELECTION_CONSUL_PREFIX=" + h.prefix,
-		})...)
+		h.settings = append(h.settings, h.consul.Settings(h.prefix)...)
 	case "etcd":
 		h.etcd = etcdtest.Shared(t)
-		h.settings = append(h.settings, prefixed([]string{
-			"ELECTION_PROVIDER=etcd", "ELECTION_ETCD_ENDPOINTS=" + h.etcd.Addr(), "ELECTION_ETCD_PREFIX=" + h.prefix,
-		})...)
+		h.settings = append(h.settings, h.etcd.Settings(h.prefix)...)
 	case "redis":
 		h.redis = redistest.Shared(t)
-		h.settings = append(h.settings, prefixed([]string{
-			"ELECTION_PROVIDER=redis", "ELECTION_REDIS_ADDRESS=" + h.redis.Addr(), "ELECTION_REDIS_PREFIX=" + h.prefix,
-		})...)
+		h.settings = append(h.settings, h.redis.Settings(h.prefix)...)
 	default:
 		if more := moreProviders[provider]; more != nil {
 			more(h)

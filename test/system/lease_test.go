@@ -113,9 +113,7 @@ func init() {
 func withZooKeeper(h *cluster) {
 	h.t.Helper()
 	ensemble := zookeepertest.Shared(h.t)
-	h.settings = append(h.settings, prefixed([]string{
-		"ELECTION_PROVIDER=zookeeper", "ELECTION_ZOOKEEPER_SERVERS=" + ensemble.Addr(), "ELECTION_ZOOKEEPER_PREFIX=" + h.prefix,
-	})...)
+	h.settings = append(h.settings, ensemble.Settings(h.prefix)...)
 	h.take = func() {
 		h.t.Helper()
 		conn := ensemble.Client(h.t, "", "")
