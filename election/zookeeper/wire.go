@@ -78,7 +78,11 @@ type link struct {
 	s        *session
 	asked    bool   // the client's first message was written
 	greeting []byte // the beginning of the server's first message, until greetingEnd
+	frames   frames
 }
+
+// greeted reports that the server's first message has come whole.
+func (l *link) greeted() bool { return l.frames.whole > 0 }
 
 // Write leaves out of the first message which zxid the client has seen.
 func (l *link) Write(p []byte) (int, error) {
@@ -100,11 +104,22 @@ func (l *link) Read(p []byte) (int, error) {
 	if err != nil {
 		l.s.noteCause(l.lost(err))
 	}
-	if err != nil || len(l.greeting) == greetingEnd {
+	if err != nil {
 		return n, err
 	}
-	l.greeting = append(l.greeting, p[:min(n, greetingEnd-len(l.greeting))]...)
-	if len(l.greeting) < greetingEnd {
+	met := l.greeted()
+	if err := l.frames.follow(p[:n]); err != nil {
+		err = fmt.Errorf("%s: %w", l.RemoteAddr(), err)
+		l.s.noteCause(err)
+		return 0, err
+	}
+	if met {
+		return n, nil
+	}
+	if missing := greetingEnd - len(l.greeting); missing > 0 {
+		l.greeting = append(l.greeting, p[:min(n, missing)]...)
+	}
+	if !l.greeted() {
 		return n, nil
 	}
 	granted := time.Duration(binary.BigEndian.Uint32(l.greeting[timeoutAt:])) * time.Millisecond
@@ -114,9 +129,10 @@ func (l *link) Read(p []byte) (int, error) {
 	return n, l.Conn.SetDeadline(time.Time{})
 }
 
-// SetReadDeadline implements net.Conn. Until the server has answered, dial has set the deadline.
+// SetReadDeadline implements net.Conn. Until the server's first message has come whole, the deadline is
+// the one that dial has set.
 func (l *link) SetReadDeadline(t time.Time) error {
-	if len(l.greeting) < greetingEnd {
+	if !l.greeted() {
 		return nil
 	}
 	return l.Conn.SetReadDeadline(t)
@@ -124,7 +140,7 @@ func (l *link) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline implements net.Conn.
 func (l *link) SetWriteDeadline(t time.Time) error {
-	if len(l.greeting) < greetingEnd {
+	if !l.greeted() {
 		return nil
 	}
 	return l.Conn.SetWriteDeadline(t)
