@@ -60,10 +60,21 @@ func (a *access) now() *target {
 	return a.pod
 }
 
-// renew reads all files again now, and reports whether the credentials have changed.
-func (a *access) renew() bool {
-	old := a.now()
-	token, security := old.token(), old.security.Get()
+// sent is what a request is sent with.
+type sent struct {
+	to       *target
+	token    string
+	security *tls.Config
+}
+
+// sending returns what a request is sent with now.
+func (a *access) sending() sent {
+	t := a.now()
+	return sent{t, t.token(), t.security.Get()}
+}
+
+// renew reads all files again now, and reports whether that changes what was sent. Of many requests that were refused, one reads what is new, and it is new for all.
+func (a *access) renew(before sent) bool {
 	if a.file != nil {
 		a.file.Look()
 	}
@@ -72,7 +83,7 @@ func (a *access) renew() bool {
 		t.secret.Look()
 	}
 	t.security.Look()
-	return t != old || t.token() != token || t.security.Get() != security
+	return a.sending() != before
 }
 
 func (a *access) close() {
@@ -91,10 +102,9 @@ func (t *target) token() string {
 	return t.secret.Get()
 }
 
-// transport returns what sends requests with the files as they are. A connection that was made
-// with earlier ones ends when nothing uses it.
-func (t *target) transport() http.RoundTripper {
-	security := t.security.Get()
+// transport returns what sends requests with these credentials. A connection that was made with earlier
+// ones ends when nothing uses it.
+func (t *target) transport(security *tls.Config) http.RoundTripper {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.made != nil && t.with == security {

@@ -35,10 +35,7 @@ type api struct {
 	namespace string
 	name      string // of the service, in errors
 	slots     chan struct{}
-
-	mu      sync.Mutex
-	paused  time.Time    // nothing is sent before, as the API server has asked
-	refused *statusError // that asked for it
+	rests     [kinds]rest
 }
 
 func newAPI(config *access, namespace string) *api {
@@ -53,6 +50,21 @@ type request struct {
 	query  url.Values
 	body   *lease
 	into   any // what a good answer is decoded into
+}
+
+// The kinds of requests that rest apart: an API server that is too busy for lists may well have time for
+// a renewal, which cannot wait.
+const (
+	ofOne  = iota // about one lease
+	ofMany        // a list or a watch
+	kinds
+)
+
+func (r request) kind() int {
+	if r.name == "" && r.body == nil {
+		return ofMany
+	}
+	return ofOne
 }
 
 // what says what the request is for, in errors.
@@ -75,8 +87,8 @@ func (a *api) do(ctx context.Context, r request) error {
 	case <-ctx.Done():
 		return a.failed(ctx, r, ctx.Err())
 	}
-	return a.repeat(ctx, r, func() error {
-		answer, err := a.send(ctx, r)
+	return a.repeat(ctx, r, func(with sent) error {
+		answer, err := a.send(ctx, r, with)
 		if err != nil {
 			return err
 		}
@@ -93,8 +105,8 @@ func (a *api) do(ctx context.Context, r request) error {
 
 // stream sends a request whose answer is events, until it ends.
 func (a *api) stream(ctx context.Context, r request, events chan<- event) error {
-	return a.repeat(ctx, r, func() error {
-		answer, err := a.send(ctx, r)
+	return a.repeat(ctx, r, func(with sent) error {
+		answer, err := a.send(ctx, r, with)
 		if err != nil {
 			return err
 		}
@@ -116,32 +128,41 @@ func (a *api) stream(ctx context.Context, r request, events chan<- event) error 
 }
 
 // repeat makes an attempt, and makes it again as do says.
-func (a *api) repeat(ctx context.Context, r request, attempt func() error) error {
+func (a *api) repeat(ctx context.Context, r request, attempt func(sent) error) error {
+	rest := &a.rests[r.kind()]
 	for renewed := false; ; {
-		if err := a.await(ctx); err != nil {
+		if err := rest.await(ctx); err != nil {
 			return a.failed(ctx, r, err)
 		}
-		err := attempt()
+		with := a.config.sending()
+		err := attempt(with)
 		var status *statusError
 		switch {
 		case !errors.As(err, &status):
-		case status.code == http.StatusUnauthorized && !renewed && a.config.renew():
+		case status.code == http.StatusUnauthorized && !renewed && a.config.renew(with):
 			renewed = true
 			continue
 		case status.again(r):
-			a.pause(status)
+			rest.begin(status)
 			continue
 		}
 		return a.failed(ctx, r, err)
 	}
 }
 
-// await waits while the API server wants nothing to be sent. It returns its answer at once if the
-// context ends before that.
-func (a *api) await(ctx context.Context) error {
-	a.mu.Lock()
-	until, refused := a.paused, a.refused
-	a.mu.Unlock()
+// rest is for how long the API server wants nothing of a kind to be sent.
+type rest struct {
+	mu      sync.Mutex
+	until   time.Time
+	refused *statusError // that asked for it
+}
+
+// await waits until the rest is over. It returns the API server's answer at once if the context ends
+// before that.
+func (p *rest) await(ctx context.Context) error {
+	p.mu.Lock()
+	until, refused := p.until, p.refused
+	p.mu.Unlock()
 	wait := time.Until(until)
 	if wait <= 0 {
 		return nil
@@ -159,19 +180,18 @@ func (a *api) await(ctx context.Context) error {
 	}
 }
 
-func (a *api) pause(status *statusError) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if until := time.Now().Add(status.pause); until.After(a.paused) {
-		a.paused, a.refused = until, status
+func (p *rest) begin(status *statusError) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if until := time.Now().Add(status.pause); until.After(p.until) {
+		p.until, p.refused = until, status
 	}
 }
 
 // send sends a request once. Any answer but a good one is an error, a *statusError if the API
 // server has given it.
-func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
-	t := a.config.now()
-	where := *t.server
+func (a *api) send(ctx context.Context, r request, with sent) (*http.Response, error) {
+	where := *with.to.server
 	where.Path += "/apis/coordination.k8s.io/v1/namespaces/" + a.namespace + "/leases"
 	if r.name != "" {
 		where.Path += "/" + r.name
@@ -192,10 +212,10 @@ func (a *api) send(ctx context.Context, r request) (*http.Response, error) {
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("User-Agent", "fencepost")
-	if token := t.token(); token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
+	if with.token != "" {
+		req.Header.Set("Authorization", "Bearer "+with.token)
 	}
-	answer, err := t.transport().RoundTrip(req) // which follows no redirection
+	answer, err := with.to.transport(with.security).RoundTrip(req) // which follows no redirection
 	if err != nil {
 		return nil, &unreachable{a.name, err}
 	}

@@ -14,7 +14,8 @@ const (
 	silence = 10 * time.Second
 )
 
-// standstill is since when objects have not changed, by this proxy's clock.
+// standstill is since when Fencepost has not written objects, by this proxy's clock. What others do to
+// them, such as another label, is no sign of life of their holders.
 type standstill struct {
 	now func() time.Duration // CLOCK_BOOTTIME
 
@@ -27,7 +28,8 @@ type standstill struct {
 type sight struct {
 	version string
 	holder  string
-	since   time.Duration // first seen
+	write   string        // which write of Fencepost's it shows
+	since   time.Duration // when that was first seen
 }
 
 func newStandstill(now func() time.Duration) *standstill {
@@ -60,15 +62,19 @@ func (s *standstill) see(o *lease) {
 	s.hearLocked(now)
 	name, version := o.Metadata.Name, o.Metadata.ResourceVersion
 	all := s.seen[name]
+	next := sight{version, o.holder(), o.note(noteWrite), now}
 	for _, one := range all {
 		if one.version == version {
 			return
+		}
+		if next.write != "" && one.write == next.write && one.holder == next.holder {
+			next.since = one.since
 		}
 	}
 	if len(all) == versions {
 		all = append(all[:0], all[1:]...)
 	}
-	s.seen[name] = append(all, sight{version, o.holder(), now})
+	s.seen[name] = append(all, next)
 }
 
 // gone notes that there is no object of that name.

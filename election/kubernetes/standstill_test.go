@@ -122,6 +122,27 @@ func TestALeaseIsFreeWhenItStandsStill(t *testing.T) {
 	isHeld(false)
 }
 
+// What others write is no sign of life of the holder, however often they do.
+func TestALeaseIsFreeAlthoughOthersWriteTheObject(t *testing.T) {
+	t.Parallel()
+	f := newFake(t)
+	holder, other := f.store(), f.store()
+	now := time.Hour
+	other.still = newStandstill(func() time.Duration { return now })
+	life, _ := award(t, holder, "award")
+	for i := range 13 {
+		want := life
+		if i == 12 { // the TTL is a minute
+			want = ""
+		}
+		if e := read(t, other); e.Life != want {
+			t.Errorf("after %d s it is held by %q", 5*i, e.Life)
+		}
+		f.change(holder.nameOf(key), func(o *lease) { o.Metadata.Annotations["example.com/note"] = strings.Repeat("x", i) })
+		now += 5 * time.Second
+	}
+}
+
 func TestNames(t *testing.T) {
 	t.Parallel()
 	s := &store{prefix: "fencepost"}
