@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -136,6 +138,45 @@ func TestALaggingFailoverBeginsAnInstance(t *testing.T) {
 	if marker(here.InstanceID) != marker(there.InstanceID) {
 		t.Errorf("the markers of %s and %s differ", there.InstanceID, here.InstanceID)
 	}
+}
+
+// After a failover, the address leads to another server, while connections to the old one, a replica by
+// now, stay open. No request goes over them any more.
+func TestTheAddressFollowsTheMaster(t *testing.T) {
+	t.Parallel()
+	master := redistest.Start(t)
+	replica := redistest.Start(t, redistest.WithReplicaOf(master))
+	master.AwaitReplicas(t, 1)
+	var leads atomic.Value
+	leads.Store(replica.Addr())
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", leads.Load().(string))
+			if err != nil {
+				_ = conn.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(server, conn); _ = server.Close() }()
+			go func() { _, _ = io.Copy(conn, server); _ = conn.Close() }()
+		}
+	}()
+	p := client(t, redis.Config{Address: listener.Addr().String(), Proxy: "one"}).Database("db")
+	_, err = p.Acquire(within(t, patience), bid("a", long))
+	isDenied(t, "a replica's award", err, "It must be the master")
+	leads.Store(master.Addr())
+	eventually(t, "the master awards the lease", patience, func() bool {
+		_, err := p.Acquire(within(t, patience), bid("a", long))
+		return err == nil
+	})
 }
 
 // Redis counts by its wall clock. A step forward ends a lease, and a step backward does not keep one

@@ -37,7 +37,7 @@ type store struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup            // of requests
-	broken atomic.Pointer[time.Time] // when a request last failed otherwise than by an answer; nil is never
+	broken atomic.Pointer[time.Time] // until when a connection must have been used to be dead now; nil is never
 }
 
 var (
@@ -93,12 +93,21 @@ func (s *store) eval(ctx context.Context, script string, args []any) ([]string, 
 		command = append(command, key)
 	}
 	values, err := texts(redis.DoContext(conn, ctx, "EVAL", append(command, args...)...))
-	if conn.Err() != nil && !errors.Is(err, context.Canceled) { // otherwise the caller has broken it
+	// What the caller has broken by ending tells nothing about the others.
+	broken := conn.Err() != nil && !errors.Is(err, context.Canceled) || isReplica(err)
+	_ = conn.Close() // it returns to the pool, unless it is broken, which err says
+	if broken {
 		now := time.Now()
 		s.broken.Store(&now)
 	}
-	_ = conn.Close() // it returns to the pool, unless it is broken, which err says
 	return values, err
+}
+
+// isReplica reports whether the server that answered is not the master, or not any more. Its connections
+// are closed, because the address may lead to the master by now.
+func isReplica(err error) bool {
+	var answer redis.Error
+	return errors.As(err, &answer) && (strings.HasPrefix(string(answer), "READONLY ") || strings.HasPrefix(string(answer), "MASTERDOWN "))
 }
 
 // texts returns what a script has answered, numbers too, as texts.
