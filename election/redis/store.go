@@ -37,6 +37,7 @@ type store struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 	wg     sync.WaitGroup            // of requests
+	slots  chan struct{}             // of requests that are no renewals
 	broken atomic.Pointer[time.Time] // until when a connection must have been used to be dead now; nil is never
 }
 
@@ -49,7 +50,7 @@ func newStore(cfg Config) *store {
 	prefix := cfg.Prefix + "/"
 	s := &store{
 		prefix: prefix, keys: []string{prefix + ".generation", prefix + ".leases", prefix + ".life/"},
-		name: "Redis at " + cfg.Address, user: cfg.User,
+		name: "Redis at " + cfg.Address, user: cfg.User, slots: make(chan struct{}, others),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
@@ -64,8 +65,18 @@ func (s *store) run(ctx context.Context, what, script string, args ...any) ([]st
 		err    error
 	}
 	answers := make(chan answer, 1)
+	if script != beatScript {
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil, s.failed(ctx, what, ctx.Err())
+		}
+	}
 	s.wg.Go(func() {
 		values, err := s.eval(ctx, script, args)
+		if script != beatScript {
+			<-s.slots
+		}
 		answers <- answer{values, err}
 	})
 	select {
