@@ -122,8 +122,11 @@ func (s *session) introduceAgain() bool {
 	if s.user == "" || password == s.login.password {
 		return false
 	}
+	if s.conn.AddAuth("digest", []byte(s.user+":"+password)) != nil {
+		return false // it is told again when something is denied again
+	}
 	s.login.password = password
-	return s.conn.AddAuth("digest", []byte(s.user+":"+password)) == nil
+	return true
 }
 
 // call makes a request, and returns when it is answered or the context ends. In the latter case
