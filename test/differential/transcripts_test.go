@@ -102,16 +102,16 @@ func (r *database) recorded(major int, s script) (text string, o outcome, err er
 	if err != nil {
 		return "", o, err
 	}
+	candidacy := r.cluster.Candidacy(r.name, "r", "w")
 	p, startup, err := connect(target{network: "unix", address: socketOf(r.cluster.pg), params: r.params(), asleep: r.asleep})
 	if err != nil {
 		return "", o, err
 	}
-	defer p.close()
-	candidacy := r.cluster.Candidacy(r.name, "r", "w")
 	text, got, err := machinetest.Record(machinetest.Session{
 		Version: major, Fence: candidacy.FenceID(), Worker: "w", Incarnation: candidacy.Incarnation(), Status: *candidacy.Status(),
 		Strings: parameter(startup, "standard_conforming_strings"), Encoding: parameter(startup, "client_encoding"),
 	}, turns{p}, parts)
+	p.close()
 	if err != nil {
 		return "", o, err
 	}
