@@ -226,6 +226,33 @@ func TestMissingRightsAreUnknownNotLost(t *testing.T) {
 	}
 }
 
+// TestAForeignZnodeCostsItsOwnResource, and no other, until its ACL is mended.
+func TestAForeignZnodeCostsItsOwnResource(t *testing.T) {
+	t.Parallel()
+	ensemble := zookeepertest.Start(t)
+	as := ensemble.Client(t, "somebody", "else")
+	p := client(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "one", TTL: long}).Database("db")
+	acquire(t, p, bid("a", long))
+	for _, path := range []string{"/fencepost/db/foreign", "/fencepost/elsewhere"} {
+		if _, err := as.Create(path, nil, 0, zk.DigestACL(zk.PermAll, "somebody", "else")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q := client(t, zookeeper.Config{Servers: ensemble.Addrs(), Proxy: "two", TTL: long}).Database("db")
+	other, foreign := bid("b", long), bid("c", long)
+	other.Resource, foreign.Resource = "other", "foreign"
+	acquire(t, q, other)
+	_, err := q.Acquire(within(t, patience), foreign)
+	isDenied(t, "the foreign one", err)
+	if obs, err := q.Watch(within(t, patience), "billing", election.LeaseObservation{}); err != nil || obs.Incarnation != "a-1" {
+		t.Errorf("the watch shows %+v, %v", obs, err)
+	}
+	if _, err := as.SetACL("/fencepost/db/foreign", zk.WorldACL(zk.PermAll), -1); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, q, foreign)
+}
+
 func isDenied(t *testing.T, what string, err error) {
 	t.Helper()
 	var denied *election.DeniedError

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/go-zookeeper/zk"
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,9 @@ const (
 	atOnce = 32
 	// looks is how often what has changed meanwhile is read again before a snapshot is shown.
 	looks = 3
+	// lookAgain is when znodes that could not be read are read again: nothing tells that their ACL has
+	// changed.
+	lookAgain = 5 * time.Second
 )
 
 // view is what one watch has read. What the server will tell a change of is not read again.
@@ -28,6 +32,7 @@ type view struct {
 	mu       sync.Mutex
 	znodes   map[string]*znode
 	listings map[string]listing
+	denied   bool // a record could not be read since the last snapshot
 }
 
 // Watch implements kv.Store. ZooKeeper tells one change of each znode that was read with a watch.
@@ -46,11 +51,16 @@ func (s *store) Watch(ctx context.Context, see func(kv.Snapshot)) error {
 			return err
 		}
 		see(snapshot)
+		var again <-chan time.Time
+		if v.denied {
+			again = time.After(lookAgain)
+		}
 		for _, id := range s.orphans(lives) {
 			s.tidy(id)
 		}
 		select {
 		case <-changed:
+		case <-again:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -83,6 +93,7 @@ func (v *view) settle(ctx context.Context) (snapshot kv.Snapshot, lives []string
 func (v *view) read(ctx context.Context) (kv.Snapshot, []string, error) {
 	var root, marker listing
 	var err error
+	v.denied = false
 	if root, err = v.list(ctx, v.s.root); err != nil {
 		return kv.Snapshot{}, nil, err
 	}
@@ -123,7 +134,7 @@ func (v *view) keys(ctx context.Context, databases []string) (keys []string, err
 			continue
 		}
 		resources, err := v.list(ctx, v.s.record(db))
-		if err != nil {
+		if err = v.unlessDenied(err); err != nil {
 			return nil, err
 		}
 		for _, r := range resources.children {
@@ -133,7 +144,19 @@ func (v *view) keys(ctx context.Context, databases []string) (keys []string, err
 	return keys, nil
 }
 
-// records reads the records of these keys; nil is one that is no longer there.
+// unlessDenied is the error of reading a record, nil if the record belongs to somebody else. That costs
+// its own resource: it is shown as free, and whoever asks for it learns why that is denied.
+func (v *view) unlessDenied(err error) error {
+	if !errors.Is(err, zk.ErrNoAuth) {
+		return err
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.denied = true
+	return nil
+}
+
+// records reads the records of these keys; nil is one that is no longer there, or cannot be read.
 func (v *view) records(ctx context.Context, keys []string) ([]*znode, error) {
 	found := make([]*znode, len(keys))
 	group, all := errgroup.WithContext(ctx)
@@ -141,7 +164,7 @@ func (v *view) records(ctx context.Context, keys []string) ([]*znode, error) {
 	for i, key := range keys {
 		group.Go(func() (err error) {
 			found[i], err = v.get(all, v.s.record(key))
-			return err
+			return v.unlessDenied(err)
 		})
 	}
 	return found, group.Wait()
