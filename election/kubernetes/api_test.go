@@ -249,7 +249,15 @@ func TestAPauseOfListsHoldsUpNoRenewal(t *testing.T) {
 // Check tries to write, and writes nothing.
 func TestCheckNeedsEveryRight(t *testing.T) {
 	t.Parallel()
-	for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodPut} {
+	lists := func(r *http.Request) bool { return r.URL.Query().Get("labelSelector") != "" }
+	watches := func(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
+	for verb, needs := range map[string]func(r *http.Request) bool{
+		"get":    func(r *http.Request) bool { return r.Method == http.MethodGet && !lists(r) },
+		"list":   func(r *http.Request) bool { return lists(r) && !watches(r) },
+		"watch":  watches,
+		"create": func(r *http.Request) bool { return r.Method == http.MethodPost },
+		"update": func(r *http.Request) bool { return r.Method == http.MethodPut },
+	} {
 		f := newFake(t)
 		s := f.store()
 		if err := s.Mark(t.Context(), "marker", false); err != nil {
@@ -260,13 +268,13 @@ func TestCheckNeedsEveryRight(t *testing.T) {
 			t.Errorf("with all rights: %v", err)
 		}
 		f.instead(func(w http.ResponseWriter, r *http.Request) bool {
-			if r.Method == method {
+			if needs(r) {
 				status(w, http.StatusForbidden, "Forbidden", "no")
 			}
-			return r.Method == method
+			return needs(r)
 		})
-		if err := s.Check(t.Context()); !isStatus(err, http.StatusForbidden) {
-			t.Errorf("without %s: %v", method, err)
+		if err := s.Check(t.Context()); !isStatus(err, http.StatusForbidden) || !strings.Contains(err.Error(), verb) {
+			t.Errorf("without %s: %v", verb, err)
 		}
 		if now := f.object(s.markerName()).Metadata.ResourceVersion; now != version {
 			t.Errorf("the check has written: version %s became %s", version, now)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"sync"
 	"time"
 
@@ -197,6 +198,9 @@ func (s *store) Position(ctx context.Context) (marker string, version int64, err
 
 // Check implements kv.Checker: it tries to create and to update a lease, without any effect.
 func (s *store) Check(ctx context.Context) error {
+	if err := s.looks(ctx); err != nil {
+		return err
+	}
 	o := s.object(nil, s.markerName())
 	o.Metadata.Annotations[noteMarker] = rand.Text()
 	err := s.api.do(ctx, request{verb: "create", method: http.MethodPost, query: dryRun, body: o})
@@ -214,6 +218,24 @@ func (s *store) Check(ctx context.Context) error {
 		return nil
 	}
 	return err
+}
+
+// looks tries what a watch needs.
+func (s *store) looks(ctx context.Context) error {
+	var found list
+	query := url.Values{"labelSelector": {labelPrefix + "=" + s.prefix}, "limit": {"1"}}
+	if err := s.api.do(ctx, request{verb: "list", method: http.MethodGet, query: query, into: &found}); err != nil {
+		return err
+	}
+	query = url.Values{"labelSelector": query["labelSelector"], "watch": {"true"}, "timeoutSeconds": {"1"}, "resourceVersion": {found.Metadata.ResourceVersion}}
+	r := request{verb: "watch", method: http.MethodGet, query: query}
+	return s.api.repeat(ctx, r, func(with sent) error {
+		answer, err := s.api.send(ctx, r, with)
+		if err != nil {
+			return err
+		}
+		return answer.Body.Close() // that it begins is enough
+	})
 }
 
 // Close implements kv.Store.

@@ -25,8 +25,8 @@ local function marker()
 	local found = redis.call('type', generation).ok
 	if found == 'none' then return '' end
 	if found ~= 'hash' then return 'a ' .. found end
-	local text = redis.call('hget', generation, 'marker')
-	if not text or text == '' or not tonumber(redis.call('hget', generation, 'count') or '') then return '' end
+	local text, count = redis.call('hget', generation, 'marker'), redis.call('hget', generation, 'count') or ''
+	if not text or text == '' or not count:match('^%d+$') or #count > 18 then return '' end
 	return text .. '.' .. replid:sub(1, 32)
 end
 

@@ -192,6 +192,9 @@ func TestDamagedMarkers(t *testing.T) {
 		"empty":             {[]any{"HSET", "marker", ""}, ""},
 		"without a counter": {[]any{"HDEL", "count"}, ""},
 		"a counter of text": {[]any{"HSET", "count", "x"}, ""},
+		"a counter below 0": {[]any{"HSET", "count", "-5"}, ""},
+		"another notation":  {[]any{"HSET", "count", "1e3"}, ""},
+		"a counter too big": {[]any{"HSET", "count", "9223372036854775807"}, ""},
 		"a string":          {[]any{"SET", "mine"}, "a string"},
 	} {
 		t.Run(name, func(t *testing.T) {
