@@ -2,6 +2,9 @@
 # the machine that builds, also for another architecture (--platform linux/arm64). The
 # program is linked statically: the image contains only the program and the authorities of
 # certificates.
+#
+# The tag of the base image may be pinned by its digest, as in
+# golang:1.26-bookworm@sha256:..., so that every build uses the same one.
 FROM --platform=$BUILDPLATFORM golang:1.26-bookworm AS build
 ARG BUILDARCH TARGETARCH
 RUN if [ "$TARGETARCH" = "$BUILDARCH" ]; then echo gcc >/compiler; exit; fi; \
@@ -17,7 +20,11 @@ RUN if [ "$TARGETARCH" = "$BUILDARCH" ]; then echo gcc >/compiler; exit; fi; \
 ARG GOPROXY
 WORKDIR /src
 COPY go.mod go.sum ./
-RUN --mount=type=cache,target=/go/pkg/mod go mod download
+# The secret ca is a CA certificate in PEM format that is trusted in addition, for networks in
+# which a proxy reads TLS. It is not in any layer. Go reads /etc/ssl/certs beside SSL_CERT_FILE.
+RUN --mount=type=cache,target=/go/pkg/mod --mount=type=secret,id=ca,required=false \
+	if [ -s /run/secrets/ca ]; then export SSL_CERT_FILE=/run/secrets/ca; fi; \
+	go mod download
 COPY . .
 ARG VERSION=devel
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \

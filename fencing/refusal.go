@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 )
 
 // SQLSTATEs of Fencepost's own errors.
@@ -65,6 +64,9 @@ type Refusal struct {
 	Message  string // ASCII only, so that it is readable in every client_encoding
 	Detail   string // one line of JSON
 	Hint     string
+	// Verbatim means that the message is what Postgres itself says where this is raised, so
+	// that clients get it as Postgres words it. Any other message ends with the SQLSTATE.
+	Verbatim bool
 	// Usage means that the statement is wrong for every worker. It is not a refused write,
 	// and is not recorded.
 	Usage bool
@@ -73,16 +75,16 @@ type Refusal struct {
 func (r *Refusal) Error() string { return r.Message + " (" + r.SQLState + ")" }
 
 // Text returns the message that a client gets.
-func (r *Refusal) Text() string { return Marked(r.Message, r.SQLState) }
-
-// Marked returns the message with the SQLSTATE at its end, if that is one of Fencepost's
-// own: several drivers show a client the message of a FATAL error and hide its SQLSTATE.
-func Marked(message, sqlstate string) string {
-	if !strings.HasPrefix(sqlstate, "ZF") {
-		return message
+func (r *Refusal) Text() string {
+	if r.Verbatim {
+		return r.Message
 	}
-	return message + " [" + sqlstate + "]"
+	return Marked(r.Message, r.SQLState)
 }
+
+// Marked returns a message of Fencepost's own with its SQLSTATE at the end: several drivers
+// show a client the message of a FATAL error and hide its SQLSTATE.
+func Marked(message, sqlstate string) string { return message + " [" + sqlstate + "]" }
 
 // Trouble is why a candidacy cannot lead, beyond what the fence shows.
 type Trouble struct {

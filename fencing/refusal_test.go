@@ -5,17 +5,19 @@ import (
 	"testing"
 )
 
-// TestRefusalsEndWithTheirState: only Fencepost's own SQLSTATEs are in the text.
+// TestRefusalsEndWithTheirState: the SQLSTATE is in the text, Postgres's too, unless Postgres
+// itself would say the same there.
 func TestRefusalsEndWithTheirState(t *testing.T) {
 	t.Parallel()
 	st := &Status{Holder: Record{Epoch: 2, Worker: "b"}}
 	for _, r := range []*Refusal{TwoPhaseRefusal, ReplicationRefusal, RegistrationStuckRefusal, UnknownServerRefusal, RetryRefusal, UnfencedRefusal("u"),
-		MissingResourceRefusal("u"), SupersededRefusal("r", "w", "i", st), ReadOnlyRefusal("r", "w", "i", st), UncheckedRefusal("42P01", "m")} {
+		MissingResourceRefusal("u"), SupersededRefusal("r", "w", "i", st), ReadOnlyRefusal("r", "w", "i", st), UncheckedRefusal("42P01", "m"),
+		SetRefusal("role"), SetRefusal("other"), TokenInsideRefusal, SetTokenRefusal("0", false), {SQLState: "22023", Message: "m"}} {
 		if !strings.HasSuffix(r.Text(), " ["+r.SQLState+"]") || strings.Count(r.Text(), "["+r.SQLState+"]") != 1 {
 			t.Errorf("text %q of %s", r.Text(), r.SQLState)
 		}
 	}
-	if r := (&Refusal{SQLState: "22023", Message: "m"}); r.Text() != "m" {
+	if r := (&Refusal{SQLState: "53300", Message: "m", Verbatim: true}); r.Text() != "m" {
 		t.Errorf("text %q", r.Text())
 	}
 }

@@ -101,6 +101,7 @@ func TestParseStartupRefuses(t *testing.T) {
 		"logical replication":      {startupBody("user", "ann", "replication", "database"), "ZF005", "replication"},
 		"an empty resource":        {startupBody("user", "ann", "fencepost.resource", ""), "22023", "fencepost.resource"},
 		"a long worker":            {startupBody("user", "ann", "fencepost.worker", long), "22023", "fencepost.worker"},
+		"an odd replication":       {startupBody("user", "ann", "replication", "maybe"), "22023", "\"replication\""},
 		"a resource not in UTF-8":  {startupBody("user", "ann", "fencepost.resource", "r\xff"), "22023", "fencepost.resource"},
 		"a wrong campaign":         {startupBody("user", "ann", "fencepost.campaign", "maybe"), "22023", "fencepost.campaign"},
 		"a name of several lines":  {startupBody("user", "ann", "fencepost.worker", "w\nshop/billing"), "22023", "fencepost.worker"},
@@ -126,6 +127,9 @@ func TestParseStartupRefuses(t *testing.T) {
 		var r *fencing.Refusal
 		if !errors.As(err, &r) || r.SQLState != c.state || !strings.Contains(r.Message, c.says) {
 			t.Errorf("%s: %v, want %s and %q", name, err, c.state, c.says)
+		}
+		if ofPostgres := c.says == "terminator" || c.says == "user name" || c.says == `"replication"`; r != nil && (r.Text() == r.Message) != ofPostgres {
+			t.Errorf("%s: the client gets %q", name, r.Text())
 		}
 		if c.state == "22023" && (r == nil || r.Hint == "") {
 			t.Errorf("%s: no hint", name)

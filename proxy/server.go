@@ -173,12 +173,13 @@ func (s *Server) end(conn netloop.Conn) {
 }
 
 var (
-	shuttingDown   = &fencing.Refusal{SQLState: "57P03", Message: "the database system is shutting down"}
+	shuttingDown   = &fencing.Refusal{SQLState: "57P03", Message: "the database system is shutting down", Verbatim: true}
 	tooManyClients = &fencing.Refusal{
 		SQLState: "53300", Message: "sorry, too many clients already",
-		Hint: "Raise max_connections in Fencepost's configuration.",
+		Hint:     "Raise max_connections in Fencepost's configuration.",
+		Verbatim: true,
 	}
-	adminShutdown = &fencing.Refusal{SQLState: "57P01", Message: "terminating connection due to administrator command"}
+	adminShutdown = &fencing.Refusal{SQLState: "57P01", Message: "terminating connection due to administrator command", Verbatim: true}
 )
 
 // Shutdown ends each session at its next safe point, where no reply is pending and no

@@ -104,7 +104,7 @@ func (r *startupReader) read() (*startup, *cancelRequest, error) {
 			}
 			return s, nil, err
 		default:
-			return nil, nil, &fencing.Refusal{SQLState: "0A000", Message: fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0 to 3.2", code>>16, code&0xffff)}
+			return nil, nil, &fencing.Refusal{SQLState: "0A000", Message: fmt.Sprintf("unsupported frontend protocol %d.%d: server supports 3.0 to 3.2", code>>16, code&0xffff), Verbatim: true}
 		}
 	}
 }
@@ -147,7 +147,8 @@ func (r *startupReader) negotiate() (secured bool, err error) {
 func earlyBytes(request string) *fencing.Refusal {
 	return &fencing.Refusal{
 		SQLState: "08P01", Message: "received unencrypted data after " + request,
-		Detail: "This could be either a client-software bug or evidence of an attempted man-in-the-middle attack.",
+		Detail:   "This could be either a client-software bug or evidence of an attempted man-in-the-middle attack.",
+		Verbatim: true,
 	}
 }
 
@@ -171,9 +172,10 @@ func readPacket(conn net.Conn, had []byte) (code uint32, body []byte, err error)
 	return binary.BigEndian.Uint32(packet), packet[4:], err
 }
 
-// protocolError returns the refusal of a client that has violated the protocol.
+// protocolError returns the refusal of a client that has violated the protocol, in the words
+// of Postgres.
 func protocolError(format string, args ...any) *fencing.Refusal {
-	return &fencing.Refusal{SQLState: "08P01", Message: fmt.Sprintf(format, args...)}
+	return &fencing.Refusal{SQLState: "08P01", Message: fmt.Sprintf(format, args...), Verbatim: true}
 }
 
 // parseStartup reads the body of a startup packet.
@@ -200,7 +202,7 @@ func parseStartup(version uint32, body []byte) (*startup, error) {
 		body = rest
 	}
 	if s.user == "" {
-		return nil, &fencing.Refusal{SQLState: "28000", Message: "no PostgreSQL user name specified in startup packet"}
+		return nil, &fencing.Refusal{SQLState: "28000", Message: "no PostgreSQL user name specified in startup packet", Verbatim: true}
 	}
 	if s.database == "" {
 		s.database = s.user

@@ -27,6 +27,7 @@ func refuseReplication(value string) error {
 			SQLState: "22023",
 			Message:  fmt.Sprintf("invalid value for parameter \"replication\": \"%s\"", fencing.ASCII(value)),
 			Hint:     `Valid values are: "false", 0, "true", 1, "database".`,
+			Verbatim: true,
 		}
 	}
 }

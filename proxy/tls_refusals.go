@@ -30,11 +30,12 @@ func (s *Server) admit(tls *pgtls.Clients, conn link, start *startup) error {
 	case errors.Is(err, pgtls.ErrInTheClear):
 		return plainRefusal(conn, start)
 	case errors.Is(err, pgtls.ErrNoClientCertificate):
-		return &fencing.Refusal{SQLState: "28000", Message: "connection requires a valid client certificate"}
+		return &fencing.Refusal{SQLState: "28000", Message: "connection requires a valid client certificate", Verbatim: true}
 	case errors.Is(err, pgtls.ErrClientName):
 		return &fencing.Refusal{
 			SQLState: "28000", Message: fmt.Sprintf("certificate authentication failed for user %q", fencing.ASCII(start.user)),
-			Hint: "The common name of the client's certificate must be the user's name (tls.client_cert in Fencepost's configuration).",
+			Hint:     "The common name of the client's certificate must be the user's name (tls.client_cert in Fencepost's configuration).",
+			Verbatim: true,
 		}
 	default:
 		return err
@@ -63,7 +64,8 @@ func plainRefusal(conn net.Conn, start *startup) error {
 		SQLState: "28000",
 		Message: fmt.Sprintf("no pg_hba.conf entry for host %q, user %q, database %q, no encryption",
 			fencing.ASCII(host), fencing.ASCII(start.user), fencing.ASCII(start.database)),
-		Hint: "Fencepost requires TLS here (tls.mode in its configuration): connect with sslmode=require or stricter.",
+		Hint:     "Fencepost requires TLS here (tls.mode in its configuration): connect with sslmode=require or stricter.",
+		Verbatim: true,
 	}
 }
 
@@ -71,6 +73,7 @@ func plainRefusal(conn net.Conn, start *startup) error {
 // what can be done.
 var unboundRefusal = &fencing.Refusal{
 	SQLState: "08P01", Message: "SCRAM channel binding negotiation error",
-	Detail: "The client supports SCRAM channel binding, and so does the server, but Fencepost stands between them with a certificate of its own.",
-	Hint:   "Connect with channel_binding=disable, or give Fencepost the server's own certificate (tls.cert_file in its configuration).",
+	Detail:   "The client supports SCRAM channel binding, and so does the server, but Fencepost stands between them with a certificate of its own.",
+	Hint:     "Connect with channel_binding=disable, or give Fencepost the server's own certificate (tls.cert_file in its configuration).",
+	Verbatim: true,
 }

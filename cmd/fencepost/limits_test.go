@@ -37,14 +37,14 @@ func (r *running) refusal(t *testing.T, db, params string) *pgconn.PgError {
 	return refused
 }
 
-// mustRefuse fails the test unless a connection is refused with the SQLSTATE, and its
-// message and hint contain these texts.
+// mustRefuse fails the test unless a connection is refused with the SQLSTATE, which ends the
+// message, and its message and hint contain these texts.
 func (r *running) mustRefuse(t *testing.T, db, params, state string, texts ...string) {
 	t.Helper()
 	refused := r.refusal(t, db, params)
 	all := refused.Message + "\n" + refused.Hint
 	for _, text := range texts {
-		if refused.Code != state || !strings.Contains(all, text) {
+		if refused.Code != state || !strings.HasSuffix(refused.Message, " ["+state+"]") || !strings.Contains(all, text) {
 			t.Errorf("connect with %s: %s %s, want %s and %q", params, refused.Code, all, state, text)
 		}
 	}

@@ -220,6 +220,7 @@ func (q *situation) readFirst() decision {
 var needsBlockRefusal = &fencing.Refusal{
 	SQLState: "25P01",
 	Message:  "DECLARE CURSOR can only be used in transaction blocks",
+	Verbatim: true,
 	Usage:    true, // Postgres would refuse it as well
 }
 

@@ -308,6 +308,8 @@ func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		case field == 'W':
 			v = v[len(guardLines.Find(v)):]
 			return v, len(v) > 0
+		case field == 'M':
+			return []byte(fencing.Marked(pe.Message, pe.Code)), true
 		case over && (field == 'S' || field == 'V'):
 			return []byte("FATAL"), true
 		default:
@@ -332,10 +334,18 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	case ofClient(pe):
 		// The client's own timeout, cancel, deadlock or failed transaction; or a snapshot
 		// older than the grant, which the check found.
+		text := pe.Message
 		if found, ok := fencing.DecodeFinding(pe.Detail); ok {
-			m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}, found)
+			r := &fencing.Refusal{SQLState: pe.Code, Message: pe.Message}
+			m.refused(e, r, found)
+			text = r.Text()
 		}
-		return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) { return v, field != 'W' && field != 'P' })
+		return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
+			if field == 'M' {
+				return []byte(text), true
+			}
+			return v, field != 'W' && field != 'P'
+		})
 	default:
 		m.checks.rename()
 		r := fencing.UncheckedRefusal(pe.Code, pe.Message)

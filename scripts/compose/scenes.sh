@@ -31,7 +31,7 @@ takeover() {
 # Processes are killed from outside: docker compose kill would count as a stop by hand.
 crashes() {
 	local service pid
-	for service in fencepost consul postgres; do
+	for service in fencepost consul postgres worker-a; do
 		pid=$(inspect "$service" '{{.State.Pid}}')
 		kill -KILL "$pid"
 		within 30 "$service restarted" restarted "$service"

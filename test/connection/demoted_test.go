@@ -63,7 +63,7 @@ func TestAStartupEndsWithItsHost(t *testing.T) {
 	}
 	defer conn.Close()
 	next.Store(&upstream.Finding{System: "1", Timeline: 2})
-	if f := fixture.FatalError(t, c.Rest()); f['C'] != "57P01" || !strings.Contains(f['M'], pg.Addr()+" is") {
+	if f := fixture.FatalError(t, c.Rest()); f['C'] != "57P01" || !strings.Contains(f['M'], pg.Addr()+" is") || !strings.HasSuffix(f['M'], " [57P01]") {
 		t.Errorf("the client is told %v", f)
 	}
 	again, _ := wiretest.Connect(t, p.Addr, "user", pgtest.Superuser, "database", "postgres")

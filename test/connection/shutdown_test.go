@@ -34,7 +34,7 @@ func TestShutdownEndsIdleSessionsAndLetsTransactionsCommit(t *testing.T) {
 		}
 	}
 	late := wiretest.Dial(t, p.Addr)
-	if f := fixture.FatalError(t, late.Rest()); f['C'] != "57P03" {
+	if f := fixture.FatalError(t, late.Rest()); f['C'] != "57P03" || f['M'] != "the database system is shutting down" {
 		t.Errorf("a new client: %v, want 57P03", f)
 	}
 	fixture.MustExec(t, busy, "insert into t values (2)")

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -52,7 +53,7 @@ func startPool(t *testing.T, d driver, part string, pg *pgtest.Server) *pool {
 	p.serve(t, pg, ports.For(t).Address())
 	p.cluster = newCluster(t, pg, p.proxy.Address)
 	pg.Exec(t, pgtest.Superuser, p.db, poolSchema)
-	p.program, p.answer = d.launch(t, part, p.at(t, p.proxy.Address, "pool-1", "fencepost.worker_timeout=300ms"), func(l line) {
+	p.program, p.answer = d.launch(t, part, p.at(t, p.proxy.Address, "pool-1", "fencepost.worker_timeout="+workerTimeout.String()), func(l line) {
 		result, ok := l.Result.(string)
 		if !ok {
 			result = l.String()
@@ -72,12 +73,19 @@ func startPool(t *testing.T, d driver, part string, pg *pgtest.Server) *pool {
 	return p
 }
 
+// The settings of the proxy that bound how soon a pool writes again.
+const (
+	workerTimeout = 300 * time.Millisecond
+	leaseGrace    = 200 * time.Millisecond
+	leaseTTL      = 2 * time.Second
+)
+
 // serve starts the proxy. Connecting waits for the first attempt to lead, however long
 // that takes.
 func (p *pool) serve(t testing.TB, pg *pgtest.Server, address string) {
 	t.Helper()
 	p.proxy = process.Serve(t, "FENCEPOST_LISTEN="+address, "FENCEPOST_ADMIN=127.0.0.1:0", "FENCEPOST_PROXY_ID=pools",
-		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE=200ms", "FENCEPOST_LEASE_TTL=2s", "FENCEPOST_STARTUP_WAIT=30s")
+		"FENCEPOST_UPSTREAM_ADDRESS="+pg.Addr(), "FENCEPOST_CONTROL_USER="+pgtest.Control, "FENCEPOST_LEASE_GRACE="+leaseGrace.String(), "FENCEPOST_LEASE_TTL="+leaseTTL.String(), "FENCEPOST_STARTUP_WAIT=30s")
 }
 
 // since returns the results from the nth on.

@@ -117,7 +117,7 @@ func TestWithoutAPrimary(t *testing.T) {
 	h.a.Stop(t, pgtest.Fast)
 	p := h.proxy("FENCEPOST_STARTUP_TIMEOUT=5s")
 	_, err := h.tryJoin(p, "w")
-	if e := errorOf(err); e.Code != "57P03" || !strings.Contains(e.Hint, "upstream.address") {
+	if e := errorOf(err); e.Code != "57P03" || !strings.HasSuffix(e.Message, " [57P03]") || !strings.Contains(e.Hint, "upstream.address") {
 		t.Errorf("without a primary: %v", err)
 	}
 	p.Await(t, "no primary")

@@ -211,7 +211,7 @@ func TestAStaleClaimEndsTheSession(t *testing.T) {
 	c, conn := newGuarded(t, pgtest.Shared(t))
 	var pg *pgconn.PgError
 	_, err := conn.Exec(t.Context(), "do $$begin perform fencepost.claim('r', 1); insert into t (v) values ('x'); end$$")
-	if !errors.As(err, &pg) || pg.Code != "ZF001" || pg.Severity != "FATAL" {
+	if !errors.As(err, &pg) || pg.Code != "ZF001" || pg.Severity != "FATAL" || !strings.HasSuffix(pg.Message, " [ZF001]") {
 		t.Errorf("a write under a claim that is over: %v, want FATAL ZF001", err)
 	}
 	if n := c.Rows("x"); n != 0 {

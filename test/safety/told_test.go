@@ -221,7 +221,11 @@ func TestLeadersOldSnapshot(t *testing.T) {
 		c := s.Leader("w " + level)
 		fixture.MustPass(t, c, q("begin isolation level "+level))
 		fixture.MustPass(t, c, q("set transaction snapshot '"+id+"'"))
-		fixture.MustFail(t, c, "40001", q(mine))
+		for _, m := range fixture.MustFail(t, c, "40001", q(mine)) {
+			if m.Type == 'E' && !strings.HasSuffix(m.Fields()['M'], " [40001]") {
+				t.Errorf("the message %q does not end with its SQLSTATE", m.Fields()['M'])
+			}
+		}
 		fixture.MustPass(t, c, q("rollback"))
 		fixture.MustPass(t, c, q("begin isolation level "+level))
 		fixture.MustPass(t, c, q(mine+"; commit"))

@@ -95,9 +95,9 @@ unfenced: refuse
 		state      string
 		says       []string
 	}{
-		{"a name without anything behind the prefix", "invoicer-", nil, "22023", []string{"routes.2", "nothing in the place of the *", "fencepost.worker"}},
+		{"a name without anything behind the prefix", "invoicer-", nil, "22023", []string{"[22023]", "routes.2", "nothing in the place of the *", "fencepost.worker"}},
 		{"a user that may not campaign", "closed", nil, "28000",
-			[]string{`user "app" may not campaign for resource "closed"`, "resources.<name>.users", "fencepost.campaign=off", "routes.3"}},
+			[]string{"[28000]", `user "app" may not campaign for resource "closed"`, "resources.<name>.users", "fencepost.campaign=off", "routes.3"}},
 		{"a connection without a route", "psql", nil, "ZF002", []string{"names no resource", "explain-route"}},
 		{"a connection without a name", "", nil, "ZF002", []string{"names no resource"}},
 		{"a worker without a resource and without a route", "", []string{"worker", "w"}, "22023", []string{"fencepost.resource is not", "route"}},

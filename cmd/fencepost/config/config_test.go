@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -378,6 +379,13 @@ func TestSampleHoldsEverySettingWithItsDefault(t *testing.T) {
 			t.Errorf("the sample does not have %s", s.path)
 		}
 	}
+	_, after, _ := strings.Cut(string(text), "\n#resources:\n")
+	resources, _, _ := strings.Cut(after, "\n\n")
+	for _, key := range resourceKeys() {
+		if !regexp.MustCompile(`(?m)^ *#` + key + `:`).MatchString(resources) {
+			t.Errorf("the sample does not have resources.<name>.%s", key)
+		}
+	}
 }
 
 // TestDocumentationHasEverySettingWithItsDefault compares docs/configuration.md with
@@ -389,7 +397,7 @@ func TestDocumentationHasEverySettingWithItsDefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\| (?:`([^`]*)`)? *\\|").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.<>]+)` \\| (?:`([^`]*)`)? *\\|").FindAllStringSubmatch(string(text), -1) {
 		rows[m[1]] = m[2]
 	}
 	for _, line := range dump(new(Default())) {
@@ -402,11 +410,26 @@ func TestDocumentationHasEverySettingWithItsDefault(t *testing.T) {
 		}
 		delete(rows, path)
 	}
+	for _, key := range resourceKeys() {
+		path := "resources.<name>." + key
+		if _, ok := rows[path]; !ok {
+			t.Errorf("docs/configuration.md has no row for %s", path)
+		}
+		delete(rows, path)
+	}
 	for path := range rows {
-		if !strings.HasPrefix(path, "resources.") && path != "unfenced.users" && path != "routes" {
+		if path != "unfenced.users" && path != "routes" {
 			t.Errorf("docs/configuration.md has %s, which the code does not know", path)
 		}
 	}
+}
+
+// resourceKeys lists the settings of a resource.
+func resourceKeys() (keys []string) {
+	for field := range reflect.TypeFor[Resource]().Fields() {
+		keys = append(keys, field.Tag.Get("yaml"))
+	}
+	return keys
 }
 
 // dump lists all settings as path=value.
