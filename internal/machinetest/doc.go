@@ -17,12 +17,15 @@
 // consecutive messages of one side arrive at once. The other lines follow from them.
 // The strings of a message come after its type, each without the NUL that ends it, and
 // then, as b"…", whatever is not a string. The random part of the checks' names is
-// always xxxxxxxxxxxx.
+// always xxxxxxxxxxxx. The word part stands in the place of a type in front of bytes of
+// the client that are no whole message.
 //
 // In front of its status, a session has "passing" or "read-only" if it is one without a resource,
 // and "discards" if the resource discards stale writes.
 //
 // "go test ./test/protocol -run TestProtocol -record" writes the transcripts of the sessions that
-// those tests have with real servers, where the machine alone says the same again, and
-// "go test ./test/differential -run TestKeptScripts -record" those of the kept random scripts.
+// those tests have with real servers through a proxy, where the machine alone says the same again.
+// "go test ./test/differential -run TestKeptScriptsHaveTranscripts -record" writes those of the
+// kept random scripts, with Record: a machine without a proxy takes turns with a real server, so
+// that the same script always gives the same transcript.
 package machinetest

@@ -122,15 +122,23 @@ func parseStatus(line string) (st fencing.Status, err error) {
 	return st, nil
 }
 
-// lines shows messages, each after a mark. It is an error if the last one is not whole.
+// partial stands in the place of a type in front of bytes that are no whole message.
+const partial = "part "
+
+// lines shows messages, each after a mark. The last one of the client need not be whole; for the
+// server it is an error.
 func lines(out *strings.Builder, mark string, b []byte) error {
 	for len(b) > 0 {
-		if len(b) < 5 {
-			return fmt.Errorf("%d bytes are no message", len(b))
+		size := 0
+		if len(b) >= 5 {
+			size = 1 + int(binary.BigEndian.Uint32(b[1:]))
 		}
-		size := 1 + int(binary.BigEndian.Uint32(b[1:]))
 		if size < 5 || size > len(b) {
-			return fmt.Errorf("a message of %d bytes is not whole: %q", size, b)
+			if mark == "S>" || mark == "<=" {
+				return fmt.Errorf("a message of the server is not whole: %q", b)
+			}
+			fmt.Fprintf(out, "%s %sb%q\n", mark, partial, b)
+			return nil
 		}
 		fmt.Fprintf(out, "%s %c", mark, b[0])
 		body := b[5:size]
@@ -157,6 +165,10 @@ func printable(b []byte) bool {
 func message(line string) ([]byte, error) {
 	if line == "" {
 		return nil, errors.New("an empty message")
+	}
+	if rest, ok := strings.CutPrefix(line, partial+"b"); ok {
+		bytes, err := strconv.Unquote(rest)
+		return []byte(bytes), err
 	}
 	b := []byte{line[0], 0, 0, 0, 0}
 	rest := strings.TrimSpace(line[1:])

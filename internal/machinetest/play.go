@@ -24,7 +24,10 @@ type player struct {
 	stuck   bool   // it waits for the server before it takes more
 	left    bool   // the client has said that it leaves
 	over    bool
+	fatal   []byte // the server's last message, if that has ended the session
 	scratch []byte
+	// send sends to a real server. It is nil in a replay.
+	send func([]byte)
 	// What the server and the client got.
 	up, down []byte
 }
@@ -37,20 +40,9 @@ var modes = map[string]protocol.Mode{"": protocol.ModeFenced, "passing": protoco
 // Play lets the inputs happen to a new machine. It returns the transcript, and what the
 // server and the client got, with the placeholder in the names of the checks.
 func Play(s Session, inputs []Input) (text string, toServer, toClient []byte, err error) {
-	x := &player{st: &s.Status}
-	x.m = protocol.New(protocol.Config{
-		Mode: modes[s.Mode], Discards: s.Discards, Unfenced: fencing.UnfencedRefusal("u"), Version: gate.Version(s.Version), Status: func() *fencing.Status { return x.st }, Cache: analyses,
-		Fence: s.Fence, Resource: "r", Worker: s.Worker, Incarnation: s.Incarnation,
-		Parameters: [][]byte{parameter("standard_conforming_strings", s.Strings), parameter("client_encoding", s.Encoding)},
-	})
+	x := newPlayer(s)
 	x.learn(x.m.AppendPrepare(nil))
-	_ = x.m.Prepared(nil)
-	var announced fencing.Epoch
-	if x.st.CanWrite() {
-		announced = x.st.Epoch
-	}
-	x.m.AppendGreeting(nil, x.st, announced)
-	fmt.Fprintln(&x.text, s)
+	x.begin(s)
 	for _, in := range inputs {
 		if x.over {
 			break
@@ -60,6 +52,28 @@ func Play(s Session, inputs []Input) (text string, toServer, toClient []byte, er
 		}
 	}
 	return x.text.String(), x.up, x.down, nil
+}
+
+// newPlayer returns a player with the machine of a session that has not begun.
+func newPlayer(s Session) *player {
+	x := &player{st: &s.Status}
+	x.m = protocol.New(protocol.Config{
+		Mode: modes[s.Mode], Discards: s.Discards, Unfenced: fencing.UnfencedRefusal("u"), Version: gate.Version(s.Version), Status: func() *fencing.Status { return x.st }, Cache: analyses,
+		Fence: s.Fence, Resource: "r", Worker: s.Worker, Incarnation: s.Incarnation,
+		Parameters: [][]byte{parameter("standard_conforming_strings", s.Strings), parameter("client_encoding", s.Encoding)},
+	})
+	return x
+}
+
+// begin begins the session: its checks are prepared, and its client knows the epoch.
+func (x *player) begin(s Session) {
+	_ = x.m.Prepared(nil)
+	var announced fencing.Epoch
+	if x.st.CanWrite() {
+		announced = x.st.Epoch
+	}
+	x.m.AppendGreeting(nil, x.st, announced)
+	fmt.Fprintln(&x.text, s)
 }
 
 func parameter(name, value string) []byte {
@@ -114,6 +128,9 @@ func (x *player) fromClient() error {
 		var out []byte
 		out, x.scratch = p.Bytes(x.scratch)
 		x.learn(out)
+		if x.send != nil {
+			x.send(out)
+		}
 		out = Placed(out)
 		x.up = append(x.up, out...)
 		if err := lines(&x.text, "=>", out); err != nil {
@@ -182,6 +199,7 @@ func (x *player) fromServer() error {
 				x.m.Announced()
 			}
 		case protocol.EventEnded, protocol.EventSuperseded:
+			x.fatal = bytes.Clone(events[i].Message)
 			x.end("ended")
 		}
 	}

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
@@ -98,52 +97,70 @@ type target struct {
 	before func(i int)
 	// witness describes the server's side of a connection that does not end.
 	witness func() string
-	// rec records what is sent to a proxy. It may be nil.
-	rec *fixture.Transcriber
 }
 
 // run connects, sends s, and reads to the end.
 func run(to target, s script) (transcript, error) {
+	p, startup, err := connect(to)
+	if err != nil {
+		return transcript{}, err
+	}
+	t, err := p.run(s)
+	p.close()
+	t.startup, t.all, t.others, t.end = startup, p.all, p.others, p.end
+	return t, err
+}
+
+// connect starts a session. startup is what came up to its first ReadyForQuery.
+func connect(to target) (p *client, startup []wiretest.Message, err error) {
 	conn, err := net.DialTimeout(to.network, to.address, patience)
 	if err != nil {
-		return transcript{}, fmt.Errorf("connect: %w", err)
+		return nil, nil, fmt.Errorf("connect: %w", err)
 	}
-	defer conn.Close()
 	_ = conn.SetWriteDeadline(time.Now().Add(10 * patience))
 	raw, err := conn.(syscall.Conn).SyscallConn()
 	if err != nil {
-		return transcript{}, fmt.Errorf("get the socket: %w", err)
+		_ = conn.Close()
+		return nil, nil, fmt.Errorf("get the socket: %w", err)
 	}
-	p := &client{
+	p = &client{
 		to: to, conn: conn, raw: raw,
 		more: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	go p.read()
-	t, err := p.run(s)
-	_ = conn.Close()
-	<-p.done
-	t.all, t.others, t.end = p.all, p.others, p.end
-	return t, err
+	if startup, err = p.start(); err != nil {
+		p.close()
+	}
+	return p, startup, err
 }
 
-func (p *client) run(s script) (t transcript, err error) {
+// close ends the connection, and waits for its reader.
+func (p *client) close() {
+	_ = p.conn.Close()
+	<-p.done
+}
+
+func (p *client) start() (startup []wiretest.Message, err error) {
 	if _, err := p.conn.Write(wiretest.Startup(p.to.params...)); err != nil {
-		return t, fmt.Errorf("send the startup: %w", err)
+		return nil, fmt.Errorf("send the startup: %w", err)
 	}
 	p.await(patience, func() bool { return p.closed || p.marks > 0 })
 	p.mu.Lock()
-	t.startup, p.all = p.all, nil
-	for _, m := range t.startup {
+	defer p.mu.Unlock()
+	startup, p.all = p.all, nil
+	for _, m := range startup {
 		if m.Type == 'K' && len(m.Body) >= 8 {
 			p.pid, p.key = binary.BigEndian.Uint32(m.Body), m.Body
 		}
 	}
-	started := p.marks == 1
-	p.marks, p.readys, p.told = 0, 0, 0
-	p.mu.Unlock()
-	if !started {
-		return t, fmt.Errorf("the startup failed: %v", t.startup)
+	if p.marks != 1 {
+		return startup, fmt.Errorf("the startup failed: %v", startup)
 	}
+	p.marks, p.readys, p.told = 0, 0, 0
+	return startup, nil
+}
+
+func (p *client) run(s script) (t transcript, err error) {
 	ok, err := p.steps(s)
 	if err != nil {
 		return t, err
@@ -200,7 +217,6 @@ func (p *client) steps(s script) (ok bool, err error) {
 			}
 		default:
 			b := st.bytes()
-			p.to.rec.Client(b)
 			if half > 0 && len(b) > 1 {
 				n := min(half, len(b)-1)
 				out, b, half = append(out, b[:n]...), b[n:], 0
@@ -393,6 +409,16 @@ func (p *client) quiet() bool {
 	defer p.mu.Unlock()
 	n, err := p.queued(unix.SIOCINQ)
 	return n == 0 && err == nil
+}
+
+// untilQuiet waits until p is quiet or the server has ended the connection.
+func (p *client) untilQuiet() bool {
+	for until := time.Now().Add(patience); time.Now().Before(until); {
+		if p.await(glance, func() bool { return p.closed }) || p.quiet() {
+			return true
+		}
+	}
+	return false
 }
 
 // queued returns how many bytes are in one of the socket's queues.

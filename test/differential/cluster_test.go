@@ -19,14 +19,13 @@ type cluster struct {
 	*fixture.FakeElector
 	pg    *pgtest.Server
 	addr  string
-	other string               // the address of the second proxy
-	rec   *fixture.Transcriber // of the sessions with both; nil if there is none
+	other string // the address of the second proxy
 }
 
 // newCluster starts a proxy in front of the server of that major version.
 func newCluster(t *testing.T, major int) *cluster {
 	t.Helper()
-	return newClusterAt(t, pgtest.SharedMajor(t, major), nil)
+	return newClusterAt(t, pgtest.SharedMajor(t, major))
 }
 
 // socketOf returns the path of a server's Unix socket. A server that closes a
@@ -38,9 +37,9 @@ func socketOf(pg *pgtest.Server) string {
 	return filepath.Join(pg.SocketDir(), ".s.PGSQL."+strconv.Itoa(pg.Port()))
 }
 
-func newClusterAt(t *testing.T, pg *pgtest.Server, rec *fixture.Transcriber) *cluster {
+func newClusterAt(t *testing.T, pg *pgtest.Server) *cluster {
 	t.Helper()
-	h := &cluster{FakeElector: fixture.NewFakeElector(t, pg), pg: pg, rec: rec}
+	h := &cluster{FakeElector: fixture.NewFakeElector(t, pg), pg: pg}
 	h.addr, h.other = h.serve(t, "one"), h.serve(t, "two")
 	return h
 }
@@ -48,13 +47,11 @@ func newClusterAt(t *testing.T, pg *pgtest.Server, rec *fixture.Transcriber) *cl
 // serve starts a proxy, which ends with the test, and returns its address.
 func (h *cluster) serve(t *testing.T, id string) string {
 	t.Helper()
-	config := proxy.Config{
+	_, addr := fixture.Serve(t, proxy.Config{
 		Upstream: fixture.At(t, socketOf(h.pg), nil), Candidates: h, ProxyID: id,
 		Observe: func(o proxy.Observed) proxy.Observer {
 			return oracle.New(oracle.Facts(o), func(complaint string) { t.Error(complaint) })
 		},
-	}
-	h.rec.Observe(&config)
-	_, addr := fixture.Serve(t, config)
+	})
 	return addr
 }

@@ -114,9 +114,11 @@ func quote(parts [][]byte) string {
 	return strings.Join(out, " ")
 }
 
+// firstUser is the first object id of users' objects.
+const firstUser = 16384
+
 // oid masks an object id, because those of users' objects vary.
 func oid(b []byte) string {
-	const firstUser = 16384
 	if n := binary.BigEndian.Uint32(b); n < firstUser {
 		return strconv.Itoa(int(n))
 	}

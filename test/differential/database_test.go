@@ -272,7 +272,6 @@ func (r *database) run(s script, like []seen, before func(int)) (transcript, err
 		network: "tcp", address: r.cluster.addr,
 		params: append(r.params(), "options", "-c fencepost.resource=r -c fencepost.worker=w"),
 		like:   like, before: before, asleep: r.asleep, sleeps: r.sleeps, beside: r.do, witness: r.witness,
-		rec: r.cluster.rec,
 	}, s)
 }
 

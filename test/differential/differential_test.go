@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -87,10 +86,16 @@ func newPair(t *testing.T, h *cluster, as standing) *pair {
 // compare runs s in both databases, which are in their initial state. diff is "" if the
 // outcomes do not differ.
 func (p *pair) compare(s script) (want, got outcome, diff string, err error) {
+	return p.compareWith(s, func(like []seen) (outcome, error) { return p.fenced.proxied(s, like, nil) })
+}
+
+// compareWith is compare with another way to run s as a leader. It gets what the client had seen
+// at the end of each wait on Postgres.
+func (p *pair) compareWith(s script, fenced func(like []seen) (outcome, error)) (want, got outcome, diff string, err error) {
 	if want, err = p.plain.direct(s); err != nil {
 		return want, got, "", err
 	}
-	if got, err = p.fenced.proxied(s, want.seen, nil); err != nil {
+	if got, err = fenced(want.seen); err != nil {
 		return want, got, "", err
 	}
 	diff, err = difference(&want, &got)
@@ -155,38 +160,43 @@ func report(s script, want, got outcome, diff string) string {
 		strings.Join(lines(want.all), "\n  "), strings.Join(lines(got.all), "\n  "))
 }
 
-var record = flag.Bool("record", false, "write the sessions of TestKeptScripts into the transcripts of package proxy/protocol")
-
-// TestKeptScripts runs scripts that once failed.
-func TestKeptScripts(t *testing.T) {
-	t.Parallel()
+// keptScripts returns the scripts in testdata, by their names, and these in order.
+func keptScripts(t *testing.T) (names []string, scripts map[string]script) {
+	t.Helper()
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("kept scripts: %v, %v", files, err)
 	}
+	scripts = map[string]script{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(file), ".txt")
+		if scripts[name], err = parseScript(string(text)); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		names = append(names, name)
+	}
+	return names, scripts
+}
+
+// TestKeptScripts runs scripts that once failed.
+func TestKeptScripts(t *testing.T) {
+	t.Parallel()
+	names, scripts := keptScripts(t)
 	eachMajor(t, func(t *testing.T, major int) {
-		h := newClusterAt(t, pgtest.SharedMajor(t, major), fixture.NewTranscriber(*record))
+		h := newCluster(t, major)
 		pairs := []*pair{newPair(t, h, fenced), newPair(t, h, guarded)}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := parseScript(string(text))
-			if err != nil {
-				t.Fatalf("%s: %v", file, err)
-			}
+		for _, name := range names {
 			for _, p := range pairs {
-				h.rec.Next()
-				want, got, diff, err := p.compare(s)
+				want, got, diff, err := p.compare(scripts[name])
 				if err != nil {
-					t.Fatalf("%s: %v", file, err)
-				}
-				if p.fenced.guards == "" {
-					h.rec.Keep(t, "kept "+strings.TrimSuffix(filepath.Base(file), ".txt"), got.all)
+					t.Fatalf("%s: %v", name, err)
 				}
 				if diff != "" {
-					t.Errorf("%s, guards %t: %s", file, p.fenced.guards != "", report(s, want, got, diff))
+					t.Errorf("%s, guards %t: %s", name, p.fenced.guards != "", report(scripts[name], want, got, diff))
 				}
 			}
 		}
@@ -234,7 +244,7 @@ func TestScripts(t *testing.T) {
 // fuzz runs n scripts of the seeds from first on, or as many as the time limit allows.
 func fuzz(t *testing.T, major int, first uint64, n int) {
 	// Use a separate server: if it crashes, no other test is disturbed.
-	h := newClusterAt(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major))), nil)
+	h := newClusterAt(t, pgtest.Start(t, pgtest.WithBinaries(pgtest.Binaries(t, major))))
 	pairs := map[standing][]*pair{guarded: {newPair(t, h, guarded)}}
 	for range clients - 1 {
 		pairs[fenced] = append(pairs[fenced], newPair(t, h, fenced))

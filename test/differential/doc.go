@@ -14,6 +14,8 @@
 //   - database_test.go reads what a script wrote, and restores the initial state;
 //   - shrink_test.go shrinks a failing one. The result is kept in testdata and run
 //     by every run of the tests;
+//   - transcripts_test.go records the kept ones for the tests of package proxy/protocol, which
+//     replay them without Postgres;
 //   - stale_test.go runs the same scripts as workers that are superseded meanwhile, or
 //     that never lead: nothing of theirs may be found in the database.
 //

@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -23,20 +21,7 @@ const shadowed = 60
 // lead, is byte for byte what it gets from a connection with unfenced: allow.
 func TestAShadowSendsWhatTheClientSends(t *testing.T) {
 	t.Parallel()
-	scripts := map[string]script{}
-	files, err := filepath.Glob("testdata/*.txt")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("kept scripts: %v, %v", files, err)
-	}
-	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if scripts[file], err = parseScript(string(text)); err != nil {
-			t.Fatalf("%s: %v", file, err)
-		}
-	}
+	_, scripts := keptScripts(t)
 	for n := range uint64(shadowed) {
 		scripts[fmt.Sprintf("seed %d", n)] = generate(n)
 	}
