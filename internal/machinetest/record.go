@@ -50,7 +50,8 @@ func Record(s Session, server Backend, parts [][]byte) (text string, toClient []
 	if err := x.hear(server); err != nil {
 		return "", nil, err
 	}
-	return x.text.String(), append(x.down, x.fatal...), x.repeats()
+	text = x.text.String()
+	return text, append(x.down, x.fatal...), Repeat(text)
 }
 
 // hear takes what the server answers, and answers to what the machine then sends.
@@ -73,16 +74,15 @@ func (x *player) hear(server Backend) error {
 	return nil
 }
 
-// repeats checks that Play says what x has said.
-func (x *player) repeats() error {
-	want := x.text.String()
-	session, inputs, err := Parse(want)
+// Repeat plays a transcript, and returns an error if the machine does not say the same.
+func Repeat(text string) error {
+	session, inputs, err := Parse(text)
 	if err != nil {
 		return err
 	}
 	got, _, _, err := Play(session, inputs)
-	if err == nil && got != want {
-		err = fmt.Errorf("the transcript\n%s\nis repeated as\n%s", want, got)
+	if err == nil && got != text {
+		err = fmt.Errorf("the transcript\n%s\nis repeated as\n%s", text, got)
 	}
 	return err
 }
