@@ -26,6 +26,7 @@ func (m *Machine) observe(known *situation) {
 	}
 	hand := *known.inHand
 	hand.done = NeedConfirm // nothing waits for the lease
+	hand.catalog = m.catalogFor(s)
 	around := *known.surroundings
 	around.mode, around.txn, around.inHand = ModeFenced, &txn, &hand
 	q := *known
