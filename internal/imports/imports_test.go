@@ -38,7 +38,7 @@ var ours = map[string][]string{
 	"election/renewal":    {"election"},
 	"election/token":      {"election", "fencing"},
 	"election/electiontest": {
-		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest",
+		"election", "fencing", "fencing/store", "migrations", "internal/pgtest", "internal/consultest", "internal/stopwatch",
 	},
 	"upstream": {"fencing", "proxy/pgtls"},
 	"proxy": {
@@ -82,6 +82,7 @@ var ours = map[string][]string{
 	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/machinetest", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/zookeepertest":   {"internal/child", "internal/ports"},
 	"internal/fixture/process": {"fencing", "internal/child"},
+	"internal/stopwatch":       {},
 	"internal/wiretest":        {},
 	"internal/netlooptest":     {"proxy/netloop", "internal/wiretest"},
 	"internal/oracle":          {},
@@ -91,7 +92,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "internal/stopwatch", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not

@@ -1,9 +1,10 @@
 package protocol
 
 import (
-	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
@@ -107,30 +108,56 @@ func TestTheHotPathAllocatesNothing(t *testing.T) {
 	}
 }
 
-// BenchmarkManyTransactions shows that a text of four times as many transactions costs
-// about four times as much.
-func BenchmarkManyTransactions(b *testing.B) {
-	for _, count := range []int{1000, 4000} {
-		b.Run(strconv.Itoa(count), func(b *testing.B) {
-			in := wiretest.Query(strings.Repeat("commit;select 1;", count) + "select 2")
-			var up gate.Plan
-			for b.Loop() {
-				m := leading(18)
-				for done := false; !done; {
-					up.Reset(in)
-					_, need, err := m.FromClient(in, &up)
-					switch {
-					case err != nil:
-						b.Fatal(err)
-					case need.Kind == NeedAnalysis:
-						m.Answer(Answer{Need: NeedAnalysis, Text: m.config.Cache.Analyze(need.Text, need.Settings)})
-					case need.Kind == NeedNothing:
-						done = true
-					default:
-						b.Fatalf("need %v", need)
-					}
-				}
+// TestManyTransactionsCostTheirLength: a text of four times as many transactions costs about four
+// times as much, and not sixteen times. What counts is the processor time of the cheapest of
+// several runs. The test is not parallel: others take such time.
+func TestManyTransactionsCostTheirLength(t *testing.T) {
+	const runs, most = 5, 8
+	least := map[int]time.Duration{}
+	for range runs {
+		for _, count := range []int{1000, 4000} {
+			began := processorTime(t)
+			manyTransactions(t, count)
+			if cost := processorTime(t) - began; least[count] == 0 || cost < least[count] {
+				least[count] = cost
 			}
-		})
+		}
 	}
+	few, many := least[1000], least[4000]
+	t.Logf("1000 transactions: %v, 4000 transactions: %v", few, many)
+	if many > most*few {
+		t.Errorf("4000 transactions cost %v, more than %d times the %v of 1000", many, most, few)
+	}
+}
+
+// manyTransactions has a new machine take one Query of so many transactions.
+func manyTransactions(t *testing.T, count int) {
+	t.Helper()
+	in := wiretest.Query(strings.Repeat("commit;select 1;", count) + "select 2")
+	m := leading(18)
+	var up gate.Plan
+	for {
+		up.Reset(in)
+		_, need, err := m.FromClient(in, &up)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case need.Kind == NeedNothing:
+			return
+		case need.Kind == NeedAnalysis:
+			m.Answer(Answer{Need: NeedAnalysis, Text: m.config.Cache.Analyze(need.Text, need.Settings)})
+		default:
+			t.Fatalf("need %v", need)
+		}
+	}
+}
+
+// processorTime is what this process has used of the processors.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
 }

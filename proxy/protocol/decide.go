@@ -190,10 +190,10 @@ func (q *situation) unproven() *fencing.Refusal {
 	why := "its text is not one that can be proven"
 	switch {
 	case q.config.Catalog == nil:
-	case q.config.Catalog() == nil:
+	case q.catalog == nil:
 		why = "Fencepost could not read in time what the names in this database mean"
 	case q.statement.provable != nil:
-		if _, reason := sqltext.Proven(q.config.Catalog(), q.statement.provable); reason != "" {
+		if _, reason := sqltext.Proven(q.catalog, q.statement.provable); reason != "" {
 			why = reason
 		}
 	}
@@ -203,7 +203,7 @@ func (q *situation) unproven() *fencing.Refusal {
 // fenceless reports whether the database has no fence, so that there is nothing to protect
 // from what read-only mode lets pass.
 func (q *situation) fenceless() bool {
-	return q.config.Catalog != nil && q.config.Catalog().Fenceless()
+	return q.catalog.Fenceless()
 }
 
 // readFirst makes the transaction read-only, which makes a block of one statement.
@@ -237,8 +237,8 @@ func (q *situation) decideLeader() decision {
 	case q.txn.Coverage() == gate.Checked:
 		return q.covered()
 	}
-	if q.config.ProvenReads && q.txn.IsOutside() && s.provable != nil && q.config.Catalog != nil {
-		if r, ok := gate.Proven(q.config.Catalog(), s.provable); ok {
+	if q.config.ProvenReads && q.txn.IsOutside() && s.provable != nil {
+		if r, ok := gate.Proven(q.catalog, s.provable); ok {
 			return passes(r)
 		}
 	}
@@ -386,10 +386,10 @@ func (q *situation) proven() bool {
 	if s == cursorStatement {
 		return true
 	}
-	if s.provable == nil || q.config.Catalog == nil {
+	if s.provable == nil {
 		return false
 	}
-	ok, _ := sqltext.Proven(q.config.Catalog(), s.provable)
+	ok, _ := sqltext.Proven(q.catalog, s.provable)
 	return ok
 }
 

@@ -90,7 +90,7 @@ func TestDecide(t *testing.T) {
 	}
 	registered := func(q *situation) { q.registration = gate.Registered(nil) }
 	unfenced := func(q *situation) { q.mode = ModeReadOnly }
-	fenceless := func(q *situation) { q.mode, q.config.Catalog = ModeReadOnly, fencelessCatalog(t) }
+	fenceless := func(q *situation) { q.mode, q.catalog = ModeReadOnly, fencelessCatalog(t) }
 	passing := func(q *situation) { q.mode = ModePassing }
 	guarded := func(q *situation) {
 		q.config.Tables, q.status.Holder.Guards = true, 1
@@ -464,8 +464,26 @@ func TestARefusedTextMayHaveTakenNames(t *testing.T) {
 	}
 }
 
+// TestADecisionLooksAtOneCatalog: the catalog may change at any time, so that a decision which
+// looked at it twice could contradict itself.
+func TestADecisionLooksAtOneCatalog(t *testing.T) {
+	t.Parallel()
+	m := leading(15)
+	looks := 0
+	m.config.Catalog = func() *fencing.Catalog { looks++; return nil }
+	m.config.Mode, m.config.Unfenced = ModeReadOnly, fencing.UnfencedRefusal("u")
+	m.around = m.surroundings()
+	m.inHand.refreshed = true
+	s := described("select 1")
+	s.provable = &s.info
+	q := m.situation(lone, s)
+	if d := m.decide(&q); d.action != refuseFirst || looks != 1 {
+		t.Errorf("%s after %d looks at the catalog, want a refusal after one", d, looks)
+	}
+}
+
 // fencelessCatalog is the catalog of a database that has no fence.
-func fencelessCatalog(t *testing.T) func() *fencing.Catalog {
+func fencelessCatalog(t *testing.T) *fencing.Catalog {
 	t.Helper()
 	none := fencing.NewCatalogs(func(context.Context, string) (fencing.CatalogReader, func(), error) {
 		return nil, nil, fencing.ErrNoFence
@@ -474,7 +492,7 @@ func fencelessCatalog(t *testing.T) func() *fencing.Catalog {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c.Catalog
+	return c.Catalog()
 }
 
 // TestARefusedReadNamesTheCatalog: what cannot be proven because the catalog could not be read
@@ -485,7 +503,7 @@ func TestARefusedReadNamesTheCatalog(t *testing.T) {
 		"could not read in time": func() *fencing.Catalog { return nil },
 		"its text is not one":    nil,
 	} {
-		q := &situation{statement: described("select 1"), surroundings: &surroundings{config: &Config{Unfenced: fencing.UnfencedRefusal("u"), Catalog: catalog}}}
+		q := &situation{statement: described("select 1"), surroundings: &surroundings{inHand: &inHand{}, config: &Config{Unfenced: fencing.UnfencedRefusal("u"), Catalog: catalog}}}
 		if r := q.unproven(); !strings.Contains(r.Message, why) {
 			t.Errorf("%q; want that it says %q", r.Message, why)
 		}

@@ -2,10 +2,22 @@
 // of what to send on comes out. It waits for nothing, does no input or output, reads no
 // clock and starts no goroutine; its owner guards a Machine by a lock.
 //
+// # The methods
+//
+// A session uses the 15 exported methods of Machine, and nothing else of it. What has one type is
+// one method, such as Answer and Is; what is left differs in its results:
+//
+//   - FromClient, FromServer and Answer take what comes in: from the client, from the server,
+//     and from the session that has met a Need;
+//   - AppendPrepare, Prepared and AppendGreeting are for the startup;
+//   - Announced, Unregistered and ClientEnded say what the session has done or seen;
+//   - Is answers each question that can be answered by yes or no, and RegisterRequest says what to
+//     register;
+//   - Rejection, Attempt, InFlight and Shadowed, in rejection.go and shadow.go, are for the audit.
+//
 // # From a client's message to the server
 //
-// FromClient frames the message. A session uses the exported methods of Machine: most are
-// in api.go, and some in rejection.go and shadow.go. What follows is:
+// FromClient frames the message. What follows is:
 //
 //   - statement.go and package sqltext say what the message may run;
 //   - decide.go says what goes in front of it: nothing, the check, the verdict, read-only

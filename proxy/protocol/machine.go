@@ -86,9 +86,10 @@ type Machine struct {
 
 // inHand is what is known of the message in hand, and what was done for it.
 type inHand struct {
-	status    *fencing.Status // when it was looked at
-	analysis  analysis        // of its text
-	done      NeedKind        // NeedCampaign or NeedConfirm, if that was met
+	status    *fencing.Status  // when it was looked at
+	catalog   *fencing.Catalog // when its last statement was decided about, if that needed a proof
+	analysis  analysis         // of its text
+	done      NeedKind         // NeedCampaign or NeedConfirm, if that was met
 	registry  registryAnswer
 	token     tokenAnswer // to SET fencepost.token
 	verdict   verdictState

@@ -26,8 +26,11 @@ func (m *Machine) observe(known *situation) {
 	}
 	hand := *known.inHand
 	hand.done = NeedConfirm // nothing waits for the lease
+	hand.catalog = m.catalogFor(s)
+	around := *known.surroundings
+	around.mode, around.txn, around.inHand = ModeFenced, &txn, &hand
 	q := *known
-	q.mode, q.txn, q.inHand = ModeFenced, &txn, &hand
+	q.surroundings = &around
 	d := q.decide()
 	if q.carrier != prepared {
 		m.observeEpoch(s)

@@ -115,12 +115,26 @@ func (m *Machine) decide(q *situation) decision {
 	if m.config.Shadow != nil {
 		m.observe(q)
 	}
+	if m.config.Catalog != nil {
+		m.inHand.catalog = m.catalogFor(q.statement)
+	}
 	d := q.decide()
 	m.inHand.flush = d.need == NeedRegister && q.flushes()
 	if d.need == NeedToken {
 		m.inHand.token.value, _ = fencing.ParseToken(q.statement.info.Value)
 	}
 	return d
+}
+
+// catalogFor returns what is known now of the database's names, or nil if the decision about s
+// needs no proof: whoever asks for it keeps the database polled.
+func (m *Machine) catalogFor(s *statement) *fencing.Catalog {
+	switch {
+	case m.config.Catalog == nil, s.provable == nil && m.config.Mode != ModeReadOnly, !m.config.ProvenReads && m.config.Version.KeepsReadOnly():
+		return nil
+	default:
+		return m.config.Catalog()
+	}
 }
 
 // situation is everything that the machine knows about s now.

@@ -39,7 +39,7 @@ func TestPostgresRestartLeavesNobodyWithoutALeader(t *testing.T) {
 					up, watch := time.Now(), startWatch(t)
 					took := q.next(t, up)
 					t.Logf("%s, %s, down for %v: a worker wrote %v after Postgres accepted connections", provider, name, down, took)
-					if watch.late(t, took, time.Second) {
+					if watch.late(t, took, time.Second-slack) {
 						t.Errorf("down for %v: a worker wrote %v after Postgres accepted connections", down, took)
 					}
 					q.end()
