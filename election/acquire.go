@@ -35,7 +35,7 @@ func (c *Candidacy) acquireRequest() AcquireRequest {
 func (c *Candidacy) acquireLocked() {
 	s := &c.mu.state
 	s.requests.begin(requestAcquire, nil)
-	asked, again, seen := s.asked(), s.backoff > 0, s.seen
+	asked, again, seen := s.asked() || s.reclaim.pending(), s.backoff > 0 || s.reclaim.pause > 0, s.seen
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
 		got := c.acquire(asked, func() {
@@ -52,6 +52,7 @@ type outcome struct {
 	lease      *Lease
 	sent       time.Duration // the time just before the request
 	instanceID string        // the instance that was numbered before the request
+	former     string        // the incarnation of the same worker that has the lease at a proxy that may be there; "" if none does
 	err        error
 }
 
@@ -81,6 +82,9 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	begin()
 	got.sent = c.r.e.cfg.Now()
 	got.lease, got.err = c.r.provider.Acquire(ctx, c.acquireRequest())
+	if errors.Is(got.err, ErrHeld) {
+		c.reclaim(ctx, &got)
+	}
 	if got.err == nil {
 		if c.token == 0 { // otherwise the grant shows it
 			c.r.setHolder(c)
@@ -117,13 +121,17 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 	}
 	switch {
 	case err == nil:
+		s.reclaim = reclaim{}
 		s.leftovers.unresponsive = nil
 		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.set.during(got.lease).renewalDelay())
 		s.held.lastLed = seen.lastLed
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)
 		}
+	case errors.Is(err, ErrHeld) && got.former != "":
+		c.reclaimLaterLocked(got.former)
 	case errors.Is(err, ErrHeld):
+		s.reclaim = reclaim{}
 		c.retryLocked()
 	case over:
 		c.supersedeLocked(s.record)
@@ -132,6 +140,7 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 		s.leftovers.uncertain = s.leftovers.uncertain || !errors.Is(err, ErrNotSent)
 		c.failedLocked("acquire the lease", err)
 		c.retryLocked()
+		s.reclaim.at = s.tryAt
 	}
 }
 

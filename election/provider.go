@@ -82,6 +82,10 @@ type AcquireRequest struct {
 	Incarnation string        // the candidacy's random id
 	TTL         time.Duration // how long the lease lasts unless it is renewed
 	Token       int64         // what a candidacy of Bearers brings; 0 otherwise
+	// From, if not "", is the incarnation of another candidacy, from which Acquire takes the
+	// lease away if that one holds it. The award is a new one, as if the lease had been free, and
+	// the term of From is over.
+	From string
 }
 
 // Lease is one award of a lease: a term. It is immutable.

@@ -20,7 +20,8 @@ type resource struct {
 	e        *Elections
 	key      resourceKey
 	provider Provider
-	bearers  Bearers // provider, if workers bring tokens; nil otherwise
+	bearers  Bearers  // provider, if workers bring tokens; nil otherwise
+	presence Presence // nil: nothing is known of other proxies
 	open     func(context.Context) (Fence, error)
 	log      *zap.Logger
 	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
