@@ -240,7 +240,7 @@ func (s *serving) observe(e election.Event) {
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
 	st, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *store.Config) {
 		c.Blocked = func(resource string, by []string) { s.metrics.Blocked(database, resource, by) }
-		c.PresenceID = rand.Text()
+		c.PresenceID = rand.Text()[:16] // 80 bits
 	})
 	s.health.Examined(database, err)
 	if err != nil {

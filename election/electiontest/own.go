@@ -20,6 +20,9 @@ func (p *proxy) die() {
 	}
 }
 
+// endless makes leases so long that a case waits for none.
+func endless(s *election.Settings) { s.TTL = 10 * time.Minute }
+
 // takes returns a request of the same worker that takes the lease away from a term.
 func (w *testEnv) takes(l *election.Lease, incarnation string) election.AcquireRequest {
 	bid := l.AcquireRequest
@@ -105,12 +108,12 @@ var ownCases = []testCase{
 		w.see(p, election.Freed)
 	}},
 	{"a worker takes its own lease away from a proxy that is gone", func(w *testEnv) {
-		p, q := w.proxy("one"), w.proxy("two")
+		p, q := w.proxy("one", endless), w.proxy("two", endless)
 		a := p.first("a")
 		a.mustLead()
 		p.die()
 		b := q.first("a", from("192.0.2.2"))
-		if epoch := b.eventuallyLeads(soon); epoch != 2 {
+		if epoch := b.eventuallyLeads(patience); epoch != 2 {
 			w.Errorf("the epoch is %d", epoch)
 		}
 		if b.Incarnation() == a.Incarnation() || b.SupersededBefore() {
@@ -119,7 +122,7 @@ var ownCases = []testCase{
 		w.mustBeGranted("a", "a")
 	}},
 	{"nobody takes a lease away from a proxy that is there, or another's from one that is gone", func(w *testEnv) {
-		p, q, r := w.proxy("one"), w.proxy("two"), w.proxy("three")
+		p, q, r := w.proxy("one", endless), w.proxy("two", endless), w.proxy("three", endless)
 		a := p.first("a")
 		a.mustLead()
 		namesake := q.first("a")
@@ -132,7 +135,7 @@ var ownCases = []testCase{
 		w.mustBeGranted("a")
 	}},
 	{"two processes of one name do not trade the lease, and the second has it when the proxy of the first is gone", func(w *testEnv) {
-		p, q := w.proxy("one"), w.proxy("two")
+		p, q := w.proxy("one", endless), w.proxy("two", endless)
 		a, b := p.first("a"), q.first("a")
 		a.mustLead()
 		for range 5 { // each connects again and again
@@ -146,8 +149,8 @@ var ownCases = []testCase{
 		}
 		w.mustBeGranted("a")
 		p.die()
-		b.eventuallyLeads(soon)
-		back := w.proxy("four").first("a")
+		b.eventuallyLeads(patience)
+		back := w.proxy("three", endless).first("a")
 		always(w.T, "the second process leads", time.Second, func() bool { return b.leads() && !back.leads() })
 		w.mustBeGranted("a", "a")
 	}},
