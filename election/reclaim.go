@@ -88,6 +88,9 @@ func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
 		got.former = from
 		return
 	}
+	if c.ctx.Err() != nil { // the candidacy has ended meanwhile, and wants no lease
+		return
+	}
 	request := c.acquireRequest()
 	request.From = from
 	got.sent = c.r.e.cfg.Now()

@@ -129,6 +129,9 @@ var ownCases = []testCase{
 		always(w.T, "only the first process of the name leads", 2*time.Second, func() bool { return a.leads() && !namesake.leads() })
 		w.mustBeGranted("a")
 		namesake.dies()
+		if err := q.Close(within(w.T, patience)); err != nil { // it takes nothing any more
+			w.Error(err)
+		}
 		p.die()
 		others := []*conn{r.first("b"), r.first("a", asUser("mallory"))}
 		always(w.T, "no other worker leads before the lease ends", time.Second, func() bool { return !others[0].leads() && !others[1].leads() })
