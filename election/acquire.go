@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/fencepost/fencepost/election/own"
 )
 
 // Unsuccessful attempts are followed by pauses between these two.
@@ -35,7 +37,7 @@ func (c *Candidacy) acquireRequest() AcquireRequest {
 func (c *Candidacy) acquireLocked() {
 	s := &c.mu.state
 	s.requests.begin(requestAcquire, nil)
-	asked, again, seen := s.asked(), s.backoff > 0, s.seen
+	asked, again, seen := s.asked() || s.reclaim.Pending(), s.backoff > 0 || s.reclaim.Looked(), s.seen
 	c.event(Event{Kind: EventCampaign})
 	c.ask(func() func() {
 		got := c.acquire(asked, func() {
@@ -52,6 +54,7 @@ type outcome struct {
 	lease      *Lease
 	sent       time.Duration // the time just before the request
 	instanceID string        // the instance that was numbered before the request
+	former     string        // the incarnation of the same worker that has the lease at a proxy that may be there; "" if none does
 	err        error
 }
 
@@ -81,6 +84,9 @@ func (c *Candidacy) acquire(asked bool, begin func()) (got outcome) {
 	begin()
 	got.sent = c.r.e.cfg.Now()
 	got.lease, got.err = c.r.provider.Acquire(ctx, c.acquireRequest())
+	if errors.Is(got.err, ErrHeld) {
+		c.reclaim(ctx, &got)
+	}
 	if got.err == nil {
 		if c.token == 0 { // otherwise the grant shows it
 			c.r.setHolder(c)
@@ -117,13 +123,17 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 	}
 	switch {
 	case err == nil:
+		s.reclaim = own.Reclaim{}
 		s.leftovers.unresponsive = nil
 		s.held = newHolding(got.lease, c.set, got.sent, seen.freeSince, c.set.during(got.lease).renewalDelay())
 		s.held.lastLed = seen.lastLed
 		if got.lease.InstanceID != got.instanceID {
 			c.askAgainLocked(errOtherInstance)
 		}
+	case errors.Is(err, ErrHeld) && got.former != "":
+		c.reclaimLaterLocked(got.former)
 	case errors.Is(err, ErrHeld):
+		s.reclaim = own.Reclaim{}
 		c.retryLocked()
 	case over:
 		c.supersedeLocked(s.record)
@@ -132,6 +142,7 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 		s.leftovers.uncertain = s.leftovers.uncertain || !errors.Is(err, ErrNotSent)
 		c.failedLocked("acquire the lease", err)
 		c.retryLocked()
+		s.reclaim.At = s.tryAt
 	}
 }
 
@@ -139,4 +150,78 @@ func (c *Candidacy) acquired(got outcome, seen view) {
 func (c *Candidacy) retryLocked() {
 	c.mu.slowDown(c.r.e.cfg.Now())
 	c.answerLocked()
+}
+
+// lookForProxy is what fails if a database does not say whether a proxy is there.
+const lookForProxy = "look for the proxy that holds the lease for the same worker"
+
+// ownElsewhere returns the incarnation that an observation shows as the holder if it is one of the
+// same worker and role at another proxy, with the presence id of that proxy; otherwise "".
+func (c *Candidacy) ownElsewhere(o LeaseObservation) (incarnation, presenceID string) {
+	if c.r.presence == nil || o.State != Held || o.Incarnation == c.incarnation {
+		return "", ""
+	}
+	presenceID, mine := own.PresenceID(o.Incarnation, c.user, c.worker)
+	if !mine || presenceID == c.r.presence.PresenceID() {
+		return "", ""
+	}
+	return o.Incarnation, presenceID
+}
+
+// reclaim follows an attempt that found the lease held. If another proxy holds it for the same worker
+// and is gone, it takes the lease away; if that proxy may be there, got.former says which incarnation
+// has the lease.
+func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
+	if c.r.presence == nil || c.nameless {
+		return
+	}
+	seen, err := c.r.observeNow(ctx)
+	if err != nil {
+		return // the watch reports it
+	}
+	from, presenceID := c.ownElsewhere(seen)
+	if from == "" {
+		return
+	}
+	gone, err := c.r.presence.Gone(ctx, presenceID)
+	if err != nil {
+		c.failed(lookForProxy, err)
+	} else {
+		c.passed(lookForProxy)
+	}
+	if !gone {
+		got.former = from
+		return
+	}
+	if c.ctx.Err() != nil { // the candidacy has ended meanwhile, and wants no lease
+		return
+	}
+	request := c.acquireRequest()
+	request.From = from
+	got.sent = c.r.e.cfg.Now()
+	got.lease, got.err = c.r.provider.Acquire(ctx, request)
+	switch {
+	case got.err == nil:
+		c.log.Info("took the lease over from a proxy that is gone, which held it for the same worker",
+			zap.String("from_incarnation", from), zap.Int64("index", got.lease.Index))
+	case errors.Is(got.err, ErrHeld): // somebody was faster, or the observation is old
+		got.former = from
+	}
+}
+
+// reclaimLaterLocked ends an attempt that found the lease held for the same worker by a proxy that may
+// be there.
+func (c *Candidacy) reclaimLaterLocked(former string) {
+	s, now := &c.mu.state, c.r.e.cfg.Now()
+	s.reclaim.Follow(former, now)
+	s.reclaim.Postpone(now)
+	if s.reclaim.Waits(now) {
+		return
+	}
+	if !s.reclaim.Said {
+		s.reclaim.Said = true
+		c.log.Warn("another proxy, which is there, holds the lease under the same worker id: an id must name one process",
+			zap.String("held_by_incarnation", former))
+	}
+	c.retryLocked()
 }

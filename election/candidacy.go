@@ -3,7 +3,6 @@ package election
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +12,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/own"
 	"github.com/fencepost/fencepost/fencing"
 )
 
@@ -71,6 +71,7 @@ type state struct {
 	bar
 	pace
 	answers
+	reclaim   own.Reclaim
 	liveness  liveness
 	seen      view // the resource, as of the last step
 	held      holding
@@ -88,7 +89,7 @@ func newCandidacy(r *resource, fence Fence, claim fencing.JoinRequest, past hist
 		r: r, set: r.settings(), fence: fence, examined: past.highest, failing: failures{},
 		identity: identity{
 			user: claim.User, worker: claim.Worker, nameless: claim.Nameless, client: claim.Client,
-			token: claim.Token, incarnation: cmp.Or(past.incarnation, rand.Text()),
+			token: claim.Token, incarnation: cmp.Or(past.incarnation, own.Incarnation(r.presenceID(), claim.User, claim.Worker)),
 		},
 		poke: make(chan struct{}, 1), results: make(chan func()), done: make(chan struct{}),
 	}

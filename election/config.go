@@ -199,6 +199,8 @@ type Backend struct {
 	InForce InForce
 	// Handovers, if not nil, is asked after each order, and told who campaigns.
 	Handovers Handovers
+	// Presence, if not nil, lets a worker take its own lease away from a proxy that is gone.
+	Presence Presence
 	// CloseIdle, if not nil, is called when the database has had no candidacy for a
 	// while, to close its connections. The backend may be used again afterwards.
 	CloseIdle func()

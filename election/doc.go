@@ -123,6 +123,21 @@
 // be dead, so both have candidacies, and the fence lets only one of them write. An
 // observer from another address has a candidacy of its own.
 //
+// # Own lease
+//
+// A worker whose proxy was killed connects through another one, within milliseconds, and the lease
+// service still keeps the lease for its former candidacy. The new candidacy recognises that by the
+// incarnation that holds the lease (package own), and asks the database whether the proxy of that
+// candidacy still has connections to it (Presence). If it has none, the proxy is gone, and the
+// candidacy takes the lease away: a request with AcquireRequest.From gets a new award, provided that
+// the lease is still as it was seen. The grant then supersedes the former candidacy, as in any
+// takeover, so that a proxy which was taken for gone by mistake costs its workers a lead and nothing
+// else. While the proxy has connections, the lease is held as any other, and the candidacy looks
+// again at most 500 ms later. Its first attempt waits 500 ms for the answer, because the worker may
+// be faster than the end of the connections. So two processes with one id do not trade the lease: the
+// second one takes it when the proxy of the first is gone, and is refused until then. reclaim in
+// acquire.go has the details.
+//
 // # Tokens
 //
 // Where workers are elected elsewhere (Bearers), a candidacy brings a token. It holds a "lease" for as

@@ -284,6 +284,9 @@ func (e *Elections) openResource(key resourceKey) (*resource, error) {
 		provider = b.Tokens
 	}
 	r := newResource(e, key, provider, fence, open)
+	if r.bearers == nil {
+		r.presence = b.Presence
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.mu.closed {

@@ -96,6 +96,8 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 	if v.observation.Incarnation == c.incarnation {
 		return // this candidacy's own doing
 	}
+	former, _ := c.ownElsewhere(v.observation)
+	s.reclaim.Follow(former, now)
 	s.leftovers.unresponsive = nil // somebody has held the lease since
 	if s.fault == nil && s.barred == nil {
 		s.backoff = 0
@@ -162,6 +164,11 @@ func (c *Candidacy) wantsLocked(now time.Duration) bool {
 	case s.seen.taken:
 		c.answerLocked()
 		return false
+	case s.reclaim.Pending():
+		if !s.reclaim.Waits(now) {
+			c.answerLocked()
+		}
+		return now >= s.reclaim.At
 	case s.firstExpected():
 		return true // whatever the watch saw may be out of date
 	case len(s.demanded) > 0 && s.seen.observation.State != Held:
@@ -210,6 +217,9 @@ func (c *Candidacy) nextLocked(now time.Duration) time.Duration {
 	}
 	if s.held.lease == nil {
 		if at := max(s.tryAt, s.barredUntil); !s.requests.has(requestAcquire) && !s.requests.has(requestRelease) && at > now {
+			due(at)
+		}
+		if at := s.reclaim.At; s.reclaim.Pending() && at > now {
 			due(at)
 		}
 		return wait

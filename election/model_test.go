@@ -120,11 +120,12 @@ func (provider) Close() error   { return nil }
 func (p provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
 	return strike(ctx, p.faults, func() (lease *election.Lease, err error) {
 		p.do(func() {
-			if p.barred[bid.Incarnation] || p.lease.State == election.Held && p.lease.Incarnation != bid.Incarnation {
+			takes := bid.From != "" && p.lease.Incarnation == bid.From
+			if p.barred[bid.Incarnation] || p.lease.State == election.Held && p.lease.Incarnation != bid.Incarnation && !takes {
 				err = election.ErrHeld
 				return
 			}
-			if p.lease.State != election.Held {
+			if p.lease.State != election.Held || takes {
 				p.lease.State, p.lease.Incarnation = election.Held, bid.Incarnation
 				p.lease.Index++
 			}

@@ -82,6 +82,10 @@ type AcquireRequest struct {
 	Incarnation string        // the candidacy's random id
 	TTL         time.Duration // how long the lease lasts unless it is renewed
 	Token       int64         // what a candidacy of Bearers brings; 0 otherwise
+	// From, if not "", is the incarnation of another candidacy, from which Acquire takes the
+	// lease away if that one holds it. The award is a new one, as if the lease had been free, and
+	// the term of From is over.
+	From string
 }
 
 // Lease is one award of a lease: a term. It is immutable.
@@ -179,6 +183,25 @@ type looker interface {
 // again at that time.
 type expirer interface {
 	ConfirmedUntil(resource string) time.Duration
+}
+
+// Presence is what a database knows of the proxies that are connected to it.
+type Presence interface {
+	// PresenceID identifies this proxy to the others, since it has opened the database. It contains
+	// no dot.
+	PresenceID() string
+	// Gone reports whether a proxy, which was connected to the database, has no connection to it
+	// any more. A proxy that was killed has none at once, because the kernel of its machine closes
+	// them. One whose machine has vanished, or that is frozen, still has them.
+	Gone(ctx context.Context, presenceID string) (bool, error)
+}
+
+// presenceID returns that of this proxy, "" if it has none.
+func (r *resource) presenceID() string {
+	if r.presence == nil {
+		return ""
+	}
+	return r.presence.PresenceID()
 }
 
 // RiskKind says what can happen to a lease service that works.

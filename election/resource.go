@@ -17,14 +17,13 @@ import (
 // resource is one resource of one database, with its candidacies at this proxy and what
 // the lease service and the fence last showed of it.
 type resource struct {
-	e        *Elections
-	key      resourceKey
-	provider Provider
-	bearers  Bearers // provider, if workers bring tokens; nil otherwise
-	open     func(context.Context) (Fence, error)
-	log      *zap.Logger
-	turn     chan struct{} // cap 1; held by the candidacy that asks for the lease
-	watcher  watcher
+	e   *Elections
+	key resourceKey
+	services
+	open    func(context.Context) (Fence, error)
+	log     *zap.Logger
+	turn    chan struct{} // cap 1; held by the candidacy that asks for the lease
+	watcher watcher
 	// supersededThemselves holds the worker ids of which one candidacy has superseded
 	// another: those of two users, or at two proxies. The ledger does not tell them apart.
 	supersededThemselves sync.Map
@@ -46,11 +45,18 @@ type resource struct {
 	}
 }
 
+// services are those that a resource uses besides its fence.
+type services struct {
+	provider Provider
+	bearers  Bearers  // provider, if workers bring tokens; nil otherwise
+	presence Presence // nil: nothing is known of other proxies
+}
+
 // newResource returns a resource whose fence was opened by open. open is called again
 // if that fence cannot be used.
 func newResource(e *Elections, key resourceKey, p Provider, f Fence, open func(context.Context) (Fence, error)) *resource {
 	r := &resource{
-		e: e, key: key, provider: p, open: open,
+		e: e, key: key, services: services{provider: p}, open: open,
 		turn: make(chan struct{}, 1),
 		log:  e.log.With(zap.String("database", key.database), zap.String("resource", key.name)),
 	}

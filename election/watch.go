@@ -200,13 +200,7 @@ func (r *resource) arrived() {
 // another candidacy than the recorded one holds it, or if the record is unconfirmed. The
 // fence is not reopened for that, because that may create it.
 func (r *resource) look(ctx context.Context) {
-	var observation LeaseObservation
-	var err error
-	if p, ok := r.provider.(looker); ok {
-		observation, err = p.Look(ctx, r.key.name)
-	} else {
-		observation, err = r.provider.Watch(ctx, r.key.name, LeaseObservation{})
-	}
+	observation, err := r.observeNow(ctx)
 	r.mu.Lock()
 	fence, known := r.mu.fence, r.mu.record
 	r.mu.Unlock()
@@ -222,6 +216,14 @@ func (r *resource) look(ctx context.Context) {
 	case !errors.Is(ctx.Err(), context.Canceled): // otherwise a candidacy has started, or Elections is closing
 		r.blind(err)
 	}
+}
+
+// observeNow observes the lease without waiting for a change.
+func (r *resource) observeNow(ctx context.Context) (LeaseObservation, error) {
+	if p, ok := r.provider.(looker); ok {
+		return p.Look(ctx, r.key.name)
+	}
+	return r.provider.Watch(ctx, r.key.name, LeaseObservation{})
 }
 
 // pause waits for d, or until Elections is closed.

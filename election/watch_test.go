@@ -96,7 +96,7 @@ func TestAShortLeaseIsLookedAtBeforeItSeemsToLapse(t *testing.T) {
 		"it ends before the next look":         {confirming{until: now + 2*time.Second}, 2 * time.Second},
 		"it ends sooner than looks may follow": {confirming{until: now + time.Millisecond}, soonestLook},
 	} {
-		r := &resource{provider: c.provider, e: &Elections{cfg: Config{Now: func() time.Duration { return now }}}}
+		r := &resource{services: services{provider: c.provider}, e: &Elections{cfg: Config{Now: func() time.Duration { return now }}}}
 		if got := r.nextLook(); got != c.want {
 			t.Errorf("%s: the next look is after %v, want %v", name, got, c.want)
 		}

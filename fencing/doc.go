@@ -38,7 +38,8 @@
 //   - lease: the right to try to lead. A lease service (the provider) awards it until
 //     it is released or expires. A lease service never decides who may write.
 //   - candidacy: one attempt of a worker to lead a resource of one database through one
-//     proxy, with at most one lease. Its incarnation is its random id.
+//     proxy, with at most one lease. Its incarnation is its random id, from which another
+//     proxy can tell whether it is one of the same worker and role.
 //   - campaign: to ask for the lease until the candidacy has it.
 //   - bid: one such request.
 //   - award: the provider's decision to give the lease to one candidacy. Awards are

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"github.com/fencepost/fencepost/election/token"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/handover"
+	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/faults"
 	"github.com/fencepost/fencepost/proxy"
 	"github.com/fencepost/fencepost/proxy/pgtls"
@@ -236,8 +238,10 @@ func (s *serving) observe(e election.Event) {
 // openDatabase opens a database's fence and lease service when the first worker
 // connects to that database.
 func (s *serving) openDatabase(ctx context.Context, database string) (election.Backend, error) {
-	st, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log,
-		func(resource string, by []string) { s.metrics.Blocked(database, resource, by) })
+	st, err := hosts.Open(ctx, *s.current(), s.upstream, database, s.log, func(c *store.Config) {
+		c.Blocked = func(resource string, by []string) { s.metrics.Blocked(database, resource, by) }
+		c.PresenceID = rand.Text()[:16] // 80 bits
+	})
 	s.health.Examined(database, err)
 	if err != nil {
 		return election.Backend{}, err
@@ -255,6 +259,7 @@ func (s *serving) openDatabase(ctx context.Context, database string) (election.B
 		Guarded:   st.Guarded,
 		InForce:   st.InForce,
 		Handovers: handover.New(st.Pool(), s.id),
+		Presence:  st,
 		CloseIdle: st.CloseIdle,
 		Close:     closed,
 	}

@@ -40,7 +40,7 @@ func (p *Provider) Close() error { return nil }
 // Acquire implements election.Provider.
 func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
 	key := p.c.key(p.database, bid.Resource)
-	try, err := p.prepare(ctx, key, bid)
+	try, former, err := p.prepare(ctx, key, bid)
 	switch {
 	case errors.Is(err, election.ErrHeld):
 		return nil, err
@@ -49,22 +49,36 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 	case try.lease != nil:
 		return try.lease, nil
 	}
-	lease, err := p.c.lock(ctx, key, bid, try)
+	lease, err := p.c.lock(ctx, key, bid, try, former)
+	if err == nil && former != nil {
+		p.c.dispose(former.Session)
+	}
 	return lease, p.c.denied(err)
 }
 
 // prepare tests whether the lease is free, and returns the session for the request,
-// whose TTL has just been renewed.
-func (p *Provider) prepare(ctx context.Context, key string, bid election.AcquireRequest) (*attempt, error) {
+// whose TTL has just been renewed. former is the entry of a lease that is to be taken away from
+// bid.From, nil if it is free.
+func (p *Provider) prepare(ctx context.Context, key string, bid election.AcquireRequest) (try *attempt, former *api.KVPair, err error) {
 	if err := p.c.begin(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	try := p.c.pending(bid)
 	pair, _, err := p.c.api.KV().Get(key, read(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", key, err)
+		return nil, nil, fmt.Errorf("read %s: %w", key, err)
 	}
-	locked := pair != nil && pair.Session != ""
+	if held := observationOf(pair, ""); bid.From != "" && held.State == election.Held && held.Incarnation == bid.From {
+		former = pair
+	}
+	try, err = p.session(ctx, bid, pair, former != nil)
+	return try, former, err
+}
+
+// session returns the session for a request, whose TTL has just been renewed. pair is what stands
+// under the key, nil if nothing does; takes says that its lease is to be taken away.
+func (p *Provider) session(ctx context.Context, bid election.AcquireRequest, pair *api.KVPair, takes bool) (*attempt, error) {
+	try := p.c.pending(bid)
+	locked := pair != nil && pair.Session != "" && !takes
 	holds := locked && try != nil && pair.Session == try.session
 	if try != nil && try.lease != nil && !holds { // a session has one award, and this term is over
 		p.c.settle(bid, try.session)
@@ -130,12 +144,16 @@ func (c *Client) attempt(ctx context.Context, bid election.AcquireRequest) (*att
 	return try, nil
 }
 
-// lock reads the instance id and takes the lock in one transaction.
-func (c *Client) lock(ctx context.Context, key string, bid election.AcquireRequest, try *attempt) (*election.Lease, error) {
-	ops := api.TxnOps{
-		{KV: &api.KVTxnOp{Verb: api.KVGet, Key: c.instanceKey()}},
-		{KV: &api.KVTxnOp{Verb: api.KVLock, Key: key, Session: try.session, Value: try.value}},
+// lock reads the instance id and takes the lock in one transaction. If former is not nil, it first
+// takes the lock from the session of that entry, provided that the entry is as it was.
+func (c *Client) lock(ctx context.Context, key string, bid election.AcquireRequest, try *attempt, former *api.KVPair) (*election.Lease, error) {
+	ops := api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVGet, Key: c.instanceKey()}}}
+	if former != nil {
+		ops = append(ops,
+			&api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVCheckIndex, Key: key, Index: former.ModifyIndex}},
+			&api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVUnlock, Key: key, Session: former.Session, Value: former.Value}})
 	}
+	ops = append(ops, &api.TxnOp{KV: &api.KVTxnOp{Verb: api.KVLock, Key: key, Session: try.session, Value: try.value}})
 	ok, answer, _, err := c.api.Txn().Txn(ops, (&api.QueryOptions{}).WithContext(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("lock %s: %w", key, err)
@@ -155,10 +173,13 @@ func (c *Client) lock(ctx context.Context, key string, bid election.AcquireReque
 		if _, err := c.makeInstanceID(ctx); err != nil {
 			return nil, err
 		}
-		return c.lock(ctx, key, bid, try)
+		return c.lock(ctx, key, bid, try, former)
 	}
 	c.settle(bid, try.session) // the transaction was rolled back
 	c.dispose(try.session)
+	if former != nil && (strings.Contains(what, "failed to unlock") || strings.Contains(what, "check")) {
+		return nil, election.ErrHeld // somebody else has taken or left it meanwhile
+	}
 	return nil, fmt.Errorf("lock %s: %s", key, what)
 }
 

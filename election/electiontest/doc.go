@@ -102,7 +102,7 @@ func RunCases(t *testing.T, names []string, open func(t *testing.T, server *pgte
 }
 
 func all() (cases []testCase) {
-	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases, wireCases} {
+	for _, group := range [][]testCase{awardCases, termCases, candidacyCases, addressCases, silenceCases, lateCases, lifeCases, ownCases, wireCases} {
 		cases = append(cases, group...)
 	}
 	return cases

@@ -2,6 +2,7 @@ package electiontest
 
 import (
 	"context"
+	"crypto/rand"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -85,6 +86,7 @@ type proxy struct {
 
 	mu     sync.Mutex
 	events []election.Event
+	stores []*store.Store
 }
 
 // proxy starts a proxy. Its leases last long, so that none expires on a busy machine; a
@@ -100,7 +102,7 @@ func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy 
 	log := zaptest.NewLogger(w.T, zaptest.Level(zap.DebugLevel)).Named(name)
 	e, err := election.New(election.Config{
 		Open: func(ctx context.Context, db string) (election.Backend, error) {
-			return w.backend(ctx, db, p.provider, p.gate)
+			return w.backend(ctx, db, p)
 		},
 		Settings: func(string, string) election.Settings { return set },
 		Observe:  p.observe,
@@ -122,24 +124,30 @@ func (w *testEnv) proxy(name string, change ...func(*election.Settings)) *proxy 
 	return p
 }
 
-func (w *testEnv) backend(ctx context.Context, db string, provider *faultyProvider, g *gate) (election.Backend, error) {
-	st, err := store.Open(ctx, store.Config{Address: w.server.Addr(), Database: db, User: pgtest.Control, Grace: 100 * time.Millisecond})
+func (w *testEnv) backend(ctx context.Context, db string, p *proxy) (election.Backend, error) {
+	st, err := store.Open(ctx, store.Config{
+		Address: w.server.Addr(), Database: db, User: pgtest.Control, Grace: 100 * time.Millisecond, PresenceID: rand.Text(),
+	})
 	if err != nil {
 		return election.Backend{}, err
 	}
+	p.mu.Lock()
+	p.stores = append(p.stores, st)
+	p.mu.Unlock()
+	provider := p.provider
 	var bearers election.Bearers
 	if of, ok := provider.Provider.(election.Bearers); ok {
 		bearers = faultyBearers{provider, of}
 	}
 	return election.Backend{
-		Provider: provider, Tokens: bearers,
+		Provider: provider, Tokens: bearers, Presence: st,
 		Close: st.Close,
 		Fence: func(ctx context.Context, name string) (election.Fence, error) {
 			f, err := st.Fence(ctx, name)
 			if err != nil {
 				return nil, err
 			}
-			return &gatedFence{Fence: f, gate: g}, nil
+			return &gatedFence{Fence: f, gate: p.gate}, nil
 		},
 	}, nil
 }

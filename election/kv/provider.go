@@ -79,7 +79,7 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 		p.c.settle(bid.Incarnation, try.life.ID)
 	}
 	switch {
-	case entry.Life != "":
+	case entry.Life != "" && (bid.From == "" || decode(entry.Record).Incarnation != bid.From):
 		return nil, election.ErrHeld
 	case entry.Marker == "":
 		if err := p.c.store.Mark(ctx, newMarker(), false); err != nil {
@@ -98,6 +98,9 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 	version, err := p.c.store.Swap(ctx, key, entry, recordOf(bid, p.c.cfg.Proxy, time.Now()).encode(), life.ID)
 	switch {
 	case err == nil:
+		if entry.Life != "" { // it was the life of bid.From, and holds nothing any more
+			p.c.dispose(entry.Life)
+		}
 		return try.lease(bid, version), nil
 	case errors.Is(err, ErrConflict):
 		p.c.settle(bid.Incarnation, life.ID)

@@ -19,7 +19,7 @@ type Store interface {
 	// quorum.
 	Read(ctx context.Context, key string) (Entry, error)
 	// Swap writes a record, provided that nobody has written or deleted the key's since old was
-	// read. life holds the lease from then on; "" means nobody. It returns the version of the
+	// read. life holds the lease from then on, and old's no longer does; "" means nobody. It returns the version of the
 	// new record. ErrConflict means that nothing was awarded: the key has changed, or a life
 	// was given and the marker is no longer old's. election.ErrLost means the same of a life
 	// that is over.

@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
@@ -123,8 +124,11 @@ func (p *Provider) Source() string { return Source }
 func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*election.Lease, error) {
 	var award *int64
 	var instanceID *string
-	staleAward, staleRenewals := p.stale(bid.Resource)
-	err := p.pool.QueryRow(ctx, "SELECT award, marker FROM fencepost.lease_take($1, $2, $3, $4, $5, $6)",
+	staleAward, staleRenewals, err := p.mayTake(ctx, bid)
+	if err != nil {
+		return nil, fmt.Errorf("read the lease of resource %q: %w: %w", bid.Resource, election.ErrNotSent, denied(err))
+	}
+	err = p.pool.QueryRow(ctx, "SELECT award, marker FROM fencepost.lease_take($1, $2, $3, $4, $5, $6)",
 		bid.Resource, bid.Worker, bid.Incarnation, bid.TTL, staleAward, staleRenewals).Scan(&award, &instanceID)
 	switch {
 	case unsent(err):
@@ -136,6 +140,22 @@ func (p *Provider) Acquire(ctx context.Context, bid election.AcquireRequest) (*e
 	}
 	p.teller.tell(bid.Resource)
 	return &election.Lease{AcquireRequest: bid, InstanceID: *instanceID, Index: *award}, nil
+}
+
+// mayTake returns the award and the renewal counter of a held lease that the request may take: one
+// that has not been renewed for a TTL, or that of bid.From. A renewal in the meantime, or another
+// award, changes them, and then the request takes nothing. They are nil if there is none.
+func (p *Provider) mayTake(ctx context.Context, bid election.AcquireRequest) (award, renewals *int64, err error) {
+	if bid.From == "" {
+		award, renewals = p.stale(bid.Resource)
+		return award, renewals, nil
+	}
+	err = p.pool.QueryRow(ctx, "SELECT l.award, l.renewals FROM fencepost.lease l WHERE l.resource = $1 AND l.incarnation = $2 AND l.vacancy = 'held'",
+		bid.Resource, bid.From).Scan(&award, &renewals)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil, nil
+	}
+	return award, renewals, err
 }
 
 // unsent reports whether a statement failed before it was sent to the server.

@@ -69,6 +69,9 @@ type Config struct {
 	// of them. It is called again when they change, and with an empty list when nothing
 	// blocks the takeover any more. It must not block.
 	Blocked func(resource string, by []string)
+	// PresenceID, if not "", is by what other proxies recognise the connections of this one; see
+	// Gone. It has at most 32 letters and digits, and no other proxy has had it.
+	PresenceID string
 	// SchemaVersion is the lowest acceptable version of the schema, 0 for any.
 	SchemaVersion int
 	Logger        *zap.Logger
@@ -216,7 +219,7 @@ func newPool(ctx context.Context, cfg Config, size int) (*pgxpool.Pool, error) {
 // matters (synchronous_commit, by fencepost.secure), cannot be set without superuser rights
 // (session_replication_role), or does not exist in every version (see finish).
 var settings = map[string]string{
-	"application_name": "fencepost",
+	"application_name": application,
 	// The WARNING that no standby has confirmed a commit must arrive: see unconfirmed. And an
 	// error, which may be a refusal, must not end the connection.
 	"client_min_messages": "warning",
@@ -255,6 +258,9 @@ func (cfg *Config) login(c *pgx.ConnConfig) {
 	c.Database, c.User, c.Password = cfg.Database, cfg.User, cfg.Password
 	c.Fallbacks, c.ConnectTimeout = nil, connectTimeout
 	c.RuntimeParams = maps.Clone(settings)
+	if cfg.PresenceID != "" {
+		c.RuntimeParams["application_name"] = applicationOf(cfg.PresenceID)
+	}
 	c.OnNotice = keepNotice
 }
 

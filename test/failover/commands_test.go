@@ -112,7 +112,7 @@ func TestCommandsWithoutTheSynchronousStandby(t *testing.T) {
 	}
 	h.a.Exec(t, pgtest.Superuser, h.db, "UPDATE fencepost.grants SET granted_at = granted_at - interval '10 days'")
 	waits := func() bool {
-		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND (application_name = 'fencepost' OR query = 'commit')") > 0
+		return ask[int](h, h.a, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND (application_name LIKE 'fencepost%' OR query = 'commit')") > 0
 	}
 	start := func(args ...string) chan outcome {
 		ended := make(chan outcome, 1)

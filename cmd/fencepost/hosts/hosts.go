@@ -151,12 +151,13 @@ func server(p upstream.Primary) store.Server {
 	return store.Server{Address: p.Address, TLS: p.TLS.Config(), Tenure: p.Tenure, Standby: p.LedToStandby}
 }
 
-// Open opens the fence of one database as the control role. blocked, if not nil, is called
-// with what blocks takeovers.
+// Open opens the fence of one database as the control role. change, if not nil, changes how.
 func Open(ctx context.Context, cfg config.Config, servers *upstream.Servers, database string, log *zap.Logger,
-	blocked func(resource string, by []string)) (*store.Store, error) {
+	change func(*store.Config)) (*store.Store, error) {
 	c := Store(cfg, servers, database, log.Named("store"))
-	c.Blocked = blocked
+	if change != nil {
+		change(&c)
+	}
 	return store.Open(ctx, c)
 }
 

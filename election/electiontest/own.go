@@ -1,0 +1,168 @@
+package electiontest
+
+import (
+	"errors"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// die ends the proxy as SIGKILL does: nothing that it sends arrives any more, and its connections to
+// Postgres are closed.
+func (p *proxy) die() {
+	p.w.Helper()
+	p.link.Cut()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, st := range p.stores {
+		st.Close()
+	}
+}
+
+// endless makes leases so long that a case waits for none.
+func endless(s *election.Settings) { s.TTL = 10 * time.Minute }
+
+// takes returns a request of the same worker that takes the lease away from a term.
+func (w *testEnv) takes(l *election.Lease, incarnation string) election.AcquireRequest {
+	bid := l.AcquireRequest
+	bid.From, bid.Incarnation = bid.Incarnation, incarnation
+	return bid
+}
+
+// ownCases are about a worker that takes its own lease away from another proxy.
+var ownCases = []testCase{
+	{"a lease can be taken away from the candidacy that the request names, and from no other", func(w *testEnv) {
+		p, _ := w.provider("one")
+		q, _ := w.provider("two")
+		first := w.mustAcquire(p, w.bid("a"))
+		other := w.takes(first, "a-2")
+		other.From = "a-9"
+		if _, err := q.Acquire(within(w.T, patience), other); !errors.Is(err, election.ErrHeld) {
+			w.Errorf("a request that names another candidacy got %v, want ErrHeld", err)
+		}
+		if err := p.Renew(within(w.T, patience), first); err != nil {
+			w.Fatalf("the holder renews: %v", err)
+		}
+		second := w.mustAcquire(q, w.takes(first, "a-2"))
+		w.mustFollow(first, second)
+		for _, late := range []election.Reason{election.ReasonUnresponsive, election.ReasonLeft} {
+			if err := p.Renew(within(w.T, patience), first); !errors.Is(err, election.ErrLost) {
+				w.Errorf("the former term renews with %v, want ErrLost", err)
+			}
+			w.mustRelease(p, first, late)
+			if err := q.Renew(within(w.T, patience), second); err != nil {
+				w.Errorf("after a late release the holder renews with %v", err)
+			}
+		}
+		if _, err := p.Acquire(within(w.T, patience), w.takes(first, "a-3")); !errors.Is(err, election.ErrHeld) {
+			w.Errorf("a request that names a candidacy whose term is over got %v, want ErrHeld", err)
+		}
+		if obs := w.see(p, election.Held); obs.Incarnation != "a-2" {
+			w.Errorf("the holder is seen as %q", obs.Incarnation)
+		}
+		w.mustRelease(q, second, election.ReasonLeft)
+		third := w.acquire(p, w.takes(second, "a-4"))
+		w.mustFollow(second, third)
+	}},
+	{"of many that take a lease away at once one is awarded it", func(w *testEnv) {
+		p, _ := w.provider("one")
+		first := w.mustAcquire(p, w.bid("a"))
+		results := make(chan error)
+		for i := range 6 {
+			q, _ := w.provider(string(rune('b' + i)))
+			go func() {
+				_, err := q.Acquire(within(w.T, patience), w.takes(first, string(rune('b'+i))))
+				results <- err
+			}()
+		}
+		won := 0
+		for range 6 {
+			switch err := <-results; {
+			case err == nil:
+				won++
+			case !errors.Is(err, election.ErrHeld):
+				w.Errorf("acquire: %v", err)
+			}
+		}
+		if won != 1 {
+			w.Errorf("%d were awarded the lease", won)
+		}
+	}},
+	{"a lease that was taken away and whose answer was lost is awarded again, the same", func(w *testEnv) {
+		p, _ := w.provider("one")
+		q, _ := w.provider("two")
+		first := w.mustAcquire(p, w.bid("a"))
+		bid := w.takes(first, "a-2")
+		q.lose(acquire)
+		if _, err := q.Acquire(within(w.T, patience), bid); err == nil || errors.Is(err, election.ErrHeld) {
+			w.Fatalf("an acquire whose response was lost ended with %v", err)
+		}
+		bid.From = ""
+		second := w.mustAcquire(q, bid)
+		w.mustFollow(first, second)
+		if obs := w.see(p, election.Held); obs.Incarnation != "a-2" {
+			w.Errorf("the holder is seen as %q", obs.Incarnation)
+		}
+		w.mustRelease(q, second, election.ReasonLeft)
+		w.see(p, election.Freed)
+	}},
+	{"a worker takes its own lease away from a proxy that is gone", func(w *testEnv) {
+		p, q := w.proxy("one", endless), w.proxy("two", endless)
+		a := p.first("a")
+		a.mustLead()
+		p.die()
+		b := q.first("a", from("192.0.2.2"))
+		if epoch := b.eventuallyLeads(patience); epoch != 2 {
+			w.Errorf("the epoch is %d", epoch)
+		}
+		if b.Incarnation() == a.Incarnation() || b.SupersededBefore() {
+			w.Errorf("the candidacy is %s after %s, superseded before: %v", b.Incarnation(), a.Incarnation(), b.SupersededBefore())
+		}
+		w.mustBeGranted("a", "a")
+	}},
+	{"nobody takes a lease away from a proxy that is there, or another's from one that is gone", func(w *testEnv) {
+		p, q, r := w.proxy("one", endless), w.proxy("two", endless), w.proxy("three", endless)
+		a := p.first("a")
+		a.mustLead()
+		namesake := q.first("a")
+		always(w.T, "only the first process of the name leads", 2*time.Second, func() bool { return a.leads() && !namesake.leads() })
+		w.mustBeGranted("a")
+		namesake.dies()
+		if err := q.Close(within(w.T, patience)); err != nil { // it takes nothing any more
+			w.Error(err)
+		}
+		p.die()
+		others := []*conn{r.first("b"), r.first("a", asUser("mallory"))}
+		always(w.T, "no other worker leads before the lease ends", time.Second, func() bool { return !others[0].leads() && !others[1].leads() })
+		w.mustBeGranted("a")
+	}},
+	{"two processes of one name do not trade the lease, and the second has it when the proxy of the first is gone", func(w *testEnv) {
+		p, q := w.proxy("one", endless), w.proxy("two", endless)
+		a, b := p.first("a"), q.first("a")
+		a.mustLead()
+		for range 5 { // each connects again and again
+			p.first("a").dies()
+			again := q.first("a")
+			again.awaitLeaderFor(200 * time.Millisecond)
+			again.dies()
+		}
+		if !a.leads() || b.leads() {
+			w.Error("the lease was traded")
+		}
+		w.mustBeGranted("a")
+		p.die()
+		b.eventuallyLeads(patience)
+		back := w.proxy("three", endless).first("a")
+		always(w.T, "the second process leads", time.Second, func() bool { return b.leads() && !back.leads() })
+		w.mustBeGranted("a", "a")
+	}},
+}
+
+// awaitLeaderFor campaigns for a while, as a connection does that waits to lead.
+func (c *conn) awaitLeaderFor(d time.Duration) {
+	c.w.Helper()
+	if err := c.AwaitLeader(within(c.w.T, d)); err == nil && c.Status().Role != fencing.Leader {
+		c.w.Errorf("the wait to lead has ended, and the status is %+v", *c.Status())
+	}
+}

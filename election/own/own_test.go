@@ -1,0 +1,65 @@
+package own
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestAnIncarnationSaysThroughWhichProxyAndForWhomACandidacyRuns(t *testing.T) {
+	t.Parallel()
+	incarnation := Incarnation("P1", "app", "host-7")
+	if again := Incarnation("P1", "app", "host-7"); again == incarnation || strings.Split(again, ".")[2] == strings.Split(incarnation, ".")[2] {
+		t.Errorf("two candidacies are %s and %s", incarnation, again)
+	}
+	plain := Incarnation("", "app", "host-7")
+	parts := strings.Split(incarnation, ".")
+	for name, c := range map[string]struct {
+		incarnation, user, worker string
+		own                       bool
+	}{
+		"the same worker and role":     {incarnation, "app", "host-7", true},
+		"another worker":               {incarnation, "app", "host-8", false},
+		"another role":                 {incarnation, "mallory", "host-7", false},
+		"what is cut elsewhere":        {incarnation, "apph", "ost-7", false},
+		"a proxy without presence":     {plain, "app", "host-7", false},
+		"a token's candidacy":          {"token:1:7", "app", "host-7", false},
+		"none":                         {"", "app", "host-7", false},
+		"another random part":          {"X" + incarnation, "app", "host-7", false},
+		"more parts":                   {incarnation + ".", "app", "host-7", false},
+		"another proxy, which is true": {parts[0] + ".P2." + parts[2], "app", "host-7", true},
+	} {
+		if presenceID, own := PresenceID(c.incarnation, c.user, c.worker); own != c.own || own && !strings.Contains(c.incarnation, "."+presenceID+".") {
+			t.Errorf("%s: %q, %t", name, presenceID, own)
+		}
+	}
+}
+
+func TestAProxyIsLookedAtLessAndLessOften(t *testing.T) {
+	t.Parallel()
+	now := time.Hour
+	var r Reclaim
+	if r.Pending() || r.Waits(now) {
+		t.Error("the zero value is about a lease")
+	}
+	r.Follow("a", now)
+	if !r.Pending() || r.Looked() || r.At != now || !r.Waits(now) {
+		t.Errorf("at first it is %+v", r)
+	}
+	for _, want := range []time.Duration{10, 20, 40, 80, 160, 320, 500, 500} {
+		r.Postpone(now)
+		if got := r.At - now; got != want*time.Millisecond {
+			t.Errorf("the pause is %v, want %v ms", got, want)
+		}
+		now = r.At
+	}
+	if r.Follow("a", now); r.Waits(now) || !r.Looked() {
+		t.Errorf("the same holder is %+v", r)
+	}
+	if r.Follow("b", now); !r.Waits(now) || r.Looked() {
+		t.Errorf("another holder is %+v", r)
+	}
+	if r.Follow("", now); r.Pending() {
+		t.Errorf("no holder is %+v", r)
+	}
+}

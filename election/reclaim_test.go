@@ -1,0 +1,191 @@
+package election_test
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencepost/fencepost/election"
+	"github.com/fencepost/fencepost/fencing"
+)
+
+// connections are what a server knows of the proxies that are connected to it.
+type connections struct {
+	mu    sync.Mutex
+	gone  map[string]bool // by presence id
+	looks int
+}
+
+// end makes the server notice that a proxy is gone.
+func (c *connections) end(presenceID string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.gone[presenceID] = true
+}
+
+func (c *connections) looked() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.looks
+}
+
+// connected is the election.Presence of one proxy.
+type connected struct {
+	*connections
+	id string
+}
+
+func (c connected) PresenceID() string { return c.id }
+
+func (c connected) Gone(_ context.Context, presenceID string) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.looks++
+	if len(c.gone) == 0 && c.looks%4 == 2 {
+		return false, errInjected // which says nothing
+	}
+	return c.gone[presenceID], nil
+}
+
+// mortal is one proxy that can be killed.
+type mortal struct {
+	*election.Elections
+	faults faults
+	id     string
+}
+
+// newMortals starts proxies over one lease service, one database and one server.
+func newMortals(t *testing.T, ids ...string) (*model, *connections, []*mortal) {
+	m, server := newModel(simulatedTTL), &connections{gone: map[string]bool{}}
+	var proxies []*mortal
+	for _, id := range ids {
+		p := &mortal{id: id}
+		p.faults.latency = time.Millisecond
+		var err error
+		p.Elections, err = election.New(election.Config{
+			Open: func(context.Context, string) (election.Backend, error) {
+				return election.Backend{
+					Provider: provider{m, &p.faults},
+					Presence: connected{server, p.id},
+					Fence: func(context.Context, string) (election.Fence, error) {
+						return fence{model: m, faults: &p.faults}, nil
+					},
+				}, nil
+			},
+			Settings: func(string, string) election.Settings { return election.Settings{TTL: simulatedTTL} },
+			Now:      m.now,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			p.faults.down.Store(false)
+			if err := p.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+		proxies = append(proxies, p)
+	}
+	return m, server, proxies
+}
+
+// enterAs is enter as another role.
+func enterAs(t *testing.T, e *election.Elections, worker, user string) *conn {
+	t.Helper()
+	c := &conn{worker: worker}
+	var err error
+	if c.Candidacy, err = e.Join(t.Context(), fencing.JoinRequest{Database: "db", User: user, Resource: "billing", Worker: worker}, c); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.AwaitFirst(t.Context(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestAWorkerTakesItsOwnLeaseFromAProxyThatIsGone: it connects before the server has noticed that its
+// proxy was killed, and its first attempt awaits that.
+func TestAWorkerTakesItsOwnLeaseFromAProxyThatIsGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, server, p := newMortals(t, "one", "two")
+		a := enter(t, p[0].Elections, "a")
+		wantRole(t, a, fencing.Leader)
+		p[0].faults.down.Store(true)
+		killed := time.Now()
+		time.AfterFunc(100*time.Millisecond, func() { server.end("one") })
+		again := enter(t, p[1].Elections, "a")
+		took := time.Since(killed)
+		wantRole(t, again, fencing.Leader)
+		if took > 300*time.Millisecond || again.Status().Epoch != 2 || m.record.Incarnation != again.Incarnation() {
+			t.Errorf("it leads after %v under epoch %d", took, again.Status().Epoch)
+		}
+		if parts := strings.Split(again.Incarnation(), "."); len(parts) != 3 || parts[1] != "two" {
+			t.Errorf("the incarnation is %q", again.Incarnation())
+		}
+		p[0].faults.down.Store(false) // it was alive after all
+		time.Sleep(simulatedTTL)
+		wantRole(t, a, fencing.Superseded)
+		wantRole(t, again, fencing.Leader)
+		back := enter(t, p[0].Elections, "a")
+		time.Sleep(time.Minute)
+		wantRole(t, back, fencing.Follower)
+		wantRole(t, again, fencing.Leader)
+	})
+}
+
+// TestTwoLiveProcessesOfOneNameDoNotTradeTheLease, however long the second one waits, and it has the
+// lease soon after the proxy of the first is gone.
+func TestTwoLiveProcessesOfOneNameDoNotTradeTheLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		m, server, p := newMortals(t, "one", "two")
+		a := enter(t, p[0].Elections, "a")
+		began := time.Now()
+		second := enter(t, p[1].Elections, "a")
+		if waited := time.Since(began); waited < 300*time.Millisecond || waited > time.Second {
+			t.Errorf("the first attempt of the second process has ended after %v", waited)
+		}
+		wantRole(t, second, fencing.Follower)
+		looks := server.looked()
+		time.Sleep(time.Minute)
+		if n := server.looked() - looks; n < 60 || n > 200 {
+			t.Errorf("%d looks in a minute", n)
+		}
+		wantRole(t, a, fencing.Leader)
+		wantRole(t, second, fencing.Follower)
+		if m.record.Epoch != 1 {
+			t.Errorf("%d epochs were granted", m.record.Epoch)
+		}
+		p[0].faults.down.Store(true)
+		server.end("one")
+		time.Sleep(700 * time.Millisecond)
+		wantRole(t, second, fencing.Leader)
+	})
+}
+
+// TestNobodyTakesTheLeaseOfAnotherWorkerFromAProxyThatIsGone, nor that of another role.
+func TestNobodyTakesTheLeaseOfAnotherWorkerFromAProxyThatIsGone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, server, p := newMortals(t, "one", "two")
+		wantRole(t, enter(t, p[0].Elections, "a"), fencing.Leader)
+		p[0].faults.down.Store(true)
+		server.end("one")
+		others := []*conn{enter(t, p[1].Elections, "b"), enterAs(t, p[1].Elections, "a", "mallory")}
+		time.Sleep(simulatedTTL / 2)
+		for _, c := range others {
+			wantRole(t, c, fencing.Follower)
+		}
+		if n := server.looked(); n != 0 {
+			t.Errorf("%d looks for a proxy that holds nothing of theirs", n)
+		}
+		time.Sleep(simulatedTTL)
+		if others[0].Status().CanWrite() == others[1].Status().CanWrite() {
+			t.Error("nobody leads after the TTL, or two do")
+		}
+	})
+}
