@@ -157,7 +157,7 @@
 //	provider    instance id                          index (order within the instance)
 //	postgres    random text, made by the migration   sequence, never below what the fence recorded
 //	token       a generation of tokens, begun by an operator  the token that the worker brings
-//	consul      random value of <prefix>/.generation ModifyIndex of the lock's first acquire
+//	consul      random value of <prefix>/.generation ModifyIndex of the locked record
 //	etcd        random value of <prefix>/.generation revision of the transaction that awards the lease
 //	redis       random value of <prefix>/.generation, and the master's replication id  counter in <prefix>/.generation
 //	kubernetes  random value of <prefix>.generation  resourceVersion of the write that awards the lease

@@ -20,6 +20,7 @@ import (
 
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
+	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/consultest"
@@ -58,7 +59,7 @@ func (w *worker) Activity() (uint64, bool) { return w.reads.Load(), true }
 func (w *worker) StatusChanged()           {}
 
 // elections returns a proxy's Elections over the real fence.
-func elections(t *testing.T, c *consul.Client, ttl time.Duration) *election.Elections {
+func elections(t *testing.T, c *kv.Client, ttl time.Duration) *election.Elections {
 	t.Helper()
 	server := pgtest.Shared(t)
 	e, err := election.New(election.Config{
@@ -387,4 +388,117 @@ func TestNamesCannotMeetInOneKey(t *testing.T) {
 			t.Errorf("the lease of %q is seen as %+v, %v", name, obs, err)
 		}
 	}
+}
+
+// A plain PUT leaves the key locked by the session of the old holder, which keeps nobody from it.
+func TestWhatIsOverwrittenIsFree(t *testing.T) {
+	t.Parallel()
+	agent, prefix := consultest.Shared(t), rand.Text()
+	p := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: "one"}).Database("db")
+	q := client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: "two"}).Database("db")
+	lease, err := p.Acquire(within(t, patience), bid("a", time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := "/v1/kv/" + prefix + "/db/billing"
+	agent.Request(t, http.MethodPut, key, []byte("mine"))
+	if session := holder(t, agent, key); session != lease.Handle {
+		t.Fatalf("the key is locked by %q after a plain PUT", session)
+	}
+	next, err := q.Acquire(within(t, patience), bid("b", time.Minute))
+	if err != nil {
+		t.Fatalf("another worker gets %v", err)
+	}
+	if next.Index <= lease.Index {
+		t.Errorf("award %d came after %d", next.Index, lease.Index)
+	}
+	if err := p.Renew(within(t, patience), lease); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the old holder renews with %v", err)
+	}
+	if err := q.Renew(within(t, patience), next); err != nil {
+		t.Errorf("the new holder renews with %v", err)
+	}
+	agent.Request(t, http.MethodPut, key, []byte("mine"))
+	if err := q.Release(within(t, patience), next, election.ReasonLeft, 0); err != nil {
+		t.Errorf("the new holder, whose record was overwritten, releases with %v", err)
+	}
+	agent.Request(t, http.MethodDelete, key, nil)
+	eventually(t, "the deleted lease is free after the lock delay", patience, func() bool {
+		_, err := p.Acquire(within(t, patience), bid("c", time.Minute))
+		return err == nil
+	})
+}
+
+// During the lock delay the lease is held by nobody and cannot be acquired. Attempts leave no
+// sessions.
+func TestTheLockDelayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t)
+	const delay = 2 * time.Second
+	c, err := consul.New(consul.Config{Address: agent.Addr(), Proxy: "one", LockDelay: delay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	p := c.Database("db")
+	lease, err := p.Acquire(within(t, patience), bid("a", time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	agent.Request(t, http.MethodPut, "/v1/session/destroy/"+lease.Handle, nil)
+	blocked := 0
+	eventually(t, "the lock delay is over", patience, func() bool {
+		_, err := p.Acquire(within(t, patience), bid("b", time.Minute))
+		if err != nil && !errors.Is(err, election.ErrHeld) {
+			t.Fatalf("during the lock delay, a worker gets %v", err)
+		}
+		if err != nil {
+			blocked++
+		}
+		return err == nil
+	})
+	if took := time.Since(began); took < delay || blocked == 0 {
+		t.Errorf("the lease was acquired after %v and %d attempts, the lock delay is %v", took, blocked, delay)
+	}
+	eventually(t, "only the session of the lease remains", patience, func() bool {
+		var sessions []struct{ ID string }
+		if err := json.Unmarshal(agent.Request(t, http.MethodGet, "/v1/session/list?consistent", nil), &sessions); err != nil {
+			t.Fatal(err)
+		}
+		return len(sessions) == 1
+	})
+}
+
+// Proxies from before package kv write records without a state. Whoever leads by one is seen to
+// lead, and ends it when it starts again.
+func TestLeasesOfEarlierVersionsAreUnderstood(t *testing.T) {
+	t.Parallel()
+	agent, prefix := consultest.Shared(t), rand.Text()
+	open := func(proxy string) election.Provider {
+		return client(t, consul.Config{Address: agent.Addr(), Prefix: prefix, Proxy: prefix + proxy}).Database("db")
+	}
+	var session struct{ ID string }
+	created := agent.Request(t, http.MethodPut, "/v1/session/create",
+		[]byte(`{"Name": "fencepost/`+prefix+`old", "NodeChecks": [], "TTL": "60s", "LockDelay": "1ms", "Behavior": "release"}`))
+	if err := json.Unmarshal(created, &session); err != nil {
+		t.Fatal(err)
+	}
+	key := "/v1/kv/" + prefix + "/db/billing"
+	agent.Request(t, http.MethodPut, "/v1/kv/"+prefix+"/.generation", []byte("MARKER"))
+	agent.Request(t, http.MethodPut, key+"?acquire="+session.ID, []byte(
+		`{"worker":"a","incarnation":"a-1","proxy":"`+prefix+`old","since":"2026-11-01T10:00:00Z","ttl":"1m0s"}`))
+	p := open("new")
+	obs, err := p.Watch(within(t, patience), "billing", election.LeaseObservation{})
+	if err != nil || obs.State != election.Held || obs.Incarnation != "a-1" || obs.InstanceID != "MARKER" {
+		t.Errorf("the lease is seen as %+v, %v", obs, err)
+	}
+	if _, err := p.Acquire(within(t, patience), bid("b", time.Minute)); !errors.Is(err, election.ErrHeld) {
+		t.Errorf("another worker gets %v", err)
+	}
+	open("old") // the proxy is updated
+	eventually(t, "the lease is free", patience, func() bool {
+		_, err := p.Acquire(within(t, patience), bid("b", time.Minute))
+		return err == nil
+	})
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/election"
 	"github.com/fencepost/fencepost/election/consul"
 	"github.com/fencepost/fencepost/election/electiontest"
+	"github.com/fencepost/fencepost/election/kv"
 	"github.com/fencepost/fencepost/internal/consultest"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
@@ -87,7 +88,7 @@ func holder(t *testing.T, agent *consultest.Agent, path string) string {
 	return pairs[0].Session
 }
 
-func client(t *testing.T, cfg consul.Config) *consul.Client {
+func client(t *testing.T, cfg consul.Config) *kv.Client {
 	t.Helper()
 	cfg.LockDelay = lockDelay
 	cfg.Logger = zaptest.NewLogger(t).Named(strings.TrimPrefix(cfg.Proxy, cfg.Prefix))

@@ -1,5 +1,5 @@
 // Package kv is a lease service over anything that keeps records: what differs between such
-// services is their Store. Packages etcd, kubernetes, redis and zookeeper have one each.
+// services is their Store. Packages consul, etcd, kubernetes, redis and zookeeper have one each.
 //
 // # Record and life
 //

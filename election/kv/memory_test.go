@@ -23,6 +23,7 @@ type memory struct {
 	beats   int
 	before  func() // runs before the next Swap
 	lost    bool   // the answer of the next Swap is lost
+	blocked bool   // whatever is free cannot be acquired yet
 	silent  bool   // Watch shows nothing
 }
 
@@ -66,6 +67,8 @@ func (m *memory) Swap(_ context.Context, key string, old Entry, record []byte, l
 	}
 	m.change(func() {
 		switch {
+		case life != "" && m.blocked:
+			err = election.ErrHeld
 		case life != "" && !m.lives[life]:
 			err = election.ErrLost
 		case m.entries[key].Version != old.Version, life != "" && m.marker != old.Marker:

@@ -102,10 +102,10 @@ func (p *Provider) acquire(ctx context.Context, key string, bid election.Acquire
 			p.c.dispose(entry.Life)
 		}
 		return try.lease(bid, version), nil
-	case errors.Is(err, ErrConflict):
+	case errors.Is(err, ErrConflict), errors.Is(err, election.ErrHeld):
 		p.c.settle(bid.Incarnation, life.ID)
 		p.c.dispose(life.ID)
-		return nil, ErrConflict
+		return nil, err
 	case errors.Is(err, election.ErrLost): // the lease was given back meanwhile, or the request took long
 		p.c.settle(bid.Incarnation, life.ID)
 		return nil, fmt.Errorf("%w: its life was over when it arrived", election.ErrNotSent)

@@ -93,6 +93,23 @@ func TestALeaseSaysWhatWasGranted(t *testing.T) {
 	eventually(t, "only the life of the lease goes on", func() bool { return m.living() == 1 })
 }
 
+// A service may block a lease for a while after its last holder was lost.
+func TestALeaseThatIsBlockedCountsAsHeld(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	m.blocked = true
+	c := open(t, m, "one")
+	if lease, err := c.Database("db").Acquire(within(t, patience), bid("a")); !errors.Is(err, election.ErrHeld) {
+		t.Errorf("acquire ended with %+v, %v", lease, err)
+	}
+	eventually(t, "no life goes on", func() bool { return m.living() == 0 })
+	if c.pending(bid("a").Incarnation) != nil {
+		t.Error("the attempt is not over")
+	}
+	m.change(func() { m.blocked = false })
+	mustAcquire(t, c.Database("db"), "a")
+}
+
 // A request of unknown outcome is written after its candidacy has given the lease back.
 func TestALateSwapTakesNothing(t *testing.T) {
 	t.Parallel()

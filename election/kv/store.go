@@ -22,7 +22,8 @@ type Store interface {
 	// read. life holds the lease from then on, and old's no longer does; "" means nobody. It returns the version of the
 	// new record. ErrConflict means that nothing was awarded: the key has changed, or a life
 	// was given and the marker is no longer old's. election.ErrLost means the same of a life
-	// that is over.
+	// that is over, and election.ErrHeld if the service blocks the lease for a while after its
+	// last holder was lost.
 	Swap(ctx context.Context, key string, old Entry, record []byte, life string) (version int64, err error)
 	// Begin begins a life, which holds nothing yet.
 	Begin(ctx context.Context, ttl time.Duration) (Life, error)
