@@ -35,7 +35,7 @@ func TestLongTextsOfManyLeaveALeaderAlone(t *testing.T) {
 		sessions = 200
 		ttl      = 30 * time.Second // for so long the texts are sent, in which the lease is renewed several times
 		alone    = 3 * time.Second
-		slowest  = 50 // times as slow as alone
+		slowest  = 10 // times as slow as alone
 	)
 	pg := pgtest.Start(t, pgtest.WithConfig(map[string]string{"max_connections": "300"}))
 	h := newCluster(t, "postgres", onServer(pg), with("LEASE_TTL="+ttl.String(), "DEBUG_ORACLE=0"))
