@@ -78,11 +78,9 @@ type link struct {
 	s        *session
 	asked    bool   // the client's first message was written
 	greeting []byte // the beginning of the server's first message, until greetingEnd
+	met      bool   // that has come whole; it does not change while the library reads and writes at once
 	frames   frames
 }
-
-// greeted reports that the server's first message has come whole.
-func (l *link) greeted() bool { return l.frames.whole > 0 }
 
 // Write leaves out of the first message which zxid the client has seen.
 func (l *link) Write(p []byte) (int, error) {
@@ -107,19 +105,18 @@ func (l *link) Read(p []byte) (int, error) {
 	if err != nil {
 		return n, err
 	}
-	met := l.greeted()
 	if err := l.frames.follow(p[:n]); err != nil {
 		err = fmt.Errorf("%s: %w", l.RemoteAddr(), err)
 		l.s.noteCause(err)
 		return 0, err
 	}
-	if met {
+	if l.met {
 		return n, nil
 	}
 	if missing := greetingEnd - len(l.greeting); missing > 0 {
 		l.greeting = append(l.greeting, p[:min(n, missing)]...)
 	}
-	if !l.greeted() {
+	if l.met = l.frames.whole > 0; !l.met {
 		return n, nil
 	}
 	granted := time.Duration(binary.BigEndian.Uint32(l.greeting[timeoutAt:])) * time.Millisecond
@@ -132,7 +129,7 @@ func (l *link) Read(p []byte) (int, error) {
 // SetReadDeadline implements net.Conn. Until the server's first message has come whole, the deadline is
 // the one that dial has set.
 func (l *link) SetReadDeadline(t time.Time) error {
-	if !l.greeted() {
+	if !l.met {
 		return nil
 	}
 	return l.Conn.SetReadDeadline(t)
@@ -140,7 +137,7 @@ func (l *link) SetReadDeadline(t time.Time) error {
 
 // SetWriteDeadline implements net.Conn.
 func (l *link) SetWriteDeadline(t time.Time) error {
-	if !l.greeted() {
+	if !l.met {
 		return nil
 	}
 	return l.Conn.SetWriteDeadline(t)
