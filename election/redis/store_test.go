@@ -220,6 +220,31 @@ func TestDamagedMarkers(t *testing.T) {
 	}
 }
 
+// Renewals have connections of their own, so nothing else that is asked holds one up.
+func TestNothingHoldsUpARenewal(t *testing.T) {
+	t.Parallel()
+	s := opened(t, Config{Address: redistest.Shared(t).Addr(), Prefix: "slots-" + rand.Text()})
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for range others { // as many requests are under way
+		s.slots <- struct{}{}
+	}
+	if err := s.Beat(ctx, "db/none", "none"); !errors.Is(err, election.ErrLost) {
+		t.Errorf("the renewal of a lease that is not there ended with %v", err)
+	}
+	short, end := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer end()
+	if _, err := s.Read(short, "db/none"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("a read beside them ended with %v", err)
+	}
+	for range others {
+		<-s.slots
+	}
+	if _, err := s.Read(ctx, "db/none"); err != nil {
+		t.Errorf("a read afterwards: %v", err)
+	}
+}
+
 // A request that is sent again, because its answer was lost, makes one award.
 func TestARequestThatIsSentAgainIsOneAward(t *testing.T) {
 	t.Parallel()

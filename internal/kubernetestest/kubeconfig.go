@@ -56,6 +56,3 @@ users:
 	}
 	return path
 }
-
-// CAFile returns the path of the certificate of the server's authority.
-func (s *Server) CAFile() string { return s.keys.caFile }

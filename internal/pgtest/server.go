@@ -57,10 +57,6 @@ func WithConfig(settings map[string]string) Option {
 	}
 }
 
-// WithFsync makes the server really flush, for tests of surviving a crash of the
-// operating system.
-func WithFsync() Option { return WithConfig(map[string]string{"fsync": "on"}) }
-
 // Server is one PostgreSQL server.
 type Server struct {
 	bin      string

@@ -11,18 +11,15 @@ type generator struct {
 	*rand.Rand
 	steps []step
 	waits int  // at how many of ten possible places it waits for ReadyForQuery
-	wild  bool // see generateWild
+	wild  bool // see generateAs
 }
 
 // generate generates the script of a seed, which is always the same. A leader whose
 // epoch is 1 gets the same replies as from Postgres.
 func generate(seed uint64) script { return generateAs(seed, false) }
 
-// generateWild generates a script in which the client also names epochs that it does
-// not have, and cancels whatever is running. The replies then depend on timing and are
-// Fencepost's own.
-func generateWild(seed uint64) script { return generateAs(seed, true) }
-
+// generateAs generates a script. If it is wild, the client also names epochs that it does not
+// have, and cancels whatever is running. The replies then depend on timing and are Fencepost's own.
 func generateAs(seed uint64, wild bool) script {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), wild: wild}
 	g.waits = []int{0, 3, 10}[g.IntN(3)]

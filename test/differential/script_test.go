@@ -14,7 +14,7 @@ type script struct {
 	// cut is the seed for splitting the bytes into pieces; 0 means no splitting.
 	cut   uint64
 	steps []step
-	// free means that the replies cannot be compared: see generateWild.
+	// free means that the replies cannot be compared: see generateAs.
 	free bool
 }
 
