@@ -83,8 +83,13 @@ func TestAStandbyGrantsNothing(t *testing.T) {
 func setStandbys(h *testDatabase, names string) {
 	h.t.Helper()
 	h.server.Exec(h.t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
+	// The server's other processes read it at about the same time; commits wait as soon as the checkpointer has.
+	held := 0
 	eventually(h.t, "the setting is in force", func() bool {
-		return ask[string](h, "SELECT current_setting('synchronous_standby_names')") == names
+		if ask[string](h, "SELECT current_setting('synchronous_standby_names')") == names {
+			held++
+		}
+		return held > 40 // 200 ms
 	})
 }
 
