@@ -20,7 +20,7 @@ func TestManyLeasesShareOneConnection(t *testing.T) {
 	link := electiontest.NewLink(t, server.Addr())
 	p := client(t, Config{Kubeconfig: server.Kubeconfig(t, link.Addr(), kubernetestest.Admin), Prefix: "many", Proxy: "one"}).Database("db")
 	const leases = 200
-	ended, held := make(chan error), make(chan *election.Lease, leases)
+	ended, held, seen := make(chan error), make(chan *election.Lease, leases), make(chan struct{})
 	began := time.Now()
 	for i := range leases {
 		go func() {
@@ -31,16 +31,26 @@ func TestManyLeasesShareOneConnection(t *testing.T) {
 				held <- lease
 				err = p.Renew(t.Context(), lease)
 			}
-			for obs := (election.LeaseObservation{}); err == nil && obs.Incarnation != b.Incarnation; {
-				obs, err = p.Watch(t.Context(), b.Resource, obs)
-			}
 			ended <- err
+			for obs := (election.LeaseObservation{}); obs.Incarnation != b.Incarnation && t.Context().Err() == nil; {
+				// A busy API server may not answer a list in time. It is asked again, as a candidacy does.
+				next, err := p.Watch(t.Context(), b.Resource, obs)
+				if err != nil {
+					time.Sleep(100 * time.Millisecond)
+					continue
+				}
+				obs = next
+			}
+			seen <- struct{}{}
 		}()
 	}
 	for range leases {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	}
+	for range leases {
+		<-seen
 	}
 	t.Logf("%d leases were awarded, renewed once and seen in %v", leases, time.Since(began))
 	began = time.Now()

@@ -79,17 +79,35 @@ func TestAStandbyGrantsNothing(t *testing.T) {
 	}
 }
 
-// setStandbys sets synchronous_standby_names.
+// setStandbys sets synchronous_standby_names to nothing, or to a standby that does not exist yet,
+// and waits until commits are treated accordingly.
 func setStandbys(h *testDatabase, names string) {
 	h.t.Helper()
 	h.server.Exec(h.t, pgtest.Superuser, "postgres", "ALTER SYSTEM SET synchronous_standby_names = '"+names+"'", "SELECT pg_reload_conf()")
-	// The server's other processes read it at about the same time; commits wait as soon as the checkpointer has.
-	held := 0
-	eventually(h.t, "the setting is in force", func() bool {
-		if ask[string](h, "SELECT current_setting('synchronous_standby_names')") == names {
-			held++
+	if names == "" {
+		return // the checkpointer ends all waits when it reads the setting
+	}
+	// Commits wait as soon as the checkpointer has read the setting, which no query shows.
+	probe := h.server.Connect(h.t, pgtest.Superuser, "postgres") // the defaults of h.db may forbid it to write
+	const end = "SELECT count(*) > 0 FROM (SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid = $1 AND wait_event = 'SyncRep') c"
+	eventually(h.t, "a commit to wait for "+names, func() bool {
+		written := make(chan error, 1)
+		go func() {
+			_, err := probe.Exec(h.ctx(), "CREATE TEMP TABLE probe (); DROP TABLE probe")
+			written <- err
+		}()
+		waited := false
+		for {
+			select {
+			case err := <-written: // a commit whose wait is cancelled succeeds, with a warning
+				if err != nil {
+					h.t.Fatal(err)
+				}
+				return waited
+			default:
+				waited = waited || ask[bool](h, end, int64(probe.PgConn().PID()))
+			}
 		}
-		return held > 40 // 200 ms
 	})
 }
 
@@ -223,6 +241,7 @@ func TestAGrantIsUnconfirmedUntilAStandbyHasIt(t *testing.T) {
 	}
 	s.Standby(t)
 	eventually(t, "the standby to confirm the grant", func() bool { return !read(reader).Unconfirmed })
+	setStandbys(h, "") // otherwise, the removal of the database would wait for the standby, which ends first
 }
 
 func TestAUsersWarningIsNotTakenForAnUnconfirmedGrant(t *testing.T) {

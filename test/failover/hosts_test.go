@@ -226,9 +226,15 @@ func TestAStandbyKnowsTheNewestTimeline(t *testing.T) {
 	h := newPair(t)
 	h.c = h.a.Standby(t)
 	h.a.Exec(t, pgtest.Control, h.db, "SELECT fencepost.register('billing')")
-	h.fail(func(t testing.TB) { h.a.Freeze(t) })
+	// The standby streams from the other one before that is promoted, so that it has received nothing more:
+	// otherwise, it could not follow it.
 	h.c.Exec(t, pgtest.Superuser, "postgres", fmt.Sprintf("ALTER SYSTEM SET primary_conninfo = 'host=127.0.0.1 port=%d user=%s application_name=standby'", h.b.Port(), pgtest.Superuser),
 		"SELECT pg_reload_conf()")
+	fixture.Eventually(t, "the standby to stream from the other one", func() bool {
+		return ask[int](h, h.c, "SELECT count(*) FROM pg_stat_wal_receiver WHERE status = 'streaming' AND sender_port = $1", h.b.Port()) == 1
+	})
+	h.awaitReplay(h.b, h.c)
+	h.fail(func(t testing.TB) { h.a.Freeze(t) })
 	fixture.Eventually(t, "the standby to receive the new timeline", func() bool {
 		return ask[int](h, h.c, "SELECT coalesce(max(received_tli), 0) FROM pg_stat_wal_receiver") == 2
 	})
