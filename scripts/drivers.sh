@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Install the drivers that test/drivers needs: by apt (scripts/setup.sh drivers),
-# and those for node, in the versions of their package-lock.json, in
-# .cache/drivers/node. The drivers for Go are fetched when their program is built.
+# Install the drivers that test/drivers needs: by apt (scripts/setup.sh drivers), and
+# in .cache/drivers those for node, in the versions of their package-lock.json, and
+# SQLAlchemy 2. The drivers for Go are fetched when their program is built.
 #
 #   scripts/drivers.sh             install what is missing
 #   scripts/drivers.sh versions    print the versions that the tests use
@@ -9,10 +9,12 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 home=$PWD/.cache/drivers/node
+modules=$PWD/.cache/drivers/python
 lock=test/drivers/node/package-lock.json
 
 bring() {
 	scripts/setup.sh drivers
+	alchemy
 	if cmp -s "$lock" "$home/package-lock.json" && [ -d "$home/node_modules" ]; then return; fi
 	echo "fetching the drivers for node" >&2
 	rm -rf "$home"
@@ -24,12 +26,44 @@ bring() {
 	cp "$lock" "$home/package-lock.json"
 }
 
+# alchemy fetches SQLAlchemy 2, which Debian 12 does not have: the packages of Debian 13, which run
+# with any Python, from the mirror that apt uses, or from the Python Package Index.
+alchemy() {
+	if [ -d "$modules" ]; then return; fi
+	echo "fetching SQLAlchemy 2" >&2
+	local new=$modules.new mirror
+	for mirror in $(apt-get indextargets --format '$(REPO_URI)' | sort -u); do
+		rm -rf "$new"
+		mkdir -p "$new"
+		if alchemy_from "$mirror" "$new"; then
+			mv "$new/usr/lib/python3/dist-packages" "$modules"
+			rm -rf "$new"
+			return
+		fi
+	done
+	rm -rf "$new"
+	/usr/bin/python3 -m pip install --quiet --no-deps --target "$modules" SQLAlchemy==2.0.40 typing_extensions==4.13.2
+}
+
+alchemy_from() { # a mirror, and the directory to unpack to
+	local path hash
+	while read -r path hash; do
+		/usr/lib/apt/apt-helper download-file "$1$path" "$2/package.deb" "SHA256:$hash" >/dev/null 2>&1 || return 1
+		dpkg-deb -x "$2/package.deb" "$2" || return 1
+		rm "$2/package.deb"
+	done <<-END
+		pool/main/s/sqlalchemy/python3-sqlalchemy_2.0.40+ds1-1_all.deb 207640cf7bd30292d892406c4cf96c8784b09b21ec9e2fedabb0cab3fd34eb73
+		pool/main/p/python-typing-extensions/python3-typing-extensions_4.13.2-1_all.deb b67662f211c35c17c74a0725bc7c8ffc3b126c650e2a2525593adee06f2bbf69
+	END
+}
+
 versions() {
 	psql --version
 	(cd test/drivers/go && go list -m github.com/jackc/pgx/v5 github.com/lib/pq)
 	/usr/bin/python3 -c 'import psycopg, psycopg_pool; print("psycopg", psycopg.__version__, "with psycopg_pool", psycopg_pool.__version__)'
 	/usr/bin/python3 -c 'import asyncpg; print("asyncpg", asyncpg.__version__)'
 	/usr/bin/python3 -c 'import sqlalchemy, psycopg2; print("SQLAlchemy", sqlalchemy.__version__, "with psycopg2", psycopg2.__version__)'
+	PYTHONPATH=$modules /usr/bin/python3 -c 'import sqlalchemy, psycopg; print("SQLAlchemy", sqlalchemy.__version__, "with psycopg", psycopg.__version__)'
 	node -p '"node " + process.version'
 	NODE_PATH=$home/node_modules node -p '["pg", "pg-cursor", "pg-copy-streams", "postgres"].map((name) =>
 		name + " " + JSON.parse(require("fs").readFileSync(process.env.NODE_PATH + "/" + name + "/package.json")).version).join("\n")'

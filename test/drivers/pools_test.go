@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -106,6 +107,19 @@ func pythonPool(program string) func(testing.TB) (args, env []string) {
 	return func(testing.TB) (args, env []string) { return python(program) }
 }
 
+// alchemy2 uses the SQLAlchemy of scripts/drivers.sh. Debian 12 has an older one.
+func alchemy2(t testing.TB) (args, env []string) {
+	args, env = python("pool_sqlalchemy.py")
+	modules, err := filepath.Abs("../../.cache/drivers/python")
+	if err == nil {
+		_, err = os.Stat(filepath.Join(modules, "sqlalchemy"))
+	}
+	if err != nil {
+		t.Fatalf("run make fetch-drivers: %v", err)
+	}
+	return args, append(env, "PYTHONPATH="+modules)
+}
+
 func goPool(name string) func(testing.TB) (args, env []string) {
 	return func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), name}, nil }
 }
@@ -146,7 +160,21 @@ var pools = []pooled{
 		"(`08003`), (`ConnectionRefusedError`…), (`ConnectionResetError`), (`InternalClientError`), (`ZF002`…), (`ZF003`)",
 		"(`57P01`), (`57P03`…), (`08003`), (`08006`…), (`InternalClientError`)",
 	}, pause{}},
-	{"SQLAlchemy with psycopg 2", "pool", pythonPool("pool_sqlalchemy.py"), []string{
+	{"SQLAlchemy 1 with psycopg 2", "psycopg2", pythonPool("pool_sqlalchemy.py"), []string{
+		"`OperationalError`, `ZF002`…, `ZF003`",
+		"`OperationalError`, `ZF003`",
+		"(`OperationalError`…)",
+		"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
+		"`OperationalError`…",
+	}, pause{}},
+	{"SQLAlchemy 2 with psycopg 2", "psycopg2", alchemy2, []string{
+		"`OperationalError`, `ZF002`…, `ZF003`",
+		"`OperationalError`, `ZF003`",
+		"(`OperationalError`…)",
+		"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
+		"`OperationalError`…",
+	}, pause{}},
+	{"SQLAlchemy 2 with psycopg 3", "psycopg", alchemy2, []string{
 		"`OperationalError`, `ZF002`…, `ZF003`",
 		"`OperationalError`, `ZF003`",
 		"(`OperationalError`…)",

@@ -1,10 +1,12 @@
-"""The pool of SQLAlchemy, with psycopg 2: pool_sqlalchemy.py pool"""
+"""The pool of SQLAlchemy: pool_sqlalchemy.py psycopg2 | psycopg"""
+
+import sys
 
 import pool
 import sqlalchemy
 
 # libpq finds the rest in its variables.
-engine = sqlalchemy.create_engine("postgresql+psycopg2://", pool_size=3, max_overflow=0)
+engine = sqlalchemy.create_engine(f"postgresql+{sys.argv[1]}://", pool_size=3, max_overflow=0)
 INSERT = sqlalchemy.text("INSERT INTO work (what) VALUES (:what)")
 
 
@@ -13,7 +15,8 @@ def insert():
         with engine.begin() as connection:
             connection.execute(INSERT, {"what": "sqlalchemy"})
     except sqlalchemy.exc.DBAPIError as e:
-        return e.orig.pgcode or type(e).__name__
+        code = e.orig.sqlstate if sys.argv[1] == "psycopg" else e.orig.pgcode
+        return code or type(e).__name__
     return "ok"
 
 
