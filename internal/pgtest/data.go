@@ -1,10 +1,7 @@
 package pgtest
 
 import (
-	"crypto/sha256"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,26 +9,8 @@ import (
 	"syscall"
 )
 
-// initdbArguments are the arguments for every server; the data directory follows.
-var initdbArguments = []string{"--no-sync", "-A", "trust", "-U", Superuser, "-E", "UTF8", "--locale=C", "-D"}
-
 func (s *Server) data() string    { return filepath.Join(s.dir, "data") }
 func (s *Server) logFile() string { return filepath.Join(s.dir, "server.log") }
-
-// prepare finds the binaries and creates the data directory.
-func (s *Server) prepare() error {
-	if err := s.place(); err != nil {
-		return err
-	}
-	image := imageOf(s.found)
-	if _, err := os.Stat(image); err == nil {
-		return s.copyData(s.data(), image, s.as)
-	}
-	if out, err := s.command("initdb", append(initdbArguments, s.data())...).CombinedOutput(); err != nil {
-		return fmt.Errorf("run initdb: %w: %s", err, out)
-	}
-	return s.keepImage(image)
-}
 
 // place finds the binaries and creates the server's directory.
 func (s *Server) place() error {
@@ -57,63 +36,6 @@ func (s *Server) place() error {
 		return err
 	}
 	return s.reach()
-}
-
-// imageOf returns where a fresh data directory of these binaries is kept, to be copied
-// for later servers, which takes a tenth of the time of initdb. It returns "" if there
-// is no place to keep it. Servers created from one image have the same system
-// identifier.
-func imageOf(bin string) string {
-	root, err := repositoryRoot()
-	if err != nil {
-		return ""
-	}
-	info, err := os.Stat(filepath.Join(bin, "postgres"))
-	if err != nil {
-		return ""
-	}
-	of := fmt.Sprint(bin, info.Size(), info.ModTime(), initdbArguments)
-	return filepath.Join(root, ".cache", "initdb", fmt.Sprintf("%x", sha256.Sum256([]byte(of)))[:16])
-}
-
-// keepImage creates the image of a fresh data directory, unless another process was
-// faster.
-func (s *Server) keepImage(image string) error {
-	if image == "" {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(image), 0o755); err != nil {
-		return fmt.Errorf("create a directory for data directories: %w", err)
-	}
-	dir, err := os.MkdirTemp(filepath.Dir(image), "new-")
-	if err != nil {
-		return fmt.Errorf("create a directory for a data directory: %w", err)
-	}
-	defer os.RemoveAll(dir)
-	made := filepath.Join(dir, "data")
-	if err := s.copyData(made, s.data(), nil); err != nil {
-		return err
-	}
-	if err := os.Rename(made, image); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("keep the data directory: %w", err)
-	}
-	return nil
-}
-
-// copyData copies a data directory and makes an account its owner.
-func (s *Server) copyData(to, from string, as *syscall.Credential) error {
-	if out, err := exec.Command("cp", "-r", "--preserve=mode", from, to).CombinedOutput(); err != nil {
-		return fmt.Errorf("copy the data directory: %w: %s", err, out)
-	}
-	if as == nil {
-		return nil
-	}
-	return filepath.WalkDir(to, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return os.Lchown(path, int(as.Uid), int(as.Gid))
-	})
 }
 
 // own makes the server's user the owner of a file.

@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-
-	"github.com/fencepost/fencepost/migrations"
 )
 
 // Template is the database from which fresh ones are copied.
@@ -102,9 +100,6 @@ func (s *Server) exec(user, db string, statements ...string) error {
 // test ends.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
-	if err := s.makeTemplate(); err != nil {
-		t.Fatalf("create the template database: %v", err)
-	}
 	return s.copyDatabase(t, Template)
 }
 
@@ -138,53 +133,4 @@ func (s *Server) copyDatabase(t testing.TB, from string) string {
 		}
 	})
 	return name
-}
-
-// makeTemplate creates the migrated template database, once per server.
-func (s *Server) makeTemplate() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.mu.template {
-		return nil
-	}
-	if err := s.exec(Superuser, "postgres",
-		"DROP DATABASE IF EXISTS "+Template, // of a failed attempt
-		"CREATE DATABASE "+Template,
-		"GRANT CREATE ON DATABASE "+Template+" TO "+Control); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.DSN(Control, Template))
-	if err != nil {
-		return fmt.Errorf("connect as %s: %w", Control, err)
-	}
-	defer conn.Close(ctx)
-	if _, err := migrations.Up(ctx, conn, migrations.Options{Control: Control}); err != nil {
-		return err
-	}
-	// Transcripts name the first fence by its number.
-	if _, err := conn.Exec(ctx, "ALTER TABLE fencepost.fence ALTER COLUMN id RESTART WITH 1"); err != nil {
-		return fmt.Errorf("number the template's fences from 1: %w", err)
-	}
-	s.mu.template = true
-	return nil
-}
-
-// makeRoles creates the roles named in the package's comment.
-func (s *Server) makeRoles() error {
-	err := s.exec(Superuser, "postgres",
-		"CREATE ROLE "+Control+" LOGIN",
-		"GRANT pg_signal_backend, pg_read_all_stats TO "+Control,
-		"CREATE ROLE "+App+" LOGIN",
-		"SET password_encryption = 'md5'",
-		"CREATE ROLE md5_user LOGIN PASSWORD '"+Password+"'",
-		"SET password_encryption = 'scram-sha-256'",
-		"CREATE ROLE cleartext_user LOGIN PASSWORD '"+Password+"'",
-		"CREATE ROLE scram_user LOGIN PASSWORD '"+Password+"'",
-	)
-	if err != nil {
-		return err
-	}
-	return s.exec(Superuser, "template1", "GRANT ALL ON SCHEMA public TO "+App)
 }

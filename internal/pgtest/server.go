@@ -74,8 +74,7 @@ type Server struct {
 
 	mu struct {
 		sync.Mutex
-		process  *process // nil while stopped
-		template bool     // the migrated template database exists
+		process *process // nil while stopped
 	}
 }
 
@@ -113,18 +112,18 @@ func Start(t testing.TB, opts ...Option) *Server {
 	return s
 }
 
-// create creates the data directory, starts the server, and creates the roles.
+// create creates the data directory, and starts the server.
 func (s *Server) create() error {
-	if err := s.prepare(); err != nil {
+	if err := s.place(); err != nil {
+		return err
+	}
+	if err := s.fill(); err != nil {
 		return err
 	}
 	if err := s.configure(); err != nil {
 		return err
 	}
-	if err := s.start(); err != nil {
-		return err
-	}
-	return s.makeRoles()
+	return s.start()
 }
 
 // command returns a command that runs one of the server's programs as its user.
