@@ -206,6 +206,7 @@ func TestWhatKeepsFencepostFromItsWorkIsFound(t *testing.T) {
 func TestNoDatabaseHasTheSchema(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Start(t, pgtest.WithConfig(safeSettings))
+	s.Exec(t, pgtest.Superuser, "postgres", "DROP DATABASE "+pgtest.Template)
 	wantIDs(t, doctor.NewReport(doctor.Look(t.Context(), asControl(s))), "schema")
 }
 
