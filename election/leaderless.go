@@ -2,12 +2,14 @@ package election
 
 import (
 	"errors"
+	"fmt"
 	"time"
 )
 
 var (
 	errUnconfirmed = errors.New("the lease is not confirmed: the lease service does not answer in time")
 	errUnseen      = errors.New("the lease has not been read yet")
+	errUngranted   = errors.New("whoever holds the lease, not through this proxy, has not been granted an epoch in this database: if this lasts, look at the lease service who that is")
 	// ErrUncertainGrant is why a state is Unknown although the recorded leader holds the lease.
 	ErrUncertainGrant = errors.New("the synchronous standbys are not known to have its newest grant, so only the proxy of the worker that was granted it knows whether it leads")
 )
@@ -58,8 +60,8 @@ func (l *leaderless) follow(led bool, now time.Duration) {
 	}
 }
 
-// endedLeading records that the last leader was last confirmed at this time. Of several
-// such times the first counts, because what is seen later is less exact.
+// endedLeading records that the last leader was last confirmed at this time, while nobody leads
+// after it. Of several such times the first counts, because what is seen later is less exact.
 func (l *leaderless) endedLeading(at time.Duration) {
 	if l.lastLed == 0 || at < l.lastLed {
 		l.lastLed = at
@@ -75,6 +77,9 @@ const (
 	leaderHere
 	leaderElsewhere
 )
+
+// leads reports whether anybody is known to lead.
+func (l leader) leads() bool { return l == leaderHere || l == leaderElsewhere }
 
 // leaderLocked says who leads. A candidacy of this proxy knows whether it may write. One of
 // another proxy leads if it holds the lease and was granted the recorded epoch, and if that
@@ -125,10 +130,13 @@ func (r *resource) followLeader() {
 	r.followLocked(now)
 }
 
-func (r *resource) followLocked(now time.Duration) {
-	if who := r.leaderLocked(); who != leaderUnknown {
-		r.mu.follow(who != leaderNone, now)
+// followLocked follows who leads, and returns it. r.mu is held.
+func (r *resource) followLocked(now time.Duration) leader {
+	who := r.leaderLocked()
+	if who != leaderUnknown {
+		r.mu.follow(who.leads(), now)
 	}
+	return who
 }
 
 // standings are what the candidacies of a resource say about its state.
@@ -136,8 +144,9 @@ type standings struct {
 	fault error // why one of them cannot lead, nil if none has such a fault
 	waits bool  // one of them waits for the lease, and no order keeps it from leading
 	// unconfirmed is since when the lease that one of them holds is no longer confirmed; 0
-	// if that is not so.
+	// if that is not so. why says why.
 	unconfirmed time.Duration
+	why         error
 }
 
 // standingsLocked asks all candidacies. r.mu is held.
@@ -152,7 +161,10 @@ func (r *resource) standingsLocked(now time.Duration) (all standings) {
 			all.waits = true
 		}
 		if s.held.lease != nil && s.held.granted && now >= s.held.trusted {
-			all.unconfirmed = s.held.trusted
+			all.unconfirmed, all.why = s.held.trusted, errUnconfirmed
+			if t := s.trouble(r.provider.Source(), now); t != nil {
+				all.why = fmt.Errorf("the lease is not confirmed: %s", t.Problem)
+			}
 		}
 		c.mu.Unlock()
 	}
@@ -180,11 +192,13 @@ func (r *resource) readLocked(now time.Duration) reading {
 	case r.mu.unusable != nil:
 		return reading{state: Closed, since: r.mu.leaderlessSince, why: r.mu.unusable}
 	case all.unconfirmed != 0:
-		return reading{state: Unknown, since: all.unconfirmed, why: errUnconfirmed}
+		return reading{state: Unknown, since: all.unconfirmed, why: all.why}
 	case r.mu.watchErr != nil:
 		return reading{state: Unknown, since: r.mu.blindSince, why: r.mu.watchErr}
 	case r.mu.holder == nil && r.grantedElsewhereLocked(): // and the grant is unconfirmed
 		return reading{state: Unknown, since: r.mu.leaderlessSince, why: ErrUncertainGrant}
+	case r.mu.holder == nil && r.mu.observation.State == Held && !r.mu.runs(r.mu.observation.Incarnation):
+		return reading{state: Contested, since: r.mu.leaderlessSince, why: errUngranted}
 	case r.mu.holder != nil, r.mu.observation.State == Held, all.waits:
 		return reading{state: Contested, since: r.mu.leaderlessSince}
 	case who == leaderUnknown:

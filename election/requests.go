@@ -118,22 +118,31 @@ var noToken = &fencing.Trouble{
 	Remedy:  "When the application's elector has elected this worker, give its token: by SET fencepost.token = '42', or when connecting, by the startup option fencepost.token=42.",
 }
 
+// sameWorker keeps a worker from leading while another process of that name does.
+var sameWorker = &fencing.Trouble{
+	Problem: "a process with the same worker id leads through another proxy",
+	Remedy:  "If that is an earlier life of this worker, its lease ends with its connections, or expires. Otherwise give each process a worker id of its own.",
+}
+
 // Trouble implements fencing.Candidacy. A candidacy that leaves the lease to another one of
 // this proxy sends no requests: it has that one's trouble.
 func (c *Candidacy) Trouble() *fencing.Trouble {
 	if c.r.bearers != nil && c.token == 0 {
 		return noToken
 	}
-	if t := c.ownTrouble(); t != nil {
-		return t
-	}
 	c.r.mu.Lock()
-	holder, blind := c.r.mu.holder, c.r.mu.watchErr
+	who, holder, record, blind := c.r.leaderLocked(), c.r.mu.holder, c.r.mu.record, c.r.mu.watchErr
 	c.r.mu.Unlock()
-	if holder != nil && holder != c {
-		if t := holder.ownTrouble(); t != nil {
-			return t
-		}
+	switch {
+	case who == leaderElsewhere && record.Worker == c.worker:
+		return sameWorker
+	case who == leaderElsewhere:
+		return nil // what the last request was answered, before that, does not matter any more
+	case holder == nil:
+		holder = c
+	}
+	if t := holder.ownTrouble(); t != nil {
+		return t
 	}
 	since, failures := c.r.watcher.unwatched.Now()
 	if blind == nil || failures == 0 {

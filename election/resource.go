@@ -219,8 +219,7 @@ func (r *resource) settle(c *Candidacy, vacated bool) {
 	departed := !c.closes() && r.mu.departed(c)
 	vacated = vacated && r.mu.vacate(c)
 	if vacated {
-		r.followLocked(now)
-		if at := c.ledUntil(); at != 0 {
+		if at := c.ledUntil(); !r.followLocked(now).leads() && at != 0 {
 			r.mu.endedLeading(at)
 		}
 	}

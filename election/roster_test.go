@@ -2,6 +2,7 @@ package election
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,6 +135,7 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 	}{
 		{"here", false, Contested, nil},
 		{"here", true, Contested, nil},
+		{"unrecorded", false, Contested, errUngranted},
 		{"elsewhere", false, Led, nil},
 		{"elsewhere", true, Unknown, ErrUncertainGrant},
 	} {
@@ -142,10 +144,69 @@ func TestWhoLeadsByARecordedGrant(t *testing.T) {
 		r.mu.add(&Candidacy{identity: identity{worker: "w", incarnation: "here"}})
 		r.mu.observation = LeaseObservation{State: Held, Incarnation: c.incarnation}
 		r.mu.record = fencing.Record{Epoch: 2, Incarnation: c.incarnation, Unconfirmed: c.unconfirmed}
+		if c.why == errUngranted {
+			r.mu.record.Incarnation = "former"
+		}
 		r.followLocked(1)
 		got := r.readLocked(2)
 		if leaderless := r.mu.leaderlessSince != 0; got.state != c.state || got.why != c.why || got.since != 1 || leaderless != (c.state != Led) {
 			t.Errorf("%+v: %+v, leaderless is %t", c, got, leaderless)
+		}
+	}
+}
+
+// source is a lease service that has a name only.
+type source struct{ Provider }
+
+func (source) Source() string { return "test" }
+
+// resourceElsewhere is a resource that a worker at another proxy leads, with a candidacy here.
+func resourceElsewhere(worker string, now *time.Duration) (*resource, *Candidacy) {
+	e := &Elections{cfg: Config{
+		Now: func() time.Duration { return *now }, Observe: func(Event) {}, Settings: func(string, string) Settings { return Settings{} },
+	}}
+	r := &resource{e: e, log: zap.NewNop(), watcher: newWatcher(zap.NewNop()), services: services{provider: source{}}}
+	r.mu.roster, r.mu.news = newRoster(), make(chan struct{})
+	c := newCandidacy(r, nil, fencing.JoinRequest{Worker: worker}, history{incarnation: "here"})
+	r.mu.add(c)
+	r.mu.observation = LeaseObservation{State: Held, Incarnation: "elsewhere"}
+	r.mu.record = fencing.Record{Epoch: 2, Worker: "leader", Incarnation: "elsewhere"}
+	return r, c
+}
+
+// TestAFormerLeaderIsForgottenWhenAnotherLeads: a takeover is measured from the end of the last
+// leader, and not from the end of one that this proxy notices only now.
+func TestAFormerLeaderIsForgottenWhenAnotherLeads(t *testing.T) {
+	t.Parallel()
+	now := time.Minute
+	r, c := resourceElsewhere("former", &now)
+	r.mu.holder, c.mu.lastLed = c, time.Second
+	r.settle(c, true)
+	now = time.Hour
+	r.seen(LeaseObservation{State: Freed})
+	if r.mu.lastLed != time.Hour {
+		t.Errorf("the last leader was last confirmed at %v, want 1h", r.mu.lastLed)
+	}
+}
+
+// TestAFollowersTroubleIsThatAnotherLeads: what the lease service answered before that is over.
+func TestAFollowersTroubleIsThatAnotherLeads(t *testing.T) {
+	t.Parallel()
+	for worker, want := range map[string]*fencing.Trouble{"follower": nil, "leader": sameWorker} {
+		var now time.Duration
+		r, c := resourceElsewhere(worker, &now)
+		c.mu.heard(&DeniedError{Answer: "403"}, 0)
+		if got := c.Trouble(); got != want {
+			t.Errorf("%s: %+v, want %+v", worker, got, want)
+		}
+		r.seen(LeaseObservation{State: Freed})
+		if got := c.Trouble(); got == nil || !strings.Contains(got.Problem, "403") {
+			t.Errorf("%s, and nobody leads: %+v", worker, got)
+		}
+		c.mu.held = holding{lease: &Lease{}, granted: true, trusted: -1}
+		r.mu.holder = c
+		if got := r.readLocked(0); got.state != Unknown || !strings.Contains(got.why.Error(), "403") {
+			t.Errorf("%s, whose lease is not confirmed: %+v", worker, got)
 		}
 	}
 }

@@ -17,7 +17,8 @@ type ResourceStatus struct {
 	// LeaseState is what the lease service shows.
 	LeaseState LeaseState
 	// State says whether anybody leads, since StateSince, which is zero if that is not
-	// known. Reason says why the state is Unknown or Closed. Callers may add one to others.
+	// known. Reason says why the state is Unknown or Closed, and in some cases why it is
+	// Contested. Callers may add one to others.
 	State      State
 	StateSince time.Time
 	Reason     error

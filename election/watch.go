@@ -293,8 +293,7 @@ func (r *resource) seen(observation LeaseObservation) {
 	r.mu.Lock()
 	wasHeld := r.mu.observation.State == Held && r.mu.holder == nil
 	r.mu.observed(observation, now)
-	r.followLocked(now)
-	if wasHeld && observation.State != Held {
+	if leads := r.followLocked(now).leads(); wasHeld && observation.State != Held && !leads {
 		r.mu.endedLeading(now - observation.Unconfirmed)
 	}
 	r.mu.Unlock()

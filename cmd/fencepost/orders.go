@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"flag"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/user"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -148,11 +150,37 @@ func openDSN(ctx context.Context, dsn string, notes io.Writer) (*store.Store, st
 	if another := slices.ContainsFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.Host != cfg.Host || f.Port != cfg.Port }); another {
 		return nil, "", usagef("--dsn names several hosts: name the primary only, or give --database with the configuration")
 	}
+	security, err := negotiated(ctx, cfg)
+	if err != nil {
+		return nil, "", err
+	}
+	address := net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port)))
+	if strings.HasPrefix(cfg.Host, "/") { // a directory, with the server's Unix socket
+		address = fmt.Sprintf("%s/.s.PGSQL.%d", cfg.Host, cfg.Port)
+	}
 	st, err := store.Open(ctx, store.Config{
-		Address: net.JoinHostPort(cfg.Host, strconv.Itoa(int(cfg.Port))), Database: cfg.Database, User: cfg.User, Password: cfg.Password,
-		TLS: cfg.TLSConfig, SchemaVersion: migrations.Needed, Blocked: hosts.Waiting(notes),
+		Address: address, Database: cfg.Database, User: cfg.User, Password: cfg.Password,
+		TLS: security, SchemaVersion: migrations.Needed, Blocked: hosts.Waiting(notes),
 	})
 	return st, cfg.Database, err
+}
+
+// negotiated connects as a DSN says, and returns the TLS that was used, nil for none: with
+// sslmode=prefer, which is the default, that depends on the server.
+func negotiated(ctx context.Context, cfg *pgx.ConnConfig) (*tls.Config, error) {
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	_, secure := conn.PgConn().Conn().(*tls.Conn)
+	if err := conn.Close(ctx); err != nil || !secure {
+		return nil, err
+	}
+	if cfg.TLSConfig != nil {
+		return cfg.TLSConfig, nil
+	}
+	i := slices.IndexFunc(cfg.Fallbacks, func(f *pgconn.FallbackConfig) bool { return f.TLSConfig != nil })
+	return cfg.Fallbacks[i].TLSConfig, nil
 }
 
 // orderer says who gives the order.

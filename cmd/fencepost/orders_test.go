@@ -76,6 +76,12 @@ func TestOrdersByDSN(t *testing.T) {
 	run(exitOK, "worker a may not campaign for resource billing until", "evict", "--worker", "a", "--for", "2d", "billing")
 	run(exitOK, "resource billing is paused: nobody leads it until fencepost resume", "pause", "billing", "--reason", "a\tdrill")
 	run(exitOK, "paused already: nothing changed", "pause", "billing")
+	// By default (sslmode=prefer), a server without TLS is used without.
+	for _, dsn := range []string{strings.TrimSuffix(dsn, "?sslmode=disable"), fmt.Sprintf("host=%s port=%d user=%s dbname=%s", s.SocketDir(), s.Port(), pgtest.Superuser, db)} {
+		if out := runCommand(t, nil, "pause", "billing", "--dsn", dsn); out.code != exitOK || !strings.Contains(out.stdout, "nothing changed") {
+			t.Errorf("--dsn %q: code %d, %s%s", dsn, out.code, out.stdout, out.stderr)
+		}
+	}
 	out := runCommand(t, nil, "resource", "list", "--dsn", dsn)
 	for _, part := range []string{"billing   2", `: "a\tdrill"; worker a may not campaign until`} {
 		if out.code != exitOK || !strings.Contains(out.stdout, part) {
