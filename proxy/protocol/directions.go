@@ -13,11 +13,19 @@ type downstream struct {
 	phase    phase
 	body     passthrough     // of the message that was taken last
 	failed   bool            // the server has said ERROR since the last ReadyForQuery
+	ahead    *failedAhead    // in the client's block, which has failed by it; nil if there is none
 	heldBack []byte          // a RowDescription or CommandComplete that waits for what comes after it
 	reported *fencing.Status // by which the client knows its role and epoch
 	// What the current call has made, good until the next one.
 	events []Event
 	made   []byte // messages for the client
+}
+
+// failedAhead is an error of what Fencepost has sent in a batch of its own. In a block, the check
+// behind it fails only because the block has, so the client gets this error in place of that one.
+type failedAhead struct {
+	pe  wire.ServerError
+	msg []byte
 }
 
 // reset begins with the next piece of the server's bytes.

@@ -103,6 +103,9 @@ const queryCanceled = "57014"
 // undefinedTable is the SQLSTATE for a relation that does not exist.
 const undefinedTable = "42P01"
 
+// failedTransaction is the SQLSTATE of what is sent to a block that has failed.
+const failedTransaction = "25P02"
+
 // protocolViolation is the SQLSTATE that answers a message with bytes too many or too few.
 const protocolViolation = "08P01"
 
@@ -153,6 +156,10 @@ func (m *Machine) skip(e *reply) {
 func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byte, drop bool) {
 	g, refuse := e.check, e.refuse
 	if e.origin == ownAhead || e.own() && e.kind == syncing { // a timeout may come between messages, and is raised at the next
+		if !ofClient(pe) {
+			pe.Position = 0 // in another text
+			m.down.ahead = &failedAhead{pe, bytes.Clone(msg)}
+		}
 		return nil, true
 	}
 	if e.kind == query {
@@ -160,6 +167,9 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 		if g = noCheck; ok {
 			g, refuse = ins.check, ins.refuse
 		}
+	}
+	if by := m.down.ahead; by != nil && g != noCheck && g != refusal && pe.Code == failedTransaction {
+		pe, msg, m.down.ahead = by.pe, by.msg, nil
 	}
 	switch {
 	case g == noCheck && ofGuard(pe):
@@ -386,7 +396,7 @@ func ofClient(pe wire.ServerError) bool {
 	switch pe.Code {
 	case "XX000": // 18, after a Query in a batch that had executed something
 		return strings.HasPrefix(pe.Message, "StartTransactionCommand: unexpected state")
-	case "57014", "55P03", "40P01", "40001", "25P02", "53200", "53300", "57P01", "57P02", "57P03":
+	case "57014", "55P03", "40P01", "40001", failedTransaction, "53200", "53300", "57P01", "57P02", "57P03":
 		return true
 	default:
 		return false

@@ -23,6 +23,9 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		m.names.portals.endBefore(after.number)
 	}
 	m.down.failed = false
+	if readyStatus(msg[wire.HeaderLen]) != gate.FailedBlock {
+		m.down.ahead = nil
+	}
 	if m.registration.Held() && m.txn.AtRest() {
 		m.registration = gate.Registration{}
 		m.down.happens(Event{Kind: EventUnregister})

@@ -76,3 +76,26 @@ func TestProtocolRefusals(t *testing.T) {
 		}
 	})
 }
+
+// TestWhatCannotBeCheckedInABlock is refused as that, although the check is prepared in a message of
+// its own, whose failure ends the block before the check runs.
+func TestWhatCannotBeCheckedInABlock(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		c := s.Leader("w")
+		ins := q("insert into t (v) values ('mine')")
+		fixture.MustPass(t, c, ins)
+		s.Exec("revoke usage on schema fencepost from public")
+		for range 3 {
+			fixture.MustPass(t, c, q("begin"))
+			fixture.MustFail(t, c, "ZF004", ins)
+			fixture.MustFail(t, c, "25P02", ins)
+			fixture.MustPass(t, c, q("rollback"))
+		}
+		s.Exec("grant usage on schema fencepost to public")
+		fixture.MustPass(t, c, q("begin"))
+		fixture.MustPass(t, c, ins)
+		fixture.MustPass(t, c, q("commit"))
+	})
+}
