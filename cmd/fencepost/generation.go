@@ -23,7 +23,7 @@ import (
 
 const generationAbout = `
 Usage: fencepost generation bump [--config FILE] [--database NAME [--at HOST]]
-                                 [--above EPOCH | --restored [--yes] | --tokens]
+                                 [--above EPOCH [--yes] | --restored [--yes] | --tokens]
 
 The operator's way back after the lease service, or the database, was restored
 from an older state or rebuilt. Run it when all workers of the lost epochs
@@ -40,7 +40,8 @@ above it already keeps its epoch and its leader. Resources that the restore has 
 begin above that epoch when they are created again. The error ZF004 names the epoch
 to give; --restored is for when nobody knows it, raises every resource and skips far
 ahead. All leaders of the database are then superseded, so --restored asks first,
-unless --yes is given.
+unless --yes is given. Epochs never go back, so --above wants --yes if EPOCH is more
+than 1000000000 above all that is recorded.
 
 With --tokens it begins a new generation of the tokens of one database instead, for
 the resources with election: token, and leaves the lease service alone. Run it when a
@@ -71,7 +72,7 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 	fs.StringVar(&o.at, "at", "", atFlag)
 	fs.Int64Var(&o.above, "above", 0, "the highest `epoch` that was ever granted")
 	fs.BoolVar(&o.restored, "restored", false, "the database was restored, and the highest epoch is unknown")
-	fs.BoolVar(&o.yes, "yes", false, "do not ask before --restored")
+	fs.BoolVar(&o.yes, "yes", false, "do not ask before --restored, and accept a distant --above")
 	fs.BoolVar(&o.tokens, "tokens", false, "begin a new generation of tokens, and not of leases")
 	verb := ""
 	if len(args) > 0 && args[0] == "bump" {
@@ -85,6 +86,8 @@ func runGeneration(ctx context.Context, t terminal, args []string) error {
 		return usagef("no action given: use generation bump")
 	case o.above < 0:
 		return usagef("--above is %d: an epoch must be positive", o.above)
+	case o.above > mostAbove:
+		return usagef("--above is %d: the highest possible is %d, which leaves room for the epochs to come", o.above, int64(mostAbove))
 	case o.above > 0 && o.restored:
 		return usagef("--above and --restored are mutually exclusive")
 	case o.at != "" && o.database == "":
@@ -156,6 +159,33 @@ func evictTokens(ctx context.Context, out io.Writer, st *store.Store, cfg config
 	return nil
 }
 
+const (
+	// mostAbove leaves half of all epochs to the workers.
+	mostAbove = 1 << 62
+	// farAbove is by how much --above may exceed what is recorded before the command wants --yes.
+	farAbove = 1_000_000_000
+)
+
+// confirmAbove returns an error if --above is so far above the recorded epochs that it looks like a
+// mistake. Epochs never go back.
+func confirmAbove(ctx context.Context, st *store.Store, o bumpOptions) error {
+	if o.above == 0 || o.yes {
+		return nil
+	}
+	list, err := st.Status(ctx)
+	if err != nil {
+		return err
+	}
+	var highest fencing.Epoch
+	for _, r := range list {
+		highest = max(highest, r.Epoch)
+	}
+	if o.above-int64(highest) > farAbove {
+		return fmt.Errorf("nothing changed: --above %d is far above the highest recorded epoch, %d, and epochs never go back: if you mean it, run the command again with --yes", o.above, highest)
+	}
+	return nil
+}
+
 // confirmRestored says what --restored is about to do, and asks whether to go on.
 func confirmRestored(ctx context.Context, t terminal, st *store.Store, database string) error {
 	list, err := st.Status(ctx)
@@ -198,6 +228,9 @@ func bump(ctx context.Context, t terminal, cfg config.Config, o bumpOptions) (er
 	}
 	aim := hosts.Aim{At: o.at, Notes: t.stdout, Warnings: t.stderr, Out: t.stdout}
 	return hosts.Act(ctx, cfg, o.database, aim, func(ctx context.Context, st *store.Store, out io.Writer) error {
+		if err := confirmAbove(ctx, st, o); err != nil {
+			return err
+		}
 		if o.restored && !o.yes {
 			if err := confirmRestored(ctx, t, st, o.database); err != nil {
 				return err

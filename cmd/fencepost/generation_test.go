@@ -23,6 +23,7 @@ func TestGenerationBumpSaysWhatIsMissing(t *testing.T) {
 		{[]string{"bump"}, "--database is required"},
 		{[]string{"bump", "--above", "7"}, "--database is required"},
 		{[]string{"bump", "--database", "d", "--above", "-1"}, "an epoch must be positive"},
+		{[]string{"bump", "--database", "d", "--above", "4611686018427387905"}, "the highest possible is 4611686018427387904"},
 		{[]string{"bump", "--database", "d", "--above", "7", "--restored"}, "mutually exclusive"},
 		{[]string{"dump"}, "unexpected argument"},
 	} {
@@ -82,6 +83,10 @@ func TestGenerationBumpWithTheEmbeddedElector(t *testing.T) {
 		t.Errorf("the award is of generation %d, want 2", n)
 	}
 
+	out = runCommand(t, env, "generation", "bump", "--database", db, "--above", "400000000000")
+	if out.code != exitFailure || !strings.Contains(out.stderr, "nothing changed: --above 400000000000 is far above the highest recorded epoch") {
+		t.Errorf("a mistyped epoch: code %d, %s%s", out.code, out.stdout, out.stderr)
+	}
 	out = runCommand(t, env, "generation", "bump", "--database", db, "--above", "40")
 	if out.code != exitOK || !strings.Contains(out.stdout, "resource billing is now at epoch 41") {
 		t.Fatalf("code %d\n%s%s", out.code, out.stdout, out.stderr)

@@ -19,7 +19,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 		return false, fmt.Errorf("%w: an error that cannot be read", ErrSurprise)
 	}
 	if pe.Fatal() {
-		m.down.happens(Event{Kind: EventEnded, Err: pe, Message: bytes.Clone(msg)})
+		m.fatal(pe, msg, p)
 		return true, nil
 	}
 	e := m.front()
@@ -67,6 +67,29 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 	return drop, nil
 }
 
+// fatal ends the session by a FATAL error. With exit_on_error, which every role may set, the server
+// says FATAL also where Fencepost has it refuse something.
+func (m *Machine) fatal(pe wire.ServerError, msg []byte, p *gate.Segments) {
+	end := Event{Kind: EventEnded, Err: pe, Message: bytes.Clone(msg)}
+	if e := m.front(); e != nil && !e.maybe() && mayRefuse(pe) {
+		if out, own := m.errorFor(e, pe, msg); own {
+			end.Message = nil
+			p.Insert(m.down.edited(out, func(field byte, v []byte) ([]byte, bool) {
+				if field == 'S' || field == 'V' {
+					v = []byte("FATAL")
+				}
+				return v, true
+			}))
+		}
+	}
+	m.down.happens(end)
+}
+
+// mayRefuse reports whether an error may be that of a check, or what Fencepost makes the server say.
+func mayRefuse(pe wire.ServerError) bool {
+	return strings.HasPrefix(pe.Code, "ZF") || pe.Code == raiseCode || pe.Code == endCode || pe.Code == readOnlyCode
+}
+
 // ofCopyRead reports whether an error comes from the function in which the server reads
 // the messages of a COPY. Unlike the text of the error, the name of that function does
 // not depend on lc_messages.
@@ -105,6 +128,9 @@ const undefinedTable = "42P01"
 
 // failedTransaction is the SQLSTATE of what is sent to a block that has failed.
 const failedTransaction = "25P02"
+
+// readOnlyCode is the SQLSTATE of a write in a read-only transaction.
+const readOnlyCode = "25006"
 
 // protocolViolation is the SQLSTATE that answers a message with bytes too many or too few.
 const protocolViolation = "08P01"
@@ -174,7 +200,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 	switch {
 	case g == noCheck && ofGuard(pe):
 		return m.guardError(e, pe, msg), true
-	case g == noCheck && pe.Code == "25006" && m.txn.ServerCoverage().IsReadOnly():
+	case g == noCheck && pe.Code == readOnlyCode && m.txn.ServerCoverage().IsReadOnly():
 		return m.readOnlyError(e), true
 	case g == noCheck && !e.sql.edited():
 		return nil, false

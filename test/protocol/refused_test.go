@@ -99,3 +99,37 @@ func TestWhatCannotBeCheckedInABlock(t *testing.T) {
 		fixture.MustPass(t, c, q("commit"))
 	})
 }
+
+// TestRefusalsWithExitOnError: the server ends the session at any error then. What is refused is told
+// and recorded as it always is.
+func TestRefusalsWithExitOnError(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		s.Leader("former")
+		superseded := s.Leader("former")
+		s.Leader("leader")
+		for _, c := range []struct {
+			by         *wiretest.Conn
+			code, text string
+		}{
+			{s.Connect("follower"), "ZF002", "insert into t (v) values ('stale')"},
+			{s.Connect("follower"), "ZF002", "do $$begin end$$"},
+			{s.Connect("follower"), "ZF005", "prepare transaction 'x'"},
+			{superseded, "ZF001", "insert into t (v) values ('stale')"},
+			{s.Connect("follower"), "22P02", "select 'x'::int"},
+		} {
+			fixture.MustPass(t, c.by, q("set exit_on_error = on"))
+			s.Proxy.Audit.Forget()
+			all, ended := fixture.Ask(c.by, q(c.text))
+			last := all[len(all)-1].Fields()
+			ours := strings.HasPrefix(c.code, "ZF")
+			if !ended || last['C'] != c.code || last['S'] != "FATAL" || strings.HasSuffix(last['M'], "["+c.code+"]") != ours {
+				t.Errorf("%s: %v, ended %t; want FATAL %s and the end", c.text, all, ended, c.code)
+			}
+			if audited := s.Proxy.Audited(t, s.DB); ours != (len(audited) == 1 && audited[0].SQLState == c.code && audited[0].Statement == c.text) {
+				t.Errorf("%s: recorded %+v", c.text, audited)
+			}
+		}
+	})
+}
