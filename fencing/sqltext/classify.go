@@ -129,6 +129,9 @@ type Statement struct {
 	// it, or warns and does nothing: LOCK, SET CONSTRAINTS, SET LOCAL, SET TRANSACTION,
 	// SAVEPOINT, DECLARE without HOLD.
 	RequiresTransactionBlock bool
+	// LocksTables means LOCK TABLE, which takes no snapshot: in REPEATABLE READ and
+	// SERIALIZABLE, what follows it sees what was committed before it had its lock.
+	LocksTables bool
 	// MentionsQueryText means that it names something that shows the text of the
 	// running query (current_query, pg_stat_activity), which must be the client's own.
 	// For unparsed text it also covers what MentionsKeptText means.

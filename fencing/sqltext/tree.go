@@ -15,6 +15,7 @@ func classify(n *pgquery.Node) Statement {
 	}
 	st.MentionsQueryText, st.MentionsKeptText = w.queryText, w.keptText
 	st.DescribesLate = (st.Executes || w.queryText) && describesLate(n)
+	st.LocksTables = n.GetLockStmt() != nil
 	st.RequiresTransactionBlock = st.Kind != SetFence && requiresTransactionBlock(n)
 	st.Command = commandOf(n)
 	st.TakesSnapshot = st.Command != NoCommand || takesSnapshot(n)

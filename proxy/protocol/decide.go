@@ -236,6 +236,8 @@ func (q *situation) decideLeader() decision {
 		return q.byRegistry()
 	case q.txn.Coverage() == gate.Checked:
 		return q.covered()
+	case s.info.LocksTables:
+		return q.lockFirst()
 	}
 	if q.config.ProvenReads && q.txn.IsOutside() && s.provable != nil {
 		if r, ok := gate.Proven(q.catalog, s.provable); ok {
@@ -246,6 +248,17 @@ func (q *situation) decideLeader() decision {
 		return q.byRegistry()
 	}
 	return q.check()
+}
+
+// lockFirst is for a LOCK TABLE in front of anything that was checked. The check would take the
+// snapshot of a REPEATABLE READ or SERIALIZABLE transaction before the lock is there, and the
+// transaction would not see what others have committed until then. The registry, whose note makes
+// a grant end the backend, covers the lock, and what follows is checked. It needs no claim.
+func (q *situation) lockFirst() decision {
+	if r, ok := q.registration.Reason(); ok {
+		return passes(r)
+	}
+	return q.byRegistry()
 }
 
 // check puts the check in front, or the verdict in its place.

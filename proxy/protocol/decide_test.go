@@ -170,10 +170,10 @@ func TestDecide(t *testing.T) {
 		{executed, "rollback to a", "follower", "failed", 15, nil, dead},
 		{lone, "savepoint a", "follower", "rest", 15, nil, harmless},
 		{lone, "lock t", "leader", "rest", 15, nil, harmless},
-		{prepared, "lock t", "leader", "rest", 15, nil, "check"},
+		{prepared, "lock t", "leader", "rest", 15, nil, "register"},
 		{prepared, "lock t", "leader", "rest", 18, nil, "register"},
-		{prepared, "lock t", "leader", "rest", 18, batchRan, "check"},
-		{lone, "lock t", "leader", "block", 15, nil, "check"},
+		{prepared, "lock t", "leader", "rest", 18, batchRan, "register"},
+		{lone, "lock t", "leader", "block", 15, nil, "register"},
 
 		// What cannot share a transaction, and what could not be parsed.
 		{lone, "vacuum t", "leader", "rest", 15, nil, "register"},
@@ -331,7 +331,7 @@ func TestDecide(t *testing.T) {
 		{lone, update, "leader", "rest", 15, asking, "check"},
 		{lone, update, "leader", "rest", 15, func(q *situation) { discards(q); copying(q) }, "check"},
 		{among, update, "leader", "block", 15, discards, "check"},
-		{prepared, "lock t", "leader", "rest", 15, discards, "check"},
+		{prepared, "lock t", "leader", "rest", 15, discards, "register"},
 		{lone, "fetch from k", "leader", "rest", 18, discards, "check"},
 		{lone, "fetch from k", "leader", "block", 18, discards, "verdict"},
 		{lone, "copy t from stdin", "leader", "rest", 18, discards, "check"},

@@ -1,0 +1,68 @@
+package protocol
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// TestALockComesBeforeTheSnapshot: in REPEATABLE READ and SERIALIZABLE, a transaction that begins
+// with LOCK TABLE sees what was committed while it waited for the lock.
+func TestALockComesBeforeTheSnapshot(t *testing.T) {
+	t.Parallel()
+	const next = "insert into numbers select max(n) + 1 from numbers"
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		s.Exec("create table numbers (n int not null); insert into numbers values (1); grant all on numbers to app")
+		first := s.Leader("w")
+		for _, level := range []string{"repeatable read", "serializable"} {
+			begin, lock := "begin isolation level "+level, "lock table numbers in exclusive mode"
+			for name, parts := range map[string][][]byte{
+				"messages of one":   {q(begin), q(lock), q(next), q("commit")},
+				"one text":          {q(begin + "; " + lock + "; " + next + "; commit")},
+				"extended":          {run(begin), sync_(), run(lock), sync_(), run(next), sync_(), run("commit"), sync_()},
+				"extended, at once": {run(begin), run(lock), run(next), run("commit"), sync_()},
+			} {
+				s.Exec("delete from numbers where n > 1")
+				second := s.Connect("w")
+				fixture.MustPass(t, second, q("show fencepost.role"))
+				fixture.MustPass(t, first, q("begin"))
+				fixture.MustPass(t, first, q(lock))
+				fixture.MustPass(t, first, q(next))
+				ended := make(chan string, 1)
+				go func() {
+					for _, part := range chunks(parts) {
+						all, _ := fixture.Ask(second, part)
+						if state := wiretest.ErrorOf(all); state != "" {
+							ended <- state
+							return
+						}
+					}
+					ended <- ""
+				}()
+				fixture.AwaitBackend(t, s.Admin, "wait_event_type = 'Lock' AND query LIKE '%lock table numbers%'")
+				fixture.MustPass(t, first, q("commit"))
+				if state := <-ended; state != "" {
+					t.Errorf("%s, %s: %s", level, name, state)
+				}
+				if n := s.Number("select max(n) from numbers"); n != 3 {
+					t.Errorf("%s, %s: the highest number is %d, want 3", level, name, n)
+				}
+			}
+		}
+	})
+}
+
+// chunks joins the parts of each request, which ends with a Query or a Sync.
+func chunks(parts [][]byte) (all [][]byte) {
+	var request []byte
+	for _, part := range parts {
+		request = append(request, part...)
+		if part[0] == 'Q' || part[0] == 'S' {
+			all, request = append(all, request), nil
+		}
+	}
+	return all
+}
