@@ -75,6 +75,9 @@ func whereChecked(st *Statement, of int) string {
 		if st.EndsSavepoint {
 			return noneOfItsOwn
 		}
+		if st.LocksTables {
+			return "on the control connection, and noted in the registry, if nothing of the transaction was checked before"
+		}
 		return "in front, once for the transaction"
 	}
 }

@@ -49,6 +49,9 @@ func TestExplainTellsWhatItCannotRead(t *testing.T) {
 	if got := Explain("-- nothing"); len(got) != 0 {
 		t.Errorf("%+v", got)
 	}
+	if got := Explain("BEGIN; LOCK TABLE t"); len(got) != 2 || !strings.Contains(got[1].Check, "registry") {
+		t.Errorf("LOCK TABLE: %+v", got)
+	}
 	if got := Explain("CALL p()"); len(got) != 1 || !strings.Contains(got[0].Check, "registry") {
 		t.Errorf("%+v", got)
 	}

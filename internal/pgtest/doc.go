@@ -10,5 +10,6 @@
 // may end other roles' backends, but is not a superuser; App, a plain role that may
 // create tables in the schema public of the databases created here; and cleartext_user,
 // md5_user and scram_user, which must authenticate with Password by the method in their
-// name. All others are trusted.
+// name. All others are trusted. It also has the database Template. Both come from the image of a
+// data directory in .cache/initdb, from which every server begins.
 package pgtest

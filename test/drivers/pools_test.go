@@ -124,6 +124,16 @@ func goPool(name string) func(testing.TB) (args, env []string) {
 	return func(t testing.TB) (args, env []string) { return []string{goDrivers.path(t), name}, nil }
 }
 
+// throughLibpq is what is seen through psycopg 2 and 3, which give no SQLSTATE of an error that ends
+// the connection.
+var throughLibpq = []string{
+	"`OperationalError`, `ZF002`…, `ZF003`",
+	"`OperationalError`, `ZF003`",
+	"(`OperationalError`…)",
+	"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
+	"`OperationalError`…",
+}
+
 var pools = []pooled{
 	{"node `pg`, `pool.query`", "query", nodePool("pool_pg.js"), []string{
 		"`ZF001`, `ZF002`…, `ZF003`",
@@ -160,34 +170,10 @@ var pools = []pooled{
 		"(`08003`), (`ConnectionRefusedError`…), (`ConnectionResetError`), (`InternalClientError`), (`ZF002`…), (`ZF003`)",
 		"(`57P01`), (`57P03`…), (`08003`), (`08006`…), (`InternalClientError`)",
 	}, pause{}},
-	{"SQLAlchemy 1 with psycopg 2", "psycopg2", pythonPool("pool_sqlalchemy.py"), []string{
-		"`OperationalError`, `ZF002`…, `ZF003`",
-		"`OperationalError`, `ZF003`",
-		"(`OperationalError`…)",
-		"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
-		"`OperationalError`…",
-	}, pause{}},
-	{"SQLAlchemy 2 with psycopg 2", "psycopg2", alchemy2, []string{
-		"`OperationalError`, `ZF002`…, `ZF003`",
-		"`OperationalError`, `ZF003`",
-		"(`OperationalError`…)",
-		"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
-		"`OperationalError`…",
-	}, pause{}},
-	{"SQLAlchemy 2 with psycopg 3", "psycopg", alchemy2, []string{
-		"`OperationalError`, `ZF002`…, `ZF003`",
-		"`OperationalError`, `ZF003`",
-		"(`OperationalError`…)",
-		"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
-		"`OperationalError`…",
-	}, pause{}},
-	{"psycopg_pool with psycopg 3", "pool", pythonPool("pool_psycopg.py"), []string{
-		"`OperationalError`, `ZF002`…, `ZF003`",
-		"`OperationalError`, `ZF003`",
-		"(`OperationalError`…)",
-		"(`OperationalError`…), (`ZF002`…), (`ZF003`)",
-		"`OperationalError`…",
-	}, pause{time.Second, 5 * time.Minute}},
+	{"SQLAlchemy 1 with psycopg 2", "psycopg2", pythonPool("pool_sqlalchemy.py"), throughLibpq, pause{}},
+	{"SQLAlchemy 2 with psycopg 2", "psycopg2", alchemy2, throughLibpq, pause{}},
+	{"SQLAlchemy 2 with psycopg 3", "psycopg", alchemy2, throughLibpq, pause{}},
+	{"psycopg_pool with psycopg 3", "pool", pythonPool("pool_psycopg.py"), throughLibpq, pause{time.Second, 5 * time.Minute}},
 	{"HikariCP with pgjdbc", "pool", func(t testing.TB) (args, env []string) {
 		return []string{"java", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", hikari.path(t) + ":" + hikariJars, "drivers.Hikari"}, nil
 	}, []string{

@@ -66,3 +66,20 @@ func chunks(parts [][]byte) (all [][]byte) {
 	}
 	return all
 }
+
+// TestAGrantEndsAWorkerThatHasOnlyLocked: its lock would keep the next leader waiting.
+func TestAGrantEndsAWorkerThatHasOnlyLocked(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		old := s.Leader("w")
+		fixture.MustPass(t, old, q("begin"))
+		fixture.MustPass(t, old, q("lock table t in exclusive mode"))
+		s.Supersede()
+		s.Exec("begin; lock table t in exclusive mode nowait; rollback")
+		fixture.MustEnd(t, old, "ZF001", q("insert into t (v) values ('stale')"))
+		if n := s.Number("select count(*) from t where v = 'stale'"); n != 0 {
+			t.Errorf("%d stale rows", n)
+		}
+	})
+}
