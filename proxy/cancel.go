@@ -18,7 +18,8 @@ import (
 // cancelTarget is the cancel key that a client was given, and the server's key that it
 // stands for.
 type cancelTarget struct {
-	secret       []byte // of the client
+	secret       []byte   // of the client
+	session      *session // that was given the key
 	server       upstream.Host
 	serverPID    uint32
 	serverSecret []byte
@@ -33,12 +34,12 @@ type cancelKeys struct {
 	}
 }
 
-// add returns a new key for a client, which stands for a key of that server. Its process id is
+// add returns a new key for the client of x, which stands for a key of that server. Its process id is
 // that of the backend, because drivers show it and compare it with the process id in
 // notifications. If a session whose backend has ended still uses that id, a random one
 // replaces it. The secret is random, and as long as the server's: PostgreSQL 18 gives a
 // client of protocol 3.2 a secret of 32 bytes.
-func (k *cancelKeys) add(server upstream.Host, serverPID uint32, serverSecret []byte) (pid uint32, secret []byte) {
+func (k *cancelKeys) add(x *session, server upstream.Host, serverPID uint32, serverSecret []byte) (pid uint32, secret []byte) {
 	secret = make([]byte, len(serverSecret))
 	_, _ = rand.Read(secret) // never fails
 	var b [4]byte
@@ -50,7 +51,7 @@ func (k *cancelKeys) add(server upstream.Host, serverPID uint32, serverSecret []
 	for pid = serverPID; ; pid = binary.BigEndian.Uint32(b[:]) & 0x7fffffff {
 		_, _ = rand.Read(b[:])
 		if _, taken := k.mu.targets[pid]; !taken && pid != 0 {
-			k.mu.targets[pid] = cancelTarget{secret: secret, server: server, serverPID: serverPID, serverSecret: serverSecret}
+			k.mu.targets[pid] = cancelTarget{secret: secret, session: x, server: server, serverPID: serverPID, serverSecret: serverSecret}
 			return pid, secret
 		}
 	}
@@ -70,13 +71,13 @@ func (k *cancelKeys) find(r *cancelRequest) (cancelTarget, bool) {
 	return t, ok && subtle.ConstantTimeCompare(t.secret, r.secret) == 1
 }
 
-// cancel forwards a client's cancel request. Like Postgres it sends no answer, whether or
+// cancel forwards a client's cancel request to the server, if that has the statement. Like Postgres it sends no answer, whether or
 // not the key was right. It returns when the server has dealt with the request, because
 // that is when Postgres closes the client's connection. It stops waiting when the client has
 // gone, or when the server does not answer in time.
 func (s *Server) cancel(ctx context.Context, client link, r *cancelRequest) {
 	t, ok := s.keys.find(r)
-	if !ok {
+	if !ok || t.session.cancelsWait() {
 		return
 	}
 	ctx, stop := context.WithTimeout(ctx, s.cfg.StartupTimeout)

@@ -11,8 +11,8 @@ func TestCancelKeysOfOneProcessID(t *testing.T) {
 	t.Parallel()
 	var k cancelKeys
 	db := upstream.Host{Address: "db:5432"}
-	pid, secret := k.add(db, 4711, []byte("old!"))
-	other, otherSecret := k.add(db, 4711, []byte("new!"))
+	pid, secret := k.add(nil, db, 4711, []byte("old!"))
+	other, otherSecret := k.add(nil, db, 4711, []byte("new!"))
 	if pid != 4711 || other == 4711 || other == 0 {
 		t.Fatalf("keys name processes %d and %d, want 4711 and another one", pid, other)
 	}
@@ -26,7 +26,7 @@ func TestCancelKeysOfOneProcessID(t *testing.T) {
 	if got, ok := k.find(request(other, otherSecret)); !ok || got.server != db || got.serverPID != 4711 || string(got.serverSecret) != "new!" {
 		t.Errorf("the second session's key leads to %+v, %v", got, ok)
 	}
-	again, againSecret := k.add(db, 4711, []byte("last"))
+	again, againSecret := k.add(nil, db, 4711, []byte("last"))
 	if again != 4711 {
 		t.Errorf("a process id that is free again was given as %d", again)
 	}
@@ -41,7 +41,7 @@ func TestCancelSecretsAreAsLongAsTheServers(t *testing.T) {
 	db := upstream.Host{Address: "db:5432"}
 	for _, size := range []int{4, 32, 256} {
 		theirs := bytes.Repeat([]byte{7}, size)
-		pid, secret := k.add(db, 4711, theirs)
+		pid, secret := k.add(nil, db, 4711, theirs)
 		if len(secret) != size || bytes.Equal(secret, theirs) {
 			t.Errorf("for a secret of %d bytes the client is given %x", size, secret)
 		}

@@ -1,6 +1,10 @@
 package proxy
 
-import "github.com/fencepost/fencepost/proxy/protocol"
+import (
+	"context"
+
+	"github.com/fencepost/fencepost/proxy/protocol"
+)
 
 // handover holds what the two pumps of a session wait for from each other. The session's mu
 // guards it.
@@ -11,6 +15,11 @@ type handover struct {
 	// question is the announcement that the down pump is holding back until the up pump
 	// has answered, or nil.
 	question *announcement
+	// stopWait ends the wait of the up pump while it meets a need of the message in hand, which
+	// the server has not seen. It is nil otherwise.
+	stopWait context.CancelFunc
+	// canceled: the client has canceled that message.
+	canceled bool
 	// room is closed by the down pump when the machine can take more from the client. It is
 	// nil unless the up pump waits for that.
 	room chan struct{}
@@ -21,6 +30,13 @@ func (h *handover) takeQuestion() *announcement {
 	q := h.question
 	h.question = nil
 	return q
+}
+
+// endWait reports whether the client has canceled the message whose need was met.
+func (h *handover) endWait() (canceled bool) {
+	canceled = h.canceled
+	h.stopWait, h.canceled = nil, false
+	return canceled
 }
 
 // wantRoom returns a channel that is closed when giveRoom is called.

@@ -232,7 +232,7 @@ func (x *session) settle() error {
 		case 'Z':
 			return nil
 		case 'K':
-			x.backend.setKey(&x.srv.keys, msg[wire.HeaderLen:])
+			x.setKey(msg[wire.HeaderLen:])
 			continue
 		case 'E':
 			return x.refusedByServer(msg)

@@ -43,14 +43,14 @@ func (x *session) join(ctx *startupGuard, claim fencing.JoinRequest, policy Sess
 	}
 	m := protocol.New(c)
 	x.observe(c)
-	if md == protocol.ModeFenced {
+	if md != protocol.ModePassing {
 		if err := x.locate(); err != nil {
 			return nil, 0, err
 		}
-	}
-	if md != protocol.ModePassing {
-		if err := x.prepareChecks(m); err != nil {
-			return nil, 0, err
+		if !x.backend.waitsForSnapshots { // to prepare a query takes a snapshot, too
+			if err := x.prepareChecks(m); err != nil {
+				return nil, 0, err
+			}
 		}
 	}
 	x.mu.Lock()

@@ -14,30 +14,36 @@ import (
 // fail after ten seconds each.
 const catalogWait = 25 * time.Second
 
-// meet does what the machine needs before it can take more from the client. It reports
-// false if ctx ended first, so that nothing more can be taken.
+// meet does what the machine needs before it can take more from the client. A cancel request
+// of the client ends the wait for that. It reports false if ctx ended first, so that nothing
+// more can be taken.
 func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 	defer while(&x.active.busy)()
+	waiting, stop := context.WithCancel(ctx)
+	defer stop()
+	x.mu.Lock()
+	x.pumps.stopWait = stop
+	x.mu.Unlock()
 	answer := protocol.Answer{Need: n.Kind}
 	switch n.Kind {
 	case protocol.NeedRegister:
-		answer.Refusal = x.register(ctx)
+		answer.Refusal = x.register(ctx, waiting)
 	case protocol.NeedCatalog:
-		wait, cancel := context.WithTimeout(ctx, catalogWait)
+		wait, cancel := context.WithTimeout(waiting, catalogWait)
 		x.member.catalog.RefreshCatalog(wait)
 		cancel()
 	case protocol.NeedAnalysis:
-		text, err := x.analyze(ctx, n.Text, n.Settings)
+		text, err := x.analyze(ctx, n.Text, n.Settings) // the machine cannot go on without it
 		if err != nil {
 			return false
 		}
 		answer.Text = text
 	case protocol.NeedCampaign:
-		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+		wait, cancel := context.WithTimeout(waiting, x.srv.cfg.StartupWait)
 		x.member.candidacy().CampaignOnDemand(wait)
 		cancel()
 	case protocol.NeedConfirm:
-		wait, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+		wait, cancel := context.WithTimeout(waiting, x.srv.cfg.StartupWait)
 		_ = x.member.candidacy().AwaitConfirmed(wait) // the status says how it went
 		cancel()
 	}
@@ -49,7 +55,22 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 func (x *session) answer(a protocol.Answer) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	a.Canceled = x.pumps.endWait()
 	x.m.Answer(a)
+}
+
+// cancelsWait takes a cancel request of the client. If the client's message waits for something
+// that the proxy does, and the server does nothing for the client, the message is answered as
+// canceled. Otherwise it reports false, and the request is one for the server.
+func (x *session) cancelsWait() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.pumps.stopWait == nil || x.m.Is(protocol.Working) {
+		return false
+	}
+	x.pumps.canceled = true
+	x.pumps.stopWait()
+	return true
 }
 
 // analyze analyzes the text that the machine waits for. It does not hold the session's lock,

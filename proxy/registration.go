@@ -77,7 +77,8 @@ func (r *registration) endDelete(confirmed bool) {
 }
 
 // register adds the backend to the registry. It first waits until an earlier entry is deleted.
-func (x *session) register(ctx context.Context) *fencing.Refusal {
+// It gives up when waiting ends. ctx is that of the pump.
+func (x *session) register(ctx, waiting context.Context) *fencing.Refusal {
 	x.mu.Lock()
 	deleted := x.registration.deleted
 	x.mu.Unlock()
@@ -95,7 +96,7 @@ func (x *session) register(ctx context.Context) *fencing.Refusal {
 	if request.Started == "" {
 		return fencing.UnknownServerRefusal
 	}
-	adding, cancel := context.WithTimeout(ctx, registerTimeout)
+	adding, cancel := context.WithTimeout(waiting, registerTimeout)
 	entry, err := x.member.candidacy().Fence().RegisterBackend(adding, request)
 	cancel()
 	if err != nil {

@@ -21,8 +21,11 @@ import (
 type backend struct {
 	server  upstream.Primary
 	pid     uint32 // its process id, 0 if it gave none
-	started string // when its server was started, see startedSQL; "" if it did not say
-	version gate.Version
+	started string // when its server was started, see locateSQL; "" if it did not say
+	// waitsForSnapshots: the transactions of this session are deferrable unless they say
+	// otherwise, so that a query which begins one may have to wait for others to end.
+	waitsForSnapshots bool
+	version           gate.Version
 	// parameters are the bodies of its ParameterStatus messages.
 	parameters [][]byte
 	// keyPID and keySecret are the cancel key that the client gets; keyPID is 0 if there is
@@ -32,12 +35,13 @@ type backend struct {
 }
 
 // setKey takes the body of a BackendKeyData message, and makes a key for the client.
-func (b *backend) setKey(keys *cancelKeys, body []byte) {
+func (x *session) setKey(body []byte) {
 	if len(body) < 8 {
 		return
 	}
+	b := &x.backend
 	b.pid = binary.BigEndian.Uint32(body)
-	b.keyPID, b.keySecret = keys.add(b.server.Host, b.pid, append([]byte(nil), body[4:]...))
+	b.keyPID, b.keySecret = x.srv.keys.add(x, b.server.Host, b.pid, append([]byte(nil), body[4:]...))
 }
 
 // addParameter takes the body of a ParameterStatus message. It refuses a server that is a
@@ -62,15 +66,22 @@ func (b *backend) addParameter(body []byte) error {
 	return nil
 }
 
-// startedSQL asks when the server was started, to the microsecond, in a form that no setting
-// changes. That tells servers apart which have the same data, such as those of a failover.
-const startedSQL = `SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex')`
+// locateSQL asks when the server was started, to the microsecond, in a form that no setting
+// changes. That tells servers apart which have the same data, such as those of a failover. It
+// also asks whether transactions are deferrable by default. A transaction that is deferrable,
+// read-only and SERIALIZABLE waits with its first query until all other SERIALIZABLE
+// transactions have ended, which this query itself must not do. The two statements are one
+// transaction, so the first counts for the second, without a warning, and leaves no trace.
+const locateSQL = `SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
+	`SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex'),` +
+	` pg_catalog.current_setting('default_transaction_deferrable')`
 
-// locate asks the backend when its server was started. If the backend cannot tell, for example
-// because of a short statement_timeout of the client, the session's statements that need the
-// registry are refused, and all others are not.
+// locate asks the backend when its server was started, and whether its transactions are
+// deferrable. If the backend cannot tell, for example because of a short statement_timeout of
+// the client, the session's statements that need the registry are refused, and all others are
+// not.
 func (x *session) locate() error {
-	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(startedSQL))); err != nil {
+	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(locateSQL))); err != nil {
 		return errOver
 	}
 	for {
@@ -83,11 +94,11 @@ func (x *session) locate() error {
 		case 'Z':
 			return nil
 		case 'D':
-			value, ok := wire.DecodeFirstColumn(msg[wire.HeaderLen:])
-			if !ok {
+			values, ok := wire.DecodeColumns(msg[wire.HeaderLen:])
+			if !ok || len(values) != 2 {
 				return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 			}
-			x.backend.started = value
+			x.backend.started, x.backend.waitsForSnapshots = values[0], values[1] == "on"
 		case 'E':
 			e, _ := wire.DecodeError(msg[wire.HeaderLen:])
 			if e.Fatal() {

@@ -148,6 +148,8 @@ type Answer struct {
 	// Refusal is why the backend was not registered, or the candidacy not joined.
 	Refusal *fencing.Refusal
 	Text    *sqltext.Text // the analysis, of NeedAnalysis
+	// Canceled: the client has canceled the statement in hand, so it fails as if it had begun.
+	Canceled bool
 	// Joined describes the candidacy, of the same resource and worker, for which the session has
 	// left its own, of NeedToken; nil if it stays. Announced is the epoch that the client then
 	// knows, 0 for none; it counts for the transaction that the message in hand begins.
@@ -157,6 +159,7 @@ type Answer struct {
 
 // Answer takes what has come of the Need that FromClient returned last.
 func (m *Machine) Answer(a Answer) {
+	m.inHand.canceled = m.inHand.canceled || a.Canceled
 	switch a.Need {
 	case NeedRegister:
 		m.inHand.registry.asked, m.inHand.registry.refusal = true, a.Refusal

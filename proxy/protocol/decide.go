@@ -19,6 +19,9 @@ func (q *situation) decide() decision {
 // decideStatement decides without regard to the text that the statement stands in.
 func (q *situation) decideStatement() decision {
 	s := q.statement
+	if q.canceled {
+		return refuses(canceledRefusal)
+	}
 	if q.shows() {
 		return q.decideShow()
 	}
@@ -67,6 +70,14 @@ func (q *situation) decideStatement() decision {
 		return q.decideLeader()
 	}
 	return q.decideFollower()
+}
+
+// canceledRefusal is what Postgres says of a statement that its client has canceled.
+var canceledRefusal = &fencing.Refusal{
+	SQLState: "57014",
+	Message:  "canceling statement due to user request",
+	Verbatim: true,
+	Usage:    true, // it is no finding of the fence's
 }
 
 // leftToGuards returns the reason of a statement that only the guards of tables check: its

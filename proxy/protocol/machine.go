@@ -98,6 +98,7 @@ type inHand struct {
 	refreshed bool // the catalog was read again
 	wait      wait // with NeedRoom
 	dropped   bool // nothing of the message is sent
+	canceled  bool // the client has canceled it while it waited for a Need
 }
 
 // Event is something the shell does after a plan was made.

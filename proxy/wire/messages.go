@@ -216,21 +216,28 @@ func ShiftPosition(value []byte, n int) []byte {
 	return strconv.AppendInt(nil, int64(p-n), 10)
 }
 
-// DecodeFirstColumn returns the value of the first column of a DataRow's body, "" if it is NULL.
-func DecodeFirstColumn(body []byte) (value string, ok bool) {
-	const counts = 2 + 4 // the number of columns, and the length of the first
-	if len(body) < counts || binary.BigEndian.Uint16(body) == 0 {
-		return "", false
+// DecodeColumns returns the values of the columns of a DataRow's body, "" for each that is NULL.
+func DecodeColumns(body []byte) (values []string, ok bool) {
+	if len(body) < 2 {
+		return nil, false
 	}
-	n := int32(binary.BigEndian.Uint32(body[2:]))
-	switch rest := body[counts:]; {
-	case n == -1:
-		return "", true
-	case n < 0 || int(n) > len(rest):
-		return "", false
-	default:
-		return string(rest[:n]), true
+	left := int(binary.BigEndian.Uint16(body))
+	for body = body[2:]; left > 0; left-- {
+		if len(body) < 4 {
+			return nil, false
+		}
+		n := int32(binary.BigEndian.Uint32(body))
+		body = body[4:]
+		switch {
+		case n == -1:
+			values = append(values, "")
+		case n < 0 || int(n) > len(body):
+			return nil, false
+		default:
+			values, body = append(values, string(body[:n])), body[n:]
+		}
 	}
+	return values, true
 }
 
 // DecodeParameterStatus reads the body of a ParameterStatus.

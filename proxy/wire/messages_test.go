@@ -1,31 +1,35 @@
 package wire_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
-// TestDecodeFirstColumn includes what no server of Postgres sends.
-func TestDecodeFirstColumn(t *testing.T) {
+// TestDecodeColumns includes what no server of Postgres sends.
+func TestDecodeColumns(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
-		body, value string
-		ok          bool
+		body   string
+		values []string
+		ok     bool
 	}{
-		"a value":                 {"\x00\x01\x00\x00\x00\x02ab", "ab", true},
-		"the first of two":        {"\x00\x02\x00\x00\x00\x01a\x00\x00\x00\x01b", "a", true},
-		"an empty value":          {"\x00\x01\x00\x00\x00\x00", "", true},
-		"NULL":                    {"\x00\x01\xff\xff\xff\xff", "", true},
-		"no column":               {"\x00\x00\x00\x00\x00\x00", "", false},
-		"cut off":                 {"\x00\x01\x00\x00", "", false},
-		"empty":                   {"", "", false},
-		"longer than the body":    {"\x00\x01\x00\x00\x00\x03ab", "", false},
-		"the longest length":      {"\x00\x01\x7f\xff\xff\xffab", "", false},
-		"another negative length": {"\x00\x01\xff\xff\xff\xfeab", "", false},
+		"a value":                 {"\x00\x01\x00\x00\x00\x02ab", []string{"ab"}, true},
+		"two":                     {"\x00\x02\x00\x00\x00\x01a\x00\x00\x00\x01b", []string{"a", "b"}, true},
+		"a value behind NULL":     {"\x00\x02\xff\xff\xff\xff\x00\x00\x00\x01b", []string{"", "b"}, true},
+		"an empty value":          {"\x00\x01\x00\x00\x00\x00", []string{""}, true},
+		"NULL":                    {"\x00\x01\xff\xff\xff\xff", []string{""}, true},
+		"no column":               {"\x00\x00", nil, true},
+		"cut off":                 {"\x00\x01\x00\x00", nil, false},
+		"the second is missing":   {"\x00\x02\x00\x00\x00\x01a", nil, false},
+		"empty":                   {"", nil, false},
+		"longer than the body":    {"\x00\x01\x00\x00\x00\x03ab", nil, false},
+		"the longest length":      {"\x00\x01\x7f\xff\xff\xffab", nil, false},
+		"another negative length": {"\x00\x01\xff\xff\xff\xfeab", nil, false},
 	} {
-		if value, ok := wire.DecodeFirstColumn([]byte(c.body)); value != c.value || ok != c.ok {
-			t.Errorf("%s: %q, %t; want %q, %t", name, value, ok, c.value, c.ok)
+		if values, ok := wire.DecodeColumns([]byte(c.body)); !slices.Equal(values, c.values) || ok != c.ok {
+			t.Errorf("%s: %q, %t; want %q, %t", name, values, ok, c.values, c.ok)
 		}
 	}
 }

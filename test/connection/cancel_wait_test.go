@@ -1,0 +1,105 @@
+package connection
+
+import (
+	"context"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/wiretest"
+)
+
+// canceled checks the answer to a statement that the client has canceled while the proxy kept
+// it: it is that of Postgres, and the statement has not run.
+func canceled(t *testing.T, what string, all []wiretest.Message) {
+	t.Helper()
+	var f map[byte]string
+	for _, m := range all {
+		if m.Type == 'E' {
+			f = m.Fields()
+		}
+	}
+	if f['C'] != "57014" || f['S'] != "ERROR" || f['M'] != "canceling statement due to user request" || f['H'] != "" {
+		t.Errorf("%s: %v", what, all)
+	}
+}
+
+// TestCancelWhileTheRegistryIsAsked: the statement waits in the proxy, and the server knows
+// nothing of it yet.
+func TestCancelWhileTheRegistryIsAsked(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db).Close()
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		fixture.MustExec(t, c, "create table t (id int)")
+		admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
+		const do = "do $$ begin insert into t values (1); end $$"
+		for name, sends := range map[string][]byte{"simple": q(do), "extended": cat(run(do), sync_())} {
+			unlock := locked(t, admin, "fencepost.running")
+			c.Send(sends)
+			fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock' and query like '%fencepost.enter%'")
+			cancelWith(t, p.Addr, key)
+			unlock()
+			canceled(t, name, c.Until('Z'))
+			if got := fixture.FirstValue(t, c.Exec("select count(*) from t")); got != "0" {
+				t.Errorf("%s: the canceled statement has written %s rows", name, got)
+			}
+		}
+		fixture.MustExec(t, c, do)
+		if got := fixture.FirstValue(t, c.Exec("select count(*) from t")); got != "1" {
+			t.Errorf("%s rows, want that of the statement that was not canceled", got)
+		}
+		if all := p.Audited(t, db); len(all) > 0 {
+			t.Errorf("a cancel was audited as a refusal: %+v", all)
+		}
+	})
+}
+
+// locked locks a table until unlock is called.
+func locked(t *testing.T, admin *pgx.Conn, table string) (unlock func()) {
+	t.Helper()
+	for _, sql := range []string{"begin", "lock table " + table} {
+		if _, err := admin.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		t.Helper()
+		if _, err := admin.Exec(t.Context(), "rollback"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestCancelWhileTheLeaseIsConfirmed: the write waits until it is known whether the worker still
+// leads, and ends at once when it is canceled.
+func TestCancelWhileTheLeaseIsConfirmed(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db).Close()
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		fixture.MustExec(t, c, "create table t (id int)")
+		w := p.Candidacy(db, "r", "w")
+		confirmed := w.Status()
+		waits := make(chan struct{})
+		w.OnAwaitConfirmed(func(ctx context.Context) {
+			waits <- struct{}{}
+			<-ctx.Done()
+		})
+		w.SetStatus(&fencing.Status{Role: fencing.Follower, Epoch: confirmed.Epoch, Lapsed: true, Holder: confirmed.Holder})
+		for name, sends := range map[string][]byte{"simple": q("insert into t values (1)"), "extended": cat(run("insert into t values (1)"), sync_())} {
+			c.Send(sends)
+			<-waits
+			cancelWith(t, p.Addr, key)
+			canceled(t, name, c.Until('Z'))
+		}
+		w.SetStatus(confirmed)
+		fixture.MustExec(t, c, "insert into t values (2)")
+		if got := fixture.FirstValue(t, c.Exec("select string_agg(id::text, ',') from t")); got != "2" {
+			t.Errorf("rows %s, want only that of the statement that was not canceled", got)
+		}
+	})
+}
