@@ -249,8 +249,8 @@ func (o *Observer) judgeFailed(m *message) {
 }
 
 // dataLine matches the line of an error's context that tells how many lines a COPY had
-// read. The word for "line" depends on lc_messages.
-var dataLine = regexp.MustCompile(`COPY [^\x00\n]*, \S+ [0-9]+[ ,:\x00\n]`)
+// read, at least one. The word for "line" depends on lc_messages.
+var dataLine = regexp.MustCompile(`COPY [^\x00\n]*, \S+ [1-9][0-9]*[ ,:\x00\n]`)
 
 // copyFailed processes an error while the server read COPY data. What it had read by
 // then was part of the data, including Syncs: everything up to the client's CopyFail,

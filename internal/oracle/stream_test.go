@@ -361,6 +361,12 @@ var streams = []struct {
 		s.down("Z I", "E 42883", "Z I")
 		s.Unregistered()
 	}},
+	{name: "a Sync behind a COPY that is canceled before it has read anything", play: func(s *stream) {
+		s.up(checked(3, 3), wiretest.Run("copy t from stdin"), wiretest.Sync(), wiretest.CopyDone(), wiretest.Sync())
+		s.down("2", "C SELECT 0", "3", "1", "2", "n", "G")
+		s.Received(wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C57014\x00WCOPY t, line 0\x00RProcessInterrupts\x00\x00")))
+		s.down("Z I", "Z I")
+	}},
 	{name: "SQL EXECUTE of a prepared COMMIT in a failed block", play: func(s *stream) {
 		s.up(wiretest.Parse("s1", "commit"), wiretest.Sync(), wiretest.Query("begin"))
 		s.down("1", "Z I", "C BEGIN", "Z T")

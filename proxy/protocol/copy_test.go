@@ -121,6 +121,7 @@ func TestContextOfCopyData(t *testing.T) {
 		"SQL statement \"insert into u values (1)\"\nCOPY t, line 3":                true,
 		"COPY t, line 3\nSQL statement \"copy t from '/f'\"\nPL/pgSQL function f()": false,
 		"COPY t":                             false,
+		"COPY t, line 0":                     false,
 		"COPY t, Zeile 1, Spalte i: »x«":     true,
 		"COPY t, ligne 7 : « x »":            true,
 		"COPY t, ligne 7, colonne i : « x »": true,
@@ -148,6 +149,27 @@ func TestACopyFailInAnotherLanguage(t *testing.T) {
 		wiretest.Msg('Z', []byte("I")), wiretest.Msg('Z', []byte("I")),
 	}, nil)
 	if got, _ := pumpDown(t, m, out, 1<<20); !bytes.Equal(got, out) {
+		t.Errorf("the client gets %q of %q", got, out)
+	}
+	if !m.pendingReplies.empty() || m.down.phase != (phase{}) {
+		t.Errorf("%d replies are pending (%+v), want none", m.pendingReplies.len(), m.down.phase)
+	}
+}
+
+// TestACopyThatEndsBeforeItsFirstLine: the server has not necessarily ignored the Syncs behind
+// it, so an answer to each is relayed.
+func TestACopyThatEndsBeforeItsFirstLine(t *testing.T) {
+	t.Parallel()
+	m := leading(15)
+	pumpUp(t, m, bytes.Join([][]byte{wiretest.Query("copy t from stdin"), wiretest.Sync(), wiretest.CopyDone(), wiretest.Sync()}, nil), 1<<20)
+	ready := wiretest.Msg('Z', []byte("I"))
+	out := bytes.Join([][]byte{
+		wiretest.Msg('G', []byte{0, 0, 0}),
+		wiretest.Msg('E', []byte("SERROR\x00VERROR\x00C57014\x00Mcanceling statement due to user request\x00WCOPY t, line 0\x00RProcessInterrupts\x00\x00")),
+		ready, ready, ready,
+	}, nil)
+	got, _ := pumpDown(t, m, append(wiretest.Msg('C', []byte("SELECT 1\x00")), out...), 1<<20)
+	if !bytes.Equal(got, out) {
 		t.Errorf("the client gets %q of %q", got, out)
 	}
 	if !m.pendingReplies.empty() || m.down.phase != (phase{}) {

@@ -97,8 +97,8 @@ func ofCopyRead(pe wire.ServerError) bool { return pe.Routine == "CopyGetData" }
 
 // copyLine matches the line in the context of an error that says how many lines a COPY
 // had read. Except in Japanese and Korean, its translations differ only in the word for
-// "line".
-var copyLine = regexp.MustCompile(`(?s)^COPY [^\n]*, (\S+) [0-9]+(?:[ ,:\n]|$)(.*)$`)
+// "line". A COPY in line 0 has read no line yet, so it may have read no message either.
+var copyLine = regexp.MustCompile(`(?s)^COPY [^\n]*, (\S+) [1-9][0-9]*(?:[ ,:\n]|$)(.*)$`)
 
 // ofCopyData reports whether the context of an error says that a COPY of the client's
 // had read data: its line is the outermost. A COPY within a function has lines of the
