@@ -132,7 +132,7 @@ func TestARegistrationWithAnUnknownResultIsWithdrawn(t *testing.T) {
 		x.member.become(failingCandidacy{fence: fence})
 		x.backend.started = "00"
 		x.m = protocol.New(protocol.Config{Mode: protocol.ModeFenced, Version: 18, Status: func() *fencing.Status { return &fencing.Status{} }})
-		if x.register(t.Context(), t.Context()) == nil || !slices.Equal(fence.withdrawn, c.want) {
+		if x.register(t.Context()) == nil || !slices.Equal(fence.withdrawn, c.want) {
 			t.Errorf("%s: entries %v are withdrawn, want %v", name, fence.withdrawn, c.want)
 		}
 		if x.registration.state != unregistered {

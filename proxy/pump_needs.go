@@ -15,7 +15,7 @@ import (
 const catalogWait = 25 * time.Second
 
 // meet does what the machine needs before it can take more from the client. A cancel request
-// of the client ends the wait for that. It reports false if ctx ended first, so that nothing
+// of the client ends the wait for that, or is answered after it. It reports false if ctx ended first, so that nothing
 // more can be taken.
 func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 	defer while(&x.active.busy)()
@@ -27,7 +27,8 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 	answer := protocol.Answer{Need: n.Kind}
 	switch n.Kind {
 	case protocol.NeedRegister:
-		answer.Refusal = x.register(ctx, waiting)
+		// That is not cut short: nobody would know then whether the backend is registered.
+		answer.Refusal = x.register(ctx)
 	case protocol.NeedCatalog:
 		wait, cancel := context.WithTimeout(waiting, catalogWait)
 		x.member.catalog.RefreshCatalog(wait)
@@ -59,18 +60,20 @@ func (x *session) answer(a protocol.Answer) {
 	x.m.Answer(a)
 }
 
-// cancelsWait takes a cancel request of the client. If the client's message waits for something
-// that the proxy does, and the server does nothing for the client, the message is answered as
-// canceled. Otherwise it reports false, and the request is one for the server.
-func (x *session) cancelsWait() bool {
+// cancelsWait takes a cancel request of the client, and reports whether it is one for the server
+// too. If the client's message waits for something that the proxy does, and the server works on
+// nothing that was sent before, the message is answered as canceled. While earlier messages are
+// unanswered because nobody has asked for an answer, the server may still be running one of them,
+// or not: the request is for both then.
+func (x *session) cancelsWait() (deliver bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.pumps.stopWait == nil || x.m.Is(protocol.Working) {
-		return false
+		return true
 	}
 	x.pumps.canceled = true
 	x.pumps.stopWait()
-	return true
+	return x.m.Is(protocol.Owed)
 }
 
 // analyze analyzes the text that the machine waits for. It does not hold the session's lock,

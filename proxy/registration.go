@@ -77,8 +77,7 @@ func (r *registration) endDelete(confirmed bool) {
 }
 
 // register adds the backend to the registry. It first waits until an earlier entry is deleted.
-// It gives up when waiting ends. ctx is that of the pump.
-func (x *session) register(ctx, waiting context.Context) *fencing.Refusal {
+func (x *session) register(ctx context.Context) *fencing.Refusal {
 	x.mu.Lock()
 	deleted := x.registration.deleted
 	x.mu.Unlock()
@@ -96,7 +95,7 @@ func (x *session) register(ctx, waiting context.Context) *fencing.Refusal {
 	if request.Started == "" {
 		return fencing.UnknownServerRefusal
 	}
-	adding, cancel := context.WithTimeout(waiting, registerTimeout)
+	adding, cancel := context.WithTimeout(ctx, registerTimeout)
 	entry, err := x.member.candidacy().Fence().RegisterBackend(adding, request)
 	cancel()
 	if err != nil {

@@ -201,6 +201,8 @@ const (
 	Ready Condition = iota
 	// Quiet: no reply is pending, and no message of the client is incomplete.
 	Quiet
+	// Owed: a reply is pending, whether or not the client has asked for it.
+	Owed
 	// AtRest: the session can end without losing anything. It is Quiet, and no transaction is
 	// open.
 	AtRest
@@ -229,6 +231,8 @@ func (m *Machine) Is(c Condition) bool {
 		return m.down.body.inside()
 	case Working:
 		return m.works()
+	case Owed:
+		return !m.pendingReplies.empty()
 	case Leading:
 		return leads(m.config.Status(), m.epochs.inHand.announced)
 	case ReplayDue:
