@@ -22,6 +22,7 @@ var harmless = []string{"Builder", "Buffer", "Clone", "Join", "Repeat", "NewRead
 // types for parsed and guessed text.
 var searches = map[string]string{
 	"begin":         "the type of a message",
+	"endOfString":   "the NUL that ends a string in a message",
 	"awaitsReplies": "the type of a message",
 	"message":       "the type of a message",
 	"intruded":      "the message of an error",

@@ -59,16 +59,16 @@ func (m *Machine) missing(sql []byte, s sqltext.Settings) bool {
 // wantsAnalysis reports whether a message needs the analysis of a long text
 // first.
 func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
-	switch long := len(body) > inlineText; {
-	case m.config.Mode == ModePassing && m.config.Shadow == nil:
+	switch short := len(body) <= inlineText; {
+	case m.config.Mode == ModePassing && m.config.Shadow == nil, short && (typ == 'Q' || typ == 'P'):
 		return false
 	case typ == 'Q':
 		text, _, ok := wire.CString(body)
-		return long && ok && m.queryWants(text)
+		return ok && m.queryWants(text)
 	case typ == 'P':
 		_, rest, ok := wire.CString(body)
 		sql, types, ok2 := wire.CString(rest)
-		return long && ok && ok2 && m.parseWants(sql, types)
+		return ok && ok2 && m.parseWants(sql, types)
 	case m.leads():
 		return false // what was prepared need not be a read
 	}

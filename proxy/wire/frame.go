@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -74,10 +75,9 @@ func PeekClientFrame(b []byte) (f Frame, ok bool, err error) {
 
 // CString returns the bytes of b before its first NUL, and what follows it.
 func CString(b []byte) (s, rest []byte, ok bool) {
-	for i, c := range b {
-		if c == 0 {
-			return b[:i], b[i+1:], true
-		}
+	i := bytes.IndexByte(b, 0)
+	if i < 0 {
+		return nil, nil, false
 	}
-	return nil, nil, false
+	return b[:i], b[i+1:], true
 }
