@@ -139,6 +139,26 @@ func (m *Machine) newStatement(sql []byte) *statement {
 	return s
 }
 
+// maxTexts bounds, in bytes, the texts of a session's statements that the proxy
+// keeps. A statement beyond it is still followed, but not shown in an audit line,
+// and counts as a write where its text alone would tell.
+const maxTexts = 768 << 10
+
+// alwaysKept is the length, in bytes, of a text for which there is always room: it takes
+// no more than what is known of a statement besides.
+const alwaysKept = 64
+
+// keeps returns as much of a statement's text as there is room for.
+func (m *Machine) keeps(sql []byte) string {
+	if len(sql) > maxAnalyzed {
+		sql = sql[:maxAuditText] // nothing will be parsed of it
+	}
+	if m.names.textBytes()+m.pendingReplies.texts+len(sql) > maxTexts && len(sql) > alwaysKept {
+		return ""
+	}
+	return string(sql)
+}
+
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what
 // cannot be parsed.
 func (s *statement) hides() bool { return !s.known || s.info.Hides }
