@@ -57,6 +57,9 @@ func (d *downstream) edited(msg []byte, edit func(field byte, v []byte) ([]byte,
 
 // unhold returns the message that was held back, or nothing.
 func (d *downstream) unhold() []byte {
+	if len(d.heldBack) == 0 {
+		return nil
+	}
 	at := len(d.made)
 	d.made, d.heldBack = append(d.made, d.heldBack...), d.heldBack[:0]
 	return d.made[at:]

@@ -236,7 +236,7 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 // matchQuery follows the results of a Query, in which statements of Fencepost's may
 // stand between the client's.
 func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
-	ins, drop := e.insertionAt(e.sql.done)
+	g, _, drop := e.insertedAt(e.sql.done)
 	switch typ {
 	case 'T', 'D', 'H', 'd', 'c', 'I', 'W':
 		return drop, true
@@ -249,7 +249,7 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 			m.completed(e, msg)
 			return false, true
 		}
-		m.passed(ins.check)
+		m.passed(g)
 		return true, true
 	case 'Z':
 		drop = e.own() // of a Query that is sent again
