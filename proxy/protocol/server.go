@@ -112,6 +112,9 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 // sendCompletion sends the CommandComplete that a Query which went as extended messages
 // held back, after the end of its transaction.
 func (m *Machine) sendCompletion(p *gate.Segments) {
+	if !m.down.holds() {
+		return
+	}
 	if e := m.front(); e != nil && e.kind == syncing {
 		p.Insert(m.down.unhold())
 	}
@@ -160,7 +163,7 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 	case run:
 		return true, m.matchRun(e, typ, msg, p)
 	case execute:
-		if typ != 'E' {
+		if m.down.holds() {
 			p.Insert(m.down.unhold())
 		}
 		if typ == 'C' && e.standIn != noStandIn {
