@@ -88,9 +88,8 @@ func (m *Machine) audited(e *reply, s *statement, text []byte) *reply {
 // sendPrefixed sends the Query with a statement of Fencepost's in front of its text.
 func (m *Machine) sendPrefixed(prefix []byte, g injectedCheck, n, avail int, p *gate.Plan, r gate.Reason) *reply {
 	at := len(m.scratch)
-	m.scratch = append(m.scratch, 'Q')
-	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(avail-1+len(prefix)))
-	m.scratch = append(m.scratch, prefix...)
+	header := binary.BigEndian.AppendUint32(append(m.scratch, 'Q'), uint32(avail-1+len(prefix)))
+	m.scratch = append(header, prefix...)
 	p.Own(m.scratch[at:])
 	m.gate.Pass(p, n+wire.HeaderLen, n+avail, 0, r)
 	e := m.pushQuery()

@@ -311,16 +311,22 @@ func (t *replyText) position(v []byte) []byte {
 // does for the transaction; refuse is what it refuses.
 func (e *reply) insertedAt(i int) (g injectedCheck, refuse *fencing.Refusal, ok bool) {
 	switch {
+	case len(e.sql.inserts) > 0:
+		return e.sql.insertedAmong(i)
 	case e.sql.prefix > 0 && i == 0:
 		return e.check, e.refuse, true
-	case len(e.sql.inserts) == 0:
+	default:
 		return noCheck, nil, false
 	}
-	at, ok := slices.BinarySearchFunc(e.sql.inserts, i, func(x insertion, i int) int { return x.index - i })
+}
+
+// insertedAmong is insertedAt for a text of several statements.
+func (t *replyText) insertedAmong(i int) (g injectedCheck, refuse *fencing.Refusal, ok bool) {
+	at, ok := slices.BinarySearchFunc(t.inserts, i, func(x insertion, i int) int { return x.index - i })
 	if !ok {
 		return noCheck, nil, false
 	}
-	return e.sql.inserts[at].check, e.sql.inserts[at].refuse, true
+	return t.inserts[at].check, t.inserts[at].refuse, true
 }
 
 // works reports whether the server is known to be working for the client. It is

@@ -95,9 +95,13 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 	}
 	m.batch.shown()
 	for {
-		e := m.front()
+		e := m.pendingReplies.front()
 		if e == nil {
 			return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
+		}
+		if e.kind == copyEnd { // which is owed nothing
+			m.pendingReplies.pop()
+			continue
 		}
 		if drop, ok := m.match(e, f.Type, msg, p); ok {
 			return drop, m.down.phase.err
