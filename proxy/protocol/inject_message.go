@@ -135,11 +135,16 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 // after what takes the claim away. No ROLLBACK and no failure undoes that claim, so a
 // statement that goes by the registry finds it wherever it stands.
 func (m *Machine) claimAtRest(s *statement, p *gate.Plan) {
-	epoch := m.inHand.status.Epoch
-	if !m.checks.claims || m.checks.claimed == epoch || !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
+	if m.checks.claims && m.checks.claimed != m.inHand.status.Epoch {
+		m.claimIfAtRest(s, p)
+	}
+}
+
+func (m *Machine) claimIfAtRest(s *statement, p *gate.Plan) {
+	if !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
 		return
 	}
-	m.checks.claimed = epoch
+	m.checks.claimed = m.inHand.status.Epoch
 	m.claimAlone(s, p)
 }
 
