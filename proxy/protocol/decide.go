@@ -347,7 +347,12 @@ func (q *situation) underImported() bool {
 // requires a block, or does nothing for it; and what only prepares begins none, in which a
 // Query behind it would run.
 func (q *situation) noticesBlock() bool {
-	if !q.config.Version.ExecuteOpensBlock() || q.txn.State() == gate.InBlock {
+	return q.config.Version.ExecuteOpensBlock() && q.noticesOpenedBlock()
+}
+
+// noticesOpenedBlock is noticesBlock where an Execute makes a block.
+func (q *situation) noticesOpenedBlock() bool {
+	if q.txn.State() == gate.InBlock {
 		return false
 	}
 	maybe := q.batch.unsynced == maybeUnsynced
