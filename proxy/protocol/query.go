@@ -44,7 +44,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 // statementsOf reads the text of a Query into one, which must be empty, if it is one statement or
 // cannot be read. It returns the statements if there are several, or none.
 func (m *Machine) statementsOf(text []byte, one *statement) (many *sqltext.Text) {
-	if one.info, one.known = sqltext.Quick(text); one.known {
+	if one.known = one.info.Quick(text); one.known {
 		return nil
 	}
 	if len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text) {

@@ -108,12 +108,11 @@ func (m *Machine) undoes(s *statement) bool {
 // newStatement describes the single statement of a Parse.
 func (m *Machine) newStatement(sql []byte) *statement {
 	s := &statement{batch: m.batch.id, reading: m.reading(sql), settingChanges: m.settings.changes}
-	info, quick := sqltext.Quick(sql)
+	s.known = s.info.Quick(sql)
 	s.text = m.keeps(sql)
 	s.whole = len(s.text) == len(sql)
 	switch {
-	case quick:
-		s.known, s.info = true, info
+	case s.known:
 		if len(s.text) < len(sql) {
 			s.class = isWrite // as far as anybody will be able to tell
 		}
