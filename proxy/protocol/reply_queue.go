@@ -166,7 +166,9 @@ func (r *replyQueue) push(k kind, from origin) *reply {
 		r.grow()
 	}
 	e := &r.ring[(r.head+r.n)&(len(r.ring)-1)]
-	*e = reply{kind: k, origin: from, sql: replyText{audit: e.sql.audit[:0]}}
+	audit := e.sql.audit[:0]
+	*e = reply{} // a literal with these fields would be made elsewhere, and copied
+	e.kind, e.origin, e.sql.audit = k, from, audit
 	r.n++
 	if k != closing {
 		r.pushed++
