@@ -2,6 +2,7 @@ package sqltext
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"runtime"
 	"slices"
@@ -70,7 +71,7 @@ func unreadable(sql string, s Settings) string {
 		return "NUL byte"
 	case !s.StandardConformingStrings && strings.IndexByte(sql, '\\') >= 0:
 		return "backslash while standard_conforming_strings is off"
-	case !s.SafeEncoding && !isASCII(sql):
+	case !s.SafeEncoding && !isASCII([]byte(sql)):
 		return "client_encoding that hides ASCII bytes"
 	case tooDeep(sql, parsedDepthMax):
 		return "nested too deep"
@@ -128,9 +129,15 @@ func widen(sql string) (string, offsets) {
 	return b.String(), o
 }
 
-func isASCII(s string) bool {
-	for i := 0; i < len(s); i++ {
-		if s[i] >= utf8.RuneSelf {
+// isASCII looks at eight bytes at a time, since it is asked about each statement.
+func isASCII(b []byte) bool {
+	for ; len(b) >= 8; b = b[8:] {
+		if binary.NativeEndian.Uint64(b)&0x8080_8080_8080_8080 != 0 {
+			return false
+		}
+	}
+	for _, c := range b {
+		if c >= utf8.RuneSelf {
 			return false
 		}
 	}

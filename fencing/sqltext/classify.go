@@ -1,8 +1,8 @@
 package sqltext
 
 import (
+	"bytes"
 	"strings"
-	"unicode/utf8"
 )
 
 // Kind says how a statement relates to the check: whether the check precedes it, and
@@ -218,16 +218,14 @@ const (
 
 // DependenceOf returns what the meaning of sql depends on.
 func DependenceOf(sql []byte) Dependence {
-	d := OnNothing
-	for _, c := range sql {
-		if c == '\\' {
-			return OnQuoting
-		}
-		if c >= utf8.RuneSelf {
-			d = OnEncoding
-		}
+	switch {
+	case bytes.IndexByte(sql, '\\') >= 0:
+		return OnQuoting
+	case !isASCII(sql):
+		return OnEncoding
+	default:
+		return OnNothing
 	}
-	return d
 }
 
 // SafeEncoding reports whether no byte of a multi-byte character can be an ASCII byte

@@ -80,7 +80,7 @@ func (f facts) name(x neededName) string {
 		}
 		return judged(f.Types, "type", x.name)
 	default:
-		if f.Attributes[x.name] || f.WideAttribute && !isASCII(x.name) {
+		if f.Attributes[x.name] || f.WideAttribute && !isASCII([]byte(x.name)) {
 			return "." + strings.ToValidUTF8(x.name, "?") + " may be a function or a domain that is not built in"
 		}
 		return ""

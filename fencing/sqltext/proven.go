@@ -119,7 +119,7 @@ func (w *proofWalk) add(kind nameKind, name string) {
 	case kind == attributeName:
 	case len(name) > longest:
 		w.fail("the name " + name + " is long enough to be cut")
-	case !isASCII(name):
+	case !isASCII([]byte(name)):
 		w.fail("the name " + strings.ToValidUTF8(name, string(utf8.RuneError)) + " is not ASCII")
 	}
 	x := neededName{kind, name}

@@ -8,7 +8,14 @@ import "bytes"
 // COMMIT, END, ROLLBACK without options. It needs no Settings: without a semicolon
 // there is no second statement, however strings are read. Only Analyze determines
 // whether a query is a Read.
-func Quick(sql []byte) (Statement, bool) {
+func Quick(sql []byte) (s Statement, ok bool) {
+	ok = s.Quick(sql)
+	return s, ok
+}
+
+// Quick is the function of that name for s, which must be empty and stays so if it returns false:
+// for those who keep a Statement, so that none is copied.
+func (s *Statement) Quick(sql []byte) bool {
 	start := skipSpace(sql, 0)
 	end := len(sql)
 	for end > start && (sql[end-1] == ';' || isSpace(sql[end-1])) {
@@ -19,7 +26,7 @@ func Quick(sql []byte) (Statement, bool) {
 		word++
 	}
 	if word < end && isIdentifier(sql[word]) {
-		return Statement{}, false
+		return false
 	}
 	first := sql[start:word]
 	query := foldEqual(first, "select") || foldEqual(first, "with") || foldEqual(first, "values") || foldEqual(first, "table")
@@ -27,11 +34,12 @@ func Quick(sql []byte) (Statement, bool) {
 	if query || command != NoCommand {
 		body := sql[word:end]
 		if bytes.IndexByte(body, ';') >= 0 || bytes.IndexByte(body, 0) >= 0 || mentionsQueryText(body) {
-			return Statement{}, false
+			return false
 		}
-		return Statement{Kind: Ordinary, Command: command, TakesSnapshot: true, End: end}, true
+		s.Kind, s.Command, s.TakesSnapshot, s.End = Ordinary, command, true, end
+		return true
 	}
-	return quickTransaction(sql[:end], first, word)
+	return s.quickTransaction(sql[:end], first, word)
 }
 
 // quickCommand is the command whose word is first.
@@ -64,19 +72,22 @@ func Streams(sql []byte) bool {
 }
 
 // quickTransaction is Quick for the transaction commands without options.
-func quickTransaction(sql, first []byte, word int) (Statement, bool) {
+func (s *Statement) quickTransaction(sql, first []byte, word int) bool {
 	whole := word == len(sql)
 	switch {
 	case whole && foldEqual(first, "begin"):
-		return Statement{Kind: Begin, Read: true, End: len(sql)}, true
+		s.Kind = Begin
 	case whole && (foldEqual(first, "commit") || foldEqual(first, "end")):
-		return Statement{Kind: Commit, Read: true, EndsTransaction: true, End: len(sql)}, true
+		s.Kind, s.EndsTransaction = Commit, true
 	case whole && foldEqual(first, "rollback"):
-		return Statement{Kind: Rollback, Read: true, EndsTransaction: true, End: len(sql)}, true
+		s.Kind, s.EndsTransaction = Rollback, true
 	case foldEqual(first, "start") && foldEqual(sql[skipSpace(sql, word):], "transaction"):
-		return Statement{Kind: Begin, Read: true, End: len(sql)}, true
+		s.Kind = Begin
+	default:
+		return false
 	}
-	return Statement{}, false
+	s.Read, s.End = true, len(sql)
+	return true
 }
 
 // mentionsQueryText reports whether b may name, in any case, something that shows the

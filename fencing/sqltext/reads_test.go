@@ -62,7 +62,7 @@ func noReadSays(t *testing.T, sql string, st *Statement, s Settings) {
 		t.Errorf("%q: a read with a NUL byte", sql)
 	case !s.StandardConformingStrings && strings.IndexByte(sql, '\\') >= 0 && st.Kind == Ordinary:
 		t.Errorf("%q: a read with a backslash that may escape", sql)
-	case !s.SafeEncoding && !isASCII(sql) && st.Kind == Ordinary:
+	case !s.SafeEncoding && !isASCII([]byte(sql)) && st.Kind == Ordinary:
 		t.Errorf("%q: a read with bytes that may be others", sql)
 	}
 	if !utf8.ValidString(text) {

@@ -21,7 +21,7 @@ var harmless = []string{"Builder", "Buffer", "Clone", "Join", "Repeat", "NewRead
 // that text. None of them is SQL: only fencing/sqltext analyses SQL, with different
 // types for parsed and guessed text.
 var searches = map[string]string{
-	"begin":         "the type of a message",
+	"endOfString":   "the NUL that ends a string in a message",
 	"awaitsReplies": "the type of a message",
 	"message":       "the type of a message",
 	"intruded":      "the message of an error",

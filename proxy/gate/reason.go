@@ -1,6 +1,8 @@
 package gate
 
 import (
+	"bytes"
+
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/sqltext"
 )
@@ -94,10 +96,8 @@ func Inert(typ byte, body []byte) (Reason, bool) {
 
 // endOfString returns the offset after the first NUL byte, or -1.
 func endOfString(b []byte) int {
-	for i, c := range b {
-		if c == 0 {
-			return i + 1
-		}
+	if i := bytes.IndexByte(b, 0); i >= 0 {
+		return i + 1
 	}
 	return -1
 }

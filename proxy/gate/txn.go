@@ -166,11 +166,18 @@ func (t *Txn) ServerCoverage() Coverage { return t.answered }
 // whether replies are pending; fresh that it took over what the last
 // ReadyForQuery had said.
 func (t *Txn) Send(s Sent, pending bool) (fresh bool) {
+	if s == Message { // inlined, for every message
+		t.pending = true
+		return false
+	}
+	return t.send(s, pending)
+}
+
+// send is Send of anything but a Message.
+func (t *Txn) send(s Sent, pending bool) (fresh bool) {
 	switch s {
 	case Starts:
 		return t.starts(pending)
-	case Message:
-		t.pending = true
 	case SetReadOnly:
 		t.coverage = ReadOnly
 	case RunCheck:

@@ -59,19 +59,28 @@ func (m *Machine) missing(sql []byte, s sqltext.Settings) bool {
 // wantsAnalysis reports whether a message needs the analysis of a long text
 // first.
 func (m *Machine) wantsAnalysis(typ byte, body []byte) bool {
-	switch long := len(body) > inlineText; {
+	switch {
 	case m.config.Mode == ModePassing && m.config.Shadow == nil:
 		return false
-	case typ == 'Q':
-		text, _, ok := wire.CString(body)
-		return long && ok && m.queryWants(text)
-	case typ == 'P':
-		_, rest, ok := wire.CString(body)
-		sql, types, ok2 := wire.CString(rest)
-		return long && ok && ok2 && m.parseWants(sql, types)
-	case m.leads():
-		return false // what was prepared need not be a read
+	case typ == 'Q' || typ == 'P':
+		return len(body) > inlineText && m.longTextWants(typ, body)
+	default:
+		return !m.leads() && m.preparedWants(typ, body) // for a leader, what was prepared need not be a read
 	}
+}
+
+// longTextWants is wantsAnalysis for a Query or a Parse.
+func (m *Machine) longTextWants(typ byte, body []byte) bool {
+	text, rest, ok := wire.CString(body)
+	if typ == 'Q' {
+		return ok && m.queryWants(text)
+	}
+	sql, types, ok2 := wire.CString(rest)
+	return ok && ok2 && m.parseWants(sql, types)
+}
+
+// preparedWants is wantsAnalysis for what names a statement that was prepared.
+func (m *Machine) preparedWants(typ byte, body []byte) bool {
 	switch typ {
 	case 'B':
 		_, name, ok := bindNames(body)

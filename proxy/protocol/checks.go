@@ -216,9 +216,12 @@ type builtCheck struct {
 
 // build makes the bytes of the checks for told and held.
 func (c *checks) build(told, held fencing.Epoch) {
-	if c.built.valid && c.built.announced == told && c.built.held == held {
-		return
+	if !c.built.valid || c.built.announced != told || c.built.held != held {
+		c.rebuild(told, held)
 	}
+}
+
+func (c *checks) rebuild(told, held fencing.Epoch) {
 	toldBytes, heldBytes := binary.BigEndian.AppendUint64(nil, uint64(told)), binary.BigEndian.AppendUint64(nil, uint64(held))
 	c.built = builtChecks{
 		valid: true, announced: told, held: held,

@@ -14,8 +14,15 @@ import (
 // are ignored, than any client has reason to.
 var errCopyFlood = errors.New("too many messages inside COPY data")
 
-// frontendTypes are the types of messages that a server reads in a session.
-const frontendTypes = "QPBDECSHXFdcf"
+// serverReads reports whether a server reads messages of this type in a session.
+func serverReads(typ byte) bool {
+	switch typ {
+	case 'Q', 'P', 'B', 'D', 'E', 'C', 'S', 'H', 'X', 'F', 'd', 'c', 'f':
+		return true
+	default:
+		return false
+	}
+}
 
 // client is FromClient for bytes that follow what was taken before.
 func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err error) {
@@ -62,7 +69,7 @@ func (m *Machine) client(in []byte, p *gate.Plan) (n int, need NeedKind, err err
 
 // begin takes the message that begins at in[n], as much as is there of it.
 func (m *Machine) begin(in []byte, n int, p *gate.Plan) (taken int, need NeedKind) {
-	known := strings.IndexByte(frontendTypes, in[n]) >= 0
+	known := serverReads(in[n])
 	if (in[n] == 'X' || !known) && m.maySendAgain() {
 		m.inHand.wait.begin(waitsForReplies) // it ends the session
 		return 0, NeedRoom

@@ -275,7 +275,7 @@ func (q *situation) lockFirst() decision {
 // check puts the check in front, or the verdict in its place.
 func (q *situation) check() decision {
 	switch {
-	case !q.canAsk():
+	case !q.asks():
 		return q.plainCheck()
 	case q.undoes():
 		return decision{action: undoVerdictFirst}
@@ -296,15 +296,18 @@ func (q *situation) plainCheck() decision {
 // check: a leader's transaction may write.
 func (q *situation) undoes() bool { return q.inherits && leads(q.status, q.announced) }
 
-// canAsk reports whether stale writes are discarded, and a verdict can stand in front of the
-// statement. What is several statements, goes by the registry, or would notice an implicit
-// block, has the plain check. So has a lone Query of 18 that would notice that it goes as
-// extended messages behind a verdict: a FETCH of a binary cursor, and what lists portals and
-// prepared statements.
+// asks reports whether stale writes are discarded, and a verdict can stand in front of the
+// statement.
+func (q *situation) asks() bool { return q.config.Discards && q.canAsk() }
+
+// canAsk reports whether a verdict can stand in front of the statement. What is several
+// statements, goes by the registry, or would notice an implicit block, has the plain check. So has
+// a lone Query of 18 that would notice that it goes as extended messages behind a verdict: a FETCH
+// of a binary cursor, and what lists portals and prepared statements.
 func (q *situation) canAsk() bool {
 	s, inBlock := q.statement, q.txn.State() == gate.InBlock
 	switch {
-	case !q.config.Discards, q.verdict != noVerdict, q.carrier == among, q.carrier == call, !s.known, q.copy.stalls():
+	case q.verdict != noVerdict, q.carrier == among, q.carrier == call, !s.known, q.copy.stalls():
 		return false
 	case !inBlock && (s.info.Kind == sqltext.NonTransactional || s.requiresBlock()):
 		return false
@@ -355,7 +358,12 @@ func (q *situation) underImported() bool {
 // requires a block, or does nothing for it; and what only prepares begins none, in which a
 // Query behind it would run.
 func (q *situation) noticesBlock() bool {
-	if !q.config.Version.ExecuteOpensBlock() || q.txn.State() == gate.InBlock {
+	return q.config.Version.ExecuteOpensBlock() && q.noticesOpenedBlock()
+}
+
+// noticesOpenedBlock is noticesBlock where an Execute makes a block.
+func (q *situation) noticesOpenedBlock() bool {
+	if q.txn.State() == gate.InBlock {
 		return false
 	}
 	maybe := q.batch.unsynced == maybeUnsynced
@@ -426,7 +434,7 @@ func (q *situation) decideRefused() decision {
 		return needs(NeedCampaign)
 	case st.Lapsed && q.announced != 0 && q.done < NeedConfirm:
 		return needs(NeedConfirm)
-	case st.Lapsed && q.announced == st.Epoch && q.canAsk():
+	case st.Lapsed && q.announced == st.Epoch && q.asks():
 		return decision{action: lapsedVerdictFirst}
 	case st.Lapsed && q.announced == st.Epoch:
 		return decision{action: lapsedFirst}

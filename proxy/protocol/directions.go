@@ -55,7 +55,10 @@ func (d *downstream) edited(msg []byte, edit func(field byte, v []byte) ([]byte,
 	return d.made[at:]
 }
 
-// unhold returns the message that was held back, or nothing.
+// holds reports whether a message is held back.
+func (d *downstream) holds() bool { return len(d.heldBack) > 0 }
+
+// unhold returns the message that was held back.
 func (d *downstream) unhold() []byte {
 	at := len(d.made)
 	d.made, d.heldBack = append(d.made, d.heldBack...), d.heldBack[:0]
@@ -64,9 +67,6 @@ func (d *downstream) unhold() []byte {
 
 // report makes the parameters that have changed since the client was last told of them.
 func (d *downstream) report(st *fencing.Status) []byte {
-	if st == d.reported {
-		return nil
-	}
 	at, was := len(d.made), d.reported
 	if was == nil || shownRole(was) != shownRole(st) {
 		d.made = wire.AppendParameterStatus(d.made, "fencepost.role", shownRole(st))

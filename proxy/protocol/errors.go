@@ -189,10 +189,7 @@ func (m *Machine) errorFor(e *reply, pe wire.ServerError, msg []byte) (out []byt
 		return nil, true
 	}
 	if e.kind == query {
-		ins, ok := e.insertionAt(e.sql.done)
-		if g = noCheck; ok {
-			g, refuse = ins.check, ins.refuse
-		}
+		g, refuse, _ = e.insertedAt(e.sql.done)
 	}
 	if by := m.down.ahead; by != nil && g != noCheck && g != refusal && pe.Code == failedTransaction {
 		pe, msg, m.down.ahead = by.pe, by.msg, nil

@@ -50,7 +50,12 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 // wantsFresh reports whether s would notice a check that was executed in this batch,
 // before the client has executed or bound anything.
 func (m *Machine) wantsFresh(s *statement) bool {
-	return m.inHand.verdict == noVerdict && m.batch.onlyChecked() && m.txn.State() != gate.InBlock && m.notices(s) && !m.names.portals.boundIn(m.batch.id)
+	return m.batch.onlyChecked() && m.noticesCheck(s)
+}
+
+// noticesCheck is wantsFresh where a check was executed.
+func (m *Machine) noticesCheck(s *statement) bool {
+	return m.inHand.verdict == noVerdict && m.txn.State() != gate.InBlock && m.notices(s) && !m.names.portals.boundIn(m.batch.id)
 }
 
 // notices reports whether Postgres may treat s differently after an executed statement

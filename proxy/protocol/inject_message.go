@@ -25,7 +25,9 @@ type messageInjector struct {
 // injectMessage sends what s needs in front of an extended message that may run it without
 // executing it, and returns the reason for which that message passes.
 func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate.Reason, NeedKind) {
-	r, need := m.injectAs(messageInjector{m: m, s: s, p: p, carrier: prepared, reparses: reparses})
+	by := m.newMessageInjector(prepared, s, p)
+	by.reparses = reparses
+	r, need := by.inject()
 	if need == NeedNothing {
 		m.mayUndo(s)
 	}
@@ -34,15 +36,23 @@ func (m *Machine) injectMessage(s *statement, reparses bool, p *gate.Plan) (gate
 
 // injectExecute sends what s needs in front of an Execute of that portal.
 func (m *Machine) injectExecute(s *statement, portal []byte, p *gate.Plan) (gate.Reason, NeedKind) {
-	return m.injectAs(messageInjector{m: m, s: s, p: p, carrier: executed, portal: portal})
+	by := m.newMessageInjector(executed, s, p)
+	by.portal = portal
+	return by.inject()
 }
 
-// injectAs decides about an extended message, and carries that out.
-func (m *Machine) injectAs(with messageInjector) (gate.Reason, NeedKind) {
+// newMessageInjector returns the injector of an extended message that may run s.
+func (m *Machine) newMessageInjector(c carrier, s *statement, p *gate.Plan) *messageInjector {
 	by := &m.injectors.message
-	*by = with
-	q := m.situation(by.carrier, by.s)
-	return m.inject(m.decide(&q), by.s, by, by.p)
+	*by = messageInjector{}
+	by.m, by.s, by.p, by.carrier = m, s, p, c
+	return by
+}
+
+// inject decides about the message, and carries that out.
+func (by *messageInjector) inject() (gate.Reason, NeedKind) {
+	q := by.m.situation(by.carrier, by.s)
+	return by.m.inject(by.m.decide(&q), by.s, by, by.p)
 }
 
 func (by *messageInjector) begin() {
@@ -125,11 +135,16 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 // after what takes the claim away. No ROLLBACK and no failure undoes that claim, so a
 // statement that goes by the registry finds it wherever it stands.
 func (m *Machine) claimAtRest(s *statement, p *gate.Plan) {
-	epoch := m.inHand.status.Epoch
-	if !m.checks.claims || m.checks.claimed == epoch || !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
+	if m.checks.claims && m.checks.claimed != m.inHand.status.Epoch {
+		m.claimIfAtRest(s, p)
+	}
+}
+
+func (m *Machine) claimIfAtRest(s *statement, p *gate.Plan) {
+	if !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
 		return
 	}
-	m.checks.claimed = epoch
+	m.checks.claimed = m.inHand.status.Epoch
 	m.claimAlone(s, p)
 }
 

@@ -41,7 +41,8 @@ const (
 // newQueryInjector returns the injector of a Query whose statement has yet to be read.
 func (m *Machine) newQueryInjector(text []byte, n, avail int, p *gate.Plan) *queryInjector {
 	by := &m.injectors.query
-	*by = queryInjector{m: m, p: p, n: n, avail: avail, text: text}
+	*by = queryInjector{} // a literal with these fields would be made elsewhere, and copied
+	by.m, by.p, by.n, by.avail, by.text = m, p, n, avail, text
 	return by
 }
 

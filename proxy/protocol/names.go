@@ -110,26 +110,6 @@ func (t *names) copiesIn(s *statement) bool {
 	return !s.known || s.info.CopiesIn || s.info.Executes
 }
 
-// maxTexts bounds, in bytes, the texts of a session's statements that the proxy
-// keeps. A statement beyond it is still followed, but not shown in an audit line,
-// and counts as a write where its text alone would tell.
-const maxTexts = 768 << 10
-
-// alwaysKept is the length, in bytes, of a text for which there is always room: it takes
-// no more than what is known of a statement besides.
-const alwaysKept = 64
-
-// keeps returns as much of a statement's text as there is room for.
-func (m *Machine) keeps(sql []byte) string {
-	if len(sql) > maxAnalyzed {
-		sql = sql[:maxAuditText] // nothing will be parsed of it
-	}
-	if m.names.textBytes()+m.pendingReplies.texts+len(sql) > maxTexts && len(sql) > alwaysKept {
-		return ""
-	}
-	return string(sql)
-}
-
 // statements are a session's prepared statements by the names that the server keeps,
 // without those whose names it may read otherwise (see opaque).
 type statements struct {
@@ -244,36 +224,55 @@ type binding struct {
 
 // portals are those that a Bind of the client's has made.
 type portals struct {
-	byName map[string]binding
-	bytes  int // of their statements' texts
+	unnamed binding // kept apart from the others because most clients use no other
+	byName  map[string]binding
+	bytes   int // of their statements' texts
 }
 
 // get returns a binding without a statement for a name that is not known.
-func (t *portals) get(name []byte) binding { return t.byName[view(wire.CutName(name))] }
+func (t *portals) get(name []byte) binding {
+	if len(name) == 0 {
+		return t.unnamed
+	}
+	return t.byName[view(wire.CutName(name))]
+}
 
 func (t *portals) set(name []byte, b binding) {
 	t.remove(name)
+	t.bytes += len(b.stmt.text)
+	if len(name) == 0 {
+		t.unnamed = b
+		return
+	}
 	if t.byName == nil {
 		t.byName = map[string]binding{}
 	}
 	t.byName[string(wire.CutName(name))] = b
-	t.bytes += len(b.stmt.text)
 }
 
 func (t *portals) remove(name []byte) {
-	if b, ok := t.byName[view(wire.CutName(name))]; ok {
-		t.bytes -= len(b.stmt.text)
-		delete(t.byName, view(wire.CutName(name)))
+	b := t.get(name)
+	if b.stmt == nil {
+		return
 	}
+	t.bytes -= len(b.stmt.text)
+	if len(name) == 0 {
+		t.unnamed = binding{}
+		return
+	}
+	delete(t.byName, view(wire.CutName(name)))
 }
 
 func (t *portals) clear() {
 	clear(t.byName)
-	t.bytes = 0
+	t.unnamed, t.bytes = binding{}, 0
 }
 
 // endBefore forgets the portals of transactions before the one with that number.
 func (t *portals) endBefore(transaction uint64) {
+	if t.unnamed.transaction < transaction {
+		t.remove(nil)
+	}
 	for name, b := range t.byName {
 		if b.transaction < transaction {
 			t.bytes -= len(b.stmt.text)
@@ -284,6 +283,9 @@ func (t *portals) endBefore(transaction uint64) {
 
 // boundIn reports whether one was bound in that batch.
 func (t *portals) boundIn(batch uint64) bool {
+	if t.unnamed.stmt != nil && t.unnamed.batch == batch {
+		return true
+	}
 	for _, b := range t.byName {
 		if b.batch == batch {
 			return true

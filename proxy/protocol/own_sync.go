@@ -58,7 +58,7 @@ func (m *Machine) stillOpen() bool {
 }
 
 // awaitsReplies reports whether a message that begins a batch has to wait
-// until what came before it is answered.
+// until what came before it is answered, while something is pending.
 //
 // On 18 only the answer to a Query or function call says whether the transaction of what
 // was executed in front of it goes on, or has failed and is over; in the latter case a
@@ -79,7 +79,7 @@ func (m *Machine) stillOpen() bool {
 // it empty. A check in front would fail first.
 func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 	switch {
-	case m.config.Mode == ModePassing, m.batch.open(), m.copy.stalls(), !m.pendingReplies.certain():
+	case m.config.Mode == ModePassing, m.copy.stalls():
 		return false
 	case typ == 'E', (m.chain.imported || m.config.Discards) && strings.IndexByte("QPBDFC", typ) >= 0:
 		return true
@@ -106,7 +106,7 @@ func (m *Machine) awaitAnswers(typ byte, body []byte, p *gate.Plan) NeedKind {
 	switch {
 	case (typ == 'Q' || typ == 'F') && m.batch.flushMayFail() && m.batch.unowed == flushPending && !m.copy.stalls():
 		return m.awaitFlush(p)
-	case m.awaitsReplies(typ, body):
+	case !m.batch.open() && m.pendingReplies.certain() && m.awaitsReplies(typ, body):
 		m.inHand.wait.begin(waitsForReplies)
 		return NeedRoom
 	case m.checks.claims && m.claimMayFail(typ):

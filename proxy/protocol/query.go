@@ -44,7 +44,7 @@ func (m *Machine) queryMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 // statementsOf reads the text of a Query into one, which must be empty, if it is one statement or
 // cannot be read. It returns the statements if there are several, or none.
 func (m *Machine) statementsOf(text []byte, one *statement) (many *sqltext.Text) {
-	if one.info, one.known = sqltext.Quick(text); one.known {
+	if one.known = one.info.Quick(text); one.known {
 		return nil
 	}
 	if len(text) > maxAnalyzed || m.unsettled(text) && !sqltext.AtMostOne(text) {
@@ -88,9 +88,8 @@ func (m *Machine) audited(e *reply, s *statement, text []byte) *reply {
 // sendPrefixed sends the Query with a statement of Fencepost's in front of its text.
 func (m *Machine) sendPrefixed(prefix []byte, g injectedCheck, n, avail int, p *gate.Plan, r gate.Reason) *reply {
 	at := len(m.scratch)
-	m.scratch = append(m.scratch, 'Q')
-	m.scratch = binary.BigEndian.AppendUint32(m.scratch, uint32(avail-1+len(prefix)))
-	m.scratch = append(m.scratch, prefix...)
+	header := binary.BigEndian.AppendUint32(append(m.scratch, 'Q'), uint32(avail-1+len(prefix)))
+	m.scratch = append(header, prefix...)
 	p.Own(m.scratch[at:])
 	m.gate.Pass(p, n+wire.HeaderLen, n+avail, 0, r)
 	e := m.pushQuery()

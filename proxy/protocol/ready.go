@@ -35,7 +35,9 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		return
 	}
 	if m.config.Mode == ModeFenced {
-		p.Insert(m.down.report(m.shownStatus()))
+		if st := m.shownStatus(); st != m.down.reported {
+			p.Insert(m.down.report(st))
+		}
 	}
 	if m.epochs.hasPending && m.pendingReplies.empty() {
 		m.down.happens(Event{Kind: EventAnnounce})

@@ -166,7 +166,9 @@ func (r *replyQueue) push(k kind, from origin) *reply {
 		r.grow()
 	}
 	e := &r.ring[(r.head+r.n)&(len(r.ring)-1)]
-	*e = reply{kind: k, origin: from, sql: replyText{audit: e.sql.audit[:0]}}
+	audit := e.sql.audit[:0]
+	*e = reply{} // a literal with these fields would be made elsewhere, and copied
+	e.kind, e.origin, e.sql.audit = k, from, audit
 	r.n++
 	if k != closing {
 		r.pushed++
@@ -307,16 +309,26 @@ func (t *replyText) position(v []byte) []byte {
 	return wire.ShiftPosition(v, sum)
 }
 
-// insertionAt returns the statement of Fencepost's that is the i-th of a Query's text.
-func (e *reply) insertionAt(i int) (x insertion, ok bool) {
-	if n := e.sql.prefix; n > 0 {
-		return insertion{n: n, check: e.check, refuse: e.refuse}, i == 0
+// insertedAt reports whether the i-th statement of a Query's text is Fencepost's, and what that
+// does for the transaction; refuse is what it refuses.
+func (e *reply) insertedAt(i int) (g injectedCheck, refuse *fencing.Refusal, ok bool) {
+	switch {
+	case len(e.sql.inserts) > 0:
+		return e.sql.insertedAmong(i)
+	case e.sql.prefix > 0 && i == 0:
+		return e.check, e.refuse, true
+	default:
+		return noCheck, nil, false
 	}
-	at, ok := slices.BinarySearchFunc(e.sql.inserts, i, func(x insertion, i int) int { return x.index - i })
+}
+
+// insertedAmong is insertedAt for a text of several statements.
+func (t *replyText) insertedAmong(i int) (g injectedCheck, refuse *fencing.Refusal, ok bool) {
+	at, ok := slices.BinarySearchFunc(t.inserts, i, func(x insertion, i int) int { return x.index - i })
 	if !ok {
-		return insertion{}, false
+		return noCheck, nil, false
 	}
-	return e.sql.inserts[at], true
+	return t.inserts[at].check, t.inserts[at].refuse, true
 }
 
 // works reports whether the server is known to be working for the client. It is

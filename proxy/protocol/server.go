@@ -95,9 +95,13 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 	}
 	m.batch.shown()
 	for {
-		e := m.front()
+		e := m.pendingReplies.front()
 		if e == nil {
 			return false, fmt.Errorf("%w: %q while nothing is owed", ErrSurprise, f.Type)
+		}
+		if e.kind == copyEnd { // which is owed nothing
+			m.pendingReplies.pop()
+			continue
 		}
 		if drop, ok := m.match(e, f.Type, msg, p); ok {
 			return drop, m.down.phase.err
@@ -112,6 +116,9 @@ func (m *Machine) answer(f wire.Frame, msg []byte, p *gate.Segments) (drop bool,
 // sendCompletion sends the CommandComplete that a Query which went as extended messages
 // held back, after the end of its transaction.
 func (m *Machine) sendCompletion(p *gate.Segments) {
+	if !m.down.holds() {
+		return
+	}
 	if e := m.front(); e != nil && e.kind == syncing {
 		p.Insert(m.down.unhold())
 	}
@@ -160,7 +167,7 @@ func (m *Machine) match(e *reply, typ byte, msg []byte, p *gate.Segments) (drop,
 	case run:
 		return true, m.matchRun(e, typ, msg, p)
 	case execute:
-		if typ != 'E' {
+		if m.down.holds() {
 			p.Insert(m.down.unhold())
 		}
 		if typ == 'C' && e.standIn != noStandIn {
@@ -236,7 +243,7 @@ func (m *Machine) matchExecute(e *reply, typ byte, msg []byte) bool {
 // matchQuery follows the results of a Query, in which statements of Fencepost's may
 // stand between the client's.
 func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (drop, ok bool) {
-	ins, drop := e.insertionAt(e.sql.done)
+	g, _, drop := e.insertedAt(e.sql.done)
 	switch typ {
 	case 'T', 'D', 'H', 'd', 'c', 'I', 'W':
 		return drop, true
@@ -249,7 +256,7 @@ func (m *Machine) matchQuery(e *reply, typ byte, msg []byte, p *gate.Segments) (
 			m.completed(e, msg)
 			return false, true
 		}
-		m.passed(ins.check)
+		m.passed(g)
 		return true, true
 	case 'Z':
 		drop = e.own() // of a Query that is sent again

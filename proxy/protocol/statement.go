@@ -108,12 +108,11 @@ func (m *Machine) undoes(s *statement) bool {
 // newStatement describes the single statement of a Parse.
 func (m *Machine) newStatement(sql []byte) *statement {
 	s := &statement{batch: m.batch.id, reading: m.reading(sql), settingChanges: m.settings.changes}
-	info, quick := sqltext.Quick(sql)
+	s.known = s.info.Quick(sql)
 	s.text = m.keeps(sql)
 	s.whole = len(s.text) == len(sql)
 	switch {
-	case quick:
-		s.known, s.info = true, info
+	case s.known:
 		if len(s.text) < len(sql) {
 			s.class = isWrite // as far as anybody will be able to tell
 		}
@@ -137,6 +136,26 @@ func (m *Machine) newStatement(sql []byte) *statement {
 	}
 	s.snapshot = !s.known || s.info.TakesSnapshot
 	return s
+}
+
+// maxTexts bounds, in bytes, the texts of a session's statements that the proxy
+// keeps. A statement beyond it is still followed, but not shown in an audit line,
+// and counts as a write where its text alone would tell.
+const maxTexts = 768 << 10
+
+// alwaysKept is the length, in bytes, of a text for which there is always room: it takes
+// no more than what is known of a statement besides.
+const alwaysKept = 64
+
+// keeps returns as much of a statement's text as there is room for.
+func (m *Machine) keeps(sql []byte) string {
+	if len(sql) > maxAnalyzed {
+		sql = sql[:maxAuditText] // nothing will be parsed of it
+	}
+	if m.names.textBytes()+m.pendingReplies.texts+len(sql) > maxTexts && len(sql) > alwaysKept {
+		return ""
+	}
+	return string(sql)
 }
 
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -49,12 +50,21 @@ func PeekFrame(b []byte) (f Frame, ok bool, err error) {
 	if len(b) < HeaderLen {
 		return Frame{}, false, nil
 	}
-	n := int32(binary.BigEndian.Uint32(b[1:]))
-	if n < 4 || n > largeMessage {
-		return Frame{}, false, fmt.Errorf("%w %d of message %q", ErrLength, n, b[0])
+	f = Frame{Type: b[0], Size: int(int32(binary.BigEndian.Uint32(b[1:]))) + 1}
+	if f.Size < HeaderLen || f.Size > 1+largeMessage {
+		return Frame{}, false, lengthError(f)
 	}
-	return Frame{Type: b[0], Size: int(n) + 1}, true, nil
+	return f, true, nil
 }
+
+// lengthError is an ErrLength of this frame. As a type, it lets the compiler inline PeekFrame.
+type lengthError Frame
+
+func (e lengthError) Error() string {
+	return fmt.Sprintf("%v %d of message %q", ErrLength, e.Size-1, e.Type)
+}
+
+func (e lengthError) Unwrap() error { return ErrLength }
 
 // PeekClientFrame is PeekFrame with the limits that PostgreSQL puts on clients.
 func PeekClientFrame(b []byte) (f Frame, ok bool, err error) {
@@ -66,7 +76,7 @@ func PeekClientFrame(b []byte) (f Frame, ok bool, err error) {
 	case 'Q', 'P', 'B', 'F', 'd':
 	default:
 		if f.Size-1 > smallMessage {
-			return Frame{}, false, fmt.Errorf("%w %d of message %q", ErrLength, f.Size-1, f.Type)
+			return Frame{}, false, lengthError(f)
 		}
 	}
 	return f, true, nil
@@ -74,10 +84,12 @@ func PeekClientFrame(b []byte) (f Frame, ok bool, err error) {
 
 // CString returns the bytes of b before its first NUL, and what follows it.
 func CString(b []byte) (s, rest []byte, ok bool) {
-	for i, c := range b {
-		if c == 0 {
-			return b[:i], b[i+1:], true
-		}
+	if len(b) > 0 && b[0] == 0 { // as most names are
+		return b[:0], b[1:], true
 	}
-	return nil, nil, false
+	i := bytes.IndexByte(b, 0)
+	if i < 0 {
+		return nil, nil, false
+	}
+	return b[:i], b[i+1:], true
 }
