@@ -71,7 +71,7 @@ func (m *Machine) failure(msg []byte, p *gate.Segments) (drop bool, err error) {
 // says FATAL also where Fencepost has it refuse something.
 func (m *Machine) fatal(pe wire.ServerError, msg []byte, p *gate.Segments) {
 	end := Event{Kind: EventEnded, Err: pe, Message: bytes.Clone(msg)}
-	if e := m.front(); e != nil && !e.maybe() && mayRefuse(pe) {
+	if e := m.front(); e != nil && !e.maybe() && !endsSession(pe) {
 		if out, own := m.errorFor(e, pe, msg); own {
 			end.Message = nil
 			p.Insert(m.down.edited(out, func(field byte, v []byte) ([]byte, bool) {
@@ -85,9 +85,15 @@ func (m *Machine) fatal(pe wire.ServerError, msg []byte, p *gate.Segments) {
 	m.down.happens(end)
 }
 
-// mayRefuse reports whether an error may be that of a check, or what Fencepost makes the server say.
-func mayRefuse(pe wire.ServerError) bool {
-	return strings.HasPrefix(pe.Code, "ZF") || pe.Code == raiseCode || pe.Code == endCode || pe.Code == readOnlyCode
+// endsSession reports whether Postgres ends the session for this error whatever runs in it: an
+// order of an administrator, a timeout of an idle session, a lost connection, or a fault of its own.
+func endsSession(pe wire.ServerError) bool {
+	switch pe.Code {
+	case "57P01", "57P02", "57P03", "57P04", "57P05", "25P03", "25P04":
+		return true
+	default:
+		return strings.HasPrefix(pe.Code, "08") || strings.HasPrefix(pe.Code, "XX")
+	}
 }
 
 // ofCopyRead reports whether an error comes from the function in which the server reads

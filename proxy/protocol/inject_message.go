@@ -101,7 +101,7 @@ func (by *messageInjector) refuse(r *fencing.Refusal) {
 // runCheck runs a prepared check by extended messages.
 func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
 	if !m.checks.prepared() {
-		m.prepare(own, p)
+		m.prepare(own, s, p)
 	}
 	m.checks.build(m.epochs.inHand.announced, m.held())
 	if !m.checks.usable(m.batch.id) {
@@ -195,12 +195,15 @@ func (m *Machine) claimMayFail(typ byte) bool {
 	return (typ == 'Q' || typ == 'F') && m.checks.claimed != m.inHand.status.Epoch && m.batch.mayBeSkipped() && !m.copy.stalls()
 }
 
-// prepare prepares the checks on the server, in the batch at hand. from is ownAhead if
-// that is one of Fencepost's alone.
-func (m *Machine) prepare(from origin, p *gate.Plan) {
-	at := len(m.scratch)
+// prepare prepares the checks on the server, in the batch at hand, in front of a message of s. from
+// is ownAhead, and s nil, if that is a batch of Fencepost's alone.
+func (m *Machine) prepare(from origin, s *statement, p *gate.Plan) {
+	at, first := len(m.scratch), m.pendingReplies.len()
 	m.scratch = m.checks.appendPrepare(m.scratch, m.batch.id, from, m.push)
 	p.Own(m.scratch[at:])
+	for i := first; i < m.pendingReplies.len(); i++ {
+		m.pendingReplies.at(i).stmt = s // which is refused if that fails
+	}
 	m.batch.checked()
 }
 

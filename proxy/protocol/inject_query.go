@@ -162,7 +162,7 @@ func (m *Machine) prepareAhead(p *gate.Plan) {
 	if m.checks.prepared() || !m.txn.Settled() || m.batch.skipping || m.txn.State() == gate.Failed {
 		return
 	}
-	m.prepare(ownAhead, p)
+	m.prepare(ownAhead, nil, p)
 	m.syncAhead(p)
 }
 

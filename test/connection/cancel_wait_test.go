@@ -44,6 +44,11 @@ func TestCancelWhileTheRegistryIsAsked(t *testing.T) {
 			cancelWith(t, p.Addr, key)
 			unlock()
 			canceled(t, name, c.Until('Z'))
+			fixture.Eventually(t, "no backend to be registered", func() bool {
+				var n int
+				err := admin.QueryRow(t.Context(), "select count(*) from fencepost.running").Scan(&n)
+				return err == nil && n == 0
+			})
 			if got := fixture.FirstValue(t, c.Exec("select count(*) from t")); got != "0" {
 				t.Errorf("%s: the canceled statement has written %s rows", name, got)
 			}
@@ -54,6 +59,28 @@ func TestCancelWhileTheRegistryIsAsked(t *testing.T) {
 		}
 		if all := p.Audited(t, db); len(all) > 0 {
 			t.Errorf("a cancel was audited as a refusal: %+v", all)
+		}
+	})
+}
+
+// TestCancelHitsWhatRuns: the server runs an earlier message of the batch, for which nobody has
+// asked an answer, while a later one waits in the proxy. The request is for the earlier one.
+func TestCancelHitsWhatRuns(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		fixture.LeaderConn(t, p, db).Close()
+		c, key := keyed(t, p.Addr, "user", pgtest.App, "database", db, "fencepost.resource", "r", "fencepost.worker", "w")
+		admin, watch := p.PG.Connect(t, pgtest.Superuser, db), p.PG.Connect(t, pgtest.Superuser, db)
+		unlock := locked(t, admin, "fencepost.running")
+		c.Send(cat(run("select pg_sleep(600)"), run("do $$ begin end $$"), sync_()))
+		fixture.AwaitBackend(t, watch, "wait_event = 'PgSleep'")
+		fixture.AwaitBackend(t, watch, "wait_event_type = 'Lock' and query like '%fencepost.enter%'")
+		cancelWith(t, p.Addr, key)
+		unlock()
+		all := c.Until('Z')
+		canceled(t, "the batch", all)
+		if got := fixture.Types(all); got != "12EZ" && got != "12TEZ" && got != "12nEZ" {
+			t.Errorf("the batch is answered by %s", got)
 		}
 	})
 }

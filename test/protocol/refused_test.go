@@ -93,6 +93,14 @@ func TestWhatCannotBeCheckedInABlock(t *testing.T) {
 			fixture.MustFail(t, c, "25P02", ins)
 			fixture.MustPass(t, c, q("rollback"))
 		}
+		for range 2 { // the first finds the checks prepared or not, the second does not
+			s.Proxy.Audit.Forget()
+			fixture.MustFail(t, c, "ZF004", run("insert into t (v) values ('mine')"), sync_())
+			all := s.Proxy.Audited(t, s.DB)
+			if len(all) != 1 || all[0].Statement != "insert into t (v) values ('mine')" || !all[0].Write {
+				t.Errorf("recorded %+v, want the write", all)
+			}
+		}
 		s.Exec("grant usage on schema fencepost to public")
 		fixture.MustPass(t, c, q("begin"))
 		fixture.MustPass(t, c, ins)
@@ -130,6 +138,17 @@ func TestRefusalsWithExitOnError(t *testing.T) {
 			if audited := s.Proxy.Audited(t, s.DB); ours != (len(audited) == 1 && audited[0].SQLState == c.code && audited[0].Statement == c.text) {
 				t.Errorf("%s: recorded %+v", c.text, audited)
 			}
+		}
+		c := s.Leader("w")
+		fixture.MustPass(t, c, q("set exit_on_error = on"))
+		s.Exec("revoke usage on schema fencepost from public")
+		s.Proxy.Audit.Forget()
+		all, ended := fixture.Ask(c, q("insert into t (v) values ('unchecked')"))
+		if last := all[len(all)-1].Fields(); !ended || last['C'] != "ZF004" || last['S'] != "FATAL" {
+			t.Errorf("%v, ended %t; want FATAL ZF004 and the end", all, ended)
+		}
+		if audited := s.Proxy.Audited(t, s.DB); len(audited) != 1 || audited[0].SQLState != "ZF004" {
+			t.Errorf("recorded %+v, want ZF004", audited)
 		}
 	})
 }
