@@ -63,7 +63,7 @@ func (d decision) String() string {
 	case answersFirst:
 		return "wait"
 	default:
-		return map[NeedKind]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedToken: "token"}[d.need]
+		return map[NeedKind]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedJoin: "join"}[d.need]
 	}
 }
 
@@ -274,8 +274,8 @@ func TestDecide(t *testing.T) {
 		{lone, "set fencepost.epoch = 5", "leader", "rest", 15, nil, harmless},
 
 		// A token.
-		{lone, "set fencepost.token = '43'", "leader", "rest", 15, nil, "token"},
-		{executed, "set fencepost.token = '43'", "follower", "rest", 18, nil, "token"},
+		{lone, "set fencepost.token = '43'", "leader", "rest", 15, nil, "join"},
+		{executed, "set fencepost.token = '43'", "follower", "rest", 18, nil, "join"},
 		{prepared, "set fencepost.token = '43'", "leader", "rest", 15, nil, harmless},
 		{lone, "set fencepost.token = '43'", "leader", "rest", 15, joined, harmless},
 		{lone, "set fencepost.token = '43'", "leader", "rest", 15, notJoined, "refuse ZF006"},
@@ -288,7 +288,7 @@ func TestDecide(t *testing.T) {
 		{lone, "set fencepost.token = '43'", "leader", "rest", 15, pending, "wait"},
 		{executed, "set fencepost.token = '43'", "leader", "block", 15, pending, "wait"},
 		{lone, "set fencepost.token = '43'", "leader", "block", 15, nil, "refuse 25001"},
-		{executed, "set fencepost.token = '43'", "leader", "rest", 15, open, "token"},
+		{executed, "set fencepost.token = '43'", "leader", "rest", 15, open, "join"},
 		{executed, "set fencepost.token = '43'", "leader", "rest", 15, batchRan, "refuse 25001"},
 		{lone, "set fencepost.token = '43'", "leader", "rest", 18, unsynced, "refuse 25001"},
 		{lone, "set fencepost.token = '43'", "leader", "rest", 15, func(q *situation) { copying(q); pending(q) }, "refuse 25001"},

@@ -117,6 +117,8 @@ type chain struct {
 	set       bool // Fencepost has made the transaction in hand read-only
 	inherited bool // it has made one before it read-only, in the same chain
 	chosen    bool // the client itself has chosen READ ONLY in the chain
+	begun     bool // the transaction in hand is a block, which has begun in the batch in hand
+	worked    bool // something else than BEGIN and settings has run in it
 }
 
 // readWriteSQL undoes the read-only mode. It takes no snapshot, and Postgres refuses it
@@ -126,8 +128,16 @@ const readWriteSQL = "SET transaction_read_only TO off"
 // follow follows a statement of the client's that was sent.
 func (c *chain) follow(s *statement) {
 	switch {
+	case !s.known:
+		c.worked = true
+	case s.info.Kind == sqltext.Begin:
+		c.begun = true
+	case !s.empty && s.info.Kind != sqltext.Session && s.info.Kind != sqltext.SetFence && s.info.Kind != sqltext.ShowFence:
+		c.worked = true
+	}
+	switch {
 	case s.ends() && s.info.Chain:
-		c.imported, c.set, c.inherited = false, false, c.set || c.inherited
+		c.imported, c.set, c.inherited, c.worked = false, false, c.set || c.inherited, false
 	case s.ends():
 		*c = chain{}
 	case s.importsSnapshot():

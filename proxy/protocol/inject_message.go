@@ -90,6 +90,10 @@ func (by *messageInjector) refuse(r *fencing.Refusal) {
 
 // runCheck runs a prepared check by extended messages.
 func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
+	if sql, ok := m.chosen(g); ok {
+		m.runOnce(sql, g, own, s, p)
+		return
+	}
 	if !m.checks.prepared() {
 		m.prepare(own, p)
 	}
@@ -126,7 +130,7 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 // statement that goes by the registry finds it wherever it stands.
 func (m *Machine) claimAtRest(s *statement, p *gate.Plan) {
 	epoch := m.inHand.status.Epoch
-	if !m.checks.claims || m.checks.claimed == epoch || !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
+	if !m.checks.claims || m.inHand.aim.choice != nil || m.checks.claimed == epoch || !m.leads() || !m.inFront() || m.batch.mayBeSkipped() {
 		return
 	}
 	m.checks.claimed = epoch
