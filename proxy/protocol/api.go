@@ -155,7 +155,7 @@ type Answer struct {
 	// client then knows, 0 for none; it counts for the transaction that the message in hand begins.
 	Joined    *Config
 	Announced fencing.Epoch
-	Chosen    []Chosen // of NeedJoin with Resources, in their order
+	Chosen    []Chosen // of NeedJoin with Resources, in their order; none means that of the startup
 }
 
 // Answer takes what has come of the Need that FromClient returned last.

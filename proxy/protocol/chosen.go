@@ -217,6 +217,9 @@ func (m *Machine) answerChoice(a Answer) {
 func (m *Machine) choiceOf(value string, chosen []Chosen) *choice {
 	known := &m.epochs.choices
 	c := &choice{value: value}
+	if len(chosen) == 0 {
+		chosen = []Chosen{{Resource: m.config.Resource}}
+	}
 	for i := range chosen {
 		st := known.find(chosen[i].Resource)
 		switch {

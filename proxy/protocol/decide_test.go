@@ -366,6 +366,7 @@ func TestDecide(t *testing.T) {
 			surroundings: &surroundings{
 				mode: ModeFenced, config: &Config{Version: c.version, Unfenced: fencing.UnfencedRefusal("u")},
 				inHand: &inHand{status: &st}, txn: &txn, batch: &batch{}, copy: &copyState{}, pending: &replyQueue{}, names: &names{},
+				epochs: &announced{}, chain: &chain{},
 				reads: func(s *statement) bool { return s.class == isRead },
 			},
 		}
