@@ -313,7 +313,7 @@ func (q *situation) decideChoice() decision {
 		return passes(pass)
 	}
 	value, local := q.statement.chooses()
-	if _, ok := fencing.ParseResources(value); !ok {
+	if _, ok := fencing.ParseResources(value); !ok || local && value == "" {
 		return refuses(fencing.InvalidResourcesRefusal(value))
 	}
 	switch d := q.decideAlone(); {

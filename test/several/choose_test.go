@@ -162,6 +162,7 @@ func TestChoicesThatAreRefused(t *testing.T) {
 			{"of the session, in a text", "ZF005", "", q(all + "; " + write("refused"))},
 			{"of the session, behind a write of the batch", "ZF005", "", cat(run(write("refused")), run(all), sync_())},
 			{"an empty name", "22023", "begin", q("set local fencepost.resource = 'b,'")},
+			{"no name for a transaction", "22023", "begin", q("set local fencepost.resource to default")},
 			{"a control character", "22023", "", q(`set fencepost.resource = E'b\x01'`)},
 			{"the epoch, while another is chosen", "ZF005", "begin; " + local, q("set fencepost.epoch = 3")},
 			{"the token, while another is chosen", "ZF005", "begin; " + local, q("set fencepost.token = '3'")},
