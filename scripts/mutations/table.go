@@ -45,6 +45,7 @@ const (
 	ofGuards   = "./test/guards"
 	ofTheGuard = "./cmd/fencepost/guard"
 	ofDiscard  = "./test/discard"
+	ofSeveral  = "./test/several"
 
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
