@@ -101,6 +101,15 @@ var ChosenAloneRefusal = &Refusal{
 	Hint:     "Run it on a connection that names the resource when it connects, or, if it can run there, in a transaction block.",
 }
 
+// UnreadableChoiceRefusal is the refusal of a text that Fencepost cannot read, and that may choose
+// resources.
+var UnreadableChoiceRefusal = &Refusal{
+	SQLState: StateUnfenceable,
+	Message:  "fencepost.resource cannot be set in a text that Fencepost cannot read",
+	Detail:   "{}",
+	Hint:     "Send SET fencepost.resource by itself: long texts and some settings keep Fencepost from reading what stands beside it.",
+}
+
 // ChosenParameterRefusal is the refusal of a SET of fencepost.<name>, which is about the resource
 // of the startup, while another one is chosen.
 func ChosenParameterRefusal(name string) *Refusal {

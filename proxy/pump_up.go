@@ -239,7 +239,11 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			return u.serverGone(in)
 		}
 		u.off += u.step.n
-		switch need, err := u.step.need, u.step.err; {
+		need, err := u.step.need, u.step.err
+		if need.Kind != protocol.NeedNothing && need.Kind != protocol.NeedMore {
+			u.since()
+		}
+		switch {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
 			reason := protocolError("%s", err)
@@ -254,7 +258,6 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			u.keep()
 			return false, false
 		case need.Kind == protocol.NeedRoom:
-			u.since()
 			if !x.awaitRoom() {
 				return u.serverGone(u.buf[u.off:u.have])
 			}

@@ -443,10 +443,14 @@ func (q *situation) decideRefused() decision {
 // If the registry refuses, the check in front says why.
 //
 // While something is chosen, it refuses the statement: the registration is that of one candidacy,
-// and outlasts a transaction.
+// and outlasts a transaction. So it does where the statement may choose, unread: its client would
+// take what follows for checked.
 func (q *situation) byRegistry() decision {
-	if q.aim.choice != nil {
+	switch s := q.statement; {
+	case q.aim.choice != nil:
 		return refuses(fencing.ChosenAloneRefusal)
+	case !s.known && s.guess.NamesResource:
+		return refuses(fencing.UnreadableChoiceRefusal)
 	}
 	if r, ok := q.registration.Reason(); ok {
 		if q.status.Holder.Guards > 0 && !(q.statement.known && q.flushes()) {

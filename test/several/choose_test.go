@@ -1,6 +1,7 @@
 package several
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/fixture"
@@ -178,6 +179,11 @@ func TestChoicesThatAreRefused(t *testing.T) {
 				t.Errorf("%s: the session's resource is %s, want r", r.name, shown)
 			}
 		}
+		unread := " -- " + strings.Repeat("x", 1<<20)
+		for _, sql := range []string{local, all, `set local "fencepost" . "RESOURCE" to b`, "set fencepost/**/.resource to b", "set fencepost.-- \nresource to b"} {
+			fixture.MustFail(t, c, "ZF005", q("begin; "+sql+"; "+write("refused")+"; commit"+unread))
+		}
+		fixture.MustPass(t, c, q("begin; insert into t (v) values ('fencepost. resources'); rollback"+unread))
 		fixture.MustPass(t, c, q(all))
 		for _, sql := range []string{"vacuum t", "call late()", "do $$begin end$$", "create index concurrently i on t (v)", "this cannot be read"} {
 			fixture.MustFail(t, c, "ZF005", q(sql))
