@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -90,6 +91,27 @@ func (a *announced) rejoins(e fencing.Epoch) {
 
 // settle takes what is pending for what the client knows.
 func (a *announced) settle() { a.current, a.hasPending = a.pending, false }
+
+// isPending reports whether there is something to announce.
+func (a *announced) isPending() bool {
+	return a.hasPending || slices.ContainsFunc(a.choices.known, func(st *standing) bool { return st.waits })
+}
+
+// settleAll takes what is pending for what the client knows, and returns it.
+func (a *announced) settleAll() (all []Told) {
+	if a.hasPending {
+		a.settle()
+		all = append(all, Told{Epoch: a.current})
+	}
+	for _, st := range a.choices.known {
+		if st.waits {
+			st.learn(st.pending, a.number)
+			st.waits = false
+			all = append(all, Told{st.Resource, st.told})
+		}
+	}
+	return all
+}
 
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
 // takes no snapshot, so it may stand in front of anything.

@@ -242,7 +242,7 @@ func (q *situation) decideLeader() decision {
 			return q.plainCheck() // for one statement in a block, a check can stand in front
 		}
 		return refuses(fencing.SnapshotRefusal)
-	case q.alone(), q.noticesBlock() && !(q.aim.choice != nil && q.chain.begun):
+	case q.alone(), q.noticesBlock() && !(q.aim.choice != nil && q.chain.had&hadBegin != 0):
 		return q.byRegistry()
 	case q.txn.Coverage() == gate.Checked:
 		return q.covered()

@@ -117,7 +117,7 @@ func TestDecide(t *testing.T) {
 		q.epochs.choices.base = &choice{}
 		q.aim.choice = q.epochs.choices.base
 	}
-	begun := func(q *situation) { q.chain.begun = true }
+	begun := func(q *situation) { q.chain.had = hadBegin }
 	catalog := func(q *situation) { q.config.Catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
 	discards := func(q *situation) { q.config.Discards = true }
@@ -316,7 +316,7 @@ func TestDecide(t *testing.T) {
 		{lone, "set local fencepost.resource = 'b'", "leader", "rest", 15, nil, "refuse ZF005"},
 		{lone, "set local fencepost.resource = 'b'", "leader", "checked", 15, nil, "refuse ZF005"},
 		{lone, "set local fencepost.resource = 'b'", "follower", "read-only", 15, nil, "refuse ZF005"},
-		{lone, "set local fencepost.resource = 'b'", "leader", "block", 15, func(q *situation) { q.chain.worked = true }, "refuse ZF005"},
+		{lone, "set local fencepost.resource = 'b'", "leader", "block", 15, func(q *situation) { q.chain.had = hadWork }, "refuse ZF005"},
 		{lone, "set local fencepost.resource to default", "leader", "block", 15, nil, "refuse 22023"},
 		{lone, "set fencepost.resource = 'b,,c'", "leader", "rest", 15, nil, "refuse 22023"},
 		{lone, "set fencepost.resource = 'b'", "leader", "rest", 15, nil, "join"},

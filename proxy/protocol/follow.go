@@ -117,9 +117,16 @@ type chain struct {
 	set       bool // Fencepost has made the transaction in hand read-only
 	inherited bool // it has made one before it read-only, in the same chain
 	chosen    bool // the client itself has chosen READ ONLY in the chain
-	begun     bool // the transaction in hand is a block, which has begun in the batch in hand
-	worked    bool // something else than BEGIN and settings has run in it
+	had       had  // what else of the transaction in hand was sent
 }
+
+// had is what a transaction has had, of what decides whether its client may choose resources.
+type had uint8
+
+const (
+	hadBegin had = 1 << iota // BEGIN, since the session was last at rest
+	hadWork                  // something else than BEGIN and settings
+)
 
 // readWriteSQL undoes the read-only mode. It takes no snapshot, and Postgres refuses it
 // after the first query of a transaction.
@@ -129,15 +136,15 @@ const readWriteSQL = "SET transaction_read_only TO off"
 func (c *chain) follow(s *statement) {
 	switch {
 	case !s.known:
-		c.worked = true
+		c.had |= hadWork
 	case s.info.Kind == sqltext.Begin:
-		c.begun = true
+		c.had |= hadBegin
 	case !s.empty && s.info.Kind != sqltext.Session && s.info.Kind != sqltext.SetFence && s.info.Kind != sqltext.ShowFence:
-		c.worked = true
+		c.had |= hadWork
 	}
 	switch {
 	case s.ends() && s.info.Chain:
-		c.imported, c.set, c.inherited, c.worked = false, false, c.set || c.inherited, false
+		c.imported, c.set, c.inherited, c.had = false, false, c.set || c.inherited, c.had&^hadWork
 	case s.ends():
 		*c = chain{}
 	case s.importsSnapshot():

@@ -54,6 +54,7 @@ const (
 	theMessages = "proxy/protocol/extended.go"
 	theVerdicts = "proxy/protocol/verdict.go"
 	theChosen   = "proxy/protocol/chosen.go"
+	theAim      = "proxy/protocol/aim.go"
 	theSchema   = "migrations/003_one_predicate.sql"
 	theGuards   = "migrations/018_guard_corrections.sql"
 	theChecks   = "fencing/check.go"
@@ -77,10 +78,10 @@ var table = []mutation{
 	{name: "what only seems to be skipped is sent", file: theTxn, tests: "^TestSafetyErrorThatSeems",
 		old: "t.skipping == skips && !pending", text: "t.skipping != runs && !pending"},
 	// A leak.
-	{name: "a name says which text runs", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
+	{name: "a name says which text runs", file: "proxy/protocol/retry.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
 		old: "	return harmless\n", text: "	return false && harmless\n"},
 	// A leak.
-	{name: "only what another batch holds can take a name away", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameGivenAwayInABind$",
+	{name: "only what another batch holds can take a name away", file: "proxy/protocol/retry.go", tests: "^TestSafetyNameGivenAwayInABind$",
 		old: "if s.pushed == m.pendingReplies.pushed {", text: "if s.batch == m.batch.id {"},
 	{name: "the check after a refused note has the epoch of now", file: "proxy/protocol/inject.go", in: ofTheCore, tests: "^TestACheckAfterARefusedNoteCannotPass$",
 		old: "if m.inHand.registry.refusal != nil {", text: "if m.inHand.registry.refusal != nil && m.inHand.registry.held > 1<<40 {"},
@@ -228,7 +229,7 @@ var table = []mutation{
 		old: " AND (rec).incarnation OPERATOR(pg_catalog.=) incarnation, false)", text: ", false)"},
 
 	// What a client has chosen.
-	{name: "only the first of the chosen resources is checked", file: theChosen, in: ofSeveral, tests: "^TestSafetyATransactionOfTwo$/^default$", says: uncovered,
+	{name: "only the first of the chosen resources is checked", file: theAim, in: ofSeveral, tests: "^TestSafetyATransactionOfTwo$/^default$", says: uncovered,
 		old: "		a.subjects = append(a.subjects, subject)\n", text: "		a.subjects = append(a.subjects[:0], subject)\n"},
 	{name: "a choice outlasts its transaction", file: "proxy/protocol/announced.go", in: ofSeveral, tests: "^TestSafetyAnUndoneChoice$/^default$",
 		old: "a.current, a.choices.base}", text: "a.current, a.inHand.choice}"},
