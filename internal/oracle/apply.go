@@ -172,6 +172,11 @@ func endsFailed(q *statement) bool {
 
 // runOne is run, except that another session's check counts as a query.
 func (o *Observer) runOne(s state, q *statement, p place) result {
+	if q.kind == check && q.check.chosen && q.check.value != s.choice() { // it compares them
+		failing := *q
+		failing.kind = fails
+		return s.run(&failing, p)
+	}
 	if q.kind == check && !o.mine(s, q.check) {
 		other := *q
 		other.kind = query

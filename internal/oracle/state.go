@@ -223,6 +223,14 @@ func (s state) run(q *statement, p place) (r result) {
 	return r
 }
 
+// choice returns what the server has for fencepost.resource, as far as the client has set it.
+func (s state) choice() string {
+	if s.chooses {
+		return s.local
+	}
+	return s.chosen
+}
+
 // chose returns the state after a choice of the client's. The proxy lets none pass inside a block,
 // but for those of its transaction, and none of these outside.
 func (s state) chose(q *statement) state {

@@ -113,6 +113,12 @@ func (a *announced) settleAll() (all []Told) {
 	return all
 }
 
+// unconfirmed reports whether the transaction in hand has chosen, and may not have begun.
+func (a *announced) unconfirmed() bool {
+	c := a.inHand.choice
+	return c != nil && c.local && a.confirmed.choice != c
+}
+
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
 // takes no snapshot, so it may stand in front of anything.
 func (m *Machine) setSQL(name string) string {

@@ -163,13 +163,17 @@ func (m *Machine) choiceOf(value string, chosen []Chosen) *choice {
 	return c
 }
 
-// choose follows a statement that chooses, just before it is sent.
-func (m *Machine) choose(s *statement) {
+// choose follows a statement that chooses, just before it is sent. Everything before it has run,
+// unless it stands among others in a text.
+func (m *Machine) choose(s *statement, among bool) {
 	value, local := s.chooses()
 	for _, a := range m.inHand.choices {
 		if a.value == value {
 			m.epochs.choose(a.choice, local)
 		}
+	}
+	if !among {
+		m.epochs.confirmed = m.epochs.inHand
 	}
 	m.aim()
 }

@@ -46,7 +46,8 @@ func (m *Machine) inject(d decision, s *statement, by injector, p *gate.Plan) (r
 	case forward:
 		r = d.reason
 	case chooses:
-		m.choose(s)
+		_, among := by.(*textInjector)
+		m.choose(s, among)
 		r = d.reason
 	case claimFirst:
 		by.claim()

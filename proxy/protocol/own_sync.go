@@ -81,7 +81,7 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 	switch {
 	case m.config.Mode == ModePassing, m.batch.open(), m.copy.stalls(), !m.pendingReplies.certain():
 		return false
-	case m.epochs.choices.changes && strings.IndexByte("QPBDEFC", typ) >= 0: // whether that has failed decides
+	case (m.epochs.choices.changes || m.epochs.unconfirmed()) && strings.IndexByte("QPBDEFC", typ) >= 0: // whether that has failed decides
 		return true
 	case typ == 'E', (m.chain.imported || m.config.Discards) && strings.IndexByte("QPBDFC", typ) >= 0:
 		return true

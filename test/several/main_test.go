@@ -22,6 +22,7 @@ var (
 	bind  = wiretest.Bind
 	exec  = wiretest.Execute
 	sync_ = wiretest.Sync
+	shut  = func(portal string) []byte { return wiretest.Close('P', portal) }
 	run   = wiretest.Run
 )
 

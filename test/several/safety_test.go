@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
+	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 // supersede grants another worker an epoch of a resource. Worker w is not told.
@@ -101,6 +102,38 @@ func TestSafetyAnUndoneChoice(t *testing.T) {
 		}
 		if n := s.Rows("stale"); n != 0 {
 			t.Errorf("%d rows were written for a resource that was taken over", n)
+		}
+	})
+}
+
+// TestSafetyAChoiceBehindACommit: the transaction that chooses begins in the batch or text that ends
+// the one before, and what comes next may have been anything. It is checked for what was chosen.
+func TestSafetyAChoiceBehindACommit(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		const set = "set local fencepost.resource = 'b'"
+		supersede(s, "b")
+		for name, w := range map[string]struct {
+			messages []byte
+			replies  int
+		}{
+			"a batch":              {cat(run("commit"), run("begin"), run(set), exec("h", 1), run(write("stale")), run("commit"), sync_()), 1},
+			"a batch, and another": {cat(run("commit"), run("begin"), run(set), sync_(), shut("none"), exec("h", 1), run(write("stale")), run("commit"), sync_()), 2},
+			"a text":               {cat(q("commit; begin; "+set), shut("none"), exec("h", 1), run(write("stale")), run("commit"), sync_()), 2},
+			"a text, and a text":   {cat(q("commit; begin; "+set), q(write("stale")+"; commit")), 2},
+			"queries":              {cat(q("commit"), q("begin"), q(set), q(write("stale")), q("commit")), 5},
+			"a savepoint":          {cat(run("commit"), run("begin"), run(set), run("savepoint s"), run("rollback to s"), run(write("stale")), run("commit"), sync_()), 1},
+		} {
+			c := chooserAs(s, another(s), "r")
+			fixture.MustPass(t, c, q("begin; declare h cursor with hold for select generate_series(1, 9); commit; begin"))
+			r := fixture.ReadReply(c, w.replies)
+			c.Send(w.messages)
+			if all, ended := r.Wait(); ended || wiretest.ErrorOf(all) != "ZF002" {
+				t.Errorf("%s: %v, ended %v; want ZF002", name, all, ended)
+			}
+		}
+		if n := s.Rows("stale"); n != 0 {
+			t.Errorf("%d rows were written for a resource that the worker does not lead", n)
 		}
 	})
 }
