@@ -30,6 +30,14 @@ const (
 
 func shard(n int) string { return fmt.Sprintf("shard-%d", n) }
 
+// anyShard returns one of all shards, but mostly one of a few, about which the workers fight.
+func anyShard() int {
+	if rand.IntN(4) == 0 {
+		return rand.IntN(shards)
+	}
+	return rand.IntN(shards / 10)
+}
+
 // pool is the connections of one worker, each of which writes to one shard after another, and
 // sometimes to two in one transaction.
 type pool struct {
@@ -65,9 +73,9 @@ func (p *pool) write(ctx context.Context) {
 
 // transact writes a row for each chosen shard, with the epoch that the client was told of.
 func (p *pool) transact(ctx context.Context, conn *pgx.Conn) error {
-	chosen := []int{rand.IntN(shards)}
+	chosen := []int{anyShard()}
 	if rand.IntN(3) == 0 {
-		chosen = append(chosen, (chosen[0]+1+rand.IntN(shards-1))%shards)
+		chosen = append(chosen, (chosen[0]+1+rand.IntN(shards/10-1))%shards)
 	}
 	names := make([]string, 0, len(chosen))
 	for _, n := range chosen {
@@ -165,7 +173,7 @@ func TestSafetyAPoolOverShards(t *testing.T) {
 		patience = 5 * time.Second
 	}
 	for taken < takeovers && (taken < least || time.Since(began) < patience/4) && time.Since(began) < patience {
-		n := rand.IntN(shards)
+		n := anyShard()
 		if epoch := takeOver(t, c, n, pools[rand.IntN(workers)].worker); epoch != 0 {
 			x := term{n, epoch}
 			seen[x] = older(x)
