@@ -34,6 +34,7 @@ func TestCheckTextsAreOneStatementOfASCII(t *testing.T) {
 		"refusal":        fencing.RefuseSQL(7, worker, "i", 3, 4, true),
 		"verdict":        fencing.VerdictSQL(7, worker, "i", false),
 		"inline verdict": fencing.InlineVerdictSQL(7, worker, "i", false, 3, 4),
+		"chosen":         fencing.ChosenCheckSQL(worker, "b", []fencing.Subject{{Fence: 7, Incarnation: "i", Told: 3, Held: 4}}),
 		"lapsed verdict": fencing.LapsedVerdictSQL(7, worker, "i", 3, 4),
 	} {
 		if strings.ContainsAny(sql, "ü\n\x00%") || !strings.Contains(sql, `E'"\\u00fc''; DROP TABLE x; --"'`) {

@@ -36,13 +36,13 @@ func SetRefusal(name string) *Refusal {
 	case "role":
 		r.Message = `parameter "fencepost.role" cannot be changed`
 		r.Hint = "Fencepost decides who leads. SHOW fencepost.role returns the role of this connection."
-	case "resource", "worker", "campaign", "worker_timeout", "heartbeat", "token":
+	case "resource", "worker", "campaign", "worker_timeout", "heartbeat", "token": // resource and token without a resource
 		r.Message = fmt.Sprintf(`parameter "fencepost.%s" cannot be set after connection start`, name)
 		r.Hint = fmt.Sprintf("Set it when connecting, as a startup parameter or with options='-c fencepost.%s=...'.", name)
 	default:
 		r.SQLState = stateUndefinedObject
 		r.Message = fmt.Sprintf(`unrecognized configuration parameter "fencepost.%s"`, ASCII(name))
-		r.Hint = "In a session, only fencepost.epoch and fencepost.token can be set."
+		r.Hint = "In a session, only fencepost.resource, fencepost.epoch and fencepost.token can be set."
 	}
 	return r
 }

@@ -36,8 +36,13 @@ func (a *activity) works(client link, last *atomic.Uint64) bool {
 
 // Activity implements fencing.Member. It does not block.
 func (x *session) Activity() (reads uint64, owed bool) {
+	return x.activitySince(&x.active.taken)
+}
+
+// activitySince is Activity for the candidacy whose last call has left last, as works needs it.
+func (x *session) activitySince(last *atomic.Uint64) (reads uint64, owed bool) {
 	reads = x.active.reads.Load()
-	if !x.active.works(x.client, &x.active.taken) {
+	if !x.active.works(x.client, last) {
 		x.active.stuck.Store(false)
 		return reads, false
 	}

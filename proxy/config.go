@@ -92,8 +92,11 @@ type Config struct {
 	WaitNotice time.Duration
 	// MaxConnections bounds the number of clients at one time: 10000.
 	MaxConnections int
-	Logger         *zap.Logger
-	Metrics        Metrics // may be nil
+	// ResourcesPerConnection returns how many resources a client may choose on one connection,
+	// besides that of its startup; 0 means any number, as does nil.
+	ResourcesPerConnection func() int
+	Logger                 *zap.Logger
+	Metrics                Metrics // may be nil
 	// Auditors receive each refused statement, in this order. Close returns when they have
 	// received all of them.
 	Auditors []fencing.Auditor
@@ -126,6 +129,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.MaxConnections == 0 {
 		c.MaxConnections = 10000
+	}
+	if c.ResourcesPerConnection == nil {
+		c.ResourcesPerConnection = func() int { return 0 }
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()

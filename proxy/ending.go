@@ -133,9 +133,12 @@ func (x *session) endSuperseded(text string, write bool) {
 	if audit {
 		rejection = x.m.Rejection(r, text, write)
 		rejection.Time = time.Now()
+		if s := x.member.over.Load(); s != nil {
+			rejection.Resource, rejection.Incarnation, rejection.Held = s.resource, s.candidacy().Incarnation(), s.candidacy().Status().Epoch
+		}
 	}
 	x.mu.Unlock()
-	x.member.endsSuperseded()
+	x.member.ended().endsSuperseded()
 	x.end(r)
 	if audit {
 		x.audit(rejection)
@@ -178,19 +181,29 @@ func (x *session) relayFatal(ctx context.Context, e *protocol.Event) {
 const advancedAgain = 50 * time.Millisecond
 
 // advanced reports whether the backend was ended because another worker was granted an
-// epoch. While the worker has an epoch and its lease is not confirmed, such a grant may
+// epoch of a resource that the transaction is checked for, or of that of the startup. While the
+// worker has an epoch and its lease is not confirmed, such a grant may
 // not have returned yet: it ends the backend in order to get its lock. A worker without an
 // epoch has nothing that another worker could take over.
 func (x *session) advanced(ctx context.Context) bool {
-	cand := x.member.candidacy()
-	if cand.Status().Epoch == 0 {
-		return false
-	}
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	for !cand.Advanced(ctx) {
-		if cand.Status().CanWrite() {
-			return false // the lease is confirmed: most likely an operator ended the backend
+	seats := append([]*seat{nil}, x.checkedSeats()...) // nil is the candidacy of the startup
+	for {
+		waits := false
+		for _, s := range seats {
+			cand := x.candidacyOf(s)
+			switch {
+			case cand.Status().Epoch == 0:
+			case cand.Advanced(ctx):
+				x.member.over.Store(s)
+				return true
+			case !cand.Status().CanWrite(): // else the lease is confirmed: most likely an operator ended the backend
+				waits = true
+			}
+		}
+		if !waits {
+			return false
 		}
 		select {
 		case <-time.After(advancedAgain):
@@ -198,7 +211,6 @@ func (x *session) advanced(ctx context.Context) bool {
 			return false
 		}
 	}
-	return true
 }
 
 // serverEnded is called by the down pump when the server connection has ended. If the session

@@ -94,7 +94,9 @@ func (x *session) announce(out []byte) error {
 	defer close(a.sent)
 	if <-a.quiet {
 		x.mu.Lock()
-		x.member.tells(x.m.Announced())
+		for _, t := range x.m.Announced() {
+			x.member.tells(x.candidacyLocked(t.Resource), t.Epoch)
+		}
 		x.mu.Unlock()
 	}
 	return x.toClient(out)

@@ -311,7 +311,7 @@ func (x *session) greet(st *fencing.Status, announced fencing.Epoch) error {
 		return shuttingDown
 	}
 	out := x.m.AppendGreeting(nil, st, announced)
-	x.member.tells(announced)
+	x.tellsOwn(announced)
 	x.mu.Unlock()
 	if b := &x.backend; b.keyPID != 0 {
 		out = wire.AppendBackendKeyData(out, b.keyPID, b.keySecret)

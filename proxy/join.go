@@ -89,7 +89,7 @@ func (x *session) enter(ctx *startupGuard, claim fencing.JoinRequest, policy Ses
 // guards reports whether the resource guards a table. If none was known of, it looks again.
 func (x *session) guards(ctx context.Context) bool {
 	if x.member.candidacy().Status().Holder.Guards == 0 {
-		x.readRecord(ctx)
+		x.readRecord(ctx, x.member.joinedTo.Load())
 	}
 	return x.member.candidacy().Status().Holder.Guards > 0
 }
@@ -160,14 +160,18 @@ func (x *session) auditStartup(r *fencing.Refusal) {
 // may be taken to know its worker's epoch as soon as it has read the reply. If the worker was
 // superseded before, a driver may have opened this connection in order to send a statement again
 // that was decided under an earlier epoch.
-func (x *session) knows(e fencing.Epoch, at time.Time) bool {
-	cand := x.member.candidacy()
-	return !cand.SupersededBefore() || !x.member.tellEach && cand.KnewAt(e, at)
+func knows(cand fencing.Candidacy, tellEach bool, e fencing.Epoch, at time.Time) bool {
+	return !cand.SupersededBefore() || !tellEach && cand.KnewAt(e, at)
 }
 
 // knownEpoch is the epoch of st if the client may be taken to know it, as knows says; otherwise 0.
 func (x *session) knownEpoch(st *fencing.Status, at time.Time) fencing.Epoch {
-	if st.CanWrite() && x.knows(st.Epoch, at) {
+	return knownEpochOf(x.member.candidacy(), x.member.tellEach, st, at)
+}
+
+// knownEpochOf is knownEpoch for any candidacy.
+func knownEpochOf(cand fencing.Candidacy, tellEach bool, st *fencing.Status, at time.Time) fencing.Epoch {
+	if st.CanWrite() && knows(cand, tellEach, st.Epoch, at) {
 		return st.Epoch
 	}
 	return 0

@@ -39,7 +39,13 @@ type membership struct {
 
 	standing atomic.Uint32 // a standing; the candidacy's loop reads and sets it too
 	left     sync.Once
-	telling  telling // guarded by the session's mu
+
+	// away: the session has chosen other resources than that of its startup.
+	away atomic.Bool
+	// over is the seat because of which standing is superseded, nil if that is the candidacy above.
+	over     atomic.Pointer[seat]
+	seats    map[string]*seat // by their resources; guarded by the session's mu
+	tellings []telling        // guarded by the session's mu
 }
 
 // belonging is a candidacy that a session belongs to.
@@ -48,13 +54,14 @@ type belonging struct {
 	ended sync.Once // endsSuperseded has been called
 }
 
-// telling is an epoch that is announced to the client, until the client sends something again.
+// telling is an epoch of a candidacy that is announced to the client, until the client sends something again.
 // That is taken to show that it has read the announcement. A Terminate counts too, because a
 // pool that drops a connection at an error sends nothing else; a client that gives up without
 // reading sends the same.
 type telling struct {
-	epoch fencing.Epoch // 0: none
-	sent  time.Time     // just before that
+	to    fencing.Candidacy
+	epoch fencing.Epoch
+	sent  time.Time // just before that
 }
 
 // standing says what a session knows of its membership. It only increases, except that a
@@ -78,7 +85,7 @@ var _ fencing.Member = (*session)(nil)
 // session whose stale writes are discarded goes on.
 func (x *session) StatusChanged() {
 	m := &x.member
-	if !fencing.Checking || m.standing.Load() == outside || m.shadow != nil {
+	if !fencing.Checking || m.standing.Load() == outside || m.shadow != nil || m.away.Load() {
 		return
 	}
 	st := m.candidacy().Status()
@@ -103,15 +110,26 @@ func (x *session) isSuperseded() bool { return x.member.standing.Load() == super
 // supersededRefusal is what the client of a superseded session is told.
 func (x *session) supersededRefusal() *fencing.Refusal {
 	m := &x.member
-	cand := m.candidacy()
-	return fencing.SupersededRefusal(x.start.own.resource, m.claim.Worker, cand.Incarnation(), cand.Status())
+	cand, resource := m.ended().Candidacy, x.start.own.resource
+	if s := m.over.Load(); s != nil {
+		resource = s.resource
+	}
+	return fencing.SupersededRefusal(resource, m.claim.Worker, cand.Incarnation(), cand.Status())
 }
 
-// tells records that e is about to be announced to the client; 0 is none. The session's mu is
-// held.
-func (m *membership) tells(e fencing.Epoch) {
+// ended returns the candidacy because of which the session is superseded, if it is.
+func (m *membership) ended() *belonging {
+	if s := m.over.Load(); s != nil {
+		return s.joinedTo.Load()
+	}
+	return m.joinedTo.Load()
+}
+
+// tells records that e, an epoch of c, is about to be announced to the client; 0 is none. The
+// session's mu is held.
+func (m *membership) tells(c fencing.Candidacy, e fencing.Epoch) {
 	if e != 0 && m.shadow == nil {
-		m.telling = telling{e, time.Now()}
+		m.tellings = append(m.tellings, telling{c, e, time.Now()})
 	}
 }
 
@@ -153,22 +171,19 @@ func (b *beside) end() {
 	}
 }
 
-// hears informs the candidacy of what the client has read, when bytes have arrived from it.
+// hears informs the candidacies of what the client has read, when bytes have arrived from it.
 // The session's mu is held.
 func (m *membership) hears() {
-	if t := m.telling; t.epoch != 0 {
-		m.telling = telling{}
-		m.candidacy().Told(t.epoch, t.sent, time.Now())
+	for _, t := range m.tellings {
+		t.to.Told(t.epoch, t.sent, time.Now())
 	}
+	m.tellings = m.tellings[:0]
 }
 
 // endsSuperseded informs the candidacy that the connection ends because it is superseded, or
 // that its writes are discarded, before the client can learn that. Only the first call for a
 // candidacy has an effect.
-func (m *membership) endsSuperseded() {
-	b := m.joinedTo.Load()
-	b.ended.Do(b.TellsSuperseded)
-}
+func (b *belonging) endsSuperseded() { b.ended.Do(b.TellsSuperseded) }
 
 // rejoin has the session leave its candidacy for that of the token which its client has set. If
 // that fails, it stays in the one that it has, as it does if the token is the same or the client
@@ -180,7 +195,7 @@ func (x *session) rejoin(ctx context.Context, token int64) (lower *fencing.Refus
 	m, claim := &x.member, x.member.claim
 	claim.Token = token
 	if claim.Campaign == fencing.CampaignOff || token == m.token && m.candidacy().Status().Role != fencing.Superseded {
-		x.answer(protocol.Answer{Need: protocol.NeedToken})
+		x.answer(protocol.Answer{Need: protocol.NeedJoin})
 		return nil
 	}
 	x.endRegistration(ctx)
@@ -207,7 +222,7 @@ func (x *session) rejoin(ctx context.Context, token int64) (lower *fencing.Refus
 		if r.SQLState == fencing.StateSuperseded {
 			return r
 		}
-		x.answer(protocol.Answer{Need: protocol.NeedToken, Refusal: r})
+		x.answer(protocol.Answer{Need: protocol.NeedJoin, Refusal: r})
 		return nil
 	}
 	_ = cand.AwaitFirst(ctx, x.srv.cfg.StartupWait) // the status says how it went
@@ -223,8 +238,8 @@ func (x *session) rejoined(began time.Time) {
 	x.observer.Rejoined(c.Fence, c.Incarnation)
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.member.telling = telling{} // of the candidacy before
-	x.m.Answer(protocol.Answer{Need: protocol.NeedToken, Joined: &c, Announced: announced})
+	x.member.tellings = x.member.tellings[:0] // of the candidacy before
+	x.m.Answer(protocol.Answer{Need: protocol.NeedJoin, Joined: &c, Announced: announced})
 }
 
 // leave ends the membership. Only the first call has an effect on the candidacy. orderly
@@ -232,9 +247,12 @@ func (x *session) rejoined(began time.Time) {
 func (x *session) leave(orderly bool) {
 	if m := &x.member; m.candidacy() != nil {
 		if x.isSuperseded() && !orderly {
-			m.endsSuperseded()
+			m.ended().endsSuperseded()
 		}
-		m.left.Do(func() { m.candidacy().Leave(x, orderly) })
+		m.left.Do(func() {
+			m.candidacy().Leave(x, orderly)
+			x.leaveSeats(orderly)
+		})
 	}
 	if x.member.leaveCatalog != nil {
 		x.member.leaveCatalog()

@@ -12,7 +12,8 @@ type Observed struct {
 	Version     int  // of the server
 	Fenced      bool // false: a connection without a resource, which may only read
 	Fence       int32
-	Incarnation string // of the candidacy
+	Resource    string // of the startup
+	Incarnation string // of its candidacy
 	ProvenReads bool   // a leader's proven reads go unchecked
 	Database    string
 	User        string
@@ -33,6 +34,9 @@ type Observer interface {
 	// Rejoined is called when the session has left its candidacy for another one of the same
 	// worker, before anything is sent for that.
 	Rejoined(fence int32, incarnation string)
+	// Named is called when the client has named a resource besides that of its startup, before
+	// anything is sent for that.
+	Named(resource string, fence int32, incarnation string)
 	// Registered is called when the registry has confirmed the entry of the session's
 	// backend, and Unregistered before that entry is deleted.
 	Registered(epoch int64)
@@ -42,11 +46,12 @@ type Observer interface {
 // nobody is the observer of a session that is not observed.
 type nobody struct{}
 
-func (nobody) Sent([]byte) error      { return nil }
-func (nobody) Received([]byte)        {}
-func (nobody) Rejoined(int32, string) {}
-func (nobody) Registered(int64)       {}
-func (nobody) Unregistered()          {}
+func (nobody) Sent([]byte) error           { return nil }
+func (nobody) Received([]byte)             {}
+func (nobody) Rejoined(int32, string)      {}
+func (nobody) Named(string, int32, string) {}
+func (nobody) Registered(int64)            {}
+func (nobody) Unregistered()               {}
 
 // observe gives the session its observer, unless the session is relayed without any check, or
 // without one while its worker does not lead.
@@ -55,7 +60,7 @@ func (x *session) observe(c protocol.Config) {
 		return
 	}
 	o := Observed{
-		Version: int(c.Version), Fenced: c.Mode == protocol.ModeFenced, Fence: c.Fence, Incarnation: c.Incarnation,
+		Version: int(c.Version), Fenced: c.Mode == protocol.ModeFenced, Fence: c.Fence, Resource: c.Resource, Incarnation: c.Incarnation,
 		ProvenReads: c.ProvenReads, Database: x.start.database, User: x.start.user, Settings: map[string]string{},
 	}
 	for _, body := range x.backend.parameters {

@@ -208,9 +208,9 @@ func (d *downPump) relay(ctx context.Context) error {
 		case protocol.EventUnregister:
 			x.unregister(ctx)
 		case protocol.EventUnclaimed:
-			x.readRecord(ctx)
+			x.readRecord(ctx, x.belonging(e.Resource))
 		case protocol.EventSuperseded, protocol.EventStale:
-			x.learnSuperseded(ctx)
+			x.learnSuperseded(ctx, x.belonging(e.Resource))
 		case protocol.EventAnnounce:
 			announces = true
 		}
@@ -231,20 +231,20 @@ func (d *downPump) relay(ctx context.Context) error {
 // learnSuperseded makes sure that the candidacy knows that it is superseded, before the client
 // learns that: the client's next connection must not join it. If the session goes on, its next
 // reply tells the client its role.
-func (x *session) learnSuperseded(ctx context.Context) {
-	x.member.endsSuperseded()
-	if x.member.candidacy().Status().Role != fencing.Superseded {
-		x.readRecord(ctx)
+func (x *session) learnSuperseded(ctx context.Context, b *belonging) {
+	b.endsSuperseded()
+	if b.Status().Role != fencing.Superseded {
+		x.readRecord(ctx, b)
 	}
 }
 
 // readRecord learns whether the resource guards tables, or another worker was granted an
 // epoch, since the candidacy has last read its fence. The client is told why it was refused
 // afterwards, so that its next transaction has a claim.
-func (x *session) readRecord(ctx context.Context) {
+func (x *session) readRecord(ctx context.Context, b *belonging) {
 	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
 	defer cancel()
-	x.member.candidacy().Advanced(ctx)
+	b.Advanced(ctx)
 }
 
 // after ends the session if an event says so, once the replies before it are sent. It reports

@@ -41,11 +41,11 @@ func (x *session) meet(ctx context.Context, n protocol.Need) bool {
 		answer.Text = text
 	case protocol.NeedCampaign:
 		wait, cancel := context.WithTimeout(waiting, x.srv.cfg.StartupWait)
-		x.member.candidacy().CampaignOnDemand(wait)
+		x.belonging(n.Resource).CampaignOnDemand(wait)
 		cancel()
 	case protocol.NeedConfirm:
 		wait, cancel := context.WithTimeout(waiting, x.srv.cfg.StartupWait)
-		_ = x.member.candidacy().AwaitConfirmed(wait) // the status says how it went
+		_ = x.belonging(n.Resource).AwaitConfirmed(wait) // the status says how it went
 		cancel()
 	}
 	x.answer(answer)

@@ -34,6 +34,18 @@ type upPump struct {
 	step  upStep
 
 	readErr error // of the last read by serve
+
+	// waiting is when the machine first had to wait for something, since the buffer was last empty.
+	waiting time.Time
+}
+
+// since is a time at or before which the client has not read anything that was sent after what is in
+// the buffer: that may have been there since then.
+func (u *upPump) since() time.Time {
+	if u.waiting.IsZero() {
+		u.waiting = time.Now()
+	}
+	return u.waiting
 }
 
 // upStep is what the machine made of the bytes from off on: out and rest must be sent, and n
@@ -227,7 +239,11 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			return u.serverGone(in)
 		}
 		u.off += u.step.n
-		switch need, err := u.step.need, u.step.err; {
+		need, err := u.step.need, u.step.err
+		if need.Kind != protocol.NeedNothing && need.Kind != protocol.NeedMore {
+			u.since()
+		}
+		switch {
 		case err != nil:
 			x.log.Info("session closed", zap.String("side", "client"), zap.Error(err))
 			reason := protocolError("%s", err)
@@ -245,8 +261,10 @@ func (u *upPump) process(ctx context.Context) (done, orderly bool) {
 			if !x.awaitRoom() {
 				return u.serverGone(u.buf[u.off:u.have])
 			}
-		case need.Kind == protocol.NeedToken:
-			if lower := x.rejoin(ctx, need.Token); lower != nil {
+		case need.Kind == protocol.NeedJoin && need.Join.Token == 0:
+			x.choose(ctx, need.Join, u.since())
+		case need.Kind == protocol.NeedJoin:
+			if lower := x.rejoin(ctx, need.Join.Token); lower != nil {
 				x.log.Warn("session ended: its client has set a lower token", zap.String("reason", lower.Message))
 				x.end(lower)
 				_ = x.server.Close()
@@ -278,6 +296,9 @@ func (x *session) toServer(out []byte, rest [][]byte) error {
 func (u *upPump) keep() {
 	u.have = copy(u.buf, u.buf[u.off:u.have])
 	u.off = 0
+	if u.have == 0 {
+		u.waiting = time.Time{}
+	}
 	switch {
 	case u.have == len(u.buf):
 		next := make([]byte, min(4*len(u.buf), max(u.step.need.Bytes, firstBuffer)))

@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/proxy/netloop"
+	"github.com/fencepost/fencepost/proxy/pgtls"
 	"github.com/fencepost/fencepost/proxy/protocol"
 )
 
@@ -53,6 +54,18 @@ type session struct {
 	life         lifecycle
 	pumps        handover
 	registration registration
+}
+
+// link is the connection of a session with its client or its server: a netloop.Conn, or TLS
+// on top of one.
+type link = pgtls.Stream
+
+// socketBelow returns the netloop.Conn that carries a link.
+func socketBelow(l link) netloop.Conn {
+	if secured, ok := l.(*pgtls.Conn); ok {
+		return secured.NetConn().(netloop.Conn)
+	}
+	return l.(netloop.Conn)
 }
 
 // socketPair is the two connections of a session without TLS, between which the event

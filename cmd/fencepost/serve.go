@@ -150,7 +150,10 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 		StartupWait:    cfg.StartupWait.D(),
 		StartupTimeout: cfg.StartupTimeout.D(),
 		MaxConnections: cfg.Limits.MaxConnections,
-		Logger:         log.Named("proxy"),
+
+		ResourcesPerConnection: func() int { return s.current().Limits.ResourcesPerConnection },
+
+		Logger: log.Named("proxy"),
 		// The metrics come first, so that whoever sees the line also sees the count.
 		Auditors: []fencing.Auditor{s.metrics, auditlog.Recorders{s.audit.log, s.audit.table}},
 		Metrics:  s.metrics,

@@ -24,6 +24,8 @@ type Guess struct {
 	FreesNames bool
 	// ImportsSnapshot means that the text may contain SET TRANSACTION SNAPSHOT.
 	ImportsSnapshot bool
+	// NamesResource means that the text may contain the parameter fencepost.resource.
+	NamesResource bool
 }
 
 // GuessOf scans the bytes of sql. It is fast, because it is used for the longest texts.
@@ -36,6 +38,8 @@ func GuessOf(sql []byte) Guess {
 		switch c | 0x20 {
 		case 'd':
 			g.FreesNames = g.FreesNames || foldPrefix(sql[i:], "deallocate") || foldPrefix(sql[i:], "discard")
+		case 'f':
+			g.NamesResource = g.NamesResource || foldPrefix(sql[i:], fence) && mayNameResource(sql[i+len(fence):])
 		case 'p':
 			if foldPrefix(sql[i:], prepare) {
 				g.FreesNames = true
@@ -53,7 +57,20 @@ func GuessOf(sql []byte) Guess {
 	return g
 }
 
-const prepare, transaction, snapshot = "prepare", "transaction", "snapshot"
+const prepare, transaction, snapshot, fence, resource = "prepare", "transaction", "snapshot", "fencepost", "resource"
+
+// mayNameResource reports whether the text after the first part of a parameter's name may go on to
+// fencepost.resource. A comment is treated as that.
+func mayNameResource(after []byte) bool {
+	const space = " \t\n\v\f\r\""
+	next := bytes.TrimLeft(after, space)
+	name, found := bytes.CutPrefix(next, []byte("."))
+	if name = bytes.TrimLeft(name, space); found && foldPrefix(name, resource) {
+		return true
+	}
+	comment := func(b []byte) bool { return bytes.HasPrefix(b, []byte("/*")) || bytes.HasPrefix(b, []byte("--")) }
+	return comment(next) || found && comment(name)
+}
 
 // mayBeFollowed reports whether the text after a word may begin with another word. The
 // vertical tab is space to PostgreSQL from 16 on; a comment is treated as that word.

@@ -172,7 +172,12 @@ func endsFailed(q *statement) bool {
 
 // runOne is run, except that another session's check counts as a query.
 func (o *Observer) runOne(s state, q *statement, p place) result {
-	if q.kind == check && !o.mine(q.check) {
+	if q.kind == check && q.check.chosen && q.check.value != s.choice() { // it compares them
+		failing := *q
+		failing.kind = fails
+		return s.run(&failing, p)
+	}
+	if q.kind == check && !o.mine(s, q.check) {
 		other := *q
 		other.kind = query
 		return s.run(&other, p)
@@ -262,7 +267,7 @@ func (o *Observer) allConcluded(from set, p place, bad *set) (all set) {
 // the registry has refused it, so whatever follows the COMMIT is wrong only if the
 // check passes.
 func (o *Observer) refused(before []statement) bool {
-	if len(before) == 0 || before[0].kind != check || !o.mine(before[0].check) {
+	if len(before) == 0 || before[0].kind != check || !before[0].check.chosen && !o.own(before[0].check) {
 		return false
 	}
 	for i := range before {

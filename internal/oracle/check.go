@@ -23,6 +23,8 @@ const (
 		` WHERE \(fencepost\.current\(pg_catalog\.pg_sequence_last_value\('fencepost\.epoch_(\d+)'::pg_catalog\.regclass\), ` + number + `, ` + number + `\)` +
 		`(?: AND pg_catalog\.set_config\('fencepost\.claim_(\d+)', ` + number + `::pg_catalog\.text, true\) IS NOT NULL)?` +
 		`( AND pg_catalog\.current_setting\('transaction_isolation'\) OPERATOR\(pg_catalog\.=\) 'read committed')?\) IS NOT TRUE`
+	choiceSQL = `SELECT \(COALESCE\(pg_catalog\.current_setting\('fencepost\.resource',true\),''\) OPERATOR\(pg_catalog\.\|\|\) ' is set'::pg_catalog\.text\)::pg_catalog\.bool` +
+		` WHERE \(pg_catalog\.current_setting\('fencepost\.resource',true\) OPERATOR\(pg_catalog\.=\) (` + literal + `)::pg_catalog\.text\) IS NOT TRUE`
 	lapseSQL = `SELECT fencepost\.(?:refuse|(verdict))\(\d+, \d+::pg_catalog\.int8, ` + literal + `, ` + literal + `, \d+::pg_catalog\.int8, true\)`
 )
 
@@ -30,8 +32,11 @@ var (
 	checkPattern = regexp.MustCompile(`^` + checkSQL + `$`)
 	claimPattern = regexp.MustCompile(`^SELECT pg_catalog\.set_config\('fencepost\.claim_\d+','\d+',false\)$`)
 	lapsePattern = regexp.MustCompile(`^` + lapseSQL + `$`)
+	// choicePattern matches the start of the checks of what was chosen, and onePattern one of them.
+	choicePattern = regexp.MustCompile(`^` + choiceSQL)
+	onePattern    = regexp.MustCompile(`^` + checkSQL)
 	// ours matches what the proxy may put into a text.
-	ours = regexp.MustCompile(checkSQL + `|` + lapseSQL)
+	ours = regexp.MustCompile(checkSQL + `|` + lapseSQL + `|` + choiceSQL)
 )
 
 // checkText is a text that was recognised as a check.
@@ -43,10 +48,19 @@ type checkText struct {
 	front      bool // without the isolation level: valid only as the first statement
 	never      bool // it refuses whatever the fence contains
 	asks       bool // where it would refuse a stale session, it sets read-only mode instead
+	chosen     bool // it is for what the client has chosen: the one of each resource, in order
+	value      string
+	each       []checkText
 }
+
+// candidacy is whom a check is for.
+type candidacy struct{ fence, incarnation string }
 
 // parseCheck recognises a check by its whole text.
 func parseCheck(text string) (c checkText, ok bool) {
+	if m := choicePattern.FindStringSubmatch(text); m != nil {
+		return parseChosen(unquote(m[1]), text[len(m[0]):])
+	}
 	if m := lapsePattern.FindStringSubmatch(text); m != nil {
 		return checkText{never: true, asks: m[1] != ""}, true
 	}
@@ -61,6 +75,27 @@ func parseCheck(text string) (c checkText, ok bool) {
 	}
 	c = checkText{fence: fence, incarnation: incarnation, told: told, held: held, front: isolation == "", asks: asks}
 	return c, !c.front || told == held
+}
+
+// parseChosen recognises the checks of what the client has chosen, in the order of their fences.
+func parseChosen(value, text string) (c checkText, ok bool) {
+	c = checkText{chosen: true, value: value}
+	for text != "" {
+		rest, joined := strings.CutPrefix(text, " UNION ALL ")
+		one := onePattern.FindString(rest)
+		if !joined || one == "" {
+			return c, false
+		}
+		each, ok := parseCheck(one)
+		if !ok || each.front || each.asks || each.never || strings.ContainsAny(each.told+each.held, "$") {
+			return c, false
+		}
+		if last := len(c.each) - 1; last >= 0 && (len(each.fence) < len(c.each[last].fence) || len(each.fence) == len(c.each[last].fence) && each.fence <= c.each[last].fence) {
+			return c, false
+		}
+		c.each, text = append(c.each, each), rest[len(one):]
+	}
+	return c, len(c.each) > 0
 }
 
 // with replaces the names of parameters by their values.
@@ -80,7 +115,14 @@ func (c checkText) with(params []string) checkText {
 
 // passes reports whether the check can pass at all: both epochs must be equal and not
 // 0.
-func (c checkText) passes() bool { return c.told == c.held && c.told != "0" && !c.never }
+func (c checkText) passes() bool {
+	for _, each := range c.each {
+		if !each.passes() {
+			return false
+		}
+	}
+	return c.chosen || c.told == c.held && c.told != "0" && !c.never
+}
 
 func itoa(n int64) string { return strconv.FormatInt(n, 10) }
 

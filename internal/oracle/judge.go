@@ -101,6 +101,9 @@ func (s state) String() string {
 	if s.saves != "" {
 		text += fmt.Sprintf(", savepoints %q", s.saves)
 	}
+	if s.chosen != "" || s.chooses {
+		text += fmt.Sprintf(", has chosen %q, %q", s.chosen, s.local)
+	}
 	if s.work {
 		text += ", has worked"
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"regexp"
 	"slices"
+	"strings"
 )
 
 // message is one message that was sent to the server.
@@ -303,7 +304,7 @@ func (o *Observer) rename(m *message, sql []byte) {
 	}
 	for i := range m.may {
 		switch q := &m.may[i]; {
-		case q.kind == fails, q.kind == check && o.mine(q.check) && !q.check.passes():
+		case q.kind == fails, q.kind == check && (q.check.chosen || o.own(q.check)) && !q.check.passes():
 			return // the rest is not run
 		case q.kind == opaque && m.typ == 'Q':
 			o.forget(sql)
@@ -403,9 +404,35 @@ func (o *Observer) resolve(q *statement) {
 	}
 }
 
-// mine reports whether a check is that of this session's fence and candidacy.
-func (o *Observer) mine(c checkText) bool {
+// own reports whether a check is that of the fence and candidacy of the startup.
+func (o *Observer) own(c checkText) bool {
 	return c.never || c.fence == itoa(int64(o.facts.Fence)) && unquote(c.incarnation) == o.facts.Incarnation
+}
+
+// mine reports whether a check is that of what the transaction is to be checked for in s.
+func (o *Observer) mine(s state, c checkText) bool {
+	value := s.choice()
+	if c.never || value == "" && !c.chosen || value == o.facts.Resource && !s.chooses && !c.chosen {
+		return o.own(c)
+	}
+	if !c.chosen || c.value != value {
+		return false
+	}
+	wanted := map[candidacy]bool{}
+	for _, name := range strings.Split(value, ",") {
+		name = strings.TrimSpace(name)
+		if whom, named := o.resources[name]; named {
+			wanted[whom] = true
+		} else if name == o.facts.Resource || value == "" {
+			wanted[candidacy{itoa(int64(o.facts.Fence)), o.facts.Incarnation}] = true
+		} else {
+			return false
+		}
+	}
+	for _, each := range c.each {
+		delete(wanted, candidacy{each.fence, unquote(each.incarnation)})
+	}
+	return len(wanted) == 0
 }
 
 // keepsSettings reports whether a message changes no setting, because it runs nothing

@@ -12,7 +12,8 @@ type Facts struct {
 	Version     int  // of the server
 	Fenced      bool // false for a connection without a resource, which may only read
 	Fence       int32
-	Incarnation string // of the candidacy
+	Resource    string // of the startup
+	Incarnation string // of its candidacy
 	ProvenReads bool   // a leader's proven reads go unchecked
 	Database    string
 	User        string
@@ -49,7 +50,8 @@ type Observer struct {
 	open      bool // something was sent since the last Sync
 	statements,
 	portals map[string]*prepared
-	script transcript
+	resources map[string]candidacy // that the client has named besides the one of the startup
+	script    transcript
 }
 
 // ErrUncovered means that a message may run anything without coverage.
@@ -60,7 +62,7 @@ var ErrUncovered = errors.New("a message would go to the server uncovered")
 func New(facts Facts, report func(complaint string)) *Observer {
 	o := &Observer{
 		facts: facts, report: report, up: framer{most: 64 << 20}, down: framer{most: 64 << 10, rows: true},
-		confirmed: set{{}}, predicted: set{{}}, statements: map[string]*prepared{}, portals: map[string]*prepared{},
+		confirmed: set{{}}, predicted: set{{}}, statements: map[string]*prepared{}, portals: map[string]*prepared{}, resources: map[string]candidacy{},
 		conforming: true, safe: true,
 	}
 	for name, value := range facts.Settings {
@@ -229,4 +231,13 @@ func (o *Observer) setting(name, value string) {
 			o.safe = true
 		}
 	}
+}
+
+// Named says which candidacy is meant by a resource, for the checks of transactions that have chosen
+// it by SET fencepost.resource.
+func (o *Observer) Named(resource string, fence int32, incarnation string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.resources[resource] = candidacy{itoa(int64(fence)), incarnation}
+	o.script.add("%q is named: fence %d, %q", resource, fence, incarnation)
 }

@@ -87,3 +87,18 @@ const (
 	stale = "EXECUTE " + prepared1 + "(0,0);"
 	write = "insert into t values (1)"
 )
+
+// names says that resource a is fence 1, that of the startup, and b fence 2.
+func (s *stream) names() {
+	s.Named("a", 1, "i1")
+	s.Named("b", 2, "i2")
+}
+
+// chosenCheck is the check of these fences for a choice.
+func chosenCheck(value string, fences ...int32) string {
+	var all []fencing.Subject
+	for _, f := range fences {
+		all = append(all, fencing.Subject{Fence: f, Incarnation: "i" + itoa(int64(f)), Told: 3, Held: 3})
+	}
+	return fencing.ChosenCheckSQL("w", value, all)
+}

@@ -41,6 +41,10 @@ type state struct {
 	byExecute bool // an Execute began the COPY
 	stale     bool // a check that asks has set the read-only mode
 	dead      bool // the server reads nothing more
+	// chosen is what the session has chosen by SET fencepost.resource, and was what it had chosen when
+	// the transaction began. local is what the transaction has, if chooses.
+	chosen, was, local string
+	chooses            bool
 	// afterwards is what an SQL EXECUTE that has run may do to the transaction at the
 	// next Sync, or at the end of its text.
 	afterwards *statement
@@ -83,7 +87,7 @@ func (x set) skips() bool {
 
 // ended returns the state after the end of a transaction.
 func (s state) ended() state {
-	return state{skip: s.skip, dead: s.dead}
+	return state{skip: s.skip, dead: s.dead, chosen: s.chosen, was: s.chosen}
 }
 
 // running returns the state in which a statement runs, after its transaction has begun.
@@ -100,6 +104,7 @@ func (s state) running() state {
 func (s state) fail(extended bool) state {
 	switch s.phase {
 	case idle, implicit:
+		s.chosen = s.was
 		s = s.ended()
 	default:
 		s.phase = failed
@@ -213,9 +218,30 @@ func (s state) run(q *statement, p place) (r result) {
 	case readOnly:
 		s = s.readOnly()
 	}
-	s = s.worked(q, p)
+	s = s.worked(q, p).chose(q)
 	r.ok.add(s)
 	return r
+}
+
+// choice returns what the server has for fencepost.resource, as far as the client has set it.
+func (s state) choice() string {
+	if s.chooses {
+		return s.local
+	}
+	return s.chosen
+}
+
+// chose returns the state after a choice of the client's. The proxy lets none pass inside a block,
+// but for those of its transaction, and none of these outside.
+func (s state) chose(q *statement) state {
+	switch {
+	case q.chooses == nil:
+	case q.chooses.local:
+		s.local, s.chooses = q.chooses.value, true
+	default:
+		s.chosen = q.chooses.value
+	}
+	return s
 }
 
 // runOpaque adds the effects of a statement that may end the transaction and begin others.

@@ -155,6 +155,42 @@ var streams = []struct {
 		s.up(wiretest.Query("begin"), wiretest.Query("EXECUTE "+front1+"(3);"+write))
 	}, want: "Query: a query without cover"},
 	{name: "and is one with nothing in front", play: func(s *stream) { s.up(wiretest.Query("EXECUTE " + front1 + "(3);" + write)) }},
+	{name: "a choice has the check of all that were chosen", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Query("begin"), wiretest.Query("set local fencepost.resource = 'b, a'"), wiretest.Query(chosenCheck("b, a", 1, 2)+";"+write))
+		s.down("C BEGIN", "Z T", "C SET", "Z T", "C SELECT 0", "C INSERT 0 1", "Z T")
+		s.up(wiretest.Query(write), wiretest.Query("commit"), wiretest.Query(guard+write))
+	}},
+	{name: "the check of one of two is none", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Query("begin; set local fencepost.resource = 'b, a';" + chosenCheck("b, a", 2) + ";" + write))
+	}, want: "Query: a query without cover"},
+	{name: "nor is that of another choice", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Query("begin; set local fencepost.resource = 'b';" + chosenCheck("b", 1) + ";" + write))
+	}, want: "Query: a query without cover"},
+	{name: "nor that of the startup", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Query("begin; set local fencepost.resource = 'b';" + guard + write))
+	}, want: "Query: a query without cover"},
+	{name: "nor that of a choice for what has chosen nothing", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Query("set fencepost.resource = 'b'"))
+		s.down("C SET", "Z I")
+		s.up(wiretest.Query(chosenCheck("b", 2)+";"+write), wiretest.Query("reset all"))
+		s.down("C SELECT 0", "C INSERT 0 1", "Z I", "C RESET", "Z I")
+		s.up(wiretest.Query(guard+write), wiretest.Query("set fencepost.resource = 'b'"), wiretest.Sync(), wiretest.Query(guard+write))
+	}, want: "Query: a query without cover"},
+	{name: "a choice is undone with its batch", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Run("set fencepost.resource = 'b'"), wiretest.Run("select 1"), wiretest.Sync())
+	}, want: "a Parse of a query without cover"},
+	{name: "a SET that has failed chooses nothing", play: func(s *stream) {
+		s.names()
+		s.up(wiretest.Query("set fencepost.resource = 'b'"))
+		s.down("E 57014", "Z I")
+		s.up(wiretest.Query(guard + write))
+	}},
 	{name: "CALL after a check may go on after its end", play: func(s *stream) {
 		s.up(checked(3, 3), wiretest.Run("call p()"), wiretest.Sync())
 		s.down("2", "C SELECT 0", "3", "1", "2", "n", "C CALL", "Z I")

@@ -70,6 +70,7 @@ type statement struct {
 	one        bool // opaque, but at most one statement
 	prepares   bool // PREPARE
 	modifies   bool // INSERT, UPDATE, DELETE or MERGE
+	chooses    *choice
 	check      checkText
 	said       answer // of a check that asks
 	source     string // the start of an unreadable text, for a complaint
@@ -309,11 +310,19 @@ func statementOf(node *pg_query.Node, text string) statement {
 	case *pg_query.Node_TransactionStmt:
 		return transactionOf(n.TransactionStmt)
 	case *pg_query.Node_VariableSetStmt:
+		if chosen, ok := choiceOf(n.VariableSetStmt); ok {
+			return statement{kind: nothing, chooses: chosen}
+		}
 		undone := n.VariableSetStmt.Kind == pg_query.VariableSetKind_VAR_RESET || n.VariableSetStmt.Kind == pg_query.VariableSetKind_VAR_SET_DEFAULT
 		return statement{kind: nothing, unsets: undone && strings.EqualFold(n.VariableSetStmt.Name, "transaction_read_only")}
 	case *pg_query.Node_VariableShowStmt, *pg_query.Node_ListenStmt, *pg_query.Node_UnlistenStmt:
 		return statement{kind: nothing}
-	case *pg_query.Node_DiscardStmt, *pg_query.Node_DeallocateStmt:
+	case *pg_query.Node_DiscardStmt:
+		if n.DiscardStmt.Target == pg_query.DiscardMode_DISCARD_ALL {
+			return statement{kind: nothing, chooses: &choice{}}
+		}
+		return statement{kind: nothing}
+	case *pg_query.Node_DeallocateStmt:
 		return statement{kind: nothing}
 	case *pg_query.Node_LockStmt, *pg_query.Node_ConstraintsSetStmt:
 		return statement{kind: outside}
@@ -433,4 +442,33 @@ func executeOf(e *pg_query.ExecuteStmt) statement {
 		s.args = append(s.args, text)
 	}
 	return s
+}
+
+// choice is what a statement of the client's sets fencepost.resource to.
+type choice struct {
+	value string // "" for that of the startup
+	local bool   // for its transaction
+}
+
+// choiceOf returns the choice that a SET or RESET makes. ok is false if it makes none.
+func choiceOf(n *pg_query.VariableSetStmt) (c *choice, ok bool) {
+	if n.Kind == pg_query.VariableSetKind_VAR_RESET_ALL {
+		return &choice{}, true
+	}
+	if !strings.EqualFold(n.Name, "fencepost.resource") {
+		return nil, false
+	}
+	c = &choice{local: n.IsLocal}
+	if len(n.Args) == 1 {
+		constant := n.Args[0].GetAConst()
+		switch {
+		case constant.GetSval() != nil:
+			c.value = constant.GetSval().Sval
+		case constant.GetIval() != nil:
+			c.value = itoa(int64(constant.GetIval().Ival))
+		case constant.GetFval() != nil:
+			c.value = constant.GetFval().Fval
+		}
+	}
+	return c, true
 }

@@ -11,6 +11,8 @@ import (
 // checks, and nothing that differs from them.
 func TestChecksAreRecognized(t *testing.T) {
 	t.Parallel()
+	one, two := fencing.Subject{Fence: 7, Incarnation: "in", Told: 3, Held: 3}, fencing.Subject{Fence: 10, Incarnation: "x", Told: 3, Claims: true}
+	chosen := fencing.ChosenCheckSQL("it's \\ w", "b, \u00e9", []fencing.Subject{one, two})
 	full, front := fencing.CheckSQL(7, "it's \\ w", "i'n#1", false), fencing.FrontCheckSQL(7, "w", "in", false)
 	for _, c := range []struct {
 		sql  string
@@ -29,6 +31,9 @@ func TestChecksAreRecognized(t *testing.T) {
 		{fencing.ClaimSQL(7, 3), claim}, {strings.Replace(fencing.ClaimSQL(7, 3), "fencepost.claim", "work.mem", 1), query},
 		{strings.Replace(fencing.ClaimSQL(7, 3), "'3'", "f()", 1), query}, {fencing.ClaimSQL(7, 3) + ", f()", query},
 		{"SELECT fencepost.refuse(7, 3, 'w', 'in', 3, false) WHERE false", query},
+		{chosen, check}, {chosen + " UNION ALL SELECT f()", query}, {strings.Replace(chosen, " UNION ALL ", " UNION ", 1), query},
+		{fencing.ChosenCheckSQL("w", "b", []fencing.Subject{two, one}), query}, {fencing.ChosenCheckSQL("w", "b", nil), query},
+		{strings.Replace(chosen, "'fencepost.resource'", "'work.mem'", 1), query}, {strings.Replace(chosen, "IS NOT TRUE", "IS TRUE", 1), query},
 	} {
 		got := read([]byte(c.sql), standard, true)
 		if len(got) != 1 || got[0].kind != c.want {

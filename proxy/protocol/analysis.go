@@ -148,7 +148,7 @@ func (m *Machine) provableText(s *statement, sql []byte) *sqltext.Statement {
 // to those who do not lead, or do not know it, it decides; a leader it saves a
 // check, which costs less than parsing a text that does not come again.
 func (m *Machine) proofPays(text []byte) bool {
-	if m.held() == 0 || m.epochs.inHand.announced == 0 {
+	if m.held() == 0 || m.told() == 0 {
 		return !m.config.Version.KeepsReadOnly()
 	}
 	return m.config.ProvenReads && len(text) <= inlineText && m.config.Cache.Recurs(text)

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/fencepost/fencepost/fencing"
@@ -22,12 +23,15 @@ type announced struct {
 	// pending is what a reply announces, once nothing of the client's is under way.
 	pending    fencing.Epoch
 	hasPending bool
+
+	choices choices
 }
 
 // transaction is what is known of one transaction of the client's.
 type transaction struct {
 	number    uint64        // they are counted
 	announced fencing.Epoch // when it began
+	choice    *choice       // nil if it is checked for the candidacy of the startup
 }
 
 // begins follows a message that finds the session at rest: what runs from now on is a
@@ -46,7 +50,7 @@ func (a *announced) endsIn(batch uint64) {
 
 func (a *announced) ends() {
 	a.number++
-	a.inHand = transaction{a.number, a.current}
+	a.inHand = transaction{a.number, a.current, a.choices.base}
 }
 
 // mayGoOn follows what can revive a transaction after an error, such as ROLLBACK TO: a
@@ -88,9 +92,39 @@ func (a *announced) rejoins(e fencing.Epoch) {
 // settle takes what is pending for what the client knows.
 func (a *announced) settle() { a.current, a.hasPending = a.pending, false }
 
+// isPending reports whether there is something to announce.
+func (a *announced) isPending() bool {
+	return a.hasPending || slices.ContainsFunc(a.choices.known, func(st *standing) bool { return st.waits })
+}
+
+// settleAll takes what is pending for what the client knows, and returns it.
+func (a *announced) settleAll() (all []Told) {
+	if a.hasPending {
+		a.settle()
+		all = append(all, Told{Epoch: a.current})
+	}
+	for _, st := range a.choices.known {
+		if st.waits {
+			st.learn(st.pending, a.number)
+			st.waits = false
+			all = append(all, Told{st.Resource, st.told})
+		}
+	}
+	return all
+}
+
+// unconfirmed reports whether the transaction in hand has chosen, and may not have begun.
+func (a *announced) unconfirmed() bool {
+	c := a.inHand.choice
+	return c != nil && c.local && a.confirmed.choice != c
+}
+
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
 // takes no snapshot, so it may stand in front of anything.
 func (m *Machine) setSQL(name string) string {
+	if c := m.inHand.aim.choice; c != nil && name != "worker" {
+		return m.setChosenSQL(name, c)
+	}
 	var v string
 	st := m.inHand.status
 	switch name {
@@ -127,8 +161,11 @@ func (m *Machine) announceBy(e *reply, s *statement) {
 	if m.config.Mode != ModeFenced || !s.known {
 		return
 	}
+	shows := s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch")
 	switch {
-	case s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch"):
+	case shows && m.inHand.aim.choice != nil, s.info.Kind == sqltext.SetFence && s.info.Name == "resource":
+		m.announcesChosen(e, shows)
+	case shows:
 		e.announces, e.announced = true, shownEpoch(m.inHand.status)
 	case s.info.Kind == sqltext.SetFence && s.info.Name == "token":
 		e.announces, e.announced = m.epochs.current != 0, m.epochs.current

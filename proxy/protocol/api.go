@@ -115,8 +115,10 @@ func (m *Machine) FromClient(in []byte, p *gate.Plan) (n int, need Need, err err
 		need.Bytes = m.up.wants
 	case NeedAnalysis:
 		need.Text, need.Settings = m.inHand.analysis.sql, m.inHand.analysis.settings
-	case NeedToken:
-		need.Token = m.inHand.token.value
+	case NeedJoin:
+		need.Join = m.inHand.joinNeed()
+	case NeedCampaign, NeedConfirm:
+		need.Resource = m.focusOf()
 	}
 	return n, need, err
 }
@@ -138,7 +140,7 @@ func (m *Machine) RegisterRequest() fencing.RegisterRequest {
 	m.inHand.registry.held = m.held()
 	return fencing.RegisterRequest{
 		Worker: m.config.Worker, Incarnation: m.config.Incarnation,
-		Announced: m.epochs.inHand.announced, Held: m.inHand.registry.held, Flushed: m.inHand.flush,
+		Announced: m.told(), Held: m.inHand.registry.held, Flushed: m.inHand.flush,
 	}
 }
 
@@ -151,10 +153,11 @@ type Answer struct {
 	// Canceled: the client has canceled the statement in hand, so it fails as if it had begun.
 	Canceled bool
 	// Joined describes the candidacy, of the same resource and worker, for which the session has
-	// left its own, of NeedToken; nil if it stays. Announced is the epoch that the client then
-	// knows, 0 for none; it counts for the transaction that the message in hand begins.
+	// left its own, of NeedJoin with a Token; nil if it stays. Announced is the epoch that the
+	// client then knows, 0 for none; it counts for the transaction that the message in hand begins.
 	Joined    *Config
 	Announced fencing.Epoch
+	Chosen    []Chosen // of NeedJoin with Resources, in their order; none means that of the startup
 }
 
 // Answer takes what has come of the Need that FromClient returned last.
@@ -170,10 +173,15 @@ func (m *Machine) Answer(a Answer) {
 		m.inHand.analysis.text = a.Text
 	case NeedCatalog:
 		m.inHand.refreshed = true
-	case NeedToken:
-		m.inHand.token.asked, m.inHand.token.refusal = true, a.Refusal
-		if a.Joined != nil {
-			m.rejoins(a.Joined, a.Announced)
+	case NeedJoin:
+		switch {
+		case m.inHand.token.value == 0:
+			m.answerChoice(a)
+		default:
+			m.inHand.token.asked, m.inHand.token.refusal = true, a.Refusal
+			if a.Joined != nil {
+				m.rejoins(a.Joined, a.Announced)
+			}
 		}
 	default:
 		m.inHand.done = max(m.inHand.done, a.Need)
@@ -252,15 +260,14 @@ func (m *Machine) hasRoom() bool {
 	return m.pendingReplies.len() <= maxPending/2
 }
 
-// Announced says that the epoch of an announce event reaches a client of which nothing was
-// pending, and returns that epoch. It does nothing and returns 0 if something is pending
+// Announced says that the epochs of an announce event reach a client of which nothing was
+// pending, and returns those epochs. It does nothing and returns none if something is pending
 // again.
-func (m *Machine) Announced() fencing.Epoch {
+func (m *Machine) Announced() []Told {
 	if !m.Is(Quiet) {
-		return 0
+		return nil
 	}
-	m.epochs.settle()
-	return m.epochs.current
+	return m.epochs.settleAll()
 }
 
 // ClientEnded says that nothing more comes from the client, so that nothing new is

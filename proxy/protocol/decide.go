@@ -46,6 +46,9 @@ func (q *situation) decideStatement() decision {
 	if s.known && s.info.Kind == sqltext.SetFence {
 		return q.decideSet()
 	}
+	if s.known && q.resetsChoice() {
+		return q.decideChoice()
+	}
 	if s.known {
 		if r, ok := q.txn.Harmless(&s.info, q.config.Version); ok {
 			return passes(r)
@@ -85,7 +88,7 @@ var canceledRefusal = &fencing.Refusal{
 // be left in the session only if it has set another token; the guards then compare that.
 func (q *situation) leftToGuards() (gate.Reason, bool) {
 	r, guarded := gate.Guarded(q.status.Holder.Guards)
-	return r, guarded && q.config.Tables && q.announced == 0 && q.status.Epoch == 0
+	return r, guarded && q.config.Tables && q.aim.choice == nil && q.announced == 0 && q.status.Epoch == 0
 }
 
 // decideUnled is for a statement that is left to guards. One that may write gives the
@@ -137,6 +140,10 @@ func (q *situation) decideSet() decision {
 	s := q.statement
 	pass, _ := q.txn.Harmless(&s.info, q.config.Version)
 	switch {
+	case s.info.Name == "resource" && q.mode == ModeFenced:
+		return q.decideChoice()
+	case q.aim.choice != nil && q.carrier != prepared && (s.info.Name == "epoch" || s.info.Name == "token"):
+		return refuses(fencing.ChosenParameterRefusal(s.info.Name))
 	case s.info.Name == "epoch":
 		return passes(pass)
 	case s.info.Name != "token" || q.mode != ModeFenced:
@@ -154,13 +161,16 @@ func (q *situation) decideSet() decision {
 	case q.token.asked:
 		return passes(pass)
 	default:
-		return q.decideToken()
+		if d := q.decideAlone(); d.action != forward {
+			return d
+		}
+		return needs(NeedJoin)
 	}
 }
 
-// decideToken is for a SET fencepost.token, which must not share its transaction. Whether it
-// would is known once all that came before it is answered.
-func (q *situation) decideToken() decision {
+// decideAlone is for what must not share its transaction. Whether it would is known once all that
+// came before it is answered. It forwards what does not.
+func (q *situation) decideAlone() decision {
 	switch {
 	case q.copy.stalls(): // unless the COPY has failed, the server ends the connection
 		return refuses(fencing.TokenInsideRefusal)
@@ -169,7 +179,7 @@ func (q *situation) decideToken() decision {
 	case !q.txn.LeftIdle() || !q.batch.fresh() || q.batch.unsynced != nothingUnsynced:
 		return refuses(fencing.TokenInsideRefusal)
 	default:
-		return needs(NeedToken)
+		return decision{}
 	}
 }
 
@@ -243,19 +253,19 @@ func (q *situation) decideLeader() decision {
 			return q.plainCheck() // for one statement in a block, a check can stand in front
 		}
 		return refuses(fencing.SnapshotRefusal)
-	case q.alone(), q.noticesBlock():
+	case q.alone(), q.noticesBlock() && !(q.aim.choice != nil && q.chain.had&hadBegin != 0):
 		return q.byRegistry()
 	case q.txn.Coverage() == gate.Checked:
 		return q.covered()
 	case s.info.LocksTables:
 		return q.lockFirst()
 	}
-	if q.config.ProvenReads && q.txn.IsOutside() && s.provable != nil {
+	if q.config.ProvenReads && q.aim.choice == nil && q.txn.IsOutside() && s.provable != nil {
 		if r, ok := gate.Proven(q.catalog, s.provable); ok {
 			return passes(r)
 		}
 	}
-	if q.carrier == lone && q.mustStandAlone() && !q.imported {
+	if q.carrier == lone && q.mustStandAlone() && !q.imported && !q.showsItsCheck() {
 		return q.byRegistry()
 	}
 	return q.check()
@@ -265,7 +275,12 @@ func (q *situation) decideLeader() decision {
 // snapshot of a REPEATABLE READ or SERIALIZABLE transaction before the lock is there, and the
 // transaction would not see what others have committed until then. The registry, whose note makes
 // a grant end the backend, covers the lock, and what follows is checked. It needs no claim.
+//
+// A choice has no registration, so that its check stands in front.
 func (q *situation) lockFirst() decision {
+	if q.aim.choice != nil {
+		return q.plainCheck()
+	}
 	if r, ok := q.registration.Reason(); ok {
 		return passes(r)
 	}
@@ -307,7 +322,7 @@ func (q *situation) asks() bool { return q.config.Discards && q.canAsk() }
 func (q *situation) canAsk() bool {
 	s, inBlock := q.statement, q.txn.State() == gate.InBlock
 	switch {
-	case q.verdict != noVerdict, q.carrier == among, q.carrier == call, !s.known, q.copy.stalls():
+	case q.aim.choice != nil, q.verdict != noVerdict, q.carrier == among, q.carrier == call, !s.known, q.copy.stalls():
 		return false
 	case !inBlock && (s.info.Kind == sqltext.NonTransactional || s.requiresBlock()):
 		return false
@@ -445,7 +460,17 @@ func (q *situation) decideRefused() decision {
 
 // byRegistry passes a statement while its backend is registered, with nothing in front.
 // If the registry refuses, the check in front says why.
+//
+// While something is chosen, it refuses the statement: the registration is that of one candidacy,
+// and outlasts a transaction. So it does where the statement may choose, unread: its client would
+// take what follows for checked.
 func (q *situation) byRegistry() decision {
+	switch s := q.statement; {
+	case q.aim.choice != nil:
+		return refuses(fencing.ChosenAloneRefusal)
+	case !s.known && s.guess.NamesResource:
+		return refuses(fencing.UnreadableChoiceRefusal)
+	}
 	if r, ok := q.registration.Reason(); ok {
 		if q.status.Holder.Guards > 0 && !(q.statement.known && q.flushes()) {
 			return decision{action: claimFirst, reason: r}

@@ -36,6 +36,8 @@ func (d decision) String() string {
 	switch d.action {
 	case forward:
 		return "pass: " + d.reason.String()
+	case chooses:
+		return "choose"
 	case claimFirst:
 		return "claim, " + d.reason.String()
 	case checkFirst:
@@ -63,7 +65,7 @@ func (d decision) String() string {
 	case answersFirst:
 		return "wait"
 	default:
-		return map[NeedKind]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedToken: "token"}[d.need]
+		return map[NeedKind]string{NeedRegister: "register", NeedCampaign: "campaign", NeedConfirm: "confirm", NeedCatalog: "catalog", NeedJoin: "join"}[d.need]
 	}
 }
 
@@ -107,6 +109,15 @@ func TestDecide(t *testing.T) {
 	notJoined := func(q *situation) {
 		q.token = tokenAnswer{value: 43, asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateAwardNotNewer}}
 	}
+	chose := func(q *situation) { q.choosing.answers = []chooseAnswer{{value: "b", choice: &choice{}}} }
+	notChosen := func(q *situation) {
+		q.choosing.answers = []chooseAnswer{{value: "b", refusal: &fencing.Refusal{SQLState: "53400"}}}
+	}
+	chosen := func(q *situation) { // for the session
+		q.epochs.choices.base = &choice{}
+		q.aim.choice = q.epochs.choices.base
+	}
+	begun := func(q *situation) { q.chain.had = hadBegin }
 	catalog := func(q *situation) { q.config.Catalog = func() *fencing.Catalog { return nil } }
 	refreshed := func(q *situation) { catalog(q); q.refreshed = true }
 	discards := func(q *situation) { q.config.Discards = true }
@@ -274,8 +285,8 @@ func TestDecide(t *testing.T) {
 		{lone, "set fencepost.epoch = 5", "leader", "rest", 15, nil, harmless},
 
 		// A token.
-		{lone, "set fencepost.token = '43'", "leader", "rest", 15, nil, "token"},
-		{executed, "set fencepost.token = '43'", "follower", "rest", 18, nil, "token"},
+		{lone, "set fencepost.token = '43'", "leader", "rest", 15, nil, "join"},
+		{executed, "set fencepost.token = '43'", "follower", "rest", 18, nil, "join"},
 		{prepared, "set fencepost.token = '43'", "leader", "rest", 15, nil, harmless},
 		{lone, "set fencepost.token = '43'", "leader", "rest", 15, joined, harmless},
 		{lone, "set fencepost.token = '43'", "leader", "rest", 15, notJoined, "refuse ZF006"},
@@ -288,11 +299,41 @@ func TestDecide(t *testing.T) {
 		{lone, "set fencepost.token = '43'", "leader", "rest", 15, pending, "wait"},
 		{executed, "set fencepost.token = '43'", "leader", "block", 15, pending, "wait"},
 		{lone, "set fencepost.token = '43'", "leader", "block", 15, nil, "refuse 25001"},
-		{executed, "set fencepost.token = '43'", "leader", "rest", 15, open, "token"},
+		{executed, "set fencepost.token = '43'", "leader", "rest", 15, open, "join"},
 		{executed, "set fencepost.token = '43'", "leader", "rest", 15, batchRan, "refuse 25001"},
 		{lone, "set fencepost.token = '43'", "leader", "rest", 18, unsynced, "refuse 25001"},
 		{lone, "set fencepost.token = '43'", "leader", "rest", 15, func(q *situation) { copying(q); pending(q) }, "refuse 25001"},
 		{lone, update, "follower", "rest", 15, passing, "pass: unfenced by configuration"},
+
+		// What the client has chosen.
+		{lone, "set local fencepost.resource = 'b'", "leader", "block", 15, nil, "join"},
+		{executed, "set local fencepost.resource = 'b'", "follower", "block", 18, nil, "join"},
+		{prepared, "set local fencepost.resource = 'b'", "leader", "block", 15, nil, harmless},
+		{lone, "set local fencepost.resource = 'b'", "leader", "block", 15, chose, "choose"},
+		{among, "set local fencepost.resource = 'b'", "leader", "outside", 15, func(q *situation) { chose(q); begun(q) }, "choose"},
+		{lone, "set local fencepost.resource = 'b'", "leader", "block", 15, notChosen, "refuse 53400"},
+		{lone, "set local fencepost.resource = 'b'", "leader", "block", 15, pending, "wait"},
+		{lone, "set local fencepost.resource = 'b'", "leader", "rest", 15, nil, "refuse ZF005"},
+		{lone, "set local fencepost.resource = 'b'", "leader", "checked", 15, nil, "refuse ZF005"},
+		{lone, "set local fencepost.resource = 'b'", "follower", "read-only", 15, nil, "refuse ZF005"},
+		{lone, "set local fencepost.resource = 'b'", "leader", "block", 15, func(q *situation) { q.chain.had = hadWork }, "refuse ZF005"},
+		{lone, "set local fencepost.resource to default", "leader", "block", 15, nil, "refuse 22023"},
+		{lone, "set fencepost.resource = 'b,,c'", "leader", "rest", 15, nil, "refuse 22023"},
+		{lone, "set fencepost.resource = 'b'", "leader", "rest", 15, nil, "join"},
+		{lone, "set fencepost.resource = 'b'", "leader", "rest", 15, chose, "choose"},
+		{lone, "set fencepost.resource = 'b'", "leader", "block", 15, nil, "refuse ZF005"},
+		{among, "set fencepost.resource = 'b'", "leader", "rest", 15, nil, "refuse ZF005"},
+		{executed, "set fencepost.resource = 'b'", "leader", "rest", 15, batchRan, "refuse ZF005"},
+		{lone, "set fencepost.resource = 'b'", "leader", "rest", 15, pending, "wait"},
+		{lone, "reset all", "leader", "rest", 15, nil, harmless},
+		{lone, "reset all", "leader", "rest", 15, chosen, "join"},
+		{lone, "discard all", "leader", "rest", 15, chosen, "join"},
+		{lone, "reset all", "leader", "block", 15, chosen, "refuse ZF005"},
+		{lone, update, "leader", "rest", 15, chosen, "check"},
+		{lone, "lock table t", "leader", "block", 15, chosen, "check"},
+		{lone, "vacuum t", "leader", "rest", 15, func(q *situation) { chosen(q); registered(q) }, "refuse ZF005"},
+		{lone, "set fencepost.epoch = 3", "leader", "rest", 15, chosen, "refuse ZF005"},
+		{lone, "set fencepost.token = '3'", "leader", "rest", 15, chosen, "refuse ZF005"},
 
 		// What is left to the guards of tables.
 		{lone, update, "follower", "rest", 15, guarded, "pass: left to the guards of tables"},
@@ -366,6 +407,7 @@ func TestDecide(t *testing.T) {
 			surroundings: &surroundings{
 				mode: ModeFenced, config: &Config{Version: c.version, Unfenced: fencing.UnfencedRefusal("u")},
 				inHand: &inHand{status: &st}, txn: &txn, batch: &batch{}, copy: &copyState{}, pending: &replyQueue{}, names: &names{},
+				epochs: &announced{}, chain: &chain{},
 				reads: func(s *statement) bool { return s.class == isRead },
 			},
 		}

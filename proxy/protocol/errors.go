@@ -295,10 +295,12 @@ func (m *Machine) readOnlyError(e *reply) []byte {
 	}
 	r := m.config.Unfenced
 	if m.config.Mode == ModeFenced {
-		st := m.config.Status()
-		r = m.explained(fencing.ReadOnlyRefusal(m.config.Resource, m.config.Worker, m.config.Incarnation, st))
+		by := m.answering()
+		c := m.candidacy(by)
+		st := c.Status()
+		r = m.explained(fencing.ReadOnlyRefusal(c.Resource, m.config.Worker, c.Incarnation, st))
 		if st.CanWrite() {
-			m.epochs.expect(st.Epoch)
+			m.expect(by, st.Epoch)
 		}
 	}
 	m.refused(e, r, m.finding())
@@ -324,23 +326,24 @@ func ofGuard(pe wire.ServerError) bool {
 // resource says nothing of its own.
 func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	found, ok := fencing.DecodeFinding(pe.Detail)
-	mine := m.config.Mode == ModeFenced && ok && found.Resource == m.config.Resource
+	st := m.concerned(found.Resource)
+	mine := m.config.Mode == ModeFenced && ok && (st != nil || found.Resource == m.config.Resource)
 	over := mine && pe.Code == fencing.StateSuperseded
 	switch {
-	case over && m.goesOn():
+	case over && st == nil && m.goesOn():
 		over = false
 		m.foundStale()
 		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, m.findingOf(pe.Detail))
 	case over:
 		m.down.phase.mute()
-		m.down.happens(Event{Kind: EventSuperseded})
+		m.down.happens(Event{Kind: EventSuperseded, Resource: resourceOf(st)})
 		m.refused(e, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint}, found)
-	case mine && pe.Code == fencing.StateNotLeader && m.config.Tables && !m.config.Status().CanWrite():
+	case mine && st == nil && pe.Code == fencing.StateNotLeader && m.config.Tables && !m.config.Status().CanWrite():
 		r := fencing.GuardedRefusal(pe.Message, m.config.Resource, m.config.Worker, m.config.Incarnation, m.config.Status())
 		m.refused(e, r, m.findingOf(r.Detail))
 		return m.down.refusal(r)
 	case mine && pe.Code == fencing.StateNotLeader:
-		m.down.happens(Event{Kind: EventUnclaimed})
+		m.down.happens(Event{Kind: EventUnclaimed, Resource: resourceOf(st)})
 	}
 	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		switch {
@@ -360,15 +363,23 @@ func (m *Machine) guardError(e *reply, pe wire.ServerError, msg []byte) []byte {
 // checkError turns an error of a check into what the client sees.
 func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 	severity := ""
+	found, _ := fencing.DecodeFinding(pe.Detail)
+	st := m.concerned(found.Resource)
 	switch {
-	case pe.Code == fencing.StateSuperseded && m.goesOn():
+	case pe.Code == fencing.StateSuperseded && st == nil && m.goesOn():
 		m.foundStale()
 	case pe.Code == fencing.StateSuperseded:
 		severity = "FATAL"
 		m.down.phase.mute()
-		m.down.happens(Event{Kind: EventSuperseded})
+		m.down.happens(Event{Kind: EventSuperseded, Resource: resourceOf(st)})
+	case pe.Code == fencing.StateStartOver && m.epochs.choices.shown != nil:
+		m.expect(st, m.findingOf(pe.Detail).Current)
 	case pe.Code == fencing.StateStartOver:
 		m.epochs.expect(e.announced)
+	case pe.Code == raiseCode && m.epochs.choices.shown != nil: // the server has another value than was chosen
+		r := fencing.ChosenOtherwiseRefusal
+		m.refused(e, r, m.finding())
+		return m.down.refusal(r)
 	case strings.HasPrefix(pe.Code, "ZF"):
 	case ofClient(pe):
 		// The client's own timeout, cancel, deadlock or failed transaction; or a snapshot
@@ -391,7 +402,7 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 		m.refused(e, r, m.finding())
 		return m.down.refusal(r)
 	}
-	r := m.explained(&fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint})
+	r := m.explainedFor(st, &fencing.Refusal{SQLState: pe.Code, Message: pe.Message, Hint: pe.Hint})
 	m.refused(e, r, m.findingOf(pe.Detail))
 	return m.down.edited(msg, func(field byte, v []byte) ([]byte, bool) {
 		switch {
@@ -409,12 +420,19 @@ func (m *Machine) checkError(e *reply, pe wire.ServerError, msg []byte) []byte {
 
 // explained returns a refusal with what is known of its cause.
 func (m *Machine) explained(r *fencing.Refusal) *fencing.Refusal {
+	return m.explainedFor(m.answering(), r)
+}
+
+// explainedFor is explained for a refusal because of st, which is nil for the candidacy of the
+// startup.
+func (m *Machine) explainedFor(st *standing, r *fencing.Refusal) *fencing.Refusal {
 	if m.config.Mode != ModeFenced || r.SQLState != fencing.StateNotLeader {
 		return r
 	}
-	s := fencing.Standing{Resource: m.config.Resource, Worker: m.config.Worker, Nameless: m.config.Nameless, Status: m.config.Status()}
-	if m.config.Trouble != nil {
-		s.Trouble = m.config.Trouble()
+	c := m.candidacy(st)
+	s := fencing.Standing{Resource: c.Resource, Worker: m.config.Worker, Nameless: m.config.Nameless, Status: c.Status()}
+	if c.Trouble != nil {
+		s.Trouble = c.Trouble()
 	}
 	return r.Explained(s)
 }

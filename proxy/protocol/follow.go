@@ -117,7 +117,16 @@ type chain struct {
 	set       bool // Fencepost has made the transaction in hand read-only
 	inherited bool // it has made one before it read-only, in the same chain
 	chosen    bool // the client itself has chosen READ ONLY in the chain
+	had       had  // what else of the transaction in hand was sent
 }
+
+// had is what a transaction has had, of what decides whether its client may choose resources.
+type had uint8
+
+const (
+	hadBegin had = 1 << iota // BEGIN, since the session was last at rest
+	hadWork                  // something else than BEGIN and settings
+)
 
 // readWriteSQL undoes the read-only mode. It takes no snapshot, and Postgres refuses it
 // after the first query of a transaction.
@@ -126,8 +135,16 @@ const readWriteSQL = "SET transaction_read_only TO off"
 // follow follows a statement of the client's that was sent.
 func (c *chain) follow(s *statement) {
 	switch {
+	case !s.known:
+		c.had |= hadWork
+	case s.info.Kind == sqltext.Begin:
+		c.had |= hadBegin
+	case !s.empty && s.info.Kind != sqltext.Session && s.info.Kind != sqltext.SetFence && s.info.Kind != sqltext.ShowFence:
+		c.had |= hadWork
+	}
+	switch {
 	case s.ends() && s.info.Chain:
-		c.imported, c.set, c.inherited = false, false, c.set || c.inherited
+		c.imported, c.set, c.inherited, c.had = false, false, c.set || c.inherited, c.had&^hadWork
 	case s.ends():
 		*c = chain{}
 	case s.importsSnapshot():

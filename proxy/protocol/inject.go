@@ -45,6 +45,10 @@ func (m *Machine) inject(d decision, s *statement, by injector, p *gate.Plan) (r
 	switch d.action {
 	case forward:
 		r = d.reason
+	case chooses:
+		_, among := by.(*textInjector)
+		m.choose(s, among)
+		r = d.reason
 	case claimFirst:
 		by.claim()
 		r = d.reason
@@ -112,7 +116,8 @@ func (m *Machine) held() fencing.Epoch {
 // lapsedSQL refuses a worker whose lease is not confirmed, though it still has
 // the latest epoch.
 func (m *Machine) lapsedSQL() string {
-	return fencing.RefuseSQL(m.config.Fence, m.config.Worker, m.config.Incarnation, m.epochs.inHand.announced, m.inHand.status.Epoch, true)
+	c := m.aimed()
+	return fencing.RefuseSQL(c.Fence, m.config.Worker, c.Incarnation, m.told(), m.inHand.status.Epoch, true)
 }
 
 // callInjector replaces a fast path call: nothing can stand in front of one, so what is to
@@ -126,6 +131,10 @@ type callInjector struct {
 }
 
 func (by *callInjector) check(g injectedCheck) {
+	if sql, ok := by.m.chosen(g); ok {
+		by.put(sql, g)
+		return
+	}
 	by.m.checks.build(by.m.epochs.inHand.announced, by.m.held())
 	by.put(by.m.checks.inline(g), g)
 }

@@ -95,6 +95,10 @@ func (by *queryInjector) check(g injectedCheck) {
 	if s.info.Prepares {
 		m.forget(s)
 	}
+	if sql, ok := m.chosen(g); ok {
+		by.form, by.prefix = prefixed, []byte(sql+";")
+		return
+	}
 	if !s.info.MentionsKeptText {
 		m.prepareAhead(by.p)
 	}

@@ -158,6 +158,9 @@ func oneOf(t *sqltext.Text, i int, readable bool) *statement {
 // injectText is a check inside a text. After a statement of the client's, which
 // may hide a DEALLOCATE, it does not rest on what is prepared.
 func (m *Machine) injectText(g injectedCheck, first bool) string {
+	if sql, ok := m.chosen(g); ok {
+		return sql
+	}
 	m.checks.build(m.epochs.inHand.announced, m.held())
 	if !first {
 		return m.checks.inline(g)

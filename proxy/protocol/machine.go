@@ -28,7 +28,19 @@ type Need struct {
 	Bytes    int              // of NeedMore: the length of the message, as far as its header says
 	Text     string           // of NeedAnalysis
 	Settings sqltext.Settings // of NeedAnalysis: how the server reads the text
-	Token    int64            // of NeedToken
+	Join     JoinNeed         // of NeedJoin
+	// Resource is that of the candidacy of NeedCampaign and NeedConfirm, "" for that of the startup.
+	Resource string
+}
+
+// JoinNeed says which candidacies the client wants, in the place of those that it has.
+type JoinNeed struct {
+	// Token is that of the candidacy which takes the place of the startup's, 0 if it stays.
+	Token int64
+	// Resources are those that the client has chosen, if there is no Token: for one transaction if
+	// Local, and otherwise for the session. None means that of the startup.
+	Resources []string
+	Local     bool
 }
 
 // NeedKind is the kind of a Need.
@@ -44,7 +56,7 @@ const (
 	NeedRoom              // wait for replies until the machine is Ready; there is no Answer
 	NeedCatalog           // read the database's catalog again
 	NeedAnalysis          // analyze Text
-	NeedToken             // join the candidacy of Token
+	NeedJoin              // join the candidacies of Join
 )
 
 // Machine is the protocol state of one session between its startup and its
@@ -92,6 +104,8 @@ type inHand struct {
 	done      NeedKind         // NeedCampaign or NeedConfirm, if that was met
 	registry  registryAnswer
 	token     tokenAnswer // to SET fencepost.token
+	choosing  choosing    // of a SET fencepost.resource
+	aim       aim
 	verdict   verdictState
 	asked     int  // how many replies the verdict is owed, with what was sent along with it
 	flush     bool // the registration that it needs must be durable
@@ -105,6 +119,7 @@ type inHand struct {
 type Event struct {
 	Kind      EventKind
 	Rejection *fencing.Rejection // of EventRefused
+	Resource  string             // of EventSuperseded, EventStale and EventUnclaimed; "" is that of the startup
 	Err       wire.ServerError   // of EventEnded
 	Message   []byte             // of EventEnded
 }
@@ -143,6 +158,7 @@ func (m *Machine) beginBatch() {
 		m.epochs.begins() // no transaction has begun before
 	}
 	if !m.txn.Send(gate.Starts, !m.pendingReplies.empty()) {
+		m.aim()
 		return
 	}
 	outside := m.txn.IsOutside()
@@ -153,6 +169,7 @@ func (m *Machine) beginBatch() {
 		m.retry.rest()
 		m.names.portals.clear() // they ended with their transaction
 	}
+	m.aim()
 }
 
 // push notes that a message goes to the server, and what it is owed.

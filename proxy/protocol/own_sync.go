@@ -81,6 +81,8 @@ func (m *Machine) awaitsReplies(typ byte, body []byte) bool {
 	switch {
 	case m.config.Mode == ModePassing, m.copy.stalls():
 		return false
+	case (m.epochs.choices.changes || m.epochs.unconfirmed()) && strings.IndexByte("QPBDEFC", typ) >= 0: // whether that has failed decides
+		return true
 	case typ == 'E', (m.chain.imported || m.config.Discards) && strings.IndexByte("QPBDFC", typ) >= 0:
 		return true
 	case strings.IndexByte("QPBDF", typ) < 0:

@@ -22,6 +22,7 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	if certainty == answered && !m.down.failed && m.epochs.confirm(after) {
 		m.names.portals.endBefore(after.number)
 	}
+	m.epochs.settleBase(m.down.failed)
 	m.down.failed = false
 	if readyStatus(msg[wire.HeaderLen]) != gate.FailedBlock {
 		m.down.ahead = nil
@@ -35,11 +36,11 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 		return
 	}
 	if m.config.Mode == ModeFenced {
-		if st := m.shownStatus(); st != m.down.reported {
-			p.Insert(m.down.report(st))
+		if st := m.shownStatus(); st != m.down.reported || m.epochs.choices.shown != nil {
+			p.Insert(m.report())
 		}
 	}
-	if m.epochs.hasPending && m.pendingReplies.empty() {
+	if m.epochs.isPending() && m.pendingReplies.empty() {
 		m.down.happens(Event{Kind: EventAnnounce})
 	}
 }

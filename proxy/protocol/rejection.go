@@ -28,18 +28,24 @@ func (m *Machine) Rejection(r *fencing.Refusal, text string, write bool) fencing
 
 // rejection copies the text, because a Rejection may outlive the session.
 func (m *Machine) rejection(r *fencing.Refusal, found fencing.Finding, text string, write bool) fencing.Rejection {
+	st := m.concerned(found.Resource)
+	c, announced := m.candidacy(st), m.epochs.confirmed.announced
+	if st != nil {
+		announced = m.epochs.confirmed.of(st)
+	}
 	return fencing.Rejection{
-		Resource: m.config.Resource, Worker: m.config.Worker, Incarnation: m.config.Incarnation,
-		Announced: m.epochs.confirmed.announced, Held: m.config.Status().Epoch, Finding: found,
-		Kind: fencing.KindOf(m.config.Resource, r.SQLState), SQLState: r.SQLState, Message: r.Message,
+		Resource: c.Resource, Worker: m.config.Worker, Incarnation: c.Incarnation,
+		Announced: announced, Held: c.Status().Epoch, Finding: found,
+		Kind: fencing.KindOf(c.Resource, r.SQLState), SQLState: r.SQLState, Message: r.Message,
 		Statement: strings.Clone(text), Write: write,
 	}
 }
 
 // finding is what the proxy knows without asking the database.
 func (m *Machine) finding() fencing.Finding {
-	st := m.config.Status()
-	return fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker}
+	by := m.answering()
+	st := m.candidacy(by).Status()
+	return fencing.Finding{Epoch: st.Epoch, Current: st.Holder.Epoch, Holder: st.Holder.Worker, Resource: resourceOf(by)}
 }
 
 // findingOf is what the database found when it raised an error with this DETAIL, or what

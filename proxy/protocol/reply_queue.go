@@ -102,6 +102,7 @@ type reply struct {
 	// SET, which announce), or when its check fails with ZF003.
 	announced fencing.Epoch
 	announces bool
+	more      *promises // that it tells of what was chosen, in the place of announced
 	// after is the transaction in hand once the message has run.
 	after    transaction
 	stmt     *statement // the statement a Parse defines, or that is run

@@ -290,7 +290,7 @@ func (m *Machine) completed(e *reply, msg []byte) {
 		m.txn.Answer(gate.SettingsReset, false)
 	}
 	if e.announces {
-		m.epochs.expect(e.announced)
+		m.announces(e)
 	}
 	if m.copy.under() {
 		m.copyCompleted()

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -43,6 +44,8 @@ type surroundings struct {
 	batch   *batch
 	copy    *copyState
 	pending *replyQueue
+	epochs  *announced
+	chain   *chain
 	names   *names
 	reads   func(*statement) bool // whether a statement is nothing but a read, as far as the grammar tells
 }
@@ -50,7 +53,7 @@ type surroundings struct {
 func (m *Machine) surroundings() surroundings {
 	return surroundings{
 		mode: m.config.Mode, config: &m.config, inHand: &m.inHand, txn: &m.txn,
-		batch: &m.batch, copy: &m.copy, pending: &m.pendingReplies, names: &m.names, reads: m.read,
+		batch: &m.batch, copy: &m.copy, pending: &m.pendingReplies, epochs: &m.epochs, chain: &m.chain, names: &m.names, reads: m.read,
 	}
 }
 
@@ -68,12 +71,13 @@ type tokenAnswer struct {
 	refusal *fencing.Refusal
 }
 
-// action is what goes in front of a client's statement. After the first eight, the statement
+// action is what goes in front of a client's statement. After the first nine, the statement
 // is sent.
 type action uint8
 
 const (
 	forward            action = iota // nothing
+	chooses                          // nothing, and the statement chooses resources
 	claimFirst                       // the session claims its epoch
 	checkFirst                       // the check; it also refuses those who do not lead
 	undoCheckFirst                   // what undoes a read-only mode that was handed on, and the check
@@ -101,7 +105,7 @@ func (a action) insertsFirst() bool { return a > claimFirst && a <= answerFirst 
 // in registers.
 type decision struct {
 	action  action
-	reason  gate.Reason      // of forward, claimFirst and answerFirst
+	reason  gate.Reason      // of forward, chooses, claimFirst and answerFirst
 	need    NeedKind         // of needsMoreFor
 	refusal *fencing.Refusal // of refuseFirst
 }
@@ -120,8 +124,8 @@ func (m *Machine) decide(q *situation) decision {
 	}
 	d := q.decide()
 	m.inHand.flush = d.need == NeedRegister && q.flushes()
-	if d.need == NeedToken {
-		m.inHand.token.value, _ = fencing.ParseToken(q.statement.info.Value)
+	if d.need == NeedJoin {
+		m.wantsToJoin(q.statement)
 	}
 	return d
 }
@@ -139,11 +143,30 @@ func (m *Machine) catalogFor(s *statement) *fencing.Catalog {
 
 // situation is everything that the machine knows about s now.
 func (m *Machine) situation(c carrier, s *statement) situation {
+	m.aim()
 	return situation{
-		surroundings: &m.around, carrier: c, statement: s, announced: m.epochs.inHand.announced,
+		surroundings: &m.around, carrier: c, statement: s, announced: m.told(),
 		imported: m.chain.imported, inherits: m.chain.undoes() && !m.settings.readOnly, registration: m.registration,
 	}
 }
 
 // leads reports whether writes may be tried in the transaction of the message in hand.
-func (m *Machine) leads() bool { return leads(m.inHand.status, m.epochs.inHand.announced) }
+func (m *Machine) leads() bool { return leads(m.inHand.status, m.told()) }
+
+// wantsToJoin notes what s, which has a NeedJoin, wants to join.
+func (m *Machine) wantsToJoin(s *statement) {
+	if s.info.Kind == sqltext.SetFence && s.info.Name == "token" {
+		m.inHand.token.value, _ = fencing.ParseToken(s.info.Value)
+		return
+	}
+	m.inHand.choosing.value, m.inHand.choosing.local = s.chooses()
+}
+
+// joinNeed is what the statement that has a NeedJoin wants to join.
+func (h *inHand) joinNeed() JoinNeed {
+	if h.token.value != 0 {
+		return JoinNeed{Token: h.token.value}
+	}
+	resources, _ := fencing.ParseResources(h.choosing.value)
+	return JoinNeed{Resources: resources, Local: h.choosing.local}
+}

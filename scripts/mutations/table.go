@@ -45,6 +45,7 @@ const (
 	ofGuards   = "./test/guards"
 	ofTheGuard = "./cmd/fencepost/guard"
 	ofDiscard  = "./test/discard"
+	ofSeveral  = "./test/several"
 
 	theTxn      = "proxy/gate/txn.go"
 	theReasons  = "proxy/gate/reason.go"
@@ -52,6 +53,8 @@ const (
 	theQueries  = "proxy/protocol/inject_query.go"
 	theMessages = "proxy/protocol/extended.go"
 	theVerdicts = "proxy/protocol/verdict.go"
+	theChosen   = "proxy/protocol/chosen.go"
+	theAim      = "proxy/protocol/aim.go"
 	theSchema   = "migrations/003_one_predicate.sql"
 	theGuards   = "migrations/018_guard_corrections.sql"
 	theChecks   = "fencing/check.go"
@@ -75,10 +78,10 @@ var table = []mutation{
 	{name: "what only seems to be skipped is sent", file: theTxn, tests: "^TestSafetyErrorThatSeems",
 		old: "t.skipping == skips && !pending", text: "t.skipping != runs && !pending"},
 	// A leak.
-	{name: "a name says which text runs", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
+	{name: "a name says which text runs", file: "proxy/protocol/retry.go", tests: "^TestSafetyNameThatAFunctionGaveAway$",
 		old: "	return harmless\n", text: "	return false && harmless\n"},
 	// A leak.
-	{name: "only what another batch holds can take a name away", file: "proxy/protocol/restate.go", tests: "^TestSafetyNameGivenAwayInABind$",
+	{name: "only what another batch holds can take a name away", file: "proxy/protocol/retry.go", tests: "^TestSafetyNameGivenAwayInABind$",
 		old: "if s.pushed == m.pendingReplies.pushed {", text: "if s.batch == m.batch.id {"},
 	{name: "the check after a refused note has the epoch of now", file: "proxy/protocol/inject.go", in: ofTheCore, tests: "^TestACheckAfterARefusedNoteCannotPass$",
 		old: "if m.inHand.registry.refusal != nil {", text: "if m.inHand.registry.refusal != nil && m.inHand.registry.held > 1<<40 {"},
@@ -148,7 +151,7 @@ var table = []mutation{
 		old:  "	if q.carrier == lone && s.known {\n		if r, ok := q.txn.NothingOutside(&s.info); ok {",
 		text: "	s.info.RequiresTransactionBlock = s.info.RequiresTransactionBlock || s.text != \"\" && s.text[0]|0x20 == 'd'\n	if q.carrier == lone {\n		if r, ok := q.txn.NothingOutside(&s.info); ok {"},
 	{name: "CALL goes after a check instead of under a note", file: theJudge, tests: "^TestSafetyGrantWhileAWriteIsUnderWay$/^default$/(call_by_extended|prepared_call)",
-		old: "	case q.alone(), q.noticesBlock():", text: "	case q.noticesBlock():"},
+		old: "	case q.alone(), q.noticesBlock() &&", text: "	case q.noticesBlock() &&"},
 	{name: "without a resource all is let through", file: theJudge, tests: flushed,
 		old:  "	case q.txn.Coverage() >= gate.ReadOnly:\n		return q.covered()\n	default:\n		return q.readFirst()\n	}\n}\n\n// unproven is",
 		text: "	default:\n		return passes(func() gate.Reason { r, _ := gate.Unfenced(true); return r }())\n	}\n}\n\n// unproven is"},
@@ -180,7 +183,7 @@ var table = []mutation{
 	{name: "a COMMIT that did not run ends the transaction", file: "proxy/protocol/announced.go", tests: "^TestSafetyToldBetweenChainedTransactions$/^default$/a_COMMIT_that",
 		old: "	if a.endedIn != batch+1 {", text: "	if a.endedIn == 0 {"},
 	{name: "a worker that leads again is told at each startup", file: "proxy/join.go", tests: toldAgain,
-		old: "	return !cand.SupersededBefore() || !x.member.tellEach && cand", text: "	return cand.SupersededBefore() || cand"},
+		old: "	return !cand.SupersededBefore() || !tellEach && cand", text: "	return cand.SupersededBefore() || cand"},
 	{name: "a connection from before the worker was told counts as a later one", file: "proxy/startup.go", tests: toldAgain,
 		old: "				s.began = r.began\n", text: "				s.began = time.Now()\n"},
 
@@ -225,6 +228,18 @@ var table = []mutation{
 	{name: "whose epoch it is does not matter", file: theSchema, in: ofTheFence, tests: claims,
 		old: " AND (rec).incarnation OPERATOR(pg_catalog.=) incarnation, false)", text: ", false)"},
 
+	// What a client has chosen.
+	{name: "only the first of the chosen resources is checked", file: theAim, in: ofSeveral, tests: "^TestSafetyATransactionOfTwo$/^default$", says: uncovered,
+		old: "		a.subjects = append(a.subjects, subject)\n", text: "		a.subjects = append(a.subjects[:0], subject)\n"},
+	{name: "a choice outlasts its transaction", file: "proxy/protocol/announced.go", in: ofSeveral, tests: "^TestSafetyAnUndoneChoice$/^default$",
+		old: "a.current, a.choices.base}", text: "a.current, a.inHand.choice}"},
+	{name: "a choice outlasts the failure of its batch", file: theChosen, in: ofSeveral, tests: "^TestSafetyAnUndoneChoice$/^default$",
+		old: "	if failed {\n", text: "	if failed && false {\n"},
+	{name: "what is announced in a transaction counts in it", file: theChosen, in: ofSeveral, tests: "^TestSafetyAResourceIsAnnounced$/^default$",
+		old: "	case t.number > st.changed:", text: "	case t.number > 0:"},
+	{name: "the server may have another value than was chosen", file: "fencing/chosen.go", in: ofSeveral, tests: "^TestSafetyTheServerDisagrees$/^default$",
+		old: "%[2]s::pg_catalog.text) IS NOT TRUE`", text: "%[2]s::pg_catalog.text) IS NULL`"},
+
 	// What guarded tables ask for.
 	{name: "the check in front of a transaction sets no claim", file: theChecks, in: ofGuards, tests: itsClaim,
 		old: `"$1", "$1", claim(fence, "$1", claims))`, text: `"$1", "$1", claim(fence, "$1", false))`},
@@ -233,11 +248,11 @@ var table = []mutation{
 	{name: "no claim of the session in front of CALL and DO", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: "^TestAClaimThatIsLostInAPipeline$/^default$",
 		old: "	if m.batch.claimed || !alone", text: "	if m.checks.fence > 0 || !alone"},
 	{name: "no claim of the session at rest", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
-		old: "	if m.checks.claims && m.checks.claimed != m.inHand.status.Epoch {", text: "	if m.checks.fence < 0 {"},
+		old: "	if m.checks.claims && m.inHand.aim.choice == nil && m.checks.claimed != m.inHand.status.Epoch {", text: "	if m.checks.fence < 0 {"},
 	{name: "what resets the claim of the session at rest leaves it", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
 		old: "		m.checks.claimed = 0\n", text: "		m.checks.claims = m.checks.claims || false\n"},
 	{name: "a guard of another resource ends the session", file: "proxy/protocol/errors.go", in: ofGuards, tests: "^TestAGuardOfAnotherResource$",
-		old: "ok && found.Resource == m.config.Resource", text: "ok"},
+		old: "ok && (st != nil || found.Resource == m.config.Resource)", text: "ok"},
 	// A leader was refused.
 	{name: "what was executed since leaves the claim of the session", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestAClaimThatIsLostInAPipeline$/^default$",
 		old: "	m.batch.claimed = false\n", text: ""},

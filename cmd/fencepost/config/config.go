@@ -124,7 +124,8 @@ type Proxy struct {
 type Limits struct {
 	MaxConnections          int      `yaml:"max_connections"`
 	MaxResources            int      `yaml:"max_resources"`
-	ResourcesPerUser        int      `yaml:"resources_per_user"` // 0: no limit
+	ResourcesPerUser        int      `yaml:"resources_per_user"`       // 0: no limit
+	ResourcesPerConnection  int      `yaml:"resources_per_connection"` // 0: no limit
 	ConfiguredResourcesOnly bool     `yaml:"configured_resources_only"`
 	ResourceIdle            Duration `yaml:"resource_idle"`
 }
@@ -168,7 +169,7 @@ func Default() Config {
 		DrainTimeout:   Duration(10 * time.Second),
 		Unfenced:       Unfenced{Default: "read-only"},
 		Worker:         Worker{Identity: "connection"},
-		Limits:         Limits{MaxConnections: 1000, MaxResources: 1000, ResourcesPerUser: 100, ResourceIdle: Duration(election.DefaultIdle)},
+		Limits:         Limits{MaxConnections: 1000, MaxResources: 1000, ResourcesPerUser: 100, ResourcesPerConnection: 64, ResourceIdle: Duration(election.DefaultIdle)},
 		Log:            Log{Level: "info", Format: "json"},
 		Audit:          Audit{Table: true, Keep: Age(30 * day)},
 	}

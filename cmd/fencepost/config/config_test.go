@@ -270,6 +270,7 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"upstream: {tls: {min_version: 1.4}}", "upstream.tls.min_version"},
 		{"limits: {max_connections: 0}", "use at least 1"},
 		{"limits: {max_resources: 0}", "limits.max_resources is 0: use at least 1"},
+		{"limits: {resources_per_connection: -1}", "limits.resources_per_connection is -1: use 0 for no limit"},
 		{"limits: {resources_per_user: -1}", "limits.resources_per_user is -1: use 0 for no limit"},
 		{"limits: {resource_idle: 0s}", "limits.resource_idle is 0s"},
 		{"limits: {configured_resources_only: true}", "list the resources"},

@@ -138,6 +138,9 @@ func (l Limits) validate(fault Fault, configured int) {
 	if l.ResourcesPerUser < 0 {
 		fault("limits.resources_per_user is %d: use 0 for no limit, or a positive number", l.ResourcesPerUser)
 	}
+	if l.ResourcesPerConnection < 0 {
+		fault("limits.resources_per_connection is %d: use 0 for no limit, or a positive number", l.ResourcesPerConnection)
+	}
 	if l.ConfiguredResourcesOnly && configured == 0 {
 		fault("limits.configured_resources_only is true, but resources is empty: list the resources, e.g. resources: {billing: {}}")
 	}

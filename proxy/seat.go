@@ -1,0 +1,224 @@
+package proxy
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/proxy/protocol"
+)
+
+// seat is a session's part in the candidacy of a resource that its client has named besides that
+// of the startup. It lasts as long as the session.
+type seat struct {
+	x        *session
+	resource string
+	tellEach bool // as in membership
+	joinedTo atomic.Pointer[belonging]
+	// base: the session has chosen the resource, so that it ends when the candidacy is superseded.
+	// A transaction that has chosen it for itself is ended by the check, or by the grant.
+	base  atomic.Bool
+	taken atomic.Uint64 // as in activity
+	named bool          // the machine knows it; only the session's own goroutine uses it
+}
+
+var _ fencing.Member = (*seat)(nil)
+
+// Activity implements fencing.Member.
+func (s *seat) Activity() (reads uint64, owed bool) { return s.x.activitySince(&s.taken) }
+
+// StatusChanged implements fencing.Member.
+func (s *seat) StatusChanged() {
+	m, b := &s.x.member, s.joinedTo.Load()
+	if !fencing.Checking || b == nil || !s.base.Load() || b.Status().Role != fencing.Superseded || m.standing.Load() != joined {
+		return
+	}
+	m.over.CompareAndSwap(nil, s)
+	if m.standing.CompareAndSwap(joined, superseded) {
+		_ = s.x.server.Close()
+	}
+}
+
+func (s *seat) candidacy() fencing.Candidacy { return s.joinedTo.Load().Candidacy }
+
+// candidacyOf returns the candidacy of s, or that of the startup if s is nil.
+func (x *session) candidacyOf(s *seat) fencing.Candidacy {
+	if s == nil {
+		return x.member.candidacy()
+	}
+	return s.candidacy()
+}
+
+// belonging returns the candidacy of a resource that the client has named, or that of the startup
+// for "".
+func (x *session) belonging(resource string) *belonging {
+	if resource == "" {
+		return x.member.joinedTo.Load()
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.member.seats[resource].joinedTo.Load()
+}
+
+// candidacyLocked is belonging for a caller that holds x.mu.
+func (x *session) candidacyLocked(resource string) fencing.Candidacy {
+	if resource == "" {
+		return x.member.candidacy()
+	}
+	return x.member.seats[resource].candidacy()
+}
+
+// tellsOwn records that the greeting announces e, an epoch of the candidacy of the startup. The
+// session's mu is held.
+func (x *session) tellsOwn(e fencing.Epoch) { x.member.tells(x.member.candidacy(), e) }
+
+// checkedSeats returns the seats of what the client has chosen for the transaction in hand.
+func (x *session) checkedSeats() (seats []*seat) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, resource := range x.m.Checked() {
+		if s := x.member.seats[resource]; s != nil && !slices.Contains(seats, s) {
+			seats = append(seats, s)
+		}
+	}
+	return seats
+}
+
+// leaveSeats ends the session's part in all candidacies but that of the startup.
+func (x *session) leaveSeats(orderly bool) {
+	x.mu.Lock()
+	seats := slices.Collect(maps.Values(x.member.seats))
+	x.mu.Unlock()
+	for _, s := range seats {
+		s.candidacy().Leave(s, orderly)
+	}
+}
+
+// choose joins the candidacies of the resources that the client has chosen, and tells the machine
+// about them. The client had sent that at the given time or before.
+func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Time) {
+	defer while(&x.active.busy)()
+	ctx, stop := untilGone(ctx, x.client, goneWait, errClientGone)
+	defer stop()
+	answer := protocol.Answer{Need: protocol.NeedJoin}
+	seats, refusal := x.takeSeats(ctx, need.Resources)
+	if refusal != nil {
+		answer.Refusal = refusal
+		x.answer(answer)
+		return
+	}
+	x.awaitFirst(ctx, seats)
+	for i, s := range seats {
+		answer.Chosen = append(answer.Chosen, x.described(need.Resources[i], s, at))
+	}
+	if !need.Local {
+		x.base(seats)
+	}
+	x.answer(answer)
+}
+
+// takeSeats returns the seats of these resources, nil for that of the startup. Those that there are
+// none of yet join the candidacy.
+func (x *session) takeSeats(ctx context.Context, resources []string) (seats []*seat, _ *fencing.Refusal) {
+	for _, resource := range resources {
+		if resource == x.member.claim.Resource {
+			seats = append(seats, nil)
+			continue
+		}
+		x.mu.Lock()
+		s, others := x.member.seats[resource], len(x.member.seats)
+		x.mu.Unlock()
+		if s == nil {
+			if most := x.srv.cfg.ResourcesPerConnection(); most > 0 && others >= most {
+				return nil, fencing.TooManyChosenRefusal(resource, most)
+			}
+			joining, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
+			var refusal *fencing.Refusal
+			s, refusal = x.takeSeat(joining, resource)
+			cancel()
+			if refusal != nil {
+				return nil, refusal
+			}
+		}
+		seats = append(seats, s)
+	}
+	return seats, nil
+}
+
+// takeSeat joins the candidacy of a resource.
+func (x *session) takeSeat(ctx context.Context, resource string) (*seat, *fencing.Refusal) {
+	request := x.joinRequest()
+	request.Resource = resource
+	policy := x.srv.cfg.Policy(request)
+	switch {
+	case policy.Refusal != nil:
+		return nil, policy.Refusal
+	case policy.Shadow:
+		return nil, fencing.ChooseRefusal(resource, "it is in shadow")
+	case policy.OnStale == DiscardStale:
+		return nil, fencing.ChooseRefusal(resource, "its stale writes are discarded")
+	}
+	claim := x.member.claim
+	claim.Resource, claim.Token = resource, 0
+	s := &seat{x: x, resource: resource, tellEach: policy.TellEach}
+	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, s)
+	if err != nil {
+		return nil, fencing.StartupRefusal(err)
+	}
+	s.joinedTo.Store(&belonging{Candidacy: cand})
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.member.seats == nil {
+		x.member.seats = map[string]*seat{}
+	}
+	x.member.seats[resource] = s
+	return s, nil
+}
+
+// awaitFirst waits for the first attempts of the candidacies in which the session is new, for
+// StartupWait at most.
+func (x *session) awaitFirst(ctx context.Context, seats []*seat) {
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupWait)
+	defer cancel()
+	for _, s := range seats {
+		if s != nil && !s.named {
+			_ = s.candidacy().AwaitFirst(ctx, x.srv.cfg.StartupWait) // the status says how it went
+		}
+	}
+}
+
+// described is what the machine has to know of a resource that the client has chosen. The first
+// time, it takes the client to know its epoch as it does at startup.
+func (x *session) described(resource string, s *seat, at time.Time) protocol.Chosen {
+	c := protocol.Chosen{Resource: resource}
+	if s == nil || s.named {
+		return c
+	}
+	cand := s.candidacy()
+	c.Candidacy = protocol.Candidacy{
+		Fence: cand.Fence().ID(), Resource: resource, Incarnation: cand.Incarnation(), Status: cand.Status, Trouble: cand.Trouble,
+	}
+	c.Announced = knownEpochOf(cand, s.tellEach, cand.Status(), at)
+	s.named = true
+	x.observer.Named(resource, c.Candidacy.Fence, c.Candidacy.Incarnation)
+	return c
+}
+
+// base has the session end when one of these is superseded, and for no other.
+func (x *session) base(seats []*seat) {
+	x.mu.Lock()
+	for _, s := range x.member.seats {
+		s.base.Store(slices.Contains(seats, s))
+	}
+	x.mu.Unlock()
+	x.member.away.Store(len(seats) > 0 && !slices.Contains(seats, nil))
+	x.StatusChanged() // an earlier call has done nothing
+	for _, s := range seats {
+		if s != nil {
+			s.StatusChanged()
+		}
+	}
+}
