@@ -45,22 +45,35 @@ func (m *Machine) candidacy(st *standing) Candidacy {
 }
 
 // aimed returns the candidacy that the message in hand is decided by.
-func (m *Machine) aimed() Candidacy { return m.candidacy(m.inHand.aim.focus) }
+func (m *Machine) aimed() Candidacy { return m.candidacy(m.focus()) }
 
-// aim finds out by what the message in hand is decided. For one message it looks at each status
-// once.
+// focus is what the message in hand is decided by, nil for the candidacy of the startup.
+func (m *Machine) focus() *standing {
+	if m.inHand.aim == nil {
+		return nil
+	}
+	return m.inHand.aim.focus
+}
+
+// aim finds out by what the message in hand is decided.
 func (m *Machine) aim() {
+	if m.epochs.inHand.choice != nil || m.inHand.aim != nil {
+		m.aimAtChoice()
+	}
+}
+
+// aimAtChoice looks at each status once for one message.
+func (m *Machine) aimAtChoice() {
 	h, t := &m.inHand, &m.epochs.inHand
 	switch {
-	case t.choice == nil && h.aim.choice == nil:
-		return
 	case t.choice == nil:
-		h.aim, h.status = aim{}, m.config.Status()
+		h.aim, h.status = nil, m.config.Status()
 		return
-	case h.aim.choice == t.choice && h.aim.number == t.number:
+	case h.aim != nil && h.aim.choice == t.choice && h.aim.number == t.number:
 		return
 	}
-	a := aim{choice: t.choice, number: t.number, subjects: m.epochs.choices.subjects[:0]}
+	a := &m.epochs.choices.aim
+	*a = aim{choice: t.choice, number: t.number, subjects: a.subjects[:0]}
 	for _, st := range t.choice.all {
 		s, told, c := m.status(st), t.of(st), m.candidacy(st)
 		subject := fencing.Subject{Fence: c.Fence, Incarnation: c.Incarnation, Told: told, Claims: s.Holder.Guards > 0}
@@ -72,12 +85,12 @@ func (m *Machine) aim() {
 			a.focus, a.told, h.status = st, told, s
 		}
 	}
-	h.aim, m.epochs.choices.subjects = a, a.subjects
+	h.aim = a
 }
 
 // told is the epoch that counts for the message in hand.
 func (m *Machine) told() fencing.Epoch {
-	if m.inHand.aim.choice != nil {
+	if m.inHand.aim != nil {
 		return m.inHand.aim.told
 	}
 	return m.epochs.inHand.announced
@@ -86,8 +99,8 @@ func (m *Machine) told() fencing.Epoch {
 // chosen returns the check of what was chosen for the message in hand. ok is false if nothing was
 // chosen, or if g is no check of epochs.
 func (m *Machine) chosen(g injectedCheck) (sql string, ok bool) {
-	a := &m.inHand.aim
-	if a.choice == nil || g != fullCheck {
+	a := m.inHand.aim
+	if a == nil || g != fullCheck {
 		return "", false
 	}
 	return fencing.ChosenCheckSQL(m.config.Worker, a.choice.value, a.subjects), true
@@ -136,15 +149,15 @@ func (m *Machine) report() []byte {
 // announcesChosen marks the reply to a SHOW of role or epoch, or to what has chosen, with the epochs
 // that it tells the client.
 func (m *Machine) announcesChosen(e *reply, shows bool) {
-	c := m.inHand.aim.choice
-	if c == nil {
+	a := m.inHand.aim
+	if a == nil {
 		return
 	}
 	e.more = &promises{}
-	for i, st := range c.all {
-		epoch := m.inHand.aim.subjects[i].Told
+	for i, st := range a.choice.all {
+		epoch := a.subjects[i].Told
 		if shows {
-			epoch = m.inHand.aim.subjects[i].Held
+			epoch = a.subjects[i].Held
 		}
 		if shows || epoch != 0 {
 			e.more.all = append(e.more.all, promise{st, epoch})
@@ -222,7 +235,7 @@ func (m *Machine) setChosenSQL(name string, c *choice) string {
 
 // focusOf is the resource that the message in hand is decided by, "" for that of the startup.
 func (m *Machine) focusOf() string {
-	return resourceOf(m.inHand.aim.focus)
+	return resourceOf(m.focus())
 }
 
 // resourceOf is the resource of st, "" for that of the startup.

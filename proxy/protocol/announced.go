@@ -94,7 +94,7 @@ func (a *announced) settle() { a.current, a.hasPending = a.pending, false }
 
 // isPending reports whether there is something to announce.
 func (a *announced) isPending() bool {
-	return a.hasPending || slices.ContainsFunc(a.choices.known, func(st *standing) bool { return st.waits })
+	return a.hasPending || len(a.choices.known) > 0 && slices.ContainsFunc(a.choices.known, func(st *standing) bool { return st.waits })
 }
 
 // settleAll takes what is pending for what the client knows, and returns it.
@@ -122,8 +122,8 @@ func (a *announced) unconfirmed() bool {
 // setSQL gives the server the value that SHOW fencepost.<name> is to show. SET
 // takes no snapshot, so it may stand in front of anything.
 func (m *Machine) setSQL(name string) string {
-	if c := m.inHand.aim.choice; c != nil && name != "worker" {
-		return m.setChosenSQL(name, c)
+	if a := m.inHand.aim; a != nil && name != "worker" {
+		return m.setChosenSQL(name, a.choice)
 	}
 	var v string
 	st := m.inHand.status
@@ -163,7 +163,7 @@ func (m *Machine) announceBy(e *reply, s *statement) {
 	}
 	shows := s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch")
 	switch {
-	case shows && m.inHand.aim.choice != nil, s.info.Kind == sqltext.SetFence && s.info.Name == "resource":
+	case shows && m.inHand.aim != nil, s.info.Kind == sqltext.SetFence && s.info.Name == "resource":
 		m.announcesChosen(e, shows)
 	case shows:
 		e.announces, e.announced = true, shownEpoch(m.inHand.status)

@@ -61,8 +61,7 @@ type choices struct {
 	before  *choice
 	changes bool
 	shown   *shownParameters // nil as long as nothing was chosen
-	// subjects are those of the message in hand: memory for the next use.
-	subjects []fencing.Subject
+	aim     aim              // of the message in hand, or of an earlier one: memory for the next
 }
 
 // choosing is what is known of the message in hand that chooses.
@@ -70,6 +69,14 @@ type choosing struct {
 	value   string // of the SET fencepost.resource that has a need
 	local   bool   // it chooses for one transaction
 	answers []chooseAnswer
+}
+
+// answers are what came of the choices of the message in hand.
+func (h *inHand) answers() []chooseAnswer {
+	if h.choosing == nil {
+		return nil
+	}
+	return h.choosing.answers
 }
 
 // chooseAnswer is what came of a SET fencepost.resource.
@@ -126,11 +133,12 @@ func (t transaction) of(st *standing) fencing.Epoch {
 
 // answerChoice takes what has come of a SET fencepost.resource.
 func (m *Machine) answerChoice(a Answer) {
-	made := chooseAnswer{value: m.inHand.choosing.value, refusal: a.Refusal}
+	h := &m.inHand
+	made := chooseAnswer{value: h.choosing.value, refusal: a.Refusal}
 	if a.Refusal == nil {
 		made.choice = m.choiceOf(made.value, a.Chosen)
 	}
-	m.inHand.choosing.answers = append(m.inHand.choosing.answers, made)
+	h.choosing.answers = append(h.choosing.answers, made)
 }
 
 // choiceOf returns the choice of these resources.
@@ -162,7 +170,7 @@ func (m *Machine) choiceOf(value string, chosen []Chosen) *choice {
 // unless it stands among others in a text.
 func (m *Machine) choose(s *statement, among bool) {
 	value, local := s.chooses()
-	for _, a := range m.inHand.choosing.answers {
+	for _, a := range m.inHand.answers() {
 		if a.value == value {
 			m.epochs.choose(a.choice, local)
 		}
@@ -254,7 +262,7 @@ func (q *situation) decideChoice() decision {
 	case !local && d.action != forward:
 		return d
 	}
-	for _, a := range q.choosing.answers {
+	for _, a := range q.answers() {
 		switch {
 		case a.value != value:
 		case a.refusal != nil:
@@ -278,5 +286,5 @@ type promises struct{ all []promise }
 // showsItsCheck reports whether the statement, which shows query texts, goes as extended messages
 // behind the check of what was chosen, because the registry is not for it.
 func (q *situation) showsItsCheck() bool {
-	return q.aim.choice != nil && q.statement.info.MentionsQueryText && !q.batch.mayBeSkipped()
+	return q.aim != nil && q.statement.info.MentionsQueryText && !q.batch.mayBeSkipped()
 }

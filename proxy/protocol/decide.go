@@ -88,7 +88,7 @@ var canceledRefusal = &fencing.Refusal{
 // be left in the session only if it has set another token; the guards then compare that.
 func (q *situation) leftToGuards() (gate.Reason, bool) {
 	r, guarded := gate.Guarded(q.status.Holder.Guards)
-	return r, guarded && q.config.Tables && q.aim.choice == nil && q.announced == 0 && q.status.Epoch == 0
+	return r, guarded && q.config.Tables && q.aim == nil && q.announced == 0 && q.status.Epoch == 0
 }
 
 // decideUnled is for a statement that is left to guards. One that may write gives the
@@ -142,7 +142,7 @@ func (q *situation) decideSet() decision {
 	switch {
 	case s.info.Name == "resource" && q.mode == ModeFenced:
 		return q.decideChoice()
-	case q.aim.choice != nil && q.carrier != prepared && (s.info.Name == "epoch" || s.info.Name == "token"):
+	case q.aim != nil && q.carrier != prepared && (s.info.Name == "epoch" || s.info.Name == "token"):
 		return refuses(fencing.ChosenParameterRefusal(s.info.Name))
 	case s.info.Name == "epoch":
 		return passes(pass)
@@ -253,14 +253,14 @@ func (q *situation) decideLeader() decision {
 			return q.plainCheck() // for one statement in a block, a check can stand in front
 		}
 		return refuses(fencing.SnapshotRefusal)
-	case q.alone(), q.noticesBlock() && !(q.aim.choice != nil && q.chain.had&hadBegin != 0):
+	case q.alone(), q.noticesBlock() && !(q.aim != nil && q.chain.had&hadBegin != 0):
 		return q.byRegistry()
 	case q.txn.Coverage() == gate.Checked:
 		return q.covered()
 	case s.info.LocksTables:
 		return q.lockFirst()
 	}
-	if q.config.ProvenReads && q.aim.choice == nil && q.txn.IsOutside() && s.provable != nil {
+	if q.config.ProvenReads && q.aim == nil && q.txn.IsOutside() && s.provable != nil {
 		if r, ok := gate.Proven(q.catalog, s.provable); ok {
 			return passes(r)
 		}
@@ -278,7 +278,7 @@ func (q *situation) decideLeader() decision {
 //
 // A choice has no registration, so that its check stands in front.
 func (q *situation) lockFirst() decision {
-	if q.aim.choice != nil {
+	if q.aim != nil {
 		return q.plainCheck()
 	}
 	if r, ok := q.registration.Reason(); ok {
@@ -322,7 +322,7 @@ func (q *situation) asks() bool { return q.config.Discards && q.canAsk() }
 func (q *situation) canAsk() bool {
 	s, inBlock := q.statement, q.txn.State() == gate.InBlock
 	switch {
-	case q.aim.choice != nil, q.verdict != noVerdict, q.carrier == among, q.carrier == call, !s.known, q.copy.stalls():
+	case q.aim != nil, q.verdict != noVerdict, q.carrier == among, q.carrier == call, !s.known, q.copy.stalls():
 		return false
 	case !inBlock && (s.info.Kind == sqltext.NonTransactional || s.requiresBlock()):
 		return false
@@ -466,7 +466,7 @@ func (q *situation) decideRefused() decision {
 // take what follows for checked.
 func (q *situation) byRegistry() decision {
 	switch s := q.statement; {
-	case q.aim.choice != nil:
+	case q.aim != nil:
 		return refuses(fencing.ChosenAloneRefusal)
 	case !s.known && s.guess.NamesResource:
 		return refuses(fencing.UnreadableChoiceRefusal)

@@ -109,13 +109,13 @@ func TestDecide(t *testing.T) {
 	notJoined := func(q *situation) {
 		q.token = tokenAnswer{value: 43, asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateAwardNotNewer}}
 	}
-	chose := func(q *situation) { q.choosing.answers = []chooseAnswer{{value: "b", choice: &choice{}}} }
+	chose := func(q *situation) { q.choosing = &choosing{answers: []chooseAnswer{{value: "b", choice: &choice{}}}} }
 	notChosen := func(q *situation) {
-		q.choosing.answers = []chooseAnswer{{value: "b", refusal: &fencing.Refusal{SQLState: "53400"}}}
+		q.choosing = &choosing{answers: []chooseAnswer{{value: "b", refusal: &fencing.Refusal{SQLState: "53400"}}}}
 	}
 	chosen := func(q *situation) { // for the session
 		q.epochs.choices.base = &choice{}
-		q.aim.choice = q.epochs.choices.base
+		q.aim = &aim{choice: q.epochs.choices.base}
 	}
 	begun := func(q *situation) { q.chain.had = hadBegin }
 	catalog := func(q *situation) { q.config.Catalog = func() *fencing.Catalog { return nil } }

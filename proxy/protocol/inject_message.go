@@ -139,7 +139,7 @@ func (m *Machine) runOnce(sql string, g injectedCheck, from origin, s *statement
 // after what takes the claim away. No ROLLBACK and no failure undoes that claim, so a
 // statement that goes by the registry finds it wherever it stands.
 func (m *Machine) claimAtRest(s *statement, p *gate.Plan) {
-	if m.checks.claims && m.inHand.aim.choice == nil && m.checks.claimed != m.inHand.status.Epoch {
+	if m.checks.claims && m.inHand.aim == nil && m.checks.claimed != m.inHand.status.Epoch {
 		m.claimIfAtRest(s, p)
 	}
 }

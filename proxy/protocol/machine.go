@@ -104,8 +104,8 @@ type inHand struct {
 	done      NeedKind         // NeedCampaign or NeedConfirm, if that was met
 	registry  registryAnswer
 	token     tokenAnswer // to SET fencepost.token
-	choosing  choosing    // of a SET fencepost.resource
-	aim       aim
+	choosing  *choosing   // by SET fencepost.resource; nil if it chooses nothing
+	aim       *aim        // nil if it is decided by the candidacy of the startup
 	verdict   verdictState
 	asked     int  // how many replies the verdict is owed, with what was sent along with it
 	flush     bool // the registration that it needs must be durable

@@ -159,6 +159,9 @@ func (m *Machine) wantsToJoin(s *statement) {
 		m.inHand.token.value, _ = fencing.ParseToken(s.info.Value)
 		return
 	}
+	if m.inHand.choosing == nil {
+		m.inHand.choosing = &choosing{}
+	}
 	m.inHand.choosing.value, m.inHand.choosing.local = s.chooses()
 }
 

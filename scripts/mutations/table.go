@@ -248,7 +248,7 @@ var table = []mutation{
 	{name: "no claim of the session in front of CALL and DO", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: "^TestAClaimThatIsLostInAPipeline$/^default$",
 		old: "	if m.batch.claimed || !alone", text: "	if m.checks.fence > 0 || !alone"},
 	{name: "no claim of the session at rest", file: "proxy/protocol/inject_message.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
-		old: "	if m.checks.claims && m.inHand.aim.choice == nil && m.checks.claimed != m.inHand.status.Epoch {", text: "	if m.checks.fence < 0 {"},
+		old: "	if m.checks.claims && m.inHand.aim == nil && m.checks.claimed != m.inHand.status.Epoch {", text: "	if m.checks.fence < 0 {"},
 	{name: "what resets the claim of the session at rest leaves it", file: "proxy/protocol/follow.go", in: ofGuards, tests: "^TestPipelinesOfQueries$/^default$",
 		old: "		m.checks.claimed = 0\n", text: "		m.checks.claims = m.checks.claims || false\n"},
 	{name: "a guard of another resource ends the session", file: "proxy/protocol/errors.go", in: ofGuards, tests: "^TestAGuardOfAnotherResource$",
