@@ -68,6 +68,7 @@ type Checker struct {
 	cfg  Config
 	wake chan struct{} // cap 1; an early look is wanted
 
+	refused    refusals
 	surveyDone bool
 	leasesAt   time.Time // when the lease service was last tried
 	loggedIn   chan struct{}
@@ -132,6 +133,7 @@ func (c *Checker) look(ctx context.Context, suspected bool) {
 	} else {
 		c.report(ctx, faults.InServer, nil)
 		c.lookAtDatabases(ctx)
+		c.lookAtWorkers(ctx)
 	}
 	c.lookAtLeases(ctx, suspected)
 	c.lookAtResources(ctx)
