@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -45,5 +47,52 @@ func TestMigrateSaysWhomItWaitsFor(t *testing.T) {
 	}
 	if out := migrate("0s"); out.code != exitUsage {
 		t.Errorf("without any time: code %d\n%s%s", out.code, out.stdout, out.stderr)
+	}
+}
+
+// signalled is a standard error that calls once when it is first written to.
+type signalled struct {
+	bytes.Buffer
+	call func()
+}
+
+func (s *signalled) Write(b []byte) (int, error) {
+	defer s.call()
+	return s.Buffer.Write(b)
+}
+
+// TestGuardSaysWhomItWaitsFor interrupts commands when they have said that they wait. They change nothing.
+func TestGuardSaysWhomItWaitsFor(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	dsn := s.DSN(pgtest.Superuser, db)
+	s.Exec(t, pgtest.Control, db, "SELECT fencepost.register('billing')")
+	s.Exec(t, pgtest.App, db, "CREATE TABLE invoices (id int)")
+	guard := func(args ...string) []string {
+		return append(append([]string{"guard"}, args...), "--table", "public.invoices", "--dsn", dsn)
+	}
+	listed := func() string { return runCommand(t, nil, "guard", "list", "--dsn", dsn).stdout }
+	for _, args := range [][]string{{"add", "--resource", "billing"}, {"remove"}} {
+		before := listed()
+		writer, who := holding(t, s, pgtest.App, db, "BEGIN", "LOCK TABLE invoices IN ROW EXCLUSIVE MODE")
+		ctx, interrupt := context.WithTimeout(context.Background(), time.Minute)
+		defer interrupt()
+		errs := signalled{call: interrupt}
+		term := terminal{stdout: new(bytes.Buffer), stderr: &errs, getenv: func(string) string { return "" }}
+		code := run(ctx, term, guard(args...))
+		if text := errs.String(); code != exitFailure || !strings.Contains(text, "waiting: table public.invoices is used by "+who) ||
+			!strings.Contains(text, "interrupted before it was done") || strings.Contains(text, "canceling statement") {
+			t.Errorf("%v, while %s uses the table: code %d\n%s", args, who, code, text)
+		}
+		if after := listed(); after != before {
+			t.Errorf("%v was interrupted, and has changed the guards: before\n%safter\n%s", args, before, after)
+		}
+		if err := writer.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if out := runCommand(t, nil, guard(args...)...); out.code != exitOK {
+			t.Errorf("%v: code %d\n%s%s", args, out.code, out.stdout, out.stderr)
+		}
 	}
 }
