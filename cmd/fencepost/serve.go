@@ -137,6 +137,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
 	}
+	s.settings.Note = s.noteChange
 	s.showMetrics()
 	s.health = s.newHealth()
 	s.proxy, err = proxy.NewServer(proxy.Config{
