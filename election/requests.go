@@ -105,7 +105,7 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network):
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v", service, silence)}
 	case a.unserved != nil:
-		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved)}
+		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved), Remedy: RemedyOf(a.unserved, "")}
 	case a.ungranted != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("the grant of an epoch fails (%v)", a.ungranted)}
 	}

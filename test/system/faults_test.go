@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -268,6 +269,37 @@ func TestFaultOfTheConsulToken(t *testing.T) {
 	awaitFault(t, p, faults.LeaseDenied, "session_prefix")
 	token.allow(tokenKey + tokenSession)
 	awaitNoFault(t, p, faults.LeaseDenied)
+}
+
+// TestFaultOfConsulsLimit: others have all the connections that Consul allows for an address.
+func TestFaultOfConsulsLimit(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	process.Program(t) // it may have to be built
+	agent := consultest.Start(t, consultest.WithConnections(most))
+	h := newCluster(t, "consul", withConsul(agent))
+	var others []net.Conn
+	for range most {
+		conn, err := net.Dial("tcp", agent.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := conn.Write([]byte("GET /v1/kv/consultest?index=1000000000&wait=15s HTTP/1.1\r\nHost: consul\r\n\r\n")); err != nil { // it waits
+			t.Fatal(err)
+		}
+		others = append(others, conn)
+	}
+	p := h.proxy()
+	if f := awaitFault(t, p, faults.LeaseService, "http_max_conns_per_client"); !strings.Contains(f.Problem, "429") {
+		t.Errorf("the fault is %+v", f)
+	}
+	for _, conn := range others {
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitNoFault(t, p, faults.LeaseService)
 }
 
 // TestFaultOfTheTTL: Consul does not accept the TTL.

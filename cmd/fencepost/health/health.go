@@ -309,7 +309,7 @@ func (c *Checker) lookAtLeases(ctx context.Context, suspected bool) {
 		c.report(ctx, placeLeases, &faults.Fault{Kind: denied.Kind, Problem: "the lease service refuses Fencepost: " + err.Error(), Remedy: denied.Remedy})
 	default:
 		c.report(ctx, placeLeases, &faults.Fault{Kind: faults.LeaseService, Problem: err.Error(),
-			Remedy: "Make sure that the lease service runs and that Fencepost can reach it (settings election.*)."})
+			Remedy: election.RemedyOf(err, "Make sure that the lease service runs and that Fencepost can reach it (settings election.*).")})
 	}
 }
 
