@@ -70,36 +70,69 @@ const startedSQL = `SELECT pg_catalog.encode(pg_catalog.timestamptz_send(pg_cata
 // because of a short statement_timeout of the client, the session's statements that need the
 // registry are refused, and all others are not.
 func (x *session) locate() error {
-	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(startedSQL))); err != nil {
-		return errOver
+	value, failed, err := x.ask(startedSQL)
+	if failed != nil {
+		x.log.Debug("the backend did not say when its server was started", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
+	}
+	x.backend.started = value
+	return err
+}
+
+// ask runs one statement of Fencepost's own during the startup, and returns the first column of its last row,
+// "" if there is none. failed is an error of the server that did not end the connection.
+func (x *session) ask(sql string) (value string, failed *wire.ServerError, err error) {
+	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
+		return "", nil, errOver
 	}
 	for {
 		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
-			return err
+			return "", nil, err
 		}
 		switch typ {
 		case 'T', 'C':
 		case 'Z':
-			return nil
+			return value, failed, nil
 		case 'D':
-			value, ok := wire.DecodeFirstColumn(msg[wire.HeaderLen:])
-			if !ok {
-				return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+			var ok bool
+			if value, ok = wire.DecodeFirstColumn(msg[wire.HeaderLen:]); !ok {
+				return "", nil, fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 			}
-			x.backend.started = value
 		case 'E':
 			e, _ := wire.DecodeError(msg[wire.HeaderLen:])
 			if e.Fatal() {
-				return x.refusedByServer(msg)
+				return "", nil, x.refusedByServer(msg)
 			}
-			x.log.Debug("the backend did not say when its server was started", zap.String("sqlstate", e.Code), zap.String("message", e.Message))
+			failed = &e
 		default:
 			if _, err := x.client.Write(msg); err != nil {
-				return errOver
+				return "", nil, errOver
 			}
 		}
 	}
+}
+
+// While its worker waits to lead, the backend is idle, and idle_session_timeout would end it. It is any that the
+// client, the role, the database or the server has set, and counts again when the wait is over.
+const (
+	timelessSQL = "SET idle_session_timeout = 0"
+	timedSQL    = "RESET idle_session_timeout"
+)
+
+// timed runs one of these two. A statement_timeout of the client that is very short may hit it, so it is tried more
+// than once.
+func (x *session) timed(sql string) error {
+	for range 3 {
+		switch _, failed, err := x.ask(sql); {
+		case err != nil:
+			return err
+		case failed == nil:
+			return nil
+		default:
+			x.log.Debug("the backend did not change its idle_session_timeout", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
+		}
+	}
+	return nil
 }
 
 // handshake reads whole messages of both sides during the startup.
