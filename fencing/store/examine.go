@@ -125,7 +125,7 @@ func (s *Store) LookAtWorkers(ctx context.Context, workers []WorkerRole) (*fault
 		lacks = append(lacks[:namedRoles], fmt.Sprintf("and %d more roles", more))
 	}
 	return &faults.Fault{Kind: faults.Privilege,
-		Problem: fmt.Sprintf("workers in database %s are refused (ZF004), because they may not run the check: %s", ascii(s.cfg.Database), strings.Join(lacks, "; ")),
+		Problem: fmt.Sprintf("workers in database %s may not run the check, without which they are refused (ZF004): %s", ascii(s.cfg.Database), strings.Join(lacks, "; ")),
 		Remedy:  s.admitRemedy(recorded, unlisted),
 	}, nil
 }
