@@ -251,7 +251,7 @@ func (c *Candidacy) reclaimLaterLocked(former string) {
 	}
 	if _, mine := own.PresenceID(former, c.user, c.worker); mine && !s.reclaim.Said {
 		s.reclaim.Said = true
-		c.log.Warn("another proxy, which is there, holds the lease under the same worker id: an id must name one process",
+		c.log.Warn("another proxy, which is there, holds the lease under the same worker id: the worker has just left it, or two processes have one id",
 			zap.String("held_by_incarnation", former))
 	}
 	c.retryLocked()
