@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/fencepost/fencepost/election/offer"
 	"github.com/fencepost/fencepost/election/own"
 )
 
@@ -158,7 +159,7 @@ const lookForProxy = "look for the proxy that holds the lease for the same worke
 // ownElsewhere returns the incarnation that an observation shows as the holder if it is one of the
 // same worker and role at another proxy, with the presence id of that proxy; otherwise "".
 func (c *Candidacy) ownElsewhere(o LeaseObservation) (incarnation, presenceID string) {
-	if c.r.presence == nil || o.State != Held || o.Incarnation == c.incarnation {
+	if c.r.presence == nil || c.nameless || o.State != Held || o.Incarnation == c.incarnation {
 		return "", ""
 	}
 	presenceID, mine := own.PresenceID(o.Incarnation, c.user, c.worker)
@@ -168,18 +169,48 @@ func (c *Candidacy) ownElsewhere(o LeaseObservation) (incarnation, presenceID st
 	return o.Incarnation, presenceID
 }
 
-// reclaim follows an attempt that found the lease held. If another proxy holds it for the same worker
-// and is gone, it takes the lease away; if that proxy may be there, got.former says which incarnation
-// has the lease.
+// offeredElsewhere returns the incarnation that an observation shows as the holder, with the presence id of its
+// proxy, if that is another one and an offer to this candidacy's worker lets it take the lease away once that
+// proxy is gone; otherwise "". The leader was to stop, so it loses nothing that it was to keep.
+func (c *Candidacy) offeredElsewhere(o LeaseObservation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
+	if c.r.presence == nil || o.State != Held || o.Incarnation == c.incarnation || !of.Takes(c.worker, now) {
+		return "", ""
+	}
+	presenceID = own.Proxy(o.Incarnation)
+	if presenceID == "" || presenceID == c.r.presence.PresenceID() {
+		return "", ""
+	}
+	return o.Incarnation, presenceID
+}
+
+// takeable returns the incarnation that an observation shows as the holder, with the presence id of its proxy, if
+// the candidacy may take the lease away once that proxy is gone; otherwise "".
+func (c *Candidacy) takeable(o LeaseObservation, of offer.Offer, now time.Duration) (incarnation, presenceID string) {
+	if incarnation, presenceID = c.ownElsewhere(o); incarnation == "" {
+		return c.offeredElsewhere(o, of, now)
+	}
+	return incarnation, presenceID
+}
+
+// currentOffer returns the offer of the resource.
+func (r *resource) currentOffer() offer.Offer {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.offerLocked()
+}
+
+// reclaim follows an attempt that found the lease held. If another proxy holds it, for the same worker or for
+// one whose lead is offered to this worker, and is gone, it takes the lease away; if that proxy may be there,
+// got.former says which incarnation has the lease.
 func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
-	if c.r.presence == nil || c.nameless {
+	if c.r.presence == nil {
 		return
 	}
 	seen, err := c.r.observeNow(ctx)
 	if err != nil {
 		return // the watch reports it
 	}
-	from, presenceID := c.ownElsewhere(seen)
+	from, presenceID := c.takeable(seen, c.r.currentOffer(), c.r.e.cfg.Now())
 	if from == "" {
 		return
 	}
@@ -202,7 +233,7 @@ func (c *Candidacy) reclaim(ctx context.Context, got *outcome) {
 	got.lease, got.err = c.r.provider.Acquire(ctx, request)
 	switch {
 	case got.err == nil:
-		c.log.Info("took the lease over from a proxy that is gone, which held it for the same worker",
+		c.log.Info("took the lease over from a proxy that is gone, which held it for the same worker or for one that was to hand over",
 			zap.String("from_incarnation", from), zap.Int64("index", got.lease.Index))
 	case errors.Is(got.err, ErrHeld): // somebody was faster, or the observation is old
 		got.former = from
@@ -218,9 +249,9 @@ func (c *Candidacy) reclaimLaterLocked(former string) {
 	if s.reclaim.Waits(now) {
 		return
 	}
-	if !s.reclaim.Said {
+	if _, mine := own.PresenceID(former, c.user, c.worker); mine && !s.reclaim.Said {
 		s.reclaim.Said = true
-		c.log.Warn("another proxy, which is there, holds the lease under the same worker id: an id must name one process",
+		c.log.Warn("another proxy, which is there, holds the lease under the same worker id: the worker has just left it, or two processes have one id",
 			zap.String("held_by_incarnation", former))
 	}
 	c.retryLocked()

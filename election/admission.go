@@ -153,6 +153,9 @@ func (e *Elections) dropLeftLocked(user string) {
 	}
 }
 
+// whenIdle says when a changed resources.<name>.election counts.
+const whenIdle = "That counts when nobody has been connected for the resource here for limits.resource_idle, or after a restart of this Fencepost."
+
 // admitToken returns a *fencing.Refusal if claim brings a token where none is taken, or asks for
 // what a resource without leases does not have. Who brings none only observes there.
 func (r *resource) admitToken(claim *fencing.JoinRequest) error {
@@ -161,6 +164,9 @@ func (r *resource) admitToken(claim *fencing.JoinRequest) error {
 	}
 	resource := strconv.QuoteToASCII(r.key.name)
 	switch {
+	case r.bearers == nil && claim.Token != 0 && r.settings().Tokens:
+		return refusal("resources.<name>.election is token in Fencepost's configuration since this Fencepost has first used the resource. "+whenIdle,
+			"fencepost.token is set, but the leader of resource %s is still elected by leases", resource)
 	case r.bearers == nil && claim.Token != 0:
 		return refusal("Leave it out, or set resources.<name>.election: token in Fencepost's configuration.",
 			"fencepost.token is set, but the leader of resource %s is elected by leases", resource)

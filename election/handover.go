@@ -3,11 +3,13 @@ package election
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/fencepost/fencepost/election/offer"
+	"github.com/fencepost/fencepost/election/own"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/faults"
 )
@@ -27,6 +29,8 @@ type Handovers interface {
 	// Record makes the database know that these candidacies campaign through this proxy, and no
 	// others. It is called about once a second.
 	Record(ctx context.Context, all []fencing.Candidate) error
+	// Elsewhere returns the incarnations that campaign for this worker through other proxies.
+	Elsewhere(ctx context.Context, resource, worker string) (incarnations []string, err error)
 	// Stopped notes that the leader was stopped for this order so long ago.
 	Stopped(ctx context.Context, order int64, ago time.Duration) error
 	// Taken notes that the chosen worker could write so long ago.
@@ -191,6 +195,7 @@ type handoverPoll struct {
 	from               Handovers // nil: there are none
 	due                bool      // the offers are to be read
 	unread, unrecorded *faults.Series
+	unmoved            *faults.Series
 }
 
 func (e *Elections) newHandoverPoll(database string, from Handovers) *handoverPoll {
@@ -199,6 +204,7 @@ func (e *Elections) newHandoverPoll(database string, from Handovers) *handoverPo
 		database: database, from: from, due: true,
 		unread:     faults.NewSeries(log, "cannot read the offers of operators", 0),
 		unrecorded: faults.NewSeries(log, "cannot record who campaigns", 0),
+		unmoved:    faults.NewSeries(log, "cannot read who campaigns through other proxies", 0),
 	}
 }
 
@@ -217,6 +223,55 @@ func (e *Elections) followHandovers(ctx context.Context, f *handoverPoll, ordere
 		}
 	}
 	e.recordCandidates(ctx, f, 5*orderPoll)
+	e.followMoved(ctx, f)
+}
+
+// followMoved gives up the leases that are kept for workers that have left in order, and that now campaign
+// through another proxy.
+func (e *Elections) followMoved(ctx context.Context, f *handoverPoll) {
+	for _, r := range e.resourcesOf(f.database) {
+		for _, c := range r.all() {
+			if !c.isRetained() {
+				continue
+			}
+			limited, cancel := context.WithTimeout(ctx, 5*orderPoll)
+			all, err := f.from.Elsewhere(limited, r.key.name, c.worker)
+			cancel()
+			if err != nil {
+				if ctx.Err() == nil {
+					f.unmoved.Failed(zap.Error(err))
+				}
+				return
+			}
+			f.unmoved.Passed()
+			if slices.ContainsFunc(all, c.isAlso) {
+				c.moved()
+			}
+		}
+	}
+}
+
+// isRetained reports whether the candidacy is kept although its last member has left.
+func (c *Candidacy) isRetained() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.retained != 0 && !c.nameless
+}
+
+// isAlso reports whether an incarnation is that of another candidacy of the same worker and role.
+func (c *Candidacy) isAlso(incarnation string) bool {
+	_, mine := own.PresenceID(incarnation, c.user, c.worker)
+	return mine && incarnation != c.incarnation
+}
+
+// moved ends the retention, because the worker campaigns through another proxy.
+func (c *Candidacy) moved() {
+	c.log.Info("the worker has come back through another proxy: its lease is not kept here any longer")
+	c.r.mu.Lock()
+	defer c.r.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.endRetentionLocked()
 }
 
 func (e *Elections) recordCandidates(ctx context.Context, f *handoverPoll, limit time.Duration) {

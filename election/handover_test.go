@@ -68,6 +68,8 @@ func (o *offering) Record(_ context.Context, all []fencing.Candidate) error {
 	return nil
 }
 
+func (*offering) Elsewhere(context.Context, string, string) ([]string, error) { return nil, nil }
+
 func (o *offering) Stopped(_ context.Context, order int64, _ time.Duration) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -91,12 +91,15 @@ func (c *Candidacy) lookLocked(v view, now time.Duration) {
 		s.tryAt = min(s.tryAt, now+jitter(20*time.Millisecond))
 	}
 	if v.observation == before.observation {
+		if former, _ := c.offeredElsewhere(v.observation, v.offer, now); former != "" {
+			s.reclaim.Follow(former, now)
+		}
 		return
 	}
 	if v.observation.Incarnation == c.incarnation {
 		return // this candidacy's own doing
 	}
-	former, _ := c.ownElsewhere(v.observation)
+	former, _ := c.takeable(v.observation, v.offer, now)
 	s.reclaim.Follow(former, now)
 	s.leftovers.unresponsive = nil // somebody has held the lease since
 	if s.fault == nil && s.barred == nil {

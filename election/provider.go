@@ -36,6 +36,28 @@ func (e *DeniedError) Error() string { return e.Err.Error() }
 // Unwrap returns the error that the lease service's answer was.
 func (e *DeniedError) Unwrap() error { return e.Err }
 
+// LimitedError means that the lease service has refused a request because of a limit of its own. Unlike
+// after a DeniedError, the same request may succeed later.
+type LimitedError struct {
+	Remedy string // what an operator can do
+	Err    error
+}
+
+func (e *LimitedError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the error that the lease service's answer was.
+func (e *LimitedError) Unwrap() error { return e.Err }
+
+// RemedyOf returns what an operator can do about an error of a Provider that is no DeniedError, or otherwise
+// if the error does not say that.
+func RemedyOf(err error, otherwise string) string {
+	var limited *LimitedError
+	if errors.As(err, &limited) {
+		return limited.Remedy
+	}
+	return otherwise
+}
+
 // Provider is one lease service, as seen from one database: resources of the same name
 // in two databases have two leases. It is safe for concurrent use. Every method returns
 // at once when its context ends.

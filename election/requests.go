@@ -105,7 +105,7 @@ func (a *answers) trouble(source string, now time.Duration) *fencing.Trouble {
 	case errors.Is(a.unserved, context.DeadlineExceeded), errors.As(a.unserved, &network):
 		return &fencing.Trouble{Problem: fmt.Sprintf("%s has not answered for %v", service, silence)}
 	case a.unserved != nil:
-		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved)}
+		return &fencing.Trouble{Problem: fmt.Sprintf("%s has answered only with errors for %v (%v)", service, silence, a.unserved), Remedy: RemedyOf(a.unserved, "")}
 	case a.ungranted != nil:
 		return &fencing.Trouble{Problem: fmt.Sprintf("the grant of an epoch fails (%v)", a.ungranted)}
 	}
@@ -118,6 +118,12 @@ var noToken = &fencing.Trouble{
 	Remedy:  "When the application's elector has elected this worker, give its token: by SET fencepost.token = '42', or when connecting, by the startup option fencepost.token=42.",
 }
 
+// noTokenYet is noToken where tokens are to decide no longer.
+var noTokenYet = &fencing.Trouble{
+	Problem: "its connection has brought no token",
+	Remedy:  "resources.<name>.election is lease in Fencepost's configuration since this Fencepost has first used the resource. " + whenIdle,
+}
+
 // sameWorker keeps a worker from leading while another process of that name does.
 var sameWorker = &fencing.Trouble{
 	Problem: "a process with the same worker id leads through another proxy",
@@ -128,6 +134,9 @@ var sameWorker = &fencing.Trouble{
 // this proxy sends no requests: it has that one's trouble.
 func (c *Candidacy) Trouble() *fencing.Trouble {
 	if c.r.bearers != nil && c.token == 0 {
+		if !c.r.settings().Tokens {
+			return noTokenYet
+		}
 		return noToken
 	}
 	c.r.mu.Lock()

@@ -100,6 +100,15 @@ func (e *Elections) Resources() []ResourceStatus {
 	return all
 }
 
+// LedByTokens reports whether the workers of a resource that is known here are elected elsewhere, as was
+// configured when it was first used here.
+func (e *Elections) LedByTokens(database, resource string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	r := e.mu.resources[resourceKey{database, resource}]
+	return r != nil && r.bearers != nil
+}
+
 func (r *resource) status() ResourceStatus {
 	st := r.standing()
 	if o, lost := r.e.lostOrder(r.key); lost {

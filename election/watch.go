@@ -1,6 +1,7 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -21,6 +22,9 @@ const (
 	// look may open a connection to the database and closes it again, so that DROP DATABASE,
 	// which waits 5 s for connections to close, finds a moment without any.
 	idleLook = 5 * time.Second
+	// blindRead is how often, at least, the record is read while the lease service cannot be reached: what
+	// others do to the fence is then seen nowhere else.
+	blindRead = 5 * time.Second
 	// soonestLook is the shortest time between two such looks.
 	soonestLook = 500 * time.Millisecond
 )
@@ -91,7 +95,7 @@ func (s *sighting) forget() {
 // there are candidacies. Elections.Close ends it.
 func (r *resource) watch() {
 	defer r.e.wg.Done()
-	look, failures := minPoll, 0
+	look, failures, read := minPoll, 0, time.Duration(0)
 	for r.e.ctx.Err() == nil {
 		if len(r.all()) == 0 {
 			if !r.idle() {
@@ -99,10 +103,10 @@ func (r *resource) watch() {
 			}
 			continue
 		}
-		ctx, cancel := r.lookContext(look)
+		ctx, done := r.lookContext(look)
 		observation, err := r.provider.Watch(ctx, r.key.name, r.lastObservation())
 		lookAgain := ctx.Err() != nil
-		cancel()
+		lookAgain = done() || lookAgain
 		switch {
 		case r.e.ctx.Err() != nil:
 			return
@@ -117,8 +121,10 @@ func (r *resource) watch() {
 		default:
 			failures++
 			r.blind(err)
-			if failures%8 == 1 && r.expectsGrant() { // the fence may be reachable although the lease service is not
+			// The fence may be reachable although the lease service is not.
+			if now := r.e.cfg.Now(); now-read >= blindRead || failures%8 == 1 && r.expectsGrant() {
 				r.readRecord()
+				read = now
 			}
 			r.pause(maxBlind/2 + jitter(maxBlind/2))
 		}
@@ -197,18 +203,21 @@ func (r *resource) arrived() {
 }
 
 // look observes the lease of a resource without a candidacy, and reads the record if
-// another candidacy than the recorded one holds it, or if the record is unconfirmed. The
-// fence is not reopened for that, because that may create it.
+// another candidacy than the recorded one holds it, if the record is unconfirmed, or if the
+// lease cannot be observed. The fence is not reopened for that, because that may create it.
 func (r *resource) look(ctx context.Context) {
-	observation, err := r.observeNow(ctx)
+	observing, cancel := context.WithTimeout(ctx, r.settings().callTimeout()) // which leaves time to read the record
+	observation, err := r.observeNow(observing)
+	cancel()
 	r.mu.Lock()
 	fence, known := r.mu.fence, r.mu.record
 	r.mu.Unlock()
-	if err == nil && (known.Unconfirmed || observation.State == Held && observation.Incarnation != known.Incarnation) {
-		var rec fencing.Record
-		if rec, err = fence.Record(ctx); err == nil {
+	if err != nil || known.Unconfirmed || observation.State == Held && observation.Incarnation != known.Incarnation {
+		rec, unread := fence.Record(ctx)
+		if unread == nil {
 			r.publish(rec, known, nil)
 		}
+		err = cmp.Or(err, unread)
 	}
 	switch {
 	case err == nil:
@@ -237,26 +246,28 @@ func (r *resource) pause(d time.Duration) {
 }
 
 // lookContext returns a context that ends when the record should be read again: after
-// look if a grant is expected, and at once when woken.
-func (r *resource) lookContext(look time.Duration) (context.Context, context.CancelFunc) {
+// look if a grant is expected, and at once when woken. done ends it too, and reports whether it
+// was woken.
+func (r *resource) lookContext(look time.Duration) (_ context.Context, done func() (woken bool)) {
 	if !r.expectsGrant() {
 		look = time.Hour
 	}
 	ctx, cancel := context.WithTimeout(r.e.ctx, look)
 	ended := make(chan struct{})
-	finished := make(chan struct{})
+	result := make(chan bool, 1)
 	go func() {
-		defer close(finished)
 		select {
 		case <-r.watcher.wake:
 			cancel()
+			result <- true
 		case <-ended:
+			result <- false
 		}
 	}()
-	return ctx, func() {
+	return ctx, func() bool {
 		cancel()
 		close(ended)
-		<-finished
+		return <-result
 	}
 }
 

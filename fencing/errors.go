@@ -290,11 +290,15 @@ var PoolerRefusal = &Refusal{
 // UncheckedRefusal replaces an error of the check itself that has this SQLSTATE and
 // message.
 func UncheckedRefusal(code, message string) *Refusal {
+	hint := "Make sure that the schema fencepost exists (fencepost migrate --dsn ...) and that this role can read it, then connect again."
+	if code == "42501" { // insufficient_privilege
+		hint = "This role may not run the check. Run fencepost migrate --dsn ..., which grants what is missing; if worker roles are recorded (--worker-role), name all of them, and this one. fencepost status --ready says what is missing."
+	}
 	return &Refusal{
 		SQLState: StateNoFence,
 		Message:  "the fence cannot be checked: " + ASCII(message),
 		Detail:   detail(map[string]any{"sqlstate": code}),
-		Hint:     "Make sure that the schema fencepost exists (fencepost migrate --dsn ...) and that this role can read it, then connect again.",
+		Hint:     hint,
 	}
 }
 

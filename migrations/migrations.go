@@ -6,6 +6,7 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"embed"
 	"errors"
@@ -40,7 +41,15 @@ type Options struct {
 	// they replace those named before, and later migrations keep them. Everybody stands
 	// for all roles. A role that does not exist is an error.
 	WorkerRoles []string
+	// LockTimeout is how long each step waits at most for a lock that somebody holds; 0 means
+	// DefaultLockTimeout. Others who need what a step waits for may wait behind it.
+	LockTimeout time.Duration
 }
+
+// DefaultLockTimeout is the default of Options.LockTimeout.
+const DefaultLockTimeout = time.Minute
+
+func (o *Options) lockTimeout() time.Duration { return cmp.Or(o.LockTimeout, DefaultLockTimeout) }
 
 // Everybody is the worker role that stands for all roles, which is the default. No role
 // can have this name.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -28,11 +29,15 @@ func Up(ctx context.Context, conn *pgx.Conn, opts Options) (State, error) {
 func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (State, error) {
 	for {
 		var more bool
-		err := inTransaction(ctx, conn, func(tx pgx.Tx) error {
+		err := inTransaction(ctx, conn, opts.lockTimeout(), func(tx pgx.Tx) error {
 			var err error
 			more, err = step(ctx, tx, opts, files)
 			return err
 		})
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) && pg.Code == "55P03" { // lock_not_available
+			err = &LockedError{After: opts.lockTimeout(), Err: err}
+		}
 		if err != nil {
 			return State{}, fmt.Errorf("migrate the schema fencepost: %w", err)
 		}
@@ -42,9 +47,23 @@ func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (State,
 	}
 }
 
+// LockedError means that a lock could not be had in time. The step that needed it has changed nothing.
+type LockedError struct {
+	After time.Duration
+	Err   error // of the server
+}
+
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("gave up after it had waited for a lock for %s: %v", e.After, e.Err)
+}
+
+// Unwrap returns the server's error.
+func (e *LockedError) Unwrap() error { return e.Err }
+
 // inTransaction runs do in a transaction that is independent of the defaults of the
-// role and the database, under the lock that all migrations of a database share.
-func inTransaction(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) error {
+// role and the database, under the lock that all migrations of a database share. It waits for no lock for
+// longer than wait.
+func inTransaction(ctx context.Context, conn *pgx.Conn, wait time.Duration, do func(pgx.Tx) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
@@ -52,7 +71,7 @@ func inTransaction(ctx context.Context, conn *pgx.Conn, do func(pgx.Tx) error) e
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // does nothing after Commit
 	for _, sql := range []string{
 		"SET LOCAL search_path = pg_catalog, pg_temp",
-		"SET LOCAL lock_timeout = 0",
+		fmt.Sprintf("SET LOCAL lock_timeout = %d", wait.Milliseconds()),
 		"SET LOCAL statement_timeout = 0",
 		"SET LOCAL idle_in_transaction_session_timeout = 0",
 		"SELECT pg_catalog.set_config(name, '0', true) FROM pg_catalog.pg_settings WHERE name = 'transaction_timeout'", // PostgreSQL 17 and later

@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/fencepost/fencepost/internal/lockwait"
 )
 
 // ErrUnconfirmed means that the schema was migrated, and that a failover may lose that.
@@ -19,20 +20,21 @@ var ErrUnconfirmed = errors.New("the schema is migrated here, but no standby of 
 const waitsSQL = `SELECT pg_catalog.current_setting('synchronous_standby_names') FROM pg_catalog.pg_stat_activity
 	WHERE pid OPERATOR(pg_catalog.=) $1 AND wait_event OPERATOR(pg_catalog.=) 'SyncRep'`
 
-// waitsEvery is how often it is asked whether a commit waits.
-const waitsEvery = time.Second
-
-// Waits follows whether the commits of one connection wait for synchronous standbys.
+// Waits follows what one connection waits for: a lock that others hold, or synchronous standbys that have
+// to confirm a commit.
 type Waits struct {
-	say func(why string)
+	say   func(why string)
+	locks *lockwait.Waits
 
 	mu        sync.Mutex
 	names     string // what the connection waits for, "" for nothing
 	cancelled bool   // a wait was
 }
 
-// NewWaits returns a Waits that calls say when a commit begins to wait.
-func NewWaits(say func(why string)) *Waits { return &Waits{say: say} }
+// NewWaits returns a Waits that calls say when a commit begins to wait, and when a lock is waited for.
+func NewWaits(say func(why string)) *Waits {
+	return &Waits{say: say, locks: lockwait.New(func(who string) { say("the migration needs a lock that is held by " + who) })}
+}
 
 // Configure prepares the configuration of the connection that During is called with.
 func (w *Waits) Configure(c *pgx.ConnConfig) {
@@ -47,18 +49,23 @@ func (w *Waits) Configure(c *pgx.ConnConfig) {
 }
 
 // During calls do, which uses conn, and follows conn meanwhile. It returns do's error, which says
-// that a commit had its effect if it waited, or ErrUnconfirmed.
+// that a commit had its effect if it waited, or who held a lock, or ErrUnconfirmed.
 func (w *Waits) During(ctx context.Context, conn *pgx.Conn, do func() error) error {
 	watching, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	cfg, pid := conn.Config(), int32(conn.PgConn().PID())
-	watch.Go(func() { w.watch(watching, cfg, pid) })
+	cfg, pid := conn.Config(), conn.PgConn().PID()
+	watch.Go(func() {
+		lockwait.Follow(watching, cfg, func(ctx context.Context, conn *pgx.Conn) error { return w.look(ctx, conn, pid) })
+	})
 	err := do()
 	stop()
 	watch.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	var locked *LockedError
 	switch {
+	case errors.As(err, &locked) && w.locks.Last() != "":
+		return fmt.Errorf("%w; it is held by %s. Wait until that session has ended, or end it (SELECT pg_terminate_backend(...)), and run fencepost migrate again", err, w.locks.Last())
 	case err != nil && w.names != "":
 		return fmt.Errorf("%w; the last step is recorded here, and waits for a standby of synchronous_standby_names = '%s': run fencepost migrate again", err, w.names)
 	case err == nil && w.cancelled:
@@ -67,42 +74,14 @@ func (w *Waits) During(ctx context.Context, conn *pgx.Conn, do func() error) err
 	return err
 }
 
-// watch asks, over a connection of its own, what the backend waits for, until ctx ends. It
-// connects when the migration takes long.
-func (w *Waits) watch(ctx context.Context, cfg *pgx.ConnConfig, pid int32) {
-	cfg.OnNotice = nil
-	var conn *pgx.Conn
-	closeConn := func() {
-		if conn != nil {
-			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), waitsEvery)
-			defer cancel()
-			_ = conn.Close(closing) // nothing depends on it any more
-			conn = nil
-		}
+// look asks over conn what the backend with this process id waits for.
+func (w *Waits) look(ctx context.Context, conn *pgx.Conn, pid uint32) error {
+	names := ""
+	if err := conn.QueryRow(ctx, waitsSQL, int32(pid)).Scan(&names); err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return err // the migration itself shows what is wrong
 	}
-	defer closeConn()
-	tick := time.NewTicker(waitsEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		names, err := "", error(nil)
-		if conn == nil {
-			conn, err = pgx.ConnectConfig(ctx, cfg)
-		}
-		if err == nil {
-			err = conn.QueryRow(ctx, waitsSQL, pid).Scan(&names)
-		}
-		switch {
-		case err == nil, errors.Is(err, pgx.ErrNoRows):
-			w.waits(names)
-		default: // asked again with the next tick; the migration itself shows what is wrong
-			closeConn()
-		}
-	}
+	w.waits(names)
+	return w.locks.Look(ctx, conn, pid)
 }
 
 func (w *Waits) waits(names string) {

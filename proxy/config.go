@@ -100,6 +100,10 @@ type Config struct {
 	// Auditors receive each refused statement, in this order. Close returns when they have
 	// received all of them.
 	Auditors []fencing.Auditor
+	// Unprepared, if not nil, is called when a connection is refused because the check of its resource
+	// could not be prepared on the server, for example because the user lacks a privilege. It must not
+	// block.
+	Unprepared func(database, user, resource string)
 	// Observe returns the observer of a session's traffic with the server. It is for tests
 	// and for debugging; nil means that sessions are not observed.
 	Observe func(Observed) Observer
@@ -135,6 +139,9 @@ func (c *Config) setDefaults() error {
 	}
 	if c.Logger == nil {
 		c.Logger = zap.NewNop()
+	}
+	if c.Unprepared == nil {
+		c.Unprepared = func(string, string, string) {}
 	}
 	if c.Metrics == nil {
 		c.Metrics = noMetrics{}

@@ -282,6 +282,9 @@ func (x *session) prepareChecks(m *protocol.Machine) error {
 		case '1':
 		case 'Z':
 			if r := m.Prepared(failed); r != nil {
+				if x.start.own.resource != "" {
+					x.srv.cfg.Unprepared(x.start.database, x.start.user, x.start.own.resource)
+				}
 				return r
 			}
 			return nil

@@ -263,12 +263,25 @@ func randomHex(n int) string {
 // the worker leads. It also returns when the client or the server has gone, because a worker
 // without a server connection must not lead.
 func (x *session) awaitLease(guard *startupGuard, campaign fencing.CampaignMode) error {
-	guard.pause()
-	defer guard.resume()
 	if campaign != fencing.CampaignWait {
+		guard.pause()
+		defer guard.resume()
 		_ = x.member.candidacy().AwaitFirst(guard, x.srv.cfg.StartupWait) // the status says how it went
 		return nil
 	}
+	if err := x.timed(timelessSQL); err != nil {
+		return err
+	}
+	if err := x.awaitLeader(guard); err != nil {
+		return err
+	}
+	return x.timed(timedSQL)
+}
+
+// awaitLeader waits until the worker leads. It also returns when the client or the server has gone.
+func (x *session) awaitLeader(guard *startupGuard) error {
+	guard.pause()
+	defer guard.resume()
 	ctx, stop := untilGone(guard, x.client, 0, errClientGone)
 	defer stop()
 	ctx, stopServer := untilGone(ctx, x.server, 0, errServerGone)

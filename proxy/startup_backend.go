@@ -81,36 +81,75 @@ const locateSQL = `SET LOCAL TRANSACTION ISOLATION LEVEL READ COMMITTED;` +
 // the client, the session's statements that need the registry are refused, and all others are
 // not.
 func (x *session) locate() error {
-	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(locateSQL))); err != nil {
-		return errOver
+	values, failed, err := x.ask(locateSQL)
+	switch {
+	case err != nil:
+		return err
+	case failed != nil:
+		x.log.Debug("the backend did not say when its server was started", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
+	case len(values) != 2:
+		return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+	default:
+		x.backend.started, x.backend.waitsForSnapshots = values[0], values[1] == "on"
+	}
+	return nil
+}
+
+// ask runs a text of Fencepost's own during the startup, and returns the columns of its last row, none
+// if there is no row. failed is an error of the server that did not end the connection.
+func (x *session) ask(sql string) (values []string, failed *wire.ServerError, err error) {
+	if _, err := x.server.Write(wire.AppendQuery(nil, []byte(sql))); err != nil {
+		return nil, nil, errOver
 	}
 	for {
 		typ, msg, err := x.handshake.serverMessage()
 		if err != nil {
-			return err
+			return nil, nil, err
 		}
 		switch typ {
 		case 'T', 'C':
 		case 'Z':
-			return nil
+			return values, failed, nil
 		case 'D':
-			values, ok := wire.DecodeColumns(msg[wire.HeaderLen:])
-			if !ok || len(values) != 2 {
-				return fmt.Errorf("%w in its startup", protocol.ErrSurprise)
+			var ok bool
+			if values, ok = wire.DecodeColumns(msg[wire.HeaderLen:]); !ok {
+				return nil, nil, fmt.Errorf("%w in its startup", protocol.ErrSurprise)
 			}
-			x.backend.started, x.backend.waitsForSnapshots = values[0], values[1] == "on"
 		case 'E':
 			e, _ := wire.DecodeError(msg[wire.HeaderLen:])
 			if e.Fatal() {
-				return x.refusedByServer(msg)
+				return nil, nil, x.refusedByServer(msg)
 			}
-			x.log.Debug("the backend did not say when its server was started", zap.String("sqlstate", e.Code), zap.String("message", e.Message))
+			failed = &e
 		default:
 			if _, err := x.client.Write(msg); err != nil {
-				return errOver
+				return nil, nil, errOver
 			}
 		}
 	}
+}
+
+// While its worker waits to lead, the backend is idle, and idle_session_timeout would end it. It is any that the
+// client, the role, the database or the server has set, and counts again when the wait is over.
+const (
+	timelessSQL = "SET idle_session_timeout = 0"
+	timedSQL    = "RESET idle_session_timeout"
+)
+
+// timed runs one of these two. A statement_timeout of the client that is very short may hit it, so it is tried more
+// than once.
+func (x *session) timed(sql string) error {
+	for range 3 {
+		switch _, failed, err := x.ask(sql); {
+		case err != nil:
+			return err
+		case failed == nil:
+			return nil
+		default:
+			x.log.Debug("the backend did not change its idle_session_timeout", zap.String("sqlstate", failed.Code), zap.String("message", failed.Message))
+		}
+	}
+	return nil
 }
 
 // handshake reads whole messages of both sides during the startup.

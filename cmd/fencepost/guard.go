@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/internal/lockwait"
 )
 
 // guardTimeout bounds how long a guard waits for transactions that use its table.
@@ -40,6 +42,9 @@ that were made since.
 
 remove drops the triggers. The column of a stamp stays. For a table that is recorded as
 guarded and has no guard, because it was dropped or created again, it removes the record.
+
+While transactions use the table, add and remove try again for two minutes, in short
+attempts behind which nobody waits for long, and say which sessions those are.
 
 The DSN's role must be a superuser, or own the table and be a member of the control
 role. Without --dsn the environment variable FENCEPOST_DSN is used. docs/guards.md says
@@ -80,20 +85,28 @@ func runGuard(ctx context.Context, t terminal, args []string) error {
 	ctx, cancel := context.WithTimeout(ctx, guardTimeout)
 	defer cancel()
 	connecting, connected := context.WithTimeout(ctx, guardConnectTimeout)
-	conn, err := connect(connecting, *dsn)
+	conn, err := connectAs(connecting, *dsn, evidence.Cancelling) // so that what was begun can be undone
 	connected()
 	if err != nil {
 		return err
 	}
 	defer closeSoon(conn)
-	switch verb {
-	case "add":
-		return addGuard(ctx, t, conn, o)
-	case "list":
+	if verb == "list" {
 		return listGuards(ctx, t, conn)
-	default:
-		return removeGuard(ctx, t, conn, o.Table)
 	}
+	waits := lockwait.New(func(who string) {
+		fmt.Fprintf(t.stderr, "waiting: table %s is used by %s; giving up after %s\n", dash(o.Table), dash(who), guardTimeout)
+	})
+	err = waits.During(ctx, conn, func() error {
+		if verb == "add" {
+			return addGuard(ctx, t, conn, o)
+		}
+		return removeGuard(ctx, t, conn, o.Table)
+	})
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && waits.Last() != "" {
+		return fmt.Errorf("%w; the last ones were %s", err, dash(waits.Last()))
+	}
+	return err
 }
 
 func addGuard(ctx context.Context, t terminal, conn *pgx.Conn, o guard.Options) error {

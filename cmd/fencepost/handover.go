@@ -215,7 +215,7 @@ func (h *handingOver) ended(ctx context.Context, tick *time.Ticker) error {
 func (h *handingOver) ranOut() error {
 	why := fmt.Sprintf("worker %s has not taken the lead, and any worker may now", dash(h.order.Worker))
 	if h.state.Former != "" && h.state.Stopped.IsZero() {
-		why = fmt.Sprintf("the leader was not stopped, so worker %s may still lead under epoch %d: its proxy is not reachable, is older than this command, or does not look for orders",
+		why = fmt.Sprintf("the leader was not stopped, so worker %s, which had epoch %d, may lead still or again: its proxy is not reachable, is older than this command, or does not look for orders",
 			dash(h.state.Former), h.state.From)
 	}
 	return fmt.Errorf("resource %s was not handed over: the offer to worker %s has run out. %s", dash(h.order.Resource), dash(h.order.Worker), why)

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -26,6 +27,10 @@ Every role may read the fence unless --worker-role names those that may. The fla
 can be given several times. The roles are kept for later runs until others are
 named; --worker-role PUBLIC allows every role again.
 
+If another session holds a lock that the migration needs, migrate says which one, and
+gives up after --lock-timeout. It has then changed nothing since the last step that it
+has applied; run it again.
+
 Without --dsn the environment variable FENCEPOST_DSN is used.`
 
 func runMigrate(ctx context.Context, t terminal, args []string) error {
@@ -34,12 +39,16 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	control := fs.String("control-role", migrations.DefaultControl, "`role` that owns the schema and that Fencepost connects as")
 	var workers roleList
 	fs.Var(&workers, "worker-role", "`role` that workers connect as, or are members of; PUBLIC for every role")
+	lockTimeout := fs.Duration("lock-timeout", migrations.DefaultLockTimeout, "`duration` for which a lock is waited for that another session holds")
 	hideDefault(fs, "dsn")
 	if err := parseFlags(t, fs, migrateAbout, args, 0); err != nil {
 		return err
 	}
 	if *dsn == "" {
 		return usagef("--dsn is required: it names the database to migrate")
+	}
+	if *lockTimeout < time.Millisecond {
+		return usagef("--lock-timeout is %s: use 1ms or more", *lockTimeout)
 	}
 	waits := migrations.NewWaits(func(why string) { fmt.Fprintln(t.stderr, "waiting: "+why) })
 	conn, err := connectAs(ctx, *dsn, waits.Configure)
@@ -54,7 +63,7 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	var after migrations.State
 	err = waits.During(ctx, conn, func() (err error) {
 		after, err = migrations.Up(ctx, conn, migrations.Options{
-			Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD"), WorkerRoles: workers})
+			Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD"), WorkerRoles: workers, LockTimeout: *lockTimeout})
 		return err
 	})
 	if err != nil {

@@ -20,7 +20,8 @@ const reloadAbout = `
 Usage: fencepost reload [--admin ADDRESS]
 
 Makes a running Fencepost read its configuration file again, as SIGHUP does. Prints
-each changed setting, and whether it was applied or needs a restart. New connections
+each changed setting, and whether it was applied or needs a restart, or where it does
+not count yet. New connections
 get the new settings; existing ones keep theirs. If the configuration is invalid,
 nothing changes: reload prints the errors and exits with 1.`
 
@@ -49,6 +50,9 @@ func runReload(ctx context.Context, t terminal, args []string) error {
 		if !c.Applied {
 			what = "needs a restart"
 		}
+		if c.Note != "" {
+			what += ", but " + dash(c.Note)
+		}
 		if _, err := fmt.Fprintf(t.stdout, "%s: %s -> %s: %s\n", dash(c.Setting), dash(c.Old), dash(c.New), what); err != nil {
 			return err
 		}
@@ -71,6 +75,23 @@ func (s *serving) apply(c *config.Config, logs loggers) {
 	s.proxy.LimitConnections(c.Limits.MaxConnections)
 	if err := warnOfFewDescriptors(s.log, c.Limits.MaxConnections); err != nil {
 		s.log.Warn("limits.max_connections may be too high", zap.Error(err))
+	}
+}
+
+// noteChange says of which resources the leader is still elected as before the change.
+func (s *serving) noteChange(c *config.Change) {
+	var where []string
+	for _, r := range s.elections.Resources() {
+		if c.Setting != "resources."+r.Resource+".election" {
+			continue
+		}
+		if s.elections.LedByTokens(r.Database, r.Resource) != (policy{s.current}.election(r.Database, r.Resource).Tokens) {
+			where = append(where, r.Database)
+		}
+	}
+	if len(where) > 0 {
+		c.Note = fmt.Sprintf("not in force yet in database %s, where the resource is in use: it counts when nobody has been connected for it here for %s (limits.resource_idle), or after a restart",
+			strings.Join(where, ", "), s.current().Limits.ResourceIdle.D())
 	}
 }
 

@@ -137,6 +137,7 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 	if s.elections, err = s.newElections(); err != nil {
 		return nil, err
 	}
+	s.settings.Note = s.noteChange
 	s.showMetrics()
 	s.health = s.newHealth()
 	s.proxy, err = proxy.NewServer(proxy.Config{
@@ -155,9 +156,10 @@ func newServing(cfg config.Config, logs loggers, w *watch) (_ *serving, err erro
 
 		Logger: log.Named("proxy"),
 		// The metrics come first, so that whoever sees the line also sees the count.
-		Auditors: []fencing.Auditor{s.metrics, auditlog.Recorders{s.audit.log, s.audit.table}},
-		Metrics:  s.metrics,
-		Observe:  w.observe(),
+		Auditors:   []fencing.Auditor{s.metrics, auditlog.Recorders{s.audit.log, s.audit.table}},
+		Metrics:    s.metrics,
+		Unprepared: s.health.Unprepared,
+		Observe:    w.observe(),
 	})
 	if err != nil {
 		return nil, err

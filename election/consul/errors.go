@@ -38,8 +38,12 @@ func rolledBack(errs api.TxnErrors) error {
 	return errors.New(text)
 }
 
+// limitRemedy says what to do about requests that Consul refuses because of their number.
+const limitRemedy = "The agent refuses connections above limits.http_max_conns_per_client, 200 for each client address by default, whoever opens them: " +
+	"raise it in the agent's configuration, or give Fencepost an agent of its own. If limits.request_limits is set, raise that too. See docs/consul.md, Limits of Consul."
+
 // failed returns the error of a request, as an *election.DeniedError if Consul's answer shows
-// that only an operator can help.
+// that only an operator can help, and as an *election.LimitedError if it is that of a limit.
 func (s *consulStore) failed(what string, err error) error {
 	if err == nil {
 		return nil
@@ -66,6 +70,8 @@ func (s *consulStore) failed(what string, err error) error {
 			Kind: faults.LeaseDenied, Answer: text, Err: err,
 			Remedy: fmt.Sprintf("%s (election.consul.token, FENCEPOST_ELECTION_CONSUL_TOKEN): it needs key_prefix %q write and session_prefix \"\" write.", token, s.prefix),
 		}
+	case status.Code == http.StatusTooManyRequests:
+		return &election.LimitedError{Err: fmt.Errorf("%s: %w", s.name, err), Remedy: limitRemedy}
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s does not answer: %w", s.name, err)
 	}

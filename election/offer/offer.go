@@ -35,6 +35,15 @@ func (o Offer) Stops(leader string, now time.Duration) bool {
 	return o.Excludes(leader, now) && now >= o.Begins && now-o.Begins <= o.Until-now
 }
 
+// stopTime is how long the leader's proxy has to stop the leader and to release the lease.
+const stopTime = 500 * time.Millisecond
+
+// Takes reports whether the worker may take the lease away from a leader whose proxy is gone, because that one
+// was to stop and has not.
+func (o Offer) Takes(worker string, now time.Duration) bool {
+	return o.Invites(worker, now) && now >= o.Begins+stopTime
+}
+
 // Next returns the next time at which something else is to be decided, 0 if there is none.
 func (o Offer) Next(now time.Duration) time.Duration {
 	switch {
@@ -42,6 +51,8 @@ func (o Offer) Next(now time.Duration) time.Duration {
 		return 0
 	case now < o.Begins:
 		return o.Begins
+	case now < o.Begins+stopTime && o.Begins+stopTime < o.Until:
+		return o.Begins + stopTime
 	default:
 		return o.Until
 	}

@@ -30,6 +30,15 @@ func PresenceID(incarnation, user, worker string) (presenceID string, own bool) 
 	return parts[1], true
 }
 
+// Proxy returns the presence id of the proxy through which the candidacy of an incarnation runs, whoever its
+// worker is; "" if the incarnation does not say that.
+func Proxy(incarnation string) (presenceID string) {
+	if parts := strings.Split(incarnation, "."); len(parts) == 3 {
+		return parts[1]
+	}
+	return ""
+}
+
 // ownerOf returns 80 bits of a hash of a role and a worker. The random text makes it different for
 // each candidacy.
 func ownerOf(random, user, worker string) string {

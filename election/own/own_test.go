@@ -13,6 +13,9 @@ func TestAnIncarnationSaysThroughWhichProxyAndForWhomACandidacyRuns(t *testing.T
 		t.Errorf("two candidacies are %s and %s", incarnation, again)
 	}
 	plain := Incarnation("", "app", "host-7")
+	if of, none, token := Proxy(incarnation), Proxy(plain), Proxy("token:1:7"); of != "P1" || none != "" || token != "" {
+		t.Errorf("the candidacies run through %q, %q and %q", of, none, token)
+	}
 	parts := strings.Split(incarnation, ".")
 	for name, c := range map[string]struct {
 		incarnation, user, worker string

@@ -151,6 +151,19 @@ func (t *Table) Offers(ctx context.Context) ([]fencing.Offer, error) {
 	return offers, nil
 }
 
+// Elsewhere returns the incarnations that campaign for a worker through other proxies which are there.
+func (t *Table) Elsewhere(ctx context.Context, resource, worker string) ([]string, error) {
+	rows, err := t.pool.Query(ctx, "SELECT c.incarnation FROM fencepost.campaigning($1) c WHERE c.worker = $2 AND c.proxy <> $3", resource, worker, t.id)
+	if err != nil {
+		return nil, t.unlessMissing("read who campaigns", err)
+	}
+	incarnations, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, t.unlessMissing("read who campaigns", err)
+	}
+	return incarnations, nil
+}
+
 // Stopped notes that the leader was stopped for this order so long ago.
 func (t *Table) Stopped(ctx context.Context, order int64, ago time.Duration) error {
 	return t.note(ctx, order, &ago, nil)

@@ -41,8 +41,9 @@ type Agent struct {
 type Option func(*options)
 
 type options struct {
-	acl    bool
-	ttlMin string
+	acl         bool
+	ttlMin      string
+	connections int // from each client address; 0: Consul's own limit
 }
 
 // WithACL denies everything that a token does not allow; see ManagementToken.
@@ -51,6 +52,9 @@ func WithACL() Option { return func(o *options) { o.acl = true } }
 // WithDefaultTTL keeps Consul's own minimum TTL of a session, 10 s, instead of the 1 s
 // that keeps tests short.
 func WithDefaultTTL() Option { return func(o *options) { o.ttlMin = "" } }
+
+// WithConnections limits the connections from each client address (http_max_conns_per_client).
+func WithConnections(most int) Option { return func(o *options) { o.connections = most } }
 
 var shared struct {
 	once  sync.Once
@@ -218,6 +222,9 @@ func (a *Agent) config(o options) string {
 	}
 	if o.ttlMin != "" {
 		lines = append(lines, fmt.Sprintf("session_ttl_min = %q", o.ttlMin))
+	}
+	if o.connections != 0 {
+		lines = append(lines, fmt.Sprintf("limits { http_max_conns_per_client = %d }", o.connections))
 	}
 	if o.acl {
 		lines = append(lines, fmt.Sprintf(`acl { enabled = true  default_policy = "deny"  tokens { initial_management = %q  agent = %q } }`,

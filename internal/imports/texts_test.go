@@ -33,7 +33,7 @@ var searches = map[string]string{
 	"checkError":    "the code of an error",
 	"ofCheck":       "the message of an error",
 	"newNonce":      "random characters",
-	"endsSession":     "SQLSTATEs",
+	"endsSession":   "SQLSTATEs",
 }
 
 // beforeSQL are the prefixes of the names of files whose code runs before a session's

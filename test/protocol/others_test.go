@@ -221,6 +221,31 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 	})
 }
 
+// TestProtocolAParameterOfPLpgSQL is D34: a check may load PL/pgSQL, which Postgres does when the session first
+// needs it.
+func TestProtocolAParameterOfPLpgSQL(t *testing.T) {
+	t.Parallel()
+	fixture.EachProxy(t, func(t *testing.T, p *fixture.Proxy, db string) {
+		direct, _ := wiretest.Connect(t, p.PG.Addr(), "user", pgtest.App, "database", db)
+		c := fixture.LeaderConn(t, p, db)
+		fixture.MustExec(t, c, "create table t (id int)")
+		for conn, want := range map[*wiretest.Conn]string{direct: "", c: "42501"} {
+			conn.Send(q("set plpgsql.variable_conflict = error"), q("begin isolation level repeatable read"), q("insert into t values (1)"), q("commit"))
+			said := ""
+			for range 4 {
+				for _, m := range conn.Until('Z') {
+					if m.Type == 'E' || m.Type == 'N' {
+						said += m.Fields()['C']
+					}
+				}
+			}
+			if said != want {
+				t.Errorf("errors and notices: %q, want %q", said, want)
+			}
+		}
+	})
+}
+
 // values are the texts of a DataRow.
 func values(m wiretest.Message) (all []string) {
 	for b := m.Body[2:]; len(b) >= 4; {

@@ -42,6 +42,33 @@ func TestConsulIsMeddledWith(t *testing.T) {
 	}
 }
 
+// TestTheRecordIsFollowedWithoutConsul: what an operator orders while Consul is away is shown by every proxy,
+// also by those that do not lead.
+func TestTheRecordIsFollowedWithoutConsul(t *testing.T) {
+	t.Parallel()
+	agent := consultest.Start(t)
+	h := newCluster(t, "consul", withConsul(agent))
+	one, two, unused := h.proxy(), h.proxy(), h.proxy()
+	h.join(unused, "c", "campaign", "off").leave()
+	h.join(one, "a", "campaign", "wait").must("INSERT INTO work VALUES ('a')")
+	h.join(two, "b")
+	for _, p := range []*process.Server{one, two, unused} {
+		h.awaitState("led", "a", p)
+	}
+	agent.Stop()
+	for _, p := range []*process.Server{two, unused} {
+		h.awaitState("unknown", "", p)
+	}
+	h.order("", "evict", resource)
+	for i, p := range []*process.Server{one, two, unused} {
+		process.Eventually(t, process.Patience, fmt.Sprintf("proxy %d to show the new epoch", i), func() bool {
+			epoch, _ := h.metric(p, "fencepost_epoch")
+			s := h.shown(p)
+			return s.Epoch == 2 && epoch == 2 && s.GrantedTo == ""
+		})
+	}
+}
+
 // oneWrites checks that either a, which led, or b can eventually write. If it is b, a
 // has been superseded.
 func (h *cluster) oneWrites(a, b *client) {

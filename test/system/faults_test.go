@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"regexp"
 	"slices"
@@ -152,6 +153,60 @@ func TestFaultOfTheSchema(t *testing.T) {
 	awaitNoFault(t, p, faults.Schema)
 }
 
+// TestFaultOfWhatWorkersMayNot takes from the role of a worker what its checks need: while it is connected,
+// and before it connects.
+func TestFaultOfWhatWorkersMayNot(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Start(t)
+	h := newCluster(t, "postgres", onServer(s))
+	p := h.proxy()
+	a := h.join(p, "a", "campaign", "wait")
+	a.must("INSERT INTO work VALUES ('a')")
+	migrate := func(flags ...string) {
+		t.Helper()
+		if code, out := h.command(append([]string{"migrate", "--dsn", s.DSN(pgtest.Superuser, h.db), "--control-role", pgtest.Control}, flags...)...); code != 0 {
+			t.Fatalf("migrate: code %d: %s", code, out)
+		}
+	}
+	for revoke, lacking := range map[string]string{
+		"USAGE ON SCHEMA fencepost":                             "USAGE ON SCHEMA fencepost",
+		"SELECT ON ALL SEQUENCES IN SCHEMA fencepost":           "SELECT ON SEQUENCE fencepost.epoch_1",
+		"EXECUTE ON FUNCTION fencepost.current(int8,int8,int8)": "EXECUTE ON FUNCTION fencepost.current(bigint,bigint,bigint)",
+	} {
+		s.Exec(t, pgtest.Superuser, h.db, "REVOKE "+revoke+" FROM PUBLIC")
+		f := awaitFault(t, p, faults.Privilege, "fencepost migrate --dsn")
+		if want := fmt.Sprintf("role %q lacks %s", pgtest.App, lacking); !strings.HasSuffix(f.Problem, want) || strings.Contains(f.Remedy, "--worker-role") {
+			t.Errorf("the fault is %+v, want a problem that ends with %q", f, want)
+		}
+		if _, out := h.command("status", "--admin", p.Admin); !strings.Contains(out, lacking) {
+			t.Errorf("the status does not show it: %s", out)
+		}
+		migrate()
+		awaitNoFault(t, p, faults.Privilege)
+	}
+	a.must("INSERT INTO work VALUES ('again')")
+
+	migrate("--worker-role", "scram_user")
+	if f := failureOf(a.exec("INSERT INTO work VALUES ('forbidden')")); f == nil || f.Code != fencing.StateNoFence || !strings.Contains(f.Hint, "--worker-role") {
+		t.Errorf("writing without the right: %+v", f)
+	}
+	awaitFault(t, p, faults.Privilege, "--worker-role 'scram_user' --worker-role '"+pgtest.App+"'")
+	s.Exec(t, pgtest.Superuser, h.db, "GRANT scram_user TO "+pgtest.App)
+	awaitNoFault(t, p, faults.Privilege)
+	a.must("INSERT INTO work VALUES ('as a member')")
+
+	a.leave()
+	s.Exec(t, pgtest.Superuser, h.db, "REVOKE USAGE ON SCHEMA fencepost FROM PUBLIC")
+	_, err := h.tryJoin(process.Patience, p, "b")
+	if f := failureOf(err); f == nil || f.Severity != "FATAL" || f.Code != fencing.StateNoFence || !strings.Contains(f.Hint, "fencepost migrate") {
+		t.Errorf("connecting without the right: %+v", f)
+	}
+	awaitFault(t, p, faults.Privilege, "fencepost migrate --dsn")
+	migrate()
+	awaitNoFault(t, p, faults.Privilege)
+	h.join(p, "b", "campaign", "wait").must("INSERT INTO work VALUES ('b')")
+}
+
 // The rules of an ACL token.
 const (
 	tokenKey     = `key_prefix "" { policy = "write" }`
@@ -214,6 +269,37 @@ func TestFaultOfTheConsulToken(t *testing.T) {
 	awaitFault(t, p, faults.LeaseDenied, "session_prefix")
 	token.allow(tokenKey + tokenSession)
 	awaitNoFault(t, p, faults.LeaseDenied)
+}
+
+// TestFaultOfConsulsLimit: others have all the connections that Consul allows for an address.
+func TestFaultOfConsulsLimit(t *testing.T) {
+	t.Parallel()
+	const most = 8
+	process.Program(t) // it may have to be built
+	agent := consultest.Start(t, consultest.WithConnections(most))
+	h := newCluster(t, "consul", withConsul(agent))
+	var others []net.Conn
+	for range most {
+		conn, err := net.Dial("tcp", agent.Addr())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := conn.Write([]byte("GET /v1/kv/consultest?index=1000000000&wait=15s HTTP/1.1\r\nHost: consul\r\n\r\n")); err != nil { // it waits
+			t.Fatal(err)
+		}
+		others = append(others, conn)
+	}
+	p := h.proxy()
+	if f := awaitFault(t, p, faults.LeaseService, "http_max_conns_per_client"); !strings.Contains(f.Problem, "429") {
+		t.Errorf("the fault is %+v", f)
+	}
+	for _, conn := range others {
+		if err := conn.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitNoFault(t, p, faults.LeaseService)
 }
 
 // TestFaultOfTheTTL: Consul does not accept the TTL.

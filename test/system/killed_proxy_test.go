@@ -188,6 +188,33 @@ func TestAKilledProxyCostsItsWorkerNoTTL(t *testing.T) {
 	}
 }
 
+// TestAWorkerThatMovesDoesNotWaitForTheLinger: it leaves one proxy in order, which keeps its lease for it, and
+// comes back through another.
+func TestAWorkerThatMovesDoesNotWaitForTheLinger(t *testing.T) {
+	t.Parallel()
+	for _, provider := range providers {
+		t.Run(provider, func(t *testing.T) {
+			t.Parallel()
+			h := newCluster(t, provider, with("LEASE_LINGER=10m", "LEASE_TTL="+ownTTL.String()))
+			one, two := h.proxy(), h.proxy()
+			h.join(one, "a", "campaign", "wait").leave()
+			first := h.join(one, "a", "campaign", "wait") // the linger is for this
+			first.must("INSERT INTO work VALUES ('kept')")
+			if epoch := h.epoch(); epoch != 1 {
+				t.Errorf("the worker that came back has epoch %d", epoch)
+			}
+			first.leave()
+			other := h.join(two, "b")
+			if err := other.exec("INSERT INTO work VALUES ('b')"); stateOf(err) != fencing.StateNotLeader {
+				t.Errorf("another worker writes while the lease is kept: %v", err)
+			}
+			other.leave() // it could take the lease too, once that is released
+			h.join(two, "a", "campaign", "wait").must("INSERT INTO work VALUES ('moved')")
+			one.Await(t, "the worker has come back through another proxy: its lease is not kept here any longer", "worker", "a")
+		})
+	}
+}
+
 // TestTwoProcessesOfOneNameDoNotTradeTheLease: they write through two proxies that are there.
 func TestTwoProcessesOfOneNameDoNotTradeTheLease(t *testing.T) {
 	t.Parallel()
@@ -199,7 +226,7 @@ func TestTwoProcessesOfOneNameDoNotTradeTheLease(t *testing.T) {
 			a := h.join(one, "a", "campaign", "wait")
 			a.must("INSERT INTO work VALUES ('first')")
 			second := h.join(two, "a")
-			two.Await(t, "another proxy, which is there, holds the lease under the same worker id: an id must name one process", "worker", "a")
+			two.Await(t, "another proxy, which is there, holds the lease under the same worker id: the worker has just left it, or two processes have one id", "worker", "a")
 			for i := range 10 {
 				if err := second.exec("INSERT INTO work VALUES ('second')"); stateOf(err) != fencing.StateNotLeader {
 					t.Errorf("write %d of the second process: %v", i, err)

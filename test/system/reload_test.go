@@ -123,6 +123,37 @@ func TestAReloadChangesNewSessionsOnly(t *testing.T) {
 	}
 }
 
+// TestAReloadSaysWhereItDoesNotCountYet: who elects the leader of a resource does not change while it is in
+// use.
+func TestAReloadSaysWhereItDoesNotCountYet(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	const idle = "limits: {resource_idle: 2s}\n"
+	p, write := h.configured(idle + "resources: {billing: {}, mail: {}}")
+	a := h.join(p, "a", "campaign", "wait")
+	write(idle + "resources: {billing: {election: token}, mail: {election: token}}")
+	code, out := h.command("reload", "--admin", p.Admin)
+	if code != 0 || !strings.Contains(out, "resources.billing.election: - -> token: applied, but not in force yet in database "+h.db) ||
+		!strings.Contains(out, "resources.mail.election: - -> token: applied\n") {
+		t.Errorf("fencepost reload: code %d, %s", code, out)
+	}
+	if len(p.Lines("setting changed", "setting", "resources.billing.election")) != 1 || p.Await(t, "setting changed", "setting", "resources.billing.election").Text("note") == "" {
+		t.Error("the log does not say that the setting does not count yet")
+	}
+	_, err := h.bears(p, "b", 7, "worker_timeout", "0")
+	wantFailure(t, "a token while leases count", err, "22023")
+	if f := failureOf(err); f == nil || !strings.Contains(f.Hint, "limits.resource_idle") || strings.Contains(f.Hint, "or set resources") {
+		t.Errorf("the refusal of a token is %+v", f)
+	}
+	a.leave()
+	var b *client
+	process.Eventually(t, process.Patience, "tokens to count", func() bool {
+		b, err = h.bears(p, "b", 7)
+		return err == nil
+	})
+	b.must("INSERT INTO work VALUES ('b')")
+}
+
 // TestAnInvalidConfigurationIsNotReloaded: all errors are told at once, by the command and
 // in the log, and nothing changes.
 func TestAnInvalidConfigurationIsNotReloaded(t *testing.T) {

@@ -24,6 +24,7 @@ type shown struct {
 	Reason         string     `json:"state_reason"`
 	ConfirmedUntil *time.Time `json:"confirmed_until"`
 	Leader         string     `json:"leader"`
+	Epoch          int64      `json:"epoch"`
 	GrantedTo      string     `json:"granted_to"`
 	Here           bool       `json:"here"`
 	Leaderless     float64    `json:"leaderless_seconds"`

@@ -11,6 +11,40 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
+// TestAWaitingWorkerOutlivesItsIdleSessionTimeout: its backend is idle while it waits to lead. The timeout counts
+// again when it leads.
+func TestAWaitingWorkerOutlivesItsIdleSessionTimeout(t *testing.T) {
+	t.Parallel()
+	h := newCluster(t, "postgres")
+	p := h.proxy()
+	leader := h.join(p, "a", "campaign", "wait")
+	h.pg.Exec(t, pgtest.Superuser, h.db, "ALTER DATABASE "+h.db+" SET idle_session_timeout = '1s'")
+	waited := make(chan error, 1)
+	var b *client
+	go func() {
+		var err error
+		b, err = h.tryJoin(2*process.Patience, p, "b", "campaign", "wait")
+		waited <- err
+	}()
+	process.Eventually(t, process.Patience, "the backend of the worker that waits to have been idle for 3 s", func() bool {
+		return ask[int64](h, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = $1 AND state = 'idle'
+			AND clock_timestamp() - state_change BETWEEN '3s' AND '60s' AND backend_start > (SELECT min(a.backend_start) FROM pg_stat_activity a
+				WHERE a.datname = current_database() AND a.usename = $1)`, pgtest.App) == 1
+	})
+	leader.leave()
+	if err := <-waited; err != nil {
+		t.Fatalf("the worker that waited: %v", err)
+	}
+	var timeout string
+	if err := b.QueryRow(t.Context(), "SELECT setting || unit || source FROM pg_settings WHERE name = 'idle_session_timeout'").Scan(&timeout); err != nil || timeout != "1000msdatabase" {
+		t.Errorf("when it leads, its idle_session_timeout is %q (%v)", timeout, err)
+	}
+	b.must("INSERT INTO work VALUES ('b')")
+	if got := h.granted(); got != "a b" {
+		t.Errorf("granted to %q", got)
+	}
+}
+
 // works are the things that a leader may wait for, for longer than the worker timeout.
 // Each returns when the leader has its reply.
 var works = map[string]func(c *stalledCase){

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,12 +13,15 @@ import (
 // While Postgres as a whole cannot be reached or does not answer, what is led is in the state
 // Unknown, although a lease may be confirmed elsewhere. A fault of one database is no proof
 // that its leaders cannot write: it may be that only the control role cannot log in, or that
-// only the look at the schema waits for a lock. Such a fault is the Reason beside the state.
+// only the look at the schema waits for a lock. Such a fault is the Reason beside the state. So is one of
+// the roles of a database's workers, whatever the state.
 func Writable(all []election.ResourceStatus, lasting []faults.Lasting, now time.Time) []election.ResourceStatus {
 	for _, f := range lasting {
 		for i := range all {
 			s := &all[i]
 			switch {
+			case f.Where == faults.InWorkers(s.Database) && s.Reason == nil:
+				s.Reason = errors.New(f.Problem)
 			case s.State != election.Led:
 			case f.Where == faults.InServer && f.Kind == faults.Upstream:
 				s.State, s.StateSince, s.Reason = election.Unknown, f.Since, fmt.Errorf("Postgres cannot be reached or does not answer: %s", f.Problem)

@@ -18,6 +18,8 @@ type Change struct {
 	New string `json:"new"`
 	// Applied means that the new value is in effect. Otherwise it needs a restart.
 	Applied bool `json:"applied"`
+	// Note, if not "", says where an applied value is not in effect yet, and from when on it is.
+	Note string `json:"note,omitempty"`
 }
 
 // reloadable are the settings that a running proxy can change: those with one of these

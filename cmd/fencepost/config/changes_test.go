@@ -22,20 +22,20 @@ func TestReloadAppliesWhatItCan(t *testing.T) {
 	next.Resources = map[string]Resource{"billing": {Users: []string{"x", "y"}, TTL: &long}, "mail.out": {}}
 	reloaded, changes := old.Reload(&next)
 	want := []Change{
-		{"listen", "127.0.0.1:6432", "127.0.0.1:1", false},
-		{"control.password", "******", "******", false},
-		{"election.consul.token", "", "******", false},
-		{"lease.ttl", "10s", "1m0s", true},
-		{"lease.grace", "2s", "1m0s", false},
-		{"unfenced.users.a", "allow", "", true},
-		{"unfenced.users.c", "", "refuse", true},
-		{"resources.billing.ttl", "", "1m0s", true},
-		{"resources.billing.reads", "proven", "", true},
-		{"resources.billing.users", `["x"]`, `["x" "y"]`, true},
-		{"resources.gone", "listed", "not listed", true},
-		{"resources.mail.out", "not listed", "listed", true},
-		{"limits.max_connections", "1000", "7", true},
-		{"log.level", "info", "debug", true},
+		{"listen", "127.0.0.1:6432", "127.0.0.1:1", false, ""},
+		{"control.password", "******", "******", false, ""},
+		{"election.consul.token", "", "******", false, ""},
+		{"lease.ttl", "10s", "1m0s", true, ""},
+		{"lease.grace", "2s", "1m0s", false, ""},
+		{"unfenced.users.a", "allow", "", true, ""},
+		{"unfenced.users.c", "", "refuse", true, ""},
+		{"resources.billing.ttl", "", "1m0s", true, ""},
+		{"resources.billing.reads", "proven", "", true, ""},
+		{"resources.billing.users", `["x"]`, `["x" "y"]`, true, ""},
+		{"resources.gone", "listed", "not listed", true, ""},
+		{"resources.mail.out", "not listed", "listed", true, ""},
+		{"limits.max_connections", "1000", "7", true, ""},
+		{"log.level", "info", "debug", true, ""},
 	}
 	if !slices.Equal(changes, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", changes, want)

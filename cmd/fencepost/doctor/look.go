@@ -179,7 +179,7 @@ func (f *Facts) leases(ctx context.Context, try func(ctx context.Context) error)
 		f.Leases = &faults.Fault{Kind: denied.Kind, Problem: err.Error(), Remedy: denied.Remedy}
 	default:
 		f.Leases = &faults.Fault{Kind: faults.LeaseService, Problem: err.Error(),
-			Remedy: "Make sure that the lease service runs, that it has a leader, and that Fencepost can reach it (settings election.*)."}
+			Remedy: election.RemedyOf(err, "Make sure that the lease service runs, that it has a leader, and that Fencepost can reach it (settings election.*).")}
 	}
 }
 

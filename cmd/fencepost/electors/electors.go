@@ -98,6 +98,9 @@ func (n network) BumpGeneration(ctx context.Context, _ string, _ *store.Store) (
 	if errors.As(err, &denied) {
 		return "", fmt.Errorf("%w. %s Then run this again", err, denied.Remedy)
 	}
+	if remedy := election.RemedyOf(err, ""); remedy != "" {
+		return "", fmt.Errorf("%w. %s Then run this again", err, remedy)
+	}
 	var unreachable net.Error // a deadline is one too
 	if errors.As(err, &unreachable) {
 		return "", fmt.Errorf("%w. Make sure that %s runs, that it has a leader, and that %s is right, with the settings for TLS beside it; "+

@@ -20,10 +20,19 @@ const answerTimeout = 30 * time.Second
 // pause is the time between two attempts.
 const pause = 500 * time.Millisecond
 
+// rollbackTimeout bounds a rollback, which also has to be sent when an attempt was interrupted.
+const rollbackTimeout = 5 * time.Second
+
+// errInterrupted means that the caller has cancelled what was being done.
+var errInterrupted = errors.New("interrupted before it was done: the table was not changed")
+
 // retry runs do in a transaction, again and again while a table is in use, until ctx ends.
 func retry(ctx context.Context, conn *pgx.Conn, do func(context.Context, pgx.Tx) error) error {
 	for inUse := false; ; inUse = true {
 		err := inTransaction(ctx, conn, do)
+		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+			return errInterrupted
+		}
 		var pg *pgconn.PgError
 		locked := errors.As(err, &pg) && (pg.Code == "55P03" || pg.Code == "40P01")
 		if !locked && (!inUse || ctx.Err() == nil) {
@@ -32,6 +41,9 @@ func retry(ctx context.Context, conn *pgx.Conn, do func(context.Context, pgx.Tx)
 		select {
 		case <-time.After(pause):
 		case <-ctx.Done():
+			if errors.Is(ctx.Err(), context.Canceled) {
+				return errInterrupted
+			}
 			return fmt.Errorf("%w: transactions that use the table did not end in time (pg_locks and pg_stat_activity name them)", err)
 		}
 	}
@@ -45,7 +57,11 @@ func inTransaction(ctx context.Context, conn *pgx.Conn, do func(context.Context,
 		if err != nil {
 			return fmt.Errorf("begin: %w", err)
 		}
-		defer func() { _ = tx.Rollback(ctx) }() // does nothing after Commit
+		defer func() { // does nothing after Commit
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+			defer cancel()
+			_ = tx.Rollback(ctx)
+		}()
 		_, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL search_path = pg_catalog, pg_temp; SET LOCAL lock_timeout = %d; SET LOCAL client_min_messages = warning", lockTimeout.Milliseconds()))
 		if err != nil {
 			return fmt.Errorf("prepare the transaction: %w", err)

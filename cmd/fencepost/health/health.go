@@ -68,6 +68,7 @@ type Checker struct {
 	cfg  Config
 	wake chan struct{} // cap 1; an early look is wanted
 
+	refused    refusals
 	surveyDone bool
 	leasesAt   time.Time // when the lease service was last tried
 	loggedIn   chan struct{}
@@ -132,6 +133,7 @@ func (c *Checker) look(ctx context.Context, suspected bool) {
 	} else {
 		c.report(ctx, faults.InServer, nil)
 		c.lookAtDatabases(ctx)
+		c.lookAtWorkers(ctx)
 	}
 	c.lookAtLeases(ctx, suspected)
 	c.lookAtResources(ctx)
@@ -307,7 +309,7 @@ func (c *Checker) lookAtLeases(ctx context.Context, suspected bool) {
 		c.report(ctx, placeLeases, &faults.Fault{Kind: denied.Kind, Problem: "the lease service refuses Fencepost: " + err.Error(), Remedy: denied.Remedy})
 	default:
 		c.report(ctx, placeLeases, &faults.Fault{Kind: faults.LeaseService, Problem: err.Error(),
-			Remedy: "Make sure that the lease service runs and that Fencepost can reach it (settings election.*)."})
+			Remedy: election.RemedyOf(err, "Make sure that the lease service runs and that Fencepost can reach it (settings election.*).")})
 	}
 }
 

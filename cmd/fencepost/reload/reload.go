@@ -25,7 +25,9 @@ type Reloader struct {
 	// Apply is called with the new configuration when it has become current, for whatever
 	// does not read Current each time.
 	Apply func(*config.Config)
-	Log   *zap.Logger
+	// Note, if not nil, adds to each applied change where it is not in effect yet.
+	Note func(*config.Change)
+	Log  *zap.Logger
 
 	current atomic.Pointer[config.Config]
 	turn    sync.Mutex // held during a reload
@@ -52,8 +54,15 @@ func (r *Reloader) Reload() Result {
 	r.current.Store(reloaded)
 	r.Apply(reloaded)
 	applied := 0
-	for _, c := range changes {
+	for i := range changes {
+		c := &changes[i]
+		if c.Applied && r.Note != nil {
+			r.Note(c)
+		}
 		fields := []zap.Field{zap.String("setting", c.Setting), zap.String("old", c.Old), zap.String("new", c.New)}
+		if c.Note != "" {
+			fields = append(fields, zap.String("note", c.Note))
+		}
 		if c.Applied {
 			applied++
 			r.Log.Info("setting changed", fields...)
