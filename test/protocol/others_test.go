@@ -221,7 +221,7 @@ func TestProtocolDifferencesThatRemain(t *testing.T) {
 	})
 }
 
-// TestProtocolAParameterOfPLpgSQL is D34: a check may load PL/pgSQL, which Postgres does when the session first
+// TestProtocolAParameterOfPLpgSQL is D35: a check may load PL/pgSQL, which Postgres does when the session first
 // needs it.
 func TestProtocolAParameterOfPLpgSQL(t *testing.T) {
 	t.Parallel()
