@@ -204,3 +204,18 @@ func resourceOf(st *standing) string {
 	}
 	return st.Resource
 }
+
+// promise is an epoch that a reply announces.
+type promise struct {
+	standing *standing
+	epoch    fencing.Epoch
+}
+
+// Told is an epoch that was announced to the client. Resource is "" for that of the startup.
+type Told struct {
+	Resource string
+	Epoch    fencing.Epoch
+}
+
+// promises are what one reply announces.
+type promises struct{ all []promise }

@@ -68,23 +68,18 @@ type choices struct {
 // shownParameters are the parameters as the client was told of them last.
 // aim is the choice that the message in hand is decided by, and the one of its candidacies that
 // decides: the first that does not lead, if there is one.
-// chooseAnswer is what came of a SET fencepost.resource.
+// choosing is what came of the SET fencepost.resource of a message.
+type choosing struct {
+	value   string // of the one that has a need
+	local   bool   // which chooses for one transaction
+	answers []chooseAnswer
+}
+
+// chooseAnswer is what came of one SET fencepost.resource.
 type chooseAnswer struct {
 	value   string
 	refusal *fencing.Refusal
 	choice  *choice
-}
-
-// promise is an epoch that a reply announces.
-type promise struct {
-	standing *standing
-	epoch    fencing.Epoch
-}
-
-// Told is an epoch that was announced to the client. Resource is "" for that of the startup.
-type Told struct {
-	Resource string
-	Epoch    fencing.Epoch
 }
 
 // find returns what is known of a resource, nil if nothing is.
@@ -131,11 +126,11 @@ func (t transaction) of(st *standing) fencing.Epoch {
 // chosen, or if g is no check of epochs.
 // answerChoice takes what has come of a SET fencepost.resource.
 func (m *Machine) answerChoice(a Answer) {
-	made := chooseAnswer{value: m.inHand.choosing, refusal: a.Refusal}
+	made := chooseAnswer{value: m.inHand.choice.value, refusal: a.Refusal}
 	if a.Refusal == nil {
 		made.choice = m.choiceOf(made.value, a.Chosen)
 	}
-	m.inHand.choices = append(m.inHand.choices, made)
+	m.inHand.choice.answers = append(m.inHand.choice.answers, made)
 }
 
 // choiceOf returns the choice of these resources.
@@ -167,7 +162,7 @@ func (m *Machine) choiceOf(value string, chosen []Chosen) *choice {
 // unless it stands among others in a text.
 func (m *Machine) choose(s *statement, among bool) {
 	value, local := s.chooses()
-	for _, a := range m.inHand.choices {
+	for _, a := range m.inHand.choice.answers {
 		if a.value == value {
 			m.epochs.choose(a.choice, local)
 		}
@@ -259,7 +254,7 @@ func (q *situation) decideChoice() decision {
 	case !local && d.action != forward:
 		return d
 	}
-	for _, a := range q.choices {
+	for _, a := range q.choice.answers {
 		switch {
 		case a.value != value:
 		case a.refusal != nil:
@@ -282,9 +277,6 @@ func (q *situation) mayChoose() bool {
 // report makes the parameters that have changed since the client was last told of them.
 // announcesChosen marks the reply to a SHOW of role or epoch, or to what has chosen, with the epochs
 // that it tells the client.
-// promises are what one reply announces.
-type promises struct{ all []promise }
-
 // announces follows a reply that announces.
 // expect notes what a reply announces of st, which is nil for the candidacy of the startup.
 // concerned returns the candidacy for a resource, as an error names it: one that was chosen, or else

@@ -109,9 +109,9 @@ func TestDecide(t *testing.T) {
 	notJoined := func(q *situation) {
 		q.token = tokenAnswer{value: 43, asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateAwardNotNewer}}
 	}
-	chose := func(q *situation) { q.choices = []chooseAnswer{{value: "b", choice: &choice{}}} }
+	chose := func(q *situation) { q.choice.answers = []chooseAnswer{{value: "b", choice: &choice{}}} }
 	notChosen := func(q *situation) {
-		q.choices = []chooseAnswer{{value: "b", refusal: &fencing.Refusal{SQLState: "53400"}}}
+		q.choice.answers = []chooseAnswer{{value: "b", refusal: &fencing.Refusal{SQLState: "53400"}}}
 	}
 	chosen := func(q *situation) { // for the session
 		q.epochs.choices.base = &choice{}

@@ -98,23 +98,20 @@ type Machine struct {
 
 // inHand is what is known of the message in hand, and what was done for it.
 type inHand struct {
-	status   *fencing.Status  // when it was looked at
-	catalog  *fencing.Catalog // when its last statement was decided about, if that needed a proof
-	analysis analysis         // of its text
-	done     NeedKind         // NeedCampaign or NeedConfirm, if that was met
-	registry registryAnswer
-	token    tokenAnswer // to SET fencepost.token
-	choosing string      // the value of the SET fencepost.resource that has a need
-	// choosesLocal: it chooses for one transaction.
-	choosesLocal bool
-	choices      []chooseAnswer
-	aim          aim
-	verdict      verdictState
-	asked        int  // how many replies the verdict is owed, with what was sent along with it
-	flush        bool // the registration that it needs must be durable
-	refreshed    bool // the catalog was read again
-	wait         wait // with NeedRoom
-	dropped      bool // nothing of the message is sent
+	status    *fencing.Status  // when it was looked at
+	catalog   *fencing.Catalog // when its last statement was decided about, if that needed a proof
+	analysis  analysis         // of its text
+	done      NeedKind         // NeedCampaign or NeedConfirm, if that was met
+	registry  registryAnswer
+	token     tokenAnswer // to SET fencepost.token
+	choice    choosing    // to SET fencepost.resource
+	aim       aim
+	verdict   verdictState
+	asked     int  // how many replies the verdict is owed, with what was sent along with it
+	flush     bool // the registration that it needs must be durable
+	refreshed bool // the catalog was read again
+	wait      wait // with NeedRoom
+	dropped   bool // nothing of the message is sent
 }
 
 // Event is something the shell does after a plan was made.

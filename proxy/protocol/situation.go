@@ -159,7 +159,7 @@ func (m *Machine) wantsToJoin(s *statement) {
 		m.inHand.token.value, _ = fencing.ParseToken(s.info.Value)
 		return
 	}
-	m.inHand.choosing, m.inHand.choosesLocal = s.chooses()
+	m.inHand.choice.value, m.inHand.choice.local = s.chooses()
 }
 
 // joinNeed is what the statement that has a NeedJoin wants to join.
@@ -167,6 +167,6 @@ func (h *inHand) joinNeed() JoinNeed {
 	if h.token.value != 0 {
 		return JoinNeed{Token: h.token.value}
 	}
-	resources, _ := fencing.ParseResources(h.choosing)
-	return JoinNeed{Resources: resources, Local: h.choosesLocal}
+	resources, _ := fencing.ParseResources(h.choice.value)
+	return JoinNeed{Resources: resources, Local: h.choice.local}
 }
