@@ -9,8 +9,11 @@ import (
 	"github.com/fencepost/fencepost/proxy/wire"
 )
 
+// shownParameters are the parameters as the client was told of them last.
 type shownParameters struct{ resource, role, epoch string }
 
+// aim is the choice that the message in hand is decided by, and the one of its candidacies that
+// decides: the first that does not lead, if there is one.
 type aim struct {
 	choice   *choice
 	number   uint64 // of the transaction
@@ -19,6 +22,7 @@ type aim struct {
 	subjects []fencing.Subject
 }
 
+// status returns the status of the candidacy of st.
 func (m *Machine) status(st *standing) *fencing.Status {
 	if st.own {
 		return m.config.Status()
@@ -26,11 +30,13 @@ func (m *Machine) status(st *standing) *fencing.Status {
 	return st.Status()
 }
 
+// own is the candidacy of the startup.
 func (m *Machine) own() Candidacy {
 	c := &m.config
 	return Candidacy{Fence: c.Fence, Resource: c.Resource, Incarnation: c.Incarnation, Status: c.Status, Trouble: c.Trouble}
 }
 
+// candidacy returns that of st, or that of the startup if st is nil.
 func (m *Machine) candidacy(st *standing) Candidacy {
 	if st == nil || st.own {
 		return m.own()
@@ -38,8 +44,11 @@ func (m *Machine) candidacy(st *standing) Candidacy {
 	return st.Candidacy
 }
 
+// aimed returns the candidacy that the message in hand is decided by.
 func (m *Machine) aimed() Candidacy { return m.candidacy(m.inHand.aim.focus) }
 
+// aim finds out by what the message in hand is decided. For one message it looks at each status
+// once.
 func (m *Machine) aim() {
 	h, t := &m.inHand, &m.epochs.inHand
 	switch {
@@ -66,6 +75,7 @@ func (m *Machine) aim() {
 	h.aim, m.epochs.choices.subjects = a, a.subjects
 }
 
+// told is the epoch that counts for the message in hand.
 func (m *Machine) told() fencing.Epoch {
 	if m.inHand.aim.choice != nil {
 		return m.inHand.aim.told
@@ -73,6 +83,8 @@ func (m *Machine) told() fencing.Epoch {
 	return m.epochs.inHand.announced
 }
 
+// chosen returns the check of what was chosen for the message in hand. ok is false if nothing was
+// chosen, or if g is no check of epochs.
 func (m *Machine) chosen(g injectedCheck) (sql string, ok bool) {
 	a := &m.inHand.aim
 	if a.choice == nil || g != fullCheck {
@@ -81,6 +93,8 @@ func (m *Machine) chosen(g injectedCheck) (sql string, ok bool) {
 	return fencing.ChosenCheckSQL(m.config.Worker, a.choice.value, a.subjects), true
 }
 
+// shown returns what the client is told of its resource, role and epoch under c, which is nil for
+// the candidacy of the startup.
 func (m *Machine) shown(c *choice) shownParameters {
 	if c == nil {
 		st := m.shownStatus()
@@ -100,6 +114,7 @@ func (m *Machine) shown(c *choice) shownParameters {
 	return shownParameters{cmp.Or(c.value, m.config.Resource), role.String(), strings.Join(epochs, ", ")}
 }
 
+// report makes the parameters that have changed since the client was last told of them.
 func (m *Machine) report() []byte {
 	d, was := &m.down, m.epochs.choices.shown
 	if was == nil {
@@ -118,6 +133,8 @@ func (m *Machine) report() []byte {
 	return d.made[at:]
 }
 
+// announcesChosen marks the reply to a SHOW of role or epoch, or to what has chosen, with the epochs
+// that it tells the client.
 func (m *Machine) announcesChosen(e *reply, shows bool) {
 	c := m.inHand.aim.choice
 	if c == nil {
@@ -136,6 +153,7 @@ func (m *Machine) announcesChosen(e *reply, shows bool) {
 	e.announces = len(e.more.all) > 0
 }
 
+// announces follows a reply that announces.
 func (m *Machine) announces(e *reply) {
 	if e.more == nil {
 		m.epochs.expect(e.announced)
@@ -146,6 +164,7 @@ func (m *Machine) announces(e *reply) {
 	}
 }
 
+// expect notes what a reply announces of st, which is nil for the candidacy of the startup.
 func (m *Machine) expect(st *standing, e fencing.Epoch) {
 	if st == nil || st.own {
 		m.epochs.expect(e)
@@ -154,6 +173,8 @@ func (m *Machine) expect(st *standing, e fencing.Epoch) {
 	}
 }
 
+// concerned returns the candidacy for a resource, as an error names it: one that was chosen, or else
+// that of the startup.
 func (m *Machine) concerned(resource string) *standing {
 	if st := m.epochs.choices.find(resource); st != nil && !st.own {
 		return st
@@ -161,6 +182,8 @@ func (m *Machine) concerned(resource string) *standing {
 	return nil
 }
 
+// answering returns the candidacy because of which the transaction in hand may not write, as far as
+// the server has answered: nil for that of the startup.
 func (m *Machine) answering() *standing {
 	t := m.epochs.confirmed
 	if t.choice == nil {
@@ -174,6 +197,8 @@ func (m *Machine) answering() *standing {
 	return t.choice.all[0]
 }
 
+// Checked returns the resources that the client has chosen for the transaction in hand, none if it
+// is checked for that of the startup.
 func (m *Machine) Checked() (resources []string) {
 	for _, c := range []*choice{m.epochs.inHand.choice, m.epochs.confirmed.choice} {
 		if c != nil {
@@ -185,6 +210,7 @@ func (m *Machine) Checked() (resources []string) {
 	return resources
 }
 
+// setChosenSQL gives the server the value that SHOW fencepost.<name> is to show under c.
 func (m *Machine) setChosenSQL(name string, c *choice) string {
 	shown := m.shown(c)
 	v := map[string]string{"role": shown.role, "epoch": shown.epoch, "resource": c.value}[name]
@@ -194,10 +220,12 @@ func (m *Machine) setChosenSQL(name string, c *choice) string {
 	return "SET fencepost." + name + " TO " + fencing.Literal(v)
 }
 
+// focusOf is the resource that the message in hand is decided by, "" for that of the startup.
 func (m *Machine) focusOf() string {
 	return resourceOf(m.inHand.aim.focus)
 }
 
+// resourceOf is the resource of st, "" for that of the startup.
 func resourceOf(st *standing) string {
 	if st == nil || st.own {
 		return ""

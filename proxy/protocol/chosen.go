@@ -65,9 +65,6 @@ type choices struct {
 	subjects []fencing.Subject
 }
 
-// shownParameters are the parameters as the client was told of them last.
-// aim is the choice that the message in hand is decided by, and the one of its candidacies that
-// decides: the first that does not lead, if there is one.
 // choosing is what came of the SET fencepost.resource of a message.
 type choosing struct {
 	value   string // of the one that has a need
@@ -115,15 +112,6 @@ func (t transaction) of(st *standing) fencing.Epoch {
 	}
 }
 
-// status returns the status of the candidacy of st.
-// own is the candidacy of the startup.
-// candidacy returns that of st, or that of the startup if st is nil.
-// aimed returns the candidacy that the message in hand is decided by.
-// aim finds out by what the message in hand is decided. For one message it looks at each status
-// once.
-// told is the epoch that counts for the message in hand.
-// chosen returns the check of what was chosen for the message in hand. ok is false if nothing was
-// chosen, or if g is no check of epochs.
 // answerChoice takes what has come of a SET fencepost.resource.
 func (m *Machine) answerChoice(a Answer) {
 	made := chooseAnswer{value: m.inHand.choice.value, refusal: a.Refusal}
@@ -272,22 +260,6 @@ func (q *situation) mayChoose() bool {
 	return (q.txn.State() == gate.InBlock || q.chain.had&hadBegin != 0) && q.chain.had&hadWork == 0 && q.txn.Coverage() == gate.Uncovered
 }
 
-// shown returns what the client is told of its resource, role and epoch under c, which is nil for
-// the candidacy of the startup.
-// report makes the parameters that have changed since the client was last told of them.
-// announcesChosen marks the reply to a SHOW of role or epoch, or to what has chosen, with the epochs
-// that it tells the client.
-// announces follows a reply that announces.
-// expect notes what a reply announces of st, which is nil for the candidacy of the startup.
-// concerned returns the candidacy for a resource, as an error names it: one that was chosen, or else
-// that of the startup.
-// answering returns the candidacy because of which the transaction in hand may not write, as far as
-// the server has answered: nil for that of the startup.
-// Checked returns the resources that the client has chosen for the transaction in hand, none if it
-// is checked for that of the startup.
-// setChosenSQL gives the server the value that SHOW fencepost.<name> is to show under c.
-// focusOf is the resource that the message in hand is decided by, "" for that of the startup.
-// resourceOf is the resource of st, "" for that of the startup.
 // showsItsCheck reports whether the statement, which shows query texts, goes as extended messages
 // behind the check of what was chosen, because the registry is not for it.
 func (q *situation) showsItsCheck() bool {
