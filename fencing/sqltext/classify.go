@@ -48,7 +48,7 @@ const (
 	// ShowFence is SHOW fencepost.<Name>.
 	ShowFence
 	// SetFence is SET [SESSION | LOCAL] fencepost.<Name> = Value, and RESET of any of them
-	// but fencepost.epoch. Only those of the epoch and the token can succeed.
+	// but fencepost.epoch. Only those of the resource, the epoch and the token can succeed.
 	SetFence
 )
 

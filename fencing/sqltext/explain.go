@@ -67,10 +67,7 @@ func whereChecked(st *Statement, of int) string {
 	case ShowFence:
 		return "none: Postgres answers it, after a SET in front of it"
 	case SetFence:
-		if st.Name != "epoch" {
-			return "nowhere: it is refused, because only fencepost.epoch can be set in a session"
-		}
-		return "none of its own: it announces the epoch that the next transactions write under"
+		return setFencePlace(st)
 	default:
 		if st.EndsSavepoint {
 			return noneOfItsOwn
@@ -83,3 +80,17 @@ func whereChecked(st *Statement, of int) string {
 }
 
 const noneOfItsOwn = "none of its own: it may come before the transaction's check"
+
+// setFencePlace is where the check of a SET of one of Fencepost's parameters stands.
+func setFencePlace(st *Statement) string {
+	switch st.Name {
+	case "epoch":
+		return "none of its own: it announces the epoch that the next transactions write under"
+	case "resource":
+		return "none of its own: it chooses the resources for which the next transactions are checked, or with LOCAL this one"
+	case "token":
+		return "none of its own: it begins a candidacy with another token"
+	default:
+		return "nowhere: it is refused, because only fencepost.resource, fencepost.epoch and fencepost.token can be set in a session"
+	}
+}

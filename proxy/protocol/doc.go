@@ -4,15 +4,15 @@
 //
 // # The methods
 //
-// A session uses the 15 exported methods of Machine, and nothing else of it. What has one type is
+// A session uses the 16 exported methods of Machine, and nothing else of it. What has one type is
 // one method, such as Answer and Is; what is left differs in its results:
 //
 //   - FromClient, FromServer and Answer take what comes in: from the client, from the server,
 //     and from the session that has met a Need;
 //   - AppendPrepare, Prepared and AppendGreeting are for the startup;
 //   - Announced, Unregistered and ClientEnded say what the session has done or seen;
-//   - Is answers each question that can be answered by yes or no, and RegisterRequest says what to
-//     register;
+//   - Is answers each question that can be answered by yes or no, RegisterRequest says what to
+//     register, and Checked what the client has chosen;
 //   - Rejection, Attempt, InFlight and Shadowed, in rejection.go and shadow.go, are for the audit.
 //
 // # From a client's message to the server
@@ -47,5 +47,7 @@
 // # The transaction
 //
 // gate.Txn knows where the transaction of the next message stands and what covers it;
-// announced.go knows which epoch the client knew when it began.
+// announced.go knows which epoch the client knew when it began. chosen.go knows which resources
+// it is checked for, if the client has chosen other ones than that of the startup, and aim.go
+// which of them decides.
 package protocol
