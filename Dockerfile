@@ -3,9 +3,10 @@
 # program is linked statically: the image contains only the program and the authorities of
 # certificates.
 #
-# The tag of the base image may be pinned by its digest, as in
-# golang:1.26-bookworm@sha256:..., so that every build uses the same one.
-FROM --platform=$BUILDPLATFORM golang:1.26-bookworm AS build
+# The base image is pinned to a version, but not to a digest, which only a registry can tell.
+# To pin that too: --build-arg GO_IMAGE=golang:1.26.8-bookworm@sha256:...
+ARG GO_IMAGE=golang:1.26.8-bookworm
+FROM --platform=$BUILDPLATFORM ${GO_IMAGE} AS build
 ARG BUILDARCH TARGETARCH
 RUN if [ "$TARGETARCH" = "$BUILDARCH" ]; then echo gcc >/compiler; exit; fi; \
 	case $TARGETARCH in \
@@ -28,7 +29,7 @@ RUN --mount=type=cache,target=/go/pkg/mod --mount=type=secret,id=ca,required=fal
 COPY . .
 ARG VERSION=devel
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
-	CGO_ENABLED=1 GOOS=linux GOARCH=$TARGETARCH CC=$(cat /compiler) go build -trimpath -buildvcs=false -tags netgo,osusergo -o /fencepost \
+	CGO_ENABLED=1 GOOS=linux GOARCH=$TARGETARCH CC=$(cat /compiler) go build -v -trimpath -buildvcs=false -tags netgo,osusergo -o /fencepost \
 	-ldflags "-s -w -linkmode external -extldflags -static -X main.version=${VERSION}" ./cmd/fencepost
 
 FROM scratch

@@ -17,7 +17,6 @@ while :; do
 	export PGOPTIONS="-c fencepost.resource=${RESOURCE:-billing} -c fencepost.worker=$id -c fencepost.campaign=wait"
 	echo "$WORKER: connecting, and waiting to lead"
 	psql --quiet --no-psqlrc --set ON_ERROR_STOP=1 <<SQL &
-\set VERBOSITY verbose
 \pset format unaligned
 \pset tuples_only on
 \echo $WORKER leads and writes once a second

@@ -76,7 +76,8 @@ func startExample(t *testing.T, r *running, db, name string, example example) *e
 	w := &exampleWorker{name: name}
 	w.cmd = exec.Command(example.command[0], example.command[1:]...)
 	w.cmd.Dir = filepath.Join("..", "..", "examples")
-	w.cmd.Env = append(slices.Concat(os.Environ(), example.env), "WORKER="+name, "PGHOST="+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db)
+	// Nobody listens at the first host, as at a proxy that is down.
+	w.cmd.Env = append(slices.Concat(os.Environ(), example.env), "WORKER="+name, "PGHOST=127.0.0.2,"+host, "PGPORT="+port, "PGUSER="+pgtest.App, "PGDATABASE="+db)
 	w.cmd.Stdout, w.cmd.Stderr = w, w
 	w.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	child.EndWithParent(w.cmd, syscall.SIGKILL)

@@ -18,10 +18,25 @@ const workerId = `${name}:${process.pid}:${randomUUID().slice(0, 8)}`;
 // 40001: the snapshot is older than the lead. The connection remains usable after each.
 const startAgain = new Set(['ZF002', 'ZF003', '40001']);
 
+// Several hosts, as in PGHOST=one,two. pg takes one host, so connect tries them in turn.
+const hosts = (process.env.PGHOST || '127.0.0.1').split(',');
+
 // connect returns a connection as soon as this worker is the leader.
 async function connect() {
   console.log(`${name}: connecting, and waiting to lead`);
+  for (const host of hosts.slice(0, -1)) {
+    try {
+      return await connectTo(host);
+    } catch (error) {
+      console.log(`${name}: ${host}: ${error.message}`);
+    }
+  }
+  return connectTo(hosts[hosts.length - 1]);
+}
+
+async function connectTo(host) {
   const client = new Client({
+    host,
     options: `-c fencepost.resource=${resource} -c fencepost.worker=${workerId} -c fencepost.campaign=wait`,
   });
   // The end of a connection is reported here too, in addition to the failing query.

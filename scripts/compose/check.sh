@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Play docker-compose.yml on a Docker engine: freeze the leader, kill services, stop
-# Postgres, and use each profile. Base images that the engine does not have are replaced by
+# Postgres and Consul, and use each profile. Base images that the engine does not have are replaced by
 # stand-ins, so no image registry is needed.
 #
 #   scripts/compose/check.sh [VERSION]
@@ -8,7 +8,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-export VERSION=${1:-devel}
+export VERSION=${1:-devel} REVISION=0123456789abcdef
 scripts/setup.sh docker
 . scripts/servers.sh
 . scripts/compose/engine.sh
@@ -29,7 +29,7 @@ end() {
 	compose --profile '*' down --volumes --timeout 5 >"$tmp/down.log" 2>&1 || true
 	remove_stand_ins
 	[ -n "$had_image" ] || docker image rm fencepost >/dev/null 2>&1 || true
-	docker image rm fencepost-test-arm64 fencepost-test-worker-java >/dev/null 2>&1 || true
+	docker image rm fencepost-test-arm64 fencepost-test-rebuilt fencepost-test-worker-{python,node,java} >/dev/null 2>&1 || true
 	cleanup
 	clean_network
 }
@@ -64,13 +64,45 @@ writes_go_on() {
 	before=$(charges) && within "$1" "$2" charges_exceed "$before" %
 }
 
+# http PORT PATH PATTERN asks an address that is published.
+http() {
+	local answer
+	answer=$(
+		exec 3<>"/dev/tcp/127.0.0.1/$1"
+		printf 'GET %s HTTP/1.0\r\n\r\n' "$2" >&3
+		cat <&3
+	) && grep -E "$3" <<<"$answer" >/dev/null
+}
+# restarts and confined assert what docker-compose.yml gives each service.
+restarts() {
+	local service
+	for service; do
+		[ "$(inspect "$service" '{{.HostConfig.RestartPolicy.Name}}')" = unless-stopped ] || fail "$service is not restarted when its process dies"
+	done
+}
+confined() {
+	local service status
+	restarts "$@"
+	for service; do
+		status=$(cat "/proc/$(inspect "$service" '{{.State.Pid}}')/status")
+		[[ $status =~ Uid:[[:space:]]+([0-9]+) && ${BASH_REMATCH[1]} != 0 ]] || fail "$service runs as root"
+		[[ $status =~ CapBnd:[[:space:]]+0+[[:space:]] && $status =~ CapEff:[[:space:]]+0+[[:space:]] ]] || fail "$service has capabilities"
+		[[ $status =~ NoNewPrivs:[[:space:]]+1 ]] || fail "$service may gain privileges"
+		if [ "$(inspect "$service" '{{.Config.Image}}')" = fencepost ]; then
+			[ "$(inspect "$service" '{{.HostConfig.ReadonlyRootfs}}')" = true ] || fail "$service can write to its image"
+		fi
+	done
+	step "not root, no capability, restarted: $*"
+}
+
+. scripts/compose/image.sh
 . scripts/compose/scenes.sh
 
 start_engine
 make_stand_ins
 step "the engine and the base images are there"
 if ! missing fencepost; then had_image=yes; fi
-for scene in image ${SCENES:-takeover crashes readiness unfenced observability worker_java two_proxies embedded arm64}; do
+for scene in files image ${SCENES:-takeover crashes readiness consul_away unfenced observability worker_python worker_node worker_java rebuild arm64 kept two_proxies embedded secure}; do
 	echo "== $scene"
 	"$scene"
 done

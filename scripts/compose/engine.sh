@@ -24,8 +24,9 @@ start_engine() {
 		forwarding=$(cat /proc/sys/net/ipv4/ip_forward) policy=$(iptables --list-rules FORWARD | head -n 1)
 	fi
 	export DOCKER_HOST=unix://$tmp/docker.sock
-	# containerd may write its stacks to the temporary directory when it is stopped.
-	TMPDIR=$tmp dockerd --data-root "$tmp/docker" --exec-root "$tmp/docker-run" --pidfile "$tmp/docker.pid" --host "$DOCKER_HOST" >"$tmp/docker.log" 2>&1 &
+	# containerd may write its stacks to the temporary directory when it is stopped. Ctrl-C must
+	# not reach the engine, which removes the containers before it is stopped.
+	TMPDIR=$tmp setsid dockerd --data-root "$tmp/docker" --exec-root "$tmp/docker-run" --pidfile "$tmp/docker.pid" --host "$DOCKER_HOST" >"$tmp/docker.log" 2>&1 &
 	pids+=($!)
 	await docker info
 }
