@@ -38,11 +38,11 @@ func (f *fences) open(ctx context.Context, resource string) (election.Fence, err
 	if _, configured := f.current().Resources[resource]; configured {
 		return f.store.Fence(ctx, resource)
 	}
-	if f.current().Limits.ConfiguredResourcesOnly {
+	if f.current().OnlyKnown() {
 		return nil, &fencing.Refusal{
 			SQLState: "42704", // undefined_object
 			Message:  fmt.Sprintf("resource %s is not configured", strconv.QuoteToASCII(resource)),
-			Hint: "Fencepost accepts only the resources in its setting resources, because limits.configured_resources_only is true. " +
+			Hint: "Fencepost accepts only the resources in its setting resources, because unknown_resources is deny. " +
 				"Check fencepost.resource, or add the resource.",
 		}
 	}

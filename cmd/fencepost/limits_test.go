@@ -152,11 +152,11 @@ func TestOnlyConfiguredResources(t *testing.T) {
 	db := s.Database(t)
 	_ = startServing(t, s, nil).connect(t, db, "fencepost.resource=old")
 	r := startServing(t, s, func(c *config.Config) {
-		c.Limits.ConfiguredResourcesOnly = true
+		c.UnknownResources = "deny"
 		c.Resources = map[string]config.Resource{"billing": {}}
 	})
 	for _, resource := range []string{"new", "old", "new&fencepost.campaign=off"} {
-		r.mustRefuse(t, db, "fencepost.resource="+resource, "42704", "is not configured", "limits.configured_resources_only")
+		r.mustRefuse(t, db, "fencepost.resource="+resource, "42704", "is not configured", "unknown_resources is deny")
 	}
 	_ = r.connect(t, db, "fencepost.resource=billing")
 	if made := resourcesOf(t, s, db); made != "billing old" {

@@ -34,11 +34,13 @@ type Config struct {
 	Unfenced       Unfenced            `yaml:"unfenced" short:"default"`
 	Worker         Worker              `yaml:"worker"`
 	Resources      map[string]Resource `yaml:"resources"`
-	Routes         Routes              `yaml:"routes"`
-	Proxy          Proxy               `yaml:"proxy"`
-	Limits         Limits              `yaml:"limits"`
-	Log            Log                 `yaml:"log"`
-	Audit          Audit               `yaml:"audit"`
+	// UnknownResources is "allow" or "deny", for those that Resources does not list.
+	UnknownResources string `yaml:"unknown_resources"`
+	Routes           Routes `yaml:"routes"`
+	Proxy            Proxy  `yaml:"proxy"`
+	Limits           Limits `yaml:"limits"`
+	Log              Log    `yaml:"log"`
+	Audit            Audit  `yaml:"audit"`
 }
 
 // ProxyProtocol says which load balancers in front of Fencepost tell it the addresses of their
@@ -120,14 +122,22 @@ type Proxy struct {
 	ID string `yaml:"id"`
 }
 
+// The values of unknown_resources.
+const (
+	allowUnknown = "allow"
+	denyUnknown  = "deny"
+)
+
+// OnlyKnown reports whether every resource that is not configured is refused.
+func (c *Config) OnlyKnown() bool { return c.UnknownResources == denyUnknown }
+
 // Limits limits the resources of the proxy that clients can use.
 type Limits struct {
-	MaxConnections          int      `yaml:"max_connections"`
-	MaxResources            int      `yaml:"max_resources"`
-	ResourcesPerUser        int      `yaml:"resources_per_user"`       // 0: no limit
-	ResourcesPerConnection  int      `yaml:"resources_per_connection"` // 0: no limit
-	ConfiguredResourcesOnly bool     `yaml:"configured_resources_only"`
-	ResourceIdle            Duration `yaml:"resource_idle"`
+	MaxConnections         int      `yaml:"max_connections"`
+	MaxResources           int      `yaml:"max_resources"`
+	ResourcesPerUser       int      `yaml:"resources_per_user"`       // 0: no limit
+	ResourcesPerConnection int      `yaml:"resources_per_connection"` // 0: no limit
+	ResourceIdle           Duration `yaml:"resource_idle"`
 }
 
 // Log sets the format of the log on standard error.
@@ -164,14 +174,15 @@ func Default() Config {
 			Grace:            Duration(2 * time.Second),
 			Linger:           0,
 		},
-		StartupWait:    Duration(2 * time.Second),
-		StartupTimeout: Duration(10 * time.Second),
-		DrainTimeout:   Duration(10 * time.Second),
-		Unfenced:       Unfenced{Default: "read-only"},
-		Worker:         Worker{Identity: "connection"},
-		Limits:         Limits{MaxConnections: 1000, MaxResources: 1000, ResourcesPerUser: 100, ResourcesPerConnection: 64, ResourceIdle: Duration(election.DefaultIdle)},
-		Log:            Log{Level: "info", Format: "json"},
-		Audit:          Audit{Table: true, Keep: Age(30 * day)},
+		StartupWait:      Duration(2 * time.Second),
+		StartupTimeout:   Duration(10 * time.Second),
+		DrainTimeout:     Duration(10 * time.Second),
+		Unfenced:         Unfenced{Default: "read-only"},
+		Worker:           Worker{Identity: "connection"},
+		UnknownResources: allowUnknown,
+		Limits:           Limits{MaxConnections: 1000, MaxResources: 1000, ResourcesPerUser: 100, ResourcesPerConnection: 64, ResourceIdle: Duration(election.DefaultIdle)},
+		Log:              Log{Level: "info", Format: "json"},
+		Audit:            Audit{Table: true, Keep: Age(30 * day)},
 	}
 }
 

@@ -273,7 +273,8 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"limits: {resources_per_connection: -1}", "limits.resources_per_connection is -1: use 0 for no limit"},
 		{"limits: {resources_per_user: -1}", "limits.resources_per_user is -1: use 0 for no limit"},
 		{"limits: {resource_idle: 0s}", "limits.resource_idle is 0s"},
-		{"limits: {configured_resources_only: true}", "list the resources"},
+		{"unknown_resources: deny", "list the resources"},
+		{"unknown_resources: maybe", `unknown_resources is "maybe"`},
 		{"lease: {max_worker_timeout: -1s}", "lease.max_worker_timeout is -1s"},
 		{"lease: {max_worker_timeout_factor: 0}", "lease.max_worker_timeout_factor is 0"},
 		{"lease: {max_worker_timeout: 10s}", "lease.worker_timeout is 30s, longer than lease.max_worker_timeout (10s)"},
@@ -336,7 +337,7 @@ environment variable FENCEPOST_RESOURCES is not a setting: resources, routes and
 environment variable FENCEPOST_SOMETHING is not a setting: remove it, or see docs/configuration.md for the settings
 FENCEPOST_LOG_LEVEL: log.level is "loud": it must be one of debug, info, warn, error
 line 1: listen is "0.0.0.0": use host:port, e.g. 127.0.0.1:5432, or the absolute path of a Unix socket
-line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, routes, proxy, limits, log, audit
+line 2: unknown setting "defaults": the settings are listen, listen_mode, proxy_protocol, admin, pprof, tls, upstream, control, election, lease, startup_wait, startup_timeout, drain_timeout, unfenced, worker, resources, unknown_resources, routes, proxy, limits, log, audit
 line 5: lease.ttl: invalid duration "10": use a number with a unit, e.g. 500ms, 10s, 2m
 line 6: lease.grace is -1s: use at least 1ms (transactions of the old epoch that last longer are ended)
 line 9: resources.b.worker_timeout is -5s: use 0s for no timeout, or a positive duration

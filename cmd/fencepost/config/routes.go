@@ -117,12 +117,12 @@ func (c *Config) validateTarget(fault Fault, where string, r Route) {
 		fault("%s.resource is missing: name the resource of the connections that the route matches", where)
 	case !fencing.ValidName(r.Resource):
 		fault("%s.resource has an invalid name of %d bytes: %s", where, len(r.Resource), fencing.NameRule)
-	case !known && c.Limits.ConfiguredResourcesOnly:
+	case !known && c.OnlyKnown():
 		meant := "list it there"
 		if near := nearest(r.Resource, slices.Sorted(maps.Keys(c.Resources))); near != "" {
 			meant = fmt.Sprintf("did you mean %q?", near)
 		}
-		fault("%s.resource is %q, which resources does not list (limits.configured_resources_only): %s", where, r.Resource, meant)
+		fault("%s.resource is %q, which resources does not list (unknown_resources: deny): %s", where, r.Resource, meant)
 	case r.Campaign != "off" && listed.Users != nil && !slices.ContainsFunc(listed.Users, r.Match.User.Matches):
 		fault("%s.match.user is %q, but resources.%s.users lists no such user: add one there, or set campaign: off", where, r.Match.User, r.Resource)
 	}

@@ -41,7 +41,7 @@ routes:
 // TestAllFaultsOfRoutesAtOnce: each with its line.
 func TestAllFaultsOfRoutesAtOnce(t *testing.T) {
 	t.Parallel()
-	path := writeConfig(t, `limits: {configured_resources_only: true}
+	path := writeConfig(t, `unknown_resources: deny
 resources: {billing: {users: [biller]}}
 routes:
   - resource: biling
@@ -75,7 +75,7 @@ routes:
 	got := strings.ReplaceAll(err.Error(), path+":", "line ")
 	want := `environment variable FENCEPOST_ROUTES is not a setting: resources, routes and unfenced.users can only be set in the file
 line 4: routes.1.match is missing or empty: say which connections the route is for, as in match: {user: app} (user: "*" is all of them)
-line 4: routes.1.resource is "biling", which resources does not list (limits.configured_resources_only): did you mean "billing"?
+line 4: routes.1.resource is "biling", which resources does not list (unknown_resources: deny): did you mean "billing"?
 line 5: unknown setting "routes.2.match.usr": did you mean "routes.2.match.user"?
 line 5: routes.2.match is missing or empty: say which connections the route is for, as in match: {user: app} (user: "*" is all of them)
 line 7: unknown setting "routes.2.wrker": did you mean "routes.2.worker"?

@@ -93,7 +93,11 @@ func (c *Config) validate(providers []Provider) (faults []string) {
 		checkWord(fault, "unfenced.users."+user, word, unfencedWords...)
 	}
 	checkWord(fault, "worker.identity", c.Worker.Identity, "connection", "client_address", "proxy")
-	c.Limits.validate(fault, len(c.Resources))
+	c.Limits.validate(fault)
+	checkWord(fault, "unknown_resources", c.UnknownResources, allowUnknown, denyUnknown)
+	if c.OnlyKnown() && len(c.Resources) == 0 {
+		fault("unknown_resources is deny, but resources is empty: list the resources, e.g. resources: {billing: {}}")
+	}
 	checkWord(fault, "log.level", c.Log.Level, "debug", "info", "warn", "error")
 	checkWord(fault, "log.format", c.Log.Format, "json", "console")
 	c.Audit.validate(fault)
@@ -128,21 +132,18 @@ func (c *Config) validateProvider(fault Fault, providers []Provider) {
 	}
 }
 
-func (l Limits) validate(fault Fault, configured int) {
+func (l Limits) validate(fault Fault) {
 	if l.MaxConnections < 1 {
 		fault("limits.max_connections is %d: use at least 1", l.MaxConnections)
 	}
 	if l.MaxResources < 1 {
-		fault("limits.max_resources is %d: use at least 1 (to refuse all resources that are not configured, set limits.configured_resources_only)", l.MaxResources)
+		fault("limits.max_resources is %d: use at least 1 (to refuse all resources that are not configured, set unknown_resources: deny)", l.MaxResources)
 	}
 	if l.ResourcesPerUser < 0 {
 		fault("limits.resources_per_user is %d: use 0 for no limit, or a positive number", l.ResourcesPerUser)
 	}
 	if l.ResourcesPerConnection < 0 {
 		fault("limits.resources_per_connection is %d: use 0 for no limit, or a positive number", l.ResourcesPerConnection)
-	}
-	if l.ConfiguredResourcesOnly && configured == 0 {
-		fault("limits.configured_resources_only is true, but resources is empty: list the resources, e.g. resources: {billing: {}}")
 	}
 	if l.ResourceIdle < Duration(time.Millisecond) {
 		fault("limits.resource_idle is %s: use at least 1ms", l.ResourceIdle)
