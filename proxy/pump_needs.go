@@ -64,11 +64,11 @@ func (x *session) answer(a protocol.Answer) {
 // too. If the client's message waits for something that the proxy does, and the server works on
 // nothing that was sent before, the message is answered as canceled. While earlier messages are
 // unanswered because nobody has asked for an answer, the server may still be running one of them,
-// or not: the request is for both then.
+// or not: the request is for both then. In shadow nothing is answered in the server's place.
 func (x *session) cancelsWait() (deliver bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.pumps.stopWait == nil || x.m.Is(protocol.Working) {
+	if x.pumps.stopWait == nil || x.member.shadow != nil || x.m.Is(protocol.Working) {
 		return true
 	}
 	x.pumps.canceled = true
