@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/fencepost/fencepost/fencing"
+	"github.com/fencepost/fencepost/fencing/sqltext"
 	"github.com/fencepost/fencepost/proxy/gate"
 )
 
@@ -278,6 +279,21 @@ func (q *situation) decideChoice() decision {
 // which nothing but BEGIN and settings has run.
 func (q *situation) mayChoose() bool {
 	return (q.txn.State() == gate.InBlock || q.chain.had&hadBegin != 0) && q.chain.had&hadWork == 0 && q.txn.Coverage() == gate.Uncovered
+}
+
+// keepsChoice reports whether the statement, in the batch in which the session has just chosen,
+// leaves the transaction of that as it is. One that ended it, or made a block of it, could undo the
+// choice on the server, or keep it there although the batch fails.
+func (q *situation) keepsChoice() bool {
+	if q.carrier != executed || !q.statement.known {
+		return q.carrier == prepared
+	}
+	switch q.statement.info.Kind {
+	case sqltext.Ordinary, sqltext.Session, sqltext.SetFence, sqltext.ShowFence:
+		return true
+	default:
+		return false
+	}
 }
 
 // promises are what one reply announces.

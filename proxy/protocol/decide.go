@@ -22,6 +22,9 @@ func (q *situation) decideStatement() decision {
 	if q.canceled {
 		return refuses(canceledRefusal)
 	}
+	if q.epochs.choices.changes && !q.keepsChoice() {
+		return refuses(fencing.ChooseInsideRefusal)
+	}
 	if q.shows() {
 		return q.decideShow()
 	}

@@ -286,3 +286,46 @@ func TestAChosenResourceIsTakenOver(t *testing.T) {
 func names(fields map[byte]string, resource string) bool {
 	return strings.Contains(strings.ReplaceAll(fields['M'], `"`, ""), "resource "+resource+":")
 }
+
+// TestSafetyNothingFollowsAChoiceOfTheSession: what stands behind it in its batch could undo it on
+// the server, or keep it there although its batch fails. Writes would then be checked for another
+// resource than the one that the server shows.
+func TestSafetyNothingFollowsAChoiceOfTheSession(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		supersede(s, "b")
+		const set, reset = "set fencepost.resource = 'b'", "reset fencepost.resource"
+		for name, c := range map[string]struct {
+			before   string
+			messages []byte
+			stays    string // what the server has for fencepost.resource
+		}{
+			"a COMMIT and a failure": {"", cat(run(set), run("commit"), run("select 1/0"), sync_()), "r"},
+			"a ROLLBACK":             {"", cat(run(set), run("rollback"), sync_()), "r"},
+			"a BEGIN":                {"", cat(run(set), run("begin"), sync_()), "r"},
+			"a Query":                {"", cat(run(set), q("rollback")), "r"},
+			"a RESET and a ROLLBACK": {set, cat(run(reset), run("rollback"), sync_()), "b"},
+			"a RESET and a BEGIN":    {set, cat(run(reset), run("begin"), sync_()), "b"},
+		} {
+			conn := chooserAs(s, another(s), "r")
+			if c.before != "" {
+				fixture.MustPass(t, conn, q(c.before))
+			}
+			all, ended := fixture.Ask(conn, c.messages)
+			if ended || wiretest.ErrorOf(all) != "ZF005" {
+				t.Errorf("%s: %v, ended %v; want ZF005", name, all, ended)
+			}
+			value := fixture.FirstValue(t, fixture.MustPass(t, conn, q("select coalesce(nullif(current_setting('fencepost.resource', true), ''), 'r')")))
+			if value != c.stays || show(t, conn, "resource") != c.stays {
+				t.Errorf("%s: the server has %s, want %s", name, value, c.stays)
+			}
+			want := ""
+			if c.stays == "b" {
+				want = "ZF002"
+			}
+			if got, _ := fixture.Ask(conn, q(write("behind"))); wiretest.ErrorOf(got) != want {
+				t.Errorf("%s: a write behind it gets %v, want %q", name, got, want)
+			}
+		}
+	})
+}
