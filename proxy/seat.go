@@ -121,35 +121,42 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 }
 
 // takeSeats returns the seats of these resources, nil for that of the startup. Those that there are
-// none of yet join the candidacy.
+// none of yet join the candidacy, once it is known that no limit and no policy refuses one of them.
 func (x *session) takeSeats(ctx context.Context, resources []string) (seats []*seat, _ *fencing.Refusal) {
+	var missing []*seat
 	for _, resource := range resources {
-		if resource == x.member.claim.Resource {
-			seats = append(seats, nil)
-			continue
-		}
-		x.mu.Lock()
-		s, others := x.member.seats[resource], len(x.member.seats)
-		x.mu.Unlock()
-		if s == nil {
-			if most := x.srv.cfg.ResourcesPerConnection(); most > 0 && others >= most {
-				return nil, fencing.TooManyChosenRefusal(resource, most)
-			}
-			joining, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
-			var refusal *fencing.Refusal
-			s, refusal = x.takeSeat(joining, resource)
-			cancel()
-			if refusal != nil {
-				return nil, refusal
+		var s *seat
+		if resource != x.member.claim.Resource {
+			x.mu.Lock()
+			s = x.member.seats[resource]
+			others := len(x.member.seats) + len(missing)
+			x.mu.Unlock()
+			if s == nil {
+				if most := x.srv.cfg.ResourcesPerConnection(); most > 0 && others >= most {
+					return nil, fencing.TooManyChosenRefusal(resource, most)
+				}
+				var refusal *fencing.Refusal
+				if s, refusal = x.newSeat(resource); refusal != nil {
+					return nil, refusal
+				}
+				missing = append(missing, s)
 			}
 		}
 		seats = append(seats, s)
 	}
+	for _, s := range missing {
+		joining, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
+		refusal := x.takeSeat(joining, s)
+		cancel()
+		if refusal != nil {
+			return nil, refusal
+		}
+	}
 	return seats, nil
 }
 
-// takeSeat joins the candidacy of a resource.
-func (x *session) takeSeat(ctx context.Context, resource string) (*seat, *fencing.Refusal) {
+// newSeat returns a seat that has joined nothing.
+func (x *session) newSeat(resource string) (*seat, *fencing.Refusal) {
 	request := x.joinRequest()
 	request.Resource = resource
 	policy := x.srv.cfg.Policy(request)
@@ -161,12 +168,16 @@ func (x *session) takeSeat(ctx context.Context, resource string) (*seat, *fencin
 	case policy.OnStale == DiscardStale:
 		return nil, fencing.ChooseRefusal(resource, "its stale writes are discarded")
 	}
+	return &seat{x: x, resource: resource, tellEach: policy.TellEach}, nil
+}
+
+// takeSeat joins the candidacy of the seat's resource.
+func (x *session) takeSeat(ctx context.Context, s *seat) *fencing.Refusal {
 	claim := x.member.claim
-	claim.Resource, claim.Token = resource, 0
-	s := &seat{x: x, resource: resource, tellEach: policy.TellEach}
+	claim.Resource, claim.Token = s.resource, 0
 	cand, err := x.srv.cfg.Candidates.Join(ctx, claim, s)
 	if err != nil {
-		return nil, fencing.StartupRefusal(err)
+		return fencing.StartupRefusal(err)
 	}
 	s.joinedTo.Store(&belonging{Candidacy: cand})
 	x.mu.Lock()
@@ -174,8 +185,8 @@ func (x *session) takeSeat(ctx context.Context, resource string) (*seat, *fencin
 	if x.member.seats == nil {
 		x.member.seats = map[string]*seat{}
 	}
-	x.member.seats[resource] = s
-	return s, nil
+	x.member.seats[s.resource] = s
+	return nil
 }
 
 // awaitFirst waits for the first attempts of the candidacies in which the session is new, for

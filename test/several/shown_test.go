@@ -90,6 +90,13 @@ func TestWhatCannotBeChosen(t *testing.T) {
 	fixture.MustPass(t, c, q("begin; set local fencepost.resource = 'b'; "+write("chosen")+"; commit"))
 	fixture.MustPass(t, c, q("begin; set local fencepost.resource = 'c'; commit"))
 	fixture.MustFail(t, c, "53400", q("set fencepost.resource = 'd'"))
+	other := s.Connect(another(s))
+	for state, names := range map[string]string{"53400": "e, f, g", "28000": "e, refused", "ZF005": "f, shadow"} {
+		fixture.MustFail(t, other, state, q("set fencepost.resource = '"+names+"'"))
+	}
+	if n := s.Number("select count(*) from fencepost.fence where resource in ('e', 'f', 'g')"); n != 0 {
+		t.Errorf("a refused choice has made %d resources", n)
+	}
 	fixture.MustPass(t, c, q("set fencepost.resource = 'c, b, r'"))
 	if n := s.Rows("chosen") + s.Rows("refused"); n != 1 {
 		t.Errorf("%d rows, want 1", n)
