@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
-// canceled checks the answer to a statement that the client has canceled while the proxy kept
-// it: it is that of Postgres, and the statement has not run.
+// canceled checks the answer to a statement that the client has canceled, while Fencepost was busy
+// for it in some way: it is that of Postgres.
 func canceled(t *testing.T, what string, all []wiretest.Message) {
 	t.Helper()
 	var f map[byte]string
@@ -22,7 +22,7 @@ func canceled(t *testing.T, what string, all []wiretest.Message) {
 			f = m.Fields()
 		}
 	}
-	if f['C'] != "57014" || f['S'] != "ERROR" || f['M'] != "canceling statement due to user request" || f['H'] != "" {
+	if f['C'] != "57014" || f['V'] != "ERROR" || f['M'] != "canceling statement due to user request" || f['H'] != "" || f['W'] != "" || f['P'] != "" {
 		t.Errorf("%s: %v", what, all)
 	}
 }
