@@ -87,6 +87,10 @@ func newDatabase(t *testing.T, h *cluster, as standing) *database {
 		if r.fence, err = st.Fence(t.Context(), "r"); err != nil {
 			t.Fatal(err)
 		}
+		// Scripts choose this resource, which would make its fence: a change of the shape.
+		if _, err = st.Fence(t.Context(), "other"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if as == guarded {
 		r.guards = guardsOf(r.fence.ID())
