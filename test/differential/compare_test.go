@@ -172,12 +172,14 @@ func refusedEarlier(want []string, got string) bool {
 	return true
 }
 
-// emptyInFailed reports whether Postgres answers the Execute of a portal whose Bind has
-// failed, in a block that has failed, and Fencepost returns 25P02. The first such
-// Execute of a batch waits for what came before it; the proxy does not know what it may
-// have ended, and so puts a check in front of the second.
-func emptyInFailed(want []string, got string) bool {
-	if want[0] != "EmptyQueryResponse" || !strings.HasPrefix(got, "ErrorResponse ERROR "+failedTransaction) {
+// answersInFailed reports whether Postgres answers the Execute of a portal whose Bind has
+// failed, or describes a statement that returns no rows, in a block that has failed, and
+// Fencepost returns 25P02. The first such Execute of a batch waits for what came before it; the
+// proxy does not know what it may have ended, and so puts a check in front of the second. It
+// puts one in front of a Describe as well, if it does not know yet that the block has failed.
+func answersInFailed(want []string, got string) bool {
+	if name, _, _ := strings.Cut(want[0], " "); name != "EmptyQueryResponse" && name != "ParameterDescription" ||
+		!strings.HasPrefix(got, "ErrorResponse ERROR "+failedTransaction) {
 		return false
 	}
 	ready := slices.IndexFunc(want, func(l string) bool { return strings.HasPrefix(l, "ReadyForQuery ") })
@@ -351,7 +353,7 @@ func saidOtherwise(want, got *outcome) (diff string, tolerated bool) {
 			// SET TRANSACTION after them. They can wait for locks and write, so a check
 			// precedes them, and that is a query.
 			return "", true
-		case inPipeline(g[i]) && g[i] != w[i], emptyInFailed(w[i:], g[i]), !strings.HasPrefix(w[i], "ErrorResponse ") && lacksPortal(w[i:], g[i]):
+		case inPipeline(g[i]) && g[i] != w[i], answersInFailed(w[i:], g[i]), !strings.HasPrefix(w[i], "ErrorResponse ") && lacksPortal(w[i:], g[i]):
 			return "", true
 		case i+1 < len(w) && strings.HasPrefix(w[i], "NoticeResponse ") && strings.HasPrefix(w[i+1], "ErrorResponse ERROR ") && strings.HasPrefix(g[i], "ErrorResponse ERROR "+failedTransaction):
 			return "", true // as in refusedEarlier, of a statement that would have warned first
