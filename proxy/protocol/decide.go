@@ -271,13 +271,16 @@ func (q *situation) decideLeader() decision {
 	if q.carrier == lone && q.mustStandAlone() && !q.imported && !q.showsItsCheck() {
 		return q.byRegistry()
 	}
+	if r, ok := q.behindLock(); ok {
+		return passes(r)
+	}
 	return q.check()
 }
 
 // lockFirst is for a LOCK TABLE in front of anything that was checked. The check would take the
 // snapshot of a REPEATABLE READ or SERIALIZABLE transaction before the lock is there, and the
 // transaction would not see what others have committed until then. The registry, whose note makes
-// a grant end the backend, covers the lock, and what follows is checked. It needs no claim.
+// a grant wait for the backend, covers the lock and what follows. It needs no claim.
 //
 // A choice has no registration, so that its check stands in front.
 func (q *situation) lockFirst() decision {
@@ -288,6 +291,17 @@ func (q *situation) lockFirst() decision {
 		return passes(r)
 	}
 	return q.byRegistry()
+}
+
+// behindLock returns the reason of a statement behind the LOCK TABLE that has begun its transaction:
+// a grant waits for the backend as long as it is registered. A check would wait for that grant,
+// so that the transaction could not go on. There has to be one where a snapshot was imported, which
+// the registry cannot see, and where tables are guarded, because it makes the claim.
+func (q *situation) behindLock() (gate.Reason, bool) {
+	if q.chain.had&hadLock == 0 || q.aim != nil || q.imported || q.status.Holder.Guards > 0 {
+		return gate.Reason{}, false
+	}
+	return q.registration.Reason()
 }
 
 // check puts the check in front, or the verdict in its place.

@@ -120,12 +120,14 @@ type chain struct {
 	had       had  // what else of the transaction in hand was sent
 }
 
-// had is what a transaction has had, of what decides whether its client may choose resources.
+// had is what a transaction has had, of what decides whether its client may choose resources, and
+// whether the registry covers it.
 type had uint8
 
 const (
 	hadBegin had = 1 << iota // BEGIN, since the session was last at rest
 	hadWork                  // something else than BEGIN and settings
+	hadLock                  // LOCK TABLE
 )
 
 // readWriteSQL undoes the read-only mode. It takes no snapshot, and Postgres refuses it
@@ -142,9 +144,12 @@ func (c *chain) follow(s *statement) {
 	case !s.empty && s.info.Kind != sqltext.Session && s.info.Kind != sqltext.SetFence && s.info.Kind != sqltext.ShowFence:
 		c.had |= hadWork
 	}
+	if s.known && s.info.LocksTables {
+		c.had |= hadLock
+	}
 	switch {
 	case s.ends() && s.info.Chain:
-		c.imported, c.set, c.inherited, c.had = false, false, c.set || c.inherited, c.had&^hadWork
+		c.imported, c.set, c.inherited, c.had = false, false, c.set || c.inherited, c.had&hadBegin
 	case s.ends():
 		*c = chain{}
 	case s.importsSnapshot():

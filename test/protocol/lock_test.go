@@ -2,7 +2,9 @@ package protocol
 
 import (
 	"testing"
+	"time"
 
+	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
@@ -80,6 +82,49 @@ func TestAGrantEndsAWorkerThatHasOnlyLocked(t *testing.T) {
 		fixture.MustEnd(t, old, "ZF001", q("insert into t (v) values ('stale')"))
 		if n := s.Number("select count(*) from t where v = 'stale'"); n != 0 {
 			t.Errorf("%d stale rows", n)
+		}
+	})
+}
+
+// TestAGrantWaitsForAWorkerThatHasLocked: what follows the LOCK TABLE, and the COMMIT, pass while
+// the grant waits. A check there would wait for the grant.
+func TestAGrantWaitsForAWorkerThatHasLocked(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		patient, err := store.Open(t.Context(), store.Config{Address: pg.Addr(), Database: s.DB, User: pgtest.Control, Grace: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer patient.Close()
+		fence, err := patient.Fence(t.Context(), "r")
+		if err != nil {
+			t.Fatal(err)
+		}
+		const insert = "insert into t (v) values ('after the lock')"
+		for name, ask := range map[string]func(sql string) []byte{
+			"simple":   q,
+			"extended": func(sql string) []byte { return append(run(sql), sync_()...) },
+		} {
+			old := s.Leader(name)
+			fixture.MustPass(t, old, ask("begin isolation level repeatable read"))
+			fixture.MustPass(t, old, ask("lock table t in exclusive mode"))
+			granted := make(chan error, 1)
+			go func() {
+				_, err := s.Elector.NewCandidacy(s.DB, "next", fence).TryGrant()
+				granted <- err
+			}()
+			fixture.AwaitBackend(t, s.Admin, "wait_event = 'PgSleep'")
+			for _, sql := range []string{insert, "savepoint s", insert, "rollback to s", "do 'begin end'", "select count(*) from t", "commit"} {
+				fixture.MustPass(t, old, ask(sql))
+			}
+			if err := <-granted; err != nil {
+				t.Fatal(err)
+			}
+			fixture.MustEnd(t, old, "ZF001", ask("insert into t (v) values ('stale')"))
+			if n := s.Number("with x as (delete from t returning v) select count(*) from x where v = 'after the lock'"); n != 1 {
+				t.Errorf("%s: %d rows behind the lock, want 1", name, n)
+			}
 		}
 	})
 }
