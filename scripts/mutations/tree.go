@@ -109,7 +109,7 @@ func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, 
 		in = "./test/safety"
 	}
 	binary := filepath.Join(t.dir, "mutant.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-gcflags=-N -l", "-ldflags=-s -w", "-o", binary, in)
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-gcflags=-N -l", "-ldflags=-s -w", "-o", binary, in)
 	build.Dir = t.dir
 	if out, err := build.CombinedOutput(); err != nil {
 		return unfit, "the mutant does not compile:\n" + string(out), nil

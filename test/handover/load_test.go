@@ -14,11 +14,14 @@ import (
 )
 
 const (
-	handovers = 20
+	handovers = 8
 	// connections is how many connections of each worker write.
 	connections = 3
 	// look is how often a worker that does not lead asks for its role.
-	look = 5 * time.Millisecond
+	look = 10 * time.Millisecond
+	// pause is between two writes of a connection. Without one, the writers of all lease services
+	// would use all the processors, and the gaps would be those of a busy machine.
+	pause = 3 * time.Millisecond
 )
 
 // done is an acknowledged write.
@@ -88,6 +91,7 @@ func (w *writers) turn(p *process.Server, worker string, conn *pgx.Conn) *pgx.Co
 		leave(conn)
 		return nil
 	}
+	time.Sleep(pause)
 	return conn
 }
 
