@@ -8,7 +8,7 @@ ELECTION ?= postgres
 # The timeout allows for other load on the machine.
 TESTFLAGS ?= -p 2 -parallel 4 -timeout 40m
 # The packages that take longest start first.
-PKG ?= ./test/safety ./test/system ./test/connection ./...
+PKG ?= ./test/safety ./test/system ./test/connection ./test/failover ./test/drivers ./test/differential ./...
 CHAOS_TIME ?= 5m
 # For make fuzz-differential: the number of random scripts, the first seed (0: a random
 # one), the time limit (0: none), and whether a difference in the wording of a message is

@@ -50,6 +50,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 			return err
 		}
 		defer t.remove()
+		if len(triers) == 0 { // the others find what this has compiled
+			if _, out, err := t.build(ctx, safetyTests); err != nil {
+				return fmt.Errorf("build the tests: %w\n%s", err, out)
+			}
+		}
 		triers = append(triers, t)
 	}
 	return runAll(ctx, table, wanted, triers, out)

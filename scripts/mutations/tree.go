@@ -96,22 +96,29 @@ const testTimeout = 2 * time.Minute
 // assertion matches a failure that a test or its fixture reports, with its file and line.
 var assertion = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: .*`)
 
-// try plants m and runs its tests with a test binary that is built once and not
-// optimised, because building it takes longer than the tests.
+// safetyTests are the tests of a mutation that names no others.
+const safetyTests = "./test/safety"
+
+// build builds the tests of a package. They are not optimised, because building them takes longer
+// than running them. The paths are left out, so that all trees share what is compiled.
+func (t *tree) build(ctx context.Context, in string) (binary string, out []byte, err error) {
+	binary = filepath.Join(t.dir, "mutant.test")
+	build := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-gcflags=-N -l", "-ldflags=-s -w", "-o", binary, in)
+	build.Dir = t.dir
+	out, err = build.CombinedOutput()
+	return binary, out, err
+}
+
+// try plants m and runs its tests, with a test binary that is built once.
 func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, err error) {
 	undo, err := t.plant(m)
 	if err != nil {
 		return 0, "", err
 	}
 	defer func() { err = errors.Join(err, undo()) }()
-	in := m.in
-	if in == "" {
-		in = "./test/safety"
-	}
-	binary := filepath.Join(t.dir, "mutant.test")
-	build := exec.CommandContext(ctx, "go", "test", "-c", "-trimpath", "-gcflags=-N -l", "-ldflags=-s -w", "-o", binary, in)
-	build.Dir = t.dir
-	if out, err := build.CombinedOutput(); err != nil {
+	in := cmp.Or(m.in, safetyTests)
+	binary, out, err := t.build(ctx, in)
+	if err != nil {
 		return unfit, "the mutant does not compile:\n" + string(out), nil
 	}
 	test := exec.CommandContext(ctx, binary, "-test.timeout="+testTimeout.String(), "-test.run="+m.tests)
@@ -119,7 +126,7 @@ func (t *tree) try(ctx context.Context, m mutation) (what outcome, said string, 
 		test.Args = append(test.Args, "-test.failfast")
 	}
 	test.Dir = filepath.Join(t.dir, in)
-	out, err := test.CombinedOutput()
+	out, err = test.CombinedOutput()
 	return verdict(string(out), m.says, err), reason(string(out), m.says), nil
 }
 
