@@ -102,6 +102,8 @@ var table = []mutation{
 	{name: "LOCK and SAVEPOINT go bare after a ReadyForQuery that said idle", file: theTxn, tests: flushed, says: uncovered,
 		old: "t.State() == AtRest && s.RequiresTransactionBlock", text: "t.ready == idle && s.RequiresTransactionBlock"},
 	// A leak.
+	{name: "the registry covers an imported snapshot behind LOCK", file: theJudge, tests: "^TestSafetyAnImportedSnapshotIsOld$",
+		old: "q.aim != nil || q.imported || q.status", text: "q.aim != nil || q.status"},
 	{name: "DECLARE outside a block goes bare", file: theTxn, tests: declare,
 		old: "s.RequiresTransactionBlock && s.Kind != sqltext.ByMessage", text: "s.RequiresTransactionBlock"},
 	{name: "a read needs no proof", file: theReasons, in: ofTheGate, tests: "^TestProvenByTheCatalogAlone$",

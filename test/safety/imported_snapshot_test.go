@@ -99,6 +99,15 @@ func TestSafetyAnImportedSnapshotIsOld(t *testing.T) {
 			fixture.MustFail(t, s.leader, name, q(text))
 			fixture.MustPass(t, s.leader, q("rollback"))
 		}
+		// The registry covers what follows a LOCK TABLE, but not behind an import.
+		const lock = "lock table t in row exclusive mode"
+		for _, first := range [][]string{{lock, s.imports()}, {s.imports(), lock}} {
+			fixture.MustPass(t, s.leader, q(repeatableRead))
+			fixture.MustPass(t, s.leader, q(first[0]))
+			fixture.MustPass(t, s.leader, q(first[1]))
+			fixture.MustFail(t, s.leader, "40001", q(lateInsert))
+			fixture.MustPass(t, s.leader, q("rollback"))
+		}
 		s.nothingLate()
 		// One that is not old, and a check that comes first.
 		fixture.MustPass(t, s.leader, q(repeatableRead))
