@@ -158,6 +158,8 @@ func TestFaultsSayWhatToDo(t *testing.T) {
 		{"lisen: 1.2.3.4:5", `unknown setting "lisen": did you mean "listen"?`},
 		{"lease: {ttl: 10s, ttll: 1s}", `unknown setting "lease.ttll": did you mean "lease.ttl"?`},
 		{"ttl: 10s", `unknown setting "ttl": did you mean "lease.ttl"?`},
+		{"upstream.address: a:1", `unknown setting "upstream.address": write each part in a group of its own, as upstream: {address: …}`},
+		{"election: {consul.address: a:1}", `unknown setting "election.consul.address": write each part in a group of its own, as consul: {address: …}`},
 		{"control: {address: 'a:1'}", `did you mean "admin.address" or "upstream.address" or "election.consul.address" or "election.redis.address"?`},
 		{"worker: {something: 1}", `unknown setting "worker.something": worker has identity`},
 		{"resources: {billing: {tll: 10s}}", `did you mean "resources.billing.ttl"?`},

@@ -14,6 +14,9 @@ func suggestKey(path, key string, keys []string) string {
 	}
 	var elsewhere []string
 	for _, s := range new(Config).settings() {
+		if s.path == join(path, key) { // with dots, because its group has no such key
+			return ": write each part in a group of its own, as " + strings.ReplaceAll(key, ".", ": {") + ": …" + strings.Repeat("}", strings.Count(key, "."))
+		}
 		if s.path == key || strings.HasSuffix(s.path, "."+key) {
 			elsewhere = append(elsewhere, fmt.Sprintf("%q", s.path))
 		}
