@@ -11,40 +11,52 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
+// Migrated is what Up has done to a database's schema.
+type Migrated struct {
+	State     // now
+	From  int // the highest migration before, 0 if the schema was missing
+}
+
 // Up migrates the database that conn is connected to to this binary's version. It runs
 // one transaction per migration, each under an advisory lock: concurrent calls are
 // safe, and a second call changes nothing. It also restores grants on the schema that a
-// restore may have lost. It returns the resulting state of the schema.
+// restore may have lost. It fails with a *LockedError if it has waited for a lock for
+// longer than the options say.
 //
 // conn must be connected as the control role, or as a superuser (or a member of the
 // control role that may create a schema).
-func Up(ctx context.Context, conn *pgx.Conn, opts Options) (State, error) {
+func Up(ctx context.Context, conn *pgx.Conn, opts Options) (Migrated, error) {
 	files, err := list(embedded)
 	if err != nil {
-		return State{}, err
+		return Migrated{}, err
 	}
 	return up(ctx, conn, opts, files)
 }
 
-func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (State, error) {
-	for {
-		var more bool
-		err := inTransaction(ctx, conn, opts.lockTimeout(), func(tx pgx.Tx) error {
-			var err error
+func up(ctx context.Context, conn *pgx.Conn, opts Options, files []file) (Migrated, error) {
+	var before, after State
+	look := func(state *State) func(pgx.Tx) error {
+		return func(tx pgx.Tx) (err error) {
+			*state, err = Status(ctx, tx.Conn())
+			return err
+		}
+	}
+	if err := inTransaction(ctx, conn, opts.lockTimeout(), look(&before)); err != nil {
+		return Migrated{}, err
+	}
+	for more := true; more; {
+		err := inTransaction(ctx, conn, opts.lockTimeout(), func(tx pgx.Tx) (err error) {
 			more, err = step(ctx, tx, opts, files)
 			return err
 		})
-		var pg *pgconn.PgError
-		if errors.As(err, &pg) && pg.Code == "55P03" { // lock_not_available
-			err = &LockedError{After: opts.lockTimeout(), Err: err}
-		}
 		if err != nil {
-			return State{}, fmt.Errorf("migrate the schema fencepost: %w", err)
-		}
-		if !more {
-			return Status(ctx, conn)
+			return Migrated{}, err
 		}
 	}
+	if err := inTransaction(ctx, conn, opts.lockTimeout(), look(&after)); err != nil {
+		return Migrated{}, err
+	}
+	return Migrated{State: after, From: before.Version}, nil
 }
 
 // LockedError means that a lock could not be had in time. The step that needed it has changed nothing.
@@ -64,6 +76,18 @@ func (e *LockedError) Unwrap() error { return e.Err }
 // role and the database, under the lock that all migrations of a database share. It waits for no lock for
 // longer than wait.
 func inTransaction(ctx context.Context, conn *pgx.Conn, wait time.Duration, do func(pgx.Tx) error) error {
+	err := transact(ctx, conn, wait, do)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "55P03" { // lock_not_available
+		err = &LockedError{After: wait, Err: err}
+	}
+	if err != nil {
+		return fmt.Errorf("migrate the schema fencepost: %w", err)
+	}
+	return nil
+}
+
+func transact(ctx context.Context, conn *pgx.Conn, wait time.Duration, do func(pgx.Tx) error) error {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)

@@ -25,12 +25,28 @@ func holding(t *testing.T, s *pgtest.Server, user, db string, statements ...stri
 	return conn, fmt.Sprintf("backend %d of role %q (application ", conn.PgConn().PID(), user)
 }
 
-// TestMigrateSaysWhomItWaitsFor: any role can take the lock that migrations share.
+// TestMigrateSaysWhomItWaitsFor: any role can take the lock that migrations share. The table of
+// versions is the first that is read.
 func TestMigrateSaysWhomItWaitsFor(t *testing.T) {
 	t.Parallel()
 	s := pgtest.Shared(t)
-	db := s.EmptyDatabase(t)
-	holder, who := holding(t, s, pgtest.App, db, "SELECT pg_advisory_lock(x'66656e6365706f73'::bigint)")
+	empty, migrated := s.EmptyDatabase(t), s.Database(t)
+	for _, c := range []struct {
+		name, db, user string
+		holds          []string
+	}{
+		{"the lock of migrations", empty, pgtest.App, []string{"SELECT pg_advisory_lock(x'66656e6365706f73'::bigint)"}},
+		{"the table of versions", migrated, pgtest.Control, []string{"BEGIN", "LOCK TABLE fencepost.schema_version"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			testMigrateWaits(t, s, c.db, c.user, c.holds)
+		})
+	}
+}
+
+func testMigrateWaits(t *testing.T, s *pgtest.Server, db, user string, holds []string) {
+	holder, who := holding(t, s, user, db, holds...)
 	migrate := func(timeout string) output {
 		return runCommand(t, nil, "migrate", "--dsn", s.DSN(pgtest.Superuser, db), "--control-role", pgtest.Control, "--lock-timeout", timeout)
 	}

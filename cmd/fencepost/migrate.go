@@ -56,13 +56,9 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	before, err := migrations.Status(ctx, conn)
-	if err != nil {
-		return err
-	}
-	var after migrations.State
+	var done migrations.Migrated
 	err = waits.During(ctx, conn, func() (err error) {
-		after, err = migrations.Up(ctx, conn, migrations.Options{
+		done, err = migrations.Up(ctx, conn, migrations.Options{
 			Control: *control, Password: t.getenv("FENCEPOST_CONTROL_PASSWORD"), WorkerRoles: workers, LockTimeout: *lockTimeout})
 		return err
 	})
@@ -73,15 +69,15 @@ func runMigrate(ctx context.Context, t terminal, args []string) error {
 	if err := conn.QueryRow(ctx, "SELECT current_database()").Scan(&database); err != nil {
 		return fmt.Errorf("read the database's name: %w", err)
 	}
-	for _, m := range after.Applied {
-		if m.Version > before.Version {
+	for _, m := range done.Applied {
+		if m.Version > done.From {
 			fmt.Fprintf(t.stdout, "applied %03d_%s\n", m.Version, m.Name)
 		}
 	}
-	if before.Version == after.Version {
-		fmt.Fprintf(t.stdout, "database %s: the schema fencepost is already at version %d\n", database, after.Version)
+	if done.From == done.Version {
+		fmt.Fprintf(t.stdout, "database %s: the schema fencepost is already at version %d\n", database, done.Version)
 	} else {
-		fmt.Fprintf(t.stdout, "database %s: migrated the schema fencepost from version %d to %d\n", database, before.Version, after.Version)
+		fmt.Fprintf(t.stdout, "database %s: migrated the schema fencepost from version %d to %d\n", database, done.From, done.Version)
 	}
 	fmt.Fprintf(t.stdout, "It fences the tables of database %s only: run migrate for each database.\n", database)
 	warnings, err := migrations.Warnings(ctx, conn)
