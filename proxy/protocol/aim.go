@@ -89,11 +89,13 @@ func (m *Machine) aimAtChoice() {
 }
 
 // told is the epoch that counts for the message in hand.
-func (m *Machine) told() fencing.Epoch {
-	if m.inHand.aim != nil {
-		return m.inHand.aim.told
+func (m *Machine) told() fencing.Epoch { return m.around.told() }
+
+func (a *surroundings) told() fencing.Epoch {
+	if a.aim != nil {
+		return a.aim.told
 	}
-	return m.epochs.inHand.announced
+	return a.epochs.inHand.announced
 }
 
 // chosen returns the check of what was chosen for the message in hand. ok is false if nothing was

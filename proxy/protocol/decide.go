@@ -10,7 +10,7 @@ import (
 // message must wait before that is known.
 func (q *situation) decide() decision {
 	d := q.decideStatement()
-	if q.whole && leads(q.status, q.announced) && d.action.insertsFirst() {
+	if q.whole && leads(q.status, q.told()) && d.action.insertsFirst() {
 		return decision{action: asOne}
 	}
 	return d
@@ -72,7 +72,7 @@ func (q *situation) decideStatement() decision {
 	if q.txn.Coverage() == gate.Discarded {
 		return q.decideStale()
 	}
-	if leads(q.status, q.announced) {
+	if leads(q.status, q.told()) {
 		return q.decideLeader()
 	}
 	return q.decideFollower()
@@ -91,7 +91,7 @@ var canceledRefusal = &fencing.Refusal{
 // be left in the session only if it has set another token; the guards then compare that.
 func (q *situation) leftToGuards() (gate.Reason, bool) {
 	r, guarded := gate.Guarded(q.status.Holder.Guards)
-	return r, guarded && q.config.Tables && q.aim == nil && q.announced == 0 && q.status.Epoch == 0
+	return r, guarded && q.config.Tables && q.aim == nil && q.told() == 0 && q.status.Epoch == 0
 }
 
 // decideUnled is for a statement that is left to guards. One that may write gives the
@@ -268,7 +268,7 @@ func (q *situation) decideLeader() decision {
 			return passes(r)
 		}
 	}
-	if q.carrier == lone && q.mustStandAlone() && !q.imported && !q.showsItsCheck() {
+	if q.carrier == lone && q.mustStandAlone() && !q.chain.imported && !q.showsItsCheck() {
 		return q.byRegistry()
 	}
 	if r, ok := q.behindLock(); ok {
@@ -298,7 +298,7 @@ func (q *situation) lockFirst() decision {
 // so that the transaction could not go on. There has to be one where a snapshot was imported, which
 // the registry cannot see, and where tables are guarded, because it makes the claim.
 func (q *situation) behindLock() (gate.Reason, bool) {
-	if q.chain.had&hadLock == 0 || q.aim != nil || q.imported || q.status.Holder.Guards > 0 {
+	if q.chain.had&hadLock == 0 || q.aim != nil || q.chain.imported || q.status.Holder.Guards > 0 {
 		return gate.Reason{}, false
 	}
 	return q.registration.Reason()
@@ -326,7 +326,9 @@ func (q *situation) plainCheck() decision {
 
 // undoes reports whether a read-only mode that was handed on has to be undone in front of the
 // check: a leader's transaction may write.
-func (q *situation) undoes() bool { return q.inherits && leads(q.status, q.announced) }
+func (q *situation) undoes() bool {
+	return q.chain.undoes() && !q.settings.readOnly && leads(q.status, q.told())
+}
 
 // asks reports whether stale writes are discarded, and a verdict can stand in front of the
 // statement.
@@ -381,7 +383,7 @@ func (q *situation) decideStale() decision {
 // transaction, or by itself.
 func (q *situation) underImported() bool {
 	s := q.statement
-	return q.imported || s.importsSnapshot() && (s.info.Hides || !sqltext.AtMostOne(bytesOf(s.text)))
+	return q.chain.imported || s.importsSnapshot() && (s.info.Hides || !sqltext.AtMostOne(bytesOf(s.text)))
 }
 
 // noticesBlock reports whether the block that the Execute of a check makes up to the next
@@ -464,11 +466,11 @@ func (q *situation) decideRefused() decision {
 	switch {
 	case st.Vacant && q.done < NeedCampaign:
 		return needs(NeedCampaign)
-	case st.Lapsed && q.announced != 0 && q.done < NeedConfirm:
+	case st.Lapsed && q.told() != 0 && q.done < NeedConfirm:
 		return needs(NeedConfirm)
-	case st.Lapsed && q.announced == st.Epoch && q.asks():
+	case st.Lapsed && q.told() == st.Epoch && q.asks():
 		return decision{action: lapsedVerdictFirst}
-	case st.Lapsed && q.announced == st.Epoch:
+	case st.Lapsed && q.told() == st.Epoch:
 		return decision{action: lapsedFirst}
 	default:
 		return q.check()

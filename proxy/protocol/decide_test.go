@@ -83,28 +83,28 @@ func TestDecide(t *testing.T) {
 		claimed  = "claim, while the backend is registered"
 	)
 	asked := func(q *situation) { q.done = NeedConfirm }
-	stale := func(q *situation) { q.announced = 0 }
+	stale := func(q *situation) { q.epochs.inHand.announced = 0 }
 	refused := func(q *situation) {
 		q.registry = registryAnswer{asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateNotLeader}}
 	}
 	unknownFence := func(q *situation) {
 		q.registry = registryAnswer{asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateNoFence}}
 	}
-	registered := func(q *situation) { q.registration = gate.Registered(nil) }
+	registered := func(q *situation) { *q.registration = gate.Registered(nil) }
 	unfenced := func(q *situation) { q.mode = ModeReadOnly }
 	fenceless := func(q *situation) { q.mode, q.catalog = ModeReadOnly, fencelessCatalog(t) }
 	passing := func(q *situation) { q.mode = ModePassing }
 	guarded := func(q *situation) {
 		q.config.Tables, q.status.Holder.Guards = true, 1
 		if q.status.Epoch == 0 {
-			q.announced = 0
+			q.epochs.inHand.announced = 0
 		}
 	}
 	batchRan := func(q *situation) { q.batch.ran() }
 	open := func(q *situation) { q.batch.sent() }
 	unsynced := func(q *situation) { q.batch.unsynced = surelyUnsynced }
 	perhaps := func(q *situation) { q.batch.unsynced = maybeUnsynced }
-	imported := func(q *situation) { q.imported = true }
+	imported := func(q *situation) { q.chain.imported = true }
 	joined := func(q *situation) { q.token = tokenAnswer{value: 43, asked: true} }
 	notJoined := func(q *situation) {
 		q.token = tokenAnswer{value: 43, asked: true, refusal: &fencing.Refusal{SQLState: fencing.StateAwardNotNewer}}
@@ -115,7 +115,7 @@ func TestDecide(t *testing.T) {
 	}
 	chosen := func(q *situation) { // for the session
 		q.epochs.choices.base = &choice{}
-		q.aim = &aim{choice: q.epochs.choices.base}
+		q.aim = &aim{choice: q.epochs.choices.base, told: 5}
 	}
 	begun := func(q *situation) { q.chain.had = hadBegin }
 	catalog := func(q *situation) { q.config.Catalog = func() *fencing.Catalog { return nil } }
@@ -124,7 +124,7 @@ func TestDecide(t *testing.T) {
 	asking := func(q *situation) { discards(q); q.verdict = verdictGiven }
 	pending := func(q *situation) { q.pending.push(parse, fromClient) }
 	copying := func(q *situation) { q.copy.begin(false) }
-	inherits := func(q *situation) { q.inherits = true }
+	inherits := func(q *situation) { q.chain.inherited = true }
 	whole := func(q *situation) { q.whole = true }
 	occurs := map[action]bool{}
 	for _, c := range []struct {
@@ -347,9 +347,9 @@ func TestDecide(t *testing.T) {
 		{lone, update, "vacant", "rest", 15, func(q *situation) { guarded(q); asked(q) }, "pass: left to the guards of tables"},
 		{lone, update, "leader", "rest", 15, guarded, "check"},
 		{lone, update, "leader", "rest", 15, func(q *situation) { guarded(q); asked(q) }, "check"},
-		{lone, update, "follower", "rest", 15, func(q *situation) { guarded(q); q.announced = 5 }, "check"},
-		{lone, update, "lapsed", "rest", 15, func(q *situation) { guarded(q); q.announced, q.done = 5, NeedConfirm }, "lapsed"},
-		{lone, update, "lapsed", "rest", 15, func(q *situation) { guarded(q); q.announced = 0 }, "check"},
+		{lone, update, "follower", "rest", 15, func(q *situation) { guarded(q); q.epochs.inHand.announced = 5 }, "check"},
+		{lone, update, "lapsed", "rest", 15, func(q *situation) { guarded(q); q.epochs.inHand.announced, q.done = 5, NeedConfirm }, "lapsed"},
+		{lone, update, "lapsed", "rest", 15, func(q *situation) { guarded(q); q.epochs.inHand.announced = 0 }, "check"},
 		{lone, update, "follower", "rest", 15, func(q *situation) { guarded(q); q.status.Holder.Guards = 0 }, "check"},
 		{lone, "prepare transaction 'x'", "follower", "block", 15, guarded, "refuse ZF005"},
 
@@ -367,7 +367,7 @@ func TestDecide(t *testing.T) {
 		{lone, update, "vacant", "rest", 15, discards, "campaign"},
 		{lone, update, "lapsed", "rest", 15, discards, "confirm"},
 		{lone, update, "lapsed", "rest", 15, func(q *situation) { discards(q); asked(q) }, "lapsed verdict"},
-		{lone, update, "lapsed", "rest", 15, func(q *situation) { discards(q); q.announced = 0 }, "verdict"},
+		{lone, update, "lapsed", "rest", 15, func(q *situation) { discards(q); q.epochs.inHand.announced = 0 }, "verdict"},
 		{lone, update, "fault", "rest", 15, discards, "refuse ZF002"},
 		{lone, update, "leader", "rest", 15, asking, "check"},
 		{lone, update, "leader", "rest", 15, func(q *situation) { discards(q); copying(q) }, "check"},
@@ -403,11 +403,11 @@ func TestDecide(t *testing.T) {
 		}
 		txn.Send(gate.Starts, false)
 		q := &situation{
-			carrier: c.carrier, statement: described(c.sql), announced: 5,
+			carrier: c.carrier, statement: described(c.sql),
 			surroundings: &surroundings{
 				mode: ModeFenced, config: &Config{Version: c.version, Unfenced: fencing.UnfencedRefusal("u")},
 				inHand: &inHand{status: &st}, txn: &txn, batch: &batch{}, copy: &copyState{}, pending: &replyQueue{}, names: &names{},
-				epochs: &announced{}, chain: &chain{},
+				epochs: &announced{inHand: transaction{announced: 5}}, chain: &chain{}, settings: &settings{}, registration: &gate.Registration{},
 				reads: func(s *statement) bool { return s.class == isRead },
 			},
 		}

@@ -90,7 +90,7 @@ func (m *Machine) verdict(q *situation) *fencing.Refusal {
 	if m.config.Trouble != nil {
 		s.Trouble = m.config.Trouble()
 	}
-	return shadow.Verdict(s, m.config.Incarnation, q.announced)
+	return shadow.Verdict(s, m.config.Incarnation, q.told())
 }
 
 // campaigns has the candidacy try to lead, if the lease is vacant and the candidacy is not

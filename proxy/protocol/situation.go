@@ -22,38 +22,37 @@ const (
 	call
 )
 
-// situation is everything that the decision about a statement rests on.
+// situation is everything that the decision about a statement rests on. It copies nothing that the
+// session has, because nothing of that changes while the decision is made. The compiler
+// makes a struct of up to four fields in place.
 type situation struct {
 	*surroundings
 	carrier   carrier
 	statement *statement
-	announced fencing.Epoch // when the transaction began
-	imported  bool          // the transaction may have imported a snapshot
-	inherits  bool          // it was handed a read-only mode that a leader can undo
-	whole     bool          // the statement stands in a text that shows itself
-
-	registration gate.Registration
+	whole     bool // the statement stands in a text that shows itself
 }
 
 // surroundings is what the decision about every statement of a session looks at. It is made once.
 type surroundings struct {
-	mode    Mode
-	config  *Config
-	*inHand // what is known of its message
-	txn     *gate.Txn
-	batch   *batch
-	copy    *copyState
-	pending *replyQueue
-	epochs  *announced
-	chain   *chain
-	names   *names
-	reads   func(*statement) bool // whether a statement is nothing but a read, as far as the grammar tells
+	mode         Mode
+	config       *Config
+	*inHand      // what is known of its message
+	txn          *gate.Txn
+	batch        *batch
+	copy         *copyState
+	pending      *replyQueue
+	epochs       *announced
+	chain        *chain
+	names        *names
+	settings     *settings
+	registration *gate.Registration
+	reads        func(*statement) bool // whether a statement is nothing but a read, as far as the grammar tells
 }
 
 func (m *Machine) surroundings() surroundings {
 	return surroundings{
-		mode: m.config.Mode, config: &m.config, inHand: &m.inHand, txn: &m.txn,
-		batch: &m.batch, copy: &m.copy, pending: &m.pendingReplies, epochs: &m.epochs, chain: &m.chain, names: &m.names, reads: m.read,
+		mode: m.config.Mode, config: &m.config, inHand: &m.inHand, txn: &m.txn, batch: &m.batch, copy: &m.copy, pending: &m.pendingReplies,
+		epochs: &m.epochs, chain: &m.chain, names: &m.names, settings: &m.settings, registration: &m.registration, reads: m.read,
 	}
 }
 
@@ -144,10 +143,7 @@ func (m *Machine) catalogFor(s *statement) *fencing.Catalog {
 // situation is everything that the machine knows about s now.
 func (m *Machine) situation(c carrier, s *statement) situation {
 	m.aim()
-	return situation{
-		surroundings: &m.around, carrier: c, statement: s, announced: m.told(),
-		imported: m.chain.imported, inherits: m.chain.undoes() && !m.settings.readOnly, registration: m.registration,
-	}
+	return situation{surroundings: &m.around, carrier: c, statement: s}
 }
 
 // leads reports whether writes may be tried in the transaction of the message in hand.

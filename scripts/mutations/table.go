@@ -103,7 +103,7 @@ var table = []mutation{
 		old: "t.State() == AtRest && s.RequiresTransactionBlock", text: "t.ready == idle && s.RequiresTransactionBlock"},
 	// A leak.
 	{name: "the registry covers an imported snapshot behind LOCK", file: theJudge, tests: "^TestSafetyAnImportedSnapshotIsOld$",
-		old: "q.aim != nil || q.imported || q.status", text: "q.aim != nil || q.status"},
+		old: "q.aim != nil || q.chain.imported || q.status", text: "q.aim != nil || q.status"},
 	{name: "DECLARE outside a block goes bare", file: theTxn, tests: declare,
 		old: "s.RequiresTransactionBlock && s.Kind != sqltext.ByMessage", text: "s.RequiresTransactionBlock"},
 	{name: "a read needs no proof", file: theReasons, in: ofTheGate, tests: "^TestProvenByTheCatalogAlone$",
@@ -162,7 +162,7 @@ var table = []mutation{
 	{name: "without a resource writes are reads", file: theJudge, tests: "^TestSafetyWritePathsOfThoseWhoDoNotLead$/18",
 		old: "q.statement.info.Kind == sqltext.NonTransactional, !q.reads(q.statement):", text: "q.statement.info.Kind == sqltext.NonTransactional:"},
 	{name: "a lease that is not confirmed is one", file: theJudge, tests: lapses,
-		old: "	if leads(q.status, q.announced) {", text: "	if leads(q.status, q.announced) || q.status.Lapsed && q.announced != 0 {"},
+		old: "	if leads(q.status, q.told()) {", text: "	if leads(q.status, q.told()) || q.status.Lapsed && q.told() != 0 {"},
 	{name: "read-only mode is a check for a follower's writes", file: theJudge, tests: nothing,
 		old: "		if q.txn.Coverage() == gate.Checked {\n			return q.covered() // checked while it led", text: "		if q.txn.Coverage() >= gate.ReadOnly {\n			return q.covered() // checked while it led"},
 	{name: "no check in front of a Query", file: theQueries, tests: staleAll + "simple",
