@@ -43,7 +43,10 @@ func (m *Machine) queryMany(t *sqltext.Text, text []byte, n, avail int, p *gate.
 	binary.BigEndian.PutUint32(m.scratch[at+1:], uint32(len(m.scratch)-at-1))
 	m.gate.PassText(p, m.scratch[at:], r)
 	e := m.pushQuery()
-	m.pendingReplies.keepText(e, text, onlyReads(t))
+	m.pendingReplies.keepText(e, text)
+	if onlyReads(t) {
+		e.class = isRead
+	}
 	e.sql.inserts, e.announced, e.first = by.insert, m.checks.built.held, by.insert[0].index == 0 && m.retry.first()
 	return NeedNothing
 }

@@ -80,7 +80,8 @@ func (m *Machine) pushQuery() *reply {
 // audited keeps what an audit line would say of a Query's statement.
 func (m *Machine) audited(e *reply, s *statement, text []byte) *reply {
 	if m.config.Mode != ModePassing {
-		m.pendingReplies.keepText(e, text, s.class == isRead)
+		e.class = s.class
+		m.pendingReplies.keepText(e, text)
 	}
 	return e
 }

@@ -13,7 +13,7 @@ func (m *Machine) refused(e *reply, r *fencing.Refusal, found fencing.Finding) {
 	switch {
 	case e.stmt != nil:
 		text, write = m.ofStatement(e.stmt)
-	case e.sql.reads:
+	case e.class == isRead:
 		write = false
 	}
 	rejection := m.rejection(r, found, text, write)

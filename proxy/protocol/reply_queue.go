@@ -89,19 +89,19 @@ type reply struct {
 	certainty certainty
 	standIn   standIn
 	check     injectedCheck
-	// refuse is the error that takes the place of the one a refusal provokes.
-	refuse *fencing.Refusal
+	class     readClass // of a Query, if it is audited
+	unowed    unowed    // what else was sent before, in the same batch
 	// first marks a check in front of all that was sent since the session was at rest.
 	first bool
 	// early marks a Sync that came before all COPY data, and malformed what the server
 	// answers with an error for its form. A Sync or Flush in COPY data it ignores all the same.
 	early, malformed bool
-	// unowed says what else was sent before, in the same batch.
-	unowed unowed
+	announces        bool // see announced
+	// refuse is the error that takes the place of the one a refusal provokes.
+	refuse *fencing.Refusal
 	// announced is the epoch that this reply tells the client when it succeeds (SHOW and
 	// SET, which announce), or when its check fails with ZF003.
 	announced fencing.Epoch
-	announces bool
 	more      *promises // that it tells of what was chosen, in the place of announced
 	// after is the transaction in hand once the message has run.
 	after    transaction
@@ -144,10 +144,9 @@ type replyQueue struct {
 // audit while they are pending.
 const maxQueryTexts = 256 << 10
 
-// keepText keeps the start of a Query's SQL for the audit, if there is room.
-// reads says that it is nothing but a read. e is the entry pushed last.
-func (r *replyQueue) keepText(e *reply, text []byte, reads bool) {
-	e.sql.reads = reads
+// keepText keeps the start of a Query's SQL for the audit, if there is room. e is the entry
+// pushed last.
+func (r *replyQueue) keepText(e *reply, text []byte) {
 	text = text[:min(len(text), maxAuditText)]
 	if r.texts+len(text) > maxQueryTexts {
 		return
@@ -266,9 +265,8 @@ type replyText struct {
 	inserts []insertion // into a text of several statements, which has no prefix
 	done    int         // the statements that were answered
 	// audit is the client's text, for the audit line: at most maxAuditText bytes, memory
-	// kept for the next use. reads says that it is nothing but a read.
+	// kept for the next use.
 	audit []byte
-	reads bool
 }
 
 // insertion is a statement of Fencepost's inside the text of a Query.
