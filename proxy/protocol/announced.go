@@ -161,13 +161,31 @@ func (m *Machine) announceBy(e *reply, s *statement) {
 	if m.config.Mode != ModeFenced || !s.known {
 		return
 	}
-	shows := s.info.Kind == sqltext.ShowFence && (s.info.Name == "role" || s.info.Name == "epoch")
+	switch s.info.Kind {
+	case sqltext.ShowFence:
+		m.announceByShow(e, s)
+	case sqltext.SetFence:
+		m.announceBySet(e, s)
+	}
+}
+
+// announceByShow is announceBy for SHOW fencepost.….
+func (m *Machine) announceByShow(e *reply, s *statement) {
 	switch {
-	case shows && m.inHand.aim != nil, s.info.Kind == sqltext.SetFence && s.info.Name == "resource":
-		m.announcesChosen(e, shows)
-	case shows:
+	case s.info.Name != "role" && s.info.Name != "epoch":
+	case m.inHand.aim != nil:
+		m.announcesChosen(e, true)
+	default:
 		e.announces, e.announced = true, shownEpoch(m.inHand.status)
-	case s.info.Kind == sqltext.SetFence && s.info.Name == "token":
+	}
+}
+
+// announceBySet is announceBy for SET fencepost.….
+func (m *Machine) announceBySet(e *reply, s *statement) {
+	switch s.info.Name {
+	case "resource":
+		m.announcesChosen(e, false)
+	case "token":
 		e.announces, e.announced = m.epochs.current != 0, m.epochs.current
 	default:
 		m.namesEpoch(e, s)
