@@ -158,7 +158,6 @@ func (m *Machine) beginBatch() {
 		m.epochs.begins() // no transaction has begun before
 	}
 	if !m.txn.Send(gate.Starts, !m.pendingReplies.empty()) {
-		m.aim()
 		return
 	}
 	outside := m.txn.IsOutside()
@@ -168,8 +167,8 @@ func (m *Machine) beginBatch() {
 		m.chain = chain{}
 		m.retry.rest()
 		m.names.portals.clear() // they ended with their transaction
+		m.aim()
 	}
-	m.aim()
 }
 
 // push notes that a message goes to the server, and what it is owed.
