@@ -91,7 +91,9 @@ func (b *batch) executes(p progress, u unsynced) {
 
 // end follows a Query, a fast path call, or a Sync that the server may ignore.
 func (b *batch) end() {
-	*b = batch{id: b.id + 1, unsynced: b.unsynced, skipping: b.skipping || b.progress >= batchOpen}
+	id, unsynced, skipping := b.id+1, b.unsynced, b.mayBeSkipped()
+	*b = batch{} // a literal with these fields would be made elsewhere, and copied
+	b.id, b.unsynced, b.skipping = id, unsynced, skipping
 }
 
 // synced says that it was a Sync that ended the last batch.

@@ -264,7 +264,9 @@ func (t *portals) remove(name []byte) {
 }
 
 func (t *portals) clear() {
-	clear(t.byName)
+	if len(t.byName) > 0 {
+		clear(t.byName)
+	}
 	t.unnamed, t.bytes = binding{}, 0
 }
 
