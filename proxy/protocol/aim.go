@@ -98,14 +98,13 @@ func (a *surroundings) told() fencing.Epoch {
 	return a.epochs.inHand.announced
 }
 
-// chosen returns the check of what was chosen for the message in hand. ok is false if nothing was
-// chosen, or if g is no check of epochs.
-func (m *Machine) chosen(g injectedCheck) (sql string, ok bool) {
+// checksChoice reports whether g, for the message in hand, is the check of what was chosen.
+func (m *Machine) checksChoice(g injectedCheck) bool { return m.inHand.aim != nil && g == fullCheck }
+
+// chosenSQL is the check of what was chosen.
+func (m *Machine) chosenSQL() string {
 	a := m.inHand.aim
-	if a == nil || g != fullCheck {
-		return "", false
-	}
-	return fencing.ChosenCheckSQL(m.config.Worker, a.choice.value, a.subjects), true
+	return fencing.ChosenCheckSQL(m.config.Worker, a.choice.value, a.subjects)
 }
 
 // shown returns what the client is told of its resource, role and epoch under c, which is nil for

@@ -131,8 +131,8 @@ type callInjector struct {
 }
 
 func (by *callInjector) check(g injectedCheck) {
-	if sql, ok := by.m.chosen(g); ok {
-		by.put(sql, g)
+	if by.m.checksChoice(g) {
+		by.put(by.m.chosenSQL(), g)
 		return
 	}
 	by.m.checks.build(by.m.epochs.inHand.announced, by.m.held())

@@ -100,8 +100,8 @@ func (by *messageInjector) refuse(r *fencing.Refusal) {
 
 // runCheck runs a prepared check by extended messages.
 func (m *Machine) runCheck(g injectedCheck, s *statement, p *gate.Plan) {
-	if sql, ok := m.chosen(g); ok {
-		m.runOnce(sql, g, own, s, p)
+	if m.checksChoice(g) {
+		m.runOnce(m.chosenSQL(), g, own, s, p)
 		return
 	}
 	if !m.checks.prepared() {

@@ -95,8 +95,8 @@ func (by *queryInjector) check(g injectedCheck) {
 	if s.info.Prepares {
 		m.forget(s)
 	}
-	if sql, ok := m.chosen(g); ok {
-		by.form, by.prefix = prefixed, []byte(sql+";")
+	if m.checksChoice(g) {
+		by.form, by.prefix = prefixed, []byte(m.chosenSQL()+";")
 		return
 	}
 	if !s.info.MentionsKeptText {

@@ -161,8 +161,8 @@ func oneOf(t *sqltext.Text, i int, readable bool) *statement {
 // injectText is a check inside a text. After a statement of the client's, which
 // may hide a DEALLOCATE, it does not rest on what is prepared.
 func (m *Machine) injectText(g injectedCheck, first bool) string {
-	if sql, ok := m.chosen(g); ok {
-		return sql
+	if m.checksChoice(g) {
+		return m.chosenSQL()
 	}
 	m.checks.build(m.epochs.inHand.announced, m.held())
 	if !first {
