@@ -138,6 +138,8 @@ type Statement struct {
 	MentionsQueryText bool
 	// Local means SetFence by SET LOCAL.
 	Local bool
+	// Current means SetFence FROM CURRENT: the text does not have the value.
+	Current bool
 	// MentionsKeptText means that it names something that shows the texts of cursors or
 	// prepared statements, including those created by the same Query.
 	MentionsKeptText bool

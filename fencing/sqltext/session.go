@@ -76,6 +76,7 @@ func classifySet(v *pgquery.VariableSetStmt, st *Statement) {
 	name := lower(v.Name)
 	if own, ok := fenceName(name); ok && (own != "epoch" || v.Kind == pgquery.VariableSetKind_VAR_SET_VALUE) {
 		st.Kind, st.Name, st.Value, st.Local = SetFence, own, setValue(v.Args), v.IsLocal
+		st.Current = v.Kind == pgquery.VariableSetKind_VAR_SET_CURRENT
 		return
 	}
 	switch name {

@@ -246,6 +246,9 @@ func (q *situation) decideChoice() decision {
 		return passes(pass)
 	}
 	value, local := q.statement.chooses()
+	if q.statement.info.Current {
+		return refuses(fencing.InvalidResourcesRefusal("FROM CURRENT"))
+	}
 	if _, ok := fencing.ParseResources(value); !ok || local && value == "" {
 		return refuses(fencing.InvalidResourcesRefusal(value))
 	}

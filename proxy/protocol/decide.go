@@ -429,6 +429,9 @@ func (q *situation) decideFollower() decision {
 		if q.txn.Coverage() == gate.Checked {
 			return q.covered() // checked while it led: the grant waits for this transaction
 		}
+		if r, ok := q.behindLock(); ok {
+			return passes(r) // registered while it led, which is the same
+		}
 		if q.reads(q.statement) {
 			switch {
 			case !q.config.Version.KeepsReadOnly() && !q.proven():
@@ -481,13 +484,13 @@ func (q *situation) decideRefused() decision {
 // If the registry refuses, the check in front says why.
 //
 // While something is chosen, it refuses the statement: the registration is that of one candidacy,
-// and outlasts a transaction. So it does where the statement may choose, unread: its client would
-// take what follows for checked.
+// and outlasts a transaction. So it does where the statement may choose, unread, or under a name
+// that is not known: its client would take what follows for checked.
 func (q *situation) byRegistry() decision {
 	switch s := q.statement; {
 	case q.aim != nil:
 		return refuses(fencing.ChosenAloneRefusal)
-	case !s.known && s.guess.NamesResource:
+	case !s.known && s.mayChoose(), s.unknown() && q.carrier != call && q.names.statements.choose:
 		return refuses(fencing.UnreadableChoiceRefusal)
 	}
 	if r, ok := q.registration.Reason(); ok {

@@ -19,7 +19,7 @@ func (m *Machine) parseMessage(body []byte, n, avail int, p *gate.Plan) NeedKind
 	s := m.newStatement(sql)
 	if _, harmless := m.txn.Harmless(&s.info, m.config.Version); s.known && harmless && declaresTypes(types) {
 		// Its Bind makes values of those types, which may run a user's code.
-		s.known = false
+		s.known, s.guess = false, sqltext.GuessOf(sql)
 	}
 	if (m.config.ProvenReads || !m.config.Version.KeepsReadOnly()) && !namesUserType(types) {
 		s.provable = m.provableText(s, sql)

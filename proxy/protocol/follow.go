@@ -127,7 +127,7 @@ type had uint8
 const (
 	hadBegin had = 1 << iota // BEGIN, since the session was last at rest
 	hadWork                  // something else than BEGIN and settings
-	hadLock                  // LOCK TABLE
+	hadLock                  // LOCK TABLE, in front of all that may have taken a snapshot
 )
 
 // readWriteSQL undoes the read-only mode. It takes no snapshot, and Postgres refuses it
@@ -136,6 +136,9 @@ const readWriteSQL = "SET transaction_read_only TO off"
 
 // follow follows a statement of the client's that was sent.
 func (c *chain) follow(s *statement) {
+	if s.known && s.info.LocksTables && c.had&hadWork == 0 {
+		c.had |= hadLock
+	}
 	switch {
 	case !s.known:
 		c.had |= hadWork
@@ -143,9 +146,6 @@ func (c *chain) follow(s *statement) {
 		c.had |= hadBegin
 	case !s.empty && s.info.Kind != sqltext.Session && s.info.Kind != sqltext.SetFence && s.info.Kind != sqltext.ShowFence:
 		c.had |= hadWork
-	}
-	if s.known && s.info.LocksTables {
-		c.had |= hadLock
 	}
 	switch {
 	case s.ends() && s.info.Chain:

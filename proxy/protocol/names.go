@@ -56,6 +56,7 @@ func (t *names) define(name []byte, s *statement) {
 	if s.importsSnapshot() {
 		t.statements.imports(name)
 	}
+	t.statements.choose = t.statements.choose || s.mayChoose()
 	switch old := t.statements.get(name); {
 	case len(name) == 0:
 		t.unnamed = s
@@ -121,6 +122,8 @@ type statements struct {
 	hidden  bool
 	// copies is set once there may be one that reads COPY data and is not listed here.
 	copies bool
+	// choose is set once the client has prepared one that may choose resources.
+	choose bool
 	// importers are the names under which the client has prepared what may import a
 	// snapshot, and anyImports is set once there may be others. SQL cannot prepare that.
 	importers  map[string]bool

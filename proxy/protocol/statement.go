@@ -158,6 +158,11 @@ func (m *Machine) keeps(sql []byte) string {
 	return string(sql)
 }
 
+// mayChoose reports whether s may be a SET or RESET of fencepost.resource.
+func (s *statement) mayChoose() bool {
+	return s.info.Kind == sqltext.SetFence && s.info.Name == "resource" || s.guess.NamesResource
+}
+
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what
 // cannot be parsed.
 func (s *statement) hides() bool { return !s.known || s.info.Hides }

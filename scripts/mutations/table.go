@@ -52,6 +52,7 @@ const (
 	theJudge    = "proxy/protocol/decide.go"
 	theQueries  = "proxy/protocol/inject_query.go"
 	theMessages = "proxy/protocol/extended.go"
+	theFollower = "proxy/protocol/follow.go"
 	theVerdicts = "proxy/protocol/verdict.go"
 	theChosen   = "proxy/protocol/chosen.go"
 	theAim      = "proxy/protocol/aim.go"
@@ -102,6 +103,8 @@ var table = []mutation{
 	{name: "LOCK and SAVEPOINT go bare after a ReadyForQuery that said idle", file: theTxn, tests: flushed, says: uncovered,
 		old: "t.State() == AtRest && s.RequiresTransactionBlock", text: "t.ready == idle && s.RequiresTransactionBlock"},
 	// A leak.
+	{name: "a lock makes an older snapshot newer", file: theFollower, tests: "^TestSafetyALockBehindASnapshot$", in: ofReplies,
+		old: "s.info.LocksTables && c.had&hadWork == 0 {", text: "s.info.LocksTables {"},
 	{name: "the registry covers an imported snapshot behind LOCK", file: theJudge, tests: "^TestSafetyAnImportedSnapshotIsOld$",
 		old: "q.aim != nil || q.chain.imported || q.status", text: "q.aim != nil || q.status"},
 	{name: "DECLARE outside a block goes bare", file: theTxn, tests: declare,

@@ -1,9 +1,11 @@
 package protocol
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/fencing/store"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -125,6 +127,56 @@ func TestAGrantWaitsForAWorkerThatHasLocked(t *testing.T) {
 			if n := s.Number("with x as (delete from t returning v) select count(*) from x where v = 'after the lock'"); n != 1 {
 				t.Errorf("%s: %d rows behind the lock, want 1", name, n)
 			}
+		}
+	})
+}
+
+// TestAWorkerThatHasLockedGoesOnWithoutItsLease: the grant of another waits for its transaction, as
+// it does for one that was checked.
+func TestAWorkerThatHasLockedGoesOnWithoutItsLease(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		for name, status := range map[string]fencing.Status{
+			"lapsed":   {Epoch: 1, Lapsed: true},
+			"follower": {},
+		} {
+			c := s.Leader(name)
+			fixture.MustPass(t, c, q("begin"))
+			fixture.MustPass(t, c, q("lock table t in exclusive mode"))
+			s.Candidacy(s.DB, "r", name).SetStatus(&status)
+			for _, sql := range []string{"insert into t (v) values ('goes on')", "select count(*) from t", "lock table t", "insert into t (v) values ('goes on')", "commit"} {
+				fixture.MustPass(t, c, q(sql))
+			}
+			fixture.MustFail(t, c, "ZF002", q("begin; lock table t"))
+			if n := s.Number("with x as (delete from t returning v) select count(*) from x where v = 'goes on'"); n != 2 {
+				t.Errorf("%s: %d rows behind the lock, want 2", name, n)
+			}
+		}
+	})
+}
+
+// TestSafetyALockBehindASnapshot: a transaction has taken its snapshot before the epoch in which it
+// writes. A lock behind that does not make it newer.
+func TestSafetyALockBehindASnapshot(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		for _, first := range []string{"deallocate all", "discard plans"} {
+			old, name := s.Leader("before "+first), "w "+first
+			c := s.Connect(name)
+			next := s.Candidacy(s.DB, "r", "before "+first).Status().Epoch + 1
+			fixture.MustPass(t, c, q(fmt.Sprintf("set fencepost.epoch = %d", next)))
+			fixture.MustPass(t, c, q("begin isolation level repeatable read; "+first))
+			fixture.MustPass(t, old, q("insert into t (v) values ('of the leader before')"))
+			if epoch := s.Candidacy(s.DB, "r", name).Grant(); epoch != next {
+				t.Fatalf("epoch %d, want %d", epoch, next)
+			}
+			fixture.MustPass(t, c, q("lock table t"))
+			fixture.MustFail(t, c, "40001", q("insert into t (v) values ('behind the snapshot')"))
+		}
+		if n := s.Number("select count(*) from t where v = 'behind the snapshot'"); n != 0 {
+			t.Errorf("%d rows were written under a snapshot from before the epoch", n)
 		}
 	})
 }

@@ -329,3 +329,45 @@ func TestSafetyNothingFollowsAChoiceOfTheSession(t *testing.T) {
 		}
 	})
 }
+
+// TestNothingChoosesUnseen: Fencepost does not know which statement runs, or not what it says,
+// so that it would check what follows for another resource than the one that the server shows.
+func TestNothingChoosesUnseen(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		supersede(s, "b")
+		const set, local = "set fencepost.resource = 'b'", "set local fencepost.resource = 'b'"
+		typed := wiretest.Msg('P', []byte("\x00"+set+"\x00\x00\x01\x00\x00\x00\x17"))
+		for name, c := range map[string]struct {
+			state    string
+			before   [][]byte
+			messages []byte
+		}{
+			"a name that is not ASCII":      {"ZF005", [][]byte{cat(parse("é", set), sync_())}, cat(bind("", "é"), exec("", 0), sync_())},
+			"a name that may be another's":  {"ZF005", [][]byte{cat(parse("s", set), sync_()), q("do $$ begin perform 'deallocate'; end $$")}, cat(bind("", "s"), exec("", 0), sync_())},
+			"a SET of one transaction":      {"ZF005", [][]byte{cat(parse("é", local), sync_()), q("begin")}, cat(bind("", "é"), exec("", 0), sync_())},
+			"a statement with a parameter":  {"ZF005", nil, cat(typed, bind("", "", "7"), exec("", 0), sync_())},
+			"FROM CURRENT":                  {"22023", [][]byte{q("select set_config('fencepost.resource', 'b', false)")}, q("set fencepost.resource from current")},
+			"FROM CURRENT, as messages":     {"22023", nil, cat(run("set fencepost.resource from current"), sync_())},
+			"FROM CURRENT of a transaction": {"22023", [][]byte{q("begin")}, q("set local fencepost.resource from current")},
+		} {
+			conn := chooserAs(s, another(s), "r")
+			for _, messages := range c.before {
+				fixture.MustPass(t, conn, messages)
+			}
+			t.Log(name)
+			fixture.MustFail(t, conn, c.state, c.messages)
+		}
+
+		// Whoever has prepared none is not held up by names that are not known, and a call is no SET.
+		conn := chooserAs(s, another(s), "r")
+		fixture.MustPass(t, conn, cat(parse("é", write("unknown")), sync_()))
+		fixture.MustPass(t, conn, cat(bind("", "é"), exec("", 0), sync_()))
+		fixture.MustPass(t, conn, cat(parse("s", set), sync_()))
+		fixture.MustFail(t, conn, "ZF005", cat(bind("", "é"), exec("", 0), sync_()))
+		fixture.MustPass(t, conn, cat(run(write("known")), sync_()))
+		if s.Rows("unknown") != 1 || s.Rows("known") != 1 {
+			t.Errorf("%d rows by an unknown statement and %d by a known one, want 1 of each", s.Rows("unknown"), s.Rows("known"))
+		}
+	})
+}
