@@ -84,8 +84,15 @@ var _ fencing.Member = (*session)(nil)
 // that its connection pool sees an error, and does not silently replace the connection. A
 // session whose stale writes are discarded goes on.
 func (x *session) StatusChanged() {
+	if !x.member.away.Load() {
+		x.endIfOwnSuperseded()
+	}
+}
+
+// endIfOwnSuperseded ends the session if the candidacy of its startup is superseded.
+func (x *session) endIfOwnSuperseded() {
 	m := &x.member
-	if !fencing.Checking || m.standing.Load() == outside || m.shadow != nil || m.away.Load() {
+	if !fencing.Checking || m.standing.Load() == outside || m.shadow != nil {
 		return
 	}
 	st := m.candidacy().Status()

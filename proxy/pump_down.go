@@ -213,6 +213,8 @@ func (d *downPump) relay(ctx context.Context) error {
 			x.learnSuperseded(ctx, x.belonging(e.Resource))
 		case protocol.EventAnnounce:
 			announces = true
+		case protocol.EventChosen:
+			x.chosen(e.Resources)
 		}
 	}
 	var err error

@@ -32,8 +32,15 @@ func (s *seat) Activity() (reads uint64, owed bool) { return s.x.activitySince(&
 
 // StatusChanged implements fencing.Member.
 func (s *seat) StatusChanged() {
+	if s.base.Load() {
+		s.endIfSuperseded()
+	}
+}
+
+// endIfSuperseded ends the session if the seat's candidacy is superseded.
+func (s *seat) endIfSuperseded() {
 	m, b := &s.x.member, s.joinedTo.Load()
-	if !fencing.Checking || b == nil || !s.base.Load() || b.Status().Role != fencing.Superseded || m.standing.Load() != joined {
+	if !fencing.Checking || b == nil || b.Status().Role != fencing.Superseded || m.standing.Load() != joined {
 		return
 	}
 	m.over.CompareAndSwap(nil, s)
@@ -115,7 +122,7 @@ func (x *session) choose(ctx context.Context, need protocol.JoinNeed, at time.Ti
 		answer.Chosen = append(answer.Chosen, x.described(need.Resources[i], s, at))
 	}
 	if !need.Local {
-		x.base(seats)
+		x.endIfSuperseded(seats)
 	}
 	x.answer(answer)
 }
@@ -218,18 +225,31 @@ func (x *session) described(resource string, s *seat, at time.Time) protocol.Cho
 	return c
 }
 
-// base has the session end when one of these is superseded, and for no other.
-func (x *session) base(seats []*seat) {
-	x.mu.Lock()
-	for _, s := range x.member.seats {
-		s.base.Store(slices.Contains(seats, s))
+// endIfSuperseded ends the session at once if one of the candidacies that its client is choosing for
+// it is superseded: none is that of the startup, as nil is.
+func (x *session) endIfSuperseded(seats []*seat) {
+	if len(seats) == 0 || slices.Contains(seats, nil) {
+		x.endIfOwnSuperseded()
 	}
-	x.mu.Unlock()
-	x.member.away.Store(len(seats) > 0 && !slices.Contains(seats, nil))
-	x.StatusChanged() // an earlier call has done nothing
 	for _, s := range seats {
 		if s != nil {
-			s.StatusChanged()
+			s.endIfSuperseded()
 		}
+	}
+}
+
+// chosen has the session end when one of these resources is superseded, and for no other; none is
+// that of the startup.
+func (x *session) chosen(resources []string) {
+	x.mu.Lock()
+	seats := slices.Collect(maps.Values(x.member.seats))
+	x.mu.Unlock()
+	x.member.away.Store(len(resources) > 0 && !slices.Contains(resources, x.member.claim.Resource))
+	for _, s := range seats {
+		s.base.Store(slices.Contains(resources, s.resource))
+	}
+	x.StatusChanged() // an earlier call has done nothing
+	for _, s := range seats {
+		s.StatusChanged()
 	}
 }

@@ -214,11 +214,14 @@ func (m *Machine) answering() *standing {
 // Checked returns the resources that the client has chosen for the transaction in hand, none if it
 // is checked for that of the startup.
 func (m *Machine) Checked() (resources []string) {
-	for _, c := range []*choice{m.epochs.inHand.choice, m.epochs.confirmed.choice} {
-		if c != nil {
-			for _, st := range c.all {
-				resources = append(resources, m.candidacy(st).Resource)
-			}
+	return append(m.resources(m.epochs.inHand.choice), m.resources(m.epochs.confirmed.choice)...)
+}
+
+// resources are those of a choice, none of nil.
+func (m *Machine) resources(c *choice) (resources []string) {
+	if c != nil {
+		for _, st := range c.all {
+			resources = append(resources, m.candidacy(st).Resource)
 		}
 	}
 	return resources

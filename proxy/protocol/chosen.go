@@ -211,16 +211,17 @@ func (a *announced) rebase(c *choice) {
 }
 
 // settleBase follows the ReadyForQuery behind a SET of the session's choice, which is undone if
-// anything of its batch has failed.
-func (a *announced) settleBase(failed bool) {
+// anything of its batch has failed. It reports whether there was one.
+func (a *announced) settleBase(failed bool) bool {
 	if !a.choices.changes {
-		return
+		return false
 	}
 	before := a.choices.before
 	a.choices.before, a.choices.changes = nil, false
 	if failed {
 		a.rebase(before)
 	}
+	return true
 }
 
 // chooses returns the value of fencepost.resource that s sets, which is "" if it resets it, and

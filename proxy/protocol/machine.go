@@ -120,6 +120,7 @@ type Event struct {
 	Kind      EventKind
 	Rejection *fencing.Rejection // of EventRefused
 	Resource  string             // of EventSuperseded, EventStale and EventUnclaimed; "" is that of the startup
+	Resources []string           // of EventChosen; none if it is that of the startup
 	Err       wire.ServerError   // of EventEnded
 	Message   []byte             // of EventEnded
 }
@@ -138,6 +139,8 @@ const (
 	// EventAnnounce: the plan tells the client an epoch; call Announced if nothing of the
 	// client's is pending when it is sent.
 	EventAnnounce
+	// EventChosen: the server has answered what the session is in from now on.
+	EventChosen
 	// EventSuperseded: the check said ZF001; the connection is over after the plan.
 	EventSuperseded
 	// EventStale: the worker was superseded, and the session goes on: make sure that the

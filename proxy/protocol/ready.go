@@ -22,7 +22,9 @@ func (m *Machine) ready(e *reply, msg []byte, p *gate.Segments) {
 	if certainty == answered && !m.down.failed && m.epochs.confirm(after) {
 		m.names.portals.endBefore(after.number)
 	}
-	m.epochs.settleBase(m.down.failed)
+	if m.epochs.settleBase(m.down.failed) {
+		m.down.happens(Event{Kind: EventChosen, Resources: m.resources(m.epochs.choices.base)})
+	}
 	m.down.failed = false
 	if readyStatus(msg[wire.HeaderLen]) != gate.FailedBlock {
 		m.down.ahead = nil

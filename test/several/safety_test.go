@@ -282,6 +282,47 @@ func TestAChosenResourceIsTakenOver(t *testing.T) {
 	})
 }
 
+// TestAChoiceThatIsUndoneEndsNoSession: a SET that was undone with its batch does not decide by whose
+// takeover the session ends.
+func TestAChoiceThatIsUndoneEndsNoSession(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		takeOver := func(resource, worker string) {
+			supersede(s, resource)
+			s.Candidacy(s.DB, resource, worker).Advanced(t.Context())
+		}
+		undone := func(set string) []byte { return cat(run(set), run("select 1/0"), sync_()) }
+
+		worker := another(s)
+		c := chooserAs(s, worker, "r", "b")
+		backend := fixture.FirstValue(t, fixture.MustPass(t, c, q("select pg_backend_pid()")))
+		fixture.MustFail(t, c, "22012", undone("set fencepost.resource = 'b'"))
+		takeOver("b", worker)
+		fixture.MustPass(t, c, q(write("goes on")))
+		takeOver("r", worker)
+		fixture.Eventually(t, "the session's end", func() bool {
+			return s.Number("select count(*) from pg_stat_activity where pid = "+backend) == 0
+		})
+		if f := fixture.MustEnd(t, c, fencing.StateSuperseded, q("select 1")); !names(f, "r") {
+			t.Errorf("the client is told %s, want that it names r", f['M'])
+		}
+
+		worker = another(s)
+		c = chooserAs(s, worker, "r", "b")
+		fixture.MustPass(t, c, q("set fencepost.resource = 'b'"))
+		fixture.MustFail(t, c, "22012", undone("reset fencepost.resource"))
+		takeOver("r", worker)
+		fixture.MustPass(t, c, q(write("goes on")))
+		takeOver("b", worker)
+		if f := fixture.MustEnd(t, c, fencing.StateSuperseded, q("select 1")); !names(f, "b") {
+			t.Errorf("the client is told %s, want that it names b", f['M'])
+		}
+		if s.Rows("goes on") != 2 {
+			t.Errorf("%d rows, want 2", s.Rows("goes on"))
+		}
+	})
+}
+
 // names reports whether an error is about that resource.
 func names(fields map[byte]string, resource string) bool {
 	return strings.Contains(strings.ReplaceAll(fields['M'], `"`, ""), "resource "+resource+":")
