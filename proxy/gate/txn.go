@@ -159,7 +159,7 @@ func (t *Txn) Uncertain() bool { return t.uncertain }
 // front of it in the same batch.
 func (t *Txn) Coverage() Coverage { return t.coverage }
 
-// ServerCoverage is what the server's transaction was given, as far as it has said.
+// ServerCoverage is what the server's transaction was given, as far as the server has said.
 func (t *Txn) ServerCoverage() Coverage { return t.answered }
 
 // Send follows something that goes to the server. pending says, of Starts,

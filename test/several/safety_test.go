@@ -215,6 +215,44 @@ func TestSafetyAResourceIsAnnounced(t *testing.T) {
 	})
 }
 
+// TestSafetyAChoiceComesTooLate: the first statement of the transaction, which was checked for the
+// resource of the startup, is not answered when the choice is sent.
+func TestSafetyAChoiceComesTooLate(t *testing.T) {
+	t.Parallel()
+	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
+		const set = "set local fencepost.resource = 'b'"
+		for name, c := range map[string]struct{ before, first string }{
+			"an insert":       {"begin", write("first")},
+			"a read":          {"begin", "select 1"},
+			"a savepoint":     {"begin", "savepoint s"},
+			"a PREPARE":       {"begin", "prepare p as select 1"},
+			"a cursor":        {"begin", "declare c cursor for select 1"},
+			"a chained block": {"begin; commit and chain", "select 1"},
+		} {
+			for carrier, choice := range map[string][]byte{"simple": q(set), "extended": cat(run(set), sync_())} {
+				worker := another(s)
+				conn := chooserAs(s, worker, "r", "b")
+				fixture.MustPass(t, conn, q("begin; set local fencepost.resource = 'b'; commit")) // it is told
+				supersede(s, "b")
+				conn.Send(cat(q(c.before), q(c.first), choice))
+				for range 2 {
+					conn.Until('Z')
+				}
+				if all := conn.Until('Z'); wiretest.ErrorOf(all) != "ZF005" {
+					t.Errorf("%s, %s: the choice gets %v, want ZF005", name, carrier, all)
+				}
+				if _, ended := fixture.Ask(conn, q(write("stale"))); !ended {
+					fixture.Ask(conn, q("commit"))
+					fixture.Ask(conn, q("begin; "+set+"; "+write("stale")+"; commit")) // in time
+				}
+			}
+		}
+		if n := s.Rows("stale"); n != 0 {
+			t.Errorf("%d stale rows", n)
+		}
+	})
+}
+
 // TestSafetyTheServerDisagrees: a transaction whose fencepost.resource was changed behind
 // Fencepost's back is refused.
 func TestSafetyTheServerDisagrees(t *testing.T) {
