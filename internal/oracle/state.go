@@ -232,14 +232,19 @@ func (s state) choice() string {
 }
 
 // chose returns the state after a choice of the client's. The proxy lets none pass inside a block,
-// but for those of its transaction, and none of these outside.
+// but for those of its transaction, and none of these outside. A check from before it was for something
+// else.
 func (s state) chose(q *statement) state {
+	before := s.choice()
 	switch {
 	case q.chooses == nil:
 	case q.chooses.local:
 		s.local, s.chooses = q.chooses.value, true
 	default:
 		s.chosen = q.chooses.value
+	}
+	if s.cover == fullCover && s.choice() != before {
+		s.cover = uncovered
 	}
 	return s
 }

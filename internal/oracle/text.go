@@ -455,7 +455,7 @@ func choiceOf(n *pg_query.VariableSetStmt) (c *choice, ok bool) {
 	if n.Kind == pg_query.VariableSetKind_VAR_RESET_ALL {
 		return &choice{}, true
 	}
-	if !strings.EqualFold(n.Name, "fencepost.resource") {
+	if !strings.EqualFold(n.Name, "fencepost.resource") || n.Kind == pg_query.VariableSetKind_VAR_SET_CURRENT {
 		return nil, false
 	}
 	c = &choice{local: n.IsLocal}
