@@ -101,13 +101,13 @@ var ChosenAloneRefusal = &Refusal{
 	Hint:     "Run it on a connection that names the resource when it connects, or, if it can run there, in a transaction block.",
 }
 
-// UnreadableChoiceRefusal is the refusal of a text that Fencepost cannot read, and that may choose
-// resources.
-var UnreadableChoiceRefusal = &Refusal{
+// UnseenChoiceRefusal is the refusal of what may choose resources, and whose text Fencepost cannot
+// read or does not know.
+var UnseenChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
-	Message:  "fencepost.resource cannot be set in a text that Fencepost cannot read",
+	Message:  "fencepost.resource cannot be set by a statement that Fencepost cannot read, or knows by its name only",
 	Detail:   "{}",
-	Hint:     "Send SET fencepost.resource by itself: long texts and some settings keep Fencepost from reading what stands beside it.",
+	Hint:     "Send SET fencepost.resource by itself, and not by EXECUTE: long texts and some settings keep Fencepost from reading what stands beside it. If it is prepared, prepare it again.",
 }
 
 // ChosenParameterRefusal is the refusal of a SET of fencepost.<name>, which is about the resource

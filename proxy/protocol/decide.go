@@ -52,6 +52,9 @@ func (q *situation) decideStatement() decision {
 	if s.known && q.resetsChoice() {
 		return q.decideChoice()
 	}
+	if s.info.Executes && q.mode == ModeFenced && q.carrier != prepared && q.names.choosesIn(s) {
+		return refuses(fencing.UnseenChoiceRefusal)
+	}
 	if s.known {
 		if r, ok := q.txn.Harmless(&s.info, q.config.Version); ok {
 			return passes(r)
@@ -251,6 +254,8 @@ var needsBlockRefusal = &fencing.Refusal{
 func (q *situation) decideLeader() decision {
 	s := q.statement
 	switch {
+	case !s.known && s.mayChoose(): // its client would take what follows for checked
+		return refuses(fencing.UnseenChoiceRefusal)
 	case q.alone() && q.underImported() && q.txn.Coverage() != gate.Checked:
 		if !q.txn.IsOutside() && (q.carrier == prepared || q.carrier == executed) {
 			return q.plainCheck() // for one statement in a block, a check can stand in front
@@ -484,14 +489,10 @@ func (q *situation) decideRefused() decision {
 // If the registry refuses, the check in front says why.
 //
 // While something is chosen, it refuses the statement: the registration is that of one candidacy,
-// and outlasts a transaction. So it does where the statement may choose, unread, or under a name
-// that is not known: its client would take what follows for checked.
+// and outlasts a transaction.
 func (q *situation) byRegistry() decision {
-	switch s := q.statement; {
-	case q.aim != nil:
+	if q.aim != nil {
 		return refuses(fencing.ChosenAloneRefusal)
-	case !s.known && s.mayChoose(), s.unknown() && q.carrier != call && q.names.statements.choose:
-		return refuses(fencing.UnreadableChoiceRefusal)
 	}
 	if r, ok := q.registration.Reason(); ok {
 		if q.status.Holder.Guards > 0 && !(q.statement.known && q.flushes()) {

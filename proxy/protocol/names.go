@@ -23,6 +23,9 @@ type names struct {
 func (t *names) statement(name []byte, batch uint64) *statement {
 	s := t.last(name)
 	if s == nil || s == unknownStatement || s.parsed == parseLost || s.parsed == parseSent && s.batch != batch {
+		if t.statements.choose || s != nil && s.parsed != parseLost && s.mayChoose() {
+			return unknownChooser
+		}
 		return t.unknown(name)
 	}
 	return s
@@ -56,7 +59,6 @@ func (t *names) define(name []byte, s *statement) {
 	if s.importsSnapshot() {
 		t.statements.imports(name)
 	}
-	t.statements.choose = t.statements.choose || s.mayChoose()
 	switch old := t.statements.get(name); {
 	case len(name) == 0:
 		t.unnamed = s
@@ -111,6 +113,17 @@ func (t *names) copiesIn(s *statement) bool {
 	return !s.known || s.info.CopiesIn || s.info.Executes
 }
 
+// choosesIn reports whether s, an EXECUTE, may run one that chooses resources. SQL cannot prepare
+// that.
+func (t *names) choosesIn(s *statement) bool {
+	if name := []byte(s.info.Name); !opaque(name) {
+		if s = t.statements.get(wire.CutName(name)); s != nil && s != unknownStatement {
+			return s.mayChoose()
+		}
+	}
+	return t.statements.choose
+}
+
 // statements are a session's prepared statements by the names that the server keeps,
 // without those whose names it may read otherwise (see opaque).
 type statements struct {
@@ -122,7 +135,7 @@ type statements struct {
 	hidden  bool
 	// copies is set once there may be one that reads COPY data and is not listed here.
 	copies bool
-	// choose is set once the client has prepared one that may choose resources.
+	// choose is set once there may be one that chooses resources and is not listed here.
 	choose bool
 	// importers are the names under which the client has prepared what may import a
 	// snapshot, and anyImports is set once there may be others. SQL cannot prepare that.
@@ -196,6 +209,7 @@ func (t *statements) doubt(name string) {
 func (t *statements) hide(s *statement) {
 	t.hidden = t.hidden || s.freesNames()
 	t.copies = t.copies || !s.known || s.info.CopiesIn
+	t.choose = t.choose || s.mayChoose()
 }
 
 // forget drops all of them, though some may still be on the server.

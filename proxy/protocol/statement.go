@@ -96,8 +96,13 @@ var unknownStatement = &statement{parsed: parseConfirmed}
 // unknownImporter is one of which it knows that it may import a snapshot.
 var unknownImporter = &statement{parsed: parseConfirmed, guess: sqltext.Guess{ImportsSnapshot: true}}
 
+// unknownChooser is one of which it knows that it may choose resources.
+var unknownChooser = &statement{parsed: parseConfirmed, guess: sqltext.Guess{ImportsSnapshot: true, NamesResource: true}}
+
 // unknown reports whether s stands for statements of which only the name is known.
-func (s *statement) unknown() bool { return s == unknownStatement || s == unknownImporter }
+func (s *statement) unknown() bool {
+	return s == unknownStatement || s == unknownImporter || s == unknownChooser
+}
 
 // undoes reports whether s undoes the read-only mode of a transaction that has
 // begun, which a COMMIT could then write in (a cursor WITH HOLD runs there).

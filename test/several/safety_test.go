@@ -425,6 +425,10 @@ func TestNothingChoosesUnseen(t *testing.T) {
 			"a name that is not ASCII":      {"ZF005", [][]byte{cat(parse("é", set), sync_())}, cat(bind("", "é"), exec("", 0), sync_())},
 			"a name that may be another's":  {"ZF005", [][]byte{cat(parse("s", set), sync_()), q("do $$ begin perform 'deallocate'; end $$")}, cat(bind("", "s"), exec("", 0), sync_())},
 			"a SET of one transaction":      {"ZF005", [][]byte{cat(parse("é", local), sync_()), q("begin")}, cat(bind("", "é"), exec("", 0), sync_())},
+			"EXECUTE":                       {"ZF005", [][]byte{cat(parse("s", set), sync_())}, q("execute s")},
+			"EXECUTE in a text":             {"ZF005", [][]byte{cat(parse("s", local), sync_())}, q("begin; execute s; " + write("unknown"))},
+			"EXECUTE, as messages":          {"ZF005", [][]byte{cat(parse("s", local), sync_()), q("begin")}, cat(run("execute s"), sync_())},
+			"EXECUTE of another's name":     {"ZF005", [][]byte{cat(parse("é", set), sync_())}, q("execute é")},
 			"a statement with a parameter":  {"ZF005", nil, cat(typed, bind("", "", "7"), exec("", 0), sync_())},
 			"FROM CURRENT":                  {"22023", [][]byte{q("select set_config('fencepost.resource', 'b', false)")}, q("set fencepost.resource from current")},
 			"FROM CURRENT, as messages":     {"22023", nil, cat(run("set fencepost.resource from current"), sync_())},
@@ -438,15 +442,16 @@ func TestNothingChoosesUnseen(t *testing.T) {
 			fixture.MustFail(t, conn, c.state, c.messages)
 		}
 
-		// Whoever has prepared none is not held up by names that are not known, and a call is no SET.
+		// Names that are not known are only refused if one of them may choose.
 		conn := chooserAs(s, another(s), "r")
-		fixture.MustPass(t, conn, cat(parse("é", write("unknown")), sync_()))
+		fixture.MustPass(t, conn, cat(parse("é", write("unknown")), parse("s", set), sync_()))
 		fixture.MustPass(t, conn, cat(bind("", "é"), exec("", 0), sync_()))
-		fixture.MustPass(t, conn, cat(parse("s", set), sync_()))
+		fixture.MustPass(t, conn, q("prepare p as "+write("unknown")+"; execute p"))
+		fixture.MustPass(t, conn, cat(parse("ö", set), sync_()))
 		fixture.MustFail(t, conn, "ZF005", cat(bind("", "é"), exec("", 0), sync_()))
 		fixture.MustPass(t, conn, cat(run(write("known")), sync_()))
-		if s.Rows("unknown") != 1 || s.Rows("known") != 1 {
-			t.Errorf("%d rows by an unknown statement and %d by a known one, want 1 of each", s.Rows("unknown"), s.Rows("known"))
+		if s.Rows("unknown") != 2 || s.Rows("known") != 1 {
+			t.Errorf("%d rows by unknown statements and %d by a known one, want 2 and 1", s.Rows("unknown"), s.Rows("known"))
 		}
 	})
 }
