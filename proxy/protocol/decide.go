@@ -301,9 +301,10 @@ func (q *situation) lockFirst() decision {
 // behindLock returns the reason of a statement behind the LOCK TABLE that has begun its transaction:
 // a grant waits for the backend as long as it is registered. A check would wait for that grant,
 // so that the transaction could not go on. There has to be one where a snapshot was imported, which
-// the registry cannot see, and where tables are guarded, because it makes the claim.
+// the registry cannot see, where tables are guarded, because it makes the claim, and where it undoes a
+// read-only mode.
 func (q *situation) behindLock() (gate.Reason, bool) {
-	if q.chain.had&hadLock == 0 || q.aim != nil || q.chain.imported || q.status.Holder.Guards > 0 {
+	if q.chain.had&hadLock == 0 || q.aim != nil || q.chain.imported || q.status.Holder.Guards > 0 || q.inherits() {
 		return gate.Reason{}, false
 	}
 	return q.registration.Reason()
@@ -331,9 +332,10 @@ func (q *situation) plainCheck() decision {
 
 // undoes reports whether a read-only mode that was handed on has to be undone in front of the
 // check: a leader's transaction may write.
-func (q *situation) undoes() bool {
-	return q.chain.undoes() && !q.settings.readOnly && leads(q.status, q.told())
-}
+func (q *situation) undoes() bool { return q.inherits() && leads(q.status, q.told()) }
+
+// inherits reports whether the transaction was handed a read-only mode that can be undone.
+func (q *situation) inherits() bool { return q.chain.undoes() && !q.settings.readOnly }
 
 // asks reports whether stale writes are discarded, and a verdict can stand in front of the
 // statement.

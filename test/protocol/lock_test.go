@@ -180,3 +180,28 @@ func TestSafetyALockBehindASnapshot(t *testing.T) {
 		}
 	})
 }
+
+// TestALockInAChainOfReads: the transaction was handed the read-only mode of a follower, which is
+// undone behind the lock.
+func TestALockInAChainOfReads(t *testing.T) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
+		s := fixture.NewCluster(t, pg)
+		c := s.Connect("w")
+		for _, sql := range []string{"begin", "select count(*) from t", "commit and chain"} {
+			fixture.MustPass(t, c, q(sql))
+		}
+		s.Candidacy(s.DB, "r", "w").Grant()
+		for _, sql := range []string{"show fencepost.role", "commit and chain"} {
+			fixture.MustPass(t, c, q(sql))
+		}
+		for range 2 {
+			for _, sql := range []string{"lock table t in exclusive mode", "insert into t (v) values ('in a chain')", "commit and chain"} {
+				fixture.MustPass(t, c, q(sql))
+			}
+		}
+		if n := s.Number("select count(*) from t where v = 'in a chain'"); n != 2 {
+			t.Errorf("%d rows, want 2", n)
+		}
+	})
+}
