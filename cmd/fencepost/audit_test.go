@@ -23,7 +23,7 @@ import (
 func TestAuditLineHasAllFieldsAndNoLiteral(t *testing.T) {
 	t.Parallel()
 	log := &logBuffer{}
-	logs, err := newLogger(config.Log{Level: "error", Format: "console"}, log)
+	logs, err := newLogger(config.Log{Level: "error", Format: "console"}, log, log)
 	if err != nil {
 		t.Fatal(err)
 	}

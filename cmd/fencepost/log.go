@@ -1,13 +1,24 @@
 package main
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
 	"io"
+	"os/signal"
+	"syscall"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/config"
+	"github.com/fencepost/fencepost/cmd/fencepost/logqueue"
 )
+
+// logCloseTimeout bounds the wait for a log that does not accept its last lines.
+const logCloseTimeout = 2 * time.Second
 
 // loggers are the program's logger, whose level can be changed, and the audit logger.
 type loggers struct {
@@ -15,10 +26,10 @@ type loggers struct {
 	level      zap.AtomicLevel
 }
 
-// newLogger returns the program's loggers. Audit lines are always
+// newLogger returns the program's loggers, which write lines to log and to audit. Audit lines are always
 // JSON and always written, whatever the configured level and format, so that a lower
 // log level does not lose them.
-func newLogger(cfg config.Log, w io.Writer) (loggers, error) {
+func newLogger(cfg config.Log, log, audit io.Writer) (loggers, error) {
 	level, err := zap.ParseAtomicLevel(cfg.Level)
 	if err != nil {
 		return loggers{}, usagef("log.level: %v", err)
@@ -31,10 +42,47 @@ func newLogger(cfg config.Log, w io.Writer) (loggers, error) {
 	if cfg.Format == "console" {
 		encoder = zapcore.NewConsoleEncoder(enc)
 	}
-	out := zapcore.Lock(zapcore.AddSync(w))
 	return loggers{
-		log:   zap.New(zapcore.NewCore(encoder, out, level)),
-		audit: zap.New(zapcore.NewCore(jsonEncoder.Clone(), out, zapcore.InfoLevel)).Named("audit"),
+		log:   zap.New(zapcore.NewCore(encoder, zapcore.AddSync(log), level)),
+		audit: zap.New(zapcore.NewCore(jsonEncoder.Clone(), zapcore.AddSync(audit), zapcore.InfoLevel)).Named("audit"),
 		level: level,
 	}, nil
+}
+
+// logInBackground returns the loggers of a server that writes its log to w, and has them write in the
+// background: if w is slow, audit lines wait for it, and others are lost, which a line then says. From
+// drain after the end of ctx on, no line waits.
+//
+// If nobody can read w any more, it ends the context that it returns. close must be called at the end.
+func logInBackground(ctx context.Context, cfg config.Config, w io.Writer) (_ context.Context, logs loggers, close func() error, err error) {
+	signal.Ignore(syscall.SIGPIPE) // which would end the process before it has released its leases
+	ctx, cancel := context.WithCancelCause(ctx)
+	lost := func(lines int) []byte {
+		var line bytes.Buffer
+		if logs, err := newLogger(config.Log{Level: "warn", Format: cfg.Log.Format}, &line, io.Discard); err == nil {
+			logs.log.Named("log").Warn("lines lost: the log did not accept them in time", zap.Int("lines", lines))
+		}
+		return line.Bytes()
+	}
+	out := logqueue.New(w, lost, func(err error) {
+		if errors.Is(err, syscall.EPIPE) {
+			cancel(fmt.Errorf("write the log: %w", err))
+		}
+	})
+	stop := context.AfterFunc(ctx, func() { out.Expire(cfg.DrainTimeout.D()) })
+	close = func() error {
+		stop()
+		defer cancel(nil)
+		if err := out.Close(logCloseTimeout); err != nil {
+			return err
+		}
+		if err := context.Cause(ctx); errors.Is(err, syscall.EPIPE) {
+			return err
+		}
+		return nil
+	}
+	if logs, err = newLogger(cfg.Log, out.Lossy(), out.Complete()); err != nil {
+		return nil, logs, nil, errors.Join(err, close())
+	}
+	return ctx, logs, close, nil
 }

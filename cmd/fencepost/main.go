@@ -21,6 +21,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/completion"
 	"github.com/fencepost/fencepost/cmd/fencepost/doctor"
 	"github.com/fencepost/fencepost/cmd/fencepost/evidence"
+	"github.com/fencepost/fencepost/cmd/fencepost/logqueue"
 )
 
 // Exit codes. Scripts may rely on them.
@@ -132,6 +133,8 @@ func exitCode(t terminal, c command, err error) int {
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp):
 		return exitOK
+	case errors.Is(err, logqueue.ErrStalled): // standard error accepts nothing
+		return exitFailure
 	case errors.As(err, &blind):
 		fmt.Fprintf(t.stderr, "fencepost %s: %v\n", c.name, err)
 		return exitUsage

@@ -44,7 +44,7 @@ configuration, as fencepost reload does.
 Every setting can also be set by an environment variable: lease.ttl is
 FENCEPOST_LEASE_TTL. etc/fencepost.yml is an annotated sample.`
 
-func runServe(ctx context.Context, t terminal, args []string) error {
+func runServe(ctx context.Context, t terminal, args []string) (err error) {
 	fs := flag.NewFlagSet("serve", flag.ContinueOnError)
 	path := fs.String("config", t.getenv("FENCEPOST_CONFIG"), "configuration `file`; by default only defaults and environment variables apply")
 	if err := parseFlags(t, fs, serveAbout, args, 0); err != nil {
@@ -57,10 +57,11 @@ func runServe(ctx context.Context, t terminal, args []string) error {
 	if err != nil {
 		return err
 	}
-	logs, err := newLogger(cfg.Log, t.stderr)
+	ctx, logs, closeLog, err := logInBackground(ctx, cfg, t.stderr)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, closeLog()) }()
 	s, err := newServing(cfg, logs, newWatch(t.getenv, logs.log.Named("oracle")))
 	if err != nil {
 		return err

@@ -83,7 +83,7 @@ func startServing(t *testing.T, s *pgtest.Server, change func(*config.Config)) *
 		t.Fatal(err)
 	}
 	r := &running{log: &logBuffer{}}
-	logs, err := newLogger(cfg.Log, r.log)
+	logs, err := newLogger(cfg.Log, r.log, r.log)
 	if err != nil {
 		t.Fatal(err)
 	}

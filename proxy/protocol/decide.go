@@ -46,16 +46,10 @@ func (q *situation) decideStatement() decision {
 	if q.carrier == call && q.txn.Coverage() == gate.Checked {
 		return q.covered()
 	}
-	if s.known && s.info.Kind == sqltext.SetFence {
-		return q.decideSet()
-	}
-	if s.known && q.resetsChoice() {
-		return q.decideChoice()
-	}
-	if s.info.Executes && q.mode == ModeFenced && q.carrier != prepared && q.names.choosesIn(s) {
-		return refuses(fencing.UnseenChoiceRefusal)
-	}
 	if s.known {
+		if d, ok := q.decideParameters(); ok {
+			return d
+		}
 		if r, ok := q.txn.Harmless(&s.info, q.config.Version); ok {
 			return passes(r)
 		}
@@ -139,6 +133,22 @@ func (q *situation) decideShow() decision {
 		return needs(NeedCampaign)
 	}
 	return decision{action: answerFirst, reason: r}
+}
+
+// decideParameters is for a statement that sets or resets parameters of Fencepost's, or runs one that
+// may. ok is false for all others.
+func (q *situation) decideParameters() (_ decision, ok bool) {
+	s := q.statement
+	switch {
+	case s.info.Kind == sqltext.SetFence:
+		return q.decideSet(), true
+	case q.resetsChoice():
+		return q.decideChoice(), true
+	case s.info.Executes && q.mode == ModeFenced && q.carrier != prepared && q.names.choosesIn(s):
+		return refuses(fencing.UnseenChoiceRefusal), true
+	default:
+		return decision{}, false
+	}
 }
 
 // decideSet is for a SET of a parameter of Fencepost's.

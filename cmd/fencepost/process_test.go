@@ -1,0 +1,135 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/fencepost/fencepost/internal/pgtest"
+	"github.com/fencepost/fencepost/internal/ports"
+)
+
+// TestServeTellsSystemd checks that a service of Type=notify is started when it accepts
+// connections, and stopping as soon as it drains. It sets the process's environment, so it
+// does not run beside others.
+func TestServeTellsSystemd(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "notify")
+	systemd, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer systemd.Close()
+	t.Setenv("NOTIFY_SOCKET", path)
+	mustHear := func(want string) {
+		t.Helper()
+		if err := systemd.SetReadDeadline(time.Now().Add(30 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		buf := make([]byte, 256)
+		n, err := systemd.Read(buf)
+		if err != nil || string(buf[:n]) != want {
+			t.Fatalf("systemd is told %q, %v; want %q", buf[:n], err, want)
+		}
+	}
+	r := startServing(t, pgtest.Shared(t), nil)
+	mustHear("READY=1")
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	mustHear("STOPPING=1")
+}
+
+// served runs fencepost serve with that standard error, and returns its two addresses and its exit code.
+func served(ctx context.Context, t *testing.T, s *pgtest.Server, stderr io.Writer) (listen, admin string, code chan int) {
+	t.Helper()
+	listen, admin = ports.For(t).Address(), ports.For(t).Address()
+	env := map[string]string{
+		"FENCEPOST_LISTEN": listen, "FENCEPOST_ADMIN_ADDRESS": admin, "FENCEPOST_UPSTREAM_ADDRESS": s.Addr(),
+		"FENCEPOST_CONTROL_USER": pgtest.Control, "FENCEPOST_DRAIN_TIMEOUT": "1s",
+	}
+	in := terminal{stdout: io.Discard, stderr: stderr, getenv: func(name string) string { return env[name] }, environ: func() (all []string) {
+		for name, value := range env {
+			all = append(all, name+"="+value)
+		}
+		return all
+	}}
+	code = make(chan int, 1)
+	go func() { code <- run(ctx, in, []string{"serve"}) }()
+	return listen, admin, code
+}
+
+// TestNobodyWaitsForTheLog: standard error accepts nothing, as that of a stopped terminal does. Workers
+// lead and write nevertheless, the admin address answers, and the process ends.
+func TestNobodyWaitsForTheLog(t *testing.T) {
+	t.Parallel()
+	s := pgtest.Shared(t)
+	db := s.Database(t)
+	stalled := make(chan struct{})
+	defer close(stalled)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	listen, admin, code := served(ctx, t, s, writerFunc(func(b []byte) (int, error) {
+		<-stalled
+		return len(b), nil
+	}))
+	dsn := fmt.Sprintf("postgres://%s@%s/%s?sslmode=disable&fencepost.resource=r&fencepost.worker=", pgtest.App, listen, db)
+	connect := func(worker string) (conn *pgx.Conn, err error) {
+		ctx, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		return pgx.Connect(ctx, dsn+worker)
+	}
+	var leader *pgx.Conn
+	eventually(t, "the proxy to serve", func() bool {
+		var err error
+		leader, err = connect("leader&fencepost.campaign=wait")
+		return err == nil
+	})
+	defer leader.Close(context.Background())
+	follower, err := connect("follower")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer follower.Close(context.Background())
+	if _, err := leader.Exec(ctx, "CREATE TABLE t (v int)"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := follower.Exec(ctx, "INSERT INTO t VALUES (1)"); err == nil {
+		t.Error("a follower has written")
+	}
+	resp, err := http.Get("http://" + admin + "/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	stop()
+	select {
+	case c := <-code:
+		if c != exitFailure {
+			t.Errorf("exit code %d, want %d, since lines were lost", c, exitFailure)
+		}
+	case <-time.After(patience):
+		t.Fatal("the process does not end")
+	}
+}
+
+// TestALogThatNobodyReadsEndsTheProxy in order: it cannot say any more what it refuses.
+func TestALogThatNobodyReadsEndsTheProxy(t *testing.T) {
+	t.Parallel()
+	_, _, code := served(t.Context(), t, pgtest.Shared(t), writerFunc(func([]byte) (int, error) { return 0, syscall.EPIPE }))
+	select {
+	case c := <-code:
+		if c != exitFailure {
+			t.Errorf("exit code %d, want %d", c, exitFailure)
+		}
+	case <-time.After(patience):
+		t.Fatal("the process does not end")
+	}
+}
