@@ -105,9 +105,9 @@ var ChosenAloneRefusal = &Refusal{
 // read or does not know.
 var UnseenChoiceRefusal = &Refusal{
 	SQLState: StateUnfenceable,
-	Message:  "fencepost.resource cannot be set by a statement that Fencepost cannot read, or knows by its name only",
+	Message:  "fencepost.resource and fencepost.token cannot be set by a statement that Fencepost cannot read, or knows by its name only",
 	Detail:   "{}",
-	Hint:     "Send SET fencepost.resource by itself, and not by EXECUTE: long texts and some settings keep Fencepost from reading what stands beside it. If it is prepared, prepare it again.",
+	Hint:     "Send the SET by itself, and not by EXECUTE: long texts and some settings keep Fencepost from reading what stands beside it. If it is prepared, prepare it again, with a text below 1 KB and without backslashes.",
 }
 
 // ChosenParameterRefusal is the refusal of a SET of fencepost.<name>, which is about the resource

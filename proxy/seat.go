@@ -151,15 +151,26 @@ func (x *session) takeSeats(ctx context.Context, resources []string) (seats []*s
 		}
 		seats = append(seats, s)
 	}
-	for _, s := range missing {
+	for i, s := range missing {
 		joining, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
 		refusal := x.takeSeat(joining, s)
 		cancel()
 		if refusal != nil {
+			x.giveUp(missing[:i])
 			return nil, refusal
 		}
 	}
 	return seats, nil
+}
+
+// giveUp leaves candidacies that the machine knows nothing of.
+func (x *session) giveUp(seats []*seat) {
+	for _, s := range seats {
+		x.mu.Lock()
+		delete(x.member.seats, s.resource)
+		x.mu.Unlock()
+		s.candidacy().Leave(s, true)
+	}
 }
 
 // newSeat returns a seat that has joined nothing.

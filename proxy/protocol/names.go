@@ -23,7 +23,7 @@ type names struct {
 func (t *names) statement(name []byte, batch uint64) *statement {
 	s := t.last(name)
 	if s == nil || s == unknownStatement || s.parsed == parseLost || s.parsed == parseSent && s.batch != batch {
-		if t.statements.choose || s != nil && s.parsed != parseLost && s.mayChoose() {
+		if t.statements.choose {
 			return unknownChooser
 		}
 		return t.unknown(name)
@@ -47,10 +47,14 @@ func (t *names) last(name []byte) *statement {
 
 // unknown returns what stands for a name of which the server's statement is not known.
 func (t *names) unknown(name []byte) *statement {
-	if t.statements.mayImport(wire.CutName(name)) {
+	switch s := t.last(name); {
+	case s != nil && s.parsed != parseLost && s.mayChoose():
+		return unknownChooser
+	case t.statements.mayImport(wire.CutName(name)):
 		return unknownImporter
+	default:
+		return unknownStatement
 	}
-	return unknownStatement
 }
 
 // define follows a Parse that was sent.

@@ -163,9 +163,10 @@ func (m *Machine) keeps(sql []byte) string {
 	return string(sql)
 }
 
-// mayChoose reports whether s may be a SET or RESET of fencepost.resource.
+// mayChoose reports whether s may be a SET or RESET of fencepost.resource or of fencepost.token, which
+// decide what is checked.
 func (s *statement) mayChoose() bool {
-	return s.info.Kind == sqltext.SetFence && s.info.Name == "resource" || s.guess.NamesResource
+	return s.info.Kind == sqltext.SetFence && (s.info.Name == "resource" || s.info.Name == "token") || s.guess.NamesResource
 }
 
 // hides reports whether s may do what is not seen in its tree: DO, CALL, and what

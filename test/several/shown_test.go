@@ -90,9 +90,14 @@ func TestWhatCannotBeChosen(t *testing.T) {
 	fixture.MustPass(t, c, q("begin; set local fencepost.resource = 'b'; "+write("chosen")+"; commit"))
 	fixture.MustPass(t, c, q("begin; set local fencepost.resource = 'c'; commit"))
 	fixture.MustFail(t, c, "53400", q("set fencepost.resource = 'd'"))
-	other := s.Connect(another(s))
+	worker := another(s)
+	other := s.Connect(worker)
 	for state, names := range map[string]string{"53400": "e, f, g", "28000": "e, refused", "ZF005": "f, shadow"} {
 		fixture.MustFail(t, other, state, q("set fencepost.resource = '"+names+"'"))
+	}
+	fixture.MustFail(t, other, "28000", q("set fencepost.resource = 'h, closed'"))
+	if n := s.Elector.Members(s.DB, "h", worker); n != 0 {
+		t.Errorf("%d sessions are left in a candidacy of what was refused", n)
 	}
 	if n := s.Number("select count(*) from fencepost.fence where resource in ('e', 'f', 'g')"); n != 0 {
 		t.Errorf("a refused choice has made %d resources", n)
@@ -103,7 +108,7 @@ func TestWhatCannotBeChosen(t *testing.T) {
 	}
 
 	// A session whose own stale writes are discarded rejects those of what it has chosen.
-	worker := another(s)
+	worker = another(s)
 	for _, resource := range []string{"r2", "b"} {
 		grant(s, resource, worker)
 	}
