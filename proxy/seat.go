@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -151,26 +152,35 @@ func (x *session) takeSeats(ctx context.Context, resources []string) (seats []*s
 		}
 		seats = append(seats, s)
 	}
-	for i, s := range missing {
-		joining, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
-		refusal := x.takeSeat(joining, s)
-		cancel()
-		if refusal != nil {
-			x.giveUp(missing[:i])
-			return nil, refusal
-		}
+	if refusal := x.joinAll(ctx, missing); refusal != nil {
+		return nil, refusal
 	}
 	return seats, nil
 }
 
-// giveUp leaves candidacies that the machine knows nothing of.
-func (x *session) giveUp(seats []*seat) {
-	for _, s := range seats {
-		x.mu.Lock()
-		delete(x.member.seats, s.resource)
-		x.mu.Unlock()
-		s.candidacy().Leave(s, true)
+// joinAll joins the candidacies of all seats, side by side, or of none.
+func (x *session) joinAll(ctx context.Context, seats []*seat) (first *fencing.Refusal) {
+	ctx, cancel := context.WithTimeout(ctx, x.srv.cfg.StartupTimeout)
+	defer cancel()
+	refusals := make([]*fencing.Refusal, len(seats))
+	var joins sync.WaitGroup
+	for i, s := range seats {
+		joins.Go(func() { refusals[i] = x.takeSeat(ctx, s) })
 	}
+	joins.Wait()
+	i := slices.IndexFunc(refusals, func(r *fencing.Refusal) bool { return r != nil })
+	if i < 0 {
+		return nil
+	}
+	for j, s := range seats {
+		if refusals[j] == nil {
+			x.mu.Lock()
+			delete(x.member.seats, s.resource)
+			x.mu.Unlock()
+			s.candidacy().Leave(s, true)
+		}
+	}
+	return refusals[i]
 }
 
 // newSeat returns a seat that has joined nothing.
