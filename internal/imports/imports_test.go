@@ -81,11 +81,12 @@ var ours = map[string][]string{
 	"internal/etcdtest":        {"internal/child", "internal/ports"},
 	"internal/redistest":       {"internal/child", "internal/ports"},
 	"internal/kubernetestest":  {"internal/child", "internal/etcdtest", "internal/ports"},
-	"internal/fixture":         {"fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/machinetest", "internal/oracle", "internal/pgtest", "internal/wiretest"},
+	"internal/fixture":         {"cmd/fencepost/guard", "fencing", "fencing/store", "proxy", "proxy/pgtls", "upstream", "internal/fixture/process", "internal/machinetest", "internal/oracle", "internal/pgtest", "internal/wiretest"},
 	"internal/zookeepertest":   {"internal/child", "internal/ports"},
-	"internal/fixture/process": {"fencing", "internal/child"},
+	"internal/fixture/process": {"fencing", "internal/child", "internal/pgtest"},
 	"internal/stopwatch":       {},
 	"internal/wiretest":        {},
+	"internal/wiretest/short":  {"internal/wiretest"},
 	"internal/netlooptest":     {"proxy/netloop", "internal/wiretest"},
 	"internal/oracle":          {},
 	"internal/machinetest":     {"fencing", "fencing/sqltext", "proxy/gate", "proxy/protocol", "proxy/wire"},
@@ -94,7 +95,7 @@ var ours = map[string][]string{
 }
 
 // inTests are packages that only tests may import.
-var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/ports", "internal/netlooptest", "internal/machinetest", "internal/stopwatch", "election/electiontest"}
+var inTests = []string{"internal/pgtest", "internal/consultest", "internal/etcdtest", "internal/kubernetestest", "internal/redistest", "internal/zookeepertest", "internal/fixture", "internal/fixture/process", "internal/wiretest", "internal/wiretest/short", "internal/ports", "internal/netlooptest", "internal/machinetest", "internal/stopwatch", "election/electiontest"}
 
 // theirs lists the places that may import a library, or a provider of leases, outside
 // tests. There is one for each, except that the oracle may import the grammar too, because it must not

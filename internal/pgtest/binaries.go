@@ -25,7 +25,7 @@ func Binaries(t testing.TB, major int) string {
 		}
 		return dir
 	}
-	if root, err := repositoryRoot(); err == nil {
+	if root, err := RepositoryRoot(); err == nil {
 		pattern := filepath.Join(root, ".cache", "postgres", strconv.Itoa(major)+"*", "native", "bin")
 		if dirs := serversIn(pattern); len(dirs) > 0 {
 			return dirs[0]
@@ -105,9 +105,9 @@ func majorOf(dir string) int {
 	return major
 }
 
-// repositoryRoot returns the directory above the working directory whose go.mod is that of
+// RepositoryRoot returns the directory above the working directory whose go.mod is that of
 // Fencepost. Some tests are modules of their own.
-func repositoryRoot() (string, error) {
+func RepositoryRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return "", fmt.Errorf("read the working directory: %w", err)

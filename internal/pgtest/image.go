@@ -110,7 +110,7 @@ func (s *Server) makeTemplate() error {
 // imageOf returns where the image of these binaries, the migrations and this package is kept. It
 // returns "" if there is no place to keep it.
 func imageOf(bin string) string {
-	root, err := repositoryRoot()
+	root, err := RepositoryRoot()
 	if err != nil {
 		return ""
 	}
