@@ -6,34 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
 
 func TestMain(m *testing.M) { pgtest.Main(m) }
-
-// Short names for the messages of a client.
-var (
-	cat   = slices.Concat[[]byte]
-	q     = wiretest.Query
-	parse = wiretest.Parse
-	bind  = wiretest.Bind
-	exec  = wiretest.Execute
-	sync_ = wiretest.Sync
-	shut  = func(portal string) []byte { return wiretest.Close('P', portal) }
-	run   = wiretest.Run
-)
-
-// grant grants a worker an epoch of a resource. The candidacies of other workers are not told.
-func grant(c *fixture.Cluster, resource, worker string) fencing.Epoch {
-	c.T.Helper()
-	if c.Elector.Members(c.DB, resource, worker) == 0 {
-		c.Connect(worker, "fencepost.resource", resource)
-	}
-	return c.Candidacy(c.DB, resource, worker).Grant()
-}
 
 // chooser returns a connection of worker w, whose own resource is r, and which has not named any
 // other. The worker leads these.
@@ -49,7 +27,7 @@ func another(c *fixture.Cluster) string { return fmt.Sprintf("w%d", c.Elector.Ne
 func chooserAs(c *fixture.Cluster, worker string, leads ...string) *wiretest.Conn {
 	c.T.Helper()
 	for _, resource := range leads {
-		grant(c, resource, worker)
+		c.GrantOn(resource, worker)
 	}
 	return c.Connect(worker)
 }
@@ -57,7 +35,7 @@ func chooserAs(c *fixture.Cluster, worker string, leads ...string) *wiretest.Con
 // show returns what a parameter of Fencepost's shows.
 func show(t *testing.T, c *wiretest.Conn, name string) string {
 	t.Helper()
-	return fixture.FirstValue(t, fixture.MustPass(t, c, q("show fencepost."+name)))
+	return fixture.FirstValue(t, fixture.MustPass(t, c, wiretest.Query("show fencepost."+name)))
 }
 
 // parameters are the values of ParameterStatus messages about Fencepost, as "name=value".

@@ -2,7 +2,6 @@ package several
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -11,7 +10,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
@@ -51,18 +49,12 @@ type pool struct {
 // write keeps one connection of the pool at work until ctx ends.
 func (p *pool) write(ctx context.Context) {
 	for ctx.Err() == nil {
-		cfg, err := pgx.ParseConfig("postgres://" + pgtest.App + "@" + p.c.Addr + "/" + p.c.DB + "?sslmode=disable")
-		if err != nil {
-			p.c.T.Error(err)
-			return
-		}
-		cfg.RuntimeParams["fencepost.resource"], cfg.RuntimeParams["fencepost.worker"] = "of-"+p.worker, p.worker
-		conn, err := pgx.ConnectConfig(ctx, cfg)
+		conn, err := p.c.TryJoin(ctx, p.worker, "fencepost.resource", "of-"+p.worker)
 		if err != nil {
 			continue
 		}
 		for ctx.Err() == nil && !conn.IsClosed() {
-			state := stateOf(p.transact(ctx, conn))
+			state := pgtest.StateOf(p.transact(ctx, conn))
 			p.mu.Lock()
 			p.answers[state]++
 			p.mu.Unlock()
@@ -110,18 +102,6 @@ func (p *pool) transact(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-func stateOf(err error) string {
-	var pg *pgconn.PgError
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &pg):
-		return pg.Code
-	default:
-		return err.Error()
-	}
-}
-
 // takeOver makes a worker lead a shard that it has named and does not lead, and returns its epoch, 0
 // if there is nothing to take over.
 func takeOver(t *testing.T, c *fixture.Cluster, n int, worker string) fencing.Epoch {
@@ -163,10 +143,9 @@ func TestSafetyAPoolOverShards(t *testing.T) {
 		shard int
 		epoch fencing.Epoch
 	}
-	older := func(x term) int {
+	late, taken := fixture.NewLate(func(x term) int {
 		return c.Number("select count(*) from entries where shard = $1 and epoch < $2", x.shard, int64(x.epoch))
-	}
-	seen, taken := map[term]int{}, 0
+	}), 0
 	began := time.Now()
 	patience := fixture.Patience
 	if !fencing.Checking { // nothing is chosen then
@@ -175,18 +154,15 @@ func TestSafetyAPoolOverShards(t *testing.T) {
 	for taken < takeovers && (taken < least || time.Since(began) < patience/4) && time.Since(began) < patience {
 		n := anyShard()
 		if epoch := takeOver(t, c, n, pools[rand.IntN(workers)].worker); epoch != 0 {
-			x := term{n, epoch}
-			seen[x] = older(x)
+			late.Granted(term{n, epoch})
 			if epoch > 1 {
 				taken++
 			}
 		}
 	}
 	stop()
-	for x, n := range seen {
-		if late := older(x) - n; late != 0 {
-			t.Errorf("%s: %d rows of earlier epochs were committed after epoch %d was granted", shard(x.shard), late, x.epoch)
-		}
+	for x, n := range late.Rows() {
+		t.Errorf("%s: %d rows of earlier epochs were committed after epoch %d was granted", shard(x.shard), n, x.epoch)
 	}
 	answers := map[string]int{}
 	for _, p := range pools {
@@ -194,7 +170,7 @@ func TestSafetyAPoolOverShards(t *testing.T) {
 			answers[state] += n
 		}
 	}
-	t.Logf("%d grants, of which %d took a shard over; transactions by their SQLSTATE: %v", len(seen), taken, answers)
+	t.Logf("%d grants, of which %d took a shard over; transactions by their SQLSTATE: %v", late.Grants(), taken, answers)
 	if taken < least || answers[""] == 0 || answers["40P01"] != 0 || fencing.Checking && (answers[fencing.StateSuperseded] == 0 || answers[fencing.StateNotLeader] == 0) {
 		t.Error("the writers did not race with the grants as they should")
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 	"github.com/fencepost/fencepost/proxy"
 )
 
@@ -16,8 +17,8 @@ import (
 func TestShownIsWhatIsChosen(t *testing.T) {
 	t.Parallel()
 	fixture.EachCluster(t, func(t *testing.T, s *fixture.Cluster) {
-		supersede(s, "follows")
-		grant(s, "b", "other")
+		s.SupersedeOn("follows")
+		s.GrantOn("b", "other")
 		c := chooser(s, "r", "a", "b") // with epochs 1, 1 and 2
 		for _, step := range []struct{ sql, parameters, role, epoch, resource string }{
 			{"select 1", "", "leader", "1", "r"},
@@ -33,7 +34,7 @@ func TestShownIsWhatIsChosen(t *testing.T) {
 			{"set fencepost.resource = 'r'", "", "leader", "1", "r"},
 			{"begin; set local fencepost.resource = 'b'; select 1; commit", "", "leader", "1", "r"},
 		} {
-			if got := parameters(fixture.MustPass(t, c, q(step.sql))); got != step.parameters {
+			if got := parameters(fixture.MustPass(t, c, Q(step.sql))); got != step.parameters {
 				t.Errorf("%s: reported %q, want %q", step.sql, got, step.parameters)
 			}
 			for name, want := range map[string]string{"role": step.role, "epoch": step.epoch, "resource": step.resource, "worker": "w"} {
@@ -44,13 +45,13 @@ func TestShownIsWhatIsChosen(t *testing.T) {
 			if step.sql == "begin" {
 				continue // a query would be too early
 			}
-			set := fixture.FirstValue(t, fixture.MustPass(t, c, q("select current_setting('fencepost.resource')")))
+			set := fixture.FirstValue(t, fixture.MustPass(t, c, Q("select current_setting('fencepost.resource')")))
 			if set != step.resource {
 				t.Errorf("%s: the server has %q for fencepost.resource, want %q", step.sql, set, step.resource)
 			}
 		}
 		s.Candidacy(s.DB, "a", "w").SetStatus(&fencing.Status{Role: fencing.Superseded, Epoch: 1})
-		fixture.MustPass(t, c, q("begin; set local fencepost.resource = 'a, b'"))
+		fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'a, b'"))
 		if role := show(t, c, "role"); role != "superseded" {
 			t.Errorf("the role is %s, want superseded", role)
 		}
@@ -61,7 +62,7 @@ func TestShownIsWhatIsChosen(t *testing.T) {
 // those whose sessions work in another way.
 func TestWhatCannotBeChosen(t *testing.T) {
 	t.Parallel()
-	p := fixture.NewProxy(t, pgtest.Shared(t), func(c *proxy.Config) {
+	s := fixture.NewCluster(t, pgtest.Shared(t), func(c *proxy.Config) {
 		c.ResourcesPerConnection = func() int { return 2 }
 		c.Candidates = closed{c.Candidates}
 		c.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
@@ -77,32 +78,31 @@ func TestWhatCannotBeChosen(t *testing.T) {
 			}
 		}
 	})
-	s := fixture.NewClusterOn(t, p)
 	c := chooser(s, "b")
 	for name, state := range map[string]string{"shadow": "ZF005", "discard": "ZF005", "refused": "28000", "closed": "28000", "b, closed": "28000"} {
-		fixture.MustFail(t, c, state, q("set fencepost.resource = '"+name+"'"))
-		fixture.MustFail(t, c, state, q("begin; set local fencepost.resource = '"+name+"'; "+write("refused")))
-		fixture.MustPass(t, c, q("rollback"))
+		fixture.MustFail(t, c, state, Q("set fencepost.resource = '"+name+"'"))
+		fixture.MustFail(t, c, state, Q("begin; set local fencepost.resource = '"+name+"'; "+write("refused")))
+		fixture.MustPass(t, c, Q("rollback"))
 		if shown := show(t, c, "resource"); shown != "r" {
 			t.Errorf("%s: the session's resource is %s, want r", name, shown)
 		}
 	}
-	fixture.MustPass(t, c, q("begin; set local fencepost.resource = 'b'; "+write("chosen")+"; commit"))
-	fixture.MustPass(t, c, q("begin; set local fencepost.resource = 'c'; commit"))
-	fixture.MustFail(t, c, "53400", q("set fencepost.resource = 'd'"))
+	fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'b'; "+write("chosen")+"; commit"))
+	fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'c'; commit"))
+	fixture.MustFail(t, c, "53400", Q("set fencepost.resource = 'd'"))
 	worker := another(s)
 	other := s.Connect(worker)
 	for state, names := range map[string]string{"53400": "e, f, g", "28000": "e, refused", "ZF005": "f, shadow"} {
-		fixture.MustFail(t, other, state, q("set fencepost.resource = '"+names+"'"))
+		fixture.MustFail(t, other, state, Q("set fencepost.resource = '"+names+"'"))
 	}
-	fixture.MustFail(t, other, "28000", q("set fencepost.resource = 'h, closed'"))
+	fixture.MustFail(t, other, "28000", Q("set fencepost.resource = 'h, closed'"))
 	if n := s.Elector.Members(s.DB, "h", worker); n != 0 {
 		t.Errorf("%d sessions are left in a candidacy of what was refused", n)
 	}
 	if n := s.Number("select count(*) from fencepost.fence where resource in ('e', 'f', 'g')"); n != 0 {
 		t.Errorf("a refused choice has made %d resources", n)
 	}
-	fixture.MustPass(t, c, q("set fencepost.resource = 'c, b, r'"))
+	fixture.MustPass(t, c, Q("set fencepost.resource = 'c, b, r'"))
 	if n := s.Rows("chosen") + s.Rows("refused"); n != 1 {
 		t.Errorf("%d rows, want 1", n)
 	}
@@ -110,14 +110,14 @@ func TestWhatCannotBeChosen(t *testing.T) {
 	// A session whose own stale writes are discarded rejects those of what it has chosen.
 	worker = another(s)
 	for _, resource := range []string{"r2", "b"} {
-		grant(s, resource, worker)
+		s.GrantOn(resource, worker)
 	}
 	c = s.Connect(worker, "fencepost.resource", "r2")
-	fixture.MustPass(t, c, q("begin; set local fencepost.resource = 'b'; "+write("chosen")+"; commit"))
-	fixture.MustPass(t, c, run("begin"), run("set local fencepost.resource = 'r2, b'"), run(write("chosen")), run("commit"), sync_())
-	supersede(s, "b")
-	fixture.MustPass(t, c, q(write("chosen")))
-	fixture.MustEnd(t, c, "ZF001", q("begin; set local fencepost.resource = 'b'; "+write("stale")))
+	fixture.MustPass(t, c, Q("begin; set local fencepost.resource = 'b'; "+write("chosen")+"; commit"))
+	fixture.MustPass(t, c, Run("begin"), Run("set local fencepost.resource = 'r2, b'"), Run(write("chosen")), Run("commit"), Sync())
+	s.SupersedeOn("b")
+	fixture.MustPass(t, c, Q(write("chosen")))
+	fixture.MustEnd(t, c, "ZF001", Q("begin; set local fencepost.resource = 'b'; "+write("stale")))
 	if s.Rows("chosen") != 4 || s.Rows("stale") != 0 {
 		t.Errorf("%d rows, and %d stale ones; want 4 and none", s.Rows("chosen"), s.Rows("stale"))
 	}
@@ -142,10 +142,7 @@ func TestGuardedTablesOfTwoResources(t *testing.T) {
 		s.Exec("create table of_a (v text); create table of_b (v text); grant all on of_a, of_b to app")
 		c := chooser(s, "a", "b", "r")
 		for _, resource := range []string{"a", "b"} {
-			o := guard.Options{Resource: resource, Table: "public.of_" + resource, Stamp: "fence_epoch"}
-			if _, _, err := guard.Add(t.Context(), s.PG.Connect(t, pgtest.Superuser, s.DB), o); err != nil {
-				t.Fatalf("guard of_%s: %v", resource, err)
-			}
+			s.Guard(guard.Options{Resource: resource, Table: "public.of_" + resource, Stamp: "fence_epoch"})
 			s.Candidacy(s.DB, resource, "w").Advanced(t.Context()) // it learns of the guard
 		}
 		const a, b = "insert into of_a values ('x')", "insert into of_b values ('x')"
@@ -153,20 +150,20 @@ func TestGuardedTablesOfTwoResources(t *testing.T) {
 			{"a", a, ""}, {"b", b, ""}, {"a, b", a + "; " + b, ""}, {"b, a", a + "; " + b, ""}, {"r, b, a", a + "; " + b, ""},
 			{"a", b, "ZF002"}, {"b", a + "; " + b, "ZF002"}, {"r", a, "ZF002"},
 		} {
-			messages := q("begin; set local fencepost.resource = '" + w.chosen + "'; " + w.sql + "; commit")
+			messages := Q("begin; set local fencepost.resource = '" + w.chosen + "'; " + w.sql + "; commit")
 			if w.state == "" {
 				fixture.MustPass(t, c, messages)
 			} else {
 				fixture.MustFail(t, c, w.state, messages)
 			}
-			fixture.MustPass(t, c, q("rollback"))
+			fixture.MustPass(t, c, Q("rollback"))
 		}
 		if n := s.Number("select count(*) from of_a where fence_epoch = 1") + s.Number("select count(*) from of_b where fence_epoch = 1"); n != 8 {
 			t.Errorf("%d stamped rows, want 8", n)
 		}
-		fixture.MustPass(t, c, q("set fencepost.resource = 'a, b'"))
-		fixture.MustPass(t, c, run(a), sync_())
-		supersede(s, "b")
-		fixture.MustEnd(t, c, "ZF001", run(a), sync_())
+		fixture.MustPass(t, c, Q("set fencepost.resource = 'a, b'"))
+		fixture.MustPass(t, c, Run(a), Sync())
+		s.SupersedeOn("b")
+		fixture.MustEnd(t, c, "ZF001", Run(a), Sync())
 	})
 }
