@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // alike are statements that a superseded worker sends, and those that are answered the same by
@@ -27,7 +28,7 @@ var alike = []struct{ stale, nothing string }{
 // answered with what Postgres answers to the same statement, or to one that finds no row.
 func TestDiscardedStatementsAreAnsweredAsThoseThatChangeNothing(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		direct, _ := wiretest.Connect(c.T, c.PG.Addr(), "user", pgtest.App, "database", c.DB)
 		worker := c.Leader("w")
 		c.Supersede()
@@ -36,9 +37,9 @@ func TestDiscardedStatementsAreAnsweredAsThoseThatChangeNothing(t *testing.T) {
 				s.nothing = s.stale
 			}
 			for form, send := range map[string]func(sql string) []byte{
-				"a Query": q,
+				"a Query": Q,
 				"extended messages": func(sql string) []byte {
-					return ends(parse("", sql), desc('S', ""), bind("", ""), desc('P', ""), exec("", 0))
+					return Batch(Parse("", sql), Desc('S', ""), Bind("", ""), Desc('P', ""), Exec("", 0))
 				},
 			} {
 				want, got := answer(direct, send(s.nothing)), answer(worker, send(s.stale))

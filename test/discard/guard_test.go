@@ -8,13 +8,14 @@ import (
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestPlanningADiscardedWriteRunsFunctions: docs/discard.md says so, and that what they notify is
 // delivered.
 func TestPlanningADiscardedWriteRunsFunctions(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		c.Exec(`create function tells(v text) returns boolean language plpgsql as $$begin perform pg_notify('planned', v); return true; end$$;
 			create function tells_early(v text) returns int language plpgsql immutable as $$begin perform pg_notify('planned', v); return 1; end$$;
 			create domain told as text check (tells(value)); create table n (a told); grant all on n to app`)
@@ -25,8 +26,8 @@ func TestPlanningADiscardedWriteRunsFunctions(t *testing.T) {
 		conn := c.Leader("w")
 		c.Supersede()
 		for payload, piece := range map[string][]byte{
-			"a domain":    ends(run("insert into n values ($1)", "a domain")),
-			"a condition": q("update t set v = 'x' where id = tells_early('a condition')"),
+			"a domain":    Batch(Run("insert into n values ($1)", "a domain")),
+			"a condition": Q("update t set v = 'x' where id = tells_early('a condition')"),
 		} {
 			fixture.MustPass(c.T, conn, piece)
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -46,19 +47,15 @@ func TestPlanningADiscardedWriteRunsFunctions(t *testing.T) {
 // what it writes later, when it was superseded, is discarded there, too.
 func TestAVerdictClaimsTheEpoch(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		c.Exec("create table guarded (a int); grant all on guarded to app")
-		c.Connect("first")
-		c.Grant("first")
-		o := guard.Options{Resource: "r", Table: "public.guarded", Stamp: "fence_epoch"}
-		if _, _, err := guard.Add(context.Background(), c.PG.Connect(c.T, pgtest.Superuser, c.DB), o); err != nil {
-			c.T.Fatal(err)
-		}
+		c.GrantOn("r", "first")
+		c.Guard(guard.Options{Resource: "r", Table: "public.guarded", Stamp: "fence_epoch"})
 		conn := c.Leader("w")
-		fixture.MustPass(c.T, conn, q("insert into guarded values (1)"))
-		fixture.MustPass(c.T, conn, ends(run("insert into guarded values (2)")))
+		fixture.MustPass(c.T, conn, Q("insert into guarded values (1)"))
+		fixture.MustPass(c.T, conn, Batch(Run("insert into guarded values (2)")))
 		c.Supersede()
-		for _, piece := range [][]byte{q("update guarded set a = 3"), ends(run("delete from guarded"))} {
+		for _, piece := range [][]byte{Q("update guarded set a = 3"), Batch(Run("delete from guarded"))} {
 			fixture.MustPass(c.T, conn, piece)
 		}
 		if n := c.Number("select count(*) from guarded where a < 3 and fence_epoch = 2"); n != 2 {

@@ -8,37 +8,38 @@ import (
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // ordinary is what a leader may send.
 var ordinary = [][]byte{
-	q("insert into t (v) values ('a')"), q("insert into t (v) values ('b') returning id, v;"), q("update t set v = 'c' where id = 3 returning *"),
-	q("with x as (insert into t (v) values ('w') returning id) select id from x"), q("select v from t order by id"), q("values (1), (2)"), q("table c"),
-	q("select 1/0"), q("insert into t (id, v) values (1, 'double')"), q("insert into nowhere values (1)"), q("selct 1"), q(""), q("delete from t where false returning v"),
-	q("explain (costs off) select 1"), q("create table made (a int)"), q("insert into made select generate_series(1, 3)"), q("truncate made"), q("drop table made"),
-	q("begin"), q("insert into t (v) values ('d')"), q("savepoint a"), q("insert into t (v) values (null)"), q("rollback to a"), q("insert into t (v) values ('e')"), q("commit"),
-	q("begin isolation level repeatable read"), q("select count(*) from t"), q("insert into t (v) values ('f')"), q("commit and chain"), q("delete from t where v = 'f'"), q("rollback"),
-	q("begin isolation level serializable read only"), q("select 1"), q("insert into t (v) values ('g')"), q("rollback"),
-	q("insert into t (v) values ('h'); insert into t (v) values ('i'); select 1"),
-	cat(q("copy t (v) from stdin"), wiretest.CopyData("j\n"), wiretest.CopyDone()), q("copy c to stdout"),
-	q("prepare p as insert into t (v) values ($1) returning v"), q("execute p('k')"), q("declare k cursor with hold for select v from t"), q("fetch 2 from k"), q("close k"), q("deallocate p"),
-	q("do $$begin insert into t (v) values ('l'); end$$"), q("vacuum c"), q("lock table t"), q("notify n, 'x'"), q("set work_mem = '5MB'"), q("show work_mem"), q("select nextval('s')"),
-	ends(run("insert into t (v) values ($1) returning id", "m")), ends(run("begin"), run("insert into t (v) values ('n')"), run("commit")), ends(run("select v from t where id = $1", "x")),
-	ends(parse("s", "update t set v = $1 where id = $2"), desc('S', "s")), ends(bind("", "s", "o", "1"), exec("", 0)), ends(bind("", "s", "o", "x"), exec("", 0)),
-	ends(run("select generate_series(1, 5)"), bind("p", "", ""), sync_()),
-	ends(parse("g", "select generate_series(1, 5)"), bind("p", "g"), exec("p", 2), exec("p", 2), exec("p", 2)),
-	cat(ends(run("insert into t (v) values ('q')")), ends(run("insert into t (v) values ('r')"))), cat(q("insert into t (v) values ('u')"), q("insert into t (v) values ('v')")),
-	cat(parse("y", "select 1"), q("insert into t (v) values ('y')"), sync_()), ends(parse("", "insert into t (v) values ('z')"), flush(), bind("", ""), flush(), exec("", 0)),
-	cat(q("begin"), q("declare b binary cursor with hold for select id from t order by id"), q("commit")), q("fetch b"), q("move b"), q("fetch b"),
-	q("select name, statement from pg_cursors"), q("select name, statement from pg_prepared_statements where not from_sql"), q("close b"),
-	q("select v from t order by id"),
+	Q("insert into t (v) values ('a')"), Q("insert into t (v) values ('b') returning id, v;"), Q("update t set v = 'c' where id = 3 returning *"),
+	Q("with x as (insert into t (v) values ('w') returning id) select id from x"), Q("select v from t order by id"), Q("values (1), (2)"), Q("table c"),
+	Q("select 1/0"), Q("insert into t (id, v) values (1, 'double')"), Q("insert into nowhere values (1)"), Q("selct 1"), Q(""), Q("delete from t where false returning v"),
+	Q("explain (costs off) select 1"), Q("create table made (a int)"), Q("insert into made select generate_series(1, 3)"), Q("truncate made"), Q("drop table made"),
+	Q("begin"), Q("insert into t (v) values ('d')"), Q("savepoint a"), Q("insert into t (v) values (null)"), Q("rollback to a"), Q("insert into t (v) values ('e')"), Q("commit"),
+	Q("begin isolation level repeatable read"), Q("select count(*) from t"), Q("insert into t (v) values ('f')"), Q("commit and chain"), Q("delete from t where v = 'f'"), Q("rollback"),
+	Q("begin isolation level serializable read only"), Q("select 1"), Q("insert into t (v) values ('g')"), Q("rollback"),
+	Q("insert into t (v) values ('h'); insert into t (v) values ('i'); select 1"),
+	Cat(Q("copy t (v) from stdin"), wiretest.CopyData("j\n"), wiretest.CopyDone()), Q("copy c to stdout"),
+	Q("prepare p as insert into t (v) values ($1) returning v"), Q("execute p('k')"), Q("declare k cursor with hold for select v from t"), Q("fetch 2 from k"), Q("close k"), Q("deallocate p"),
+	Q("do $$begin insert into t (v) values ('l'); end$$"), Q("vacuum c"), Q("lock table t"), Q("notify n, 'x'"), Q("set work_mem = '5MB'"), Q("show work_mem"), Q("select nextval('s')"),
+	Batch(Run("insert into t (v) values ($1) returning id", "m")), Batch(Run("begin"), Run("insert into t (v) values ('n')"), Run("commit")), Batch(Run("select v from t where id = $1", "x")),
+	Batch(Parse("s", "update t set v = $1 where id = $2"), Desc('S', "s")), Batch(Bind("", "s", "o", "1"), Exec("", 0)), Batch(Bind("", "s", "o", "x"), Exec("", 0)),
+	Batch(Run("select generate_series(1, 5)"), Bind("p", "", ""), Sync()),
+	Batch(Parse("g", "select generate_series(1, 5)"), Bind("p", "g"), Exec("p", 2), Exec("p", 2), Exec("p", 2)),
+	Cat(Batch(Run("insert into t (v) values ('q')")), Batch(Run("insert into t (v) values ('r')"))), Cat(Q("insert into t (v) values ('u')"), Q("insert into t (v) values ('v')")),
+	Cat(Parse("y", "select 1"), Q("insert into t (v) values ('y')"), Sync()), Batch(Parse("", "insert into t (v) values ('z')"), Flush(), Bind("", ""), Flush(), Exec("", 0)),
+	Cat(Q("begin"), Q("declare b binary cursor with hold for select id from t order by id"), Q("commit")), Q("fetch b"), Q("move b"), Q("fetch b"),
+	Q("select name, statement from pg_cursors"), Q("select name, statement from pg_prepared_statements where not from_sql"), Q("close b"),
+	Q("select v from t order by id"),
 }
 
 // TestADiscardingLeaderIsAnsweredAsByPostgres: while the worker leads, the verdict changes no
 // answer.
 func TestADiscardingLeaderIsAnsweredAsByPostgres(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		direct := discarding(c.T, c.PG)
 		there, _ := wiretest.Connect(c.T, direct.PG.Addr(), "user", pgtest.App, "database", direct.DB)
 		here := c.Leader("w")
@@ -56,19 +57,17 @@ func TestADiscardingLeaderIsAnsweredAsByPostgres(t *testing.T) {
 // verdict is asked for or not.
 func TestAQueryBehindAFailedBatchIsSkipped(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		there, _ := wiretest.Connect(c.T, c.PG.Addr(), "user", pgtest.App, "database", c.DB)
-		here, write := c.Leader("w"), q("delete from c where id = 7")
+		here, write := c.Leader("w"), Q("delete from c where id = 7")
 		for _, piece := range [][]byte{
-			cat(run("rollback to nowhere"), write, sync_()), cat(bind("", "nowhere"), write, sync_()), cat(exec("nowhere", 0), write, sync_()),
-			cat(run("begin"), run("rollback to nowhere"), write, sync_()), q("rollback"),
-			cat(run("delete from c where id = 7"), parse("", "selct"), write, sync_()), cat(parse("", "delete from nowhere"), write, sync_()),
+			Batch(Run("rollback to nowhere"), write), Batch(Bind("", "nowhere"), write), Batch(Exec("nowhere", 0), write),
+			Batch(Run("begin"), Run("rollback to nowhere"), write), Q("rollback"),
+			Batch(Run("delete from c where id = 7"), Parse("", "selct"), write), Batch(Parse("", "delete from nowhere"), write),
 		} {
 			var answered [2][]string
 			for i, conn := range []*wiretest.Conn{there, here} {
-				r := fixture.ReadReply(conn, 2)
-				conn.Send(piece, q("select 'next'"))
-				all, _ := r.Wait()
+				all, _ := fixture.AskAll(conn, 2, piece, Q("select 'next'"))
 				answered[i] = fixture.Lines(all)
 			}
 			if want, got := answered[0], answered[1]; !slices.Equal(want, got) {
@@ -80,9 +79,8 @@ func TestAQueryBehindAFailedBatchIsSkipped(t *testing.T) {
 
 // exchange sends a piece and a Sync, and returns what both are answered.
 func exchange(c *wiretest.Conn, piece []byte) []string {
-	r := fixture.ReadReply(c, strings.Count(string(types(piece)), "Q")+strings.Count(string(types(piece)), "S")+1)
-	c.Send(piece, sync_())
-	all, _ := r.Wait()
+	ready := strings.Count(string(types(piece)), "Q") + strings.Count(string(types(piece)), "S") + 1
+	all, _ := fixture.AskAll(c, ready, piece, Sync())
 	return fixture.Lines(all)
 }
 

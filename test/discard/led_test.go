@@ -8,13 +8,14 @@ import (
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // TestSafetyOnlyThoseWhoLedAreDiscarded: a worker that never led, that is not told, or whose lease
 // is not confirmed, is refused as everywhere.
 func TestSafetyOnlyThoseWhoLedAreDiscarded(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		before := holds(c)
 		follower := c.Connect("follower")
 		refused := func(state string, pieces ...[]byte) {
@@ -23,27 +24,27 @@ func TestSafetyOnlyThoseWhoLedAreDiscarded(t *testing.T) {
 				fixture.MustFail(c.T, follower, state, piece)
 			}
 		}
-		both := [][]byte{q(insert), ends(run(insert)), ends(run("delete from c"))}
+		both := [][]byte{Q(insert), Batch(Run(insert)), Batch(Run("delete from c"))}
 		refused("ZF002", both...) // nobody has led yet
 		c.Supersede()
 		refused("ZF002", both...)
-		fixture.MustPass(c.T, follower, q("begin"))
-		refused("ZF002", q(insert))
-		refused("25P02", q("select 1"))
-		fixture.MustPass(c.T, follower, q("rollback"))
+		fixture.MustPass(c.T, follower, Q("begin"))
+		refused("ZF002", Q(insert))
+		refused("25P02", Q("select 1"))
+		fixture.MustPass(c.T, follower, Q("rollback"))
 
 		c.Supersede()
 		c.Supersede()
-		fixture.MustPass(c.T, follower, q("set fencepost.epoch = 2"))
-		fixture.MustEnd(c.T, follower, "ZF001", q(insert)) // it only claims that epoch
+		fixture.MustPass(c.T, follower, Q("set fencepost.epoch = 2"))
+		fixture.MustEnd(c.T, follower, "ZF001", Q(insert)) // it only claims that epoch
 
 		untold := c.Connect("untold")
 		c.Grant("untold")
-		fixture.MustFail(c.T, untold, "ZF003", ends(run(insert)))
+		fixture.MustFail(c.T, untold, "ZF003", Batch(Run(insert)))
 		if after := holds(c); after != before {
 			c.T.Errorf("the database held\n%s\nand holds\n%s", before, after)
 		}
-		fixture.MustPass(c.T, untold, q(insert))
+		fixture.MustPass(c.T, untold, Q(insert))
 	})
 }
 
@@ -51,20 +52,20 @@ func TestSafetyOnlyThoseWhoLedAreDiscarded(t *testing.T) {
 // are discarded once another worker was granted an epoch.
 func TestALapsedLeaseIsNoReasonToDiscard(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		conn := c.Leader("w")
 		led := c.Candidacy(c.DB, "r", "w")
 		lapsed := *led.Status()
 		lapsed.Role, lapsed.Lapsed = fencing.Follower, true
 		led.SetStatus(&lapsed)
 		before := holds(c)
-		all := fixture.MustFail(c.T, conn, "ZF002", q(insert))
+		all := fixture.MustFail(c.T, conn, "ZF002", Q(insert))
 		if !slices.ContainsFunc(all, func(m wiretest.Message) bool { return strings.Contains(m.Fields()['M'], "not confirmed") }) {
 			c.T.Errorf("the refusal does not name the lease: %v", all)
 		}
-		fixture.MustFail(c.T, conn, "ZF002", ends(run(insert)))
+		fixture.MustFail(c.T, conn, "ZF002", Batch(Run(insert)))
 		c.Supersede()
-		for _, piece := range [][]byte{q(insert), ends(run(insert))} {
+		for _, piece := range [][]byte{Q(insert), Batch(Run(insert))} {
 			if got := answers(fixture.MustPass(c.T, conn, piece)); !strings.Contains(got, "INSERT 0 0") {
 				c.T.Errorf("%q: %s", piece, got)
 			}
@@ -79,13 +80,13 @@ func TestALapsedLeaseIsNoReasonToDiscard(t *testing.T) {
 // and who connects again follows.
 func TestATransactionThatAGrantEndsIsOver(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		conn := c.Leader("w")
-		fixture.MustPass(c.T, conn, q("begin"))
-		fixture.MustPass(c.T, conn, q(insert))
+		fixture.MustPass(c.T, conn, Q("begin"))
+		fixture.MustPass(c.T, conn, Q(insert))
 		c.Supersede() // ends it
-		fixture.MustEnd(c.T, conn, "ZF001", q("commit"))
-		fixture.MustFail(c.T, c.Connect("w"), "ZF002", q(insert))
+		fixture.MustEnd(c.T, conn, "ZF001", Q("commit"))
+		fixture.MustFail(c.T, c.Connect("w"), "ZF002", Q(insert))
 		if n := c.Rows("stale"); n != 0 {
 			c.T.Errorf("%d rows of the old epoch", n)
 		}
@@ -95,12 +96,12 @@ func TestATransactionThatAGrantEndsIsOver(t *testing.T) {
 // TestDiscardedWritesAreAudited: each has its line, with the fields of one that is rejected.
 func TestDiscardedWritesAreAudited(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		conn := c.Leader("w")
 		c.Supersede()
-		fixture.MustPass(c.T, conn, q(insert))
-		fixture.MustPass(c.T, conn, ends(run("delete from t where id = $1", "1")))
-		fixture.MustFail(c.T, conn, "ZF001", q("truncate t"))
+		fixture.MustPass(c.T, conn, Q(insert))
+		fixture.MustPass(c.T, conn, Batch(Run("delete from t where id = $1", "1")))
+		fixture.MustFail(c.T, conn, "ZF001", Q("truncate t"))
 		all := c.Audited(c.T, c.DB)
 		if len(all) != 3 {
 			c.T.Fatalf("%d lines: %+v", len(all), all)

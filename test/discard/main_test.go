@@ -2,11 +2,9 @@ package discard
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
@@ -43,28 +41,17 @@ const contents = `select concat_ws(' ', (select count(*) from log), (select stri
 	(select string_agg(d::text, ',') from d), (select string_agg(c::text, ',') from c),
 	(select last_value from s), (select last_value from t_id_seq), (select count(*) from pg_largeobject_metadata))`
 
-// onVersions runs a test on the default server and on 18, with a database behind a proxy that discards.
-func onVersions(t *testing.T, test func(c *fixture.Cluster)) {
-	for name, server := range map[string]func(testing.TB) *pgtest.Server{
-		"default": pgtest.Shared,
-		"18":      func(t testing.TB) *pgtest.Server { return pgtest.SharedMajor(t, 18) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			test(discarding(t, server(t)))
-		})
-	}
+// onServers runs a test on each server, with a database behind a proxy that discards.
+func onServers(t *testing.T, test func(c *fixture.Cluster)) {
+	t.Helper()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) { test(discarding(t, pg)) })
 }
 
 // discarding is a cluster whose proxy discards stale writes.
-func discarding(t *testing.T, pg *pgtest.Server, more ...func(*proxy.Config)) *fixture.Cluster {
+func discarding(t *testing.T, pg *pgtest.Server, changes ...func(*proxy.Config)) *fixture.Cluster {
 	t.Helper()
-	c := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
-		cfg.Policy = func(fencing.JoinRequest) proxy.SessionPolicy { return proxy.SessionPolicy{OnStale: proxy.DiscardStale} }
-		for _, change := range more {
-			change(cfg)
-		}
-	}))
+	changes = append(changes, fixture.WithPolicy(proxy.SessionPolicy{OnStale: proxy.DiscardStale}))
+	c := fixture.NewCluster(t, pg, changes...)
 	c.Exec(schema)
 	return c
 }
@@ -100,16 +87,3 @@ func answers(all []wiretest.Message) string {
 	}
 	return strings.Join(words, " ")
 }
-
-// Short names for the messages of a client.
-var (
-	cat   = slices.Concat[[]byte]
-	q     = wiretest.Query
-	parse = wiretest.Parse
-	bind  = wiretest.Bind
-	desc  = wiretest.Describe
-	exec  = wiretest.Execute
-	sync_ = wiretest.Sync
-	flush = wiretest.Flush
-	run   = wiretest.Run
-)

@@ -3,18 +3,14 @@ package discard
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"regexp"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -29,9 +25,9 @@ type racer struct {
 	stop func()
 
 	granting sync.Mutex
-	grants   int           // that are still to come at least
-	most     int           // that may come
-	seen     map[int64]int // how many rows of older epochs there were when the grant of each epoch had returned
+	grants   int                  // that are still to come at least
+	most     int                  // that may come
+	late     *fixture.Late[int64] // by epoch
 
 	mu                          sync.Mutex
 	next                        int
@@ -45,13 +41,13 @@ type racer struct {
 func (r *racer) work(n int) {
 	for life := 0; r.ctx.Err() == nil; life++ {
 		name := fmt.Sprintf("w%d.%d", n, life)
-		untold, err := through(r.ctx, r.c, name)
+		untold, err := r.c.TryJoin(r.ctx, name)
 		if err != nil {
 			continue
 		}
 		epoch := r.grant(name)
 		_ = untold.Close(context.Background())
-		conn, err := through(r.ctx, r.c, name)
+		conn, err := r.c.TryJoin(r.ctx, name)
 		if err != nil {
 			continue
 		}
@@ -75,7 +71,7 @@ func (r *racer) grant(worker string) int64 {
 		r.stop()
 		return 0
 	}
-	r.seen[int64(epoch)] = r.older(int64(epoch))
+	r.late.Granted(int64(epoch))
 	r.grants, r.most = r.grants-1, r.most-1
 	if r.most <= 0 || r.grants <= 0 && r.enough() {
 		r.stop()
@@ -95,16 +91,6 @@ func (r *racer) older(epoch int64) (n int) {
 		r.c.T.Error(err)
 	}
 	return n
-}
-
-// through opens a connection of a worker through the proxy.
-func through(ctx context.Context, c *fixture.Cluster, worker string) (*pgx.Conn, error) {
-	cfg, err := pgx.ParseConfig("postgres://app@" + c.Addr + "/" + c.DB + "?sslmode=disable")
-	if err != nil {
-		return nil, err
-	}
-	cfg.RuntimeParams["fencepost.resource"], cfg.RuntimeParams["fencepost.worker"] = "r", worker
-	return pgx.ConnectConfig(ctx, cfg)
 }
 
 // transact writes a row or two, alone or in a block, as Queries or as extended messages.
@@ -133,13 +119,13 @@ func (r *racer) transact(conn *pgx.Conn, epoch int64) (discarded bool) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var pg *pgconn.PgError
+	state := pgtest.StateOf(err)
 	switch r.transactions++; {
 	case err == nil:
-	case errors.As(err, &pg) && pg.Code == "ZF001", conn.IsClosed(): // a grant has ended it
+	case state == "ZF001", conn.IsClosed(): // a grant has ended it
 		r.ended++
 		delete(inserted, first)
-	case errors.As(err, &pg) && (pg.Code == "ZF002" || pg.Code == "ZF003"):
+	case state == "ZF002", state == "ZF003":
 		delete(inserted, first)
 	case r.ctx.Err() != nil: // the end of the race
 		clear(inserted)
@@ -175,22 +161,20 @@ func (r *racer) block(conn *pgx.Conn, insert func() error) error {
 
 // race has four workers write while each is granted epochs, until there were as many grants and
 // enough was written, or four times as many. It returns how many rows of older epochs have appeared
-// after one of the grants had returned.
-func race(c *fixture.Cluster, grants int) (late int, r *racer) {
+// after grants had returned, by epoch.
+func race(c *fixture.Cluster, grants int) (late map[int64]int, r *racer) {
 	c.T.Helper()
 	c.Exec("create table rows (id int primary key, epoch bigint); grant all on rows to app")
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	r = &racer{c: c, ctx: ctx, stop: cancel, grants: grants, most: 4 * grants, seen: map[int64]int{}, next: 1, written: map[int]bool{}, nothing: map[int]bool{}}
+	r = &racer{c: c, ctx: ctx, stop: cancel, grants: grants, most: 4 * grants, next: 1, written: map[int]bool{}, nothing: map[int]bool{}}
+	r.late = fixture.NewLate(r.older)
 	var all sync.WaitGroup
 	for n := range 4 {
 		all.Go(func() { r.work(n) })
 	}
 	all.Wait()
-	for epoch, n := range r.seen {
-		late += r.older(epoch) - n
-	}
-	return late, r
+	return r.late.Rows(), r
 }
 
 // TestSafetyDiscardRace has workers write while epochs are granted: every row that was answered
@@ -198,10 +182,10 @@ func race(c *fixture.Cluster, grants int) (late int, r *racer) {
 // epoch appears after a grant has returned.
 func TestSafetyDiscardRace(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		late, r := race(c, 60)
-		if late > 0 {
-			c.T.Errorf("%d rows of older epochs appeared after a grant had returned", late)
+		if len(late) > 0 {
+			c.T.Errorf("rows of older epochs appeared after grants had returned, by epoch: %v", late)
 		}
 		for id := range r.written {
 			if c.Number("select count(*) from rows where id = $1", id) != 1 {
@@ -231,56 +215,16 @@ func unlocked(b []byte) []byte {
 	})
 }
 
-// relay passes connections on to a server, with what edit makes of each piece that is sent there.
-func relay(t *testing.T, server string, edit func([]byte) []byte) (addr string) {
-	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			from, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			all.Go(func() {
-				defer from.Close()
-				to, err := net.Dial("tcp", server)
-				if err != nil {
-					return
-				}
-				all.Go(func() {
-					_, _ = io.Copy(from, to)
-					_ = from.Close()
-				})
-				defer to.Close()
-				for b := make([]byte, 64<<10); ; {
-					n, err := from.Read(b)
-					if err != nil {
-						return
-					}
-					if _, err := to.Write(edit(b[:n])); err != nil {
-						return
-					}
-				}
-			})
-		}
-	})
-	t.Cleanup(func() { _ = ln.Close(); all.Wait() })
-	return ln.Addr().String()
-}
-
 // TestAVerdictWithoutTheLockDiscardsTooLate is the same with a verdict that takes no lock: a
 // transaction that it has let pass commits after a grant has returned.
 func TestAVerdictWithoutTheLockDiscardsTooLate(t *testing.T) {
 	t.Parallel()
 	pg := pgtest.Shared(t)
-	c := discarding(t, pg, func(cfg *proxy.Config) { cfg.Upstream = fixture.At(t, relay(t, pg.Addr(), unlocked), nil) })
+	relay := fixture.NewRelay(t, "tcp", pg.Addr(), func() fixture.Passing { return fixture.Passing{ToServer: unlocked} })
+	c := discarding(t, pg, func(cfg *proxy.Config) { cfg.Upstream = fixture.At(t, relay.Addr, nil) })
 	late, r := race(c, 60)
-	t.Logf("%d rows late; %d written, %d discarded", late, len(r.written), len(r.nothing))
-	if late == 0 {
+	t.Logf("rows late, by epoch: %v; %d written, %d discarded", late, len(r.written), len(r.nothing))
+	if len(late) == 0 {
 		t.Error("no row came late: the race proves nothing")
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/wiretest"
+	. "github.com/fencepost/fencepost/internal/wiretest/short"
 )
 
 // staleSession is what a session sends while it leads, and, once it was superseded and its
@@ -24,63 +25,61 @@ const (
 	told   = " role=superseded ZI"
 )
 
-func ends(more ...[]byte) []byte { return append(cat(more...), sync_()...) }
-
 var sessions = []staleSession{
-	{name: "insert", pieces: [][]byte{q(insert), q(insert)}, want: []string{warned + "INSERT 0 0" + told, warned + "INSERT 0 0 ZI"}},
-	{name: "update", pieces: [][]byte{q("update t set v = 'stale'")}, want: []string{warned + "UPDATE 0" + told}},
-	{name: "delete that cascades", pieces: [][]byte{q("delete from c;")}, want: []string{warned + "DELETE 0" + told}},
-	{name: "merge", since: 15, pieces: [][]byte{q("merge into t using c on t.id = c.id when matched then delete")}, want: []string{warned + "MERGE 0" + told}},
-	{name: "with and returning", pieces: [][]byte{q("with x as (insert into c values (7) returning id) insert into t (v) select id from x returning id, v")},
+	{name: "insert", pieces: [][]byte{Q(insert), Q(insert)}, want: []string{warned + "INSERT 0 0" + told, warned + "INSERT 0 0 ZI"}},
+	{name: "update", pieces: [][]byte{Q("update t set v = 'stale'")}, want: []string{warned + "UPDATE 0" + told}},
+	{name: "delete that cascades", pieces: [][]byte{Q("delete from c;")}, want: []string{warned + "DELETE 0" + told}},
+	{name: "merge", since: 15, pieces: [][]byte{Q("merge into t using c on t.id = c.id when matched then delete")}, want: []string{warned + "MERGE 0" + told}},
+	{name: "with and returning", pieces: [][]byte{Q("with x as (insert into c values (7) returning id) insert into t (v) select id from x returning id, v")},
 		want: []string{warned + "T INSERT 0 0" + told}},
-	{name: "in a block", pieces: [][]byte{q("begin"), q(insert), q("select v from t"), q("update t set v = 'stale' returning id"), q("commit")},
+	{name: "in a block", pieces: [][]byte{Q("begin"), Q(insert), Q("select v from t"), Q("update t set v = 'stale' returning id"), Q("commit")},
 		want: []string{"BEGIN ZT", warned + "INSERT 0 0 role=superseded ZT", "T D D SELECT 2 ZT", "T UPDATE 0 ZT", "COMMIT ZI"}},
-	{name: "savepoints", pieces: [][]byte{q("begin"), q("savepoint a"), q(insert), q("release a"), q(insert), q("savepoint b"), q(insert), q("rollback to b"), q(insert), q("rollback")},
+	{name: "savepoints", pieces: [][]byte{Q("begin"), Q("savepoint a"), Q(insert), Q("release a"), Q(insert), Q("savepoint b"), Q(insert), Q("rollback to b"), Q(insert), Q("rollback")},
 		want: []string{"BEGIN ZT", warned + "SAVEPOINT role=superseded ZT", "INSERT 0 0 ZT", "RELEASE ZT", "INSERT 0 0 ZT", "SAVEPOINT ZT", "INSERT 0 0 ZT", "ROLLBACK ZT", "INSERT 0 0 ZT", "ROLLBACK ZI"}},
-	{name: "chained", pieces: [][]byte{q("begin"), q(insert), q("commit and chain"), q(insert), q("rollback and chain"), q(insert), q("commit")},
+	{name: "chained", pieces: [][]byte{Q("begin"), Q(insert), Q("commit and chain"), Q(insert), Q("rollback and chain"), Q(insert), Q("commit")},
 		want: []string{"BEGIN ZT", warned + "INSERT 0 0 role=superseded ZT", "COMMIT ZT", warned + "INSERT 0 0 ZT", "ROLLBACK ZT", warned + "INSERT 0 0 ZT", "COMMIT ZI"}},
-	{name: "extended", pieces: [][]byte{ends(run(insert)), ends(run("delete from t where id = $1 returning v", "1"))},
+	{name: "extended", pieces: [][]byte{Batch(Run(insert)), Batch(Run("delete from t where id = $1 returning v", "1"))},
 		want: []string{warned + "1 2 n INSERT 0 0" + told, warned + "1 2 T DELETE 0 ZI"}},
-	{name: "prepared while it led", before: ends(parse("p", "insert into t (v) values ($1) returning id")), pieces: [][]byte{
-		ends(bind("", "p", "stale"), exec("", 0)), ends(bind("x", "p", "stale"), desc('P', "x"), exec("x", 1)),
+	{name: "prepared while it led", before: Batch(Parse("p", "insert into t (v) values ($1) returning id")), pieces: [][]byte{
+		Batch(Bind("", "p", "stale"), Exec("", 0)), Batch(Bind("x", "p", "stale"), Desc('P', "x"), Exec("x", 1)),
 	}, want: []string{warned + "2 INSERT 0 0" + told, warned + "2 T INSERT 0 0 ZI"}},
-	{name: "extended in a block", pieces: [][]byte{ends(run("begin")), ends(run(insert), run("update t set v = 'stale'")), ends(run("commit"))},
+	{name: "extended in a block", pieces: [][]byte{Batch(Run("begin")), Batch(Run(insert), Run("update t set v = 'stale'")), Batch(Run("commit"))},
 		want: []string{"1 2 n BEGIN ZT", warned + "1 2 n INSERT 0 0 1 2 n UPDATE 0 role=superseded ZT", "1 2 n COMMIT ZI"}},
-	{name: "several in a batch", pieces: [][]byte{ends(run("begin"), run(insert), run("commit"), run(insert))},
+	{name: "several in a batch", pieces: [][]byte{Batch(Run("begin"), Run(insert), Run("commit"), Run(insert))},
 		want: []string{"1 2 n BEGIN " + warned + "1 2 n INSERT 0 0 1 2 n COMMIT " + warned + "1 2 n INSERT 0 0" + told}},
-	{name: "pipelined queries", pieces: [][]byte{cat(q(insert), q(insert))}, want: []string{warned + "INSERT 0 0" + told}},
-	{name: "an error of Parse", pieces: [][]byte{q("insert into nowhere values (1)"), ends(run("update t set nothing = 1")), q("begin"), q("delete from nowhere"), q(insert), q("rollback")},
+	{name: "pipelined queries", pieces: [][]byte{Cat(Q(insert), Q(insert))}, want: []string{warned + "INSERT 0 0" + told}},
+	{name: "an error of Parse", pieces: [][]byte{Q("insert into nowhere values (1)"), Batch(Run("update t set nothing = 1")), Q("begin"), Q("delete from nowhere"), Q(insert), Q("rollback")},
 		want: []string{warned + "ERROR:42P01" + told, warned + "ERROR:42703 ZI", "BEGIN ZT", warned + "ERROR:42P01 ZE", "ERROR:25P02 ZE", "ROLLBACK ZI"}},
-	{name: "an error of Bind", pieces: [][]byte{ends(run("update t set v = 'stale' where id = $1", "x"))}, want: []string{warned + "1 ERROR:22P02" + told}},
+	{name: "an error of Bind", pieces: [][]byte{Batch(Run("update t set v = 'stale' where id = $1", "x"))}, want: []string{warned + "1 ERROR:22P02" + told}},
 	{name: "a portal that is not there", pieces: [][]byte{
-		q("begin"), q("savepoint a"), ends(bind("x", "p", "stale")), ends(exec("x", 0)), q("rollback to a"), ends(exec("x", 0)), q("rollback"),
-	}, before: ends(parse("p", "insert into t (v) values ($1)")),
+		Q("begin"), Q("savepoint a"), Batch(Bind("x", "p", "stale")), Batch(Exec("x", 0)), Q("rollback to a"), Batch(Exec("x", 0)), Q("rollback"),
+	}, before: Batch(Parse("p", "insert into t (v) values ($1)")),
 		want: []string{"BEGIN ZT", warned + "SAVEPOINT role=superseded ZT", "2 ZT", "INSERT 0 0 ZT", "ROLLBACK ZT", "ERROR:34000 ZE", "ROLLBACK ZI"}},
-	{name: "reads", pieces: [][]byte{q("select v from t"), ends(run("select v from t")), q("show fencepost.role")}, want: []string{warned + "T D D SELECT 2" + told, "1 2 T D D SELECT 2 ZI", "T D SHOW ZI"}},
-	{name: "a truncate", pieces: [][]byte{q("truncate t"), q("begin"), q(insert), q("truncate t"), q(insert), q("rollback"), ends(run("truncate t")), q(insert)},
+	{name: "reads", pieces: [][]byte{Q("select v from t"), Batch(Run("select v from t")), Q("show fencepost.role")}, want: []string{warned + "T D D SELECT 2" + told, "1 2 T D D SELECT 2 ZI", "T D SHOW ZI"}},
+	{name: "a truncate", pieces: [][]byte{Q("truncate t"), Q("begin"), Q(insert), Q("truncate t"), Q(insert), Q("rollback"), Batch(Run("truncate t")), Q(insert)},
 		want: []string{warned + "ERROR:ZF001" + told, "BEGIN ZT", warned + "INSERT 0 0 ZT", "ERROR:ZF001 ZE", "ERROR:25P02 ZE", "ROLLBACK ZI", warned + "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
-	{name: "several statements", pieces: [][]byte{q(insert + "; " + insert), q("select 1"), q(insert)}, want: []string{"ERROR:ZF001" + told, "T D SELECT 1 ZI", warned + "INSERT 0 0 ZI"}},
-	{name: "copy", pieces: [][]byte{cat(q("copy t (v) from stdin"), wiretest.CopyFail("no more")), q("begin"), cat(q("copy t (v) from stdin"), wiretest.CopyFail("no more")), q("rollback")}, want: []string{"", "BEGIN ZT", "", "ROLLBACK ZI"}},
-	{name: "what goes by the registry", pieces: [][]byte{q("do $$begin insert into t (v) values ('stale'); end$$"), q("vacuum t"), q(insert)}, want: []string{"ERROR:ZF001" + told, "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
-	{name: "execute", before: q("prepare p as " + insert), pieces: [][]byte{q("execute p"), q(insert)}, want: []string{warned + "ERROR:ZF001" + told, warned + "INSERT 0 0 ZI"}},
-	{name: "a cursor that was held", before: q("declare k cursor with hold for select 1"), since: 18, pieces: [][]byte{q("fetch k"), q("fetch k"), q("select count(*) from pg_cursors"), q(insert)},
+	{name: "several statements", pieces: [][]byte{Q(insert + "; " + insert), Q("select 1"), Q(insert)}, want: []string{"ERROR:ZF001" + told, "T D SELECT 1 ZI", warned + "INSERT 0 0 ZI"}},
+	{name: "copy", pieces: [][]byte{Cat(Q("copy t (v) from stdin"), wiretest.CopyFail("no more")), Q("begin"), Cat(Q("copy t (v) from stdin"), wiretest.CopyFail("no more")), Q("rollback")}, want: []string{"", "BEGIN ZT", "", "ROLLBACK ZI"}},
+	{name: "what goes by the registry", pieces: [][]byte{Q("do $$begin insert into t (v) values ('stale'); end$$"), Q("vacuum t"), Q(insert)}, want: []string{"ERROR:ZF001" + told, "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
+	{name: "execute", before: Q("prepare p as " + insert), pieces: [][]byte{Q("execute p"), Q(insert)}, want: []string{warned + "ERROR:ZF001" + told, warned + "INSERT 0 0 ZI"}},
+	{name: "a cursor that was held", before: Q("declare k cursor with hold for select 1"), since: 18, pieces: [][]byte{Q("fetch k"), Q("fetch k"), Q("select count(*) from pg_cursors"), Q(insert)},
 		want: []string{"ERROR:ZF001" + told, "T D FETCH 1 ZI", "T D SELECT 1 ZI", warned + "INSERT 0 0 ZI"}},
-	{name: "select that writes", pieces: [][]byte{q("select wr('stale')"), q("with x as (" + insert + " returning id) select * from x"), q("select nextval('s')"), q("select * from t for update"), q("notify x"), q("select lo_create(0)")},
+	{name: "select that writes", pieces: [][]byte{Q("select wr('stale')"), Q("with x as (" + insert + " returning id) select * from x"), Q("select nextval('s')"), Q("select * from t for update"), Q("notify x"), Q("select lo_create(0)")},
 		want: []string{"", "", "", "", "", ""}},
-	{name: "behind a hidden deallocate", before: q("do $$begin execute 'deallocate all'; end$$"), pieces: [][]byte{q(insert), q("do $$begin end$$"), q(insert)},
+	{name: "behind a hidden deallocate", before: Q("do $$begin execute 'deallocate all'; end$$"), pieces: [][]byte{Q(insert), Q("do $$begin end$$"), Q(insert)},
 		want: []string{warned + "INSERT 0 0" + told, "ERROR:ZF001 ZI", warned + "INSERT 0 0 ZI"}},
-	{name: "behind a function that deallocates", before: cat(parse("f", "select forget()"), bind("", "f"), exec("", 0), sync_()), pieces: [][]byte{q(insert), ends(run(insert))},
+	{name: "behind a function that deallocates", before: Batch(Parse("f", "select forget()"), Bind("", "f"), Exec("", 0)), pieces: [][]byte{Q(insert), Batch(Run(insert))},
 		want: []string{warned + "INSERT 0 0" + told, warned + "1 2 n INSERT 0 0 ZI"}},
-	{name: "declared types and formats", pieces: [][]byte{cat(parse("", "insert into d (id, c) values ($1, 1) returning id"), bind("", "", "5"), desc('P', ""), exec("", 1), flush(), sync_())},
+	{name: "declared types and formats", pieces: [][]byte{Batch(Parse("", "insert into d (id, c) values ($1, 1) returning id"), Bind("", "", "5"), Desc('P', ""), Exec("", 1), Flush())},
 		want: []string{warned + "1 2 T INSERT 0 0" + told}},
-	{name: "a query behind a parse that fails", pieces: [][]byte{cat(parse("", "insert into nowhere values (1)"), q(insert), sync_()), q(insert)},
+	{name: "a query behind a parse that fails", pieces: [][]byte{Cat(Parse("", "insert into nowhere values (1)"), Q(insert), Sync()), Q(insert)},
 		want: []string{warned + "ERROR:42P01" + told, warned + "INSERT 0 0 ZI"}},
-	{name: "a query behind a write and a parse that fails", pieces: [][]byte{cat(run(insert), parse("", "insert into nowhere values (1)"), q(insert), sync_()), q(insert)},
+	{name: "a query behind a write and a parse that fails", pieces: [][]byte{Cat(Run(insert), Parse("", "insert into nowhere values (1)"), Q(insert), Sync()), Q(insert)},
 		want: []string{warned + "1 2 n INSERT 0 0 ERROR:42P01" + told, warned + "INSERT 0 0 ZI"}},
-	{name: "a portal whose Close was skipped", before: ends(parse("p", "insert into t (v) values ($1)")), pieces: [][]byte{
-		q("begin"), ends(bind("x", "p", "stale")), q("savepoint a"), ends(parse("", "select nothing"), wiretest.Close('P', "x")), q("rollback to a"), ends(exec("x", 0)), q("rollback"),
+	{name: "a portal whose Close was skipped", before: Batch(Parse("p", "insert into t (v) values ($1)")), pieces: [][]byte{
+		Q("begin"), Batch(Bind("x", "p", "stale")), Q("savepoint a"), Batch(Parse("", "select nothing"), wiretest.Close('P', "x")), Q("rollback to a"), Batch(Exec("x", 0)), Q("rollback"),
 	}, want: []string{"BEGIN ZT", warned + "2 role=superseded ZT", "SAVEPOINT ZT", "ERROR:42703 ZE", "ROLLBACK ZT", "ERROR:ZF001 ZE", "ROLLBACK ZI"}},
-	{name: "a query in an open batch", pieces: [][]byte{cat(parse("y", "select 1"), q(insert), sync_())}, want: []string{warned + "1 INSERT 0 0" + told}},
+	{name: "a query in an open batch", pieces: [][]byte{Cat(Parse("y", "select 1"), Q(insert), Sync())}, want: []string{warned + "1 INSERT 0 0" + told}},
 }
 
 // TestSafetyWhatUndoesReadOnlyModeIsRolledBack: PostgreSQL 14 and 15 let a function that runs
@@ -88,18 +87,18 @@ var sessions = []staleSession{
 // is rolled back, whether the write is executed or not.
 func TestSafetyWhatUndoesReadOnlyModeIsRolledBack(t *testing.T) {
 	t.Parallel()
-	early, checked := "update t set v = 'stale' where id = undo_early()", cat(parse("", "insert into u values ($1)"), bind("", "", "checked"))
-	onVersions(t, func(c *fixture.Cluster) {
+	early, checked := "update t set v = 'stale' where id = undo_early()", Cat(Parse("", "insert into u values ($1)"), Bind("", "", "checked"))
+	onServers(t, func(c *fixture.Cluster) {
 		c.Exec(undoing)
 		for name, pieces := range map[string][][]byte{
-			"a Query":                      {q(early)},
-			"an Execute":                   {ends(checked, exec("", 0))},
-			"a Bind":                       {ends(checked)},
-			"a Bind, then a read":          {ends(checked, run("values (1)"))},
-			"a Bind, then a Query":         {cat(parse("", early), bind("", ""), q("delete from c"), sync_())},
-			"a Bind, then a function call": {cat(checked, wiretest.Msg('F', []byte{0, 0, 5, 0x13}, make([]byte, 6)), sync_())}, // now()
-			"a Bind in a block":            {q("begin"), ends(checked), q("commit")},
-			"a Bind, then COMMIT":          {ends(run("begin"), checked, run("commit"))},
+			"a Query":                      {Q(early)},
+			"an Execute":                   {Batch(checked, Exec("", 0))},
+			"a Bind":                       {Batch(checked)},
+			"a Bind, then a read":          {Batch(checked, Run("values (1)"))},
+			"a Bind, then a Query":         {Cat(Parse("", early), Bind("", ""), Q("delete from c"), Sync())},
+			"a Bind, then a function call": {Batch(checked, wiretest.Msg('F', []byte{0, 0, 5, 0x13}, make([]byte, 6)))}, // now()
+			"a Bind in a block":            {Q("begin"), Batch(checked), Q("commit")},
+			"a Bind, then COMMIT":          {Batch(Run("begin"), checked, Run("commit"))},
 		} {
 			conn := c.Leader("w " + name)
 			c.Supersede()
@@ -123,7 +122,7 @@ func TestSafetyWhatUndoesReadOnlyModeIsRolledBack(t *testing.T) {
 // goes on.
 func TestSafetyStaleWritesAreDiscarded(t *testing.T) {
 	t.Parallel()
-	onVersions(t, func(c *fixture.Cluster) {
+	onServers(t, func(c *fixture.Cluster) {
 		major := c.Number("select current_setting('server_version_num')::int / 10000")
 		for _, s := range sessions {
 			if s.since > major {
