@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 	"github.com/fencepost/fencepost/internal/wiretest"
 )
@@ -41,7 +42,8 @@ var pipelines = []struct {
 
 // TestPipelinesOfQueries: a leader has its claim wherever Fencepost can give it one.
 func TestPipelinesOfQueries(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		c, _ := newGuarded(t, pg)
 		for _, p := range pipelines {
 			conn := c.Connect("w")
@@ -76,18 +78,15 @@ func TestAGuardOfAnotherResource(t *testing.T) {
 	c, conn := newGuarded(t, pgtest.Shared(t))
 	c.Exec("create table beside (v text); grant all on beside to app")
 	for _, worker := range []string{"x", "y"} {
-		wiretest.Connect(t, c.Addr, "user", pgtest.App, "database", c.DB, "fencepost.resource", "beside", "fencepost.worker", worker)
-		c.Candidacy(c.DB, "beside", worker).Grant()
+		c.GrantOn("beside", worker)
 	}
-	if _, _, err := guard.Add(t.Context(), c.PG.Connect(t, pgtest.Superuser, c.DB), guard.Options{Resource: "beside", Table: "public.beside"}); err != nil {
-		t.Fatal(err)
-	}
+	c.Guard(guard.Options{Resource: "beside", Table: "public.beside"})
 	audited := len(c.Audit.All())
 	for claim, want := range map[string]string{"select fencepost.claim('beside', 1)": "ZF001", "reset all": "ZF002"} {
 		if _, err := conn.Exec(t.Context(), claim); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := conn.Exec(t.Context(), "insert into beside values ('x')"); stateOf(err) != want {
+		if _, err := conn.Exec(t.Context(), "insert into beside values ('x')"); pgtest.StateOf(err) != want {
 			t.Errorf("after %s: %v, want %s", claim, err, want)
 		}
 		if _, err := conn.Exec(t.Context(), insert); err != nil {

@@ -24,9 +24,9 @@ grant all on head, tail to app; reset role`)
 	add(c, "public.head")
 	add(c, "public.tail")
 	c.Candidacy(c.DB, "r", "w").Grant() // learns of the guards
-	conn, direct := through(c), c.PG.Connect(t, pgtest.App, c.DB)
+	conn, direct := c.Join("w"), c.PG.Connect(t, pgtest.App, c.DB)
 	for _, sql := range []string{"update head set id = 30 where id = 1", "delete from head where id = 2", "select insert_head()"} {
-		if got := stateOf(exec(t.Context(), direct, sql, false)); got != "ZF002" {
+		if got := pgtest.StateOf(exec(t.Context(), direct, sql, false)); got != "ZF002" {
 			t.Errorf("%s past the proxy: %q, want ZF002", sql, got)
 		}
 		if err := exec(t.Context(), conn, sql, false); err != nil {

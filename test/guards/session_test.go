@@ -23,7 +23,7 @@ func newGuarded(t *testing.T, pg *pgtest.Server) (*fixture.Cluster, *pgx.Conn) {
 	_ = leader(c)
 	add(c, "public.t")
 	c.Candidacy(c.DB, "r", "w").Grant()
-	return c, through(c)
+	return c, c.Join("w")
 }
 
 // insert is a write of the guarded table.
@@ -49,18 +49,12 @@ var claimSteps = map[string][]string{
 	"a procedure that failed": {"call batch(null)", "call batch('x')", insert},
 }
 
-// onTwoServers runs a test on the default server and on PostgreSQL 18.
-func onTwoServers(t *testing.T, test func(t *testing.T, pg *pgtest.Server)) {
-	t.Parallel()
-	t.Run("default", func(t *testing.T) { test(t, pgtest.Shared(t)) })
-	t.Run("18", func(t *testing.T) { test(t, pgtest.SharedMajor(t, 18)) })
-}
-
 // TestWhatALeaderDoesToItsClaim has a leader write after everything that may take its claim
 // away. Each step is a Query, and again extended messages; a text of several statements is
 // always a Query.
 func TestWhatALeaderDoesToItsClaim(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		c, conn := newGuarded(t, pg)
 		for name, steps := range claimSteps {
 			for _, simple := range []bool{true, false} {
@@ -78,23 +72,29 @@ func TestWhatALeaderDoesToItsClaim(t *testing.T) {
 	})
 }
 
+// pipeline sends batches of extended messages, and a Sync behind each.
+func pipeline(t *testing.T, conn *pgx.Conn, batches ...[]string) *pgconn.Pipeline {
+	t.Helper()
+	p := conn.PgConn().StartPipeline(t.Context())
+	for _, batch := range batches {
+		for _, sql := range batch {
+			p.SendQueryParams(sql, nil, nil, nil, nil)
+		}
+		if err := p.Sync(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
 // TestPipelinesOfALeader sends transactions before the answers to those in front have come.
 func TestPipelinesOfALeader(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		c, conn := newGuarded(t, pg)
 		before := c.Number("select count(*) from t")
-		p := conn.PgConn().StartPipeline(t.Context())
-		for _, batch := range [][]string{
-			{"begin", insert, "commit", insert}, {insert, insert}, {"call batch('x')"},
-			{"begin"}, {insert, "savepoint s", insert, "rollback to s", insert}, {"commit", insert},
-		} {
-			for _, sql := range batch {
-				p.SendQueryParams(sql, nil, nil, nil, nil)
-			}
-			if err := p.Sync(); err != nil {
-				t.Fatal(err)
-			}
-		}
+		p := pipeline(t, conn, []string{"begin", insert, "commit", insert}, []string{insert, insert}, []string{"call batch('x')"},
+			[]string{"begin"}, []string{insert, "savepoint s", insert, "rollback to s", insert}, []string{"commit", insert})
 		for {
 			results, err := p.GetResults()
 			if err == nil && results == nil {
@@ -120,7 +120,8 @@ func TestPipelinesOfALeader(t *testing.T) {
 // transaction that fails, before the answers have come that say so: the next CALL has
 // its claim.
 func TestAClaimThatIsLostInAPipeline(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		c, conn := newGuarded(t, pg)
 		for name, batches := range map[string][][]string{
 			"DISCARD ALL":             {{"call batch('x')"}, {"discard all"}, {"call batch('x')"}},
@@ -129,15 +130,7 @@ func TestAClaimThatIsLostInAPipeline(t *testing.T) {
 			"a failure behind a read": {{"reset work_mem", "call batch(null)"}, {"call batch('x')"}},
 		} {
 			before := c.Number("select count(*) from t")
-			p := conn.PgConn().StartPipeline(t.Context())
-			for _, batch := range batches {
-				for _, sql := range batch {
-					p.SendQueryParams(sql, nil, nil, nil, nil)
-				}
-				if err := p.Sync(); err != nil {
-					t.Fatal(err)
-				}
-			}
+			p := pipeline(t, conn, batches...)
 			err := p.Close() // of the first failure
 			if err != nil && !strings.Contains(name, "failure") {
 				t.Errorf("%s: %v", name, err)
@@ -153,18 +146,17 @@ func TestAClaimThatIsLostInAPipeline(t *testing.T) {
 // which needs no check. On 18, nothing can claim in front of it: it has what the session has
 // claimed at rest, unless a RESET ALL in front of the batch has taken that away.
 func TestADoBehindOtherMessagesOfItsBatch(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		c, conn := newGuarded(t, pg)
 		const do = "do $$begin insert into t (v) values ('x'); end$$"
 		modern := c.Number("select current_setting('server_version_num')::int") >= 180000
 		for _, reset := range []bool{false, true} {
-			p := conn.PgConn().StartPipeline(t.Context())
+			var first [][]string
 			if reset {
-				p.SendQueryParams("reset all", nil, nil, nil, nil)
-				if err := p.Sync(); err != nil {
-					t.Fatal(err)
-				}
+				first = [][]string{{"reset all"}}
 			}
+			p := pipeline(t, conn, first...)
 			p.SendPrepare("harmless", "reset work_mem", nil)
 			p.SendQueryParams(do, nil, nil, nil, nil)
 			if err := p.Sync(); err != nil {
@@ -172,7 +164,7 @@ func TestADoBehindOtherMessagesOfItsBatch(t *testing.T) {
 			}
 			err := p.Close()
 			// Where the answer to RESET ALL has come in between, the session claims again.
-			if got := stateOf(err); got != "" && (got != "ZF002" || !reset || !modern) {
+			if got := pgtest.StateOf(err); got != "" && (got != "ZF002" || !reset || !modern) {
 				t.Errorf("in the batch, RESET ALL %t: %v", reset, err)
 			}
 			if err := exec(t.Context(), conn, "deallocate all", true); err != nil {
@@ -191,7 +183,7 @@ func TestAGuardThatIsAddedWhileALeaderIsConnected(t *testing.T) {
 	t.Parallel()
 	c := fixture.NewCluster(t, pgtest.Shared(t))
 	conn := leader(c)
-	other := through(c)
+	other := c.Join("w")
 	add(c, "public.t")
 	var pg *pgconn.PgError
 	if _, err := conn.Exec(t.Context(), "select wr('x')"); !errors.As(err, &pg) || pg.Code != "ZF002" || pg.Severity != "ERROR" ||

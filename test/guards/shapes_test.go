@@ -131,7 +131,7 @@ func newShapes(t *testing.T, pg *pgtest.Server) (*fixture.Cluster, *pgx.Conn, []
 			}
 		}
 	}
-	return c, through(c), usable
+	return c, c.Join("w"), usable
 }
 
 // TestEveryWriteOfALeaderIsStamped runs each shape as the leader, in a block, which is then
@@ -203,7 +203,7 @@ func TestSafetyGuardedTablesRefuseWritesPastTheProxy(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, s := range usable {
-			if got := stateOf(s.run(t.Context(), direct, false)); got != claim.state {
+			if got := pgtest.StateOf(s.run(t.Context(), direct, false)); got != claim.state {
 				t.Errorf("%s after %q: %q, want %s", s.name, claim.set, got, claim.state)
 			}
 			if after := all(); after != before {

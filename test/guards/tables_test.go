@@ -3,8 +3,6 @@ package guards
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/fencing"
 	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -40,21 +39,21 @@ alter table queue owner to app`
 // refuses those who do not lead. Worker w leads.
 func newLeftToGuards(t *testing.T, pg *pgtest.Server) *fixture.Cluster {
 	t.Helper()
-	c := fixture.NewClusterOn(t, fixture.NewProxy(t, pg, func(cfg *proxy.Config) {
+	c := fixture.NewCluster(t, pg, func(cfg *proxy.Config) {
 		cfg.Policy = func(r fencing.JoinRequest) proxy.SessionPolicy {
 			if r.Resource != "r" {
 				return proxy.SessionPolicy{}
 			}
 			return proxy.SessionPolicy{Fence: proxy.FenceTables}
 		}
-	}))
+	})
 	c.Exec(besides + `; create procedure batch(v text) language plpgsql as $$begin
 		insert into queue (v) values (v); commit; insert into t (v) values (v); end$$`)
-	if _, err := connectAs(c, "w"); stateOf(err) != fencing.StateNoFence { // it registers the resource
+	if _, err := c.TryJoin(t.Context(), "w"); pgtest.StateOf(err) != fencing.StateNoFence { // it registers the resource
 		t.Fatalf("a connection before there is a guard: %v, want ZF004", err)
 	}
 	add(c, "public.t")
-	_ = as(c, "w")
+	_ = c.Join("w")
 	c.Candidacy(c.DB, "r", "w").Grant()
 	if !fencing.Checking {
 		c.Exec(toothless)
@@ -96,10 +95,11 @@ var guarding = []string{
 // TestSafetyOnlyGuardedTablesRefuseAFollower has a follower write what no guard protects, and
 // every way to a row that one does. The guard alone refuses those, and their transactions.
 func TestSafetyOnlyGuardedTablesRefuseAFollower(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		c := newLeftToGuards(t, pg)
 		c.Exec("alter table t disable trigger all; insert into t (v) values ('kept'); alter table t enable trigger all; alter table t enable always trigger \"~fencepost\"; alter table t enable always trigger \"~fencepost_truncate\"")
-		conn := as(c, "f")
+		conn := c.Join("f")
 		for _, simple := range []bool{true, false} {
 			for _, sql := range unguarded {
 				many := strings.HasPrefix(sql, "begin;")
@@ -135,15 +135,16 @@ func TestSafetyOnlyGuardedTablesRefuseAFollower(t *testing.T) {
 // TestABlockOfBoth: what a follower wrote before its refused statement can be kept by a
 // savepoint. A procedure keeps what it has committed.
 func TestABlockOfBoth(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		c := newLeftToGuards(t, pg)
-		conn := as(c, "f")
+		conn := c.Join("f")
 		for _, sql := range []string{"begin", "insert into queue (v) values ('kept')", "savepoint s"} {
 			if err := exec(t.Context(), conn, sql, false); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := exec(t.Context(), conn, insert, false); stateOf(err) != fencing.StateNotLeader {
+		if err := exec(t.Context(), conn, insert, false); pgtest.StateOf(err) != fencing.StateNotLeader {
 			t.Fatalf("%v, want ZF002", err)
 		}
 		for _, sql := range []string{"rollback to s", "commit"} {
@@ -151,7 +152,7 @@ func TestABlockOfBoth(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := exec(t.Context(), conn, "call batch('by the procedure')", true); stateOf(err) != fencing.StateNotLeader {
+		if err := exec(t.Context(), conn, "call batch('by the procedure')", true); pgtest.StateOf(err) != fencing.StateNotLeader {
 			t.Fatalf("%v, want ZF002", err)
 		}
 		if queued, rows := c.Number("select count(*) from queue"), c.Number("select count(*) from t"); queued != 2 || rows != 0 {
@@ -164,12 +165,13 @@ func TestABlockOfBoth(t *testing.T) {
 // front, wherever it writes, once another has been granted an epoch. Its next connection is a
 // follower's.
 func TestSafetyALeaderIsStillChecked(t *testing.T) {
-	onTwoServers(t, func(t *testing.T, pg *pgtest.Server) {
+	t.Parallel()
+	fixture.EachServer(t, func(t *testing.T, pg *pgtest.Server) {
 		c := newLeftToGuards(t, pg)
 		for _, sql := range []string{"insert into queue (v) values ('late')", insert, "do $$begin insert into queue (v) values ('late'); end$$"} {
-			conn := as(c, "w")
+			conn := c.Join("w")
 			err := exec(t.Context(), conn, insert, true)
-			if stateOf(err) == fencing.StateStartOver { // and is told
+			if pgtest.StateOf(err) == fencing.StateStartOver { // and is told
 				err = exec(t.Context(), conn, insert, true)
 			}
 			if err != nil {
@@ -177,14 +179,15 @@ func TestSafetyALeaderIsStillChecked(t *testing.T) {
 			}
 			before := c.Number("select count(*) from t")
 			c.Supersede()
-			if err := exec(t.Context(), conn, sql, false); stateOf(err) != fencing.StateSuperseded || !conn.IsClosed() {
+			if err := exec(t.Context(), conn, sql, false); pgtest.StateOf(err) != fencing.StateSuperseded || !conn.IsClosed() {
 				t.Errorf("%s: %v, want ZF001 and the end of the connection", sql, err)
 			}
 			var again *pgx.Conn
 			fixture.Eventually(t, "the worker's connections have ended, and it connects again", func() (connected bool) {
-				again, err = connectAs(c, "w")
+				again, err = c.TryJoin(t.Context(), "w")
 				return err == nil
 			})
+			t.Cleanup(func() { _ = again.Close(context.Background()) })
 			if err := exec(t.Context(), again, "insert into beat values ('w') on conflict (worker) do update set n = beat.n + 1", false); err != nil {
 				t.Errorf("a follower's heartbeat: %v", err)
 			}
@@ -201,18 +204,20 @@ func TestSafetyALeaderIsStillChecked(t *testing.T) {
 func TestWithoutAGuardNothingIsLeftToGuards(t *testing.T) {
 	t.Parallel()
 	c := newLeftToGuards(t, pgtest.Shared(t))
-	conn := as(c, "f")
+	conn := c.Join("f")
 	if err := exec(t.Context(), conn, "insert into queue (v) values ('f')", true); err != nil {
 		t.Fatal(err)
 	}
-	unguard(c, "public.t")
-	_, err := connectAs(c, "late")
+	if _, err := guard.Remove(t.Context(), c.PG.Connect(t, pgtest.Superuser, c.DB), "public.t"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.TryJoin(t.Context(), "late")
 	var refused *pgconn.PgError
 	if !errors.As(err, &refused) || refused.Code != fencing.StateNoFence || !strings.Contains(refused.Hint, "fencepost guard add --resource r") {
 		t.Fatalf("a connection without any guard: %v, want ZF004 and how to guard a table", err)
 	}
 	c.Candidacy(c.DB, "r", "f").Advanced(t.Context()) // as its election does when it sees the change
-	if err := exec(t.Context(), conn, "insert into queue (v) values ('f')", true); stateOf(err) != fencing.StateNotLeader {
+	if err := exec(t.Context(), conn, "insert into queue (v) values ('f')", true); pgtest.StateOf(err) != fencing.StateNotLeader {
 		t.Errorf("a write of the follower: %v, want ZF002", err)
 	}
 }
@@ -229,7 +234,7 @@ func TestSafetyGuardsAgainstFollowers(t *testing.T) {
 	var wrote, beaten, refused atomic.Int64
 	write := func(worker string) {
 		for ctx.Err() == nil {
-			conn, err := connectAs(c, worker)
+			conn, err := c.TryJoin(ctx, worker)
 			if err != nil {
 				continue
 			}
@@ -253,28 +258,24 @@ func TestSafetyGuardsAgainstFollowers(t *testing.T) {
 	var all sync.WaitGroup
 	workers := []string{"a", "b", "c"}
 	for _, worker := range workers {
-		_ = as(c, worker)
+		_ = c.Join(worker)
 		all.Go(func() { write(worker) })
 	}
 	stop := sync.OnceFunc(func() { cancel(); all.Wait() })
 	defer stop()
-	seen := map[int]int{}
-	older := func(e int) int { return c.Number("select count(*) from entries where claimed < $1", e) }
-	for i := 0; len(seen) < 60 && ctx.Err() == nil; i++ {
+	late := lateEntries(c)
+	for i := 0; late.Grants() < 60 && ctx.Err() == nil; i++ {
 		before := beaten.Load()
 		pause(30 * time.Millisecond)
 		fixture.Eventually(t, "a worker writes its heartbeat between two grants", func() bool { return beaten.Load() > before })
 		if _, err := c.Candidacy(c.DB, "r", workers[i%len(workers)]).TryGrant(); err != nil {
 			c.Supersede() // that candidacy was superseded, and has not ended yet
 		}
-		e := epoch(c)
-		seen[e] = older(e)
+		late.Granted(epoch(c))
 	}
 	stop()
-	for e, n := range seen {
-		if late := older(e) - n; late > 0 {
-			t.Errorf("%d rows of epochs before %d appeared after its grant", late, e)
-		}
+	for e, n := range late.Rows() {
+		t.Errorf("%d rows of epochs before %d appeared after its grant", n, e)
 	}
 	if n := c.Number("select count(*) from entries where fence_epoch is distinct from claimed"); n > 0 {
 		t.Errorf("%d rows were written under another epoch than their worker was told", n)
@@ -282,40 +283,20 @@ func TestSafetyGuardsAgainstFollowers(t *testing.T) {
 	if wrote.Load() == 0 || refused.Load() == 0 {
 		t.Error("the workers did not race with the grants")
 	}
-	t.Logf("%d writes, %d refused, %d heartbeats, %d grants", wrote.Load(), refused.Load(), beaten.Load(), len(seen))
+	t.Logf("%d writes, %d refused, %d heartbeats, %d grants", wrote.Load(), refused.Load(), beaten.Load(), late.Grants())
 }
 
 // TestTheExampleOfAFollower runs the statements of a follower in docs/guards.md. The comment
 // behind each is its tag, or the SQLSTATE of its error.
 func TestTheExampleOfAFollower(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "guards.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "A follower:\n\n```sql\n")
-	example, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("docs/guards.md has no example of a follower")
-	}
+	example := fixture.Example(t, "guards.md", "A follower:\n\n")
 	c := newLeftToGuards(t, pgtest.Shared(t))
 	c.Exec(`create table heartbeats (worker text, at timestamptz); create table jobs (id int); insert into jobs values (1);
 		create table invoices (id int, state text); insert into invoices values (7, 'open'); grant all on heartbeats, jobs, invoices to app`)
 	add(c, "public.invoices")
-	conn := as(c, "w2").PgConn()
-	n := 0
-	for line := range strings.Lines(example) {
-		sql, want, _ := strings.Cut(strings.TrimSpace(line), "-- ")
-		results, err := conn.Exec(t.Context(), sql).ReadAll()
-		got := stateOf(err)
-		if err == nil {
-			got = results[0].CommandTag.String()
-		}
-		if n++; got != want {
-			t.Errorf("%s: %q, want %q", sql, got, want)
-		}
-	}
-	if beats, rows := c.Number("select count(*) from heartbeats"), c.Number("select count(*) from invoices where state = 'open'"); beats != 2 || rows != 1 || n != 9 {
-		t.Errorf("%d heartbeats and %d rows after %d statements, want 2 and 1 after 9", beats, rows, n)
+	fixture.Play(t, c.Connect("w2"), example)
+	if beats, rows := c.Number("select count(*) from heartbeats"), c.Number("select count(*) from invoices where state = 'open'"); beats != 2 || rows != 1 || len(example) != 9 {
+		t.Errorf("%d heartbeats and %d rows after %d statements, want 2 and 1 after 9", beats, rows, len(example))
 	}
 }

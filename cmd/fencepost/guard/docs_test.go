@@ -1,12 +1,10 @@
 package guard_test
 
 import (
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
+	"github.com/fencepost/fencepost/internal/fixture"
 	"github.com/fencepost/fencepost/internal/pgtest"
 )
 
@@ -14,26 +12,16 @@ import (
 // SQLSTATE that it fails with in its comment.
 func TestTheExampleOfThePage(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "guards.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, rest, _ := strings.Cut(string(text), "```sql\n")
-	example, _, found := strings.Cut(rest, "```")
-	if !found {
-		t.Fatal("docs/guards.md has no example in SQL")
-	}
 	d := newDatabase(t, pgtest.Shared(t), invoices)
 	d.grant(42)
 	d.add(guard.Options{Table: "public.invoices", Stamp: "fence_epoch"})
 	conn, refused := d.app(), 0
-	for line := range strings.Lines(example) {
-		sql, want, _ := strings.Cut(strings.TrimSpace(line), "-- ")
-		if want != "" {
+	for _, s := range fixture.Example(t, "guards.md", "") {
+		if s.Want != "" {
 			refused++
 		}
-		if _, err := conn.Exec(d.ctx(), sql); stateOf(err) != want {
-			t.Errorf("%s: %v, want %q", sql, err, want)
+		if _, err := conn.Exec(d.ctx(), s.SQL); pgtest.StateOf(err) != s.Want {
+			t.Errorf("%s: %v, want %q", s.SQL, err, s.Want)
 		}
 	}
 	var rows int

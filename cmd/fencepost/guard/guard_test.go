@@ -2,7 +2,6 @@ package guard_test
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -10,7 +9,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/fencepost/fencepost/cmd/fencepost/guard"
 	"github.com/fencepost/fencepost/internal/pgtest"
@@ -76,19 +74,6 @@ func (d *database) guarded() (tables int) {
 	return tables
 }
 
-// stateOf returns the SQLSTATE of an error, "" for none.
-func stateOf(err error) string {
-	var pg *pgconn.PgError
-	switch {
-	case err == nil:
-		return ""
-	case errors.As(err, &pg):
-		return pg.Code
-	default:
-		return err.Error()
-	}
-}
-
 const invoices = "CREATE TABLE public.invoices (id int, paid bool)"
 
 // family is a partitioned table of two levels, and a table with a child.
@@ -118,7 +103,7 @@ func TestAddGuardsPartitionsAndChildren(t *testing.T) {
 		`INSERT INTO public."Child" VALUES (1)`, "INSERT INTO public.parent VALUES (1)",
 		"TRUNCATE public.parted", "TRUNCATE public.parted_1", "TRUNCATE public.parted_2", "TRUNCATE public.parted_23", `TRUNCATE public."Child"`, "TRUNCATE public.parent",
 	} {
-		if _, err := app.Exec(d.ctx(), sql); stateOf(err) != "ZF002" {
+		if _, err := app.Exec(d.ctx(), sql); pgtest.StateOf(err) != "ZF002" {
 			t.Errorf("%s without a claim: %v, want ZF002", sql, err)
 		}
 	}
@@ -132,7 +117,7 @@ func TestASchemaThatTheControlRoleMayNotUse(t *testing.T) {
 	d.s.Exec(t, pgtest.Superuser, d.name, "CREATE SCHEMA own AUTHORIZATION app")
 	d.s.Exec(t, pgtest.App, d.name, "CREATE TABLE own.t (id int)")
 	d.add(guard.Options{Table: "own.t"})
-	if _, err := d.app().Exec(d.ctx(), "INSERT INTO own.t VALUES (1)"); stateOf(err) != "ZF002" {
+	if _, err := d.app().Exec(d.ctx(), "INSERT INTO own.t VALUES (1)"); pgtest.StateOf(err) != "ZF002" {
 		t.Errorf("without a claim: %v, want ZF002", err)
 	}
 	if list, err := guard.List(d.ctx(), d.super()); err != nil || len(list) != 1 || list[0].Table != "own.t" {
@@ -301,7 +286,7 @@ func TestAddWaitsForTheTable(t *testing.T) {
 	if err := <-added; err != nil {
 		t.Fatal(err)
 	}
-	if _, err := later.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (3)"); stateOf(err) != "ZF002" {
+	if _, err := later.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (3)"); pgtest.StateOf(err) != "ZF002" {
 		t.Errorf("a write under the guard: %v, want ZF002", err)
 	}
 }

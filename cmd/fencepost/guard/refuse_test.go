@@ -42,7 +42,7 @@ func TestClaimsAreComparedWithTheFence(t *testing.T) {
 				"INSERT INTO public.invoices VALUES (2)", `ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost"`, `ALTER TABLE public.invoices ENABLE ALWAYS TRIGGER "~fencepost_truncate"`)
 			_, err := conn.Exec(d.ctx(), sql)
 			var pg *pgconn.PgError
-			if stateOf(err) != c.state || errors.As(err, &pg) && (!strings.Contains(pg.Message, c.message) || pg.Hint == "" || pg.Severity != "ERROR") {
+			if pgtest.StateOf(err) != c.state || errors.As(err, &pg) && (!strings.Contains(pg.Message, c.message) || pg.Hint == "" || pg.Severity != "ERROR") {
 				t.Errorf("%s; %s: %v, want %q %q", c.claim, sql, err, c.state, c.message)
 			}
 		}
@@ -82,7 +82,7 @@ func TestSomeAreLetPass(t *testing.T) {
 	d.add(guard.Options{Table: "public.invoices", Stamp: "fence_epoch", Except: []string{"migrator", pgtest.App}})
 	stranger := s.Connect(t, "stranger", d.name)
 	for _, sql := range []string{"INSERT INTO public.invoices VALUES (4)", "SELECT public.sneak()"} {
-		if _, err := stranger.Exec(d.ctx(), sql); stateOf(err) != "ZF002" {
+		if _, err := stranger.Exec(d.ctx(), sql); pgtest.StateOf(err) != "ZF002" {
 			t.Errorf("%s, of a role that is not excepted: %v, want ZF002", sql, err)
 		}
 	}
@@ -155,7 +155,7 @@ func TestAMissingSequenceIsRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.s.Exec(t, pgtest.Control, d.name, "DROP SEQUENCE fencepost.epoch_1")
-	if _, err := conn.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); stateOf(err) != "ZF004" {
+	if _, err := conn.Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != "ZF004" {
 		t.Errorf("without the sequence: %v, want ZF004", err)
 	}
 }
@@ -165,7 +165,7 @@ func TestClaimNamesItsMistakes(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t, pgtest.Shared(t), invoices)
 	for _, sql := range []string{"SELECT fencepost.claim('typo', 7)", "SELECT fencepost.claim('billing', 0)", "SELECT fencepost.claim('billing', NULL)"} {
-		if _, err := d.app().Exec(d.ctx(), sql); stateOf(err) != "ZF004" {
+		if _, err := d.app().Exec(d.ctx(), sql); pgtest.StateOf(err) != "ZF004" {
 			t.Errorf("%s: %v, want ZF004", sql, err)
 		}
 	}
@@ -184,7 +184,7 @@ func TestAnUnknownWorkerRoleIsRefused(t *testing.T) {
 		{"SELECT fencepost.claim('billing', 7)", "42501"},
 		{"SET fencepost.claim_1 = 7; INSERT INTO public.invoices VALUES (1)", "ZF004"},
 	} {
-		if _, err := stranger.Exec(d.ctx(), c.sql); stateOf(err) != c.state {
+		if _, err := stranger.Exec(d.ctx(), c.sql); pgtest.StateOf(err) != c.state {
 			t.Errorf("%s: %v, want %s", c.sql, err, c.state)
 		}
 	}
@@ -222,7 +222,7 @@ func TestDumpAndRestore(t *testing.T) {
 			t.Errorf("%s has %d stamped rows, want %d: %v", table, stamped, want, err)
 		}
 	}
-	if _, err := copied.app().Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); stateOf(err) != "ZF002" {
+	if _, err := copied.app().Exec(d.ctx(), "INSERT INTO public.invoices VALUES (1)"); pgtest.StateOf(err) != "ZF002" {
 		t.Errorf("a write without a claim: %v, want ZF002", err)
 	}
 	if _, err := copied.app().Exec(d.ctx(), "SELECT fencepost.claim('billing', 7); INSERT INTO public.invoices VALUES (1)"); err != nil {

@@ -77,7 +77,7 @@ func TestWritesInTheNameOfTheOwnerAreRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, sql := range inOtherNames {
-			if _, err := conn.Exec(d.ctx(), sql); stateOf(err) != want {
+			if _, err := conn.Exec(d.ctx(), sql); pgtest.StateOf(err) != want {
 				t.Errorf("%q, %s: %v, want %s", claim, sql, err, want)
 			}
 		}

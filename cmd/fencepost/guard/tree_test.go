@@ -45,7 +45,7 @@ func TestADetachedPartitionIsATableOfItsOwn(t *testing.T) {
 	if g, changed := d.add(guard.Options{Table: "public.parted_1", Stamp: "fence_epoch"}); !changed || len(g.Broken()) > 0 {
 		t.Errorf("guard the detached partition: changed %t, %+v", changed, g)
 	}
-	if _, err := d.app().Exec(d.ctx(), "INSERT INTO public.parted_1 VALUES (1, 1)"); stateOf(err) != "ZF002" {
+	if _, err := d.app().Exec(d.ctx(), "INSERT INTO public.parted_1 VALUES (1, 1)"); pgtest.StateOf(err) != "ZF002" {
 		t.Errorf("a write of the detached partition: %v, want ZF002", err)
 	}
 	if _, err := guard.Remove(d.ctx(), d.super(), "public.parted_2"); err != nil {
@@ -69,7 +69,7 @@ func TestAPartitionIsDetachedAndAttachedWithoutAGap(t *testing.T) {
 		if _, err := app.Exec(d.ctx(), sql); err != nil {
 			t.Fatalf("%s: %v", sql, err)
 		}
-		if _, err := app.Exec(d.ctx(), "INSERT INTO public.parted_1 VALUES (1, 1)"); stateOf(err) != "ZF002" {
+		if _, err := app.Exec(d.ctx(), "INSERT INTO public.parted_1 VALUES (1, 1)"); pgtest.StateOf(err) != "ZF002" {
 			t.Errorf("a write after %s: %v, want ZF002", sql, err)
 		}
 		list, err := guard.List(d.ctx(), d.super())
